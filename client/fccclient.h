@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fccclient.h - fused computation-collectives, served by fccd.
+ *
+ * A program connects to its node's fccd, joins a communicator, lets the daemon allocate the buffers that the
+ * operators work on, and calls operators on them. An operator computes and communicates in one go: each finished
+ * piece of a rank's result is stored where it is needed while the rest is still being computed.
+ *
+ * Conventions
+ *   errors    Functions return 0 or a negative errno value. Outputs are set only on success. The reason in words, with the
+ *             rank, the argument, the value and what is allowed, is in fcc_last_error() of the calling thread.
+ *   threads   Every function may be called from any thread at any time, also on the same context or communicator,
+ *             except that an object must not be used during or after the call that frees it. Operators of one rank run
+ *             in the order in which they were submitted. The ranks of a communicator may be processes or threads.
+ *   ownership Who creates an object frees it. fcc_disconnect() frees what is left of a context's communicators and buffers.
+ *   fork      A child must not use what its parent connected; it connects anew.
+ *
+ * Error codes
+ *   -EINVAL        an argument is wrong, or the ranks' arguments do not fit together
+ *   -ERANGE        an index in the data is out of its table's range
+ *   -ENOMEM        the memory or the user's share of it is used up
+ *   -EPERM         the caller may not
+ *   -ENOENT        no such communicator, buffer or device
+ *   -EALREADY      this rank has joined already
+ *   -EPROTO        the two ends do not speak the same protocol
+ *   -ETIMEDOUT     a time limit passed; the text names the ranks that did not come
+ *   -ECONNABORTED  the communicator was aborted, or one of its ranks died; it cannot be used any more
+ *   -ECONNRESET    the job's worker process is gone; connect again
+ *   -ECONNREFUSED  no fccd listens at the socket
+ *   -ESHUTDOWN     fccd is shutting down
+ *   -EAGAIN        not finished yet (fcc_request_wait)
+ */
+#ifndef FCCCLIENT_H
+#define FCCCLIENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FCC_VERSION_MAJOR 0
+#define FCC_VERSION_MINOR 1
+#define FCC_VERSION_PATCH 0
+
+#define FCC_MAX_RANKS 64         /* ranks of one communicator */
+#define FCC_MAX_DIMS 4           /* dimensions of one tensor */
+#define FCC_TIME_LIMIT_DEFAULT 0 /* the daemon's configured time limit */
+
+typedef struct fcc_context fcc_context; /* a connection to fccd */
+typedef struct fcc_comm fcc_comm;       /* one rank's membership of a communicator */
+typedef struct fcc_buffer fcc_buffer;   /* memory that the daemon allocated and this process has mapped */
+typedef struct fcc_request fcc_request; /* an operator that was submitted */
+
+enum fcc_dtype { FCC_F32 = 1, FCC_F16 = 2, FCC_BF16 = 3, FCC_I32 = 4, FCC_I64 = 5 };
+
+/* How an operator runs. The two last are for measurements only: their results are undefined. */
+enum fcc_schedule_kind {
+    FCC_SCHEDULE_AUTO = 0,         /* whichever of the next two measured faster for this shape */
+    FCC_SCHEDULE_FUSED = 1,        /* every slice leaves when it is finished */
+    FCC_SCHEDULE_SEQUENTIAL = 2,   /* compute everything, then communicate everything */
+    FCC_SCHEDULE_COMPUTE_ONLY = 3, /* the first half of sequential */
+    FCC_SCHEDULE_COMM_ONLY = 4,    /* the second half of sequential */
+};
+
+enum fcc_buffer_kind {
+    FCC_BUFFER_LOCAL = 0,     /* for inputs: used by this rank's operators only */
+    FCC_BUFFER_SYMMETRIC = 1, /* for results: every rank has one, and its peers store into it */
+};
+
+enum fcc_pooling { FCC_POOLING_SUM = 0, FCC_POOLING_MEAN = 1 };
+
+/* A communicator's name and secret. Whoever has it, and is of the same user and job, may join. */
+struct fcc_unique_id {
+    unsigned char bytes[128];
+};
+
+/* ---- connection ---------------------------------------------------------------------------------------------- */
+
+/* All zero is the default for every field. */
+struct fcc_connect_options {
+    const char *socket_path; /* NULL: $FCCD_SOCKET, or /run/fccd/fccd.sock */
+    const char *job;         /* NULL: $FCCD_JOB, or the launcher's job id, or "default"; 1 to 63 printable characters */
+    uint32_t no_ring;        /* not 0: submit over the socket instead of the shared-memory ring */
+    uint32_t reserved[7];    /* must be 0 */
+};
+
+/* Connect to fccd and, through it, to the worker of this user's job, which is started if there is none. `options` may
+ * be NULL. *out belongs to the caller until fcc_disconnect(). Waits at most 10 s.
+ * Errors: -ECONNREFUSED, -EPERM, -EPROTO, -ESHUTDOWN, -EINVAL, -ENOMEM, -ETIMEDOUT. */
+int fcc_connect(const struct fcc_connect_options *options, fcc_context **out);
+
+/* Close the connection and free its communicators, buffers and requests. Communicators that were not destroyed
+ * before count as aborted for their other ranks. NULL is allowed. */
+void fcc_disconnect(fcc_context *context);
+
+/* The number of the node's devices that this context may use. */
+int fcc_device_count(const fcc_context *context);
+
+/* Why the last fcc_ call that failed in this thread did so. Never NULL; valid until the thread's next failing call. */
+const char *fcc_last_error(void);
+
+/* "MAJOR.MINOR.PATCH" of the library. */
+const char *fcc_version(void);
+
+/* ---- communicators ------------------------------------------------------------------------------------------- */
+
+/* Make a new communicator's id. One rank calls this and gives the id to the others by any means it has.
+ * Errors: -ECONNRESET. */
+int fcc_get_unique_id(fcc_context *context, struct fcc_unique_id *out);
+
+struct fcc_comm_options {
+    int32_t device;         /* the device of this rank: 0 or more, or -1 for (rank modulo number of devices) */
+    uint32_t time_limit_ms; /* how long an operator may wait for its ranks or run; 0: the daemon's TIME_LIMIT_MS */
+    uint32_t reserved[6];   /* must be 0 */
+};
+
+/* Join the communicator `id` as `rank` of `nranks`, and wait until all have joined. `options` may be NULL (device -1).
+ * *out belongs to the caller until fcc_comm_destroy().
+ * Errors: -EINVAL (rank, nranks, device, id), -EALREADY, -ENOENT (device), -ETIMEDOUT, -ECONNABORTED, -ECONNRESET. */
+int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
+                  const struct fcc_comm_options *options, fcc_comm **out);
+
+/* Leave the communicator and free this rank's buffers in it. Operators still in flight are waited for, at most for the
+ * communicator's time limit. NULL is allowed. */
+void fcc_comm_destroy(fcc_comm *comm);
+
+/* End the communicator for all ranks: operators that run or wait end with -ECONNABORTED and this rank and `reason`
+ * (at most 200 characters; may be NULL) in their error text. */
+int fcc_comm_abort(fcc_comm *comm, const char *reason);
+
+int fcc_comm_rank(const fcc_comm *comm);
+int fcc_comm_size(const fcc_comm *comm);
+int fcc_comm_device(const fcc_comm *comm);
+
+/* ---- buffers ------------------------------------------------------------------------------------------------- */
+
+/* Let the daemon allocate `bytes` (at least 1) of zeroed memory on this rank's device and map it here.
+ * FCC_BUFFER_SYMMETRIC is collective: all ranks call it in the same order, among each other and among their operators,
+ * with the same size. FCC_BUFFER_LOCAL is this rank's own affair. The memory is page-aligned. *out belongs to the caller until
+ * fcc_buffer_free() or fcc_comm_destroy().
+ * Errors: -EINVAL, -ENOMEM, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET. */
+int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out);
+
+/* Unmap and release the buffer. Operators in flight that use it finish first in the daemon. Not collective. NULL is allowed. */
+void fcc_buffer_free(fcc_buffer *buffer);
+
+void *fcc_buffer_data(const fcc_buffer *buffer);  /* where it is mapped in this process */
+size_t fcc_buffer_size(const fcc_buffer *buffer); /* bytes, as asked for */
+
+/* ---- tensors ------------------------------------------------------------------------------------------------- */
+
+/* Where a tensor lies. A tensor with buffer NULL is absent. */
+struct fcc_tensor {
+    fcc_buffer *buffer;
+    uint64_t offset;              /* bytes from the buffer's start; a multiple of the element's size */
+    uint32_t dtype;               /* enum fcc_dtype */
+    uint32_t ndim;                /* 1 to FCC_MAX_DIMS */
+    int64_t shape[FCC_MAX_DIMS];  /* elements; 0 is allowed */
+    int64_t stride[FCC_MAX_DIMS]; /* elements, not negative; all 0: dense, row-major */
+};
+
+static inline struct fcc_tensor fcc_tensor_1d(fcc_buffer *buffer, uint64_t offset, enum fcc_dtype dtype, int64_t n)
+{
+    struct fcc_tensor t = {buffer, offset, (uint32_t)dtype, 1, {n, 0, 0, 0}, {0, 0, 0, 0}};
+    return t;
+}
+
+static inline struct fcc_tensor fcc_tensor_2d(fcc_buffer *buffer, uint64_t offset, enum fcc_dtype dtype, int64_t rows,
+                                              int64_t cols)
+{
+    struct fcc_tensor t = {buffer, offset, (uint32_t)dtype, 2, {rows, cols, 0, 0}, {0, 0, 0, 0}};
+    return t;
+}
+
+static inline struct fcc_tensor fcc_tensor_3d(fcc_buffer *buffer, uint64_t offset, enum fcc_dtype dtype, int64_t n0, int64_t n1,
+                                              int64_t n2)
+{
+    struct fcc_tensor t = {buffer, offset, (uint32_t)dtype, 3, {n0, n1, n2, 0}, {0, 0, 0, 0}};
+    return t;
+}
+
+/* Bytes of one element, or 0 for an unknown dtype. */
+size_t fcc_dtype_size(enum fcc_dtype dtype);
+
+/* ---- operators ----------------------------------------------------------------------------------------------- */
+/*
+ * Every rank of the communicator calls the same operators in the same order. FCC_OP(comm, args) returns when this rank's
+ * result is complete. FCC_OP_start(comm, args, &request) returns at once; `args` may go, the buffers must stay as they are
+ * until the request is finished. An argument error of one rank, or ranks whose arguments do not fit together, end that operator
+ * with the same error on all ranks, and the communicator goes on; -ETIMEDOUT and -ECONNABORTED end the communicator.
+ * Common errors: -EINVAL, -ERANGE, -ENOMEM, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
+ */
+
+/* embedding_all_to_all: EmbeddingBag over tables sharded by table, then All-to-All from tables to samples.
+ * (Punniyamurthy et al., SC24, section "embedding + All-to-All"; the layout of the inputs is that of FBGEMM's table-batched
+ * embeddings and torch.nn.EmbeddingBag.)
+ *
+ * Rank r holds T_r tables (0 or more) of equal width D and pools them for the global batch of B samples. Sample s belongs
+ * to the rank in whose part of the batch it lies: rank p has the next batch_split[p] samples in rank order.
+ * Rank p ends with out[s][t][d] for its own samples s, and for t over the tables of rank 0, then those of rank 1, ...
+ *
+ * Same on all ranks: B, D, dtype, batch_split. May differ: T_r, rows, indices, index dtype, pooling, weights, out's place. */
+struct fcc_embedding_all_to_all_args {
+    struct fcc_tensor tables;  /* [sum of table_rows][D], f32, f16 or bf16: the tables one below the other. D at least 1 */
+    const int64_t *table_rows; /* [num_tables] rows of each table, 0 or more */
+    int32_t num_tables;        /* T_r: 0 to FCC_MAX_TABLES */
+    int32_t pooling;           /* enum fcc_pooling; the mean divides by the bag's number of indices */
+    struct fcc_tensor indices; /* [nnz], i32 or i64: rows of the table, bag by bag, table 0's bags first */
+    struct fcc_tensor offsets; /* [T_r * B + 1], dtype of indices: bag (t, s) is indices[offsets[t*B+s] ... [t*B+s+1]-1];
+                                  not descending, last at most nnz. An empty bag pools to 0 */
+    struct fcc_tensor sample_weights; /* [nnz], f32: each index's factor. Absent: 1. Not with mean */
+    int64_t batch;                    /* B: 0 or more */
+    const int64_t *batch_split;       /* [nranks], sum B. NULL: even; the first (B modulo nranks) ranks have one more */
+    struct fcc_tensor out;            /* [batch_split[rank]][sum over ranks of T_r][D], dtype of tables, symmetric; any strides
+                                         with a last stride of 1 and no overlap */
+    uint32_t schedule;                /* enum fcc_schedule_kind */
+    uint32_t reserved[7];             /* must be 0 */
+};
+#define FCC_MAX_TABLES 4096
+int fcc_embedding_all_to_all(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args);
+int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, fcc_request **out);
+
+/* gemv_all_reduce: y = sum over ranks r, in rank order, of x_r . w_r^T: a matrix-vector product (or a thin matrix product)
+ * split along K, then an AllReduce. Partial sums are f32, added in rank order and rounded once: every rank gets the same bits,
+ * every run. (SC24, "GEMV + AllReduce": direct two-phase reduce-scatter and all-gather, each rank reducing its share of the
+ * tiles.)
+ *
+ * Same on all ranks: M, N, dtype. May differ: K_r (0 is allowed). */
+struct fcc_gemv_all_reduce_args {
+    struct fcc_tensor x; /* [M][K_r], f32, f16 or bf16; M from 1 to 64; last stride 1 */
+    struct fcc_tensor w; /* [N][K_r], dtype of x; last stride 1 */
+    struct fcc_tensor y; /* [M][N], dtype of x, symmetric; last stride 1, rows do not overlap */
+    uint32_t schedule;   /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+#define FCC_GEMV_MAX_M 64
+int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args);
+int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out);
+
+/* gemm_all_to_all: C_r = A_r . B_r, whose rows are sent to the ranks: the first send_rows[0] rows to rank 0, the next
+ * send_rows[1] to rank 1, ... Rank p ends with c = the rows that rank 0 sent it, then those of rank 1, ...
+ * (SC24, "GEMM + All-to-All"; the counts are those of MPI_Alltoallv.)
+ *
+ * Same on all ranks: N, dtype. May differ: M_r, K_r, send_rows. */
+struct fcc_gemm_all_to_all_args {
+    struct fcc_tensor a;      /* [M_r][K_r], f32, f16 or bf16; last stride 1 */
+    struct fcc_tensor b;      /* [K_r][N], dtype of a; last stride 1 */
+    const int64_t *send_rows; /* [nranks], sum M_r, 0 or more each. NULL: equal (M_r must be a multiple of nranks) */
+    struct fcc_tensor c;      /* [at least the rows received][N], dtype of a, symmetric; last stride 1, rows do not overlap.
+                                 Rows beyond those received are left as they are */
+    int64_t *recv_rows;       /* [nranks] or NULL: set, when the operator has finished, to the rows received from each rank.
+                                 Must stay valid until then */
+    uint32_t schedule;        /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_gemm_all_to_all(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args);
+int fcc_gemm_all_to_all_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_request **out);
+
+/* noop: all ranks meet, and nothing else: a barrier, and the measure of the way through the daemon. */
+int fcc_noop(fcc_comm *comm);
+int fcc_noop_start(fcc_comm *comm, fcc_request **out);
+
+/* ---- requests ------------------------------------------------------------------------------------------------ */
+
+/* *done = 1 if the request is finished (well or not), else 0. Does not wait. */
+int fcc_request_test(fcc_request *request, int *done);
+
+/* Wait at most timeout_ms (-1: until the daemon's time limit ends it) for the request. Returns the operator's result, or
+ * -EAGAIN if it is still running. May be called again, with the same answer. */
+int fcc_request_wait(fcc_request *request, int timeout_ms);
+
+/* Free the request. One that is still running goes on without its handle. NULL is allowed. */
+void fcc_request_free(fcc_request *request);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

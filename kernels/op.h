@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * op.h - what an operator is: one row of the operator table. To add an operator: a number in proto.h, a row in op.c, a file
+ * OP.c.
+ */
+#ifndef FCC_OP_H
+#define FCC_OP_H
+
+#include <stdbool.h>
+
+#include "plan.h"
+
+/* A tensor as the kernels see it: its place in this process is checked against its buffer (every element of shape x stride
+ * lies inside, and is aligned to its size). The contents belong to the client and may change at any time. */
+struct tensor {
+    unsigned char *data; /* NULL: absent */
+    enum fcc_dtype dtype;
+    int ndim;
+    bool symmetric; /* lies in a symmetric buffer */
+    int64_t shape[FCC_MAX_DIMS];
+    int64_t stride[FCC_MAX_DIMS]; /* elements, 0 or more */
+};
+
+/* One rank's request: the daemon's own copy. */
+struct op_args {
+    enum fcc_op op;
+    enum fcc_schedule_kind schedule;
+    int ntensors;
+    struct tensor tensors[FCC_MAX_TENSORS];
+    const int64_t *attrs; /* well-formed: op_attrs_check() */
+    size_t nattrs;        /* words */
+};
+
+/* 0, or -EINVAL if the words are not a sequence of attributes with known keys, each at most once. */
+int op_attrs_check(const int64_t *attrs, size_t nattrs, struct error *e);
+/* The values of an attribute and their number, or NULL (and 0) if it is absent. */
+const int64_t *op_attr(const struct op_args *args, enum fcc_attr key, size_t *count);
+
+/* One rank's execution of its plan on a device whose memory this process can address. */
+struct run {
+    const struct plan *plan;
+    const struct problem *problem;
+    int rank;
+    const struct op_args *args;    /* [nranks]: all ranks' requests */
+    unsigned char *const *staging; /* [nranks]: all ranks' staging memory, plan->staging_bytes each, 64-byte aligned */
+};
+
+/* One thread of a cpu device. Its scratch memory grows and is reused from slice to slice. */
+struct workgroup {
+    void *scratch;
+    size_t scratch_bytes;
+};
+/* At least `bytes` of 64-byte aligned memory with undefined contents, valid until the next call; or NULL. */
+void *workgroup_scratch(struct workgroup *wg, size_t bytes);
+void workgroup_release(struct workgroup *wg);
+
+/* Errors speak of arguments as "ARGUMENT: value: what is allowed"; the caller puts "rank R: OPERATOR: " in front. */
+struct op {
+    const char *name;
+    int ntensors;
+    const char *const *tensor_names; /* [ntensors] */
+    /* One rank's request by itself. 0, or -EINVAL with the reason. */
+    int (*check)(const struct op_args *args, int nranks, int rank, struct error *e);
+    /* All ranks' (checked) requests together: fill in *out (whose op, nranks and node_of are set). 0, or -EINVAL with a reason
+     * that names the rank that differs, from which one, and both values: "n: rank 2 has 128, rank 0 has 256". */
+    int (*match)(const struct op_args args[], int nranks, struct problem *out, struct error *e);
+    /* After match: do the results fit rank's own output? (gemm_all_to_all: rows received against c's rows.) Part of match. */
+    /* Fill the builder's plan; schedule's zeros become the defaults. */
+    void (*plan)(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b);
+    struct work (*work)(const struct problem *problem, int rank);
+    /* Execute one slice (never a SLICE_WAIT) on the cpu: its compute and its stores, not its waits and signals. Indices and
+     * offsets are read from the client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
+    int (*slice)(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e);
+    /* Values to return to the rank with its completion, at most FCC_MAX_RANKS; returns how many. */
+    int (*values)(const struct problem *problem, int rank, int64_t values[]);
+};
+
+/* The operator's row, or NULL for an unknown number. */
+const struct op *op_get(unsigned op);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * plan.h - an operator's slices for one problem, one rank and one schedule, in the order in which they run.
+ *
+ * A plan is plain data, made by a pure function (no I/O, no device, no pointers into buffers). Workgroups take its slices in
+ * order, each slice once. A slice may first wait for flags of its own rank, then computes and/or puts its tile; the last slice
+ * of a signal group to finish raises the group's flag at the group's destination.
+ *
+ * Flags are epochs: in the n-th operator of a communicator, raising a flag stores n and waiting for it means waiting for at
+ * least n. So flags are never reset and one that is left over cannot lie.
+ *
+ * Why no plan can deadlock: slices that wait stand behind all slices that do not, in every rank's plan; workgroups take slices
+ * in order; so when a workgroup waits, all the non-waiting slices of its rank are done or in other workgroups' hands. Among
+ * waiting slices, REDUCE waits for COMPUTE/PUT slices only, and the final WAIT for those and REDUCE slices only.
+ */
+#ifndef FCC_PLAN_H
+#define FCC_PLAN_H
+
+#include "error.h"
+
+/* What is to be done, for all ranks together. */
+struct problem {
+    enum fcc_op op;
+    enum fcc_dtype dtype;
+    int nranks;
+    int32_t node_of[FCC_MAX_RANKS]; /* topology: the node that each rank is on */
+    union {
+        struct {
+            int64_t dim, batch;
+            int64_t tables[FCC_MAX_RANKS]; /* T_r */
+            int64_t split[FCC_MAX_RANKS];  /* samples of each rank; sum is batch */
+            int64_t nnz[FCC_MAX_RANKS];    /* indices of each rank: an estimate of the work, not of the shape */
+        } embedding;
+        struct {
+            int64_t m, n;
+            int64_t k[FCC_MAX_RANKS];
+        } gemv;
+        struct {
+            int64_t n;
+            int64_t k[FCC_MAX_RANKS];
+            int64_t rows[FCC_MAX_RANKS][FCC_MAX_RANKS]; /* [source][destination] */
+        } gemm;
+    };
+};
+
+/* How it is to be done. Slice sizes of 0 mean the operator's default for the problem. The units of rows and cols are the
+ * operator's (embedding: samples, tables; gemv: -, columns of y; gemm: rows of C, columns of C). */
+struct schedule {
+    enum fcc_schedule_kind kind; /* not AUTO */
+    uint32_t slice_rows;
+    uint32_t slice_cols;
+};
+
+enum slice_kind {
+    SLICE_COMPUTE_PUT = 1, /* compute the tile and store it at dst */
+    SLICE_COMPUTE = 2,     /* compute the tile into this rank's staging memory */
+    SLICE_PUT = 3,         /* store the tile from this rank's staging memory at dst */
+    SLICE_REDUCE = 4,      /* add the ranks' partial tiles in rank order, store the sum at every rank */
+    SLICE_WAIT = 5,        /* wait only */
+};
+
+#define SLICE_DST_ALL 0xffffu
+#define SLICE_NO_GROUP 0xffffffffu
+
+struct slice {
+    uint8_t kind; /* enum slice_kind */
+    uint8_t zero;
+    uint16_t dst;        /* a rank, or SLICE_DST_ALL */
+    uint32_t group;      /* index of its signal group, or SLICE_NO_GROUP */
+    uint32_t wait_first; /* before it starts, flags [wait_first + i * wait_stride] for i < wait_count */
+    uint32_t wait_count; /* of this rank must have reached the epoch */
+    uint32_t wait_stride;
+    uint32_t row, rows; /* the tile in the source rank's result */
+    uint32_t col, cols;
+    uint32_t dst_row, dst_col; /* where the tile begins in dst's result */
+    uint32_t zero2;
+};
+static_assert(sizeof(struct slice) == 48, "shared by host and devices");
+
+struct signal_group {
+    uint16_t dst; /* a rank, or SLICE_DST_ALL */
+    uint16_t zero;
+    uint32_t flag;   /* index of the flag at dst */
+    uint32_t slices; /* how many slices have to finish before it is raised */
+};
+static_assert(sizeof(struct signal_group) == 12, "shared by host and devices");
+
+struct plan {
+    enum fcc_op op;
+    int rank, nranks;
+    struct schedule schedule; /* with the sizes that were chosen */
+    struct slice *slices;
+    uint32_t nslices;
+    struct signal_group *groups;
+    uint32_t ngroups;
+    uint32_t nflags;        /* flags used at every rank: [0, nflags) */
+    uint64_t staging_bytes; /* memory that this rank needs besides the tensors */
+};
+
+#define PLAN_MAX_FLAGS 16384u
+#define PLAN_MAX_SLICES (1u << 20)
+
+/* Make rank's plan. Returns 0 and *out, to be freed with plan_free(), or -EINVAL (sizes beyond PLAN_MAX_*: the text says which)
+ * or -ENOMEM. The same arguments give the same plan on every rank and machine. */
+int plan_make(const struct problem *problem, int rank, const struct schedule *schedule, struct plan **out, struct error *e);
+void plan_free(struct plan *plan);
+
+/* Bytes read and written and floating point operations of one rank: an estimate for choosing how to run it. */
+struct work {
+    double bytes, flops;
+};
+struct work plan_work(const struct problem *problem, int rank);
+
+/* The name of a slice kind: "compute+put", "compute", "put", "reduce", "wait". */
+const char *slice_kind_name(enum slice_kind kind);
+const char *schedule_name(enum fcc_schedule_kind kind); /* "auto", "fused", ... */
+const char *op_name(enum fcc_op op);                    /* "gemv_all_reduce", ...; "unknown" */
+int op_by_name(const char *name);                       /* enum fcc_op, or -ENOENT */
+const char *dtype_name(enum fcc_dtype dtype);           /* "f32", "f16", "bf16", "i32", "i64"; "unknown" */
+int dtype_by_name(const char *name);                    /* enum fcc_dtype, or -ENOENT */
+size_t dtype_size(enum fcc_dtype dtype);                /* bytes, or 0 */
+
+/* ---- for the operators' plan functions ---- */
+
+/* A plan under construction: arrays that grow. The first failure is kept, later calls do nothing. */
+struct plan_builder {
+    struct plan *plan;
+    uint32_t slices_room, groups_room;
+    int status;
+};
+uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag); /* returns its index */
+void plan_add_slice(struct plan_builder *b, struct slice slice);              /* counts it in its group */
+
+/* The order in which `rank` serves the destinations: ranks of other nodes first, then those of its own node, each beginning
+ * with the next rank so that no two ranks begin with the same one; itself last. order[nranks]. */
+void plan_destination_order(const struct problem *problem, int rank, int order[]);
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * error.h - a status with its reason in words. Who finds an error writes the words; callers pass it on.
+ */
+#ifndef FCC_ERROR_H
+#define FCC_ERROR_H
+
+#include "proto.h"
+
+struct error {
+    int status; /* negative errno; 0: none */
+    char text[FCC_TEXT_MAX];
+};
+
+/* Sets the error (cut to fit) and returns status. `e` may be NULL. */
+int error_set(struct error *e, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+#include "msg.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+int msg_send(int sock, struct fcc_msg *msg, size_t length, const int *fds, int nfds)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int) * FCC_MAX_FDS)];
+    } control = {0};
+    struct iovec iov = {.iov_base = msg, .iov_len = length};
+    struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n;
+
+    if (nfds < 0 || nfds > FCC_MAX_FDS || length < sizeof(*msg) || length > FCC_MSG_MAX)
+        return -EINVAL;
+    msg->length = (uint32_t)length;
+    msg->zero = 0;
+    if (nfds > 0) {
+        h.msg_control = control.bytes;
+        h.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)nfds);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)nfds);
+        memcpy(CMSG_DATA(c), fds, sizeof(int) * (size_t)nfds);
+    }
+    do
+        n = sendmsg(sock, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : 0;
+}
+
+/* Takes the descriptors out of a received message; returns -EPROTO if there are too many. */
+static int take_fds(struct msghdr *h, int fds[FCC_MAX_FDS], int *nfds)
+{
+    int status = 0;
+
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < n; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+            if (*nfds < FCC_MAX_FDS) {
+                fds[(*nfds)++] = fd;
+            } else {
+                (void)close(fd);
+                status = -EPROTO;
+            }
+        }
+    }
+    return status;
+}
+
+ssize_t msg_recv(int sock, void *buf, size_t room, int flags, int fds[FCC_MAX_FDS], int *nfds)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int) * (FCC_MAX_FDS + 1))]; /* one more, so that a surplus is seen */
+    } control;
+    struct iovec iov = {.iov_base = buf, .iov_len = room};
+    struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+    struct fcc_msg msg;
+    ssize_t n;
+    int status;
+
+    *nfds = 0;
+    do
+        n = recvmsg(sock, &h, flags | MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return errno == ECONNRESET ? 0 : -errno; /* reset: the peer closed without reading all; the end, either way */
+    status = take_fds(&h, fds, nfds);
+    if (n == 0 && *nfds == 0 && !status)
+        return 0;
+    if (status || (h.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || n < (ssize_t)sizeof(msg))
+        goto malformed;
+    memcpy(&msg, buf, sizeof(msg));
+    if (msg.length != (size_t)n || msg.zero)
+        goto malformed;
+    return n;
+malformed:
+    fds_close(fds, *nfds);
+    *nfds = 0;
+    return -EPROTO;
+}
+
+void fds_close(const int *fds, int nfds)
+{
+    for (int i = 0; i < nfds; i++)
+        (void)close(fds[i]);
+}

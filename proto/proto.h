@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * proto.h - all that passes between a client and its node's daemon.
+ *
+ * Transport: a Unix socket of type SOCK_SEQPACKET. One packet is one message: struct fcc_msg, then the body that its type
+ * says, host byte order (both ends are on one host). The choreography:
+ *
+ *   client              broker                    worker
+ *     HELLO ------------->|
+ *                         | SO_PEERCRED: who is it? may he? which job?
+ *                         |--- the connected socket ---->|
+ *     <------------------------------------- WELCOME + 2 fds (session memory, doorbell)
+ *     COMM_INIT, BUFFER_ALLOC, ... ------------------->|
+ *     <----------------------------------------- reply (the request's type | FCC_REPLY), same id
+ *     ring: SUBMIT ----------------------------------->|
+ *     <------------------- the completion in its slot of the session memory
+ *
+ * fccctl says in its HELLO that it comes to look (FCC_ROLE_CONTROL) and at which job; to job "" the broker answers itself.
+ * Whatever is wrong with a HELLO is answered by an ERROR message, then the connection is closed.
+ *
+ * Session memory: struct fcc_session_memory, a sealed memfd that the worker made. The submission ring carries the
+ * same SUBMIT messages as the socket. The client writes `head`, `data` and `slot[].state` (only FCC_SLOT_PENDING and
+ * FCC_SLOT_WAITING); the worker writes the rest. Neither trusts what the other wrote.
+ */
+#ifndef FCC_PROTO_H
+#define FCC_PROTO_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "fccclient.h"
+
+#define FCC_PROTO_MAGIC 0x64636366u /* "fccd" */
+#define FCC_PROTO_VERSION 1u
+#define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
+
+#define FCC_MSG_MAX 65536u /* bytes of the longest message */
+#define FCC_JOB_MAX 64     /* bytes of a job's id with its NUL */
+#define FCC_TEXT_MAX 512   /* bytes of an error's text with its NUL */
+#define FCC_MAX_TENSORS 8  /* tensors of one operator */
+#define FCC_MAX_FDS 4      /* file descriptors with one message */
+
+/* Every message that a client may send: X(NAME, name, bytes of the fixed part, fds that come with the reply).
+ * The enum, the names, the size checks and the worker's table of handlers are made from this list. */
+#define FCC_MESSAGES(X)                                                                                                        \
+    X(HELLO, hello, sizeof(struct fcc_hello), 2)                                                                               \
+    X(UNIQUE_ID, unique_id, sizeof(struct fcc_msg), 0)                                                                         \
+    X(COMM_INIT, comm_init, sizeof(struct fcc_comm_init_msg), 0)                                                               \
+    X(COMM_DESTROY, comm_destroy, sizeof(struct fcc_comm_msg), 0)                                                              \
+    X(COMM_ABORT, comm_abort, sizeof(struct fcc_comm_msg), 0)                                                                  \
+    X(BUFFER_ALLOC, buffer_alloc, sizeof(struct fcc_buffer_alloc_msg), 1)                                                      \
+    X(BUFFER_FREE, buffer_free, sizeof(struct fcc_buffer_free_msg), 0)                                                         \
+    X(SUBMIT, submit, sizeof(struct fcc_submit), 0)                                                                            \
+    X(QUERY, query, sizeof(struct fcc_query), 1)
+
+enum fcc_msg_type {
+    FCC_MSG_NONE = 0,
+#define X(NAME, name, size, fds) FCC_MSG_##NAME,
+    FCC_MESSAGES(X)
+#undef X
+        FCC_MSG_TYPES,
+    FCC_REPLY = 0x8000, /* or'ed to the type of the request */
+    FCC_MSG_ERROR = FCC_REPLY,
+};
+
+/* Every operator: X(NAME, name, number). The number is for ever. The rest of an operator stands in kernels/op.c. */
+#define FCC_OPERATORS(X)                                                                                                       \
+    X(NOOP, noop, 0)                                                                                                           \
+    X(EMBEDDING_ALL_TO_ALL, embedding_all_to_all, 1)                                                                           \
+    X(GEMV_ALL_REDUCE, gemv_all_reduce, 2)                                                                                     \
+    X(GEMM_ALL_TO_ALL, gemm_all_to_all, 3)
+
+enum fcc_op {
+#define X(NAME, name, number) FCC_OP_##NAME = (number),
+    FCC_OPERATORS(X)
+#undef X
+        FCC_OP_COUNT
+};
+
+/* Opens every message. */
+struct fcc_msg {
+    uint32_t length; /* of the whole message */
+    uint16_t type;   /* enum fcc_msg_type */
+    uint16_t zero;
+    uint64_t id; /* the sender's; repeated in the reply */
+};
+static_assert(sizeof(struct fcc_msg) == 16, "wire");
+
+enum fcc_role { FCC_ROLE_CLIENT = 1, FCC_ROLE_CONTROL = 2 };
+
+struct fcc_hello {
+    struct fcc_msg msg;
+    uint32_t magic;
+    uint32_t version;
+    uint32_t role;         /* enum fcc_role */
+    uint32_t uid;          /* control: whose job. client: 0xffffffff */
+    char job[FCC_JOB_MAX]; /* NUL-terminated printable ASCII. control: "" speaks to the broker */
+};
+static_assert(sizeof(struct fcc_hello) == 96, "wire");
+
+/* Opens every reply. */
+struct fcc_reply {
+    struct fcc_msg msg;
+    int32_t status;          /* 0 or a negative errno value */
+    uint32_t fds;            /* file descriptors that came along */
+    char text[FCC_TEXT_MAX]; /* the reason, if status is not 0 */
+};
+static_assert(sizeof(struct fcc_reply) == 536, "wire");
+
+struct fcc_welcome { /* reply to HELLO; fds (client): session memory, doorbell eventfd. (control): none */
+    struct fcc_reply reply;
+    uint32_t version;
+    uint32_t devices;
+    uint32_t worker_pid;
+    uint32_t spin_us; /* how long a client may spin before it sleeps */
+};
+static_assert(sizeof(struct fcc_welcome) == 552, "wire");
+
+struct fcc_unique_id_reply {
+    struct fcc_reply reply;
+    struct fcc_unique_id unique_id;
+};
+static_assert(sizeof(struct fcc_unique_id_reply) == 664, "wire");
+
+struct fcc_comm_init_msg {
+    struct fcc_msg msg;
+    struct fcc_unique_id unique_id;
+    int32_t nranks;
+    int32_t rank;
+    int32_t device;         /* -1: the daemon's choice */
+    uint32_t time_limit_ms; /* 0: the daemon's */
+};
+static_assert(sizeof(struct fcc_comm_init_msg) == 160, "wire");
+
+struct fcc_comm_init_reply {
+    struct fcc_reply reply;
+    uint32_t comm; /* handle, valid in this session */
+    int32_t device;
+    uint32_t time_limit_ms; /* in force */
+    uint32_t zero;
+};
+static_assert(sizeof(struct fcc_comm_init_reply) == 552, "wire");
+
+struct fcc_comm_msg { /* COMM_DESTROY; COMM_ABORT */
+    struct fcc_msg msg;
+    uint32_t comm;
+    uint32_t zero;
+    char reason[208]; /* NUL-terminated; may be "" */
+};
+static_assert(sizeof(struct fcc_comm_msg) == 232, "wire");
+
+struct fcc_buffer_alloc_msg {
+    struct fcc_msg msg;
+    uint32_t comm;
+    uint32_t kind; /* enum fcc_buffer_kind */
+    uint64_t bytes;
+};
+static_assert(sizeof(struct fcc_buffer_alloc_msg) == 32, "wire");
+
+struct fcc_buffer_alloc_reply { /* fd: the memory */
+    struct fcc_reply reply;
+    uint32_t buffer; /* handle, valid in this session */
+    uint32_t zero;
+    uint64_t map_bytes; /* the fd's size */
+};
+static_assert(sizeof(struct fcc_buffer_alloc_reply) == 552, "wire");
+
+struct fcc_buffer_free_msg {
+    struct fcc_msg msg;
+    uint32_t buffer;
+    uint32_t zero;
+};
+static_assert(sizeof(struct fcc_buffer_free_msg) == 24, "wire");
+
+/* ---- operators ---- */
+
+struct fcc_wire_tensor {
+    uint32_t buffer; /* handle; 0: the tensor is absent */
+    uint16_t dtype;  /* enum fcc_dtype */
+    uint16_t ndim;
+    uint64_t offset; /* bytes */
+    int64_t shape[FCC_MAX_DIMS];
+    int64_t stride[FCC_MAX_DIMS]; /* elements; the library has filled in the dense ones */
+};
+static_assert(sizeof(struct fcc_wire_tensor) == 80, "wire");
+
+/* A request for an operator: this, then ntensors tensors in the operator's order (enum fcc_*_tensor), then nattrs words of
+ * attributes. An attribute is one word (key << 32 | count) and `count` words of values. */
+struct fcc_submit {
+    struct fcc_msg msg;
+    uint32_t comm;
+    uint16_t op;      /* enum fcc_op */
+    uint8_t schedule; /* enum fcc_schedule_kind */
+    uint8_t ntensors; /* at most FCC_MAX_TENSORS */
+    uint32_t slot;    /* where the completion goes; FCC_NO_SLOT: a fcc_submit_reply over the socket */
+    uint32_t nattrs;  /* words */
+};
+static_assert(sizeof(struct fcc_submit) == 32, "wire");
+#define FCC_NO_SLOT 0xffffffffu
+
+enum fcc_embedding_tensor { FCC_EMB_TABLES, FCC_EMB_INDICES, FCC_EMB_OFFSETS, FCC_EMB_WEIGHTS, FCC_EMB_OUT, FCC_EMB_TENSORS };
+enum fcc_gemv_tensor { FCC_GEMV_X, FCC_GEMV_W, FCC_GEMV_Y, FCC_GEMV_TENSORS };
+enum fcc_gemm_tensor { FCC_GEMM_A, FCC_GEMM_B, FCC_GEMM_C, FCC_GEMM_TENSORS };
+
+enum fcc_attr {
+    FCC_ATTR_TABLE_ROWS = 1,  /* [num_tables]; always there, may be empty */
+    FCC_ATTR_POOLING = 2,     /* [1] enum fcc_pooling */
+    FCC_ATTR_BATCH = 3,       /* [1] */
+    FCC_ATTR_BATCH_SPLIT = 4, /* [nranks]; absent: even */
+    FCC_ATTR_SEND_ROWS = 5,   /* [nranks]; absent: equal */
+};
+
+/* What a finished operator returns besides its status: gemm_all_to_all the rows received from each rank. */
+struct fcc_submit_reply {
+    struct fcc_reply reply;
+    uint32_t nvalues;
+    uint32_t zero;
+    int64_t values[FCC_MAX_RANKS];
+};
+static_assert(sizeof(struct fcc_submit_reply) == 1056, "wire");
+
+/* ---- session memory ---- */
+
+#define FCC_RING_BYTES (256u * 1024u) /* a power of two, at least 2 * FCC_MSG_MAX */
+#define FCC_SLOTS 64u
+#define FCC_RECORD_ALIGN 16u /* records in the ring start at multiples of this */
+
+enum fcc_slot_state {
+    FCC_SLOT_FREE = 0,
+    FCC_SLOT_PENDING = 1, /* submitted */
+    FCC_SLOT_WAITING = 2, /* submitted, and a thread sleeps on the state's futex */
+    FCC_SLOT_DONE = 3,    /* the rest of the slot is valid (release by the worker, acquire by the client) */
+};
+
+struct fcc_slot {
+    _Atomic uint32_t state; /* futex */
+    int32_t status;
+    uint64_t id; /* of the message */
+    uint32_t nvalues;
+    uint32_t zero;
+    int64_t values[FCC_MAX_RANKS];
+    char text[FCC_TEXT_MAX];
+};
+static_assert(sizeof(struct fcc_slot) == 1048, "wire");
+
+/* head and tail count bytes ever written and ever read; they never wrap. Record n lies at data[offset % FCC_RING_BYTES] and may
+ * continue at data[0].
+ *
+ * Doorbell: the client publishes head (release), then a full fence, then reads worker_sleeps; the worker sets worker_sleeps,
+ * then a full fence, then reads head once more before it sleeps. So either the client sees the flag and rings, or the
+ * worker sees the record. */
+struct fcc_session_memory {
+    _Alignas(64) _Atomic uint64_t head;          /* client writes */
+    _Alignas(64) _Atomic uint64_t tail;          /* worker writes */
+    _Alignas(64) _Atomic uint32_t worker_sleeps; /* worker writes: 1 means ring the doorbell */
+    _Alignas(64) struct fcc_slot slot[FCC_SLOTS];
+    _Alignas(64) unsigned char data[FCC_RING_BYTES];
+};
+static_assert(sizeof(struct fcc_session_memory) % 64 == 0, "layout");
+
+/* ---- control ---- */
+
+/* What fccctl asks. X(NAME, name): the broker answers status; a worker the rest. The reply's fd is a sealed memfd of JSON. */
+#define FCC_QUERIES(X) X(STATUS, status) X(DEVICES, devices) X(COMMS, comms) X(TRACE, trace) X(ABORT, abort)
+
+enum fcc_query_kind {
+#define X(NAME, name) FCC_QUERY_##NAME,
+    FCC_QUERIES(X)
+#undef X
+        FCC_QUERY_COUNT
+};
+
+struct fcc_query {
+    struct fcc_msg msg;
+    uint32_t what;    /* enum fcc_query_kind */
+    uint32_t comm;    /* TRACE, ABORT: the communicator's number in COMMS; 0: the only one, or the one used last */
+    uint32_t next;    /* TRACE: 1 waits for the next operator, 0 takes the last finished one */
+    uint32_t wait_ms; /* TRACE next: how long */
+    char text[208];   /* ABORT: the reason */
+};
+static_assert(sizeof(struct fcc_query) == 240, "wire");
+
+#endif
