@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 int error_set(struct error *e, int status, const char *format, ...)
 {
@@ -14,4 +15,11 @@ int error_set(struct error *e, int status, const char *format, ...)
         va_end(ap);
     }
     return status;
+}
+
+void text_copy(char *to, size_t room, const char *from)
+{
+    size_t n = strnlen(from, room - 1);
+    memcpy(to, from, n);
+    to[n] = '\0';
 }

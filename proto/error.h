@@ -15,4 +15,7 @@ struct error {
 /* Sets the error (cut to fit) and returns status. `e` may be NULL. */
 int error_set(struct error *e, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Copies a text, cut to fit, with its NUL. */
+void text_copy(char *to, size_t room, const char *from);
+
 #endif

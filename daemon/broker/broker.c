@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * broker.c - start, signals, shutdown.
+ */
+#include "broker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "log.h"
+
+static void drain_over(evutil_socket_t sock, short what, void *arg)
+{
+    (void)sock, (void)what;
+    jobs_kill(arg);
+}
+
+static void on_terminate(evutil_socket_t number, short what, void *arg)
+{
+    struct broker *b = arg;
+    struct timeval limit = {.tv_sec = b->config.drain_ms / 1000, .tv_usec = b->config.drain_ms % 1000 * 1000};
+
+    (void)what;
+    if (b->draining) { /* asked twice: at once */
+        jobs_kill(b);
+        return;
+    }
+    log_info("%s: shutting down; running operators have %u ms to finish", strsignal((int)number), b->config.drain_ms);
+    (void)sd_notify(0, "STOPPING=1");
+    b->draining = true;
+    (void)event_del(b->listen_event);
+    listen_close(b);
+    (void)event_add(b->drain_event, &limit);
+    jobs_drain(b);
+    if (LIST_EMPTY(&b->jobs))
+        (void)event_base_loopbreak(b->base);
+}
+
+static void on_child(evutil_socket_t number, short what, void *arg)
+{
+    struct broker *b = arg;
+
+    (void)number, (void)what;
+    jobs_reap(b);
+    if (b->draining && LIST_EMPTY(&b->jobs))
+        (void)event_base_loopbreak(b->base);
+}
+
+static int events_open(struct broker *b)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGCHLD};
+
+    b->base = event_base_new();
+    if (!b->base)
+        return -ENOMEM;
+    for (int i = 0; i < 3; i++) {
+        b->signal_events[i] = evsignal_new(b->base, signals[i], signals[i] == SIGCHLD ? on_child : on_terminate, b);
+        if (!b->signal_events[i] || event_add(b->signal_events[i], NULL))
+            return -ENOMEM;
+    }
+    b->drain_event = evtimer_new(b->base, drain_over, b);
+    b->listen_event = event_new(b->base, b->listen_sock, EV_READ | EV_PERSIST, visitor_accept, b);
+    if (!b->drain_event || !b->listen_event || event_add(b->listen_event, NULL))
+        return -ENOMEM;
+    return 0;
+}
+
+static void events_close(struct broker *b)
+{
+    struct event *all[] = {b->listen_event, b->drain_event, b->signal_events[0], b->signal_events[1], b->signal_events[2]};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i])
+            event_free(all[i]);
+    if (b->base)
+        event_base_free(b->base);
+}
+
+int broker_run(const struct config *config)
+{
+    struct broker b = {.config = *config, .listen_sock = -1, .started_ns = clock_ns()};
+    int status;
+
+    log_open("broker", (enum log_level)log_level_by_name(config->log_level));
+    LIST_INIT(&b.visitors);
+    LIST_INIT(&b.jobs);
+    b.exe = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (b.exe < 0) {
+        log_error("/proc/self/exe: %s: workers cannot be started without /proc", strerror(errno));
+        return EXIT_FAILURE;
+    }
+    status = listen_open(&b);
+    if (status >= 0) {
+        b.listen_sock = status;
+        status = events_open(&b);
+        if (status)
+            log_error("cannot set up the event loop: %s", strerror(-status));
+    }
+    if (status >= 0) {
+        log_info("serves %s with %u cpu devices of %u workgroups", config->socket, config->cpu_devices,
+                 config_cpu_workgroups(config));
+        (void)sd_notify(0, "READY=1");
+        (void)event_base_dispatch(b.base);
+        log_info("ended");
+    }
+    while (!LIST_EMPTY(&b.visitors))
+        visitor_free(LIST_FIRST(&b.visitors));
+    events_close(&b);
+    listen_close(&b);
+    (void)close(b.exe);
+    return status < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}

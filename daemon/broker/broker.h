@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * broker.h - the process that listens: it learns who is there, finds or starts the worker of that user's job, hands it the
+ * connected socket, and is out of the way. It holds no client's memory, no device and no communicator. One thread.
+ *
+ *   listen.c   the listening socket: made here, or by systemd
+ *   hello.c    a connection until it is handed over or refused
+ *   job.c      jobs and their workers: start, hand over, memory accounts, end
+ *   spawn.c    a worker process with its user's rights and nothing else
+ *   query.c    what fccctl asks the broker itself
+ */
+#ifndef FCCD_BROKER_H
+#define FCCD_BROKER_H
+
+#include <event2/event.h>
+#include <stdbool.h>
+#include <sys/queue.h>
+#include <sys/types.h>
+
+#include "clock.h"
+#include "control.h"
+
+struct broker;
+
+/* A connection that has not said its HELLO yet, or one of fccctl's to the broker. Owned by broker.visitors. */
+struct visitor {
+    struct broker *broker;
+    LIST_ENTRY(visitor) link; /* broker.visitors */
+    struct event *event;      /* readable, or the time limit for the HELLO */
+    int sock;
+    uid_t uid;
+    gid_t gid;
+    pid_t pid;
+    bool control; /* fccctl, speaking to the broker */
+};
+
+/* A (user, job id) and its worker. Owned by broker.jobs. A job whose worker died or retired is removed at once. */
+struct job {
+    struct broker *broker;
+    LIST_ENTRY(job) link; /* broker.jobs */
+    uid_t uid;
+    char name[FCC_JOB_MAX];
+    pid_t pid; /* the worker's */
+    int control;
+    struct event *event; /* control is readable */
+    uint32_t sessions;
+    int64_t memory_bytes;
+    uint64_t started_ns;
+    bool retired; /* takes no new connections; stays in the list until the process has ended */
+};
+
+struct broker {
+    struct config config;
+    struct event_base *base;
+    struct event *listen_event, *signal_events[3];
+    int listen_sock;
+    bool socket_is_ours; /* to be unlinked at the end */
+    int exe;             /* this program, for the workers */
+    bool draining;
+    struct event *drain_event;
+    uint64_t started_ns;
+    uint64_t connections, refused, workers_started, workers_died;
+    LIST_HEAD(, visitor) visitors;
+    LIST_HEAD(, job) jobs;
+};
+
+/* Serve until SIGTERM or SIGINT, then drain. Returns the process's exit status. */
+int broker_run(const struct config *config);
+
+/* listen.c: returns the listening socket, or -errno (logged). */
+int listen_open(struct broker *b);
+void listen_close(struct broker *b);
+
+/* hello.c */
+void visitor_accept(evutil_socket_t sock, short what, void *broker); /* event callback of the listening socket */
+void visitor_free(struct visitor *v);                                /* closes its socket */
+
+/* job.c. job_hand_over() gives the visitor's socket to the job's worker, which it starts if need be; on success the
+ * visitor may be freed. 0, or an error for the visitor. */
+struct job *job_find(struct broker *b, uid_t uid, const char *name);
+int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, struct error *e);
+void jobs_reap(struct broker *b); /* SIGCHLD */
+void jobs_drain(struct broker *b);
+void jobs_kill(struct broker *b); /* those that are left when the drain's time is over */
+int64_t user_memory(const struct broker *b, uid_t uid);
+
+/* spawn.c: start a worker as that user, with `control` as its descriptor 3. Returns its pid or -errno with the reason. */
+pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e);
+
+/* query.c: a memfd with the answer, or -errno with the reason. */
+int query_answer(struct broker *b, enum fcc_query_kind what, struct error *e);
+
+#endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * hello.c - a connection from accept() until it is handed to a worker, refused, or, as fccctl's, answered here.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "log.h"
+#include "msg.h"
+
+#define HELLO_LIMIT_S 5  /* a connection says who it is within this time */
+#define VISITORS_MAX 256 /* connections that have not said so yet */
+
+static void visitor_read(evutil_socket_t sock, short what, void *arg);
+
+void visitor_free(struct visitor *v)
+{
+    LIST_REMOVE(v, link);
+    event_free(v->event);
+    (void)close(v->sock);
+    free(v);
+}
+
+static int visitors_count(const struct broker *b)
+{
+    const struct visitor *v;
+    int n = 0;
+
+    LIST_FOREACH(v, &b->visitors, link)
+    n++;
+    return n;
+}
+
+void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
+{
+    static const struct timeval limit = {.tv_sec = HELLO_LIMIT_S};
+    struct broker *b = arg;
+    struct ucred who;
+    socklen_t size = sizeof(who);
+    struct visitor *v;
+    int sock = accept4(listen_sock, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    (void)what;
+    if (sock < 0) {
+        if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
+            log_warning("accept: %s", strerror(errno));
+        return;
+    }
+    b->connections++;
+    v = visitors_count(b) < VISITORS_MAX ? calloc(1, sizeof(*v)) : NULL;
+    if (!v || getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &size)) {
+        log_warning("refused a connection: %s", v ? strerror(errno) : "too many are open that have not said who they are");
+        b->refused++;
+        free(v);
+        (void)close(sock);
+        return;
+    }
+    *v = (struct visitor){.broker = b, .sock = sock, .uid = who.uid, .gid = who.gid, .pid = who.pid};
+    v->event = event_new(b->base, sock, EV_READ | EV_PERSIST, visitor_read, v);
+    if (!v->event || event_add(v->event, &limit)) {
+        log_error("refused a connection: out of memory");
+        b->refused++;
+        if (v->event)
+            event_free(v->event);
+        free(v);
+        (void)close(sock);
+        return;
+    }
+    LIST_INSERT_HEAD(&b->visitors, v, link);
+}
+
+static void visitor_refuse(struct visitor *v, uint64_t id, const struct error *e)
+{
+    struct fcc_reply reply = {.msg = {.type = FCC_MSG_ERROR, .id = id}, .status = e->status};
+
+    log_info("refused uid %u pid %d: %s", v->uid, v->pid, e->text);
+    v->broker->refused++;
+    text_copy(reply.text, sizeof(reply.text), e->text);
+    (void)msg_send(v->sock, &reply.msg, sizeof(reply), NULL, 0); /* if it cannot be told, the closed connection says enough */
+    visitor_free(v);
+}
+
+static int hello_check(const struct visitor *v, const struct fcc_hello *h, size_t length, int nfds, struct error *e)
+{
+    /* The version stands where every version will have it, so it is judged before the length. */
+    if (length < sizeof(struct fcc_msg) + 8 || h->msg.type != FCC_MSG_HELLO || h->magic != FCC_PROTO_MAGIC)
+        return error_set(e, -EPROTO, "hello: message type %u of %zu bytes: expected a HELLO of %zu bytes", h->msg.type, length,
+                         sizeof(*h));
+    if (h->version != FCC_PROTO_VERSION)
+        return error_set(e, -EPROTO, "hello: protocol version %u: this fccd speaks version %u", h->version, FCC_PROTO_VERSION);
+    if (length != sizeof(*h))
+        return error_set(e, -EPROTO, "hello: %zu bytes: expected %zu", length, sizeof(*h));
+    if (nfds)
+        return error_set(e, -EPROTO, "hello: %d file descriptors: expected none", nfds);
+    if (h->role != FCC_ROLE_CLIENT && h->role != FCC_ROLE_CONTROL)
+        return error_set(e, -EPROTO, "hello: role %u: allowed are %d and %d", h->role, FCC_ROLE_CLIENT, FCC_ROLE_CONTROL);
+    if (!memchr(h->job, 0, sizeof(h->job)) || (h->role == FCC_ROLE_CLIENT && !h->job[0]))
+        return error_set(e, -EINVAL, "hello: job: allowed are 1 to %d characters", FCC_JOB_MAX - 1);
+    for (const char *p = h->job; *p; p++)
+        if (*p <= ' ' || *p > '~')
+            return error_set(e, -EINVAL, "hello: job: character %d: allowed are printable ASCII characters without space", *p);
+    if (h->role == FCC_ROLE_CONTROL && h->job[0] && v->uid && v->uid != geteuid() && v->uid != h->uid)
+        return error_set(e, -EPERM, "hello: uid %u may not look into the jobs of uid %u", v->uid, h->uid);
+    if (v->uid != geteuid() && geteuid() != 0)
+        return error_set(e, -EPERM, "hello: uid %u: this fccd runs as uid %u and serves that user only", v->uid, geteuid());
+    return 0;
+}
+
+static void visitor_welcome(struct visitor *v, uint64_t id)
+{
+    struct fcc_welcome w = {.reply.msg = {.type = FCC_MSG_HELLO | FCC_REPLY, .id = id},
+                            .version = FCC_PROTO_VERSION,
+                            .devices = v->broker->config.cpu_devices,
+                            .worker_pid = (uint32_t)getpid()};
+
+    v->control = true;
+    if (msg_send(v->sock, &w.reply.msg, sizeof(w), NULL, 0))
+        visitor_free(v);
+}
+
+static void hello_handle(struct visitor *v, const struct fcc_hello *h, size_t length, int nfds)
+{
+    struct error e = {0};
+    int status = hello_check(v, h, length, nfds, &e);
+
+    if (!status && v->broker->draining)
+        status = error_set(&e, -ESHUTDOWN, "fccd is shutting down");
+    if (!status && h->role == FCC_ROLE_CONTROL && !h->job[0]) {
+        visitor_welcome(v, h->msg.id);
+        return;
+    }
+    if (!status)
+        status = job_hand_over(v->broker, v, h, &e);
+    if (status)
+        visitor_refuse(v, h->msg.id, &e);
+    else
+        visitor_free(v);
+}
+
+static void query_handle(struct visitor *v, const struct fcc_query *q, size_t length, int nfds)
+{
+    struct error e = {0};
+    struct fcc_reply reply = {.msg = {.type = FCC_MSG_QUERY | FCC_REPLY, .id = q->msg.id}};
+    int fd = -1;
+
+    if (q->msg.type != FCC_MSG_QUERY || length != sizeof(*q) || nfds) {
+        (void)error_set(&e, -EPROTO,
+                        "message type %u of %zu bytes with %d file descriptors: the broker answers queries of %zu bytes",
+                        q->msg.type, length, nfds, sizeof(*q));
+        visitor_refuse(v, q->msg.id, &e);
+        return;
+    }
+    fd = query_answer(v->broker, q->what, &e);
+    reply.status = fd < 0 ? fd : 0;
+    reply.fds = fd >= 0;
+    text_copy(reply.text, sizeof(reply.text), e.text);
+    int status = msg_send(v->sock, &reply.msg, sizeof(reply), &fd, fd >= 0);
+    if (fd >= 0)
+        (void)close(fd);
+    if (status)
+        visitor_free(v);
+}
+
+static void visitor_read(evutil_socket_t sock, short what, void *arg)
+{
+    struct visitor *v = arg;
+    struct error e = {0};
+    int fds[FCC_MAX_FDS], nfds = 0;
+    _Alignas(16) static unsigned char buf[FCC_MSG_MAX]; /* the broker has one thread */
+    const struct fcc_msg *msg = (const struct fcc_msg *)buf;
+
+    if (what & EV_TIMEOUT) {
+        if (!v->control)
+            log_info("uid %u pid %d said nothing for %d s; closed", v->uid, v->pid, HELLO_LIMIT_S);
+        visitor_free(v);
+        return;
+    }
+    ssize_t n = msg_recv(sock, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds);
+    if (n == -EAGAIN)
+        return;
+    if (n == -EPROTO) {
+        (void)error_set(&e, -EPROTO, "malformed message: truncated, longer than %u bytes, or its length field lies",
+                        FCC_MSG_MAX);
+        visitor_refuse(v, 0, &e);
+        return;
+    }
+    if (n <= 0) {
+        visitor_free(v);
+        return;
+    }
+    memset(buf + n, 0, sizeof(struct fcc_hello) > (size_t)n ? sizeof(struct fcc_hello) - (size_t)n : 0);
+    fds_close(fds, nfds); /* no message to the broker has any; a surplus is an error below */
+    if (v->control)
+        query_handle(v, (const struct fcc_query *)buf, (size_t)n, nfds);
+    else
+        hello_handle(v, (const struct fcc_hello *)(const void *)msg, (size_t)n, nfds);
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * job.c - jobs and their workers, seen from the broker.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "log.h"
+#include "msg.h"
+
+static void job_read(evutil_socket_t sock, short what, void *arg);
+
+struct job *job_find(struct broker *b, uid_t uid, const char *name)
+{
+    struct job *j;
+
+    LIST_FOREACH(j, &b->jobs, link)
+    if (!j->retired && j->uid == uid && !strcmp(j->name, name))
+        return j;
+    return NULL;
+}
+
+int64_t user_memory(const struct broker *b, uid_t uid)
+{
+    const struct job *j;
+    int64_t sum = 0;
+
+    LIST_FOREACH(j, &b->jobs, link)
+    if (j->uid == uid)
+        sum += j->memory_bytes;
+    return sum;
+}
+
+static uint32_t user_jobs(const struct broker *b, uid_t uid)
+{
+    const struct job *j;
+    uint32_t n = 0;
+
+    LIST_FOREACH(j, &b->jobs, link)
+    n += j->uid == uid && !j->retired;
+    return n;
+}
+
+/* No more messages to or from the worker; the entry stays until the process has ended. */
+static void job_disconnect(struct job *j)
+{
+    j->retired = true;
+    if (j->event)
+        event_free(j->event);
+    j->event = NULL;
+    if (j->control >= 0)
+        (void)close(j->control);
+    j->control = -1;
+}
+
+static void job_free(struct job *j)
+{
+    job_disconnect(j);
+    LIST_REMOVE(j, link);
+    free(j);
+}
+
+static int worker_greet(const struct job *j)
+{
+    struct control_start start = {.msg.type = CONTROL_START, .config = j->broker->config, .uid = j->uid};
+
+    memcpy(start.job, j->name, sizeof(start.job));
+    return msg_send(j->control, &start.msg, sizeof(start), NULL, 0);
+}
+
+static struct job *job_start(struct broker *b, const struct visitor *v, const char *name, struct error *e)
+{
+    int pair[2];
+    struct job *j;
+
+    if (user_jobs(b, v->uid) >= b->config.jobs_per_user) {
+        (void)error_set(e, -EPERM, "job %s: uid %u has %u jobs: JOBS_PER_USER allows no more", name, v->uid,
+                        b->config.jobs_per_user);
+        return NULL;
+    }
+    j = calloc(1, sizeof(*j));
+    if (!j || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
+        (void)error_set(e, -ENOMEM, "job %s: %s", name, strerror(errno));
+        free(j);
+        return NULL;
+    }
+    *j = (struct job){.broker = b, .uid = v->uid, .control = pair[0], .started_ns = clock_ns()};
+    (void)snprintf(j->name, sizeof(j->name), "%s", name);
+    LIST_INSERT_HEAD(&b->jobs, j, link);
+    j->pid = worker_spawn(b->exe, v->uid, v->gid, pair[1], e);
+    (void)close(pair[1]);
+    if (j->pid < 0) {
+        job_free(j);
+        return NULL;
+    }
+    (void)evutil_make_socket_nonblocking(j->control);
+    j->event = event_new(b->base, j->control, EV_READ | EV_PERSIST, job_read, j);
+    if (!j->event || event_add(j->event, NULL) || worker_greet(j)) {
+        (void)error_set(e, -ENOMEM, "job %s: cannot reach its new worker", name);
+        (void)kill(j->pid, SIGKILL);
+        job_disconnect(j); /* freed when the process is reaped */
+        return NULL;
+    }
+    b->workers_started++;
+    log_info("job %u/%s: started worker %d", j->uid, j->name, j->pid);
+    return j;
+}
+
+int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, struct error *e)
+{
+    struct control_session m = {
+        .msg = {.type = CONTROL_SESSION, .id = hello->msg.id}, .role = hello->role, .uid = v->uid, .pid = v->pid};
+    bool control = hello->role == FCC_ROLE_CONTROL;
+    uid_t uid = control ? hello->uid : v->uid;
+
+    for (int attempt = 0; attempt < 2; attempt++) {
+        struct job *j = job_find(b, uid, hello->job);
+        if (!j && control)
+            return error_set(e, -ENOENT, "job %u/%s: no such job", uid, hello->job);
+        if (!j)
+            j = job_start(b, v, hello->job, e);
+        if (!j)
+            return e->status;
+        int status = msg_send(j->control, &m.msg, sizeof(m), &v->sock, 1);
+        if (!status) {
+            j->sessions += !control;
+            return 0;
+        }
+        if (status != -EPIPE && status != -ECONNRESET)
+            return error_set(e, status, "job %u/%s: its worker (pid %d) does not take connections: %s", uid, hello->job, j->pid,
+                             strerror(-status));
+        job_disconnect(j); /* it has just died: once more, with a fresh one */
+    }
+    return error_set(e, -ECONNRESET, "job %u/%s: its workers die at once", uid, hello->job);
+}
+
+static void charge_handle(struct job *j, const struct control_charge *m)
+{
+    struct control_charge r = {.msg = {.type = CONTROL_CHARGE | FCC_REPLY, .id = m->msg.id},
+                               .bytes = m->bytes,
+                               .used = (uint64_t)user_memory(j->broker, j->uid),
+                               .limit = config_memory_per_user(&j->broker->config)};
+
+    if (m->bytes < 0) {
+        j->memory_bytes = j->memory_bytes + m->bytes > 0 ? j->memory_bytes + m->bytes : 0;
+        return;
+    }
+    if ((uint64_t)m->bytes > r.limit || r.used > r.limit - (uint64_t)m->bytes)
+        r.status = -ENOMEM;
+    else
+        j->memory_bytes += m->bytes;
+    if (msg_send(j->control, &r.msg, sizeof(r), NULL, 0))
+        job_disconnect(j);
+}
+
+static void job_read(evutil_socket_t sock, short what, void *arg)
+{
+    struct job *j = arg;
+    int fds[FCC_MAX_FDS], nfds;
+    static union { /* static: the broker has one thread */
+        struct fcc_msg msg;
+        struct control_charge charge;
+        struct control_sessions sessions;
+        unsigned char room[FCC_MSG_MAX];
+    } m;
+    ssize_t n = msg_recv(sock, &m, sizeof(m), MSG_DONTWAIT, fds, &nfds);
+
+    (void)what;
+    if (n == -EAGAIN)
+        return;
+    if (n > 0)
+        fds_close(fds, nfds);
+    if (n == sizeof(m.charge) && m.msg.type == CONTROL_CHARGE) {
+        charge_handle(j, &m.charge);
+    } else if (n == sizeof(m.sessions) && m.msg.type == CONTROL_SESSIONS) {
+        j->sessions = m.sessions.sessions;
+    } else if (n == sizeof(m.msg) && m.msg.type == CONTROL_RETIRE) {
+        (void)msg_send(j->control, &m.msg, sizeof(m.msg), NULL, 0);
+        job_disconnect(j);
+    } else {
+        if (n > 0)
+            log_warning("job %u/%s: worker %d sent a message of type %u that is none", j->uid, j->name, j->pid, m.msg.type);
+        job_disconnect(j); /* the worker is a user's process: it may send anything, and is not served further */
+    }
+}
+
+void jobs_reap(struct broker *b)
+{
+    struct job *j, *next;
+    int status;
+
+    for (j = LIST_FIRST(&b->jobs); j; j = next) {
+        next = LIST_NEXT(j, link);
+        if (waitpid(j->pid, &status, WNOHANG) != j->pid)
+            continue;
+        if (WIFSIGNALED(status) || WEXITSTATUS(status)) {
+            b->workers_died++;
+            if (WIFSIGNALED(status))
+                log_error("job %u/%s: worker %d died: %s", j->uid, j->name, j->pid, strsignal(WTERMSIG(status)));
+            else
+                log_error("job %u/%s: worker %d failed with status %d", j->uid, j->name, j->pid, WEXITSTATUS(status));
+        } else {
+            log_info("job %u/%s: worker %d ended", j->uid, j->name, j->pid);
+        }
+        job_free(j);
+    }
+}
+
+void jobs_drain(struct broker *b)
+{
+    struct fcc_msg drain = {.type = CONTROL_DRAIN};
+    struct job *j;
+
+    LIST_FOREACH(j, &b->jobs, link)
+    if (j->control >= 0)
+        (void)msg_send(j->control, &drain, sizeof(drain), NULL, 0);
+}
+
+void jobs_kill(struct broker *b)
+{
+    struct job *j;
+
+    LIST_FOREACH(j, &b->jobs, link)
+    {
+        log_warning("job %u/%s: worker %d did not end in time: killed", j->uid, j->name, j->pid);
+        (void)kill(j->pid, SIGKILL);
+    }
+}

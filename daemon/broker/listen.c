@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * listen.c - the listening socket: passed by systemd, or made here (0660, the configured group's).
+ */
+#include <errno.h>
+#include <grp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "log.h"
+
+#define BACKLOG 1024
+
+static int socket_from_systemd(void)
+{
+    int n = sd_listen_fds(1);
+
+    if (n == 0)
+        return 0;
+    if (n > 1 || sd_is_socket_unix(SD_LISTEN_FDS_START, SOCK_SEQPACKET, 1, NULL, 0) <= 0) {
+        log_error("systemd passed %d sockets: allowed is one listening Unix socket (ListenSequentialPacket=)", n);
+        return -EINVAL;
+    }
+    return SD_LISTEN_FDS_START;
+}
+
+/* A socket that nobody listens at is left over from a daemon that was killed. */
+static int leftover_remove(const struct sockaddr_un *address)
+{
+    struct stat st;
+    int probe;
+
+    if (lstat(address->sun_path, &st))
+        return errno == ENOENT ? 0 : -errno;
+    if (!S_ISSOCK(st.st_mode))
+        return -EEXIST;
+    probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (probe < 0)
+        return -errno;
+    int refused = connect(probe, (const struct sockaddr *)address, sizeof(*address)) && errno == ECONNREFUSED;
+    (void)close(probe);
+    if (!refused)
+        return -EADDRINUSE;
+    return unlink(address->sun_path) ? -errno : 0;
+}
+
+static int group_set(const char *path, const char *group)
+{
+    if (*group) {
+        errno = 0;
+        const struct group *g = getgrnam(group);
+        if (!g)
+            return errno ? -errno : -ENOENT;
+        if (chown(path, (uid_t)-1, g->gr_gid))
+            return -errno;
+    }
+    return chmod(path, 0660) ? -errno : 0;
+}
+
+static int socket_make(struct broker *b)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *path = b->config.socket;
+    int status, sock;
+    mode_t mask;
+
+    memcpy(address.sun_path, path, sizeof(address.sun_path)); /* same size: config.h */
+    status = leftover_remove(&address);
+    if (status) {
+        log_error("SOCKET %s: %s", path, status == -EADDRINUSE ? "another daemon listens there" : strerror(-status));
+        return status;
+    }
+    sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (sock < 0)
+        return -errno;
+    mask = umask(0177); /* nobody connects before the group is set */
+    status = bind(sock, (struct sockaddr *)&address, sizeof(address)) ? -errno : 0;
+    (void)umask(mask);
+    if (status) {
+        log_error("SOCKET %s: %s", path, strerror(-status));
+        (void)close(sock);
+        return status;
+    }
+    b->socket_is_ours = true;
+    status = group_set(path, b->config.socket_group);
+    if (status)
+        log_error("SOCKET_GROUP %s: %s", b->config.socket_group, status == -ENOENT ? "no such group" : strerror(-status));
+    else if (listen(sock, BACKLOG))
+        log_error("SOCKET %s: listen: %s", path, strerror(-(status = -errno)));
+    if (status) {
+        (void)unlink(path);
+        (void)close(sock);
+        return status;
+    }
+    return sock;
+}
+
+int listen_open(struct broker *b)
+{
+    int sock = socket_from_systemd();
+
+    if (sock > 0)
+        (void)evutil_make_socket_nonblocking(sock);
+    return sock ? sock : socket_make(b);
+}
+
+void listen_close(struct broker *b)
+{
+    if (b->listen_sock < 0)
+        return;
+    if (b->socket_is_ours)
+        (void)unlink(b->config.socket);
+    (void)close(b->listen_sock);
+    b->listen_sock = -1;
+}

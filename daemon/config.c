@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log.h"
+
+struct key {
+    const char *name, *what, *unit, *standard_text;
+    size_t offset, bytes; /* bytes: of a string; 0: a number */
+    uint64_t standard, smallest, largest;
+};
+
+static const struct key keys[] = {
+#define X(KEY, field, unit_, standard_, smallest_, largest_, what_)                                                            \
+    {.name = #KEY,                                                                                                             \
+     .what = (what_),                                                                                                          \
+     .unit = (unit_),                                                                                                          \
+     .offset = offsetof(struct config, field),                                                                                 \
+     .standard = (standard_),                                                                                                  \
+     .smallest = (smallest_),                                                                                                  \
+     .largest = (largest_)},
+    CONFIG_NUMBERS(X)
+#undef X
+#define X(KEY, field, bytes_, standard_, what_)                                                                                \
+    {.name = #KEY,                                                                                                             \
+     .what = (what_),                                                                                                          \
+     .unit = "",                                                                                                               \
+     .standard_text = (standard_),                                                                                             \
+     .offset = offsetof(struct config, field),                                                                                 \
+     .bytes = (bytes_)},
+        CONFIG_STRINGS(X)
+#undef X
+};
+#define KEYS (sizeof(keys) / sizeof(keys[0]))
+
+static const struct key *key_by_name(const char *name)
+{
+    for (size_t i = 0; i < KEYS; i++)
+        if (!strcmp(keys[i].name, name))
+            return &keys[i];
+    return NULL;
+}
+
+static int number_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
+{
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(value, &end, 10);
+    if (errno || end == value || *end || value[0] == '-' || n < k->smallest || n > k->largest)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is a number from %llu to %llu%s%s", where, k->name, value,
+                         (unsigned long long)k->smallest, (unsigned long long)k->largest, *k->unit ? " " : "", k->unit);
+    uint32_t v = (uint32_t)n;
+    memcpy((char *)c + k->offset, &v, sizeof(v));
+    return 0;
+}
+
+static int string_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
+{
+    char *field = (char *)c + k->offset;
+
+    if (strlen(value) >= k->bytes)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are at most %zu characters", where, k->name, value, k->bytes - 1);
+    if (field == c->log_level && log_level_by_name(value) < 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are error, warning, info and debug", where, k->name, value);
+    if (field == c->socket && value[0] != '/')
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path", where, k->name, value);
+    (void)snprintf(field, k->bytes, "%s", value);
+    return 0;
+}
+
+static int key_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
+{
+    return k->bytes ? string_set(c, k, value, where, e) : number_set(c, k, value, where, e);
+}
+
+static char *trim(char *s)
+{
+    while (isspace((unsigned char)*s))
+        s++;
+    char *end = s + strlen(s);
+    while (end > s && isspace((unsigned char)end[-1]))
+        *--end = '\0';
+    return s;
+}
+
+static int file_read(struct config *c, const char *path, bool must_exist, struct error *e)
+{
+    char line[1024], where[512];
+    int status = 0;
+    FILE *f = fopen(path, "re");
+
+    if (!f && errno == ENOENT && !must_exist)
+        return 0;
+    if (!f)
+        return error_set(e, -EINVAL, "%s: %s", path, strerror(errno));
+    for (int number = 1; !status && fgets(line, sizeof(line), f); number++) {
+        (void)snprintf(where, sizeof(where), "%s:%d", path, number);
+        char *s = trim(line);
+        if (!*s || *s == '#')
+            continue;
+        char *equals = strchr(s, '=');
+        if (!equals) {
+            status = error_set(e, -EINVAL, "%s: \"%s\": allowed are lines KEY=VALUE, comments (#) and empty lines", where, s);
+            break;
+        }
+        *equals = '\0';
+        const struct key *k = key_by_name(trim(s));
+        if (!k)
+            status = error_set(e, -EINVAL, "%s: unknown key \"%s\"; fccd --help lists the keys", where, trim(s));
+        else
+            status = key_set(c, k, trim(equals + 1), where, e);
+    }
+    (void)fclose(f);
+    return status;
+}
+
+static int environment_read(struct config *c, struct error *e)
+{
+    for (size_t i = 0; i < KEYS; i++) {
+        char name[64];
+        (void)snprintf(name, sizeof(name), "FCCD_%s", keys[i].name);
+        const char *value = getenv(name);
+        int status = value ? key_set(c, &keys[i], value, name, e) : 0;
+        if (status)
+            return status;
+    }
+    return 0;
+}
+
+/* --cpu-devices stands for CPU_DEVICES. */
+static const struct key *key_by_option(const char *option, size_t length)
+{
+    for (size_t i = 0; i < KEYS; i++) {
+        size_t n = strlen(keys[i].name), j = 0;
+        for (; n == length && j < n; j++)
+            if ((keys[i].name[j] == '_' ? '-' : tolower((unsigned char)keys[i].name[j])) != option[j])
+                break;
+        if (n == length && j == n)
+            return &keys[i];
+    }
+    return NULL;
+}
+
+/* One option with its value, "--key=value" or "--key value". Sets *used to the number of arguments that it took. */
+static int option_read(struct config *c, char *argv[], int *used, const char **file, struct error *e)
+{
+    char where[128];
+    const char *arg = argv[0], *equals = strchr(arg, '=');
+    size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
+    const char *value = equals ? equals + 1 : argv[1];
+    bool is_file = length == strlen("--config") && !strncmp(arg, "--config", length);
+    const struct key *k = length > 2 && !strncmp(arg, "--", 2) ? key_by_option(arg + 2, length - 2) : NULL;
+
+    if (!k && !is_file)
+        return error_set(e, -EINVAL, "%s: unknown argument; fccd --help lists what there is", arg);
+    if (!value)
+        return error_set(e, -EINVAL, "%s: the value is missing", arg);
+    *used = equals ? 1 : 2;
+    if (is_file) {
+        *file = value;
+        return 0;
+    }
+    (void)snprintf(where, sizeof(where), "%.*s", (int)length, arg);
+    return key_set(c, k, value, where, e);
+}
+
+static void defaults_set(struct config *c)
+{
+    memset(c, 0, sizeof(*c));
+    for (size_t i = 0; i < KEYS; i++) {
+        uint32_t v = (uint32_t)keys[i].standard;
+        if (keys[i].bytes)
+            (void)snprintf((char *)c + keys[i].offset, keys[i].bytes, "%s", keys[i].standard_text);
+        else
+            memcpy((char *)c + keys[i].offset, &v, sizeof(v));
+    }
+}
+
+int config_load(int argc, char *argv[], struct config *out, enum config_action *action, struct error *e)
+{
+    struct config c, ignored;
+    const char *file = NULL;
+    enum config_action todo = CONFIG_RUN;
+    int used, status;
+
+    /* The command line twice: first for the file's name and mistakes, last because it wins. */
+    defaults_set(&c);
+    defaults_set(&ignored);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 1; i < argc; i += used) {
+            used = 1;
+            if (!strcmp(argv[i], "--check-config"))
+                todo = CONFIG_CHECK;
+            else if (!strcmp(argv[i], "--help"))
+                todo = CONFIG_HELP;
+            else if (!strcmp(argv[i], "--version"))
+                todo = CONFIG_VERSION;
+            else if ((status = option_read(pass ? &c : &ignored, argv + i, &used, &file, e)))
+                return status;
+        }
+        if (pass == 0 && ((status = file_read(&c, file ? file : CONFIG_FILE_DEFAULT, file != NULL, e)) ||
+                          (status = environment_read(&c, e))))
+            return status;
+    }
+    *out = c;
+    *action = todo;
+    return 0;
+}
+
+void config_print_help(void)
+{
+    printf("fccd - serves fused computation-collectives to the processes of this node\n\n"
+           "Usage: fccd [--config FILE] [--KEY VALUE ...]\n"
+           "       fccd --check-config | --help | --version\n\n"
+           "Settings come from " CONFIG_FILE_DEFAULT " (KEY=VALUE lines), from the environment (FCCD_KEY)\n"
+           "and from the command line (--key), which wins.\n\n");
+    for (size_t i = 0; i < KEYS; i++) {
+        char option[64], standard[160];
+        (void)snprintf(option, sizeof(option), "--%s", keys[i].name);
+        for (char *p = option; *p; p++)
+            *p = (char)(*p == '_' ? '-' : tolower((unsigned char)*p));
+        if (keys[i].bytes)
+            (void)snprintf(standard, sizeof(standard), "%s", *keys[i].standard_text ? keys[i].standard_text : "empty");
+        else
+            (void)snprintf(standard, sizeof(standard), "%llu%s%s", (unsigned long long)keys[i].standard,
+                           *keys[i].unit ? " " : "", keys[i].unit);
+        printf("  %-22s %s (%s)\n", option, keys[i].what, standard);
+    }
+}
+
+uint64_t config_memory_per_user(const struct config *config)
+{
+    if (config->memory_per_user_mb)
+        return (uint64_t)config->memory_per_user_mb << 20;
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2;
+}
+
+uint32_t config_cpu_workgroups(const struct config *config)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (config->cpu_workgroups)
+        return config->cpu_workgroups;
+    return cores > (long)config->cpu_devices ? (uint32_t)cores / config->cpu_devices : 1;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * config.h - what an administrator can set: one list of keys, from which the defaults, the file's parser, the
+ * environment (FCCD_KEY), the command line (--key) and the help text are made. Command line over environment over file.
+ */
+#ifndef FCCD_CONFIG_H
+#define FCCD_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/un.h>
+
+#include "error.h"
+
+#define CONFIG_FILE_DEFAULT "/etc/fccd/fccd.conf"
+
+/* X(KEY, field, unit, default, smallest, largest, what it is) */
+#define CONFIG_NUMBERS(X)                                                                                                      \
+    X(CPU_DEVICES, cpu_devices, "", 1, 1, 64, "number of cpu devices that the node offers")                                    \
+    X(CPU_WORKGROUPS, cpu_workgroups, "", 0, 0, 256, "threads of each cpu device; 0: the node's cores shared out, at least 1") \
+    X(TIME_LIMIT_MS, time_limit_ms, "ms", 30000, 10, 86400000, "how long an operator may wait for its ranks, and run")         \
+    X(MEMORY_PER_USER_MB, memory_per_user_mb, "MiB", 0, 0, 1u << 30, "memory of each user's jobs; 0: half of the node's")      \
+    X(JOBS_PER_USER, jobs_per_user, "", 16, 1, 4096, "jobs that a user may have at a time")                                    \
+    X(SPIN_US, spin_us, "us", 200, 0, 1000000, "how long workers and clients look for work before they sleep")                 \
+    X(WORKER_IDLE_MS, worker_idle_ms, "ms", 2000, 0, 86400000, "how long a worker without clients stays")                      \
+    X(DRAIN_MS, drain_ms, "ms", 5000, 0, 86400000, "how long running operators may go on at a shutdown")
+
+/* X(KEY, field, bytes, default, what it is) */
+#define CONFIG_STRINGS(X)                                                                                                      \
+    X(SOCKET, socket, sizeof(((struct sockaddr_un *)0)->sun_path), FCC_SOCKET_DEFAULT, "path of the socket")                   \
+    X(SOCKET_GROUP, socket_group, 64, "", "group that may connect; empty: the daemon's own group")                             \
+    X(LOG_LEVEL, log_level, 16, "info", "error, warning, info or debug")
+
+struct config {
+#define X(KEY, field, unit, standard, smallest, largest, what) uint32_t field;
+    CONFIG_NUMBERS(X)
+#undef X
+#define X(KEY, field, bytes, standard, what) char field[bytes];
+    CONFIG_STRINGS(X)
+#undef X
+};
+
+enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_HELP, CONFIG_VERSION };
+
+/* Read defaults, file, environment and command line into *out, and what to do into *action. An unknown key, a value that
+ * is not allowed or a file that cannot be read (unless it is the default one and does not exist) is -EINVAL with the place,
+ * the key, the value and what is allowed. */
+int config_load(int argc, char *argv[], struct config *out, enum config_action *action, struct error *e);
+
+/* The text for --help. */
+void config_print_help(void);
+
+/* What 0 stands for. */
+uint64_t config_memory_per_user(const struct config *config); /* bytes */
+uint32_t config_cpu_workgroups(const struct config *config);
+
+#endif

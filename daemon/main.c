@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * main.c - fccd: the broker, or, started by it, a worker.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/broker.h"
+#include "json_fd.h"
+#include "worker/worker.h"
+
+int main(int argc, char *argv[])
+{
+    struct config config;
+    enum config_action action;
+    struct error e = {0};
+
+    if (argc == 2 && !strcmp(argv[1], "--worker"))
+        return worker_run();
+    if (config_load(argc, argv, &config, &action, &e)) {
+        (void)fprintf(stderr, "fccd: %s\n", e.text);
+        return 2;
+    }
+    switch (action) {
+    case CONFIG_HELP:
+        config_print_help();
+        return EXIT_SUCCESS;
+    case CONFIG_VERSION:
+        printf("fccd %s\n", fcc_version_string);
+        return EXIT_SUCCESS;
+    case CONFIG_CHECK:
+        printf("fccd: the configuration is well\n");
+        return EXIT_SUCCESS;
+    case CONFIG_RUN:
+        break;
+    }
+    return broker_run(&config);
+}

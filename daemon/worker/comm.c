@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * comm.c - communicators: who has joined, whose turn it is, and how it ends.
+ *
+ * Each rank has a queue of submissions. The communicator takes the heads of all queues together as its next operator, and one
+ * operator is finished on all ranks before the next begins: peers store into each other's result buffers, so a rank that
+ * ran ahead could overwrite what a slower one has not read yet. Operators of several communicators are given to the devices by
+ * this one engine, in one order for all devices, so communicators that share devices cannot wait for each other in a circle.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "log.h"
+#include "worker.h"
+
+#define QUEUE_MAX 1024 /* submissions of one rank */
+
+struct member *member_find(const struct session *s, uint32_t handle)
+{
+    struct member *m;
+
+    LIST_FOREACH(m, &s->members, link)
+    if (m->handle == handle)
+        return m;
+    return NULL;
+}
+
+/* ---- time limits ---- */
+
+static void timer_start(struct comm *c, uint64_t ns)
+{
+    struct timeval t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_usec = (suseconds_t)(ns % 1000000000u / 1000u + 1)};
+    if (!event_pending(c->timer, EV_TIMEOUT, NULL))
+        (void)event_add(c->timer, &t);
+}
+
+/* One timer event serves all deadlines: operators set the field only, and the event, when it comes, looks how far away it is.
+ */
+void comm_deadline_set(struct comm *c)
+{
+    uint64_t first = 0;
+
+    c->deadline_ns = 0;
+    if (c->state == COMM_ABORTED)
+        return;
+    if (c->current)
+        first = c->current->started_ns;
+    for (int r = 0; !c->current && r < c->nranks; r++) {
+        const struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
+        uint64_t since = sub ? sub->arrived_ns : c->state == COMM_FORMING ? c->members[r].arrived_ns : 0;
+        if (since && (!first || since < first))
+            first = since;
+    }
+    if (!first)
+        return;
+    c->deadline_ns = first + (uint64_t)c->time_limit_ms * 1000000u;
+    timer_start(c, (uint64_t)c->time_limit_ms * 1000000u);
+}
+
+void comm_missing(const struct comm *c, char *text, size_t room)
+{
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (int r = 0; r < c->nranks && n < room; r++)
+        if (c->state == COMM_FORMING ? c->members[r].state == MEMBER_ABSENT : TAILQ_EMPTY(&c->members[r].queue))
+            n += (size_t)snprintf(text + n, room - n, "%srank %d", n ? ", " : "", r);
+}
+
+static const char *submission_name(const struct submission *sub)
+{
+    return sub->kind == SUBMISSION_ALLOC ? "fcc_buffer_alloc (symmetric)" : op_name(sub->args.op);
+}
+
+static void deadline_passed(evutil_socket_t sock, short what, void *arg)
+{
+    struct comm *c = arg;
+    uint64_t now = clock_ns();
+    char missing[256];
+
+    (void)sock, (void)what;
+    if (!c->deadline_ns)
+        return;
+    if (now < c->deadline_ns) {
+        timer_start(c, c->deadline_ns - now);
+        return;
+    }
+    comm_missing(c, missing, sizeof(missing));
+    if (c->current) {
+        comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms", op_name(c->current->problem->op),
+                   (unsigned long long)c->current->number, c->time_limit_ms);
+    } else if (c->state == COMM_FORMING) {
+        comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %s did not join", c->time_limit_ms, missing);
+    } else {
+        const struct submission *first = NULL;
+        for (int r = 0; r < c->nranks && !first; r++)
+            first = TAILQ_FIRST(&c->members[r].queue);
+        comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms",
+                   first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->time_limit_ms);
+    }
+    comm_release(c);
+}
+
+/* ---- the end ---- */
+
+static void queue_fail(struct member *m, int status, const char *text)
+{
+    struct submission *sub, *next;
+    /* the head belongs to the launch while one is running: its memory may still be in use */
+    bool running = m->comm->current != NULL;
+
+    for (sub = TAILQ_FIRST(&m->queue); sub; sub = next) {
+        next = TAILQ_NEXT(sub, link);
+        submission_tell(sub, status, text, NULL, 0);
+        if (running && sub == TAILQ_FIRST(&m->queue))
+            continue;
+        TAILQ_REMOVE(&m->queue, sub, link);
+        m->queued--;
+        submission_free(sub);
+    }
+}
+
+static void join_answer(struct member *m, int status, const char *text)
+{
+    struct fcc_comm_init_reply r = {.reply.msg = {.type = FCC_MSG_COMM_INIT | FCC_REPLY, .id = m->join_id},
+                                    .reply.status = status,
+                                    .comm = m->handle,
+                                    .device = m->device,
+                                    .time_limit_ms = m->comm->time_limit_ms};
+    if (status)
+        text_copy(r.reply.text, sizeof(r.reply.text), text);
+    session_reply(m->session, &r.reply, sizeof(r), NULL, 0);
+}
+
+void comm_abort(struct comm *c, int status, const char *format, ...)
+{
+    enum comm_state before = c->state;
+    char text[FCC_TEXT_MAX];
+    va_list ap;
+
+    if (before == COMM_ABORTED)
+        return;
+    va_start(ap, format);
+    (void)vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    (void)error_set(&c->error, status, "%s", text);
+    log_warning("comm %u: aborted: %s", c->number, text);
+    c->state = COMM_ABORTED;
+    c->deadline_ns = 0;
+    /* The word that every wait polls. Relaxed: it carries no data; who leaves hands its part back with a release. */
+    atomic_store_explicit(&c->status, status, memory_order_relaxed);
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */
+        if (before == COMM_FORMING && m->state == MEMBER_JOINED) {
+            join_answer(m, status, text);
+            LIST_REMOVE(m, link);
+            m->state = MEMBER_LEFT;
+            m->session = NULL;
+            c->present--;
+        }
+    }
+    trace_waiters_answer(c, &c->error);
+}
+
+void comm_leave(struct member *m, const char *why)
+{
+    struct comm *c = m->comm;
+    const struct submission *head = TAILQ_FIRST(&m->queue);
+    bool busy = false;
+
+    for (int r = 0; r < c->nranks; r++)
+        busy |= !TAILQ_EMPTY(&c->members[r].queue);
+    if (why && c->current)
+        comm_abort(c, -ECONNABORTED, "rank %d (pid %d) is gone: %s while %s #%llu was running", m->rank, m->pid, why,
+                   op_name(c->current->problem->op), (unsigned long long)c->current->number);
+    else if (why && (busy || c->state == COMM_FORMING))
+        comm_abort(c, -ECONNABORTED, "rank %d (pid %d) is gone: %s before %s", m->rank, m->pid, why,
+                   c->state == COMM_FORMING ? "all ranks had joined" : "it came to the others' operator");
+    else if (head || c->current)
+        comm_abort(c, -ECONNABORTED, "rank %d (pid %d) destroyed the communicator with operators in flight", m->rank, m->pid);
+    if (m->state == MEMBER_JOINED) { /* comm_abort() of a forming one has let it go */
+        struct submission *sub;
+        TAILQ_FOREACH(sub, &m->queue, link)
+        sub->session = NULL;
+        LIST_REMOVE(m, link);
+        m->state = MEMBER_LEFT;
+        m->session = NULL;
+        c->present--;
+        if (why && c->state == COMM_ACTIVE) /* the others will hear who, at their next operator */
+            (void)error_set(&c->error, -ECONNABORTED, "rank %d (pid %d) is gone: %s", m->rank, m->pid, why);
+    }
+    comm_release(c);
+}
+
+void comm_release(struct comm *c)
+{
+    if (c->present > 0 || c->current)
+        return;
+    trace_waiters_answer(c, &(struct error){.status = -ENOENT, .text = "the communicator has ended"});
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        staging_free(c->worker, m->staging, m->staging_bytes);
+        if (m->flags)
+            (void)munmap((void *)m->flags, PLAN_MAX_FLAGS * sizeof(m->flags[0]));
+    }
+    while (c->cache) {
+        struct launch *l = c->cache;
+        c->cache = l->next_cached;
+        launch_free(l);
+    }
+    event_free(c->timer);
+    LIST_REMOVE(c, link);
+    free(c->tune);
+    free(c->problem);
+    free(c);
+}
+
+void comm_drain(struct worker *w)
+{
+    struct comm *c, *next;
+
+    for (c = LIST_FIRST(&w->comms); c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (!c->current)
+            comm_abort(c, -ESHUTDOWN, "fccd is shutting down");
+        comm_release(c);
+    }
+}
+
+/* ---- the beginning ---- */
+
+static struct comm *comm_new(struct worker *w, const struct fcc_comm_init_msg *m)
+{
+    struct comm *c = calloc(1, sizeof(*c) + (size_t)m->nranks * sizeof(c->members[0]));
+
+    if (!c)
+        return NULL;
+    c->worker = w;
+    c->unique_id = m->unique_id;
+    c->nranks = m->nranks;
+    c->time_limit_ms = m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms;
+    c->problem = calloc(1, sizeof(*c->problem));
+    c->tune = tune_new();
+    c->timer = evtimer_new(w->base, deadline_passed, c);
+    LIST_INIT(&c->trace_waiters);
+    if (!c->problem || !c->tune || !c->timer) {
+        if (c->timer)
+            event_free(c->timer);
+        free(c->tune);
+        free(c->problem);
+        free(c);
+        return NULL;
+    }
+    for (int r = 0; r < c->nranks; r++) {
+        c->members[r].comm = c;
+        c->members[r].rank = r;
+        TAILQ_INIT(&c->members[r].queue);
+    }
+    c->number = ++w->comm_number;
+    LIST_INSERT_HEAD(&w->comms, c, link);
+    return c;
+}
+
+static struct comm *comm_find(const struct worker *w, const struct fcc_unique_id *id)
+{
+    struct comm *c;
+
+    LIST_FOREACH(c, &w->comms, link)
+    if (c->state == COMM_FORMING && !memcmp(&c->unique_id, id, sizeof(*id)))
+        return c;
+    return NULL;
+}
+
+static bool id_used(const struct worker *w, const struct fcc_unique_id *id)
+{
+    const struct comm *c;
+
+    LIST_FOREACH(c, &w->comms, link)
+    if (c->state != COMM_FORMING && !memcmp(&c->unique_id, id, sizeof(*id)))
+        return true;
+    return false;
+}
+
+static int join_check(struct worker *w, const struct fcc_comm_init_msg *m, const struct comm *c, struct error *e)
+{
+    static const struct fcc_unique_id none;
+
+    if (w->draining)
+        return error_set(e, -ESHUTDOWN, "fccd is shutting down");
+    if (m->nranks < 1 || m->nranks > FCC_MAX_RANKS)
+        return error_set(e, -EINVAL, "rank %d: nranks: %d: allowed are 1 to %d", m->rank, m->nranks, FCC_MAX_RANKS);
+    if (m->rank < 0 || m->rank >= m->nranks)
+        return error_set(e, -EINVAL, "rank: %d: allowed are 0 to %d", m->rank, m->nranks - 1);
+    if (m->device < -1)
+        return error_set(e, -EINVAL, "rank %d: device: %d: allowed are -1 to %d", m->rank, m->device, w->ndevices - 1);
+    if (m->device >= w->ndevices)
+        return error_set(e, -ENOENT, "rank %d: device: %d: allowed are -1 to %d", m->rank, m->device, w->ndevices - 1);
+    if (!memcmp(&m->unique_id, &none, sizeof(none)))
+        return error_set(e, -EINVAL, "rank %d: id: all zero: allowed is one that fcc_get_unique_id() made", m->rank);
+    if (!c)
+        return id_used(w, &m->unique_id)
+                   ? error_set(e, -EALREADY, "rank %d: id: its communicator is complete already or has ended", m->rank)
+                   : 0;
+    if (m->nranks != c->nranks)
+        return error_set(e, -EINVAL, "rank %d: nranks: %d: the ranks that joined before have %d", m->rank, m->nranks,
+                         c->nranks);
+    if (c->members[m->rank].state != MEMBER_ABSENT)
+        return error_set(e, -EALREADY, "rank %d: has joined already, as pid %d", m->rank, c->members[m->rank].pid);
+    return 0;
+}
+
+static int member_open(struct member *m, struct session *s, const struct fcc_comm_init_msg *msg, struct error *e)
+{
+    struct worker *w = s->worker;
+    int device = msg->device >= 0 ? msg->device : msg->rank % w->ndevices;
+    int status = device_open(&w->devices[device], e);
+
+    if (status)
+        return status;
+    /* mapped, not allocated: only the pages of flags that are used become memory */
+    void *flags = mmap(NULL, PLAN_MAX_FLAGS * sizeof(m->flags[0]), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (flags == MAP_FAILED)
+        return error_set(e, -errno, "rank %d: no memory for flags: %s", msg->rank, strerror(errno));
+    m->flags = flags;
+    m->state = MEMBER_JOINED;
+    m->session = s;
+    m->pid = s->pid;
+    m->handle = ++s->last_handle;
+    m->device = device;
+    m->join_id = msg->msg.id;
+    m->arrived_ns = clock_ns();
+    LIST_INSERT_HEAD(&s->members, m, link);
+    m->comm->present++;
+    return 0;
+}
+
+void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
+{
+    struct comm *c = comm_find(s->worker, &m->unique_id);
+    struct error e = {0};
+    int status = join_check(s->worker, m, c, &e);
+
+    if (!status && !c && !(c = comm_new(s->worker, m)))
+        status = error_set(&e, -ENOMEM, "rank %d: no memory for a communicator", m->rank);
+    if (!status)
+        status = member_open(&c->members[m->rank], s, m, &e);
+    if (status) {
+        session_reply_status(s, &m->msg, e.status, e.text);
+        if (c)
+            comm_release(c);
+        return;
+    }
+    if (c->present == c->nranks) {
+        c->state = COMM_ACTIVE;
+        log_debug("comm %u: %d ranks have joined", c->number, c->nranks);
+        for (int r = 0; r < c->nranks; r++)
+            join_answer(&c->members[r], 0, "");
+    }
+    comm_deadline_set(c);
+}
+
+/* ---- turns ---- */
+
+void comm_submit(struct member *m, struct submission *sub)
+{
+    struct comm *c = m->comm;
+
+    if (c->state == COMM_ABORTED || c->worker->draining) {
+        submission_tell(sub, c->state == COMM_ABORTED ? c->error.status : -ESHUTDOWN,
+                        c->state == COMM_ABORTED ? c->error.text : "fccd is shutting down", NULL, 0);
+        submission_free(sub);
+        return;
+    }
+    if (m->queued >= QUEUE_MAX) {
+        submission_tell(sub, -ENOMEM, "too many operators in flight: allowed are 1024", NULL, 0);
+        submission_free(sub);
+        return;
+    }
+    TAILQ_INSERT_TAIL(&m->queue, sub, link);
+    m->queued++;
+    if (!c->current)
+        comm_advance(c);
+}
+
+/* End the heads' turn: tell every rank and free its submission. */
+static void turn_end(struct comm *c, const struct error *e)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        struct submission *sub = TAILQ_FIRST(&m->queue);
+        TAILQ_REMOVE(&m->queue, sub, link);
+        m->queued--;
+        submission_tell(sub, e->status, e->text, NULL, 0);
+        submission_free(sub);
+    }
+}
+
+/* Do the heads want the same? Otherwise, and if one of them is wrong by itself: the error for all. */
+static int turn_check(const struct comm *c, struct error *e)
+{
+    const struct submission *first = TAILQ_FIRST(&c->members[0].queue);
+
+    for (int r = 0; r < c->nranks; r++) {
+        const struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
+        if (sub->error.status) {
+            *e = sub->error;
+            return e->status;
+        }
+        if (sub->kind != first->kind || (sub->kind == SUBMISSION_OPERATOR && sub->args.op != first->args.op))
+            return error_set(e, -EINVAL, "the ranks are out of step: rank %d calls %s, rank 0 calls %s", r,
+                             submission_name(sub), submission_name(first));
+        if (sub->args.schedule != first->args.schedule)
+            return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
+                             schedule_name(sub->args.schedule), schedule_name(first->args.schedule));
+        if (sub->alloc_bytes != first->alloc_bytes)
+            return error_set(e, -EINVAL, "%s: bytes: rank %d has %llu, rank 0 has %llu", submission_name(sub), r,
+                             (unsigned long long)sub->alloc_bytes, (unsigned long long)first->alloc_bytes);
+    }
+    return 0;
+}
+
+/* A symmetric allocation: all ranks get theirs, or none does. */
+static int turn_alloc(struct comm *c, struct error *e)
+{
+    struct buffer *buffers[FCC_MAX_RANKS];
+    int fds[FCC_MAX_RANKS], done = 0, status = 0;
+
+    for (; !status && done < c->nranks; done += !status) {
+        struct submission *sub = TAILQ_FIRST(&c->members[done].queue);
+        status = buffer_alloc(sub->session, c, FCC_BUFFER_SYMMETRIC, sub->alloc_bytes, &buffers[done], &fds[done], e);
+    }
+    for (int r = 0; r < done; r++) {
+        struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
+        struct fcc_buffer_alloc_reply reply = {.reply.msg = {.type = FCC_MSG_BUFFER_ALLOC | FCC_REPLY, .id = sub->id},
+                                               .buffer = buffers[r]->handle,
+                                               .map_bytes = buffers[r]->map_bytes};
+        if (status) {
+            buffer_drop_handle(buffers[r]);
+        } else {
+            session_reply(sub->session, &reply.reply, sizeof(reply), &fds[r], 1);
+            sub->session = NULL; /* told */
+        }
+        (void)close(fds[r]);
+    }
+    return status;
+}
+
+static bool turn_ready(struct comm *c)
+{
+    bool all = true, any = false;
+
+    for (int r = 0; r < c->nranks; r++) {
+        bool has = !TAILQ_EMPTY(&c->members[r].queue);
+        all &= has;
+        any |= has;
+    }
+    if (any && c->present < c->nranks && c->error.status)
+        comm_abort(c, c->error.status, "%s", c->error.text);
+    for (int r = 0; any && c->state == COMM_ACTIVE && r < c->nranks; r++)
+        if (c->members[r].state == MEMBER_LEFT)
+            comm_abort(c, -ECONNABORTED, "rank %d (pid %d) has left the communicator", r, c->members[r].pid);
+    return all && c->state == COMM_ACTIVE;
+}
+
+void comm_advance(struct comm *c)
+{
+    while (c->state == COMM_ACTIVE && !c->current && turn_ready(c)) {
+        const struct submission *head = TAILQ_FIRST(&c->members[0].queue);
+        struct error e = {0};
+        int status = turn_check(c, &e);
+
+        if (!status && head->kind == SUBMISSION_ALLOC) {
+            status = turn_alloc(c, &e);
+        } else if (!status) {
+            c->operators++;
+            if (head->args.op != FCC_OP_NOOP) {
+                status = launch_begin(c, &e);
+                if (!status)
+                    continue; /* it runs, or has run and ended its turn */
+            }
+        }
+        turn_end(c, &e);
+    }
+    if (c->worker->draining && !c->current)
+        comm_abort(c, -ESHUTDOWN, "fccd is shutting down");
+    comm_deadline_set(c);
+}

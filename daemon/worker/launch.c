@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * launch.c - one operator of all ranks: match the ranks' requests, take or make the plans, start, finish.
+ *
+ * Plans depend on the problem and the schedule only, so finished launches are kept, with their plans, and used again when
+ * the same problem comes: then an operator costs no planning.
+ */
+#include "launch.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device.h"
+
+#define CACHE_MAX 16 /* launches kept by a communicator */
+
+/* An operator whose work is estimated to take one core less than this is run by the engine itself: waking the workgroups
+ * would take longer. The rates are low guesses for one core. */
+#define INLINE_NS 30000.0
+#define CORE_BYTES_PER_NS 8.0
+#define CORE_FLOPS_PER_NS 30.0
+
+/* The bytes of a problem that mean something: rows of the counts matrix beyond the ranks do not. */
+static size_t problem_bytes(enum fcc_op op, int nranks)
+{
+    switch (op) {
+    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+        return offsetof(struct problem, embedding) + sizeof(((struct problem *)0)->embedding);
+    case FCC_OP_GEMV_ALL_REDUCE:
+        return offsetof(struct problem, gemv) + sizeof(((struct problem *)0)->gemv);
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        return offsetof(struct problem, gemm.rows) + (size_t)nranks * sizeof(((struct problem *)0)->gemm.rows[0]);
+    case FCC_OP_NOOP:
+    case FCC_OP_COUNT:
+        break;
+    }
+    return offsetof(struct problem, embedding);
+}
+
+/* ---- making and keeping ---- */
+
+void launch_free(struct launch *l)
+{
+    for (int r = 0; r < l->nranks; r++) {
+        plan_free(l->runs[r].plan);
+        free((void *)l->runs[r].group_left);
+        free(l->runs[r].times);
+    }
+    free(l->parts);
+    free(l->args);
+    free((void *)l->staging);
+    free(l->problem);
+    free(l);
+}
+
+static void parts_make(struct launch *l)
+{
+    for (int r = 0; r < l->nranks; r++) {
+        struct launch_part *p = l->parts;
+        while (p < l->parts + l->nparts && p->device != l->runs[r].device)
+            p++;
+        if (p == l->parts + l->nparts) {
+            l->nparts++;
+            p->launch = l;
+            p->device = l->runs[r].device;
+        }
+        p->ranks[p->nruns++] = (uint16_t)r;
+    }
+}
+
+static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
+{
+    struct launch_run *run = &l->runs[r];
+    int status = plan_make(l->problem, r, &l->schedule, &run->plan, e);
+
+    if (status)
+        return status;
+    run->device = &c->worker->devices[c->members[r].device];
+    run->flags = c->members[r].flags;
+    run->group_left = calloc(run->plan->ngroups + 1, sizeof(run->group_left[0]));
+    run->times = calloc(run->plan->nslices + 1, sizeof(run->times[0]));
+    run->run = (struct run){.plan = run->plan, .problem = l->problem, .rank = r, .args = l->args, .staging = l->staging};
+    return run->group_left && run->times ? 0 : error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
+}
+
+static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, struct error *e)
+{
+    size_t n = (size_t)c->nranks;
+    struct launch *l = calloc(1, sizeof(*l) + n * sizeof(l->runs[0]));
+    double ns = 0;
+    int status = 0;
+
+    if (!l) {
+        (void)error_set(e, -ENOMEM, "no memory for a launch");
+        return NULL;
+    }
+    l->worker = c->worker;
+    l->comm = c;
+    l->nranks = c->nranks;
+    l->schedule.kind = kind;
+    l->status = &c->status;
+    l->problem = malloc(sizeof(*l->problem));
+    l->args = calloc(n, sizeof(l->args[0]));
+    l->staging = calloc(n, sizeof(l->staging[0]));
+    l->parts = calloc(n, sizeof(l->parts[0]));
+    if (!l->problem || !l->args || !l->staging || !l->parts)
+        status = error_set(e, -ENOMEM, "no memory for a launch");
+    else
+        memcpy(l->problem, c->problem, sizeof(*l->problem));
+    for (int r = 0; !status && r < c->nranks; r++) {
+        struct work work = plan_work(l->problem, r);
+        ns += work.bytes / CORE_BYTES_PER_NS + work.flops / CORE_FLOPS_PER_NS;
+        status = run_make(l, c, r, e);
+    }
+    if (status) {
+        launch_free(l);
+        return NULL;
+    }
+    l->inline_ = ns < INLINE_NS;
+    parts_make(l);
+    return l;
+}
+
+/* Keep at most CACHE_MAX, the most recently used first; c->last is the first. */
+static void cache_trim(struct comm *c)
+{
+    struct launch **at = &c->cache;
+
+    for (int i = 0; *at && i < CACHE_MAX; i++)
+        at = &(*at)->next_cached;
+    while (*at) {
+        struct launch *l = *at;
+        *at = l->next_cached;
+        launch_free(l);
+    }
+}
+
+/* A launch with this problem's plans: a kept one, or a new one. It is taken out of the cache. */
+static struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, struct error *e)
+{
+    size_t bytes = problem_bytes(c->problem->op, c->nranks);
+
+    for (struct launch **at = &c->cache; *at; at = &(*at)->next_cached) {
+        struct launch *l = *at;
+        if (l->schedule.kind == kind && l->problem->op == c->problem->op && !memcmp(l->problem, c->problem, bytes)) {
+            *at = l->next_cached;
+            l->next_cached = NULL;
+            return l;
+        }
+    }
+    return launch_make(c, kind, e);
+}
+
+/* ---- beginning ---- */
+
+static int staging_prepare(struct comm *c, const struct launch *l, struct error *e)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        uint64_t needed = l->runs[r].plan->staging_bytes;
+        if (needed > m->staging_bytes) {
+            unsigned char *data;
+            staging_free(c->worker, m->staging, m->staging_bytes);
+            m->staging = NULL;
+            m->staging_bytes = 0;
+            int status = staging_alloc(c->worker, needed, &data, e);
+            if (status)
+                return status;
+            m->staging = data;
+            m->staging_bytes = needed;
+        }
+        l->staging[r] = m->staging;
+    }
+    return 0;
+}
+
+static void runs_reset(struct launch *l)
+{
+    for (int r = 0; r < l->nranks; r++) {
+        struct launch_run *run = &l->runs[r];
+        atomic_store_explicit(&run->next, 0, memory_order_relaxed);
+        for (uint32_t g = 0; g < run->plan->ngroups; g++)
+            atomic_store_explicit(&run->group_left[g], run->plan->groups[g].slices, memory_order_relaxed);
+        memset(run->times, 0, run->plan->nslices * sizeof(run->times[0]));
+    }
+    atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
+    atomic_store_explicit(&l->parts_left, (uint32_t)l->nparts, memory_order_relaxed);
+    l->error.status = 0;
+}
+
+/* Compare the ranks' requests and fill in c->problem. */
+static int problem_match(struct comm *c, const struct op_args args[], struct error *e)
+{
+    enum fcc_op op = args[0].op;
+    struct error why = {0};
+
+    memset(c->problem, 0, problem_bytes(op, c->nranks));
+    c->problem->op = op;
+    c->problem->nranks = c->nranks;
+    int status = op_get(op)->match(args, c->nranks, c->problem, &why);
+    return status ? error_set(e, status, "%s: %s", op_name(op), why.text) : 0;
+}
+
+int launch_begin(struct comm *c, struct error *e)
+{
+    struct op_args args[FCC_MAX_RANKS];
+    struct launch *l;
+
+    for (int r = 0; r < c->nranks; r++)
+        args[r] = TAILQ_FIRST(&c->members[r].queue)->args;
+    int status = problem_match(c, args, e);
+    if (status)
+        return status;
+    bool automatic = args[0].schedule == FCC_SCHEDULE_AUTO;
+    enum fcc_schedule_kind kind = automatic ? tune_choose(c->tune, c->problem) : args[0].schedule;
+    l = launch_get(c, kind, e);
+    c->last = NULL; /* it may be this one */
+    if (!l)
+        return e->status;
+    status = staging_prepare(c, l, e);
+    if (status) {
+        launch_free(l);
+        return status;
+    }
+    memcpy(l->args, args, (size_t)c->nranks * sizeof(args[0]));
+    runs_reset(l);
+    l->automatic = automatic;
+    l->epoch = ++c->epoch;
+    l->number = c->operators;
+    l->started_ns = clock_ns();
+    c->current = l;
+    if (l->inline_) {
+        device_run_inline(l->runs[0].device, l);
+        launch_finish(l);
+        return 0;
+    }
+    for (int p = 0; p < l->nparts; p++)
+        device_launch(l->parts[p].device, &l->parts[p]);
+    comm_deadline_set(c);
+    return 0;
+}
+
+/* ---- the end ---- */
+
+void launch_fail(struct launch *l, int rank, const struct error *e)
+{
+    if (!atomic_exchange_explicit(&l->failed, 1, memory_order_relaxed))
+        (void)error_set(&l->error, e->status, "rank %d: %s: %s", rank, op_name(l->problem->op), e->text);
+    /* An abort may have set the word: then the communicator's own reason stands. */
+    int32_t none = 0;
+    (void)atomic_compare_exchange_strong_explicit(l->status, &none, e->status, memory_order_relaxed, memory_order_relaxed);
+}
+
+static void ranks_tell(struct comm *c, const struct launch *l)
+{
+    const struct op *op = op_get(l->problem->op);
+    const struct error *e = c->state == COMM_ABORTED ? &c->error : &l->error;
+
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        struct submission *sub = TAILQ_FIRST(&m->queue);
+        int64_t values[FCC_MAX_RANKS];
+        int n = e->status ? 0 : op->values(l->problem, r, values);
+        TAILQ_REMOVE(&m->queue, sub, link);
+        m->queued--;
+        submission_tell(sub, e->status, e->text, values, n);
+        submission_free(sub);
+    }
+}
+
+void launch_finish(struct launch *l)
+{
+    struct comm *c = l->comm;
+
+    l->finished_ns = clock_ns();
+    if (l->automatic && !l->error.status && c->state == COMM_ACTIVE)
+        tune_record(c->tune, l->problem, l->schedule.kind, l->finished_ns - l->started_ns);
+    c->current = NULL;
+    c->last = l;
+    l->next_cached = c->cache;
+    c->cache = l;
+    cache_trim(c);
+    ranks_tell(c, l);
+    if (c->state == COMM_ACTIVE)
+        atomic_store_explicit(&c->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
+    trace_waiters_answer(c, &l->error);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * launch.h - one operator of all local ranks, on its way through the devices.
+ *
+ * The engine prepares a launch, gives its parts to the devices (one part per device, with the runs of all ranks there) and
+ * does not touch it until it is handed back. Fields marked W are written by workgroups meanwhile.
+ *
+ * Memory order. A workgroup stores a slice's results, then counts down its signal group (acquire-release, so that the last one
+ * to count has seen what the others stored), and the last one raises the flag (release). Who waits loads the flag (acquire) and
+ * then the data. Handing a part over and back is a release and an acquire of its own (device_cpu.c).
+ */
+#ifndef FCCD_LAUNCH_H
+#define FCCD_LAUNCH_H
+
+#include "worker.h"
+
+/* When a slice was handled, in ns of CLOCK_MONOTONIC. wait_ns is 0 if it did not have to wait; start_ns is 0 if it was not
+ * reached. */
+struct slice_time {
+    uint64_t wait_ns, start_ns, end_ns;
+    uint32_t workgroup;
+    uint32_t zero;
+};
+
+struct launch_run {
+    struct run run; /* what the kernels see */
+    struct plan *plan;
+    struct device *device;
+    _Atomic uint64_t *flags;      /* W: of this rank */
+    _Atomic uint32_t next;        /* W: the slice that nobody has taken yet */
+    _Atomic uint32_t *group_left; /* W: [plan->ngroups] slices that have not finished */
+    struct slice_time *times;     /* W: [plan->nslices], each by the workgroup that took the slice */
+};
+
+/* What one device has to do. */
+struct launch_part {
+    struct launch *launch;
+    struct device *device;
+    TAILQ_ENTRY(launch_part) link;    /* the device's queue */
+    uint64_t number;                  /* in the device's order */
+    _Atomic uint32_t workgroups_left; /* W */
+    int nruns;
+    uint16_t ranks[FCC_MAX_RANKS];
+};
+
+struct launch {
+    struct worker *worker;
+    struct comm *comm;
+    struct problem *problem;
+    struct schedule schedule; /* as asked for: zeros mean the operator's defaults */
+    bool inline_;             /* small: the engine runs it itself */
+    bool automatic;           /* its time tells the tuner */
+    uint64_t epoch;
+    _Atomic int32_t *status;     /* W: the communicator's word; a workgroup that fails sets it */
+    _Atomic uint32_t failed;     /* W: the first to set it may write `error` */
+    struct error error;          /* W */
+    _Atomic uint32_t parts_left; /* W */
+    uint64_t number, started_ns, finished_ns;
+    struct launch *next_finished; /* the worker's stack */
+    struct launch *next_cached;   /* the communicator's cache */
+    struct op_args *args;         /* [nranks] */
+    unsigned char **staging;      /* [nranks] */
+    int nparts;
+    struct launch_part *parts; /* [nparts] */
+    int nranks;
+    struct launch_run runs[]; /* [nranks] */
+};
+
+/* Begin the operator at the head of every member's queue. 0: it runs, or (small) has run already and comm_advance() is
+ * due; otherwise an error for all ranks. */
+int launch_begin(struct comm *c, struct error *e);
+/* The engine, when the launch was handed back: tell the ranks and go on. */
+void launch_finish(struct launch *l);
+void launch_free(struct launch *l);
+
+/* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */
+void launch_fail(struct launch *l, int rank, const struct error *e);
+
+/* ---- tune.c ---- */
+
+struct tune *tune_new(void);
+/* The schedule kind to run this problem with. */
+enum fcc_schedule_kind tune_choose(struct tune *t, const struct problem *problem);
+void tune_record(struct tune *t, const struct problem *problem, enum fcc_schedule_kind kind, uint64_t ns);
+
+#endif

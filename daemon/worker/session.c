@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * session.c - a client's (or fccctl's) connection, from the worker's side.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "msg.h"
+#include "worker.h"
+
+#define OUTBOX_MAX 4096 /* replies that a client has not fetched */
+
+/* A reply that waits for room in the socket. */
+struct outgoing {
+    TAILQ_ENTRY(outgoing) link; /* session.outbox */
+    int fds[FCC_MAX_FDS], nfds; /* owned */
+    size_t length;
+    _Alignas(16) unsigned char bytes[];
+};
+
+/* ---- replies ---- */
+
+static void outgoing_free(struct session *s, struct outgoing *o)
+{
+    TAILQ_REMOVE(&s->outbox, o, link);
+    s->outbox_length--;
+    fds_close(o->fds, o->nfds);
+    free(o);
+}
+
+static void outbox_flush(evutil_socket_t sock, short what, void *arg)
+{
+    struct session *s = arg;
+    struct outgoing *o;
+
+    (void)what;
+    while ((o = TAILQ_FIRST(&s->outbox))) {
+        int status = msg_send(sock, (struct fcc_msg *)o->bytes, o->length, o->fds, o->nfds);
+        if (status == -EAGAIN) {
+            (void)event_add(s->write_event, NULL);
+            return;
+        }
+        outgoing_free(s, o); /* if the peer is gone, the read event says so */
+    }
+}
+
+static void outbox_add(struct session *s, const struct fcc_reply *reply, size_t length, const int *fds, int nfds)
+{
+    struct outgoing *o = s->outbox_length < OUTBOX_MAX ? malloc(sizeof(*o) + length) : NULL;
+
+    if (!o) {
+        session_break(s, "it does not read its replies");
+        return;
+    }
+    memcpy(o->bytes, reply, length);
+    o->length = length;
+    for (o->nfds = 0; o->nfds < nfds; o->nfds++)
+        o->fds[o->nfds] = fcntl(fds[o->nfds], F_DUPFD_CLOEXEC, 0);
+    TAILQ_INSERT_TAIL(&s->outbox, o, link);
+    s->outbox_length++;
+    (void)event_add(s->write_event, NULL);
+}
+
+void session_reply(struct session *s, struct fcc_reply *reply, size_t length, const int *fds, int nfds)
+{
+    reply->fds = (uint32_t)nfds;
+    if (s->broken)
+        return;
+    if (!TAILQ_EMPTY(&s->outbox) || msg_send(s->sock, &reply->msg, length, fds, nfds) == -EAGAIN) {
+        reply->msg.length = (uint32_t)length;
+        outbox_add(s, reply, length, fds, nfds);
+    }
+}
+
+void session_reply_status(struct session *s, const struct fcc_msg *request, int status, const char *text)
+{
+    struct fcc_reply r = {.msg = {.type = (uint16_t)(request->type | FCC_REPLY), .id = request->id}, .status = status};
+
+    if (status)
+        text_copy(r.text, sizeof(r.text), text);
+    session_reply(s, &r, sizeof(r), NULL, 0);
+}
+
+/* ---- requests: one handler for every row of FCC_MESSAGES ---- */
+
+static void handle_hello(struct session *s, const struct fcc_hello *m)
+{
+    session_reply_status(s, &m->msg, -EPROTO, "hello: this connection has said it already");
+}
+
+static void handle_unique_id(struct session *s, const struct fcc_msg *m)
+{
+    struct fcc_unique_id_reply r = {.reply.msg = {.type = (uint16_t)(m->type | FCC_REPLY), .id = m->id}};
+
+    /* 64 random bytes; the rest is for where to meet, between nodes */
+    if (getrandom(r.unique_id.bytes, 64, 0) != 64) {
+        session_reply_status(s, m, -EIO, "unique id: no random numbers");
+        return;
+    }
+    session_reply(s, &r.reply, sizeof(r), NULL, 0);
+}
+
+static void handle_comm_init(struct session *s, const struct fcc_comm_init_msg *m)
+{
+    comm_join(s, m);
+}
+
+/* The membership that a message names, or NULL after an error reply. */
+static struct member *member_of(struct session *s, const struct fcc_msg *m, uint32_t handle)
+{
+    struct member *member = member_find(s, handle);
+    struct error e;
+
+    if (!member) {
+        (void)error_set(&e, -ENOENT, "comm: %u: no such communicator in this session", handle);
+        session_reply_status(s, m, e.status, e.text);
+    }
+    return member;
+}
+
+static void handle_comm_destroy(struct session *s, const struct fcc_comm_msg *m)
+{
+    struct member *member = member_of(s, &m->msg, m->comm);
+
+    if (member) {
+        comm_leave(member, NULL);
+        session_reply_status(s, &m->msg, 0, "");
+    }
+}
+
+static void handle_comm_abort(struct session *s, const struct fcc_comm_msg *m)
+{
+    struct member *member = member_of(s, &m->msg, m->comm);
+
+    if (member) {
+        int length = (int)strnlen(m->reason, sizeof(m->reason) - 8);
+        comm_abort(member->comm, -ECONNABORTED, "rank %d aborted the communicator: %.*s", member->rank, length ? length : 15,
+                   length ? m->reason : "no reason given");
+        session_reply_status(s, &m->msg, 0, "");
+    }
+}
+
+static void alloc_reply(struct session *s, const struct fcc_msg *request, const struct buffer *b, int fd)
+{
+    struct fcc_buffer_alloc_reply r = {.reply.msg = {.type = (uint16_t)(request->type | FCC_REPLY), .id = request->id},
+                                       .buffer = b->handle,
+                                       .map_bytes = b->map_bytes};
+    session_reply(s, &r.reply, sizeof(r), &fd, 1);
+    (void)close(fd);
+}
+
+static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc_msg *m)
+{
+    struct member *member = member_of(s, &m->msg, m->comm);
+    struct error e = {0};
+    struct buffer *b;
+    int fd;
+
+    if (!member)
+        return;
+    if (m->kind == FCC_BUFFER_SYMMETRIC) { /* the ranks' common business: in the communicator's order */
+        struct submission *sub = submission_new(s, SUBMISSION_ALLOC, &m->msg, 0);
+        if (!sub) {
+            session_reply_status(s, &m->msg, -ENOMEM, "buffer: out of memory");
+            return;
+        }
+        sub->alloc_bytes = m->bytes;
+        comm_submit(member, sub);
+        return;
+    }
+    if (m->kind != FCC_BUFFER_LOCAL) {
+        (void)error_set(&e, -EINVAL, "buffer: kind %u: allowed are %d and %d", m->kind, FCC_BUFFER_LOCAL, FCC_BUFFER_SYMMETRIC);
+        session_reply_status(s, &m->msg, e.status, e.text);
+    } else if (buffer_alloc(s, member->comm, FCC_BUFFER_LOCAL, m->bytes, &b, &fd, &e)) {
+        session_reply_status(s, &m->msg, e.status, e.text);
+    } else {
+        alloc_reply(s, &m->msg, b, fd);
+    }
+}
+
+static void handle_buffer_free(struct session *s, const struct fcc_buffer_free_msg *m)
+{
+    struct buffer *b = buffer_find(s, m->buffer);
+    struct error e = {0};
+
+    if (b)
+        buffer_drop_handle(b);
+    else
+        (void)error_set(&e, -ENOENT, "buffer: %u: no such buffer in this session", m->buffer);
+    session_reply_status(s, &m->msg, e.status, e.text);
+}
+
+static void handle_submit(struct session *s, const struct fcc_submit *m)
+{
+    if (m->slot != FCC_NO_SLOT && m->slot >= FCC_SLOTS)
+        session_break(s, "it names a slot that there is not");
+    else
+        submission_accept(s, m, m->msg.length);
+}
+
+static void handle_query(struct session *s, const struct fcc_query *m)
+{
+    query_handle(s, m);
+}
+
+struct handler {
+    const char *name;
+    size_t bytes;
+    bool longer; /* the fixed part may be followed by more */
+    void (*handle)(struct session *s, const void *m);
+};
+
+/* The handlers take their own message types; these adapters are made from the list, so a missing handler fails the build. */
+#define X(NAME, name, bytes, fds)                                                                                              \
+    static void adapt_##name(struct session *s, const void *m)                                                                 \
+    {                                                                                                                          \
+        handle_##name(s, m);                                                                                                   \
+    }
+FCC_MESSAGES(X)
+#undef X
+
+static const struct handler handlers[FCC_MSG_TYPES] = {
+#define X(NAME, name_, bytes_, fds)                                                                                            \
+    [FCC_MSG_##NAME] = {.name = #name_, .bytes = (bytes_), .longer = FCC_MSG_##NAME == FCC_MSG_SUBMIT, .handle = adapt_##name_},
+    FCC_MESSAGES(X)
+#undef X
+};
+
+static bool role_may(uint32_t role, uint16_t type)
+{
+    return role == FCC_ROLE_CONTROL ? type == FCC_MSG_QUERY : type != FCC_MSG_QUERY;
+}
+
+static void session_handle(struct session *s, const struct fcc_msg *m, size_t length, int nfds)
+{
+    const struct handler *h = m->type > FCC_MSG_NONE && m->type < FCC_MSG_TYPES ? &handlers[m->type] : NULL;
+    struct error e = {0};
+
+    if (!h)
+        (void)error_set(&e, -EPROTO, "message type %u: allowed are 1 to %d", m->type, FCC_MSG_TYPES - 1);
+    else if (length < h->bytes || (length > h->bytes && !h->longer))
+        (void)error_set(&e, -EPROTO, "message %s: %zu bytes: expected %s%zu", h->name, length, h->longer ? "at least " : "",
+                        h->bytes);
+    else if (nfds)
+        (void)error_set(&e, -EPROTO, "message %s: %d file descriptors: expected none", h->name, nfds);
+    else if (!role_may(s->role, m->type))
+        (void)error_set(&e, -EPERM, "message %s: not for this connection's role %u", h->name, s->role);
+    else
+        h->handle(s, m);
+    if (e.status)
+        session_reply_status(s, m, e.status, e.text);
+}
+
+static void session_read(evutil_socket_t sock, short what, void *arg)
+{
+    static _Alignas(16) unsigned char buf[FCC_MSG_MAX]; /* the engine is one thread */
+    struct session *s = arg;
+    int fds[FCC_MAX_FDS], nfds = 0;
+    ssize_t n;
+
+    (void)what;
+    if (s->broken)
+        return;
+    /* One message a call: the loop polls the rings in between. */
+    n = msg_recv(sock, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds);
+    if (n > 0) {
+        fds_close(fds, nfds); /* no request carries any */
+        session_handle(s, (const struct fcc_msg *)buf, (size_t)n, nfds);
+    } else if (n == -EPROTO) {
+        const struct fcc_msg none = {0};
+        session_reply_status(s, &none, -EPROTO, "malformed message: truncated, oversized, or its length field lies");
+        session_break(s, "it sent a malformed message");
+    } else if (n != -EAGAIN) {
+        session_break(s, "its connection closed");
+    }
+}
+
+static void doorbell_rung(evutil_socket_t fd, short what, void *arg)
+{
+    uint64_t n;
+
+    (void)what, (void)arg; /* the loop polls the rings itself */
+    if (read(fd, &n, sizeof(n)) < 0)
+        return; /* somebody's ring was heard before */
+}
+
+/* ---- life ---- */
+
+static int session_events_open(struct session *s)
+{
+    struct event_base *base = s->worker->base;
+
+    s->event = event_new(base, s->sock, EV_READ | EV_PERSIST, session_read, s);
+    s->write_event = event_new(base, s->sock, EV_WRITE, outbox_flush, s);
+    if (!s->event || !s->write_event || event_add(s->event, NULL))
+        return -ENOMEM;
+    if (s->role != FCC_ROLE_CLIENT)
+        return 0;
+    s->doorbell_event = event_new(base, s->doorbell, EV_READ | EV_PERSIST, doorbell_rung, s);
+    return !s->doorbell_event || event_add(s->doorbell_event, NULL) ? -ENOMEM : 0;
+}
+
+void session_open(struct worker *w, int sock, const struct control_session *who)
+{
+    struct fcc_welcome welcome = {.reply.msg = {.type = FCC_MSG_HELLO | FCC_REPLY, .id = who->msg.id},
+                                  .version = FCC_PROTO_VERSION,
+                                  .devices = (uint32_t)w->ndevices,
+                                  .worker_pid = (uint32_t)getpid(),
+                                  .spin_us = w->config.spin_us};
+    struct session *s = calloc(1, sizeof(*s));
+    struct error e = {0};
+    int memory_fd = -1;
+
+    if (!s) {
+        log_error("pid %d: refused: out of memory", who->pid);
+        (void)close(sock);
+        return;
+    }
+    *s = (struct session){.worker = w, .sock = sock, .role = who->role, .uid = who->uid, .pid = who->pid, .doorbell = -1};
+    TAILQ_INIT(&s->outbox);
+    LIST_INIT(&s->members);
+    LIST_INIT(&s->buffers);
+    TAILQ_INSERT_TAIL(&w->sessions, s, link);
+    w->nclients += s->role == FCC_ROLE_CLIENT;
+    int status = s->role == FCC_ROLE_CLIENT ? ring_open(s, &memory_fd, &e) : 0;
+    if (!status)
+        status = session_events_open(s);
+    if (!status) {
+        int fds[] = {memory_fd, s->doorbell};
+        session_reply(s, &welcome.reply, sizeof(welcome), fds, s->role == FCC_ROLE_CLIENT ? 2 : 0);
+        log_debug("pid %d: connected", s->pid);
+    } else {
+        log_error("pid %d: refused: %s", who->pid, e.status ? e.text : "out of memory");
+        session_break(s, "there is no room for it");
+    }
+    if (memory_fd >= 0)
+        (void)close(memory_fd);
+    worker_sessions_changed(w);
+}
+
+void session_break(struct session *s, const char *why)
+{
+    if (s->broken)
+        return;
+    s->broken = why;
+    s->worker->sweep = true;
+}
+
+static void session_free(struct session *s)
+{
+    struct worker *w = s->worker;
+    struct outgoing *o;
+    struct member *m;
+    struct buffer *b;
+
+    log_debug("pid %d: closed: %s", s->pid, s->broken);
+    while ((m = LIST_FIRST(&s->members)))
+        comm_leave(m, s->broken);
+    trace_waiters_forget(s);
+    while ((b = LIST_FIRST(&s->buffers)))
+        buffer_drop_handle(b);
+    while ((o = TAILQ_FIRST(&s->outbox)))
+        outgoing_free(s, o);
+    if (s->event)
+        event_free(s->event);
+    if (s->write_event)
+        event_free(s->write_event);
+    if (s->doorbell_event)
+        event_free(s->doorbell_event);
+    ring_close(s);
+    (void)close(s->sock);
+    TAILQ_REMOVE(&w->sessions, s, link);
+    w->nclients -= s->role == FCC_ROLE_CLIENT;
+    free(s);
+    worker_sessions_changed(w);
+}
+
+void sessions_sweep(struct worker *w)
+{
+    while (w->sweep) { /* a session that ends may break others: their replies do not fit */
+        struct session *s, *next;
+        w->sweep = false;
+        for (s = TAILQ_FIRST(&w->sessions); s; s = next) {
+            next = TAILQ_NEXT(s, link);
+            if (s->broken)
+                session_free(s);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * submission.c - a request for an operator, from the message (already our own copy) to checked arguments in our memory map.
+ *
+ * A request that is wrong still takes its turn: it is queued with its error, and when its turn comes all ranks are told.
+ * So the ranks' order stays the same everywhere and nobody waits for a rank that was refused.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker.h"
+
+struct submission *submission_new(struct session *s, enum submission_kind kind, const struct fcc_msg *m, size_t words)
+{
+    struct submission *sub = calloc(1, sizeof(*sub) + words * sizeof(sub->words[0]));
+
+    if (!sub)
+        return NULL;
+    sub->session = s;
+    sub->kind = kind;
+    sub->id = m->id;
+    sub->slot = FCC_NO_SLOT;
+    sub->arrived_ns = clock_ns();
+    return sub;
+}
+
+void submission_free(struct submission *sub)
+{
+    for (int i = 0; i < FCC_MAX_TENSORS; i++)
+        if (sub->buffers[i])
+            buffer_unref(sub->buffers[i]);
+    free(sub);
+}
+
+/* The answer of an operator over the socket. */
+static void submit_reply(struct session *s, uint64_t id, int status, const char *text, const int64_t *values, int nvalues)
+{
+    struct fcc_submit_reply r = {
+        .reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}, .reply.status = status, .nvalues = (uint32_t)nvalues};
+
+    if (nvalues)
+        memcpy(r.values, values, (size_t)nvalues * sizeof(values[0]));
+    if (status)
+        text_copy(r.reply.text, sizeof(r.reply.text), text);
+    session_reply(s, &r.reply, sizeof(r), NULL, 0);
+}
+
+static void request_answer(struct session *s, uint64_t id, uint32_t slot, int status, const char *text, const int64_t *values,
+                           int nvalues)
+{
+    if (slot != FCC_NO_SLOT)
+        slot_complete(s, slot, id, status, text, values, nvalues);
+    else
+        submit_reply(s, id, status, text, values, nvalues);
+}
+
+void submission_tell(struct submission *sub, int status, const char *text, const int64_t *values, int nvalues)
+{
+    struct fcc_msg m = {.type = FCC_MSG_BUFFER_ALLOC, .id = sub->id};
+
+    if (sub->session && sub->kind == SUBMISSION_OPERATOR)
+        request_answer(sub->session, sub->id, sub->slot, status, text, values, nvalues);
+    else if (sub->session)
+        session_reply_status(sub->session, &m, status, text);
+    sub->session = NULL; /* told */
+}
+
+/* Bytes from the first element to behind the last one; -EOVERFLOW if that is no number. 0 if there are no elements. */
+static int tensor_extent(const struct fcc_wire_tensor *t, uint64_t *out)
+{
+    uint64_t last = 0, step, size = dtype_size((enum fcc_dtype)t->dtype);
+
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->shape[d] == 0) {
+            *out = 0;
+            return 0;
+        }
+        if (__builtin_mul_overflow((uint64_t)t->shape[d] - 1, (uint64_t)t->stride[d], &step) ||
+            __builtin_add_overflow(last, step, &last))
+            return -EOVERFLOW;
+    }
+    if (__builtin_mul_overflow(last, size, &last) || __builtin_add_overflow(last, size, out))
+        return -EOVERFLOW;
+    return 0;
+}
+
+static int tensor_form_check(const struct fcc_wire_tensor *t, const char *name, struct error *e)
+{
+    size_t size = dtype_size((enum fcc_dtype)t->dtype);
+
+    if (!size)
+        return error_set(e, -EINVAL, "%s: dtype %u: unknown", name, t->dtype);
+    if (t->ndim < 1 || t->ndim > FCC_MAX_DIMS)
+        return error_set(e, -EINVAL, "%s: %u dimensions: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->shape[d] < 0 || t->shape[d] > INT32_MAX)
+            return error_set(e, -EINVAL, "%s: shape[%d] is %lld: allowed are 0 to %d", name, d, (long long)t->shape[d],
+                             INT32_MAX);
+        if (t->stride[d] < 0)
+            return error_set(e, -EINVAL, "%s: stride[%d] is %lld: allowed is 0 or more", name, d, (long long)t->stride[d]);
+    }
+    if (t->offset % size)
+        return error_set(e, -EINVAL, "%s: offset %llu: misaligned: allowed are multiples of %zu, the size of %s", name,
+                         (unsigned long long)t->offset, size, dtype_name((enum fcc_dtype)t->dtype));
+    return 0;
+}
+
+/* Check a tensor against its buffer and give it its place in our memory. */
+static int tensor_resolve(const struct session *s, const struct comm *c, const struct fcc_wire_tensor *t, const char *name,
+                          struct tensor *out, struct buffer **buffer, struct error *e)
+{
+    struct buffer *b;
+    uint64_t extent;
+
+    if (!t->buffer)
+        return 0; /* absent; whether it may be is the operator's to say */
+    int status = tensor_form_check(t, name, e);
+    if (status)
+        return status;
+    b = buffer_find(s, t->buffer);
+    if (!b)
+        return error_set(e, -ENOENT, "%s: buffer %u: no such buffer in this rank's session", name, t->buffer);
+    if (tensor_extent(t, &extent) || extent > b->bytes || t->offset > b->bytes - extent)
+        return error_set(
+            e, -EINVAL,
+            "%s: its elements do not lie in its buffer: offset %llu, shape [%lld][%lld][%lld][%lld] %s, buffer of %llu bytes",
+            name, (unsigned long long)t->offset, (long long)t->shape[0], (long long)(t->ndim > 1 ? t->shape[1] : 1),
+            (long long)(t->ndim > 2 ? t->shape[2] : 1), (long long)(t->ndim > 3 ? t->shape[3] : 1),
+            dtype_name((enum fcc_dtype)t->dtype), (unsigned long long)b->bytes);
+    *out = (struct tensor){.data = b->data + t->offset,
+                           .dtype = (enum fcc_dtype)t->dtype,
+                           .ndim = t->ndim,
+                           .symmetric = b->kind == FCC_BUFFER_SYMMETRIC && b->comm == c};
+    memcpy(out->shape, t->shape, sizeof(out->shape));
+    memcpy(out->stride, t->stride, sizeof(out->stride));
+    b->refs++;
+    *buffer = b;
+    return 0;
+}
+
+static int submission_resolve(struct submission *sub, const struct member *member, const struct fcc_submit *m, struct error *e)
+{
+    const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(m + 1);
+    const struct op *op = op_get(m->op);
+    int status;
+
+    sub->args.op = (enum fcc_op)m->op;
+    sub->args.schedule = (enum fcc_schedule_kind)m->schedule;
+    sub->args.attrs = sub->words;
+    sub->args.nattrs = m->nattrs;
+    memcpy(sub->words, tensors + m->ntensors, m->nattrs * sizeof(int64_t));
+    if (!op)
+        return error_set(e, -EINVAL, "operator %u: unknown: allowed are 0 to %d", m->op, FCC_OP_COUNT - 1);
+    if (m->schedule > FCC_SCHEDULE_COMM_ONLY)
+        return error_set(e, -EINVAL, "schedule %u: allowed are 0 to %d", m->schedule, FCC_SCHEDULE_COMM_ONLY);
+    if (m->ntensors != op->ntensors)
+        return error_set(e, -EINVAL, "%u tensors: expected %d", m->ntensors, op->ntensors);
+    sub->args.ntensors = m->ntensors;
+    status = op_attrs_check(sub->args.attrs, sub->args.nattrs, e);
+    for (int i = 0; !status && i < m->ntensors; i++)
+        status = tensor_resolve(sub->session, member->comm, &tensors[i], op->tensor_names[i], &sub->args.tensors[i],
+                                &sub->buffers[i], e);
+    if (!status)
+        status = op->check(&sub->args, member->comm->nranks, member->rank, e);
+    return status;
+}
+
+void submission_accept(struct session *s, const struct fcc_submit *m, size_t length)
+{
+    size_t needed = sizeof(*m) + m->ntensors * sizeof(struct fcc_wire_tensor) + (uint64_t)m->nattrs * sizeof(int64_t);
+    struct member *member = member_find(s, m->comm);
+    struct submission *sub;
+    struct error e = {0}, why = {0};
+
+    if (m->ntensors > FCC_MAX_TENSORS || m->nattrs > FCC_MSG_MAX || needed != length)
+        (void)error_set(&e, -EPROTO, "submit: %zu bytes with %u tensors and %u words of attributes: they do not add up", length,
+                        m->ntensors, m->nattrs);
+    else if (!member)
+        (void)error_set(&e, -ENOENT, "comm: %u: no such communicator in this session", m->comm);
+    sub = e.status ? NULL : submission_new(s, SUBMISSION_OPERATOR, &m->msg, m->nattrs);
+    if (!e.status && !sub)
+        (void)error_set(&e, -ENOMEM, "submit: out of memory");
+    if (e.status) {
+        request_answer(s, m->msg.id, m->slot, e.status, e.text, NULL, 0);
+        return;
+    }
+    sub->slot = m->slot;
+    if (submission_resolve(sub, member, m, &why))
+        (void)error_set(&sub->error, why.status, "rank %d: %s: %s", member->rank, op_name((enum fcc_op)m->op), why.text);
+    comm_submit(member, sub);
+}

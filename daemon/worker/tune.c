@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tune.c - which schedule `auto` takes: the one that measured faster.
+ *
+ * Problems of about the same size share their measurements, so that sizes which change from call to call (as in a mixture of
+ * experts) are learned too. Each schedule's figure is the median of its last SAMPLES times. A size that is new tries them in
+ * turn; then the faster one runs, and the other is tried again now and then while it is close, because machines change.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launch.h"
+
+#define ENTRIES 64
+#define SAMPLES 8
+#define WARM_UP 1         /* times of a schedule that do not count: its pages and caches are cold */
+#define RETRY_EVERY 128   /* choices */
+#define RETRY_WITHIN 1.25 /* of the faster one's time */
+
+struct candidate {
+    uint64_t ns[SAMPLES];
+    unsigned count; /* times recorded, the warm-up too */
+};
+
+struct entry {
+    uint32_t op, dtype;
+    int bytes_class, flops_class; /* half powers of two; the class's work is within 1.42 of each other */
+    uint64_t choices;             /* 0: unused */
+    uint64_t used;                /* the tuner's clock, for replacing the oldest */
+    struct candidate fused, sequential;
+};
+
+struct tune {
+    uint64_t clock;
+    struct entry entries[ENTRIES];
+};
+
+struct tune *tune_new(void)
+{
+    return calloc(1, sizeof(struct tune));
+}
+
+static int size_class(double x)
+{
+    return x < 1 ? 0 : (int)(2 * log2(x) + 0.5);
+}
+
+static struct entry *entry_get(struct tune *t, const struct problem *p)
+{
+    struct work sum = {0};
+    struct entry *oldest = &t->entries[0];
+
+    for (int r = 0; r < p->nranks; r++) {
+        struct work w = plan_work(p, r);
+        sum.bytes += w.bytes;
+        sum.flops += w.flops;
+    }
+    struct entry key = {
+        .op = p->op, .dtype = p->dtype, .bytes_class = size_class(sum.bytes), .flops_class = size_class(sum.flops)};
+    t->clock++;
+    for (int i = 0; i < ENTRIES; i++) {
+        struct entry *e = &t->entries[i];
+        if (e->choices && e->op == key.op && e->dtype == key.dtype && e->bytes_class == key.bytes_class &&
+            e->flops_class == key.flops_class) {
+            e->used = t->clock;
+            return e;
+        }
+        if (e->used < oldest->used)
+            oldest = e;
+    }
+    *oldest = key;
+    oldest->used = t->clock;
+    return oldest;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_ns(const struct candidate *c)
+{
+    uint64_t sorted[SAMPLES];
+
+    memcpy(sorted, c->ns, sizeof(sorted));
+    qsort(sorted, SAMPLES, sizeof(sorted[0]), by_value);
+    return (double)(sorted[SAMPLES / 2 - 1] + sorted[SAMPLES / 2]) / 2;
+}
+
+enum fcc_schedule_kind tune_choose(struct tune *t, const struct problem *problem)
+{
+    struct entry *e = entry_get(t, problem);
+
+    e->choices++;
+    if (e->fused.count < SAMPLES + WARM_UP || e->sequential.count < SAMPLES + WARM_UP)
+        return e->fused.count <= e->sequential.count ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
+    double fused = median_ns(&e->fused), sequential = median_ns(&e->sequential);
+    bool retry = e->choices % RETRY_EVERY == 0 && fused < RETRY_WITHIN * sequential && sequential < RETRY_WITHIN * fused;
+    return (fused <= sequential) != retry ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
+}
+
+void tune_record(struct tune *t, const struct problem *problem, enum fcc_schedule_kind kind, uint64_t ns)
+{
+    struct entry *e = entry_get(t, problem);
+    struct candidate *c = kind == FCC_SCHEDULE_FUSED ? &e->fused : &e->sequential;
+
+    if (c->count >= WARM_UP)
+        c->ns[(c->count - WARM_UP) % SAMPLES] = ns;
+    c->count++;
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * worker.c - start, the engine's loop, and the control channel to the broker.
+ *
+ * The loop polls the clients' rings and the launches that come back. When nothing has come for SPIN_US it tells all
+ * clients that it sleeps (so they ring the doorbell), looks once more, and waits in the event loop, which also serves the
+ * sockets and timers. The two steps and the fence between them are the worker's half of the doorbell argument in proto.h; for
+ * launches that come back the same argument holds with engine_sleeps and wake_fd.
+ */
+#include "worker.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "log.h"
+#include "msg.h"
+#include "spin.h"
+
+#define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
+
+/* ---- launches that come back ---- */
+
+void worker_launch_finished(struct worker *w, struct launch *l)
+{
+    struct launch *top = atomic_load_explicit(&w->finished, memory_order_relaxed);
+    uint64_t one = 1;
+
+    /* release: the engine sees all that the workgroups wrote; seq_cst: before the look at engine_sleeps */
+    do
+        l->next_finished = top;
+    while (!atomic_compare_exchange_weak_explicit(&w->finished, &top, l, memory_order_seq_cst, memory_order_relaxed));
+    if (atomic_load_explicit(&w->engine_sleeps, memory_order_seq_cst) && write(w->wake_fd, &one, sizeof(one)) < 0)
+        return; /* the counter is full: it is awake */
+}
+
+static bool launches_poll(struct worker *w)
+{
+    struct launch *l, *next;
+
+    if (!atomic_load_explicit(&w->finished, memory_order_relaxed))
+        return false;
+    for (l = atomic_exchange_explicit(&w->finished, NULL, memory_order_acquire); l; l = next) {
+        struct comm *c = l->comm;
+        next = l->next_finished;
+        launch_finish(l);
+        comm_advance(c);
+        comm_release(c);
+    }
+    return true;
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    uint64_t n;
+
+    (void)what, (void)arg; /* the loop polls */
+    if (read(fd, &n, sizeof(n)) < 0)
+        return; /* read before */
+}
+
+/* ---- sessions come and go ---- */
+
+void worker_sessions_changed(struct worker *w)
+{
+    struct control_sessions m = {.msg = {.type = CONTROL_SESSIONS}, .sessions = w->nclients};
+    struct timeval idle = {.tv_sec = w->config.worker_idle_ms / 1000, .tv_usec = w->config.worker_idle_ms % 1000 * 1000 + 1};
+
+    if (w->control >= 0)
+        (void)msg_send(w->control, &m.msg, sizeof(m), NULL, 0);
+    if (TAILQ_EMPTY(&w->sessions))
+        (void)event_add(w->idle_event, &idle);
+    else
+        (void)event_del(w->idle_event);
+}
+
+/* No client for a while: ask the broker whether one is on its way. */
+static void on_idle(evutil_socket_t sock, short what, void *arg)
+{
+    struct worker *w = arg;
+    struct fcc_msg m = {.type = CONTROL_RETIRE};
+
+    (void)sock, (void)what;
+    if (w->control < 0)
+        w->quit = true;
+    else if (msg_send(w->control, &m, sizeof(m), NULL, 0))
+        control_close(w);
+    worker_sessions_changed(w); /* once more, if the answer brings clients or does not come */
+}
+
+void worker_drain(struct worker *w)
+{
+    w->draining = true;
+    comm_drain(w);
+}
+
+static void on_terminate(evutil_socket_t number, short what, void *arg)
+{
+    (void)number, (void)what;
+    worker_drain(arg);
+}
+
+/* ---- the loop ---- */
+
+static bool rings_poll(struct worker *w)
+{
+    struct session *s;
+    bool any = false;
+
+    TAILQ_FOREACH(s, &w->sessions, link)
+    if (s->memory && !s->broken)
+        any |= ring_poll(s);
+    return any;
+}
+
+static void sleeping_set(struct worker *w, bool sleeping)
+{
+    struct session *s;
+
+    TAILQ_FOREACH(s, &w->sessions, link)
+    if (s->memory)
+        ring_set_sleeping(s, sleeping);
+    atomic_store_explicit(&w->engine_sleeps, sleeping, memory_order_seq_cst);
+}
+
+static bool anything_to_do(const struct worker *w)
+{
+    const struct session *s;
+
+    TAILQ_FOREACH(s, &w->sessions, link)
+    if (s->memory && !s->broken && ring_has_more(s))
+        return true;
+    return atomic_load_explicit(&w->finished, memory_order_seq_cst) != NULL;
+}
+
+static void engine_sleep(struct worker *w)
+{
+    sleeping_set(w, true);
+    atomic_thread_fence(memory_order_seq_cst);
+    (void)event_base_loop(w->base, anything_to_do(w) ? EVLOOP_ONCE | EVLOOP_NONBLOCK : EVLOOP_ONCE);
+    sleeping_set(w, false);
+}
+
+static bool drained(const struct worker *w)
+{
+    const struct comm *c;
+
+    if (!w->draining)
+        return false;
+    LIST_FOREACH(c, &w->comms, link)
+    if (c->current)
+        return false;
+    return true;
+}
+
+static void engine_loop(struct worker *w)
+{
+    struct spin spin = {0};
+    uint64_t sockets_ns = 0;
+
+    while (!w->quit && !drained(w)) {
+        bool busy = launches_poll(w);
+        busy |= rings_poll(w);
+        sessions_sweep(w);
+        if (busy) {
+            spin_reset(&spin);
+        } else if (!spin_once(&spin, w->config.spin_us)) {
+            engine_sleep(w);
+            sessions_sweep(w);
+            spin_reset(&spin);
+            continue;
+        }
+        if (spin.turns && spin.turns < SPIN_PAUSES)
+            continue; /* not even a look at the clock */
+        uint64_t now = clock_ns();
+        if (now - sockets_ns >= SOCKETS_EVERY_NS) {
+            (void)event_base_loop(w->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+            sockets_ns = now;
+        }
+    }
+}
+
+/* ---- start and end ---- */
+
+static int worker_events_open(struct worker *w)
+{
+    w->base = event_base_new();
+    if (!w->base)
+        return -ENOMEM;
+    w->terminate_event = evsignal_new(w->base, SIGTERM, on_terminate, w);
+    w->idle_event = evtimer_new(w->base, on_idle, w);
+    w->wake_event = event_new(w->base, w->wake_fd, EV_READ | EV_PERSIST, on_wake, w);
+    if (!w->terminate_event || !w->idle_event || !w->wake_event || event_add(w->terminate_event, NULL) ||
+        event_add(w->wake_event, NULL))
+        return -ENOMEM;
+    return control_open(w);
+}
+
+static int worker_open(struct worker *w, const struct control_start *start)
+{
+    char who[96];
+
+    w->config = start->config;
+    w->uid = start->uid;
+    memcpy(w->job, start->job, sizeof(w->job));
+    (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);
+    log_open(who, (enum log_level)log_level_by_name(w->config.log_level));
+    TAILQ_INIT(&w->sessions);
+    LIST_INIT(&w->comms);
+    w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    w->ndevices = (int)w->config.cpu_devices;
+    w->devices = calloc((size_t)w->ndevices, sizeof(w->devices[0]));
+    if (w->wake_fd < 0 || !w->devices)
+        return -ENOMEM;
+    for (int i = 0; i < w->ndevices; i++)
+        w->devices[i] =
+            (struct device){.ops = &device_cpu, .worker = w, .index = i, .workgroups = config_cpu_workgroups(&w->config)};
+    return worker_events_open(w);
+}
+
+static void worker_close(struct worker *w)
+{
+    struct event *events[] = {w->terminate_event, w->idle_event, w->wake_event};
+    struct session *s;
+
+    TAILQ_FOREACH(s, &w->sessions, link)
+    session_break(s, "its worker ended");
+    control_close(w);
+    sessions_sweep(w);
+    for (int i = 0; i < w->ndevices; i++)
+        device_close(&w->devices[i]);
+    free(w->devices);
+    for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+        if (events[i])
+            event_free(events[i]);
+    if (w->base)
+        event_base_free(w->base);
+    if (w->wake_fd >= 0)
+        (void)close(w->wake_fd);
+}
+
+int worker_run(void)
+{
+    static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
+    struct worker w = {.control = CONTROL_FD, .wake_fd = -1};
+    int fds[FCC_MAX_FDS], nfds = 0;
+
+    /* Nobody of the same user may trace or dump the process: it holds all of the job's secrets. */
+    (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    ssize_t n = msg_recv(CONTROL_FD, buf, sizeof(buf), 0, fds, &nfds);
+    fds_close(fds, n > 0 ? nfds : 0);
+    if (n != sizeof(struct control_start) || ((struct fcc_msg *)buf)->type != CONTROL_START) {
+        (void)fprintf(stderr, "fccd: --worker is how the broker starts a worker; it is not for the command line\n");
+        return 2;
+    }
+    int status = worker_open(&w, (const struct control_start *)buf);
+    if (status) {
+        log_error("cannot start: %s", strerror(-status));
+    } else {
+        worker_sessions_changed(&w);
+        engine_loop(&w);
+    }
+    worker_close(&w);
+    return status ? EXIT_FAILURE : EXIT_SUCCESS;
+}

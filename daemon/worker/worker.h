@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * worker.h - the process that serves one job of one user: its objects, and which thread may touch what.
+ *
+ *   worker.c      start, the loop, the end
+ *   control.c     the channel to the broker; the memory account
+ *   session.c     a client's connection: messages in, replies out
+ *   ring.c        its shared memory: the submission ring and the completion slots
+ *   submission.c  a request copied out, checked, and resolved to memory
+ *   comm.c        communicators: who has joined, whose turn it is, how it ends
+ *   launch.c      one operator of all ranks: plans, staging, start, completion
+ *   tune.c        which schedule `auto` takes
+ *   buffer.c      memory that clients use
+ *   device.h      what runs plans; device_cpu.c
+ *   query.c       what fccctl asks
+ *
+ * Threads. The engine thread runs worker.c's loop and owns every object here. The workgroups of the devices touch only a
+ * launch that they were given, and in it only what launch.h says is theirs, until they hand it back.
+ *
+ * Ownership. The worker owns sessions and communicators. A session owns its buffers' handles and memberships; a communicator
+ * owns its members (one per rank); a member owns its queue of submissions. A submission holds a reference on each buffer that
+ * it uses, so memory outlives its handle and its session while an operator may touch it.
+ */
+#ifndef FCCD_WORKER_H
+#define FCCD_WORKER_H
+
+#include <event2/event.h>
+#include <stdbool.h>
+#include <sys/queue.h>
+#include <sys/types.h>
+
+#include "clock.h"
+#include "control.h"
+#include "op.h"
+
+struct comm;
+struct device;
+struct launch;
+struct member;
+struct outgoing;
+struct session;
+
+struct worker {
+    struct config config;
+    char job[FCC_JOB_MAX];
+    uid_t uid;
+    struct event_base *base;
+    int control; /* to the broker; -1: it is gone */
+    struct event *control_event, *deferred_event, *terminate_event, *idle_event, *wake_event;
+    TAILQ_HEAD(, deferred) deferred; /* control.c's */
+    TAILQ_HEAD(, session) sessions;
+    uint32_t nclients;
+    LIST_HEAD(, comm) comms;
+    uint32_t comm_number; /* of the comm made last */
+    struct device *devices;
+    int ndevices;
+    uint64_t memory_bytes; /* charged */
+    bool draining, quit;
+    bool sweep; /* some sessions are broken */
+
+    /* Workgroups hand finished launches back: a stack that they push to, and an eventfd that is written if the engine sleeps.
+     */
+    _Atomic(struct launch *) finished;
+    _Atomic uint32_t engine_sleeps;
+    int wake_fd;
+};
+
+int worker_run(void); /* the process: returns its exit status */
+
+/* Finish what runs, refuse the rest, end. */
+void worker_drain(struct worker *w);
+
+/* control.c */
+int control_open(struct worker *w);
+void control_close(struct worker *w);
+/* Charge `bytes` to the user's account with the broker. 0, or -ENOMEM with the reason. */
+int worker_memory_charge(struct worker *w, uint64_t bytes, struct error *e);
+void worker_memory_release(struct worker *w, uint64_t bytes);
+/* The number of sessions has changed: tell the broker, and watch for the time without any. */
+void worker_sessions_changed(struct worker *w);
+/* Any thread: hand a finished launch back to the engine. */
+void worker_launch_finished(struct worker *w, struct launch *l);
+
+/* ---- buffer.c ---- */
+
+/* Memory that clients use: a sealed memfd, mapped here. */
+struct buffer {
+    struct worker *worker;
+    int refs;                /* its handle, and submissions in flight */
+    struct session *session; /* NULL: the handle is gone */
+    LIST_ENTRY(buffer) link; /* session.buffers */
+    uint32_t handle;
+    enum fcc_buffer_kind kind;
+    struct comm *comm; /* compared only, never followed: it may be gone */
+    unsigned char *data;
+    uint64_t bytes;     /* as asked for */
+    uint64_t map_bytes; /* rounded up to pages: mapped and charged */
+};
+/* Zeroed memory with one reference, the handle's. *fd is the caller's, for the client. */
+int buffer_alloc(struct session *s, struct comm *c, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd,
+                 struct error *e);
+struct buffer *buffer_find(const struct session *s, uint32_t handle);
+void buffer_unref(struct buffer *b);
+void buffer_drop_handle(struct buffer *b); /* and its reference */
+/* Anonymous zeroed memory for the worker's own use, charged likewise. */
+int staging_alloc(struct worker *w, uint64_t bytes, unsigned char **out, struct error *e);
+void staging_free(struct worker *w, unsigned char *data, uint64_t bytes);
+
+/* ---- session.c, ring.c ---- */
+
+struct session {
+    struct worker *worker;
+    TAILQ_ENTRY(session) link; /* worker.sessions */
+    int sock;
+    uint32_t role; /* enum fcc_role */
+    uid_t uid;
+    pid_t pid;
+    struct event *event, *write_event, *doorbell_event;
+    TAILQ_HEAD(, outgoing) outbox; /* replies that the socket had no room for */
+    unsigned outbox_length;
+    struct fcc_session_memory *memory; /* NULL: control session */
+    int doorbell;
+    uint64_t tail; /* bytes read from the ring: ours, memory->tail is for the client */
+    LIST_HEAD(, member) members;
+    LIST_HEAD(, buffer) buffers;
+    uint32_t last_handle;
+    const char *broken; /* why it is about to be freed; NULL: it is not */
+};
+
+/* Take over a connection and greet it. Owns sock from now on. */
+void session_open(struct worker *w, int sock, const struct control_session *who);
+/* The connection has ended or broken the protocol (why: a literal, for the log and for the other ranks). Nothing more is read
+ * from it; the loop frees it, when no function is in the middle of using it. */
+void session_break(struct session *s, const char *why);
+/* Free the broken sessions: each leaves its communicators, and its buffers go when no operator uses them. */
+void sessions_sweep(struct worker *w);
+/* Send a reply; takes care of a full socket. fds are duplicated as needed; the caller keeps its own. */
+void session_reply(struct session *s, struct fcc_reply *reply, size_t length, const int *fds, int nfds);
+/* A reply without a body. */
+void session_reply_status(struct session *s, const struct fcc_msg *request, int status, const char *text);
+
+int ring_open(struct session *s, int *memory_fd, struct error *e);
+void ring_close(struct session *s);
+/* Read what the client has put into its ring. True if there was anything. */
+bool ring_poll(struct session *s);
+void ring_set_sleeping(struct session *s, bool sleeping);
+bool ring_has_more(const struct session *s);
+/* Write a completion into a slot and wake who sleeps on it. */
+void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
+                   int nvalues);
+
+/* ---- submission.c ---- */
+
+enum submission_kind { SUBMISSION_OPERATOR, SUBMISSION_ALLOC };
+
+/* One rank's turn in a communicator's order: an operator, or its part of a symmetric allocation. */
+struct submission {
+    TAILQ_ENTRY(submission) link; /* member.queue */
+    struct session *session;      /* who is to be told; NULL: gone, or told */
+    enum submission_kind kind;
+    uint64_t id;
+    uint32_t slot;
+    uint64_t arrived_ns;
+    struct error error; /* what is wrong with the request by itself: told to all ranks when its turn comes */
+    uint64_t alloc_bytes;
+    struct op_args args; /* attrs point into `words` */
+    struct buffer *buffers[FCC_MAX_TENSORS];
+    int64_t words[]; /* the attributes: our copy */
+};
+
+/* Handle a SUBMIT message that lies in our own memory: check it and queue it in its communicator. The message came through
+ * the ring (with a slot) or over the socket. */
+void submission_accept(struct session *s, const struct fcc_submit *m, size_t length);
+struct submission *submission_new(struct session *s, enum submission_kind kind, const struct fcc_msg *m, size_t words);
+/* Tell the client how it ended, if it has not been told and is still there. */
+void submission_tell(struct submission *s, int status, const char *text, const int64_t *values, int nvalues);
+void submission_free(struct submission *s);
+
+/* ---- comm.c ---- */
+
+enum member_state { MEMBER_ABSENT, MEMBER_JOINED, MEMBER_LEFT };
+
+/* One rank. */
+struct member {
+    struct comm *comm;
+    LIST_ENTRY(member) link; /* session.members, while JOINED */
+    int rank;
+    enum member_state state;
+    struct session *session; /* while JOINED */
+    pid_t pid;
+    uint32_t handle; /* in the session */
+    int device;
+    uint64_t join_id; /* of the COMM_INIT message, answered when all have joined */
+    TAILQ_HEAD(, submission) queue;
+    unsigned queued;
+    unsigned char *staging; /* grows as operators need it */
+    uint64_t staging_bytes;
+    _Atomic uint64_t *flags; /* [PLAN_MAX_FLAGS] epochs; workgroups of all ranks */
+    uint64_t arrived_ns;     /* when the head of the queue came */
+};
+
+enum comm_state { COMM_FORMING, COMM_ACTIVE, COMM_ABORTED };
+
+struct tune;
+struct comm {
+    struct worker *worker;
+    LIST_ENTRY(comm) link; /* worker.comms */
+    uint32_t number;       /* for people: fccctl --comm */
+    struct fcc_unique_id unique_id;
+    enum comm_state state;
+    int nranks, present; /* members that are JOINED */
+    uint32_t time_limit_ms;
+    struct error error;            /* why it was aborted */
+    uint64_t operators;            /* begun: the number of the current or last one */
+    uint64_t epoch;                /* of the current or last launch */
+    _Atomic int32_t status;        /* the word that every wait polls: not 0 means leave */
+    struct launch *current, *last; /* running; finished last, with its times */
+    struct launch *cache;          /* finished launches, kept for their plans, most recently used first */
+    struct problem *problem;       /* scratch for matching */
+    struct tune *tune;
+    struct event *timer;                     /* looks at deadline_ns */
+    uint64_t deadline_ns;                    /* 0: nothing has a time limit now */
+    LIST_HEAD(, trace_waiter) trace_waiters; /* fccctl trace --next */
+    struct member members[];
+};
+
+void comm_join(struct session *s, const struct fcc_comm_init_msg *m);
+void comm_leave(struct member *m, const char *why); /* why NULL: by its own wish */
+void comm_abort(struct comm *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void comm_drain(struct worker *w); /* ends the communicators that run nothing */
+struct member *member_find(const struct session *s, uint32_t handle);
+/* Put a submission into its rank's queue and begin whatever can begin. */
+void comm_submit(struct member *m, struct submission *s);
+/* The current operator (or allocation) is over: go on with the next. */
+void comm_advance(struct comm *c);
+/* Free it if nobody uses it any more. */
+void comm_release(struct comm *c);
+/* "rank 1, rank 3": the ranks that have not come to the next operator. */
+void comm_missing(const struct comm *c, char *text, size_t room);
+void comm_deadline_set(struct comm *c);
+
+/* ---- query.c ---- */
+void query_handle(struct session *s, const struct fcc_query *q);
+void trace_waiters_answer(struct comm *c, const struct error *e); /* after an operator, or at the comm's end */
+void trace_waiters_forget(struct session *s);
+
+#endif
