@@ -23,3 +23,14 @@ void text_copy(char *to, size_t room, const char *from)
     memcpy(to, from, n);
     to[n] = '\0';
 }
+
+char *text_clean(char *text)
+{
+    for (unsigned char *p = (unsigned char *)text; *p; p++) {
+        if (*p < 0x20 || *p == 0x7f)
+            *p = '?';
+        else if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) /* C1 controls in UTF-8 */
+            *p = p[1] = '?';
+    }
+    return text;
+}

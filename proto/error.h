@@ -15,6 +15,8 @@ struct error {
 /* Sets the error (cut to fit) and returns status. `e` may be NULL. */
 int error_set(struct error *e, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Replaces control characters by '?', in place: an escape sequence in somebody's text must not reach a log or a terminal. */
+char *text_clean(char *text);
 /* Copies a text, cut to fit, with its NUL. */
 void text_copy(char *to, size_t room, const char *from);
 

@@ -2,6 +2,7 @@
 #include "msg.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -72,11 +73,13 @@ ssize_t msg_recv(int sock, void *buf, size_t room, int flags, int fds[FCC_MAX_FD
     int status;
 
     *nfds = 0;
+    /* A peer that closed without having read all is told by ECONNRESET, once; what it sent before is still there. */
+    bool reset = false;
     do
         n = recvmsg(sock, &h, flags | MSG_CMSG_CLOEXEC);
-    while (n < 0 && errno == EINTR);
+    while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !reset && (reset = true))));
     if (n < 0)
-        return errno == ECONNRESET ? 0 : -errno; /* reset: the peer closed without reading all; the end, either way */
+        return errno == ECONNRESET || reset ? 0 : -errno;
     status = take_fds(&h, fds, nfds);
     if (n == 0 && *nfds == 0 && !status)
         return 0;

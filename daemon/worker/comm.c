@@ -50,7 +50,7 @@ void comm_deadline_set(struct comm *c)
     if (c->state == COMM_ABORTED)
         return;
     if (c->current)
-        first = c->current->started_ns;
+        first = c->current->span.started_ns;
     for (int r = 0; !c->current && r < c->nranks; r++) {
         const struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
         uint64_t since = sub ? sub->arrived_ns : c->state == COMM_FORMING ? c->members[r].arrived_ns : 0;
@@ -94,7 +94,7 @@ static void deadline_passed(evutil_socket_t sock, short what, void *arg)
     comm_missing(c, missing, sizeof(missing));
     if (c->current) {
         comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms", op_name(c->current->problem->op),
-                   (unsigned long long)c->current->number, c->time_limit_ms);
+                   (unsigned long long)c->current->span.number, c->time_limit_ms);
     } else if (c->state == COMM_FORMING) {
         comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %s did not join", c->time_limit_ms, missing);
     } else {
@@ -149,6 +149,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     va_start(ap, format);
     (void)vsnprintf(text, sizeof(text), format, ap);
     va_end(ap);
+    (void)text_clean(text);
     (void)error_set(&c->error, status, "%s", text);
     log_warning("comm %u: aborted: %s", c->number, text);
     c->state = COMM_ABORTED;
@@ -179,7 +180,7 @@ void comm_leave(struct member *m, const char *why)
         busy |= !TAILQ_EMPTY(&c->members[r].queue);
     if (why && c->current)
         comm_abort(c, -ECONNABORTED, "rank %d (pid %d) is gone: %s while %s #%llu was running", m->rank, m->pid, why,
-                   op_name(c->current->problem->op), (unsigned long long)c->current->number);
+                   op_name(c->current->problem->op), (unsigned long long)c->current->span.number);
     else if (why && (busy || c->state == COMM_FORMING))
         comm_abort(c, -ECONNABORTED, "rank %d (pid %d) is gone: %s before %s", m->rank, m->pid, why,
                    c->state == COMM_FORMING ? "all ranks had joined" : "it came to the others' operator");

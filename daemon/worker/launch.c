@@ -47,6 +47,7 @@ void launch_free(struct launch *l)
         plan_free(l->runs[r].plan);
         free((void *)l->runs[r].group_left);
         free(l->runs[r].times);
+        free(l->runs[r].times_shown);
     }
     free(l->parts);
     free(l->args);
@@ -81,8 +82,9 @@ static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
     run->flags = c->members[r].flags;
     run->group_left = calloc(run->plan->ngroups + 1, sizeof(run->group_left[0]));
     run->times = calloc(run->plan->nslices + 1, sizeof(run->times[0]));
+    run->times_shown = calloc(run->plan->nslices + 1, sizeof(run->times[0]));
     run->run = (struct run){.plan = run->plan, .problem = l->problem, .rank = r, .args = l->args, .staging = l->staging};
-    return run->group_left && run->times ? 0 : error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
+    return run->group_left && run->times && run->times_shown ? 0 : error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
 }
 
 static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, struct error *e)
@@ -216,11 +218,12 @@ int launch_begin(struct comm *c, struct error *e)
     bool automatic = args[0].schedule == FCC_SCHEDULE_AUTO;
     enum fcc_schedule_kind kind = automatic ? tune_choose(c->tune, c->problem) : args[0].schedule;
     l = launch_get(c, kind, e);
-    c->last = NULL; /* it may be this one */
     if (!l)
         return e->status;
     status = staging_prepare(c, l, e);
     if (status) {
+        if (c->last == l)
+            c->last = NULL;
         launch_free(l);
         return status;
     }
@@ -228,8 +231,8 @@ int launch_begin(struct comm *c, struct error *e)
     runs_reset(l);
     l->automatic = automatic;
     l->epoch = ++c->epoch;
-    l->number = c->operators;
-    l->started_ns = clock_ns();
+    l->span.number = c->operators;
+    l->span.started_ns = clock_ns();
     c->current = l;
     if (l->inline_) {
         device_run_inline(l->runs[0].device, l);
@@ -274,9 +277,16 @@ void launch_finish(struct launch *l)
 {
     struct comm *c = l->comm;
 
-    l->finished_ns = clock_ns();
+    l->span.finished_ns = clock_ns();
     if (l->automatic && !l->error.status && c->state == COMM_ACTIVE)
-        tune_record(c->tune, l->problem, l->schedule.kind, l->finished_ns - l->started_ns);
+        tune_record(c->tune, l->problem, l->schedule.kind, l->span.finished_ns - l->span.started_ns);
+    l->span_shown = l->span;
+    for (int r = 0; r < l->nranks; r++) {
+        struct launch_run *run = &l->runs[r];
+        struct slice_time *shown = run->times;
+        run->times = run->times_shown;
+        run->times_shown = shown;
+    }
     c->current = NULL;
     c->last = l;
     l->next_cached = c->cache;

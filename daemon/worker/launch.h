@@ -30,6 +30,7 @@ struct launch_run {
     _Atomic uint32_t next;        /* W: the slice that nobody has taken yet */
     _Atomic uint32_t *group_left; /* W: [plan->ngroups] slices that have not finished */
     struct slice_time *times;     /* W: [plan->nslices], each by the workgroup that took the slice */
+    struct slice_time *times_shown; /* of the run before: what fccctl trace shows while this one runs */
 };
 
 /* What one device has to do. */
@@ -55,7 +56,9 @@ struct launch {
     _Atomic uint32_t failed;     /* W: the first to set it may write `error` */
     struct error error;          /* W */
     _Atomic uint32_t parts_left; /* W */
-    uint64_t number, started_ns, finished_ns;
+    struct launch_span {
+        uint64_t number, started_ns, finished_ns;
+    } span, span_shown; /* of this run, and of the one before */
     struct launch *next_finished; /* the worker's stack */
     struct launch *next_cached;   /* the communicator's cache */
     struct op_args *args;         /* [nranks] */

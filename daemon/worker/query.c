@@ -76,6 +76,8 @@ static struct json_object *rank_describe(const struct member *m)
         add(o, "number", number(m->comm->current ? m->comm->operators : m->comm->operators + 1));
         add(o, "since_ms", milliseconds_since(head->arrived_ns));
     }
+    else if (m->comm->state == COMM_FORMING && m->state == MEMBER_JOINED)
+        add(o, "since_ms", milliseconds_since(m->arrived_ns));
     add(o, "queued", json_object_new_int64(m->queued));
     return o;
 }
@@ -100,7 +102,7 @@ static struct json_object *operator_describe(const struct comm *c)
     add(o, "op", json_object_new_string(head_name(first)));
     add(o, "number", number(c->current ? c->operators : c->operators + 1));
     add(o, "state", json_object_new_string(c->current ? "running" : "waiting"));
-    add(o, "since_ms", milliseconds_since(c->current ? c->current->started_ns : first->arrived_ns));
+    add(o, "since_ms", milliseconds_since(c->current ? c->current->span.started_ns : first->arrived_ns));
     add(o, "missing", missing);
     return o;
 }
@@ -144,7 +146,7 @@ static struct comm *comm_by_number(const struct worker *w, uint32_t n, struct er
 
     LIST_FOREACH(c, &w->comms, link)
     {
-        if (n ? c->number == n : !found || (c->last && (!found->last || c->last->started_ns > found->last->started_ns)))
+        if (n ? c->number == n : !found || (c->last && (!found->last || c->last->span_shown.started_ns > found->last->span_shown.started_ns)))
             found = c;
     }
     if (!found && n)
@@ -168,8 +170,8 @@ static struct json_object *event_describe(const struct launch *l, const struct s
     add(o, "rows", json_object_new_int64(s->rows));
     add(o, "col", json_object_new_int64(s->col));
     add(o, "cols", json_object_new_int64(s->cols));
-    add(o, "start_ns", number(start - l->started_ns));
-    add(o, "end_ns", number(end - l->started_ns));
+    add(o, "start_ns", number(start - l->span_shown.started_ns));
+    add(o, "end_ns", number(end - l->span_shown.started_ns));
     return o;
 }
 
@@ -181,7 +183,7 @@ static struct json_object *workgroup_describe(const struct launch *l, const stru
     add(o, "workgroup", json_object_new_int64(workgroup));
     for (uint32_t i = 0; i < run->plan->nslices; i++) {
         const struct slice *s = &run->plan->slices[i];
-        const struct slice_time *t = &run->times[i];
+        const struct slice_time *t = &run->times_shown[i];
         if (!t->start_ns || t->workgroup != workgroup)
             continue;
         if (t->wait_ns)
@@ -199,11 +201,11 @@ static struct json_object *trace_describe(const struct launch *l)
 
     add(o, "comm", number(l->comm->number));
     add(o, "op", json_object_new_string(op_name(l->problem->op)));
-    add(o, "number", number(l->number));
+    add(o, "number", number(l->span_shown.number));
     add(o, "schedule", json_object_new_string(schedule_name(l->schedule.kind)));
     add(o, "dtype", json_object_new_string(dtype_name(l->problem->dtype)));
     add(o, "nranks", json_object_new_int(l->nranks));
-    add(o, "duration_ns", number(l->finished_ns - l->started_ns));
+    add(o, "duration_ns", number(l->span_shown.finished_ns - l->span_shown.started_ns));
     for (int r = 0; r < l->nranks; r++) {
         const struct launch_run *run = &l->runs[r];
         struct json_object *rank = json_object_new_object(), *workgroups = json_object_new_array();
@@ -211,7 +213,7 @@ static struct json_object *trace_describe(const struct launch *l)
         add(rank, "device", json_object_new_int(l->comm->members[r].device));
         uint32_t n = 1;
         for (uint32_t i = 0; i < run->plan->nslices; i++)
-            n = run->times[i].workgroup >= n ? run->times[i].workgroup + 1 : n;
+            n = run->times_shown[i].workgroup >= n ? run->times_shown[i].workgroup + 1 : n;
         for (uint32_t wg = 0; wg < n; wg++)
             json_object_array_add(workgroups, workgroup_describe(l, run, wg));
         add(rank, "workgroups", workgroups);

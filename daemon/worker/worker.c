@@ -67,17 +67,23 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
 
 /* ---- sessions come and go ---- */
 
-void worker_sessions_changed(struct worker *w)
+static void idle_watch(struct worker *w)
 {
-    struct control_sessions m = {.msg = {.type = CONTROL_SESSIONS}, .sessions = w->nclients};
     struct timeval idle = {.tv_sec = w->config.worker_idle_ms / 1000, .tv_usec = w->config.worker_idle_ms % 1000 * 1000 + 1};
 
-    if (w->control >= 0)
-        (void)msg_send(w->control, &m.msg, sizeof(m), NULL, 0);
     if (TAILQ_EMPTY(&w->sessions))
         (void)event_add(w->idle_event, &idle);
     else
         (void)event_del(w->idle_event);
+}
+
+void worker_sessions_changed(struct worker *w)
+{
+    struct control_sessions m = {.msg = {.type = CONTROL_SESSIONS}, .sessions = w->nclients};
+
+    if (w->control >= 0)
+        (void)msg_send(w->control, &m.msg, sizeof(m), NULL, 0);
+    idle_watch(w);
 }
 
 /* No client for a while: ask the broker whether one is on its way. */
@@ -91,7 +97,7 @@ static void on_idle(evutil_socket_t sock, short what, void *arg)
         w->quit = true;
     else if (msg_send(w->control, &m, sizeof(m), NULL, 0))
         control_close(w);
-    worker_sessions_changed(w); /* once more, if the answer brings clients or does not come */
+    idle_watch(w); /* once more, if the answer brings clients or does not come */
 }
 
 void worker_drain(struct worker *w)

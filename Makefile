@@ -1,0 +1,224 @@
+# fccd: make help says what there is. Everything that is built lies in build/ (build/san-NAME/ for the sanitizers).
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+SYSCONFDIR ?= /etc
+SYSTEMDDIR ?= /usr/lib
+SAN ?=
+VERSION := 0.1.0
+SOVERSION := 0
+
+BUILD := build$(if $(SAN),/san-$(SAN))
+CC := gcc
+
+# ---- what is needed from Debian ------------------------------------------------------------------------------------
+
+PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-serial-dev scdoc
+PACKAGES_TEST := libcmocka-dev
+PACKAGES_LINT := clang-format clang-tidy cppcheck
+PACKAGES_BENCH := openmpi-bin libopenmpi-dev python3
+
+# The serial OpenBLAS: the workgroups are the threads.
+BLAS_DIR := /usr/lib/$(shell $(CC) -print-multiarch 2>/dev/null)/openblas-serial
+BLAS_CFLAGS = $(shell PKG_CONFIG_PATH=$(BLAS_DIR)/pkgconfig pkg-config --cflags openblas)
+BLAS_LIBS = $(shell PKG_CONFIG_PATH=$(BLAS_DIR)/pkgconfig pkg-config --libs openblas) -Wl,-rpath,$(BLAS_DIR)
+DAEMON_LIBS = $(shell pkg-config --libs libevent_core json-c libsystemd)
+
+# ---- flags ---------------------------------------------------------------------------------------------------------
+
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-align -Wvla $(if $(WERROR),-Werror)
+CPPFLAGS += -D_GNU_SOURCE -Iclient -Iproto -Ikernels -Idaemon -Iclient/fccctl
+OPTIMIZE := -O2
+CFLAGS += -std=gnu11 -g -fPIC -fno-math-errno -pthread $(WARNINGS) $(OPTIMIZE)
+LDFLAGS += -pthread -Wl,-z,relro,-z,now
+ifeq ($(SAN),)
+CPPFLAGS += -D_FORTIFY_SOURCE=2
+CFLAGS += -fstack-protector-strong
+else
+CFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all)
+LDFLAGS += -fsanitize=$(SAN)
+endif
+
+# ---- sources -------------------------------------------------------------------------------------------------------
+
+PROTO := proto/error.c proto/msg.c
+KERNELS := kernels/all_to_all.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
+	kernels/gemv_all_reduce.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c
+DAEMON := daemon/main.c daemon/config.c daemon/json_fd.c daemon/log.c \
+	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/query.c \
+	daemon/broker/spawn.c \
+	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/device.c daemon/worker/device_cpu.c \
+	daemon/worker/launch.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
+	daemon/worker/tune.c daemon/worker/worker.c
+CLIENT := client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/error.c client/operators.c \
+	client/ring.c client/wait.c
+FCCCTL_COMMON := client/fccctl/format.c client/fccctl/local.c client/fccctl/table.c
+FCCCTL := $(FCCCTL_COMMON) client/fccctl/args.c client/fccctl/bench.c client/fccctl/bench_check.c client/fccctl/bench_data.c \
+	client/fccctl/bench_rank.c client/fccctl/bench_report.c client/fccctl/comms.c client/fccctl/control.c \
+	client/fccctl/doctor.c client/fccctl/doctor_daemon.c client/fccctl/doctor_machine.c client/fccctl/field.c \
+	client/fccctl/main.c client/fccctl/plan_verb.c client/fccctl/shape.c client/fccctl/status.c client/fccctl/trace.c \
+	client/fccctl/trace_chrome.c client/fccctl/trace_svg.c
+MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclient.3
+
+objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+
+.PHONY: all demo demo-run test check bench bench-run lint lint-run man install clean help deps deps-lint deps-bench
+all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv
+
+$(BUILD)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/obj/kernels/%.o: OPTIMIZE := -O3
+$(BUILD)/obj/kernels/%.o: CPPFLAGS += $(BLAS_CFLAGS)
+$(BUILD)/obj/daemon/worker/%.o: CPPFLAGS += -Idaemon/worker
+$(BUILD)/obj/daemon/broker/%.o: CPPFLAGS += -Idaemon/broker
+
+$(BUILD)/bin/fccd: $(call objects,$(DAEMON) $(KERNELS) $(PROTO))
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(DAEMON_LIBS) $(BLAS_LIBS) -lm
+
+$(BUILD)/lib/libfccclient.so.$(VERSION): $(call objects,$(CLIENT) $(PROTO)) client/libfccclient.map
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libfccclient.so.$(SOVERSION) \
+		-Wl,--version-script=client/libfccclient.map $(filter %.o,$^) -o $@
+
+$(BUILD)/lib/libfccclient.so: $(BUILD)/lib/libfccclient.so.$(VERSION)
+	ln -sf libfccclient.so.$(VERSION) $(BUILD)/lib/libfccclient.so.$(SOVERSION)
+	ln -sf libfccclient.so.$(SOVERSION) $@
+
+LINK_CLIENT = -L$(BUILD)/lib -lfccclient -Wl,-rpath,'$$ORIGIN/../lib'
+
+$(BUILD)/bin/fccctl: $(call objects,$(FCCCTL) $(KERNELS) $(PROTO)) $(BUILD)/lib/libfccclient.so
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT) $(shell pkg-config --libs json-c) $(BLAS_LIBS) -lm
+
+$(BUILD)/bin/example_gemv: $(call objects,client/example_gemv.c) $(BUILD)/lib/libfccclient.so
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT)
+
+
+# ---- man pages -----------------------------------------------------------------------------------------------------
+
+man: $(addprefix $(BUILD)/man/,$(notdir $(MAN)))
+$(BUILD)/man/%: daemon/%.scd
+	@mkdir -p $(@D)
+	scdoc < $< > $@
+$(BUILD)/man/%: client/fccctl/%.scd
+	@mkdir -p $(@D)
+	scdoc < $< > $@
+$(BUILD)/man/%: client/%.scd
+	@mkdir -p $(@D)
+	scdoc < $< > $@
+
+# ---- tests ---------------------------------------------------------------------------------------------------------
+# UNIT tests need no daemon; SYSTEM tests start their own.
+
+UNIT := plan kernels client arguments reference config
+SYSTEM := operators errors jobs protocol fccctl
+TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
+LINK_TEST = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@
+DEMO_COMMON := tests/demo/number.c tests/demo/reference.c
+
+$(TEST_BINARIES): | $(BUILD)/tests
+$(BUILD)/tests:
+	@mkdir -p $@
+$(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -Itests/demo
+
+$(addprefix $(BUILD)/tests/test_,plan kernels): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO)) $(BUILD)/obj/tests/test_%.o
+	$(LINK_TEST) -lcmocka $(BLAS_LIBS) -lm
+$(addprefix $(BUILD)/tests/test_,client arguments): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
+	$(LINK_TEST) -lcmocka
+$(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_reference.c)
+	$(LINK_TEST) -lcmocka -lm
+$(BUILD)/tests/test_config: $(call objects,daemon/config.c daemon/log.c proto/error.c tests/test_config.c)
+	$(LINK_TEST) -lcmocka
+$(addprefix $(BUILD)/tests/test_,$(SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c proto/msg.c proto/error.c) \
+		$(BUILD)/obj/tests/test_%.o $(BUILD)/lib/libfccclient.so
+	$(LINK_TEST) $(LINK_CLIENT) -lcmocka -lm
+
+# Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
+test: deps
+	@$(MAKE) --no-print-directory check
+check: all $(TEST_BINARIES)
+	@BUILD=$(BUILD) tests/run $(TEST_BINARIES)
+
+# ---- demo and bench ------------------------------------------------------------------------------------------------
+
+DEMO := $(DEMO_COMMON) tests/demo/dlrm.c tests/demo/main.c tests/demo/mlp.c tests/demo/moe.c tests/demo/rank.c tests/demo/report.c \
+	tests/demo/text.c
+$(BUILD)/tests/demo: $(call objects,$(DEMO) $(FCCCTL_COMMON) $(PROTO)) $(BUILD)/lib/libfccclient.so | $(BUILD)/tests
+	$(LINK_TEST) $(LINK_CLIENT) -lm
+
+TEXT ?=
+demo: deps
+	@$(MAKE) --no-print-directory demo-run
+demo-run: all $(BUILD)/tests/demo
+	$(BUILD)/tests/demo $(if $(TEXT),--text '$(TEXT)')
+
+$(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c $(call objects,$(KERNELS) $(PROTO)) | $(BUILD)/tests
+	OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(BLAS_LIBS) -lm
+
+bench: deps deps-bench
+	@$(MAKE) --no-print-directory bench-run
+bench-run: all $(BUILD)/tests/mpi_sequence
+	tests/bench/compare --build $(BUILD) $(BENCH_ARGS)
+
+# ---- lint ----------------------------------------------------------------------------------------------------------
+
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) client/example_gemv.c tests/harness.c \
+	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM)) tests/demo/test_reference.c
+HEADERS = $(shell git ls-files '*.h')
+LINT_FLAGS = $(CPPFLAGS) -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
+
+lint: deps deps-lint
+	@$(MAKE) --no-print-directory lint-run
+lint-run:
+	clang-format --dry-run -Werror $(SOURCES) $(HEADERS)
+	tests/lint $(LINT_FLAGS) -- $(SOURCES)
+
+# ---- install -------------------------------------------------------------------------------------------------------
+
+BINDIR := $(PREFIX)/bin
+LIBDIR := $(PREFIX)/lib
+MANDIR := $(PREFIX)/share/man
+
+install: all man
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(SYSCONFDIR)/fccd \
+		$(DESTDIR)$(SYSTEMDDIR)/systemd/system $(DESTDIR)$(SYSTEMDDIR)/sysusers.d $(DESTDIR)$(SYSTEMDDIR)/tmpfiles.d
+	install -m 755 $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(DESTDIR)$(BINDIR)
+	install -m 755 $(BUILD)/lib/libfccclient.so.$(VERSION) $(DESTDIR)$(LIBDIR)
+	ln -sf libfccclient.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libfccclient.so.$(SOVERSION)
+	ln -sf libfccclient.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libfccclient.so
+	install -m 644 client/fccclient.h $(DESTDIR)$(PREFIX)/include
+	sed 's|@PREFIX@|$(PREFIX)|;s|@VERSION@|$(VERSION)|' client/libfccclient.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/libfccclient.pc
+	for page in $(notdir $(MAN)); do install -D -m 644 $(BUILD)/man/$$page $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
+	test -e $(DESTDIR)$(SYSCONFDIR)/fccd/fccd.conf || install -m 644 systemd/fccd.conf $(DESTDIR)$(SYSCONFDIR)/fccd/fccd.conf
+	sed 's|@BINDIR@|$(BINDIR)|' systemd/fccd.service >$(DESTDIR)$(SYSTEMDDIR)/systemd/system/fccd.service
+	install -m 644 systemd/fccd.socket $(DESTDIR)$(SYSTEMDDIR)/systemd/system/fccd.socket
+	install -m 644 systemd/fccd.sysusers $(DESTDIR)$(SYSTEMDDIR)/sysusers.d/fccd.conf
+	install -m 644 systemd/fccd.tmpfiles $(DESTDIR)$(SYSTEMDDIR)/tmpfiles.d/fccd.conf
+
+# ---- what is missing -----------------------------------------------------------------------------------------------
+
+deps:
+	@tests/packages $(PACKAGES_BUILD) $(PACKAGES_TEST)
+deps-lint:
+	@tests/packages $(PACKAGES_LINT)
+deps-bench:
+	@tests/packages $(PACKAGES_BENCH)
+
+help:
+	@echo 'make           build fccd, fccctl and libfccclient into build/'
+	@echo 'make demo      install what is missing, build, and show fused operators on the words of a text (TEXT=path)'
+	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined or thread)'
+	@echo 'make bench     compare with Open MPI and the same BLAS, in one run'
+	@echo 'make lint      clang-format, clang-tidy and cppcheck'
+	@echo 'make install   install to DESTDIR and PREFIX (/usr/local)'
+	@echo 'make man       the man pages'
+	@echo 'make clean     remove build/'
+
+clean:
+	rm -rf build
+
+-include $(shell find build -name '*.d' 2>/dev/null)

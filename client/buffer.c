@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * buffer.c - memory that the daemon allocates and the client maps.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "client.h"
+
+int shared_map(int fd, size_t bytes, const char *what, void **out)
+{
+    int seals = fcntl(fd, F_GET_SEALS), status = 0;
+    void *data = MAP_FAILED;
+    struct stat st;
+
+    if (fstat(fd, &st) || st.st_size < 0 || (uint64_t)st.st_size < bytes)
+        status = last_error_set(-EPROTO, "%s: the worker sent a descriptor of less than %zu bytes", what, bytes);
+    else if (seals < 0 || !(seals & F_SEAL_SHRINK))
+        status = last_error_set(-EPROTO, "%s: the worker sent a descriptor that is not sealed against shrinking", what);
+    else
+        data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (!status && data == MAP_FAILED)
+        status = last_error_set(errno == ENOMEM ? -ENOMEM : -EPROTO, "%s: mapping %zu bytes: %s", what, bytes, strerror(errno));
+    (void)close(fd);
+    if (!status)
+        *out = data;
+    return status;
+}
+
+static int buffer_release(struct fcc_context *c, uint32_t handle)
+{
+    struct fcc_buffer_free_msg msg = {.buffer = handle};
+    struct fcc_reply reply;
+
+    return context_call(c, &(struct call){.type = FCC_MSG_BUFFER_FREE,
+                                          .msg = &msg.msg,
+                                          .length = sizeof(msg),
+                                          .reply = &reply,
+                                          .reply_size = sizeof(reply),
+                                          .limit_ms = CALL_LIMIT_MS});
+}
+
+int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out)
+{
+    struct fcc_buffer_alloc_reply reply;
+    struct fcc_context *c;
+    struct fcc_buffer *b;
+    int status, fd = -1;
+
+    if (!comm || !out)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", comm ? "out" : "comm");
+    c = comm->context;
+    b = calloc(1, sizeof(*b));
+    if (!b)
+        return last_error_set(-ENOMEM, "buffer: out of memory");
+
+    struct fcc_buffer_alloc_msg msg = {.comm = comm->handle, .kind = (uint32_t)kind, .bytes = bytes};
+    status = context_call(c, &(struct call){.type = FCC_MSG_BUFFER_ALLOC,
+                                            .msg = &msg.msg,
+                                            .length = sizeof(msg),
+                                            .reply = &reply,
+                                            .reply_size = sizeof(reply),
+                                            .fds = &fd,
+                                            /* a collective allocation waits for all ranks, for the daemon's time limit */
+                                            .limit_ms = kind == FCC_BUFFER_SYMMETRIC ? -1 : CALL_LIMIT_MS});
+    if (status)
+        goto out_free;
+    *b = (struct fcc_buffer){.comm = comm, .handle = reply.buffer, .bytes = bytes, .map_bytes = (size_t)reply.map_bytes};
+    if (reply.map_bytes < bytes || reply.map_bytes > SIZE_MAX || !reply.buffer) {
+        status = last_error_set(-EPROTO, "buffer %u: the worker sent %llu bytes where %zu were asked for", reply.buffer,
+                                (unsigned long long)reply.map_bytes, bytes);
+        (void)close(fd);
+        goto out_free;
+    }
+    status = shared_map(fd, b->map_bytes, "buffer", &b->data);
+    if (status) {
+        struct error why = {.status = status};
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        (void)buffer_release(c, b->handle);
+        (void)last_error_set(status, "%s", why.text);
+        goto out_free;
+    }
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_INSERT_HEAD(&c->buffers, b, link);
+    (void)pthread_mutex_unlock(&c->lock);
+    *out = b;
+    return 0;
+out_free:
+    free(b);
+    return status;
+}
+
+void fcc_buffer_free(fcc_buffer *buffer)
+{
+    struct fcc_context *c;
+
+    if (!buffer)
+        return;
+    c = buffer->comm->context;
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_REMOVE(buffer, link);
+    (void)pthread_mutex_unlock(&c->lock);
+    (void)munmap(buffer->data, buffer->map_bytes);
+    (void)buffer_release(c, buffer->handle); /* if that fails, the connection's end will do it */
+    free(buffer);
+}
+
+uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer)
+{
+    const struct fcc_buffer *b;
+
+    LIST_FOREACH(b, &c->buffers, link)
+    if (b == buffer)
+        return b->handle;
+    return 0;
+}
+
+void *fcc_buffer_data(const fcc_buffer *buffer)
+{
+    return buffer->data;
+}
+
+size_t fcc_buffer_size(const fcc_buffer *buffer)
+{
+    return buffer->bytes;
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * call.c - messages over the socket: calls, their replies, and the end of the connection.
+ *
+ * Several threads may wait for replies on the one socket. One of those that wait is the reader (context->reading): it
+ * polls and receives without holding the lock, hands each reply to the call with its id, and wakes the others. When it has its
+ * own reply, or its time is over, it gives up the role, and one of those that it woke takes it. So nobody reads while nobody
+ * waits; what comes then (replies to calls that timed out) is read, and its descriptors closed, when the next one waits.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "client.h"
+
+#define READ_BATCH 64 /* messages that the reader takes before it looks at the clock again */
+
+static const struct {
+    const char *name;
+    int fds; /* that come with the reply */
+} messages[] = {
+#define X(NAME, name, size, fds) [FCC_MSG_##NAME] = {#name, fds},
+    FCC_MESSAGES(X)
+#undef X
+};
+
+int context_dead(const struct fcc_context *c)
+{
+    return c->dead.status ? last_error_set(c->dead.status, "%s", c->dead.text) : 0;
+}
+
+/* Locked. The call is over without a reply. */
+static void pending_fail(struct pending *p, int status, const char *text)
+{
+    *p->reply = (struct fcc_reply){.msg.id = p->id, .status = status};
+    (void)snprintf(p->reply->text, sizeof(p->reply->text), "%s", text);
+    p->done = true;
+    LIST_REMOVE(p, link);
+}
+
+void context_die(struct fcc_context *c, int status, const char *format, ...)
+{
+    struct pending *p;
+    va_list ap;
+
+    if (c->dead.status)
+        return;
+    c->dead.status = status;
+    va_start(ap, format);
+    (void)vsnprintf(c->dead.text, sizeof(c->dead.text), format, ap);
+    va_end(ap);
+    while ((p = LIST_FIRST(&c->pending)))
+        pending_fail(p, status, c->dead.text);
+    (void)pthread_cond_broadcast(&c->changed);
+}
+
+/* Locked. The socket has come to its end. */
+static void context_end(struct fcc_context *c)
+{
+    if (c->farewell.status)
+        context_die(c, c->farewell.status, "%s", c->farewell.text);
+    else if (!c->worker_pid)
+        context_die(c, -ECONNRESET, "fccd closed the connection before it answered; its log says why");
+    else
+        context_die(c, -ECONNRESET, "the worker of job '%s' (pid %u) is gone; connect again (fccd's log says why it ended)",
+                    c->job, c->worker_pid);
+}
+
+int64_t context_patience_ms(const struct fcc_context *c)
+{
+    return 2 * (int64_t)c->time_limit_ms + CALL_LIMIT_MS;
+}
+
+/* Locked. What came is the reply to p: check it, and hand it over with its descriptors. */
+static void pending_done(struct pending *p, const struct fcc_reply *reply, size_t length, const int *fds, int nfds)
+{
+    bool whole = length >= sizeof(*reply);
+    bool error = reply->msg.type == FCC_MSG_ERROR;
+    int status = whole ? reply->status : 0;
+    int expected = status ? 0 : messages[p->type].fds;
+    char text[FCC_TEXT_MAX];
+
+    if (!whole || (!error && reply->msg.type != (p->type | FCC_REPLY)) || status > 0 || (error && !status) ||
+        (!status && length != p->size) || nfds != expected || reply->fds != (uint32_t)nfds) {
+        (void)snprintf(
+            text, sizeof(text),
+            "malformed reply to %s: type 0x%x, status %d, %zu bytes with %d file descriptors (it says %u): expected are "
+            "type 0x%x, %zu bytes, %d descriptors",
+            messages[p->type].name, reply->msg.type, status, length, nfds, whole ? reply->fds : 0, p->type | FCC_REPLY, p->size,
+            expected);
+        fds_close(fds, nfds);
+        pending_fail(p, -EPROTO, text);
+        return;
+    }
+    memcpy(p->reply, reply, status ? sizeof(*reply) : p->size);
+    p->reply->text[FCC_TEXT_MAX - 1] = 0;
+    if (status && !p->reply->text[0])
+        (void)snprintf(p->reply->text, sizeof(p->reply->text), "%s: %s", messages[p->type].name, strerror(-status));
+    for (int i = 0; i < nfds; i++)
+        p->fds[i] = fds[i];
+    p->done = true;
+    LIST_REMOVE(p, link);
+}
+
+/* Locked. Hand a message of n bytes in the inbox to whom it is for. */
+static void context_deliver(struct fcc_context *c, size_t n, const int *fds, int nfds)
+{
+    const struct fcc_reply *reply = (const struct fcc_reply *)c->inbox;
+    struct pending *p;
+
+    LIST_FOREACH(p, &c->pending, link)
+    {
+        if (p->id == reply->msg.id) {
+            pending_done(p, reply, n, fds, nfds);
+            return;
+        }
+    }
+    fds_close(fds, nfds);
+    if (reply->msg.type == FCC_MSG_ERROR && n >= sizeof(*reply) && reply->status < 0)
+        (void)error_set(&c->farewell, reply->status, "%.*s", FCC_TEXT_MAX - 1, reply->text);
+}
+
+/* Not locked, but in the reader's role: wait until the deadline for something to read, and deliver what there is. */
+static void context_read(struct fcc_context *c, int64_t deadline)
+{
+    struct pollfd p = {.fd = c->sock, .events = POLLIN};
+    int fds[FCC_MAX_FDS], nfds, wait_ms = ms_until(deadline);
+    ssize_t n = 1;
+
+    if (wait_ms)
+        (void)poll(&p, 1, wait_ms); /* whatever it says, receiving tells more */
+    for (int i = 0; i < READ_BATCH && n > 0; i++) {
+        n = msg_recv(c->sock, c->inbox, sizeof(c->inbox), MSG_DONTWAIT, fds, &nfds);
+        if (n == -EAGAIN)
+            return;
+        (void)pthread_mutex_lock(&c->lock);
+        if (n > 0)
+            context_deliver(c, (size_t)n, fds, nfds);
+        else if (n == 0)
+            context_end(c);
+        else if (n == -EPROTO)
+            context_die(c, -EPROTO, "the worker of job '%s' (pid %u) sent a malformed message", c->job, c->worker_pid);
+        else
+            context_die(c, (int)n, "receiving from the worker of job '%s' (pid %u): %s", c->job, c->worker_pid,
+                        strerror((int)-n));
+        (void)pthread_mutex_unlock(&c->lock);
+    }
+}
+
+void context_pump(struct fcc_context *c, int64_t deadline)
+{
+    if (c->dead.status)
+        return;
+    if (c->reading) {
+        int64_t until = now_ns() + WAIT_SLICE_NS;
+        if (until > deadline)
+            until = deadline;
+        struct timespec t = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+        (void)pthread_cond_timedwait(&c->changed, &c->lock, &t);
+        return;
+    }
+    c->reading = true;
+    (void)pthread_mutex_unlock(&c->lock);
+    context_read(c, deadline);
+    (void)pthread_mutex_lock(&c->lock);
+    c->reading = false;
+    (void)pthread_cond_broadcast(&c->changed);
+}
+
+bool context_hung_up(const struct fcc_context *c, int wait_ms)
+{
+    struct pollfd p = {.fd = c->sock, .events = POLLRDHUP};
+
+    return poll(&p, 1, wait_ms) > 0;
+}
+
+void context_nap(struct fcc_context *c, struct spin *spin)
+{
+    bool hung_up;
+
+    if (c->no_ring) {
+        context_pump(c, deadline_in_ms(1));
+        return;
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    hung_up = !spin_more(spin) && context_hung_up(c, 1);
+    (void)pthread_mutex_lock(&c->lock);
+    if (hung_up)
+        context_pump(c, 0);
+}
+
+void pending_add(struct fcc_context *c, struct pending *p)
+{
+    p->id = ++c->last_id;
+    p->done = false;
+    LIST_INSERT_HEAD(&c->pending, p, link);
+}
+
+int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length)
+{
+    int64_t deadline = deadline_in_ms(CALL_LIMIT_MS);
+    struct pollfd p = {.fd = c->sock, .events = POLLOUT};
+    int status;
+
+    while ((status = msg_send(c->sock, msg, length, NULL, 0)) == -EAGAIN) {
+        if (now_ns() >= deadline)
+            return last_error_set(-ETIMEDOUT, "the worker of job '%s' (pid %u) has not read from its socket for %d s", c->job,
+                                  c->worker_pid, CALL_LIMIT_MS / 1000);
+        (void)poll(&p, 1, 10);
+        (void)pthread_mutex_lock(&c->lock);
+        context_pump(c, 0); /* it may wait for us to read */
+        (void)pthread_mutex_unlock(&c->lock);
+    }
+    if (status == -EPIPE || status == -ECONNRESET) {
+        (void)pthread_mutex_lock(&c->lock);
+        context_pump(c, 0); /* it may have said why */
+        context_end(c);
+        status = context_dead(c);
+        (void)pthread_mutex_unlock(&c->lock);
+    } else if (status) {
+        (void)last_error_set(status, "sending to the worker of job '%s' (pid %u): %s", c->job, c->worker_pid,
+                             strerror(-status));
+    }
+    return status;
+}
+
+int context_call(struct fcc_context *c, const struct call *call)
+{
+    struct pending p = {.type = (uint16_t)call->type, .reply = call->reply, .size = call->reply_size};
+    int64_t deadline = deadline_in_ms(call->limit_ms);
+    int status;
+
+    (void)pthread_mutex_lock(&c->lock);
+    status = context_dead(c);
+    if (!status)
+        pending_add(c, &p);
+    (void)pthread_mutex_unlock(&c->lock);
+    if (status)
+        return status;
+
+    call->msg->type = p.type;
+    call->msg->id = p.id;
+    status = context_send(c, call->msg, call->length);
+
+    (void)pthread_mutex_lock(&c->lock);
+    while (!status && !p.done) {
+        if (now_ns() < deadline)
+            context_pump(c, deadline);
+        else
+            status = last_error_set(-ETIMEDOUT, "%s: no answer from the worker of job '%s' (pid %u) within %lld ms",
+                                    messages[call->type].name, c->job, c->worker_pid, (long long)call->limit_ms);
+    }
+    if (p.done) {
+        status = p.reply->status;
+        if (status)
+            (void)last_error_set(status, "%s", p.reply->text);
+        for (int i = 0; !status && i < messages[call->type].fds; i++)
+            call->fds[i] = p.fds[i];
+    } else {
+        LIST_REMOVE(&p, link);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    return status;
+}

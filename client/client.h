@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * client.h - libfccclient inside: its objects, their locks, and what its files offer each other.
+ *
+ *   operators.c   a typed call becomes a SUBMIT message
+ *   completion.c  the request: submit, test, wait, free
+ *   ring.c        its way through the session memory: a slot, a record in the submission ring, the doorbell
+ *   call.c        messages over the socket: calls and their replies, and how the end of the worker is noticed
+ *   connect.c, comm.c, buffer.c   the objects
+ *   wait.c        the clock, and how a thread spins before it sleeps
+ *   error.c       fcc_last_error()
+ *
+ * Locks. context->ring_lock orders the records in the ring; context->lock guards everything else that changes. A thread that
+ * takes both takes ring_lock first. Nobody sleeps with a lock held. Functions that say "locked" are called with context->lock
+ * held and return with it held; those that may sleep release it meanwhile, and say so.
+ *
+ * Errors. Who finds one puts its words into the thread's last error with last_error_set() and returns the status; callers
+ * pass the status on.
+ */
+#ifndef FCC_CLIENT_H
+#define FCC_CLIENT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/queue.h>
+
+#include "error.h"
+#include "msg.h"
+#include "proto.h"
+
+/* ---- error.c ---- */
+
+/* Sets the calling thread's last error (cut to fit) and returns status. */
+int last_error_set(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- wait.c ---- */
+
+/* How long a thread sleeps at most before it looks whether the worker still lives. */
+#define WAIT_SLICE_NS 50000000LL
+
+#define NEVER INT64_MAX
+
+int64_t now_ns(void);               /* CLOCK_MONOTONIC */
+int64_t deadline_in_ms(int64_t ms); /* now + ms; negative: NEVER */
+int ms_until(int64_t deadline);     /* rounded up, 0 if it has passed, at most WAIT_SLICE_NS: for poll() */
+
+struct spin {
+    unsigned pauses;
+    int64_t until;
+};
+void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline);
+/* True: has waited a moment, look again. False: the time for spinning is over, sleep. */
+bool spin_more(struct spin *s);
+
+/* ---- objects ---- */
+
+/* A message that went over the socket and whose reply is awaited. Owned by who waits for it. */
+struct pending {
+    LIST_ENTRY(pending) link; /* context->pending, while not done */
+    uint64_t id;
+    uint16_t type; /* of the message: enum fcc_msg_type */
+    bool done;     /* `reply` and fds are valid; reply->status is -EPROTO if what came was malformed, and the context's end's
+                      status if nothing came */
+    struct fcc_reply *reply; /* room for `size` bytes, the whole of a reply with status 0 */
+    size_t size;
+    int fds[FCC_MAX_FDS]; /* with status 0: as many as FCC_MESSAGES says. They belong to the owner then */
+};
+
+struct fcc_request {
+    struct fcc_context *context;
+    struct fcc_comm *comm;        /* NULL when that is destroyed */
+    LIST_ENTRY(fcc_request) link; /* context->requests, or context->orphans if it was freed before it had finished */
+    uint64_t id;                  /* of its message */
+    uint32_t slot;                /* its completion's; FCC_NO_SLOT: the completion comes as `pending` */
+    _Atomic bool finished;        /* `result` is valid. Set under context->lock, and for ever */
+    _Atomic uint32_t sleepers;    /* threads that are in, or on their way to, the futex of the slot */
+    int nranks;
+    int64_t *recv_rows; /* the caller's, [nranks], filled by the first test or wait that sees the result; or NULL */
+    struct pending pending;
+    struct fcc_submit_reply result;
+};
+
+struct fcc_buffer {
+    struct fcc_comm *comm;
+    LIST_ENTRY(fcc_buffer) link; /* context->buffers */
+    uint32_t handle;
+    void *data;
+    size_t bytes;     /* as asked for */
+    size_t map_bytes; /* mapped */
+};
+
+struct fcc_comm {
+    struct fcc_context *context;
+    LIST_ENTRY(fcc_comm) link; /* context->comms */
+    uint32_t handle;
+    int rank, nranks, device;
+    uint32_t time_limit_ms;
+};
+
+struct fcc_context {
+    /* constant after fcc_connect() */
+    int sock;
+    int doorbell; /* eventfd */
+    bool no_ring;
+    uint32_t devices;
+    uint32_t spin_us;
+    uint32_t worker_pid; /* 0: not known yet */
+    char job[FCC_JOB_MAX];
+    struct fcc_session_memory *memory; /* shared with the worker */
+
+    pthread_mutex_t ring_lock;
+    uint64_t head; /* bytes written to the ring: the truth, memory->head is for the worker. ring_lock */
+
+    pthread_mutex_t lock;   /* everything below */
+    pthread_cond_t changed; /* a reply came, or nobody reads the socket any more, or the context is dead */
+    bool reading;           /* a thread reads the socket; it alone uses `inbox`, without the lock */
+    struct error dead;      /* why the connection is of no use any more; status 0: it is */
+    struct error farewell;  /* an ERROR message that answers no call: why the connection will be closed */
+    uint64_t last_id;
+    uint64_t free_slots;    /* bit s: slot s is free. A slot is free until it is taken and after its DONE was read */
+    uint32_t time_limit_ms; /* the longest of its communicators' */
+    LIST_HEAD(, pending) pending;
+    LIST_HEAD(, fcc_comm) comms;
+    LIST_HEAD(, fcc_buffer) buffers;
+    LIST_HEAD(, fcc_request) requests; /* everything that has not been freed */
+    LIST_HEAD(, fcc_request) orphans;
+
+    _Alignas(16) unsigned char inbox[FCC_MSG_MAX];
+};
+static_assert(FCC_SLOTS == 64, "fcc_context.free_slots has a bit for each");
+
+/* ---- call.c ---- */
+
+#define CALL_LIMIT_MS 10000
+
+/* One message and its reply. */
+struct call {
+    enum fcc_msg_type type;
+    struct fcc_msg *msg; /* the rest of it filled in */
+    size_t length;
+    void *reply; /* opens with struct fcc_reply */
+    size_t reply_size;
+    int *fds;         /* room for the reply's descriptors; NULL if it has none */
+    int64_t limit_ms; /* negative: the daemon bounds it */
+};
+/* Send the message and wait for the reply. 0, or what the reply says, or -ETIMEDOUT, -EPROTO, or the context's end. */
+int context_call(struct fcc_context *c, const struct call *call);
+
+/* Locked. Register p (whose type, reply and size are set) under a new id. */
+void pending_add(struct fcc_context *c, struct pending *p);
+/* Send one message whole, waiting while the socket is full. -ETIMEDOUT, or the context's end. Not locked. */
+int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length);
+/* Locked; releases the lock. One step of waiting for a reply: read the socket, or sleep while another thread reads it,
+ * until something has come, `deadline`, or WAIT_SLICE_NS. A deadline that has passed reads what is there. */
+void context_pump(struct fcc_context *c, int64_t deadline);
+/* Locked; releases the lock. One step of waiting for anything that the worker does: spins, then sleeps a millisecond. */
+void context_nap(struct fcc_context *c, struct spin *spin);
+/* The worker has closed the socket, or does so within the given time. Needs no lock. What to do then: context_pump(). */
+bool context_hung_up(const struct fcc_context *c, int wait_ms);
+/* Locked. End the context: the first reason counts. Every call and request that waits ends with it. */
+void context_die(struct fcc_context *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Locked. 0, or the reason for the context's end as the thread's last error. */
+int context_dead(const struct fcc_context *c);
+/* The longest that the worker can take to do anything that is bounded by a communicator's time limit: an operator waits for its
+ * ranks that long, runs that long, and the worker may be slow to say so. */
+int64_t context_patience_ms(const struct fcc_context *c);
+
+/* ---- ring.c ---- */
+
+/* Locked; releases the lock while there is none. Take a free slot and mark it PENDING: r->slot. -ETIMEDOUT, or the context's
+ * end. */
+int slot_take(struct fcc_context *c, struct fcc_request *r);
+/* Locked. Give back a slot whose request was not submitted. */
+void slot_return(struct fcc_context *c, uint32_t slot);
+/* Locked. If the worker has completed r: r->result is filled, the slot is free, and true. */
+bool slot_collect(struct fcc_request *r);
+/* Needs no lock. A look at the slot without taking anything: maybe it is worth to take the lock now. */
+bool slot_is_done(const struct fcc_request *r);
+/* Sleep until the slot is done (or the state changes, or for nothing), at most until the deadline or WAIT_SLICE_NS. */
+void slot_sleep(struct fcc_request *r, int64_t deadline);
+void slot_wake(const struct fcc_request *r);
+/* Append a message to the ring and ring the doorbell if the worker sleeps. -ETIMEDOUT, -EPROTO, or the context's end. */
+int ring_push(struct fcc_context *c, const struct fcc_msg *msg);
+
+/* ---- completion.c ---- */
+
+/* Submit a message as an operator of comm. Blocking if out is NULL: returns its result. Else *out is the request. */
+int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, fcc_request **out);
+/* Locked. True if r has finished; makes it so if its completion is there or the context is dead. */
+bool request_poll(struct fcc_request *r);
+/* Locked. Take every completion that is there; frees orphans that have finished. */
+void context_collect(struct fcc_context *c);
+
+/* ---- buffer.c ---- */
+
+/* Map a descriptor that the worker sent. Closes it. -EPROTO if it is smaller than `bytes` or could be made smaller (so that
+ * touching it would kill us), -ENOMEM. `what` names it in the error's text. */
+int shared_map(int fd, size_t bytes, const char *what, void **out);
+/* Locked. The handle of a live buffer of this context; 0: it is none (any more). Compares only, never follows the pointer. */
+uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer);
+
+#endif

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * comm.c - communicators as their ranks see them.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client.h"
+
+#define DESTROY_GRACE_MS 1000 /* beyond the time limit, so that it is the daemon's verdict that ends what is in flight */
+
+int fcc_get_unique_id(fcc_context *context, struct fcc_unique_id *out)
+{
+    struct fcc_msg msg = {0};
+    struct fcc_unique_id_reply reply;
+    int status;
+
+    if (!context || !out)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", context ? "out" : "context");
+    status = context_call(context, &(struct call){.type = FCC_MSG_UNIQUE_ID,
+                                                  .msg = &msg,
+                                                  .length = sizeof(msg),
+                                                  .reply = &reply,
+                                                  .reply_size = sizeof(reply),
+                                                  .limit_ms = CALL_LIMIT_MS});
+    if (!status)
+        *out = reply.unique_id;
+    return status;
+}
+
+static int comm_options_check(const struct fcc_comm_options *options)
+{
+    for (size_t i = 0; i < sizeof(options->reserved) / sizeof(options->reserved[0]); i++)
+        if (options->reserved[i])
+            return last_error_set(-EINVAL, "options.reserved[%zu]: %u: must be 0", i, options->reserved[i]);
+    return 0;
+}
+
+int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
+                  const struct fcc_comm_options *options, fcc_comm **out)
+{
+    static const struct fcc_comm_options defaults = {.device = -1};
+    struct fcc_comm_init_reply reply;
+    struct fcc_comm *comm;
+    int status;
+
+    if (!context || !id || !out)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", !context ? "context" : !id ? "id" : "out");
+    if (!options)
+        options = &defaults;
+    status = comm_options_check(options);
+    if (status)
+        return status;
+    comm = calloc(1, sizeof(*comm));
+    if (!comm)
+        return last_error_set(-ENOMEM, "communicator: out of memory");
+
+    struct fcc_comm_init_msg msg = {
+        .unique_id = *id, .nranks = nranks, .rank = rank, .device = options->device, .time_limit_ms = options->time_limit_ms};
+    status = context_call(context, &(struct call){.type = FCC_MSG_COMM_INIT,
+                                                  .msg = &msg.msg,
+                                                  .length = sizeof(msg),
+                                                  .reply = &reply.reply,
+                                                  .reply_size = sizeof(reply),
+                                                  .limit_ms = -1}); /* it waits for all ranks, for the daemon's time limit */
+    if (status) {
+        free(comm);
+        return status;
+    }
+    *comm = (struct fcc_comm){.context = context,
+                              .handle = reply.comm,
+                              .rank = rank,
+                              .nranks = nranks,
+                              .device = reply.device,
+                              .time_limit_ms = reply.time_limit_ms};
+    (void)pthread_mutex_lock(&context->lock);
+    LIST_INSERT_HEAD(&context->comms, comm, link);
+    if (context->time_limit_ms < comm->time_limit_ms)
+        context->time_limit_ms = comm->time_limit_ms;
+    (void)pthread_mutex_unlock(&context->lock);
+    *out = comm;
+    return 0;
+}
+
+/* Locked. Is an operator of comm in flight, with or without a handle? */
+static bool comm_is_busy(const struct fcc_comm *comm)
+{
+    struct fcc_context *c = comm->context;
+    struct fcc_request *r;
+
+    LIST_FOREACH(r, &c->requests, link)
+    if (r->comm == comm && !request_poll(r))
+        return true;
+    LIST_FOREACH(r, &c->orphans, link)
+    if (r->comm == comm && !request_poll(r))
+        return true;
+    return false;
+}
+
+/* Wait for what is in flight. What is still not finished then keeps its slot, and is the context's from now on. */
+static void comm_drain(struct fcc_comm *comm)
+{
+    struct fcc_context *c = comm->context;
+    int64_t deadline = deadline_in_ms((int64_t)comm->time_limit_ms + DESTROY_GRACE_MS);
+    struct fcc_request *r;
+    struct spin spin;
+
+    spin_begin(&spin, c->spin_us, deadline);
+    (void)pthread_mutex_lock(&c->lock);
+    while (comm_is_busy(comm) && now_ns() < deadline)
+        context_nap(c, &spin);
+    context_collect(c);
+    LIST_FOREACH(r, &c->requests, link)
+    if (r->comm == comm)
+        r->comm = NULL;
+    LIST_FOREACH(r, &c->orphans, link)
+    if (r->comm == comm)
+        r->comm = NULL;
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+static void comm_free_buffers(struct fcc_comm *comm)
+{
+    struct fcc_context *c = comm->context;
+    struct fcc_buffer *b;
+
+    do {
+        (void)pthread_mutex_lock(&c->lock);
+        LIST_FOREACH(b, &c->buffers, link)
+        if (b->comm == comm)
+            break;
+        (void)pthread_mutex_unlock(&c->lock);
+        fcc_buffer_free(b);
+    } while (b);
+}
+
+/* COMM_DESTROY or COMM_ABORT. */
+static int comm_call(struct fcc_comm *comm, enum fcc_msg_type type, const char *reason)
+{
+    struct fcc_comm_msg msg = {.comm = comm->handle};
+    struct fcc_reply reply;
+
+    memcpy(msg.reason, reason, strlen(reason));
+    return context_call(comm->context, &(struct call){.type = type,
+                                                      .msg = &msg.msg,
+                                                      .length = sizeof(msg),
+                                                      .reply = &reply,
+                                                      .reply_size = sizeof(reply),
+                                                      .limit_ms = CALL_LIMIT_MS});
+}
+
+void fcc_comm_destroy(fcc_comm *comm)
+{
+    if (!comm)
+        return;
+    comm_drain(comm);
+    comm_free_buffers(comm);
+    (void)comm_call(comm, FCC_MSG_COMM_DESTROY, ""); /* if that fails, the connection's end will do it */
+    (void)pthread_mutex_lock(&comm->context->lock);
+    LIST_REMOVE(comm, link);
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    free(comm);
+}
+
+int fcc_comm_abort(fcc_comm *comm, const char *reason)
+{
+    if (!comm)
+        return last_error_set(-EINVAL, "comm: NULL: not allowed");
+    if (reason && strlen(reason) > 200)
+        return last_error_set(-EINVAL, "reason: %zu characters: allowed are at most 200", strlen(reason));
+    return comm_call(comm, FCC_MSG_COMM_ABORT, reason ? reason : "");
+}
+
+int fcc_comm_rank(const fcc_comm *comm)
+{
+    return comm->rank;
+}
+
+int fcc_comm_size(const fcc_comm *comm)
+{
+    return comm->nranks;
+}
+
+int fcc_comm_device(const fcc_comm *comm)
+{
+    return comm->device;
+}

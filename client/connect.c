@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * connect.c - the connection to fccd: where its socket is, which job we are, HELLO and WELCOME.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client.h"
+
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+
+const char *fcc_version(void)
+{
+    return STRING(FCC_VERSION_MAJOR) "." STRING(FCC_VERSION_MINOR) "." STRING(FCC_VERSION_PATCH);
+}
+
+/* ---- which job ---- */
+
+/* Where launchers say which job a process belongs to, the outermost launcher first. All ranks of a job find the same. */
+static const struct {
+    const char *variable, *prefix;
+} launchers[] = {
+    {"SLURM_JOB_ID", "slurm-"},
+    {"TORCHELASTIC_RUN_ID", "torch-"},
+    {"OMPI_MCA_ess_base_jobid", "ompi-"},
+    {"PMIX_NAMESPACE", "pmix-"},
+    {"PMI_JOBID", "pmi-"},
+};
+
+/* What a person has chosen is taken as it is, or refused. */
+static int job_from_user(const char *source, const char *value, char job[FCC_JOB_MAX])
+{
+    size_t n = strlen(value);
+
+    if (n == 0 || n >= FCC_JOB_MAX)
+        return last_error_set(-EINVAL, "%s: %zu characters: allowed are 1 to %d", source, n, FCC_JOB_MAX - 1);
+    for (size_t i = 0; i < n; i++)
+        if (value[i] <= ' ' || value[i] > '~')
+            return last_error_set(-EINVAL,
+                                  "%s: character %zu is 0x%02x: allowed are printable ASCII characters other than space",
+                                  source, i, (unsigned char)value[i]);
+    memcpy(job, value, n + 1);
+    return 0;
+}
+
+/* What a launcher has made up is made to fit. Of one that is too long the end is kept: that is where such names differ. */
+static void job_from_launcher(const char *prefix, const char *value, char job[FCC_JOB_MAX])
+{
+    size_t room = FCC_JOB_MAX - 1 - strlen(prefix), n = strlen(value);
+
+    (void)snprintf(job, FCC_JOB_MAX, "%s%s", prefix, n > room ? value + (n - room) : value);
+    for (char *p = job; *p; p++)
+        if (*p <= ' ' || *p > '~')
+            *p = '_';
+}
+
+static int job_find(const struct fcc_connect_options *options, char job[FCC_JOB_MAX])
+{
+    const char *value = getenv("FCCD_JOB");
+
+    if (options->job)
+        return job_from_user("options.job", options->job, job);
+    if (value && *value)
+        return job_from_user("FCCD_JOB", value, job);
+    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
+        value = getenv(launchers[i].variable);
+        if (value && *value) {
+            job_from_launcher(launchers[i].prefix, value, job);
+            return 0;
+        }
+    }
+    return job_from_user("job", "default", job);
+}
+
+/* ---- the socket ---- */
+
+static int connect_failed(const char *path, int error)
+{
+    switch (error) {
+    case EACCES:
+    case EPERM:
+        return last_error_set(-EPERM, "%s: %s: this user may not use fccd (is it in the socket's group?)", path,
+                              strerror(error));
+    case EAGAIN:
+        return last_error_set(-ETIMEDOUT, "%s: fccd has not accepted the connection within %d s", path, CALL_LIMIT_MS / 1000);
+    case EPROTOTYPE:
+        return last_error_set(-EPROTO, "%s: %s: this is not fccd's socket", path, strerror(error));
+    case ENOENT:
+    case ENOTDIR:
+    case ECONNREFUSED:
+        return last_error_set(-ECONNREFUSED, "%s: no fccd listens there (%s): is fccd running? try fccctl doctor", path,
+                              strerror(error));
+    default:
+        return last_error_set(-error, "%s: %s", path, strerror(error));
+    }
+}
+
+/* Returns the socket or a negative errno value. */
+static int socket_connect(const struct fcc_connect_options *options)
+{
+    struct timeval limit = {.tv_sec = CALL_LIMIT_MS / 1000}; /* of connect(): what is sent later does not wait */
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *path = options->socket_path;
+    int sock, status;
+
+    if (!path)
+        path = getenv("FCCD_SOCKET");
+    if (!path || (!*path && !options->socket_path))
+        path = FCC_SOCKET_DEFAULT;
+    if (!*path || strlen(path) >= sizeof(address.sun_path))
+        return last_error_set(-EINVAL, "socket_path: %zu characters: allowed are 1 to %zu", strlen(path),
+                              sizeof(address.sun_path) - 1);
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+
+    sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (sock < 0)
+        return last_error_set(-errno, "socket: %s", strerror(errno));
+    (void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    do
+        status = connect(sock, (const struct sockaddr *)&address, sizeof(address)) ? errno : 0;
+    while (status == EINTR);
+    if (status) {
+        (void)close(sock);
+        return connect_failed(path, status);
+    }
+    return sock;
+}
+
+/* ---- the context ---- */
+
+static struct fcc_context *context_new(void)
+{
+    struct fcc_context *c = aligned_alloc(_Alignof(struct fcc_context), sizeof(*c));
+    pthread_condattr_t attr;
+
+    if (!c)
+        return NULL;
+    memset(c, 0, offsetof(struct fcc_context, inbox));
+    c->sock = -1;
+    c->doorbell = -1;
+    c->free_slots = ~UINT64_C(0);
+    LIST_INIT(&c->pending);
+    LIST_INIT(&c->comms);
+    LIST_INIT(&c->buffers);
+    LIST_INIT(&c->requests);
+    LIST_INIT(&c->orphans);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&c->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_mutex_init(&c->ring_lock, NULL);
+    return c;
+}
+
+/* Whatever there is of it. */
+static void context_free(struct fcc_context *c)
+{
+    if (c->memory)
+        (void)munmap(c->memory, sizeof(*c->memory));
+    if (c->doorbell >= 0)
+        (void)close(c->doorbell);
+    if (c->sock >= 0)
+        (void)close(c->sock);
+    (void)pthread_mutex_destroy(&c->ring_lock);
+    (void)pthread_mutex_destroy(&c->lock);
+    (void)pthread_cond_destroy(&c->changed);
+    free(c);
+}
+
+static int context_greet(struct fcc_context *c)
+{
+    struct fcc_hello hello = {
+        .magic = FCC_PROTO_MAGIC, .version = FCC_PROTO_VERSION, .role = FCC_ROLE_CLIENT, .uid = UINT32_MAX};
+    struct fcc_welcome welcome;
+    int fds[2], status;
+    void *memory = NULL;
+
+    memcpy(hello.job, c->job, sizeof(hello.job));
+    status = context_call(c, &(struct call){.type = FCC_MSG_HELLO,
+                                            .msg = &hello.msg,
+                                            .length = sizeof(hello),
+                                            .reply = &welcome.reply,
+                                            .reply_size = sizeof(welcome),
+                                            .fds = fds,
+                                            .limit_ms = CALL_LIMIT_MS});
+    if (status)
+        return status;
+    c->doorbell = fds[1];
+    status = shared_map(fds[0], sizeof(*c->memory), "session memory", &memory);
+    if (status)
+        return status;
+    c->memory = memory;
+    if (welcome.version != FCC_PROTO_VERSION)
+        return last_error_set(-EPROTO, "fccd speaks version %u of the protocol, this library version %u", welcome.version,
+                              FCC_PROTO_VERSION);
+    c->devices = welcome.devices;
+    c->worker_pid = welcome.worker_pid;
+    c->spin_us = welcome.spin_us;
+    c->head = atomic_load_explicit(&c->memory->head, memory_order_relaxed);
+    return 0;
+}
+
+int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
+{
+    static const struct fcc_connect_options defaults;
+    struct fcc_context *c;
+    int status;
+
+    if (!out)
+        return last_error_set(-EINVAL, "out: NULL: not allowed");
+    if (!options)
+        options = &defaults;
+    for (size_t i = 0; i < sizeof(options->reserved) / sizeof(options->reserved[0]); i++)
+        if (options->reserved[i])
+            return last_error_set(-EINVAL, "options.reserved[%zu]: %u: must be 0", i, options->reserved[i]);
+    c = context_new();
+    if (!c)
+        return last_error_set(-ENOMEM, "context: out of memory");
+    c->no_ring = options->no_ring != 0;
+    status = job_find(options, c->job);
+    if (!status) {
+        c->sock = socket_connect(options);
+        status = c->sock < 0 ? c->sock : context_greet(c);
+    }
+    if (status) {
+        context_free(c);
+        return status;
+    }
+    *out = c;
+    return 0;
+}
+
+void fcc_disconnect(fcc_context *context)
+{
+    struct fcc_request *r;
+    struct fcc_buffer *b;
+    struct fcc_comm *comm;
+
+    if (!context)
+        return;
+    /* No messages: the socket's end tells the worker to let everything go. */
+    while ((r = LIST_FIRST(&context->requests))) {
+        LIST_REMOVE(r, link);
+        free(r);
+    }
+    while ((r = LIST_FIRST(&context->orphans))) {
+        LIST_REMOVE(r, link);
+        free(r);
+    }
+    while ((b = LIST_FIRST(&context->buffers))) {
+        LIST_REMOVE(b, link);
+        (void)munmap(b->data, b->map_bytes);
+        free(b);
+    }
+    while ((comm = LIST_FIRST(&context->comms))) {
+        LIST_REMOVE(comm, link);
+        free(comm);
+    }
+    context_free(context);
+}
+
+int fcc_device_count(const fcc_context *context)
+{
+    return (int)context->devices;
+}

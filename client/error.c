@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * error.c - the reason of the last error, one for each thread.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "client.h"
+
+static _Thread_local char last_error[FCC_TEXT_MAX];
+
+int last_error_set(int status, const char *format, ...)
+{
+    char text[sizeof(last_error)]; /* apart, because the old text may be an argument of the new one */
+    va_list ap;
+
+    va_start(ap, format);
+    (void)vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    (void)snprintf(last_error, sizeof(last_error), "%s", text);
+    return status;
+}
+
+const char *fcc_last_error(void)
+{
+    return last_error;
+}

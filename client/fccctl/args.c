@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * args.c - a verb's options: one table of them is parsed with getopt_long and printed by --help.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fccctl.h"
+#include "error.h"
+#include "format.h"
+
+#define ARGS_MAX 40
+
+static void complain(const struct call *call, const char *format, va_list ap)
+{
+    char text[2048]; /* parts of it may come from the daemon or from other users */
+
+    (void)vsnprintf(text, sizeof(text), format, ap);
+    (void)fprintf(stderr, "fccctl %s: %s\n", call->verb->name, text_clean(text));
+}
+
+int usage_error(const struct call *call, const char *format, ...)
+{
+    va_list ap;
+
+    va_start(ap, format);
+    complain(call, format, ap);
+    va_end(ap);
+    (void)fprintf(stderr, "'fccctl help %s' tells more.\n", call->verb->name);
+    return EXIT_USAGE;
+}
+
+int verb_error(const struct call *call, int code, const char *format, ...)
+{
+    va_list ap;
+
+    va_start(ap, format);
+    complain(call, format, ap);
+    va_end(ap);
+    return code;
+}
+
+static void help_line(const struct arg *arg)
+{
+    char left[64];
+    const char *space = arg->value ? " " : "";
+    const char *value = arg->value ? arg->value : "";
+
+    if (arg->letter && !arg->name)
+        (void)snprintf(left, sizeof(left), "-%c%s%s", arg->letter, space, value);
+    else if (arg->letter)
+        (void)snprintf(left, sizeof(left), "-%c, --%s%s%s", arg->letter, arg->name, space, value);
+    else
+        (void)snprintf(left, sizeof(left), "--%s%s%s", arg->name, space, value);
+    printf("  %-32s %s\n", left, arg->help);
+}
+
+static void help_print(const struct verb *verb, const struct arg *args, size_t nargs)
+{
+    static const struct arg common[] = {
+        {.name = "socket", .value = "PATH", .help = "where fccd listens [$FCCD_SOCKET, or /run/fccd/fccd.sock]"},
+        {.name = "json", .help = "print JSON"},
+        {.name = "help", .letter = 'h', .help = "print this"},
+    };
+
+    printf("usage: fccctl %s%s%s\n\n%s.\n\n", verb->name, *verb->usage ? " " : "", verb->usage, verb->summary);
+    for (size_t i = 0; i < nargs; i++)
+        help_line(&args[i]);
+    for (size_t i = 0; i < sizeof(common) / sizeof(common[0]); i++)
+        help_line(&common[i]);
+}
+
+static const char *arg_label(const struct arg *arg, char out[48])
+{
+    if (arg->name)
+        (void)snprintf(out, 48, "--%s", arg->name);
+    else
+        (void)snprintf(out, 48, "-%c", arg->letter);
+    return out;
+}
+
+static int set_choice(const struct call *call, const struct arg *arg, const char *text)
+{
+    char label[48], allowed[128] = "";
+
+    for (int i = 0; arg->choices[i]; i++) {
+        if (strcmp(arg->choices[i], text) == 0) {
+            *(int *)arg->target = i;
+            return 0;
+        }
+        size_t used = strlen(allowed);
+        (void)snprintf(allowed + used, sizeof(allowed) - used, "%s%s", i ? ", " : "", arg->choices[i]);
+    }
+    return usage_error(call, "%s: \"%s\": allowed are %s", arg_label(arg, label), text, allowed);
+}
+
+static int set_int(const struct call *call, const struct arg *arg, const char *text)
+{
+    char label[48], *end;
+    long long value;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < arg->min || value > arg->max)
+        return usage_error(call, "%s: \"%s\": allowed are whole numbers from %" PRId64 " to %" PRId64, arg_label(arg, label),
+                           text, arg->min, arg->max);
+    *(int64_t *)arg->target = value;
+    return 0;
+}
+
+static int set_number(const struct call *call, const struct arg *arg, const char *text)
+{
+    char label[48], *end;
+    double value;
+
+    errno = 0;
+    value = strtod(text, &end);
+    if (errno || end == text || *end || !(value >= (double)arg->min && value <= (double)arg->max))
+        return usage_error(call, "%s: \"%s\": allowed are numbers from %" PRId64 " to %" PRId64, arg_label(arg, label), text,
+                           arg->min, arg->max);
+    *(double *)arg->target = value;
+    return 0;
+}
+
+/* 0, or EXIT_USAGE. */
+static int arg_set(const struct call *call, const struct arg *arg, const char *text)
+{
+    char label[48];
+
+    switch (arg->kind) {
+    case ARG_FLAG:
+        *(bool *)arg->target = true;
+        return 0;
+    case ARG_INT:
+        return set_int(call, arg, text);
+    case ARG_NUMBER:
+        return set_number(call, arg, text);
+    case ARG_TEXT:
+        if (!*text)
+            return usage_error(call, "%s: must not be empty", arg_label(arg, label));
+        *(const char **)arg->target = text;
+        return 0;
+    case ARG_CHOICE:
+        return set_choice(call, arg, text);
+    }
+    return EXIT_USAGE;
+}
+
+enum { OPTION_SOCKET = 1000, OPTION_JSON, OPTION_ARGS };
+
+/* One round of getopt_long's answer. True: go on. */
+static bool option_take(struct call *call, const struct arg *args, size_t nargs, int option)
+{
+    switch (option) {
+    case 'h':
+        help_print(call->verb, args, nargs);
+        call->exit = EXIT_WELL;
+        return false;
+    case OPTION_SOCKET:
+        call->socket = optarg;
+        return true;
+    case OPTION_JSON:
+        call->json = true;
+        return true;
+    case ':':
+        call->exit = usage_error(call, "%s needs a value", call->argv[optind - 1]);
+        return false;
+    case '?':
+        if (optopt && optopt < 256)
+            call->exit = usage_error(call, "-%c: no such option", optopt);
+        else
+            call->exit = usage_error(call, "%s: no such option", call->argv[optind - 1]);
+        return false;
+    default:
+        break;
+    }
+    for (size_t i = 0; i < nargs; i++) {
+        if (option == OPTION_ARGS + (int)i || (args[i].letter && option == args[i].letter)) {
+            call->exit = arg_set(call, &args[i], optarg);
+            return call->exit == 0;
+        }
+    }
+    return false;
+}
+
+bool args_parse(struct call *call, const struct arg *args, size_t nargs, int max_operands)
+{
+    struct option longs[ARGS_MAX + 4] = {
+        {"socket", required_argument, NULL, OPTION_SOCKET},
+        {"json", no_argument, NULL, OPTION_JSON},
+        {"help", no_argument, NULL, 'h'},
+    };
+    char shorts[2 * ARGS_MAX + 4] = ":h", *p = shorts + 2;
+    size_t n = 3;
+    int option;
+
+    for (size_t i = 0; i < nargs && i < ARGS_MAX; i++) {
+        int needs = args[i].kind == ARG_FLAG ? no_argument : required_argument;
+        if (args[i].name)
+            longs[n++] = (struct option){args[i].name, needs, NULL, OPTION_ARGS + (int)i};
+        if (args[i].letter) {
+            *p++ = args[i].letter;
+            if (needs == required_argument)
+                *p++ = ':';
+        }
+    }
+    opterr = 0;
+    optind = 0; /* glibc: begin anew */
+    while ((option = getopt_long(call->argc, call->argv, shorts, longs, NULL)) != -1) {
+        if (!option_take(call, args, nargs, option))
+            return false;
+    }
+    call->operands = call->argv + optind;
+    call->noperands = call->argc - optind;
+    if (call->noperands > max_operands) {
+        call->exit = usage_error(call, "\"%s\": not expected here", call->operands[max_operands]);
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bench_rank.c - one rank of a benchmark, in a process of its own: an ordinary client of fccd.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+/* What one rank calls the operator with. */
+struct job {
+    struct bench *b;
+    int rank;
+    fcc_context *context;
+    fcc_comm *comm;
+    fcc_buffer *in[3], *out;
+    size_t out_bytes;
+    int64_t *counts;  /* table_rows, batch_split or send_rows */
+    int64_t *counts2; /* embedding: batch_split */
+    int64_t recv_rows[FCC_MAX_RANKS];
+    union {
+        struct fcc_embedding_all_to_all_args embedding;
+        struct fcc_gemv_all_reduce_args gemv;
+        struct fcc_gemm_all_to_all_args gemm;
+    } args;
+};
+
+static int fail(const struct job *j, int status, const char *what, const char *why)
+{
+    struct bench_rank *r = &j->b->ranks[j->rank];
+
+    r->status = status;
+    (void)snprintf(r->text, sizeof(r->text), "%s: %s", what, why);
+    return status;
+}
+
+static int fail_fcc(const struct job *j, int status, const char *what)
+{
+    return fail(j, status, what, fcc_last_error());
+}
+
+/* The communicator's id, from rank 0 over the pipe: nranks - 1 copies, each written and read whole. */
+static int id_exchange(struct job *j, struct fcc_unique_id *id)
+{
+    struct bench *b = j->b;
+    int status;
+
+    if (j->rank == 0) {
+        status = fcc_get_unique_id(j->context, id);
+        if (status)
+            return fail_fcc(j, status, "fcc_get_unique_id");
+        for (int r = 1; r < b->shape.nranks; r++) {
+            if (write(b->id_pipe[1], id, sizeof(*id)) != (ssize_t)sizeof(*id))
+                return fail(j, -EPIPE, "the communicator's id", "the other ranks are gone");
+        }
+        (void)close(b->id_pipe[1]);
+        return 0;
+    }
+    (void)close(b->id_pipe[1]); /* so that rank 0's end is the last one, and its death an end of file */
+    if (read(b->id_pipe[0], id, sizeof(*id)) != (ssize_t)sizeof(*id))
+        return fail(j, -ECONNABORTED, "the communicator's id", "rank 0 ended before it sent it");
+    return 0;
+}
+
+static int join(struct job *j)
+{
+    const struct fcc_connect_options options = {.socket_path = j->b->socket, .job = j->b->job};
+    const struct fcc_comm_options comm_options = {.device = j->b->devices[j->rank]};
+    struct fcc_unique_id id;
+    int status = fcc_connect(&options, &j->context);
+
+    if (status)
+        return fail_fcc(j, status, "fcc_connect");
+    status = id_exchange(j, &id);
+    if (status)
+        return status;
+    status = fcc_comm_init(j->context, &id, j->b->shape.nranks, j->rank, &comm_options, &j->comm);
+    return status ? fail_fcc(j, status, "fcc_comm_init") : 0;
+}
+
+static int alloc(struct job *j, enum fcc_buffer_kind kind, int64_t elements, enum fcc_dtype dtype, fcc_buffer **out)
+{
+    size_t bytes = (size_t)elements * fcc_dtype_size(dtype);
+    int status = fcc_buffer_alloc(j->comm, kind, bytes ? bytes : 1, out);
+
+    if (status)
+        return fail_fcc(j, status, "fcc_buffer_alloc");
+    return 0;
+}
+
+/* Fill a tensor piece by piece, with a sign of life after each. */
+static void fill(struct job *j, enum bench_tensor tensor, fcc_buffer *buffer, int64_t elements)
+{
+    const int64_t piece = 1 << 20;
+    size_t size = fcc_dtype_size(j->b->shape.dtype);
+
+    for (int64_t first = 0; first < elements; first += piece) {
+        int64_t n = elements - first < piece ? elements - first : piece;
+        data_fill(&j->b->shape, tensor, j->rank, (uint64_t)first, (uint64_t)n,
+                  (unsigned char *)fcc_buffer_data(buffer) + (size_t)first * size);
+        bench_progress(j->b, j->rank);
+    }
+}
+
+static void fill_ids(struct job *j, fcc_buffer *indices, int64_t nnz, fcc_buffer *offsets, int64_t bags)
+{
+    const struct shape *s = &j->b->shape;
+    void *ids = fcc_buffer_data(indices), *ends = fcc_buffer_data(offsets);
+
+    for (int64_t i = 0; i < nnz; i++) {
+        int64_t id = data_id(s, j->rank, (uint64_t)i);
+        if (s->index_dtype == FCC_I32)
+            ((int32_t *)ids)[i] = (int32_t)id;
+        else
+            ((int64_t *)ids)[i] = id;
+        if (i % (1 << 20) == 0)
+            bench_progress(j->b, j->rank);
+    }
+    for (int64_t i = 0; i <= bags; i++) {
+        if (s->index_dtype == FCC_I32)
+            ((int32_t *)ends)[i] = (int32_t)(i * s->pooling);
+        else
+            ((int64_t *)ends)[i] = i * s->pooling;
+    }
+}
+
+static int setup_embedding(struct job *j)
+{
+    const struct shape *s = &j->b->shape;
+    int64_t rows = s->tables * s->rows, nnz = s->tables * s->batch * s->pooling, bags = s->tables * s->batch;
+    int64_t samples = shape_share(s->batch, s->nranks, j->rank), most = shape_share(s->batch, s->nranks, 0);
+    int status;
+
+    j->counts = calloc((size_t)s->tables, sizeof(int64_t));
+    j->counts2 = calloc((size_t)s->nranks, sizeof(int64_t));
+    if (!j->counts || !j->counts2)
+        return fail(j, -ENOMEM, "memory", "used up");
+    for (int64_t t = 0; t < s->tables; t++)
+        j->counts[t] = s->rows;
+    for (int r = 0; r < s->nranks; r++)
+        j->counts2[r] = shape_share(s->batch, s->nranks, r);
+    if ((status = alloc(j, FCC_BUFFER_LOCAL, rows * s->dim, s->dtype, &j->in[0])) ||
+        (status = alloc(j, FCC_BUFFER_LOCAL, nnz, s->index_dtype, &j->in[1])) ||
+        (status = alloc(j, FCC_BUFFER_LOCAL, bags + 1, s->index_dtype, &j->in[2])) ||
+        (status = alloc(j, FCC_BUFFER_SYMMETRIC, most * s->tables * s->nranks * s->dim, s->dtype, &j->out)))
+        return status;
+    fill(j, BENCH_TABLES, j->in[0], rows * s->dim);
+    fill_ids(j, j->in[1], nnz, j->in[2], bags);
+    j->args.embedding = (struct fcc_embedding_all_to_all_args){
+        .tables = fcc_tensor_2d(j->in[0], 0, s->dtype, rows, s->dim),
+        .table_rows = j->counts,
+        .num_tables = (int32_t)s->tables,
+        .pooling = FCC_POOLING_SUM,
+        .indices = fcc_tensor_1d(j->in[1], 0, s->index_dtype, nnz),
+        .offsets = fcc_tensor_1d(j->in[2], 0, s->index_dtype, bags + 1),
+        .batch = s->batch,
+        .batch_split = j->counts2,
+        .out = fcc_tensor_3d(j->out, 0, s->dtype, samples, s->tables * s->nranks, s->dim),
+    };
+    return 0;
+}
+
+static int setup_gemv(struct job *j)
+{
+    const struct shape *s = &j->b->shape;
+    int status;
+
+    if ((status = alloc(j, FCC_BUFFER_LOCAL, s->m * s->k, s->dtype, &j->in[0])) ||
+        (status = alloc(j, FCC_BUFFER_LOCAL, s->n * s->k, s->dtype, &j->in[1])) ||
+        (status = alloc(j, FCC_BUFFER_SYMMETRIC, s->m * s->n, s->dtype, &j->out)))
+        return status;
+    fill(j, BENCH_X, j->in[0], s->m * s->k);
+    fill(j, BENCH_W, j->in[1], s->n * s->k);
+    j->args.gemv = (struct fcc_gemv_all_reduce_args){
+        .x = fcc_tensor_2d(j->in[0], 0, s->dtype, s->m, s->k),
+        .w = fcc_tensor_2d(j->in[1], 0, s->dtype, s->n, s->k),
+        .y = fcc_tensor_2d(j->out, 0, s->dtype, s->m, s->n),
+    };
+    return 0;
+}
+
+static int setup_gemm(struct job *j)
+{
+    const struct shape *s = &j->b->shape;
+    int64_t most = shape_share(s->m, s->nranks, 0) * s->nranks, rows, cols;
+    int status;
+
+    result_size(s, j->rank, &rows, &cols);
+    j->counts = calloc((size_t)s->nranks, sizeof(int64_t));
+    if (!j->counts)
+        return fail(j, -ENOMEM, "memory", "used up");
+    for (int r = 0; r < s->nranks; r++)
+        j->counts[r] = shape_share(s->m, s->nranks, r);
+    if ((status = alloc(j, FCC_BUFFER_LOCAL, s->m * s->k, s->dtype, &j->in[0])) ||
+        (status = alloc(j, FCC_BUFFER_LOCAL, s->k * s->n, s->dtype, &j->in[1])) ||
+        (status = alloc(j, FCC_BUFFER_SYMMETRIC, most * s->n, s->dtype, &j->out)))
+        return status;
+    fill(j, BENCH_X, j->in[0], s->m * s->k);
+    fill(j, BENCH_W, j->in[1], s->k * s->n);
+    j->args.gemm = (struct fcc_gemm_all_to_all_args){
+        .a = fcc_tensor_2d(j->in[0], 0, s->dtype, s->m, s->k),
+        .b = fcc_tensor_2d(j->in[1], 0, s->dtype, s->k, s->n),
+        .send_rows = j->counts,
+        .c = fcc_tensor_2d(j->out, 0, s->dtype, rows, s->n),
+        .recv_rows = j->recv_rows,
+    };
+    return 0;
+}
+
+static int setup(struct job *j)
+{
+    const struct shape *s = &j->b->shape;
+    int64_t rows, cols;
+
+    result_size(s, j->rank, &rows, &cols);
+    j->out_bytes = (size_t)(rows * cols) * fcc_dtype_size(s->dtype);
+    switch (s->op) {
+    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+        return setup_embedding(j);
+    case FCC_OP_GEMV_ALL_REDUCE:
+        return setup_gemv(j);
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        return setup_gemm(j);
+    case FCC_OP_NOOP:
+    case FCC_OP_COUNT:
+        break;
+    }
+    return 0;
+}
+
+static int run_once(struct job *j, enum fcc_schedule_kind kind)
+{
+    switch (j->b->shape.op) {
+    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+        j->args.embedding.schedule = kind;
+        return fcc_embedding_all_to_all(j->comm, &j->args.embedding);
+    case FCC_OP_GEMV_ALL_REDUCE:
+        j->args.gemv.schedule = kind;
+        return fcc_gemv_all_reduce(j->comm, &j->args.gemv);
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        j->args.gemm.schedule = kind;
+        return fcc_gemm_all_to_all(j->comm, &j->args.gemm);
+    case FCC_OP_NOOP:
+    case FCC_OP_COUNT:
+        break;
+    }
+    return fcc_noop(j->comm);
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* All schedules in turn, iteration by iteration, every other time backwards, so that what disturbs the machine, or what one
+ * leaves in the caches, meets them alike. The ranks meet before each call (except of noop, which is nothing else), so that a
+ * call's time is not its predecessor's. A negative iter is a warm-up. */
+static int iterate(struct job *j, int64_t iter)
+{
+    struct bench *b = j->b;
+
+    for (int i = 0; i < b->nkinds; i++) {
+        int kind = iter & 1 ? b->nkinds - 1 - i : i, status = 0;
+        double start;
+        if (b->shape.op != FCC_OP_NOOP)
+            status = fcc_noop(j->comm);
+        if (status)
+            return fail_fcc(j, status, "noop");
+        start = now_s();
+        status = run_once(j, b->kinds[kind]);
+        if (status)
+            return fail_fcc(j, status, op_name(b->shape.op));
+        if (iter >= 0)
+            *bench_time(b, kind, iter, j->rank) = now_s() - start;
+    }
+    bench_progress(b, j->rank);
+    return 0;
+}
+
+static bool has_result(enum fcc_schedule_kind kind)
+{
+    return kind != FCC_SCHEDULE_COMPUTE_ONLY && kind != FCC_SCHEDULE_COMM_ONLY;
+}
+
+/* Run each schedule that has a result once more, onto poison, and keep a copy in results[i]. */
+static int results_make(struct job *j, unsigned char *results[BENCH_KINDS])
+{
+    struct bench *b = j->b;
+    int status;
+
+    for (int i = 0; i < b->nkinds; i++) {
+        if (!has_result(b->kinds[i]))
+            continue;
+        memset(fcc_buffer_data(j->out), 0xff, fcc_buffer_size(j->out)); /* not a number, in every dtype */
+        memset(j->recv_rows, 0xff, sizeof(j->recv_rows));
+        status = run_once(j, b->kinds[i]);
+        if (status)
+            return fail_fcc(j, status, op_name(b->shape.op));
+        for (int r = 0; r < b->shape.nranks && b->shape.op == FCC_OP_GEMM_ALL_TO_ALL; r++)
+            b->ranks[j->rank].wrong[b->kinds[i]] += j->recv_rows[r] != shape_share(b->shape.m, b->shape.nranks, j->rank);
+        results[i] = malloc(j->out_bytes + 1);
+        if (!results[i])
+            return fail(j, -ENOMEM, "--check", "no memory for a copy of the result");
+        memcpy(results[i], fcc_buffer_data(j->out), j->out_bytes);
+    }
+    return 0;
+}
+
+/* The reference is made when all operators are done: it may take longer than an operator may wait for its ranks. */
+static int check(struct job *j)
+{
+    struct bench *b = j->b;
+    unsigned char *results[BENCH_KINDS] = {NULL};
+    double *want = NULL;
+    int status = results_make(j, results);
+
+    if (!status) {
+        status = fcc_noop(j->comm); /* nobody leaves before all have their results */
+        if (status)
+            (void)fail_fcc(j, status, "noop");
+    }
+    if (!status) {
+        want = result_want(b, j->rank);
+        if (!want)
+            status = fail(j, -ENOMEM, "--check", "no memory for the reference");
+    }
+    for (int i = 0; i < b->nkinds; i++) {
+        if (!status && has_result(b->kinds[i]))
+            b->ranks[j->rank].wrong[b->kinds[i]] += result_wrong(&b->shape, j->rank, want, results[i]);
+        free(results[i]);
+    }
+    free(want);
+    return status;
+}
+
+int bench_rank_run(struct bench *b, int rank)
+{
+    struct job j = {.b = b, .rank = rank};
+    int status = join(&j);
+
+    if (!status)
+        status = setup(&j);
+    for (int64_t i = -b->warmup; i < b->iters && !status; i++)
+        status = iterate(&j, i);
+    if (!status && b->check && b->shape.op != FCC_OP_NOOP)
+        status = check(&j);
+    if (!status)
+        fcc_comm_destroy(j.comm);
+    fcc_disconnect(j.context);
+    free(j.counts);
+    free(j.counts2);
+    return status;
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bench_report.c - what a benchmark found, as a table in the manner of nccl-tests or as one line of JSON.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench.h"
+#include "field.h"
+
+/* Of one schedule, in microseconds: an iteration takes as long as its slowest rank. */
+struct summary {
+    bool measured;
+    double min, p50, p99;
+};
+
+int64_t bench_wrong(const struct bench *b, enum fcc_schedule_kind kind)
+{
+    int64_t wrong = 0;
+
+    for (int r = 0; r < b->shape.nranks; r++)
+        wrong += b->ranks[r].wrong[kind];
+    return wrong;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The value that p % of the sorted ones do not exceed. */
+static double percentile(const double *sorted, int64_t n, double p)
+{
+    int64_t i = (int64_t)ceil(p / 100 * (double)n) - 1;
+    return sorted[i < 0 ? 0 : i];
+}
+
+static void summarise(const struct bench *b, int kind, double *room, struct summary *out)
+{
+    for (int64_t i = 0; i < b->iters; i++) {
+        room[i] = 0;
+        for (int r = 0; r < b->shape.nranks; r++)
+            room[i] = fmax(room[i], *bench_time(b, kind, i, r) * 1e6);
+    }
+    qsort(room, (size_t)b->iters, sizeof(*room), compare);
+    *out = (struct summary){true, room[0], percentile(room, b->iters, 50), percentile(room, b->iters, 99)};
+}
+
+/* Bytes of the collective's message as nccl-tests counts them: what a rank sends (all-to-all), or the result (all-reduce); and
+ * what turns its bandwidth into that of the bus. */
+static double message_bytes(const struct shape *s, double *bus)
+{
+    double n = s->nranks, size = (double)dtype_size(s->dtype);
+
+    *bus = (n - 1) / n;
+    switch (s->op) {
+    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+        return (double)s->tables * (double)s->batch * (double)s->dim * size;
+    case FCC_OP_GEMV_ALL_REDUCE:
+        *bus *= 2;
+        return (double)s->m * (double)s->n * size;
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        return (double)s->m * (double)s->n * size;
+    case FCC_OP_NOOP:
+    case FCC_OP_COUNT:
+        break;
+    }
+    return 0;
+}
+
+/* sequential p50 / fused p50, and (compute + comm - fused) / min(compute, comm); NAN if not measured. */
+static double speedup(const struct summary s[BENCH_KINDS])
+{
+    if (!s[FCC_SCHEDULE_FUSED].measured || !s[FCC_SCHEDULE_SEQUENTIAL].measured)
+        return NAN;
+    return s[FCC_SCHEDULE_SEQUENTIAL].p50 / s[FCC_SCHEDULE_FUSED].p50;
+}
+
+static double overlap(const struct summary s[BENCH_KINDS])
+{
+    double compute = s[FCC_SCHEDULE_COMPUTE_ONLY].p50, comm = s[FCC_SCHEDULE_COMM_ONLY].p50;
+
+    if (!s[FCC_SCHEDULE_FUSED].measured || !s[FCC_SCHEDULE_COMPUTE_ONLY].measured || !s[FCC_SCHEDULE_COMM_ONLY].measured)
+        return NAN;
+    return (compute + comm - s[FCC_SCHEDULE_FUSED].p50) / fmin(compute, comm);
+}
+
+static void report_json(const struct bench *b, const struct summary s[BENCH_KINDS])
+{
+    static const char *const names[BENCH_KINDS] = {
+        [FCC_SCHEDULE_AUTO] = "auto_us",
+        [FCC_SCHEDULE_FUSED] = "fused_us",
+        [FCC_SCHEDULE_SEQUENTIAL] = "sequential_us",
+        [FCC_SCHEDULE_COMPUTE_ONLY] = "compute_us",
+        [FCC_SCHEDULE_COMM_ONLY] = "comm_us",
+    };
+    static const enum fcc_schedule_kind order[] = {FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL, FCC_SCHEDULE_COMPUTE_ONLY,
+                                                   FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_AUTO};
+    struct json_object *o = json_object_new_object();
+    int64_t wrong = 0;
+
+    json_object_object_add(o, "operator", json_object_new_string(op_name(b->shape.op)));
+    json_object_object_add(o, "device", json_object_new_string(b->device));
+    json_object_object_add(o, "dtype", json_object_new_string(dtype_name(b->shape.dtype)));
+    json_object_object_add(o, "ranks", json_object_new_int(b->shape.nranks));
+    json_object_object_add(o, "nodes", json_object_new_int(1));
+    json_object_object_add(o, "shape", shape_json(&b->shape));
+    json_object_object_add(o, "iters", json_object_new_int64(b->iters));
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        const struct summary *m = &s[order[i]];
+        if (!m->measured)
+            continue;
+        struct json_object *t = json_object_new_object();
+        json_object_object_add(t, "min", json_number(m->min, 3));
+        json_object_object_add(t, "p50", json_number(m->p50, 3));
+        json_object_object_add(t, "p99", json_number(m->p99, 3));
+        json_object_object_add(o, names[order[i]], t);
+    }
+    if (!isnan(speedup(s)))
+        json_object_object_add(o, "speedup", json_number(speedup(s), 4));
+    if (!isnan(overlap(s)))
+        json_object_object_add(o, "overlap", json_number(overlap(s), 4));
+    for (int i = 0; i < b->nkinds; i++)
+        wrong += bench_wrong(b, b->kinds[i]);
+    json_object_object_add(o, "wrong", b->check ? json_object_new_int64(wrong) : NULL);
+    json_print(o, false);
+    (void)json_object_put(o);
+}
+
+static void row_print(const struct bench *b, enum fcc_schedule_kind kind, const struct summary *s)
+{
+    double bus, bytes = message_bytes(&b->shape, &bus), algbw = bytes / s->p50 / 1e3;
+    char checked[24] = "-";
+
+    printf("%12.0f  %5s  %5d  %-12s  %9.1f  %9.1f  %9.1f", bytes, dtype_name(b->shape.dtype), b->shape.nranks,
+           kind == FCC_SCHEDULE_COMPUTE_ONLY ? "compute only"
+           : kind == FCC_SCHEDULE_COMM_ONLY  ? "comm only"
+                                             : schedule_name(kind),
+           s->min, s->p50, s->p99);
+    if (kind == FCC_SCHEDULE_COMPUTE_ONLY || bytes == 0)
+        printf("  %7s  %7s", "-", "-");
+    else
+        printf("  %7.3f  %7.3f", algbw, algbw * bus);
+    if (b->check && kind != FCC_SCHEDULE_COMPUTE_ONLY && kind != FCC_SCHEDULE_COMM_ONLY)
+        (void)snprintf(checked, sizeof(checked), "%" PRId64, bench_wrong(b, kind));
+    printf("  %6s\n", checked);
+}
+
+static void report_table(const struct bench *b, const struct summary s[BENCH_KINDS])
+{
+    char shape[160];
+
+    printf("# fccctl bench %s%s%s\n", op_name(b->shape.op), b->shape.op == FCC_OP_NOOP ? "" : "  ",
+           shape_text(&b->shape, shape, sizeof(shape)));
+    printf("# device %s, %d rank%s on 1 node, %" PRId64 " iterations after %" PRId64
+           " to warm up; time of the slowest rank, bandwidth at p50\n#\n",
+           b->device, b->shape.nranks, b->shape.nranks > 1 ? "s" : "", b->iters, b->warmup);
+    printf("#%11s  %5s  %5s  %-12s  %9s  %9s  %9s  %7s  %7s  %6s\n", "size", "type", "ranks", "schedule", "min", "p50", "p99",
+           "algbw", "busbw", "#wrong");
+    printf("#%11s  %5s  %5s  %-12s  %9s  %9s  %9s  %7s  %7s\n", "(B)", "", "", "", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)");
+    for (int i = 0; i < b->nkinds; i++)
+        row_print(b, b->kinds[i], &s[b->kinds[i]]);
+    if (!isnan(speedup(s)))
+        printf("# speed-up %.2f (sequential / fused)", speedup(s));
+    if (!isnan(overlap(s)))
+        printf(", overlap %.2f ((compute + comm - fused) / min(compute, comm))", overlap(s));
+    if (!isnan(speedup(s)))
+        printf("\n");
+}
+
+int bench_report(const struct bench *b)
+{
+    struct summary s[BENCH_KINDS] = {0};
+    double *room = calloc((size_t)b->iters, sizeof(*room));
+
+    if (!room)
+        return -ENOMEM;
+    for (int i = 0; i < b->nkinds; i++)
+        summarise(b, i, room, &s[b->kinds[i]]);
+    free(room);
+    if (b->json)
+        report_json(b, s);
+    else
+        report_table(b, s);
+    return 0;
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * comms.c - the verb comms: where each communicator and each rank stands, and which ranks have not come.
+ */
+#include "comms.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "control.h"
+#include "fccctl.h"
+#include "field.h"
+#include "error.h"
+#include "format.h"
+#include "table.h"
+
+/* Ask one job's worker; its answer goes to workers, or its error to silent. A job of another user, who may not be asked, and
+ * one that has ended since are left out. */
+static void worker_ask(const char *socket, struct json_object *job, struct json_object *workers, struct json_object *silent)
+{
+    struct fcc_query query = {.what = FCC_QUERY_COMMS};
+    struct json_object *answer, *note;
+    struct error e;
+    int64_t uid = field_int(job, "uid", 0);
+
+    if (control_ask(socket, (uint32_t)uid, field_text(job, "job"), &query, CONTROL_LIMIT_MS, &answer, &e) == 0) {
+        if (*field_text(job, "user"))
+            json_object_object_add(answer, "user", json_object_new_string(field_text(job, "user")));
+        (void)json_object_array_add(workers, answer);
+        return;
+    }
+    if (e.status == -EPERM || e.status == -ENOENT)
+        return;
+    note = json_object_new_object();
+    json_object_object_add(note, "uid", json_object_new_int64(uid));
+    json_object_object_add(note, "job", json_object_new_string(field_text(job, "job")));
+    json_object_object_add(note, "error", json_object_new_string(e.text));
+    (void)json_object_array_add(silent, note);
+}
+
+int comms_collect(const char *socket, int64_t uid, const char *job, struct json_object **out, struct error *e)
+{
+    struct json_object *answer, *workers, *silent;
+    int status = control_ask_broker(socket, FCC_QUERY_STATUS, &answer, e);
+    size_t asked = 0;
+
+    if (status)
+        return status;
+    workers = json_object_new_array();
+    silent = json_object_new_array();
+    for (size_t i = 0; i < field_count(answer, "jobs"); i++) {
+        struct json_object *j = field_at(answer, "jobs", i);
+        if ((uid >= 0 && field_int(j, "uid", -1) != uid) || (job && strcmp(field_text(j, "job"), job) != 0))
+            continue;
+        worker_ask(socket, j, workers, silent);
+        asked++;
+    }
+    (void)json_object_put(answer);
+    if (asked == 0 && (job || uid >= 0)) {
+        (void)json_object_put(workers);
+        (void)json_object_put(silent);
+        return error_set(e, -ENOENT, "no such job is connected; 'fccctl status' lists the jobs");
+    }
+    *out = json_object_new_object();
+    json_object_object_add(*out, "workers", workers);
+    json_object_object_add(*out, "silent", silent);
+    return 0;
+}
+
+/* "ranks 1, 3" in this state; returns how many. since_ms is that of the rank that has waited longest, of all ranks in any other
+ * state. */
+static int ranks_in_state(struct json_object *comm, const char *state, char *list, size_t room, double *others_since_ms)
+{
+    size_t used = 0;
+    int n = 0;
+
+    list[0] = '\0';
+    *others_since_ms = 0;
+    for (size_t i = 0; i < field_count(comm, "ranks"); i++) {
+        struct json_object *r = field_at(comm, "ranks", i);
+        double since = field_double(r, "since_ms", 0);
+        if (strcmp(field_text(r, "state"), state) != 0) {
+            *others_since_ms = since > *others_since_ms ? since : *others_since_ms;
+            continue;
+        }
+        if (used < room)
+            used += (size_t)snprintf(list + used, room - used, "%s%" PRId64, n ? ", " : "", field_int(r, "rank", -1));
+        n++;
+    }
+    return n;
+}
+
+bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, size_t room)
+{
+    struct json_object *current = field_object(comm, "operator");
+    const char *state = field_text(comm, "state");
+    char list[256], time[FORMAT_ROOM];
+    double since_ms;
+
+    if (strcmp(state, "aborted") == 0) {
+        (void)snprintf(text, room, "aborted: %s", field_text(comm, "error"));
+        return true;
+    }
+    if (strcmp(state, "forming") == 0) {
+        (void)ranks_in_state(comm, "not joined", list, sizeof(list), &since_ms);
+        since_ms = field_double(comm, "since_ms", since_ms);
+        if (since_ms < stuck_after_s * 1e3)
+            return false;
+        (void)snprintf(text, room, "for %s it has waited for ranks to join: %s", format_duration(since_ms / 1e3, time), list);
+        return true;
+    }
+    since_ms = field_double(current, "since_ms", 0);
+    if (!current || field_count(current, "missing") == 0 || since_ms < stuck_after_s * 1e3)
+        return false;
+    (void)snprintf(text, room, "in %s #%" PRId64 " for %s it has waited for ranks: %s", field_text(current, "op"),
+                   field_int(current, "number", 0), format_duration(since_ms / 1e3, time),
+                   field_list(current, "missing", list, sizeof(list)));
+    return true;
+}
+
+/* One line: number, size, state, operator, since when, who is missing. */
+static void comm_headline(struct json_object *comm)
+{
+    struct json_object *current = field_object(comm, "operator");
+    char list[256], time[FORMAT_ROOM], error[FCC_TEXT_MAX], name[64];
+    const char *state = field_text(comm, "state");
+    double since_ms;
+
+    (void)snprintf(error, sizeof(error), "%s", state);
+    printf("  communicator %" PRId64 ": %" PRId64 " ranks, %s", field_int(comm, "comm", 0), field_int(comm, "nranks", 0),
+           text_clean(error));
+    if (strcmp(state, "forming") == 0 && ranks_in_state(comm, "not joined", list, sizeof(list), &since_ms) > 0)
+        printf(", NOT JOINED: %s", list);
+    if (*field_text(comm, "error")) {
+        (void)snprintf(error, sizeof(error), "%s", field_text(comm, "error"));
+        printf(": %s", text_clean(error));
+    }
+    if (current) {
+        (void)snprintf(name, sizeof(name), "%s", field_text(current, "op"));
+        printf(", %s in %s #%" PRId64 " for %s", strcmp(field_text(current, "state"), "waiting") == 0 ? "waiting" : "running",
+               text_clean(name), field_int(current, "number", 0),
+               format_duration(field_double(current, "since_ms", -1e3) / 1e3, time));
+        if (field_count(current, "missing"))
+            printf(", MISSING: rank%s %s", field_count(current, "missing") > 1 ? "s" : "",
+                   field_list(current, "missing", list, sizeof(list)));
+    } else if (strcmp(state, "active") == 0) {
+        printf(", in no operator");
+    }
+    printf("; %" PRId64 " operators so far\n", field_int(comm, "operators", 0));
+}
+
+static void comm_print(struct json_object *comm)
+{
+    struct table *table = table_new(">RANK|>PID|>DEVICE|STATE|OPERATOR|>SINCE|>QUEUED");
+    char time[FORMAT_ROOM];
+
+    comm_headline(comm);
+    for (size_t i = 0; i < field_count(comm, "ranks"); i++) {
+        struct json_object *r = field_at(comm, "ranks", i);
+        bool joined = strcmp(field_text(r, "state"), "not joined") != 0;
+        table_cell(table, "%" PRId64, field_int(r, "rank", -1));
+        table_cell(table, joined ? "%" PRId64 : "-", field_int(r, "pid", 0));
+        table_cell(table, joined ? "%" PRId64 : "-", field_int(r, "device", -1));
+        table_cell(table, "%s", field_text(r, "state"));
+        if (*field_text(r, "op"))
+            table_cell(table, "%s #%" PRId64, field_text(r, "op"), field_int(r, "number", 0));
+        else
+            table_cell(table, "-");
+        table_cell(table, "%s", joined ? format_duration(field_double(r, "since_ms", -1e3) / 1e3, time) : "-");
+        table_cell(table, "%" PRId64, field_int(r, "queued", 0));
+    }
+    (void)table_print(table, "    ", stdout);
+    table_free(table);
+}
+
+static void worker_print(struct json_object *worker)
+{
+    char user[64], job[FCC_JOB_MAX];
+
+    if (*field_text(worker, "user"))
+        (void)snprintf(user, sizeof(user), "%s", field_text(worker, "user"));
+    else
+        (void)snprintf(user, sizeof(user), "uid %" PRId64, field_int(worker, "uid", -1));
+    (void)snprintf(job, sizeof(job), "%s", field_text(worker, "job"));
+    printf("job \"%s\" of %s, worker %" PRId64 "%s\n", text_clean(job), text_clean(user), field_int(worker, "pid", 0),
+           field_count(worker, "comms") ? "" : ": no communicators");
+    for (size_t i = 0; i < field_count(worker, "comms"); i++)
+        comm_print(field_at(worker, "comms", i));
+}
+
+/* The communicators in trouble, one line each, as JSON. */
+static struct json_object *troubles(struct json_object *all, double stuck_after_s)
+{
+    struct json_object *list = json_object_new_array();
+    char text[FCC_TEXT_MAX + 256];
+
+    for (size_t w = 0; w < field_count(all, "workers"); w++) {
+        struct json_object *worker = field_at(all, "workers", w);
+        for (size_t i = 0; i < field_count(worker, "comms"); i++) {
+            struct json_object *comm = field_at(worker, "comms", i), *trouble;
+            if (!comm_is_unwell(comm, stuck_after_s, text, sizeof(text)))
+                continue;
+            trouble = json_object_new_object();
+            json_object_object_add(trouble, "uid", json_object_new_int64(field_int(worker, "uid", -1)));
+            json_object_object_add(trouble, "job", json_object_new_string(field_text(worker, "job")));
+            json_object_object_add(trouble, "comm", json_object_new_int64(field_int(comm, "comm", 0)));
+            json_object_object_add(trouble, "reason", json_object_new_string(text));
+            (void)json_object_array_add(list, trouble);
+        }
+    }
+    return list;
+}
+
+static void comms_print(struct json_object *all)
+{
+    char text[FCC_TEXT_MAX + 256];
+
+    for (size_t i = 0; i < field_count(all, "workers"); i++)
+        worker_print(field_at(all, "workers", i));
+    if (!field_count(all, "workers") && !field_count(all, "silent"))
+        printf("no jobs\n");
+    for (size_t i = 0; i < field_count(all, "silent"); i++) {
+        struct json_object *s = field_at(all, "silent", i);
+        (void)snprintf(text, sizeof(text), "SILENT: job \"%s\" of uid %" PRId64 ": %s", field_text(s, "job"),
+                       field_int(s, "uid", -1), field_text(s, "error"));
+        printf("%s\n", text_clean(text));
+    }
+    for (size_t i = 0; i < field_count(all, "unwell"); i++) {
+        struct json_object *t = field_at(all, "unwell", i);
+        (void)snprintf(text, sizeof(text), "UNWELL: job \"%s\" of uid %" PRId64 ", communicator %" PRId64 ": %s",
+                       field_text(t, "job"), field_int(t, "uid", -1), field_int(t, "comm", 0), field_text(t, "reason"));
+        printf("%s\n", text_clean(text));
+    }
+}
+
+int verb_comms(struct call *call)
+{
+    int64_t uid = -1;
+    const char *job = NULL;
+    double stuck_after = COMMS_STUCK_AFTER_S;
+    const struct arg args[] = {
+        {"job", 0, ARG_TEXT, &job, 0, 0, NULL, "JOB", "only this job [all that you may see]"},
+        {"uid", 0, ARG_INT, &uid, 0, UINT32_MAX - 1, NULL, "UID", "only this user's jobs"},
+        {"stuck-after", 0, ARG_NUMBER, &stuck_after, 0, 1000000, NULL, "SECONDS", "how long ranks may wait for others [10]"},
+    };
+    struct json_object *all = NULL;
+    struct error e;
+    bool unwell;
+
+    if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 0))
+        return call->exit;
+    if (comms_collect(call->socket, uid, job, &all, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    json_object_object_add(all, "unwell", troubles(all, stuck_after));
+    if (call->json)
+        json_print(all, true);
+    else
+        comms_print(all);
+    unwell = field_count(all, "unwell") > 0 || field_count(all, "silent") > 0;
+    (void)json_object_put(all);
+    return unwell ? EXIT_UNWELL : EXIT_WELL;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * comms.h - the communicators of all jobs that the caller may see, and which of them are in trouble.
+ */
+#ifndef FCC_COMMS_H
+#define FCC_COMMS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "error.h"
+
+struct json_object;
+
+#define COMMS_STUCK_AFTER_S 10.0
+
+/* Ask every worker whose job matches (uid -1 and job NULL: any) and whom the caller may ask. *out, to be put by the caller, is
+ * {"workers": [what each worker answered], "silent": [{"uid", "job", "error"} of those that did not]}. */
+int comms_collect(const char *socket, int64_t uid, const char *job, struct json_object **out, struct error *e);
+
+/* Is this communicator aborted, or waiting for ranks longer than stuck_after_s? If so, the reason in words is in text. */
+bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, size_t room);
+
+#endif

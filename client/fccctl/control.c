@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: MIT */
+#include "control.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fccctl.h"
+#include "field.h"
+#include "msg.h"
+
+#define ANSWER_MAX (256 << 20) /* bytes of JSON */
+
+struct control {
+    int sock;
+    uint64_t last_id;
+    char who[160]; /* "fccd at PATH", "the worker of job ..." */
+    _Alignas(16) unsigned char buf[FCC_MSG_MAX];
+};
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void limit_set(int sock, int option, int64_t ms)
+{
+    struct timeval t = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+
+    if (ms < 1)
+        t.tv_usec = 1; /* 0 would mean for ever */
+    (void)setsockopt(sock, SOL_SOCKET, option, &t, sizeof(t));
+}
+
+static int socket_connect(const char *path, int *out, struct error *e)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int sock, status;
+
+    if (strlen(path) >= sizeof(address.sun_path))
+        return error_set(e, -ECONNREFUSED, "--socket: \"%s\": longer than %zu characters", path, sizeof(address.sun_path) - 1);
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (sock < 0)
+        return error_set(e, -errno, "no socket: %s", strerror(errno));
+    limit_set(sock, SO_SNDTIMEO, CONTROL_LIMIT_MS); /* also of connect */
+    if (connect(sock, (const struct sockaddr *)&address, sizeof(address)) == 0) {
+        *out = sock;
+        return 0;
+    }
+    status = -errno;
+    (void)close(sock);
+    if (status == -EACCES || status == -EPERM)
+        return error_set(e, -EACCES, "%s: you may not open it; are you in the group that owns it? ('fccctl doctor' tells)",
+                         path);
+    if (status == -EAGAIN)
+        return error_set(e, -EHOSTDOWN, "%s: fccd takes no connections", path);
+    return error_set(e, -ECONNREFUSED, "%s: no fccd listens here: %s", path, strerror(-status));
+}
+
+/* Wait for the reply to message `id` of type `type`; fds[0 .. *nfds) are the caller's. The reply lies in c->buf. */
+static int reply_wait(struct control *c, unsigned type, size_t size, int64_t deadline, int fds[FCC_MAX_FDS], int *nfds,
+                      struct error *e)
+{
+    struct fcc_reply reply;
+    ssize_t n;
+
+    limit_set(c->sock, SO_RCVTIMEO, deadline - now_ms());
+    n = msg_recv(c->sock, c->buf, sizeof(c->buf), 0, fds, nfds);
+    if (n == -EAGAIN)
+        return error_set(e, -EHOSTDOWN, "%s does not answer", c->who);
+    if (n == 0)
+        return error_set(e, -ECONNRESET, "%s closed the connection", c->who);
+    if (n < 0)
+        return error_set(e, (int)n, "%s: %s", c->who, strerror((int)-n));
+    if (n < (ssize_t)sizeof(reply))
+        goto malformed;
+    memcpy(&reply, c->buf, sizeof(reply));
+    if (reply.msg.type == FCC_MSG_ERROR || (reply.msg.type == (type | FCC_REPLY) && reply.status != 0)) {
+        fds_close(fds, *nfds);
+        *nfds = 0;
+        reply.text[FCC_TEXT_MAX - 1] = '\0';
+        return error_set(e, reply.status < 0 ? reply.status : -EPROTO, "%s", reply.text);
+    }
+    if (reply.msg.type == (type | FCC_REPLY) && reply.msg.id == c->last_id && (size_t)n >= size)
+        return 0;
+malformed:
+    fds_close(fds, *nfds);
+    *nfds = 0;
+    return error_set(e, -EPROTO, "%s does not speak fccctl's protocol (version %u)", c->who, FCC_PROTO_VERSION);
+}
+
+static int hello(struct control *c, uint32_t uid, const char *job, struct error *e)
+{
+    struct fcc_hello m = {
+        .msg = {.type = FCC_MSG_HELLO, .id = ++c->last_id},
+        .magic = FCC_PROTO_MAGIC,
+        .version = FCC_PROTO_VERSION,
+        .role = FCC_ROLE_CONTROL,
+        .uid = uid,
+    };
+    int fds[FCC_MAX_FDS], nfds = 0, status;
+
+    memcpy(m.job, job, strlen(job));
+    status = msg_send(c->sock, &m.msg, sizeof(m), NULL, 0);
+    if (status)
+        return error_set(e, -EHOSTDOWN, "%s: %s", c->who, strerror(-status));
+    status = reply_wait(c, FCC_MSG_HELLO, sizeof(struct fcc_welcome), now_ms() + CONTROL_LIMIT_MS, fds, &nfds, e);
+    fds_close(fds, nfds);
+    return status;
+}
+
+int control_open(const char *socket, uint32_t uid, const char *job, struct control **out, struct error *e)
+{
+    struct control *c;
+    int status;
+
+    if (strlen(job) >= FCC_JOB_MAX)
+        return error_set(e, -EINVAL, "--job: \"%s\": longer than %d characters", job, FCC_JOB_MAX - 1);
+    c = calloc(1, sizeof(*c));
+    if (!c)
+        return error_set(e, -ENOMEM, "out of memory");
+    if (*job)
+        (void)snprintf(c->who, sizeof(c->who), "the worker of job \"%s\" of uid %" PRIu32, job, uid);
+    else
+        (void)snprintf(c->who, sizeof(c->who), "fccd at %s", socket);
+    status = socket_connect(socket, &c->sock, e);
+    if (status)
+        goto free_control;
+    status = hello(c, uid, job, e);
+    if (status)
+        goto close_socket;
+    *out = c;
+    return 0;
+close_socket:
+    (void)close(c->sock);
+free_control:
+    free(c);
+    return status;
+}
+
+void control_close(struct control *c)
+{
+    if (!c)
+        return;
+    (void)close(c->sock);
+    free(c);
+}
+
+/* Parse the JSON in a memfd. Takes fd. */
+static int json_from_fd(int fd, struct json_object **out, struct error *e)
+{
+    struct json_tokener *tokener = NULL;
+    struct json_object *object = NULL;
+    struct stat st;
+    char *text = MAP_FAILED;
+    int status = -EPROTO;
+
+    if (fstat(fd, &st) != 0 || st.st_size < 2 || st.st_size > ANSWER_MAX)
+        goto out;
+    text = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    tokener = json_tokener_new();
+    if (text == MAP_FAILED || !tokener) {
+        status = -ENOMEM;
+        goto out;
+    }
+    object = json_tokener_parse_ex(tokener, text, (int)st.st_size);
+    if (object)
+        status = 0;
+out:
+    if (tokener)
+        json_tokener_free(tokener);
+    if (text != MAP_FAILED)
+        (void)munmap(text, (size_t)st.st_size);
+    (void)close(fd);
+    if (status)
+        return error_set(e, status, "the daemon's answer is not JSON that fccctl can read: %s", strerror(-status));
+    *out = object;
+    return 0;
+}
+
+int control_query(struct control *c, struct fcc_query *query, int limit_ms, struct json_object **out, struct error *e)
+{
+    int fds[FCC_MAX_FDS], nfds = 0, status;
+
+    query->msg = (struct fcc_msg){.type = FCC_MSG_QUERY, .id = ++c->last_id};
+    status = msg_send(c->sock, &query->msg, sizeof(*query), NULL, 0);
+    if (status)
+        return error_set(e, status, "%s: %s", c->who, strerror(-status));
+    status = reply_wait(c, FCC_MSG_QUERY, sizeof(struct fcc_reply), now_ms() + limit_ms, fds, &nfds, e);
+    if (status)
+        return status;
+    if (nfds != 1) {
+        fds_close(fds, nfds);
+        return error_set(e, -EPROTO, "%s: %d descriptors with an answer; there must be 1", c->who, nfds);
+    }
+    return json_from_fd(fds[0], out, e);
+}
+
+int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_query *query, int limit_ms,
+                struct json_object **out, struct error *e)
+{
+    struct control *c = NULL;
+    int status = control_open(socket, uid, job, &c, e);
+
+    if (status)
+        return status;
+    assert(c);
+    status = control_query(c, query, limit_ms, out, e);
+    control_close(c);
+    return status;
+}
+
+int control_ask_broker(const char *socket, enum fcc_query_kind what, struct json_object **out, struct error *e)
+{
+    struct fcc_query query = {.what = what};
+    return control_ask(socket, getuid(), "", &query, CONTROL_LIMIT_MS, out, e);
+}
+
+static bool job_matches(struct json_object *j, int64_t uid, const char *job)
+{
+    return (uid < 0 || field_int(j, "uid", -2) == uid) && (!job || strcmp(field_text(j, "job"), job) == 0);
+}
+
+static size_t jobs_count(struct json_object *answer, int64_t uid, const char *job, struct json_object **last)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < field_count(answer, "jobs"); i++) {
+        struct json_object *j = field_at(answer, "jobs", i);
+        if (job_matches(j, uid, job)) {
+            *last = j;
+            n++;
+        }
+    }
+    return n;
+}
+
+static int jobs_refuse(struct json_object *answer, int status, const char *what, struct error *e)
+{
+    char list[320] = "";
+    size_t used = 0;
+
+    for (size_t i = 0; i < field_count(answer, "jobs") && used < sizeof(list); i++) {
+        struct json_object *j = field_at(answer, "jobs", i);
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s\"%s\" of uid %" PRId64, i ? ", " : "",
+                                 field_text(j, "job"), field_int(j, "uid", -1));
+    }
+    return error_set(e, status, "%s; %s%s", what, *list ? "there are: " : "there is none", list);
+}
+
+int control_find_job(const char *socket, int64_t uid, const char *job, uint32_t *uid_out, char job_out[FCC_JOB_MAX],
+                     struct error *e)
+{
+    struct json_object *answer = NULL, *found = NULL;
+    size_t n;
+    int status = control_ask_broker(socket, FCC_QUERY_STATUS, &answer, e);
+
+    if (status)
+        return status;
+    n = jobs_count(answer, uid, job, &found);
+    if (n > 1 && uid < 0)
+        n = jobs_count(answer, getuid(), job, &found) == 1 ? 1 : n;
+    if (n == 0)
+        status = jobs_refuse(answer, -ENOENT, "no such job is connected", e);
+    else if (n > 1)
+        status = jobs_refuse(answer, -EINVAL, "several jobs match: say --job, and --uid if it is not yours", e);
+    if (!status) {
+        *uid_out = (uint32_t)field_int(found, "uid", 0);
+        (void)snprintf(job_out, FCC_JOB_MAX, "%s", field_text(found, "job"));
+    }
+    (void)json_object_put(answer);
+    return status;
+}
+
+int control_exit(const struct error *e)
+{
+    switch (e->status) {
+    case -ECONNREFUSED:
+    case -EACCES:
+    case -EHOSTDOWN:
+        return EXIT_UNREACHABLE;
+    default:
+        return EXIT_UNWELL;
+    }
+}

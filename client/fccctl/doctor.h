@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * doctor.h - what the parts of the verb doctor share: findings, and the checks that make them.
+ */
+#ifndef FCC_DOCTOR_H
+#define FCC_DOCTOR_H
+
+#include <stdint.h>
+
+struct json_object;
+
+enum finding_level { FINDING_OK, FINDING_WARN, FINDING_BAD };
+
+struct doctor {
+    const char *socket;
+    struct json_object *findings; /* [{"check", "level", "finding", "remedy"}] */
+    int count[FINDING_BAD + 1];
+    struct json_object *status; /* what the broker answered, or NULL */
+    struct json_object *devices;
+};
+
+/* Add a finding. `remedy`: what to do about it, or "". */
+void finding_add(struct doctor *d, enum finding_level level, const char *check, const char *remedy, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* doctor_daemon.c: the socket, the daemon, its configuration and its jobs. Sets d->status and d->devices. */
+void doctor_daemon(struct doctor *d);
+void doctor_jobs(struct doctor *d);
+/* doctor_machine.c: what fccd needs of the machine. Uses d->status and d->devices if they are there. */
+void doctor_machine(struct doctor *d);
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * format.h - figures as people read them.
+ */
+#ifndef FCC_FORMAT_H
+#define FCC_FORMAT_H
+
+#include <stddef.h>
+
+#define FORMAT_ROOM 32
+
+/* Each writes into out and returns it. */
+const char *format_duration(double seconds,
+                            char out[FORMAT_ROOM]);            /* "12 ms", "3.4 s", "5 min 2 s", "2 d 3 h"; "-" if negative */
+const char *format_bytes(double bytes, char out[FORMAT_ROOM]); /* "512 B", "1.5 GiB" */
+const char *format_ns(double ns, char out[FORMAT_ROOM]);       /* "850 ns", "12.3 us", "4.56 ms", "1.2 s" */
+
+#endif

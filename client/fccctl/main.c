@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fccctl - looks inside fccd. The table of its verbs, and the way to them.
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fccctl.h"
+#include "proto.h"
+
+static const struct verb verbs[] = {
+    {"status", verb_status, "Show the daemon, its counters and its jobs", "[--json]"},
+    {"devices", verb_devices, "Show the node's devices", "[--json]"},
+    {"comms", verb_comms, "Show communicators, the operators they are in and the ranks that have not come",
+     "[--job JOB] [--uid UID] [--stuck-after SECONDS] [--json]"},
+    {"plan", verb_plan, "Print the slices of an operator in the order in which they run; needs no daemon",
+     "OPERATOR [SHAPE] [--ranks N] [--rank R] [--nodes K] [--schedule fused|sequential] [--json]"},
+    {"bench", verb_bench, "Measure an operator, fused and in sequence",
+     "OPERATOR [SHAPE] [--local] [--device cpu] [--ranks N] [--dtype f32|f16|bf16]\n"
+     "                    [--iters I] [--warmup W] [--schedule both|fused|sequential|auto] [--check] [--json]\n"
+     "  gemv_all_reduce, gemm_all_to_all:  -m M -n N -k K      (K per rank)\n"
+     "  embedding_all_to_all:  --tables T (per rank) --rows R --dim D --batch B (global) --pooling L\n"
+     "  noop                   (the round trip through the daemon and nothing else)"},
+    {"trace", verb_trace, "Draw the slices of the last or the next operator: Chrome trace JSON for Perfetto, SVG for a browser",
+     "[--job JOB] [--uid UID] [--comm N] [--next [--wait SECONDS]] [--chrome FILE] [--svg FILE] [--json]"},
+    {"abort", verb_abort, "End a communicator for all of its ranks",
+     "--comm N [--job JOB] [--uid UID] [--reason TEXT] [--json]"},
+    {"doctor", verb_doctor, "Find what is wrong with this machine and how to mend it", "[--json]"},
+    {"version", verb_version, "Print the versions of fccctl, of the library and of the protocol", "[--json]"},
+};
+#define NVERBS (sizeof(verbs) / sizeof(verbs[0]))
+
+static const struct verb *verb_find(const char *name)
+{
+    for (size_t i = 0; i < NVERBS; i++) {
+        if (strcmp(verbs[i].name, name) == 0)
+            return &verbs[i];
+    }
+    return NULL;
+}
+
+static void usage_print(FILE *out)
+{
+    (void)fprintf(out, "usage: fccctl [--socket PATH] [--json] VERB [OPTIONS]\n\n");
+    for (size_t i = 0; i < NVERBS; i++)
+        (void)fprintf(out, "  %-9s %s\n", verbs[i].name, verbs[i].summary);
+    (void)fprintf(out, "\n'fccctl help VERB' tells more. Exit codes: 0 well, 1 unwell, 2 usage, 3 daemon not reachable.\n");
+}
+
+static int verb_unknown(const char *name)
+{
+    (void)fprintf(stderr, "fccctl: \"%s\": no such verb; there are", name);
+    for (size_t i = 0; i < NVERBS; i++)
+        (void)fprintf(stderr, "%s %s", i ? "," : "", verbs[i].name);
+    (void)fprintf(stderr, ", help\n");
+    return EXIT_USAGE;
+}
+
+static int help(const char *name)
+{
+    char option[] = "--help", *argv[] = {NULL, option, NULL};
+    const struct verb *verb;
+
+    if (!name) {
+        usage_print(stdout);
+        return EXIT_WELL;
+    }
+    verb = verb_find(name);
+    if (!verb)
+        return verb_unknown(name);
+    argv[0] = option;
+    struct call call = {.verb = verb, .argc = 2, .argv = argv, .socket = ""};
+    return verb->run(&call);
+}
+
+/* Closes stdout, so that a full disk or a closed pipe is an error and not a silence. */
+static int finish(int code)
+{
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("fccctl: standard output");
+        return code ? code : EXIT_UNWELL;
+    }
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"socket", required_argument, NULL, 's'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'v'},
+        {NULL, 0, NULL, 0},
+    };
+    const char *socket = getenv("FCCD_SOCKET");
+    struct call call = {.socket = socket && *socket ? socket : FCC_SOCKET_DEFAULT};
+    char version[] = "version", *version_argv[] = {version, NULL};
+    int option;
+
+    while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
+        if (option == 's')
+            call.socket = optarg;
+        else if (option == 'j')
+            call.json = true;
+        else if (option == 'h')
+            return finish(help(NULL));
+        else if (option == 'v') {
+            call.verb = verb_find(version);
+            call.argc = 1;
+            call.argv = version_argv;
+            return finish(verb_version(&call));
+        } else
+            return EXIT_USAGE;
+    }
+    if (optind >= argc) {
+        usage_print(stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[optind], "help") == 0)
+        return finish(help(optind + 1 < argc ? argv[optind + 1] : NULL));
+    call.verb = verb_find(argv[optind]);
+    if (!call.verb)
+        return verb_unknown(argv[optind]);
+    call.argc = argc - optind;
+    call.argv = argv + optind;
+    return finish(call.verb->run(&call));
+}

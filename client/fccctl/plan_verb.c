@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * plan_verb.c - the verb plan: an operator's slices in the order in which they run.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "field.h"
+#include "format.h"
+#include "shape.h"
+#include "table.h"
+
+struct plan_options {
+    struct shape shape;
+    int64_t rank, nodes, slice_rows, slice_cols, limit;
+    int schedule;
+};
+
+static const char *dst_text(unsigned dst, char out[FORMAT_ROOM])
+{
+    if (dst == SLICE_DST_ALL)
+        (void)snprintf(out, FORMAT_ROOM, "all");
+    else
+        (void)snprintf(out, FORMAT_ROOM, "%u", dst);
+    return out;
+}
+
+static void waits_cell(struct table *table, const struct slice *s)
+{
+    if (s->wait_count == 0)
+        table_cell(table, "-");
+    else if (s->wait_count == 1)
+        table_cell(table, "flag %" PRIu32, s->wait_first);
+    else if (s->wait_stride == 1)
+        table_cell(table, "flags %" PRIu32 "-%" PRIu32, s->wait_first, s->wait_first + s->wait_count - 1);
+    else
+        table_cell(table, "%" PRIu32 " flags %" PRIu32 ", +%" PRIu32 "...", s->wait_count, s->wait_first, s->wait_stride);
+}
+
+static void slice_row(struct table *table, const struct plan *plan, uint32_t i)
+{
+    const struct slice *s = &plan->slices[i];
+    char dst[FORMAT_ROOM];
+
+    table_cell(table, "%" PRIu32, i);
+    table_cell(table, "%s", slice_kind_name((enum slice_kind)s->kind));
+    table_cell(table, "%s", s->kind == SLICE_WAIT ? "-" : dst_text(s->dst, dst));
+    table_cell(table, "%" PRIu32 "+%" PRIu32, s->row, s->rows);
+    table_cell(table, "%" PRIu32 "+%" PRIu32, s->col, s->cols);
+    table_cell(table, "%" PRIu32 ", %" PRIu32, s->dst_row, s->dst_col);
+    waits_cell(table, s);
+    if (s->group == SLICE_NO_GROUP || s->group >= plan->ngroups)
+        table_cell(table, "-");
+    else
+        table_cell(table, "flag %" PRIu32 " at %s, after %" PRIu32, plan->groups[s->group].flag,
+                   dst_text(plan->groups[s->group].dst, dst), plan->groups[s->group].slices);
+}
+
+/* Elements that the plan computes or moves to ranks of other nodes, to others of its own node, and to itself. */
+static void destinations(const struct plan *plan, const struct problem *problem, double elements[3])
+{
+    elements[0] = elements[1] = elements[2] = 0;
+    for (uint32_t i = 0; i < plan->nslices; i++) {
+        const struct slice *s = &plan->slices[i];
+        double size = (double)s->rows * s->cols;
+        if (s->kind == SLICE_COMPUTE || s->kind == SLICE_WAIT)
+            continue;
+        for (int r = 0; r < plan->nranks; r++) {
+            if (s->dst == SLICE_DST_ALL || s->dst == r)
+                elements[r == plan->rank ? 2 : problem->node_of[r] == problem->node_of[plan->rank]] += size;
+        }
+    }
+}
+
+static void kinds_print(const struct plan *plan)
+{
+    uint32_t count[SLICE_WAIT + 1] = {0};
+    const char *separator = "";
+
+    for (uint32_t i = 0; i < plan->nslices; i++) {
+        if (plan->slices[i].kind <= SLICE_WAIT)
+            count[plan->slices[i].kind]++;
+    }
+    for (int kind = SLICE_COMPUTE_PUT; kind <= SLICE_WAIT; kind++) {
+        if (count[kind]) {
+            printf("%s%" PRIu32 " %s", separator, count[kind], slice_kind_name((enum slice_kind)kind));
+            separator = ", ";
+        }
+    }
+}
+
+static void summary_print(const struct plan_options *o, const struct problem *problem, const struct plan *plan)
+{
+    struct work work = plan_work(problem, plan->rank);
+    double elements[3], total;
+    char shape[160], bytes[FORMAT_ROOM];
+
+    printf("%s, %s, %s: rank %d of %d on %" PRId64 " node%s, %s\n", op_name(plan->op),
+           shape_text(&o->shape, shape, sizeof(shape)), dtype_name(o->shape.dtype), plan->rank, plan->nranks, o->nodes,
+           o->nodes > 1 ? "s" : "", schedule_name(plan->schedule.kind));
+    printf("%" PRIu32 " slices of at most %" PRIu32 " x %" PRIu32 " (", plan->nslices, plan->schedule.slice_rows,
+           plan->schedule.slice_cols);
+    kinds_print(plan);
+    printf("), %" PRIu32 " signal groups, %" PRIu32 " flags, %s of staging memory\n", plan->ngroups, plan->nflags,
+           format_bytes((double)plan->staging_bytes, bytes));
+    destinations(plan, problem, elements);
+    total = elements[0] + elements[1] + elements[2];
+    if (total > 0)
+        printf("stores: %.1f %% to other nodes, %.1f %% to other ranks of the node, %.1f %% to itself\n",
+               100 * elements[0] / total, 100 * elements[1] / total, 100 * elements[2] / total);
+    printf("work: %s read and written, %.3g flop\n", format_bytes(work.bytes, bytes), work.flops);
+}
+
+static void plan_print(const struct plan_options *o, const struct problem *problem, const struct plan *plan)
+{
+    struct table *table = table_new(">SLICE|KIND|>DST|>ROWS|>COLS|>PLACE|WAITS FOR|RAISES");
+    uint32_t shown = plan->nslices;
+
+    summary_print(o, problem, plan);
+    if (o->limit > 0 && o->limit < shown)
+        shown = (uint32_t)o->limit;
+    for (uint32_t i = 0; i < shown; i++)
+        slice_row(table, plan, i);
+    if (shown && table_print(table, "", stdout))
+        (void)fprintf(stderr, "fccctl plan: out of memory\n");
+    if (shown < plan->nslices)
+        printf("... and %" PRIu32 " more (--limit 0 prints all)\n", plan->nslices - shown);
+    table_free(table);
+}
+
+static struct json_object *slice_json(const struct slice *s)
+{
+    struct json_object *o = json_object_new_object();
+
+    json_object_object_add(o, "kind", json_object_new_string(slice_kind_name((enum slice_kind)s->kind)));
+    json_object_object_add(o, "dst", json_object_new_int(s->dst == SLICE_DST_ALL ? -1 : s->dst));
+    json_object_object_add(o, "row", json_object_new_int64(s->row));
+    json_object_object_add(o, "rows", json_object_new_int64(s->rows));
+    json_object_object_add(o, "col", json_object_new_int64(s->col));
+    json_object_object_add(o, "cols", json_object_new_int64(s->cols));
+    json_object_object_add(o, "dst_row", json_object_new_int64(s->dst_row));
+    json_object_object_add(o, "dst_col", json_object_new_int64(s->dst_col));
+    json_object_object_add(o, "wait_first", json_object_new_int64(s->wait_first));
+    json_object_object_add(o, "wait_count", json_object_new_int64(s->wait_count));
+    json_object_object_add(o, "wait_stride", json_object_new_int64(s->wait_stride));
+    json_object_object_add(o, "group", json_object_new_int64(s->group == SLICE_NO_GROUP ? -1 : (int64_t)s->group));
+    return o;
+}
+
+static struct json_object *group_json(const struct signal_group *g)
+{
+    struct json_object *o = json_object_new_object();
+
+    json_object_object_add(o, "dst", json_object_new_int(g->dst == SLICE_DST_ALL ? -1 : g->dst));
+    json_object_object_add(o, "flag", json_object_new_int64(g->flag));
+    json_object_object_add(o, "slices", json_object_new_int64(g->slices));
+    return o;
+}
+
+static void plan_json(const struct plan_options *options, const struct plan *plan)
+{
+    struct json_object *o = json_object_new_object(), *slices = json_object_new_array(), *groups = json_object_new_array();
+
+    json_object_object_add(o, "operator", json_object_new_string(op_name(plan->op)));
+    json_object_object_add(o, "dtype", json_object_new_string(dtype_name(options->shape.dtype)));
+    json_object_object_add(o, "shape", shape_json(&options->shape));
+    json_object_object_add(o, "rank", json_object_new_int(plan->rank));
+    json_object_object_add(o, "ranks", json_object_new_int(plan->nranks));
+    json_object_object_add(o, "nodes", json_object_new_int64(options->nodes));
+    json_object_object_add(o, "schedule", json_object_new_string(schedule_name(plan->schedule.kind)));
+    json_object_object_add(o, "slice_rows", json_object_new_int64(plan->schedule.slice_rows));
+    json_object_object_add(o, "slice_cols", json_object_new_int64(plan->schedule.slice_cols));
+    json_object_object_add(o, "flags", json_object_new_int64(plan->nflags));
+    json_object_object_add(o, "staging_bytes", json_object_new_int64((int64_t)plan->staging_bytes));
+    for (uint32_t i = 0; i < plan->nslices; i++)
+        (void)json_object_array_add(slices, slice_json(&plan->slices[i]));
+    for (uint32_t i = 0; i < plan->ngroups; i++)
+        (void)json_object_array_add(groups, group_json(&plan->groups[i]));
+    json_object_object_add(o, "groups", groups);
+    json_object_object_add(o, "slices", slices);
+    json_print(o, true);
+    (void)json_object_put(o);
+}
+
+/* The options; 0, or the exit code through call->exit (false). */
+static bool options_parse(struct call *call, struct plan_options *o)
+{
+    static const char *const schedules[] = {"fused", "sequential", NULL};
+    struct arg args[SHAPE_ARGS + 6];
+    size_t n = shape_args(&o->shape, args);
+    const struct arg own[] = {
+        {"rank", 0, ARG_INT, &o->rank, 0, FCC_MAX_RANKS - 1, NULL, "R", "whose plan [0]"},
+        {"nodes", 0, ARG_INT, &o->nodes, 1, FCC_MAX_RANKS, NULL, "K", "nodes that the ranks are spread over [1]"},
+        {"schedule", 0, ARG_CHOICE, &o->schedule, 0, 0, schedules, "S", "fused or sequential [fused]"},
+        {"slice-rows", 0, ARG_INT, &o->slice_rows, 0, INT32_MAX, NULL, "N", "rows of a slice, 0: the operator's choice [0]"},
+        {"slice-cols", 0, ARG_INT, &o->slice_cols, 0, INT32_MAX, NULL, "N", "columns of a slice, 0: the operator's choice [0]"},
+        {"limit", 0, ARG_INT, &o->limit, 0, INT32_MAX, NULL, "N", "slices to print as text, 0: all [40]"},
+    };
+
+    memcpy(args + n, own, sizeof(own));
+    if (!args_parse(call, args, n + sizeof(own) / sizeof(own[0]), 1))
+        return false;
+    if (call->noperands == 0)
+        call->exit = usage_error(call, "which operator?");
+    else
+        call->exit = shape_finish(&o->shape, call, call->operands[0]);
+    if (!call->exit && o->rank >= o->shape.nranks)
+        call->exit = usage_error(call, "--rank: %" PRId64 ": allowed are 0 to %d", o->rank, o->shape.nranks - 1);
+    if (!call->exit && o->nodes > o->shape.nranks)
+        call->exit =
+            usage_error(call, "--nodes: %" PRId64 ": allowed are 1 to %d, the number of ranks", o->nodes, o->shape.nranks);
+    return !call->exit;
+}
+
+int verb_plan(struct call *call)
+{
+    struct plan_options o = {.nodes = 1, .limit = 40};
+    struct problem problem;
+    struct plan *plan;
+    struct error e = {0};
+
+    if (!options_parse(call, &o))
+        return call->exit;
+    shape_problem(&o.shape, (int)o.nodes, &problem);
+    struct schedule schedule = {
+        .kind = o.schedule ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED,
+        .slice_rows = (uint32_t)o.slice_rows,
+        .slice_cols = (uint32_t)o.slice_cols,
+    };
+    if (plan_make(&problem, (int)o.rank, &schedule, &plan, &e))
+        return verb_error(call, EXIT_UNWELL, "%s", e.text);
+    if (call->json)
+        plan_json(&o, plan);
+    else
+        plan_print(&o, &problem, plan);
+    plan_free(plan);
+    return EXIT_WELL;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * status.c - the verbs status, devices, abort and version: one question and its answer as a table.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "control.h"
+#include "fccctl.h"
+#include "field.h"
+#include "error.h"
+#include "format.h"
+#include "table.h"
+
+static void jobs_table(struct json_object *answer)
+{
+    struct table *table = table_new("USER|JOB|>PID|>AGE|>CONNECTIONS|>MEMORY");
+    char text[FORMAT_ROOM];
+
+    for (size_t i = 0; i < field_count(answer, "jobs"); i++) {
+        struct json_object *j = field_at(answer, "jobs", i);
+        if (*field_text(j, "user"))
+            table_cell(table, "%s", field_text(j, "user"));
+        else
+            table_cell(table, "%" PRId64, field_int(j, "uid", -1));
+        table_cell(table, "%s", field_text(j, "job"));
+        table_cell(table, "%" PRId64, field_int(j, "pid", 0));
+        table_cell(table, "%s", format_duration(field_double(j, "age_s", -1), text));
+        table_cell(table, "%" PRId64, field_int(j, "connections", 0));
+        table_cell(table, "%s", format_bytes(field_double(j, "memory_bytes", 0), text));
+    }
+    (void)table_print(table, "  ", stdout);
+    table_free(table);
+}
+
+static void status_print(struct json_object *answer)
+{
+    char up[FORMAT_ROOM], limit[FORMAT_ROOM], memory[FORMAT_ROOM], version[64], path[160];
+
+    (void)snprintf(version, sizeof(version), "%s", field_text(answer, "version"));
+    (void)snprintf(path, sizeof(path), "%s", field_text(answer, "socket"));
+    printf("fccd %s, pid %" PRId64 ", up %s%s\n", text_clean(version), field_int(answer, "pid", 0),
+           format_duration(field_double(answer, "uptime_s", -1), up),
+           field_bool(answer, "draining") ? ", DRAINING: it ends when its jobs have ended" : "");
+    printf("socket       %s\n", text_clean(path));
+    printf("devices      %" PRId64 "\n", field_int(answer, "devices", 0));
+    printf("limits       an operator %s, a user's memory %s\n",
+           format_duration(field_double(answer, "time_limit_ms", -1) / 1e3, limit),
+           field_int(answer, "memory_per_user", 0) ? format_bytes(field_double(answer, "memory_per_user", 0), memory) : "-");
+    printf("connections  %" PRId64 " taken, %" PRId64 " refused\n", field_int(answer, "connections", 0),
+           field_int(answer, "refused", 0));
+    printf("workers      %" PRId64 " started, %" PRId64 " died\n", field_int(answer, "workers_started", 0),
+           field_int(answer, "workers_died", 0));
+    printf("jobs         %zu\n", field_count(answer, "jobs"));
+    if (field_count(answer, "jobs"))
+        jobs_table(answer);
+}
+
+int verb_status(struct call *call)
+{
+    struct json_object *answer;
+    struct error e;
+    int code;
+
+    if (!args_parse(call, NULL, 0, 0))
+        return call->exit;
+    if (control_ask_broker(call->socket, FCC_QUERY_STATUS, &answer, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    if (call->json)
+        json_print(answer, true);
+    else
+        status_print(answer);
+    code = field_bool(answer, "draining") ? EXIT_UNWELL : EXIT_WELL;
+    (void)json_object_put(answer);
+    return code;
+}
+
+static void devices_print(struct json_object *answer)
+{
+    struct table *table = table_new(">DEVICE|KIND|>WORKGROUPS|>MEMORY|>NUMA|PEERS|LINK");
+    char text[FORMAT_ROOM], peers[256];
+
+    for (size_t i = 0; i < field_count(answer, "devices"); i++) {
+        struct json_object *d = field_at(answer, "devices", i);
+        int64_t numa = field_int(d, "numa_node", -1);
+        table_cell(table, "%" PRId64, field_int(d, "device", -1));
+        table_cell(table, "%s", field_text(d, "kind"));
+        table_cell(table, "%" PRId64, field_int(d, "workgroups", 0));
+        table_cell(table, "%s", format_bytes(field_double(d, "memory_bytes", 0), text));
+        table_cell(table, numa < 0 ? "-" : "%" PRId64, numa);
+        table_cell(table, "%s", *field_list(d, "peers", peers, sizeof(peers)) ? peers : "-");
+        table_cell(table, "%s", *field_text(d, "link") ? field_text(d, "link") : "-");
+    }
+    (void)table_print(table, "", stdout);
+    table_free(table);
+}
+
+int verb_devices(struct call *call)
+{
+    struct json_object *answer;
+    struct error e;
+    int code;
+
+    if (!args_parse(call, NULL, 0, 0))
+        return call->exit;
+    if (control_ask_broker(call->socket, FCC_QUERY_DEVICES, &answer, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    if (call->json)
+        json_print(answer, true);
+    else
+        devices_print(answer);
+    code = field_count(answer, "devices") ? EXIT_WELL : EXIT_UNWELL;
+    (void)json_object_put(answer);
+    return code;
+}
+
+int verb_abort(struct call *call)
+{
+    int64_t comm = 0, uid = -1;
+    const char *job = NULL, *reason = NULL;
+    const struct arg args[] = {
+        {"comm", 0, ARG_INT, &comm, 1, UINT32_MAX, NULL, "N", "the communicator's number in 'fccctl comms'"},
+        {"job", 0, ARG_TEXT, &job, 0, 0, NULL, "JOB", "its job [the only one]"},
+        {"uid", 0, ARG_INT, &uid, 0, UINT32_MAX - 1, NULL, "UID", "whose job [yours]"},
+        {"reason", 0, ARG_TEXT, &reason, 0, 0, NULL, "TEXT", "what its ranks read in their error, at most 200 characters"},
+    };
+    struct fcc_query query = {.what = FCC_QUERY_ABORT};
+    struct json_object *answer;
+    char name[FCC_JOB_MAX];
+    uint32_t owner;
+    struct error e;
+
+    if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 0))
+        return call->exit;
+    if (comm == 0)
+        return usage_error(call, "--comm is missing: which communicator?");
+    if (reason && strlen(reason) > 200)
+        return usage_error(call, "--reason: %zu characters: allowed are 200", strlen(reason));
+    query.comm = (uint32_t)comm;
+    (void)snprintf(query.text, sizeof(query.text), "%s", reason ? reason : "");
+    if (control_find_job(call->socket, uid, job, &owner, name, &e) ||
+        control_ask(call->socket, owner, name, &query, CONTROL_LIMIT_MS, &answer, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    if (call->json)
+        json_print(answer, true);
+    else
+        printf("communicator %" PRId64 " of job \"%s\" of uid %" PRIu32 " is aborted\n", field_int(answer, "comm", comm), name,
+               owner);
+    (void)json_object_put(answer);
+    return EXIT_WELL;
+}
+
+int verb_version(struct call *call)
+{
+    char own[32];
+
+    if (!args_parse(call, NULL, 0, 0))
+        return call->exit;
+    (void)snprintf(own, sizeof(own), "%d.%d.%d", FCC_VERSION_MAJOR, FCC_VERSION_MINOR, FCC_VERSION_PATCH);
+    if (call->json) {
+        struct json_object *object = json_object_new_object();
+        json_object_object_add(object, "fccctl", json_object_new_string(own));
+        json_object_object_add(object, "libfccclient", json_object_new_string(fcc_version()));
+        json_object_object_add(object, "protocol", json_object_new_int(FCC_PROTO_VERSION));
+        json_print(object, true);
+        (void)json_object_put(object);
+    } else {
+        printf("fccctl %s, libfccclient %s, protocol %u\n", own, fcc_version(), FCC_PROTO_VERSION);
+    }
+    return EXIT_WELL;
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * trace.c - the verb trace, and what both of its pictures have in common.
+ */
+#include "trace.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "control.h"
+#include "fccctl.h"
+#include "field.h"
+#include "error.h"
+#include "format.h"
+#include "table.h"
+
+const char *const trace_kind_names[TRACE_KINDS] = {
+    [TRACE_COMPUTE_PUT] = "compute+put", [TRACE_COMPUTE] = "compute", [TRACE_PUT] = "put",
+    [TRACE_REDUCE] = "reduce",           [TRACE_WAIT] = "wait",       [TRACE_OTHER] = "other",
+};
+
+enum trace_kind trace_kind(struct json_object *event)
+{
+    const char *name = field_text(event, "kind");
+
+    for (int kind = 0; kind < TRACE_OTHER; kind++) {
+        if (strcmp(name, trace_kind_names[kind]) == 0)
+            return (enum trace_kind)kind;
+    }
+    return TRACE_OTHER;
+}
+
+/* Calls f for every event of a rank. */
+static void rank_each(struct json_object *rank, void (*f)(struct json_object *event, void *arg), void *arg)
+{
+    for (size_t w = 0; w < field_count(rank, "workgroups"); w++) {
+        struct json_object *workgroup = field_at(rank, "workgroups", w);
+        for (size_t i = 0; i < field_count(workgroup, "events"); i++)
+            f(field_at(workgroup, "events", i), arg);
+    }
+}
+
+static void latest(struct json_object *event, void *arg)
+{
+    double end = field_double(event, "end_ns", 0), *most = arg;
+    *most = end > *most ? end : *most;
+}
+
+double trace_duration(struct json_object *trace)
+{
+    double most = field_double(trace, "duration_ns", 0);
+
+    for (size_t i = 0; i < field_count(trace, "ranks"); i++)
+        rank_each(field_at(trace, "ranks", i), latest, &most);
+    return most >= 1 ? most : 1;
+}
+
+static void count(struct json_object *event, void *arg)
+{
+    (void)event;
+    ++*(size_t *)arg;
+}
+
+int trace_check(struct json_object *trace, struct error *e)
+{
+    size_t events = 0;
+
+    for (size_t i = 0; i < field_count(trace, "ranks"); i++)
+        rank_each(field_at(trace, "ranks", i), count, &events);
+    if (events == 0)
+        return error_set(e, -EPROTO, "the trace has no slices of any rank");
+    return 0;
+}
+
+/* ---- files ---- */
+
+static int draw_chrome(struct json_object *trace, FILE *out)
+{
+    trace_chrome(trace, out);
+    return 0;
+}
+
+/* Through a temporary file beside it, so that a viewer never sees half a picture. */
+static int file_write(struct json_object *trace, const char *path, int (*draw)(struct json_object *, FILE *), struct error *e)
+{
+    char temporary[4096];
+    FILE *file;
+    int status;
+
+    if (snprintf(temporary, sizeof(temporary), "%s.part", path) >= (int)sizeof(temporary))
+        return error_set(e, -ENAMETOOLONG, "%s: %s", path, strerror(ENAMETOOLONG));
+    file = fopen(temporary, "we");
+    if (!file)
+        return error_set(e, -errno, "%s: %s", temporary, strerror(errno));
+    status = draw(trace, file);
+    if (ferror(file))
+        status = -EIO;
+    if (fclose(file) != 0 && !status)
+        status = -errno;
+    if (!status && rename(temporary, path) != 0)
+        status = -errno;
+    if (status) {
+        (void)unlink(temporary);
+        return error_set(e, status, "%s: %s", path, strerror(-status));
+    }
+    return 0;
+}
+
+int trace_write_svg(struct json_object *trace, const char *path, struct error *e)
+{
+    return file_write(trace, path, trace_svg, e);
+}
+
+int trace_write_chrome(struct json_object *trace, const char *path, struct error *e)
+{
+    return file_write(trace, path, draw_chrome, e);
+}
+
+/* ---- summary ---- */
+
+struct spent {
+    double ns[TRACE_KINDS];
+    size_t slices;
+};
+
+static void spend(struct json_object *event, void *arg)
+{
+    struct spent *s = arg;
+    double start = field_double(event, "start_ns", 0), end = field_double(event, "end_ns", start);
+
+    s->ns[trace_kind(event)] += end > start ? end - start : 0;
+    s->slices++;
+}
+
+void trace_summary(struct json_object *trace, FILE *out)
+{
+    struct table *table = table_new(">RANK|>DEVICE|>WORKGROUPS|>SLICES|>COMPUTE+PUT|>COMPUTE|>PUT|>REDUCE|>WAIT|>IDLE|>BUSY");
+    double duration = trace_duration(trace);
+    char time[FORMAT_ROOM], op[64], schedule[32], dtype[16];
+
+    (void)snprintf(op, sizeof(op), "%s", field_text(trace, "op"));
+    (void)snprintf(dtype, sizeof(dtype), "%s", field_text(trace, "dtype"));
+    (void)snprintf(schedule, sizeof(schedule), "%s", field_text(trace, "schedule"));
+    (void)fprintf(out, "%s #%" PRId64 ", %s, %s: %s\n", text_clean(op), field_int(trace, "number", 0), text_clean(schedule),
+                  text_clean(dtype), format_ns(duration, time));
+    for (size_t i = 0; i < field_count(trace, "ranks"); i++) {
+        struct json_object *rank = field_at(trace, "ranks", i);
+        double whole = duration * (double)field_count(rank, "workgroups"), sum = 0;
+        struct spent s = {0};
+        rank_each(rank, spend, &s);
+        table_cell(table, "%" PRId64, field_int(rank, "rank", -1));
+        table_cell(table, "%" PRId64, field_int(rank, "device", -1));
+        table_cell(table, "%zu", field_count(rank, "workgroups"));
+        table_cell(table, "%zu", s.slices);
+        for (int kind = 0; kind <= TRACE_WAIT; kind++) {
+            table_cell(table, "%.1f %%", 100 * s.ns[kind] / whole);
+            sum += s.ns[kind];
+        }
+        sum += s.ns[TRACE_OTHER];
+        table_cell(table, "%.1f %%", 100 * (whole > sum ? whole - sum : 0) / whole);
+        table_cell(table, "%.1f %%", 100 * (sum - s.ns[TRACE_WAIT]) / whole);
+    }
+    (void)table_print(table, "", out);
+    table_free(table);
+}
+
+/* ---- the verb ---- */
+
+struct trace_options {
+    const char *job, *chrome, *svg, *from;
+    int64_t uid, comm;
+    double wait_s;
+    bool next;
+};
+
+static int trace_ask(const struct call *call, const struct trace_options *o, struct json_object **out, struct error *e)
+{
+    struct fcc_query query = {
+        .what = FCC_QUERY_TRACE,
+        .comm = (uint32_t)o->comm,
+        .next = o->next,
+        .wait_ms = o->next ? (uint32_t)(o->wait_s * 1e3) : 0,
+    };
+    char job[FCC_JOB_MAX];
+    uint32_t owner;
+    int status;
+
+    if (o->from) {
+        *out = json_object_from_file(o->from);
+        return *out ? 0 : error_set(e, -EINVAL, "--from: %s", json_util_get_last_err());
+    }
+    status = control_find_job(call->socket, o->uid, o->job, &owner, job, e);
+    if (status)
+        return status;
+    return control_ask(call->socket, owner, job, &query, CONTROL_LIMIT_MS + (int)query.wait_ms, out, e);
+}
+
+/* Draw what was asked for; both files, if nothing was and the JSON does not go to stdout. */
+static int trace_draw(const struct call *call, struct trace_options *o, struct json_object *trace, struct error *e)
+{
+    int status = 0;
+
+    if (!o->chrome && !o->svg && !call->json) {
+        o->chrome = "fccd-trace.json";
+        o->svg = "fccd-trace.svg";
+    }
+    if (o->chrome)
+        status = trace_write_chrome(trace, o->chrome, e);
+    if (!status && o->svg)
+        status = trace_write_svg(trace, o->svg, e);
+    if (status)
+        return status;
+    if (call->json) {
+        json_print(trace, false);
+        return 0;
+    }
+    trace_summary(trace, stdout);
+    if (o->chrome)
+        printf("%s: open it at https://ui.perfetto.dev\n", o->chrome);
+    if (o->svg)
+        printf("%s: open it in a browser\n", o->svg);
+    return 0;
+}
+
+int verb_trace(struct call *call)
+{
+    struct trace_options o = {.uid = -1, .wait_s = 30};
+    const struct arg args[] = {
+        {"job", 0, ARG_TEXT, &o.job, 0, 0, NULL, "JOB", "whose operator [the only job]"},
+        {"uid", 0, ARG_INT, &o.uid, 0, UINT32_MAX - 1, NULL, "UID", "whose job [yours]"},
+        {"comm", 0, ARG_INT, &o.comm, 1, UINT32_MAX, NULL, "N",
+         "the communicator's number in 'fccctl comms' [the one used last]"},
+        {"next", 0, ARG_FLAG, &o.next, 0, 0, NULL, NULL, "the next operator [the last one that has finished]"},
+        {"wait", 0, ARG_NUMBER, &o.wait_s, 0, 86400, NULL, "SECONDS", "how long to wait for it [30]"},
+        {"chrome", 0, ARG_TEXT, &o.chrome, 0, 0, NULL, "FILE", "write Chrome trace JSON [fccd-trace.json]"},
+        {"svg", 0, ARG_TEXT, &o.svg, 0, 0, NULL, "FILE", "write a picture [fccd-trace.svg]"},
+        {"from", 0, ARG_TEXT, &o.from, 0, 0, NULL, "FILE", "draw what --json printed before; asks no daemon"},
+    };
+    struct json_object *trace;
+    struct error e = {0};
+    int status;
+
+    if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 0))
+        return call->exit;
+    if (trace_ask(call, &o, &trace, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    status = trace_check(trace, &e);
+    if (!status)
+        status = trace_draw(call, &o, trace, &e);
+    (void)json_object_put(trace);
+    return status ? verb_error(call, EXIT_UNWELL, "%s", e.text) : EXIT_WELL;
+}

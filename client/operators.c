@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * operators.c - a typed call becomes a SUBMIT message.
+ *
+ * What is checked here is only what the message could not carry, or would carry wrongly: pointers to nothing, buffers that are
+ * not this connection's, numbers that do not fit their fields. All else is the daemon's to judge, which tells every rank.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client.h"
+
+size_t fcc_dtype_size(enum fcc_dtype dtype)
+{
+    switch (dtype) {
+    case FCC_F16:
+    case FCC_BF16:
+        return 2;
+    case FCC_F32:
+    case FCC_I32:
+        return 4;
+    case FCC_I64:
+        return 8;
+    }
+    return 0;
+}
+
+static const char *const op_names[] = {
+#define X(NAME, name, number) [number] = #name,
+    FCC_OPERATORS(X)
+#undef X
+};
+
+/* ---- a SUBMIT message under construction: the first failure is kept, later calls do nothing ---- */
+
+struct submission {
+    struct fcc_comm *comm;
+    struct fcc_submit *msg; /* malloc'ed, room bytes */
+    size_t room, length;
+    int status;
+};
+
+static void submission_fail(struct submission *s, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void submission_fail(struct submission *s, int status, const char *format, ...)
+{
+    char text[FCC_TEXT_MAX - 64];
+    va_list ap;
+
+    if (s->status)
+        return;
+    va_start(ap, format);
+    (void)vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    s->status = last_error_set(status, "rank %d: %s: %s", s->comm->rank, op_names[s->msg->op], text);
+}
+
+/* A message with room for ntensors tensors and nwords words of attributes. False, with the error set: there is nothing to
+ * finish. */
+static bool submission_begin(struct submission *s, fcc_comm *comm, enum fcc_op op, size_t ntensors, size_t nwords)
+{
+    *s = (struct submission){.comm = comm,
+                             .room = sizeof(*s->msg) + ntensors * sizeof(struct fcc_wire_tensor) + nwords * sizeof(int64_t),
+                             .length = sizeof(*s->msg)};
+    s->msg = malloc(s->room);
+    if (!s->msg) {
+        (void)last_error_set(-ENOMEM, "rank %d: %s: out of memory", comm->rank, op_names[op]);
+        return false;
+    }
+    *s->msg = (struct fcc_submit){.op = (uint16_t)op};
+    return true;
+}
+
+static void submission_options(struct submission *s, uint32_t schedule, const uint32_t reserved[7])
+{
+    if (schedule > UINT8_MAX)
+        submission_fail(s, -EINVAL, "schedule: %u: allowed are %d to %d", schedule, FCC_SCHEDULE_AUTO, FCC_SCHEDULE_COMM_ONLY);
+    for (int i = 0; i < 7; i++)
+        if (reserved[i])
+            submission_fail(s, -EINVAL, "reserved[%d]: %u: must be 0", i, reserved[i]);
+    s->msg->schedule = (uint8_t)schedule;
+}
+
+static void *submission_extend(struct submission *s, size_t bytes)
+{
+    unsigned char *at = (unsigned char *)s->msg + s->length;
+
+    assert(s->length + bytes <= s->room);
+    s->length += bytes;
+    return at;
+}
+
+/* Fill in the strides of a dense tensor. -EINVAL if it is too large for them. */
+static int strides_dense(struct fcc_wire_tensor *w)
+{
+    int64_t stride = 1;
+
+    for (unsigned i = w->ndim; i-- > 0;) {
+        w->stride[i] = stride;
+        if (__builtin_mul_overflow(stride, w->shape[i], &stride))
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static void submission_tensor(struct submission *s, const char *name, const struct fcc_tensor *t)
+{
+    struct fcc_wire_tensor w = {.offset = t->offset};
+    bool dense = true;
+
+    if (s->status)
+        return;
+    s->msg->ntensors++;
+    if (!t->buffer) {
+        memset(submission_extend(s, sizeof(w)), 0, sizeof(w));
+        return;
+    }
+    (void)pthread_mutex_lock(&s->comm->context->lock);
+    w.buffer = buffer_handle(s->comm->context, t->buffer);
+    (void)pthread_mutex_unlock(&s->comm->context->lock);
+    if (!w.buffer)
+        submission_fail(s, -EINVAL, "%s.buffer: %p: allowed are buffers of this connection that have not been freed", name,
+                        (const void *)t->buffer);
+    if (!fcc_dtype_size((enum fcc_dtype)t->dtype))
+        submission_fail(s, -EINVAL, "%s.dtype: %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_I64);
+    if (t->ndim > FCC_MAX_DIMS)
+        submission_fail(s, -EINVAL, "%s.ndim: %u: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
+    w.dtype = (uint16_t)t->dtype;
+    w.ndim = (uint16_t)t->ndim;
+    for (unsigned i = 0; !s->status && i < t->ndim; i++) {
+        if (t->shape[i] < 0)
+            submission_fail(s, -EINVAL, "%s.shape[%u]: %lld: allowed are 0 and more", name, i, (long long)t->shape[i]);
+        w.shape[i] = t->shape[i];
+        w.stride[i] = t->stride[i];
+        dense = dense && t->stride[i] == 0;
+    }
+    if (!s->status && dense && strides_dense(&w))
+        submission_fail(s, -EINVAL, "%s.shape: %lld x %lld x %lld x %lld: allowed are less than 2^63 elements", name,
+                        (long long)w.shape[0], (long long)w.shape[1], (long long)w.shape[2], (long long)w.shape[3]);
+    if (!s->status)
+        memcpy(submission_extend(s, sizeof(w)), &w, sizeof(w));
+}
+
+static void submission_attr(struct submission *s, enum fcc_attr key, const int64_t *values, size_t count)
+{
+    int64_t *words;
+
+    if (s->status)
+        return;
+    words = submission_extend(s, (1 + count) * sizeof(*words));
+    words[0] = (int64_t)((uint64_t)key << 32 | count);
+    if (count)
+        memcpy(words + 1, values, count * sizeof(*words));
+    s->msg->nattrs += (uint32_t)(1 + count);
+}
+
+/* Submit the finished message, or give up with the first failure. */
+static int submission_end(struct submission *s, int64_t *recv_rows, fcc_request **out)
+{
+    if (!s->status && s->length > FCC_MSG_MAX)
+        submission_fail(s, -EINVAL, "request: %zu bytes: allowed are at most %u", s->length, FCC_MSG_MAX);
+    if (!s->status)
+        s->status = comm_submit(s->comm, s->msg, s->length, recv_rows, out);
+    free(s->msg);
+    return s->status;
+}
+
+/* ---- the operators: each submits, and waits if out is NULL ---- */
+
+static int args_null(const fcc_comm *comm)
+{
+    return last_error_set(-EINVAL, "%s: NULL: not allowed", comm ? "args" : "comm");
+}
+
+static int out_null(void)
+{
+    return last_error_set(-EINVAL, "out: NULL: not allowed");
+}
+
+static int noop_submit(fcc_comm *comm, fcc_request **out)
+{
+    struct submission s;
+
+    if (!comm)
+        return args_null(comm);
+    if (!submission_begin(&s, comm, FCC_OP_NOOP, 0, 0))
+        return -ENOMEM;
+    return submission_end(&s, NULL, out);
+}
+
+static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, fcc_request **out)
+{
+    struct submission s;
+    size_t ntables, nranks;
+    int64_t pooling;
+
+    if (!comm || !args)
+        return args_null(comm);
+    if (args->num_tables < 0 || args->num_tables > FCC_MAX_TABLES)
+        return last_error_set(-EINVAL, "rank %d: embedding_all_to_all: num_tables: %d: allowed are 0 to %d", comm->rank,
+                              args->num_tables, FCC_MAX_TABLES);
+    if (args->num_tables && !args->table_rows)
+        return last_error_set(-EINVAL, "rank %d: embedding_all_to_all: table_rows: NULL: allowed only if num_tables is 0",
+                              comm->rank);
+    ntables = (size_t)args->num_tables;
+    nranks = (size_t)comm->nranks;
+    pooling = args->pooling;
+    if (!submission_begin(&s, comm, FCC_OP_EMBEDDING_ALL_TO_ALL, FCC_EMB_TENSORS, ntables + nranks + 6))
+        return -ENOMEM;
+    submission_options(&s, args->schedule, args->reserved);
+    submission_tensor(&s, "tables", &args->tables);
+    submission_tensor(&s, "indices", &args->indices);
+    submission_tensor(&s, "offsets", &args->offsets);
+    submission_tensor(&s, "sample_weights", &args->sample_weights);
+    submission_tensor(&s, "out", &args->out);
+    submission_attr(&s, FCC_ATTR_TABLE_ROWS, args->table_rows, ntables);
+    submission_attr(&s, FCC_ATTR_POOLING, &pooling, 1);
+    submission_attr(&s, FCC_ATTR_BATCH, &args->batch, 1);
+    if (args->batch_split)
+        submission_attr(&s, FCC_ATTR_BATCH_SPLIT, args->batch_split, nranks);
+    return submission_end(&s, NULL, out);
+}
+
+static int gemv_submit(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out)
+{
+    struct submission s;
+
+    if (!comm || !args)
+        return args_null(comm);
+    if (!submission_begin(&s, comm, FCC_OP_GEMV_ALL_REDUCE, FCC_GEMV_TENSORS, 0))
+        return -ENOMEM;
+    submission_options(&s, args->schedule, args->reserved);
+    submission_tensor(&s, "x", &args->x);
+    submission_tensor(&s, "w", &args->w);
+    submission_tensor(&s, "y", &args->y);
+    return submission_end(&s, NULL, out);
+}
+
+static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_request **out)
+{
+    struct submission s;
+    size_t nranks;
+
+    if (!comm || !args)
+        return args_null(comm);
+    nranks = (size_t)comm->nranks;
+    if (!submission_begin(&s, comm, FCC_OP_GEMM_ALL_TO_ALL, FCC_GEMM_TENSORS, nranks + 1))
+        return -ENOMEM;
+    submission_options(&s, args->schedule, args->reserved);
+    submission_tensor(&s, "a", &args->a);
+    submission_tensor(&s, "b", &args->b);
+    submission_tensor(&s, "c", &args->c);
+    if (args->send_rows)
+        submission_attr(&s, FCC_ATTR_SEND_ROWS, args->send_rows, nranks);
+    return submission_end(&s, args->recv_rows, out);
+}
+
+int fcc_noop(fcc_comm *comm)
+{
+    return noop_submit(comm, NULL);
+}
+
+int fcc_noop_start(fcc_comm *comm, fcc_request **out)
+{
+    return out ? noop_submit(comm, out) : out_null();
+}
+
+int fcc_embedding_all_to_all(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args)
+{
+    return embedding_submit(comm, args, NULL);
+}
+
+int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, fcc_request **out)
+{
+    return out ? embedding_submit(comm, args, out) : out_null();
+}
+
+int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args)
+{
+    return gemv_submit(comm, args, NULL);
+}
+
+int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out)
+{
+    return out ? gemv_submit(comm, args, out) : out_null();
+}
+
+int fcc_gemm_all_to_all(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args)
+{
+    return gemm_submit(comm, args, NULL);
+}
+
+int fcc_gemm_all_to_all_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_request **out)
+{
+    return out ? gemm_submit(comm, args, out) : out_null();
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ring.c - a request's way through the session memory: a completion slot, a record in the submission ring, the doorbell.
+ *
+ * Memory order. The ring and the slots are two hand-overs, one in each direction:
+ *
+ *   record      the client writes the record, then head (release); the worker reads head (acquire), then the record. The other
+ * way round, the worker reads the record, then writes tail (release); the client reads tail (acquire), then writes over the
+ * record. The slot's PENDING is written before head too, so the worker sees it. completion  the worker writes the slot, then
+ * its state DONE (release); the client reads DONE (acquire), then the slot. The slot is used again only after that, and the
+ * worker hears of it only through a later head. doorbell    proto.h asks the client for: publish head, full fence, read
+ * worker_sleeps. Here the store and the load are both sequentially consistent, which is as much: in the one order of all
+ * sequentially consistent operations, the worker's fence (after its store of worker_sleeps, before its last look at head) lies
+ * either after our store, and then the worker sees our head; or before our load, and then we see worker_sleeps. sleep       the
+ * client changes PENDING to WAITING by compare-and-swap, the worker writes DONE by exchange: whichever comes second sees the
+ * first. So either we see DONE and do not sleep, or the worker sees WAITING and wakes us; and if DONE comes between our swap
+ * and our futex call, the kernel sees that the value has changed.
+ *
+ * What the worker writes is not trusted: tail is checked, what a slot holds is copied out once and the copy is checked.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client.h"
+
+/* ---- completion slots ---- */
+
+int slot_take(struct fcc_context *c, struct fcc_request *r)
+{
+    int64_t deadline = 0;
+    struct spin spin;
+
+    while (!c->free_slots) {
+        context_collect(c);
+        if (c->free_slots || c->dead.status)
+            break;
+        if (!deadline) {
+            deadline = deadline_in_ms(context_patience_ms(c));
+            spin_begin(&spin, c->spin_us, deadline);
+        } else if (now_ns() >= deadline) {
+            return last_error_set(-ETIMEDOUT, "%u operators are in flight, and none has finished for %lld ms", FCC_SLOTS,
+                                  (long long)context_patience_ms(c));
+        }
+        context_nap(c, &spin);
+    }
+    if (c->dead.status)
+        return context_dead(c);
+    r->slot = (uint32_t)__builtin_ctzll(c->free_slots);
+    c->free_slots &= ~(UINT64_C(1) << r->slot);
+    atomic_store_explicit(&c->memory->slot[r->slot].state, FCC_SLOT_PENDING, memory_order_relaxed);
+    return 0;
+}
+
+void slot_return(struct fcc_context *c, uint32_t slot)
+{
+    c->free_slots |= UINT64_C(1) << slot;
+}
+
+bool slot_is_done(const struct fcc_request *r)
+{
+    return atomic_load_explicit(&r->context->memory->slot[r->slot].state, memory_order_relaxed) == FCC_SLOT_DONE;
+}
+
+bool slot_collect(struct fcc_request *r)
+{
+    const struct fcc_slot *slot = &r->context->memory->slot[r->slot];
+    struct fcc_submit_reply *result = &r->result;
+
+    if (atomic_load_explicit(&slot->state, memory_order_acquire) != FCC_SLOT_DONE)
+        return false;
+    result->reply.msg.id = slot->id;
+    result->reply.status = slot->status;
+    result->nvalues = slot->nvalues;
+    memcpy(result->values, slot->values, sizeof(result->values));
+    memcpy(result->reply.text, slot->text, sizeof(result->reply.text));
+    slot_return(r->context, r->slot);
+    return true;
+}
+
+static long futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
+{
+    return syscall(SYS_futex, word, op, value, timeout, NULL, 0); /* not FUTEX_PRIVATE: the worker is another process */
+}
+
+void slot_sleep(struct fcc_request *r, int64_t deadline)
+{
+    _Atomic uint32_t *state = &r->context->memory->slot[r->slot].state;
+    struct timespec t = {.tv_nsec = WAIT_SLICE_NS};
+    uint32_t expected = FCC_SLOT_PENDING;
+    int64_t left = deadline == NEVER ? WAIT_SLICE_NS : deadline - now_ns();
+
+    if (left <= 0)
+        return;
+    if (left < WAIT_SLICE_NS)
+        t.tv_nsec = (long)left;
+    /* Counted before `finished` is read, while request_poll() sets `finished` before it reads the count: so another thread that
+     * takes our completion wakes us, or we see it here. If the slot has a new owner by now, the worker wakes us for nothing, or
+     * nobody does before the slice is over. */
+    (void)atomic_fetch_add(&r->sleepers, 1);
+    if (!atomic_load(&r->finished) && (atomic_compare_exchange_strong_explicit(state, &expected, FCC_SLOT_WAITING,
+                                                                               memory_order_relaxed, memory_order_relaxed) ||
+                                       expected == FCC_SLOT_WAITING))
+        (void)futex(state, FUTEX_WAIT, FCC_SLOT_WAITING, &t);
+    (void)atomic_fetch_sub(&r->sleepers, 1);
+}
+
+void slot_wake(const struct fcc_request *r)
+{
+    (void)futex(&r->context->memory->slot[r->slot].state, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+/* ---- submission ring ---- */
+
+/* The head is published. Sequentially consistent: see "doorbell" above. */
+static void doorbell_ring(struct fcc_context *c)
+{
+    static const uint64_t one = 1;
+
+    if (!atomic_load(&c->memory->worker_sleeps))
+        return;
+    /* Its only failure is a counter that is full, and then the bell has been rung. */
+    ssize_t n = write(c->doorbell, &one, sizeof(one));
+    (void)n;
+}
+
+/* ring_lock held. 1: there is room for `size` bytes, 0: not yet, -EPROTO: the worker's tail is no tail. */
+static int ring_has_room(const struct fcc_context *c, size_t size)
+{
+    uint64_t used = c->head - atomic_load_explicit(&c->memory->tail, memory_order_acquire);
+
+    if (used > FCC_RING_BYTES)
+        return -EPROTO;
+    return FCC_RING_BYTES - used >= size;
+}
+
+/* ring_lock held, and there is room. */
+static void ring_write(struct fcc_context *c, const struct fcc_msg *msg, size_t size)
+{
+    size_t at = c->head % FCC_RING_BYTES;
+    size_t first = FCC_RING_BYTES - at < msg->length ? FCC_RING_BYTES - at : msg->length;
+
+    memcpy(c->memory->data + at, msg, first);
+    memcpy(c->memory->data, (const unsigned char *)msg + first, msg->length - first);
+    c->head += size;
+    atomic_store(&c->memory->head, c->head); /* sequentially consistent: a release, and see "doorbell" above */
+}
+
+int ring_push(struct fcc_context *c, const struct fcc_msg *msg)
+{
+    size_t size = (msg->length + FCC_RECORD_ALIGN - 1) / FCC_RECORD_ALIGN * FCC_RECORD_ALIGN;
+    int64_t deadline = 0, patience_ms;
+    struct spin spin;
+    int room, status;
+
+    for (;;) {
+        (void)pthread_mutex_lock(&c->ring_lock);
+        room = ring_has_room(c, size);
+        if (room > 0)
+            ring_write(c, msg, size);
+        (void)pthread_mutex_unlock(&c->ring_lock);
+        doorbell_ring(c);
+        if (room > 0)
+            return 0;
+
+        (void)pthread_mutex_lock(&c->lock);
+        patience_ms = context_patience_ms(c);
+        if (room < 0)
+            context_die(c, -EPROTO, "the worker of job '%s' (pid %u) wrote a wrong tail into the submission ring", c->job,
+                        c->worker_pid);
+        if (!deadline) {
+            deadline = deadline_in_ms(patience_ms);
+            spin_begin(&spin, c->spin_us, deadline);
+        }
+        if (!c->dead.status)
+            context_nap(c, &spin);
+        status = context_dead(c);
+        (void)pthread_mutex_unlock(&c->lock);
+        if (status)
+            return status;
+        if (now_ns() >= deadline)
+            return last_error_set(
+                -ETIMEDOUT, "the submission ring is full, and the worker of job '%s' (pid %u) has read nothing for %lld ms",
+                c->job, c->worker_pid, (long long)patience_ms);
+    }
+}

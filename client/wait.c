@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * wait.c - the clock, and how a thread spins before it sleeps. Whoever waits for the worker spins by spin_more(), so this is
+ * the one place to tune it.
+ *
+ * An operator may take a few microseconds, waking a thread takes longer; so it pays to spin. But there may be fewer
+ * cores than ranks and workers, and then who spins keeps from running what he waits for. So: a few pauses, which cost nobody
+ * anything, then yield the core between looks, for as long as the worker allows, then sleep.
+ */
+#include <sched.h>
+#include <time.h>
+
+#include "client.h"
+
+#define SPIN_PAUSES 48                   /* looks before the first yield: about a microsecond */
+#define SPIN_LONGEST_NS (20LL * 1000000) /* whatever the worker allows: nobody looks at the socket meanwhile */
+
+int64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+int64_t deadline_in_ms(int64_t ms)
+{
+    return ms < 0 ? NEVER : now_ns() + ms * 1000000;
+}
+
+int ms_until(int64_t deadline)
+{
+    int64_t ns = deadline == NEVER ? WAIT_SLICE_NS : deadline - now_ns();
+
+    if (ns <= 0)
+        return 0;
+    if (ns > WAIT_SLICE_NS)
+        ns = WAIT_SLICE_NS;
+    return (int)((ns + 999999) / 1000000);
+}
+
+void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline)
+{
+    int64_t ns = (int64_t)spin_us * 1000;
+
+    s->pauses = 0;
+    s->until = now_ns() + (ns < SPIN_LONGEST_NS ? ns : SPIN_LONGEST_NS);
+    if (s->until > deadline)
+        s->until = deadline;
+}
+
+bool spin_more(struct spin *s)
+{
+    if (s->pauses < SPIN_PAUSES) {
+        s->pauses++;
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield" ::: "memory");
+#endif
+        return true;
+    }
+    if (now_ns() >= s->until)
+        return false;
+    (void)sched_yield();
+    return true;
+}

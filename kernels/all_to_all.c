@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * all_to_all.c - the plan of an operator that ends in an All-to-All.
+ */
+#include "all_to_all.h"
+
+static uint32_t least(uint64_t a, uint64_t b)
+{
+    return (uint32_t)(a < b ? a : b);
+}
+
+static bool is_empty(const struct rectangle *part)
+{
+    return part->rows == 0 || part->cols == 0;
+}
+
+/* Cuts a part into tiles, column block by column block. `like` has what they have in common. */
+static void add_tiles(struct plan_builder *b, const struct rectangle *part, uint32_t tile_rows, uint32_t tile_cols,
+                      struct slice like)
+{
+    for (uint64_t col = 0; col < part->cols; col += tile_cols) {
+        for (uint64_t row = 0; row < part->rows && b->status == 0; row += tile_rows) {
+            like.row = part->row + (uint32_t)row;
+            like.rows = least(tile_rows, part->rows - row);
+            like.col = part->col + (uint32_t)col;
+            like.cols = least(tile_cols, part->cols - col);
+            like.dst_row = part->dst_row + (uint32_t)row;
+            like.dst_col = part->dst_col + (uint32_t)col;
+            plan_add_slice(b, like);
+        }
+        if (b->status)
+            return;
+    }
+}
+
+/* The tiles for all destinations, each destination's with a signal group of its own. */
+static void add_puts(struct plan_builder *b, enum slice_kind kind, const int order[], const struct schedule *schedule,
+                     const struct rectangle parts[], bool wait_for_own)
+{
+    struct plan *plan = b->plan;
+
+    for (int i = 0; i < plan->nranks; i++) {
+        const struct rectangle *part = &parts[order[i]];
+        uint32_t tile_rows = schedule->slice_rows, tile_cols = schedule->slice_cols;
+        if (is_empty(part))
+            continue;
+        if (kind == SLICE_PUT) {
+            /* As much as a computed tile, but whole rows: they are contiguous at both ends. */
+            uint64_t elements = (uint64_t)tile_rows * least(tile_cols, part->cols);
+            tile_rows = elements > part->cols ? least(elements / part->cols, part->rows) : 1;
+            tile_cols = part->cols;
+        }
+        add_tiles(b, part, tile_rows, tile_cols,
+                  (struct slice){.kind = (uint8_t)kind,
+                                 .dst = (uint16_t)order[i],
+                                 .group = plan_add_group(b, (unsigned)order[i], (uint32_t)plan->rank),
+                                 .wait_first = wait_for_own ? (uint32_t)plan->nranks : 0,
+                                 .wait_count = wait_for_own ? 1 : 0,
+                                 .wait_stride = wait_for_own ? 1 : 0});
+    }
+}
+
+/* All tiles into staging memory. Returns whether there are any. */
+static bool add_computes(struct plan_builder *b, const int order[], const struct schedule *schedule,
+                         const struct rectangle parts[])
+{
+    struct plan *plan = b->plan;
+    uint32_t group = SLICE_NO_GROUP;
+
+    for (int i = 0; i < plan->nranks; i++) {
+        if (is_empty(&parts[order[i]]))
+            continue;
+        if (group == SLICE_NO_GROUP)
+            group = plan_add_group(b, (unsigned)plan->rank, (uint32_t)plan->nranks);
+        add_tiles(b, &parts[order[i]], schedule->slice_rows, schedule->slice_cols,
+                  (struct slice){.kind = SLICE_COMPUTE, .dst = (uint16_t)order[i], .group = group});
+    }
+    return group != SLICE_NO_GROUP;
+}
+
+static void add_wait(struct plan_builder *b, uint32_t first, uint32_t count)
+{
+    plan_add_slice(b, (struct slice){.kind = SLICE_WAIT,
+                                     .dst = (uint16_t)b->plan->rank,
+                                     .group = SLICE_NO_GROUP,
+                                     .wait_first = first,
+                                     .wait_count = count,
+                                     .wait_stride = 1});
+}
+
+/* One wait for each run of sources that have something for this rank. */
+static void add_waits(struct plan_builder *b, const bool from[])
+{
+    int nranks = b->plan->nranks;
+
+    for (int first = 0, end; first < nranks; first = end + 1) {
+        for (end = first; end < nranks && from[end];)
+            end++;
+        if (end > first)
+            add_wait(b, (uint32_t)first, (uint32_t)(end - first));
+    }
+}
+
+void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
+                     const bool from[], struct plan_builder *b)
+{
+    uint32_t own_flag = (uint32_t)problem->nranks;
+    int order[FCC_MAX_RANKS];
+
+    plan_destination_order(problem, rank, order);
+    b->plan->nflags = own_flag + 1;
+    switch (schedule->kind) {
+    case FCC_SCHEDULE_COMPUTE_ONLY:
+        if (add_computes(b, order, schedule, parts))
+            add_wait(b, own_flag, 1);
+        return;
+    case FCC_SCHEDULE_SEQUENTIAL:
+        (void)add_computes(b, order, schedule, parts);
+        add_puts(b, SLICE_PUT, order, schedule, parts, true);
+        break;
+    case FCC_SCHEDULE_COMM_ONLY:
+        add_puts(b, SLICE_PUT, order, schedule, parts, false);
+        break;
+    default:
+        add_puts(b, SLICE_COMPUTE_PUT, order, schedule, parts, false);
+        break;
+    }
+    add_waits(b, from);
+}

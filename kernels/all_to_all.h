@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * all_to_all.h - the plan that all operators that end in an All-to-All share.
+ *
+ * A rank's result is one rectangle for each destination. Fused: its tiles are computed and stored at the destination one after
+ * the other, destinations in plan_destination_order(); the last one raises the flag of this rank at that destination.
+ * Sequential: all tiles are computed into staging memory, which raises a flag at the rank itself; then all are put.
+ *
+ * Flags of every rank: [source] "all of source's tiles for me are here", [nranks] "my tiles are computed".
+ */
+#ifndef FCC_ALL_TO_ALL_H
+#define FCC_ALL_TO_ALL_H
+
+#include <stdbool.h>
+
+#include "plan.h"
+
+/* What a rank sends to one destination; empty if rows or cols is 0. */
+struct rectangle {
+    uint32_t row, rows, col, cols;
+    uint32_t dst_row, dst_col;
+};
+
+/* parts[nranks] by destination; from[source]: whether source has something for this rank, so that its flag will come. The
+ * schedule's sizes are set. */
+void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
+                     const bool from[], struct plan_builder *b);
+
+#endif

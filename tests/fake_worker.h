@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_worker.h - the other end of libfccclient for client_bed.h: one thread that takes one connection on a private socket and
+ * speaks the protocol as a worker does, except for the faults that it is told to make.
+ *
+ * It always sleeps by the protocol (worker_sleeps, fence, a last look at head, then poll without a time limit), so a
+ * doorbell that is not rung hangs the test. What steers it while it runs is atomic, and takes effect at fake_poke().
+ */
+#ifndef FAKE_WORKER_H
+#define FAKE_WORKER_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "msg.h"
+#include "proto.h"
+
+enum fault {
+    HONEST,
+    /* about descriptors and the reply that they come with: WELCOME, or BUFFER_ALLOC's */
+    FD_MISSING,
+    FD_SURPLUS,
+    FD_UNSEALED,
+    FD_SMALL,
+    REPLY_TRUNCATED,
+    REPLY_LENGTH_LIES,
+    REPLY_WRONG_TYPE,
+    REPLY_ERROR,
+    REPLY_NONE, /* closes instead */
+    /* of the WELCOME only */
+    VERSION_WRONG,
+    /* of completions */
+    DONE_WRONG_ID,
+    DONE_POSITIVE,
+    DONE_TOO_MANY_VALUES,
+    DONE_TOO_FEW_VALUES,
+    DONE_ERROR,
+    /* of the ring */
+    TAIL_WRONG,
+};
+
+#define FAKE_COMM 7u
+#define FAKE_TEXT "rank 3: gemv_all_reduce: n: 7: rank 0 has 8"
+
+struct fake {
+    enum fault welcome_fault;
+    _Atomic enum fault fault; /* of everything later */
+    _Atomic bool hold;        /* do not answer submissions until it is false */
+    _Atomic bool hold_calls;  /* nor calls */
+    _Atomic bool slow;        /* read the ring a record at a time, and sleep in between */
+    _Atomic bool stall;       /* do not read the ring */
+    _Atomic bool vanish;      /* close the connection */
+    _Atomic bool farewell;    /* say why before */
+    _Atomic unsigned records; /* SUBMIT messages seen */
+    _Atomic unsigned broken;  /* that were not as they should be */
+    _Atomic unsigned rings;   /* of the doorbell */
+    _Atomic unsigned calls[FCC_MSG_TYPES];
+    char job[FCC_JOB_MAX];
+    uint32_t spin_us;
+
+    char path[108];
+    int listener, sock, doorbell, poke;
+    struct fcc_session_memory *memory;
+    uint64_t tail;
+    uint32_t last_buffer;
+    struct {
+        uint32_t slot;
+        uint64_t id;
+        uint16_t op;
+    } held[256];
+    unsigned nheld;
+    _Alignas(16) unsigned char held_call[64][256]; /* messages */
+    unsigned nheld_calls;
+    _Alignas(16) unsigned char inbox[FCC_MSG_MAX];
+    pthread_t thread;
+};
+
+static int fake_memfd(size_t bytes, bool sealed)
+{
+    int fd = memfd_create("fake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) || (sealed && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)))
+        abort();
+    return fd;
+}
+
+/* Send a reply with nfds descriptors (which it closes), as the fault says. */
+static void fake_reply(struct fake *f, enum fault fault, const struct fcc_msg *to, struct fcc_reply *reply, size_t length,
+                       int *fds, int nfds)
+{
+    int extra[FCC_MAX_FDS], n = nfds;
+
+    reply->msg = (struct fcc_msg){.length = (uint32_t)length, .type = to->type | FCC_REPLY, .id = to->id};
+    for (int i = 0; i < nfds; i++)
+        extra[i] = fds[i];
+    if (fault == FD_MISSING)
+        n = nfds - 1;
+    if (fault == FD_SURPLUS)
+        extra[n++] = f->poke;
+    reply->fds = (uint32_t)n;
+    if (fault == REPLY_TRUNCATED)
+        length -= 8;
+    if (fault == REPLY_WRONG_TYPE)
+        reply->msg.type = FCC_MSG_QUERY | FCC_REPLY;
+    if (fault == REPLY_ERROR) {
+        reply->msg.type = FCC_MSG_ERROR;
+        reply->status = -EPERM;
+        reply->fds = 0;
+        n = 0;
+        length = sizeof(*reply);
+        (void)snprintf(reply->text, sizeof(reply->text), "%s", FAKE_TEXT);
+    }
+    if (fault == REPLY_LENGTH_LIES) {
+        reply->msg.length = (uint32_t)length + 1;
+        (void)send(f->sock, reply, length, MSG_NOSIGNAL); /* msg_send() would set it right */
+    } else if (fault == REPLY_NONE) {
+        f->vanish = true;
+    } else {
+        (void)msg_send(f->sock, &reply->msg, length, extra, n);
+    }
+    fds_close(fds, nfds);
+}
+
+static void fake_welcome(struct fake *f, const struct fcc_hello *hello)
+{
+    struct fcc_welcome w = {.version = FCC_PROTO_VERSION, .devices = 4, .worker_pid = 4711, .spin_us = f->spin_us};
+    size_t bytes = sizeof(struct fcc_session_memory) - (f->welcome_fault == FD_SMALL ? 64 : 0);
+    int fds[2] = {fake_memfd(bytes, f->welcome_fault != FD_UNSEALED), -1};
+
+    f->memory = mmap(NULL, sizeof(*f->memory), PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+    f->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    fds[1] = fcntl(f->doorbell, F_DUPFD_CLOEXEC, 0);
+    if (f->welcome_fault == VERSION_WRONG)
+        w.version++;
+    memcpy(f->job, hello->job, sizeof(f->job));
+    fake_reply(f, f->welcome_fault, &hello->msg, &w.reply, sizeof(w), fds, 2);
+}
+
+static void fake_call(struct fake *f, const struct fcc_msg *m)
+{
+    union {
+        struct fcc_reply reply;
+        struct fcc_unique_id_reply id;
+        struct fcc_comm_init_reply comm;
+        struct fcc_buffer_alloc_reply buffer;
+    } u = {0};
+    enum fault fault = f->fault;
+    size_t length = sizeof(u.reply);
+    int fd = -1, nfds = 0;
+
+    if (m->type == FCC_MSG_UNIQUE_ID) {
+        length = sizeof(u.id);
+        memset(u.id.unique_id.bytes, (int)(m->id & 0xff), sizeof(u.id.unique_id.bytes));
+    } else if (m->type == FCC_MSG_COMM_INIT) {
+        length = sizeof(u.comm);
+        u.comm.comm = FAKE_COMM;
+        u.comm.device = 2;
+        u.comm.time_limit_ms = 3000;
+    } else if (m->type == FCC_MSG_BUFFER_ALLOC) {
+        length = sizeof(u.buffer);
+        u.buffer.buffer = ++f->last_buffer;
+        u.buffer.map_bytes = (((const struct fcc_buffer_alloc_msg *)m)->bytes + 4095) / 4096 * 4096;
+        fd = fake_memfd(u.buffer.map_bytes - (fault == FD_SMALL ? 4096 : 0), fault != FD_UNSEALED);
+        nfds = 1;
+    } else if (m->type != FCC_MSG_COMM_ABORT && m->type != FCC_MSG_COMM_DESTROY && m->type != FCC_MSG_BUFFER_FREE) {
+        f->broken++;
+    }
+    fake_reply(f, fault, m, &u.reply, length, &fd, nfds);
+}
+
+static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op)
+{
+    struct fcc_submit_reply r = {.reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}};
+    enum fault fault = f->fault;
+
+    if (op == FCC_OP_GEMM_ALL_TO_ALL)
+        r.nvalues = 2;
+    r.values[0] = 11;
+    r.values[1] = 22;
+    if (fault == DONE_WRONG_ID)
+        r.reply.msg.id++;
+    if (fault == DONE_POSITIVE)
+        r.reply.status = 5;
+    if (fault == DONE_TOO_MANY_VALUES)
+        r.nvalues = FCC_MAX_RANKS + 1;
+    if (fault == DONE_TOO_FEW_VALUES)
+        r.nvalues = 1;
+    if (fault == DONE_ERROR) {
+        r.reply.status = -ERANGE;
+        memset(r.reply.text, 'x', sizeof(r.reply.text)); /* without its NUL */
+        memcpy(r.reply.text, FAKE_TEXT, strlen(FAKE_TEXT));
+    }
+    if (slot == FCC_NO_SLOT) {
+        (void)msg_send(f->sock, &r.reply.msg, sizeof(r), NULL, 0);
+        return;
+    }
+    struct fcc_slot *s = &f->memory->slot[slot];
+    s->status = r.reply.status;
+    s->id = r.reply.msg.id;
+    s->nvalues = r.nvalues;
+    memcpy(s->values, r.values, sizeof(s->values));
+    memcpy(s->text, r.reply.text, sizeof(s->text));
+    if (atomic_exchange(&s->state, FCC_SLOT_DONE) == FCC_SLOT_WAITING)
+        (void)syscall(SYS_futex, &s->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* The test's embedding requests: from the number of tables follows every byte. */
+static bool fake_embedding_is_right(const struct fcc_submit *m)
+{
+    const int64_t *words =
+        (const int64_t *)(const void *)((const unsigned char *)(m + 1) + FCC_EMB_TENSORS * sizeof(struct fcc_wire_tensor));
+    const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(m + 1);
+    size_t n = (size_t)(words[0] & 0xffffffff);
+
+    if (m->ntensors != FCC_EMB_TENSORS || m->nattrs != n + 5 || words[0] != (int64_t)((1ULL << 32) | n))
+        return false;
+    for (int i = 0; i < FCC_EMB_TENSORS; i++)
+        if (tensors[i].buffer || tensors[i].offset || tensors[i].dtype || tensors[i].shape[0] || tensors[i].stride[0])
+            return false;
+    for (size_t i = 0; i < n; i++)
+        if (words[1 + i] != (int64_t)(n * 1000003 + i))
+            return false;
+    return words[n + 1] == (int64_t)((2ULL << 32) | 1) && words[n + 2] == FCC_POOLING_MEAN &&
+           words[n + 3] == (int64_t)((3ULL << 32) | 1) && words[n + 4] == (int64_t)n;
+}
+
+static void fake_submit(struct fake *f, const struct fcc_submit *m)
+{
+    bool right = m->msg.type == FCC_MSG_SUBMIT && !m->msg.zero && m->comm == FAKE_COMM && m->op < FCC_OP_COUNT &&
+                 m->msg.length == sizeof(*m) + m->ntensors * sizeof(struct fcc_wire_tensor) + m->nattrs * sizeof(int64_t) &&
+                 (m->slot < FCC_SLOTS || m->slot == FCC_NO_SLOT) && f->nheld < sizeof(f->held) / sizeof(f->held[0]);
+
+    f->records++;
+    if (!right || (m->op == FCC_OP_EMBEDDING_ALL_TO_ALL && !fake_embedding_is_right(m))) {
+        f->broken++;
+        return;
+    }
+    if (f->hold) {
+        f->held[f->nheld].slot = m->slot;
+        f->held[f->nheld].op = m->op;
+        f->held[f->nheld++].id = m->msg.id;
+    } else {
+        fake_complete(f, m->slot, m->msg.id, m->op);
+    }
+}
+
+/* Take one record out of the ring. False: there is none. */
+static bool fake_ring_read(struct fake *f)
+{
+    uint64_t head = atomic_load_explicit(&f->memory->head, memory_order_acquire);
+    size_t at = f->tail % FCC_RING_BYTES;
+    struct fcc_msg m;
+
+    if (head == f->tail || f->stall)
+        return false;
+    if (head - f->tail > FCC_RING_BYTES)
+        f->broken++;
+    memcpy(&m, f->memory->data + at, sizeof(m)); /* a header never wraps: it is one alignment unit */
+    if (m.length < sizeof(struct fcc_submit) || m.length > FCC_MSG_MAX || m.length > head - f->tail) {
+        f->broken++;
+        f->vanish = true;
+        return false;
+    }
+    size_t first = FCC_RING_BYTES - at < m.length ? FCC_RING_BYTES - at : m.length;
+    memcpy(f->inbox, f->memory->data + at, first);
+    memcpy(f->inbox + first, f->memory->data, m.length - first);
+    memset(f->memory->data + at, 0xee, first); /* it is ours until tail says otherwise */
+    memset(f->memory->data, 0xee, m.length - first);
+    f->tail += (m.length + FCC_RECORD_ALIGN - 1) / FCC_RECORD_ALIGN * FCC_RECORD_ALIGN;
+    atomic_store_explicit(&f->memory->tail, f->fault == TAIL_WRONG ? f->tail + 16 : f->tail, memory_order_release);
+    fake_submit(f, (const struct fcc_submit *)f->inbox);
+    return true;
+}
+
+/* Answer what was held back, last one first. */
+static void fake_release(struct fake *f)
+{
+    while (!f->hold && f->nheld) {
+        f->nheld--;
+        fake_complete(f, f->held[f->nheld].slot, f->held[f->nheld].id, f->held[f->nheld].op);
+    }
+    while (!f->hold_calls && f->nheld_calls)
+        fake_call(f, (const struct fcc_msg *)f->held_call[--f->nheld_calls]);
+}
+
+/* Read one message from the socket. False: there is none. */
+static bool fake_socket_read(struct fake *f)
+{
+    const struct fcc_msg *m = (const struct fcc_msg *)f->inbox;
+    int fds[FCC_MAX_FDS], nfds;
+    ssize_t n = msg_recv(f->sock, f->inbox, sizeof(f->inbox), MSG_DONTWAIT, fds, &nfds);
+
+    if (n == -EAGAIN)
+        return false;
+    if (n <= 0 || nfds) {
+        f->broken += n < 0 || nfds;
+        f->vanish = true;
+        return false;
+    }
+    if (m->type < FCC_MSG_TYPES)
+        f->calls[m->type]++;
+    if (m->type == FCC_MSG_SUBMIT)
+        fake_submit(f, (const struct fcc_submit *)f->inbox);
+    else if (f->hold_calls && f->nheld_calls < 64 && m->length <= sizeof(f->held_call[0]))
+        memcpy(f->held_call[f->nheld_calls++], m, m->length);
+    else
+        fake_call(f, m);
+    return true;
+}
+
+static void fake_sleep(struct fake *f)
+{
+    struct pollfd p[3] = {
+        {.fd = f->sock, .events = POLLIN}, {.fd = f->doorbell, .events = POLLIN}, {.fd = f->poke, .events = POLLIN}};
+    uint64_t n;
+
+    atomic_store(&f->memory->worker_sleeps, 1); /* both sequentially consistent: as good as a fence between them */
+    if (atomic_load(&f->memory->head) == f->tail || f->slow || f->stall)
+        (void)poll(p, 3, f->slow ? 1 : -1);
+    atomic_store(&f->memory->worker_sleeps, 0);
+    if (read(f->doorbell, &n, sizeof(n)) == sizeof(n))
+        f->rings++;
+    if (read(f->poke, &n, sizeof(n)) < 0 && errno != EAGAIN)
+        abort();
+}
+
+static void *fake_main(void *arg)
+{
+    struct fake *f = arg;
+    int fds[FCC_MAX_FDS], nfds;
+
+    f->sock = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (f->sock < 0)
+        return NULL; /* the test made no connection */
+    if (msg_recv(f->sock, f->inbox, sizeof(f->inbox), 0, fds, &nfds) == sizeof(struct fcc_hello))
+        fake_welcome(f, (const struct fcc_hello *)f->inbox);
+    while (f->memory && !f->vanish) {
+        fake_release(f);
+        while (!f->vanish && fake_socket_read(f)) {
+        }
+        while (!f->vanish && fake_ring_read(f) && !f->slow) {
+        }
+        if (!f->vanish)
+            fake_sleep(f);
+    }
+    if (f->farewell) {
+        struct fcc_reply bye = {.msg.type = FCC_MSG_ERROR, .status = -ESHUTDOWN, .text = "fccd is shutting down"};
+        (void)msg_send(f->sock, &bye.msg, sizeof(bye), NULL, 0);
+    }
+    (void)close(f->sock);
+    return NULL;
+}
+
+static void fake_poke(struct fake *f)
+{
+    (void)eventfd_write(f->poke, 1);
+}
+
+static void fake_start(struct fake *f, const char *dir)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+
+    (void)snprintf(f->path, sizeof(f->path), "%s/sock", dir);
+    (void)snprintf(a.sun_path, sizeof(a.sun_path), "%s", f->path);
+    f->sock = f->doorbell = -1;
+    f->poke = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (bind(f->listener, (struct sockaddr *)&a, sizeof(a)) || listen(f->listener, 4) ||
+        pthread_create(&f->thread, NULL, fake_main, f))
+        abort();
+}
+
+/* The client has disconnected, or is to find out. */
+static void fake_stop(struct fake *f)
+{
+    f->vanish = true;
+    fake_poke(f);
+    (void)shutdown(f->listener, SHUT_RDWR);
+    (void)pthread_join(f->thread, NULL);
+    if (f->memory)
+        (void)munmap(f->memory, sizeof(*f->memory));
+    if (f->doorbell >= 0)
+        (void)close(f->doorbell);
+    (void)close(f->poke);
+    (void)close(f->listener);
+    (void)unlink(f->path);
+}
+
+#endif

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: MIT */
+#include "harness.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define EXIT_SKIP 77
+#define POLL_US 2000
+
+static const struct test *current; /* of this process */
+static char directory[64];
+static char output[80];
+
+double now_ms(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+const char *test_directory(void)
+{
+    return directory;
+}
+
+void *shared_memory(size_t bytes)
+{
+    void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(m != MAP_FAILED);
+    return m;
+}
+
+/* ---- checks ---- */
+
+void check_failed(const char *file, int line, const char *format, ...)
+{
+    va_list ap;
+
+    (void)fprintf(stderr, "%s:%d: pid %d: failed: ", file, line, getpid());
+    va_start(ap, format);
+    (void)vfprintf(stderr, format, ap);
+    va_end(ap);
+    (void)fprintf(stderr, "\n");
+    _exit(EXIT_FAILURE); /* the daemon ends with the test's process group */
+}
+
+void check_error(const char *file, int line, const char *call, int got, int want, const char *const words[])
+{
+    const char *text = fcc_last_error();
+
+    if (got != want)
+        check_failed(file, line, "%s: got %d (%s), expected %d: \"%s\"", call, got, strerror(-got), want, text);
+    for (; *words; words++)
+        if (!strstr(text, *words))
+            check_failed(file, line, "%s: \"%s\" does not say \"%s\"", call, text, *words);
+}
+
+void test_skip(const char *reason)
+{
+    printf("%s\n", reason);
+    (void)fflush(stdout);
+    exit(EXIT_SKIP);
+}
+
+int descriptors_count(pid_t pid)
+{
+    char path[64];
+    int n = 0;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/fd", pid);
+    DIR *d = opendir(path);
+    if (!d)
+        return -1;
+    while (readdir(d))
+        n++;
+    (void)closedir(d);
+    return n - 2 - (pid == getpid()); /* ".", "..", and the one that reads */
+}
+
+/* ---- one test, in a child ---- */
+
+static int directory_leftovers(void)
+{
+    DIR *d = opendir(directory);
+    const struct dirent *entry;
+    int n = 0;
+
+    while (d && (entry = readdir(d))) {
+        if (entry->d_name[0] == '.' || !strcmp(entry->d_name, "daemon.log"))
+            continue;
+        (void)fprintf(stderr, "left behind: %s/%s\n", directory, entry->d_name);
+        n++;
+    }
+    if (d)
+        (void)closedir(d);
+    return n;
+}
+
+static void test_child(void)
+{
+    int fd = open(output, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+    (void)setpgid(0, 0); /* what it leaves running is ended with the group */
+    CHECK(fd >= 0 && dup2(fd, 1) == 1 && dup2(fd, 2) == 2);
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    int before = descriptors_count(getpid());
+    current->run();
+    int after = descriptors_count(getpid());
+    if (after != before)
+        check_failed(__FILE__, __LINE__, "the test leaked descriptors: %d before, %d after", before, after);
+    if (directory_leftovers())
+        check_failed(__FILE__, __LINE__, "the test left files behind");
+    exit(EXIT_SUCCESS);
+}
+
+/* What the test printed, and, if it failed, what its daemon logged. */
+static void output_show(bool all)
+{
+    char path[128], line[2048];
+
+    for (int i = 0; i < (all ? 2 : 1); i++) {
+        (void)snprintf(path, sizeof(path), "%s%s", i ? directory : output, i ? "/daemon.log" : "");
+        FILE *f = fopen(path, "re");
+        while (f && fgets(line, sizeof(line), f))
+            print_message("  %s", line);
+        if (f)
+            (void)fclose(f);
+    }
+}
+
+static void directory_remove(void)
+{
+    DIR *d = opendir(directory);
+    const struct dirent *entry;
+
+    while (d && (entry = readdir(d)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            (void)unlinkat(dirfd(d), entry->d_name, 0);
+    if (d)
+        (void)closedir(d);
+    (void)rmdir(directory);
+    (void)unlink(output);
+}
+
+/* Waits for the child; past the limit it is killed with all that it started. Its wait status, or -1. */
+static int child_await(pid_t pid, unsigned limit_s)
+{
+    double until = now_ms() + limit_s * 1e3;
+    int status;
+
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+        if (now_ms() > until) {
+            (void)kill(-pid, SIGABRT);
+            (void)usleep(200000);
+            (void)kill(-pid, SIGKILL);
+            (void)waitpid(pid, &status, 0);
+            return -1;
+        }
+        (void)usleep(POLL_US);
+    }
+    (void)kill(-pid, SIGKILL); /* ranks and daemons of a test that failed */
+    return status;
+}
+
+static void test_wrapper(void **state)
+{
+    current = *state;
+    unsigned limit = (current->limit_s ? current->limit_s : TEST_LIMIT_S) * (unsigned)(getenv("FCC_TEST_SLOW") ? 4 : 1);
+    (void)snprintf(directory, sizeof(directory), "/tmp/fccd-test.XXXXXX");
+    assert_non_null(mkdtemp(directory));
+    (void)chmod(directory, 0755);
+    (void)snprintf(output, sizeof(output), "%s.out", directory);
+    (void)fflush(stdout);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        test_child();
+    (void)setpgid(pid, pid);
+    int status = child_await(pid, limit);
+    bool well = status >= 0 && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
+    bool skipped = status >= 0 && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SKIP;
+    if (!well || getenv("FCC_TEST_VERBOSE"))
+        output_show(!well);
+    directory_remove();
+    if (skipped)
+        skip();
+    if (status < 0)
+        fail_msg("%s: not finished within %u s", current->name, limit);
+    if (!well)
+        fail_msg("%s: wait status 0x%x", current->name, status);
+}
+
+int tests_run(const char *group, const struct test tests[], size_t n)
+{
+    const char *only = getenv("FCC_TEST_ONLY");
+    struct CMUnitTest *list = calloc(n, sizeof(*list));
+    size_t count = 0;
+
+    for (size_t i = 0; list && i < n; i++)
+        if (!only || !strcmp(only, tests[i].name))
+            list[count++] = (struct CMUnitTest){
+                .name = tests[i].name, .test_func = test_wrapper, .initial_state = (void *)(uintptr_t)&tests[i]};
+    int failures = list ? _cmocka_run_group_tests(group, list, count, NULL, NULL) : 1;
+    free(list);
+    return failures;
+}
+
+/* ---- daemons ---- */
+
+const char *daemon_binary(void)
+{
+    const char *path = getenv("FCCD_BINARY");
+    return path ? path : "build/bin/fccd";
+}
+
+static bool daemon_serves(void)
+{
+    fcc_context *probe;
+    struct fcc_connect_options options = {.job = "probe"};
+    int status = fcc_connect(&options, &probe);
+
+    if (!status)
+        fcc_disconnect(probe);
+    return !status;
+}
+
+static int children_count(pid_t pid)
+{
+    char path[64];
+    int n = 0, child;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", pid, pid);
+    FILE *f = fopen(path, "re");
+    while (f && fscanf(f, "%d", &child) == 1)
+        n++;
+    if (f)
+        (void)fclose(f);
+    return n;
+}
+
+void daemon_start(struct test_daemon *d, const char *const options[])
+{
+    char *argv[32] = {(char *)(uintptr_t)daemon_binary(), "--config", "/dev/null", "--socket", d->socket};
+    char *defaults[] = {"--cpu-devices", "4", "--cpu-workgroups", "1", "--worker-idle-ms", "50", "--log-level", "debug"};
+    int n = 5;
+
+    (void)snprintf(d->socket, sizeof(d->socket), "%s/fccd.sock", directory);
+    (void)snprintf(d->log, sizeof(d->log), "%s/daemon.log", directory);
+    for (size_t i = 0; i < sizeof(defaults) / sizeof(defaults[0]); i++)
+        argv[n++] = defaults[i];
+    for (; options && *options; options++)
+        argv[n++] = (char *)(uintptr_t)*options;
+    (void)setenv("FCCD_SOCKET", d->socket, 1);
+    (void)setenv("FCCD_JOB", "test", 1);
+    d->pid = fork();
+    CHECK(d->pid >= 0);
+    if (d->pid == 0) {
+        int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+        if (log < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
+            _exit(126);
+        (void)execv(argv[0], argv);
+        _exit(127);
+    }
+    double until = now_ms() + 20e3;
+    while (!daemon_serves()) {
+        CHECK(now_ms() < until);
+        CHECK(waitpid(d->pid, NULL, WNOHANG) == 0);
+        (void)usleep(POLL_US);
+    }
+    while (children_count(d->pid)) { /* the probe's worker goes after 50 ms: then the broker is at rest */
+        CHECK(now_ms() < until);
+        (void)usleep(POLL_US);
+    }
+    d->descriptors = descriptors_count(d->pid);
+}
+
+bool daemon_logged(const struct test_daemon *d, const char *text, int limit_ms)
+{
+    double until = now_ms() + limit_ms;
+    char line[2048];
+
+    do {
+        FILE *f = fopen(d->log, "re");
+        while (f && fgets(line, sizeof(line), f))
+            if (strstr(line, text)) {
+                (void)fclose(f);
+                return true;
+            }
+        if (f)
+            (void)fclose(f);
+        (void)usleep(POLL_US);
+    } while (now_ms() < until);
+    return false;
+}
+
+static void daemon_end(struct test_daemon *d)
+{
+    int status = 0;
+    double until = now_ms() + 20e3;
+
+    CHECK(kill(d->pid, SIGTERM) == 0);
+    while (waitpid(d->pid, &status, WNOHANG) == 0) {
+        CHECK(now_ms() < until);
+        (void)usleep(POLL_US);
+    }
+    if (!WIFEXITED(status) || WEXITSTATUS(status))
+        check_failed(__FILE__, __LINE__, "the broker ended with wait status 0x%x", status);
+}
+
+void daemon_stop(struct test_daemon *d)
+{
+    double until = now_ms() + 10e3;
+    int n;
+
+    while ((n = descriptors_count(d->pid)) != d->descriptors || children_count(d->pid)) {
+        if (now_ms() > until)
+            check_failed(__FILE__, __LINE__, "the broker has %d descriptors (%d at rest) and %d workers", n, d->descriptors,
+                         children_count(d->pid));
+        (void)usleep(POLL_US);
+    }
+    daemon_end(d);
+    CHECK(!daemon_logged(d, ": error:", 0));
+}
+
+void daemon_stop_unclean(struct test_daemon *d)
+{
+    daemon_end(d);
+}
+
+pid_t daemon_worker(const struct test_daemon *d)
+{
+    char path[64];
+    int child = 0;
+    double until = now_ms() + 10e3;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", d->pid, d->pid);
+    while (!child) {
+        CHECK(now_ms() < until);
+        FILE *f = fopen(path, "re");
+        CHECK(f != NULL);
+        if (fscanf(f, "%d", &child) != 1)
+            child = 0;
+        (void)fclose(f);
+        (void)usleep(POLL_US);
+    }
+    return child;
+}
+
+/* ---- ranks ---- */
+
+void ranks_start(struct ranks *r, int n, void (*run)(int, const struct ranks *, void *), void *argument)
+{
+    fcc_context *context;
+
+    CHECK(n <= RANKS_MAX);
+    OK(fcc_connect(NULL, &context));
+    OK(fcc_get_unique_id(context, &r->id));
+    fcc_disconnect(context);
+    r->n = n;
+    for (int rank = 0; rank < n; rank++) {
+        r->pid[rank] = fork();
+        CHECK(r->pid[rank] >= 0);
+        if (r->pid[rank] == 0) {
+            run(rank, r, argument);
+            exit(EXIT_SUCCESS);
+        }
+    }
+}
+
+int rank_wait(struct ranks *r, int rank)
+{
+    int status;
+
+    CHECK(waitpid(r->pid[rank], &status, 0) == r->pid[rank]);
+    r->pid[rank] = 0;
+    return status;
+}
+
+void ranks_join(struct ranks *r)
+{
+    for (int rank = 0; rank < r->n; rank++) {
+        int status = r->pid[rank] ? rank_wait(r, rank) : 0;
+        if (status)
+            check_failed(__FILE__, __LINE__, "rank %d ended with wait status 0x%x", rank, status);
+    }
+}
+
+static fcc_context *opened;
+
+fcc_context *comm_context(void)
+{
+    return opened;
+}
+
+fcc_comm *comm_open(const struct ranks *all, int rank, uint32_t time_limit_ms)
+{
+    struct fcc_comm_options options = {.device = -1, .time_limit_ms = time_limit_ms};
+    fcc_comm *comm;
+
+    OK(fcc_connect(NULL, &opened));
+    OK(fcc_comm_init(opened, &all->id, all->n, rank, &options, &comm));
+    return comm;
+}

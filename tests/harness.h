@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * harness.h - how tests run that need a daemon: each in a process of its own, with a directory of its own, a time limit, and a count of
+ * the descriptors, files and processes that it leaves behind.
+ *
+ *     static void joins_twice(void) { struct test_daemon d; daemon_start(&d, NULL); ...; daemon_stop(&d); }
+ *     int main(void) { const struct test tests[] = {{"joins_twice", joins_twice}, ...}; return tests_run("comm", tests, N); }
+ */
+#ifndef FCC_TEST_HARNESS_H
+#define FCC_TEST_HARNESS_H
+
+#include <fccclient.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/types.h>
+
+struct test {
+    const char *name;
+    void (*run)(void);
+    unsigned limit_s; /* 0: TEST_LIMIT_S */
+};
+#define TEST_LIMIT_S 30
+#define TESTS(array) (array), sizeof(array) / sizeof((array)[0])
+
+/* Run the tests through cmocka, each in a child process. What a test printed is shown if it fails. A name in
+ * FCC_TEST_ONLY selects one, FCC_TEST_VERBOSE shows what passing tests printed, FCC_TEST_SLOW gives them more time. Returns the number of failures. */
+int tests_run(const char *group, const struct test tests[], size_t n);
+
+/* In the process that runs a test: end it as skipped, with the reason. */
+void test_skip(const char *reason) __attribute__((noreturn));
+
+/* The test's own directory: made empty before it runs; a file that is left there at the end is a failure. */
+const char *test_directory(void);
+
+/* Fails the process that calls it, with the place and the text. Usable in a test and in the ranks that it forks. */
+void check_failed(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4), noreturn));
+#define CHECK(condition)                                                                                                       \
+    do {                                                                                                                       \
+        if (!(condition))                                                                                                      \
+            check_failed(__FILE__, __LINE__, "%s", #condition);                                                                \
+    } while (0)
+/* An fcc_ call that must work: its error text is shown. */
+#define OK(call)                                                                                                               \
+    do {                                                                                                                       \
+        int status_ = (call);                                                                                                  \
+        if (status_)                                                                                                           \
+            check_failed(__FILE__, __LINE__, "%s: %d: %s", #call, status_, fcc_last_error());                                  \
+    } while (0)
+/* An fcc_ call that must fail with this status and with all of these words (NULL at the end) in its text. */
+#define FAILS(call, status, ...)                                                                                               \
+    do {                                                                                                                       \
+        int status_ = (call);                                                                                                  \
+        check_error(__FILE__, __LINE__, #call, status_, (status), (const char *const[]){__VA_ARGS__, NULL});                   \
+    } while (0)
+void check_error(const char *file, int line, const char *call, int got, int want, const char *const words[]);
+
+/* ---- daemons ---- */
+
+struct test_daemon {
+    pid_t pid;
+    char socket[128];
+    char log[128];
+    int descriptors; /* of the broker, when nobody is connected */
+};
+/* Start build/bin/fccd with four cpu devices and these further options (a NULL-terminated list, or NULL), and wait until it
+ * serves. Sets FCCD_SOCKET and FCCD_JOB for the process. */
+void daemon_start(struct test_daemon *d, const char *const options[]);
+/* The fccd that is tested: $FCCD_BINARY, or build/bin/fccd. */
+const char *daemon_binary(void);
+/* All clients have gone: checks that the broker has no descriptors and no workers left, ends it, and checks that it ended well. */
+void daemon_stop(struct test_daemon *d);
+/* The same for a daemon whose workers were killed on purpose, or that is left with clients. */
+void daemon_stop_unclean(struct test_daemon *d);
+/* The pid of the worker of this user's only job, from /proc; waits until there is one. */
+pid_t daemon_worker(const struct test_daemon *d);
+/* Does the daemon's log have a line with this text? Waits for it, at most limit_ms. */
+bool daemon_logged(const struct test_daemon *d, const char *text, int limit_ms);
+
+/* ---- ranks ---- */
+
+#define RANKS_MAX 16
+struct ranks {
+    int n;
+    pid_t pid[RANKS_MAX];
+    struct fcc_unique_id id;
+};
+/* Fork n processes that call run(rank, comm id, argument) and exit 0 if it returns. The id is made before, by the caller. */
+void ranks_start(struct ranks *r, int n, void (*run)(int rank, const struct ranks *all, void *argument), void *argument);
+/* All must exit 0. */
+void ranks_join(struct ranks *r);
+/* Wait for one; its wait(2) status. */
+int rank_wait(struct ranks *r, int rank);
+
+/* Connect and join: one line for the ranks of a test. */
+fcc_comm *comm_open(const struct ranks *all, int rank, uint32_t time_limit_ms);
+fcc_context *comm_context(void); /* the connection that comm_open() made in this process */
+
+int descriptors_count(pid_t pid);
+double now_ms(void);
+/* Memory that parent and ranks share, zeroed; for the test's process's life. */
+void *shared_memory(size_t bytes);
+
+#endif

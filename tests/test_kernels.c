@@ -1,0 +1,841 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_kernels.c - the operators' results on the cpu against plain loops in double precision that share no code with them.
+ *
+ * All ranks run in this thread: each in turn takes its next slice if the flags it waits for are raised. Every input lies in an
+ * allocation of just its size, for the sanitizers; every byte around and between an output's elements must stay as it was.
+ *
+ * FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <math.h>
+
+#include "dtype.h"
+#include "op.h"
+
+enum { RANKS = 8, GUARD = 256, POISON = 0xff, ATTRS = 256 };
+
+static uint64_t random_state;
+static char case_text[256];
+
+#define EXPECT(condition)                                                                                                      \
+    do {                                                                                                                       \
+        if (!(condition))                                                                                                      \
+            fail_msg("%s: %s", case_text, #condition);                                                                         \
+    } while (0)
+
+static uint32_t random_u32(void)
+{
+    random_state += 0x9e3779b97f4a7c15u;
+    uint64_t z = random_state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (uint32_t)((z ^ (z >> 31)) >> 32);
+}
+
+static int64_t random_below(int64_t n)
+{
+    return n <= 1 ? 0 : (int64_t)(random_u32() % (uint64_t)n);
+}
+
+static int64_t random_size(int64_t most)
+{
+    return random_below(6) == 0 ? 0 : random_below(most + 1);
+}
+
+static void *must(void *memory)
+{
+    assert_non_null(memory);
+    return memory;
+}
+
+/* ---- numbers, the slow way ---- */
+
+/* fraction_bits without the leading one; exponents of normal numbers from least_exponent on */
+static double float_value(uint32_t bits, int fraction_bits, int exponent_bits)
+{
+    int bias = (1 << (exponent_bits - 1)) - 1, all = (1 << exponent_bits) - 1;
+    int exponent = (int)(bits >> fraction_bits) & all;
+    double fraction = (double)(bits & ((1u << fraction_bits) - 1)), sign = bits >> (fraction_bits + exponent_bits) & 1 ? -1 : 1;
+
+    if (exponent == all)
+        return fraction > 0 ? (double)NAN : sign * INFINITY;
+    if (exponent == 0)
+        return sign * ldexp(fraction, 1 - bias - fraction_bits);
+    return sign * ldexp(fraction + ldexp(1, fraction_bits), exponent - bias - fraction_bits);
+}
+
+/* The nearest value, ties to even, of a format with so many bits; infinity if there is none. */
+static double float_round(double value, int fraction_bits, int exponent_bits)
+{
+    int bias = (1 << (exponent_bits - 1)) - 1, exponent;
+
+    if (value == 0 || isnan(value) || isinf(value))
+        return value;
+    (void)frexp(value, &exponent);
+    exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
+    value = ldexp(nearbyint(ldexp(value, fraction_bits - exponent)), exponent - fraction_bits);
+    return fabs(value) >= ldexp(1, bias + 1) ? copysign(INFINITY, value) : value;
+}
+
+static double get(const void *array, enum fcc_dtype dtype, int64_t i)
+{
+    float f;
+    uint16_t h;
+
+    if (dtype == FCC_F32) {
+        memcpy(&f, (const char *)array + i * 4, sizeof(f));
+        return (double)f;
+    }
+    memcpy(&h, (const char *)array + i * 2, sizeof(h));
+    return dtype == FCC_F16 ? float_value(h, 10, 5) : float_value(h, 7, 8);
+}
+
+/* Any bits that are a number between -2 and 2. */
+static void put_random(void *array, enum fcc_dtype dtype, int64_t i)
+{
+    uint16_t h;
+    float f = (float)(random_u32() >> 8) * 0x1p-22f - 2.0f;
+
+    if (dtype == FCC_F32) {
+        memcpy((char *)array + i * 4, &f, sizeof(f));
+        return;
+    }
+    do
+        h = (uint16_t)random_u32();
+    while (!(fabs(dtype == FCC_F16 ? float_value(h, 10, 5) : float_value(h, 7, 8)) < 2));
+    memcpy((char *)array + i * 2, &h, sizeof(h));
+}
+
+/* Every f16 and bf16, and every way to round to one. */
+static void test_dtypes(void **state)
+{
+    static const struct {
+        enum fcc_dtype dtype;
+        int fraction, exponent;
+    } formats[] = {{FCC_F16, 10, 5}, {FCC_BF16, 7, 8}};
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        enum fcc_dtype dtype = formats[k].dtype;
+        for (uint32_t i = 0; i < 65536; i++) {
+            uint16_t h = (uint16_t)i, back[2]; /* get() may read an f32 */
+            float f, near[8], rounded;
+            double value = float_value(i, formats[k].fraction, formats[k].exponent);
+            uint16_t halves[8];
+            dtype_to_f32(&f, &h, dtype, 1);
+            dtype_from_f32(back, &f, dtype, 1);
+            if (isnan(value)) {
+                assert_true(isnan(f) && isnan(get(back, dtype, 0)));
+                assert_true((h ^ back[0]) < 1 << formats[k].fraction); /* sign and exponent */
+                continue;
+            }
+            assert_true(f == (float)value && !signbit(f) == !signbit(value));
+            assert_int_equal(h, back[0]);
+            /* around the value, and around the middle between it and the next one */
+            uint32_t bits, half = dtype == FCC_F16 ? 0x1000 : 0x8000;
+            memcpy(&bits, &f, sizeof(bits));
+            for (uint32_t j = 0; j < 8; j++) {
+                uint32_t changed = bits + (j < 4 ? j - 2 : half + j - 6);
+                memcpy(&near[j], &changed, sizeof(changed));
+            }
+            dtype_from_f32(halves, near, dtype, 8);
+            for (int j = 0; j < 8; j++) {
+                rounded = (float)get(halves, dtype, j);
+                value = float_round((double)near[j], formats[k].fraction, formats[k].exponent);
+                assert_true((isnan(rounded) && isnan(near[j])) || (double)rounded == value);
+            }
+        }
+    }
+    /* random f32 of all sizes, subnormal ones too, and lengths that are no multiple of a vector's */
+    for (int round = 0; round < 20000; round++) {
+        float in[37];
+        uint16_t out[38];
+        size_t n = 1 + (size_t)random_below(37), k = (size_t)random_below(2);
+        for (size_t i = 0; i < n; i++) {
+            uint32_t bits = random_u32();
+            if (random_below(2)) /* within f16's subnormals and normals */
+                bits = (bits & 0x807fffff) | (uint32_t)(100 + random_below(45)) << 23;
+            memcpy(&in[i], &bits, sizeof(bits));
+        }
+        out[n] = 0x5a5a;
+        dtype_from_f32(out, in, formats[k].dtype, n);
+        assert_int_equal(out[n], 0x5a5a);
+        for (size_t i = 0; i < n; i++) {
+            double value = float_round((double)in[i], formats[k].fraction, formats[k].exponent);
+            double got = get(out, formats[k].dtype, (int64_t)i);
+            assert_true((isnan(got) && isnan(value)) || (got == value && !signbit(got) == !signbit(value)));
+        }
+    }
+}
+
+/* ---- tensors ---- */
+
+/* A tensor with memory of its own, which begins `before` bytes before its first element. */
+struct memory {
+    unsigned char *base;
+    size_t bytes, before;
+};
+
+/* Strides for a shape, with or without gaps. */
+static void strides_choose(struct tensor *t, bool gaps)
+{
+    int64_t stride = 1;
+
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        t->stride[i] = stride;
+        stride = stride * (t->shape[i] > 0 ? t->shape[i] : 1) + (gaps ? random_below(9) : 0);
+    }
+}
+
+static int64_t tensor_extent(const struct tensor *t)
+{
+    int64_t last = 0;
+
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->shape[i] == 0)
+            return 0;
+        last += (t->shape[i] - 1) * t->stride[i];
+    }
+    return last + 1;
+}
+
+static void input_open(struct tensor *t, struct memory *m, bool fill)
+{
+    int64_t n = tensor_extent(t);
+
+    *m = (struct memory){.bytes = (size_t)n * dtype_size(t->dtype)};
+    m->base = must(malloc(m->bytes ? m->bytes : 1));
+    t->data = m->base;
+    for (int64_t i = 0; i < n && fill; i++)
+        put_random(m->base, t->dtype, i);
+}
+
+static void output_open(struct tensor *t, struct memory *m)
+{
+    *m = (struct memory){.bytes = (size_t)tensor_extent(t) * dtype_size(t->dtype) + (size_t)2 * GUARD, .before = GUARD};
+    m->base = must(malloc(m->bytes));
+    t->data = m->base + GUARD;
+    t->symmetric = true;
+}
+
+static int64_t at3(const struct tensor *t, int64_t i, int64_t j, int64_t k)
+{
+    return i * t->stride[0] + j * t->stride[1] + (t->ndim > 2 ? k * t->stride[2] : 0);
+}
+
+/* A matrix as dense doubles, to be freed by the caller. */
+static double *matrix_values(const struct tensor *t)
+{
+    double *values = must(malloc((size_t)(t->shape[0] * t->shape[1] + 1) * sizeof(double)));
+
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        for (int64_t j = 0; j < t->shape[1]; j++)
+            values[i * t->shape[1] + j] = get(t->data, t->dtype, at3(t, i, j, 0));
+    return values;
+}
+
+/* The first rows of an output (2 or 3 dimensions) are like `reference` (dense), and nothing else was touched. */
+static void expect_output(const struct tensor *t, const struct memory *m, int64_t rows, const double *reference)
+{
+    size_t size = dtype_size(t->dtype);
+    bool *used = must(calloc(m->bytes + 1, 1));
+    int64_t depth = t->ndim > 2 ? t->shape[2] : 1, n = 0;
+    double difference = 0, norm = 0;
+
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < t->shape[1]; j++)
+            for (int64_t k = 0; k < depth; k++, n++) {
+                int64_t at = at3(t, i, j, k);
+                double d = get(t->data, t->dtype, at) - reference[n];
+                difference += d * d; /* an element that was not stored is NaN */
+                norm += reference[n] * reference[n];
+                memset(used + m->before + (size_t)at * size, 1, size);
+            }
+    for (size_t i = 0; i < m->bytes; i++)
+        EXPECT(used[i] || m->base[i] == POISON);
+    free(used);
+    if (!(sqrt(difference) <= (t->dtype == FCC_F32 ? 1e-5 : 1e-2) * sqrt(norm)))
+        fail_msg("%s: %s, relative error %g", case_text, dtype_name(t->dtype), sqrt(difference / norm));
+}
+
+/* ---- a tiny executor ---- */
+
+struct test_case {
+    int nranks;
+    struct op_args args[RANKS];
+    int64_t attrs[RANKS][ATTRS];
+    struct memory memory[RANKS][FCC_MAX_TENSORS];
+    int result; /* which tensor is the output */
+    struct problem problem;
+};
+
+static void attr_add(struct op_args *args, int64_t *words, enum fcc_attr key, const int64_t *values, size_t n)
+{
+    args->attrs = words;
+    words[args->nattrs++] = (int64_t)((uint64_t)key << 32 | n);
+    for (size_t i = 0; i < n; i++)
+        words[args->nattrs++] = values[i];
+    assert_true(args->nattrs <= ATTRS);
+}
+
+static void case_close(struct test_case *c)
+{
+    for (int r = 0; r < c->nranks; r++)
+        for (int i = 0; i < FCC_MAX_TENSORS; i++)
+            free(c->memory[r][i].base);
+}
+
+static void case_match(struct test_case *c, enum fcc_op op)
+{
+    struct error e = {0};
+
+    c->problem = (struct problem){.op = op, .nranks = c->nranks};
+    for (int r = 0; r < c->nranks; r++) {
+        c->args[r].op = op;
+        c->args[r].ntensors = op_get(op)->ntensors;
+        c->problem.node_of[r] = (int32_t)random_below(2);
+        if (op_attrs_check(c->args[r].attrs, c->args[r].nattrs, &e) || op_get(op)->check(&c->args[r], c->nranks, r, &e))
+            fail_msg("%s: rank %d: %s", case_text, r, e.text);
+    }
+    if (op_get(op)->match(c->args, c->nranks, &c->problem, &e))
+        fail_msg("%s: %s", case_text, e.text);
+}
+
+static bool is_ready(const struct slice *s, const bool *flags)
+{
+    for (uint32_t w = 0; w < s->wait_count; w++)
+        if (!flags[s->wait_first + w * s->wait_stride])
+            return false;
+    return true;
+}
+
+struct execution {
+    struct plan *plans[RANKS];
+    bool *flags[RANKS];
+    unsigned char *staging[RANKS];
+    uint32_t next[RANKS];
+};
+
+/* Run one slice of rank r and raise its group's flag if it is the last one. */
+static int execute_slice(const struct test_case *c, struct execution *x, int r, struct workgroup *wg, struct error *e)
+{
+    const struct plan *plan = x->plans[r];
+    const struct slice *s = &plan->slices[x->next[r]++];
+    struct run run = {.plan = plan, .problem = &c->problem, .rank = r, .args = c->args, .staging = x->staging};
+    int status = s->kind == SLICE_WAIT ? 0 : op_get(c->problem.op)->slice(&run, s, wg, e);
+
+    if (status || s->group == SLICE_NO_GROUP || --plan->groups[s->group].slices > 0)
+        return status;
+    for (int q = 0; q < c->nranks; q++)
+        if (plan->groups[s->group].dst == q || plan->groups[s->group].dst == SLICE_DST_ALL)
+            x->flags[q][plan->groups[s->group].flag] = true;
+    return 0;
+}
+
+static int execute_all(const struct test_case *c, struct execution *x, struct error *e)
+{
+    struct workgroup wg = {0};
+    bool moved = true;
+    int status = 0;
+
+    while (moved && status == 0) {
+        moved = false;
+        for (int r = 0; r < c->nranks && status == 0; r++) {
+            if (x->next[r] == x->plans[r]->nslices || !is_ready(&x->plans[r]->slices[x->next[r]], x->flags[r]))
+                continue;
+            status = execute_slice(c, x, r, &wg, e);
+            moved = true;
+        }
+    }
+    workgroup_release(&wg);
+    for (int r = 0; r < c->nranks && status == 0; r++)
+        EXPECT(x->next[r] == x->plans[r]->nslices);
+    return status;
+}
+
+/* Poison the outputs, make the plans, run them. */
+static int execute(struct test_case *c, struct schedule schedule, struct error *e)
+{
+    struct execution x = {.next = {0}};
+    int status = 0;
+
+    for (int r = 0; r < c->nranks; r++) {
+        void *staging = NULL;
+        status = plan_make(&c->problem, r, &schedule, &x.plans[r], e);
+        if (status)
+            fail_msg("%s: rank %d: %s", case_text, r, e->text);
+        assert_int_equal(posix_memalign(&staging, 64, x.plans[r]->staging_bytes), 0);
+        if (x.plans[r]->staging_bytes)
+            memset(staging, schedule.kind == FCC_SCHEDULE_COMM_ONLY ? 0 : POISON, x.plans[r]->staging_bytes);
+        x.staging[r] = staging;
+        x.flags[r] = must(calloc(x.plans[r]->nflags + 1, sizeof(bool)));
+        if (c->args[r].ntensors > 0)
+            memset(c->memory[r][c->result].base, POISON, c->memory[r][c->result].bytes);
+    }
+    status = execute_all(c, &x, e);
+    for (int r = 0; r < c->nranks; r++) {
+        plan_free(x.plans[r]);
+        free(x.flags[r]);
+        free(x.staging[r]);
+    }
+    return status;
+}
+
+static struct schedule random_schedule(enum fcc_schedule_kind kind, int64_t rows, int64_t cols)
+{
+    struct schedule s = {.kind = kind};
+
+    if (random_below(2))
+        s.slice_rows = (uint32_t)(1 + random_below(rows));
+    if (random_below(2))
+        s.slice_cols = (uint32_t)(1 + random_below(cols));
+    return s;
+}
+
+/* The halves of sequential have no defined result; they must only come to an end and store nothing elsewhere. */
+static void execute_halves(struct test_case *c)
+{
+    struct error e = {0};
+
+    for (int kind = FCC_SCHEDULE_COMPUTE_ONLY; kind <= FCC_SCHEDULE_COMM_ONLY; kind++)
+        if (execute(c, (struct schedule){.kind = (enum fcc_schedule_kind)kind}, &e))
+            fail_msg("%s: %s", case_text, e.text);
+}
+
+static const enum fcc_dtype float_dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
+
+/* ---- embedding_all_to_all ---- */
+
+struct embedding {
+    int64_t batch, split[RANKS], tables[RANKS], table_rows[RANKS][8], all_tables, dim;
+    bool mean, weighted[RANKS];
+};
+
+static int64_t index_get(const struct tensor *t, int64_t i)
+{
+    int32_t narrow;
+    int64_t wide;
+
+    if (t->dtype == FCC_I64) {
+        memcpy(&wide, t->data + i * 8, sizeof(wide));
+        return wide;
+    }
+    memcpy(&narrow, t->data + i * 4, sizeof(narrow));
+    return narrow;
+}
+
+static void index_put(struct tensor *t, int64_t i, int64_t value)
+{
+    int32_t narrow = (int32_t)value;
+
+    if (t->dtype == FCC_I64)
+        memcpy(t->data + i * 8, &value, sizeof(value));
+    else
+        memcpy(t->data + i * 4, &narrow, sizeof(narrow));
+}
+
+/* Bags of random lengths, many empty and some long, with some unused indices before and behind. */
+static void embedding_indices(struct embedding *m, struct tensor *t, struct memory *memory, int rank)
+{
+    struct tensor *indices = &t[FCC_EMB_INDICES], *offsets = &t[FCC_EMB_OFFSETS], *weights = &t[FCC_EMB_WEIGHTS];
+    int64_t bags = m->tables[rank] * m->batch, at = random_below(3), end;
+
+    indices->dtype = offsets->dtype = random_below(2) ? FCC_I64 : FCC_I32;
+    offsets->ndim = indices->ndim = weights->ndim = 1;
+    offsets->shape[0] = bags + 1;
+    strides_choose(offsets, false);
+    input_open(offsets, &memory[FCC_EMB_OFFSETS], false);
+    index_put(offsets, 0, at);
+    for (int64_t b = 0; b < bags; b++) {
+        if (m->table_rows[rank][b / m->batch] > 0)
+            /* A long sum of few rows over and over is beyond what f32 adds up to 1e-5. */
+            at += random_below(200) == 0 && m->table_rows[rank][b / m->batch] > 20 ? random_below(3000) : random_size(12);
+        index_put(offsets, b + 1, at);
+    }
+    indices->shape[0] = at + random_below(3);
+    strides_choose(indices, false);
+    input_open(indices, &memory[FCC_EMB_INDICES], false);
+    for (int64_t i = 0; i < indices->shape[0]; i++) /* what belongs to no bag is never looked at */
+        index_put(indices, i, -7);
+    for (int64_t b = 0; b < bags; b++)
+        for (at = index_get(offsets, b), end = index_get(offsets, b + 1); at < end; at++)
+            index_put(indices, at, random_below(m->table_rows[rank][b / m->batch]));
+    m->weighted[rank] = !m->mean && random_below(2);
+    if (m->weighted[rank]) {
+        weights->dtype = FCC_F32;
+        weights->shape[0] = indices->shape[0];
+        strides_choose(weights, false);
+        input_open(weights, &memory[FCC_EMB_WEIGHTS], true);
+    }
+}
+
+static void embedding_open(struct test_case *c, struct embedding *m, enum fcc_dtype dtype, bool absent)
+{
+    static const int64_t dims[] = {1, 3, 15, 16, 17, 32, 40, 48, 64, 65, 80, 100, 128, 130, 600};
+
+    memset(m, 0, sizeof(*m));
+    m->dim = dims[random_below(sizeof(dims) / sizeof(dims[0]))];
+    m->mean = random_below(3) == 0;
+    for (int r = 0; r < c->nranks; r++) {
+        m->batch += m->split[r] = random_size(random_below(10) == 0 ? 300 : 20);
+        m->all_tables += m->tables[r] = absent ? 0 : random_size(5);
+    }
+    for (int r = 0; r < c->nranks; r++) {
+        struct tensor *t = c->args[r].tensors;
+        t[FCC_EMB_TABLES].dtype = t[FCC_EMB_OUT].dtype = dtype;
+        for (int64_t i = 0; i < m->tables[r]; i++)
+            t[FCC_EMB_TABLES].shape[0] += m->table_rows[r][i] = random_size(50);
+        t[FCC_EMB_TABLES].ndim = 2;
+        t[FCC_EMB_TABLES].shape[1] = m->dim;
+        strides_choose(&t[FCC_EMB_TABLES], random_below(2));
+        if (m->tables[r] > 0 || random_below(2)) {
+            input_open(&t[FCC_EMB_TABLES], &c->memory[r][FCC_EMB_TABLES], true);
+            embedding_indices(m, t, c->memory[r], r);
+        }
+        t[FCC_EMB_OUT].ndim = 3;
+        t[FCC_EMB_OUT].shape[0] = m->split[r];
+        t[FCC_EMB_OUT].shape[1] = m->all_tables;
+        t[FCC_EMB_OUT].shape[2] = m->dim;
+        strides_choose(&t[FCC_EMB_OUT], random_below(2));
+        if (random_below(4) == 0) { /* [table][sample][dim] in memory */
+            t[FCC_EMB_OUT].stride[0] = m->dim + random_below(3);
+            t[FCC_EMB_OUT].stride[1] = t[FCC_EMB_OUT].stride[0] * (m->split[r] + 1);
+        }
+        output_open(&t[FCC_EMB_OUT], &c->memory[r][FCC_EMB_OUT]);
+        attr_add(&c->args[r], c->attrs[r], FCC_ATTR_TABLE_ROWS, m->table_rows[r], (size_t)m->tables[r]);
+        attr_add(&c->args[r], c->attrs[r], FCC_ATTR_POOLING, (int64_t[]){m->mean ? FCC_POOLING_MEAN : FCC_POOLING_SUM}, 1);
+        attr_add(&c->args[r], c->attrs[r], FCC_ATTR_BATCH, &m->batch, 1);
+        attr_add(&c->args[r], c->attrs[r], FCC_ATTR_BATCH_SPLIT, m->split, (size_t)c->nranks);
+    }
+    c->result = FCC_EMB_OUT;
+}
+
+/* The bag of sample s in table t of a rank. */
+static void embedding_bag(const struct embedding *m, const struct op_args *args, int rank, int64_t t, int64_t s, double *out)
+{
+    const struct tensor *tensors = args->tensors, *tables = &tensors[FCC_EMB_TABLES];
+    int64_t first = index_get(&tensors[FCC_EMB_OFFSETS], t * m->batch + s), end, row = 0;
+
+    end = index_get(&tensors[FCC_EMB_OFFSETS], t * m->batch + s + 1);
+    for (int64_t i = 0; i < t; i++)
+        row += m->table_rows[rank][i];
+    for (int64_t d = 0; d < m->dim; d++) {
+        out[d] = 0;
+        for (int64_t i = first; i < end; i++)
+            out[d] +=
+                get(tables->data, tables->dtype, (row + index_get(&tensors[FCC_EMB_INDICES], i)) * tables->stride[0] + d) *
+                (m->weighted[rank] ? get(tensors[FCC_EMB_WEIGHTS].data, FCC_F32, i) : 1);
+        if (m->mean && end > first)
+            out[d] /= (double)(end - first);
+    }
+}
+
+static void expect_embedding(const struct test_case *c, const struct embedding *m)
+{
+    int64_t first = 0;
+
+    for (int p = 0; p < c->nranks; first += m->split[p++]) {
+        double *reference = must(malloc((size_t)(m->split[p] * m->all_tables * m->dim + 1) * sizeof(double))), *out = reference;
+        for (int64_t s = first; s < first + m->split[p]; s++)
+            for (int r = 0; r < c->nranks; r++)
+                for (int64_t t = 0; t < m->tables[r]; t++, out += m->dim)
+                    embedding_bag(m, &c->args[r], r, t, s, out);
+        expect_output(&c->args[p].tensors[FCC_EMB_OUT], &c->memory[p][FCC_EMB_OUT], m->split[p], reference);
+        free(reference);
+    }
+}
+
+static void test_embedding(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 120; i++) {
+        struct test_case c = {.nranks = 1 + (int)random_below(RANKS)};
+        struct embedding m;
+        struct error e = {0};
+        embedding_open(&c, &m, float_dtypes[i % 3], i % 40 == 39);
+        for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_SEQUENTIAL; kind++) {
+            struct schedule s = random_schedule((enum fcc_schedule_kind)kind, 40, 6);
+            (void)snprintf(case_text, sizeof(case_text), "embedding %d: %s, %d ranks, batch %lld, dim %lld, %u x %u%s", i,
+                           schedule_name(s.kind), c.nranks, (long long)m.batch, (long long)m.dim, s.slice_rows, s.slice_cols,
+                           m.mean ? ", mean" : "");
+            case_match(&c, FCC_OP_EMBEDDING_ALL_TO_ALL);
+            if (execute(&c, s, &e))
+                fail_msg("%s: %s", case_text, e.text);
+            expect_embedding(&c, &m);
+        }
+        execute_halves(&c);
+        case_close(&c);
+    }
+}
+
+static void expect_range_error(struct test_case *c, const char *text)
+{
+    for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_COMPUTE_ONLY; kind++) {
+        struct error e = {0};
+        assert_int_equal(execute(c, (struct schedule){.kind = (enum fcc_schedule_kind)kind}, &e), -ERANGE);
+        assert_string_equal(e.text, text);
+    }
+}
+
+/* 2 tables of 10 and 20 rows, 4 samples, bags of 3: bag (t, s) begins at index 12 * t + 3 * s. */
+static void test_embedding_ranges(void **state)
+{
+    struct test_case c = {.nranks = 1, .result = FCC_EMB_OUT};
+    struct tensor *t = c.args[0].tensors;
+
+    (void)state;
+    (void)snprintf(case_text, sizeof(case_text), "ranges");
+    t[FCC_EMB_TABLES] = (struct tensor){.dtype = FCC_F32, .ndim = 2, .shape = {30, 5}, .stride = {5, 1}};
+    t[FCC_EMB_INDICES] = (struct tensor){.dtype = FCC_I64, .ndim = 1, .shape = {24}, .stride = {1}};
+    t[FCC_EMB_OFFSETS] = (struct tensor){.dtype = FCC_I64, .ndim = 1, .shape = {9}, .stride = {1}};
+    t[FCC_EMB_OUT] = (struct tensor){.dtype = FCC_F32, .ndim = 3, .shape = {4, 2, 5}, .stride = {10, 5, 1}};
+    for (int i = FCC_EMB_TABLES; i <= FCC_EMB_OFFSETS; i++)
+        input_open(&t[i], &c.memory[0][i], i == FCC_EMB_TABLES);
+    output_open(&t[FCC_EMB_OUT], &c.memory[0][FCC_EMB_OUT]);
+    for (int i = 0; i < 24; i++)
+        index_put(&t[FCC_EMB_INDICES], i, i % 10);
+    for (int i = 0; i < 9; i++)
+        index_put(&t[FCC_EMB_OFFSETS], i, 3LL * i);
+    attr_add(&c.args[0], c.attrs[0], FCC_ATTR_TABLE_ROWS, (int64_t[]){10, 20}, 2);
+    attr_add(&c.args[0], c.attrs[0], FCC_ATTR_POOLING, (int64_t[]){FCC_POOLING_SUM}, 1);
+    attr_add(&c.args[0], c.attrs[0], FCC_ATTR_BATCH, (int64_t[]){4}, 1);
+    case_match(&c, FCC_OP_EMBEDDING_ALL_TO_ALL);
+
+    index_put(&t[FCC_EMB_INDICES], 19, 20);
+    expect_range_error(&c, "indices[19]: 20: table 1, bag 2, position 1: allowed are 0 to 19");
+    index_put(&t[FCC_EMB_INDICES], 19, INT64_MIN);
+    expect_range_error(&c, "indices[19]: -9223372036854775808: table 1, bag 2, position 1: allowed are 0 to 19");
+    index_put(&t[FCC_EMB_INDICES], 19, 19);
+    index_put(&t[FCC_EMB_INDICES], 11, 10);
+    expect_range_error(&c, "indices[11]: 10: table 0, bag 3, position 2: allowed are 0 to 9");
+    index_put(&t[FCC_EMB_INDICES], 11, 9);
+    index_put(&t[FCC_EMB_OFFSETS], 8, 25);
+    expect_range_error(&c, "offsets[8]: 25: table 1, end of bag 3: allowed are 21 to 24");
+    index_put(&t[FCC_EMB_OFFSETS], 8, 24);
+    index_put(&t[FCC_EMB_OFFSETS], 2, 2);
+    expect_range_error(&c, "offsets[2]: 2: table 0, end of bag 1: allowed are 3 to 24");
+    index_put(&t[FCC_EMB_OFFSETS], 2, 6);
+    index_put(&t[FCC_EMB_OFFSETS], 0, -1);
+    expect_range_error(&c, "offsets[0]: -1: table 0, begin of bag 0: allowed are 0 to 24");
+    case_close(&c);
+}
+
+/* ---- gemv_all_reduce ---- */
+
+static void matrix_open(struct tensor *t, struct memory *memory, enum fcc_dtype dtype, int64_t rows, int64_t cols, bool output)
+{
+    *t = (struct tensor){.dtype = dtype, .ndim = 2, .shape = {rows, cols}};
+    strides_choose(t, random_below(2));
+    if (!output && random_below(10) == 0)
+        t->stride[0] = random_below(cols); /* rows of an input may overlap */
+    if (output)
+        output_open(t, memory);
+    else
+        input_open(t, memory, true);
+}
+
+static void gemv_open(struct test_case *c, enum fcc_dtype dtype, int64_t m, int64_t n)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        struct tensor *t = c->args[r].tensors;
+        int64_t k = random_size(random_below(10) == 0 ? 1200 : 90);
+        matrix_open(&t[FCC_GEMV_X], &c->memory[r][FCC_GEMV_X], dtype, m, k, false);
+        matrix_open(&t[FCC_GEMV_W], &c->memory[r][FCC_GEMV_W], dtype, n, k, false);
+        matrix_open(&t[FCC_GEMV_Y], &c->memory[r][FCC_GEMV_Y], dtype, m, n, true);
+    }
+    c->result = FCC_GEMV_Y;
+}
+
+static void expect_gemv(const struct test_case *c, int64_t m, int64_t n)
+{
+    double *reference = must(calloc((size_t)(m * n) + 1, sizeof(double)));
+
+    for (int r = 0; r < c->nranks; r++) {
+        double *x = matrix_values(&c->args[r].tensors[FCC_GEMV_X]), *w = matrix_values(&c->args[r].tensors[FCC_GEMV_W]);
+        int64_t depth = c->args[r].tensors[FCC_GEMV_X].shape[1];
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < n; j++)
+                for (int64_t k = 0; k < depth; k++)
+                    reference[i * n + j] += x[i * depth + k] * w[j * depth + k];
+        free(x);
+        free(w);
+    }
+    for (int r = 0; r < c->nranks; r++)
+        expect_output(&c->args[r].tensors[FCC_GEMV_Y], &c->memory[r][FCC_GEMV_Y], m, reference);
+    free(reference);
+}
+
+/* Every rank's y has the bits of `bits` (dense), which are set by rank 0 of the first run. */
+static void expect_bits(const struct test_case *c, unsigned char *bits, bool first)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        const struct tensor *y = &c->args[r].tensors[FCC_GEMV_Y];
+        size_t size = dtype_size(y->dtype), row = (size_t)y->shape[1] * size;
+        for (int64_t i = 0; i < y->shape[0]; i++) {
+            if (first && r == 0)
+                memcpy(bits + (size_t)i * row, y->data + (size_t)(i * y->stride[0]) * size, row);
+            EXPECT(memcmp(bits + (size_t)i * row, y->data + (size_t)(i * y->stride[0]) * size, row) == 0);
+        }
+    }
+}
+
+static void test_gemv(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 150; i++) {
+        struct test_case c = {.nranks = 1 + (int)random_below(RANKS)};
+        struct error e = {0};
+        int64_t m = random_below(2) ? 1 : 1 + random_below(FCC_GEMV_MAX_M), n = random_size(random_below(5) ? 100 : 1500);
+        unsigned char *bits = must(calloc((size_t)(m * n) + 1, sizeof(float)));
+        struct schedule s = random_schedule(FCC_SCHEDULE_FUSED, 1, 90);
+        gemv_open(&c, float_dtypes[i % 3], m, n);
+        for (int run = 0; run < 3; run++) {
+            s.kind = run == 1 ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED;
+            (void)snprintf(case_text, sizeof(case_text), "gemv %d: %s, %d ranks, m %lld, n %lld, tile %u", i,
+                           schedule_name(s.kind), c.nranks, (long long)m, (long long)n, s.slice_cols);
+            case_match(&c, FCC_OP_GEMV_ALL_REDUCE);
+            if (execute(&c, s, &e))
+                fail_msg("%s: %s", case_text, e.text);
+            if (run < 2)
+                expect_gemv(&c, m, n);
+            expect_bits(&c, bits, run == 0);
+        }
+        execute_halves(&c);
+        free(bits);
+        case_close(&c);
+    }
+}
+
+/* ---- gemm_all_to_all ---- */
+
+static void gemm_open(struct test_case *c, enum fcc_dtype dtype, int64_t n, bool large, int64_t rows[RANKS][RANKS])
+{
+    int64_t equal = random_below(4) == 0 ? random_size(30) : -1;
+
+    for (int r = 0; r < c->nranks; r++)
+        for (int p = 0; p < c->nranks; p++)
+            rows[r][p] = equal >= 0 ? equal : random_size(large ? 400 : 40);
+    for (int r = 0; r < c->nranks; r++) {
+        struct tensor *t = c->args[r].tensors;
+        int64_t k = random_size(large ? 1200 : 60), m = 0, received = 0;
+        for (int p = 0; p < c->nranks; p++) {
+            m += rows[r][p];
+            received += rows[p][r];
+        }
+        matrix_open(&t[FCC_GEMM_A], &c->memory[r][FCC_GEMM_A], dtype, m, k, false);
+        matrix_open(&t[FCC_GEMM_B], &c->memory[r][FCC_GEMM_B], dtype, k, n, false);
+        matrix_open(&t[FCC_GEMM_C], &c->memory[r][FCC_GEMM_C], dtype, received + random_size(3), n, true);
+        if (equal < 0)
+            attr_add(&c->args[r], c->attrs[r], FCC_ATTR_SEND_ROWS, rows[r], (size_t)c->nranks);
+    }
+    c->result = FCC_GEMM_C;
+}
+
+static void expect_gemm(const struct test_case *c, int64_t n, int64_t rows[RANKS][RANKS])
+{
+    for (int p = 0; p < c->nranks; p++) {
+        int64_t received = 0, values[FCC_MAX_RANKS];
+        assert_int_equal(op_get(FCC_OP_GEMM_ALL_TO_ALL)->values(&c->problem, p, values), c->nranks);
+        for (int r = 0; r < c->nranks; r++) {
+            assert_int_equal(values[r], rows[r][p]);
+            received += rows[r][p];
+        }
+        double *reference = must(calloc((size_t)(received * n) + 1, sizeof(double))), *out = reference;
+        for (int r = 0; r < c->nranks; r++) {
+            double *a = matrix_values(&c->args[r].tensors[FCC_GEMM_A]), *b = matrix_values(&c->args[r].tensors[FCC_GEMM_B]);
+            int64_t depth = c->args[r].tensors[FCC_GEMM_A].shape[1], first = 0;
+            for (int q = 0; q < p; q++)
+                first += rows[r][q];
+            for (int64_t i = first; i < first + rows[r][p]; i++, out += n)
+                for (int64_t k = 0; k < depth; k++)
+                    for (int64_t j = 0; j < n; j++)
+                        out[j] += a[i * depth + k] * b[k * n + j];
+            free(a);
+            free(b);
+        }
+        expect_output(&c->args[p].tensors[FCC_GEMM_C], &c->memory[p][FCC_GEMM_C], received, reference);
+        free(reference);
+    }
+}
+
+static void test_gemm(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 120; i++) {
+        bool large = i % 40 >= 37;
+        struct test_case c = {.nranks = 1 + (int)random_below(large ? 2 : RANKS)};
+        struct error e = {0};
+        int64_t n = random_size(large ? 70 : 50), rows[RANKS][RANKS] = {{0}};
+        if (large && random_below(2))
+            n = 1000 + random_below(50); /* more than one block of columns */
+        gemm_open(&c, float_dtypes[i % 3], n, large && n < 1000, rows);
+        for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_SEQUENTIAL; kind++) {
+            struct schedule s = random_schedule((enum fcc_schedule_kind)kind, 60, 60);
+            (void)snprintf(case_text, sizeof(case_text), "gemm %d: %s, %d ranks, n %lld, %u x %u", i, schedule_name(s.kind),
+                           c.nranks, (long long)n, s.slice_rows, s.slice_cols);
+            case_match(&c, FCC_OP_GEMM_ALL_TO_ALL);
+            if (execute(&c, s, &e))
+                fail_msg("%s: %s", case_text, e.text);
+            expect_gemm(&c, n, rows);
+        }
+        execute_halves(&c);
+        case_close(&c);
+    }
+}
+
+/* ---- the rest ---- */
+
+static void test_noop(void **state)
+{
+    struct test_case c = {.nranks = 5};
+    struct error e = {0};
+
+    (void)state;
+    (void)snprintf(case_text, sizeof(case_text), "noop");
+    case_match(&c, FCC_OP_NOOP);
+    for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_COMM_ONLY; kind++)
+        assert_int_equal(execute(&c, (struct schedule){.kind = (enum fcc_schedule_kind)kind}, &e), 0);
+}
+
+static void test_scratch(void **state)
+{
+    struct workgroup wg = {0};
+    unsigned char *a, *b;
+
+    (void)state;
+    a = must(workgroup_scratch(&wg, 1));
+    assert_true((uintptr_t)a % 64 == 0);
+    memset(a, 1, 1);
+    b = must(workgroup_scratch(&wg, 1000000));
+    memset(b, 1, 1000000);
+    assert_ptr_equal(workgroup_scratch(&wg, 500), b);
+    assert_null(workgroup_scratch(&wg, SIZE_MAX - 5));
+    assert_ptr_equal(workgroup_scratch(&wg, 1000000), b);
+    workgroup_release(&wg);
+    assert_non_null(workgroup_scratch(&wg, 0));
+    workgroup_release(&wg);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dtypes),  cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges),
+        cmocka_unit_test(test_gemv),    cmocka_unit_test(test_gemm),      cmocka_unit_test(test_noop),
+        cmocka_unit_test(test_scratch),
+    };
+    const char *seed = getenv("FCC_TEST_SEED");
+
+    random_state = seed ? strtoull(seed, NULL, 0) : 1;
+    (void)printf("FCC_TEST_SEED=%llu\n", (unsigned long long)random_state);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_protocol.c - bytes that no libfccclient would send, to the real broker and the real worker: each gets a clear answer or
+ * a closed connection, and the daemon serves on.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "msg.h"
+
+/* A connection that speaks bytes. */
+struct raw {
+    int sock;
+    struct fcc_session_memory *memory;
+    int doorbell;
+    _Alignas(16) unsigned char in[FCC_MSG_MAX]; /* the last message */
+    ssize_t length;
+    int fds[FCC_MAX_FDS], nfds;
+};
+
+static struct raw *raw_open(const struct test_daemon *d)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval limit = {.tv_sec = 10};
+    int size = 1 << 20;
+    struct raw *r = calloc(1, sizeof(*r));
+
+    CHECK(r != NULL && strlen(d->socket) < sizeof(address.sun_path));
+    memcpy(address.sun_path, d->socket, strlen(d->socket) + 1);
+    r->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(r->sock >= 0);
+    CHECK(setsockopt(r->sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
+    (void)setsockopt(r->sock, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+    CHECK(connect(r->sock, (struct sockaddr *)&address, sizeof(address)) == 0);
+    r->doorbell = -1;
+    return r;
+}
+
+static void raw_close(struct raw *r)
+{
+    if (r->memory)
+        CHECK(munmap(r->memory, sizeof(*r->memory)) == 0);
+    if (r->doorbell >= 0)
+        (void)close(r->doorbell);
+    (void)close(r->sock);
+    free(r);
+}
+
+/* The next message, whose descriptors are closed. */
+static const struct fcc_reply *raw_receive(struct raw *r)
+{
+    r->length = msg_recv(r->sock, r->in, sizeof(r->in), 0, r->fds, &r->nfds);
+    CHECK(r->length >= (ssize_t)sizeof(struct fcc_reply));
+    fds_close(r->fds, r->nfds);
+    return (const struct fcc_reply *)r->in;
+}
+
+static bool raw_closed(struct raw *r)
+{
+    int fds[FCC_MAX_FDS], nfds;
+    return msg_recv(r->sock, r->in, sizeof(r->in), 0, fds, &nfds) == 0;
+}
+
+/* Send exactly these bytes. */
+static void raw_send(struct raw *r, const void *bytes, size_t length, const int *fds, int nfds)
+{
+    char room[CMSG_SPACE(sizeof(int) * 16)] = {0};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
+    struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    if (nfds) {
+        h.msg_control = room;
+        h.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)nfds);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)nfds);
+        memcpy(CMSG_DATA(c), fds, sizeof(int) * (size_t)nfds);
+    }
+    CHECK(sendmsg(r->sock, &h, MSG_NOSIGNAL) == (ssize_t)length);
+}
+
+static struct fcc_hello hello_make(void)
+{
+    struct fcc_hello h = {.msg = {.length = sizeof(h), .type = FCC_MSG_HELLO, .id = 7},
+                          .magic = FCC_PROTO_MAGIC,
+                          .version = FCC_PROTO_VERSION,
+                          .role = FCC_ROLE_CLIENT,
+                          .uid = UINT32_MAX,
+                          .job = "raw"};
+    return h;
+}
+
+/* A whole, well-mannered connection to a worker. */
+static struct raw *raw_session(const struct test_daemon *d)
+{
+    struct raw *r = raw_open(d);
+    struct fcc_hello h = hello_make();
+
+    raw_send(r, &h, sizeof(h), NULL, 0);
+    r->length = msg_recv(r->sock, r->in, sizeof(r->in), 0, r->fds, &r->nfds);
+    CHECK(r->length == sizeof(struct fcc_welcome) && r->nfds == 2);
+    CHECK(((struct fcc_reply *)r->in)->status == 0);
+    r->memory = mmap(NULL, sizeof(*r->memory), PROT_READ | PROT_WRITE, MAP_SHARED, r->fds[0], 0);
+    CHECK(r->memory != MAP_FAILED);
+    CHECK(ftruncate(r->fds[0], 0) != 0); /* sealed: nobody can take the memory from under the worker */
+    (void)close(r->fds[0]);
+    r->doorbell = r->fds[1];
+    return r;
+}
+
+/* A communicator of one rank; returns its handle. */
+static uint32_t raw_comm(struct raw *r)
+{
+    struct fcc_msg ask = {.length = sizeof(ask), .type = FCC_MSG_UNIQUE_ID, .id = 1};
+    struct fcc_comm_init_msg m = {.msg = {.length = sizeof(m), .type = FCC_MSG_COMM_INIT, .id = 2}, .nranks = 1, .device = -1};
+
+    raw_send(r, &ask, sizeof(ask), NULL, 0);
+    CHECK(raw_receive(r)->status == 0);
+    m.unique_id = ((struct fcc_unique_id_reply *)r->in)->unique_id;
+    raw_send(r, &m, sizeof(m), NULL, 0);
+    CHECK(raw_receive(r)->status == 0);
+    return ((struct fcc_comm_init_reply *)r->in)->comm;
+}
+
+static void refused(const struct test_daemon *d, const void *bytes, size_t length, const int *fds, int nfds, int status, const char *says)
+{
+    struct raw *r = raw_open(d);
+
+    raw_send(r, bytes, length, fds, nfds);
+    const struct fcc_reply *reply = raw_receive(r);
+    (void)fprintf(stderr, "%d: %s\n", reply->status, reply->text);
+    CHECK(reply->msg.type == FCC_MSG_ERROR && reply->status == status && strstr(reply->text, says));
+    CHECK(raw_closed(r));
+    raw_close(r);
+}
+
+static void hello(void)
+{
+    static unsigned char huge[FCC_MSG_MAX + 4096];
+    struct test_daemon d;
+    struct fcc_hello h = hello_make(), good = h;
+    int fds[6] = {0, 0, 0, 0, 0, 0};
+
+    daemon_start(&d, NULL);
+    h.version = 99;
+    refused(&d, &h, sizeof(h), NULL, 0, -EPROTO, "version 99: this fccd speaks version 1");
+    h = good;
+    h.magic = 1;
+    refused(&d, &h, sizeof(h), NULL, 0, -EPROTO, "expected a HELLO");
+    h = good;
+    h.msg.type = FCC_MSG_SUBMIT;
+    refused(&d, &h, sizeof(h), NULL, 0, -EPROTO, "expected a HELLO");
+    h = good;
+    h.role = 9;
+    refused(&d, &h, sizeof(h), NULL, 0, -EPROTO, "role 9");
+    h = good;
+    memset(h.job, 'a', sizeof(h.job));
+    refused(&d, &h, sizeof(h), NULL, 0, -EINVAL, "1 to 63 characters");
+    (void)snprintf(h.job, sizeof(h.job), "a\nb");
+    refused(&d, &h, sizeof(h), NULL, 0, -EINVAL, "printable");
+    h.job[0] = 0;
+    refused(&d, &h, sizeof(h), NULL, 0, -EINVAL, "1 to 63 characters");
+    h = good;
+    refused(&d, &h, 10, NULL, 0, -EPROTO, "malformed");
+    refused(&d, &h, sizeof(h) - 8, NULL, 0, -EPROTO, "malformed"); /* its length field lies */
+    h.msg.length = sizeof(h) - 8;
+    refused(&d, &h, sizeof(h) - 8, NULL, 0, -EPROTO, "expected 96");
+    memcpy(huge, &good, sizeof(good));
+    refused(&d, huge, sizeof(huge), NULL, 0, -EPROTO, "longer than 65536");
+    refused(&d, &good, sizeof(good), fds, 1, -EPROTO, "1 file descriptors: expected none");
+    refused(&d, &good, sizeof(good), fds, 6, -EPROTO, "malformed");
+    h = good;
+    h.role = FCC_ROLE_CONTROL;
+    h.uid = geteuid();
+    (void)snprintf(h.job, sizeof(h.job), "nobody-has-this");
+    refused(&d, &h, sizeof(h), NULL, 0, -ENOENT, "no such job");
+    raw_close(raw_session(&d)); /* and it still serves */
+    daemon_stop(&d);
+}
+
+static void silence(void)
+{
+    struct test_daemon d;
+
+    daemon_start(&d, NULL);
+    struct raw *r = raw_open(&d);
+    double start = now_ms();
+    CHECK(raw_closed(r));
+    CHECK(now_ms() - start > 4000);
+    raw_close(r);
+    daemon_stop(&d);
+}
+
+static void requests(void)
+{
+    struct test_daemon d;
+    int fd = 0;
+
+    daemon_start(&d, NULL);
+    struct raw *r = raw_session(&d);
+    struct {
+        struct fcc_msg msg;
+        unsigned char more[400];
+    } m = {.msg = {.length = 16, .type = 999, .id = 5}};
+    const struct fcc_reply *reply;
+
+    raw_send(r, &m, 16, NULL, 0);
+    reply = raw_receive(r);
+    CHECK(reply->status == -EPROTO && reply->msg.id == 5 && strstr(reply->text, "type 999"));
+    m.msg.type = FCC_MSG_COMM_INIT;
+    raw_send(r, &m, 16, NULL, 0);
+    CHECK(raw_receive(r)->status == -EPROTO && strstr(((struct fcc_reply *)r->in)->text, "comm_init: 16 bytes: expected 160"));
+    m.msg.type = FCC_MSG_BUFFER_FREE;
+    m.msg.length = 300;
+    raw_send(r, &m, 300, NULL, 0);
+    CHECK(raw_receive(r)->status == -EPROTO && strstr(((struct fcc_reply *)r->in)->text, "buffer_free: 300 bytes: expected 24"));
+    m.msg.length = 24;
+    raw_send(r, &m, 24, &fd, 1);
+    CHECK(raw_receive(r)->status == -EPROTO && strstr(((struct fcc_reply *)r->in)->text, "1 file descriptors"));
+    raw_send(r, &m, 24, NULL, 0);
+    CHECK(raw_receive(r)->status == -ENOENT);
+    m.msg.type = FCC_MSG_QUERY;
+    m.msg.length = sizeof(struct fcc_query);
+    raw_send(r, &m, sizeof(struct fcc_query), NULL, 0);
+    CHECK(raw_receive(r)->status == -EPERM);
+    m.msg.type = FCC_MSG_HELLO;
+    m.msg.length = sizeof(struct fcc_hello);
+    raw_send(r, &m, sizeof(struct fcc_hello), NULL, 0);
+    CHECK(raw_receive(r)->status == -EPROTO);
+    CHECK(raw_comm(r) != 0); /* after all this it still serves this very session */
+    m.msg.length = 17;
+    raw_send(r, &m, 16, NULL, 0); /* a length that lies ends it */
+    CHECK(raw_receive(r)->status == -EPROTO);
+    CHECK(raw_closed(r));
+    raw_close(r);
+    daemon_stop(&d);
+}
+
+/* A SUBMIT of a noop, with fields to spoil. */
+static struct fcc_submit noop_make(uint32_t comm, uint32_t slot)
+{
+    struct fcc_submit m = {.msg = {.length = sizeof(m), .type = FCC_MSG_SUBMIT, .id = 77}, .comm = comm, .op = FCC_OP_NOOP, .slot = slot};
+    return m;
+}
+
+static const struct fcc_reply *submit_socket(struct raw *r, const void *m, size_t length)
+{
+    raw_send(r, m, length, NULL, 0);
+    return raw_receive(r);
+}
+
+static void submit_over_socket(void)
+{
+    struct test_daemon d;
+
+    daemon_start(&d, NULL);
+    struct raw *r = raw_session(&d);
+    uint32_t comm = raw_comm(r);
+    struct fcc_submit m = noop_make(comm, FCC_NO_SLOT);
+
+    CHECK(submit_socket(r, &m, sizeof(m))->status == 0 && r->length == sizeof(struct fcc_submit_reply));
+    m.op = 77;
+    CHECK(submit_socket(r, &m, sizeof(m))->status == -EINVAL && strstr(((struct fcc_reply *)r->in)->text, "operator 77"));
+    m = noop_make(comm + 1000, FCC_NO_SLOT);
+    CHECK(submit_socket(r, &m, sizeof(m))->status == -ENOENT);
+    m = noop_make(comm, FCC_NO_SLOT);
+    m.ntensors = 3; /* that do not follow */
+    CHECK(submit_socket(r, &m, sizeof(m))->status == -EPROTO);
+    m.ntensors = 200;
+    CHECK(submit_socket(r, &m, sizeof(m))->status == -EPROTO);
+    m.ntensors = 0;
+    m.nattrs = UINT32_MAX;
+    CHECK(submit_socket(r, &m, sizeof(m))->status == -EPROTO);
+    struct {
+        struct fcc_submit m;
+        int64_t word[2];
+    } attr = {.m = noop_make(comm, FCC_NO_SLOT), .word = {(int64_t)FCC_ATTR_BATCH << 32 | 9, 1}};
+    attr.m.msg.length = sizeof(attr);
+    attr.m.nattrs = 2; /* an attribute that says it has nine words */
+    CHECK(submit_socket(r, &attr, sizeof(attr))->status == -EINVAL);
+    m = noop_make(comm, FCC_NO_SLOT);
+    CHECK(submit_socket(r, &m, sizeof(m))->status == 0);
+    m.slot = FCC_SLOTS; /* a slot that there is not: nowhere to answer */
+    raw_send(r, &m, sizeof(m), NULL, 0);
+    CHECK(raw_closed(r));
+    raw_close(r);
+    daemon_stop(&d);
+}
+
+static void ring_put(struct raw *r, const void *record, size_t length, uint64_t claim)
+{
+    uint64_t head = r->memory->head, one = 1;
+
+    memcpy(r->memory->data + head % FCC_RING_BYTES, record, length);
+    atomic_store(&r->memory->head, head + claim);
+    CHECK(write(r->doorbell, &one, sizeof(one)) == sizeof(one));
+}
+
+/* The client writes on in its ring and its slot while the worker reads: the copy that was judged is what runs. */
+static void ring_changes(void)
+{
+    struct test_daemon d;
+
+    daemon_start(&d, NULL);
+    struct raw *r = raw_session(&d);
+    uint32_t comm = raw_comm(r);
+
+    for (int i = 0; i < 2000; i++) {
+        struct fcc_submit m = noop_make(comm, (uint32_t)i % FCC_SLOTS);
+        struct fcc_slot *slot = &r->memory->slot[i % (int)FCC_SLOTS];
+        uint64_t at = r->memory->head % FCC_RING_BYTES;
+        atomic_store(&slot->state, FCC_SLOT_PENDING);
+        ring_put(r, &m, sizeof(m), sizeof(m));
+        double until = now_ms() + 10e3;
+        for (uint32_t n = 0; atomic_load(&slot->state) != FCC_SLOT_DONE; n++) {
+            /* op, comm, slot and length in turn */
+            memset(r->memory->data + at + (n % 4) * 8, (int)n, 8);
+            r->memory->slot[n % FCC_SLOTS].text[0] = 'x';
+            CHECK(now_ms() < until);
+            if (n == 0) /* the bytes may be changed before they are read: then that is what was submitted */
+                break;
+        }
+        memcpy(r->memory->data + at, &m, sizeof(m));
+        if (i % 100 == 99) { /* is it still there, and well? */
+            struct fcc_submit ask = noop_make(comm, FCC_NO_SLOT);
+            struct pollfd p = {.fd = r->sock, .events = POLLIN};
+            ssize_t sent = send(r->sock, &ask, sizeof(ask), MSG_NOSIGNAL);
+            if (sent < 0 || poll(&p, 1, 10000) < 1 || recv(r->sock, r->in, sizeof(r->in), MSG_DONTWAIT) <= 0) {
+                raw_close(r); /* it was closed for a record that is none: a fresh session */
+                r = raw_session(&d);
+                comm = raw_comm(r);
+            }
+        }
+    }
+    raw_close(r);
+    daemon_stop(&d);
+}
+
+static void ring_closes(const struct test_daemon *d, const void *record, size_t length, uint64_t claim)
+{
+    struct raw *r = raw_session(d);
+
+    ring_put(r, record, length, claim);
+    CHECK(raw_closed(r));
+    raw_close(r);
+}
+
+static void ring_lies(void)
+{
+    struct test_daemon d;
+    struct fcc_submit m = noop_make(1, 0);
+
+    daemon_start(&d, NULL);
+    struct raw *bystander = raw_session(&d);
+    uint32_t comm = raw_comm(bystander);
+    ring_closes(&d, &m, sizeof(m), UINT64_MAX);           /* a head from nowhere */
+    ring_closes(&d, &m, sizeof(m), FCC_RING_BYTES + 16);  /* more than fits */
+    ring_closes(&d, &m, sizeof(m), 8);                    /* less than a record */
+    m.msg.length = 4;
+    ring_closes(&d, &m, sizeof(m), sizeof(m)); /* shorter than its header */
+    m.msg.length = FCC_MSG_MAX + 1;
+    ring_closes(&d, &m, sizeof(m), FCC_RING_BYTES);
+    m.msg.length = 4096; /* longer than what was published */
+    ring_closes(&d, &m, sizeof(m), 64);
+    m = noop_make(1, FCC_SLOTS); /* a slot that there is not */
+    ring_closes(&d, &m, sizeof(m), sizeof(m));
+    m = noop_make(1, 0);
+    m.msg.type = FCC_MSG_COMM_ABORT; /* not for the ring */
+    ring_closes(&d, &m, sizeof(m), sizeof(m));
+    m = noop_make(comm, FCC_NO_SLOT); /* the same worker, another session: not disturbed */
+    CHECK(submit_socket(bystander, &m, sizeof(m))->status == 0);
+    raw_close(bystander);
+    daemon_stop(&d);
+}
+
+/* Replies that nobody reads are kept, up to a bound; past it the session ends, and only that one. */
+static void never_reads(void)
+{
+    struct test_daemon d;
+
+    daemon_start(&d, NULL);
+    struct raw *r = raw_session(&d), *other = raw_session(&d);
+    struct fcc_msg ask = {.length = sizeof(ask), .type = FCC_MSG_UNIQUE_ID, .id = 1};
+    double until = now_ms() + 20e3;
+    long sent = 0;
+
+    for (;;) {
+        CHECK(now_ms() < until);
+        ssize_t n = send(r->sock, &ask, sizeof(ask), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EAGAIN) {
+            (void)usleep(200);
+            continue;
+        }
+        if (n < 0)
+            break;
+        sent++;
+    }
+    printf("closed after %ld requests whose replies were not read\n", sent);
+    CHECK(sent > 1000);
+    CHECK(raw_comm(other) != 0);
+    raw_close(other);
+    raw_close(r);
+    daemon_stop(&d);
+}
+
+/* Bytes at random, to broker and worker, with a seed that is printed. */
+static void noise(void)
+{
+    static _Alignas(16) unsigned char bytes[2048];
+    struct test_daemon d;
+    unsigned seed = getenv("FCC_TEST_SEED") ? (unsigned)atoi(getenv("FCC_TEST_SEED")) : 20261120u;
+
+    printf("FCC_TEST_SEED=%u\n", seed);
+    srandom(seed);
+    daemon_start(&d, NULL);
+    struct raw *r = raw_session(&d);
+    for (int i = 0; i < 3000; i++) {
+        bool to_worker = i % 3;
+        size_t length = 1 + (size_t)random() % sizeof(bytes);
+        for (size_t k = 0; k < length; k++)
+            bytes[k] = (unsigned char)(random() % 4 ? 0 : random());
+        struct fcc_msg m = {.length = (uint32_t)length, .type = (uint16_t)(random() % (FCC_MSG_TYPES + 2)), .id = (uint64_t)i};
+        if (m.type == FCC_MSG_COMM_INIT)
+            m.type = FCC_MSG_SUBMIT; /* a join is answered when all have come, which this test does not wait for */
+        memcpy(bytes, &m, length < sizeof(m) ? length : sizeof(m));
+        if (m.type == FCC_MSG_SUBMIT) /* the answer is to come over the socket */
+            memset(bytes + offsetof(struct fcc_submit, slot), 0xff, sizeof(uint32_t));
+        struct raw *to = to_worker ? r : raw_open(&d);
+        raw_send(to, bytes, length, NULL, 0);
+        int fds[FCC_MAX_FDS], nfds;
+        ssize_t n = msg_recv(to->sock, to->in, sizeof(to->in), 0, fds, &nfds);
+        CHECK(n >= 0); /* an answer, or the end; never silence */
+        fds_close(fds, n > 0 ? nfds : 0);
+        if (!to_worker) {
+            raw_close(to);
+        } else if (n == 0 || ((struct fcc_reply *)to->in)->msg.id != (uint64_t)i) {
+            raw_close(r);
+            r = raw_session(&d);
+        }
+    }
+    CHECK(raw_comm(r) != 0);
+    raw_close(r);
+    daemon_stop(&d);
+}
+
+int main(void)
+{
+    static const struct test tests[] = {
+        {"hello", hello, 0},
+        {"silence", silence, 0},
+        {"requests", requests, 0},
+        {"submit_over_socket", submit_over_socket, 0},
+        {"ring_changes", ring_changes, 0},
+        {"ring_lies", ring_lies, 0},
+        {"never_reads", never_reads, 60},
+        {"noise", noise, 60},
+    };
+    return tests_run("protocol", TESTS(tests));
+}
