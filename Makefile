@@ -13,13 +13,14 @@ CC := gcc
 
 # ---- what is needed from Debian ------------------------------------------------------------------------------------
 
-PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-serial-dev scdoc
+PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev scdoc
 PACKAGES_TEST := libcmocka-dev
 PACKAGES_LINT := clang-format clang-tidy cppcheck
 PACKAGES_BENCH := openmpi-bin libopenmpi-dev python3
 
-# The serial OpenBLAS: the workgroups are the threads.
-BLAS_DIR := /usr/lib/$(shell $(CC) -print-multiarch 2>/dev/null)/openblas-serial
+# OpenBLAS's build with locks, loaded at run time with its threads off: kernels/blas.h says why.
+BLAS_DIR := /usr/lib/$(shell $(CC) -print-multiarch 2>/dev/null)/openblas-pthread
+BLAS_LIBRARY := $(BLAS_DIR)/libopenblas.so.0
 BLAS_CFLAGS = $(shell PKG_CONFIG_PATH=$(BLAS_DIR)/pkgconfig pkg-config --cflags openblas)
 BLAS_LIBS = $(shell PKG_CONFIG_PATH=$(BLAS_DIR)/pkgconfig pkg-config --libs openblas) -Wl,-rpath,$(BLAS_DIR)
 DAEMON_LIBS = $(shell pkg-config --libs libevent_core json-c libsystemd)
@@ -42,7 +43,7 @@ endif
 # ---- sources -------------------------------------------------------------------------------------------------------
 
 PROTO := proto/error.c proto/msg.c
-KERNELS := kernels/all_to_all.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
+KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
 	kernels/gemv_all_reduce.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c
 DAEMON := daemon/main.c daemon/config.c daemon/json_fd.c daemon/log.c \
 	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/query.c \
@@ -70,13 +71,13 @@ $(BUILD)/obj/%.o: %.c Makefile
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(BUILD)/obj/kernels/%.o: OPTIMIZE := -O3
-$(BUILD)/obj/kernels/%.o: CPPFLAGS += $(BLAS_CFLAGS)
+$(BUILD)/obj/kernels/%.o: CPPFLAGS += $(BLAS_CFLAGS) -DFCC_BLAS_LIBRARY='"$(BLAS_LIBRARY)"'
 $(BUILD)/obj/daemon/worker/%.o: CPPFLAGS += -Idaemon/worker
 $(BUILD)/obj/daemon/broker/%.o: CPPFLAGS += -Idaemon/broker
 
 $(BUILD)/bin/fccd: $(call objects,$(DAEMON) $(KERNELS) $(PROTO))
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(DAEMON_LIBS) $(BLAS_LIBS) -lm
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(DAEMON_LIBS) -lm
 
 $(BUILD)/lib/libfccclient.so.$(VERSION): $(call objects,$(CLIENT) $(PROTO)) client/libfccclient.map
 	@mkdir -p $(@D)
@@ -91,7 +92,7 @@ LINK_CLIENT = -L$(BUILD)/lib -lfccclient -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(BUILD)/bin/fccctl: $(call objects,$(FCCCTL) $(KERNELS) $(PROTO)) $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT) $(shell pkg-config --libs json-c) $(BLAS_LIBS) -lm
+	$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lm
 
 $(BUILD)/bin/example_gemv: $(call objects,client/example_gemv.c) $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
@@ -114,7 +115,7 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
-UNIT := plan kernels client arguments reference config
+UNIT := plan kernels arguments client client_submit reference config
 SYSTEM := operators errors jobs protocol fccctl
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 LINK_TEST = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@
@@ -125,16 +126,16 @@ $(BUILD)/tests:
 	@mkdir -p $@
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -Itests/demo
 
-$(addprefix $(BUILD)/tests/test_,plan kernels): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO)) $(BUILD)/obj/tests/test_%.o
-	$(LINK_TEST) -lcmocka $(BLAS_LIBS) -lm
-$(addprefix $(BUILD)/tests/test_,client arguments): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
+$(addprefix $(BUILD)/tests/test_,plan kernels arguments): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO)) $(BUILD)/obj/tests/test_%.o
+	$(LINK_TEST) -lcmocka -lm
+$(addprefix $(BUILD)/tests/test_,client client_submit): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
 	$(LINK_TEST) -lcmocka
 $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_reference.c)
 	$(LINK_TEST) -lcmocka -lm
 $(BUILD)/tests/test_config: $(call objects,daemon/config.c daemon/log.c proto/error.c tests/test_config.c)
 	$(LINK_TEST) -lcmocka
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c proto/msg.c proto/error.c) \
-		$(BUILD)/obj/tests/test_%.o $(BUILD)/lib/libfccclient.so
+		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(LINK_TEST) $(LINK_CLIENT) -lcmocka -lm
 
 # Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
@@ -191,7 +192,7 @@ install: all man
 	ln -sf libfccclient.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libfccclient.so.$(SOVERSION)
 	ln -sf libfccclient.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libfccclient.so
 	install -m 644 client/fccclient.h $(DESTDIR)$(PREFIX)/include
-	sed 's|@PREFIX@|$(PREFIX)|;s|@VERSION@|$(VERSION)|' client/libfccclient.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/libfccclient.pc
+	sed 's|@PREFIX@|$(PREFIX)|;s|@INCLUDEDIR@|$(PREFIX)/include|;s|@LIBDIR@|$(LIBDIR)|;s|@VERSION@|$(VERSION)|' client/libfccclient.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/libfccclient.pc
 	for page in $(notdir $(MAN)); do install -D -m 644 $(BUILD)/man/$$page $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
 	test -e $(DESTDIR)$(SYSCONFDIR)/fccd/fccd.conf || install -m 644 systemd/fccd.conf $(DESTDIR)$(SYSCONFDIR)/fccd/fccd.conf
 	sed 's|@BINDIR@|$(BINDIR)|' systemd/fccd.service >$(DESTDIR)$(SYSTEMDDIR)/systemd/system/fccd.service

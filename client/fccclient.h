@@ -81,14 +81,14 @@ struct fcc_unique_id {
 /* All zero is the default for every field. */
 struct fcc_connect_options {
     const char *socket_path; /* NULL: $FCCD_SOCKET, or /run/fccd/fccd.sock */
-    const char *job;         /* NULL: $FCCD_JOB, or the launcher's job id, or "default"; 1 to 63 printable characters */
+    const char *job;         /* NULL: $FCCD_JOB, or the launcher's job id, or "default"; 1 to 63 printable characters, no space */
     uint32_t no_ring;        /* not 0: submit over the socket instead of the shared-memory ring */
     uint32_t reserved[7];    /* must be 0 */
 };
 
 /* Connect to fccd and, through it, to the worker of this user's job, which is started if there is none. `options` may
  * be NULL. *out belongs to the caller until fcc_disconnect(). Waits at most 10 s.
- * Errors: -ECONNREFUSED, -EPERM, -EPROTO, -ESHUTDOWN, -EINVAL, -ENOMEM, -ETIMEDOUT. */
+ * Errors: -ECONNREFUSED, -ECONNRESET, -EPERM, -EPROTO, -ESHUTDOWN, -EINVAL, -ENOMEM, -ETIMEDOUT. */
 int fcc_connect(const struct fcc_connect_options *options, fcc_context **out);
 
 /* Close the connection and free its communicators, buffers and requests. Communicators that were not destroyed

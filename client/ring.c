@@ -2,19 +2,20 @@
  *
  * ring.c - a request's way through the session memory: a completion slot, a record in the submission ring, the doorbell.
  *
- * Memory order. The ring and the slots are two hand-overs, one in each direction:
+ * Memory order. The ring and the slots are two hand-overs, one in each direction.
  *
- *   record      the client writes the record, then head (release); the worker reads head (acquire), then the record. The other
- * way round, the worker reads the record, then writes tail (release); the client reads tail (acquire), then writes over the
- * record. The slot's PENDING is written before head too, so the worker sees it. completion  the worker writes the slot, then
- * its state DONE (release); the client reads DONE (acquire), then the slot. The slot is used again only after that, and the
- * worker hears of it only through a later head. doorbell    proto.h asks the client for: publish head, full fence, read
- * worker_sleeps. Here the store and the load are both sequentially consistent, which is as much: in the one order of all
- * sequentially consistent operations, the worker's fence (after its store of worker_sleeps, before its last look at head) lies
- * either after our store, and then the worker sees our head; or before our load, and then we see worker_sleeps. sleep       the
- * client changes PENDING to WAITING by compare-and-swap, the worker writes DONE by exchange: whichever comes second sees the
- * first. So either we see DONE and do not sleep, or the worker sees WAITING and wakes us; and if DONE comes between our swap
- * and our futex call, the kernel sees that the value has changed.
+ * Record: the client writes the record, then head (release); the worker reads head (acquire), then the record. The other way
+ * round, the worker reads the record, then writes tail (release); the client reads tail (acquire), then writes over the
+ * record. The slot's PENDING is written before head too, so the worker sees it.
+ *
+ * Completion: the worker writes the slot, then its state DONE (release); the client reads DONE (acquire), then the slot. The
+ * slot is used again only after that, and the worker hears of it only through a later head.
+ *
+ * Doorbell: the argument is in proto.h; here it is the sequentially consistent store of head and load of worker_sleeps.
+ *
+ * Sleep: the client changes PENDING to WAITING by compare-and-swap, the worker writes DONE by exchange: whichever comes second
+ * sees the first. So either we see DONE and do not sleep, or the worker sees WAITING and wakes us; and if DONE comes between
+ * our swap and our futex call, the kernel sees that the value has changed.
  *
  * What the worker writes is not trusted: tail is checked, what a slot holds is copied out once and the copy is checked.
  */

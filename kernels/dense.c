@@ -8,10 +8,10 @@
  */
 #include "dense.h"
 
-#include <cblas.h>
 #include <errno.h>
 #include <string.h>
 
+#include "blas.h"
 #include "dtype.h"
 
 /* A block of b with up to THIN_M rows of a should stay in the second-level cache; beyond that the BLAS wants long rows. */
@@ -56,7 +56,7 @@ static void multiply_thin(int64_t m, int64_t n, int64_t k, const float *a, int64
             float *y = c + i * ldc + j;
             if (!add)
                 memset(y, 0, (size_t)cols * sizeof(float));
-            cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)cols, (int)k, 1.0f, b + j * ldb, blas_ld(cols, k, ldb), a + i * lda,
+            blas_sgemv(CblasRowMajor, CblasNoTrans, (int)cols, (int)k, 1.0f, b + j * ldb, blas_ld(cols, k, ldb), a + i * lda,
                         1, 1.0f, y, 1);
         }
     }
@@ -69,7 +69,7 @@ static void multiply(bool b_transposed, int64_t m, int64_t n, int64_t k, const f
     if (b_transposed && m <= GEMV_M)
         multiply_thin(m, n, k, a, lda, b, ldb, add, c, ldc);
     else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a,
+        blas_sgemm(CblasRowMajor, CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a,
                     blas_ld(m, k, lda), b, b_transposed ? blas_ld(n, k, ldb) : blas_ld(k, n, ldb), add ? 1.0f : 0.0f, c,
                     blas_ld(m, n, ldc));
 }
@@ -129,6 +129,9 @@ int dense_multiply(const struct product *p, struct workgroup *wg, struct error *
 
     if (p->m == 0 || p->n == 0)
         return 0;
+    int status = blas_open(e);
+    if (status)
+        return status;
     if (p->k == 0) {
         size_t size = dtype_size(p->c_dtype);
         for (int64_t i = 0; i < p->m; i++)

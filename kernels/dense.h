@@ -20,7 +20,7 @@ struct product {
     int64_t lda, ldb, ldc;
 };
 
-/* 0, or -ENOMEM if there is no scratch memory. The same product gives the same bits each time. */
+/* 0, -ENOMEM if there is no scratch memory, or -ENOENT if there is no BLAS. The same product gives the same bits each time. */
 int dense_multiply(const struct product *p, struct workgroup *wg, struct error *e);
 
 #endif

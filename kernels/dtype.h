@@ -74,7 +74,7 @@ FCC_INLINE void f32x16_store_f16(void *dst, const f32x16 *in)
     u32x16 small = (u32x16)((f32x16)magnitude + 0.5f) - 0x3f000000;
     /* A carry goes into the exponent, up to infinity. */
     u32x16 normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-    u32x16 h = (small & is_small) | (normal & ~(is_small | is_big)) | (0x7c00 & is_big & ~is_nan) | (nan & is_nan) | sign;
+    u32x16 h = (small & is_small) | (normal & ~(is_small | is_big)) | (0x7c00 & is_big) | (nan & is_nan) | sign;
     u16x16 out = __builtin_convertvector(h, u16x16);
     memcpy(dst, &out, sizeof(out));
 }

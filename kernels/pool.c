@@ -17,11 +17,11 @@
 #include "dtype.h"
 
 enum {
-    AHEAD = 32,          /* rows between prefetch and use; measured at dim 32 to 512: 8 loses a third, 48 is no better */
-    BAGS = 256,          /* bags whose offsets are read at a time */
-    IDS = 1024,          /* indices that are read at a time */
-    PREFETCH_LINES = 16, /* of one row: the hardware's prefetcher follows long ones */
-    BLOCK = 16,          /* elements */
+    AHEAD = 32,            /* rows between prefetch and use; measured at dim 32 to 512: 8 loses a third, 48 is no better */
+    BAGS = 256,            /* bags whose offsets are read at a time */
+    IDS = 1024,            /* indices that are read at a time */
+    PREFETCH_BYTES = 1024, /* of one row: the hardware's prefetcher follows long ones */
+    BLOCK = 16,            /* elements */
 };
 
 /* The bags and indices being worked on: private copies, checked. */
@@ -133,10 +133,10 @@ FCC_INLINE void add_blocks(float *sums, const struct pool *p, enum fcc_dtype dty
                            const float *weights, int64_t first, const int blocks, const bool weighted, const bool prefetch)
 {
     const int64_t size = dtype == FCC_F32 ? 4 : 2;
-    int64_t bytes = p->dim * size < PREFETCH_LINES * 64 ? p->dim * size : PREFETCH_LINES * 64;
+    int64_t bytes = p->dim * size < PREFETCH_BYTES ? p->dim * size : PREFETCH_BYTES;
     const unsigned char *rows = p->rows + first * BLOCK * size;
     int64_t last = (block_start(p->dim, first + blocks - 1) - first * BLOCK) * size;
-    f32x16 sum[4], v;
+    f32x16 sum[4] = {{0}}, v = {0};
 
     memcpy(sum, sums + first * BLOCK, (size_t)blocks * sizeof(v));
     for (int64_t i = 0; i < n; i++) {
@@ -145,7 +145,7 @@ FCC_INLINE void add_blocks(float *sums, const struct pool *p, enum fcc_dtype dty
             row_prefetch(p, ids[i + AHEAD], bytes);
 #pragma GCC unroll 4
         for (int j = 0; j < blocks; j++) {
-            f32x16_load(&v, row + (j == blocks - 1 ? last : j * BLOCK * size), dtype);
+            f32x16_load(&v, row + (j == blocks - 1 ? last : (int64_t)j * BLOCK * size), dtype);
             sum[j] += weighted ? v * weights[i] : v;
         }
     }
@@ -158,7 +158,7 @@ FCC_INLINE void add_short(float *sums, const struct pool *p, enum fcc_dtype dtyp
 {
     const size_t size = dtype == FCC_F32 ? 4 : 2;
     unsigned char row[sizeof(f32x16)] = {0};
-    f32x16 sum, v;
+    f32x16 sum, v = {0};
 
     memcpy(&sum, sums, sizeof(sum));
     for (int64_t i = 0; i < n; i++) {
@@ -261,16 +261,16 @@ static int pool_window(struct window *w, const struct pool *p, unsigned char *ou
 int pool_bags(const struct pool *p, int64_t bag, int64_t n, unsigned char *out, size_t out_bytes, struct workgroup *wg,
               struct error *e)
 {
-    size_t bytes = (size_t)(blocks_of(p->dim) * BLOCK) * sizeof(float);
+    size_t nsums = (size_t)(blocks_of(p->dim) * BLOCK), bytes = nsums * sizeof(float) + sizeof(struct window);
     float *sums = workgroup_scratch(wg, bytes);
-    struct window w;
 
     if (!sums)
         return error_set(e, -ENOMEM, "scratch memory: %zu bytes: not there", bytes);
-    for (int64_t done = 0; done < n; done += w.nbags) {
-        int status = window_open(&w, p, bag + done, n - done < BAGS ? n - done : BAGS, e);
+    struct window *w = (struct window *)(void *)(sums + nsums);
+    for (int64_t done = 0; done < n; done += w->nbags) {
+        int status = window_open(w, p, bag + done, n - done < BAGS ? n - done : BAGS, e);
         if (status == 0)
-            status = pool_window(&w, p, out + (size_t)done * out_bytes, out_bytes, sums, e);
+            status = pool_window(w, p, out + (size_t)done * out_bytes, out_bytes, sums, e);
         if (status)
             return status;
     }

@@ -55,23 +55,25 @@ int tensor_check(const struct tensor *t, const char *name, unsigned dtypes, int 
 /* From the smallest stride to the largest, each must step over all that the smaller ones reach. */
 static bool tensor_overlaps(const struct tensor *t)
 {
-    bool used[FCC_MAX_DIMS] = {false};
+    int order[FCC_MAX_DIMS], n = 0;
     int64_t reach = 1; /* does not overflow: a stride, below 2^31, is at least the reach of the dimensions before */
 
-    for (int i = 0; i < t->ndim; i++)
+    for (int i = 0; i < t->ndim; i++) {
+        int at = n;
         if (t->shape[i] == 0)
             return false;
-    for (int n = 0; n < t->ndim; n++) {
-        int next = -1;
-        for (int i = 0; i < t->ndim; i++)
-            if (!used[i] && (next < 0 || t->stride[i] < t->stride[next]))
-                next = i;
-        used[next] = true;
-        if (t->shape[next] == 1)
+        if (t->shape[i] == 1)
             continue;
-        if (t->stride[next] < reach)
+        for (; at > 0 && t->stride[order[at - 1]] > t->stride[i]; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+        n++;
+    }
+    for (int i = 0; i < n; i++) {
+        int64_t stride = t->stride[order[i]];
+        if (stride < reach)
             return true;
-        reach = (t->shape[next] - 1) * t->stride[next] + reach;
+        reach += (t->shape[order[i]] - 1) * stride;
     }
     return false;
 }

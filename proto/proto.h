@@ -5,6 +5,9 @@
  * Transport: a Unix socket of type SOCK_SEQPACKET. One packet is one message: struct fcc_msg, then the body that its type
  * says, host byte order (both ends are on one host). The choreography:
  *
+ * Order: before the worker handles a message from the socket it takes what is in the ring, so what a client submitted before it
+ * sent the message comes before it.
+ *
  *   client              broker                    worker
  *     HELLO ------------->|
  *                         | SO_PEERCRED: who is it? may he? which job?
@@ -247,9 +250,8 @@ static_assert(sizeof(struct fcc_slot) == 1048, "wire");
 /* head and tail count bytes ever written and ever read; they never wrap. Record n lies at data[offset % FCC_RING_BYTES] and may
  * continue at data[0].
  *
- * Doorbell: the client publishes head (release), then a full fence, then reads worker_sleeps; the worker sets worker_sleeps,
- * then a full fence, then reads head once more before it sleeps. So either the client sees the flag and rings, or the
- * worker sees the record. */
+ * Doorbell: the client stores head, then loads worker_sleeps; the worker stores worker_sleeps, then loads head once more before it
+ * sleeps; all four sequentially consistent. So either the client sees the flag and rings, or the worker sees the record. */
 struct fcc_session_memory {
     _Alignas(64) _Atomic uint64_t head;          /* client writes */
     _Alignas(64) _Atomic uint64_t tail;          /* worker writes */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * harness.h - how tests run that need a daemon: each in a process of its own, with a directory of its own, a time limit, and a count of
- * the descriptors, files and processes that it leaves behind.
+ * harness.h - how tests run that need a daemon: each in a process of its own, with a directory of its own, a time limit, and a
+ * count of the descriptors, files and processes that it leaves behind.
  *
  *     static void joins_twice(void) { struct test_daemon d; daemon_start(&d, NULL); ...; daemon_stop(&d); }
  *     int main(void) { const struct test tests[] = {{"joins_twice", joins_twice}, ...}; return tests_run("comm", tests, N); }
@@ -24,7 +24,8 @@ struct test {
 #define TESTS(array) (array), sizeof(array) / sizeof((array)[0])
 
 /* Run the tests through cmocka, each in a child process. What a test printed is shown if it fails. A name in
- * FCC_TEST_ONLY selects one, FCC_TEST_VERBOSE shows what passing tests printed, FCC_TEST_SLOW gives them more time. Returns the number of failures. */
+ * FCC_TEST_ONLY selects one, FCC_TEST_VERBOSE shows what passing tests printed, FCC_TEST_SLOW gives them more time. Returns the
+ * number of failures. */
 int tests_run(const char *group, const struct test tests[], size_t n);
 
 /* In the process that runs a test: end it as skipped, with the reason. */
@@ -51,7 +52,7 @@ void check_failed(const char *file, int line, const char *format, ...) __attribu
 #define FAILS(call, status, ...)                                                                                               \
     do {                                                                                                                       \
         int status_ = (call);                                                                                                  \
-        check_error(__FILE__, __LINE__, #call, status_, (status), (const char *const[]){__VA_ARGS__, NULL});                   \
+        check_error(__FILE__, __LINE__, #call, status_, (status), (const char *const[]){"", ##__VA_ARGS__, NULL});             \
     } while (0)
 void check_error(const char *file, int line, const char *call, int got, int want, const char *const words[]);
 
@@ -68,7 +69,8 @@ struct test_daemon {
 void daemon_start(struct test_daemon *d, const char *const options[]);
 /* The fccd that is tested: $FCCD_BINARY, or build/bin/fccd. */
 const char *daemon_binary(void);
-/* All clients have gone: checks that the broker has no descriptors and no workers left, ends it, and checks that it ended well. */
+/* All clients have gone: checks that the broker has no descriptors and no workers left, ends it, and checks that it ended well.
+ */
 void daemon_stop(struct test_daemon *d);
 /* The same for a daemon whose workers were killed on purpose, or that is left with clients. */
 void daemon_stop_unclean(struct test_daemon *d);

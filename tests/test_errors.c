@@ -465,7 +465,7 @@ static void another_session_buffer(void)
     struct gemv g = gemv_make(comm), h = gemv_make(other);
     struct fcc_gemv_all_reduce_args mixed = g.args;
     mixed.x = h.args.x;
-    FAILS(fcc_gemv_all_reduce(comm, &mixed), -EINVAL, "x");
+    FAILS(fcc_gemv_all_reduce(comm, &mixed), -ENOENT, "rank 0", "x", "no such buffer");
     gemv_works(comm, &g);
     gemv_works(other, &h);
     fcc_disconnect(a); /* with all that is still open */
@@ -476,16 +476,11 @@ static void another_session_buffer(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"arguments", arguments, 0},
-        {"index_out_of_range", index_out_of_range, 0},
-        {"out_of_step", out_of_step, 0},
-        {"joining", joining, 0},
-        {"joins_twice", joins_twice, 0},
-        {"never_comes", never_comes, 0},
-        {"aborted", aborted, 0},
-        {"one_leaves", one_leaves, 0},
-        {"full_memory", full_memory, 0},
-        {"another_session_buffer", another_session_buffer, 0},
+        {"arguments", arguments, 0},     {"index_out_of_range", index_out_of_range, 0},
+        {"out_of_step", out_of_step, 0}, {"joining", joining, 0},
+        {"joins_twice", joins_twice, 0}, {"never_comes", never_comes, 0},
+        {"aborted", aborted, 0},         {"one_leaves", one_leaves, 0},
+        {"full_memory", full_memory, 0}, {"another_session_buffer", another_session_buffer, 0},
     };
     return tests_run("errors", TESTS(tests));
 }

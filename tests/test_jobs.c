@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_jobs.c - who dies, and who notices: clients, workers and the broker are killed in the middle of operators; other jobs and
- * other users go on. How long it took until the others heard is printed, and measured in the bench.
+ * test_jobs.c - who dies, and who notices: clients, workers and the broker are killed in the middle of operators; other jobs
+ * and other users go on. How long it took until the others heard is printed, and measured in the bench.
  */
 #include <errno.h>
 #include <grp.h>
@@ -18,10 +18,10 @@
 
 /* What the ranks of a test share. */
 struct scene {
-    _Atomic int begun;     /* ranks whose operator is in flight */
-    _Atomic int stop;      /* the bystander should end */
-    _Atomic long rounds;   /* operators that the bystander has done */
-    _Atomic int errors;    /* that it got */
+    _Atomic int begun;   /* ranks whose operator is in flight */
+    _Atomic int stop;    /* the bystander should end */
+    _Atomic long rounds; /* operators that the bystander has done */
+    _Atomic int errors;  /* that it got */
     _Atomic int phase;
     double killed_ms, heard_ms[RANKS_MAX];
 };

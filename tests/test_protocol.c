@@ -131,7 +131,8 @@ static uint32_t raw_comm(struct raw *r)
     return ((struct fcc_comm_init_reply *)r->in)->comm;
 }
 
-static void refused(const struct test_daemon *d, const void *bytes, size_t length, const int *fds, int nfds, int status, const char *says)
+static void refused(const struct test_daemon *d, const void *bytes, size_t length, const int *fds, int nfds, int status,
+                    const char *says)
 {
     struct raw *r = raw_open(d);
 
@@ -222,7 +223,8 @@ static void requests(void)
     m.msg.type = FCC_MSG_BUFFER_FREE;
     m.msg.length = 300;
     raw_send(r, &m, 300, NULL, 0);
-    CHECK(raw_receive(r)->status == -EPROTO && strstr(((struct fcc_reply *)r->in)->text, "buffer_free: 300 bytes: expected 24"));
+    CHECK(raw_receive(r)->status == -EPROTO &&
+          strstr(((struct fcc_reply *)r->in)->text, "buffer_free: 300 bytes: expected 24"));
     m.msg.length = 24;
     raw_send(r, &m, 24, &fd, 1);
     CHECK(raw_receive(r)->status == -EPROTO && strstr(((struct fcc_reply *)r->in)->text, "1 file descriptors"));
@@ -248,7 +250,8 @@ static void requests(void)
 /* A SUBMIT of a noop, with fields to spoil. */
 static struct fcc_submit noop_make(uint32_t comm, uint32_t slot)
 {
-    struct fcc_submit m = {.msg = {.length = sizeof(m), .type = FCC_MSG_SUBMIT, .id = 77}, .comm = comm, .op = FCC_OP_NOOP, .slot = slot};
+    struct fcc_submit m = {
+        .msg = {.length = sizeof(m), .type = FCC_MSG_SUBMIT, .id = 77}, .comm = comm, .op = FCC_OP_NOOP, .slot = slot};
     return m;
 }
 
@@ -362,9 +365,9 @@ static void ring_lies(void)
     daemon_start(&d, NULL);
     struct raw *bystander = raw_session(&d);
     uint32_t comm = raw_comm(bystander);
-    ring_closes(&d, &m, sizeof(m), UINT64_MAX);           /* a head from nowhere */
-    ring_closes(&d, &m, sizeof(m), FCC_RING_BYTES + 16);  /* more than fits */
-    ring_closes(&d, &m, sizeof(m), 8);                    /* less than a record */
+    ring_closes(&d, &m, sizeof(m), UINT64_MAX);          /* a head from nowhere */
+    ring_closes(&d, &m, sizeof(m), FCC_RING_BYTES + 16); /* more than fits */
+    ring_closes(&d, &m, sizeof(m), 8);                   /* less than a record */
     m.msg.length = 4;
     ring_closes(&d, &m, sizeof(m), sizeof(m)); /* shorter than its header */
     m.msg.length = FCC_MSG_MAX + 1;

@@ -84,7 +84,9 @@ static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
     run->times = calloc(run->plan->nslices + 1, sizeof(run->times[0]));
     run->times_shown = calloc(run->plan->nslices + 1, sizeof(run->times[0]));
     run->run = (struct run){.plan = run->plan, .problem = l->problem, .rank = r, .args = l->args, .staging = l->staging};
-    return run->group_left && run->times && run->times_shown ? 0 : error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
+    return run->group_left && run->times && run->times_shown
+               ? 0
+               : error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
 }
 
 static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, struct error *e)

@@ -75,8 +75,7 @@ static struct json_object *rank_describe(const struct member *m)
         add(o, "op", json_object_new_string(head_name(head)));
         add(o, "number", number(m->comm->current ? m->comm->operators : m->comm->operators + 1));
         add(o, "since_ms", milliseconds_since(head->arrived_ns));
-    }
-    else if (m->comm->state == COMM_FORMING && m->state == MEMBER_JOINED)
+    } else if (m->comm->state == COMM_FORMING && m->state == MEMBER_JOINED)
         add(o, "since_ms", milliseconds_since(m->arrived_ns));
     add(o, "queued", json_object_new_int64(m->queued));
     return o;
@@ -146,7 +145,8 @@ static struct comm *comm_by_number(const struct worker *w, uint32_t n, struct er
 
     LIST_FOREACH(c, &w->comms, link)
     {
-        if (n ? c->number == n : !found || (c->last && (!found->last || c->last->span_shown.started_ns > found->last->span_shown.started_ns)))
+        if (n ? c->number == n
+              : !found || (c->last && (!found->last || c->last->span_shown.started_ns > found->last->span_shown.started_ns)))
             found = c;
     }
     if (!found && n)

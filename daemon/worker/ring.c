@@ -103,12 +103,12 @@ bool ring_poll(struct session *s)
 
 void ring_set_sleeping(struct session *s, bool sleeping)
 {
-    atomic_store_explicit(&s->memory->worker_sleeps, sleeping, memory_order_relaxed);
+    atomic_store_explicit(&s->memory->worker_sleeps, sleeping, memory_order_seq_cst);
 }
 
 bool ring_has_more(const struct session *s)
 {
-    return atomic_load_explicit(&s->memory->head, memory_order_acquire) != s->tail;
+    return atomic_load_explicit(&s->memory->head, memory_order_seq_cst) != s->tail;
 }
 
 void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,

@@ -271,6 +271,8 @@ static void session_read(evutil_socket_t sock, short what, void *arg)
     n = msg_recv(sock, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds);
     if (n > 0) {
         fds_close(fds, nfds); /* no request carries any */
+        if (s->memory)
+            (void)ring_poll(s); /* what the client put into its ring before it sent this comes before this */
         session_handle(s, (const struct fcc_msg *)buf, (size_t)n, nfds);
     } else if (n == -EPROTO) {
         const struct fcc_msg none = {0};

@@ -4,8 +4,8 @@
  *
  * The loop polls the clients' rings and the launches that come back. When nothing has come for SPIN_US it tells all
  * clients that it sleeps (so they ring the doorbell), looks once more, and waits in the event loop, which also serves the
- * sockets and timers. The two steps and the fence between them are the worker's half of the doorbell argument in proto.h; for
- * launches that come back the same argument holds with engine_sleeps and wake_fd.
+ * sockets and timers. The two steps, both sequentially consistent, are the worker's half of the doorbell argument in
+ * proto.h; for launches that come back the same argument holds with engine_sleeps and wake_fd.
  */
 #include "worker.h"
 
@@ -148,7 +148,6 @@ static bool anything_to_do(const struct worker *w)
 static void engine_sleep(struct worker *w)
 {
     sleeping_set(w, true);
-    atomic_thread_fence(memory_order_seq_cst);
     (void)event_base_loop(w->base, anything_to_do(w) ? EVLOOP_ONCE | EVLOOP_NONBLOCK : EVLOOP_ONCE);
     sleeping_set(w, false);
 }

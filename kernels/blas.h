@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * blas.h - the BLAS, loaded when the first dense tile or cpu device needs it, with its own threads off: workgroups are the threads.
+ *
+ * It is OpenBLAS's build with locks (Debian's openblas-pthread), told before it is loaded to start no threads. Its serial build
+ * must not be used: it gives the same work memory to two threads that call it at the same time (seen with 0.3.21).
+ */
+#ifndef FCC_BLAS_H
+#define FCC_BLAS_H
+
+#include <cblas.h>
+
+#include "error.h"
+
+/* Set by blas_open(). */
+extern __typeof__(cblas_sgemm) *blas_sgemm;
+extern __typeof__(cblas_sgemv) *blas_sgemv;
+
+/* Load it, once for the process; from any thread. 0, or -ENOENT with the reason. */
+int blas_open(struct error *e);
+
+#endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mpi_operators.c - the operators as a computation and a call of MPI, with the kernels that the daemon uses: its pooling code
+ * and the same BLAS.
+ */
+#include <cblas.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "sequence.h"
+
+static void *allocate(const struct sequence *s, int64_t elements, size_t size)
+{
+    size_t bytes = ((size_t)elements * size + 4096) / 4096 * 4096;
+    void *p = aligned_alloc(4096, bytes);
+
+    if (!p)
+        sequence_fail(s, "no memory for %zu bytes", bytes);
+    memset(p, 0, bytes);
+    return p;
+}
+
+static float *allocate_floats(const struct sequence *s, int64_t elements)
+{
+    return allocate(s, elements, sizeof(float));
+}
+
+static void add_variant(struct sequence *s, const char *name, void (*compute)(struct sequence *),
+                        void (*communicate)(struct sequence *))
+{
+    s->variants[s->nvariants++] = (struct variant){.name = name, .compute = compute, .communicate = communicate};
+}
+
+static int as_int(const struct sequence *s, int64_t value)
+{
+    if (value > INT_MAX)
+        sequence_fail(s, "a message of %lld elements: MPI allows %d", (long long)value, INT_MAX);
+    return (int)value;
+}
+
+/* Contiguous messages: send_rows(p) rows to rank p and receive_rows rows from each, of so many elements. */
+static void set_counts(struct sequence *s, const int64_t send_rows[], int64_t send_cols, int64_t receive_rows,
+                       int64_t receive_cols)
+{
+    int64_t sent = 0, received = 0;
+
+    for (int p = 0; p < s->nranks; p++) {
+        s->send_counts[p] = as_int(s, send_rows[p] * send_cols);
+        s->send_starts[p] = as_int(s, sent);
+        s->receive_counts[p] = as_int(s, receive_rows * receive_cols);
+        s->receive_starts[p] = as_int(s, received);
+        sent += s->send_counts[p];
+        received += s->receive_counts[p];
+    }
+}
+
+/* ---- embedding ---- */
+
+/* The slices of the sequential schedule's first half, one after the other: all pooled vectors, [destination][sample][table]. */
+static void embedding_compute(struct sequence *s)
+{
+    unsigned char *staging[FCC_MAX_RANKS] = {0};
+    const struct run run = {.plan = s->plan, .problem = &s->problem, .rank = s->rank, .args = s->args, .staging = staging};
+    struct error e;
+
+    staging[s->rank] = (unsigned char *)s->computed;
+    for (uint32_t i = 0; i < s->plan->nslices; i++) {
+        const struct slice *slice = &s->plan->slices[i];
+        if (slice->kind == SLICE_COMPUTE && op_get(FCC_OP_EMBEDDING_ALL_TO_ALL)->slice(&run, slice, &s->workgroup, &e))
+            sequence_fail(s, "%s", e.text);
+    }
+}
+
+static void alltoallv_and_unpack(struct sequence *s)
+{
+    const struct shape *sh = &s->bench.shape;
+    int64_t samples = shape_share(sh->batch, s->nranks, s->rank), part = sh->tables * sh->dim;
+
+    (void)MPI_Alltoallv(s->computed, s->send_counts, s->send_starts, MPI_FLOAT, s->received, s->receive_counts,
+                        s->receive_starts, MPI_FLOAT, MPI_COMM_WORLD);
+    for (int source = 0; source < s->nranks; source++)
+        for (int64_t i = 0; i < samples; i++)
+            memcpy(s->out + (i * s->nranks + source) * part, s->received + s->receive_starts[source] + i * part,
+                   (size_t)part * sizeof(float));
+}
+
+static void alltoallw_in_place(struct sequence *s)
+{
+    (void)MPI_Alltoallw(s->computed, s->one_each, s->send_bytes, s->send_types, s->out, s->one_each, s->receive_bytes,
+                        s->receive_types, MPI_COMM_WORLD);
+}
+
+/* Messages that MPI itself puts where they belong in out. */
+static void set_types(struct sequence *s)
+{
+    const struct shape *sh = &s->bench.shape;
+    int samples = (int)shape_share(sh->batch, s->nranks, s->rank), part = as_int(s, sh->tables * sh->dim);
+
+    for (int p = 0; p < s->nranks; p++) {
+        s->one_each[p] = 1;
+        s->send_bytes[p] = as_int(s, (int64_t)s->send_starts[p] * (int64_t)sizeof(float));
+        s->receive_bytes[p] = as_int(s, (int64_t)p * part * (int64_t)sizeof(float));
+        (void)MPI_Type_contiguous(s->send_counts[p], MPI_FLOAT, &s->send_types[p]);
+        (void)MPI_Type_commit(&s->send_types[p]);
+        (void)MPI_Type_vector(samples, part, as_int(s, (int64_t)part * s->nranks), MPI_FLOAT, &s->receive_types[p]);
+        (void)MPI_Type_commit(&s->receive_types[p]);
+    }
+}
+
+static void fill_ids(struct sequence *s, int64_t nnz, int64_t bags)
+{
+    const struct shape *sh = &s->bench.shape;
+    bool wide = sh->index_dtype == FCC_I64;
+
+    s->indices = allocate(s, nnz, wide ? 8 : 4);
+    s->offsets = allocate(s, bags + 1, wide ? 8 : 4);
+    for (int64_t i = 0; i < nnz; i++) {
+        int64_t id = data_id(sh, s->rank, (uint64_t)i);
+        if (wide)
+            ((int64_t *)s->indices)[i] = id;
+        else
+            ((int32_t *)s->indices)[i] = (int32_t)id;
+    }
+    for (int64_t i = 0; i <= bags; i++) {
+        if (wide)
+            ((int64_t *)s->offsets)[i] = i * sh->pooling;
+        else
+            ((int32_t *)s->offsets)[i] = (int32_t)(i * sh->pooling);
+    }
+}
+
+static struct tensor dense_tensor(void *data, enum fcc_dtype dtype, int ndim, int64_t rows, int64_t cols)
+{
+    return (struct tensor){
+        .data = data, .dtype = dtype, .ndim = ndim, .shape = {rows, cols}, .stride = {ndim == 2 ? cols : 1, ndim == 2}};
+}
+
+/* The request as the daemon would have it. */
+static void embedding_args(struct sequence *s, int64_t nnz, int64_t bags)
+{
+    const struct shape *sh = &s->bench.shape;
+    struct op_args *args;
+    size_t n = 0;
+
+    s->args = calloc((size_t)s->nranks, sizeof(*s->args));
+    s->attrs = calloc((size_t)sh->tables + 5, sizeof(*s->attrs));
+    if (!s->args || !s->attrs)
+        sequence_fail(s, "no memory for the arguments");
+    s->attrs[n++] = (int64_t)FCC_ATTR_TABLE_ROWS << 32 | sh->tables;
+    for (int64_t t = 0; t < sh->tables; t++)
+        s->attrs[n++] = sh->rows;
+    s->attrs[n++] = (int64_t)FCC_ATTR_POOLING << 32 | 1;
+    s->attrs[n++] = FCC_POOLING_SUM;
+    s->attrs[n++] = (int64_t)FCC_ATTR_BATCH << 32 | 1;
+    s->attrs[n++] = sh->batch;
+    args = &s->args[s->rank];
+    *args = (struct op_args){.op = FCC_OP_EMBEDDING_ALL_TO_ALL, .ntensors = FCC_EMB_TENSORS, .attrs = s->attrs, .nattrs = n};
+    args->tensors[FCC_EMB_TABLES] = dense_tensor(s->w, FCC_F32, 2, sh->tables * sh->rows, sh->dim);
+    args->tensors[FCC_EMB_INDICES] = dense_tensor(s->indices, sh->index_dtype, 1, nnz, 0);
+    args->tensors[FCC_EMB_OFFSETS] = dense_tensor(s->offsets, sh->index_dtype, 1, bags + 1, 0);
+}
+
+static void embedding_setup(struct sequence *s)
+{
+    const struct schedule compute_only = {.kind = FCC_SCHEDULE_COMPUTE_ONLY};
+    const struct shape *sh = &s->bench.shape;
+    int64_t bags = sh->tables * sh->batch, nnz = bags * sh->pooling, samples = shape_share(sh->batch, s->nranks, s->rank);
+    int64_t send_rows[FCC_MAX_RANKS];
+    struct error e;
+
+    for (int p = 0; p < s->nranks; p++)
+        send_rows[p] = shape_share(sh->batch, s->nranks, p);
+    s->w = allocate_floats(s, sh->tables * sh->rows * sh->dim);
+    data_fill(sh, BENCH_TABLES, s->rank, 0, (uint64_t)(sh->tables * sh->rows * sh->dim), s->w);
+    fill_ids(s, nnz, bags);
+    s->computed = allocate_floats(s, bags * sh->dim);
+    s->received = allocate_floats(s, samples * sh->tables * s->nranks * sh->dim);
+    embedding_args(s, nnz, bags);
+    shape_problem(sh, 1, &s->problem);
+    if (plan_make(&s->problem, s->rank, &compute_only, &s->plan, &e))
+        sequence_fail(s, "%s", e.text);
+    set_counts(s, send_rows, sh->tables * sh->dim, samples, sh->tables * sh->dim);
+    set_types(s);
+    add_variant(s, "pool, MPI_Alltoallv, unpack", embedding_compute, alltoallv_and_unpack);
+    add_variant(s, "pool, MPI_Alltoallw", embedding_compute, alltoallw_in_place);
+}
+
+/* ---- gemv ---- */
+
+static void gemv_blas(struct sequence *s)
+{
+    const struct shape *sh = &s->bench.shape;
+
+    if (sh->m == 1)
+        cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)sh->n, (int)sh->k, 1, s->w, (int)sh->k, s->x, 1, 0, s->computed, 1);
+    else
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)sh->m, (int)sh->n, (int)sh->k, 1, s->x, (int)sh->k, s->w,
+                    (int)sh->k, 0, s->computed, (int)sh->n);
+}
+
+/* y[j] = w[j] . x for `rows` rows of w, at most 4. */
+FCC_INLINE void rows_dot(const float *w, const float *x, float *y, int rows, int64_t k)
+{
+    f32x16 sum[4] = {{0}, {0}, {0}, {0}}, a, b;
+    int64_t i = 0;
+
+    for (; i + 16 <= k; i += 16) {
+        memcpy(&b, x + i, sizeof(b));
+        for (int r = 0; r < rows; r++) {
+            memcpy(&a, w + r * k + i, sizeof(a));
+            sum[r] += a * b;
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        float total = 0;
+        for (int lane = 0; lane < 16; lane++)
+            total += sum[r][lane];
+        for (int64_t rest = i; rest < k; rest++)
+            total += w[r * k + rest] * x[rest];
+        y[r] = total;
+    }
+}
+
+/* By hand, four rows at a time: in case that the BLAS is not at its best here. */
+FCC_CLONES
+static void matrix_dot(const float *w, const float *x, float *y, int64_t n, int64_t k)
+{
+    int64_t j = 0;
+
+    for (; j + 4 <= n; j += 4)
+        rows_dot(w + j * k, x, y + j, 4, k);
+    for (; j < n; j++)
+        rows_dot(w + j * k, x, y + j, 1, k);
+}
+
+static void gemv_by_hand(struct sequence *s)
+{
+    matrix_dot(s->w, s->x, s->computed, s->bench.shape.n, s->bench.shape.k);
+}
+
+static void allreduce(struct sequence *s)
+{
+    (void)MPI_Allreduce(s->computed, s->out, (int)s->out_elements, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+static void gemv_setup(struct sequence *s)
+{
+    const struct shape *sh = &s->bench.shape;
+
+    s->x = allocate_floats(s, sh->m * sh->k);
+    s->w = allocate_floats(s, sh->n * sh->k);
+    s->computed = allocate_floats(s, sh->m * sh->n);
+    data_fill(sh, BENCH_X, s->rank, 0, (uint64_t)(sh->m * sh->k), s->x);
+    data_fill(sh, BENCH_W, s->rank, 0, (uint64_t)(sh->n * sh->k), s->w);
+    add_variant(s, sh->m == 1 ? "sgemv, MPI_Allreduce" : "sgemm, MPI_Allreduce", gemv_blas, allreduce);
+    if (sh->m == 1)
+        add_variant(s, "dot products, MPI_Allreduce", gemv_by_hand, allreduce);
+}
+
+/* ---- gemm ---- */
+
+static void gemm_blas(struct sequence *s)
+{
+    const struct shape *sh = &s->bench.shape;
+
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)sh->m, (int)sh->n, (int)sh->k, 1, s->x, (int)sh->k, s->w,
+                (int)sh->n, 0, s->computed, (int)sh->n);
+}
+
+static void alltoall(struct sequence *s)
+{
+    (void)MPI_Alltoall(s->computed, s->send_counts[0], MPI_FLOAT, s->out, s->receive_counts[0], MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static void alltoallv(struct sequence *s)
+{
+    (void)MPI_Alltoallv(s->computed, s->send_counts, s->send_starts, MPI_FLOAT, s->out, s->receive_counts, s->receive_starts,
+                        MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static void gemm_setup(struct sequence *s)
+{
+    const struct shape *sh = &s->bench.shape;
+    int64_t send_rows[FCC_MAX_RANKS];
+
+    for (int p = 0; p < s->nranks; p++)
+        send_rows[p] = shape_share(sh->m, s->nranks, p);
+    s->x = allocate_floats(s, sh->m * sh->k);
+    s->w = allocate_floats(s, sh->k * sh->n);
+    s->computed = allocate_floats(s, sh->m * sh->n);
+    data_fill(sh, BENCH_X, s->rank, 0, (uint64_t)(sh->m * sh->k), s->x);
+    data_fill(sh, BENCH_W, s->rank, 0, (uint64_t)(sh->k * sh->n), s->w);
+    set_counts(s, send_rows, sh->n, send_rows[s->rank], sh->n);
+    if (sh->m % s->nranks == 0)
+        add_variant(s, "sgemm, MPI_Alltoall", gemm_blas, alltoall);
+    add_variant(s, "sgemm, MPI_Alltoallv", gemm_blas, alltoallv);
+}
+
+/* ---- noop ---- */
+
+static void barrier(struct sequence *s)
+{
+    (void)s;
+    (void)MPI_Barrier(MPI_COMM_WORLD);
+}
+
+void sequence_setup(struct sequence *s)
+{
+    int64_t rows, cols;
+
+    result_size(&s->bench.shape, s->rank, &rows, &cols);
+    s->out_elements = (size_t)(rows * cols);
+    (void)as_int(s, rows * cols);
+    s->out = allocate_floats(s, rows * cols);
+    switch (s->bench.shape.op) {
+    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+        embedding_setup(s);
+        return;
+    case FCC_OP_GEMV_ALL_REDUCE:
+        gemv_setup(s);
+        return;
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        gemm_setup(s);
+        return;
+    case FCC_OP_NOOP:
+    case FCC_OP_COUNT:
+        break;
+    }
+    add_variant(s, "MPI_Barrier", NULL, barrier);
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_config.c - the configuration: which source wins, and what is said about mistakes.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+
+#include "config.h"
+
+static char path[64];
+
+static void file_write(const char *text)
+{
+    (void)snprintf(path, sizeof(path), "/tmp/fccd-config.XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    (void)close(fd);
+}
+
+/* Load with the file and further arguments; returns the status. */
+static int load(const char *text, char *const more[], struct config *c, struct error *e)
+{
+    char *argv[16] = {"fccd", "--config", path};
+    enum config_action action;
+    int argc = 3;
+
+    file_write(text);
+    for (; more && *more; more++)
+        argv[argc++] = *more;
+    int status = config_load(argc, argv, c, &action, e);
+    (void)unlink(path);
+    return status;
+}
+
+static void wrong(const char *text, char *const more[], const char *says)
+{
+    struct config c;
+    struct error e = {0};
+
+    assert_int_equal(load(text, more, &c, &e), -EINVAL);
+    if (!strstr(e.text, says))
+        fail_msg("\"%s\" does not say \"%s\"", e.text, says);
+}
+
+static void defaults(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(load("# nothing\n\n", NULL, &c, &e), 0);
+    assert_int_equal(c.time_limit_ms, 30000);
+    assert_int_equal(c.cpu_devices, 1);
+    assert_string_equal(c.socket, FCC_SOCKET_DEFAULT);
+    assert_string_equal(c.log_level, "info");
+}
+
+static void who_wins(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    (void)setenv("FCCD_CPU_DEVICES", "5", 1);
+    (void)setenv("FCCD_SPIN_US", "7", 1);
+    assert_int_equal(load("CPU_DEVICES=3\n SPIN_US = 9 \nDRAIN_MS=11\nSOCKET=/a\n",
+                          (char *const[]){"--spin-us", "8", "--socket=/b", NULL}, &c, &e),
+                     0);
+    (void)unsetenv("FCCD_CPU_DEVICES");
+    (void)unsetenv("FCCD_SPIN_US");
+    assert_int_equal(c.drain_ms, 11);   /* the file over the default */
+    assert_int_equal(c.cpu_devices, 5); /* the environment over the file */
+    assert_int_equal(c.spin_us, 8);     /* the command line over both */
+    assert_string_equal(c.socket, "/b");
+}
+
+static void mistakes(void **state)
+{
+    char long_socket[256], says[96];
+
+    (void)state;
+    wrong("# one\nCPU_DEVICE=3\n", NULL, ":2: unknown key \"CPU_DEVICE\"");
+    wrong("CPU_DEVICES\n", NULL, ":1: \"CPU_DEVICES\": allowed are lines KEY=VALUE");
+    wrong("CPU_DEVICES=0\n", NULL, "CPU_DEVICES: \"0\": allowed is a number from 1 to 64");
+    wrong("CPU_DEVICES=two\n", NULL, "\"two\": allowed is a number from 1 to 64");
+    wrong("TIME_LIMIT_MS=-5\n", NULL, "allowed is a number from 10 to 86400000 ms");
+    wrong("TIME_LIMIT_MS=99999999999999999999\n", NULL, "allowed is a number");
+    wrong("LOG_LEVEL=loud\n", NULL, "allowed are error, warning, info and debug");
+    wrong("SOCKET=relative\n", NULL, "allowed is an absolute path");
+    memset(long_socket, 'x', sizeof(long_socket));
+    memcpy(long_socket, "SOCKET=/", 8);
+    long_socket[sizeof(long_socket) - 1] = '\0';
+    (void)snprintf(says, sizeof(says), "allowed are at most %zu characters", sizeof(((struct config *)0)->socket) - 1);
+    wrong(long_socket, NULL, says);
+    wrong("", (char *const[]){"--frobnicate", "1", NULL}, "--frobnicate: unknown argument");
+    wrong("", (char *const[]){"--spin-us", NULL}, "--spin-us: the value is missing");
+    wrong("", (char *const[]){"--spin-us", "many", NULL}, "--spin-us: SPIN_US: \"many\"");
+    (void)setenv("FCCD_SPIN_US", "x", 1);
+    wrong("", NULL, "FCCD_SPIN_US: SPIN_US: \"x\"");
+    (void)unsetenv("FCCD_SPIN_US");
+}
+
+static void files(void **state)
+{
+    struct config c;
+    struct error e;
+    enum config_action action;
+
+    (void)state;
+    assert_int_equal(config_load(3, (char *[]){"fccd", "--config", "/nonexistent/fccd.conf"}, &c, &action, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "/nonexistent/fccd.conf"));
+    assert_int_equal(config_load(4, (char *[]){"fccd", "--check-config", "--config", "/dev/null"}, &c, &action, &e), 0);
+    assert_int_equal(action, CONFIG_CHECK);
+}
+
+static void what_zero_means(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(load("CPU_DEVICES=64\n", NULL, &c, &e), 0);
+    assert_true(config_cpu_workgroups(&c) >= 1);
+    assert_true(config_memory_per_user(&c) > 1u << 20);
+    assert_int_equal(load("CPU_WORKGROUPS=3\nMEMORY_PER_USER_MB=5\n", NULL, &c, &e), 0);
+    assert_int_equal(config_cpu_workgroups(&c), 3);
+    assert_int_equal(config_memory_per_user(&c), 5 << 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults), cmocka_unit_test(who_wins),        cmocka_unit_test(mistakes),
+        cmocka_unit_test(files),    cmocka_unit_test(what_zero_means),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
