@@ -10,6 +10,9 @@ SOVERSION := 0
 
 BUILD := build$(if $(SAN),/san-$(SAN))
 CC := gcc
+# V=1 shows the commands.
+Q := $(if $(V),,@)
+say = $(if $(V),,@echo "  $(1)  $@")
 
 # ---- what is needed from Debian ------------------------------------------------------------------------------------
 
@@ -68,7 +71,8 @@ all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)
 
 $(BUILD)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(BUILD)/obj/kernels/%.o: OPTIMIZE := -O3
 $(BUILD)/obj/kernels/%.o: CPPFLAGS += $(BLAS_CFLAGS) -DFCC_BLAS_LIBRARY='"$(BLAS_LIBRARY)"'
@@ -77,26 +81,30 @@ $(BUILD)/obj/daemon/broker/%.o: CPPFLAGS += -Idaemon/broker
 
 $(BUILD)/bin/fccd: $(call objects,$(DAEMON) $(KERNELS) $(PROTO))
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(DAEMON_LIBS) -lm
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(DAEMON_LIBS) -lm
 
 $(BUILD)/lib/libfccclient.so.$(VERSION): $(call objects,$(CLIENT) $(PROTO)) client/libfccclient.map
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libfccclient.so.$(SOVERSION) \
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libfccclient.so.$(SOVERSION) \
 		-Wl,--version-script=client/libfccclient.map $(filter %.o,$^) -o $@
 
 $(BUILD)/lib/libfccclient.so: $(BUILD)/lib/libfccclient.so.$(VERSION)
-	ln -sf libfccclient.so.$(VERSION) $(BUILD)/lib/libfccclient.so.$(SOVERSION)
-	ln -sf libfccclient.so.$(SOVERSION) $@
+	$(Q)ln -sf libfccclient.so.$(VERSION) $(BUILD)/lib/libfccclient.so.$(SOVERSION)
+	$(Q)ln -sf libfccclient.so.$(SOVERSION) $@
 
 LINK_CLIENT = -L$(BUILD)/lib -lfccclient -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(BUILD)/bin/fccctl: $(call objects,$(FCCCTL) $(KERNELS) $(PROTO)) $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lm
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lm
 
 $(BUILD)/bin/example_gemv: $(call objects,client/example_gemv.c) $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT)
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT)
 
 
 # ---- man pages -----------------------------------------------------------------------------------------------------
@@ -104,13 +112,16 @@ $(BUILD)/bin/example_gemv: $(call objects,client/example_gemv.c) $(BUILD)/lib/li
 man: $(addprefix $(BUILD)/man/,$(notdir $(MAN)))
 $(BUILD)/man/%: daemon/%.scd
 	@mkdir -p $(@D)
-	scdoc < $< > $@
+	$(call say,MAN)
+	$(Q)scdoc < $< > $@
 $(BUILD)/man/%: client/fccctl/%.scd
 	@mkdir -p $(@D)
-	scdoc < $< > $@
+	$(call say,MAN)
+	$(Q)scdoc < $< > $@
 $(BUILD)/man/%: client/%.scd
 	@mkdir -p $(@D)
-	scdoc < $< > $@
+	$(call say,MAN)
+	$(Q)scdoc < $< > $@
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own.
@@ -127,16 +138,21 @@ $(BUILD)/tests:
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -Itests/demo
 
 $(addprefix $(BUILD)/tests/test_,plan kernels arguments): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO)) $(BUILD)/obj/tests/test_%.o
-	$(LINK_TEST) -lcmocka -lm
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka -lm
 $(addprefix $(BUILD)/tests/test_,client client_submit): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
-	$(LINK_TEST) -lcmocka
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka
 $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_reference.c)
-	$(LINK_TEST) -lcmocka -lm
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka -lm
 $(BUILD)/tests/test_config: $(call objects,daemon/config.c daemon/log.c proto/error.c tests/test_config.c)
-	$(LINK_TEST) -lcmocka
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
-	$(LINK_TEST) $(LINK_CLIENT) -lcmocka -lm
+	$(call say,LD)
+	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lcmocka -lm
 
 # Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
 test: deps
@@ -149,7 +165,8 @@ check: all $(TEST_BINARIES)
 DEMO := $(DEMO_COMMON) tests/demo/dlrm.c tests/demo/main.c tests/demo/mlp.c tests/demo/moe.c tests/demo/rank.c tests/demo/report.c \
 	tests/demo/text.c
 $(BUILD)/tests/demo: $(call objects,$(DEMO) $(FCCCTL_COMMON) $(PROTO)) $(BUILD)/lib/libfccclient.so | $(BUILD)/tests
-	$(LINK_TEST) $(LINK_CLIENT) -lm
+	$(call say,LD)
+	$(Q)$(LINK_TEST) $(LINK_CLIENT) -lm
 
 TEXT ?=
 demo: deps
@@ -157,8 +174,9 @@ demo: deps
 demo-run: all $(BUILD)/tests/demo
 	$(BUILD)/tests/demo $(if $(TEXT),--text '$(TEXT)')
 
-$(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c $(call objects,$(KERNELS) $(PROTO)) | $(BUILD)/tests
-	OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(BLAS_LIBS) -lm
+$(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c tests/bench/mpi_operators.c $(call objects,$(KERNELS) $(PROTO)) | $(BUILD)/tests
+	$(call say,LD)
+	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(BLAS_LIBS) -lm
 
 bench: deps deps-bench
 	@$(MAKE) --no-print-directory bench-run

@@ -3,11 +3,11 @@
  * mpi_operators.c - the operators as a computation and a call of MPI, with the kernels that the daemon uses: its pooling code
  * and the same BLAS.
  */
-#include <cblas.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "blas.h"
 #include "dtype.h"
 #include "sequence.h"
 
@@ -167,7 +167,7 @@ static void embedding_setup(struct sequence *s)
     const struct schedule compute_only = {.kind = FCC_SCHEDULE_COMPUTE_ONLY};
     const struct shape *sh = &s->bench.shape;
     int64_t bags = sh->tables * sh->batch, nnz = bags * sh->pooling, samples = shape_share(sh->batch, s->nranks, s->rank);
-    int64_t send_rows[FCC_MAX_RANKS];
+    int64_t send_rows[FCC_MAX_RANKS] = {0};
     struct error e;
 
     for (int p = 0; p < s->nranks; p++)
@@ -194,10 +194,10 @@ static void gemv_blas(struct sequence *s)
     const struct shape *sh = &s->bench.shape;
 
     if (sh->m == 1)
-        cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)sh->n, (int)sh->k, 1, s->w, (int)sh->k, s->x, 1, 0, s->computed, 1);
+        blas_sgemv(CblasRowMajor, CblasNoTrans, (int)sh->n, (int)sh->k, 1, s->w, (int)sh->k, s->x, 1, 0, s->computed, 1);
     else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)sh->m, (int)sh->n, (int)sh->k, 1, s->x, (int)sh->k, s->w,
-                    (int)sh->k, 0, s->computed, (int)sh->n);
+        blas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)sh->m, (int)sh->n, (int)sh->k, 1, s->x, (int)sh->k, s->w,
+                   (int)sh->k, 0, s->computed, (int)sh->n);
 }
 
 /* y[j] = w[j] . x for `rows` rows of w, at most 4. */
@@ -265,8 +265,8 @@ static void gemm_blas(struct sequence *s)
 {
     const struct shape *sh = &s->bench.shape;
 
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)sh->m, (int)sh->n, (int)sh->k, 1, s->x, (int)sh->k, s->w,
-                (int)sh->n, 0, s->computed, (int)sh->n);
+    blas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)sh->m, (int)sh->n, (int)sh->k, 1, s->x, (int)sh->k, s->w,
+               (int)sh->n, 0, s->computed, (int)sh->n);
 }
 
 static void alltoall(struct sequence *s)
@@ -283,7 +283,7 @@ static void alltoallv(struct sequence *s)
 static void gemm_setup(struct sequence *s)
 {
     const struct shape *sh = &s->bench.shape;
-    int64_t send_rows[FCC_MAX_RANKS];
+    int64_t send_rows[FCC_MAX_RANKS] = {0};
 
     for (int p = 0; p < s->nranks; p++)
         send_rows[p] = shape_share(sh->m, s->nranks, p);
@@ -309,7 +309,10 @@ static void barrier(struct sequence *s)
 void sequence_setup(struct sequence *s)
 {
     int64_t rows, cols;
+    struct error e;
 
+    if (blas_open(&e))
+        sequence_fail(s, "%s", e.text);
     result_size(&s->bench.shape, s->rank, &rows, &cols);
     s->out_elements = (size_t)(rows * cols);
     (void)as_int(s, rows * cols);

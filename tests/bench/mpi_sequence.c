@@ -189,7 +189,7 @@ static void report_json(const struct sequence *s, const struct summary *ended, c
 
 static void report(const struct sequence *s, const struct times *times, int64_t wrong)
 {
-    struct summary ended[SEQUENCE_VARIANTS], computed[SEQUENCE_VARIANTS];
+    struct summary ended[SEQUENCE_VARIANTS] = {{0}}, computed[SEQUENCE_VARIANTS] = {{0}};
     int best = 0;
 
     for (int i = 0; i < s->nvariants; i++) {

@@ -178,7 +178,7 @@ static int rank_make(const struct text *t, int rank, struct dlrm_rank *r)
         r->total_rows += r->rows[r->ntables];
     }
     int64_t most = ids_most(t, l, r->ntables);
-    r->tables = malloc((size_t)r->total_rows * DLRM_DIM * sizeof(float));
+    r->tables = r->total_rows > 0 ? malloc((size_t)r->total_rows * DLRM_DIM * sizeof(float)) : NULL;
     r->ids = malloc((size_t)(most + 1) * sizeof(int64_t));
     r->offsets = malloc(((size_t)r->ntables * DLRM_BATCH + 1) * sizeof(int64_t));
     r->weights = l->weighted ? malloc((size_t)(most + 1) * sizeof(float)) : NULL;

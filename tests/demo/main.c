@@ -362,6 +362,7 @@ static int demo_run(struct demo *d, const struct options *o, struct error *e)
         d->socket = daemon.socket;
     }
     status = ranks_run(d, o->out, e);
+    d->socket = NULL;
     if (!o->socket) {
         struct error stop = {0};
         if (local_daemon_stop(&daemon, &stop) && status == 0)

@@ -133,7 +133,7 @@ static int moe_open(struct member *m)
         return status;
     gather_tokens(moe, m->rank, a);
     to = fcc_buffer_data(b);
-    for (int64_t i = 0; i < MOE_K * MOE_N; i++)
+    for (int64_t i = 0; i < (int64_t)MOE_K * MOE_N; i++)
         to[i] = number_f16((float)expert[i] * (float)MOE_EXPERT_SCALE);
     m->moe = (struct fcc_gemm_all_to_all_args){
         .a = fcc_tensor_2d(a, 0, FCC_F16, rows, MOE_K),

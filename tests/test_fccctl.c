@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_fccctl.c - every verb of fccctl against the real daemon: what it prints, as text and as JSON, and its exit codes; and
+ * the README's example program.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <json-c/json.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+#define OUTPUT_MAX (4u << 20)
+#define ARGUMENTS_MAX 40
+
+static char *output; /* of the last program that was run */
+
+static const char *program(const char *variable, const char *standard)
+{
+    const char *path = getenv(variable);
+    return path ? path : standard;
+}
+
+/* Run a program with these arguments (NULL at the end) and return its exit code; what it printed is in `output`. */
+static int run(const char *path, const char *const arguments[])
+{
+    char *argv[ARGUMENTS_MAX] = {(char *)(uintptr_t)path};
+    int ends[2], status;
+    size_t n = 0;
+    ssize_t got;
+
+    for (int i = 0; arguments[i]; i++)
+        argv[i + 1] = (char *)(uintptr_t)arguments[i];
+    if (!output)
+        output = malloc(OUTPUT_MAX);
+    CHECK(output && pipe2(ends, O_CLOEXEC) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0)
+            _exit(126);
+        (void)execv(path, argv);
+        _exit(127);
+    }
+    (void)close(ends[1]);
+    while ((got = read(ends[0], output + n, OUTPUT_MAX - 1 - n)) > 0)
+        n += (size_t)got;
+    output[n] = '\0';
+    (void)close(ends[0]);
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    (void)fprintf(stderr, "%s %s: %d\n", arguments[0] ? arguments[0] : "", arguments[0] && arguments[1] ? arguments[1] : "",
+                  WEXITSTATUS(status));
+    return WEXITSTATUS(status);
+}
+
+static int fccctl(const char *const arguments[])
+{
+    return run(program("FCCCTL_BINARY", "build/bin/fccctl"), arguments);
+}
+#define FCCCTL(...) fccctl((const char *const[]){__VA_ARGS__, NULL})
+
+static bool says(const char *text)
+{
+    if (strstr(output, text))
+        return true;
+    (void)fprintf(stderr, "\"%s\" is not in:\n%s\n", text, output);
+    return false;
+}
+
+/* The output as one JSON object. The caller puts it. */
+static struct json_object *parse(void)
+{
+    struct json_object *o = json_tokener_parse(output);
+
+    if (!o)
+        check_failed(__FILE__, __LINE__, "not JSON: %s", output);
+    return o;
+}
+
+/* o["a"]["b"] for the path "a.b"; numbers index arrays. */
+static struct json_object *field(struct json_object *o, const char *path)
+{
+    char name[64];
+
+    for (const char *p = path; *p; p += *p == '.') {
+        size_t n = strcspn(p, ".");
+        (void)snprintf(name, sizeof(name), "%.*s", (int)n, p);
+        struct json_object *next = NULL;
+        if (json_object_is_type(o, json_type_array))
+            next = json_object_array_get_idx(o, (size_t)atoi(name));
+        else
+            (void)json_object_object_get_ex(o, name, &next);
+        if (!next)
+            check_failed(__FILE__, __LINE__, "no \"%s\" (%s) in %s", name, path, output);
+        o = next;
+        p += n;
+    }
+    return o;
+}
+
+static int64_t number(struct json_object *o, const char *path)
+{
+    return json_object_get_int64(field(o, path));
+}
+
+static const char *text(struct json_object *o, const char *path)
+{
+    return json_object_get_string(field(o, path));
+}
+
+/* ---- without a daemon ---- */
+
+static void usage(void)
+{
+    static const char *const verbs[] = {"status", "devices", "comms", "plan", "bench", "trace", "abort", "doctor", "version"};
+
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        CHECK(FCCCTL(verbs[i], "--help") == 0 && says("usage: fccctl ") && says(verbs[i]) && says("--json"));
+        CHECK(FCCCTL("help", verbs[i]) == 0 && says("usage: fccctl "));
+        CHECK(FCCCTL(verbs[i], "--frobnicate") == 2);
+    }
+    CHECK(FCCCTL("frobnicate") == 2 && says("frobnicate"));
+    CHECK(fccctl((const char *const[]){NULL}) == 2);
+    CHECK(FCCCTL("bench", "gemv_all_reduce", "--dtype", "f64") == 2 && says("f64") && says("bf16"));
+    CHECK(FCCCTL("bench", "frobnicate") == 2 && says("frobnicate"));
+    CHECK(FCCCTL("plan", "gemv_all_reduce", "-m", "65") == 2 && says("65"));
+    CHECK(FCCCTL("abort") == 2);
+    CHECK(FCCCTL("version", "--json") == 0);
+    struct json_object *o = parse();
+    CHECK(json_object_object_length(o) > 0);
+    (void)json_object_put(o);
+    free(output);
+    output = NULL;
+}
+
+static void unreachable(void)
+{
+    static const char *const verbs[] = {"status", "devices", "comms", "trace"};
+
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
+        CHECK(FCCCTL(verbs[i], "--socket", "/nonexistent/fccd.sock") == 3 && says("/nonexistent/fccd.sock"));
+    CHECK(FCCCTL("abort", "--comm", "1", "--socket", "/nonexistent/fccd.sock") == 3);
+    CHECK(FCCCTL("bench", "noop", "--socket", "/nonexistent/fccd.sock") == 3);
+    CHECK(FCCCTL("doctor", "--socket", "/nonexistent/fccd.sock") == 1 && says("bad") && says("systemctl start"));
+    free(output);
+    output = NULL;
+}
+
+static void plan(void)
+{
+    CHECK(FCCCTL("plan", "embedding_all_to_all", "--ranks", "4", "--rank", "1", "--nodes", "2", "--batch", "64", "--json") == 0);
+    struct json_object *o = parse();
+    CHECK(number(o, "rank") == 1 && number(o, "ranks") == 4 && number(o, "nodes") == 2);
+    /* other nodes first, beginning with the next rank; its own node's other rank; itself last */
+    struct json_object *slices = field(o, "slices");
+    int order[4], n = 0;
+    for (size_t i = 0; i < json_object_array_length(slices); i++) {
+        struct json_object *slice = json_object_array_get_idx(slices, i);
+        if (strcmp(text(slice, "kind"), "compute+put") == 0 && (n == 0 || order[n - 1] != number(slice, "dst"))) {
+            CHECK(n < 4);
+            order[n++] = (int)number(slice, "dst");
+        }
+    }
+    CHECK(n == 4 && order[0] == 2 && order[1] == 3 && order[2] == 0 && order[3] == 1);
+    (void)json_object_put(o);
+    CHECK(FCCCTL("plan", "gemm_all_to_all", "--schedule", "sequential", "--ranks", "2") == 0);
+    CHECK(says("compute") && says("put") && says("wait") && says("staging"));
+    free(output);
+    output = NULL;
+}
+
+/* ---- with one ---- */
+
+static void gemv_once(fcc_comm *comm, int times)
+{
+    fcc_buffer *x, *w, *y;
+    enum { N = 1024, K = 2048 };
+
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, K * 4, &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)N * K * 4, &w));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, N * 4, &y));
+    struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(x, 0, FCC_F32, 1, K),
+                                            .w = fcc_tensor_2d(w, 0, FCC_F32, N, K),
+                                            .y = fcc_tensor_2d(y, 0, FCC_F32, 1, N),
+                                            .schedule = FCC_SCHEDULE_FUSED};
+    for (int i = 0; i < times; i++)
+        OK(fcc_gemv_all_reduce(comm, &args));
+}
+
+struct stage {
+    _Atomic int ready, go;
+};
+
+/* Three ranks run a gemv; then rank 2 does not come to the next operator until it is aborted from outside. */
+static void late_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct stage *stage = argument;
+    fcc_comm *comm = comm_open(all, rank, 0);
+
+    gemv_once(comm, 3);
+    stage->ready++;
+    if (rank == 2)
+        while (!stage->go)
+            (void)usleep(1000);
+    FAILS(fcc_noop(comm), -ECONNABORTED, "fccctl", "night shift");
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void check_status(void)
+{
+    CHECK(FCCCTL("status", "--json") == 0);
+    struct json_object *o = parse();
+    CHECK(number(o, "devices") == 4 && number(o, "time_limit_ms") == 30000);
+    CHECK(strcmp(text(o, "jobs.0.job"), "test") == 0 && number(o, "jobs.0.connections") == 3);
+    CHECK(number(o, "jobs.0.memory_bytes") > 3 * 8 << 20);
+    (void)json_object_put(o);
+    CHECK(FCCCTL("status") == 0 && says("test"));
+    CHECK(FCCCTL("devices", "--json") == 0);
+    o = parse();
+    CHECK(json_object_array_length(field(o, "devices")) == 4 && strcmp(text(o, "devices.3.kind"), "cpu") == 0);
+    CHECK(json_object_array_length(field(o, "devices.0.peers")) == 3);
+    (void)json_object_put(o);
+    CHECK(FCCCTL("devices") == 0 && says("cpu") && says("shared memory"));
+}
+
+static void check_comms(void)
+{
+    double until = now_ms() + 10e3;
+    struct json_object *o, *comm;
+
+    do { /* until ranks 0 and 1 have come */
+        CHECK(now_ms() < until && FCCCTL("comms", "--json") == 0);
+        o = parse();
+        comm = field(o, "workers.0.comms.0");
+        if (json_object_is_type(field(comm, "ranks"), json_type_array) && strcmp(text(comm, "ranks.0.state"), "in operator") == 0 &&
+            strcmp(text(comm, "ranks.1.state"), "in operator") == 0)
+            break;
+        (void)json_object_put(o);
+    } while (true);
+    CHECK(number(comm, "nranks") == 3 && strcmp(text(comm, "state"), "active") == 0);
+    CHECK(strcmp(text(comm, "operator.op"), "noop") == 0 && strcmp(text(comm, "operator.state"), "waiting") == 0);
+    CHECK(json_object_array_length(field(comm, "operator.missing")) == 1 && number(comm, "operator.missing.0") == 2);
+    CHECK(strcmp(text(comm, "ranks.2.state"), "idle") == 0);
+    (void)json_object_put(o);
+    CHECK(FCCCTL("comms") == 0 && says("noop") && says("rank 2"));
+    CHECK(FCCCTL("comms", "--stuck-after", "0") == 1 && says("rank 2"));
+    CHECK(FCCCTL("doctor") <= 1 && says("comms"));
+}
+
+static void check_trace(const char *directory)
+{
+    char chrome[128], svg[128];
+
+    (void)snprintf(chrome, sizeof(chrome), "%s/trace.json", directory);
+    (void)snprintf(svg, sizeof(svg), "%s/trace.svg", directory);
+    CHECK(FCCCTL("trace", "--json") == 0);
+    struct json_object *o = parse();
+    CHECK(strcmp(text(o, "op"), "gemv_all_reduce") == 0 && strcmp(text(o, "schedule"), "fused") == 0);
+    CHECK(number(o, "nranks") == 3 && number(o, "duration_ns") > 0);
+    int64_t duration = number(o, "duration_ns");
+    for (int r = 0; r < 3; r++) {
+        char path[64];
+        (void)snprintf(path, sizeof(path), "ranks.%d.workgroups.0.events", r);
+        struct json_object *events = field(o, path);
+        CHECK(json_object_array_length(events) > 1);
+        for (size_t i = 0; i < json_object_array_length(events); i++) {
+            struct json_object *e = json_object_array_get_idx(events, i);
+            CHECK(number(e, "start_ns") >= 0 && number(e, "end_ns") >= number(e, "start_ns") && number(e, "end_ns") <= duration);
+        }
+    }
+    (void)json_object_put(o);
+    CHECK(FCCCTL("trace", "--chrome", chrome, "--svg", svg) == 0 && says("BUSY"));
+    o = json_object_from_file(chrome);
+    CHECK(o && json_object_array_length(field(o, "traceEvents")) > 6);
+    (void)json_object_put(o);
+    FILE *f = fopen(svg, "re");
+    char head[6] = "";
+    CHECK(f && fread(head, 1, 5, f) == 5 && (!strcmp(head, "<?xml") || !strcmp(head, "<svg ")));
+    (void)fclose(f);
+    CHECK(unlink(chrome) == 0 && unlink(svg) == 0);
+    CHECK(FCCCTL("trace", "--comm", "77", "--json") == 1 && says("77"));
+    CHECK(FCCCTL("trace", "--next", "--wait", "0.1", "--json") == 1 && says("no operator finished"));
+}
+
+static void live(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+    struct stage *stage = shared_memory(sizeof(*stage));
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 3, late_rank, stage);
+    double until = now_ms() + 20e3;
+    while (stage->ready < 3)
+        CHECK(now_ms() < until);
+    check_comms();
+    check_status();
+    check_trace(test_directory());
+    CHECK(FCCCTL("abort", "--comm", "1", "--reason", "night shift") == 0);
+    stage->go = 1;
+    ranks_join(&r);
+    CHECK(FCCCTL("abort", "--comm", "1", "--job", "test") == 1); /* no such job any more */
+    daemon_stop(&d);
+    free(output);
+    output = NULL;
+}
+
+static void next_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct stage *stage = argument;
+    fcc_comm *comm = comm_open(all, rank, 0);
+
+    while (!stage->go)
+        gemv_once(comm, 1), (void)usleep(2000);
+    (void)stage;
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void trace_next(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+    struct stage *stage = shared_memory(sizeof(*stage));
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 1, next_rank, stage);
+    double until = now_ms() + 20e3;
+    while (FCCCTL("trace", "--next", "--wait", "5", "--json") != 0) /* until the rank has joined */
+        CHECK(now_ms() < until);
+    struct json_object *o = parse();
+    CHECK(strcmp(text(o, "op"), "gemv_all_reduce") == 0);
+    (void)json_object_put(o);
+    CHECK(FCCCTL("trace", "--json") == 0); /* the last one, also while the next one runs */
+    stage->go = 1;
+    ranks_join(&r);
+    daemon_stop(&d);
+    free(output);
+    output = NULL;
+}
+
+/* ---- bench ---- */
+
+static void bench_one(const char *op, const char *dtype, const char *ranks, const char *schedule, const char *const shape[])
+{
+    const char *arguments[ARGUMENTS_MAX] = {"bench", op,       "--local",  "--dtype", dtype,        "--ranks", ranks,
+                                            "--json", "--check", "--iters", "3",       "--schedule", schedule};
+    int n = 13;
+
+    while (*shape)
+        arguments[n++] = *shape++;
+    CHECK(fccctl(arguments) == 0);
+    struct json_object *o = parse();
+    CHECK(strcmp(text(o, "operator"), op) == 0 && strcmp(text(o, "dtype"), dtype) == 0 && number(o, "ranks") == atoi(ranks));
+    CHECK(number(o, "nodes") == 1 && number(o, "wrong") == 0 && strcmp(text(o, "device"), "cpu") == 0);
+    bool automatic = strcmp(schedule, "auto") == 0;
+    const char *const times[] = {"fused_us", "sequential_us", automatic ? "auto_us" : "compute_us", automatic ? "auto_us" : "comm_us"};
+    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+        double p50 = json_object_get_double(field(field(o, times[i]), "p50"));
+        CHECK(p50 > 0 && json_object_get_double(field(field(o, times[i]), "min")) <= p50 &&
+              json_object_get_double(field(field(o, times[i]), "p99")) >= p50);
+    }
+    (void)field(o, "shape");
+    (void)field(o, "speedup");
+    if (!automatic)
+        (void)field(o, "overlap");
+    (void)json_object_put(o);
+}
+
+static void bench(void)
+{
+    static const char *const gemv[] = {"-m", "3", "-n", "200", "-k", "130", NULL};
+    static const char *const gemm[] = {"-m", "77", "-n", "33", "-k", "50", NULL};
+    static const char *const embedding[] = {"--tables", "3", "--rows", "100", "--dim", "20", "--batch", "37", "--pooling", "5", NULL};
+
+    (void)unsetenv("FCCD_SOCKET");
+    (void)setenv("TMPDIR", test_directory(), 1); /* the private daemons' directories are to be gone at the end */
+    bench_one("gemv_all_reduce", "bf16", "3", "both", gemv);
+    bench_one("gemm_all_to_all", "f16", "4", "both", gemm);
+    bench_one("embedding_all_to_all", "f32", "2", "both", embedding);
+    bench_one("embedding_all_to_all", "f16", "3", "auto", embedding);
+    CHECK(FCCCTL("bench", "noop", "--local", "--ranks", "1", "--iters", "10") == 0 && says("noop"));
+    free(output);
+    output = NULL;
+}
+
+static void example(void)
+{
+    struct test_daemon d;
+
+    daemon_start(&d, NULL);
+    CHECK(run(program("FCC_EXAMPLE", "build/bin/example_gemv"), (const char *const[]){NULL}) == 0);
+    CHECK(says("rank 0 of 2") && says("rank 1 of 2") && says("0 of 512 wrong"));
+    daemon_stop(&d);
+    free(output);
+    output = NULL;
+}
+
+int main(void)
+{
+    static const struct test tests[] = {
+        {"usage", usage, 0}, {"unreachable", unreachable, 0},
+        {"plan", plan, 0},   {"live", live, 0},
+        {"trace_next", trace_next, 0}, {"bench", bench, 60},
+        {"example", example, 0},
+    };
+    return tests_run("fccctl", TESTS(tests));
+}
