@@ -28,7 +28,8 @@ void control_close(struct worker *w)
 {
     if (w->control < 0)
         return;
-    event_free(w->control_event);
+    if (w->control_event)
+        event_free(w->control_event);
     w->control_event = NULL;
     (void)close(w->control);
     w->control = -1;
@@ -102,10 +103,23 @@ static void control_read(evutil_socket_t sock, short what, void *arg)
 
 int control_open(struct worker *w)
 {
-    TAILQ_INIT(&w->deferred);
     w->control_event = event_new(w->base, w->control, EV_READ | EV_PERSIST, control_read, w);
     w->deferred_event = evtimer_new(w->base, deferred_handle, w);
     return !w->control_event || !w->deferred_event || event_add(w->control_event, NULL) ? -ENOMEM : 0;
+}
+
+void control_end(struct worker *w)
+{
+    struct deferred *d;
+
+    control_close(w);
+    while ((d = TAILQ_FIRST(&w->deferred))) {
+        TAILQ_REMOVE(&w->deferred, d, link);
+        fds_close(d->fds, d->nfds);
+        free(d);
+    }
+    if (w->deferred_event)
+        event_free(w->deferred_event);
 }
 
 /* ---- memory account ---- */

@@ -217,6 +217,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
     (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);
     log_open(who, (enum log_level)log_level_by_name(w->config.log_level));
     TAILQ_INIT(&w->sessions);
+    TAILQ_INIT(&w->deferred);
     LIST_INIT(&w->comms);
     w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->ndevices = (int)w->config.cpu_devices;
@@ -236,7 +237,7 @@ static void worker_close(struct worker *w)
 
     TAILQ_FOREACH(s, &w->sessions, link)
     session_break(s, "its worker ended");
-    control_close(w);
+    control_end(w);
     sessions_sweep(w);
     for (int i = 0; i < w->ndevices; i++)
         device_close(&w->devices[i]);

@@ -72,7 +72,8 @@ void worker_drain(struct worker *w);
 
 /* control.c */
 int control_open(struct worker *w);
-void control_close(struct worker *w);
+void control_close(struct worker *w); /* the broker is gone, or not needed any more */
+void control_end(struct worker *w);   /* and what it sent is not handled any more */
 /* Charge `bytes` to the user's account with the broker. 0, or -ENOMEM with the reason. */
 int worker_memory_charge(struct worker *w, uint64_t bytes, struct error *e);
 void worker_memory_release(struct worker *w, uint64_t bytes);

@@ -3,7 +3,9 @@
  * mpi_operators.c - the operators as a computation and a call of MPI, with the kernels that the daemon uses: its pooling code
  * and the same BLAS.
  */
+#include <dlfcn.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -298,7 +300,23 @@ static void gemm_setup(struct sequence *s)
     add_variant(s, "sgemm, MPI_Alltoallv", gemm_blas, alltoallv);
 }
 
-/* ---- noop ---- */
+/* ---- all ---- */
+
+const char *sequence_blas(char *out, size_t room)
+{
+    const char *(*config)(void) = NULL;
+    Dl_info where = {0};
+    void *library = NULL;
+
+    if (dladdr(*(void **)&blas_sgemm, &where) && where.dli_fname)
+        library = dlopen(where.dli_fname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (library)
+        *(void **)&config = dlsym(library, "openblas_get_config");
+    (void)snprintf(out, room, "%s: %s", where.dli_fname ? where.dli_fname : "unknown", config ? config() : "not OpenBLAS");
+    if (library)
+        (void)dlclose(library);
+    return out;
+}
 
 static void barrier(struct sequence *s)
 {

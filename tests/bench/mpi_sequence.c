@@ -165,7 +165,7 @@ static void report_json(const struct sequence *s, const struct summary *ended, c
 {
     const struct shape *shape = &s->bench.shape;
     struct json_object *o = json_object_new_object(), *variants = json_object_new_object();
-    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    char version[MPI_MAX_LIBRARY_VERSION_STRING], blas[512];
     int length;
 
     (void)MPI_Get_library_version(version, &length);
@@ -176,6 +176,7 @@ static void report_json(const struct sequence *s, const struct summary *ended, c
     (void)json_object_object_add(o, "shape", shape_json(shape));
     (void)json_object_object_add(o, "iters", json_object_new_int64(s->bench.iters));
     (void)json_object_object_add(o, "mpi", json_object_new_string_len(version, (int)strcspn(version, ",\n")));
+    (void)json_object_object_add(o, "blas", json_object_new_string(sequence_blas(blas, sizeof(blas))));
     (void)json_object_object_add(o, "variant", json_object_new_string(s->variants[best].name));
     (void)json_object_object_add(o, "sequence_us", summary_json(&ended[best]));
     (void)json_object_object_add(o, "compute_us", summary_json(&computed[best]));

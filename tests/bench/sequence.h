@@ -51,6 +51,9 @@ struct sequence {
 /* Allocate, fill the inputs and list the variants. What goes wrong ends the program. */
 void sequence_setup(struct sequence *s);
 
+/* The BLAS in use: its file and what it says of itself. Returns out. */
+const char *sequence_blas(char *out, size_t room);
+
 /* Print "mpi_sequence: rank R: ..." and end all ranks. */
 void sequence_fail(const struct sequence *s, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 
