@@ -56,11 +56,11 @@ DAEMON := daemon/main.c daemon/config.c daemon/json_fd.c daemon/log.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/error.c client/operators.c \
 	client/ring.c client/wait.c
-FCCCTL_COMMON := client/fccctl/format.c client/fccctl/local.c client/fccctl/table.c
-FCCCTL := $(FCCCTL_COMMON) client/fccctl/args.c client/fccctl/bench.c client/fccctl/bench_check.c client/fccctl/bench_data.c \
-	client/fccctl/bench_rank.c client/fccctl/bench_report.c client/fccctl/comms.c client/fccctl/control.c \
-	client/fccctl/doctor.c client/fccctl/doctor_daemon.c client/fccctl/doctor_machine.c client/fccctl/field.c \
-	client/fccctl/main.c client/fccctl/plan_verb.c client/fccctl/shape.c client/fccctl/status.c client/fccctl/trace.c \
+FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/bench_data.c client/fccctl/control.c \
+	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/shape.c client/fccctl/table.c
+FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
+	client/fccctl/comms.c client/fccctl/doctor.c client/fccctl/doctor_daemon.c client/fccctl/doctor_machine.c \
+	client/fccctl/main.c client/fccctl/plan_verb.c client/fccctl/status.c client/fccctl/trace.c \
 	client/fccctl/trace_chrome.c client/fccctl/trace_svg.c
 MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclient.3
 
@@ -164,9 +164,9 @@ check: all $(TEST_BINARIES)
 
 DEMO := $(DEMO_COMMON) tests/demo/dlrm.c tests/demo/main.c tests/demo/mlp.c tests/demo/moe.c tests/demo/rank.c tests/demo/report.c \
 	tests/demo/text.c
-$(BUILD)/tests/demo: $(call objects,$(DEMO) $(FCCCTL_COMMON) $(PROTO)) $(BUILD)/lib/libfccclient.so | $(BUILD)/tests
+$(BUILD)/tests/demo: $(call objects,$(DEMO) $(FCCCTL_COMMON) $(KERNELS) $(PROTO)) $(BUILD)/lib/libfccclient.so | $(BUILD)/tests
 	$(call say,LD)
-	$(Q)$(LINK_TEST) $(LINK_CLIENT) -lm
+	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lm
 
 TEXT ?=
 demo: deps
@@ -174,9 +174,9 @@ demo: deps
 demo-run: all $(BUILD)/tests/demo
 	$(BUILD)/tests/demo $(if $(TEXT),--text '$(TEXT)')
 
-$(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c tests/bench/mpi_operators.c $(call objects,$(KERNELS) $(PROTO)) | $(BUILD)/tests
+$(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c tests/bench/mpi_operators.c $(call objects,$(FCCCTL_COMMON) $(KERNELS) $(PROTO)) | $(BUILD)/tests
 	$(call say,LD)
-	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(BLAS_LIBS) -lm
+	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(BLAS_LIBS) $(shell pkg-config --libs json-c) -lm
 
 bench: deps deps-bench
 	@$(MAKE) --no-print-directory bench-run
