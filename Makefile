@@ -188,7 +188,7 @@ bench-run: all $(BUILD)/tests/mpi_sequence
 SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) client/example_gemv.c tests/harness.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
-LINT_FLAGS = $(CPPFLAGS) -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
+LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
 
 lint: deps deps-lint
 	@$(MAKE) --no-print-directory lint-run

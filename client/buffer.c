@@ -115,8 +115,8 @@ uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buf
     const struct fcc_buffer *b;
 
     LIST_FOREACH(b, &c->buffers, link)
-    if (b == buffer)
-        return b->handle;
+        if (b == buffer)
+            return b->handle;
     return 0;
 }
 

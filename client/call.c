@@ -111,8 +111,7 @@ static void context_deliver(struct fcc_context *c, size_t n, const int *fds, int
     const struct fcc_reply *reply = (const struct fcc_reply *)c->inbox;
     struct pending *p;
 
-    LIST_FOREACH(p, &c->pending, link)
-    {
+    LIST_FOREACH(p, &c->pending, link) {
         if (p->id == reply->msg.id) {
             pending_done(p, reply, n, fds, nfds);
             return;

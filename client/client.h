@@ -119,11 +119,11 @@ struct fcc_context {
     uint64_t last_id;
     uint64_t free_slots;    /* bit s: slot s is free. A slot is free until it is taken and after its DONE was read */
     uint32_t time_limit_ms; /* the longest of its communicators' */
-    LIST_HEAD(, pending) pending;
-    LIST_HEAD(, fcc_comm) comms;
-    LIST_HEAD(, fcc_buffer) buffers;
-    LIST_HEAD(, fcc_request) requests; /* everything that has not been freed */
-    LIST_HEAD(, fcc_request) orphans;
+    LIST_HEAD(pending_head, pending) pending;
+    LIST_HEAD(comms_head, fcc_comm) comms;
+    LIST_HEAD(buffers_head, fcc_buffer) buffers;
+    LIST_HEAD(requests_head, fcc_request) requests; /* everything that has not been freed */
+    LIST_HEAD(orphans_head, fcc_request) orphans;
 
     _Alignas(16) unsigned char inbox[FCC_MSG_MAX];
 };

@@ -90,11 +90,11 @@ static bool comm_is_busy(const struct fcc_comm *comm)
     struct fcc_request *r;
 
     LIST_FOREACH(r, &c->requests, link)
-    if (r->comm == comm && !request_poll(r))
-        return true;
+        if (r->comm == comm && !request_poll(r))
+            return true;
     LIST_FOREACH(r, &c->orphans, link)
-    if (r->comm == comm && !request_poll(r))
-        return true;
+        if (r->comm == comm && !request_poll(r))
+            return true;
     return false;
 }
 
@@ -112,11 +112,11 @@ static void comm_drain(struct fcc_comm *comm)
         context_nap(c, &spin);
     context_collect(c);
     LIST_FOREACH(r, &c->requests, link)
-    if (r->comm == comm)
-        r->comm = NULL;
+        if (r->comm == comm)
+            r->comm = NULL;
     LIST_FOREACH(r, &c->orphans, link)
-    if (r->comm == comm)
-        r->comm = NULL;
+        if (r->comm == comm)
+            r->comm = NULL;
     (void)pthread_mutex_unlock(&c->lock);
 }
 
@@ -128,8 +128,8 @@ static void comm_free_buffers(struct fcc_comm *comm)
     do {
         (void)pthread_mutex_lock(&c->lock);
         LIST_FOREACH(b, &c->buffers, link)
-        if (b->comm == comm)
-            break;
+            if (b->comm == comm)
+                break;
         (void)pthread_mutex_unlock(&c->lock);
         fcc_buffer_free(b);
     } while (b);

@@ -68,7 +68,7 @@ void context_collect(struct fcc_context *c)
     struct fcc_request *r, *next;
 
     LIST_FOREACH(r, &c->requests, link)
-    (void)request_poll(r);
+        (void)request_poll(r);
     for (r = LIST_FIRST(&c->orphans); r; r = next) {
         next = LIST_NEXT(r, link);
         if (request_poll(r)) {
@@ -190,7 +190,7 @@ static int request_await(struct fcc_request *r, int64_t deadline)
 int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, fcc_request **out)
 {
     struct fcc_context *c = comm->context;
-    struct fcc_request on_stack, *r = out ? malloc(sizeof(*r)) : &on_stack;
+    struct fcc_request on_stack = {.context = c}, *r = out ? malloc(sizeof(*r)) : &on_stack;
     int status;
 
     if (!r)

@@ -81,9 +81,9 @@ struct fcc_unique_id {
 /* All zero is the default for every field. */
 struct fcc_connect_options {
     const char *socket_path; /* NULL: $FCCD_SOCKET, or /run/fccd/fccd.sock */
-    const char *job;         /* NULL: $FCCD_JOB, or the launcher's job id, or "default"; 1 to 63 printable characters, no space */
-    uint32_t no_ring;        /* not 0: submit over the socket instead of the shared-memory ring */
-    uint32_t reserved[7];    /* must be 0 */
+    const char *job;      /* NULL: $FCCD_JOB, or the launcher's job id, or "default"; 1 to 63 printable characters, no space */
+    uint32_t no_ring;     /* not 0: submit over the socket instead of the shared-memory ring */
+    uint32_t reserved[7]; /* must be 0 */
 };
 
 /* Connect to fccd and, through it, to the worker of this user's job, which is started if there is none. `options` may
@@ -201,7 +201,7 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * to the rank in whose part of the batch it lies: rank p has the next batch_split[p] samples in rank order.
  * Rank p ends with out[s][t][d] for its own samples s, and for t over the tables of rank 0, then those of rank 1, ...
  *
- * Same on all ranks: B, D, dtype, batch_split. May differ: T_r, rows, indices, index dtype, pooling, weights, out's place. */
+ * Same on all ranks: B, D, dtype, batch_split, schedule. May differ: T_r, rows, indices, index dtype, pooling, weights, out's place. */
 struct fcc_embedding_all_to_all_args {
     struct fcc_tensor tables;  /* [sum of table_rows][D], f32, f16 or bf16: the tables one below the other. D at least 1 */
     const int64_t *table_rows; /* [num_tables] rows of each table, 0 or more */
@@ -227,7 +227,7 @@ int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_al
  * every run. (SC24, "GEMV + AllReduce": direct two-phase reduce-scatter and all-gather, each rank reducing its share of the
  * tiles.)
  *
- * Same on all ranks: M, N, dtype. May differ: K_r (0 is allowed). */
+ * Same on all ranks: M, N, dtype, schedule. May differ: K_r (0 is allowed). */
 struct fcc_gemv_all_reduce_args {
     struct fcc_tensor x; /* [M][K_r], f32, f16 or bf16; M from 1 to 64; last stride 1 */
     struct fcc_tensor w; /* [N][K_r], dtype of x; last stride 1 */
@@ -243,7 +243,7 @@ int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_a
  * send_rows[1] to rank 1, ... Rank p ends with c = the rows that rank 0 sent it, then those of rank 1, ...
  * (SC24, "GEMM + All-to-All"; the counts are those of MPI_Alltoallv.)
  *
- * Same on all ranks: N, dtype. May differ: M_r, K_r, send_rows. */
+ * Same on all ranks: N, dtype, schedule. May differ: M_r, K_r, send_rows. */
 struct fcc_gemm_all_to_all_args {
     struct fcc_tensor a;      /* [M_r][K_r], f32, f16 or bf16; last stride 1 */
     struct fcc_tensor b;      /* [K_r][N], dtype of a; last stride 1 */

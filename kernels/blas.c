@@ -40,7 +40,8 @@ static void load(void)
     *(void **)&blas_sgemv = symbol(library, "cblas_sgemv");
     *(void **)&threads = symbol(library, "openblas_get_parallel");
     if (threads && threads() == 0)
-        (void)error_set(&failure, -ENOENT, "the BLAS %s: is a serial build, which several threads may not call", FCC_BLAS_LIBRARY);
+        (void)error_set(&failure, -ENOENT, "the BLAS %s: is a serial build, which several threads may not call",
+                        FCC_BLAS_LIBRARY);
 }
 
 int blas_open(struct error *e)

@@ -56,8 +56,8 @@ static void multiply_thin(int64_t m, int64_t n, int64_t k, const float *a, int64
             float *y = c + i * ldc + j;
             if (!add)
                 memset(y, 0, (size_t)cols * sizeof(float));
-            blas_sgemv(CblasRowMajor, CblasNoTrans, (int)cols, (int)k, 1.0f, b + j * ldb, blas_ld(cols, k, ldb), a + i * lda,
-                        1, 1.0f, y, 1);
+            blas_sgemv(CblasRowMajor, CblasNoTrans, (int)cols, (int)k, 1.0f, b + j * ldb, blas_ld(cols, k, ldb), a + i * lda, 1,
+                       1.0f, y, 1);
         }
     }
 }
@@ -70,8 +70,8 @@ static void multiply(bool b_transposed, int64_t m, int64_t n, int64_t k, const f
         multiply_thin(m, n, k, a, lda, b, ldb, add, c, ldc);
     else
         blas_sgemm(CblasRowMajor, CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a,
-                    blas_ld(m, k, lda), b, b_transposed ? blas_ld(n, k, ldb) : blas_ld(k, n, ldb), add ? 1.0f : 0.0f, c,
-                    blas_ld(m, n, ldc));
+                   blas_ld(m, k, lda), b, b_transposed ? blas_ld(n, k, ldb) : blas_ld(k, n, ldb), add ? 1.0f : 0.0f, c,
+                   blas_ld(m, n, ldc));
 }
 
 static const void *element(const void *matrix, enum fcc_dtype dtype, int64_t ld, int64_t row, int64_t col)

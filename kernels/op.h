@@ -64,7 +64,6 @@ struct op {
     /* All ranks' (checked) requests together: fill in *out (whose op, nranks and node_of are set). 0, or -EINVAL with a reason
      * that names the rank that differs, from which one, and both values: "n: rank 2 has 128, rank 0 has 256". */
     int (*match)(const struct op_args args[], int nranks, struct problem *out, struct error *e);
-    /* After match: do the results fit rank's own output? (gemm_all_to_all: rows received against c's rows.) Part of match. */
     /* Fill the builder's plan; schedule's zeros become the defaults. */
     void (*plan)(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b);
     struct work (*work)(const struct problem *problem, int rank);

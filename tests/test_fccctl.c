@@ -151,7 +151,8 @@ static void unreachable(void)
 
 static void plan(void)
 {
-    CHECK(FCCCTL("plan", "embedding_all_to_all", "--ranks", "4", "--rank", "1", "--nodes", "2", "--batch", "64", "--json") == 0);
+    CHECK(FCCCTL("plan", "embedding_all_to_all", "--ranks", "4", "--rank", "1", "--nodes", "2", "--batch", "64", "--json") ==
+          0);
     struct json_object *o = parse();
     CHECK(number(o, "rank") == 1 && number(o, "ranks") == 4 && number(o, "nodes") == 2);
     /* other nodes first, beginning with the next rank; its own node's other rank; itself last */
@@ -236,8 +237,8 @@ static void check_comms(void)
         CHECK(now_ms() < until && FCCCTL("comms", "--json") == 0);
         o = parse();
         comm = field(o, "workers.0.comms.0");
-        if (json_object_is_type(field(comm, "ranks"), json_type_array) && strcmp(text(comm, "ranks.0.state"), "in operator") == 0 &&
-            strcmp(text(comm, "ranks.1.state"), "in operator") == 0)
+        if (json_object_is_type(field(comm, "ranks"), json_type_array) &&
+            strcmp(text(comm, "ranks.0.state"), "in operator") == 0 && strcmp(text(comm, "ranks.1.state"), "in operator") == 0)
             break;
         (void)json_object_put(o);
     } while (true);
@@ -269,7 +270,8 @@ static void check_trace(const char *directory)
         CHECK(json_object_array_length(events) > 1);
         for (size_t i = 0; i < json_object_array_length(events); i++) {
             struct json_object *e = json_object_array_get_idx(events, i);
-            CHECK(number(e, "start_ns") >= 0 && number(e, "end_ns") >= number(e, "start_ns") && number(e, "end_ns") <= duration);
+            CHECK(number(e, "start_ns") >= 0 && number(e, "end_ns") >= number(e, "start_ns") &&
+                  number(e, "end_ns") <= duration);
         }
     }
     (void)json_object_put(o);
@@ -347,7 +349,7 @@ static void trace_next(void)
 
 static void bench_one(const char *op, const char *dtype, const char *ranks, const char *schedule, const char *const shape[])
 {
-    const char *arguments[ARGUMENTS_MAX] = {"bench", op,       "--local",  "--dtype", dtype,        "--ranks", ranks,
+    const char *arguments[ARGUMENTS_MAX] = {"bench",  op,        "--local", "--dtype", dtype,        "--ranks", ranks,
                                             "--json", "--check", "--iters", "3",       "--schedule", schedule};
     int n = 13;
 
@@ -358,7 +360,8 @@ static void bench_one(const char *op, const char *dtype, const char *ranks, cons
     CHECK(strcmp(text(o, "operator"), op) == 0 && strcmp(text(o, "dtype"), dtype) == 0 && number(o, "ranks") == atoi(ranks));
     CHECK(number(o, "nodes") == 1 && number(o, "wrong") == 0 && strcmp(text(o, "device"), "cpu") == 0);
     bool automatic = strcmp(schedule, "auto") == 0;
-    const char *const times[] = {"fused_us", "sequential_us", automatic ? "auto_us" : "compute_us", automatic ? "auto_us" : "comm_us"};
+    const char *const times[] = {"fused_us", "sequential_us", automatic ? "auto_us" : "compute_us",
+                                 automatic ? "auto_us" : "comm_us"};
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
         double p50 = json_object_get_double(field(field(o, times[i]), "p50"));
         CHECK(p50 > 0 && json_object_get_double(field(field(o, times[i]), "min")) <= p50 &&
@@ -375,7 +378,8 @@ static void bench(void)
 {
     static const char *const gemv[] = {"-m", "3", "-n", "200", "-k", "130", NULL};
     static const char *const gemm[] = {"-m", "77", "-n", "33", "-k", "50", NULL};
-    static const char *const embedding[] = {"--tables", "3", "--rows", "100", "--dim", "20", "--batch", "37", "--pooling", "5", NULL};
+    static const char *const embedding[] = {"--tables", "3",  "--rows",    "100", "--dim", "20",
+                                            "--batch",  "37", "--pooling", "5",   NULL};
 
     (void)unsetenv("FCCD_SOCKET");
     (void)setenv("TMPDIR", test_directory(), 1); /* the private daemons' directories are to be gone at the end */
@@ -403,9 +407,8 @@ static void example(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"usage", usage, 0}, {"unreachable", unreachable, 0},
-        {"plan", plan, 0},   {"live", live, 0},
-        {"trace_next", trace_next, 0}, {"bench", bench, 60},
+        {"usage", usage, 0},     {"unreachable", unreachable, 0}, {"plan", plan, 0},
+        {"live", live, 0},       {"trace_next", trace_next, 0},   {"bench", bench, 60},
         {"example", example, 0},
     };
     return tests_run("fccctl", TESTS(tests));

@@ -158,7 +158,7 @@ static void gemm_expect(const struct bed *bed, int c, int64_t recv[])
 static void gemm_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
 {
     int n = gemm_cases[c][1], k = gemm_cases[c][2];
-    int64_t send[RANKS], recv[RANKS], want[RANKS], m = 0, received = 0;
+    int64_t send[RANKS], recv[RANKS] = {0}, want[RANKS], m = 0, received = 0;
 
     for (int p = 0; p < bed->n; p++) {
         m += send[p] = gemm_rows(c, bed->rank, p);

@@ -420,7 +420,8 @@ static void noise(void)
 {
     static _Alignas(16) unsigned char bytes[2048];
     struct test_daemon d;
-    unsigned seed = getenv("FCC_TEST_SEED") ? (unsigned)atoi(getenv("FCC_TEST_SEED")) : 20261120u;
+    const char *given = getenv("FCC_TEST_SEED");
+    unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : 20261120u;
 
     printf("FCC_TEST_SEED=%u\n", seed);
     srandom(seed);

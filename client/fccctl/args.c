@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fccctl.h"
 #include "error.h"
+#include "fccctl.h"
 #include "format.h"
 
 #define ARGS_MAX 40

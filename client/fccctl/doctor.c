@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "error.h"
 #include "fccctl.h"
 #include "field.h"
-#include "error.h"
 #include "format.h"
 
 static const char *const level_names[] = {[FINDING_OK] = "ok", [FINDING_WARN] = "warn", [FINDING_BAD] = "bad"};

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "control.h"
+#include "error.h"
 #include "fccctl.h"
 #include "field.h"
-#include "error.h"
 #include "format.h"
 #include "table.h"
 

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "control.h"
+#include "error.h"
 #include "fccctl.h"
 #include "field.h"
-#include "error.h"
 #include "format.h"
 #include "table.h"
 

@@ -60,8 +60,8 @@ struct broker {
     struct event *drain_event;
     uint64_t started_ns;
     uint64_t connections, refused, workers_started, workers_died;
-    LIST_HEAD(, visitor) visitors;
-    LIST_HEAD(, job) jobs;
+    LIST_HEAD(visitors_head, visitor) visitors;
+    LIST_HEAD(jobs_head, job) jobs;
 };
 
 /* Serve until SIGTERM or SIGINT, then drain. Returns the process's exit status. */

@@ -31,7 +31,7 @@ static int visitors_count(const struct broker *b)
     int n = 0;
 
     LIST_FOREACH(v, &b->visitors, link)
-    n++;
+        n++;
     return n;
 }
 

@@ -22,8 +22,8 @@ struct job *job_find(struct broker *b, uid_t uid, const char *name)
     struct job *j;
 
     LIST_FOREACH(j, &b->jobs, link)
-    if (!j->retired && j->uid == uid && !strcmp(j->name, name))
-        return j;
+        if (!j->retired && j->uid == uid && !strcmp(j->name, name))
+            return j;
     return NULL;
 }
 
@@ -33,8 +33,8 @@ int64_t user_memory(const struct broker *b, uid_t uid)
     int64_t sum = 0;
 
     LIST_FOREACH(j, &b->jobs, link)
-    if (j->uid == uid)
-        sum += j->memory_bytes;
+        if (j->uid == uid)
+            sum += j->memory_bytes;
     return sum;
 }
 
@@ -44,7 +44,7 @@ static uint32_t user_jobs(const struct broker *b, uid_t uid)
     uint32_t n = 0;
 
     LIST_FOREACH(j, &b->jobs, link)
-    n += j->uid == uid && !j->retired;
+        n += j->uid == uid && !j->retired;
     return n;
 }
 
@@ -219,16 +219,15 @@ void jobs_drain(struct broker *b)
     struct job *j;
 
     LIST_FOREACH(j, &b->jobs, link)
-    if (j->control >= 0)
-        (void)msg_send(j->control, &drain, sizeof(drain), NULL, 0);
+        if (j->control >= 0)
+            (void)msg_send(j->control, &drain, sizeof(drain), NULL, 0);
 }
 
 void jobs_kill(struct broker *b)
 {
     struct job *j;
 
-    LIST_FOREACH(j, &b->jobs, link)
-    {
+    LIST_FOREACH(j, &b->jobs, link) {
         log_warning("job %u/%s: worker %d did not end in time: killed", j->uid, j->name, j->pid);
         (void)kill(j->pid, SIGKILL);
     }

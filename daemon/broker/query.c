@@ -45,8 +45,8 @@ static struct json_object *status_describe(const struct broker *b)
     json_object_object_add(o, "draining", json_object_new_boolean(b->draining));
     json_object_object_add(o, "jobs", jobs);
     LIST_FOREACH(j, &b->jobs, link)
-    if (!j->retired)
-        json_object_array_add(jobs, job_describe(j));
+        if (!j->retired)
+            json_object_array_add(jobs, job_describe(j));
     return o;
 }
 

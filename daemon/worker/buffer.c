@@ -80,8 +80,8 @@ struct buffer *buffer_find(const struct session *s, uint32_t handle)
     struct buffer *b;
 
     LIST_FOREACH(b, &s->buffers, link)
-    if (b->handle == handle)
-        return b;
+        if (b->handle == handle)
+            return b;
     return NULL;
 }
 

@@ -26,8 +26,8 @@ struct member *member_find(const struct session *s, uint32_t handle)
     struct member *m;
 
     LIST_FOREACH(m, &s->members, link)
-    if (m->handle == handle)
-        return m;
+        if (m->handle == handle)
+            return m;
     return NULL;
 }
 
@@ -189,7 +189,7 @@ void comm_leave(struct member *m, const char *why)
     if (m->state == MEMBER_JOINED) { /* comm_abort() of a forming one has let it go */
         struct submission *sub;
         TAILQ_FOREACH(sub, &m->queue, link)
-        sub->session = NULL;
+            sub->session = NULL;
         LIST_REMOVE(m, link);
         m->state = MEMBER_LEFT;
         m->session = NULL;
@@ -274,8 +274,8 @@ static struct comm *comm_find(const struct worker *w, const struct fcc_unique_id
     struct comm *c;
 
     LIST_FOREACH(c, &w->comms, link)
-    if (c->state == COMM_FORMING && !memcmp(&c->unique_id, id, sizeof(*id)))
-        return c;
+        if (c->state == COMM_FORMING && !memcmp(&c->unique_id, id, sizeof(*id)))
+            return c;
     return NULL;
 }
 
@@ -284,8 +284,8 @@ static bool id_used(const struct worker *w, const struct fcc_unique_id *id)
     const struct comm *c;
 
     LIST_FOREACH(c, &w->comms, link)
-    if (c->state != COMM_FORMING && !memcmp(&c->unique_id, id, sizeof(*id)))
-        return true;
+        if (c->state != COMM_FORMING && !memcmp(&c->unique_id, id, sizeof(*id)))
+            return true;
     return false;
 }
 
@@ -346,16 +346,20 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
 {
     struct comm *c = comm_find(s->worker, &m->unique_id);
     struct error e = {0};
-    int status = join_check(s->worker, m, c, &e);
 
-    if (!status && !c && !(c = comm_new(s->worker, m)))
-        status = error_set(&e, -ENOMEM, "rank %d: no memory for a communicator", m->rank);
-    if (!status)
-        status = member_open(&c->members[m->rank], s, m, &e);
-    if (status) {
+    if (join_check(s->worker, m, c, &e)) {
         session_reply_status(s, &m->msg, e.status, e.text);
-        if (c)
-            comm_release(c);
+        return;
+    }
+    if (!c)
+        c = comm_new(s->worker, m);
+    if (!c) {
+        session_reply_status(s, &m->msg, -ENOMEM, "no memory for a communicator");
+        return;
+    }
+    if (member_open(&c->members[m->rank], s, m, &e)) {
+        session_reply_status(s, &m->msg, e.status, e.text);
+        comm_release(c);
         return;
     }
     if (c->present == c->nranks) {
@@ -478,12 +482,11 @@ void comm_advance(struct comm *c)
         int status = turn_check(c, &e);
 
         if (!status && head->kind == SUBMISSION_ALLOC) {
-            status = turn_alloc(c, &e);
+            (void)turn_alloc(c, &e);
         } else if (!status) {
             c->operators++;
             if (head->args.op != FCC_OP_NOOP) {
-                status = launch_begin(c, &e);
-                if (!status)
+                if (!launch_begin(c, &e))
                     continue; /* it runs, or has run and ended its turn */
             }
         }

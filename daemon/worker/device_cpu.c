@@ -42,7 +42,7 @@ struct cpu_thread {
 struct cpu_device {
     pthread_mutex_t lock; /* queue, stop */
     pthread_cond_t more;
-    TAILQ_HEAD(, launch_part) queue;
+    TAILQ_HEAD(part_head, launch_part) queue;
     _Atomic uint64_t submitted; /* parts ever queued */
     bool stop;
     _Atomic uint32_t signals; /* futex: moved when a flag was raised for this device and somebody sleeps */
@@ -225,8 +225,8 @@ static struct launch_part *part_await(struct cpu_device *cpu, uint64_t number, u
         (void)pthread_cond_wait(&cpu->more, &cpu->lock);
     if (atomic_load_explicit(&cpu->submitted, memory_order_relaxed) > number)
         TAILQ_FOREACH(p, &cpu->queue, link)
-    if (p->number == number)
-        break;
+            if (p->number == number)
+                break;
     (void)pthread_mutex_unlock(&cpu->lock);
     return p;
 }

@@ -78,6 +78,7 @@ static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
 
     if (status)
         return status;
+    assert(run->plan);
     run->device = &c->worker->devices[c->members[r].device];
     run->flags = c->members[r].flags;
     run->group_left = calloc(run->plan->ngroups + 1, sizeof(run->group_left[0]));
@@ -212,6 +213,7 @@ int launch_begin(struct comm *c, struct error *e)
     struct op_args args[FCC_MAX_RANKS];
     struct launch *l;
 
+    assert(c->nranks > 0);
     for (int r = 0; r < c->nranks; r++)
         args[r] = TAILQ_FIRST(&c->members[r].queue)->args;
     int status = problem_match(c, args, e);

@@ -26,10 +26,10 @@ struct launch_run {
     struct run run; /* what the kernels see */
     struct plan *plan;
     struct device *device;
-    _Atomic uint64_t *flags;      /* W: of this rank */
-    _Atomic uint32_t next;        /* W: the slice that nobody has taken yet */
-    _Atomic uint32_t *group_left; /* W: [plan->ngroups] slices that have not finished */
-    struct slice_time *times;     /* W: [plan->nslices], each by the workgroup that took the slice */
+    _Atomic uint64_t *flags;        /* W: of this rank */
+    _Atomic uint32_t next;          /* W: the slice that nobody has taken yet */
+    _Atomic uint32_t *group_left;   /* W: [plan->ngroups] slices that have not finished */
+    struct slice_time *times;       /* W: [plan->nslices], each by the workgroup that took the slice */
     struct slice_time *times_shown; /* of the run before: what fccctl trace shows while this one runs */
 };
 
@@ -58,7 +58,7 @@ struct launch {
     _Atomic uint32_t parts_left; /* W */
     struct launch_span {
         uint64_t number, started_ns, finished_ns;
-    } span, span_shown; /* of this run, and of the one before */
+    } span, span_shown;           /* of this run, and of the one before */
     struct launch *next_finished; /* the worker's stack */
     struct launch *next_cached;   /* the communicator's cache */
     struct op_args *args;         /* [nranks] */

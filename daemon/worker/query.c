@@ -133,7 +133,7 @@ static struct json_object *comms_describe(const struct worker *w)
     add(o, "job", json_object_new_string(w->job));
     add(o, "pid", json_object_new_int(getpid()));
     LIST_FOREACH(c, &w->comms, link)
-    json_object_array_add(comms, comm_describe(c));
+        json_object_array_add(comms, comm_describe(c));
     add(o, "comms", comms);
     return o;
 }
@@ -143,8 +143,7 @@ static struct comm *comm_by_number(const struct worker *w, uint32_t n, struct er
 {
     struct comm *c, *found = NULL;
 
-    LIST_FOREACH(c, &w->comms, link)
-    {
+    LIST_FOREACH(c, &w->comms, link) {
         if (n ? c->number == n
               : !found || (c->last && (!found->last || c->last->span_shown.started_ns > found->last->span_shown.started_ns)))
             found = c;
@@ -243,10 +242,11 @@ static void trace_waiter_late(evutil_socket_t sock, short what, void *arg)
 
 void trace_waiters_answer(struct comm *c, const struct error *error)
 {
-    struct trace_waiter *t;
+    struct trace_waiter *t, *next;
 
-    while ((t = LIST_FIRST(&c->trace_waiters))) {
+    for (t = LIST_FIRST(&c->trace_waiters); t; t = next) {
         struct error e = *error;
+        next = LIST_NEXT(t, link);
         query_reply(t->session, t->id, e.status || !c->last ? NULL : trace_describe(c->last), &e);
         trace_waiter_free(t);
     }
@@ -258,11 +258,11 @@ void trace_waiters_forget(struct session *s)
     struct trace_waiter *t, *next;
 
     LIST_FOREACH(c, &s->worker->comms, link)
-    for (t = LIST_FIRST(&c->trace_waiters); t; t = next) {
-        next = LIST_NEXT(t, link);
-        if (t->session == s)
-            trace_waiter_free(t);
-    }
+        for (t = LIST_FIRST(&c->trace_waiters); t; t = next) {
+            next = LIST_NEXT(t, link);
+            if (t->session == s)
+                trace_waiter_free(t);
+        }
 }
 
 static void trace_await(struct session *s, struct comm *c, const struct fcc_query *q, struct error *e)
@@ -288,15 +288,19 @@ static void trace_query(struct session *s, const struct fcc_query *q)
     struct error e = {0};
     struct comm *c = comm_by_number(s->worker, q->comm, &e);
 
+    if (c && !q->next && c->last) {
+        query_reply(s, q->msg.id, trace_describe(c->last), &e);
+        return;
+    }
     if (c && q->next && c->state == COMM_ABORTED)
         (void)error_set(&e, -ECONNABORTED, "comm %u: aborted: %s", c->number, c->error.text);
     else if (c && q->next)
         trace_await(s, c, q, &e);
-    else if (c && !c->last)
+    else if (c)
         (void)error_set(&e, -ENOENT, "comm %u: no operator has finished yet%s", c->number,
                         c->current ? "; one is running" : "");
-    if (e.status || !q->next)
-        query_reply(s, q->msg.id, e.status ? NULL : trace_describe(c->last), &e);
+    if (e.status)
+        query_reply(s, q->msg.id, NULL, &e);
 }
 
 /* ---- abort ---- */

@@ -37,10 +37,11 @@ static void outgoing_free(struct session *s, struct outgoing *o)
 static void outbox_flush(evutil_socket_t sock, short what, void *arg)
 {
     struct session *s = arg;
-    struct outgoing *o;
+    struct outgoing *o, *next;
 
     (void)what;
-    while ((o = TAILQ_FIRST(&s->outbox))) {
+    for (o = TAILQ_FIRST(&s->outbox); o; o = next) {
+        next = TAILQ_NEXT(o, link);
         int status = msg_send(sock, (struct fcc_msg *)o->bytes, o->length, o->fds, o->nfds);
         if (status == -EAGAIN) {
             (void)event_add(s->write_event, NULL);
@@ -357,7 +358,7 @@ void session_break(struct session *s, const char *why)
 static void session_free(struct session *s)
 {
     struct worker *w = s->worker;
-    struct outgoing *o;
+    struct outgoing *o, *next;
     struct member *m;
     struct buffer *b;
 
@@ -367,8 +368,10 @@ static void session_free(struct session *s)
     trace_waiters_forget(s);
     while ((b = LIST_FIRST(&s->buffers)))
         buffer_drop_handle(b);
-    while ((o = TAILQ_FIRST(&s->outbox)))
+    for (o = TAILQ_FIRST(&s->outbox); o; o = next) {
+        next = TAILQ_NEXT(o, link);
         outgoing_free(s, o);
+    }
     if (s->event)
         event_free(s->event);
     if (s->write_event)

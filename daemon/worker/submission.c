@@ -172,22 +172,26 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
     size_t needed = sizeof(*m) + m->ntensors * sizeof(struct fcc_wire_tensor) + (uint64_t)m->nattrs * sizeof(int64_t);
     struct member *member = member_find(s, m->comm);
     struct submission *sub;
-    struct error e = {0}, why = {0};
+    struct error e = {0};
 
-    if (m->ntensors > FCC_MAX_TENSORS || m->nattrs > FCC_MSG_MAX || needed != length)
+    if (m->ntensors > FCC_MAX_TENSORS || m->nattrs > FCC_MSG_MAX || needed != length) {
         (void)error_set(&e, -EPROTO, "submit: %zu bytes with %u tensors and %u words of attributes: they do not add up", length,
                         m->ntensors, m->nattrs);
-    else if (!member)
-        (void)error_set(&e, -ENOENT, "comm: %u: no such communicator in this session", m->comm);
-    sub = e.status ? NULL : submission_new(s, SUBMISSION_OPERATOR, &m->msg, m->nattrs);
-    if (!e.status && !sub)
-        (void)error_set(&e, -ENOMEM, "submit: out of memory");
-    if (e.status) {
         request_answer(s, m->msg.id, m->slot, e.status, e.text, NULL, 0);
         return;
     }
+    if (!member) {
+        (void)error_set(&e, -ENOENT, "comm: %u: no such communicator in this session", m->comm);
+        request_answer(s, m->msg.id, m->slot, e.status, e.text, NULL, 0);
+        return;
+    }
+    sub = submission_new(s, SUBMISSION_OPERATOR, &m->msg, m->nattrs);
+    if (!sub) {
+        request_answer(s, m->msg.id, m->slot, -ENOMEM, "submit: out of memory", NULL, 0);
+        return;
+    }
     sub->slot = m->slot;
-    if (submission_resolve(sub, member, m, &why))
-        (void)error_set(&sub->error, why.status, "rank %d: %s: %s", member->rank, op_name((enum fcc_op)m->op), why.text);
+    if (submission_resolve(sub, member, m, &e))
+        (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, op_name((enum fcc_op)m->op), e.text);
     comm_submit(member, sub);
 }

@@ -86,7 +86,8 @@ static double median_ns(const struct candidate *c)
 
     memcpy(sorted, c->ns, sizeof(sorted));
     qsort(sorted, SAMPLES, sizeof(sorted[0]), by_value);
-    return (double)(sorted[SAMPLES / 2 - 1] + sorted[SAMPLES / 2]) / 2;
+    uint64_t sum = sorted[SAMPLES / 2 - 1] + sorted[SAMPLES / 2];
+    return (double)sum / 2;
 }
 
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct problem *problem)

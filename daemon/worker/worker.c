@@ -120,8 +120,8 @@ static bool rings_poll(struct worker *w)
     bool any = false;
 
     TAILQ_FOREACH(s, &w->sessions, link)
-    if (s->memory && !s->broken)
-        any |= ring_poll(s);
+        if (s->memory && !s->broken)
+            any |= ring_poll(s);
     return any;
 }
 
@@ -130,8 +130,8 @@ static void sleeping_set(struct worker *w, bool sleeping)
     struct session *s;
 
     TAILQ_FOREACH(s, &w->sessions, link)
-    if (s->memory)
-        ring_set_sleeping(s, sleeping);
+        if (s->memory)
+            ring_set_sleeping(s, sleeping);
     atomic_store_explicit(&w->engine_sleeps, sleeping, memory_order_seq_cst);
 }
 
@@ -140,8 +140,8 @@ static bool anything_to_do(const struct worker *w)
     const struct session *s;
 
     TAILQ_FOREACH(s, &w->sessions, link)
-    if (s->memory && !s->broken && ring_has_more(s))
-        return true;
+        if (s->memory && !s->broken && ring_has_more(s))
+            return true;
     return atomic_load_explicit(&w->finished, memory_order_seq_cst) != NULL;
 }
 
@@ -159,8 +159,8 @@ static bool drained(const struct worker *w)
     if (!w->draining)
         return false;
     LIST_FOREACH(c, &w->comms, link)
-    if (c->current)
-        return false;
+        if (c->current)
+            return false;
     return true;
 }
 
@@ -236,7 +236,7 @@ static void worker_close(struct worker *w)
     struct session *s;
 
     TAILQ_FOREACH(s, &w->sessions, link)
-    session_break(s, "its worker ended");
+        session_break(s, "its worker ended");
     control_end(w);
     sessions_sweep(w);
     for (int i = 0; i < w->ndevices; i++)

@@ -47,10 +47,10 @@ struct worker {
     struct event_base *base;
     int control; /* to the broker; -1: it is gone */
     struct event *control_event, *deferred_event, *terminate_event, *idle_event, *wake_event;
-    TAILQ_HEAD(, deferred) deferred; /* control.c's */
-    TAILQ_HEAD(, session) sessions;
+    TAILQ_HEAD(deferred_head, deferred) deferred; /* control.c's */
+    TAILQ_HEAD(sessions_head, session) sessions;
     uint32_t nclients;
-    LIST_HEAD(, comm) comms;
+    LIST_HEAD(comms_head, comm) comms;
     uint32_t comm_number; /* of the comm made last */
     struct device *devices;
     int ndevices;
@@ -117,13 +117,13 @@ struct session {
     uid_t uid;
     pid_t pid;
     struct event *event, *write_event, *doorbell_event;
-    TAILQ_HEAD(, outgoing) outbox; /* replies that the socket had no room for */
+    TAILQ_HEAD(outbox_head, outgoing) outbox; /* replies that the socket had no room for */
     unsigned outbox_length;
     struct fcc_session_memory *memory; /* NULL: control session */
     int doorbell;
     uint64_t tail; /* bytes read from the ring: ours, memory->tail is for the client */
-    LIST_HEAD(, member) members;
-    LIST_HEAD(, buffer) buffers;
+    LIST_HEAD(members_head, member) members;
+    LIST_HEAD(buffers_head, buffer) buffers;
     uint32_t last_handle;
     const char *broken; /* why it is about to be freed; NULL: it is not */
 };
@@ -192,7 +192,7 @@ struct member {
     uint32_t handle; /* in the session */
     int device;
     uint64_t join_id; /* of the COMM_INIT message, answered when all have joined */
-    TAILQ_HEAD(, submission) queue;
+    TAILQ_HEAD(queue_head, submission) queue;
     unsigned queued;
     unsigned char *staging; /* grows as operators need it */
     uint64_t staging_bytes;
@@ -219,9 +219,9 @@ struct comm {
     struct launch *cache;          /* finished launches, kept for their plans, most recently used first */
     struct problem *problem;       /* scratch for matching */
     struct tune *tune;
-    struct event *timer;                     /* looks at deadline_ns */
-    uint64_t deadline_ns;                    /* 0: nothing has a time limit now */
-    LIST_HEAD(, trace_waiter) trace_waiters; /* fccctl trace --next */
+    struct event *timer;                                       /* looks at deadline_ns */
+    uint64_t deadline_ns;                                      /* 0: nothing has a time limit now */
+    LIST_HEAD(trace_waiters_head, trace_waiter) trace_waiters; /* fccctl trace --next */
     struct member members[];
 };
 
