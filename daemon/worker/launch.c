@@ -17,10 +17,13 @@
 #define CACHE_MAX 16 /* launches kept by a communicator */
 
 /* An operator whose work is estimated to take one core less than this is run by the engine itself: waking the workgroups
- * would take longer. The rates are low guesses for one core. */
-#define INLINE_NS 30000.0
-#define CORE_BYTES_PER_NS 8.0
-#define CORE_FLOPS_PER_NS 30.0
+ * and being woken by them would take longer. The rates are those of one core, whose second-level cache holds CACHE_BYTES. */
+#define INLINE_NS 40000.0
+#define CACHE_BYTES (1 << 20)
+#define CACHE_BYTES_PER_NS 50.0
+#define MEMORY_BYTES_PER_NS 10.0
+#define FLOPS_PER_NS 80.0
+#define HALF_FLOPS_PER_NS 8.0 /* f16 and bf16 are converted first */
 
 /* The bytes of a problem that mean something: rows of the counts matrix beyond the ranks do not. */
 static size_t problem_bytes(enum fcc_op op, int nranks)
@@ -90,11 +93,18 @@ static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
                : error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
 }
 
+/* A guess at how long one core takes. */
+static double work_ns(struct work w, enum fcc_dtype dtype)
+{
+    double bytes_per_ns = w.bytes <= CACHE_BYTES ? CACHE_BYTES_PER_NS : MEMORY_BYTES_PER_NS;
+    return w.bytes / bytes_per_ns + w.flops / (dtype == FCC_F32 ? FLOPS_PER_NS : HALF_FLOPS_PER_NS);
+}
+
 static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, struct error *e)
 {
     size_t n = (size_t)c->nranks;
     struct launch *l = calloc(1, sizeof(*l) + n * sizeof(l->runs[0]));
-    double ns = 0;
+    struct work sum = {0};
     int status = 0;
 
     if (!l) {
@@ -116,14 +126,15 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, s
         memcpy(l->problem, c->problem, sizeof(*l->problem));
     for (int r = 0; !status && r < c->nranks; r++) {
         struct work work = plan_work(l->problem, r);
-        ns += work.bytes / CORE_BYTES_PER_NS + work.flops / CORE_FLOPS_PER_NS;
+        sum.bytes += work.bytes;
+        sum.flops += work.flops;
         status = run_make(l, c, r, e);
     }
     if (status) {
         launch_free(l);
         return NULL;
     }
-    l->inline_ = ns < INLINE_NS;
+    l->inline_ = work_ns(sum, l->problem->dtype) < INLINE_NS;
     parts_make(l);
     return l;
 }
