@@ -165,7 +165,8 @@ static int request_await(struct fcc_request *r, int64_t deadline)
 
     if (by_ring) {
         spin_begin(&spin, c->spin_us, deadline);
-        while (!atomic_load_explicit(&r->finished, memory_order_relaxed) && !slot_is_done(r) && spin_more(&spin)) {
+        while (!atomic_load_explicit(&r->finished, memory_order_relaxed) && !slot_is_done(r) && !slot_is_running(r) &&
+               spin_more(&spin)) {
         }
     }
     (void)pthread_mutex_lock(&c->lock);

@@ -62,11 +62,6 @@ void slot_return(struct fcc_context *c, uint32_t slot)
     c->free_slots |= UINT64_C(1) << slot;
 }
 
-bool slot_is_done(const struct fcc_request *r)
-{
-    return atomic_load_explicit(&r->context->memory->slot[r->slot].state, memory_order_relaxed) == FCC_SLOT_DONE;
-}
-
 bool slot_collect(struct fcc_request *r)
 {
     const struct fcc_slot *slot = &r->context->memory->slot[r->slot];
@@ -88,11 +83,21 @@ static long futex(_Atomic uint32_t *word, int op, uint32_t value, const struct t
     return syscall(SYS_futex, word, op, value, timeout, NULL, 0); /* not FUTEX_PRIVATE: the worker is another process */
 }
 
+bool slot_is_done(const struct fcc_request *r)
+{
+    return atomic_load_explicit(&r->context->memory->slot[r->slot].state, memory_order_relaxed) == FCC_SLOT_DONE;
+}
+
+bool slot_is_running(const struct fcc_request *r)
+{
+    return atomic_load_explicit(&r->context->memory->slot[r->slot].state, memory_order_relaxed) == FCC_SLOT_RUNNING;
+}
+
 void slot_sleep(struct fcc_request *r, int64_t deadline)
 {
     _Atomic uint32_t *state = &r->context->memory->slot[r->slot].state;
     struct timespec t = {.tv_nsec = WAIT_SLICE_NS};
-    uint32_t expected = FCC_SLOT_PENDING;
+    uint32_t expected = slot_is_running(r) ? FCC_SLOT_RUNNING : FCC_SLOT_PENDING;
     int64_t left = deadline == NEVER ? WAIT_SLICE_NS : deadline - now_ns();
 
     if (left <= 0)

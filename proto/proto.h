@@ -233,6 +233,7 @@ enum fcc_slot_state {
     FCC_SLOT_FREE = 0,
     FCC_SLOT_PENDING = 1, /* submitted */
     FCC_SLOT_WAITING = 2, /* submitted, and a thread sleeps on the state's futex */
+    FCC_SLOT_RUNNING = 4, /* the workgroups have begun and need the cores: who waits sleeps rather than spins (worker writes) */
     FCC_SLOT_DONE = 3,    /* the rest of the slot is valid (release by the worker, acquire by the client) */
 };
 

@@ -261,6 +261,26 @@ static void cpu_close(struct device *d)
     free(cpu);
 }
 
+/* A cpu device is a set of cores: the devices share the worker's cores out. A single one has them all. */
+static int cores_bind(struct device *d, struct cpu_thread *t)
+{
+    cpu_set_t all, mine;
+    int cores, devices = d->worker->ndevices, seen = 0;
+
+    if (sched_getaffinity(0, sizeof(all), &all))
+        return errno;
+    cores = CPU_COUNT(&all);
+    CPU_ZERO(&mine);
+    for (int c = 0; c < CPU_SETSIZE; c++) {
+        if (!CPU_ISSET(c, &all))
+            continue;
+        if (cores >= devices ? seen * devices / cores == d->index : seen == d->index % cores)
+            CPU_SET(c, &mine);
+        seen++;
+    }
+    return pthread_setaffinity_np(t->thread, sizeof(mine), &mine);
+}
+
 static int cpu_open(struct device *d, struct error *e)
 {
     struct cpu_device *cpu;
@@ -279,6 +299,8 @@ static int cpu_open(struct device *d, struct error *e)
         struct cpu_thread *t = &cpu->threads[cpu->nthreads];
         *t = (struct cpu_thread){.device = d, .index = cpu->nthreads};
         status = pthread_create(&t->thread, NULL, thread_main, t);
+        if (!status && (status = cores_bind(d, t)))
+            cpu->nthreads++; /* it runs, and is to be joined */
         if (status) {
             cpu_close(d);
             d->state = NULL;

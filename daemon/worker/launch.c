@@ -219,6 +219,23 @@ static int problem_match(struct comm *c, const struct op_args args[], struct err
     return status ? error_set(e, status, "%s: %s", op_name(op), why.text) : 0;
 }
 
+/* Where there are not enough cores for all, those who would spin for the result let the workgroups have them. */
+static void crowd_join(struct comm *c, struct launch *l)
+{
+    struct worker *w = c->worker;
+    unsigned threads = w->nclients + 1;
+
+    for (int p = 0; p < l->nparts; p++)
+        threads += l->parts[p].device->workgroups;
+    l->crowded = threads > (unsigned)w->cores;
+    w->crowded += l->crowded;
+    for (int r = 0; l->crowded && r < c->nranks; r++) {
+        const struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
+        if (sub->session && sub->slot != FCC_NO_SLOT)
+            slot_running(sub->session, sub->slot);
+    }
+}
+
 int launch_begin(struct comm *c, struct error *e)
 {
     struct op_args args[FCC_MAX_RANKS];
@@ -254,6 +271,7 @@ int launch_begin(struct comm *c, struct error *e)
         launch_finish(l);
         return 0;
     }
+    crowd_join(c, l);
     for (int p = 0; p < l->nparts; p++)
         device_launch(l->parts[p].device, &l->parts[p]);
     comm_deadline_set(c);
@@ -293,6 +311,8 @@ void launch_finish(struct launch *l)
     struct comm *c = l->comm;
 
     l->span.finished_ns = clock_ns();
+    c->worker->crowded -= l->crowded;
+    l->crowded = false;
     if (l->automatic && !l->error.status && c->state == COMM_ACTIVE)
         tune_record(c->tune, l->problem, l->schedule.kind, l->span.finished_ns - l->span.started_ns);
     l->span_shown = l->span;

@@ -111,6 +111,14 @@ bool ring_has_more(const struct session *s)
     return atomic_load_explicit(&s->memory->head, memory_order_seq_cst) != s->tail;
 }
 
+void slot_running(struct session *s, uint32_t slot)
+{
+    uint32_t pending = FCC_SLOT_PENDING; /* WAITING: it sleeps already. Anything else is the client's own affair */
+
+    (void)atomic_compare_exchange_strong_explicit(&s->memory->slot[slot].state, &pending, FCC_SLOT_RUNNING, memory_order_relaxed,
+                                                  memory_order_relaxed);
+}
+
 void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
                    int nvalues)
 {

@@ -10,6 +10,7 @@
 #include "worker.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,7 +176,7 @@ static void engine_loop(struct worker *w)
         sessions_sweep(w);
         if (busy) {
             spin_reset(&spin);
-        } else if (!spin_once(&spin, w->config.spin_us)) {
+        } else if (w->crowded || !spin_once(&spin, w->config.spin_us)) {
             engine_sleep(w);
             sessions_sweep(w);
             spin_reset(&spin);
@@ -207,6 +208,13 @@ static int worker_events_open(struct worker *w)
     return control_open(w);
 }
 
+static int cores_count(void)
+{
+    cpu_set_t mine;
+
+    return sched_getaffinity(0, sizeof(mine), &mine) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&mine);
+}
+
 static int worker_open(struct worker *w, const struct control_start *start)
 {
     char who[96];
@@ -221,6 +229,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
     LIST_INIT(&w->comms);
     w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->ndevices = (int)w->config.cpu_devices;
+    w->cores = cores_count();
     w->devices = calloc((size_t)w->ndevices, sizeof(w->devices[0]));
     if (w->wake_fd < 0 || !w->devices)
         return -ENOMEM;

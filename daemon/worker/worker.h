@@ -54,6 +54,8 @@ struct worker {
     uint32_t comm_number; /* of the comm made last */
     struct device *devices;
     int ndevices;
+    int cores;           /* that this process may use */
+    unsigned crowded;    /* launches in flight that need all cores: the engine does not spin while there are any */
     uint64_t memory_bytes; /* charged */
     bool draining, quit;
     bool sweep; /* some sessions are broken */
@@ -146,6 +148,8 @@ void ring_close(struct session *s);
 bool ring_poll(struct session *s);
 void ring_set_sleeping(struct session *s, bool sleeping);
 bool ring_has_more(const struct session *s);
+/* The slot's operator has begun and needs the cores: whoever waits for it is to sleep. */
+void slot_running(struct session *s, uint32_t slot);
 /* Write a completion into a slot and wake who sleeps on it. */
 void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
                    int nvalues);
