@@ -13,6 +13,7 @@
 
 #include "blas.h"
 #include "dtype.h"
+#include "thin.h"
 
 /* A block of b with up to THIN_M rows of a should stay in the second-level cache; beyond that the BLAS wants long rows. */
 enum { BLOCK_M = 256, BLOCK_K = 512, BLOCK_N_THIN = 128, BLOCK_N = 1024, THIN_M = 64 };
@@ -20,6 +21,9 @@ enum { BLOCK_M = 256, BLOCK_K = 512, BLOCK_N_THIN = 128, BLOCK_N = 1024, THIN_M 
 /* Up to so many rows, one matrix-vector product for each is faster than the matrix product, which packs b first (measured
  * with OpenBLAS); they go over GEMV_ELEMENTS of b at a time, so that b comes from memory once. */
 enum { GEMV_M = 6, GEMV_ELEMENTS = 1 << 16 };
+
+/* Up to so many rows the loop of thin.h is faster than a BLAS, or than converting first. */
+enum { THIN_F32_M = 1, THIN_HALF_M = 2 };
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -106,6 +110,29 @@ static void multiply_block(const struct product *p, int64_t row, int64_t rows, i
         dtype_from_f32(c + i * p->ldc * (int64_t)dtype_size(p->c_dtype), sum + i * cols, p->c_dtype, (size_t)cols);
 }
 
+/* A few rows times a large matrix: bound by reading the matrix. a is converted if need be; c is f32. */
+static bool is_thin(const struct product *p)
+{
+    return p->b_transposed && p->c_dtype == FCC_F32 && p->m <= (p->dtype == FCC_F32 ? THIN_F32_M : THIN_HALF_M);
+}
+
+static int multiply_thin_rows(const struct product *p, struct workgroup *wg, struct error *e)
+{
+    size_t bytes = (size_t)p->m * (size_t)p->k * sizeof(float);
+    float *a;
+
+    if (p->dtype == FCC_F32) {
+        thin_multiply(p->m, p->n, p->k, p->a, p->lda, p->b, p->dtype, p->ldb, p->c, p->ldc);
+        return 0;
+    }
+    a = workgroup_scratch(wg, bytes);
+    if (!a)
+        return error_set(e, -ENOMEM, "scratch memory: %zu bytes: not there", bytes);
+    block_load(a, p->a, p->dtype, p->lda, 0, p->m, 0, p->k);
+    thin_multiply(p->m, p->n, p->k, a, p->k, p->b, p->dtype, p->ldb, p->c, p->ldc);
+    return 0;
+}
+
 static int multiply_blocks(const struct product *p, struct workgroup *wg, struct error *e)
 {
     int64_t block_n = smaller(p->n, p->m <= THIN_M ? BLOCK_N_THIN : BLOCK_N), block_m = smaller(p->m, BLOCK_M),
@@ -138,6 +165,8 @@ int dense_multiply(const struct product *p, struct workgroup *wg, struct error *
             memset((unsigned char *)p->c + (size_t)(i * p->ldc) * size, 0, (size_t)p->n * size);
         return 0;
     }
+    if (is_thin(p))
+        return multiply_thin_rows(p, wg, e);
     if (p->c_dtype == FCC_F32 && is_direct(p->dtype, p->m, p->k, p->lda) && is_direct(p->dtype, b_rows, b_cols, p->ldb) &&
         is_direct(p->c_dtype, p->m, p->n, p->ldc)) {
         multiply(p->b_transposed, p->m, p->n, p->k, p->a, p->lda, p->b, p->ldb, false, p->c, p->ldc);
