@@ -176,7 +176,7 @@ demo-run: all $(BUILD)/tests/demo
 
 $(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c tests/bench/mpi_operators.c $(call objects,$(FCCCTL_COMMON) $(KERNELS) $(PROTO)) | $(BUILD)/tests
 	$(call say,LD)
-	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(BLAS_LIBS) $(shell pkg-config --libs json-c) -lm
+	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(shell pkg-config --libs json-c) -lm
 
 bench: deps deps-bench
 	@$(MAKE) --no-print-directory bench-run

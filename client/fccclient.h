@@ -123,7 +123,7 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
                   const struct fcc_comm_options *options, fcc_comm **out);
 
 /* Leave the communicator and free this rank's buffers in it. Operators still in flight are waited for, at most for the
- * communicator's time limit. NULL is allowed. */
+ * communicator's time limit. For the other ranks it has ended then (-ECONNABORTED at their next operator). NULL is allowed. */
 void fcc_comm_destroy(fcc_comm *comm);
 
 /* End the communicator for all ranks: operators that run or wait end with -ECONNABORTED and this rank and `reason`

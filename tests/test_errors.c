@@ -383,12 +383,14 @@ static void aborted(void)
     daemon_stop(&d);
 }
 
+/* Rank 0 leaves while rank 1 waits for it (argument), or before rank 1 comes. */
 static void leaver_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, 0);
 
-    (void)argument;
     OK(fcc_noop(comm));
+    if ((rank == 0) == (argument != NULL))
+        (void)usleep(100000);
     if (rank == 1)
         FAILS(fcc_noop(comm), -ECONNABORTED, "rank 0", "left");
     fcc_comm_destroy(comm);
@@ -402,6 +404,8 @@ static void one_leaves(void)
 
     daemon_start(&d, NULL);
     ranks_start(&r, 2, leaver_rank, NULL);
+    ranks_join(&r);
+    ranks_start(&r, 2, leaver_rank, &d);
     ranks_join(&r);
     daemon_stop(&d);
 }

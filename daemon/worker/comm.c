@@ -186,6 +186,8 @@ void comm_leave(struct member *m, const char *why)
                    c->state == COMM_FORMING ? "all ranks had joined" : "it came to the others' operator");
     else if (head || c->current)
         comm_abort(c, -ECONNABORTED, "rank %d (pid %d) destroyed the communicator with operators in flight", m->rank, m->pid);
+    else if (busy) /* the others wait for an operator to which this one will not come */
+        comm_abort(c, -ECONNABORTED, "rank %d (pid %d) has left the communicator", m->rank, m->pid);
     if (m->state == MEMBER_JOINED) { /* comm_abort() of a forming one has let it go */
         struct submission *sub;
         TAILQ_FOREACH(sub, &m->queue, link)
