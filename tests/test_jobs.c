@@ -4,6 +4,7 @@
  * and other users go on. How long it took until the others heard is printed, and measured in the bench.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
 #include <string.h>
@@ -503,6 +504,58 @@ static void private_daemon(void)
     (void)unlink(path);
 }
 
+/* ---- the service manager ---- */
+
+/* What systemd does: a listening socket as descriptor 3, and a socket to tell when it is ready. */
+static void socket_activation(void)
+{
+    struct sockaddr_un listen_at = {.sun_family = AF_UNIX}, notify_at = {.sun_family = AF_UNIX};
+    struct timeval limit = {.tv_sec = 20};
+    fcc_context *context;
+    char told[256];
+    int status;
+
+    (void)snprintf(listen_at.sun_path, sizeof(listen_at.sun_path), "%s/activated.sock", test_directory());
+    (void)snprintf(notify_at.sun_path, sizeof(notify_at.sun_path), "%s/notify.sock", test_directory());
+    int notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(bind(notify, (struct sockaddr *)&notify_at, sizeof(notify_at)) == 0);
+    CHECK(setsockopt(notify, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
+    CHECK(bind(sock, (struct sockaddr *)&listen_at, sizeof(listen_at)) == 0 && listen(sock, 16) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        char self[16];
+        (void)snprintf(self, sizeof(self), "%d", getpid());
+        (void)setenv("LISTEN_FDS", "1", 1);
+        (void)setenv("LISTEN_PID", self, 1);
+        (void)setenv("NOTIFY_SOCKET", notify_at.sun_path, 1);
+        if (sock != 3 && dup2(sock, 3) != 3)
+            _exit(126);
+        if (sock == 3 && fcntl(3, F_SETFD, 0))
+            _exit(126);
+        (void)execl(daemon_binary(), "fccd", "--config", "/dev/null", "--log-level", "warning", "--worker-idle-ms", "50", NULL);
+        _exit(127);
+    }
+    ssize_t n = recv(notify, told, sizeof(told) - 1, 0);
+    CHECK(n > 0);
+    told[n] = '\0';
+    CHECK(strstr(told, "READY=1") != NULL);
+    (void)setenv("FCCD_SOCKET", listen_at.sun_path, 1);
+    OK(fcc_connect(NULL, &context));
+    fcc_disconnect(context);
+    CHECK(kill(pid, SIGTERM) == 0);
+    n = recv(notify, told, sizeof(told) - 1, 0);
+    CHECK(n > 0);
+    told[n] = '\0';
+    CHECK(strstr(told, "STOPPING=1") != NULL);
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK(access(listen_at.sun_path, F_OK) == 0); /* systemd's socket, not ours to remove */
+    (void)close(notify);
+    (void)close(sock);
+    (void)unlink(listen_at.sun_path);
+    (void)unlink(notify_at.sun_path);
+}
+
 int main(void)
 {
     static const struct test tests[] = {
@@ -514,6 +567,7 @@ int main(void)
         {"two_users", two_users, 0},
         {"too_many_jobs", too_many_jobs, 0},
         {"private_daemon", private_daemon, 0},
+        {"socket_activation", socket_activation, 0},
     };
     return tests_run("jobs", TESTS(tests));
 }

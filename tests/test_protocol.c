@@ -5,12 +5,14 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -415,6 +417,98 @@ static void never_reads(void)
     daemon_stop(&d);
 }
 
+/* ---- another user's buffer ---- */
+
+struct owner {
+    _Atomic int ready, done;
+};
+
+/* Buffers of a user, with the handles that a first communicator's buffers get. */
+static void owner_run(struct owner *o)
+{
+    fcc_context *context;
+    fcc_comm *comm;
+    fcc_buffer *b;
+    struct fcc_unique_id id;
+
+    OK(fcc_connect(NULL, &context));
+    OK(fcc_get_unique_id(context, &id));
+    OK(fcc_comm_init(context, &id, 1, 0, NULL, &comm));
+    for (int i = 0; i < 4; i++)
+        OK(fcc_buffer_alloc(comm, i % 2 ? FCC_BUFFER_SYMMETRIC : FCC_BUFFER_LOCAL, 4096, &b));
+    memset(fcc_buffer_data(b), 7, 4096);
+    o->ready = 1;
+    while (!o->done)
+        (void)usleep(1000);
+    for (int i = 0; i < 4096; i++)
+        CHECK(((char *)fcc_buffer_data(b))[i] == 7);
+    fcc_disconnect(context);
+}
+
+static void intruder_run(const struct test_daemon *d)
+{
+    struct raw *r = raw_session(d);
+    uint32_t comm = raw_comm(r);
+    struct {
+        struct fcc_submit m;
+        struct fcc_wire_tensor t[FCC_GEMV_TENSORS];
+    } m = {.m = noop_make(comm, FCC_NO_SLOT)};
+
+    m.m.msg.length = sizeof(m);
+    m.m.op = FCC_OP_GEMV_ALL_REDUCE;
+    m.m.ntensors = FCC_GEMV_TENSORS;
+    for (uint32_t handle = 1; handle < 16; handle++) {
+        for (int i = 0; i < FCC_GEMV_TENSORS; i++)
+            m.t[i] = (struct fcc_wire_tensor){.buffer = handle, .dtype = FCC_F32, .ndim = 2, .shape = {1, 1}, .stride = {1, 1}};
+        CHECK(submit_socket(r, &m, sizeof(m))->status == -ENOENT &&
+              strstr(((struct fcc_reply *)r->in)->text, "no such buffer"));
+    }
+    raw_close(r);
+}
+
+static pid_t user_fork(uid_t uid)
+{
+    pid_t pid = fork();
+
+    CHECK(pid >= 0);
+    if (pid == 0)
+        CHECK(setgroups(0, NULL) == 0 && setgid(uid) == 0 && setuid(uid) == 0);
+    return pid;
+}
+
+static void another_users_buffer(void)
+{
+    struct test_daemon d;
+    struct owner *o = shared_memory(sizeof(*o));
+    pid_t pids[2];
+    int status;
+
+    if (geteuid())
+        test_skip("skipped: needs root, to be two users");
+    daemon_start(&d, NULL);
+    CHECK(chmod(d.socket, 0666) == 0);
+    pids[0] = user_fork(40001);
+    if (pids[0] == 0) {
+        owner_run(o);
+        _exit(0);
+    }
+    double until = now_ms() + 20e3;
+    while (!o->ready)
+        CHECK(now_ms() < until);
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/proc/%d/fd", daemon_worker(&d));
+    pids[1] = user_fork(40002);
+    if (pids[1] == 0) {
+        intruder_run(&d);
+        CHECK(access(path, R_OK) != 0); /* nor by way of the other's worker */
+        _exit(0);
+    }
+    CHECK(waitpid(pids[1], &status, 0) == pids[1] && status == 0);
+    o->done = 1;
+    CHECK(waitpid(pids[0], &status, 0) == pids[0] && status == 0);
+    daemon_stop(&d);
+}
+
 /* Bytes at random, to broker and worker, with a seed that is printed. */
 static void noise(void)
 {
@@ -466,6 +560,7 @@ int main(void)
         {"ring_changes", ring_changes, 0},
         {"ring_lies", ring_lies, 0},
         {"never_reads", never_reads, 60},
+        {"another_users_buffer", another_users_buffer, 0},
         {"noise", noise, 60},
     };
     return tests_run("protocol", TESTS(tests));
