@@ -127,7 +127,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
 UNIT := plan kernels arguments client client_submit reference config
-SYSTEM := operators errors jobs protocol fccctl
+SYSTEM := operators errors jobs users protocol fccctl
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 LINK_TEST = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@
 DEMO_COMMON := tests/demo/number.c tests/demo/reference.c
@@ -149,7 +149,7 @@ $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_ref
 $(BUILD)/tests/test_config: $(call objects,daemon/config.c daemon/log.c proto/error.c tests/test_config.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
-$(addprefix $(BUILD)/tests/test_,$(SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c proto/msg.c proto/error.c) \
+$(addprefix $(BUILD)/tests/test_,$(SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lcmocka -lm
@@ -185,7 +185,7 @@ bench-run: all $(BUILD)/tests/mpi_sequence
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) client/example_gemv.c tests/harness.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) client/example_gemv.c tests/harness.c tests/raw.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
@@ -235,7 +235,9 @@ help:
 	@echo 'make lint      clang-format, clang-tidy and cppcheck'
 	@echo 'make install   install to DESTDIR and PREFIX (/usr/local)'
 	@echo 'make man       the man pages'
+	@echo 'make deps      install what is missing to build and test (deps-lint, deps-bench)'
 	@echo 'make clean     remove build/'
+	@echo 'V=1 shows the commands; BENCH_ARGS goes to tests/bench/compare'
 
 clean:
 	rm -rf build

@@ -189,7 +189,8 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * Every rank of the communicator calls the same operators in the same order. FCC_OP(comm, args) returns when this rank's
  * result is complete. FCC_OP_start(comm, args, &request) returns at once; `args` may go, the buffers must stay as they are
  * until the request is finished. An argument error of one rank, or ranks whose arguments do not fit together, end that operator
- * with the same error on all ranks, and the communicator goes on; -ETIMEDOUT and -ECONNABORTED end the communicator.
+ * with the same error on all ranks, and the communicator goes on. (Only what cannot be sent at all, such as NULL or too many tables, is
+ * refused in the call, and the other ranks do not hear of it.) -ETIMEDOUT and -ECONNABORTED end the communicator.
  * Common errors: -EINVAL, -ERANGE, -ENOMEM, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
  */
 

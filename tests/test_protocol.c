@@ -5,133 +5,15 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness.h"
-#include "msg.h"
-
-/* A connection that speaks bytes. */
-struct raw {
-    int sock;
-    struct fcc_session_memory *memory;
-    int doorbell;
-    _Alignas(16) unsigned char in[FCC_MSG_MAX]; /* the last message */
-    ssize_t length;
-    int fds[FCC_MAX_FDS], nfds;
-};
-
-static struct raw *raw_open(const struct test_daemon *d)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval limit = {.tv_sec = 10};
-    int size = 1 << 20;
-    struct raw *r = calloc(1, sizeof(*r));
-
-    CHECK(r != NULL && strlen(d->socket) < sizeof(address.sun_path));
-    memcpy(address.sun_path, d->socket, strlen(d->socket) + 1);
-    r->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    CHECK(r->sock >= 0);
-    CHECK(setsockopt(r->sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
-    (void)setsockopt(r->sock, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
-    CHECK(connect(r->sock, (struct sockaddr *)&address, sizeof(address)) == 0);
-    r->doorbell = -1;
-    return r;
-}
-
-static void raw_close(struct raw *r)
-{
-    if (r->memory)
-        CHECK(munmap(r->memory, sizeof(*r->memory)) == 0);
-    if (r->doorbell >= 0)
-        (void)close(r->doorbell);
-    (void)close(r->sock);
-    free(r);
-}
-
-/* The next message, whose descriptors are closed. */
-static const struct fcc_reply *raw_receive(struct raw *r)
-{
-    r->length = msg_recv(r->sock, r->in, sizeof(r->in), 0, r->fds, &r->nfds);
-    CHECK(r->length >= (ssize_t)sizeof(struct fcc_reply));
-    fds_close(r->fds, r->nfds);
-    return (const struct fcc_reply *)r->in;
-}
-
-static bool raw_closed(struct raw *r)
-{
-    int fds[FCC_MAX_FDS], nfds;
-    return msg_recv(r->sock, r->in, sizeof(r->in), 0, fds, &nfds) == 0;
-}
-
-/* Send exactly these bytes. */
-static void raw_send(struct raw *r, const void *bytes, size_t length, const int *fds, int nfds)
-{
-    char room[CMSG_SPACE(sizeof(int) * 16)] = {0};
-    struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
-    struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1};
-
-    if (nfds) {
-        h.msg_control = room;
-        h.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)nfds);
-        struct cmsghdr *c = CMSG_FIRSTHDR(&h);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)nfds);
-        memcpy(CMSG_DATA(c), fds, sizeof(int) * (size_t)nfds);
-    }
-    CHECK(sendmsg(r->sock, &h, MSG_NOSIGNAL) == (ssize_t)length);
-}
-
-static struct fcc_hello hello_make(void)
-{
-    struct fcc_hello h = {.msg = {.length = sizeof(h), .type = FCC_MSG_HELLO, .id = 7},
-                          .magic = FCC_PROTO_MAGIC,
-                          .version = FCC_PROTO_VERSION,
-                          .role = FCC_ROLE_CLIENT,
-                          .uid = UINT32_MAX,
-                          .job = "raw"};
-    return h;
-}
-
-/* A whole, well-mannered connection to a worker. */
-static struct raw *raw_session(const struct test_daemon *d)
-{
-    struct raw *r = raw_open(d);
-    struct fcc_hello h = hello_make();
-
-    raw_send(r, &h, sizeof(h), NULL, 0);
-    r->length = msg_recv(r->sock, r->in, sizeof(r->in), 0, r->fds, &r->nfds);
-    CHECK(r->length == sizeof(struct fcc_welcome) && r->nfds == 2);
-    CHECK(((struct fcc_reply *)r->in)->status == 0);
-    r->memory = mmap(NULL, sizeof(*r->memory), PROT_READ | PROT_WRITE, MAP_SHARED, r->fds[0], 0);
-    CHECK(r->memory != MAP_FAILED);
-    CHECK(ftruncate(r->fds[0], 0) != 0); /* sealed: nobody can take the memory from under the worker */
-    (void)close(r->fds[0]);
-    r->doorbell = r->fds[1];
-    return r;
-}
-
-/* A communicator of one rank; returns its handle. */
-static uint32_t raw_comm(struct raw *r)
-{
-    struct fcc_msg ask = {.length = sizeof(ask), .type = FCC_MSG_UNIQUE_ID, .id = 1};
-    struct fcc_comm_init_msg m = {.msg = {.length = sizeof(m), .type = FCC_MSG_COMM_INIT, .id = 2}, .nranks = 1, .device = -1};
-
-    raw_send(r, &ask, sizeof(ask), NULL, 0);
-    CHECK(raw_receive(r)->status == 0);
-    m.unique_id = ((struct fcc_unique_id_reply *)r->in)->unique_id;
-    raw_send(r, &m, sizeof(m), NULL, 0);
-    CHECK(raw_receive(r)->status == 0);
-    return ((struct fcc_comm_init_reply *)r->in)->comm;
-}
+#include "raw.h"
 
 static void refused(const struct test_daemon *d, const void *bytes, size_t length, const int *fds, int nfds, int status,
                     const char *says)
@@ -247,20 +129,6 @@ static void requests(void)
     CHECK(raw_closed(r));
     raw_close(r);
     daemon_stop(&d);
-}
-
-/* A SUBMIT of a noop, with fields to spoil. */
-static struct fcc_submit noop_make(uint32_t comm, uint32_t slot)
-{
-    struct fcc_submit m = {
-        .msg = {.length = sizeof(m), .type = FCC_MSG_SUBMIT, .id = 77}, .comm = comm, .op = FCC_OP_NOOP, .slot = slot};
-    return m;
-}
-
-static const struct fcc_reply *submit_socket(struct raw *r, const void *m, size_t length)
-{
-    raw_send(r, m, length, NULL, 0);
-    return raw_receive(r);
 }
 
 static void submit_over_socket(void)
@@ -417,98 +285,6 @@ static void never_reads(void)
     daemon_stop(&d);
 }
 
-/* ---- another user's buffer ---- */
-
-struct owner {
-    _Atomic int ready, done;
-};
-
-/* Buffers of a user, with the handles that a first communicator's buffers get. */
-static void owner_run(struct owner *o)
-{
-    fcc_context *context;
-    fcc_comm *comm;
-    fcc_buffer *b;
-    struct fcc_unique_id id;
-
-    OK(fcc_connect(NULL, &context));
-    OK(fcc_get_unique_id(context, &id));
-    OK(fcc_comm_init(context, &id, 1, 0, NULL, &comm));
-    for (int i = 0; i < 4; i++)
-        OK(fcc_buffer_alloc(comm, i % 2 ? FCC_BUFFER_SYMMETRIC : FCC_BUFFER_LOCAL, 4096, &b));
-    memset(fcc_buffer_data(b), 7, 4096);
-    o->ready = 1;
-    while (!o->done)
-        (void)usleep(1000);
-    for (int i = 0; i < 4096; i++)
-        CHECK(((char *)fcc_buffer_data(b))[i] == 7);
-    fcc_disconnect(context);
-}
-
-static void intruder_run(const struct test_daemon *d)
-{
-    struct raw *r = raw_session(d);
-    uint32_t comm = raw_comm(r);
-    struct {
-        struct fcc_submit m;
-        struct fcc_wire_tensor t[FCC_GEMV_TENSORS];
-    } m = {.m = noop_make(comm, FCC_NO_SLOT)};
-
-    m.m.msg.length = sizeof(m);
-    m.m.op = FCC_OP_GEMV_ALL_REDUCE;
-    m.m.ntensors = FCC_GEMV_TENSORS;
-    for (uint32_t handle = 1; handle < 16; handle++) {
-        for (int i = 0; i < FCC_GEMV_TENSORS; i++)
-            m.t[i] = (struct fcc_wire_tensor){.buffer = handle, .dtype = FCC_F32, .ndim = 2, .shape = {1, 1}, .stride = {1, 1}};
-        CHECK(submit_socket(r, &m, sizeof(m))->status == -ENOENT &&
-              strstr(((struct fcc_reply *)r->in)->text, "no such buffer"));
-    }
-    raw_close(r);
-}
-
-static pid_t user_fork(uid_t uid)
-{
-    pid_t pid = fork();
-
-    CHECK(pid >= 0);
-    if (pid == 0)
-        CHECK(setgroups(0, NULL) == 0 && setgid(uid) == 0 && setuid(uid) == 0);
-    return pid;
-}
-
-static void another_users_buffer(void)
-{
-    struct test_daemon d;
-    struct owner *o = shared_memory(sizeof(*o));
-    pid_t pids[2];
-    int status;
-
-    if (geteuid())
-        test_skip("skipped: needs root, to be two users");
-    daemon_start(&d, NULL);
-    CHECK(chmod(d.socket, 0666) == 0);
-    pids[0] = user_fork(40001);
-    if (pids[0] == 0) {
-        owner_run(o);
-        _exit(0);
-    }
-    double until = now_ms() + 20e3;
-    while (!o->ready)
-        CHECK(now_ms() < until);
-    char path[64];
-    (void)snprintf(path, sizeof(path), "/proc/%d/fd", daemon_worker(&d));
-    pids[1] = user_fork(40002);
-    if (pids[1] == 0) {
-        intruder_run(&d);
-        CHECK(access(path, R_OK) != 0); /* nor by way of the other's worker */
-        _exit(0);
-    }
-    CHECK(waitpid(pids[1], &status, 0) == pids[1] && status == 0);
-    o->done = 1;
-    CHECK(waitpid(pids[0], &status, 0) == pids[0] && status == 0);
-    daemon_stop(&d);
-}
-
 /* Bytes at random, to broker and worker, with a seed that is printed. */
 static void noise(void)
 {
@@ -560,7 +336,6 @@ int main(void)
         {"ring_changes", ring_changes, 0},
         {"ring_lies", ring_lies, 0},
         {"never_reads", never_reads, 60},
-        {"another_users_buffer", another_users_buffer, 0},
         {"noise", noise, 60},
     };
     return tests_run("protocol", TESTS(tests));

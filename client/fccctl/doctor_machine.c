@@ -150,11 +150,11 @@ static void check_hugepages(struct doctor *d)
     if (!line_read("/sys/kernel/mm/transparent_hugepage/shmem_enabled", line, sizeof(line)))
         finding_add(d, FINDING_OK, "hugepages", "",
                     "this kernel has no huge pages for shared memory; large tables may be slower");
-    else if (strstr(line, "[never]") || strstr(line, "[deny]"))
-        finding_add(d, FINDING_WARN, "hugepages", "as root: 'echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled'",
+    else if (strstr(line, "[deny]"))
+        finding_add(d, FINDING_WARN, "hugepages", "as root: 'echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled'",
                     "shared memory gets no huge pages (%s): lookups in large tables miss the TLB", line);
-    else
-        finding_add(d, FINDING_OK, "hugepages", "", "shared memory may get huge pages (%s)", line);
+    else /* fccd asks for them by madvise(MADV_COLLAPSE), which only "deny" refuses */
+        finding_add(d, FINDING_OK, "hugepages", "", "shared memory may get huge pages");
 }
 
 static void check_governor(struct doctor *d)

@@ -87,7 +87,7 @@ int64_t user_memory(const struct broker *b, uid_t uid);
 /* spawn.c: start a worker as that user, with `control` as its descriptor 3. Returns its pid or -errno with the reason. */
 pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e);
 
-/* query.c: a memfd with the answer, or -errno with the reason. */
-int query_answer(struct broker *b, enum fcc_query_kind what, struct error *e);
+/* query.c: a memfd with the answer for that user, who sees his own jobs (root and the daemon's user: all), or -errno with the reason. */
+int query_answer(struct broker *b, enum fcc_query_kind what, uid_t asks, struct error *e);
 
 #endif

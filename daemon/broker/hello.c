@@ -154,7 +154,7 @@ static void query_handle(struct visitor *v, const struct fcc_query *q, size_t le
         visitor_refuse(v, q->msg.id, &e);
         return;
     }
-    fd = query_answer(v->broker, q->what, &e);
+    fd = query_answer(v->broker, q->what, v->uid, &e);
     reply.status = fd < 0 ? fd : 0;
     reply.fds = fd >= 0;
     text_copy(reply.text, sizeof(reply.text), e.text);

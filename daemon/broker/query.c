@@ -26,7 +26,7 @@ static struct json_object *job_describe(const struct job *j)
     return o;
 }
 
-static struct json_object *status_describe(const struct broker *b)
+static struct json_object *status_describe(const struct broker *b, uid_t asks)
 {
     struct json_object *o = json_object_new_object(), *jobs = json_object_new_array();
     const struct job *j;
@@ -45,7 +45,7 @@ static struct json_object *status_describe(const struct broker *b)
     json_object_object_add(o, "draining", json_object_new_boolean(b->draining));
     json_object_object_add(o, "jobs", jobs);
     LIST_FOREACH(j, &b->jobs, link)
-        if (!j->retired)
+        if (!j->retired && (j->uid == asks || asks == 0 || asks == geteuid()))
             json_object_array_add(jobs, job_describe(j));
     return o;
 }
@@ -74,11 +74,11 @@ static struct json_object *devices_describe(const struct broker *b)
     return o;
 }
 
-int query_answer(struct broker *b, enum fcc_query_kind what, struct error *e)
+int query_answer(struct broker *b, enum fcc_query_kind what, uid_t asks, struct error *e)
 {
     switch (what) {
     case FCC_QUERY_STATUS:
-        return json_to_fd(status_describe(b), e);
+        return json_to_fd(status_describe(b, asks), e);
     case FCC_QUERY_DEVICES:
         return json_to_fd(devices_describe(b), e);
     case FCC_QUERY_COMMS:

@@ -50,7 +50,7 @@ struct launch {
     struct problem *problem;
     struct schedule schedule; /* as asked for: zeros mean the operator's defaults */
     bool inline_;             /* small: the engine runs it itself */
-    bool crowded;   /* with its workgroups, the engine and the clients there are more threads than cores */
+    bool crowded;             /* with its workgroups, the engine and the clients there are more threads than cores */
     bool automatic;           /* its time tells the tuner */
     uint64_t epoch;
     _Atomic int32_t *status;     /* W: the communicator's word; a workgroup that fails sets it */

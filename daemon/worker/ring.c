@@ -115,8 +115,8 @@ void slot_running(struct session *s, uint32_t slot)
 {
     uint32_t pending = FCC_SLOT_PENDING; /* WAITING: it sleeps already. Anything else is the client's own affair */
 
-    (void)atomic_compare_exchange_strong_explicit(&s->memory->slot[slot].state, &pending, FCC_SLOT_RUNNING, memory_order_relaxed,
-                                                  memory_order_relaxed);
+    (void)atomic_compare_exchange_strong_explicit(&s->memory->slot[slot].state, &pending, FCC_SLOT_RUNNING,
+                                                  memory_order_relaxed, memory_order_relaxed);
 }
 
 void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,

@@ -347,6 +347,14 @@ void session_open(struct worker *w, int sock, const struct control_session *who)
     worker_sessions_changed(w);
 }
 
+void session_farewell(struct session *s, int status, const char *text)
+{
+    struct fcc_reply r = {.msg = {.type = FCC_MSG_ERROR}, .status = status};
+
+    text_copy(r.text, sizeof(r.text), text);
+    session_reply(s, &r, sizeof(r), NULL, 0);
+}
+
 void session_break(struct session *s, const char *why)
 {
     if (s->broken)

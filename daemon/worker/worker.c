@@ -244,8 +244,11 @@ static void worker_close(struct worker *w)
     struct event *events[] = {w->terminate_event, w->idle_event, w->wake_event};
     struct session *s;
 
-    TAILQ_FOREACH(s, &w->sessions, link)
+    TAILQ_FOREACH(s, &w->sessions, link) {
+        if (w->draining)
+            session_farewell(s, -ESHUTDOWN, "fccd is shutting down");
         session_break(s, "its worker ended");
+    }
     control_end(w);
     sessions_sweep(w);
     for (int i = 0; i < w->ndevices; i++)

@@ -54,8 +54,8 @@ struct worker {
     uint32_t comm_number; /* of the comm made last */
     struct device *devices;
     int ndevices;
-    int cores;           /* that this process may use */
-    unsigned crowded;    /* launches in flight that need all cores: the engine does not spin while there are any */
+    int cores;             /* that this process may use */
+    unsigned crowded;      /* launches in flight that need all cores: the engine does not spin while there are any */
     uint64_t memory_bytes; /* charged */
     bool draining, quit;
     bool sweep; /* some sessions are broken */
@@ -132,6 +132,8 @@ struct session {
 
 /* Take over a connection and greet it. Owns sock from now on. */
 void session_open(struct worker *w, int sock, const struct control_session *who);
+/* Say why the connection ends: the client's calls end with this rather than with -ECONNRESET. */
+void session_farewell(struct session *s, int status, const char *text);
 /* The connection has ended or broken the protocol (why: a literal, for the log and for the other ranks). Nothing more is read
  * from it; the loop frees it, when no function is in the middle of using it. */
 void session_break(struct session *s, const char *why);
