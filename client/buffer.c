@@ -67,7 +67,7 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
                                             .reply_size = sizeof(reply),
                                             .fds = &fd,
                                             /* a collective allocation waits for all ranks, for the daemon's time limit */
-                                            .limit_ms = kind == FCC_BUFFER_SYMMETRIC ? -1 : CALL_LIMIT_MS});
+                                            .limit_ms = -1}); /* memory may take long; the worker's end is seen */
     if (status)
         goto out_free;
     *b = (struct fcc_buffer){.comm = comm, .handle = reply.buffer, .bytes = bytes, .map_bytes = (size_t)reply.map_bytes};

@@ -16,6 +16,8 @@
 
 #define BUFFER_BYTES_MAX (1ull << 46)
 #define HUGE_PAGE (2u << 20)
+#define HUGE_STEP (32u << 20)
+#define HUGE_PAGES_NS 500000000ull /* for one buffer */
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1; older C libraries do not name it */
 #endif
@@ -46,6 +48,21 @@ static unsigned char *memory_map(int memory, uint64_t bytes)
     return at;
 }
 
+/* Large tables miss the TLB less with huge pages. A kernel that has none to give leaves the memory as it is; and as making them
+ * takes a while, and this is the engine's thread, very large buffers get them in their first part only. */
+static void huge_pages_ask(const struct buffer *b)
+{
+    uint64_t until = clock_ns() + HUGE_PAGES_NS;
+
+    for (uint64_t at = 0; at + HUGE_PAGE <= b->map_bytes && clock_ns() < until; at += HUGE_STEP) {
+        uint64_t rest = (b->map_bytes - at) / HUGE_PAGE * HUGE_PAGE;
+        if (madvise(b->data + at, rest < HUGE_STEP ? rest : HUGE_STEP, MADV_COLLAPSE)) {
+            log_debug("buffer: %llu bytes: no huge pages: %s", (unsigned long long)b->bytes, strerror(errno));
+            return;
+        }
+    }
+}
+
 static int memory_make(struct buffer *b, int *fd, struct error *e)
 {
     int status = 0;
@@ -65,9 +82,7 @@ static int memory_make(struct buffer *b, int *fd, struct error *e)
             (void)close(memory);
         return error_set(e, status, "buffer: %llu bytes: %s", (unsigned long long)b->bytes, strerror(-status));
     }
-    /* Large tables miss the TLB less with huge pages. A kernel that has none to give leaves the memory as it is. */
-    if (b->map_bytes >= HUGE_PAGE && madvise(b->data, b->map_bytes, MADV_COLLAPSE))
-        log_debug("buffer: %llu bytes: no huge pages: %s", (unsigned long long)b->bytes, strerror(errno));
+    huge_pages_ask(b);
     *fd = memory;
     return 0;
 }
