@@ -143,20 +143,6 @@ static void check_files(struct doctor *d)
         finding_add(d, FINDING_WARN, "files", "raise LimitNOFILE of the service", "fccd may open %" PRId64 " files", soft);
 }
 
-static void check_hugepages(struct doctor *d)
-{
-    char line[128];
-
-    if (!line_read("/sys/kernel/mm/transparent_hugepage/shmem_enabled", line, sizeof(line)))
-        finding_add(d, FINDING_OK, "hugepages", "",
-                    "this kernel has no huge pages for shared memory; large tables may be slower");
-    else if (strstr(line, "[deny]"))
-        finding_add(d, FINDING_WARN, "hugepages", "as root: 'echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled'",
-                    "shared memory gets no huge pages (%s): lookups in large tables miss the TLB", line);
-    else /* fccd asks for them by madvise(MADV_COLLAPSE), which only "deny" refuses */
-        finding_add(d, FINDING_OK, "hugepages", "", "shared memory may get huge pages");
-}
-
 static void check_governor(struct doctor *d)
 {
     char line[64];
@@ -191,7 +177,6 @@ void doctor_machine(struct doctor *d)
     check_cores(d);
     check_memory(d);
     check_files(d);
-    check_hugepages(d);
     check_governor(d);
     check_gpus(d);
 }

@@ -11,56 +11,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "log.h"
 #include "worker.h"
 
 #define BUFFER_BYTES_MAX (1ull << 46)
-#define HUGE_PAGE (2u << 20)
-#define HUGE_STEP (32u << 20)
-#define HUGE_PAGES_NS 500000000ull /* for one buffer */
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25 /* Linux 6.1; older C libraries do not name it */
-#endif
 
 static uint64_t page_round(uint64_t bytes)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     return (bytes + page - 1) / page * page;
-}
-
-/* Map the memory at a multiple of HUGE_PAGE, so that huge pages can serve it. */
-static unsigned char *memory_map(int memory, uint64_t bytes)
-{
-    unsigned char *room = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0), *at,
-                  *end;
-
-    if (room == MAP_FAILED)
-        return MAP_FAILED;
-    at = (unsigned char *)(((uintptr_t)room + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
-    end = room + bytes + HUGE_PAGE;
-    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, 0) == MAP_FAILED) {
-        (void)munmap(room, bytes + HUGE_PAGE);
-        return MAP_FAILED;
-    }
-    if (at > room)
-        (void)munmap(room, (size_t)(at - room));
-    (void)munmap(at + bytes, (size_t)(end - (at + bytes)));
-    return at;
-}
-
-/* Large tables miss the TLB less with huge pages. A kernel that has none to give leaves the memory as it is; and as making them
- * takes a while, and this is the engine's thread, very large buffers get them in their first part only. */
-static void huge_pages_ask(const struct buffer *b)
-{
-    uint64_t until = clock_ns() + HUGE_PAGES_NS;
-
-    for (uint64_t at = 0; at + HUGE_PAGE <= b->map_bytes && clock_ns() < until; at += HUGE_STEP) {
-        uint64_t rest = (b->map_bytes - at) / HUGE_PAGE * HUGE_PAGE;
-        if (madvise(b->data + at, rest < HUGE_STEP ? rest : HUGE_STEP, MADV_COLLAPSE)) {
-            log_debug("buffer: %llu bytes: no huge pages: %s", (unsigned long long)b->bytes, strerror(errno));
-            return;
-        }
-    }
 }
 
 static int memory_make(struct buffer *b, int *fd, struct error *e)
@@ -73,7 +31,7 @@ static int memory_make(struct buffer *b, int *fd, struct error *e)
         fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
         status = errno == ENOSPC ? -ENOMEM : -errno;
     } else {
-        b->data = memory_map(memory, b->map_bytes);
+        b->data = mmap(NULL, b->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
         if (b->data == MAP_FAILED)
             status = -errno;
     }
@@ -82,7 +40,6 @@ static int memory_make(struct buffer *b, int *fd, struct error *e)
             (void)close(memory);
         return error_set(e, status, "buffer: %llu bytes: %s", (unsigned long long)b->bytes, strerror(-status));
     }
-    huge_pages_ask(b);
     *fd = memory;
     return 0;
 }
