@@ -204,6 +204,7 @@ static struct json_object *trace_describe(const struct launch *l)
     add(o, "schedule", json_object_new_string(schedule_name(l->schedule.kind)));
     add(o, "dtype", json_object_new_string(dtype_name(l->problem->dtype)));
     add(o, "nranks", json_object_new_int(l->nranks));
+    add(o, "started_ns", number(l->span_shown.started_ns)); /* CLOCK_MONOTONIC */
     add(o, "duration_ns", number(l->span_shown.finished_ns - l->span_shown.started_ns));
     for (int r = 0; r < l->nranks; r++) {
         const struct launch_run *run = &l->runs[r];
