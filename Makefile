@@ -51,7 +51,7 @@ KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c k
 DAEMON := daemon/main.c daemon/config.c daemon/json_fd.c daemon/log.c \
 	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/query.c \
 	daemon/broker/spawn.c \
-	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/device.c daemon/worker/device_cpu.c \
+	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c daemon/worker/device_cpu.c \
 	daemon/worker/launch.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/error.c client/operators.c \

@@ -358,6 +358,37 @@ static void never_comes(void)
     daemon_stop(&d);
 }
 
+/* Rank 0 submits ahead, rank 1 comes to each operator within the limit, but to the last one long after it was submitted. */
+static void ahead_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 600);
+    fcc_request *requests[4];
+
+    (void)argument;
+    for (int i = 0; i < 4; i++) {
+        if (rank == 1)
+            (void)usleep(300000);
+        OK(fcc_noop_start(comm, &requests[i]));
+    }
+    for (int i = 0; i < 4; i++) {
+        OK(fcc_request_wait(requests[i], -1));
+        fcc_request_free(requests[i]);
+    }
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void submitted_ahead(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, ahead_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
 static void abort_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, 0);
@@ -480,11 +511,17 @@ static void another_session_buffer(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"arguments", arguments, 0},     {"index_out_of_range", index_out_of_range, 0},
-        {"out_of_step", out_of_step, 0}, {"joining", joining, 0},
-        {"joins_twice", joins_twice, 0}, {"never_comes", never_comes, 0},
-        {"aborted", aborted, 0},         {"one_leaves", one_leaves, 0},
-        {"full_memory", full_memory, 0}, {"another_session_buffer", another_session_buffer, 0},
+        {"arguments", arguments, 0},
+        {"index_out_of_range", index_out_of_range, 0},
+        {"out_of_step", out_of_step, 0},
+        {"joining", joining, 0},
+        {"joins_twice", joins_twice, 0},
+        {"never_comes", never_comes, 0},
+        {"submitted_ahead", submitted_ahead, 0},
+        {"aborted", aborted, 0},
+        {"one_leaves", one_leaves, 0},
+        {"full_memory", full_memory, 0},
+        {"another_session_buffer", another_session_buffer, 0},
     };
     return tests_run("errors", TESTS(tests));
 }

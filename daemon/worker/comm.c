@@ -31,88 +31,6 @@ struct member *member_find(const struct session *s, uint32_t handle)
     return NULL;
 }
 
-/* ---- time limits ---- */
-
-static void timer_start(struct comm *c, uint64_t ns)
-{
-    struct timeval t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_usec = (suseconds_t)(ns % 1000000000u / 1000u + 1)};
-    if (!event_pending(c->timer, EV_TIMEOUT, NULL))
-        (void)event_add(c->timer, &t);
-}
-
-/* One timer event serves all deadlines: operators set the field only, and the event, when it comes, looks how far away it is.
- */
-void comm_deadline_set(struct comm *c)
-{
-    uint64_t first = 0;
-
-    c->deadline_ns = 0;
-    if (c->state == COMM_ABORTED)
-        return;
-    if (c->current)
-        first = c->current->span.started_ns;
-    for (int r = 0; !c->current && r < c->nranks; r++) {
-        const struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
-        uint64_t since = sub ? sub->arrived_ns : c->state == COMM_FORMING ? c->members[r].arrived_ns : 0;
-        if (since && (!first || since < first))
-            first = since;
-    }
-    if (!first)
-        return;
-    c->deadline_ns = first + (uint64_t)c->time_limit_ms * 1000000u;
-    timer_start(c, (uint64_t)c->time_limit_ms * 1000000u);
-}
-
-void comm_missing(const struct comm *c, char *text, size_t room)
-{
-    size_t n = 0;
-
-    text[0] = '\0';
-    for (int r = 0; r < c->nranks && n < room; r++)
-        if (c->state == COMM_FORMING ? c->members[r].state == MEMBER_ABSENT : TAILQ_EMPTY(&c->members[r].queue))
-            n += (size_t)snprintf(text + n, room - n, "%srank %d", n ? ", " : "", r);
-}
-
-static const char *submission_name(const struct submission *sub)
-{
-    return sub->kind == SUBMISSION_ALLOC ? "fcc_buffer_alloc (symmetric)" : op_name(sub->args.op);
-}
-
-static void deadline_passed(evutil_socket_t sock, short what, void *arg)
-{
-    struct comm *c = arg;
-    uint64_t now = clock_ns();
-    char missing[256];
-
-    (void)sock, (void)what;
-    /* The engine may have been busy: what the ranks have submitted meanwhile counts. */
-    for (int r = 0; r < c->nranks && c->deadline_ns && now >= c->deadline_ns; r++) {
-        struct session *s = c->members[r].session;
-        if (s && s->memory && !s->broken)
-            (void)ring_poll(s);
-    }
-    if (!c->deadline_ns)
-        return;
-    if (now < c->deadline_ns) {
-        timer_start(c, c->deadline_ns - now);
-        return;
-    }
-    comm_missing(c, missing, sizeof(missing));
-    if (c->current) {
-        comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms", op_name(c->current->problem->op),
-                   (unsigned long long)c->current->span.number, c->time_limit_ms);
-    } else if (c->state == COMM_FORMING) {
-        comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %s did not join", c->time_limit_ms, missing);
-    } else {
-        const struct submission *first = NULL;
-        for (int r = 0; r < c->nranks && !first; r++)
-            first = TAILQ_FIRST(&c->members[r].queue);
-        comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms",
-                   first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->time_limit_ms);
-    }
-    comm_release(c);
-}
-
 /* ---- the end ---- */
 
 static void queue_fail(struct member *m, int status, const char *text)
@@ -257,7 +175,7 @@ static struct comm *comm_new(struct worker *w, const struct fcc_comm_init_msg *m
     c->time_limit_ms = m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms;
     c->problem = calloc(1, sizeof(*c->problem));
     c->tune = tune_new();
-    c->timer = evtimer_new(w->base, deadline_passed, c);
+    c->timer = evtimer_new(w->base, comm_deadline_passed, c);
     LIST_INIT(&c->trace_waiters);
     if (!c->problem || !c->tune || !c->timer) {
         if (c->timer)
@@ -405,6 +323,7 @@ void comm_submit(struct member *m, struct submission *sub)
 /* End the heads' turn: tell every rank and free its submission. */
 static void turn_end(struct comm *c, const struct error *e)
 {
+    c->turn_ns = clock_ns();
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         struct submission *sub = TAILQ_FIRST(&m->queue);

@@ -323,6 +323,7 @@ void launch_finish(struct launch *l)
         run->times_shown = shown;
     }
     c->current = NULL;
+    c->turn_ns = l->span.finished_ns;
     c->last = l;
     l->next_cached = c->cache;
     c->cache = l;

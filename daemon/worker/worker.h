@@ -8,6 +8,7 @@
  *   ring.c        its shared memory: the submission ring and the completion slots
  *   submission.c  a request copied out, checked, and resolved to memory
  *   comm.c        communicators: who has joined, whose turn it is, how it ends
+ *   deadline.c    its time limits
  *   launch.c      one operator of all ranks: plans, staging, start, completion
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
@@ -226,6 +227,7 @@ struct comm {
     struct problem *problem;       /* scratch for matching */
     struct tune *tune;
     struct event *timer;                                       /* looks at deadline_ns */
+    uint64_t turn_ns;                                          /* when the last turn ended; 0: there was none */
     uint64_t deadline_ns;                                      /* 0: nothing has a time limit now */
     LIST_HEAD(trace_waiters_head, trace_waiter) trace_waiters; /* fccctl trace --next */
     struct member members[];
@@ -242,9 +244,13 @@ void comm_submit(struct member *m, struct submission *s);
 void comm_advance(struct comm *c);
 /* Free it if nobody uses it any more. */
 void comm_release(struct comm *c);
-/* "rank 1, rank 3": the ranks that have not come to the next operator. */
+/* "rank 1, rank 3": the ranks that have not come to the next operator (deadline.c). */
 void comm_missing(const struct comm *c, char *text, size_t room);
-void comm_deadline_set(struct comm *c);
+
+/* ---- deadline.c ---- */
+void comm_deadline_set(struct comm *c);                                  /* after each change of who waits for what */
+void comm_deadline_passed(evutil_socket_t sock, short what, void *comm); /* the timer event's callback */
+const char *submission_name(const struct submission *sub);               /* for people */
 
 /* ---- query.c ---- */
 void query_handle(struct session *s, const struct fcc_query *q);
