@@ -69,6 +69,14 @@ enum fcc_buffer_kind {
     FCC_BUFFER_SYMMETRIC = 1, /* for results: every rank has one, and its peers store into it */
 };
 
+/* What a rank computes on. Its buffers lie in that device's memory. */
+enum fcc_device_kind {
+    FCC_DEVICE_CPU = 0,
+    FCC_DEVICE_GPU = 1, /* asked for: whichever GPUs the node has */
+    FCC_DEVICE_HIP = 2,
+    FCC_DEVICE_CUDA = 3,
+};
+
 enum fcc_pooling { FCC_POOLING_SUM = 0, FCC_POOLING_MEAN = 1 };
 
 /* A communicator's name and secret. Whoever has it, and is of the same user and job, may join. */
@@ -111,9 +119,11 @@ const char *fcc_version(void);
 int fcc_get_unique_id(fcc_context *context, struct fcc_unique_id *out);
 
 struct fcc_comm_options {
-    int32_t device;         /* the device of this rank: 0 or more, or -1 for (rank modulo number of devices) */
+    int32_t device; /* the device of this rank, among those of its kind as fccctl devices numbers them: 0 or more, or -1 for
+                               (rank modulo number of devices of the kind) */
     uint32_t time_limit_ms; /* how long an operator may wait for its ranks or run; 0: the daemon's TIME_LIMIT_MS */
-    uint32_t reserved[6];   /* must be 0 */
+    uint32_t device_kind;   /* enum fcc_device_kind; the same on all ranks */
+    uint32_t reserved[5];   /* must be 0 */
 };
 
 /* Join the communicator `id` as `rank` of `nranks`, and wait until all have joined. `options` may be NULL (device -1).
@@ -132,7 +142,8 @@ int fcc_comm_abort(fcc_comm *comm, const char *reason);
 
 int fcc_comm_rank(const fcc_comm *comm);
 int fcc_comm_size(const fcc_comm *comm);
-int fcc_comm_device(const fcc_comm *comm);
+int fcc_comm_device(const fcc_comm *comm);                       /* its number, for fcc_comm_options.device */
+enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm); /* FCC_DEVICE_CPU, FCC_DEVICE_HIP or FCC_DEVICE_CUDA */
 
 /* ---- buffers ------------------------------------------------------------------------------------------------- */
 
@@ -146,8 +157,15 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
 /* Unmap and release the buffer. Operators in flight that use it finish first in the daemon. Not collective. NULL is allowed. */
 void fcc_buffer_free(fcc_buffer *buffer);
 
-void *fcc_buffer_data(const fcc_buffer *buffer);  /* where it is mapped in this process */
+/* Where it is mapped in this process: an address for the CPU, or for the GPU of its rank (in the current process's primary
+ * context of that GPU: good for its kernels, its BLAS, and torch.from_blob). */
+void *fcc_buffer_data(const fcc_buffer *buffer);
 size_t fcc_buffer_size(const fcc_buffer *buffer); /* bytes, as asked for */
+
+/* Copy `bytes` between host memory and the buffer, beginning at its byte `offset`, on any kind of device; returns when it is
+ * done. On a GPU this is not ordered with any stream. Errors: -EINVAL (offset and bytes), -EIO (the GPU's reason). */
+int fcc_buffer_write(fcc_buffer *buffer, uint64_t offset, const void *from, size_t bytes);
+int fcc_buffer_read(const fcc_buffer *buffer, uint64_t offset, void *to, size_t bytes);
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 
@@ -191,6 +209,11 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * until the request is finished. An argument error of one rank, or ranks whose arguments do not fit together, end that operator
  * with the same error on all ranks, and the communicator goes on. (Only what cannot be sent at all, such as NULL or too many tables, is
  * refused in the call, and the other ranks do not hear of it.) -ETIMEDOUT and -ECONNABORTED end the communicator.
+ *
+ * FCC_OP_enqueue(comm, args, stream, &request) is for ranks on a GPU: the operator takes its place on the caller's stream
+ * (hipStream_t, cudaStream_t, CUstream; NULL is the default stream). It begins after what is on the stream, and what comes onto the
+ * stream later sees its result; the CPU waits for neither. `request` may be NULL: then an error is told by fcc_comm_error().
+ * Up to 64 operators of a context may be in flight; the next call waits for one of them. Not while the stream is being captured.
  * Common errors: -EINVAL, -ERANGE, -ENOMEM, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
  */
 
@@ -222,6 +245,8 @@ struct fcc_embedding_all_to_all_args {
 #define FCC_MAX_TABLES 4096
 int fcc_embedding_all_to_all(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args);
 int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, fcc_request **out);
+int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, void *stream,
+                                     fcc_request **out);
 
 /* gemv_all_reduce: y = sum over ranks r, in rank order, of x_r . w_r^T: a matrix-vector product (or a thin matrix product)
  * split along K, then an AllReduce. Partial sums are f32, added in rank order and rounded once: every rank gets the same bits,
@@ -239,6 +264,7 @@ struct fcc_gemv_all_reduce_args {
 #define FCC_GEMV_MAX_M 64
 int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args);
 int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out);
+int fcc_gemv_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, void *stream, fcc_request **out);
 
 /* gemm_all_to_all: C_r = A_r . B_r, whose rows are sent to the ranks: the first send_rows[0] rows to rank 0, the next
  * send_rows[1] to rank 1, ... Rank p ends with c = the rows that rank 0 sent it, then those of rank 1, ...
@@ -258,10 +284,16 @@ struct fcc_gemm_all_to_all_args {
 };
 int fcc_gemm_all_to_all(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args);
 int fcc_gemm_all_to_all_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_request **out);
+int fcc_gemm_all_to_all_enqueue(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, void *stream, fcc_request **out);
 
 /* noop: all ranks meet, and nothing else: a barrier, and the measure of the way through the daemon. */
 int fcc_noop(fcc_comm *comm);
 int fcc_noop_start(fcc_comm *comm, fcc_request **out);
+int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
+
+/* How the operators went that were enqueued without a request: 0, or the first error since the last call (which forgets it).
+ * Looks at those that have finished; does not wait. */
+int fcc_comm_error(fcc_comm *comm);
 
 /* ---- requests ------------------------------------------------------------------------------------------------ */
 

@@ -11,6 +11,7 @@
 #include <sys/un.h>
 
 #include "error.h"
+#include "proto.h"
 
 #define CONFIG_FILE_DEFAULT "/etc/fccd/fccd.conf"
 

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "plan.h"
+#include "proto.h"
 
 /* A tensor as the kernels see it: its place in this process is checked against its buffer (every element of shape x stride
  * lies inside, and is aligned to its size). The contents belong to the client and may change at any time. */

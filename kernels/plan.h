@@ -19,7 +19,12 @@
 #ifndef FCC_PLAN_H
 #define FCC_PLAN_H
 
+#include <stddef.h>
+
 #include "error.h"
+#include "fccclient.h"
+#include "operators.h"
+#include "slice.h"
 
 /* What is to be done, for all ranks together. */
 struct problem {
@@ -46,47 +51,17 @@ struct problem {
     };
 };
 
+/* What the default slice sizes are made for: a few threads with caches, or hundreds of workgroups. */
+enum plan_target { PLAN_CPU, PLAN_GPU };
+
 /* How it is to be done. Slice sizes of 0 mean the operator's default for the problem. The units of rows and cols are the
  * operator's (embedding: samples, tables; gemv: -, columns of y; gemm: rows of C, columns of C). */
 struct schedule {
     enum fcc_schedule_kind kind; /* not AUTO */
+    enum plan_target target;
     uint32_t slice_rows;
     uint32_t slice_cols;
 };
-
-enum slice_kind {
-    SLICE_COMPUTE_PUT = 1, /* compute the tile and store it at dst */
-    SLICE_COMPUTE = 2,     /* compute the tile into this rank's staging memory */
-    SLICE_PUT = 3,         /* store the tile from this rank's staging memory at dst */
-    SLICE_REDUCE = 4,      /* add the ranks' partial tiles in rank order, store the sum at every rank */
-    SLICE_WAIT = 5,        /* wait only */
-};
-
-#define SLICE_DST_ALL 0xffffu
-#define SLICE_NO_GROUP 0xffffffffu
-
-struct slice {
-    uint8_t kind; /* enum slice_kind */
-    uint8_t zero;
-    uint16_t dst;        /* a rank, or SLICE_DST_ALL */
-    uint32_t group;      /* index of its signal group, or SLICE_NO_GROUP */
-    uint32_t wait_first; /* before it starts, flags [wait_first + i * wait_stride] for i < wait_count */
-    uint32_t wait_count; /* of this rank must have reached the epoch */
-    uint32_t wait_stride;
-    uint32_t row, rows; /* the tile in the source rank's result */
-    uint32_t col, cols;
-    uint32_t dst_row, dst_col; /* where the tile begins in dst's result */
-    uint32_t zero2;
-};
-static_assert(sizeof(struct slice) == 48, "shared by host and devices");
-
-struct signal_group {
-    uint16_t dst; /* a rank, or SLICE_DST_ALL */
-    uint16_t zero;
-    uint32_t flag;   /* index of the flag at dst */
-    uint32_t slices; /* how many slices have to finish before it is raised */
-};
-static_assert(sizeof(struct signal_group) == 12, "shared by host and devices");
 
 struct plan {
     enum fcc_op op;

@@ -5,7 +5,13 @@
 #ifndef FCC_ERROR_H
 #define FCC_ERROR_H
 
-#include "proto.h"
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FCC_TEXT_MAX 512 /* bytes of an error's text with its NUL */
 
 struct error {
     int status; /* negative errno; 0: none */
@@ -20,4 +26,7 @@ char *text_clean(char *text);
 /* Copies a text, cut to fit, with its NUL. */
 void text_copy(char *to, size_t room, const char *from);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -32,7 +32,9 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "error.h"
 #include "fccclient.h"
+#include "operators.h"
 
 #define FCC_PROTO_MAGIC 0x64636366u /* "fccd" */
 #define FCC_PROTO_VERSION 1u
@@ -40,9 +42,9 @@
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */
 #define FCC_JOB_MAX 64     /* bytes of a job's id with its NUL */
-#define FCC_TEXT_MAX 512   /* bytes of an error's text with its NUL */
-#define FCC_MAX_TENSORS 8  /* tensors of one operator */
-#define FCC_MAX_FDS 4      /* file descriptors with one message */
+#define FCC_MPS_PIPE_MAX 112
+#define FCC_MAX_TENSORS 8 /* tensors of one operator */
+#define FCC_MAX_FDS 4     /* file descriptors with one message */
 
 /* Every message that a client may send: X(NAME, name, bytes of the fixed part, fds that come with the reply).
  * The enum, the names, the size checks and the worker's table of handlers are made from this list. */
@@ -67,20 +69,6 @@ enum fcc_msg_type {
     FCC_MSG_ERROR = FCC_REPLY,
 };
 
-/* Every operator: X(NAME, name, number). The number is for ever. The rest of an operator stands in kernels/op.c. */
-#define FCC_OPERATORS(X)                                                                                                       \
-    X(NOOP, noop, 0)                                                                                                           \
-    X(EMBEDDING_ALL_TO_ALL, embedding_all_to_all, 1)                                                                           \
-    X(GEMV_ALL_REDUCE, gemv_all_reduce, 2)                                                                                     \
-    X(GEMM_ALL_TO_ALL, gemm_all_to_all, 3)
-
-enum fcc_op {
-#define X(NAME, name, number) FCC_OP_##NAME = (number),
-    FCC_OPERATORS(X)
-#undef X
-        FCC_OP_COUNT
-};
-
 /* Opens every message. */
 struct fcc_msg {
     uint32_t length; /* of the whole message */
@@ -99,8 +87,11 @@ struct fcc_hello {
     uint32_t role;         /* enum fcc_role */
     uint32_t uid;          /* control: whose job. client: 0xffffffff */
     char job[FCC_JOB_MAX]; /* NUL-terminated printable ASCII. control: "" speaks to the broker */
+    /* client: its CUDA_MPS_PIPE_DIRECTORY, or "". The worker that is started for it joins the same MPS server: stream order
+     * between two processes is fast only there (NVIDIA Multi-Process Service). NUL-terminated printable ASCII, absolute */
+    char mps_pipe[FCC_MPS_PIPE_MAX];
 };
-static_assert(sizeof(struct fcc_hello) == 96, "wire");
+static_assert(sizeof(struct fcc_hello) == 208, "wire");
 
 /* Opens every reply. */
 struct fcc_reply {
@@ -131,19 +122,22 @@ struct fcc_comm_init_msg {
     struct fcc_unique_id unique_id;
     int32_t nranks;
     int32_t rank;
-    int32_t device;         /* -1: the daemon's choice */
+    int32_t device;         /* among those of its kind; -1: the daemon's choice */
     uint32_t time_limit_ms; /* 0: the daemon's */
+    uint32_t device_kind;   /* enum fcc_device_kind */
+    uint32_t zero;
 };
-static_assert(sizeof(struct fcc_comm_init_msg) == 160, "wire");
+static_assert(sizeof(struct fcc_comm_init_msg) == 168, "wire");
 
 struct fcc_comm_init_reply {
     struct fcc_reply reply;
     uint32_t comm; /* handle, valid in this session */
     int32_t device;
-    uint32_t time_limit_ms; /* in force */
-    uint32_t zero;
+    uint32_t time_limit_ms;        /* in force */
+    uint32_t device_kind;          /* enum fcc_device_kind: CPU, HIP or CUDA */
+    unsigned char device_uuid[16]; /* of a GPU: the client may number them differently */
 };
-static_assert(sizeof(struct fcc_comm_init_reply) == 552, "wire");
+static_assert(sizeof(struct fcc_comm_init_reply) == 568, "wire");
 
 struct fcc_comm_msg { /* COMM_DESTROY; COMM_ABORT */
     struct fcc_msg msg;
@@ -161,11 +155,18 @@ struct fcc_buffer_alloc_msg {
 };
 static_assert(sizeof(struct fcc_buffer_alloc_msg) == 32, "wire");
 
+enum fcc_memory_kind {
+    FCC_MEMORY_HOST = 0,   /* the fd is a memfd, sealed against shrinking */
+    FCC_MEMORY_GPU_FD = 1, /* the fd is a GPU allocation's shareable handle (hipMemExportToShareableHandle, cuMemExport...) */
+    FCC_MEMORY_GPU_IPC =
+        2, /* the fd is a memfd that holds the allocation's IPC handle (hipIpcMemHandle_t, CUipcMemHandle: 64 bytes) */
+};
+
 struct fcc_buffer_alloc_reply { /* fd: the memory */
     struct fcc_reply reply;
-    uint32_t buffer; /* handle, valid in this session */
-    uint32_t zero;
-    uint64_t map_bytes; /* the fd's size */
+    uint32_t buffer;    /* handle, valid in this session */
+    uint32_t memory;    /* enum fcc_memory_kind */
+    uint64_t map_bytes; /* of the memory */
 };
 static_assert(sizeof(struct fcc_buffer_alloc_reply) == 552, "wire");
 
@@ -198,21 +199,13 @@ struct fcc_submit {
     uint8_t ntensors; /* at most FCC_MAX_TENSORS */
     uint32_t slot;    /* where the completion goes; FCC_NO_SLOT: a fcc_submit_reply over the socket */
     uint32_t nattrs;  /* words */
+    uint32_t
+        stream; /* 0: begins when all ranks have submitted. Otherwise, with a slot, on a GPU: the operator has its place on a
+                         stream of the client, see struct fcc_slot */
+    uint32_t zero;
 };
-static_assert(sizeof(struct fcc_submit) == 32, "wire");
+static_assert(sizeof(struct fcc_submit) == 40, "wire");
 #define FCC_NO_SLOT 0xffffffffu
-
-enum fcc_embedding_tensor { FCC_EMB_TABLES, FCC_EMB_INDICES, FCC_EMB_OFFSETS, FCC_EMB_WEIGHTS, FCC_EMB_OUT, FCC_EMB_TENSORS };
-enum fcc_gemv_tensor { FCC_GEMV_X, FCC_GEMV_W, FCC_GEMV_Y, FCC_GEMV_TENSORS };
-enum fcc_gemm_tensor { FCC_GEMM_A, FCC_GEMM_B, FCC_GEMM_C, FCC_GEMM_TENSORS };
-
-enum fcc_attr {
-    FCC_ATTR_TABLE_ROWS = 1,  /* [num_tables]; always there, may be empty */
-    FCC_ATTR_POOLING = 2,     /* [1] enum fcc_pooling */
-    FCC_ATTR_BATCH = 3,       /* [1] */
-    FCC_ATTR_BATCH_SPLIT = 4, /* [nranks]; absent: even */
-    FCC_ATTR_SEND_ROWS = 5,   /* [nranks]; absent: equal */
-};
 
 /* What a finished operator returns besides its status: gemm_all_to_all the rows received from each rank. */
 struct fcc_submit_reply {
@@ -245,8 +238,14 @@ struct fcc_slot {
     uint32_t zero;
     int64_t values[FCC_MAX_RANKS];
     char text[FCC_TEXT_MAX];
+    /* Stream order. For an operator that is submitted with stream = n (each slot counts its own, from 1; compared cyclically, as the
+     * GPUs' stream memory operations do): the client's stream sets stream_started to n, then waits for stream_finished to reach n.
+     * The worker's GPU waits for stream_started, runs the operator, and sets stream_finished. The worker's CPU sets
+     * stream_finished too when an operator ends otherwise, and the client's when the worker has died: so no stream waits for ever. */
+    _Atomic uint32_t stream_started;
+    _Atomic uint32_t stream_finished;
 };
-static_assert(sizeof(struct fcc_slot) == 1048, "wire");
+static_assert(sizeof(struct fcc_slot) == 1056, "wire");
 
 /* head and tail count bytes ever written and ever read; they never wrap. Record n lies at data[offset % FCC_RING_BYTES] and may
  * continue at data[0].

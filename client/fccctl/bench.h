@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "fccclient.h"
+#include "proto.h"
 #include "shape.h"
 
 /* What is measured, in the order of enum fcc_schedule_kind. */

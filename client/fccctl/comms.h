@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 #include "error.h"
+#include "proto.h"
 
 struct json_object;
 

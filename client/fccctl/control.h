@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "error.h"
+#include "proto.h"
 
 struct json_object;
 struct control;

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "error.h"
+#include "proto.h"
 
 #define LOCAL_LIMIT_MS 10000 /* how long it may take to start, and to end */
 

@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "error.h"
+#include "proto.h"
 
 struct json_object;
 

@@ -14,14 +14,6 @@
 
 #include "worker.h"
 
-/* When a slice was handled, in ns of CLOCK_MONOTONIC. wait_ns is 0 if it did not have to wait; start_ns is 0 if it was not
- * reached. */
-struct slice_time {
-    uint64_t wait_ns, start_ns, end_ns;
-    uint32_t workgroup;
-    uint32_t zero;
-};
-
 struct launch_run {
     struct run run; /* what the kernels see */
     struct plan *plan;

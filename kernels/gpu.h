@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gpu.h - what a GPU kernel is told, and what fccd and its GPU plug-ins (hip.so, cuda.so) say to each other. Plain C and C++.
+ *
+ * A plug-in is a shared object with one function, gpu_plugin(). It is loaded at run time, so one fccd serves machines
+ * with any GPU or none; it is the only thing in fccd that calls a GPU's runtime. Addresses are device addresses, valid
+ * on every GPU of the process, in uint64_t.
+ *
+ * Ownership: what the plug-in made, the plug-in frees. Threads: launch_poll() may be called from one other thread; everything else
+ * is called by one thread.
+ */
+#ifndef FCC_GPU_H
+#define FCC_GPU_H
+
+#include <stddef.h>
+
+#include "error.h"
+#include "fccclient.h"
+#include "operators.h"
+#include "slice.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GPU_PLUGIN_ABI 1u
+#define GPU_MAX_GPUS 16
+#define GPU_MAX_RUNS 8   /* ranks of one communicator on one GPU */
+#define GPU_FLAGS 16384u /* epochs of a rank; one more follows: the epoch of the last operator that failed */
+
+/* ---- what a kernel is told ------------------------------------------------------------------------------------ */
+
+/* The operator, for all ranks. */
+struct gpu_shape {
+    uint32_t op;    /* enum fcc_op */
+    uint32_t dtype; /* enum fcc_dtype */
+    uint32_t nranks;
+    uint32_t zero;
+    int64_t m;          /* gemv: rows of x */
+    int64_t n;          /* gemv, gemm: columns of the result */
+    int64_t dim, batch; /* embedding */
+    /* embedding: the first sample of each rank's part of the batch; gemv: the first column of each rank's chunk */
+    int64_t first[FCC_MAX_RANKS + 1];
+    uint64_t slot_bytes; /* gemv: bytes of one rank's partial sums of one chunk */
+};
+
+/* One rank's plan on its GPU. The slices stand in this order: `first[0]`... wait for nothing, `first[1]`... wait and then work,
+ * `first[2]`... up to `first[3]` wait only. */
+struct gpu_plan {
+    uint64_t slices;   /* struct slice[first[3]] */
+    uint64_t groups;   /* struct signal_group[ngroups] */
+    uint64_t counters; /* uint32_t: enum gpu_counter, then [ngroups] slices of each group that have not finished */
+    uint64_t times;    /* struct slice_time[first[3]] */
+    uint32_t first[4];
+    uint32_t ngroups;
+    uint32_t rank;
+};
+
+enum gpu_counter {
+    GPU_NEXT = 0,   /* [3]: for each of the three parts of the plan, the slice that nobody has taken yet */
+    GPU_FAILED = 3, /* 1: a workgroup of this run has written its failure */
+    GPU_GROUPS = 4,
+};
+
+/* What stays the same from call to call; in device memory. */
+struct gpu_fixed {
+    struct gpu_shape shape;
+    uint64_t flags[FCC_MAX_RANKS];   /* of every rank: uint64_t[GPU_FLAGS + 1] */
+    uint64_t staging[FCC_MAX_RANKS]; /* of every rank; 0: none */
+    struct gpu_plan plans[GPU_MAX_RUNS];
+    uint32_t left; /* workgroups of the kernel that have left */
+    uint32_t zero;
+};
+
+/* Where a rank's result lies: out, y or c. Strides in elements; the last dimension's is 1. */
+struct gpu_output {
+    uint64_t data;
+    int64_t stride[2]; /* embedding: sample, table; gemv and gemm: row, - */
+};
+
+enum { GPU_INDEX_WIDE = 1, GPU_POOL_MEAN = 2 };
+
+/* What one rank computes from. Strides in elements. */
+struct gpu_input {
+    union {
+        struct {
+            uint64_t tables;
+            int64_t row_stride;
+            uint64_t indices, offsets;
+            uint64_t weights;     /* 0: none */
+            uint64_t table_first; /* int64_t[ntables + 1]: the first row of each table; in device memory */
+            int64_t nnz;
+            uint32_t ntables, flags; /* GPU_INDEX_WIDE, GPU_POOL_MEAN */
+        } embedding;
+        struct {
+            uint64_t x, w;
+            int64_t x_stride, w_stride, k;
+        } gemv;
+        struct {
+            uint64_t a, b;
+            int64_t a_stride, b_stride, k;
+        } gemm;
+    };
+    uint64_t failure;     /* struct gpu_failure in host memory */
+    uint64_t stream_word; /* uint32_t in host memory that becomes stream_value at the end; 0: none */
+    uint32_t stream_value, zero;
+};
+
+/* The argument of every kernel, by value. */
+struct gpu_call {
+    const struct gpu_fixed *fixed;
+    uint64_t epoch;
+    uint64_t status; /* int32_t in host memory: the communicator's status word; not 0 means leave */
+    uint64_t done;   /* uint64_t in host memory that becomes the epoch when the last workgroup leaves */
+    uint32_t nruns, zero;
+    struct gpu_output out[FCC_MAX_RANKS];
+    struct gpu_input in[GPU_MAX_RUNS];
+};
+#ifdef __cplusplus
+static_assert(sizeof(struct gpu_call) <= 4096, "kernels take at most 4 KiB of arguments");
+#endif
+
+/* What was wrong in a client's data. */
+enum gpu_failure_kind {
+    GPU_FAILURE_NONE = 0,
+    GPU_FAILURE_OFFSET_BEGIN, /* offsets[at] is the begin of bag `bag` of `table` and lies outside [least, most] */
+    GPU_FAILURE_OFFSET_END,   /* ... the end ... */
+    GPU_FAILURE_INDEX, /* indices[at], number `position` of bag `bag` of `table`, lies outside [0, most] (most -1: no rows) */
+};
+struct gpu_failure {
+    uint32_t kind; /* written last */
+    uint32_t table;
+    int64_t at, value, bag, position, least, most;
+};
+
+/* ---- what a plug-in does --------------------------------------------------------------------------------------- */
+
+struct gpu_description {
+    char name[128];
+    char pci[32]; /* "0000:1b:00.0" */
+    unsigned char uuid[16];
+    uint64_t memory_bytes;
+    uint32_t multiprocessors;
+    uint32_t peers;                    /* bit p: can address the memory of GPU p */
+    char links[GPU_MAX_GPUS][16];      /* to GPU p: "NVLink", "xGMI", "PCIe", or "" */
+    uint32_t stream_memory_operations; /* 1: kernels' starts and ends may be tied to client streams by waiting for words */
+};
+
+/* Memory that a client may import. `bytes` is rounded up to what the GPU can share. */
+struct gpu_memory {
+    uint64_t address;
+    uint64_t bytes;
+    uint64_t handle;
+    int gpu;
+    int zero;
+};
+
+/* One rank's share of a launch. */
+struct gpu_run {
+    int rank;
+    const struct slice *slices;
+    const struct signal_group *groups;
+    uint32_t first[4], ngroups; /* as in gpu_plan */
+};
+
+struct gpu_launch;
+
+struct gpu_plugin {
+    uint32_t abi;
+    const char *kind; /* "hip", "cuda" */
+    /* The number of GPUs (1 or more), or -ENODEV and why there is none. Makes no context. */
+    int (*count)(struct error *e);
+    int (*describe)(int gpu, struct gpu_description *out, struct error *e);
+    /* Make a context and a stream on each GPU of the mask and map them to each other. May be called again with more. */
+    int (*open)(uint32_t gpus, struct error *e);
+    void (*close)(void);
+    /* Zeroed memory that all open GPUs can address. *fd, if not NULL, is the caller's: what the client imports. */
+    int (*memory_alloc)(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e);
+    void (*memory_free)(struct gpu_memory *m);
+    int (*memory_copy)(void *to, uint64_t from, uint64_t bytes, struct error *e);        /* device to host; waits */
+    int (*memory_write)(uint64_t to, const void *from, uint64_t bytes, struct error *e); /* host to device; waits */
+    /* Make host memory (whole pages) known to all open GPUs. *address is where they see it. */
+    int (*host_register)(void *memory, size_t bytes, uint64_t *address, struct error *e);
+    void (*host_unregister)(void *memory);
+    /* Prepare an operator's runs on one GPU. flags[nranks]: as in gpu_fixed. */
+    int (*launch_make)(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
+                       struct gpu_launch **out, struct error *e);
+    void (*launch_free)(struct gpu_launch *l);
+    /* The rows at which run i's tables begin, [ntables + 1]; returns their device address for gpu_input. Kept while unchanged. */
+    int (*launch_tables)(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address,
+                         struct error *e);
+    /* Enqueue: wait until each of the words (uint32_t, host memory) has reached its value, then run the kernel. call->fixed is
+     * filled in. staging[nranks] as in gpu_fixed. Does not wait. */
+    int (*launch_start)(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t words[],
+                        const uint32_t values[], int nwords, struct error *e);
+    /* 0: the GPU works. Otherwise the context is lost for ever (-EIO), and why. */
+    int (*health)(int gpu, struct error *e);
+    /* A run's times, [first[3]], in CLOCK_MONOTONIC. Its kernel has finished. */
+    int (*launch_times)(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);
+    /* Workgroups that run a launch. */
+    uint32_t (*launch_workgroups)(const struct gpu_launch *l);
+};
+
+/* The one symbol of a plug-in. */
+const struct gpu_plugin *gpu_plugin(void);
+typedef const struct gpu_plugin *gpu_plugin_function(void);
+#define GPU_PLUGIN_SYMBOL "gpu_plugin"
+
+#ifdef __cplusplus
+}
+#endif
+#endif

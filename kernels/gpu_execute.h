@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gpu_execute.h - how a kernel runs plans: the loop that all operators share.
+ *
+ * A kernel serves all ranks (runs) on its GPU. Its workgroups take slices from counters, in the plan's order, in three phases:
+ *   0. slices that wait for nothing, of all runs;
+ *   1. slices that wait and then work (put, reduce), of all runs;
+ *   2. slices that wait only, of all runs.
+ * In each phase a workgroup begins with run (its index modulo the number of runs), so that the runs go on side by side, and helps the
+ * others when that one has nothing left.
+ *
+ * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: a phase 0 slice never waits, so
+ * one resident workgroup per GPU is enough to finish phase 0 everywhere. A workgroup that waits in phase 1 waits for phase 0
+ * slices only (of any rank), all of which are taken by workgroups that run. In phase 2 likewise for phase 0 and 1. All waits end
+ * when the communicator's status word, or this rank's failure epoch, says so.
+ *
+ * Memory order. A slice's stores, by all threads; __syncthreads(); one thread: fence (system), count down the slice's signal
+ * group (atomic); who counts to zero: fence, then store the flag at the destination (release, system). A waiting thread loads
+ * its flags (acquire, system), then __syncthreads(), then the workgroup reads the data. The fence before the count orders this
+ * slice's stores, the fence after it what the other workgroups of the group had stored before theirs.
+ *
+ * The last workgroup to leave sets the counters back for the next call, then tells the host and the clients' streams: it has seen
+ * the others leave (atomic), after their waits (acquire), so what it releases comes after every result of its ranks.
+ */
+#ifndef FCC_GPU_EXECUTE_H
+#define FCC_GPU_EXECUTE_H
+
+#include "gpu.h"
+#include "gpu_platform.h"
+
+/* What a workgroup keeps in shared memory beside the operator's own. */
+struct gpu_group {
+    struct slice slice;
+    uint32_t index;
+    uint32_t leave;
+    uint64_t looked; /* when the status word was last looked at */
+};
+
+#define GPU_LOOK_EVERY 100000 /* ticks of the clock (100 us, on AMD 1 ms) between looks at the status word, which is far away */
+#define GPU_LOOK_SPINS 256    /* looks at a flag between looks at the status word */
+
+GPU_DEVICE const struct gpu_plan *gpu_plan_of(const struct gpu_call &call, uint32_t run)
+{
+    return &call.fixed->plans[run];
+}
+
+GPU_DEVICE uint64_t *gpu_flags_of(const struct gpu_call &call, uint32_t rank)
+{
+    return (uint64_t *)call.fixed->flags[rank];
+}
+
+GPU_DEVICE bool gpu_must_leave(const struct gpu_call &call, uint32_t run, bool look_far)
+{
+    const uint64_t *failed = gpu_flags_of(call, gpu_plan_of(call, run)->rank) + GPU_FLAGS;
+
+    return gpu_load_relaxed(failed) >= call.epoch || (look_far && gpu_load_relaxed((const int32_t *)call.status) != 0);
+}
+
+/* One thread of the workgroup that found it. The first failure of a run is kept; all ranks leave. */
+GPU_DEVICE void gpu_fail(const struct gpu_call &call, uint32_t run, const struct gpu_failure &what)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+
+    if (atomicExch((uint32_t *)plan->counters + GPU_FAILED, 1u) == 0) {
+        volatile struct gpu_failure *out = (volatile struct gpu_failure *)call.in[run].failure;
+        out->table = what.table;
+        out->at = what.at;
+        out->value = what.value;
+        out->bag = what.bag;
+        out->position = what.position;
+        out->least = what.least;
+        out->most = what.most;
+        gpu_fence_system();
+        out->kind = what.kind;
+    }
+    gpu_fence_system();
+    for (uint32_t r = 0; r < call.fixed->shape.nranks; r++)
+        gpu_store_release(gpu_flags_of(call, r) + GPU_FLAGS, call.epoch);
+}
+
+/* All threads. False: leave. */
+GPU_DEVICE bool gpu_slice_await(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    const uint64_t *flags = gpu_flags_of(call, gpu_plan_of(call, run)->rank) + s.wait_first;
+    bool leave = false;
+
+    for (uint32_t i = threadIdx.x; i < s.wait_count && !leave; i += blockDim.x) {
+        const uint64_t *flag = flags + (uint64_t)i * s.wait_stride;
+        for (uint32_t spins = 1; gpu_load_acquire(flag) < call.epoch && !leave; spins++)
+            if (spins % GPU_LOOK_SPINS == 0)
+                leave = gpu_must_leave(call, run, true);
+    }
+    return __syncthreads_or(leave) == 0;
+}
+
+/* One thread, after the workgroup's __syncthreads(). */
+GPU_DEVICE void gpu_slice_signal(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    uint32_t nranks = call.fixed->shape.nranks;
+
+    if (s.group == SLICE_NO_GROUP)
+        return;
+    gpu_fence_system();
+    if (atomicSub((uint32_t *)plan->counters + GPU_GROUPS + s.group, 1u) != 1)
+        return;
+    gpu_fence_system();
+    const struct signal_group *g = (const struct signal_group *)plan->groups + s.group;
+    if (g->dst != SLICE_DST_ALL) {
+        gpu_store_release(gpu_flags_of(call, g->dst) + g->flag, call.epoch);
+        return;
+    }
+    for (uint32_t i = 1; i <= nranks; i++) /* beginning with the next rank, as the puts do */
+        gpu_store_release(gpu_flags_of(call, (plan->rank + i) % nranks) + g->flag, call.epoch);
+}
+
+/* One thread: take the next slice of a phase into shared memory. */
+GPU_DEVICE void gpu_slice_take(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    uint32_t index = plan->first[phase] + atomicAdd((uint32_t *)plan->counters + GPU_NEXT + phase, 1u);
+    uint64_t now = gpu_clock();
+    bool far = now - group->looked > GPU_LOOK_EVERY;
+
+    if (far)
+        group->looked = now;
+    group->leave = gpu_must_leave(call, run, far);
+    group->index = index < plan->first[phase + 1] ? index : SLICE_NO_GROUP;
+    if (index < plan->first[phase + 1])
+        group->slice = ((const struct slice *)plan->slices)[index];
+}
+
+/* One phase of one run. False: leave. */
+template <typename Operator>
+GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group, Operator &op)
+{
+    struct slice_time *times = (struct slice_time *)gpu_plan_of(call, run)->times;
+
+    for (;;) {
+        if (threadIdx.x == 0)
+            gpu_slice_take(call, run, phase, group);
+        __syncthreads();
+        uint32_t index = group->index;
+        bool leave = group->leave != 0;
+        struct slice s = group->slice;
+        __syncthreads(); /* `group` may be written again */
+        if (leave)
+            return false;
+        if (index == SLICE_NO_GROUP)
+            return true;
+        struct slice_time t = {0, 0, 0, blockIdx.x, (uint32_t)call.epoch};
+        if (s.wait_count) {
+            t.wait_ns = gpu_clock();
+            if (!gpu_slice_await(call, run, s))
+                return false;
+        }
+        t.start_ns = gpu_clock();
+        bool well = s.kind == SLICE_WAIT || op.slice(call, run, s);
+        if (__syncthreads_or(!well))
+            return false; /* gpu_fail() has told all ranks */
+        if (threadIdx.x == 0) {
+            gpu_slice_signal(call, run, s);
+            t.end_ns = gpu_clock();
+            times[index] = t;
+        }
+    }
+}
+
+/* One thread: set everything back for the next call, then tell who waits. */
+GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
+{
+    for (uint32_t run = 0; run < call.nruns; run++) {
+        const struct gpu_plan *plan = gpu_plan_of(call, run);
+        uint32_t *counters = (uint32_t *)plan->counters;
+        const struct signal_group *groups = (const struct signal_group *)plan->groups;
+        for (int i = 0; i < GPU_GROUPS; i++)
+            counters[i] = 0;
+        for (uint32_t g = 0; g < plan->ngroups; g++)
+            counters[GPU_GROUPS + g] = groups[g].slices;
+    }
+    ((struct gpu_fixed *)call.fixed)->left = 0;
+    gpu_fence_system();
+    for (uint32_t run = 0; run < call.nruns; run++)
+        if (call.in[run].stream_word)
+            gpu_store_release((uint32_t *)call.in[run].stream_word, call.in[run].stream_value);
+    gpu_store_release((uint64_t *)call.done, call.epoch);
+}
+
+/* The whole kernel. Operator has
+ *     bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s);
+ * called by all threads of the workgroup with the same arguments, never for a SLICE_WAIT: computes and stores; false after
+ * gpu_fail(), in any thread. Its first access to shared memory needs no barrier before it, and its last none after it. */
+template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &call, Operator &op)
+{
+    __shared__ struct gpu_group group;
+    bool go_on = true;
+
+    if (threadIdx.x == 0)
+        group.looked = 0; /* so the first slice looks: what has been aborted does not begin */
+    for (uint32_t phase = 0; phase < 3 && go_on; phase++)
+        for (uint32_t i = 0; i < call.nruns && go_on; i++)
+            go_on = gpu_phase_run(call, (blockIdx.x + i) % call.nruns, phase, &group, op);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        gpu_fence_system();
+        if (atomicAdd((uint32_t *)&call.fixed->left, 1u) == gridDim.x - 1) {
+            gpu_fence_system();
+            gpu_last_leaves(call);
+        }
+    }
+}
+
+/* What the host needs to launch an operator's kernel for a dtype. */
+struct gpu_kernel {
+    const void *function; /* __global__ void (struct gpu_call) */
+    unsigned threads;
+    size_t shared_bytes;         /* dynamic */
+    unsigned per_multiprocessor; /* workgroups; 0: as many as fit */
+};
+struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype);
+struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype);
+struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu);
+
+#endif

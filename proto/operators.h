@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * operators.h - the operators' numbers, tensors and attributes, on the wire and everywhere. Plain C and C++.
+ */
+#ifndef FCC_OPERATORS_H
+#define FCC_OPERATORS_H
+
+/* Every operator: X(NAME, name, number). The number is for ever. The rest of an operator stands in kernels/op.c. */
+#define FCC_OPERATORS(X)                                                                                                       \
+    X(NOOP, noop, 0)                                                                                                           \
+    X(EMBEDDING_ALL_TO_ALL, embedding_all_to_all, 1)                                                                           \
+    X(GEMV_ALL_REDUCE, gemv_all_reduce, 2)                                                                                     \
+    X(GEMM_ALL_TO_ALL, gemm_all_to_all, 3)
+
+enum fcc_op {
+#define X(NAME, name, number) FCC_OP_##NAME = (number),
+    FCC_OPERATORS(X)
+#undef X
+        FCC_OP_COUNT
+};
+
+enum fcc_embedding_tensor { FCC_EMB_TABLES, FCC_EMB_INDICES, FCC_EMB_OFFSETS, FCC_EMB_WEIGHTS, FCC_EMB_OUT, FCC_EMB_TENSORS };
+enum fcc_gemv_tensor { FCC_GEMV_X, FCC_GEMV_W, FCC_GEMV_Y, FCC_GEMV_TENSORS };
+enum fcc_gemm_tensor { FCC_GEMM_A, FCC_GEMM_B, FCC_GEMM_C, FCC_GEMM_TENSORS };
+
+enum fcc_attr {
+    FCC_ATTR_TABLE_ROWS = 1,  /* [num_tables]; always there, may be empty */
+    FCC_ATTR_POOLING = 2,     /* [1] enum fcc_pooling */
+    FCC_ATTR_BATCH = 3,       /* [1] */
+    FCC_ATTR_BATCH_SPLIT = 4, /* [nranks]; absent: even */
+    FCC_ATTR_SEND_ROWS = 5,   /* [nranks]; absent: equal */
+};
+
+#endif
