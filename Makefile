@@ -12,6 +12,7 @@ BUILD := build$(if $(SAN),/san-$(SAN))
 CC := gcc
 # V=1 shows the commands.
 Q := $(if $(V),,@)
+comma := ,
 say = $(if $(V),,@echo "  $(1)  $@")
 
 # ---- what is needed from Debian ------------------------------------------------------------------------------------
@@ -47,11 +48,11 @@ endif
 
 PROTO := proto/error.c proto/msg.c
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
-	kernels/gemv_all_reduce.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
-DAEMON := daemon/main.c daemon/config.c daemon/json_fd.c daemon/log.c \
-	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/query.c \
+	kernels/gemv_all_reduce.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
+DAEMON := daemon/main.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/plugin.c \
+	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/probe.c daemon/broker/query.c \
 	daemon/broker/spawn.c \
-	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c daemon/worker/device_cpu.c \
+	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_watch.c \
 	daemon/worker/launch.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/error.c client/operators.c \
@@ -66,8 +67,8 @@ MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclie
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all demo demo-run test check bench bench-run lint lint-run man install clean help deps deps-lint deps-bench
-all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv
+.PHONY: all plugins demo demo-run test check bench bench-run lint lint-run man install clean help deps deps-lint deps-bench
+all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv plugins
 
 $(BUILD)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -107,6 +108,39 @@ $(BUILD)/bin/example_gemv: $(call objects,client/example_gemv.c) $(BUILD)/lib/li
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT)
 
 
+# ---- GPU plug-ins: each where its compiler is found -------------------------------------------------------------------
+
+NVCC ?= $(firstword $(shell command -v nvcc /usr/local/cuda/bin/nvcc 2>/dev/null))
+HIPCC ?= $(shell command -v hipcc 2>/dev/null)
+CUDA_TARGETS := -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=[sm_80,compute_80]
+HIP_TARGETS := --offload-arch=gfx90a,gfx940,gfx1030
+GPU_SOURCES := kernels/embedding_all_to_all.hip kernels/gemm_all_to_all.hip kernels/gemv_all_reduce.hip kernels/gpu_launch.hip \
+	kernels/gpu_memory.hip kernels/gpu_plugin.hip
+GPU_CPPFLAGS := -D_GNU_SOURCE -Iclient -Iproto -Ikernels
+PLUGINS := $(if $(SAN),,$(if $(NVCC),$(BUILD)/lib/fccd/cuda.so) $(if $(HIPCC),$(BUILD)/lib/fccd/hip.so))
+
+$(BUILD)/obj/cuda/%.o: %.hip Makefile
+	@mkdir -p $(@D)
+	$(call say,NVCC)
+	$(Q)$(NVCC) -std=c++17 -O3 -g -x cu $(CUDA_TARGETS) $(GPU_CPPFLAGS) \
+		-Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra$(if $(WERROR),$(comma)-Werror) $(if $(WERROR),-Werror all-warnings) -MMD -MF $(@:.o=.d) -c $< -o $@
+$(BUILD)/obj/hip/%.o: %.hip Makefile
+	@mkdir -p $(@D)
+	$(call say,HIPCC)
+	$(Q)$(HIPCC) -std=c++17 -O3 $(HIP_TARGETS) $(GPU_CPPFLAGS) -fPIC -fvisibility=hidden -Wall -Wextra $(if $(WERROR),-Werror) -MMD -MF $(@:.o=.d) -c $< -o $@
+$(BUILD)/lib/fccd/cuda.so: $(patsubst %.hip,$(BUILD)/obj/cuda/%.o,$(GPU_SOURCES)) $(call objects,proto/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(NVCC) -shared -cudart static $(CUDA_TARGETS) -Xlinker -z,relro,-z,now $^ -o $@
+$(BUILD)/lib/fccd/hip.so: $(patsubst %.hip,$(BUILD)/obj/hip/%.o,$(GPU_SOURCES)) $(call objects,proto/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(HIPCC) -shared $(HIP_TARGETS) -Wl,-z,relro,-z,now $^ -o $@
+
+plugins: $(PLUGINS)
+	$(if $(SAN)$(NVCC),,@echo 'left out: the cuda plug-in (no nvcc)')
+	$(if $(SAN)$(HIPCC),,@echo 'left out: the hip plug-in (no hipcc)')
+
 # ---- man pages -----------------------------------------------------------------------------------------------------
 
 man: $(addprefix $(BUILD)/man/,$(notdir $(MAN)))
@@ -137,7 +171,7 @@ $(BUILD)/tests:
 	@mkdir -p $@
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -Itests/demo
 
-$(addprefix $(BUILD)/tests/test_,plan kernels arguments): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO)) $(BUILD)/obj/tests/test_%.o
+$(addprefix $(BUILD)/tests/test_,plan kernels arguments): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO) daemon/plugin.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
 $(addprefix $(BUILD)/tests/test_,client client_submit): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o

@@ -209,13 +209,13 @@ static int64_t samples_before(const struct problem *problem, int rank)
 }
 
 /* Slices of about 1 MiB of memory traffic, samples of one table before further tables: a table's rows and page table entries
- * are used again, and its indices are contiguous. */
+ * are used again, and its indices are contiguous. For GPUs of 128 KiB: there are hundreds of workgroups to share them. */
 static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     int64_t tables = problem->embedding.tables[rank], bags = tables * problem->embedding.batch;
     double vector = (double)(problem->embedding.dim * (int64_t)dtype_size(problem->dtype));
     double bag = vector * (bags > 0 ? (double)problem->embedding.nnz[rank] / (double)bags + 2 : 2);
-    double fit = (1 << 20) / bag;
+    double fit = (schedule->target == PLAN_GPU ? 1 << 17 : 1 << 20) / bag;
     int64_t most = 1;
 
     for (int p = 0; p < problem->nranks; p++)
@@ -352,6 +352,36 @@ static int embedding_slice(const struct run *run, const struct slice *s, struct 
     }
 }
 
+/* ---- on a GPU ---- */
+
+static void embedding_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
+{
+    (void)schedule;
+    out->dim = problem->embedding.dim;
+    out->batch = problem->embedding.batch;
+    for (int p = 0; p <= problem->nranks; p++)
+        out->first[p] = samples_before(problem, p);
+}
+
+static void embedding_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
+{
+    const struct tensor *tables = &args->tensors[FCC_EMB_TABLES], *indices = &args->tensors[FCC_EMB_INDICES],
+                        *to = &args->tensors[FCC_EMB_OUT];
+    size_t ntables;
+
+    (void)op_attr(args, FCC_ATTR_TABLE_ROWS, &ntables);
+    *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)to->data, .stride = {to->stride[0], to->stride[1]}};
+    in->embedding.tables = (uint64_t)(uintptr_t)tables->data;
+    in->embedding.row_stride = tables->stride[0];
+    in->embedding.indices = (uint64_t)(uintptr_t)indices->data;
+    in->embedding.offsets = (uint64_t)(uintptr_t)args->tensors[FCC_EMB_OFFSETS].data;
+    in->embedding.weights = (uint64_t)(uintptr_t)args->tensors[FCC_EMB_WEIGHTS].data;
+    in->embedding.nnz = indices->shape[0];
+    in->embedding.ntables = (uint32_t)ntables;
+    in->embedding.flags = (indices->dtype == FCC_I64 ? GPU_INDEX_WIDE : 0u) |
+                          (one_attr(args, FCC_ATTR_POOLING) == FCC_POOLING_MEAN ? GPU_POOL_MEAN : 0u);
+}
+
 const struct op op_embedding_all_to_all = {
     .name = "embedding_all_to_all",
     .ntensors = FCC_EMB_TENSORS,
@@ -361,5 +391,7 @@ const struct op op_embedding_all_to_all = {
     .plan = embedding_plan,
     .work = embedding_work,
     .slice = embedding_slice,
+    .gpu_shape = embedding_gpu_shape,
+    .gpu_rank = embedding_gpu_rank,
     .values = op_no_values,
 };

@@ -114,11 +114,16 @@ static int64_t rows_of(const struct problem *problem, int rank)
 /* The BLAS packs b anew for each slice: with M = N = K = 1024 it loses 2 to 4 % with blocks of 256 rows, 4 to 8 % with 128, and more
  * with less. Within a node a put costs nothing beside the store, so long slices are better, as long as there are some to share
  * among workgroups. Wide results are cut so that a slice stays below some tens of milliseconds: who waits for a workgroup to
- * leave waits for its slice. */
+ * leave waits for its slice. A GPU's slice is one tile of its matrix units, so that the first ones leave early. */
 static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     int64_t half = (rows_of(problem, rank) / 2 + 15) / 16 * 16;
 
+    if (schedule->target == PLAN_GPU) {
+        schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : 128;
+        schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : problem->dtype == FCC_F32 ? 128 : 256;
+        return;
+    }
     if (schedule->slice_rows == 0)
         schedule->slice_rows = (uint32_t)(half < 64 ? 64 : half > 512 ? 512 : half);
     if (schedule->slice_cols == 0)
@@ -194,6 +199,24 @@ static int gemm_slice(const struct run *run, const struct slice *s, struct workg
     return 0;
 }
 
+static void gemm_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
+{
+    (void)schedule;
+    out->n = problem->gemm.n;
+}
+
+static void gemm_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
+{
+    const struct tensor *a = &args->tensors[FCC_GEMM_A], *b = &args->tensors[FCC_GEMM_B], *c = &args->tensors[FCC_GEMM_C];
+
+    *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)c->data, .stride = {c->stride[0]}};
+    in->gemm.a = (uint64_t)(uintptr_t)a->data;
+    in->gemm.a_stride = a->stride[0];
+    in->gemm.b = (uint64_t)(uintptr_t)b->data;
+    in->gemm.b_stride = b->stride[0];
+    in->gemm.k = a->shape[1];
+}
+
 static int gemm_values(const struct problem *problem, int rank, int64_t values[])
 {
     for (int r = 0; r < problem->nranks; r++)
@@ -210,5 +233,7 @@ const struct op op_gemm_all_to_all = {
     .plan = gemm_plan,
     .work = gemm_work,
     .slice = gemm_slice,
+    .gpu_shape = gemm_gpu_shape,
+    .gpu_rank = gemm_gpu_rank,
     .values = gemm_values,
 };

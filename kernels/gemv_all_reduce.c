@@ -323,6 +323,30 @@ static int gemv_slice(const struct run *run, const struct slice *s, struct workg
     }
 }
 
+/* ---- on a GPU ---- */
+
+static void gemv_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
+{
+    struct layout l = layout_make(problem, schedule->slice_cols);
+
+    out->m = problem->gemv.m;
+    out->n = problem->gemv.n;
+    out->slot_bytes = l.slot_bytes;
+    memcpy(out->first, l.columns, ((size_t)problem->nranks + 1) * sizeof(out->first[0]));
+}
+
+static void gemv_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
+{
+    const struct tensor *x = &args->tensors[FCC_GEMV_X], *w = &args->tensors[FCC_GEMV_W], *y = &args->tensors[FCC_GEMV_Y];
+
+    *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)y->data, .stride = {y->stride[0]}};
+    in->gemv.x = (uint64_t)(uintptr_t)x->data;
+    in->gemv.x_stride = x->stride[0];
+    in->gemv.w = (uint64_t)(uintptr_t)w->data;
+    in->gemv.w_stride = w->stride[0];
+    in->gemv.k = x->shape[1];
+}
+
 const struct op op_gemv_all_reduce = {
     .name = "gemv_all_reduce",
     .ntensors = FCC_GEMV_TENSORS,
@@ -332,5 +356,7 @@ const struct op op_gemv_all_reduce = {
     .plan = gemv_plan,
     .work = gemv_work,
     .slice = gemv_slice,
+    .gpu_shape = gemv_gpu_shape,
+    .gpu_rank = gemv_gpu_rank,
     .values = op_no_values,
 };

@@ -44,22 +44,31 @@ struct gpu_shape {
     uint64_t slot_bytes; /* gemv: bytes of one rank's partial sums of one chunk */
 };
 
-/* One rank's plan on its GPU. The slices stand in this order: `first[0]`... wait for nothing, `first[1]`... wait and then work,
- * `first[2]`... up to `first[3]` wait only. */
+/* A plan's slices stand in this order; each phase waits for slices of the phases before it only (of any rank). */
+enum gpu_phase {
+    GPU_PHASE_FREE = 0,   /* wait for nothing */
+    GPU_PHASE_PUT = 1,    /* wait for the own rank's, then put */
+    GPU_PHASE_REDUCE = 2, /* wait for all ranks', then reduce */
+    GPU_PHASE_WAIT = 3,   /* wait only */
+    GPU_PHASES = 4,
+};
+
+/* One rank's plan on its GPU. Phase p has the slices [first[p], first[p + 1]). */
 struct gpu_plan {
-    uint64_t slices;   /* struct slice[first[3]] */
+    uint64_t slices;   /* struct slice[nslices], nslices being first[GPU_PHASES] */
     uint64_t groups;   /* struct signal_group[ngroups] */
     uint64_t counters; /* uint32_t: enum gpu_counter, then [ngroups] slices of each group that have not finished */
-    uint64_t times;    /* struct slice_time[first[3]] */
-    uint32_t first[4];
+    uint64_t times;    /* struct slice_time[nslices] */
+    uint32_t first[GPU_PHASES + 1];
     uint32_t ngroups;
     uint32_t rank;
+    uint32_t zero;
 };
 
 enum gpu_counter {
-    GPU_NEXT = 0,   /* [3]: for each of the three parts of the plan, the slice that nobody has taken yet */
-    GPU_FAILED = 3, /* 1: a workgroup of this run has written its failure */
-    GPU_GROUPS = 4,
+    GPU_NEXT = 0,            /* [GPU_PHASES]: slices of the phase that have been taken */
+    GPU_FAILED = GPU_PHASES, /* 1: a workgroup of this run has written its failure */
+    GPU_GROUPS,
 };
 
 /* What stays the same from call to call; in device memory. */
@@ -112,6 +121,7 @@ struct gpu_call {
     uint64_t epoch;
     uint64_t status; /* int32_t in host memory: the communicator's status word; not 0 means leave */
     uint64_t done;   /* uint64_t in host memory that becomes the epoch when the last workgroup leaves */
+    uint64_t span;   /* uint64_t[2] in host memory: the GPU's clock when the first workgroup began and when the last one left */
     uint32_t nruns, zero;
     struct gpu_output out[FCC_MAX_RANKS];
     struct gpu_input in[GPU_MAX_RUNS];
@@ -152,7 +162,7 @@ struct gpu_memory {
     uint64_t bytes;
     uint64_t handle;
     int gpu;
-    int zero;
+    int kind; /* enum fcc_memory_kind: how a client imports it */
 };
 
 /* One rank's share of a launch. */
@@ -160,7 +170,7 @@ struct gpu_run {
     int rank;
     const struct slice *slices;
     const struct signal_group *groups;
-    uint32_t first[4], ngroups; /* as in gpu_plan */
+    uint32_t first[GPU_PHASES + 1], ngroups; /* as in gpu_plan */
 };
 
 struct gpu_launch;
@@ -177,8 +187,8 @@ struct gpu_plugin {
     /* Zeroed memory that all open GPUs can address. *fd, if not NULL, is the caller's: what the client imports. */
     int (*memory_alloc)(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e);
     void (*memory_free)(struct gpu_memory *m);
-    int (*memory_copy)(void *to, uint64_t from, uint64_t bytes, struct error *e);        /* device to host; waits */
-    int (*memory_write)(uint64_t to, const void *from, uint64_t bytes, struct error *e); /* host to device; waits */
+    int (*memory_copy)(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e);        /* device to host; waits */
+    int (*memory_write)(int gpu, uint64_t to, const void *from, uint64_t bytes, struct error *e); /* host to device; waits */
     /* Make host memory (whole pages) known to all open GPUs. *address is where they see it. */
     int (*host_register)(void *memory, size_t bytes, uint64_t *address, struct error *e);
     void (*host_unregister)(void *memory);
@@ -195,7 +205,7 @@ struct gpu_plugin {
                         const uint32_t values[], int nwords, struct error *e);
     /* 0: the GPU works. Otherwise the context is lost for ever (-EIO), and why. */
     int (*health)(int gpu, struct error *e);
-    /* A run's times, [first[3]], in CLOCK_MONOTONIC. Its kernel has finished. */
+    /* A run's times, [nslices], in CLOCK_MONOTONIC. Its kernel has finished. */
     int (*launch_times)(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);
     /* Workgroups that run a launch. */
     uint32_t (*launch_workgroups)(const struct gpu_launch *l);

@@ -2,17 +2,14 @@
  *
  * gpu_execute.h - how a kernel runs plans: the loop that all operators share.
  *
- * A kernel serves all ranks (runs) on its GPU. Its workgroups take slices from counters, in the plan's order, in three phases:
- *   0. slices that wait for nothing, of all runs;
- *   1. slices that wait and then work (put, reduce), of all runs;
- *   2. slices that wait only, of all runs.
- * In each phase a workgroup begins with run (its index modulo the number of runs), so that the runs go on side by side, and helps the
+ * A kernel serves all ranks (runs) on its GPU. Its workgroups take slices from counters, in the plan's order, phase by phase (enum
+ * gpu_phase), each phase for all runs. In each phase a workgroup begins with run (its index modulo the number of runs), so that the runs go on side by side, and helps the
  * others when that one has nothing left.
  *
- * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: a phase 0 slice never waits, so
- * one resident workgroup per GPU is enough to finish phase 0 everywhere. A workgroup that waits in phase 1 waits for phase 0
- * slices only (of any rank), all of which are taken by workgroups that run. In phase 2 likewise for phase 0 and 1. All waits end
- * when the communicator's status word, or this rank's failure epoch, says so.
+ * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: slices of the first phase never
+ * wait, so one resident workgroup per GPU is enough to finish it everywhere. A workgroup that waits in a later phase waits for
+ * slices of earlier phases only (of any rank), and its own GPU's are all done or in the hands of workgroups that run. So by induction
+ * one resident workgroup per GPU finishes every phase. All waits end when the communicator's status word, or this rank's failure epoch, says so.
  *
  * Memory order. A slice's stores, by all threads; __syncthreads(); one thread: fence (system), count down the slice's signal
  * group (atomic); who counts to zero: fence, then store the flag at the destination (release, system). A waiting thread loads
@@ -179,6 +176,7 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
             counters[GPU_GROUPS + g] = groups[g].slices;
     }
     ((struct gpu_fixed *)call.fixed)->left = 0;
+    ((volatile uint64_t *)call.span)[1] = gpu_clock();
     gpu_fence_system();
     for (uint32_t run = 0; run < call.nruns; run++)
         if (call.in[run].stream_word)
@@ -195,9 +193,11 @@ template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &
     __shared__ struct gpu_group group;
     bool go_on = true;
 
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        ((volatile uint64_t *)call.span)[0] = gpu_clock();
     if (threadIdx.x == 0)
         group.looked = 0; /* so the first slice looks: what has been aborted does not begin */
-    for (uint32_t phase = 0; phase < 3 && go_on; phase++)
+    for (uint32_t phase = 0; phase < GPU_PHASES && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++)
             go_on = gpu_phase_run(call, (blockIdx.x + i) % call.nruns, phase, &group, op);
     __syncthreads();

@@ -137,6 +137,12 @@ GPU_DEVICE int32_t gpu_load_relaxed(const int32_t *at)
 
 /* ---- the GPU's clock: runs evenly, the same for all its multiprocessors; gpu_plugin.hip relates it to CLOCK_MONOTONIC ---- */
 
+#if defined(__CUDACC__)
+#define GPU_CLOCK_IS_NS true
+#else
+#define GPU_CLOCK_IS_NS false
+#endif
+
 GPU_DEVICE uint64_t gpu_clock()
 {
 #if defined(__CUDACC__)
@@ -150,6 +156,7 @@ GPU_DEVICE uint64_t gpu_clock()
 
 /* ---- waves ---- */
 
+#define GPU_WAVE_MOST 64
 #if defined(__CUDACC__)
 #define GPU_WAVE 32
 #else

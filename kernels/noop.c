@@ -45,6 +45,20 @@ static int noop_slice(const struct run *run, const struct slice *slice, struct w
     return error_set(e, -EINVAL, "slice: %s: noop has only wait", slice_kind_name((enum slice_kind)slice->kind));
 }
 
+static void noop_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
+{
+    (void)problem;
+    (void)schedule;
+    (void)out;
+}
+
+static void noop_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
+{
+    (void)args;
+    (void)out;
+    (void)in;
+}
+
 const struct op op_noop = {
     .name = "noop",
     .ntensors = 0,
@@ -54,5 +68,7 @@ const struct op op_noop = {
     .plan = noop_plan,
     .work = noop_work,
     .slice = noop_slice,
+    .gpu_shape = noop_gpu_shape,
+    .gpu_rank = noop_gpu_rank,
     .values = op_no_values,
 };

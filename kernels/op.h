@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "gpu.h"
 #include "plan.h"
 #include "proto.h"
 
@@ -71,6 +72,9 @@ struct op {
     /* Execute one slice (never a SLICE_WAIT) on the cpu: its compute and its stores, not its waits and signals. Indices and
      * offsets are read from the client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
     int (*slice)(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e);
+    /* What its GPU kernels are told (gpu_call.c): of the operator, and of one rank. What is not the operator's is zero. */
+    void (*gpu_shape)(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out);
+    void (*gpu_rank)(const struct op_args *args, struct gpu_output *out, struct gpu_input *in);
     /* Values to return to the rank with its completion, at most FCC_MAX_RANKS; returns how many. */
     int (*values)(const struct problem *problem, int rank, int64_t values[]);
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * operators.h - the operators' numbers, tensors and attributes, on the wire and everywhere. Plain C and C++.
+ * operators.h - the operators' numbers, tensors and attributes, and kinds of memory: on the wire and everywhere. Plain C and C++.
  */
 #ifndef FCC_OPERATORS_H
 #define FCC_OPERATORS_H
@@ -29,6 +29,13 @@ enum fcc_attr {
     FCC_ATTR_BATCH = 3,       /* [1] */
     FCC_ATTR_BATCH_SPLIT = 4, /* [nranks]; absent: even */
     FCC_ATTR_SEND_ROWS = 5,   /* [nranks]; absent: equal */
+};
+
+/* How a client maps a buffer by the file descriptor that it is sent. */
+enum fcc_memory_kind {
+    FCC_MEMORY_HOST = 0,    /* a memfd, sealed against shrinking */
+    FCC_MEMORY_GPU_FD = 1,  /* a GPU allocation's shareable handle (hipMemExportToShareableHandle, cuMemExportToShareableHandle) */
+    FCC_MEMORY_GPU_IPC = 2, /* a memfd that holds the allocation's IPC handle (hipIpcMemHandle_t, CUipcMemHandle: 64 bytes) */
 };
 
 #endif

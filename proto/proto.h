@@ -155,13 +155,6 @@ struct fcc_buffer_alloc_msg {
 };
 static_assert(sizeof(struct fcc_buffer_alloc_msg) == 32, "wire");
 
-enum fcc_memory_kind {
-    FCC_MEMORY_HOST = 0,   /* the fd is a memfd, sealed against shrinking */
-    FCC_MEMORY_GPU_FD = 1, /* the fd is a GPU allocation's shareable handle (hipMemExportToShareableHandle, cuMemExport...) */
-    FCC_MEMORY_GPU_IPC =
-        2, /* the fd is a memfd that holds the allocation's IPC handle (hipIpcMemHandle_t, CUipcMemHandle: 64 bytes) */
-};
-
 struct fcc_buffer_alloc_reply { /* fd: the memory */
     struct fcc_reply reply;
     uint32_t buffer;    /* handle, valid in this session */

@@ -272,12 +272,15 @@ static int execute_all(const struct test_case *c, struct execution *x, struct er
     return status;
 }
 
+#include "gpu_bed.h"
+
 /* Poison the outputs, make the plans, run them. */
 static int execute(struct test_case *c, struct schedule schedule, struct error *e)
 {
     struct execution x = {.next = {0}};
     int status = 0;
 
+    schedule.target = bed.plugin ? PLAN_GPU : PLAN_CPU;
     for (int r = 0; r < c->nranks; r++) {
         void *staging = NULL;
         status = plan_make(&c->problem, r, &schedule, &x.plans[r], e);
@@ -291,7 +294,7 @@ static int execute(struct test_case *c, struct schedule schedule, struct error *
         if (c->args[r].ntensors > 0)
             memset(c->memory[r][c->result].base, POISON, c->memory[r][c->result].bytes);
     }
-    status = execute_all(c, &x, e);
+    status = bed.plugin ? bed_execute(c, x.plans, schedule.kind, e) : execute_all(c, &x, e);
     for (int r = 0; r < c->nranks; r++) {
         plan_free(x.plans[r]);
         free(x.flags[r]);

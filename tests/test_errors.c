@@ -458,8 +458,8 @@ static void full_memory(void)
     OK(fcc_get_unique_id(a, &id));
     OK(fcc_comm_init(a, &id, 1, 0, NULL, &comm));
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 6 << 20, &first));
-    FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 3 << 20, &second), -ENOMEM, "3145728 bytes", "6291456", "8388608",
-          "MEMORY_PER_USER_MB");
+    FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 3 << 20, &second), -ENOMEM, "3145728 bytes", " has ",
+          "8388608 bytes allowed", "MEMORY_PER_USER_MB");
     FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 3 << 20, &second), -ENOMEM, "MEMORY_PER_USER_MB");
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 1 << 20, &second));
     /* the limit is the user's, not the job's */

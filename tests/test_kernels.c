@@ -498,9 +498,14 @@ int main(void)
         cmocka_unit_test(test_gemv),    cmocka_unit_test(test_gemm),      cmocka_unit_test(test_noop),
         cmocka_unit_test(test_scratch),
     };
+    const struct CMUnitTest on_gpus[] = {
+        cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges),
+        cmocka_unit_test(test_gemv),      cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_noop),
+    };
     const char *seed = getenv("FCC_TEST_SEED");
 
     random_state = seed ? strtoull(seed, NULL, 0) : 1;
     (void)printf("FCC_TEST_SEED=%llu\n", (unsigned long long)random_state);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return bed_device() ? cmocka_run_group_tests(on_gpus, bed_setup, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "device.h"
@@ -40,9 +39,12 @@ static void queue_fail(struct member *m, int status, const char *text)
     bool running = m->comm->current != NULL;
 
     for (sub = TAILQ_FIRST(&m->queue); sub; sub = next) {
+        bool kept = running && sub == TAILQ_FIRST(&m->queue);
         next = TAILQ_NEXT(sub, link);
-        submission_tell(sub, status, text, NULL, 0);
-        if (running && sub == TAILQ_FIRST(&m->queue))
+        /* A kernel that still runs will set the slot's stream word: the slot must not have a new owner before. It leaves at once. */
+        if (!kept || !sub->stream)
+            submission_tell(sub, status, text, NULL, 0);
+        if (kept)
             continue;
         TAILQ_REMOVE(&m->queue, sub, link);
         m->queued--;
@@ -55,8 +57,11 @@ static void join_answer(struct member *m, int status, const char *text)
     struct fcc_comm_init_reply r = {.reply.msg = {.type = FCC_MSG_COMM_INIT | FCC_REPLY, .id = m->join_id},
                                     .reply.status = status,
                                     .comm = m->handle,
-                                    .device = m->device,
-                                    .time_limit_ms = m->comm->time_limit_ms};
+                                    .device = m->device->index,
+                                    .time_limit_ms = m->comm->time_limit_ms,
+                                    .device_kind = m->device->ops->number};
+    if (m->device->ops->number != FCC_DEVICE_CPU)
+        gpu_device_uuid(m->device, r.device_uuid);
     if (status)
         text_copy(r.reply.text, sizeof(r.reply.text), text);
     session_reply(m->session, &r.reply, sizeof(r), NULL, 0);
@@ -79,7 +84,9 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     c->state = COMM_ABORTED;
     c->deadline_ns = 0;
     /* The word that every wait polls. Relaxed: it carries no data; who leaves hands its part back with a release. */
-    atomic_store_explicit(&c->status, status, memory_order_relaxed);
+    atomic_store_explicit(&c->shared->status, status, memory_order_relaxed);
+    if (c->current && c->ops->number != FCC_DEVICE_CPU)
+        gpus_launch_release_waits(c->current);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */
@@ -133,15 +140,17 @@ void comm_release(struct comm *c)
     trace_waiters_answer(c, &(struct error){.status = -ENOENT, .text = "the communicator has ended"});
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
-        staging_free(c->worker, m->staging, m->staging_bytes);
-        if (m->flags)
-            (void)munmap((void *)m->flags, PLAN_MAX_FLAGS * sizeof(m->flags[0]));
+        if (m->device) {
+            device_memory_free(m->device, &m->staging);
+            device_memory_free(m->device, &m->flags);
+        }
     }
     while (c->cache) {
         struct launch *l = c->cache;
         c->cache = l->next_cached;
         launch_free(l);
     }
+    c->ops->comm_close(&c->worker->devices[0], c);
     event_free(c->timer);
     LIST_REMOVE(c, link);
     free(c->tune);
@@ -163,12 +172,17 @@ void comm_drain(struct worker *w)
 
 /* ---- the beginning ---- */
 
-static struct comm *comm_new(struct worker *w, const struct fcc_comm_init_msg *m)
+static struct comm *comm_new(struct worker *w, const struct fcc_comm_init_msg *m, struct device *d, struct error *e)
 {
     struct comm *c = calloc(1, sizeof(*c) + (size_t)m->nranks * sizeof(c->members[0]));
 
-    if (!c)
+    if (!c || d->ops->comm_open(d, c, e)) {
+        if (!c)
+            (void)error_set(e, -ENOMEM, "no memory for a communicator");
+        free(c);
         return NULL;
+    }
+    c->ops = d->ops;
     c->worker = w;
     c->unique_id = m->unique_id;
     c->nranks = m->nranks;
@@ -182,7 +196,9 @@ static struct comm *comm_new(struct worker *w, const struct fcc_comm_init_msg *m
             event_free(c->timer);
         free(c->tune);
         free(c->problem);
+        c->ops->comm_close(d, c);
         free(c);
+        (void)error_set(e, -ENOMEM, "no memory for a communicator");
         return NULL;
     }
     for (int r = 0; r < c->nranks; r++) {
@@ -225,10 +241,6 @@ static int join_check(struct worker *w, const struct fcc_comm_init_msg *m, const
         return error_set(e, -EINVAL, "rank %d: nranks: %d: allowed are 1 to %d", m->rank, m->nranks, FCC_MAX_RANKS);
     if (m->rank < 0 || m->rank >= m->nranks)
         return error_set(e, -EINVAL, "rank: %d: allowed are 0 to %d", m->rank, m->nranks - 1);
-    if (m->device < -1)
-        return error_set(e, -EINVAL, "rank %d: device: %d: allowed are -1 to %d", m->rank, m->device, w->ndevices - 1);
-    if (m->device >= w->ndevices)
-        return error_set(e, -ENOENT, "rank %d: device: %d: allowed are -1 to %d", m->rank, m->device, w->ndevices - 1);
     if (!memcmp(&m->unique_id, &none, sizeof(none)))
         return error_set(e, -EINVAL, "rank %d: id: all zero: allowed is one that fcc_get_unique_id() made", m->rank);
     if (!c)
@@ -243,24 +255,64 @@ static int join_check(struct worker *w, const struct fcc_comm_init_msg *m, const
     return 0;
 }
 
-static int member_open(struct member *m, struct session *s, const struct fcc_comm_init_msg *msg, struct error *e)
+/* The device that a rank asks for. */
+static int join_device(struct worker *w, const struct fcc_comm_init_msg *m, struct device **out, struct error *e)
 {
-    struct worker *w = s->worker;
-    int device = msg->device >= 0 ? msg->device : msg->rank % w->ndevices;
-    int status = device_open(&w->devices[device], e);
+    struct device *devices = w->devices;
+    struct error why = {0};
+    int n = w->ndevices;
 
+    if (m->device_kind > FCC_DEVICE_CUDA)
+        return error_set(e, -EINVAL, "rank %d: device_kind: %u: allowed are %d to %d", m->rank, m->device_kind, FCC_DEVICE_CPU,
+                         FCC_DEVICE_CUDA);
+    if (m->device_kind != FCC_DEVICE_CPU && gpus_find(w, (enum fcc_device_kind)m->device_kind, &devices, &n, &why))
+        return error_set(e, why.status, "rank %d: device_kind: %s", m->rank, why.text);
+    if (m->device < -1 || m->device >= n)
+        return error_set(e, m->device < -1 ? -EINVAL : -ENOENT, "rank %d: device: %d: allowed are -1 to %d", m->rank, m->device,
+                         n - 1);
+    *out = &devices[m->device >= 0 ? m->device : m->rank % n];
+    return device_open(*out, e);
+}
+
+/* A rank's device against those of the ranks that have joined before. */
+static int join_check_device(const struct comm *c, int rank, const struct device *d, struct error *e)
+{
+    int here = 1, status = 0;
+
+    if (d->ops != c->ops)
+        return error_set(e, -EINVAL, "rank %d: device_kind: %s: the ranks that joined before are on %s", rank, d->ops->kind,
+                         c->ops->kind);
+    if (d->ops->number == FCC_DEVICE_CPU)
+        return 0;
+    for (int r = 0; r < c->nranks && status == 0; r++) {
+        if (!c->members[r].device)
+            continue;
+        here += c->members[r].device == d;
+        status = gpus_check_peers(d, rank, c->members[r].device, r, e);
+    }
+    if (status == 0 && here > GPU_MAX_RUNS)
+        status = error_set(e, -EINVAL, "rank %d: device: %s %d has %d ranks of the communicator: allowed are %d", rank,
+                           d->ops->kind, d->index, here - 1, GPU_MAX_RUNS);
+    return status;
+}
+
+static int member_open(struct member *m, struct session *s, const struct fcc_comm_init_msg *msg, struct device *d,
+                       struct error *e)
+{
+    struct error why = {0};
+    int status = join_check_device(m->comm, msg->rank, d, e);
+
+    if (status == 0 && d->ops->number != FCC_DEVICE_CPU)
+        status = gpus_session_open(s, e);
     if (status)
         return status;
-    /* mapped, not allocated: only the pages of flags that are used become memory */
-    void *flags = mmap(NULL, PLAN_MAX_FLAGS * sizeof(m->flags[0]), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (flags == MAP_FAILED)
-        return error_set(e, -errno, "rank %d: no memory for flags: %s", msg->rank, strerror(errno));
-    m->flags = flags;
+    if (device_memory_alloc(d, (PLAN_MAX_FLAGS + 1) * sizeof(uint64_t), &m->flags, NULL, &why))
+        return error_set(e, why.status, "rank %d: memory for flags: %s", msg->rank, why.text);
     m->state = MEMBER_JOINED;
     m->session = s;
     m->pid = s->pid;
     m->handle = ++s->last_handle;
-    m->device = device;
+    m->device = d;
     m->join_id = msg->msg.id;
     m->arrived_ns = clock_ns();
     LIST_INSERT_HEAD(&s->members, m, link);
@@ -271,19 +323,20 @@ static int member_open(struct member *m, struct session *s, const struct fcc_com
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
 {
     struct comm *c = comm_find(s->worker, &m->unique_id);
+    struct device *d = NULL;
     struct error e = {0};
 
-    if (join_check(s->worker, m, c, &e)) {
+    if (join_check(s->worker, m, c, &e) || join_device(s->worker, m, &d, &e)) {
         session_reply_status(s, &m->msg, e.status, e.text);
         return;
     }
     if (!c)
-        c = comm_new(s->worker, m);
+        c = comm_new(s->worker, m, d, &e);
     if (!c) {
-        session_reply_status(s, &m->msg, -ENOMEM, "no memory for a communicator");
+        session_reply_status(s, &m->msg, e.status, e.text);
         return;
     }
-    if (member_open(&c->members[m->rank], s, m, &e)) {
+    if (member_open(&c->members[m->rank], s, m, d, &e)) {
         session_reply_status(s, &m->msg, e.status, e.text);
         comm_release(c);
         return;
@@ -366,13 +419,14 @@ static int turn_alloc(struct comm *c, struct error *e)
 
     for (; !status && done < c->nranks; done += !status) {
         struct submission *sub = TAILQ_FIRST(&c->members[done].queue);
-        status = buffer_alloc(sub->session, c, FCC_BUFFER_SYMMETRIC, sub->alloc_bytes, &buffers[done], &fds[done], e);
+        status = buffer_alloc(&c->members[done], FCC_BUFFER_SYMMETRIC, sub->alloc_bytes, &buffers[done], &fds[done], e);
     }
     for (int r = 0; r < done; r++) {
         struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
         struct fcc_buffer_alloc_reply reply = {.reply.msg = {.type = FCC_MSG_BUFFER_ALLOC | FCC_REPLY, .id = sub->id},
                                                .buffer = buffers[r]->handle,
-                                               .map_bytes = buffers[r]->map_bytes};
+                                               .memory = buffers[r]->memory.kind,
+                                               .map_bytes = buffers[r]->memory.bytes};
         if (status) {
             buffer_drop_handle(buffers[r]);
         } else {
@@ -412,7 +466,7 @@ void comm_advance(struct comm *c)
             (void)turn_alloc(c, &e);
         } else if (!status) {
             c->operators++;
-            if (head->args.op != FCC_OP_NOOP) {
+            if (head->args.op != FCC_OP_NOOP || c->ops->number != FCC_DEVICE_CPU) {
                 if (!launch_begin(c, &e))
                     continue; /* it runs, or has run and ended its turn */
             }

@@ -11,16 +11,28 @@ int device_open(struct device *d, struct error *e)
     return status;
 }
 
-void device_launch(struct device *d, struct launch_part *part)
+int device_memory_alloc(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e)
 {
-    assert(d->state && part->device == d && part->nruns > 0);
-    d->ops->launch(d, part);
+    assert(d->state && bytes > 0);
+    int status = d->ops->memory_alloc(d, bytes, out, fd, e);
+    assert(status == 0 ? out->data && out->bytes >= bytes : status < 0);
+    return status;
 }
 
-void device_run_inline(struct device *d, struct launch *l)
+void device_memory_free(struct device *d, struct device_memory *m)
 {
-    assert(d->state && l->inline_);
-    d->ops->run_inline(d, l);
+    if (m->data)
+        d->ops->memory_free(d, m);
+    *m = (struct device_memory){.data = NULL};
+}
+
+void device_launch(struct launch *l)
+{
+    struct device *d = l->parts[0].device;
+
+    for (int p = 0; p < l->nparts; p++)
+        assert(l->parts[p].device->state && l->parts[p].device->ops == d->ops && l->parts[p].nruns > 0);
+    d->ops->launch(d, l);
 }
 
 void device_close(struct device *d)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * device.h - what runs plans. Callers use the device_* functions, which assert the contract, not the table.
+ * device.h - what holds memory and runs plans. Callers use the device_* functions, which assert the contract, not the table.
  */
 #ifndef FCCD_DEVICE_H
 #define FCCD_DEVICE_H
@@ -10,14 +10,25 @@
 struct device;
 
 struct device_ops {
-    const char *kind; /* "cpu" */
-    /* Make the device ready for parts: threads, contexts. Called once, before the first part. */
+    const char *kind; /* "cpu", "hip", "cuda" */
+    enum fcc_device_kind number;
+    /* Make the device ready: threads, contexts. Called once, before anything else. */
     int (*open)(struct device *d, struct error *e);
-    /* Take a part into the device's queue. Parts run in this order. When all workgroups have left the last part of a launch,
-     * the device calls worker_launch_finished(). Does not wait. */
-    void (*launch)(struct device *d, struct launch_part *part);
-    /* Run the given ranks of a launch in the calling thread, alone, and return when it is done. */
-    void (*run_inline)(struct device *d, struct launch *l);
+    /* Zeroed memory that all devices of the kind can address. fd is NULL, or gets the caller's descriptor for a client to import. */
+    int (*memory_alloc)(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e);
+    void (*memory_free)(struct device *d, struct device_memory *m);
+    /* What a communicator's waits look at (comm.status and, for GPUs, where kernels report). Fills in c->shared. */
+    int (*comm_open)(struct device *d, struct comm *c, struct error *e);
+    void (*comm_close)(struct device *d, struct comm *c);
+    /* Begin all parts of a launch, on all their devices, of which d is the first. When all workgroups have left the last part,
+     * worker_launch_finished() is called. Does not wait. Failures are the launch's (launch_fail()). */
+    void (*launch)(struct device *d, struct launch *l);
+    /* The launch was handed back: true if it is over, false if it has only now been able to begin (launch()'s promise holds again). */
+    bool (*launch_collect)(struct device *d, struct launch *l);
+    /* Everything that the device keeps with a launch. */
+    void (*launch_release)(struct device *d, struct launch *l);
+    /* Fill in times_shown of all runs of a launch that has finished. */
+    int (*times_fetch)(struct device *d, struct launch *l, struct error *e);
     /* All parts are done. */
     void (*close)(struct device *d);
 };
@@ -25,7 +36,7 @@ struct device_ops {
 struct device {
     const struct device_ops *ops;
     struct worker *worker;
-    int index;
+    int index; /* among the devices of its kind */
     unsigned workgroups;
     void *state; /* the implementation's; NULL: not open */
 };
@@ -34,8 +45,32 @@ extern const struct device_ops device_cpu;
 
 /* Opens it if it is not. */
 int device_open(struct device *d, struct error *e);
-void device_launch(struct device *d, struct launch_part *part);
-void device_run_inline(struct device *d, struct launch *l);
+int device_memory_alloc(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e);
+void device_memory_free(struct device *d, struct device_memory *m); /* none: nothing */
+void device_launch(struct launch *l);
 void device_close(struct device *d);
+
+/* ---- device_cpu.c ---- */
+
+/* Run a launch (l->inline_) in the calling thread, alone, and return when it is done. */
+void device_cpu_run_inline(struct device *d, struct launch *l);
+
+/* ---- device_gpu.c ---- */
+
+/* The devices of the GPUs of a kind (or, FCC_DEVICE_GPU, of whichever there are), found when they are first asked for. -ENODEV with
+ * the reason if there are none. */
+int gpus_find(struct worker *w, enum fcc_device_kind kind, struct device **devices, int *ndevices, struct error *e);
+/* Whether the devices of two ranks can address each other's memory: 0, or -EXDEV in words. */
+int gpus_check_peers(const struct device *a, int rank_a, const struct device *b, int rank_b, struct error *e);
+void gpu_device_uuid(const struct device *d, unsigned char out[16]);
+/* A session whose rank is on a GPU: let the GPUs see its memory (session.gpu_address). */
+int gpus_session_open(struct session *s, struct error *e);
+/* The session's memory may be unmapped: at once if no kernel can touch it, otherwise later, by gpus_session_close(). True: later. */
+bool gpus_session_close(struct session *s);
+/* Break the waits of a launch that has been aborted and may stand behind a client's stream. */
+void gpus_launch_release_waits(struct launch *l);
+/* Why the GPU contexts are lost, if they are; they stay so for ever. */
+bool gpus_are_lost(const struct worker *w, struct error *e);
+void gpus_close(struct worker *w);
 
 #endif

@@ -18,11 +18,13 @@
  * and, if it was the launch's last part, hands the launch back with a release push that the engine pairs with an acquire.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -310,7 +312,7 @@ static int cpu_open(struct device *d, struct error *e)
     return 0;
 }
 
-static void cpu_launch(struct device *d, struct launch_part *p)
+static void part_queue(struct device *d, struct launch_part *p)
 {
     struct cpu_device *cpu = d->state;
 
@@ -323,20 +325,123 @@ static void cpu_launch(struct device *d, struct launch_part *p)
     (void)pthread_mutex_unlock(&cpu->lock);
 }
 
-static void cpu_run_inline(struct device *d, struct launch *l)
+static void cpu_launch(struct device *d, struct launch *l)
+{
+    (void)d;
+    for (int p = 0; p < l->nparts; p++)
+        part_queue(l->parts[p].device, &l->parts[p]);
+}
+
+static bool cpu_launch_collect(struct device *d, struct launch *l)
+{
+    (void)d, (void)l;
+    return true;
+}
+
+static void cpu_launch_release(struct device *d, struct launch *l)
+{
+    (void)d, (void)l;
+}
+
+static int cpu_times_fetch(struct device *d, struct launch *l, struct error *e)
+{
+    (void)d, (void)l, (void)e; /* the workgroups wrote them where they are */
+    return 0;
+}
+
+void device_cpu_run_inline(struct device *d, struct launch *l)
 {
     struct cpu_device *cpu = d->state;
     uint16_t ranks[FCC_MAX_RANKS];
 
+    assert(cpu && l->inline_ && d->ops == &device_cpu);
     for (int i = 0; i < l->nranks; i++)
         ranks[i] = (uint16_t)i;
     ranks_execute(d, l, ranks, l->nranks, &cpu->engine, 0);
 }
 
+/* ---- memory: shared where a client imports it, and charged to the user ---- */
+
+static uint64_t page_round(uint64_t bytes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
+}
+
+/* Always fresh from the kernel, so always zero; sealed, so that no client can shrink what is mapped here. */
+static int shared_make(struct device_memory *m, int *fd)
+{
+    int memory = memfd_create("fccd-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING), status = 0;
+
+    /* fallocate: a full node is an error here and now, not a SIGBUS in a kernel later */
+    if (memory < 0 || ftruncate(memory, (off_t)m->bytes) || fallocate(memory, 0, 0, (off_t)m->bytes) ||
+        fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+        status = errno == ENOSPC ? -ENOMEM : -errno;
+    } else {
+        m->data = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+        if (m->data == MAP_FAILED)
+            status = -errno;
+    }
+    if (status && memory >= 0)
+        (void)close(memory);
+    else
+        *fd = memory;
+    return status;
+}
+
+static int private_make(struct device_memory *m)
+{
+    m->data = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return m->data == MAP_FAILED ? -errno : 0;
+}
+
+static int cpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e)
+{
+    struct device_memory m = {.bytes = page_round(bytes), .kind = FCC_MEMORY_HOST};
+    int status = worker_memory_charge(d->worker, m.bytes, e);
+
+    if (status)
+        return status;
+    status = fd ? shared_make(&m, fd) : private_make(&m);
+    if (status) {
+        worker_memory_release(d->worker, m.bytes);
+        return error_set(e, status, "%llu bytes: %s", (unsigned long long)bytes, strerror(-status));
+    }
+    *out = m;
+    return 0;
+}
+
+static void cpu_memory_free(struct device *d, struct device_memory *m)
+{
+    (void)munmap(m->data, m->bytes);
+    worker_memory_release(d->worker, m->bytes);
+}
+
+static int cpu_comm_open(struct device *d, struct comm *c, struct error *e)
+{
+    (void)d;
+    c->shared = calloc(1, sizeof(*c->shared));
+    return c->shared ? 0 : error_set(e, -ENOMEM, "no memory for a communicator");
+}
+
+static void cpu_comm_close(struct device *d, struct comm *c)
+{
+    (void)d;
+    free(c->shared);
+    c->shared = NULL;
+}
+
 const struct device_ops device_cpu = {
     .kind = "cpu",
+    .number = FCC_DEVICE_CPU,
     .open = cpu_open,
+    .memory_alloc = cpu_memory_alloc,
+    .memory_free = cpu_memory_free,
+    .comm_open = cpu_comm_open,
+    .comm_close = cpu_comm_close,
     .launch = cpu_launch,
-    .run_inline = cpu_run_inline,
+    .launch_collect = cpu_launch_collect,
+    .launch_release = cpu_launch_release,
+    .times_fetch = cpu_times_fetch,
     .close = cpu_close,
 };

@@ -46,6 +46,9 @@ static size_t problem_bytes(enum fcc_op op, int nranks)
 
 void launch_free(struct launch *l)
 {
+    if (l->nparts)
+        l->comm->ops->launch_release(l->parts[0].device, l);
+    free(l->streams);
     for (int r = 0; r < l->nranks; r++) {
         plan_free(l->runs[r].plan);
         free((void *)l->runs[r].group_left);
@@ -82,8 +85,8 @@ static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
     if (status)
         return status;
     assert(run->plan);
-    run->device = &c->worker->devices[c->members[r].device];
-    run->flags = c->members[r].flags;
+    run->device = c->members[r].device;
+    run->flags = (_Atomic uint64_t *)(void *)c->members[r].flags.data;
     run->group_left = calloc(run->plan->ngroups + 1, sizeof(run->group_left[0]));
     run->times = calloc(run->plan->nslices + 1, sizeof(run->times[0]));
     run->times_shown = calloc(run->plan->nslices + 1, sizeof(run->times[0]));
@@ -115,12 +118,14 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, s
     l->comm = c;
     l->nranks = c->nranks;
     l->schedule.kind = kind;
-    l->status = &c->status;
+    l->schedule.target = c->ops->number == FCC_DEVICE_CPU ? PLAN_CPU : PLAN_GPU;
+    l->status = &c->shared->status;
     l->problem = malloc(sizeof(*l->problem));
     l->args = calloc(n, sizeof(l->args[0]));
     l->staging = calloc(n, sizeof(l->staging[0]));
     l->parts = calloc(n, sizeof(l->parts[0]));
-    if (!l->problem || !l->args || !l->staging || !l->parts)
+    l->streams = calloc(n, sizeof(l->streams[0]));
+    if (!l->problem || !l->args || !l->staging || !l->parts || !l->streams)
         status = error_set(e, -ENOMEM, "no memory for a launch");
     else
         memcpy(l->problem, c->problem, sizeof(*l->problem));
@@ -134,7 +139,7 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, s
         launch_free(l);
         return NULL;
     }
-    l->inline_ = work_ns(sum, l->problem->dtype) < INLINE_NS;
+    l->inline_ = l->schedule.target == PLAN_CPU && work_ns(sum, l->problem->dtype) < INLINE_NS;
     parts_make(l);
     return l;
 }
@@ -176,18 +181,13 @@ static int staging_prepare(struct comm *c, const struct launch *l, struct error 
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         uint64_t needed = l->runs[r].plan->staging_bytes;
-        if (needed > m->staging_bytes) {
-            unsigned char *data;
-            staging_free(c->worker, m->staging, m->staging_bytes);
-            m->staging = NULL;
-            m->staging_bytes = 0;
-            int status = staging_alloc(c->worker, needed, &data, e);
-            if (status)
-                return status;
-            m->staging = data;
-            m->staging_bytes = needed;
+        if (needed > m->staging.bytes) {
+            struct error why = {0};
+            device_memory_free(m->device, &m->staging);
+            if (device_memory_alloc(m->device, needed, &m->staging, NULL, &why))
+                return error_set(e, why.status, "rank %d: staging memory: %s", r, why.text);
         }
-        l->staging[r] = m->staging;
+        l->staging[r] = m->staging.data;
     }
     return 0;
 }
@@ -225,6 +225,8 @@ static void crowd_join(struct comm *c, struct launch *l)
     struct worker *w = c->worker;
     unsigned threads = w->nclients + 1;
 
+    if (c->ops->number != FCC_DEVICE_CPU)
+        return; /* its workgroups need no cores */
     for (int p = 0; p < l->nparts; p++)
         threads += l->parts[p].device->workgroups;
     l->crowded = threads > (unsigned)w->cores;
@@ -267,13 +269,12 @@ int launch_begin(struct comm *c, struct error *e)
     l->span.started_ns = clock_ns();
     c->current = l;
     if (l->inline_) {
-        device_run_inline(l->runs[0].device, l);
+        device_cpu_run_inline(l->runs[0].device, l);
         launch_finish(l);
         return 0;
     }
     crowd_join(c, l);
-    for (int p = 0; p < l->nparts; p++)
-        device_launch(l->parts[p].device, &l->parts[p]);
+    device_launch(l);
     comm_deadline_set(c);
     return 0;
 }
@@ -306,6 +307,14 @@ static void ranks_tell(struct comm *c, const struct launch *l)
     }
 }
 
+bool launch_returned(struct launch *l)
+{
+    if (!l->comm->ops->launch_collect(l->parts[0].device, l))
+        return false;
+    launch_finish(l);
+    return true;
+}
+
 void launch_finish(struct launch *l)
 {
     struct comm *c = l->comm;
@@ -314,11 +323,11 @@ void launch_finish(struct launch *l)
     c->worker->crowded -= l->crowded;
     l->crowded = false;
     if (l->automatic && !l->error.status && c->state == COMM_ACTIVE)
-        tune_record(c->tune, l->problem, l->schedule.kind, l->span.finished_ns - l->span.started_ns);
+        tune_record(c->tune, l->problem, l->schedule.kind, l->busy_ns ? l->busy_ns : l->span.finished_ns - l->span.started_ns);
     l->span_shown = l->span;
     for (int r = 0; r < l->nranks; r++) {
         struct launch_run *run = &l->runs[r];
-        struct slice_time *shown = run->times;
+        struct slice_time *shown = run->times; /* a GPU's are fetched into times_shown when somebody asks */
         run->times = run->times_shown;
         run->times_shown = shown;
     }
@@ -330,6 +339,6 @@ void launch_finish(struct launch *l)
     cache_trim(c);
     ranks_tell(c, l);
     if (c->state == COMM_ACTIVE)
-        atomic_store_explicit(&c->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
+        atomic_store_explicit(&c->shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
     trace_waiters_answer(c, &l->error);
 }

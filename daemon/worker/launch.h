@@ -18,11 +18,11 @@ struct launch_run {
     struct run run; /* what the kernels see */
     struct plan *plan;
     struct device *device;
-    _Atomic uint64_t *flags;        /* W: of this rank */
+    _Atomic uint64_t *flags;        /* W: of this rank. A cpu's; for a GPU only an address */
     _Atomic uint32_t next;          /* W: the slice that nobody has taken yet */
     _Atomic uint32_t *group_left;   /* W: [plan->ngroups] slices that have not finished */
-    struct slice_time *times;       /* W: [plan->nslices], each by the workgroup that took the slice */
-    struct slice_time *times_shown; /* of the run before: what fccctl trace shows while this one runs */
+    struct slice_time *times;       /* cpu, W: [plan->nslices], each by the workgroup that took the slice */
+    struct slice_time *times_shown; /* of the run before: what fccctl trace shows while this one runs. A GPU's are fetched */
 };
 
 /* What one device has to do. */
@@ -32,18 +32,31 @@ struct launch_part {
     TAILQ_ENTRY(launch_part) link;    /* the device's queue */
     uint64_t number;                  /* in the device's order */
     _Atomic uint32_t workgroups_left; /* W */
+    struct gpu_launch *gpu;           /* the plug-in's */
+    unsigned gpu_index;               /* device->index, for gpu_watch.c */
     int nruns;
     uint16_t ranks[FCC_MAX_RANKS];
+};
+
+/* A slot's words, for an operator that has its place on a client's stream. */
+struct launch_stream {
+    _Atomic uint32_t *started; /* in the session's memory */
+    uint64_t started_address, finished_address;
+    uint32_t value; /* 0: no stream */
 };
 
 struct launch {
     struct worker *worker;
     struct comm *comm;
     struct problem *problem;
-    struct schedule schedule; /* as asked for: zeros mean the operator's defaults */
-    bool inline_;             /* small: the engine runs it itself */
-    bool crowded;             /* with its workgroups, the engine and the clients there are more threads than cores */
-    bool automatic;           /* its time tells the tuner */
+    struct schedule schedule;      /* as asked for: zeros mean the operator's defaults */
+    bool inline_;                  /* small: the engine runs it itself */
+    bool crowded;                  /* with its workgroups, the engine and the clients there are more threads than cores */
+    bool automatic;                /* its time tells the tuner */
+    bool gated;                    /* GPU: waits, on the CPU's side, for the clients' streams; device_gpu.c */
+    uint64_t busy_ns;              /* GPU: how long its kernels ran */
+    TAILQ_ENTRY(launch) watched;   /* gpu_watch.c's */
+    struct launch_stream *streams; /* GPU: [nranks] */
     uint64_t epoch;
     _Atomic int32_t *status;     /* W: the communicator's word; a workgroup that fails sets it */
     _Atomic uint32_t failed;     /* W: the first to set it may write `error` */
@@ -65,7 +78,8 @@ struct launch {
 /* Begin the operator at the head of every member's queue. 0: it runs, or (small) has run already and comm_advance() is
  * due; otherwise an error for all ranks. */
 int launch_begin(struct comm *c, struct error *e);
-/* The engine, when the launch was handed back: tell the ranks and go on. */
+/* The engine, when the launch was handed back: true if it is over; then the ranks have been told, and it is time to go on. */
+bool launch_returned(struct launch *l);
 void launch_finish(struct launch *l);
 void launch_free(struct launch *l);
 

@@ -9,9 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "device.h"
 #include "json_fd.h"
-#include "launch.h"
-#include "worker.h"
 
 #define WAITERS_MS_MAX 3600000u
 
@@ -69,7 +68,8 @@ static struct json_object *rank_describe(const struct member *m)
     add(o, "state", json_object_new_string(head ? "in operator" : states[m->state]));
     if (m->state != MEMBER_ABSENT) {
         add(o, "pid", json_object_new_int(m->pid));
-        add(o, "device", json_object_new_int(m->device));
+        add(o, "device", json_object_new_int(m->device->index));
+        add(o, "kind", json_object_new_string(m->device->ops->kind));
     }
     if (head) {
         add(o, "op", json_object_new_string(head_name(head)));
@@ -194,8 +194,11 @@ static struct json_object *workgroup_describe(const struct launch *l, const stru
     return o;
 }
 
-static struct json_object *trace_describe(const struct launch *l)
+/* NULL with the reason if the times cannot be had. */
+static struct json_object *trace_describe(struct launch *l, struct error *e)
 {
+    if (l->comm->ops->times_fetch(l->parts[0].device, l, e))
+        return NULL;
     struct json_object *o = json_object_new_object(), *ranks = json_object_new_array();
 
     add(o, "comm", number(l->comm->number));
@@ -210,7 +213,8 @@ static struct json_object *trace_describe(const struct launch *l)
         const struct launch_run *run = &l->runs[r];
         struct json_object *rank = json_object_new_object(), *workgroups = json_object_new_array();
         add(rank, "rank", json_object_new_int(r));
-        add(rank, "device", json_object_new_int(l->comm->members[r].device));
+        add(rank, "device", json_object_new_int(run->device->index));
+        add(rank, "kind", json_object_new_string(run->device->ops->kind));
         uint32_t n = 1;
         for (uint32_t i = 0; i < run->plan->nslices; i++)
             n = run->times_shown[i].workgroup >= n ? run->times_shown[i].workgroup + 1 : n;
@@ -248,7 +252,7 @@ void trace_waiters_answer(struct comm *c, const struct error *error)
     for (t = LIST_FIRST(&c->trace_waiters); t; t = next) {
         struct error e = *error;
         next = LIST_NEXT(t, link);
-        query_reply(t->session, t->id, e.status || !c->last ? NULL : trace_describe(c->last), &e);
+        query_reply(t->session, t->id, e.status || !c->last ? NULL : trace_describe(c->last, &e), &e);
         trace_waiter_free(t);
     }
 }
@@ -289,11 +293,18 @@ static void trace_query(struct session *s, const struct fcc_query *q)
     struct error e = {0};
     struct comm *c = comm_by_number(s->worker, q->comm, &e);
 
-    if (c && !q->next && c->last) {
-        query_reply(s, q->msg.id, trace_describe(c->last), &e);
+    /* A GPU overwrites the last operator's times while the same one runs again: then it is this one that is shown. */
+    bool running = c && c->last && c->last == c->current && c->ops->number != FCC_DEVICE_CPU;
+
+    if (c && !q->next && c->last && !running) {
+        query_reply(s, q->msg.id, trace_describe(c->last, &e), &e);
         return;
     }
-    if (c && q->next && c->state == COMM_ABORTED)
+    if (running && !q->next) {
+        struct fcc_query next = *q;
+        next.wait_ms = c->time_limit_ms;
+        trace_await(s, c, &next, &e);
+    } else if (c && q->next && c->state == COMM_ABORTED)
         (void)error_set(&e, -ECONNABORTED, "comm %u: aborted: %s", c->number, c->error.text);
     else if (c && q->next)
         trace_await(s, c, q, &e);

@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "worker.h"
+#include "device.h"
 
 static_assert((FCC_RING_BYTES & (FCC_RING_BYTES - 1)) == 0, "offsets are taken modulo the size");
 
@@ -48,7 +48,8 @@ void ring_close(struct session *s)
 {
     if (!s->memory)
         return;
-    (void)munmap(s->memory, sizeof(*s->memory));
+    if (!s->gpu_address || !gpus_session_close(s))
+        (void)munmap(s->memory, sizeof(*s->memory));
     (void)close(s->doorbell);
     s->memory = NULL;
     s->doorbell = -1;
@@ -135,4 +136,10 @@ void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, co
     /* Release: the client that sees DONE (acquire) sees the rest. The exchange tells whether it may be asleep. */
     if (atomic_exchange_explicit(&t->state, FCC_SLOT_DONE, memory_order_acq_rel) == FCC_SLOT_WAITING)
         (void)syscall(SYS_futex, &t->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void slot_stream_finish(struct session *s, uint32_t slot, uint32_t value)
+{
+    /* Release: what the engine wrote for this operator comes before. The stream looks by itself; nobody is to be woken. */
+    atomic_store_explicit(&s->memory->slot[slot].stream_finished, value, memory_order_release);
 }

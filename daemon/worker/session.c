@@ -151,7 +151,8 @@ static void alloc_reply(struct session *s, const struct fcc_msg *request, const 
 {
     struct fcc_buffer_alloc_reply r = {.reply.msg = {.type = (uint16_t)(request->type | FCC_REPLY), .id = request->id},
                                        .buffer = b->handle,
-                                       .map_bytes = b->map_bytes};
+                                       .memory = b->memory.kind,
+                                       .map_bytes = b->memory.bytes};
     session_reply(s, &r.reply, sizeof(r), &fd, 1);
     (void)close(fd);
 }
@@ -178,7 +179,7 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
     if (m->kind != FCC_BUFFER_LOCAL) {
         (void)error_set(&e, -EINVAL, "buffer: kind %u: allowed are %d and %d", m->kind, FCC_BUFFER_LOCAL, FCC_BUFFER_SYMMETRIC);
         session_reply_status(s, &m->msg, e.status, e.text);
-    } else if (buffer_alloc(s, member->comm, FCC_BUFFER_LOCAL, m->bytes, &b, &fd, &e)) {
+    } else if (buffer_alloc(member, FCC_BUFFER_LOCAL, m->bytes, &b, &fd, &e)) {
         session_reply_status(s, &m->msg, e.status, e.text);
     } else {
         alloc_reply(s, &m->msg, b, fd);

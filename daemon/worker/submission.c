@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker.h"
+#include "device.h"
 
 struct submission *submission_new(struct session *s, enum submission_kind kind, const struct fcc_msg *m, size_t words)
 {
@@ -56,10 +56,20 @@ static void request_answer(struct session *s, uint64_t id, uint32_t slot, int st
         submit_reply(s, id, status, text, values, nvalues);
 }
 
+/* A request that is refused before it has become a submission. */
+static void request_refuse(struct session *s, const struct fcc_submit *m, const struct error *e)
+{
+    if (m->slot != FCC_NO_SLOT && m->stream)
+        slot_stream_finish(s, m->slot, m->stream);
+    request_answer(s, m->msg.id, m->slot, e->status, e->text, NULL, 0);
+}
+
 void submission_tell(struct submission *sub, int status, const char *text, const int64_t *values, int nvalues)
 {
     struct fcc_msg m = {.type = FCC_MSG_BUFFER_ALLOC, .id = sub->id};
 
+    if (sub->session && sub->kind == SUBMISSION_OPERATOR && sub->slot != FCC_NO_SLOT && sub->stream)
+        slot_stream_finish(sub->session, sub->slot, sub->stream);
     if (sub->session && sub->kind == SUBMISSION_OPERATOR)
         request_answer(sub->session, sub->id, sub->slot, status, text, values, nvalues);
     else if (sub->session)
@@ -129,7 +139,10 @@ static int tensor_resolve(const struct session *s, const struct comm *c, const s
             name, (unsigned long long)t->offset, (long long)t->shape[0], (long long)(t->ndim > 1 ? t->shape[1] : 1),
             (long long)(t->ndim > 2 ? t->shape[2] : 1), (long long)(t->ndim > 3 ? t->shape[3] : 1),
             dtype_name((enum fcc_dtype)t->dtype), (unsigned long long)b->bytes);
-    *out = (struct tensor){.data = b->data + t->offset,
+    if (b->device->ops != c->ops)
+        return error_set(e, -EINVAL, "%s: buffer %u: lies in the memory of %s: the communicator's ranks are on %s", name,
+                         t->buffer, b->device->ops->kind, c->ops->kind);
+    *out = (struct tensor){.data = b->memory.data + t->offset,
                            .dtype = (enum fcc_dtype)t->dtype,
                            .ndim = t->ndim,
                            .symmetric = b->kind == FCC_BUFFER_SYMMETRIC && b->comm == c};
@@ -177,21 +190,26 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
     if (m->ntensors > FCC_MAX_TENSORS || m->nattrs > FCC_MSG_MAX || needed != length) {
         (void)error_set(&e, -EPROTO, "submit: %zu bytes with %u tensors and %u words of attributes: they do not add up", length,
                         m->ntensors, m->nattrs);
-        request_answer(s, m->msg.id, m->slot, e.status, e.text, NULL, 0);
+        request_refuse(s, m, &e);
         return;
     }
     if (!member) {
         (void)error_set(&e, -ENOENT, "comm: %u: no such communicator in this session", m->comm);
-        request_answer(s, m->msg.id, m->slot, e.status, e.text, NULL, 0);
+        request_refuse(s, m, &e);
         return;
     }
     sub = submission_new(s, SUBMISSION_OPERATOR, &m->msg, m->nattrs);
     if (!sub) {
-        request_answer(s, m->msg.id, m->slot, -ENOMEM, "submit: out of memory", NULL, 0);
+        (void)error_set(&e, -ENOMEM, "submit: out of memory");
+        request_refuse(s, m, &e);
         return;
     }
     sub->slot = m->slot;
-    if (submission_resolve(sub, member, m, &e))
+    sub->stream = m->stream;
+    if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->ops->number == FCC_DEVICE_CPU))
+        (void)error_set(&sub->error, -EINVAL, "rank %d: %s: stream: allowed for ranks on a GPU, with a completion slot",
+                        member->rank, op_name((enum fcc_op)m->op));
+    else if (submission_resolve(sub, member, m, &e))
         (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, op_name((enum fcc_op)m->op), e.text);
     comm_submit(member, sub);
 }

@@ -50,7 +50,8 @@ static bool launches_poll(struct worker *w)
     for (l = atomic_exchange_explicit(&w->finished, NULL, memory_order_acquire); l; l = next) {
         struct comm *c = l->comm;
         next = l->next_finished;
-        launch_finish(l);
+        if (!launch_returned(l))
+            continue;
         comm_advance(c);
         comm_release(c);
     }
@@ -170,7 +171,7 @@ static void engine_loop(struct worker *w)
     struct spin spin = {0};
     uint64_t sockets_ns = 0;
 
-    while (!w->quit && !drained(w)) {
+    while (!w->quit && !drained(w) && !gpus_are_lost(w, &w->lost)) {
         bool busy = launches_poll(w);
         busy |= rings_poll(w);
         sessions_sweep(w);
@@ -222,6 +223,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
     w->config = start->config;
     w->uid = start->uid;
     memcpy(w->job, start->job, sizeof(w->job));
+    memcpy(w->mps_pipe, start->mps_pipe, sizeof(w->mps_pipe));
     (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);
     log_open(who, (enum log_level)log_level_by_name(w->config.log_level));
     TAILQ_INIT(&w->sessions);
@@ -247,10 +249,17 @@ static void worker_close(struct worker *w)
     TAILQ_FOREACH(s, &w->sessions, link) {
         if (w->draining)
             session_farewell(s, -ESHUTDOWN, "fccd is shutting down");
+        if (w->lost.status)
+            session_farewell(s, w->lost.status, w->lost.text);
         session_break(s, "its worker ended");
     }
     control_end(w);
+    if (w->lost.status) { /* the GPUs' runtime is good for nothing any more: not even for taking things down */
+        log_error("%s", w->lost.text);
+        _exit(EXIT_FAILURE);
+    }
     sessions_sweep(w);
+    gpus_close(w);
     for (int i = 0; i < w->ndevices; i++)
         device_close(&w->devices[i]);
     free(w->devices);

@@ -12,7 +12,7 @@
  *   launch.c      one operator of all ranks: plans, staging, start, completion
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
- *   device.h      what runs plans; device_cpu.c
+ *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_watch.c)
  *   query.c       what fccctl asks
  *
  * Threads. The engine thread runs worker.c's loop and owns every object here. The workgroups of the devices touch only a
@@ -36,6 +36,7 @@
 
 struct comm;
 struct device;
+struct gpus;
 struct launch;
 struct member;
 struct outgoing;
@@ -52,14 +53,17 @@ struct worker {
     TAILQ_HEAD(sessions_head, session) sessions;
     uint32_t nclients;
     LIST_HEAD(comms_head, comm) comms;
-    uint32_t comm_number; /* of the comm made last */
-    struct device *devices;
+    uint32_t comm_number;   /* of the comm made last */
+    struct device *devices; /* cpu */
     int ndevices;
+    struct gpus *gpus; /* device_gpu.c's; NULL: nobody has asked for a GPU */
+    char mps_pipe[FCC_MPS_PIPE_MAX];
     int cores;             /* that this process may use */
     unsigned crowded;      /* launches in flight that need all cores: the engine does not spin while there are any */
     uint64_t memory_bytes; /* charged */
     bool draining, quit;
-    bool sweep; /* some sessions are broken */
+    bool sweep;        /* some sessions are broken */
+    struct error lost; /* why the GPUs' contexts are lost; status 0: they are not */
 
     /* Workgroups hand finished launches back: a stack that they push to, and an eventfd that is written if the engine sleeps.
      */
@@ -87,28 +91,31 @@ void worker_launch_finished(struct worker *w, struct launch *l);
 
 /* ---- buffer.c ---- */
 
-/* Memory that clients use: a sealed memfd, mapped here. */
+/* Memory of a device, as this process and the devices of its kind address it. */
+struct device_memory {
+    unsigned char *data; /* NULL: none. A GPU's is not for the CPU to touch */
+    uint64_t bytes;      /* at least what was asked for */
+    enum fcc_memory_kind kind;
+    struct gpu_memory gpu;
+};
+
+/* Memory that clients use. */
 struct buffer {
-    struct worker *worker;
+    struct device *device;
     int refs;                /* its handle, and submissions in flight */
     struct session *session; /* NULL: the handle is gone */
     LIST_ENTRY(buffer) link; /* session.buffers */
     uint32_t handle;
     enum fcc_buffer_kind kind;
     struct comm *comm; /* compared only, never followed: it may be gone */
-    unsigned char *data;
-    uint64_t bytes;     /* as asked for */
-    uint64_t map_bytes; /* rounded up to pages: mapped and charged */
+    struct device_memory memory;
+    uint64_t bytes; /* as asked for */
 };
 /* Zeroed memory with one reference, the handle's. *fd is the caller's, for the client. */
-int buffer_alloc(struct session *s, struct comm *c, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd,
-                 struct error *e);
+int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd, struct error *e);
 struct buffer *buffer_find(const struct session *s, uint32_t handle);
 void buffer_unref(struct buffer *b);
 void buffer_drop_handle(struct buffer *b); /* and its reference */
-/* Anonymous zeroed memory for the worker's own use, charged likewise. */
-int staging_alloc(struct worker *w, uint64_t bytes, unsigned char **out, struct error *e);
-void staging_free(struct worker *w, unsigned char *data, uint64_t bytes);
 
 /* ---- session.c, ring.c ---- */
 
@@ -123,6 +130,7 @@ struct session {
     TAILQ_HEAD(outbox_head, outgoing) outbox; /* replies that the socket had no room for */
     unsigned outbox_length;
     struct fcc_session_memory *memory; /* NULL: control session */
+    uint64_t gpu_address;              /* where GPUs see `memory`; 0: they do not */
     int doorbell;
     uint64_t tail; /* bytes read from the ring: ours, memory->tail is for the client */
     LIST_HEAD(members_head, member) members;
@@ -156,6 +164,8 @@ void slot_running(struct session *s, uint32_t slot);
 /* Write a completion into a slot and wake who sleeps on it. */
 void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
                    int nvalues);
+/* Let the client's stream go on that waits for the slot's operator. */
+void slot_stream_finish(struct session *s, uint32_t slot, uint32_t value);
 
 /* ---- submission.c ---- */
 
@@ -168,6 +178,7 @@ struct submission {
     enum submission_kind kind;
     uint64_t id;
     uint32_t slot;
+    uint32_t stream; /* not 0: it has its place on a stream of the client (struct fcc_slot) */
     uint64_t arrived_ns;
     struct error error; /* what is wrong with the request by itself: told to all ranks when its turn comes */
     uint64_t alloc_bytes;
@@ -197,14 +208,19 @@ struct member {
     struct session *session; /* while JOINED */
     pid_t pid;
     uint32_t handle; /* in the session */
-    int device;
+    struct device *device;
     uint64_t join_id; /* of the COMM_INIT message, answered when all have joined */
     TAILQ_HEAD(queue_head, submission) queue;
     unsigned queued;
-    unsigned char *staging; /* grows as operators need it */
-    uint64_t staging_bytes;
-    _Atomic uint64_t *flags; /* [PLAN_MAX_FLAGS] epochs; workgroups of all ranks */
-    uint64_t arrived_ns;     /* when the head of the queue came */
+    struct device_memory staging; /* grows as operators need it */
+    struct device_memory flags;   /* uint64_t[PLAN_MAX_FLAGS + 1]: epochs; workgroups of all ranks */
+    uint64_t arrived_ns;          /* when the head of the queue came */
+};
+
+/* What workgroups and the engine share of a communicator. */
+struct comm_shared {
+    _Atomic int32_t status; /* the word that every wait polls: not 0 means leave */
+    int32_t zero;
 };
 
 enum comm_state { COMM_FORMING, COMM_ACTIVE, COMM_ABORTED };
@@ -221,7 +237,8 @@ struct comm {
     struct error error;            /* why it was aborted */
     uint64_t operators;            /* begun: the number of the current or last one */
     uint64_t epoch;                /* of the current or last launch */
-    _Atomic int32_t status;        /* the word that every wait polls: not 0 means leave */
+    struct comm_shared *shared;    /* what waits look at; the device's */
+    const struct device_ops *ops;  /* of all its ranks' devices: they are of one kind */
     struct launch *current, *last; /* running; finished last, with its times */
     struct launch *cache;          /* finished launches, kept for their plans, most recently used first */
     struct problem *problem;       /* scratch for matching */

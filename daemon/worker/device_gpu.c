@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * device_gpu.c - GPUs, through a plug-in (kernels/gpu.h): memory that all of them can address, and operators as one kernel per GPU.
+ *
+ * Stream order. An operator that has its place on clients' streams begins on no GPU before all its ranks' streams have come to it.
+ * Usually the GPU itself waits for that (stream memory operations): the operator is enqueued at once and costs no
+ * round trip through the CPU. But one GPU's queue has one order, so an operator in front of it that waits for a client's stream
+ * holds back the next one, and that stream may be waiting for the next one's result, if that is another communicator's. So with
+ * several communicators (and where GPUs cannot wait) the operator is held back here, gated: the watching thread looks at the
+ * streams' words, and the engine enqueues the operator when all have come. With one communicator an operator that was
+ * enqueued never depends on a later one: each rank submits its operators in the order of its streams.
+ * Kernels of all parts are enqueued together by this one thread, so all GPUs have the same order of operators.
+ *
+ * What kernels and the engine share lies in host memory that the GPUs see: struct gpu_shared for a communicator, and the clients'
+ * session memory. Neither is unmapped while any kernel that might touch it is in flight.
+ *
+ * Contexts that are lost stay lost: the worker then says so to its clients and ends; the next connection gets a fresh one.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "gpu_call.h"
+#include "gpu_watch.h"
+#include "log.h"
+#include "plugin.h"
+
+/* A session's memory whose session is gone. */
+struct retired {
+    LIST_ENTRY(retired) link;
+    void *memory;
+    size_t bytes;
+};
+
+struct gpus {
+    struct worker *worker;
+    const struct gpu_plugin *plugin;
+    struct device_ops ops;
+    struct gpu_watch *watch;
+    int count;
+    bool all_wait; /* all GPUs have stream memory operations */
+    uint32_t open;
+    unsigned in_flight; /* launches, gated ones too */
+    LIST_HEAD(retired_head, retired) retired;
+    struct device devices[GPU_MAX_GPUS];
+    struct gpu_description descriptions[GPU_MAX_GPUS];
+};
+
+struct gpu_shared {
+    struct comm_shared common;                        /* GPUs read */
+    _Alignas(64) _Atomic uint64_t done[GPU_MAX_GPUS]; /* of each GPU's part: the epoch, by the last workgroup to leave */
+    uint64_t span[GPU_MAX_GPUS][2];                   /* each GPU's clock at the kernel's begin and end; valid with done */
+    struct gpu_failure failures[FCC_MAX_RANKS];       /* valid with done */
+    uint64_t address;                                 /* where the GPUs see all this; the engine's */
+};
+
+static struct gpu_shared *shared_of(const struct comm *c)
+{
+    return (struct gpu_shared *)c->shared;
+}
+
+static size_t page_round(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
+}
+
+/* ---- finding ---- */
+
+static const struct device_ops gpu_ops;
+
+static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind number, struct error *e)
+{
+    const struct gpu_plugin *plugin = plugin_load(kind, w->config.plugin_dir, e);
+    struct gpus *g;
+    int count, status;
+
+    if (!plugin)
+        return e->status;
+    count = plugin->count(e);
+    if (count < 0)
+        return count;
+    g = calloc(1, sizeof(*g));
+    if (!g)
+        return error_set(e, -ENOMEM, "no memory for GPUs");
+    g->worker = w;
+    g->plugin = plugin;
+    g->count = count;
+    g->ops = gpu_ops;
+    g->ops.kind = plugin->kind;
+    g->ops.number = number;
+    g->all_wait = true;
+    LIST_INIT(&g->retired);
+    for (int i = 0; i < count; i++) {
+        status = plugin->describe(i, &g->descriptions[i], e);
+        if (status) {
+            free(g);
+            return status;
+        }
+        g->all_wait &= g->descriptions[i].stream_memory_operations != 0;
+        g->devices[i] = (struct device){.ops = &g->ops, .worker = w, .index = i};
+    }
+    status = gpu_watch_start(w, plugin, &g->watch, e);
+    if (status) {
+        free(g);
+        return status;
+    }
+    w->gpus = g;
+    log_info("%d %s GPUs", count, kind);
+    return 0;
+}
+
+/* What the GPUs' runtime reads from the environment, before it is loaded. */
+static void environment_prepare(const struct worker *w)
+{
+    if (w->mps_pipe[0]) /* its first client's MPS server: there the hand-over between them is fast */
+        (void)setenv("CUDA_MPS_PIPE_DIRECTORY", w->mps_pipe, 1);
+    (void)setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1); /* the numbers that fccctl shows */
+    (void)setenv("CUDA_MODULE_LOADING", "EAGER", 1);    /* no kernel is loaded while another one waits */
+}
+
+int gpus_find(struct worker *w, enum fcc_device_kind kind, struct device **devices, int *ndevices, struct error *e)
+{
+    static const enum fcc_device_kind numbers[PLUGIN_KINDS] = {FCC_DEVICE_CUDA, FCC_DEVICE_HIP};
+    struct error why = {0};
+    char text[FCC_TEXT_MAX / 2] = "";
+    size_t n = 0;
+
+    if (!w->gpus)
+        environment_prepare(w);
+    for (int i = 0; i < PLUGIN_KINDS && !w->gpus; i++) {
+        if ((kind != FCC_DEVICE_GPU && kind != numbers[i]) || n >= sizeof(text))
+            continue;
+        if (!config_allows_gpus(&w->config, plugin_kinds[i]))
+            (void)error_set(&why, -ENODEV, "not allowed by GPUS=%s", w->config.gpus);
+        else if (!gpus_load(w, plugin_kinds[i], numbers[i], &why))
+            break;
+        n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s: %s", n ? "; " : "", plugin_kinds[i], why.text);
+    }
+    if (!w->gpus)
+        return error_set(e, -ENODEV, "this node has no such GPU (%s)", text);
+    if (kind != FCC_DEVICE_GPU && kind != w->gpus->ops.number)
+        return error_set(e, -ENODEV, "this job uses %s: all its communicators on GPUs must", w->gpus->ops.kind);
+    *devices = w->gpus->devices;
+    *ndevices = w->gpus->count;
+    return 0;
+}
+
+int gpus_check_peers(const struct device *a, int rank_a, const struct device *b, int rank_b, struct error *e)
+{
+    const struct gpus *g = a->worker->gpus;
+
+    if (a == b || (g->descriptions[a->index].peers >> b->index & 1u && g->descriptions[b->index].peers >> a->index & 1u))
+        return 0;
+    return error_set(e, -EXDEV, "rank %d: device: %s %d and %s %d, which rank %d has, cannot address each other's memory",
+                     rank_a, a->ops->kind, a->index, b->ops->kind, b->index, rank_b);
+}
+
+void gpu_device_uuid(const struct device *d, unsigned char out[16])
+{
+    memcpy(out, d->worker->gpus->descriptions[d->index].uuid, 16);
+}
+
+static int gpu_open(struct device *d, struct error *e)
+{
+    struct gpus *g = d->worker->gpus;
+    int status = g->plugin->open(1u << d->index, e);
+
+    if (status)
+        return status;
+    g->open |= 1u << d->index;
+    d->state = g;
+    return 0;
+}
+
+static void gpu_close(struct device *d)
+{
+    (void)d; /* the plug-in closes them together: gpus_close() */
+}
+
+void gpus_close(struct worker *w)
+{
+    struct gpus *g = w->gpus;
+
+    if (!g)
+        return;
+    gpu_watch_stop(g->watch);
+    g->plugin->close();
+    w->gpus = NULL;
+    free(g);
+}
+
+bool gpus_are_lost(const struct worker *w, struct error *e)
+{
+    struct error why;
+
+    if (!w->gpus || !gpu_watch_lost(w->gpus->watch, &why))
+        return false;
+    (void)error_set(
+        e, why.status, "the GPU contexts of job '%s' are lost: %s%s; connect again", w->job, why.text,
+        w->gpus->ops.number == FCC_DEVICE_CUDA
+            ? " (under MPS this is what the death of a process with a running kernel does to the others of its server)"
+            : "");
+    return true;
+}
+
+/* ---- memory ---- */
+
+static int gpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e)
+{
+    struct gpu_memory m;
+    int status = ((struct gpus *)d->state)->plugin->memory_alloc(d->index, bytes, &m, fd, e);
+
+    if (status) {
+        gpu_watch_suspect(d->worker->gpus->watch, 1u << d->index);
+        return status;
+    }
+    *out = (struct device_memory){
+        .data = (unsigned char *)(uintptr_t)m.address, .bytes = m.bytes, .kind = (enum fcc_memory_kind)m.kind, .gpu = m};
+    return 0;
+}
+
+static void gpu_memory_free(struct device *d, struct device_memory *m)
+{
+    d->worker->gpus->plugin->memory_free(&m->gpu);
+}
+
+static int gpu_comm_open(struct device *d, struct comm *c, struct error *e)
+{
+    size_t bytes = page_round(sizeof(struct gpu_shared));
+    struct gpu_shared *s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+    if (s == MAP_FAILED)
+        return error_set(e, -ENOMEM, "no memory for a communicator");
+    int status = d->worker->gpus->plugin->host_register(s, bytes, &s->address, e);
+    if (status) {
+        (void)munmap(s, bytes);
+        return status;
+    }
+    c->shared = &s->common;
+    return 0;
+}
+
+static void gpu_comm_close(struct device *d, struct comm *c)
+{
+    struct gpu_shared *s = shared_of(c);
+
+    d->worker->gpus->plugin->host_unregister(s);
+    (void)munmap(s, page_round(sizeof(*s)));
+    c->shared = NULL;
+}
+
+/* ---- sessions ---- */
+
+int gpus_session_open(struct session *s, struct error *e)
+{
+    if (s->gpu_address)
+        return 0;
+    return s->worker->gpus->plugin->host_register(s->memory, page_round(sizeof(*s->memory)), &s->gpu_address, e);
+}
+
+bool gpus_session_close(struct session *s)
+{
+    struct gpus *g = s->worker->gpus;
+    struct retired *r = g->in_flight ? malloc(sizeof(*r)) : NULL;
+
+    gpu_watch_suspect(g->watch, g->open);
+    s->gpu_address = 0;
+    if (!g->in_flight) {
+        g->plugin->host_unregister(s->memory);
+        return false;
+    }
+    if (r) { /* otherwise it stays for the process's life */
+        *r = (struct retired){.memory = s->memory, .bytes = sizeof(*s->memory)};
+        LIST_INSERT_HEAD(&g->retired, r, link);
+    }
+    return true;
+}
+
+static void retired_free(struct gpus *g)
+{
+    struct retired *r;
+
+    while ((r = LIST_FIRST(&g->retired))) {
+        LIST_REMOVE(r, link);
+        g->plugin->host_unregister(r->memory);
+        (void)munmap(r->memory, r->bytes);
+        free(r);
+    }
+}
+
+/* ---- launching ---- */
+
+/* Which words the streams of the ranks set. Returns how many ranks have a stream. */
+static int streams_note(struct launch *l)
+{
+    int n = 0;
+
+    for (int r = 0; r < l->nranks; r++) {
+        const struct submission *sub = TAILQ_FIRST(&l->comm->members[r].queue);
+        struct session *s = sub->session;
+        l->streams[r] = (struct launch_stream){.value = 0};
+        if (!sub->stream || !s)
+            continue;
+        uint64_t slot = s->gpu_address + offsetof(struct fcc_session_memory, slot) + sub->slot * sizeof(struct fcc_slot);
+        l->streams[r] = (struct launch_stream){.started = &s->memory->slot[sub->slot].stream_started,
+                                               .started_address = slot + offsetof(struct fcc_slot, stream_started),
+                                               .finished_address = slot + offsetof(struct fcc_slot, stream_finished),
+                                               .value = sub->stream};
+        n++;
+    }
+    return n;
+}
+
+static bool is_only_comm(const struct comm *mine)
+{
+    const struct comm *c;
+
+    LIST_FOREACH(c, &mine->worker->comms, link)
+        if (c != mine && c->ops == mine->ops)
+            return false;
+    return true;
+}
+
+static int part_make(struct launch *l, struct launch_part *p, struct error *e)
+{
+    struct gpus *g = p->device->state;
+    struct gpu_run runs[GPU_MAX_RUNS];
+    uint64_t flags[FCC_MAX_RANKS];
+    struct gpu_shape shape;
+    int status = 0;
+
+    if (p->gpu)
+        return 0;
+    for (int r = 0; r < l->nranks; r++)
+        flags[r] = (uint64_t)(uintptr_t)l->comm->members[r].flags.data;
+    for (int i = 0; i < p->nruns && status == 0; i++)
+        status = gpu_run_make(l->runs[p->ranks[i]].plan, &runs[i], e);
+    if (status)
+        return status;
+    gpu_shape_make(l->problem, l->runs[0].plan, &shape);
+    return g->plugin->launch_make(p->device->index, &shape, flags, runs, p->nruns, &p->gpu, e);
+}
+
+/* The calls' argument: where everything is now. */
+static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *call, struct error *e)
+{
+    uint64_t shared = shared_of(l->comm)->address;
+    int ranks[GPU_MAX_RUNS];
+
+    *call = (struct gpu_call){
+        .epoch = l->epoch,
+        .status = shared + offsetof(struct gpu_shared, common.status),
+        .done = shared + offsetof(struct gpu_shared, done) + (uint64_t)p->device->index * sizeof(uint64_t),
+        .span = shared + offsetof(struct gpu_shared, span) + (uint64_t)p->device->index * 2 * sizeof(uint64_t),
+    };
+    for (int i = 0; i < p->nruns; i++) {
+        int r = ranks[i] = p->ranks[i];
+        call->in[i].failure = shared + offsetof(struct gpu_shared, failures) + (uint64_t)r * sizeof(struct gpu_failure);
+        call->in[i].stream_word = l->streams[r].value ? l->streams[r].finished_address : 0;
+        call->in[i].stream_value = l->streams[r].value;
+    }
+    return gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->args, l->nranks, ranks, p->nruns, call, e);
+}
+
+static int part_start(struct launch *l, struct launch_part *p, bool waits, struct error *e)
+{
+    const struct gpu_plugin *plugin = ((struct gpus *)p->device->state)->plugin;
+    uint64_t staging[FCC_MAX_RANKS], words[FCC_MAX_RANKS];
+    uint32_t values[FCC_MAX_RANKS];
+    struct gpu_call call;
+    int nwords = 0;
+    int status = part_make(l, p, e);
+
+    if (status == 0)
+        status = part_fill(l, p, &call, e);
+    if (status)
+        return status;
+    for (int r = 0; r < l->nranks; r++) {
+        staging[r] = (uint64_t)(uintptr_t)l->staging[r];
+        if (!waits || !l->streams[r].value)
+            continue;
+        words[nwords] = l->streams[r].started_address;
+        values[nwords++] = l->streams[r].value;
+    }
+    return plugin->launch_start(p->gpu, &call, staging, words, values, nwords, e);
+}
+
+/* Enqueue all parts. One that cannot be is counted as done, and the others leave by the status word. */
+static void parts_start(struct launch *l, bool waits)
+{
+    struct gpu_shared *shared = shared_of(l->comm);
+
+    memset(shared->failures, 0, sizeof(shared->failures));
+    for (int i = 0; i < l->nparts; i++) {
+        struct launch_part *p = &l->parts[i];
+        struct error e = {0};
+        if (!part_start(l, p, waits, &e))
+            continue;
+        launch_fail(l, p->ranks[0], &e);
+        gpu_watch_suspect(l->worker->gpus->watch, 1u << p->device->index);
+        atomic_store_explicit(&shared->done[p->device->index], l->epoch, memory_order_release);
+    }
+}
+
+static void gpu_launch(struct device *d, struct launch *l)
+{
+    struct gpus *g = d->state;
+    int streams = streams_note(l);
+
+    for (int i = 0; i < l->nparts; i++)
+        l->parts[i].gpu_index = (unsigned)l->parts[i].device->index;
+    g->in_flight++;
+    l->gated = streams && (!g->all_wait || !is_only_comm(l->comm));
+    if (!l->gated)
+        parts_start(l, true);
+    gpu_watch_add(g->watch, l);
+}
+
+bool gpu_launch_is_due(const struct launch *l)
+{
+    const struct gpu_shared *shared = shared_of(l->comm);
+
+    if (l->gated && atomic_load_explicit(l->status, memory_order_relaxed))
+        return true;
+    for (int r = 0; l->gated && r < l->nranks; r++) {
+        const struct launch_stream *s = &l->streams[r];
+        if (s->value && (int32_t)(atomic_load_explicit(s->started, memory_order_acquire) - s->value) < 0)
+            return false;
+    }
+    for (int p = 0; !l->gated && p < l->nparts; p++)
+        if (atomic_load_explicit(&shared->done[l->parts[p].gpu_index], memory_order_acquire) < l->epoch)
+            return false;
+    return true;
+}
+
+/* Without a stream the words are not waited for any more, so that the kernel can come, see the status word, and leave. */
+void gpus_launch_release_waits(struct launch *l)
+{
+    for (int r = 0; !l->gated && r < l->nranks; r++) {
+        struct launch_stream *s = &l->streams[r];
+        if (s->value && (int32_t)(atomic_load_explicit(s->started, memory_order_relaxed) - s->value) < 0)
+            atomic_store_explicit(s->started, s->value, memory_order_release);
+    }
+}
+
+static bool gpu_launch_collect(struct device *d, struct launch *l)
+{
+    struct gpus *g = d->state;
+    const struct gpu_shared *shared = shared_of(l->comm);
+    bool begun = !l->gated;
+
+    if (l->gated && !atomic_load_explicit(l->status, memory_order_relaxed)) {
+        l->gated = false;
+        parts_start(l, false);
+        gpu_watch_add(g->watch, l);
+        return false;
+    }
+    l->gated = false;
+    l->busy_ns = 0;
+    for (int i = 0; begun && i < l->nparts; i++) {
+        const uint64_t *span = shared->span[l->parts[i].device->index];
+        if (span[1] > span[0] && span[1] - span[0] > l->busy_ns)
+            l->busy_ns = span[1] - span[0];
+    }
+    for (int r = 0; begun && r < l->nranks; r++) {
+        struct error e = {0};
+        if (gpu_failure_explain(&shared->failures[r], &e))
+            launch_fail(l, r, &e);
+    }
+    if (--g->in_flight == 0)
+        retired_free(g);
+    return true;
+}
+
+static void gpu_launch_release(struct device *d, struct launch *l)
+{
+    for (int p = 0; p < l->nparts; p++)
+        if (l->parts[p].gpu)
+            d->worker->gpus->plugin->launch_free(l->parts[p].gpu);
+}
+
+static int gpu_times_fetch(struct device *d, struct launch *l, struct error *e)
+{
+    const struct gpu_plugin *plugin = d->worker->gpus->plugin;
+    int status = 0;
+
+    for (int p = 0; p < l->nparts; p++)
+        for (int i = 0; i < l->parts[p].nruns && status == 0 && l->parts[p].gpu; i++)
+            status = plugin->launch_times(l->parts[p].gpu, i, l->runs[l->parts[p].ranks[i]].times_shown, e);
+    return status;
+}
+
+static const struct device_ops gpu_ops = {
+    .kind = "gpu",
+    .number = FCC_DEVICE_GPU,
+    .open = gpu_open,
+    .memory_alloc = gpu_memory_alloc,
+    .memory_free = gpu_memory_free,
+    .comm_open = gpu_comm_open,
+    .comm_close = gpu_comm_close,
+    .launch = gpu_launch,
+    .launch_collect = gpu_launch_collect,
+    .launch_release = gpu_launch_release,
+    .times_fetch = gpu_times_fetch,
+    .close = gpu_close,
+};

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gpu_watch.h - the thread that waits for GPUs: for kernels to end, for the clients' streams to reach operators that are held back on
+ * the CPU's side, and for the news that a context is lost. The engine never waits for a GPU itself.
+ *
+ * The GPUs write what is waited for into host memory (release), this thread polls it (acquire): a while without a pause, then with sleeps
+ * of tens of microseconds; with nothing in flight it sleeps until there is.
+ */
+#ifndef FCCD_GPU_WATCH_H
+#define FCCD_GPU_WATCH_H
+
+#include "launch.h"
+
+struct gpu_watch;
+
+int gpu_watch_start(struct worker *w, const struct gpu_plugin *plugin, struct gpu_watch **out, struct error *e);
+void gpu_watch_stop(struct gpu_watch *watch);
+/* Hand the launch back (worker_launch_finished()) when its words say so. */
+void gpu_watch_add(struct gpu_watch *watch, struct launch *l);
+/* Something has happened that may have cost contexts: look at these GPUs for a while, also with nothing in flight. */
+void gpu_watch_suspect(struct gpu_watch *watch, uint32_t gpus);
+/* Why contexts are lost, if they are. Engine thread. */
+bool gpu_watch_lost(struct gpu_watch *watch, struct error *e);
+
+/* Does it have to go back to the engine? Touches only what launch.h and comm_shared allow a workgroup. (device_gpu.c) */
+bool gpu_launch_is_due(const struct launch *l);
+
+#endif

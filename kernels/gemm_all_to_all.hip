@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gemm_all_to_all.hip - C_r = A_r . B_r, whose rows are sent to the ranks, on a GPU. What a slice is: gemm_all_to_all.c.
+ *
+ *   compute+put   a workgroup computes the tile and stores it straight into the destination's c, on whichever GPU that is
+ *   compute       the same, into the own rank's staging memory: dense [M_r][N]
+ *   put           copies rows from there into the destination's c
+ *
+ * Memory order: a tile is stored by plain stores of all threads; gpu_execute() then fences and raises the flags, and waits for them
+ * before a put. Tiles of a destination's c come from one source each and do not overlap.
+ *
+ * A slice may have any size; it is computed in tiles of gpu_matrix.h's engine. Whole tiles are best: 128 rows x 256 columns of f16 and bf16,
+ * 128 x 128 of f32.
+ */
+#include "gpu_execute.h"
+#include "gpu_matrix.h"
+#include "gpu_runtime.h"
+
+extern __shared__ __align__(16) unsigned char gemm_shared[];
+
+template <typename T> struct gemm_operator {
+    struct gpu_product<T> *product; /* in shared memory, where it takes no registers while it is computed */
+
+    __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    {
+        const struct gpu_input &in = call.in[run];
+        int64_t n = call.fixed->shape.n, stride = n;
+        T *here = (T *)call.fixed->staging[gpu_plan_of(call, run)->rank] + s.row * n + s.col, *to = here;
+
+        if (s.kind != SLICE_COMPUTE) {
+            stride = call.out[s.dst].stride[0];
+            to = (T *)call.out[s.dst].data + s.dst_row * stride + s.dst_col;
+        }
+        if (s.kind == SLICE_PUT) {
+            gpu_rows_copy<T>(to, stride, here, n, s.rows, s.cols, threadIdx.x, GPU_MATRIX_THREADS);
+            return true;
+        }
+        if (threadIdx.x == 0)
+            *product = {(const T *)in.gemm.a + s.row * in.gemm.a_stride,
+                        (const T *)in.gemm.b + s.col,
+                        to,
+                        in.gemm.a_stride,
+                        in.gemm.b_stride,
+                        stride,
+                        in.gemm.k,
+                        s.rows,
+                        s.cols};
+        __syncthreads();
+        gpu_multiply<T>(*product, gemm_shared);
+        return true;
+    }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
+    gemm_all_to_all_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    __shared__ struct gpu_product<T> product;
+    struct gemm_operator<T> op = {
+        &product
+    };
+
+    gpu_execute(call, op);
+}
+
+template <typename T> static struct gpu_kernel kernel_make(int gpu)
+{
+    const size_t without_asking = 48 * 1024; /* what every kernel may have */
+    struct gpu_kernel kernel = {(const void *)gemm_all_to_all_kernel<T>, GPU_MATRIX_THREADS, 0, 0};
+    hipDeviceProp_t properties;
+
+    if (hipGetDeviceProperties(&properties, gpu) != hipSuccess)
+        return {NULL, 0, 0, 0};
+    kernel.shared_bytes = gpu_matrix_shared_bytes<T>(properties.major, properties.minor);
+    if (kernel.shared_bytes > without_asking && hipFuncSetAttribute(kernel.function, hipFuncAttributeMaxDynamicSharedMemorySize,
+                                                                    (int)kernel.shared_bytes) != hipSuccess)
+        return {NULL, 0, 0, 0};
+    return kernel;
+}
+
+/* `gpu` is the current device. function is NULL if the GPU does not answer, or for a dtype that has no kernel. */
+struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu)
+{
+    switch (dtype) {
+    case FCC_F32:
+        return kernel_make<float>(gpu);
+    case FCC_F16:
+        return kernel_make<gpu_f16>(gpu);
+    case FCC_BF16:
+        return kernel_make<gpu_bf16>(gpu);
+    default:
+        return {NULL, 0, 0, 0};
+    }
+}

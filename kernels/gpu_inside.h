@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gpu_inside.h - what the host files of a GPU plug-in offer each other.
+ *
+ *   gpu_plugin.hip   which GPUs there are; contexts and streams; the clock
+ *   gpu_memory.hip   memory that clients import, and host memory that GPUs see
+ *   gpu_launch.hip   an operator's runs on one GPU: prepared once, launched many times
+ *
+ * Each open GPU has two streams. Operators run on `run`, in the order in which they were enqueued; it may stand for long, waiting
+ * for a client. Everything else (copies, zeroing, clocks) uses `side`, so it never waits behind that. For the same reason
+ * nothing here calls what waits for a whole GPU, as hipFree() does.
+ */
+#ifndef FCC_GPU_INSIDE_H
+#define FCC_GPU_INSIDE_H
+
+#include <errno.h>
+
+#include "gpu.h"
+#include "gpu_runtime.h"
+
+struct gpu {
+    bool open;
+    hipStream_t run, side;
+    uint32_t multiprocessors;
+    void *clock_words;                /* gpu_plugin.hip's; in host memory */
+    uint64_t opened_clock, opened_ns; /* the same moment by the GPU's clock and by CLOCK_MONOTONIC */
+};
+
+extern struct gpu gpus[GPU_MAX_GPUS];
+
+/* Says "gpu G: WHAT: the runtime's words". -ENOMEM if memory is used up, else -EIO. */
+int gpu_error(struct error *e, int gpu, const char *what, hipError_t status);
+/* Bit p: GPU p can address GPU gpu's memory; itself too. */
+uint32_t gpu_peers(int gpu);
+/* A moment by GPU's clock and by CLOCK_MONOTONIC. */
+int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e);
+uint64_t host_clock_ns(void);
+
+int memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e);
+void memory_free(struct gpu_memory *m);
+int memory_copy(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e);
+int memory_write(int gpu, uint64_t to, const void *from, uint64_t bytes, struct error *e);
+int memory_zero(int gpu, uint64_t at, uint64_t bytes, struct error *e);
+/* Give all memory there is to the GPUs that were opened last. */
+int memory_open(uint32_t gpus, struct error *e);
+int host_register(void *memory, size_t bytes, uint64_t *address, struct error *e);
+void host_unregister(void *memory);
+
+int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
+                struct gpu_launch **out, struct error *e);
+void launch_free(struct gpu_launch *l);
+int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address, struct error *e);
+int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t words[],
+                 const uint32_t values[], int nwords, struct error *e);
+int launch_times(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);
+uint32_t launch_workgroups(const struct gpu_launch *l);
+
+#endif

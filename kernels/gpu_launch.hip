@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gpu_launch.hip - an operator's runs on one GPU: what stays the same from call to call is put into the GPU's memory once; a call
+ * costs the waits for its words and one kernel.
+ */
+#include <stdlib.h>
+
+#include "gpu_execute.h"
+#include "gpu_inside.h"
+
+struct gpu_launch {
+    int gpu;
+    int nruns;
+    struct gpu_kernel kernel;
+    uint32_t workgroups;
+    uint32_t epoch;                /* of the last call: what its times are stamped with */
+    struct gpu_fixed fixed;        /* as the GPU has it, but for what it writes itself */
+    struct gpu_fixed *there;       /* the GPU's: begins one allocation, in which the rest lies */
+    int64_t *tables[GPU_MAX_RUNS]; /* what tables_there[i] holds */
+    uint64_t tables_there[GPU_MAX_RUNS];
+    uint32_t ntables[GPU_MAX_RUNS];
+};
+
+/* ---- making ---- */
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+static uint64_t counters_bytes(const struct gpu_run *r)
+{
+    return (GPU_GROUPS + (uint64_t)r->ngroups) * sizeof(uint32_t);
+}
+
+/* Where the parts of run r lie, from `at` on; returns the end. */
+static uint64_t plan_place(struct gpu_plan *plan, const struct gpu_run *r, uint64_t at)
+{
+    plan->slices = at;
+    at += aligned(r->first[GPU_PHASES] * sizeof(struct slice));
+    plan->groups = at;
+    at += aligned(r->ngroups * sizeof(struct signal_group));
+    plan->counters = at;
+    at += aligned(counters_bytes(r));
+    plan->times = at;
+    at += aligned(r->first[GPU_PHASES] * sizeof(struct slice_time));
+    memcpy(plan->first, r->first, sizeof(plan->first));
+    plan->ngroups = r->ngroups;
+    plan->rank = (uint32_t)r->rank;
+    return at;
+}
+
+/* The same bytes in host memory, beginning at `image` where the GPU's begin at `base`. */
+static void plan_fill(const struct gpu_plan *plan, const struct gpu_run *r, unsigned char *image, uint64_t base)
+{
+    uint32_t *counters = (uint32_t *)(image + (plan->counters - base));
+
+    memcpy(image + (plan->slices - base), r->slices, r->first[GPU_PHASES] * sizeof(struct slice));
+    memcpy(image + (plan->groups - base), r->groups, r->ngroups * sizeof(struct signal_group));
+    for (uint32_t g = 0; g < r->ngroups; g++)
+        counters[GPU_GROUPS + g] = r->groups[g].slices;
+}
+
+static int launch_upload(struct gpu_launch *l, const struct gpu_run runs[], struct error *e)
+{
+    uint64_t bytes = aligned(sizeof(struct gpu_fixed));
+    struct gpu_plan unplaced;
+    void *there = NULL;
+
+    for (int i = 0; i < l->nruns; i++)
+        bytes = plan_place(&unplaced, &runs[i], bytes);
+    unsigned char *image = (unsigned char *)calloc(1, bytes);
+    if (!image)
+        return error_set(e, -ENOMEM, "%s GPU %d: no memory for plans of %llu bytes", GPU_KIND, l->gpu,
+                         (unsigned long long)bytes);
+    hipError_t status = hipSetDevice(l->gpu);
+    if (status == hipSuccess)
+        status = hipMallocAsync(&there, bytes, gpus[l->gpu].side);
+    if (status != hipSuccess) {
+        free(image);
+        return gpu_error(e, l->gpu, "memory for plans", status);
+    }
+    l->there = (struct gpu_fixed *)there;
+    uint64_t base = (uint64_t)there, at = base + aligned(sizeof(struct gpu_fixed));
+    for (int i = 0; i < l->nruns; i++) {
+        at = plan_place(&l->fixed.plans[i], &runs[i], at);
+        plan_fill(&l->fixed.plans[i], &runs[i], image, base);
+    }
+    memcpy(image, &l->fixed, sizeof(l->fixed));
+    int result = memory_write(l->gpu, base, image, bytes, e);
+    free(image);
+    return result;
+}
+
+/* As many workgroups as are resident at a time; no more than there are slices, and at least one for each run. */
+static int workgroups_choose(struct gpu_launch *l, struct error *e)
+{
+    int fit = 0;
+    uint64_t slices = 0;
+    hipError_t status =
+        hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, l->kernel.function, (int)l->kernel.threads, l->kernel.shared_bytes);
+
+    if (status != hipSuccess)
+        return gpu_error(e, l->gpu, "asking how many workgroups fit", status);
+    if (fit < 1)
+        return error_set(e, -EIO, "%s GPU %d: a workgroup of %u threads and %zu bytes of shared memory does not fit", GPU_KIND,
+                         l->gpu, l->kernel.threads, l->kernel.shared_bytes);
+    if (l->kernel.per_multiprocessor && fit > (int)l->kernel.per_multiprocessor)
+        fit = (int)l->kernel.per_multiprocessor;
+    for (int i = 0; i < l->nruns; i++)
+        slices += l->fixed.plans[i].first[GPU_PHASES];
+    uint64_t n = (uint64_t)fit * gpus[l->gpu].multiprocessors;
+    n = n < slices ? n : slices;
+    l->workgroups = (uint32_t)(n > (uint64_t)l->nruns ? n : (uint64_t)l->nruns);
+    return 0;
+}
+
+static __global__ void noop_kernel(GPU_PARAMETER struct gpu_call call);
+
+static struct gpu_kernel kernel_get(const struct gpu_shape *shape, int gpu)
+{
+    enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
+
+    switch (shape->op) {
+    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+        return gpu_embedding_kernel(dtype);
+    case FCC_OP_GEMV_ALL_REDUCE:
+        return gpu_gemv_kernel(dtype);
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        return gpu_gemm_kernel(dtype, gpu);
+    case FCC_OP_NOOP:
+        return {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1};
+    default:
+        return {NULL, 0, 0, 0};
+    }
+}
+
+int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
+                struct gpu_launch **out, struct error *e)
+{
+    if (nruns < 1 || nruns > GPU_MAX_RUNS)
+        return error_set(e, -EINVAL, "%s GPU %d: %d ranks of one communicator: allowed are 1 to %d", GPU_KIND, gpu, nruns,
+                         GPU_MAX_RUNS);
+    struct gpu_launch *l = (struct gpu_launch *)calloc(1, sizeof(*l));
+    if (!l)
+        return error_set(e, -ENOMEM, "%s GPU %d: no memory for a launch", GPU_KIND, gpu);
+    l->gpu = gpu;
+    l->nruns = nruns;
+    l->fixed.shape = *shape;
+    memcpy(l->fixed.flags, flags, shape->nranks * sizeof(flags[0]));
+    (void)hipSetDevice(gpu);
+    l->kernel = kernel_get(shape, gpu);
+    int status = l->kernel.function ? launch_upload(l, runs, e)
+                                    : error_set(e, -EINVAL, "%s GPU %d: operator %u with dtype %u: no such kernel", GPU_KIND,
+                                                gpu, shape->op, shape->dtype);
+    if (status == 0)
+        status = workgroups_choose(l, e);
+    if (status) {
+        launch_free(l);
+        return status;
+    }
+    *out = l;
+    return 0;
+}
+
+void launch_free(struct gpu_launch *l)
+{
+    if (hipSetDevice(l->gpu) == hipSuccess) {
+        if (l->there)
+            (void)hipFreeAsync(l->there, gpus[l->gpu].side);
+        for (int i = 0; i < l->nruns; i++)
+            if (l->tables_there[i])
+                (void)hipFreeAsync((void *)l->tables_there[i], gpus[l->gpu].side);
+    }
+    for (int i = 0; i < l->nruns; i++)
+        free(l->tables[i]);
+    free(l);
+}
+
+uint32_t launch_workgroups(const struct gpu_launch *l)
+{
+    return l->workgroups;
+}
+
+int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address, struct error *e)
+{
+    size_t bytes = ((size_t)ntables + 1) * sizeof(first[0]);
+    void *there = NULL;
+
+    if (!l->tables[run] || l->ntables[run] != ntables || memcmp(l->tables[run], first, bytes)) {
+        int64_t *here = (int64_t *)realloc(l->tables[run], bytes);
+        if (!here)
+            return error_set(e, -ENOMEM, "%s GPU %d: no memory for %u tables", GPU_KIND, l->gpu, ntables);
+        l->tables[run] = here;
+        memset(here, 0xff, bytes); /* not what the GPU has, until it has it */
+        hipError_t status = hipSetDevice(l->gpu);
+        if (status == hipSuccess && (l->ntables[run] != ntables || !l->tables_there[run])) {
+            if (l->tables_there[run])
+                (void)hipFreeAsync((void *)l->tables_there[run], gpus[l->gpu].side);
+            l->tables_there[run] = 0;
+            status = hipMallocAsync(&there, bytes, gpus[l->gpu].side);
+            l->tables_there[run] = (uint64_t)there;
+        }
+        l->ntables[run] = ntables;
+        if (status != hipSuccess)
+            return gpu_error(e, l->gpu, "memory for the tables' rows", status);
+        int result = memory_write(l->gpu, l->tables_there[run], first, bytes, e);
+        if (result)
+            return result;
+        memcpy(here, first, bytes);
+    }
+    *address = l->tables_there[run];
+    return 0;
+}
+
+/* ---- noop: its plans only wait ---- */
+
+struct noop_operator {
+    __device__ bool slice(const struct gpu_call &, uint32_t, const struct slice &)
+    {
+        return true;
+    }
+};
+
+static __global__ void noop_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    noop_operator op;
+
+    gpu_execute(call, op);
+}
+
+/* ---- starting ---- */
+
+int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t words[],
+                 const uint32_t values[], int nwords, struct error *e)
+{
+    size_t bytes = l->fixed.shape.nranks * sizeof(staging[0]);
+    hipStream_t stream = gpus[l->gpu].run;
+
+    if (memcmp(l->fixed.staging, staging, bytes)) {
+        int result = memory_write(l->gpu, (uint64_t)l->there->staging, staging, bytes, e);
+        if (result)
+            return result;
+        memcpy(l->fixed.staging, staging, bytes);
+    }
+    call->fixed = l->there;
+    call->nruns = (uint32_t)l->nruns;
+    l->epoch = (uint32_t)call->epoch;
+    void *arguments[] = {call};
+    hipError_t status = hipSetDevice(l->gpu);
+    for (int i = 0; i < nwords && status == hipSuccess; i++)
+        status = hipStreamWaitValue32(stream, (void *)words[i], values[i], hipStreamWaitValueGte);
+    if (status == hipSuccess)
+        status = hipLaunchKernel(l->kernel.function, dim3(l->workgroups), dim3(l->kernel.threads), arguments,
+                                 l->kernel.shared_bytes, stream);
+    return status == hipSuccess ? 0 : gpu_error(e, l->gpu, "launching an operator", status);
+}
+
+/* ---- times ---- */
+
+int launch_times(struct gpu_launch *l, int run, struct slice_time out[], struct error *e)
+{
+    const struct gpu_plan *plan = &l->fixed.plans[run];
+    const struct gpu *g = &gpus[l->gpu];
+    uint64_t clock, ns;
+    double rate = 1; /* ns per tick */
+    int status = memory_copy(out, l->gpu, plan->times, plan->first[GPU_PHASES] * sizeof(out[0]), e);
+
+    if (status == 0)
+        status = gpu_clock_read(l->gpu, &clock, &ns, e);
+    if (status)
+        return status;
+    if (!GPU_CLOCK_IS_NS && clock > g->opened_clock)
+        rate = (double)(ns - g->opened_ns) / (double)(clock - g->opened_clock);
+    for (uint32_t i = 0; i < plan->first[GPU_PHASES]; i++) {
+        struct slice_time *t = &out[i];
+        if (t->epoch != l->epoch) { /* an earlier call's: this one did not get there */
+            memset(t, 0, sizeof(*t));
+            continue;
+        }
+        uint64_t *const fields[] = {&t->wait_ns, &t->start_ns, &t->end_ns};
+        for (uint64_t *const field : fields)
+            if (*field)
+                *field = ns - (uint64_t)((double)(int64_t)(clock - *field) * rate);
+        t->epoch = 0;
+    }
+    return 0;
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gpu_runtime.h - the GPU runtime's host calls, in HIP's spelling. Under nvcc they become CUDA's: those of the runtime by name;
+ * virtual memory and stream memory operations, which only CUDA's driver has, through entry points that are asked for at run
+ * time, so that cuda.so loads on a machine without a driver and can say so.
+ */
+#ifndef FCC_GPU_RUNTIME_H
+#define FCC_GPU_RUNTIME_H
+
+#include <string.h>
+
+#include "gpu_platform.h"
+
+#if defined(__CUDACC__)
+#include <cuda.h>
+
+#define hipDeviceProp_t cudaDeviceProp
+#define hipError_t cudaError_t
+#define hipStream_t cudaStream_t
+#define hipSuccess cudaSuccess
+#define hipErrorNotReady cudaErrorNotReady
+#define hipErrorMemoryAllocation cudaErrorMemoryAllocation
+#define hipErrorNotSupported cudaErrorNotSupported
+#define hipGetErrorString cudaGetErrorString
+#define hipGetLastError cudaGetLastError
+#define hipGetDeviceCount cudaGetDeviceCount
+#define hipGetDeviceProperties cudaGetDeviceProperties
+#define hipDeviceGetPCIBusId cudaDeviceGetPCIBusId
+#define hipDeviceCanAccessPeer cudaDeviceCanAccessPeer
+#define hipDeviceEnablePeerAccess cudaDeviceEnablePeerAccess
+#define hipErrorPeerAccessAlreadyEnabled cudaErrorPeerAccessAlreadyEnabled
+#define hipSetDevice cudaSetDevice
+#define hipFree cudaFree
+#define hipMalloc cudaMalloc
+#define hipMallocAsync cudaMallocAsync
+#define hipFreeAsync cudaFreeAsync
+#define hipMemsetAsync cudaMemsetAsync
+#define hipMemcpyAsync cudaMemcpyAsync
+#define hipMemcpyHostToDevice cudaMemcpyHostToDevice
+#define hipMemcpyDeviceToHost cudaMemcpyDeviceToHost
+#define hipHostRegister cudaHostRegister
+#define hipHostRegisterPortable cudaHostRegisterPortable
+#define hipHostRegisterMapped cudaHostRegisterMapped
+#define hipHostUnregister cudaHostUnregister
+#define hipHostGetDevicePointer cudaHostGetDevicePointer
+#define hipHostMalloc cudaHostAlloc
+#define hipHostMallocMapped cudaHostAllocMapped
+#define hipHostMallocPortable cudaHostAllocPortable
+#define hipHostFree cudaFreeHost
+#define hipStreamCreateWithFlags cudaStreamCreateWithFlags
+#define hipStreamNonBlocking cudaStreamNonBlocking
+#define hipStreamDestroy cudaStreamDestroy
+#define hipStreamSynchronize cudaStreamSynchronize
+#define hipStreamQuery cudaStreamQuery
+#define hipLaunchKernel cudaLaunchKernel
+#define hipFuncSetAttribute cudaFuncSetAttribute
+#define hipFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
+#define hipOccupancyMaxActiveBlocksPerMultiprocessor cudaOccupancyMaxActiveBlocksPerMultiprocessor
+#define hipIpcMemHandle_t cudaIpcMemHandle_t
+#define hipIpcGetMemHandle cudaIpcGetMemHandle
+
+#define hipMemGenericAllocationHandle_t CUmemGenericAllocationHandle
+#define hipMemAllocationProp CUmemAllocationProp
+#define hipMemAccessDesc CUmemAccessDesc
+#define hipMemAllocationTypePinned CU_MEM_ALLOCATION_TYPE_PINNED
+#define hipMemHandleTypePosixFileDescriptor CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+#define hipMemLocationTypeDevice CU_MEM_LOCATION_TYPE_DEVICE
+#define hipMemAccessFlagsProtReadWrite CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+#define hipMemAllocationGranularityMinimum CU_MEM_ALLOC_GRANULARITY_MINIMUM
+#define requestedHandleType requestedHandleTypes
+#define hipStreamWaitValueGte CU_STREAM_WAIT_VALUE_GEQ
+
+/* X(name after "cu", name in HIP, parameters) */
+#define GPU_DRIVER_CALLS(X)                                                                                                    \
+    X(MemCreate, hipMemCreate,                                                                                                 \
+      (CUmemGenericAllocationHandle * h, size_t n, const CUmemAllocationProp *p, unsigned long long f), (h, n, p, f))          \
+    X(MemRelease, hipMemRelease, (CUmemGenericAllocationHandle h), (h))                                                        \
+    X(MemGetAllocationGranularity, hipMemGetAllocationGranularity,                                                             \
+      (size_t * n, const CUmemAllocationProp *p, CUmemAllocationGranularity_flags f), (n, p, f))                               \
+    X(MemExportToShareableHandle, hipMemExportToShareableHandle,                                                               \
+      (void *out, CUmemGenericAllocationHandle h, CUmemAllocationHandleType t, unsigned long long f), (out, h, t, f))          \
+    X(StreamWaitValue32, driver_stream_wait, (CUstream s, CUdeviceptr at, cuuint32_t v, unsigned f), (s, at, v, f))            \
+    X(MemAddressReserve, driver_address_reserve,                                                                               \
+      (CUdeviceptr * out, size_t n, size_t align, CUdeviceptr at, unsigned long long f), (out, n, align, at, f))               \
+    X(MemAddressFree, driver_address_free, (CUdeviceptr at, size_t n), (at, n))                                                \
+    X(MemMap, driver_map, (CUdeviceptr at, size_t n, size_t offset, CUmemGenericAllocationHandle h, unsigned long long f),     \
+      (at, n, offset, h, f))                                                                                                   \
+    X(MemUnmap, driver_unmap, (CUdeviceptr at, size_t n), (at, n))                                                             \
+    X(MemSetAccess, driver_set_access, (CUdeviceptr at, size_t n, const CUmemAccessDesc *d, size_t count), (at, n, d, count))  \
+    X(DeviceGetAttribute, driver_attribute, (int *out, CUdevice_attribute a, CUdevice d), (out, a, d))
+
+/* The entry point, asked for once; NULL if the driver lacks it or there is no driver. */
+template <typename Function> static Function driver_entry(const char *name)
+{
+    void *entry = NULL;
+    cudaDriverEntryPointQueryResult found;
+
+    if (cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found) ||
+        found != cudaDriverEntryPointSuccess)
+        return NULL;
+    return (Function)entry;
+}
+
+/* The driver's error numbers are the runtime's. */
+#define X(name, hip_name, parameters, arguments)                                                                               \
+    static inline cudaError_t hip_name parameters                                                                              \
+    {                                                                                                                          \
+        typedef CUresult(*function) parameters;                                                                                \
+        static const function call = driver_entry<function>("cu" #name);                                                       \
+        return call ? (cudaError_t)call arguments : cudaErrorNotSupported;                                                     \
+    }
+GPU_DRIVER_CALLS(X)
+#undef X
+
+static inline cudaError_t hipMemAddressReserve(void **out, size_t n, size_t align, void *at, unsigned long long f)
+{
+    return driver_address_reserve((CUdeviceptr *)out, n, align, (CUdeviceptr)at, f);
+}
+
+static inline cudaError_t hipMemAddressFree(void *at, size_t n)
+{
+    return driver_address_free((CUdeviceptr)at, n);
+}
+
+static inline cudaError_t hipMemMap(void *at, size_t n, size_t offset, CUmemGenericAllocationHandle h, unsigned long long f)
+{
+    return driver_map((CUdeviceptr)at, n, offset, h, f);
+}
+
+static inline cudaError_t hipMemUnmap(void *at, size_t n)
+{
+    return driver_unmap((CUdeviceptr)at, n);
+}
+
+static inline cudaError_t hipMemSetAccess(void *at, size_t n, const CUmemAccessDesc *d, size_t count)
+{
+    return driver_set_access((CUdeviceptr)at, n, d, count);
+}
+
+static inline cudaError_t hipStreamWaitValue32(cudaStream_t stream, void *at, uint32_t value, unsigned flags)
+{
+    return driver_stream_wait(stream, (CUdeviceptr)at, value, flags);
+}
+#endif
+
+/* ---- what has no common spelling ---- */
+
+/* 1 if streams can wait for words in memory. */
+static inline int gpu_stream_waits(int gpu)
+{
+    int yes = 0;
+#if defined(__CUDACC__)
+    return driver_attribute(&yes, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, gpu) == cudaSuccess && yes;
+#else
+    return hipDeviceGetAttribute(&yes, hipDeviceAttributeCanUseStreamWaitValue, gpu) == hipSuccess && yes;
+#endif
+}
+
+/* 0 if memory that is shared by a file descriptor cannot be made; otherwise it is tried. */
+static inline int gpu_shares_fds(int gpu)
+{
+#if defined(__CUDACC__)
+    int yes = 0;
+    return driver_attribute(&yes, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, gpu) == cudaSuccess && yes;
+#else
+    (void)gpu;
+    return 1; /* HIP 5.2 has no attribute for it */
+#endif
+}
+
+/* The kind of link between two GPUs that can address each other. */
+static inline const char *gpu_link_name(int from, int to)
+{
+#if defined(__CUDACC__)
+    int atomics = 0; /* through NVLink, not through PCIe */
+    (void)cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, from, to);
+    return atomics ? "NVLink" : "PCIe";
+#else
+    uint32_t type = 0, hops = 0;
+    if (hipExtGetLinkTypeAndHopCount(from, to, &type, &hops) != hipSuccess)
+        return "PCIe";
+    return type == 4 ? "xGMI" : "PCIe"; /* HSA_AMD_LINK_INFO_TYPE_XGMI */
+#endif
+}
+
+static inline void gpu_uuid(int gpu, unsigned char out[16])
+{
+#if defined(__CUDACC__)
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, gpu) == cudaSuccess)
+        memcpy(out, properties.uuid.bytes, 16);
+#else
+    hipUUID uuid;
+    if (hipDeviceGetUuid(&uuid, gpu) == hipSuccess)
+        memcpy(out, uuid.bytes, 16);
+#endif
+}
+
+#endif
