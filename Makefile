@@ -60,7 +60,8 @@ CLIENT := client/buffer.c client/call.c client/comm.c client/completion.c client
 FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/bench_data.c client/fccctl/control.c \
 	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/shape.c client/fccctl/table.c
 FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
-	client/fccctl/comms.c client/fccctl/doctor.c client/fccctl/doctor_daemon.c client/fccctl/doctor_machine.c \
+	client/fccctl/comms.c client/fccctl/devices.c client/fccctl/doctor.c client/fccctl/doctor_daemon.c client/fccctl/doctor_gpus.c \
+	client/fccctl/doctor_machine.c client/fccctl/doctor_mps.c \
 	client/fccctl/main.c client/fccctl/plan_verb.c client/fccctl/status.c client/fccctl/trace.c \
 	client/fccctl/trace_chrome.c client/fccctl/trace_svg.c
 MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclient.3
@@ -243,6 +244,8 @@ install: all man
 	install -m 755 $(BUILD)/lib/libfccclient.so.$(VERSION) $(DESTDIR)$(LIBDIR)
 	ln -sf libfccclient.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libfccclient.so.$(SOVERSION)
 	ln -sf libfccclient.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libfccclient.so
+	install -d $(DESTDIR)$(LIBDIR)/fccd
+	$(if $(PLUGINS),install -m 755 $(PLUGINS) $(DESTDIR)$(LIBDIR)/fccd)
 	install -m 644 client/fccclient.h $(DESTDIR)$(PREFIX)/include
 	sed 's|@PREFIX@|$(PREFIX)|;s|@INCLUDEDIR@|$(PREFIX)/include|;s|@LIBDIR@|$(LIBDIR)|;s|@VERSION@|$(VERSION)|' client/libfccclient.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/libfccclient.pc
 	for page in $(notdir $(MAN)); do install -D -m 644 $(BUILD)/man/$$page $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done

@@ -61,6 +61,16 @@ static int number_set(struct config *c, const struct key *k, const char *value, 
     return 0;
 }
 
+static bool gpus_value_is_known(const char *value)
+{
+    static const char *const known[] = {"auto", "none", "cuda", "hip"};
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (!strcmp(value, known[i]))
+            return true;
+    return false;
+}
+
 static int string_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
 {
     char *field = (char *)c + k->offset;
@@ -71,6 +81,10 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are error, warning, info and debug", where, k->name, value);
     if (field == c->socket && value[0] != '/')
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path", where, k->name, value);
+    if (field == c->plugin_dir && *value && value[0] != '/')
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path, or nothing", where, k->name, value);
+    if (field == c->gpus && !gpus_value_is_known(value))
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none, cuda and hip", where, k->name, value);
     (void)snprintf(field, k->bytes, "%s", value);
     return 0;
 }
@@ -198,6 +212,8 @@ int config_load(int argc, char *argv[], struct config *out, enum config_action *
             used = 1;
             if (!strcmp(argv[i], "--check-config"))
                 todo = CONFIG_CHECK;
+            else if (!strcmp(argv[i], "--list-gpus"))
+                todo = CONFIG_LIST_GPUS;
             else if (!strcmp(argv[i], "--help"))
                 todo = CONFIG_HELP;
             else if (!strcmp(argv[i], "--version"))
@@ -218,7 +234,7 @@ void config_print_help(void)
 {
     printf("fccd - serves fused computation-collectives to the processes of this node\n\n"
            "Usage: fccd [--config FILE] [--KEY VALUE ...]\n"
-           "       fccd --check-config | --help | --version\n\n"
+           "       fccd --check-config | --list-gpus | --help | --version\n\n"
            "Settings come from " CONFIG_FILE_DEFAULT " (KEY=VALUE lines), from the environment (FCCD_KEY)\n"
            "and from the command line (--key), which wins.\n\n");
     for (size_t i = 0; i < KEYS; i++) {
@@ -248,4 +264,9 @@ uint32_t config_cpu_workgroups(const struct config *config)
     if (config->cpu_workgroups)
         return config->cpu_workgroups;
     return cores > (long)config->cpu_devices ? (uint32_t)cores / config->cpu_devices : 1;
+}
+
+bool config_allows_gpus(const struct config *config, const char *kind)
+{
+    return !strcmp(config->gpus, "auto") || !strcmp(config->gpus, kind);
 }

@@ -30,6 +30,8 @@
 #define CONFIG_STRINGS(X)                                                                                                      \
     X(SOCKET, socket, sizeof(((struct sockaddr_un *)0)->sun_path), FCC_SOCKET_DEFAULT, "path of the socket")                   \
     X(SOCKET_GROUP, socket_group, 64, "", "group that may connect; empty: the daemon's own group")                             \
+    X(GPUS, gpus, 8, "auto", "GPUs that the node offers: auto (all that there are), none, cuda or hip")                        \
+    X(PLUGIN_DIR, plugin_dir, 256, "", "directory of the GPU plug-ins; empty: ../lib/fccd beside the program")                 \
     X(LOG_LEVEL, log_level, 16, "info", "error, warning, info or debug")
 
 struct config {
@@ -41,7 +43,7 @@ struct config {
 #undef X
 };
 
-enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_HELP, CONFIG_VERSION };
+enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_LIST_GPUS, CONFIG_HELP, CONFIG_VERSION };
 
 /* Read defaults, file, environment and command line into *out, and what to do into *action. An unknown key, a value that
  * is not allowed or a file that cannot be read (unless it is the default one and does not exist) is -EINVAL with the place,
@@ -54,5 +56,7 @@ void config_print_help(void);
 /* What 0 stands for. */
 uint64_t config_memory_per_user(const struct config *config); /* bytes */
 uint32_t config_cpu_workgroups(const struct config *config);
+/* Does GPUS allow GPUs of that kind ("cuda", "hip")? */
+bool config_allows_gpus(const struct config *config, const char *kind);
 
 #endif

@@ -37,6 +37,7 @@ struct control_start {
     struct config config;
     uint32_t uid;
     char job[FCC_JOB_MAX];
+    char mps_pipe[FCC_MPS_PIPE_MAX]; /* as in fcc_hello, of the client that the worker is started for */
 };
 
 struct control_session {
@@ -45,6 +46,7 @@ struct control_session {
     uint32_t uid;       /* who is there: from the kernel */
     int32_t pid;
     uint32_t zero;
+    char mps_pipe[FCC_MPS_PIPE_MAX]; /* this client's own */
 };
 
 struct control_charge { /* and its reply */

@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "fccclient.h"
+
 #define TEXT(x) #x
 #define VERSION(a, b, c) TEXT(a) "." TEXT(b) "." TEXT(c)
 const char fcc_version_string[] = VERSION(FCC_VERSION_MAJOR, FCC_VERSION_MINOR, FCC_VERSION_PATCH);

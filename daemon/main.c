@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * main.c - fccd: the broker, or, started by it, a worker.
+ * main.c - fccd: the broker, or, started by it, a worker or the lister of GPUs.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "broker/broker.h"
+#include "gpus.h"
 #include "json_fd.h"
 #include "worker/worker.h"
 
@@ -32,6 +33,8 @@ int main(int argc, char *argv[])
     case CONFIG_CHECK:
         printf("fccd: the configuration is well\n");
         return EXIT_SUCCESS;
+    case CONFIG_LIST_GPUS:
+        return gpus_print(&config);
     case CONFIG_RUN:
         break;
     }

@@ -23,45 +23,45 @@ enum {
     ROWS_AHEAD = 8,    /* rows that a lane has under way */
 };
 
-/* What the bags of a slice have in common. Strides in elements. */
+/* What the bags of a slice have in common, in shared memory. Sizes and strides of tensors are below 2^31 (tensor_check()). */
 template <typename T> struct tile {
     const struct gpu_call *call;
     uint32_t run;
+    uint32_t row_stride; /* strides in elements */
     const T *tables;
-    int64_t row_stride;
     const void *indices, *offsets;
     const float *weights; /* or NULL: 1 */
     const int64_t *table_first;
-    int64_t nnz;
+    uint32_t nnz;
     bool wide, mean;
-    int64_t dim, batch;
-    int64_t first_bag;    /* of each table: the sample at which the tile begins */
+    uint32_t dim, batch;
+    uint32_t first_bag;   /* of each table: the sample at which the tile begins */
     uint32_t first_table; /* among the rank's */
     uint32_t rows, cols;  /* samples, tables */
     T *out;               /* where the first one's result goes */
     int64_t sample_stride, table_stride;
-    bool out_aligned; /* results begin at multiples of 16 bytes */
-    uint32_t blocks;  /* of a row */
-    uint32_t lanes;   /* that one row's block needs: a power of 2, 1 << lanes_log2 */
+    bool out_aligned;     /* results begin at multiples of 16 bytes */
+    uint32_t blocks;      /* of a row */
+    uint32_t lanes;       /* that one row's block needs: 1 << lanes_log2 */
     uint32_t lanes_log2;
-    uint32_t team;    /* lanes that serve one bag's block: at least `lanes` */
+    uint32_t team;        /* lanes that serve one bag's block: a power of 2, at least `lanes` */
     struct gpu_walk step; /* of the teams, over blocks, samples and tables */
 };
 
 /* One bag, the same for all lanes of a team. */
 struct bag {
     uint32_t table;
-    int64_t number; /* of the table's */
-    int64_t begin, end;
-    int64_t nrows;
+    uint32_t number; /* of the table's */
+    uint32_t begin, end;
+    uint32_t nrows;
 };
 
-template <typename T> GPU_DEVICE void tile_shape(struct tile<T> *t, int64_t dim)
+template <typename T> GPU_DEVICE void tile_shape(struct tile<T> *t, uint32_t dim)
 {
-    const int64_t length = gpu_vector<T>::LENGTH;
+    const uint32_t length = gpu_vector<T>::LENGTH;
 
     t->dim = dim;
-    t->blocks = (uint32_t)((dim + GPU_WAVE * length - 1) / (GPU_WAVE * length));
+    t->blocks = (dim + GPU_WAVE * length - 1) / (GPU_WAVE * length);
     t->lanes_log2 = 0;
     while (1u << t->lanes_log2 < GPU_WAVE && (length << t->lanes_log2) < dim)
         t->lanes_log2++;
@@ -78,20 +78,20 @@ template <typename T> GPU_DEVICE struct tile<T> tile_make(const struct gpu_call 
     t.call = &call;
     t.run = run;
     t.tables = (const T *)in.embedding.tables;
-    t.row_stride = in.embedding.row_stride;
+    t.row_stride = (uint32_t)in.embedding.row_stride;
     t.indices = (const void *)in.embedding.indices;
     t.offsets = (const void *)in.embedding.offsets;
     t.weights = (const float *)in.embedding.weights;
     t.table_first = (const int64_t *)in.embedding.table_first;
-    t.nnz = in.embedding.nnz;
+    t.nnz = (uint32_t)in.embedding.nnz;
     t.wide = (in.embedding.flags & GPU_INDEX_WIDE) != 0;
     t.mean = (in.embedding.flags & GPU_POOL_MEAN) != 0;
-    t.batch = shape.batch;
-    t.first_bag = shape.first[s.dst] + s.row;
+    t.batch = (uint32_t)shape.batch;
+    t.first_bag = (uint32_t)shape.first[s.dst] + s.row;
     t.first_table = s.col;
     t.rows = s.rows;
     t.cols = s.cols;
-    tile_shape(&t, shape.dim);
+    tile_shape(&t, (uint32_t)shape.dim);
     t.step = gpu_walk_at(blockDim.x / t.team, t.blocks, t.rows);
     return t;
 }
@@ -125,7 +125,9 @@ GPU_DEVICE struct place<T> place_in_staging(const struct gpu_call &call, uint32_
 
 /* ---- checks ---- */
 
-GPU_DEVICE void fail(const struct gpu_call &call, uint32_t run, enum gpu_failure_kind kind, const struct bag &b, int64_t at,
+#define NO_OFFSET 0xffffffffu
+
+GPU_DEVICE void fail(const struct gpu_call &call, uint32_t run, enum gpu_failure_kind kind, const struct bag &b, uint32_t at,
                      int64_t value, int64_t least, int64_t most)
 {
     struct gpu_failure what;
@@ -141,31 +143,32 @@ GPU_DEVICE void fail(const struct gpu_call &call, uint32_t run, enum gpu_failure
     gpu_fail(call, run, what);
 }
 
-/* All lanes of the wave. False: a bag lies outside the indices, and this has been told. */
-template <typename T> GPU_DEVICE bool bag_check(const struct tile<T> &t, const struct bag &b)
+/* All lanes of the wave; the bag's begin was read by its team's first lane, its end by the second: `offset`. NO_OFFSET stands for
+ * what lies outside the indices. False: there is a wrong one, and this has been told. */
+template <typename T> GPU_DEVICE bool bag_check(const struct tile<T> &t, const struct bag &b, int64_t offset)
 {
-    int64_t at = b.table * t.batch + b.number;
-    bool begins = b.begin >= 0 && b.begin <= t.nnz, ends = b.end >= b.begin && b.end <= t.nnz;
+    bool begins = b.begin != NO_OFFSET, ends = b.end != NO_OFFSET && b.end >= b.begin;
+    uint32_t lane = gpu_team_lane(t.team), at = b.table * t.batch + b.number;
 
     if (gpu_wave_vote(!begins || !ends) == 0)
         return true;
-    if (gpu_team_lane(t.team) == 0 && !begins)
-        fail(*t.call, t.run, GPU_FAILURE_OFFSET_BEGIN, b, at, b.begin, 0, t.nnz);
-    else if (gpu_team_lane(t.team) == 0 && !ends)
-        fail(*t.call, t.run, GPU_FAILURE_OFFSET_END, b, at + 1, b.end, b.begin, t.nnz);
+    if (lane == 0 && !begins)
+        fail(*t.call, t.run, GPU_FAILURE_OFFSET_BEGIN, b, at, offset, 0, t.nnz);
+    if (lane == 1 && begins && !ends)
+        fail(*t.call, t.run, GPU_FAILURE_OFFSET_END, b, at + 1, offset, b.begin, t.nnz);
     return false;
 }
 
 /* All lanes of the wave, each with the index that it has read, if any. False: one of them is no row, and a bag's first has been
  * told. */
-template <typename T> GPU_DEVICE bool index_check(const struct tile<T> &t, const struct bag &b, int64_t at, int64_t id)
+template <typename T> GPU_DEVICE bool index_check(const struct tile<T> &t, const struct bag &b, uint32_t at, int64_t id)
 {
-    uint64_t bad = gpu_wave_vote(at < b.end && (uint64_t)id >= (uint64_t)b.nrows);
+    uint64_t bad = gpu_wave_vote(at < b.end && (uint64_t)id >= b.nrows);
 
     if (bad == 0)
         return true;
     if (gpu_team_first(bad, t.team) == gpu_team_lane(t.team))
-        fail(*t.call, t.run, GPU_FAILURE_INDEX, b, at, id, 0, b.nrows - 1);
+        fail(*t.call, t.run, GPU_FAILURE_INDEX, b, at, id, 0, (int64_t)b.nrows - 1);
     return false;
 }
 
@@ -174,12 +177,12 @@ template <typename T> GPU_DEVICE bool index_check(const struct tile<T> &t, const
 /* A lane's part of a block: WIDTH elements, then as many again `lanes` * WIDTH further on, ..., LENGTH in all. WIDTH is LENGTH
  * where rows may be read 16 bytes at a time, else 1: neighbouring lanes read neighbouring elements. */
 template <typename T, int WIDTH> struct part {
-    enum { LENGTH = gpu_vector<T>::LENGTH, STEPS = LENGTH / WIDTH, ROWS = WIDTH == 1 ? ROWS_AHEAD / 4 : ROWS_AHEAD };
-    int64_t first; /* element of the row */
-    int64_t step;  /* to the next WIDTH elements */
+    enum { LENGTH = gpu_vector<T>::LENGTH, STEPS = LENGTH / WIDTH, ROWS = WIDTH == 1 ? 8 / LENGTH : ROWS_AHEAD };
+    uint32_t first; /* element of the row */
+    uint32_t step;  /* to the next WIDTH elements */
 
     /* Not `wanted`, or beyond dim: 0. */
-    static __device__ __forceinline__ struct gpu_words load(const T *row, const struct part &p, int64_t dim, bool wanted)
+    static __device__ __forceinline__ struct gpu_words load(const T *row, const struct part &p, uint32_t dim, bool wanted)
     {
         if constexpr (WIDTH == LENGTH) {
             return gpu_words_load_once(row + p.first, wanted && p.first < dim);
@@ -195,7 +198,7 @@ template <typename T, int WIDTH> struct part {
         }
     }
 
-    static __device__ __forceinline__ void store(T *out, const struct part &p, int64_t dim, bool aligned, const float sum[])
+    static __device__ __forceinline__ void store(T *out, const struct part &p, uint32_t dim, bool aligned, const float sum[])
     {
         if (WIDTH == LENGTH && aligned) {
             if (p.first < dim)
@@ -204,7 +207,7 @@ template <typename T, int WIDTH> struct part {
         }
 #pragma unroll
         for (int i = 0; i < LENGTH; i++) {
-            int64_t at = p.first + i / WIDTH * p.step + i % WIDTH;
+            uint32_t at = p.first + i / WIDTH * p.step + i % WIDTH;
             if (at < dim)
                 gpu_from_f32(out + at, sum[i]);
         }
@@ -216,8 +219,8 @@ GPU_DEVICE struct part<T, WIDTH> part_make(const struct tile<T> &t, uint32_t blo
 {
     struct part<T, WIDTH> p;
 
-    p.first = (int64_t)block * GPU_WAVE * gpu_vector<T>::LENGTH + (threadIdx.x & (t.lanes - 1)) * WIDTH;
-    p.step = (int64_t)t.lanes * WIDTH;
+    p.first = block * GPU_WAVE * gpu_vector<T>::LENGTH + (threadIdx.x & (t.lanes - 1)) * WIDTH;
+    p.step = t.lanes * WIDTH;
     return p;
 }
 
@@ -233,17 +236,14 @@ GPU_DEVICE void add_rows(float sum[], const struct tile<T> &t, const struct part
 #pragma unroll
         for (int i = 0; i < p.ROWS; i++) {
             uint32_t at = done + i * at_a_time;
-            int64_t row_id = gpu_team_get(id, at & (t.team - 1), t.team);
+            uint64_t row_id = gpu_team_get(id, at & (t.team - 1), t.team);
             row[i] = p.load(table + row_id * t.row_stride, p, t.dim, at < n);
         }
 #pragma unroll
         for (int i = 0; i < p.ROWS; i++) {
-            float v[p.LENGTH], factor = 1;
-            if (t.weights) {
-                uint32_t at = done + i * at_a_time;
-                factor = gpu_team_get(weight, at & (t.team - 1), t.team);
-                factor = at < n ? factor : 0;
-            }
+            uint32_t at = done + i * at_a_time;
+            float v[p.LENGTH], factor = gpu_team_get(weight, at & (t.team - 1), t.team);
+            factor = at < n ? factor : 0;
             gpu_vector<T>::to_f32(v, row[i]);
 #pragma unroll
             for (int j = 0; j < p.LENGTH; j++)
@@ -259,25 +259,26 @@ GPU_DEVICE bool pool_block(const struct tile<T> &t, const struct bag &b, uint32_
 {
     const struct part<T, WIDTH> p = part_make<T, WIDTH>(t, block);
     float sum[p.LENGTH] = {0};
-    int64_t at = b.begin + gpu_team_lane(t.team);
+    uint32_t at = b.begin + gpu_team_lane(t.team);
     int64_t next = at < b.end ? gpu_read_once(t.indices, t.wide, at) : 0;
 
-    for (int64_t left = b.end - b.begin; gpu_wave_vote(left > 0); left -= t.team, at += t.team) {
+    for (uint32_t left = b.end - b.begin, n; gpu_wave_vote(left > 0); left -= n, at += t.team) {
+        n = left < t.team ? left : t.team;
         int64_t id = next;
         if (!index_check(t, b, at, id))
             return false;
         next = at + t.team < b.end ? gpu_read_once(t.indices, t.wide, at + t.team) : 0;
-        float weight = t.weights && at < b.end ? t.weights[at] : 0.0f;
-        add_rows(sum, t, p, table, (uint32_t)id, weight, left < 0 ? 0 : left < t.team ? (uint32_t)left : t.team);
+        float weight = t.weights && at < b.end ? t.weights[at] : 1.0f;
+        add_rows(sum, t, p, table, (uint32_t)id, weight, n);
     }
     for (uint32_t bit = t.lanes; bit < t.team; bit *= 2)
 #pragma unroll
         for (int i = 0; i < p.LENGTH; i++)
             sum[i] += gpu_lane_across(sum[i], bit);
-    float divisor = t.mean && b.end - b.begin > 1 ? (float)(b.end - b.begin) : 1.0f;
+    float share = t.mean && b.end > b.begin ? 1.0f / (float)(b.end - b.begin) : 1.0f;
 #pragma unroll
     for (int i = 0; i < p.LENGTH; i++)
-        sum[i] /= divisor;
+        sum[i] *= share;
     if (out && gpu_team_lane(t.team) < t.lanes)
         p.store(out, p, t.dim, t.out_aligned, sum);
     return true;
@@ -304,15 +305,18 @@ template <typename T, int WIDTH> GPU_DEVICE bool pool_tile(const struct tile<T> 
         bool some = next.z < t.cols;
         uint32_t block = next.x;
         T *out = some ? t.out + next.y * t.sample_stride + next.z * t.table_stride : NULL;
-        b.begin = gpu_team_get(offset, 0, t.team);
-        b.end = gpu_team_get(offset, 1, t.team);
         b.table = t.first_table + (some ? next.z : 0);
         b.number = t.first_bag + next.y;
+        uint32_t known = (uint64_t)offset <= t.nnz ? (uint32_t)offset : NO_OFFSET;
+        b.begin = gpu_team_get(known, 0, t.team);
+        b.end = gpu_team_get(known, 1, t.team);
+        if (!bag_check(t, b, offset))
+            return false;
         gpu_walk_next(&next, t.step, t.blocks, t.rows);
         offset = offset_read(t, next);
         int64_t first = t.table_first[b.table];
-        b.nrows = t.table_first[b.table + 1] - first;
-        if (!bag_check(t, b) || !pool_block<T, WIDTH>(t, b, block, t.tables + first * t.row_stride, out))
+        b.nrows = (uint32_t)(t.table_first[b.table + 1] - first);
+        if (!pool_block<T, WIDTH>(t, b, block, t.tables + first * t.row_stride, out))
             return false;
     }
     return true;
@@ -321,11 +325,13 @@ template <typename T, int WIDTH> GPU_DEVICE bool pool_tile(const struct tile<T> 
 /* ---- slices ---- */
 
 template <typename T>
-GPU_DEVICE bool compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s, const struct place<T> &place)
+GPU_DEVICE bool compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     __shared__ struct tile<T> t;
 
     if (threadIdx.x == 0) {
+        struct place<T> place =
+            s.kind == SLICE_COMPUTE_PUT ? place_in_out<T>(call, s) : place_in_staging<T>(call, run, s);
         t = tile_make<T>(call, run, s);
         t.out = place.at;
         t.sample_stride = place.sample_stride;
@@ -356,19 +362,14 @@ template <typename T> GPU_DEVICE void put_tile(const struct gpu_call &call, uint
 template <typename T> struct embedding {
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
-        switch (s.kind) {
-        case SLICE_COMPUTE_PUT:
-            return compute_tile(call, run, s, place_in_out<T>(call, s));
-        case SLICE_COMPUTE:
-            return compute_tile(call, run, s, place_in_staging<T>(call, run, s));
-        default:
-            put_tile<T>(call, run, s);
-            return true;
-        }
+        if (s.kind != SLICE_PUT)
+            return compute_tile<T>(call, run, s);
+        put_tile<T>(call, run, s);
+        return true;
     }
 };
 
-template <typename T> __global__ void __launch_bounds__(THREADS) embedding_kernel(GPU_PARAMETER struct gpu_call call)
+template <typename T> __global__ void __launch_bounds__(THREADS, 2) embedding_kernel(GPU_PARAMETER struct gpu_call call)
 {
     struct embedding<T> op;
 

@@ -6,11 +6,11 @@
  *   compute       the same, into the own rank's staging memory: dense [M_r][N]
  *   put           copies rows from there into the destination's c
  *
- * Memory order: a tile is stored by plain stores of all threads; gpu_execute() then fences and raises the flags, and waits for them
- * before a put. Tiles of a destination's c come from one source each and do not overlap.
+ * Memory order: a tile is stored by plain stores of all threads; gpu_execute() then fences and raises the flags, and waits for
+ * them before a put. Tiles of a destination's c come from one source each and do not overlap.
  *
- * A slice may have any size; it is computed in tiles of gpu_matrix.h's engine. Whole tiles are best: 128 rows x 256 columns of f16 and bf16,
- * 128 x 128 of f32.
+ * A slice may have any size; it is computed in tiles of gpu_matrix.h's engine. Whole tiles are best: 128 rows x 256 columns of
+ * f16 and bf16, 128 x 128 of f32.
  */
 #include "gpu_execute.h"
 #include "gpu_matrix.h"

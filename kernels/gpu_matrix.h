@@ -12,11 +12,11 @@
  *     SHARED_BYTES   dynamic shared memory
  *     RESIDENT       workgroups that are to fit on a multiprocessor at a time
  *     static void multiply(const struct gpu_tile<T> &p, unsigned char *shared)
- * multiply() is called by all GPU_MATRIX_THREADS threads of a workgroup with the same arguments. It begins with any access to `shared` and ends
- * with a barrier, so it may be called again at once.
+ * multiply() is called by all GPU_MATRIX_THREADS threads of a workgroup with the same arguments. It begins with any access to
+ * `shared` and ends with a barrier, so it may be called again at once.
  *
- * Rows and columns beyond p.rows, p.cols and p.k are never read; inside shared memory they are zeros. So a tile may lie at any edge,
- * and k = 0 gives zeros.
+ * Rows and columns beyond p.rows, p.cols and p.k are never read; inside shared memory they are zeros. So a tile may lie at any
+ * edge, and k = 0 gives zeros.
  */
 #ifndef FCC_GPU_MATRIX_H
 #define FCC_GPU_MATRIX_H
@@ -25,8 +25,8 @@
 
 #define GPU_MATRIX_THREADS 256
 
-/* c[rows][cols] = a[rows][k] . b[k][cols]. Strides in elements, from row to row; in a row elements are side by side. Addresses need
- * no more alignment than an element's; with 16 bytes it is faster. */
+/* c[rows][cols] = a[rows][k] . b[k][cols]. Strides in elements, from row to row; in a row elements are side by side. Addresses
+ * need no more alignment than an element's; with 16 bytes it is faster. */
 template <typename T> struct gpu_product {
     const T *a, *b;
     T *c;
@@ -71,8 +71,8 @@ GPU_DEVICE void gpu_elements_load(gpu_bits<T> (&out)[COUNT], const T *at, int va
 
 /* ---- rows from one place to another ---- */
 
-/* Columns [0, cols) of rows, `sizeof(V)` bytes at a time; thread `first` of `step` threads. A few loads are under way before the first
- * store. The positions advance by `step` without a division for each. */
+/* Columns [0, cols) of rows, `sizeof(V)` bytes at a time; thread `first` of `step` threads. A few loads are under way before
+ * the first store. The positions advance by `step` without a division for each. */
 template <typename V>
 GPU_DEVICE void gpu_rows_copy_by(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride,
                                  uint32_t rows, uint32_t cols, uint32_t first, uint32_t step)
@@ -186,8 +186,8 @@ GPU_DEVICE void gpu_tile_make(struct gpu_tile<T> *out, const struct gpu_product<
     out->alignment = (unsigned)(all & -all);
 }
 
-/* A product of any size, tile by tile; by all threads of a workgroup. Both arguments in shared memory: so they take no registers while
- * an engine works. Begins and ends as an engine's multiply(). */
+/* A product of any size, tile by tile; by all threads of a workgroup. Both arguments in shared memory: so they take no
+ * registers while an engine works. Begins and ends as an engine's multiply(). */
 template <typename T> GPU_DEVICE void gpu_multiply(const struct gpu_product<T> &whole, unsigned char *shared)
 {
     __shared__ struct gpu_tile<T> tile;
@@ -204,8 +204,8 @@ template <typename T> GPU_DEVICE void gpu_multiply(const struct gpu_product<T> &
 
 /* ---- the host's side ---- */
 
-/* The dynamic shared memory that a kernel with gpu_engine<T> needs on a GPU of this compute capability (AMD: whatever the GPU). It
- * is the same number that the GPU's own code was compiled with, or more. */
+/* The dynamic shared memory that a kernel with gpu_engine<T> needs on a GPU of this compute capability (AMD: whatever the GPU).
+ * It is the same number that the GPU's own code was compiled with, or more. */
 template <typename T> static inline size_t gpu_matrix_shared_bytes(int major, int minor)
 {
 #if defined(__CUDACC__)

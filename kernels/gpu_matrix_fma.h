@@ -3,11 +3,12 @@
  * gpu_matrix_fma.h - the engine that needs nothing but f32 multiply-adds. Part of gpu_matrix.h.
  *
  * A tile of 128 x 128; each of 256 threads has 8 x 8 sums: rows y*4.. and 64+y*4.., columns x*4.. and 64+x*4.., with x = thread
- * % 16, y = thread / 16. So a thread reads four elements at a time from shared memory, and the threads beside it read beside it.
+ * % 16, y = thread / 16. So a thread reads four elements at a time from shared memory, and the threads beside it read beside
+ * it.
  *
- * Shared memory holds two steps of 8 k, as f32: A as [k][row], B as [k][column]. While one step is computed with, the next is on
- * its way from global memory to registers; it is then stored into the other half. One barrier for each step is enough: a half is
- * written after the barrier that ended the step in which it was read.
+ * Shared memory holds two steps of 8 k, as f32: A as [k][row], B as [k][column]. While one step is computed with, the next is
+ * on its way from global memory to registers; it is then stored into the other half. One barrier for each step is enough: a
+ * half is written after the barrier that ended the step in which it was read.
  */
 #ifndef FCC_GPU_MATRIX_FMA_H
 #define FCC_GPU_MATRIX_FMA_H
@@ -23,7 +24,8 @@ template <typename T> struct gpu_fma {
     static constexpr size_t SHARED_BYTES = STEPS_BYTES > OUT_BYTES ? STEPS_BYTES : OUT_BYTES;
     static constexpr int RESIDENT = 2;
 
-    /* One thread's share of a step: 4 elements along k of row thread / 2 of A, 4 elements along the columns of k thread / 32 of B. */
+    /* One thread's share of a step: 4 elements along k of row thread / 2 of A, 4 elements along the columns of k thread / 32 of
+     * B. */
     struct share {
         const T *a, *b;
         gpu_bits<T> a_bits[4], b_bits[4]; /* on their way */

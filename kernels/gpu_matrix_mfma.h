@@ -5,12 +5,13 @@
  * A tile of 128 x 128 by four waves of 64 lanes, each with 64 x 64 sums: 2 x 2 blocks of 32 x 32.
  *
  * How lanes hold a block of v_mfma_f32_32x32x*: lane l gives row l % 32 of A and column l % 32 of B. With h = l / 32,
- * 32x32x8 (f16, bf16) takes k = 4h .. 4h+3 from a lane, and 32x32x2 (f32) takes k = h. Of the result a lane gets column l % 32, in
- * register r the row 8 (r / 4) + 4h + r % 4.
+ * 32x32x8 (f16, bf16) takes k = 4h .. 4h+3 from a lane, and 32x32x2 (f32) takes k = h. Of the result a lane gets column l % 32,
+ * in register r the row 8 (r / 4) + 4h + r % 4.
  *
- * So a lane always reads four k in a row of one row of A and of one column of B: for f16 and bf16 they are one instruction's; for
- * f32 number e of the four goes to instruction e, which so multiplies k = e of h 0 and k = 4 + e of h 1, the same in A and B: a sum
- * may be taken in any order. Shared memory has A as [row][k] and B as [column][k]; B is turned on its way, in registers.
+ * So a lane always reads four k in a row of one row of A and of one column of B: for f16 and bf16 they are one instruction's;
+ * for f32 number e of the four goes to instruction e, which so multiplies k = e of h 0 and k = 4 + e of h 1, the same in A and
+ * B: a sum may be taken in any order. Shared memory has A as [row][k] and B as [column][k]; B is turned on its way, in
+ * registers.
  *
  * Two steps of k are kept, and used as in gpu_matrix_fma.h.
  */

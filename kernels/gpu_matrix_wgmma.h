@@ -2,29 +2,30 @@
  *
  * gpu_matrix_wgmma.h - the engine for Hopper's warpgroup matrix instructions (sm_90a; f16 and bf16). Part of gpu_matrix.h.
  *
- * A tile of 128 x 256 by two warpgroups of 128 threads. Each has the sums of 64 rows x 256 columns, 128 in each thread, and runs
- * four wgmma m64n256k16 for each stage of 64 k.
+ * A tile of 128 x 256 by two warpgroups of 128 threads. Each has the sums of 64 rows x 256 columns, 128 in each thread, and
+ * runs four wgmma m64n256k16 for each stage of 64 k.
  *
  * Shared memory: 4 stages, each A [128 rows][64 k] and then B [64 k][256 columns], in the layouts that the matrix instructions
- * read with 128-byte swizzle (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout"). They are made of units of 16 bytes,
- * 8 elements; in each block of 1024 bytes (8 lines of 128 bytes) unit u of line l stands at place u ^ l.
- *     A, K-major: line r is row r, its 8 units are 64 k. From 8 rows to the next 8 rows: 1024 bytes (the stride offset). The next
- *     16 k lie 32 bytes further on, before the swizzle.
- *     B, N-major: four parts of 64 columns, 8192 bytes each (the leading offset). In a part line k has the columns of k, in 8 units.
- *     From 8 k to the next 8 k: 1024 bytes (the stride offset). The next 16 k lie 2048 bytes further on.
+ * read with 128-byte swizzle (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout"). They are made of units of
+ * 16 bytes, 8 elements; in each block of 1024 bytes (8 lines of 128 bytes) unit u of line l stands at place u ^ l.
+ *     A, K-major: line r is row r; its 8 units are the 64 k. From 8 rows to the next 8 rows: 1024 bytes (the stride offset).
+ *     The next 16 k lie 32 bytes further on, before the swizzle.
+ *     B, N-major: four parts of 64 columns, 8192 bytes each (the leading offset). In a part, line k has the columns of k, in
+ *     8 units. From 8 k to the next 8 k: 1024 bytes (the stride offset). The next 16 k lie 2048 bytes further on.
  *
- * A stage's way, s = step % 4:
- *   1. All threads copy into it: cp.async, 16 bytes at a time, what does not exist as zeros; or, where addresses are not aligned, plain
- *      loads and stores. Each step ends one group of copies in every thread, even if it is empty, so groups can be counted.
- *   2. Step n begins: each thread waits for its own copies of step n (all groups but the newest, which is step n + 1's), makes what
- *      it wrote visible to the matrix units (fence.proxy.async), and goes through the barrier. Now everyone's part is there.
- *   3. The matrix instructions of step n are started, and run while the next step begins.
- *   4. At its end step n + 1 waits until they are done (all but the newest group of matrix instructions). After the barrier of step n + 2
- *      that holds for both warpgroups, so there step n + 4 is copied into this stage.
+ * What happens to the stage of step n, which is stage n % 4:
+ *   1. At the beginning of step n - 2 all threads copy into it: cp.async, 16 bytes at a time, what does not exist as zeros; or,
+ *      where addresses are not aligned, plain loads and stores. In every thread each step ends one group of copies, even if it
+ *      is empty, so groups can be counted.
+ *   2. Step n begins: each thread waits for its own copies of step n (all groups but the newest, which is step n + 1's), makes
+ *      what it wrote visible to the matrix units (fence.proxy.async), and goes through the barrier. Now everyone's is there.
+ *   3. The matrix instructions of step n are started. They run on while the next step begins.
+ *   4. At the end of step n + 1 each warpgroup waits until its own are done (all groups of matrix instructions but the newest).
+ *      After the barrier of step n + 2 that holds for both; there the stage is copied into again, for step n + 4.
  * So copies have two steps of time, and the matrix units always have a step's work waiting.
  *
- * After the last step and a barrier the same memory takes the finished rows: each warp writes 16 rows of 256 and stores them, 512 bytes
- * side by side; it reads what it wrote itself, so __syncwarp() is enough.
+ * After the last step and a barrier the same memory takes the finished rows: each warp writes 16 rows of 256 and stores them,
+ * 512 bytes side by side; it reads only what it wrote itself, so __syncwarp() is enough.
  */
 #ifndef FCC_GPU_MATRIX_WGMMA_H
 #define FCC_GPU_MATRIX_WGMMA_H
@@ -79,7 +80,8 @@ template <int newest> GPU_DEVICE void gpu_wgmma_await_all_but()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
 }
 
-/* What the compiler does with the sums stays on its side of this line: it does not know that they change until they are awaited. */
+/* What the compiler does with the sums stays on its side of this line: it does not know that they change until they are
+ * awaited. */
 GPU_DEVICE void gpu_wgmma_pin(float (&sums)[128])
 {
 #pragma unroll
@@ -92,7 +94,8 @@ GPU_DEVICE void gpu_wgmma_pin(float (&sums)[128])
         "+f"(sums[i + 6]), "+f"(sums[i + 7])
 #define GPU_SUMS_32(i) GPU_SUMS_8(i), GPU_SUMS_8(i + 8), GPU_SUMS_8(i + 16), GPU_SUMS_8(i + 24)
 
-/* sums += A . B for 16 k; A [64][16] K-major, B [16][256] N-major (the last 1). scale-d, which is a predicate, is always true. */
+/* sums += A . B for 16 k; A [64][16] K-major, B [16][256] N-major (the last 1). scale-d, which is a predicate, is always true.
+ */
 #define GPU_WGMMA(type)                                                                                                        \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                             \
                  "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {"                                             \
@@ -168,21 +171,10 @@ template <typename T> struct gpu_wgmma {
         return unit / 8 * B_PART + k * 128 + (unit % 8 ^ k % 8) * 16;
     }
 
-    /* The row and the column, in a warpgroup's 64 x 256, of sum number i of a thread. */
-    static __host__ __device__ __forceinline__ uint32_t sum_row(uint32_t thread, uint32_t i)
-    {
-        return thread % 128 / 32 * 16 + thread % 32 / 4 + i % 4 / 2 * 8;
-    }
-
-    static __host__ __device__ __forceinline__ uint32_t sum_col(uint32_t thread, uint32_t i)
-    {
-        return i / 4 * 8 + thread % 4 * 2 + i % 2;
-    }
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-    /* A thread's share of a stage: A, unit thread % 8 of rows thread / 8 + 32 i; B, unit thread % 32 of k thread / 32 + 8 i. A warp
-     * reads whole lines of 128 bytes of A, and of 512 of B. */
+    /* A thread's share of a stage: A, unit thread % 8 of rows thread / 8 + 32 i; B, unit thread % 32 of k thread / 32 + 8 i. A
+     * warp reads whole lines of 128 bytes of A, and of 512 of B. */
     struct share {
         const T *a, *b;         /* of the step that is copied next */
         int64_t a_next, b_next; /* elements from one of its units to the next */
@@ -256,8 +248,8 @@ template <typename T> struct gpu_wgmma {
         gpu_copy_async_end_group();
     }
 
-    /* Start this warpgroup's matrix instructions on a stage. Sixteen k further on is an addition to the address, which is in units
-     * of 16 bytes. */
+    /* Start this warpgroup's matrix instructions on a stage. Sixteen k further on is an addition to the address, which is in
+     * units of 16 bytes. */
     static __device__ __forceinline__ void step_compute(float (&sums)[128], uint32_t stage)
     {
         uint64_t a = gpu_wgmma_matrix(stage + threadIdx.x / 128 * 64 * 128, 16, 1024);
@@ -293,6 +285,8 @@ template <typename T> struct gpu_wgmma {
         gpu_wgmma_await_all_but<0>();
     }
 
+    /* Of a warp's 16 rows a thread has rows lane / 4 and 8 more, of them columns 8j + lane % 4 * 2 and the next: sums 4j and 4j
+     * + 1 of the one row, 4j + 2 and 4j + 3 of the other. */
     static __device__ __forceinline__ void store(const float (&sums)[128], const struct gpu_tile<T> &p, unsigned char *shared)
     {
         int row = threadIdx.x / 32 * 16, left = (int)p.rows - row; /* of this warp's 16 */

@@ -18,22 +18,8 @@ typedef uint32_t gpu_words_native __attribute__((ext_vector_type(4)));
 #define GPU_GLOBAL __attribute__((address_space(1))) /* device or host memory, never a workgroup's */
 #endif
 
-/* Both: `at` is aligned to 16 bytes, and nothing writes there while the kernel runs. */
-GPU_DEVICE struct gpu_words gpu_words_load(const void *at)
-{
-    struct gpu_words w;
-#if defined(__CUDACC__)
-    asm("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(w.at[0]), "=r"(w.at[1]), "=r"(w.at[2]), "=r"(w.at[3]) : "l"(at));
-#else
-    gpu_words_native v = *(const GPU_GLOBAL gpu_words_native *)at;
-    for (int i = 0; i < 4; i++)
-        w.at[i] = v[i];
-#endif
-    return w;
-}
-
-/* For what is not read again soon: leaves the multiprocessor's cache to the rest. Not `wanted`: 0, and nothing is read. */
-GPU_DEVICE struct gpu_words gpu_words_load_once(const void *at, bool wanted)
+/* Both: `at` is aligned to 16 bytes, and nothing writes there while the kernel runs. Not `wanted`: 0, and nothing is read. */
+GPU_DEVICE struct gpu_words gpu_words_load(const void *at, bool wanted)
 {
     struct gpu_words w = {{0, 0, 0, 0}};
 
@@ -41,15 +27,36 @@ GPU_DEVICE struct gpu_words gpu_words_load_once(const void *at, bool wanted)
     asm("{\n"
         ".reg .pred p;\n"
         "setp.ne.u32 p, %5, 0;\n"
-        "@p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+        "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
         "}"
         : "+r"(w.at[0]), "+r"(w.at[1]), "+r"(w.at[2]), "+r"(w.at[3])
         : "l"(at), "r"((uint32_t)wanted));
 #else
-    if (wanted)
-        w = gpu_words_load(at);
+    if (wanted) {
+        gpu_words_native v = *(const GPU_GLOBAL gpu_words_native *)at;
+        for (int i = 0; i < 4; i++)
+            w.at[i] = v[i];
+    }
 #endif
     return w;
+}
+
+/* For what is not read again soon: leaves the multiprocessor's cache to the rest. */
+GPU_DEVICE struct gpu_words gpu_words_load_once(const void *at, bool wanted)
+{
+#if defined(__CUDACC__)
+    struct gpu_words w = {{0, 0, 0, 0}};
+    asm("{\n"
+        ".reg .pred p;\n"
+        "setp.ne.u32 p, %5, 0;\n"
+        "@p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+        "}"
+        : "+r"(w.at[0]), "+r"(w.at[1]), "+r"(w.at[2]), "+r"(w.at[3])
+        : "l"(at), "r"((uint32_t)wanted));
+    return w;
+#else
+    return gpu_words_load(at, wanted);
+#endif
 }
 
 /* `at` is aligned to 16 bytes. */
@@ -62,6 +69,18 @@ GPU_DEVICE void gpu_words_store(void *at, const struct gpu_words &w)
     gpu_words_native v = {w.at[0], w.at[1], w.at[2], w.at[3]};
     *(GPU_GLOBAL gpu_words_native *)at = v;
 #endif
+}
+
+/* The same number, but the compiler does not know: it computes what depends on it where it is needed, rather than before a loop, for
+ * which there are not the registers. */
+GPU_DEVICE uint32_t gpu_hide(uint32_t x)
+{
+#if defined(__CUDACC__)
+    asm volatile("" : "+r"(x));
+#elif defined(__AMDGCN__)
+    asm volatile("" : "+s"(x));
+#endif
+    return x;
 }
 
 /* ---- elements and numbers ---- */
@@ -135,14 +154,19 @@ template <typename T> struct gpu_vector {
         return b;
     }
 
-    /* The first n elements at `at`, one by one; the others are 0. */
-    static __device__ __forceinline__ struct gpu_words gather(const T *at, int64_t n)
+    static __device__ __forceinline__ float element(const T *at)
+    {
+        return element_to_f32(gpu_bits_load((const bits *)at));
+    }
+
+    /* LENGTH elements one by one. Not `wanted`: 0, and nothing is read. */
+    static __device__ __forceinline__ struct gpu_words gather(const T *at, bool wanted)
     {
         struct gpu_words w = {{0, 0, 0, 0}};
         const bits *from = (const bits *)at;
 #pragma unroll
         for (int i = 0; i < LENGTH; i++)
-            if (i < n)
+            if (wanted)
                 w.at[i * 4 / LENGTH] |= (uint32_t)gpu_bits_load(from + i) << (sizeof(T) == 2 ? i % 2 * 16 : 0);
         return w;
     }

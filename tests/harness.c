@@ -255,7 +255,9 @@ static int children_count(pid_t pid)
 void daemon_start(struct test_daemon *d, const char *const options[])
 {
     char *argv[32] = {(char *)(uintptr_t)daemon_binary(), "--config", "/dev/null", "--socket", d->socket};
-    char *defaults[] = {"--cpu-devices", "4", "--cpu-workgroups", "1", "--worker-idle-ms", "50", "--log-level", "debug"};
+    char *gpus = getenv("FCC_TEST_DEVICE"); /* cuda or hip: the tests that can then use GPUs */
+    char *defaults[] = {"--cpu-devices", "4",           "--cpu-workgroups", "1",      "--worker-idle-ms",
+                        "50",            "--log-level", "debug",            "--gpus", gpus ? gpus : "none"};
     int n = 5;
 
     (void)snprintf(d->socket, sizeof(d->socket), "%s/fccd.sock", directory);

@@ -63,6 +63,8 @@ static void defaults(void **state)
     assert_int_equal(c.cpu_devices, 1);
     assert_string_equal(c.socket, FCC_SOCKET_DEFAULT);
     assert_string_equal(c.log_level, "info");
+    assert_string_equal(c.gpus, "auto");
+    assert_string_equal(c.plugin_dir, "");
 }
 
 static void who_wins(void **state)
@@ -97,6 +99,9 @@ static void mistakes(void **state)
     wrong("TIME_LIMIT_MS=99999999999999999999\n", NULL, "allowed is a number");
     wrong("LOG_LEVEL=loud\n", NULL, "allowed are error, warning, info and debug");
     wrong("SOCKET=relative\n", NULL, "allowed is an absolute path");
+    wrong("GPUS=amd\n", NULL, "GPUS: \"amd\": allowed are auto, none, cuda and hip");
+    wrong("GPUS=\n", NULL, "GPUS: \"\": allowed are auto");
+    wrong("PLUGIN_DIR=lib\n", NULL, "PLUGIN_DIR: \"lib\": allowed is an absolute path, or nothing");
     memset(long_socket, 'x', sizeof(long_socket));
     memcpy(long_socket, "SOCKET=/", 8);
     long_socket[sizeof(long_socket) - 1] = '\0';
@@ -121,6 +126,30 @@ static void files(void **state)
     assert_non_null(strstr(e.text, "/nonexistent/fccd.conf"));
     assert_int_equal(config_load(4, (char *[]){"fccd", "--check-config", "--config", "/dev/null"}, &c, &action, &e), 0);
     assert_int_equal(action, CONFIG_CHECK);
+    assert_int_equal(config_load(4, (char *[]){"fccd", "--list-gpus", "--config", "/dev/null"}, &c, &action, &e), 0);
+    assert_int_equal(action, CONFIG_LIST_GPUS);
+}
+
+static void gpus(void **state)
+{
+    static const struct {
+        const char *value;
+        bool cuda, hip;
+    } cases[] = {{"auto", true, true}, {"none", false, false}, {"cuda", true, false}, {"hip", false, true}};
+    struct config c;
+    struct error e;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char line[64];
+        (void)snprintf(line, sizeof(line), "GPUS=%s\nPLUGIN_DIR=/opt/fccd\n", cases[i].value);
+        assert_int_equal(load(line, NULL, &c, &e), 0);
+        assert_string_equal(c.plugin_dir, "/opt/fccd");
+        assert_int_equal(config_allows_gpus(&c, "cuda"), cases[i].cuda);
+        assert_int_equal(config_allows_gpus(&c, "hip"), cases[i].hip);
+    }
+    assert_int_equal(load("PLUGIN_DIR=/opt/fccd\n", (char *const[]){"--plugin-dir", "", NULL}, &c, &e), 0);
+    assert_string_equal(c.plugin_dir, "");
 }
 
 static void what_zero_means(void **state)
@@ -141,7 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults), cmocka_unit_test(who_wins),        cmocka_unit_test(mistakes),
-        cmocka_unit_test(files),    cmocka_unit_test(what_zero_means),
+        cmocka_unit_test(files),    cmocka_unit_test(what_zero_means), cmocka_unit_test(gpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

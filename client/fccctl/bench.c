@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "control.h"
+#include "devices.h"
 #include "field.h"
 #include "local.h"
 
@@ -80,19 +81,23 @@ static void kinds_choose(struct bench *b, int schedule)
 static bool options_parse(struct call *call, struct bench *b)
 {
     static const char *const schedules[] = {"both", "fused", "sequential", "auto", NULL};
-    struct arg args[SHAPE_ARGS + 7];
+    static const char *const devices[] = {"cpu", "gpu", "cuda", "hip", NULL};
+    struct arg args[SHAPE_ARGS + 8];
     size_t n = shape_args(&b->shape, args);
-    int schedule = BOTH;
+    int schedule = BOTH, device = 0;
     const struct arg own[] = {
-        {"device", 0, ARG_TEXT, &b->device, 0, 0, NULL, "KIND", "kind of device that the ranks use [cpu]"},
-        {"local", 0, ARG_FLAG, &b->local, 0, 0, NULL, NULL, "start a private fccd with a cpu device for each rank, and end it"},
+        {"device", 0, ARG_CHOICE, &device, 0, 0, devices, "KIND", "what the ranks use: cpu, gpu (any), cuda or hip [cpu]"},
+        {"local", 0, ARG_FLAG, &b->local, 0, 0, NULL, NULL,
+         "start a private fccd, with a cpu device for each rank, and end it"},
         {"iters", 0, ARG_INT, &b->iters, 1, 10000000, NULL, "I", "iterations that are measured [20]"},
         {"warmup", 0, ARG_INT, &b->warmup, 0, 10000000, NULL, "W", "iterations before that [5]"},
+        {"stream", 0, ARG_INT, &b->stream, 0, BENCH_STREAM_MAX, NULL, "K",
+         "on GPUs: enqueue K operators on a stream, and time them together [0: one call at a time]"},
         {"schedule", 0, ARG_CHOICE, &schedule, 0, 0, schedules, "S", "both, fused, sequential or auto (beside both) [both]"},
         {"check", 0, ARG_FLAG, &b->check, 0, 0, NULL, NULL, "compare the results with a plain reference"},
     };
 
-    *b = (struct bench){.shape = b->shape, .iters = 20, .warmup = 5, .device = "cpu", .id_pipe = {-1, -1}};
+    *b = (struct bench){.shape = b->shape, .iters = 20, .warmup = 5, .id_pipe = {-1, -1}};
     memcpy(args + n, own, sizeof(own));
     if (!args_parse(call, args, n + sizeof(own) / sizeof(own[0]), 1))
         return false;
@@ -102,8 +107,9 @@ static bool options_parse(struct call *call, struct bench *b)
         call->exit = usage_error(call, "which operator?");
     else
         call->exit = shape_finish(&b->shape, call, call->operands[0]);
-    if (!call->exit && b->local && strcmp(b->device, "cpu") != 0)
-        call->exit = usage_error(call, "--device: \"%s\": with --local allowed is cpu", b->device);
+    b->device = devices[device];
+    if (!call->exit && b->stream && device == 0)
+        call->exit = usage_error(call, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);
     if (call->exit)
         return false;
     kinds_choose(b, schedule);
@@ -114,26 +120,62 @@ static bool options_parse(struct call *call, struct bench *b)
 
 /* ---- before the ranks ---- */
 
-/* Give each rank a device of the kind asked for, and learn the daemon's time limit. 0, or an exit code (printed). */
-static int devices_choose(const struct call *call, struct bench *b)
+/* The kind of device that the ranks will use, among those that the daemon has: "gpu" is the first GPU's. */
+static void kind_resolve(struct bench *b, struct json_object *answer)
 {
-    struct json_object *answer;
-    int found[1024], nfound = 0;
-    struct error e;
+    static const struct {
+        const char *name;
+        enum fcc_device_kind kind;
+    } kinds[] = {{"cpu", FCC_DEVICE_CPU}, {"cuda", FCC_DEVICE_CUDA}, {"hip", FCC_DEVICE_HIP}};
+    const char *name = b->device;
 
-    if (control_ask_broker(b->socket, FCC_QUERY_DEVICES, &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
+    for (size_t i = 0; i < field_count(answer, "devices") && strcmp(name, "gpu") == 0; i++) {
+        if (device_is_gpu(field_at(answer, "devices", i)))
+            name = field_text(field_at(answer, "devices", i), "kind");
+    }
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (strcmp(kinds[i].name, name) == 0) {
+            b->device = kinds[i].name;
+            b->device_kind = kinds[i].kind;
+        }
+    }
+}
+
+/* Give each rank a device of the kind asked for. 0, or an exit code (printed). */
+static int ranks_place(const struct call *call, struct bench *b, struct json_object *answer)
+{
+    int found[1024], nfound = 0;
+    char why[1024];
+
+    kind_resolve(b, answer);
     for (size_t i = 0; i < field_count(answer, "devices") && nfound < 1024; i++) {
         struct json_object *d = field_at(answer, "devices", i);
         if (strcmp(field_text(d, "kind"), b->device) == 0)
             found[nfound++] = (int)field_int(d, "device", 0);
     }
-    (void)json_object_put(answer);
-    if (nfound == 0)
-        return verb_error(call, EXIT_UNWELL, "--device: \"%s\": this fccd has none; 'fccctl devices' lists what it has",
-                          b->device);
+    if (nfound == 0) {
+        (void)devices_why_none(answer, strcmp(b->device, "gpu") == 0 ? NULL : b->device, why, sizeof(why));
+        return verb_error(call, EXIT_UNWELL, "--device: \"%s\": this fccd has none%s%s%s; 'fccctl devices' lists what it has",
+                          b->device, *why ? " (" : "", why, *why ? ")" : "");
+    }
     for (int r = 0; r < b->shape.nranks; r++)
         b->devices[r] = found[r % nfound];
+    return 0;
+}
+
+/* Place the ranks, and learn the daemon's time limit. 0, or an exit code (printed). */
+static int devices_choose(const struct call *call, struct bench *b)
+{
+    struct json_object *answer;
+    struct error e;
+    int code;
+
+    if (devices_ask(b->socket, &answer, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    code = ranks_place(call, b, answer);
+    (void)json_object_put(answer);
+    if (code)
+        return code;
     if (control_ask_broker(b->socket, FCC_QUERY_STATUS, &answer, &e))
         return verb_error(call, control_exit(&e), "%s", e.text);
     b->limit_ms = (int)(field_int(answer, "time_limit_ms", 30000) % 86400001) + SLACK_MS;
@@ -321,6 +363,20 @@ static int bench_run(const struct call *call, struct bench *b)
     return code;
 }
 
+/* A private daemon with what the ranks need, and no more: listing GPUs takes time. */
+static int local_start(const struct bench *b, struct local_daemon *out, struct error *e)
+{
+    struct local_options options = {.devices = 1, .gpus = b->device};
+
+    if (strcmp(b->device, "cpu") == 0) {
+        options.devices = b->shape.nranks;
+        options.gpus = "none";
+    } else if (strcmp(b->device, "gpu") == 0) {
+        options.gpus = "auto";
+    }
+    return local_daemon_start(&options, out, e);
+}
+
 int verb_bench(struct call *call)
 {
     struct bench b;
@@ -333,8 +389,7 @@ int verb_bench(struct call *call)
     interrupted = 0;
     signals_set(interrupt);
     if (b.local) {
-        const struct local_options options = {.devices = b.shape.nranks};
-        int status = local_daemon_start(&options, &daemon, &e);
+        int status = local_start(&b, &daemon, &e);
         if (status)
             return verb_error(call, EXIT_UNREACHABLE, "--local: %s", e.text);
         b.socket = daemon.socket;

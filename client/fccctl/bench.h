@@ -16,6 +16,7 @@
 
 /* What is measured, in the order of enum fcc_schedule_kind. */
 #define BENCH_KINDS (FCC_SCHEDULE_COMM_ONLY + 1)
+#define BENCH_STREAM_MAX 64 /* operators of a context that may be in flight */
 
 /* One rank's part of the memory that the parent and the ranks share. The rank writes; the parent reads progress at any time,
  * and the rest when the rank has ended. */
@@ -29,8 +30,10 @@ struct bench_rank {
 struct bench {
     struct shape shape;
     int64_t iters, warmup;
+    int64_t stream; /* operators that are enqueued on a stream at a time and timed together; 0: one call at a time */
     bool check, json, local;
-    const char *device; /* kind */
+    const char *device; /* its kind: "cpu", "cuda", "hip"; until it is known which GPUs there are also "gpu" */
+    enum fcc_device_kind device_kind;
     const char *socket;
     char job[FCC_JOB_MAX];
     int devices[FCC_MAX_RANKS]; /* of each rank */

@@ -22,6 +22,7 @@ struct job {
     int64_t *counts;  /* table_rows, batch_split or send_rows */
     int64_t *counts2; /* embedding: batch_split */
     int64_t recv_rows[FCC_MAX_RANKS];
+    void *room; /* for one piece of a tensor */
     union {
         struct fcc_embedding_all_to_all_args embedding;
         struct fcc_gemv_all_reduce_args gemv;
@@ -69,7 +70,7 @@ static int id_exchange(struct job *j, struct fcc_unique_id *id)
 static int join(struct job *j)
 {
     const struct fcc_connect_options options = {.socket_path = j->b->socket, .job = j->b->job};
-    const struct fcc_comm_options comm_options = {.device = j->b->devices[j->rank]};
+    const struct fcc_comm_options comm_options = {.device = j->b->devices[j->rank], .device_kind = j->b->device_kind};
     struct fcc_unique_id id;
     int status = fcc_connect(&options, &j->context);
 
@@ -92,40 +93,58 @@ static int alloc(struct job *j, enum fcc_buffer_kind kind, int64_t elements, enu
     return 0;
 }
 
-/* Fill a tensor piece by piece, with a sign of life after each. */
-static void fill(struct job *j, enum bench_tensor tensor, fcc_buffer *buffer, int64_t elements)
-{
-    const int64_t piece = 1 << 20;
-    size_t size = fcc_dtype_size(j->b->shape.dtype);
+#define PIECE (INT64_C(1) << 20) /* elements that are made and written at a time; a sign of life after each */
 
-    for (int64_t first = 0; first < elements; first += piece) {
-        int64_t n = elements - first < piece ? elements - first : piece;
-        data_fill(&j->b->shape, tensor, j->rank, (uint64_t)first, (uint64_t)n,
-                  (unsigned char *)fcc_buffer_data(buffer) + (size_t)first * size);
-        bench_progress(j->b, j->rank);
-    }
+/* Write `n` elements of `size` bytes from `first` on. */
+static int put(struct job *j, fcc_buffer *buffer, int64_t first, int64_t n, size_t size, const void *from)
+{
+    int status = fcc_buffer_write(buffer, (uint64_t)first * size, from, (size_t)n * size);
+
+    bench_progress(j->b, j->rank);
+    return status ? fail_fcc(j, status, "fcc_buffer_write") : 0;
 }
 
-static void fill_ids(struct job *j, fcc_buffer *indices, int64_t nnz, fcc_buffer *offsets, int64_t bags)
+static int64_t piece_at(int64_t first, int64_t elements)
+{
+    return elements - first < PIECE ? elements - first : PIECE;
+}
+
+static int fill(struct job *j, enum bench_tensor tensor, fcc_buffer *buffer, int64_t elements)
+{
+    size_t size = fcc_dtype_size(j->b->shape.dtype);
+    int status = 0;
+
+    for (int64_t first = 0; first < elements && !status; first += PIECE) {
+        int64_t n = piece_at(first, elements);
+        data_fill(&j->b->shape, tensor, j->rank, (uint64_t)first, (uint64_t)n, j->room);
+        status = put(j, buffer, first, n, size, j->room);
+    }
+    return status;
+}
+
+/* Element i of the indices, or of the offsets. */
+static int64_t index_value(const struct job *j, bool is_offset, int64_t i)
+{
+    return is_offset ? i * j->b->shape.pooling : data_id(&j->b->shape, j->rank, (uint64_t)i);
+}
+
+static int fill_indices(struct job *j, bool is_offset, fcc_buffer *buffer, int64_t elements)
 {
     const struct shape *s = &j->b->shape;
-    void *ids = fcc_buffer_data(indices), *ends = fcc_buffer_data(offsets);
+    int status = 0;
 
-    for (int64_t i = 0; i < nnz; i++) {
-        int64_t id = data_id(s, j->rank, (uint64_t)i);
-        if (s->index_dtype == FCC_I32)
-            ((int32_t *)ids)[i] = (int32_t)id;
-        else
-            ((int64_t *)ids)[i] = id;
-        if (i % (1 << 20) == 0)
-            bench_progress(j->b, j->rank);
+    for (int64_t first = 0; first < elements && !status; first += PIECE) {
+        int64_t n = piece_at(first, elements);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t value = index_value(j, is_offset, first + i);
+            if (s->index_dtype == FCC_I32)
+                ((int32_t *)j->room)[i] = (int32_t)value;
+            else
+                ((int64_t *)j->room)[i] = value;
+        }
+        status = put(j, buffer, first, n, fcc_dtype_size(s->index_dtype), j->room);
     }
-    for (int64_t i = 0; i <= bags; i++) {
-        if (s->index_dtype == FCC_I32)
-            ((int32_t *)ends)[i] = (int32_t)(i * s->pooling);
-        else
-            ((int64_t *)ends)[i] = i * s->pooling;
-    }
+    return status;
 }
 
 static int setup_embedding(struct job *j)
@@ -146,10 +165,10 @@ static int setup_embedding(struct job *j)
     if ((status = alloc(j, FCC_BUFFER_LOCAL, rows * s->dim, s->dtype, &j->in[0])) ||
         (status = alloc(j, FCC_BUFFER_LOCAL, nnz, s->index_dtype, &j->in[1])) ||
         (status = alloc(j, FCC_BUFFER_LOCAL, bags + 1, s->index_dtype, &j->in[2])) ||
-        (status = alloc(j, FCC_BUFFER_SYMMETRIC, most * s->tables * s->nranks * s->dim, s->dtype, &j->out)))
+        (status = alloc(j, FCC_BUFFER_SYMMETRIC, most * s->tables * s->nranks * s->dim, s->dtype, &j->out)) ||
+        (status = fill(j, BENCH_TABLES, j->in[0], rows * s->dim)) || (status = fill_indices(j, false, j->in[1], nnz)) ||
+        (status = fill_indices(j, true, j->in[2], bags + 1)))
         return status;
-    fill(j, BENCH_TABLES, j->in[0], rows * s->dim);
-    fill_ids(j, j->in[1], nnz, j->in[2], bags);
     j->args.embedding = (struct fcc_embedding_all_to_all_args){
         .tables = fcc_tensor_2d(j->in[0], 0, s->dtype, rows, s->dim),
         .table_rows = j->counts,
@@ -171,10 +190,9 @@ static int setup_gemv(struct job *j)
 
     if ((status = alloc(j, FCC_BUFFER_LOCAL, s->m * s->k, s->dtype, &j->in[0])) ||
         (status = alloc(j, FCC_BUFFER_LOCAL, s->n * s->k, s->dtype, &j->in[1])) ||
-        (status = alloc(j, FCC_BUFFER_SYMMETRIC, s->m * s->n, s->dtype, &j->out)))
+        (status = alloc(j, FCC_BUFFER_SYMMETRIC, s->m * s->n, s->dtype, &j->out)) ||
+        (status = fill(j, BENCH_X, j->in[0], s->m * s->k)) || (status = fill(j, BENCH_W, j->in[1], s->n * s->k)))
         return status;
-    fill(j, BENCH_X, j->in[0], s->m * s->k);
-    fill(j, BENCH_W, j->in[1], s->n * s->k);
     j->args.gemv = (struct fcc_gemv_all_reduce_args){
         .x = fcc_tensor_2d(j->in[0], 0, s->dtype, s->m, s->k),
         .w = fcc_tensor_2d(j->in[1], 0, s->dtype, s->n, s->k),
@@ -197,10 +215,9 @@ static int setup_gemm(struct job *j)
         j->counts[r] = shape_share(s->m, s->nranks, r);
     if ((status = alloc(j, FCC_BUFFER_LOCAL, s->m * s->k, s->dtype, &j->in[0])) ||
         (status = alloc(j, FCC_BUFFER_LOCAL, s->k * s->n, s->dtype, &j->in[1])) ||
-        (status = alloc(j, FCC_BUFFER_SYMMETRIC, most * s->n, s->dtype, &j->out)))
+        (status = alloc(j, FCC_BUFFER_SYMMETRIC, most * s->n, s->dtype, &j->out)) ||
+        (status = fill(j, BENCH_X, j->in[0], s->m * s->k)) || (status = fill(j, BENCH_W, j->in[1], s->k * s->n)))
         return status;
-    fill(j, BENCH_X, j->in[0], s->m * s->k);
-    fill(j, BENCH_W, j->in[1], s->k * s->n);
     j->args.gemm = (struct fcc_gemm_all_to_all_args){
         .a = fcc_tensor_2d(j->in[0], 0, s->dtype, s->m, s->k),
         .b = fcc_tensor_2d(j->in[1], 0, s->dtype, s->k, s->n),
@@ -218,6 +235,9 @@ static int setup(struct job *j)
 
     result_size(s, j->rank, &rows, &cols);
     j->out_bytes = (size_t)(rows * cols) * fcc_dtype_size(s->dtype);
+    j->room = malloc((size_t)PIECE * sizeof(int64_t));
+    if (!j->room)
+        return fail(j, -ENOMEM, "memory", "used up");
     switch (s->op) {
     case FCC_OP_EMBEDDING_ALL_TO_ALL:
         return setup_embedding(j);
@@ -251,6 +271,44 @@ static int run_once(struct job *j, enum fcc_schedule_kind kind)
     return fcc_noop(j->comm);
 }
 
+/* The same onto the default stream: begins after what is on it. */
+static int enqueue_once(struct job *j, enum fcc_schedule_kind kind, fcc_request **out)
+{
+    switch (j->b->shape.op) {
+    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+        j->args.embedding.schedule = kind;
+        return fcc_embedding_all_to_all_enqueue(j->comm, &j->args.embedding, NULL, out);
+    case FCC_OP_GEMV_ALL_REDUCE:
+        j->args.gemv.schedule = kind;
+        return fcc_gemv_all_reduce_enqueue(j->comm, &j->args.gemv, NULL, out);
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        j->args.gemm.schedule = kind;
+        return fcc_gemm_all_to_all_enqueue(j->comm, &j->args.gemm, NULL, out);
+    case FCC_OP_NOOP:
+    case FCC_OP_COUNT:
+        break;
+    }
+    return fcc_noop_enqueue(j->comm, NULL, out);
+}
+
+/* As many operators on the stream as --stream says; returns when all are finished, with the first error. */
+static int run_stream(struct job *j, enum fcc_schedule_kind kind)
+{
+    fcc_request *requests[BENCH_STREAM_MAX];
+    int status = 0, n = 0;
+
+    while (n < j->b->stream && !status) {
+        status = enqueue_once(j, kind, &requests[n]);
+        n += !status;
+    }
+    for (int i = 0; i < n; i++) {
+        int result = fcc_request_wait(requests[i], -1);
+        status = status ? status : result;
+        fcc_request_free(requests[i]);
+    }
+    return status;
+}
+
 static double now_s(void)
 {
     struct timespec t;
@@ -274,11 +332,11 @@ static int iterate(struct job *j, int64_t iter)
         if (status)
             return fail_fcc(j, status, "noop");
         start = now_s();
-        status = run_once(j, b->kinds[kind]);
+        status = b->stream ? run_stream(j, b->kinds[kind]) : run_once(j, b->kinds[kind]);
         if (status)
             return fail_fcc(j, status, op_name(b->shape.op));
         if (iter >= 0)
-            *bench_time(b, kind, iter, j->rank) = now_s() - start;
+            *bench_time(b, kind, iter, j->rank) = (now_s() - start) / (double)(b->stream ? b->stream : 1);
     }
     bench_progress(b, j->rank);
     return 0;
@@ -287,6 +345,18 @@ static int iterate(struct job *j, int64_t iter)
 static bool has_result(enum fcc_schedule_kind kind)
 {
     return kind != FCC_SCHEDULE_COMPUTE_ONLY && kind != FCC_SCHEDULE_COMM_ONLY;
+}
+
+/* Not a number, in every dtype, over the whole result. */
+static int poison(struct job *j)
+{
+    size_t bytes = fcc_buffer_size(j->out), piece = (size_t)PIECE * sizeof(int64_t);
+    int status = 0;
+
+    memset(j->room, 0xff, piece);
+    for (size_t at = 0; at < bytes && !status; at += piece)
+        status = fcc_buffer_write(j->out, at, j->room, bytes - at < piece ? bytes - at : piece);
+    return status ? fail_fcc(j, status, "fcc_buffer_write") : 0;
 }
 
 /* Run each schedule that has a result once more, onto poison, and keep a copy in results[i]. */
@@ -298,7 +368,9 @@ static int results_make(struct job *j, unsigned char *results[BENCH_KINDS])
     for (int i = 0; i < b->nkinds; i++) {
         if (!has_result(b->kinds[i]))
             continue;
-        memset(fcc_buffer_data(j->out), 0xff, fcc_buffer_size(j->out)); /* not a number, in every dtype */
+        status = poison(j);
+        if (status)
+            return status;
         memset(j->recv_rows, 0xff, sizeof(j->recv_rows));
         status = run_once(j, b->kinds[i]);
         if (status)
@@ -308,7 +380,9 @@ static int results_make(struct job *j, unsigned char *results[BENCH_KINDS])
         results[i] = malloc(j->out_bytes + 1);
         if (!results[i])
             return fail(j, -ENOMEM, "--check", "no memory for a copy of the result");
-        memcpy(results[i], fcc_buffer_data(j->out), j->out_bytes);
+        status = fcc_buffer_read(j->out, 0, results[i], j->out_bytes);
+        if (status)
+            return fail_fcc(j, status, "fcc_buffer_read");
     }
     return 0;
 }
@@ -356,5 +430,6 @@ int bench_rank_run(struct bench *b, int rank)
     fcc_disconnect(j.context);
     free(j.counts);
     free(j.counts2);
+    free(j.room);
     return status;
 }

@@ -110,6 +110,7 @@ static void report_json(const struct bench *b, const struct summary s[BENCH_KIND
     json_object_object_add(o, "nodes", json_object_new_int(1));
     json_object_object_add(o, "shape", shape_json(&b->shape));
     json_object_object_add(o, "iters", json_object_new_int64(b->iters));
+    json_object_object_add(o, "stream", json_object_new_int64(b->stream));
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         const struct summary *m = &s[order[i]];
         if (!m->measured)
@@ -157,8 +158,11 @@ static void report_table(const struct bench *b, const struct summary s[BENCH_KIN
     printf("# fccctl bench %s%s%s\n", op_name(b->shape.op), b->shape.op == FCC_OP_NOOP ? "" : "  ",
            shape_text(&b->shape, shape, sizeof(shape)));
     printf("# device %s, %d rank%s on 1 node, %" PRId64 " iterations after %" PRId64
-           " to warm up; time of the slowest rank, bandwidth at p50\n#\n",
+           " to warm up; time of the slowest rank, bandwidth at p50\n",
            b->device, b->shape.nranks, b->shape.nranks > 1 ? "s" : "", b->iters, b->warmup);
+    if (b->stream)
+        printf("# each iteration enqueues %" PRId64 " on a stream and waits for them; times are per operator\n", b->stream);
+    printf("#\n");
     printf("#%11s  %5s  %5s  %-12s  %9s  %9s  %9s  %7s  %7s  %6s\n", "size", "type", "ranks", "schedule", "min", "p50", "p99",
            "algbw", "busbw", "#wrong");
     printf("#%11s  %5s  %5s  %-12s  %9s  %9s  %9s  %7s  %7s\n", "(B)", "", "", "", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)");

@@ -54,6 +54,8 @@ int verb_doctor(struct call *call)
     d.findings = json_object_new_array();
     doctor_daemon(&d);
     doctor_machine(&d);
+    doctor_gpus(&d);
+    doctor_mps(&d);
     doctor_jobs(&d);
     if (call->json) {
         struct json_object *o = json_object_new_object();

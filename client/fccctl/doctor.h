@@ -28,5 +28,8 @@ void doctor_daemon(struct doctor *d);
 void doctor_jobs(struct doctor *d);
 /* doctor_machine.c: what fccd needs of the machine. Uses d->status and d->devices if they are there. */
 void doctor_machine(struct doctor *d);
+/* doctor_gpus.c: the GPUs, their plug-ins and device files; doctor_mps.c: NVIDIA's Multi-Process Service. The same. */
+void doctor_gpus(struct doctor *d);
+void doctor_mps(struct doctor *d);
 
 #endif

@@ -19,6 +19,7 @@
 
 #include "comms.h"
 #include "control.h"
+#include "devices.h"
 #include "doctor.h"
 #include "field.h"
 #include "local.h"
@@ -72,7 +73,7 @@ static void check_reachable(struct doctor *d)
                     e.text);
         return;
     }
-    if (control_ask_broker(d->socket, FCC_QUERY_DEVICES, &d->devices, &e)) {
+    if (devices_ask(d->socket, &d->devices, &e)) {
         d->devices = NULL;
         finding_add(d, FINDING_BAD, "daemon", "look at 'journalctl -u fccd'", "it does not tell its devices: %s", e.text);
         return;

@@ -156,21 +156,6 @@ static void check_governor(struct doctor *d)
         finding_add(d, FINDING_OK, "governor", "", "the processors' governor is \"performance\"");
 }
 
-static void check_gpus(struct doctor *d)
-{
-    bool nvidia = access("/dev/nvidia0", F_OK) == 0, amd = access("/dev/kfd", F_OK) == 0, served = false;
-
-    for (size_t i = 0; i < field_count(d->devices, "devices"); i++)
-        served |= strcmp(field_text(field_at(d->devices, "devices", i), "kind"), "cpu") != 0;
-    if ((nvidia || amd) && !served)
-        finding_add(d, FINDING_WARN, "gpus", "none yet: this build of fccd serves the cpu device only",
-                    "%s is there and is not used", nvidia ? "/dev/nvidia0" : "/dev/kfd");
-    else if (!nvidia && !amd)
-        finding_add(d, FINDING_OK, "gpus", "", "this machine has none; operators run on the cpu device");
-    else
-        finding_add(d, FINDING_OK, "gpus", "", "served");
-}
-
 void doctor_machine(struct doctor *d)
 {
     check_memfd(d);
@@ -178,5 +163,4 @@ void doctor_machine(struct doctor *d)
     check_memory(d);
     check_files(d);
     check_governor(d);
-    check_gpus(d);
 }

@@ -100,8 +100,9 @@ static void become_daemon(const char *binary, const struct local_options *option
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)signal(SIGPIPE, SIG_DFL);
     (void)snprintf(devices, sizeof(devices), "%d", options->devices);
-    (void)execl(binary, "fccd", "--config", "/dev/null", "--socket", d->socket, "--cpu-devices", devices, "--log-level",
-                options->log_level ? options->log_level : "warning", (char *)NULL);
+    (void)execl(binary, "fccd", "--config", "/dev/null", "--socket", d->socket, "--cpu-devices", devices, "--gpus",
+                options->gpus ? options->gpus : "none", "--log-level", options->log_level ? options->log_level : "warning",
+                (char *)NULL);
     _exit(127);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * local.h - a private fccd with cpu devices, in a directory of its own, for as long as the caller wants it.
+ * local.h - a private fccd, in a directory of its own, for as long as the caller wants it.
  */
 #ifndef FCC_LOCAL_H
 #define FCC_LOCAL_H
@@ -14,6 +14,7 @@
 
 struct local_options {
     int devices;           /* cpu devices, 1 or more */
+    const char *gpus;      /* fccd.conf's GPUS; NULL: "none" */
     const char *binary;    /* fccd; NULL: local_find_daemon() */
     const char *log_level; /* NULL: "warning" */
 };

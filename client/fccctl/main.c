@@ -16,10 +16,10 @@ static const struct verb verbs[] = {
     {"comms", verb_comms, "Show communicators, the operators they are in and the ranks that have not come",
      "[--job JOB] [--uid UID] [--stuck-after SECONDS] [--json]"},
     {"plan", verb_plan, "Print the slices of an operator in the order in which they run; needs no daemon",
-     "OPERATOR [SHAPE] [--ranks N] [--rank R] [--nodes K] [--schedule fused|sequential] [--json]"},
+     "OPERATOR [SHAPE] [--ranks N] [--rank R] [--nodes K] [--schedule fused|sequential] [--device cpu|gpu] [--json]"},
     {"bench", verb_bench, "Measure an operator, fused and in sequence",
-     "OPERATOR [SHAPE] [--local] [--device cpu] [--ranks N] [--dtype f32|f16|bf16]\n"
-     "                    [--iters I] [--warmup W] [--schedule both|fused|sequential|auto] [--check] [--json]\n"
+     "OPERATOR [SHAPE] [--local] [--device cpu|gpu|cuda|hip] [--ranks N] [--dtype f32|f16|bf16]\n"
+     "                    [--stream K] [--iters I] [--warmup W] [--schedule both|fused|sequential|auto] [--check] [--json]\n"
      "  gemv_all_reduce, gemm_all_to_all:  -m M -n N -k K      (K per rank)\n"
      "  embedding_all_to_all:  --tables T (per rank) --rows R --dim D --batch B (global) --pooling L\n"
      "  noop                   (the round trip through the daemon and nothing else)"},

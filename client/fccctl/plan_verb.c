@@ -14,8 +14,10 @@
 struct plan_options {
     struct shape shape;
     int64_t rank, nodes, slice_rows, slice_cols, limit;
-    int schedule;
+    int schedule, device;
 };
+
+static const char *const devices[] = {[PLAN_CPU] = "cpu", [PLAN_GPU] = "gpu", NULL};
 
 static const char *dst_text(unsigned dst, char out[FORMAT_ROOM])
 {
@@ -96,9 +98,9 @@ static void summary_print(const struct plan_options *o, const struct problem *pr
     double elements[3], total;
     char shape[160], bytes[FORMAT_ROOM];
 
-    printf("%s, %s, %s: rank %d of %d on %" PRId64 " node%s, %s\n", op_name(plan->op),
+    printf("%s, %s, %s: rank %d of %d on %" PRId64 " node%s, %s%s\n", op_name(plan->op),
            shape_text(&o->shape, shape, sizeof(shape)), dtype_name(o->shape.dtype), plan->rank, plan->nranks, o->nodes,
-           o->nodes > 1 ? "s" : "", schedule_name(plan->schedule.kind));
+           o->nodes > 1 ? "s" : "", schedule_name(plan->schedule.kind), o->device == PLAN_GPU ? ", for a GPU" : "");
     printf("%" PRIu32 " slices of at most %" PRIu32 " x %" PRIu32 " (", plan->nslices, plan->schedule.slice_rows,
            plan->schedule.slice_cols);
     kinds_print(plan);
@@ -169,6 +171,7 @@ static void plan_json(const struct plan_options *options, const struct plan *pla
     json_object_object_add(o, "ranks", json_object_new_int(plan->nranks));
     json_object_object_add(o, "nodes", json_object_new_int64(options->nodes));
     json_object_object_add(o, "schedule", json_object_new_string(schedule_name(plan->schedule.kind)));
+    json_object_object_add(o, "device", json_object_new_string(devices[options->device]));
     json_object_object_add(o, "slice_rows", json_object_new_int64(plan->schedule.slice_rows));
     json_object_object_add(o, "slice_cols", json_object_new_int64(plan->schedule.slice_cols));
     json_object_object_add(o, "flags", json_object_new_int64(plan->nflags));
@@ -187,12 +190,13 @@ static void plan_json(const struct plan_options *options, const struct plan *pla
 static bool options_parse(struct call *call, struct plan_options *o)
 {
     static const char *const schedules[] = {"fused", "sequential", NULL};
-    struct arg args[SHAPE_ARGS + 6];
+    struct arg args[SHAPE_ARGS + 7];
     size_t n = shape_args(&o->shape, args);
     const struct arg own[] = {
         {"rank", 0, ARG_INT, &o->rank, 0, FCC_MAX_RANKS - 1, NULL, "R", "whose plan [0]"},
         {"nodes", 0, ARG_INT, &o->nodes, 1, FCC_MAX_RANKS, NULL, "K", "nodes that the ranks are spread over [1]"},
         {"schedule", 0, ARG_CHOICE, &o->schedule, 0, 0, schedules, "S", "fused or sequential [fused]"},
+        {"device", 0, ARG_CHOICE, &o->device, 0, 0, devices, "KIND", "whose slice sizes: cpu or gpu [cpu]"},
         {"slice-rows", 0, ARG_INT, &o->slice_rows, 0, INT32_MAX, NULL, "N", "rows of a slice, 0: the operator's choice [0]"},
         {"slice-cols", 0, ARG_INT, &o->slice_cols, 0, INT32_MAX, NULL, "N", "columns of a slice, 0: the operator's choice [0]"},
         {"limit", 0, ARG_INT, &o->limit, 0, INT32_MAX, NULL, "N", "slices to print as text, 0: all [40]"},
@@ -225,6 +229,7 @@ int verb_plan(struct call *call)
     shape_problem(&o.shape, (int)o.nodes, &problem);
     struct schedule schedule = {
         .kind = o.schedule ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED,
+        .target = (enum plan_target)o.device,
         .slice_rows = (uint32_t)o.slice_rows,
         .slice_cols = (uint32_t)o.slice_cols,
     };

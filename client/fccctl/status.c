@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * status.c - the verbs status, devices, abort and version: one question and its answer as a table.
+ * status.c - the verbs status, abort and version: one question and its answer as a table.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -35,6 +35,22 @@ static void jobs_table(struct json_object *answer)
     table_free(table);
 }
 
+/* "cuda 4 GPUs; hip not built: ..." */
+static void plugins_line(struct json_object *answer)
+{
+    if (!field_count(answer, "plugins"))
+        return; /* a daemon from before there were GPUs */
+    printf("GPUs         ");
+    for (size_t i = 0; i < field_count(answer, "plugins"); i++) {
+        struct json_object *p = field_at(answer, "plugins", i);
+        char kind[32], status[FCC_TEXT_MAX];
+        (void)snprintf(kind, sizeof(kind), "%s", field_text(p, "kind"));
+        (void)snprintf(status, sizeof(status), "%s", field_text(p, "status"));
+        printf("%s%s: %s", i ? "; " : "", text_clean(kind), text_clean(status));
+    }
+    printf("\n");
+}
+
 static void status_print(struct json_object *answer)
 {
     char up[FORMAT_ROOM], limit[FORMAT_ROOM], memory[FORMAT_ROOM], version[64], path[160];
@@ -46,6 +62,7 @@ static void status_print(struct json_object *answer)
            field_bool(answer, "draining") ? ", DRAINING: it ends when its jobs have ended" : "");
     printf("socket       %s\n", text_clean(path));
     printf("devices      %" PRId64 "\n", field_int(answer, "devices", 0));
+    plugins_line(answer);
     printf("limits       an operator %s, a user's memory %s\n",
            format_duration(field_double(answer, "time_limit_ms", -1) / 1e3, limit),
            field_int(answer, "memory_per_user", 0) ? format_bytes(field_double(answer, "memory_per_user", 0), memory) : "-");
@@ -73,45 +90,6 @@ int verb_status(struct call *call)
     else
         status_print(answer);
     code = field_bool(answer, "draining") ? EXIT_UNWELL : EXIT_WELL;
-    (void)json_object_put(answer);
-    return code;
-}
-
-static void devices_print(struct json_object *answer)
-{
-    struct table *table = table_new(">DEVICE|KIND|>WORKGROUPS|>MEMORY|>NUMA|PEERS|LINK");
-    char text[FORMAT_ROOM], peers[256];
-
-    for (size_t i = 0; i < field_count(answer, "devices"); i++) {
-        struct json_object *d = field_at(answer, "devices", i);
-        int64_t numa = field_int(d, "numa_node", -1);
-        table_cell(table, "%" PRId64, field_int(d, "device", -1));
-        table_cell(table, "%s", field_text(d, "kind"));
-        table_cell(table, "%" PRId64, field_int(d, "workgroups", 0));
-        table_cell(table, "%s", format_bytes(field_double(d, "memory_bytes", 0), text));
-        table_cell(table, numa < 0 ? "-" : "%" PRId64, numa);
-        table_cell(table, "%s", *field_list(d, "peers", peers, sizeof(peers)) ? peers : "-");
-        table_cell(table, "%s", *field_text(d, "link") ? field_text(d, "link") : "-");
-    }
-    (void)table_print(table, "", stdout);
-    table_free(table);
-}
-
-int verb_devices(struct call *call)
-{
-    struct json_object *answer;
-    struct error e;
-    int code;
-
-    if (!args_parse(call, NULL, 0, 0))
-        return call->exit;
-    if (control_ask_broker(call->socket, FCC_QUERY_DEVICES, &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
-    if (call->json)
-        json_print(answer, true);
-    else
-        devices_print(answer);
-    code = field_count(answer, "devices") ? EXIT_WELL : EXIT_UNWELL;
     (void)json_object_put(answer);
     return code;
 }

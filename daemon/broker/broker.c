@@ -47,6 +47,7 @@ static void on_child(evutil_socket_t number, short what, void *arg)
 
     (void)number, (void)what;
     jobs_reap(b);
+    probe_reap(b);
     if (b->draining && LIST_EMPTY(&b->jobs))
         (void)event_base_loopbreak(b->base);
 }
@@ -83,7 +84,7 @@ static void events_close(struct broker *b)
 
 int broker_run(const struct config *config)
 {
-    struct broker b = {.config = *config, .listen_sock = -1, .started_ns = clock_ns()};
+    struct broker b = {.config = *config, .listen_sock = -1, .started_ns = clock_ns(), .probe.fd = -1};
     int status;
 
     log_open("broker", (enum log_level)log_level_by_name(config->log_level));
@@ -102,6 +103,7 @@ int broker_run(const struct config *config)
             log_error("cannot set up the event loop: %s", strerror(-status));
     }
     if (status >= 0) {
+        probe_start(&b);
         log_info("serves %s with %u cpu devices of %u workgroups", config->socket, config->cpu_devices,
                  config_cpu_workgroups(config));
         (void)sd_notify(0, "READY=1");
@@ -110,6 +112,7 @@ int broker_run(const struct config *config)
     }
     while (!LIST_EMPTY(&b.visitors))
         visitor_free(LIST_FIRST(&b.visitors));
+    probe_close(&b);
     events_close(&b);
     listen_close(&b);
     (void)close(b.exe);

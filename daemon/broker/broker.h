@@ -6,7 +6,8 @@
  *   listen.c   the listening socket: made here, or by systemd
  *   hello.c    a connection until it is handed over or refused
  *   job.c      jobs and their workers: start, hand over, memory accounts, end
- *   spawn.c    a worker process with its user's rights and nothing else
+ *   probe.c    the child that lists the GPUs, and what it found
+ *   spawn.c    a worker process with its user's rights and nothing else; the process that lists the GPUs
  *   query.c    what fccctl asks the broker itself
  */
 #ifndef FCCD_BROKER_H
@@ -21,6 +22,8 @@
 #include "control.h"
 
 struct broker;
+struct evbuffer;
+struct json_object;
 
 /* A connection that has not said its HELLO yet, or one of fccctl's to the broker. Owned by broker.visitors. */
 struct visitor {
@@ -31,7 +34,9 @@ struct visitor {
     uid_t uid;
     gid_t gid;
     pid_t pid;
-    bool control; /* fccctl, speaking to the broker */
+    bool control;      /* fccctl, speaking to the broker */
+    bool waits;        /* its question for the devices waits for the probe; nothing is read meanwhile */
+    uint64_t query_id; /* waits: the question's */
 };
 
 /* A (user, job id) and its worker. Owned by broker.jobs. A job whose worker died or retired is removed at once. */
@@ -49,6 +54,17 @@ struct job {
     bool retired; /* takes no new connections; stays in the list until the process has ended */
 };
 
+/* The child that lists the GPUs. It has ended when its output is at its end and it is reaped, or when its time is over. */
+struct probe {
+    pid_t pid; /* 0: there is none, or it is reaped */
+    int wait_status;
+    int fd; /* its output; -1: at its end */
+    struct event *event, *limit;
+    struct evbuffer *said;
+    struct json_object *gpus; /* as in gpus.h; "listing" until it has ended. Never NULL once the broker serves */
+    bool ended;
+};
+
 struct broker {
     struct config config;
     struct event_base *base;
@@ -60,6 +76,7 @@ struct broker {
     struct event *drain_event;
     uint64_t started_ns;
     uint64_t connections, refused, workers_started, workers_died;
+    struct probe probe;
     LIST_HEAD(visitors_head, visitor) visitors;
     LIST_HEAD(jobs_head, job) jobs;
 };
@@ -74,6 +91,7 @@ void listen_close(struct broker *b);
 /* hello.c */
 void visitor_accept(evutil_socket_t sock, short what, void *broker); /* event callback of the listening socket */
 void visitor_free(struct visitor *v);                                /* closes its socket */
+void visitors_answer(struct broker *b);                              /* the probe has ended: those that wait for the devices */
 
 /* job.c. job_hand_over() gives the visitor's socket to the job's worker, which it starts if need be; on success the
  * visitor may be freed. 0, or an error for the visitor. */
@@ -84,10 +102,19 @@ void jobs_drain(struct broker *b);
 void jobs_kill(struct broker *b); /* those that are left when the drain's time is over */
 int64_t user_memory(const struct broker *b, uid_t uid);
 
+/* probe.c. What goes wrong is logged, and stands in the list as the plug-ins' state. */
+void probe_start(struct broker *b);
+void probe_reap(struct broker *b); /* SIGCHLD */
+void probe_close(struct broker *b);
+
 /* spawn.c: start a worker as that user, with `control` as its descriptor 3. Returns its pid or -errno with the reason. */
 pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e);
+/* The same for fccd --list-gpus, as the broker's user, with `out` as its standard output. */
+pid_t lister_spawn(int exe, const struct config *config, int out, struct error *e);
 
-/* query.c: a memfd with the answer for that user, who sees his own jobs (root and the daemon's user: all), or -errno with the reason. */
-int query_answer(struct broker *b, enum fcc_query_kind what, uid_t asks, struct error *e);
+/* query.c: the number of the node's devices, as far as they are known */
+uint32_t devices_count(const struct broker *b);
+/* A memfd with the answer for that user, who sees his own jobs (root and the daemon's user: all), or -errno with the reason. */
+int query_answer(const struct broker *b, enum fcc_query_kind what, uid_t asks, struct error *e);
 
 #endif

@@ -15,6 +15,8 @@
 #define HELLO_LIMIT_S 5  /* a connection says who it is within this time */
 #define VISITORS_MAX 256 /* connections that have not said so yet */
 
+static const struct timeval hello_limit = {.tv_sec = HELLO_LIMIT_S};
+
 static void visitor_read(evutil_socket_t sock, short what, void *arg);
 
 void visitor_free(struct visitor *v)
@@ -37,7 +39,6 @@ static int visitors_count(const struct broker *b)
 
 void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
 {
-    static const struct timeval limit = {.tv_sec = HELLO_LIMIT_S};
     struct broker *b = arg;
     struct ucred who;
     socklen_t size = sizeof(who);
@@ -61,7 +62,7 @@ void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
     }
     *v = (struct visitor){.broker = b, .sock = sock, .uid = who.uid, .gid = who.gid, .pid = who.pid};
     v->event = event_new(b->base, sock, EV_READ | EV_PERSIST, visitor_read, v);
-    if (!v->event || event_add(v->event, &limit)) {
+    if (!v->event || event_add(v->event, &hello_limit)) {
         log_error("refused a connection: out of memory");
         b->refused++;
         if (v->event)
@@ -103,6 +104,15 @@ static int hello_check(const struct visitor *v, const struct fcc_hello *h, size_
     for (const char *p = h->job; *p; p++)
         if (*p <= ' ' || *p > '~')
             return error_set(e, -EINVAL, "hello: job: character %d: allowed are printable ASCII characters without space", *p);
+    if (!memchr(h->mps_pipe, 0, sizeof(h->mps_pipe)) || (h->mps_pipe[0] && h->mps_pipe[0] != '/'))
+        return error_set(e, -EINVAL,
+                         "hello: mps_pipe (CUDA_MPS_PIPE_DIRECTORY): allowed is an absolute path of at most %d characters",
+                         FCC_MPS_PIPE_MAX - 1);
+    for (const char *p = h->mps_pipe; *p; p++)
+        if (*p < ' ' || *p > '~')
+            return error_set(e, -EINVAL,
+                             "hello: mps_pipe (CUDA_MPS_PIPE_DIRECTORY): character %d: allowed are printable ASCII characters",
+                             *p);
     if (h->role == FCC_ROLE_CONTROL && h->job[0] && v->uid && v->uid != geteuid() && v->uid != h->uid)
         return error_set(e, -EPERM, "hello: uid %u may not look into the jobs of uid %u", v->uid, h->uid);
     if (v->uid != geteuid() && geteuid() != 0)
@@ -114,7 +124,7 @@ static void visitor_welcome(struct visitor *v, uint64_t id)
 {
     struct fcc_welcome w = {.reply.msg = {.type = FCC_MSG_HELLO | FCC_REPLY, .id = id},
                             .version = FCC_PROTO_VERSION,
-                            .devices = v->broker->config.cpu_devices,
+                            .devices = devices_count(v->broker),
                             .worker_pid = (uint32_t)getpid()};
 
     v->control = true;
@@ -141,20 +151,13 @@ static void hello_handle(struct visitor *v, const struct fcc_hello *h, size_t le
         visitor_free(v);
 }
 
-static void query_handle(struct visitor *v, const struct fcc_query *q, size_t length, int nfds)
+/* May free the visitor. */
+static void query_reply(struct visitor *v, uint64_t id, enum fcc_query_kind what)
 {
     struct error e = {0};
-    struct fcc_reply reply = {.msg = {.type = FCC_MSG_QUERY | FCC_REPLY, .id = q->msg.id}};
-    int fd = -1;
+    struct fcc_reply reply = {.msg = {.type = FCC_MSG_QUERY | FCC_REPLY, .id = id}};
+    int fd = query_answer(v->broker, what, v->uid, &e);
 
-    if (q->msg.type != FCC_MSG_QUERY || length != sizeof(*q) || nfds) {
-        (void)error_set(&e, -EPROTO,
-                        "message type %u of %zu bytes with %d file descriptors: the broker answers queries of %zu bytes",
-                        q->msg.type, length, nfds, sizeof(*q));
-        visitor_refuse(v, q->msg.id, &e);
-        return;
-    }
-    fd = query_answer(v->broker, q->what, v->uid, &e);
     reply.status = fd < 0 ? fd : 0;
     reply.fds = fd >= 0;
     text_copy(reply.text, sizeof(reply.text), e.text);
@@ -163,6 +166,42 @@ static void query_handle(struct visitor *v, const struct fcc_query *q, size_t le
         (void)close(fd);
     if (status)
         visitor_free(v);
+}
+
+void visitors_answer(struct broker *b)
+{
+    struct visitor *v, *next;
+
+    for (v = LIST_FIRST(&b->visitors); v; v = next) {
+        next = LIST_NEXT(v, link);
+        if (!v->waits)
+            continue;
+        v->waits = false;
+        if (event_add(v->event, &hello_limit))
+            visitor_free(v);
+        else
+            query_reply(v, v->query_id, FCC_QUERY_DEVICES);
+    }
+}
+
+static void query_handle(struct visitor *v, const struct fcc_query *q, size_t length, int nfds)
+{
+    struct error e = {0};
+
+    if (q->msg.type != FCC_MSG_QUERY || length != sizeof(*q) || nfds) {
+        (void)error_set(&e, -EPROTO,
+                        "message type %u of %zu bytes with %d file descriptors: the broker answers queries of %zu bytes",
+                        q->msg.type, length, nfds, sizeof(*q));
+        visitor_refuse(v, q->msg.id, &e);
+        return;
+    }
+    if (q->what == FCC_QUERY_DEVICES && !v->broker->probe.ended) {
+        v->waits = true;
+        v->query_id = q->msg.id;
+        (void)event_del(v->event);
+        return;
+    }
+    query_reply(v, q->msg.id, q->what);
 }
 
 static void visitor_read(evutil_socket_t sock, short what, void *arg)

@@ -67,16 +67,18 @@ static void job_free(struct job *j)
     free(j);
 }
 
-static int worker_greet(const struct job *j)
+static int worker_greet(const struct job *j, const char *mps_pipe)
 {
     struct control_start start = {.msg.type = CONTROL_START, .config = j->broker->config, .uid = j->uid};
 
     memcpy(start.job, j->name, sizeof(start.job));
+    text_copy(start.mps_pipe, sizeof(start.mps_pipe), mps_pipe);
     return msg_send(j->control, &start.msg, sizeof(start), NULL, 0);
 }
 
-static struct job *job_start(struct broker *b, const struct visitor *v, const char *name, struct error *e)
+static struct job *job_start(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, struct error *e)
 {
+    const char *name = hello->job;
     int pair[2];
     struct job *j;
 
@@ -102,7 +104,7 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const ch
     }
     (void)evutil_make_socket_nonblocking(j->control);
     j->event = event_new(b->base, j->control, EV_READ | EV_PERSIST, job_read, j);
-    if (!j->event || event_add(j->event, NULL) || worker_greet(j)) {
+    if (!j->event || event_add(j->event, NULL) || worker_greet(j, hello->mps_pipe)) {
         (void)error_set(e, -ENOMEM, "job %s: cannot reach its new worker", name);
         (void)kill(j->pid, SIGKILL);
         job_disconnect(j); /* freed when the process is reaped */
@@ -120,12 +122,13 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
     bool control = hello->role == FCC_ROLE_CONTROL;
     uid_t uid = control ? hello->uid : v->uid;
 
+    text_copy(m.mps_pipe, sizeof(m.mps_pipe), hello->mps_pipe);
     for (int attempt = 0; attempt < 2; attempt++) {
         struct job *j = job_find(b, uid, hello->job);
         if (!j && control)
             return error_set(e, -ENOENT, "job %u/%s: no such job", uid, hello->job);
         if (!j)
-            j = job_start(b, v, hello->job, e);
+            j = job_start(b, v, hello, e);
         if (!j)
             return e->status;
         int status = msg_send(j->control, &m.msg, sizeof(m), &v->sock, 1);

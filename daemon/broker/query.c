@@ -26,6 +26,23 @@ static struct json_object *job_describe(const struct job *j)
     return o;
 }
 
+static struct json_object *gpus_part(const struct broker *b, const char *name)
+{
+    struct json_object *part = NULL;
+
+    (void)json_object_object_get_ex(b->probe.gpus, name, &part);
+    return json_object_get(part);
+}
+
+uint32_t devices_count(const struct broker *b)
+{
+    struct json_object *gpus = gpus_part(b, "gpus");
+    uint32_t n = b->config.cpu_devices + (uint32_t)json_object_array_length(gpus);
+
+    (void)json_object_put(gpus);
+    return n;
+}
+
 static struct json_object *status_describe(const struct broker *b, uid_t asks)
 {
     struct json_object *o = json_object_new_object(), *jobs = json_object_new_array();
@@ -37,7 +54,8 @@ static struct json_object *status_describe(const struct broker *b, uid_t asks)
     json_object_object_add(o, "socket", json_object_new_string(b->config.socket));
     json_object_object_add(o, "memory_per_user", json_object_new_int64((int64_t)config_memory_per_user(&b->config)));
     json_object_object_add(o, "time_limit_ms", json_object_new_int64(b->config.time_limit_ms));
-    json_object_object_add(o, "devices", json_object_new_int64(b->config.cpu_devices));
+    json_object_object_add(o, "devices", json_object_new_int64(devices_count(b)));
+    json_object_object_add(o, "plugins", gpus_part(b, "plugins"));
     json_object_object_add(o, "connections", json_object_new_int64((int64_t)b->connections));
     json_object_object_add(o, "refused", json_object_new_int64((int64_t)b->refused));
     json_object_object_add(o, "workers_started", json_object_new_int64((int64_t)b->workers_started));
@@ -50,13 +68,10 @@ static struct json_object *status_describe(const struct broker *b, uid_t asks)
     return o;
 }
 
-/* What every worker offers: the broker opens no device itself. */
-static struct json_object *devices_describe(const struct broker *b)
+static void cpu_devices_add(const struct broker *b, struct json_object *devices)
 {
-    struct json_object *o = json_object_new_object(), *devices = json_object_new_array();
     int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
 
-    json_object_object_add(o, "devices", devices);
     for (uint32_t i = 0; i < b->config.cpu_devices; i++) {
         struct json_object *d = json_object_new_object(), *peers = json_object_new_array();
         json_object_object_add(d, "device", json_object_new_int64(i));
@@ -71,10 +86,23 @@ static struct json_object *devices_describe(const struct broker *b)
         json_object_object_add(d, "peers", peers);
         json_object_array_add(devices, d);
     }
+}
+
+/* What every worker offers: the broker opens no device itself. */
+static struct json_object *devices_describe(const struct broker *b)
+{
+    struct json_object *o = json_object_new_object(), *devices = json_object_new_array(), *gpus = gpus_part(b, "gpus");
+
+    json_object_object_add(o, "devices", devices);
+    json_object_object_add(o, "plugins", gpus_part(b, "plugins"));
+    cpu_devices_add(b, devices);
+    for (size_t i = 0; i < json_object_array_length(gpus); i++)
+        json_object_array_add(devices, json_object_get(json_object_array_get_idx(gpus, i)));
+    (void)json_object_put(gpus);
     return o;
 }
 
-int query_answer(struct broker *b, enum fcc_query_kind what, uid_t asks, struct error *e)
+int query_answer(const struct broker *b, enum fcc_query_kind what, uid_t asks, struct error *e)
 {
     switch (what) {
     case FCC_QUERY_STATUS:

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * spawn.c - a worker: this program again, as the job's user, with one descriptor, an environment that says nothing about
- * the broker's, no capabilities and no way to gain any.
+ * the broker's, no capabilities and no way to gain any. And the lister: this program again, as the broker's user, which asks the
+ * GPUs' runtimes what there is.
  */
 #include <errno.h>
 #include <grp.h>
@@ -17,26 +18,42 @@
 
 #define CAPABILITIES 64 /* more than any kernel has; those that it lacks answer EINVAL */
 
-/* What a worker gets of the broker's environment: how to run sanitizers, and where the service manager's log is. */
+/* What the children get of the broker's environment: how to run sanitizers, and where the service manager's log is. */
 static const char *const kept[] = {"ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "JOURNAL_STREAM", "TZ"};
-#define KEPT (sizeof(kept) / sizeof(kept[0]))
+/* Where a worker whose clients say nothing finds the MPS server. The lister must not find one: it would become its client. */
+static const char *const kept_for_workers[] = {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"};
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 struct environment {
-    char text[KEPT][512];
-    char *list[KEPT + 2];
+    char *list[2 + COUNT(kept) + COUNT(kept_for_workers) + 2];
+    size_t n;
 };
 
-static void environment_make(struct environment *env)
+/* The broker's variable as it stands in its environment: the string stays valid, as nothing changes that. */
+static void environment_keep(struct environment *env, const char *name)
 {
-    size_t n = 0;
+    size_t length = strlen(name);
 
-    env->list[n++] = "OPENBLAS_NUM_THREADS=1"; /* the workgroups are the threads */
-    for (size_t i = 0; i < KEPT; i++) {
-        const char *value = getenv(kept[i]);
-        if (value && snprintf(env->text[i], sizeof(env->text[i]), "%s=%s", kept[i], value) < (int)sizeof(env->text[i]))
-            env->list[n++] = env->text[i];
-    }
-    env->list[n] = NULL;
+    for (char **e = environ; *e; e++)
+        if (!strncmp(*e, name, length) && (*e)[length] == '=') {
+            env->list[env->n++] = *e;
+            return;
+        }
+}
+
+static void environment_make(struct environment *env, bool for_worker)
+{
+    static char one_thread[] = "OPENBLAS_NUM_THREADS=1"; /* the workgroups are the threads */
+    static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent/fccd";
+
+    memset(env, 0, sizeof(*env));
+    for (size_t i = 0; i < COUNT(kept); i++)
+        environment_keep(env, kept[i]);
+    if (geteuid() != 0) /* root's loader loads what the system's configuration names, and nothing else */
+        environment_keep(env, "LD_LIBRARY_PATH");
+    for (size_t i = 0; i < COUNT(kept_for_workers) && for_worker; i++)
+        environment_keep(env, kept_for_workers[i]);
+    env->list[env->n++] = for_worker ? one_thread : no_mps;
 }
 
 static void rights_drop(uid_t uid, gid_t gid)
@@ -69,7 +86,7 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e)
     struct environment env;
     pid_t pid;
 
-    environment_make(&env);
+    environment_make(&env, true);
     pid = fork();
     if (pid < 0)
         return error_set(e, -errno, "cannot start a worker: fork: %s", strerror(errno));
@@ -85,5 +102,32 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e)
         _exit(124);
     rights_drop(uid, gid);
     (void)fexecve(program, argv, env.list);
+    _exit(125);
+}
+
+pid_t lister_spawn(int exe, const struct config *config, int out, struct error *e)
+{
+    char gpus[sizeof(config->gpus)], plugin_dir[sizeof(config->plugin_dir)];
+    char *const argv[] = {"fccd: gpus", "--list-gpus",  "--config", "/dev/null", "--gpus",
+                          gpus,         "--plugin-dir", plugin_dir, NULL};
+    struct environment env;
+    pid_t parent = getpid(), pid;
+
+    memcpy(gpus, config->gpus, sizeof(gpus));
+    memcpy(plugin_dir, config->plugin_dir, sizeof(plugin_dir));
+    environment_make(&env, false);
+    pid = fork();
+    if (pid < 0)
+        return error_set(e, -errno, "cannot list the GPUs: fork: %s", strerror(errno));
+    if (pid > 0)
+        return pid;
+    signals_reset();
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent || chdir("/"))
+        _exit(123);
+    if (dup2(out, STDOUT_FILENO) < 0)
+        _exit(124);
+    (void)close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC); /* they all are already; a kernel may lack the call */
+    (void)fexecve(exe, argv, env.list);
     _exit(125);
 }

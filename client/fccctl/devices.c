@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * devices.c - the verb devices, and what other verbs need to know of devices.
+ */
+#include "devices.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "control.h"
+#include "fccctl.h"
+#include "field.h"
+#include "format.h"
+#include "table.h"
+
+int devices_ask(const char *socket, struct json_object **out, struct error *e)
+{
+    struct fcc_query query = {.what = FCC_QUERY_DEVICES};
+    return control_ask(socket, getuid(), "", &query, DEVICES_LIMIT_MS, out, e);
+}
+
+bool device_is_gpu(struct json_object *device)
+{
+    return strcmp(field_text(device, "kind"), "cpu") != 0;
+}
+
+const char *devices_why_none(struct json_object *answer, const char *kind, char *out, size_t room)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < field_count(answer, "plugins") && used < room; i++) {
+        struct json_object *p = field_at(answer, "plugins", i);
+        if (strcmp(field_text(p, "state"), "ok") == 0 || (kind && strcmp(field_text(p, "kind"), kind) != 0))
+            continue;
+        used += (size_t)snprintf(out + used, room - used, "%s%s: %s", used ? "; " : "", field_text(p, "kind"),
+                                 field_text(p, "status"));
+    }
+    return text_clean(out);
+}
+
+static void number_cell(struct table *table, int64_t number)
+{
+    if (number < 0)
+        table_cell(table, "-");
+    else
+        table_cell(table, "%" PRId64, number);
+}
+
+static void text_cell(struct table *table, const char *text)
+{
+    table_cell(table, "%s", *text ? text : "-");
+}
+
+static void devices_print(struct json_object *answer)
+{
+    struct table *table = table_new(">DEVICE|KIND|NAME|>UNITS|>MEMORY|>NUMA|PEERS|LINK|PCI");
+    char text[FORMAT_ROOM], peers[256], why[2048];
+
+    for (size_t i = 0; i < field_count(answer, "devices"); i++) {
+        struct json_object *d = field_at(answer, "devices", i);
+        number_cell(table, field_int(d, "device", -1));
+        text_cell(table, field_text(d, "kind"));
+        text_cell(table, field_text(d, "name"));
+        number_cell(table, field_int(d, device_is_gpu(d) ? "multiprocessors" : "workgroups", -1));
+        text_cell(table, format_bytes(field_double(d, "memory_bytes", 0), text));
+        number_cell(table, field_int(d, "numa_node", -1));
+        text_cell(table, field_list(d, "peers", peers, sizeof(peers)));
+        text_cell(table, field_text(d, "link"));
+        text_cell(table, field_text(d, "pci"));
+    }
+    (void)table_print(table, "", stdout);
+    table_free(table);
+    if (*devices_why_none(answer, NULL, why, sizeof(why)))
+        printf("no devices of these kinds: %s\n", why);
+}
+
+int verb_devices(struct call *call)
+{
+    struct json_object *answer;
+    struct error e;
+    int code;
+
+    if (!args_parse(call, NULL, 0, 0))
+        return call->exit;
+    if (devices_ask(call->socket, &answer, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    if (call->json)
+        json_print(answer, true);
+    else
+        devices_print(answer);
+    code = field_count(answer, "devices") ? EXIT_WELL : EXIT_UNWELL;
+    (void)json_object_put(answer);
+    return code;
+}
