@@ -55,8 +55,8 @@ DAEMON := daemon/main.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/lo
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_watch.c \
 	daemon/worker/launch.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
-CLIENT := client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/error.c client/operators.c \
-	client/ring.c client/wait.c
+CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/driver.c \
+	client/error.c client/operators.c client/ring.c client/stream.c client/wait.c client/watch.c
 FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/bench_data.c client/fccctl/control.c \
 	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/shape.c client/fccctl/table.c
 FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
@@ -161,7 +161,7 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
-UNIT := plan kernels arguments client client_submit reference config
+UNIT := plan kernels arguments client client_gpu client_stream client_submit reference config
 SYSTEM := operators errors jobs users protocol fccctl
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 LINK_TEST = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@
@@ -175,9 +175,15 @@ $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -Itests/demo
 $(addprefix $(BUILD)/tests/test_,plan kernels arguments): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO) daemon/plugin.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
-$(addprefix $(BUILD)/tests/test_,client client_submit): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
+$(addprefix $(BUILD)/tests/test_,client client_gpu client_stream client_submit): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
+FAKE_DRIVERS := $(addprefix $(BUILD)/tests/fake_driver/,libcuda.so.1 libamdhip64.so.5)
+$(FAKE_DRIVERS): $(BUILD)/obj/tests/fake_driver.o
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared $< -o $@
+$(addprefix $(BUILD)/tests/test_,client_gpu client_stream): | $(FAKE_DRIVERS)
 $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_reference.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
@@ -220,7 +226,7 @@ bench-run: all $(BUILD)/tests/mpi_sequence
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) client/example_gemv.c tests/harness.c tests/raw.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) client/example_gemv.c tests/fake_driver.c tests/harness.c tests/raw.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)

@@ -32,6 +32,33 @@ int shared_map(int fd, size_t bytes, const char *what, void **out)
     return status;
 }
 
+/* Map the memory that the worker sent, where the rank's device is. Closes fd. */
+static int buffer_map(struct fcc_buffer *b, int fd, uint32_t memory)
+{
+    const struct accelerator *a = b->comm->accelerator;
+    int status;
+
+    if (a) {
+        status = accelerator_map(a, fd, memory, b->map_bytes, &b->gpu);
+        b->data = (void *)(uintptr_t)b->gpu.address;
+        return status;
+    }
+    if (memory != FCC_MEMORY_HOST) {
+        (void)close(fd);
+        return last_error_set(-EPROTO, "buffer: the worker sent memory of kind %u to a rank on the cpu: allowed is %d", memory,
+                              FCC_MEMORY_HOST);
+    }
+    return shared_map(fd, b->map_bytes, "buffer", &b->data);
+}
+
+void buffer_unmap(struct fcc_buffer *b)
+{
+    if (b->comm->accelerator)
+        accelerator_unmap(b->comm->accelerator, &b->gpu);
+    else
+        (void)munmap(b->data, b->map_bytes);
+}
+
 static int buffer_release(struct fcc_context *c, uint32_t handle)
 {
     struct fcc_buffer_free_msg msg = {.buffer = handle};
@@ -77,7 +104,7 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
         (void)close(fd);
         goto out_free;
     }
-    status = shared_map(fd, b->map_bytes, "buffer", &b->data);
+    status = buffer_map(b, fd, reply.memory);
     if (status) {
         struct error why = {.status = status};
         (void)error_set(&why, status, "%s", fcc_last_error());
@@ -105,7 +132,7 @@ void fcc_buffer_free(fcc_buffer *buffer)
     (void)pthread_mutex_lock(&c->lock);
     LIST_REMOVE(buffer, link);
     (void)pthread_mutex_unlock(&c->lock);
-    (void)munmap(buffer->data, buffer->map_bytes);
+    buffer_unmap(buffer);
     (void)buffer_release(c, buffer->handle); /* if that fails, the connection's end will do it */
     free(buffer);
 }
@@ -128,4 +155,39 @@ void *fcc_buffer_data(const fcc_buffer *buffer)
 size_t fcc_buffer_size(const fcc_buffer *buffer)
 {
     return buffer->bytes;
+}
+
+/* Do these bytes lie in the buffer? */
+static int buffer_check(const struct fcc_buffer *b, uint64_t offset, const char *name, const void *host, size_t bytes)
+{
+    if (!b || (!host && bytes))
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", b ? name : "buffer");
+    if (offset > b->bytes || bytes > b->bytes - offset)
+        return last_error_set(-EINVAL, "rank %d: offset %llu and %zu bytes: the buffer has %zu bytes", b->comm->rank,
+                              (unsigned long long)offset, bytes, b->bytes);
+    return 0;
+}
+
+int fcc_buffer_write(fcc_buffer *buffer, uint64_t offset, const void *from, size_t bytes)
+{
+    int status = buffer_check(buffer, offset, "from", from, bytes);
+
+    if (status || !bytes)
+        return status;
+    if (buffer->comm->accelerator)
+        return accelerator_copy_in(buffer->comm->accelerator, buffer->gpu.address + offset, from, bytes);
+    memcpy((unsigned char *)buffer->data + offset, from, bytes);
+    return 0;
+}
+
+int fcc_buffer_read(const fcc_buffer *buffer, uint64_t offset, void *to, size_t bytes)
+{
+    int status = buffer_check(buffer, offset, "to", to, bytes);
+
+    if (status || !bytes)
+        return status;
+    if (buffer->comm->accelerator)
+        return accelerator_copy_out(buffer->comm->accelerator, to, buffer->gpu.address + offset, bytes);
+    memcpy(to, (const unsigned char *)buffer->data + offset, bytes);
+    return 0;
 }

@@ -54,6 +54,7 @@ void context_die(struct fcc_context *c, int status, const char *format, ...)
     va_end(ap);
     while ((p = LIST_FIRST(&c->pending)))
         pending_fail(p, status, c->dead.text);
+    streams_release(c);
     (void)pthread_cond_broadcast(&c->changed);
 }
 

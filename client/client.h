@@ -4,15 +4,20 @@
  *
  *   operators.c   a typed call becomes a SUBMIT message
  *   completion.c  the request: submit, test, wait, free
+ *   stream.c      the request that has its place on a stream of the program
  *   ring.c        its way through the session memory: a slot, a record in the submission ring, the doorbell
  *   call.c        messages over the socket: calls and their replies, and how the end of the worker is noticed
+ *   watch.c       the thread that sees the end of the worker while all others wait for streams
  *   connect.c, comm.c, buffer.c   the objects
+ *   accelerator.c, driver.c   a GPU as this process uses it, and its driver
  *   wait.c        the clock, and how a thread spins before it sleeps
  *   error.c       fcc_last_error()
  *
  * Locks. context->ring_lock orders the records in the ring; context->lock guards everything else that changes. A thread that
  * takes both takes ring_lock first. Nobody sleeps with a lock held. Functions that say "locked" are called with context->lock
- * held and return with it held; those that may sleep release it meanwhile, and say so.
+ * held and return with it held; those that may sleep release it meanwhile, and say so. context->accelerator_lock is for what takes
+ * long and is rare: opening GPUs. It is taken before any other. No driver is called with context->lock or ring_lock held: a
+ * driver may wait for a function of ours on another thread.
  *
  * Errors. Who finds one puts its words into the thread's last error with last_error_set() and returns the status; callers
  * pass the status on.
@@ -24,6 +29,7 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
+#include "accelerator.h"
 #include "error.h"
 #include "msg.h"
 #include "proto.h"
@@ -72,6 +78,8 @@ struct fcc_request {
     LIST_ENTRY(fcc_request) link; /* context->requests, or context->orphans if it was freed before it had finished */
     uint64_t id;                  /* of its message */
     uint32_t slot;                /* its completion's; FCC_NO_SLOT: the completion comes as `pending` */
+    uint32_t stream;              /* its number in the slot's words of its stream (stream.c); 0: it is on none */
+    bool unattended;              /* an orphan from the start, whose error is kept for fcc_comm_error() */
     _Atomic bool finished;        /* `result` is valid. Set under context->lock, and for ever */
     _Atomic uint32_t sleepers;    /* threads that are in, or on their way to, the futex of the slot */
     int nranks;
@@ -84,9 +92,10 @@ struct fcc_buffer {
     struct fcc_comm *comm;
     LIST_ENTRY(fcc_buffer) link; /* context->buffers */
     uint32_t handle;
-    void *data;
-    size_t bytes;     /* as asked for */
-    size_t map_bytes; /* mapped */
+    void *data;                    /* on a GPU: gpu.address */
+    size_t bytes;                  /* as asked for */
+    size_t map_bytes;              /* mapped */
+    struct accelerator_memory gpu; /* if its communicator has one */
 };
 
 struct fcc_comm {
@@ -94,7 +103,11 @@ struct fcc_comm {
     LIST_ENTRY(fcc_comm) link; /* context->comms */
     uint32_t handle;
     int rank, nranks, device;
+    enum fcc_device_kind kind;
+    const struct accelerator *accelerator; /* the context's; NULL: this rank is on the cpu */
     uint32_t time_limit_ms;
+    struct error error; /* the first of its unattended requests' that was not asked for yet. context->lock */
+    uint64_t error_id;  /* that request's. context->lock */
 };
 
 struct fcc_context {
@@ -102,11 +115,17 @@ struct fcc_context {
     int sock;
     int doorbell; /* eventfd */
     bool no_ring;
+    bool no_stream_words;
     uint32_t devices;
     uint32_t spin_us;
     uint32_t worker_pid; /* 0: not known yet */
     char job[FCC_JOB_MAX];
     struct fcc_session_memory *memory; /* shared with the worker */
+
+    pthread_mutex_t accelerator_lock;
+    struct accelerators accelerators; /* only ever more of them, until fcc_disconnect(). accelerator_lock */
+    pthread_t watch;
+    int watch_end; /* eventfd that ends the watch; -1: there is none. accelerator_lock */
 
     pthread_mutex_t ring_lock;
     uint64_t head; /* bytes written to the ring: the truth, memory->head is for the worker. ring_lock */
@@ -117,8 +136,10 @@ struct fcc_context {
     struct error dead;      /* why the connection is of no use any more; status 0: it is */
     struct error farewell;  /* an ERROR message that answers no call: why the connection will be closed */
     uint64_t last_id;
-    uint64_t free_slots;    /* bit s: slot s is free. A slot is free until it is taken and after its DONE was read */
-    uint32_t time_limit_ms; /* the longest of its communicators' */
+    uint64_t free_slots;              /* bit s: slot s is free. A slot is free until it is taken and after its DONE was read */
+    uint64_t late_slots;              /* bit s: ... and when a stream has written stream_count[s] into its stream_started */
+    uint32_t stream_count[FCC_SLOTS]; /* the last number given out in each slot's words; 0: none yet */
+    uint32_t time_limit_ms;           /* the longest of its communicators' */
     LIST_HEAD(pending_head, pending) pending;
     LIST_HEAD(comms_head, fcc_comm) comms;
     LIST_HEAD(buffers_head, fcc_buffer) buffers;
@@ -127,7 +148,7 @@ struct fcc_context {
 
     _Alignas(16) unsigned char inbox[FCC_MSG_MAX];
 };
-static_assert(FCC_SLOTS == 64, "fcc_context.free_slots has a bit for each");
+static_assert(FCC_SLOTS == 64, "fcc_context.free_slots and late_slots have a bit for each");
 
 /* ---- call.c ---- */
 
@@ -157,7 +178,7 @@ void context_pump(struct fcc_context *c, int64_t deadline);
 void context_nap(struct fcc_context *c, struct spin *spin);
 /* The worker has closed the socket, or does so within the given time. Needs no lock. What to do then: context_pump(). */
 bool context_hung_up(const struct fcc_context *c, int wait_ms);
-/* Locked. End the context: the first reason counts. Every call and request that waits ends with it. */
+/* Locked. End the context: the first reason counts. Every call, request and stream that waits ends with it. */
 void context_die(struct fcc_context *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Locked. 0, or the reason for the context's end as the thread's last error. */
 int context_dead(const struct fcc_context *c);
@@ -172,6 +193,7 @@ int64_t context_patience_ms(const struct fcc_context *c);
 int slot_take(struct fcc_context *c, struct fcc_request *r);
 /* Locked. Give back a slot whose request was not submitted. */
 void slot_return(struct fcc_context *c, uint32_t slot);
+void slot_return_late(struct fcc_context *c, uint32_t slot); /* ... and whose word a stream has still to write */
 /* Locked. If the worker has completed r: r->result is filled, the slot is free, and true. */
 bool slot_collect(struct fcc_request *r);
 /* Needs no lock. A look at the slot without taking anything: maybe it is worth to take the lock now. */
@@ -185,6 +207,8 @@ int ring_push(struct fcc_context *c, const struct fcc_msg *msg);
 
 /* ---- completion.c ---- */
 
+/* Fill in a request and its message, but for the slot and the id. */
+void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows);
 /* Submit a message as an operator of comm. Blocking if out is NULL: returns its result. Else *out is the request. */
 int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, fcc_request **out);
 /* Locked. True if r has finished; makes it so if its completion is there or the context is dead. */
@@ -192,11 +216,27 @@ bool request_poll(struct fcc_request *r);
 /* Locked. Take every completion that is there; frees orphans that have finished. */
 void context_collect(struct fcc_context *c);
 
+/* ---- stream.c ---- */
+
+/* Submit a message as an operator of comm that takes its place on a stream. With out NULL nobody attends to it. */
+int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, void *stream,
+                 fcc_request **out);
+/* Locked. Let every stream go on that waits for an operator. */
+void streams_release(struct fcc_context *c);
+bool stream_word_reached(const _Atomic uint32_t *word, uint32_t value);
+
+/* ---- watch.c ---- */
+
+/* context->accelerator_lock held. See to it that the worker's end is noticed though no thread waits for the worker. */
+int watch_start(struct fcc_context *c);
+void watch_stop(struct fcc_context *c);
+
 /* ---- buffer.c ---- */
 
 /* Map a descriptor that the worker sent. Closes it. -EPROTO if it is smaller than `bytes` or could be made smaller (so that
  * touching it would kill us), -ENOMEM. `what` names it in the error's text. */
 int shared_map(int fd, size_t bytes, const char *what, void **out);
+void buffer_unmap(struct fcc_buffer *b);
 /* Locked. The handle of a live buffer of this context; 0: it is none (any more). Compares only, never follows the pointer. */
 uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer);
 

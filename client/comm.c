@@ -34,7 +34,57 @@ static int comm_options_check(const struct fcc_comm_options *options)
     for (size_t i = 0; i < sizeof(options->reserved) / sizeof(options->reserved[0]); i++)
         if (options->reserved[i])
             return last_error_set(-EINVAL, "options.reserved[%zu]: %u: must be 0", i, options->reserved[i]);
+    if (options->device_kind > FCC_DEVICE_CUDA)
+        return last_error_set(-EINVAL, "options.device_kind: %u: allowed are %d (cpu), %d (any GPU), %d (hip) and %d (cuda)",
+                              options->device_kind, FCC_DEVICE_CPU, FCC_DEVICE_GPU, FCC_DEVICE_HIP, FCC_DEVICE_CUDA);
     return 0;
+}
+
+/* COMM_DESTROY or COMM_ABORT. */
+static int comm_call(struct fcc_comm *comm, enum fcc_msg_type type, const char *reason)
+{
+    struct fcc_comm_msg msg = {.comm = comm->handle};
+    struct fcc_reply reply;
+
+    memcpy(msg.reason, reason, strlen(reason));
+    return context_call(comm->context, &(struct call){.type = type,
+                                                      .msg = &msg.msg,
+                                                      .length = sizeof(msg),
+                                                      .reply = &reply,
+                                                      .reply_size = sizeof(reply),
+                                                      .limit_ms = CALL_LIMIT_MS});
+}
+
+/* The rank has joined: open what it needs on this side. */
+static int comm_open(struct fcc_comm *comm, const struct fcc_comm_init_reply *reply)
+{
+    struct fcc_context *c = comm->context;
+    struct accelerator *a = NULL;
+    int status;
+
+    if (reply->device_kind == FCC_DEVICE_CPU)
+        return 0;
+    if (reply->device_kind != FCC_DEVICE_HIP && reply->device_kind != FCC_DEVICE_CUDA)
+        return last_error_set(-EPROTO, "rank %d: the worker put it on a device of kind %u: allowed are %d, %d and %d",
+                              comm->rank, reply->device_kind, FCC_DEVICE_CPU, FCC_DEVICE_HIP, FCC_DEVICE_CUDA);
+    (void)pthread_mutex_lock(&c->accelerator_lock);
+    status = accelerator_open(c, (enum fcc_device_kind)reply->device_kind, reply->device, reply->device_uuid, &a);
+    if (!status)
+        status = watch_start(c);
+    (void)pthread_mutex_unlock(&c->accelerator_lock);
+    comm->accelerator = a;
+    return status;
+}
+
+/* The rank has joined and cannot stay. Returns status. */
+static int comm_leave(struct fcc_comm *comm, int status)
+{
+    struct error why;
+
+    (void)error_set(&why, status, "rank %d: %s", comm->rank, fcc_last_error());
+    (void)comm_call(comm, FCC_MSG_COMM_DESTROY, "");
+    free(comm);
+    return last_error_set(status, "%s", why.text);
 }
 
 int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
@@ -56,8 +106,12 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
     if (!comm)
         return last_error_set(-ENOMEM, "communicator: out of memory");
 
-    struct fcc_comm_init_msg msg = {
-        .unique_id = *id, .nranks = nranks, .rank = rank, .device = options->device, .time_limit_ms = options->time_limit_ms};
+    struct fcc_comm_init_msg msg = {.unique_id = *id,
+                                    .nranks = nranks,
+                                    .rank = rank,
+                                    .device = options->device,
+                                    .time_limit_ms = options->time_limit_ms,
+                                    .device_kind = options->device_kind};
     status = context_call(context, &(struct call){.type = FCC_MSG_COMM_INIT,
                                                   .msg = &msg.msg,
                                                   .length = sizeof(msg),
@@ -73,7 +127,11 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
                               .rank = rank,
                               .nranks = nranks,
                               .device = reply.device,
+                              .kind = (enum fcc_device_kind)reply.device_kind,
                               .time_limit_ms = reply.time_limit_ms};
+    status = comm_open(comm, &reply);
+    if (status)
+        return comm_leave(comm, status);
     (void)pthread_mutex_lock(&context->lock);
     LIST_INSERT_HEAD(&context->comms, comm, link);
     if (context->time_limit_ms < comm->time_limit_ms)
@@ -135,21 +193,6 @@ static void comm_free_buffers(struct fcc_comm *comm)
     } while (b);
 }
 
-/* COMM_DESTROY or COMM_ABORT. */
-static int comm_call(struct fcc_comm *comm, enum fcc_msg_type type, const char *reason)
-{
-    struct fcc_comm_msg msg = {.comm = comm->handle};
-    struct fcc_reply reply;
-
-    memcpy(msg.reason, reason, strlen(reason));
-    return context_call(comm->context, &(struct call){.type = type,
-                                                      .msg = &msg.msg,
-                                                      .length = sizeof(msg),
-                                                      .reply = &reply,
-                                                      .reply_size = sizeof(reply),
-                                                      .limit_ms = CALL_LIMIT_MS});
-}
-
 void fcc_comm_destroy(fcc_comm *comm)
 {
     if (!comm)
@@ -185,4 +228,23 @@ int fcc_comm_size(const fcc_comm *comm)
 int fcc_comm_device(const fcc_comm *comm)
 {
     return comm->device;
+}
+
+enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm)
+{
+    return comm->kind;
+}
+
+int fcc_comm_error(fcc_comm *comm)
+{
+    struct error e;
+
+    if (!comm)
+        return last_error_set(-EINVAL, "comm: NULL: not allowed");
+    (void)pthread_mutex_lock(&comm->context->lock);
+    context_collect(comm->context);
+    e = comm->error;
+    comm->error.status = 0;
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    return e.status ? last_error_set(e.status, "%s", e.text) : 0;
 }

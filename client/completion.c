@@ -63,6 +63,19 @@ bool request_poll(struct fcc_request *r)
     return true;
 }
 
+/* Locked. An orphan has finished: the error of one that nobody attends to is its communicator's. */
+static void orphan_end(struct fcc_request *r)
+{
+    const struct fcc_reply *reply = &r->result.reply;
+
+    if (r->unattended && r->comm && reply->status && (!r->comm->error.status || r->id < r->comm->error_id)) {
+        (void)error_set(&r->comm->error, reply->status, "%s", reply->text);
+        r->comm->error_id = r->id; /* they are not collected in order */
+    }
+    LIST_REMOVE(r, link);
+    free(r);
+}
+
 void context_collect(struct fcc_context *c)
 {
     struct fcc_request *r, *next;
@@ -71,10 +84,8 @@ void context_collect(struct fcc_context *c)
         (void)request_poll(r);
     for (r = LIST_FIRST(&c->orphans); r; r = next) {
         next = LIST_NEXT(r, link);
-        if (request_poll(r)) {
-            LIST_REMOVE(r, link);
-            free(r);
-        }
+        if (request_poll(r))
+            orphan_end(r);
     }
 }
 
@@ -188,6 +199,20 @@ static int request_await(struct fcc_request *r, int64_t deadline)
     return status;
 }
 
+void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows)
+{
+    r->context = comm->context;
+    r->comm = comm;
+    r->stream = 0;
+    r->unattended = false;
+    r->nranks = comm->nranks;
+    r->recv_rows = recv_rows;
+    atomic_init(&r->finished, false);
+    atomic_init(&r->sleepers, 0);
+    msg->msg = (struct fcc_msg){.length = (uint32_t)length, .type = FCC_MSG_SUBMIT};
+    msg->comm = comm->handle;
+}
+
 int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, fcc_request **out)
 {
     struct fcc_context *c = comm->context;
@@ -196,14 +221,7 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
 
     if (!r)
         return last_error_set(-ENOMEM, "request: out of memory");
-    r->context = c;
-    r->comm = comm;
-    r->nranks = comm->nranks;
-    r->recv_rows = recv_rows;
-    atomic_init(&r->finished, false);
-    atomic_init(&r->sleepers, 0);
-    msg->msg = (struct fcc_msg){.length = (uint32_t)length, .type = FCC_MSG_SUBMIT};
-    msg->comm = comm->handle;
+    request_begin(r, comm, msg, length, recv_rows);
     status = c->no_ring ? request_submit_socket(r, msg) : request_submit_ring(r, msg);
     if (status) {
         if (out)

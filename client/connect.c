@@ -135,6 +135,23 @@ static int socket_connect(const struct fcc_connect_options *options)
     return sock;
 }
 
+/* ---- which MPS server ---- */
+
+/* The directory of CUDA's Multi-Process Service, as the driver in this process takes it. One that the daemon could not take
+ * likewise (a relative one, say) is left out: the worker uses its own then. */
+static void mps_pipe_find(char pipe[FCC_MPS_PIPE_MAX])
+{
+    const char *value = getenv("CUDA_MPS_PIPE_DIRECTORY");
+
+    pipe[0] = 0;
+    if (!value || value[0] != '/' || strlen(value) >= FCC_MPS_PIPE_MAX)
+        return;
+    for (const char *p = value; *p; p++)
+        if (*p < ' ' || *p > '~')
+            return;
+    (void)snprintf(pipe, FCC_MPS_PIPE_MAX, "%s", value);
+}
+
 /* ---- the context ---- */
 
 static struct fcc_context *context_new(void)
@@ -147,7 +164,9 @@ static struct fcc_context *context_new(void)
     memset(c, 0, offsetof(struct fcc_context, inbox));
     c->sock = -1;
     c->doorbell = -1;
+    c->watch_end = -1;
     c->free_slots = ~UINT64_C(0);
+    SLIST_INIT(&c->accelerators);
     LIST_INIT(&c->pending);
     LIST_INIT(&c->comms);
     LIST_INIT(&c->buffers);
@@ -159,6 +178,7 @@ static struct fcc_context *context_new(void)
     (void)pthread_condattr_destroy(&attr);
     (void)pthread_mutex_init(&c->lock, NULL);
     (void)pthread_mutex_init(&c->ring_lock, NULL);
+    (void)pthread_mutex_init(&c->accelerator_lock, NULL);
     return c;
 }
 
@@ -171,6 +191,7 @@ static void context_free(struct fcc_context *c)
         (void)close(c->doorbell);
     if (c->sock >= 0)
         (void)close(c->sock);
+    (void)pthread_mutex_destroy(&c->accelerator_lock);
     (void)pthread_mutex_destroy(&c->ring_lock);
     (void)pthread_mutex_destroy(&c->lock);
     (void)pthread_cond_destroy(&c->changed);
@@ -186,6 +207,7 @@ static int context_greet(struct fcc_context *c)
     void *memory = NULL;
 
     memcpy(hello.job, c->job, sizeof(hello.job));
+    mps_pipe_find(hello.mps_pipe);
     status = context_call(c, &(struct call){.type = FCC_MSG_HELLO,
                                             .msg = &hello.msg,
                                             .length = sizeof(hello),
@@ -227,6 +249,7 @@ int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
     if (!c)
         return last_error_set(-ENOMEM, "context: out of memory");
     c->no_ring = options->no_ring != 0;
+    c->no_stream_words = options->no_stream_memory_operations != 0;
     status = job_find(options, c->job);
     if (!status) {
         c->sock = socket_connect(options);
@@ -248,7 +271,12 @@ void fcc_disconnect(fcc_context *context)
 
     if (!context)
         return;
-    /* No messages: the socket's end tells the worker to let everything go. */
+    watch_stop(context);
+    /* No messages: the socket's end tells the worker to let everything go. Streams that wait nevertheless get their words while
+     * there are some. */
+    (void)pthread_mutex_lock(&context->lock);
+    streams_release(context);
+    (void)pthread_mutex_unlock(&context->lock);
     while ((r = LIST_FIRST(&context->requests))) {
         LIST_REMOVE(r, link);
         free(r);
@@ -259,13 +287,14 @@ void fcc_disconnect(fcc_context *context)
     }
     while ((b = LIST_FIRST(&context->buffers))) {
         LIST_REMOVE(b, link);
-        (void)munmap(b->data, b->map_bytes);
+        buffer_unmap(b);
         free(b);
     }
     while ((comm = LIST_FIRST(&context->comms))) {
         LIST_REMOVE(comm, link);
         free(comm);
     }
+    accelerators_close(context);
     context_free(context);
 }
 

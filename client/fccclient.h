@@ -13,14 +13,19 @@
  *             except that an object must not be used during or after the call that frees it. Operators of one rank run
  *             in the order in which they were submitted. The ranks of a communicator may be processes or threads.
  *   ownership Who creates an object frees it. fcc_disconnect() frees what is left of a context's communicators and buffers.
- *   fork      A child must not use what its parent connected; it connects anew.
+ *   fork      A child must not use what its parent connected; it connects anew. No GPU driver survives a fork: a child of a process
+ *             that has used a GPU, through fccd or without it, has none.
+ *   streams   The ends of things wait for operators, not for streams. Before a buffer, communicator or context is freed, the
+ *             streams that operators were enqueued on, or whose kernels use the buffer, have finished (cudaStreamSynchronize).
  *
  * Error codes
  *   -EINVAL        an argument is wrong, or the ranks' arguments do not fit together
  *   -ERANGE        an index in the data is out of its table's range
  *   -ENOMEM        the memory or the user's share of it is used up
  *   -EPERM         the caller may not
- *   -ENOENT        no such communicator, buffer or device
+ *   -ENOENT        no such communicator, buffer or device, or this process does not see the GPU of its rank
+ *   -ENODEV        a rank on a GPU, in a process that cannot load or use the GPU's driver
+ *   -EIO           the GPU's driver refused or failed; the text has its words
  *   -EALREADY      this rank has joined already
  *   -EPROTO        the two ends do not speak the same protocol
  *   -ETIMEDOUT     a time limit passed; the text names the ranks that did not come
@@ -89,9 +94,11 @@ struct fcc_unique_id {
 /* All zero is the default for every field. */
 struct fcc_connect_options {
     const char *socket_path; /* NULL: $FCCD_SOCKET, or /run/fccd/fccd.sock */
-    const char *job;      /* NULL: $FCCD_JOB, or the launcher's job id, or "default"; 1 to 63 printable characters, no space */
-    uint32_t no_ring;     /* not 0: submit over the socket instead of the shared-memory ring */
-    uint32_t reserved[7]; /* must be 0 */
+    const char *job;  /* NULL: $FCCD_JOB, or the launcher's job id, or "default"; 1 to 63 printable characters, no space */
+    uint32_t no_ring; /* not 0: submit over the socket instead of the shared-memory ring */
+    /* not 0, for tests: FCC_OP_enqueue uses functions on the CPU, as with GPUs whose streams cannot wait for words in memory */
+    uint32_t no_stream_memory_operations;
+    uint32_t reserved[6]; /* must be 0 */
 };
 
 /* Connect to fccd and, through it, to the worker of this user's job, which is started if there is none. `options` may
@@ -119,8 +126,9 @@ const char *fcc_version(void);
 int fcc_get_unique_id(fcc_context *context, struct fcc_unique_id *out);
 
 struct fcc_comm_options {
-    int32_t device; /* the device of this rank, among those of its kind as fccctl devices numbers them: 0 or more, or -1 for
-                               (rank modulo number of devices of the kind) */
+    /* the device of this rank, among those of its kind as fccctl devices numbers them: 0 or more, or -1 for (rank modulo number of
+     * devices of the kind) */
+    int32_t device;
     uint32_t time_limit_ms; /* how long an operator may wait for its ranks or run; 0: the daemon's TIME_LIMIT_MS */
     uint32_t device_kind;   /* enum fcc_device_kind; the same on all ranks */
     uint32_t reserved[5];   /* must be 0 */
@@ -128,7 +136,10 @@ struct fcc_comm_options {
 
 /* Join the communicator `id` as `rank` of `nranks`, and wait until all have joined. `options` may be NULL (device -1).
  * *out belongs to the caller until fcc_comm_destroy().
- * Errors: -EINVAL (rank, nranks, device, id), -EALREADY, -ENOENT (device), -ETIMEDOUT, -ECONNABORTED, -ECONNRESET. */
+ * A rank on a GPU: this process must see that GPU (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES), under whatever number; its
+ * primary context is retained until fcc_disconnect().
+ * Errors: -EINVAL (rank, nranks, device, id), -EALREADY, -ENOENT (device), -ENODEV, -EIO, -ENOMEM, -ETIMEDOUT, -ECONNABORTED,
+ * -ECONNRESET. */
 int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
                   const struct fcc_comm_options *options, fcc_comm **out);
 
@@ -151,10 +162,11 @@ enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm); /* FCC_DEVICE_C
  * FCC_BUFFER_SYMMETRIC is collective: all ranks call it in the same order, among each other and among their operators,
  * with the same size. FCC_BUFFER_LOCAL is this rank's own affair. The memory is page-aligned. *out belongs to the caller until
  * fcc_buffer_free() or fcc_comm_destroy().
- * Errors: -EINVAL, -ENOMEM, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET. */
+ * Errors: -EINVAL, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET. */
 int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out);
 
-/* Unmap and release the buffer. Operators in flight that use it finish first in the daemon. Not collective. NULL is allowed. */
+/* Unmap and release the buffer. Operators in flight that use it finish first in the daemon; on a GPU the caller sees to it that
+ * the streams of this process have finished with it. Not collective. NULL is allowed. */
 void fcc_buffer_free(fcc_buffer *buffer);
 
 /* Where it is mapped in this process: an address for the CPU, or for the GPU of its rank (in the current process's primary
@@ -211,10 +223,12 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * refused in the call, and the other ranks do not hear of it.) -ETIMEDOUT and -ECONNABORTED end the communicator.
  *
  * FCC_OP_enqueue(comm, args, stream, &request) is for ranks on a GPU: the operator takes its place on the caller's stream
- * (hipStream_t, cudaStream_t, CUstream; NULL is the default stream). It begins after what is on the stream, and what comes onto the
- * stream later sees its result; the CPU waits for neither. `request` may be NULL: then an error is told by fcc_comm_error().
- * Up to 64 operators of a context may be in flight; the next call waits for one of them. Not while the stream is being captured.
- * Common errors: -EINVAL, -ERANGE, -ENOMEM, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
+ * (hipStream_t, cudaStream_t, CUstream; NULL is the default stream, CUDA's legacy one). It begins after what is on the stream, and
+ * what comes onto the stream later sees its result; the CPU waits for neither. An operator that fails lets the stream go on, too.
+ * `request` may be NULL: then an error is told by fcc_comm_error(), and gemm's recv_rows must be NULL. Up to 64 operators of a
+ * context may be in flight; the next call waits for one of them. Operators of one rank run in the order of the calls, on
+ * whichever streams. Not while the stream is being captured into a graph (-EINVAL).
+ * Common errors: -EINVAL, -ERANGE, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
  */
 
 /* embedding_all_to_all: EmbeddingBag over tables sharded by table, then All-to-All from tables to samples.

@@ -151,18 +151,29 @@ static void submission_attr(struct submission *s, enum fcc_attr key, const int64
     s->msg->nattrs += (uint32_t)(1 + count);
 }
 
+/* How an operator is called: it is waited for if `out` is NULL and it is not enqueued. */
+struct manner {
+    bool enqueue;
+    void *stream;
+    fcc_request **out;
+};
+
 /* Submit the finished message, or give up with the first failure. */
-static int submission_end(struct submission *s, int64_t *recv_rows, fcc_request **out)
+static int submission_end(struct submission *s, int64_t *recv_rows, const struct manner *how)
 {
     if (!s->status && s->length > FCC_MSG_MAX)
         submission_fail(s, -EINVAL, "request: %zu bytes: allowed are at most %u", s->length, FCC_MSG_MAX);
-    if (!s->status)
-        s->status = comm_submit(s->comm, s->msg, s->length, recv_rows, out);
+    if (how->enqueue && !how->out && recv_rows)
+        submission_fail(s, -EINVAL, "recv_rows: not NULL: allowed only with a request, which says when they are there");
+    if (!s->status && how->enqueue)
+        s->status = comm_enqueue(s->comm, s->msg, s->length, recv_rows, how->stream, how->out);
+    else if (!s->status)
+        s->status = comm_submit(s->comm, s->msg, s->length, recv_rows, how->out);
     free(s->msg);
     return s->status;
 }
 
-/* ---- the operators: each submits, and waits if out is NULL ---- */
+/* ---- the operators: each submits ---- */
 
 static int args_null(const fcc_comm *comm)
 {
@@ -174,7 +185,7 @@ static int out_null(void)
     return last_error_set(-EINVAL, "out: NULL: not allowed");
 }
 
-static int noop_submit(fcc_comm *comm, fcc_request **out)
+static int noop_submit(fcc_comm *comm, const struct manner *how)
 {
     struct submission s;
 
@@ -182,10 +193,10 @@ static int noop_submit(fcc_comm *comm, fcc_request **out)
         return args_null(comm);
     if (!submission_begin(&s, comm, FCC_OP_NOOP, 0, 0))
         return -ENOMEM;
-    return submission_end(&s, NULL, out);
+    return submission_end(&s, NULL, how);
 }
 
-static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, fcc_request **out)
+static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, const struct manner *how)
 {
     struct submission s;
     size_t ntables, nranks;
@@ -215,10 +226,10 @@ static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_al
     submission_attr(&s, FCC_ATTR_BATCH, &args->batch, 1);
     if (args->batch_split)
         submission_attr(&s, FCC_ATTR_BATCH_SPLIT, args->batch_split, nranks);
-    return submission_end(&s, NULL, out);
+    return submission_end(&s, NULL, how);
 }
 
-static int gemv_submit(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out)
+static int gemv_submit(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, const struct manner *how)
 {
     struct submission s;
 
@@ -230,10 +241,10 @@ static int gemv_submit(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *ar
     submission_tensor(&s, "x", &args->x);
     submission_tensor(&s, "w", &args->w);
     submission_tensor(&s, "y", &args->y);
-    return submission_end(&s, NULL, out);
+    return submission_end(&s, NULL, how);
 }
 
-static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_request **out)
+static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, const struct manner *how)
 {
     struct submission s;
     size_t nranks;
@@ -249,45 +260,66 @@ static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *ar
     submission_tensor(&s, "c", &args->c);
     if (args->send_rows)
         submission_attr(&s, FCC_ATTR_SEND_ROWS, args->send_rows, nranks);
-    return submission_end(&s, args->recv_rows, out);
+    return submission_end(&s, args->recv_rows, how);
 }
 
 int fcc_noop(fcc_comm *comm)
 {
-    return noop_submit(comm, NULL);
+    return noop_submit(comm, &(struct manner){0});
 }
 
 int fcc_noop_start(fcc_comm *comm, fcc_request **out)
 {
-    return out ? noop_submit(comm, out) : out_null();
+    return out ? noop_submit(comm, &(struct manner){.out = out}) : out_null();
+}
+
+int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out)
+{
+    return noop_submit(comm, &(struct manner){.enqueue = true, .stream = stream, .out = out});
 }
 
 int fcc_embedding_all_to_all(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args)
 {
-    return embedding_submit(comm, args, NULL);
+    return embedding_submit(comm, args, &(struct manner){0});
 }
 
 int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, fcc_request **out)
 {
-    return out ? embedding_submit(comm, args, out) : out_null();
+    return out ? embedding_submit(comm, args, &(struct manner){.out = out}) : out_null();
+}
+
+int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, void *stream,
+                                     fcc_request **out)
+{
+    return embedding_submit(comm, args, &(struct manner){.enqueue = true, .stream = stream, .out = out});
 }
 
 int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args)
 {
-    return gemv_submit(comm, args, NULL);
+    return gemv_submit(comm, args, &(struct manner){0});
 }
 
 int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out)
 {
-    return out ? gemv_submit(comm, args, out) : out_null();
+    return out ? gemv_submit(comm, args, &(struct manner){.out = out}) : out_null();
+}
+
+int fcc_gemv_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, void *stream, fcc_request **out)
+{
+    return gemv_submit(comm, args, &(struct manner){.enqueue = true, .stream = stream, .out = out});
 }
 
 int fcc_gemm_all_to_all(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args)
 {
-    return gemm_submit(comm, args, NULL);
+    return gemm_submit(comm, args, &(struct manner){0});
 }
 
 int fcc_gemm_all_to_all_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_request **out)
 {
-    return out ? gemm_submit(comm, args, out) : out_null();
+    return out ? gemm_submit(comm, args, &(struct manner){.out = out}) : out_null();
+}
+
+int fcc_gemm_all_to_all_enqueue(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, void *stream, fcc_request **out)
+{
+    return gemm_submit(comm, args, &(struct manner){.enqueue = true, .stream = stream, .out = out});
 }

@@ -31,6 +31,18 @@
 
 /* ---- completion slots ---- */
 
+/* Locked. Streams have caught up with some slots, perhaps. */
+static void slots_catch_up(struct fcc_context *c)
+{
+    for (uint64_t late = c->late_slots; late; late &= late - 1) {
+        unsigned s = (unsigned)__builtin_ctzll(late);
+        if (stream_word_reached(&c->memory->slot[s].stream_started, c->stream_count[s])) {
+            c->late_slots &= ~(UINT64_C(1) << s);
+            slot_return(c, s);
+        }
+    }
+}
+
 int slot_take(struct fcc_context *c, struct fcc_request *r)
 {
     int64_t deadline = 0;
@@ -38,6 +50,7 @@ int slot_take(struct fcc_context *c, struct fcc_request *r)
 
     while (!c->free_slots) {
         context_collect(c);
+        slots_catch_up(c);
         if (c->free_slots || c->dead.status)
             break;
         if (!deadline) {
@@ -62,6 +75,11 @@ void slot_return(struct fcc_context *c, uint32_t slot)
     c->free_slots |= UINT64_C(1) << slot;
 }
 
+void slot_return_late(struct fcc_context *c, uint32_t slot)
+{
+    c->late_slots |= UINT64_C(1) << slot;
+}
+
 bool slot_collect(struct fcc_request *r)
 {
     const struct fcc_slot *slot = &r->context->memory->slot[r->slot];
@@ -74,7 +92,10 @@ bool slot_collect(struct fcc_request *r)
     result->nvalues = slot->nvalues;
     memcpy(result->values, slot->values, sizeof(result->values));
     memcpy(result->reply.text, slot->text, sizeof(result->reply.text));
-    slot_return(r->context, r->slot);
+    if (r->stream && !stream_word_reached(&slot->stream_started, r->stream))
+        slot_return_late(r->context, r->slot);
+    else
+        slot_return(r->context, r->slot);
     return true;
 }
 

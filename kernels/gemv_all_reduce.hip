@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_all_reduce.hip - y = sum over ranks r, in rank order, of x_r . w_r^T, on GPUs. The plan, its phases, the layout of slots and tiles
- * and the argument why the order is right are those of gemv_all_reduce.c; the rest is gpu_execute.h's.
+ * gemv_all_reduce.hip - y = sum over ranks r, in rank order, of x_r . w_r^T, on GPUs. The plan, its phases, the layout of
+ * slots and tiles and the argument why the order is right are gemv_all_reduce.c's; the rest is gpu_execute.h's.
  *
- * A partial sum is bound by reading w once. A tile's columns are dealt out to the waves of the workgroup; a wave goes along K with one or
- * two columns at a time, each lane with 16 bytes of each, several of them under way. What it has read of w stays in registers
- * while it goes through the rows of x, up to ROWS_MOST at a time; x is small and stays in the caches. More rows than that take
- * another pass over w.
+ * A partial sum is bound by reading w once. A tile's columns are dealt out to the waves of the workgroup; a wave goes along K
+ * with one or two columns at a time, 16 bytes a lane, and reads the next ones while it multiplies those that it has. These
+ * stay in registers while it goes through the rows of x, up to ROWS_MOST at a time; x is small and stays in the caches. More
+ * rows than that take another pass over w.
  *
  * The tile comes together in shared memory and leaves from there in whole lines.
  *
- * Same bits, every run and with every schedule: a lane adds its products in the order of k, by one fused multiply-add each; then the lanes
- * of the wave are added in a fixed order. Which k a lane has depends on K only: neither on where x and w lie, nor on the tile or
- * the number of columns and rows at a time. What lies beyond K counts as 0.
+ * Same bits, every run and with every schedule: a lane adds its products in the order of k, by one fused multiply-add each;
+ * then the lanes of the wave are added in a fixed order. Which k a lane has depends on K and the dtype only: neither on where
+ * x and w lie, nor on the tile or the number of columns and rows at a time. What lies beyond K counts as 0.
  */
 #include "gpu_execute.h"
 #include "gpu_vector.h"
@@ -25,7 +25,7 @@ enum {
     SUMS = 4096, /* of a tile that are put together at a time: at least FCC_GEMV_MAX_M * WAVES */
 };
 
-/* Elements; strides too. */
+/* What a rank multiplies, in shared memory. Strides in elements; sizes and strides are below 2^31 (tensor_check()). */
 template <typename T> struct operands {
     const T *x, *w;
     uint32_t x_stride, w_stride;
@@ -33,10 +33,10 @@ template <typename T> struct operands {
     bool aligned; /* rows of x and w begin at multiples of 16 bytes */
 };
 
-template <typename T> GPU_DEVICE struct operands<T> operands_get(const struct gpu_call &call, uint32_t run)
+template <typename T> GPU_DEVICE operands<T> operands_get(const struct gpu_call &call, uint32_t run)
 {
     const struct gpu_input &in = call.in[run];
-    struct operands<T> p;
+    operands<T> p;
 
     p.x = (const T *)in.gemv.x;
     p.w = (const T *)in.gemv.w;
@@ -58,45 +58,52 @@ template <typename T, bool ALIGNED, bool ONCE> GPU_DEVICE struct gpu_words eleme
     return ONCE ? gpu_words_load_once(at, wanted) : gpu_words_load(at, wanted);
 }
 
-/* One wave: STEPS vectors of COLS columns, from element k on, times as many of up to ROWS rows. `whole`: where the last whole vector
- * ends. The first `rows` are wanted; the others' sums are of no use. */
-template <typename T, int ROWS, int COLS, int STEPS, bool ALIGNED>
-GPU_DEVICE void add_products(float (&sum)[ROWS][COLS], const struct operands<T> &p, const T *x, const T *w, uint32_t rows, uint32_t k,
-                             uint32_t whole)
-{
-    enum { LENGTH = gpu_vector<T>::LENGTH, NEXT = GPU_WAVE * LENGTH };
-    const uint32_t x_stride = gpu_hide(p.x_stride);
-    struct gpu_words part[STEPS][COLS];
+/* STEPS vectors of each of COLS columns: what a lane has of w at a time. */
+template <typename T, int COLS, int STEPS, bool ALIGNED> struct part {
+    enum { LENGTH = gpu_vector<T>::LENGTH, NEXT = GPU_WAVE * LENGTH, WIDTH = STEPS * NEXT };
+    struct gpu_words words[STEPS][COLS];
 
+    /* From element k on; `whole` is where the last whole vector ends. */
+    __device__ __forceinline__ void load(const T *w, uint32_t w_stride, uint32_t k, uint32_t whole)
+    {
 #pragma unroll
-    for (int step = 0; step < STEPS; step++)
-#pragma unroll
-        for (int col = 0; col < COLS; col++)
-            part[step][col] =
-                elements_load<T, ALIGNED, true>(w + (uint64_t)col * p.w_stride + k + step * NEXT, k + step * NEXT < whole);
-#pragma unroll
-    for (int step = 0; step < STEPS; step++) {
-        float a[LENGTH], b[COLS][LENGTH];
-        const T *row = x + k + step * NEXT;
-#pragma unroll
-        for (int col = 0; col < COLS; col++)
-            gpu_vector<T>::to_f32(b[col], part[step][col]);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            gpu_vector<T>::to_f32(a, elements_load<T, ALIGNED, false>(row, k + step * NEXT < whole));
+        for (int step = 0; step < STEPS; step++)
 #pragma unroll
             for (int col = 0; col < COLS; col++)
+                words[step][col] =
+                    elements_load<T, ALIGNED, true>(w + (uint64_t)col * w_stride + k + step * NEXT, k + step * NEXT < whole);
+    }
+
+    /* Times as many of up to ROWS rows. The first `rows` are wanted; the others' sums are of no use. */
+    template <int ROWS>
+    __device__ __forceinline__ void multiply(float (&sum)[ROWS][COLS], const T *x, uint32_t x_stride, uint32_t rows, uint32_t k,
+                                             uint32_t whole) const
+    {
+        x_stride = gpu_hide(x_stride);
 #pragma unroll
-                for (int i = 0; i < LENGTH; i++)
-                    sum[r][col] = fmaf(a[i], b[col][i], sum[r][col]);
-            row += r + 1 < (int)rows ? x_stride : 0;
+        for (int step = 0; step < STEPS; step++) {
+            float a[LENGTH], b[COLS][LENGTH];
+            const T *row = x + k + step * NEXT;
+#pragma unroll
+            for (int col = 0; col < COLS; col++)
+                gpu_vector<T>::to_f32(b[col], words[step][col]);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                gpu_vector<T>::to_f32(a, elements_load<T, ALIGNED, false>(row, k + step * NEXT < whole));
+#pragma unroll
+                for (int col = 0; col < COLS; col++)
+#pragma unroll
+                    for (int i = 0; i < LENGTH; i++)
+                        sum[r][col] = fmaf(a[i], b[col][i], sum[r][col]);
+                row += r + 1 < (int)rows ? x_stride : 0;
+            }
         }
     }
-}
+};
 
 /* The elements after the last whole vector, each by a lane of its own. */
 template <typename T, int ROWS, int COLS>
-GPU_DEVICE void add_rest(float (&sum)[ROWS][COLS], const struct operands<T> &p, const T *x, const T *w, uint32_t rows, uint32_t k)
+GPU_DEVICE void add_rest(float (&sum)[ROWS][COLS], const operands<T> &p, const T *x, const T *w, uint32_t rows, uint32_t k)
 {
     float b[COLS];
 
@@ -115,15 +122,20 @@ GPU_DEVICE void add_rest(float (&sum)[ROWS][COLS], const struct operands<T> &p, 
 
 /* One wave: COLS columns from w on times up to ROWS rows from x on, into sums[row][col] of a piece of the tile, `cols` wide. */
 template <typename T, int ROWS, int COLS, bool ALIGNED>
-GPU_DEVICE void multiply(float *sums, uint32_t cols, const struct operands<T> &p, const T *x, const T *w, uint32_t rows)
+GPU_DEVICE void multiply(float *sums, uint32_t cols, const operands<T> &p, const T *x, const T *w, uint32_t rows)
 {
-    /* As many reads under way as there are registers for. */
-    enum { LENGTH = gpu_vector<T>::LENGTH, STEPS = (!ALIGNED ? 1 : ROWS <= 2 ? 8 : 4) / COLS };
+    /* One part is under way while another one is multiplied. */
+    typedef part<T, COLS, (!ALIGNED ? 1 : ROWS <= 2 ? 8 : ROWS <= 4 ? 4 : 2) / COLS, ALIGNED> own_part;
     float sum[ROWS][COLS] = {{0}};
-    const uint32_t whole = p.k / LENGTH * LENGTH, lane = threadIdx.x % GPU_WAVE;
+    const uint32_t whole = p.k / own_part::LENGTH * own_part::LENGTH, lane = threadIdx.x % GPU_WAVE;
+    own_part now, next;
 
-    for (uint32_t k = 0; k < whole; k += STEPS * GPU_WAVE * LENGTH) /* K is below 2^31: no overflow */
-        add_products<T, ROWS, COLS, STEPS, ALIGNED>(sum, p, x, w, rows, k + lane * LENGTH, whole);
+    now.load(w, p.w_stride, lane * own_part::LENGTH, whole);
+    for (uint32_t k = lane * own_part::LENGTH; k < whole; k += own_part::WIDTH) { /* K is below 2^31: no overflow */
+        next.load(w, p.w_stride, k + own_part::WIDTH, whole);
+        now.multiply(sum, x, p.x_stride, rows, k, whole);
+        now = next;
+    }
     if (lane < p.k - whole)
         add_rest(sum, p, x, w, rows, whole + lane);
 #pragma unroll
@@ -138,7 +150,7 @@ GPU_DEVICE void multiply(float *sums, uint32_t cols, const struct operands<T> &p
 
 /* One wave: its columns of a piece, for up to ROWS rows. */
 template <typename T, int ROWS, bool ALIGNED>
-GPU_DEVICE void multiply_columns(float *sums, uint32_t cols, const struct operands<T> &p, const T *x, const T *w, uint32_t rows)
+GPU_DEVICE void multiply_columns(float *sums, uint32_t cols, const operands<T> &p, const T *x, const T *w, uint32_t rows)
 {
     uint32_t wave = threadIdx.x / GPU_WAVE, col = cols * wave / WAVES, end = cols * (wave + 1) / WAVES;
 
@@ -150,8 +162,7 @@ GPU_DEVICE void multiply_columns(float *sums, uint32_t cols, const struct operan
 }
 
 /* The workgroup: all rows. */
-template <typename T, bool ALIGNED>
-GPU_DEVICE void multiply_piece(float *sums, uint32_t cols, const struct operands<T> &p, const T *w)
+template <typename T, bool ALIGNED> GPU_DEVICE void multiply_piece(float *sums, uint32_t cols, const operands<T> &p, const T *w)
 {
     const uint32_t most = ALIGNED ? ROWS_MOST : ROWS_UNALIGNED;
 
@@ -195,10 +206,12 @@ GPU_DEVICE float *local_at(const struct gpu_call &call, uint32_t run, uint32_t c
 template <typename T> GPU_DEVICE void compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s, float *out)
 {
     __shared__ float sums[SUMS];
-    const struct operands<T> p = operands_get<T>(call, run);
-    uint32_t most = SUMS / p.m;
+    __shared__ operands<T> p;
 
-    for (uint32_t first = 0; first < s.cols; first += most) {
+    if (threadIdx.x == 0)
+        p = operands_get<T>(call, run);
+    __syncthreads();
+    for (uint32_t first = 0, most = SUMS / p.m; first < s.cols; first += most) {
         uint32_t cols = s.cols - first < most ? s.cols - first : most;
         const T *w = p.w + (uint64_t)(s.col + first) * p.w_stride;
         if (p.aligned)
@@ -213,8 +226,8 @@ template <typename T> GPU_DEVICE void compute_tile(const struct gpu_call &call, 
     }
 }
 
-/* One thread adds all ranks' partial sums of an element, in rank order, and stores the result at all of them, beginning with the next
- * rank, as the puts do. */
+/* One thread adds all ranks' partial sums of an element, in rank order, and stores the result at all of them, beginning with
+ * the next rank, as the puts do. */
 template <typename T> GPU_DEVICE void reduce_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     const struct gpu_shape &shape = call.fixed->shape;
@@ -258,7 +271,7 @@ template <typename T> struct gemv {
     }
 };
 
-template <typename T> __global__ void __launch_bounds__(THREADS, 3) gemv_kernel(GPU_PARAMETER struct gpu_call call)
+template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(GPU_PARAMETER struct gpu_call call)
 {
     struct gemv<T> op;
 

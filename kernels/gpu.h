@@ -26,7 +26,7 @@ extern "C" {
 #define GPU_PLUGIN_ABI 1u
 #define GPU_MAX_GPUS 16
 #define GPU_MAX_RUNS 8   /* ranks of one communicator on one GPU */
-#define GPU_FLAGS 16384u /* epochs of a rank; one more follows: the epoch of the last operator that failed */
+#define GPU_FLAGS 16384u /* epochs of a rank; one more follows, its failure epoch: operators up to this one are to leave */
 
 /* ---- what a kernel is told ------------------------------------------------------------------------------------ */
 
@@ -119,9 +119,8 @@ struct gpu_input {
 struct gpu_call {
     const struct gpu_fixed *fixed;
     uint64_t epoch;
-    uint64_t status; /* int32_t in host memory: the communicator's status word; not 0 means leave */
-    uint64_t done;   /* uint64_t in host memory that becomes the epoch when the last workgroup leaves */
-    uint64_t span;   /* uint64_t[2] in host memory: the GPU's clock when the first workgroup began and when the last one left */
+    uint64_t done; /* uint64_t in host memory that becomes the epoch when the last workgroup leaves */
+    uint64_t span; /* uint64_t[2] in host memory: the GPU's clock when the first workgroup began and when the last one left */
     uint32_t nruns, zero;
     struct gpu_output out[FCC_MAX_RANKS];
     struct gpu_input in[GPU_MAX_RUNS];
@@ -203,6 +202,8 @@ struct gpu_plugin {
      * filled in. staging[nranks] as in gpu_fixed. Does not wait. */
     int (*launch_start)(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t words[],
                         const uint32_t values[], int nwords, struct error *e);
+    /* Store a value at a device address, soon and in passing: also while kernels run and streams wait. Does not wait. */
+    int (*word_store)(int gpu, uint64_t address, uint64_t value, struct error *e);
     /* 0: the GPU works. Otherwise the context is lost for ever (-EIO), and why. */
     int (*health)(int gpu, struct error *e);
     /* A run's times, [nslices], in CLOCK_MONOTONIC. Its kernel has finished. */

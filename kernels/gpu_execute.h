@@ -9,11 +9,13 @@
  * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: slices of the first phase never
  * wait, so one resident workgroup per GPU is enough to finish it everywhere. A workgroup that waits in a later phase waits for
  * slices of earlier phases only (of any rank), and its own GPU's are all done or in the hands of workgroups that run. So by induction
- * one resident workgroup per GPU finishes every phase. All waits end when the communicator's status word, or this rank's failure epoch, says so.
+ * one resident workgroup per GPU finishes every phase. All waits end when the rank's failure epoch says so: a kernel that fails
+ * stores it at all ranks, and so does the host when the operator is aborted. It lies in the GPU's own memory, because a look
+ * across the bus by every workgroup costs more than a small operator.
  *
  * Memory order. A slice's stores, by all threads; __syncthreads(); one thread: fence (system), count down the slice's signal
- * group (atomic); who counts to zero: fence, then store the flag at the destination (release, system). A waiting thread loads
- * its flags (acquire, system), then __syncthreads(), then the workgroup reads the data. The fence before the count orders this
+ * group (atomic); who counts to zero: fence, then store the flag at the destination (relaxed: the fence before it makes it a
+ * release). A waiting thread looks at its flags (relaxed) until they are there, then loads them (acquire, system), then __syncthreads(), then the workgroup reads the data. The fence before the count orders this
  * slice's stores, the fence after it what the other workgroups of the group had stored before theirs.
  *
  * The last workgroup to leave sets the counters back for the next call, then tells the host and the clients' streams: it has seen
@@ -30,11 +32,9 @@ struct gpu_group {
     struct slice slice;
     uint32_t index;
     uint32_t leave;
-    uint64_t looked; /* when the status word was last looked at */
 };
 
-#define GPU_LOOK_EVERY 100000 /* ticks of the clock (100 us, on AMD 1 ms) between looks at the status word, which is far away */
-#define GPU_LOOK_SPINS 256    /* looks at a flag between looks at the status word */
+#define GPU_LOOK_SPINS 64 /* looks at a flag between looks at the failure epoch */
 
 GPU_DEVICE const struct gpu_plan *gpu_plan_of(const struct gpu_call &call, uint32_t run)
 {
@@ -46,11 +46,9 @@ GPU_DEVICE uint64_t *gpu_flags_of(const struct gpu_call &call, uint32_t rank)
     return (uint64_t *)call.fixed->flags[rank];
 }
 
-GPU_DEVICE bool gpu_must_leave(const struct gpu_call &call, uint32_t run, bool look_far)
+GPU_DEVICE bool gpu_must_leave(const struct gpu_call &call, uint32_t run)
 {
-    const uint64_t *failed = gpu_flags_of(call, gpu_plan_of(call, run)->rank) + GPU_FLAGS;
-
-    return gpu_load_relaxed(failed) >= call.epoch || (look_far && gpu_load_relaxed((const int32_t *)call.status) != 0);
+    return gpu_load_relaxed(gpu_flags_of(call, gpu_plan_of(call, run)->rank) + GPU_FLAGS) >= call.epoch;
 }
 
 /* One thread of the workgroup that found it. The first failure of a run is kept; all ranks leave. */
@@ -83,9 +81,10 @@ GPU_DEVICE bool gpu_slice_await(const struct gpu_call &call, uint32_t run, const
 
     for (uint32_t i = threadIdx.x; i < s.wait_count && !leave; i += blockDim.x) {
         const uint64_t *flag = flags + (uint64_t)i * s.wait_stride;
-        for (uint32_t spins = 1; gpu_load_acquire(flag) < call.epoch && !leave; spins++)
+        for (uint32_t spins = 1; gpu_load_relaxed(flag) < call.epoch && !leave; spins++)
             if (spins % GPU_LOOK_SPINS == 0)
-                leave = gpu_must_leave(call, run, true);
+                leave = gpu_must_leave(call, run);
+        (void)gpu_load_acquire(flag); /* it is there: now with what came before it */
     }
     return __syncthreads_or(leave) == 0;
 }
@@ -98,17 +97,19 @@ GPU_DEVICE void gpu_slice_signal(const struct gpu_call &call, uint32_t run, cons
 
     if (s.group == SLICE_NO_GROUP)
         return;
+    const struct signal_group g = ((const struct signal_group *)plan->groups)[s.group];
     gpu_fence_system();
-    if (atomicSub((uint32_t *)plan->counters + GPU_GROUPS + s.group, 1u) != 1)
-        return;
-    gpu_fence_system();
-    const struct signal_group *g = (const struct signal_group *)plan->groups + s.group;
-    if (g->dst != SLICE_DST_ALL) {
-        gpu_store_release(gpu_flags_of(call, g->dst) + g->flag, call.epoch);
+    if (g.slices > 1) {
+        if (atomicSub((uint32_t *)plan->counters + GPU_GROUPS + s.group, 1u) != 1)
+            return;
+        gpu_fence_system();
+    }
+    if (g.dst != SLICE_DST_ALL) {
+        gpu_store_relaxed(gpu_flags_of(call, g.dst) + g.flag, call.epoch);
         return;
     }
     for (uint32_t i = 1; i <= nranks; i++) /* beginning with the next rank, as the puts do */
-        gpu_store_release(gpu_flags_of(call, (plan->rank + i) % nranks) + g->flag, call.epoch);
+        gpu_store_relaxed(gpu_flags_of(call, (plan->rank + i) % nranks) + g.flag, call.epoch);
 }
 
 /* One thread: take the next slice of a phase into shared memory. */
@@ -116,12 +117,8 @@ GPU_DEVICE void gpu_slice_take(const struct gpu_call &call, uint32_t run, uint32
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);
     uint32_t index = plan->first[phase] + atomicAdd((uint32_t *)plan->counters + GPU_NEXT + phase, 1u);
-    uint64_t now = gpu_clock();
-    bool far = now - group->looked > GPU_LOOK_EVERY;
 
-    if (far)
-        group->looked = now;
-    group->leave = gpu_must_leave(call, run, far);
+    group->leave = gpu_must_leave(call, run);
     group->index = index < plan->first[phase + 1] ? index : SLICE_NO_GROUP;
     if (index < plan->first[phase + 1])
         group->slice = ((const struct slice *)plan->slices)[index];
@@ -163,18 +160,21 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
     }
 }
 
-/* One thread: set everything back for the next call, then tell who waits. */
+/* All threads: set everything back for the next call, then tell who waits. */
 GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
 {
     for (uint32_t run = 0; run < call.nruns; run++) {
         const struct gpu_plan *plan = gpu_plan_of(call, run);
         uint32_t *counters = (uint32_t *)plan->counters;
         const struct signal_group *groups = (const struct signal_group *)plan->groups;
-        for (int i = 0; i < GPU_GROUPS; i++)
+        for (uint32_t i = threadIdx.x; i < GPU_GROUPS; i += blockDim.x)
             counters[i] = 0;
-        for (uint32_t g = 0; g < plan->ngroups; g++)
+        for (uint32_t g = threadIdx.x; g < plan->ngroups; g += blockDim.x)
             counters[GPU_GROUPS + g] = groups[g].slices;
     }
+    __syncthreads();
+    if (threadIdx.x != 0)
+        return;
     ((struct gpu_fixed *)call.fixed)->left = 0;
     ((volatile uint64_t *)call.span)[1] = gpu_clock();
     gpu_fence_system();
@@ -195,19 +195,18 @@ template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &
 
     if (blockIdx.x == 0 && threadIdx.x == 0)
         ((volatile uint64_t *)call.span)[0] = gpu_clock();
-    if (threadIdx.x == 0)
-        group.looked = 0; /* so the first slice looks: what has been aborted does not begin */
     for (uint32_t phase = 0; phase < GPU_PHASES && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++)
             go_on = gpu_phase_run(call, (blockIdx.x + i) % call.nruns, phase, &group, op);
     __syncthreads();
     if (threadIdx.x == 0) {
         gpu_fence_system();
-        if (atomicAdd((uint32_t *)&call.fixed->left, 1u) == gridDim.x - 1) {
-            gpu_fence_system();
-            gpu_last_leaves(call);
-        }
+        group.index = atomicAdd((uint32_t *)&call.fixed->left, 1u);
+        gpu_fence_system();
     }
+    __syncthreads();
+    if (group.index == gridDim.x - 1)
+        gpu_last_leaves(call);
 }
 
 /* What the host needs to launch an operator's kernel for a dtype. */

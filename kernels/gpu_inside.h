@@ -43,6 +43,7 @@ int memory_write(int gpu, uint64_t to, const void *from, uint64_t bytes, struct 
 int memory_zero(int gpu, uint64_t at, uint64_t bytes, struct error *e);
 /* Give all memory there is to the GPUs that were opened last. */
 int memory_open(uint32_t gpus, struct error *e);
+int word_store(int gpu, uint64_t address, uint64_t value, struct error *e);
 int host_register(void *memory, size_t bytes, uint64_t *address, struct error *e);
 void host_unregister(void *memory);
 

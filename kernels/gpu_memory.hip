@@ -271,6 +271,15 @@ int memory_write(int gpu, uint64_t to, const void *from, uint64_t bytes, struct 
     return side_finish(gpu, "copying to it", status, e);
 }
 
+int word_store(int gpu, uint64_t address, uint64_t value, struct error *e)
+{
+    hipError_t status = hipSetDevice(gpu);
+
+    if (status == hipSuccess)
+        status = hipStreamWriteValue64(gpus[gpu].side, (void *)address, value, 0);
+    return status == hipSuccess ? 0 : gpu_error(e, gpu, "storing a word", status);
+}
+
 int host_register(void *memory, size_t bytes, uint64_t *address, struct error *e)
 {
     void *there = NULL;

@@ -101,6 +101,15 @@ GPU_DEVICE void gpu_store_release(uint32_t *at, uint32_t value)
 #endif
 }
 
+GPU_DEVICE void gpu_store_relaxed(uint64_t *at, uint64_t value)
+{
+#if defined(__CUDACC__)
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+#else
+    __hip_atomic_store(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
 GPU_DEVICE uint64_t gpu_load_acquire(const uint64_t *at)
 {
 #if defined(__CUDACC__)

@@ -80,6 +80,7 @@
     X(MemExportToShareableHandle, hipMemExportToShareableHandle,                                                               \
       (void *out, CUmemGenericAllocationHandle h, CUmemAllocationHandleType t, unsigned long long f), (out, h, t, f))          \
     X(StreamWaitValue32, driver_stream_wait, (CUstream s, CUdeviceptr at, cuuint32_t v, unsigned f), (s, at, v, f))            \
+    X(StreamWriteValue64, driver_stream_write, (CUstream s, CUdeviceptr at, cuuint64_t v, unsigned f), (s, at, v, f))          \
     X(MemAddressReserve, driver_address_reserve,                                                                               \
       (CUdeviceptr * out, size_t n, size_t align, CUdeviceptr at, unsigned long long f), (out, n, align, at, f))               \
     X(MemAddressFree, driver_address_free, (CUdeviceptr at, size_t n), (at, n))                                                \
@@ -140,6 +141,11 @@ static inline cudaError_t hipMemSetAccess(void *at, size_t n, const CUmemAccessD
 static inline cudaError_t hipStreamWaitValue32(cudaStream_t stream, void *at, uint32_t value, unsigned flags)
 {
     return driver_stream_wait(stream, (CUdeviceptr)at, value, flags);
+}
+
+static inline cudaError_t hipStreamWriteValue64(cudaStream_t stream, void *at, uint64_t value, unsigned flags)
+{
+    return driver_stream_write(stream, (CUdeviceptr)at, value, flags);
 }
 #endif
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_vector.h - elements of f32, f16 and bf16 sixteen bytes at a time, copies, and teams: what the memory-bound GPU kernels share.
+ * gpu_vector.h - elements of f32, f16 and bf16 sixteen bytes at a time, copies, and teams: what the memory-bound GPU kernels
+ * share.
  */
 #ifndef FCC_GPU_VECTOR_H
 #define FCC_GPU_VECTOR_H
@@ -71,14 +72,14 @@ GPU_DEVICE void gpu_words_store(void *at, const struct gpu_words &w)
 #endif
 }
 
-/* The same number, but the compiler does not know: it computes what depends on it where it is needed, rather than before a loop, for
- * which there are not the registers. */
+/* The same number, but the compiler does not know: it computes what depends on it where it is needed, rather than before a
+ * loop, for which there are not the registers. */
 GPU_DEVICE uint32_t gpu_hide(uint32_t x)
 {
 #if defined(__CUDACC__)
     asm volatile("" : "+r"(x));
 #elif defined(__AMDGCN__)
-    asm volatile("" : "+s"(x));
+    asm volatile("" : "+v"(x));
 #endif
     return x;
 }
@@ -241,8 +242,8 @@ GPU_DEVICE uint32_t gpu_team_first(uint64_t vote, uint32_t team)
 
 /* ---- walking through a tile ---- */
 
-/* A position in a box: x first, then y, then z, which is beyond the box at the end. A walker (thread, team or wave) begins at the
- * position of its own number and goes on by the position of the number of walkers. */
+/* A position in a box: x first, then y, then z, which is beyond the box at the end. A walker (thread, team or wave) begins at
+ * the position of its own number and goes on by the position of the number of walkers. */
 struct gpu_walk {
     uint32_t x, y, z;
 };
@@ -268,7 +269,8 @@ GPU_DEVICE void gpu_walk_next(struct gpu_walk *w, const struct gpu_walk &step, u
 
 /* ---- copies ---- */
 
-/* By all lanes of a wave: n elements. `from` may have been written in this kernel, before a flag that this workgroup awaited. */
+/* By all lanes of a wave: n elements. `from` may have been written in this kernel, before a flag that this workgroup has
+ * awaited. */
 template <typename T> GPU_DEVICE void gpu_wave_copy(T *to, const T *from, int64_t n)
 {
     enum { UNROLL = 4 };

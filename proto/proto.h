@@ -231,8 +231,8 @@ struct fcc_slot {
     uint32_t zero;
     int64_t values[FCC_MAX_RANKS];
     char text[FCC_TEXT_MAX];
-    /* Stream order. For an operator that is submitted with stream = n (each slot counts its own, from 1; compared cyclically, as the
-     * GPUs' stream memory operations do): the client's stream sets stream_started to n, then waits for stream_finished to reach n.
+    /* Stream order. For an operator that is submitted with stream = n (each slot counts its own, from 1; compared cyclically, but a
+     * HIP client begins anew at 1 before its counts wrap, because HIP's streams compare without sign): the client's stream sets stream_started to n, then waits for stream_finished to reach n.
      * The worker's GPU waits for stream_started, runs the operator, and sets stream_finished. The worker's CPU sets
      * stream_finished too when an operator ends otherwise, and the client's when the worker has died: so no stream waits for ever. */
     _Atomic uint32_t stream_started;

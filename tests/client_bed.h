@@ -82,13 +82,20 @@ static inline struct fake *fake_new(enum fault welcome_fault)
     return f;
 }
 
-static inline struct bed bed_open(bool no_ring, int nranks)
+static inline struct bed bed_connect(bool no_ring)
 {
     struct bed b = {.fake = fake_new(HONEST)};
     struct fcc_connect_options o = {.socket_path = b.fake->path, .job = "test", .no_ring = no_ring};
-    struct fcc_unique_id id = {{0}};
 
     assert_int_equal(fcc_connect(&o, &b.context), 0);
+    return b;
+}
+
+static inline struct bed bed_open(bool no_ring, int nranks)
+{
+    struct bed b = bed_connect(no_ring);
+    struct fcc_unique_id id = {{0}};
+
     assert_int_equal(fcc_comm_init(b.context, &id, nranks, 0, NULL, &b.comm), 0);
     return b;
 }

@@ -5,6 +5,9 @@
  *
  * It always sleeps by the protocol (worker_sleeps, fence, a last look at head, then poll without a time limit), so a
  * doorbell that is not rung hangs the test. What steers it while it runs is atomic, and takes effect at fake_poke().
+ *
+ * An operator with a place on a stream is finished when the stream has come to it, as by a worker's GPU; until then the fake looks
+ * every millisecond.
  */
 #ifndef FAKE_WORKER_H
 #define FAKE_WORKER_H
@@ -61,6 +64,7 @@ struct fake {
     _Atomic enum fault fault; /* of everything later */
     _Atomic bool hold;        /* do not answer submissions until it is false */
     _Atomic bool hold_calls;  /* nor calls */
+    _Atomic bool early;       /* do not wait for streams, as when operators fail at once */
     _Atomic bool slow;        /* read the ring a record at a time, and sleep in between */
     _Atomic bool stall;       /* do not read the ring */
     _Atomic bool vanish;      /* close the connection */
@@ -69,7 +73,10 @@ struct fake {
     _Atomic unsigned broken;  /* that were not as they should be */
     _Atomic unsigned rings;   /* of the doorbell */
     _Atomic unsigned calls[FCC_MSG_TYPES];
-    char job[FCC_JOB_MAX];
+    _Atomic uint32_t device_kind, memory_kind; /* of the replies */
+    _Atomic unsigned char device_uuid;         /* every byte of it */
+    struct fcc_hello hello;                    /* as it came */
+    struct fcc_comm_init_msg comm_init;        /* the last one; look at calls[] first */
     uint32_t spin_us;
 
     char path[108];
@@ -81,8 +88,10 @@ struct fake {
         uint32_t slot;
         uint64_t id;
         uint16_t op;
+        uint32_t stream;
     } held[256];
     unsigned nheld;
+    _Atomic uint32_t streams[FCC_SLOTS];           /* the last number of each slot */
     _Alignas(16) unsigned char held_call[64][256]; /* messages */
     unsigned nheld_calls;
     _Alignas(16) unsigned char inbox[FCC_MSG_MAX];
@@ -146,7 +155,7 @@ static void fake_welcome(struct fake *f, const struct fcc_hello *hello)
     fds[1] = fcntl(f->doorbell, F_DUPFD_CLOEXEC, 0);
     if (f->welcome_fault == VERSION_WRONG)
         w.version++;
-    memcpy(f->job, hello->job, sizeof(f->job));
+    f->hello = *hello;
     fake_reply(f, f->welcome_fault, &hello->msg, &w.reply, sizeof(w), fds, 2);
 }
 
@@ -170,11 +179,17 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
         u.comm.comm = FAKE_COMM;
         u.comm.device = 2;
         u.comm.time_limit_ms = 3000;
+        u.comm.device_kind = f->device_kind;
+        memset(u.comm.device_uuid, f->device_uuid, sizeof(u.comm.device_uuid));
     } else if (m->type == FCC_MSG_BUFFER_ALLOC) {
         length = sizeof(u.buffer);
         u.buffer.buffer = ++f->last_buffer;
         u.buffer.map_bytes = (((const struct fcc_buffer_alloc_msg *)m)->bytes + 4095) / 4096 * 4096;
+        u.buffer.memory = f->memory_kind;
         fd = fake_memfd(u.buffer.map_bytes - (fault == FD_SMALL ? 4096 : 0), fault != FD_UNSEALED);
+        if (f->memory_kind == FCC_MEMORY_GPU_IPC && /* the fake driver's handle */
+            pwrite(fd, &u.buffer.map_bytes, sizeof(u.buffer.map_bytes), 0) != sizeof(u.buffer.map_bytes))
+            abort();
         nfds = 1;
     } else if (m->type != FCC_MSG_COMM_ABORT && m->type != FCC_MSG_COMM_DESTROY && m->type != FCC_MSG_BUFFER_FREE) {
         f->broken++;
@@ -182,7 +197,7 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
     fake_reply(f, fault, m, &u.reply, length, &fd, nfds);
 }
 
-static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op)
+static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op, uint32_t stream)
 {
     struct fcc_submit_reply r = {.reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}};
     enum fault fault = f->fault;
@@ -209,6 +224,8 @@ static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t o
         return;
     }
     struct fcc_slot *s = &f->memory->slot[slot];
+    if (stream)
+        atomic_store(&s->stream_finished, stream);
     s->status = r.reply.status;
     s->id = r.reply.msg.id;
     s->nvalues = r.nvalues;
@@ -238,6 +255,25 @@ static bool fake_embedding_is_right(const struct fcc_submit *m)
            words[n + 3] == (int64_t)((3ULL << 32) | 1) && words[n + 4] == (int64_t)n;
 }
 
+/* A slot's numbers follow each other, leaving out 0. */
+static bool fake_stream_is_right(struct fake *f, const struct fcc_submit *m)
+{
+    uint32_t last;
+
+    if (!m->stream)
+        return true;
+    if (m->slot >= FCC_SLOTS || !f->device_kind)
+        return false;
+    last = f->streams[m->slot];
+    f->streams[m->slot] = m->stream;
+    return m->stream == last + 1 || (m->stream == 1 && last == UINT32_MAX);
+}
+
+static bool fake_stream_has_come(const struct fake *f, uint32_t slot, uint32_t stream)
+{
+    return !stream || f->early || (int32_t)(atomic_load(&f->memory->slot[slot].stream_started) - stream) >= 0;
+}
+
 static void fake_submit(struct fake *f, const struct fcc_submit *m)
 {
     bool right = m->msg.type == FCC_MSG_SUBMIT && !m->msg.zero && m->comm == FAKE_COMM && m->op < FCC_OP_COUNT &&
@@ -245,16 +281,18 @@ static void fake_submit(struct fake *f, const struct fcc_submit *m)
                  (m->slot < FCC_SLOTS || m->slot == FCC_NO_SLOT) && f->nheld < sizeof(f->held) / sizeof(f->held[0]);
 
     f->records++;
-    if (!right || (m->op == FCC_OP_EMBEDDING_ALL_TO_ALL && !fake_embedding_is_right(m))) {
+    if (!right || m->zero || !fake_stream_is_right(f, m) ||
+        (m->op == FCC_OP_EMBEDDING_ALL_TO_ALL && !fake_embedding_is_right(m))) {
         f->broken++;
         return;
     }
-    if (f->hold) {
+    if (f->hold || !fake_stream_has_come(f, m->slot, m->stream)) {
         f->held[f->nheld].slot = m->slot;
         f->held[f->nheld].op = m->op;
+        f->held[f->nheld].stream = m->stream;
         f->held[f->nheld++].id = m->msg.id;
     } else {
-        fake_complete(f, m->slot, m->msg.id, m->op);
+        fake_complete(f, m->slot, m->msg.id, m->op, m->stream);
     }
 }
 
@@ -289,9 +327,11 @@ static bool fake_ring_read(struct fake *f)
 /* Answer what was held back, last one first. */
 static void fake_release(struct fake *f)
 {
-    while (!f->hold && f->nheld) {
-        f->nheld--;
-        fake_complete(f, f->held[f->nheld].slot, f->held[f->nheld].id, f->held[f->nheld].op);
+    for (unsigned i = f->nheld; !f->hold && i-- > 0;) {
+        if (!fake_stream_has_come(f, f->held[i].slot, f->held[i].stream))
+            continue;
+        fake_complete(f, f->held[i].slot, f->held[i].id, f->held[i].op, f->held[i].stream);
+        f->held[i] = f->held[--f->nheld];
     }
     while (!f->hold_calls && f->nheld_calls)
         fake_call(f, (const struct fcc_msg *)f->held_call[--f->nheld_calls]);
@@ -311,6 +351,8 @@ static bool fake_socket_read(struct fake *f)
         f->vanish = true;
         return false;
     }
+    if (m->type == FCC_MSG_COMM_INIT)
+        f->comm_init = *(const struct fcc_comm_init_msg *)m;
     if (m->type < FCC_MSG_TYPES)
         f->calls[m->type]++;
     if (m->type == FCC_MSG_SUBMIT)
@@ -330,7 +372,7 @@ static void fake_sleep(struct fake *f)
 
     atomic_store(&f->memory->worker_sleeps, 1); /* both sequentially consistent: as good as a fence between them */
     if (atomic_load(&f->memory->head) == f->tail || f->slow || f->stall)
-        (void)poll(p, 3, f->slow ? 1 : -1);
+        (void)poll(p, 3, f->slow || (f->nheld && f->device_kind) ? 1 : -1);
     atomic_store(&f->memory->worker_sleeps, 0);
     if (read(f->doorbell, &n, sizeof(n)) == sizeof(n))
         f->rings++;

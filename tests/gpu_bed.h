@@ -16,8 +16,7 @@
 enum { BED_ARENA = 64 << 20, BED_PAGES = 1 << 16, BED_LIMIT_S = 20 };
 
 struct bed_shared {
-    _Atomic int32_t status;
-    _Alignas(64) _Atomic uint64_t done[GPU_MAX_GPUS];
+    _Atomic uint64_t done[GPU_MAX_GPUS];
     uint64_t span[GPU_MAX_GPUS][2];
     struct gpu_failure failures[RANKS];
 };
@@ -117,10 +116,8 @@ static void bed_await(struct gpu_launch *const launches[])
         while (launches[g] && atomic_load(&bed.shared->done[g]) < bed.epoch) {
             if (bed.plugin->health(g, &e))
                 fail_msg("%s: %s", case_text, e.text);
-            if (time(NULL) > limit) {
-                atomic_store(&bed.shared->status, -ETIMEDOUT);
+            if (time(NULL) > limit)
                 fail_msg("%s: GPU %d does not end", case_text, g);
-            }
         }
     }
 }
@@ -147,7 +144,6 @@ static struct gpu_launch *bed_start(const struct test_case *c, struct plan *cons
     }
     if (n == 0)
         return NULL;
-    call.status = at + offsetof(struct bed_shared, status);
     call.done = at + offsetof(struct bed_shared, done) + (uint64_t)gpu * sizeof(uint64_t);
     call.span = at + offsetof(struct bed_shared, span) + (uint64_t)gpu * 2 * sizeof(uint64_t);
     gpu_shape_make(&c->problem, plans[0], &shape);
@@ -171,7 +167,6 @@ static int bed_execute(struct test_case *c, struct plan *const plans[], enum fcc
         staging[r] = bed_staging(r, plans[r]->staging_bytes, kind == FCC_SCHEDULE_COMM_ONLY ? 0 : POISON, &used[r]);
     }
     bed.epoch++;
-    atomic_store(&bed.shared->status, 0);
     memset(bed.shared->failures, 0, sizeof(bed.shared->failures));
     for (int g = 0; g < bed.ngpus; g++)
         launches[g] = bed_start(c, plans, args, staging, g);

@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -24,6 +26,7 @@
 static const struct test *current; /* of this process */
 static char directory[64];
 static char output[80];
+#define SLOW_FACTOR 4
 
 double now_ms(void)
 {
@@ -127,32 +130,47 @@ static void test_child(void)
     exit(EXIT_SUCCESS);
 }
 
-/* What the test printed, and, if it failed, what its daemon logged. */
+static void file_show(const char *path)
+{
+    char line[2048];
+
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof(line), f))
+        print_message("  %s", line);
+    if (f)
+        (void)fclose(f);
+}
+
+/* What the test printed, and, if it failed, what its daemons logged. */
 static void output_show(bool all)
 {
-    char path[128], line[2048];
+    static const char *const places[] = {"*.log", ".[!.]*/*.log"};
 
-    for (int i = 0; i < (all ? 2 : 1); i++) {
-        (void)snprintf(path, sizeof(path), "%s%s", i ? directory : output, i ? "/daemon.log" : "");
-        FILE *f = fopen(path, "re");
-        while (f && fgets(line, sizeof(line), f))
-            print_message("  %s", line);
-        if (f)
-            (void)fclose(f);
+    file_show(output);
+    for (size_t i = 0; all && i < sizeof(places) / sizeof(places[0]); i++) {
+        char pattern[128];
+        glob_t logs;
+        (void)snprintf(pattern, sizeof(pattern), "%s/%s", directory, places[i]);
+        if (glob(pattern, 0, NULL, &logs))
+            continue;
+        for (size_t f = 0; f < logs.gl_pathc; f++) {
+            print_message("  %s:\n", logs.gl_pathv[f]);
+            file_show(logs.gl_pathv[f]);
+        }
+        globfree(&logs);
     }
+}
+
+static int file_remove(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    (void)remove(path);
+    return 0;
 }
 
 static void directory_remove(void)
 {
-    DIR *d = opendir(directory);
-    const struct dirent *entry;
-
-    while (d && (entry = readdir(d)))
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            (void)unlinkat(dirfd(d), entry->d_name, 0);
-    if (d)
-        (void)closedir(d);
-    (void)rmdir(directory);
+    (void)nftw(directory, file_remove, 8, FTW_DEPTH | FTW_PHYS);
     (void)unlink(output);
 }
 
@@ -176,21 +194,35 @@ static int child_await(pid_t pid, unsigned limit_s)
     return status;
 }
 
-static void test_wrapper(void **state)
+/* Runs `current` in a child with a directory of its own. Its wait status; -1: it was not finished in time. */
+static int test_fork(unsigned limit_s)
 {
-    current = *state;
-    unsigned limit = (current->limit_s ? current->limit_s : TEST_LIMIT_S) * (unsigned)(getenv("FCC_TEST_SLOW") ? 4 : 1);
     (void)snprintf(directory, sizeof(directory), "/tmp/fccd-test.XXXXXX");
-    assert_non_null(mkdtemp(directory));
+    if (!mkdtemp(directory))
+        check_failed(__FILE__, __LINE__, "mkdtemp: %s", strerror(errno));
     (void)chmod(directory, 0755);
     (void)snprintf(output, sizeof(output), "%s.out", directory);
     (void)fflush(stdout);
     pid_t pid = fork();
-    assert_true(pid >= 0);
+    CHECK(pid >= 0);
     if (pid == 0)
         test_child();
     (void)setpgid(pid, pid);
-    int status = child_await(pid, limit);
+    return child_await(pid, limit_s);
+}
+
+static unsigned limit_of(const struct test *t)
+{
+    bool slow = getenv("FCC_TEST_SLOW") || test_device() != FCC_DEVICE_CPU;
+
+    return (t->limit_s ? t->limit_s : TEST_LIMIT_S) * (slow ? SLOW_FACTOR : 1);
+}
+
+static void test_wrapper(void **state)
+{
+    current = *state;
+    unsigned limit = limit_of(current);
+    int status = test_fork(limit);
     bool well = status >= 0 && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
     bool skipped = status >= 0 && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SKIP;
     if (!well || getenv("FCC_TEST_VERBOSE"))
@@ -217,6 +249,69 @@ int tests_run(const char *group, const struct test tests[], size_t n)
     int failures = list ? _cmocka_run_group_tests(group, list, count, NULL, NULL) : 1;
     free(list);
     return failures;
+}
+
+/* ---- devices ---- */
+
+enum fcc_device_kind test_device(void)
+{
+    const char *name = getenv("FCC_TEST_DEVICE");
+
+    if (!name || !*name || !strcmp(name, "cpu"))
+        return FCC_DEVICE_CPU;
+    if (strcmp(name, "cuda") != 0 && strcmp(name, "hip") != 0)
+        check_failed(__FILE__, __LINE__, "FCC_TEST_DEVICE: \"%s\": allowed are cpu, cuda and hip", name);
+    return strcmp(name, "hip") ? FCC_DEVICE_CUDA : FCC_DEVICE_HIP;
+}
+
+/* Why there is no GPU; "" if there is one. */
+static char *missing;
+#define MISSING_ROOM 1024
+
+static void device_ask(int rank, const struct ranks *all, void *argument)
+{
+    const struct fcc_comm_options options = {.device = -1, .device_kind = test_device()};
+    fcc_context *context;
+    fcc_comm *comm;
+
+    (void)argument;
+    OK(fcc_connect(NULL, &context));
+    int status = fcc_comm_init(context, &all->id, all->n, rank, &options, &comm);
+    if (status == -ENODEV)
+        (void)snprintf(missing, MISSING_ROOM, "%s", fcc_last_error());
+    else
+        OK(status);
+    fcc_disconnect(context);
+}
+
+static void device_look(void)
+{
+    struct test_daemon d;
+    struct ranks one;
+
+    daemon_start(&d, NULL);
+    ranks_start(&one, 1, device_ask, NULL);
+    ranks_join(&one);
+    daemon_stop_unclean(&d);
+}
+
+bool test_device_missing(void)
+{
+    static const struct test look = {"device_look", device_look, 0};
+
+    if (test_device() == FCC_DEVICE_CPU)
+        return false;
+    missing = shared_memory(MISSING_ROOM);
+    current = &look;
+    int status = test_fork(limit_of(&look));
+    if (status)
+        output_show(true);
+    directory_remove();
+    if (status) /* what is wrong, the tests say */
+        print_message("asking for a GPU ended with wait status 0x%x\n", status);
+    else if (*missing)
+        print_message("skipped: no GPU (%s)\n", missing);
+    return *missing != '\0';
 }
 
 /* ---- daemons ---- */
@@ -255,9 +350,9 @@ static int children_count(pid_t pid)
 void daemon_start(struct test_daemon *d, const char *const options[])
 {
     char *argv[32] = {(char *)(uintptr_t)daemon_binary(), "--config", "/dev/null", "--socket", d->socket};
-    char *gpus = getenv("FCC_TEST_DEVICE"); /* cuda or hip: the tests that can then use GPUs */
-    char *defaults[] = {"--cpu-devices", "4",           "--cpu-workgroups", "1",      "--worker-idle-ms",
-                        "50",            "--log-level", "debug",            "--gpus", gpus ? gpus : "none"};
+    char *gpus = test_device() == FCC_DEVICE_CPU ? "none" : test_device() == FCC_DEVICE_HIP ? "hip" : "cuda";
+    char *defaults[] = {"--cpu-devices", "4",     "--cpu-workgroups", "1", "--worker-idle-ms", "50",
+                        "--log-level",   "debug", "--gpus",           gpus};
     int n = 5;
 
     (void)snprintf(d->socket, sizeof(d->socket), "%s/fccd.sock", directory);
@@ -410,7 +505,7 @@ fcc_context *comm_context(void)
 
 fcc_comm *comm_open(const struct ranks *all, int rank, uint32_t time_limit_ms)
 {
-    struct fcc_comm_options options = {.device = -1, .time_limit_ms = time_limit_ms};
+    struct fcc_comm_options options = {.device = -1, .time_limit_ms = time_limit_ms, .device_kind = test_device()};
     fcc_comm *comm;
 
     OK(fcc_connect(NULL, &opened));

@@ -24,8 +24,8 @@ struct test {
 #define TESTS(array) (array), sizeof(array) / sizeof((array)[0])
 
 /* Run the tests through cmocka, each in a child process. What a test printed is shown if it fails. A name in
- * FCC_TEST_ONLY selects one, FCC_TEST_VERBOSE shows what passing tests printed, FCC_TEST_SLOW gives them more time. Returns the
- * number of failures. */
+ * FCC_TEST_ONLY selects one, FCC_TEST_VERBOSE shows what passing tests printed, FCC_TEST_SLOW gives them more time (as GPUs do,
+ * whose drivers take their time to start). Returns the number of failures. */
 int tests_run(const char *group, const struct test tests[], size_t n);
 
 /* In the process that runs a test: end it as skipped, with the reason. */
@@ -33,6 +33,12 @@ void test_skip(const char *reason) __attribute__((noreturn));
 
 /* The test's own directory: made empty before it runs; a file that is left there at the end is a failure. */
 const char *test_directory(void);
+
+/* What FCC_TEST_DEVICE asks for: cuda, hip, or (cpu, or not set) the cpu. Tests that can use GPUs then do. */
+enum fcc_device_kind test_device(void);
+/* GPUs are asked for and this node has none for fccd: prints "skipped: no GPU" and why. Before the tests; takes a daemon of its
+ * own. */
+bool test_device_missing(void);
 
 /* Fails the process that calls it, with the place and the text. Usable in a test and in the ranks that it forks. */
 void check_failed(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4), noreturn));
@@ -64,7 +70,7 @@ struct test_daemon {
     char log[128];
     int descriptors; /* of the broker, when nobody is connected */
 };
-/* Start build/bin/fccd with four cpu devices and these further options (a NULL-terminated list, or NULL), and wait until it
+/* Start build/bin/fccd with four cpu devices, the GPUs of test_device(), and these further options (a NULL-terminated list, or NULL), and wait until it
  * serves. Sets FCCD_SOCKET and FCCD_JOB for the process. */
 void daemon_start(struct test_daemon *d, const char *const options[]);
 /* The fccd that is tested: $FCCD_BINARY, or build/bin/fccd. */
@@ -94,7 +100,7 @@ void ranks_join(struct ranks *r);
 /* Wait for one; its wait(2) status. */
 int rank_wait(struct ranks *r, int rank);
 
-/* Connect and join: one line for the ranks of a test. */
+/* Connect and join, on test_device(): one line for the ranks of a test. */
 fcc_comm *comm_open(const struct ranks *all, int rank, uint32_t time_limit_ms);
 fcc_context *comm_context(void); /* the connection that comm_open() made in this process */
 

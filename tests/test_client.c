@@ -68,7 +68,7 @@ static void job_is(const char *option, const char *expected)
     assert_int_equal(fcc_device_count(context), 4);
     fcc_disconnect(context);
     fake_stop(f);
-    assert_string_equal(f->job, expected);
+    assert_string_equal(f->hello.job, expected);
     free(f);
     (void)unsetenv("FCCD_SOCKET");
 }
@@ -92,6 +92,41 @@ static void test_job(void **state)
     (void)unsetenv("FCCD_JOB");
     (void)unsetenv("SLURM_JOB_ID");
     (void)unsetenv("PMIX_NAMESPACE");
+}
+
+static void mps_pipe_is(const char *value, const char *expected)
+{
+    struct fake *f = fake_new(HONEST);
+    struct fcc_connect_options o = {.socket_path = f->path};
+    fcc_context *context;
+
+    (void)(value ? setenv("CUDA_MPS_PIPE_DIRECTORY", value, 1) : unsetenv("CUDA_MPS_PIPE_DIRECTORY"));
+    assert_int_equal(fcc_connect(&o, &context), 0);
+    fcc_disconnect(context);
+    fake_stop(f);
+    assert_string_equal(f->hello.mps_pipe, expected);
+    free(f);
+    (void)unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+}
+
+/* The worker is told where the MPS server's pipe is, if it can be told. */
+static void test_mps_pipe(void **state)
+{
+    char longest[FCC_MPS_PIPE_MAX + 1];
+
+    (void)state;
+    mps_pipe_is(NULL, "");
+    mps_pipe_is("", "");
+    mps_pipe_is("/tmp/nvidia mps", "/tmp/nvidia mps");
+    mps_pipe_is("relative", "");
+    mps_pipe_is("/with\ttab", "");
+    mps_pipe_is("/\xc3\xbc", "");
+    memset(longest, 'x', sizeof(longest));
+    longest[0] = '/';
+    longest[FCC_MPS_PIPE_MAX] = 0;
+    mps_pipe_is(longest, "");
+    longest[FCC_MPS_PIPE_MAX - 1] = 0;
+    mps_pipe_is(longest, longest);
 }
 
 /* ---- calls ---- */
@@ -188,6 +223,121 @@ static void test_buffers(void **state)
     bed_close(&b);
 }
 
+/* On the cpu; test_client_gpu.c has the other side. */
+static void test_write_and_read(void **state)
+{
+    struct bed b = bed_open(false, 1);
+    unsigned char out[100], in[100];
+    fcc_buffer *buffer;
+
+    (void)state;
+    for (int i = 0; i < 100; i++)
+        out[i] = (unsigned char)(i + 1);
+    assert_int_equal(fcc_buffer_alloc(b.comm, FCC_BUFFER_LOCAL, 100, &buffer), 0);
+    assert_int_equal(fcc_buffer_write(buffer, 0, out, 100), 0);
+    assert_memory_equal(fcc_buffer_data(buffer), out, 100);
+    assert_int_equal(fcc_buffer_write(buffer, 90, out, 10), 0);
+    assert_int_equal(fcc_buffer_read(buffer, 89, in, 11), 0);
+    assert_int_equal(in[0], 90);
+    assert_memory_equal(in + 1, out, 10);
+    assert_int_equal(fcc_buffer_write(buffer, 100, NULL, 0), 0);
+    assert_int_equal(fcc_buffer_read(buffer, 0, NULL, 0), 0);
+    /* the mapping is larger than the buffer, and offset + bytes may wrap */
+    assert_int_equal(fcc_buffer_write(buffer, 91, out, 10), -EINVAL);
+    assert_error_says("rank 0: offset 91 and 10 bytes: the buffer has 100 bytes");
+    assert_int_equal(fcc_buffer_read(buffer, 101, in, 0), -EINVAL);
+    assert_int_equal(fcc_buffer_read(buffer, UINT64_MAX - 4, in, 8), -EINVAL);
+    assert_int_equal(fcc_buffer_read(buffer, 8, in, SIZE_MAX - 4), -EINVAL);
+    assert_int_equal(fcc_buffer_read(buffer, 0, NULL, 1), -EINVAL);
+    assert_error_says("to: NULL");
+    assert_int_equal(fcc_buffer_write(NULL, 0, out, 1), -EINVAL);
+    b.fake->memory_kind = FCC_MEMORY_GPU_FD;
+    assert_int_equal(fcc_buffer_alloc(b.comm, FCC_BUFFER_LOCAL, 100, &buffer), -EPROTO);
+    assert_error_says("memory of kind 1 to a rank on the cpu");
+    bed_close(&b);
+}
+
+/* ---- devices ---- */
+
+static void test_device_kinds(void **state)
+{
+    struct bed b = bed_connect(false);
+    struct fcc_comm_options o = {.device = 3, .device_kind = 4};
+    struct fcc_unique_id id = {{0}};
+    fcc_comm *comm;
+
+    (void)state;
+    assert_int_equal(fcc_comm_init(b.context, &id, 1, 0, &o, &comm), -EINVAL);
+    assert_error_says("options.device_kind: 4: allowed are 0 (cpu), 1 (any GPU), 2 (hip) and 3 (cuda)");
+    assert_int_equal(b.fake->calls[FCC_MSG_COMM_INIT], 0);
+    o.device_kind = FCC_DEVICE_GPU;
+    assert_int_equal(fcc_comm_init(b.context, &id, 1, 0, &o, &comm), 0); /* the fake's answer is a cpu all the same */
+    assert_int_equal(b.fake->calls[FCC_MSG_COMM_INIT], 1);
+    assert_int_equal(b.fake->comm_init.device_kind, FCC_DEVICE_GPU);
+    assert_int_equal(b.fake->comm_init.device, 3);
+    assert_int_equal(b.fake->comm_init.zero, 0);
+    assert_int_equal(fcc_comm_device_kind(comm), FCC_DEVICE_CPU);
+    fcc_comm_destroy(comm);
+    b.fake->device_kind = FCC_DEVICE_GPU; /* which no device is */
+    assert_int_equal(fcc_comm_init(b.context, &id, 2, 1, &o, &comm), -EPROTO);
+    assert_error_says("rank 1: the worker put it on a device of kind 1");
+    assert_int_equal(b.fake->calls[FCC_MSG_COMM_DESTROY], 2);
+    bed_close(&b);
+}
+
+/* The rank is on a GPU whose driver this machine lacks, or has without this GPU: it leaves again. */
+static void gpu_is_missing(enum fcc_device_kind kind, const char *name)
+{
+    struct bed b = bed_connect(false);
+    struct fcc_unique_id id = {{0}};
+    fcc_comm *comm = NULL;
+    int status;
+
+    b.fake->device_kind = kind;
+    status = fcc_comm_init(b.context, &id, 1, 0, NULL, &comm);
+    assert_true(status == -ENODEV || status == -ENOENT);
+    assert_null(comm);
+    assert_error_says("rank 0: ");
+    assert_error_says(name);
+    if (status == -ENODEV)
+        assert_error_says("cannot");
+    assert_int_equal(b.fake->calls[FCC_MSG_COMM_DESTROY], 1);
+    bed_close(&b);
+}
+
+static void test_gpu_is_missing(void **state)
+{
+    (void)state;
+    gpu_is_missing(FCC_DEVICE_CUDA, "cuda");
+    gpu_is_missing(FCC_DEVICE_HIP, "hip");
+}
+
+static void test_enqueue_on_cpu(void **state)
+{
+    struct bed b = bed_open(false, 1);
+    struct fcc_gemv_all_reduce_args gemv = {.schedule = 0};
+    struct fcc_gemm_all_to_all_args gemm = {.recv_rows = (int64_t[1]){0}};
+    struct fcc_embedding_all_to_all_args embedding = {.schedule = 0};
+    fcc_request *request = NULL;
+
+    (void)state;
+    assert_int_equal(fcc_noop_enqueue(b.comm, NULL, &request), -EINVAL);
+    assert_error_says("stream: rank 0 is on a cpu device");
+    assert_null(request);
+    assert_int_equal(fcc_gemv_all_reduce_enqueue(b.comm, &gemv, NULL, NULL), -EINVAL);
+    assert_error_says("stream: rank 0 is on a cpu device");
+    assert_int_equal(fcc_embedding_all_to_all_enqueue(b.comm, &embedding, NULL, NULL), -EINVAL);
+    assert_error_says("stream: rank 0 is on a cpu device");
+    assert_int_equal(fcc_gemm_all_to_all_enqueue(b.comm, &gemm, NULL, NULL), -EINVAL);
+    assert_error_says("rank 0: gemm_all_to_all: recv_rows: not NULL: allowed only with a request");
+    assert_int_equal(fcc_gemm_all_to_all_enqueue(b.comm, &gemm, NULL, &request), -EINVAL);
+    assert_error_says("stream: rank 0 is on a cpu device");
+    assert_int_equal(fcc_comm_error(b.comm), 0);
+    assert_int_equal(fcc_comm_error(NULL), -EINVAL);
+    assert_int_equal(b.fake->records, 0);
+    bed_close(&b);
+}
+
 /* ---- arguments ---- */
 
 static void gemv_is_refused(struct bed *b, struct fcc_gemv_all_reduce_args args, const char *words)
@@ -257,8 +407,10 @@ static void test_arguments(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        T(test_welcome_faults),       T(test_connect_refused), T(test_job),       T(test_calls_of_threads),
-        T(test_replies_out_of_order), T(test_buffers),         T(test_arguments),
+        T(test_welcome_faults), T(test_connect_refused),  T(test_job),
+        T(test_mps_pipe),       T(test_calls_of_threads), T(test_replies_out_of_order),
+        T(test_buffers),        T(test_write_and_read),   T(test_device_kinds),
+        T(test_gpu_is_missing), T(test_enqueue_on_cpu),   T(test_arguments),
     };
     return cmocka_run_group_tests_name("client", tests, NULL, NULL);
 }

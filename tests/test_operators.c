@@ -3,6 +3,9 @@
  * test_operators.c - the three operators through the real daemon: every dtype and schedule, 1 to 8 ranks, odd and empty
  * shapes, against the plain double-precision reference (demo/reference.h); ranks as processes and as threads; over the ring and
  * over the socket; blocking and asynchronous; few and many workgroups.
+ *
+ * FCC_TEST_DEVICE=cuda or hip runs the same cases on the node's GPUs. So buffers are filled and looked at through images of
+ * them in host memory, on every device.
  */
 #include <errno.h>
 #include <math.h>
@@ -12,6 +15,7 @@
 
 #include "harness.h"
 #include "reference.h"
+#include "value.h"
 
 #define ELEMENTS_MAX 16384
 #define RANKS 8
@@ -22,63 +26,65 @@ static const struct type {
     size_t size;
 } types[] = {{FCC_F32, REFERENCE_F32, 4}, {FCC_F16, REFERENCE_F16, 2}, {FCC_BF16, REFERENCE_BF16, 2}};
 
+/* A buffer, and an image of it in host memory. */
+struct array {
+    fcc_buffer *buffer;
+    unsigned char *host;
+};
+
 /* One rank with buffers that all its cases use. */
 struct bed {
     fcc_comm *comm;
     int rank, n;
-    fcc_buffer *in[3], *out;
+    struct array in[3], out;
     double *expected;
     unsigned char *shared; /* ELEMENTS_MAX * 4 bytes: the first rank's result, for the others to compare bits with */
 };
 
-/* Element i of a tensor: a multiple of 1/8 from -2 to 2, which all dtypes have. Drawn by a multiplicative hash. */
-static double value(unsigned seed, int64_t i)
+static int array_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, struct array *out)
 {
-    uint64_t x = ((uint64_t)seed << 32) + (uint64_t)i + 1;
-    x *= 0x9E3779B97F4A7C15u;
-    x ^= x >> 29;
-    x *= 0xBF58476D1CE4E5B9u;
-    return (double)(int)(x >> 40 & 31) / 8 - 2;
+    out->host = malloc(bytes);
+    CHECK(out->host != NULL);
+    return fcc_buffer_alloc(comm, kind, bytes, &out->buffer);
 }
 
-static void store(const struct type *t, void *data, int64_t i, double v)
+/* Its first bytes, from the image to the device. */
+static void array_send(const struct array *a, size_t bytes)
 {
-    float f = (float)v;
-    uint32_t bits;
-
-    memcpy(&bits, &f, sizeof(bits));
-    if (t->fcc == FCC_F32)
-        memcpy((char *)data + 4 * i, &f, 4);
-    uint16_t half = (uint16_t)(bits >> 16); /* bf16: exact, as the low bits are 0 */
-    if (t->fcc == FCC_F16)                  /* rebias the exponent; the values are normal numbers or 0 */
-        half = (uint16_t)(v == 0 ? 0 : (bits >> 16 & 0x8000) | (((bits >> 23 & 0xff) - 112) << 10) | (bits >> 13 & 0x3ff));
-    if (t->size == 2)
-        memcpy((char *)data + 2 * i, &half, 2);
+    OK(fcc_buffer_write(a->buffer, 0, a->host, bytes));
 }
 
-static void fill(const struct type *t, fcc_buffer *b, unsigned seed, int64_t n)
+static void array_fetch(struct array *a, size_t bytes)
+{
+    OK(fcc_buffer_read(a->buffer, 0, a->host, bytes));
+}
+
+static void fill(const struct type *t, const struct array *a, unsigned seed, int64_t n)
 {
     CHECK(n <= ELEMENTS_MAX);
     for (int64_t i = 0; i < n; i++)
-        store(t, fcc_buffer_data(b), i, value(seed, i));
+        value_store(t->fcc, a->host, i, value(seed, i));
+    array_send(a, (size_t)n * t->size);
 }
 
 /* Every byte 0xff: a NaN in all dtypes, and so an error unless it is overwritten. */
-static void poison(fcc_buffer *b)
+static void poison(const struct array *a)
 {
-    memset(fcc_buffer_data(b), 0xff, fcc_buffer_size(b));
+    memset(a->host, 0xff, fcc_buffer_size(a->buffer));
+    array_send(a, fcc_buffer_size(a->buffer));
 }
 
-static void compare(const struct bed *bed, const struct type *t, int64_t n, const char *what, int c)
+/* Fetches the result. */
+static void compare(struct bed *bed, const struct type *t, int64_t n, const char *what, int c)
 {
     int64_t first = 0;
-    int64_t wrong = reference_compare(t->reference, fcc_buffer_data(bed->out), bed->expected, n, &first);
-
+    array_fetch(&bed->out, (size_t)n * t->size);
+    int64_t wrong = reference_compare(t->reference, bed->out.host, bed->expected, n, &first);
     if (wrong)
         check_failed(__FILE__, __LINE__,
                      "%s, case %d, rank %d of %d, dtype %d: %ld of %ld wrong, first [%ld] = %g, expected %g", what, c,
                      bed->rank, bed->n, (int)t->fcc, (long)wrong, (long)n, (long)first,
-                     reference_element(t->reference, fcc_buffer_data(bed->out), first), bed->expected[first]);
+                     reference_element(t->reference, bed->out.host, first), bed->expected[first]);
 }
 
 /* ---- gemv_all_reduce ---- */
@@ -94,14 +100,14 @@ static int gemv_k(int k, int rank) /* uneven, some ranks have none */
 static void gemv_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
 {
     int m = gemv_cases[c][0], n = gemv_cases[c][1], k = gemv_k(gemv_cases[c][2], bed->rank);
-    struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(bed->in[0], 0, t->fcc, m, k),
-                                            .w = fcc_tensor_2d(bed->in[1], 0, t->fcc, n, k),
-                                            .y = fcc_tensor_2d(bed->out, 0, t->fcc, m, n),
+    struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(bed->in[0].buffer, 0, t->fcc, m, k),
+                                            .w = fcc_tensor_2d(bed->in[1].buffer, 0, t->fcc, n, k),
+                                            .y = fcc_tensor_2d(bed->out.buffer, 0, t->fcc, m, n),
                                             .schedule = schedule};
 
-    fill(t, bed->in[0], (unsigned)(c * 100 + bed->rank), (int64_t)m * k);
-    fill(t, bed->in[1], (unsigned)(c * 100 + 50 + bed->rank), (int64_t)n * k);
-    poison(bed->out);
+    fill(t, &bed->in[0], (unsigned)(c * 100 + bed->rank), (int64_t)m * k);
+    fill(t, &bed->in[1], (unsigned)(c * 100 + 50 + bed->rank), (int64_t)n * k);
+    poison(&bed->out);
     OK(fcc_gemv_all_reduce(bed->comm, &args));
     memset(bed->expected, 0, sizeof(double) * (size_t)m * (size_t)n);
     for (int r = 0; r < bed->n; r++) {
@@ -116,9 +122,9 @@ static void gemv_case(struct bed *bed, const struct type *t, int c, uint32_t sch
     /* the same bits everywhere */
     size_t bytes = (size_t)m * (size_t)n * t->size;
     if (bed->rank == 0)
-        memcpy(bed->shared, fcc_buffer_data(bed->out), bytes);
+        memcpy(bed->shared, bed->out.host, bytes);
     OK(fcc_noop(bed->comm));
-    CHECK(memcmp(bed->shared, fcc_buffer_data(bed->out), bytes) == 0);
+    CHECK(memcmp(bed->shared, bed->out.host, bytes) == 0);
     OK(fcc_noop(bed->comm));
 }
 
@@ -164,15 +170,15 @@ static void gemm_case(struct bed *bed, const struct type *t, int c, uint32_t sch
         m += send[p] = gemm_rows(c, bed->rank, p);
         received += gemm_rows(c, p, bed->rank);
     }
-    struct fcc_gemm_all_to_all_args args = {.a = fcc_tensor_2d(bed->in[0], 0, t->fcc, m, k),
-                                            .b = fcc_tensor_2d(bed->in[1], 0, t->fcc, k, n),
+    struct fcc_gemm_all_to_all_args args = {.a = fcc_tensor_2d(bed->in[0].buffer, 0, t->fcc, m, k),
+                                            .b = fcc_tensor_2d(bed->in[1].buffer, 0, t->fcc, k, n),
                                             .send_rows = c % 2 ? send : NULL,
-                                            .c = fcc_tensor_2d(bed->out, 0, t->fcc, received, n),
+                                            .c = fcc_tensor_2d(bed->out.buffer, 0, t->fcc, received, n),
                                             .recv_rows = recv,
                                             .schedule = schedule};
-    fill(t, bed->in[0], (unsigned)(1000 + c * 100 + bed->rank), m * k);
-    fill(t, bed->in[1], (unsigned)(1050 + c * 100 + bed->rank), (int64_t)k * n);
-    poison(bed->out);
+    fill(t, &bed->in[0], (unsigned)(1000 + c * 100 + bed->rank), m * k);
+    fill(t, &bed->in[1], (unsigned)(1050 + c * 100 + bed->rank), (int64_t)k * n);
+    poison(&bed->out);
     OK(fcc_gemm_all_to_all(bed->comm, &args));
     gemm_expect(bed, c, want);
     for (int r = 0; r < bed->n; r++)
@@ -240,10 +246,10 @@ static int64_t embedding_fill(struct bed *bed, const struct type *t, int c, bool
 {
     int tables = embedding_tables(c, bed->rank), dim = embedding_cases[c][1];
     int64_t b = embedding_cases[c][2], bags = tables * b, at = 0;
-    char *indices = fcc_buffer_data(bed->in[1]);
+    unsigned char *indices = bed->in[1].host;
     size_t size = narrow ? 4 : 8;
 
-    fill(t, bed->in[0], (unsigned)(2000 + 10 * c + bed->rank), (int64_t)tables * EMB_ROWS * dim);
+    fill(t, &bed->in[0], (unsigned)(2000 + 10 * c + bed->rank), (int64_t)tables * EMB_ROWS * dim);
     for (int64_t bag = 0; bag <= bags; bag++) {
         memcpy(indices + (size_t)bag * size, &at, size); /* little endian: the low half of an int64 is the int32 */
         at += bag < bags ? bag_size(c, bed->rank, bag) : 0;
@@ -252,8 +258,10 @@ static int64_t embedding_fill(struct bed *bed, const struct type *t, int c, bool
     for (int64_t i = 0; i < at; i++) {
         int64_t row = bag_row(c, bed->rank, i);
         memcpy(indices + offset + (int64_t)size * i, &row, size);
-        ((float *)fcc_buffer_data(bed->in[2]))[i] = (float)value((unsigned)(5000 + bed->rank), i);
+        value_store(FCC_F32, bed->in[2].host, i, value((unsigned)(5000 + bed->rank), i));
     }
+    array_send(&bed->in[1], (size_t)(offset + (int64_t)size * at));
+    array_send(&bed->in[2], (size_t)at * sizeof(float));
     *nnz = at;
     return offset;
 }
@@ -271,20 +279,20 @@ static void embedding_case(struct bed *bed, const struct type *t, int c, uint32_
         columns += embedding_tables(c, r);
         first += r < bed->rank ? split[r] : 0;
     }
-    struct fcc_embedding_all_to_all_args args = {.tables =
-                                                     fcc_tensor_2d(bed->in[0], 0, t->fcc, (int64_t)tables * EMB_ROWS, dim),
-                                                 .table_rows = rows,
-                                                 .num_tables = tables,
-                                                 .pooling = mean ? FCC_POOLING_MEAN : FCC_POOLING_SUM,
-                                                 .indices = fcc_tensor_1d(bed->in[1], (uint64_t)offset, index, nnz),
-                                                 .offsets = fcc_tensor_1d(bed->in[1], 0, index, tables * b + 1),
-                                                 .batch = b,
-                                                 .batch_split = c % 2 ? split : NULL,
-                                                 .out = fcc_tensor_3d(bed->out, 0, t->fcc, split[bed->rank], columns, dim),
-                                                 .schedule = schedule};
+    struct fcc_embedding_all_to_all_args args = {
+        .tables = fcc_tensor_2d(bed->in[0].buffer, 0, t->fcc, (int64_t)tables * EMB_ROWS, dim),
+        .table_rows = rows,
+        .num_tables = tables,
+        .pooling = mean ? FCC_POOLING_MEAN : FCC_POOLING_SUM,
+        .indices = fcc_tensor_1d(bed->in[1].buffer, (uint64_t)offset, index, nnz),
+        .offsets = fcc_tensor_1d(bed->in[1].buffer, 0, index, tables * b + 1),
+        .batch = b,
+        .batch_split = c % 2 ? split : NULL,
+        .out = fcc_tensor_3d(bed->out.buffer, 0, t->fcc, split[bed->rank], columns, dim),
+        .schedule = schedule};
     if (!mean)
-        args.sample_weights = fcc_tensor_1d(bed->in[2], 0, FCC_F32, nnz);
-    poison(bed->out);
+        args.sample_weights = fcc_tensor_1d(bed->in[2].buffer, 0, FCC_F32, nnz);
+    poison(&bed->out);
     OK(fcc_embedding_all_to_all(bed->comm, &args));
     for (int r = 0; r < bed->n; column += embedding_tables(c, r++))
         embedding_expect(bed, c, r, first, column, columns);
@@ -297,8 +305,8 @@ static void embedding_case(struct bed *bed, const struct type *t, int c, uint32_
 static void cases_run(struct bed *bed)
 {
     for (int b = 0; b < 3; b++)
-        OK(fcc_buffer_alloc(bed->comm, FCC_BUFFER_LOCAL, ELEMENTS_MAX * 8, &bed->in[b]));
-    OK(fcc_buffer_alloc(bed->comm, FCC_BUFFER_SYMMETRIC, ELEMENTS_MAX * 8, &bed->out));
+        OK(array_alloc(bed->comm, FCC_BUFFER_LOCAL, ELEMENTS_MAX * 8, &bed->in[b]));
+    OK(array_alloc(bed->comm, FCC_BUFFER_SYMMETRIC, ELEMENTS_MAX * 8, &bed->out));
     bed->expected = calloc(ELEMENTS_MAX * 2, sizeof(double));
     CHECK(bed->expected != NULL);
     for (size_t t = 0; t < 3; t++)
@@ -310,8 +318,20 @@ static void cases_run(struct bed *bed)
             for (size_t c = 0; c < sizeof(embedding_cases) / sizeof(embedding_cases[0]); c++)
                 embedding_case(bed, &types[t], (int)c, schedule);
         }
+    for (int b = 0; b < 3; b++)
+        free(bed->in[b].host);
+    free(bed->out.host);
     free(bed->expected);
     fcc_comm_destroy(bed->comm);
+}
+
+static fcc_comm *join(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank)
+{
+    const struct fcc_comm_options options = {.device = -1, .device_kind = test_device()};
+    fcc_comm *comm;
+
+    OK(fcc_comm_init(context, id, nranks, rank, &options, &comm));
+    return comm;
 }
 
 struct settings {
@@ -327,7 +347,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
     fcc_context *context;
 
     OK(fcc_connect(&options, &context));
-    OK(fcc_comm_init(context, &all->id, all->n, rank, NULL, &bed.comm));
+    bed.comm = join(context, &all->id, all->n, rank);
     cases_run(&bed);
     fcc_disconnect(context);
 }
@@ -384,20 +404,17 @@ static void *thread_run(void *argument)
     const struct thread *t = argument;
     struct bed bed = {.rank = t->rank, .n = t->n, .shared = t->shared};
 
-    OK(fcc_comm_init(t->context, &t->id, t->n, t->rank, NULL, &bed.comm));
+    bed.comm = join(t->context, &t->id, t->n, t->rank);
     cases_run(&bed);
     return NULL;
 }
 
-static void threads_as_ranks(void)
+static void threads_run(unsigned char *shared)
 {
-    struct test_daemon d;
     struct thread threads[4];
     fcc_context *context;
     struct fcc_unique_id id;
-    unsigned char *shared = shared_memory(ELEMENTS_MAX * 8);
 
-    daemon_start(&d, NULL);
     OK(fcc_connect(NULL, &context));
     OK(fcc_get_unique_id(context, &id));
     for (int r = 0; r < 4; r++) {
@@ -407,6 +424,28 @@ static void threads_as_ranks(void)
     for (int r = 0; r < 4; r++)
         CHECK(pthread_join(threads[r].thread, NULL) == 0);
     fcc_disconnect(context);
+}
+
+static void threads_process(int rank, const struct ranks *all, void *argument)
+{
+    (void)rank;
+    (void)all;
+    threads_run(argument);
+}
+
+static void threads_as_ranks(void)
+{
+    struct test_daemon d;
+    unsigned char *shared = shared_memory(ELEMENTS_MAX * 8);
+
+    daemon_start(&d, NULL);
+    if (test_device() == FCC_DEVICE_CPU) {
+        threads_run(shared); /* in the test's own process, whose descriptors are counted */
+    } else {
+        struct ranks one; /* a GPU's driver keeps some until its process ends */
+        ranks_start(&one, 1, threads_process, shared);
+        ranks_join(&one);
+    }
     daemon_stop(&d);
 }
 
@@ -414,20 +453,24 @@ static void threads_as_ranks(void)
 
 enum { IN_FLIGHT = 40 };
 
+/* *argument: rank 0 has seen that its operator does not finish without the others. */
 static void requests_rank(int rank, const struct ranks *all, void *argument)
 {
+    _Atomic int *seen = argument;
     fcc_comm *comm = comm_open(all, rank, 0);
     fcc_request *requests[IN_FLIGHT];
     fcc_buffer *x, *w, *y[IN_FLIGHT];
+    float ones[64], rows[64 * 64], last;
     int done = 0;
 
-    (void)argument;
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 64 * 4, &x));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 64 * 64 * 4, &w));
     for (int i = 0; i < 64; i++)
-        ((float *)fcc_buffer_data(x))[i] = 1;
+        ones[i] = 1;
     for (int i = 0; i < 64 * 64; i++)
-        ((float *)fcc_buffer_data(w))[i] = (float)(rank + 1);
+        rows[i] = (float)(rank + 1);
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, sizeof(ones), &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, sizeof(rows), &w));
+    OK(fcc_buffer_write(x, 0, ones, sizeof(ones)));
+    OK(fcc_buffer_write(w, 0, rows, sizeof(rows)));
     for (int i = 0; i < IN_FLIGHT; i++)
         OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 64 * 4, &y[i]));
     if (rank == 0) { /* nobody else has come: it does not finish, and a limited wait says so */
@@ -435,8 +478,10 @@ static void requests_rank(int rank, const struct ranks *all, void *argument)
         FAILS(fcc_request_wait(requests[0], 30), -EAGAIN);
         OK(fcc_request_test(requests[0], &done));
         CHECK(!done);
+        *seen = 1;
     } else {
-        (void)usleep(100000);
+        while (!*seen)
+            (void)usleep(1000);
         OK(fcc_noop_start(comm, &requests[0]));
     }
     OK(fcc_request_wait(requests[0], -1));
@@ -458,7 +503,8 @@ static void requests_rank(int rank, const struct ranks *all, void *argument)
         if (i % 3 == 2)
             continue;
         OK(fcc_request_wait(requests[i], -1));
-        CHECK(((float *)fcc_buffer_data(y[i]))[63] == 64.0f * (1 + 2 + 3));
+        OK(fcc_buffer_read(y[i], 63 * 4, &last, sizeof(last)));
+        CHECK(last == 64.0f * (1 + 2 + 3));
         fcc_request_free(requests[i]);
     }
     fcc_comm_destroy(comm);
@@ -471,7 +517,7 @@ static void requests(void)
     struct ranks r;
 
     daemon_start(&d, NULL);
-    ranks_start(&r, 3, requests_rank, NULL);
+    ranks_start(&r, 3, requests_rank, shared_memory(sizeof(int)));
     ranks_join(&r);
     daemon_stop(&d);
 }
@@ -488,7 +534,7 @@ static void orders_rank(int rank, const struct ranks *all, void *argument)
 
     OK(fcc_connect(NULL, &context));
     for (int c = 0; c < COMMS; c++) {
-        OK(fcc_comm_init(context, &ids[c], all->n, rank, NULL, &comms[c]));
+        comms[c] = join(context, &ids[c], all->n, rank);
         OK(fcc_buffer_alloc(comms[c], FCC_BUFFER_LOCAL, 512 * 4, &x[c]));
         OK(fcc_buffer_alloc(comms[c], FCC_BUFFER_LOCAL, 256 * 512 * 4, &w[c]));
         OK(fcc_buffer_alloc(comms[c], FCC_BUFFER_SYMMETRIC, 256 * 4, &y[c]));
@@ -535,10 +581,17 @@ static void opposite_orders(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"over_the_ring", over_the_ring, 60},       {"over_the_socket", over_the_socket, 60},
-        {"many_workgroups", many_workgroups, 60},   {"without_spinning", without_spinning, 60},
-        {"threads_as_ranks", threads_as_ranks, 60}, {"requests", requests, 0},
+        {"over_the_ring", over_the_ring, 60},
+        {"over_the_socket", over_the_socket, 60},
+        {"without_spinning", without_spinning, 60},
+        {"threads_as_ranks", threads_as_ranks, 60},
+        {"requests", requests, 0},
         {"opposite_orders", opposite_orders, 60},
+        {"many_workgroups", many_workgroups, 60}, /* of the cpu: comes last, and is left out on GPUs */
     };
-    return tests_run("operators", TESTS(tests));
+    size_t n = sizeof(tests) / sizeof(tests[0]);
+
+    if (test_device_missing())
+        return EXIT_SUCCESS;
+    return tests_run("operators", tests, test_device() == FCC_DEVICE_CPU ? n : n - 1);
 }

@@ -86,7 +86,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     /* The word that every wait polls. Relaxed: it carries no data; who leaves hands its part back with a release. */
     atomic_store_explicit(&c->shared->status, status, memory_order_relaxed);
     if (c->current && c->ops->number != FCC_DEVICE_CPU)
-        gpus_launch_release_waits(c->current);
+        gpus_launch_abort(c->current);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */

@@ -67,8 +67,8 @@ void gpu_device_uuid(const struct device *d, unsigned char out[16]);
 int gpus_session_open(struct session *s, struct error *e);
 /* The session's memory may be unmapped: at once if no kernel can touch it, otherwise later, by gpus_session_close(). True: later. */
 bool gpus_session_close(struct session *s);
-/* Break the waits of a launch that has been aborted and may stand behind a client's stream. */
-void gpus_launch_release_waits(struct launch *l);
+/* Let the kernels of a launch leave, and those that stand behind a client's stream come and leave. */
+void gpus_launch_abort(struct launch *l);
 /* Why the GPU contexts are lost, if they are; they stay so for ever. */
 bool gpus_are_lost(const struct worker *w, struct error *e);
 void gpus_close(struct worker *w);

@@ -51,7 +51,7 @@ struct gpus {
 };
 
 struct gpu_shared {
-    struct comm_shared common;                        /* GPUs read */
+    struct comm_shared common;                        /* the engine's and the watching thread's */
     _Alignas(64) _Atomic uint64_t done[GPU_MAX_GPUS]; /* of each GPU's part: the epoch, by the last workgroup to leave */
     uint64_t span[GPU_MAX_GPUS][2];                   /* each GPU's clock at the kernel's begin and end; valid with done */
     struct gpu_failure failures[FCC_MAX_RANKS];       /* valid with done */
@@ -354,7 +354,6 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *c
 
     *call = (struct gpu_call){
         .epoch = l->epoch,
-        .status = shared + offsetof(struct gpu_shared, common.status),
         .done = shared + offsetof(struct gpu_shared, done) + (uint64_t)p->device->index * sizeof(uint64_t),
         .span = shared + offsetof(struct gpu_shared, span) + (uint64_t)p->device->index * 2 * sizeof(uint64_t),
     };
@@ -390,7 +389,7 @@ static int part_start(struct launch *l, struct launch_part *p, bool waits, struc
     return plugin->launch_start(p->gpu, &call, staging, words, values, nwords, e);
 }
 
-/* Enqueue all parts. One that cannot be is counted as done, and the others leave by the status word. */
+/* Enqueue all parts. One that cannot be is counted as done, and the others leave. */
 static void parts_start(struct launch *l, bool waits)
 {
     struct gpu_shared *shared = shared_of(l->comm);
@@ -402,6 +401,7 @@ static void parts_start(struct launch *l, bool waits)
         if (!part_start(l, p, waits, &e))
             continue;
         launch_fail(l, p->ranks[0], &e);
+        gpus_launch_abort(l);
         gpu_watch_suspect(l->worker->gpus->watch, 1u << p->device->index);
         atomic_store_explicit(&shared->done[p->device->index], l->epoch, memory_order_release);
     }
@@ -438,9 +438,18 @@ bool gpu_launch_is_due(const struct launch *l)
     return true;
 }
 
-/* Without a stream the words are not waited for any more, so that the kernel can come, see the status word, and leave. */
-void gpus_launch_release_waits(struct launch *l)
+/* Kernels poll their ranks' failure epochs. A kernel that stands behind a client's stream must first come: nothing is waited for
+ * any more. */
+void gpus_launch_abort(struct launch *l)
 {
+    struct error e = {0};
+
+    for (int r = 0; !l->gated && r < l->nranks; r++) {
+        const struct member *m = &l->comm->members[r];
+        uint64_t failed = (uint64_t)(uintptr_t)m->flags.data + PLAN_MAX_FLAGS * sizeof(uint64_t);
+        if (l->worker->gpus->plugin->word_store(m->device->index, failed, l->epoch, &e))
+            log_error("comm %u: %s", l->comm->number, e.text);
+    }
     for (int r = 0; !l->gated && r < l->nranks; r++) {
         struct launch_stream *s = &l->streams[r];
         if (s->value && (int32_t)(atomic_load_explicit(s->started, memory_order_relaxed) - s->value) < 0)

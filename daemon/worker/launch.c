@@ -144,7 +144,7 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, s
     return l;
 }
 
-/* Keep at most CACHE_MAX, the most recently used first; c->last is the first. */
+/* Keep at most CACHE_MAX, the most recently used first; c->last is the first, or behind noop's. */
 static void cache_trim(struct comm *c)
 {
     struct launch **at = &c->cache;
@@ -333,12 +333,14 @@ void launch_finish(struct launch *l)
     }
     c->current = NULL;
     c->turn_ns = l->span.finished_ns;
-    c->last = l;
+    if (l->problem->op != FCC_OP_NOOP) /* which has nothing to show */
+        c->last = l;
     l->next_cached = c->cache;
     c->cache = l;
     cache_trim(c);
     ranks_tell(c, l);
     if (c->state == COMM_ACTIVE)
         atomic_store_explicit(&c->shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
-    trace_waiters_answer(c, &l->error);
+    if (l->problem->op != FCC_OP_NOOP || l->error.status)
+        trace_waiters_answer(c, &l->error);
 }

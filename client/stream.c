@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * stream.c - an operator that takes its place on a stream of the program.
+ *
+ * The slot's two words are the hand-over (struct fcc_slot in proto.h). Each operator in a slot has a number n, one more than the
+ * last. In this order:
+ *
+ *   the stream    sets stream_started to n
+ *   the ring      gets the SUBMIT with stream = n
+ *   the stream    waits until stream_finished has reached n
+ *
+ * The submission comes before the wait, so a stream never waits for what the worker has not heard of: if it cannot be submitted,
+ * a word was written that nobody looks at. It comes after the write, so two threads that enqueue on one stream at the same time
+ * cannot block each other: whatever is submitted has its write on the stream before any wait that could stand in its way.
+ *
+ * Both words only grow (cyclically). stream_finished: there is one operator in a slot at a time, and its number is the last
+ * that was given out. stream_started: an operator that failed early may be completed before its stream has come to the write, and
+ * then the write of a later one could be overtaken by it. So a slot is used again only when its write has come (slot_take()).
+ *
+ * When the context dies, every slot's last number is stored into stream_finished. Numbers are given out under context->lock and
+ * only while the context lives, and it dies under context->lock. So every number that was ever given out is covered, and a
+ * wait that is put on its stream after that finds its word there already.
+ *
+ * A device whose streams cannot write and wait for words runs two functions on the CPU instead, put onto the stream. Not
+ * events between the processes: the program's CPU could let its stream wait for an event of the worker only after the worker has
+ * recorded it, so it would have to wait for the worker's CPU in every call; and nothing ends a wait for an event whose worker
+ * has died. The price of the functions is that a driver may run those of all streams one after the other: ranks that are threads
+ * of one process can then hold up each other, until the time limit ends it.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "client.h"
+
+#define CALL ACCELERATOR_CALL
+#define FUNCTION_SLEEP_NS 50000 /* how long a function on the CPU sleeps between looks */
+
+bool stream_word_reached(const _Atomic uint32_t *word, uint32_t value)
+{
+    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - value) >= 0;
+}
+
+void streams_release(struct fcc_context *c)
+{
+    if (!c->memory)
+        return;
+    for (unsigned s = 0; s < FCC_SLOTS; s++)
+        if (c->stream_count[s])
+            atomic_store(&c->memory->slot[s].stream_finished, c->stream_count[s]);
+}
+
+/* Locked; may release the lock. Give the request, which has its slot, the slot's next number. */
+static int stream_number(struct fcc_request *r, const struct accelerator *a)
+{
+    struct fcc_context *c = r->context;
+    struct fcc_slot *slot = &c->memory->slot[r->slot];
+    int status = 0;
+
+    if (c->stream_count[r->slot] == UINT32_MAX) {
+        if (!a->driver->waits_cyclically) {
+            /* The words begin anew, when no stream looks at them any more: it may do so a little longer than its operator runs. */
+            (void)pthread_mutex_unlock(&c->lock);
+            status = accelerators_synchronize(c);
+            (void)pthread_mutex_lock(&c->lock);
+            if (!status)
+                status = context_dead(c);
+            if (status)
+                return status;
+            atomic_store(&slot->stream_started, 0);
+            atomic_store(&slot->stream_finished, 0);
+        }
+        c->stream_count[r->slot] = 0; /* which is no number */
+    }
+    r->stream = ++c->stream_count[r->slot];
+    return 0;
+}
+
+/* ---- by functions on the CPU ---- */
+
+/* What the two functions of an operator know. The last one frees it; a driver that has lost its context may run neither. */
+struct turn {
+    struct fcc_slot *slot;
+    uint32_t value;
+    uint32_t spin_us;
+    _Atomic unsigned users;
+};
+
+static void turn_put(struct turn *t)
+{
+    if (atomic_fetch_sub(&t->users, 1) == 1)
+        free(t);
+}
+
+static void turn_start(void *argument)
+{
+    struct turn *t = argument;
+
+    atomic_store(&t->slot->stream_started, t->value);
+    turn_put(t);
+}
+
+/* Ends when the context dies, as every wait for the word does. */
+static void turn_wait(void *argument)
+{
+    static const struct timespec slice = {.tv_nsec = FUNCTION_SLEEP_NS};
+    struct turn *t = argument;
+    struct spin spin;
+
+    spin_begin(&spin, t->spin_us, NEVER);
+    while (!stream_word_reached(&t->slot->stream_finished, t->value))
+        if (!spin_more(&spin))
+            (void)nanosleep(&slice, NULL);
+    turn_put(t);
+}
+
+static void turn_start_callback(void *stream, int status, void *argument)
+{
+    (void)stream;
+    (void)status;
+    turn_start(argument);
+}
+
+static void turn_wait_callback(void *stream, int status, void *argument)
+{
+    (void)stream;
+    (void)status;
+    turn_wait(argument);
+}
+
+static int turn_begin(const struct fcc_request *r, const struct accelerator *a, void *stream, struct turn **out)
+{
+    struct turn *t = malloc(sizeof(*t));
+    int status;
+
+    if (!t)
+        return last_error_set(-ENOMEM, "stream: out of memory");
+    *t = (struct turn){
+        .slot = &r->context->memory->slot[r->slot], .value = r->stream, .spin_us = r->context->spin_us, .users = 2};
+    status = a->driver->stream_function ? CALL(a, stream_function, stream, turn_start, t)
+                                        : CALL(a, stream_callback, stream, turn_start_callback, t, 0);
+    if (status)
+        free(t);
+    else
+        *out = t;
+    return status;
+}
+
+static int turn_end(const struct accelerator *a, void *stream, struct turn *t)
+{
+    int status = a->driver->stream_function ? CALL(a, stream_function, stream, turn_wait, t)
+                                            : CALL(a, stream_callback, stream, turn_wait_callback, t, 0);
+
+    if (status)
+        turn_put(t);
+    return status;
+}
+
+/* ---- on the stream ---- */
+
+static uint64_t word_address(const struct fcc_request *r, const struct accelerator *a, size_t member)
+{
+    return a->memory + offsetof(struct fcc_session_memory, slot) + r->slot * sizeof(struct fcc_slot) + member;
+}
+
+/* *turn is NULL if the stream does it without the CPU. */
+static int stream_begin(const struct fcc_request *r, const struct accelerator *a, void *stream, struct turn **turn)
+{
+    *turn = NULL;
+    if (!a->stream_words || r->context->no_stream_words)
+        return turn_begin(r, a, stream, turn);
+    return CALL(a, stream_write, stream, word_address(r, a, offsetof(struct fcc_slot, stream_started)), r->stream, 0);
+}
+
+static int stream_end(const struct fcc_request *r, const struct accelerator *a, void *stream, struct turn *turn)
+{
+    uint64_t word = word_address(r, a, offsetof(struct fcc_slot, stream_finished));
+
+    if (turn)
+        return turn_end(a, stream, turn);
+    return a->driver->stream_wait ? CALL(a, stream_wait, stream, word, r->stream, DRIVER_WAIT_REACHED)
+                                  : CALL(a, stream_wait_masked, stream, word, r->stream, DRIVER_WAIT_REACHED, UINT32_MAX);
+}
+
+/* Take a slot with a number in it, and a place among the context's requests. */
+static int request_open(struct fcc_request *r, const struct accelerator *a)
+{
+    struct fcc_context *c = r->context;
+    int status;
+
+    (void)pthread_mutex_lock(&c->lock);
+    status = slot_take(c, r);
+    if (!status) {
+        status = stream_number(r, a);
+        if (status)
+            slot_return(c, r->slot);
+    }
+    if (!status) {
+        r->id = ++c->last_id;
+        LIST_INSERT_HEAD(&c->requests, r, link);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+/* The worker has not heard of it. `written`: the stream may still be on its way to the slot's word. */
+static void request_close(struct fcc_request *r, bool written)
+{
+    struct fcc_context *c = r->context;
+
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_REMOVE(r, link);
+    if (!r->finished && written)
+        slot_return_late(c, r->slot);
+    else if (!r->finished)
+        slot_return(c, r->slot);
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+/* The GPU is the current one. On failure *submitted says who has the request: the worker too, or the caller alone. */
+static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, const struct accelerator *a, void *stream,
+                           bool *submitted)
+{
+    struct turn *turn;
+    int capturing = DRIVER_NOT_CAPTURING, status = CALL(a, stream_capturing, stream, &capturing);
+
+    if (!status && capturing != DRIVER_NOT_CAPTURING)
+        status = last_error_set(-EINVAL, "rank %d: stream: it is being captured into a graph: not allowed", r->comm->rank);
+    if (!status)
+        status = request_open(r, a);
+    if (status)
+        return status;
+    status = stream_begin(r, a, stream, &turn);
+    if (status) {
+        request_close(r, false);
+        return status;
+    }
+    msg->msg.id = r->id;
+    msg->slot = r->slot;
+    msg->stream = r->stream;
+    status = ring_push(r->context, &msg->msg);
+    if (status) {
+        if (turn)
+            turn_put(turn);
+        request_close(r, true);
+        return status;
+    }
+    *submitted = true;
+    return stream_end(r, a, stream, turn);
+}
+
+int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, void *stream,
+                 fcc_request **out)
+{
+    const struct accelerator *a = comm->accelerator;
+    struct fcc_context *c = comm->context;
+    bool submitted = false;
+    struct fcc_request *r;
+    int before = 0, status;
+
+    if (!a)
+        return last_error_set(-EINVAL, "stream: rank %d is on a cpu device: only operators of ranks on GPUs can be enqueued",
+                              comm->rank);
+    if (c->no_ring)
+        return last_error_set(
+            -EINVAL, "stream: rank %d's connection has no_ring: operators can be enqueued only through the ring", comm->rank);
+    r = malloc(sizeof(*r));
+    if (!r)
+        return last_error_set(-ENOMEM, "request: out of memory");
+    request_begin(r, comm, msg, length, recv_rows);
+    status = accelerator_enter(a, &before);
+    if (!status) {
+        status = request_enqueue(r, msg, a, stream, &submitted);
+        accelerator_leave(a, before);
+    }
+    if (status && !submitted) {
+        free(r);
+        return status;
+    }
+    if (!status && out) {
+        *out = r;
+        return 0;
+    }
+    if (status) {
+        struct error why;
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        (void)last_error_set(status, "%.300s (the operator runs, but the stream does not wait for it)", why.text);
+    }
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_REMOVE(r, link);
+    r->recv_rows = NULL;
+    r->unattended = true;
+    LIST_INSERT_HEAD(&c->orphans, r, link);
+    (void)pthread_mutex_unlock(&c->lock);
+    return status;
+}

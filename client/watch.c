@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * watch.c - the thread that sees the end of the worker while all others sit in their GPU's driver.
+ *
+ * Who waits for an operator on the CPU looks for the worker's end himself (completion.c). A thread that waits for a stream,
+ * or that has only enqueued, does not come by here; and its stream would wait for ever, because nobody is left to write
+ * stream_finished. So a context with a rank on a GPU has this thread. It sleeps until the socket ends, then lets the context die,
+ * which releases the streams (context_die()).
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "client.h"
+
+static void *watch_run(void *argument)
+{
+    struct fcc_context *c = argument;
+    struct pollfd p[2] = {{.fd = c->sock, .events = POLLRDHUP}, {.fd = c->watch_end, .events = POLLIN}};
+
+    while (poll(p, 2, -1) < 0 && errno == EINTR) {
+    }
+    if (p[1].revents)
+        return NULL;
+    /* What the worker sent last, its farewell among it, comes before the end. If another thread is the reader, it is awake too. */
+    (void)pthread_mutex_lock(&c->lock);
+    while (!c->dead.status)
+        context_pump(c, deadline_in_ms(1));
+    (void)pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+int watch_start(struct fcc_context *c)
+{
+    sigset_t all, before;
+    int status;
+
+    if (c->watch_end >= 0)
+        return 0;
+    c->watch_end = eventfd(0, EFD_CLOEXEC);
+    if (c->watch_end < 0)
+        return last_error_set(-errno, "watching for the worker's end: eventfd: %s", strerror(errno));
+    (void)sigfillset(&all); /* signals are the program's threads' */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    status = pthread_create(&c->watch, NULL, watch_run, c);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!status)
+        return 0;
+    (void)close(c->watch_end);
+    c->watch_end = -1;
+    return last_error_set(-status, "watching for the worker's end: a thread: %s", strerror(status));
+}
+
+void watch_stop(struct fcc_context *c)
+{
+    if (c->watch_end < 0)
+        return;
+    (void)eventfd_write(c->watch_end, 1);
+    (void)pthread_join(c->watch, NULL);
+    (void)close(c->watch_end);
+    c->watch_end = -1;
+}
