@@ -221,10 +221,11 @@ static inline fcc_context *client_connect(const struct fcc_connect_options *opti
     return context;
 }
 
-/* On the device of this number; -1: rank modulo GPUs. */
-static inline fcc_comm *client_join(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank, int device)
+/* On the device of this number; -1: rank modulo GPUs. time_limit_ms 0: the daemon's. */
+static inline fcc_comm *client_join(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank, int device,
+                                    uint32_t time_limit_ms)
 {
-    const struct fcc_comm_options options = {.device = device, .device_kind = FCC_DEVICE_CUDA};
+    const struct fcc_comm_options options = {.device = device, .time_limit_ms = time_limit_ms, .device_kind = FCC_DEVICE_CUDA};
     fcc_comm *comm;
 
     OK(fcc_comm_init(context, id, nranks, rank, &options, &comm));
@@ -338,10 +339,10 @@ static inline bool gpus_found(void)
     return true;
 }
 
-/* A word that ranks and the test's process share becomes at least `value`, within 20 s. */
+/* A word that ranks and the test's process share becomes at least `value`, within a minute. */
 static inline void await(const _Atomic int *word, int value)
 {
-    double until = now_ms() + 20e3;
+    double until = now_ms() + 60e3;
 
     while (*word < value) {
         CHECK(now_ms() < until);
@@ -375,6 +376,15 @@ static inline int program_run(char *text, size_t room, const char *path, const c
     (void)close(ends[0]);
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+/* An MPS control daemon answers, at $CUDA_MPS_PIPE_DIRECTORY. */
+static inline bool mps_answers(void)
+{
+    char text[256];
+    return !program_run(
+        text, sizeof(text), "sh",
+        (const char *const[]){"-c", "echo get_default_active_thread_percentage | nvidia-cuda-mps-control", NULL});
 }
 
 static inline const char *fccctl_binary(void)

@@ -25,7 +25,7 @@ static void zero_check(const fcc_buffer *b, char *host)
 static void fresh_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_context *context = client_connect(NULL);
-    fcc_comm *comm = client_join(context, &all->id, all->n, rank, 0);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, 0, 0);
     void *stream;
     char *host = malloc(LARGE);
     fcc_buffer *b;
@@ -67,7 +67,7 @@ static void pointer_rank(int rank, const struct ranks *all, void *argument)
 {
     enum { N = 5000 };
     fcc_context *context = client_connect(NULL);
-    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
     fcc_buffer *b[2];
     float x[N];
     void *stream;
@@ -136,7 +136,7 @@ static void twin_open(struct twin *t, int rank, const struct ranks *all, const s
     fcc_context *context = client_connect(NULL);
 
     *t = (struct twin){.rank = rank, .n = all->n, .host = malloc(ARRAY_BYTES)};
-    t->side[0].comm = client_join(context, &all->id, all->n, rank, device);
+    t->side[0].comm = client_join(context, &all->id, all->n, rank, device, 0);
     OK(fcc_comm_init(context, cpu_id, all->n, rank, NULL, &t->side[1].comm));
     for (int s = 0; s < 2; s++) {
         for (int i = 0; i < INPUTS; i++)
@@ -316,7 +316,7 @@ static void traced_rank(int rank, const struct ranks *all, void *argument)
 {
     struct stage *stage = argument;
     fcc_context *context = client_connect(NULL);
-    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
     size_t bytes = (size_t)TRACED * TRACED * 4;
     int64_t rows = TRACED / all->n * all->n;
     fcc_buffer *a, *b, *c;

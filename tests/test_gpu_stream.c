@@ -40,7 +40,7 @@ static void mode_run(const struct mode *mode, void (*rank)(int, const struct ran
 static struct product client_open(int rank, const struct ranks *all, const struct mode *mode, int rows, fcc_context **context)
 {
     *context = client_connect(&mode->connect);
-    fcc_comm *comm = client_join(*context, &all->id, all->n, rank, mode->device);
+    fcc_comm *comm = client_join(*context, &all->id, all->n, rank, mode->device, 0);
     gpu_open(comm);
     return product_open(comm, rows);
 }
@@ -247,7 +247,7 @@ static void opposite_rank(int rank, const struct ranks *all, void *argument)
     void *streams[2];
 
     p[0] = client_open(rank, all, o->mode, rounds, &context);
-    p[1] = product_open(client_join(context, &o->second, all->n, rank, o->mode->device), rounds);
+    p[1] = product_open(client_join(context, &o->second, all->n, rank, o->mode->device, 0), rounds);
     for (int c = 0; c < 2; c++)
         streams[c] = stream_open(CUDA_STREAM_OWN_ORDER);
     for (int i = 0; i < rounds; i++)

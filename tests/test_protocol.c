@@ -55,10 +55,17 @@ static void hello(void)
     h.job[0] = 0;
     refused(&d, &h, sizeof(h), NULL, 0, -EINVAL, "1 to 63 characters");
     h = good;
+    memset(h.mps_pipe, '/', sizeof(h.mps_pipe));
+    refused(&d, &h, sizeof(h), NULL, 0, -EINVAL, "mps_pipe");
+    (void)snprintf(h.mps_pipe, sizeof(h.mps_pipe), "relative");
+    refused(&d, &h, sizeof(h), NULL, 0, -EINVAL, "mps_pipe");
+    (void)snprintf(h.mps_pipe, sizeof(h.mps_pipe), "/tmp/\x1b[2J");
+    refused(&d, &h, sizeof(h), NULL, 0, -EINVAL, "mps_pipe");
+    h = good;
     refused(&d, &h, 10, NULL, 0, -EPROTO, "malformed");
     refused(&d, &h, sizeof(h) - 8, NULL, 0, -EPROTO, "malformed"); /* its length field lies */
     h.msg.length = sizeof(h) - 8;
-    refused(&d, &h, sizeof(h) - 8, NULL, 0, -EPROTO, "expected 96");
+    refused(&d, &h, sizeof(h) - 8, NULL, 0, -EPROTO, "expected 208");
     memcpy(huge, &good, sizeof(good));
     refused(&d, huge, sizeof(huge), NULL, 0, -EPROTO, "longer than 65536");
     refused(&d, &good, sizeof(good), fds, 1, -EPROTO, "1 file descriptors: expected none");
@@ -103,7 +110,7 @@ static void requests(void)
     CHECK(reply->status == -EPROTO && reply->msg.id == 5 && strstr(reply->text, "type 999"));
     m.msg.type = FCC_MSG_COMM_INIT;
     raw_send(r, &m, 16, NULL, 0);
-    CHECK(raw_receive(r)->status == -EPROTO && strstr(((struct fcc_reply *)r->in)->text, "comm_init: 16 bytes: expected 160"));
+    CHECK(raw_receive(r)->status == -EPROTO && strstr(((struct fcc_reply *)r->in)->text, "comm_init: 16 bytes: expected 168"));
     m.msg.type = FCC_MSG_BUFFER_FREE;
     m.msg.length = 300;
     raw_send(r, &m, 300, NULL, 0);
