@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -279,16 +280,22 @@ static inline void product_fetch(const struct product *p, void *stream)
     CU(gpu.copy_out(gpu.host, (uint64_t)(uintptr_t)fcc_buffer_data(p->y), PRODUCT_N * sizeof(float), stream));
 }
 
+/* What an element of the result is for x = 1. */
+static inline float product_unit(const struct product *p, int column)
+{
+    int n = fcc_comm_size(p->comm), factors = n * (n + 1) / 2; /* of the ranks' w */
+
+    return (float)(PRODUCT_K * (column % 7 + 1) * factors);
+}
+
 /* These are the results for x = value. Whole numbers, which f32 holds exactly up to 2^24 in any order of addition. */
 static inline void product_check(const struct product *p, const float *y, float value)
 {
-    int n = fcc_comm_size(p->comm);
-
     for (int i = 0; i < PRODUCT_N; i++) {
-        float want = value * PRODUCT_K * (float)(i % 7 + 1) * (float)(n * (n + 1) / 2);
+        float want = value * product_unit(p, i);
         if (y[i] != want)
-            check_failed(__FILE__, __LINE__, "rank %d of %d: y[%d] = %g, expected %g (x is %g)", fcc_comm_rank(p->comm), n, i,
-                         (double)y[i], (double)want, (double)value);
+            check_failed(__FILE__, __LINE__, "rank %d of %d: y[%d] = %g, expected %g (x is %g)", fcc_comm_rank(p->comm),
+                         fcc_comm_size(p->comm), i, (double)y[i], (double)want, (double)value);
     }
 }
 
@@ -339,13 +346,17 @@ static inline bool gpus_found(void)
     return true;
 }
 
-/* A word that ranks and the test's process share becomes at least `value`, within a minute. */
+/* A word that ranks and the test's process share becomes at least `value`, within a minute; and while it does not, no rank
+ * (of the process that started them) has failed. */
 static inline void await(const _Atomic int *word, int value)
 {
     double until = now_ms() + 60e3;
 
     while (*word < value) {
+        siginfo_t ended = {.si_pid = 0};
         CHECK(now_ms() < until);
+        if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid && ended.si_status)
+            check_failed(__FILE__, __LINE__, "pid %d ended with %d while this waited", ended.si_pid, ended.si_status);
         (void)usleep(200);
     }
 }

@@ -11,6 +11,14 @@
 
 #include "dtype.h"
 
+/* FCC_TEST_CASES: so many cases of each kind, where time is short (a sanitizer on a GPU). */
+static int cases(int most)
+{
+    const char *fewer = getenv("FCC_TEST_CASES");
+    int n = fewer ? atoi(fewer) : most;
+    return n > 0 && n < most ? n : most;
+}
+
 /* ---- f16 and bf16 ---- */
 
 struct format {
@@ -223,7 +231,7 @@ static void expect_embedding(const struct test_case *c, const struct embedding *
 static void test_embedding(void **state)
 {
     (void)state;
-    for (int i = 0; i < 120; i++) {
+    for (int i = 0; i < cases(120); i++) {
         struct test_case c = {.nranks = 1 + (int)random_below(RANKS)};
         struct embedding m;
         struct error e = {0};
@@ -357,7 +365,7 @@ static void expect_bits(const struct test_case *c, unsigned char *bits, bool fir
 static void test_gemv(void **state)
 {
     (void)state;
-    for (int i = 0; i < 150; i++) {
+    for (int i = 0; i < cases(150); i++) {
         struct test_case c = {.nranks = 1 + (int)random_below(RANKS)};
         struct error e = {0};
         int64_t m = random_below(2) ? 1 : 1 + random_below(FCC_GEMV_MAX_M), n = random_size(random_below(5) ? 100 : 1500);
@@ -436,7 +444,7 @@ static void expect_gemm(const struct test_case *c, int64_t n, int64_t rows[RANKS
 static void test_gemm(void **state)
 {
     (void)state;
-    for (int i = 0; i < 120; i++) {
+    for (int i = 0; i < cases(120); i++) {
         bool large = i % 40 >= 37;
         struct test_case c = {.nranks = 1 + (int)random_below(large ? 2 : RANKS)};
         struct error e = {0};

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 #include <errno.h>
 
+#include "gpu_call.h"
 #include "op.h"
 #include "random.h"
 
@@ -70,7 +71,7 @@ static void case_open(struct test_case *c, enum fcc_op op, enum fcc_schedule_kin
     struct error e = {0};
 
     random_problem(&c->problem, op);
-    c->schedule = (struct schedule){.kind = kind};
+    c->schedule = (struct schedule){.kind = kind, .target = random_below(2) ? PLAN_GPU : PLAN_CPU};
     if (random_below(3))
         c->schedule.slice_rows = (uint32_t)(1 + random_below(ROWS));
     if (random_below(3))
@@ -454,6 +455,27 @@ static void expect_same_again(const struct test_case *c)
     }
 }
 
+/* A GPU's phases follow each other in the plan, and no slice waits in a phase for what comes in the same one or later. */
+static void expect_gpu_phases(const struct plan *plan)
+{
+    struct gpu_run run;
+    struct error e = {0};
+
+    if (gpu_run_make(plan, &run, &e))
+        fail_msg("%s: %s", case_text, e.text);
+    EXPECT(run.first[0] == 0 && run.first[GPU_PHASES] == plan->nslices && run.ngroups == plan->ngroups);
+    for (uint32_t i = 0; i < plan->nslices; i++) {
+        const struct slice *s = &plan->slices[i];
+        unsigned phase = 0;
+        while (i >= run.first[phase + 1])
+            phase++;
+        EXPECT(phase == GPU_PHASE_WAIT ? s->kind == SLICE_WAIT : s->kind != SLICE_WAIT);
+        EXPECT(phase != GPU_PHASE_FREE || s->wait_count == 0);
+        EXPECT(phase == GPU_PHASE_FREE || phase == GPU_PHASE_WAIT || s->wait_count > 0);
+        EXPECT((s->kind == SLICE_REDUCE) == (phase == GPU_PHASE_REDUCE));
+    }
+}
+
 static void test_properties(void **state)
 {
     (void)state;
@@ -469,6 +491,7 @@ static void test_properties(void **state)
             for (int kind = SLICE_COMPUTE_PUT; kind <= SLICE_PUT; kind++)
                 expect_order(&c, r, (enum slice_kind)kind);
             expect_phases(c.plans[r]);
+            expect_gpu_phases(c.plans[r]);
             expect_groups(c.plans[r]);
         }
         expect_flags(&c);

@@ -55,7 +55,7 @@ void device_close(struct device *d);
 /* Run a launch (l->inline_) in the calling thread, alone, and return when it is done. */
 void device_cpu_run_inline(struct device *d, struct launch *l);
 
-/* ---- device_gpu.c ---- */
+/* ---- gpu_node.c, device_gpu.c ---- */
 
 /* The devices of the GPUs of a kind (or, FCC_DEVICE_GPU, of whichever there are), found when they are first asked for. -ENODEV with
  * the reason if there are none. */

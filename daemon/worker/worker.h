@@ -12,7 +12,7 @@
  *   launch.c      one operator of all ranks: plans, staging, start, completion
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
- *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_watch.c)
+ *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_watch.c)
  *   query.c       what fccctl asks
  *
  * Threads. The engine thread runs worker.c's loop and owns every object here. The workgroups of the devices touch only a

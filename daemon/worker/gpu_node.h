@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gpu_node.h - the GPUs of the node as this worker has them: shared by gpu_node.c (finding them, sessions) and device_gpu.c (memory,
+ * operators). The engine's.
+ */
+#ifndef FCCD_GPU_NODE_H
+#define FCCD_GPU_NODE_H
+
+#include "device.h"
+#include "gpu_watch.h"
+
+struct retired;
+
+struct gpus {
+    struct worker *worker;
+    const struct gpu_plugin *plugin;
+    struct device_ops ops;
+    struct gpu_watch *watch;
+    int count;
+    bool all_wait; /* all GPUs have stream memory operations */
+    uint32_t open;
+    unsigned in_flight; /* launches, gated ones too */
+    LIST_HEAD(retired_head, retired) retired;
+    struct device devices[GPU_MAX_GPUS];
+    struct gpu_description descriptions[GPU_MAX_GPUS];
+};
+
+/* The table of GPU devices; kind and number are filled in when a plug-in is loaded. */
+extern const struct device_ops gpu_device_ops;
+
+size_t gpu_page_round(size_t bytes);
+/* No launch is in flight: sessions' memory that was kept for kernels can go. */
+void gpus_retired_free(struct gpus *g);
+
+#endif
