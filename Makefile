@@ -162,7 +162,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
 UNIT := plan kernels arguments client client_gpu client_stream client_submit reference config
-SYSTEM := operators errors jobs users protocol plugins fccctl
+SYSTEM := operators errors jobs users protocol plugins gpu_errors gpu_jobs gpu_ranks gpu_stream fccctl
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 LINK_TEST = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@
 DEMO_COMMON := tests/demo/number.c tests/demo/reference.c
