@@ -71,6 +71,7 @@ struct driver_ipc_handle { /* CUipcMemHandle, hipIpcMemHandle_t */
     X(int, stream_destroy, "cuStreamDestroy_v2", "hipStreamDestroy", (void *stream))                                           \
     X(int, stream_synchronize, "cuStreamSynchronize", "hipStreamSynchronize", (void *stream))                                  \
     X(int, stream_capturing, "cuStreamIsCapturing", "hipStreamIsCapturing", (void *stream, int *status))                       \
+    X(int, stream_fill, "cuMemsetD32Async", "hipMemsetD32Async", (uint64_t to, uint32_t value, size_t count, void *stream))    \
     X(int, stream_write, "cuStreamWriteValue32_v2", "hipStreamWriteValue32",                                                   \
       (void *stream, uint64_t address, uint32_t value, unsigned flags))
 /* A thread has a stack of current contexts. */

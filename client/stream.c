@@ -21,11 +21,11 @@
  * only while the context lives, and it dies under context->lock. So every number that was ever given out is covered, and a
  * wait that is put on its stream after that finds its word there already.
  *
- * A device whose streams cannot write and wait for words runs two functions on the CPU instead, put onto the stream. Not
- * events between the processes: the program's CPU could let its stream wait for an event of the worker only after the worker has
- * recorded it, so it would have to wait for the worker's CPU in every call; and nothing ends a wait for an event whose worker
- * has died. The price of the functions is that a driver may run those of all streams one after the other: ranks that are threads
- * of one process can then hold up each other, until the time limit ends it.
+ * Where a device's streams cannot wait for words, the first step is a fill of four bytes and the last one a function on the
+ * CPU, put onto the stream, that waits. Not events between the processes: the program's CPU could let its stream wait for an
+ * event of the worker only after the worker has recorded it, so it would have to wait for the worker's CPU in every call; and nothing ends
+ * a wait for an event whose worker has died. A driver may run the functions of all streams one after the other, so the first
+ * step must not be one: then a function that waits holds up others that wait, and never what it waits for.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -77,29 +77,14 @@ static int stream_number(struct fcc_request *r, const struct accelerator *a)
     return 0;
 }
 
-/* ---- by functions on the CPU ---- */
+/* ---- where streams cannot wait: by a function on the CPU ---- */
 
-/* What the two functions of an operator know. The last one frees it; a driver that has lost its context may run neither. */
+/* What the function of an operator knows; it frees it. (A driver that has lost its context may not run it.) */
 struct turn {
-    struct fcc_slot *slot;
+    const struct fcc_slot *slot;
     uint32_t value;
     uint32_t spin_us;
-    _Atomic unsigned users;
 };
-
-static void turn_put(struct turn *t)
-{
-    if (atomic_fetch_sub(&t->users, 1) == 1)
-        free(t);
-}
-
-static void turn_start(void *argument)
-{
-    struct turn *t = argument;
-
-    atomic_store(&t->slot->stream_started, t->value);
-    turn_put(t);
-}
 
 /* Ends when the context dies, as every wait for the word does. */
 static void turn_wait(void *argument)
@@ -112,14 +97,7 @@ static void turn_wait(void *argument)
     while (!stream_word_reached(&t->slot->stream_finished, t->value))
         if (!spin_more(&spin))
             (void)nanosleep(&slice, NULL);
-    turn_put(t);
-}
-
-static void turn_start_callback(void *stream, int status, void *argument)
-{
-    (void)stream;
-    (void)status;
-    turn_start(argument);
+    free(t);
 }
 
 static void turn_wait_callback(void *stream, int status, void *argument)
@@ -129,31 +107,18 @@ static void turn_wait_callback(void *stream, int status, void *argument)
     turn_wait(argument);
 }
 
-static int turn_begin(const struct fcc_request *r, const struct accelerator *a, void *stream, struct turn **out)
+static int turn_end(const struct fcc_request *r, const struct accelerator *a, void *stream)
 {
     struct turn *t = malloc(sizeof(*t));
     int status;
 
     if (!t)
         return last_error_set(-ENOMEM, "stream: out of memory");
-    *t = (struct turn){
-        .slot = &r->context->memory->slot[r->slot], .value = r->stream, .spin_us = r->context->spin_us, .users = 2};
-    status = a->driver->stream_function ? CALL(a, stream_function, stream, turn_start, t)
-                                        : CALL(a, stream_callback, stream, turn_start_callback, t, 0);
+    *t = (struct turn){.slot = &r->context->memory->slot[r->slot], .value = r->stream, .spin_us = r->context->spin_us};
+    status = a->driver->stream_function ? CALL(a, stream_function, stream, turn_wait, t)
+                                        : CALL(a, stream_callback, stream, turn_wait_callback, t, 0);
     if (status)
         free(t);
-    else
-        *out = t;
-    return status;
-}
-
-static int turn_end(const struct accelerator *a, void *stream, struct turn *t)
-{
-    int status = a->driver->stream_function ? CALL(a, stream_function, stream, turn_wait, t)
-                                            : CALL(a, stream_callback, stream, turn_wait_callback, t, 0);
-
-    if (status)
-        turn_put(t);
     return status;
 }
 
@@ -164,21 +129,25 @@ static uint64_t word_address(const struct fcc_request *r, const struct accelerat
     return a->memory + offsetof(struct fcc_session_memory, slot) + r->slot * sizeof(struct fcc_slot) + member;
 }
 
-/* *turn is NULL if the stream does it without the CPU. */
-static int stream_begin(const struct fcc_request *r, const struct accelerator *a, void *stream, struct turn **turn)
+static bool uses_words(const struct fcc_request *r, const struct accelerator *a)
 {
-    *turn = NULL;
-    if (!a->stream_words || r->context->no_stream_words)
-        return turn_begin(r, a, stream, turn);
-    return CALL(a, stream_write, stream, word_address(r, a, offsetof(struct fcc_slot, stream_started)), r->stream, 0);
+    return a->stream_words && !r->context->no_stream_words;
 }
 
-static int stream_end(const struct fcc_request *r, const struct accelerator *a, void *stream, struct turn *turn)
+static int stream_begin(const struct fcc_request *r, const struct accelerator *a, void *stream)
+{
+    uint64_t word = word_address(r, a, offsetof(struct fcc_slot, stream_started));
+
+    return uses_words(r, a) ? CALL(a, stream_write, stream, word, r->stream, 0)
+                            : CALL(a, stream_fill, word, r->stream, 1, stream);
+}
+
+static int stream_end(const struct fcc_request *r, const struct accelerator *a, void *stream)
 {
     uint64_t word = word_address(r, a, offsetof(struct fcc_slot, stream_finished));
 
-    if (turn)
-        return turn_end(a, stream, turn);
+    if (!uses_words(r, a))
+        return turn_end(r, a, stream);
     return a->driver->stream_wait ? CALL(a, stream_wait, stream, word, r->stream, DRIVER_WAIT_REACHED)
                                   : CALL(a, stream_wait_masked, stream, word, r->stream, DRIVER_WAIT_REACHED, UINT32_MAX);
 }
@@ -222,7 +191,6 @@ static void request_close(struct fcc_request *r, bool written)
 static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, const struct accelerator *a, void *stream,
                            bool *submitted)
 {
-    struct turn *turn;
     int capturing = DRIVER_NOT_CAPTURING, status = CALL(a, stream_capturing, stream, &capturing);
 
     if (!status && capturing != DRIVER_NOT_CAPTURING)
@@ -231,7 +199,7 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, const 
         status = request_open(r, a);
     if (status)
         return status;
-    status = stream_begin(r, a, stream, &turn);
+    status = stream_begin(r, a, stream);
     if (status) {
         request_close(r, false);
         return status;
@@ -241,13 +209,11 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, const 
     msg->stream = r->stream;
     status = ring_push(r->context, &msg->msg);
     if (status) {
-        if (turn)
-            turn_put(turn);
         request_close(r, true);
         return status;
     }
     *submitted = true;
-    return stream_end(r, a, stream, turn);
+    return stream_end(r, a, stream);
 }
 
 int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, void *stream,

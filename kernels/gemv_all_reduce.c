@@ -119,7 +119,7 @@ static int64_t flags_of(const struct problem *problem, const struct layout *l)
 }
 
 /* About 1 MiB of w: long enough that a slice's overhead does not count, short enough to leave early. On GPUs, where hundreds of
- * workgroups share them, two columns for each of a workgroup's 8 waves. Large enough that there are no more flags than allowed. */
+ * workgroups share them, about 512 tiles, in whole columns for each of a workgroup's 8 waves. Large enough that there are no more flags than allowed. */
 static void choose_tile(const struct problem *problem, struct schedule *schedule)
 {
     int64_t line = columns_per_line(problem), tile = schedule->slice_cols, k = 1;
@@ -128,7 +128,8 @@ static void choose_tile(const struct problem *problem, struct schedule *schedule
     for (int r = 0; r < problem->nranks; r++)
         k = problem->gemv.k[r] > k ? problem->gemv.k[r] : k;
     if (tile == 0 && schedule->target == PLAN_GPU) {
-        tile = 16;
+        tile = ((problem->gemv.n + 511) / 512 + 7) / 8 * 8;
+        tile = tile < 8 ? 8 : tile;
     } else if (tile == 0) {
         tile = (1 << 20) / (k * (int64_t)dtype_size(problem->dtype)) / line * line;
         tile = tile < line ? line : tile;

@@ -37,7 +37,7 @@ static inline void driver_use(enum fcc_device_kind kind)
     driver->gpus = FAKE_GPUS;
     driver->hip_version = 50221153;
     driver->no_stream_words = driver->capturing = false;
-    driver->writes = driver->waits = driver->functions = 0;
+    driver->writes = driver->fills = driver->waits = driver->functions = 0;
 }
 
 /* Everything that was made is gone. */

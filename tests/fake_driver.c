@@ -170,6 +170,8 @@ FAKE(stream_synchronize, (void *stream), stream_drain(stream))
 FAKE_ON_GPU(stream_capturing, (void *stream, int *status), (broken(!stream), *status = fake_driver.capturing))
 FAKE_ON_GPU(stream_write, (void *stream, uint64_t address, uint32_t value, unsigned flags),
             (broken(flags != 0), count(&fake_driver.writes, 1), stream_word(stream, WRITE, address, value)))
+FAKE_ON_GPU(stream_fill, (uint64_t to, uint32_t value, size_t n, void *stream),
+            (broken(n != 1), count(&fake_driver.fills, 1), stream_word(stream, WRITE, to, value)))
 FAKE_ON_GPU(stream_wait, (void *stream, uint64_t address, uint32_t value, unsigned flags),
             (broken(flags != DRIVER_WAIT_REACHED), count(&fake_driver.waits, 1),
              stream_word(stream, WAIT_CYCLIC, address, value)))

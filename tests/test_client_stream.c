@@ -31,7 +31,8 @@ static void test_stream_order(void **state)
         assert_int_equal(fcc_request_wait(request, -1), 0);
         assert_int_equal(recv_rows[1], 22);
         fcc_request_free(request);
-        assert_int_equal(driver->functions, manners[i].functions ? 4 : 2);
+        assert_int_equal(driver->functions, manners[i].functions ? 3 : 2);
+        assert_int_equal(driver->fills, manners[i].functions);
         assert_int_equal(driver->writes, !manners[i].functions);
         assert_int_equal(driver->waits, !manners[i].functions);
         stream_close(&b, stream);
@@ -51,7 +52,8 @@ static void test_gpu_without_stream_memory_operations(void **state)
     stream = stream_open(&b);
     assert_int_equal(fcc_noop_enqueue(b.comm, stream, NULL), 0);
     stream_close(&b, stream);
-    assert_int_equal(driver->functions, 2);
+    assert_int_equal(driver->functions, 1);
+    assert_int_equal(driver->fills, 1);
     assert_int_equal(driver->writes, 0);
     gpu_close(&b);
 }
@@ -208,7 +210,7 @@ static void test_enqueue_fails(void **state)
         assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), -EINVAL);
         assert_error_says("rank 0: stream: it is being captured");
         driver->capturing = false;
-        driver->fail = !manners[i].functions ? DRIVER_stream_write : cuda ? DRIVER_stream_function : DRIVER_stream_callback;
+        driver->fail = manners[i].functions ? DRIVER_stream_fill : DRIVER_stream_write;
         for (unsigned n = 0; n < 2 * FCC_SLOTS; n++) /* and costs no slot */
             assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), -EIO);
         assert_error_says("GPU 2: ");
@@ -216,18 +218,19 @@ static void test_enqueue_fails(void **state)
         assert_null(request);
         driver->fail = -1;
         b.fake->streams[0] = 2 * FCC_SLOTS; /* the numbers went on */
-        if (!manners[i].functions) {
+        if (manners[i].functions)
+            driver->fail = cuda ? DRIVER_stream_function : DRIVER_stream_callback;
+        else
             driver->fail = cuda ? DRIVER_stream_wait : DRIVER_stream_wait_masked;
-            set_fault(&b, DONE_ERROR);
-            assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), -EIO);
-            assert_error_says("(the operator runs, but the stream does not wait for it)");
-            assert_null(request);
-            (void)own_driver(&b)->stream_synchronize(stream);
-            assert_int_equal(fcc_noop(b.comm), -ERANGE);
-            assert_int_equal(fcc_comm_error(b.comm), -ERANGE);
-            driver->fail = -1;
-            set_fault(&b, HONEST);
-        }
+        set_fault(&b, DONE_ERROR);
+        assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), -EIO);
+        assert_error_says("(the operator runs, but the stream does not wait for it)");
+        assert_null(request);
+        (void)own_driver(&b)->stream_synchronize(stream);
+        assert_int_equal(fcc_noop(b.comm), -ERANGE);
+        assert_int_equal(fcc_comm_error(b.comm), -ERANGE);
+        driver->fail = -1;
+        set_fault(&b, HONEST);
         assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), 0);
         assert_int_equal(fcc_request_wait(request, -1), 0);
         fcc_request_free(request);

@@ -7,8 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "launch.h"
-#include "worker.h"
+#include "device.h"
 
 static void timer_start(struct comm *c, uint64_t ns)
 {
@@ -75,7 +74,10 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
         return;
     }
     comm_missing(c, missing, sizeof(missing));
-    if (c->current) {
+    if (c->current && c->ops->number != FCC_DEVICE_CPU && gpus_launch_missing(c->current, missing, sizeof(missing))) {
+        comm_abort(c, -ETIMEDOUT, "%s #%llu: the stream of %s did not come to it within the time limit of %u ms",
+                   op_name(c->current->problem->op), (unsigned long long)c->current->span.number, missing, c->time_limit_ms);
+    } else if (c->current) {
         comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms", op_name(c->current->problem->op),
                    (unsigned long long)c->current->span.number, c->time_limit_ms);
     } else if (c->state == COMM_FORMING) {

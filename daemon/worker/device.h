@@ -69,6 +69,8 @@ int gpus_session_open(struct session *s, struct error *e);
 bool gpus_session_close(struct session *s);
 /* Let the kernels of a launch leave, and those that stand behind a client's stream come and leave. */
 void gpus_launch_abort(struct launch *l);
+/* "rank 1, rank 3": the ranks whose streams have not come to the operator. Returns how many. */
+int gpus_launch_missing(const struct launch *l, char *text, size_t room);
 /* Why the GPU contexts are lost, if they are; they stay so for ever. */
 bool gpus_are_lost(const struct worker *w, struct error *e);
 void gpus_close(struct worker *w);

@@ -17,6 +17,7 @@
  * Contexts that are lost stay lost: the worker then says so to its clients and ends; the next connection gets a fresh one.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -228,17 +229,31 @@ static void gpu_launch(struct device *d, struct launch *l)
     gpu_watch_add(g->watch, l);
 }
 
+static bool stream_has_come(const struct launch_stream *s)
+{
+    return !s->value || (int32_t)(atomic_load_explicit(s->started, memory_order_acquire) - s->value) >= 0;
+}
+
+int gpus_launch_missing(const struct launch *l, char *text, size_t room)
+{
+    size_t n = 0;
+    int count = 0;
+
+    for (int r = 0; r < l->nranks && n < room; r++)
+        if (!stream_has_come(&l->streams[r]))
+            n += (size_t)snprintf(text + n, room - n, "%srank %d", count++ ? ", " : "", r);
+    return count;
+}
+
 bool gpu_launch_is_due(const struct launch *l)
 {
     const struct gpu_shared *shared = shared_of(l->comm);
 
     if (l->gated && atomic_load_explicit(l->status, memory_order_relaxed))
         return true;
-    for (int r = 0; l->gated && r < l->nranks; r++) {
-        const struct launch_stream *s = &l->streams[r];
-        if (s->value && (int32_t)(atomic_load_explicit(s->started, memory_order_acquire) - s->value) < 0)
+    for (int r = 0; l->gated && r < l->nranks; r++)
+        if (!stream_has_come(&l->streams[r]))
             return false;
-    }
     for (int p = 0; !l->gated && p < l->nparts; p++)
         if (atomic_load_explicit(&shared->done[l->parts[p].gpu_index], memory_order_acquire) < l->epoch)
             return false;
@@ -259,7 +274,7 @@ void gpus_launch_abort(struct launch *l)
     }
     for (int r = 0; !l->gated && r < l->nranks; r++) {
         struct launch_stream *s = &l->streams[r];
-        if (s->value && (int32_t)(atomic_load_explicit(s->started, memory_order_relaxed) - s->value) < 0)
+        if (!stream_has_come(s))
             atomic_store_explicit(s->started, s->value, memory_order_release);
     }
 }
