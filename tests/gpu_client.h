@@ -67,6 +67,7 @@ static struct {
 #define X(name) void *kernel_##name;
     KERNELS(X)
 #undef X
+    int number;               /* of the GPU, as fccd counts */
     volatile uint32_t *words; /* enum gpu_word */
     uint64_t words_address;
     float *host; /* GPU_HOST_BYTES, which a copy from the GPU need not wait for */
@@ -156,7 +157,8 @@ static inline void gpu_open(const fcc_comm *comm)
     cuda_load();
     CU(gpu.context_get(&context));
     CHECK(context == NULL); /* the library has left it as it was */
-    CU(gpu.device_get(&device, fcc_comm_device(comm)));
+    gpu.number = fcc_comm_device(comm);
+    CU(gpu.device_get(&device, gpu.number));
     CU(gpu.context_retain(&context, device));
     CU(gpu.context_set(context));
     CU(gpu.module_load(&module, kernels_ptx));

@@ -65,9 +65,10 @@ static struct product member_open(fcc_context *context, int rank, const struct r
     return p;
 }
 
+/* On the same GPU, whose context this thread has. */
 static struct product other_open(fcc_context *context, int rank, const struct scene *scene)
 {
-    return product_open(client_join(context, &scene->other, MEMBERS - 1, rank > VICTIM, -1, 0), 1);
+    return product_open(client_join(context, &scene->other, MEMBERS - 1, rank > VICTIM, gpu.number, 0), 1);
 }
 
 /* Through the CPU, and on the stream that has seen the other one fail. */
