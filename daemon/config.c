@@ -85,6 +85,8 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path, or nothing", where, k->name, value);
     if (field == c->gpus && !gpus_value_is_known(value))
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none, cuda and hip", where, k->name, value);
+    if (field == c->gpu_sharing && strcmp(value, "auto") && strcmp(value, "ipc"))
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and ipc", where, k->name, value);
     (void)snprintf(field, k->bytes, "%s", value);
     return 0;
 }

@@ -12,6 +12,7 @@
 #ifndef FCC_GPU_H
 #define FCC_GPU_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "error.h"
@@ -180,8 +181,9 @@ struct gpu_plugin {
     /* The number of GPUs (1 or more), or -ENODEV and why there is none. Makes no context. */
     int (*count)(struct error *e);
     int (*describe)(int gpu, struct gpu_description *out, struct error *e);
-    /* Make a context and a stream on each GPU of the mask and map them to each other. May be called again with more. */
-    int (*open)(uint32_t gpus, struct error *e);
+    /* Make a context and a stream on each GPU of the mask and map them to each other. May be called again with more. With ipc,
+     * memory is shared by IPC handles even where file descriptors could be had. */
+    int (*open)(uint32_t gpus, bool ipc, struct error *e);
     void (*close)(void);
     /* Zeroed memory that all open GPUs can address. *fd, if not NULL, is the caller's: what the client imports. */
     int (*memory_alloc)(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e);

@@ -27,6 +27,7 @@ struct gpu {
 };
 
 extern struct gpu gpus[GPU_MAX_GPUS];
+extern bool gpus_share_by_ipc; /* whatever the driver could */
 
 /* Says "gpu G: WHAT: the runtime's words". -ENOMEM if memory is used up, else -EIO. */
 int gpu_error(struct error *e, int gpu, const char *what, hipError_t status);

@@ -14,6 +14,8 @@
 
 #include "gpu_inside.h"
 
+#define BLOCK_BYTES (2u << 20)
+
 /* All allocations, so that GPUs that are opened later get to see them. */
 static struct gpu_memory *known;
 static size_t nknown, room;
@@ -137,7 +139,8 @@ static hipError_t ordinary_alloc(int gpu, uint64_t bytes, struct gpu_memory *m, 
     void *at = NULL;
 
     (void)gpu;
-    m->bytes = (bytes + 4095) / 4096 * 4096;
+    /* Whole blocks: the runtime puts smaller allocations into one, and a handle shares the block and not the allocation. */
+    m->bytes = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
     m->kind = FCC_MEMORY_GPU_IPC;
     hipError_t status = hipMalloc(&at, m->bytes);
     if (status != hipSuccess)
@@ -179,7 +182,7 @@ int memory_open(uint32_t opened, struct error *e)
     bool any_ordinary = false;
 
     for (int g = 0; g < GPU_MAX_GPUS; g++)
-        any_ordinary |= gpus[g].open && !gpu_shares_fds(g);
+        any_ordinary |= gpus[g].open && (gpus_share_by_ipc || !gpu_shares_fds(g));
     for (size_t i = 0; i < nknown; i++) {
         any_ordinary |= known[i].kind == FCC_MEMORY_GPU_IPC;
         hipError_t status = known[i].kind == FCC_MEMORY_GPU_FD ? access_set(&known[i], opened) : hipSuccess;
@@ -199,7 +202,7 @@ int memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struc
     (void)snprintf(what, sizeof(what), "allocating %llu bytes", (unsigned long long)bytes);
     hipError_t status = hipSetDevice(gpu);
     if (status == hipSuccess)
-        status = gpu_shares_fds(gpu) ? virtual_alloc(gpu, bytes, &m, fd) : hipErrorNotSupported;
+        status = !gpus_share_by_ipc && gpu_shares_fds(gpu) ? virtual_alloc(gpu, bytes, &m, fd) : hipErrorNotSupported;
     if (status == hipErrorNotSupported) {
         status = ordinary_alloc(gpu, bytes, &m, fd);
         if (status == hipSuccess && peers_open(~0u, e)) {

@@ -11,6 +11,7 @@
 #define CLOCK_LIMIT_NS 200000000u /* for all rounds */
 
 struct gpu gpus[GPU_MAX_GPUS];
+bool gpus_share_by_ipc;
 
 int gpu_error(struct error *e, int gpu, const char *what, hipError_t status)
 {
@@ -169,13 +170,14 @@ static int gpu_open(int gpu, struct error *e)
     return gpu_clock_read(gpu, &g->opened_clock, &g->opened_ns, e);
 }
 
-static int plugin_open(uint32_t mask, struct error *e)
+static int plugin_open(uint32_t mask, bool ipc, struct error *e)
 {
     int count = plugin_count(e), status = 0;
     uint32_t opened = 0;
 
     if (count < 0)
         return count;
+    gpus_share_by_ipc = ipc;
     for (int g = 0; g < GPU_MAX_GPUS && status == 0; g++) {
         if (!(mask & 1u << g) || gpus[g].open)
             continue;

@@ -49,7 +49,7 @@ static int bed_setup(void **state)
         (void)printf("skipped: no GPU (%s)\n", e.text);
         exit(EXIT_SUCCESS);
     }
-    int status = count < 0 ? count : plugin->open((1u << count) - 1, &e);
+    int status = count < 0 ? count : plugin->open((1u << count) - 1, getenv("FCC_TEST_IPC") != NULL, &e);
     bed.ngpus = count;
     bed.shared = mmap(NULL, BED_PAGES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     assert_true(bed.shared != MAP_FAILED);

@@ -101,6 +101,7 @@ static void mistakes(void **state)
     wrong("SOCKET=relative\n", NULL, "allowed is an absolute path");
     wrong("GPUS=amd\n", NULL, "GPUS: \"amd\": allowed are auto, none, cuda and hip");
     wrong("GPUS=\n", NULL, "GPUS: \"\": allowed are auto");
+    wrong("GPU_SHARING=fd\n", NULL, "GPU_SHARING: \"fd\": allowed are auto and ipc");
     wrong("PLUGIN_DIR=lib\n", NULL, "PLUGIN_DIR: \"lib\": allowed is an absolute path, or nothing");
     memset(long_socket, 'x', sizeof(long_socket));
     memcpy(long_socket, "SOCKET=/", 8);

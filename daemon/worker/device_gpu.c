@@ -41,7 +41,8 @@ static struct gpu_shared *shared_of(const struct comm *c)
 static int gpu_open(struct device *d, struct error *e)
 {
     struct gpus *g = d->worker->gpus;
-    int status = g->plugin->open(1u << d->index, e);
+    bool ipc = !strcmp(d->worker->config.gpu_sharing, "ipc");
+    int status = g->plugin->open(1u << d->index, ipc, e);
 
     if (status)
         return status;
