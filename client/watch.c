@@ -6,23 +6,55 @@
  * or that has only enqueued, does not come by here; and its stream would wait for ever, because nobody is left to write
  * stream_finished. So a context with a rank on a GPU has this thread. It sleeps until the socket ends, then lets the context die,
  * which releases the streams (context_die()).
+ *
+ * And it is the sign of life of this process to the worker.
  */
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "client.h"
+
+/* The thread's list of robust futexes has one, so the kernel marks it when the process dies: long before it closes the socket, if
+ * there is a GPU context to take down. The list is the thread's own, in place of the C library's: it holds no robust mutex. */
+struct life {
+    struct robust_list_head head;
+    struct robust_list entry;
+};
+
+static void life_begin(struct life *life, _Atomic uint32_t *word)
+{
+    *life = (struct life){.head.futex_offset = (long)((uintptr_t)word - (uintptr_t)&life->entry)};
+    life->head.list.next = &life->entry;
+    life->entry.next = &life->head.list;
+    atomic_store(word, (uint32_t)syscall(SYS_gettid));
+    (void)syscall(SYS_set_robust_list, &life->head, sizeof(life->head));
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); /* who waited for another value */
+}
+
+static void life_end(_Atomic uint32_t *word)
+{
+    (void)syscall(SYS_set_robust_list, NULL, sizeof(struct robust_list_head));
+    atomic_store(word, 0);
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
 
 static void *watch_run(void *argument)
 {
     struct fcc_context *c = argument;
     struct pollfd p[2] = {{.fd = c->sock, .events = POLLRDHUP}, {.fd = c->watch_end, .events = POLLIN}};
+    struct life life;
 
+    life_begin(&life, &c->memory->life);
     while (poll(p, 2, -1) < 0 && errno == EINTR) {
     }
+    life_end(&c->memory->life);
     if (p[1].revents)
         return NULL;
     /* What the worker sent last, its farewell among it, comes before the end. If another thread is the reader, it is awake too. */

@@ -22,7 +22,7 @@
  * Whatever is wrong with a HELLO is answered by an ERROR message, then the connection is closed.
  *
  * Session memory: struct fcc_session_memory, a sealed memfd that the worker made. The submission ring carries the
- * same SUBMIT messages as the socket. The client writes `head`, `data` and `slot[].state` (only FCC_SLOT_PENDING and
+ * same SUBMIT messages as the socket. The client writes `head`, `data`, `life` and `slot[].state` (only FCC_SLOT_PENDING and
  * FCC_SLOT_WAITING); the worker writes the rest. Neither trusts what the other wrote.
  */
 #ifndef FCC_PROTO_H
@@ -249,6 +249,9 @@ struct fcc_session_memory {
     _Alignas(64) _Atomic uint64_t head;          /* client writes */
     _Alignas(64) _Atomic uint64_t tail;          /* worker writes */
     _Alignas(64) _Atomic uint32_t worker_sleeps; /* worker writes: 1 means ring the doorbell */
+    /* A client with a rank on a GPU: a robust futex (man 2 get_robust_list) that a thread of it holds until it disconnects. 0 before
+     * and after; the thread's TID; with FUTEX_OWNER_DIED, by the kernel, when the process dies. The worker adds FUTEX_WAITERS. */
+    _Alignas(64) _Atomic uint32_t life;
     _Alignas(64) struct fcc_slot slot[FCC_SLOTS];
     _Alignas(64) unsigned char data[FCC_RING_BYTES];
 };

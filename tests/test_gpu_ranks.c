@@ -14,6 +14,7 @@
 
 #define LARGE ((size_t)1 << 30)
 static const char *const large_options[] = {"--memory-per-user-mb", "4096", NULL};
+static const char *const ipc_options[] = {"--gpu-sharing", "ipc", NULL}; /* for drivers without shareable descriptors */
 
 static void zero_check(const fcc_buffer *b, char *host)
 {
@@ -98,15 +99,25 @@ static void pointer_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(context);
 }
 
-static void pointer_in_kernels(void)
+static void pointers_run(const char *const options[])
 {
     struct test_daemon d;
     struct ranks r;
 
-    daemon_start(&d, NULL);
+    daemon_start(&d, options);
     ranks_start(&r, gpus > 4 ? 8 : 2 * gpus, pointer_rank, NULL);
     ranks_join(&r);
     daemon_stop(&d);
+}
+
+static void pointer_in_kernels(void)
+{
+    pointers_run(NULL);
+}
+
+static void pointer_by_ipc_handle(void)
+{
+    pointers_run(ipc_options);
 }
 
 /* ---- against the cpu ---- */
@@ -272,13 +283,13 @@ static void twin_rank(int rank, const struct ranks *all, void *argument)
     /* what is left goes with the process */
 }
 
-static void twins_run(int device, int nranks)
+static void twins_run(int device, int nranks, const char *const options[])
 {
     struct placing *placing = shared_memory(sizeof(*placing));
     struct test_daemon d;
     struct ranks r;
 
-    daemon_start(&d, NULL);
+    daemon_start(&d, options);
     placing->device = device;
     fcc_context *context = client_connect(NULL);
     OK(fcc_get_unique_id(context, &placing->cpu_id));
@@ -290,17 +301,22 @@ static void twins_run(int device, int nranks)
 
 static void several_ranks_on_one_gpu(void)
 {
-    twins_run(0, 4);
+    twins_run(0, 4, NULL);
 }
 
 static void ranks_on_all_gpus(void)
 {
-    twins_run(-1, gpus < 2 ? 2 : gpus > 8 ? 8 : gpus);
+    twins_run(-1, gpus < 2 ? 2 : gpus > 8 ? 8 : gpus, NULL);
+}
+
+static void ranks_by_ipc_handles(void)
+{
+    twins_run(-1, gpus < 2 ? 2 : gpus > 8 ? 8 : gpus, ipc_options);
 }
 
 static void several_ranks_on_all_gpus(void)
 {
-    twins_run(-1, gpus > 4 ? 8 : 2 * gpus);
+    twins_run(-1, gpus > 4 ? 8 : 2 * gpus, NULL);
 }
 
 /* ---- traces ---- */
@@ -425,8 +441,10 @@ int main(void)
     static const struct test tests[] = {
         {"fresh_memory", fresh_memory, 0},
         {"pointer_in_kernels", pointer_in_kernels, 0},
+        {"pointer_by_ipc_handle", pointer_by_ipc_handle, 0},
         {"several_ranks_on_one_gpu", several_ranks_on_one_gpu, 0},
         {"ranks_on_all_gpus", ranks_on_all_gpus, 0},
+        {"ranks_by_ipc_handles", ranks_by_ipc_handles, 0},
         {"several_ranks_on_all_gpus", several_ranks_on_all_gpus, 0},
         {"traces", traces, 0},
     };

@@ -73,6 +73,8 @@ void gpus_launch_abort(struct launch *l);
 int gpus_launch_missing(const struct launch *l, char *text, size_t room);
 /* Why the GPU contexts are lost, if they are; they stay so for ever. */
 bool gpus_are_lost(const struct worker *w, struct error *e);
+/* Break the sessions whose clients have died. */
+void gpus_sweep(struct worker *w);
 void gpus_close(struct worker *w);
 
 #endif

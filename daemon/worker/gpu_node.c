@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "life.h"
 #include "log.h"
 #include "plugin.h"
 
@@ -62,6 +63,8 @@ static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind nu
         g->devices[i] = (struct device){.ops = &g->ops, .worker = w, .index = i};
     }
     status = gpu_watch_start(w, plugin, &g->watch, e);
+    if (!status && (status = lives_start(w, &g->lives, e)))
+        gpu_watch_stop(g->watch);
     if (status) {
         free(g);
         return status;
@@ -128,10 +131,17 @@ void gpus_close(struct worker *w)
 
     if (!g)
         return;
+    lives_stop(g->lives);
     gpu_watch_stop(g->watch);
     g->plugin->close();
     w->gpus = NULL;
     free(g);
+}
+
+void gpus_sweep(struct worker *w)
+{
+    if (w->gpus)
+        lives_sweep(w->gpus->lives);
 }
 
 bool gpus_are_lost(const struct worker *w, struct error *e)
@@ -154,7 +164,10 @@ int gpus_session_open(struct session *s, struct error *e)
 {
     if (s->gpu_address)
         return 0;
-    return s->worker->gpus->plugin->host_register(s->memory, gpu_page_round(sizeof(*s->memory)), &s->gpu_address, e);
+    int status = s->worker->gpus->plugin->host_register(s->memory, gpu_page_round(sizeof(*s->memory)), &s->gpu_address, e);
+    if (!status)
+        lives_add(s->worker->gpus->lives, s);
+    return status;
 }
 
 bool gpus_session_close(struct session *s)
@@ -163,6 +176,7 @@ bool gpus_session_close(struct session *s)
     struct retired *r = g->in_flight ? malloc(sizeof(*r)) : NULL;
 
     gpu_watch_suspect(g->watch, g->open);
+    lives_remove(g->lives, s);
     s->gpu_address = 0;
     if (!g->in_flight) {
         g->plugin->host_unregister(s->memory);

@@ -16,6 +16,7 @@ struct gpus {
     const struct gpu_plugin *plugin;
     struct device_ops ops;
     struct gpu_watch *watch;
+    struct lives *lives;
     int count;
     bool all_wait; /* all GPUs have stream memory operations */
     uint32_t open;

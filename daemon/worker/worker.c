@@ -174,6 +174,7 @@ static void engine_loop(struct worker *w)
     while (!w->quit && !drained(w) && !gpus_are_lost(w, &w->lost)) {
         bool busy = launches_poll(w);
         busy |= rings_poll(w);
+        gpus_sweep(w);
         sessions_sweep(w);
         if (busy) {
             spin_reset(&spin);

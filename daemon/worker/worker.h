@@ -13,6 +13,7 @@
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
  *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_watch.c)
+ *   life.c        hears that a client has died
  *   query.c       what fccctl asks
  *
  * Threads. The engine thread runs worker.c's loop and owns every object here. The workgroups of the devices touch only a
@@ -131,6 +132,8 @@ struct session {
     unsigned outbox_length;
     struct fcc_session_memory *memory; /* NULL: control session */
     uint64_t gpu_address;              /* where GPUs see `memory`; 0: they do not */
+    TAILQ_ENTRY(session) life_link;    /* life.c's, while gpu_address is not 0 */
+    _Atomic bool life_over;            /* its process has died */
     int doorbell;
     uint64_t tail; /* bytes read from the ring: ours, memory->tail is for the client */
     LIST_HEAD(members_head, member) members;

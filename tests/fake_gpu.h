@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu.h - what a test and the fake GPU plug-in (fake_gpu.c) share: a file FAKE_GPU_CONTROL that the test puts beside the
+ * plug-in, and that both map. A worker's environment is not the test's to set, so nothing else would reach the plug-in.
+ */
+#ifndef FAKE_GPU_H
+#define FAKE_GPU_H
+
+#include <stdatomic.h>
+
+#include "gpu.h"
+
+#define FAKE_GPU_CONTROL "control"
+
+/* A plug-in's function that can be made to fail. */
+enum fake_call {
+    FAKE_NONE,
+    FAKE_OPEN,
+    FAKE_MEMORY_ALLOC,
+    FAKE_HOST_REGISTER,
+    FAKE_LAUNCH_MAKE,
+    FAKE_LAUNCH_START,
+    FAKE_LAUNCH_TIMES,
+};
+
+/* Masks have a bit for each GPU. */
+struct fake_gpus {
+    /* what the test wants */
+    _Atomic uint32_t gpus;            /* how many there are */
+    _Atomic uint32_t lonely;          /* mask: no peers of the others */
+    _Atomic uint32_t no_stream_waits; /* they cannot tie kernels to streams */
+    _Atomic uint32_t hold;            /* mask: kernels there go on until they are to leave */
+    _Atomic uint32_t deaf;            /* mask: ... and do not look whether they are to leave */
+    _Atomic uint32_t run_us;          /* how long kernels run */
+    _Atomic uint32_t lost;            /* mask: the context is lost: nothing runs there any more */
+    _Atomic uint32_t fail;            /* enum fake_call: its next call on GPU fail_gpu fails */
+    _Atomic uint32_t fail_gpu;
+    _Atomic uint32_t failing; /* 1: the next kernel with rank failing_rank reports `failure` */
+    uint32_t failing_rank;
+    struct gpu_failure failure;
+    /* what there is, and must be gone when the worker closes its GPUs */
+    _Atomic int contexts, memories, registered, launches;
+    _Atomic int sessions; /* then: mappings of session memory that the worker still has */
+    /* what has happened */
+    _Atomic int begun, ended; /* kernels; those that begin have seen their words come */
+    _Atomic int closed;       /* workers that have closed their GPUs */
+    _Atomic int wrong;        /* calls that the contract forbids */
+    char what_is_wrong[128];  /* the first of them */
+};
+
+#endif
