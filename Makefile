@@ -20,6 +20,7 @@ say = $(if $(V),,@echo "  $(1)  $@")
 PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev scdoc
 PACKAGES_TEST := libcmocka-dev
 PACKAGES_LINT := clang-format clang-tidy cppcheck
+PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
 PACKAGES_BENCH := openmpi-bin libopenmpi-dev python3
 
 # OpenBLAS's build with locks, loaded at run time with its threads off: kernels/blas.h says why.
@@ -68,7 +69,7 @@ MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclie
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all plugins demo demo-run test check bench bench-run lint lint-run man install clean help deps deps-lint deps-bench
+.PHONY: all plugins demo demo-run test check check-gpu-code bench bench-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench
 all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv plugins
 
 $(BUILD)/obj/%.o: %.c Makefile
@@ -195,11 +196,18 @@ $(addprefix $(BUILD)/tests/test_,$(SYSTEM)): $(BUILD)/tests/test_%: $(call objec
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lcmocka -lm
 
+# The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
+GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators)))
+
 # Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
 test: deps
 	@$(MAKE) --no-print-directory check
 check: all $(TEST_BINARIES)
-	@BUILD=$(BUILD) tests/run $(TEST_BINARIES)
+	@BUILD=$(BUILD) tests/run $(TEST_BINARIES) $(GPU_TESTS)
+
+# Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)
+check-gpu-code: plugins
+	tests/gpu_code $(PLUGINS)
 
 # ---- demo and bench ------------------------------------------------------------------------------------------------
 
@@ -223,6 +231,10 @@ bench: deps deps-bench
 	@$(MAKE) --no-print-directory bench-run
 bench-run: all $(BUILD)/tests/mpi_sequence
 	tests/bench/compare --build $(BUILD) $(BENCH_ARGS)
+
+# On a machine with NVIDIA GPUs and PyTorch.
+bench-gpu: all
+	tests/bench/compare_gpu --build $(BUILD) $(BENCH_ARGS)
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
@@ -269,16 +281,19 @@ deps-lint:
 	@tests/packages $(PACKAGES_LINT)
 deps-bench:
 	@tests/packages $(PACKAGES_BENCH)
+deps-gpu:
+	@tests/packages $(PACKAGES_GPU)
 
 help:
 	@echo 'make           build fccd, fccctl and libfccclient into build/'
 	@echo 'make demo      install what is missing, build, and show fused operators on the words of a text (TEXT=path)'
 	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined or thread)'
 	@echo 'make bench     compare with Open MPI and the same BLAS, in one run'
+	@echo 'make bench-gpu compare with PyTorch, NCCL and symmetric memory, on a machine with NVIDIA GPUs'
 	@echo 'make lint      clang-format, clang-tidy and cppcheck'
 	@echo 'make install   install to DESTDIR and PREFIX (/usr/local)'
 	@echo 'make man       the man pages'
-	@echo 'make deps      install what is missing to build and test (deps-lint, deps-bench)'
+	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench)'
 	@echo 'make clean     remove build/'
 	@echo 'V=1 shows the commands; BENCH_ARGS goes to tests/bench/compare'
 

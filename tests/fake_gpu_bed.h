@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_bed.h - the real daemon on fake GPUs (fake_gpu.c), and clients with streams of the fake driver (fake_driver.c), which such a
+ * program finds by running itself again with LD_LIBRARY_PATH set. No GPU is needed, so all this runs under the sanitizers.
+ *
+ * GPU i of the plug-in has the UUID of the driver's device i.
+ */
+#ifndef FAKE_GPU_BED_H
+#define FAKE_GPU_BED_H
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "fake_driver.h"
+#include "fake_gpu.h"
+#include "harness.h"
+
+#define ALL_GPUS 0xffffu
+
+static struct fake_gpus *fake;     /* the plug-in's; while a daemon runs */
+static struct driver gpu;          /* this client's */
+static struct fake_driver *driver; /* its control */
+
+/* ---- the daemon ---- */
+
+/* The directory that this program lies in. */
+static inline void self_directory(char path[PATH_MAX])
+{
+    ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+
+    CHECK(n > 0);
+    path[n] = 0;
+    *strrchr(path, '/') = 0;
+}
+
+/* Like daemon_start(), with this many fake GPUs. */
+static inline void fake_start(struct test_daemon *d, uint32_t gpus, const char *const options[])
+{
+    char self[PATH_MAX], directory[PATH_MAX], from[2 * PATH_MAX], path[2 * PATH_MAX];
+    const char *all[16] = {"--gpus", "cuda", "--plugin-dir", directory};
+    int n = 4;
+
+    (void)snprintf(directory, sizeof(directory), "%s/.gpus", test_directory());
+    CHECK(mkdir(directory, 0755) == 0);
+    self_directory(self);
+    (void)snprintf(from, sizeof(from), "%s/fake_plugin/cuda.so", self);
+    (void)snprintf(path, sizeof(path), "%s/cuda.so", directory);
+    CHECK(access(from, R_OK) == 0 && symlink(from, path) == 0);
+    (void)snprintf(path, sizeof(path), "%s/%s", directory, FAKE_GPU_CONTROL);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    CHECK(fd >= 0 && ftruncate(fd, sizeof(*fake)) == 0);
+    fake = mmap(NULL, sizeof(*fake), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(fake != MAP_FAILED);
+    (void)close(fd);
+    fake->gpus = gpus;
+    for (; options && *options; options++)
+        all[n++] = *options;
+    daemon_start(d, all);
+}
+
+/* No call was wrong, and the last worker has let everything go. */
+static inline void fake_check(void)
+{
+    if (fake->wrong)
+        check_failed(__FILE__, __LINE__, "%d wrong calls of the plug-in, first: %s", fake->wrong, fake->what_is_wrong);
+    if (fake->contexts || fake->memories || fake->registered || fake->launches || fake->sessions)
+        check_failed(__FILE__, __LINE__, "left: %d contexts, %d pieces of memory, %d of host memory, %d launches, %d sessions",
+                     fake->contexts, fake->memories, fake->registered, fake->launches, fake->sessions);
+}
+
+static inline void fake_stop(struct test_daemon *d)
+{
+    daemon_stop(d);
+    fake_check();
+}
+
+/* ---- waiting ---- */
+
+/* A word that processes share becomes at least `value`; and while it does not, no rank (of the process that started them) has failed. */
+static inline void await(const _Atomic int *word, int value)
+{
+    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+
+    while (*word < value) {
+        siginfo_t ended = {.si_pid = 0};
+        CHECK(now_ms() < until);
+        if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid && ended.si_status)
+            check_failed(__FILE__, __LINE__, "pid %d ended with %d while this waited", ended.si_pid, ended.si_status);
+        (void)usleep(200);
+    }
+}
+
+/* ... becomes at most `value`. */
+static inline void await_less(const _Atomic int *word, int value)
+{
+    double until = now_ms() + 20e3;
+
+    while (*word > value) {
+        CHECK(now_ms() < until);
+        (void)usleep(200);
+    }
+}
+
+/* ---- a client ---- */
+
+static inline void driver_use(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+    CHECK(library != NULL);
+    driver = dlsym(library, FAKE_DRIVER_SYMBOL);
+    CHECK(driver != NULL);
+#define X(result, member, cuda, hip, parameters)                                                                               \
+    {                                                                                                                          \
+        void *function = dlsym(library, cuda);                                                                                 \
+        CHECK(function != NULL);                                                                                               \
+        memcpy(&gpu.member, &function, sizeof(function));                                                                      \
+    }
+    DRIVER_COMMON(X)
+    DRIVER_CUDA(X)
+#undef X
+}
+
+static inline fcc_context *client_connect(const struct fcc_connect_options *options)
+{
+    fcc_context *context;
+
+    OK(fcc_connect(options, &context));
+    return context;
+}
+
+static inline struct fcc_unique_id id_make(void)
+{
+    fcc_context *context = client_connect(NULL);
+    struct fcc_unique_id id;
+
+    OK(fcc_get_unique_id(context, &id));
+    fcc_disconnect(context);
+    return id;
+}
+
+static inline fcc_comm *client_join(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
+                                    uint32_t time_limit_ms)
+{
+    const struct fcc_comm_options options = {.device = -1, .time_limit_ms = time_limit_ms, .device_kind = FCC_DEVICE_CUDA};
+    fcc_comm *comm;
+
+    OK(fcc_comm_init(context, id, nranks, rank, &options, &comm));
+    CHECK(fcc_comm_device_kind(comm) == FCC_DEVICE_CUDA);
+    return comm;
+}
+
+/* The client has let everything of the driver go. */
+static inline void client_end(fcc_context *context)
+{
+    fcc_disconnect(context);
+    CHECK(driver->broken == 0 && driver->contexts == 0 && driver->streams == 0 && driver->handles == 0 &&
+          driver->addresses == 0 && driver->mappings == 0 && driver->registered == 0);
+}
+
+/* ---- its streams ---- */
+
+static inline void *stream_open(void)
+{
+    void *stream, *popped;
+
+    CHECK(gpu.context_push(driver) == 0 && gpu.stream_create(&stream, DRIVER_STREAM_OWN_ORDER) == 0 &&
+          gpu.context_pop(&popped) == 0);
+    return stream;
+}
+
+static inline void stream_sync(void *stream)
+{
+    CHECK(gpu.stream_synchronize(stream) == 0);
+}
+
+static inline void stream_close(void *stream)
+{
+    stream_sync(stream);
+    CHECK(gpu.stream_destroy(stream) == 0);
+}
+
+static inline void gate_wait(void *open)
+{
+    while (!*(const _Atomic int *)open)
+        (void)usleep(100);
+}
+
+/* What comes onto the stream from now on waits until *open is not 0. */
+static inline void stream_gate(void *stream, _Atomic int *open)
+{
+    CHECK(gpu.stream_function(stream, gate_wait, open) == 0);
+}
+
+/* ---- an operator with buffers of its own. Nothing is computed ---- */
+
+enum { PRODUCT_N = 64, PRODUCT_K = 32 };
+
+struct product {
+    fcc_comm *comm;
+    struct fcc_gemv_all_reduce_args args;
+};
+
+static inline struct product product_open(fcc_comm *comm)
+{
+    struct product p = {.comm = comm};
+    fcc_buffer *x, *w, *y;
+
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, PRODUCT_K * sizeof(float), &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)PRODUCT_N * PRODUCT_K * sizeof(float), &w));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, PRODUCT_N * sizeof(float), &y));
+    p.args = (struct fcc_gemv_all_reduce_args){.x = fcc_tensor_2d(x, 0, FCC_F32, 1, PRODUCT_K),
+                                               .w = fcc_tensor_2d(w, 0, FCC_F32, PRODUCT_N, PRODUCT_K),
+                                               .y = fcc_tensor_2d(y, 0, FCC_F32, 1, PRODUCT_N)};
+    return p;
+}
+
+static inline void product_enqueue(const struct product *p, void *stream, fcc_request **out)
+{
+    OK(fcc_gemv_all_reduce_enqueue(p->comm, &p->args, stream, out));
+}
+
+/* All of a rank's ways work: through the CPU and on a stream. */
+static inline void product_works(const struct product *p, void *stream)
+{
+    fcc_request *request;
+
+    OK(fcc_gemv_all_reduce(p->comm, &p->args));
+    product_enqueue(p, stream, &request);
+    OK(fcc_noop_enqueue(p->comm, stream, NULL));
+    stream_sync(stream);
+    OK(fcc_request_wait(request, -1));
+    OK(fcc_noop(p->comm));
+    OK(fcc_comm_error(p->comm));
+    fcc_request_free(request);
+}
+
+/* ---- programs ---- */
+
+/* Run fccctl (NULL after its arguments); its exit code, and what it printed in text[room]. */
+static inline int fccctl_run(char *text, size_t room, const char *const arguments[])
+{
+    const char *path = getenv("FCCCTL_BINARY");
+    char *argv[16] = {"fccctl"};
+    int ends[2], status;
+    size_t n = 0;
+    ssize_t got;
+
+    for (int i = 0; arguments[i]; i++)
+        argv[i + 1] = (char *)(uintptr_t)arguments[i];
+    CHECK(pipe2(ends, O_CLOEXEC) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0)
+            _exit(126);
+        (void)execv(path ? path : "build/bin/fccctl", argv);
+        _exit(127);
+    }
+    (void)close(ends[1]);
+    while ((got = read(ends[0], text + n, room - 1 - n)) > 0)
+        n += (size_t)got;
+    text[n] = '\0';
+    (void)close(ends[0]);
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Run again with the fake driver in front of any real one. */
+static inline void run_again(char *argv[])
+{
+    const char *others = getenv("LD_LIBRARY_PATH");
+    char self[PATH_MAX], path[2 * PATH_MAX];
+
+    if (getenv("FCC_FAKE_DRIVER"))
+        return;
+    self_directory(self);
+    (void)snprintf(path, sizeof(path), "%s/fake_driver%s%s", self, others ? ":" : "", others ? others : "");
+    (void)setenv("LD_LIBRARY_PATH", path, 1);
+    (void)setenv("FCC_FAKE_DRIVER", path, 1);
+    (void)execv("/proc/self/exe", argv);
+    perror("/proc/self/exe");
+    exit(EXIT_FAILURE);
+}
+
+#endif
