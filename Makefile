@@ -163,12 +163,14 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
 UNIT := plan kernels arguments client client_gpu client_stream client_submit reference config
-SYSTEM := operators errors jobs users protocol plugins gpu_errors gpu_jobs gpu_ranks gpu_stream fccctl
+SYSTEM := operators errors jobs users protocol plugins fccctl
+GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
+GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
 LINK_TEST = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@
 DEMO_COMMON := tests/demo/number.c tests/demo/reference.c
 
-$(TEST_BINARIES): | $(BUILD)/tests
+$(TEST_BINARIES) $(GPU_BINARIES): | $(BUILD)/tests
 $(BUILD)/tests:
 	@mkdir -p $@
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -Itests/demo
@@ -191,18 +193,18 @@ $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_ref
 $(BUILD)/tests/test_config: $(call objects,daemon/config.c daemon/log.c proto/error.c tests/test_config.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
-$(addprefix $(BUILD)/tests/test_,$(SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c tests/raw.c proto/msg.c proto/error.c) \
+$(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lcmocka -lm
 
 # The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
-GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators)))
+GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators $(if $(filter cuda,$(kind)),$(GPU_SYSTEM)))))
 
 # Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
 test: deps
 	@$(MAKE) --no-print-directory check
-check: all $(TEST_BINARIES)
+check: all $(TEST_BINARIES) $(GPU_BINARIES)
 	@BUILD=$(BUILD) tests/run $(TEST_BINARIES) $(GPU_TESTS)
 
 # Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)
@@ -239,14 +241,14 @@ bench-gpu: all
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
 SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) client/example_gemv.c tests/fake_driver.c tests/harness.c tests/raw.c \
-	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM)) tests/demo/test_reference.c
+	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
 
 lint: deps deps-lint
 	@$(MAKE) --no-print-directory lint-run
 lint-run:
-	clang-format --dry-run -Werror $(SOURCES) $(HEADERS)
+	clang-format --dry-run -Werror $(SOURCES) $(HEADERS) $(GPU_SOURCES)
 	tests/lint $(LINT_FLAGS) -- $(SOURCES)
 
 # ---- install -------------------------------------------------------------------------------------------------------

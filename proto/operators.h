@@ -33,8 +33,9 @@ enum fcc_attr {
 
 /* How a client maps a buffer by the file descriptor that it is sent. */
 enum fcc_memory_kind {
-    FCC_MEMORY_HOST = 0,    /* a memfd, sealed against shrinking */
-    FCC_MEMORY_GPU_FD = 1,  /* a GPU allocation's shareable handle (hipMemExportToShareableHandle, cuMemExportToShareableHandle) */
+    FCC_MEMORY_HOST = 0, /* a memfd, sealed against shrinking */
+    FCC_MEMORY_GPU_FD =
+        1, /* a GPU allocation's shareable handle (hipMemExportToShareableHandle, cuMemExportToShareableHandle) */
     FCC_MEMORY_GPU_IPC = 2, /* a memfd that holds the allocation's IPC handle (hipIpcMemHandle_t, CUipcMemHandle: 64 bytes) */
 };
 

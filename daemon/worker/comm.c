@@ -330,6 +330,7 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
         session_reply_status(s, &m->msg, e.status, e.text);
         return;
     }
+    assert(d);
     if (!c)
         c = comm_new(s->worker, m, d, &e);
     if (!c) {

@@ -26,11 +26,11 @@
 #include "log.h"
 
 struct gpu_shared {
-    struct comm_shared common;                        /* the engine's and the watching thread's */
-    _Alignas(64) _Atomic uint64_t done[GPU_MAX_GPUS]; /* of each GPU's part: the epoch, by the last workgroup to leave */
-    uint64_t span[GPU_MAX_GPUS][2];                   /* each GPU's clock at the kernel's begin and end; valid with done */
-    struct gpu_failure failures[FCC_MAX_RANKS];       /* valid with done */
-    uint64_t address;                                 /* where the GPUs see all this; the engine's */
+    struct comm_shared common;                  /* the engine's and the watching thread's */
+    uint64_t address;                           /* where the GPUs see all this; the engine's */
+    _Atomic uint64_t done[GPU_MAX_GPUS];        /* of each GPU's part: the epoch, by the last workgroup to leave */
+    uint64_t span[GPU_MAX_GPUS][2];             /* each GPU's clock at the kernel's begin and end; valid with done */
+    struct gpu_failure failures[FCC_MAX_RANKS]; /* valid with done */
 };
 
 static struct gpu_shared *shared_of(const struct comm *c)
