@@ -36,7 +36,7 @@ static void slots_catch_up(struct fcc_context *c)
 {
     for (uint64_t late = c->late_slots; late; late &= late - 1) {
         unsigned s = (unsigned)__builtin_ctzll(late);
-        if (stream_word_reached(&c->memory->slot[s].stream_started, c->stream_count[s])) {
+        if (atomic_load(&c->memory->slot[s].stream_started) == c->stream_count[s]) {
             c->late_slots &= ~(UINT64_C(1) << s);
             slot_return(c, s);
         }
@@ -92,7 +92,7 @@ bool slot_collect(struct fcc_request *r)
     result->nvalues = slot->nvalues;
     memcpy(result->values, slot->values, sizeof(result->values));
     memcpy(result->reply.text, slot->text, sizeof(result->reply.text));
-    if (r->stream && !stream_word_reached(&slot->stream_started, r->stream))
+    if (r->stream && atomic_load(&slot->stream_started) != r->stream)
         slot_return_late(r->context, r->slot);
     else
         slot_return(r->context, r->slot);

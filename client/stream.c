@@ -15,7 +15,8 @@
  *
  * Both words only grow (cyclically). stream_finished: there is one operator in a slot at a time, and its number is the last
  * that was given out. stream_started: an operator that failed early may be completed before its stream has come to the write, and
- * then the write of a later one could be overtaken by it. So a slot is used again only when its write has come (slot_take()).
+ * then the write of a later one could be overtaken by it. So a slot is used again only when its write has come: when the word is
+ * n, which the worker never stores (slot_collect()).
  *
  * When the context dies, every slot's last number is stored into stream_finished. Numbers are given out under context->lock and
  * only while the context lives, and it dies under context->lock. So every number that was ever given out is covered, and a
@@ -58,7 +59,7 @@ static int stream_number(struct fcc_request *r, const struct accelerator *a)
     struct fcc_slot *slot = &c->memory->slot[r->slot];
     int status = 0;
 
-    if (c->stream_count[r->slot] == UINT32_MAX) {
+    if (c->stream_count[r->slot] == FCC_STREAM_LAST) {
         if (!a->driver->waits_cyclically) {
             /* The words begin anew, when no stream looks at them any more: it may do so a little longer than its operator runs. */
             (void)pthread_mutex_unlock(&c->lock);

@@ -234,11 +234,21 @@ struct fcc_slot {
     /* Stream order. For an operator that is submitted with stream = n (each slot counts its own, from 1; compared cyclically, but a
      * HIP client begins anew at 1 before its counts wrap, because HIP's streams compare without sign): the client's stream sets stream_started to n, then waits for stream_finished to reach n.
      * The worker's GPU waits for stream_started, runs the operator, and sets stream_finished. The worker's CPU sets
-     * stream_finished too when an operator ends otherwise, and the client's when the worker has died: so no stream waits for ever. */
+     * stream_finished too when an operator ends otherwise, and the client's when the worker has died: so no stream waits for ever.
+     * If the operator is to leave before the stream has come, the worker sets stream_started, for its own GPU, to
+     * fcc_stream_passed(n). The stream's write of n still follows: until it has come, the slot's words are not used again. */
     _Atomic uint32_t stream_started;
     _Atomic uint32_t stream_finished;
 };
 static_assert(sizeof(struct fcc_slot) == 1056, "wire");
+
+#define FCC_STREAM_LAST (UINT32_MAX - 1) /* the largest n */
+
+/* Not n, and past it by either way to compare. */
+static inline uint32_t fcc_stream_passed(uint32_t n)
+{
+    return UINT32_MAX - n < 1u << 30 ? UINT32_MAX : n + (1u << 30);
+}
 
 /* head and tail count bytes ever written and ever read; they never wrap. Record n lies at data[offset % FCC_RING_BYTES] and may
  * continue at data[0].

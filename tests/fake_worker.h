@@ -266,7 +266,7 @@ static bool fake_stream_is_right(struct fake *f, const struct fcc_submit *m)
         return false;
     last = f->streams[m->slot];
     f->streams[m->slot] = m->stream;
-    return m->stream == last + 1 || (m->stream == 1 && last == UINT32_MAX);
+    return m->stream == last + 1 || (m->stream == 1 && last == FCC_STREAM_LAST);
 }
 
 static bool fake_stream_has_come(const struct fake *f, uint32_t slot, uint32_t stream)

@@ -178,16 +178,16 @@ static void test_numbers_wrap(void **state)
         void *stream = stream_open(&b);
         fcc_request *request;
 
-        b.fake->streams[0] = b.context->stream_count[0] = UINT32_MAX - 2;
-        slot->stream_started = slot->stream_finished = UINT32_MAX - 2;
+        b.fake->streams[0] = b.context->stream_count[0] = FCC_STREAM_LAST - 2;
+        slot->stream_started = slot->stream_finished = FCC_STREAM_LAST - 2;
         for (uint32_t n = 0; n < 5; n++) {
             b.fake->hold = true;
             assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), 0);
-            assert_int_equal(b.context->stream_count[0], n < 2 ? UINT32_MAX - 1 + n : n - 1);
+            assert_int_equal(b.context->stream_count[0], n < 2 ? FCC_STREAM_LAST - 1 + n : n - 1);
             assert_int_equal(fcc_request_wait(request, 5), -EAGAIN);
             release(&b);
             (void)own_driver(&b)->stream_synchronize(stream);
-            assert_int_equal(slot->stream_finished, n < 2 ? UINT32_MAX - 1 + n : n - 1);
+            assert_int_equal(slot->stream_finished, n < 2 ? FCC_STREAM_LAST - 1 + n : n - 1);
             assert_int_equal(fcc_request_wait(request, -1), 0);
             fcc_request_free(request);
         }

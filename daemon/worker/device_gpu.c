@@ -275,8 +275,13 @@ void gpus_launch_abort(struct launch *l)
     }
     for (int r = 0; !l->gated && r < l->nranks; r++) {
         struct launch_stream *s = &l->streams[r];
-        if (!stream_has_come(s))
-            atomic_store_explicit(s->started, s->value, memory_order_release);
+        if (!s->value)
+            continue;
+        /* Not over the stream's own write, which the client waits for before it uses the slot again. */
+        uint32_t seen = atomic_load_explicit(s->started, memory_order_relaxed);
+        if ((int32_t)(seen - s->value) < 0)
+            (void)atomic_compare_exchange_strong_explicit(s->started, &seen, fcc_stream_passed(s->value), memory_order_release,
+                                                          memory_order_relaxed);
     }
 }
 

@@ -73,10 +73,12 @@ static void idle_watch(struct worker *w)
 {
     struct timeval idle = {.tv_sec = w->config.worker_idle_ms / 1000, .tv_usec = w->config.worker_idle_ms % 1000 * 1000 + 1};
 
-    if (TAILQ_EMPTY(&w->sessions))
+    if (TAILQ_EMPTY(&w->sessions)) {
         (void)event_add(w->idle_event, &idle);
-    else
+    } else {
         (void)event_del(w->idle_event);
+        w->idle_ns = 0;
+    }
 }
 
 void worker_sessions_changed(struct worker *w)
@@ -88,6 +90,16 @@ void worker_sessions_changed(struct worker *w)
     idle_watch(w);
 }
 
+static bool anything_runs(const struct worker *w)
+{
+    const struct comm *c;
+
+    LIST_FOREACH(c, &w->comms, link)
+        if (c->current)
+            return true;
+    return false;
+}
+
 /* No client for a while: ask the broker whether one is on its way. */
 static void on_idle(evutil_socket_t sock, short what, void *arg)
 {
@@ -95,6 +107,17 @@ static void on_idle(evutil_socket_t sock, short what, void *arg)
     struct fcc_msg m = {.type = CONTROL_RETIRE};
 
     (void)sock, (void)what;
+    if (anything_runs(w) && !w->idle_ns)
+        w->idle_ns = clock_ns();
+    if (anything_runs(w) && clock_ns() - w->idle_ns < (uint64_t)w->config.drain_ms * 1000000u) {
+        idle_watch(w); /* an operator of clients that are gone: it has been told to leave */
+        return;
+    }
+    if (anything_runs(w)) { /* its kernel does not come back: there is nothing that can be taken down in order */
+        (void)error_set(&w->lost, -EIO, "an operator without clients has not left its device within %u ms", w->config.drain_ms);
+        w->quit = true;
+        return;
+    }
     if (w->control < 0)
         w->quit = true;
     else if (msg_send(w->control, &m, sizeof(m), NULL, 0))
@@ -154,24 +177,12 @@ static void engine_sleep(struct worker *w)
     sleeping_set(w, false);
 }
 
-static bool drained(const struct worker *w)
-{
-    const struct comm *c;
-
-    if (!w->draining)
-        return false;
-    LIST_FOREACH(c, &w->comms, link)
-        if (c->current)
-            return false;
-    return true;
-}
-
 static void engine_loop(struct worker *w)
 {
     struct spin spin = {0};
     uint64_t sockets_ns = 0;
 
-    while (!w->quit && !drained(w) && !gpus_are_lost(w, &w->lost)) {
+    while (!w->quit && !(w->draining && !anything_runs(w)) && !gpus_are_lost(w, &w->lost)) {
         bool busy = launches_poll(w);
         busy |= rings_poll(w);
         gpus_sweep(w);

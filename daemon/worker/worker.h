@@ -63,6 +63,7 @@ struct worker {
     unsigned crowded;      /* launches in flight that need all cores: the engine does not spin while there are any */
     uint64_t memory_bytes; /* charged */
     bool draining, quit;
+    uint64_t idle_ns;  /* since when there are operators and no client; 0: that is not so */
     bool sweep;        /* some sessions are broken */
     struct error lost; /* why the GPUs' contexts are lost; status 0: they are not */
 
