@@ -9,26 +9,24 @@
  * gpu_execute.h. The rest is contract: what the worker must not do (gpu.h) is counted in fake_gpus.wrong, above all to free memory
  * that a launch in a queue may still touch.
  */
-#include "fake_gpu.h"
+#include "fake_gpu_inside.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "fake_driver.h"
 
 #define GRANULARITY 65536u
-#define NAP_NS 20000
 
-static struct fake_gpus *control;
+struct fake_gpus *control;
 static pthread_t engine; /* who counted: the one thread that may call */
+static struct gpu gpus[GPU_MAX_GPUS];
 
 /* A piece of memory that GPUs may use. */
 struct range {
@@ -38,56 +36,9 @@ struct range {
 };
 static struct range *ranges;
 
-struct gpu_launch {
-    int gpu, nruns;
-    uint32_t epoch;         /* of the last call */
-    struct gpu_fixed fixed; /* its plans' addresses are of copies */
-    int64_t *tables[GPU_MAX_RUNS];
-};
-
-/* A launch in a GPU's queue. */
-struct task {
-    struct task *next;
-    struct gpu_launch *launch;
-    struct gpu_call call;
-    uint64_t words[FCC_MAX_RANKS];
-    uint32_t values[FCC_MAX_RANKS];
-    int nwords;
-};
-
-static struct gpu {
-    bool open;
-    int number;
-    pthread_t thread;
-    pthread_mutex_t lock; /* the queue */
-    pthread_cond_t changed;
-    struct task *first, *last; /* the first one runs */
-    _Atomic bool end;
-} gpus[GPU_MAX_GPUS];
-
-static void *pointer(uint64_t address)
-{
-    return (void *)(uintptr_t)address;
-}
-
 static uint64_t address_of(const void *p)
 {
     return (uint64_t)(uintptr_t)p;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void nap(void)
-{
-    static const struct timespec t = {.tv_nsec = NAP_NS};
-
-    (void)nanosleep(&t, NULL);
 }
 
 /* ---- the contract ---- */
@@ -227,173 +178,6 @@ static uint64_t range_remove(uint64_t begin, bool host)
     return bytes;
 }
 
-/* ---- a kernel, on its GPU's thread. These end with false if it is to leave ---- */
-
-static _Atomic uint64_t *flag_of(const struct task *t, uint32_t rank, uint32_t flag)
-{
-    return (_Atomic uint64_t *)pointer(t->launch->fixed.flags[rank]) + flag;
-}
-
-static bool must_leave(const struct task *t)
-{
-    for (int i = 0; i < t->launch->nruns; i++)
-        if (atomic_load_explicit(flag_of(t, t->launch->fixed.plans[i].rank, GPU_FLAGS), memory_order_relaxed) >= t->call.epoch)
-            return true;
-    return false;
-}
-
-/* The GPU stands still, for ever if its context is lost. False: it is closed. */
-static bool gpu_goes_on(const struct gpu *g)
-{
-    while (control->lost >> g->number & 1u && !g->end)
-        nap();
-    return !g->end;
-}
-
-static bool words_await(const struct gpu *g, const struct task *t)
-{
-    for (int i = 0; i < t->nwords; i++)
-        while ((int32_t)(atomic_load_explicit((_Atomic uint32_t *)pointer(t->words[i]), memory_order_acquire) - t->values[i]) <
-               0) {
-            nap();
-            if (!gpu_goes_on(g))
-                return false;
-        }
-    return gpu_goes_on(g);
-}
-
-static bool kernel_hold(const struct gpu *g, const struct task *t)
-{
-    uint64_t until = now_ns() + control->run_us * UINT64_C(1000);
-
-    for (;; nap()) {
-        bool deaf = control->deaf >> g->number & 1u, held = control->hold >> g->number & 1u;
-        if (!gpu_goes_on(g) || (!deaf && must_leave(t)))
-            return false;
-        if (!deaf && !held && now_ns() >= until)
-            return true;
-    }
-}
-
-/* The test's failure, as gpu_fail() in gpu_execute.h. */
-static bool kernel_is_well(const struct task *t)
-{
-    const struct gpu_fixed *fixed = &t->launch->fixed;
-
-    for (int i = 0; i < t->launch->nruns; i++) {
-        uint32_t yes = 1;
-        if (control->failing_rank != fixed->plans[i].rank || !atomic_compare_exchange_strong(&control->failing, &yes, 0))
-            continue;
-        struct gpu_failure *out = pointer(t->call.in[i].failure);
-        *out = control->failure;
-        for (uint32_t r = 0; r < fixed->shape.nranks; r++)
-            atomic_store_explicit(flag_of(t, r, GPU_FLAGS), t->call.epoch, memory_order_release);
-        return false;
-    }
-    return true;
-}
-
-static bool slice_await(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s)
-{
-    for (uint32_t i = 0; i < s->wait_count; i++)
-        while (atomic_load_explicit(flag_of(t, rank, s->wait_first + i * s->wait_stride), memory_order_acquire) <
-               t->call.epoch) {
-            if (!gpu_goes_on(g) || must_leave(t))
-                return false;
-            nap();
-        }
-    return true;
-}
-
-static void slice_signal(const struct task *t, const struct gpu_plan *plan, const struct slice *s)
-{
-    uint32_t *left = (uint32_t *)pointer(plan->counters) + s->group;
-    const struct signal_group *group;
-
-    if (s->group == SLICE_NO_GROUP || --*left)
-        return;
-    group = (const struct signal_group *)pointer(plan->groups) + s->group;
-    for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++)
-        if (group->dst == SLICE_DST_ALL || group->dst == r)
-            atomic_store_explicit(flag_of(t, r, group->flag), t->call.epoch, memory_order_release);
-}
-
-static bool phase_run(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, int phase)
-{
-    struct slice_time *times = pointer(plan->times);
-    const struct slice *slices = pointer(plan->slices);
-
-    for (uint32_t i = plan->first[phase]; i < plan->first[phase + 1]; i++) {
-        struct slice_time time = {.epoch = (uint32_t)t->call.epoch};
-        if (slices[i].wait_count) {
-            time.wait_ns = now_ns();
-            if (!slice_await(g, t, plan->rank, &slices[i]))
-                return false;
-        }
-        time.start_ns = now_ns();
-        slice_signal(t, plan, &slices[i]);
-        time.end_ns = now_ns();
-        times[i] = time;
-    }
-    return true;
-}
-
-static void kernel_run(const struct gpu *g, const struct task *t)
-{
-    const struct gpu_fixed *fixed = &t->launch->fixed;
-    bool go_on;
-
-    ((uint64_t *)pointer(t->call.span))[0] = now_ns();
-    for (int i = 0; i < t->launch->nruns; i++) {
-        const struct gpu_plan *plan = &fixed->plans[i];
-        for (uint32_t k = 0; k < plan->ngroups; k++)
-            ((uint32_t *)pointer(plan->counters))[k] = ((const struct signal_group *)pointer(plan->groups))[k].slices;
-    }
-    (void)atomic_fetch_add(&control->begun, 1);
-    go_on = kernel_hold(g, t) && kernel_is_well(t);
-    for (int phase = 0; phase < GPU_PHASES && go_on; phase++)
-        for (int i = 0; i < t->launch->nruns && go_on; i++)
-            go_on = phase_run(g, t, &fixed->plans[i], phase);
-}
-
-/* Locked: who sees `done` and then looks into the queue does not find the task there any more. */
-static void kernel_end(struct gpu *g)
-{
-    struct task *t = g->first;
-
-    ((uint64_t *)pointer(t->call.span))[1] = now_ns();
-    for (uint32_t i = 0; i < t->call.nruns; i++)
-        if (t->call.in[i].stream_word)
-            atomic_store_explicit((_Atomic uint32_t *)pointer(t->call.in[i].stream_word), t->call.in[i].stream_value,
-                                  memory_order_release);
-    (void)atomic_fetch_add(&control->ended, 1);
-    atomic_store_explicit((_Atomic uint64_t *)pointer(t->call.done), t->call.epoch, memory_order_release);
-    g->first = t->next;
-    free(t);
-}
-
-static void *gpu_main(void *argument)
-{
-    struct gpu *g = argument;
-
-    (void)pthread_mutex_lock(&g->lock);
-    while (!g->end) {
-        struct task *t = g->first;
-        if (!t) {
-            (void)pthread_cond_wait(&g->changed, &g->lock);
-            continue;
-        }
-        (void)pthread_mutex_unlock(&g->lock);
-        if (words_await(g, t))
-            kernel_run(g, t);
-        (void)pthread_mutex_lock(&g->lock);
-        if (gpu_goes_on(g))
-            kernel_end(g);
-    }
-    (void)pthread_mutex_unlock(&g->lock);
-    return NULL;
-}
-
 /* ---- what there is ---- */
 
 /* Map the file beside this plug-in, once. */
@@ -489,9 +273,10 @@ static void fake_close(void)
         if (!g->open)
             continue;
         (void)pthread_mutex_lock(&g->lock);
-        wrong(g->first != NULL, "GPUs are closed with launches in a queue");
+        while (g->first)
+            (void)pthread_cond_wait(&g->changed, &g->lock);
         g->end = true;
-        (void)pthread_cond_signal(&g->changed);
+        (void)pthread_cond_broadcast(&g->changed);
         (void)pthread_mutex_unlock(&g->lock);
         (void)pthread_join(g->thread, NULL);
         (void)pthread_mutex_destroy(&g->lock);
@@ -694,7 +479,7 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
     else
         g->first = t;
     g->last = t;
-    (void)pthread_cond_signal(&g->changed);
+    (void)pthread_cond_broadcast(&g->changed);
     (void)pthread_mutex_unlock(&g->lock);
     return 0;
 }

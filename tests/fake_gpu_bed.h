@@ -24,6 +24,7 @@
 #include "fake_gpu.h"
 #include "harness.h"
 
+enum { GPUS = 3, PAIR = 2 }; /* of most tests: GPUs, and ranks */
 #define ALL_GPUS 0xffffu
 
 static struct fake_gpus *fake;     /* the plug-in's; while a daemon runs */
@@ -81,6 +82,18 @@ static inline void fake_stop(struct test_daemon *d)
 {
     daemon_stop(d);
     fake_check();
+}
+
+/* Run `rank` as n processes on fake GPUs. */
+static inline void fake_ranks_run(int n, void (*rank)(int, const struct ranks *, void *), void *argument)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    ranks_start(&r, n, rank, argument);
+    ranks_join(&r);
+    fake_stop(&d);
 }
 
 /* ---- waiting ---- */

@@ -1,27 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_gpu_worker.c - the worker's side of GPUs and the client's streams, with the real daemon and the real library on fake GPUs:
- * who may join, the order of operators and streams, failures, and what is left behind. The same scenes on real GPUs are in
- * test_gpu_stream.c and test_gpu_errors.c; here they run under the sanitizers, and can be brought about at will.
+ * who may join, the order of operators and streams, and what fccctl shows. The same on real GPUs is in test_gpu_ranks.c and
+ * test_gpu_stream.c; here it runs under the sanitizers.
  */
 #include <json-c/json.h>
 #include <pthread.h>
 
 #include "fake_gpu_bed.h"
-
-enum { GPUS = 3 };
-
-/* Run `rank` as n processes on fake GPUs. */
-static void ranks_run(int n, void (*rank)(int, const struct ranks *, void *), void *argument)
-{
-    struct test_daemon d;
-    struct ranks r;
-
-    fake_start(&d, GPUS, NULL);
-    ranks_start(&r, n, rank, argument);
-    ranks_join(&r);
-    fake_stop(&d);
-}
 
 /* ---- what fccctl shows ---- */
 
@@ -99,7 +85,7 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
 
 static void refused(void)
 {
-    ranks_run(1, refused_rank, NULL);
+    fake_ranks_run(1, refused_rank, NULL);
 }
 
 /* Both want what does not go together. Who comes second hears it, and gives way. */
@@ -185,7 +171,7 @@ static void too_many_on_one(void)
 {
     _Atomic int *turned_away = shared_memory(sizeof(*turned_away));
 
-    ranks_run(GPU_MAX_RUNS + 1, crowd_rank, turned_away);
+    fake_ranks_run(GPU_MAX_RUNS + 1, crowd_rank, turned_away);
     CHECK(*turned_away == 1);
 }
 
@@ -225,9 +211,34 @@ static void foreign_buffers(void)
     fake_stop(&d);
 }
 
+/* Joining is refused, and the worker serves on. */
+static void join_refused_rank(int rank, const struct ranks *all, void *argument)
+{
+    static const enum fake_call calls[] = {FAKE_OPEN, FAKE_HOST_REGISTER, FAKE_MEMORY_ALLOC};
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm;
+
+    (void)argument;
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        fake->fail = calls[i];
+        FAILS(join(context, all, rank, 0, FCC_DEVICE_CUDA, &comm), calls[i] == FAKE_MEMORY_ALLOC ? -ENOMEM : -EIO,
+              "made to fail");
+        CHECK(fake->fail == FAKE_NONE);
+        await_less(&fake->registered, calls[i] == FAKE_MEMORY_ALLOC); /* the session's; the answer comes before the end */
+    }
+    OK(join(context, all, rank, 0, FCC_DEVICE_CUDA, &comm));
+    OK(fcc_noop(comm));
+    fcc_disconnect(context);
+}
+
+static void join_refused(void)
+{
+    fake_ranks_run(1, join_refused_rank, NULL);
+}
+
 /* ---- the order of operators and streams ---- */
 
-enum { COMMS = 2, PAIR = 2, ROUNDS = 500, AHEAD = 12 };
+enum { COMMS = 2, ROUNDS = 500, AHEAD = 12 };
 
 struct order {
     struct fcc_connect_options connect;
@@ -377,7 +388,7 @@ static void one_comm_rank(int rank, const struct ranks *all, void *argument)
 
 static void one_comm(void)
 {
-    ranks_run(PAIR, one_comm_rank, shared_memory(sizeof(struct order)));
+    fake_ranks_run(PAIR, one_comm_rank, shared_memory(sizeof(struct order)));
 }
 
 /* A rank's stream that is closed: nothing begins on any GPU, and no call waits. */
@@ -412,648 +423,61 @@ static void closed_rank(int rank, const struct ranks *all, void *argument)
 
 static void closed_stream(void)
 {
-    ranks_run(PAIR, closed_rank, shared_memory(3 * sizeof(_Atomic int)));
+    fake_ranks_run(PAIR, closed_rank, shared_memory(3 * sizeof(_Atomic int)));
 }
 
-/* ---- failures: the others hear who and why, streams go on, and the GPUs are free for another communicator ---- */
+/* ---- a stream that comes to one communicator's operator by the result of another's, which was submitted later ---- */
 
-enum { MEMBERS = 3, VICTIM = 1, LIMIT_MS = 1000 };
-#define WHY "the loss is not a number"
-#define OUTSIDE "night shift"
-
-enum event { KILLED, LATE, ABORTED, ABORTED_OUTSIDE };
-enum victim {
-    DOES_NOT_COME, /* to the operator */
-    STREAM_LATE,   /* has enqueued it, but its stream does not come */
-    KERNELS_HELD,  /* the operator runs, and does not end by itself */
+struct chain {
+    struct fcc_unique_id second;
+    _Atomic int submitted, done;
 };
 
-struct scene {
-    enum event event;
-    enum victim victim;
-    bool other_exists; /* another communicator on the same GPUs, already then: the worker, not the GPU, waits for the streams */
-    struct fcc_unique_id other;
-    _Atomic int begun, heard, open;
-};
-
-static void verdict_check(const struct scene *scene, const char *call, int status)
+static void chain_end(void *argument)
 {
-    static const struct {
-        int status;
-        const char *says[4]; /* NULL at the end */
-    } verdicts[] = {
-        [KILLED] = {-ECONNABORTED, {"rank 1", "pid", "gone"}},
-        [ABORTED] = {-ECONNABORTED, {"rank 1", WHY}},
-        [ABORTED_OUTSIDE] = {-ECONNABORTED, {"fccctl", OUTSIDE}},
-    };
-    static const char *const late[][4] = {
-        [DOES_NOT_COME] = {"rank 1 did not come within the time limit of 1000 ms"},
-        [STREAM_LATE] = {"the stream of rank 1 did not come to it within the time limit of 1000 ms"},
-        [KERNELS_HELD] = {"ran longer than the time limit of 1000 ms"},
-    };
-
-    if (scene->event == LATE)
-        check_error(__FILE__, __LINE__, call, status, -ETIMEDOUT, late[scene->victim]);
-    else
-        check_error(__FILE__, __LINE__, call, status, verdicts[scene->event].status, verdicts[scene->event].says);
+    ((struct chain *)argument)->done = 1;
 }
 
-static struct product other_open(fcc_context *context, int rank, const struct scene *scene)
+/* If a GPU waited for the first operator's streams, the second one, behind it in its queue, would never run. */
+static void chain_rank(int rank, const struct ranks *all, void *argument)
 {
-    return product_open(client_join(context, &scene->other, MEMBERS - 1, rank > VICTIM, 0));
-}
-
-static void survivor_run(fcc_context *context, int rank, const struct product *p, struct scene *scene)
-{
-    void *stream = stream_open();
-    struct product other;
-    fcc_request *request;
-
-    if (scene->other_exists)
-        other = other_open(context, rank, scene);
-    product_enqueue(p, stream, &request);
-    product_enqueue(p, stream, NULL);
-    scene->begun++;
-    verdict_check(scene, "fcc_request_wait", fcc_request_wait(request, -1));
-    stream_sync(stream);
-    scene->heard++;
-    await(&scene->heard, MEMBERS - 1);
-    verdict_check(scene, "fcc_comm_error", fcc_comm_error(p->comm));
-    verdict_check(scene, "fcc_noop", fcc_noop(p->comm));
-    fake->hold = 0;
-    if (!scene->other_exists)
-        other = other_open(context, rank, scene);
-    product_works(&other, stream);
-    fcc_request_free(request);
-    fcc_comm_destroy(other.comm);
-    stream_close(stream);
-}
-
-static void victim_run(const struct product *p, struct scene *scene)
-{
-    void *stream = stream_open();
-    fcc_request *request = NULL;
-
-    if (scene->victim == STREAM_LATE)
-        stream_gate(stream, &scene->open);
-    if (scene->victim != DOES_NOT_COME)
-        product_enqueue(p, stream, &request);
-    scene->begun++;
-    if (scene->event == KILLED)
-        (void)pause();
-    if (scene->event == ABORTED) {
-        await(&scene->begun, MEMBERS);
-        if (scene->victim == KERNELS_HELD)
-            await(&fake->begun, GPUS);
-        (void)usleep(20000); /* the others sleep in their wait */
-        OK(fcc_comm_abort(p->comm, WHY));
-    }
-    if (request)
-        verdict_check(scene, "fcc_request_wait", fcc_request_wait(request, -1));
-    await(&scene->heard, MEMBERS - 1);
-    verdict_check(scene, "fcc_noop", fcc_noop(p->comm)); /* it comes too late: it hears why */
-    scene->open = 1;
-    stream_close(stream);
-    fcc_request_free(request);
-}
-
-static void member_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct scene *scene = argument;
+    struct chain *chain = argument;
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, MEMBERS, rank, scene->event == LATE ? LIMIT_MS : 0));
-    if (rank == VICTIM)
-        victim_run(&p, scene);
-    else
-        survivor_run(context, rank, &p, scene);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
-}
-
-/* The test's process makes it happen, unless the ranks or the time do. */
-static void event_make(struct scene *scene, struct ranks *r)
-{
-    char text[1024];
-
-    await(&scene->begun, MEMBERS);
-    if (scene->event == LATE || scene->event == ABORTED)
-        return;
-    if (scene->victim == KERNELS_HELD)
-        await(&fake->begun, GPUS);
-    (void)usleep(20000);
-    if (scene->event == KILLED) {
-        CHECK(kill(r->pid[VICTIM], SIGKILL) == 0);
-        CHECK(WIFSIGNALED(rank_wait(r, VICTIM)));
-        return;
-    }
-    int code = fccctl_run(text, sizeof(text), (const char *const[]){"abort", "--comm", "1", "--reason", OUTSIDE, NULL});
-    if (code)
-        check_failed(__FILE__, __LINE__, "fccctl abort: %d: %s", code, text);
-}
-
-static void event_run(enum event event, enum victim victim, bool other_exists)
-{
-    struct scene *scene = shared_memory(sizeof(*scene));
-    struct test_daemon d;
-    struct ranks r;
-
-    (void)fprintf(stderr, "event %d, victim %d, other %d\n", event, victim, other_exists);
-    fake_start(&d, GPUS, NULL);
-    *scene = (struct scene){.event = event, .victim = victim, .other_exists = other_exists};
-    scene->other = id_make();
-    fake->hold = victim == KERNELS_HELD ? ALL_GPUS : 0;
-    ranks_start(&r, MEMBERS, member_rank, scene);
-    event_make(scene, &r);
-    ranks_join(&r);
-    fake_stop(&d);
-}
-
-/* One test for each: in the order of the enums. */
-#define EVENT(name, event, victim)                                                                                             \
-    static void name(void)                                                                                                     \
-    {                                                                                                                          \
-        event_run(event, victim, false);                                                                                       \
-    }                                                                                                                          \
-    static void name##_beside_another(void)                                                                                    \
-    {                                                                                                                          \
-        event_run(event, victim, true);                                                                                        \
-    }
-EVENT(killed, KILLED, DOES_NOT_COME)
-EVENT(killed_late, KILLED, STREAM_LATE)
-EVENT(killed_held, KILLED, KERNELS_HELD)
-EVENT(late, LATE, DOES_NOT_COME)
-EVENT(late_stream, LATE, STREAM_LATE)
-EVENT(late_held, LATE, KERNELS_HELD)
-EVENT(aborted, ABORTED, DOES_NOT_COME)
-EVENT(aborted_late, ABORTED, STREAM_LATE)
-EVENT(aborted_held, ABORTED, KERNELS_HELD)
-EVENT(aborted_outside, ABORTED_OUTSIDE, DOES_NOT_COME)
-EVENT(aborted_outside_late, ABORTED_OUTSIDE, STREAM_LATE)
-EVENT(aborted_outside_held, ABORTED_OUTSIDE, KERNELS_HELD)
-
-/* ---- a stream that comes to an operator when that has long been aborted ---- */
-
-/* Its late write must not undo that of the next operator, which another stream has made by then. */
-static void late_write_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct scene *scene = argument;
-    fcc_request *request;
-
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, PAIR, rank, 0));
-    void *blocked = stream_open(), *stream = stream_open();
+    struct product first = product_open(client_join(context, &all->id, PAIR, rank, 5000));
+    struct product second = product_open(client_join(context, &chain->second, PAIR, rank, 5000));
+    void *streams[] = {stream_open(), stream_open()};
+    fcc_request *requests[2];
     if (rank)
-        stream_gate(blocked, &scene->open);
-    product_enqueue(&p, blocked, &request);
-    scene->begun++;
-    await(&scene->begun, PAIR);
-    (void)usleep(50000); /* it is in the GPUs' queues */
-    if (!rank)
-        OK(fcc_comm_abort(p.comm, WHY));
-    FAILS(fcc_request_wait(request, -1), -ECONNABORTED, WHY);
-    fcc_request_free(request);
-    struct product other = product_open(client_join(context, &scene->other, PAIR, rank, LIMIT_MS));
-    if (rank) {
-        product_enqueue(&other, stream, &request);
-        (void)usleep(50000); /* the stream has written its word, and waits */
-        scene->open = 1;
-        stream_sync(blocked);
-    }
-    scene->heard++;
-    await(&scene->heard, PAIR);
-    if (!rank)
-        product_enqueue(&other, stream, &request);
-    OK(fcc_request_wait(request, -1));
-    fcc_request_free(request);
-    stream_close(blocked);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    fcc_comm_destroy(other.comm);
-    client_end(context);
-}
-
-static void late_write(void)
-{
-    struct scene *scene = shared_memory(sizeof(*scene));
-    struct test_daemon d;
-    struct ranks r;
-
-    fake_start(&d, GPUS, NULL);
-    scene->other = id_make();
-    ranks_start(&r, PAIR, late_write_rank, scene);
-    ranks_join(&r);
-    fake_stop(&d);
-}
-
-/* ---- memory that kernels touch outlives its session ---- */
-
-static void outlive_rank(int rank, const struct ranks *all, void *argument)
-{
-    _Atomic int *steps = argument; /* submitted */
-    fcc_request *request;
-
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    fcc_comm *comm = client_join(context, &all->id, all->n, rank, 0);
-    struct product p = product_open(comm);
-    if (rank == VICTIM) {
-        product_enqueue(&p, stream_open(), NULL);
-        (*steps)++;
-        (void)pause();
-    }
-    OK(fcc_gemv_all_reduce_start(comm, &p.args, &request));
-    (*steps)++;
-    FAILS(fcc_request_wait(request, -1), -ECONNABORTED, "rank 1", "gone"); /* at once: no stream of its own waits */
-    fcc_request_free(request);
-    fcc_comm_destroy(comm);
-    client_end(context);
-}
-
-/* Kernels go on that do not hear of the abort: what they touch stays, though nobody uses it any more. */
-static void memory_outlives_its_session(void)
-{
-    _Atomic int *steps = shared_memory(sizeof(*steps));
-    struct test_daemon d;
-    struct ranks r;
-
-    fake_start(&d, GPUS, (const char *const[]){"--worker-idle-ms", "5000", NULL});
-    fake->deaf = ALL_GPUS;
-    ranks_start(&r, 2, outlive_rank, steps);
-    await(steps, 2);
-    await(&fake->begun, 2);
-    int registered = fake->registered, memories = fake->memories;
-    CHECK(registered == 3 && memories == 2 * 4 + 2); /* 2 sessions and the comm; each rank's flags, x, w, y; staging */
-    CHECK(kill(r.pid[VICTIM], SIGKILL) == 0);
-    CHECK(WIFSIGNALED(rank_wait(&r, VICTIM)) && rank_wait(&r, 0) == 0);
-    CHECK(daemon_logged(&d, "comm 1: aborted", 1000));
-    (void)usleep(100000);
-    CHECK(fake->registered == registered && fake->memories == memories && fake->ended == 0);
-    fake->deaf = 0;
-    await_less(&fake->registered, 0);
-    CHECK(fake->memories == 0 && fake->ended == 2);
-    CHECK(kill(daemon_worker(&d), SIGTERM) == 0);
-    fake_stop(&d);
-}
-
-/* ---- what a kernel finds wrong is told in the cpu's words ---- */
-
-enum { ROWS = 50, DIM = 8, BATCH = 40, POOL = 5, BAG = 7, POSITION = 3 };
-
-/* Bags of one table per rank; rank 1 has an index that is none. */
-static struct fcc_embedding_all_to_all_args bags_open(fcc_comm *comm, bool wrong)
-{
-    static const int64_t rows = ROWS;
-    int64_t offsets[BATCH + 1], row = ROWS;
-    fcc_buffer *table, *indices, *begins, *out;
-    int n = fcc_comm_size(comm);
-
-    for (int i = 0; i <= BATCH; i++)
-        offsets[i] = i * POOL;
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, ROWS * DIM * sizeof(float), &table));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, BATCH * POOL * sizeof(int64_t), &indices));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, sizeof(offsets), &begins));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, (size_t)BATCH * (size_t)n * DIM * sizeof(float), &out));
-    OK(fcc_buffer_write(begins, 0, offsets, sizeof(offsets)));
-    if (wrong)
-        OK(fcc_buffer_write(indices, (BAG * POOL + POSITION) * sizeof(row), &row, sizeof(row)));
-    return (struct fcc_embedding_all_to_all_args){.tables = fcc_tensor_2d(table, 0, FCC_F32, ROWS, DIM),
-                                                  .table_rows = &rows,
-                                                  .num_tables = 1,
-                                                  .indices = fcc_tensor_1d(indices, 0, FCC_I64, BATCH * POOL),
-                                                  .offsets = fcc_tensor_1d(begins, 0, FCC_I64, BATCH + 1),
-                                                  .batch = BATCH,
-                                                  .out = fcc_tensor_3d(out, 0, FCC_F32, BATCH / n, n, DIM)};
-}
-
-/* The fake kernel says of rank 1 what a real one would have found. */
-static void failure_arm(int rank)
-{
-    if (rank != 1)
-        return;
-    fake->failing_rank = 1;
-    fake->failure = (struct gpu_failure){.kind = GPU_FAILURE_INDEX,
-                                         .at = BAG * POOL + POSITION,
-                                         .value = ROWS,
-                                         .bag = BAG,
-                                         .position = POSITION,
-                                         .most = ROWS - 1};
-    fake->failing = 1;
-}
-
-static void failure_rank(int rank, const struct ranks *all, void *argument)
-{
-    const struct fcc_unique_id *second = argument;
-    struct fcc_embedding_all_to_all_args args;
-    char text[512];
-    fcc_comm *on_cpu;
-    fcc_request *request;
-
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    OK(fcc_comm_init(context, second, all->n, rank, NULL, &on_cpu));
-    args = bags_open(on_cpu, rank == 1);
-    FAILS(fcc_embedding_all_to_all(on_cpu, &args), -ERANGE, "rank 1", "table 0", "bag 7", "position 3");
-    (void)snprintf(text, sizeof(text), "%s", fcc_last_error());
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
-    args = bags_open(p.comm, false);
-    void *stream = stream_open();
-    failure_arm(rank);
-    FAILS(fcc_embedding_all_to_all(p.comm, &args), -ERANGE, text);
-    OK(fcc_gemv_all_reduce(p.comm, &p.args)); /* all have heard: one can be armed again */
-    failure_arm(rank);
-    OK(fcc_embedding_all_to_all_enqueue(p.comm, &args, stream, &request));
-    FAILS(fcc_request_wait(request, -1), -ERANGE, text);
-    product_works(&p, stream);
-    stream_close(stream);
-    fcc_request_free(request);
-    fcc_comm_destroy(on_cpu);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
-}
-
-static void failure_record(void)
-{
-    struct fcc_unique_id *second = shared_memory(sizeof(*second));
-    struct test_daemon d;
-    struct ranks r;
-
-    fake_start(&d, GPUS, NULL);
-    *second = id_make();
-    ranks_start(&r, 2, failure_rank, second);
-    ranks_join(&r);
-    fake_stop(&d);
-}
-
-/* ---- what the GPUs' runtime refuses ends one operator, or one call ---- */
-
-static void meet(_Atomic int *at, int *turn, int n)
-{
-    (*at)++;
-    await(at, ++*turn * n);
-}
-
-/* Rank 0 says what is to fail, when all have come. */
-static void fail_next(int rank, enum fake_call call, uint32_t which, _Atomic int *at, int *turn, int n)
-{
-    meet(at, turn, n);
-    if (rank == 0) {
-        fake->fail_gpu = which;
-        fake->fail = call;
-    }
-    meet(at, turn, n);
-}
-
-static void refusal_of_launch(int rank, const struct product *p, void *stream, enum fake_call call, uint32_t which,
-                              const char *what, _Atomic int *at, int *turn)
-{
-    int n = fcc_comm_size(p->comm);
-    fcc_request *request;
-
-    fail_next(rank, call, which, at, turn, n);
-    FAILS(fcc_gemv_all_reduce(p->comm, &p->args), -EIO, what, "made to fail",
-          which ? "rank 1: " : "rank 0: ", which ? "cuda GPU 1" : "cuda GPU 0");
-    product_works(p, stream);
-    if (call == FAKE_LAUNCH_MAKE)
-        return; /* it is made now */
-    fail_next(rank, call, which, at, turn, n);
-    product_enqueue(p, stream, &request);
-    FAILS(fcc_request_wait(request, -1), -EIO, what, "made to fail");
-    product_works(p, stream);
-    fcc_request_free(request);
-}
-
-static void refusals_rank(int rank, const struct ranks *all, void *argument)
-{
-    _Atomic int *at = argument;
-    int n = all->n, turn = 0;
-    fcc_buffer *buffer;
-
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    for (uint32_t which = 0; which < 2; which++) {
-        struct fcc_unique_id *id = (struct fcc_unique_id *)(void *)&at[16] + which;
-        fcc_comm *comm = client_join(context, id, n, rank, 0);
-        struct product p = product_open(comm);
-        void *stream = stream_open();
-        fail_next(rank, FAKE_MEMORY_ALLOC, which, at, &turn, n);
-        FAILS(fcc_gemv_all_reduce(comm, &p.args), -ENOMEM, which ? "rank 1" : "rank 0", "staging memory", "made to fail");
-        refusal_of_launch(rank, &p, stream, FAKE_LAUNCH_MAKE, which, "preparing an operator", at, &turn);
-        refusal_of_launch(rank, &p, stream, FAKE_LAUNCH_START, which, "launching an operator", at, &turn);
-        fail_next(rank, FAKE_MEMORY_ALLOC, which, at, &turn, n);
-        FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 100, &buffer), -ENOMEM, "made to fail");
-        fail_next(rank, FAKE_MEMORY_ALLOC, which, at, &turn, n);
-        if (rank == (int)which)
-            FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 100, &buffer), -ENOMEM, "made to fail");
-        product_works(&p, stream);
-        stream_close(stream);
-        fcc_comm_destroy(comm);
-    }
-    client_end(context);
-}
-
-static void refusals(void)
-{
-    _Atomic int *at = shared_memory(16 * sizeof(*at) + 2 * sizeof(struct fcc_unique_id));
-    struct test_daemon d;
-    struct ranks r;
-
-    fake_start(&d, GPUS, NULL);
-    for (int i = 0; i < 2; i++)
-        ((struct fcc_unique_id *)(void *)&at[16])[i] = id_make();
-    ranks_start(&r, 2, refusals_rank, at);
-    ranks_join(&r);
-    fake_stop(&d);
-}
-
-/* Joining is refused, and the worker serves on. */
-static void join_refused_rank(int rank, const struct ranks *all, void *argument)
-{
-    static const enum fake_call calls[] = {FAKE_OPEN, FAKE_HOST_REGISTER, FAKE_MEMORY_ALLOC};
-    fcc_context *context = client_connect(NULL);
-    fcc_comm *comm;
-
-    (void)argument;
-    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-        fake->fail = calls[i];
-        FAILS(join(context, all, rank, 0, FCC_DEVICE_CUDA, &comm), calls[i] == FAKE_MEMORY_ALLOC ? -ENOMEM : -EIO,
-              "made to fail");
-        CHECK(fake->fail == FAKE_NONE);
-        await_less(&fake->registered, calls[i] == FAKE_MEMORY_ALLOC); /* the session's; the answer comes before the end */
-    }
-    OK(join(context, all, rank, 0, FCC_DEVICE_CUDA, &comm));
-    OK(fcc_noop(comm));
-    fcc_disconnect(context);
-}
-
-static void join_refused(void)
-{
-    ranks_run(1, join_refused_rank, NULL);
-}
-
-/* ---- a lost context ends the worker ---- */
-
-struct loss {
-    bool idle; /* nothing runs: it is noticed because a client has died */
-    _Atomic int ready, heard, again;
-};
-
-static void lost_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct loss *loss = argument;
-    fcc_request *request = NULL;
-    struct fcc_unique_id id;
-    int status = 0;
-
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
-    void *stream = stream_open();
-    if (!loss->idle) {
-        product_enqueue(&p, stream, &request);
-        OK(fcc_noop_enqueue(p.comm, stream, NULL));
-    }
-    loss->ready++;
-    if (loss->idle && rank == VICTIM)
-        (void)pause();
-    if (request)
-        status = fcc_request_wait(request, -1);
-    while (!request && !(status = fcc_get_unique_id(context, &id)))
-        (void)usleep(1000);
-    check_error(__FILE__, __LINE__, "after a loss", status, -ECONNRESET,
-                (const char *const[]){"the GPU contexts of job 'test' are lost", "cuda GPU 1", "connect again", NULL});
-    stream_close(stream); /* it has gone on */
-    FAILS(fcc_noop(p.comm), -ECONNRESET, "lost");
-    loss->heard++;
-    fcc_request_free(request);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
-}
-
-static void again_rank(int rank, const struct ranks *all, void *argument)
-{
-    (void)argument;
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
-    void *stream = stream_open();
-    product_works(&p, stream);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
-}
-
-static void lost_run(bool idle)
-{
-    struct loss *loss = shared_memory(sizeof(*loss));
-    struct test_daemon d;
-    struct ranks r;
-
-    fake_start(&d, GPUS, NULL);
-    loss->idle = idle;
-    fake->hold = ALL_GPUS;
-    ranks_start(&r, 2, lost_rank, loss);
-    await(&loss->ready, 2);
-    pid_t worker = daemon_worker(&d);
-    if (!idle)
-        await(&fake->begun, 2);
-    fake->lost = 2;
-    if (idle) {
-        CHECK(kill(r.pid[VICTIM], SIGKILL) == 0);
-        CHECK(WIFSIGNALED(rank_wait(&r, VICTIM)));
-    }
-    ranks_join(&r);
-    CHECK(daemon_logged(&d, "GPU contexts of job 'test' are lost", 1000));
-    for (double until = now_ms() + 10e3; kill(worker, 0) == 0; (void)usleep(1000))
-        CHECK(now_ms() < until);
-    fake->lost = fake->hold = 0;
-    fake->contexts = fake->memories = fake->registered = fake->launches = 0; /* the process has ended */
-    ranks_start(&r, 2, again_rank, NULL);
-    ranks_join(&r);
-    CHECK(daemon_logged(&d, "closed", 1000));
-    for (double until = now_ms() + 10e3; fake->closed == 0; (void)usleep(1000)) /* the fresh worker, when it has been idle */
-        CHECK(now_ms() < until);
-    fake_check();
-    daemon_stop_unclean(&d); /* the log has the error that was wanted */
-}
-
-static void lost_while_running(void)
-{
-    lost_run(false);
-}
-
-static void lost_after_a_death(void)
-{
-    lost_run(true);
-}
-
-/* ---- the daemon ends while an operator waits for a stream ---- */
-
-struct drain {
-    bool comes; /* the stream, in time */
-    _Atomic int enqueued, open, ready;
-};
-
-static void drain_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct drain *drain = argument;
-    fcc_request *request;
-
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
-    void *stream = stream_open();
+        stream_gate(streams[0], &chain->done);
+    product_enqueue(&first, streams[0], &requests[0]);
+    chain->submitted++;
+    await(&chain->submitted, PAIR);
+    product_enqueue(&second, streams[1], &requests[1]);
     if (rank)
-        stream_gate(stream, &drain->open);
-    product_enqueue(&p, stream, &request);
-    drain->enqueued++;
-    if (drain->comes)
-        OK(fcc_request_wait(request, -1));
-    else
-        FAILS(fcc_request_wait(request, -1), -ECONNRESET, "the worker of job 'test'", "is gone");
-    FAILS(fcc_noop(p.comm), drain->comes ? -ESHUTDOWN : -ECONNRESET);
-    drain->open = 1;
-    stream_close(stream);
-    fcc_request_free(request);
-    fcc_comm_destroy(p.comm);
+        CHECK(gpu.stream_function(streams[1], chain_end, chain) == 0);
+    for (int i = 1; i >= 0; i--) {
+        OK(fcc_request_wait(requests[i], -1));
+        fcc_request_free(requests[i]);
+        stream_close(streams[i]);
+    }
+    fcc_comm_destroy(first.comm);
+    fcc_comm_destroy(second.comm);
     client_end(context);
 }
 
-static void drain_run(bool comes)
+static void chained(void)
 {
-    struct drain *drain = shared_memory(sizeof(*drain));
+    struct chain *chain = shared_memory(sizeof(*chain));
     struct test_daemon d;
     struct ranks r;
-    int status;
 
-    fake_start(&d, GPUS, (const char *const[]){"--drain-ms", comes ? "20000" : "200", NULL});
-    drain->comes = comes;
-    ranks_start(&r, 2, drain_rank, drain);
-    await(&drain->enqueued, 2);
-    (void)usleep(50000);
-    CHECK(kill(d.pid, SIGTERM) == 0);
-    CHECK(daemon_logged(&d, "shutting down", 5000));
-    if (comes) {
-        (void)usleep(50000);
-        CHECK(waitpid(d.pid, &status, WNOHANG) == 0 && fake->begun == 0);
-        drain->open = 1;
-    }
+    fake_start(&d, GPUS, NULL);
+    chain->second = id_make();
+    ranks_start(&r, PAIR, chain_rank, chain);
     ranks_join(&r);
-    CHECK(waitpid(d.pid, &status, 0) == d.pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    if (comes)
-        fake_check();
-}
-
-static void drained(void)
-{
-    drain_run(true);
-}
-
-static void drained_too_late(void)
-{
-    drain_run(false);
+    fake_stop(&d);
 }
 
 /* ---- trace ---- */
@@ -1144,47 +568,22 @@ static void traced(void)
 
 int main(int argc, char *argv[])
 {
-#define PAIR_OF(name)                                                                                                          \
-    {#name, name, 0},                                                                                                          \
-    {                                                                                                                          \
-#name "_beside_another", name##_beside_another, 0                                                                      \
-    }
     static const struct test tests[] = {
         {"devices", devices, 0},
         {"refused", refused, 0},
         {"kinds_differ", kinds_differ, 0},
         {"no_peers", no_peers, 0},
         {"too_many_on_one", too_many_on_one, 0},
+        {"join_refused", join_refused, 0},
         {"foreign_buffers", foreign_buffers, 0},
         {"one_comm", one_comm, 0},
         {"closed_stream", closed_stream, 0},
         {"opposite_orders", opposite_orders, 0},
         {"opposite_orders_by_functions", opposite_orders_by_functions, 0},
         {"threads_enqueue", threads_enqueue, 0},
-        PAIR_OF(killed),
-        PAIR_OF(killed_late),
-        PAIR_OF(killed_held),
-        PAIR_OF(late),
-        PAIR_OF(late_stream),
-        PAIR_OF(late_held),
-        PAIR_OF(aborted),
-        PAIR_OF(aborted_late),
-        PAIR_OF(aborted_held),
-        PAIR_OF(aborted_outside),
-        PAIR_OF(aborted_outside_late),
-        PAIR_OF(aborted_outside_held),
-        {"late_write", late_write, 0},
-        {"memory_outlives_its_session", memory_outlives_its_session, 0},
-        {"failure_record", failure_record, 0},
-        {"refusals", refusals, 0},
-        {"join_refused", join_refused, 0},
-        {"lost_while_running", lost_while_running, 0},
-        {"lost_after_a_death", lost_after_a_death, 0},
-        {"drained", drained, 0},
-        {"drained_too_late", drained_too_late, 0},
+        {"chained", chained, 0},
         {"traced", traced, 0},
     };
-#undef PAIR_OF
     (void)argc;
     run_again(argv);
     return tests_run("gpu_worker", TESTS(tests));

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_kernel.c - a fake GPU at work: a thread that takes one launch after the other from its queue. Functions of a kernel that
+ * return false say that it is to leave.
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include "fake_gpu_inside.h"
+
+#define NAP_NS 20000
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void nap(void)
+{
+    static const struct timespec t = {.tv_nsec = NAP_NS};
+
+    (void)nanosleep(&t, NULL);
+}
+
+static _Atomic uint64_t *flag_of(const struct task *t, uint32_t rank, uint32_t flag)
+{
+    return (_Atomic uint64_t *)pointer(t->launch->fixed.flags[rank]) + flag;
+}
+
+static bool must_leave(const struct task *t)
+{
+    for (int i = 0; i < t->launch->nruns; i++)
+        if (atomic_load_explicit(flag_of(t, t->launch->fixed.plans[i].rank, GPU_FLAGS), memory_order_relaxed) >= t->call.epoch)
+            return true;
+    return false;
+}
+
+/* A GPU whose context is lost stands still: the worker ends without waiting for it. */
+static void gpu_stand(const struct gpu *g)
+{
+    while (control->lost >> g->number & 1u)
+        nap();
+}
+
+static bool word_has_come(uint64_t word, uint32_t value)
+{
+    return (int32_t)(atomic_load_explicit((_Atomic uint32_t *)pointer(word), memory_order_acquire) - value) >= 0;
+}
+
+static void words_await(const struct gpu *g, const struct task *t)
+{
+    for (int i = 0; i < t->nwords; i++)
+        for (; !word_has_come(t->words[i], t->values[i]); nap())
+            gpu_stand(g);
+    gpu_stand(g);
+}
+
+static bool kernel_hold(const struct gpu *g, const struct task *t)
+{
+    uint64_t until = now_ns() + control->run_us * UINT64_C(1000);
+
+    for (;; nap()) {
+        bool deaf = control->deaf >> g->number & 1u, held = control->hold >> g->number & 1u;
+        gpu_stand(g);
+        if (!deaf && must_leave(t))
+            return false;
+        if (!deaf && !held && now_ns() >= until)
+            return true;
+    }
+}
+
+/* The test's failure, as gpu_fail() in gpu_execute.h. */
+static bool kernel_is_well(const struct task *t)
+{
+    const struct gpu_fixed *fixed = &t->launch->fixed;
+
+    for (int i = 0; i < t->launch->nruns; i++) {
+        uint32_t yes = 1;
+        if (control->failing_rank != fixed->plans[i].rank || !atomic_compare_exchange_strong(&control->failing, &yes, 0))
+            continue;
+        struct gpu_failure *out = pointer(t->call.in[i].failure);
+        *out = control->failure;
+        for (uint32_t r = 0; r < fixed->shape.nranks; r++)
+            atomic_store_explicit(flag_of(t, r, GPU_FLAGS), t->call.epoch, memory_order_release);
+        return false;
+    }
+    return true;
+}
+
+static bool slice_await(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s)
+{
+    for (uint32_t i = 0; i < s->wait_count; i++)
+        while (atomic_load_explicit(flag_of(t, rank, s->wait_first + i * s->wait_stride), memory_order_acquire) <
+               t->call.epoch) {
+            gpu_stand(g);
+            if (must_leave(t))
+                return false;
+            nap();
+        }
+    return true;
+}
+
+static void slice_signal(const struct task *t, const struct gpu_plan *plan, const struct slice *s)
+{
+    uint32_t *left = (uint32_t *)pointer(plan->counters) + s->group;
+    const struct signal_group *group;
+
+    if (s->group == SLICE_NO_GROUP || --*left)
+        return;
+    group = (const struct signal_group *)pointer(plan->groups) + s->group;
+    for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++)
+        if (group->dst == SLICE_DST_ALL || group->dst == r)
+            atomic_store_explicit(flag_of(t, r, group->flag), t->call.epoch, memory_order_release);
+}
+
+static bool phase_run(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, int phase)
+{
+    struct slice_time *times = pointer(plan->times);
+    const struct slice *slices = pointer(plan->slices);
+
+    for (uint32_t i = plan->first[phase]; i < plan->first[phase + 1]; i++) {
+        struct slice_time time = {.epoch = (uint32_t)t->call.epoch};
+        if (slices[i].wait_count) {
+            time.wait_ns = now_ns();
+            if (!slice_await(g, t, plan->rank, &slices[i]))
+                return false;
+        }
+        time.start_ns = now_ns();
+        slice_signal(t, plan, &slices[i]);
+        time.end_ns = now_ns();
+        times[i] = time;
+    }
+    return true;
+}
+
+static void kernel_run(const struct gpu *g, const struct task *t)
+{
+    const struct gpu_fixed *fixed = &t->launch->fixed;
+    bool go_on;
+
+    ((uint64_t *)pointer(t->call.span))[0] = now_ns();
+    for (int i = 0; i < t->launch->nruns; i++) {
+        const struct gpu_plan *plan = &fixed->plans[i];
+        for (uint32_t k = 0; k < plan->ngroups; k++)
+            ((uint32_t *)pointer(plan->counters))[k] = ((const struct signal_group *)pointer(plan->groups))[k].slices;
+    }
+    (void)atomic_fetch_add(&control->begun, 1);
+    go_on = kernel_hold(g, t) && kernel_is_well(t);
+    for (int phase = 0; phase < GPU_PHASES && go_on; phase++)
+        for (int i = 0; i < t->launch->nruns && go_on; i++)
+            go_on = phase_run(g, t, &fixed->plans[i], phase);
+}
+
+/* Locked: who sees `done` and then looks into the queue does not find the task there any more. */
+static void kernel_end(struct gpu *g)
+{
+    struct task *t = g->first;
+
+    ((uint64_t *)pointer(t->call.span))[1] = now_ns();
+    for (uint32_t i = 0; i < t->call.nruns; i++)
+        if (t->call.in[i].stream_word)
+            atomic_store_explicit((_Atomic uint32_t *)pointer(t->call.in[i].stream_word), t->call.in[i].stream_value,
+                                  memory_order_release);
+    (void)atomic_fetch_add(&control->ended, 1);
+    atomic_store_explicit((_Atomic uint64_t *)pointer(t->call.done), t->call.epoch, memory_order_release);
+    g->first = t->next;
+    (void)pthread_cond_broadcast(&g->changed);
+    free(t);
+}
+
+void *gpu_main(void *argument)
+{
+    struct gpu *g = argument;
+
+    (void)pthread_mutex_lock(&g->lock);
+    while (!g->end) {
+        struct task *t = g->first;
+        if (!t) {
+            (void)pthread_cond_wait(&g->changed, &g->lock);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&g->lock);
+        words_await(g, t);
+        kernel_run(g, t);
+        gpu_stand(g);
+        (void)pthread_mutex_lock(&g->lock);
+        kernel_end(g);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
