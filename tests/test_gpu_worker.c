@@ -41,7 +41,9 @@ static void devices(void)
     struct test_daemon d;
     int n = 0;
 
+    (void)setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/mps", 1);
     fake_start(&d, GPUS, NULL);
+    CHECK(daemon_logged(&d, "no MPS control daemon at /nonexistent/mps/control", 5000));
     struct json_object *o = fccctl_json("devices"), *list = field(o, "devices");
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         struct json_object *device = json_object_array_get_idx(list, i);
