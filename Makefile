@@ -53,7 +53,9 @@ KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c k
 DAEMON := daemon/main.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/plugin.c \
 	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/probe.c daemon/broker/query.c \
 	daemon/broker/spawn.c \
-	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_node.c daemon/worker/gpu_watch.c daemon/worker/life.c \
+	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
+	daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_node.c daemon/worker/gpu_watch.c \
+	daemon/worker/life.c \
 	daemon/worker/launch.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/driver.c \

@@ -15,9 +15,9 @@
  *
  * Locks. context->ring_lock orders the records in the ring; context->lock guards everything else that changes. A thread that
  * takes both takes ring_lock first. Nobody sleeps with a lock held. Functions that say "locked" are called with context->lock
- * held and return with it held; those that may sleep release it meanwhile, and say so. context->accelerator_lock is for what takes
- * long and is rare: opening GPUs. It is taken before any other. No driver is called with context->lock or ring_lock held: a
- * driver may wait for a function of ours on another thread.
+ * held and return with it held; those that may sleep release it meanwhile, and say so. context->accelerator_lock is for what
+ * takes long and is rare: opening GPUs. It is taken before any other. No driver is called with context->lock or ring_lock
+ * held: a driver may wait for a function of ours on another thread.
  *
  * Errors. Who finds one puts its words into the thread's last error with last_error_set() and returns the status; callers
  * pass the status on.

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * driver.h - what libfccclient uses of a GPU's driver: CUDA's driver API, or HIP. It is loaded when a communicator turns out to be
- * on such a GPU, and neither its library nor its headers are needed before. So the prototypes, constants and layouts stand here,
- * as cuda.h (11.4 to 13) and hip_runtime_api.h (5.2 to 7) have them; each has its names beside it. A device's address is an
- * uint64_t (CUdeviceptr; HIP's void * passes the same way), a stream a void *, a result an int, 0 being success.
+ * driver.h - what libfccclient uses of a GPU's driver: CUDA's driver API, or HIP. It is loaded when a communicator turns out
+ * to be on such a GPU, and neither its library nor its headers are needed before. So the prototypes, constants and layouts
+ * stand here, as cuda.h (11.4 to 13) and hip_runtime_api.h (5.2 to 7) have them; each has its names beside it. A device's
+ * address is an uint64_t (CUdeviceptr; HIP's void * passes the same way), a stream a void *, a result an int, 0 being
+ * success.
  */
 #ifndef FCC_DRIVER_H
 #define FCC_DRIVER_H

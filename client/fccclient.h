@@ -126,8 +126,8 @@ const char *fcc_version(void);
 int fcc_get_unique_id(fcc_context *context, struct fcc_unique_id *out);
 
 struct fcc_comm_options {
-    /* the device of this rank, among those of its kind as fccctl devices numbers them: 0 or more, or -1 for (rank modulo number of
-     * devices of the kind) */
+    /* the device of this rank, among those of its kind as fccctl devices numbers them: 0 or more, or -1 for (rank modulo
+     * number of devices of the kind) */
     int32_t device;
     uint32_t time_limit_ms; /* how long an operator may wait for its ranks or run; 0: the daemon's TIME_LIMIT_MS */
     uint32_t device_kind;   /* enum fcc_device_kind; the same on all ranks */
@@ -219,15 +219,15 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * Every rank of the communicator calls the same operators in the same order. FCC_OP(comm, args) returns when this rank's
  * result is complete. FCC_OP_start(comm, args, &request) returns at once; `args` may go, the buffers must stay as they are
  * until the request is finished. An argument error of one rank, or ranks whose arguments do not fit together, end that operator
- * with the same error on all ranks, and the communicator goes on. (Only what cannot be sent at all, such as NULL or too many tables, is
- * refused in the call, and the other ranks do not hear of it.) -ETIMEDOUT and -ECONNABORTED end the communicator.
+ * with the same error on all ranks, and the communicator goes on. (Only what cannot be sent at all, such as NULL or too many
+ * tables, is refused in the call, and the other ranks do not hear of it.) -ETIMEDOUT and -ECONNABORTED end the communicator.
  *
  * FCC_OP_enqueue(comm, args, stream, &request) is for ranks on a GPU: the operator takes its place on the caller's stream
- * (hipStream_t, cudaStream_t, CUstream; NULL is the default stream, CUDA's legacy one). It begins after what is on the stream, and
- * what comes onto the stream later sees its result; the CPU waits for neither. An operator that fails lets the stream go on, too.
- * `request` may be NULL: then an error is told by fcc_comm_error(), and gemm's recv_rows must be NULL. Up to 64 operators of a
- * context may be in flight; the next call waits for one of them. Operators of one rank run in the order of the calls, on
- * whichever streams. Not while the stream is being captured into a graph (-EINVAL).
+ * (hipStream_t, cudaStream_t, CUstream; NULL is the default stream, CUDA's legacy one). It begins after what is on the
+ * stream, and what comes onto the stream later sees its result; the CPU waits for neither. An operator that fails lets the
+ * stream go on, too. `request` may be NULL: then an error is told by fcc_comm_error(), and gemm's recv_rows must be NULL. Up
+ * to 64 operators of a context may be in flight; the next call waits for one of them. Operators of one rank run in the order
+ * of the calls, on whichever streams. Not while the stream is being captured into a graph (-EINVAL).
  * Common errors: -EINVAL, -ERANGE, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
  */
 
@@ -239,7 +239,8 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * to the rank in whose part of the batch it lies: rank p has the next batch_split[p] samples in rank order.
  * Rank p ends with out[s][t][d] for its own samples s, and for t over the tables of rank 0, then those of rank 1, ...
  *
- * Same on all ranks: B, D, dtype, batch_split, schedule. May differ: T_r, rows, indices, index dtype, pooling, weights, out's place. */
+ * Same on all ranks: B, D, dtype, batch_split, schedule. May differ: T_r, rows, indices, index dtype, pooling, weights, out's
+ * place. */
 struct fcc_embedding_all_to_all_args {
     struct fcc_tensor tables;  /* [sum of table_rows][D], f32, f16 or bf16: the tables one below the other. D at least 1 */
     const int64_t *table_rows; /* [num_tables] rows of each table, 0 or more */

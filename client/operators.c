@@ -92,7 +92,7 @@ static void *submission_extend(struct submission *s, size_t bytes)
     return at;
 }
 
-/* Fill in the strides of a dense tensor. One that is too large for any buffer gets strides that are, too: the daemon says so. */
+/* Fill in the strides of a dense tensor. One that is too large for any buffer gets strides that are; the daemon says so. */
 static void strides_dense(struct fcc_wire_tensor *w)
 {
     int64_t stride = 1;

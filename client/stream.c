@@ -2,21 +2,22 @@
  *
  * stream.c - an operator that takes its place on a stream of the program.
  *
- * The slot's two words are the hand-over (struct fcc_slot in proto.h). Each operator in a slot has a number n, one more than the
- * last. In this order:
+ * The slot's two words are the hand-over (struct fcc_slot in proto.h). Each operator in a slot has a number n, one more than
+ * the last. In this order:
  *
  *   the stream    sets stream_started to n
  *   the ring      gets the SUBMIT with stream = n
  *   the stream    waits until stream_finished has reached n
  *
- * The submission comes before the wait, so a stream never waits for what the worker has not heard of: if it cannot be submitted,
- * a word was written that nobody looks at. It comes after the write, so two threads that enqueue on one stream at the same time
- * cannot block each other: whatever is submitted has its write on the stream before any wait that could stand in its way.
+ * The submission comes before the wait, so a stream never waits for what the worker has not heard of: if it cannot be
+ * submitted, a word was written that nobody looks at. It comes after the write, so two threads that enqueue on one stream at
+ * the same time cannot block each other: whatever is submitted has its write on the stream before any wait that could stand
+ * in its way.
  *
  * Both words only grow (cyclically). stream_finished: there is one operator in a slot at a time, and its number is the last
- * that was given out. stream_started: an operator that failed early may be completed before its stream has come to the write, and
- * then the write of a later one could be overtaken by it. So a slot is used again only when its write has come: when the word is
- * n, which the worker never stores (slot_collect()).
+ * that was given out. stream_started: an operator that failed early may be completed before its stream has come to the write,
+ * and then the write of a later one could be overtaken by it. So a slot is used again only when its write has come: when the
+ * word is n, which the worker never stores (slot_collect()).
  *
  * When the context dies, every slot's last number is stored into stream_finished. Numbers are given out under context->lock and
  * only while the context lives, and it dies under context->lock. So every number that was ever given out is covered, and a
@@ -24,9 +25,9 @@
  *
  * Where a device's streams cannot wait for words, the first step is a fill of four bytes and the last one a function on the
  * CPU, put onto the stream, that waits. Not events between the processes: the program's CPU could let its stream wait for an
- * event of the worker only after the worker has recorded it, so it would have to wait for the worker's CPU in every call; and nothing ends
- * a wait for an event whose worker has died. A driver may run the functions of all streams one after the other, so the first
- * step must not be one: then a function that waits holds up others that wait, and never what it waits for.
+ * event of the worker only after the worker has recorded it, so it would have to wait for the worker's CPU in every call; and
+ * nothing ends a wait for an event whose worker has died. A driver may run the functions of all streams one after the other,
+ * so the first step must not be one: then a function that waits holds up others that wait, and never what it waits for.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -61,7 +62,8 @@ static int stream_number(struct fcc_request *r, const struct accelerator *a)
 
     if (c->stream_count[r->slot] == FCC_STREAM_LAST) {
         if (!a->driver->waits_cyclically) {
-            /* The words begin anew, when no stream looks at them any more: it may do so a little longer than its operator runs. */
+            /* The words begin anew, when no stream looks at them any more: it may do so a little longer than its operator
+             * runs. */
             (void)pthread_mutex_unlock(&c->lock);
             status = accelerators_synchronize(c);
             (void)pthread_mutex_lock(&c->lock);

@@ -4,8 +4,8 @@
  *
  * Who waits for an operator on the CPU looks for the worker's end himself (completion.c). A thread that waits for a stream,
  * or that has only enqueued, does not come by here; and its stream would wait for ever, because nobody is left to write
- * stream_finished. So a context with a rank on a GPU has this thread. It sleeps until the socket ends, then lets the context die,
- * which releases the streams (context_die()).
+ * stream_finished. So a context with a rank on a GPU has this thread. It sleeps until the socket ends, then lets the context
+ * die, which releases the streams (context_die()).
  *
  * And it is the sign of life of this process to the worker.
  */
@@ -21,8 +21,9 @@
 
 #include "client.h"
 
-/* The thread's list of robust futexes has one, so the kernel marks it when the process dies: long before it closes the socket, if
- * there is a GPU context to take down. The list is the thread's own, in place of the C library's: it holds no robust mutex. */
+/* The thread's list of robust futexes has one, so the kernel marks it when the process dies: long before it closes the
+ * socket, if there is a GPU context to take down. The list is the thread's own, in place of the C library's: it holds no
+ * robust mutex. */
 struct life {
     struct robust_list_head head;
     struct robust_list entry;
@@ -57,7 +58,8 @@ static void *watch_run(void *argument)
     life_end(&c->memory->life);
     if (p[1].revents)
         return NULL;
-    /* What the worker sent last, its farewell among it, comes before the end. If another thread is the reader, it is awake too. */
+    /* What the worker sent last, its farewell among it, comes before the end. If another thread is the reader, it is awake
+     * too. */
     (void)pthread_mutex_lock(&c->lock);
     while (!c->dead.status)
         context_pump(c, deadline_in_ms(1));

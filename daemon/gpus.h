@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpus.h - the GPUs of this node, as JSON: `fccd --list-gpus`. A process of its own asks the plug-ins, so that the broker holds no
- * GPU state, and a runtime that crashes or hangs takes nothing along.
+ * gpus.h - the GPUs of this node, as JSON: `fccd --list-gpus`. A process of its own asks the plug-ins, so that the broker
+ * holds no GPU state, and a runtime that crashes or hangs takes nothing along.
  *
  *   {"gpus":    [{"device": its number within its kind, "kind": "cuda", "name", "memory_bytes", "multiprocessors",
  *                 "peers": [numbers], "links": [the link to each of them], "link": the best of them, "numa_node", "pci", "uuid",

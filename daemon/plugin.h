@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * plugin.h - the GPU plug-ins (kernels/gpu.h): which there can be, where they lie, and how one is loaded. The broker loads none: a
- * GPU's runtime would make it a process with GPU state of its own, and under MPS a client of the MPS server.
+ * plugin.h - the GPU plug-ins (kernels/gpu.h): which there can be, where they lie, and how one is loaded. The broker loads
+ * none: a GPU's runtime would make it a process with GPU state of its own, and under MPS a client of the MPS server.
  */
 #ifndef FCCD_PLUGIN_H
 #define FCCD_PLUGIN_H

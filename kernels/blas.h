@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * blas.h - the BLAS, loaded when the first dense tile or cpu device needs it, with its own threads off: workgroups are the threads.
+ * blas.h - the BLAS, loaded when the first dense tile or cpu device needs it, with its own threads off: workgroups are the
+ * threads.
  *
  * It is OpenBLAS's build with locks (Debian's openblas-pthread), told before it is loaded to start no threads. Its serial build
  * must not be used: it gives the same work memory to two threads that call it at the same time (seen with 0.3.21).

@@ -111,10 +111,11 @@ static int64_t rows_of(const struct problem *problem, int rank)
     return sum;
 }
 
-/* The BLAS packs b anew for each slice: with M = N = K = 1024 it loses 2 to 4 % with blocks of 256 rows, 4 to 8 % with 128, and more
- * with less. Within a node a put costs nothing beside the store, so long slices are better, as long as there are some to share
- * among workgroups. Wide results are cut so that a slice stays below some tens of milliseconds: who waits for a workgroup to
- * leave waits for its slice. A GPU's slice is one tile of its matrix units, so that the first ones leave early. */
+/* The BLAS packs b anew for each slice: with M = N = K = 1024 it loses 2 to 4 % with blocks of 256 rows, 4 to 8 % with 128,
+ * and more with less. Within a node a put costs nothing beside the store, so long slices are better, as long as there are
+ * some to share among workgroups. Wide results are cut so that a slice stays below some tens of milliseconds: who waits for a
+ * workgroup to leave waits for its slice. A GPU's slice is one tile of its matrix units, so that the first ones leave early.
+ */
 static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     int64_t half = (rows_of(problem, rank) / 2 + 15) / 16 * 16;

@@ -119,7 +119,8 @@ static int64_t flags_of(const struct problem *problem, const struct layout *l)
 }
 
 /* About 1 MiB of w: long enough that a slice's overhead does not count, short enough to leave early. On GPUs, where hundreds of
- * workgroups share them, about 512 tiles, in whole columns for each of a workgroup's 8 waves. Large enough that there are no more flags than allowed. */
+ * workgroups share them, about 512 tiles, in whole columns for each of a workgroup's 8 waves. Large enough that there are no
+ * more flags than allowed. */
 static void choose_tile(const struct problem *problem, struct schedule *schedule)
 {
     int64_t line = columns_per_line(problem), tile = schedule->slice_cols, k = 1;

@@ -6,8 +6,8 @@
  * with any GPU or none; it is the only thing in fccd that calls a GPU's runtime. Addresses are device addresses, valid
  * on every GPU of the process, in uint64_t.
  *
- * Ownership: what the plug-in made, the plug-in frees. Threads: launch_poll() may be called from one other thread; everything else
- * is called by one thread.
+ * Ownership: what the plug-in made, the plug-in frees. Threads: launch_poll() may be called from one other thread; everything
+ * else is called by one thread.
  */
 #ifndef FCC_GPU_H
 #define FCC_GPU_H
@@ -197,7 +197,8 @@ struct gpu_plugin {
     int (*launch_make)(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
                        struct gpu_launch **out, struct error *e);
     void (*launch_free)(struct gpu_launch *l);
-    /* The rows at which run i's tables begin, [ntables + 1]; returns their device address for gpu_input. Kept while unchanged. */
+    /* The rows at which run i's tables begin, [ntables + 1]; returns their device address for gpu_input. Kept while
+     * unchanged. */
     int (*launch_tables)(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address,
                          struct error *e);
     /* Enqueue: wait until each of the words (uint32_t, host memory) has reached its value, then run the kernel. call->fixed is

@@ -2,24 +2,25 @@
  *
  * gpu_execute.h - how a kernel runs plans: the loop that all operators share.
  *
- * A kernel serves all ranks (runs) on its GPU. Its workgroups take slices from counters, in the plan's order, phase by phase (enum
- * gpu_phase), each phase for all runs. In each phase a workgroup begins with run (its index modulo the number of runs), so that the runs go on side by side, and helps the
- * others when that one has nothing left.
+ * A kernel serves all ranks (runs) on its GPU. Its workgroups take slices from counters, in the plan's order, phase by phase
+ * (enum gpu_phase), each phase for all runs. In each phase a workgroup begins with run (its index modulo the number of runs),
+ * so that the runs go on side by side, and helps the others when that one has nothing left.
  *
  * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: slices of the first phase never
  * wait, so one resident workgroup per GPU is enough to finish it everywhere. A workgroup that waits in a later phase waits for
- * slices of earlier phases only (of any rank), and its own GPU's are all done or in the hands of workgroups that run. So by induction
- * one resident workgroup per GPU finishes every phase. All waits end when the rank's failure epoch says so: a kernel that fails
- * stores it at all ranks, and so does the host when the operator is aborted. It lies in the GPU's own memory, because a look
- * across the bus by every workgroup costs more than a small operator.
+ * slices of earlier phases only (of any rank), and its own GPU's are all done or in the hands of workgroups that run. So by
+ * induction one resident workgroup per GPU finishes every phase. All waits end when the rank's failure epoch says so: a
+ * kernel that fails stores it at all ranks, and so does the host when the operator is aborted. It lies in the GPU's own
+ * memory, because a look across the bus by every workgroup costs more than a small operator.
  *
  * Memory order. A slice's stores, by all threads; __syncthreads(); one thread: fence (system), count down the slice's signal
  * group (atomic); who counts to zero: fence, then store the flag at the destination (relaxed: the fence before it makes it a
- * release). A waiting thread looks at its flags (relaxed) until they are there, then loads them (acquire, system), then __syncthreads(), then the workgroup reads the data. The fence before the count orders this
- * slice's stores, the fence after it what the other workgroups of the group had stored before theirs.
+ * release). A waiting thread looks at its flags (relaxed) until they are there, then loads them (acquire, system), then
+ * __syncthreads(), then the workgroup reads the data. The fence before the count orders this slice's stores, the fence after
+ * it what the other workgroups of the group had stored before theirs.
  *
- * The last workgroup to leave sets the counters back for the next call, then tells the host and the clients' streams: it has seen
- * the others leave (atomic), after their waits (acquire), so what it releases comes after every result of its ranks.
+ * The last workgroup to leave sets the counters back for the next call, then tells the host and the clients' streams: it has
+ * seen the others leave (atomic), after their waits (acquire), so what it releases comes after every result of its ranks.
  */
 #ifndef FCC_GPU_EXECUTE_H
 #define FCC_GPU_EXECUTE_H

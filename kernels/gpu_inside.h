@@ -6,9 +6,9 @@
  *   gpu_memory.hip   memory that clients import, and host memory that GPUs see
  *   gpu_launch.hip   an operator's runs on one GPU: prepared once, launched many times
  *
- * Each open GPU has two streams. Operators run on `run`, in the order in which they were enqueued; it may stand for long, waiting
- * for a client. Everything else (copies, zeroing, clocks) uses `side`, so it never waits behind that. For the same reason
- * nothing here calls what waits for a whole GPU, as hipFree() does.
+ * Each open GPU has two streams. Operators run on `run`, in the order in which they were enqueued; it may stand for long,
+ * waiting for a client. Everything else (copies, zeroing, clocks) uses `side`, so it never waits behind that. For the same
+ * reason nothing here calls what waits for a whole GPU, as hipFree() does.
  */
 #ifndef FCC_GPU_INSIDE_H
 #define FCC_GPU_INSIDE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_launch.hip - an operator's runs on one GPU: what stays the same from call to call is put into the GPU's memory once; a call
- * costs the waits for its words and one kernel.
+ * gpu_launch.hip - an operator's runs on one GPU: what stays the same from call to call is put into the GPU's memory once; a
+ * call costs the waits for its words and one kernel.
  */
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * gpu_platform.h - the one place where GPUs differ. Sources are written in HIP's spelling; under nvcc the names become CUDA's.
- * What differs by chip (fences, clocks, the width of a wave) has a name here that the operators use; matrix instructions have theirs
- * in gpu_matrix.h.
+ * What differs by chip (fences, clocks, the width of a wave) has a name here that the operators use; matrix instructions have
+ * theirs in gpu_matrix.h.
  */
 #ifndef FCC_GPU_PLATFORM_H
 #define FCC_GPU_PLATFORM_H
@@ -73,10 +73,10 @@ GPU_DEVICE void gpu_from_f32(gpu_bf16 *out, float x)
 }
 
 /* ---- memory order ----
- * A workgroup's results are released by one of its threads: all threads store, __syncthreads() (which orders their stores before
- * what that thread does next), then gpu_fence_system() and a store of the flag. On NVIDIA a fence is cumulative: it covers what
- * the thread has observed, so also the others' stores. On AMD __syncthreads() waits for all stores of the workgroup to reach the
- * L2, and the system-scope fence writes the L2 back. */
+ * A workgroup's results are released by one of its threads: all threads store, __syncthreads() (which orders their stores
+ * before what that thread does next), then gpu_fence_system() and a store of the flag. On NVIDIA a fence is cumulative: it
+ * covers what the thread has observed, so also the others' stores. On AMD __syncthreads() waits for all stores of the
+ * workgroup to reach the L2, and the system-scope fence writes the L2 back. */
 
 GPU_DEVICE void gpu_fence_system()
 {

@@ -9,8 +9,8 @@
  * Flags are epochs: in the n-th operator of a communicator, raising a flag stores n and waiting for it means waiting for at
  * least n. So flags are never reset and one that is left over cannot lie.
  *
- * Every plan has at least one slice. Staging memory and flag numbers are used again by the communicator's next operator, so that
- * one must not start on any rank before this one has finished on all.
+ * Every plan has at least one slice. Staging memory and flag numbers are used again by the communicator's next operator, so
+ * that one must not start on any rank before this one has finished on all.
  *
  * Why no plan can deadlock: slices that wait stand behind all slices that do not, in every rank's plan; workgroups take slices
  * in order; so when a workgroup waits, all the non-waiting slices of its rank are done or in other workgroups' hands. Among

@@ -32,7 +32,8 @@ struct pool {
 int pool_bags(const struct pool *p, int64_t bag, int64_t n, unsigned char *out, size_t out_bytes, struct workgroup *wg,
               struct error *e);
 
-/* -ERANGE in words, for every device: offsets[at], the begin or the end of a table's bag, or indices[at], at a position of its bag. */
+/* -ERANGE in words, for every device: offsets[at], the begin or the end of a table's bag, or indices[at], at a position of
+ * its bag. */
 int pool_offset_error(struct error *e, int64_t at, int64_t offset, int table, bool end, int64_t bag, int64_t least,
                       int64_t most);
 int pool_index_error(struct error *e, int64_t at, int64_t id, int table, int64_t bag, int64_t position, int64_t nrows);

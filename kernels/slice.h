@@ -42,8 +42,8 @@ struct signal_group {
 };
 static_assert(sizeof(struct signal_group) == 12, "shared by host and devices");
 
-/* When a slice was handled, in ns of CLOCK_MONOTONIC (on a GPU: of its own clock, until it is fetched). wait_ns is 0 if it did not
- * have to wait; start_ns is 0 if it was not reached. */
+/* When a slice was handled, in ns of CLOCK_MONOTONIC (on a GPU: of its own clock, until it is fetched). wait_ns is 0 if it
+ * did not have to wait; start_ns is 0 if it was not reached. */
 struct slice_time {
     uint64_t wait_ns, start_ns, end_ns;
     uint32_t workgroup;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * thin.c - one dot product after the other, so that the matrix is read as one stream from its first byte to its last, AHEAD
- * bytes ahead of the sums; four running sums of 16 elements keep enough additions under way. With several rows of a, a row of b is
- * taken in pieces that stay in the first-level cache until all rows have had it.
+ * bytes ahead of the sums; four running sums of 16 elements keep enough additions under way. With several rows of a, a row of
+ * b is taken in pieces that stay in the first-level cache until all rows have had it.
  */
 #include "thin.h"
 

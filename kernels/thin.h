@@ -2,8 +2,8 @@
  *
  * thin.h - products of a few rows with a large matrix, as fast as the matrix can be read.
  *
- * These are bound by memory. OpenBLAS 0.3.21's sgemv takes 1.7 ms for 64 MiB where this takes 1.2 (one EPYC core with AVX-512), and
- * no BLAS takes f16 or bf16, which would have to be converted in memory first.
+ * These are bound by memory. OpenBLAS 0.3.21's sgemv takes 1.7 ms for 64 MiB where this takes 1.2 (one EPYC core with
+ * AVX-512), and no BLAS takes f16 or bf16, which would have to be converted in memory first.
  */
 #ifndef FCC_THIN_H
 #define FCC_THIN_H
@@ -12,8 +12,9 @@
 
 #include "fccclient.h"
 
-/* c[m][n] = a[m][k] . b[n][k]^T. a and c are f32; b is f32, f16 or bf16; rows lie ld elements apart, ldc at least n. Each element is
- * added up in the same order wherever it is, so for the same m the same rows of a and b give the same bits. k is at least 1. */
+/* c[m][n] = a[m][k] . b[n][k]^T. a and c are f32; b is f32, f16 or bf16; rows lie ld elements apart, ldc at least n. Each
+ * element is added up in the same order wherever it is, so for the same m the same rows of a and b give the same bits. k is
+ * at least 1. */
 void thin_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const void *b, enum fcc_dtype dtype,
                    int64_t ldb, float *c, int64_t ldc);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * operators.h - the operators' numbers, tensors and attributes, and kinds of memory: on the wire and everywhere. Plain C and C++.
+ * operators.h - the operators' numbers, tensors and attributes, and kinds of memory: on the wire and everywhere. Plain C and
+ * C++.
  */
 #ifndef FCC_OPERATORS_H
 #define FCC_OPERATORS_H

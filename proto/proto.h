@@ -231,12 +231,13 @@ struct fcc_slot {
     uint32_t zero;
     int64_t values[FCC_MAX_RANKS];
     char text[FCC_TEXT_MAX];
-    /* Stream order. For an operator that is submitted with stream = n (each slot counts its own, from 1; compared cyclically, but a
-     * HIP client begins anew at 1 before its counts wrap, because HIP's streams compare without sign): the client's stream sets stream_started to n, then waits for stream_finished to reach n.
-     * The worker's GPU waits for stream_started, runs the operator, and sets stream_finished. The worker's CPU sets
-     * stream_finished too when an operator ends otherwise, and the client's when the worker has died: so no stream waits for ever.
-     * If the operator is to leave before the stream has come, the worker sets stream_started, for its own GPU, to
-     * fcc_stream_passed(n). The stream's write of n still follows: until it has come, the slot's words are not used again. */
+    /* Stream order. For an operator that is submitted with stream = n (each slot counts its own, from 1; compared cyclically,
+     * but a HIP client begins anew at 1 before its counts wrap, because HIP's streams compare without sign): the client's
+     * stream sets stream_started to n, then waits for stream_finished to reach n. The worker's GPU waits for stream_started,
+     * runs the operator, and sets stream_finished. The worker's CPU sets stream_finished too when an operator ends otherwise,
+     * and the client's when the worker has died: so no stream waits for ever. If the operator is to leave before the stream
+     * has come, the worker sets stream_started, for its own GPU, to fcc_stream_passed(n). The stream's write of n still
+     * follows: until it has come, the slot's words are not used again. */
     _Atomic uint32_t stream_started;
     _Atomic uint32_t stream_finished;
 };
@@ -253,14 +254,16 @@ static inline uint32_t fcc_stream_passed(uint32_t n)
 /* head and tail count bytes ever written and ever read; they never wrap. Record n lies at data[offset % FCC_RING_BYTES] and may
  * continue at data[0].
  *
- * Doorbell: the client stores head, then loads worker_sleeps; the worker stores worker_sleeps, then loads head once more before it
- * sleeps; all four sequentially consistent. So either the client sees the flag and rings, or the worker sees the record. */
+ * Doorbell: the client stores head, then loads worker_sleeps; the worker stores worker_sleeps, then loads head once more
+ * before it sleeps; all four sequentially consistent. So either the client sees the flag and rings, or the worker sees the
+ * record. */
 struct fcc_session_memory {
     _Alignas(64) _Atomic uint64_t head;          /* client writes */
     _Alignas(64) _Atomic uint64_t tail;          /* worker writes */
     _Alignas(64) _Atomic uint32_t worker_sleeps; /* worker writes: 1 means ring the doorbell */
-    /* A client with a rank on a GPU: a robust futex (man 2 get_robust_list) that a thread of it holds until it disconnects. 0 before
-     * and after; the thread's TID; with FUTEX_OWNER_DIED, by the kernel, when the process dies. The worker adds FUTEX_WAITERS. */
+    /* A client with a rank on a GPU: a robust futex (man 2 get_robust_list) that a thread of it holds until it disconnects. 0
+     * before and after; the thread's TID; with FUTEX_OWNER_DIED, by the kernel, when the process dies. The worker adds
+     * FUTEX_WAITERS. */
     _Alignas(64) _Atomic uint32_t life;
     _Alignas(64) struct fcc_slot slot[FCC_SLOTS];
     _Alignas(64) unsigned char data[FCC_RING_BYTES];

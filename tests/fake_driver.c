@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_driver.c - a GPU driver without a GPU, for the tests of libfccclient: it is built as libcuda.so.1 and as libamdhip64.so.5,
- * and has what driver.h lists under both drivers' names. Device memory is the mapped descriptor, a device address is the
- * CPU's, and a stream is a thread that does one thing after the other.
+ * fake_driver.c - a GPU driver without a GPU, for the tests of libfccclient: it is built as libcuda.so.1 and as
+ * libamdhip64.so.5, and has what driver.h lists under both drivers' names. Device memory is the mapped descriptor, a device
+ * address is the CPU's, and a stream is a thread that does one thing after the other.
  */
 #include "fake_driver.h"
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_gpu.c - a GPU plug-in without a GPU, for the tests of the worker: it is built as cuda.so into a directory of the tests, and
- * is never installed. It is a double for order and for failures, and computes nothing: results stay as they are.
+ * fake_gpu.c - a GPU plug-in without a GPU, for the tests of the worker: it is built as cuda.so into a directory of the
+ * tests, and is never installed. It is a double for order and for failures, and computes nothing: results stay as they are.
  *
- * What it does do: device memory is a memfd, whose address is the CPU's; a GPU is a thread with a queue. A launch waits there until its
- * words have come, runs its plan's waits and signals (so that it depends on the other GPUs' kernels as a real one does), looks at its
- * failure epochs meanwhile, leaves when they say so, and then tells the host and the clients' streams, in the order of
- * gpu_execute.h. The rest is contract: what the worker must not do (gpu.h) is counted in fake_gpus.wrong, above all to free memory
- * that a launch in a queue may still touch.
+ * What it does do: device memory is a memfd, whose address is the CPU's; a GPU is a thread with a queue. A launch waits there
+ * until its words have come, runs its plan's waits and signals (so that it depends on the other GPUs' kernels as a real one
+ * does), looks at its failure epochs meanwhile, leaves when they say so, and then tells the host and the clients' streams, in
+ * the order of gpu_execute.h. The rest is contract: what the worker must not do (gpu.h) is counted in fake_gpus.wrong, above
+ * all to free memory that a launch in a queue may still touch.
  */
 #include "fake_gpu_inside.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_gpu_bed.h - the real daemon on fake GPUs (fake_gpu.c), and clients with streams of the fake driver (fake_driver.c), which such a
- * program finds by running itself again with LD_LIBRARY_PATH set. No GPU is needed, so all this runs under the sanitizers.
+ * fake_gpu_bed.h - the real daemon on fake GPUs (fake_gpu.c), and clients with streams of the fake driver (fake_driver.c),
+ * which such a program finds by running itself again with LD_LIBRARY_PATH set. No GPU is needed, so all this runs under the
+ * sanitizers.
  *
  * GPU i of the plug-in has the UUID of the driver's device i.
  */
@@ -98,7 +99,8 @@ static inline void fake_ranks_run(int n, void (*rank)(int, const struct ranks *,
 
 /* ---- waiting ---- */
 
-/* A word that processes share becomes at least `value`; and while it does not, no rank (of the process that started them) has failed. */
+/* A word that processes share becomes at least `value`; and while it does not, no rank (of the process that started them) has
+ * failed. */
 static inline void await(const _Atomic int *word, int value)
 {
     double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_gpu_kernel.c - a fake GPU at work: a thread that takes one launch after the other from its queue. Functions of a kernel that
- * return false say that it is to leave.
+ * fake_gpu_kernel.c - a fake GPU at work: a thread that takes one launch after the other from its queue. Functions of a
+ * kernel that return false say that it is to leave.
  */
 #include <stdlib.h>
 #include <time.h>

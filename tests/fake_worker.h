@@ -6,8 +6,8 @@
  * It always sleeps by the protocol (worker_sleeps, fence, a last look at head, then poll without a time limit), so a
  * doorbell that is not rung hangs the test. What steers it while it runs is atomic, and takes effect at fake_poke().
  *
- * An operator with a place on a stream is finished when the stream has come to it, as by a worker's GPU; until then the fake looks
- * every millisecond.
+ * An operator with a place on a stream is finished when the stream has come to it, as by a worker's GPU; until then the fake
+ * looks every millisecond.
  */
 #ifndef FAKE_WORKER_H
 #define FAKE_WORKER_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_bed.h - runs the cases of kernel_bed.h on GPUs, through a plug-in and without a daemon, so that the same assertions hold on
- * every device. FCC_TEST_DEVICE=cuda or hip asks for it; the ranks are dealt to the GPUs that there are.
+ * gpu_bed.h - runs the cases of kernel_bed.h on GPUs, through a plug-in and without a daemon, so that the same assertions
+ * hold on every device. FCC_TEST_DEVICE=cuda or hip asks for it; the ranks are dealt to the GPUs that there are.
  */
 #ifndef FCC_TEST_GPU_BED_H
 #define FCC_TEST_GPU_BED_H
@@ -76,7 +76,8 @@ static uint64_t bed_place(uint64_t *used, int r, size_t bytes, size_t shift)
     return at;
 }
 
-/* The rank's tensors to its GPU; out->tensors then point there. Inputs are put at addresses that are aligned to their elements only. */
+/* The rank's tensors to its GPU; out->tensors then point there. Inputs are put at addresses that are aligned to their
+ * elements only. */
 static void bed_upload(const struct test_case *c, int r, struct op_args *out, uint64_t *used)
 {
     struct error e = {0};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_client.h - what the test_gpu_*.c share: a client that has GPU work of its own. It uses CUDA's driver, loaded at run time, in
- * the primary context of its rank's GPU, as CUDA's runtime, its libraries and PyTorch do; and a product whose right result is
- * easy to tell.
+ * gpu_client.h - what the test_gpu_*.c share: a client that has GPU work of its own. It uses CUDA's driver, loaded at run
+ * time, in the primary context of its rank's GPU, as CUDA's runtime, its libraries and PyTorch do; and a product whose right
+ * result is easy to tell.
  *
  * No process that has used a GPU may fork one that does: the process of a test uses none, its ranks do.
  */
@@ -19,7 +19,8 @@
 
 #include "harness.h"
 
-/* ---- the driver: prototypes as in cuda.h. A CUdeviceptr is an uint64_t; handles are void *; a CUresult is an int, 0 is success ---- */
+/* ---- the driver: prototypes as in cuda.h. A CUdeviceptr is an uint64_t; handles are void *; a CUresult is an int, 0 is
+ * success ---- */
 
 #define CUDA_FUNCTIONS(X)                                                                                                      \
     X(init, "cuInit", (unsigned flags))                                                                                        \

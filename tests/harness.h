@@ -70,8 +70,8 @@ struct test_daemon {
     char log[128];
     int descriptors; /* of the broker, when nobody is connected */
 };
-/* Start build/bin/fccd with four cpu devices, the GPUs of test_device(), and these further options (a NULL-terminated list, or NULL), and wait until it
- * serves. Sets FCCD_SOCKET and FCCD_JOB for the process. */
+/* Start build/bin/fccd with four cpu devices, the GPUs of test_device(), and these further options (a NULL-terminated list,
+ * or NULL), and wait until it serves. Sets FCCD_SOCKET and FCCD_JOB for the process. */
 void daemon_start(struct test_daemon *d, const char *const options[]);
 /* The fccd that is tested: $FCCD_BINARY, or build/bin/fccd. */
 const char *daemon_binary(void);

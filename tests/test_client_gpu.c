@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_client_gpu.c - libfccclient's ranks on GPUs: finding the GPU, its memory, and a driver that fails; with both fake drivers.
+ * test_client_gpu.c - libfccclient's ranks on GPUs: finding the GPU, its memory, and a driver that fails; with both fake
+ * drivers.
  */
 #include "client_gpu_bed.h"
 

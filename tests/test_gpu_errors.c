@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_gpu_errors.c - nothing hangs on a GPU: a client is killed, a rank or a rank's stream never comes, a communicator is aborted by
- * a rank or with fccctl, while the others' streams wait for its operator. Each of them hears who and why, its stream goes on, and
- * the GPUs are free for another communicator. How long it took is printed, and decides nothing.
+ * test_gpu_errors.c - nothing hangs on a GPU: a client is killed, a rank or a rank's stream never comes, a communicator is
+ * aborted by a rank or with fccctl, while the others' streams wait for its operator. Each of them hears who and why, its
+ * stream goes on, and the GPUs are free for another communicator. How long it took is printed, and decides nothing.
  */
 #include <signal.h>
 
@@ -47,8 +47,8 @@ static void verdict_check(const struct scene *scene, const char *call, int statu
     check_error(__FILE__, __LINE__, call, status, verdicts[scene->event].status, verdicts[scene->event].says);
 }
 
-/* Contexts and kernels take their time; the communicator of the test, with its time limit, is opened when they are there, and its
- * first operator has run. */
+/* Contexts and kernels take their time; the communicator of the test, with its time limit, is opened when they are there, and
+ * its first operator has run. */
 static struct product member_open(fcc_context *context, int rank, const struct ranks *all, struct scene *scene)
 {
     fcc_comm *warm = client_join(context, &scene->warm, MEMBERS, rank, -1, 0);
@@ -225,7 +225,8 @@ static void aborted_outside(void)
 
 /* ---- it has: the worker's GPU waits for its stream, or (beside another communicator) the worker does ---- */
 
-/* Under MPS, too: a stream that waits for a word is no running kernel, and its death was seen to cost no other process's context. */
+/* Under MPS, too: a stream that waits for a word is no running kernel, and its death was seen to cost no other process's
+ * context. */
 static void killed_submitted(void)
 {
     event_run(KILLED, true, false);

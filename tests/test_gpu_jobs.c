@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_gpu_jobs.c - fault domains on NVIDIA GPUs: two jobs side by side on the same GPUs, and a client of one of them dies while a
- * kernel of its own runs, or its kernel stores where there is no memory. Its job's other ranks hear of it; the other job
- * goes on without an error; and a new job of the same name is served. Once without MPS, where only the client's own context is
- * lost, and once with an MPS server for each job, where the job's worker loses its contexts too and ends.
+ * test_gpu_jobs.c - fault domains on NVIDIA GPUs: two jobs side by side on the same GPUs, and a client of one of them dies
+ * while a kernel of its own runs, or its kernel stores where there is no memory. Its job's other ranks hear of it; the other
+ * job goes on without an error; and a new job of the same name is served. Once without MPS, where only the client's own
+ * context is lost, and once with an MPS server for each job, where the job's worker loses its contexts too and ends.
  *
  * How long things took is printed, and decides nothing.
  */
@@ -52,7 +52,8 @@ static int shell(char *text, size_t room, const char *command)
     return program_run(text, room, "sh", (const char *const[]){"-c", command, NULL});
 }
 
-/* Ends the MPS daemon when the test's process and all that it forked have ended, however they did: it is in none of their groups. */
+/* Ends the MPS daemon when the test's process and all that it forked have ended, however they did: it is in none of their
+ * groups. */
 static void guard_run(int end)
 {
     char byte;

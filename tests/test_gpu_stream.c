@@ -60,8 +60,8 @@ static void rows_check(const struct product *p, int rounds)
 
 /* ---- the place on a stream ---- */
 
-/* The stream is held while a kernel that writes the input, the operator and the copy of its result are put onto it: so all calls
- * return without what is before them, and nothing overtakes. */
+/* The stream is held while a kernel that writes the input, the operator and the copy of its result are put onto it: so all
+ * calls return without what is before them, and nothing overtakes. */
 static void order_on(const struct product *p, void *stream, float value)
 {
     fcc_request *request;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_gpu_worker.c - the worker's side of GPUs and the client's streams, with the real daemon and the real library on fake GPUs:
- * who may join, the order of operators and streams, and what fccctl shows. The same on real GPUs is in test_gpu_ranks.c and
- * test_gpu_stream.c; here it runs under the sanitizers.
+ * test_gpu_worker.c - the worker's side of GPUs and the client's streams, with the real daemon and the real library on fake
+ * GPUs: who may join, the order of operators and streams, and what fccctl shows. The same on real GPUs is in test_gpu_ranks.c
+ * and test_gpu_stream.c; here it runs under the sanitizers.
  */
 #include <json-c/json.h>
 #include <pthread.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_gpu_worker_errors.c - nothing hangs and nothing is left behind, with the real daemon and the real library on fake GPUs: ranks,
- * streams and kernels that do not come or do not end, a runtime that refuses, a context that is lost, a daemon that ends. Some of the
- * same on real GPUs is in test_gpu_errors.c and test_gpu_jobs.c; here it runs under the sanitizers, and comes about at will.
+ * test_gpu_worker_errors.c - nothing hangs and nothing is left behind, with the real daemon and the real library on fake
+ * GPUs: ranks, streams and kernels that do not come or do not end, a runtime that refuses, a context that is lost, a daemon
+ * that ends. Some of the same on real GPUs is in test_gpu_errors.c and test_gpu_jobs.c; here it runs under the sanitizers,
+ * and comes about at will.
  */
 #include "fake_gpu_bed.h"
 

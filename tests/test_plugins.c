@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_plugins.c - the GPU plug-ins that were built, on a machine with or without GPUs: they load, say what there is or why there
- * is nothing, and their absence is no event to anybody who does not ask for them.
+ * test_plugins.c - the GPU plug-ins that were built, on a machine with or without GPUs: they load, say what there is or why
+ * there is nothing, and their absence is no event to anybody who does not ask for them.
  */
 #include <errno.h>
 #include <json-c/json.h>

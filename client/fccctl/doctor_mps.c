@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * doctor_mps.c - NVIDIA's Multi-Process Service. Client and worker are two processes on one GPU: without MPS the GPU changes between
- * them in time slices, and each hand-over costs about 0.3 ms instead of 3 to 4 us. A control daemon serves the users one after the
- * other, unless it was started with -multiuser-server (short: -M).
+ * doctor_mps.c - NVIDIA's Multi-Process Service. Client and worker are two processes on one GPU: without MPS the GPU changes
+ * between them in time slices, and each hand-over costs about 0.3 ms instead of 3 to 4 us. A control daemon serves the users
+ * one after the other, unless it was started with -multiuser-server (short: -M).
  */
 #include <errno.h>
 #include <fcntl.h>

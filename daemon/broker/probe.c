@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * probe.c - which GPUs there are, seen from the broker: a child (gpus.h) asks them and ends. The broker serves meanwhile; only who
- * asks for the devices waits for it. A runtime that crashes or hangs costs the list, and nothing else.
+ * probe.c - which GPUs there are, seen from the broker: a child (gpus.h) asks them and ends. The broker serves meanwhile;
+ * only who asks for the devices waits for it. A runtime that crashes or hangs costs the list, and nothing else.
  */
 #include <errno.h>
 #include <event2/buffer.h>
@@ -56,8 +56,8 @@ static struct json_object *list_parse(struct probe *p)
     return NULL;
 }
 
-/* Once, when NVIDIA's GPUs have been found: stream order between a program and its worker wants MPS. A client may have an MPS server
- * of its own, so this is no more than a hint. */
+/* Once, when NVIDIA's GPUs have been found: stream order between a program and its worker wants MPS. A client may have an MPS
+ * server of its own, so this is no more than a hint. */
 static void mps_warn(struct json_object *list)
 {
     const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");

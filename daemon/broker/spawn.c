@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * spawn.c - a worker: this program again, as the job's user, with one descriptor, an environment that says nothing about
- * the broker's, no capabilities and no way to gain any. And the lister: this program again, as the broker's user, which asks the
- * GPUs' runtimes what there is.
+ * the broker's, no capabilities and no way to gain any. And the lister: this program again, as the broker's user, which asks
+ * the GPUs' runtimes what there is.
  */
 #include <errno.h>
 #include <grp.h>

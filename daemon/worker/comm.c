@@ -41,7 +41,8 @@ static void queue_fail(struct member *m, int status, const char *text)
     for (sub = TAILQ_FIRST(&m->queue); sub; sub = next) {
         bool kept = running && sub == TAILQ_FIRST(&m->queue);
         next = TAILQ_NEXT(sub, link);
-        /* A kernel that still runs will set the slot's stream word: the slot must not have a new owner before. It leaves at once. */
+        /* A kernel that still runs will set the slot's stream word: the slot must not have a new owner before. It leaves at
+         * once. */
         if (!kept || !sub->stream)
             submission_tell(sub, status, text, NULL, 0);
         if (kept)

@@ -14,7 +14,8 @@ struct device_ops {
     enum fcc_device_kind number;
     /* Make the device ready: threads, contexts. Called once, before anything else. */
     int (*open)(struct device *d, struct error *e);
-    /* Zeroed memory that all devices of the kind can address. fd is NULL, or gets the caller's descriptor for a client to import. */
+    /* Zeroed memory that all devices of the kind can address. fd is NULL, or gets the caller's descriptor for a client to
+     * import. */
     int (*memory_alloc)(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e);
     void (*memory_free)(struct device *d, struct device_memory *m);
     /* What a communicator's waits look at (comm.status and, for GPUs, where kernels report). Fills in c->shared. */
@@ -23,7 +24,8 @@ struct device_ops {
     /* Begin all parts of a launch, on all their devices, of which d is the first. When all workgroups have left the last part,
      * worker_launch_finished() is called. Does not wait. Failures are the launch's (launch_fail()). */
     void (*launch)(struct device *d, struct launch *l);
-    /* The launch was handed back: true if it is over, false if it has only now been able to begin (launch()'s promise holds again). */
+    /* The launch was handed back: true if it is over, false if it has only now been able to begin (launch()'s promise holds
+     * again). */
     bool (*launch_collect)(struct device *d, struct launch *l);
     /* Everything that the device keeps with a launch. */
     void (*launch_release)(struct device *d, struct launch *l);
@@ -57,15 +59,16 @@ void device_cpu_run_inline(struct device *d, struct launch *l);
 
 /* ---- gpu_node.c, device_gpu.c ---- */
 
-/* The devices of the GPUs of a kind (or, FCC_DEVICE_GPU, of whichever there are), found when they are first asked for. -ENODEV with
- * the reason if there are none. */
+/* The devices of the GPUs of a kind (or, FCC_DEVICE_GPU, of whichever there are), found when they are first asked for.
+ * -ENODEV with the reason if there are none. */
 int gpus_find(struct worker *w, enum fcc_device_kind kind, struct device **devices, int *ndevices, struct error *e);
 /* Whether the devices of two ranks can address each other's memory: 0, or -EXDEV in words. */
 int gpus_check_peers(const struct device *a, int rank_a, const struct device *b, int rank_b, struct error *e);
 void gpu_device_uuid(const struct device *d, unsigned char out[16]);
 /* A session whose rank is on a GPU: let the GPUs see its memory (session.gpu_address). */
 int gpus_session_open(struct session *s, struct error *e);
-/* The session's memory may be unmapped: at once if no kernel can touch it, otherwise later, by gpus_session_close(). True: later. */
+/* The session's memory may be unmapped: at once if no kernel can touch it, otherwise later, by gpus_session_close(). True:
+ * later. */
 bool gpus_session_close(struct session *s);
 /* Let the kernels of a launch leave, and those that stand behind a client's stream come and leave. */
 void gpus_launch_abort(struct launch *l);

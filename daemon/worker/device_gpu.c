@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * device_gpu.c - GPUs, through a plug-in (kernels/gpu.h): memory that all of them can address, and operators as one kernel per GPU.
+ * device_gpu.c - GPUs, through a plug-in (kernels/gpu.h): memory that all of them can address, and operators as one kernel
+ * per GPU.
  *
- * Stream order. An operator that has its place on clients' streams begins on no GPU before all its ranks' streams have come to it.
- * Usually the GPU itself waits for that (stream memory operations): the operator is enqueued at once and costs no
- * round trip through the CPU. But one GPU's queue has one order, so an operator in front of it that waits for a client's stream
- * holds back the next one, and that stream may be waiting for the next one's result, if that is another communicator's. So with
- * several communicators (and where GPUs cannot wait) the operator is held back here, gated: the watching thread looks at the
- * streams' words, and the engine enqueues the operator when all have come. With one communicator an operator that was
- * enqueued never depends on a later one: each rank submits its operators in the order of its streams.
+ * Stream order. An operator that has its place on clients' streams begins on no GPU before all its ranks' streams have come
+ * to it. Usually the GPU itself waits for that (stream memory operations): the operator is enqueued at once and costs no
+ * round trip through the CPU. But one GPU's queue has one order, so an operator in front of it that waits for a client's
+ * stream holds back the next one, and that stream may be waiting for the next one's result, if that is another
+ * communicator's. So with several communicators (and where GPUs cannot wait) the operator is held back here, gated: the
+ * watching thread looks at the streams' words, and the engine enqueues the operator when all have come. With one communicator
+ * an operator that was enqueued never depends on a later one: each rank submits its operators in the order of its streams.
  * Kernels of all parts are enqueued together by this one thread, so all GPUs have the same order of operators.
  *
- * What kernels and the engine share lies in host memory that the GPUs see: struct gpu_shared for a communicator, and the clients'
- * session memory. Neither is unmapped while any kernel that might touch it is in flight.
+ * What kernels and the engine share lies in host memory that the GPUs see: struct gpu_shared for a communicator, and the
+ * clients' session memory. Neither is unmapped while any kernel that might touch it is in flight.
  *
  * Contexts that are lost stay lost: the worker then says so to its clients and ends; the next connection gets a fresh one.
  */
@@ -261,8 +262,8 @@ bool gpu_launch_is_due(const struct launch *l)
     return true;
 }
 
-/* Kernels poll their ranks' failure epochs. A kernel that stands behind a client's stream must first come: nothing is waited for
- * any more. */
+/* Kernels poll their ranks' failure epochs. A kernel that stands behind a client's stream must first come: nothing is waited
+ * for any more. */
 void gpus_launch_abort(struct launch *l)
 {
     struct error e = {0};

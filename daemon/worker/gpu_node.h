@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_node.h - the GPUs of the node as this worker has them: shared by gpu_node.c (finding them, sessions) and device_gpu.c (memory,
- * operators). The engine's.
+ * gpu_node.h - the GPUs of the node as this worker has them: shared by gpu_node.c (finding them, sessions) and device_gpu.c
+ * (memory, operators). The engine's.
  */
 #ifndef FCCD_GPU_NODE_H
 #define FCCD_GPU_NODE_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_watch.h - the thread that waits for GPUs: for kernels to end, for the clients' streams to reach operators that are held back on
- * the CPU's side, and for the news that a context is lost. The engine never waits for a GPU itself.
+ * gpu_watch.h - the thread that waits for GPUs: for kernels to end, for the clients' streams to reach operators that are held
+ * back on the CPU's side, and for the news that a context is lost. The engine never waits for a GPU itself.
  *
- * The GPUs write what is waited for into host memory (release), this thread polls it (acquire): a while without a pause, then with sleeps
- * of tens of microseconds; with nothing in flight it sleeps until there is.
+ * The GPUs write what is waited for into host memory (release), this thread polls it (acquire): a while without a pause, then
+ * with sleeps of tens of microseconds; with nothing in flight it sleeps until there is.
  */
 #ifndef FCCD_GPU_WATCH_H
 #define FCCD_GPU_WATCH_H

@@ -72,8 +72,8 @@ static void *lives_main(void *arg)
     while (!l->stop) {
         unsigned n = waits_make(l, waits);
         (void)pthread_mutex_unlock(&l->lock);
-        /* A word that has changed meanwhile is EAGAIN. A session that is removed meanwhile may be unmapped: its word cannot be read
-         * (EFAULT), but the list has changed then, so the next round is without it. */
+        /* A word that has changed meanwhile is EAGAIN. A session that is removed meanwhile may be unmapped: its word cannot
+         * be read (EFAULT), but the list has changed then, so the next round is without it. */
         long status = syscall(SYS_futex_waitv, waits, n, 0, NULL, CLOCK_MONOTONIC);
         (void)pthread_mutex_lock(&l->lock);
         if (status < 0 && errno == ENOSYS)

@@ -2,10 +2,11 @@
  *
  * life.h - hears at once that a client's process has died.
  *
- * A process that is killed closes its connection late in its end: with work on a GPU, and the memory of a GPU context to take down,
- * more than a tenth of a second later. But the kernel marks the robust futexes of each of its threads first of all. So a thread of
- * a client with a rank on a GPU holds one for the connection's life (fcc_session_memory.life), and a thread here waits for the
- * words of all such sessions. On a kernel without futex_waitv (before 5.16) the end of the connection has to do.
+ * A process that is killed closes its connection late in its end: with work on a GPU, and the memory of a GPU context to take
+ * down, more than a tenth of a second later. But the kernel marks the robust futexes of each of its threads first of all. So
+ * a thread of a client with a rank on a GPU holds one for the connection's life (fcc_session_memory.life), and a thread here
+ * waits for the words of all such sessions. On a kernel without futex_waitv (before 5.16) the end of the connection has to
+ * do.
  */
 #ifndef FCCD_LIFE_H
 #define FCCD_LIFE_H
