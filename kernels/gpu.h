@@ -6,7 +6,7 @@
  * with any GPU or none; it is the only thing in fccd that calls a GPU's runtime. Addresses are device addresses, valid
  * on every GPU of the process, in uint64_t.
  *
- * Ownership: what the plug-in made, the plug-in frees. Threads: launch_poll() may be called from one other thread; everything
+ * Ownership: what the plug-in made, the plug-in frees. Threads: health() may be called from one other thread; everything
  * else is called by one thread.
  */
 #ifndef FCC_GPU_H
