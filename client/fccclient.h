@@ -228,8 +228,8 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * stream go on, too. `request` may be NULL: then an error is told by fcc_comm_error(), and gemm's recv_rows must be NULL. Up
  * to 64 operators of a context may be in flight; the next call waits for one of them (so threads that enqueue far ahead on
  * several communicators should have a context each). Operators of one rank run in the order of the calls, on whichever
- * streams. Not while the stream is being captured into a graph (-EINVAL). Common errors: -EINVAL, -ERANGE, -ENOMEM, -EIO,
- * -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
+ * streams. Not while the stream is being captured into a graph (-EINVAL).
+ * Common errors: -EINVAL, -ERANGE, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
  */
 
 /* embedding_all_to_all: EmbeddingBag over tables sharded by table, then All-to-All from tables to samples.
