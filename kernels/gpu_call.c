@@ -7,6 +7,8 @@
 
 #include "pool.h"
 
+static_assert(PLAN_MAX_FLAGS == GPU_FLAGS, "flags are numbered by the plan, and the failure epoch follows them");
+
 void gpu_shape_make(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
 {
     memset(out, 0, sizeof(*out));

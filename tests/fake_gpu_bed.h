@@ -24,6 +24,7 @@
 #include "fake_driver.h"
 #include "fake_gpu.h"
 #include "harness.h"
+#include "program.h"
 
 enum { GPUS = 3, PAIR = 2 }; /* of most tests: GPUs, and ranks */
 #define ALL_GPUS 0xffffu
@@ -260,35 +261,6 @@ static inline void product_works(const struct product *p, void *stream)
 }
 
 /* ---- programs ---- */
-
-/* Run fccctl (NULL after its arguments); its exit code, and what it printed in text[room]. */
-static inline int fccctl_run(char *text, size_t room, const char *const arguments[])
-{
-    const char *path = getenv("FCCCTL_BINARY");
-    char *argv[16] = {"fccctl"};
-    int ends[2], status;
-    size_t n = 0;
-    ssize_t got;
-
-    for (int i = 0; arguments[i]; i++)
-        argv[i + 1] = (char *)(uintptr_t)arguments[i];
-    CHECK(pipe2(ends, O_CLOEXEC) == 0);
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0)
-            _exit(126);
-        (void)execv(path ? path : "build/bin/fccctl", argv);
-        _exit(127);
-    }
-    (void)close(ends[1]);
-    while ((got = read(ends[0], text + n, room - 1 - n)) > 0)
-        n += (size_t)got;
-    text[n] = '\0';
-    (void)close(ends[0]);
-    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
 
 /* Run again with the fake driver in front of any real one. */
 static inline void run_again(char *argv[])

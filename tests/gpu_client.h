@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "harness.h"
+#include "program.h"
 
 /* ---- the driver: prototypes as in cuda.h. A CUdeviceptr is an uint64_t; handles are void *; a CUresult is an int, 0 is
  * success ---- */
@@ -364,34 +365,6 @@ static inline void await(const _Atomic int *word, int value)
     }
 }
 
-/* Run a program (NULL after its arguments); its exit code, and what it printed in text[room]. */
-static inline int program_run(char *text, size_t room, const char *path, const char *const arguments[])
-{
-    char *argv[16] = {(char *)(uintptr_t)path};
-    size_t n = 0;
-    int ends[2], status;
-    ssize_t got;
-
-    for (int i = 0; arguments[i]; i++)
-        argv[i + 1] = (char *)(uintptr_t)arguments[i];
-    CHECK(pipe2(ends, O_CLOEXEC) == 0);
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0)
-            _exit(126);
-        (void)execvp(path, argv);
-        _exit(127);
-    }
-    (void)close(ends[1]);
-    while ((got = read(ends[0], text + n, room - 1 - n)) > 0)
-        n += (size_t)got;
-    text[n] = '\0';
-    (void)close(ends[0]);
-    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
 /* An MPS control daemon answers, at $CUDA_MPS_PIPE_DIRECTORY. */
 static inline bool mps_answers(void)
 {
@@ -399,12 +372,6 @@ static inline bool mps_answers(void)
     return !program_run(
         text, sizeof(text), "sh",
         (const char *const[]){"-c", "echo get_default_active_thread_percentage | nvidia-cuda-mps-control", NULL});
-}
-
-static inline const char *fccctl_binary(void)
-{
-    const char *path = getenv("FCCCTL_BINARY");
-    return path ? path : "build/bin/fccctl";
 }
 
 #endif

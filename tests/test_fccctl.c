@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "harness.h"
+#include "program.h"
 
 #define OUTPUT_MAX (4u << 20)
 #define ARGUMENTS_MAX 40
@@ -27,38 +28,18 @@ static const char *program(const char *variable, const char *standard)
 /* Run a program with these arguments (NULL at the end) and return its exit code; what it printed is in `output`. */
 static int run(const char *path, const char *const arguments[])
 {
-    char *argv[ARGUMENTS_MAX] = {(char *)(uintptr_t)path};
-    int ends[2], status;
-    size_t n = 0;
-    ssize_t got;
-
-    for (int i = 0; arguments[i]; i++)
-        argv[i + 1] = (char *)(uintptr_t)arguments[i];
     if (!output)
         output = malloc(OUTPUT_MAX);
-    CHECK(output && pipe2(ends, O_CLOEXEC) == 0);
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0)
-            _exit(126);
-        (void)execv(path, argv);
-        _exit(127);
-    }
-    (void)close(ends[1]);
-    while ((got = read(ends[0], output + n, OUTPUT_MAX - 1 - n)) > 0)
-        n += (size_t)got;
-    output[n] = '\0';
-    (void)close(ends[0]);
-    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    CHECK(output != NULL);
+    int status = program_run(output, OUTPUT_MAX, path, arguments);
     (void)fprintf(stderr, "%s %s: %d\n", arguments[0] ? arguments[0] : "", arguments[0] && arguments[1] ? arguments[1] : "",
-                  WEXITSTATUS(status));
-    return WEXITSTATUS(status);
+                  status);
+    return status;
 }
 
 static int fccctl(const char *const arguments[])
 {
-    return run(program("FCCCTL_BINARY", "build/bin/fccctl"), arguments);
+    return run(fccctl_binary(), arguments);
 }
 #define FCCCTL(...) fccctl((const char *const[]){__VA_ARGS__, NULL})
 

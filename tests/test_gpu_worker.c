@@ -28,12 +28,30 @@ static bool field_is(struct json_object *o, const char *name, const char *text)
 static struct json_object *fccctl_json(const char *verb)
 {
     static char text[1 << 20];
-    int code = fccctl_run(text, sizeof(text), (const char *const[]){verb, "--json", NULL});
+    int code = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){verb, "--json", NULL});
     struct json_object *o = json_tokener_parse(text);
 
     if (code || !o)
         check_failed(__FILE__, __LINE__, "fccctl %s: %d: %s", verb, code, text);
     return o;
+}
+
+/* A worker is in its first client's MPS server; one that comes from another is told of in the log. */
+static void another_mps(void)
+{
+    struct test_daemon d;
+    fcc_context *first, *other;
+
+    fake_start(&d, GPUS, NULL);
+    (void)setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/one", 1);
+    OK(fcc_connect(NULL, &first));
+    CHECK(!daemon_logged(&d, "its CUDA_MPS_PIPE_DIRECTORY is", 0));
+    (void)setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/two", 1);
+    OK(fcc_connect(NULL, &other));
+    CHECK(daemon_logged(&d, "its CUDA_MPS_PIPE_DIRECTORY is \"/nonexistent/two\"", 5000));
+    fcc_disconnect(other);
+    fcc_disconnect(first);
+    fake_stop(&d);
 }
 
 static void devices(void)
@@ -546,7 +564,8 @@ static void traced(void)
     trace_check(o);
     (void)json_object_put(o);
     fake->fail = FAKE_LAUNCH_TIMES;
-    CHECK(fccctl_run(text, sizeof(text), (const char *const[]){"trace", NULL}) != 0 && strstr(text, "made to fail"));
+    CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"trace", NULL}) != 0 &&
+          strstr(text, "made to fail"));
     fake->hold = ALL_GPUS; /* the same operator once more, which will overwrite its times: it is waited for */
     trace->stop = 1;
     await(&fake->begun, 6);
@@ -572,6 +591,7 @@ int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
         {"devices", devices, 0},
+        {"another_mps", another_mps, 0},
         {"refused", refused, 0},
         {"kinds_differ", kinds_differ, 0},
         {"no_peers", no_peers, 0},

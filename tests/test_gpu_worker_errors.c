@@ -140,7 +140,8 @@ static void event_make(struct scene *scene, struct ranks *r)
         CHECK(WIFSIGNALED(rank_wait(r, VICTIM)));
         return;
     }
-    int code = fccctl_run(text, sizeof(text), (const char *const[]){"abort", "--comm", "1", "--reason", OUTSIDE, NULL});
+    int code = program_run(text, sizeof(text), fccctl_binary(),
+                           (const char *const[]){"abort", "--comm", "1", "--reason", OUTSIDE, NULL});
     if (code)
         check_failed(__FILE__, __LINE__, "fccctl abort: %d: %s", code, text);
 }

@@ -64,23 +64,23 @@ class Client:
     """One connection to fccd and at most one communicator. close() frees all that it made."""
 
     def __init__(self, library, socket, job):
-        self.library = ctypes.CDLL(str(library))
-        self.library.fcc_last_error.restype = c_char_p
-        self.library.fcc_buffer_data.restype = c_void_p
-        self.library.fcc_disconnect.restype = None
+        self.functions = ctypes.CDLL(str(library))
+        self.functions.fcc_last_error.restype = c_char_p
+        self.functions.fcc_buffer_data.restype = c_void_p
+        self.functions.fcc_disconnect.restype = None
         self.context, self.comm = c_void_p(), c_void_p()
         options = ConnectOptions(os.fsencode(socket), job.encode())
         self.call("fcc_connect", byref(options), byref(self.context))
 
     def function(self, name):
         try:
-            return getattr(self.library, name)
+            return getattr(self.functions, name)
         except AttributeError:
-            raise FccError(f"{self.library._name} has no {name}; it is older than this program") from None
+            raise FccError(f"{self.functions._name} has no {name}; it is older than this program") from None
 
     def check(self, name, status):
         if status < 0:
-            raise FccError(f"{name}: {self.library.fcc_last_error().decode(errors='replace')} ({os.strerror(-status)})")
+            raise FccError(f"{name}: {self.functions.fcc_last_error().decode(errors='replace')} ({os.strerror(-status)})")
 
     def call(self, name, *args):
         self.check(name, self.function(name)(*args))
@@ -129,7 +129,7 @@ class Client:
         try:
             self.call("fcc_request_wait", request, c_int(-1))
         finally:
-            self.library.fcc_request_free(request)
+            self.functions.fcc_request_free(request)
 
     def error(self):
         """Raise what went wrong with an operator that was enqueued, if anything."""
@@ -137,7 +137,7 @@ class Client:
 
     def close(self):
         if self.comm:
-            self.library.fcc_comm_destroy(self.comm)
+            self.functions.fcc_comm_destroy(self.comm)
         if self.context:
-            self.library.fcc_disconnect(self.context)
+            self.functions.fcc_disconnect(self.context)
         self.context, self.comm = c_void_p(), c_void_p()

@@ -133,13 +133,13 @@ class Daemon:
 
     def __init__(self, build, memory_mb):
         self.binary, self.fccctl = build / "bin" / "fccd", build / "bin" / "fccctl"
-        self.library = build / "lib" / "libfccclient.so"
+        self.client_path = build / "lib" / "libfccclient.so"
         self.memory_mb = memory_mb
         self.process = self.directory = None
 
     def missing(self):
         """What is not built, or None."""
-        for path in (self.binary, self.fccctl, self.library):
+        for path in (self.binary, self.fccctl, self.client_path):
             if not path.exists():
                 return f"{path}: not there; `make` builds it"
         return None

@@ -200,7 +200,7 @@ class Rank:
     def part_fcc_connect(self):
         """Returns, on rank 0, the communicator's id."""
         self.part_fcc_close()
-        self.client = Client(self.settings.library, self.settings.socket, fused.JOB)
+        self.client = Client(self.settings.client_path, self.settings.socket, fused.JOB)
         return self.client.unique_id() if self.rank == 0 else None
 
     def part_fcc_open(self, shape, uid):

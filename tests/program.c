@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+#include "program.h"
+
+#include <fcntl.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+enum { ARGUMENTS = 64 };
+
+int program_run(char *text, size_t room, const char *path, const char *const arguments[])
+{
+    char *argv[ARGUMENTS] = {(char *)(uintptr_t)path};
+    size_t n = 0;
+    int ends[2], status;
+    ssize_t got;
+
+    for (int i = 0; arguments[i]; i++) {
+        CHECK(i + 2 < ARGUMENTS);
+        argv[i + 1] = (char *)(uintptr_t)arguments[i];
+    }
+    CHECK(pipe2(ends, O_CLOEXEC) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0)
+            _exit(126);
+        (void)execvp(path, argv);
+        _exit(127);
+    }
+    (void)close(ends[1]);
+    while ((got = read(ends[0], text + n, room - 1 - n)) > 0)
+        n += (size_t)got;
+    text[n] = '\0';
+    (void)close(ends[0]);
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+const char *fccctl_binary(void)
+{
+    const char *path = getenv("FCCCTL_BINARY");
+    return path ? path : "build/bin/fccctl";
+}
