@@ -16,6 +16,8 @@
 #include "ops.h"
 #include "tensor.h"
 
+#define GPU_SLICES_WANTED 120
+
 static const char *const names[] = {[FCC_GEMM_A] = "a", [FCC_GEMM_B] = "b", [FCC_GEMM_C] = "c"};
 
 /* The rows for each destination. With no counts given, all the same (check() saw that it works out). */
@@ -114,21 +116,34 @@ static int64_t rows_of(const struct problem *problem, int rank)
 /* The BLAS packs b anew for each slice: with M = N = K = 1024 it loses 2 to 4 % with blocks of 256 rows, 4 to 8 % with 128,
  * and more with less. Within a node a put costs nothing beside the store, so long slices are better, as long as there are
  * some to share among workgroups. Wide results are cut so that a slice stays below some tens of milliseconds: who waits for a
- * workgroup to leave waits for its slice. A GPU's slice is one tile of its matrix units, so that the first ones leave early.
+ * workgroup to leave waits for its slice.
  */
 static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     int64_t half = (rows_of(problem, rank) / 2 + 15) / 16 * 16;
 
-    if (schedule->target == PLAN_GPU) {
-        schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : 128;
-        schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : problem->dtype == FCC_F32 ? 128 : 256;
-        return;
-    }
     if (schedule->slice_rows == 0)
         schedule->slice_rows = (uint32_t)(half < 64 ? 64 : half > 512 ? 512 : half);
     if (schedule->slice_cols == 0)
         schedule->slice_cols = problem->gemm.n > 6144 ? 4096 : problem->gemm.n > 0 ? (uint32_t)problem->gemm.n : 1;
+}
+
+/* A GPU's slice is one tile of its matrix units, so that the first ones leave early: 128 rows of 256 columns of f16 and bf16, or of
+ * 128 of f32. Narrower where there would be fewer slices than a GPU has multiprocessors, some 130; and 64 rows where no destination
+ * gets more. */
+static void choose_gpu_tile(const struct problem *problem, int rank, struct schedule *schedule)
+{
+    int64_t longest = 0, slices = 0, cols = problem->dtype == FCC_F32 ? 128 : 256, rows;
+
+    for (int p = 0; p < problem->nranks; p++)
+        longest = problem->gemm.rows[rank][p] > longest ? problem->gemm.rows[rank][p] : longest;
+    rows = longest <= 64 && problem->dtype != FCC_F32 ? 64 : 128;
+    for (int p = 0; p < problem->nranks; p++)
+        slices += (problem->gemm.rows[rank][p] + rows - 1) / rows * ((problem->gemm.n + cols - 1) / cols);
+    if (slices < GPU_SLICES_WANTED)
+        cols = 128;
+    schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : (uint32_t)rows;
+    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
 }
 
 static void gemm_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
@@ -137,7 +152,7 @@ static void gemm_plan(const struct problem *problem, int rank, struct schedule *
     bool from[FCC_MAX_RANKS];
     int64_t row = 0;
 
-    choose_tile(problem, rank, schedule);
+    (schedule->target == PLAN_GPU ? choose_gpu_tile : choose_tile)(problem, rank, schedule);
     for (int p = 0; p < problem->nranks; p++) {
         int64_t dst_row = 0, rows = problem->gemm.rows[rank][p];
         for (int r = 0; r < rank; r++)

@@ -16,7 +16,11 @@
 #include "gpu_matrix.h"
 #include "gpu_runtime.h"
 
-extern __shared__ __align__(16) unsigned char gemm_shared[];
+extern __shared__ __align__(16) unsigned char gemm_shared_bytes[];
+
+#if defined(__CUDACC__)
+#include "gemm_hopper.h"
+#endif
 
 template <typename T> struct gemm_operator {
     struct gpu_product<T> *product; /* in shared memory, where it takes no registers while it is computed */
@@ -46,7 +50,7 @@ template <typename T> struct gemm_operator {
                         s.rows,
                         s.cols};
         __syncthreads();
-        gpu_multiply<T>(*product, gemm_shared);
+        gpu_multiply<T>(*product, gemm_shared_bytes);
         return true;
     }
 };
@@ -92,3 +96,73 @@ struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu)
         return {NULL, 0, 0, 0};
     }
 }
+
+#if defined(__CUDACC__)
+
+/* The compute slices' largest tile. False: one of them cannot be stored 16 bytes at a time, or there are other slices among
+ * them. */
+static bool slices_suit(const struct gpu_run *run, uint32_t *rows, uint32_t *cols, int64_t *end)
+{
+    *end = 0;
+    for (uint32_t i = run->first[GPU_PHASE_FREE]; i < run->first[GPU_PHASE_FREE + 1]; i++) {
+        const struct slice *s = &run->slices[i];
+        if ((s->kind != SLICE_COMPUTE && s->kind != SLICE_COMPUTE_PUT) || (s->col | s->cols | s->dst_col) % 8)
+            return false;
+        *rows = s->rows > *rows ? s->rows : *rows;
+        *cols = s->cols > *cols ? s->cols : *cols;
+        *end = (int64_t)s->row + s->rows > *end ? (int64_t)s->row + s->rows : *end;
+    }
+    return true;
+}
+
+void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
+                           struct gpu_gemm_quick *out)
+{
+    enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
+    hipDeviceProp_t properties;
+    uint32_t rows = 0, cols = 0;
+
+    memset(out, 0, sizeof(*out));
+    if ((dtype != FCC_F16 && dtype != FCC_BF16) || shape->n % 8 || hipGetDeviceProperties(&properties, gpu) != hipSuccess ||
+        properties.major != 9 || properties.minor != 0)
+        return;
+    for (int i = 0; i < nruns; i++)
+        if (!slices_suit(&runs[i], &rows, &cols, &out->rows[i]))
+            return;
+    out->kernel = dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(rows, cols) : gemm_hopper_choose<gpu_bf16>(rows, cols);
+    out->tile_rows = rows <= 64 ? 64 : 128;
+}
+
+void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed)
+{
+    static thread_local struct gemm_maps maps;
+    const struct gpu_shape *shape = &fixed->shape;
+    bool suits = true;
+
+    for (uint32_t r = 0; r < shape->nranks; r++)
+        suits = suits && call->out[r].data % 16 == 0 && call->out[r].stride[0] % 8 == 0 && fixed->staging[r] % 16 == 0;
+    for (uint32_t i = 0; i < call->nruns && suits; i++) {
+        const struct gpu_input *in = &call->in[i];
+        enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
+        if (quick->rows[i] == 0)
+            continue; /* which needs none */
+        suits = gemm_map_make(&maps.runs[i].a, dtype, in->gemm.a, in->gemm.k, quick->rows[i], in->gemm.a_stride,
+                              quick->tile_rows) &&
+                gemm_map_make(&maps.runs[i].b, dtype, in->gemm.b, shape->n, in->gemm.k, in->gemm.b_stride, GEMM_STEP);
+    }
+    return suits ? &maps : NULL;
+}
+
+#else
+
+void gpu_gemm_quick_choose(const struct gpu_shape *, int, const struct gpu_run[], int, struct gpu_gemm_quick *out)
+{
+    memset(out, 0, sizeof(*out));
+}
+
+void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *, const struct gpu_call *, const struct gpu_fixed *)
+{
+    return NULL;
+}
+
+#endif

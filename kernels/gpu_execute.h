@@ -185,18 +185,23 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
     gpu_store_release((uint64_t *)call.done, call.epoch);
 }
 
-/* The whole kernel. Operator has
+/* One thread of each workgroup, first of all. */
+GPU_DEVICE void gpu_begin(const struct gpu_call &call)
+{
+    if (blockIdx.x == 0)
+        ((volatile uint64_t *)call.span)[0] = gpu_clock();
+}
+
+/* The phases from `first` on, and the kernel's end. go_on: no phase before has made this workgroup leave. Operator has
  *     bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s);
  * called by all threads of the workgroup with the same arguments, never for a SLICE_WAIT: computes and stores; false after
  * gpu_fail(), in any thread. Its first access to shared memory needs no barrier before it, and its last none after it. */
-template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &call, Operator &op)
+template <typename Operator>
+GPU_DEVICE void gpu_execute_from(const struct gpu_call &call, Operator &op, uint32_t first, bool go_on)
 {
     __shared__ struct gpu_group group;
-    bool go_on = true;
 
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        ((volatile uint64_t *)call.span)[0] = gpu_clock();
-    for (uint32_t phase = 0; phase < GPU_PHASES && go_on; phase++)
+    for (uint32_t phase = first; phase < GPU_PHASES && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++)
             go_on = gpu_phase_run(call, (blockIdx.x + i) % call.nruns, phase, &group, op);
     __syncthreads();
@@ -210,6 +215,14 @@ template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &
         gpu_last_leaves(call);
 }
 
+/* The whole kernel. */
+template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &call, Operator &op)
+{
+    if (threadIdx.x == 0)
+        gpu_begin(call);
+    gpu_execute_from(call, op, GPU_PHASE_FREE, true);
+}
+
 /* What the host needs to launch an operator's kernel for a dtype. */
 struct gpu_kernel {
     const void *function; /* __global__ void (struct gpu_call) */
@@ -220,5 +233,16 @@ struct gpu_kernel {
 struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype);
 struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype);
 struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu);
+
+/* A second kernel for the same plans, quicker, but only for calls whose addresses suit it. Takes a second argument. */
+struct gpu_gemm_quick {
+    struct gpu_kernel kernel; /* function is NULL: there is none for this GPU or these plans */
+    uint32_t tile_rows;
+    int64_t rows[GPU_MAX_RUNS]; /* of a */
+};
+void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
+                           struct gpu_gemm_quick *out);
+/* The second argument for a call, kept until the next one; NULL if the call does not suit. */
+void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed);
 
 #endif

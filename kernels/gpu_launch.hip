@@ -13,6 +13,8 @@ struct gpu_launch {
     int nruns;
     struct gpu_kernel kernel;
     uint32_t workgroups;
+    struct gpu_gemm_quick quick;
+    uint32_t quick_workgroups;
     uint32_t epoch;                /* of the last call: what its times are stamped with */
     struct gpu_fixed fixed;        /* as the GPU has it, but for what it writes itself */
     struct gpu_fixed *there;       /* the GPU's: begins one allocation, in which the rest lies */
@@ -93,25 +95,24 @@ static int launch_upload(struct gpu_launch *l, const struct gpu_run runs[], stru
 }
 
 /* As many workgroups as are resident at a time; no more than there are slices, and at least one for each run. */
-static int workgroups_choose(struct gpu_launch *l, struct error *e)
+static int workgroups_choose(const struct gpu_launch *l, const struct gpu_kernel *k, uint32_t *out, struct error *e)
 {
     int fit = 0;
     uint64_t slices = 0;
-    hipError_t status =
-        hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, l->kernel.function, (int)l->kernel.threads, l->kernel.shared_bytes);
+    hipError_t status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, k->function, (int)k->threads, k->shared_bytes);
 
     if (status != hipSuccess)
         return gpu_error(e, l->gpu, "asking how many workgroups fit", status);
     if (fit < 1)
         return error_set(e, -EIO, "%s GPU %d: a workgroup of %u threads and %zu bytes of shared memory does not fit", GPU_KIND,
-                         l->gpu, l->kernel.threads, l->kernel.shared_bytes);
-    if (l->kernel.per_multiprocessor && fit > (int)l->kernel.per_multiprocessor)
-        fit = (int)l->kernel.per_multiprocessor;
+                         l->gpu, k->threads, k->shared_bytes);
+    if (k->per_multiprocessor && fit > (int)k->per_multiprocessor)
+        fit = (int)k->per_multiprocessor;
     for (int i = 0; i < l->nruns; i++)
         slices += l->fixed.plans[i].first[GPU_PHASES];
     uint64_t n = (uint64_t)fit * gpus[l->gpu].multiprocessors;
     n = n < slices ? n : slices;
-    l->workgroups = (uint32_t)(n > (uint64_t)l->nruns ? n : (uint64_t)l->nruns);
+    *out = (uint32_t)(n > (uint64_t)l->nruns ? n : (uint64_t)l->nruns);
     return 0;
 }
 
@@ -154,7 +155,11 @@ int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], 
                                     : error_set(e, -EINVAL, "%s GPU %d: operator %u with dtype %u: no such kernel", GPU_KIND,
                                                 gpu, shape->op, shape->dtype);
     if (status == 0)
-        status = workgroups_choose(l, e);
+        status = workgroups_choose(l, &l->kernel, &l->workgroups, e);
+    if (status == 0 && shape->op == FCC_OP_GEMM_ALL_TO_ALL)
+        gpu_gemm_quick_choose(shape, gpu, runs, nruns, &l->quick);
+    if (status == 0 && l->quick.kernel.function)
+        status = workgroups_choose(l, &l->quick.kernel, &l->quick_workgroups, e);
     if (status) {
         launch_free(l);
         return status;
@@ -179,7 +184,7 @@ void launch_free(struct gpu_launch *l)
 
 uint32_t launch_workgroups(const struct gpu_launch *l)
 {
-    return l->workgroups;
+    return l->quick.kernel.function ? l->quick_workgroups : l->workgroups;
 }
 
 int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address, struct error *e)
@@ -246,13 +251,15 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     call->fixed = l->there;
     call->nruns = (uint32_t)l->nruns;
     l->epoch = (uint32_t)call->epoch;
-    void *arguments[] = {call};
+    void *maps = l->quick.kernel.function ? gpu_gemm_quick_maps(&l->quick, call, &l->fixed) : NULL;
+    void *arguments[] = {call, maps};
+    const struct gpu_kernel *kernel = maps ? &l->quick.kernel : &l->kernel;
     hipError_t status = hipSetDevice(l->gpu);
     for (int i = 0; i < nwords && status == hipSuccess; i++)
         status = hipStreamWaitValue32(stream, (void *)words[i], values[i], hipStreamWaitValueGte);
     if (status == hipSuccess)
-        status = hipLaunchKernel(l->kernel.function, dim3(l->workgroups), dim3(l->kernel.threads), arguments,
-                                 l->kernel.shared_bytes, stream);
+        status = hipLaunchKernel(kernel->function, dim3(maps ? l->quick_workgroups : l->workgroups), dim3(kernel->threads),
+                                 arguments, kernel->shared_bytes, stream);
     return status == hipSuccess ? 0 : gpu_error(e, l->gpu, "launching an operator", status);
 }
 

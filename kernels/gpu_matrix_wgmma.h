@@ -30,6 +30,7 @@
 #ifndef FCC_GPU_MATRIX_WGMMA_H
 #define FCC_GPU_MATRIX_WGMMA_H
 
+#include "gpu_hopper.h"
 #include "gpu_matrix.h"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -59,95 +60,7 @@ template <int newest> GPU_DEVICE void gpu_copy_async_await_all_but()
     asm volatile("cp.async.wait_group %0;" ::"n"(newest) : "memory");
 }
 
-/* This thread's stores to shared memory, before what the matrix units read there after the next barrier. */
-GPU_DEVICE void gpu_fence_for_wgmma()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-GPU_DEVICE void gpu_wgmma_begin()
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-GPU_DEVICE void gpu_wgmma_end_group()
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-template <int newest> GPU_DEVICE void gpu_wgmma_await_all_but()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
-}
-
-/* What the compiler does with the sums stays on its side of this line: it does not know that they change until they are
- * awaited. */
-GPU_DEVICE void gpu_wgmma_pin(float (&sums)[128])
-{
-#pragma unroll
-    for (int i = 0; i < 128; i++)
-        asm volatile("" : "+f"(sums[i])::"memory");
-}
-
-#define GPU_SUMS_8(i)                                                                                                          \
-    "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]),              \
-        "+f"(sums[i + 6]), "+f"(sums[i + 7])
-#define GPU_SUMS_32(i) GPU_SUMS_8(i), GPU_SUMS_8(i + 8), GPU_SUMS_8(i + 16), GPU_SUMS_8(i + 24)
-
-/* sums += A . B for 16 k; A [64][16] K-major, B [16][256] N-major (the last 1). scale-d, which is a predicate, is always true.
- */
-#define GPU_WGMMA(type)                                                                                                        \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                             \
-                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {"                                             \
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                            \
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                            \
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                            \
-                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                            \
-                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                            \
-                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                \
-                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"              \
-                 "}, %128, %129, add, 1, 1, 0, 1;\n}"                                                                          \
-                 : GPU_SUMS_32(0), GPU_SUMS_32(32), GPU_SUMS_32(64), GPU_SUMS_32(96)                                           \
-                 : "l"(a), "l"(b), "r"(1))
-
-GPU_DEVICE void gpu_wgmma_add(float (&sums)[128], uint64_t a, uint64_t b, gpu_f16)
-{
-    GPU_WGMMA("f16");
-}
-
-GPU_DEVICE void gpu_wgmma_add(float (&sums)[128], uint64_t a, uint64_t b, gpu_bf16)
-{
-    GPU_WGMMA("bf16");
-}
-
-/* Two sums as one word, the first in the low half. */
-GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_f16)
-{
-    __half2 pair = __floats2half2_rn(low, high);
-    uint32_t word;
-
-    memcpy(&word, &pair, sizeof(word));
-    return word;
-}
-
-GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_bf16)
-{
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    uint32_t word;
-
-    memcpy(&word, &pair, sizeof(word));
-    return word;
-}
-
 #endif
-
-/* A matrix for wgmma: where it begins in shared memory, and the two offsets, in bytes; 128-byte swizzle. */
-__host__ __device__ __forceinline__ uint64_t gpu_wgmma_matrix(uint32_t address, uint32_t leading, uint32_t stride)
-{
-    return (uint64_t)(address & 0x3ffff) >> 4 | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
-           (uint64_t)1 << 62;
-}
 
 template <typename T> struct gpu_wgmma {
     static constexpr int ROWS = 128, COLS = 256, STEP = 64, STAGES = 4;
@@ -258,7 +171,7 @@ template <typename T> struct gpu_wgmma {
         gpu_wgmma_begin();
 #pragma unroll
         for (int k = 0; k < STEP / 16; k++)
-            gpu_wgmma_add(sums, a + k * (32 / 16), b + k * (2048 / 16), T());
+            gpu_wgmma_add(sums, a + k * (32 / 16), b + k * (2048 / 16), true, T());
         gpu_wgmma_end_group();
     }
 
@@ -275,7 +188,7 @@ template <typename T> struct gpu_wgmma {
 #pragma unroll 1
         for (; left > -AHEAD * STEP; left -= STEP) {
             gpu_copy_async_await_all_but<AHEAD - 1>();
-            gpu_fence_for_wgmma();
+            gpu_fence_for_async();
             __syncthreads();
             step_copy<aligned>(s, left, shared + (stage + AHEAD) % STAGES * STAGE_BYTES);
             step_compute(sums, base + stage * STAGE_BYTES);

@@ -88,6 +88,11 @@
       (at, n, offset, h, f))                                                                                                   \
     X(MemUnmap, driver_unmap, (CUdeviceptr at, size_t n), (at, n))                                                             \
     X(MemSetAccess, driver_set_access, (CUdeviceptr at, size_t n, const CUmemAccessDesc *d, size_t count), (at, n, d, count))  \
+    X(TensorMapEncodeTiled, driver_tensor_map,                                                                                 \
+      (CUtensorMap * map, CUtensorMapDataType type, cuuint32_t rank, void *at, const cuuint64_t *sizes,                        \
+       const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,            \
+       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill),                            \
+      (map, type, rank, at, sizes, strides, box, steps, interleave, swizzle, promotion, fill))                                 \
     X(DeviceGetAttribute, driver_attribute, (int *out, CUdevice_attribute a, CUdevice d), (out, a, d))
 
 /* The entry point, asked for once; NULL if the driver lacks it or there is no driver. */

@@ -87,7 +87,7 @@ static void bed_upload(const struct test_case *c, int r, struct op_args *out, ui
         const struct memory *m = &c->memory[r][i];
         if (!c->args[r].tensors[i].data)
             continue;
-        size_t shift = random_below(2) ? 0 : (size_t)random_below(16) * dtype_size(out->tensors[i].dtype);
+        size_t shift = case_regular || random_below(2) ? 0 : (size_t)random_below(16) * dtype_size(out->tensors[i].dtype);
         uint64_t at = bed_place(used, r, m->bytes, shift);
         if (m->bytes && bed.plugin->memory_write(r % bed.ngpus, at, m->base, m->bytes, &e))
             fail_msg("%s", e.text);

@@ -391,16 +391,18 @@ static void test_gemv(void **state)
 
 /* ---- gemm_all_to_all ---- */
 
-static void gemm_open(struct test_case *c, enum fcc_dtype dtype, int64_t n, bool large, int64_t rows[RANKS][RANKS])
+/* Up to `most` rows for each rank. The ranks' k is random, but where all is regular. */
+static void gemm_open(struct test_case *c, enum fcc_dtype dtype, int64_t n, int64_t k_most, int64_t most,
+                      int64_t rows[RANKS][RANKS])
 {
     int64_t equal = random_below(4) == 0 ? random_size(30) : -1;
 
     for (int r = 0; r < c->nranks; r++)
         for (int p = 0; p < c->nranks; p++)
-            rows[r][p] = equal >= 0 ? equal : random_size(large ? 400 : 40);
+            rows[r][p] = equal >= 0 ? equal : random_size(most);
     for (int r = 0; r < c->nranks; r++) {
         struct tensor *t = c->args[r].tensors;
-        int64_t k = random_size(large ? 1200 : 60), m = 0, received = 0;
+        int64_t k = case_regular ? k_most : random_size(k_most), m = 0, received = 0;
         for (int p = 0; p < c->nranks; p++) {
             m += rows[r][p];
             received += rows[p][r];
@@ -441,29 +443,55 @@ static void expect_gemm(const struct test_case *c, int64_t n, int64_t rows[RANKS
     }
 }
 
+static void expect_gemm_runs(struct test_case *c, int number, int64_t n, int64_t rows[RANKS][RANKS])
+{
+    for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_SEQUENTIAL; kind++) {
+        struct schedule s = random_schedule((enum fcc_schedule_kind)kind, 60, 60);
+        struct error e = {0};
+        if (case_regular) {
+            s.slice_rows = random_below(3) ? 0 : 1 + (uint32_t)random_below(300);
+            s.slice_cols = random_below(3) ? 0 : 8 * (1 + (uint32_t)random_below(70));
+        }
+        (void)snprintf(case_text, sizeof(case_text), "gemm %d: %s, %s, %d ranks, n %lld, %u x %u", number,
+                       case_regular ? "regular" : "any", schedule_name(s.kind), c->nranks, (long long)n, s.slice_rows,
+                       s.slice_cols);
+        case_match(c, FCC_OP_GEMM_ALL_TO_ALL);
+        if (execute(c, s, &e))
+            fail_msg("%s: %s", case_text, e.text);
+        expect_gemm(c, n, rows);
+    }
+    execute_halves(c);
+}
+
 static void test_gemm(void **state)
 {
     (void)state;
     for (int i = 0; i < cases(120); i++) {
         bool large = i % 40 >= 37;
         struct test_case c = {.nranks = 1 + (int)random_below(large ? 2 : RANKS)};
-        struct error e = {0};
         int64_t n = random_size(large ? 70 : 50), rows[RANKS][RANKS] = {{0}};
         if (large && random_below(2))
             n = 1000 + random_below(50); /* more than one block of columns */
-        gemm_open(&c, float_dtypes[i % 3], n, large && n < 1000, rows);
-        for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_SEQUENTIAL; kind++) {
-            struct schedule s = random_schedule((enum fcc_schedule_kind)kind, 60, 60);
-            (void)snprintf(case_text, sizeof(case_text), "gemm %d: %s, %d ranks, n %lld, %u x %u", i, schedule_name(s.kind),
-                           c.nranks, (long long)n, s.slice_rows, s.slice_cols);
-            case_match(&c, FCC_OP_GEMM_ALL_TO_ALL);
-            if (execute(&c, s, &e))
-                fail_msg("%s: %s", case_text, e.text);
-            expect_gemm(&c, n, rows);
-        }
-        execute_halves(&c);
+        gemm_open(&c, float_dtypes[i % 3], n, large ? 1200 : 60, large && n < 1000 ? 400 : 40, rows);
+        expect_gemm_runs(&c, i, n, rows);
         case_close(&c);
     }
+}
+
+/* Rows and columns that begin at multiples of 16 bytes, and tiles of all sizes. */
+static void test_gemm_regular(void **state)
+{
+    (void)state;
+    case_regular = true;
+    for (int i = 0; i < cases(24); i++) {
+        struct test_case c = {.nranks = 1 + (int)random_below(3)};
+        int64_t n = 8 * (1 + random_below(i % 3 ? 70 : 20)), k = 8 * (1 + random_below(i % 4 ? 20 : 60));
+        int64_t rows[RANKS][RANKS] = {{0}};
+        gemm_open(&c, float_dtypes[i % 3], n, k, i % 2 ? 90 : 200, rows);
+        expect_gemm_runs(&c, i, n, rows);
+        case_close(&c);
+    }
+    case_regular = false;
 }
 
 /* ---- the rest ---- */
@@ -502,14 +530,13 @@ static void test_scratch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dtypes),  cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges),
-        cmocka_unit_test(test_gemv),    cmocka_unit_test(test_gemm),      cmocka_unit_test(test_noop),
-        cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_dtypes), cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges),
+        cmocka_unit_test(test_gemv),   cmocka_unit_test(test_gemm),      cmocka_unit_test(test_gemm_regular),
+        cmocka_unit_test(test_noop),   cmocka_unit_test(test_scratch),
     };
     const struct CMUnitTest on_gpus[] = {
-        cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges),
-        cmocka_unit_test(test_gemv),      cmocka_unit_test(test_gemm),
-        cmocka_unit_test(test_noop),
+        cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges), cmocka_unit_test(test_gemv),
+        cmocka_unit_test(test_gemm),      cmocka_unit_test(test_gemm_regular),     cmocka_unit_test(test_noop),
     };
     const char *seed = getenv("FCC_TEST_SEED");
 

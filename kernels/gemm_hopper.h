@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gemm_hopper.h - gemm_all_to_all's compute slices on Hopper (sm_90a; f16 and bf16), where a, b, c and staging begin at
+ * multiples of 16 bytes. Part of gemm_all_to_all.hip, which has a kernel for everything else.
+ *
+ * A workgroup stays on its multiprocessor and goes from tile to tile without a pause: its parts hand over to each other through
+ * rings in shared memory, so that the loads of the next tile and the stores of the last one go on under the matrix
+ * instructions of this one.
+ *
+ *   taker    one thread: takes slices, cuts them into tiles, and makes a job of each
+ *   loader   one thread: has the copy engine bring A and B, 64 k (a stage) at a time
+ *   groups   two warpgroups: multiply; each has a half of the tile's sums in registers. They leave the finished tile in shared
+ *            memory
+ *   storer   one warp: has the copy engine store the tile's rows at the destination, on whichever GPU that is; when they are
+ *            there, signals, if this was the slice's last tile
+ *
+ * Shared memory: STAGES stages, each A [ROWS][64 k] and B [64 k][COLS] as the copy engine writes and wgmma reads them with
+ * 128-byte swizzle (gpu_matrix_wgmma.h has the layout); then the finished tile, rows OUT_PITCH apart.
+ *
+ * Barriers, all with phases that alternate (struct gemm_ring):
+ *   job_full      the taker has written the job           job_empty    all other parts have read it and are done with it
+ *   stage_full    the copy engine has brought the stage   stage_empty  the warps have multiplied it
+ *   out_full      the warps have written the tile         out_empty    the copy engine has read it
+ * No part waits for one that comes after it, but for room, and the storer waits for nothing but the tile: so all go on. A
+ * workgroup that is to leave (the taker looks, once a slice) still finishes the jobs it has.
+ *
+ * Memory order. What the copy engine brings is ordered by the barrier that it completes. A group's reads of a stage by wgmma
+ * are over (wait_group) before its warps arrive at stage_empty. Finished elements are stored by all threads, each of which
+ * fences for the copy engine before it arrives at out_full. The copy engine's stores are visible to the storer's lanes when
+ * they have awaited them; __syncwarp() passes that on to the first lane, whose fence in gpu_slice_signal() is cumulative.
+ */
+#ifndef FCC_GEMM_HOPPER_H
+#define FCC_GEMM_HOPPER_H
+
+#include "gpu_execute.h"
+#include "gpu_hopper.h"
+#include "gpu_runtime.h"
+
+/* a and b of each run, for the copy engine. */
+struct gemm_maps {
+    struct gemm_run_maps {
+        CUtensorMap a, b;
+    } runs[GPU_MAX_RUNS];
+};
+
+#define GEMM_STEP 64 /* k of a stage */
+#define GEMM_JOBS 3
+#define GEMM_THREADS 384
+#define GEMM_WARPS 8 /* of the two groups */
+
+template <typename T, int ROWS_, int COLS_> struct gemm_shape {
+    static constexpr int ROWS = ROWS_, COLS = COLS_;
+    /* A group has 64 rows; where the tile has no more, half of the columns. */
+    static constexpr int GROUP_COLS = ROWS == 128 ? COLS : COLS / 2;
+    static constexpr int SUMS = GROUP_COLS / 2;                                                 /* of a thread */
+    static constexpr uint32_t A_BYTES = ROWS * GEMM_STEP * sizeof(T), B_PART = GEMM_STEP * 128; /* of 64 columns */
+    static constexpr uint32_t STAGE_BYTES = A_BYTES + COLS / 64 * B_PART;
+    static constexpr uint32_t OUT_PITCH = COLS + 8; /* elements: rows begin at multiples of 16 bytes and in different banks */
+    static constexpr uint32_t OUT_BYTES = ROWS * OUT_PITCH * sizeof(T), ALIGN = 1024;
+    static constexpr uint32_t MOST = 227 * 1024 - 2048; /* a workgroup's, but for what is not dynamic */
+    static constexpr int ROOM = (int)((MOST - OUT_BYTES - ALIGN) / STAGE_BYTES), STAGES = ROOM < 8 ? ROOM : 8;
+    static constexpr size_t SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + ALIGN;
+    static_assert(sizeof(T) == 2 && STAGES >= 3, "");
+};
+
+/* One tile. */
+struct gemm_job {
+    int32_t steps; /* 0: no more jobs */
+    uint32_t run;
+    int32_t row, col; /* in the run's a and b */
+    uint32_t rows, bytes;
+    unsigned char *c;
+    int64_t pitch; /* bytes from row to row */
+    uint32_t index;
+    bool last; /* of its slice */
+    struct slice slice;
+    uint64_t start;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* A place in a ring of N, and the parity of the phase that makes it full; the one that makes it empty has the other. */
+template <int N> struct gemm_ring {
+    uint32_t at = 0, parity = 0;
+
+    __device__ __forceinline__ void next()
+    {
+        at = at + 1 == N ? 0 : at + 1;
+        parity ^= at == 0;
+    }
+};
+
+template <typename S> struct gemm_shared {
+    uint64_t stage_full[S::STAGES], stage_empty[S::STAGES], job_full[GEMM_JOBS], job_empty[GEMM_JOBS], out_full, out_empty;
+    struct gemm_job jobs[GEMM_JOBS];
+    bool go_on;
+};
+
+template <typename T, typename S> struct gemm_parts {
+    const struct gpu_call &call;
+    const struct gemm_maps &maps;
+    struct gemm_shared<S> &shared;
+    unsigned char *stages; /* then the finished tile */
+
+    __device__ __forceinline__ void make()
+    {
+        for (int i = 0; i < S::STAGES; i++) {
+            gpu_barrier_make(&shared.stage_full[i], 1);
+            gpu_barrier_make(&shared.stage_empty[i], GEMM_WARPS);
+        }
+        for (int i = 0; i < GEMM_JOBS; i++) {
+            gpu_barrier_make(&shared.job_full[i], 1);
+            gpu_barrier_make(&shared.job_empty[i], GEMM_WARPS + 2);
+        }
+        gpu_barrier_make(&shared.out_full, GEMM_WARPS);
+        gpu_barrier_make(&shared.out_empty, 1);
+        gpu_barriers_made();
+    }
+
+    /* ---- taker ---- */
+
+    /* Where the slice's tiles go: one that is only computed, to staging; dense there. */
+    __device__ __forceinline__ void job_place(struct gemm_job *job, const struct slice &s) const
+    {
+        int64_t n = call.fixed->shape.n;
+
+        if (s.kind == SLICE_COMPUTE) {
+            job->pitch = n * (int64_t)sizeof(T);
+            job->c = (unsigned char *)call.fixed->staging[gpu_plan_of(call, job->run)->rank] + s.row * job->pitch;
+            job->c += (int64_t)s.col * (int64_t)sizeof(T);
+        } else {
+            job->pitch = call.out[s.dst].stride[0] * (int64_t)sizeof(T);
+            job->c = (unsigned char *)call.out[s.dst].data + s.dst_row * job->pitch;
+            job->c += (int64_t)s.dst_col * (int64_t)sizeof(T);
+        }
+    }
+
+    /* A slice's tiles, one job each. */
+    __device__ __forceinline__ void slice_cut(gemm_ring<GEMM_JOBS> *ring, uint32_t run, uint32_t index, const struct slice &s)
+    {
+        for (uint32_t col = 0; col < s.cols; col += S::COLS) {
+            for (uint32_t row = 0; row < s.rows; row += S::ROWS) {
+                struct gemm_job *job = &shared.jobs[ring->at];
+                gpu_barrier_await(&shared.job_empty[ring->at], ring->parity ^ 1);
+                job->run = run;
+                job_place(job, s);
+                job->c += row * job->pitch + col * sizeof(T);
+                job->steps = (int32_t)((call.in[run].gemm.k + GEMM_STEP - 1) / GEMM_STEP);
+                job->row = (int32_t)(s.row + row);
+                job->col = (int32_t)(s.col + col);
+                job->rows = min(s.rows - row, (uint32_t)S::ROWS);
+                job->bytes = min(s.cols - col, (uint32_t)S::COLS) * (uint32_t)sizeof(T);
+                job->index = index;
+                job->last = col + S::COLS >= s.cols && row + S::ROWS >= s.rows;
+                job->slice = s;
+                job->start = gpu_clock();
+                gpu_barrier_arrive(&shared.job_full[ring->at]);
+                ring->next();
+            }
+        }
+    }
+
+    __device__ __forceinline__ void take()
+    {
+        gemm_ring<GEMM_JOBS> ring;
+        struct gpu_group group;
+
+        group.leave = 0;
+        for (uint32_t i = 0; i < call.nruns && !group.leave; i++) {
+            uint32_t run = (blockIdx.x + i) % call.nruns;
+            for (;;) {
+                gpu_slice_take(call, run, GPU_PHASE_FREE, &group);
+                if (group.leave || group.index == SLICE_NO_GROUP)
+                    break;
+                slice_cut(&ring, run, group.index, group.slice);
+            }
+        }
+        shared.go_on = !group.leave;
+        gpu_barrier_await(&shared.job_empty[ring.at], ring.parity ^ 1);
+        shared.jobs[ring.at].steps = 0;
+        gpu_barrier_arrive(&shared.job_full[ring.at]);
+    }
+
+    /* ---- loader ---- */
+
+    __device__ __forceinline__ void load()
+    {
+        gemm_ring<GEMM_JOBS> jobs;
+        gemm_ring<S::STAGES> ring;
+
+        for (;; jobs.next()) {
+            const struct gemm_job *job = &shared.jobs[jobs.at];
+            gpu_barrier_await(&shared.job_full[jobs.at], jobs.parity);
+            int32_t steps = job->steps, row = job->row, col = job->col;
+            if (steps == 0)
+                return;
+            const struct gemm_maps::gemm_run_maps *m = &maps.runs[job->run];
+            gpu_barrier_arrive(&shared.job_empty[jobs.at]);
+            for (int32_t k = 0; k < steps * GEMM_STEP; k += GEMM_STEP, ring.next()) {
+                unsigned char *stage = stages + ring.at * S::STAGE_BYTES;
+                uint64_t *full = &shared.stage_full[ring.at];
+                gpu_barrier_await(&shared.stage_empty[ring.at], ring.parity ^ 1);
+                gpu_barrier_arrive_expecting(full, S::STAGE_BYTES);
+                gpu_box_load(stage, &m->a, k, row, full);
+#pragma unroll
+                for (int i = 0; i < S::COLS / 64; i++)
+                    gpu_box_load(stage + S::A_BYTES + i * S::B_PART, &m->b, col + i * 64, k, full);
+            }
+        }
+    }
+
+    /* ---- groups ---- */
+
+    /* All steps of a tile. `a` and `b`: this group's, as wgmma wants them, in the first stage. */
+    __device__ __forceinline__ void multiply(float (&sums)[S::SUMS], int32_t steps, uint64_t a, uint64_t b,
+                                             gemm_ring<S::STAGES> *ring)
+    {
+        uint32_t before = 0;
+
+#pragma unroll 1
+        for (int32_t n = 0; n < steps; n++) {
+            uint32_t stage = ring->at * (S::STAGE_BYTES / 16);
+            gpu_barrier_await(&shared.stage_full[ring->at], ring->parity);
+            gpu_wgmma_begin();
+#pragma unroll
+            for (int k = 0; k < GEMM_STEP / 16; k++)
+                gpu_wgmma_add(sums, a + stage + k * (32 / 16), b + stage + k * (2048 / 16), n > 0 || k > 0, T());
+            gpu_wgmma_end_group();
+            gpu_wgmma_await_all_but<1>();
+            if (n > 0 && threadIdx.x % 32 == 0)
+                gpu_barrier_arrive(&shared.stage_empty[before]);
+            before = ring->at;
+            ring->next();
+        }
+        gpu_wgmma_await_all_but<0>();
+        if (threadIdx.x % 32 == 0)
+            gpu_barrier_arrive(&shared.stage_empty[before]);
+    }
+
+    /* Of a warp's 16 rows a thread has rows lane / 4 and 8 more, of them columns 8j + lane % 4 * 2 and the next: sums 4j and 4j
+     * + 1 of the one row, 4j + 2 and 4j + 3 of the other. */
+    __device__ __forceinline__ void finish(const float (&sums)[S::SUMS], T *at)
+    {
+#pragma unroll
+        for (int i = 0; i < S::SUMS; i += 4) {
+            *(uint32_t *)(at + i * 2) = gpu_wgmma_pair(sums[i], sums[i + 1], T());
+            *(uint32_t *)(at + i * 2 + 8 * S::OUT_PITCH) = gpu_wgmma_pair(sums[i + 2], sums[i + 3], T());
+        }
+        gpu_fence_for_async();
+    }
+
+    __device__ __forceinline__ void group()
+    {
+        uint32_t thread = threadIdx.x - 128, number = thread / 128, lane = thread % 32;
+        uint32_t row = S::ROWS == 128 ? number * 64 : 0, col = S::ROWS == 128 ? 0 : number * S::GROUP_COLS;
+        uint32_t base = gpu_shared_address(stages);
+        uint64_t a = gpu_wgmma_matrix(base + row * 128, 16, 1024);
+        uint64_t b = gpu_wgmma_matrix(base + S::A_BYTES + col / 64 * S::B_PART, S::B_PART, 1024);
+        T *out = (T *)(stages + S::STAGES * S::STAGE_BYTES) + (row + thread % 128 / 32 * 16 + lane / 4) * S::OUT_PITCH + col +
+                 lane % 4 * 2;
+        gemm_ring<GEMM_JOBS> jobs;
+        gemm_ring<S::STAGES> ring;
+        gemm_ring<1> tile;
+
+        for (;; jobs.next(), tile.next()) {
+            float sums[S::SUMS];
+            gpu_barrier_await(&shared.job_full[jobs.at], jobs.parity);
+            int32_t steps = shared.jobs[jobs.at].steps;
+            if (steps == 0)
+                return;
+            __syncwarp();
+            if (lane == 0)
+                gpu_barrier_arrive(&shared.job_empty[jobs.at]);
+            multiply(sums, steps, a, b, &ring);
+            gpu_wgmma_pin(sums);
+            gpu_barrier_await(&shared.out_empty, tile.parity ^ 1);
+            finish(sums, out);
+            __syncwarp();
+            if (lane == 0)
+                gpu_barrier_arrive(&shared.out_full);
+        }
+    }
+
+    /* ---- storer ---- */
+
+    __device__ __forceinline__ void job_signal(const struct gemm_job &job)
+    {
+        struct slice_time *times = (struct slice_time *)gpu_plan_of(call, job.run)->times;
+
+        gpu_slice_signal(call, job.run, job.slice);
+        times[job.index] = {0, job.start, gpu_clock(), blockIdx.x, (uint32_t)call.epoch};
+    }
+
+    __device__ __forceinline__ void store()
+    {
+        const unsigned char *out = stages + S::STAGES * S::STAGE_BYTES;
+        uint32_t lane = threadIdx.x % 32;
+        gemm_ring<GEMM_JOBS> jobs;
+        gemm_ring<1> tile;
+
+        for (;; jobs.next(), tile.next()) {
+            const struct gemm_job *job = &shared.jobs[jobs.at];
+            gpu_barrier_await(&shared.job_full[jobs.at], jobs.parity);
+            if (job->steps == 0)
+                return;
+            gpu_barrier_await(&shared.out_full, tile.parity);
+            for (uint32_t row = lane; row < job->rows; row += 32)
+                gpu_bulk_store(job->c + row * job->pitch, out + row * S::OUT_PITCH * sizeof(T), job->bytes);
+            gpu_bulk_end_group();
+            gpu_bulk_await_read();
+            __syncwarp();
+            if (lane == 0)
+                gpu_barrier_arrive(&shared.out_empty);
+            gpu_bulk_await();
+            __syncwarp();
+            if (lane == 0) {
+                if (job->last)
+                    job_signal(*job);
+                gpu_barrier_arrive(&shared.job_empty[jobs.at]);
+            }
+            __syncwarp();
+        }
+    }
+
+    /* All threads. False: leave. */
+    __device__ __forceinline__ bool run()
+    {
+        if (threadIdx.x == 0) {
+            gpu_begin(call);
+            make();
+        }
+        __syncthreads();
+        if (threadIdx.x >= 128)
+            group();
+        else if (threadIdx.x == 0)
+            take();
+        else if (threadIdx.x == 32)
+            load();
+        else if (threadIdx.x / 32 == 2)
+            store();
+        __syncthreads();
+        return shared.go_on;
+    }
+};
+
+#endif
+
+/* The phases after the computing: puts from staging, and waits. */
+template <typename T> struct gemm_rest {
+    __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    {
+        int64_t n = call.fixed->shape.n, stride = call.out[s.dst].stride[0];
+        const T *here = (const T *)call.fixed->staging[gpu_plan_of(call, run)->rank] + s.row * n + s.col;
+
+        gpu_rows_copy<T>((T *)call.out[s.dst].data + s.dst_row * stride + s.dst_col, stride, here, n, s.rows, s.cols,
+                         threadIdx.x, blockDim.x);
+        return true;
+    }
+};
+
+template <typename T, int ROWS, int COLS>
+__global__ void __launch_bounds__(GEMM_THREADS, 1)
+    gemm_hopper_kernel(GPU_PARAMETER struct gpu_call call, GPU_PARAMETER struct gemm_maps maps)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    typedef gemm_shape<T, ROWS, COLS> shape;
+    __shared__ struct gemm_shared<shape> shared;
+    unsigned char *stages = gemm_shared_bytes + (-gpu_shared_address(gemm_shared_bytes) & (shape::ALIGN - 1));
+    struct gemm_parts<T, shape> parts = {
+        call, maps, shared, stages
+    };
+    struct gemm_rest<T> rest;
+
+    gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
+#endif
+}
+
+/* ---- the host's side ---- */
+
+template <typename T, int ROWS, int COLS> static struct gpu_kernel gemm_hopper_kernel_get()
+{
+    typedef gemm_shape<T, ROWS, COLS> shape;
+    struct gpu_kernel k = {(const void *)gemm_hopper_kernel<T, ROWS, COLS>, GEMM_THREADS, shape::SHARED_BYTES, 1};
+
+    if (hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
+        k.function = NULL;
+    return k;
+}
+
+/* For slices of at most so many rows and columns in one tile; larger ones are cut. */
+template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows, uint32_t cols)
+{
+    if (rows <= 64)
+        return cols <= 128 ? gemm_hopper_kernel_get<T, 64, 128>() : gemm_hopper_kernel_get<T, 64, 256>();
+    return cols <= 128 ? gemm_hopper_kernel_get<T, 128, 128>() : gemm_hopper_kernel_get<T, 128, 256>();
+}
+
+/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine cannot
+ * read it. */
+static bool gemm_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
+                          uint32_t box)
+{
+    cuuint64_t sizes[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, pitch = (cuuint64_t)stride * 2;
+    cuuint32_t boxes[2] = {64, box}, every[2] = {1, 1};
+
+    return at % 16 == 0 && pitch % 16 == 0 && pitch > 0 && cols > 0 && rows > 0 &&
+           driver_tensor_map(map, dtype == FCC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+                             (void *)at, sizes, &pitch, boxes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == cudaSuccess;
+}
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gpu_hopper.h - Hopper's own instructions (sm_90a): warpgroup matrix instructions, barriers in shared memory, and the copy
+ * engine (TMA). Names of the PTX ISA stand in the comments.
+ */
+#ifndef FCC_GPU_HOPPER_H
+#define FCC_GPU_HOPPER_H
+
+#include "gpu_platform.h"
+
+/* A matrix for wgmma: where it begins in shared memory, and the two offsets, in bytes; 128-byte swizzle. */
+__host__ __device__ __forceinline__ uint64_t gpu_wgmma_matrix(uint32_t address, uint32_t leading, uint32_t stride)
+{
+    return (uint64_t)(address & 0x3ffff) >> 4 | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* This thread's accesses to shared memory, before what the matrix units and the copy engine do there after the next barrier. */
+GPU_DEVICE void gpu_fence_for_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- matrix instructions (wgmma), by all 128 threads of a warpgroup ---- */
+
+GPU_DEVICE void gpu_wgmma_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+GPU_DEVICE void gpu_wgmma_end_group()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int newest> GPU_DEVICE void gpu_wgmma_await_all_but()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
+}
+
+/* What the compiler does with the sums stays on its side of this line: it does not know that they change until they are
+ * awaited. */
+template <int N> GPU_DEVICE void gpu_wgmma_pin(float (&sums)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+#define GPU_SUMS_8(i)                                                                                                          \
+    "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]),              \
+        "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define GPU_SUMS_32(i) GPU_SUMS_8(i), GPU_SUMS_8(i + 8), GPU_SUMS_8(i + 16), GPU_SUMS_8(i + 24)
+#define GPU_PLACES_0                                                                                                           \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                                   \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define GPU_PLACES_32                                                                                                          \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                                         \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define GPU_PLACES_64                                                                                                          \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                                         \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define GPU_PLACES_96                                                                                                          \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                             \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+
+/* sums (+)= A . B for 16 k; A [64][16] K-major, B [16][n] N-major (the last 1). Without `add` the sums are 0 before. */
+#define GPU_WGMMA(n, type, places, a_place, b_place, add_place, ...)                                                           \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_place ", 0;\n"                                                    \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" places "}, " a_place ", " b_place         \
+                 ", add, 1, 1, 0, 1;\n}"                                                                                       \
+                 : __VA_ARGS__                                                                                                 \
+                 : "l"(a), "l"(b), "r"((uint32_t)add))
+#define GPU_WGMMA_256(type)                                                                                                    \
+    GPU_WGMMA("256", type, GPU_PLACES_0 ", " GPU_PLACES_32 ", " GPU_PLACES_64 ", " GPU_PLACES_96, "%128", "%129", "%130",      \
+              GPU_SUMS_32(0), GPU_SUMS_32(32), GPU_SUMS_32(64), GPU_SUMS_32(96))
+#define GPU_WGMMA_128(type)                                                                                                    \
+    GPU_WGMMA("128", type, GPU_PLACES_0 ", " GPU_PLACES_32, "%64", "%65", "%66", GPU_SUMS_32(0), GPU_SUMS_32(32))
+#define GPU_WGMMA_64(type) GPU_WGMMA("64", type, GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[128], uint64_t a, uint64_t b, bool add, gpu_f16)
+{
+    GPU_WGMMA_256("f16");
+}
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[128], uint64_t a, uint64_t b, bool add, gpu_bf16)
+{
+    GPU_WGMMA_256("bf16");
+}
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[64], uint64_t a, uint64_t b, bool add, gpu_f16)
+{
+    GPU_WGMMA_128("f16");
+}
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[64], uint64_t a, uint64_t b, bool add, gpu_bf16)
+{
+    GPU_WGMMA_128("bf16");
+}
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[32], uint64_t a, uint64_t b, bool add, gpu_f16)
+{
+    GPU_WGMMA_64("f16");
+}
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[32], uint64_t a, uint64_t b, bool add, gpu_bf16)
+{
+    GPU_WGMMA_64("bf16");
+}
+
+/* Two sums as one word, the first in the low half. */
+GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_f16)
+{
+    __half2 pair = __floats2half2_rn(low, high);
+    uint32_t word;
+
+    memcpy(&word, &pair, sizeof(word));
+    return word;
+}
+
+GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_bf16)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t word;
+
+    memcpy(&word, &pair, sizeof(word));
+    return word;
+}
+
+/* ---- barriers in shared memory (mbarrier): phases of so many arrivals, and of the bytes that copies are to bring ---- */
+
+GPU_DEVICE uint32_t gpu_shared_address(const void *at)
+{
+    return (uint32_t)__cvta_generic_to_shared(at);
+}
+
+/* One thread; then gpu_barriers_made() by it, then a barrier of the workgroup. */
+GPU_DEVICE void gpu_barrier_make(uint64_t *barrier, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gpu_shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+GPU_DEVICE void gpu_barriers_made()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    gpu_fence_for_async();
+}
+
+/* Releases what this thread did before. */
+GPU_DEVICE void gpu_barrier_arrive(uint64_t *barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gpu_shared_address(barrier)) : "memory");
+}
+
+GPU_DEVICE void gpu_barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gpu_shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+/* Until the phase of this parity is over; acquires what those who arrived did before. */
+GPU_DEVICE void gpu_barrier_await(uint64_t *barrier, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "look:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                 "@!over bra look;\n"
+                 "}" ::"r"(gpu_shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* ---- the copy engine (cp.async.bulk) ---- */
+
+/* A box of a matrix into shared memory; `barrier` is told of the bytes. x counts elements of a row. */
+GPU_DEVICE void gpu_box_load(void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            gpu_shared_address(to)),
+        "l"(map), "r"(x), "r"(y), "r"(gpu_shared_address(barrier))
+        : "memory");
+}
+
+/* `bytes` and both addresses are multiples of 16. Belongs to this thread's next group. */
+GPU_DEVICE void gpu_bulk_store(void *to, const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(gpu_shared_address(from)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+GPU_DEVICE void gpu_bulk_end_group()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* All of this thread's groups have been read from shared memory. */
+GPU_DEVICE void gpu_bulk_await_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/* All of this thread's groups have been written: visible to this thread, as if it had stored them itself. */
+GPU_DEVICE void gpu_bulk_await()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+#endif
+#endif
