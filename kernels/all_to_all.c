@@ -60,6 +60,31 @@ static void add_puts(struct plan_builder *b, enum slice_kind kind, const int ord
     }
 }
 
+/* One tile of each destination's rows, then the same of the next columns, so that those of the same columns and of rows that
+ * follow each other stand together. */
+static void add_short_puts(struct plan_builder *b, const struct schedule *schedule, const struct rectangle parts[])
+{
+    struct plan *plan = b->plan;
+    uint32_t groups[FCC_MAX_RANKS], cols = 0;
+
+    for (int p = 0; p < plan->nranks; p++) {
+        groups[p] = is_empty(&parts[p]) ? SLICE_NO_GROUP : plan_add_group(b, (unsigned)p, (uint32_t)plan->rank);
+        cols = parts[p].cols;
+    }
+    for (uint64_t col = 0; col < cols && b->status == 0; col += schedule->slice_cols)
+        for (int p = 0; p < plan->nranks; p++)
+            if (!is_empty(&parts[p]))
+                plan_add_slice(b, (struct slice){.kind = SLICE_COMPUTE_PUT,
+                                                 .dst = (uint16_t)p,
+                                                 .group = groups[p],
+                                                 .row = parts[p].row,
+                                                 .rows = parts[p].rows,
+                                                 .col = parts[p].col + (uint32_t)col,
+                                                 .cols = least(schedule->slice_cols, cols - col),
+                                                 .dst_row = parts[p].dst_row,
+                                                 .dst_col = parts[p].dst_col + (uint32_t)col});
+}
+
 /* All tiles into staging memory. Returns whether there are any. */
 static bool add_computes(struct plan_builder *b, const int order[], const struct schedule *schedule,
                          const struct rectangle parts[])
@@ -102,7 +127,7 @@ static void add_waits(struct plan_builder *b, const bool from[])
 }
 
 void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
-                     const bool from[], struct plan_builder *b)
+                     const bool from[], bool together, struct plan_builder *b)
 {
     uint32_t own_flag = (uint32_t)problem->nranks;
     int order[FCC_MAX_RANKS];
@@ -122,7 +147,10 @@ void all_to_all_plan(const struct problem *problem, int rank, const struct sched
         add_puts(b, SLICE_PUT, order, schedule, parts, false);
         break;
     default:
-        add_puts(b, SLICE_COMPUTE_PUT, order, schedule, parts, false);
+        if (together)
+            add_short_puts(b, schedule, parts);
+        else
+            add_puts(b, SLICE_COMPUTE_PUT, order, schedule, parts, false);
         break;
     }
     add_waits(b, from);

@@ -22,8 +22,9 @@ struct rectangle {
 };
 
 /* parts[nranks] by destination; from[source]: whether source has something for this rank, so that its flag will come. The
- * schedule's sizes are set. */
+ * schedule's sizes are set. together: no destination gets more rows than a slice may have, and the fused schedule has the
+ * slices of the same columns together. */
 void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
-                     const bool from[], struct plan_builder *b);
+                     const bool from[], bool together, struct plan_builder *b);
 
 #endif

@@ -128,22 +128,36 @@ static void choose_tile(const struct problem *problem, int rank, struct schedule
         schedule->slice_cols = problem->gemm.n > 6144 ? 4096 : problem->gemm.n > 0 ? (uint32_t)problem->gemm.n : 1;
 }
 
+/* The most rows that go to one destination. */
+static int64_t longest_part(const struct problem *problem, int rank)
+{
+    int64_t longest = 0;
+
+    for (int p = 0; p < problem->nranks; p++)
+        longest = problem->gemm.rows[rank][p] > longest ? problem->gemm.rows[rank][p] : longest;
+    return longest;
+}
+
 /* A GPU's slice is one tile of its matrix units, so that the first ones leave early: 128 rows of 256 columns of f16 and bf16, or of
  * 128 of f32. Narrower where there would be fewer slices than a GPU has multiprocessors, some 130; and 64 rows where no destination
  * gets more. */
 static void choose_gpu_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
-    int64_t longest = 0, slices = 0, cols = problem->dtype == FCC_F32 ? 128 : 256, rows;
+    int64_t slices = 0, cols = problem->dtype == FCC_F32 ? 128 : 256, rows;
 
-    for (int p = 0; p < problem->nranks; p++)
-        longest = problem->gemm.rows[rank][p] > longest ? problem->gemm.rows[rank][p] : longest;
-    rows = longest <= 64 && problem->dtype != FCC_F32 ? 64 : 128;
+    rows = longest_part(problem, rank) <= 64 && problem->dtype != FCC_F32 ? 64 : 128;
     for (int p = 0; p < problem->nranks; p++)
         slices += (problem->gemm.rows[rank][p] + rows - 1) / rows * ((problem->gemm.n + cols - 1) / cols);
     if (slices < GPU_SLICES_WANTED)
         cols = 128;
     schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : (uint32_t)rows;
     schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
+}
+
+/* Whether the rows for two destinations make no more than a tile: a GPU then multiplies them together. */
+static bool are_short(const struct problem *problem, int rank, const struct schedule *schedule)
+{
+    return schedule->target == PLAN_GPU && problem->nranks > 1 && longest_part(problem, rank) <= schedule->slice_rows / 2;
 }
 
 static void gemm_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
@@ -164,7 +178,7 @@ static void gemm_plan(const struct problem *problem, int rank, struct schedule *
     }
     if (schedule->kind != FCC_SCHEDULE_FUSED)
         b->plan->staging_bytes = (uint64_t)row * (uint64_t)problem->gemm.n * dtype_size(problem->dtype);
-    all_to_all_plan(problem, rank, schedule, parts, from, b);
+    all_to_all_plan(problem, rank, schedule, parts, from, are_short(problem, rank, schedule), b);
 }
 
 static struct work gemm_work(const struct problem *problem, int rank)

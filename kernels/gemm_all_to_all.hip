@@ -115,6 +115,23 @@ static bool slices_suit(const struct gpu_run *run, uint32_t *rows, uint32_t *col
     return true;
 }
 
+/* Whether each `count` compute slices, from the first on, have the same columns and rows that follow each other, `most` in all. */
+static bool slices_go_together(const struct gpu_run *run, uint32_t count, uint32_t most)
+{
+    for (uint32_t i = 0, end = run->first[GPU_PHASE_FREE + 1]; i < end; i += count) {
+        const struct slice *s = &run->slices[i];
+        uint32_t rows = s->rows;
+        for (uint32_t j = 1; j < count; j++) {
+            if (i + j >= end || s[j].col != s->col || s[j].cols != s->cols || s[j].row != s->row + rows)
+                return false;
+            rows += s[j].rows;
+        }
+        if (rows > most)
+            return false;
+    }
+    return true;
+}
+
 void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
                            struct gpu_gemm_quick *out)
 {
@@ -131,6 +148,11 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
             return;
     out->kernel = dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(rows, cols) : gemm_hopper_choose<gpu_bf16>(rows, cols);
     out->tile_rows = rows <= 64 ? 64 : 128;
+    for (int i = 0; i < nruns; i++) {
+        out->together[i] = shape->nranks;
+        while (out->together[i] > 1 && (cols > 256 || !slices_go_together(&runs[i], out->together[i], out->tile_rows)))
+            out->together[i]--;
+    }
 }
 
 void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed)
@@ -141,6 +163,7 @@ void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_c
 
     for (uint32_t r = 0; r < shape->nranks; r++)
         suits = suits && call->out[r].data % 16 == 0 && call->out[r].stride[0] % 8 == 0 && fixed->staging[r] % 16 == 0;
+    memcpy(maps.together, quick->together, sizeof(maps.together));
     for (uint32_t i = 0; i < call->nruns && suits; i++) {
         const struct gpu_input *in = &call->in[i];
         enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;

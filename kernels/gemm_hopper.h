@@ -7,12 +7,13 @@
  * rings in shared memory, so that the loads of the next tile and the stores of the last one go on under the matrix
  * instructions of this one.
  *
- *   taker    one thread: takes slices, cuts them into tiles, and makes a job of each
+ *   taker    one thread: takes slices and makes jobs: a tile each. A slice may be several tiles, and where destinations get only
+ *            a few rows, the slices of several destinations one tile: those of the same columns
  *   loader   one thread: has the copy engine bring A and B, 64 k (a stage) at a time
  *   groups   two warpgroups: multiply; each has a half of the tile's sums in registers. They leave the finished tile in shared
  *            memory
  *   storer   one warp: has the copy engine store the tile's rows at the destination, on whichever GPU that is; when they are
- *            there, signals, if this was the slice's last tile
+ *            there, signals, if this was the last tile of its slices
  *
  * Shared memory: STAGES stages, each A [ROWS][64 k] and B [64 k][COLS] as the copy engine writes and wgmma reads them with
  * 128-byte swizzle (gpu_matrix_wgmma.h has the layout); then the finished tile, rows OUT_PITCH apart.
@@ -36,11 +37,12 @@
 #include "gpu_hopper.h"
 #include "gpu_runtime.h"
 
-/* a and b of each run, for the copy engine. */
+/* a and b of each run, for the copy engine; and how many slices make one tile. */
 struct gemm_maps {
     struct gemm_run_maps {
         CUtensorMap a, b;
     } runs[GPU_MAX_RUNS];
+    uint32_t together[GPU_MAX_RUNS];
 };
 
 #define GEMM_STEP 64 /* k of a stage */
@@ -63,17 +65,12 @@ template <typename T, int ROWS_, int COLS_> struct gemm_shape {
     static_assert(sizeof(T) == 2 && STAGES >= 3, "");
 };
 
-/* One tile. */
+/* One tile: of `together` slices from `index` on, as far as they lie in it. */
 struct gemm_job {
-    int32_t steps; /* 0: no more jobs */
-    uint32_t run;
-    int32_t row, col; /* in the run's a and b */
-    uint32_t rows, bytes;
-    unsigned char *c;
-    int64_t pitch; /* bytes from row to row */
-    uint32_t index;
-    bool last; /* of its slice */
-    struct slice slice;
+    int32_t steps;     /* 0: no more jobs */
+    uint32_t row, col; /* in the run's a and b */
+    uint32_t run, index, together;
+    uint32_t last; /* of its slices */
     uint64_t start;
 };
 
@@ -119,45 +116,23 @@ template <typename T, typename S> struct gemm_parts {
 
     /* ---- taker ---- */
 
-    /* Where the slice's tiles go: one that is only computed, to staging; dense there. */
-    __device__ __forceinline__ void job_place(struct gemm_job *job, const struct slice &s) const
+    __device__ __forceinline__ void job_make(gemm_ring<GEMM_JOBS> *ring, const struct gemm_job &made)
     {
-        int64_t n = call.fixed->shape.n;
-
-        if (s.kind == SLICE_COMPUTE) {
-            job->pitch = n * (int64_t)sizeof(T);
-            job->c = (unsigned char *)call.fixed->staging[gpu_plan_of(call, job->run)->rank] + s.row * job->pitch;
-            job->c += (int64_t)s.col * (int64_t)sizeof(T);
-        } else {
-            job->pitch = call.out[s.dst].stride[0] * (int64_t)sizeof(T);
-            job->c = (unsigned char *)call.out[s.dst].data + s.dst_row * job->pitch;
-            job->c += (int64_t)s.dst_col * (int64_t)sizeof(T);
-        }
+        gpu_barrier_await(&shared.job_empty[ring->at], ring->parity ^ 1);
+        shared.jobs[ring->at] = made;
+        gpu_barrier_arrive(&shared.job_full[ring->at]);
+        ring->next();
     }
 
-    /* A slice's tiles, one job each. */
-    __device__ __forceinline__ void slice_cut(gemm_ring<GEMM_JOBS> *ring, uint32_t run, uint32_t index, const struct slice &s)
+    /* The tiles of slices that begin with s. */
+    __device__ __forceinline__ void jobs_make(gemm_ring<GEMM_JOBS> *ring, uint32_t run, uint32_t index, const struct slice &s)
     {
-        for (uint32_t col = 0; col < s.cols; col += S::COLS) {
-            for (uint32_t row = 0; row < s.rows; row += S::ROWS) {
-                struct gemm_job *job = &shared.jobs[ring->at];
-                gpu_barrier_await(&shared.job_empty[ring->at], ring->parity ^ 1);
-                job->run = run;
-                job_place(job, s);
-                job->c += row * job->pitch + col * sizeof(T);
-                job->steps = (int32_t)((call.in[run].gemm.k + GEMM_STEP - 1) / GEMM_STEP);
-                job->row = (int32_t)(s.row + row);
-                job->col = (int32_t)(s.col + col);
-                job->rows = min(s.rows - row, (uint32_t)S::ROWS);
-                job->bytes = min(s.cols - col, (uint32_t)S::COLS) * (uint32_t)sizeof(T);
-                job->index = index;
-                job->last = col + S::COLS >= s.cols && row + S::ROWS >= s.rows;
-                job->slice = s;
-                job->start = gpu_clock();
-                gpu_barrier_arrive(&shared.job_full[ring->at]);
-                ring->next();
-            }
-        }
+        int32_t steps = (int32_t)((call.in[run].gemm.k + GEMM_STEP - 1) / GEMM_STEP);
+
+        for (uint32_t col = 0; col < s.cols; col += S::COLS)
+            for (uint32_t row = 0; row < s.rows; row += S::ROWS)
+                job_make(ring, {steps, s.row + row, s.col + col, run, index, maps.together[run],
+                                col + S::COLS >= s.cols && row + S::ROWS >= s.rows, gpu_clock()});
     }
 
     __device__ __forceinline__ void take()
@@ -169,16 +144,14 @@ template <typename T, typename S> struct gemm_parts {
         for (uint32_t i = 0; i < call.nruns && !group.leave; i++) {
             uint32_t run = (blockIdx.x + i) % call.nruns;
             for (;;) {
-                gpu_slice_take(call, run, GPU_PHASE_FREE, &group);
+                gpu_slice_take(call, run, GPU_PHASE_FREE, &group, maps.together[run]);
                 if (group.leave || group.index == SLICE_NO_GROUP)
                     break;
-                slice_cut(&ring, run, group.index, group.slice);
+                jobs_make(&ring, run, group.index, group.slice);
             }
         }
         shared.go_on = !group.leave;
-        gpu_barrier_await(&shared.job_empty[ring.at], ring.parity ^ 1);
-        shared.jobs[ring.at].steps = 0;
-        gpu_barrier_arrive(&shared.job_full[ring.at]);
+        job_make(&ring, {0, 0, 0, 0, 0, 0, 0, 0});
     }
 
     /* ---- loader ---- */
@@ -191,7 +164,7 @@ template <typename T, typename S> struct gemm_parts {
         for (;; jobs.next()) {
             const struct gemm_job *job = &shared.jobs[jobs.at];
             gpu_barrier_await(&shared.job_full[jobs.at], jobs.parity);
-            int32_t steps = job->steps, row = job->row, col = job->col;
+            int32_t steps = job->steps, row = (int32_t)job->row, col = (int32_t)job->col;
             if (steps == 0)
                 return;
             const struct gemm_maps::gemm_run_maps *m = &maps.runs[job->run];
@@ -283,29 +256,47 @@ template <typename T, typename S> struct gemm_parts {
 
     /* ---- storer ---- */
 
-    __device__ __forceinline__ void job_signal(const struct gemm_job &job)
+    /* All lanes: begin to store what the tile has of a slice, as 16 bytes and more at a time. One that is only computed goes to
+     * staging; dense there. */
+    __device__ __forceinline__ void part_store(const struct gemm_job &job, const struct slice &s)
+    {
+        const T *out = (const T *)(stages + S::STAGES * S::STAGE_BYTES);
+        uint32_t first = s.row > job.row ? s.row - job.row : 0; /* row of the tile */
+        uint32_t end = min(s.row + s.rows - job.row, (uint32_t)S::ROWS),
+                 cols = min(s.col + s.cols - job.col, (uint32_t)S::COLS);
+        int64_t n = call.fixed->shape.n, pitch = s.kind == SLICE_COMPUTE ? n : call.out[s.dst].stride[0];
+        T *to = s.kind == SLICE_COMPUTE
+                    ? (T *)call.fixed->staging[gpu_plan_of(call, job.run)->rank] + job.row * n + job.col
+                    : (T *)call.out[s.dst].data + (int64_t)(s.dst_row + job.row - s.row) * pitch + s.dst_col + job.col - s.col;
+
+        for (uint32_t row = first + threadIdx.x % 32; row < end; row += 32)
+            gpu_bulk_store(to + row * pitch, out + row * S::OUT_PITCH, cols * (uint32_t)sizeof(T));
+    }
+
+    /* One thread. */
+    __device__ __forceinline__ void part_signal(const struct gemm_job &job, uint32_t index, const struct slice &s)
     {
         struct slice_time *times = (struct slice_time *)gpu_plan_of(call, job.run)->times;
 
-        gpu_slice_signal(call, job.run, job.slice);
-        times[job.index] = {0, job.start, gpu_clock(), blockIdx.x, (uint32_t)call.epoch};
+        gpu_slice_signal(call, job.run, s);
+        times[index] = {0, job.start, gpu_clock(), blockIdx.x, (uint32_t)call.epoch};
     }
 
     __device__ __forceinline__ void store()
     {
-        const unsigned char *out = stages + S::STAGES * S::STAGE_BYTES;
         uint32_t lane = threadIdx.x % 32;
         gemm_ring<GEMM_JOBS> jobs;
         gemm_ring<1> tile;
 
         for (;; jobs.next(), tile.next()) {
-            const struct gemm_job *job = &shared.jobs[jobs.at];
             gpu_barrier_await(&shared.job_full[jobs.at], jobs.parity);
-            if (job->steps == 0)
+            const struct gemm_job job = shared.jobs[jobs.at];
+            if (job.steps == 0)
                 return;
+            const struct slice *slices = (const struct slice *)gpu_plan_of(call, job.run)->slices + job.index;
             gpu_barrier_await(&shared.out_full, tile.parity);
-            for (uint32_t row = lane; row < job->rows; row += 32)
-                gpu_bulk_store(job->c + row * job->pitch, out + row * S::OUT_PITCH * sizeof(T), job->bytes);
+            for (uint32_t i = 0; i < job.together; i++)
+                part_store(job, slices[i]);
             gpu_bulk_end_group();
             gpu_bulk_await_read();
             __syncwarp();
@@ -314,11 +305,10 @@ template <typename T, typename S> struct gemm_parts {
             gpu_bulk_await();
             __syncwarp();
             if (lane == 0) {
-                if (job->last)
-                    job_signal(*job);
+                for (uint32_t i = 0; i < job.together && job.last; i++)
+                    part_signal(job, job.index + i, slices[i]);
                 gpu_barrier_arrive(&shared.job_empty[jobs.at]);
             }
-            __syncwarp();
         }
     }
 

@@ -113,11 +113,12 @@ GPU_DEVICE void gpu_slice_signal(const struct gpu_call &call, uint32_t run, cons
         gpu_store_relaxed(gpu_flags_of(call, (plan->rank + i) % nranks) + g.flag, call.epoch);
 }
 
-/* One thread: take the next slice of a phase into shared memory. */
-GPU_DEVICE void gpu_slice_take(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group)
+/* One thread: take the next slices of a phase, `count` at a time; the first comes into shared memory. */
+GPU_DEVICE void gpu_slice_take(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group,
+                               uint32_t count = 1)
 {
     const struct gpu_plan *plan = gpu_plan_of(call, run);
-    uint32_t index = plan->first[phase] + atomicAdd((uint32_t *)plan->counters + GPU_NEXT + phase, 1u);
+    uint32_t index = plan->first[phase] + atomicAdd((uint32_t *)plan->counters + GPU_NEXT + phase, count);
 
     group->leave = gpu_must_leave(call, run);
     group->index = index < plan->first[phase + 1] ? index : SLICE_NO_GROUP;
@@ -238,7 +239,8 @@ struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu);
 struct gpu_gemm_quick {
     struct gpu_kernel kernel; /* function is NULL: there is none for this GPU or these plans */
     uint32_t tile_rows;
-    int64_t rows[GPU_MAX_RUNS]; /* of a */
+    int64_t rows[GPU_MAX_RUNS];      /* of a */
+    uint32_t together[GPU_MAX_RUNS]; /* slices that make one tile */
 };
 void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
                            struct gpu_gemm_quick *out);

@@ -243,12 +243,46 @@ static int destination_class(const struct problem *p, int rank, int dst)
     return dst == rank ? 2 : p->node_of[dst] == p->node_of[rank];
 }
 
+/* Whether a GPU multiplies the rows for several destinations in one tile. */
+static bool goes_together(const struct test_case *c, int rank)
+{
+    const struct plan *plan = c->plans[rank];
+    int64_t longest = 0;
+
+    for (int p = 0; p < plan->nranks; p++)
+        longest = c->problem.gemm.rows[rank][p] > longest ? c->problem.gemm.rows[rank][p] : longest;
+    return plan->op == FCC_OP_GEMM_ALL_TO_ALL && plan->schedule.kind == FCC_SCHEDULE_FUSED &&
+           plan->schedule.target == PLAN_GPU && plan->nranks > 1 && 2 * longest <= plan->schedule.slice_rows;
+}
+
+/* All rows of some columns, from the first to the last, then all of the next columns. */
+static void expect_order_together(const struct plan *plan)
+{
+    uint32_t row = 0, col = 0, cols = 0;
+
+    for (uint32_t i = 0; i < plan->nslices && plan->slices[i].kind == SLICE_COMPUTE_PUT; i++) {
+        const struct slice *s = &plan->slices[i];
+        if (i > 0 && s->col != col) {
+            EXPECT(s->col == col + cols);
+            row = 0;
+        }
+        EXPECT(s->row == row && (i == 0 || s->col != col || s->cols == cols));
+        row += s->rows;
+        col = s->col;
+        cols = s->cols;
+    }
+}
+
 /* Within each kind: other nodes' destinations, then this node's, then this rank, each from the next rank on. */
 static void expect_order(const struct test_case *c, int rank, enum slice_kind kind)
 {
     const struct plan *plan = c->plans[rank];
     int n = c->problem.nranks, last = -1;
 
+    if (goes_together(c, rank)) {
+        expect_order_together(plan);
+        return;
+    }
     for (uint32_t i = 0; i < plan->nslices; i++) {
         int dst = plan->slices[i].dst;
         if (plan->slices[i].kind != kind || dst == last)
