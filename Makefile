@@ -172,6 +172,8 @@ GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
 LINK_TEST = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@
 DEMO_COMMON := tests/demo/number.c tests/demo/reference.c
 
+BENCH_BINARIES := $(if $(PLUGINS),$(BUILD)/tests/gpu_kernels)
+
 $(TEST_BINARIES) $(GPU_BINARIES): | $(BUILD)/tests
 $(BUILD)/tests:
 	@mkdir -p $@
@@ -214,7 +216,7 @@ $(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_errors): | $(FAKE_PLUGIN)
 # Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
 test: deps
 	@$(MAKE) --no-print-directory check
-check: all $(TEST_BINARIES) $(GPU_BINARIES)
+check: all $(TEST_BINARIES) $(GPU_BINARIES) $(BENCH_BINARIES)
 	@BUILD=$(BUILD) tests/run $(TEST_BINARIES) $(GPU_TESTS)
 
 # Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)
@@ -244,13 +246,19 @@ bench: deps deps-bench
 bench-run: all $(BUILD)/tests/mpi_sequence
 	tests/bench/compare --build $(BUILD) $(BENCH_ARGS)
 
+# The kernels alone, without a daemon and without PyTorch: built with the tests where there is a plug-in.
+GPU_KERNELS := tests/bench/gpu_kernels.c tests/bench/gpu_kernels_data.c tests/bench/gpu_kernels_prepare.c tests/bench/gpu_kernels_run.c
+$(BUILD)/tests/gpu_kernels: $(call objects,$(GPU_KERNELS) $(KERNELS) $(PROTO) daemon/plugin.c) | $(BUILD)/tests
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lm
+
 # On a machine with NVIDIA GPUs and PyTorch.
 bench-gpu: all
 	tests/bench/compare_gpu --build $(BUILD) $(BENCH_ARGS)
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) client/example_gemv.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_gemv.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
