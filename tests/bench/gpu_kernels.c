@@ -139,7 +139,7 @@ static int row_add(enum fcc_op op, const char *shape, enum fcc_schedule_kind kin
     if (nrows == ROWS_MOST || strlen(shape) >= sizeof(copy) - 24)
         return usage("too much:", shape);
     *row = (struct row){.op = op, .kind = kind, .dtype = op == FCC_OP_EMBEDDING_ALL_TO_ALL ? FCC_F32 : FCC_BF16};
-    (void)snprintf(row->text, sizeof(row->text), "%s %s", op_name(op), shape);
+    (void)snprintf(row->text, sizeof(row->text), "%s%s%s", op_name(op), *shape ? " " : "", shape);
     (void)snprintf(copy, sizeof(copy), "%s", shape);
     while ((pair = strsep(&rest, ",")) && *shape) {
         char *value = strchr(pair, '=');

@@ -155,20 +155,20 @@ struct samples {
     int nhost, ntrace, nends[KINDS];
 };
 
-static int samples_make(struct samples *s, int samples, struct error *e)
+static bool samples_make(struct samples *s, int samples)
 {
     size_t n = (size_t)samples;
     double *at = calloc(n * (3 + GPU_MAX_GPUS + KINDS), sizeof(at[0]));
 
     if (!at)
-        return error_set(e, -ENOMEM, "no memory for %d samples", samples);
+        return false;
     *s = (struct samples){.memory = at, .host = at, .trace = at + n, .skew = at + 2 * n};
     at += 3 * n;
     for (int g = 0; g < GPU_MAX_GPUS; g++, at += n)
         s->span[g] = at;
     for (int k = 0; k < KINDS; k++, at += n)
         s->ends[k] = at;
-    return 0;
+    return true;
 }
 
 /* The GPUs' clocks count ns only on NVIDIA; elsewhere the trace tells. */
@@ -227,7 +227,7 @@ static int calls_time(struct prepared *p, struct samples *s, struct error *e)
     int status = 0;
 
     for (int i = -p->options->warmup; i < p->options->samples && status == 0; i++) {
-        double us;
+        double us = 0;
         status = call_run(p, (i + p->options->warmup) % p->nsets, &us, e);
         if (status || i < 0)
             continue;
@@ -269,8 +269,9 @@ static int trace_fetch(const struct prepared *p, struct trace *t, struct error *
         for (int i = 0; i < p->nlocal[g] && status == 0; i++) {
             const struct plan *plan = p->plans[p->local[g][i]];
             struct slice_time *times = calloc(plan->nslices, sizeof(times[0]));
-            status = times ? bench.plugin->launch_times(p->launches[g], i, times, e)
-                           : error_set(e, -ENOMEM, "no memory for the times of %u slices", plan->nslices);
+            if (!times)
+                return error_set(e, -ENOMEM, "no memory for the times of %u slices", plan->nslices);
+            status = bench.plugin->launch_times(p->launches[g], i, times, e);
             if (status == 0)
                 trace_add(t, plan, times, g);
             free(times);
@@ -302,7 +303,7 @@ static int calls_trace(struct prepared *p, struct samples *s, struct error *e)
 
     for (int i = 0; i < p->options->samples && status == 0; i++) {
         struct trace t;
-        double us;
+        double us = 0;
         for (int k = 0; k < TRACE_BURST && status == 0; k++)
             status = call_run(p, (i * TRACE_BURST + k) % p->nsets, &us, e);
         if (status == 0)
@@ -315,41 +316,52 @@ static int calls_trace(struct prepared *p, struct samples *s, struct error *e)
 
 /* ---- checking ---- */
 
+/* Rank's result after a call on inputs `set`. *first is rank 0's, for the caller to free. */
+static int rank_check(const struct prepared *p, int set, int rank, void **first, struct result *out, struct error *e)
+{
+    const struct row *row = p->row;
+    int64_t count = result_elements(row, rank), wrong;
+    size_t bytes = (size_t)count * dtype_size(row->dtype);
+    char what[sizeof(out->what_is_wrong)] = "";
+    void *result = malloc(bytes + 1);
+
+    if (!result)
+        return error_set(e, -ENOMEM, "no memory for %zu bytes of results", bytes);
+    int status = bench.plugin->memory_copy(result, bench.ranks[rank].gpu, bench.ranks[rank].out.address, bytes, e);
+    if (status) {
+        free(result);
+        return status;
+    }
+    wrong =
+        result_check(row, &p->sets[set], bench.nranks, rank, result, count, p->options->seed + bench.epoch, what, sizeof(what));
+    if (wrong == 0 && row->op == FCC_OP_GEMV_ALL_REDUCE && *first && memcmp(*first, result, bytes) != 0) {
+        wrong = 1;
+        (void)snprintf(what, sizeof(what), "rank %d's result has other bits than rank 0's", rank);
+    }
+    if (wrong && !out->what_is_wrong[0])
+        memcpy(out->what_is_wrong, what, sizeof(what));
+    out->wrong += wrong;
+    if (rank == 0)
+        *first = result;
+    else
+        free(result);
+    return 0;
+}
+
 /* One call on inputs `set` with poisoned results, which are then looked at. */
 static int call_check(struct prepared *p, int set, struct result *out, struct error *e)
 {
-    const struct row *row = p->row;
     void *first = NULL;
-    double us;
+    double us = 0;
     int status = 0;
 
     for (int r = 0; r < bench.nranks && status == 0; r++)
         status = memory_fill(bench.ranks[r].gpu, bench.ranks[r].out.address,
-                             (uint64_t)result_elements(row, r) * dtype_size(row->dtype), RESULT_POISON, e);
+                             (uint64_t)result_elements(p->row, r) * dtype_size(p->row->dtype), RESULT_POISON, e);
     if (status == 0)
         status = call_run(p, set, &us, e);
-    for (int r = 0; r < bench.nranks && status == 0; r++) {
-        int64_t count = result_elements(row, r);
-        size_t bytes = (size_t)count * dtype_size(row->dtype);
-        char what[sizeof(out->what_is_wrong)] = "";
-        void *result = malloc(bytes);
-        status = result ? bench.plugin->memory_copy(result, bench.ranks[r].gpu, bench.ranks[r].out.address, bytes, e)
-                        : error_set(e, -ENOMEM, "no memory for %zu bytes of results", bytes);
-        int64_t wrong = status ? 0
-                               : result_check(row, &p->sets[set], bench.nranks, r, result, count,
-                                              p->options->seed + bench.epoch, what, sizeof(what));
-        if (status == 0 && row->op == FCC_OP_GEMV_ALL_REDUCE && first && wrong == 0 && memcmp(first, result, bytes) != 0) {
-            wrong = 1;
-            (void)snprintf(what, sizeof(what), "rank %d's result has other bits than rank 0's", r);
-        }
-        if (wrong && !out->what_is_wrong[0])
-            memcpy(out->what_is_wrong, what, sizeof(what));
-        out->wrong += wrong;
-        if (r == 0)
-            first = result;
-        else
-            free(result);
-    }
+    for (int r = 0; r < bench.nranks && status == 0; r++)
+        status = rank_check(p, set, r, &first, out, e);
     free(first);
     return status;
 }
@@ -374,11 +386,12 @@ int row_run(const struct row *row, const struct options *o, struct result *out, 
     struct samples s = {0};
     int slowest = 0;
     bool checked = row->op != FCC_OP_NOOP && row->kind <= FCC_SCHEDULE_SEQUENTIAL;
-    int status = samples_make(&s, o->samples, e);
+    int status;
 
     *out = (struct result){.wrong = checked ? 0 : -1};
-    if (status == 0)
-        status = prepared_make(&p, e);
+    if (!samples_make(&s, o->samples))
+        return error_set(e, -ENOMEM, "no memory for %d samples", o->samples);
+    status = prepared_make(&p, e);
     if (status == 0 && checked)
         status = call_check(&p, 0, out, e);
     if (status == 0)
