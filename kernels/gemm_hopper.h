@@ -265,9 +265,9 @@ template <typename T, typename S> struct gemm_parts {
         uint32_t end = min(s.row + s.rows - job.row, (uint32_t)S::ROWS),
                  cols = min(s.col + s.cols - job.col, (uint32_t)S::COLS);
         int64_t n = call.fixed->shape.n, pitch = s.kind == SLICE_COMPUTE ? n : call.out[s.dst].stride[0];
-        T *to = s.kind == SLICE_COMPUTE
-                    ? (T *)call.fixed->staging[gpu_plan_of(call, job.run)->rank] + job.row * n + job.col
-                    : (T *)call.out[s.dst].data + (int64_t)(s.dst_row + job.row - s.row) * pitch + s.dst_col + job.col - s.col;
+        T *to = s.kind == SLICE_COMPUTE ? (T *)call.fixed->staging[gpu_plan_of(call, job.run)->rank] + job.row * n + job.col
+                                        : (T *)call.out[s.dst].data + ((int64_t)s.dst_row + job.row - s.row) * pitch +
+                                              s.dst_col + (job.col - s.col);
 
         for (uint32_t row = first + threadIdx.x % 32; row < end; row += 32)
             gpu_bulk_store(to + row * pitch, out + row * S::OUT_PITCH, cols * (uint32_t)sizeof(T));
