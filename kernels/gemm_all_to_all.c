@@ -150,14 +150,17 @@ static void choose_gpu_tile(const struct problem *problem, int rank, struct sche
         slices += (problem->gemm.rows[rank][p] + rows - 1) / rows * ((problem->gemm.n + cols - 1) / cols);
     if (slices < GPU_SLICES_WANTED)
         cols = 128;
+    if (slices < GPU_SLICES_WANTED && problem->dtype != FCC_F32 && rows_of(problem, rank) <= 64)
+        cols = 64; /* all in one row of tiles: bound by reading b, which takes all multiprocessors */
     schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : (uint32_t)rows;
     schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
 }
 
-/* Whether the rows for two destinations make no more than a tile: a GPU then multiplies them together. */
+/* Whether no destination gets more rows than a tile has: a GPU then multiplies the same columns for several of them together, or
+ * side by side. */
 static bool are_short(const struct problem *problem, int rank, const struct schedule *schedule)
 {
-    return schedule->target == PLAN_GPU && problem->nranks > 1 && longest_part(problem, rank) <= schedule->slice_rows / 2;
+    return schedule->target == PLAN_GPU && longest_part(problem, rank) <= schedule->slice_rows;
 }
 
 static void gemm_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)

@@ -70,15 +70,15 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
 template <typename T> static struct gpu_kernel kernel_make(int gpu)
 {
     const size_t without_asking = 48 * 1024; /* what every kernel may have */
-    struct gpu_kernel kernel = {(const void *)gemm_all_to_all_kernel<T>, GPU_MATRIX_THREADS, 0, 0};
+    struct gpu_kernel kernel = {(const void *)gemm_all_to_all_kernel<T>, GPU_MATRIX_THREADS, 0, 0, 0};
     hipDeviceProp_t properties;
 
     if (hipGetDeviceProperties(&properties, gpu) != hipSuccess)
-        return {NULL, 0, 0, 0};
+        return {NULL, 0, 0, 0, 0};
     kernel.shared_bytes = gpu_matrix_shared_bytes<T>(properties.major, properties.minor);
     if (kernel.shared_bytes > without_asking && hipFuncSetAttribute(kernel.function, hipFuncAttributeMaxDynamicSharedMemorySize,
                                                                     (int)kernel.shared_bytes) != hipSuccess)
-        return {NULL, 0, 0, 0};
+        return {NULL, 0, 0, 0, 0};
     return kernel;
 }
 
@@ -93,7 +93,7 @@ struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu)
     case FCC_BF16:
         return kernel_make<gpu_bf16>(gpu);
     default:
-        return {NULL, 0, 0, 0};
+        return {NULL, 0, 0, 0, 0};
     }
 }
 
@@ -146,13 +146,16 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     for (int i = 0; i < nruns; i++)
         if (!slices_suit(&runs[i], &rows, &cols, &out->rows[i]))
             return;
-    out->kernel = dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(rows, cols) : gemm_hopper_choose<gpu_bf16>(rows, cols);
+    bool pair = rows <= 128 && cols <= 256;
     out->tile_rows = rows <= 64 ? 64 : 128;
     for (int i = 0; i < nruns; i++) {
         out->together[i] = shape->nranks;
         while (out->together[i] > 1 && (cols > 256 || !slices_go_together(&runs[i], out->together[i], out->tile_rows)))
             out->together[i]--;
+        pair = pair && out->together[i] == 1;
     }
+    out->kernel =
+        dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(rows, cols, pair) : gemm_hopper_choose<gpu_bf16>(rows, cols, pair);
 }
 
 void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed)

@@ -22,8 +22,15 @@
  *   job_full      the taker has written the job           job_empty    all other parts have read it and are done with it
  *   stage_full    the copy engine has brought the stage   stage_empty  the warps have multiplied it
  *   out_full      the warps have written the tile         out_empty    the copy engine has read it
+ *   half_full     one group has left its half of the sums half_empty   the other one has added it (SPLIT only)
  * No part waits for one that comes after it, but for room, and the storer waits for nothing but the tile: so all go on. A
  * workgroup that is to leave (the taker looks, once a slice) still finishes the jobs it has.
+ *
+ * PAIR: two workgroups, a cluster, work on two slices at a time that follow each other. Usually these have the same columns:
+ * then each loads half of B into both, which spares the L2 a third of its traffic. The first one's taker makes the jobs of both,
+ * so they have the same number of jobs and steps; where one slice is left over, the second one multiplies the same tile and stores
+ * nothing. A stage is empty when both have multiplied it, and jobs' places are empty when both have done with them. Neither ends
+ * before the other, which may still arrive at its barriers.
  *
  * Memory order. What the copy engine brings is ordered by the barrier that it completes. A group's reads of a stage by wgmma
  * are over (wait_group) before its warps arrive at stage_empty. Finished elements are stored by all threads, each of which
@@ -50,15 +57,19 @@ struct gemm_maps {
 #define GEMM_THREADS 384
 #define GEMM_WARPS 8 /* of the two groups */
 
-template <typename T, int ROWS_, int COLS_> struct gemm_shape {
-    static constexpr int ROWS = ROWS_, COLS = COLS_;
-    /* A group has 64 rows; where the tile has no more, half of the columns. */
-    static constexpr int GROUP_COLS = ROWS == 128 ? COLS : COLS / 2;
+template <typename T, int ROWS_, int COLS_, bool PAIR_> struct gemm_shape {
+    static constexpr int ROWS = ROWS_, COLS = COLS_, CLUSTER = PAIR_ ? 2 : 1;
+    static constexpr bool PAIR = PAIR_;
+    /* A group has 64 rows; where the tile has no more, half of the columns; where these are 64, half of each stage's k. */
+    static constexpr bool SPLIT = ROWS == 64 && COLS == 64;
+    static constexpr int GROUP_COLS = ROWS == 128 || SPLIT ? COLS : COLS / 2;
+    static constexpr uint32_t OUT_WARPS = SPLIT ? GEMM_WARPS / 2 : GEMM_WARPS;
     static constexpr int SUMS = GROUP_COLS / 2;                                                 /* of a thread */
     static constexpr uint32_t A_BYTES = ROWS * GEMM_STEP * sizeof(T), B_PART = GEMM_STEP * 128; /* of 64 columns */
     static constexpr uint32_t STAGE_BYTES = A_BYTES + COLS / 64 * B_PART;
     static constexpr uint32_t OUT_PITCH = COLS + 8; /* elements: rows begin at multiples of 16 bytes and in different banks */
-    static constexpr uint32_t OUT_BYTES = ROWS * OUT_PITCH * sizeof(T), ALIGN = 1024;
+    static constexpr uint32_t TILE_BYTES = ROWS * OUT_PITCH * sizeof(T), HALF_BYTES = SPLIT ? SUMS * 128 * sizeof(float) : 0;
+    static constexpr uint32_t OUT_BYTES = TILE_BYTES + HALF_BYTES, ALIGN = 1024;
     static constexpr uint32_t MOST = 227 * 1024 - 2048; /* a workgroup's, but for what is not dynamic */
     static constexpr int ROOM = (int)((MOST - OUT_BYTES - ALIGN) / STAGE_BYTES), STAGES = ROOM < 8 ? ROOM : 8;
     static constexpr size_t SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + ALIGN;
@@ -70,9 +81,11 @@ struct gemm_job {
     int32_t steps;     /* 0: no more jobs */
     uint32_t row, col; /* in the run's a and b */
     uint32_t run, index, together;
-    uint32_t last; /* of its slices */
+    uint32_t last;      /* of its slices */
+    uint32_t in_common; /* with the other workgroup of the cluster: the columns */
     uint64_t start;
 };
+static_assert(sizeof(struct gemm_job) == 40, "is copied in words of 8 bytes");
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -88,9 +101,13 @@ template <int N> struct gemm_ring {
 };
 
 template <typename S> struct gemm_shared {
-    uint64_t stage_full[S::STAGES], stage_empty[S::STAGES], job_full[GEMM_JOBS], job_empty[GEMM_JOBS], out_full, out_empty;
-    struct gemm_job jobs[GEMM_JOBS];
-    bool go_on;
+    uint64_t stage_full[S::STAGES], stage_empty[S::STAGES], job_full[GEMM_JOBS], job_empty[GEMM_JOBS];
+    uint64_t out_full, out_empty, half_full, half_empty;
+    uint32_t leave;
+    union {
+        struct gemm_job jobs[GEMM_JOBS];
+        uint64_t job_words[GEMM_JOBS][sizeof(struct gemm_job) / sizeof(uint64_t)];
+    };
 };
 
 template <typename T, typename S> struct gemm_parts {
@@ -98,41 +115,100 @@ template <typename T, typename S> struct gemm_parts {
     const struct gemm_maps &maps;
     struct gemm_shared<S> &shared;
     unsigned char *stages; /* then the finished tile */
+    uint32_t rank;         /* in the cluster */
 
     __device__ __forceinline__ void make()
     {
         for (int i = 0; i < S::STAGES; i++) {
             gpu_barrier_make(&shared.stage_full[i], 1);
-            gpu_barrier_make(&shared.stage_empty[i], GEMM_WARPS);
+            gpu_barrier_make(&shared.stage_empty[i], GEMM_WARPS * S::CLUSTER);
         }
         for (int i = 0; i < GEMM_JOBS; i++) {
             gpu_barrier_make(&shared.job_full[i], 1);
-            gpu_barrier_make(&shared.job_empty[i], GEMM_WARPS + 2);
+            gpu_barrier_make(&shared.job_empty[i], (GEMM_WARPS + 2) * S::CLUSTER);
         }
-        gpu_barrier_make(&shared.out_full, GEMM_WARPS);
+        gpu_barrier_make(&shared.out_full, S::OUT_WARPS);
         gpu_barrier_make(&shared.out_empty, 1);
+        gpu_barrier_make(&shared.half_full, GEMM_WARPS / 2);
+        gpu_barrier_make(&shared.half_empty, GEMM_WARPS / 2);
         gpu_barriers_made();
+    }
+
+    /* The next job is there, and may have come from the cluster's other workgroup. */
+    __device__ __forceinline__ void job_await(const gemm_ring<GEMM_JOBS> &ring)
+    {
+        if constexpr (S::PAIR)
+            gpu_barrier_await_cluster(&shared.job_full[ring.at], ring.parity);
+        else
+            gpu_barrier_await(&shared.job_full[ring.at], ring.parity);
+    }
+
+    /* One thread of a part: it has done with the job. */
+    __device__ __forceinline__ void job_done(const gemm_ring<GEMM_JOBS> &ring)
+    {
+        if constexpr (S::PAIR)
+            gpu_barrier_arrive_at(&shared.job_empty[ring.at], 0);
+        else
+            gpu_barrier_arrive(&shared.job_empty[ring.at]);
+    }
+
+    /* One thread of a warp: it has multiplied the stage. */
+    __device__ __forceinline__ void stage_done(uint32_t at)
+    {
+        gpu_barrier_arrive(&shared.stage_empty[at]);
+        if constexpr (S::PAIR)
+            gpu_barrier_arrive_at(&shared.stage_empty[at], rank ^ 1);
     }
 
     /* ---- taker ---- */
 
-    __device__ __forceinline__ void job_make(gemm_ring<GEMM_JOBS> *ring, const struct gemm_job &made)
+    /* A job for workgroup `to` of the cluster, once there is room. */
+    __device__ __forceinline__ void job_make(const gemm_ring<GEMM_JOBS> &ring, uint32_t to, const struct gemm_job &made)
     {
-        gpu_barrier_await(&shared.job_empty[ring->at], ring->parity ^ 1);
-        shared.jobs[ring->at] = made;
-        gpu_barrier_arrive(&shared.job_full[ring->at]);
-        ring->next();
+        if constexpr (S::PAIR)
+            gpu_barrier_await_cluster(&shared.job_empty[ring.at], ring.parity ^ 1);
+        else
+            gpu_barrier_await(&shared.job_empty[ring.at], ring.parity ^ 1);
+        if (to == 0) {
+            shared.jobs[ring.at] = made;
+            gpu_barrier_arrive(&shared.job_full[ring.at]);
+            return;
+        }
+        uint64_t words[sizeof(made) / sizeof(uint64_t)];
+        memcpy(words, &made, sizeof(made));
+#pragma unroll
+        for (uint32_t i = 0; i < sizeof(made) / sizeof(uint64_t); i++)
+            gpu_cluster_store(&shared.job_words[ring.at][i], to, words[i]);
+        gpu_barrier_arrive_at(&shared.job_full[ring.at], to);
     }
 
     /* The tiles of slices that begin with s. */
     __device__ __forceinline__ void jobs_make(gemm_ring<GEMM_JOBS> *ring, uint32_t run, uint32_t index, const struct slice &s)
     {
+        uint32_t together = maps.together[run];
         int32_t steps = (int32_t)((call.in[run].gemm.k + GEMM_STEP - 1) / GEMM_STEP);
 
-        for (uint32_t col = 0; col < s.cols; col += S::COLS)
-            for (uint32_t row = 0; row < s.rows; row += S::ROWS)
-                job_make(ring, {steps, s.row + row, s.col + col, run, index, maps.together[run],
-                                col + S::COLS >= s.cols && row + S::ROWS >= s.rows, gpu_clock()});
+        for (uint32_t col = 0; col < s.cols; col += S::COLS) {
+            for (uint32_t row = 0; row < s.rows; row += S::ROWS, ring->next()) {
+                uint32_t last = col + S::COLS >= s.cols && row + S::ROWS >= s.rows;
+                job_make(*ring, 0, {steps, s.row + row, s.col + col, run, index, together, last, 0, gpu_clock()});
+            }
+        }
+    }
+
+    /* One tile of each of two slices; of the one that is left over, twice the same. */
+    __device__ __forceinline__ void pair_make(gemm_ring<GEMM_JOBS> *ring, uint32_t run, uint32_t index, const struct slice &s)
+    {
+        const struct gpu_plan *plan = gpu_plan_of(call, run);
+        bool both = index + 1 < plan->first[GPU_PHASE_FREE + 1];
+        const struct slice other = ((const struct slice *)plan->slices)[index + both];
+        int32_t steps = (int32_t)((call.in[run].gemm.k + GEMM_STEP - 1) / GEMM_STEP);
+        uint32_t in_common = other.col == s.col;
+        uint64_t now = gpu_clock();
+
+        job_make(*ring, 0, {steps, s.row, s.col, run, index, 1, 1, in_common, now});
+        job_make(*ring, 1, {steps, other.row, other.col, run, index + both, both, 1, in_common, now});
+        ring->next();
     }
 
     __device__ __forceinline__ void take()
@@ -142,19 +218,41 @@ template <typename T, typename S> struct gemm_parts {
 
         group.leave = 0;
         for (uint32_t i = 0; i < call.nruns && !group.leave; i++) {
-            uint32_t run = (blockIdx.x + i) % call.nruns;
+            uint32_t run = (blockIdx.x / S::CLUSTER + i) % call.nruns;
             for (;;) {
-                gpu_slice_take(call, run, GPU_PHASE_FREE, &group, maps.together[run]);
+                gpu_slice_take(call, run, GPU_PHASE_FREE, &group, S::PAIR ? 2 : maps.together[run]);
                 if (group.leave || group.index == SLICE_NO_GROUP)
                     break;
-                jobs_make(&ring, run, group.index, group.slice);
+                if constexpr (S::PAIR)
+                    pair_make(&ring, run, group.index, group.slice);
+                else
+                    jobs_make(&ring, run, group.index, group.slice);
             }
         }
-        shared.go_on = !group.leave;
-        job_make(&ring, {0, 0, 0, 0, 0, 0, 0, 0});
+        for (uint32_t to = 0; to < S::CLUSTER; to++)
+            job_make(ring, to, {0, 0, 0, 0, 0, 0, group.leave, 0, 0});
     }
 
     /* ---- loader ---- */
+
+    /* k from `k` on, of A's rows from `row` and B's columns from `col` on. */
+    __device__ __forceinline__ void stage_load(uint32_t at, const gemm_maps::gemm_run_maps &m, int32_t k, int32_t row,
+                                               int32_t col, bool in_common)
+    {
+        unsigned char *stage = stages + at * S::STAGE_BYTES;
+        uint64_t *full = &shared.stage_full[at];
+
+        gpu_barrier_arrive_expecting(full, S::STAGE_BYTES);
+        gpu_box_load(stage, &m.a, k, row, full);
+#pragma unroll
+        for (int i = 0; i < S::COLS / 64; i++) {
+            unsigned char *part = stage + S::A_BYTES + i * S::B_PART;
+            if (!S::PAIR || !in_common)
+                gpu_box_load(part, &m.b, col + i * 64, k, full);
+            else if ((uint32_t)i * 128 / S::COLS == rank)
+                gpu_box_load_both(part, &m.b, col + i * 64, k, full);
+        }
+    }
 
     __device__ __forceinline__ void load()
     {
@@ -162,22 +260,16 @@ template <typename T, typename S> struct gemm_parts {
         gemm_ring<S::STAGES> ring;
 
         for (;; jobs.next()) {
-            const struct gemm_job *job = &shared.jobs[jobs.at];
-            gpu_barrier_await(&shared.job_full[jobs.at], jobs.parity);
-            int32_t steps = job->steps, row = (int32_t)job->row, col = (int32_t)job->col;
-            if (steps == 0)
+            job_await(jobs);
+            const struct gemm_job job = shared.jobs[jobs.at];
+            if (job.steps == 0) {
+                shared.leave = job.last;
                 return;
-            const struct gemm_maps::gemm_run_maps *m = &maps.runs[job->run];
-            gpu_barrier_arrive(&shared.job_empty[jobs.at]);
-            for (int32_t k = 0; k < steps * GEMM_STEP; k += GEMM_STEP, ring.next()) {
-                unsigned char *stage = stages + ring.at * S::STAGE_BYTES;
-                uint64_t *full = &shared.stage_full[ring.at];
+            }
+            job_done(jobs);
+            for (int32_t k = 0; k < job.steps * GEMM_STEP; k += GEMM_STEP, ring.next()) {
                 gpu_barrier_await(&shared.stage_empty[ring.at], ring.parity ^ 1);
-                gpu_barrier_arrive_expecting(full, S::STAGE_BYTES);
-                gpu_box_load(stage, &m->a, k, row, full);
-#pragma unroll
-                for (int i = 0; i < S::COLS / 64; i++)
-                    gpu_box_load(stage + S::A_BYTES + i * S::B_PART, &m->b, col + i * 64, k, full);
+                stage_load(ring.at, maps.runs[job.run], k, (int32_t)job.row, (int32_t)job.col, job.in_common != 0);
             }
         }
     }
@@ -188,6 +280,7 @@ template <typename T, typename S> struct gemm_parts {
     __device__ __forceinline__ void multiply(float (&sums)[S::SUMS], int32_t steps, uint64_t a, uint64_t b,
                                              gemm_ring<S::STAGES> *ring)
     {
+        constexpr int EACH = GEMM_STEP / 16 / (S::SPLIT ? 2 : 1);
         uint32_t before = 0;
 
 #pragma unroll 1
@@ -196,18 +289,38 @@ template <typename T, typename S> struct gemm_parts {
             gpu_barrier_await(&shared.stage_full[ring->at], ring->parity);
             gpu_wgmma_begin();
 #pragma unroll
-            for (int k = 0; k < GEMM_STEP / 16; k++)
+            for (int k = 0; k < EACH; k++)
                 gpu_wgmma_add(sums, a + stage + k * (32 / 16), b + stage + k * (2048 / 16), n > 0 || k > 0, T());
             gpu_wgmma_end_group();
             gpu_wgmma_await_all_but<1>();
             if (n > 0 && threadIdx.x % 32 == 0)
-                gpu_barrier_arrive(&shared.stage_empty[before]);
+                stage_done(before);
             before = ring->at;
             ring->next();
         }
         gpu_wgmma_await_all_but<0>();
         if (threadIdx.x % 32 == 0)
-            gpu_barrier_arrive(&shared.stage_empty[before]);
+            stage_done(before);
+        gpu_wgmma_pin(sums);
+    }
+
+    /* SPLIT: the second group leaves its sums to the first, which adds them. False: nothing is left to do for this one. */
+    __device__ __forceinline__ bool halves_add(float (&sums)[S::SUMS], uint32_t parity)
+    {
+        float *half = (float *)(stages + S::STAGES * S::STAGE_BYTES + S::TILE_BYTES) + threadIdx.x % 128;
+        bool gives = threadIdx.x >= 256;
+
+        gpu_barrier_await(gives ? &shared.half_empty : &shared.half_full, gives ? parity ^ 1 : parity);
+#pragma unroll
+        for (int i = 0; i < S::SUMS; i++)
+            if (gives)
+                half[i * 128] = sums[i];
+            else
+                sums[i] += half[i * 128];
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            gpu_barrier_arrive(gives ? &shared.half_full : &shared.half_empty);
+        return !gives;
     }
 
     /* Of a warp's 16 rows a thread has rows lane / 4 and 8 more, of them columns 8j + lane % 4 * 2 and the next: sums 4j and 4j
@@ -225,10 +338,11 @@ template <typename T, typename S> struct gemm_parts {
     __device__ __forceinline__ void group()
     {
         uint32_t thread = threadIdx.x - 128, number = thread / 128, lane = thread % 32;
-        uint32_t row = S::ROWS == 128 ? number * 64 : 0, col = S::ROWS == 128 ? 0 : number * S::GROUP_COLS;
+        uint32_t row = S::ROWS == 128 ? number * 64 : 0, col = S::ROWS == 128 || S::SPLIT ? 0 : number * S::GROUP_COLS;
+        uint32_t k = S::SPLIT ? number * (GEMM_STEP / 32) : 0; /* in units of 16 */
         uint32_t base = gpu_shared_address(stages);
-        uint64_t a = gpu_wgmma_matrix(base + row * 128, 16, 1024);
-        uint64_t b = gpu_wgmma_matrix(base + S::A_BYTES + col / 64 * S::B_PART, S::B_PART, 1024);
+        uint64_t a = gpu_wgmma_matrix(base + row * 128 + k * 32, 16, 1024);
+        uint64_t b = gpu_wgmma_matrix(base + S::A_BYTES + col / 64 * S::B_PART + k * 2048, S::B_PART, 1024);
         T *out = (T *)(stages + S::STAGES * S::STAGE_BYTES) + (row + thread % 128 / 32 * 16 + lane / 4) * S::OUT_PITCH + col +
                  lane % 4 * 2;
         gemm_ring<GEMM_JOBS> jobs;
@@ -237,15 +351,16 @@ template <typename T, typename S> struct gemm_parts {
 
         for (;; jobs.next(), tile.next()) {
             float sums[S::SUMS];
-            gpu_barrier_await(&shared.job_full[jobs.at], jobs.parity);
+            job_await(jobs);
             int32_t steps = shared.jobs[jobs.at].steps;
             if (steps == 0)
                 return;
             __syncwarp();
             if (lane == 0)
-                gpu_barrier_arrive(&shared.job_empty[jobs.at]);
+                job_done(jobs);
             multiply(sums, steps, a, b, &ring);
-            gpu_wgmma_pin(sums);
+            if (S::SPLIT && !halves_add(sums, tile.parity))
+                continue;
             gpu_barrier_await(&shared.out_empty, tile.parity ^ 1);
             finish(sums, out);
             __syncwarp();
@@ -289,7 +404,7 @@ template <typename T, typename S> struct gemm_parts {
         gemm_ring<1> tile;
 
         for (;; jobs.next(), tile.next()) {
-            gpu_barrier_await(&shared.job_full[jobs.at], jobs.parity);
+            job_await(jobs);
             const struct gemm_job job = shared.jobs[jobs.at];
             if (job.steps == 0)
                 return;
@@ -307,7 +422,7 @@ template <typename T, typename S> struct gemm_parts {
             if (lane == 0) {
                 for (uint32_t i = 0; i < job.together && job.last; i++)
                     part_signal(job, job.index + i, slices[i]);
-                gpu_barrier_arrive(&shared.job_empty[jobs.at]);
+                job_done(jobs);
             }
         }
     }
@@ -319,17 +434,26 @@ template <typename T, typename S> struct gemm_parts {
             gpu_begin(call);
             make();
         }
-        __syncthreads();
+        everyone();
         if (threadIdx.x >= 128)
             group();
-        else if (threadIdx.x == 0)
+        else if (threadIdx.x == 0 && rank == 0)
             take();
         else if (threadIdx.x == 32)
             load();
         else if (threadIdx.x / 32 == 2)
             store();
-        __syncthreads();
-        return shared.go_on;
+        __syncwarp();
+        everyone();
+        return !shared.leave;
+    }
+
+    __device__ __forceinline__ void everyone()
+    {
+        if constexpr (S::PAIR)
+            gpu_cluster_barrier();
+        else
+            __syncthreads();
     }
 };
 
@@ -348,12 +472,18 @@ template <typename T> struct gemm_rest {
     }
 };
 
-template <typename T, int ROWS, int COLS>
-__global__ void __launch_bounds__(GEMM_THREADS, 1)
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define GEMM_CLUSTER(n) /* this code is empty, and is never launched */
+#else
+#define GEMM_CLUSTER(n) __cluster_dims__(n, 1, 1)
+#endif
+
+template <typename T, int ROWS, int COLS, bool PAIR>
+__global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(PAIR ? 2 : 1)
     gemm_hopper_kernel(GPU_PARAMETER struct gpu_call call, GPU_PARAMETER struct gemm_maps maps)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    typedef gemm_shape<T, ROWS, COLS> shape;
+    typedef gemm_shape<T, ROWS, COLS, PAIR> shape;
     __shared__ struct gemm_shared<shape> shared;
     unsigned char *stages = gemm_shared_bytes + (-gpu_shared_address(gemm_shared_bytes) & (shape::ALIGN - 1));
     struct gemm_parts<T, shape> parts = {
@@ -367,22 +497,29 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1)
 
 /* ---- the host's side ---- */
 
-template <typename T, int ROWS, int COLS> static struct gpu_kernel gemm_hopper_kernel_get()
+template <typename T, int ROWS, int COLS, bool PAIR> static struct gpu_kernel gemm_hopper_kernel_get()
 {
-    typedef gemm_shape<T, ROWS, COLS> shape;
-    struct gpu_kernel k = {(const void *)gemm_hopper_kernel<T, ROWS, COLS>, GEMM_THREADS, shape::SHARED_BYTES, 1};
+    typedef gemm_shape<T, ROWS, COLS, PAIR> shape;
+    struct gpu_kernel k = {(const void *)gemm_hopper_kernel<T, ROWS, COLS, PAIR>, GEMM_THREADS, shape::SHARED_BYTES, 1,
+                           shape::CLUSTER};
 
     if (hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
         k.function = NULL;
     return k;
 }
 
-/* For slices of at most so many rows and columns in one tile; larger ones are cut. */
-template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows, uint32_t cols)
+/* For slices of at most so many rows and columns in one tile; without `pair`, larger ones are cut. */
+template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows, uint32_t cols, bool pair)
 {
+    if (rows <= 64 && cols <= 64)
+        return gemm_hopper_kernel_get<T, 64, 64, false>();
+    if (rows <= 64 && cols <= 128)
+        return gemm_hopper_kernel_get<T, 64, 128, false>();
     if (rows <= 64)
-        return cols <= 128 ? gemm_hopper_kernel_get<T, 64, 128>() : gemm_hopper_kernel_get<T, 64, 256>();
-    return cols <= 128 ? gemm_hopper_kernel_get<T, 128, 128>() : gemm_hopper_kernel_get<T, 128, 256>();
+        return pair ? gemm_hopper_kernel_get<T, 64, 256, true>() : gemm_hopper_kernel_get<T, 64, 256, false>();
+    if (cols <= 128)
+        return pair ? gemm_hopper_kernel_get<T, 128, 128, true>() : gemm_hopper_kernel_get<T, 128, 128, false>();
+    return pair ? gemm_hopper_kernel_get<T, 128, 256, true>() : gemm_hopper_kernel_get<T, 128, 256, false>();
 }
 
 /* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine cannot

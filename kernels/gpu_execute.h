@@ -230,6 +230,7 @@ struct gpu_kernel {
     unsigned threads;
     size_t shared_bytes;         /* dynamic */
     unsigned per_multiprocessor; /* workgroups; 0: as many as fit */
+    unsigned cluster;            /* workgroups that work together: their number is a multiple of it; 0: 1 */
 };
 struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype);
 struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype);

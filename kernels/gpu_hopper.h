@@ -160,7 +160,32 @@ GPU_DEVICE void gpu_barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes)
                  : "memory");
 }
 
-/* Until the phase of this parity is over; acquires what those who arrived did before. */
+/* The same of the barrier at this place in workgroup `rank` of the cluster, which may be another one. */
+GPU_DEVICE void gpu_barrier_arrive_at(uint64_t *barrier, uint32_t rank)
+{
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(gpu_shared_address(barrier)),
+                 "r"(rank)
+                 : "memory");
+}
+
+/* Until the phase of this parity is over; acquires what those who arrived did before, also in the cluster's other workgroups. */
+GPU_DEVICE void gpu_barrier_await_cluster(uint64_t *barrier, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "look:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%0], %1;\n"
+                 "@!over bra look;\n"
+                 "}" ::"r"(gpu_shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* The same, within the workgroup. */
 GPU_DEVICE void gpu_barrier_await(uint64_t *barrier, uint32_t parity)
 {
     asm volatile("{\n"
@@ -170,6 +195,34 @@ GPU_DEVICE void gpu_barrier_await(uint64_t *barrier, uint32_t parity)
                  "@!over bra look;\n"
                  "}" ::"r"(gpu_shared_address(barrier)),
                  "r"(parity)
+                 : "memory");
+}
+
+/* ---- clusters: workgroups that see each other's shared memory ---- */
+
+GPU_DEVICE uint32_t gpu_cluster_rank()
+{
+    uint32_t rank;
+
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* All threads of all workgroups. */
+GPU_DEVICE void gpu_cluster_barrier()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* Into the shared memory of workgroup `rank` of the cluster, at the place of `at`. */
+GPU_DEVICE void gpu_cluster_store(uint64_t *at, uint32_t rank, uint64_t value)
+{
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "st.shared::cluster.u64 [there], %2;\n"
+                 "}" ::"r"(gpu_shared_address(at)),
+                 "r"(rank), "l"(value)
                  : "memory");
 }
 
@@ -183,6 +236,15 @@ GPU_DEVICE void gpu_box_load(void *to, const void *map, int32_t x, int32_t y, ui
             gpu_shared_address(to)),
         "l"(map), "r"(x), "r"(y), "r"(gpu_shared_address(barrier))
         : "memory");
+}
+
+/* The same into both workgroups of a cluster, at the same place; each one's barrier is told. */
+GPU_DEVICE void gpu_box_load_both(void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gpu_shared_address(to)),
+                 "l"(map), "r"(x), "r"(y), "r"(gpu_shared_address(barrier)), "h"((uint16_t)3)
+                 : "memory");
 }
 
 /* `bytes` and both addresses are multiples of 16. Belongs to this thread's next group. */

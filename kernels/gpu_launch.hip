@@ -112,7 +112,8 @@ static int workgroups_choose(const struct gpu_launch *l, const struct gpu_kernel
         slices += l->fixed.plans[i].first[GPU_PHASES];
     uint64_t n = (uint64_t)fit * gpus[l->gpu].multiprocessors;
     n = n < slices ? n : slices;
-    *out = (uint32_t)(n > (uint64_t)l->nruns ? n : (uint64_t)l->nruns);
+    n = n > (uint64_t)l->nruns ? n : (uint64_t)l->nruns;
+    *out = (uint32_t)(k->cluster > 1 ? (n + k->cluster - 1) / k->cluster * k->cluster : n);
     return 0;
 }
 
@@ -130,9 +131,9 @@ static struct gpu_kernel kernel_get(const struct gpu_shape *shape, int gpu)
     case FCC_OP_GEMM_ALL_TO_ALL:
         return gpu_gemm_kernel(dtype, gpu);
     case FCC_OP_NOOP:
-        return {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1};
+        return {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1, 0};
     default:
-        return {NULL, 0, 0, 0};
+        return {NULL, 0, 0, 0, 0};
     }
 }
 

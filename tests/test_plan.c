@@ -252,7 +252,7 @@ static bool goes_together(const struct test_case *c, int rank)
     for (int p = 0; p < plan->nranks; p++)
         longest = c->problem.gemm.rows[rank][p] > longest ? c->problem.gemm.rows[rank][p] : longest;
     return plan->op == FCC_OP_GEMM_ALL_TO_ALL && plan->schedule.kind == FCC_SCHEDULE_FUSED &&
-           plan->schedule.target == PLAN_GPU && plan->nranks > 1 && 2 * longest <= plan->schedule.slice_rows;
+           plan->schedule.target == PLAN_GPU && longest <= plan->schedule.slice_rows;
 }
 
 /* All rows of some columns, from the first to the last, then all of the next columns. */
