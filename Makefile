@@ -18,7 +18,7 @@ say = $(if $(V),,@echo "  $(1)  $@")
 # ---- what is needed from Debian ------------------------------------------------------------------------------------
 
 PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev scdoc
-PACKAGES_TEST := libcmocka-dev
+PACKAGES_TEST := libcmocka-dev python3
 PACKAGES_LINT := clang-format clang-tidy cppcheck
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
 PACKAGES_BENCH := openmpi-bin libopenmpi-dev python3
@@ -217,6 +217,7 @@ $(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_errors): | $(FAKE_PLUGIN)
 test: deps
 	@$(MAKE) --no-print-directory check
 check: all $(TEST_BINARIES) $(GPU_BINARIES) $(BENCH_BINARIES)
+	$(if $(SAN),,tests/bench/test_compare_gpu)
 	@BUILD=$(BUILD) tests/run $(TEST_BINARIES) $(GPU_TESTS)
 
 # Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)

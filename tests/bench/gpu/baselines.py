@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from . import inputs
-from .shapes import EMBEDDING, GEMM, GEMV
+from .shapes import ALL_REDUCE, EMBEDDING, GEMM, GEMV
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,18 @@ def gemv_two_shot(at):
     return run
 
 
+def one_shot_alone(at):
+    y, group = symmetric_y(at)
+    y.normal_()
+    return lambda _: at.torch.ops.symm_mem.one_shot_all_reduce(y, "sum", group)
+
+
+def two_shot_alone(at):
+    y, group = symmetric_y(at)
+    y.normal_()  # grows, too
+    return lambda _: at.torch.ops.symm_mem.two_shot_all_reduce_(y, "sum", group)
+
+
 # ---- GEMM + All-to-All ----
 
 def gemm_alone(at):
@@ -171,4 +183,18 @@ BASELINES = {
         Baseline("nccl", "A2A", pooling_all_to_all_alone, needs_group=True),
         Baseline("sequence", "pooling+NCCL", pooling_nccl, needs_group=True, same_work=True),
     ),
+    ALL_REDUCE: (
+        Baseline("nccl", "NCCL", all_reduce_alone, needs_group=True, same_work=True),
+        Baseline("one_shot_alone", "one-shot", one_shot_alone, needs_group=True, same_work=True),
+        Baseline("two_shot_alone", "two-shot", two_shot_alone, needs_group=True, same_work=True),
+    ),
 }
+
+
+def table_of(row):
+    """The key in BASELINES of a row's baselines."""
+    return ALL_REDUCE if row.part == ALL_REDUCE else row.shape.operator
+
+
+def of(row):
+    return [b for b in BASELINES.get(table_of(row), ()) if b.key in row.baselines]

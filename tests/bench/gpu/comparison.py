@@ -4,22 +4,21 @@ import math
 import sys
 import time
 
-from . import figures, shapes
-from .baselines import BASELINES
+from . import baselines, figures, noop, shapes
 from .ranks import OutOfTime, PartFailed
 
 PART_LIMIT_S = 45
-SCHEDULES = ("fused", "sequential")
+NO_RESULT = ("compute_only", "comm_only")  # halves of the sequential schedule, for measurements only
 
 
 class Comparison:
-    """rates: what the GPUs can do, of the slowest rank. shapes: by operator and name, {"times": {key: figures or a word},
-    "errors": {...}}. failures and wrong: lines of text. complete: the time sufficed."""
+    """rates: what the GPUs can do, of the slowest rank. results: by row, {"times": {key: figures, a word, or None where there is
+    nothing to measure it with}, "errors": {...}}. failures and wrong: lines of text. complete: the time sufficed."""
 
     def __init__(self, ranks, chosen):
         self.ranks, self.chosen = ranks, chosen
         self.rates, self.rate_figures = {}, {}
-        self.shapes = {s: {"times": {}, "errors": {}} for s in chosen}
+        self.results = {row: {"times": {}, "errors": {}} for row in chosen}
         self.failures, self.wrong = [], []
         self.fccd_failed = False
         self.complete = True
@@ -59,10 +58,13 @@ class Comparison:
                 self.complete = False
                 return
             self.measure_rates(clocks)
-            for shape in self.chosen:
-                self.say(f"{shape.operator} {shape.name}")
-                self.measure_baselines(shape)
-                self.measure_fccd(shape)
+            for row in self.chosen:
+                self.say(row.text)
+                if row.part == shapes.NOOP:
+                    self.attempt(row.text, lambda r=row: self.measure_noop(r))
+                    continue
+                self.measure_baselines(row)
+                self.measure_fccd(row)
         except OutOfTime:
             self.complete = False
             self.failures.append("the time limit has passed: what is missing in the tables was not measured")
@@ -89,23 +91,23 @@ class Comparison:
 
     # ---- baselines ----
 
-    def measure_baselines(self, shape):
-        times = self.shapes[shape]["times"]
-        for baseline in BASELINES[shape.operator]:
+    def measure_baselines(self, row):
+        times = self.results[row]["times"]
+        for baseline in baselines.of(row):
             if baseline.needs_group and not self.ranks.group:
                 times[baseline.key] = None
                 continue
-            found = self.attempt(f"{shape.operator} {shape.name}: {baseline.title}", lambda b=baseline: self.baseline(shape, b))
+            found = self.attempt(f"{row.text}: {baseline.title}", lambda b=baseline: self.baseline(row, b))
             times[baseline.key] = figures.slowest(found) if found else "failed"
         if self.prepared:
-            self.attempt(f"{shape.operator} {shape.name}: release", self.release)
+            self.attempt(f"{row.text}: release", self.release)
 
-    def baseline(self, shape, baseline):
+    def baseline(self, row, baseline):
         self.alive()
-        if self.prepared != (self.ranks.starts, shape):
-            self.shapes[shape].update(self.ranks.part("prepare", PART_LIMIT_S, shape=shape)[0])
-            self.prepared = (self.ranks.starts, shape)
-        return self.ranks.part("baseline", PART_LIMIT_S, key=baseline.key)
+        if self.prepared != (self.ranks.starts, row):
+            self.results[row].update(self.ranks.part("prepare", PART_LIMIT_S, shape=row.shape)[0])
+            self.prepared = (self.ranks.starts, row)
+        return self.ranks.part("baseline", PART_LIMIT_S, table=baselines.table_of(row), key=baseline.key)
 
     def release(self):
         self.prepared = None
@@ -114,44 +116,52 @@ class Comparison:
 
     # ---- fccd ----
 
-    def measure_fccd(self, shape):
-        for schedule in SCHEDULES:
-            if not self.fccd_part(shape, schedule, "check", self.fccd_check):
-                self.shapes[shape]["times"].update({f"{schedule} {what}": self.word(shape, schedule)
-                                                    for what in ("kernel", "stream", "latency")})
+    def measure_noop(self, row):
+        self.alive()
+        uid = self.ranks.part("fcc_connect", PART_LIMIT_S)[0]
+        self.results[row]["times"] = noop.slowest(self.ranks.part("noop", PART_LIMIT_S, uid=uid))
+        self.fccd_close()
+
+    def measure_fccd(self, row):
+        times = self.results[row]["times"]
+        for schedule, whats in row.measures:
+            begin = self.fccd_fill if schedule in NO_RESULT else self.fccd_check
+            if not self.fccd_part(row, schedule, "check", begin):
+                times.update({f"{schedule} {what}": self.word(row, schedule) for what in whats})
                 continue
-            for what, work in (("kernel", self.fccd_kernel), ("stream", self.fccd_stream), ("latency", self.fccd_latency)):
-                self.shapes[shape]["times"].setdefault(f"{schedule} {what}", "failed")
-                self.fccd_part(shape, schedule, what, work)
-        self.attempt(f"{shape.operator} {shape.name}: close", self.fccd_close)
+            for what in whats:
+                work = {"kernel": self.fccd_kernel, "stream": self.fccd_stream, "queued": self.fccd_queued,
+                        "latency": self.fccd_latency}[what]
+                times.setdefault(f"{schedule} {what}", "failed")
+                self.fccd_part(row, schedule, what, work)
+        self.attempt(f"{row.text}: close", self.fccd_close)
 
-    def word(self, shape, schedule):
-        return "wrong" if f"{schedule} before" in self.shapes[shape]["errors"] else "failed"
+    def word(self, row, schedule):
+        return "wrong" if f"{schedule} before" in self.results[row]["errors"] else "failed"
 
-    def fccd_part(self, shape, schedule, what, work):
+    def fccd_part(self, row, schedule, what, work):
         """work()'s result. After a failure, the next part begins with a new communicator."""
         failures = len(self.failures)
-        found = self.attempt(f"{shape.operator} {shape.name}: fccd {schedule}: {what}",
-                             lambda: self.fccd_work(shape, schedule, work))
+        found = self.attempt(f"{row.text}: fccd {schedule}: {what}", lambda: self.fccd_work(row, schedule, work))
         if len(self.failures) > failures:
             self.fccd_failed = True
             self.opened = None
         return found
 
-    def fccd_work(self, shape, schedule, work):
+    def fccd_work(self, row, schedule, work):
         self.alive()
-        if self.opened != (self.ranks.starts, shape):
+        if self.opened != (self.ranks.starts, row):
             uid = self.ranks.part("fcc_connect", PART_LIMIT_S)[0]
-            self.ranks.part("fcc_open", PART_LIMIT_S, shape=shape, uid=uid)
-            self.opened = (self.ranks.starts, shape)
-        return work(shape, schedule)
+            self.ranks.part("fcc_open", PART_LIMIT_S, shape=row.shape, uid=uid)
+            self.opened = (self.ranks.starts, row)
+        return work(row, schedule)
 
-    def judge(self, shape, schedule, when, answers):
+    def judge(self, row, schedule, when, answers):
         """True if every rank's result is right, and for a reduction the same everywhere. NaN is not."""
-        limit = shapes.ERROR_LIMITS[shape.dtype]
+        limit = shapes.ERROR_LIMITS[row.shape.dtype]
         errors = [error for error, _ in answers]
-        self.shapes[shape]["errors"][f"{schedule} {when}"] = [e if math.isfinite(e) else str(e) for e in errors]
-        what = f"{shape.operator} {shape.name}: fccd {schedule}, {when} timing"
+        self.results[row]["errors"][f"{schedule} {when}"] = [e if math.isfinite(e) else str(e) for e in errors]
+        what = f"{row.text}: fccd {schedule}, {when} timing"
         found = [f"rank {r}: relative error {error:.3g}, allowed is {limit:g}" for r, error in enumerate(errors)
                  if not error <= limit]
         if len({digest for _, digest in answers}) > 1:
@@ -161,23 +171,31 @@ class Comparison:
             self.say(f"WRONG: {what}: {text}")
         return not found
 
-    def fccd_check(self, shape, schedule):
-        return self.judge(shape, schedule, "before", self.ranks.part("fcc_check", PART_LIMIT_S, schedule=schedule))
+    def fccd_check(self, row, schedule):
+        return self.judge(row, schedule, "before", self.ranks.part("fcc_check", PART_LIMIT_S, schedule=schedule))
 
-    def fccd_kernel(self, shape, schedule):
-        whole, longest = self.ranks.part("fcc_kernel", PART_LIMIT_S, schedule=schedule)[0]  # rank 0 has the trace of all
-        times = self.shapes[shape]["times"]
-        times[f"{schedule} kernel"] = figures.summary(whole)
-        times[f"{schedule} kernel, longest rank"] = figures.summary(longest)
+    def fccd_fill(self, row, schedule):
+        del row, schedule
+        self.ranks.part("fcc_fill", PART_LIMIT_S)
+        return True
 
-    def fccd_stream(self, shape, schedule):
+    def fccd_kernel(self, row, schedule):
+        found = self.ranks.part("fcc_kernel", PART_LIMIT_S, schedule=schedule)[0]  # rank 0 has the trace of all
+        for key, samples in zip(("", ", longest rank", ", after the last began"), zip(*found)):
+            self.results[row]["times"][f"{schedule} kernel{key}"] = figures.summary(samples)
+
+    def fccd_stream(self, row, schedule):
         answers = self.ranks.part("fcc_stream", PART_LIMIT_S, schedule=schedule)
-        right = self.judge(shape, schedule, "after", [answer[1] for answer in answers])
-        self.shapes[shape]["times"][f"{schedule} stream"] = figures.slowest([a[0] for a in answers]) if right else "wrong"
+        right = self.judge(row, schedule, "after", [answer[1] for answer in answers])
+        self.results[row]["times"][f"{schedule} stream"] = figures.slowest([a[0] for a in answers]) if right else "wrong"
 
-    def fccd_latency(self, shape, schedule):
+    def fccd_queued(self, row, schedule):
+        answers = self.ranks.part("fcc_queued", PART_LIMIT_S, schedule=schedule)
+        self.results[row]["times"][f"{schedule} queued"] = figures.slowest(answers) if all(answers) else "not held"
+
+    def fccd_latency(self, row, schedule):
         answers = self.ranks.part("fcc_latency", PART_LIMIT_S, schedule=schedule)
-        times = self.shapes[shape]["times"]
+        times = self.results[row]["times"]
         times[f"{schedule} latency"] = figures.slowest([a[0] for a in answers])
         times[f"{schedule} latency, CPU"] = figures.slowest([a[1] for a in answers])
 

@@ -6,7 +6,7 @@ from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int32, c_int64, c_
 
 MAX_DIMS = 4
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "int32": 4, "int64": 5}
-SCHEDULES = {"fused": 1, "sequential": 2}
+SCHEDULES = {"auto": 0, "fused": 1, "sequential": 2, "compute_only": 3, "comm_only": 4}
 LOCAL, SYMMETRIC = 0, 1
 DEVICE_CPU, DEVICE_CUDA = 0, 3
 
@@ -110,6 +110,16 @@ class Client:
     def noop(self):
         """All ranks meet."""
         self.call("fcc_noop", self.comm)
+
+    def noop_enqueuer(self, stream):
+        """A function that puts a meeting of all ranks on the stream and does not wait."""
+        function, handle = self.function("fcc_noop_enqueue"), c_void_p(stream)
+
+        def enqueue():
+            status = function(self.comm, handle, None)
+            if status < 0:
+                self.check("fcc_noop_enqueue", status)
+        return enqueue
 
     def enqueuer(self, operator, stream):
         """A function of the operator's arguments that puts it on the stream and does not wait. error() tells how it went."""

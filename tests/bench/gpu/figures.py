@@ -25,8 +25,9 @@ def slowest(per_rank):
 
 
 def trace_spans(trace):
-    """From the JSON of `fccctl trace --json`: (us from the first slice's start to the last one's end over all ranks,
-    the same within the rank where it is longest). Waiting counts: a rank has its result when it has seen the others'."""
+    """From the JSON of `fccctl trace --json`, in us: from the first slice's start to the last one's end over all ranks; the same
+    within the rank where it is longest; and from the moment when the last rank had begun. Waiting counts: a rank has its
+    result when it has seen the others'."""
     spans = []
     for rank in trace["ranks"]:
         events = [e for w in rank["workgroups"] for e in w["events"]]
@@ -34,8 +35,9 @@ def trace_spans(trace):
             spans.append((min(e["start_ns"] for e in events), max(e["end_ns"] for e in events)))
     if not spans:
         raise ValueError("the trace has no slices of any rank")
-    whole = max(end for _, end in spans) - min(start for start, _ in spans)
-    return whole / 1e3, max(end - start for start, end in spans) / 1e3
+    last = max(end for _, end in spans)
+    return ((last - min(start for start, _ in spans)) / 1e3, max(end - start for start, end in spans) / 1e3,
+            (last - max(start for start, _ in spans)) / 1e3)
 
 
 def cell(value):
@@ -51,10 +53,10 @@ def ratio(time, baselines):
     return time / min(known) if known and isinstance(time, (int, float)) else None
 
 
-def table_text(title, lines):
-    """Columns aligned: the first to the left, figures to the right. The first lines are the header."""
+def table_text(title, lines, left=(0,)):
+    """Columns aligned: those of `left` to the left, figures to the right. The first lines are the header."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     text = [title]
     for line in lines:
-        text.append("  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip())
+        text.append("  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip())
     return "\n".join(text) + "\n"

@@ -162,21 +162,19 @@ def trace_fetch(fccctl, socket, operator, schedule):
     return trace
 
 
-def kernel_samples(session, schedule, ncopies, samples, burst, tracer):
+def kernel_samples(session, schedule, ncopies, burst, tracer):
     """Each sample is the last of a burst of calls, so that the GPU is as busy as in use. Rank 0 fetches each trace before it
-    submits anything else, so no rank's next call can have finished: ([us over all ranks], [us in the longest rank])."""
-    whole, longest = [], []
-    for _ in range(samples):
+    submits anything else, so no rank's next call can have finished. What figures.trace_spans() finds, of each sample."""
+    found = []
+    for _ in range(session.at.shape.traces):
         for i in range(burst - 1):
             session.run(schedule, i % ncopies)
         last = session.calls[schedule, (burst - 1) % ncopies]
         session.client.enqueue_and_wait(session.at.shape.operator, last, session.stream.cuda_stream)
         if session.at.rank == 0:
-            spans = figures.trace_spans(trace_fetch(*tracer, session.at.shape.operator, schedule))
-            whole.append(spans[0])
-            longest.append(spans[1])
+            found.append(figures.trace_spans(trace_fetch(*tracer, session.at.shape.operator, schedule)))
     session.client.error()
-    return whole, longest
+    return found
 
 
 def latency_samples(session, schedule, ncopies, samples, warmup):

@@ -36,8 +36,21 @@ def table(at, rank, number):
 
 def ids(at, rank, number, copy):
     """[B][L]: the rows that each sample takes from one table"""
-    return at.torch.randint(0, at.shape.rows, (at.shape.batch, at.shape.ids), generator=generator(at, rank, number, copy, 3),
-                            device=at.device)
+    s, drawn = at.shape, generator(at, rank, number, copy, 3)
+    if not s.zipf:
+        return at.torch.randint(0, s.rows, (s.batch, s.ids), generator=drawn, device=at.device)
+    u = at.torch.rand((s.batch, s.ids), generator=drawn, device=at.device, dtype=at.torch.float64)
+    return zipf_ids(at.torch, u, s.rows, s.zipf)
+
+
+def zipf_ids(torch, u, rows, skew):
+    """Of uniform numbers in [0, 1): the inverse of the cumulative density x^-skew on [1, rows + 1), Zipf's law with its steps
+    smoothed. Multiplying by a prime keeps frequent ids from being neighbours in memory."""
+    if abs(skew - 1) < 1e-9:
+        x = (rows + 1.0) ** u
+    else:
+        x = (1 + u * ((rows + 1.0) ** (1 - skew) - 1)) ** (1 / (1 - skew))
+    return (x.to(torch.int64) - 1).clamp(0, rows - 1) * 2654435761 % rows
 
 
 def gemv_reference(at, copy):

@@ -7,13 +7,14 @@ import signal
 from datetime import timedelta
 from types import SimpleNamespace
 
-from . import baselines, fused, shapes
-from .fcc import Client
+from . import baselines, fused, noop, shapes
+from .fcc import DEVICE_CUDA, Client
 
 WARMUP = 20  # calls
+AUTO_WARMUP = 48  # until both schedules have been measured often enough (tune.c)
 SAMPLES = 60
 LATENCY_SAMPLES, LATENCY_WARMUP = 30, 5
-TRACE_SAMPLES, TRACE_BURST = 5, 8
+TRACE_BURST = 8
 COPY_BYTES = 4 << 30
 LINK_BYTES = 512 << 20
 MATRIX = 8192
@@ -169,9 +170,9 @@ class Rank:
         self.torch.cuda.synchronize()
         return {"input sets": self.copies(shape)}
 
-    def part_baseline(self, key):
+    def part_baseline(self, table, key):
         shape = self.at.shape
-        baseline = next(b for b in baselines.BASELINES[shape.operator] if b.key == key)
+        baseline = next(b for b in baselines.BASELINES[table] if b.key == key)
         ncopies = self.copies(shape)
         calls = shapes.calls_per_sample(shape, ncopies)
         run = baseline.make(self.at)
@@ -211,8 +212,15 @@ class Rank:
     def part_fcc_check(self, schedule):
         return self.session.check(schedule, 0)
 
+    def part_fcc_fill(self):
+        """What comm_only sends lies where the sequential schedule has left it: numbers, not zeros."""
+        with self.torch.cuda.stream(self.stream):
+            self.session.run("sequential", 0)
+        self.stream.synchronize()
+        self.client.error()
+
     def part_fcc_kernel(self, schedule):
-        return fused.kernel_samples(self.session, schedule, self.copies(self.at.shape), TRACE_SAMPLES, TRACE_BURST,
+        return fused.kernel_samples(self.session, schedule, self.copies(self.at.shape), TRACE_BURST,
                                     (self.settings.fccctl, self.settings.socket))
 
     def part_fcc_stream(self, schedule):
@@ -223,11 +231,22 @@ class Rank:
         def sample():
             for i in range(calls):
                 self.session.run(schedule, i % ncopies)
-        found = self.time(sample, calls, SAMPLES, -(-WARMUP // calls))
+        found = self.time(sample, calls, SAMPLES, -(-(AUTO_WARMUP if schedule == "auto" else WARMUP) // calls))
         return found, self.session.error_of((calls - 1) % ncopies)
+
+    def part_fcc_queued(self, schedule):
+        """Many in a row that were enqueued while the stream was held, so that the CPU has no part in it."""
+        turns = itertools.cycle(range(self.copies(self.at.shape)))
+        found = noop.queued(self.torch, self.stream, lambda: self.session.run(schedule, next(turns)))
+        self.client.error()
+        return found
 
     def part_fcc_latency(self, schedule):
         return fused.latency_samples(self.session, schedule, self.copies(self.at.shape), LATENCY_SAMPLES, LATENCY_WARMUP)
+
+    def part_noop(self, uid):
+        self.client.join(uid, self.at.ranks, self.rank, self.device_number, DEVICE_CUDA, fused.TIME_LIMIT_MS)
+        return noop.measure(self, self.client)
 
     def part_fcc_close(self):
         if self.session:

@@ -2,12 +2,11 @@
 """What compare_gpu prints at the end, and its JSON file."""
 import json
 
-from . import figures, shapes
-from .baselines import BASELINES
-from .comparison import SCHEDULES
+from . import baselines, figures, goals, shapes
 
-FCCD_COLUMNS = ("kernel", "stream", "latency")
-SCHEDULE_TITLES = {"fused": "fused", "sequential": "seq."}
+SCHEDULE_TITLES = {"fused": "fused", "sequential": "seq.", "auto": "auto", "compute_only": "compute", "comm_only": "comm"}
+DETAILS = {("compute_only", "kernel"): (", longest rank", "GPU"), ("comm_only", "kernel"): (", after the last began", "last"),
+           ("fused", "kernel"): None}
 RATE_UNITS = {"memory": (1e12, "TB/s, a copy within the device, read and written"),
               "link": (1e9, "GB/s, a copy to the next rank's GPU, all ranks at once"),
               "matrix": (1e12, "TFLOP/s, 8192^3, float16")}
@@ -19,34 +18,85 @@ def median(times, key):
     return value["median"] if isinstance(value, dict) else value
 
 
-def same_work(operator, times):
-    return [median(times, b.key) for b in BASELINES[operator] if b.same_work]
+def best_sequence(row, times):
+    """Of the embedding: with our own pooling in front of the All-to-All, if that is faster than PyTorch's."""
+    try:
+        return goals.Times(row, times, None).sequence()
+    except goals.Missing:
+        return None
 
 
-def ratios(operator, times):
-    """fccd's time / the best baseline's, for each of fccd's times; None where one is missing."""
-    return {f"{schedule} {what}": figures.ratio(median(times, f"{schedule} {what}"), same_work(operator, times))
-            for schedule in SCHEDULES for what in ("kernel", "stream")}
+def same_work(row, times):
+    found = [median(times, b.key) for b in baselines.of(row) if b.same_work]
+    return found + [best_sequence(row, times)] if row.part == shapes.EMBEDDING else found
 
 
-def operator_table(comparison, operator):
+def ratios(row, times):
+    """fccd's time / the best baseline's, for each of fccd's times that do the same work; None where one is missing."""
+    return {f"{schedule} {what}": figures.ratio(median(times, f"{schedule} {what}"), same_work(row, times))
+            for schedule, whats in row.measures if schedule != "compute_only" for what in whats if what in ("kernel", "stream")}
+
+
+def columns_of(rows):
+    """[(title above, title, key or function of a row and its times)] of what is measured for a part's rows."""
+    found = []
+    for row in rows:
+        found += [("", b.title if row.part != shapes.AUTO else "sequence", b.key) for b in baselines.of(row)]
+    if rows[0].part == shapes.EMBEDDING:
+        found.append(("best", "sequence", best_sequence))
+    for schedule, whats in rows[0].measures:
+        for i, what in enumerate(whats):
+            found.append((SCHEDULE_TITLES[schedule] if i == 0 else "", what, f"{schedule} {what}"))
+            detail = DETAILS.get((schedule, what))
+            if detail:
+                found.append(("", detail[1], f"{schedule} {what}{detail[0]}"))
+    return list(dict.fromkeys(found))
+
+
+def part_table(comparison, part):
     ranks = comparison.ranks.settings.ranks
-    baselines = BASELINES[operator]
-    columns = [(SCHEDULE_TITLES[schedule] if what == FCCD_COLUMNS[0] else "", what)
-               for schedule in SCHEDULES for what in FCCD_COLUMNS]
-    header = [("", "shape"), ("", "floor"), ("", "by"), *(("", b.title) for b in baselines), *columns, ("kernel", "/best"),
-              ("stream", "/best")]
+    rows = [row for row in comparison.chosen if row.part == part]
+    columns = columns_of(rows)
+    compared = list(ratios(rows[0], {}))
+    header = [("", "row"), ("", "floor"), ("", "by"), *((above, title) for above, title, _ in columns),
+              *(tuple(f"{SCHEDULE_TITLES[word]} {what} /best".split(" ", 1)) for word, what in (c.split() for c in compared))]
     lines = [[above for above, _ in header], [title for _, title in header]]
-    for shape in (s for s in comparison.chosen if s.operator == operator):
-        times = comparison.shapes[shape]["times"]
-        floor, by = shapes.floor(shape, ranks, comparison.rates)
-        row = [shape.name, figures.cell(floor), by or "-", *(figures.cell(median(times, b.key)) for b in baselines)]
-        row += [figures.cell(median(times, f"{schedule} {what}")) for schedule in SCHEDULES for what in FCCD_COLUMNS]
-        against = ratios(operator, times)
-        row += [f"{against[key]:.2f}" if against[key] else "-" for key in ("fused kernel", "fused stream")]
-        lines.append(row)
-    dtype = next(s.dtype for s in comparison.chosen if s.operator == operator)
-    return figures.table_text(f"{operator}, {dtype}, {ranks} rank{'s' if ranks > 1 else ''}, us", lines)
+    for row in rows:
+        times = comparison.results[row]["times"]
+        floor, by = shapes.floor(row.shape, ranks, comparison.rates)
+        against = ratios(row, times)
+        cells = [figures.cell(key(row, times) if callable(key) else median(times, key)) for _, _, key in columns]
+        lines.append([row.name, figures.cell(floor), by or "-", *cells,
+                      *(f"{against[key]:.2f}" if against[key] else "-" for key in compared)])
+    return figures.table_text(f"{part}, {ranks} rank{'s' if ranks > 1 else ''}, us", lines)
+
+
+def noop_table(comparison):
+    ranks = comparison.ranks.settings.ranks
+    row = next(row for row in comparison.chosen if row.part == shapes.NOOP)
+    times = comparison.results[row]["times"]
+    ways = ("pipelined", "queued", "synchronised")
+    lines = [["", *ways]]
+    for name, title in (("noop", "noop through the daemon"), ("kernel", "empty kernel"), ("kernel and noop", "both in turns")):
+        lines.append([title, *(figures.cell(median(times, f"{name} {way}")) for way in ways)])
+    return figures.table_text(f"noop, {ranks} rank{'s' if ranks > 1 else ''}, us", lines)
+
+
+def judged(comparison):
+    """{row: what goals.judge() says}"""
+    ranks = comparison.ranks.settings.ranks
+    return {row: goals.judge(row, comparison.results[row]["times"], shapes.floor(row.shape, ranks, comparison.rates)[0])
+            for row in comparison.chosen}
+
+
+def goals_table(comparison):
+    found = judged(comparison)
+    lines = [["row", "goal", "limit", "figure", ""]]
+    for row, verdicts in found.items():
+        for i, v in enumerate(verdicts):
+            figure = "-" if v["figure"] is None else f"{v['figure']:.2f}"
+            lines.append([row.text if i == 0 else "", v["goal"], v["limit"], figure, v["verdict"] or v["why"]])
+    return figures.table_text("goals", lines, left=(0, 1, 4)) + goals.count_text(found.values()) + "\n"
 
 
 NOTES = """\
@@ -57,8 +107,15 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
             and not in a graph
   kernel    fccd: from the first slice's start to the last one's end over all ranks, from its trace
   stream    fccd: from event to event on the caller's stream through the daemon, many calls in a row
+  queued    fccd: the same, behind a kernel that holds the stream until all are enqueued: without the CPU's part
   latency   fccd: the same, one call on an idle GPU
-  /best     fccd fused / the fastest of the columns that do the same work with NCCL or symmetric memory
+  /best     fccd / the fastest of the columns that do the same work with NCCL or symmetric memory
+  compute   fccd's compute_only schedule: pooling alone, into the GPU's own memory. GPU: within the slowest GPU
+  comm      fccd's comm_only schedule: the AllReduce of y alone. last: from the moment when the last rank had begun
+  noop      pipelined: in a row; queued: see above; synchronised: one on an idle GPU. The empty kernel is in the caller's own
+            stream, launched one by one as the noop is
+  best sequence   the embedding's pooling+NCCL, or our pooling alone plus A2A, whichever is shorter
+goals: gpu/goals.py says what they are. The floor takes the rates above, of this run
 """
 
 
@@ -75,12 +132,13 @@ def print_report(facts, comparison):
     settings = comparison.ranks.settings
     print_facts(facts, comparison)
     print(NOTES)
-    for operator in shapes.OPERATORS:
-        if any(s.operator == operator for s in comparison.chosen):
-            print(operator_table(comparison, operator))
+    for part in shapes.PARTS:
+        if any(row.part == part for row in comparison.chosen):
+            print(noop_table(comparison) if part == shapes.NOOP else part_table(comparison, part))
     if settings.ranks > settings.gpus:
         print(f"-: {settings.ranks} ranks share {settings.gpus} GPU{'s' if settings.gpus > 1 else ''}, which NCCL and "
               "symmetric memory refuse; GEMV, GEMM and pooling run on all ranks at once, as do the rates\n")
+    print(goals_table(comparison))
     for title, lines in (("failed", comparison.failures), ("WRONG", comparison.wrong)):
         for line in lines:
             print(f"{title}: {line}")
@@ -88,19 +146,22 @@ def print_report(facts, comparison):
 
 def write_json(path, facts, comparison):
     ranks = comparison.ranks.settings.ranks
+    verdicts = judged(comparison)
     found = []
-    for shape in comparison.chosen:
-        floor, by = shapes.floor(shape, ranks, comparison.rates)
-        times = comparison.shapes[shape]["times"]
-        found.append({"operator": shape.operator, "shape": shape.name, "dtype": shape.dtype, **comparison.shapes[shape],
-                      "floor_us": floor, "floor_by": by, "ratios_to_best_baseline": ratios(shape.operator, times)})
+    for row in comparison.chosen:
+        floor, by = shapes.floor(row.shape, ranks, comparison.rates)
+        result = comparison.results[row]
+        found.append({"part": row.part, "operator": row.shape.operator, "shape": row.shape.name, "dtype": row.shape.dtype,
+                      **result, "floor_us": floor, "floor_by": by,
+                      "ratios_to_best_baseline": ratios(row, result["times"]), "goals": verdicts[row]})
     path.write_text(json.dumps({
         "facts": facts,
         "ranks": ranks,
         "seed": comparison.ranks.settings.seed,
         "rates": comparison.rate_figures,
         "units": "times in us per call, rates in bytes or operations per second",
-        "shapes": found,
+        "rows": found,
+        "goals": goals.count_text(verdicts.values()),
         "failures": comparison.failures,
         "wrong": comparison.wrong,
         "complete": comparison.complete,

@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: MIT
-"""The shapes that compare_gpu measures, what they must at least move and compute, and so how fast they can be at best.
+"""The rows that compare_gpu measures, what they must at least move and compute, and so how fast they can be at best.
 
 Plain data and arithmetic; needs neither torch nor a GPU. All sizes are those of one rank, but for the batch of the embedding,
-which is that of all ranks together.
+which is that of all ranks together. goals.py says which of them have goals.
 """
 from dataclasses import dataclass
 
+NOOP = "noop"
 GEMV = "gemv_all_reduce"
 GEMM = "gemm_all_to_all"
 EMBEDDING = "embedding_all_to_all"
-OPERATORS = (GEMV, GEMM, EMBEDDING)
+ALL_REDUCE = "all_reduce"
+AUTO = "auto"
+# What a run is made of: the operators, and what is measured with one of them but asks for something else.
+PARTS = (GEMV, ALL_REDUCE, NOOP, GEMM, EMBEDDING, AUTO)
+ROWS = ("full", "issue", "quick")
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 ERROR_LIMITS = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 1e-2}  # relative, Frobenius
+SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "": ""}
 TABLE_ROWS = 100000
+ZIPF = 1.05
 CACHES_TO_PASS = 4  # inputs are rotated until this many L2 caches have gone by
+GEMV_MOST_M = 64
+ALL_REDUCE_K = 8  # as good as no product
 
 
 @dataclass(frozen=True)
@@ -23,8 +32,10 @@ class Gemv:
     n: int
     k: int
     dtype: str = "bfloat16"
+    rotates: bool = True  # False: only its AllReduce counts, and the weights may stay in a cache
     operator = GEMV
     group = 8  # calls that are timed together, at least: one alone is as short as what surrounds it
+    traces = 9
 
     @property
     def name(self):
@@ -37,7 +48,7 @@ class Gemv:
         """(bytes of memory, floating-point operations, bytes that leave a GPU). What the AllReduce sends does not count: it is
         short, and its time is latency."""
         del ranks
-        return self.rotated_bytes(), 0, 0
+        return self.rotated_bytes() if self.rotates else 0, 0, 0
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,7 @@ class Gemm:
     dtype: str = "float16"
     operator = GEMM
     group = 2
+    traces = 5
 
     @property
     def name(self):
@@ -69,12 +81,14 @@ class Embedding:
     ids: int
     dtype: str = "float32"
     rows: int = TABLE_ROWS
+    zipf: float = 0.0  # how skewed the ids are; 0: uniform
     operator = EMBEDDING
     group = 1
+    traces = 3  # tens of thousands of slices each
 
     @property
     def name(self):
-        return f"T{self.tables} D{self.dim} B{self.batch} L{self.ids}"
+        return f"T{self.tables} D{self.dim} B{self.batch} L{self.ids}" + (f" Zipf {self.zipf:g}" if self.zipf else "")
 
     def rotated_bytes(self):
         """Of one set of ids. The tables stay; they are far larger than a cache and read at random."""
@@ -82,40 +96,97 @@ class Embedding:
 
     def least(self, ranks):
         result = self.tables * self.batch * self.dim * ELEMENT_BYTES[self.dtype]
-        return self.rotated_bytes(), 0, result * (ranks - 1) // ranks
+        read = result if self.zipf else self.rotated_bytes()  # frequent rows stay in the cache
+        return read, 0, result * (ranks - 1) // ranks
 
 
-ALL = (
-    Gemv(1, 8192, 2048),
-    Gemv(1, 4096, 3584),
-    Gemv(1, 8192, 7168),
-    Gemv(1, 12288, 12288),
-    Gemv(16, 8192, 7168),
-    Gemv(64, 8192, 7168),
-    Gemm(8192, 4096, 3584),
-    Gemm(4096, 8192, 8192),
-    Gemm(16384, 4096, 4096),
-    Gemm(8192, 8192, 7168),
-    Embedding(64, 128, 4096, 32),
-    Embedding(32, 256, 4096, 64),
-    Embedding(64, 128, 2048, 16),
-    Embedding(16, 128, 8192, 100),
-)
-QUICK = {GEMV: (0, 2), GEMM: (0,), EMBEDDING: (2,)}  # which of each operator --quick takes
+@dataclass(frozen=True)
+class Noop:
+    dtype: str = ""
+    operator = NOOP
+    name = NOOP
+
+    def least(self, ranks):
+        del ranks
+        return 0, 0, 0
 
 
-def chosen(operators, quick):
-    """The shapes of these operators, in the order of ALL."""
+# ---- rows ----
+
+@dataclass(frozen=True)
+class Row:
+    part: str
+    shape: object
+    baselines: tuple  # keys of baselines.py
+    measures: tuple  # (schedule, (what of it is measured: kernel, stream, queued, latency))
+
+    @property
+    def name(self):
+        return f"{self.shape.name} {SHORT[self.shape.dtype]}".strip()
+
+    @property
+    def text(self):
+        return f"{self.part} {self.name}"
+
+
+GEMVS = (Gemv(1, 8192, 2048), Gemv(1, 4096, 3584), Gemv(1, 8192, 7168), Gemv(1, 12288, 12288), Gemv(16, 8192, 7168),
+         Gemv(64, 8192, 7168))
+GEMM_LARGE = ((8192, 4096, 3584), (16384, 4096, 4096), (4096, 8192, 8192), (8192, 8192, 7168))
+GEMMS = (*(Gemm(m, n, k, dtype) for dtype in ("float16", "bfloat16") for m, n, k in GEMM_LARGE),
+         *(Gemm(m, n, k) for m in (1024, 256) for _, n, k in GEMM_LARGE))
+EMBEDDINGS = tuple(Embedding(*sizes, dtype, zipf=zipf) for dtype in ("float32", "float16") for zipf in (0.0, ZIPF)
+                   for sizes in ((64, 128, 4096, 32), (32, 256, 4096, 64), (64, 128, 2048, 16), (16, 128, 8192, 100)))
+ALL_REDUCES = tuple(Gemv(1, n, ALL_REDUCE_K, rotates=False) for n in (4096, 8192, 16384, 32768))
+QUICK = {GEMV: (0, 2), GEMM: (0, 8), EMBEDDING: (2, 6), ALL_REDUCE: (0,), NOOP: (0,), AUTO: (0, 12)}  # of each part
+
+# What the goals need, and what there is besides.
+FUSED = (("fused", ("kernel", "stream")),)
+EVERYTHING = tuple((schedule, ("kernel", "stream", "latency")) for schedule in ("fused", "sequential"))
+POOLING = (("compute_only", ("kernel",)),)
+GOAL_BASELINES = {GEMV: ("compute", "sequence", "one_shot"), GEMM: ("compute", "nccl", "sequence"),
+                  EMBEDDING: ("compute", "nccl", "sequence")}
+ALL_BASELINES = {GEMV: ("compute", "nccl", "sequence", "one_shot", "two_shot"),
+                 GEMM: ("compute", "nccl", "sequence", "matmul_reduce_scatter"), EMBEDDING: ("compute", "nccl", "sequence")}
+
+
+def auto_shapes(ranks):
+    """Every M from 1 to 16384 in powers of two: the gemv as far as it goes, the gemm from one row for each rank on."""
+    powers = [1 << i for i in range(15)]
+    return (*(Gemv(m, 8192, 7168) for m in powers if m <= GEMV_MOST_M),
+            *(Gemm(m, 4096, 4096) for m in powers if m >= ranks))
+
+
+def rows_of(part, everything, ranks):
+    if part == NOOP:
+        return [Row(NOOP, Noop(), (), ())]
+    if part == AUTO:
+        return [Row(AUTO, s, ("sequence",), (("auto", ("stream",)),)) for s in auto_shapes(ranks)]
+    if part == ALL_REDUCE:
+        return [Row(ALL_REDUCE, s, ("nccl", "one_shot_alone", "two_shot_alone"),
+                    (("comm_only", ("kernel",)), ("fused", ("kernel",)))) for s in ALL_REDUCES]
+    measures = EVERYTHING if everything else FUSED
+    if part == GEMV:  # short enough for the CPU's part to matter
+        measures = tuple((schedule, (*whats, "queued")) for schedule, whats in measures)
+    if part == EMBEDDING:
+        measures += POOLING
+    shapes = {GEMV: GEMVS, GEMM: GEMMS, EMBEDDING: EMBEDDINGS}[part]
+    return [Row(part, s, (ALL_BASELINES if everything else GOAL_BASELINES)[part], measures) for s in shapes]
+
+
+def chosen(parts, rows, ranks, match=""):
+    """The rows of these parts, in the order of PARTS, whose text has `match` in it. rows: "full" measures everything that is
+    there, "issue" what goals are set for, "quick" one or two rows of each part."""
     found = []
-    for operator in OPERATORS:
-        shapes = [s for s in ALL if s.operator == operator]
-        if operator in operators:
-            found += [shapes[i] for i in QUICK[operator]] if quick else shapes
-    return found
+    for part in (p for p in PARTS if p in parts):
+        all_rows = rows_of(part, rows == "full", ranks)
+        found += [all_rows[i] for i in QUICK[part]] if rows == "quick" else all_rows
+    return [row for row in found if match in row.text]
 
 
 def copies(shape, cache_bytes):
     """How many sets of inputs are taken in turns, so that none is found in a cache when its turn comes again; at least 2."""
+    if not getattr(shape, "rotates", True):
+        return 2
     return max(2, -(-CACHES_TO_PASS * cache_bytes // shape.rotated_bytes()))
 
 

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""The goals for GPU speed, and how far a run got. Needs neither torch nor a GPU.
+
+All are ratios in one run on 4 H200 of one host, under MPS, medians of the slowest rank, weights not in a cache. "Sequence" is the
+vendor's BLAS, or the best pooling kernel there is (ours or PyTorch's), followed by NCCL, both in one CUDA graph. "Kernel" is
+from the first slice's start to the last one's end over all ranks; "stream" is from event to event on the caller's stream
+through the daemon, many calls in a row. The floor is what moving the operator's bytes, or its operations, take at rates
+that are measured in the same run.
+
+  operator              rows                               kernel                                   stream
+  gemv_all_reduce       M1 N8192 K2048, M1 N4096 K3584     <= 0.55 of sequence                      <= 0.75 of sequence
+  bf16                                                     <= 0.65 of GEMV + one-shot
+                        M1 N8192 K7168, M1 N12288 K12288,  <= 0.80 of sequence                      <= 0.88 of sequence
+                        M16 N8192 K7168                    <= 1.15 of the floor
+                        M64 N8192 K7168                    <= 0.75 of sequence                      <= 0.82 of sequence
+  gemm_all_to_all       four with M >= 4096                <= 1.08 of the longer of the product     <= 1.10 of it
+  f16, bf16                                                   alone and the All-to-All alone
+                        M1024 and M256 of the same N, K    <= 1.00 of sequence                      <= 1.03 of sequence
+  embedding_all_to_all  four, ids uniform and Zipf(1.05)   <= 1.10 of the longer of pooling alone   <= 1.12 of it
+  f32, f16                                                    and the All-to-All alone
+                        the same, pooling alone, uniform   the floor >= 0.75 of it
+  all_reduce            8 to 64 KB                         <= 4.5 us
+  noop                                                                                              <= 5 us above an empty kernel
+  auto                  M from 1 to 16384                                                           <= 1.03 of sequence
+"""
+from dataclasses import dataclass
+from typing import Callable
+
+from . import shapes
+
+MET, MISSED = "met", "missed"
+
+
+class Missing(Exception):
+    """Why there is no figure."""
+
+
+class Times:
+    """A row's medians; asking for one that is not there raises Missing."""
+
+    def __init__(self, row, times, floor):
+        self.row, self.times, self.floor_us = row, times, floor
+
+    def get(self, key, name):
+        value = self.times.get(key, "not measured")
+        if isinstance(value, dict):
+            return value["median"]
+        raise Missing(f"{name}: " + (value or "not where ranks share a GPU"))
+
+    def kernel(self):
+        return self.get("fused kernel", "fused kernel")
+
+    def stream(self):
+        return self.get("fused stream", "fused stream")
+
+    def compute(self):
+        return self.get("compute", "the product alone")
+
+    def all_to_all(self):
+        return self.get("nccl", "the All-to-All alone")
+
+    def floor(self):
+        if not self.floor_us:
+            raise Missing("floor: its rate was not measured")
+        return self.floor_us
+
+    def own_pooling(self):
+        """Of one GPU: in the compute_only schedule no rank waits for another."""
+        return self.get("compute_only kernel, longest rank", "our pooling alone")
+
+    def pooling(self):
+        """The best there is."""
+        found = []
+        for work in (self.own_pooling, self.compute):
+            try:
+                found.append(work())
+            except Missing as e:
+                missing = e
+        if not found:
+            raise missing
+        return min(found)
+
+    def sequence(self):
+        measured = self.get("sequence", "sequence")
+        if self.row.shape.operator != shapes.EMBEDDING:
+            return measured
+        return min(measured, self.pooling() + self.all_to_all())
+
+
+@dataclass(frozen=True)
+class Goal:
+    text: str  # of the ratio or difference
+    limit: float
+    value: Callable  # of Times
+    most: bool = True  # False: at least
+    unit: str = ""
+
+
+def below(what, limit, against, of):
+    """`what` ("kernel", "stream") in terms of `of`."""
+    return Goal(f"{what} / {against}", limit, lambda t: getattr(t, what)() / of(t))
+
+
+def sequence(t):
+    return t.sequence()
+
+
+def longer_alone(t):
+    return max(t.compute(), t.all_to_all())
+
+
+def longer_pooling(t):
+    return max(t.pooling(), t.all_to_all())
+
+
+def above_kernel(how):
+    def value(t):
+        return t.get(f"noop {how}", f"noop {how}") - t.get(f"kernel {how}", f"kernel {how}")
+    return Goal(f"noop - empty kernel, {how}", 5.0, value, unit=" us")
+
+
+GEMV_SHORT = (below("kernel", 0.55, "sequence", sequence),
+              below("kernel", 0.65, "GEMV + one-shot", lambda t: t.get("one_shot", "GEMV + one-shot")),
+              below("stream", 0.75, "sequence", sequence))
+GEMV_LONG = (below("kernel", 0.80, "sequence", sequence), below("kernel", 1.15, "floor", lambda t: t.floor()),
+             below("stream", 0.88, "sequence", sequence))
+GEMV_WIDE = (below("kernel", 0.75, "sequence", sequence), below("stream", 0.82, "sequence", sequence))
+GEMM_LARGE = (below("kernel", 1.08, "max(GEMM, A2A)", longer_alone), below("stream", 1.10, "max(GEMM, A2A)", longer_alone))
+GEMM_SMALL = (below("kernel", 1.00, "sequence", sequence), below("stream", 1.03, "sequence", sequence))
+EMBEDDING = (below("kernel", 1.10, "max(pooling, A2A)", longer_pooling),
+             below("stream", 1.12, "max(pooling, A2A)", longer_pooling))
+POOLING = (Goal("floor / our pooling alone", 0.75, lambda t: t.floor() / t.own_pooling(), most=False),)
+ALL_REDUCE = (Goal("kernel", 4.5, lambda t: t.get("comm_only kernel", "comm_only kernel"), unit=" us"),)
+NOOP = (above_kernel("pipelined"), above_kernel("synchronised"))
+AUTO = (Goal("stream / sequence", 1.03, lambda t: t.get("auto stream", "auto stream") / t.sequence()),)
+
+
+def goals_of(row):
+    s = row.shape
+    if row.part in (shapes.ALL_REDUCE, shapes.NOOP, shapes.AUTO):
+        return {shapes.ALL_REDUCE: ALL_REDUCE, shapes.NOOP: NOOP, shapes.AUTO: AUTO}[row.part]
+    if row.part == shapes.GEMV:
+        return GEMV_WIDE if s.m == 64 else GEMV_LONG if s.k > 4096 else GEMV_SHORT
+    if row.part == shapes.GEMM:
+        return GEMM_LARGE if s.m >= 4096 else GEMM_SMALL
+    return EMBEDDING + (() if s.zipf else POOLING)
+
+
+def judge(row, times, floor):
+    """[{"goal", "limit", "figure", "verdict", "why"}], one for each goal of a row: the figure is None where something is
+    missing, and `why` says what."""
+    found = []
+    for goal in goals_of(row):
+        said = {"goal": goal.text, "limit": f"{'<=' if goal.most else '>='} {goal.limit:.2f}{goal.unit}", "figure": None,
+                "verdict": None, "why": None}
+        try:
+            figure = goal.value(Times(row, times, floor))
+            reached = figure <= goal.limit if goal.most else figure >= goal.limit
+            said.update(figure=figure, verdict=MET if reached else MISSED)
+        except Missing as e:
+            said["why"] = str(e)
+        found.append(said)
+    return found
+
+
+def count_text(judged):
+    """Of all rows' goals together."""
+    verdicts = [g["verdict"] for found in judged for g in found]
+    return (f"goals: {verdicts.count(MET)} met, {verdicts.count(MISSED)} missed, {verdicts.count(None)} without a figure")
