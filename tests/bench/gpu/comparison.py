@@ -12,8 +12,8 @@ NO_RESULT = ("compute_only", "comm_only")  # halves of the sequential schedule, 
 
 
 class Comparison:
-    """rates: what the GPUs can do, of the slowest rank. results: by row, {"times": {key: figures, a word, or None where there is
-    nothing to measure it with}, "errors": {...}}. failures and wrong: lines of text. complete: the time sufficed."""
+    """rates: what the GPUs can do, of the slowest rank. results: by row, {"times": {key: figures, a word, or None where ranks
+    share a GPU}, "errors": {...}}. failures and wrong: lines of text. complete: the time sufficed."""
 
     def __init__(self, ranks, chosen):
         self.ranks, self.chosen = ranks, chosen

@@ -25,9 +25,9 @@ def slowest(per_rank):
 
 
 def trace_spans(trace):
-    """From the JSON of `fccctl trace --json`, in us: from the first slice's start to the last one's end over all ranks; the same
-    within the rank where it is longest; and from the moment when the last rank had begun. Waiting counts: a rank has its
-    result when it has seen the others'."""
+    """From the JSON of `fccctl trace --json`, in us: from the first slice's start to the last one's end over all ranks; the
+    same within the rank where it is longest; and from the moment when the last rank had begun. Waiting counts: a rank has
+    its result when it has seen the others'."""
     spans = []
     for rank in trace["ranks"]:
         events = [e for w in rank["workgroups"] for e in w["events"]]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """The goals for GPU speed, and how far a run got. Needs neither torch nor a GPU.
 
-All are ratios in one run on 4 H200 of one host, under MPS, medians of the slowest rank, weights not in a cache. "Sequence" is the
-vendor's BLAS, or the best pooling kernel there is (ours or PyTorch's), followed by NCCL, both in one CUDA graph. "Kernel" is
-from the first slice's start to the last one's end over all ranks; "stream" is from event to event on the caller's stream
-through the daemon, many calls in a row. The floor is what moving the operator's bytes, or its operations, take at rates
-that are measured in the same run.
+All are ratios in one run on 4 H200 of one host, under MPS, medians of the slowest rank, weights not in a cache. "Sequence" is
+the vendor's BLAS, or the best pooling kernel there is (ours or PyTorch's), followed by NCCL, both in one CUDA graph; with
+our pooling it is the sum of the two. "Kernel" is from the first slice's start to the last one's end over all ranks;
+"stream" is from event to event on the caller's stream through the daemon, many calls in a row. The floor is what moving
+the operator's bytes, or its operations, take at rates that are measured in the same run.
 
   operator              rows                               kernel                                   stream
   gemv_all_reduce       M1 N8192 K2048, M1 N4096 K3584     <= 0.55 of sequence                      <= 0.75 of sequence
@@ -20,7 +20,7 @@ that are measured in the same run.
   f32, f16                                                    and the All-to-All alone
                         the same, pooling alone, uniform   the floor >= 0.75 of it
   all_reduce            8 to 64 KB                         <= 4.5 us
-  noop                                                                                              <= 5 us above an empty kernel
+  noop                                                                                              <= 5 us + an empty kernel
   auto                  M from 1 to 16384                                                           <= 1.03 of sequence
 """
 from dataclasses import dataclass
