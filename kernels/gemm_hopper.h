@@ -487,7 +487,7 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(PAIR ? 2 : 1)
     __shared__ struct gemm_shared<shape> shared;
     unsigned char *stages = gemm_shared_bytes + (-gpu_shared_address(gemm_shared_bytes) & (shape::ALIGN - 1));
     struct gemm_parts<T, shape> parts = {
-        call, maps, shared, stages
+        call, maps, shared, stages, PAIR ? gpu_cluster_rank() : 0
     };
     struct gemm_rest<T> rest;
 
