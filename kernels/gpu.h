@@ -27,6 +27,7 @@ extern "C" {
 #define GPU_PLUGIN_ABI 1u
 #define GPU_MAX_GPUS 16
 #define GPU_MAX_RUNS 8   /* ranks of one communicator on one GPU */
+#define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* that a launch waits for */
 #define GPU_FLAGS 16384u /* epochs of a rank; one more follows, its failure epoch: operators up to this one are to leave */
 
 /* ---- what a kernel is told ------------------------------------------------------------------------------------ */
@@ -201,8 +202,8 @@ struct gpu_plugin {
      * unchanged. */
     int (*launch_tables)(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address,
                          struct error *e);
-    /* Enqueue: wait until each of the words (uint32_t, host memory) has reached its value, then run the kernel. call->fixed is
-     * filled in. staging[nranks] as in gpu_fixed. Does not wait. */
+    /* Enqueue: wait until each of the words (uint32_t, host memory; at most GPU_MAX_WORDS) has reached its value, one after the
+     * other, then run the kernel. call->fixed is filled in. staging[nranks] as in gpu_fixed. Does not wait. */
     int (*launch_start)(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t words[],
                         const uint32_t values[], int nwords, struct error *e);
     /* Store a value at a device address, soon and in passing: also while kernels run and streams wait. Does not wait. */

@@ -26,8 +26,8 @@ struct task {
     struct task *next;
     struct gpu_launch *launch;
     struct gpu_call call;
-    uint64_t words[FCC_MAX_RANKS];
-    uint32_t values[FCC_MAX_RANKS];
+    uint64_t words[GPU_MAX_WORDS];
+    uint32_t values[GPU_MAX_WORDS];
     int nwords;
 };
 

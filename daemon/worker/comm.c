@@ -4,8 +4,10 @@
  *
  * Each rank has a queue of submissions. The communicator takes the heads of all queues together as its next operator, and one
  * operator is finished on all ranks before the next begins: peers store into each other's result buffers, so a rank that
- * ran ahead could overwrite what a slower one has not read yet. Operators of several communicators are given to the devices by
- * this one engine, in one order for all devices, so communicators that share devices cannot wait for each other in a circle.
+ * ran ahead could overwrite what a slower one has not read yet. On GPUs the next ones may be enqueued meanwhile, and then the
+ * GPUs keep to that (device_gpu.c); here they count as running, and end in their order. Operators of several communicators are
+ * given to the devices by this one engine, in one order for all devices, so communicators that share devices cannot wait for
+ * each other in a circle.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -35,11 +37,10 @@ struct member *member_find(const struct session *s, uint32_t handle)
 static void queue_fail(struct member *m, int status, const char *text)
 {
     struct submission *sub, *next;
-    /* the head belongs to the launch while one is running: its memory may still be in use */
-    bool running = m->comm->current != NULL;
+    bool kept = true; /* what has begun belongs to its launch: its memory may still be in use */
 
     for (sub = TAILQ_FIRST(&m->queue); sub; sub = next) {
-        bool kept = running && sub == TAILQ_FIRST(&m->queue);
+        kept &= sub != m->next;
         next = TAILQ_NEXT(sub, link);
         /* A kernel that still runs will set the slot's stream word: the slot must not have a new owner before. It leaves at
          * once. */
@@ -51,6 +52,7 @@ static void queue_fail(struct member *m, int status, const char *text)
         m->queued--;
         submission_free(sub);
     }
+    m->next = NULL;
 }
 
 static void join_answer(struct member *m, int status, const char *text)
@@ -87,7 +89,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     /* The word that every wait polls. Relaxed: it carries no data; who leaves hands its part back with a release. */
     atomic_store_explicit(&c->shared->status, status, memory_order_relaxed);
     if (c->current && c->ops->number != FCC_DEVICE_CPU)
-        gpus_launch_abort(c->current);
+        gpus_comm_abort(c);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */
@@ -371,17 +373,20 @@ void comm_submit(struct member *m, struct submission *sub)
     }
     TAILQ_INSERT_TAIL(&m->queue, sub, link);
     m->queued++;
-    if (!c->current)
-        comm_advance(c);
+    if (!m->next)
+        m->next = sub;
+    comm_advance(c);
 }
 
-/* End the heads' turn: tell every rank and free its submission. */
+/* End the next submissions' turn: tell every rank and free them. */
 static void turn_end(struct comm *c, const struct error *e)
 {
     c->turn_ns = clock_ns();
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         struct submission *sub = TAILQ_FIRST(&m->queue);
+        assert(sub == m->next); /* nothing runs */
+        m->next = TAILQ_NEXT(sub, link);
         TAILQ_REMOVE(&m->queue, sub, link);
         m->queued--;
         submission_tell(sub, e->status, e->text, NULL, 0);
@@ -389,13 +394,13 @@ static void turn_end(struct comm *c, const struct error *e)
     }
 }
 
-/* Do the heads want the same? Otherwise, and if one of them is wrong by itself: the error for all. */
+/* Do the next submissions want the same? Otherwise, and if one of them is wrong by itself: the error for all. */
 static int turn_check(const struct comm *c, struct error *e)
 {
-    const struct submission *first = TAILQ_FIRST(&c->members[0].queue);
+    const struct submission *first = c->members[0].next;
 
     for (int r = 0; r < c->nranks; r++) {
-        const struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
+        const struct submission *sub = c->members[r].next;
         if (sub->error.status) {
             *e = sub->error;
             return e->status;
@@ -420,11 +425,11 @@ static int turn_alloc(struct comm *c, struct error *e)
     int fds[FCC_MAX_RANKS], done = 0, status = 0;
 
     for (; !status && done < c->nranks; done += !status) {
-        struct submission *sub = TAILQ_FIRST(&c->members[done].queue);
+        struct submission *sub = c->members[done].next;
         status = buffer_alloc(&c->members[done], FCC_BUFFER_SYMMETRIC, sub->alloc_bytes, &buffers[done], &fds[done], e);
     }
     for (int r = 0; r < done; r++) {
-        struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
+        struct submission *sub = c->members[r].next;
         struct fcc_buffer_alloc_reply reply = {.reply.msg = {.type = FCC_MSG_BUFFER_ALLOC | FCC_REPLY, .id = sub->id},
                                                .buffer = buffers[r]->handle,
                                                .memory = buffers[r]->memory.kind,
@@ -445,7 +450,7 @@ static bool turn_ready(struct comm *c)
     bool all = true, any = false;
 
     for (int r = 0; r < c->nranks; r++) {
-        bool has = !TAILQ_EMPTY(&c->members[r].queue);
+        bool has = c->members[r].next != NULL;
         all &= has;
         any |= has;
     }
@@ -457,10 +462,24 @@ static bool turn_ready(struct comm *c)
     return all && c->state == COMM_ACTIVE;
 }
 
+/* Whether the ranks' next turn may begin though operators run: on GPUs, an operator that has its place on a stream of every
+ * rank. All else waits until nothing runs: a symmetric allocation, and what an error is to be told of. */
+static bool turn_follows(const struct comm *c)
+{
+    struct error ignored = {0};
+
+    for (int r = 0; r < c->nranks; r++) {
+        const struct submission *sub = c->members[r].next;
+        if (sub->kind != SUBMISSION_OPERATOR || !sub->stream)
+            return false;
+    }
+    return c->ops->launch_follows(c) && !turn_check(c, &ignored);
+}
+
 void comm_advance(struct comm *c)
 {
-    while (c->state == COMM_ACTIVE && !c->current && turn_ready(c)) {
-        const struct submission *head = TAILQ_FIRST(&c->members[0].queue);
+    while (c->state == COMM_ACTIVE && turn_ready(c) && (!c->current || turn_follows(c))) {
+        const struct submission *head = c->members[0].next;
         struct error e = {0};
         int status = turn_check(c, &e);
 
@@ -471,6 +490,10 @@ void comm_advance(struct comm *c)
             if (head->args.op != FCC_OP_NOOP || c->ops->number != FCC_DEVICE_CPU) {
                 if (!launch_begin(c, &e))
                     continue; /* it runs, or has run and ended its turn */
+                if (c->current) {
+                    c->operators--;
+                    break;
+                }
             }
         }
         turn_end(c, &e);

@@ -21,6 +21,9 @@ struct device_ops {
     /* What a communicator's waits look at (comm.status and, for GPUs, where kernels report). Fills in c->shared. */
     int (*comm_open)(struct device *d, struct comm *c, struct error *e);
     void (*comm_close)(struct device *d, struct comm *c);
+    /* Whether a launch that has its place on a stream of every rank may begin now, while others of the communicator run. They
+     * are handed back in the order in which they began. */
+    bool (*launch_follows)(const struct comm *c);
     /* Begin all parts of a launch, on all their devices, of which d is the first. When all workgroups have left the last part,
      * worker_launch_finished() is called. Does not wait. Failures are the launch's (launch_fail()). */
     void (*launch)(struct device *d, struct launch *l);
@@ -70,8 +73,12 @@ int gpus_session_open(struct session *s, struct error *e);
 /* The session's memory may be unmapped: at once if no kernel can touch it, otherwise later, by gpus_session_close(). True:
  * later. */
 bool gpus_session_close(struct session *s);
-/* Let the kernels of a launch leave, and those that stand behind a client's stream come and leave. */
+/* Let the kernels of a communicator leave, and those that stand behind a client's stream come and leave. */
+void gpus_comm_abort(struct comm *c);
+/* ... those of one launch. It is the communicator's current one: those before it would have to leave, too. */
 void gpus_launch_abort(struct launch *l);
+/* If the launch is to be handed back, take it from the watching thread: true if it is the caller's now. */
+bool gpus_launch_take(struct launch *l);
 /* "rank 1, rank 3": the ranks whose streams have not come to the operator. Returns how many. */
 int gpus_launch_missing(const struct launch *l, char *text, size_t room);
 /* Why the GPU contexts are lost, if they are; they stay so for ever. */

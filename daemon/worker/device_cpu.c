@@ -332,6 +332,12 @@ static void cpu_launch(struct device *d, struct launch *l)
         part_queue(l->parts[p].device, &l->parts[p]);
 }
 
+static bool cpu_launch_follows(const struct comm *c)
+{
+    (void)c;
+    return false; /* one after the other */
+}
+
 static bool cpu_launch_collect(struct device *d, struct launch *l)
 {
     (void)d, (void)l;
@@ -440,6 +446,7 @@ const struct device_ops device_cpu = {
     .comm_open = cpu_comm_open,
     .comm_close = cpu_comm_close,
     .launch = cpu_launch,
+    .launch_follows = cpu_launch_follows,
     .launch_collect = cpu_launch_collect,
     .launch_release = cpu_launch_release,
     .times_fetch = cpu_times_fetch,

@@ -12,6 +12,21 @@
  * an operator that was enqueued never depends on a later one: each rank submits its operators in the order of its streams.
  * Kernels of all parts are enqueued together by this one thread, so all GPUs have the same order of operators.
  *
+ * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be put behind it (up to AHEAD of them), so that
+ * when n has ended the client's stream is all that is left to wait for. n + 1 must not begin on one GPU before n has ended on
+ * all of them, and the streams alone do not see to that: a rank may have used another one for n. So on each GPU n + 1 waits
+ * for the done words of n, too: those of the other GPUs, because its own has one order. The last workgroup writes its word
+ * (release, system scope) after everything that n has read or written there, so what follows is as if n + 1 had been enqueued
+ * when n was over:
+ *   - staging memory, flags, the ranks' results: not touched by two operators at a time. Flags are epochs, and only grow.
+ *   - what a plug-in keeps for a launch (plans, counters, times, where staging lies) belongs to one struct launch, and one that
+ *     runs is not in the cache: of one problem that runs twice at a time there are two.
+ *   - what kernels tell the engine is written into struct gpu_told: one for each launch that runs.
+ *   - staging memory does not move while anything runs (launch.c).
+ * An operator that fails by its data tells all ranks its own epoch, and n + 1 does not mind that. One that could not be enqueued
+ * on every GPU is made to leave when n is over, and nothing is put behind it. The end of a communicator is the newest epoch.
+ * A client's stream never waits for an operator that is not in its place: its own order is the communicator's order.
+ *
  * What kernels and the engine share lies in host memory that the GPUs see: struct gpu_shared for a communicator, and the
  * clients' session memory. Neither is unmapped while any kernel that might touch it is in flight.
  *
@@ -26,17 +41,29 @@
 #include "gpu_node.h"
 #include "log.h"
 
+#define AHEAD 4u /* launches of a communicator that are in the GPUs' queues at most; a power of two */
+
+/* What kernels tell of one launch; valid with `done`. */
+struct gpu_told {
+    uint64_t span[GPU_MAX_GPUS][2];             /* each GPU's clock at the kernel's begin and end */
+    struct gpu_failure failures[FCC_MAX_RANKS]; /* kind 0 when the launch begins */
+};
+
 struct gpu_shared {
-    struct comm_shared common;                  /* the engine's and the watching thread's */
-    uint64_t address;                           /* where the GPUs see all this; the engine's */
-    _Atomic uint64_t done[GPU_MAX_GPUS];        /* of each GPU's part: the epoch, by the last workgroup to leave */
-    uint64_t span[GPU_MAX_GPUS][2];             /* each GPU's clock at the kernel's begin and end; valid with done */
-    struct gpu_failure failures[FCC_MAX_RANKS]; /* valid with done */
+    struct comm_shared common;           /* the engine's and the watching thread's */
+    uint64_t address;                    /* where the GPUs see all this; the engine's */
+    _Atomic uint64_t done[GPU_MAX_GPUS]; /* of each GPU's part: the epoch, by the last workgroup to leave */
+    struct gpu_told told[AHEAD];         /* of launch n in [n % AHEAD] */
 };
 
 static struct gpu_shared *shared_of(const struct comm *c)
 {
     return (struct gpu_shared *)c->shared;
+}
+
+static struct gpu_told *told_of(const struct launch *l)
+{
+    return &shared_of(l->comm)->told[l->epoch % AHEAD];
 }
 
 static int gpu_open(struct device *d, struct error *e)
@@ -111,7 +138,7 @@ static int streams_note(struct launch *l)
     int n = 0;
 
     for (int r = 0; r < l->nranks; r++) {
-        const struct submission *sub = TAILQ_FIRST(&l->comm->members[r].queue);
+        const struct submission *sub = l->submissions[r];
         struct session *s = sub->session;
         l->streams[r] = (struct launch_stream){.value = 0};
         if (!sub->stream || !s)
@@ -160,61 +187,93 @@ static int part_make(struct launch *l, struct launch_part *p, struct error *e)
 static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *call, struct error *e)
 {
     uint64_t shared = shared_of(l->comm)->address;
+    uint64_t told = shared + offsetof(struct gpu_shared, told) + l->epoch % AHEAD * sizeof(struct gpu_told);
     int ranks[GPU_MAX_RUNS];
 
     *call = (struct gpu_call){
         .epoch = l->epoch,
         .done = shared + offsetof(struct gpu_shared, done) + (uint64_t)p->device->index * sizeof(uint64_t),
-        .span = shared + offsetof(struct gpu_shared, span) + (uint64_t)p->device->index * 2 * sizeof(uint64_t),
+        .span = told + offsetof(struct gpu_told, span) + (uint64_t)p->device->index * 2 * sizeof(uint64_t),
     };
     for (int i = 0; i < p->nruns; i++) {
         int r = ranks[i] = p->ranks[i];
-        call->in[i].failure = shared + offsetof(struct gpu_shared, failures) + (uint64_t)r * sizeof(struct gpu_failure);
+        call->in[i].failure = told + offsetof(struct gpu_told, failures) + (uint64_t)r * sizeof(struct gpu_failure);
         call->in[i].stream_word = l->streams[r].value ? l->streams[r].finished_address : 0;
         call->in[i].stream_value = l->streams[r].value;
     }
     return gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->args, l->nranks, ranks, p->nruns, call, e);
 }
 
+/* What a part waits for. First the other GPUs' parts of the launch before, if it may still be running: that is over before the
+ * ranks' streams can have seen its end, so it costs no time. Then the streams. */
+static int part_words(const struct launch *l, const struct launch_part *p, uint64_t words[], uint32_t values[])
+{
+    uint64_t done = shared_of(l->comm)->address + offsetof(struct gpu_shared, done);
+    int n = 0;
+
+    for (int i = 0; l->comm->current != l && i < l->nparts; i++) {
+        if (&l->parts[i] == p)
+            continue;
+        words[n] = done + l->parts[i].gpu_index * sizeof(uint64_t); /* little-endian: its lower half */
+        values[n++] = (uint32_t)(l->epoch - 1);
+    }
+    for (int r = 0; r < l->nranks; r++) {
+        if (!l->streams[r].value)
+            continue;
+        words[n] = l->streams[r].started_address;
+        values[n++] = l->streams[r].value;
+    }
+    return n;
+}
+
 static int part_start(struct launch *l, struct launch_part *p, bool waits, struct error *e)
 {
     const struct gpu_plugin *plugin = ((struct gpus *)p->device->state)->plugin;
-    uint64_t staging[FCC_MAX_RANKS], words[FCC_MAX_RANKS];
-    uint32_t values[FCC_MAX_RANKS];
+    uint64_t staging[FCC_MAX_RANKS], words[GPU_MAX_WORDS];
+    uint32_t values[GPU_MAX_WORDS];
     struct gpu_call call;
-    int nwords = 0;
     int status = part_make(l, p, e);
 
     if (status == 0)
         status = part_fill(l, p, &call, e);
     if (status)
         return status;
-    for (int r = 0; r < l->nranks; r++) {
+    for (int r = 0; r < l->nranks; r++)
         staging[r] = (uint64_t)(uintptr_t)l->staging[r];
-        if (!waits || !l->streams[r].value)
-            continue;
-        words[nwords] = l->streams[r].started_address;
-        values[nwords++] = l->streams[r].value;
-    }
-    return plugin->launch_start(p->gpu, &call, staging, words, values, nwords, e);
+    return plugin->launch_start(p->gpu, &call, staging, words, values, waits ? part_words(l, p, words, values) : 0, e);
 }
 
-/* Enqueue all parts. One that cannot be is counted as done, and the others leave. */
+/* Enqueue all parts. Those of a launch of which one cannot be are to leave: now, or when it has become the current one
+ * (launch_finish()). */
 static void parts_start(struct launch *l, bool waits)
 {
-    struct gpu_shared *shared = shared_of(l->comm);
+    struct gpu_told *told = told_of(l);
 
-    memset(shared->failures, 0, sizeof(shared->failures));
+    for (int r = 0; r < l->nranks; r++)
+        told->failures[r].kind = GPU_FAILURE_NONE;
     for (int i = 0; i < l->nparts; i++) {
         struct launch_part *p = &l->parts[i];
         struct error e = {0};
-        if (!part_start(l, p, waits, &e))
+        p->absent = part_start(l, p, waits, &e) != 0;
+        if (!p->absent)
             continue;
         launch_fail(l, p->ranks[0], &e);
-        gpus_launch_abort(l);
+        if (l == l->comm->current)
+            gpus_launch_abort(l);
         gpu_watch_suspect(l->worker->gpus->watch, 1u << p->device->index);
-        atomic_store_explicit(&shared->done[p->device->index], l->epoch, memory_order_release);
     }
+}
+
+/* Not behind one that is held back here, or that a GPU has not taken: its part would not say that it is done. Nor while
+ * somebody waits to see an operator's times: the next one's would write over them. Nor where the epochs' lower halves, which
+ * are what GPUs compare, come to their end. */
+static bool gpu_launch_follows(const struct comm *c)
+{
+    const struct launch *l = c->newest;
+
+    return c->running < AHEAD && l->worker->gpus->all_wait && is_only_comm(c) && !l->gated &&
+           !atomic_load_explicit(&l->failed, memory_order_relaxed) && LIST_EMPTY(&c->trace_waiters) &&
+           (uint32_t)(l->epoch + AHEAD) >= 2 * AHEAD;
 }
 
 static void gpu_launch(struct device *d, struct launch *l)
@@ -257,24 +316,33 @@ bool gpu_launch_is_due(const struct launch *l)
         if (!stream_has_come(&l->streams[r]))
             return false;
     for (int p = 0; !l->gated && p < l->nparts; p++)
-        if (atomic_load_explicit(&shared->done[l->parts[p].gpu_index], memory_order_acquire) < l->epoch)
+        if (!l->parts[p].absent && atomic_load_explicit(&shared->done[l->parts[p].gpu_index], memory_order_acquire) < l->epoch)
             return false;
     return true;
 }
 
-/* Kernels poll their ranks' failure epochs. A kernel that stands behind a client's stream must first come: nothing is waited
- * for any more. */
-void gpus_launch_abort(struct launch *l)
+bool gpus_launch_take(struct launch *l)
+{
+    return gpu_launch_is_due(l) && gpu_watch_take(l->worker->gpus->watch, l);
+}
+
+/* Kernels poll their ranks' failure epochs: those up to this one leave. */
+static void epoch_fail(struct comm *c, uint64_t epoch)
 {
     struct error e = {0};
 
-    for (int r = 0; !l->gated && r < l->nranks; r++) {
-        const struct member *m = &l->comm->members[r];
+    for (int r = 0; r < c->nranks; r++) {
+        const struct member *m = &c->members[r];
         uint64_t failed = (uint64_t)(uintptr_t)m->flags.data + PLAN_MAX_FLAGS * sizeof(uint64_t);
-        if (l->worker->gpus->plugin->word_store(m->device->index, failed, l->epoch, &e))
-            log_error("comm %u: %s", l->comm->number, e.text);
+        if (c->worker->gpus->plugin->word_store(m->device->index, failed, epoch, &e))
+            log_error("comm %u: %s", c->number, e.text);
     }
-    for (int r = 0; !l->gated && r < l->nranks; r++) {
+}
+
+/* A kernel that stands behind a client's stream must first come: nothing is waited for any more. */
+static void streams_pass(struct launch *l)
+{
+    for (int r = 0; r < l->nranks; r++) {
         struct launch_stream *s = &l->streams[r];
         if (!s->value)
             continue;
@@ -286,10 +354,27 @@ void gpus_launch_abort(struct launch *l)
     }
 }
 
+void gpus_launch_abort(struct launch *l)
+{
+    if (l->gated)
+        return;
+    epoch_fail(l->comm, l->epoch);
+    streams_pass(l);
+}
+
+void gpus_comm_abort(struct comm *c)
+{
+    if (c->current->gated)
+        return; /* it is the only one */
+    epoch_fail(c, c->newest->epoch);
+    for (struct launch *l = c->current; l; l = l->following)
+        streams_pass(l);
+}
+
 static bool gpu_launch_collect(struct device *d, struct launch *l)
 {
     struct gpus *g = d->state;
-    const struct gpu_shared *shared = shared_of(l->comm);
+    const struct gpu_told *told = told_of(l);
     bool begun = !l->gated;
 
     if (l->gated && !atomic_load_explicit(l->status, memory_order_relaxed)) {
@@ -301,13 +386,13 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
     l->gated = false;
     l->busy_ns = 0;
     for (int i = 0; begun && i < l->nparts; i++) {
-        const uint64_t *span = shared->span[l->parts[i].device->index];
-        if (span[1] > span[0] && span[1] - span[0] > l->busy_ns)
+        const uint64_t *span = told->span[l->parts[i].device->index];
+        if (!l->parts[i].absent && span[1] > span[0] && span[1] - span[0] > l->busy_ns)
             l->busy_ns = span[1] - span[0];
     }
     for (int r = 0; begun && r < l->nranks; r++) {
         struct error e = {0};
-        if (gpu_failure_explain(&shared->failures[r], &e))
+        if (gpu_failure_explain(&told->failures[r], &e))
             launch_fail(l, r, &e);
     }
     if (--g->in_flight == 0)
@@ -341,6 +426,7 @@ const struct device_ops gpu_device_ops = {
     .memory_free = gpu_memory_free,
     .comm_open = gpu_comm_open,
     .comm_close = gpu_comm_close,
+    .launch_follows = gpu_launch_follows,
     .launch = gpu_launch,
     .launch_collect = gpu_launch_collect,
     .launch_release = gpu_launch_release,

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #define NAP_NS 20000       /* between looks, once spinning has not helped */
 #define LONG_NAP_NS 200000 /* after LONG_AFTER_NS */
 #define LONG_AFTER_NS 20000000u
+#define TIMER_SLACK_NS 1000ul    /* the kernel's own 50000 would be most of a nap */
 #define HEALTH_EVERY_NS 5000000u /* a look at the context costs a call of the driver */
 #define SUSPECT_NS 2000000000u   /* a context was seen to go 230 ms after a process of its MPS server was killed */
 
@@ -31,8 +33,18 @@ struct gpu_watch {
     _Atomic uint32_t is_lost; /* `lost` is valid: set with release */
 };
 
-/* Locked. Hand back what is due; true if there was any. */
-static bool launches_look(struct gpu_watch *watch)
+/* Locked. A communicator's launches are handed back in their order: the words of one may come while they are looked at. */
+static bool is_first(const struct gpu_watch *watch, const struct launch *l)
+{
+    const struct launch *first = TAILQ_FIRST(&watch->launches);
+
+    while (first->comm != l->comm)
+        first = TAILQ_NEXT(first, watched);
+    return first == l;
+}
+
+/* Locked. Note the GPUs that are in flight. If the engine sleeps, hand back what is due; true if there was any. */
+static bool launches_look(struct gpu_watch *watch, bool engine_sleeps)
 {
     struct launch *l, *next;
     bool any = false;
@@ -40,7 +52,8 @@ static bool launches_look(struct gpu_watch *watch)
     watch->in_flight = 0;
     for (l = TAILQ_FIRST(&watch->launches); l; l = next) {
         next = TAILQ_NEXT(l, watched);
-        if (gpu_launch_is_due(l)) {
+        if (engine_sleeps && is_first(watch, l) && gpu_launch_is_due(l)) {
+            l->is_watched = false;
             TAILQ_REMOVE(&watch->launches, l, watched);
             worker_launch_finished(watch->worker, l);
             any = true;
@@ -70,12 +83,12 @@ static bool health_look(struct gpu_watch *watch, uint32_t gpus)
 }
 
 /* Locked; released meanwhile. */
-static void nap(struct gpu_watch *watch, struct spin *spin, uint64_t since_ns)
+static void nap(struct gpu_watch *watch, struct spin *spin, bool engine_sleeps, uint64_t since_ns)
 {
     struct timespec t = {.tv_nsec = clock_ns() - since_ns < LONG_AFTER_NS ? NAP_NS : LONG_NAP_NS};
 
     (void)pthread_mutex_unlock(&watch->lock);
-    if (!spin_once(spin, watch->worker->config.spin_us))
+    if (!engine_sleeps || !spin_once(spin, watch->worker->config.spin_us))
         (void)nanosleep(&t, NULL);
     (void)pthread_mutex_lock(&watch->lock);
 }
@@ -103,12 +116,18 @@ static void *watch_main(void *arg)
     struct spin spin = {0};
     uint64_t since_ns = clock_ns(), health_ns = since_ns;
 
+    (void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0);
     (void)pthread_mutex_lock(&watch->lock);
     for (bool well = true; well && !watch->stop;) {
         uint64_t now = clock_ns();
-        if (launches_look(watch)) {
+        bool engine_sleeps = atomic_load_explicit(&watch->worker->engine_sleeps, memory_order_relaxed) != 0;
+        if (launches_look(watch, engine_sleeps)) {
             spin_reset(&spin);
             since_ns = health_ns = now;
+        }
+        if (!engine_sleeps) {
+            spin_reset(&spin);
+            since_ns = now;
         }
         uint32_t gpus = watch->in_flight | (now < watch->suspect_until_ns ? watch->suspects : 0);
         if (gpus && now - health_ns >= HEALTH_EVERY_NS) {
@@ -116,7 +135,7 @@ static void *watch_main(void *arg)
             health_ns = now;
         }
         if (!TAILQ_EMPTY(&watch->launches)) {
-            nap(watch, &spin, since_ns);
+            nap(watch, &spin, engine_sleeps, since_ns);
         } else if (well && !watch->stop) {
             idle_wait(watch, now);
             spin_reset(&spin);
@@ -170,9 +189,23 @@ void gpu_watch_stop(struct gpu_watch *watch)
 void gpu_watch_add(struct gpu_watch *watch, struct launch *l)
 {
     (void)pthread_mutex_lock(&watch->lock);
+    bool is_only = TAILQ_EMPTY(&watch->launches);
     TAILQ_INSERT_TAIL(&watch->launches, l, watched);
-    (void)pthread_cond_signal(&watch->changed);
+    l->is_watched = true;
+    if (is_only)
+        (void)pthread_cond_signal(&watch->changed);
     (void)pthread_mutex_unlock(&watch->lock);
+}
+
+bool gpu_watch_take(struct gpu_watch *watch, struct launch *l)
+{
+    (void)pthread_mutex_lock(&watch->lock);
+    bool taken = l->is_watched;
+    if (taken)
+        TAILQ_REMOVE(&watch->launches, l, watched);
+    l->is_watched = false;
+    (void)pthread_mutex_unlock(&watch->lock);
+    return taken;
 }
 
 void gpu_watch_suspect(struct gpu_watch *watch, uint32_t gpus)

@@ -14,7 +14,7 @@
 
 #include "device.h"
 
-#define CACHE_MAX 16 /* launches kept by a communicator */
+#define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
 
 /* An operator whose work is estimated to take one core less than this is run by the engine itself: waking the workgroups
  * and being woken by them would take longer. The rates are those of one core, whose second-level cache holds CACHE_BYTES. */
@@ -49,6 +49,7 @@ void launch_free(struct launch *l)
     if (l->nparts)
         l->comm->ops->launch_release(l->parts[0].device, l);
     free(l->streams);
+    free(l->submissions);
     for (int r = 0; r < l->nranks; r++) {
         plan_free(l->runs[r].plan);
         free((void *)l->runs[r].group_left);
@@ -125,7 +126,8 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, s
     l->staging = calloc(n, sizeof(l->staging[0]));
     l->parts = calloc(n, sizeof(l->parts[0]));
     l->streams = calloc(n, sizeof(l->streams[0]));
-    if (!l->problem || !l->args || !l->staging || !l->parts || !l->streams)
+    l->submissions = calloc(n, sizeof(l->submissions[0]));
+    if (!l->problem || !l->args || !l->staging || !l->parts || !l->streams || !l->submissions)
         status = error_set(e, -ENOMEM, "no memory for a launch");
     else
         memcpy(l->problem, c->problem, sizeof(*l->problem));
@@ -158,6 +160,13 @@ static void cache_trim(struct comm *c)
     }
 }
 
+static void cache_add(struct comm *c, struct launch *l)
+{
+    l->next_cached = c->cache;
+    c->cache = l;
+    cache_trim(c);
+}
+
 /* A launch with this problem's plans: a kept one, or a new one. It is taken out of the cache. */
 static struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, struct error *e)
 {
@@ -183,6 +192,8 @@ static int staging_prepare(struct comm *c, const struct launch *l, struct error 
         uint64_t needed = l->runs[r].plan->staging_bytes;
         if (needed > m->staging.bytes) {
             struct error why = {0};
+            if (c->current)
+                return -EAGAIN; /* its kernels use what there is */
             device_memory_free(m->device, &m->staging);
             if (device_memory_alloc(m->device, needed, &m->staging, NULL, &why))
                 return error_set(e, why.status, "rank %d: staging memory: %s", r, why.text);
@@ -196,6 +207,8 @@ static void runs_reset(struct launch *l)
 {
     for (int r = 0; r < l->nranks; r++) {
         struct launch_run *run = &l->runs[r];
+        if (l->schedule.target == PLAN_GPU)
+            continue; /* its counters and times are there, and its last workgroup has set them back */
         atomic_store_explicit(&run->next, 0, memory_order_relaxed);
         for (uint32_t g = 0; g < run->plan->ngroups; g++)
             atomic_store_explicit(&run->group_left[g], run->plan->groups[g].slices, memory_order_relaxed);
@@ -232,10 +245,38 @@ static void crowd_join(struct comm *c, struct launch *l)
     l->crowded = threads > (unsigned)w->cores;
     w->crowded += l->crowded;
     for (int r = 0; l->crowded && r < c->nranks; r++) {
-        const struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
+        const struct submission *sub = l->submissions[r];
         if (sub->session && sub->slot != FCC_NO_SLOT)
             slot_running(sub->session, sub->slot);
     }
+}
+
+/* The ranks' next submissions are this launch's from now on. */
+static void running_add(struct comm *c, struct launch *l)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        l->submissions[r] = m->next;
+        m->next = TAILQ_NEXT(m->next, link);
+    }
+    l->running = true;
+    l->following = NULL;
+    if (c->current)
+        c->newest->following = l;
+    else
+        c->current = l;
+    c->newest = l;
+    c->running++;
+}
+
+static void running_remove(struct comm *c, struct launch *l)
+{
+    assert(l == c->current && l->running);
+    l->running = false;
+    c->current = l->following;
+    if (!c->current)
+        c->newest = NULL;
+    c->running--;
 }
 
 int launch_begin(struct comm *c, struct error *e)
@@ -245,7 +286,7 @@ int launch_begin(struct comm *c, struct error *e)
 
     assert(c->nranks > 0);
     for (int r = 0; r < c->nranks; r++)
-        args[r] = TAILQ_FIRST(&c->members[r].queue)->args;
+        args[r] = c->members[r].next->args;
     int status = problem_match(c, args, e);
     if (status)
         return status;
@@ -255,6 +296,10 @@ int launch_begin(struct comm *c, struct error *e)
     if (!l)
         return e->status;
     status = staging_prepare(c, l, e);
+    if (status == -EAGAIN) {
+        cache_add(c, l);
+        return status;
+    }
     if (status) {
         if (c->last == l)
             c->last = NULL;
@@ -263,11 +308,11 @@ int launch_begin(struct comm *c, struct error *e)
     }
     memcpy(l->args, args, (size_t)c->nranks * sizeof(args[0]));
     runs_reset(l);
+    running_add(c, l);
     l->automatic = automatic;
     l->epoch = ++c->epoch;
     l->span.number = c->operators;
     l->span.started_ns = clock_ns();
-    c->current = l;
     if (l->inline_) {
         device_cpu_run_inline(l->runs[0].device, l);
         launch_finish(l);
@@ -297,9 +342,10 @@ static void ranks_tell(struct comm *c, const struct launch *l)
 
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
-        struct submission *sub = TAILQ_FIRST(&m->queue);
+        struct submission *sub = l->submissions[r];
         int64_t values[FCC_MAX_RANKS];
         int n = e->status ? 0 : op->values(l->problem, r, values);
+        assert(sub == TAILQ_FIRST(&m->queue));
         TAILQ_REMOVE(&m->queue, sub, link);
         m->queued--;
         submission_tell(sub, e->status, e->text, values, n);
@@ -331,16 +377,16 @@ void launch_finish(struct launch *l)
         run->times = run->times_shown;
         run->times_shown = shown;
     }
-    c->current = NULL;
+    running_remove(c, l);
     c->turn_ns = l->span.finished_ns;
     if (l->problem->op != FCC_OP_NOOP) /* which has nothing to show */
         c->last = l;
-    l->next_cached = c->cache;
-    c->cache = l;
-    cache_trim(c);
+    cache_add(c, l);
     ranks_tell(c, l);
     if (c->state == COMM_ACTIVE)
         atomic_store_explicit(&c->shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
+    if (c->state == COMM_ACTIVE && c->current && atomic_load_explicit(&c->current->failed, memory_order_relaxed))
+        gpus_launch_abort(c->current); /* it has failed already; but what lets it leave would have let this one leave too */
     if (l->problem->op != FCC_OP_NOOP || l->error.status)
         trace_waiters_answer(c, &l->error);
 }

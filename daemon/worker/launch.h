@@ -34,6 +34,7 @@ struct launch_part {
     _Atomic uint32_t workgroups_left; /* W */
     struct gpu_launch *gpu;           /* the plug-in's */
     unsigned gpu_index;               /* device->index, for gpu_watch.c */
+    bool absent;                      /* GPU: it could not be started */
     int nruns;
     uint16_t ranks[FCC_MAX_RANKS];
 };
@@ -49,14 +50,18 @@ struct launch {
     struct worker *worker;
     struct comm *comm;
     struct problem *problem;
-    struct schedule schedule;      /* as asked for: zeros mean the operator's defaults */
-    bool inline_;                  /* small: the engine runs it itself */
-    bool crowded;                  /* with its workgroups, the engine and the clients there are more threads than cores */
-    bool automatic;                /* its time tells the tuner */
-    bool gated;                    /* GPU: waits, on the CPU's side, for the clients' streams; device_gpu.c */
-    uint64_t busy_ns;              /* GPU: how long its kernels ran */
-    TAILQ_ENTRY(launch) watched;   /* gpu_watch.c's */
-    struct launch_stream *streams; /* GPU: [nranks] */
+    struct schedule schedule;        /* as asked for: zeros mean the operator's defaults */
+    bool inline_;                    /* small: the engine runs it itself */
+    bool crowded;                    /* with its workgroups, the engine and the clients there are more threads than cores */
+    bool automatic;                  /* its time tells the tuner */
+    bool gated;                      /* GPU: waits, on the CPU's side, for the clients' streams; device_gpu.c */
+    bool running;                    /* among those of its communicator */
+    struct launch *following;        /* the one that began after it, if it runs already */
+    struct submission **submissions; /* [nranks]: what it was made of */
+    uint64_t busy_ns;                /* GPU: how long its kernels ran */
+    TAILQ_ENTRY(launch) watched;     /* gpu_watch.c's */
+    bool is_watched;                 /* ... */
+    struct launch_stream *streams;   /* GPU: [nranks] */
     uint64_t epoch;
     _Atomic int32_t *status;     /* W: the communicator's word; a workgroup that fails sets it */
     _Atomic uint32_t failed;     /* W: the first to set it may write `error` */
@@ -75,8 +80,8 @@ struct launch {
     struct launch_run runs[]; /* [nranks] */
 };
 
-/* Begin the operator at the head of every member's queue. 0: it runs, or (small) has run already and comm_advance() is
- * due; otherwise an error for all ranks. */
+/* Begin the operator that is every member's next. 0: it runs, or (small) has run already and comm_advance() is due; otherwise
+ * an error for all ranks, or, while others run, for none: then it is to be tried again when they have finished. */
 int launch_begin(struct comm *c, struct error *e);
 /* The engine, when the launch was handed back: true if it is over; then the ranks have been told, and it is time to go on. */
 bool launch_returned(struct launch *l);

@@ -58,6 +58,12 @@ static const char *head_name(const struct submission *sub)
     return sub->kind == SUBMISSION_ALLOC ? "buffer_alloc" : op_name(sub->args.op);
 }
 
+/* The number of the operator that is at the head of the ranks' queues. */
+static uint64_t head_number(const struct comm *c)
+{
+    return c->current ? c->current->span.number : c->operators + 1;
+}
+
 static struct json_object *rank_describe(const struct member *m)
 {
     static const char *const states[] = {[MEMBER_ABSENT] = "not joined", [MEMBER_JOINED] = "idle", [MEMBER_LEFT] = "left"};
@@ -73,7 +79,7 @@ static struct json_object *rank_describe(const struct member *m)
     }
     if (head) {
         add(o, "op", json_object_new_string(head_name(head)));
-        add(o, "number", number(m->comm->current ? m->comm->operators : m->comm->operators + 1));
+        add(o, "number", number(head_number(m->comm)));
         add(o, "since_ms", milliseconds_since(head->arrived_ns));
     } else if (m->comm->state == COMM_FORMING && m->state == MEMBER_JOINED)
         add(o, "since_ms", milliseconds_since(m->arrived_ns));
@@ -99,9 +105,12 @@ static struct json_object *operator_describe(const struct comm *c)
     }
     o = json_object_new_object();
     add(o, "op", json_object_new_string(head_name(first)));
-    add(o, "number", number(c->current ? c->operators : c->operators + 1));
+    add(o, "number", number(head_number(c)));
     add(o, "state", json_object_new_string(c->current ? "running" : "waiting"));
-    add(o, "since_ms", milliseconds_since(c->current ? c->current->span.started_ns : first->arrived_ns));
+    uint64_t since_ns = c->current ? c->current->span.started_ns : first->arrived_ns;
+    if (c->current && since_ns < c->turn_ns) /* it was enqueued before its turn came */
+        since_ns = c->turn_ns;
+    add(o, "since_ms", milliseconds_since(since_ns));
     add(o, "missing", missing);
     return o;
 }
@@ -294,7 +303,7 @@ static void trace_query(struct session *s, const struct fcc_query *q)
     struct comm *c = comm_by_number(s->worker, q->comm, &e);
 
     /* A GPU overwrites the last operator's times while the same one runs again: then it is this one that is shown. */
-    bool running = c && c->last && c->last == c->current && c->ops->number != FCC_DEVICE_CPU;
+    bool running = c && c->last && c->last->running && c->ops->number != FCC_DEVICE_CPU;
 
     if (c && !q->next && c->last && !running) {
         query_reply(s, q->msg.id, trace_describe(c->last, &e), &e);

@@ -41,21 +41,49 @@ void worker_launch_finished(struct worker *w, struct launch *l)
         return; /* the counter is full: it is awake */
 }
 
-static bool launches_poll(struct worker *w)
+static void launch_handle(struct launch *l)
 {
-    struct launch *l, *next;
+    struct comm *c = l->comm;
+
+    if (!launch_returned(l))
+        return;
+    comm_advance(c);
+    comm_release(c);
+}
+
+/* What was handed back, in that order. */
+static bool finished_poll(struct worker *w)
+{
+    struct launch *l, *next, *first = NULL;
 
     if (!atomic_load_explicit(&w->finished, memory_order_relaxed))
         return false;
     for (l = atomic_exchange_explicit(&w->finished, NULL, memory_order_acquire); l; l = next) {
-        struct comm *c = l->comm;
         next = l->next_finished;
-        if (!launch_returned(l))
-            continue;
-        comm_advance(c);
-        comm_release(c);
+        l->next_finished = first;
+        first = l;
+    }
+    for (l = first; l; l = next) {
+        next = l->next_finished;
+        launch_handle(l);
     }
     return true;
+}
+
+/* GPUs are not waited for by anybody else while the engine is awake (gpu_watch.h). */
+static bool gpus_poll(struct worker *w)
+{
+    struct comm *c, *next;
+    bool any = false;
+
+    for (c = w->gpus ? LIST_FIRST(&w->comms) : NULL; c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (!c->current || c->ops->number == FCC_DEVICE_CPU || !gpus_launch_take(c->current))
+            continue;
+        launch_handle(c->current);
+        any = true;
+    }
+    return any;
 }
 
 static void on_wake(evutil_socket_t fd, short what, void *arg)
@@ -183,7 +211,8 @@ static void engine_loop(struct worker *w)
     uint64_t sockets_ns = 0;
 
     while (!w->quit && !(w->draining && !anything_runs(w)) && !gpus_are_lost(w, &w->lost)) {
-        bool busy = launches_poll(w);
+        bool busy = finished_poll(w);
+        busy |= gpus_poll(w);
         busy |= rings_poll(w);
         gpus_sweep(w);
         sessions_sweep(w);

@@ -213,8 +213,9 @@ struct member {
     pid_t pid;
     uint32_t handle; /* in the session */
     struct device *device;
-    uint64_t join_id; /* of the COMM_INIT message, answered when all have joined */
-    TAILQ_HEAD(queue_head, submission) queue;
+    uint64_t join_id;                         /* of the COMM_INIT message, answered when all have joined */
+    TAILQ_HEAD(queue_head, submission) queue; /* those of the launches that run, then those that have not begun */
+    struct submission *next;                  /* the first that has not begun; NULL: there is none */
     unsigned queued;
     struct device_memory staging; /* grows as operators need it */
     struct device_memory flags;   /* uint64_t[PLAN_MAX_FLAGS + 1]: epochs; workgroups of all ranks */
@@ -238,14 +239,17 @@ struct comm {
     enum comm_state state;
     int nranks, present; /* members that are JOINED */
     uint32_t time_limit_ms;
-    struct error error;            /* why it was aborted */
-    uint64_t operators;            /* begun: the number of the current or last one */
-    uint64_t epoch;                /* of the current or last launch */
-    struct comm_shared *shared;    /* what waits look at; the device's */
-    const struct device_ops *ops;  /* of all its ranks' devices: they are of one kind */
-    struct launch *current, *last; /* running; finished last, with its times */
-    struct launch *cache;          /* finished launches, kept for their plans, most recently used first */
-    struct problem *problem;       /* scratch for matching */
+    struct error error;           /* why it was aborted */
+    uint64_t operators;           /* begun: the number of the newest or last one */
+    uint64_t epoch;               /* of the newest or last launch */
+    struct comm_shared *shared;   /* what waits look at; the device's */
+    const struct device_ops *ops; /* of all its ranks' devices: they are of one kind */
+    struct launch *current;       /* of those that run, the one that began first: the others follow (launch.following) */
+    struct launch *newest;        /* ... and the one that began last. On GPUs several run, one behind the other */
+    unsigned running;             /* how many */
+    struct launch *last;          /* finished last, with its times */
+    struct launch *cache;         /* finished launches, kept for their plans, most recently used first */
+    struct problem *problem;      /* scratch for matching */
     struct tune *tune;
     struct event *timer;                                       /* looks at deadline_ns */
     uint64_t turn_ns;                                          /* when the last turn ended; 0: there was none */
@@ -261,7 +265,7 @@ void comm_drain(struct worker *w); /* ends the communicators that run nothing */
 struct member *member_find(const struct session *s, uint32_t handle);
 /* Put a submission into its rank's queue and begin whatever can begin. */
 void comm_submit(struct member *m, struct submission *s);
-/* The current operator (or allocation) is over: go on with the next. */
+/* Begin whatever can begin: an operator is over, or has come. */
 void comm_advance(struct comm *c);
 /* Free it if nobody uses it any more. */
 void comm_release(struct comm *c);
