@@ -256,8 +256,8 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     void *arguments[] = {call, maps};
     const struct gpu_kernel *kernel = maps ? &l->quick.kernel : &l->kernel;
     hipError_t status = hipSetDevice(l->gpu);
-    for (int i = 0; i < nwords && status == hipSuccess; i++)
-        status = hipStreamWaitValue32(stream, (void *)words[i], values[i], hipStreamWaitValueGte);
+    if (status == hipSuccess)
+        status = gpu_stream_await(stream, words, values, nwords);
     if (status == hipSuccess)
         status = hipLaunchKernel(kernel->function, dim3(maps ? l->quick_workgroups : l->workgroups), dim3(kernel->threads),
                                  arguments, kernel->shared_bytes, stream);

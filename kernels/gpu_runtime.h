@@ -68,7 +68,6 @@
 #define hipMemAccessFlagsProtReadWrite CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 #define hipMemAllocationGranularityMinimum CU_MEM_ALLOC_GRANULARITY_MINIMUM
 #define requestedHandleType requestedHandleTypes
-#define hipStreamWaitValueGte CU_STREAM_WAIT_VALUE_GEQ
 
 /* X(name after "cu", name in HIP, parameters) */
 #define GPU_DRIVER_CALLS(X)                                                                                                    \
@@ -79,7 +78,7 @@
       (size_t * n, const CUmemAllocationProp *p, CUmemAllocationGranularity_flags f), (n, p, f))                               \
     X(MemExportToShareableHandle, hipMemExportToShareableHandle,                                                               \
       (void *out, CUmemGenericAllocationHandle h, CUmemAllocationHandleType t, unsigned long long f), (out, h, t, f))          \
-    X(StreamWaitValue32, driver_stream_wait, (CUstream s, CUdeviceptr at, cuuint32_t v, unsigned f), (s, at, v, f))            \
+    X(StreamBatchMemOp, driver_stream_batch, (CUstream s, unsigned n, CUstreamBatchMemOpParams *p, unsigned f), (s, n, p, f))  \
     X(StreamWriteValue64, driver_stream_write, (CUstream s, CUdeviceptr at, cuuint64_t v, unsigned f), (s, at, v, f))          \
     X(MemAddressReserve, driver_address_reserve,                                                                               \
       (CUdeviceptr * out, size_t n, size_t align, CUdeviceptr at, unsigned long long f), (out, n, align, at, f))               \
@@ -143,11 +142,6 @@ static inline cudaError_t hipMemSetAccess(void *at, size_t n, const CUmemAccessD
     return driver_set_access((CUdeviceptr)at, n, d, count);
 }
 
-static inline cudaError_t hipStreamWaitValue32(cudaStream_t stream, void *at, uint32_t value, unsigned flags)
-{
-    return driver_stream_wait(stream, (CUdeviceptr)at, value, flags);
-}
-
 static inline cudaError_t hipStreamWriteValue64(cudaStream_t stream, void *at, uint64_t value, unsigned flags)
 {
     return driver_stream_write(stream, (CUdeviceptr)at, value, flags);
@@ -155,6 +149,32 @@ static inline cudaError_t hipStreamWriteValue64(cudaStream_t stream, void *at, u
 #endif
 
 /* ---- what has no common spelling ---- */
+
+/* Let the stream wait until each of the words has reached its value, one after the other. */
+static inline hipError_t gpu_stream_await(hipStream_t stream, const uint64_t words[], const uint32_t values[], int n)
+{
+    hipError_t status = hipSuccess;
+#if defined(__CUDACC__)
+    CUstreamBatchMemOpParams all[16]; /* a call of the driver, and what it gives to the GPU, cost more than a wait in it */
+    const int most = sizeof(all) / sizeof(all[0]);
+
+    for (int done = 0; done < n && status == hipSuccess; done += most) {
+        int now = n - done < most ? n - done : most;
+        memset(all, 0, sizeof(all));
+        for (int i = 0; i < now; i++) {
+            all[i].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+            all[i].waitValue.address = (CUdeviceptr)words[done + i];
+            all[i].waitValue.value = values[done + i];
+            all[i].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+        }
+        status = driver_stream_batch(stream, (unsigned)now, all, 0);
+    }
+#else
+    for (int i = 0; i < n && status == hipSuccess; i++)
+        status = hipStreamWaitValue32(stream, (void *)words[i], values[i], hipStreamWaitValueGte);
+#endif
+    return status;
+}
 
 /* 1 if streams can wait for words in memory. */
 static inline int gpu_stream_waits(int gpu)
