@@ -26,7 +26,7 @@
 
 struct fake_gpus *control;
 static pthread_t engine; /* who counted: the one thread that may call */
-static struct gpu gpus[GPU_MAX_GPUS];
+struct gpu gpus[GPU_MAX_GPUS];
 
 /* A piece of memory that GPUs may use. */
 struct range {
@@ -43,7 +43,7 @@ static uint64_t address_of(const void *p)
 
 /* ---- the contract ---- */
 
-static void wrong(bool yes, const char *what)
+void wrong(bool yes, const char *what)
 {
     if (yes && atomic_fetch_add(&control->wrong, 1) == 0)
         (void)snprintf(control->what_is_wrong, sizeof(control->what_is_wrong), "%s", what);
@@ -242,10 +242,12 @@ static int fake_open(uint32_t mask, bool ipc, struct error *e)
         int status = call_check(FAKE_OPEN, i, "making a context", e);
         if (status)
             return status;
-        *g = (struct gpu){.number = i, .open = true};
+        g->number = i;
+        g->end = false;
         (void)pthread_mutex_init(&g->lock, NULL);
         (void)pthread_cond_init(&g->changed, NULL);
         (void)pthread_create(&g->thread, NULL, gpu_main, g);
+        g->open = true;
         (void)atomic_fetch_add(&control->contexts, 1);
     }
     return 0;
@@ -468,11 +470,13 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
     t->launch = l;
     t->call = *call;
     t->nwords = nwords;
+    wrong(nwords > (int)GPU_MAX_WORDS, "a launch with too many words");
     if (nwords) {
         memcpy(t->words, words, (size_t)nwords * sizeof(words[0]));
         memcpy(t->values, values, (size_t)nwords * sizeof(values[0]));
     }
     task_visit(t, use_known, NULL);
+    (void)atomic_fetch_add(&control->enqueued, 1);
     (void)pthread_mutex_lock(&g->lock);
     if (g->first)
         g->last->next = t;

@@ -32,16 +32,19 @@ struct fake_gpus {
     _Atomic uint32_t hold;            /* mask: kernels there go on until they are to leave */
     _Atomic uint32_t deaf;            /* mask: ... and do not look whether they are to leave */
     _Atomic uint32_t run_us;          /* how long kernels run */
+    _Atomic uint32_t linger;          /* mask: kernels there stay so long once more when their work is done */
     _Atomic uint32_t lost;            /* mask: the context is lost: nothing runs there any more */
     _Atomic uint32_t fail;            /* enum fake_call: its next call on GPU fail_gpu fails */
     _Atomic uint32_t fail_gpu;
     _Atomic uint32_t failing; /* 1: the next kernel with rank failing_rank reports `failure` */
     uint32_t failing_rank;
+    _Atomic uint32_t failing_epoch; /* ... that is its communicator's launch of this number; 0: any */
     struct gpu_failure failure;
     /* what there is, and must be gone when the worker closes its GPUs */
     _Atomic int contexts, memories, registered, launches;
     _Atomic int sessions; /* then: mappings of session memory that the worker still has */
     /* what has happened */
+    _Atomic int enqueued;     /* kernels that were started */
     _Atomic int begun, ended; /* kernels; those that begin have seen their words come */
     _Atomic int closed;       /* workers that have closed their GPUs */
     _Atomic int wrong;        /* calls that the contract forbids */

@@ -14,6 +14,9 @@
 
 extern struct fake_gpus *control;
 
+/* Counts what the contract forbids. */
+void wrong(bool yes, const char *what);
+
 struct gpu_launch {
     int gpu, nruns;
     uint32_t epoch;         /* of the last call */
@@ -33,13 +36,14 @@ struct task {
 
 struct gpu {
     int number;
-    bool open;
+    _Atomic bool open; /* true: the rest is there */
     pthread_t thread;
     pthread_mutex_t lock;      /* what follows */
     pthread_cond_t changed;    /* a task came or went, or the end */
     struct task *first, *last; /* the first one runs */
     bool end;                  /* when the queue is empty */
 };
+extern struct gpu gpus[GPU_MAX_GPUS];
 
 static inline void *pointer(uint64_t address)
 {

@@ -79,7 +79,9 @@ static bool kernel_is_well(const struct task *t)
 
     for (int i = 0; i < t->launch->nruns; i++) {
         uint32_t yes = 1;
-        if (control->failing_rank != fixed->plans[i].rank || !atomic_compare_exchange_strong(&control->failing, &yes, 0))
+        if (control->failing_rank != fixed->plans[i].rank ||
+            (control->failing_epoch && control->failing_epoch != t->call.epoch) ||
+            !atomic_compare_exchange_strong(&control->failing, &yes, 0))
             continue;
         struct gpu_failure *out = pointer(t->call.in[i].failure);
         *out = control->failure;
@@ -136,6 +138,29 @@ static bool phase_run(const struct gpu *g, const struct task *t, const struct gp
     return true;
 }
 
+/* Of one communicator, which has its flags for itself, nothing older may be there any more: on no GPU. */
+static void order_check(const struct task *t)
+{
+    for (int i = 0; i < GPU_MAX_GPUS; i++) {
+        struct gpu *g = &gpus[i];
+        if (!g->open)
+            continue;
+        (void)pthread_mutex_lock(&g->lock);
+        for (const struct task *other = g->first; other; other = other->next)
+            wrong(other->launch->fixed.flags[0] == t->launch->fixed.flags[0] && other->call.epoch < t->call.epoch,
+                  "an operator begins on a GPU while the one before is not over on another");
+        (void)pthread_mutex_unlock(&g->lock);
+    }
+}
+
+static void kernel_linger(const struct gpu *g)
+{
+    uint64_t until = now_ns() + control->run_us * UINT64_C(1000);
+
+    while ((control->linger >> g->number & 1u) && now_ns() < until)
+        nap();
+}
+
 static void kernel_run(const struct gpu *g, const struct task *t)
 {
     const struct gpu_fixed *fixed = &t->launch->fixed;
@@ -147,11 +172,13 @@ static void kernel_run(const struct gpu *g, const struct task *t)
         for (uint32_t k = 0; k < plan->ngroups; k++)
             ((uint32_t *)pointer(plan->counters))[k] = ((const struct signal_group *)pointer(plan->groups))[k].slices;
     }
+    order_check(t);
     (void)atomic_fetch_add(&control->begun, 1);
     go_on = kernel_hold(g, t) && kernel_is_well(t);
     for (int phase = 0; phase < GPU_PHASES && go_on; phase++)
         for (int i = 0; i < t->launch->nruns && go_on; i++)
             go_on = phase_run(g, t, &fixed->plans[i], phase);
+    kernel_linger(g);
 }
 
 /* Locked: who sees `done` and then looks into the queue does not find the task there any more. */

@@ -273,7 +273,7 @@ static bool gpu_launch_follows(const struct comm *c)
 
     return c->running < AHEAD && l->worker->gpus->all_wait && is_only_comm(c) && !l->gated &&
            !atomic_load_explicit(&l->failed, memory_order_relaxed) && LIST_EMPTY(&c->trace_waiters) &&
-           (uint32_t)(l->epoch + AHEAD) >= 2 * AHEAD;
+           (l->epoch < AHEAD || (uint32_t)(l->epoch + AHEAD) >= 2 * AHEAD);
 }
 
 static void gpu_launch(struct device *d, struct launch *l)
