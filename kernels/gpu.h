@@ -6,8 +6,9 @@
  * with any GPU or none; it is the only thing in fccd that calls a GPU's runtime. Addresses are device addresses, valid
  * on every GPU of the process, in uint64_t.
  *
- * Ownership: what the plug-in made, the plug-in frees. Threads: health() may be called from one other thread; everything
- * else is called by one thread.
+ * Ownership: what the plug-in made, the plug-in frees. Threads: health() may be called from one other thread at any time; everything
+ * else is called by one thread, but for launch_tables() and launch_start(): those of different GPUs may be called by several
+ * threads at a time, and nothing else meanwhile.
  */
 #ifndef FCC_GPU_H
 #define FCC_GPU_H
@@ -26,7 +27,7 @@ extern "C" {
 
 #define GPU_PLUGIN_ABI 1u
 #define GPU_MAX_GPUS 16
-#define GPU_MAX_RUNS 8   /* ranks of one communicator on one GPU */
+#define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
 #define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* that a launch waits for */
 #define GPU_FLAGS 16384u /* epochs of a rank; one more follows, its failure epoch: operators up to this one are to leave */
 

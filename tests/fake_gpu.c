@@ -59,12 +59,13 @@ static int lost_error(int gpu, struct error *e)
     return control->lost >> gpu & 1u ? error_set(e, -EIO, "cuda GPU %d: its context is lost: made to be", gpu) : 0;
 }
 
-/* Is this call to fail? */
+/* Is this call to fail? Launches may be started by other threads, too. */
 static int call_check(enum fake_call call, int gpu, const char *what, struct error *e)
 {
     uint32_t expected = call;
 
-    called();
+    if (call != FAKE_LAUNCH_START)
+        called();
     if (lost_error(gpu, e))
         return -EIO;
     if (control->fail_gpu != (uint32_t)gpu || !atomic_compare_exchange_strong(&control->fail, &expected, FAKE_NONE))
@@ -419,7 +420,6 @@ static void idle_check(const struct gpu_launch *l, const char *what)
 {
     struct gpu *g = &gpus[l->gpu];
 
-    called();
     (void)pthread_mutex_lock(&g->lock);
     for (const struct task *t = g->first; t; t = t->next)
         wrong(t->launch == l, what);
@@ -428,6 +428,7 @@ static void idle_check(const struct gpu_launch *l, const char *what)
 
 static void fake_launch_free(struct gpu_launch *l)
 {
+    called();
     idle_check(l, "a launch is freed that is in a queue");
     for (int i = 0; i < l->nruns; i++) {
         const struct gpu_plan *plan = &l->fixed.plans[i];

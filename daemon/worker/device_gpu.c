@@ -10,7 +10,8 @@
  * communicator's. So with several communicators (and where GPUs cannot wait) the operator is held back here, gated: the
  * watching thread looks at the streams' words, and the engine enqueues the operator when all have come. With one communicator
  * an operator that was enqueued never depends on a later one: each rank submits its operators in the order of its streams.
- * Kernels of all parts are enqueued together by this one thread, so all GPUs have the same order of operators.
+ * Kernels of all parts are enqueued together, by this thread and its helpers (gpu_start.h), and one operator's before the next one's,
+ * so all GPUs have the same order of operators.
  *
  * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be put behind it (up to AHEAD of them), so that
  * when n has ended the client's stream is all that is left to wait for. n + 1 must not begin on one GPU before n has ended on
@@ -226,21 +227,29 @@ static int part_words(const struct launch *l, const struct launch_part *p, uint6
     return n;
 }
 
-static int part_start(struct launch *l, struct launch_part *p, bool waits, struct error *e)
+/* A launch on its way into the GPUs' queues. Each part's thread writes its own error. */
+struct start {
+    struct launch *launch;
+    bool waits;
+    struct error errors[GPU_MAX_GPUS];
+};
+
+static void part_start(void *argument, int i)
 {
+    struct start *start = argument;
+    struct launch *l = start->launch;
+    struct launch_part *p = &l->parts[i];
     const struct gpu_plugin *plugin = ((struct gpus *)p->device->state)->plugin;
     uint64_t staging[FCC_MAX_RANKS], words[GPU_MAX_WORDS];
     uint32_t values[GPU_MAX_WORDS];
+    struct error *e = &start->errors[i];
     struct gpu_call call;
-    int status = part_make(l, p, e);
 
-    if (status == 0)
-        status = part_fill(l, p, &call, e);
-    if (status)
-        return status;
+    if (e->status || part_fill(l, p, &call, e))
+        return;
     for (int r = 0; r < l->nranks; r++)
         staging[r] = (uint64_t)(uintptr_t)l->staging[r];
-    return plugin->launch_start(p->gpu, &call, staging, words, values, waits ? part_words(l, p, words, values) : 0, e);
+    (void)plugin->launch_start(p->gpu, &call, staging, words, values, start->waits ? part_words(l, p, words, values) : 0, e);
 }
 
 /* Enqueue all parts. Those of a launch of which one cannot be are to leave: now, or when it has become the current one
@@ -248,20 +257,30 @@ static int part_start(struct launch *l, struct launch_part *p, bool waits, struc
 static void parts_start(struct launch *l, bool waits)
 {
     struct gpu_told *told = told_of(l);
+    struct start start;
+    bool failed = false;
+
+    start.launch = l;
+    start.waits = waits;
 
     for (int r = 0; r < l->nranks; r++)
         told->failures[r].kind = GPU_FAILURE_NONE;
     for (int i = 0; i < l->nparts; i++) {
+        start.errors[i].status = 0;
+        (void)part_make(l, &l->parts[i], &start.errors[i]);
+    }
+    gpu_start_each(l->worker->gpus->starters, l->nparts, part_start, &start);
+    for (int i = 0; i < l->nparts; i++) {
         struct launch_part *p = &l->parts[i];
-        struct error e = {0};
-        p->absent = part_start(l, p, waits, &e) != 0;
+        p->absent = start.errors[i].status != 0;
         if (!p->absent)
             continue;
-        launch_fail(l, p->ranks[0], &e);
-        if (l == l->comm->current)
-            gpus_launch_abort(l);
+        failed = true;
+        launch_fail(l, p->ranks[0], &start.errors[i]);
         gpu_watch_suspect(l->worker->gpus->watch, 1u << p->device->index);
     }
+    if (failed && l == l->comm->current)
+        gpus_launch_abort(l);
 }
 
 /* Not behind one that is held back here, or that a GPU has not taken: its part would not say that it is done. Nor while

@@ -62,9 +62,13 @@ static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind nu
         g->all_wait &= g->descriptions[i].stream_memory_operations != 0;
         g->devices[i] = (struct device){.ops = &g->ops, .worker = w, .index = i};
     }
-    status = gpu_watch_start(w, plugin, &g->watch, e);
-    if (!status && (status = lives_start(w, &g->lives, e)))
+    status = gpu_starters_open(w, count - 1, &g->starters, e);
+    if (!status && (status = gpu_watch_start(w, plugin, &g->watch, e)))
+        gpu_starters_close(g->starters);
+    if (!status && (status = lives_start(w, &g->lives, e))) {
         gpu_watch_stop(g->watch);
+        gpu_starters_close(g->starters);
+    }
     if (status) {
         free(g);
         return status;
@@ -133,6 +137,7 @@ void gpus_close(struct worker *w)
         return;
     lives_stop(g->lives);
     gpu_watch_stop(g->watch);
+    gpu_starters_close(g->starters);
     g->plugin->close();
     w->gpus = NULL;
     free(g);

@@ -7,6 +7,7 @@
 #define FCCD_GPU_NODE_H
 
 #include "device.h"
+#include "gpu_start.h"
 #include "gpu_watch.h"
 
 struct retired;
@@ -16,6 +17,7 @@ struct gpus {
     const struct gpu_plugin *plugin;
     struct device_ops ops;
     struct gpu_watch *watch;
+    struct gpu_starters *starters;
     struct lives *lives;
     int count;
     bool all_wait; /* all GPUs have stream memory operations */

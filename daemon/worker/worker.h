@@ -12,7 +12,7 @@
  *   launch.c      one operator of all ranks: plans, staging, start, completion
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
- *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_watch.c)
+ *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_start.c, gpu_watch.c)
  *   life.c        hears that a client has died
  *   query.c       what fccctl asks
  *
