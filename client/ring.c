@@ -90,8 +90,11 @@ bool slot_collect(struct fcc_request *r)
     result->reply.msg.id = slot->id;
     result->reply.status = slot->status;
     result->nvalues = slot->nvalues;
-    memcpy(result->values, slot->values, sizeof(result->values));
-    memcpy(result->reply.text, slot->text, sizeof(result->reply.text));
+    /* Only what means something: a slot is a kilobyte, in a memory that another core wrote to. */
+    memcpy(result->values, slot->values, (result->nvalues < FCC_MAX_RANKS ? result->nvalues : FCC_MAX_RANKS) * sizeof(int64_t));
+    result->reply.text[0] = '\0';
+    if (result->reply.status)
+        memcpy(result->reply.text, slot->text, sizeof(result->reply.text));
     if (r->stream && atomic_load(&slot->stream_started) != r->stream)
         slot_return_late(r->context, r->slot);
     else
