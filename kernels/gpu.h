@@ -6,9 +6,9 @@
  * with any GPU or none; it is the only thing in fccd that calls a GPU's runtime. Addresses are device addresses, valid
  * on every GPU of the process, in uint64_t.
  *
- * Ownership: what the plug-in made, the plug-in frees. Threads: health() may be called from one other thread at any time; everything
- * else is called by one thread, but for launch_tables() and launch_start(): those of different GPUs may be called by several
- * threads at a time, and nothing else meanwhile.
+ * Ownership: what the plug-in made, the plug-in frees. Threads: health() may be called from one other thread at any time;
+ * everything else is called by one thread, but for launch_tables() and launch_start(): those of different GPUs may be called by
+ * several threads at a time, and nothing else meanwhile.
  */
 #ifndef FCC_GPU_H
 #define FCC_GPU_H

@@ -468,11 +468,9 @@ static bool turn_follows(const struct comm *c)
 {
     struct error ignored = {0};
 
-    for (int r = 0; r < c->nranks; r++) {
-        const struct submission *sub = c->members[r].next;
-        if (sub->kind != SUBMISSION_OPERATOR || !sub->stream)
+    for (int r = 0; r < c->nranks; r++)
+        if (!c->members[r].next->stream)
             return false;
-    }
     return c->ops->launch_follows(c) && !turn_check(c, &ignored);
 }
 

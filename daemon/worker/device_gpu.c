@@ -10,8 +10,8 @@
  * communicator's. So with several communicators (and where GPUs cannot wait) the operator is held back here, gated: the
  * watching thread looks at the streams' words, and the engine enqueues the operator when all have come. With one communicator
  * an operator that was enqueued never depends on a later one: each rank submits its operators in the order of its streams.
- * Kernels of all parts are enqueued together, by this thread and its helpers (gpu_start.h), and one operator's before the next one's,
- * so all GPUs have the same order of operators.
+ * Kernels of all parts are enqueued together, by this thread and its helpers (gpu_start.h), and one operator's before the next
+ * one's, so all GPUs have the same order of operators.
  *
  * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be put behind it (up to AHEAD of them), so that
  * when n has ended the client's stream is all that is left to wait for. n + 1 must not begin on one GPU before n has ended on
@@ -24,9 +24,10 @@
  *     runs is not in the cache: of one problem that runs twice at a time there are two.
  *   - what kernels tell the engine is written into struct gpu_told: one for each launch that runs.
  *   - staging memory does not move while anything runs (launch.c).
- * An operator that fails by its data tells all ranks its own epoch, and n + 1 does not mind that. One that could not be enqueued
- * on every GPU is made to leave when n is over, and nothing is put behind it. The end of a communicator is the newest epoch.
- * A client's stream never waits for an operator that is not in its place: its own order is the communicator's order.
+ * An operator that fails by its data tells all ranks its own epoch, and n + 1 does not mind that. One that could not be
+ * enqueued on every GPU is made to leave when n is over, and nothing is put behind it. The end of a communicator is the newest
+ * epoch. What a stream waits for never stands behind what waits for that stream, but for a program whose streams come to its
+ * communicator's operators in another order than it has submitted them: those would have waited for ever before, too.
  *
  * What kernels and the engine share lies in host memory that the GPUs see: struct gpu_shared for a communicator, and the
  * clients' session memory. Neither is unmapped while any kernel that might touch it is in flight.

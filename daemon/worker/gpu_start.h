@@ -19,8 +19,8 @@ struct gpu_starters;
 /* helpers may be 0. */
 int gpu_starters_open(const struct worker *w, int helpers, struct gpu_starters **out, struct error *e);
 void gpu_starters_close(struct gpu_starters *s);
-/* Call start(argument, i) once for each i in [0, n), from several threads; returns when all have returned. n is at most 255. Engine
- * thread. What it has written before, the calls see; what they write, it sees after. */
+/* Call start(argument, i) once for each i in [0, n), from several threads; returns when all have returned. n is at most 255.
+ * Engine thread. What it has written before, the calls see; what they write, it sees after. */
 void gpu_start_each(struct gpu_starters *s, int n, void (*start)(void *argument, int i), void *argument);
 
 #endif

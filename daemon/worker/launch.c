@@ -126,7 +126,7 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, s
     l->staging = calloc(n, sizeof(l->staging[0]));
     l->parts = calloc(n, sizeof(l->parts[0]));
     l->streams = calloc(n, sizeof(l->streams[0]));
-    l->submissions = calloc(n, sizeof(l->submissions[0]));
+    l->submissions = calloc(n, sizeof(void *));
     if (!l->problem || !l->args || !l->staging || !l->parts || !l->streams || !l->submissions)
         status = error_set(e, -ENOMEM, "no memory for a launch");
     else
