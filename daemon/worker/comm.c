@@ -485,13 +485,11 @@ void comm_advance(struct comm *c)
             (void)turn_alloc(c, &e);
         } else if (!status) {
             c->operators++;
-            if (head->args.op != FCC_OP_NOOP || c->ops->number != FCC_DEVICE_CPU) {
-                if (!launch_begin(c, &e))
-                    continue; /* it runs, or has run and ended its turn */
-                if (c->current) {
-                    c->operators--;
-                    break;
-                }
+            if ((head->args.op != FCC_OP_NOOP || c->ops->number != FCC_DEVICE_CPU) && !launch_begin(c, &e))
+                continue;     /* it runs, or has run and ended its turn */
+            if (c->current) { /* what is wrong is told when nothing runs */
+                c->operators--;
+                break;
             }
         }
         turn_end(c, &e);
