@@ -430,10 +430,9 @@ template <typename T, typename S> struct gemm_parts {
     /* All threads. False: leave. */
     __device__ __forceinline__ bool run()
     {
-        if (threadIdx.x == 0) {
-            gpu_begin(call);
+        gpu_begin(call);
+        if (threadIdx.x == 0)
             make();
-        }
         everyone();
         if (threadIdx.x >= 128)
             group();

@@ -16,9 +16,17 @@
  * that is, after the result flags of all tiles, which their owners raised after reading the slots.
  * Every rank computes the same tiles with any schedule, and one rank alone adds each of them, so all get the same bits.
  *
+ * On GPUs a small y (ONE_SHOT_BYTES) takes one step instead of two, and no flag but for a schedule that is not fused:
+ *   1. compute+put: each partial sum goes to every rank, its own too, as a word that carries this operator's stamp (gpu.h).
+ *   2. reduce, all of y, at every rank: each word is awaited, then they are added in rank order, rounded once, and stored into
+ *      the rank's own y. All ranks add the same numbers in the same order.
+ * A slot, of [M][N] words, is written again by the next operator but one that uses slots; why not before every rank has read
+ * it: slots_prepare() in launch.c.
+ *
  * Flags of every rank, with T tiles: [r * T + t] rank r's partial sum of (own) tile t is here; [nranks * T + t] tile t's result
  * is here; [nranks * T + T] own partial sums are computed. Staging: nranks slots of the longest chunk; then, unless fused, all
- * own partial sums. A tile lies dense, [M][columns].
+ * own partial sums. A tile lies dense, [M][columns]. In one step: flag 0 is "own partial sums are computed"; staging is for
+ * these alone.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -79,6 +87,23 @@ static int gemv_match(const struct op_args args[], int nranks, struct problem *o
     for (int r = 0; r < nranks; r++)
         out->gemv.k[r] = args[r].tensors[FCC_GEMV_X].shape[1];
     return 0;
+}
+
+/* In one step every rank sends all of its partial sums to all ranks: the most bytes for which that beats two steps, each with
+ * a flag's latency. For 4 ranks 64 KiB of y in 16 bits. */
+#define ONE_SHOT_BYTES (1 << 20)
+
+static bool is_one_shot(const struct problem *problem, const struct schedule *schedule)
+{
+    uint64_t words = (uint64_t)problem->gemv.m * (uint64_t)problem->gemv.n;
+
+    return schedule->target == PLAN_GPU && words * (uint64_t)problem->nranks * sizeof(struct gpu_stamped) <= ONE_SHOT_BYTES;
+}
+
+/* Of one rank's words. */
+static uint64_t words_bytes(const struct problem *problem)
+{
+    return ((uint64_t)(problem->gemv.m * problem->gemv.n) * sizeof(struct gpu_stamped) + 255) & ~(uint64_t)255;
 }
 
 /* Where chunks, tiles and slots are: a function of the problem and the tile's size, so the same on all ranks. */
@@ -175,7 +200,51 @@ static void add_wait(struct plan_builder *b, int64_t first, int64_t count)
                                          .wait_stride = 1});
 }
 
-static void gemv_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
+/* ---- in one step ---- */
+
+static void add_columns(struct plan_builder *b, int64_t n, int64_t tile, struct slice like)
+{
+    like.rows = b->plan->schedule.slice_rows;
+    for (int64_t col = 0; col < n && b->status == 0; col += tile) {
+        like.col = like.dst_col = (uint32_t)col;
+        like.cols = (uint32_t)(n - col < tile ? n - col : tile);
+        plan_add_slice(b, like);
+    }
+}
+
+/* One or two columns for each of a workgroup's 8 waves, and some hundreds of tiles for the workgroups to take. About 256 sums
+ * to reduce at a time: one for each thread. */
+static void one_shot_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
+{
+    int64_t n = problem->gemv.n, tile = schedule->slice_cols, reduced = 256 / problem->gemv.m;
+    bool fused = schedule->kind == FCC_SCHEDULE_FUSED, computes = schedule->kind != FCC_SCHEDULE_COMM_ONLY;
+    bool puts = schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY;
+    struct slice put = {.kind = fused ? SLICE_COMPUTE_PUT : SLICE_PUT, .dst = SLICE_DST_ALL, .group = SLICE_NO_GROUP};
+
+    tile = tile ? tile : n < 4096 ? 8 : 16;
+    tile = tile <= n ? tile : n > 0 ? n : 1;
+    schedule->slice_rows = (uint32_t)problem->gemv.m;
+    schedule->slice_cols = (uint32_t)tile;
+    b->plan->nflags = 1;
+    b->plan->staging_bytes = fused ? 0 : layout_make(problem, tile).local_bytes;
+    b->plan->slots_bytes = puts ? (uint64_t)problem->nranks * words_bytes(problem) : 0;
+    if (!fused && computes && n > 0) {
+        uint32_t group = plan_add_group(b, (unsigned)rank, 0);
+        add_columns(b, n, tile, (struct slice){.kind = SLICE_COMPUTE, .dst = (uint16_t)rank, .group = group});
+        put.wait_count = put.wait_stride = 1;
+    }
+    if (!puts) {
+        add_wait(b, 0, n > 0);
+        return;
+    }
+    add_columns(b, n, tile, put);
+    add_columns(b, n, reduced < 16 ? 16 : reduced,
+                (struct slice){.kind = SLICE_REDUCE, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
+}
+
+/* ---- in two steps ---- */
+
+static void two_shot_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
 {
     int order[FCC_MAX_RANKS], nranks = problem->nranks;
     bool fused = schedule->kind == FCC_SCHEDULE_FUSED, computes = schedule->kind != FCC_SCHEDULE_COMM_ONLY;
@@ -214,6 +283,11 @@ static void gemv_plan(const struct problem *problem, int rank, struct schedule *
                              .wait_stride = (uint32_t)l.ntiles},
               SLICE_DST_ALL, results);
     add_wait(b, results, l.ntiles);
+}
+
+static void gemv_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
+{
+    (is_one_shot(problem, schedule) ? one_shot_plan : two_shot_plan)(problem, rank, schedule, b);
 }
 
 static struct work gemv_work(const struct problem *problem, int rank)
@@ -335,7 +409,8 @@ static void gemv_gpu_shape(const struct problem *problem, const struct schedule 
 
     out->m = problem->gemv.m;
     out->n = problem->gemv.n;
-    out->slot_bytes = l.slot_bytes;
+    out->one_shot = is_one_shot(problem, schedule);
+    out->slot_bytes = out->one_shot ? words_bytes(problem) : l.slot_bytes;
     memcpy(out->first, l.columns, ((size_t)problem->nranks + 1) * sizeof(out->first[0]));
 }
 
@@ -348,6 +423,8 @@ static void gemv_gpu_rank(const struct op_args *args, struct gpu_output *out, st
     in->gemv.x_stride = x->stride[0];
     in->gemv.w = (uint64_t)(uintptr_t)w->data;
     in->gemv.w_stride = w->stride[0];
+    in->gemv.m = x->shape[0];
+    in->gemv.n = w->shape[0];
     in->gemv.k = x->shape[1];
 }
 

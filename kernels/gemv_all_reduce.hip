@@ -10,180 +10,22 @@
  *
  * The tile comes together in shared memory and leaves from there in whole lines.
  *
+ * One row of x that fits into shared memory (stream_run()) is what decodes wait for, and a microsecond counts. The waves then
+ * read w without a pause: a wave has the next part of its columns under way while it multiplies one, also when the next part
+ * is of the next slice, which the workgroup knows by then. Each wave sends its sums off by itself. The one barrier of a slice
+ * stands where loads are under way, and is there to tell the waves the next slice.
+ *
  * Same bits, every run and with every schedule: a lane adds its products in the order of k, by one fused multiply-add each;
  * then the lanes of the wave are added in a fixed order. Which k a lane has depends on K and the dtype only: neither on where
  * x and w lie, nor on the tile or the number of columns and rows at a time. What lies beyond K counts as 0.
  */
 #include "gpu_execute.h"
-#include "gpu_vector.h"
+#include "gpu_gemv_multiply.h"
 
 enum {
-    THREADS = 256,
-    WAVES = THREADS / GPU_WAVE,
-    ROWS_MOST = 16,
-    ROWS_UNALIGNED = 4,
-    SUMS = 4096, /* of a tile that are put together at a time: at least FCC_GEMV_MAX_M * WAVES */
+    SUMS = 4096,        /* of a tile that are put together at a time: at least FCC_GEMV_MAX_M * WAVES */
+    X_BYTES = 24 << 10, /* of x that stream_run() keeps in shared memory: whole parts */
 };
-
-/* What a rank multiplies, in shared memory. Strides in elements; sizes and strides are below 2^31 (tensor_check()). */
-template <typename T> struct operands {
-    const T *x, *w;
-    uint32_t x_stride, w_stride;
-    uint32_t m, k;
-    bool aligned; /* rows of x and w begin at multiples of 16 bytes */
-};
-
-template <typename T> GPU_DEVICE operands<T> operands_get(const struct gpu_call &call, uint32_t run)
-{
-    const struct gpu_input &in = call.in[run];
-    operands<T> p;
-
-    p.x = (const T *)in.gemv.x;
-    p.w = (const T *)in.gemv.w;
-    p.x_stride = (uint32_t)in.gemv.x_stride;
-    p.w_stride = (uint32_t)in.gemv.w_stride;
-    p.m = (uint32_t)call.fixed->shape.m;
-    p.k = (uint32_t)in.gemv.k;
-    p.aligned = gpu_rows_aligned(p.x, p.m, in.gemv.x_stride) && gpu_rows_aligned(p.w, call.fixed->shape.n, in.gemv.w_stride);
-    return p;
-}
-
-/* ---- products ---- */
-
-/* LENGTH elements. Not `wanted`: 0. */
-template <typename T, bool ALIGNED, bool ONCE> GPU_DEVICE struct gpu_words elements_load(const T *at, bool wanted)
-{
-    if (!ALIGNED)
-        return gpu_vector<T>::gather(at, wanted);
-    return ONCE ? gpu_words_load_once(at, wanted) : gpu_words_load(at, wanted);
-}
-
-/* STEPS vectors of each of COLS columns: what a lane has of w at a time. */
-template <typename T, int COLS, int STEPS, bool ALIGNED> struct part {
-    enum { LENGTH = gpu_vector<T>::LENGTH, NEXT = GPU_WAVE * LENGTH, WIDTH = STEPS * NEXT };
-    struct gpu_words words[STEPS][COLS];
-
-    /* From element k on; `whole` is where the last whole vector ends. */
-    __device__ __forceinline__ void load(const T *w, uint32_t w_stride, uint32_t k, uint32_t whole)
-    {
-#pragma unroll
-        for (int step = 0; step < STEPS; step++)
-#pragma unroll
-            for (int col = 0; col < COLS; col++)
-                words[step][col] =
-                    elements_load<T, ALIGNED, true>(w + (uint64_t)col * w_stride + k + step * NEXT, k + step * NEXT < whole);
-    }
-
-    /* Times as many of up to ROWS rows. The first `rows` are wanted; the others' sums are of no use. */
-    template <int ROWS>
-    __device__ __forceinline__ void multiply(float (&sum)[ROWS][COLS], const T *x, uint32_t x_stride, uint32_t rows, uint32_t k,
-                                             uint32_t whole) const
-    {
-        x_stride = gpu_hide(x_stride);
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            float a[LENGTH], b[COLS][LENGTH];
-            const T *row = x + k + step * NEXT;
-#pragma unroll
-            for (int col = 0; col < COLS; col++)
-                gpu_vector<T>::to_f32(b[col], words[step][col]);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                gpu_vector<T>::to_f32(a, elements_load<T, ALIGNED, false>(row, k + step * NEXT < whole));
-#pragma unroll
-                for (int col = 0; col < COLS; col++)
-#pragma unroll
-                    for (int i = 0; i < LENGTH; i++)
-                        sum[r][col] = fmaf(a[i], b[col][i], sum[r][col]);
-                row += r + 1 < (int)rows ? x_stride : 0;
-            }
-        }
-    }
-};
-
-/* The elements after the last whole vector, each by a lane of its own. */
-template <typename T, int ROWS, int COLS>
-GPU_DEVICE void add_rest(float (&sum)[ROWS][COLS], const operands<T> &p, const T *x, const T *w, uint32_t rows, uint32_t k)
-{
-    float b[COLS];
-
-#pragma unroll
-    for (int col = 0; col < COLS; col++)
-        b[col] = gpu_vector<T>::element(w + (uint64_t)col * p.w_stride + k);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        float a = gpu_vector<T>::element(x + k);
-#pragma unroll
-        for (int col = 0; col < COLS; col++)
-            sum[r][col] = fmaf(a, b[col], sum[r][col]);
-        x += r + 1 < (int)rows ? p.x_stride : 0;
-    }
-}
-
-/* One wave: COLS columns from w on times up to ROWS rows from x on, into sums[row][col] of a piece of the tile, `cols` wide. */
-template <typename T, int ROWS, int COLS, bool ALIGNED>
-GPU_DEVICE void multiply(float *sums, uint32_t cols, const operands<T> &p, const T *x, const T *w, uint32_t rows)
-{
-    /* One part is under way while another one is multiplied. */
-    typedef part<T, COLS, (!ALIGNED ? 1 : ROWS <= 2 ? 8 : ROWS <= 4 ? 4 : 2) / COLS, ALIGNED> own_part;
-    float sum[ROWS][COLS] = {{0}};
-    const uint32_t whole = p.k / own_part::LENGTH * own_part::LENGTH, lane = threadIdx.x % GPU_WAVE;
-    own_part now, next;
-
-    now.load(w, p.w_stride, lane * own_part::LENGTH, whole);
-    for (uint32_t k = lane * own_part::LENGTH; k < whole; k += own_part::WIDTH) { /* K is below 2^31: no overflow */
-        next.load(w, p.w_stride, k + own_part::WIDTH, whole);
-        now.multiply(sum, x, p.x_stride, rows, k, whole);
-        now = next;
-    }
-    if (lane < p.k - whole)
-        add_rest(sum, p, x, w, rows, whole + lane);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int col = 0; col < COLS; col++) {
-            float total = gpu_wave_sum(sum[r][col]);
-            if (lane == 0 && r < (int)rows)
-                sums[r * cols + col] = total;
-        }
-}
-
-/* One wave: its columns of a piece, for up to ROWS rows. */
-template <typename T, int ROWS, bool ALIGNED>
-GPU_DEVICE void multiply_columns(float *sums, uint32_t cols, const operands<T> &p, const T *x, const T *w, uint32_t rows)
-{
-    uint32_t wave = threadIdx.x / GPU_WAVE, col = cols * wave / WAVES, end = cols * (wave + 1) / WAVES;
-
-    if (ALIGNED)
-        for (; col + 2 <= end; col += 2)
-            multiply<T, ROWS, ALIGNED ? 2 : 1, ALIGNED>(sums + col, cols, p, x, w + (uint64_t)col * p.w_stride, rows);
-    for (; col < end; col++)
-        multiply<T, ROWS, 1, ALIGNED>(sums + col, cols, p, x, w + (uint64_t)col * p.w_stride, rows);
-}
-
-/* The workgroup: all rows. */
-template <typename T, bool ALIGNED> GPU_DEVICE void multiply_piece(float *sums, uint32_t cols, const operands<T> &p, const T *w)
-{
-    const uint32_t most = ALIGNED ? ROWS_MOST : ROWS_UNALIGNED;
-
-    for (uint32_t row = 0; row < p.m; row += most) {
-        const T *x = p.x + (uint64_t)row * p.x_stride;
-        float *out = sums + row * cols;
-        uint32_t rows = p.m - row < most ? p.m - row : most;
-        if (rows == 1)
-            multiply_columns<T, 1, ALIGNED>(out, cols, p, x, w, rows);
-        else if constexpr (!ALIGNED)
-            multiply_columns<T, ROWS_UNALIGNED, false>(out, cols, p, x, w, rows);
-        else if (rows == 2)
-            multiply_columns<T, 2, true>(out, cols, p, x, w, rows);
-        else if (rows <= 4)
-            multiply_columns<T, 4, true>(out, cols, p, x, w, rows);
-        else if (rows <= 8)
-            multiply_columns<T, 8, true>(out, cols, p, x, w, rows);
-        else
-            multiply_columns<T, ROWS_MOST, true>(out, cols, p, x, w, rows);
-    }
-}
 
 /* ---- slices ---- */
 
@@ -194,22 +36,116 @@ GPU_DEVICE float *slot_at(const struct gpu_call &call, uint32_t owner, uint32_t 
     return (float *)(call.fixed->staging[owner] + source * shape.slot_bytes) + shape.m * (col - shape.first[owner]);
 }
 
-/* This rank's own copy, unless fused. */
-GPU_DEVICE float *local_at(const struct gpu_call &call, uint32_t run, uint32_t col)
+/* Where sums lie as they are, in memory of a rank: [row][column]. */
+struct sums_place {
+    float *at;
+    uint64_t stride;
+};
+
+/* This rank's own copy, unless fused: tile by tile, dense, or, in one step, as y. */
+GPU_DEVICE struct sums_place local_at(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    const struct gpu_shape &shape = call.fixed->shape;
+    float *staging = (float *)call.fixed->staging[gpu_plan_of(call, run)->rank];
+
+    if (shape.one_shot)
+        return {staging + s.col, (uint64_t)shape.n};
+    return {staging + shape.nranks * shape.slot_bytes / sizeof(float) + shape.m * s.col, s.cols};
+}
+
+/* Where a slice's sums go that are not words. */
+GPU_DEVICE struct sums_place sums_at(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    if (s.kind == SLICE_COMPUTE)
+        return local_at(call, run, s);
+    return {slot_at(call, s.dst, gpu_plan_of(call, run)->rank, s.col), s.cols};
+}
+
+/* ---- words, in slots of [M][N] ---- */
+
+GPU_DEVICE uint64_t *word_at(const struct gpu_call &call, uint32_t owner, uint32_t source, uint32_t row, uint32_t col)
 {
     const struct gpu_shape &shape = call.fixed->shape;
 
-    return (float *)(call.fixed->staging[gpu_plan_of(call, run)->rank] + shape.nranks * shape.slot_bytes) + shape.m * col;
+    return (uint64_t *)(call.fixed->slots[owner] + call.slots_at + source * shape.slot_bytes) + (uint64_t)row * shape.n + col;
+}
+
+GPU_DEVICE void word_store(uint64_t *at, float sum, uint32_t stamp)
+{
+    gpu_store_relaxed(at, (uint64_t)stamp << 32 | __float_as_uint(sum));
+}
+
+/* One thread: a sum to all ranks, beginning with the next one. */
+GPU_DEVICE void word_send(const struct gpu_call &call, uint32_t run, uint32_t row, uint32_t col, float sum)
+{
+    uint32_t nranks = call.fixed->shape.nranks, rank = gpu_plan_of(call, run)->rank;
+
+    for (uint32_t i = 1; i <= nranks; i++)
+        word_store(word_at(call, rank + i < nranks ? rank + i : rank + i - nranks, rank, row, col), sum, call.stamp);
+}
+
+/* One thread awaits an element's words of all ranks, `slot` words apart, and adds them in rank order. False: leave. */
+GPU_DEVICE bool words_add(const struct gpu_call &call, uint32_t run, const uint64_t *from, uint64_t slot, float *out)
+{
+    enum { AHEAD = 4 };
+    const uint32_t nranks = call.fixed->shape.nranks;
+    float sum = 0;
+
+    for (uint32_t first = 0; first < nranks; first += AHEAD) {
+        uint64_t words[AHEAD];
+        bool missing = true;
+        for (uint32_t spins = 1; missing; spins++) {
+            missing = false;
+#pragma unroll
+            for (uint32_t r = 0; r < AHEAD; r++)
+                if (first + r < nranks)
+                    words[r] = gpu_load_relaxed(from + (first + r) * slot);
+#pragma unroll
+            for (uint32_t r = 0; r < AHEAD; r++)
+                missing |= first + r < nranks && (uint32_t)(words[r] >> 32) != call.stamp;
+            if (missing && spins % GPU_LOOK_SPINS == 0 && gpu_must_leave(call, run))
+                return false;
+        }
+#pragma unroll
+        for (uint32_t r = 0; r < AHEAD; r++)
+            if (first + r < nranks)
+                sum = first + r == 0 ? __uint_as_float((uint32_t)words[r]) : sum + __uint_as_float((uint32_t)words[r]);
+    }
+    *out = sum;
+    return true;
+}
+
+/* All ranks' words of a tile into the own y. */
+template <typename T> GPU_DEVICE bool reduce_words(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    const struct gpu_shape &shape = call.fixed->shape;
+    const struct gpu_output &y = call.out[gpu_plan_of(call, run)->rank];
+    const uint64_t *first = word_at(call, gpu_plan_of(call, run)->rank, 0, 0, s.col);
+    struct gpu_walk at = gpu_walk_at(threadIdx.x, s.cols, s.rows), step = gpu_walk_at(THREADS, s.cols, s.rows);
+
+    for (; at.z < 1; gpu_walk_next(&at, step, s.cols, s.rows)) {
+        float sum;
+        T rounded;
+        if (!words_add(call, run, first + at.y * shape.n + at.x, shape.slot_bytes / sizeof(uint64_t), &sum))
+            return false;
+        gpu_from_f32(&rounded, sum);
+        ((T *)y.data)[at.y * y.stride[0] + s.col + at.x] = rounded;
+    }
+    return true;
 }
 
 /* A tile of any width in pieces that fit into shared memory. */
-template <typename T> GPU_DEVICE void compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s, float *out)
+template <typename T> GPU_DEVICE void compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     __shared__ float sums[SUMS];
     __shared__ operands<T> p;
+    __shared__ struct sums_place to;
 
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         p = operands_get<T>(call, run);
+        if (s.dst != SLICE_DST_ALL)
+            to = sums_at(call, run, s);
+    }
     __syncthreads();
     for (uint32_t first = 0, most = SUMS / p.m; first < s.cols; first += most) {
         uint32_t cols = s.cols - first < most ? s.cols - first : most;
@@ -219,10 +155,29 @@ template <typename T> GPU_DEVICE void compute_tile(const struct gpu_call &call, 
         else
             multiply_piece<T, false>(sums, cols, p, w);
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < p.m * cols; i += THREADS)
-            out[(uint64_t)(i / cols) * s.cols + first + i % cols] = sums[i];
+        for (uint32_t i = threadIdx.x; i < p.m * cols; i += THREADS) {
+            if (s.dst == SLICE_DST_ALL)
+                word_send(call, run, i / cols, s.col + first + i % cols, sums[i]);
+            else
+                to.at[i / cols * to.stride + first + i % cols] = sums[i];
+        }
         if (first + cols < s.cols)
             __syncthreads();
+    }
+}
+
+/* A tile from the rank's own copy to where it is reduced: to its owner or, as words, to all ranks. */
+GPU_DEVICE void put_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    const struct sums_place from = local_at(call, run, s);
+    float *to = s.dst == SLICE_DST_ALL ? NULL : slot_at(call, s.dst, gpu_plan_of(call, run)->rank, s.col);
+
+    for (uint32_t i = threadIdx.x; i < s.rows * s.cols; i += THREADS) {
+        float sum = from.at[i / s.cols * from.stride + i % s.cols];
+        if (to)
+            to[i] = sum;
+        else
+            word_send(call, run, i / s.cols, s.col + i % s.cols, sum);
     }
 }
 
@@ -254,28 +209,214 @@ template <typename T> GPU_DEVICE void reduce_tile(const struct gpu_call &call, u
 template <typename T> struct gemv {
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
-        uint32_t rank = gpu_plan_of(call, run)->rank;
-
-        if (s.kind == SLICE_REDUCE) {
+        if (s.kind == SLICE_REDUCE && s.dst != SLICE_DST_ALL)
+            return reduce_words<T>(call, run, s);
+        if (s.kind == SLICE_REDUCE)
             reduce_tile<T>(call, run, s);
-        } else if (s.kind == SLICE_PUT) {
-            float *to = slot_at(call, s.dst, rank, s.col);
-            const float *from = local_at(call, run, s.col);
-            for (uint64_t i = threadIdx.x; i < (uint64_t)s.rows * s.cols; i += THREADS)
-                to[i] = from[i];
-        } else {
-            compute_tile<T>(call, run, s,
-                            s.kind == SLICE_COMPUTE ? local_at(call, run, s.col) : slot_at(call, s.dst, rank, s.col));
-        }
+        else if (s.kind == SLICE_PUT)
+            put_tile(call, run, s);
+        else
+            compute_tile<T>(call, run, s);
         return true;
     }
 };
 
+/* ---- one row of x, without a pause ---- */
+
+template <typename T> struct streamed {
+    enum { COLS = 2, STEPS = 4, LENGTH = gpu_vector<T>::LENGTH, NEXT = GPU_WAVE * LENGTH, WIDTH = STEPS * NEXT };
+    static_assert(X_BYTES % (WIDTH * sizeof(T)) == 0, "parts of x are whole");
+
+    /* A wave's place in a slice: `cols` columns from `col` on, of which the last one or two make the pair at hand, from k on
+     * (the wave's; each lane has LENGTH elements of every NEXT). No columns: nothing to do. */
+    struct place {
+        uint32_t col, cols, k;
+    };
+
+    struct gpu_words words[STEPS][COLS];
+
+    static __device__ __forceinline__ struct place begin(const struct slice &s, bool some)
+    {
+        uint32_t wave = threadIdx.x / GPU_WAVE, first = s.cols * wave / WAVES, end = s.cols * (wave + 1) / WAVES;
+
+        return {s.col + first, some ? end - first : 0, 0};
+    }
+
+    __device__ __forceinline__ void load(const T *w, uint32_t w_stride, const struct place &at, uint32_t whole)
+    {
+        uint32_t k = at.k + threadIdx.x % GPU_WAVE * LENGTH;
+        const T *from = w + (uint64_t)at.col * w_stride + k;
+
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+#pragma unroll
+            for (int col = 0; col < COLS; col++)
+                words[step][col] = gpu_words_load_once(from + (col ? w_stride : 0) + step * NEXT,
+                                                       k + step * NEXT < whole && (uint32_t)col < at.cols);
+    }
+
+    __device__ __forceinline__ void multiply(float (&sum)[COLS], const struct gpu_words *x, uint32_t at_k) const
+    {
+        const struct gpu_words *from = x + at_k / LENGTH + threadIdx.x % GPU_WAVE;
+
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            float a[LENGTH], b[LENGTH];
+            gpu_vector<T>::to_f32(a, from[step * GPU_WAVE]);
+#pragma unroll
+            for (int col = 0; col < COLS; col++) {
+                gpu_vector<T>::to_f32(b, words[step][col]);
+#pragma unroll
+                for (int i = 0; i < LENGTH; i++)
+                    sum[col] = fmaf(a[i], b[i], sum[col]);
+            }
+        }
+    }
+};
+
+/* Whether stream_run() can do a run's first phase. */
+template <typename T> GPU_DEVICE bool streams(const struct gpu_call &call, uint32_t run)
+{
+    const struct gpu_input &in = call.in[run];
+
+    return gpu_plan_of(call, run)->free_kind != SLICE_PUT && in.gemv.m == 1 && in.gemv.k * (int64_t)sizeof(T) <= X_BYTES &&
+           gpu_rows_aligned((const T *)in.gemv.w, in.gemv.n, in.gemv.w_stride);
+}
+
+/* The workgroup: the whole vectors of x into shared memory, and 0 up to the end of the last part. */
+template <typename T> GPU_DEVICE void x_fill(struct gpu_words *to, const T *x, uint32_t whole)
+{
+    enum { LENGTH = streamed<T>::LENGTH, WIDTH = streamed<T>::WIDTH };
+    uint32_t end = (whole + WIDTH - 1) / WIDTH * WIDTH;
+    bool aligned = gpu_rows_aligned(x, 1, 0);
+
+    end = end ? end : WIDTH;
+#pragma unroll 4
+    for (uint32_t k = threadIdx.x * LENGTH; k < end; k += THREADS * LENGTH)
+        to[k / LENGTH] =
+            aligned ? elements_load<T, true, false>(x + k, k < whole) : elements_load<T, false, false>(x + k, k < whole);
+}
+
+/* One wave: the sums of a pair of columns, over its lanes, and the elements after the last whole vector; then off they go. */
+template <typename T>
+GPU_DEVICE void pair_finish(const struct gpu_call &call, uint32_t run, const struct slice &s,
+                            const typename streamed<T>::place &at, const float (&sums)[2], uint32_t whole)
+{
+    const struct gpu_input &in = call.in[run];
+    const uint32_t lane = threadIdx.x % GPU_WAVE, cols = at.cols < 2 ? at.cols : 2, k = whole + lane;
+    float total[2];
+
+#pragma unroll
+    for (uint32_t col = 0; col < 2; col++) {
+        float sum = sums[col];
+        if (k < (uint32_t)in.gemv.k && col < cols)
+            sum = fmaf(gpu_vector<T>::element((const T *)in.gemv.x + k),
+                       gpu_vector<T>::element((const T *)in.gemv.w + (uint64_t)(at.col + col) * in.gemv.w_stride + k), sum);
+        total[col] = gpu_wave_sum(sum);
+    }
+    if (s.dst != SLICE_DST_ALL) {
+        if (lane < cols)
+            sums_at(call, run, s).at[at.col + lane - s.col] = lane ? total[1] : total[0];
+        return;
+    }
+    uint32_t nranks = call.fixed->shape.nranks, rank = gpu_plan_of(call, run)->rank;
+    for (uint32_t i = lane; i < 2 * nranks; i += GPU_WAVE) /* each word by a lane of its own, beginning with the next rank */
+        if (i % 2 < cols) {
+            uint32_t to = rank + 1 + i / 2 < nranks ? rank + 1 + i / 2 : rank + 1 + i / 2 - nranks;
+            word_store(word_at(call, to, rank, 0, at.col + i % 2), i % 2 ? total[1] : total[0], call.stamp);
+        }
+}
+
+/* The first phase of a run that streams(): as gpu_phase_run(). All waves come to the barrier once for each slice, when they
+ * have begun with all of its parts; by then the taker has the next slice. A slice's times are the first wave's. */
+template <typename T> GPU_DEVICE bool stream_run(const struct gpu_call &call, uint32_t run, struct gpu_group group[2])
+{
+    enum { WIDTH = streamed<T>::WIDTH, LENGTH = streamed<T>::LENGTH };
+    __shared__ struct gpu_words x[X_BYTES / sizeof(struct gpu_words)];
+    const struct gpu_input &in = call.in[run];
+    const uint32_t whole = (uint32_t)in.gemv.k / LENGTH * LENGTH, w_stride = (uint32_t)in.gemv.w_stride;
+    struct gpu_ticket ticket = {0, 0};
+    streamed<T> now, next;
+
+    if (gpu_phase_is_empty(call, run, GPU_PHASE_FREE))
+        return true;
+    if (gpu_is_taker())
+        gpu_slice_take(call, run, GPU_PHASE_FREE, &group[0]);
+    x_fill<T>(x, (const T *)in.gemv.x, whole);
+    __syncthreads();
+    struct slice s = group[0].slice;
+    uint32_t index = group[0].index, turn = 0;
+    bool leave = group[0].leave != 0;
+    typename streamed<T>::place at = streamed<T>::begin(s, index != SLICE_NO_GROUP && !leave);
+    now.load((const T *)in.gemv.w, w_stride, at, whole);
+    while (index != SLICE_NO_GROUP && !leave) {
+        struct slice following = s;
+        uint32_t following_index = SLICE_NO_GROUP;
+        struct slice_time t = {0, gpu_clock(), 0, blockIdx.x, (uint32_t)call.epoch};
+        float sum[2] = {0, 0};
+        bool asked = true, last = false;
+        turn ^= 1;
+        if (gpu_is_taker())
+            ticket = gpu_slice_ask(call, run, GPU_PHASE_FREE);
+        while (!last) {
+            typename streamed<T>::place then = at;
+            bool pair_ends = at.k + WIDTH >= whole;
+            then.k = pair_ends ? 0 : at.k + WIDTH;
+            then.col += pair_ends ? 2 : 0;
+            then.cols -= !pair_ends ? 0 : at.cols < 2 ? at.cols : 2;
+            last = then.cols == 0;
+            if (last) {
+                if (asked && gpu_is_taker())
+                    gpu_slice_get(call, run, GPU_PHASE_FREE, ticket, &group[turn]);
+                asked = false;
+                __syncthreads();
+                following = group[turn].slice;
+                following_index = group[turn].index;
+                leave = group[turn].leave != 0;
+                then = streamed<T>::begin(following, following_index != SLICE_NO_GROUP && !leave);
+            }
+            next.load((const T *)in.gemv.w, w_stride, then, whole);
+            if (asked && gpu_is_taker())
+                gpu_slice_get(call, run, GPU_PHASE_FREE, ticket, &group[turn]);
+            asked = false;
+            now.multiply(sum, x, at.k);
+            if (pair_ends) {
+                pair_finish<T>(call, run, s, at, sum, whole);
+                sum[0] = sum[1] = 0;
+            }
+            now = next;
+            at = then;
+        }
+        if (s.group != SLICE_NO_GROUP)
+            __syncthreads();
+        if (threadIdx.x == 0) {
+            gpu_slice_signal(call, run, s);
+            t.end_ns = gpu_clock();
+            ((struct slice_time *)gpu_plan_of(call, run)->times)[index] = t;
+        }
+        s = following;
+        index = following_index;
+    }
+    __syncthreads(); /* `group` and x may be written again */
+    return !leave;
+}
+
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(GPU_PARAMETER struct gpu_call call)
 {
+    __shared__ struct gpu_group group[2];
     struct gemv<T> op;
+    bool go_on = true;
 
-    gpu_execute(call, op);
+    gpu_begin(call);
+    for (uint32_t phase = 0; phase < GPU_PHASES && go_on; phase++)
+        for (uint32_t i = 0; i < call.nruns && go_on; i++) {
+            uint32_t run = gpu_run_of(call, i);
+            if (phase == GPU_PHASE_FREE && streams<T>(call, run))
+                go_on = stream_run<T>(call, run, group);
+            else
+                go_on = gpu_phase_run(call, run, phase, group, op);
+        }
+    gpu_leave(call, group);
 }
 
 struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype)

@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 1u
+#define GPU_PLUGIN_ABI 2u
 #define GPU_MAX_GPUS 16
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
 #define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* that a launch waits for */
@@ -38,14 +38,26 @@ struct gpu_shape {
     uint32_t op;    /* enum fcc_op */
     uint32_t dtype; /* enum fcc_dtype */
     uint32_t nranks;
-    uint32_t zero;
+    uint32_t one_shot;  /* gemv: partial sums go to all ranks, as words in their slots */
     int64_t m;          /* gemv: rows of x */
     int64_t n;          /* gemv, gemm: columns of the result */
     int64_t dim, batch; /* embedding */
     /* embedding: the first sample of each rank's part of the batch; gemv: the first column of each rank's chunk */
     int64_t first[FCC_MAX_RANKS + 1];
-    uint64_t slot_bytes; /* gemv: bytes of one rank's partial sums of one chunk */
+    /* gemv: bytes of one rank's partial sums of one chunk (in staging memory) or, one_shot, of all of y (words, in slots) */
+    uint64_t slot_bytes;
 };
+
+/* A number on its way to another rank, together with the stamp of the call that it belongs to: one store of 8 bytes, which is
+ * never seen in halves. Who finds the stamp has the number, and needs no flag and no fence. In the memory of slots there is
+ * nothing but such words, so nothing that is left over there looks like this call's. */
+struct gpu_stamped {
+    uint32_t bits; /* of an f32 */
+    uint32_t stamp;
+};
+#ifdef __cplusplus
+static_assert(sizeof(struct gpu_stamped) == 8, "stored and loaded at once");
+#endif
 
 /* A plan's slices stand in this order; each phase waits for slices of the phases before it only (of any rank). */
 enum gpu_phase {
@@ -65,7 +77,7 @@ struct gpu_plan {
     uint32_t first[GPU_PHASES + 1];
     uint32_t ngroups;
     uint32_t rank;
-    uint32_t zero;
+    uint32_t free_kind; /* enum slice_kind: what all slices of the first phase are; undefined if there are none */
 };
 
 enum gpu_counter {
@@ -79,6 +91,7 @@ struct gpu_fixed {
     struct gpu_shape shape;
     uint64_t flags[FCC_MAX_RANKS];   /* of every rank: uint64_t[GPU_FLAGS + 1] */
     uint64_t staging[FCC_MAX_RANKS]; /* of every rank; 0: none */
+    uint64_t slots[FCC_MAX_RANKS];   /* of every rank: struct gpu_stamped[]; 0: none */
     struct gpu_plan plans[GPU_MAX_RUNS];
     uint32_t left; /* workgroups of the kernel that have left */
     uint32_t zero;
@@ -106,7 +119,7 @@ struct gpu_input {
         } embedding;
         struct {
             uint64_t x, w;
-            int64_t x_stride, w_stride, k;
+            int64_t x_stride, w_stride, m, n, k;
         } gemv;
         struct {
             uint64_t a, b;
@@ -124,9 +137,12 @@ struct gpu_call {
     uint64_t epoch;
     uint64_t done; /* uint64_t in host memory that becomes the epoch when the last workgroup leaves */
     uint64_t span; /* uint64_t[2] in host memory: the GPU's clock when the first workgroup began and when the last one left */
-    uint32_t nruns, zero;
+    uint32_t nruns;
+    uint32_t stamp;    /* of the words in slots: grows by one with every call that uses them; never 0 */
+    uint64_t slots_at; /* this call's part of the slots: one half of them or, for the next such call, the other */
     struct gpu_output out[FCC_MAX_RANKS];
     struct gpu_input in[GPU_MAX_RUNS];
+    struct gpu_plan plans[GPU_MAX_RUNS]; /* fixed's: here they are at hand when the kernel begins */
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_call) <= 4096, "kernels take at most 4 KiB of arguments");
@@ -204,9 +220,10 @@ struct gpu_plugin {
     int (*launch_tables)(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address,
                          struct error *e);
     /* Enqueue: wait until each of the words (uint32_t, host memory; at most GPU_MAX_WORDS) has reached its value, one after the
-     * other, then run the kernel. call->fixed is filled in. staging[nranks] as in gpu_fixed. Does not wait. */
-    int (*launch_start)(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t words[],
-                        const uint32_t values[], int nwords, struct error *e);
+     * other, then run the kernel. call->fixed, nruns and plans are filled in. staging[nranks] and slots[nranks] as in gpu_fixed.
+     * Does not wait. */
+    int (*launch_start)(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
+                        const uint64_t words[], const uint32_t values[], int nwords, struct error *e);
     /* Store a value at a device address, soon and in passing: also while kernels run and streams wait. Does not wait. */
     int (*word_store)(int gpu, uint64_t address, uint64_t value, struct error *e);
     /* 0: the GPU works. Otherwise the context is lost for ever (-EIO), and why. */

@@ -22,9 +22,9 @@ static enum gpu_phase phase_of(const struct slice *s)
 {
     if (s->kind == SLICE_WAIT)
         return GPU_PHASE_WAIT;
-    if (s->wait_count == 0)
-        return GPU_PHASE_FREE;
-    return s->kind == SLICE_REDUCE ? GPU_PHASE_REDUCE : GPU_PHASE_PUT;
+    if (s->kind == SLICE_REDUCE)
+        return GPU_PHASE_REDUCE;
+    return s->wait_count == 0 ? GPU_PHASE_FREE : GPU_PHASE_PUT;
 }
 
 int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)

@@ -6,6 +6,10 @@
  * (enum gpu_phase), each phase for all runs. In each phase a workgroup begins with run (its index modulo the number of runs),
  * so that the runs go on side by side, and helps the others when that one has nothing left.
  *
+ * An answer of the GPU's memory takes about a microsecond, as long as a small slice. So the next slice is asked for when one
+ * begins (gpu_slice_ask()), by a thread that does nothing else between slices, and looked at when that one has been computed;
+ * so is the failure epoch. Nobody asks for more than one: what it asked for no other workgroup can do.
+ *
  * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: slices of the first phase never
  * wait, so one resident workgroup per GPU is enough to finish it everywhere. A workgroup that waits in a later phase waits for
  * slices of earlier phases only (of any rank), and its own GPU's are all done or in the hands of workgroups that run. So by
@@ -15,12 +19,15 @@
  *
  * Memory order. A slice's stores, by all threads; __syncthreads(); one thread: fence (system), count down the slice's signal
  * group (atomic); who counts to zero: fence, then store the flag at the destination (relaxed: the fence before it makes it a
- * release). A waiting thread looks at its flags (relaxed) until they are there, then loads them (acquire, system), then
+ * release). A group of one slice has no count and one fence. A waiting thread looks at its flags (relaxed) until they are there, then loads them (acquire, system), then
  * __syncthreads(), then the workgroup reads the data. The fence before the count orders this slice's stores, the fence after
  * it what the other workgroups of the group had stored before theirs.
  *
- * The last workgroup to leave sets the counters back for the next call, then tells the host and the clients' streams: it has
- * seen the others leave (atomic), after their waits (acquire), so what it releases comes after every result of its ranks.
+ * A sum that travels with its stamp (struct gpu_stamped) needs none of this: it is the flag.
+ *
+ * The last workgroup to leave has seen the others leave (one atomic: it releases what a workgroup has stored and awaited, and
+ * acquires what those before it released), so what it releases comes after every result of its ranks. It tells the clients'
+ * streams, sets the counters back for the next call, then tells the host.
  */
 #ifndef FCC_GPU_EXECUTE_H
 #define FCC_GPU_EXECUTE_H
@@ -39,7 +46,7 @@ struct gpu_group {
 
 GPU_DEVICE const struct gpu_plan *gpu_plan_of(const struct gpu_call &call, uint32_t run)
 {
-    return &call.fixed->plans[run];
+    return &call.plans[run];
 }
 
 GPU_DEVICE uint64_t *gpu_flags_of(const struct gpu_call &call, uint32_t rank)
@@ -113,37 +120,78 @@ GPU_DEVICE void gpu_slice_signal(const struct gpu_call &call, uint32_t run, cons
         gpu_store_relaxed(gpu_flags_of(call, (plan->rank + i) % nranks) + g.flag, call.epoch);
 }
 
-/* One thread: take the next slices of a phase, `count` at a time; the first comes into shared memory. */
+/* The thread of a workgroup that takes slices: not the one that signals, if there is more than one wave. */
+GPU_DEVICE bool gpu_is_taker()
+{
+    return threadIdx.x == (blockDim.x > GPU_WAVE ? blockDim.x - GPU_WAVE : 0);
+}
+
+/* What the taker has asked for. The GPU's memory answers while the thread goes on, until it looks at this. */
+struct gpu_ticket {
+    uint32_t number; /* in the phase; there may be none of this number */
+    uint64_t failed; /* the failure epoch */
+};
+
+/* For `count` slices that follow each other. */
+GPU_DEVICE struct gpu_ticket gpu_slice_ask(const struct gpu_call &call, uint32_t run, uint32_t phase, uint32_t count = 1)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    struct gpu_ticket t;
+
+    t.number = atomicAdd((uint32_t *)plan->counters + GPU_NEXT + phase, count);
+    t.failed = gpu_load_relaxed(gpu_flags_of(call, plan->rank) + GPU_FLAGS);
+    return t;
+}
+
+/* The same thread: what it asked for, into shared memory. */
+GPU_DEVICE void gpu_slice_get(const struct gpu_call &call, uint32_t run, uint32_t phase, const struct gpu_ticket &t,
+                              struct gpu_group *group)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    bool some = t.number < plan->first[phase + 1] - plan->first[phase];
+
+    group->leave = t.failed >= call.epoch;
+    group->index = some ? plan->first[phase] + t.number : SLICE_NO_GROUP;
+    if (some)
+        group->slice = ((const struct slice *)plan->slices)[plan->first[phase] + t.number];
+}
+
+/* One thread: take the next `count` slices of a phase, and wait for the first, which comes into shared memory. */
 GPU_DEVICE void gpu_slice_take(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group,
                                uint32_t count = 1)
 {
-    const struct gpu_plan *plan = gpu_plan_of(call, run);
-    uint32_t index = plan->first[phase] + atomicAdd((uint32_t *)plan->counters + GPU_NEXT + phase, count);
-
-    group->leave = gpu_must_leave(call, run);
-    group->index = index < plan->first[phase + 1] ? index : SLICE_NO_GROUP;
-    if (index < plan->first[phase + 1])
-        group->slice = ((const struct slice *)plan->slices)[index];
+    gpu_slice_get(call, run, phase, gpu_slice_ask(call, run, phase, count), group);
 }
 
-/* One phase of one run. False: leave. */
+GPU_DEVICE bool gpu_phase_is_empty(const struct gpu_call &call, uint32_t run, uint32_t phase)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+
+    return plan->first[phase] == plan->first[phase + 1];
+}
+
+/* One phase of one run. False: leave. `group` may be written before and after. */
 template <typename Operator>
 GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group, Operator &op)
 {
     struct slice_time *times = (struct slice_time *)gpu_plan_of(call, run)->times;
+    struct gpu_ticket next = {0, 0};
 
+    if (gpu_phase_is_empty(call, run, phase))
+        return true;
+    if (gpu_is_taker())
+        gpu_slice_take(call, run, phase, group);
     for (;;) {
-        if (threadIdx.x == 0)
-            gpu_slice_take(call, run, phase, group);
         __syncthreads();
         uint32_t index = group->index;
         bool leave = group->leave != 0;
         struct slice s = group->slice;
-        __syncthreads(); /* `group` may be written again */
-        if (leave)
-            return false;
-        if (index == SLICE_NO_GROUP)
-            return true;
+        if (leave || index == SLICE_NO_GROUP) {
+            __syncthreads(); /* `group` may be written again */
+            return !leave;
+        }
+        if (gpu_is_taker())
+            next = gpu_slice_ask(call, run, phase);
         struct slice_time t = {0, 0, 0, blockIdx.x, (uint32_t)call.epoch};
         if (s.wait_count) {
             t.wait_ns = gpu_clock();
@@ -153,7 +201,9 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
         t.start_ns = gpu_clock();
         bool well = s.kind == SLICE_WAIT || op.slice(call, run, s);
         if (__syncthreads_or(!well))
-            return false; /* gpu_fail() has told all ranks */
+            return false;
+        if (gpu_is_taker())
+            gpu_slice_get(call, run, phase, next, group);
         if (threadIdx.x == 0) {
             gpu_slice_signal(call, run, s);
             t.end_ns = gpu_clock();
@@ -162,9 +212,16 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
     }
 }
 
-/* All threads: set everything back for the next call, then tell who waits. */
+/* All threads: tell the streams, set everything back for the next call, tell the host. What was set back is released with
+ * `done`, before which the host frees nothing; the next kernel on this stream comes after the end of this one. */
 GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
 {
+    if (threadIdx.x == 0) {
+        ((volatile uint64_t *)call.span)[1] = gpu_clock();
+        for (uint32_t run = 0; run < call.nruns; run++)
+            if (call.in[run].stream_word)
+                gpu_store_release((uint32_t *)call.in[run].stream_word, call.in[run].stream_value);
+    }
     for (uint32_t run = 0; run < call.nruns; run++) {
         const struct gpu_plan *plan = gpu_plan_of(call, run);
         uint32_t *counters = (uint32_t *)plan->counters;
@@ -178,25 +235,37 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
     if (threadIdx.x != 0)
         return;
     ((struct gpu_fixed *)call.fixed)->left = 0;
-    ((volatile uint64_t *)call.span)[1] = gpu_clock();
-    gpu_fence_system();
-    for (uint32_t run = 0; run < call.nruns; run++)
-        if (call.in[run].stream_word)
-            gpu_store_release((uint32_t *)call.in[run].stream_word, call.in[run].stream_value);
     gpu_store_release((uint64_t *)call.done, call.epoch);
 }
 
-/* One thread of each workgroup, first of all. */
+/* A kernel is gpu_begin(), all phases for all runs in gpu_run_of()'s order, until one says "leave", and gpu_leave(): by all
+ * threads. */
 GPU_DEVICE void gpu_begin(const struct gpu_call &call)
 {
-    if (blockIdx.x == 0)
+    if (blockIdx.x == 0 && threadIdx.x == 0)
         ((volatile uint64_t *)call.span)[0] = gpu_clock();
+}
+
+GPU_DEVICE uint32_t gpu_run_of(const struct gpu_call &call, uint32_t i)
+{
+    return (blockIdx.x + i) % call.nruns;
+}
+
+GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
+{
+    __syncthreads();
+    if (threadIdx.x == 0)
+        group->index = gpu_add_acq_rel((uint32_t *)&call.fixed->left, 1u);
+    __syncthreads();
+    if (group->index == gridDim.x - 1)
+        gpu_last_leaves(call);
 }
 
 /* The phases from `first` on, and the kernel's end. go_on: no phase before has made this workgroup leave. Operator has
  *     bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s);
- * called by all threads of the workgroup with the same arguments, never for a SLICE_WAIT: computes and stores; false after
- * gpu_fail(), in any thread. Its first access to shared memory needs no barrier before it, and its last none after it. */
+ * called by all threads of the workgroup with the same arguments, never for a SLICE_WAIT: computes and stores; false, in any
+ * thread, if all ranks have been told to leave: by gpu_fail(), or whoever made gpu_must_leave() true. Its first access to
+ * shared memory needs no barrier before it, and its last none after it. */
 template <typename Operator>
 GPU_DEVICE void gpu_execute_from(const struct gpu_call &call, Operator &op, uint32_t first, bool go_on)
 {
@@ -204,23 +273,14 @@ GPU_DEVICE void gpu_execute_from(const struct gpu_call &call, Operator &op, uint
 
     for (uint32_t phase = first; phase < GPU_PHASES && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++)
-            go_on = gpu_phase_run(call, (blockIdx.x + i) % call.nruns, phase, &group, op);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        gpu_fence_system();
-        group.index = atomicAdd((uint32_t *)&call.fixed->left, 1u);
-        gpu_fence_system();
-    }
-    __syncthreads();
-    if (group.index == gridDim.x - 1)
-        gpu_last_leaves(call);
+            go_on = gpu_phase_run(call, gpu_run_of(call, i), phase, &group, op);
+    gpu_leave(call, &group);
 }
 
 /* The whole kernel. */
 template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &call, Operator &op)
 {
-    if (threadIdx.x == 0)
-        gpu_begin(call);
+    gpu_begin(call);
     gpu_execute_from(call, op, GPU_PHASE_FREE, true);
 }
 

@@ -49,6 +49,7 @@ static uint64_t plan_place(struct gpu_plan *plan, const struct gpu_run *r, uint6
     memcpy(plan->first, r->first, sizeof(plan->first));
     plan->ngroups = r->ngroups;
     plan->rank = (uint32_t)r->rank;
+    plan->free_kind = r->slices[0].kind;
     return at;
 }
 
@@ -237,20 +238,32 @@ static __global__ void noop_kernel(GPU_PARAMETER struct gpu_call call)
 
 /* ---- starting ---- */
 
-int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t words[],
-                 const uint32_t values[], int nwords, struct error *e)
+/* Each rank's address of something, to the GPU unless it has them. */
+static int addresses_fill(struct gpu_launch *l, uint64_t here[], uint64_t there[], const uint64_t addresses[], struct error *e)
 {
-    size_t bytes = l->fixed.shape.nranks * sizeof(staging[0]);
-    hipStream_t stream = gpus[l->gpu].run;
+    size_t bytes = l->fixed.shape.nranks * sizeof(addresses[0]);
 
-    if (memcmp(l->fixed.staging, staging, bytes)) {
-        int result = memory_write(l->gpu, (uint64_t)l->there->staging, staging, bytes, e);
-        if (result)
-            return result;
-        memcpy(l->fixed.staging, staging, bytes);
-    }
+    if (!memcmp(here, addresses, bytes))
+        return 0;
+    int status = memory_write(l->gpu, (uint64_t)there, addresses, bytes, e);
+    if (status == 0)
+        memcpy(here, addresses, bytes);
+    return status;
+}
+
+int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
+                 const uint64_t words[], const uint32_t values[], int nwords, struct error *e)
+{
+    hipStream_t stream = gpus[l->gpu].run;
+    int result = addresses_fill(l, l->fixed.staging, l->there->staging, staging, e);
+
+    if (result == 0)
+        result = addresses_fill(l, l->fixed.slots, l->there->slots, slots, e);
+    if (result)
+        return result;
     call->fixed = l->there;
     call->nruns = (uint32_t)l->nruns;
+    memcpy(call->plans, l->fixed.plans, sizeof(call->plans));
     l->epoch = (uint32_t)call->epoch;
     void *maps = l->quick.kernel.function ? gpu_gemm_quick_maps(&l->quick, call, &l->fixed) : NULL;
     void *arguments[] = {call, maps};

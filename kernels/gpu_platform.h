@@ -144,6 +144,19 @@ GPU_DEVICE int32_t gpu_load_relaxed(const int32_t *at)
 #endif
 }
 
+/* Adds and returns what was there. Releases what the thread has stored or seen, and acquires what those released who added
+ * before it: one fence where a fence, an atomic and another fence would be three. */
+GPU_DEVICE uint32_t gpu_add_acq_rel(uint32_t *at, uint32_t value)
+{
+#if defined(__CUDACC__)
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.sys.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
+    return before;
+#else
+    return __hip_atomic_fetch_add(at, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
 /* ---- the GPU's clock: runs evenly, the same for all its multiprocessors; gpu_plugin.hip relates it to CLOCK_MONOTONIC ---- */
 
 #if defined(__CUDACC__)

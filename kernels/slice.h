@@ -12,7 +12,7 @@ enum slice_kind {
     SLICE_COMPUTE_PUT = 1, /* compute the tile and store it at dst */
     SLICE_COMPUTE = 2,     /* compute the tile into this rank's staging memory */
     SLICE_PUT = 3,         /* store the tile from this rank's staging memory at dst */
-    SLICE_REDUCE = 4,      /* add the ranks' partial tiles in rank order, store the sum at every rank */
+    SLICE_REDUCE = 4,      /* add the ranks' partial tiles in rank order, store the sum at dst */
     SLICE_WAIT = 5,        /* wait only */
 };
 

@@ -121,6 +121,7 @@ static void task_visit(const struct task *t, void (*use)(uint64_t, bool, void *)
     for (uint32_t r = 0; r < fixed->shape.nranks; r++) {
         use(fixed->flags[r], false, argument);
         use(fixed->staging[r], false, argument);
+        use(fixed->slots[r], false, argument);
         use(t->call.out[r].data, false, argument);
     }
     for (uint32_t i = 0; i < t->call.nruns; i++) {
@@ -452,8 +453,8 @@ static int fake_launch_tables(struct gpu_launch *l, int run, const int64_t first
     return lost_error(l->gpu, e);
 }
 
-static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t words[],
-                             const uint32_t values[], int nwords, struct error *e)
+static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
+                             const uint64_t words[], const uint32_t values[], int nwords, struct error *e)
 {
     int status = call_check(FAKE_LAUNCH_START, l->gpu, "launching an operator", e);
     struct gpu *g = &gpus[l->gpu];
@@ -465,6 +466,7 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
         return status;
     l->epoch = (uint32_t)call->epoch;
     memcpy(l->fixed.staging, staging, l->fixed.shape.nranks * sizeof(staging[0]));
+    memcpy(l->fixed.slots, slots, l->fixed.shape.nranks * sizeof(slots[0]));
     call->fixed = &l->fixed;
     call->nruns = (uint32_t)l->nruns;
     t = calloc(1, sizeof(*t));

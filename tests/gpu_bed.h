@@ -13,7 +13,7 @@
 #include "gpu_call.h"
 #include "plugin.h"
 
-enum { BED_ARENA = 64 << 20, BED_PAGES = 1 << 16, BED_LIMIT_S = 20 };
+enum { BED_ARENA = 64 << 20, BED_SLOTS = 2 << 20, BED_PAGES = 1 << 16, BED_LIMIT_S = 20 };
 
 struct bed_shared {
     _Atomic uint64_t done[GPU_MAX_GPUS];
@@ -27,7 +27,8 @@ static struct {
     uint64_t epoch;
     struct bed_shared *shared;
     uint64_t shared_address;
-    struct gpu_memory flags[RANKS], arena[RANKS];
+    uint32_t stamp;
+    struct gpu_memory flags[RANKS], arena[RANKS], slots[RANKS];
 } bed;
 
 static const char *bed_device(void)
@@ -59,6 +60,8 @@ static int bed_setup(void **state)
         status = plugin->memory_alloc(r % count, (GPU_FLAGS + 1) * sizeof(uint64_t), &bed.flags[r], NULL, &e);
         if (status == 0)
             status = plugin->memory_alloc(r % count, BED_ARENA, &bed.arena[r], NULL, &e);
+        if (status == 0)
+            status = plugin->memory_alloc(r % count, 2 * BED_SLOTS, &bed.slots[r], NULL, &e);
     }
     if (status)
         (void)fprintf(stderr, "%s\n", e.text);
@@ -127,16 +130,18 @@ static void bed_await(struct gpu_launch *const launches[])
 static struct gpu_launch *bed_start(const struct test_case *c, struct plan *const plans[], const struct op_args args[],
                                     const uint64_t staging[], int gpu)
 {
-    uint64_t flags[RANKS], at = bed.shared_address;
+    uint64_t flags[RANKS], slots[RANKS], at = bed.shared_address;
     struct gpu_run runs[GPU_MAX_RUNS];
     struct gpu_launch *launch;
-    struct gpu_call call = {.epoch = bed.epoch};
+    struct gpu_call call = {.epoch = bed.epoch, .stamp = bed.stamp, .slots_at = bed.stamp % 2 * (uint64_t)BED_SLOTS};
     struct gpu_shape shape;
     struct error e = {0};
     int ranks[GPU_MAX_RUNS], n = 0;
 
-    for (int r = 0; r < c->nranks; r++)
+    for (int r = 0; r < c->nranks; r++) {
         flags[r] = bed.flags[r].address;
+        slots[r] = bed.slots[r].address;
+    }
     for (int r = gpu; r < c->nranks; r += bed.ngpus) {
         if (gpu_run_make(plans[r], &runs[n], &e))
             fail_msg("%s: rank %d: %s", case_text, r, e.text);
@@ -150,7 +155,7 @@ static struct gpu_launch *bed_start(const struct test_case *c, struct plan *cons
     gpu_shape_make(&c->problem, plans[0], &shape);
     if (bed.plugin->launch_make(gpu, &shape, flags, runs, n, &launch, &e) ||
         gpu_call_fill(bed.plugin, launch, args, c->nranks, ranks, n, &call, &e) ||
-        bed.plugin->launch_start(launch, &call, staging, NULL, NULL, 0, &e))
+        bed.plugin->launch_start(launch, &call, staging, slots, NULL, NULL, 0, &e))
         fail_msg("%s: GPU %d: %s", case_text, gpu, e.text);
     return launch;
 }
@@ -168,6 +173,8 @@ static int bed_execute(struct test_case *c, struct plan *const plans[], enum fcc
         staging[r] = bed_staging(r, plans[r]->staging_bytes, kind == FCC_SCHEDULE_COMM_ONLY ? 0 : POISON, &used[r]);
     }
     bed.epoch++;
+    bed.stamp += plans[0]->slots_bytes > 0;
+    assert_true(plans[0]->slots_bytes <= BED_SLOTS);
     memset(bed.shared->failures, 0, sizeof(bed.shared->failures));
     for (int g = 0; g < bed.ngpus; g++)
         launches[g] = bed_start(c, plans, args, staging, g);

@@ -99,6 +99,20 @@ static bool puts_tile(const struct slice *s)
     return s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT;
 }
 
+/* Partial sums go to all ranks, as words that carry their epoch: no flags, and each rank reduces all of them. */
+static bool is_one_shot(const struct test_case *c)
+{
+    const struct problem *p = &c->problem;
+
+    return p->op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU &&
+           p->gemv.m * p->gemv.n * 8 * p->nranks <= 1 << 20;
+}
+
+static bool carries_words(const struct test_case *c, const struct slice *s)
+{
+    return is_one_shot(c) && (puts_tile(s) || s->kind == SLICE_REDUCE);
+}
+
 /* ---- what is computed and delivered ---- */
 
 static unsigned char count[RANKS][RANKS * ROWS][COLS];
@@ -197,7 +211,8 @@ static void expect_all_reduce(const struct test_case *c)
 {
     const struct problem *p = &c->problem;
     bool has_compute = c->schedule.kind != FCC_SCHEDULE_COMM_ONLY, has_comm = c->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY;
-    static unsigned char computed[RANKS][COLS], put[RANKS][COLS], reduced[COLS];
+    static unsigned char computed[RANKS][COLS], put[RANKS][COLS], reduced[RANKS][COLS];
+    bool one_shot = is_one_shot(c);
     int owner[COLS];
 
     memset(computed, 0, sizeof(computed));
@@ -213,20 +228,23 @@ static void expect_all_reduce(const struct test_case *c)
                 computed[r][j] += computes(s);
                 put[r][j] += puts_tile(s);
                 if (s->kind == SLICE_REDUCE) {
-                    EXPECT(s->dst == SLICE_DST_ALL);
-                    reduced[j]++;
-                    owner[j] = r;
+                    EXPECT(s->dst == (one_shot ? (unsigned)r : SLICE_DST_ALL));
+                    reduced[one_shot ? r : 0][j]++;
+                    owner[j] = one_shot ? (int)SLICE_DST_ALL : r;
                 }
             }
         }
     }
     for (int64_t j = 0; j < p->gemv.n; j++) {
-        EXPECT(reduced[j] == has_comm);
-        for (int r = 0; r < p->nranks; r++)
+        for (int r = 0; r < p->nranks; r++) {
+            EXPECT(reduced[r][j] == (has_comm && (one_shot || r == 0)));
             EXPECT(computed[r][j] == has_compute && put[r][j] == has_comm);
+        }
     }
     /* A tile is put where it is reduced, and is the same tile on all ranks. */
     for (int r = 0; r < p->nranks && has_comm; r++) {
+        EXPECT(c->plans[r]->slots_bytes >= (one_shot ? (uint64_t)(p->gemv.m * p->gemv.n * 8 * p->nranks) : 0));
+        EXPECT(c->plans[r]->slots_bytes == c->plans[0]->slots_bytes && (one_shot || c->plans[r]->slots_bytes == 0));
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
             for (uint32_t j = s->col; j < s->col + s->cols && puts_tile(s); j++)
@@ -296,7 +314,7 @@ static void expect_order(const struct test_case *c, int rank, enum slice_kind ki
 }
 
 /* Nothing that does not wait stands behind something that waits; and phases follow each other. */
-static void expect_phases(const struct plan *plan)
+static void expect_phases(const struct test_case *c, const struct plan *plan)
 {
     static const int phase[] = {
         [SLICE_COMPUTE_PUT] = 0, [SLICE_COMPUTE] = 0, [SLICE_PUT] = 1, [SLICE_REDUCE] = 2, [SLICE_WAIT] = 3};
@@ -306,16 +324,16 @@ static void expect_phases(const struct plan *plan)
     for (uint32_t i = 0; i < plan->nslices; i++) {
         const struct slice *s = &plan->slices[i];
         EXPECT(s->kind >= SLICE_COMPUTE_PUT && s->kind <= SLICE_WAIT);
-        EXPECT(!waiting || s->wait_count > 0);
+        EXPECT(!waiting || s->wait_count > 0 || (s->kind == SLICE_REDUCE && carries_words(c, s)));
         EXPECT(!(s->wait_count > 0 && computes(s)));
         EXPECT(i == 0 || phase[s->kind] >= phase[plan->slices[i - 1].kind]);
-        waiting = waiting || s->wait_count > 0;
+        waiting = waiting || s->wait_count > 0 || s->kind == SLICE_REDUCE;
     }
 }
 
 /* ---- flags ---- */
 
-static void expect_groups(const struct plan *plan)
+static void expect_groups(const struct test_case *c, const struct plan *plan)
 {
     uint32_t *slices = calloc(plan->ngroups + 1, sizeof(*slices));
 
@@ -323,7 +341,7 @@ static void expect_groups(const struct plan *plan)
     for (uint32_t i = 0; i < plan->nslices; i++) {
         uint32_t group = plan->slices[i].group;
         EXPECT(group == SLICE_NO_GROUP || group < plan->ngroups);
-        EXPECT((group == SLICE_NO_GROUP) == (plan->slices[i].kind == SLICE_WAIT));
+        EXPECT((group == SLICE_NO_GROUP) == (plan->slices[i].kind == SLICE_WAIT || carries_words(c, &plan->slices[i])));
         if (group != SLICE_NO_GROUP)
             slices[group]++;
     }
@@ -376,8 +394,14 @@ struct sim_rank {
     int64_t arrivals_left;    /* slices anywhere that store into this rank's result */
 };
 
-static bool sim_ready(const struct sim_rank *rank, const struct slice *s)
+/* puts of a tile that are there: by column, of all sources */
+static unsigned partials[COLS];
+
+static bool sim_ready(const struct test_case *c, const struct sim_rank *rank, const struct slice *s)
 {
+    for (uint32_t j = s->col; j < s->col + s->cols && s->kind == SLICE_REDUCE && carries_words(c, s); j++)
+        if (partials[j] < (unsigned)c->problem.nranks)
+            return false;
     for (uint32_t w = 0; w < s->wait_count; w++)
         if (!rank->flags[s->wait_first + w * s->wait_stride])
             return false;
@@ -397,19 +421,16 @@ static void sim_count(const struct test_case *c, struct sim_rank ranks[], int so
             ranks[q].arrivals_left += by;
 }
 
-/* puts of a tile that are there: by column, of all sources */
-static unsigned partials[COLS];
-
 static void sim_finish(const struct test_case *c, struct sim_rank ranks[], int r, const struct slice *s)
 {
     const struct plan *plan = c->plans[r];
 
     if (s->kind == SLICE_PUT)
         EXPECT(c->schedule.kind == FCC_SCHEDULE_COMM_ONLY || ranks[r].own_left == 0);
-    if (c->problem.op == FCC_OP_GEMV_ALL_REDUCE && puts_tile(s))
-        partials[s->col]++;
-    if (s->kind == SLICE_REDUCE)
-        EXPECT(partials[s->col] == (unsigned)c->problem.nranks);
+    for (uint32_t j = s->col; j < s->col + s->cols && c->problem.op == FCC_OP_GEMV_ALL_REDUCE; j++) {
+        partials[j] += puts_tile(s);
+        EXPECT(s->kind != SLICE_REDUCE || partials[j] == (unsigned)c->problem.nranks);
+    }
     sim_count(c, ranks, r, s, -1);
     ranks[r].finished++;
     if (s->group == SLICE_NO_GROUP || --ranks[r].left[s->group] > 0)
@@ -431,7 +452,7 @@ static bool sim_step(const struct test_case *c, struct sim_rank ranks[], int r, 
         rank->held[wg] = rank->next++;
         return true;
     }
-    if (!sim_ready(rank, &plan->slices[rank->held[wg]]))
+    if (!sim_ready(c, rank, &plan->slices[rank->held[wg]]))
         return false;
     sim_finish(c, ranks, r, &plan->slices[rank->held[wg]]);
     rank->held[wg] = -1;
@@ -490,7 +511,7 @@ static void expect_same_again(const struct test_case *c)
 }
 
 /* A GPU's phases follow each other in the plan, and no slice waits in a phase for what comes in the same one or later. */
-static void expect_gpu_phases(const struct plan *plan)
+static void expect_gpu_phases(const struct test_case *c, const struct plan *plan)
 {
     struct gpu_run run;
     struct error e = {0};
@@ -505,7 +526,8 @@ static void expect_gpu_phases(const struct plan *plan)
             phase++;
         EXPECT(phase == GPU_PHASE_WAIT ? s->kind == SLICE_WAIT : s->kind != SLICE_WAIT);
         EXPECT(phase != GPU_PHASE_FREE || s->wait_count == 0);
-        EXPECT(phase == GPU_PHASE_FREE || phase == GPU_PHASE_WAIT || s->wait_count > 0);
+        EXPECT(phase == GPU_PHASE_FREE || phase == GPU_PHASE_WAIT || s->wait_count > 0 ||
+               (phase == GPU_PHASE_REDUCE && carries_words(c, s)));
         EXPECT((s->kind == SLICE_REDUCE) == (phase == GPU_PHASE_REDUCE));
     }
 }
@@ -524,9 +546,9 @@ static void test_properties(void **state)
         for (int r = 0; r < c.problem.nranks; r++) {
             for (int kind = SLICE_COMPUTE_PUT; kind <= SLICE_PUT; kind++)
                 expect_order(&c, r, (enum slice_kind)kind);
-            expect_phases(c.plans[r]);
-            expect_gpu_phases(c.plans[r]);
-            expect_groups(c.plans[r]);
+            expect_phases(&c, c.plans[r]);
+            expect_gpu_phases(&c, c.plans[r]);
+            expect_groups(&c, c.plans[r]);
         }
         expect_flags(&c);
         expect_termination(&c);

@@ -145,6 +145,7 @@ void comm_release(struct comm *c)
         struct member *m = &c->members[r];
         if (m->device) {
             device_memory_free(m->device, &m->staging);
+            device_memory_free(m->device, &m->slots);
             device_memory_free(m->device, &m->flags);
         }
     }

@@ -194,6 +194,8 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *c
 
     *call = (struct gpu_call){
         .epoch = l->epoch,
+        .stamp = l->stamp,
+        .slots_at = l->stamp % 2 * l->comm->slots_bytes,
         .done = shared + offsetof(struct gpu_shared, done) + (uint64_t)p->device->index * sizeof(uint64_t),
         .span = told + offsetof(struct gpu_told, span) + (uint64_t)p->device->index * 2 * sizeof(uint64_t),
     };
@@ -241,16 +243,19 @@ static void part_start(void *argument, int i)
     struct launch *l = start->launch;
     struct launch_part *p = &l->parts[i];
     const struct gpu_plugin *plugin = ((struct gpus *)p->device->state)->plugin;
-    uint64_t staging[FCC_MAX_RANKS], words[GPU_MAX_WORDS];
+    uint64_t staging[FCC_MAX_RANKS], slots[FCC_MAX_RANKS], words[GPU_MAX_WORDS];
     uint32_t values[GPU_MAX_WORDS];
     struct error *e = &start->errors[i];
     struct gpu_call call;
 
     if (e->status || part_fill(l, p, &call, e))
         return;
-    for (int r = 0; r < l->nranks; r++)
+    for (int r = 0; r < l->nranks; r++) {
         staging[r] = (uint64_t)(uintptr_t)l->staging[r];
-    (void)plugin->launch_start(p->gpu, &call, staging, words, values, start->waits ? part_words(l, p, words, values) : 0, e);
+        slots[r] = (uint64_t)(uintptr_t)l->comm->members[r].slots.data;
+    }
+    (void)plugin->launch_start(p->gpu, &call, staging, slots, words, values, start->waits ? part_words(l, p, words, values) : 0,
+                               e);
 }
 
 /* Enqueue all parts. Those of a launch of which one cannot be are to leave: now, or when it has become the current one

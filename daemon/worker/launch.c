@@ -203,6 +203,40 @@ static int staging_prepare(struct comm *c, const struct launch *l, struct error 
     return 0;
 }
 
+/* Slots, for an operator that uses them. Their words carry a stamp, which counts the operators that have used this memory: it
+ * was made zeroed, stamps begin at 1, and it is made anew before they run out, so no word is ever taken for another operator's.
+ * Odd and even stamps have a half each. So a rank may begin with n + 1 while another still reads what it got for n. Nobody
+ * begins with n + 2 before it has got every rank's words of n + 1, that is, before every rank has done with n, as each runs
+ * its operators in order; whatever other operators lie between. Nothing is in flight when the memory is freed: an operator
+ * that needs more begins when the ones before have finished on all ranks (-EAGAIN until then). */
+static int slots_prepare(struct comm *c, struct launch *l, struct error *e)
+{
+    uint64_t needed = 0;
+
+    l->stamp = 0;
+    for (int r = 0; r < c->nranks; r++)
+        needed = l->runs[r].plan->slots_bytes > needed ? l->runs[r].plan->slots_bytes : needed;
+    if (!needed)
+        return 0;
+    if (needed > c->slots_bytes || c->stamp == UINT32_MAX) {
+        if (c->current)
+            return -EAGAIN;
+        uint64_t bytes = needed > c->slots_bytes ? needed : c->slots_bytes;
+        c->slots_bytes = 0;
+        for (int r = 0; r < c->nranks; r++) {
+            struct member *m = &c->members[r];
+            struct error why = {0};
+            device_memory_free(m->device, &m->slots);
+            if (device_memory_alloc(m->device, 2 * bytes, &m->slots, NULL, &why))
+                return error_set(e, why.status, "rank %d: staging memory: %s", r, why.text);
+        }
+        c->slots_bytes = bytes;
+        c->stamp = 0;
+    }
+    l->stamp = ++c->stamp;
+    return 0;
+}
+
 static void runs_reset(struct launch *l)
 {
     for (int r = 0; r < l->nranks; r++) {
@@ -296,6 +330,8 @@ int launch_begin(struct comm *c, struct error *e)
     if (!l)
         return e->status;
     status = staging_prepare(c, l, e);
+    if (status == 0)
+        status = slots_prepare(c, l, e);
     if (status == -EAGAIN) {
         cache_add(c, l);
         return status;

@@ -74,6 +74,7 @@ struct launch {
     struct launch *next_cached;   /* the communicator's cache */
     struct op_args *args;         /* [nranks] */
     unsigned char **staging;      /* [nranks] */
+    uint32_t stamp;               /* GPU: for the words in the slots; 0: it uses none */
     int nparts;
     struct launch_part *parts; /* [nparts] */
     int nranks;

@@ -218,6 +218,7 @@ struct member {
     struct submission *next;                  /* the first that has not begun; NULL: there is none */
     unsigned queued;
     struct device_memory staging; /* grows as operators need it */
+    struct device_memory slots;   /* GPUs: two of comm.slots_bytes, for operators by turns */
     struct device_memory flags;   /* uint64_t[PLAN_MAX_FLAGS + 1]: epochs; workgroups of all ranks */
     uint64_t arrived_ns;          /* when the head of the queue came */
 };
@@ -242,6 +243,8 @@ struct comm {
     struct error error;           /* why it was aborted */
     uint64_t operators;           /* begun: the number of the newest or last one */
     uint64_t epoch;               /* of the newest or last launch */
+    uint64_t slots_bytes;         /* that an operator may have; 0: there are none */
+    uint32_t stamp;               /* of the last operator that used the slots since they were made; 0: none */
     struct comm_shared *shared;   /* what waits look at; the device's */
     const struct device_ops *ops; /* of all its ranks' devices: they are of one kind */
     struct launch *current;       /* of those that run, the one that began first: the others follow (launch.following) */
