@@ -104,6 +104,7 @@ template <typename S> struct gemm_shared {
     uint64_t stage_full[S::STAGES], stage_empty[S::STAGES], job_full[GEMM_JOBS], job_empty[GEMM_JOBS];
     uint64_t out_full, out_empty, half_full, half_empty;
     uint32_t leave;
+    struct gpu_group taken;
     union {
         struct gemm_job jobs[GEMM_JOBS];
         uint64_t job_words[GEMM_JOBS][sizeof(struct gemm_job) / sizeof(uint64_t)];
@@ -214,7 +215,7 @@ template <typename T, typename S> struct gemm_parts {
     __device__ __forceinline__ void take()
     {
         gemm_ring<GEMM_JOBS> ring;
-        struct gpu_group group;
+        struct gpu_group &group = shared.taken;
 
         group.leave = 0;
         for (uint32_t i = 0; i < call.nruns && !group.leave; i++) {

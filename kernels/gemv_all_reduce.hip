@@ -233,6 +233,19 @@ template <typename T> struct streamed {
         uint32_t col, cols, k;
     };
 
+    static __device__ __forceinline__ bool pair_ends(const struct place &at, uint32_t whole)
+    {
+        return at.k + WIDTH >= whole;
+    }
+
+    /* The next part of the same slice; no columns: there is none. */
+    static __device__ __forceinline__ struct place after(const struct place &at, uint32_t whole)
+    {
+        if (!pair_ends(at, whole) && at.cols > 0)
+            return {at.col, at.cols, at.k + WIDTH};
+        return {at.col + COLS, at.cols > COLS ? at.cols - COLS : 0, 0};
+    }
+
     struct gpu_words words[STEPS][COLS];
 
     static __device__ __forceinline__ struct place begin(const struct slice &s, bool some)
@@ -284,17 +297,21 @@ template <typename T> GPU_DEVICE bool streams(const struct gpu_call &call, uint3
 }
 
 /* The workgroup: the whole vectors of x into shared memory, and 0 up to the end of the last part. */
-template <typename T> GPU_DEVICE void x_fill(struct gpu_words *to, const T *x, uint32_t whole)
+template <typename T, bool ALIGNED> GPU_DEVICE void x_fill(struct gpu_words *to, const T *x, uint32_t whole)
 {
-    enum { LENGTH = streamed<T>::LENGTH, WIDTH = streamed<T>::WIDTH };
-    uint32_t end = (whole + WIDTH - 1) / WIDTH * WIDTH;
-    bool aligned = gpu_rows_aligned(x, 1, 0);
+    enum { LENGTH = streamed<T>::LENGTH, WIDTH = streamed<T>::WIDTH, STEP = THREADS * LENGTH, STEPS = 4 };
+    uint32_t end = whole ? (whole + WIDTH - 1) / WIDTH * WIDTH : WIDTH;
 
-    end = end ? end : WIDTH;
-#pragma unroll 4
-    for (uint32_t k = threadIdx.x * LENGTH; k < end; k += THREADS * LENGTH)
-        to[k / LENGTH] =
-            aligned ? elements_load<T, true, false>(x + k, k < whole) : elements_load<T, false, false>(x + k, k < whole);
+    for (uint32_t k = threadIdx.x * LENGTH; k < end; k += STEPS * STEP) {
+        struct gpu_words v[STEPS];
+#pragma unroll
+        for (uint32_t i = 0; i < STEPS; i++)
+            v[i] = elements_load<T, ALIGNED, false>(x + k + i * STEP, k + i * STEP < whole);
+#pragma unroll
+        for (uint32_t i = 0; i < STEPS; i++)
+            if (k + i * STEP < end)
+                to[(k + i * STEP) / LENGTH] = v[i];
+    }
 }
 
 /* One wave: the sums of a pair of columns, over its lanes, and the elements after the last whole vector; then off they go. */
@@ -327,78 +344,128 @@ GPU_DEVICE void pair_finish(const struct gpu_call &call, uint32_t run, const str
         }
 }
 
+/* What the waves of a workgroup know of a slice. */
+struct taken {
+    struct slice slice;
+    uint32_t index;
+    bool some, leave; /* it is to be done; everybody is to leave */
+};
+
+GPU_DEVICE struct taken taken_get(const struct gpu_group *group)
+{
+    bool leave = group->leave != 0;
+
+    return {group->slice, group->index, group->index != SLICE_NO_GROUP && !leave, leave};
+}
+
+/* All waves are done with a slice, or will be, as far as they have to be for its signal. */
+GPU_DEVICE void slice_finish(const struct gpu_call &call, uint32_t run, const struct taken &s, uint64_t start_ns)
+{
+    if (s.slice.group != SLICE_NO_GROUP)
+        __syncthreads();
+    if (threadIdx.x == 0) {
+        gpu_slice_signal(call, run, s.slice);
+        ((struct slice_time *)gpu_plan_of(call, run)->times)[s.index] = {0, start_ns, gpu_clock(), blockIdx.x,
+                                                                         (uint32_t)call.epoch};
+    }
+}
+
+/* Where a wave is. */
+template <typename T> struct stream {
+    struct gpu_group *group; /* [2], by turns */
+    const struct gpu_words *x;
+    uint32_t whole; /* elements of x and of a column in whole vectors */
+    uint32_t turn;  /* where the next slice will be */
+    struct taken s; /* the one at hand */
+    uint64_t start_ns;
+    struct gpu_ticket ticket;
+    bool asked; /* and not yet got: the taker only */
+    typename streamed<T>::place at;
+    float sum[2];
+};
+
+template <typename T>
+GPU_DEVICE void slice_begin(const struct gpu_call &call, uint32_t run, stream<T> &w, const struct taken &s)
+{
+    w.s = s;
+    w.start_ns = gpu_clock();
+    w.turn ^= 1;
+    w.asked = s.some && gpu_is_taker();
+    if (w.asked)
+        w.ticket = gpu_slice_ask(call, run, GPU_PHASE_FREE);
+}
+
+template <typename T> GPU_DEVICE void slice_follows(const struct gpu_call &call, uint32_t run, stream<T> &w)
+{
+    if (w.asked)
+        gpu_slice_get(call, run, GPU_PHASE_FREE, w.ticket, &w.group[w.turn]);
+    w.asked = false;
+}
+
+/* Multiply the part that is in `now`, or on its way there, while the next one is on its way to `next`. */
+template <typename T>
+GPU_DEVICE void part_step(const struct gpu_call &call, uint32_t run, stream<T> &w, const streamed<T> &now, streamed<T> &next)
+{
+    const struct gpu_input &in = call.in[run];
+    typename streamed<T>::place then = streamed<T>::after(w.at, w.whole);
+    struct taken following = w.s;
+    bool last = then.cols == 0;
+
+    if (last) {
+        slice_follows(call, run, w);
+        gpu_copies_await();
+        __syncthreads();
+        following = taken_get(&w.group[w.turn]);
+        then = streamed<T>::begin(following.slice, following.some);
+    }
+    next.load((const T *)in.gemv.w, (uint32_t)in.gemv.w_stride, then, w.whole);
+    slice_follows(call, run, w); /* in a slice's first round: the answer has been on its way as long as this part of w */
+    now.multiply(w.sum, w.x, w.at.k);
+    if (streamed<T>::pair_ends(w.at, w.whole)) {
+        pair_finish<T>(call, run, w.s.slice, w.at, w.sum, w.whole);
+        w.sum[0] = w.sum[1] = 0;
+    }
+    w.at = then;
+    if (last) {
+        slice_finish(call, run, w.s, w.start_ns);
+        slice_begin(call, run, w, following);
+    }
+}
+
 /* The first phase of a run that streams(): as gpu_phase_run(). All waves come to the barrier once for each slice, when they
- * have begun with all of its parts; by then the taker has the next slice. A slice's times are the first wave's. */
+ * have begun with all of its parts; by then the taker has the next slice. It puts it where the slice before the one at hand
+ * was, which all have read before the barrier before. A slice's times are the first wave's. */
 template <typename T> GPU_DEVICE bool stream_run(const struct gpu_call &call, uint32_t run, struct gpu_group group[2])
 {
-    enum { WIDTH = streamed<T>::WIDTH, LENGTH = streamed<T>::LENGTH };
     __shared__ struct gpu_words x[X_BYTES / sizeof(struct gpu_words)];
     const struct gpu_input &in = call.in[run];
-    const uint32_t whole = (uint32_t)in.gemv.k / LENGTH * LENGTH, w_stride = (uint32_t)in.gemv.w_stride;
-    struct gpu_ticket ticket = {0, 0};
-    streamed<T> now, next;
+    const uint32_t whole = (uint32_t)in.gemv.k / streamed<T>::LENGTH * streamed<T>::LENGTH;
+    struct gpu_ticket first = {0, 0};
+    streamed<T> a, b;
 
     if (gpu_phase_is_empty(call, run, GPU_PHASE_FREE))
         return true;
     if (gpu_is_taker())
-        gpu_slice_take(call, run, GPU_PHASE_FREE, &group[0]);
-    x_fill<T>(x, (const T *)in.gemv.x, whole);
+        first = gpu_slice_ask(call, run, GPU_PHASE_FREE);
+    if (gpu_rows_aligned((const T *)in.gemv.x, 1, 0))
+        x_fill<T, true>(x, (const T *)in.gemv.x, whole);
+    else
+        x_fill<T, false>(x, (const T *)in.gemv.x, whole);
+    if (gpu_is_taker())
+        gpu_slice_get(call, run, GPU_PHASE_FREE, first, &group[0]);
+    gpu_copies_await();
     __syncthreads();
-    struct slice s = group[0].slice;
-    uint32_t index = group[0].index, turn = 0;
-    bool leave = group[0].leave != 0;
-    typename streamed<T>::place at = streamed<T>::begin(s, index != SLICE_NO_GROUP && !leave);
-    now.load((const T *)in.gemv.w, w_stride, at, whole);
-    while (index != SLICE_NO_GROUP && !leave) {
-        struct slice following = s;
-        uint32_t following_index = SLICE_NO_GROUP;
-        struct slice_time t = {0, gpu_clock(), 0, blockIdx.x, (uint32_t)call.epoch};
-        float sum[2] = {0, 0};
-        bool asked = true, last = false;
-        turn ^= 1;
-        if (gpu_is_taker())
-            ticket = gpu_slice_ask(call, run, GPU_PHASE_FREE);
-        while (!last) {
-            typename streamed<T>::place then = at;
-            bool pair_ends = at.k + WIDTH >= whole;
-            then.k = pair_ends ? 0 : at.k + WIDTH;
-            then.col += pair_ends ? 2 : 0;
-            then.cols -= !pair_ends ? 0 : at.cols < 2 ? at.cols : 2;
-            last = then.cols == 0;
-            if (last) {
-                if (asked && gpu_is_taker())
-                    gpu_slice_get(call, run, GPU_PHASE_FREE, ticket, &group[turn]);
-                asked = false;
-                __syncthreads();
-                following = group[turn].slice;
-                following_index = group[turn].index;
-                leave = group[turn].leave != 0;
-                then = streamed<T>::begin(following, following_index != SLICE_NO_GROUP && !leave);
-            }
-            next.load((const T *)in.gemv.w, w_stride, then, whole);
-            if (asked && gpu_is_taker())
-                gpu_slice_get(call, run, GPU_PHASE_FREE, ticket, &group[turn]);
-            asked = false;
-            now.multiply(sum, x, at.k);
-            if (pair_ends) {
-                pair_finish<T>(call, run, s, at, sum, whole);
-                sum[0] = sum[1] = 0;
-            }
-            now = next;
-            at = then;
-        }
-        if (s.group != SLICE_NO_GROUP)
-            __syncthreads();
-        if (threadIdx.x == 0) {
-            gpu_slice_signal(call, run, s);
-            t.end_ns = gpu_clock();
-            ((struct slice_time *)gpu_plan_of(call, run)->times)[index] = t;
-        }
-        s = following;
-        index = following_index;
+    struct taken s = taken_get(&group[0]);
+    stream<T> w = {group, x, whole, 0, s, 0, first, false, streamed<T>::begin(s.slice, s.some), {0, 0}};
+    a.load((const T *)in.gemv.w, (uint32_t)in.gemv.w_stride, w.at, whole);
+    slice_begin(call, run, w, s);
+    while (w.s.some) { /* two rounds, so that nothing moves from one buffer to the other: that would wait for it */
+        part_step(call, run, w, a, b);
+        if (w.s.some)
+            part_step(call, run, w, b, a);
     }
     __syncthreads(); /* `group` and x may be written again */
-    return !leave;
+    return !w.s.leave;
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(GPU_PARAMETER struct gpu_call call)

@@ -74,6 +74,7 @@ struct gpu_plan {
     uint64_t groups;   /* struct signal_group[ngroups] */
     uint64_t counters; /* uint32_t: enum gpu_counter, then [ngroups] slices of each group that have not finished */
     uint64_t times;    /* struct slice_time[nslices] */
+    uint64_t flags;    /* of this rank, as in gpu_fixed */
     uint32_t first[GPU_PHASES + 1];
     uint32_t ngroups;
     uint32_t rank;

@@ -8,7 +8,8 @@
  *
  * An answer of the GPU's memory takes about a microsecond, as long as a small slice. So the next slice is asked for when one
  * begins (gpu_slice_ask()), by a thread that does nothing else between slices, and looked at when that one has been computed;
- * so is the failure epoch. Nobody asks for more than one: what it asked for no other workgroup can do.
+ * so is the failure epoch. Nobody asks for more than one: what it asked for no other workgroup can do. And nobody asks for one
+ * of another phase: who waits has nothing in hand of the phases before.
  *
  * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: slices of the first phase never
  * wait, so one resident workgroup per GPU is enough to finish it everywhere. A workgroup that waits in a later phase waits for
@@ -36,7 +37,8 @@
 #include "gpu_platform.h"
 
 /* What a workgroup keeps in shared memory beside the operator's own. */
-struct gpu_group {
+struct __align__(16) gpu_group
+{
     struct slice slice;
     uint32_t index;
     uint32_t leave;
@@ -56,7 +58,7 @@ GPU_DEVICE uint64_t *gpu_flags_of(const struct gpu_call &call, uint32_t rank)
 
 GPU_DEVICE bool gpu_must_leave(const struct gpu_call &call, uint32_t run)
 {
-    return gpu_load_relaxed(gpu_flags_of(call, gpu_plan_of(call, run)->rank) + GPU_FLAGS) >= call.epoch;
+    return gpu_load_relaxed((const uint64_t *)gpu_plan_of(call, run)->flags + GPU_FLAGS) >= call.epoch;
 }
 
 /* One thread of the workgroup that found it. The first failure of a run is kept; all ranks leave. */
@@ -84,7 +86,7 @@ GPU_DEVICE void gpu_fail(const struct gpu_call &call, uint32_t run, const struct
 /* All threads. False: leave. */
 GPU_DEVICE bool gpu_slice_await(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
-    const uint64_t *flags = gpu_flags_of(call, gpu_plan_of(call, run)->rank) + s.wait_first;
+    const uint64_t *flags = (const uint64_t *)gpu_plan_of(call, run)->flags + s.wait_first;
     bool leave = false;
 
     for (uint32_t i = threadIdx.x; i < s.wait_count && !leave; i += blockDim.x) {
@@ -139,11 +141,11 @@ GPU_DEVICE struct gpu_ticket gpu_slice_ask(const struct gpu_call &call, uint32_t
     struct gpu_ticket t;
 
     t.number = atomicAdd((uint32_t *)plan->counters + GPU_NEXT + phase, count);
-    t.failed = gpu_load_relaxed(gpu_flags_of(call, plan->rank) + GPU_FLAGS);
+    t.failed = gpu_load_relaxed((const uint64_t *)plan->flags + GPU_FLAGS);
     return t;
 }
 
-/* The same thread: what it asked for, into shared memory. */
+/* The same thread: what it asked for, into shared memory, where it is after gpu_copies_await(). */
 GPU_DEVICE void gpu_slice_get(const struct gpu_call &call, uint32_t run, uint32_t phase, const struct gpu_ticket &t,
                               struct gpu_group *group)
 {
@@ -152,8 +154,10 @@ GPU_DEVICE void gpu_slice_get(const struct gpu_call &call, uint32_t run, uint32_
 
     group->leave = t.failed >= call.epoch;
     group->index = some ? plan->first[phase] + t.number : SLICE_NO_GROUP;
-    if (some)
-        group->slice = ((const struct slice *)plan->slices)[plan->first[phase] + t.number];
+    static_assert(sizeof(struct slice) % 16 == 0, "slices and their copies are aligned to 16 bytes");
+    const char *slice = (const char *)plan->slices + (uint64_t)(plan->first[phase] + t.number) * sizeof(struct slice);
+    for (uint32_t i = 0; i < sizeof(struct slice) && some; i += 16)
+        gpu_copy_16((char *)&group->slice + i, slice + i);
 }
 
 /* One thread: take the next `count` slices of a phase, and wait for the first, which comes into shared memory. */
@@ -161,6 +165,7 @@ GPU_DEVICE void gpu_slice_take(const struct gpu_call &call, uint32_t run, uint32
                                uint32_t count = 1)
 {
     gpu_slice_get(call, run, phase, gpu_slice_ask(call, run, phase, count), group);
+    gpu_copies_await();
 }
 
 GPU_DEVICE bool gpu_phase_is_empty(const struct gpu_call &call, uint32_t run, uint32_t phase)
@@ -209,6 +214,7 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
             t.end_ns = gpu_clock();
             times[index] = t;
         }
+        gpu_copies_await();
     }
 }
 
@@ -242,8 +248,15 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
  * threads. */
 GPU_DEVICE void gpu_begin(const struct gpu_call &call)
 {
+    enum { LINE = 128 };
+
     if (blockIdx.x == 0 && threadIdx.x == 0)
         ((volatile uint64_t *)call.span)[0] = gpu_clock();
+    /* What the workgroup needs before its first slice and in it; it was last read before other data filled the caches. */
+    for (uint32_t at = threadIdx.x * LINE; at < offsetof(struct gpu_fixed, plans); at += blockDim.x * LINE)
+        gpu_prefetch((const char *)call.fixed + at);
+    if (threadIdx.x < call.nruns && blockIdx.x < call.plans[threadIdx.x].first[GPU_PHASES])
+        gpu_prefetch((const struct slice *)call.plans[threadIdx.x].slices + blockIdx.x);
 }
 
 GPU_DEVICE uint32_t gpu_run_of(const struct gpu_call &call, uint32_t i)

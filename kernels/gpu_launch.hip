@@ -88,6 +88,7 @@ static int launch_upload(struct gpu_launch *l, const struct gpu_run runs[], stru
     for (int i = 0; i < l->nruns; i++) {
         at = plan_place(&l->fixed.plans[i], &runs[i], at);
         plan_fill(&l->fixed.plans[i], &runs[i], image, base);
+        l->fixed.plans[i].flags = l->fixed.flags[runs[i].rank];
     }
     memcpy(image, &l->fixed, sizeof(l->fixed));
     int result = memory_write(l->gpu, base, image, bytes, e);

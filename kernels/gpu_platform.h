@@ -80,7 +80,11 @@ GPU_DEVICE void gpu_from_f32(gpu_bf16 *out, float x)
 
 GPU_DEVICE void gpu_fence_system()
 {
+#if defined(__CUDACC__)
+    asm volatile("fence.acq_rel.sys;" ::: "memory"); /* __threadfence_system() is the dearer fence.sc */
+#else
     __threadfence_system();
+#endif
 }
 
 GPU_DEVICE void gpu_store_release(uint64_t *at, uint64_t value)
@@ -154,6 +158,37 @@ GPU_DEVICE uint32_t gpu_add_acq_rel(uint32_t *at, uint32_t value)
     return before;
 #else
     return __hip_atomic_fetch_add(at, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
+/* ---- from device memory to a workgroup's ---- */
+
+/* Sixteen bytes, aligned, which nothing writes meanwhile. The thread goes on and needs no register for them; they are there
+ * after its gpu_copies_await(). */
+GPU_DEVICE void gpu_copy_16(void *to, const void *from)
+{
+#if defined(__CUDACC__)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+#else
+    *(uint4 *)to = *(const uint4 *)from;
+#endif
+}
+
+/* A hint that this will be read soon. */
+GPU_DEVICE void gpu_prefetch(const void *at)
+{
+#if defined(__CUDACC__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#else
+    (void)at;
+#endif
+}
+
+GPU_DEVICE void gpu_copies_await()
+{
+#if defined(__CUDACC__)
+    asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 

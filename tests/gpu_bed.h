@@ -170,11 +170,11 @@ static int bed_execute(struct test_case *c, struct plan *const plans[], enum fcc
 
     for (int r = 0; r < c->nranks; r++) {
         bed_upload(c, r, &args[r], &used[r]);
+        assert_true(plans[r]->slots_bytes <= BED_SLOTS);
         staging[r] = bed_staging(r, plans[r]->staging_bytes, kind == FCC_SCHEDULE_COMM_ONLY ? 0 : POISON, &used[r]);
     }
     bed.epoch++;
-    bed.stamp += plans[0]->slots_bytes > 0;
-    assert_true(plans[0]->slots_bytes <= BED_SLOTS);
+    bed.stamp++;
     memset(bed.shared->failures, 0, sizeof(bed.shared->failures));
     for (int g = 0; g < bed.ngpus; g++)
         launches[g] = bed_start(c, plans, args, staging, g);
