@@ -10,6 +10,7 @@
  * Staging, unless fused: all pooled vectors, dense, [destination][sample][own table][dim], dtype of the tables.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -209,22 +210,26 @@ static int64_t samples_before(const struct problem *problem, int rank)
 }
 
 /* Slices of about 1 MiB of memory traffic, samples of one table before further tables: a table's rows and page table entries
- * are used again, and its indices are contiguous. For GPUs of 128 KiB: there are hundreds of workgroups to share them. */
+ * are used again, and its indices are contiguous. For GPUs of 128 KiB: there are hundreds of workgroups to share them, of which
+ * several on a multiprocessor cover each other's ends of slices; and of a multiple of 8 samples, so that all of a workgroup's
+ * waves or half waves have the same number. */
 static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
+    const bool gpu = schedule->target == PLAN_GPU;
     int64_t tables = problem->embedding.tables[rank], bags = tables * problem->embedding.batch;
     double vector = (double)(problem->embedding.dim * (int64_t)dtype_size(problem->dtype));
     double bag = vector * (bags > 0 ? (double)problem->embedding.nnz[rank] / (double)bags + 2 : 2);
-    double fit = (schedule->target == PLAN_GPU ? 1 << 17 : 1 << 20) / bag;
+    double fit = (gpu ? 1 << 17 : 1 << 20) / bag, fewest = gpu ? 8 : 16;
     int64_t most = 1;
 
     for (int p = 0; p < problem->nranks; p++)
         most = problem->embedding.split[p] > most ? problem->embedding.split[p] : most;
     if (schedule->slice_rows == 0) {
-        double rows = fit < 16 ? 16 : fit;
+        double rows = fit < fewest ? fewest : fit;
         /* With the largest numbers of tables and samples, larger slices instead of too many. */
-        double fewest = (double)bags / 65536;
+        fewest = (double)bags / 65536;
         rows = rows < fewest ? fewest : rows;
+        rows = gpu ? ceil(rows / 8) * 8 : rows;
         schedule->slice_rows = (uint32_t)(rows < (double)most ? rows : (double)most);
     }
     if (schedule->slice_cols == 0) {

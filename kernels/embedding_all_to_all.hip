@@ -9,89 +9,27 @@
  * The rows of a bag lie anywhere in a table that is larger than the caches, so this is bound by how many reads are under way.
  * A row is cut into blocks of as many elements as a wave reads with 16 bytes each. A block of a bag is the work of one team:
  * the lanes that the block needs, at least 8. Where a row needs fewer, the team reads several rows at a time and adds what
- * its lanes have at the end. The team's lanes read the bag's indices side by side, check them, and hand them round;
- * ROWS_AHEAD rows are under way. The next indices, and the next bag's offsets, are read before the rows of the present ones.
+ * its lanes have at the end.
  *
- * Offsets and indices are the client's, who may change them meanwhile: each is read once by each team that needs it, and what
- * was checked is what is used.
+ * A team takes bags in succession (embedding_bags.h), so that what it reads of offsets and indices lies together and can be had
+ * before it is needed:
+ *   - the offsets of all its bags, one for each lane, at once;
+ *   - a window of as many indices as the team has lanes, across the ends of bags. While the present window, checked, is handed
+ *     round, the next one is on its way;
+ *   - rows in batches of up to ROWS_AHEAD reads, each of one bag.
+ * So a short bag costs one latency of the memory for each batch, and not one more for its offsets and one for its indices. What
+ * remains is hidden by the other waves: there are 24 on a multiprocessor, with 4 KiB under way each. (A second batch for each
+ * wave instead of more waves does not help on NVIDIA: reads are waited for by counters, of which there are too few to tell one
+ * batch from the other.)
  */
-#include "gpu_execute.h"
-#include "gpu_vector.h"
+#include "embedding_bags.h"
 
 enum {
-    THREADS = 256,
-    SMALLEST_TEAM = 8, /* two offsets have to fit, and a few indices at a time */
-    ROWS_AHEAD = 8,    /* rows that a lane has under way */
+    THREADS = 128,   /* few: a workgroup's waves wait for each other at the end of a slice */
+    RESIDENT = 6,    /* workgroups on a multiprocessor (on AMD, waves on a SIMD unit): at most 80 registers for a thread */
+    ROWS_AHEAD = 8,  /* reads of rows in a batch */
+    PUT_BYTES = 4096 /* that a wave copies at a time */
 };
-
-/* What the bags of a slice have in common, in shared memory. Sizes and strides of tensors are below 2^31 (tensor_check()). */
-template <typename T> struct tile {
-    uint32_t row_stride; /* strides in elements */
-    const T *tables;
-    const void *indices, *offsets;
-    const float *weights; /* or NULL: 1 */
-    const int64_t *table_first;
-    uint32_t nnz;
-    bool wide, mean;
-    uint32_t dim, batch;
-    uint32_t first_bag;   /* of each table: the sample at which the tile begins */
-    uint32_t first_table; /* among the rank's */
-    uint32_t rows, cols;  /* samples, tables */
-    T *out;               /* where the first one's result goes */
-    int64_t sample_stride, table_stride;
-    bool out_aligned; /* results begin at multiples of 16 bytes */
-    uint32_t blocks;  /* of a row */
-    uint32_t lanes;   /* that one row's block needs: 1 << lanes_log2 */
-    uint32_t lanes_log2;
-    uint32_t team;        /* lanes that serve one bag's block: a power of 2, at least `lanes` */
-    struct gpu_walk step; /* of the teams, over blocks, samples and tables */
-};
-
-/* One bag, the same for all lanes of a team. */
-struct bag {
-    uint32_t table;
-    uint32_t number; /* of the table's */
-    uint32_t begin, end;
-    uint32_t nrows;
-};
-
-template <typename T> GPU_DEVICE void tile_shape(tile<T> *t, uint32_t dim)
-{
-    const uint32_t length = gpu_vector<T>::LENGTH;
-
-    t->dim = dim;
-    t->blocks = (dim + GPU_WAVE * length - 1) / (GPU_WAVE * length);
-    t->lanes_log2 = 0;
-    while (1u << t->lanes_log2 < GPU_WAVE && (length << t->lanes_log2) < dim)
-        t->lanes_log2++;
-    t->lanes = 1u << t->lanes_log2;
-    t->team = t->lanes < SMALLEST_TEAM ? (uint32_t)SMALLEST_TEAM : t->lanes;
-}
-
-template <typename T> GPU_DEVICE tile<T> tile_make(const struct gpu_call &call, uint32_t run, const struct slice &s)
-{
-    const struct gpu_input &in = call.in[run];
-    const struct gpu_shape &shape = call.fixed->shape;
-    tile<T> t;
-
-    t.tables = (const T *)in.embedding.tables;
-    t.row_stride = (uint32_t)in.embedding.row_stride;
-    t.indices = (const void *)in.embedding.indices;
-    t.offsets = (const void *)in.embedding.offsets;
-    t.weights = (const float *)in.embedding.weights;
-    t.table_first = (const int64_t *)in.embedding.table_first;
-    t.nnz = (uint32_t)in.embedding.nnz;
-    t.wide = (in.embedding.flags & GPU_INDEX_WIDE) != 0;
-    t.mean = (in.embedding.flags & GPU_POOL_MEAN) != 0;
-    t.batch = (uint32_t)shape.batch;
-    t.first_bag = (uint32_t)shape.first[s.dst] + s.row;
-    t.first_table = s.col;
-    t.rows = s.rows;
-    t.cols = s.cols;
-    tile_shape(&t, (uint32_t)shape.dim);
-    t.step = gpu_walk_at(blockDim.x / t.team, t.blocks, t.rows);
-    return t;
-}
 
 /* ---- where results go ---- */
 
@@ -119,79 +57,30 @@ template <typename T> GPU_DEVICE place<T> place_in_staging(const struct gpu_call
     return p;
 }
 
-/* ---- checks ---- */
+/* ---- rows ---- */
 
-#define NO_OFFSET 0xffffffffu
-
-GPU_DEVICE void fail(const struct gpu_call &call, uint32_t run, enum gpu_failure_kind kind, const struct bag &b, uint32_t at,
-                     int64_t value, int64_t least, int64_t most)
-{
-    struct gpu_failure what;
-
-    what.kind = kind;
-    what.table = b.table;
-    what.at = at;
-    what.value = value;
-    what.bag = b.number;
-    what.position = kind == GPU_FAILURE_INDEX ? at - b.begin : 0;
-    what.least = least;
-    what.most = most;
-    gpu_fail(call, run, what);
-}
-
-/* All lanes of the wave; the bag's begin was read by its team's first lane, its end by the second: `offset`. NO_OFFSET stands
- * for what lies outside the indices. False: there is a wrong one, and this has been told. */
-template <typename T>
-GPU_DEVICE bool bag_check(const struct gpu_call &call, uint32_t run, const tile<T> &t, const struct bag &b, int64_t offset)
-{
-    bool begins = b.begin != NO_OFFSET, ends = b.end != NO_OFFSET && b.end >= b.begin;
-    uint32_t lane = gpu_team_lane(t.team), at = b.table * t.batch + b.number;
-
-    if (gpu_wave_vote(!begins || !ends) == 0)
-        return true;
-    if (lane == 0 && !begins)
-        fail(call, run, GPU_FAILURE_OFFSET_BEGIN, b, at, offset, 0, t.nnz);
-    if (lane == 1 && begins && !ends)
-        fail(call, run, GPU_FAILURE_OFFSET_END, b, at + 1, offset, b.begin, t.nnz);
-    return false;
-}
-
-/* All lanes of the wave, each with the index that it has read, if any. False: one of them is no row, and a bag's first has been
- * told. */
-template <typename T>
-GPU_DEVICE bool index_check(const struct gpu_call &call, uint32_t run, const tile<T> &t, const struct bag &b, uint32_t at,
-                            int64_t id)
-{
-    uint64_t bad = gpu_wave_vote(at < b.end && (uint64_t)id >= b.nrows);
-
-    if (bad == 0)
-        return true;
-    if (gpu_team_first(bad, t.team) == gpu_team_lane(t.team))
-        fail(call, run, GPU_FAILURE_INDEX, b, at, id, 0, (int64_t)b.nrows - 1);
-    return false;
-}
-
-/* ---- pooling ---- */
+#define NO_BAG 0xffffffffu
 
 /* A lane's part of a block: WIDTH elements, then as many again `lanes` * WIDTH further on, ..., LENGTH in all. WIDTH is LENGTH
- * where rows may be read 16 bytes at a time, else 1: neighbouring lanes read neighbouring elements. */
-template <typename T, int WIDTH> struct part {
+ * where rows may be read 16 bytes at a time, else 1: neighbouring lanes read neighbouring elements. PLAIN: there are no weights,
+ * and a team reads one row at a time. */
+template <typename T, int WIDTH, bool PLAIN> struct part {
     enum { LENGTH = gpu_vector<T>::LENGTH, STEPS = LENGTH / WIDTH, ROWS = WIDTH == 1 ? 8 / LENGTH : ROWS_AHEAD };
     uint32_t first; /* element of the row */
     uint32_t step;  /* to the next WIDTH elements */
 
-    /* Not `wanted`, or beyond dim: 0. */
-    static __device__ __forceinline__ struct gpu_words load(const T *row, const struct part &p, uint32_t dim, bool wanted)
+    /* `at` is element `first` of a row. Not `wanted`, or beyond dim: 0. Rows that many samples share stay in the cache. */
+    static __device__ __forceinline__ struct gpu_words load(const T *at, const struct part &p, uint32_t dim, bool wanted)
     {
         if constexpr (WIDTH == LENGTH) {
-            return gpu_words_load_once(row + p.first, wanted && p.first < dim);
+            return gpu_words_load(at, wanted && p.first < dim);
         } else {
             typedef typename gpu_vector<T>::bits bits;
             struct gpu_words w = {{0, 0, 0, 0}};
 #pragma unroll
             for (int i = 0; i < LENGTH; i++)
                 if (wanted && p.first + i * p.step < dim)
-                    w.at[i * 4 / LENGTH] |= (uint32_t)gpu_bits_load((const bits *)row + p.first + i * p.step)
+                    w.at[i * 4 / LENGTH] |= (uint32_t)gpu_bits_load((const bits *)at + i * p.step)
                                             << (sizeof(T) == 2 ? i % 2 * 16 : 0);
             return w;
         }
@@ -213,111 +102,148 @@ template <typename T, int WIDTH> struct part {
     }
 };
 
-template <typename T, int WIDTH> GPU_DEVICE part<T, WIDTH> part_make(const tile<T> &t, uint32_t block)
+template <typename T, int WIDTH, bool PLAIN> GPU_DEVICE part<T, WIDTH, PLAIN> part_make(const tile<T> &t, uint32_t block)
 {
-    part<T, WIDTH> p;
+    part<T, WIDTH, PLAIN> p;
 
     p.first = block * GPU_WAVE * gpu_vector<T>::LENGTH + (threadIdx.x & (t.lanes - 1)) * WIDTH;
     p.step = t.lanes * WIDTH;
     return p;
 }
 
-/* Adds rows to the lanes' sums: those whose indices the team's first n lanes hold, a weight each. */
-template <typename T, int WIDTH>
-GPU_DEVICE void add_rows(float sum[], const tile<T> &t, const part<T, WIDTH> &p, const T *table, uint32_t id, float weight,
-                         uint32_t n)
-{
-    typedef part<T, WIDTH> own_part;
-    const uint32_t at_a_time = t.team >> t.lanes_log2, own = gpu_team_lane(t.team) >> t.lanes_log2;
+/* Reads of rows that are under way, all of one bag: slot i of a lane has row skip + i * at_a_time of them, if there are so
+ * many. Which of a team's lanes add up a row depends on its place among the indices only, so that the result's bits do not
+ * depend on how the bags are shared out. */
+template <typename T, int WIDTH, bool PLAIN> struct batch {
+    struct gpu_words slot[part<T, WIDTH, PLAIN>::ROWS];
+    uint32_t n;    /* rows */
+    uint32_t skip; /* as a negative number, too large to be a row: there is none in slot 0 */
+    uint32_t from; /* where in the window the first row's index is */
+    uint32_t bag;  /* that ends with these rows, or NO_BAG */
+};
 
-    for (uint32_t done = own; gpu_wave_vote(done < n); done += at_a_time * own_part::ROWS) {
-        struct gpu_words row[own_part::ROWS];
+template <typename T, bool PLAIN> GPU_DEVICE uint32_t rows_at_a_time(const tile<T> &t)
+{
+    return PLAIN ? 1 : t.team >> t.lanes_log2;
+}
+
+/* All lanes of the wave: start reading the next rows of each team, if any. `table` is the lane's first element of row 0. */
+template <typename T, int WIDTH, bool PLAIN>
+GPU_DEVICE void batch_read(batch<T, WIDTH, PLAIN> *r, const tile<T> &t, const part<T, WIDTH, PLAIN> &p, const struct bags &b,
+                           struct cursor *c, const T *table)
+{
+    const uint32_t at_a_time = rows_at_a_time<T, PLAIN>(t), last = t.team - 1;
+    uint32_t end = gpu_team_get(b.end, c->bag & last, t.team), left = c->bag < c->bags ? end - c->at : 0;
+    const bool used_up = left > 0 && c->at == c->window + t.team;
+
+    if (gpu_wave_vote(used_up))
+        window_next<!PLAIN>(t, b, c, used_up);
+    const bool some = c->bag < c->bags;
+    const uint32_t odd = c->at & (at_a_time - 1), in_window = c->window + t.team - c->at,
+                   most = at_a_time * part<T, WIDTH, PLAIN>::ROWS - odd;
+    left = some ? left : 0;
+    r->n = left < in_window ? left : in_window;
+    r->n = r->n < most ? r->n : most;
+    r->skip = PLAIN ? 0 : (gpu_team_lane(t.team) >> t.lanes_log2) - odd;
+    r->from = c->at - c->window;
+    r->bag = some && r->n == left ? c->bag : NO_BAG;
+    c->at += r->n;
+    c->bag += r->bag != NO_BAG;
 #pragma unroll
-        for (int i = 0; i < own_part::ROWS; i++) {
-            uint32_t at = done + i * at_a_time;
-            uint64_t row_id = gpu_team_get(id, at & (t.team - 1), t.team);
-            row[i] = p.load(table + row_id * t.row_stride, p, t.dim, at < n);
-        }
-#pragma unroll
-        for (int i = 0; i < own_part::ROWS; i++) {
-            uint32_t at = done + i * at_a_time;
-            float v[own_part::LENGTH], factor = gpu_team_get(weight, at & (t.team - 1), t.team);
-            factor = at < n ? factor : 0;
-            gpu_vector<T>::to_f32(v, row[i]);
-#pragma unroll
-            for (int j = 0; j < own_part::LENGTH; j++)
-                sum[j] = fmaf(v[j], factor, sum[j]);
-        }
+    for (int i = 0; i < part<T, WIDTH, PLAIN>::ROWS; i++) {
+        uint32_t at = r->skip + i * at_a_time;
+        uint64_t id = gpu_team_get(c->id, (r->from + at) & last, t.team);
+        r->slot[i] = p.load(table + id * t.row_stride, p, t.dim, at < r->n);
     }
 }
 
-/* One block of one bag by each team of the wave; `out` is NULL where a team has none, and the bag empty. False: an index was
- * wrong, and this has been told. */
-template <typename T, int WIDTH>
-GPU_DEVICE bool pool_block(const struct gpu_call &call, uint32_t run, const tile<T> &t, const struct bag &b, uint32_t block,
-                           const T *table, T *out)
+/* All lanes of the wave: `weight` is the window's. */
+template <typename T, int WIDTH, bool PLAIN>
+GPU_DEVICE void batch_add(float sum[], const tile<T> &t, const batch<T, WIDTH, PLAIN> &r, float weight)
 {
-    typedef part<T, WIDTH> own_part;
-    const own_part p = part_make<T, WIDTH>(t, block);
-    float sum[own_part::LENGTH] = {0};
-    uint32_t at = b.begin + gpu_team_lane(t.team);
-    int64_t next = at < b.end ? gpu_read_once(t.indices, t.wide, at) : 0;
+    typedef part<T, WIDTH, PLAIN> own_part;
+    const uint32_t at_a_time = rows_at_a_time<T, PLAIN>(t), last = t.team - 1;
+    float v[own_part::LENGTH];
 
-    for (uint32_t left = b.end - b.begin, n; gpu_wave_vote(left > 0); left -= n, at += t.team) {
-        n = left < t.team ? left : t.team;
-        int64_t id = next;
-        if (!index_check(call, run, t, b, at, id))
-            return false;
-        next = at + t.team < b.end ? gpu_read_once(t.indices, t.wide, at + t.team) : 0;
-        float weight = t.weights && at < b.end ? t.weights[at] : 1.0f;
-        add_rows(sum, t, p, table, (uint32_t)id, weight, n);
+    /* A branch of its own, so that no compiler puts additions, which wait, before reads. */
+    if (gpu_wave_vote(r.n > 0) == 0)
+        return;
+#pragma unroll
+    for (int i = 0; i < own_part::ROWS; i++) {
+        float factor = 1; /* the row is 0 where there is none; but 0 times infinity would be none either */
+        if constexpr (!PLAIN) {
+            uint32_t at = r.skip + i * at_a_time;
+            factor = gpu_team_get(weight, (r.from + at) & last, t.team);
+            factor = at < r.n ? factor : 0;
+        }
+        gpu_vector<T>::to_f32(v, r.slot[i]);
+#pragma unroll
+        for (int j = 0; j < own_part::LENGTH; j++)
+            sum[j] = fmaf(v[j], factor, sum[j]);
     }
-    for (uint32_t bit = t.lanes; bit < t.team; bit *= 2)
-#pragma unroll
-        for (int i = 0; i < own_part::LENGTH; i++)
-            sum[i] += gpu_lane_across(sum[i], bit);
-    float share = t.mean && b.end > b.begin ? 1.0f / (float)(b.end - b.begin) : 1.0f;
-#pragma unroll
-    for (int i = 0; i < own_part::LENGTH; i++)
-        sum[i] *= share;
-    if (out && gpu_team_lane(t.team) < t.lanes)
-        p.store(out, p, t.dim, t.out_aligned, sum);
-    return true;
 }
 
-/* The offsets of the next bag: its begin in the team's first lane, its end in the second. 0: there is none. */
-template <typename T> GPU_DEVICE int64_t offset_read(const tile<T> &t, const struct gpu_walk &w)
+/* All lanes of the wave: the sums of bags that end are stored, and begin again. */
+template <typename T, int WIDTH, bool PLAIN>
+GPU_DEVICE void bag_end(float sum[], const tile<T> &t, const part<T, WIDTH, PLAIN> &p, const struct bags &b, uint32_t bag,
+                        T *out)
 {
-    uint32_t lane = gpu_team_lane(t.team);
+    const bool ends = bag != NO_BAG;
+    float total[part<T, WIDTH, PLAIN>::LENGTH], share = 1.0f;
 
-    if (w.z >= t.cols || lane > 1)
-        return 0;
-    return gpu_read_once(t.offsets, t.wide, (t.first_table + w.z) * t.batch + t.first_bag + w.y + lane);
+    if (gpu_wave_vote(ends) == 0)
+        return;
+    if (t.mean) {
+        uint32_t end = gpu_team_get(b.end, bag & (t.team - 1), t.team),
+                 before = gpu_team_get(b.end, (bag - 1) & (t.team - 1), t.team), begin = bag == 0 ? b.begin : before;
+        share = ends && end > begin ? 1.0f / (float)(end - begin) : 1.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < part<T, WIDTH, PLAIN>::LENGTH; i++) {
+        total[i] = sum[i];
+        sum[i] = ends ? 0 : sum[i];
+    }
+    for (uint32_t bit = t.lanes; !PLAIN && bit < t.team; bit *= 2)
+#pragma unroll
+        for (int i = 0; i < part<T, WIDTH, PLAIN>::LENGTH; i++)
+            total[i] += gpu_lane_across(total[i], bit);
+#pragma unroll
+    for (int i = 0; i < part<T, WIDTH, PLAIN>::LENGTH; i++)
+        total[i] *= share;
+    if (ends && gpu_team_lane(t.team) < t.lanes)
+        p.store(out + (int64_t)bag * t.sample_stride, p, t.dim, t.out_aligned, total);
 }
 
-/* All bags of the tile, by all teams of the workgroup; x is the block, y the sample, z the table. */
-template <typename T, int WIDTH> GPU_DEVICE bool pool_tile(const struct gpu_call &call, uint32_t run, const tile<T> &t)
+/* All lanes of the wave: one block of each team's bags; `out` is where the first one's result goes. False: an index was wrong,
+ * and this has been described. */
+template <typename T, int WIDTH, bool PLAIN>
+GPU_DEVICE bool bags_pool(struct gpu_failure *what, const tile<T> &t, const struct bags &b, uint32_t block, T *out)
 {
-    struct gpu_walk next = gpu_walk_at(threadIdx.x / t.team, t.blocks, t.rows);
-    int64_t offset = offset_read(t, next);
+    const part<T, WIDTH, PLAIN> p = part_make<T, WIDTH, PLAIN>(t, block);
+    const T *table = t.tables + b.first_row * t.row_stride + p.first;
+    struct cursor c = cursor_make<!PLAIN>(t, b);
+    float sum[part<T, WIDTH, PLAIN>::LENGTH] = {0};
+    batch<T, WIDTH, PLAIN> r;
 
-    while (gpu_wave_vote(next.z < t.cols)) {
-        struct bag b;
-        bool some = next.z < t.cols;
-        uint32_t block = next.x;
-        T *out = some ? t.out + next.y * t.sample_stride + next.z * t.table_stride : NULL;
-        b.table = t.first_table + (some ? next.z : 0);
-        b.number = t.first_bag + next.y;
-        uint32_t known = (uint64_t)offset <= t.nnz ? (uint32_t)offset : NO_OFFSET;
-        b.begin = gpu_team_get(known, 0, t.team);
-        b.end = gpu_team_get(known, 1, t.team);
-        if (!bag_check(call, run, t, b, offset))
+    while (gpu_wave_vote(c.bag < c.bags)) {
+        batch_read(&r, t, p, b, &c, table);
+        batch_add(sum, t, r, c.weight);
+        bag_end(sum, t, p, b, r.bag, out);
+    }
+    return cursor_end(what, t, b, c);
+}
+
+/* All bags of the tile, by all teams of the workgroup. */
+template <typename T, int WIDTH, bool PLAIN> GPU_DEVICE bool pool_tile(struct gpu_failure *what, const tile<T> &t)
+{
+    struct gpu_walk w = gpu_walk_at(threadIdx.x / t.team, t.blocks, t.shares);
+
+    for (; gpu_wave_vote(w.z < t.cols); gpu_walk_next(&w, t.step, t.blocks, t.shares)) {
+        struct bags b;
+        if (!bags_open(what, t, w, &b))
             return false;
-        gpu_walk_next(&next, t.step, t.blocks, t.rows);
-        offset = offset_read(t, next);
-        int64_t first = t.table_first[b.table];
-        b.nrows = (uint32_t)(t.table_first[b.table + 1] - first);
-        if (!pool_block<T, WIDTH>(call, run, t, b, block, t.tables + first * t.row_stride, out))
+        T *out = t.out + (b.first - t.first_bag) * t.sample_stride + (b.table - t.first_table) * t.table_stride;
+        if (!bags_pool<T, WIDTH, PLAIN>(what, t, b, w.x, out))
             return false;
     }
     return true;
@@ -328,6 +254,8 @@ template <typename T, int WIDTH> GPU_DEVICE bool pool_tile(const struct gpu_call
 template <typename T> GPU_DEVICE bool compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     __shared__ tile<T> t;
+    struct gpu_failure what;
+    bool well;
 
     if (threadIdx.x == 0) {
         place<T> place = s.kind == SLICE_COMPUTE_PUT ? place_in_out<T>(call, s) : place_in_staging<T>(call, run, s);
@@ -337,25 +265,35 @@ template <typename T> GPU_DEVICE bool compute_tile(const struct gpu_call &call, 
         t.table_stride = place.table_stride;
         t.out_aligned = gpu_rows_aligned(t.out, s.rows, t.sample_stride) && gpu_rows_aligned(t.out, s.cols, t.table_stride);
     }
+    what.kind = GPU_FAILURE_NONE;
     __syncthreads();
-    if (t.dim % gpu_vector<T>::LENGTH == 0 && gpu_rows_aligned(t.tables, 2, t.row_stride))
-        return pool_tile<T, gpu_vector<T>::LENGTH>(call, run, t);
-    return pool_tile<T, 1>(call, run, t);
+    if (t.dim % gpu_vector<T>::LENGTH || !gpu_rows_aligned(t.tables, 2, t.row_stride))
+        well = pool_tile<T, 1, false>(&what, t);
+    else if (t.weights || t.lanes < t.team)
+        well = pool_tile<T, gpu_vector<T>::LENGTH, false>(&what, t);
+    else
+        well = pool_tile<T, gpu_vector<T>::LENGTH, true>(&what, t);
+    if (!well && what.kind != GPU_FAILURE_NONE)
+        gpu_fail(call, run, what);
+    return well;
 }
 
-/* Each wave copies what lies together at both ends: a sample's tables, or one of them. */
+/* Each wave copies a piece of what lies together at both ends: a sample's tables, or one of them. */
 template <typename T> GPU_DEVICE void put_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     place<T> to = place_in_out<T>(call, s), from = place_in_staging<T>(call, run, s);
     bool together = to.table_stride == from.table_stride;
-    uint32_t pieces = together ? 1 : s.cols;
-    int64_t length = from.table_stride * (together ? s.cols : 1);
+    int64_t length = from.table_stride * (together ? s.cols : 1), piece = together ? PUT_BYTES / (int64_t)sizeof(T) : length;
+    uint32_t pieces = together ? (uint32_t)((length + piece - 1) / piece) : s.cols;
+    int64_t to_piece = together ? piece : to.table_stride;
     struct gpu_walk w = gpu_walk_at(threadIdx.x / GPU_WAVE, pieces, s.rows),
                     step = gpu_walk_at(blockDim.x / GPU_WAVE, pieces, s.rows);
 
-    for (; w.z < 1; gpu_walk_next(&w, step, pieces, s.rows))
-        gpu_wave_copy(to.at + w.y * to.sample_stride + w.x * to.table_stride,
-                      (const T *)from.at + w.y * from.sample_stride + w.x * from.table_stride, length);
+    for (; w.z < 1; gpu_walk_next(&w, step, pieces, s.rows)) {
+        int64_t left = together ? length - w.x * piece : piece;
+        gpu_wave_copy(to.at + w.y * to.sample_stride + w.x * to_piece,
+                      (const T *)from.at + w.y * from.sample_stride + w.x * piece, left < piece ? left : piece);
+    }
 }
 
 template <typename T> struct embedding {
@@ -368,7 +306,7 @@ template <typename T> struct embedding {
     }
 };
 
-template <typename T> __global__ void __launch_bounds__(THREADS, 2) embedding_kernel(GPU_PARAMETER struct gpu_call call)
+template <typename T> __global__ void __launch_bounds__(THREADS, RESIDENT) embedding_kernel(GPU_PARAMETER struct gpu_call call)
 {
     struct embedding<T> op;
 
