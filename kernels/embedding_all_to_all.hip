@@ -18,18 +18,25 @@
  *     round, the next one is on its way;
  *   - rows in batches of up to ROWS_AHEAD reads, each of one bag.
  * So a short bag costs one latency of the memory for each batch, and not one more for its offsets and one for its indices. What
- * remains is hidden by the other waves: there are 24 on a multiprocessor, with 4 KiB under way each. (A second batch for each
- * wave instead of more waves does not help on NVIDIA: reads are waited for by counters, of which there are too few to tell one
- * batch from the other.)
+ * remains is hidden by the other waves: there are 24 on a multiprocessor, with 4 KiB under way each. (A second
+ * batch for each wave instead of more waves gives nothing on NVIDIA: the compiler has one counter for all reads of rows, and
+ * waits for both batches where it needs the first.)
  */
 #include "embedding_bags.h"
 
 enum {
     THREADS = 128,   /* few: a workgroup's waves wait for each other at the end of a slice */
-    RESIDENT = 6,    /* workgroups on a multiprocessor (on AMD, waves on a SIMD unit): at most 80 registers for a thread */
     ROWS_AHEAD = 8,  /* reads of rows in a batch */
     PUT_BYTES = 4096 /* that a wave copies at a time */
 };
+
+/* 96 KiB of rows under way on a multiprocessor, and registers for the loops: 80 on NVIDIA, 168 on AMD, where waves are twice as
+ * wide and the compiler puts more of the loops' addresses into registers. */
+#if defined(__CUDACC__)
+enum { RESIDENT = 6 }; /* workgroups on a multiprocessor */
+#else
+enum { RESIDENT = 3 }; /* waves on a SIMD unit */
+#endif
 
 /* ---- where results go ---- */
 
@@ -62,8 +69,8 @@ template <typename T> GPU_DEVICE place<T> place_in_staging(const struct gpu_call
 #define NO_BAG 0xffffffffu
 
 /* A lane's part of a block: WIDTH elements, then as many again `lanes` * WIDTH further on, ..., LENGTH in all. WIDTH is LENGTH
- * where rows may be read 16 bytes at a time, else 1: neighbouring lanes read neighbouring elements. PLAIN: there are no weights,
- * and a team reads one row at a time. */
+ * where rows may be read 16 bytes at a time, else 1: neighbouring lanes read neighbouring elements. PLAIN: there are no
+ * weights, and a team reads one row at a time. */
 template <typename T, int WIDTH, bool PLAIN> struct part {
     enum { LENGTH = gpu_vector<T>::LENGTH, STEPS = LENGTH / WIDTH, ROWS = WIDTH == 1 ? 8 / LENGTH : ROWS_AHEAD };
     uint32_t first; /* element of the row */

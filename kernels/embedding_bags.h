@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * embedding_bags.h - embedding_all_to_all on GPUs: how a tile is shared out, and how a team reads the offsets and indices of its
- * bags.
+ * embedding_bags.h - embedding_all_to_all on GPUs: how a tile is shared out, and how a team reads the offsets and indices of
+ * its bags.
  *
  * Offsets and indices are the client's, who may change them meanwhile: each is read once by each team that needs it, and what
  * was checked is what is used. What is wrong is described in a gpu_failure; the lane that has found it tells.
@@ -56,10 +56,12 @@ template <typename T> GPU_DEVICE void tile_shape(tile<T> *t, uint32_t dim)
 template <typename T> GPU_DEVICE void tile_share(tile<T> *t)
 {
     const uint32_t teams = blockDim.x / t->team, most = t->rows < t->team ? t->rows : t->team - 1;
-    /* The product is of the order of the result's size in bytes, which is in some GPU's memory. */
-    uint64_t each = ((uint64_t)t->rows * t->blocks * t->cols + teams - 1) / teams, turns = (each + most - 1) / most;
+    /* The product is of the order of the result's size in bytes, which is in some GPU's memory. The number of bags for each
+     * team, no larger than makes a difference: 64 bits are slow to divide. */
+    uint64_t all = (uint64_t)t->rows * t->blocks * t->cols, some = all < 1u << 24 ? all : 1u << 24;
+    uint32_t each = ((uint32_t)some - 1) / teams + 1, turns = (each - 1) / most + 1;
 
-    t->shares = (t->rows - 1) / (uint32_t)((each + turns - 1) / turns) + 1;
+    t->shares = (t->rows - 1) / ((each - 1) / turns + 1) + 1;
     t->bags = (t->rows - 1) / t->shares + 1;
     t->step = gpu_walk_at(teams, t->blocks, t->shares);
 }
@@ -133,8 +135,8 @@ GPU_DEVICE void failure_fill(struct gpu_failure *what, enum gpu_failure_kind kin
     what->most = most;
 }
 
-/* All lanes of the wave; the team's lanes have read `number` each from `at` on: the first bag's begin, then the bags' ends. False:
- * there is a wrong one, and a team's first has been described. */
+/* All lanes of the wave; the team's lanes have read `number` each from `at` on: the first bag's begin, then the bags' ends.
+ * False: there is a wrong one, and a team's first has been described. */
 template <typename T>
 GPU_DEVICE bool bags_check(struct gpu_failure *what, const tile<T> &t, struct bags *b, uint32_t at, uint64_t number)
 {

@@ -303,6 +303,51 @@ static void test_embedding_ranges(void **state)
     case_close(&c);
 }
 
+/* In any part of a large slice: one table, 300 bags of 3. A wrong end is a good begin of the next bag, so that one bag only is
+ * wrong. */
+static void test_embedding_ranges_large(void **state)
+{
+    enum { BAGS = 300, SIZE = 3, TABLE = 40 };
+    struct test_case c = {.nranks = 1, .result = FCC_EMB_OUT};
+    struct tensor *t = c.args[0].tensors, *indices = &t[FCC_EMB_INDICES], *offsets = &t[FCC_EMB_OFFSETS];
+    int64_t dim = random_below(2) ? 5 : 68;
+    char text[128];
+
+    (void)state;
+    (void)snprintf(case_text, sizeof(case_text), "ranges, large slices");
+    t[FCC_EMB_TABLES] = (struct tensor){.dtype = FCC_F32, .ndim = 2, .shape = {TABLE, dim}, .stride = {dim, 1}};
+    *indices = (struct tensor){.dtype = FCC_I32, .ndim = 1, .shape = {BAGS * SIZE}, .stride = {1}};
+    *offsets = (struct tensor){.dtype = FCC_I32, .ndim = 1, .shape = {BAGS + 1}, .stride = {1}};
+    t[FCC_EMB_OUT] = (struct tensor){.dtype = FCC_F32, .ndim = 3, .shape = {BAGS, 1, dim}, .stride = {dim, dim, 1}};
+    for (int i = FCC_EMB_TABLES; i <= FCC_EMB_OFFSETS; i++)
+        input_open(&t[i], &c.memory[0][i], i == FCC_EMB_TABLES);
+    output_open(&t[FCC_EMB_OUT], &c.memory[0][FCC_EMB_OUT]);
+    for (int i = 0; i < BAGS * SIZE; i++)
+        index_put(indices, i, random_below(TABLE));
+    for (int i = 0; i <= BAGS; i++)
+        index_put(offsets, i, (int64_t)i * SIZE);
+    attr_add(&c.args[0], c.attrs[0], FCC_ATTR_TABLE_ROWS, (int64_t[]){TABLE}, 1);
+    attr_add(&c.args[0], c.attrs[0], FCC_ATTR_POOLING, (int64_t[]){FCC_POOLING_SUM}, 1);
+    attr_add(&c.args[0], c.attrs[0], FCC_ATTR_BATCH, (int64_t[]){BAGS}, 1);
+    case_match(&c, FCC_OP_EMBEDDING_ALL_TO_ALL);
+    for (int i = 0; i < cases(20); i++) {
+        int bag = 1 + (int)random_below(BAGS - 1), position = (int)random_below(SIZE), at = bag * SIZE + position;
+        int wrong = i % 2 ? TABLE : -1;
+        int64_t was = index_get(indices, at);
+        index_put(indices, at, wrong);
+        (void)snprintf(text, sizeof(text), "indices[%d]: %d: table 0, bag %d, position %d: allowed are 0 to %d", at, wrong, bag,
+                       position, TABLE - 1);
+        expect_range_error(&c, text);
+        index_put(indices, at, was);
+        index_put(offsets, bag + 1, bag * SIZE - 1);
+        (void)snprintf(text, sizeof(text), "offsets[%d]: %d: table 0, end of bag %d: allowed are %d to %d", bag + 1,
+                       bag * SIZE - 1, bag, bag * SIZE, BAGS * SIZE);
+        expect_range_error(&c, text);
+        index_put(offsets, bag + 1, (int64_t)(bag + 1) * SIZE);
+    }
+    case_close(&c);
+}
+
 /* ---- gemv_all_reduce ---- */
 
 static void matrix_open(struct tensor *t, struct memory *memory, enum fcc_dtype dtype, int64_t rows, int64_t cols, bool output)
@@ -530,13 +575,24 @@ static void test_scratch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dtypes), cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges),
-        cmocka_unit_test(test_gemv),   cmocka_unit_test(test_gemm),      cmocka_unit_test(test_gemm_regular),
-        cmocka_unit_test(test_noop),   cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_embedding_ranges),
+        cmocka_unit_test(test_embedding_ranges_large),
+        cmocka_unit_test(test_gemv),
+        cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_gemm_regular),
+        cmocka_unit_test(test_noop),
+        cmocka_unit_test(test_scratch),
     };
     const struct CMUnitTest on_gpus[] = {
-        cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges), cmocka_unit_test(test_gemv),
-        cmocka_unit_test(test_gemm),      cmocka_unit_test(test_gemm_regular),     cmocka_unit_test(test_noop),
+        cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_embedding_ranges),
+        cmocka_unit_test(test_embedding_ranges_large),
+        cmocka_unit_test(test_gemv),
+        cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_gemm_regular),
+        cmocka_unit_test(test_noop),
     };
     const char *seed = getenv("FCC_TEST_SEED");
 
