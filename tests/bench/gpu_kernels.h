@@ -70,7 +70,7 @@ struct shared {
 /* One rank's memory on its GPU. It only grows, and stays filled from shape to shape. */
 struct rank_memory {
     int gpu;
-    struct gpu_memory numbers, ids, offsets, out, staging, flags;
+    struct gpu_memory numbers, ids, offsets, out, staging, slots, flags;
     enum fcc_dtype numbers_dtype;
     uint64_t numbers_filled, ids_filled; /* elements */
     int64_t ids_rows;
@@ -95,7 +95,8 @@ struct prepared {
     struct plan *plans[FCC_MAX_RANKS];
     struct gpu_launch *launches[GPU_MAX_GPUS];
     int local[GPU_MAX_GPUS][GPU_MAX_RUNS], nlocal[GPU_MAX_GPUS]; /* the ranks on each GPU */
-    uint64_t staging[FCC_MAX_RANKS];                             /* what every launch is told beside its call */
+    uint64_t staging[FCC_MAX_RANKS], slots[FCC_MAX_RANKS];       /* what every launch is told beside its call */
+    uint64_t slots_bytes;                                        /* of one half */
     int64_t *attrs;
     size_t nattrs;
     struct input_set *sets;

@@ -91,7 +91,7 @@ void bench_close(void)
 {
     for (int r = 0; r < bench.nranks; r++) {
         struct rank_memory *m = &bench.ranks[r];
-        struct gpu_memory *const all[] = {&m->numbers, &m->ids, &m->offsets, &m->out, &m->staging, &m->flags};
+        struct gpu_memory *const all[] = {&m->numbers, &m->ids, &m->offsets, &m->out, &m->staging, &m->slots, &m->flags};
         for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
             if (all[i]->bytes)
                 bench.plugin->memory_free(all[i]);
@@ -377,6 +377,22 @@ static int staging_make(struct prepared *p, struct error *e)
     return status;
 }
 
+/* Two halves for calls by turns, as the worker has them. */
+static int slots_make(struct prepared *p, struct error *e)
+{
+    int status = 0;
+
+    for (int r = 0; r < bench.nranks; r++)
+        p->slots_bytes = p->plans[r]->slots_bytes > p->slots_bytes ? p->plans[r]->slots_bytes : p->slots_bytes;
+    for (int r = 0; r < bench.nranks && p->slots_bytes && status == 0; r++) {
+        struct rank_memory *m = &bench.ranks[r];
+        bool fresh;
+        status = memory_grow(m->gpu, &m->slots, 2 * p->slots_bytes, &fresh, e);
+        p->slots[r] = m->slots.address;
+    }
+    return status;
+}
+
 static int launches_make(struct prepared *p, struct error *e)
 {
     struct gpu_shape shape;
@@ -407,6 +423,8 @@ int prepared_make(struct prepared *p, struct error *e)
         status = plans_make(p, e);
     if (status == 0)
         status = staging_make(p, e);
+    if (status == 0)
+        status = slots_make(p, e);
     return status ? status : launches_make(p, e);
 }
 

@@ -45,6 +45,8 @@ static int gpu_start(struct prepared *p, const struct op_args *args, int gpu, st
     uint32_t value = (uint32_t)bench.epoch;
     struct gpu_call call = {
         .epoch = bench.epoch,
+        .stamp = (uint32_t)bench.epoch,
+        .slots_at = bench.epoch % 2 * p->slots_bytes,
         .done = bench.address + offsetof(struct shared, done) + (uint64_t)gpu * sizeof(uint64_t),
         .span = bench.address + offsetof(struct shared, span) + (uint64_t)gpu * 2 * sizeof(uint64_t),
     };
@@ -55,7 +57,7 @@ static int gpu_start(struct prepared *p, const struct op_args *args, int gpu, st
     int status = gpu_call_fill(bench.plugin, p->launches[gpu], args, bench.nranks, p->local[gpu], p->nlocal[gpu], &call, e);
     if (status)
         return status;
-    return bench.plugin->launch_start(p->launches[gpu], &call, p->staging, &word, &value, p->options->gated, e);
+    return bench.plugin->launch_start(p->launches[gpu], &call, p->staging, p->slots, &word, &value, p->options->gated, e);
 }
 
 /* The first GPU that has not ended after so many seconds, or whose context is lost; -1 if all have. */
