@@ -16,7 +16,7 @@
 #include "ops.h"
 #include "tensor.h"
 
-#define GPU_SLICES_WANTED 120
+#define GPU_TILES_WANTED 120
 
 static const char *const names[] = {[FCC_GEMM_A] = "a", [FCC_GEMM_B] = "b", [FCC_GEMM_C] = "c"};
 
@@ -138,20 +138,27 @@ static int64_t longest_part(const struct problem *problem, int rank)
     return longest;
 }
 
+/* The tiles of all destinations. Where all rows fit into one, they are multiplied together. */
+static int64_t tiles_of(const struct problem *problem, int rank, int64_t rows, int64_t cols)
+{
+    int64_t high = 0;
+
+    for (int p = 0; p < problem->nranks; p++)
+        high += (problem->gemm.rows[rank][p] + rows - 1) / rows;
+    high = rows_of(problem, rank) <= rows ? 1 : high;
+    return high * ((problem->gemm.n + cols - 1) / cols);
+}
+
 /* A GPU's slice is one tile of its matrix units, so that the first ones leave early: 128 rows of 256 columns of f16 and bf16, or of
- * 128 of f32. Narrower where there would be fewer slices than a GPU has multiprocessors, some 130; and 64 rows where no destination
- * gets more. */
+ * 128 of f32; 64 rows where no destination gets more. Narrower where there would be fewer tiles than a GPU has multiprocessors,
+ * some 130; where all rows make one tile, as narrow as can be: that is bound by reading b. */
 static void choose_gpu_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
-    int64_t slices = 0, cols = problem->dtype == FCC_F32 ? 128 : 256, rows;
+    bool f32 = problem->dtype == FCC_F32, one = rows_of(problem, rank) <= 64;
+    int64_t rows = longest_part(problem, rank) <= 64 && !f32 ? 64 : 128, cols = f32 ? 128 : 256, least = f32 || !one ? 128 : 64;
 
-    rows = longest_part(problem, rank) <= 64 && problem->dtype != FCC_F32 ? 64 : 128;
-    for (int p = 0; p < problem->nranks; p++)
-        slices += (problem->gemm.rows[rank][p] + rows - 1) / rows * ((problem->gemm.n + cols - 1) / cols);
-    if (slices < GPU_SLICES_WANTED)
-        cols = 128;
-    if (slices < GPU_SLICES_WANTED && problem->dtype != FCC_F32 && rows_of(problem, rank) <= 64)
-        cols = 64; /* all in one row of tiles: bound by reading b, which takes all multiprocessors */
+    while (cols > least && tiles_of(problem, rank, rows, cols) < GPU_TILES_WANTED)
+        cols /= 2;
     schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : (uint32_t)rows;
     schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
 }

@@ -171,9 +171,11 @@ void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_c
         const struct gpu_input *in = &call->in[i];
         enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
         if (quick->rows[i] == 0)
-            continue; /* which needs none */
-        suits = gemm_map_make(&maps.runs[i].a, dtype, in->gemm.a, in->gemm.k, quick->rows[i], in->gemm.a_stride,
-                              quick->tile_rows) &&
+            continue;                                  /* which needs none */
+        int64_t eights = (quick->rows[i] + 7) / 8 * 8; /* of rows: the swizzle's pattern */
+        uint32_t rows = eights < quick->tile_rows ? (uint32_t)eights : quick->tile_rows;
+        maps.a_bytes[i] = rows * GEMM_STEP * 2;
+        suits = gemm_map_make(&maps.runs[i].a, dtype, in->gemm.a, in->gemm.k, quick->rows[i], in->gemm.a_stride, rows) &&
                 gemm_map_make(&maps.runs[i].b, dtype, in->gemm.b, shape->n, in->gemm.k, in->gemm.b_stride, GEMM_STEP);
     }
     return suits ? &maps : NULL;

@@ -15,6 +15,9 @@
  *   storer   one warp: has the copy engine store the tile's rows at the destination, on whichever GPU that is; when they are
  *            there, signals, if this was the last tile of its slices
  *
+ * The copy engine takes long over what lies outside of a matrix. So where all rows are fewer than a tile's, it is told to bring
+ * only so many; the others' sums are of whatever lies there, and are not stored.
+ *
  * Shared memory: STAGES stages, each A [ROWS][64 k] and B [64 k][COLS] as the copy engine writes and wgmma reads them with
  * 128-byte swizzle (gpu_matrix_wgmma.h has the layout); then the finished tile, rows OUT_PITCH apart.
  *
@@ -32,7 +35,8 @@
  * nothing. A stage is empty when both have multiplied it, and jobs' places are empty when both have done with them. Neither ends
  * before the other, which may still arrive at its barriers.
  *
- * Memory order. What the copy engine brings is ordered by the barrier that it completes. A group's reads of a stage by wgmma
+ * Memory order. Who arrives at job_empty and stage_empty has only read, and what it read is in its registers or, for a stage,
+ * awaited: so there is nothing to release to the cluster's other workgroup. What the copy engine brings is ordered by the barrier that it completes. A group's reads of a stage by wgmma
  * are over (wait_group) before its warps arrive at stage_empty. Finished elements are stored by all threads, each of which
  * fences for the copy engine before it arrives at out_full. The copy engine's stores are visible to the storer's lanes when
  * they have awaited them; __syncwarp() passes that on to the first lane, whose fence in gpu_slice_signal() is cumulative.
@@ -44,12 +48,14 @@
 #include "gpu_hopper.h"
 #include "gpu_runtime.h"
 
-/* a and b of each run, for the copy engine; and how many slices make one tile. */
+/* a and b of each run, for the copy engine; how many slices make one tile. */
 struct gemm_maps {
     struct gemm_run_maps {
         CUtensorMap a, b;
     } runs[GPU_MAX_RUNS];
     uint32_t together[GPU_MAX_RUNS];
+    uint32_t
+        a_bytes[GPU_MAX_RUNS]; /* of A in a stage: where there are only a few rows in all, no more than these are brought */
 };
 
 #define GEMM_STEP 64 /* k of a stage */
@@ -166,10 +172,7 @@ template <typename T, typename S> struct gemm_parts {
     /* A job for workgroup `to` of the cluster, once there is room. */
     __device__ __forceinline__ void job_make(const gemm_ring<GEMM_JOBS> &ring, uint32_t to, const struct gemm_job &made)
     {
-        if constexpr (S::PAIR)
-            gpu_barrier_await_cluster(&shared.job_empty[ring.at], ring.parity ^ 1);
-        else
-            gpu_barrier_await(&shared.job_empty[ring.at], ring.parity ^ 1);
+        gpu_barrier_await(&shared.job_empty[ring.at], ring.parity ^ 1);
         if (to == 0) {
             shared.jobs[ring.at] = made;
             gpu_barrier_arrive(&shared.job_full[ring.at]);
@@ -180,7 +183,7 @@ template <typename T, typename S> struct gemm_parts {
 #pragma unroll
         for (uint32_t i = 0; i < sizeof(made) / sizeof(uint64_t); i++)
             gpu_cluster_store(&shared.job_words[ring.at][i], to, words[i]);
-        gpu_barrier_arrive_at(&shared.job_full[ring.at], to);
+        gpu_barrier_arrive_at_releasing(&shared.job_full[ring.at], to);
     }
 
     /* The tiles of slices that begin with s. */
@@ -237,13 +240,13 @@ template <typename T, typename S> struct gemm_parts {
     /* ---- loader ---- */
 
     /* k from `k` on, of A's rows from `row` and B's columns from `col` on. */
-    __device__ __forceinline__ void stage_load(uint32_t at, const gemm_maps::gemm_run_maps &m, int32_t k, int32_t row,
-                                               int32_t col, bool in_common)
+    __device__ __forceinline__ void stage_load(uint32_t at, const gemm_maps::gemm_run_maps &m, uint32_t a_bytes, int32_t k,
+                                               int32_t row, int32_t col, bool in_common)
     {
         unsigned char *stage = stages + at * S::STAGE_BYTES;
         uint64_t *full = &shared.stage_full[at];
 
-        gpu_barrier_arrive_expecting(full, S::STAGE_BYTES);
+        gpu_barrier_arrive_expecting(full, S::STAGE_BYTES - S::A_BYTES + a_bytes);
         gpu_box_load(stage, &m.a, k, row, full);
 #pragma unroll
         for (int i = 0; i < S::COLS / 64; i++) {
@@ -270,7 +273,8 @@ template <typename T, typename S> struct gemm_parts {
             job_done(jobs);
             for (int32_t k = 0; k < job.steps * GEMM_STEP; k += GEMM_STEP, ring.next()) {
                 gpu_barrier_await(&shared.stage_empty[ring.at], ring.parity ^ 1);
-                stage_load(ring.at, maps.runs[job.run], k, (int32_t)job.row, (int32_t)job.col, job.in_common != 0);
+                stage_load(ring.at, maps.runs[job.run], maps.a_bytes[job.run], k, (int32_t)job.row, (int32_t)job.col,
+                           job.in_common != 0);
             }
         }
     }

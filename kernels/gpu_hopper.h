@@ -160,8 +160,21 @@ GPU_DEVICE void gpu_barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes)
                  : "memory");
 }
 
-/* The same of the barrier at this place in workgroup `rank` of the cluster, which may be another one. */
+/* The same for the barrier at this place in workgroup `rank` of the cluster, which may be another one. Releases nothing to the
+ * other one: with that, it would take a fence of the GPU's memory. */
 GPU_DEVICE void gpu_barrier_arrive_at(uint64_t *barrier, uint32_t rank)
+{
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(gpu_shared_address(barrier)),
+                 "r"(rank)
+                 : "memory");
+}
+
+/* ... and releases. */
+GPU_DEVICE void gpu_barrier_arrive_at_releasing(uint64_t *barrier, uint32_t rank)
 {
     asm volatile("{\n"
                  ".reg .b32 there;\n"
