@@ -3,9 +3,10 @@
 
 All are ratios in one run on 4 H200 of one host, under MPS, medians of the slowest rank, weights not in a cache. "Sequence" is
 the vendor's BLAS, or the best pooling kernel there is (ours or PyTorch's), followed by NCCL, both in one CUDA graph; with
-our pooling it is the sum of the two. "Kernel" is from the first slice's start to the last one's end over all ranks;
-"stream" is from event to event on the caller's stream through the daemon, many calls in a row. The floor is what moving
-the operator's bytes, or its operations, take at rates that are measured in the same run.
+our pooling it is the sum of the two. "Kernel" is from the first slice's start to the last one's end within a rank: it counts
+what a rank waits for others, as its time in a stream does; "stream" is from event to event on the caller's stream through the
+daemon, many calls in a row. The floor is what moving the operator's bytes, or its operations, take at rates that are measured
+in the same run.
 
   operator              rows                               kernel                                   stream
   gemv_all_reduce       M1 N8192 K2048, M1 N4096 K3584     <= 0.55 of sequence                      <= 0.75 of sequence
@@ -47,8 +48,10 @@ class Times:
             return value["median"]
         raise Missing(f"{name}: " + (value or "not where ranks share a GPU"))
 
-    def kernel(self):
-        return self.get("fused kernel", "fused kernel")
+    def kernel(self, schedule="fused"):
+        """In the longest rank; a row that could not be measured says so under the name without it."""
+        key = f"{schedule} kernel"
+        return self.get(f"{key}, longest rank" if isinstance(self.times.get(key, {}), dict) else key, key)
 
     def stream(self):
         return self.get("fused stream", "fused stream")
@@ -130,7 +133,7 @@ GEMM_SMALL = (below("kernel", 1.00, "sequence", sequence), below("stream", 1.03,
 EMBEDDING = (below("kernel", 1.10, "max(pooling, A2A)", longer_pooling),
              below("stream", 1.12, "max(pooling, A2A)", longer_pooling))
 POOLING = (Goal("floor / our pooling alone", 0.75, lambda t: t.floor() / t.own_pooling(), most=False),)
-ALL_REDUCE = (Goal("kernel", 4.5, lambda t: t.get("comm_only kernel", "comm_only kernel"), unit=" us"),)
+ALL_REDUCE = (Goal("kernel", 4.5, lambda t: t.kernel("comm_only"), unit=" us"),)
 NOOP = (above_kernel("pipelined"), above_kernel("synchronised"))
 AUTO = (Goal("stream / sequence", 1.03, lambda t: t.get("auto stream", "auto stream") / t.sequence()),)
 
