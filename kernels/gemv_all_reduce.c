@@ -225,6 +225,7 @@ static void one_shot_plan(const struct problem *problem, int rank, struct schedu
     tile = tile <= n ? tile : n > 0 ? n : 1;
     schedule->slice_rows = (uint32_t)problem->gemv.m;
     schedule->slice_cols = (uint32_t)tile;
+    b->plan->alone = true;
     b->plan->nflags = 1;
     b->plan->staging_bytes = fused ? 0 : layout_make(problem, tile).local_bytes;
     b->plan->slots_bytes = puts ? (uint64_t)problem->nranks * words_bytes(problem) : 0;

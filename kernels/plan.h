@@ -19,6 +19,7 @@
 #ifndef FCC_PLAN_H
 #define FCC_PLAN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "error.h"
@@ -74,6 +75,9 @@ struct plan {
     uint32_t nflags;        /* flags used at every rank: [0, nflags) */
     uint64_t staging_bytes; /* memory that this rank needs besides the tensors */
     uint64_t slots_bytes;   /* GPUs: memory for words that carry their epoch (gpu.h), the same on all ranks */
+    bool
+        alone; /* GPUs: may begin before other ranks have come to the operator, or have finished the one before: what it stores at
+                 * other ranks are words in slots, and flags that mean that a rank has finished all before */
 };
 
 #define PLAN_MAX_FLAGS 16384u
