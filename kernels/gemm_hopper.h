@@ -504,8 +504,8 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(PAIR ? 2 : 1)
 template <typename T, int ROWS, int COLS, bool PAIR> static struct gpu_kernel gemm_hopper_kernel_get()
 {
     typedef gemm_shape<T, ROWS, COLS, PAIR> shape;
-    struct gpu_kernel k = {(const void *)gemm_hopper_kernel<T, ROWS, COLS, PAIR>, GEMM_THREADS, shape::SHARED_BYTES, 1,
-                           shape::CLUSTER};
+    struct gpu_kernel k = {
+        (const void *)gemm_hopper_kernel<T, ROWS, COLS, PAIR>, GEMM_THREADS, shape::SHARED_BYTES, 1, shape::CLUSTER, 0};
 
     if (hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
         k.function = NULL;

@@ -83,20 +83,25 @@ GPU_DEVICE void gpu_fail(const struct gpu_call &call, uint32_t run, const struct
         gpu_store_release(gpu_flags_of(call, r) + GPU_FLAGS, call.epoch);
 }
 
-/* All threads. False: leave. */
-GPU_DEVICE bool gpu_slice_await(const struct gpu_call &call, uint32_t run, const struct slice &s)
+/* All threads: until flags [first + i * stride] of this rank, i < count, have come. False: leave. */
+GPU_DEVICE bool gpu_flags_await(const struct gpu_call &call, uint32_t run, uint32_t first, uint32_t count, uint32_t stride)
 {
-    const uint64_t *flags = (const uint64_t *)gpu_plan_of(call, run)->flags + s.wait_first;
+    const uint64_t *flags = (const uint64_t *)gpu_plan_of(call, run)->flags + first;
     bool leave = false;
 
-    for (uint32_t i = threadIdx.x; i < s.wait_count && !leave; i += blockDim.x) {
-        const uint64_t *flag = flags + (uint64_t)i * s.wait_stride;
+    for (uint32_t i = threadIdx.x; i < count && !leave; i += blockDim.x) {
+        const uint64_t *flag = flags + (uint64_t)i * stride;
         for (uint32_t spins = 1; gpu_load_relaxed(flag) < call.epoch && !leave; spins++)
             if (spins % GPU_LOOK_SPINS == 0)
                 leave = gpu_must_leave(call, run);
         (void)gpu_load_acquire(flag); /* it is there: now with what came before it */
     }
     return __syncthreads_or(leave) == 0;
+}
+
+GPU_DEVICE bool gpu_slice_await(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    return gpu_flags_await(call, run, s.wait_first, s.wait_count, s.wait_stride);
 }
 
 /* One thread, after the workgroup's __syncthreads(). */
@@ -304,6 +309,7 @@ struct gpu_kernel {
     size_t shared_bytes;         /* dynamic */
     unsigned per_multiprocessor; /* workgroups; 0: as many as fit */
     unsigned cluster;            /* workgroups that work together: their number is a multiple of it; 0: 1 */
+    unsigned workgroups;         /* that the kernel is made for; 0: any number */
 };
 struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype);
 struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype);

@@ -115,7 +115,8 @@ static int workgroups_choose(const struct gpu_launch *l, const struct gpu_kernel
     uint64_t n = (uint64_t)fit * gpus[l->gpu].multiprocessors;
     n = n < slices ? n : slices;
     n = n > (uint64_t)l->nruns ? n : (uint64_t)l->nruns;
-    *out = (uint32_t)(k->cluster > 1 ? (n + k->cluster - 1) / k->cluster * k->cluster : n);
+    n = k->cluster > 1 ? (n + k->cluster - 1) / k->cluster * k->cluster : n;
+    *out = k->workgroups ? k->workgroups : (uint32_t)n;
     return 0;
 }
 
@@ -133,9 +134,9 @@ static struct gpu_kernel kernel_get(const struct gpu_shape *shape, int gpu)
     case FCC_OP_GEMM_ALL_TO_ALL:
         return gpu_gemm_kernel(dtype, gpu);
     case FCC_OP_NOOP:
-        return {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1, 0};
+        return {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1, 0, 1};
     default:
-        return {NULL, 0, 0, 0, 0};
+        return {NULL, 0, 0, 0, 0, 0};
     }
 }
 
@@ -223,18 +224,19 @@ int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t
 
 /* ---- noop: its plans only wait ---- */
 
-struct noop_operator {
-    __device__ bool slice(const struct gpu_call &, uint32_t, const struct slice &)
-    {
-        return true;
-    }
-};
-
+/* One workgroup does what the plan says (noop.c) without taking its slices: each rank here raises its flag at all ranks, then
+ * waits for all of its own. */
 static __global__ void noop_kernel(GPU_PARAMETER struct gpu_call call)
 {
-    noop_operator op;
+    const uint32_t nranks = call.fixed->shape.nranks;
 
-    gpu_execute(call, op);
+    gpu_begin(call);
+    gpu_fence_system();
+    for (uint32_t i = threadIdx.x; i < call.nruns * nranks; i += blockDim.x)
+        gpu_store_relaxed(gpu_flags_of(call, i % nranks) + gpu_plan_of(call, i / nranks)->rank, call.epoch);
+    for (uint32_t run = 0; run < call.nruns; run++)
+        (void)gpu_flags_await(call, run, 0, nranks, 1);
+    gpu_last_leaves(call);
 }
 
 /* ---- starting ---- */

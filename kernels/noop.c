@@ -3,7 +3,8 @@
  * noop.c - all ranks meet, and nothing else. On cpu devices the worker begins an operator when all ranks have come to it, so
  * the plan is the bare wait that plan_make() gives to every plan without slices. On GPUs it begins when the own rank has come,
  * and the kernels meet: each raises flag [rank] at all ranks and waits for all of its own. These flags mean in every operator
- * that `rank` has done what the others wait for; that it has finished the operators before implies it for those.
+ * that `rank` has done what the others wait for; that it has finished the operators before implies it for those. (The GPU's
+ * kernel does this without taking the slices.)
  */
 #include <errno.h>
 

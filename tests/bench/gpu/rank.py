@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from . import baselines, fused, noop, shapes
 from .fcc import DEVICE_CUDA, Client
 
-WARMUP = 20  # calls
 AUTO_WARMUP = 48  # until both schedules have been measured often enough (tune.c)
 SAMPLES = 60
 LATENCY_SAMPLES, LATENCY_WARMUP = 30, 5
@@ -163,6 +162,9 @@ class Rank:
     def copies(self, shape):
         return shapes.copies(shape, self.cache_bytes)
 
+    def warmup(self):
+        return shapes.warmup_calls(self.at.shape, self.settings.ranks)
+
     def part_prepare(self, shape):
         """Make this shape's inputs for the baselines."""
         self.at.shape, self.at.sets = shape, None
@@ -187,7 +189,7 @@ class Rank:
             def sample():
                 for i in range(calls):
                     run(i % ncopies)
-        found = self.time(sample, calls, SAMPLES, -(-WARMUP // calls))
+        found = self.time(sample, calls, SAMPLES, -(-self.warmup() // calls))
         self.torch.cuda.synchronize()
         return found
 
@@ -220,7 +222,7 @@ class Rank:
         self.client.error()
 
     def part_fcc_kernel(self, schedule):
-        return fused.kernel_samples(self.session, schedule, self.copies(self.at.shape), TRACE_BURST,
+        return fused.kernel_samples(self.session, schedule, self.copies(self.at.shape), max(TRACE_BURST, self.warmup() // 2),
                                     (self.settings.fccctl, self.settings.socket))
 
     def part_fcc_stream(self, schedule):
@@ -231,7 +233,7 @@ class Rank:
         def sample():
             for i in range(calls):
                 self.session.run(schedule, i % ncopies)
-        found = self.time(sample, calls, SAMPLES, -(-(AUTO_WARMUP if schedule == "auto" else WARMUP) // calls))
+        found = self.time(sample, calls, SAMPLES, -(-max(self.warmup(), AUTO_WARMUP if schedule == "auto" else 0) // calls))
         return found, self.session.error_of((calls - 1) % ncopies)
 
     def part_fcc_queued(self, schedule):

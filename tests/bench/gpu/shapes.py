@@ -111,6 +111,19 @@ class Noop:
         return 0, 0, 0
 
 
+# ---- how long to warm up ----
+
+WARM_S = 0.1  # a GPU under load lowers its clocks within some tens of ms: all that is compared is timed after that
+CALLS_LEAST, CALLS_MOST = 20, 2000
+ASSUMED = (4.3e12, 7e14, 3.7e11)  # bytes, operations and link bytes a second, roughly; the same on all ranks
+
+
+def warmup_calls(shape, ranks):
+    """So many that they take about WARM_S or more; the same number on all ranks."""
+    least = max(amount / rate for amount, rate in zip(shape.least(ranks), ASSUMED))
+    return max(CALLS_LEAST, min(CALLS_MOST, int(WARM_S / least))) if least else CALLS_LEAST
+
+
 # ---- rows ----
 
 @dataclass(frozen=True)
