@@ -60,6 +60,45 @@ static void add_puts(struct plan_builder *b, enum slice_kind kind, const int ord
     }
 }
 
+/* Tile number t of a part, in the order of add_tiles(). False: there are not so many. */
+static bool tile_get(const struct rectangle *part, const struct schedule *schedule, uint64_t t, struct slice *out)
+{
+    uint64_t high = (part->rows + (uint64_t)schedule->slice_rows - 1) / schedule->slice_rows;
+    uint64_t row = high ? t % high * schedule->slice_rows : 0, col = high ? t / high * schedule->slice_cols : 0;
+
+    if (is_empty(part) || col >= part->cols)
+        return false;
+    out->row = part->row + (uint32_t)row;
+    out->rows = least(schedule->slice_rows, part->rows - row);
+    out->col = part->col + (uint32_t)col;
+    out->cols = least(schedule->slice_cols, part->cols - col);
+    out->dst_row = part->dst_row + (uint32_t)row;
+    out->dst_col = part->dst_col + (uint32_t)col;
+    return true;
+}
+
+/* The first tile for each destination, the second for each, ... */
+static void add_puts_in_turns(struct plan_builder *b, const int order[], const struct schedule *schedule,
+                              const struct rectangle parts[])
+{
+    struct plan *plan = b->plan;
+    uint32_t groups[FCC_MAX_RANKS];
+    bool some = true;
+
+    for (int i = 0; i < plan->nranks; i++)
+        groups[i] = is_empty(&parts[order[i]]) ? SLICE_NO_GROUP : plan_add_group(b, (unsigned)order[i], (uint32_t)plan->rank);
+    for (uint64_t t = 0; some && b->status == 0; t++) {
+        some = false;
+        for (int i = 0; i < plan->nranks; i++) {
+            struct slice s = {.kind = SLICE_COMPUTE_PUT, .dst = (uint16_t)order[i], .group = groups[i]};
+            if (!tile_get(&parts[order[i]], schedule, t, &s))
+                continue;
+            plan_add_slice(b, s);
+            some = true;
+        }
+    }
+}
+
 /* One tile of each destination's rows, then the same of the next columns, so that those of the same columns and of rows that
  * follow each other stand together. */
 static void add_short_puts(struct plan_builder *b, const struct schedule *schedule, const struct rectangle parts[])
@@ -127,7 +166,7 @@ static void add_waits(struct plan_builder *b, const bool from[])
 }
 
 void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
-                     const bool from[], bool together, struct plan_builder *b)
+                     const bool from[], enum all_to_all_order in, struct plan_builder *b)
 {
     uint32_t own_flag = (uint32_t)problem->nranks;
     int order[FCC_MAX_RANKS];
@@ -147,8 +186,10 @@ void all_to_all_plan(const struct problem *problem, int rank, const struct sched
         add_puts(b, SLICE_PUT, order, schedule, parts, false);
         break;
     default:
-        if (together)
+        if (in == ALL_TO_ALL_TOGETHER)
             add_short_puts(b, schedule, parts);
+        else if (in == ALL_TO_ALL_IN_TURNS)
+            add_puts_in_turns(b, order, schedule, parts);
         else
             add_puts(b, SLICE_COMPUTE_PUT, order, schedule, parts, false);
         break;

@@ -21,10 +21,16 @@ struct rectangle {
     uint32_t dst_row, dst_col;
 };
 
+/* In which order the fused schedule has its slices. */
+enum all_to_all_order {
+    ALL_TO_ALL_IN_PARTS, /* one destination's after the other's, the own rank's last: the links have time until the end */
+    ALL_TO_ALL_IN_TURNS, /* one of each destination, then the next of each: the links have work from beginning to end */
+    ALL_TO_ALL_TOGETHER, /* no destination gets more rows than a slice may have: all rows of some columns, then of the next */
+};
+
 /* parts[nranks] by destination; from[source]: whether source has something for this rank, so that its flag will come. The
- * schedule's sizes are set. together: no destination gets more rows than a slice may have, and the fused schedule has the
- * slices of the same columns together. */
+ * schedule's sizes are set. */
 void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
-                     const bool from[], bool together, struct plan_builder *b);
+                     const bool from[], enum all_to_all_order order, struct plan_builder *b);
 
 #endif

@@ -255,7 +255,8 @@ static void embedding_plan(const struct problem *problem, int rank, struct sched
     if (schedule->kind != FCC_SCHEDULE_FUSED)
         b->plan->staging_bytes =
             (uint64_t)(problem->embedding.batch * tables) * (uint64_t)problem->embedding.dim * dtype_size(problem->dtype);
-    all_to_all_plan(problem, rank, schedule, parts, from, false, b);
+    all_to_all_plan(problem, rank, schedule, parts, from,
+                    schedule->target == PLAN_GPU ? ALL_TO_ALL_IN_TURNS : ALL_TO_ALL_IN_PARTS, b);
 }
 
 static struct work embedding_work(const struct problem *problem, int rank)

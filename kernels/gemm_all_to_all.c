@@ -188,7 +188,8 @@ static void gemm_plan(const struct problem *problem, int rank, struct schedule *
     }
     if (schedule->kind != FCC_SCHEDULE_FUSED)
         b->plan->staging_bytes = (uint64_t)row * (uint64_t)problem->gemm.n * dtype_size(problem->dtype);
-    all_to_all_plan(problem, rank, schedule, parts, from, are_short(problem, rank, schedule), b);
+    all_to_all_plan(problem, rank, schedule, parts, from,
+                    are_short(problem, rank, schedule) ? ALL_TO_ALL_TOGETHER : ALL_TO_ALL_IN_PARTS, b);
 }
 
 static struct work gemm_work(const struct problem *problem, int rank)
