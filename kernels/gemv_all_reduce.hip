@@ -30,7 +30,7 @@
 enum { SUMS = 4096 /* of a tile that are put together at a time: at least FCC_GEMV_MAX_M * WAVES */ };
 
 /* A tile of any width in pieces that fit into shared memory. */
-template <typename T> GPU_DEVICE void compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
+template <typename T> GEMV_APART void compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     __shared__ float sums[SUMS];
     __shared__ operands<T> p;

@@ -123,16 +123,19 @@ GPU_DEVICE void pair_finish(const struct gpu_call &call, uint32_t run, const str
                        gpu_vector<T>::element((const T *)in.gemv.w + (uint64_t)(at.col + col) * in.gemv.w_stride + k), sum);
         total[col] = gpu_wave_sum(sum);
     }
-    if (s.kind == SLICE_COMPUTE || s.dst != SLICE_DST_ALL) {
-        if (lane < cols)
-            gemv_sum_put(call, run, s, 0, at.col + lane, lane ? total[1] : total[0]);
-        return;
-    }
     uint32_t nranks = call.fixed->shape.nranks, rank = gpu_plan_of(call, run)->rank;
-    for (uint32_t i = lane; i < 2 * nranks; i += GPU_WAVE) /* each word by a lane of its own, beginning with the next rank */
-        if (i % 2 < cols)
-            gemv_word_store(gemv_word_at(call, gemv_rank_at(i / 2, rank, nranks), rank, 0, at.col + i % 2),
-                            i % 2 ? total[1] : total[0], call.stamp);
+    bool all = s.dst == SLICE_DST_ALL;
+    /* Each word by a lane of its own, beginning with the next rank. One row's words stand as y. */
+    for (uint32_t i = lane; i < (all ? 2 * nranks : 2); i += GPU_WAVE) {
+        uint32_t to = all ? gemv_rank_at(i / 2, rank, nranks) : s.dst, at_col = at.col + i % 2;
+        float sum = i % 2 ? total[1] : total[0];
+        if (i % 2 >= cols)
+            continue;
+        if (s.kind == SLICE_COMPUTE)
+            *gemv_local_at(call, run, 0, at_col) = sum;
+        else
+            gemv_word_store(gemv_slot_at(call, to, rank) + (at_col - (uint32_t)call.fixed->shape.first[to]), sum, call.stamp);
+    }
 }
 
 /* What the waves of a workgroup know of a slice. */
@@ -226,7 +229,7 @@ GPU_DEVICE void part_step(const struct gpu_call &call, uint32_t run, stream<T> &
 /* The first phase of a run that streams(): as gpu_phase_run(). All waves come to the barrier once for each slice, when they
  * have begun with all of its parts; by then the taker has the next slice. It puts it where the slice before the one at hand
  * was, which all have read before the barrier before. A slice's times are the first wave's. */
-template <typename T> GPU_DEVICE bool stream_run(const struct gpu_call &call, uint32_t run, struct gpu_group group[2])
+template <typename T> GEMV_APART bool stream_run(const struct gpu_call &call, uint32_t run, struct gpu_group group[2])
 {
     __shared__ struct gpu_words x[X_BYTES / sizeof(struct gpu_words)];
     const struct gpu_input &in = call.in[run];

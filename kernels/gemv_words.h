@@ -21,13 +21,19 @@ GPU_DEVICE float *gemv_local_at(const struct gpu_call &call, uint32_t run, uint3
     return (float *)call.fixed->staging[gpu_plan_of(call, run)->rank] + (uint64_t)row * call.fixed->shape.n + col;
 }
 
+/* What `source` sends to `owner`. */
+GPU_DEVICE uint64_t *gemv_slot_at(const struct gpu_call &call, uint32_t owner, uint32_t source)
+{
+    return (uint64_t *)(call.fixed->slots[owner] + call.slots_at + source * call.fixed->shape.slot_bytes);
+}
+
 GPU_DEVICE uint64_t *gemv_word_at(const struct gpu_call &call, uint32_t owner, uint32_t source, uint32_t row, uint32_t col)
 {
     const struct gpu_shape &shape = call.fixed->shape;
     uint32_t at = col - (uint32_t)shape.first[owner];
     uint64_t number = ((uint64_t)(at / GEMV_BLOCK) * (uint32_t)shape.m + row) * GEMV_BLOCK + at % GEMV_BLOCK;
 
-    return (uint64_t *)(call.fixed->slots[owner] + call.slots_at + source * shape.slot_bytes) + number;
+    return gemv_slot_at(call, owner, source) + number;
 }
 
 GPU_DEVICE void gemv_word_store(uint64_t *at, float sum, uint32_t stamp)

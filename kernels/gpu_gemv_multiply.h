@@ -16,6 +16,14 @@ enum {
     ROWS_UNALIGNED = 4,
 };
 
+/* Stays a function of its own under nvcc, so that what its caller keeps for other ways takes no registers in its loops. AMD's calls
+ * cost more than that. */
+#if defined(__CUDACC__)
+#define GEMV_APART static __device__ __noinline__
+#else
+#define GEMV_APART GPU_DEVICE
+#endif
+
 /* What a rank multiplies, in shared memory. Strides in elements; sizes and strides are below 2^31 (tensor_check()). */
 template <typename T> struct operands {
     const T *x, *w;
