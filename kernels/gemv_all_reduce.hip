@@ -94,7 +94,33 @@ struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype)
     return k;
 }
 
+/* ---- several rows on Hopper: the host's side ---- */
+
 #if defined(__CUDACC__)
+
+template <typename T, int ROWS> static struct gpu_kernel gemv_hopper_kernel_get()
+{
+    typedef gemv_shape<T, ROWS> shape;
+    struct gpu_kernel k = {(const void *)gemv_hopper_kernel<T, ROWS>, GEMV_THREADS, shape::SHARED_BYTES, 1, GEMV_PARTS};
+
+    if (hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
+        k.function = NULL;
+    return k;
+}
+
+template <typename T> static struct gpu_kernel gemv_hopper_choose(int64_t m)
+{
+    switch (gemv_hopper_rows(m)) {
+    case 8:
+        return gemv_hopper_kernel_get<T, 8>();
+    case 16:
+        return gemv_hopper_kernel_get<T, 16>();
+    case 32:
+        return gemv_hopper_kernel_get<T, 32>();
+    default:
+        return gemv_hopper_kernel_get<T, 64>();
+    }
+}
 
 void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
                            struct gpu_gemv_quick *out)

@@ -30,85 +30,22 @@
  * cluster that is to leave (the taker looks, once a job) still finishes the jobs it has.
  *
  * Memory order. What the copy engine brings is ordered by the barrier that it completes; what threads copy, by their fence for it
- * before the barrier. The group's reads of a stage are over (wait_group) before its warps arrive at stage_empty. Sums in the memory of
- * another workgroup: stored by all lanes, __syncwarp(), one lane arrives there (release, cluster); the senders await (acquire,
- * cluster); and the other way round for room. Results: words need nothing. Sums in staging memory are stored by the senders, who
- * then arrive at the taker's job_empty; the fence in its gpu_slice_signal() is cumulative.
+ * before the barrier. The group's reads of a stage are over (wait_group) before its warps arrive at stage_empty. Sums in the memory
+ * of another workgroup: stored by all lanes, __syncwarp(), one lane arrives there (release, cluster); the senders await (acquire,
+ * cluster). Who only tells that it has read something (job_empty, sums_empty) has it in registers, and releases nothing: a
+ * release would wait for the words that are on their way to other GPUs. Words need no order. Sums in staging memory are stored by
+ * the senders, who then do release at job_empty; the fence in the taker's gpu_slice_signal() is cumulative.
  *
  * Same bits: the parts of K, and the order of all additions, depend on K, M and the dtype only.
  */
 #ifndef FCC_GEMV_HOPPER_H
 #define FCC_GEMV_HOPPER_H
 
+#include "gemv_hopper_shape.h"
 #include "gemv_words.h"
 #include "gpu_hopper.h"
-#include "gpu_runtime.h"
-
-#define GEMV_PARTS 8 /* workgroups of a cluster */
-#define GEMV_COLS 64
-#define GEMV_STEP 64 /* k of a stage */
-#define GEMV_JOBS 4
-#define GEMV_STAGES 16 /* at most */
-#define GEMV_THREADS 512
-#define GEMV_WARPS 4 /* of the group, the senders, the loaders */
-
-/* x and w of each run, for the copy engine, and how a launch uses the shared memory. */
-struct gemv_maps {
-    struct gemv_run_maps {
-        CUtensorMap x, w;
-    } runs[GPU_MAX_RUNS];
-    uint32_t x_by_engine[GPU_MAX_RUNS], w_by_engine[GPU_MAX_RUNS];
-    uint32_t together[GPU_MAX_RUNS]; /* slices that are taken at a time */
-    uint32_t all_by_engine;
-    uint32_t stages;
-    uint32_t x_bytes; /* that are kept; 0: none is */
-    uint32_t zero;
-};
-
-template <typename T, int ROWS_> struct gemv_shape {
-    static constexpr int ROWS = ROWS_, SUMS = ROWS / 2; /* of a thread */
-    static constexpr uint32_t W_BYTES = GEMV_COLS * GEMV_STEP * sizeof(T), X_BLOCK = ROWS * GEMV_STEP * sizeof(T);
-    static constexpr uint32_t PITCH = ROWS + 4;                           /* floats: 8 columns lie in different banks */
-    static constexpr uint32_t EXCHANGE = GEMV_PARTS * GEMV_BLOCK * PITCH; /* floats */
-    static constexpr uint32_t EXCHANGE_BYTES = 2 * EXCHANGE * sizeof(float), ALIGN = 1024;
-    static constexpr uint32_t SHARED_BYTES = 227 * 1024 - 2048; /* a workgroup's, but for what is not dynamic */
-    static constexpr uint32_t ROOM = SHARED_BYTES - ALIGN - EXCHANGE_BYTES;
-    static_assert(sizeof(T) == 2 && EXCHANGE_BYTES % ALIGN == 0 && X_BLOCK % ALIGN == 0 && W_BYTES % ALIGN == 0, "");
-};
-
-/* Up to 64 columns. Its count slices from index on end with it. */
-struct gemv_job {
-    uint32_t more; /* 0: there are no more jobs */
-    uint32_t leave;
-    uint32_t run, index, count;
-    uint32_t kind, dst; /* the slices' */
-    uint32_t col, cols, zero;
-    uint64_t start;
-};
-static_assert(sizeof(struct gemv_job) == 48, "is copied in words of 8 bytes");
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-/* A place in a ring, and the parity of the phase that makes it full; the one that makes it empty has the other. */
-struct gemv_ring {
-    uint32_t at = 0, parity = 0;
-
-    __device__ __forceinline__ void next(uint32_t places)
-    {
-        at = at + 1 == places ? 0 : at + 1;
-        parity ^= at == 0;
-    }
-};
-
-struct gemv_shared {
-    uint64_t stage_full[GEMV_STAGES], stage_empty[GEMV_STAGES], job_full[GEMV_JOBS], job_empty[GEMV_JOBS];
-    uint64_t x_full, x_empty, sums_full[2], sums_empty[GEMV_WARPS][2];
-    uint32_t leave;
-    union {
-        struct gemv_job jobs[GEMV_JOBS];
-        uint64_t job_words[GEMV_JOBS][sizeof(struct gemv_job) / sizeof(uint64_t)];
-    };
-};
 
 extern __shared__ __align__(16) unsigned char gemv_shared_bytes[];
 
@@ -178,7 +115,7 @@ template <typename T, typename S> struct gemv_parts {
     /* One thread of a part: it has done with the job. */
     __device__ __forceinline__ void job_done(const gemv_ring &ring)
     {
-        gpu_barrier_arrive_at(&shared.job_empty[ring.at], 0);
+        gpu_barrier_done_at(&shared.job_empty[ring.at], 0);
     }
 
     /* ---- taker: all lanes ---- */
@@ -443,7 +380,7 @@ template <typename T, typename S> struct gemv_parts {
         const float *at = exchange(tile.at) + (rank * GEMV_BLOCK + lane / 4) * S::PITCH + lane % 4 * 2;
         uint32_t one = gpu_cluster_address(at, 2 * warp), other = gpu_cluster_address(at, 2 * warp + 1);
 
-        gpu_barrier_await_cluster(&shared.sums_empty[warp][tile.at], tile.parity ^ 1);
+        gpu_barrier_await(&shared.sums_empty[warp][tile.at], tile.parity ^ 1);
 #pragma unroll
         for (uint32_t i = 0; i < S::SUMS; i += 4) {
             gpu_cluster_store_pair(one + i * 2 * sizeof(float), sums[i], sums[i + 1]);
@@ -488,7 +425,7 @@ template <typename T, typename S> struct gemv_parts {
     __device__ __forceinline__ void send()
     {
         constexpr int COUNT = (S::ROWS * GEMV_BLOCK + GEMV_WARPS * 32 - 1) / (GEMV_WARPS * 32);
-        uint32_t lane = threadIdx.x % 32, m = (uint32_t)call.fixed->shape.m;
+        uint32_t lane = threadIdx.x % 32;
         gemv_ring jobs, tile;
 
         for (;; jobs.next(GEMV_JOBS), tile.next(2)) {
@@ -498,13 +435,14 @@ template <typename T, typename S> struct gemv_parts {
             float sum[COUNT];
             if (!job.more)
                 return;
+            const struct gemv_targets targets = gemv_targets_get(call, job.run, job.kind == SLICE_COMPUTE ? 0 : job.dst, 0);
             gpu_barrier_await_cluster(&shared.sums_full[tile.at], tile.parity);
 #pragma unroll
             for (int j = 0; j < COUNT; j++) {
                 uint32_t i = thread_get() + j * GEMV_WARPS * 32, place = i % GEMV_BLOCK;
                 row[j] = i / GEMV_BLOCK;
                 col[j] = job.col + rank * GEMV_BLOCK + place;
-                wanted[j] = row[j] < m && rank * GEMV_BLOCK + place < job.cols;
+                wanted[j] = row[j] < targets.m && rank * GEMV_BLOCK + place < job.cols;
                 const float *from = exchange(tile.at) + place * S::PITCH + (wanted[j] ? row[j] : 0);
                 sum[j] = *from;
 #pragma unroll
@@ -513,15 +451,22 @@ template <typename T, typename S> struct gemv_parts {
             }
             __syncwarp();
             if (lane < GEMV_PARTS)
-                gpu_barrier_arrive_at(&shared.sums_empty[rank / 2][tile.at], lane);
-            gemv_sums_put<COUNT>(call, job.run, job.kind, job.dst, row, col, sum, wanted);
+                gpu_barrier_done_at(&shared.sums_empty[rank / 2][tile.at], lane);
+            if (job.kind != SLICE_COMPUTE)
+                gemv_words_put<COUNT>(call, job.run, job.dst, targets, row, col, sum, wanted);
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                if (job.kind == SLICE_COMPUTE && wanted[j])
+                    *gemv_local_at(call, job.run, row[j], col[j]) = sum[j];
             __syncwarp();
-            if (lane == 0)
+            if (lane == 0 && job.kind == SLICE_COMPUTE)
+                gpu_barrier_arrive_at(&shared.job_empty[jobs.at], 0); /* and its sums are in staging memory */
+            else if (lane == 0)
                 job_done(jobs);
         }
     }
 
-    /* All threads. False: leave. */
+    /* All threads. False: leave. The workgroup goes on by itself; its barriers are told of more, so the cluster ends together. */
     __device__ __forceinline__ bool run()
     {
         uint32_t warp = threadIdx.x / 32;
@@ -532,6 +477,10 @@ template <typename T, typename S> struct gemv_parts {
             first = gpu_slice_ask(call, run_at(0), GPU_PHASE_FREE, maps.together[run_at(0)]);
         if (threadIdx.x == 0)
             make();
+        if (threadIdx.x < call.nruns && maps.all_by_engine) {
+            gpu_map_prefetch(&maps.runs[threadIdx.x].x);
+            gpu_map_prefetch(&maps.runs[threadIdx.x].w);
+        }
         gpu_cluster_barrier();
         if (warp < GEMV_WARPS)
             group();
@@ -543,7 +492,7 @@ template <typename T, typename S> struct gemv_parts {
         } else if (warp == 3 * GEMV_WARPS && rank == 0)
             take(first);
         __syncwarp();
-        gpu_cluster_barrier();
+        __syncthreads();
         return !shared.leave;
     }
 };
@@ -570,87 +519,9 @@ __global__ void __launch_bounds__(GEMV_THREADS, 1) GEMV_CLUSTER
     struct gemv_rest<T> rest;
 
     gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
+    __syncthreads();
+    gpu_cluster_meet();
 #endif
-}
-
-/* ---- the host's side ---- */
-
-template <typename T, int ROWS> static struct gpu_kernel gemv_hopper_kernel_get()
-{
-    typedef gemv_shape<T, ROWS> shape;
-    struct gpu_kernel k = {(const void *)gemv_hopper_kernel<T, ROWS>, GEMV_THREADS, shape::SHARED_BYTES, 1, GEMV_PARTS};
-
-    if (hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
-        k.function = NULL;
-    return k;
-}
-
-/* Rows of x that the kernel for `m` of them multiplies. */
-static uint32_t gemv_hopper_rows(int64_t m)
-{
-    return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
-}
-
-template <typename T> static struct gpu_kernel gemv_hopper_choose(int64_t m)
-{
-    switch (gemv_hopper_rows(m)) {
-    case 8:
-        return gemv_hopper_kernel_get<T, 8>();
-    case 16:
-        return gemv_hopper_kernel_get<T, 16>();
-    case 32:
-        return gemv_hopper_kernel_get<T, 32>();
-    default:
-        return gemv_hopper_kernel_get<T, 64>();
-    }
-}
-
-/* Workgroups of clusters that fit at the same time: one that did not would begin when all others have left. */
-static uint32_t gemv_hopper_workgroups(const struct gpu_kernel *k)
-{
-    cudaLaunchAttribute attribute = {};
-    cudaLaunchConfig_t config = {};
-    int clusters = 0;
-
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = k->cluster;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    config.gridDim = dim3(k->cluster);
-    config.blockDim = dim3(k->threads);
-    config.dynamicSmemBytes = k->shared_bytes;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    if (cudaOccupancyMaxActiveClusters(&clusters, k->function, &config) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return 0;
-    }
-    return (uint32_t)clusters * k->cluster;
-}
-
-/* How a launch uses the shared memory, for `steps` of K in the longest part: x is kept where that leaves enough stages. */
-template <typename S> static void gemv_hopper_divide(struct gemv_maps *maps, uint32_t steps)
-{
-    const uint32_t enough = 6; /* stages: what is under way on all multiprocessors hides the memory's latency */
-    uint64_t kept = (uint64_t)(steps > 0 ? steps : 1) * S::X_BLOCK;
-    bool keeps = kept + enough * S::W_BYTES <= S::ROOM;
-    uint32_t stages = keeps ? (uint32_t)((S::ROOM - kept) / S::W_BYTES) : S::ROOM / (S::W_BYTES + S::X_BLOCK);
-
-    maps->x_bytes = keeps ? (uint32_t)kept : 0;
-    maps->stages = stages < GEMV_STAGES ? stages : GEMV_STAGES;
-}
-
-/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine cannot
- * read it. */
-static bool gemv_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
-                          uint32_t box)
-{
-    cuuint64_t sizes[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, pitch = (cuuint64_t)stride * 2;
-    cuuint32_t boxes[2] = {GEMV_STEP, box}, every[2] = {1, 1};
-
-    return at % 16 == 0 && pitch % 16 == 0 && pitch > 0 && cols > 0 && rows > 0 &&
-           driver_tensor_map(map, dtype == FCC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-                             (void *)at, sizes, &pitch, boxes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == cudaSuccess;
 }
 
 #endif

@@ -27,13 +27,10 @@ GPU_DEVICE uint64_t *gemv_slot_at(const struct gpu_call &call, uint32_t owner, u
     return (uint64_t *)(call.fixed->slots[owner] + call.slots_at + source * call.fixed->shape.slot_bytes);
 }
 
-GPU_DEVICE uint64_t *gemv_word_at(const struct gpu_call &call, uint32_t owner, uint32_t source, uint32_t row, uint32_t col)
+/* Where a column's word stands in a slot for m rows. */
+GPU_DEVICE uint64_t gemv_place(uint32_t m, uint32_t row, uint32_t col)
 {
-    const struct gpu_shape &shape = call.fixed->shape;
-    uint32_t at = col - (uint32_t)shape.first[owner];
-    uint64_t number = ((uint64_t)(at / GEMV_BLOCK) * (uint32_t)shape.m + row) * GEMV_BLOCK + at % GEMV_BLOCK;
-
-    return gemv_slot_at(call, owner, source) + number;
+    return ((uint64_t)(col / GEMV_BLOCK) * m + row) * GEMV_BLOCK + col % GEMV_BLOCK;
 }
 
 GPU_DEVICE void gemv_word_store(uint64_t *at, float sum, uint32_t stamp)
@@ -47,32 +44,60 @@ GPU_DEVICE uint32_t gemv_rank_at(uint32_t i, uint32_t rank, uint32_t nranks)
     return rank + 1 + i < nranks ? rank + 1 + i : rank + 1 + i - nranks;
 }
 
-/* One thread: COUNT sums of a slice of this kind and destination, those that are `wanted`, to where they belong. */
-template <int COUNT>
-GPU_DEVICE void gemv_sums_put(const struct gpu_call &call, uint32_t run, uint32_t kind, uint32_t dst,
-                              const uint32_t (&row)[COUNT], const uint32_t (&col)[COUNT], const float (&sum)[COUNT],
-                              const bool (&wanted)[COUNT])
-{
-    uint32_t nranks = call.fixed->shape.nranks, rank = gpu_plan_of(call, run)->rank;
+/* Where a slice's words go, four of the ranks at a time, and what else has to be known, asked for all together. */
+struct gemv_targets {
+    uint64_t *slots[4];
+    uint32_t first[4]; /* columns */
+    uint32_t count, m;
+};
 
-    for (uint32_t i = 0; i < (kind != SLICE_COMPUTE && dst == SLICE_DST_ALL ? nranks : 1); i++) {
-        uint32_t to = dst == SLICE_DST_ALL ? gemv_rank_at(i, rank, nranks) : dst;
+/* Those from `number` on. */
+GPU_DEVICE struct gemv_targets gemv_targets_get(const struct gpu_call &call, uint32_t run, uint32_t dst, uint32_t number)
+{
+    const struct gpu_shape &shape = call.fixed->shape;
+    uint32_t rank = gpu_plan_of(call, run)->rank;
+    bool all = dst == SLICE_DST_ALL;
+    struct gemv_targets t;
+
+    t.count = all ? shape.nranks : 1;
+    t.m = (uint32_t)shape.m;
 #pragma unroll
-        for (int j = 0; j < COUNT; j++) {
-            if (!wanted[j])
-                continue;
-            if (kind == SLICE_COMPUTE)
-                *gemv_local_at(call, run, row[j], col[j]) = sum[j];
-            else
-                gemv_word_store(gemv_word_at(call, to, rank, row[j], col[j]), sum[j], call.stamp);
-        }
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t to = all ? gemv_rank_at(number + i, rank, shape.nranks) : dst;
+        to = number + i < t.count ? to : rank; /* not used */
+        t.slots[i] = gemv_slot_at(call, to, rank);
+        t.first[i] = (uint32_t)shape.first[to];
+    }
+    return t;
+}
+
+/* One thread: COUNT sums, those that are `wanted`, to all targets of a slice, of which t are the first. */
+template <int COUNT>
+GPU_DEVICE void gemv_words_put(const struct gpu_call &call, uint32_t run, uint32_t dst, struct gemv_targets t,
+                               const uint32_t (&row)[COUNT], const uint32_t (&col)[COUNT], const float (&sum)[COUNT],
+                               const bool (&wanted)[COUNT])
+{
+    for (uint32_t number = 0;; t = gemv_targets_get(call, run, dst, number)) {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                if (number + i < t.count && wanted[j])
+                    gemv_word_store(t.slots[i] + gemv_place(t.m, row[j], col[j] - t.first[i]), sum[j], call.stamp);
+        number += 4;
+        if (number >= t.count)
+            return;
     }
 }
 
+/* One thread: a sum to where its slice says. */
 GPU_DEVICE void gemv_sum_put(const struct gpu_call &call, uint32_t run, const struct slice &s, uint32_t row, uint32_t col,
                              float sum)
 {
-    gemv_sums_put<1>(call, run, s.kind, s.dst, {row}, {col}, {sum}, {true});
+    if (s.kind == SLICE_COMPUTE)
+        *gemv_local_at(call, run, row, col) = sum;
+    else
+        gemv_words_put<1>(call, run, s.dst, gemv_targets_get(call, run, s.dst, 0), {row}, {col}, {sum}, {true});
 }
 
 /* ---- reducing ---- */
@@ -142,14 +167,15 @@ template <typename T> GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, u
 {
     const struct gpu_shape &shape = call.fixed->shape;
     const uint32_t nranks = shape.nranks, rank = gpu_plan_of(call, run)->rank, quads = (s.cols + GEMV_QUAD - 1) / GEMV_QUAD;
+    const uint64_t *first = gemv_slot_at(call, rank, 0);
     struct gpu_walk at = gpu_walk_at(threadIdx.x, quads, s.rows), step = gpu_walk_at(blockDim.x, quads, s.rows);
 
     for (; at.z < 1; gpu_walk_next(&at, step, quads, s.rows)) {
         uint32_t col = at.x * GEMV_QUAD, count = s.cols - col < GEMV_QUAD ? s.cols - col : GEMV_QUAD;
         float sum[GEMV_QUAD];
         T results[GEMV_QUAD];
-        if (!gemv_quad_add(call, run, gemv_word_at(call, rank, 0, at.y, s.col + col), shape.slot_bytes / sizeof(uint64_t),
-                           count, sum))
+        if (!gemv_quad_add(call, run, first + gemv_place((uint32_t)shape.m, at.y, s.col + col - (uint32_t)shape.first[rank]),
+                           shape.slot_bytes / sizeof(uint64_t), count, sum))
             return false;
 #pragma unroll
         for (int i = 0; i < GEMV_QUAD; i++)

@@ -208,6 +208,19 @@ GPU_DEVICE void gpu_barrier_arrive_at_releasing(uint64_t *barrier, uint32_t rank
                  : "memory");
 }
 
+/* The same for who has read something and tells those who will overwrite it: orders nothing that this thread has stored, so it waits
+ * for no store that is on its way to another GPU. */
+GPU_DEVICE void gpu_barrier_done_at(uint64_t *barrier, uint32_t rank)
+{
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(gpu_shared_address(barrier)),
+                 "r"(rank)
+                 : "memory");
+}
+
 /* A barrier for THREADS threads of the workgroup, whole warps. ID is not 0, which is __syncthreads()'s. */
 template <int ID, int THREADS> GPU_DEVICE void gpu_barrier_some()
 {
@@ -254,6 +267,12 @@ GPU_DEVICE uint32_t gpu_cluster_rank()
 GPU_DEVICE void gpu_cluster_barrier()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* The same, but what the threads have stored is not ordered: nobody waits for it. */
+GPU_DEVICE void gpu_cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /* Into the shared memory of workgroup `rank` of the cluster, at the place of `at`. */
