@@ -505,7 +505,7 @@ template <typename T, int ROWS, int COLS, bool PAIR> static struct gpu_kernel ge
 {
     typedef gemm_shape<T, ROWS, COLS, PAIR> shape;
     struct gpu_kernel k = {
-        (const void *)gemm_hopper_kernel<T, ROWS, COLS, PAIR>, GEMM_THREADS, shape::SHARED_BYTES, 1, shape::CLUSTER, 0};
+        (const void *)gemm_hopper_kernel<T, ROWS, COLS, PAIR>, GEMM_THREADS, shape::SHARED_BYTES, 1, shape::CLUSTER};
 
     if (hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
         k.function = NULL;

@@ -86,7 +86,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(
 
 struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype)
 {
-    struct gpu_kernel k = {NULL, THREADS, 0, 0, 0, 0};
+    struct gpu_kernel k = {NULL, THREADS, 0, 0};
 
     k.function = dtype == FCC_F16    ? (const void *)gemv_kernel<gpu_f16>
                  : dtype == FCC_BF16 ? (const void *)gemv_kernel<gpu_bf16>
@@ -128,7 +128,7 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
     hipDeviceProp_t properties;
 
-    memset(out, 0, sizeof(*out));
+    *out = {};
     if ((dtype != FCC_F16 && dtype != FCC_BF16) || shape->m < 2 || shape->n < 1 ||
         hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 || properties.minor != 0)
         return;
@@ -177,7 +177,7 @@ void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_c
 
 void gpu_gemv_quick_choose(const struct gpu_shape *, int, const struct gpu_run[], int, struct gpu_gemv_quick *out)
 {
-    memset(out, 0, sizeof(*out));
+    *out = {};
 }
 
 void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *, const struct gpu_call *, const struct gpu_fixed *)

@@ -24,6 +24,7 @@
  * on, with a flag. One step it is where that is so little that the second step would take longer: for 4 ranks up to 64 KiB of y in
  * 16 bits. Or where the words are on their way while w is still read: links are about 12 times slower than a GPU's memory, so a
  * sixteenth of w's bytes leaves them some room. But not beyond what slots are worth. */
+#define SHORT_K 1024
 #define ONE_SHOT_BYTES (1 << 20)
 #define ONE_SHOT_OF_W 16
 #define ONE_SHOT_MOST (16 << 20)
@@ -43,16 +44,20 @@ static uint64_t words_bytes(const struct problem *problem, int64_t columns)
     return ((uint64_t)(problem->gemv.m * ((columns + 7) / 8 * 8)) * sizeof(struct gpu_stamped) + 255) & ~(uint64_t)255;
 }
 
-/* One row: one or two columns for each of a workgroup's 8 waves, and some hundreds of tiles for the workgroups to take. More rows:
+/* One row: one or two columns for each of a workgroup's 8 waves, and some hundreds of tiles for the workgroups to take; but where a
+ * column is short, each workgroup takes one tile. More rows:
  * a half to one thousand of tiles. Their sizes are powers of two, so that on GPUs with large matrix instructions some of them make
  * 64 columns. */
 static uint32_t words_tile(const struct problem *problem, const struct schedule *schedule)
 {
     int64_t n = problem->gemv.n, tile = schedule->slice_cols;
 
-    if (tile == 0 && problem->gemv.m == 1 && n <= 1 << 16)
+    if (tile == 0 && problem->gemv.m == 1 && n <= 1 << 16) {
         tile = n < 4096 ? 8 : 16;
-    else if (tile == 0)
+        if (gemv_longest_k(problem) < SHORT_K)
+            while (tile * 256 < n)
+                tile *= 2;
+    } else if (tile == 0)
         for (tile = 8; tile * 512 < n;)
             tile *= 2;
     return (uint32_t)(tile <= n ? tile : n > 0 ? n : 1);
@@ -96,7 +101,7 @@ static void add_columns(struct plan_builder *b, int64_t first, int64_t end, int6
     }
 }
 
-/* All tiles, chunk by chunk, in the order in which their owners are served. */
+/* All tiles (what is only put: as much at a time as is reduced), chunk by chunk, in the order in which their owners are served. */
 static void add_tiles(struct plan_builder *b, const struct problem *problem, const struct reduction *d, struct slice like)
 {
     int order[FCC_MAX_RANKS];
@@ -106,7 +111,8 @@ static void add_tiles(struct plan_builder *b, const struct problem *problem, con
     for (int i = 0; i < d->nchunks; i++) {
         int p = d->nchunks > 1 ? order[i] : 0;
         like.dst = (uint16_t)(!puts ? b->plan->rank : d->nchunks > 1 ? p : (int)SLICE_DST_ALL);
-        add_columns(b, d->columns[p], d->columns[p + 1], b->plan->schedule.slice_cols, like);
+        add_columns(b, d->columns[p], d->columns[p + 1], like.kind == SLICE_PUT ? d->slice : b->plan->schedule.slice_cols,
+                    like);
     }
 }
 
@@ -137,6 +143,7 @@ void gemv_words_plan(const struct problem *problem, int rank, struct schedule *s
 
     schedule->slice_rows = (uint32_t)problem->gemv.m;
     schedule->slice_cols = words_tile(problem, schedule);
+    b->plan->alone = d.nchunks == 1;
     b->plan->nflags = computed + 1;
     b->plan->staging_bytes = fused ? 0 : (uint64_t)(problem->gemv.m * problem->gemv.n) * sizeof(float);
     b->plan->slots_bytes = puts ? (uint64_t)problem->nranks * words_bytes(problem, d.columns[1]) : 0;

@@ -308,8 +308,8 @@ struct gpu_kernel {
     unsigned threads;
     size_t shared_bytes;         /* dynamic */
     unsigned per_multiprocessor; /* workgroups; 0: as many as fit */
-    unsigned cluster;            /* workgroups that work together: their number is a multiple of it; 0: 1 */
-    unsigned workgroups;         /* that the kernel is made for; 0: any number */
+    unsigned cluster = 0;        /* workgroups that work together: their number is a multiple of it; 0: 1 */
+    unsigned workgroups = 0;     /* that the kernel is made for; 0: any number */
 };
 struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype);
 struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype);

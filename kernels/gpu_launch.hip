@@ -138,7 +138,7 @@ static struct gpu_kernel kernel_get(const struct gpu_shape *shape, int gpu)
     case FCC_OP_NOOP:
         return {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1, 0, 1};
     default:
-        return {NULL, 0, 0, 0, 0, 0};
+        return {NULL, 0, 0, 0};
     }
 }
 
