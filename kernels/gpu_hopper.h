@@ -183,21 +183,9 @@ GPU_DEVICE void gpu_barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes)
                  : "memory");
 }
 
-/* The same for the barrier at this place in workgroup `rank` of the cluster, which may be another one. Releases nothing to the
- * other one: with that, it would take a fence of the GPU's memory. */
+/* The same for the barrier at this place in workgroup `rank` of the cluster, which may be another one: that one may then read what
+ * this thread has stored there. Takes a fence of the GPU's memory. */
 GPU_DEVICE void gpu_barrier_arrive_at(uint64_t *barrier, uint32_t rank)
-{
-    asm volatile("{\n"
-                 ".reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-                 "}" ::"r"(gpu_shared_address(barrier)),
-                 "r"(rank)
-                 : "memory");
-}
-
-/* ... and releases. */
-GPU_DEVICE void gpu_barrier_arrive_at_releasing(uint64_t *barrier, uint32_t rank)
 {
     asm volatile("{\n"
                  ".reg .b32 there;\n"
