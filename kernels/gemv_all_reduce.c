@@ -138,8 +138,8 @@ static int64_t flags_of(const struct problem *problem, const struct layout *l)
     return (problem->nranks + 1) * l->ntiles + 1;
 }
 
-/* About 1 MiB of w: long enough that a slice's overhead does not count, short enough to leave early. Large enough that there are
- * no more flags than allowed. */
+/* About 1 MiB of w: long enough that a slice's overhead does not count, short enough to leave early. Large enough that there
+ * are no more flags than allowed. */
 static void choose_tile(const struct problem *problem, struct schedule *schedule)
 {
     int64_t line = gemv_columns_per_line(problem), tile = schedule->slice_cols;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_all_reduce.hip - y = sum over ranks r, in rank order, of x_r . w_r^T, on GPUs. The plan, its phases and the argument why the
- * order is right are gemv_all_reduce.c's; where sums lie, gemv_words.h's; the rest is gpu_execute.h's.
+ * gemv_all_reduce.hip - y = sum over ranks r, in rank order, of x_r . w_r^T, on GPUs. The plan, its phases and the argument why
+ * the order is right are gemv_all_reduce.c's; where sums lie, gemv_words.h's; the rest is gpu_execute.h's.
  *
  * A partial sum is bound by reading w once. There are three ways to do it:
  *   gemv_stream.h   one row of x that fits into shared memory
  *   gemv_hopper.h   several rows of f16 or bf16, on Hopper: a kernel of its own
- *   compute_tile()  everything else. A tile's columns are dealt out to the waves of the workgroup; a wave goes along K with one or
- *                   two columns at a time, 16 bytes a lane, and reads the next ones while it multiplies those that it has. These
- *                   stay in registers while it goes through the rows of x, up to ROWS_MOST at a time; x is small and stays in the
- *                   caches. More rows than that take another pass over w. The tile comes together in shared memory and leaves
- *                   from there in whole lines.
+ *   compute_tile()  everything else. A tile's columns are dealt out to the waves of the workgroup; a wave goes along K with one
+ *                   or two columns at a time, 16 bytes a lane, and reads the next ones while it multiplies those that it has.
+ *                   These stay in registers while it goes through the rows of x, up to ROWS_MOST at a time; x is small and
+ *                   stays in the caches. More rows than that take another pass over w. The tile comes together in shared memory
+ *                   and leaves from there in whole lines.
  *
  * Same bits, every run and with every schedule: which of the ways a rank goes depends on M, K and the dtype (and the GPU) only,
  * but for the first where it gives the bits of the last: there a lane adds its products in the order of k, by one fused

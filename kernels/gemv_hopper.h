@@ -4,21 +4,21 @@
  * gemv_all_reduce.hip.
  *
  * Eight workgroups, a cluster, multiply 64 columns (rows of w) at a time, each an eighth of K: so each keeps its part of x in
- * shared memory for all tiles (or, where that does not fit, loads it along with w), and w streams through. Then the eight parts of
- * the sums are exchanged: each workgroup gets those of 8 of the columns, adds them in order, and sends them off. A workgroup goes from
- * tile to tile without a pause; its parts hand over to each other through rings in shared memory:
+ * shared memory for all tiles (or, where that does not fit, loads it along with w), and w streams through. Then the eight parts
+ * of the sums are exchanged: each workgroup gets those of 8 of the columns, adds them in order, and sends them off. A workgroup
+ * goes from tile to tile without a pause; its parts hand over to each other through rings in shared memory:
  *
- *   taker    one warp of the first workgroup: takes slices, several that follow each other where they are narrow, and makes jobs of
- *            up to 64 columns for all workgroups. When all have done with a job, it signals its slices
- *   loader   one thread has the copy engine bring 64 k (a stage) of w at a time. Where a matrix does not suit the copy engine, all
- *            threads of four warps copy instead, element by element
+ *   taker    one warp of the first workgroup: takes slices, several that follow each other where they are narrow, and makes
+ *            jobs of up to 64 columns for all workgroups. When all have done with a job, it signals its slices
+ *   loader   one thread has the copy engine bring 64 k (a stage) of w at a time. Where a matrix does not suit the copy engine,
+ *            all threads of four warps copy instead, element by element
  *   group    one warpgroup: multiplies, columns of y in place of rows, rows of x in place of columns. Leaves its sums to the
  *            workgroups of the cluster
  *   senders  four warps: add, and store to wherever the slice says
  *
- * The dynamic shared memory: the sums on their way, twice [part][column][ROWS, padded]; x, blocks of [ROWS][64 k]; STAGES stages, each
- * [64 columns][64 k] of w, and a block of x if it is not kept. All blocks as the copy engine writes and wgmma reads them, K-major with
- * 128-byte swizzle (gpu_matrix_wgmma.h has the layout).
+ * The dynamic shared memory: the sums on their way, twice [part][column][ROWS, padded]; x, blocks of [ROWS][64 k]; STAGES
+ * stages, each [64 columns][64 k] of w, and a block of x if it is not kept. All blocks as the copy engine writes and wgmma
+ * reads them, K-major with 128-byte swizzle (gpu_matrix_wgmma.h has the layout).
  *
  * Barriers, all with phases that alternate (struct gemv_ring):
  *   job_full      the taker has written the job              job_empty    all parts of all workgroups have done with it
@@ -26,15 +26,15 @@
  *   x_full        the run's x is there                       x_empty      the group is done with the run
  *   sums_full     a warp of each workgroup's group has left its sums of this workgroup's 8 columns
  *   sums_empty    the senders of the two workgroups that a warp of the group leaves sums to have read the last ones
- * No part waits for one that comes after it, but for room: so all go on. The eight workgroups of a cluster run at the same time. A
- * cluster that is to leave (the taker looks, once a job) still finishes the jobs it has.
+ * No part waits for one that comes after it, but for room: so all go on. The eight workgroups of a cluster run at the same
+ * time. A cluster that is to leave (the taker looks, once a job) still finishes the jobs it has.
  *
- * Memory order. What the copy engine brings is ordered by the barrier that it completes; what threads copy, by their fence for it
- * before the barrier. The group's reads of a stage are over (wait_group) before its warps arrive at stage_empty. Sums in the memory
- * of another workgroup: stored by all lanes, __syncwarp(), one lane arrives there (release, cluster); the senders await (acquire,
- * cluster). Who only tells that it has read something (job_empty, sums_empty) has it in registers, and releases nothing: a
- * release would wait for the words that are on their way to other GPUs. Words need no order. Sums in staging memory are stored by
- * the senders, who then do release at job_empty; the fence in the taker's gpu_slice_signal() is cumulative.
+ * Memory order. What the copy engine brings is ordered by the barrier that it completes; what threads copy, by their fence for
+ * it before the barrier. The group's reads of a stage are over (wait_group) before its warps arrive at stage_empty. Sums in the
+ * memory of another workgroup: stored by all lanes, __syncwarp(), one lane arrives there (release, cluster); the senders await
+ * (acquire, cluster). Who only tells that it has read something (job_empty, sums_empty) has it in registers, and releases
+ * nothing: a release would wait for the words that are on their way to other GPUs. Words need no order. Sums in staging memory
+ * are stored by the senders, who then do release at job_empty; the fence in the taker's gpu_slice_signal() is cumulative.
  *
  * Same bits: the parts of K, and the order of all additions, depend on K, M and the dtype only.
  */
@@ -372,8 +372,8 @@ template <typename T, typename S> struct gemv_parts {
         gpu_wgmma_pin(sums);
     }
 
-    /* A warp has 16 columns, for workgroups 2 warp and the next. A thread has columns lane / 4 of both, of them rows 8j + lane % 4 * 2
-     * and the next: sums 4j and 4j + 1 of the one column, 4j + 2 and 4j + 3 of the other. */
+    /* A warp has 16 columns, for workgroups 2 warp and the next. A thread has columns lane / 4 of both, of them rows 8j + lane
+     * % 4 * 2 and the next: sums 4j and 4j + 1 of the one column, 4j + 2 and 4j + 3 of the other. */
     __device__ __forceinline__ void sums_leave(const float (&sums)[S::SUMS], const gemv_ring &tile)
     {
         uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -466,7 +466,8 @@ template <typename T, typename S> struct gemv_parts {
         }
     }
 
-    /* All threads. False: leave. The workgroup goes on by itself; its barriers are told of more, so the cluster ends together. */
+    /* All threads. False: leave. The workgroup goes on by itself; others may still tell its barriers of something, so the
+     * cluster ends together. */
     __device__ __forceinline__ bool run()
     {
         uint32_t warp = threadIdx.x / 32;

@@ -115,8 +115,8 @@ template <typename S> static void gemv_hopper_divide(struct gemv_maps *maps, uin
     maps->stages = stages < GEMV_STAGES ? stages : GEMV_STAGES;
 }
 
-/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine cannot
- * read it. */
+/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine
+ * cannot read it. */
 static bool gemv_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
                           uint32_t box)
 {

@@ -3,9 +3,9 @@
  * gemv_stream.h - gemv_all_reduce's partial sums of one row of x that fits into shared memory: what decodes wait for, and a
  * microsecond counts. Part of gemv_all_reduce.hip.
  *
- * The waves read w without a pause: a wave has the next part of its columns under way while it multiplies one, also when the next
- * part is of the next slice, which the workgroup knows by then. Each wave sends its sums off by itself. The one barrier of a slice
- * stands where loads are under way, and is there to tell the waves the next slice.
+ * The waves read w without a pause: a wave has the next part of its columns under way while it multiplies one, also when the
+ * next part is of the next slice, which the workgroup knows by then. Each wave sends its sums off by itself. The one barrier of
+ * a slice stands where loads are under way, and is there to tell the waves the next slice.
  */
 #ifndef FCC_GEMV_STREAM_H
 #define FCC_GEMV_STREAM_H

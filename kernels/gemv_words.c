@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_words.c - gemv_all_reduce's plans on GPUs. There partial sums travel as words that carry the operator's stamp (gpu.h), in
- * slots, and need no flag but for a schedule that is not fused. Tiles are only what is computed at a time; results have slices
- * of their own, of other sizes. In two steps:
+ * gemv_words.c - gemv_all_reduce's plans on GPUs. There partial sums travel as words that carry the operator's stamp (gpu.h),
+ * in slots, and need no flag but for a schedule that is not fused. Tiles are only what is computed at a time; results have
+ * slices of their own, of other sizes. In two steps:
  *   1. compute+put: each partial sum goes to its owner as a word.
- *   2. reduce, own chunk only: each word is awaited, then they are added in rank order, rounded once, and stored into every rank's
- *      y; then the slice's result flag is raised at every rank.
+ *   2. reduce, own chunk only: each word is awaited, then they are added in rank order, rounded once, and stored into every
+ *      rank's y; then the slice's result flag is raised at every rank.
  *   3. wait for all result flags.
- * Or, where is_one_shot() says so, in one step, without 3: each word goes to every rank, its own too, and every rank reduces all
- * of y for itself. All add the same numbers in the same order.
+ * Or, where is_one_shot() says so, in one step, without 3: each word goes to every rank, its own too, and every rank reduces
+ * all of y for itself. All add the same numbers in the same order.
  * Slots are written again by the next operator but one that uses slots; why not before every rank has read what it got:
- * slots_prepare() in launch.c. In two steps, too, a rank has finished only when it has got what it could not have got before every
- * rank had sent its words of this operator: all results, each of which some rank made from all ranks' words.
- * Flags: [t] result slice t of all ranks' is here, then [their number]: own partial sums are computed. In one step: flag 0 is "own
- * partial sums are computed". Staging is for these alone, [M][N].
+ * slots_prepare() in launch.c. In two steps, too, a rank has finished only when it has got what it could not have got before
+ * every rank had sent its words of this operator: all results, each of which some rank made from all ranks' words.
+ * Flags: [t] result slice t of all ranks' is here, then [their number]: own partial sums are computed. In one step: flag 0 is
+ * "own partial sums are computed". Staging is for these alone, [M][N].
  */
 #include <string.h>
 
 #include "dtype.h"
 #include "gemv_plan.h"
 
-/* In one step every rank sends all of its partial sums to all ranks, in two steps each to its owner only, which sends the results
- * on, with a flag. One step it is where that is so little that the second step would take longer: for 4 ranks up to 64 KiB of y in
- * 16 bits. Or where the words are on their way while w is still read: links are about 12 times slower than a GPU's memory, so a
- * sixteenth of w's bytes leaves them some room. But not beyond what slots are worth. */
+/* In one step every rank sends all of its partial sums to all ranks, in two steps each to its owner only, which sends the
+ * results on, with a flag. One step it is where that is so little that the second step would take longer: for 4 ranks up to 64
+ * KiB of y in 16 bits. Or where the words are on their way while w is still read: links are about 12 times slower than a GPU's
+ * memory, so a sixteenth of w's bytes leaves them some room. But not beyond what slots are worth. */
 #define SHORT_K 1024
 #define ONE_SHOT_BYTES (1 << 20)
 #define ONE_SHOT_OF_W 16
@@ -44,10 +44,9 @@ static uint64_t words_bytes(const struct problem *problem, int64_t columns)
     return ((uint64_t)(problem->gemv.m * ((columns + 7) / 8 * 8)) * sizeof(struct gpu_stamped) + 255) & ~(uint64_t)255;
 }
 
-/* One row: one or two columns for each of a workgroup's 8 waves, and some hundreds of tiles for the workgroups to take; but where a
- * column is short, each workgroup takes one tile. More rows:
- * a half to one thousand of tiles. Their sizes are powers of two, so that on GPUs with large matrix instructions some of them make
- * 64 columns. */
+/* One row: one or two columns for each of a workgroup's 8 waves, and some hundreds of tiles for the workgroups to take; but where
+ * a column is short, each workgroup takes one tile. More rows: a half to one thousand of tiles. Their sizes are powers of two,
+ * so that on GPUs with large matrix instructions some of them make 64 columns. */
 static uint32_t words_tile(const struct problem *problem, const struct schedule *schedule)
 {
     int64_t n = problem->gemv.n, tile = schedule->slice_cols;

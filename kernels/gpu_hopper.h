@@ -196,8 +196,8 @@ GPU_DEVICE void gpu_barrier_arrive_at(uint64_t *barrier, uint32_t rank)
                  : "memory");
 }
 
-/* The same for who has read something and tells those who will overwrite it: orders nothing that this thread has stored, so it waits
- * for no store that is on its way to another GPU. */
+/* The same for who has read something and tells those who will overwrite it: orders nothing that this thread has stored, so it
+ * waits for no store that is on its way to another GPU. */
 GPU_DEVICE void gpu_barrier_done_at(uint64_t *barrier, uint32_t rank)
 {
     asm volatile("{\n"
@@ -215,7 +215,8 @@ template <int ID, int THREADS> GPU_DEVICE void gpu_barrier_some()
     asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
-/* Until the phase of this parity is over; acquires what those who arrived did before, also in the cluster's other workgroups. */
+/* Until the phase of this parity is over; acquires what those who arrived did before, also in the cluster's other workgroups.
+ * */
 GPU_DEVICE void gpu_barrier_await_cluster(uint64_t *barrier, uint32_t parity)
 {
     asm volatile("{\n"

@@ -444,8 +444,8 @@ static void test_gemv(void **state)
     }
 }
 
-/* Rows that begin at multiples of 16 bytes, all numbers of rows of x, a K in many parts and in few. One case in four has so many
- * rows that its results take two steps on GPUs, one in eight has a K whose x does not fit into a workgroup's memory. */
+/* Rows that begin at multiples of 16 bytes, all numbers of rows of x, a K in many parts and in few. One case in four has so
+ * many rows that its results take two steps on GPUs, one in eight has a K whose x does not fit into a workgroup's memory. */
 static void test_gemv_regular(void **state)
 {
     (void)state;

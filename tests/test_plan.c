@@ -20,7 +20,7 @@
 #include "op.h"
 #include "random.h"
 
-enum { CASES = 4000, RANKS = 8, ROWS = 96, COLS = 96, FLAGS = 1200 };
+enum { CASES = 4000, RANKS = 8, ROWS = 96, COLS = 96, WIDE = 1600, FLAGS = 1200 };
 
 /* ---- a case: one problem, all ranks' plans ---- */
 
@@ -66,12 +66,23 @@ static void random_problem(struct problem *p, enum fcc_op op)
     }
 }
 
+/* More than goes to all ranks in one step. */
+static void wide_gemv(struct problem *p)
+{
+    p->gemv.m = FCC_GEMV_MAX_M - random_below(16);
+    p->gemv.n = WIDE - random_below(150);
+    for (int r = 0; r < p->nranks; r++)
+        p->gemv.k[r] = random_size(100);
+}
+
 static void case_open(struct test_case *c, enum fcc_op op, enum fcc_schedule_kind kind, int number)
 {
     struct error e = {0};
 
     random_problem(&c->problem, op);
     c->schedule = (struct schedule){.kind = kind, .target = random_below(2) ? PLAN_GPU : PLAN_CPU};
+    if (op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU && random_below(4) == 0)
+        wide_gemv(&c->problem);
     if (random_below(3))
         c->schedule.slice_rows = (uint32_t)(1 + random_below(ROWS));
     if (random_below(3))
@@ -218,9 +229,9 @@ static void expect_all_reduce(const struct test_case *c)
 {
     const struct problem *p = &c->problem;
     bool has_compute = c->schedule.kind != FCC_SCHEDULE_COMM_ONLY, has_comm = c->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY;
-    static unsigned char computed[RANKS][COLS], put[RANKS][COLS], reduced[RANKS][COLS];
+    static unsigned char computed[RANKS][WIDE], put[RANKS][WIDE], reduced[RANKS][WIDE];
     bool one_shot = is_one_shot(c);
-    int owner[COLS];
+    int owner[WIDE];
 
     memset(computed, 0, sizeof(computed));
     memset(put, 0, sizeof(put));
@@ -425,7 +436,7 @@ struct sim_rank {
 };
 
 /* puts of a tile that are there: by column, of all sources */
-static unsigned partials[COLS];
+static unsigned partials[WIDE];
 
 static bool sim_ready(const struct test_case *c, const struct sim_rank *rank, const struct slice *s)
 {
