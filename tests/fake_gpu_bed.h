@@ -219,24 +219,50 @@ static inline void stream_gate(void *stream, _Atomic int *open)
 
 /* ---- an operator with buffers of its own. Nothing is computed ---- */
 
-enum { PRODUCT_N = 64, PRODUCT_K = 32 };
+/* Too many sums for one step, also of one rank (gemv_all_reduce.c): an operator that begins when all ranks have come, and the
+ * one before is over; or so few that it begins alone (plan.h). */
+enum { PRODUCT_M = 64, PRODUCT_N = 2056, PRODUCT_K = 32, SUM_N = 64 };
 
 struct product {
     fcc_comm *comm;
     struct fcc_gemv_all_reduce_args args;
 };
 
-static inline struct product product_open(fcc_comm *comm)
+static inline struct product product_open_sized(fcc_comm *comm, int64_t m, int64_t n)
 {
     struct product p = {.comm = comm};
     fcc_buffer *x, *w, *y;
 
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, PRODUCT_K * sizeof(float), &x));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)PRODUCT_N * PRODUCT_K * sizeof(float), &w));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, PRODUCT_N * sizeof(float), &y));
-    p.args = (struct fcc_gemv_all_reduce_args){.x = fcc_tensor_2d(x, 0, FCC_F32, 1, PRODUCT_K),
-                                               .w = fcc_tensor_2d(w, 0, FCC_F32, PRODUCT_N, PRODUCT_K),
-                                               .y = fcc_tensor_2d(y, 0, FCC_F32, 1, PRODUCT_N)};
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)m * PRODUCT_K * sizeof(float), &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)n * PRODUCT_K * sizeof(float), &w));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, (size_t)(m * n) * sizeof(float), &y));
+    p.args = (struct fcc_gemv_all_reduce_args){.x = fcc_tensor_2d(x, 0, FCC_F32, m, PRODUCT_K),
+                                               .w = fcc_tensor_2d(w, 0, FCC_F32, n, PRODUCT_K),
+                                               .y = fcc_tensor_2d(y, 0, FCC_F32, m, n)};
+    return p;
+}
+
+static inline struct product product_open(fcc_comm *comm)
+{
+    return product_open_sized(comm, PRODUCT_M, PRODUCT_N);
+}
+
+/* Of which as many run at a time as may: `auto` would try the other schedule, too, and that one needs more staging memory, which
+ * does not grow while anything runs. */
+static inline struct product fused_open(fcc_comm *comm)
+{
+    struct product p = product_open(comm);
+
+    p.args.schedule = FCC_SCHEDULE_FUSED;
+    return p;
+}
+
+/* One that begins alone. */
+static inline struct product sum_open(fcc_comm *comm)
+{
+    struct product p = product_open_sized(comm, 1, SUM_N);
+
+    p.args.schedule = FCC_SCHEDULE_FUSED;
     return p;
 }
 

@@ -105,6 +105,70 @@ static bool slice_await(const struct gpu *g, const struct task *t, uint32_t rank
     return true;
 }
 
+/* Flags only grow: one that goes back may be waited for until the end. */
+static void flag_raise(const struct task *t, uint32_t rank, uint32_t flag)
+{
+    wrong(atomic_exchange_explicit(flag_of(t, rank, flag), t->call.epoch, memory_order_acq_rel) > t->call.epoch,
+          "a flag goes back");
+}
+
+/* The word of an element of y from `source`, in the slots of rank `at`: as in gemv_all_reduce.hip. */
+static _Atomic uint64_t *word_of(const struct task *t, uint32_t at, uint32_t source, uint32_t row, uint32_t col)
+{
+    const struct gpu_fixed *fixed = &t->launch->fixed;
+    uint64_t slot = fixed->slots[at] + t->call.slots_at + source * fixed->shape.slot_bytes;
+
+    return (_Atomic uint64_t *)pointer(slot) + (uint64_t)row * (uint64_t)fixed->shape.n + col;
+}
+
+static uint32_t stamp_of(uint64_t word)
+{
+    return (uint32_t)(word >> 32);
+}
+
+/* One-shot: a tile's words to all ranks. */
+static void words_put(const struct task *t, uint32_t rank, const struct slice *s)
+{
+    uint64_t word = (uint64_t)t->call.stamp << 32 | rank;
+
+    for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++)
+        for (uint32_t i = 0; i < s->rows; i++)
+            for (uint32_t j = s->col; j < s->col + s->cols; j++)
+                wrong(stamp_of(atomic_exchange_explicit(word_of(t, r, rank, i, j), word, memory_order_relaxed)) >=
+                          t->call.stamp,
+                      "a word's stamp does not grow");
+}
+
+static bool words_reduce(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s)
+{
+    for (uint32_t i = 0; i < s->rows; i++) {
+        for (uint32_t j = s->col; j < s->col + s->cols; j++) {
+            for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++) {
+                uint32_t stamp;
+                while ((stamp = stamp_of(atomic_load_explicit(word_of(t, rank, r, i, j), memory_order_relaxed))) !=
+                       t->call.stamp) {
+                    wrong(stamp > t->call.stamp, "a word is overwritten before it was read");
+                    gpu_stand(g);
+                    if (must_leave(t))
+                        return false;
+                    nap();
+                }
+            }
+        }
+    }
+    return true;
+}
+
+/* What other ranks wait for and this one waits for; nothing is computed. */
+static bool slice_run(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s)
+{
+    if (!t->launch->fixed.shape.one_shot)
+        return true;
+    if (s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT)
+        words_put(t, rank, s);
+    return s->kind != SLICE_REDUCE || words_reduce(g, t, rank, s);
+}
+
 static void slice_signal(const struct task *t, const struct gpu_plan *plan, const struct slice *s)
 {
     uint32_t *left = (uint32_t *)pointer(plan->counters) + s->group;
@@ -115,7 +179,7 @@ static void slice_signal(const struct task *t, const struct gpu_plan *plan, cons
     group = (const struct signal_group *)pointer(plan->groups) + s->group;
     for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++)
         if (group->dst == SLICE_DST_ALL || group->dst == r)
-            atomic_store_explicit(flag_of(t, r, group->flag), t->call.epoch, memory_order_release);
+            flag_raise(t, r, group->flag);
 }
 
 static bool phase_run(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, int phase)
@@ -131,6 +195,8 @@ static bool phase_run(const struct gpu *g, const struct task *t, const struct gp
                 return false;
         }
         time.start_ns = now_ns();
+        if (!slice_run(g, t, plan->rank, &slices[i]))
+            return false;
         slice_signal(t, plan, &slices[i]);
         time.end_ns = now_ns();
         times[i] = time;
@@ -138,9 +204,18 @@ static bool phase_run(const struct gpu *g, const struct task *t, const struct gp
     return true;
 }
 
+/* plan.h's `alone`: what it stores at other ranks are words in slots and flags that they cannot mistake, which is checked where
+ * they are stored. */
+static bool is_alone(const struct task *t)
+{
+    return t->launch->fixed.shape.op == FCC_OP_NOOP || t->launch->fixed.shape.one_shot;
+}
+
 /* Of one communicator, which has its flags for itself, nothing older may be there any more: on no GPU. */
 static void order_check(const struct task *t)
 {
+    if (is_alone(t))
+        return;
     for (int i = 0; i < GPU_MAX_GPUS; i++) {
         struct gpu *g = &gpus[i];
         if (!g->open)
@@ -157,6 +232,8 @@ static void kernel_linger(const struct gpu *g)
 {
     uint64_t until = now_ns() + control->run_us * UINT64_C(1000);
 
+    while (control->stay >> g->number & 1u)
+        nap();
     while ((control->linger >> g->number & 1u) && now_ns() < until)
         nap();
 }

@@ -62,7 +62,7 @@ static void depth_rank(int rank, const struct ranks *all, void *argument)
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
     void *stream = stream_open();
     for (int i = 0; i < MANY; i++)
         if (i % 3 == 2)
@@ -101,7 +101,7 @@ static void streams_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
     void *streams[] = {stream_open(), stream_open()};
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < MANY; i++)
@@ -130,7 +130,7 @@ static void closed_rank(int rank, const struct ranks *all, void *argument)
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
     void *stream = stream_open();
     product_enqueue(&p, stream, &requests[0]);
     if (rank)
@@ -165,7 +165,7 @@ static void mixed_rank(int rank, const struct ranks *all, void *argument)
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
     void *stream = stream_open();
     product_enqueue(&p, stream, &requests[0]);
     product_enqueue(&p, stream, &requests[1]);
@@ -212,7 +212,7 @@ static void staging_rank(int rank, const struct ranks *all, void *argument)
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0)), large = p;
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0)), large = p;
     int64_t n = 1 << 16;
     OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_LOCAL, 8 * PRODUCT_K * sizeof(float), &x));
     OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_LOCAL, (size_t)n * PRODUCT_K * sizeof(float), &w));
@@ -274,7 +274,7 @@ static void data_rank(int rank, const struct ranks *all, void *argument)
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
     struct fcc_embedding_all_to_all_args bags = bags_open(p.comm);
     void *stream = stream_open();
     if (rank == BAGS_RANK) {
@@ -314,7 +314,7 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
     void *stream = stream_open();
     product_enqueue(&p, stream, &requests[0]);
     product_enqueue(&p, stream, &requests[1]);
@@ -355,7 +355,7 @@ static void wrong_rank(int rank, const struct ranks *all, void *argument)
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0)), bad = p;
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0)), bad = p;
     void *stream = stream_open();
     bad.args.x.dtype = FCC_F16; /* of rank 1 alone: w is still f32 */
     product_enqueue(&p, stream, &requests[0]);
@@ -389,7 +389,7 @@ static void in_time_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, LIMIT_MS));
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, LIMIT_MS));
     void *stream = stream_open();
     for (int i = 0; i < MANY; i++)
         product_enqueue(&p, stream, &requests[i]);
@@ -440,7 +440,7 @@ static void ending_rank(int rank, const struct ranks *all, void *argument)
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, e->end == LATE ? LIMIT_MS : 0));
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, e->end == LATE ? LIMIT_MS : 0));
     void *stream = stream_open();
     for (int i = 0; i < MANY; i++) {
         if (rank && i == 1 && first)
