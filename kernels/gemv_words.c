@@ -86,7 +86,7 @@ static struct reduction reduction_make(const struct problem *problem)
         d.nslices = 0;
         for (int p = 0; p < d.nchunks; p++)
             d.nslices += (d.columns[p + 1] - d.columns[p] + d.slice - 1) / d.slice;
-    } while (d.nslices + 1 > PLAN_MAX_FLAGS && (d.slice *= 2));
+    } while (problem->nranks + d.nslices + 1 > PLAN_MAX_FLAGS && (d.slice *= 2));
     return d;
 }
 
@@ -119,7 +119,7 @@ static void add_tiles(struct plan_builder *b, const struct problem *problem, con
 static void add_results(struct plan_builder *b, const struct reduction *d)
 {
     struct slice like = {.kind = SLICE_REDUCE, .dst = SLICE_DST_ALL};
-    int64_t flag = 0;
+    int64_t flag = b->plan->nranks;
 
     for (int p = 0; p < d->nchunks; p++)
         for (int64_t col = d->columns[p]; col < d->columns[p + 1] && b->status == 0; col += d->slice, flag++) {
@@ -129,7 +129,7 @@ static void add_results(struct plan_builder *b, const struct reduction *d)
             like.group = plan_add_group(b, SLICE_DST_ALL, (uint32_t)flag);
             add_columns(b, col, end, d->slice, like);
         }
-    gemv_add_wait(b, 0, d->nslices);
+    gemv_add_wait(b, b->plan->nranks, d->nslices);
 }
 
 void gemv_words_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
@@ -137,7 +137,7 @@ void gemv_words_plan(const struct problem *problem, int rank, struct schedule *s
     struct reduction d = reduction_make(problem);
     bool fused = schedule->kind == FCC_SCHEDULE_FUSED, computes = schedule->kind != FCC_SCHEDULE_COMM_ONLY;
     bool puts = schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY, some = problem->gemv.n > 0;
-    uint32_t computed = d.nchunks > 1 ? (uint32_t)d.nslices : 0;
+    uint32_t computed = (uint32_t)problem->nranks + (d.nchunks > 1 ? (uint32_t)d.nslices : 0);
     struct slice put = {.kind = fused ? SLICE_COMPUTE_PUT : SLICE_PUT, .group = SLICE_NO_GROUP};
 
     schedule->slice_rows = (uint32_t)problem->gemv.m;

@@ -422,6 +422,43 @@ static void expect_flags(const struct test_case *c)
             EXPECT(raised[r][f] <= 1 && (raised[r][f] > 0) == (awaited[r][f] > 0));
 }
 
+/* ---- what may begin before others have come, or are over the operator before (plan.h) ---- */
+
+/* At other ranks it stores words in slots, and the flag that has the rank's number: nothing else, also no result. */
+static void expect_alone(const struct test_case *c, int rank)
+{
+    const struct plan *plan = c->plans[rank];
+
+    EXPECT(plan->alone == (c->schedule.target == PLAN_GPU && (plan->op == FCC_OP_NOOP || is_one_shot(c))));
+    for (uint32_t i = 0; i < plan->nslices && plan->alone; i++) {
+        const struct slice *s = &plan->slices[i];
+        EXPECT(puts_tile(s) ? carries_words(c, s) && s->dst == SLICE_DST_ALL : s->dst == rank);
+        EXPECT(!puts_tile(s) || plan->slots_bytes > 0);
+    }
+    for (uint32_t g = 0; g < plan->ngroups && plan->alone; g++) {
+        const struct signal_group *group = &plan->groups[g];
+        EXPECT(group->dst == rank || (group->dst == SLICE_DST_ALL && group->flag == (uint32_t)rank));
+    }
+}
+
+/* noop: on GPUs each rank tells all, and waits for all. On cpu devices the worker has seen to that. */
+static void expect_noop(const struct test_case *c, int rank)
+{
+    const struct plan *plan = c->plans[rank];
+    const struct slice *first = &plan->slices[0], *last = &plan->slices[plan->nslices - 1];
+    uint32_t n = (uint32_t)c->problem.nranks;
+
+    EXPECT(last->kind == SLICE_WAIT && last->group == SLICE_NO_GROUP);
+    if (c->schedule.target != PLAN_GPU) {
+        EXPECT(plan->nslices == 1 && plan->nflags == 0 && last->wait_count == 0);
+        return;
+    }
+    EXPECT(plan->nslices == 2 && plan->ngroups == 1 && plan->nflags == n && plan->staging_bytes == 0 && plan->slots_bytes == 0);
+    EXPECT(first->kind == SLICE_COMPUTE && first->group == 0 && first->wait_count == 0 && first->rows == 0 && first->cols == 0);
+    EXPECT(plan->groups[0].dst == SLICE_DST_ALL && plan->groups[0].flag == (uint32_t)rank);
+    EXPECT(last->wait_first == 0 && last->wait_count == n && last->wait_stride == 1);
+}
+
 /* ---- execution in any order ---- */
 
 enum { WORKGROUPS = 3 };
@@ -476,6 +513,8 @@ static void sim_finish(const struct test_case *c, struct sim_rank ranks[], int r
     ranks[r].finished++;
     if (s->group == SLICE_NO_GROUP || --ranks[r].left[s->group] > 0)
         return;
+    int flag = (int)plan->groups[s->group].flag; /* of a rank that may be over this operator, and raise it in its next one? */
+    EXPECT(flag >= c->problem.nranks || flag == r || ranks[flag].finished < c->plans[flag]->nslices);
     for (int q = 0; q < c->problem.nranks; q++)
         if (plan->groups[s->group].dst == q || plan->groups[s->group].dst == SLICE_DST_ALL)
             ranks[q].flags[plan->groups[s->group].flag] = true;
@@ -590,6 +629,9 @@ static void test_properties(void **state)
             expect_phases(&c, c.plans[r]);
             expect_gpu_phases(&c, c.plans[r]);
             expect_groups(&c, c.plans[r]);
+            expect_alone(&c, r);
+            if (op == FCC_OP_NOOP)
+                expect_noop(&c, r);
         }
         expect_flags(&c);
         expect_termination(&c);
