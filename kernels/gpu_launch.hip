@@ -250,7 +250,7 @@ int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t
     return 0;
 }
 
-/* ---- noop: its plans only wait ---- */
+/* ---- noop: its plans only signal and wait ---- */
 
 /* One workgroup does what the plan says (noop.c) without taking its slices: each rank here raises its flag at all ranks, then
  * waits for all of its own. */

@@ -625,6 +625,7 @@ static void lost_after_a_death(void)
 
 struct drain {
     bool comes; /* the stream, in time */
+    bool deaf;  /* kernels do not hear that they are to leave */
     _Atomic int enqueued, open, ready;
 };
 
@@ -643,9 +644,11 @@ static void drain_rank(int rank, const struct ranks *all, void *argument)
     drain->enqueued++;
     if (drain->comes)
         OK(fcc_request_wait(request, -1));
-    else
+    else if (drain->deaf)
         FAILS(fcc_request_wait(request, -1), -ECONNRESET, "the worker of job 'test'", "is gone");
-    FAILS(fcc_noop(p.comm), drain->comes ? -ESHUTDOWN : -ECONNRESET);
+    else
+        FAILS(fcc_request_wait(request, -1), -ESHUTDOWN, "shutting down", "200 ms");
+    FAILS(fcc_noop(p.comm), drain->deaf ? -ECONNRESET : -ESHUTDOWN);
     drain->open = 1;
     stream_close(stream);
     fcc_request_free(request);
@@ -653,7 +656,7 @@ static void drain_rank(int rank, const struct ranks *all, void *argument)
     client_end(context);
 }
 
-static void drain_run(bool comes)
+static void drain_run(bool comes, bool deaf)
 {
     struct drain *drain = shared_memory(sizeof(*drain));
     struct test_daemon d;
@@ -662,6 +665,8 @@ static void drain_run(bool comes)
 
     fake_start(&d, GPUS, (const char *const[]){"--drain-ms", comes ? "20000" : "200", NULL});
     drain->comes = comes;
+    drain->deaf = deaf;
+    fake->deaf = deaf ? ALL_GPUS : 0;
     ranks_start(&r, 2, drain_rank, drain);
     await(&drain->enqueued, 2);
     (void)usleep(50000);
@@ -674,18 +679,24 @@ static void drain_run(bool comes)
     }
     ranks_join(&r);
     CHECK(waitpid(d.pid, &status, 0) == d.pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    if (comes)
+    if (!deaf)
         fake_check();
 }
 
 static void drained(void)
 {
-    drain_run(true);
+    drain_run(true, false);
 }
 
 static void drained_too_late(void)
 {
-    drain_run(false);
+    drain_run(false, false);
+}
+
+/* What does not leave when it is told to is killed with its worker. */
+static void drained_deaf(void)
+{
+    drain_run(false, true);
 }
 
 int main(int argc, char *argv[])
@@ -718,6 +729,7 @@ int main(int argc, char *argv[])
         {"lost_after_a_death", lost_after_a_death, 0},
         {"drained", drained, 0},
         {"drained_too_late", drained_too_late, 0},
+        {"drained_deaf", drained_deaf, 0},
     };
 #undef PAIR_OF
     (void)argc;

@@ -14,6 +14,8 @@
 
 #include "log.h"
 
+#define LEAVE_MS 1000 /* workers tell what still runs after DRAIN_MS to leave, and end; they are killed if that takes longer */
+
 static void drain_over(evutil_socket_t sock, short what, void *arg)
 {
     (void)sock, (void)what;
@@ -23,7 +25,8 @@ static void drain_over(evutil_socket_t sock, short what, void *arg)
 static void on_terminate(evutil_socket_t number, short what, void *arg)
 {
     struct broker *b = arg;
-    struct timeval limit = {.tv_sec = b->config.drain_ms / 1000, .tv_usec = b->config.drain_ms % 1000 * 1000};
+    uint64_t ms = (uint64_t)b->config.drain_ms + LEAVE_MS;
+    struct timeval limit = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
 
     (void)what;
     if (b->draining) { /* asked twice: at once */

@@ -417,10 +417,12 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
     }
     l->gated = false;
     l->busy_ns = 0;
+    /* A part that began alone has waited for the ranks that came later: the last one to begin tells how long it takes. */
     for (int i = 0; begun && i < l->nparts; i++) {
         const uint64_t *span = told->span[l->parts[i].device->index];
-        if (!l->parts[i].absent && span[1] > span[0] && span[1] - span[0] > l->busy_ns)
-            l->busy_ns = span[1] - span[0];
+        uint64_t ns = l->parts[i].absent || span[1] < span[0] ? 0 : span[1] - span[0];
+        if (ns && (l->runs[0].plan->alone && l->busy_ns ? ns < l->busy_ns : ns > l->busy_ns))
+            l->busy_ns = ns;
     }
     for (int r = 0; begun && r < l->nranks; r++) {
         struct error e = {0};

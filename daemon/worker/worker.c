@@ -153,10 +153,26 @@ static void on_idle(evutil_socket_t sock, short what, void *arg)
     idle_watch(w); /* once more, if the answer brings clients or does not come */
 }
 
+/* What still runs is told to leave. A worker that is killed while its kernels run takes, under MPS, all clients of its MPS server
+ * with it. */
+static void on_drain_over(evutil_socket_t sock, short what, void *arg)
+{
+    struct worker *w = arg;
+    struct comm *c;
+
+    (void)sock, (void)what;
+    LIST_FOREACH(c, &w->comms, link)
+        comm_abort(c, -ESHUTDOWN, "fccd is shutting down: an operator has not ended within %u ms", w->config.drain_ms);
+}
+
 void worker_drain(struct worker *w)
 {
+    struct timeval limit = {.tv_sec = w->config.drain_ms / 1000, .tv_usec = w->config.drain_ms % 1000 * 1000};
+
     w->draining = true;
     comm_drain(w);
+    if (!evtimer_pending(w->drain_event, NULL))
+        (void)event_add(w->drain_event, &limit);
 }
 
 static void on_terminate(evutil_socket_t number, short what, void *arg)
@@ -243,8 +259,9 @@ static int worker_events_open(struct worker *w)
         return -ENOMEM;
     w->terminate_event = evsignal_new(w->base, SIGTERM, on_terminate, w);
     w->idle_event = evtimer_new(w->base, on_idle, w);
+    w->drain_event = evtimer_new(w->base, on_drain_over, w);
     w->wake_event = event_new(w->base, w->wake_fd, EV_READ | EV_PERSIST, on_wake, w);
-    if (!w->terminate_event || !w->idle_event || !w->wake_event || event_add(w->terminate_event, NULL) ||
+    if (!w->terminate_event || !w->idle_event || !w->drain_event || !w->wake_event || event_add(w->terminate_event, NULL) ||
         event_add(w->wake_event, NULL))
         return -ENOMEM;
     return control_open(w);
@@ -284,7 +301,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
 
 static void worker_close(struct worker *w)
 {
-    struct event *events[] = {w->terminate_event, w->idle_event, w->wake_event};
+    struct event *events[] = {w->terminate_event, w->idle_event, w->drain_event, w->wake_event};
     struct session *s;
 
     TAILQ_FOREACH(s, &w->sessions, link) {
