@@ -12,8 +12,9 @@
  * Slots are written again by the next operator but one that uses slots; why not before every rank has read what it got:
  * slots_prepare() in launch.c. In two steps, too, a rank has finished only when it has got what it could not have got before
  * every rank had sent its words of this operator: all results, each of which some rank made from all ranks' words.
- * Flags: [t] result slice t of all ranks' is here, then [their number]: own partial sums are computed. In one step: flag 0 is
- * "own partial sums are computed". Staging is for these alone, [M][N].
+ * Flags, behind the [nranks] that a noop raises (a rank that has finished may have raised its own for the next operator, and a
+ * flag must not go back): [nranks + t] result slice t of all ranks' is here; then: own partial sums are computed. In one step only
+ * the latter. Staging is for these alone, [M][N].
  */
 #include <string.h>
 
