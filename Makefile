@@ -49,7 +49,7 @@ endif
 
 PROTO := proto/error.c proto/msg.c
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
-	kernels/gemv_all_reduce.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
+	kernels/gemv_all_reduce.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
 DAEMON := daemon/main.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/plugin.c \
 	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/probe.c daemon/broker/query.c \
 	daemon/broker/spawn.c \
@@ -127,11 +127,11 @@ $(BUILD)/obj/cuda/%.o: %.hip Makefile
 	@mkdir -p $(@D)
 	$(call say,NVCC)
 	$(Q)$(NVCC) -std=c++17 -O3 -g -x cu $(CUDA_TARGETS) $(GPU_CPPFLAGS) \
-		-Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra$(if $(WERROR),$(comma)-Werror) $(if $(WERROR),-Werror all-warnings) -MMD -MF $(@:.o=.d) -c $< -o $@
+		-Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra$(if $(WERROR),$(comma)-Werror) $(if $(WERROR),-Werror all-warnings) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 $(BUILD)/obj/hip/%.o: %.hip Makefile
 	@mkdir -p $(@D)
 	$(call say,HIPCC)
-	$(Q)$(HIPCC) -std=c++17 -O3 $(HIP_TARGETS) $(GPU_CPPFLAGS) -fPIC -fvisibility=hidden -Wall -Wextra $(if $(WERROR),-Werror) -MMD -MF $(@:.o=.d) -c $< -o $@
+	$(Q)$(HIPCC) -std=c++17 -O3 $(HIP_TARGETS) $(GPU_CPPFLAGS) -fPIC -fvisibility=hidden -Wall -Wextra $(if $(WERROR),-Werror) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 $(BUILD)/lib/fccd/cuda.so: $(patsubst %.hip,$(BUILD)/obj/cuda/%.o,$(GPU_SOURCES)) $(call objects,proto/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
@@ -165,7 +165,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
 UNIT := plan kernels arguments client client_gpu client_stream client_submit reference config
-SYSTEM := operators errors jobs users protocol plugins gpu_worker gpu_worker_ahead gpu_worker_alone gpu_worker_errors fccctl
+SYSTEM := operators errors jobs users protocol plugins gpu_worker gpu_worker_ahead gpu_worker_errors fccctl
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
@@ -211,7 +211,7 @@ $(FAKE_PLUGIN): $(call objects,tests/fake_gpu.c tests/fake_gpu_kernel.c proto/er
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared $^ -o $@
-$(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_ahead gpu_worker_alone gpu_worker_errors): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
+$(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_ahead gpu_worker_errors): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
 
 # Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
 test: deps

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * noop.c - all ranks meet, and nothing else. On cpu devices the worker begins an operator when all ranks have come to it, so
- * the plan is the bare wait that plan_make() gives to every plan without slices. On GPUs it begins when the own rank has come,
- * and the kernels meet: each raises flag [rank] at all ranks and waits for all of its own. These flags mean in every operator
- * that `rank` has done what the others wait for; that it has finished the operators before implies it for those. (The GPU's
- * kernel does this without taking the slices.)
+ * noop.c - all ranks meet, and nothing else. Its plan is the bare wait that plan_make() gives to every plan without slices.
  */
 #include <errno.h>
 
@@ -29,18 +25,10 @@ static int noop_match(const struct op_args args[], int nranks, struct problem *o
 
 static void noop_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
 {
-    if (schedule->target != PLAN_GPU)
-        return;
-    b->plan->alone = true;
-    b->plan->nflags = (uint32_t)problem->nranks;
-    plan_add_slice(b, (struct slice){.kind = SLICE_COMPUTE,
-                                     .dst = (uint16_t)rank,
-                                     .group = plan_add_group(b, SLICE_DST_ALL, (uint32_t)rank)});
-    plan_add_slice(b, (struct slice){.kind = SLICE_WAIT,
-                                     .dst = (uint16_t)rank,
-                                     .group = SLICE_NO_GROUP,
-                                     .wait_count = (uint32_t)problem->nranks,
-                                     .wait_stride = 1});
+    (void)problem;
+    (void)rank;
+    (void)schedule;
+    (void)b;
 }
 
 static struct work noop_work(const struct problem *problem, int rank)

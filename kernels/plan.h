@@ -10,7 +10,7 @@
  * least n. So flags are never reset and one that is left over cannot lie.
  *
  * Every plan has at least one slice. Staging memory and flag numbers are used again by the communicator's next operator, so
- * that one must not start on any rank before this one has finished on all, unless its plan is `alone`.
+ * that one must not start on any rank before this one has finished on all.
  *
  * Why no plan can deadlock: slices that wait stand behind all slices that do not, in every rank's plan; workgroups take slices
  * in order; so when a workgroup waits, all the non-waiting slices of its rank are done or in other workgroups' hands. Among
@@ -19,7 +19,6 @@
 #ifndef FCC_PLAN_H
 #define FCC_PLAN_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "error.h"
@@ -75,10 +74,6 @@ struct plan {
     uint32_t nflags;        /* flags used at every rank: [0, nflags) */
     uint64_t staging_bytes; /* memory that this rank needs besides the tensors */
     uint64_t slots_bytes;   /* GPUs: memory for words that carry their epoch (gpu.h), the same on all ranks */
-    /* GPUs: may begin before other ranks have come to the operator, or have finished the one before. What it stores at other ranks
-     * are words in slots, and flag [rank], which says that this rank has finished all before. Flag [q] of [0, nranks) must not
-     * be raised in any operator when rank q may already have finished it: it would go back. */
-    bool alone;
 };
 
 #define PLAN_MAX_FLAGS 16384u

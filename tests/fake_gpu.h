@@ -33,7 +33,6 @@ struct fake_gpus {
     _Atomic uint32_t deaf;            /* mask: ... and do not look whether they are to leave */
     _Atomic uint32_t run_us;          /* how long kernels run */
     _Atomic uint32_t linger;          /* mask: kernels there stay so long once more when their work is done */
-    _Atomic uint32_t stay;            /* mask: kernels there stay when their work is done */
     _Atomic uint32_t lost;            /* mask: the context is lost: nothing runs there any more */
     _Atomic uint32_t fail;            /* enum fake_call: its next call on GPU fail_gpu fails */
     _Atomic uint32_t fail_gpu;

@@ -219,9 +219,8 @@ static inline void stream_gate(void *stream, _Atomic int *open)
 
 /* ---- an operator with buffers of its own. Nothing is computed ---- */
 
-/* Too many sums for one step, also of one rank (gemv_all_reduce.c): an operator that begins when all ranks have come, and the
- * one before is over; or so few that it begins alone (plan.h). */
-enum { PRODUCT_M = 64, PRODUCT_N = 2056, PRODUCT_K = 32, SUM_N = 64 };
+/* Too many sums for one step, also of one rank (gemv_all_reduce.c). */
+enum { PRODUCT_M = 64, PRODUCT_N = 2056, PRODUCT_K = 32 };
 
 struct product {
     fcc_comm *comm;
@@ -252,15 +251,6 @@ static inline struct product product_open(fcc_comm *comm)
 static inline struct product fused_open(fcc_comm *comm)
 {
     struct product p = product_open(comm);
-
-    p.args.schedule = FCC_SCHEDULE_FUSED;
-    return p;
-}
-
-/* One that begins alone. */
-static inline struct product sum_open(fcc_comm *comm)
-{
-    struct product p = product_open_sized(comm, 1, SUM_N);
 
     p.args.schedule = FCC_SCHEDULE_FUSED;
     return p;

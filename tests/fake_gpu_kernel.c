@@ -204,18 +204,9 @@ static bool phase_run(const struct gpu *g, const struct task *t, const struct gp
     return true;
 }
 
-/* plan.h's `alone`: what it stores at other ranks are words in slots and flags that they cannot mistake, which is checked where
- * they are stored. */
-static bool is_alone(const struct task *t)
-{
-    return t->launch->fixed.shape.op == FCC_OP_NOOP || t->launch->fixed.shape.one_shot;
-}
-
 /* Of one communicator, which has its flags for itself, nothing older may be there any more: on no GPU. */
 static void order_check(const struct task *t)
 {
-    if (is_alone(t))
-        return;
     for (int i = 0; i < GPU_MAX_GPUS; i++) {
         struct gpu *g = &gpus[i];
         if (!g->open)
@@ -232,8 +223,6 @@ static void kernel_linger(const struct gpu *g)
 {
     uint64_t until = now_ns() + control->run_us * UINT64_C(1000);
 
-    while (control->stay >> g->number & 1u)
-        nap();
     while ((control->linger >> g->number & 1u) && now_ns() < until)
         nap();
 }

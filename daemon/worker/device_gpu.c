@@ -24,11 +24,6 @@
  *     runs is not in the cache: of one problem that runs twice at a time there are two.
  *   - what kernels tell the engine is written into struct gpu_told: one for each launch that runs.
  *   - staging memory does not move while anything runs (launch.c).
- * Alone. Each word in host memory that a GPU waits for costs it a microsecond, and GPUs that wait for each other begin when the
- * last of them has heard of all. An operator whose plan says so (plan.alone) needs neither: it writes at other ranks only what
- * they cannot mistake (words in slots, which carry their stamp; flags, which then come true later than they could), so each of
- * its parts begins when its own ranks' streams have come. It is then resident while it waits for the others, until it fails.
- *
  * An operator that fails by its data tells all ranks its own epoch, and n + 1 does not mind that. One that could not be
  * enqueued on every GPU is made to leave when n is over, and nothing is put behind it. The end of a communicator is the newest
  * epoch. What a stream waits for never stands behind what waits for that stream, but for a program whose streams come to its
@@ -213,23 +208,21 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *c
     return gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->args, l->nranks, ranks, p->nruns, call, e);
 }
 
-/* What a part waits for: its own ranks' streams, if it may begin alone. Otherwise first the other GPUs' parts of the launch before,
- * if that may still be running: it is over before the ranks' streams can have seen its end, so this costs little time. Then
- * all ranks' streams. */
+/* What a part waits for. First the other GPUs' parts of the launch before, if it may still be running: that is over before the
+ * ranks' streams can have seen its end, so it costs no time. Then the streams. */
 static int part_words(const struct launch *l, const struct launch_part *p, uint64_t words[], uint32_t values[])
 {
     uint64_t done = shared_of(l->comm)->address + offsetof(struct gpu_shared, done);
-    bool alone = l->runs[0].plan->alone;
     int n = 0;
 
     for (int i = 0; l->comm->current != l && i < l->nparts; i++) {
-        if (alone || &l->parts[i] == p)
+        if (&l->parts[i] == p)
             continue;
         words[n] = done + l->parts[i].gpu_index * sizeof(uint64_t); /* little-endian: its lower half */
         values[n++] = (uint32_t)(l->epoch - 1);
     }
     for (int r = 0; r < l->nranks; r++) {
-        if (!l->streams[r].value || (alone && l->runs[r].device != p->device))
+        if (!l->streams[r].value)
             continue;
         words[n] = l->streams[r].started_address;
         values[n++] = l->streams[r].value;
@@ -417,11 +410,10 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
     }
     l->gated = false;
     l->busy_ns = 0;
-    /* A part that began alone has waited for the ranks that came later: the last one to begin tells how long it takes. */
     for (int i = 0; begun && i < l->nparts; i++) {
         const uint64_t *span = told->span[l->parts[i].device->index];
         uint64_t ns = l->parts[i].absent || span[1] < span[0] ? 0 : span[1] - span[0];
-        if (ns && (l->runs[0].plan->alone && l->busy_ns ? ns < l->busy_ns : ns > l->busy_ns))
+        if (ns > l->busy_ns)
             l->busy_ns = ns;
     }
     for (int r = 0; begun && r < l->nranks; r++) {
