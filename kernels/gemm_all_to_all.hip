@@ -99,6 +99,47 @@ struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu)
 
 #if defined(__CUDACC__)
 
+/* ---- the quick kernel: the host's side ---- */
+
+template <typename T, int ROWS, int COLS, bool PAIR> static struct gpu_kernel gemm_hopper_kernel_get()
+{
+    typedef gemm_shape<T, ROWS, COLS, PAIR> shape;
+    struct gpu_kernel k = {
+        (const void *)gemm_hopper_kernel<T, ROWS, COLS, PAIR>, GEMM_THREADS, shape::SHARED_BYTES, 1, shape::CLUSTER, 0};
+
+    if (hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
+        k.function = NULL;
+    return k;
+}
+
+/* For slices of at most so many rows and columns in one tile; without `pair`, larger ones are cut. */
+template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows, uint32_t cols, bool pair)
+{
+    if (rows <= 64 && cols <= 64)
+        return gemm_hopper_kernel_get<T, 64, 64, false>();
+    if (rows <= 64 && cols <= 128)
+        return gemm_hopper_kernel_get<T, 64, 128, false>();
+    if (rows <= 64)
+        return pair ? gemm_hopper_kernel_get<T, 64, 256, true>() : gemm_hopper_kernel_get<T, 64, 256, false>();
+    if (cols <= 128)
+        return pair ? gemm_hopper_kernel_get<T, 128, 128, true>() : gemm_hopper_kernel_get<T, 128, 128, false>();
+    return pair ? gemm_hopper_kernel_get<T, 128, 256, true>() : gemm_hopper_kernel_get<T, 128, 256, false>();
+}
+
+/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine cannot
+ * read it. */
+static bool gemm_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
+                          uint32_t box)
+{
+    cuuint64_t sizes[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, pitch = (cuuint64_t)stride * 2;
+    cuuint32_t boxes[2] = {64, box}, every[2] = {1, 1};
+
+    return at % 16 == 0 && pitch % 16 == 0 && pitch > 0 && cols > 0 && rows > 0 &&
+           driver_tensor_map(map, dtype == FCC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+                             (void *)at, sizes, &pitch, boxes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == cudaSuccess;
+}
+
 /* The compute slices' largest tile. False: one of them cannot be stored 16 bytes at a time, or there are other slices among
  * them. */
 static bool slices_suit(const struct gpu_run *run, uint32_t *rows, uint32_t *cols, int64_t *end)

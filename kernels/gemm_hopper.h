@@ -35,11 +35,11 @@
  * nothing. A stage is empty when both have multiplied it, and jobs' places are empty when both have done with them. Neither ends
  * before the other, which may still arrive at its barriers.
  *
- * Memory order. Who arrives at job_empty and stage_empty has only read, and what it read is in its registers or, for a stage,
- * awaited: so there is nothing to release to the cluster's other workgroup. What the copy engine brings is ordered by the barrier that it completes. A group's reads of a stage by wgmma
- * are over (wait_group) before its warps arrive at stage_empty. Finished elements are stored by all threads, each of which
- * fences for the copy engine before it arrives at out_full. The copy engine's stores are visible to the storer's lanes when
- * they have awaited them; __syncwarp() passes that on to the first lane, whose fence in gpu_slice_signal() is cumulative.
+ * Memory order. What the copy engine brings is ordered by the barrier that it completes. A group's reads of a stage by wgmma are
+ * over (wait_group) before its warps arrive at stage_empty; who arrives there or at job_empty has what it read in registers, so it
+ * has nothing to release to the cluster's other workgroup. Finished elements are stored by all threads, each of which fences for
+ * the copy engine before it arrives at out_full. The copy engine's stores are visible to the storer's lanes when they have
+ * awaited them; __syncwarp() passes that on to the first lane, whose fence in gpu_slice_signal() is cumulative.
  */
 #ifndef FCC_GEMM_HOPPER_H
 #define FCC_GEMM_HOPPER_H
@@ -48,14 +48,14 @@
 #include "gpu_hopper.h"
 #include "gpu_runtime.h"
 
-/* a and b of each run, for the copy engine; how many slices make one tile. */
+/* Of each run: a and b for the copy engine, how many slices make one tile, and the bytes of A in a stage, which are few where
+ * there are only a few rows in all. */
 struct gemm_maps {
     struct gemm_run_maps {
         CUtensorMap a, b;
     } runs[GPU_MAX_RUNS];
     uint32_t together[GPU_MAX_RUNS];
-    uint32_t
-        a_bytes[GPU_MAX_RUNS]; /* of A in a stage: where there are only a few rows in all, no more than these are brought */
+    uint32_t a_bytes[GPU_MAX_RUNS];
 };
 
 #define GEMM_STEP 64 /* k of a stage */
@@ -497,47 +497,6 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(PAIR ? 2 : 1)
 
     gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
 #endif
-}
-
-/* ---- the host's side ---- */
-
-template <typename T, int ROWS, int COLS, bool PAIR> static struct gpu_kernel gemm_hopper_kernel_get()
-{
-    typedef gemm_shape<T, ROWS, COLS, PAIR> shape;
-    struct gpu_kernel k = {
-        (const void *)gemm_hopper_kernel<T, ROWS, COLS, PAIR>, GEMM_THREADS, shape::SHARED_BYTES, 1, shape::CLUSTER, 0};
-
-    if (hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
-        k.function = NULL;
-    return k;
-}
-
-/* For slices of at most so many rows and columns in one tile; without `pair`, larger ones are cut. */
-template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows, uint32_t cols, bool pair)
-{
-    if (rows <= 64 && cols <= 64)
-        return gemm_hopper_kernel_get<T, 64, 64, false>();
-    if (rows <= 64 && cols <= 128)
-        return gemm_hopper_kernel_get<T, 64, 128, false>();
-    if (rows <= 64)
-        return pair ? gemm_hopper_kernel_get<T, 64, 256, true>() : gemm_hopper_kernel_get<T, 64, 256, false>();
-    if (cols <= 128)
-        return pair ? gemm_hopper_kernel_get<T, 128, 128, true>() : gemm_hopper_kernel_get<T, 128, 128, false>();
-    return pair ? gemm_hopper_kernel_get<T, 128, 256, true>() : gemm_hopper_kernel_get<T, 128, 256, false>();
-}
-
-/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine cannot
- * read it. */
-static bool gemm_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
-                          uint32_t box)
-{
-    cuuint64_t sizes[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, pitch = (cuuint64_t)stride * 2;
-    cuuint32_t boxes[2] = {64, box}, every[2] = {1, 1};
-
-    return at % 16 == 0 && pitch % 16 == 0 && pitch > 0 && cols > 0 && rows > 0 &&
-           driver_tensor_map(map, dtype == FCC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-                             (void *)at, sizes, &pitch, boxes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == cudaSuccess;
 }
 
 #endif

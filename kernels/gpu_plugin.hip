@@ -3,6 +3,7 @@
  * gpu_plugin.hip - the GPUs of the node: what they are, their contexts, streams and clocks; and the plug-in's table.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "gpu_inside.h"
@@ -147,6 +148,17 @@ int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e)
 
 /* ---- contexts ---- */
 
+/* What is freed in passing (hipFreeAsync) stays with the process: to give it back the driver would wait for the GPU, whose queue may
+ * stand behind a client's stream. */
+static hipError_t pool_keep(int gpu)
+{
+    uint64_t all = UINT64_MAX;
+    hipMemPool_t pool;
+    hipError_t status = hipDeviceGetDefaultMemPool(&pool, gpu);
+
+    return status == hipSuccess ? hipMemPoolSetAttribute(pool, hipMemPoolAttrReleaseThreshold, &all) : status;
+}
+
 static int gpu_open(int gpu, struct error *e)
 {
     struct gpu *g = &gpus[gpu];
@@ -155,6 +167,8 @@ static int gpu_open(int gpu, struct error *e)
 
     if (status == hipSuccess)
         status = hipFree(NULL); /* makes the context */
+    if (status == hipSuccess)
+        status = pool_keep(gpu);
     if (status == hipSuccess)
         status = hipGetDeviceProperties(&properties, gpu);
     if (status == hipSuccess)
@@ -217,5 +231,8 @@ static const struct gpu_plugin plugin = {
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_plugin(void)
 {
+    /* All kernels are loaded with the context: to load one when it is first launched, the driver may wait for the GPU, whose queue
+     * may stand behind a client's stream. (CUDA; HIP does so anyway.) */
+    (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     return &plugin;
 }

@@ -34,6 +34,10 @@
 #define hipMalloc cudaMalloc
 #define hipMallocAsync cudaMallocAsync
 #define hipFreeAsync cudaFreeAsync
+#define hipMemPool_t cudaMemPool_t
+#define hipDeviceGetDefaultMemPool cudaDeviceGetDefaultMemPool
+#define hipMemPoolSetAttribute cudaMemPoolSetAttribute
+#define hipMemPoolAttrReleaseThreshold cudaMemPoolAttrReleaseThreshold
 #define hipMemsetAsync cudaMemsetAsync
 #define hipMemcpyAsync cudaMemcpyAsync
 #define hipMemcpyHostToDevice cudaMemcpyHostToDevice
