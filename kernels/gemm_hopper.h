@@ -154,7 +154,7 @@ template <typename T, typename S> struct gemm_parts {
     __device__ __forceinline__ void job_done(const gemm_ring<GEMM_JOBS> &ring)
     {
         if constexpr (S::PAIR)
-            gpu_barrier_arrive_at(&shared.job_empty[ring.at], 0);
+            gpu_barrier_done_at(&shared.job_empty[ring.at], 0);
         else
             gpu_barrier_arrive(&shared.job_empty[ring.at]);
     }
@@ -164,7 +164,7 @@ template <typename T, typename S> struct gemm_parts {
     {
         gpu_barrier_arrive(&shared.stage_empty[at]);
         if constexpr (S::PAIR)
-            gpu_barrier_arrive_at(&shared.stage_empty[at], rank ^ 1);
+            gpu_barrier_done_at(&shared.stage_empty[at], rank ^ 1);
     }
 
     /* ---- taker ---- */
@@ -183,7 +183,7 @@ template <typename T, typename S> struct gemm_parts {
 #pragma unroll
         for (uint32_t i = 0; i < sizeof(made) / sizeof(uint64_t); i++)
             gpu_cluster_store(&shared.job_words[ring.at][i], to, words[i]);
-        gpu_barrier_arrive_at_releasing(&shared.job_full[ring.at], to);
+        gpu_barrier_arrive_at(&shared.job_full[ring.at], to);
     }
 
     /* The tiles of slices that begin with s. */

@@ -160,55 +160,42 @@ GPU_DEVICE void gpu_barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes)
                  : "memory");
 }
 
-/* The same for the barrier at this place in workgroup `rank` of the cluster, which may be another one. Releases nothing to the
- * other one: with that, it would take a fence of the GPU's memory. */
+#define GPU_BARRIER_ARRIVE_AT(how)                                                                                             \
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"                                              \
+                 "mbarrier.arrive" how ".shared::cluster.b64 _, [there];\n}" ::"r"(gpu_shared_address(barrier)),               \
+                 "r"(rank)                                                                                                     \
+                 : "memory")
+
+/* The same for the barrier at this place in workgroup `rank` of the cluster, which may be another one: that one may then read
+ * what this thread has stored there. Takes a fence of the GPU's memory. */
 GPU_DEVICE void gpu_barrier_arrive_at(uint64_t *barrier, uint32_t rank)
 {
-    asm volatile("{\n"
-                 ".reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-                 "}" ::"r"(gpu_shared_address(barrier)),
-                 "r"(rank)
-                 : "memory");
+    GPU_BARRIER_ARRIVE_AT(".release.cluster");
 }
 
-/* ... and releases. */
-GPU_DEVICE void gpu_barrier_arrive_at_releasing(uint64_t *barrier, uint32_t rank)
+/* The same for who has only read something, and tells those who will overwrite it. Waits for nothing that it has stored. */
+GPU_DEVICE void gpu_barrier_done_at(uint64_t *barrier, uint32_t rank)
 {
-    asm volatile("{\n"
-                 ".reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
-                 "}" ::"r"(gpu_shared_address(barrier)),
-                 "r"(rank)
-                 : "memory");
+    GPU_BARRIER_ARRIVE_AT("");
 }
+
+#define GPU_BARRIER_AWAIT(how)                                                                                                 \
+    asm volatile("{\n.reg .pred over;\nlook:\n"                                                                                \
+                 "mbarrier.try_wait.parity" how ".shared::cta.b64 over, [%0], %1;\n"                                           \
+                 "@!over bra look;\n}" ::"r"(gpu_shared_address(barrier)),                                                     \
+                 "r"(parity)                                                                                                   \
+                 : "memory")
 
 /* Until the phase of this parity is over; acquires what those who arrived did before, also in the cluster's other workgroups. */
 GPU_DEVICE void gpu_barrier_await_cluster(uint64_t *barrier, uint32_t parity)
 {
-    asm volatile("{\n"
-                 ".reg .pred over;\n"
-                 "look:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%0], %1;\n"
-                 "@!over bra look;\n"
-                 "}" ::"r"(gpu_shared_address(barrier)),
-                 "r"(parity)
-                 : "memory");
+    GPU_BARRIER_AWAIT(".acquire.cluster");
 }
 
 /* The same, within the workgroup. */
 GPU_DEVICE void gpu_barrier_await(uint64_t *barrier, uint32_t parity)
 {
-    asm volatile("{\n"
-                 ".reg .pred over;\n"
-                 "look:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
-                 "@!over bra look;\n"
-                 "}" ::"r"(gpu_shared_address(barrier)),
-                 "r"(parity)
-                 : "memory");
+    GPU_BARRIER_AWAIT("");
 }
 
 /* ---- clusters: workgroups that see each other's shared memory ---- */

@@ -227,23 +227,18 @@ struct product {
     struct fcc_gemv_all_reduce_args args;
 };
 
-static inline struct product product_open_sized(fcc_comm *comm, int64_t m, int64_t n)
+static inline struct product product_open(fcc_comm *comm)
 {
     struct product p = {.comm = comm};
     fcc_buffer *x, *w, *y;
 
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)m * PRODUCT_K * sizeof(float), &x));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)n * PRODUCT_K * sizeof(float), &w));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, (size_t)(m * n) * sizeof(float), &y));
-    p.args = (struct fcc_gemv_all_reduce_args){.x = fcc_tensor_2d(x, 0, FCC_F32, m, PRODUCT_K),
-                                               .w = fcc_tensor_2d(w, 0, FCC_F32, n, PRODUCT_K),
-                                               .y = fcc_tensor_2d(y, 0, FCC_F32, m, n)};
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, PRODUCT_M * PRODUCT_K * sizeof(float), &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, PRODUCT_N * PRODUCT_K * sizeof(float), &w));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, PRODUCT_M * PRODUCT_N * sizeof(float), &y));
+    p.args = (struct fcc_gemv_all_reduce_args){.x = fcc_tensor_2d(x, 0, FCC_F32, PRODUCT_M, PRODUCT_K),
+                                               .w = fcc_tensor_2d(w, 0, FCC_F32, PRODUCT_N, PRODUCT_K),
+                                               .y = fcc_tensor_2d(y, 0, FCC_F32, PRODUCT_M, PRODUCT_N)};
     return p;
-}
-
-static inline struct product product_open(fcc_comm *comm)
-{
-    return product_open_sized(comm, PRODUCT_M, PRODUCT_N);
 }
 
 /* Of which as many run at a time as may: `auto` would try the other schedule, too, and that one needs more staging memory, which

@@ -46,10 +46,38 @@ static void scene_run(void (*rank)(int, const struct ranks *, void *), uint32_t 
     fake_stop(&d);
 }
 
+/* A rank with a product, a stream, and what it has asked for. */
+struct lane {
+    fcc_context *context;
+    struct product p;
+    void *stream;
+    fcc_request *requests[MANY];
+};
+
+static struct lane lane_open(const struct ranks *all, int rank, uint32_t time_limit_ms)
+{
+    struct lane l;
+
+    driver_use();
+    l.context = client_connect(NULL);
+    l.p = fused_open(client_join(l.context, &all->id, all->n, rank, time_limit_ms));
+    l.stream = stream_open();
+    return l;
+}
+
 static void requests_free(fcc_request *requests[], int n)
 {
     for (int i = 0; i < n; i++)
         fcc_request_free(requests[i]);
+}
+
+/* It has n requests. */
+static void lane_close(struct lane *l, int n)
+{
+    requests_free(l->requests, n);
+    stream_close(l->stream);
+    fcc_comm_destroy(l->p.comm);
+    client_end(l->context);
 }
 
 /* ---- order ---- */
@@ -57,34 +85,27 @@ static void requests_free(fcc_request *requests[], int n)
 /* The first one runs, some are behind it, the others are not begun. They end in their order. */
 static void depth_rank(int rank, const struct ranks *all, void *argument)
 {
-    fcc_request *requests[MANY];
     int done, step = 0;
 
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
-    void *stream = stream_open();
+    struct lane l = lane_open(all, rank, 0);
     for (int i = 0; i < MANY; i++)
         if (i % 3 == 2)
-            OK(fcc_noop_enqueue(p.comm, stream, &requests[i]));
+            OK(fcc_noop_enqueue(l.p.comm, l.stream, &l.requests[i]));
         else
-            product_enqueue(&p, stream, &requests[i]);
+            product_enqueue(&l.p, l.stream, &l.requests[i]);
     enqueued_stays(PAIR * AHEAD);
     CHECK(fake->begun == PAIR && fake->ended == 0);
     meet(argument, PAIR, &step);
     fake->hold = 0;
     for (int i = MANY - 1; i >= 0; i--) {
-        OK(fcc_request_wait(requests[i], -1));
+        OK(fcc_request_wait(l.requests[i], -1));
         for (int before = 0; before < i; before++) {
-            OK(fcc_request_test(requests[before], &done));
+            OK(fcc_request_test(l.requests[before], &done));
             CHECK(done);
         }
     }
     CHECK(fake->enqueued == PAIR * MANY);
-    requests_free(requests, MANY);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
+    lane_close(&l, MANY);
 }
 
 static void depth(void)
@@ -96,24 +117,19 @@ static void depth(void)
  * long after the others. What it is that an operator must not overtake is checked by the fake GPUs. */
 static void streams_rank(int rank, const struct ranks *all, void *argument)
 {
-    fcc_request *requests[MANY];
 
     (void)argument;
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
-    void *streams[] = {stream_open(), stream_open()};
+    struct lane l = lane_open(all, rank, 0);
+    void *streams[] = {l.stream, stream_open()};
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < MANY; i++)
-            product_enqueue(&p, streams[i % 2], &requests[i]);
+            product_enqueue(&l.p, streams[i % 2], &l.requests[i]);
         for (int i = 0; i < MANY; i++)
-            OK(fcc_request_wait(requests[i], -1));
-        requests_free(requests, MANY);
+            OK(fcc_request_wait(l.requests[i], -1));
+        requests_free(l.requests, MANY);
     }
-    stream_close(streams[0]);
     stream_close(streams[1]);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
+    lane_close(&l, 0);
 }
 
 static void several_streams(void)
@@ -125,30 +141,23 @@ static void several_streams(void)
 static void closed_rank(int rank, const struct ranks *all, void *argument)
 {
     struct scene *scene = argument;
-    fcc_request *requests[3];
     int done, step = 0;
 
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
-    void *stream = stream_open();
-    product_enqueue(&p, stream, &requests[0]);
+    struct lane l = lane_open(all, rank, 0);
+    product_enqueue(&l.p, l.stream, &l.requests[0]);
     if (rank)
-        stream_gate(stream, &scene->open);
-    product_enqueue(&p, stream, &requests[1]);
-    product_enqueue(&p, stream, &requests[2]);
-    OK(fcc_request_wait(requests[0], -1));
+        stream_gate(l.stream, &scene->open);
+    product_enqueue(&l.p, l.stream, &l.requests[1]);
+    product_enqueue(&l.p, l.stream, &l.requests[2]);
+    OK(fcc_request_wait(l.requests[0], -1));
     enqueued_stays(3 * PAIR);
     CHECK(fake->begun == PAIR && fake->ended == PAIR);
-    OK(fcc_request_test(requests[1], &done));
+    OK(fcc_request_test(l.requests[1], &done));
     CHECK(!done);
     meet(scene, PAIR, &step);
     scene->open = 1;
-    OK(fcc_request_wait(requests[2], -1));
-    requests_free(requests, 3);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
+    OK(fcc_request_wait(l.requests[2], -1));
+    lane_close(&l, 3);
 }
 
 static void closed_stream(void)
@@ -159,43 +168,36 @@ static void closed_stream(void)
 /* What does not have its place on every rank's stream waits until nothing runs, and so does what comes after it. */
 static void mixed_rank(int rank, const struct ranks *all, void *argument)
 {
-    fcc_request *requests[6];
     fcc_buffer *buffer;
     int step = 0;
 
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
-    void *stream = stream_open();
-    product_enqueue(&p, stream, &requests[0]);
-    product_enqueue(&p, stream, &requests[1]);
-    OK(fcc_gemv_all_reduce_start(p.comm, &p.args, &requests[2]));
-    product_enqueue(&p, stream, &requests[3]);
+    struct lane l = lane_open(all, rank, 0);
+    product_enqueue(&l.p, l.stream, &l.requests[0]);
+    product_enqueue(&l.p, l.stream, &l.requests[1]);
+    OK(fcc_gemv_all_reduce_start(l.p.comm, &l.p.args, &l.requests[2]));
+    product_enqueue(&l.p, l.stream, &l.requests[3]);
     enqueued_stays(2 * PAIR);
     meet(argument, PAIR, &step);
     fake->hold = 0;
-    OK(fcc_request_wait(requests[3], -1));
+    OK(fcc_request_wait(l.requests[3], -1));
     CHECK(fake->enqueued == 4 * PAIR);
     meet(argument, PAIR, &step);
     fake->hold = ALL_GPUS;
     meet(argument, PAIR, &step);
-    product_enqueue(&p, stream, &requests[4]);
+    product_enqueue(&l.p, l.stream, &l.requests[4]);
     if (rank)
-        OK(fcc_gemv_all_reduce_start(p.comm, &p.args, &requests[5])); /* one has a stream, the other none */
+        OK(fcc_gemv_all_reduce_start(l.p.comm, &l.p.args, &l.requests[5])); /* one has a stream, the other none */
     else
-        product_enqueue(&p, stream, &requests[5]);
+        product_enqueue(&l.p, l.stream, &l.requests[5]);
     enqueued_stays(5 * PAIR);
     meet(argument, PAIR, &step);
     fake->hold = 0;
-    OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_SYMMETRIC, 100, &buffer)); /* its turn is the last */
+    OK(fcc_buffer_alloc(l.p.comm, FCC_BUFFER_SYMMETRIC, 100, &buffer)); /* its turn is the last */
     CHECK(fake->ended == 6 * PAIR);
-    OK(fcc_noop(p.comm));
+    OK(fcc_noop(l.p.comm));
     for (int i = 0; i < 6; i++)
-        OK(fcc_request_wait(requests[i], -1));
-    requests_free(requests, 6);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
+        OK(fcc_request_wait(l.requests[i], -1));
+    lane_close(&l, 6);
 }
 
 static void mixed(void)
@@ -206,33 +208,27 @@ static void mixed(void)
 /* Staging memory that is to grow stays where it is as long as somebody uses it. */
 static void staging_rank(int rank, const struct ranks *all, void *argument)
 {
-    fcc_request *requests[3];
     fcc_buffer *x, *w, *y;
     int step = 0;
 
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0)), large = p;
+    struct lane l = lane_open(all, rank, 0);
+    struct product large = l.p;
     int64_t n = 1 << 16;
-    OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_LOCAL, 8 * PRODUCT_K * sizeof(float), &x));
-    OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_LOCAL, (size_t)n * PRODUCT_K * sizeof(float), &w));
-    OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_SYMMETRIC, (size_t)n * 8 * sizeof(float), &y));
+    OK(fcc_buffer_alloc(l.p.comm, FCC_BUFFER_LOCAL, 8 * PRODUCT_K * sizeof(float), &x));
+    OK(fcc_buffer_alloc(l.p.comm, FCC_BUFFER_LOCAL, (size_t)n * PRODUCT_K * sizeof(float), &w));
+    OK(fcc_buffer_alloc(l.p.comm, FCC_BUFFER_SYMMETRIC, (size_t)n * 8 * sizeof(float), &y));
     large.args = (struct fcc_gemv_all_reduce_args){.x = fcc_tensor_2d(x, 0, FCC_F32, 8, PRODUCT_K),
                                                    .w = fcc_tensor_2d(w, 0, FCC_F32, n, PRODUCT_K),
                                                    .y = fcc_tensor_2d(y, 0, FCC_F32, 8, n)};
-    void *stream = stream_open();
-    product_enqueue(&p, stream, &requests[0]);
-    product_enqueue(&large, stream, &requests[1]);
-    product_enqueue(&p, stream, &requests[2]);
+    product_enqueue(&l.p, l.stream, &l.requests[0]);
+    product_enqueue(&large, l.stream, &l.requests[1]);
+    product_enqueue(&l.p, l.stream, &l.requests[2]);
     enqueued_stays(PAIR);
     meet(argument, PAIR, &step);
     fake->hold = 0;
     for (int i = 0; i < 3; i++)
-        OK(fcc_request_wait(requests[i], -1));
-    requests_free(requests, 3);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
+        OK(fcc_request_wait(l.requests[i], -1));
+    lane_close(&l, 3);
 }
 
 static void staging_grows(void)
@@ -269,14 +265,10 @@ static struct fcc_embedding_all_to_all_args bags_open(fcc_comm *comm)
 /* A kernel finds an index that is none: that operator fails on all ranks, those before and behind it do not. */
 static void data_rank(int rank, const struct ranks *all, void *argument)
 {
-    fcc_request *requests[AHEAD];
     int step = 0;
 
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
-    struct fcc_embedding_all_to_all_args bags = bags_open(p.comm);
-    void *stream = stream_open();
+    struct lane l = lane_open(all, rank, 0);
+    struct fcc_embedding_all_to_all_args bags = bags_open(l.p.comm);
     if (rank == BAGS_RANK) {
         fake->failing_rank = BAGS_RANK;
         fake->failing_epoch = 2;
@@ -285,20 +277,17 @@ static void data_rank(int rank, const struct ranks *all, void *argument)
     }
     meet(argument, PAIR, &step);
     for (int i = 0; i < AHEAD; i++)
-        OK(fcc_embedding_all_to_all_enqueue(p.comm, &bags, stream, &requests[i]));
+        OK(fcc_embedding_all_to_all_enqueue(l.p.comm, &bags, l.stream, &l.requests[i]));
     enqueued_stays(AHEAD * PAIR);
     meet(argument, PAIR, &step);
     fake->hold = 0;
     for (int i = AHEAD - 1; i >= 0; i--)
         if (i == 1)
-            FAILS(fcc_request_wait(requests[i], -1), -ERANGE, "rank 1", "bag 3");
+            FAILS(fcc_request_wait(l.requests[i], -1), -ERANGE, "rank 1", "bag 3");
         else
-            OK(fcc_request_wait(requests[i], -1));
-    product_works(&p, stream);
-    requests_free(requests, AHEAD);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
+            OK(fcc_request_wait(l.requests[i], -1));
+    product_works(&l.p, l.stream);
+    lane_close(&l, AHEAD);
 }
 
 static void data_fails(void)
@@ -309,15 +298,11 @@ static void data_fails(void)
 /* A GPU does not take one of them: what is before it ends as it should, and what comes after it is not begun before. */
 static void refused_rank(int rank, const struct ranks *all, void *argument)
 {
-    fcc_request *requests[4];
     int step = 0;
 
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
-    void *stream = stream_open();
-    product_enqueue(&p, stream, &requests[0]);
-    product_enqueue(&p, stream, &requests[1]);
+    struct lane l = lane_open(all, rank, 0);
+    product_enqueue(&l.p, l.stream, &l.requests[0]);
+    product_enqueue(&l.p, l.stream, &l.requests[1]);
     enqueued_stays(2 * PAIR);
     meet(argument, PAIR, &step);
     if (rank) {
@@ -325,21 +310,18 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
         fake->fail = FAKE_LAUNCH_START;
     }
     meet(argument, PAIR, &step);
-    product_enqueue(&p, stream, &requests[2]);
-    product_enqueue(&p, stream, &requests[3]);
+    product_enqueue(&l.p, l.stream, &l.requests[2]);
+    product_enqueue(&l.p, l.stream, &l.requests[3]);
     enqueued_stays(2 * PAIR + 1); /* GPU 0's half of the third */
     CHECK(fake->fail == FAKE_NONE && fake->begun == PAIR && fake->ended == 0);
     meet(argument, PAIR, &step);
     fake->hold = 0;
-    OK(fcc_request_wait(requests[0], -1));
-    OK(fcc_request_wait(requests[1], -1));
-    FAILS(fcc_request_wait(requests[2], -1), -EIO, "rank 1", "launching an operator", "made to fail");
-    OK(fcc_request_wait(requests[3], -1));
-    product_works(&p, stream);
-    requests_free(requests, 4);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
+    OK(fcc_request_wait(l.requests[0], -1));
+    OK(fcc_request_wait(l.requests[1], -1));
+    FAILS(fcc_request_wait(l.requests[2], -1), -EIO, "rank 1", "launching an operator", "made to fail");
+    OK(fcc_request_wait(l.requests[3], -1));
+    product_works(&l.p, l.stream);
+    lane_close(&l, 4);
 }
 
 static void launch_refused(void)
@@ -350,28 +332,22 @@ static void launch_refused(void)
 /* A request that is wrong by itself: told in its turn, and the others are as if it were not there. */
 static void wrong_rank(int rank, const struct ranks *all, void *argument)
 {
-    fcc_request *requests[3];
     int step = 0;
 
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0)), bad = p;
-    void *stream = stream_open();
+    struct lane l = lane_open(all, rank, 0);
+    struct product bad = l.p;
     bad.args.x.dtype = FCC_F16; /* of rank 1 alone: w is still f32 */
-    product_enqueue(&p, stream, &requests[0]);
-    product_enqueue(rank ? &bad : &p, stream, &requests[1]);
-    product_enqueue(&p, stream, &requests[2]);
+    product_enqueue(&l.p, l.stream, &l.requests[0]);
+    product_enqueue(rank ? &bad : &l.p, l.stream, &l.requests[1]);
+    product_enqueue(&l.p, l.stream, &l.requests[2]);
     enqueued_stays(PAIR);
     meet(argument, PAIR, &step);
     fake->hold = 0;
-    OK(fcc_request_wait(requests[0], -1));
-    FAILS(fcc_request_wait(requests[1], -1), -EINVAL, "rank 1");
-    OK(fcc_request_wait(requests[2], -1));
-    product_works(&p, stream);
-    requests_free(requests, 3);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
+    OK(fcc_request_wait(l.requests[0], -1));
+    FAILS(fcc_request_wait(l.requests[1], -1), -EINVAL, "rank 1");
+    OK(fcc_request_wait(l.requests[2], -1));
+    product_works(&l.p, l.stream);
+    lane_close(&l, 3);
 }
 
 static void request_wrong(void)
@@ -384,21 +360,14 @@ static void request_wrong(void)
 /* All together take longer than the time limit, none does by itself: each one's begins with its turn. */
 static void in_time_rank(int rank, const struct ranks *all, void *argument)
 {
-    fcc_request *requests[MANY];
 
     (void)argument;
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = fused_open(client_join(context, &all->id, all->n, rank, LIMIT_MS));
-    void *stream = stream_open();
+    struct lane l = lane_open(all, rank, LIMIT_MS);
     for (int i = 0; i < MANY; i++)
-        product_enqueue(&p, stream, &requests[i]);
+        product_enqueue(&l.p, l.stream, &l.requests[i]);
     for (int i = 0; i < MANY; i++)
-        OK(fcc_request_wait(requests[i], -1));
-    requests_free(requests, MANY);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
+        OK(fcc_request_wait(l.requests[i], -1));
+    lane_close(&l, MANY);
 }
 
 static void in_time(void)
@@ -435,46 +404,39 @@ static void verdict_check(const struct ending *e, fcc_request *request)
 static void ending_rank(int rank, const struct ranks *all, void *argument)
 {
     struct ending *e = argument;
-    fcc_request *requests[MANY];
     int first = e->streams_late || e->end == DRAINED;
 
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = fused_open(client_join(context, &all->id, all->n, rank, e->end == LATE ? LIMIT_MS : 0));
-    void *stream = stream_open();
+    struct lane l = lane_open(all, rank, e->end == LATE ? LIMIT_MS : 0);
     for (int i = 0; i < MANY; i++) {
         if (rank && i == 1 && first)
-            stream_gate(stream, &e->open);
-        product_enqueue(&p, stream, &requests[i]);
+            stream_gate(l.stream, &e->open);
+        product_enqueue(&l.p, l.stream, &l.requests[i]);
     }
     if (first)
-        OK(fcc_request_wait(requests[0], -1));
+        OK(fcc_request_wait(l.requests[0], -1));
     enqueued_stays(PAIR * (AHEAD + first));
     e->ready++;
     if (e->end == KILLED && rank)
         (void)pause();
     await(&e->ready, PAIR);
     if (e->end == ABORTED && rank)
-        OK(fcc_comm_abort(p.comm, WHY));
+        OK(fcc_comm_abort(l.p.comm, WHY));
     for (int i = first; i < MANY; i++)
         if (e->end == DRAINED)
-            OK(fcc_request_wait(requests[i], -1));
+            OK(fcc_request_wait(l.requests[i], -1));
         else
-            verdict_check(e, requests[i]);
+            verdict_check(e, l.requests[i]);
     e->open = e->end == DRAINED || e->open || rank;
-    stream_sync(stream);
+    stream_sync(l.stream);
     if (e->end != DRAINED) {
         e->heard++;
         await(&e->heard, PAIR - (e->end == KILLED));
         fake->hold = 0;
-        struct product other = product_open(client_join(context, &e->other, PAIR - (e->end == KILLED), rank, 0));
-        product_works(&other, stream);
+        struct product other = product_open(client_join(l.context, &e->other, PAIR - (e->end == KILLED), rank, 0));
+        product_works(&other, l.stream);
         fcc_comm_destroy(other.comm);
     }
-    requests_free(requests, MANY);
-    stream_close(stream);
-    fcc_comm_destroy(p.comm);
-    client_end(context);
+    lane_close(&l, MANY);
 }
 
 static void ending_run(enum end end, bool streams_late)

@@ -574,26 +574,13 @@ static void test_scratch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dtypes),
-        cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_embedding_ranges),
-        cmocka_unit_test(test_embedding_ranges_large),
-        cmocka_unit_test(test_gemv),
-        cmocka_unit_test(test_gemm),
-        cmocka_unit_test(test_gemm_regular),
-        cmocka_unit_test(test_noop),
-        cmocka_unit_test(test_scratch),
-    };
-    const struct CMUnitTest on_gpus[] = {
-        cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_embedding_ranges),
-        cmocka_unit_test(test_embedding_ranges_large),
-        cmocka_unit_test(test_gemv),
-        cmocka_unit_test(test_gemm),
-        cmocka_unit_test(test_gemm_regular),
-        cmocka_unit_test(test_noop),
-    };
+#define ON_ALL_DEVICES                                                                                                         \
+    cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges), cmocka_unit_test(test_embedding_ranges_large),  \
+        cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemm), cmocka_unit_test(test_gemm_regular),                         \
+        cmocka_unit_test(test_noop)
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), ON_ALL_DEVICES, cmocka_unit_test(test_scratch)};
+    const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};
+#undef ON_ALL_DEVICES
     const char *seed = getenv("FCC_TEST_SEED");
 
     random_state = seed ? strtoull(seed, NULL, 0) : 1;
