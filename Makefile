@@ -165,7 +165,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
 UNIT := plan kernels arguments client client_gpu client_stream client_submit reference config
-SYSTEM := operators errors jobs users protocol plugins gpu_worker gpu_worker_ahead gpu_worker_errors fccctl
+SYSTEM := operators errors jobs users protocol plugins gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
@@ -211,7 +211,7 @@ $(FAKE_PLUGIN): $(call objects,tests/fake_gpu.c tests/fake_gpu_kernel.c proto/er
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared $^ -o $@
-$(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_ahead gpu_worker_errors): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
+$(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
 
 # Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
 test: deps
