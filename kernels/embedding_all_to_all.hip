@@ -322,7 +322,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, RESIDENT) embed
 
 struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype)
 {
-    struct gpu_kernel k = {NULL, THREADS, 0, 0, 0, 0};
+    struct gpu_kernel k = {NULL, THREADS, 0, 0};
 
     k.function = dtype == FCC_F16    ? (const void *)embedding_kernel<gpu_f16>
                  : dtype == FCC_BF16 ? (const void *)embedding_kernel<gpu_bf16>

@@ -70,15 +70,15 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
 template <typename T> static struct gpu_kernel kernel_make(int gpu)
 {
     const size_t without_asking = 48 * 1024; /* what every kernel may have */
-    struct gpu_kernel kernel = {(const void *)gemm_all_to_all_kernel<T>, GPU_MATRIX_THREADS, 0, 0, 0, 0};
+    struct gpu_kernel kernel = {(const void *)gemm_all_to_all_kernel<T>, GPU_MATRIX_THREADS, 0, 0};
     hipDeviceProp_t properties;
 
     if (hipGetDeviceProperties(&properties, gpu) != hipSuccess)
-        return {NULL, 0, 0, 0, 0, 0};
+        return {NULL, 0, 0, 0};
     kernel.shared_bytes = gpu_matrix_shared_bytes<T>(properties.major, properties.minor);
     if (kernel.shared_bytes > without_asking && hipFuncSetAttribute(kernel.function, hipFuncAttributeMaxDynamicSharedMemorySize,
                                                                     (int)kernel.shared_bytes) != hipSuccess)
-        return {NULL, 0, 0, 0, 0, 0};
+        return {NULL, 0, 0, 0};
     return kernel;
 }
 
@@ -93,7 +93,7 @@ struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu)
     case FCC_BF16:
         return kernel_make<gpu_bf16>(gpu);
     default:
-        return {NULL, 0, 0, 0, 0, 0};
+        return {NULL, 0, 0, 0};
     }
 }
 
@@ -180,7 +180,7 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     hipDeviceProp_t properties;
     uint32_t rows = 0, cols = 0;
 
-    memset(out, 0, sizeof(*out));
+    *out = {};
     if ((dtype != FCC_F16 && dtype != FCC_BF16) || shape->n % 8 || hipGetDeviceProperties(&properties, gpu) != hipSuccess ||
         properties.major != 9 || properties.minor != 0)
         return;
@@ -226,7 +226,7 @@ void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_c
 
 void gpu_gemm_quick_choose(const struct gpu_shape *, int, const struct gpu_run[], int, struct gpu_gemm_quick *out)
 {
-    memset(out, 0, sizeof(*out));
+    *out = {};
 }
 
 void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *, const struct gpu_call *, const struct gpu_fixed *)

@@ -16,17 +16,11 @@
  * that is, after the result flags of all tiles, which their owners raised after reading the slots.
  * Every rank computes the same tiles with any schedule, and one rank alone adds each of them, so all get the same bits.
  *
- * On GPUs a small y (ONE_SHOT_BYTES) takes one step instead of two, and no flag but for a schedule that is not fused:
- *   1. compute+put: each partial sum goes to every rank, its own too, as a word that carries this operator's stamp (gpu.h).
- *   2. reduce, all of y, at every rank: each word is awaited, then they are added in rank order, rounded once, and stored into
- *      the rank's own y. All ranks add the same numbers in the same order.
- * A slot, of [M][N] words, is written again by the next operator but one that uses slots; why not before every rank has read
- * it: slots_prepare() in launch.c.
- *
  * Flags of every rank, with T tiles: [r * T + t] rank r's partial sum of (own) tile t is here; [nranks * T + t] tile t's result
  * is here; [nranks * T + T] own partial sums are computed. Staging: nranks slots of the longest chunk; then, unless fused, all
- * own partial sums. A tile lies dense, [M][columns]. In one step: flag 0 is "own partial sums are computed"; staging is for
- * these alone.
+ * own partial sums. A tile lies dense, [M][columns].
+ *
+ * On GPUs partial sums travel otherwise: gemv_words.c.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -34,6 +28,7 @@
 
 #include "dense.h"
 #include "dtype.h"
+#include "gemv_plan.h"
 #include "ops.h"
 #include "tensor.h"
 
@@ -89,23 +84,6 @@ static int gemv_match(const struct op_args args[], int nranks, struct problem *o
     return 0;
 }
 
-/* In one step every rank sends all of its partial sums to all ranks: the most bytes for which that beats two steps, each with
- * a flag's latency. For 4 ranks 64 KiB of y in 16 bits. */
-#define ONE_SHOT_BYTES (1 << 20)
-
-static bool is_one_shot(const struct problem *problem, const struct schedule *schedule)
-{
-    uint64_t words = (uint64_t)problem->gemv.m * (uint64_t)problem->gemv.n;
-
-    return schedule->target == PLAN_GPU && words * (uint64_t)problem->nranks * sizeof(struct gpu_stamped) <= ONE_SHOT_BYTES;
-}
-
-/* Of one rank's words. */
-static uint64_t words_bytes(const struct problem *problem)
-{
-    return ((uint64_t)(problem->gemv.m * problem->gemv.n) * sizeof(struct gpu_stamped) + 255) & ~(uint64_t)255;
-}
-
 /* Where chunks, tiles and slots are: a function of the problem and the tile's size, so the same on all ranks. */
 struct layout {
     int64_t columns[FCC_MAX_RANKS + 1]; /* chunk p is columns [columns[p], columns[p + 1]) */
@@ -115,27 +93,44 @@ struct layout {
     uint64_t local_bytes; /* of one rank's partial sums of all of y */
 };
 
-static int64_t columns_per_line(const struct problem *problem)
+int64_t gemv_columns_per_line(const struct problem *problem)
 {
     return (int64_t)(64 / dtype_size(problem->dtype));
 }
 
-/* Chunks are whole cache lines of y. */
+void gemv_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1])
+{
+    int64_t line = gemv_columns_per_line(problem), n = problem->gemv.n, lines = (n + line - 1) / line;
+    int64_t each = lines / problem->nranks, more = lines % problem->nranks;
+
+    columns[0] = 0;
+    for (int p = 0; p < problem->nranks; p++) {
+        int64_t end = columns[p] + (each + (p < more)) * line;
+        columns[p + 1] = end < n ? end : n;
+    }
+}
+
 static struct layout layout_make(const struct problem *problem, int64_t tile)
 {
-    int64_t line = columns_per_line(problem), n = problem->gemv.n, lines = (n + line - 1) / line;
-    int64_t each = lines / problem->nranks, more = lines % problem->nranks;
+    int64_t n = problem->gemv.n;
     struct layout l = {.ntiles = 0};
 
-    for (int p = 0; p < problem->nranks; p++) {
-        int64_t end = l.columns[p] + (each + (p < more)) * line;
-        l.columns[p + 1] = end < n ? end : n;
+    gemv_chunks(problem, l.columns);
+    for (int p = 0; p < problem->nranks; p++)
         l.tiles[p + 1] = l.tiles[p] + (l.columns[p + 1] - l.columns[p] + tile - 1) / tile;
-    }
     l.ntiles = l.tiles[problem->nranks];
     l.slot_bytes = ((uint64_t)(problem->gemv.m * l.columns[1]) * sizeof(float) + 63) & ~(uint64_t)63;
     l.local_bytes = ((uint64_t)(problem->gemv.m * n) * sizeof(float) + 63) & ~(uint64_t)63;
     return l;
+}
+
+int64_t gemv_longest_k(const struct problem *problem)
+{
+    int64_t k = 1;
+
+    for (int r = 0; r < problem->nranks; r++)
+        k = problem->gemv.k[r] > k ? problem->gemv.k[r] : k;
+    return k;
 }
 
 static int64_t flags_of(const struct problem *problem, const struct layout *l)
@@ -143,21 +138,15 @@ static int64_t flags_of(const struct problem *problem, const struct layout *l)
     return (problem->nranks + 1) * l->ntiles + 1;
 }
 
-/* About 1 MiB of w: long enough that a slice's overhead does not count, short enough to leave early. On GPUs, where hundreds of
- * workgroups share them, about 512 tiles, in whole columns for each of a workgroup's 8 waves. Large enough that there are no
- * more flags than allowed. */
+/* About 1 MiB of w: long enough that a slice's overhead does not count, short enough to leave early. Large enough that there
+ * are no more flags than allowed. */
 static void choose_tile(const struct problem *problem, struct schedule *schedule)
 {
-    int64_t line = columns_per_line(problem), tile = schedule->slice_cols, k = 1;
+    int64_t line = gemv_columns_per_line(problem), tile = schedule->slice_cols;
     struct layout l;
 
-    for (int r = 0; r < problem->nranks; r++)
-        k = problem->gemv.k[r] > k ? problem->gemv.k[r] : k;
-    if (tile == 0 && schedule->target == PLAN_GPU) {
-        tile = ((problem->gemv.n + 511) / 512 + 7) / 8 * 8;
-        tile = tile < 8 ? 8 : tile;
-    } else if (tile == 0) {
-        tile = (1 << 20) / (k * (int64_t)dtype_size(problem->dtype)) / line * line;
+    if (tile == 0) {
+        tile = (1 << 20) / (gemv_longest_k(problem) * (int64_t)dtype_size(problem->dtype)) / line * line;
         tile = tile < line ? line : tile;
     }
     for (l = layout_make(problem, tile); flags_of(problem, &l) > PLAN_MAX_FLAGS; l = layout_make(problem, tile))
@@ -189,7 +178,7 @@ static void add_chunk(struct plan_builder *b, const struct layout *l, int owner,
     }
 }
 
-static void add_wait(struct plan_builder *b, int64_t first, int64_t count)
+void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count)
 {
     if (count > 0)
         plan_add_slice(b, (struct slice){.kind = SLICE_WAIT,
@@ -200,51 +189,9 @@ static void add_wait(struct plan_builder *b, int64_t first, int64_t count)
                                          .wait_stride = 1});
 }
 
-/* ---- in one step ---- */
+/* ---- on the cpu: flags ---- */
 
-static void add_columns(struct plan_builder *b, int64_t n, int64_t tile, struct slice like)
-{
-    like.rows = b->plan->schedule.slice_rows;
-    for (int64_t col = 0; col < n && b->status == 0; col += tile) {
-        like.col = like.dst_col = (uint32_t)col;
-        like.cols = (uint32_t)(n - col < tile ? n - col : tile);
-        plan_add_slice(b, like);
-    }
-}
-
-/* One or two columns for each of a workgroup's 8 waves, and some hundreds of tiles for the workgroups to take. About 256 sums
- * to reduce at a time: one for each thread. */
-static void one_shot_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
-{
-    int64_t n = problem->gemv.n, tile = schedule->slice_cols, reduced = 256 / problem->gemv.m;
-    bool fused = schedule->kind == FCC_SCHEDULE_FUSED, computes = schedule->kind != FCC_SCHEDULE_COMM_ONLY;
-    bool puts = schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY;
-    struct slice put = {.kind = fused ? SLICE_COMPUTE_PUT : SLICE_PUT, .dst = SLICE_DST_ALL, .group = SLICE_NO_GROUP};
-
-    tile = tile ? tile : n < 4096 ? 8 : 16;
-    tile = tile <= n ? tile : n > 0 ? n : 1;
-    schedule->slice_rows = (uint32_t)problem->gemv.m;
-    schedule->slice_cols = (uint32_t)tile;
-    b->plan->nflags = 1;
-    b->plan->staging_bytes = fused ? 0 : layout_make(problem, tile).local_bytes;
-    b->plan->slots_bytes = puts ? (uint64_t)problem->nranks * words_bytes(problem) : 0;
-    if (!fused && computes && n > 0) {
-        uint32_t group = plan_add_group(b, (unsigned)rank, 0);
-        add_columns(b, n, tile, (struct slice){.kind = SLICE_COMPUTE, .dst = (uint16_t)rank, .group = group});
-        put.wait_count = put.wait_stride = 1;
-    }
-    if (!puts) {
-        add_wait(b, 0, n > 0);
-        return;
-    }
-    add_columns(b, n, tile, put);
-    add_columns(b, n, reduced < 16 ? 16 : reduced,
-                (struct slice){.kind = SLICE_REDUCE, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
-}
-
-/* ---- in two steps ---- */
-
-static void two_shot_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
+static void flags_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
 {
     int order[FCC_MAX_RANKS], nranks = problem->nranks;
     bool fused = schedule->kind == FCC_SCHEDULE_FUSED, computes = schedule->kind != FCC_SCHEDULE_COMM_ONLY;
@@ -262,7 +209,7 @@ static void two_shot_plan(const struct problem *problem, int rank, struct schedu
         for (int i = 0; i < nranks; i++)
             add_chunk(b, &l, order[i], (struct slice){.kind = SLICE_COMPUTE, .dst = (uint16_t)order[i], .group = group}, 0, 0);
         if (schedule->kind == FCC_SCHEDULE_COMPUTE_ONLY) {
-            add_wait(b, computed, 1);
+            gemv_add_wait(b, computed, 1);
             return;
         }
     }
@@ -282,12 +229,12 @@ static void two_shot_plan(const struct problem *problem, int rank, struct schedu
                              .wait_count = (uint32_t)nranks,
                              .wait_stride = (uint32_t)l.ntiles},
               SLICE_DST_ALL, results);
-    add_wait(b, results, l.ntiles);
+    gemv_add_wait(b, results, l.ntiles);
 }
 
 static void gemv_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
 {
-    (is_one_shot(problem, schedule) ? one_shot_plan : two_shot_plan)(problem, rank, schedule, b);
+    (schedule->target == PLAN_GPU ? gemv_words_plan : flags_plan)(problem, rank, schedule, b);
 }
 
 static struct work gemv_work(const struct problem *problem, int rank)
@@ -403,17 +350,6 @@ static int gemv_slice(const struct run *run, const struct slice *s, struct workg
 
 /* ---- on a GPU ---- */
 
-static void gemv_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
-{
-    struct layout l = layout_make(problem, schedule->slice_cols);
-
-    out->m = problem->gemv.m;
-    out->n = problem->gemv.n;
-    out->one_shot = is_one_shot(problem, schedule);
-    out->slot_bytes = out->one_shot ? words_bytes(problem) : l.slot_bytes;
-    memcpy(out->first, l.columns, ((size_t)problem->nranks + 1) * sizeof(out->first[0]));
-}
-
 static void gemv_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
 {
     const struct tensor *x = &args->tensors[FCC_GEMV_X], *w = &args->tensors[FCC_GEMV_W], *y = &args->tensors[FCC_GEMV_Y];
@@ -437,7 +373,7 @@ const struct op op_gemv_all_reduce = {
     .plan = gemv_plan,
     .work = gemv_work,
     .slice = gemv_slice,
-    .gpu_shape = gemv_gpu_shape,
+    .gpu_shape = gemv_words_shape,
     .gpu_rank = gemv_gpu_rank,
     .values = op_no_values,
 };

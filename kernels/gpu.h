@@ -38,13 +38,13 @@ struct gpu_shape {
     uint32_t op;    /* enum fcc_op */
     uint32_t dtype; /* enum fcc_dtype */
     uint32_t nranks;
-    uint32_t one_shot;  /* gemv: partial sums go to all ranks, as words in their slots */
+    uint32_t zero;
     int64_t m;          /* gemv: rows of x */
     int64_t n;          /* gemv, gemm: columns of the result */
     int64_t dim, batch; /* embedding */
-    /* embedding: the first sample of each rank's part of the batch; gemv: the first column of each rank's chunk */
+    /* embedding: the first sample of each rank's part of the batch; gemv: the first column of those that each rank reduces */
     int64_t first[FCC_MAX_RANKS + 1];
-    /* gemv: bytes of one rank's partial sums of one chunk (in staging memory) or, one_shot, of all of y (words, in slots) */
+    /* gemv: bytes of one rank's words in another one's slots */
     uint64_t slot_bytes;
 };
 

@@ -308,8 +308,8 @@ struct gpu_kernel {
     unsigned threads;
     size_t shared_bytes;         /* dynamic */
     unsigned per_multiprocessor; /* workgroups; 0: as many as fit */
-    unsigned cluster;            /* workgroups that work together: their number is a multiple of it; 0: 1 */
-    unsigned workgroups;         /* that the kernel is made for; 0: any number */
+    unsigned cluster = 0;        /* workgroups that work together: their number is a multiple of it; 0: 1 */
+    unsigned workgroups = 0;     /* that the kernel is made for; 0: any number */
 };
 struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype);
 struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype);
@@ -326,5 +326,15 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
                            struct gpu_gemm_quick *out);
 /* The second argument for a call, kept until the next one; NULL if the call does not suit. */
 void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed);
+
+/* The same for gemv, for calls of any addresses. */
+struct gpu_gemv_quick {
+    struct gpu_kernel kernel;
+    uint32_t most; /* workgroups that run at a time */
+    uint32_t together[GPU_MAX_RUNS];
+};
+void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
+                           struct gpu_gemv_quick *out);
+void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed);
 
 #endif

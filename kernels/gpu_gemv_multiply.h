@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_gemv_multiply.h - gemv_all_reduce.hip's products of any shape: a workgroup multiplies some columns (rows of w) by all rows
- * of x. Its opening says how, and why the bits are the same in every way.
+ * gpu_gemv_multiply.h - gemv_all_reduce.hip's products of any shape: a workgroup multiplies some columns (rows of w) by all
+ * rows of x. Its opening says how, and why the bits are the same in every way.
  */
 #ifndef FCC_GPU_GEMV_MULTIPLY_H
 #define FCC_GPU_GEMV_MULTIPLY_H
@@ -15,6 +15,14 @@ enum {
     ROWS_MOST = 16,
     ROWS_UNALIGNED = 4,
 };
+
+/* Stays a function of its own under nvcc, so that what its caller keeps for other ways takes no registers in its loops. AMD's
+ * calls cost more than that. */
+#if defined(__CUDACC__)
+#define GEMV_APART static __device__ __noinline__
+#else
+#define GEMV_APART GPU_DEVICE
+#endif
 
 /* What a rank multiplies, in shared memory. Strides in elements; sizes and strides are below 2^31 (tensor_check()). */
 template <typename T> struct operands {

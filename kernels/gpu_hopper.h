@@ -66,19 +66,20 @@ template <int N> GPU_DEVICE void gpu_wgmma_pin(float (&sums)[N])
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                             \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-/* sums (+)= A . B for 16 k; A [64][16] K-major, B [16][n] N-major (the last 1). Without `add` the sums are 0 before. */
-#define GPU_WGMMA(n, type, places, a_place, b_place, add_place, ...)                                                           \
+/* sums (+)= A . B for 16 k; A [64][16] K-major, B [16][n] N-major (b_order 1) or K-major (0). Without `add` the sums are 0
+ * before. */
+#define GPU_WGMMA(n, type, b_order, places, a_place, b_place, add_place, ...)                                                  \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_place ", 0;\n"                                                    \
                  "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" places "}, " a_place ", " b_place         \
-                 ", add, 1, 1, 0, 1;\n}"                                                                                       \
+                 ", add, 1, 1, 0, " b_order ";\n}"                                                                             \
                  : __VA_ARGS__                                                                                                 \
                  : "l"(a), "l"(b), "r"((uint32_t)add))
 #define GPU_WGMMA_256(type)                                                                                                    \
-    GPU_WGMMA("256", type, GPU_PLACES_0 ", " GPU_PLACES_32 ", " GPU_PLACES_64 ", " GPU_PLACES_96, "%128", "%129", "%130",      \
+    GPU_WGMMA("256", type, "1", GPU_PLACES_0 ", " GPU_PLACES_32 ", " GPU_PLACES_64 ", " GPU_PLACES_96, "%128", "%129", "%130", \
               GPU_SUMS_32(0), GPU_SUMS_32(32), GPU_SUMS_32(64), GPU_SUMS_32(96))
 #define GPU_WGMMA_128(type)                                                                                                    \
-    GPU_WGMMA("128", type, GPU_PLACES_0 ", " GPU_PLACES_32, "%64", "%65", "%66", GPU_SUMS_32(0), GPU_SUMS_32(32))
-#define GPU_WGMMA_64(type) GPU_WGMMA("64", type, GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))
+    GPU_WGMMA("128", type, "1", GPU_PLACES_0 ", " GPU_PLACES_32, "%64", "%65", "%66", GPU_SUMS_32(0), GPU_SUMS_32(32))
+#define GPU_WGMMA_64(type) GPU_WGMMA("64", type, "1", GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))
 
 GPU_DEVICE void gpu_wgmma_add(float (&sums)[128], uint64_t a, uint64_t b, bool add, gpu_f16)
 {
@@ -109,6 +110,28 @@ GPU_DEVICE void gpu_wgmma_add(float (&sums)[32], uint64_t a, uint64_t b, bool ad
 {
     GPU_WGMMA_64("bf16");
 }
+
+/* The same with B K-major: both matrices as they lie in memory where a row is a vector. 8, 16, 32 or 64 columns. */
+#define GPU_WGMMA_ROWS_64(type) GPU_WGMMA("64", type, "0", GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))
+#define GPU_WGMMA_ROWS_32(type)                                                                                                \
+    GPU_WGMMA("32", type, "0", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "%16", "%17", "%18",    \
+              GPU_SUMS_8(0), GPU_SUMS_8(8))
+#define GPU_WGMMA_ROWS_16(type) GPU_WGMMA("16", type, "0", "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%9", "%10", GPU_SUMS_8(0))
+#define GPU_WGMMA_ROWS_8(type)                                                                                                 \
+    GPU_WGMMA("8", type, "0", "%0, %1, %2, %3", "%4", "%5", "%6", "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]))
+#define GPU_WGMMA_ROWS(n)                                                                                                      \
+    GPU_DEVICE void gpu_wgmma_add_rows(float(&sums)[n / 2], uint64_t a, uint64_t b, bool add, gpu_f16)                         \
+    {                                                                                                                          \
+        GPU_WGMMA_ROWS_##n("f16");                                                                                             \
+    }                                                                                                                          \
+    GPU_DEVICE void gpu_wgmma_add_rows(float(&sums)[n / 2], uint64_t a, uint64_t b, bool add, gpu_bf16)                        \
+    {                                                                                                                          \
+        GPU_WGMMA_ROWS_##n("bf16");                                                                                            \
+    }
+GPU_WGMMA_ROWS(8)
+GPU_WGMMA_ROWS(16)
+GPU_WGMMA_ROWS(32)
+GPU_WGMMA_ROWS(64)
 
 /* Two sums as one word, the first in the low half. */
 GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_f16)
@@ -179,6 +202,12 @@ GPU_DEVICE void gpu_barrier_done_at(uint64_t *barrier, uint32_t rank)
     GPU_BARRIER_ARRIVE_AT("");
 }
 
+/* A barrier for THREADS threads of the workgroup, whole warps. ID is not 0, which is __syncthreads()'s. */
+template <int ID, int THREADS> GPU_DEVICE void gpu_barrier_some()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
 #define GPU_BARRIER_AWAIT(how)                                                                                                 \
     asm volatile("{\n.reg .pred over;\nlook:\n"                                                                                \
                  "mbarrier.try_wait.parity" how ".shared::cta.b64 over, [%0], %1;\n"                                           \
@@ -214,6 +243,12 @@ GPU_DEVICE void gpu_cluster_barrier()
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/* The same, but what the threads have stored is not ordered: nobody waits for it. */
+GPU_DEVICE void gpu_cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /* Into the shared memory of workgroup `rank` of the cluster, at the place of `at`. */
 GPU_DEVICE void gpu_cluster_store(uint64_t *at, uint32_t rank, uint64_t value)
 {
@@ -226,7 +261,27 @@ GPU_DEVICE void gpu_cluster_store(uint64_t *at, uint32_t rank, uint64_t value)
                  : "memory");
 }
 
+/* Where `at` is in workgroup `rank` of the cluster, for what follows. */
+GPU_DEVICE uint32_t gpu_cluster_address(const void *at, uint32_t rank)
+{
+    uint32_t there;
+
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(gpu_shared_address(at)), "r"(rank));
+    return there;
+}
+
+GPU_DEVICE void gpu_cluster_store_pair(uint32_t there, float first, float second)
+{
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(first), "f"(second) : "memory");
+}
+
 /* ---- the copy engine (cp.async.bulk) ---- */
+
+/* A matrix is about to be read: its description, which lies in a kernel's arguments, comes nearer. */
+GPU_DEVICE void gpu_map_prefetch(const void *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 
 /* A box of a matrix into shared memory; `barrier` is told of the bytes. x counts elements of a row. */
 GPU_DEVICE void gpu_box_load(void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)

@@ -13,7 +13,9 @@ struct gpu_launch {
     int nruns;
     struct gpu_kernel kernel;
     uint32_t workgroups;
-    struct gpu_gemm_quick quick;
+    struct gpu_gemm_quick gemm_quick;
+    struct gpu_gemv_quick gemv_quick;
+    const struct gpu_kernel *quick; /* of one of these; NULL: there is none */
     uint32_t quick_workgroups;
     uint32_t epoch;                /* of the last call: what its times are stamped with */
     struct gpu_fixed fixed;        /* as the GPU has it, but for what it writes itself */
@@ -136,8 +138,36 @@ static struct gpu_kernel kernel_get(const struct gpu_shape *shape, int gpu)
     case FCC_OP_NOOP:
         return {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1, 0, 1};
     default:
-        return {NULL, 0, 0, 0, 0, 0};
+        return {NULL, 0, 0, 0};
     }
+}
+
+/* A quicker kernel, if there is one. */
+static int quick_choose(struct gpu_launch *l, const struct gpu_run runs[], struct error *e)
+{
+    const struct gpu_shape *shape = &l->fixed.shape;
+    uint32_t most = UINT32_MAX;
+
+    if (shape->op == FCC_OP_GEMM_ALL_TO_ALL) {
+        gpu_gemm_quick_choose(shape, l->gpu, runs, l->nruns, &l->gemm_quick);
+        l->quick = l->gemm_quick.kernel.function ? &l->gemm_quick.kernel : NULL;
+    } else if (shape->op == FCC_OP_GEMV_ALL_REDUCE) {
+        gpu_gemv_quick_choose(shape, l->gpu, runs, l->nruns, &l->gemv_quick);
+        l->quick = l->gemv_quick.kernel.function ? &l->gemv_quick.kernel : NULL;
+        most = l->gemv_quick.most;
+    }
+    int status = l->quick ? workgroups_choose(l, l->quick, &l->quick_workgroups, e) : 0;
+    l->quick_workgroups = l->quick_workgroups < most ? l->quick_workgroups : most;
+    return status;
+}
+
+/* Its second argument for a call; NULL: the call does not suit it, or there is none. */
+static void *quick_maps(const struct gpu_launch *l, const struct gpu_call *call)
+{
+    if (!l->quick)
+        return NULL;
+    return l->quick == &l->gemm_quick.kernel ? gpu_gemm_quick_maps(&l->gemm_quick, call, &l->fixed)
+                                             : gpu_gemv_quick_maps(&l->gemv_quick, call, &l->fixed);
 }
 
 int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
@@ -160,10 +190,8 @@ int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], 
                                                 gpu, shape->op, shape->dtype);
     if (status == 0)
         status = workgroups_choose(l, &l->kernel, &l->workgroups, e);
-    if (status == 0 && shape->op == FCC_OP_GEMM_ALL_TO_ALL)
-        gpu_gemm_quick_choose(shape, gpu, runs, nruns, &l->quick);
-    if (status == 0 && l->quick.kernel.function)
-        status = workgroups_choose(l, &l->quick.kernel, &l->quick_workgroups, e);
+    if (status == 0)
+        status = quick_choose(l, runs, e);
     if (status) {
         launch_free(l);
         return status;
@@ -188,7 +216,7 @@ void launch_free(struct gpu_launch *l)
 
 uint32_t launch_workgroups(const struct gpu_launch *l)
 {
-    return l->quick.kernel.function ? l->quick_workgroups : l->workgroups;
+    return l->quick ? l->quick_workgroups : l->workgroups;
 }
 
 int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address, struct error *e)
@@ -259,9 +287,9 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     call->nruns = (uint32_t)l->nruns;
     memcpy(call->plans, l->fixed.plans, sizeof(call->plans));
     l->epoch = (uint32_t)call->epoch;
-    void *maps = l->quick.kernel.function ? gpu_gemm_quick_maps(&l->quick, call, &l->fixed) : NULL;
+    void *maps = quick_maps(l, call);
     void *arguments[] = {call, maps};
-    const struct gpu_kernel *kernel = maps ? &l->quick.kernel : &l->kernel;
+    const struct gpu_kernel *kernel = maps ? l->quick : &l->kernel;
     hipError_t status = hipSetDevice(l->gpu);
     if (status == hipSuccess)
         status = gpu_stream_await(stream, words, values, nwords);

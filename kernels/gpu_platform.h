@@ -137,6 +137,17 @@ GPU_DEVICE uint64_t gpu_load_relaxed(const uint64_t *at)
 #endif
 }
 
+/* Two such words side by side, aligned to 16 bytes. Each is whole; which of them is newer is not said. */
+GPU_DEVICE void gpu_load_relaxed_pair(const uint64_t *at, uint64_t *first, uint64_t *second)
+{
+#if defined(__CUDACC__)
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(*first), "=l"(*second) : "l"(at) : "memory");
+#else
+    *first = gpu_load_relaxed(at);
+    *second = gpu_load_relaxed(at + 1);
+#endif
+}
+
 GPU_DEVICE int32_t gpu_load_relaxed(const int32_t *at)
 {
 #if defined(__CUDACC__)

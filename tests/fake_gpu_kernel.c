@@ -112,13 +112,14 @@ static void flag_raise(const struct task *t, uint32_t rank, uint32_t flag)
           "a flag goes back");
 }
 
-/* The word of an element of y from `source`, in the slots of rank `at`: as in gemv_all_reduce.hip. */
+/* The word of an element of y from `source`, in the slots of rank `at`: as in gemv_words.h. */
 static _Atomic uint64_t *word_of(const struct task *t, uint32_t at, uint32_t source, uint32_t row, uint32_t col)
 {
     const struct gpu_fixed *fixed = &t->launch->fixed;
     uint64_t slot = fixed->slots[at] + t->call.slots_at + source * fixed->shape.slot_bytes;
 
-    return (_Atomic uint64_t *)pointer(slot) + (uint64_t)row * (uint64_t)fixed->shape.n + col;
+    col -= (uint32_t)fixed->shape.first[at];
+    return (_Atomic uint64_t *)pointer(slot) + (col / 8 * (uint64_t)fixed->shape.m + row) * 8 + col % 8;
 }
 
 static uint32_t stamp_of(uint64_t word)
@@ -126,13 +127,13 @@ static uint32_t stamp_of(uint64_t word)
     return (uint32_t)(word >> 32);
 }
 
-/* One-shot: a tile's words to all ranks. */
+/* A tile's words to all ranks, or to the one that reduces it. */
 static void words_put(const struct task *t, uint32_t rank, const struct slice *s)
 {
     uint64_t word = (uint64_t)t->call.stamp << 32 | rank;
 
     for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++)
-        for (uint32_t i = 0; i < s->rows; i++)
+        for (uint32_t i = 0; i < s->rows && (s->dst == SLICE_DST_ALL || s->dst == r); i++)
             for (uint32_t j = s->col; j < s->col + s->cols; j++)
                 wrong(stamp_of(atomic_exchange_explicit(word_of(t, r, rank, i, j), word, memory_order_relaxed)) >=
                           t->call.stamp,
@@ -162,7 +163,7 @@ static bool words_reduce(const struct gpu *g, const struct task *t, uint32_t ran
 /* What other ranks wait for and this one waits for; nothing is computed. */
 static bool slice_run(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s)
 {
-    if (!t->launch->fixed.shape.one_shot)
+    if (t->launch->fixed.shape.op != FCC_OP_GEMV_ALL_REDUCE)
         return true;
     if (s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT)
         words_put(t, rank, s);

@@ -362,11 +362,13 @@ static void matrix_open(struct tensor *t, struct memory *memory, enum fcc_dtype 
         input_open(t, memory, true);
 }
 
-static void gemv_open(struct test_case *c, enum fcc_dtype dtype, int64_t m, int64_t n)
+/* The ranks' k is random, from k_least on (-1: mostly small); a multiple of 8 where all is regular. */
+static void gemv_open(struct test_case *c, enum fcc_dtype dtype, int64_t m, int64_t n, int64_t k_least, int64_t k_more)
 {
     for (int r = 0; r < c->nranks; r++) {
         struct tensor *t = c->args[r].tensors;
-        int64_t k = random_size(random_below(10) == 0 ? 1200 : 90);
+        int64_t k = k_least < 0 ? random_size(random_below(10) == 0 ? 1200 : 90) : k_least + random_size(k_more);
+        k = case_regular ? (k + 7) / 8 * 8 : k;
         matrix_open(&t[FCC_GEMV_X], &c->memory[r][FCC_GEMV_X], dtype, m, k, false);
         matrix_open(&t[FCC_GEMV_W], &c->memory[r][FCC_GEMV_W], dtype, n, k, false);
         matrix_open(&t[FCC_GEMV_Y], &c->memory[r][FCC_GEMV_Y], dtype, m, n, true);
@@ -407,31 +409,58 @@ static void expect_bits(const struct test_case *c, unsigned char *bits, bool fir
     }
 }
 
+/* Fused, sequential, and fused again: right, and the same bits. */
+static void expect_gemv_runs(struct test_case *c, int number, struct schedule s, int64_t m, int64_t n)
+{
+    unsigned char *bits = must(calloc((size_t)(m * n) + 1, sizeof(float)));
+    struct error e = {0};
+
+    for (int run = 0; run < 3; run++) {
+        s.kind = run == 1 ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED;
+        (void)snprintf(case_text, sizeof(case_text), "gemv %d: %s, %s, %d ranks, m %lld, n %lld, tile %u", number,
+                       case_regular ? "regular" : "any", schedule_name(s.kind), c->nranks, (long long)m, (long long)n,
+                       s.slice_cols);
+        case_match(c, FCC_OP_GEMV_ALL_REDUCE);
+        if (execute(c, s, &e))
+            fail_msg("%s: %s", case_text, e.text);
+        if (run < 2)
+            expect_gemv(c, m, n);
+        expect_bits(c, bits, run == 0);
+    }
+    execute_halves(c);
+    free(bits);
+}
+
 static void test_gemv(void **state)
 {
     (void)state;
     for (int i = 0; i < cases(150); i++) {
         struct test_case c = {.nranks = 1 + (int)random_below(RANKS)};
-        struct error e = {0};
         int64_t m = random_below(2) ? 1 : 1 + random_below(FCC_GEMV_MAX_M), n = random_size(random_below(5) ? 100 : 1500);
-        unsigned char *bits = must(calloc((size_t)(m * n) + 1, sizeof(float)));
         struct schedule s = random_schedule(FCC_SCHEDULE_FUSED, 1, 90);
-        gemv_open(&c, float_dtypes[i % 3], m, n);
-        for (int run = 0; run < 3; run++) {
-            s.kind = run == 1 ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED;
-            (void)snprintf(case_text, sizeof(case_text), "gemv %d: %s, %d ranks, m %lld, n %lld, tile %u", i,
-                           schedule_name(s.kind), c.nranks, (long long)m, (long long)n, s.slice_cols);
-            case_match(&c, FCC_OP_GEMV_ALL_REDUCE);
-            if (execute(&c, s, &e))
-                fail_msg("%s: %s", case_text, e.text);
-            if (run < 2)
-                expect_gemv(&c, m, n);
-            expect_bits(&c, bits, run == 0);
-        }
-        execute_halves(&c);
-        free(bits);
+        gemv_open(&c, float_dtypes[i % 3], m, n, -1, 0);
+        expect_gemv_runs(&c, i, s, m, n);
         case_close(&c);
     }
+}
+
+/* Rows that begin at multiples of 16 bytes, all numbers of rows of x, a K in many parts and in few. One case in four has so
+ * many rows that its results take two steps on GPUs, one in eight has a K whose x does not fit into a workgroup's memory. */
+static void test_gemv_regular(void **state)
+{
+    (void)state;
+    case_regular = true;
+    for (int i = 0; i < cases(32); i++) {
+        bool many = i % 4 == 3, deep = i % 8 == 5;
+        struct test_case c = {.nranks = deep ? 2 : many ? 4 : 1 + (int)random_below(4)};
+        int64_t m = many || deep ? FCC_GEMV_MAX_M - random_below(8) : 2 + random_below(FCC_GEMV_MAX_M - 1);
+        int64_t n = many ? 640 + random_below(300) : 1 + random_below(deep ? 70 : i % 3 ? 150 : 400);
+        struct schedule s = random_schedule(FCC_SCHEDULE_FUSED, 1, 90);
+        gemv_open(&c, float_dtypes[1 + random_below(2)], m, n, deep ? 9000 : 0, many ? 300 : 1100);
+        expect_gemv_runs(&c, i, s, m, n);
+        case_close(&c);
+    }
+    case_regular = false;
 }
 
 /* ---- gemm_all_to_all ---- */
@@ -576,8 +605,8 @@ int main(void)
 {
 #define ON_ALL_DEVICES                                                                                                         \
     cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges), cmocka_unit_test(test_embedding_ranges_large),  \
-        cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemm), cmocka_unit_test(test_gemm_regular),                         \
-        cmocka_unit_test(test_noop)
+        cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemv_regular), cmocka_unit_test(test_gemm),                         \
+        cmocka_unit_test(test_gemm_regular), cmocka_unit_test(test_noop)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), ON_ALL_DEVICES, cmocka_unit_test(test_scratch)};
     const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};
 #undef ON_ALL_DEVICES

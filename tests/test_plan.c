@@ -20,7 +20,7 @@
 #include "op.h"
 #include "random.h"
 
-enum { CASES = 4000, RANKS = 8, ROWS = 96, COLS = 96, FLAGS = 1200 };
+enum { CASES = 4000, RANKS = 8, ROWS = 96, COLS = 96, WIDE = 1600, FLAGS = 1200 };
 
 /* ---- a case: one problem, all ranks' plans ---- */
 
@@ -66,12 +66,23 @@ static void random_problem(struct problem *p, enum fcc_op op)
     }
 }
 
+/* More than goes to all ranks in one step. */
+static void wide_gemv(struct problem *p)
+{
+    p->gemv.m = FCC_GEMV_MAX_M - random_below(16);
+    p->gemv.n = WIDE - random_below(150);
+    for (int r = 0; r < p->nranks; r++)
+        p->gemv.k[r] = random_size(100);
+}
+
 static void case_open(struct test_case *c, enum fcc_op op, enum fcc_schedule_kind kind, int number)
 {
     struct error e = {0};
 
     random_problem(&c->problem, op);
     c->schedule = (struct schedule){.kind = kind, .target = random_below(2) ? PLAN_GPU : PLAN_CPU};
+    if (op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU && random_below(4) == 0)
+        wide_gemv(&c->problem);
     if (random_below(3))
         c->schedule.slice_rows = (uint32_t)(1 + random_below(ROWS));
     if (random_below(3))
@@ -99,18 +110,25 @@ static bool puts_tile(const struct slice *s)
     return s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT;
 }
 
-/* Partial sums go to all ranks, as words that carry their epoch: no flags, and each rank reduces all of them. */
+/* Partial sums travel as words that carry their epoch: no flags before they are reduced. */
+static bool carries_words(const struct test_case *c, const struct slice *s)
+{
+    return c->problem.op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU &&
+           (puts_tile(s) || s->kind == SLICE_REDUCE);
+}
+
+/* ... and go to all ranks, each of which reduces all of them. */
 static bool is_one_shot(const struct test_case *c)
 {
     const struct problem *p = &c->problem;
+    int64_t words = p->gemv.m * p->gemv.n * 8, k = 1;
 
-    return p->op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU &&
-           p->gemv.m * p->gemv.n * 8 * p->nranks <= 1 << 20;
-}
-
-static bool carries_words(const struct test_case *c, const struct slice *s)
-{
-    return is_one_shot(c) && (puts_tile(s) || s->kind == SLICE_REDUCE);
+    if (p->op != FCC_OP_GEMV_ALL_REDUCE || c->schedule.target != PLAN_GPU)
+        return false;
+    for (int r = 0; r < p->nranks; r++)
+        k = p->gemv.k[r] > k ? p->gemv.k[r] : k;
+    return words * p->nranks <= 1 << 20 ||
+           (words * p->nranks <= 16 << 20 && words * (p->nranks - 1) * 16 <= p->gemv.n * k * (int64_t)dtype_size(p->dtype));
 }
 
 /* ---- what is computed and delivered ---- */
@@ -211,9 +229,9 @@ static void expect_all_reduce(const struct test_case *c)
 {
     const struct problem *p = &c->problem;
     bool has_compute = c->schedule.kind != FCC_SCHEDULE_COMM_ONLY, has_comm = c->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY;
-    static unsigned char computed[RANKS][COLS], put[RANKS][COLS], reduced[RANKS][COLS];
+    static unsigned char computed[RANKS][WIDE], put[RANKS][WIDE], reduced[RANKS][WIDE];
     bool one_shot = is_one_shot(c);
-    int owner[COLS];
+    int owner[WIDE];
 
     memset(computed, 0, sizeof(computed));
     memset(put, 0, sizeof(put));
@@ -243,8 +261,9 @@ static void expect_all_reduce(const struct test_case *c)
     }
     /* A tile is put where it is reduced, and is the same tile on all ranks. */
     for (int r = 0; r < p->nranks && has_comm; r++) {
-        EXPECT(c->plans[r]->slots_bytes >= (one_shot ? (uint64_t)(p->gemv.m * p->gemv.n * 8 * p->nranks) : 0));
-        EXPECT(c->plans[r]->slots_bytes == c->plans[0]->slots_bytes && (one_shot || c->plans[r]->slots_bytes == 0));
+        uint64_t words = c->schedule.target == PLAN_GPU ? (uint64_t)(p->gemv.m * p->gemv.n * 8) : 0;
+        EXPECT(c->plans[r]->slots_bytes >= words * (one_shot ? (uint64_t)p->nranks : 1));
+        EXPECT(c->plans[r]->slots_bytes == c->plans[0]->slots_bytes && (words || c->plans[r]->slots_bytes == 0));
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
             for (uint32_t j = s->col; j < s->col + s->cols && puts_tile(s); j++)
@@ -361,7 +380,9 @@ static void expect_groups(const struct test_case *c, const struct plan *plan)
     for (uint32_t i = 0; i < plan->nslices; i++) {
         uint32_t group = plan->slices[i].group;
         EXPECT(group == SLICE_NO_GROUP || group < plan->ngroups);
-        EXPECT((group == SLICE_NO_GROUP) == (plan->slices[i].kind == SLICE_WAIT || carries_words(c, &plan->slices[i])));
+        EXPECT((group == SLICE_NO_GROUP) ==
+               (plan->slices[i].kind == SLICE_WAIT ||
+                (carries_words(c, &plan->slices[i]) && (puts_tile(&plan->slices[i]) || is_one_shot(c)))));
         if (group != SLICE_NO_GROUP)
             slices[group]++;
     }
@@ -415,7 +436,7 @@ struct sim_rank {
 };
 
 /* puts of a tile that are there: by column, of all sources */
-static unsigned partials[COLS];
+static unsigned partials[WIDE];
 
 static bool sim_ready(const struct test_case *c, const struct sim_rank *rank, const struct slice *s)
 {

@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gemv_hopper.h - gemv_all_reduce's compute slices on Hopper (sm_90a; f16 and bf16), several rows of x. Part of
+ * gemv_all_reduce.hip.
+ *
+ * Eight workgroups, a cluster, multiply 64 columns (rows of w) at a time, each an eighth of K: so each keeps its part of x in
+ * shared memory for all tiles (or, where that does not fit, loads it along with w), and w streams through. Then the eight parts
+ * of the sums are exchanged: each workgroup gets those of 8 of the columns, adds them in order, and sends them off. A workgroup
+ * goes from tile to tile without a pause; its parts hand over to each other through rings in shared memory:
+ *
+ *   taker    one warp of the first workgroup: takes slices, several that follow each other where they are narrow, and makes
+ *            jobs of up to 64 columns for all workgroups. When all have done with a job, it signals its slices
+ *   loader   one thread has the copy engine bring 64 k (a stage) of w at a time. Where a matrix does not suit the copy engine,
+ *            all threads of four warps copy instead, element by element
+ *   group    one warpgroup: multiplies, columns of y in place of rows, rows of x in place of columns. Leaves its sums to the
+ *            workgroups of the cluster
+ *   senders  four warps: add, and store to wherever the slice says
+ *
+ * The dynamic shared memory: the sums on their way, twice [part][column][ROWS, padded]; x, blocks of [ROWS][64 k]; STAGES
+ * stages, each [64 columns][64 k] of w, and a block of x if it is not kept. All blocks as the copy engine writes and wgmma
+ * reads them, K-major with 128-byte swizzle (gpu_matrix_wgmma.h has the layout).
+ *
+ * Barriers, all with phases that alternate (struct gemv_ring):
+ *   job_full      the taker has written the job              job_empty    all parts of all workgroups have done with it
+ *   stage_full    the stage is there                         stage_empty  the warps of the group have multiplied it
+ *   x_full        the run's x is there                       x_empty      the group is done with the run
+ *   sums_full     a warp of each workgroup's group has left its sums of this workgroup's 8 columns
+ *   sums_empty    the senders of the two workgroups that a warp of the group leaves sums to have read the last ones
+ * No part waits for one that comes after it, but for room: so all go on. The eight workgroups of a cluster run at the same
+ * time. A cluster that is to leave (the taker looks, once a job) still finishes the jobs it has.
+ *
+ * Memory order. What the copy engine brings is ordered by the barrier that it completes; what threads copy, by their fence for
+ * it before the barrier. The group's reads of a stage are over (wait_group) before its warps arrive at stage_empty. Sums in the
+ * memory of another workgroup: stored by all lanes, __syncwarp(), one lane arrives there (release, cluster); the senders await
+ * (acquire, cluster). Who only tells that it has read something (job_empty, sums_empty) has it in registers, and releases
+ * nothing: a release would wait for the words that are on their way to other GPUs. Words need no order. Sums in staging memory
+ * are stored by the senders, who then do release at job_empty; the fence in the taker's gpu_slice_signal() is cumulative.
+ *
+ * Same bits: the parts of K, and the order of all additions, depend on K, M and the dtype only.
+ */
+#ifndef FCC_GEMV_HOPPER_H
+#define FCC_GEMV_HOPPER_H
+
+#include "gemv_hopper_shape.h"
+#include "gemv_words.h"
+#include "gpu_hopper.h"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+extern __shared__ __align__(16) unsigned char gemv_shared_bytes[];
+
+template <typename T, typename S> struct gemv_parts {
+    const struct gpu_call &call;
+    const struct gemv_maps &maps;
+    struct gemv_shared &shared;
+    unsigned char *dynamic; /* aligned */
+    uint32_t rank;          /* in the cluster */
+
+    __device__ __forceinline__ float *exchange(uint32_t at) const
+    {
+        return (float *)dynamic + at * S::EXCHANGE;
+    }
+
+    __device__ __forceinline__ unsigned char *x_kept() const
+    {
+        return dynamic + S::EXCHANGE_BYTES;
+    }
+
+    __device__ __forceinline__ uint32_t stage_bytes() const
+    {
+        return S::W_BYTES + (maps.x_bytes ? 0 : S::X_BLOCK);
+    }
+
+    __device__ __forceinline__ unsigned char *stage(uint32_t at) const
+    {
+        return x_kept() + maps.x_bytes + at * stage_bytes();
+    }
+
+    /* This workgroup's part of K, in steps. */
+    __device__ __forceinline__ void steps_get(uint32_t run, uint32_t *first, uint32_t *end) const
+    {
+        uint32_t steps = ((uint32_t)call.in[run].gemv.k + GEMV_STEP - 1) / GEMV_STEP;
+
+        *first = steps * rank / GEMV_PARTS;
+        *end = steps * (rank + 1) / GEMV_PARTS;
+    }
+
+    __device__ __forceinline__ void make()
+    {
+        for (uint32_t i = 0; i < maps.stages; i++) {
+            gpu_barrier_make(&shared.stage_full[i], 1);
+            gpu_barrier_make(&shared.stage_empty[i], GEMV_WARPS);
+        }
+        for (int i = 0; i < GEMV_JOBS; i++) {
+            gpu_barrier_make(&shared.job_full[i], 1);
+            gpu_barrier_make(&shared.job_empty[i], (2 * GEMV_WARPS + 1) * GEMV_PARTS);
+        }
+        gpu_barrier_make(&shared.x_full, 1);
+        gpu_barrier_make(&shared.x_empty, GEMV_WARPS);
+        for (int i = 0; i < 2; i++) {
+            gpu_barrier_make(&shared.sums_full[i], GEMV_PARTS);
+            for (int w = 0; w < GEMV_WARPS; w++)
+                gpu_barrier_make(&shared.sums_empty[w][i], 2 * GEMV_WARPS);
+        }
+        gpu_barriers_made();
+    }
+
+    /* The next job, once it is there. */
+    __device__ __forceinline__ struct gemv_job job_get(const gemv_ring &ring)
+    {
+        gpu_barrier_await_cluster(&shared.job_full[ring.at], ring.parity);
+        return shared.jobs[ring.at];
+    }
+
+    /* One thread of a part: it has done with the job. */
+    __device__ __forceinline__ void job_done(const gemv_ring &ring)
+    {
+        gpu_barrier_done_at(&shared.job_empty[ring.at], 0);
+    }
+
+    /* ---- taker: all lanes ---- */
+
+    /* There is room for a job. If it was another one's, that has been done by all. */
+    __device__ __forceinline__ void room_await(const gemv_ring &ring, uint32_t made)
+    {
+        uint32_t lane = threadIdx.x % 32;
+
+        gpu_barrier_await_cluster(&shared.job_empty[ring.at], ring.parity ^ 1);
+        if (made < GEMV_JOBS)
+            return;
+        const struct gemv_job job = shared.jobs[ring.at];
+        if (lane < job.count) {
+            const struct gpu_plan *plan = gpu_plan_of(call, job.run);
+            const struct slice s = ((const struct slice *)plan->slices)[job.index + lane];
+            gpu_slice_signal(call, job.run, s);
+            ((struct slice_time *)plan->times)[job.index + lane] = {0, job.start, gpu_clock(), blockIdx.x,
+                                                                    (uint32_t)call.epoch};
+        }
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ void job_make(gemv_ring *ring, uint32_t *made, const struct gemv_job &job)
+    {
+        uint32_t lane = threadIdx.x % 32;
+
+        room_await(*ring, *made);
+        if (lane == 0)
+            shared.jobs[ring->at] = job;
+        __syncwarp();
+        if (lane < GEMV_PARTS) {
+#pragma unroll
+            for (uint32_t i = 0; i < sizeof(job) / sizeof(uint64_t); i++)
+                if (lane > 0)
+                    gpu_cluster_store(&shared.job_words[ring->at][i], lane, shared.job_words[ring->at][i]);
+            gpu_barrier_arrive_at(&shared.job_full[ring->at], lane);
+        }
+        ring->next(GEMV_JOBS);
+        ++*made;
+    }
+
+    /* The jobs of `count` slices from index on: wide ones in pieces, narrow neighbours together. */
+    __device__ __forceinline__ void jobs_make(gemv_ring *ring, uint32_t *made, uint32_t run, uint32_t index, uint32_t count)
+    {
+        const struct slice *slices = (const struct slice *)gpu_plan_of(call, run)->slices + index;
+        uint32_t lane = threadIdx.x % 32, mine = lane < count ? lane : 0, n;
+        uint32_t col = slices[mine].col, cols = slices[mine].cols, dst = slices[mine].dst, kind = slices[mine].kind;
+        uint64_t now = gpu_clock();
+
+        for (uint32_t i = 0; i < count; i += n) {
+            uint32_t first = gpu_team_get(col, i, 32), all = gpu_team_get(cols, i, 32), to = gpu_team_get(dst, i, 32);
+            bool goes_on = true;
+            for (n = 1; i + n < count && goes_on; n += goes_on) {
+                uint32_t more = gpu_team_get(cols, i + n, 32);
+                goes_on = gpu_team_get(col, i + n, 32) == first + all && all + more <= GEMV_COLS &&
+                          gpu_team_get(dst, i + n, 32) == to;
+                all += goes_on ? more : 0;
+            }
+            for (uint32_t at = 0; at < all; at += GEMV_COLS) {
+                uint32_t left = all - at, last = left <= GEMV_COLS;
+                job_make(ring, made,
+                         {1, 0, run, index + i, last ? n : 0, kind, to, first + at, last ? left : GEMV_COLS, 0, now});
+            }
+        }
+    }
+
+    /* t: the first lane has asked for it, of the first run. */
+    __device__ __forceinline__ void take(struct gpu_ticket t)
+    {
+        gemv_ring ring;
+        uint32_t made = 0, leave = 0;
+
+        for (uint32_t i = 0; i < call.nruns && !leave; i++) {
+            uint32_t run = run_at(i), first = gpu_plan_of(call, run)->first[GPU_PHASE_FREE];
+            uint32_t all = gpu_plan_of(call, run)->first[GPU_PHASE_FREE + 1] - first, together = maps.together[run];
+            for (bool asked = i == 0;; asked = false) {
+                if (!asked && threadIdx.x % 32 == 0)
+                    t = gpu_slice_ask(call, run, GPU_PHASE_FREE, together);
+                uint32_t number = gpu_team_get(t.number, 0, 32);
+                leave = gpu_team_get((uint32_t)(t.failed >= call.epoch), 0, 32);
+                if (leave || number >= all)
+                    break;
+                jobs_make(&ring, &made, run, first + number, min(together, all - number));
+            }
+        }
+        job_make(&ring, &made, {0, leave, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+        for (int i = 1; i < GEMV_JOBS; i++, made++, ring.next(GEMV_JOBS)) /* the last jobs are still under way */
+            room_await(ring, made);
+    }
+
+    /* As gpu_run_of(), the same for a cluster. */
+    __device__ __forceinline__ uint32_t run_at(uint32_t i) const
+    {
+        return (blockIdx.x / GEMV_PARTS + i) % call.nruns;
+    }
+
+    /* ---- loader ---- */
+
+    __device__ __forceinline__ static uint32_t thread_get()
+    {
+        return threadIdx.x % (GEMV_WARPS * 32);
+    }
+
+    /* All threads of the four warps, if any matrix does not suit the copy engine; one of them otherwise. */
+    __device__ __forceinline__ void everyone_loading() const
+    {
+        if (!maps.all_by_engine)
+            gpu_barrier_some<1, GEMV_WARPS * 32>();
+    }
+
+    /* Rows from `row` on, 64 k from `k` on, by all threads: units of 8 elements. What lies beyond the matrix is 0. */
+    __device__ __forceinline__ static void block_copy(unsigned char *to, const T *from, int64_t stride, int64_t row,
+                                                      int64_t rows, int64_t k, int64_t k_end, uint32_t count)
+    {
+        for (uint32_t i = thread_get(); i < count * (GEMV_STEP / 8); i += GEMV_WARPS * 32) {
+            uint32_t line = i / (GEMV_STEP / 8), unit = i % (GEMV_STEP / 8);
+            int64_t left = row + line < rows ? k_end - k - unit * 8 : 0;
+            const uint16_t *at = (const uint16_t *)(from + (row + line) * stride + k + unit * 8);
+            uint32_t w[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                w[j] = (2 * j < left ? gpu_bits_load(at + 2 * j) : 0u) |
+                       (2 * j + 1 < left ? (uint32_t)gpu_bits_load(at + 2 * j + 1) << 16 : 0u);
+            *(uint4 *)(to + line * 128 + (unit ^ line % 8) * 16) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+    }
+
+    /* What does not come by the copy engine has been copied; the bytes of what does are expected. */
+    __device__ __forceinline__ void copied(uint64_t *full, uint32_t bytes, bool some_by_hand)
+    {
+        if (some_by_hand)
+            gpu_fence_for_async();
+        everyone_loading();
+        if (thread_get() == 0)
+            gpu_barrier_arrive_expecting(full, bytes);
+    }
+
+    __device__ __forceinline__ void x_block_load(unsigned char *to, uint32_t run, uint32_t step, uint64_t *full)
+    {
+        if (thread_get() == 0)
+            gpu_box_load(to, &maps.runs[run].x, (int32_t)(step * GEMV_STEP), 0, full);
+    }
+
+    __device__ __forceinline__ void x_block_copy(unsigned char *to, uint32_t run, uint32_t step)
+    {
+        const struct gpu_input &in = call.in[run];
+
+        block_copy(to, (const T *)in.gemv.x, in.gemv.x_stride, 0, in.gemv.m, (int64_t)step * GEMV_STEP, in.gemv.k, S::ROWS);
+    }
+
+    /* All of the run's x that this workgroup needs. */
+    __device__ __forceinline__ void x_load(uint32_t run)
+    {
+        uint32_t first, end, by_engine = maps.x_by_engine[run];
+
+        steps_get(run, &first, &end);
+        for (uint32_t i = first; i < end && !by_engine; i++)
+            x_block_copy(x_kept() + (i - first) * S::X_BLOCK, run, i);
+        copied(&shared.x_full, by_engine ? (end - first) * S::X_BLOCK : 0, !by_engine);
+        for (uint32_t i = first; i < end && by_engine; i++)
+            x_block_load(x_kept() + (i - first) * S::X_BLOCK, run, i, &shared.x_full);
+    }
+
+    __device__ __forceinline__ void stage_load(uint32_t at, const struct gemv_job &job, uint32_t step)
+    {
+        const struct gpu_input &in = call.in[job.run];
+        uint64_t *full = &shared.stage_full[at];
+        unsigned char *to = stage(at);
+        uint32_t x_by_engine = maps.x_by_engine[job.run], w_by_engine = maps.w_by_engine[job.run], bytes = 0;
+        bool with_x = maps.x_bytes == 0;
+
+        if (w_by_engine)
+            bytes += S::W_BYTES;
+        else
+            block_copy(to, (const T *)in.gemv.w, in.gemv.w_stride, job.col, (int64_t)job.col + job.cols,
+                       (int64_t)step * GEMV_STEP, in.gemv.k, GEMV_COLS);
+        if (with_x && x_by_engine)
+            bytes += S::X_BLOCK;
+        else if (with_x)
+            x_block_copy(to + S::W_BYTES, job.run, step);
+        copied(full, bytes, !w_by_engine || (with_x && !x_by_engine));
+        if (w_by_engine && thread_get() == 0)
+            gpu_box_load(to, &maps.runs[job.run].w, (int32_t)(step * GEMV_STEP), (int32_t)job.col, full);
+        if (with_x && x_by_engine)
+            x_block_load(to + S::W_BYTES, job.run, step, full);
+    }
+
+    __device__ __forceinline__ void load()
+    {
+        gemv_ring jobs, ring, x;
+        uint32_t run = run_at(0), first, end;
+
+        if (maps.x_bytes) /* before it is known whether there is a job */
+            x_load(run);
+        for (;; jobs.next(GEMV_JOBS)) {
+            const struct gemv_job job = job_get(jobs);
+            everyone_loading();
+            if (!job.more) {
+                if (thread_get() == 0)
+                    shared.leave = job.leave;
+                break;
+            }
+            if (thread_get() == 0)
+                job_done(jobs);
+            if (job.run != run && maps.x_bytes) {
+                gpu_barrier_await(&shared.x_full, x.parity); /* perhaps nobody else has */
+                gpu_barrier_await(&shared.x_empty, x.parity);
+                x.next(1);
+                x_load(job.run);
+            }
+            run = job.run;
+            steps_get(run, &first, &end);
+            for (uint32_t step = first; step < end; step++, ring.next(maps.stages)) {
+                gpu_barrier_await(&shared.stage_empty[ring.at], ring.parity ^ 1);
+                stage_load(ring.at, job, step);
+            }
+        }
+        if (maps.x_bytes) /* perhaps nobody has waited for it */
+            gpu_barrier_await(&shared.x_full, x.parity);
+    }
+
+    /* ---- group ---- */
+
+    /* This workgroup's part of a tile. x: as wgmma wants it, in its first block, if it is kept. */
+    __device__ __forceinline__ void multiply(float (&sums)[S::SUMS], uint32_t steps, uint64_t x, gemv_ring *ring)
+    {
+        const uint64_t w = gpu_wgmma_matrix(gpu_shared_address(stage(0)), 16, 1024);
+        const bool x_too = maps.x_bytes == 0;
+        uint32_t before = 0;
+
+#pragma unroll
+        for (int i = 0; i < S::SUMS; i++)
+            sums[i] = 0;
+        gpu_wgmma_pin(sums);
+#pragma unroll 1
+        for (uint32_t n = 0; n < steps; n++) {
+            uint64_t a = w + ring->at * (stage_bytes() / 16), b = x_too ? a + S::W_BYTES / 16 : x + n * (S::X_BLOCK / 16);
+            gpu_barrier_await(&shared.stage_full[ring->at], ring->parity);
+            gpu_wgmma_begin();
+#pragma unroll
+            for (int k = 0; k < GEMV_STEP / 16; k++)
+                gpu_wgmma_add_rows(sums, a + k * (32 / 16), b + k * (32 / 16), true, T());
+            gpu_wgmma_end_group();
+            gpu_wgmma_await_all_but<1>();
+            if (n > 0 && threadIdx.x % 32 == 0)
+                gpu_barrier_arrive(&shared.stage_empty[before]);
+            before = ring->at;
+            ring->next(maps.stages);
+        }
+        gpu_wgmma_await_all_but<0>();
+        if (steps > 0 && threadIdx.x % 32 == 0)
+            gpu_barrier_arrive(&shared.stage_empty[before]);
+        gpu_wgmma_pin(sums);
+    }
+
+    /* A warp has 16 columns, for workgroups 2 warp and the next. A thread has columns lane / 4 of both, of them rows 8j + lane
+     * % 4 * 2 and the next: sums 4j and 4j + 1 of the one column, 4j + 2 and 4j + 3 of the other. */
+    __device__ __forceinline__ void sums_leave(const float (&sums)[S::SUMS], const gemv_ring &tile)
+    {
+        uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const float *at = exchange(tile.at) + (rank * GEMV_BLOCK + lane / 4) * S::PITCH + lane % 4 * 2;
+        uint32_t one = gpu_cluster_address(at, 2 * warp), other = gpu_cluster_address(at, 2 * warp + 1);
+
+        gpu_barrier_await(&shared.sums_empty[warp][tile.at], tile.parity ^ 1);
+#pragma unroll
+        for (uint32_t i = 0; i < S::SUMS; i += 4) {
+            gpu_cluster_store_pair(one + i * 2 * sizeof(float), sums[i], sums[i + 1]);
+            gpu_cluster_store_pair(other + i * 2 * sizeof(float), sums[i + 2], sums[i + 3]);
+        }
+        __syncwarp();
+        if (lane < 2)
+            gpu_barrier_arrive_at(&shared.sums_full[tile.at], 2 * warp + lane);
+    }
+
+    __device__ __forceinline__ void group()
+    {
+        const uint64_t x_first = gpu_wgmma_matrix(gpu_shared_address(x_kept()), 16, 1024);
+        uint32_t lane = threadIdx.x % 32, run = run_at(0), first, end;
+        gemv_ring jobs, ring, tile, x;
+
+        for (;; jobs.next(GEMV_JOBS), tile.next(2)) {
+            float sums[S::SUMS];
+            gpu_barrier_await_cluster(&shared.job_full[jobs.at], jobs.parity);
+            uint32_t more = shared.jobs[jobs.at].more, next = shared.jobs[jobs.at].run;
+            if (!more)
+                return;
+            __syncwarp();
+            if (lane == 0)
+                job_done(jobs);
+            if (maps.x_bytes && next != run) {
+                if (lane == 0)
+                    gpu_barrier_arrive(&shared.x_empty);
+                x.next(1);
+            }
+            run = next;
+            if (maps.x_bytes)
+                gpu_barrier_await(&shared.x_full, x.parity);
+            steps_get(run, &first, &end);
+            multiply(sums, end - first, x_first, &ring);
+            sums_leave(sums, tile);
+        }
+    }
+
+    /* ---- senders ---- */
+
+    __device__ __forceinline__ void send()
+    {
+        constexpr int COUNT = (S::ROWS * GEMV_BLOCK + GEMV_WARPS * 32 - 1) / (GEMV_WARPS * 32);
+        uint32_t lane = threadIdx.x % 32;
+        gemv_ring jobs, tile;
+
+        for (;; jobs.next(GEMV_JOBS), tile.next(2)) {
+            const struct gemv_job job = job_get(jobs);
+            uint32_t row[COUNT], col[COUNT];
+            bool wanted[COUNT];
+            float sum[COUNT];
+            if (!job.more)
+                return;
+            const struct gemv_targets targets = gemv_targets_get(call, job.run, job.kind == SLICE_COMPUTE ? 0 : job.dst, 0);
+            gpu_barrier_await_cluster(&shared.sums_full[tile.at], tile.parity);
+#pragma unroll
+            for (int j = 0; j < COUNT; j++) {
+                uint32_t i = thread_get() + j * GEMV_WARPS * 32, place = i % GEMV_BLOCK;
+                row[j] = i / GEMV_BLOCK;
+                col[j] = job.col + rank * GEMV_BLOCK + place;
+                wanted[j] = row[j] < targets.m && rank * GEMV_BLOCK + place < job.cols;
+                const float *from = exchange(tile.at) + place * S::PITCH + (wanted[j] ? row[j] : 0);
+                sum[j] = *from;
+#pragma unroll
+                for (int part = 1; part < GEMV_PARTS; part++)
+                    sum[j] += from[part * GEMV_BLOCK * S::PITCH];
+            }
+            __syncwarp();
+            if (lane < GEMV_PARTS)
+                gpu_barrier_done_at(&shared.sums_empty[rank / 2][tile.at], lane);
+            if (job.kind != SLICE_COMPUTE)
+                gemv_words_put<COUNT>(call, job.run, job.dst, targets, row, col, sum, wanted);
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                if (job.kind == SLICE_COMPUTE && wanted[j])
+                    *gemv_local_at(call, job.run, row[j], col[j]) = sum[j];
+            __syncwarp();
+            if (lane == 0 && job.kind == SLICE_COMPUTE)
+                gpu_barrier_arrive_at(&shared.job_empty[jobs.at], 0); /* and its sums are in staging memory */
+            else if (lane == 0)
+                job_done(jobs);
+        }
+    }
+
+    /* All threads. False: leave. The workgroup goes on by itself; others may still tell its barriers of something, so the
+     * cluster ends together. */
+    __device__ __forceinline__ bool run()
+    {
+        uint32_t warp = threadIdx.x / 32;
+        struct gpu_ticket first = {0, 0};
+
+        gpu_begin(call);
+        if (warp == 3 * GEMV_WARPS && rank == 0 && threadIdx.x % 32 == 0)
+            first = gpu_slice_ask(call, run_at(0), GPU_PHASE_FREE, maps.together[run_at(0)]);
+        if (threadIdx.x == 0)
+            make();
+        if (threadIdx.x < call.nruns && maps.all_by_engine) {
+            gpu_map_prefetch(&maps.runs[threadIdx.x].x);
+            gpu_map_prefetch(&maps.runs[threadIdx.x].w);
+        }
+        gpu_cluster_barrier();
+        if (warp < GEMV_WARPS)
+            group();
+        else if (warp < 2 * GEMV_WARPS)
+            send();
+        else if (warp < 3 * GEMV_WARPS) {
+            if (thread_get() == 0 || !maps.all_by_engine)
+                load();
+        } else if (warp == 3 * GEMV_WARPS && rank == 0)
+            take(first);
+        __syncwarp();
+        __syncthreads();
+        return !shared.leave;
+    }
+};
+
+#endif
+
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define GEMV_CLUSTER /* this code is empty, and is never launched */
+#else
+#define GEMV_CLUSTER __cluster_dims__(GEMV_PARTS, 1, 1)
+#endif
+
+template <typename T, int ROWS>
+__global__ void __launch_bounds__(GEMV_THREADS, 1) GEMV_CLUSTER
+    gemv_hopper_kernel(GPU_PARAMETER struct gpu_call call, GPU_PARAMETER struct gemv_maps maps)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    typedef gemv_shape<T, ROWS> shape;
+    __shared__ struct gemv_shared shared;
+    unsigned char *dynamic = gemv_shared_bytes + (-gpu_shared_address(gemv_shared_bytes) & (shape::ALIGN - 1));
+    struct gemv_parts<T, shape> parts = {
+        call, maps, shared, dynamic, gpu_cluster_rank()
+    };
+    struct gemv_rest<T> rest;
+
+    gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
+    __syncthreads();
+    gpu_cluster_meet();
+#endif
+}
+
+#endif

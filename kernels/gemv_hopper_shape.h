@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gemv_hopper_shape.h - gemv_hopper.h's kernels: their sizes, what their parts share, their second argument, and what the host
+ * computes for it.
+ */
+#ifndef FCC_GEMV_HOPPER_SHAPE_H
+#define FCC_GEMV_HOPPER_SHAPE_H
+
+#include "gemv_words.h"
+#include "gpu_runtime.h"
+
+#define GEMV_PARTS 8 /* workgroups of a cluster */
+#define GEMV_COLS 64
+#define GEMV_STEP 64 /* k of a stage */
+#define GEMV_JOBS 4
+#define GEMV_STAGES 16 /* at most */
+#define GEMV_THREADS 512
+#define GEMV_WARPS 4 /* of the group, the senders, the loaders */
+
+/* x and w of each run, for the copy engine, and how a launch uses the shared memory. */
+struct gemv_maps {
+    struct gemv_run_maps {
+        CUtensorMap x, w;
+    } runs[GPU_MAX_RUNS];
+    uint32_t x_by_engine[GPU_MAX_RUNS], w_by_engine[GPU_MAX_RUNS];
+    uint32_t together[GPU_MAX_RUNS]; /* slices that are taken at a time */
+    uint32_t all_by_engine;
+    uint32_t stages;
+    uint32_t x_bytes; /* that are kept; 0: none is */
+    uint32_t zero;
+};
+
+template <typename T, int ROWS_> struct gemv_shape {
+    static constexpr int ROWS = ROWS_, SUMS = ROWS / 2; /* of a thread */
+    static constexpr uint32_t W_BYTES = GEMV_COLS * GEMV_STEP * sizeof(T), X_BLOCK = ROWS * GEMV_STEP * sizeof(T);
+    static constexpr uint32_t PITCH = ROWS + 4;                           /* floats: 8 columns lie in different banks */
+    static constexpr uint32_t EXCHANGE = GEMV_PARTS * GEMV_BLOCK * PITCH; /* floats */
+    static constexpr uint32_t EXCHANGE_BYTES = 2 * EXCHANGE * sizeof(float), ALIGN = 1024;
+    static constexpr uint32_t SHARED_BYTES = 227 * 1024 - 2048; /* a workgroup's, but for what is not dynamic */
+    static constexpr uint32_t ROOM = SHARED_BYTES - ALIGN - EXCHANGE_BYTES;
+    static_assert(sizeof(T) == 2 && EXCHANGE_BYTES % ALIGN == 0 && X_BLOCK % ALIGN == 0 && W_BYTES % ALIGN == 0, "");
+};
+
+/* Up to 64 columns. Its count slices from index on end with it. */
+struct gemv_job {
+    uint32_t more; /* 0: there are no more jobs */
+    uint32_t leave;
+    uint32_t run, index, count;
+    uint32_t kind, dst; /* the slices' */
+    uint32_t col, cols, zero;
+    uint64_t start;
+};
+static_assert(sizeof(struct gemv_job) == 48, "is copied in words of 8 bytes");
+
+/* A place in a ring, and the parity of the phase that makes it full; the one that makes it empty has the other. */
+struct gemv_ring {
+    uint32_t at = 0, parity = 0;
+
+    __device__ __forceinline__ void next(uint32_t places)
+    {
+        at = at + 1 == places ? 0 : at + 1;
+        parity ^= at == 0;
+    }
+};
+
+struct gemv_shared {
+    uint64_t stage_full[GEMV_STAGES], stage_empty[GEMV_STAGES], job_full[GEMV_JOBS], job_empty[GEMV_JOBS];
+    uint64_t x_full, x_empty, sums_full[2], sums_empty[GEMV_WARPS][2];
+    uint32_t leave;
+    union {
+        struct gemv_job jobs[GEMV_JOBS];
+        uint64_t job_words[GEMV_JOBS][sizeof(struct gemv_job) / sizeof(uint64_t)];
+    };
+};
+
+/* ---- the host's side ---- */
+
+/* Rows of x that the kernel for `m` of them multiplies. */
+static uint32_t gemv_hopper_rows(int64_t m)
+{
+    return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
+}
+
+/* Workgroups of clusters that fit at the same time: one that did not would begin when all others have left. */
+static uint32_t gemv_hopper_workgroups(const struct gpu_kernel *k)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    int clusters = 0;
+
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = k->cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.gridDim = dim3(k->cluster);
+    config.blockDim = dim3(k->threads);
+    config.dynamicSmemBytes = k->shared_bytes;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    if (cudaOccupancyMaxActiveClusters(&clusters, k->function, &config) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return (uint32_t)clusters * k->cluster;
+}
+
+/* How a launch uses the shared memory, for `steps` of K in the longest part: x is kept where that leaves enough stages. */
+template <typename S> static void gemv_hopper_divide(struct gemv_maps *maps, uint32_t steps)
+{
+    const uint32_t enough = 6; /* stages: what is under way on all multiprocessors hides the memory's latency */
+    uint64_t kept = (uint64_t)(steps > 0 ? steps : 1) * S::X_BLOCK;
+    bool keeps = kept + enough * S::W_BYTES <= S::ROOM;
+    uint32_t stages = keeps ? (uint32_t)((S::ROOM - kept) / S::W_BYTES) : S::ROOM / (S::W_BYTES + S::X_BLOCK);
+
+    maps->x_bytes = keeps ? (uint32_t)kept : 0;
+    maps->stages = stages < GEMV_STAGES ? stages : GEMV_STAGES;
+}
+
+/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine
+ * cannot read it. */
+static bool gemv_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
+                          uint32_t box)
+{
+    cuuint64_t sizes[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, pitch = (cuuint64_t)stride * 2;
+    cuuint32_t boxes[2] = {GEMV_STEP, box}, every[2] = {1, 1};
+
+    return at % 16 == 0 && pitch % 16 == 0 && pitch > 0 && cols > 0 && rows > 0 &&
+           driver_tensor_map(map, dtype == FCC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+                             (void *)at, sizes, &pitch, boxes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == cudaSuccess;
+}
+
+#endif
