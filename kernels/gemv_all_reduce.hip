@@ -136,7 +136,8 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
         const struct slice *s = runs[i].slices; /* one kind of them, and all but a chunk's last have the same size */
         if (runs[i].first[GPU_PHASE_FREE + 1] == 0 || (s->kind != SLICE_COMPUTE && s->kind != SLICE_COMPUTE_PUT))
             return;
-        out->together[i] = s->cols <= GEMV_COLS / 8 ? 8 : s->cols <= GEMV_COLS ? GEMV_COLS / s->cols : 1;
+        uint32_t fit = s->cols <= GEMV_COLS ? GEMV_COLS / s->cols : 1;
+        out->together[i] = fit < GEMV_TOGETHER ? fit : GEMV_TOGETHER;
     }
     out->kernel = dtype == FCC_F16 ? gemv_hopper_choose<gpu_f16>(shape->m) : gemv_hopper_choose<gpu_bf16>(shape->m);
     if (out->kernel.function)

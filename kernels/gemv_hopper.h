@@ -21,7 +21,7 @@
  * reads them, K-major with 128-byte swizzle (gpu_matrix_wgmma.h has the layout).
  *
  * Barriers, all with phases that alternate (struct gemv_ring):
- *   job_full      the taker has written the job              job_empty    all parts of all workgroups have done with it
+ *   job_full      the job is there                           job_empty    all parts of all workgroups have done with it
  *   stage_full    the stage is there                         stage_empty  the warps of the group have multiplied it
  *   x_full        the run's x is there                       x_empty      the group is done with the run
  *   sums_full     a warp of each workgroup's group has left its sums of this workgroup's 8 columns
@@ -30,7 +30,8 @@
  * time. A cluster that is to leave (the taker looks, once a job) still finishes the jobs it has.
  *
  * Memory order. What the copy engine brings is ordered by the barrier that it completes; what threads copy, by their fence for
- * it before the barrier. The group's reads of a stage are over (wait_group) before its warps arrive at stage_empty. Sums in the
+ * it before the barrier. A job is sent: it is ordered by the barrier that is told of its bytes, which all parts await as for the
+ * cluster. The group's reads of a stage are over (wait_group) before its warps arrive at stage_empty. Sums in the
  * memory of another workgroup: stored by all lanes, __syncwarp(), one lane arrives there (release, cluster); the senders await
  * (acquire, cluster). Who only tells that it has read something (job_empty, sums_empty) has it in registers, and releases
  * nothing: a release would wait for the words that are on their way to other GPUs. Words need no order. Sums in staging memory
@@ -42,6 +43,7 @@
 #define FCC_GEMV_HOPPER_H
 
 #include "gemv_hopper_shape.h"
+#include "gemv_hopper_take.h"
 #include "gemv_words.h"
 #include "gpu_hopper.h"
 
@@ -116,101 +118,6 @@ template <typename T, typename S> struct gemv_parts {
     __device__ __forceinline__ void job_done(const gemv_ring &ring)
     {
         gpu_barrier_done_at(&shared.job_empty[ring.at], 0);
-    }
-
-    /* ---- taker: all lanes ---- */
-
-    /* There is room for a job. If it was another one's, that has been done by all. */
-    __device__ __forceinline__ void room_await(const gemv_ring &ring, uint32_t made)
-    {
-        uint32_t lane = threadIdx.x % 32;
-
-        gpu_barrier_await_cluster(&shared.job_empty[ring.at], ring.parity ^ 1);
-        if (made < GEMV_JOBS)
-            return;
-        const struct gemv_job job = shared.jobs[ring.at];
-        if (lane < job.count) {
-            const struct gpu_plan *plan = gpu_plan_of(call, job.run);
-            const struct slice s = ((const struct slice *)plan->slices)[job.index + lane];
-            gpu_slice_signal(call, job.run, s);
-            ((struct slice_time *)plan->times)[job.index + lane] = {0, job.start, gpu_clock(), blockIdx.x,
-                                                                    (uint32_t)call.epoch};
-        }
-        __syncwarp();
-    }
-
-    __device__ __forceinline__ void job_make(gemv_ring *ring, uint32_t *made, const struct gemv_job &job)
-    {
-        uint32_t lane = threadIdx.x % 32;
-
-        room_await(*ring, *made);
-        if (lane == 0)
-            shared.jobs[ring->at] = job;
-        __syncwarp();
-        if (lane < GEMV_PARTS) {
-#pragma unroll
-            for (uint32_t i = 0; i < sizeof(job) / sizeof(uint64_t); i++)
-                if (lane > 0)
-                    gpu_cluster_store(&shared.job_words[ring->at][i], lane, shared.job_words[ring->at][i]);
-            gpu_barrier_arrive_at(&shared.job_full[ring->at], lane);
-        }
-        ring->next(GEMV_JOBS);
-        ++*made;
-    }
-
-    /* The jobs of `count` slices from index on: wide ones in pieces, narrow neighbours together. */
-    __device__ __forceinline__ void jobs_make(gemv_ring *ring, uint32_t *made, uint32_t run, uint32_t index, uint32_t count)
-    {
-        const struct slice *slices = (const struct slice *)gpu_plan_of(call, run)->slices + index;
-        uint32_t lane = threadIdx.x % 32, mine = lane < count ? lane : 0, n;
-        uint32_t col = slices[mine].col, cols = slices[mine].cols, dst = slices[mine].dst, kind = slices[mine].kind;
-        uint64_t now = gpu_clock();
-
-        for (uint32_t i = 0; i < count; i += n) {
-            uint32_t first = gpu_team_get(col, i, 32), all = gpu_team_get(cols, i, 32), to = gpu_team_get(dst, i, 32);
-            bool goes_on = true;
-            for (n = 1; i + n < count && goes_on; n += goes_on) {
-                uint32_t more = gpu_team_get(cols, i + n, 32);
-                goes_on = gpu_team_get(col, i + n, 32) == first + all && all + more <= GEMV_COLS &&
-                          gpu_team_get(dst, i + n, 32) == to;
-                all += goes_on ? more : 0;
-            }
-            for (uint32_t at = 0; at < all; at += GEMV_COLS) {
-                uint32_t left = all - at, last = left <= GEMV_COLS;
-                job_make(ring, made,
-                         {1, 0, run, index + i, last ? n : 0, kind, to, first + at, last ? left : GEMV_COLS, 0, now});
-            }
-        }
-    }
-
-    /* t: the first lane has asked for it, of the first run. */
-    __device__ __forceinline__ void take(struct gpu_ticket t)
-    {
-        gemv_ring ring;
-        uint32_t made = 0, leave = 0;
-
-        for (uint32_t i = 0; i < call.nruns && !leave; i++) {
-            uint32_t run = run_at(i), first = gpu_plan_of(call, run)->first[GPU_PHASE_FREE];
-            uint32_t all = gpu_plan_of(call, run)->first[GPU_PHASE_FREE + 1] - first, together = maps.together[run];
-            for (bool asked = i == 0;; asked = false) {
-                if (!asked && threadIdx.x % 32 == 0)
-                    t = gpu_slice_ask(call, run, GPU_PHASE_FREE, together);
-                uint32_t number = gpu_team_get(t.number, 0, 32);
-                leave = gpu_team_get((uint32_t)(t.failed >= call.epoch), 0, 32);
-                if (leave || number >= all)
-                    break;
-                jobs_make(&ring, &made, run, first + number, min(together, all - number));
-            }
-        }
-        job_make(&ring, &made, {0, leave, 0, 0, 0, 0, 0, 0, 0, 0, 0});
-        for (int i = 1; i < GEMV_JOBS; i++, made++, ring.next(GEMV_JOBS)) /* the last jobs are still under way */
-            room_await(ring, made);
-    }
-
-    /* As gpu_run_of(), the same for a cluster. */
-    __device__ __forceinline__ uint32_t run_at(uint32_t i) const
-    {
-        return (blockIdx.x / GEMV_PARTS + i) % call.nruns;
     }
 
     /* ---- loader ---- */
@@ -307,7 +214,7 @@ template <typename T, typename S> struct gemv_parts {
     __device__ __forceinline__ void load()
     {
         gemv_ring jobs, ring, x;
-        uint32_t run = run_at(0), first, end;
+        uint32_t run = gemv_run_at(call, 0), first, end;
 
         if (maps.x_bytes) /* before it is known whether there is a job */
             x_load(run);
@@ -394,7 +301,7 @@ template <typename T, typename S> struct gemv_parts {
     __device__ __forceinline__ void group()
     {
         const uint64_t x_first = gpu_wgmma_matrix(gpu_shared_address(x_kept()), 16, 1024);
-        uint32_t lane = threadIdx.x % 32, run = run_at(0), first, end;
+        uint32_t lane = threadIdx.x % 32, run = gemv_run_at(call, 0), first, end;
         gemv_ring jobs, ring, tile, x;
 
         for (;; jobs.next(GEMV_JOBS), tile.next(2)) {
@@ -474,15 +381,16 @@ template <typename T, typename S> struct gemv_parts {
         struct gpu_ticket first = {0, 0};
 
         gpu_begin(call);
-        if (warp == 3 * GEMV_WARPS && rank == 0 && threadIdx.x % 32 == 0)
-            first = gpu_slice_ask(call, run_at(0), GPU_PHASE_FREE, maps.together[run_at(0)]);
+        if (threadIdx.x == GEMV_ASKS && rank == 0)
+            first = gpu_slice_ask(call, gemv_run_at(call, 0), GPU_PHASE_FREE, maps.together[gemv_run_at(call, 0)]);
         if (threadIdx.x == 0)
             make();
         if (threadIdx.x < call.nruns && maps.all_by_engine) {
             gpu_map_prefetch(&maps.runs[threadIdx.x].x);
             gpu_map_prefetch(&maps.runs[threadIdx.x].w);
         }
-        gpu_cluster_barrier();
+        gemv_slices_prefetch(call);
+        gpu_cluster_meet(); /* barriers that were made are there for all: gpu_barriers_made() */
         if (warp < GEMV_WARPS)
             group();
         else if (warp < 2 * GEMV_WARPS)
@@ -491,7 +399,7 @@ template <typename T, typename S> struct gemv_parts {
             if (thread_get() == 0 || !maps.all_by_engine)
                 load();
         } else if (warp == 3 * GEMV_WARPS && rank == 0)
-            take(first);
+            gemv_taker({call, maps, shared}).take(first);
         __syncwarp();
         __syncthreads();
         return !shared.leave;

@@ -12,10 +12,14 @@
 #define GEMV_PARTS 8 /* workgroups of a cluster */
 #define GEMV_COLS 64
 #define GEMV_STEP 64 /* k of a stage */
-#define GEMV_JOBS 4
-#define GEMV_STAGES 16 /* at most */
+#define GEMV_JOBS 5
+#define GEMV_TOGETHER 8 /* slices of a job, at most */
+#define GEMV_STAGES 16  /* at most */
 #define GEMV_THREADS 512
 #define GEMV_WARPS 4 /* of the group, the senders, the loaders */
+/* The taker's thread that asks for slices. For the compiler it has to be one thread: an atomic addition by some lanes of a warp
+ * it makes one for all of them, with a shuffle of the answer right behind it, which waits for it. */
+#define GEMV_ASKS (3 * GEMV_WARPS * 32)
 
 /* x and w of each run, for the copy engine, and how a launch uses the shared memory. */
 struct gemv_maps {
@@ -41,16 +45,22 @@ template <typename T, int ROWS_> struct gemv_shape {
     static_assert(sizeof(T) == 2 && EXCHANGE_BYTES % ALIGN == 0 && X_BLOCK % ALIGN == 0 && W_BYTES % ALIGN == 0, "");
 };
 
-/* Up to 64 columns. Its count slices from index on end with it. */
-struct gemv_job {
+/* Up to 64 columns. */
+struct alignas(16) gemv_job {
     uint32_t more; /* 0: there are no more jobs */
     uint32_t leave;
-    uint32_t run, index, count;
+    uint32_t run;
     uint32_t kind, dst; /* the slices' */
     uint32_t col, cols, zero;
-    uint64_t start;
 };
-static_assert(sizeof(struct gemv_job) == 48, "is copied in words of 8 bytes");
+static_assert(sizeof(struct gemv_job) == 32, "is sent in pairs of words of 8 bytes");
+
+/* What the taker remembers of a job: its count slices from index on end with it. */
+struct gemv_taken {
+    uint32_t run, index, count, zero;
+    uint64_t start;
+    uint32_t groups[GEMV_TOGETHER]; /* the slices' */
+};
 
 /* A place in a ring, and the parity of the phase that makes it full; the one that makes it empty has the other. */
 struct gemv_ring {
@@ -67,10 +77,8 @@ struct gemv_shared {
     uint64_t stage_full[GEMV_STAGES], stage_empty[GEMV_STAGES], job_full[GEMV_JOBS], job_empty[GEMV_JOBS];
     uint64_t x_full, x_empty, sums_full[2], sums_empty[GEMV_WARPS][2];
     uint32_t leave;
-    union {
-        struct gemv_job jobs[GEMV_JOBS];
-        uint64_t job_words[GEMV_JOBS][sizeof(struct gemv_job) / sizeof(uint64_t)];
-    };
+    struct gemv_job jobs[GEMV_JOBS];
+    struct gemv_taken taken[GEMV_JOBS]; /* the taker's own */
 };
 
 /* ---- the host's side ---- */

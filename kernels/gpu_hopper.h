@@ -202,6 +202,15 @@ GPU_DEVICE void gpu_barrier_done_at(uint64_t *barrier, uint32_t rank)
     GPU_BARRIER_ARRIVE_AT("");
 }
 
+/* The same, and the bytes that are to come there by gpu_cluster_send_...() are expected. */
+GPU_DEVICE void gpu_barrier_expect_at(uint64_t *barrier, uint32_t rank, uint32_t bytes)
+{
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [there], %2;\n}" ::"r"(gpu_shared_address(barrier)),
+                 "r"(rank), "r"(bytes)
+                 : "memory");
+}
+
 /* A barrier for THREADS threads of the workgroup, whole warps. ID is not 0, which is __syncthreads()'s. */
 template <int ID, int THREADS> GPU_DEVICE void gpu_barrier_some()
 {
@@ -273,6 +282,15 @@ GPU_DEVICE uint32_t gpu_cluster_address(const void *at, uint32_t rank)
 GPU_DEVICE void gpu_cluster_store_pair(uint32_t there, float first, float second)
 {
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(first), "f"(second) : "memory");
+}
+
+/* Two words, and the barrier `full` beside them is told of 16 bytes, once they are there: who awaits it, as for the cluster,
+ * has them. No thread has to arrive or to release anything. Both are gpu_cluster_address()es in the same workgroup. */
+GPU_DEVICE void gpu_cluster_send_words(uint32_t there, uint64_t first, uint64_t second, uint32_t full)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%0], {%1, %2}, [%3];" ::"r"(there),
+                 "l"(first), "l"(second), "r"(full)
+                 : "memory");
 }
 
 /* ---- the copy engine (cp.async.bulk) ---- */
