@@ -24,16 +24,17 @@
  *   job_full      the job is there                           job_empty    all parts of all workgroups have done with it
  *   stage_full    the stage is there                         stage_empty  the warps of the group have multiplied it
  *   x_full        the run's x is there                       x_empty      the group is done with the run
- *   sums_full     a warp of each workgroup's group has left its sums of this workgroup's 8 columns
+ *   sums_full     the sums of this workgroup's 8 columns are there, of all workgroups
  *   sums_empty    the senders of the two workgroups that a warp of the group leaves sums to have read the last ones
  * No part waits for one that comes after it, but for room: so all go on. The eight workgroups of a cluster run at the same
  * time. A cluster that is to leave (the taker looks, once a job) still finishes the jobs it has.
  *
  * Memory order. What the copy engine brings is ordered by the barrier that it completes; what threads copy, by their fence for
- * it before the barrier. A job is sent: it is ordered by the barrier that is told of its bytes, which all parts await as for the
- * cluster. The group's reads of a stage are over (wait_group) before its warps arrive at stage_empty. Sums in the
- * memory of another workgroup: stored by all lanes, __syncwarp(), one lane arrives there (release, cluster); the senders await
- * (acquire, cluster). Who only tells that it has read something (job_empty, sums_empty) has it in registers, and releases
+ * it before the barrier. The group's reads of a stage are over (wait_group) before its warps arrive at stage_empty. Jobs, and
+ * sums for another workgroup, are sent (st.async): the barrier beside them is told of their bytes, which releases them; who reads
+ * them awaits it (acquire, cluster). Its one arrival tells how many bytes to expect: for a job the taker's, for sums a sender's,
+ * once the last ones have come. They may come before it does, and then are counted, but not before the last ones have been read:
+ * the groups await sums_empty. Who only tells that it has read something (job_empty, sums_empty) has it in registers, and releases
  * nothing: a release would wait for the words that are on their way to other GPUs. Words need no order. Sums in staging memory
  * are stored by the senders, who then do release at job_empty; the fence in the taker's gpu_slice_signal() is cumulative.
  *
@@ -87,6 +88,12 @@ template <typename T, typename S> struct gemv_parts {
         *end = steps * (rank + 1) / GEMV_PARTS;
     }
 
+    /* One thread: the next sums at this place, of all parts. */
+    __device__ __forceinline__ void sums_expect(uint32_t at)
+    {
+        gpu_barrier_arrive_expecting(&shared.sums_full[at], S::SENT_BYTES);
+    }
+
     __device__ __forceinline__ void make()
     {
         for (uint32_t i = 0; i < maps.stages; i++) {
@@ -100,11 +107,13 @@ template <typename T, typename S> struct gemv_parts {
         gpu_barrier_make(&shared.x_full, 1);
         gpu_barrier_make(&shared.x_empty, GEMV_WARPS);
         for (int i = 0; i < 2; i++) {
-            gpu_barrier_make(&shared.sums_full[i], GEMV_PARTS);
+            gpu_barrier_make(&shared.sums_full[i], 1);
             for (int w = 0; w < GEMV_WARPS; w++)
                 gpu_barrier_make(&shared.sums_empty[w][i], 2 * GEMV_WARPS);
         }
         gpu_barriers_made();
+        for (int i = 0; i < 2; i++)
+            sums_expect(i);
     }
 
     /* The next job, once it is there. */
@@ -286,16 +295,16 @@ template <typename T, typename S> struct gemv_parts {
         uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         const float *at = exchange(tile.at) + (rank * GEMV_BLOCK + lane / 4) * S::PITCH + lane % 4 * 2;
         uint32_t one = gpu_cluster_address(at, 2 * warp), other = gpu_cluster_address(at, 2 * warp + 1);
+        uint32_t one_full = gpu_cluster_address(&shared.sums_full[tile.at], 2 * warp);
+        uint32_t other_full = gpu_cluster_address(&shared.sums_full[tile.at], 2 * warp + 1);
 
         gpu_barrier_await(&shared.sums_empty[warp][tile.at], tile.parity ^ 1);
 #pragma unroll
         for (uint32_t i = 0; i < S::SUMS; i += 4) {
-            gpu_cluster_store_pair(one + i * 2 * sizeof(float), sums[i], sums[i + 1]);
-            gpu_cluster_store_pair(other + i * 2 * sizeof(float), sums[i + 2], sums[i + 3]);
+            gpu_cluster_send_pair(one + i * 2 * sizeof(float), sums[i], sums[i + 1], one_full);
+            gpu_cluster_send_pair(other + i * 2 * sizeof(float), sums[i + 2], sums[i + 3], other_full);
         }
         __syncwarp();
-        if (lane < 2)
-            gpu_barrier_arrive_at(&shared.sums_full[tile.at], 2 * warp + lane);
     }
 
     __device__ __forceinline__ void group()
@@ -344,6 +353,8 @@ template <typename T, typename S> struct gemv_parts {
                 return;
             const struct gemv_targets targets = gemv_targets_get(call, job.run, job.kind == SLICE_COMPUTE ? 0 : job.dst, 0);
             gpu_barrier_await_cluster(&shared.sums_full[tile.at], tile.parity);
+            if (thread_get() == 0)
+                sums_expect(tile.at); /* none come before all senders have these: sums_empty */
 #pragma unroll
             for (int j = 0; j < COUNT; j++) {
                 uint32_t i = thread_get() + j * GEMV_WARPS * 32, place = i % GEMV_BLOCK;

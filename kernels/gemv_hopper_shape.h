@@ -40,6 +40,7 @@ template <typename T, int ROWS_> struct gemv_shape {
     static constexpr uint32_t PITCH = ROWS + 4;                           /* floats: 8 columns lie in different banks */
     static constexpr uint32_t EXCHANGE = GEMV_PARTS * GEMV_BLOCK * PITCH; /* floats */
     static constexpr uint32_t EXCHANGE_BYTES = 2 * EXCHANGE * sizeof(float), ALIGN = 1024;
+    static constexpr uint32_t SENT_BYTES = GEMV_PARTS * GEMV_BLOCK * ROWS * sizeof(float); /* of sums, to a workgroup */
     static constexpr uint32_t SHARED_BYTES = 227 * 1024 - 2048; /* a workgroup's, but for what is not dynamic */
     static constexpr uint32_t ROOM = SHARED_BYTES - ALIGN - EXCHANGE_BYTES;
     static_assert(sizeof(T) == 2 && EXCHANGE_BYTES % ALIGN == 0 && X_BLOCK % ALIGN == 0 && W_BYTES % ALIGN == 0, "");

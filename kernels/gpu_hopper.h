@@ -279,17 +279,20 @@ GPU_DEVICE uint32_t gpu_cluster_address(const void *at, uint32_t rank)
     return there;
 }
 
-GPU_DEVICE void gpu_cluster_store_pair(uint32_t there, float first, float second)
-{
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(first), "f"(second) : "memory");
-}
-
 /* Two words, and the barrier `full` beside them is told of 16 bytes, once they are there: who awaits it, as for the cluster,
  * has them. No thread has to arrive or to release anything. Both are gpu_cluster_address()es in the same workgroup. */
 GPU_DEVICE void gpu_cluster_send_words(uint32_t there, uint64_t first, uint64_t second, uint32_t full)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%0], {%1, %2}, [%3];" ::"r"(there),
                  "l"(first), "l"(second), "r"(full)
+                 : "memory");
+}
+
+/* The same for two numbers: 8 bytes. */
+GPU_DEVICE void gpu_cluster_send_pair(uint32_t there, float first, float second, uint32_t full)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there),
+                 "f"(first), "f"(second), "r"(full)
                  : "memory");
 }
 
