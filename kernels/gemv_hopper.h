@@ -11,7 +11,8 @@
  *   taker    one warp of the first workgroup: takes slices, several that follow each other where they are narrow, and makes
  *            jobs of up to 64 columns for all workgroups. When all have done with a job, it signals its slices
  *   loader   one thread has the copy engine bring 64 k (a stage) of w at a time. Where a matrix does not suit the copy engine,
- *            all threads of four warps copy instead, element by element
+ *            all threads of four warps copy instead, element by element. x is asked for before the workgroups have met, and
+ *            another warp brings the first part of w nearer while the first slices are asked for
  *   group    one warpgroup: multiplies, columns of y in place of rows, rows of x in place of columns. Leaves its sums to the
  *            workgroups of the cluster
  *   senders  four warps: add, and store to wherever the slice says
@@ -196,7 +197,7 @@ template <typename T, typename S> struct gemv_parts {
             x_block_load(x_kept() + (i - first) * S::X_BLOCK, run, i, &shared.x_full);
     }
 
-    __device__ __forceinline__ void stage_load(uint32_t at, const struct gemv_job &job, uint32_t step)
+    __device__ __forceinline__ void stage_load(uint32_t at, const struct gemv_job &job, uint32_t step, uint64_t once)
     {
         const struct gpu_input &in = call.in[job.run];
         uint64_t *full = &shared.stage_full[at];
@@ -215,18 +216,26 @@ template <typename T, typename S> struct gemv_parts {
             x_block_copy(to + S::W_BYTES, job.run, step);
         copied(full, bytes, !w_by_engine || (with_x && !x_by_engine));
         if (w_by_engine && thread_get() == 0)
-            gpu_box_load(to, &maps.runs[job.run].w, (int32_t)(step * GEMV_STEP), (int32_t)job.col, full);
+            gpu_box_load_as(once, to, &maps.runs[job.run].w, (int32_t)(step * GEMV_STEP), (int32_t)job.col, full);
         if (with_x && x_by_engine)
             x_block_load(to + S::W_BYTES, job.run, step, full);
     }
 
+    /* Before the workgroups have met, and before it is known whether there is a job. */
+    __device__ __forceinline__ void begin()
+    {
+        if (thread_get() == 0)
+            make();
+        if (maps.x_bytes)
+            x_load(gemv_run_at(call, 0));
+    }
+
     __device__ __forceinline__ void load()
     {
+        const uint64_t once = gpu_policy_once();
         gemv_ring jobs, ring, x;
         uint32_t run = gemv_run_at(call, 0), first, end;
 
-        if (maps.x_bytes) /* before it is known whether there is a job */
-            x_load(run);
         for (;; jobs.next(GEMV_JOBS)) {
             const struct gemv_job job = job_get(jobs);
             everyone_loading();
@@ -247,11 +256,34 @@ template <typename T, typename S> struct gemv_parts {
             steps_get(run, &first, &end);
             for (uint32_t step = first; step < end; step++, ring.next(maps.stages)) {
                 gpu_barrier_await(&shared.stage_empty[ring.at], ring.parity ^ 1);
-                stage_load(ring.at, job, step);
+                stage_load(ring.at, job, step, once);
             }
         }
         if (maps.x_bytes) /* perhaps nobody has waited for it */
             gpu_barrier_await(&shared.x_full, x.parity);
+    }
+
+    /* ---- what the first jobs read, while they are asked for: one thread ---- */
+
+    /* The column of the first job, if clusters get slices in their order. Whichever order it is: together the clusters bring
+     * nearer what their first jobs read. None: another number than a column's. */
+    __device__ __forceinline__ uint32_t first_column() const
+    {
+        uint32_t run = gemv_run_at(call, 0), i = blockIdx.x / GEMV_PARTS / call.nruns * maps.together[run];
+        const struct gpu_plan *plan = gpu_plan_of(call, run);
+
+        if (!maps.w_by_engine[run] || i >= plan->first[GPU_PHASE_FREE + 1] - plan->first[GPU_PHASE_FREE])
+            return UINT32_MAX;
+        return ((const struct slice *)plan->slices)[plan->first[GPU_PHASE_FREE] + i].col;
+    }
+
+    __device__ __forceinline__ void prefetch(uint32_t col) const
+    {
+        uint32_t run = gemv_run_at(call, 0), first, end;
+
+        steps_get(run, &first, &end);
+        for (uint32_t step = first; step < end && step < first + maps.stages && col != UINT32_MAX; step++)
+            gpu_box_prefetch(&maps.runs[run].w, (int32_t)(step * GEMV_STEP), (int32_t)col);
     }
 
     /* ---- group ---- */
@@ -388,19 +420,22 @@ template <typename T, typename S> struct gemv_parts {
      * cluster ends together. */
     __device__ __forceinline__ bool run()
     {
-        uint32_t warp = threadIdx.x / 32;
+        uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, col = UINT32_MAX;
         struct gpu_ticket first = {0, 0};
 
         gpu_begin(call);
         if (threadIdx.x == GEMV_ASKS && rank == 0)
             first = gpu_slice_ask(call, gemv_run_at(call, 0), GPU_PHASE_FREE, maps.together[gemv_run_at(call, 0)]);
-        if (threadIdx.x == 0)
-            make();
+        if (warp == 3 * GEMV_WARPS + 1 && lane == 0)
+            col = first_column();
+        if (warp / GEMV_WARPS == 2 && (thread_get() == 0 || !maps.all_by_engine))
+            begin();
         if (threadIdx.x < call.nruns && maps.all_by_engine) {
             gpu_map_prefetch(&maps.runs[threadIdx.x].x);
             gpu_map_prefetch(&maps.runs[threadIdx.x].w);
         }
         gemv_slices_prefetch(call);
+        __syncwarp();
         gpu_cluster_meet(); /* barriers that were made are there for all: gpu_barriers_made() */
         if (warp < GEMV_WARPS)
             group();
@@ -411,6 +446,8 @@ template <typename T, typename S> struct gemv_parts {
                 load();
         } else if (warp == 3 * GEMV_WARPS && rank == 0)
             gemv_taker({call, maps, shared}).take(first);
+        else if (warp == 3 * GEMV_WARPS + 1 && lane == 0)
+            prefetch(col);
         __syncwarp();
         __syncthreads();
         return !shared.leave;

@@ -314,7 +314,31 @@ GPU_DEVICE void gpu_box_load(void *to, const void *map, int32_t x, int32_t y, ui
         : "memory");
 }
 
-/* The same into both workgroups of a cluster, at the same place; each one's barrier is told. */
+/* How the caches are to treat what is read once: it goes first when there is no room. */
+GPU_DEVICE uint64_t gpu_policy_once()
+{
+    uint64_t policy;
+
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* As gpu_box_load(), with such a policy. */
+GPU_DEVICE void gpu_box_load_as(uint64_t policy, void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gpu_shared_address(to)),
+                 "l"(map), "r"(x), "r"(y), "r"(gpu_shared_address(barrier)), "l"(policy)
+                 : "memory");
+}
+
+/* A box comes nearer. */
+GPU_DEVICE void gpu_box_prefetch(const void *map, int32_t x, int32_t y)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+}
+
+/* As gpu_box_load(), into both workgroups of a cluster, at the same place; each one's barrier is told. */
 GPU_DEVICE void gpu_box_load_both(void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
