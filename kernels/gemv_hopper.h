@@ -13,7 +13,7 @@
  *   loader   one thread has the copy engine bring 64 k (a stage) of w at a time. Where a matrix does not suit the copy engine,
  *            all threads of four warps copy instead, element by element. x is asked for before the workgroups have met, and
  *            another warp brings the first part of w nearer while the first slices are asked for
- *   group    one warpgroup: multiplies, columns of y in place of rows, rows of x in place of columns. Leaves its sums to the
+ *   group    one warpgroup: multiplies, columns of y in place of rows, rows of x in place of columns. Sends its sums to the
  *            workgroups of the cluster
  *   senders  four warps: add, and store to wherever the slice says
  *
@@ -95,6 +95,7 @@ template <typename T, typename S> struct gemv_parts {
         gpu_barrier_arrive_expecting(&shared.sums_full[at], S::SENT_BYTES);
     }
 
+    /* One thread, the loader's. */
     __device__ __forceinline__ void make()
     {
         for (uint32_t i = 0; i < maps.stages; i++) {
@@ -144,23 +145,6 @@ template <typename T, typename S> struct gemv_parts {
             gpu_barrier_some<1, GEMV_WARPS * 32>();
     }
 
-    /* Rows from `row` on, 64 k from `k` on, by all threads: units of 8 elements. What lies beyond the matrix is 0. */
-    __device__ __forceinline__ static void block_copy(unsigned char *to, const T *from, int64_t stride, int64_t row,
-                                                      int64_t rows, int64_t k, int64_t k_end, uint32_t count)
-    {
-        for (uint32_t i = thread_get(); i < count * (GEMV_STEP / 8); i += GEMV_WARPS * 32) {
-            uint32_t line = i / (GEMV_STEP / 8), unit = i % (GEMV_STEP / 8);
-            int64_t left = row + line < rows ? k_end - k - unit * 8 : 0;
-            const uint16_t *at = (const uint16_t *)(from + (row + line) * stride + k + unit * 8);
-            uint32_t w[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                w[j] = (2 * j < left ? gpu_bits_load(at + 2 * j) : 0u) |
-                       (2 * j + 1 < left ? (uint32_t)gpu_bits_load(at + 2 * j + 1) << 16 : 0u);
-            *(uint4 *)(to + line * 128 + (unit ^ line % 8) * 16) = make_uint4(w[0], w[1], w[2], w[3]);
-        }
-    }
-
     /* What does not come by the copy engine has been copied; the bytes of what does are expected. */
     __device__ __forceinline__ void copied(uint64_t *full, uint32_t bytes, bool some_by_hand)
     {
@@ -181,7 +165,8 @@ template <typename T, typename S> struct gemv_parts {
     {
         const struct gpu_input &in = call.in[run];
 
-        block_copy(to, (const T *)in.gemv.x, in.gemv.x_stride, 0, in.gemv.m, (int64_t)step * GEMV_STEP, in.gemv.k, S::ROWS);
+        gemv_block_copy(to, (const T *)in.gemv.x, in.gemv.x_stride, 0, in.gemv.m, (int64_t)step * GEMV_STEP, in.gemv.k,
+                        S::ROWS);
     }
 
     /* All of the run's x that this workgroup needs. */
@@ -208,8 +193,8 @@ template <typename T, typename S> struct gemv_parts {
         if (w_by_engine)
             bytes += S::W_BYTES;
         else
-            block_copy(to, (const T *)in.gemv.w, in.gemv.w_stride, job.col, (int64_t)job.col + job.cols,
-                       (int64_t)step * GEMV_STEP, in.gemv.k, GEMV_COLS);
+            gemv_block_copy(to, (const T *)in.gemv.w, in.gemv.w_stride, job.col, (int64_t)job.col + job.cols,
+                            (int64_t)step * GEMV_STEP, in.gemv.k, GEMV_COLS);
         if (with_x && x_by_engine)
             bytes += S::X_BLOCK;
         else if (with_x)
@@ -219,6 +204,38 @@ template <typename T, typename S> struct gemv_parts {
             gpu_box_load_as(once, to, &maps.runs[job.run].w, (int32_t)(step * GEMV_STEP), (int32_t)job.col, full);
         if (with_x && x_by_engine)
             x_block_load(to + S::W_BYTES, job.run, step, full);
+    }
+
+    /* One thread: this workgroup's part of a tile, where the engine brings all of it and x is kept. That is all kernels of which
+     * times count, and 8 KiB of w come within a quarter of a microsecond, some 450 cycles: so there is as little as possible
+     * between the room for a stage and its load. */
+    __device__ __forceinline__ void tile_load(const struct gemv_job &job, uint32_t first, uint32_t end, uint64_t once,
+                                              gemv_ring *ring)
+    {
+        const void *map = &maps.runs[job.run].w;
+        int32_t col = (int32_t)job.col, k = (int32_t)(first * GEMV_STEP), k_end = (int32_t)(end * GEMV_STEP);
+        const uint32_t stages = maps.stages;
+        unsigned char *to = stage(ring->at);
+
+#pragma unroll 1
+        for (; k < k_end; k += GEMV_STEP) {
+            uint64_t *full = &shared.stage_full[ring->at];
+            gpu_barrier_await(&shared.stage_empty[ring->at], ring->parity ^ 1);
+            gpu_barrier_arrive_expecting(full, S::W_BYTES);
+            gpu_box_load_as(once, to, map, k, col, full);
+            ring->next(stages);
+            to = ring->at ? to + S::W_BYTES : to + S::W_BYTES - stages * S::W_BYTES;
+        }
+    }
+
+    /* One thread: this workgroup's part of what a first job reads comes nearer. */
+    __device__ __forceinline__ void first_prefetch(uint32_t col) const
+    {
+        uint32_t run = gemv_run_at(call, 0), first, end;
+
+        steps_get(run, &first, &end);
+        for (uint32_t step = first; step < end && step < first + maps.stages && col != UINT32_MAX; step++)
+            gpu_box_prefetch(&maps.runs[run].w, (int32_t)(step * GEMV_STEP), (int32_t)col);
     }
 
     /* Before the workgroups have met, and before it is known whether there is a job. */
@@ -254,6 +271,10 @@ template <typename T, typename S> struct gemv_parts {
             }
             run = job.run;
             steps_get(run, &first, &end);
+            if (maps.all_by_engine && maps.x_bytes) {
+                tile_load(job, first, end, once, &ring);
+                continue;
+            }
             for (uint32_t step = first; step < end; step++, ring.next(maps.stages)) {
                 gpu_barrier_await(&shared.stage_empty[ring.at], ring.parity ^ 1);
                 stage_load(ring.at, job, step, once);
@@ -263,56 +284,46 @@ template <typename T, typename S> struct gemv_parts {
             gpu_barrier_await(&shared.x_full, x.parity);
     }
 
-    /* ---- what the first jobs read, while they are asked for: one thread ---- */
-
-    /* The column of the first job, if clusters get slices in their order. Whichever order it is: together the clusters bring
-     * nearer what their first jobs read. None: another number than a column's. */
-    __device__ __forceinline__ uint32_t first_column() const
-    {
-        uint32_t run = gemv_run_at(call, 0), i = blockIdx.x / GEMV_PARTS / call.nruns * maps.together[run];
-        const struct gpu_plan *plan = gpu_plan_of(call, run);
-
-        if (!maps.w_by_engine[run] || i >= plan->first[GPU_PHASE_FREE + 1] - plan->first[GPU_PHASE_FREE])
-            return UINT32_MAX;
-        return ((const struct slice *)plan->slices)[plan->first[GPU_PHASE_FREE] + i].col;
-    }
-
-    __device__ __forceinline__ void prefetch(uint32_t col) const
-    {
-        uint32_t run = gemv_run_at(call, 0), first, end;
-
-        steps_get(run, &first, &end);
-        for (uint32_t step = first; step < end && step < first + maps.stages && col != UINT32_MAX; step++)
-            gpu_box_prefetch(&maps.runs[run].w, (int32_t)(step * GEMV_STEP), (int32_t)col);
-    }
-
     /* ---- group ---- */
 
-    /* This workgroup's part of a tile. x: as wgmma wants it, in its first block, if it is kept. */
-    __device__ __forceinline__ void multiply(float (&sums)[S::SUMS], uint32_t steps, uint64_t x, gemv_ring *ring)
+    /* A block in shared memory as wgmma wants it, in two halves: the upper one is the same for all, and known to the compiler;
+     * the lower one counts in units of 16 bytes. */
+    __device__ __forceinline__ static uint64_t matrix(uint32_t lower)
     {
-        const uint64_t w = gpu_wgmma_matrix(gpu_shared_address(stage(0)), 16, 1024);
+        return gpu_wgmma_matrix(0, 0, 1024) | lower;
+    }
+
+    __device__ __forceinline__ static uint32_t lower_of(const void *block)
+    {
+        return (uint32_t)gpu_wgmma_matrix(gpu_shared_address(block), 16, 1024);
+    }
+
+    /* This workgroup's part of a tile. x: its first block's lower half, if it is kept. Here, too, a stage has 450 cycles. */
+    __device__ __forceinline__ void multiply(float (&sums)[S::SUMS], uint32_t steps, uint32_t x, gemv_ring *ring)
+    {
+        const uint32_t w = lower_of(stage(0)), next = stage_bytes() / 16, stages = maps.stages;
         const bool x_too = maps.x_bytes == 0;
-        uint32_t before = 0;
+        uint32_t a = w + ring->at * next, before = 0;
 
 #pragma unroll
         for (int i = 0; i < S::SUMS; i++)
             sums[i] = 0;
         gpu_wgmma_pin(sums);
 #pragma unroll 1
-        for (uint32_t n = 0; n < steps; n++) {
-            uint64_t a = w + ring->at * (stage_bytes() / 16), b = x_too ? a + S::W_BYTES / 16 : x + n * (S::X_BLOCK / 16);
+        for (uint32_t n = 0; n < steps; n++, x += S::X_BLOCK / 16) {
+            uint32_t b = x_too ? a + S::W_BYTES / 16 : x;
             gpu_barrier_await(&shared.stage_full[ring->at], ring->parity);
             gpu_wgmma_begin();
 #pragma unroll
             for (int k = 0; k < GEMV_STEP / 16; k++)
-                gpu_wgmma_add_rows(sums, a + k * (32 / 16), b + k * (32 / 16), true, T());
+                gpu_wgmma_add_rows(sums, matrix(a + k * (32 / 16)), matrix(b + k * (32 / 16)), true, T());
             gpu_wgmma_end_group();
             gpu_wgmma_await_all_but<1>();
             if (n > 0 && threadIdx.x % 32 == 0)
                 gpu_barrier_arrive(&shared.stage_empty[before]);
             before = ring->at;
-            ring->next(maps.stages);
+            ring->next(stages);
+            a = ring->at ? a + next : w;
         }
         gpu_wgmma_await_all_but<0>();
         if (steps > 0 && threadIdx.x % 32 == 0)
@@ -321,27 +332,29 @@ template <typename T, typename S> struct gemv_parts {
     }
 
     /* A warp has 16 columns, for workgroups 2 warp and the next. A thread has columns lane / 4 of both, of them rows 8j + lane
-     * % 4 * 2 and the next: sums 4j and 4j + 1 of the one column, 4j + 2 and 4j + 3 of the other. */
+     * % 4 * 2 and the next: sums 4j and 4j + 1 of the one column, 4j + 2 and 4j + 3 of the other. Two neighbours exchange these,
+     * so that one has four rows of the one column, the other of the other. */
     __device__ __forceinline__ void sums_leave(const float (&sums)[S::SUMS], const gemv_ring &tile)
     {
-        uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        const float *at = exchange(tile.at) + (rank * GEMV_BLOCK + lane / 4) * S::PITCH + lane % 4 * 2;
-        uint32_t one = gpu_cluster_address(at, 2 * warp), other = gpu_cluster_address(at, 2 * warp + 1);
-        uint32_t one_full = gpu_cluster_address(&shared.sums_full[tile.at], 2 * warp);
-        uint32_t other_full = gpu_cluster_address(&shared.sums_full[tile.at], 2 * warp + 1);
+        uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, to = 2 * warp + lane % 2;
+        const float *at = exchange(tile.at) + (rank * GEMV_BLOCK + lane / 4) * S::PITCH + lane % 4 / 2 * 4;
+        uint32_t there = gpu_cluster_address(at, to), full = gpu_cluster_address(&shared.sums_full[tile.at], to);
+        bool odd = lane % 2;
 
         gpu_barrier_await(&shared.sums_empty[warp][tile.at], tile.parity ^ 1);
 #pragma unroll
         for (uint32_t i = 0; i < S::SUMS; i += 4) {
-            gpu_cluster_send_pair(one + i * 2 * sizeof(float), sums[i], sums[i + 1], one_full);
-            gpu_cluster_send_pair(other + i * 2 * sizeof(float), sums[i + 2], sums[i + 3], other_full);
+            float got[2] = {gpu_lane_across(odd ? sums[i] : sums[i + 2], 1),
+                            gpu_lane_across(odd ? sums[i + 1] : sums[i + 3], 1)};
+            gpu_cluster_send_four(there + i * 2 * sizeof(float), odd ? got[0] : sums[i], odd ? got[1] : sums[i + 1],
+                                  odd ? sums[i + 2] : got[0], odd ? sums[i + 3] : got[1], full);
         }
         __syncwarp();
     }
 
     __device__ __forceinline__ void group()
     {
-        const uint64_t x_first = gpu_wgmma_matrix(gpu_shared_address(x_kept()), 16, 1024);
+        const uint32_t x_first = lower_of(x_kept());
         uint32_t lane = threadIdx.x % 32, run = gemv_run_at(call, 0), first, end;
         gemv_ring jobs, ring, tile, x;
 
@@ -427,7 +440,7 @@ template <typename T, typename S> struct gemv_parts {
         if (threadIdx.x == GEMV_ASKS && rank == 0)
             first = gpu_slice_ask(call, gemv_run_at(call, 0), GPU_PHASE_FREE, maps.together[gemv_run_at(call, 0)]);
         if (warp == 3 * GEMV_WARPS + 1 && lane == 0)
-            col = first_column();
+            col = gemv_first_column(call, maps);
         if (warp / GEMV_WARPS == 2 && (thread_get() == 0 || !maps.all_by_engine))
             begin();
         if (threadIdx.x < call.nruns && maps.all_by_engine) {
@@ -447,7 +460,7 @@ template <typename T, typename S> struct gemv_parts {
         } else if (warp == 3 * GEMV_WARPS && rank == 0)
             gemv_taker({call, maps, shared}).take(first);
         else if (warp == 3 * GEMV_WARPS + 1 && lane == 0)
-            prefetch(col);
+            first_prefetch(col);
         __syncwarp();
         __syncthreads();
         return !shared.leave;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_hopper_shape.h - gemv_hopper.h's kernels: their sizes, what their parts share, their second argument, and what the host
- * computes for it.
+ * gemv_hopper_shape.h - gemv_hopper.h's kernels: their sizes, their second argument, what their parts share, how threads copy
+ * what does not suit the copy engine, and what the host computes.
  */
 #ifndef FCC_GEMV_HOPPER_SHAPE_H
 #define FCC_GEMV_HOPPER_SHAPE_H
@@ -81,6 +81,25 @@ struct gemv_shared {
     struct gemv_job jobs[GEMV_JOBS];
     struct gemv_taken taken[GEMV_JOBS]; /* the taker's own */
 };
+
+/* The loaders' four warps: rows from `row` on, 64 k from `k` on, element by element, to where the copy engine would write them.
+ * What lies beyond the matrix is 0. */
+template <typename T>
+GPU_DEVICE void gemv_block_copy(unsigned char *to, const T *from, int64_t stride, int64_t row, int64_t rows, int64_t k,
+                                int64_t k_end, uint32_t count)
+{
+    for (uint32_t i = threadIdx.x % (GEMV_WARPS * 32); i < count * (GEMV_STEP / 8); i += GEMV_WARPS * 32) {
+        uint32_t line = i / (GEMV_STEP / 8), unit = i % (GEMV_STEP / 8);
+        int64_t left = row + line < rows ? k_end - k - unit * 8 : 0;
+        const uint16_t *at = (const uint16_t *)(from + (row + line) * stride + k + unit * 8);
+        uint32_t w[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            w[j] = (2 * j < left ? gpu_bits_load(at + 2 * j) : 0u) |
+                   (2 * j + 1 < left ? (uint32_t)gpu_bits_load(at + 2 * j + 1) << 16 : 0u);
+        *(uint4 *)(to + line * 128 + (unit ^ line % 8) * 16) = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+}
 
 /* ---- the host's side ---- */
 

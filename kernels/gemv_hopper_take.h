@@ -32,6 +32,18 @@ GPU_DEVICE void gemv_slices_prefetch(const struct gpu_call &call)
         gpu_prefetch((const struct slice *)plan->slices + i);
 }
 
+/* The column of a cluster's first job, if clusters get slices in their order. Whichever order it is: together the clusters get
+ * these. UINT32_MAX: there is none, or the copy engine cannot read it. */
+GPU_DEVICE uint32_t gemv_first_column(const struct gpu_call &call, const struct gemv_maps &maps)
+{
+    uint32_t run = gemv_run_at(call, 0), i = blockIdx.x / GEMV_PARTS / call.nruns * maps.together[run];
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+
+    if (!maps.w_by_engine[run] || i >= plan->first[GPU_PHASE_FREE + 1] - plan->first[GPU_PHASE_FREE])
+        return UINT32_MAX;
+    return ((const struct slice *)plan->slices)[plan->first[GPU_PHASE_FREE] + i].col;
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /* All lanes of the warp. */

@@ -288,11 +288,11 @@ GPU_DEVICE void gpu_cluster_send_words(uint32_t there, uint64_t first, uint64_t 
                  : "memory");
 }
 
-/* The same for two numbers: 8 bytes. */
-GPU_DEVICE void gpu_cluster_send_pair(uint32_t there, float first, float second, uint32_t full)
+/* The same for four numbers. */
+GPU_DEVICE void gpu_cluster_send_four(uint32_t there, float a, float b, float c, float d, uint32_t full)
 {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there),
-                 "f"(first), "f"(second), "r"(full)
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
+                 "f"(a), "f"(b), "f"(c), "f"(d), "r"(full)
                  : "memory");
 }
 
