@@ -10,6 +10,13 @@
  *     <-------------------------- RETIRE  no client for a while: may I go?
  *     RETIRE ------------------------>|   yes: nothing comes after this message
  *     DRAIN ------------------------->|   finish what runs, refuse the rest, go
+ *     <------------------------- CONNECT  a connection to this job's worker on another node, please
+ *     CONNECTED [+ the socket] ------>|   same id, for every CONNECT, in any order
+ *     PEER + the socket ------------->|   this job's worker on another node asked for a connection to here
+ *
+ * A socket that comes with CONNECTED or PEER is a TCP connection to the other worker, non-blocking, TCP_NODELAY, on which
+ * nothing has been sent or read yet. Who asked for it sends first; CONNECTED comes when the other broker has handed the
+ * connection's other end to its worker.
  *
  * RETIRE is a handshake because a SESSION may be on its way: the worker goes when it has the broker's RETIRE, and serves
  * what came before it first. Each end notices the other's death by the end of the connection. A worker whose broker
@@ -30,7 +37,12 @@ enum control_type {
     CONTROL_SESSIONS,
     CONTROL_RETIRE,
     CONTROL_DRAIN,
+    CONTROL_CONNECT,
+    CONTROL_CONNECTED,
+    CONTROL_PEER,
 };
+
+#define CONTROL_KEY_BYTES 32
 
 struct control_start {
     struct fcc_msg msg;
@@ -38,6 +50,9 @@ struct control_start {
     uint32_t uid;
     char job[FCC_JOB_MAX];
     char mps_pipe[FCC_MPS_PIPE_MAX]; /* as in fcc_hello, of the client that the worker is started for */
+    char node[FCC_NODE_MAX];         /* this node's address; "": it speaks to no other */
+    /* Same for all workers of this (uid, job) on nodes with the same cluster key. Without a cluster key: random, this worker's. */
+    unsigned char meeting_key[CONTROL_KEY_BYTES];
 };
 
 struct control_session {
@@ -60,6 +75,27 @@ struct control_charge { /* and its reply */
 struct control_sessions {
     struct fcc_msg msg;
     uint32_t sessions;
+    uint32_t zero;
+};
+
+struct control_connect {
+    struct fcc_msg msg;
+    char address[FCC_NODE_MAX]; /* the other node's */
+    uint32_t purpose;           /* the worker's own number: the other worker reads it in its PEER */
+    uint32_t limit_ms;          /* how long the job may take to have a worker there */
+};
+
+struct control_connected {
+    struct fcc_msg msg; /* id: the CONNECT's */
+    int32_t status;     /* 0: the socket came along. Otherwise a negative errno value, and no socket */
+    uint32_t zero;
+    char text[FCC_TEXT_MAX]; /* the reason; it names the node */
+};
+
+struct control_peer {
+    struct fcc_msg msg;
+    char address[FCC_NODE_MAX]; /* of the node whose worker asked for the connection */
+    uint32_t purpose;
     uint32_t zero;
 };
 

@@ -43,6 +43,7 @@
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */
 #define FCC_JOB_MAX 64     /* bytes of a job's id with its NUL */
 #define FCC_MPS_PIPE_MAX 112
+#define FCC_NODE_MAX 64   /* bytes of a node's address, "host:port", with its NUL */
 #define FCC_MAX_TENSORS 8 /* tensors of one operator */
 #define FCC_MAX_FDS 4     /* file descriptors with one message */
 
@@ -110,6 +111,14 @@ struct fcc_welcome { /* reply to HELLO; fds (client): session memory, doorbell e
     uint32_t spin_us; /* how long a client may spin before it sleeps */
 };
 static_assert(sizeof(struct fcc_welcome) == 552, "wire");
+
+/* What lies in a struct fcc_unique_id; nobody but the daemon looks into it. */
+struct fcc_unique_id_layout {
+    unsigned char secret[40];
+    char root[FCC_NODE_MAX]; /* address of the node that made it, where the ranks meet; "": that node speaks to no other */
+    unsigned char zero[24];
+};
+static_assert(sizeof(struct fcc_unique_id_layout) == sizeof(struct fcc_unique_id) && sizeof(struct fcc_unique_id) == 128, "wire");
 
 struct fcc_unique_id_reply {
     struct fcc_reply reply;
@@ -272,8 +281,12 @@ static_assert(sizeof(struct fcc_session_memory) % 64 == 0, "layout");
 
 /* ---- control ---- */
 
-/* What fccctl asks. X(NAME, name): the broker answers status; a worker the rest. The reply's fd is a sealed memfd of JSON. */
-#define FCC_QUERIES(X) X(STATUS, status) X(DEVICES, devices) X(COMMS, comms) X(TRACE, trace) X(ABORT, abort)
+/* What fccctl asks. X(NAME, name): the broker answers status, devices, nodes and ping; a worker the rest. The reply's fd is a
+ * sealed memfd of JSON. */
+#define FCC_QUERIES(X)                                                                                                         \
+    X(STATUS, status) X(DEVICES, devices) X(COMMS, comms) X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping)
+
+#define FCC_PINGS_MAX 1000u
 
 enum fcc_query_kind {
 #define X(NAME, name) FCC_QUERY_##NAME,
@@ -285,10 +298,10 @@ enum fcc_query_kind {
 struct fcc_query {
     struct fcc_msg msg;
     uint32_t what;    /* enum fcc_query_kind */
-    uint32_t comm;    /* TRACE, ABORT: the communicator's number in COMMS; 0: the only one, or the one used last */
+    uint32_t comm;    /* TRACE, ABORT: the communicator's number in COMMS; 0: the only one, or the one used last. PING: how often */
     uint32_t next;    /* TRACE: 1 waits for the next operator, 0 takes the last finished one */
     uint32_t wait_ms; /* TRACE next: how long */
-    char text[208];   /* ABORT: the reason */
+    char text[208];   /* ABORT: the reason. PING: the node's address */
 };
 static_assert(sizeof(struct fcc_query) == 240, "wire");
 

@@ -12,6 +12,7 @@
 
 #include "log.h"
 #include "msg.h"
+#include "peer.h"
 #include "worker.h"
 
 #define ANSWER_MS 2000 /* the broker never waits for anything: it answers at once or is dead */
@@ -41,6 +42,10 @@ static void control_handle(struct worker *w, const void *message, size_t length,
 
     if (m->type == CONTROL_SESSION && length == sizeof(struct control_session) && nfds == 1) {
         session_open(w, fds[0], message);
+    } else if (m->type == CONTROL_PEER && length == sizeof(struct control_peer) && nfds == 1) {
+        peer_arrived(w, message, fds[0]);
+    } else if (m->type == CONTROL_CONNECTED && length == sizeof(struct control_connected) && nfds <= 1) {
+        peer_connected(w, message, nfds ? fds[0] : -1);
     } else if (m->type == CONTROL_DRAIN) {
         worker_drain(w);
     } else if (m->type == CONTROL_RETIRE) {

@@ -360,6 +360,8 @@ void query_handle(struct session *s, const struct fcc_query *q)
         return;
     case FCC_QUERY_STATUS:
     case FCC_QUERY_DEVICES:
+    case FCC_QUERY_NODES:
+    case FCC_QUERY_PING:
         (void)error_set(&e, -EINVAL, "query: %u: the broker answers this; name no job in the HELLO", q->what);
         break;
     default:
