@@ -17,7 +17,7 @@ say = $(if $(V),,@echo "  $(1)  $@")
 
 # ---- what is needed from Debian ------------------------------------------------------------------------------------
 
-PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev scdoc
+PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc
 PACKAGES_TEST := libcmocka-dev python3
 PACKAGES_LINT := clang-format clang-tidy cppcheck
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
@@ -28,7 +28,7 @@ BLAS_DIR := /usr/lib/$(shell $(CC) -print-multiarch 2>/dev/null)/openblas-pthrea
 BLAS_LIBRARY := $(BLAS_DIR)/libopenblas.so.0
 BLAS_CFLAGS = $(shell PKG_CONFIG_PATH=$(BLAS_DIR)/pkgconfig pkg-config --cflags openblas)
 BLAS_LIBS = $(shell PKG_CONFIG_PATH=$(BLAS_DIR)/pkgconfig pkg-config --libs openblas) -Wl,-rpath,$(BLAS_DIR)
-DAEMON_LIBS = $(shell pkg-config --libs libevent_core json-c libsystemd)
+DAEMON_LIBS = $(shell pkg-config --libs libevent_core json-c libsystemd libcrypto)
 
 # ---- flags ---------------------------------------------------------------------------------------------------------
 
@@ -50,13 +50,14 @@ endif
 PROTO := proto/error.c proto/msg.c
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
 	kernels/gemv_all_reduce.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
-DAEMON := daemon/main.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/plugin.c \
-	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/probe.c daemon/broker/query.c \
-	daemon/broker/spawn.c \
+DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/plugin.c \
+	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \
+	daemon/broker/node_conn.c daemon/broker/node_link.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
+	daemon/broker/node_resolve.c daemon/broker/probe.c daemon/broker/query.c daemon/broker/spawn.c \
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
 	daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_node.c daemon/worker/gpu_start.c daemon/worker/gpu_watch.c \
 	daemon/worker/life.c \
-	daemon/worker/launch.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
+	daemon/worker/launch.c daemon/worker/peer.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/driver.c \
 	client/error.c client/operators.c client/ring.c client/stream.c client/wait.c client/watch.c
@@ -65,7 +66,7 @@ FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/
 FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
 	client/fccctl/comms.c client/fccctl/devices.c client/fccctl/doctor.c client/fccctl/doctor_daemon.c client/fccctl/doctor_gpus.c \
 	client/fccctl/doctor_machine.c client/fccctl/doctor_mps.c \
-	client/fccctl/main.c client/fccctl/plan_verb.c client/fccctl/status.c client/fccctl/trace.c \
+	client/fccctl/main.c client/fccctl/nodes.c client/fccctl/plan_verb.c client/fccctl/status.c client/fccctl/trace.c \
 	client/fccctl/trace_chrome.c client/fccctl/trace_svg.c
 MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclient.3
 
@@ -194,7 +195,7 @@ $(addprefix $(BUILD)/tests/test_,client_gpu client_stream): | $(FAKE_DRIVERS)
 $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_reference.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
-$(BUILD)/tests/test_config: $(call objects,daemon/config.c daemon/log.c proto/error.c tests/test_config.c)
+$(BUILD)/tests/test_config: $(call objects,daemon/cluster.c daemon/config.c daemon/log.c proto/error.c tests/test_config.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \

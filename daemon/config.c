@@ -9,7 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cluster.h"
 #include "log.h"
+
+#define LINE_MAX_BYTES 8192 /* of the file: the longest value and its key */
 
 struct key {
     const char *name, *what, *unit, *standard_text;
@@ -76,7 +79,12 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
     char *field = (char *)c + k->offset;
 
     if (strlen(value) >= k->bytes)
-        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are at most %zu characters", where, k->name, value, k->bytes - 1);
+        return error_set(e, -EINVAL, "%s: %s: \"%.120s%s\": allowed are at most %zu characters", where, k->name, value,
+                         strlen(value) > 120 ? "..." : "", k->bytes - 1);
+    if ((field == c->node_listen || field == c->node_address) && *value && address_split(value, NULL, NULL))
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is " ADDRESS_ALLOWED ", or nothing", where, k->name, value);
+    if (field == c->cluster_key && *value && value[0] != '/')
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path, or nothing", where, k->name, value);
     if (field == c->log_level && log_level_by_name(value) < 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are error, warning, info and debug", where, k->name, value);
     if (field == c->socket && value[0] != '/')
@@ -108,7 +116,7 @@ static char *trim(char *s)
 
 static int file_read(struct config *c, const char *path, bool must_exist, struct error *e)
 {
-    char line[1024], where[512];
+    char line[LINE_MAX_BYTES], where[512];
     int status = 0;
     FILE *f = fopen(path, "re");
 
@@ -118,12 +126,17 @@ static int file_read(struct config *c, const char *path, bool must_exist, struct
         return error_set(e, -EINVAL, "%s: %s", path, strerror(errno));
     for (int number = 1; !status && fgets(line, sizeof(line), f); number++) {
         (void)snprintf(where, sizeof(where), "%s:%d", path, number);
+        if (!strchr(line, '\n') && !feof(f)) {
+            status = error_set(e, -EINVAL, "%s: allowed are lines of at most %zu characters", where, sizeof(line) - 2);
+            break;
+        }
         char *s = trim(line);
         if (!*s || *s == '#')
             continue;
         char *equals = strchr(s, '=');
         if (!equals) {
-            status = error_set(e, -EINVAL, "%s: \"%s\": allowed are lines KEY=VALUE, comments (#) and empty lines", where, s);
+            status =
+                error_set(e, -EINVAL, "%s: \"%.200s\": allowed are lines KEY=VALUE, comments (#) and empty lines", where, s);
             break;
         }
         *equals = '\0';
@@ -227,6 +240,8 @@ int config_load(int argc, char *argv[], struct config *out, enum config_action *
                           (status = environment_read(&c, e))))
             return status;
     }
+    if ((todo == CONFIG_RUN || todo == CONFIG_CHECK) && (status = cluster_check(&c, e)))
+        return status;
     *out = c;
     *action = todo;
     return 0;

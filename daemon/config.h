@@ -33,6 +33,10 @@
     X(GPUS, gpus, 8, "auto", "GPUs that the node offers: auto (all that there are), none, cuda or hip")                        \
     X(GPU_SHARING, gpu_sharing, 8, "auto", "how clients import GPU memory: auto (file descriptors, where there are), or ipc")  \
     X(PLUGIN_DIR, plugin_dir, 256, "", "directory of the GPU plug-ins; empty: ../lib/fccd beside the program")                 \
+    X(NODE_LISTEN, node_listen, FCC_NODE_MAX, "", "host:port to listen to other nodes; empty: this node speaks to no other")   \
+    X(NODE_ADDRESS, node_address, FCC_NODE_MAX, "", "host:port under which others reach this node; empty: NODE_LISTEN")        \
+    X(NODES, nodes, 4096, "", "other nodes: host:port,... or the absolute path of a file with one a line; may be empty")       \
+    X(CLUSTER_KEY, cluster_key, 256, "", "file of 32 to 4096 bytes, mode 0600, the same on all nodes; needed by NODE_LISTEN")  \
     X(LOG_LEVEL, log_level, 16, "info", "error, warning, info or debug")
 
 struct config {

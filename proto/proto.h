@@ -118,7 +118,8 @@ struct fcc_unique_id_layout {
     char root[FCC_NODE_MAX]; /* address of the node that made it, where the ranks meet; "": that node speaks to no other */
     unsigned char zero[24];
 };
-static_assert(sizeof(struct fcc_unique_id_layout) == sizeof(struct fcc_unique_id) && sizeof(struct fcc_unique_id) == 128, "wire");
+static_assert(sizeof(struct fcc_unique_id_layout) == sizeof(struct fcc_unique_id) && sizeof(struct fcc_unique_id) == 128,
+              "wire");
 
 struct fcc_unique_id_reply {
     struct fcc_reply reply;
@@ -297,8 +298,9 @@ enum fcc_query_kind {
 
 struct fcc_query {
     struct fcc_msg msg;
-    uint32_t what;    /* enum fcc_query_kind */
-    uint32_t comm;    /* TRACE, ABORT: the communicator's number in COMMS; 0: the only one, or the one used last. PING: how often */
+    uint32_t what; /* enum fcc_query_kind */
+    uint32_t
+        comm; /* TRACE, ABORT: the communicator's number in COMMS; 0: the only one, or the one used last. PING: how often */
     uint32_t next;    /* TRACE: 1 waits for the next operator, 0 takes the last finished one */
     uint32_t wait_ms; /* TRACE next: how long */
     char text[208];   /* ABORT: the reason. PING: the node's address */

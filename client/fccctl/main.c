@@ -15,6 +15,8 @@ static const struct verb verbs[] = {
     {"devices", verb_devices, "Show the node's devices", "[--json]"},
     {"comms", verb_comms, "Show communicators, the operators they are in and the ranks that have not come",
      "[--job JOB] [--uid UID] [--stuck-after SECONDS] [--json]"},
+    {"nodes", verb_nodes, "Show the other nodes, and whether this one can speak to them", "[--json]"},
+    {"ping", verb_ping, "Measure round trips to another node's daemon", "NODE [--count N] [--json]"},
     {"plan", verb_plan, "Print the slices of an operator in the order in which they run; needs no daemon",
      "OPERATOR [SHAPE] [--ranks N] [--rank R] [--nodes K] [--schedule fused|sequential] [--device cpu|gpu] [--json]"},
     {"bench", verb_bench, "Measure an operator, fused and in sequence",

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "node.h"
 
 #define LEAVE_MS 1000 /* workers tell what still runs after DRAIN_MS to leave, and end; they are killed if that takes longer */
 
@@ -39,6 +40,7 @@ static void on_terminate(evutil_socket_t number, short what, void *arg)
     (void)event_del(b->listen_event);
     listen_close(b);
     (void)event_add(b->drain_event, &limit);
+    nodes_drain(b);
     jobs_drain(b);
     if (LIST_EMPTY(&b->jobs))
         (void)event_base_loopbreak(b->base);
@@ -51,6 +53,7 @@ static void on_child(evutil_socket_t number, short what, void *arg)
     (void)number, (void)what;
     jobs_reap(b);
     probe_reap(b);
+    nodes_reap(b);
     if (b->draining && LIST_EMPTY(&b->jobs))
         (void)event_base_loopbreak(b->base);
 }
@@ -105,6 +108,8 @@ int broker_run(const struct config *config)
         if (status)
             log_error("cannot set up the event loop: %s", strerror(-status));
     }
+    if (status >= 0)
+        status = nodes_open(&b);
     if (status >= 0) {
         probe_start(&b);
         log_info("serves %s with %u cpu devices of %u workgroups", config->socket, config->cpu_devices,
@@ -113,6 +118,7 @@ int broker_run(const struct config *config)
         (void)event_base_dispatch(b.base);
         log_info("ended");
     }
+    nodes_close(&b); /* visitors that wait for a ping are told */
     while (!LIST_EMPTY(&b.visitors))
         visitor_free(LIST_FIRST(&b.visitors));
     probe_close(&b);

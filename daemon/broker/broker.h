@@ -9,6 +9,7 @@
  *   probe.c    the child that lists the GPUs, and what it found
  *   spawn.c    a worker process with its user's rights and nothing else; the process that lists the GPUs
  *   query.c    what fccctl asks the broker itself
+ *   node*.c    other nodes' brokers: node.h
  */
 #ifndef FCCD_BROKER_H
 #define FCCD_BROKER_H
@@ -24,6 +25,8 @@
 struct broker;
 struct evbuffer;
 struct json_object;
+struct nodes;
+struct ping;
 
 /* A connection that has not said its HELLO yet, or one of fccctl's to the broker. Owned by broker.visitors. */
 struct visitor {
@@ -37,6 +40,7 @@ struct visitor {
     bool control;      /* fccctl, speaking to the broker */
     bool waits;        /* its question for the devices waits for the probe; nothing is read meanwhile */
     uint64_t query_id; /* waits: the question's */
+    struct ping *ping; /* its question waits for this; nothing is read meanwhile */
 };
 
 /* A (user, job id) and its worker. Owned by broker.jobs. A job whose worker died or retired is removed at once. */
@@ -77,6 +81,7 @@ struct broker {
     uint64_t started_ns;
     uint64_t connections, refused, workers_started, workers_died;
     struct probe probe;
+    struct nodes *nodes; /* NULL: this node speaks to no other */
     LIST_HEAD(visitors_head, visitor) visitors;
     LIST_HEAD(jobs_head, job) jobs;
 };
@@ -92,12 +97,17 @@ void listen_close(struct broker *b);
 void visitor_accept(evutil_socket_t sock, short what, void *broker); /* event callback of the listening socket */
 void visitor_free(struct visitor *v);                                /* closes its socket */
 void visitors_answer(struct broker *b);                              /* the probe has ended: those that wait for the devices */
+/* Answer a question with that memfd, which is closed, or with that error. May free the visitor. */
+void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct error *e);
+/* The answer to a ping is there, or (fd < 0) its error. May free the visitor. */
+void visitor_pinged(struct visitor *v, int fd, const struct error *e);
 
 /* job.c. job_hand_over() gives the visitor's socket to the job's worker, which it starts if need be; on success the
  * visitor may be freed. 0, or an error for the visitor. */
 struct job *job_find(struct broker *b, uid_t uid, const char *name);
 int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, struct error *e);
-void jobs_reap(struct broker *b); /* SIGCHLD */
+void job_disconnect(struct job *j); /* no more messages to or from the worker; the entry stays until the process has ended */
+void jobs_reap(struct broker *b);   /* SIGCHLD */
 void jobs_drain(struct broker *b);
 void jobs_kill(struct broker *b); /* those that are left when the drain's time is over */
 int64_t user_memory(const struct broker *b, uid_t uid);
@@ -111,6 +121,20 @@ void probe_close(struct broker *b);
 pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e);
 /* The same for fccd --list-gpus, as the broker's user, with `out` as its standard output. */
 pid_t lister_spawn(int exe, const struct config *config, int out, struct error *e);
+
+/* node_peer.c: for a job's workers; all do nothing on a node that speaks to no other. A CONNECT has come from j's worker; j has
+ * a worker, so connections that are held for it can be handed over; j's worker is gone, and so is what it asked for. */
+void job_connect(struct job *j, const struct control_connect *m);
+void job_peers_deliver(struct job *j);
+void job_peers_forget(struct job *j);
+/* What CONTROL_START says of the cluster. */
+int job_meeting(const struct job *j, struct control_start *start);
+
+/* node_query.c */
+struct json_object *nodes_describe(const struct broker *b);
+/* node_ping.c: v->ping is set, and visitor_pinged() will be called; or an error. */
+int ping_start(struct visitor *v, const struct fcc_query *q, struct error *e);
+void ping_forget(struct ping *p); /* the visitor is gone */
 
 /* query.c: the number of the node's devices, as far as they are known */
 uint32_t devices_count(const struct broker *b);

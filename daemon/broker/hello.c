@@ -22,6 +22,8 @@ static void visitor_read(evutil_socket_t sock, short what, void *arg);
 void visitor_free(struct visitor *v)
 {
     LIST_REMOVE(v, link);
+    if (v->ping)
+        ping_forget(v->ping);
     event_free(v->event);
     (void)close(v->sock);
     free(v);
@@ -151,21 +153,50 @@ static void hello_handle(struct visitor *v, const struct fcc_hello *h, size_t le
         visitor_free(v);
 }
 
-/* May free the visitor. */
-static void query_reply(struct visitor *v, uint64_t id, enum fcc_query_kind what)
+void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct error *e)
 {
-    struct error e = {0};
     struct fcc_reply reply = {.msg = {.type = FCC_MSG_QUERY | FCC_REPLY, .id = id}};
-    int fd = query_answer(v->broker, what, v->uid, &e);
 
-    reply.status = fd < 0 ? fd : 0;
+    reply.status = fd < 0 ? e->status : 0;
     reply.fds = fd >= 0;
-    text_copy(reply.text, sizeof(reply.text), e.text);
+    text_copy(reply.text, sizeof(reply.text), e->text);
     int status = msg_send(v->sock, &reply.msg, sizeof(reply), &fd, fd >= 0);
     if (fd >= 0)
         (void)close(fd);
     if (status)
         visitor_free(v);
+}
+
+/* May free the visitor. */
+static void query_reply(struct visitor *v, uint64_t id, enum fcc_query_kind what)
+{
+    struct error e = {0};
+    int fd = query_answer(v->broker, what, v->uid, &e);
+
+    visitor_reply(v, id, fd, &e);
+}
+
+void visitor_pinged(struct visitor *v, int fd, const struct error *e)
+{
+    v->ping = NULL;
+    if (!event_add(v->event, &hello_limit)) {
+        visitor_reply(v, v->query_id, fd, e);
+        return;
+    }
+    if (fd >= 0)
+        (void)close(fd);
+    visitor_free(v);
+}
+
+static void ping_handle(struct visitor *v, const struct fcc_query *q)
+{
+    struct error e = {0};
+
+    v->query_id = q->msg.id;
+    if (ping_start(v, q, &e))
+        visitor_reply(v, q->msg.id, -1, &e);
+    else
+        (void)event_del(v->event);
 }
 
 void visitors_answer(struct broker *b)
@@ -201,7 +232,10 @@ static void query_handle(struct visitor *v, const struct fcc_query *q, size_t le
         (void)event_del(v->event);
         return;
     }
-    query_reply(v, q->msg.id, q->what);
+    if (q->what == FCC_QUERY_PING)
+        ping_handle(v, q);
+    else
+        query_reply(v, q->msg.id, q->what);
 }
 
 static void visitor_read(evutil_socket_t sock, short what, void *arg)

@@ -48,10 +48,10 @@ static uint32_t user_jobs(const struct broker *b, uid_t uid)
     return n;
 }
 
-/* No more messages to or from the worker; the entry stays until the process has ended. */
-static void job_disconnect(struct job *j)
+void job_disconnect(struct job *j)
 {
     j->retired = true;
+    job_peers_forget(j);
     if (j->event)
         event_free(j->event);
     j->event = NULL;
@@ -73,7 +73,11 @@ static int worker_greet(const struct job *j, const char *mps_pipe)
 
     memcpy(start.job, j->name, sizeof(start.job));
     text_copy(start.mps_pipe, sizeof(start.mps_pipe), mps_pipe);
-    return msg_send(j->control, &start.msg, sizeof(start), NULL, 0);
+    int status = job_meeting(j, &start);
+    if (!status)
+        status = msg_send(j->control, &start.msg, sizeof(start), NULL, 0);
+    explicit_bzero(start.meeting_key, sizeof(start.meeting_key));
+    return status;
 }
 
 static struct job *job_start(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, struct error *e)
@@ -134,6 +138,7 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
         int status = msg_send(j->control, &m.msg, sizeof(m), &v->sock, 1);
         if (!status) {
             j->sessions += !control;
+            job_peers_deliver(j); /* what was held until the job has a process here */
             return 0;
         }
         if (status != -EPIPE && status != -ECONNRESET)
@@ -171,6 +176,7 @@ static void job_read(evutil_socket_t sock, short what, void *arg)
         struct fcc_msg msg;
         struct control_charge charge;
         struct control_sessions sessions;
+        struct control_connect connect;
         unsigned char room[FCC_MSG_MAX];
     } m;
     ssize_t n = msg_recv(sock, &m, sizeof(m), MSG_DONTWAIT, fds, &nfds);
@@ -184,6 +190,8 @@ static void job_read(evutil_socket_t sock, short what, void *arg)
         charge_handle(j, &m.charge);
     } else if (n == sizeof(m.sessions) && m.msg.type == CONTROL_SESSIONS) {
         j->sessions = m.sessions.sessions;
+    } else if (n == sizeof(m.connect) && m.msg.type == CONTROL_CONNECT) {
+        job_connect(j, &m.connect);
     } else if (n == sizeof(m.msg) && m.msg.type == CONTROL_RETIRE) {
         (void)msg_send(j->control, &m.msg, sizeof(m.msg), NULL, 0);
         job_disconnect(j);

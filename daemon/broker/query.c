@@ -109,6 +109,9 @@ int query_answer(const struct broker *b, enum fcc_query_kind what, uid_t asks, s
         return json_to_fd(status_describe(b, asks), e);
     case FCC_QUERY_DEVICES:
         return json_to_fd(devices_describe(b), e);
+    case FCC_QUERY_NODES:
+        return json_to_fd(nodes_describe(b), e);
+    case FCC_QUERY_PING: /* takes its time: hello.c */
     case FCC_QUERY_COMMS:
     case FCC_QUERY_TRACE:
     case FCC_QUERY_ABORT:

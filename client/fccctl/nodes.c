@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * nodes.c - the verbs nodes and ping: other nodes, as this node's broker sees them.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "control.h"
+#include "error.h"
+#include "fccctl.h"
+#include "field.h"
+#include "format.h"
+#include "table.h"
+
+#define PING_MS 2000 /* for each round trip, the broker waits no longer */
+
+static bool node_is_well(struct json_object *node)
+{
+    return !strcmp(field_text(node, "state"), "connected") || !strcmp(field_text(node, "state"), "here");
+}
+
+static void nodes_print(struct json_object *answer)
+{
+    struct table *table;
+    char text[FORMAT_ROOM];
+
+    if (!field_count(answer, "nodes")) {
+        printf("this fccd speaks to no other node: NODE_LISTEN is empty\n");
+        return;
+    }
+    table = table_new("NODE|STATE|>SINCE|>ROUND TRIP|>IN|>OUT|>ERRORS|WHY");
+    for (size_t i = 0; i < field_count(answer, "nodes"); i++) {
+        struct json_object *n = field_at(answer, "nodes", i);
+        bool here = !strcmp(field_text(n, "state"), "here");
+        double round_trip = field_double(n, "round_trip_us", -1);
+        table_cell(table, "%s", field_text(n, "address"));
+        table_cell(table, "%s", field_text(n, "state"));
+        table_cell(table, "%s", format_duration(field_double(n, "since_s", -1), text));
+        table_cell(table, "%s", round_trip < 0 ? "-" : format_ns(round_trip * 1e3, text));
+        table_cell(table, "%s", here ? "-" : format_bytes(field_double(n, "bytes_in", 0), text));
+        table_cell(table, "%s", here ? "-" : format_bytes(field_double(n, "bytes_out", 0), text));
+        if (here)
+            table_cell(table, "-");
+        else
+            table_cell(table, "%" PRId64, field_int(n, "errors", 0));
+        table_cell(table, "%s", *field_text(n, "why") ? field_text(n, "why") : "-");
+    }
+    (void)table_print(table, "", stdout);
+    table_free(table);
+}
+
+int verb_nodes(struct call *call)
+{
+    struct json_object *answer;
+    struct error e;
+    int code = EXIT_WELL;
+
+    if (!args_parse(call, NULL, 0, 0))
+        return call->exit;
+    if (control_ask_broker(call->socket, FCC_QUERY_NODES, &answer, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    if (call->json)
+        json_print(answer, true);
+    else
+        nodes_print(answer);
+    for (size_t i = 0; i < field_count(answer, "nodes"); i++)
+        if (!node_is_well(field_at(answer, "nodes", i)))
+            code = EXIT_UNWELL;
+    (void)json_object_put(answer);
+    return code;
+}
+
+int verb_ping(struct call *call)
+{
+    int64_t count = 10;
+    const struct arg args[] = {
+        {"count", 0, ARG_INT, &count, 1, FCC_PINGS_MAX, NULL, "N", "how many round trips [10]"},
+    };
+    struct fcc_query query = {.what = FCC_QUERY_PING};
+    struct json_object *answer;
+    char address[FCC_NODE_MAX], min[FORMAT_ROOM], median[FORMAT_ROOM], max[FORMAT_ROOM];
+    struct error e;
+
+    if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 1))
+        return call->exit;
+    if (call->noperands != 1)
+        return usage_error(call, "NODE is missing: which of 'fccctl nodes'?");
+    if (strlen(call->operands[0]) >= FCC_NODE_MAX)
+        return usage_error(call, "\"%s\": allowed are %d characters", call->operands[0], FCC_NODE_MAX - 1);
+    query.comm = (uint32_t)count;
+    (void)snprintf(query.text, sizeof(query.text), "%s", call->operands[0]);
+    if (control_ask(call->socket, 0, "", &query, CONTROL_LIMIT_MS + (int)count * PING_MS, &answer, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    if (call->json) {
+        json_print(answer, true);
+    } else {
+        (void)snprintf(address, sizeof(address), "%s", field_text(answer, "address"));
+        printf("node %s: %" PRId64 " round trips: min %s, median %s, max %s\n", text_clean(address),
+               field_int(answer, "round_trips", 0), format_ns(field_double(answer, "min_us", 0) * 1e3, min),
+               format_ns(field_double(answer, "median_us", 0) * 1e3, median),
+               format_ns(field_double(answer, "max_us", 0) * 1e3, max));
+    }
+    (void)json_object_put(answer);
+    return EXIT_WELL;
+}

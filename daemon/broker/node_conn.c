@@ -1,0 +1,584 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * node_conn.c - a TCP connection between two brokers. It reads no more than the message that it expects, and that has a fixed
+ * size in every state: what follows may be for others.
+ */
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "node.h"
+
+static void on_readable(evutil_socket_t sock, short what, void *arg);
+static void on_writable(evutil_socket_t sock, short what, void *arg);
+static void on_limit(evutil_socket_t sock, short what, void *arg);
+
+/* ---- life ---- */
+
+static struct conn *conn_new(struct nodes *ns, const struct conn_ops *ops, void *owner, bool ours)
+{
+    struct conn *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return NULL;
+    *c = (struct conn){.nodes = ns, .ops = ops, .owner = owner, .ours = ours, .sock = -1};
+    c->limit = evtimer_new(ns->broker->base, on_limit, c);
+    if (!c->limit) {
+        free(c);
+        return NULL;
+    }
+    TAILQ_INSERT_TAIL(&ns->conns, c, link);
+    ns->nguests += !ours;
+    ns->nstrangers += !ours;
+    c->state = CONN_PROVING;
+    return c;
+}
+
+static bool is_stranger(const struct conn *c)
+{
+    return !c->ours && c->state == CONN_PROVING;
+}
+
+static void state_set(struct conn *c, enum conn_state state, size_t want)
+{
+    c->nodes->nstrangers -= is_stranger(c) && state != CONN_PROVING;
+    c->state = state;
+    c->want = want;
+}
+
+/* Events of this socket. The connection has none now. */
+static int events_make(struct conn *c, int sock)
+{
+    c->sock = sock;
+    c->readable = event_new(c->nodes->broker->base, sock, EV_READ | EV_PERSIST, on_readable, c);
+    c->writable = event_new(c->nodes->broker->base, sock, EV_WRITE, on_writable, c);
+    return c->readable && c->writable ? 0 : -ENOMEM;
+}
+
+static void events_free(struct conn *c)
+{
+    if (c->readable)
+        event_free(c->readable);
+    if (c->writable)
+        event_free(c->writable);
+    c->readable = c->writable = NULL;
+}
+
+static void sock_close(struct conn *c)
+{
+    events_free(c);
+    if (c->sock >= 0)
+        (void)close(c->sock);
+    c->sock = -1;
+    if (c->resolver)
+        resolver_kill(c->resolver);
+    c->resolver = NULL;
+}
+
+/* Nothing of it happens any more. */
+static void conn_detach(struct conn *c)
+{
+    c->nodes->nstrangers -= is_stranger(c);
+    c->nodes->nguests -= !c->ours;
+    TAILQ_REMOVE(&c->nodes->conns, c, link);
+    events_free(c);
+    event_free(c->limit);
+    c->limit = NULL;
+}
+
+int conn_release(struct conn *c, bool keep)
+{
+    int sock = keep ? c->sock : -1;
+
+    conn_detach(c);
+    if (keep)
+        c->sock = -1;
+    sock_close(c);
+    auth_end(&c->auth);
+    free(c->resolved);
+    free(c);
+    return sock;
+}
+
+void conn_end(struct conn *c, int status, const char *format, ...)
+{
+    struct error e = {.status = status};
+    va_list ap;
+
+    va_start(ap, format);
+    (void)vsnprintf(e.text, sizeof(e.text), format, ap);
+    va_end(ap);
+    c->ops->ended(c, &e);
+    (void)conn_release(c, false);
+}
+
+bool conn_refused(const struct conn *c, const struct error *why)
+{
+    switch (why->status) {
+    case -EACCES:
+    case -EPROTO:
+    case -EPROTONOSUPPORT:
+    case -EADDRNOTAVAIL:
+        return c->state >= CONN_PROVING;
+    default:
+        return false;
+    }
+}
+
+void conn_limit(struct conn *c, uint32_t ms)
+{
+    uint64_t now = clock_ns();
+
+    if (c->until_ns && c->state < CONN_ASKING && c->until_ns < now + ms * 1000000ull)
+        ms = c->until_ns > now ? (uint32_t)((c->until_ns - now) / 1000000u) : 0;
+    struct timeval t = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+
+    (void)event_add(c->limit, &t);
+}
+
+/* ---- saying ---- */
+
+/* What the kernel does not take now goes when it can. */
+static int conn_flush(struct conn *c)
+{
+    while (c->pending) {
+        ssize_t n = send(c->sock, c->out, c->pending, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return event_add(c->writable, NULL) ? -ENOMEM : 0;
+        if (n < 0)
+            return -errno;
+        c->pending -= (size_t)n;
+        memmove(c->out, c->out + n, c->pending);
+        if (c->node)
+            c->node->bytes_out += (size_t)n;
+    }
+    return 0;
+}
+
+static int conn_say(struct conn *c, const void *bytes, size_t n)
+{
+    if (n > sizeof(c->out) - c->pending)
+        return -ENOBUFS; /* it does not read what it asked for */
+    memcpy(c->out + c->pending, bytes, n);
+    c->pending += n;
+    return conn_flush(c);
+}
+
+static int conn_say_sealed(struct conn *c, const void *frame, size_t n)
+{
+    unsigned char message[NODE_FRAME_MAX];
+
+    memcpy(message, frame, n);
+    int status = auth_seal(&c->auth, frame, n, message + n);
+    return status ? status : conn_say(c, message, n + AUTH_TAG_BYTES);
+}
+
+int conn_beat(struct conn *c, uint64_t number)
+{
+    struct node_beat beat = {.number = htole64(number)};
+    return conn_say_sealed(c, &beat, sizeof(beat));
+}
+
+int conn_answer(struct conn *c, int status, const char *text)
+{
+    struct node_answer answer = {.status = (int32_t)htole32((uint32_t)status)};
+    int failed;
+
+    text_copy(answer.text, sizeof(answer.text), text);
+    failed = conn_say_sealed(c, &answer, sizeof(answer));
+    if (failed)
+        return failed;
+    if (status == 0 && c->request.what == NODE_LINK)
+        state_set(c, CONN_LINKED, sizeof(struct node_beat) + AUTH_TAG_BYTES);
+    return c->pending ? -EAGAIN : 0; /* never so on a new connection, which has room for more than this */
+}
+
+static int request_send(struct conn *c)
+{
+    struct node_request r = c->request;
+    uint64_t now = clock_ns();
+
+    if (c->until_ns) /* what is left of it */
+        r.limit_ms = c->until_ns > now ? (uint32_t)((c->until_ns - now) / 1000000u) : 0;
+    conn_limit(c, r.limit_ms + PROVE_MS);
+    r.what = htole32(r.what);
+    r.uid = htole32(r.uid);
+    r.purpose = htole32(r.purpose);
+    r.limit_ms = htole32(r.limit_ms);
+    return conn_say_sealed(c, &r, sizeof(r));
+}
+
+/* ---- hearing ---- */
+
+static void proof_take(struct conn *c)
+{
+    unsigned char says[sizeof(c->auth.says)];
+    struct error e = {0};
+    int status = auth_take(&c->auth, c->in, &e);
+    size_t n = auth_says(&c->auth, says);
+    int said = n ? conn_say(c, says, n) : 0;
+
+    if (status || said) {
+        if (status && n) { /* the version that this fccd speaks: closing over what is unread would take it back */
+            (void)shutdown(c->sock, SHUT_WR);
+            (void)recv(c->sock, c->in, sizeof(c->in), MSG_DONTWAIT);
+        }
+        conn_end(c, status ? status : said, "%s", status ? e.text : strerror(-said));
+        return;
+    }
+    if (!auth_done(&c->auth)) {
+        state_set(c, CONN_PROVING, auth_wants(&c->auth));
+        return;
+    }
+    if (c->ours) {
+        state_set(c, CONN_ASKING, sizeof(struct node_answer) + AUTH_TAG_BYTES);
+        status = request_send(c);
+        if (status)
+            conn_end(c, status, "%s", strerror(-status));
+        return;
+    }
+    text_copy(c->who, sizeof(c->who), auth_other(&c->auth));
+    state_set(c, CONN_ASKING, sizeof(struct node_request) + AUTH_TAG_BYTES);
+}
+
+static void answer_take(struct conn *c)
+{
+    struct node_answer answer;
+
+    memcpy(&answer, c->in, sizeof(answer));
+    answer.status = (int32_t)le32toh((uint32_t)answer.status);
+    answer.text[sizeof(answer.text) - 1] = '\0';
+    if (answer.status > 0 || answer.status < -4095) {
+        conn_end(c, -EPROTO, "its answer has status %d", answer.status);
+    } else if (answer.status) {
+        conn_end(c, answer.status, "%s", text_clean(answer.text));
+    } else {
+        if (c->request.what == NODE_LINK)
+            state_set(c, CONN_LINKED, sizeof(struct node_beat) + AUTH_TAG_BYTES);
+        c->ops->answered(c);
+    }
+}
+
+static void request_take(struct conn *c)
+{
+    struct node_request *r = &c->request;
+
+    memcpy(r, c->in, sizeof(*r));
+    r->what = le32toh(r->what);
+    r->uid = le32toh(r->uid);
+    r->purpose = le32toh(r->purpose);
+    r->limit_ms = le32toh(r->limit_ms);
+    if ((r->what != NODE_LINK && r->what != NODE_PEER) || !memchr(r->job, 0, sizeof(r->job)) || r->limit_ms > CALL_MAX_MS) {
+        conn_end(c, -EPROTO, "its request is none: purpose %u, %u ms", r->what, r->limit_ms);
+        return;
+    }
+    c->ops->asked(c);
+}
+
+/* c->in is complete. May free the connection. */
+static void message_take(struct conn *c)
+{
+    size_t n = c->want - AUTH_TAG_BYTES;
+    struct node_beat beat;
+
+    if (c->state == CONN_PROVING) {
+        proof_take(c);
+        return;
+    }
+    int status = auth_open(&c->auth, c->in, n, c->in + n);
+    if (status) {
+        conn_end(c, status, "what it said was changed on the way");
+    } else if (c->state == CONN_LINKED) {
+        memcpy(&beat, c->in, sizeof(beat));
+        c->ops->beat(c, le64toh(beat.number));
+    } else if (c->ours) {
+        answer_take(c);
+    } else {
+        request_take(c);
+    }
+}
+
+static void closed_tell(struct conn *c, int error)
+{
+    const char *how = error ? strerror(error) : "closed";
+
+    if (c->ours)
+        conn_end(c, -ECONNRESET, "%s before it had %s", how,
+                 c->state == CONN_PROVING  ? "proven itself"
+                 : c->state == CONN_ASKING ? "answered"
+                                           : "ended");
+    else if (is_stranger(c) && c->auth.state == AUTH_PROOF)
+        conn_end(c, -EACCES,
+                 "%s when it had seen this node's proof: it has another CLUSTER_KEY, or calls this node by another name", how);
+    else if (is_stranger(c))
+        conn_end(c, -EPROTO, "%s before it had %s", how,
+                 c->have || c->auth.state != AUTH_HEADER ? "proven itself" : "said anything");
+    else
+        conn_end(c, -ECONNRESET, "%s", how);
+}
+
+static void resolved_take(struct conn *c);
+
+static void on_readable(evutil_socket_t sock, short what, void *arg)
+{
+    struct conn *c = arg;
+    bool held = c->state == CONN_HELD;
+    unsigned char early;
+    unsigned char *to = c->state == CONN_RESOLVING ? (unsigned char *)c->resolved : c->in;
+    ssize_t n;
+
+    (void)what;
+    n = held ? recv(sock, &early, 1, MSG_DONTWAIT | MSG_PEEK) : recv(sock, to + c->have, c->want - c->have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0 && c->state != CONN_RESOLVING) {
+        closed_tell(c, n < 0 ? errno : 0);
+        return;
+    }
+    if (held) {
+        conn_end(c, -EPROTO, "it sends before it was answered");
+        return;
+    }
+    c->have += n > 0 ? (size_t)n : 0;
+    if (c->state == CONN_RESOLVING) {
+        if (n <= 0 || c->have == c->want)
+            resolved_take(c);
+        return;
+    }
+    if (c->node)
+        c->node->bytes_in += (size_t)n;
+    if (c->have < c->want)
+        return;
+    c->have = 0;
+    message_take(c);
+}
+
+/* ---- time limits ---- */
+
+static void connect_failed(struct conn *c, int error);
+
+static void on_limit(evutil_socket_t sock, short what, void *arg)
+{
+    struct conn *c = arg;
+
+    (void)sock, (void)what;
+    switch (c->state) {
+    case CONN_RESOLVING:
+        conn_end(c, -EHOSTUNREACH, "the name of its host is not resolved in time");
+        return;
+    case CONN_CONNECTING:
+        connect_failed(c, c->failed ? c->failed : ETIMEDOUT);
+        return;
+    case CONN_PROVING:
+        conn_end(c, -ETIMEDOUT, "%s %d s",
+                 c->have || c->auth.state != AUTH_HEADER ? "has not proven itself within" : "said nothing for",
+                 PROVE_MS / 1000);
+        return;
+    case CONN_ASKING:
+        conn_end(c, -ETIMEDOUT, "%s", c->ours ? "did not answer in time" : "has not said in time what it wants");
+        return;
+    case CONN_HELD:
+    case CONN_LINKED:
+        c->ops->late(c);
+        return;
+    }
+}
+
+/* ---- connections that are begun here ---- */
+
+static int socket_open(const struct resolved *r)
+{
+    const struct sockaddr *address = (const struct sockaddr *)(const void *)r->all[r->at].address;
+    int on = 1, sock = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (sock < 0)
+        return -errno;
+    (void)setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return sock;
+}
+
+/* To the address whose turn it is. What fails at once is told by on_limit(), so that no caller hears of it while it calls. */
+static void connect_begin(struct conn *c)
+{
+    const struct resolved *r = c->resolved;
+    int sock = socket_open(r);
+
+    state_set(c, CONN_CONNECTING, 0);
+    if (sock < 0)
+        c->failed = -sock;
+    else if (events_make(c, sock))
+        c->failed = ENOMEM;
+    else if (connect(sock, (const struct sockaddr *)(const void *)r->all[r->at].address, r->all[r->at].length) &&
+             errno != EINPROGRESS)
+        c->failed = errno;
+    else if (event_add(c->writable, NULL))
+        c->failed = ENOMEM;
+    conn_limit(c, c->failed ? 0 : CONNECT_MS);
+}
+
+static void connect_failed(struct conn *c, int error)
+{
+    sock_close(c);
+    c->failed = 0;
+    if (++c->resolved->at < c->resolved->n)
+        connect_begin(c);
+    else
+        conn_end(c, -error, "cannot connect: %s", strerror(error));
+}
+
+static void on_writable(evutil_socket_t sock, short what, void *arg)
+{
+    struct conn *c = arg;
+    unsigned char says[sizeof(c->auth.says)];
+    int error = 0, status;
+    socklen_t size = sizeof(error);
+
+    (void)what;
+    if (c->state != CONN_CONNECTING) {
+        status = conn_flush(c);
+        if (status)
+            closed_tell(c, -status);
+        return;
+    }
+    if (getsockopt(sock, SOL_SOCKET, SO_ERROR, &error, &size) || error) {
+        connect_failed(c, error ? error : errno);
+        return;
+    }
+    state_set(c, CONN_PROVING, auth_wants(&c->auth));
+    conn_limit(c, PROVE_MS);
+    status = event_add(c->readable, NULL) ? -ENOMEM : conn_say(c, says, auth_says(&c->auth, says));
+    if (status)
+        closed_tell(c, -status);
+}
+
+static void resolved_take(struct conn *c)
+{
+    bool well = c->have == sizeof(*c->resolved) && c->resolved->n <= RESOLVED_MAX;
+
+    sock_close(c);
+    c->have = 0;
+    c->resolved->at = 0;
+    c->resolved->why[sizeof(c->resolved->why) - 1] = '\0';
+    if (!well || c->resolved->n == 0)
+        conn_end(c, -EHOSTUNREACH, "its host's name is not resolved: %s", well ? c->resolved->why : "nothing came out");
+    else
+        connect_begin(c);
+}
+
+static int resolve_begin(struct conn *c, const char *address)
+{
+    int sock, status = resolve_number(address, c->resolved);
+
+    if (!status) {
+        connect_begin(c);
+        return 0;
+    }
+    if (status != -EAGAIN)
+        return status;
+    status = resolver_start(c->nodes, address, &c->resolver, &sock);
+    if (status)
+        return status;
+    state_set(c, CONN_RESOLVING, sizeof(*c->resolved));
+    conn_limit(c, CONNECT_MS);
+    status = events_make(c, sock);
+    return status ? status : event_add(c->readable, NULL);
+}
+
+int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns,
+              const struct conn_ops *ops, void *owner, struct conn **out, struct error *e)
+{
+    int status = node_check(ns, address, e);
+    struct conn *c = status ? NULL : conn_new(ns, ops, owner, true);
+
+    if (status)
+        return status;
+    if (!c || !(c->resolved = calloc(1, sizeof(*c->resolved)))) {
+        status = error_set(e, -ENOMEM, "out of memory");
+    } else {
+        c->request = *request;
+        c->until_ns = until_ns;
+        text_copy(c->who, sizeof(c->who), address);
+        status = auth_begin(&c->auth, AUTH_INITIATOR, &ns->key, ns->own, address, e);
+        if (!status && (status = resolve_begin(c, address)))
+            (void)error_set(e, status, "%s", status == -EAGAIN ? "too many names are looked up at once" : strerror(-status));
+    }
+    if (!status)
+        *out = c;
+    else if (c)
+        (void)conn_release(c, false);
+    return status;
+}
+
+/* ---- connections of others ---- */
+
+static void oldest_stranger_end(struct nodes *ns)
+{
+    struct conn *c;
+
+    TAILQ_FOREACH(c, &ns->conns, link)
+        if (is_stranger(c)) {
+            conn_end(c, -EUSERS, "%d newer connections had not proven themselves either", STRANGERS_MAX);
+            return;
+        }
+}
+
+static void out_of_descriptors(struct nodes *ns, int error)
+{
+    static const struct timeval soon = {.tv_usec = 200000};
+
+    log_warning("NODE_LISTEN: accept: %s", strerror(error));
+    (void)event_del(ns->listen_event); /* the connection stays in the queue: do not spin on it */
+    (void)event_add(ns->listen_again, &soon);
+}
+
+static int guest_open(struct conn *c, int sock, const struct sockaddr_storage *from, socklen_t length, struct error *e)
+{
+    int on = 1;
+
+    (void)setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (getnameinfo((const struct sockaddr *)from, length, c->who, sizeof(c->who), NULL, 0, NI_NUMERICHOST))
+        text_copy(c->who, sizeof(c->who), "somebody");
+    if (events_make(c, sock) || event_add(c->readable, NULL))
+        return error_set(e, -ENOMEM, "out of memory");
+    conn_limit(c, PROVE_MS);
+    int status = auth_begin(&c->auth, AUTH_RESPONDER, &c->nodes->key, c->nodes->own, NULL, e);
+    c->want = auth_wants(&c->auth);
+    return status;
+}
+
+void conn_accept(evutil_socket_t listen_sock, short what, void *arg)
+{
+    struct nodes *ns = arg;
+    struct sockaddr_storage from;
+    struct error e = {0};
+    socklen_t length = sizeof(from);
+    int sock = accept4(listen_sock, (struct sockaddr *)&from, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    (void)what;
+    if (sock < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            out_of_descriptors(ns, errno);
+        return;
+    }
+    if (ns->nstrangers >= STRANGERS_MAX)
+        oldest_stranger_end(ns);
+    struct conn *c = ns->nguests < GUESTS_MAX ? conn_new(ns, &guest_ops, NULL, false) : NULL;
+    if (!c) {
+        ns->refused++;
+        (void)close(sock);
+        return;
+    }
+    if (guest_open(c, sock, &from, length, &e))
+        conn_end(c, e.status, "%s", e.text);
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * node_peer.c - connections between the workers of a job on two nodes. The brokers connect, prove and ask; then each passes its
+ * end of the connection to its own worker, as it does with a client's, and has nothing to do with it any more.
+ *
+ * Order: the broker that was asked passes its end on first, and answers on its own copy of the socket then. So the worker that
+ * asked is not told of a connection that nobody has; and as it sends first (control.h), the answer is alone on the connection.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "msg.h"
+#include "node.h"
+
+#define RETRY_MS 100      /* a broker that does not listen may be starting anew: */
+#define RETRY_FOR_MS 3000 /* it is tried for so long */
+#define CHANNEL_FULL_MS 5 /* a worker that has not read its messages is tried again after */
+
+/* A worker's CONNECT until it is answered. Owned by nodes.calls. */
+struct call {
+    LIST_ENTRY(call) link;
+    struct nodes *nodes;
+    struct job *job; /* it goes with it */
+    uint64_t id, since_ns, until_ns;
+    char address[FCC_NODE_MAX];
+    struct node_request request;
+    struct conn *conn;   /* NULL between attempts */
+    struct event *timer; /* next attempt; or, answered: the worker's channel was full */
+    bool answered;
+    int sock; /* answered: the connection, or -1 */
+    struct error e;
+};
+
+static const struct conn_ops call_ops;
+
+/* ---- asked for here ---- */
+
+static int connected_send(const struct job *j, uint64_t id, const struct error *e, int sock)
+{
+    struct control_connected m = {.msg = {.type = CONTROL_CONNECTED, .id = id}, .status = e->status};
+
+    text_copy(m.text, sizeof(m.text), e->text);
+    return msg_send(j->control, &m.msg, sizeof(m), &sock, sock >= 0);
+}
+
+static void call_free(struct call *k)
+{
+    LIST_REMOVE(k, link);
+    if (k->conn)
+        (void)conn_release(k->conn, false);
+    if (k->sock >= 0)
+        (void)close(k->sock);
+    if (k->timer)
+        event_free(k->timer);
+    free(k);
+}
+
+static void timer_set(struct call *k, uint32_t ms)
+{
+    struct timeval t = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+
+    (void)event_add(k->timer, &t);
+}
+
+/* k->e and k->sock are for the worker. Frees the call, unless the worker's channel is full. */
+static void call_answer(struct call *k)
+{
+    struct job *j = k->job;
+    int status = connected_send(j, k->id, &k->e, k->sock);
+
+    k->answered = true;
+    if (status == -EAGAIN) {
+        timer_set(k, CHANNEL_FULL_MS);
+        return;
+    }
+    if (!status && k->sock >= 0)
+        k->nodes->peers_out++;
+    call_free(k);
+    if (status)
+        job_disconnect(j);
+}
+
+static void call_fail(struct call *k, int status, const char *text)
+{
+    (void)error_set(&k->e, status, "node %s: %s", k->address, text);
+    log_info("job %u/%s: %s", k->job->uid, k->job->name, k->e.text);
+    call_answer(k);
+}
+
+static bool may_pass(const struct call *k, int status)
+{
+    uint64_t now = clock_ns();
+
+    return (status == -EAGAIN && now < k->until_ns) || ((status == -ECONNREFUSED || status == -ECONNRESET) &&
+                                                        now < k->until_ns && now - k->since_ns < RETRY_FOR_MS * 1000000ull);
+}
+
+static void call_try(struct call *k)
+{
+    struct error e;
+    int status = conn_open(k->nodes, k->address, &k->request, k->until_ns, &call_ops, k, &k->conn, &e);
+
+    if (status && may_pass(k, status))
+        timer_set(k, RETRY_MS);
+    else if (status)
+        call_fail(k, status, e.text);
+}
+
+static void on_timer(evutil_socket_t sock, short what, void *arg)
+{
+    struct call *k = arg;
+
+    (void)sock, (void)what;
+    if (k->answered)
+        call_answer(k);
+    else
+        call_try(k);
+}
+
+/* The other worker has its end; this one is for ours. */
+static void call_answered(struct conn *c)
+{
+    struct call *k = c->owner;
+
+    k->conn = NULL;
+    k->sock = conn_release(c, true);
+    (void)node_know(k->nodes, k->address); /* not before: anybody may name any address */
+    log_debug("job %u/%s: connected to node %s", k->job->uid, k->job->name, k->address);
+    call_answer(k);
+}
+
+static void call_ended(struct conn *c, const struct error *why)
+{
+    struct call *k = c->owner;
+
+    k->conn = NULL;
+    if (conn_refused(c, why))
+        nodes_complain(k->nodes, k->address, why);
+    if (may_pass(k, why->status))
+        timer_set(k, RETRY_MS);
+    else
+        call_fail(k, why->status, why->text);
+}
+
+static void call_beat(struct conn *c, uint64_t number)
+{
+    conn_end(c, -EPROTO, "heartbeat %llu came for a job", (unsigned long long)number); /* no state lets it */
+}
+
+static void call_asked(struct conn *c)
+{
+    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* no state lets it */
+}
+
+static void call_late(struct conn *c)
+{
+    conn_end(c, -ETIMEDOUT, "did not answer in time"); /* in none of its states */
+}
+
+static const struct conn_ops call_ops = {
+    .answered = call_answered, .asked = call_asked, .beat = call_beat, .late = call_late, .ended = call_ended};
+
+static unsigned calls_of(const struct nodes *ns, const struct job *j)
+{
+    const struct call *k;
+    unsigned n = 0;
+
+    LIST_FOREACH(k, &ns->calls, link)
+        n += k->job == j;
+    return n;
+}
+
+static int call_check(const struct job *j, const struct control_connect *m, struct error *e)
+{
+    const struct nodes *ns = j->broker->nodes;
+
+    if (!memchr(m->address, 0, sizeof(m->address)))
+        return error_set(e, -EINVAL, "node: allowed is " ADDRESS_ALLOWED);
+    int status = node_check(ns, m->address, e);
+    if (!status && (m->limit_ms == 0 || m->limit_ms > CALL_MAX_MS))
+        return error_set(e, -EINVAL, "node %s: limit of %u ms: allowed are 1 to %u", m->address, m->limit_ms, CALL_MAX_MS);
+    if (!status && calls_of(ns, j) >= CALLS_MAX)
+        return error_set(e, -EAGAIN, "node %s: %d connections are being made already", m->address, CALLS_MAX);
+    return status;
+}
+
+static struct call *call_new(struct job *j, const struct control_connect *m)
+{
+    struct nodes *ns = j->broker->nodes;
+    struct call *k = calloc(1, sizeof(*k));
+
+    if (!k)
+        return NULL;
+    *k = (struct call){.nodes = ns, .job = j, .id = m->msg.id, .since_ns = clock_ns(), .sock = -1};
+    k->until_ns = k->since_ns + m->limit_ms * 1000000ull;
+    k->request = (struct node_request){.what = NODE_PEER, .uid = j->uid, .purpose = m->purpose, .limit_ms = m->limit_ms};
+    memcpy(k->request.job, j->name, sizeof(k->request.job));
+    text_copy(k->address, sizeof(k->address), m->address);
+    k->timer = evtimer_new(ns->broker->base, on_timer, k);
+    if (!k->timer) {
+        free(k);
+        return NULL;
+    }
+    LIST_INSERT_HEAD(&ns->calls, k, link);
+    return k;
+}
+
+void job_connect(struct job *j, const struct control_connect *m)
+{
+    struct error e = {0};
+    struct call *k;
+
+    if (!call_check(j, m, &e)) {
+        k = call_new(j, m);
+        if (k) {
+            call_try(k);
+            return;
+        }
+        (void)error_set(&e, -ENOMEM, "node %s: out of memory", m->address);
+    }
+    if (connected_send(j, m->msg.id, &e, -1))
+        job_disconnect(j); /* it asks for more than it reads answers of */
+}
+
+void job_peers_forget(struct job *j)
+{
+    struct call *k, *next;
+
+    if (!j->broker->nodes)
+        return;
+    for (k = LIST_FIRST(&j->broker->nodes->calls); k; k = next) {
+        next = LIST_NEXT(k, link);
+        if (k->job == j)
+            call_free(k);
+    }
+}
+
+void calls_end(struct nodes *ns)
+{
+    struct call *k;
+
+    while ((k = LIST_FIRST(&ns->calls))) {
+        if (!k->answered)
+            (void)error_set(&k->e, -ESHUTDOWN, "node %s: this fccd is shutting down", k->address);
+        (void)connected_send(k->job, k->id, &k->e, k->sock); /* if its channel is full, it is about to be drained anyway */
+        call_free(k);
+    }
+}
+
+/* ---- asked for elsewhere ---- */
+
+static void on_deliver_again(evutil_socket_t sock, short what, void *arg)
+{
+    struct nodes *ns = arg;
+    struct job *j;
+
+    (void)sock, (void)what;
+    LIST_FOREACH(j, &ns->broker->jobs, link)
+        if (!j->retired)
+            job_peers_deliver(j);
+}
+
+static int deliver_again(struct nodes *ns)
+{
+    static const struct timeval soon = {.tv_usec = CHANNEL_FULL_MS * 1000};
+
+    if (!ns->deliver_again)
+        ns->deliver_again = evtimer_new(ns->broker->base, on_deliver_again, ns);
+    return ns->deliver_again ? event_add(ns->deliver_again, &soon) : -ENOMEM;
+}
+
+/* Frees the connection, unless the worker is just dying or its channel is full: then it is held on. */
+static void peer_deliver(struct conn *c, struct job *j)
+{
+    struct control_peer m = {.msg = {.type = CONTROL_PEER}, .purpose = c->request.purpose};
+
+    text_copy(m.address, sizeof(m.address), c->who);
+    int status = msg_send(j->control, &m.msg, sizeof(m), &c->sock, 1);
+    if (status == -EPIPE || status == -ECONNRESET)
+        return;
+    if (status == -EAGAIN && !deliver_again(c->nodes))
+        return;
+    if (status) {
+        char text[FCC_TEXT_MAX];
+        (void)snprintf(text, sizeof(text), "job %u/%s: its worker there does not take connections: %s", j->uid, j->name,
+                       strerror(-status));
+        (void)conn_answer(c, status, text);
+        conn_end(c, status, "%s", text);
+        return;
+    }
+    status = conn_answer(c, 0, "");
+    if (status)
+        (void)shutdown(c->sock, SHUT_RDWR); /* the worker sees its end */
+    else
+        c->nodes->peers_in++;
+    log_debug("job %u/%s: node %s is connected to its worker", j->uid, j->name, c->who);
+    (void)conn_release(c, false);
+}
+
+void peer_hold(struct conn *c)
+{
+    struct broker *b = c->nodes->broker;
+    char text[FCC_TEXT_MAX];
+
+    c->state = CONN_HELD;
+    if (geteuid() != 0 && c->request.uid != geteuid()) {
+        (void)snprintf(text, sizeof(text), "that node's fccd runs as uid %u and serves that user only, not uid %u", geteuid(),
+                       c->request.uid);
+        (void)conn_answer(c, -EPERM, text);
+        conn_end(c, -EPERM, "%s", text);
+        return;
+    }
+    conn_limit(c, c->request.limit_ms);
+    struct job *j = job_find(b, c->request.uid, c->request.job);
+    if (j)
+        peer_deliver(c, j);
+}
+
+void job_peers_deliver(struct job *j)
+{
+    struct conn *c, *next;
+
+    if (!j->broker->nodes || j->control < 0)
+        return;
+    for (c = TAILQ_FIRST(&j->broker->nodes->conns); c; c = next) {
+        next = TAILQ_NEXT(c, link);
+        if (c->state == CONN_HELD && c->request.uid == j->uid && !strcmp(c->request.job, j->name))
+            peer_deliver(c, j);
+    }
+}
+
+int job_meeting(const struct job *j, struct control_start *start)
+{
+    const struct broker *b = j->broker;
+
+    memcpy(start->node, b->config.node_address, sizeof(start->node));
+    if (b->nodes)
+        return auth_meeting_key(&b->nodes->key, j->uid, j->name, start->meeting_key);
+    return getrandom(start->meeting_key, sizeof(start->meeting_key), 0) == sizeof(start->meeting_key) ? 0 : -EIO;
+}
