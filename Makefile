@@ -165,8 +165,8 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
-UNIT := plan kernels arguments client client_gpu client_stream client_submit reference config
-SYSTEM := operators errors jobs users protocol plugins gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
+UNIT := plan kernels arguments client client_gpu client_stream client_submit reference config auth
+SYSTEM := operators errors jobs users protocol plugins nodes peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
@@ -198,6 +198,15 @@ $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_ref
 $(BUILD)/tests/test_config: $(call objects,daemon/cluster.c daemon/config.c daemon/log.c proto/error.c tests/test_config.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
+# The broker with a relay for workers: tests/relay_broker.c.
+RELAY_BROKER := $(BUILD)/tests/relay_broker
+$(RELAY_BROKER): $(call objects,tests/relay_broker.c $(filter-out daemon/main.c daemon/worker/%,$(DAEMON)) $(PROTO)) | $(BUILD)/tests
+	$(call say,LD)
+	$(Q)$(LINK_TEST) $(DAEMON_LIBS)
+$(BUILD)/tests/test_peers: | $(RELAY_BROKER)
+$(BUILD)/tests/test_auth: $(call objects,daemon/auth.c daemon/cluster.c proto/error.c tests/test_auth.c)
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka $(shell pkg-config --libs libcrypto)
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
@@ -260,7 +269,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_gemv.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_gemv.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)

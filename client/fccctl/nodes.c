@@ -2,6 +2,7 @@
  *
  * nodes.c - the verbs nodes and ping: other nodes, as this node's broker sees them.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -78,6 +79,7 @@ int verb_ping(struct call *call)
         {"count", 0, ARG_INT, &count, 1, FCC_PINGS_MAX, NULL, "N", "how many round trips [10]"},
     };
     struct fcc_query query = {.what = FCC_QUERY_PING};
+    struct control *control;
     struct json_object *answer;
     char address[FCC_NODE_MAX], min[FORMAT_ROOM], median[FORMAT_ROOM], max[FORMAT_ROOM];
     struct error e;
@@ -90,8 +92,12 @@ int verb_ping(struct call *call)
         return usage_error(call, "\"%s\": allowed are %d characters", call->operands[0], FCC_NODE_MAX - 1);
     query.comm = (uint32_t)count;
     (void)snprintf(query.text, sizeof(query.text), "%s", call->operands[0]);
-    if (control_ask(call->socket, 0, "", &query, CONTROL_LIMIT_MS + (int)count * PING_MS, &answer, &e))
+    if (control_open(call->socket, 0, "", &control, &e))
         return verb_error(call, control_exit(&e), "%s", e.text);
+    int status = control_query(control, &query, CONTROL_LIMIT_MS + (int)count * PING_MS, &answer, &e);
+    control_close(control);
+    if (status) /* ECONNREFUSED, say, is the other node's here */
+        return verb_error(call, status == -EHOSTDOWN ? EXIT_UNREACHABLE : EXIT_UNWELL, "%s", e.text);
     if (call->json) {
         json_print(answer, true);
     } else {

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_peers.c - connections between the workers of a job on two nodes, made by their brokers. The test is the workers
+ * (relay_broker.c).
+ */
+#include <netinet/tcp.h>
+
+#include "control.h"
+#include "node_bed.h"
+
+static struct bed_node a, b;
+static const char *key;
+
+/* A worker, as the broker sees it. */
+struct worker_end {
+    int sock;
+    struct control_start start;
+};
+
+static const char *relay_binary(void)
+{
+    const char *path = getenv("FCC_RELAY_BROKER");
+    return path ? path : "build/tests/relay_broker";
+}
+
+/* The next message of the broker's; its descriptor, or -1, in *fd. */
+static const struct fcc_msg *hear(const struct worker_end *w, int *fd)
+{
+    static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
+    int fds[FCC_MAX_FDS], nfds;
+
+    if (msg_recv(w->sock, buf, sizeof(buf), 0, fds, &nfds) <= 0)
+        check_failed(__FILE__, __LINE__, "the worker's connection has ended");
+    CHECK(nfds <= 1);
+    *fd = nfds ? fds[0] : -1;
+    return (const struct fcc_msg *)buf;
+}
+
+static struct worker_end worker_open(const struct bed_node *n, const char *job)
+{
+    struct fcc_hello hello = {.msg = {.type = FCC_MSG_HELLO, .id = 1},
+                              .magic = FCC_PROTO_MAGIC,
+                              .version = FCC_PROTO_VERSION,
+                              .role = FCC_ROLE_CLIENT,
+                              .uid = UINT32_MAX};
+    struct worker_end w = {.sock = broker_connect(&n->d)};
+    int fd;
+
+    (void)snprintf(hello.job, sizeof(hello.job), "%s", job);
+    CHECK(w.sock >= 0 && msg_send(w.sock, &hello.msg, sizeof(hello), NULL, 0) == 0);
+    const struct fcc_msg *m = hear(&w, &fd);
+    CHECK(m->type == CONTROL_START && m->length == sizeof(w.start) && fd < 0);
+    memcpy(&w.start, m, sizeof(w.start));
+    return w;
+}
+
+static void connect_send(const struct worker_end *w, uint64_t id, const char *address, uint32_t purpose, uint32_t limit_ms)
+{
+    struct control_connect m = {.msg = {.type = CONTROL_CONNECT, .id = id}, .purpose = purpose, .limit_ms = limit_ms};
+    int status;
+
+    (void)snprintf(m.address, sizeof(m.address), "%s", address);
+    while ((status = msg_send(w->sock, &m.msg, sizeof(m), NULL, 0)) == -EAGAIN)
+        (void)usleep(1000);
+    CHECK(status == 0);
+}
+
+/* The answer to the only CONNECT: the socket. */
+static int connected(const struct worker_end *w, uint64_t id)
+{
+    int fd;
+    const struct control_connected *m = (const struct control_connected *)hear(w, &fd);
+
+    if (m->status)
+        check_failed(__FILE__, __LINE__, "status %d: %s", m->status, m->text);
+    CHECK(m->msg.type == CONTROL_CONNECTED && m->msg.length == sizeof(*m) && m->msg.id == id && fd >= 0 && !m->zero);
+    return fd;
+}
+
+static void refused(const struct worker_end *w, uint64_t id, int status, const char *node, const char *words)
+{
+    int fd;
+    const struct control_connected *m = (const struct control_connected *)hear(w, &fd);
+
+    CHECK(m->msg.type == CONTROL_CONNECTED && m->msg.length == sizeof(*m) && m->msg.id == id && fd < 0);
+    if (m->status != status || !strstr(m->text, words) || !strstr(m->text, node))
+        check_failed(__FILE__, __LINE__, "status %d: %s: expected %d and \"%s\"", m->status, m->text, status, words);
+}
+
+static int arrived(const struct worker_end *w, const char *from, uint32_t *purpose)
+{
+    int fd;
+    const struct control_peer *m = (const struct control_peer *)hear(w, &fd);
+
+    CHECK(m->msg.type == CONTROL_PEER && m->msg.length == sizeof(*m) && fd >= 0 && !m->zero);
+    CHECK(!strcmp(m->address, from));
+    *purpose = m->purpose;
+    return fd;
+}
+
+static void blocking_set(int sock)
+{
+    int on = 0;
+    socklen_t size = sizeof(on);
+
+    CHECK(getsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, &size) == 0 && on);
+    int flags = fcntl(sock, F_GETFL);
+    CHECK(flags >= 0 && flags & O_NONBLOCK && fcntl(sock, F_SETFL, flags & ~O_NONBLOCK) == 0);
+}
+
+/* What is sent at one end comes out at the other, from its very first byte. Closes both. */
+static void pipe_check(int from, int to)
+{
+    enum { BYTES = 1 << 16 };
+    static uint32_t sent[BYTES / 4], got[BYTES / 4];
+
+    blocking_set(from);
+    blocking_set(to);
+    for (uint32_t i = 0; i < BYTES / 4; i++)
+        sent[i] = i * 2654435761u + (uint32_t)from;
+    CHECK(send(from, sent, BYTES, MSG_NOSIGNAL) == BYTES);
+    CHECK(recv(to, got, BYTES, MSG_WAITALL) == BYTES);
+    CHECK(memcmp(sent, got, BYTES) == 0);
+    (void)close(from);
+    CHECK(tcp_closed(to));
+    (void)close(to);
+}
+
+static void pair_start(void)
+{
+    key = key_make("key");
+    a = node_name("a");
+    b = node_name("b");
+    node_run(&a, relay_binary(), key, b.address, NULL);
+    node_run(&b, relay_binary(), key, a.address, NULL);
+    b.d.descriptors = a.d.descriptors;
+    (void)node_await(&a, b.address, "connected", "");
+    (void)node_await(&b, a.address, "connected", "");
+    descriptors_await(&a, 2);
+    descriptors_await(&b, 2);
+}
+
+static void pair_stop(void)
+{
+    descriptors_await(&a, 2); /* links, and nothing of the jobs */
+    descriptors_await(&b, 2);
+    daemon_stop_unclean(&a.d);
+    daemon_stop(&b.d);
+    CHECK(log_count(&a, ": error:") + log_count(&b, ": error:") == 0);
+}
+
+static void handed_over(void)
+{
+    uint32_t purpose;
+    int code;
+
+    pair_start();
+    struct worker_end wa = worker_open(&a, "one"), wb = worker_open(&b, "one"), other = worker_open(&a, "two");
+    CHECK(!strcmp(wa.start.node, a.address) && !strcmp(wb.start.node, b.address));
+    CHECK(memcmp(wa.start.meeting_key, wb.start.meeting_key, CONTROL_KEY_BYTES) == 0);
+    CHECK(memcmp(wa.start.meeting_key, other.start.meeting_key, CONTROL_KEY_BYTES) != 0);
+    connect_send(&wa, 77, b.address, 4242, 10000);
+    int there = arrived(&wb, a.address, &purpose), here = connected(&wa, 77);
+    CHECK(purpose == 4242);
+    descriptors_await(&a, 2 + 2); /* links, two workers' channels: the brokers have no end of it any more */
+    descriptors_await(&b, 2 + 1);
+    pipe_check(here, there);
+    connect_send(&wb, 1, a.address, UINT32_MAX, 86400000);
+    there = arrived(&wa, b.address, &purpose);
+    CHECK(purpose == UINT32_MAX);
+    pipe_check(connected(&wb, 1), there);
+    struct json_object *o = fccctl_json(&a, &code, "nodes", NULL);
+    CHECK(json_object_get_int(member(o, "peers_in")) == 1 && json_object_get_int(member(o, "peers_out")) == 1);
+    (void)json_object_put(o);
+    (void)close(wa.sock);
+    (void)close(wb.sock);
+    (void)close(other.sock);
+    pair_stop();
+}
+
+static void held(void)
+{
+    uint32_t purpose;
+
+    pair_start();
+    struct worker_end wa = worker_open(&a, "one"), two = worker_open(&b, "two");
+    for (uint32_t i = 0; i < 3; i++)
+        connect_send(&wa, i, b.address, i, 60000);
+    descriptors_await(&b, 2 + 1 + 3); /* a job of another name has none of them */
+    struct worker_end wb = worker_open(&b, "one");
+    for (int i = 0; i < 3; i++) {
+        int there = arrived(&wb, a.address, &purpose), fd;
+        CHECK(purpose < 3);
+        const struct fcc_msg *m = hear(&wa, &fd);
+        CHECK(m->type == CONTROL_CONNECTED && m->id < 3 && fd >= 0);
+        (void)close(there);
+        (void)close(fd);
+    }
+    (void)close(wa.sock);
+    (void)close(wb.sock);
+    (void)close(two.sock);
+    pair_stop();
+}
+
+/* Many at a time, in both directions: each answered once, and each end has its own other end. */
+static void many(void)
+{
+    enum { MANY = 200 };
+    static int here[2][MANY], there[2][MANY];
+
+    pair_start();
+    struct worker_end w[2] = {worker_open(&a, "one"), worker_open(&b, "one")};
+    const char *const address[2] = {a.address, b.address};
+    for (uint32_t i = 0; i < MANY; i++)
+        for (int side = 0; side < 2; side++)
+            connect_send(&w[side], 1000 + i, address[!side], i, 60000);
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < 2 * MANY; i++) {
+            int fd;
+            const struct fcc_msg *m = hear(&w[side], &fd);
+            CHECK(fd >= 0);
+            bool out = m->type == CONTROL_CONNECTED;
+            uint64_t n = out ? m->id - 1000 : ((const struct control_peer *)m)->purpose;
+            int *place = out ? &here[side][n] : &there[side][n];
+            CHECK(n < MANY && !*place && (!out || ((const struct control_connected *)m)->status == 0));
+            *place = fd;
+        }
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < MANY; i++)
+            pipe_check(here[side][i], there[!side][i]);
+    (void)close(w[0].sock);
+    (void)close(w[1].sock);
+    pair_stop();
+}
+
+static void errors(void)
+{
+    char nowhere[FCC_NODE_MAX], named[FCC_NODE_MAX], text[96];
+    struct control_connect m = {.msg = {.type = CONTROL_CONNECT, .id = 9}, .limit_ms = 1000};
+
+    pair_start();
+    struct worker_end w = worker_open(&a, "one");
+    (void)snprintf(text, sizeof(text), "job %u/one has no process there", geteuid());
+    connect_send(&w, 1, b.address, 0, 50);
+    refused(&w, 1, -ETIMEDOUT, b.address, text);
+    connect_send(&w, 2, a.address, 0, 1000);
+    refused(&w, 2, -EINVAL, a.address, "that is this node itself");
+    connect_send(&w, 3, "nonsense", 0, 1000);
+    refused(&w, 3, -EINVAL, "nonsense", "allowed is host:port");
+    connect_send(&w, 4, b.address, 0, 0);
+    refused(&w, 4, -EINVAL, b.address, "limit of 0 ms");
+    memset(m.address, '1', sizeof(m.address));
+    CHECK(msg_send(w.sock, &m.msg, sizeof(m), NULL, 0) == 0);
+    refused(&w, 9, -EINVAL, "node", "allowed is host:port");
+    (void)snprintf(nowhere, sizeof(nowhere), "127.0.0.1:%u", port_choose());
+    connect_send(&w, 5, nowhere, 0, 200); /* it might be starting: tried until the limit */
+    refused(&w, 5, -ECONNREFUSED, nowhere, "Connection refused");
+    (void)snprintf(named, sizeof(named), "localhost:%u", b.port);
+    connect_send(&w, 6, named, 0, 10000);
+    refused(&w, 6, -EADDRNOTAVAIL, named, "it calls itself");
+    CHECK(!*node_see(&a, nowhere).state && !*node_see(&a, named).state); /* whom nobody proved to be is in no list */
+    (void)close(w.sock);
+    pair_stop();
+}
+
+/* b calls itself by a name. */
+static void by_name(void)
+{
+    const char *const named[] = {"--node-address", b.address, NULL};
+    uint32_t purpose;
+
+    a = node_name("a");
+    b = node_name("b");
+    key = key_make("key");
+    (void)snprintf(b.address, sizeof(b.address), "localhost:%u", b.port);
+    node_run(&a, relay_binary(), key, "", NULL); /* told of nobody */
+    node_run(&b, relay_binary(), key, "", named);
+    struct worker_end wa = worker_open(&a, "one"), wb = worker_open(&b, "one");
+    connect_send(&wa, 1, b.address, 5, 10000);
+    int there = arrived(&wb, a.address, &purpose);
+    pipe_check(connected(&wa, 1), there);
+    (void)node_await(&a, b.address, "connected", ""); /* they know each other now */
+    (void)node_await(&b, a.address, "connected", "");
+    (void)close(wa.sock);
+    (void)close(wb.sock);
+    pair_stop();
+}
+
+static void wrong_key(void)
+{
+    a = node_name("a");
+    b = node_name("b");
+    node_run(&a, relay_binary(), key_make("key"), "", NULL);
+    node_run(&b, relay_binary(), key_make("other"), "", NULL);
+    struct worker_end wa = worker_open(&a, "one"), wb = worker_open(&b, "one");
+    CHECK(memcmp(wa.start.meeting_key, wb.start.meeting_key, CONTROL_KEY_BYTES) != 0);
+    connect_send(&wa, 1, b.address, 5, 10000);
+    refused(&wa, 1, -EACCES, b.address, "another CLUSTER_KEY");
+    log_await(&b, "closed when it had seen this node's proof");
+    (void)close(wa.sock);
+    (void)close(wb.sock);
+    daemon_stop(&a.d);
+    daemon_stop(&b.d);
+}
+
+/* A worker that is gone takes with it what it asked for, here and there. */
+static void worker_dies(void)
+{
+    uint32_t purpose;
+
+    pair_start();
+    struct worker_end wa = worker_open(&a, "one");
+    for (uint32_t i = 0; i < 5; i++)
+        connect_send(&wa, i, b.address, i, 60000);
+    descriptors_await(&b, 2 + 5);
+    descriptors_await(&a, 2 + 1 + 5);
+    (void)close(wa.sock);
+    descriptors_await(&b, 2);
+    descriptors_await(&a, 2);
+
+    wa = worker_open(&a, "one"); /* and those that have their connection see its end */
+    struct worker_end wb = worker_open(&b, "one");
+    connect_send(&wa, 1, b.address, 0, 10000);
+    int there = arrived(&wb, a.address, &purpose), here = connected(&wa, 1);
+    (void)close(wb.sock);
+    (void)close(there);
+    blocking_set(here);
+    CHECK(tcp_closed(here));
+    (void)close(here);
+    (void)close(wa.sock);
+    pair_stop();
+}
+
+/* Neither broker is needed for a connection that is handed over. */
+static void brokers_die(void)
+{
+    uint32_t purpose;
+
+    pair_start();
+    struct worker_end wa = worker_open(&a, "one"), wb = worker_open(&b, "one");
+    connect_send(&wa, 1, b.address, 0, 10000);
+    int there = arrived(&wb, a.address, &purpose), here = connected(&wa, 1);
+    node_kill(&a);
+    node_kill(&b);
+    pipe_check(here, there);
+    (void)close(wa.sock);
+    (void)close(wb.sock);
+}
+
+/* The other broker is killed while it holds a call, and is there again at once: the call is made once more. If it does not come
+ * again, that is said. */
+static void broker_returns(void)
+{
+    uint32_t purpose;
+    int fd;
+
+    pair_start();
+    struct worker_end wa = worker_open(&a, "one");
+    connect_send(&wa, 1, b.address, 6, 60000);
+    descriptors_await(&b, 2 + 1);
+    node_kill(&b);
+    const struct control_connected *m = (const struct control_connected *)hear(&wa, &fd);
+    CHECK(m->msg.type == CONTROL_CONNECTED && m->msg.id == 1 && fd < 0 && m->status == -ECONNREFUSED);
+    CHECK(strstr(m->text, b.address));
+    connect_send(&wa, 2, b.address, 7, 60000);
+    node_run(&b, relay_binary(), key, a.address, NULL);
+    struct worker_end wb = worker_open(&b, "one");
+    int there = arrived(&wb, a.address, &purpose);
+    CHECK(purpose == 7);
+    pipe_check(connected(&wa, 2), there);
+    (void)close(wa.sock);
+    (void)close(wb.sock);
+    daemon_stop_unclean(&a.d);
+    daemon_stop_unclean(&b.d);
+}
+
+static void draining(void)
+{
+    pair_start();
+    struct worker_end wa = worker_open(&a, "one");
+    connect_send(&wa, 1, b.address, 0, 60000);
+    descriptors_await(&b, 2 + 1);
+    daemon_stop_unclean(&b.d);
+    refused(&wa, 1, -ESHUTDOWN, b.address, "that node's fccd is shutting down");
+
+    CHECK(kill(a.d.pid, SIGTERM) == 0);
+    int fd; /* the worker is told to drain; it is this test, and goes */
+    CHECK(hear(&wa, &fd)->type == CONTROL_DRAIN && fd < 0);
+    (void)close(wa.sock);
+    int status;
+    CHECK(waitpid(a.d.pid, &status, 0) == a.d.pid && status == 0);
+}
+
+/* The other node's worker does not read: its broker holds what does not fit into the channel, and hands it over later. */
+static void slow_worker(void)
+{
+    enum { MANY = 600 };
+    uint32_t purpose;
+
+    pair_start();
+    struct worker_end wa = worker_open(&a, "one"), wb = worker_open(&b, "one");
+    for (uint32_t i = 0; i < MANY; i++)
+        connect_send(&wa, i, b.address, i, 60000);
+    for (int i = 0; i < MANY; i++) {
+        if (i == 0)
+            (void)usleep(300000); /* until it is full; what is checked holds either way */
+        (void)close(arrived(&wb, a.address, &purpose));
+        CHECK(purpose < MANY);
+    }
+    for (int i = 0; i < MANY; i++) {
+        int fd;
+        const struct control_connected *m = (const struct control_connected *)hear(&wa, &fd);
+        CHECK(m->status == 0 && fd >= 0);
+        (void)close(fd);
+    }
+    (void)close(wa.sock);
+    (void)close(wb.sock);
+    pair_stop();
+}
+
+static void no_other_node(void)
+{
+    char *argv[] = {(char *)(uintptr_t)relay_binary(), "--config", "/dev/null", "--socket", a.d.socket, "--gpus", "none", NULL};
+    unsigned char nothing[CONTROL_KEY_BYTES] = {0};
+    int status;
+
+    a = node_name("a");
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        (void)execv(argv[0], argv);
+        _exit(127);
+    }
+    while ((status = broker_connect(&a.d)) < 0)
+        (void)usleep(POLL_EVERY_US);
+    (void)close(status);
+    struct worker_end w = worker_open(&a, "one"), other = worker_open(&a, "two");
+    CHECK(w.start.node[0] == '\0' && memcmp(w.start.meeting_key, nothing, sizeof(nothing)) != 0);
+    CHECK(memcmp(w.start.meeting_key, other.start.meeting_key, sizeof(nothing)) != 0);
+    connect_send(&w, 1, "127.0.0.1:7000", 0, 1000);
+    refused(&w, 1, -ENOTSUP, "127.0.0.1:7000", "NODE_LISTEN is empty");
+    (void)close(w.sock);
+    (void)close(other.sock);
+    CHECK(kill(pid, SIGTERM) == 0 && waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+int main(void)
+{
+    static const struct test tests[] = {
+        {"handed_over", handed_over, 0},
+        {"held", held, 0},
+        {"many", many, 60},
+        {"errors", errors, 0},
+        {"by_name", by_name, 0},
+        {"wrong_key", wrong_key, 0},
+        {"worker_dies", worker_dies, 0},
+        {"brokers_die", brokers_die, 0},
+        {"broker_returns", broker_returns, 0},
+        {"draining", draining, 0},
+        {"slow_worker", slow_worker, 60},
+        {"no_other_node", no_other_node, 0},
+    };
+    return tests_run("peers", TESTS(tests));
+}
