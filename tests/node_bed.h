@@ -32,7 +32,7 @@ struct bed_node {
 };
 
 /* A port of 127.0.0.1 that nobody uses, outside the range from which the kernel takes ports for connections. */
-static uint16_t port_choose(void)
+static inline uint16_t port_choose(void)
 {
     static unsigned next;
 
@@ -49,7 +49,7 @@ static uint16_t port_choose(void)
     check_failed(__FILE__, __LINE__, "no port is free");
 }
 
-static int tcp_connect(uint16_t port)
+static inline int tcp_connect(uint16_t port)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -59,7 +59,7 @@ static int tcp_connect(uint16_t port)
 }
 
 /* A key file of its own name for this test; the path. */
-static const char *key_make(const char *name)
+static inline const char *key_make(const char *name)
 {
     static char paths[4][96];
     static int n;
@@ -74,7 +74,7 @@ static const char *key_make(const char *name)
     return path;
 }
 
-static struct bed_node node_name(const char *name)
+static inline struct bed_node node_name(const char *name)
 {
     struct bed_node n = {.port = port_choose()};
     char directory[96];
@@ -88,7 +88,7 @@ static struct bed_node node_name(const char *name)
 }
 
 /* A SEQPACKET connection to the broker, or -1. */
-static int broker_connect(const struct test_daemon *d)
+static inline int broker_connect(const struct test_daemon *d)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -102,7 +102,7 @@ static int broker_connect(const struct test_daemon *d)
 }
 
 /* The fewest that it has for a while: attempts to connect come and go. */
-static int descriptors_at_rest(pid_t pid)
+static inline int descriptors_at_rest(pid_t pid)
 {
     int least = descriptors_count(pid);
 
@@ -115,7 +115,8 @@ static int descriptors_at_rest(pid_t pid)
 }
 
 /* Start a broker (again) and wait until it serves. options: as of daemon_start(). */
-static void node_run(struct bed_node *n, const char *binary, const char *key, const char *nodes, const char *const options[])
+static inline void node_run(struct bed_node *n, const char *binary, const char *key, const char *nodes,
+                            const char *const options[])
 {
     char listen_at[FCC_NODE_MAX];
     char *argv[48] = {(char *)(uintptr_t)binary,
@@ -161,14 +162,14 @@ static void node_run(struct bed_node *n, const char *binary, const char *key, co
 }
 
 /* With SIGKILL. */
-static void node_kill(const struct bed_node *n)
+static inline void node_kill(const struct bed_node *n)
 {
     CHECK(kill(n->d.pid, SIGKILL) == 0);
     CHECK(waitpid(n->d.pid, NULL, 0) == n->d.pid);
 }
 
 /* fccctl's answer as JSON, and its exit code in *code. The caller puts it. */
-static struct json_object *fccctl_json(const struct bed_node *n, int *code, const char *verb, const char *operand)
+static inline struct json_object *fccctl_json(const struct bed_node *n, int *code, const char *verb, const char *operand)
 {
     static char text[1 << 16];
     const char *arguments[] = {"--socket", n->d.socket, verb, "--json", operand, NULL};
@@ -180,7 +181,7 @@ static struct json_object *fccctl_json(const struct bed_node *n, int *code, cons
     return o;
 }
 
-static struct json_object *member(struct json_object *o, const char *name)
+static inline struct json_object *member(struct json_object *o, const char *name)
 {
     struct json_object *value;
 
@@ -195,7 +196,7 @@ struct seen {
 };
 
 /* What `n` says of the node at that address; state "" if it does not know of it. */
-static struct seen node_see(const struct bed_node *n, const char *address)
+static inline struct seen node_see(const struct bed_node *n, const char *address)
 {
     struct seen s = {0};
     int code;
@@ -216,7 +217,7 @@ static struct seen node_see(const struct bed_node *n, const char *address)
 }
 
 /* Wait until `n` says that, and in its reason these words; how long that took, in ms. */
-static double node_await(const struct bed_node *n, const char *address, const char *state, const char *why)
+static inline double node_await(const struct bed_node *n, const char *address, const char *state, const char *why)
 {
     double begun = now_ms();
     struct seen s = node_see(n, address);
@@ -232,7 +233,7 @@ static double node_await(const struct bed_node *n, const char *address, const ch
 }
 
 /* The broker has that many descriptors more than at rest without any other node. */
-static void descriptors_await(const struct bed_node *n, int more)
+static inline void descriptors_await(const struct bed_node *n, int more)
 {
     double until = now_ms() + NODE_WAIT_MS;
     int have;
@@ -246,7 +247,7 @@ static void descriptors_await(const struct bed_node *n, int more)
 }
 
 /* How often the log says that. */
-static int log_count(const struct bed_node *n, const char *text)
+static inline int log_count(const struct bed_node *n, const char *text)
 {
     char line[2048];
     int count = 0;
@@ -259,14 +260,14 @@ static int log_count(const struct bed_node *n, const char *text)
     return count;
 }
 
-static void log_await(const struct bed_node *n, const char *text)
+static inline void log_await(const struct bed_node *n, const char *text)
 {
     if (!daemon_logged(&n->d, text, (int)NODE_WAIT_MS))
         check_failed(__FILE__, __LINE__, "%s never logged \"%s\"", n->address, text);
 }
 
 /* Is the connection closed by the other end, with nothing more coming? Waits for it. */
-static bool tcp_closed(int sock)
+static inline bool tcp_closed(int sock)
 {
     char byte;
     ssize_t n = recv(sock, &byte, 1, 0);
