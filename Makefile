@@ -50,6 +50,7 @@ endif
 PROTO := proto/error.c proto/msg.c
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
 	kernels/gemv_all_reduce.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
+NET := daemon/worker/net_region.c daemon/worker/net_tcp.c daemon/worker/net_tcp_receive.c daemon/worker/proxy.c daemon/worker/proxy_connections.c
 DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/plugin.c \
 	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \
 	daemon/broker/node_conn.c daemon/broker/node_link.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
@@ -57,7 +58,7 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
 	daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_node.c daemon/worker/gpu_start.c daemon/worker/gpu_watch.c \
 	daemon/worker/life.c \
-	daemon/worker/launch.c daemon/worker/peer.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
+	daemon/worker/launch.c $(NET) daemon/worker/peer.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/driver.c \
 	client/error.c client/operators.c client/ring.c client/stream.c client/wait.c client/watch.c
@@ -165,7 +166,7 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
-UNIT := plan kernels arguments client client_gpu client_stream client_submit reference config auth
+UNIT := plan kernels arguments client client_gpu client_stream client_submit reference config auth net proxy
 SYSTEM := operators errors jobs users protocol plugins nodes peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
@@ -207,6 +208,10 @@ $(BUILD)/tests/test_peers: | $(RELAY_BROKER)
 $(BUILD)/tests/test_auth: $(call objects,daemon/auth.c daemon/cluster.c proto/error.c tests/test_auth.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(shell pkg-config --libs libcrypto)
+$(addprefix $(BUILD)/tests/test_,net proxy): $(BUILD)/tests/test_%: $(call objects,$(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka
+$(addprefix $(BUILD)/obj/tests/,test_net.o test_proxy.o bench/net_bench.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
@@ -263,13 +268,18 @@ $(BUILD)/tests/gpu_kernels: $(call objects,$(GPU_KERNELS) $(KERNELS) $(PROTO) da
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lm
 
+# Links between nodes over loopback, beside plain sockets.
+$(BUILD)/tests/net_bench: $(call objects,tests/bench/net_bench.c $(NET) proto/error.c) | $(BUILD)/tests
+	$(call say,LD)
+	$(Q)$(LINK_TEST)
+
 # On a machine with NVIDIA GPUs and PyTorch.
 bench-gpu: all
 	tests/bench/compare_gpu --build $(BUILD) $(BENCH_ARGS)
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_gemv.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_gemv.c tests/bench/net_bench.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * net.h - what carries bytes between the workers of a job on different nodes: the interface that each transport implements.
+ *
+ * A link goes one way, from one proxy thread to one node, and keeps its order. What is written goes into a region of the
+ * receiver: memory of one rank of one communicator that the receiver has made known (net_region.h). Flags follow what was
+ * written before them:
+ *
+ *   the sender's memory -> write() ... flag()     one thread calls both, so they are in its order
+ *                          ... the link ...       one stream, or one queue pair: first in, first out
+ *   a write's last byte stored, raise() called    one thread again: the stores come before the call in its program
+ *   raise() stores the flag with release          so who reads the flag with acquire sees what was written
+ *
+ * Nobody waits in here. Sending ends are bounded queues (-EAGAIN when full); receiving ends take what has come. Each link
+ * belongs to the one thread that calls it; only its counts are read by others.
+ *
+ * What comes in is not trusted: a worker of another node may have been taken over. It can write into the regions that are
+ * known and raise flags that there are, which harms its own job, and nothing else. Payload is not encrypted.
+ */
+#ifndef FCCD_NET_H
+#define FCCD_NET_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "error.h"
+#include "net_region.h"
+
+/* Names memory at the receiver. */
+struct net_place {
+    uint64_t comm;   /* the communicator's number between nodes, the same on all of them */
+    uint32_t rank;   /* whose memory it is */
+    uint32_t region; /* NET_STAGING, or the buffer's number at its node */
+    uint64_t offset;
+};
+
+struct net_options {
+    uint32_t beat_ms;      /* a sender that has had nothing to send for so long says that it lives */
+    uint32_t silent_ms;    /* a receiver that has heard nothing for so long gives the sender up */
+    uint32_t queue;        /* frames in a sending end; a power of two */
+    uint32_t buffer_bytes; /* of the socket, for each direction; 0: as the kernel tunes it */
+};
+#define NET_BEAT_MS 500u
+#define NET_SILENT_MS 2500u
+#define NET_QUEUE 4096u
+
+/* Written by the one thread that a link belongs to, read by all. */
+struct net_counts {
+    _Atomic uint64_t bytes;    /* on the wire */
+    _Atomic uint64_t messages; /* writes and flags */
+    _Atomic uint64_t errors;
+    _Atomic uint64_t full; /* how often something had to wait for room in the queue */
+};
+
+static inline void net_count(_Atomic uint64_t *counter, uint64_t more)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + more, memory_order_relaxed);
+}
+
+/* What a receiving end does with what comes. */
+struct net_sink {
+    struct net_regions *regions;
+    /* Raise a flag of a rank: epoch is a number that anybody may have made up. Called while the registration of the rank's
+     * NET_FLAGS is held, and only if there is such a flag: net_region_remove(NET_FLAGS) and net_comm_end() wait for it. It must
+     * not wait and not call net_region.h. Not 0 breaks the link. */
+    int (*raise)(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
+    void *ctx;
+};
+
+/* A sending end. The implementation's is bigger; who calls it only reads. */
+struct net_link {
+    const struct net_ops *ops;
+    int fd;           /* for epoll: EPOLLIN | EPOLLOUT | EPOLLET */
+    bool is_blocked;  /* progress() helps only when fd is writable: it clears this */
+    uint64_t queued;  /* frames that were taken: writes, flags, signs of life */
+    uint64_t flushed; /* the first so many of them do not need their source any more */
+    uint64_t due_ns;  /* call progress() then even with nothing to send; UINT64_MAX: no need */
+    struct net_counts *counts;
+    struct error error; /* once broken */
+};
+
+/* A receiving end. */
+struct net_receiver {
+    const struct net_ops *ops;
+    int fd;          /* for epoll: EPOLLIN */
+    uint64_t due_ns; /* call receive() then even if nothing came */
+    struct net_counts *counts;
+    struct error error; /* once broken. -ESHUTDOWN: the other end has closed it in good order */
+};
+
+struct net_ops {
+    const char *name;
+    /* Take over a connected socket as a sending or a receiving end (the caller closes it if this fails). The counts are the
+     * caller's and live longer; so does the sink. */
+    int (*link_open)(int sock, const struct net_options *options, struct net_counts *counts, struct net_link **out,
+                     struct error *e);
+    int (*receiver_open)(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,
+                         struct net_receiver **out, struct error *e);
+    /* Both: 0, or -EAGAIN (the queue is full: progress() and come again), or the link's error. Until it is flushed, the source
+     * stays as it is. An area that does not fit into 64 bits is -EINVAL; an empty one is nothing, and 0. */
+    int (*write)(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area);
+    int (*flag)(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
+    /* Send some of it, and a sign of life if one is due. 0: nothing is under way; 1: there is; <0: the link is broken. */
+    int (*progress)(struct net_link *l, uint64_t now_ns);
+    /* Its fd is readable, hung up or in error: 0, or the link is broken. */
+    int (*look)(struct net_link *l);
+    /* Take some of what has come. 0: that was all; 1: there may be more; <0: the link is broken. now_ns: taken before the call,
+     * so that a process which was stopped first reads what came meanwhile. */
+    int (*receive)(struct net_receiver *r, uint64_t now_ns);
+    void (*link_close)(struct net_link *l);
+    void (*receiver_close)(struct net_receiver *r);
+};
+
+extern const struct net_ops net_tcp;
+
+/* Callers use these. A broken link stays so. */
+static inline int net_write(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area)
+{
+    return l->error.status ? l->error.status : l->ops->write(l, to, from, area);
+}
+
+static inline int net_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
+{
+    return l->error.status ? l->error.status : l->ops->flag(l, comm, rank, flag, epoch);
+}
+
+static inline int net_progress(struct net_link *l, uint64_t now_ns)
+{
+    int status = l->error.status ? l->error.status : l->ops->progress(l, now_ns);
+
+    assert(status >= 0 || l->error.status == status);
+    assert(l->flushed <= l->queued);
+    return status;
+}
+
+static inline int net_receive(struct net_receiver *r, uint64_t now_ns)
+{
+    int status = r->error.status ? r->error.status : r->ops->receive(r, now_ns);
+
+    assert(status >= 0 || r->error.status == status);
+    return status;
+}
+
+#endif

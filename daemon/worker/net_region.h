@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * net_region.h - the memory of this node that links from other nodes may write, and nothing else may be written by them.
+ *
+ * The engine adds and removes; receivers look up. A receiver holds the registry (shared) while it writes into memory or raises
+ * a flag, for the time of one call that does not wait; adding and removing hold it exclusively. So when a removal returns no
+ * receiver is in the memory, and none gets there again: it has to look it up anew for every piece of a frame, and finds the
+ * number that it remembers from the frame's head (`serial`) only if it is still the same registration. Neither side waits longer
+ * than for one such piece, and a removal that waits comes before new receivers.
+ */
+#ifndef FCCD_NET_REGION_H
+#define FCCD_NET_REGION_H
+
+#include <stdint.h>
+
+#include "error.h"
+
+#define NET_STAGING 0u        /* a rank's staging memory; others: the number of a symmetric buffer at its node */
+#define NET_FLAGS 0xffffffffu /* not memory but how many flags the rank has: raising them is the sink's (net.h) */
+#define NET_ENDED_KEPT 4096u  /* communicators that are remembered as ended */
+
+/* An area: rows of row_bytes bytes, stride bytes apart. */
+struct net_area {
+    uint64_t row_bytes, stride;
+    uint32_t rows;
+};
+
+/* Whether the area at offset lies within bytes, its rows not within each other; then *length: what its rows hold together. Any
+ * values are allowed. An empty area does not fit. */
+int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes, uint64_t *length);
+
+struct net_regions;
+int net_regions_open(struct net_regions **out, struct error *e);
+/* No receiver uses it any more. */
+void net_regions_close(struct net_regions *regions);
+
+/* Make memory known: [base, base + bytes) of a rank. -EEXIST if there is one of that name, -ECANCELED after net_comm_end(). NET_FLAGS: base is NULL, bytes is the
+ * number of flags. A region of no bytes may be added: nothing fits into it. */
+int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base, uint64_t bytes,
+                   struct error *e);
+/* Forget it, if it is there. What still comes for it breaks the link that it comes over. For NET_FLAGS: no flag of the rank is
+ * being raised any more when this returns. */
+void net_region_remove(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region);
+/* Forget all of a communicator. From now on what comes for it is read and dropped: other nodes may still be sending when this
+ * one gives a communicator up, and their links carry other communicators too. (Of the last NET_ENDED_KEPT of them.) */
+void net_comm_end(struct net_regions *regions, uint64_t comm);
+
+/* ---- for receivers ---- */
+
+struct net_held {
+    unsigned char *base;
+    uint64_t bytes;
+    uint64_t serial; /* of the registration; never 0 */
+};
+
+/* Look up and hold: 0. Not held: -ENOENT, or -ECANCELED if the communicator has ended. Who holds must not wait, and must not
+ * call anything of this file but net_regions_release(). */
+int net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, struct net_held *out);
+void net_regions_release(struct net_regions *regions);
+
+#endif

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "proxy_inside.h"
+
+#define PROXY_BATCH 64  /* triggers between two looks at the sockets */
+#define PROXY_EVENTS 32 /* of one look */
+
+/* ---- triggers ---- */
+
+static int end_add(struct proxy *p, uint32_t launch)
+{
+    if (p->ends_next - p->ends_first == PROXY_ENDS)
+        return -EAGAIN;
+    struct end *end = &p->ends[p->ends_next++ % PROXY_ENDS];
+    end->launch = launch;
+    for (uint32_t i = 0; i < PROXY_NODES; i++) {
+        end->mark[i].serial = p->nodes[i].serial;
+        end->mark[i].queued = p->nodes[i].link ? p->nodes[i].link->link->queued : 0;
+    }
+    return 0;
+}
+
+/* A link that is gone, or another one now, has no source in use. */
+static bool end_is_due(const struct proxy *p, const struct end *end)
+{
+    for (uint32_t i = 0; i < PROXY_NODES; i++) {
+        const struct node *node = &p->nodes[i];
+        if (node->link && node->serial == end->mark[i].serial && node->link->link->flushed < end->mark[i].queued)
+            return false;
+    }
+    return true;
+}
+
+/* Their marks grow from one to the next, so they become due in their order. */
+static bool ends_finish(struct proxy *p)
+{
+    bool any = false;
+
+    for (; p->ends_first != p->ends_next && end_is_due(p, &p->ends[p->ends_first % PROXY_ENDS]); any = true) {
+        uint32_t launch = p->ends[p->ends_first++ % PROXY_ENDS].launch;
+        p->owner.done(p->owner.ctx, launch);
+    }
+    return any;
+}
+
+/* Hand the held trigger on: 0, or -EAGAIN. */
+static int held_send(struct proxy *p)
+{
+    uint32_t kind = p->held.what & FCC_TRIGGER_KIND;
+    const struct proxy_send *send = &p->send;
+    struct node *node = &p->nodes[send->node];
+    int status;
+
+    if (kind == FCC_TRIGGER_END)
+        return end_add(p, p->held.launch);
+    if (!node->link) {
+        struct error e;
+        (void)error_set(&e, -ENOTCONN, "there is no connection to send over");
+        node_failed(p, send->node, &e);
+        return 0;
+    }
+    struct source *s = node->link;
+    if (kind == FCC_TRIGGER_PUT)
+        status = net_write(s->link, &send->to, send->from, &send->area);
+    else
+        status = net_flag(s->link, send->to.comm, send->to.rank, send->flag, send->epoch);
+    if (status && status != -EAGAIN) {
+        link_failed(p, s);
+        return 0;
+    }
+    return status;
+}
+
+/* What the trigger that was just taken means; false: drop it. */
+static bool held_resolve(struct proxy *p)
+{
+    uint32_t kind = p->held.what & FCC_TRIGGER_KIND;
+
+    assert(kind);
+    if (kind == FCC_TRIGGER_END)
+        return true;
+    p->send = (struct proxy_send){0};
+    bool is_wanted = p->owner.resolve(p->owner.ctx, &p->held, &p->send);
+    assert(p->send.node < PROXY_NODES);
+    return is_wanted;
+}
+
+static bool triggers_take(struct proxy *p)
+{
+    for (int n = 0; n < PROXY_BATCH; n++) {
+        bool is_new = !p->is_held;
+        if (is_new) {
+            if (!fifo_pop(&p->fifo, &p->held))
+                return n > 0;
+            (void)arrivals_take(p); /* a link that was added before the push is seen: the pop acquired what the push released */
+            if (!held_resolve(p))
+                continue;
+        }
+        p->is_held = held_send(p) != 0;
+        if (p->is_held) {
+            if (is_new && (p->held.what & FCC_TRIGGER_KIND) != FCC_TRIGGER_END)
+                net_count(&p->nodes[p->send.node].sent.full, 1);
+            return n > 0;
+        }
+    }
+    return true;
+}
+
+/* ---- the thread ---- */
+
+static void link_event(struct proxy *p, struct source *s, uint32_t events)
+{
+    if (events & EPOLLOUT)
+        s->link->is_blocked = false;
+    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR) && s->link->ops->look(s->link))
+        link_failed(p, s);
+}
+
+/* What epoll has to tell, at once or within timeout_ms (-1: whenever). Receivers are marked only. */
+static bool sockets_look(struct proxy *p, int timeout_ms)
+{
+    struct epoll_event events[PROXY_EVENTS];
+    uint64_t rings;
+    int n = epoll_wait(p->epoll, events, PROXY_EVENTS, timeout_ms);
+
+    p->now_ns = clock_ns();
+    for (int i = 0; i < n; i++) {
+        struct source *s = events[i].data.ptr;
+        if (s->of == EVENT_DOORBELL) {
+            ssize_t got = read(p->doorbell, &rings, sizeof(rings));
+            (void)got;
+        } else if (s->link) {
+            link_event(p, s, events[i].events);
+        } else if (s->receiver) {
+            s->is_ready = true;
+        }
+    }
+    closed_free(&p->closed);
+    return n > 0;
+}
+
+static bool links_progress(struct proxy *p)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < PROXY_NODES; i++) {
+        struct source *s = p->nodes[i].link;
+        if (!s)
+            continue;
+        struct net_link *l = s->link;
+        bool has_work = l->queued != l->flushed && !l->is_blocked;
+        if (!has_work && p->now_ns < l->due_ns && !l->error.status)
+            continue;
+        any |= has_work;
+        if (net_progress(l, p->now_ns) < 0)
+            link_failed(p, s);
+    }
+    return any;
+}
+
+static bool incoming_progress(struct proxy *p)
+{
+    struct source *s, *next;
+    bool any = false;
+
+    for (s = TAILQ_FIRST(&p->incoming); s; s = next) {
+        next = TAILQ_NEXT(s, entry);
+        if (!s->is_ready && p->now_ns < s->receiver->due_ns)
+            continue;
+        any |= s->is_ready;
+        (void)incoming_take(p, s);
+    }
+    return any;
+}
+
+/* When something is due, in ms from now; -1: never. */
+static int sleep_limit(const struct proxy *p)
+{
+    uint64_t due = UINT64_MAX, now = clock_ns();
+    const struct source *s;
+
+    for (uint32_t i = 0; i < PROXY_NODES; i++) {
+        if (p->nodes[i].link && p->nodes[i].link->link->due_ns < due)
+            due = p->nodes[i].link->link->due_ns;
+    }
+    TAILQ_FOREACH(s, &p->incoming, entry) {
+        if (s->receiver->due_ns < due)
+            due = s->receiver->due_ns;
+    }
+    if (due == UINT64_MAX)
+        return -1;
+    return due > now ? (int)((due - now) / 1000000 + 1) : 0;
+}
+
+/* Until something comes. With a trigger held there is nothing to take from the FIFO: a link that drains wakes it. Connections
+ * and the end are announced before their ring, and epoll keeps the ring until it is read. */
+static void proxy_sleep(struct proxy *p)
+{
+    if (!p->is_held && !fifo_sleep(&p->fifo))
+        return;
+    (void)sockets_look(p, sleep_limit(p));
+    fifo_wake(&p->fifo);
+}
+
+static void *proxy_main(void *arg)
+{
+    struct proxy *p = arg;
+    struct spin spin = {0};
+
+    while (!atomic_load_explicit(&p->stop, memory_order_acquire)) {
+        bool any = sockets_look(p, 0);
+        any |= arrivals_take(p);
+        any |= triggers_take(p);
+        any |= links_progress(p);
+        any |= incoming_progress(p);
+        any |= ends_finish(p);
+        if (any)
+            spin_reset(&spin);
+        else if (!spin_once(&spin, p->options.spin_us))
+            proxy_sleep(p);
+    }
+    return NULL;
+}
+
+/* ---- for others ---- */
+
+static void proxy_free(struct proxy *p)
+{
+    struct source *s;
+
+    TAILQ_CONCAT(&p->incoming, &p->arrivals, entry);
+    while ((s = TAILQ_FIRST(&p->incoming))) {
+        TAILQ_REMOVE(&p->incoming, s, entry);
+        source_close(p, s);
+    }
+    for (uint32_t i = 0; i < PROXY_NODES; i++)
+        node_link_close(p, &p->nodes[i]);
+    closed_free(&p->closed);
+    if (p->epoll >= 0)
+        (void)close(p->epoll);
+    if (p->doorbell >= 0)
+        (void)close(p->doorbell);
+    (void)pthread_mutex_destroy(&p->lock);
+    free(p->own_slots);
+    free(p->ends);
+    free(p);
+}
+
+static int proxy_prepare(struct proxy *p, struct error *e)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &p->bell};
+    struct fifo_slot *slots = p->options.slots;
+
+    p->epoll = epoll_create1(EPOLL_CLOEXEC);
+    p->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (p->epoll < 0 || p->doorbell < 0 || epoll_ctl(p->epoll, EPOLL_CTL_ADD, p->doorbell, &event))
+        return error_set(e, -errno, "cannot watch the proxy's sockets: %s", strerror(errno));
+    if (!slots)
+        slots = p->own_slots = calloc(p->options.capacity, sizeof(*slots));
+    p->ends = calloc(PROXY_ENDS, sizeof(*p->ends));
+    if (!slots || !p->ends)
+        return error_set(e, -ENOMEM, "no memory for the proxy");
+    if (fifo_init(&p->fifo, slots, p->options.capacity, p->options.producers, p->doorbell))
+        return error_set(e, -EINVAL, "a trigger FIFO of %u for %u threads", p->options.capacity, p->options.producers);
+    return 0;
+}
+
+int proxy_start(const struct proxy_owner *owner, const struct proxy_options *options, struct proxy **out, struct error *e)
+{
+    struct proxy *p = aligned_alloc(_Alignof(struct proxy), sizeof(*p));
+
+    if (!p)
+        return error_set(e, -ENOMEM, "no memory for the proxy");
+    memset(p, 0, sizeof(*p));
+    p->owner = *owner;
+    p->options = *options;
+    p->sink = (struct net_sink){options->regions, owner->raise, owner->ctx};
+    p->epoll = p->doorbell = -1;
+    p->bell.of = EVENT_DOORBELL;
+    TAILQ_INIT(&p->arrivals);
+    TAILQ_INIT(&p->incoming);
+    TAILQ_INIT(&p->closed);
+    (void)pthread_mutex_init(&p->lock, NULL);
+    int status = proxy_prepare(p, e);
+    if (!status) {
+        status = -pthread_create(&p->thread, NULL, proxy_main, p);
+        if (status)
+            (void)error_set(e, status, "cannot start the proxy's thread: %s", strerror(-status));
+    }
+    if (status) {
+        proxy_free(p);
+        return status;
+    }
+    *out = p;
+    return 0;
+}
+
+void proxy_stop(struct proxy *p)
+{
+    atomic_store_explicit(&p->stop, 1, memory_order_release);
+    bell_ring(p);
+    (void)pthread_join(p->thread, NULL);
+    proxy_free(p);
+}
+
+struct fifo *proxy_fifo(struct proxy *p)
+{
+    return &p->fifo;
+}
+
+const struct net_counts *proxy_sent(const struct proxy *p, uint32_t node)
+{
+    return &p->nodes[node].sent;
+}
+
+const struct net_counts *proxy_received(const struct proxy *p, uint32_t node)
+{
+    return &p->nodes[node].received;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * proxy.h - the thread that sends slices to other nodes, and takes what comes from there.
+ *
+ * Workgroups push triggers into its FIFO; the owner says what each means (resolve); the proxy writes the slice over the link of
+ * that node, and flags behind it in the order of their triggers, without waiting for anything in between. An END trigger is
+ * answered by done() when nothing that was pushed before it needs its source any more.
+ *
+ *   workgroup              proxy                                other node's proxy
+ *     slice stored in shadow
+ *     fifo_push(PUT) ------> resolve(), net_write() ---rows---> into the region
+ *     fifo_push(FLAG) -----> resolve(), net_flag()  ---flag---> raise()
+ *   engine
+ *     fifo_push(END) ------> done(), when the rows have left
+ *
+ * A link's queue that is full holds up the FIFO (and so, when that is full, the workgroups), but not what other links have in
+ * their queues, and nothing that comes in. So two proxies that send to each other cannot stop each other: each goes on receiving
+ * whatever the state of its own sends, so what the other one sends drains, so its queue has room again. A receiver that
+ * does not read at all is given up by the link after NET_SILENT_MS.
+ */
+#ifndef FCCD_PROXY_H
+#define FCCD_PROXY_H
+
+#include "fifo.h"
+#include "net.h"
+
+#define PROXY_NODES 64u /* other nodes, numbered from 0 */
+
+struct proxy;
+
+/* What a trigger means. */
+struct proxy_send {
+    uint32_t node;
+    struct net_place to; /* a flag: its communicator and rank */
+    const void *from;    /* until done(): a put's rows, the first of them here */
+    struct net_area area;
+    uint32_t flag;
+    uint64_t epoch;
+};
+
+/* Who it works for. All are called by the proxy's thread, and must neither wait (so not push either) nor call proxy_stop(). */
+struct proxy_owner {
+    /* Say what a PUT or FLAG trigger means: true. False: drop it. Called once for each, in their order. */
+    bool (*resolve)(void *ctx, const struct fcc_trigger *trigger, struct proxy_send *out);
+    /* An END trigger: the sources of all triggers before it are free, sent or given up. */
+    void (*done)(void *ctx, uint32_t launch);
+    /* The connections with a node are lost (-ESHUTDOWN: closed by it, in good order); triggers for it are dropped from now on.
+     * Once, until there is a new connection to it or from it. */
+    void (*failed)(void *ctx, uint32_t node, const struct error *e);
+    /* See net_sink. */
+    int (*raise)(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
+    void *ctx;
+};
+
+struct proxy_options {
+    const struct net_ops *net_ops;
+    struct net_options net;
+    struct net_regions *regions; /* lives longer than the proxy */
+    struct fifo_slot *slots;     /* zeroed memory for the FIFO, which lives longer than the proxy; NULL: the proxy's own */
+    uint32_t capacity;           /* of the FIFO; a power of two */
+    uint32_t producers;          /* threads that push at the same time, at most half of that */
+    uint32_t spin_us;            /* how long it looks for more before it sleeps */
+};
+
+int proxy_start(const struct proxy_owner *owner, const struct proxy_options *options, struct proxy **out, struct error *e);
+/* Returns soon: the thread waits for nothing but its sockets. Then no source is in use, no region is written, and no callback
+ * comes any more; what was queued is lost. Nobody pushes any more. */
+void proxy_stop(struct proxy *p);
+
+/* Where to push. Rings the doorbell by itself. */
+struct fifo *proxy_fifo(struct proxy *p);
+
+/* Any thread. The socket is the proxy's from here on, also if this fails. Triggers that are pushed after it find the link; there
+ * is one for each node, and a new one takes the place of the old. */
+int proxy_link_add(struct proxy *p, uint32_t node, int sock, struct error *e);
+/* The same for what that node sends. There may be several. */
+int proxy_receive(struct proxy *p, uint32_t node, int sock, struct error *e);
+
+/* Any thread: a node's traffic since the proxy began. */
+const struct net_counts *proxy_sent(const struct proxy *p, uint32_t node);
+const struct net_counts *proxy_received(const struct proxy *p, uint32_t node);
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * proxy_inside.h - the proxy's parts: proxy.c is the thread and its triggers, proxy_connections.c what comes and goes.
+ */
+#ifndef FCCD_PROXY_INSIDE_H
+#define FCCD_PROXY_INSIDE_H
+
+#include <pthread.h>
+#include <sys/queue.h>
+
+#include "proxy.h"
+
+#define PROXY_ENDS 256u /* END triggers that wait */
+
+enum event_of { EVENT_DOORBELL, EVENT_LINK, EVENT_INCOMING };
+
+/* What epoll tells of. Lives until the end of the turn after its fd is closed: `events` of the same look may name it still. */
+struct source {
+    enum event_of of;
+    uint32_t node;
+    struct net_link *link;         /* EVENT_LINK; NULL: closed */
+    struct net_receiver *receiver; /* EVENT_INCOMING; NULL: closed */
+    bool is_ready;                 /* receiver: there may be more to take */
+    TAILQ_ENTRY(source) entry;     /* in arrivals, incoming or closed */
+};
+TAILQ_HEAD(source_head, source);
+
+struct node {
+    struct source *link; /* NULL: there is none (any more) */
+    uint64_t serial;     /* of the link: how many there have been */
+    bool is_failed;      /* and the owner knows */
+    struct net_counts sent, received;
+};
+
+/* A launch that has pushed its last trigger: of each link, where its queue stood. */
+struct end {
+    uint32_t launch;
+    struct {
+        uint64_t serial, queued;
+    } mark[PROXY_NODES];
+};
+
+struct proxy {
+    struct fifo fifo;
+    struct fifo_slot *own_slots;
+    struct proxy_owner owner;
+    struct proxy_options options;
+    struct net_sink sink;
+    int epoll, doorbell;
+    pthread_t thread;
+    _Atomic uint32_t stop;
+    /* Connections on their way to the thread. `arrived` is set after one is in the list. */
+    pthread_mutex_t lock;
+    struct source_head arrivals; /* lock */
+    _Atomic uint32_t arrived;
+
+    /* The thread's, the counts excepted. */
+    struct node nodes[PROXY_NODES];
+    struct source_head incoming, closed;
+    struct source bell;
+    uint64_t now_ns;
+    bool is_held; /* a trigger was taken out of the FIFO and waits for room */
+    struct fcc_trigger held;
+    struct proxy_send send; /* of a held PUT or FLAG */
+    struct end *ends;       /* a ring of PROXY_ENDS: end n at [n % PROXY_ENDS] */
+    uint32_t ends_first, ends_next;
+};
+
+/* ---- proxy_connections.c: the thread's, the bell excepted ---- */
+
+void source_close(struct proxy *p, struct source *s);
+void closed_free(struct source_head *head);
+void node_link_close(struct proxy *p, struct node *node);
+/* Tell the owner, if it does not know. */
+void node_failed(struct proxy *p, uint32_t index, const struct error *e);
+/* Receive. What net_receive() returns; if that is an error the connection is gone. */
+int incoming_take(struct proxy *p, struct source *s);
+/* A link of which net.h has said that it is broken. */
+void link_failed(struct proxy *p, struct source *s);
+/* Take over what proxy_link_add() and proxy_receive() have brought; true if there was something. */
+bool arrivals_take(struct proxy *p);
+void bell_ring(const struct proxy *p);
+
+#endif
