@@ -234,6 +234,7 @@ static void choose_tile(const struct problem *problem, int rank, struct schedule
     }
     if (schedule->slice_cols == 0) {
         double cols = fit / schedule->slice_rows;
+        cols = cols < 1024 ? cols : 1024; /* between nodes each may be an area of its own */
         schedule->slice_cols = cols < 1 || tables < 1 ? 1 : (uint32_t)(cols < (double)tables ? cols : (double)tables);
     }
 }
@@ -358,6 +359,23 @@ static int embedding_slice(const struct run *run, const struct slice *s, struct 
     }
 }
 
+/* Of each sample the tables' vectors, in one row where they lie dense; otherwise a plane for each table. */
+static void embedding_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
+{
+    struct place to = place_in_out(run, s);
+    uint64_t vector = (uint64_t)run->problem->embedding.dim * dtype_size(run->problem->dtype);
+    bool dense = to.table_bytes == vector;
+
+    (void)dst;
+    *out = (struct put_area){.tensor = FCC_EMB_OUT,
+                             .planes = dense ? 1 : s->cols,
+                             .rows = s->rows,
+                             .at = to.at,
+                             .plane_bytes = to.table_bytes,
+                             .row_bytes = dense ? s->cols * vector : vector,
+                             .row_stride = to.sample_bytes};
+}
+
 /* ---- on a GPU ---- */
 
 static void embedding_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
@@ -397,6 +415,7 @@ const struct op op_embedding_all_to_all = {
     .plan = embedding_plan,
     .work = embedding_work,
     .slice = embedding_slice,
+    .area = embedding_area,
     .gpu_shape = embedding_gpu_shape,
     .gpu_rank = embedding_gpu_rank,
     .values = op_no_values,

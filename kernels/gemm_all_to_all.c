@@ -240,6 +240,19 @@ static int gemm_slice(const struct run *run, const struct slice *s, struct workg
     return 0;
 }
 
+static void gemm_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
+{
+    const struct tensor *c = &run->args[dst].tensors[FCC_GEMM_C];
+    uint64_t size = dtype_size(run->problem->dtype);
+
+    *out = (struct put_area){.tensor = FCC_GEMM_C,
+                             .planes = 1,
+                             .rows = s->rows,
+                             .at = tensor_at(c, s->dst_row, s->dst_col),
+                             .row_bytes = s->cols * size,
+                             .row_stride = (uint64_t)c->stride[0] * size};
+}
+
 static void gemm_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
 {
     (void)schedule;
@@ -274,6 +287,7 @@ const struct op op_gemm_all_to_all = {
     .plan = gemm_plan,
     .work = gemm_work,
     .slice = gemm_slice,
+    .area = gemm_area,
     .gpu_shape = gemm_gpu_shape,
     .gpu_rank = gemm_gpu_rank,
     .values = gemm_values,

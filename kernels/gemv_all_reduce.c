@@ -348,6 +348,29 @@ static int gemv_slice(const struct run *run, const struct slice *s, struct workg
     }
 }
 
+/* Partial sums lie dense in their owner's staging memory; a result in each rank's y. */
+static void gemv_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
+{
+    struct layout l = layout_make(run->problem, run->plan->schedule.slice_cols);
+    const struct tensor *y = &run->args[dst].tensors[FCC_GEMV_Y];
+    uint64_t size = dtype_size(run->problem->dtype), sums = (uint64_t)s->rows * s->cols * sizeof(float);
+
+    if (s->kind == SLICE_REDUCE)
+        *out = (struct put_area){.tensor = FCC_GEMV_Y,
+                                 .planes = 1,
+                                 .rows = s->rows,
+                                 .at = tensor_at(y, 0, s->col),
+                                 .row_bytes = s->cols * size,
+                                 .row_stride = (uint64_t)y->stride[0] * size};
+    else
+        *out = (struct put_area){.tensor = PUT_STAGING,
+                                 .planes = 1,
+                                 .rows = 1,
+                                 .at = slot_at(run, &l, dst, run->rank, s->col),
+                                 .row_bytes = sums,
+                                 .row_stride = sums};
+}
+
 /* ---- on a GPU ---- */
 
 static void gemv_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
@@ -373,6 +396,7 @@ const struct op op_gemv_all_reduce = {
     .plan = gemv_plan,
     .work = gemv_work,
     .slice = gemv_slice,
+    .area = gemv_area,
     .gpu_shape = gemv_words_shape,
     .gpu_rank = gemv_gpu_rank,
     .values = op_no_values,

@@ -45,6 +45,14 @@ static int noop_slice(const struct run *run, const struct slice *slice, struct w
     return error_set(e, -EINVAL, "slice: %s: noop has only wait", slice_kind_name((enum slice_kind)slice->kind));
 }
 
+static void noop_area(const struct run *run, const struct slice *slice, int dst, struct put_area *out)
+{
+    (void)run;
+    (void)slice;
+    (void)dst;
+    *out = (struct put_area){.tensor = PUT_STAGING};
+}
+
 static void noop_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
 {
     (void)problem;
@@ -68,6 +76,7 @@ const struct op op_noop = {
     .plan = noop_plan,
     .work = noop_work,
     .slice = noop_slice,
+    .area = noop_area,
     .gpu_shape = noop_gpu_shape,
     .gpu_rank = noop_gpu_rank,
     .values = op_no_values,

@@ -7,6 +7,7 @@
 #include <ftw.h>
 #include <glob.h>
 #include <setjmp.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -103,7 +105,7 @@ static int directory_leftovers(void)
     int n = 0;
 
     while (d && (entry = readdir(d))) {
-        if (entry->d_name[0] == '.' || !strcmp(entry->d_name, "daemon.log"))
+        if (entry->d_name[0] == '.' || !strncmp(entry->d_name, "daemon", 6)) /* their logs */
             continue;
         (void)fprintf(stderr, "left behind: %s/%s\n", directory, entry->d_name);
         n++;
@@ -347,31 +349,73 @@ static int children_count(pid_t pid)
     return n;
 }
 
-void daemon_start(struct test_daemon *d, const char *const options[])
+int test_nodes(void)
 {
-    char *argv[32] = {(char *)(uintptr_t)daemon_binary(), "--config", "/dev/null", "--socket", d->socket};
+    const char *text = getenv("FCC_TEST_NODES");
+    int n = text ? atoi(text) : 1;
+
+    return n < 1 ? 1 : n > NODES_MAX ? NODES_MAX : n;
+}
+
+/* A port that nobody has now. */
+static int port_free(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(a);
+    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    CHECK(sock >= 0 && bind(sock, (struct sockaddr *)&a, size) == 0 && getsockname(sock, (struct sockaddr *)&a, &size) == 0);
+    (void)close(sock);
+    return ntohs(a.sin_port);
+}
+
+static const char *key_path(void)
+{
+    static char path[160];
+
+    (void)snprintf(path, sizeof(path), "%s/cluster.key", directory);
+    return path;
+}
+
+static void key_make(void)
+{
+    int fd = open(key_path(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+    CHECK(fd >= 0 && write(fd, "a key that only these tests have, 64 bytes of it: 0123456789abcd\n", 64) == 64);
+    (void)close(fd);
+}
+
+static pid_t daemon_fork(const struct test_node *d, const char *const options[])
+{
+    char *argv[48] = {(char *)(uintptr_t)daemon_binary(), "--config", "/dev/null", "--socket", (char *)(uintptr_t)d->socket};
     char *gpus = test_device() == FCC_DEVICE_CPU ? "none" : test_device() == FCC_DEVICE_HIP ? "hip" : "cuda";
     char *defaults[] = {"--cpu-devices", "4",     "--cpu-workgroups", "1", "--worker-idle-ms", "50",
                         "--log-level",   "debug", "--gpus",           gpus};
+    char *node[] = {"--node-listen", (char *)(uintptr_t)d->address, "--cluster-key", (char *)(uintptr_t)key_path()};
     int n = 5;
 
-    (void)snprintf(d->socket, sizeof(d->socket), "%s/fccd.sock", directory);
-    (void)snprintf(d->log, sizeof(d->log), "%s/daemon.log", directory);
     for (size_t i = 0; i < sizeof(defaults) / sizeof(defaults[0]); i++)
         argv[n++] = defaults[i];
+    for (size_t i = 0; *d->address && i < sizeof(node) / sizeof(node[0]); i++)
+        argv[n++] = node[i];
     for (; options && *options; options++)
         argv[n++] = (char *)(uintptr_t)*options;
-    (void)setenv("FCCD_SOCKET", d->socket, 1);
-    (void)setenv("FCCD_JOB", "test", 1);
-    d->pid = fork();
-    CHECK(d->pid >= 0);
-    if (d->pid == 0) {
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
         int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
         if (log < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
             _exit(126);
         (void)execv(argv[0], argv);
         _exit(127);
     }
+    return pid;
+}
+
+static void node_start(struct test_node *d, const char *const options[])
+{
+    (void)setenv("FCCD_SOCKET", d->socket, 1);
+    d->pid = daemon_fork(d, options);
     double until = now_ms() + 20e3;
     while (!daemon_serves()) {
         CHECK(now_ms() < until);
@@ -385,7 +429,40 @@ void daemon_start(struct test_daemon *d, const char *const options[])
     d->descriptors = descriptors_count(d->pid);
 }
 
-bool daemon_logged(const struct test_daemon *d, const char *text, int limit_ms)
+static struct test_daemon *started; /* for the ranks */
+
+void node_restart(struct test_daemon *d, int node)
+{
+    node_start(&d->node[node], NULL);
+    (void)setenv("FCCD_SOCKET", d->socket, 1);
+}
+
+void daemons_start(struct test_daemon *d, int nodes, const char *const options[])
+{
+    memset(d, 0, sizeof(*d));
+    d->nodes = nodes;
+    started = d;
+    (void)setenv("FCCD_JOB", "test", 1);
+    if (nodes > 1)
+        key_make();
+    for (int i = 0; i < nodes; i++) {
+        struct test_node *node = &d->node[i];
+        const char number[2] = {i ? (char)('0' + i) : 0};
+        (void)snprintf(node->socket, sizeof(node->socket), "%s/fccd%s.sock", directory, number);
+        (void)snprintf(node->log, sizeof(node->log), "%s/daemon%s.log", directory, number);
+        if (nodes > 1)
+            (void)snprintf(node->address, sizeof(node->address), "127.0.0.1:%d", port_free());
+        node_start(node, options);
+    }
+    (void)setenv("FCCD_SOCKET", d->socket, 1);
+}
+
+void daemon_start(struct test_daemon *d, const char *const options[])
+{
+    daemons_start(d, test_nodes(), options);
+}
+
+bool node_logged(const struct test_node *d, const char *text, int limit_ms)
 {
     double until = now_ms() + limit_ms;
     char line[2048];
@@ -404,7 +481,7 @@ bool daemon_logged(const struct test_daemon *d, const char *text, int limit_ms)
     return false;
 }
 
-static void daemon_end(struct test_daemon *d)
+static void daemon_end(struct test_node *d)
 {
     int status = 0;
     double until = now_ms() + 20e3;
@@ -418,24 +495,47 @@ static void daemon_end(struct test_daemon *d)
         check_failed(__FILE__, __LINE__, "the broker ended with wait status 0x%x", status);
 }
 
-void daemon_stop(struct test_daemon *d)
+bool daemon_logged(const struct test_daemon *d, const char *text, int limit_ms)
+{
+    return node_logged(&d->node[0], text, limit_ms);
+}
+
+/* A broker keeps a connection to and from each other node that it has had to do with. */
+static void daemon_rest(const struct test_node *d, int nodes)
 {
     double until = now_ms() + 10e3;
     int n;
 
-    while ((n = descriptors_count(d->pid)) != d->descriptors || children_count(d->pid)) {
+    while ((n = descriptors_count(d->pid)) < d->descriptors || n > d->descriptors + 2 * (nodes - 1) || children_count(d->pid)) {
         if (now_ms() > until)
             check_failed(__FILE__, __LINE__, "the broker has %d descriptors (%d at rest) and %d workers", n, d->descriptors,
                          children_count(d->pid));
         (void)usleep(POLL_US);
     }
-    daemon_end(d);
-    CHECK(!daemon_logged(d, ": error:", 0));
+}
+
+/* One that a test has started by itself is one node. */
+static int nodes_of(const struct test_daemon *d)
+{
+    return d->nodes > 1 ? d->nodes : 1;
+}
+
+void daemon_stop(struct test_daemon *d)
+{
+    for (int i = 0; i < nodes_of(d); i++)
+        daemon_rest(&d->node[i], nodes_of(d));
+    daemon_stop_unclean(d);
+    for (int i = 0; i < nodes_of(d); i++)
+        CHECK(!node_logged(&d->node[i], ": error:", 0));
 }
 
 void daemon_stop_unclean(struct test_daemon *d)
 {
-    daemon_end(d);
+    for (int i = 0; i < nodes_of(d); i++)
+        if (d->node[i].pid)
+            daemon_end(&d->node[i]);
+    if (nodes_of(d) > 1)
+        (void)unlink(key_path());
 }
 
 pid_t daemon_worker(const struct test_daemon *d)
@@ -472,6 +572,8 @@ void ranks_start(struct ranks *r, int n, void (*run)(int, const struct ranks *, 
         r->pid[rank] = fork();
         CHECK(r->pid[rank] >= 0);
         if (r->pid[rank] == 0) {
+            if (started)
+                (void)setenv("FCCD_SOCKET", started->node[rank % started->nodes].socket, 1);
             run(rank, r, argument);
             exit(EXIT_SUCCESS);
         }

@@ -64,15 +64,34 @@ void check_error(const char *file, int line, const char *call, int got, int want
 
 /* ---- daemons ---- */
 
-struct test_daemon {
-    pid_t pid;
-    char socket[128];
-    char log[128];
-    int descriptors; /* of the broker, when nobody is connected */
+#define TEST_NODE                                                                                                              \
+    pid_t pid;                                                                                                                 \
+    char socket[128];                                                                                                          \
+    char log[128];                                                                                                             \
+    char address[64]; /* for other nodes; "": there are none */                                                                \
+    int descriptors   /* of the broker, when nobody is connected */
+struct test_node {
+    TEST_NODE;
 };
-/* Start build/bin/fccd with four cpu devices, the GPUs of test_device(), and these further options (a NULL-terminated list,
+#define NODES_MAX 4
+struct test_daemon {
+    union {
+        struct test_node node[NODES_MAX];
+        struct {
+            TEST_NODE; /* of the first, and mostly the only one */
+        };
+    };
+    int nodes; /* 0: one */
+};
+/* How many nodes daemon_start() starts, all on this machine: FCC_TEST_NODES, or 1. ranks_start() connects rank r to node r modulo that. */
+int test_nodes(void);
+/* Start (for each node) build/bin/fccd with four cpu devices, the GPUs of test_device(), and these further options (a NULL-terminated list,
  * or NULL), and wait until it serves. Sets FCCD_SOCKET and FCCD_JOB for the process. */
 void daemon_start(struct test_daemon *d, const char *const options[]);
+/* The same for this number of nodes. */
+void daemons_start(struct test_daemon *d, int nodes, const char *const options[]);
+/* A node whose broker is dead gets another one, at the same socket and address. */
+void node_restart(struct test_daemon *d, int node);
 /* The fccd that is tested: $FCCD_BINARY, or build/bin/fccd. */
 const char *daemon_binary(void);
 /* All clients have gone: checks that the broker has no descriptors and no workers left, ends it, and checks that it ended well.
@@ -84,6 +103,7 @@ void daemon_stop_unclean(struct test_daemon *d);
 pid_t daemon_worker(const struct test_daemon *d);
 /* Does the daemon's log have a line with this text? Waits for it, at most limit_ms. */
 bool daemon_logged(const struct test_daemon *d, const char *text, int limit_ms);
+bool node_logged(const struct test_node *d, const char *text, int limit_ms);
 
 /* ---- ranks ---- */
 

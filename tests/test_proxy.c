@@ -249,6 +249,7 @@ static void side_open(struct side *s, uint32_t index, uint32_t spin_us, const st
 static void side_close(struct side *s)
 {
     proxy_stop(s->proxy);
+    proxy_free(s->proxy);
     net_regions_close(s->regions);
     free(s->memory);
     free(s->shadow);
@@ -378,6 +379,7 @@ static void flood(enum bed_kind kind, uint32_t buffer_bytes, uint32_t rows, bool
     assert_int_equal(messages, NODES * epochs * (SLICES + 1));
     for (uint32_t n = 0; n < NODES; n++) {
         proxy_stop(sides[n].proxy);
+        proxy_free(sides[n].proxy);
         sides[n].proxy = NULL;
     }
     for (uint32_t n = 0; n < NODES; n++) {

@@ -151,9 +151,19 @@ static void comm_headline(struct json_object *comm)
     printf("; %" PRId64 " operators so far\n", field_int(comm, "operators", 0));
 }
 
+static bool over_nodes(struct json_object *comm)
+{
+    for (size_t i = 0; i < field_count(comm, "ranks"); i++)
+        if (*field_text(field_at(comm, "ranks", i), "node"))
+            return true;
+    return false;
+}
+
 static void comm_print(struct json_object *comm)
 {
-    struct table *table = table_new(">RANK|>PID|>DEVICE|STATE|OPERATOR|>SINCE|>QUEUED");
+    bool nodes = over_nodes(comm);
+    struct table *table = table_new(nodes ? ">RANK|NODE|>PID|>DEVICE|STATE|OPERATOR|>SINCE|>QUEUED"
+                                          : ">RANK|>PID|>DEVICE|STATE|OPERATOR|>SINCE|>QUEUED");
     char time[FORMAT_ROOM];
 
     comm_headline(comm);
@@ -161,8 +171,10 @@ static void comm_print(struct json_object *comm)
         struct json_object *r = field_at(comm, "ranks", i);
         bool joined = strcmp(field_text(r, "state"), "not joined") != 0;
         table_cell(table, "%" PRId64, field_int(r, "rank", -1));
+        if (nodes)
+            table_cell(table, "%s", *field_text(r, "node") ? field_text(r, "node") : "-");
         table_cell(table, joined ? "%" PRId64 : "-", field_int(r, "pid", 0));
-        table_cell(table, joined ? "%" PRId64 : "-", field_int(r, "device", -1));
+        table_cell(table, joined && field_int(r, "device", -1) >= 0 ? "%" PRId64 : "-", field_int(r, "device", -1));
         table_cell(table, "%s", field_text(r, "state"));
         if (*field_text(r, "op"))
             table_cell(table, "%s #%" PRId64, field_text(r, "op"), field_int(r, "number", 0));

@@ -8,6 +8,9 @@
  * GPUs keep to that (device_gpu.c); here they count as running, and end in their order. Operators of several communicators are
  * given to the devices by this one engine, in one order for all devices, so communicators that share devices cannot wait for
  * each other in a circle.
+ *
+ * A rank on another node is a member without a session and a device: its submissions come from that node's worker, and the next
+ * turn begins when that one has done with the one before, too (nodes.c).
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -18,6 +21,7 @@
 
 #include "device.h"
 #include "log.h"
+#include "nodes.h"
 #include "worker.h"
 
 #define QUEUE_MAX 1024 /* submissions of one rank */
@@ -70,6 +74,24 @@ static void join_answer(struct member *m, int status, const char *text)
     session_reply(m->session, &r.reply, sizeof(r), NULL, 0);
 }
 
+static void member_go(struct member *m)
+{
+    if (!m->remote) {
+        LIST_REMOVE(m, link);
+        m->comm->here--;
+    }
+    m->state = MEMBER_LEFT;
+    m->session = NULL;
+    m->comm->present--;
+}
+
+/* "pid 123", or "pid 123 on node 10.0.0.2:7711" */
+static const char *member_where(const struct member *m, char text[FCC_NODE_MAX + 32])
+{
+    (void)snprintf(text, FCC_NODE_MAX + 32, "pid %d%s%s", m->pid, m->peer ? " on node " : "", m->peer ? m->peer->address : "");
+    return text;
+}
+
 void comm_abort(struct comm *c, int status, const char *format, ...)
 {
     enum comm_state before = c->state;
@@ -94,53 +116,71 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
         struct member *m = &c->members[r];
         queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */
         if (before == COMM_FORMING && m->state == MEMBER_JOINED) {
-            join_answer(m, status, text);
-            LIST_REMOVE(m, link);
-            m->state = MEMBER_LEFT;
-            m->session = NULL;
-            c->present--;
+            if (!m->remote)
+                join_answer(m, status, text);
+            member_go(m);
         }
     }
+    if (c->nodes)
+        nodes_aborted(c);
     trace_waiters_answer(c, &c->error);
+}
+
+/* Its rank comes no more: how the communicator ends for the others, if they wait for it. */
+static void leave_tell(struct member *m, const char *why)
+{
+    struct comm *c = m->comm;
+    const struct submission *head = TAILQ_FIRST(&m->queue);
+    char where[FCC_NODE_MAX + 32];
+    bool busy = false;
+
+    (void)member_where(m, where);
+    for (int r = 0; r < c->nranks; r++)
+        busy |= !TAILQ_EMPTY(&c->members[r].queue);
+    if (why && c->current)
+        comm_abort(c, -ECONNABORTED, "rank %d (%s) is gone: %s while %s #%llu was running", m->rank, where, why,
+                   op_name(c->current->problem->op), (unsigned long long)c->current->span.number);
+    else if (why && (busy || c->state == COMM_FORMING))
+        comm_abort(c, -ECONNABORTED, "rank %d (%s) is gone: %s before %s", m->rank, where, why,
+                   c->state == COMM_FORMING ? "all ranks had joined" : "it came to the others' operator");
+    else if (head || c->current)
+        comm_abort(c, -ECONNABORTED, "rank %d (%s) destroyed the communicator with operators in flight", m->rank, where);
+    else if (busy) /* the others wait for an operator to which this one will not come */
+        comm_abort(c, -ECONNABORTED, "rank %d (%s) has left the communicator", m->rank, where);
+    if (m->state != MEMBER_JOINED)
+        return; /* comm_abort() of a forming one has let it go */
+    struct submission *sub;
+    TAILQ_FOREACH(sub, &m->queue, link)
+        sub->session = NULL;
+    member_go(m);
+    if (why && c->state == COMM_ACTIVE) /* the others will hear who, at their next operator */
+        (void)error_set(&c->error, -ECONNABORTED, "rank %d (%s) is gone: %s", m->rank, where, why);
 }
 
 void comm_leave(struct member *m, const char *why)
 {
     struct comm *c = m->comm;
-    const struct submission *head = TAILQ_FIRST(&m->queue);
-    bool busy = false;
 
-    for (int r = 0; r < c->nranks; r++)
-        busy |= !TAILQ_EMPTY(&c->members[r].queue);
-    if (why && c->current)
-        comm_abort(c, -ECONNABORTED, "rank %d (pid %d) is gone: %s while %s #%llu was running", m->rank, m->pid, why,
-                   op_name(c->current->problem->op), (unsigned long long)c->current->span.number);
-    else if (why && (busy || c->state == COMM_FORMING))
-        comm_abort(c, -ECONNABORTED, "rank %d (pid %d) is gone: %s before %s", m->rank, m->pid, why,
-                   c->state == COMM_FORMING ? "all ranks had joined" : "it came to the others' operator");
-    else if (head || c->current)
-        comm_abort(c, -ECONNABORTED, "rank %d (pid %d) destroyed the communicator with operators in flight", m->rank, m->pid);
-    else if (busy) /* the others wait for an operator to which this one will not come */
-        comm_abort(c, -ECONNABORTED, "rank %d (pid %d) has left the communicator", m->rank, m->pid);
-    if (m->state == MEMBER_JOINED) { /* comm_abort() of a forming one has let it go */
-        struct submission *sub;
-        TAILQ_FOREACH(sub, &m->queue, link)
-            sub->session = NULL;
-        LIST_REMOVE(m, link);
-        m->state = MEMBER_LEFT;
-        m->session = NULL;
-        c->present--;
-        if (why && c->state == COMM_ACTIVE) /* the others will hear who, at their next operator */
-            (void)error_set(&c->error, -ECONNABORTED, "rank %d (pid %d) is gone: %s", m->rank, m->pid, why);
-    }
+    leave_tell(m, why);
+    if (c->nodes)
+        nodes_left(m, why);
     comm_release(c);
+}
+
+void comm_leave_remote(struct member *m, const char *why)
+{
+    if (m->state == MEMBER_JOINED)
+        leave_tell(m, why);
 }
 
 void comm_release(struct comm *c)
 {
-    if (c->present > 0 || c->current)
+    /* One that forms here may have ranks on other nodes only, so far. */
+    if ((c->state == COMM_FORMING ? c->present : c->here) > 0 || c->current)
         return;
     trace_waiters_answer(c, &(struct error){.status = -ENOENT, .text = "the communicator has ended"});
+    if (c->nodes)
+        nodes_release(c);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         if (m->device) {
@@ -176,7 +216,14 @@ void comm_drain(struct worker *w)
 
 /* ---- the beginning ---- */
 
-static struct comm *comm_new(struct worker *w, const struct fcc_comm_init_msg *m, struct device *d, struct error *e)
+/* What a rank says of the communicator when it joins. */
+struct joining {
+    const struct fcc_unique_id *unique_id;
+    int nranks, rank;
+    uint32_t time_limit_ms;
+};
+
+static struct comm *comm_new(struct worker *w, const struct joining *m, struct device *d, struct error *e)
 {
     struct comm *c = calloc(1, sizeof(*c) + (size_t)m->nranks * sizeof(c->members[0]));
 
@@ -188,7 +235,7 @@ static struct comm *comm_new(struct worker *w, const struct fcc_comm_init_msg *m
     }
     c->ops = d->ops;
     c->worker = w;
-    c->unique_id = m->unique_id;
+    c->unique_id = *m->unique_id;
     c->nranks = m->nranks;
     c->time_limit_ms = m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms;
     c->problem = calloc(1, sizeof(*c->problem));
@@ -235,7 +282,17 @@ static bool id_used(const struct worker *w, const struct fcc_unique_id *id)
     return false;
 }
 
-static int join_check(struct worker *w, const struct fcc_comm_init_msg *m, const struct comm *c, struct error *e)
+struct comm *comm_find_number(const struct worker *w, uint64_t number)
+{
+    struct comm *c;
+
+    LIST_FOREACH(c, &w->comms, link)
+        if (c->nodes && c->nodes->number == number && c->state != COMM_ABORTED)
+            return c;
+    return NULL;
+}
+
+static int join_check(struct worker *w, const struct joining *m, const struct comm *c, struct error *e)
 {
     static const struct fcc_unique_id none;
 
@@ -245,10 +302,10 @@ static int join_check(struct worker *w, const struct fcc_comm_init_msg *m, const
         return error_set(e, -EINVAL, "rank %d: nranks: %d: allowed are 1 to %d", m->rank, m->nranks, FCC_MAX_RANKS);
     if (m->rank < 0 || m->rank >= m->nranks)
         return error_set(e, -EINVAL, "rank: %d: allowed are 0 to %d", m->rank, m->nranks - 1);
-    if (!memcmp(&m->unique_id, &none, sizeof(none)))
+    if (!memcmp(m->unique_id, &none, sizeof(none)))
         return error_set(e, -EINVAL, "rank %d: id: all zero: allowed is one that fcc_get_unique_id() made", m->rank);
     if (!c)
-        return id_used(w, &m->unique_id)
+        return id_used(w, m->unique_id)
                    ? error_set(e, -EALREADY, "rank %d: id: its communicator is complete already or has ended", m->rank)
                    : 0;
     if (m->nranks != c->nranks)
@@ -321,22 +378,45 @@ static int member_open(struct member *m, struct session *s, const struct fcc_com
     m->arrived_ns = clock_ns();
     LIST_INSERT_HEAD(&s->members, m, link);
     m->comm->present++;
+    m->comm->here++;
     return 0;
+}
+
+void comm_active(struct comm *c)
+{
+    c->state = COMM_ACTIVE;
+    log_debug("comm %u: %d ranks have joined", c->number, c->nranks);
+    for (int r = 0; r < c->nranks; r++)
+        if (!c->members[r].remote)
+            join_answer(&c->members[r], 0, "");
+    comm_deadline_set(c);
+}
+
+/* All ranks that join here have joined. */
+static void comm_complete(struct comm *c)
+{
+    if (c->nodes)
+        nodes_form(c);
+    else
+        comm_active(c);
 }
 
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
 {
+    const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms};
     struct comm *c = comm_find(s->worker, &m->unique_id);
+    const char *root = NULL;
     struct device *d = NULL;
     struct error e = {0};
 
-    if (join_check(s->worker, m, c, &e) || join_device(s->worker, m, &d, &e)) {
+    if (join_check(s->worker, &who, c, &e) || nodes_root(s->worker, &m->unique_id, &root, &e) ||
+        join_device(s->worker, m, &d, &e)) {
         session_reply_status(s, &m->msg, e.status, e.text);
         return;
     }
     assert(d);
     if (!c)
-        c = comm_new(s->worker, m, d, &e);
+        c = comm_new(s->worker, &who, d, &e);
     if (!c) {
         session_reply_status(s, &m->msg, e.status, e.text);
         return;
@@ -346,18 +426,53 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
         comm_release(c);
         return;
     }
-    if (c->present == c->nranks) {
-        c->state = COMM_ACTIVE;
-        log_debug("comm %u: %d ranks have joined", c->number, c->nranks);
-        for (int r = 0; r < c->nranks; r++)
-            join_answer(&c->members[r], 0, "");
+    if (root && nodes_join(c, &c->members[m->rank], root, &e))
+        comm_abort(c, e.status, "%s", e.text);
+    else if (!root && c->present == c->nranks)
+        comm_complete(c);
+    comm_deadline_set(c);
+    comm_release(c);
+}
+
+void comm_join_remote(struct peer *p, const struct peer_join *m)
+{
+    const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms};
+    struct worker *w = p->worker;
+    struct comm *c = comm_find(w, &m->unique_id);
+    struct error e = {0};
+    int status = join_check(w, &who, c, &e);
+
+    if (!status && m->device_kind != FCC_DEVICE_CPU)
+        status = error_set(&e, -EOPNOTSUPP, "rank %d: device_kind: a GPU: over several nodes ranks are on cpu devices", m->rank);
+    if (!status && c && c->ops->number != FCC_DEVICE_CPU)
+        status = error_set(&e, -EINVAL, "rank %d: device_kind: cpu: the ranks that joined before are on %s", m->rank, c->ops->kind);
+    if (!status)
+        status = device_open(&w->devices[0], &e);
+    if (!status && !c && !(c = comm_new(w, &who, &w->devices[0], &e)))
+        status = e.status;
+    if (!status)
+        status = nodes_begin(c, NULL, &e);
+    if (status) {
+        nodes_refuse(p, m, &e);
+        if (c)
+            comm_release(c);
+        return;
     }
+    struct member *member = &c->members[m->rank];
+    member->remote = true;
+    member->peer = p;
+    member->pid = m->pid;
+    member->state = MEMBER_JOINED;
+    member->arrived_ns = clock_ns();
+    c->present++;
+    if (c->present == c->nranks)
+        comm_complete(c);
     comm_deadline_set(c);
 }
 
 /* ---- turns ---- */
 
-void comm_submit(struct member *m, struct submission *sub)
+void comm_submit(struct member *m, struct submission *sub, const struct fcc_submit *submit)
 {
     struct comm *c = m->comm;
 
@@ -376,11 +491,12 @@ void comm_submit(struct member *m, struct submission *sub)
     m->queued++;
     if (!m->next)
         m->next = sub;
+    if (c->nodes && !m->remote)
+        nodes_submit(m, sub, submit);
     comm_advance(c);
 }
 
-/* End the next submissions' turn: tell every rank and free them. */
-static void turn_end(struct comm *c, const struct error *e)
+void turn_end(struct comm *c, const struct error *e)
 {
     c->turn_ns = clock_ns();
     for (int r = 0; r < c->nranks; r++) {
@@ -393,6 +509,8 @@ static void turn_end(struct comm *c, const struct error *e)
         submission_tell(sub, e->status, e->text, NULL, 0);
         submission_free(sub);
     }
+    if (c->nodes)
+        nodes_turn_ended(c);
 }
 
 /* Do the next submissions want the same? Otherwise, and if one of them is wrong by itself: the error for all. */
@@ -448,6 +566,7 @@ static int turn_alloc(struct comm *c, struct error *e)
 
 static bool turn_ready(struct comm *c)
 {
+    char where[FCC_NODE_MAX + 32];
     bool all = true, any = false;
 
     for (int r = 0; r < c->nranks; r++) {
@@ -459,8 +578,8 @@ static bool turn_ready(struct comm *c)
         comm_abort(c, c->error.status, "%s", c->error.text);
     for (int r = 0; any && c->state == COMM_ACTIVE && r < c->nranks; r++)
         if (c->members[r].state == MEMBER_LEFT)
-            comm_abort(c, -ECONNABORTED, "rank %d (pid %d) has left the communicator", r, c->members[r].pid);
-    return all && c->state == COMM_ACTIVE;
+            comm_abort(c, -ECONNABORTED, "rank %d (%s) has left the communicator", r, member_where(&c->members[r], where));
+    return all && c->state == COMM_ACTIVE && (!c->nodes || nodes_turn_ready(c));
 }
 
 /* Whether the ranks' next turn may begin though operators run: on GPUs, an operator that has its place on a stream of every
@@ -482,7 +601,12 @@ void comm_advance(struct comm *c)
         struct error e = {0};
         int status = turn_check(c, &e);
 
-        if (!status && head->kind == SUBMISSION_ALLOC) {
+        if (c->nodes)
+            nodes_tune(c);
+        if (!status && head->kind == SUBMISSION_ALLOC && c->nodes) {
+            nodes_alloc(c);
+            continue; /* it has ended its turn, or will */
+        } else if (!status && head->kind == SUBMISSION_ALLOC) {
             (void)turn_alloc(c, &e);
         } else if (!status) {
             c->operators++;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "nodes.h"
 
 #define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
 
@@ -67,6 +68,8 @@ static void parts_make(struct launch *l)
 {
     for (int r = 0; r < l->nranks; r++) {
         struct launch_part *p = l->parts;
+        if (!l->runs[r].device)
+            continue; /* on another node */
         while (p < l->parts + l->nparts && p->device != l->runs[r].device)
             p++;
         if (p == l->parts + l->nparts) {
@@ -86,7 +89,7 @@ static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
     if (status)
         return status;
     assert(run->plan);
-    run->device = c->members[r].device;
+    run->device = c->members[r].device; /* NULL, and no flags: another node's */
     run->flags = (_Atomic uint64_t *)(void *)c->members[r].flags.data;
     run->group_left = calloc(run->plan->ngroups + 1, sizeof(run->group_left[0]));
     run->times = calloc(run->plan->nslices + 1, sizeof(run->times[0]));
@@ -141,7 +144,7 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, s
         launch_free(l);
         return NULL;
     }
-    l->inline_ = l->schedule.target == PLAN_CPU && work_ns(sum, l->problem->dtype) < INLINE_NS;
+    l->inline_ = l->schedule.target == PLAN_CPU && !c->nodes && work_ns(sum, l->problem->dtype) < INLINE_NS;
     parts_make(l);
     return l;
 }
@@ -185,6 +188,21 @@ static struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, st
 
 /* ---- beginning ---- */
 
+static int staging_make(struct member *m, uint64_t bytes, struct error *e)
+{
+    if (m->remote) {
+        shadow_free(&m->staging);
+        return shadow_make(bytes, &m->staging, e);
+    }
+    if (m->comm->nodes && m->staging.data)
+        nodes_region_remove(m->comm->worker, m->comm->nodes->number, m->rank, NET_STAGING);
+    device_memory_free(m->device, &m->staging);
+    int status = device_memory_alloc(m->device, bytes, &m->staging, NULL, e);
+    if (status == 0 && m->comm->nodes)
+        status = nodes_region_add(m->comm, m->rank, NET_STAGING, m->staging.data, m->staging.bytes, e);
+    return status;
+}
+
 static int staging_prepare(struct comm *c, const struct launch *l, struct error *e)
 {
     for (int r = 0; r < c->nranks; r++) {
@@ -194,8 +212,7 @@ static int staging_prepare(struct comm *c, const struct launch *l, struct error 
             struct error why = {0};
             if (c->current)
                 return -EAGAIN; /* its kernels use what there is */
-            device_memory_free(m->device, &m->staging);
-            if (device_memory_alloc(m->device, needed, &m->staging, NULL, &why))
+            if (staging_make(m, needed, &why))
                 return error_set(e, why.status, "rank %d: staging memory: %s", r, why.text);
         }
         l->staging[r] = m->staging.data;
@@ -262,6 +279,8 @@ static int problem_match(struct comm *c, const struct op_args args[], struct err
     memset(c->problem, 0, problem_bytes(op, c->nranks));
     c->problem->op = op;
     c->problem->nranks = c->nranks;
+    for (int r = 0; r < c->nranks; r++)
+        c->problem->node_of[r] = c->members[r].node;
     int status = op_get(op)->match(args, c->nranks, c->problem, &why);
     return status ? error_set(e, status, "%s: %s", op_name(op), why.text) : 0;
 }
@@ -332,6 +351,8 @@ int launch_begin(struct comm *c, struct error *e)
     status = staging_prepare(c, l, e);
     if (status == 0)
         status = slots_prepare(c, l, e);
+    if (status == 0 && c->nodes)
+        status = nodes_launch_open(l, e);
     if (status == -EAGAIN) {
         cache_add(c, l);
         return status;
@@ -355,8 +376,12 @@ int launch_begin(struct comm *c, struct error *e)
         return 0;
     }
     crowd_join(c, l);
-    device_launch(l);
     comm_deadline_set(c);
+    if (c->nodes && !nodes_staged(c, l))
+        return 0; /* it is started when they have */
+    device_launch(l);
+    if (c->nodes)
+        nodes_launch_started(l);
     return 0;
 }
 
@@ -402,10 +427,18 @@ void launch_finish(struct launch *l)
     struct comm *c = l->comm;
 
     l->span.finished_ns = clock_ns();
+    if (c->nodes)
+        nodes_launch_close(l);
     c->worker->crowded -= l->crowded;
     l->crowded = false;
-    if (l->automatic && !l->error.status && c->state == COMM_ACTIVE)
-        tune_record(c->tune, l->problem, l->schedule.kind, l->busy_ns ? l->busy_ns : l->span.finished_ns - l->span.started_ns);
+    if (l->automatic && !l->error.status && c->state == COMM_ACTIVE) {
+        struct tune_sample sample = tune_sample(l->problem, l->schedule.kind,
+                                                l->busy_ns ? l->busy_ns : l->span.finished_ns - l->span.started_ns);
+        if (!c->nodes)
+            tune_record(c->tune, &sample);
+        else if (!c->members[0].remote)
+            nodes_measured(c, &sample);
+    }
     l->span_shown = l->span;
     for (int r = 0; r < l->nranks; r++) {
         struct launch_run *run = &l->runs[r];
@@ -419,6 +452,10 @@ void launch_finish(struct launch *l)
         c->last = l;
     cache_add(c, l);
     ranks_tell(c, l);
+    if (c->nodes && l->error.status && c->state == COMM_ACTIVE)
+        nodes_launch_failed(l);
+    if (c->nodes)
+        nodes_turn_ended(c);
     if (c->state == COMM_ACTIVE)
         atomic_store_explicit(&c->shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
     if (c->state == COMM_ACTIVE && c->current && atomic_load_explicit(&c->current->failed, memory_order_relaxed))

@@ -56,6 +56,7 @@ struct launch {
     bool automatic;                  /* its time tells the tuner */
     bool gated;                      /* GPU: waits, on the CPU's side, for the clients' streams; device_gpu.c */
     bool running;                    /* among those of its communicator */
+    uint32_t nodes_number;           /* nodes_data.c's, while it runs; its ranks are on several nodes. 0: they are all here */
     struct launch *following;        /* the one that began after it, if it runs already */
     struct submission **submissions; /* [nranks]: what it was made of */
     uint64_t busy_ns;                /* GPU: how long its kernels ran */
@@ -97,6 +98,8 @@ void launch_fail(struct launch *l, int rank, const struct error *e);
 struct tune *tune_new(void);
 /* The schedule kind to run this problem with. */
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct problem *problem);
-void tune_record(struct tune *t, const struct problem *problem, enum fcc_schedule_kind kind, uint64_t ns);
+/* A time of a problem under a schedule; where ranks are on several nodes, all nodes record those of one (nodes.c). */
+struct tune_sample tune_sample(const struct problem *problem, enum fcc_schedule_kind kind, uint64_t ns);
+void tune_record(struct tune *t, const struct tune_sample *sample);
 
 #endif

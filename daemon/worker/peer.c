@@ -1,24 +1,340 @@
 /* SPDX-License-Identifier: MIT
  *
- * peer.c - PLACEHOLDER, to be replaced by the worker's side of connections between nodes: it takes none.
+ * peer.c - connections between the workers of a job: made when a communicator needs them, kept for the job's life.
+ *
+ * Who sends nothing else sends a PING every half second. A peer that is silent for SILENCE_MS, or whose connection ends, is lost: its communicators
+ * end with an error that names it, and the next one connects anew.
  */
 #include "peer.h"
 
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "log.h"
+#include "msg.h"
+#include "nodes.h"
 
-void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
+#define PING_MS 500
+#define SILENCE_MS 2500
+#define CONNECT_MS 20000            /* for a peer whose processes have not come yet, too */
+#define WAITING_MAX (16u << 20)     /* bytes that a peer has not taken */
+
+const char *peer_type_name(unsigned type)
 {
-    (void)w;
-    log_warning("node %s: a connection for purpose %u is closed: this worker takes none", m->address, m->purpose);
-    (void)close(sock);
+    static const char *const names[PEER_TYPES] = {[PEER_PING] = "ping",     [PEER_JOIN] = "join",     [PEER_REFUSE] = "refuse",
+                                                  [PEER_FORMED] = "formed", [PEER_READY] = "ready",   [PEER_GO] = "go",
+                                                  [PEER_SUBMIT] = "submit", [PEER_MEMORY] = "memory", [PEER_FREE] = "free",
+                                                  [PEER_STAGED] = "staged", [PEER_FAIL] = "fail",     [PEER_ABORT] = "abort",
+                                                  [PEER_LEAVE] = "leave"};
+
+    return type < PEER_TYPES && names[type] ? names[type] : "unknown";
+}
+
+void peer_break(struct peer *p, int status, const char *format, ...)
+{
+    char text[FCC_TEXT_MAX - FCC_NODE_MAX - 16];
+    va_list ap;
+
+    if (p->broken.status)
+        return;
+    va_start(ap, format);
+    (void)vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    (void)error_set(&p->broken, status, "node %s: %s", p->address, text_clean(text));
+    p->worker->sweep = true;
+}
+
+bool peer_is_open(const struct peer *p)
+{
+    return p->out == PEER_OPEN && p->data == PEER_OPEN && !p->broken.status;
+}
+
+/* ---- messages out ---- */
+
+void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length)
+{
+    struct evbuffer *to = p->writer ? bufferevent_get_output(p->writer) : p->waiting;
+
+    if (p->broken.status)
+        return;
+    m->length = (uint32_t)length;
+    m->type = (uint16_t)type;
+    m->comm = comm;
+    if (evbuffer_get_length(to) + length > WAITING_MAX)
+        peer_break(p, -ETIMEDOUT, "it does not take what it is sent");
+    else if (evbuffer_add(to, m, length))
+        peer_break(p, -ENOMEM, "no memory for a message to it");
+}
+
+static void on_writer_event(struct bufferevent *b, short what, void *arg)
+{
+    struct peer *p = arg;
+
+    (void)b;
+    peer_break(p, -ECONNRESET, "the connection to it has ended%s%s", what & BEV_EVENT_ERROR ? ": " : "",
+               what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
+}
+
+/* Nothing comes on a connection of ours: only its end. */
+static void on_writer_read(struct bufferevent *b, void *arg)
+{
+    (void)b;
+    peer_break(arg, -EPROTO, "it sends on a connection that is not its own");
+}
+
+/* ---- messages in ---- */
+
+static void on_read(struct bufferevent *b, void *arg)
+{
+    static _Alignas(16) unsigned char buf[PEER_MSG_MAX]; /* the engine is one thread */
+    struct peer *p = arg;
+    struct evbuffer *in = bufferevent_get_input(b);
+    const struct peer_msg *m = (const struct peer_msg *)buf;
+
+    p->heard_ns = clock_ns();
+    while (!p->broken.status && evbuffer_copyout(in, buf, sizeof(*m)) == (ssize_t)sizeof(*m)) {
+        if (m->length < sizeof(*m) || m->length > sizeof(buf) || m->zero) {
+            peer_break(p, -EPROTO, "a message of %u bytes: allowed are %zu to %zu", m->length, sizeof(*m), sizeof(buf));
+            return;
+        }
+        if (evbuffer_get_length(in) < m->length)
+            return;
+        (void)evbuffer_remove(in, buf, m->length);
+        if (m->type != PEER_PING)
+            nodes_message(p, m);
+    }
+}
+
+static void on_reader_event(struct bufferevent *b, short what, void *arg)
+{
+    (void)b;
+    peer_break(arg, -ECONNRESET, "its connection has ended%s%s", what & BEV_EVENT_ERROR ? ": " : "",
+               what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
+}
+
+/* ---- heartbeat ---- */
+
+static void on_ping(evutil_socket_t sock, short what, void *arg)
+{
+    struct worker *w = arg;
+    struct peer *p;
+    uint64_t now = clock_ns();
+
+    (void)sock, (void)what;
+    LIST_FOREACH(p, &w->peers, link) {
+        struct peer_msg m = {0};
+        if (p->writer)
+            peer_send(p, &m, 0, PEER_PING, sizeof(m));
+        if (p->reader && now - p->heard_ns > SILENCE_MS * UINT64_C(1000000))
+            peer_break(p, -ETIMEDOUT, "it has been silent for %llu ms", (unsigned long long)((now - p->heard_ns) / 1000000));
+    }
+}
+
+static int ping_start(struct worker *w)
+{
+    const struct timeval every = {.tv_usec = PING_MS * 1000};
+
+    if (w->ping_event)
+        return 0;
+    w->ping_event = event_new(w->base, -1, EV_PERSIST, on_ping, w);
+    return !w->ping_event || event_add(w->ping_event, &every) ? -ENOMEM : 0;
+}
+
+/* ---- coming and going ---- */
+
+static struct peer *peer_find(const struct worker *w, const char *address)
+{
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (!p->broken.status && !strcmp(p->address, address))
+            return p;
+    return NULL;
+}
+
+static unsigned index_free(const struct worker *w)
+{
+    uint64_t used = 0;
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        used |= UINT64_C(1) << p->index;
+    return ~used ? (unsigned)__builtin_ctzll(~used) : PEERS_MAX;
+}
+
+static struct peer *peer_new(struct worker *w, const char *address, struct error *e)
+{
+    unsigned index = index_free(w);
+    struct peer *p = index < PEERS_MAX ? calloc(1, sizeof(*p)) : NULL;
+
+    if (!p || !(p->waiting = evbuffer_new()) || ping_start(w)) {
+        if (p && p->waiting)
+            evbuffer_free(p->waiting);
+        free(p);
+        (void)error_set(e, -ENOMEM, "node %s: %s", address, index < PEERS_MAX ? "no memory" : "this job is on 64 others already");
+        return NULL;
+    }
+    p->worker = w;
+    p->index = index;
+    text_copy(p->address, sizeof(p->address), address);
+    LIST_INSERT_HEAD(&w->peers, p, link);
+    return p;
+}
+
+/* Ask the broker for a connection. */
+static int connect_ask(struct peer *p, enum peer_purpose purpose, uint64_t *id, enum peer_state *state)
+{
+    struct worker *w = p->worker;
+    struct control_connect m = {
+        .msg = {.type = CONTROL_CONNECT, .id = ++w->connect_id}, .purpose = (uint32_t)purpose, .limit_ms = CONNECT_MS};
+
+    if (*state != PEER_CLOSED)
+        return 0;
+    text_copy(m.address, sizeof(m.address), p->address);
+    if (w->control < 0 || msg_send(w->control, &m.msg, sizeof(m), NULL, 0))
+        return -EPIPE;
+    *id = m.msg.id;
+    *state = PEER_CONNECTING;
+    return 0;
+}
+
+struct peer *peer_get(struct worker *w, const char *address, struct error *e)
+{
+    struct peer *p = peer_find(w, address);
+
+    if (!p && !(p = peer_new(w, address, e)))
+        return NULL;
+    if (connect_ask(p, PEER_MESSAGES, &p->out_request, &p->out) || connect_ask(p, PEER_DATA, &p->data_request, &p->data)) {
+        (void)error_set(e, -EPIPE, "node %s: this node's broker is gone: nobody can connect", address);
+        peer_break(p, -EPIPE, "this node's broker is gone: nobody can connect");
+        return NULL;
+    }
+    return p;
+}
+
+static void writer_open(struct peer *p, int sock)
+{
+    p->writer = bufferevent_socket_new(p->worker->base, sock, BEV_OPT_CLOSE_ON_FREE);
+    if (!p->writer) {
+        (void)close(sock);
+        peer_break(p, -ENOMEM, "no memory for its connection");
+        return;
+    }
+    p->out = PEER_OPEN;
+    bufferevent_setcb(p->writer, on_writer_read, NULL, on_writer_event, p);
+    (void)bufferevent_enable(p->writer, EV_READ | EV_WRITE);
+    (void)evbuffer_add_buffer(bufferevent_get_output(p->writer), p->waiting);
+}
+
+static void socket_prepare(int sock)
+{
+    int one = 1;
+
+    (void)evutil_make_socket_nonblocking(sock);
+    (void)setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
 void peer_connected(struct worker *w, const struct control_connected *m, int sock)
 {
-    (void)w;
-    log_warning("a connection that was not asked for, of status %d, is closed", m->status);
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link) {
+        bool out = p->out == PEER_CONNECTING && p->out_request == m->msg.id;
+        bool data = p->data == PEER_CONNECTING && p->data_request == m->msg.id;
+        if (p->broken.status || (!out && !data))
+            continue;
+        if (m->status || sock < 0) {
+            peer_break(p, m->status ? m->status : -EPROTO, "%.*s", (int)sizeof(m->text) - 1, m->text);
+            break;
+        }
+        socket_prepare(sock);
+        if (out) {
+            writer_open(p, sock);
+        } else {
+            struct error e = {0};
+            if (nodes_data_open(p, sock, &e))
+                peer_break(p, e.status, "%s", e.text);
+            else
+                p->data = PEER_OPEN;
+        }
+        if (peer_is_open(p))
+            nodes_peer_open(p);
+        return;
+    }
     if (sock >= 0)
-        (void)close(sock);
+        (void)close(sock); /* nobody waits for it any more */
+}
+
+void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
+{
+    char address[FCC_NODE_MAX];
+    struct error e = {0};
+
+    text_copy(address, sizeof(address), m->address);
+    struct peer *p = peer_find(w, address);
+    if (p && m->purpose == PEER_MESSAGES && p->reader) { /* it has begun anew, and we have not heard of its end */
+        peer_break(p, -ECONNRESET, "it has connected anew");
+        p = NULL;
+    }
+    if (!p)
+        p = peer_new(w, address, &e);
+    socket_prepare(sock);
+    if (p && m->purpose == PEER_MESSAGES) {
+        p->reader = bufferevent_socket_new(w->base, sock, BEV_OPT_CLOSE_ON_FREE);
+        if (p->reader) {
+            p->heard_ns = clock_ns();
+            bufferevent_setcb(p->reader, on_read, NULL, on_reader_event, p);
+            (void)bufferevent_enable(p->reader, EV_READ);
+            return;
+        }
+        (void)error_set(&e, -ENOMEM, "no memory for its connection");
+    } else if (p && m->purpose == PEER_DATA && !nodes_data_accept(p, sock, &e)) {
+        return;
+    }
+    log_warning("node %s: a connection of it is refused: %s", address, e.status ? e.text : "it has no purpose");
+    (void)close(sock);
+}
+
+static void peer_free(struct peer *p)
+{
+    LIST_REMOVE(p, link);
+    if (p->writer)
+        bufferevent_free(p->writer);
+    if (p->reader)
+        bufferevent_free(p->reader);
+    evbuffer_free(p->waiting);
+    free(p);
+}
+
+void peers_sweep(struct worker *w)
+{
+    struct peer *p, *next;
+
+    for (p = LIST_FIRST(&w->peers); p; p = next) {
+        next = LIST_NEXT(p, link);
+        if (!p->broken.status)
+            continue;
+        log_warning("%s", p->broken.text);
+        nodes_peer_lost(p);
+        peer_free(p);
+    }
+}
+
+void peers_close(struct worker *w)
+{
+    struct peer *p;
+
+    while ((p = LIST_FIRST(&w->peers)))
+        peer_free(p);
+    if (w->ping_event)
+        event_free(w->ping_event);
+    w->ping_event = NULL;
 }

@@ -1,17 +1,152 @@
 /* SPDX-License-Identifier: MIT
  *
- * peer.h - connections to the job's workers on other nodes.
+ * peer.h - the job's workers on other nodes: their connections, and what they say to each other (nodes.c).
+ *
+ * The brokers introduce workers to each other: they connect, prove who they are, and hand each worker its end of the
+ * connection (control.h). A connection is used one way, by the worker that asked for it; so nothing has to be agreed when two ask at the
+ * same time. A worker has two to each peer: one for messages (the engine's), one for data (the proxy's).
+ *
+ * All of this is the engine thread's, but for what is said otherwise.
  */
 #ifndef FCCD_PEER_H
 #define FCCD_PEER_H
 
-#include "control.h"
+#include "worker.h"
 
-struct worker;
+struct bufferevent;
+struct evbuffer;
 
-/* The broker handed over a connection that another node's worker asked for. Takes the socket. */
+#define PEERS_MAX 64u
+
+enum peer_purpose { PEER_MESSAGES = 1, PEER_DATA = 2 };
+
+/* What they say; see nodes.c for when. Little-endian: nodes have one byte order. */
+enum peer_type {
+    PEER_PING = 1,
+    PEER_JOIN,
+    PEER_REFUSE,
+    PEER_FORMED,
+    PEER_READY,
+    PEER_GO,
+    PEER_SUBMIT,
+    PEER_MEMORY,
+    PEER_FREE,
+    PEER_STAGED,
+    PEER_FAIL,
+    PEER_ABORT,
+    PEER_LEAVE,
+    PEER_TYPES
+};
+const char *peer_type_name(unsigned type);
+
+/* Opens every message. */
+struct peer_msg {
+    uint32_t length; /* of the whole message */
+    uint16_t type;   /* enum peer_type */
+    uint16_t zero;
+    uint64_t comm; /* the communicator's number between nodes; PING: 0 */
+};
+static_assert(sizeof(struct peer_msg) == 16, "wire");
+
+#define PEER_MSG_MAX (FCC_MSG_MAX + 4096u)
+
+struct peer_join { /* to the root: this rank is here */
+    struct peer_msg msg;
+    struct fcc_unique_id unique_id;
+    int32_t nranks, rank;
+    uint32_t time_limit_ms;
+    uint32_t device_kind;
+    int32_t pid;
+    uint32_t zero;
+};
+static_assert(sizeof(struct peer_join) == 168, "wire");
+
+struct peer_refuse { /* from the root */
+    struct peer_msg msg;
+    int32_t rank;
+    int32_t status;
+    char text[FCC_TEXT_MAX];
+};
+static_assert(sizeof(struct peer_refuse) == 536, "wire");
+
+struct peer_formed { /* from the root: all have joined, and where */
+    struct peer_msg msg;
+    uint32_t nranks, nnodes, time_limit_ms, zero;
+    char addresses[FCC_MAX_RANKS][FCC_NODE_MAX];
+    int32_t pids[FCC_MAX_RANKS];
+    uint16_t node_of[FCC_MAX_RANKS];
+};
+
+struct peer_submit { /* a rank's turn; then, for an operator, its SUBMIT as the client sent it */
+    struct peer_msg msg;
+    int32_t rank;
+    uint32_t kind; /* enum submission_kind */
+    uint64_t alloc_bytes;
+    int32_t status; /* what is wrong with it by itself, and text; 0: nothing */
+    uint32_t zero;
+    char text[FCC_TEXT_MAX];
+    struct tune_sample sample; /* rank 0's */
+    struct {
+        uint64_t bytes;
+        uint32_t symmetric, zero;
+    } buffers[FCC_MAX_TENSORS]; /* that its tensors lie in */
+};
+static_assert(sizeof(struct peer_submit) == 72 + FCC_TEXT_MAX + 16 * FCC_MAX_TENSORS, "wire");
+
+struct peer_memory { /* a rank's part of a symmetric allocation is there, or is not */
+    struct peer_msg msg;
+    int32_t rank;
+    int32_t status;
+    uint32_t handle;
+    uint32_t zero;
+    uint64_t bytes, turn;
+    char text[FCC_TEXT_MAX];
+};
+static_assert(sizeof(struct peer_memory) == 48 + FCC_TEXT_MAX, "wire");
+
+struct peer_free {
+    struct peer_msg msg;
+    int32_t rank;
+    uint32_t handle;
+};
+static_assert(sizeof(struct peer_free) == 24, "wire");
+
+struct peer_turn { /* STAGED: staging memory for this turn is there. FAIL: its operator has failed here. ABORT, LEAVE: after so many */
+    struct peer_msg msg;
+    uint64_t turn;
+    int32_t status;
+    int32_t rank; /* LEAVE */
+    char text[FCC_TEXT_MAX];
+};
+static_assert(sizeof(struct peer_turn) == 32 + FCC_TEXT_MAX, "wire");
+
+enum peer_state { PEER_CLOSED, PEER_CONNECTING, PEER_OPEN };
+
+struct peer {
+    struct worker *worker;
+    LIST_ENTRY(peer) link; /* worker.peers */
+    char address[FCC_NODE_MAX];
+    unsigned index;                   /* of all peers: the proxy's number for it */
+    enum peer_state out, data;        /* our connections to it */
+    uint64_t out_request, data_request; /* ids of our CONNECTs, while CONNECTING */
+    struct bufferevent *writer, *reader;
+    struct evbuffer *waiting; /* messages for a connection that is not there yet */
+    uint64_t heard_ns;        /* when the reader last had something */
+    struct error broken;      /* why it is about to be freed; status 0: it is not */
+};
+
+/* The peer of that address, connecting if it is not connected. NULL with the reason. */
+struct peer *peer_get(struct worker *w, const char *address, struct error *e);
+bool peer_is_open(const struct peer *p);
+/* In the order of calls, when it is connected. A peer that takes too little breaks. */
+void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length);
+/* Its connections have failed, or it has broken the protocol. It is freed by the loop. */
+void peer_break(struct peer *p, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void peers_sweep(struct worker *w);
+void peers_close(struct worker *w);
+
+/* control.c calls these; they own the socket (-1: none). */
 void peer_arrived(struct worker *w, const struct control_peer *m, int sock);
-/* The broker's answer to a CONNECT: if its status is 0 with the socket, which is taken; otherwise sock is -1. */
 void peer_connected(struct worker *w, const struct control_connected *m, int sock);
 
 #endif

@@ -231,7 +231,7 @@ static void *proxy_main(void *arg)
 
 /* ---- for others ---- */
 
-static void proxy_free(struct proxy *p)
+void proxy_free(struct proxy *p)
 {
     struct source *s;
 
@@ -307,7 +307,6 @@ void proxy_stop(struct proxy *p)
     atomic_store_explicit(&p->stop, 1, memory_order_release);
     bell_ring(p);
     (void)pthread_join(p->thread, NULL);
-    proxy_free(p);
 }
 
 struct fifo *proxy_fifo(struct proxy *p)

@@ -64,8 +64,10 @@ struct proxy_options {
 
 int proxy_start(const struct proxy_owner *owner, const struct proxy_options *options, struct proxy **out, struct error *e);
 /* Returns soon: the thread waits for nothing but its sockets. Then no source is in use, no region is written, and no callback
- * comes any more; what was queued is lost. Nobody pushes any more. */
+ * comes any more; what was queued is lost. */
 void proxy_stop(struct proxy *p);
+/* A stopped one; nobody pushes any more. */
+void proxy_free(struct proxy *p);
 
 /* Where to push. Rings the doorbell by itself. */
 struct fifo *proxy_fifo(struct proxy *p);

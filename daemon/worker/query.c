@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "device.h"
+#include "peer.h"
 #include "json_fd.h"
 
 #define WAITERS_MS_MAX 3600000u
@@ -74,8 +75,13 @@ static struct json_object *rank_describe(const struct member *m)
     add(o, "state", json_object_new_string(head ? "in operator" : states[m->state]));
     if (m->state != MEMBER_ABSENT) {
         add(o, "pid", json_object_new_int(m->pid));
-        add(o, "device", json_object_new_int(m->device->index));
-        add(o, "kind", json_object_new_string(m->device->ops->kind));
+        if (m->peer)
+            add(o, "node", json_object_new_string(m->peer->address));
+        else if (!m->remote && *m->comm->worker->node && m->comm->nodes)
+            add(o, "node", json_object_new_string(m->comm->worker->node));
+        if (m->device)
+            add(o, "device", json_object_new_int(m->device->index));
+        add(o, "kind", json_object_new_string(m->comm->ops->kind));
     }
     if (head) {
         add(o, "op", json_object_new_string(head_name(head)));
@@ -220,6 +226,8 @@ static struct json_object *trace_describe(struct launch *l, struct error *e)
     add(o, "duration_ns", number(l->span_shown.finished_ns - l->span_shown.started_ns));
     for (int r = 0; r < l->nranks; r++) {
         const struct launch_run *run = &l->runs[r];
+        if (!run->device)
+            continue; /* its own node has its times */
         struct json_object *rank = json_object_new_object(), *workgroups = json_object_new_array();
         add(rank, "rank", json_object_new_int(r));
         add(rank, "device", json_object_new_int(run->device->index));

@@ -98,12 +98,14 @@ static void handle_hello(struct session *s, const struct fcc_hello *m)
 static void handle_unique_id(struct session *s, const struct fcc_msg *m)
 {
     struct fcc_unique_id_reply r = {.reply.msg = {.type = (uint16_t)(m->type | FCC_REPLY), .id = m->id}};
+    struct fcc_unique_id_layout id = {.zero = {0}};
 
-    /* 64 random bytes; the rest is for where to meet, between nodes */
-    if (getrandom(r.unique_id.bytes, 64, 0) != 64) {
+    if (getrandom(id.secret, sizeof(id.secret), 0) != (ssize_t)sizeof(id.secret)) {
         session_reply_status(s, m, -EIO, "unique id: no random numbers");
         return;
     }
+    text_copy(id.root, sizeof(id.root), s->worker->node);
+    memcpy(&r.unique_id, &id, sizeof(id));
     session_reply(s, &r.reply, sizeof(r), NULL, 0);
 }
 
@@ -167,13 +169,13 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
     if (!member)
         return;
     if (m->kind == FCC_BUFFER_SYMMETRIC) { /* the ranks' common business: in the communicator's order */
-        struct submission *sub = submission_new(s, SUBMISSION_ALLOC, &m->msg, 0);
+        struct submission *sub = submission_new(s, SUBMISSION_ALLOC, m->msg.id, 0);
         if (!sub) {
             session_reply_status(s, &m->msg, -ENOMEM, "buffer: out of memory");
             return;
         }
         sub->alloc_bytes = m->bytes;
-        comm_submit(member, sub);
+        comm_submit(member, sub, NULL);
         return;
     }
     if (m->kind != FCC_BUFFER_LOCAL) {

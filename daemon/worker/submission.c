@@ -11,8 +11,9 @@
 #include <string.h>
 
 #include "device.h"
+#include "peer.h"
 
-struct submission *submission_new(struct session *s, enum submission_kind kind, const struct fcc_msg *m, size_t words)
+struct submission *submission_new(struct session *s, enum submission_kind kind, uint64_t id, size_t words)
 {
     struct submission *sub = calloc(1, sizeof(*sub) + words * sizeof(sub->words[0]));
 
@@ -20,7 +21,7 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
         return NULL;
     sub->session = s;
     sub->kind = kind;
-    sub->id = m->id;
+    sub->id = id;
     sub->slot = FCC_NO_SLOT;
     sub->arrived_ns = clock_ns();
     return sub;
@@ -117,12 +118,33 @@ static int tensor_form_check(const struct fcc_wire_tensor *t, const char *name, 
     return 0;
 }
 
+static int tensor_place_check(const struct fcc_wire_tensor *t, const char *name, uint64_t bytes, struct error *e)
+{
+    uint64_t extent;
+
+    if (!tensor_extent(t, &extent) && extent <= bytes && t->offset <= bytes - extent)
+        return 0;
+    return error_set(
+        e, -EINVAL,
+        "%s: its elements do not lie in its buffer: offset %llu, shape [%lld][%lld][%lld][%lld] %s, buffer of %llu bytes", name,
+        (unsigned long long)t->offset, (long long)t->shape[0], (long long)(t->ndim > 1 ? t->shape[1] : 1),
+        (long long)(t->ndim > 2 ? t->shape[2] : 1), (long long)(t->ndim > 3 ? t->shape[3] : 1),
+        dtype_name((enum fcc_dtype)t->dtype), (unsigned long long)bytes);
+}
+
+static void tensor_set(const struct fcc_wire_tensor *t, unsigned char *buffer, bool symmetric, struct tensor *out)
+{
+    *out = (struct tensor){
+        .data = buffer + t->offset, .dtype = (enum fcc_dtype)t->dtype, .ndim = t->ndim, .symmetric = symmetric};
+    memcpy(out->shape, t->shape, sizeof(out->shape));
+    memcpy(out->stride, t->stride, sizeof(out->stride));
+}
+
 /* Check a tensor against its buffer and give it its place in our memory. */
 static int tensor_resolve(const struct session *s, const struct comm *c, const struct fcc_wire_tensor *t, const char *name,
                           struct tensor *out, struct buffer **buffer, struct error *e)
 {
     struct buffer *b;
-    uint64_t extent;
 
     if (!t->buffer)
         return 0; /* absent; whether it may be is the operator's to say */
@@ -132,28 +154,53 @@ static int tensor_resolve(const struct session *s, const struct comm *c, const s
     b = buffer_find(s, t->buffer);
     if (!b)
         return error_set(e, -ENOENT, "%s: buffer %u: no such buffer in this rank's session", name, t->buffer);
-    if (tensor_extent(t, &extent) || extent > b->bytes || t->offset > b->bytes - extent)
-        return error_set(
-            e, -EINVAL,
-            "%s: its elements do not lie in its buffer: offset %llu, shape [%lld][%lld][%lld][%lld] %s, buffer of %llu bytes",
-            name, (unsigned long long)t->offset, (long long)t->shape[0], (long long)(t->ndim > 1 ? t->shape[1] : 1),
-            (long long)(t->ndim > 2 ? t->shape[2] : 1), (long long)(t->ndim > 3 ? t->shape[3] : 1),
-            dtype_name((enum fcc_dtype)t->dtype), (unsigned long long)b->bytes);
+    status = tensor_place_check(t, name, b->bytes, e);
+    if (status)
+        return status;
     if (b->device->ops != c->ops)
         return error_set(e, -EINVAL, "%s: buffer %u: lies in the memory of %s: the communicator's ranks are on %s", name,
                          t->buffer, b->device->ops->kind, c->ops->kind);
-    *out = (struct tensor){.data = b->memory.data + t->offset,
-                           .dtype = (enum fcc_dtype)t->dtype,
-                           .ndim = t->ndim,
-                           .symmetric = b->kind == FCC_BUFFER_SYMMETRIC && b->comm == c};
-    memcpy(out->shape, t->shape, sizeof(out->shape));
-    memcpy(out->stride, t->stride, sizeof(out->stride));
+    tensor_set(t, b->memory.data, b->kind == FCC_BUFFER_SYMMETRIC && b->comm == c, out);
     b->refs++;
     *buffer = b;
     return 0;
 }
 
-static int submission_resolve(struct submission *sub, const struct member *member, const struct fcc_submit *m, struct error *e)
+/* The same for a tensor on another node: in the shadow of its buffer. What is not symmetric is of no rank's concern but its own:
+ * it lies nowhere here, but it is there. */
+static int tensor_resolve_remote(const struct member *m, const struct fcc_wire_tensor *t, const char *name, uint64_t bytes,
+                                 bool symmetric, struct tensor *out, struct buffer **buffer, struct error *e)
+{
+    static _Alignas(64) unsigned char elsewhere[64];
+    struct buffer *b;
+
+    if (!t->buffer)
+        return 0;
+    int status = tensor_form_check(t, name, e);
+    if (!status)
+        status = tensor_place_check(t, name, bytes, e);
+    if (status)
+        return status;
+    tensor_set(t, elsewhere, symmetric, out);
+    if (!symmetric) {
+        out->data = elsewhere;
+        return 0;
+    }
+    LIST_FOREACH(b, &m->shadows, link)
+        if (b->handle == t->buffer)
+            break;
+    if (!b || b->bytes != bytes)
+        return error_set(e, -ENOENT, "%s: symmetric buffer %u of %llu bytes: it has said nothing of it", name, t->buffer,
+                         (unsigned long long)bytes);
+    tensor_set(t, b->memory.data, true, out);
+    b->refs++;
+    *buffer = b;
+    return 0;
+}
+
+/* `remote` is NULL for a rank here. */
+static int submission_resolve(struct submission *sub, const struct member *member, const struct fcc_submit *m,
+                              const struct peer_submit *remote, struct error *e)
 {
     const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(m + 1);
     const struct op *op = op_get(m->op);
@@ -173,23 +220,58 @@ static int submission_resolve(struct submission *sub, const struct member *membe
     sub->args.ntensors = m->ntensors;
     status = op_attrs_check(sub->args.attrs, sub->args.nattrs, e);
     for (int i = 0; !status && i < m->ntensors; i++)
-        status = tensor_resolve(sub->session, member->comm, &tensors[i], op->tensor_names[i], &sub->args.tensors[i],
-                                &sub->buffers[i], e);
+        status = remote ? tensor_resolve_remote(member, &tensors[i], op->tensor_names[i], remote->buffers[i].bytes,
+                                                remote->buffers[i].symmetric, &sub->args.tensors[i], &sub->buffers[i], e)
+                        : tensor_resolve(sub->session, member->comm, &tensors[i], op->tensor_names[i], &sub->args.tensors[i],
+                                         &sub->buffers[i], e);
     if (!status)
         status = op->check(&sub->args, member->comm->nranks, member->rank, e);
     return status;
 }
 
+static int submit_form_check(const struct fcc_submit *m, size_t length, struct error *e)
+{
+    if (length >= sizeof(*m) && m->ntensors <= FCC_MAX_TENSORS && m->nattrs <= FCC_MSG_MAX &&
+        sizeof(*m) + m->ntensors * sizeof(struct fcc_wire_tensor) + (uint64_t)m->nattrs * sizeof(int64_t) == length)
+        return 0;
+    return error_set(e, -EPROTO, "submit: %zu bytes with %u tensors and %u words of attributes: they do not add up", length,
+                     length >= sizeof(*m) ? m->ntensors : 0, length >= sizeof(*m) ? m->nattrs : 0);
+}
+
+struct submission *submission_remote(struct member *m, const struct fcc_submit *submit, size_t length,
+                                     const struct peer_submit *from, struct error *e)
+{
+    struct submission *sub;
+
+    if (from->kind == SUBMISSION_OPERATOR && submit_form_check(submit, length, e))
+        return NULL;
+    sub = submission_new(NULL, (enum submission_kind)from->kind, 0, from->kind == SUBMISSION_OPERATOR ? submit->nattrs : 0);
+    if (!sub) {
+        (void)error_set(e, -ENOMEM, "no memory for a request");
+        return NULL;
+    }
+    sub->alloc_bytes = from->alloc_bytes;
+    sub->sample = from->sample;
+    if (from->status)
+        (void)error_set(&sub->error, from->status, "%.*s", (int)sizeof(from->text) - 1, from->text);
+    if (from->kind != SUBMISSION_OPERATOR)
+        return sub;
+    /* Its own node has found it right, and this one is to find the same. */
+    int status = submission_resolve(sub, m, submit, from, from->status ? &(struct error){0} : e);
+    if (status && !from->status) {
+        submission_free(sub);
+        return NULL;
+    }
+    return sub;
+}
+
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length)
 {
-    size_t needed = sizeof(*m) + m->ntensors * sizeof(struct fcc_wire_tensor) + (uint64_t)m->nattrs * sizeof(int64_t);
     struct member *member = member_find(s, m->comm);
     struct submission *sub;
     struct error e = {0};
 
-    if (m->ntensors > FCC_MAX_TENSORS || m->nattrs > FCC_MSG_MAX || needed != length) {
-        (void)error_set(&e, -EPROTO, "submit: %zu bytes with %u tensors and %u words of attributes: they do not add up", length,
-                        m->ntensors, m->nattrs);
+    if (submit_form_check(m, length, &e)) {
         request_refuse(s, m, &e);
         return;
     }
@@ -198,7 +280,7 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
         request_refuse(s, m, &e);
         return;
     }
-    sub = submission_new(s, SUBMISSION_OPERATOR, &m->msg, m->nattrs);
+    sub = submission_new(s, SUBMISSION_OPERATOR, m->msg.id, m->nattrs);
     if (!sub) {
         (void)error_set(&e, -ENOMEM, "submit: out of memory");
         request_refuse(s, m, &e);
@@ -209,7 +291,7 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
     if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->ops->number == FCC_DEVICE_CPU))
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: stream: allowed for ranks on a GPU, with a completion slot",
                         member->rank, op_name((enum fcc_op)m->op));
-    else if (submission_resolve(sub, member, m, &e))
+    else if (submission_resolve(sub, member, m, NULL, &e))
         (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, op_name((enum fcc_op)m->op), e.text);
-    comm_submit(member, sub);
+    comm_submit(member, sub, m);
 }

@@ -24,8 +24,7 @@ struct candidate {
 };
 
 struct entry {
-    uint32_t op, dtype;
-    int bytes_class, flops_class; /* half powers of two; the class's work is within 1.42 of each other */
+    struct tune_class class;
     uint64_t choices;             /* 0: unused */
     uint64_t used;                /* the tuner's clock, for replacing the oldest */
     struct candidate fused, sequential;
@@ -46,31 +45,34 @@ static int size_class(double x)
     return x < 1 ? 0 : (int)(2 * log2(x) + 0.5);
 }
 
-static struct entry *entry_get(struct tune *t, const struct problem *p)
+static struct tune_class class_of(const struct problem *p)
 {
     struct work sum = {0};
-    struct entry *oldest = &t->entries[0];
 
     for (int r = 0; r < p->nranks; r++) {
         struct work w = plan_work(p, r);
         sum.bytes += w.bytes;
         sum.flops += w.flops;
     }
-    struct entry key = {
-        .op = p->op, .dtype = p->dtype, .bytes_class = size_class(sum.bytes), .flops_class = size_class(sum.flops)};
+    return (struct tune_class){
+        .op = p->op, .dtype = p->dtype, .bytes = size_class(sum.bytes), .flops = size_class(sum.flops)};
+}
+
+static struct entry *entry_get(struct tune *t, const struct tune_class *class)
+{
+    struct entry *oldest = &t->entries[0];
+
     t->clock++;
     for (int i = 0; i < ENTRIES; i++) {
         struct entry *e = &t->entries[i];
-        if (e->choices && e->op == key.op && e->dtype == key.dtype && e->bytes_class == key.bytes_class &&
-            e->flops_class == key.flops_class) {
+        if (e->choices && !memcmp(&e->class, class, sizeof(*class))) {
             e->used = t->clock;
             return e;
         }
         if (e->used < oldest->used)
             oldest = e;
     }
-    *oldest = key;
-    oldest->used = t->clock;
+    *oldest = (struct entry){.class = *class, .used = t->clock};
     return oldest;
 }
 
@@ -92,7 +94,8 @@ static double median_ns(const struct candidate *c)
 
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct problem *problem)
 {
-    struct entry *e = entry_get(t, problem);
+    struct tune_class class = class_of(problem);
+    struct entry *e = entry_get(t, &class);
 
     e->choices++;
     if (e->fused.count < SAMPLES + WARM_UP || e->sequential.count < SAMPLES + WARM_UP)
@@ -102,12 +105,17 @@ enum fcc_schedule_kind tune_choose(struct tune *t, const struct problem *problem
     return (fused <= sequential) != retry ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
 }
 
-void tune_record(struct tune *t, const struct problem *problem, enum fcc_schedule_kind kind, uint64_t ns)
+struct tune_sample tune_sample(const struct problem *problem, enum fcc_schedule_kind kind, uint64_t ns)
 {
-    struct entry *e = entry_get(t, problem);
-    struct candidate *c = kind == FCC_SCHEDULE_FUSED ? &e->fused : &e->sequential;
+    return (struct tune_sample){.class = class_of(problem), .kind = kind, .ns = ns};
+}
+
+void tune_record(struct tune *t, const struct tune_sample *sample)
+{
+    struct entry *e = entry_get(t, &sample->class);
+    struct candidate *c = sample->kind == FCC_SCHEDULE_FUSED ? &e->fused : &e->sequential;
 
     if (c->count >= WARM_UP)
-        c->ns[(c->count - WARM_UP) % SAMPLES] = ns;
+        c->ns[(c->count - WARM_UP) % SAMPLES] = sample->ns;
     c->count++;
 }

@@ -22,6 +22,7 @@
 #include "device.h"
 #include "log.h"
 #include "msg.h"
+#include "nodes.h"
 #include "spin.h"
 
 #define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
@@ -31,12 +32,18 @@
 void worker_launch_finished(struct worker *w, struct launch *l)
 {
     struct launch *top = atomic_load_explicit(&w->finished, memory_order_relaxed);
-    uint64_t one = 1;
 
     /* release: the engine sees all that the workgroups wrote; seq_cst: before the look at engine_sleeps */
     do
         l->next_finished = top;
     while (!atomic_compare_exchange_weak_explicit(&w->finished, &top, l, memory_order_seq_cst, memory_order_relaxed));
+    worker_wake(w);
+}
+
+void worker_wake(struct worker *w)
+{
+    uint64_t one = 1;
+
     if (atomic_load_explicit(&w->engine_sleeps, memory_order_seq_cst) && write(w->wake_fd, &one, sizeof(one)) < 0)
         return; /* the counter is full: it is awake */
 }
@@ -211,7 +218,7 @@ static bool anything_to_do(const struct worker *w)
     TAILQ_FOREACH(s, &w->sessions, link)
         if (s->memory && !s->broken && ring_has_more(s))
             return true;
-    return atomic_load_explicit(&w->finished, memory_order_seq_cst) != NULL;
+    return atomic_load_explicit(&w->finished, memory_order_seq_cst) != NULL || nodes_have_news(w);
 }
 
 static void engine_sleep(struct worker *w)
@@ -219,6 +226,15 @@ static void engine_sleep(struct worker *w)
     sleeping_set(w, true);
     (void)event_base_loop(w->base, anything_to_do(w) ? EVLOOP_ONCE | EVLOOP_NONBLOCK : EVLOOP_ONCE);
     sleeping_set(w, false);
+}
+
+/* What is broken goes: a peer that does may let sessions go, and the other way round. */
+static void sweep(struct worker *w)
+{
+    while (w->sweep) {
+        sessions_sweep(w);
+        peers_sweep(w);
+    }
 }
 
 static void engine_loop(struct worker *w)
@@ -230,13 +246,14 @@ static void engine_loop(struct worker *w)
         bool busy = finished_poll(w);
         busy |= gpus_poll(w);
         busy |= rings_poll(w);
+        busy |= nodes_poll(w);
         gpus_sweep(w);
-        sessions_sweep(w);
+        sweep(w);
         if (busy) {
             spin_reset(&spin);
         } else if (w->crowded || !spin_once(&spin, w->config.spin_us)) {
             engine_sleep(w);
-            sessions_sweep(w);
+            sweep(w);
             spin_reset(&spin);
             continue;
         }
@@ -287,6 +304,9 @@ static int worker_open(struct worker *w, const struct control_start *start)
     TAILQ_INIT(&w->sessions);
     TAILQ_INIT(&w->deferred);
     LIST_INIT(&w->comms);
+    LIST_INIT(&w->peers);
+    memcpy(w->node, start->node, sizeof(w->node));
+    memcpy(w->meeting_key, start->meeting_key, sizeof(w->meeting_key));
     w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->ndevices = (int)w->config.cpu_devices;
     w->cores = cores_count();
@@ -317,9 +337,12 @@ static void worker_close(struct worker *w)
         _exit(EXIT_FAILURE);
     }
     sessions_sweep(w);
+    nodes_data_stop(w);
+    peers_close(w);
     gpus_close(w);
     for (int i = 0; i < w->ndevices; i++)
         device_close(&w->devices[i]);
+    nodes_data_free(w);
     free(w->devices);
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
         if (events[i])

@@ -41,6 +41,9 @@ struct gpus;
 struct launch;
 struct member;
 struct outgoing;
+struct peer;
+struct peer_join;
+struct peer_submit;
 struct session;
 
 struct worker {
@@ -58,6 +61,12 @@ struct worker {
     struct device *devices; /* cpu */
     int ndevices;
     struct gpus *gpus; /* device_gpu.c's; NULL: nobody has asked for a GPU */
+    char node[FCC_NODE_MAX]; /* this node's address; "": it speaks to no other */
+    unsigned char meeting_key[32];
+    LIST_HEAD(peers_head, peer) peers; /* peer.c's: the job's workers on other nodes */
+    struct event *ping_event;          /* ... */
+    uint64_t connect_id;               /* ... */
+    struct nodes_data *data;           /* nodes_data.c's; NULL: there is no other node */
     char mps_pipe[FCC_MPS_PIPE_MAX];
     int cores;             /* that this process may use */
     unsigned crowded;      /* launches in flight that need all cores: the engine does not spin while there are any */
@@ -90,6 +99,8 @@ void worker_memory_release(struct worker *w, uint64_t bytes);
 void worker_sessions_changed(struct worker *w);
 /* Any thread: hand a finished launch back to the engine. */
 void worker_launch_finished(struct worker *w, struct launch *l);
+/* Any thread, after it has stored what nodes_have_news() looks at (sequentially consistent): wake the engine if it sleeps. */
+void worker_wake(struct worker *w);
 
 /* ---- buffer.c ---- */
 
@@ -103,13 +114,15 @@ struct device_memory {
 
 /* Memory that clients use. */
 struct buffer {
-    struct device *device;
+    struct device *device;   /* NULL: the shadow of a buffer on another node */
     int refs;                /* its handle, and submissions in flight */
     struct session *session; /* NULL: the handle is gone */
     LIST_ENTRY(buffer) link; /* session.buffers */
     uint32_t handle;
     enum fcc_buffer_kind kind;
     struct comm *comm; /* compared only, never followed: it may be gone */
+    uint64_t nodes_number; /* of a communicator over several nodes; 0: it is not */
+    int rank;              /* whose it is in the communicator */
     struct device_memory memory;
     uint64_t bytes; /* as asked for */
 };
@@ -175,6 +188,19 @@ void slot_stream_finish(struct session *s, uint32_t slot, uint32_t value);
 
 enum submission_kind { SUBMISSION_OPERATOR, SUBMISSION_ALLOC };
 
+/* Problems of about the same size: what is measured of one holds for all of them. */
+struct tune_class {
+    uint32_t op, dtype;
+    int32_t bytes, flops; /* half powers of two; a class's work is within 1.42 of each other */
+};
+struct tune_sample {
+    struct tune_class class;
+    uint32_t kind; /* enum fcc_schedule_kind */
+    uint32_t zero;
+    uint64_t ns; /* 0: none */
+};
+static_assert(sizeof(struct tune_sample) == 32, "wire: peer.h");
+
 /* One rank's turn in a communicator's order: an operator, or its part of a symmetric allocation. */
 struct submission {
     TAILQ_ENTRY(submission) link; /* member.queue */
@@ -186,6 +212,7 @@ struct submission {
     uint64_t arrived_ns;
     struct error error; /* what is wrong with the request by itself: told to all ranks when its turn comes */
     uint64_t alloc_bytes;
+    struct tune_sample sample; /* rank 0's, over several nodes: all record it when this turn begins */
     struct op_args args; /* attrs point into `words` */
     struct buffer *buffers[FCC_MAX_TENSORS];
     int64_t words[]; /* the attributes: our copy */
@@ -194,7 +221,10 @@ struct submission {
 /* Handle a SUBMIT message that lies in our own memory: check it and queue it in its communicator. The message came through
  * the ring (with a slot) or over the socket. */
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length);
-struct submission *submission_new(struct session *s, enum submission_kind kind, const struct fcc_msg *m, size_t words);
+/* The same for a rank on another node, whose worker has checked it: its symmetric buffers are shadows here. NULL with the reason. */
+struct submission *submission_remote(struct member *m, const struct fcc_submit *submit, size_t length,
+                                     const struct peer_submit *from, struct error *e);
+struct submission *submission_new(struct session *s, enum submission_kind kind, uint64_t id, size_t words);
 /* Tell the client how it ended, if it has not been told and is still there. */
 void submission_tell(struct submission *s, int status, const char *text, const int64_t *values, int nvalues);
 void submission_free(struct submission *s);
@@ -212,6 +242,13 @@ struct member {
     struct session *session; /* while JOINED */
     pid_t pid;
     uint32_t handle; /* in the session */
+    int node;                       /* number of its node, the same on all nodes; 0 if all ranks are here */
+    bool remote;                    /* the rank is on another node: it has no session and no device here */
+    struct peer *peer;              /* that node's; NULL: it is lost, or the rank is here */
+    LIST_HEAD(, buffer) shadows;    /* of its symmetric buffers */
+    char *leaving;                  /* it has left (why; "": by its own wish) after leaving_turns, which have not ended here yet */
+    uint64_t leaving_turns;
+    uint64_t staged_bytes; /* nodes.c: of staging memory that all nodes know the rank to have */
     struct device *device;
     uint64_t join_id;                         /* of the COMM_INIT message, answered when all have joined */
     TAILQ_HEAD(queue_head, submission) queue; /* those of the launches that run, then those that have not begun */
@@ -239,6 +276,8 @@ struct comm {
     struct fcc_unique_id unique_id;
     enum comm_state state;
     int nranks, present; /* members that are JOINED */
+    int here;            /* of them on this node */
+    struct comm_nodes *nodes; /* nodes.c's; NULL: all ranks are here */
     uint32_t time_limit_ms;
     struct error error;           /* why it was aborted */
     uint64_t operators;           /* begun: the number of the newest or last one */
@@ -262,12 +301,20 @@ struct comm {
 };
 
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m);
+/* The same for a rank that is on another node, and comes to form a communicator here. */
+void comm_join_remote(struct peer *p, const struct peer_join *m);
+void comm_active(struct comm *c); /* all have joined: tell them */
+struct comm *comm_find_number(const struct worker *w, uint64_t number); /* nodes.c's number */
+/* It ends, as comm_abort(), but what is told is another node's. */
+void comm_leave_remote(struct member *m, const char *why);
+/* End the next submissions' turn: tell every rank and free them. */
+void turn_end(struct comm *c, const struct error *e);
 void comm_leave(struct member *m, const char *why); /* why NULL: by its own wish */
 void comm_abort(struct comm *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void comm_drain(struct worker *w); /* ends the communicators that run nothing */
 struct member *member_find(const struct session *s, uint32_t handle);
-/* Put a submission into its rank's queue and begin whatever can begin. */
-void comm_submit(struct member *m, struct submission *s);
+/* Put a submission into its rank's queue and begin whatever can begin. `submit` is what it was made of; NULL: an allocation. */
+void comm_submit(struct member *m, struct submission *s, const struct fcc_submit *submit);
 /* Begin whatever can begin: an operator is over, or has come. */
 void comm_advance(struct comm *c);
 /* Free it if nobody uses it any more. */

@@ -274,6 +274,7 @@ static void latency(struct transfer *t, uint32_t bytes, uint32_t spin_us, const 
     (void)printf("trigger to the first byte read, slice of %6u bytes, proxy %s: p50 %.1f us, p99 %.1f us\n", bytes, how, p50,
                  times[TRIGGERS * 99 / 100]);
     proxy_stop(p);
+    proxy_free(p);
     (void)close(t->sockets[1]);
     free(buffer);
 }

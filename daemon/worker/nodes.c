@@ -1,0 +1,800 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * nodes.c - communicators whose ranks are on several nodes: how they form, take turns and end.
+ *
+ * Forming. The unique id says on which node the ranks meet: the root. Each worker tells the root's of the ranks that join at it:
+ *
+ *   worker                    root
+ *     JOIN a rank ------------->|   or, if it may not, <-- REFUSE
+ *     <------------------ FORMED|   all have joined: who is where
+ *     connects to all others    |   (so does the root)
+ *     READY ------------------->|
+ *     <---------------------- GO|   all are ready: the ranks are told
+ *
+ * Turns. Each worker has all ranks' queues. What a rank submits is sent to all other nodes (SUBMIT) and stands in its queue there, too; so
+ * each worker finds by itself what the next turn is, whether the requests fit together, and the plans, and all find the same. A turn
+ * begins at a worker when all ranks have come to it and all nodes have done with the turn before: `done`, which comes
+ * with the data, behind all that the node has put (nodes_data.c). So nothing of an earlier operator comes after that.
+ *
+ * Staging memory grows as operators need it. Every worker knows from the plans whose grows with a turn; it starts the operator when the nodes of these ranks
+ * have said that the memory is there (STAGED). A symmetric allocation is a turn that ends when all have told what came of it (MEMORY).
+ *
+ * An operator that fails at a node (FAIL) fails at all; one that had ended already at another node has ended well there. ABORT
+ * ends the communicator. LEAVE waits, where the turns that the rank has taken part in have not ended yet.
+ */
+#include "nodes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "log.h"
+
+/* ---- who ---- */
+
+uint64_t nodes_number(const struct fcc_unique_id *id)
+{
+    uint64_t number; /* of the secret: random */
+
+    memcpy(&number, id->bytes, sizeof(number));
+    return number ? number : 1;
+}
+
+int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const char **root, struct error *e)
+{
+    const struct fcc_unique_id_layout *l = (const struct fcc_unique_id_layout *)id;
+
+    *root = NULL;
+    if (!memchr(l->root, '\0', sizeof(l->root)))
+        return error_set(e, -EINVAL, "id: is none that fcc_get_unique_id() made");
+    if (!*l->root || !strcmp(l->root, w->node))
+        return 0;
+    if (!*w->node)
+        return error_set(e, -ENETUNREACH, "id: its ranks meet on node %s: this node speaks to no other (NODE_LISTEN)", l->root);
+    *root = l->root;
+    return 0;
+}
+
+static int peer_number(const struct comm *c, const struct peer *p)
+{
+    for (int i = 0; i < c->nodes->npeers; i++)
+        if (c->nodes->peers[i] == p)
+            return i;
+    return -1;
+}
+
+static void tell_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length)
+{
+    for (int i = 0; i < c->nodes->npeers; i++)
+        peer_send(c->nodes->peers[i], m, c->nodes->number, type, length);
+}
+
+/* ---- forming ---- */
+
+int nodes_begin(struct comm *c, struct peer *root, struct error *e)
+{
+    if (c->nodes)
+        return 0;
+    c->nodes = calloc(1, sizeof(*c->nodes));
+    if (!c->nodes)
+        return error_set(e, -ENOMEM, "no memory for a communicator");
+    c->nodes->number = nodes_number(&c->unique_id);
+    c->nodes->root = root;
+    return 0;
+}
+
+int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e)
+{
+    struct peer_join join = {.unique_id = c->unique_id,
+                             .nranks = c->nranks,
+                             .rank = m->rank,
+                             .time_limit_ms = c->time_limit_ms,
+                             .device_kind = c->ops->number,
+                             .pid = m->pid};
+    struct peer *p = peer_get(c->worker, root, e);
+
+    if (!p || nodes_begin(c, p, e))
+        return e->status;
+    peer_send(p, &join.msg, c->nodes->number, PEER_JOIN, sizeof(join));
+    return 0;
+}
+
+void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e)
+{
+    struct peer_refuse r = {.rank = m->rank, .status = e->status};
+    struct error ignored = {0};
+    struct peer *back = peer_get(p->worker, p->address, &ignored); /* it has connected to us: now we to it */
+
+    text_copy(r.text, sizeof(r.text), e->text);
+    if (back)
+        peer_send(back, &r.msg, nodes_number(&m->unique_id), PEER_REFUSE, sizeof(r));
+}
+
+static void on_refuse(struct comm *c, const struct peer_refuse *m)
+{
+    comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%.*s", (int)sizeof(m->text) - 1, m->text);
+    comm_release(c);
+}
+
+/* The node numbers of all ranks' nodes; the root's own address is this node's. */
+static void formed_fill(const struct comm *c, struct peer_formed *f)
+{
+    f->nranks = (uint32_t)c->nranks;
+    f->time_limit_ms = c->time_limit_ms;
+    for (int r = 0; r < c->nranks; r++) {
+        const struct member *m = &c->members[r];
+        const char *address = m->remote ? m->peer->address : c->worker->node;
+        uint32_t n = 0;
+        while (n < f->nnodes && strcmp(f->addresses[n], address) != 0)
+            n++;
+        if (n == f->nnodes)
+            text_copy(f->addresses[f->nnodes++], FCC_NODE_MAX, address);
+        f->node_of[r] = (uint16_t)n;
+        f->pids[r] = m->pid;
+    }
+}
+
+/* This node's part is done: all its connections are there. */
+static void ready_check(struct comm *c)
+{
+    struct comm_nodes *n = c->nodes;
+    struct peer_msg m = {0};
+
+    if (!n->formed || c->state != COMM_FORMING)
+        return;
+    for (int i = 0; i < n->npeers && !n->ready; i++)
+        if (!peer_is_open(n->peers[i]))
+            return;
+    if (!n->ready && n->root)
+        peer_send(n->root, &m, n->number, PEER_READY, sizeof(m));
+    n->ready = true;
+    if (n->root || n->ready_peers < n->npeers)
+        return;
+    tell_all(c, &m, PEER_GO, sizeof(m));
+    comm_active(c);
+    comm_release(c); /* perhaps none of its ranks is here */
+}
+
+/* Get to know all ranks' nodes. */
+static int formed_apply(struct comm *c, const struct peer_formed *f, struct error *e)
+{
+    struct comm_nodes *n = c->nodes;
+    struct peer *peers[FCC_MAX_RANKS] = {NULL};
+
+    n->node = -1;
+    for (uint32_t i = 0; i < f->nnodes; i++) {
+        if (!strcmp(f->addresses[i], c->worker->node)) {
+            n->node = (int)i;
+            continue;
+        }
+        peers[i] = peer_get(c->worker, f->addresses[i], e);
+        if (!peers[i])
+            return e->status;
+        n->peer_node[n->npeers] = (int)i;
+        for (int r = c->nranks; r-- > 0;)
+            if (f->node_of[r] == i)
+                n->peer_rank[n->npeers] = r;
+        n->peers[n->npeers++] = peers[i];
+    }
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        struct peer *p = peers[f->node_of[r]];
+        m->node = f->node_of[r];
+        if (!p && m->state != MEMBER_JOINED)
+            return error_set(e, -EPROTO, "rank %d: has joined at this node, says the root: it has not", r);
+        if (!p)
+            continue;
+        if (m->state != MEMBER_JOINED)
+            c->present++;
+        m->state = MEMBER_JOINED;
+        m->remote = true;
+        m->peer = p;
+        m->pid = f->pids[r];
+        LIST_INIT(&m->shadows);
+    }
+    n->formed = true;
+    for (int r = 0; r < c->nranks; r++)
+        if (!c->members[r].remote && nodes_flags_add(c, r, e))
+            return e->status;
+    return nodes_channel_open(c, e);
+}
+
+void nodes_form(struct comm *c)
+{
+    struct peer_formed f = {.nnodes = 0};
+    struct error e = {0};
+
+    formed_fill(c, &f);
+    if (formed_apply(c, &f, &e)) {
+        comm_abort(c, e.status, "%s", e.text);
+        comm_release(c);
+        return;
+    }
+    tell_all(c, &f.msg, PEER_FORMED, sizeof(f));
+    ready_check(c);
+}
+
+static void on_formed(struct comm *c, const struct peer_formed *f)
+{
+    struct error e = {0};
+    bool well = f->nranks == (uint32_t)c->nranks && f->nnodes >= 1 && f->nnodes <= f->nranks && !c->nodes->formed;
+
+    for (int r = 0; well && r < c->nranks; r++)
+        well = f->node_of[r] < f->nnodes;
+    for (uint32_t i = 0; well && i < f->nnodes; i++)
+        well = memchr(f->addresses[i], '\0', FCC_NODE_MAX) != NULL;
+    if (!well)
+        (void)error_set(&e, -EPROTO, "node %s: who has joined makes no sense", c->nodes->root->address);
+    else
+        (void)formed_apply(c, f, &e);
+    if (e.status) {
+        comm_abort(c, e.status, "%s", e.text);
+        comm_release(c);
+        return;
+    }
+    c->time_limit_ms = f->time_limit_ms;
+    ready_check(c);
+}
+
+/* ---- turns ---- */
+
+void nodes_measured(struct comm *c, const struct tune_sample *sample)
+{
+    c->nodes->measured = *sample;
+}
+
+void nodes_tune(struct comm *c)
+{
+    const struct tune_sample *sample = &c->members[0].next->sample;
+
+    if (sample->ns && (sample->kind == FCC_SCHEDULE_FUSED || sample->kind == FCC_SCHEDULE_SEQUENTIAL))
+        tune_record(c->tune, sample);
+}
+
+void nodes_submit(const struct member *m, struct submission *sub, const struct fcc_submit *submit)
+{
+    static _Alignas(16) unsigned char buf[PEER_MSG_MAX]; /* the engine is one thread */
+    struct peer_submit *p = (struct peer_submit *)buf;
+    size_t length = sizeof(*p);
+
+    memset(p, 0, sizeof(*p));
+    p->rank = m->rank;
+    p->kind = sub->kind;
+    p->alloc_bytes = sub->alloc_bytes;
+    p->status = sub->error.status;
+    text_copy(p->text, sizeof(p->text), sub->error.text);
+    if (m->rank == 0) {
+        sub->sample = m->comm->nodes->measured;
+        m->comm->nodes->measured.ns = 0;
+    }
+    p->sample = sub->sample;
+    for (int i = 0; i < FCC_MAX_TENSORS; i++)
+        if (sub->buffers[i]) {
+            p->buffers[i].bytes = sub->buffers[i]->bytes;
+            p->buffers[i].symmetric = sub->args.tensors[i].symmetric;
+        }
+    if (submit) {
+        memcpy(buf + length, submit, submit->msg.length);
+        length += submit->msg.length;
+    }
+    tell_all(m->comm, &p->msg, PEER_SUBMIT, length);
+}
+
+/* The member that a peer's message is of: NULL if it is none of that node's. */
+static struct member *member_at(struct comm *c, const struct peer *p, int32_t rank)
+{
+    return rank >= 0 && rank < c->nranks && c->members[rank].peer == p && c->members[rank].state == MEMBER_JOINED
+               ? &c->members[rank]
+               : NULL;
+}
+
+static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *m)
+{
+    struct member *member = member_at(c, p, m->rank);
+    struct submission *sub;
+    struct error e = {0};
+
+    if (!member || m->kind > SUBMISSION_ALLOC) {
+        peer_break(p, -EPROTO, "a request of rank %d, which is not there", m->rank);
+        return;
+    }
+    sub = submission_remote(member, (const struct fcc_submit *)(m + 1), m->msg.length - sizeof(*m), m, &e);
+    if (sub)
+        comm_submit(member, sub, NULL);
+    else
+        comm_abort(c, e.status, "rank %d (node %s): %s", m->rank, p->address, e.text);
+    comm_release(c);
+}
+
+bool nodes_turn_ready(const struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+
+    if (n->alloc || n->staging)
+        return false;
+    for (int i = 0; i < n->npeers; i++)
+        if (atomic_load_explicit(&n->done[n->peer_node[i]], memory_order_acquire) < n->turns)
+            return false;
+    return true;
+}
+
+void nodes_turn_ended(struct comm *c)
+{
+    c->nodes->turns++;
+    nodes_done_tell(c);
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        if (!m->leaving || m->leaving_turns > c->nodes->turns)
+            continue;
+        char *why = m->leaving;
+        m->leaving = NULL;
+        comm_leave_remote(m, *why ? why : NULL);
+        free(why);
+    }
+}
+
+/* ---- symmetric allocations ---- */
+
+struct alloc_turn {
+    struct buffer *buffers[FCC_MAX_RANKS]; /* of ranks here; and the shadows */
+    int fds[FCC_MAX_RANKS];
+    int told; /* ranks that have */
+};
+
+/* What has come of an allocation at a rank elsewhere, perhaps before it has begun here. */
+static struct alloc_turn *alloc_of(struct comm *c)
+{
+    struct alloc_turn *a = c->nodes->next_alloc;
+
+    if (a)
+        return a;
+    a = calloc(1, sizeof(*a));
+    for (int r = 0; a && r < FCC_MAX_RANKS; r++)
+        a->fds[r] = -1;
+    c->nodes->next_alloc = a;
+    return a;
+}
+
+static void alloc_free(struct comm *c, bool keep)
+{
+    struct alloc_turn *a = c->nodes->next_alloc;
+
+    for (int r = 0; a && r < c->nranks; r++) {
+        if (a->fds[r] >= 0)
+            (void)close(a->fds[r]);
+        if (a->buffers[r] && !keep && c->members[r].remote)
+            shadow_drop(a->buffers[r]);
+        else if (a->buffers[r] && !keep && a->buffers[r]->session)
+            buffer_drop_handle(a->buffers[r]);
+    }
+    free(a);
+    c->nodes->next_alloc = NULL;
+    c->nodes->alloc = NULL;
+    c->nodes->alloc_error.status = 0;
+}
+
+/* All have told: all get theirs, or none does. */
+static void alloc_end(struct comm *c)
+{
+    struct alloc_turn *a = c->nodes->alloc;
+    struct error e = c->nodes->alloc_error;
+
+    for (int r = 0; !e.status && r < c->nranks; r++) {
+        struct submission *sub = c->members[r].next;
+        if (c->members[r].remote || !sub->session)
+            continue;
+        struct fcc_buffer_alloc_reply reply = {.reply.msg = {.type = FCC_MSG_BUFFER_ALLOC | FCC_REPLY, .id = sub->id},
+                                               .buffer = a->buffers[r]->handle,
+                                               .memory = a->buffers[r]->memory.kind,
+                                               .map_bytes = a->buffers[r]->memory.bytes};
+        session_reply(sub->session, &reply.reply, sizeof(reply), &a->fds[r], 1);
+        sub->session = NULL; /* told */
+    }
+    alloc_free(c, !e.status);
+    turn_end(c, &e);
+}
+
+void nodes_alloc(struct comm *c)
+{
+    struct comm_nodes *n = c->nodes;
+    struct alloc_turn *a = alloc_of(c);
+
+    if (!a) {
+        comm_abort(c, -ENOMEM, "no memory for a symmetric allocation");
+        return;
+    }
+    n->alloc = a;
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        struct peer_memory p = {.rank = r, .turn = n->turns};
+        struct error e = {0};
+        if (m->remote)
+            continue;
+        if (!m->session)
+            (void)error_set(&e, -ECONNABORTED, "rank %d is gone", r);
+        else
+            (void)buffer_alloc(m, FCC_BUFFER_SYMMETRIC, m->next->alloc_bytes, &a->buffers[r], &a->fds[r], &e);
+        p.status = e.status;
+        text_copy(p.text, sizeof(p.text), e.text);
+        p.handle = a->buffers[r] ? a->buffers[r]->handle : 0;
+        p.bytes = m->next->alloc_bytes;
+        if (e.status && !n->alloc_error.status)
+            n->alloc_error = e;
+        a->told++;
+        tell_all(c, &p.msg, PEER_MEMORY, sizeof(p));
+    }
+    if (a->told == c->nranks)
+        alloc_end(c);
+}
+
+static void on_memory(struct peer *p, struct comm *c, const struct peer_memory *m)
+{
+    struct member *member = member_at(c, p, m->rank);
+    struct alloc_turn *a = alloc_of(c);
+    struct error e = {0};
+
+    if (!member || m->turn != c->nodes->turns) {
+        peer_break(p, -EPROTO, "memory of rank %d in turn %llu: expected is turn %llu", m->rank, (unsigned long long)m->turn,
+                   (unsigned long long)c->nodes->turns);
+        return;
+    }
+    if (!a || (!m->status && shadow_add(member, m->handle, m->bytes, &a->buffers[m->rank], &e))) {
+        comm_abort(c, -ENOMEM, "rank %d: no memory for the shadow of its buffer", m->rank);
+        comm_release(c);
+        return;
+    }
+    if (m->status && !c->nodes->alloc_error.status)
+        (void)error_set(&c->nodes->alloc_error, m->status, "%.*s", (int)sizeof(m->text) - 1, m->text);
+    a->told++;
+    if (c->nodes->alloc && a->told == c->nranks) {
+        alloc_end(c);
+        comm_advance(c);
+        comm_release(c);
+    }
+}
+
+void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle)
+{
+    struct peer_free m = {.rank = rank, .handle = handle};
+
+    if (c->nodes->formed)
+        tell_all(c, &m.msg, PEER_FREE, sizeof(m));
+}
+
+static void on_free(struct peer *p, struct comm *c, const struct peer_free *m)
+{
+    struct member *member = member_at(c, p, m->rank);
+    struct buffer *b, *next;
+
+    for (b = member ? LIST_FIRST(&member->shadows) : NULL; b; b = next) {
+        next = LIST_NEXT(b, link);
+        if (b->handle == m->handle)
+            shadow_drop(b);
+    }
+}
+
+/* ---- operators ---- */
+
+/* Whether all nodes with ranks whose staging memory grows have made room: their shadows here were too small before. */
+static bool staged_by_all(const struct comm *c, const struct launch *l)
+{
+    const struct comm_nodes *n = c->nodes;
+
+    for (int r = 0; r < c->nranks; r++) {
+        const struct member *m = &c->members[r];
+        if (m->remote && m->peer && l->runs[r].plan->staging_bytes > m->staged_bytes && n->staged[m->node] <= n->turns)
+            return false;
+    }
+    return true;
+}
+
+static void staged_note(struct comm *c, const struct launch *l)
+{
+    for (int r = 0; r < c->nranks; r++)
+        if (l->runs[r].plan->staging_bytes > c->members[r].staged_bytes)
+            c->members[r].staged_bytes = l->runs[r].plan->staging_bytes;
+}
+
+bool nodes_staged(struct comm *c, struct launch *l)
+{
+    struct peer_turn m = {.turn = c->nodes->turns + 1};
+    bool grown = false;
+
+    for (int r = 0; r < c->nranks; r++)
+        grown |= !c->members[r].remote && l->runs[r].plan->staging_bytes > c->members[r].staged_bytes;
+    if (grown)
+        tell_all(c, &m.msg, PEER_STAGED, sizeof(m));
+    if (!staged_by_all(c, l)) {
+        c->nodes->staging = l;
+        return false;
+    }
+    staged_note(c, l);
+    return true;
+}
+
+static void on_staged(struct peer *p, struct comm *c, const struct peer_turn *m)
+{
+    struct comm_nodes *n = c->nodes;
+    struct launch *l = n->staging;
+
+    if (n->staged[n->peer_node[peer_number(c, p)]] < m->turn)
+        n->staged[n->peer_node[peer_number(c, p)]] = m->turn;
+    if (!l || !staged_by_all(c, l))
+        return;
+    staged_note(c, l);
+    n->staging = NULL;
+    device_launch(l);
+    nodes_launch_started(l);
+}
+
+/* Elsewhere: the text says which rank and operator. */
+static void launch_fail_elsewhere(struct launch *l, const struct error *e)
+{
+    int32_t none = 0;
+
+    if (!atomic_exchange_explicit(&l->failed, 1, memory_order_relaxed))
+        l->error = *e;
+    (void)atomic_compare_exchange_strong_explicit(l->status, &none, e->status, memory_order_relaxed, memory_order_relaxed);
+}
+
+void nodes_launch_started(struct launch *l)
+{
+    const struct comm_nodes *n = l->comm->nodes;
+
+    if (n->fail.status && n->fail_turn == n->turns)
+        launch_fail_elsewhere(l, &n->fail);
+}
+
+void nodes_launch_failed(const struct launch *l)
+{
+    struct comm_nodes *n = l->comm->nodes;
+    struct peer_turn m = {.turn = n->turns, .status = l->error.status};
+
+    if (n->fail.status && n->fail_turn == n->turns)
+        return; /* we have heard of it */
+    text_copy(m.text, sizeof(m.text), l->error.text);
+    tell_all(l->comm, &m.msg, PEER_FAIL, sizeof(m));
+}
+
+static void on_fail(struct peer *p, struct comm *c, const struct peer_turn *m)
+{
+    struct comm_nodes *n = c->nodes;
+
+    (void)p;
+    if (m->turn < n->turns || m->status >= 0)
+        return; /* it has ended here */
+    (void)error_set(&n->fail, m->status, "%.*s", (int)sizeof(m->text) - 1, m->text);
+    n->fail_turn = m->turn;
+    if (m->turn == n->turns && c->current && c->current != n->staging)
+        nodes_launch_started(c->current);
+}
+
+/* ---- the end ---- */
+
+void nodes_left(const struct member *m, const char *why)
+{
+    const struct comm *c = m->comm;
+    struct peer_turn t = {.turn = c->nodes->turns, .rank = m->rank};
+
+    if (!c->nodes->formed)
+        return; /* the root has been told by ABORT */
+    text_copy(t.text, sizeof(t.text), why ? why : "");
+    tell_all(c, &t.msg, PEER_LEAVE, sizeof(t));
+}
+
+static void on_leave(struct peer *p, struct comm *c, const struct peer_turn *m)
+{
+    struct member *member = member_at(c, p, m->rank);
+    char why[FCC_TEXT_MAX];
+
+    if (!member || member->leaving)
+        return;
+    text_copy(why, sizeof(why), m->text);
+    if (m->turn > c->nodes->turns) {
+        member->leaving = strdup(why);
+        member->leaving_turns = m->turn;
+        return;
+    }
+    comm_leave_remote(member, *why ? why : NULL);
+    comm_advance(c);
+    comm_release(c);
+}
+
+void nodes_aborted(struct comm *c)
+{
+    struct comm_nodes *n = c->nodes;
+    struct peer_turn m = {.status = c->error.status};
+    struct launch *l = n->staging;
+
+    if (n->alloc || n->next_alloc)
+        alloc_free(c, false);
+    n->staging = NULL;
+    if (!n->heard_abort) {
+        text_copy(m.text, sizeof(m.text), c->error.text);
+        if (n->formed)
+            tell_all(c, &m.msg, PEER_ABORT, sizeof(m));
+        else if (n->root)
+            peer_send(n->root, &m.msg, n->number, PEER_ABORT, sizeof(m));
+        for (int r = 0; !n->formed && !n->root && r < c->nranks; r++) {
+            struct error ignored = {0};
+            struct peer *p = c->members[r].peer ? peer_get(c->worker, c->members[r].peer->address, &ignored) : NULL;
+            if (p)
+                peer_send(p, &m.msg, n->number, PEER_ABORT, sizeof(m));
+        }
+    }
+    if (l) /* it has not started: it ends at once */
+        nodes_launch_left(l);
+}
+
+static void on_abort(struct peer *p, struct comm *c, const struct peer_turn *m)
+{
+    const char *known = strstr(m->text, " on node ");
+
+    c->nodes->heard_abort = true;
+    if (!memchr(m->text, '\0', sizeof(m->text)))
+        peer_break(p, -EPROTO, "a text without an end");
+    else if (known)
+        comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%s", m->text);
+    else
+        comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%s (node %s)", m->text, p->address);
+    comm_release(c);
+}
+
+void nodes_release(struct comm *c)
+{
+    alloc_free(c, false);
+    nodes_data_end(c);
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        struct buffer *b;
+        free(m->leaving);
+        if (!m->remote)
+            continue;
+        while ((b = LIST_FIRST(&m->shadows)))
+            shadow_drop(b);
+        shadow_free(&m->staging);
+    }
+    free(c->nodes);
+    c->nodes = NULL;
+}
+
+/* ---- what comes ---- */
+
+static size_t least_bytes(unsigned type)
+{
+    static const size_t bytes[PEER_TYPES] = {
+        [PEER_JOIN] = sizeof(struct peer_join),     [PEER_REFUSE] = sizeof(struct peer_refuse),
+        [PEER_FORMED] = sizeof(struct peer_formed), [PEER_READY] = sizeof(struct peer_msg),
+        [PEER_GO] = sizeof(struct peer_msg),        [PEER_SUBMIT] = sizeof(struct peer_submit),
+        [PEER_MEMORY] = sizeof(struct peer_memory), [PEER_FREE] = sizeof(struct peer_free),
+        [PEER_STAGED] = sizeof(struct peer_turn),   [PEER_FAIL] = sizeof(struct peer_turn),
+        [PEER_ABORT] = sizeof(struct peer_turn),    [PEER_LEAVE] = sizeof(struct peer_turn)};
+
+    return type < PEER_TYPES ? bytes[type] : 0;
+}
+
+static void forming_handle(struct peer *p, struct comm *c, const struct peer_msg *m)
+{
+    struct comm_nodes *n = c->nodes;
+
+    if (m->type == PEER_READY && !n->root && peer_number(c, p) >= 0) {
+        n->ready_peers++;
+        ready_check(c);
+    } else if (m->type == PEER_REFUSE && n->root == p) {
+        on_refuse(c, (const struct peer_refuse *)m);
+    } else if (m->type == PEER_FORMED && n->root == p) {
+        on_formed(c, (const struct peer_formed *)m);
+    } else if (m->type == PEER_GO && n->root == p && n->ready) {
+        comm_active(c);
+        comm_advance(c); /* others may have heard it before, and submitted */
+    } else {
+        peer_break(p, -EPROTO, "%s, which it may not say now", peer_type_name(m->type));
+    }
+}
+
+void nodes_message(struct peer *p, const struct peer_msg *m)
+{
+    size_t least = least_bytes(m->type);
+    struct comm *c;
+
+    if (!least || m->length < least || (m->length != least && m->type != PEER_SUBMIT)) {
+        peer_break(p, -EPROTO, "a message of type %u and %u bytes", m->type, m->length);
+        return;
+    }
+    if (m->type == PEER_JOIN) {
+        comm_join_remote(p, (const struct peer_join *)m);
+        return;
+    }
+    c = comm_find_number(p->worker, m->comm);
+    if (!c)
+        return; /* it has ended here */
+    if (m->type <= PEER_GO) {
+        if (c->state == COMM_FORMING)
+            forming_handle(p, c, m);
+        return;
+    }
+    if (m->type == PEER_ABORT && (c->nodes->root == p || peer_number(c, p) >= 0 || c->state == COMM_FORMING)) {
+        on_abort(p, c, (const struct peer_turn *)m);
+        return;
+    }
+    if (peer_number(c, p) < 0) {
+        peer_break(p, -EPROTO, "%s of a communicator in which it has no rank", peer_type_name(m->type));
+        return;
+    }
+    switch (m->type) {
+    case PEER_SUBMIT:
+        on_submit(p, c, (const struct peer_submit *)m);
+        break;
+    case PEER_MEMORY:
+        on_memory(p, c, (const struct peer_memory *)m);
+        break;
+    case PEER_FREE:
+        on_free(p, c, (const struct peer_free *)m);
+        break;
+    case PEER_STAGED:
+        on_staged(p, c, (const struct peer_turn *)m);
+        break;
+    case PEER_FAIL:
+        on_fail(p, c, (const struct peer_turn *)m);
+        break;
+    default:
+        on_leave(p, c, (const struct peer_turn *)m);
+        break;
+    }
+}
+
+void nodes_peer_open(struct peer *p)
+{
+    struct comm *c, *next;
+
+    for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (c->nodes && c->state == COMM_FORMING)
+            ready_check(c);
+    }
+}
+
+static bool comm_needs(const struct comm *c, const struct peer *p)
+{
+    bool needs = c->nodes && (peer_number(c, p) >= 0 || (c->state == COMM_FORMING && c->nodes->root == p));
+
+    for (int r = 0; c->nodes && r < c->nranks; r++)
+        needs |= c->members[r].peer == p;
+    return needs;
+}
+
+/* Nobody speaks to it any more. */
+static void peer_forget(struct comm *c, const struct peer *p)
+{
+    struct comm_nodes *n = c->nodes;
+    int kept = 0;
+
+    for (int i = 0; i < n->npeers; i++)
+        if (n->peers[i] != p)
+        {
+            n->peer_node[kept] = n->peer_node[i];
+            n->peer_rank[kept] = n->peer_rank[i];
+            n->peers[kept++] = n->peers[i];
+        }
+    n->npeers = kept;
+    n->root = n->root == p ? NULL : n->root;
+    for (int r = 0; r < c->nranks; r++)
+        if (c->members[r].peer == p)
+            c->members[r].peer = NULL;
+}
+
+void nodes_peer_lost(struct peer *p)
+{
+    struct comm *c, *next;
+
+    for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (!comm_needs(c, p))
+            continue;
+        comm_abort(c, p->broken.status, "%s", p->broken.text);
+        peer_forget(c, p);
+        comm_release(c);
+    }
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * nodes.h - communicators whose ranks are on several nodes.
+ *
+ *   nodes.c        how they form, take turns and end: what the workers of the nodes say to each other
+ *   nodes_data.c   their data: what the proxy sends for the workgroups, and where what it receives goes
+ */
+#ifndef FCCD_NODES_H
+#define FCCD_NODES_H
+
+#include "net_region.h"
+#include "peer.h"
+
+/* What a communicator over several nodes has besides. comm.nodes; NULL: all its ranks are here. */
+struct launch_run;
+
+struct comm_nodes {
+    uint64_t number;                   /* between nodes: the same on all of them */
+    struct peer *root;                 /* where its ranks meet; NULL: here */
+    int npeers;                        /* other nodes that have ranks */
+    struct peer *peers[FCC_MAX_RANKS]; /* ... */
+    int peer_node[FCC_MAX_RANKS];      /* ... their numbers in the communicator, the same on all nodes */
+    int peer_rank[FCC_MAX_RANKS];      /* ... the first rank there */
+    int node;                          /* this one's; -1: it has no ranks */
+    bool formed;                       /* all ranks have joined, and are known with their nodes */
+    bool ready;                        /* ... and this node has its connections and has said so */
+    int ready_peers;                   /* root: others that are */
+    uint64_t turns;                    /* that have ended here */
+    /* Turns that have ended at each node, by its number: what it put into our memory came before. Written by the proxy thread
+     * (release), read by the engine (acquire). */
+    _Atomic uint64_t done[FCC_MAX_RANKS];
+    uint64_t staged[FCC_MAX_RANKS]; /* each node's last turn for which it has made room */
+    uint32_t channel;               /* nodes_data.c's number for it; 0: none */
+    struct launch *staging;         /* the operator that waits for that */
+    struct alloc_turn *alloc;       /* a symmetric allocation whose turn it is */
+    struct alloc_turn *next_alloc;  /* the same, or, before its turn has come here, what others have told of it */
+    struct error alloc_error;
+    bool heard_abort;               /* another node's: it is not told again */
+    struct tune_sample measured;    /* rank 0's node: not sent yet; ns 0: there is none */
+    struct error fail;              /* the operator of turn fail_turn has failed elsewhere */
+    uint64_t fail_turn;
+};
+
+/* ---- nodes.c ---- */
+
+/* The number between nodes of a communicator with this id. */
+uint64_t nodes_number(const struct fcc_unique_id *id);
+/* Whether the ranks of that id meet on another node: its address in *root, otherwise NULL. -ENETUNREACH with the reason if this node cannot get
+ * there. */
+int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const char **root, struct error *e);
+/* A communicator has ranks on several nodes from now on, if it has not; it forms at root, or (NULL) here. */
+int nodes_begin(struct comm *c, struct peer *root, struct error *e);
+void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e);
+/* A rank has joined here, a communicator that forms elsewhere. */
+int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e);
+/* All ranks have joined, here, and some of them are on other nodes. */
+void nodes_form(struct comm *c);
+/* A rank here has its next turn: tell the others. `submit` is NULL for an allocation. */
+void nodes_submit(const struct member *m, struct submission *sub, const struct fcc_submit *submit);
+/* `auto` has to take the same schedule on all nodes, so all record the times that rank 0's node has measured, in the same turn: they
+ * go with rank 0's next submission, and are recorded when its turn begins. */
+void nodes_measured(struct comm *c, const struct tune_sample *sample);
+void nodes_tune(struct comm *c);
+/* Whether the other nodes have done with all that came before. */
+bool nodes_turn_ready(const struct comm *c);
+void nodes_turn_ended(struct comm *c);
+/* The ranks' next turn is an allocation: begin it; later it ends with its turn. */
+void nodes_alloc(struct comm *c);
+/* Staging memory for an operator has been made here: tell. False: other nodes have to make some, and have not; they start the operator when
+ * they have. */
+bool nodes_staged(struct comm *c, struct launch *l);
+/* An operator that has just been started has failed on another node already. */
+void nodes_launch_started(struct launch *l);
+/* It has ended here. */
+void nodes_launch_failed(const struct launch *l);
+void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle);
+void nodes_left(const struct member *m, const char *why);
+void nodes_aborted(struct comm *c);
+void nodes_release(struct comm *c); /* with its communicator */
+
+void nodes_message(struct peer *p, const struct peer_msg *m);
+void nodes_peer_open(struct peer *p);
+void nodes_peer_lost(struct peer *p); /* p->broken says why */
+
+/* ---- nodes_data.c ---- */
+
+/* The proxy's connections; both own the socket on success only. */
+int nodes_data_open(struct peer *p, int sock, struct error *e);
+int nodes_data_accept(struct peer *p, int sock, struct error *e);
+/* Memory of a rank here that others put into. */
+int nodes_region_add(struct comm *c, int rank, uint32_t region, void *data, uint64_t bytes, struct error *e);
+void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t region);
+/* The flags of a rank here; and where the ranks of others say that they are done. */
+int nodes_flags_add(struct comm *c, int rank, struct error *e);
+/* Its number for the proxy. */
+int nodes_channel_open(struct comm *c, struct error *e);
+/* Nothing of the communicator is written any more when this returns: what still comes is dropped. */
+void nodes_data_end(struct comm *c);
+/* Memory of the layout of a rank's on another node: a page of it is there when it has been written. */
+int shadow_make(uint64_t bytes, struct device_memory *out, struct error *e);
+void shadow_free(struct device_memory *m);
+/* ... of a symmetric buffer: one reference, its rank's. */
+int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e);
+void shadow_drop(struct buffer *b);
+/* A launch that has runs on other nodes: before it starts, and when it is over. */
+int nodes_launch_open(struct launch *l, struct error *e);
+void nodes_launch_close(struct launch *l);
+/* Workgroups: a slice has been put; a flag of a rank elsewhere; all parts have left: worker_launch_finished() follows. */
+void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice);
+void nodes_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t flag);
+void nodes_launch_left(struct launch *l);
+/* Tell every other node that so many turns have ended here, behind all that was sent before. */
+void nodes_done_tell(struct comm *c);
+/* The engine: what the proxy has heard. True if there was anything. */
+bool nodes_poll(struct worker *w);
+bool nodes_have_news(const struct worker *w);
+/* At the end: the proxy's thread, then, when the devices are closed, whose workgroups push to it, the rest. */
+void nodes_data_stop(struct worker *w);
+void nodes_data_free(struct worker *w);
+
+#endif

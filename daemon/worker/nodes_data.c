@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * nodes_data.c - the data of communicators over several nodes.
+ *
+ * Sending. A slice whose destination is a rank on another node is stored, as all are, at that rank's tensor: here, in its shadow. Then the workgroup
+ * pushes a trigger, and the proxy thread finds by it (put_resolve()) which area of the shadow goes to which place there. A
+ * flag's trigger is pushed after those of all slices of its group (the countdown of slice_signal() orders them), so it goes
+ * behind them. When all workgroups have left a launch the last one pushes END; the launch is handed back to the engine when the
+ * proxy has sent all that came before: so shadows are not written again before that.
+ *
+ * Receiving. The proxy thread stores into the memory that regions name, then raises flags (device_cpu_flag_raise()). The flag DONE
+ * is not a rank's: it tells how many turns have ended at the node that the rank is on, behind all that was sent for them.
+ *
+ * What the proxy thread touches of the engine's: entries that are in use, and the launch of one until END has come back; flags, under the
+ * registry's lock (net_region.h); done[]; news and lost.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "log.h"
+#include "nodes.h"
+#include "proxy.h"
+
+#define ENTRIES 256u                    /* communicators and launches that the proxy knows at a time */
+#define FLAGS_TABLE 256u                /* ranks here, of all communicators over several nodes */
+#define FIFO_CAPACITY 8192u             /* triggers */
+#define FLAG_DONE (PLAN_MAX_FLAGS + 1u) /* and the node's number: behind a rank's own flags */
+#define SLICE_BITS 20u                  /* of a PUT trigger's number; above them is the plane */
+static_assert(PLAN_MAX_SLICES <= 1u << SLICE_BITS, "a slice has a number");
+#define PLANES_MAX (1u << (30u - SLICE_BITS))
+
+/* What a trigger's `launch` names: a launch or, without one, a communicator, for what is not of a launch. Does not change while it is in
+ * use, but for `turns`. */
+struct entry {
+    _Atomic bool used;
+    struct launch *launch;
+    uint64_t comm;
+    uint64_t turns;              /* a communicator's: that were told last. The proxy thread's */
+    uint8_t peer[FCC_MAX_RANKS]; /* a communicator's: of each rank's node, the index */
+};
+
+/* Of a rank here. */
+struct rank_flags {
+    uint64_t comm;
+    uint32_t rank;
+    _Atomic uint64_t *flags; /* NULL: free */
+    _Atomic uint64_t *done;  /* comm_nodes.done */
+    struct device *device;
+};
+
+struct nodes_data {
+    struct worker *worker;
+    struct net_regions *regions;
+    struct proxy *proxy;
+    struct fifo *fifo;
+    struct entry entries[ENTRIES]; /* number - 1 */
+    pthread_rwlock_t flags_lock; /* the engine changes flags[], the proxy reads it */
+    struct rank_flags flags[FLAGS_TABLE];
+    _Atomic uint32_t news; /* the engine is to look: some are done, or a link is lost */
+    _Atomic uint64_t lost; /* by index: the link has failed, and why: errors[] */
+    struct error errors[PEERS_MAX];
+};
+static_assert(PEERS_MAX <= 64 && PEERS_MAX <= PROXY_NODES, "a bit each");
+
+/* ---- the proxy's thread ---- */
+
+static void news_tell(struct nodes_data *d)
+{
+    atomic_store_explicit(&d->news, 1, memory_order_seq_cst);
+    worker_wake(d->worker);
+}
+
+static void put_resolve(struct nodes_data *d, const struct entry *entry, const struct fcc_trigger *t, struct proxy_send *out)
+{
+    const struct launch *l = entry->launch;
+    const struct run *run = &l->runs[t->rank].run;
+    const struct slice *s = &run->plan->slices[t->what & ((1u << SLICE_BITS) - 1)];
+    uint32_t plane = (t->what & FCC_TRIGGER_NUMBER) >> SLICE_BITS;
+    const unsigned char *base = l->staging[t->dst];
+    struct put_area area;
+
+    (void)d;
+    op_get(l->problem->op)->area(run, s, t->dst, &area);
+    out->to.region = NET_STAGING;
+    if (area.tensor != PUT_STAGING) {
+        const struct buffer *b = l->submissions[t->dst]->buffers[area.tensor];
+        out->to.region = b->handle;
+        base = b->memory.data;
+    }
+    out->from = area.at + plane * area.plane_bytes;
+    out->to.offset = (uint64_t)((const unsigned char *)out->from - base);
+    out->area = (struct net_area){.row_bytes = area.row_bytes, .stride = area.row_stride, .rows = area.rows};
+}
+
+static bool resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *out)
+{
+    struct nodes_data *d = ctx;
+    struct entry *entry = &d->entries[t->launch - 1];
+    const struct entry *comm = entry->launch ? &d->entries[entry->launch->comm->nodes->channel - 1] : entry;
+
+    if (entry->launch && atomic_load_explicit(entry->launch->status, memory_order_relaxed))
+        return false; /* it is to leave: nobody waits for this any more */
+    out->node = comm->peer[t->dst];
+    out->to.comm = comm->comm;
+    out->to.rank = t->dst;
+    if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT) {
+        put_resolve(d, entry, t, out);
+        return true;
+    }
+    out->flag = t->what & FCC_TRIGGER_NUMBER;
+    if (!entry->launch) /* from the lower half of the number of turns, which is larger than the last one */
+        entry->turns += t->epoch - (uint32_t)entry->turns;
+    out->epoch = entry->launch ? entry->launch->epoch : entry->turns;
+    return true;
+}
+
+static void done(void *ctx, uint32_t number)
+{
+    struct nodes_data *d = ctx;
+    struct entry *entry = &d->entries[number - 1];
+
+    if (entry->launch)
+        worker_launch_finished(d->worker, entry->launch);
+    else
+        atomic_store_explicit(&entry->used, false, memory_order_release);
+}
+
+static void failed(void *ctx, uint32_t node, const struct error *e)
+{
+    struct nodes_data *d = ctx;
+
+    if (atomic_load_explicit(&d->lost, memory_order_acquire) >> node & 1u)
+        return; /* the engine has not looked yet */
+    d->errors[node] = *e;
+    (void)atomic_fetch_or_explicit(&d->lost, UINT64_C(1) << node, memory_order_release);
+    news_tell(d);
+}
+
+static struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_t rank)
+{
+    struct rank_flags found = {.flags = NULL};
+
+    (void)pthread_rwlock_rdlock(&d->flags_lock);
+    for (uint32_t i = 0; i < FLAGS_TABLE && !found.flags; i++)
+        if (d->flags[i].flags && d->flags[i].comm == comm && d->flags[i].rank == rank)
+            found = d->flags[i];
+    (void)pthread_rwlock_unlock(&d->flags_lock);
+    return found;
+}
+
+/* What is found stays while this runs: who takes it away forgets the rank's NET_FLAGS first, and that waits (net.h). */
+static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
+{
+    struct nodes_data *d = ctx;
+    struct rank_flags f = flags_find(d, comm, rank);
+
+    if (!f.flags)
+        return -ENOENT;
+    if (flag < FLAG_DONE) {
+        device_cpu_flag_raise(f.device, &f.flags[flag], epoch);
+    } else {
+        /* release: what came before is in our memory */
+        atomic_store_explicit(&f.done[flag - FLAG_DONE], epoch, memory_order_release);
+        news_tell(d);
+    }
+    return 0;
+}
+
+/* ---- the engine's ---- */
+
+/* What there is once a communicator has ranks on other nodes. */
+static int data_open(struct worker *w, struct error *e)
+{
+    static const struct proxy_owner calls = {.resolve = resolve, .done = done, .failed = failed, .raise = raise_flag};
+    struct nodes_data *d = w->data;
+    struct proxy_owner owner = calls;
+    uint32_t producers = 1;
+
+    if (d)
+        return 0;
+    d = calloc(1, sizeof(*d));
+    if (!d)
+        return error_set(e, -ENOMEM, "no memory for the proxy");
+    d->worker = w;
+    (void)pthread_rwlock_init(&d->flags_lock, NULL);
+    for (int i = 0; i < w->ndevices; i++)
+        producers += w->devices[i].workgroups;
+    owner.ctx = d;
+    int status = net_regions_open(&d->regions, e);
+    if (!status) {
+        struct proxy_options options = {
+            .net_ops = &net_tcp,
+            .net = {.beat_ms = NET_BEAT_MS, .silent_ms = NET_SILENT_MS, .queue = NET_QUEUE},
+            .regions = d->regions,
+            .capacity = FIFO_CAPACITY,
+            .producers = producers < FIFO_CAPACITY / 2 ? producers : FIFO_CAPACITY / 2,
+            .spin_us = w->config.spin_us,
+        };
+        status = proxy_start(&owner, &options, &d->proxy, e);
+    }
+    if (status) {
+        if (d->regions)
+            net_regions_close(d->regions);
+        free(d);
+        return status;
+    }
+    d->fifo = proxy_fifo(d->proxy);
+    w->data = d;
+    return 0;
+}
+
+void nodes_data_stop(struct worker *w)
+{
+    struct nodes_data *d = w->data;
+
+    if (d)
+        proxy_stop(d->proxy);
+}
+
+void nodes_data_free(struct worker *w)
+{
+    struct nodes_data *d = w->data;
+
+    if (!d)
+        return;
+    proxy_free(d->proxy);
+    net_regions_close(d->regions);
+    (void)pthread_rwlock_destroy(&d->flags_lock);
+    free(d);
+    w->data = NULL;
+}
+
+int nodes_data_open(struct peer *p, int sock, struct error *e)
+{
+    int status = data_open(p->worker, e);
+
+    if (status)
+        (void)close(sock);
+    return status ? status : proxy_link_add(p->worker->data->proxy, p->index, sock, e);
+}
+
+int nodes_data_accept(struct peer *p, int sock, struct error *e)
+{
+    int status = data_open(p->worker, e);
+
+    if (status)
+        (void)close(sock);
+    return status ? status : proxy_receive(p->worker->data->proxy, p->index, sock, e);
+}
+
+int nodes_region_add(struct comm *c, int rank, uint32_t region, void *data, uint64_t bytes, struct error *e)
+{
+    int status = data_open(c->worker, e);
+
+    return status ? status : net_region_add(c->worker->data->regions, c->nodes->number, (uint32_t)rank, region, data, bytes, e);
+}
+
+void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t region)
+{
+    if (w->data)
+        net_region_remove(w->data->regions, number, (uint32_t)rank, region);
+}
+
+int nodes_flags_add(struct comm *c, int rank, struct error *e)
+{
+    const struct member *m = &c->members[rank];
+    struct rank_flags *f = NULL;
+    int status = data_open(c->worker, e);
+
+    if (status)
+        return status;
+    for (uint32_t i = 0; i < FLAGS_TABLE && !f; i++)
+        if (!c->worker->data->flags[i].flags)
+            f = &c->worker->data->flags[i];
+    if (!f)
+        return error_set(e, -ENOMEM, "rank %d: %u ranks of this job on this node are in communicators over several nodes already",
+                         rank, FLAGS_TABLE);
+    (void)pthread_rwlock_wrlock(&c->worker->data->flags_lock);
+    *f = (struct rank_flags){.comm = c->nodes->number,
+                             .rank = (uint32_t)rank,
+                             .flags = (_Atomic uint64_t *)(void *)m->flags.data,
+                             .done = c->nodes->done,
+                             .device = m->device};
+    (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
+    /* If that fails the communicator does not form, and its end takes the flags away again. */
+    return net_region_add(c->worker->data->regions, c->nodes->number, (uint32_t)rank, NET_FLAGS, NULL, FLAG_DONE + FCC_MAX_RANKS,
+                          e);
+}
+
+/* An entry, to be filled in; its number, or 0. */
+static uint32_t entry_new(struct nodes_data *d)
+{
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        struct entry *entry = &d->entries[i];
+        if (atomic_load_explicit(&entry->used, memory_order_acquire))
+            continue;
+        entry->launch = NULL;
+        entry->turns = 0;
+        atomic_store_explicit(&entry->used, true, memory_order_relaxed);
+        return i + 1;
+    }
+    return 0;
+}
+
+int nodes_channel_open(struct comm *c, struct error *e)
+{
+    struct comm_nodes *n = c->nodes;
+    struct entry *entry;
+
+    if (n->node < 0)
+        return 0; /* none of its ranks is here: it is not taken part in */
+    n->channel = entry_new(c->worker->data);
+    if (!n->channel)
+        return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
+    entry = &c->worker->data->entries[n->channel - 1];
+    entry->comm = n->number;
+    for (int r = 0; r < c->nranks; r++)
+        entry->peer[r] = c->members[r].peer ? (uint8_t)c->members[r].peer->index : 0;
+    return 0;
+}
+
+static void push(struct worker *w, const struct fcc_trigger *t)
+{
+    (void)fifo_push(w->data->fifo, *t, NULL);
+}
+
+void nodes_data_end(struct comm *c)
+{
+    struct nodes_data *d = c->worker->data;
+
+    if (!d || !c->nodes->formed)
+        return; /* nobody knows any of its memory; and its id may serve once more */
+    net_comm_end(d->regions, c->nodes->number);
+    (void)pthread_rwlock_wrlock(&d->flags_lock);
+    for (uint32_t i = 0; i < FLAGS_TABLE; i++)
+        if (d->flags[i].flags && d->flags[i].comm == c->nodes->number)
+            d->flags[i].flags = NULL;
+    (void)pthread_rwlock_unlock(&d->flags_lock);
+    if (c->nodes->channel) /* the proxy may have triggers that name it: it is free behind them */
+        push(c->worker, &(struct fcc_trigger){.launch = c->nodes->channel, .what = FCC_TRIGGER_END});
+    c->nodes->channel = 0;
+}
+
+void nodes_done_tell(struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+    struct fcc_trigger t = {
+        .launch = n->channel, .what = FCC_TRIGGER_FLAG | (FLAG_DONE + (uint32_t)n->node), .epoch = (uint32_t)n->turns};
+
+    for (int i = 0; n->channel && i < n->npeers; i++) {
+        t.dst = (uint16_t)n->peer_rank[i];
+        push(c->worker, &t);
+    }
+}
+
+int nodes_launch_open(struct launch *l, struct error *e)
+{
+    l->nodes_number = entry_new(l->worker->data);
+    if (!l->nodes_number)
+        return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
+    l->worker->data->entries[l->nodes_number - 1].launch = l;
+    return 0;
+}
+
+void nodes_launch_close(struct launch *l)
+{
+    if (l->nodes_number)
+        atomic_store_explicit(&l->worker->data->entries[l->nodes_number - 1].used, false, memory_order_relaxed);
+    l->nodes_number = 0;
+}
+
+static void lost_look(struct worker *w)
+{
+    uint64_t lost = atomic_load_explicit(&w->data->lost, memory_order_acquire);
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (lost >> p->index & 1u)
+            peer_break(p, w->data->errors[p->index].status, "%s", w->data->errors[p->index].text);
+    (void)atomic_fetch_and_explicit(&w->data->lost, ~lost, memory_order_release);
+}
+
+bool nodes_have_news(const struct worker *w)
+{
+    return w->data && atomic_load_explicit(&w->data->news, memory_order_seq_cst);
+}
+
+bool nodes_poll(struct worker *w)
+{
+    struct comm *c, *next;
+
+    if (!w->data || !atomic_load_explicit(&w->data->news, memory_order_relaxed))
+        return false;
+    atomic_store_explicit(&w->data->news, 0, memory_order_seq_cst);
+    if (atomic_load_explicit(&w->data->lost, memory_order_relaxed))
+        lost_look(w);
+    for (c = LIST_FIRST(&w->comms); c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (!c->nodes || c->state != COMM_ACTIVE)
+            continue;
+        comm_advance(c);
+        comm_release(c);
+    }
+    return true;
+}
+
+/* ---- shadows ---- */
+
+int shadow_make(uint64_t bytes, struct device_memory *out, struct error *e)
+{
+    struct device_memory m = {.bytes = bytes, .kind = FCC_MEMORY_HOST};
+
+    m.data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (m.data == MAP_FAILED)
+        return error_set(e, -ENOMEM, "%llu bytes for a shadow: %s", (unsigned long long)bytes, strerror(errno));
+    *out = m;
+    return 0;
+}
+
+void shadow_free(struct device_memory *m)
+{
+    if (m->data)
+        (void)munmap(m->data, m->bytes);
+    *m = (struct device_memory){.data = NULL};
+}
+
+int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e)
+{
+    struct buffer *b = calloc(1, sizeof(*b));
+
+    if (!b || shadow_make(bytes, &b->memory, e)) {
+        free(b);
+        return error_set(e, -ENOMEM, "no memory for the shadow of a buffer of %llu bytes", (unsigned long long)bytes);
+    }
+    b->refs = 1;
+    b->kind = FCC_BUFFER_SYMMETRIC;
+    b->comm = m->comm;
+    b->rank = m->rank;
+    b->handle = handle;
+    b->bytes = bytes;
+    LIST_INSERT_HEAD(&m->shadows, b, link);
+    *out = b;
+    return 0;
+}
+
+void shadow_drop(struct buffer *b)
+{
+    LIST_REMOVE(b, link);
+    buffer_unref(b);
+}
+
+/* ---- workgroups ---- */
+
+static void slice_push(struct launch *l, const struct launch_run *r, uint32_t slice, int dst, uint32_t planes)
+{
+    struct fcc_trigger t = {.launch = l->nodes_number, .rank = (uint16_t)r->run.rank, .dst = (uint16_t)dst};
+
+    for (uint32_t plane = 0; plane < planes; plane++) {
+        t.what = FCC_TRIGGER_PUT | plane << SLICE_BITS | slice;
+        if (!fifo_push(l->worker->data->fifo, t, (const _Atomic uint32_t *)l->status))
+            return; /* the operator is to leave */
+    }
+}
+
+void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice)
+{
+    const struct slice *s = &r->plan->slices[slice];
+    struct put_area area;
+
+    if (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_PUT && s->kind != SLICE_REDUCE)
+        return;
+    for (int i = 1; i <= l->nranks; i++) {
+        int dst = (r->run.rank + i) % l->nranks;
+        if (l->runs[dst].device || (s->dst != SLICE_DST_ALL && s->dst != dst))
+            continue;
+        op_get(l->problem->op)->area(&r->run, s, dst, &area);
+        assert(area.planes <= PLANES_MAX);
+        if (area.rows && area.row_bytes)
+            slice_push(l, r, slice, dst, area.planes);
+    }
+}
+
+void nodes_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t flag)
+{
+    struct fcc_trigger t = {.launch = l->nodes_number,
+                            .rank = (uint16_t)r->run.rank,
+                            .dst = (uint16_t)dst,
+                            .what = FCC_TRIGGER_FLAG | flag,
+                            .epoch = (uint32_t)l->epoch};
+
+    (void)fifo_push(l->worker->data->fifo, t, (const _Atomic uint32_t *)l->status);
+}
+
+void nodes_launch_left(struct launch *l)
+{
+    push(l->worker, &(struct fcc_trigger){.launch = l->nodes_number, .what = FCC_TRIGGER_END});
+}
