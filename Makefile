@@ -21,6 +21,7 @@ PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsy
 PACKAGES_TEST := libcmocka-dev python3
 PACKAGES_LINT := clang-format clang-tidy cppcheck
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
+PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-client munge python3-torch
 PACKAGES_BENCH := openmpi-bin libopenmpi-dev python3
 
 # OpenBLAS's build with locks, loaded at run time with its threads off: kernels/blas.h says why.
@@ -47,7 +48,7 @@ endif
 
 # ---- sources -------------------------------------------------------------------------------------------------------
 
-PROTO := proto/error.c proto/msg.c
+PROTO := proto/address.c proto/error.c proto/msg.c
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
 	kernels/gemv_all_reduce.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
 NET := daemon/worker/net_region.c daemon/worker/net_tcp.c daemon/worker/net_tcp_receive.c daemon/worker/proxy.c daemon/worker/proxy_connections.c
@@ -58,10 +59,10 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
 	daemon/worker/cpu_execute.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_node.c daemon/worker/gpu_start.c daemon/worker/gpu_watch.c \
 	daemon/worker/life.c \
-	daemon/worker/launch.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_data.c daemon/worker/peer.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
+	daemon/worker/launch.c daemon/worker/meeting.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_data.c daemon/worker/peer.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/driver.c \
-	client/error.c client/operators.c client/ring.c client/stream.c client/wait.c client/watch.c
+	client/env.c client/error.c client/hostlist.c client/operators.c client/ring.c client/stream.c client/wait.c client/watch.c
 FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/bench_data.c client/fccctl/control.c \
 	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/shape.c client/fccctl/table.c
 FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
@@ -73,8 +74,8 @@ MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclie
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all plugins demo demo-run test check check-gpu-code bench bench-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench
-all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv plugins
+.PHONY: all plugins demo demo-run test check check-gpu-code bench bench-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-launchers
+all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv $(BUILD)/bin/example_env plugins
 
 $(BUILD)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -108,7 +109,7 @@ $(BUILD)/bin/fccctl: $(call objects,$(FCCCTL) $(KERNELS) $(PROTO)) $(BUILD)/lib/
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lm
 
-$(BUILD)/bin/example_gemv: $(call objects,client/example_gemv.c) $(BUILD)/lib/libfccclient.so
+$(addprefix $(BUILD)/bin/,example_env example_gemv): $(BUILD)/bin/%: $(BUILD)/obj/client/%.o $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@ $(LINK_CLIENT)
@@ -166,8 +167,8 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
-UNIT := plan kernels arguments client client_gpu client_stream client_submit reference config auth net proxy
-SYSTEM := operators errors jobs users protocol plugins nodes node_faults peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
+UNIT := plan kernels arguments client client_gpu client_stream client_submit env reference config auth net proxy
+SYSTEM := operators errors jobs users protocol plugins launchers nodes node_faults peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
@@ -187,6 +188,9 @@ $(addprefix $(BUILD)/tests/test_,plan kernels arguments): $(BUILD)/tests/test_%:
 $(addprefix $(BUILD)/tests/test_,client client_gpu client_stream client_submit): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
+$(BUILD)/tests/test_env: $(call objects,$(CLIENT) $(PROTO) daemon/worker/meeting.c) $(BUILD)/obj/tests/test_env.o
+	$(call say,LD)
+	$(Q)$(LINK_TEST) $(shell pkg-config --libs libcrypto) -lcmocka
 FAKE_DRIVERS := $(addprefix $(BUILD)/tests/fake_driver/,libcuda.so.1 libamdhip64.so.5)
 $(FAKE_DRIVERS): $(BUILD)/obj/tests/fake_driver.o
 	@mkdir -p $(@D)
@@ -279,7 +283,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_gemv.c tests/bench/net_bench.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/net_bench.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
@@ -322,6 +326,8 @@ deps-lint:
 	@tests/packages $(PACKAGES_LINT)
 deps-bench:
 	@tests/packages $(PACKAGES_BENCH)
+deps-launchers:
+	@tests/packages $(PACKAGES_LAUNCHERS)
 deps-gpu:
 	@tests/packages $(PACKAGES_GPU)
 
@@ -334,7 +340,8 @@ help:
 	@echo 'make lint      clang-format, clang-tidy and cppcheck'
 	@echo 'make install   install to DESTDIR and PREFIX (/usr/local)'
 	@echo 'make man       the man pages'
-	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench)'
+	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench;'
+	@echo '               deps-launchers for the tests under mpirun, mpiexec, srun and torchrun)'
 	@echo 'make clean     remove build/'
 	@echo 'V=1 shows the commands; BENCH_ARGS goes to tests/bench/compare'
 

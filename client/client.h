@@ -9,6 +9,7 @@
  *   call.c        messages over the socket: calls and their replies, and how the end of the worker is noticed
  *   watch.c       the thread that sees the end of the worker while all others wait for streams
  *   connect.c, comm.c, buffer.c   the objects
+ *   env.c, hostlist.c   what launchers say: the job, the rank, where to meet
  *   accelerator.c, driver.c   a GPU as this process uses it, and its driver
  *   wait.c        the clock, and how a thread spins before it sleeps
  *   error.c       fcc_last_error()
@@ -185,6 +186,11 @@ int context_dead(const struct fcc_context *c);
 /* The longest that the worker can take to do anything that is bounded by a communicator's time limit: an operator waits for its
  * ranks that long, runs that long, and the worker may be slow to say so. */
 int64_t context_patience_ms(const struct fcc_context *c);
+
+/* ---- env.c ---- */
+
+/* The job's id: what `option` says, or FCCD_JOB, or the launcher; the same for all ranks of a launcher. -EINVAL. */
+int job_find(const char *option, char job[FCC_JOB_MAX]);
 
 /* ---- ring.c ---- */
 

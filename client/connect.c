@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * connect.c - the connection to fccd: where its socket is, which job we are, HELLO and WELCOME.
+ * connect.c - the connection to fccd: where its socket is, HELLO and WELCOME.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -21,64 +21,6 @@
 const char *fcc_version(void)
 {
     return STRING(FCC_VERSION_MAJOR) "." STRING(FCC_VERSION_MINOR) "." STRING(FCC_VERSION_PATCH);
-}
-
-/* ---- which job ---- */
-
-/* Where launchers say which job a process belongs to, the outermost launcher first. All ranks of a job find the same. */
-static const struct {
-    const char *variable, *prefix;
-} launchers[] = {
-    {"SLURM_JOB_ID", "slurm-"},
-    {"TORCHELASTIC_RUN_ID", "torch-"},
-    {"OMPI_MCA_ess_base_jobid", "ompi-"},
-    {"PMIX_NAMESPACE", "pmix-"},
-    {"PMI_JOBID", "pmi-"},
-};
-
-/* What a person has chosen is taken as it is, or refused. */
-static int job_from_user(const char *source, const char *value, char job[FCC_JOB_MAX])
-{
-    size_t n = strlen(value);
-
-    if (n == 0 || n >= FCC_JOB_MAX)
-        return last_error_set(-EINVAL, "%s: %zu characters: allowed are 1 to %d", source, n, FCC_JOB_MAX - 1);
-    for (size_t i = 0; i < n; i++)
-        if (value[i] <= ' ' || value[i] > '~')
-            return last_error_set(-EINVAL,
-                                  "%s: character %zu is 0x%02x: allowed are printable ASCII characters other than space",
-                                  source, i, (unsigned char)value[i]);
-    memcpy(job, value, n + 1);
-    return 0;
-}
-
-/* What a launcher has made up is made to fit. Of one that is too long the end is kept: that is where such names differ. */
-static void job_from_launcher(const char *prefix, const char *value, char job[FCC_JOB_MAX])
-{
-    size_t room = FCC_JOB_MAX - 1 - strlen(prefix), n = strlen(value);
-
-    (void)snprintf(job, FCC_JOB_MAX, "%s%s", prefix, n > room ? value + (n - room) : value);
-    for (char *p = job; *p; p++)
-        if (*p <= ' ' || *p > '~')
-            *p = '_';
-}
-
-static int job_find(const struct fcc_connect_options *options, char job[FCC_JOB_MAX])
-{
-    const char *value = getenv("FCCD_JOB");
-
-    if (options->job)
-        return job_from_user("options.job", options->job, job);
-    if (value && *value)
-        return job_from_user("FCCD_JOB", value, job);
-    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
-        value = getenv(launchers[i].variable);
-        if (value && *value) {
-            job_from_launcher(launchers[i].prefix, value, job);
-            return 0;
-        }
-    }
-    return job_from_user("job", "default", job);
 }
 
 /* ---- the socket ---- */
@@ -250,7 +192,7 @@ int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
         return last_error_set(-ENOMEM, "context: out of memory");
     c->no_ring = options->no_ring != 0;
     c->no_stream_words = options->no_stream_memory_operations != 0;
-    status = job_find(options, c->job);
+    status = job_find(options->job, c->job);
     if (!status) {
         c->sock = socket_connect(options);
         status = c->sock < 0 ? c->sock : context_greet(c);

@@ -28,6 +28,7 @@
  *   -EIO           the GPU's driver refused or failed; the text has its words
  *   -EALREADY      this rank has joined already
  *   -EPROTO        the two ends do not speak the same protocol
+ *   -ENETUNREACH   a node that cannot be reached from here
  *   -ETIMEDOUT     a time limit passed; the text names the ranks that did not come
  *   -ECONNABORTED  the communicator was aborted, or one of its ranks died; it cannot be used any more
  *   -ECONNRESET    the job's worker process is gone; connect again
@@ -142,6 +143,36 @@ struct fcc_comm_options {
  * -ECONNRESET. */
 int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
                   const struct fcc_comm_options *options, fcc_comm **out);
+
+/* What a launcher says to a process that it has started. */
+struct fcc_env {
+    int32_t rank, size;             /* among all of its processes */
+    int32_t local_rank, local_size; /* among those on this node; -1: nobody says */
+    char launcher[16];              /* "torchrun", "openmpi", "mpich", "slurm", "fcc" (the variables FCC_...), "none" */
+    char job[64];                   /* the job's id, as fcc_connect() takes it from the environment */
+    char world[64];   /* what tells these processes from others of the job: Slurm's step, for example. "" is allowed */
+    char meeting[64]; /* the node where they meet, "host" or "host:port"; "": this node */
+};
+
+/* Find out under torchrun, Open MPI (mpirun), MPICH (mpiexec) and Slurm (srun), in this order: of two that are there (torchrun that
+ * srun started) the first one counts. A process without any launcher is rank 0 of 1. Variables that are missing, wrong or
+ * contradict each other are errors; the text names the variable, its value and what is allowed.
+ *
+ * These override what launchers say:
+ *   FCC_RANK, FCC_SIZE  both, or none. With them alone, FCC_MEETING must be set, and FCCD_JOB tells worlds apart that run at a time
+ *   FCC_LOCAL_RANK
+ *   FCC_MEETING         the address of a node with a rank, as its NODE_ADDRESS in fccd.conf has it, with or without the port; set
+ *                       to nothing: all ranks are on this node
+ * Ranks that are on one node meet there; others at MASTER_ADDR (torchrun) or the first host of the step (Slurm). Open MPI and MPICH
+ * say no such place: there FCC_MEETING must be set if the ranks are on several nodes, and with MPICH FCCD_JOB too.
+ * Errors: -EINVAL. */
+int fcc_env_find(struct fcc_env *out);
+
+/* Join a communicator of all processes that the launcher has started, as fcc_env_find() says, without exchanging an id: the next one
+ * of this process. So all ranks make their communicators by this function in the same order, whatever the threads and contexts;
+ * calls that fail do not count. Their contexts are of the same job. Otherwise as fcc_comm_init().
+ * Errors: those of fcc_env_find() and fcc_comm_init(), -ENETUNREACH (ranks on other nodes, and this node's fccd speaks to none). */
+int fcc_comm_init_env(fcc_context *context, const struct fcc_comm_options *options, fcc_comm **out);
 
 /* Leave the communicator and free this rank's buffers in it. Operators still in flight are waited for, at most for the
  * communicator's time limit. For the other ranks it has ended then (-ECONNABORTED at their next operator). NULL is allowed. */

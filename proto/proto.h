@@ -58,7 +58,8 @@
     X(BUFFER_ALLOC, buffer_alloc, sizeof(struct fcc_buffer_alloc_msg), 1)                                                      \
     X(BUFFER_FREE, buffer_free, sizeof(struct fcc_buffer_free_msg), 0)                                                         \
     X(SUBMIT, submit, sizeof(struct fcc_submit), 0)                                                                            \
-    X(QUERY, query, sizeof(struct fcc_query), 1)
+    X(QUERY, query, sizeof(struct fcc_query), 1)                                                                               \
+    X(MEETING, meeting, sizeof(struct fcc_meeting), 0)
 
 enum fcc_msg_type {
     FCC_MSG_NONE = 0,
@@ -121,11 +122,21 @@ struct fcc_unique_id_layout {
 static_assert(sizeof(struct fcc_unique_id_layout) == sizeof(struct fcc_unique_id) && sizeof(struct fcc_unique_id) == 128,
               "wire");
 
-struct fcc_unique_id_reply {
+struct fcc_unique_id_reply { /* to UNIQUE_ID and MEETING */
     struct fcc_reply reply;
     struct fcc_unique_id unique_id;
 };
 static_assert(sizeof(struct fcc_unique_id_reply) == 664, "wire");
+
+/* MEETING: ranks that know each other's launcher, and have exchanged nothing, get the same id on all nodes: it follows from the
+ * name, the root, and a key that the workers of the job have in common. */
+#define FCC_MEETING_NAME_MAX 128
+struct fcc_meeting {
+    struct fcc_msg msg;
+    char name[FCC_MEETING_NAME_MAX]; /* NUL-terminated printable ASCII, not "" */
+    char root[FCC_NODE_MAX];         /* a node; without a port: this node's port. "": this node */
+};
+static_assert(sizeof(struct fcc_meeting) == 208, "wire");
 
 struct fcc_comm_init_msg {
     struct fcc_msg msg;

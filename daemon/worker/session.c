@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "meeting.h"
 #include "msg.h"
 #include "worker.h"
 
@@ -107,6 +108,17 @@ static void handle_unique_id(struct session *s, const struct fcc_msg *m)
     text_copy(id.root, sizeof(id.root), s->worker->node);
     memcpy(&r.unique_id, &id, sizeof(id));
     session_reply(s, &r.reply, sizeof(r), NULL, 0);
+}
+
+static void handle_meeting(struct session *s, const struct fcc_meeting *m)
+{
+    struct fcc_unique_id_reply r = {.reply.msg = {.type = (uint16_t)(m->msg.type | FCC_REPLY), .id = m->msg.id}};
+    struct error e;
+
+    if (meeting_id(s->worker->meeting_key, s->worker->node, m, &r.unique_id, &e))
+        session_reply_status(s, &m->msg, e.status, e.text);
+    else
+        session_reply(s, &r.reply, sizeof(r), NULL, 0);
 }
 
 static void handle_comm_init(struct session *s, const struct fcc_comm_init_msg *m)

@@ -299,6 +299,8 @@ static int worker_open(struct worker *w, const struct control_start *start)
     w->uid = start->uid;
     memcpy(w->job, start->job, sizeof(w->job));
     memcpy(w->mps_pipe, start->mps_pipe, sizeof(w->mps_pipe));
+    memcpy(w->node, start->node, sizeof(w->node));
+    memcpy(w->meeting_key, start->meeting_key, sizeof(w->meeting_key));
     (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);
     log_open(who, (enum log_level)log_level_by_name(w->config.log_level));
     TAILQ_INIT(&w->sessions);

@@ -14,6 +14,7 @@
  *   buffer.c      memory that clients use
  *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_start.c, gpu_watch.c)
  *   life.c        hears that a client has died
+ *   meeting.c     the id of a communicator whose ranks agreed on a name
  *   query.c       what fccctl asks
  *
  * Threads. The engine thread runs worker.c's loop and owns every object here. The workgroups of the devices touch only a
