@@ -167,7 +167,7 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
-UNIT := plan kernels arguments client client_gpu client_stream client_submit env reference config auth net proxy
+UNIT := plan kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth net proxy
 SYSTEM := operators errors jobs users protocol plugins launchers nodes node_faults peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
@@ -181,11 +181,15 @@ $(TEST_BINARIES) $(GPU_BINARIES): | $(BUILD)/tests
 $(BUILD)/tests:
 	@mkdir -p $@
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -Itests/demo
+$(BUILD)/obj/tests/test_env.o: CPPFLAGS += -Idaemon/worker
 
 $(addprefix $(BUILD)/tests/test_,plan kernels arguments): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO) daemon/plugin.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
 $(addprefix $(BUILD)/tests/test_,client client_gpu client_stream client_submit): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka
+$(BUILD)/tests/test_hostlist: $(call objects,client/hostlist.c proto/address.c proto/error.c tests/test_hostlist.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
 $(BUILD)/tests/test_env: $(call objects,$(CLIENT) $(PROTO) daemon/worker/meeting.c) $(BUILD)/obj/tests/test_env.o
@@ -220,6 +224,8 @@ $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lcmocka -lm
+
+$(BUILD)/tests/test_launchers: $(call objects,tests/slurm.c)
 
 # The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
 GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators $(if $(filter cuda,$(kind)),$(GPU_SYSTEM)))))
@@ -283,7 +289,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/net_bench.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/net_bench.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)

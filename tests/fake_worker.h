@@ -77,6 +77,7 @@ struct fake {
     _Atomic unsigned char device_uuid;         /* every byte of it */
     struct fcc_hello hello;                    /* as it came */
     struct fcc_comm_init_msg comm_init;        /* the last one; look at calls[] first */
+    struct fcc_meeting meeting;                /* likewise */
     uint32_t spin_us;
 
     char path[108];
@@ -171,7 +172,7 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
     size_t length = sizeof(u.reply);
     int fd = -1, nfds = 0;
 
-    if (m->type == FCC_MSG_UNIQUE_ID) {
+    if (m->type == FCC_MSG_UNIQUE_ID || m->type == FCC_MSG_MEETING) {
         length = sizeof(u.id);
         memset(u.id.unique_id.bytes, (int)(m->id & 0xff), sizeof(u.id.unique_id.bytes));
     } else if (m->type == FCC_MSG_COMM_INIT) {
@@ -353,6 +354,8 @@ static bool fake_socket_read(struct fake *f)
     }
     if (m->type == FCC_MSG_COMM_INIT)
         f->comm_init = *(const struct fcc_comm_init_msg *)m;
+    if (m->type == FCC_MSG_MEETING)
+        f->meeting = *(const struct fcc_meeting *)m;
     if (m->type < FCC_MSG_TYPES)
         f->calls[m->type]++;
     if (m->type == FCC_MSG_SUBMIT)

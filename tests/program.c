@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,6 +38,20 @@ int program_run(char *text, size_t room, const char *path, const char *const arg
     (void)close(ends[0]);
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+bool program_found(const char *name)
+{
+    char paths[4096], *rest = paths, file[4200];
+    const char *path = getenv("PATH");
+
+    (void)snprintf(paths, sizeof(paths), "%s", path ? path : "");
+    for (const char *place; (place = strsep(&rest, ":"));) {
+        (void)snprintf(file, sizeof(file), "%s/%s", *place ? place : ".", name);
+        if (access(file, X_OK) == 0)
+            return true;
+    }
+    return false;
 }
 
 const char *fccctl_binary(void)

@@ -75,8 +75,9 @@ static void job_is(const char *option, const char *expected)
 
 static void test_job(void **state)
 {
-    static const char *const variables[] = {"FCCD_JOB",       "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "OMPI_MCA_ess_base_jobid",
-                                            "PMIX_NAMESPACE", "PMI_JOBID"};
+    static const char *const variables[] = {"FCCD_JOB",       "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID",  "OMPI_MCA_ess_base_jobid",
+                                            "PMIX_NAMESPACE", "PMI_JOBID",    "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID",
+                                            "MASTER_ADDR",    "MASTER_PORT"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
@@ -86,12 +87,21 @@ static void test_job(void **state)
     job_is(NULL, "pmix-ch-longer-than-a-job-may-be-and-has-its-number-behind_17@1");
     (void)setenv("SLURM_JOB_ID", "123", 1);
     job_is(NULL, "slurm-123");
+    (void)setenv("OMPI_MCA_ess_base_jobid", "77", 1); /* left over: no rank of Open MPI */
+    job_is(NULL, "slurm-123");
+    (void)setenv("OMPI_COMM_WORLD_RANK", "0", 1); /* Slurm's are not on every node if mpirun started its daemons by ssh */
+    job_is(NULL, "ompi-77");
+    (void)setenv("TORCHELASTIC_RUN_ID", "run", 1);
+    job_is(NULL, "torch-run");
+    (void)setenv("TORCHELASTIC_RUN_ID", "none", 1); /* torchrun's own, for everybody */
+    (void)setenv("MASTER_ADDR", "n1", 1);
+    (void)setenv("MASTER_PORT", "29500", 1);
+    job_is(NULL, "torch-n1:29500");
     (void)setenv("FCCD_JOB", "mine", 1);
     job_is(NULL, "mine");
     job_is("option", "option");
-    (void)unsetenv("FCCD_JOB");
-    (void)unsetenv("SLURM_JOB_ID");
-    (void)unsetenv("PMIX_NAMESPACE");
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
+        (void)unsetenv(variables[i]);
 }
 
 static void mps_pipe_is(const char *value, const char *expected)

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_launchers.c - ranks that find each other by what their launcher says: under real mpirun, mpiexec, srun and torchrun, where these
+ * are there. This program is the ranks' program too ("test_launchers rank"), beside client/example_env.c.
+ *
+ * FCC_TEST_SOCKETS, a list of sockets of daemons that run already and speak to each other, spreads the ranks over these, rank by rank;
+ * FCC_TEST_MEETING is then the address of the first one.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "program.h"
+#include "raw.h"
+#include "slurm.h"
+
+#define TEXT_ROOM 65536
+#define WORDS_MAX 40
+
+static char self[512]; /* this program */
+
+/* ---- a rank ---- */
+
+/* Three communicators, two of them at a time, one after the other. */
+static int rank_main(void)
+{
+    struct fcc_env e;
+    fcc_context *context;
+    fcc_comm *first, *second;
+
+    if (fcc_env_find(&e)) {
+        printf("refused: %s\n", fcc_last_error());
+        return 3;
+    }
+    OK(fcc_connect(NULL, &context));
+    if (fcc_comm_init_env(context, NULL, &first)) {
+        printf("refused: %s\n", fcc_last_error());
+        return 3;
+    }
+    OK(fcc_noop(first));
+    OK(fcc_comm_init_env(context, NULL, &second));
+    OK(fcc_noop(second));
+    OK(fcc_noop(first));
+    fcc_comm_destroy(first);
+    OK(fcc_comm_init_env(context, NULL, &first));
+    OK(fcc_noop(first));
+    CHECK(fcc_comm_rank(first) == e.rank && fcc_comm_size(first) == e.size);
+    printf("rank %d of %d, local %d of %d, %s, job %s, world %s, meeting %s.\n", e.rank, e.size, e.local_rank, e.local_size,
+           e.launcher, e.job, e.world, e.meeting);
+    OK(fcc_noop(second)); /* nobody leaves before all have come */
+    fcc_disconnect(context);
+    return 0;
+}
+
+/* ---- where the ranks find daemons ---- */
+
+struct place {
+    struct test_daemon daemon; /* pid 0: FCC_TEST_SOCKETS says which there are */
+    char chooser[128];         /* a script that takes one of these; "": there is one daemon */
+};
+
+/* Whoever runs the tests may have been started by a launcher. */
+static void variables_clear(void)
+{
+    static const char *const prefixes[] = {"SLURM",         "OMPI_",    "PMIX_",          "PMI_",        "MPI_LOCAL",
+                                           "TORCHELASTIC_", "RANK=",    "WORLD_SIZE=",    "LOCAL_",      "MASTER_",
+                                           "FCC_RANK",      "FCC_SIZE", "FCC_LOCAL_RANK", "FCC_MEETING", "FCCD_JOB"};
+
+    for (char **v = environ; *v;) {
+        char name[256];
+        size_t i = 0, n = sizeof(prefixes) / sizeof(prefixes[0]);
+        while (i < n && strncmp(*v, prefixes[i], strlen(prefixes[i])) != 0)
+            i++;
+        (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(*v, "="), *v);
+        if (i < n)
+            CHECK(unsetenv(name) == 0); /* the next one moves here */
+        else
+            v++;
+    }
+}
+
+static void chooser_write(struct place *p, const char *sockets)
+{
+    (void)snprintf(p->chooser, sizeof(p->chooser), "%s/.chooser", test_directory());
+    FILE *f = fopen(p->chooser, "we");
+    CHECK(f != NULL);
+    (void)fprintf(f,
+                  "#!/bin/sh\nrank=${RANK:-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}}}\nset -- %s -- \"$@\"\nn=0\n"
+                  "for s in \"$@\"; do [ \"$s\" != -- ] || break; n=$((n + 1)); done\n"
+                  "eval FCCD_SOCKET=\\$$((rank %% n + 1))\nexport FCCD_SOCKET\nshift $((n + 1))\nexec \"$@\"\n",
+                  sockets);
+    CHECK(fclose(f) == 0 && chmod(p->chooser, 0755) == 0);
+}
+
+static void place_open(struct place *p)
+{
+    const char *sockets = getenv("FCC_TEST_SOCKETS"), *meeting = getenv("FCC_TEST_MEETING");
+
+    memset(p, 0, sizeof(*p));
+    if (!sockets)
+        daemon_start(&p->daemon, NULL);
+    variables_clear();
+    if (sockets) {
+        chooser_write(p, sockets);
+        (void)setenv("FCC_MEETING", meeting ? meeting : "", 1);
+    }
+}
+
+static void place_close(struct place *p)
+{
+    if (p->daemon.pid)
+        daemon_stop(&p->daemon);
+}
+
+/* ---- launching ---- */
+
+static const char *example(void)
+{
+    const char *path = getenv("FCC_EXAMPLE_ENV");
+    return path ? path : "build/bin/example_env";
+}
+
+/* Run `program` (NULL after its words) under a launcher (likewise); its exit code. What was printed: text. */
+static int launch(const struct place *p, const char *const launcher[], const char *const program[], char *text)
+{
+    const char *words[WORDS_MAX];
+    int n = 0;
+
+    while (*launcher)
+        words[n++] = *launcher++;
+    if (p->chooser[0])
+        words[n++] = p->chooser;
+    while (*program)
+        words[n++] = *program++;
+    words[n] = NULL;
+    CHECK(n < WORDS_MAX);
+    int status = program_run(text, TEXT_ROOM, words[0], words + 1);
+    printf("%s ... %s: %d\n%s", words[0], words[n - 1], status, text);
+    return status;
+}
+
+/* Each rank has said this once. */
+static void ranks_said(const char *text, int n, const char *rest)
+{
+    for (int rank = 0; rank < n; rank++) {
+        char words[256];
+        const char *found;
+        (void)snprintf(words, sizeof(words), "rank %d of %d%s", rank, n, rest);
+        found = strstr(text, words);
+        if (!found || strstr(found + 1, words))
+            check_failed(__FILE__, __LINE__, "\"%s\" %s in: %s", words, found ? "twice" : "not", text);
+    }
+}
+
+/* The example computes what it should, and the ranks find what they should: `n` of them, and `says` after the launcher's name. */
+static void launch_both(const struct place *p, const char *const launcher[], int n, const char *says)
+{
+    static char text[TEXT_ROOM];
+
+    CHECK(launch(p, launcher, (const char *const[]){example(), NULL}, text) == 0);
+    ranks_said(text, n, ": y[1] = ");
+    CHECK(!strstr(text, "wrong") || strstr(text, ", 0 of 512 wrong"));
+    CHECK(launch(p, launcher, (const char *const[]){self, "rank", NULL}, text) == 0);
+    ranks_said(text, n, ", local ");
+    if (!strstr(text, says))
+        check_failed(__FILE__, __LINE__, "\"%s\" not in: %s", says, text);
+}
+
+/* Skips the test if the launcher cannot start anything. */
+static void launcher_must_work(const char *name, const char *const launcher[])
+{
+    static char text[TEXT_ROOM];
+    static const struct place nowhere;
+    char reason[512];
+
+    if (!program_found(launcher[0]))
+        (void)snprintf(reason, sizeof(reason), "skipped: no %s (%s; make deps-launchers)", name, launcher[0]);
+    else if (launch(&nowhere, launcher, (const char *const[]){"true", NULL}, text))
+        (void)snprintf(reason, sizeof(reason), "skipped: %s cannot start programs here: %.300s", launcher[0], text);
+    else
+        return;
+    for (char *c = reason; *c; c++)
+        *c = *c == '\n' ? ' ' : *c;
+    test_skip(reason);
+}
+
+/* ---- Open MPI, MPICH ---- */
+
+#define OPENMPI "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n"
+#define MPICH "mpiexec.mpich", "-n"
+
+static void openmpi(void)
+{
+    static const char *const launcher[] = {OPENMPI, "3", NULL};
+    struct place p;
+
+    launcher_must_work("Open MPI", launcher);
+    place_open(&p);
+    launch_both(&p, launcher, 3, " of 3, openmpi, job ompi-");
+    place_close(&p);
+}
+
+static void mpich(void)
+{
+    static const char *const launcher[] = {MPICH, "3", NULL};
+    struct place p;
+
+    launcher_must_work("MPICH", launcher);
+    place_open(&p);
+    if (!p.daemon.pid) /* several daemons: as on several nodes */
+        (void)setenv("FCCD_JOB", "mpich-test", 1);
+    launch_both(&p, launcher, 3, " of 3, mpich, job ");
+    place_close(&p);
+}
+
+/* Two worlds of one size in one job keep apart: both mpiexecs' ranks connect before any has found its others. */
+static void mpich_twice(void)
+{
+    static const char *const shell[] = {
+        "sh", "-c", "mpiexec.mpich -n 2 \"$@\" & first=$!; mpiexec.mpich -n 2 \"$@\" && wait $first", "sh", NULL};
+    static char text[TEXT_ROOM];
+    struct place p;
+    char *second;
+
+    launcher_must_work("MPICH", (const char *const[]){MPICH, "2", NULL});
+    place_open(&p);
+    CHECK(launch(&p, shell, (const char *const[]){self, "rank", NULL}, text) == 0);
+    for (int rank = 0; rank < 2; rank++) {
+        char words[32];
+        (void)snprintf(words, sizeof(words), "rank %d of 2, local", rank);
+        second = strstr(text, words);
+        CHECK(second && strstr(second + 1, words));
+    }
+    place_close(&p);
+}
+
+/* ---- torchrun ---- */
+
+/* Without redirection, torch 1.13 does not run with Python 3.11. */
+#define TORCHRUN(logs, n)                                                                                                      \
+    "torchrun", "--standalone", "--redirects", "1", "--tee", "1", "--log_dir", (logs), "--nproc_per_node", (n), "--no_python"
+
+static void torchrun(void)
+{
+    struct place p;
+    char logs[128];
+    const char *const launcher[] = {TORCHRUN(logs, "2"), NULL};
+
+    (void)snprintf(logs, sizeof(logs), "%s/.torch", test_directory());
+    launcher_must_work("torchrun", launcher);
+    place_open(&p);
+    launch_both(&p, launcher, 2, " of 2, torchrun, job torch-");
+    place_close(&p);
+}
+
+/* ---- Slurm ---- */
+
+static void slurm_one_node(struct place *p)
+{
+    launch_both(p, (const char *const[]){"srun", "-N1", "-n3", NULL}, 3, " of 3, slurm, job slurm-");
+    launch_both(p, (const char *const[]){"srun", "-N1", "-n2", "--mpi=pmi2", NULL}, 2, " of 2, slurm, job slurm-");
+    if (program_found("torchrun")) { /* which srun has started: it is torchrun */
+        char logs[128];
+        (void)snprintf(logs, sizeof(logs), "%s/.torch", test_directory());
+        launch_both(p, (const char *const[]){"srun", "-N1", "-n1", TORCHRUN(logs, "2"), NULL}, 2,
+                    " of 2, torchrun, job torch-");
+    }
+}
+
+static void slurm_two_nodes(struct place *p)
+{
+    static char text[TEXT_ROOM];
+    const char *const launcher[] = {"srun", "-N2", "-n3", NULL}, *const program[] = {self, "rank", NULL};
+
+    if (p->daemon.pid) { /* both are this machine, whose daemon speaks to no other */
+        CHECK(launch(p, launcher, program, text) == 3);
+        CHECK(strstr(text, "refused: meeting: a1: this node's fccd speaks to no other node"));
+        (void)setenv("FCC_MEETING", "", 1);
+    }
+    launch_both(p, launcher, 3, "rank 2 of 3, local 0 of 1, slurm, job slurm-");
+    CHECK(launch(p, launcher, program, text) == 0 && strstr(text, "rank 0 of 3, local 0 of 2, slurm, job slurm-"));
+    if (p->daemon.pid)
+        (void)unsetenv("FCC_MEETING");
+}
+
+/* What starts ranks in a batch script, and what does not. */
+static void slurm_batch(struct place *p)
+{
+    static char text[TEXT_ROOM];
+    char path[128];
+    const char *const submit[] = {"-W", "-N1", "-n3", "-o", "/dev/stdout", path, NULL};
+
+    (void)snprintf(path, sizeof(path), "%s/.batch", test_directory());
+    FILE *f = fopen(path, "we");
+    CHECK(f != NULL);
+    (void)fprintf(f, "#!/bin/sh\nexec >%s.out 2>&1\n%s rank\nsrun -n3 %s %s rank\n", path, self, p->chooser, self);
+    if (program_found("mpirun.openmpi"))
+        (void)fprintf(f, "mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 %s %s rank\n", p->chooser, self);
+    if (program_found("mpiexec.mpich"))
+        (void)fprintf(f, "mpiexec.mpich -n 2 %s %s rank\n", p->chooser, self);
+    CHECK(fclose(f) == 0);
+    int status = program_run(text, sizeof(text), "sbatch", submit);
+    (void)snprintf(path, sizeof(path), "%s/.batch.out", test_directory());
+    f = fopen(path, "re");
+    size_t n = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+    text[n] = '\0';
+    if (f)
+        (void)fclose(f);
+    printf("%s: %d\n%s", path, status, text);
+    CHECK(status == 0);
+    CHECK(strstr(text, "refused: SLURM_STEP_ID: not set") && strstr(text, "start it with srun"));
+    ranks_said(text, 3, ", local ");
+    if (program_found("mpirun.openmpi"))
+        CHECK(strstr(text, "rank 1 of 2, local 1 of 2, openmpi, job ompi-"));
+    if (program_found("mpiexec.mpich"))
+        CHECK(strstr(text, "rank 1 of 2, local 1 of 2, mpich, job slurm-"));
+}
+
+static void slurm(void)
+{
+    struct place p;
+    struct slurm s;
+
+    variables_clear();
+    slurm_start(&s);
+    char conf[256];
+    (void)snprintf(conf, sizeof(conf), "%s", getenv("SLURM_CONF"));
+    place_open(&p);
+    (void)setenv("SLURM_CONF", conf, 1);
+    slurm_one_node(&p);
+    slurm_two_nodes(&p);
+    slurm_batch(&p);
+    place_close(&p);
+    slurm_stop(&s);
+}
+
+/* ---- without a launcher ---- */
+
+/* Rank 0 gives up once before rank 1 has come: that does not count, and they meet. */
+static void late_rank(void)
+{
+    const struct fcc_comm_options impatient = {.device = -1, .time_limit_ms = 200};
+    struct test_daemon d;
+    fcc_context *context;
+    fcc_comm *comm;
+
+    daemon_start(&d, NULL);
+    variables_clear();
+    (void)setenv("FCC_SIZE", "2", 1);
+    (void)setenv("FCC_MEETING", "", 1);
+    (void)setenv("FCC_RANK", "0", 1);
+    OK(fcc_connect(NULL, &context));
+    FAILS(fcc_comm_init_env(context, &impatient, &comm), -ETIMEDOUT, "rank 1");
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        (void)setenv("FCC_RANK", "1", 1);
+        _exit(rank_main());
+    }
+    fcc_comm *comms[3];
+    for (int i = 0; i < 3; i++) {
+        OK(fcc_comm_init_env(context, NULL, &comms[i]));
+        OK(fcc_noop(comms[i]));
+        if (i == 1) {
+            OK(fcc_noop(comms[0]));
+            fcc_comm_destroy(comms[0]);
+        }
+    }
+    OK(fcc_noop(comms[1]));
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    fcc_disconnect(context);
+    daemon_stop(&d);
+}
+
+/* Two processes of one job that no launcher has started do not meet, though both are rank 0 of 1. */
+static void two_alone(void)
+{
+    struct test_daemon d;
+    fcc_context *contexts[2];
+    fcc_comm *comms[2];
+
+    daemon_start(&d, NULL);
+    variables_clear();
+    for (int i = 0; i < 2; i++) {
+        OK(fcc_connect(NULL, &contexts[i]));
+        OK(fcc_comm_init_env(contexts[i], NULL, &comms[i]));
+        CHECK(fcc_comm_size(comms[i]) == 1);
+    }
+    for (int i = 0; i < 2; i++) {
+        OK(fcc_noop(comms[i]));
+        fcc_disconnect(contexts[i]);
+    }
+    daemon_stop(&d);
+}
+
+/* ---- the worker's side ---- */
+
+static struct raw *job_session(const struct test_daemon *d, const char *job)
+{
+    struct raw *r = raw_open(d);
+    struct fcc_hello h = hello_make();
+
+    memset(h.job, 0, sizeof(h.job));
+    (void)snprintf(h.job, sizeof(h.job), "%s", job);
+    raw_send(r, &h, sizeof(h), NULL, 0);
+    CHECK(raw_receive(r)->status == 0);
+    return r;
+}
+
+static struct fcc_unique_id id_ask(struct raw *r, const char *name)
+{
+    struct fcc_meeting m = {.msg = {.length = sizeof(m), .type = FCC_MSG_MEETING, .id = 5}};
+
+    (void)snprintf(m.name, sizeof(m.name), "%s", name);
+    raw_send(r, &m, sizeof(m), NULL, 0);
+    CHECK(raw_receive(r)->status == 0 && r->length == sizeof(struct fcc_unique_id_reply));
+    return ((const struct fcc_unique_id_reply *)r->in)->unique_id;
+}
+
+/* A name's id is the same for all of a job, and no other job's. */
+static void ids_of_jobs(void)
+{
+    struct test_daemon d;
+    struct fcc_unique_id ids[4];
+    struct fcc_meeting bad = {.msg = {.length = sizeof(bad), .type = FCC_MSG_MEETING, .id = 6}};
+
+    daemon_start(&d, NULL);
+    struct raw *a = job_session(&d, "a"), *again = job_session(&d, "a"), *b = job_session(&d, "b");
+    ids[0] = id_ask(a, "one");
+    ids[1] = id_ask(again, "one");
+    ids[2] = id_ask(a, "two");
+    ids[3] = id_ask(b, "one");
+    CHECK(!memcmp(&ids[0], &ids[1], sizeof(ids[0])));
+    CHECK(memcmp(&ids[0], &ids[2], 40) != 0 && memcmp(&ids[0], &ids[3], 40) != 0);
+    memset(bad.name, 'x', sizeof(bad.name)); /* without its NUL */
+    raw_send(a, &bad, sizeof(bad), NULL, 0);
+    CHECK(raw_receive(a)->status == -EINVAL);
+    raw_close(a);
+    raw_close(again);
+    raw_close(b);
+    daemon_stop(&d);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {
+        {"late_rank", late_rank, 0}, {"two_alone", two_alone, 0}, {"ids_of_jobs", ids_of_jobs, 0},
+        {"openmpi", openmpi, 60},    {"mpich", mpich, 60},        {"mpich_twice", mpich_twice, 60},
+        {"torchrun", torchrun, 120}, {"slurm", slurm, 180},
+    };
+
+    if (argc == 2 && !strcmp(argv[1], "rank"))
+        return rank_main();
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    CHECK(n > 0);
+    return tests_run("launchers", TESTS(tests));
+}
