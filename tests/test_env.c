@@ -194,7 +194,7 @@ static const struct refusal {
     {SLURM, "SLURM_STEP_TASKS_PER_NODE=2;1", {"SLURM_STEP_TASKS_PER_NODE: \"2;1\": character 1"}},
     {SLURM, "SLURM_STEP_TASKS_PER_NODE", {"SLURM_STEP_TASKS_PER_NODE: not set"}},
     {SLURM, "SLURM_STEP_NODELIST", {"SLURM_STEP_NODELIST: not set"}},
-    {SLURM, "SLURM_STEP_NODELIST=a[1-2", {"SLURM_STEP_NODELIST: \"a[1-2\": character 6: expected a comma or ]", "FCC_MEETING"}},
+    {SLURM, "SLURM_STEP_NODELIST=a[1-2", {"SLURM_STEP_NODELIST: \"a[1-2\": character 5: expected a comma or ]", "FCC_MEETING"}},
     {SLURM, "SLURM_STEP_NODELIST=a[1-3]", {"\"a[1-3]\" is 3 nodes, but SLURM_STEP_NUM_NODES: 2"}},
     {SLURM, "SLURM_HET_SIZE=2", {"SLURM_HET_SIZE: 2: heterogeneous"}},
     {SLURM, "RANK=1 WORLD_SIZE=3", {"RANK: \"1\" and WORLD_SIZE: \"3\", but slurm says rank 2 of 3"}},
