@@ -19,6 +19,10 @@
 
 #define OVERRIDE "FCC_RANK, FCC_SIZE and FCC_MEETING override what launchers say"
 
+static_assert(sizeof(((struct fcc_env *)0)->job) == FCC_JOB_MAX && sizeof(((struct fcc_env *)0)->world) == FCC_JOB_MAX,
+              "names");
+static_assert(sizeof(((struct fcc_env *)0)->meeting) == FCC_NODE_MAX, "addresses");
+
 /* A variable that is empty counts as not set. */
 static const char *variable(const char *name)
 {
@@ -126,7 +130,7 @@ static int number_find(const char *name, int low, int high, int32_t *out)
 /* A rank and a size. */
 static int pair_find(const char *rank_name, const char *size_name, int most, int32_t *rank, int32_t *size)
 {
-    int32_t n, r;
+    int32_t n = 0, r = 0;
     int status = number_find(size_name, 1, most, &n);
 
     if (!status)
@@ -177,7 +181,7 @@ static int torchrun_find(const char *job, struct fcc_env *e)
 {
     int status = world_find("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", e);
     const char *host = variable("MASTER_ADDR");
-    int32_t port;
+    int32_t port = 0;
 
     (void)job;
     if (!status)
@@ -238,7 +242,7 @@ static pid_t pmi_peer(void)
 {
     struct ucred peer = {0};
     socklen_t length = sizeof(peer);
-    int32_t fd;
+    int32_t fd = -1;
 
     if (!variable("PMI_FD") || number_find("PMI_FD", 0, INT32_MAX, &fd) ||
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length))
@@ -271,8 +275,8 @@ static int mpich_find(const char *job, struct fcc_env *e)
 static int slurm_local_size(struct fcc_env *e)
 {
     const char *list = variable("SLURM_STEP_TASKS_PER_NODE");
-    uint32_t tasks, nodes, sum;
-    int32_t node, step_nodes;
+    uint32_t tasks = 0, nodes = 0, sum = 0;
+    int32_t node = 0, step_nodes = 0;
     struct error why;
 
     if (!list)
@@ -294,8 +298,8 @@ static int slurm_local_size(struct fcc_env *e)
 static int slurm_meeting(struct fcc_env *e)
 {
     const char *list = variable("SLURM_STEP_NODELIST");
-    uint32_t nodes;
-    int32_t step_nodes;
+    uint32_t nodes = 0;
+    int32_t step_nodes = 0;
     struct error why;
 
     if (meeting_known(e))
@@ -315,14 +319,15 @@ static int slurm_find(const char *job, struct fcc_env *e)
 {
     const char *id = variable("SLURM_JOB_ID"), *step = variable("SLURM_STEP_ID"), *parts = variable("SLURM_HET_SIZE");
     char world[160];
-    int32_t tasks;
+    int32_t tasks = 0;
 
     (void)job;
-    if (!step || !id)
+    if (!step)
         return last_error_set(-EINVAL,
-                              "%s: not set, though SLURM_PROCID is: this process is in a batch script and was not started by "
-                              "srun: start it with srun; " OVERRIDE,
-                              step ? "SLURM_JOB_ID" : "SLURM_STEP_ID");
+                              "SLURM_STEP_ID: not set, though SLURM_PROCID is: this process is in a batch script and was not "
+                              "started by srun: start it with srun; " OVERRIDE);
+    if (!id)
+        return last_error_set(-EINVAL, "SLURM_JOB_ID: not set, though SLURM_STEP_ID is; " OVERRIDE);
     if (parts && strcmp(parts, "1") != 0)
         return last_error_set(-EINVAL, "SLURM_HET_SIZE: %.20s: heterogeneous jobs are not understood; " OVERRIDE, parts);
     int status = world_find("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, NULL, e);
@@ -330,7 +335,7 @@ static int slurm_find(const char *job, struct fcc_env *e)
         status = number_find("SLURM_NTASKS", 1, WORLD_MAX, &tasks);
     if (status)
         return status;
-    if (variable("SLURM_NTASKS") && tasks != e->size)
+    if (tasks && tasks != e->size)
         return last_error_set(-EINVAL,
                               "SLURM_NTASKS: %d, but SLURM_STEP_NUM_TASKS: %d: was this process started by srun? " OVERRIDE,
                               tasks, e->size);

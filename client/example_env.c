@@ -37,9 +37,9 @@ int main(void)
                                             .y = fcc_tensor_2d(y, 0, FCC_F32, 1, N)};
     OK(fcc_gemv_all_reduce(comm, &args));
 
-    int wrong = 0;
+    int wrong = 0, sum = K * size * (size + 1) / 2; /* of all ranks' x */
     for (int n = 0; n < N; n++)
-        wrong += py[n] != (float)(K * (size * (size + 1) / 2) * (n % 7));
+        wrong += py[n] != (float)(sum * (n % 7));
     printf("rank %d of %d: y[1] = %g, %d of %d wrong\n", rank, size, (double)py[1], wrong, N);
     fcc_comm_destroy(comm);
     fcc_disconnect(context);

@@ -121,8 +121,9 @@ static int element_write(struct reader *r, uint32_t index, uint32_t count, char 
         char text[DIGITS_MAX + 2] = {*r->at};
         if (*r->at == '[') {
             const struct reader begin = *r;
-            uint32_t numbers;
-            (void)bracket_read(r, 0, NULL, 0, &numbers);
+            uint32_t numbers = 0;
+            if (bracket_read(r, 0, NULL, 0, &numbers) || numbers == 0 || numbers > count)
+                return refuse(r, "not what was counted");
             *r = begin;
             count /= numbers; /* hosts for each of its numbers */
             (void)bracket_read(r, index / count, text, sizeof(text), &numbers);
@@ -143,7 +144,7 @@ static int element_write(struct reader *r, uint32_t index, uint32_t count, char 
 int hostlist_find(const char *what, const char *list, uint32_t index, char *host, size_t room, uint32_t *count, struct error *e)
 {
     struct reader r = {.what = what, .list = list, .at = list, .e = e};
-    uint32_t sum = 0, n;
+    uint32_t sum = 0, n = 0;
 
     for (;;) {
         struct reader element = r;
@@ -190,7 +191,7 @@ int tasklist_find(const char *what, const char *list, uint32_t index, uint32_t *
                   struct error *e)
 {
     struct reader r = {.what = what, .list = list, .at = list, .e = e};
-    uint32_t hosts = 0, found = 0, n, times;
+    uint32_t hosts = 0, found = 0, n = 0, times = 1;
     uint64_t all = 0;
 
     for (;;) {

@@ -185,6 +185,7 @@ static const struct refusal {
     {MPICH, "MPI_LOCALNRANKS=2 MPI_LOCALRANKID=0 FCCD_JOB=j", {"FCC_MEETING: not set: mpich", "2 of 3"}},
     {SLURM, "SLURM_PROCID", {"SLURM_PROCID: not set"}},
     {SLURM, "SLURM_STEP_ID", {"SLURM_STEP_ID: not set", "start it with srun"}},
+    {SLURM, "SLURM_JOB_ID", {"SLURM_JOB_ID: not set"}},
     {SLURM, "SLURM_STEP_NUM_TASKS", {"SLURM_STEP_NUM_TASKS: not set"}},
     {SLURM, "SLURM_NTASKS=4", {"SLURM_NTASKS: 4, but SLURM_STEP_NUM_TASKS: 3"}},
     {SLURM, "SLURM_LOCALID=1", {"SLURM_LOCALID: \"1\": allowed are 0 to 0"}},

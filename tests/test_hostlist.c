@@ -131,13 +131,19 @@ struct hosts {
     uint32_t n;
 };
 
+static void append(char *text, size_t room, const char *more)
+{
+    size_t n = strlen(text);
+    (void)snprintf(text + n, room - n, "%s", more);
+}
+
 /* An element with up to two brackets, and its hosts by hand: every prefix with every number, one bracket after the other. */
 static void element_make(struct hosts *h)
 {
     char done[HOSTS_MOST][HOST_ROOM] = {"h"};
     uint32_t n = 1;
 
-    (void)strcat(h->list, h->n ? ",h" : "h");
+    append(h->list, sizeof(h->list), h->n ? ",h" : "h");
     for (int64_t brackets = random_size(2); brackets > 0; brackets--) {
         char made[HOSTS_MOST][HOST_ROOM], numbers[8][16], text[64] = "[";
         uint32_t nnumbers = 0, m = 0;
@@ -150,12 +156,14 @@ static void element_make(struct hosts *h)
                 (void)snprintf(one, sizeof(one), "%0*d", (int)width, (int)low);
             for (int64_t i = 0; i <= more; i++)
                 (void)snprintf(numbers[nnumbers++], sizeof(numbers[0]), "%0*d", (int)width, (int)(low + i));
-            (void)strcat(strcat(text, one), ranges > 1 ? "," : "]");
+            append(text, sizeof(text), one);
+            append(text, sizeof(text), ranges > 1 ? "," : "]");
         }
         for (uint32_t i = 0; i < n; i++)
             for (uint32_t k = 0; k < nnumbers; k++)
                 (void)snprintf(made[m++], HOST_ROOM, "%.30s%.15s-", done[i], numbers[k]);
-        (void)strcat(strcat(h->list, text), "-");
+        append(h->list, sizeof(h->list), text);
+        append(h->list, sizeof(h->list), "-");
         memcpy(done, made, sizeof(made[0]) * m);
         n = m;
     }

@@ -185,8 +185,8 @@ static void launcher_must_work(const char *name, const char *const launcher[])
         (void)snprintf(reason, sizeof(reason), "skipped: %s cannot start programs here: %.300s", launcher[0], text);
     else
         return;
-    for (char *c = reason; *c; c++)
-        *c = *c == '\n' ? ' ' : *c;
+    for (char *c = reason; (c = strchr(c, '\n'));)
+        *c = ' ';
     test_skip(reason);
 }
 
@@ -213,8 +213,6 @@ static void mpich(void)
 
     launcher_must_work("MPICH", launcher);
     place_open(&p);
-    if (!p.daemon.pid) /* several daemons: as on several nodes */
-        (void)setenv("FCCD_JOB", "mpich-test", 1);
     launch_both(&p, launcher, 3, " of 3, mpich, job ");
     place_close(&p);
 }
