@@ -371,9 +371,15 @@ static void test_comm_init_env(void **state)
             assert_memory_not_equal(&first, &b.fake->comm_init.unique_id, sizeof(first));
         fcc_comm_destroy(comm);
     }
+    clear();
+    set(SLURM);
+    assert_int_equal(fcc_comm_init_env(b.context, NULL, &comm), 0);
+    assert_string_equal(b.fake->meeting.name, "slurm 7.0 size 3 number 2");
+    assert_string_equal(b.fake->meeting.root, "a1");
+    fcc_comm_destroy(comm);
     clear(); /* alone: nobody to agree with */
     assert_int_equal(fcc_comm_init_env(b.context, NULL, &comm), 0);
-    assert_int_equal(b.fake->calls[FCC_MSG_MEETING], 2);
+    assert_int_equal(b.fake->calls[FCC_MSG_MEETING], 3);
     assert_int_equal(b.fake->calls[FCC_MSG_UNIQUE_ID], 1);
     bed_close(&b);
 }

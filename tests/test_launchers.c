@@ -25,6 +25,23 @@ static char self[512]; /* this program */
 
 /* ---- a rank ---- */
 
+/* FCC_TEST_GATHER names a file: wait until all four ranks of two worlds have come there. */
+static void gather(void)
+{
+    const char *path = getenv("FCC_TEST_GATHER");
+    struct stat st = {.st_size = 0};
+
+    if (!path)
+        return;
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && write(fd, "x", 1) == 1);
+    while (st.st_size < 4) {
+        (void)usleep(1000);
+        CHECK(fstat(fd, &st) == 0);
+    }
+    (void)close(fd);
+}
+
 /* Three communicators, two of them at a time, one after the other. */
 static int rank_main(void)
 {
@@ -37,6 +54,7 @@ static int rank_main(void)
         return 3;
     }
     OK(fcc_connect(NULL, &context));
+    gather();
     if (fcc_comm_init_env(context, NULL, &first)) {
         printf("refused: %s\n", fcc_last_error());
         fcc_disconnect(context);
@@ -217,17 +235,19 @@ static void mpich(void)
     place_close(&p);
 }
 
-/* Two worlds of one size in one job keep apart: both mpiexecs' ranks connect before any has found its others. */
+/* Two worlds of one size in one job keep apart: all four ranks are there before any looks for its others. */
 static void mpich_twice(void)
 {
     static const char *const shell[] = {
         "sh", "-c", "mpiexec.mpich -n 2 \"$@\" & first=$!; mpiexec.mpich -n 2 \"$@\" && wait $first", "sh", NULL};
     static char text[TEXT_ROOM];
     struct place p;
-    char *second;
+    char *second, file[128];
 
     launcher_must_work("MPICH", (const char *const[]){MPICH, "2", NULL});
     place_open(&p);
+    (void)snprintf(file, sizeof(file), "%s/.gather", test_directory());
+    (void)setenv("FCC_TEST_GATHER", file, 1);
     CHECK(launch(&p, shell, (const char *const[]){self, "rank", NULL}, text) == 0);
     for (int rank = 0; rank < 2; rank++) {
         char words[32];
@@ -378,24 +398,38 @@ static void late_rank(void)
     daemon_stop(&d);
 }
 
-/* Two processes of one job that no launcher has started do not meet, though both are rank 0 of 1. */
+static fcc_comm *alone(fcc_context **context)
+{
+    fcc_comm *comm;
+
+    OK(fcc_connect(NULL, context));
+    OK(fcc_comm_init_env(*context, NULL, &comm));
+    CHECK(fcc_comm_size(comm) == 1);
+    OK(fcc_noop(comm));
+    return comm;
+}
+
+/* Two processes of one job that no launcher has started do not meet, though both are rank 0 of 1 and there at a time. */
 static void two_alone(void)
 {
     struct test_daemon d;
-    fcc_context *contexts[2];
-    fcc_comm *comms[2];
+    fcc_context *context;
+    int status;
 
     daemon_start(&d, NULL);
     variables_clear();
-    for (int i = 0; i < 2; i++) {
-        OK(fcc_connect(NULL, &contexts[i]));
-        OK(fcc_comm_init_env(contexts[i], NULL, &comms[i]));
-        CHECK(fcc_comm_size(comms[i]) == 1);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        (void)alone(&context);
+        CHECK(raise(SIGSTOP) == 0);
+        fcc_disconnect(context);
+        _exit(0);
     }
-    for (int i = 0; i < 2; i++) {
-        OK(fcc_noop(comms[i]));
-        fcc_disconnect(contexts[i]);
-    }
+    CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+    OK(fcc_noop(alone(&context)));
+    CHECK(kill(pid, SIGCONT) == 0 && waitpid(pid, &status, 0) == pid && status == 0);
+    fcc_disconnect(context);
     daemon_stop(&d);
 }
 
