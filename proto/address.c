@@ -14,7 +14,7 @@ static uint32_t port_parse(const char *text)
     size_t digits = strspn(text, "0123456789");
     uint32_t port = 0;
 
-    if (digits == 0 || digits > PORT_DIGITS || text[digits])
+    if (digits == 0 || digits > PORT_DIGITS || text[digits] || *text == '0')
         return 0;
     for (; *text; text++)
         port = port * 10 + (uint32_t)(*text - '0');

@@ -247,6 +247,7 @@ static void test_address(void **state)
     address_is("n1:", -1);
     address_is("n1:0", -1);
     address_is("n1:65536", -1);
+    address_is("n1:01", -1);
     address_is("n1:+1", -1);
     address_is("n1:1 ", -1);
     address_is(":1", -1);
