@@ -122,7 +122,7 @@ struct fcc_unique_id_layout {
 static_assert(sizeof(struct fcc_unique_id_layout) == sizeof(struct fcc_unique_id) && sizeof(struct fcc_unique_id) == 128,
               "wire");
 
-struct fcc_unique_id_reply { /* to UNIQUE_ID and MEETING */
+struct fcc_unique_id_reply {
     struct fcc_reply reply;
     struct fcc_unique_id unique_id;
 };
@@ -131,7 +131,7 @@ static_assert(sizeof(struct fcc_unique_id_reply) == 664, "wire");
 /* MEETING: ranks that know each other's launcher, and have exchanged nothing, get the same id on all nodes: it follows from the
  * name, the root, and a key that the workers of the job have in common. */
 #define FCC_MEETING_NAME_MAX 128
-struct fcc_meeting {
+struct fcc_meeting { /* answered with a fcc_unique_id_reply */
     struct fcc_msg msg;
     char name[FCC_MEETING_NAME_MAX]; /* NUL-terminated printable ASCII, not "" */
     char root[FCC_NODE_MAX];         /* a node; without a port: this node's port. "": this node */
