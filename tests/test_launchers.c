@@ -115,13 +115,21 @@ static void chooser_write(struct place *p, const char *sockets)
     CHECK(fclose(f) == 0 && chmod(p->chooser, 0755) == 0);
 }
 
+static int place_nodes = 1; /* that a place has */
+
 static void place_open(struct place *p)
 {
     const char *sockets = getenv("FCC_TEST_SOCKETS"), *meeting = getenv("FCC_TEST_MEETING");
+    char both[2 * sizeof(p->daemon.socket)];
 
     memset(p, 0, sizeof(*p));
     if (!sockets)
-        daemon_start(&p->daemon, NULL);
+        daemons_start(&p->daemon, place_nodes, NULL);
+    if (!sockets && place_nodes > 1) {
+        (void)snprintf(both, sizeof(both), "%s %s", p->daemon.node[0].socket, p->daemon.node[1].socket);
+        sockets = both;
+        meeting = p->daemon.node[0].address;
+    }
     variables_clear();
     if (sockets) {
         chooser_write(p, sockets);
@@ -297,14 +305,14 @@ static void slurm_two_nodes(struct place *p)
     static char text[TEXT_ROOM];
     const char *const launcher[] = {"srun", "-N2", "-n3", NULL}, *const program[] = {self, "rank", NULL};
 
-    if (p->daemon.pid) { /* both are this machine, whose daemon speaks to no other */
+    if (p->daemon.pid && place_nodes == 1) { /* both are this machine, whose daemon speaks to no other */
         CHECK(launch(p, launcher, program, text) == 3);
         CHECK(strstr(text, "refused: meeting: a1: this node's fccd speaks to no other node"));
         (void)setenv("FCC_MEETING", "", 1);
     }
     launch_both(p, launcher, 3, "rank 2 of 3, local 0 of 1, slurm, job slurm-");
     CHECK(launch(p, launcher, program, text) == 0 && strstr(text, "rank 0 of 3, local 0 of 2, slurm, job slurm-"));
-    if (p->daemon.pid)
+    if (p->daemon.pid && place_nodes == 1)
         (void)unsetenv("FCC_MEETING");
 }
 
@@ -481,12 +489,47 @@ static void ids_of_jobs(void)
     daemon_stop(&d);
 }
 
+/* ---- the same over two nodes: even ranks at one, odd ones at the other ---- */
+
+static void openmpi_over_nodes(void)
+{
+    place_nodes = 2;
+    openmpi();
+}
+
+static void mpich_over_nodes(void)
+{
+    place_nodes = 2;
+    mpich();
+}
+
+static void torchrun_over_nodes(void)
+{
+    place_nodes = 2;
+    torchrun();
+}
+
+static void slurm_over_nodes(void)
+{
+    place_nodes = 2;
+    slurm();
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        {"late_rank", late_rank, 0}, {"two_alone", two_alone, 0}, {"ids_of_jobs", ids_of_jobs, 0},
-        {"openmpi", openmpi, 60},    {"mpich", mpich, 60},        {"mpich_twice", mpich_twice, 60},
-        {"torchrun", torchrun, 120}, {"slurm", slurm, 180},
+        {"late_rank", late_rank, 0},
+        {"two_alone", two_alone, 0},
+        {"ids_of_jobs", ids_of_jobs, 0},
+        {"openmpi", openmpi, 60},
+        {"mpich", mpich, 60},
+        {"mpich_twice", mpich_twice, 60},
+        {"torchrun", torchrun, 120},
+        {"slurm", slurm, 180},
+        {"openmpi_over_nodes", openmpi_over_nodes, 60},
+        {"mpich_over_nodes", mpich_over_nodes, 60},
+        {"torchrun_over_nodes", torchrun_over_nodes, 120},
+        {"slurm_over_nodes", slurm_over_nodes, 180},
     };
 
     if (argc == 2 && !strcmp(argv[1], "rank"))
