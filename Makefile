@@ -54,7 +54,7 @@ KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c k
 NET := daemon/worker/net_region.c daemon/worker/net_tcp.c daemon/worker/net_tcp_receive.c daemon/worker/proxy.c daemon/worker/proxy_connections.c
 DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/plugin.c \
 	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \
-	daemon/broker/node_conn.c daemon/broker/node_link.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
+	daemon/broker/node_conn.c daemon/broker/node_link.c daemon/broker/node_open.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
 	daemon/broker/node_resolve.c daemon/broker/probe.c daemon/broker/query.c daemon/broker/spawn.c \
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
 	daemon/worker/cpu_execute.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_node.c daemon/worker/gpu_start.c daemon/worker/gpu_watch.c \

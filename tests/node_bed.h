@@ -101,6 +101,25 @@ static inline int broker_connect(const struct test_daemon *d)
     return -1;
 }
 
+/* Has the broker come as far as to answer? All that it opens at its start is then open. */
+static inline bool broker_serves(const struct test_daemon *d)
+{
+    struct fcc_hello hello = {.msg = {.type = FCC_MSG_HELLO, .id = 1},
+                              .magic = FCC_PROTO_MAGIC,
+                              .version = FCC_PROTO_VERSION,
+                              .role = FCC_ROLE_CONTROL,
+                              .uid = UINT32_MAX};
+    static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
+    int fds[FCC_MAX_FDS], nfds, sock = broker_connect(d);
+
+    if (sock < 0)
+        return false;
+    CHECK(msg_send(sock, &hello.msg, sizeof(hello), NULL, 0) == 0);
+    CHECK(msg_recv(sock, buf, sizeof(buf), 0, fds, &nfds) == sizeof(struct fcc_welcome));
+    (void)close(sock);
+    return true;
+}
+
 /* The fewest that it has for a while: attempts to connect come and go. */
 static inline int descriptors_at_rest(pid_t pid)
 {
@@ -138,7 +157,7 @@ static inline void node_run(struct bed_node *n, const char *binary, const char *
                       (char *)(uintptr_t)key,
                       "--nodes",
                       (char *)(uintptr_t)nodes};
-    int i = 19, sock;
+    int i = 19;
 
     (void)snprintf(listen_at, sizeof(listen_at), "127.0.0.1:%u", n->port);
     for (; options && *options; options++)
@@ -153,11 +172,10 @@ static inline void node_run(struct bed_node *n, const char *binary, const char *
         _exit(127);
     }
     double until = now_ms() + NODE_WAIT_MS;
-    while ((sock = broker_connect(&n->d)) < 0) {
+    while (!broker_serves(&n->d)) {
         CHECK(now_ms() < until && waitpid(n->d.pid, NULL, WNOHANG) == 0);
         (void)usleep(POLL_EVERY_US);
     }
-    (void)close(sock);
     n->d.descriptors = descriptors_at_rest(n->d.pid);
 }
 

@@ -357,7 +357,7 @@ static void broker_returns(void)
     pair_start();
     struct worker_end wa = worker_open(&a, "one");
     connect_send(&wa, 1, b.address, 6, 60000);
-    descriptors_await(&b, 2 + 1);
+    log_await(&b, "waits for a worker");
     node_kill(&b);
     const struct control_connected *m = (const struct control_connected *)hear(&wa, &fd);
     CHECK(m->msg.type == CONTROL_CONNECTED && m->msg.id == 1 && fd < 0 && m->status == -ECONNREFUSED);
@@ -379,7 +379,7 @@ static void draining(void)
     pair_start();
     struct worker_end wa = worker_open(&a, "one");
     connect_send(&wa, 1, b.address, 0, 60000);
-    descriptors_await(&b, 2 + 1);
+    log_await(&b, "waits for a worker");
     daemon_stop_unclean(&b.d);
     refused(&wa, 1, -ESHUTDOWN, b.address, "that node's fccd is shutting down");
 

@@ -227,6 +227,7 @@ static void listen_end(struct nodes *ns)
 void nodes_drain(struct broker *b)
 {
     struct nodes *ns = b->nodes;
+    struct node *n, *next;
     struct conn *c;
 
     if (!ns || ns->closing)
@@ -234,8 +235,10 @@ void nodes_drain(struct broker *b)
     ns->closing = true;
     listen_end(ns);
     calls_end(ns); /* each tells its worker, if that is still there */
-    while (!TAILQ_EMPTY(&ns->list))
-        node_free(TAILQ_FIRST(&ns->list));
+    for (n = TAILQ_FIRST(&ns->list); n; n = next) {
+        next = TAILQ_NEXT(n, link);
+        node_free(n);
+    }
     while ((c = TAILQ_FIRST(&ns->conns))) {
         if (c->state == CONN_HELD)
             (void)conn_answer(c, -ESHUTDOWN, "that node's fccd is shutting down");

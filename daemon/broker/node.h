@@ -3,7 +3,8 @@
  * node.h - the broker and the brokers of other nodes. All of it is the broker's one thread; nothing in it waits.
  *
  *   node.c          the listening socket, the list of nodes, what is complained of
- *   node_conn.c     a TCP connection to another broker: connect or accept, prove, ask, answer; every state has a time limit
+ *   node_open.c     a TCP connection to another broker: connect or accept
+ *   node_conn.c     what goes over it: prove, ask, answer; every state has a time limit
  *   node_resolve.c  names of hosts
  *   node_link.c     the link to each node: heartbeat, round trip, reconnect
  *   node_peer.c     connections for workers: asked for here, and from elsewhere
@@ -36,7 +37,8 @@
 #define BACKOFF_LAST_MS 5000
 #define CONNECT_MS 3000       /* to find the address of a host; and then to connect to each of its addresses */
 #define PROVE_MS 3000         /* from the connection to the request or, on the other side, the answer */
-#define STRANGERS_MAX 64      /* connections that have not proven themselves; the oldest makes room for the next */
+#define STRANGERS_MAX 256     /* connections that have not proven themselves; */
+#define STRANGER_MS 200       /* one that is older than that makes room for the next; until then the next waits in the kernel */
 #define GUESTS_MAX 8192       /* connections of other nodes */
 #define CALLS_MAX 4096        /* connections that a job may ask for at a time */
 #define KNOWN_MAX 8192        /* nodes in the list */
@@ -104,8 +106,9 @@ struct conn {
     struct auth auth;
     struct node_request request; /* in host byte order */
     struct node *node;           /* whose bytes these are, or NULL */
-    uint64_t until_ns;           /* ours: the request must be sent by then; 0: no matter */
-    size_t want, have, pending;  /* bytes of in; of out */
+    uint64_t begun_ns;
+    uint64_t until_ns;          /* ours: the request must be sent by then; 0: no matter */
+    size_t want, have, pending; /* bytes of in; of out */
     unsigned char in[NODE_FRAME_MAX], out[2 * NODE_FRAME_MAX];
 };
 
@@ -126,6 +129,19 @@ int conn_answer(struct conn *c, int status, const char *text);
 void conn_end(struct conn *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Forget the connection without a word; its socket is closed, or, if it is to be kept, returned. */
 int conn_release(struct conn *c, bool keep);
+
+/* Between node_conn.c and node_open.c. */
+struct conn *conn_new(struct nodes *ns, const struct conn_ops *ops, void *owner,
+                      bool ours); /* in state PROVING, without socket */
+bool conn_is_stranger(const struct conn *c);
+void conn_state_set(struct conn *c, enum conn_state state, size_t want);
+int conn_events_make(struct conn *c, int sock); /* 0 or -ENOMEM; the socket is the connection's in any case. It has none yet */
+void conn_sock_close(struct conn *c);           /* and what belongs to it; another may follow */
+int conn_say(struct conn *c, const void *bytes, size_t n);
+void conn_closed(struct conn *c, int error);         /* by the other, or (errno) broken: end it, in words that fit its state */
+void conn_connected(struct conn *c);                 /* the socket is writable, or has failed */
+void conn_connect_failed(struct conn *c, int error); /* try the next address, or end it */
+void conn_resolved(struct conn *c);                  /* c->resolved has come, or the resolver has ended without */
 
 /* ---- resolve: "host:port" to addresses ---- */
 
@@ -186,7 +202,7 @@ struct nodes {
     struct cluster_key key;
     const char *own; /* this node's address, in the broker's configuration */
     int listen_sock;
-    struct event *listen_event, *listen_again; /* again: after descriptors were used up */
+    struct event *listen_event, *listen_again; /* again: after a pause */
     TAILQ_HEAD(node_list, node) list;          /* as in NODES, then as they were met */
     unsigned nlist;
     TAILQ_HEAD(conn_list, conn) conns; /* the oldest first */

@@ -3,11 +3,8 @@
  * node_conn.c - a TCP connection between two brokers. It reads no more than the message that it expects, and that has a fixed
  * size in every state: what follows may be for others.
  */
-#include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,13 +21,13 @@ static void on_limit(evutil_socket_t sock, short what, void *arg);
 
 /* ---- life ---- */
 
-static struct conn *conn_new(struct nodes *ns, const struct conn_ops *ops, void *owner, bool ours)
+struct conn *conn_new(struct nodes *ns, const struct conn_ops *ops, void *owner, bool ours)
 {
     struct conn *c = calloc(1, sizeof(*c));
 
     if (!c)
         return NULL;
-    *c = (struct conn){.nodes = ns, .ops = ops, .owner = owner, .ours = ours, .sock = -1};
+    *c = (struct conn){.nodes = ns, .ops = ops, .owner = owner, .ours = ours, .sock = -1, .begun_ns = clock_ns()};
     c->limit = evtimer_new(ns->broker->base, on_limit, c);
     if (!c->limit) {
         free(c);
@@ -43,20 +40,20 @@ static struct conn *conn_new(struct nodes *ns, const struct conn_ops *ops, void 
     return c;
 }
 
-static bool is_stranger(const struct conn *c)
+bool conn_is_stranger(const struct conn *c)
 {
     return !c->ours && c->state == CONN_PROVING;
 }
 
-static void state_set(struct conn *c, enum conn_state state, size_t want)
+void conn_state_set(struct conn *c, enum conn_state state, size_t want)
 {
-    c->nodes->nstrangers -= is_stranger(c) && state != CONN_PROVING;
+    c->nodes->nstrangers -= conn_is_stranger(c) && state != CONN_PROVING;
     c->state = state;
     c->want = want;
 }
 
 /* Events of this socket. The connection has none now. */
-static int events_make(struct conn *c, int sock)
+int conn_events_make(struct conn *c, int sock)
 {
     c->sock = sock;
     c->readable = event_new(c->nodes->broker->base, sock, EV_READ | EV_PERSIST, on_readable, c);
@@ -73,7 +70,7 @@ static void events_free(struct conn *c)
     c->readable = c->writable = NULL;
 }
 
-static void sock_close(struct conn *c)
+void conn_sock_close(struct conn *c)
 {
     events_free(c);
     if (c->sock >= 0)
@@ -87,7 +84,7 @@ static void sock_close(struct conn *c)
 /* Nothing of it happens any more. */
 static void conn_detach(struct conn *c)
 {
-    c->nodes->nstrangers -= is_stranger(c);
+    c->nodes->nstrangers -= conn_is_stranger(c);
     c->nodes->nguests -= !c->ours;
     TAILQ_REMOVE(&c->nodes->conns, c, link);
     events_free(c);
@@ -102,7 +99,7 @@ int conn_release(struct conn *c, bool keep)
     conn_detach(c);
     if (keep)
         c->sock = -1;
-    sock_close(c);
+    conn_sock_close(c);
     auth_end(&c->auth);
     free(c->resolved);
     free(c);
@@ -166,7 +163,7 @@ static int conn_flush(struct conn *c)
     return 0;
 }
 
-static int conn_say(struct conn *c, const void *bytes, size_t n)
+int conn_say(struct conn *c, const void *bytes, size_t n)
 {
     if (n > sizeof(c->out) - c->pending)
         return -ENOBUFS; /* it does not read what it asked for */
@@ -200,7 +197,7 @@ int conn_answer(struct conn *c, int status, const char *text)
     if (failed)
         return failed;
     if (status == 0 && c->request.what == NODE_LINK)
-        state_set(c, CONN_LINKED, sizeof(struct node_beat) + AUTH_TAG_BYTES);
+        conn_state_set(c, CONN_LINKED, sizeof(struct node_beat) + AUTH_TAG_BYTES);
     return c->pending ? -EAGAIN : 0; /* never so on a new connection, which has room for more than this */
 }
 
@@ -238,18 +235,18 @@ static void proof_take(struct conn *c)
         return;
     }
     if (!auth_done(&c->auth)) {
-        state_set(c, CONN_PROVING, auth_wants(&c->auth));
+        conn_state_set(c, CONN_PROVING, auth_wants(&c->auth));
         return;
     }
     if (c->ours) {
-        state_set(c, CONN_ASKING, sizeof(struct node_answer) + AUTH_TAG_BYTES);
+        conn_state_set(c, CONN_ASKING, sizeof(struct node_answer) + AUTH_TAG_BYTES);
         status = request_send(c);
         if (status)
             conn_end(c, status, "%s", strerror(-status));
         return;
     }
     text_copy(c->who, sizeof(c->who), auth_other(&c->auth));
-    state_set(c, CONN_ASKING, sizeof(struct node_request) + AUTH_TAG_BYTES);
+    conn_state_set(c, CONN_ASKING, sizeof(struct node_request) + AUTH_TAG_BYTES);
 }
 
 static void answer_take(struct conn *c)
@@ -265,7 +262,7 @@ static void answer_take(struct conn *c)
         conn_end(c, answer.status, "%s", text_clean(answer.text));
     } else {
         if (c->request.what == NODE_LINK)
-            state_set(c, CONN_LINKED, sizeof(struct node_beat) + AUTH_TAG_BYTES);
+            conn_state_set(c, CONN_LINKED, sizeof(struct node_beat) + AUTH_TAG_BYTES);
         c->ops->answered(c);
     }
 }
@@ -309,7 +306,7 @@ static void message_take(struct conn *c)
     }
 }
 
-static void closed_tell(struct conn *c, int error)
+void conn_closed(struct conn *c, int error)
 {
     const char *how = error ? strerror(error) : "closed";
 
@@ -318,17 +315,15 @@ static void closed_tell(struct conn *c, int error)
                  c->state == CONN_PROVING  ? "proven itself"
                  : c->state == CONN_ASKING ? "answered"
                                            : "ended");
-    else if (is_stranger(c) && c->auth.state == AUTH_PROOF)
+    else if (conn_is_stranger(c) && c->auth.state == AUTH_PROOF)
         conn_end(c, -EACCES,
                  "%s when it had seen this node's proof: it has another CLUSTER_KEY, or calls this node by another name", how);
-    else if (is_stranger(c))
+    else if (conn_is_stranger(c))
         conn_end(c, -EPROTO, "%s before it had %s", how,
                  c->have || c->auth.state != AUTH_HEADER ? "proven itself" : "said anything");
     else
         conn_end(c, -ECONNRESET, "%s", how);
 }
-
-static void resolved_take(struct conn *c);
 
 static void on_readable(evutil_socket_t sock, short what, void *arg)
 {
@@ -343,7 +338,7 @@ static void on_readable(evutil_socket_t sock, short what, void *arg)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0 && c->state != CONN_RESOLVING) {
-        closed_tell(c, n < 0 ? errno : 0);
+        conn_closed(c, n < 0 ? errno : 0);
         return;
     }
     if (held) {
@@ -353,7 +348,7 @@ static void on_readable(evutil_socket_t sock, short what, void *arg)
     c->have += n > 0 ? (size_t)n : 0;
     if (c->state == CONN_RESOLVING) {
         if (n <= 0 || c->have == c->want)
-            resolved_take(c);
+            conn_resolved(c);
         return;
     }
     if (c->node)
@@ -364,9 +359,21 @@ static void on_readable(evutil_socket_t sock, short what, void *arg)
     message_take(c);
 }
 
-/* ---- time limits ---- */
+static void on_writable(evutil_socket_t sock, short what, void *arg)
+{
+    struct conn *c = arg;
 
-static void connect_failed(struct conn *c, int error);
+    (void)sock, (void)what;
+    if (c->state == CONN_CONNECTING) {
+        conn_connected(c);
+        return;
+    }
+    int status = conn_flush(c);
+    if (status)
+        conn_closed(c, -status);
+}
+
+/* ---- time limits ---- */
 
 static void on_limit(evutil_socket_t sock, short what, void *arg)
 {
@@ -378,7 +385,7 @@ static void on_limit(evutil_socket_t sock, short what, void *arg)
         conn_end(c, -EHOSTUNREACH, "the name of its host is not resolved in time");
         return;
     case CONN_CONNECTING:
-        connect_failed(c, c->failed ? c->failed : ETIMEDOUT);
+        conn_connect_failed(c, c->failed ? c->failed : ETIMEDOUT);
         return;
     case CONN_PROVING:
         conn_end(c, -ETIMEDOUT, "%s %d s",
@@ -393,192 +400,4 @@ static void on_limit(evutil_socket_t sock, short what, void *arg)
         c->ops->late(c);
         return;
     }
-}
-
-/* ---- connections that are begun here ---- */
-
-static int socket_open(const struct resolved *r)
-{
-    const struct sockaddr *address = (const struct sockaddr *)(const void *)r->all[r->at].address;
-    int on = 1, sock = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-    if (sock < 0)
-        return -errno;
-    (void)setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    return sock;
-}
-
-/* To the address whose turn it is. What fails at once is told by on_limit(), so that no caller hears of it while it calls. */
-static void connect_begin(struct conn *c)
-{
-    const struct resolved *r = c->resolved;
-    int sock = socket_open(r);
-
-    state_set(c, CONN_CONNECTING, 0);
-    if (sock < 0)
-        c->failed = -sock;
-    else if (events_make(c, sock))
-        c->failed = ENOMEM;
-    else if (connect(sock, (const struct sockaddr *)(const void *)r->all[r->at].address, r->all[r->at].length) &&
-             errno != EINPROGRESS)
-        c->failed = errno;
-    else if (event_add(c->writable, NULL))
-        c->failed = ENOMEM;
-    conn_limit(c, c->failed ? 0 : CONNECT_MS);
-}
-
-static void connect_failed(struct conn *c, int error)
-{
-    sock_close(c);
-    c->failed = 0;
-    if (++c->resolved->at < c->resolved->n)
-        connect_begin(c);
-    else
-        conn_end(c, -error, "cannot connect: %s", strerror(error));
-}
-
-static void on_writable(evutil_socket_t sock, short what, void *arg)
-{
-    struct conn *c = arg;
-    unsigned char says[sizeof(c->auth.says)];
-    int error = 0, status;
-    socklen_t size = sizeof(error);
-
-    (void)what;
-    if (c->state != CONN_CONNECTING) {
-        status = conn_flush(c);
-        if (status)
-            closed_tell(c, -status);
-        return;
-    }
-    if (getsockopt(sock, SOL_SOCKET, SO_ERROR, &error, &size) || error) {
-        connect_failed(c, error ? error : errno);
-        return;
-    }
-    state_set(c, CONN_PROVING, auth_wants(&c->auth));
-    conn_limit(c, PROVE_MS);
-    status = event_add(c->readable, NULL) ? -ENOMEM : conn_say(c, says, auth_says(&c->auth, says));
-    if (status)
-        closed_tell(c, -status);
-}
-
-static void resolved_take(struct conn *c)
-{
-    bool well = c->have == sizeof(*c->resolved) && c->resolved->n <= RESOLVED_MAX;
-
-    sock_close(c);
-    c->have = 0;
-    c->resolved->at = 0;
-    c->resolved->why[sizeof(c->resolved->why) - 1] = '\0';
-    if (!well || c->resolved->n == 0)
-        conn_end(c, -EHOSTUNREACH, "its host's name is not resolved: %s", well ? c->resolved->why : "nothing came out");
-    else
-        connect_begin(c);
-}
-
-static int resolve_begin(struct conn *c, const char *address)
-{
-    int sock, status = resolve_number(address, c->resolved);
-
-    if (!status) {
-        connect_begin(c);
-        return 0;
-    }
-    if (status != -EAGAIN)
-        return status;
-    status = resolver_start(c->nodes, address, &c->resolver, &sock);
-    if (status)
-        return status;
-    state_set(c, CONN_RESOLVING, sizeof(*c->resolved));
-    conn_limit(c, CONNECT_MS);
-    status = events_make(c, sock);
-    return status ? status : event_add(c->readable, NULL);
-}
-
-int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns,
-              const struct conn_ops *ops, void *owner, struct conn **out, struct error *e)
-{
-    int status = node_check(ns, address, e);
-    struct conn *c = status ? NULL : conn_new(ns, ops, owner, true);
-
-    if (status)
-        return status;
-    if (!c || !(c->resolved = calloc(1, sizeof(*c->resolved)))) {
-        status = error_set(e, -ENOMEM, "out of memory");
-    } else {
-        c->request = *request;
-        c->until_ns = until_ns;
-        text_copy(c->who, sizeof(c->who), address);
-        status = auth_begin(&c->auth, AUTH_INITIATOR, &ns->key, ns->own, address, e);
-        if (!status && (status = resolve_begin(c, address)))
-            (void)error_set(e, status, "%s", status == -EAGAIN ? "too many names are looked up at once" : strerror(-status));
-    }
-    if (!status)
-        *out = c;
-    else if (c)
-        (void)conn_release(c, false);
-    return status;
-}
-
-/* ---- connections of others ---- */
-
-static void oldest_stranger_end(struct nodes *ns)
-{
-    struct conn *c;
-
-    TAILQ_FOREACH(c, &ns->conns, link)
-        if (is_stranger(c)) {
-            conn_end(c, -EUSERS, "%d newer connections had not proven themselves either", STRANGERS_MAX);
-            return;
-        }
-}
-
-static void out_of_descriptors(struct nodes *ns, int error)
-{
-    static const struct timeval soon = {.tv_usec = 200000};
-
-    log_warning("NODE_LISTEN: accept: %s", strerror(error));
-    (void)event_del(ns->listen_event); /* the connection stays in the queue: do not spin on it */
-    (void)event_add(ns->listen_again, &soon);
-}
-
-static int guest_open(struct conn *c, int sock, const struct sockaddr_storage *from, socklen_t length, struct error *e)
-{
-    int on = 1;
-
-    (void)setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    if (getnameinfo((const struct sockaddr *)from, length, c->who, sizeof(c->who), NULL, 0, NI_NUMERICHOST))
-        text_copy(c->who, sizeof(c->who), "somebody");
-    if (events_make(c, sock) || event_add(c->readable, NULL))
-        return error_set(e, -ENOMEM, "out of memory");
-    conn_limit(c, PROVE_MS);
-    int status = auth_begin(&c->auth, AUTH_RESPONDER, &c->nodes->key, c->nodes->own, NULL, e);
-    c->want = auth_wants(&c->auth);
-    return status;
-}
-
-void conn_accept(evutil_socket_t listen_sock, short what, void *arg)
-{
-    struct nodes *ns = arg;
-    struct sockaddr_storage from;
-    struct error e = {0};
-    socklen_t length = sizeof(from);
-    int sock = accept4(listen_sock, (struct sockaddr *)&from, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-    (void)what;
-    if (sock < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            out_of_descriptors(ns, errno);
-        return;
-    }
-    if (ns->nstrangers >= STRANGERS_MAX)
-        oldest_stranger_end(ns);
-    struct conn *c = ns->nguests < GUESTS_MAX ? conn_new(ns, &guest_ops, NULL, false) : NULL;
-    if (!c) {
-        ns->refused++;
-        (void)close(sock);
-        return;
-    }
-    if (guest_open(c, sock, &from, length, &e))
-        conn_end(c, e.status, "%s", e.text);
 }

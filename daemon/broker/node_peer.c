@@ -243,9 +243,10 @@ void job_peers_forget(struct job *j)
 
 void calls_end(struct nodes *ns)
 {
-    struct call *k;
+    struct call *k, *next;
 
-    while ((k = LIST_FIRST(&ns->calls))) {
+    for (k = LIST_FIRST(&ns->calls); k; k = next) {
+        next = LIST_NEXT(k, link);
         if (!k->answered)
             (void)error_set(&k->e, -ESHUTDOWN, "node %s: this fccd is shutting down", k->address);
         (void)connected_send(k->job, k->id, &k->e, k->sock); /* if its channel is full, it is about to be drained anyway */
@@ -320,6 +321,8 @@ void peer_hold(struct conn *c)
     struct job *j = job_find(b, c->request.uid, c->request.job);
     if (j)
         peer_deliver(c, j);
+    else
+        log_debug("job %u/%s: the connection of node %s waits for a worker", c->request.uid, c->request.job, c->who);
 }
 
 void job_peers_deliver(struct job *j)

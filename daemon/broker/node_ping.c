@@ -36,12 +36,13 @@ static struct json_object *ping_describe(struct ping *p, const char *address)
 {
     struct json_object *o = json_object_new_object();
     const uint64_t *t = p->times_ns;
+    uint32_t below = (p->count - 1) / 2, above = p->count / 2;
 
     qsort(p->times_ns, p->count, sizeof(p->times_ns[0]), order);
     json_object_object_add(o, "address", json_object_new_string(address));
     json_object_object_add(o, "round_trips", json_object_new_int64(p->count));
     json_object_object_add(o, "min_us", json_object_new_double((double)t[0] / 1e3));
-    json_object_object_add(o, "median_us", json_object_new_double((double)(t[(p->count - 1) / 2] + t[p->count / 2]) / 2e3));
+    json_object_object_add(o, "median_us", json_object_new_double((double)(t[below] + t[above]) / 2e3));
     json_object_object_add(o, "max_us", json_object_new_double((double)t[p->count - 1] / 1e3));
     return o;
 }

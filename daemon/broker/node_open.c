@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * node_open.c - how a connection between two brokers comes to be: begun here, or accepted.
+ */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "node.h"
+
+/* ---- connections that are begun here ---- */
+
+static int socket_open(const struct resolved *r)
+{
+    const struct sockaddr *address = (const struct sockaddr *)(const void *)r->all[r->at].address;
+    int on = 1, sock = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (sock < 0)
+        return -errno;
+    (void)setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return sock;
+}
+
+/* To the address whose turn it is. What fails at once is told by on_limit(), so that no caller hears of it while it calls. */
+static void connect_begin(struct conn *c)
+{
+    const struct resolved *r = c->resolved;
+    int sock = socket_open(r);
+
+    conn_state_set(c, CONN_CONNECTING, 0);
+    if (sock < 0)
+        c->failed = -sock;
+    else if (conn_events_make(c, sock) || event_add(c->writable, NULL))
+        c->failed = ENOMEM;
+    else if (connect(sock, (const struct sockaddr *)(const void *)r->all[r->at].address, r->all[r->at].length) &&
+             errno != EINPROGRESS)
+        c->failed = errno;
+    conn_limit(c, c->failed ? 0 : CONNECT_MS);
+}
+
+void conn_connect_failed(struct conn *c, int error)
+{
+    conn_sock_close(c);
+    c->failed = 0;
+    if (++c->resolved->at < c->resolved->n)
+        connect_begin(c);
+    else
+        conn_end(c, -error, "cannot connect: %s", strerror(error));
+}
+
+void conn_connected(struct conn *c)
+{
+    unsigned char says[sizeof(c->auth.says)];
+    int error = 0, status;
+    socklen_t size = sizeof(error);
+
+    if (c->failed || getsockopt(c->sock, SOL_SOCKET, SO_ERROR, &error, &size) || error) {
+        conn_connect_failed(c, c->failed ? c->failed : error ? error : errno);
+        return;
+    }
+    conn_state_set(c, CONN_PROVING, auth_wants(&c->auth));
+    conn_limit(c, PROVE_MS);
+    size_t n = auth_says(&c->auth, says);
+    status = event_add(c->readable, NULL) ? -ENOMEM : conn_say(c, says, n);
+    if (status)
+        conn_closed(c, -status);
+}
+
+void conn_resolved(struct conn *c)
+{
+    bool well = c->have == sizeof(*c->resolved) && c->resolved->n <= RESOLVED_MAX;
+
+    conn_sock_close(c);
+    c->have = 0;
+    c->resolved->at = 0;
+    c->resolved->why[sizeof(c->resolved->why) - 1] = '\0';
+    if (!well || c->resolved->n == 0)
+        conn_end(c, -EHOSTUNREACH, "its host's name is not resolved: %s", well ? c->resolved->why : "nothing came out");
+    else
+        connect_begin(c);
+}
+
+static int resolve_begin(struct conn *c, const char *address)
+{
+    int sock, status = resolve_number(address, c->resolved);
+
+    if (!status) {
+        connect_begin(c);
+        return 0;
+    }
+    if (status != -EAGAIN)
+        return status;
+    status = resolver_start(c->nodes, address, &c->resolver, &sock);
+    if (status)
+        return status;
+    conn_state_set(c, CONN_RESOLVING, sizeof(*c->resolved));
+    conn_limit(c, CONNECT_MS);
+    status = conn_events_make(c, sock);
+    return status ? status : event_add(c->readable, NULL);
+}
+
+int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns,
+              const struct conn_ops *ops, void *owner, struct conn **out, struct error *e)
+{
+    int status = node_check(ns, address, e);
+    struct conn *c = status ? NULL : conn_new(ns, ops, owner, true);
+
+    if (status)
+        return status;
+    if (!c || !(c->resolved = calloc(1, sizeof(*c->resolved)))) {
+        status = error_set(e, -ENOMEM, "out of memory");
+    } else {
+        c->request = *request;
+        c->until_ns = until_ns;
+        text_copy(c->who, sizeof(c->who), address);
+        status = auth_begin(&c->auth, AUTH_INITIATOR, &ns->key, ns->own, address, e);
+        if (!status && (status = resolve_begin(c, address)))
+            (void)error_set(e, status, "%s", status == -EAGAIN ? "too many names are looked up at once" : strerror(-status));
+    }
+    if (!status)
+        *out = c;
+    else if (c)
+        (void)conn_release(c, false);
+    return status;
+}
+
+/* ---- connections of others ---- */
+
+/* The next connections stay in the kernel's queue meanwhile. */
+static void accept_pause(struct nodes *ns, uint32_t ms)
+{
+    struct timeval pause = {.tv_usec = (suseconds_t)(ms * 1000)};
+
+    (void)event_del(ns->listen_event);
+    (void)event_add(ns->listen_again, &pause);
+}
+
+/* Is there room for one more? A burst of daemons that do prove themselves, in a millisecond each, waits; who says nothing goes. */
+static bool stranger_room(struct nodes *ns)
+{
+    struct conn *c;
+
+    if (ns->nstrangers < STRANGERS_MAX)
+        return true;
+    TAILQ_FOREACH(c, &ns->conns, link)
+        if (conn_is_stranger(c))
+            break;
+    if (clock_ns() - c->begun_ns < STRANGER_MS * 1000000ull) {
+        accept_pause(ns, 5);
+        return false;
+    }
+    conn_end(c, -EUSERS, "has not proven itself within %d ms while %d newer connections wait", STRANGER_MS, STRANGERS_MAX);
+    return true;
+}
+
+static int guest_open(struct conn *c, int sock, const struct sockaddr_storage *from, socklen_t length, struct error *e)
+{
+    int on = 1;
+
+    (void)setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (getnameinfo((const struct sockaddr *)from, length, c->who, sizeof(c->who), NULL, 0, NI_NUMERICHOST))
+        text_copy(c->who, sizeof(c->who), "somebody");
+    if (conn_events_make(c, sock) || event_add(c->readable, NULL))
+        return error_set(e, -ENOMEM, "out of memory");
+    conn_limit(c, PROVE_MS);
+    int status = auth_begin(&c->auth, AUTH_RESPONDER, &c->nodes->key, c->nodes->own, NULL, e);
+    c->want = auth_wants(&c->auth);
+    return status;
+}
+
+void conn_accept(evutil_socket_t listen_sock, short what, void *arg)
+{
+    struct nodes *ns = arg;
+    struct sockaddr_storage from;
+    struct error e = {0};
+    socklen_t length = sizeof(from);
+
+    (void)what;
+    if (!stranger_room(ns))
+        return;
+    int sock = accept4(listen_sock, (struct sockaddr *)&from, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (sock < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            log_warning("NODE_LISTEN: accept: %s", strerror(errno));
+            accept_pause(ns, 200); /* the connection stays in the queue: do not spin on it */
+        }
+        return;
+    }
+    struct conn *c = ns->nguests < GUESTS_MAX ? conn_new(ns, &guest_ops, NULL, false) : NULL;
+    if (!c) {
+        ns->refused++;
+        (void)close(sock);
+        return;
+    }
+    if (guest_open(c, sock, &from, length, &e))
+        conn_end(c, e.status, "%s", e.text);
+}
