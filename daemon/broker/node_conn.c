@@ -310,11 +310,8 @@ void conn_closed(struct conn *c, int error)
 {
     const char *how = error ? strerror(error) : "closed";
 
-    if (c->ours)
-        conn_end(c, -ECONNRESET, "%s before it had %s", how,
-                 c->state == CONN_PROVING  ? "proven itself"
-                 : c->state == CONN_ASKING ? "answered"
-                                           : "ended");
+    if (c->ours && (c->state == CONN_PROVING || c->state == CONN_ASKING))
+        conn_end(c, -ECONNRESET, "%s before it had %s", how, c->state == CONN_PROVING ? "proven itself" : "answered");
     else if (conn_is_stranger(c) && c->auth.state == AUTH_PROOF)
         conn_end(c, -EACCES,
                  "%s when it had seen this node's proof: it has another CLUSTER_KEY, or calls this node by another name", how);
@@ -322,7 +319,7 @@ void conn_closed(struct conn *c, int error)
         conn_end(c, -EPROTO, "%s before it had %s", how,
                  c->have || c->auth.state != AUTH_HEADER ? "proven itself" : "said anything");
     else
-        conn_end(c, -ECONNRESET, "%s", how);
+        conn_end(c, -ECONNRESET, "its connection ended: %s", how);
 }
 
 static void on_readable(evutil_socket_t sock, short what, void *arg)

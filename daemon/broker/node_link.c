@@ -217,7 +217,7 @@ static void guest_ended(struct conn *c, const struct error *why)
     if (c->nodes->closing)
         return;
     if (known && why->status != -EPROTO && why->status != -EACCES) {
-        log_debug("node %s: its connection has ended: %s", c->who, why->text);
+        log_debug("node %s: %s", c->who, why->text);
         return;
     }
     c->nodes->refused++;
