@@ -1,47 +1,113 @@
 /* SPDX-License-Identifier: MIT
  *
- * net_bed.h - connected sockets of the kinds that links run over. Include after cmocka.h.
+ * net_bed.h - a receiving end with regions to write, and a sending end, or a raw socket that says what it likes. The model says
+ * what the regions should hold. Include after cmocka.h.
  */
 #ifndef FCC_TEST_NET_BED_H
 #define FCC_TEST_NET_BED_H
 
-#include <netinet/in.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
 
-#include "net.h"
+#include "clock.h"
+#include "net_frame.h"
+#include "net_sockets.h"
+#include "random.h"
 
-enum bed_kind { BED_UNIX, BED_TCP, BED_KINDS };
+enum { REGIONS = 4, REGION_BYTES = 300000, FLAGS = 16, COMM = 77, GUARD = 64, LOG = 4096 };
 
-/* out[0] is to send, out[1] to receive. */
-static inline void bed_sockets(enum bed_kind kind, int out[2])
+/* What was queued, in order, and not yet applied to the model. */
+struct entry {
+    bool is_flag;
+    struct net_place to;
+    struct net_area area;
+    unsigned char *data; /* laid out as at the receiver: the link's source */
+    unsigned char *copy; /* the model's */
+    uint64_t bytes;
+    uint32_t flag;
+    uint64_t epoch;
+    uint64_t frame; /* its number in link.queued */
+};
+
+struct bed {
+    struct net_regions *regions;
+    struct net_sink sink;
+    struct net_counts sent, received;
+    struct net_link *link;
+    struct net_receiver *receiver;
+    unsigned char *memory[REGIONS], *model[REGIONS]; /* with GUARD bytes on either side */
+    struct entry log[LOG];
+    unsigned added, applied, freed;
+    unsigned raised;
+    bool check_all;
+};
+
+static inline void entry_apply(struct bed *b, const struct entry *entry)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(address);
-
-    if (kind == BED_UNIX) {
-        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, out), 0);
-        return;
-    }
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(listener >= 0);
-    assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
-    assert_int_equal(listen(listener, 1), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &length), 0);
-    out[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(out[0] >= 0);
-    assert_int_equal(connect(out[0], (struct sockaddr *)&address, sizeof(address)), 0);
-    out[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    assert_true(out[1] >= 0);
-    (void)close(listener);
+    for (uint32_t i = 0; i < entry->area.rows; i++)
+        memcpy(b->model[entry->to.region] + GUARD + entry->to.offset + i * entry->area.stride,
+               entry->copy + i * entry->area.stride, entry->area.row_bytes);
+    free(entry->copy);
 }
 
-/* A time limit that no test reaches: under a sanitizer, on a busy machine, a second is nothing. */
-#define BED_OPTIONS                                                                                                            \
-    (struct net_options)                                                                                                       \
-    {                                                                                                                          \
-        .beat_ms = NET_BEAT_MS, .silent_ms = 60000, .queue = 64, .buffer_bytes = 0                                             \
+/* All that was queued before the flag is there, and nothing that was queued after it. */
+static inline int bed_raise(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
+{
+    struct bed *b = ctx;
+
+    b->raised++;
+    if (!b->check_all)
+        return 0;
+    for (; !b->log[b->applied % LOG].is_flag; b->applied++)
+        entry_apply(b, &b->log[b->applied % LOG]);
+    const struct entry *entry = &b->log[b->applied++ % LOG];
+    assert_int_equal(comm, COMM);
+    assert_int_equal(rank, 3);
+    assert_int_equal(flag, entry->flag);
+    assert_int_equal(epoch, entry->epoch);
+    for (int r = 0; r < REGIONS; r++)
+        EXPECT(!memcmp(b->memory[r], b->model[r], REGION_BYTES + 2 * GUARD));
+    return 0;
+}
+
+static inline void bed_open(struct bed *b, enum bed_kind kind, const struct net_options *options, int *raw)
+{
+    struct net_options receiving = *options;
+    struct error e;
+    int sockets[2];
+
+    if (kind == BED_TCP) /* a small window makes TCP wait for its timers */
+        receiving.buffer_bytes = 0;
+    memset(b, 0, sizeof(*b));
+    bed_sockets(kind, sockets);
+    assert_int_equal(net_regions_open(&b->regions, &e), 0);
+    b->sink = (struct net_sink){b->regions, bed_raise, b};
+    if (raw)
+        *raw = sockets[0];
+    else
+        assert_int_equal(net_tcp.link_open(sockets[0], options, &b->sent, &b->link, &e), 0);
+    assert_int_equal(net_tcp.receiver_open(sockets[1], &receiving, &b->sink, &b->received, &b->receiver, &e), 0);
+    for (uint32_t r = 0; r < REGIONS; r++) {
+        b->memory[r] = calloc(1, REGION_BYTES + 2 * GUARD);
+        b->model[r] = calloc(1, REGION_BYTES + 2 * GUARD);
+        assert_true(b->memory[r] && b->model[r]);
+        assert_int_equal(net_region_add(b->regions, COMM, 3, r, b->memory[r] + GUARD, REGION_BYTES, &e), 0);
     }
+    assert_int_equal(net_region_add(b->regions, COMM, 3, NET_FLAGS, NULL, FLAGS, &e), 0);
+}
+
+static inline void bed_close(struct bed *b)
+{
+    if (b->link)
+        net_tcp.link_close(b->link);
+    net_tcp.receiver_close(b->receiver);
+    net_regions_close(b->regions);
+    for (int r = 0; r < REGIONS; r++) {
+        free(b->memory[r]);
+        free(b->model[r]);
+    }
+}
 
 #endif

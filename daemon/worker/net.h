@@ -37,10 +37,12 @@ struct net_place {
 };
 
 struct net_options {
-    uint32_t beat_ms;      /* a sender that has had nothing to send for so long says that it lives */
-    uint32_t silent_ms;    /* a receiver that has heard nothing for so long gives the sender up */
-    uint32_t queue;        /* frames in a sending end; a power of two */
-    uint32_t buffer_bytes; /* of the socket, for each direction; 0: as the kernel tunes it */
+    uint32_t beat_ms;   /* a sender that has had nothing to send for so long says that it lives */
+    uint32_t silent_ms; /* a receiver that has heard nothing for so long gives the sender up */
+    uint32_t queue;     /* frames in a sending end; a power of two */
+    /* Of the socket, for each direction. 0: as the kernel tunes it (TCP: to some MiB). A size set by hand ends the tuning, and is
+     * capped by net.core.wmem_max and rmem_max: 208 KiB on most machines. */
+    uint32_t buffer_bytes;
 };
 #define NET_BEAT_MS 500u
 #define NET_SILENT_MS 2500u

@@ -142,8 +142,9 @@ static void link_send(struct transfer *t)
 
     must(!net_tcp.link_open(t->sockets[0], &net_options, &counts, &l, &e), "link");
     for (uint64_t done = 0; done < t->bytes; done += t->piece) {
-        struct net_place to = {COMM, 0, NET_STAGING, done % MEMORY};
-        while (net_write(l, &to, t->from + done % MEMORY, &t->area) == -EAGAIN)
+        uint64_t at = done % (MEMORY / 2); /* rows lie twice as far apart as they are long */
+        struct net_place to = {COMM, 0, NET_STAGING, at};
+        while (net_write(l, &to, t->from + at, &t->area) == -EAGAIN)
             (void)link_turn(l);
         if (done / t->piece % 16 == 0)
             (void)link_turn(l);
@@ -199,7 +200,6 @@ static void throughput(struct transfer *t, struct net_area area)
 
     t->area = area;
     t->piece = area.row_bytes * area.rows;
-    t->area.stride = area.row_bytes == t->piece ? area.row_bytes : area.stride;
     for (int i = 0; i < ROUNDS; i++) {
         plain[i] = transfer_time(t, 0);
         link[i] = transfer_time(t, 1);
@@ -238,6 +238,69 @@ static void latency_failed(void *ctx, uint32_t node, const struct error *e)
     exit(1);
 }
 
+/* The socket's own part: a thread that looks at a word, then calls send(). */
+static _Atomic uint64_t plain_turn;
+
+static void *plain_trigger(void *arg)
+{
+    const struct transfer *t = arg;
+
+    for (uint64_t n = 1; n <= TRIGGERS; n++) {
+        while (atomic_load_explicit(&plain_turn, memory_order_acquire) != n)
+            spin_pause();
+        must(send(t->sockets[0], t->from, t->piece, MSG_NOSIGNAL) == (ssize_t)t->piece, "send");
+    }
+    return NULL;
+}
+
+static void pause_briefly(void)
+{
+    uint64_t until = clock_ns() + PAUSE_US * 1000ull;
+
+    while (clock_ns() < until)
+        spin_pause();
+}
+
+/* The rest of what the first byte belongs to; us since pushed_ns. */
+static double first_byte(const struct transfer *t, unsigned char *buffer, size_t bytes)
+{
+    ssize_t n;
+
+    do
+        n = recv(t->sockets[1], buffer, bytes, MSG_DONTWAIT);
+    while (n < 0);
+    first_ns = clock_ns();
+    size_t rest = bytes - (size_t)n;
+    must(!rest || recv(t->sockets[1], buffer, rest, MSG_WAITALL) == (ssize_t)rest, "recv");
+    return (double)(first_ns - pushed_ns) / 1e3;
+}
+
+static void latency_plain(struct transfer *t, uint32_t bytes)
+{
+    static double times[TRIGGERS];
+    unsigned char *buffer = malloc(bytes);
+    pthread_t thread;
+
+    must(buffer != NULL, "malloc");
+    sockets_open(t->sockets);
+    t->piece = bytes;
+    atomic_store(&plain_turn, 0);
+    must(!pthread_create(&thread, NULL, plain_trigger, t), "pthread_create");
+    for (uint64_t i = 0; i < TRIGGERS; i++) {
+        pause_briefly();
+        pushed_ns = clock_ns();
+        atomic_store_explicit(&plain_turn, i + 1, memory_order_release);
+        times[i] = first_byte(t, buffer, bytes);
+    }
+    (void)pthread_join(thread, NULL);
+    double p50 = median(times, TRIGGERS);
+    (void)printf("a word and send() of %u bytes to the first byte read: p50 %.1f us, p99 %.1f us\n", bytes, p50,
+                 times[TRIGGERS * 99 / 100]);
+    (void)close(t->sockets[0]);
+    (void)close(t->sockets[1]);
+    free(buffer);
+}
+
 /* From before the push to after the recv() that got its first byte, by a thread that looks all the time. */
 static void latency(struct transfer *t, uint32_t bytes, uint32_t spin_us, const char *how)
 {
@@ -256,19 +319,12 @@ static void latency(struct transfer *t, uint32_t bytes, uint32_t spin_us, const 
     must(!proxy_start(&owner, &options, &p, &e) && !proxy_link_add(p, 0, t->sockets[0], &e), "proxy");
     must(recv(t->sockets[1], buffer, sizeof(struct net_frame), MSG_WAITALL) == sizeof(struct net_frame), "recv"); /* a beat */
     for (int i = 0; i < TRIGGERS; i++) {
-        uint64_t until = clock_ns() + PAUSE_US * 1000ull;
-        while (clock_ns() < until || (!spin_us && !atomic_load(&proxy_fifo(p)->sleeps))) {
-        }
+        pause_briefly();
+        while (!spin_us && !atomic_load(&proxy_fifo(p)->sleeps))
+            spin_pause();
         pushed_ns = clock_ns();
         (void)fifo_push(proxy_fifo(p), (struct fcc_trigger){.launch = 1, .what = FCC_TRIGGER_PUT}, NULL);
-        ssize_t n;
-        do
-            n = recv(t->sockets[1], buffer, bytes + sizeof(struct net_frame), MSG_DONTWAIT);
-        while (n < 0);
-        first_ns = clock_ns();
-        size_t rest = bytes + sizeof(struct net_frame) - (size_t)n;
-        must(!rest || recv(t->sockets[1], buffer, rest, MSG_WAITALL) == (ssize_t)rest, "recv");
-        times[i] = (double)(first_ns - pushed_ns) / 1e3;
+        times[i] = first_byte(t, buffer, bytes + sizeof(struct net_frame));
     }
     double p50 = median(times, TRIGGERS);
     (void)printf("trigger to the first byte read, slice of %6u bytes, proxy %s: p50 %.1f us, p99 %.1f us\n", bytes, how, p50,
@@ -295,9 +351,11 @@ int main(int argc, char **argv)
     throughput(&t, (struct net_area){1 << 18, 1 << 18, 1});
     throughput(&t, (struct net_area){1 << 16, 1 << 16, 1});
     throughput(&t, (struct net_area){1 << 14, 1 << 14, 1});
-    throughput(&t, (struct net_area){1 << 13, 1 << 13, 8});
-    throughput(&t, (struct net_area){1 << 10, 1 << 10, 64});
+    throughput(&t, (struct net_area){1 << 13, 1 << 14, 8});
+    throughput(&t, (struct net_area){1 << 10, 1 << 11, 64});
+    latency_plain(&t, 64 + sizeof(struct net_frame));
     latency(&t, 64, 1000000, "spinning");
+    latency_plain(&t, 65536 + sizeof(struct net_frame));
     latency(&t, 65536, 1000000, "spinning");
     latency(&t, 64, 0, "asleep");
     net_regions_close(t.regions);

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * net_sockets.h - connected sockets of the kinds that links run over. Include after cmocka.h.
+ */
+#ifndef FCC_TEST_NET_SOCKETS_H
+#define FCC_TEST_NET_SOCKETS_H
+
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "net.h"
+
+enum bed_kind { BED_UNIX, BED_TCP, BED_KINDS };
+
+/* out[0] is to send, out[1] to receive. */
+static inline void bed_sockets(enum bed_kind kind, int out[2])
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof(address);
+
+    if (kind == BED_UNIX) {
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, out), 0);
+        return;
+    }
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(listener >= 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &length), 0);
+    out[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(out[0] >= 0);
+    assert_int_equal(connect(out[0], (struct sockaddr *)&address, sizeof(address)), 0);
+    out[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    assert_true(out[1] >= 0);
+    (void)close(listener);
+}
+
+/* A time limit that no test reaches: under a sanitizer, on a busy machine, a second is nothing. */
+#define BED_OPTIONS                                                                                                            \
+    (struct net_options)                                                                                                       \
+    {                                                                                                                          \
+        .beat_ms = NET_BEAT_MS, .silent_ms = 60000, .queue = 64, .buffer_bytes = 0                                             \
+    }
+
+#endif
