@@ -17,142 +17,7 @@
 #include <sched.h>
 
 #include "net_frame.h"
-#include "net_sockets.h"
-#include "proxy.h"
-
-enum { COMM = 5, NODES = 3, SLICES = 64, SLICE_BYTES = 20000, FLAGS = 8 };
-
-/* A node: its proxy, a region of which each slice of each other node has its place, and what its owner was told. */
-struct side {
-    struct proxy *proxy;
-    struct net_regions *regions;
-    unsigned char *memory; /* [NODES][SLICES][SLICE_BYTES] */
-    unsigned char *shadow; /* [SLICES][SLICE_BYTES]: what is sent, to every node alike */
-    uint32_t index;
-    uint32_t rows; /* of a slice; 1, or many short ones with gaps */
-    bool drop;
-    bool slow; /* raises flags slowly */
-    unsigned resolved;
-    _Atomic uint32_t done, failures;
-    _Atomic uint64_t flags[NODES][FLAGS];
-    _Atomic int status[PROXY_NODES]; /* of failed() */
-    _Atomic uint32_t wrong;
-};
-
-static struct net_area slice_area(const struct side *s)
-{
-    return s->rows == 1 ? (struct net_area){SLICE_BYTES, SLICE_BYTES, 1}
-                        : (struct net_area){SLICE_BYTES / 2 / s->rows, SLICE_BYTES / s->rows, s->rows};
-}
-
-static bool side_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *out)
-{
-    struct side *s = ctx;
-    uint32_t number = t->what & FCC_TRIGGER_NUMBER;
-
-    s->resolved++;
-    if (s->drop)
-        return false;
-    out->node = t->dst;
-    out->to = (struct net_place){COMM, s->index, NET_STAGING, (uint64_t)number * SLICE_BYTES};
-    if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT) {
-        out->from = s->shadow + (size_t)number * SLICE_BYTES;
-        out->area = slice_area(s);
-    } else {
-        out->flag = number;
-        out->epoch = t->epoch;
-    }
-    return true;
-}
-
-static void side_done(void *ctx, uint32_t launch)
-{
-    struct side *s = ctx;
-
-    if (launch != atomic_load(&s->done) + 1)
-        atomic_fetch_add(&s->wrong, 1);
-    atomic_store_explicit(&s->done, launch, memory_order_release);
-}
-
-static void side_failed(void *ctx, uint32_t node, const struct error *e)
-{
-    struct side *s = ctx;
-
-    if (!e->status || !e->text[0])
-        atomic_fetch_add(&s->wrong, 1);
-    atomic_store(&s->status[node], e->status);
-    atomic_fetch_add(&s->failures, 1);
-}
-
-static int side_raise(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
-{
-    struct side *s = ctx;
-
-    if (comm != COMM || rank >= NODES)
-        return -ENOENT;
-    if (s->slow)
-        (void)usleep(200);
-    atomic_store_explicit(&s->flags[rank][flag], epoch, memory_order_release);
-    return 0;
-}
-
-/* On node A, what comes from node B is rank B's: a place of its own. */
-static void side_open(struct side *s, uint32_t index, uint32_t spin_us, const struct net_options *net)
-{
-    struct proxy_owner owner = {side_resolve, side_done, side_failed, side_raise, s};
-    struct error e;
-
-    memset(s, 0, sizeof(*s));
-    s->index = index;
-    s->rows = 1;
-    s->memory = calloc(NODES * SLICES, SLICE_BYTES);
-    s->shadow = calloc(SLICES, SLICE_BYTES);
-    assert_true(s->memory && s->shadow);
-    assert_int_equal(net_regions_open(&s->regions, &e), 0);
-    for (uint32_t n = 0; n < NODES; n++) {
-        assert_int_equal(net_region_add(s->regions, COMM, n, NET_STAGING, s->memory + (size_t)n * SLICES * SLICE_BYTES,
-                                        SLICES * SLICE_BYTES, &e),
-                         0);
-        assert_int_equal(net_region_add(s->regions, COMM, n, NET_FLAGS, NULL, FLAGS, &e), 0);
-    }
-    struct proxy_options options = {
-        .net_ops = &net_tcp, .net = *net, .regions = s->regions, .capacity = 64, .producers = 4, .spin_us = spin_us};
-    assert_int_equal(proxy_start(&owner, &options, &s->proxy, &e), 0);
-}
-
-static void side_close(struct side *s)
-{
-    proxy_stop(s->proxy);
-    proxy_free(s->proxy);
-    net_regions_close(s->regions);
-    free(s->memory);
-    free(s->shadow);
-    assert_int_equal(atomic_load(&s->wrong), 0);
-}
-
-static void connect_sides(struct side *from, struct side *to, enum bed_kind kind)
-{
-    struct error e;
-    int sockets[2];
-
-    bed_sockets(kind, sockets);
-    assert_int_equal(proxy_link_add(from->proxy, to->index, sockets[0], &e), 0);
-    assert_int_equal(proxy_receive(to->proxy, from->index, sockets[1], &e), 0);
-}
-
-static void push(struct side *s, uint32_t dst, uint32_t what, uint32_t epoch)
-{
-    assert_true(fifo_push(proxy_fifo(s->proxy), (struct fcc_trigger){1, 0, (uint16_t)dst, what, epoch}, NULL));
-}
-
-static void push_end(struct side *s, uint32_t launch)
-{
-    assert_true(fifo_push(proxy_fifo(s->proxy), (struct fcc_trigger){.launch = launch, .what = FCC_TRIGGER_END}, NULL));
-}
-
-#define WAIT_FOR(condition)                                                                                                    \
-    while (!(condition))                                                                                                       \
-    (void)usleep(50)
+#include "proxy_bed.h"
 
 static unsigned char slice_byte(uint32_t node, uint32_t epoch, uint32_t slice)
 {
@@ -270,10 +135,12 @@ static void floods(void **state)
 static void sleeps(void **state)
 {
     static struct side a, b;
+    struct net_options options = BED_OPTIONS;
 
     (void)state;
-    side_open(&a, 0, 0, &BED_OPTIONS);
-    side_open(&b, 1, 0, &BED_OPTIONS);
+    options.beat_ms = options.silent_ms = 1000000; /* nothing else may wake them */
+    side_open(&a, 0, 0, &options);
+    side_open(&b, 1, 0, &options);
     connect_sides(&a, &b, BED_UNIX);
     connect_sides(&b, &a, BED_TCP);
     for (uint32_t n = 1; n <= 1000; n++) {
@@ -449,11 +316,14 @@ static void stuck_node(void **state)
     memset(a.shadow, 3, SLICES * SLICE_BYTES);
     for (uint32_t i = 0; i < 6; i++)
         push(&a, 1, FCC_TRIGGER_PUT | i, 1);
-    push(&a, 1, FCC_TRIGGER_FLAG | 2, 1);
+    for (uint32_t i = 0; i < 8; i++) /* the queue takes them all, the socket does not */
+        push(&a, 2, FCC_TRIGGER_PUT | i, 1);
+    push_end(&a, 1);
+    push(&a, 1, FCC_TRIGGER_FLAG | 2, 1); /* when it is there, the end was taken too */
+    WAIT_FOR(atomic_load(&b.flags[0][2]) == 1);
+    assert_int_equal(atomic_load(&a.done), 0);
     for (int n = 0; n < 30; n++)
         push(&a, 2, FCC_TRIGGER_PUT | (n % SLICES), 1);
-    push_end(&a, 1);
-    WAIT_FOR(atomic_load(&b.flags[0][2]) == 1);
     for (uint32_t i = 0; i < 6 * SLICE_BYTES; i++)
         assert_int_equal(b.memory[i], 3);
     WAIT_FOR(atomic_load(&proxy_sent(a.proxy, 2)->full) > 0);
@@ -466,6 +336,27 @@ static void stuck_node(void **state)
     assert_int_equal(atomic_load(&a.failures), 0);
     side_close(&a);
     (void)close(sockets[1]);
+    side_close(&b);
+}
+
+/* A link is added and used while the proxy is busy with earlier triggers. */
+static void late_link(void **state)
+{
+    static struct side a, b;
+
+    (void)state;
+    side_open(&a, 0, 50, &BED_OPTIONS);
+    side_open(&b, 1, 50, &BED_OPTIONS);
+    push(&a, 1, FCC_TRIGGER_FLAG | HOLD, 1);
+    WAIT_FOR(atomic_load(&a.holds) == 1);
+    connect_sides(&a, &b, BED_TCP);
+    push(&a, 1, FCC_TRIGGER_FLAG | 1, 7);
+    push_end(&a, 1);
+    atomic_store(&a.holds, 2);
+    WAIT_FOR(atomic_load(&a.done) == 1);
+    assert_int_equal(atomic_load(&a.failures), 0);
+    WAIT_FOR(atomic_load(&b.flags[0][1]) == 7);
+    side_close(&a);
     side_close(&b);
 }
 
@@ -491,7 +382,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(floods),           cmocka_unit_test(sleeps),      cmocka_unit_test(lost_node),
         cmocka_unit_test(incoming_ends),    cmocka_unit_test(silent_node), cmocka_unit_test(stuck_node),
-        cmocka_unit_test(dropped_triggers),
+        cmocka_unit_test(dropped_triggers), cmocka_unit_test(late_link),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
