@@ -64,8 +64,8 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/driver.c \
 	client/env.c client/error.c client/hostlist.c client/operators.c client/ring.c client/stream.c client/wait.c client/watch.c
 FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/bench_data.c client/fccctl/control.c \
-	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/shape.c client/fccctl/table.c
-FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
+	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/local_nodes.c client/fccctl/shape.c client/fccctl/table.c
+FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_place.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
 	client/fccctl/comms.c client/fccctl/devices.c client/fccctl/doctor.c client/fccctl/doctor_daemon.c client/fccctl/doctor_gpus.c \
 	client/fccctl/doctor_machine.c client/fccctl/doctor_mps.c \
 	client/fccctl/main.c client/fccctl/nodes.c client/fccctl/plan_verb.c client/fccctl/status.c client/fccctl/trace.c \

@@ -106,6 +106,10 @@ static void usage(void)
     CHECK(FCCCTL("frobnicate") == 2 && says("frobnicate"));
     CHECK(fccctl((const char *const[]){NULL}) == 2);
     CHECK(FCCCTL("bench", "gemv_all_reduce", "--dtype", "f64") == 2 && says("f64") && says("bf16"));
+    CHECK(FCCCTL("bench", "noop", "--nodes", "2") == 2 && says("--local") && says("--sockets"));
+    CHECK(FCCCTL("bench", "noop", "--local", "--ranks", "3", "--nodes", "4") == 2 && says("--nodes") && says("1 to 3"));
+    CHECK(FCCCTL("bench", "noop", "--sockets", "/a,,/b") == 2 && says("/a,,/b"));
+    CHECK(FCCCTL("bench", "noop", "--sockets", "/a", "--local") == 2 && says("--local"));
     CHECK(FCCCTL("bench", "frobnicate") == 2 && says("frobnicate"));
     CHECK(FCCCTL("plan", "gemv_all_reduce", "-m", "65") == 2 && says("65"));
     CHECK(FCCCTL("abort") == 2);
@@ -328,18 +332,39 @@ static void trace_next(void)
 
 /* ---- bench ---- */
 
-static void bench_one(const char *op, const char *dtype, const char *ranks, const char *schedule, const char *const shape[])
+/* The ranks of each node are neighbours, and all have a node. */
+static void placement_check(struct json_object *o, int nodes, int ranks)
 {
-    const char *arguments[ARGUMENTS_MAX] = {"bench",  op,        "--local", "--dtype", dtype,        "--ranks", ranks,
-                                            "--json", "--check", "--iters", "3",       "--schedule", schedule};
-    int n = 13;
+    struct json_object *list = field(o, "placement");
+    int next = 0;
+
+    CHECK(json_object_array_length(list) == (size_t)nodes);
+    for (int i = 0; i < nodes; i++) {
+        struct json_object *node = json_object_array_get_idx(list, (size_t)i), *its = field(node, "ranks");
+        CHECK(strncmp(text(node, "address"), "127.0.0.1:", 10) == 0 && json_object_array_length(its) > 0);
+        for (size_t r = 0; r < json_object_array_length(its); r++)
+            CHECK(json_object_get_int(json_object_array_get_idx(its, r)) == next++);
+        for (int other = 0; other < i; other++)
+            CHECK(strcmp(text(node, "address"), text(json_object_array_get_idx(list, (size_t)other), "address")) != 0);
+    }
+    CHECK(next == ranks);
+}
+
+static void bench_one(const char *op, const char *dtype, const char *ranks, const char *nodes, const char *schedule,
+                      const char *const shape[])
+{
+    const char *arguments[ARGUMENTS_MAX] = {"bench",   op,        "--local", "--dtype",    dtype,    "--ranks", ranks, "--json",
+                                            "--check", "--iters", "3",       "--schedule", schedule, "--nodes", nodes};
+    int n = 15;
 
     while (*shape)
         arguments[n++] = *shape++;
     CHECK(fccctl(arguments) == 0);
     struct json_object *o = parse();
     CHECK(strcmp(text(o, "operator"), op) == 0 && strcmp(text(o, "dtype"), dtype) == 0 && number(o, "ranks") == atoi(ranks));
-    CHECK(number(o, "nodes") == 1 && number(o, "wrong") == 0 && strcmp(text(o, "device"), "cpu") == 0);
+    if (atoi(nodes) > 1)
+        placement_check(o, atoi(nodes), atoi(ranks));
+    CHECK(number(o, "nodes") == atoi(nodes) && number(o, "wrong") == 0 && strcmp(text(o, "device"), "cpu") == 0);
     bool automatic = strcmp(schedule, "auto") == 0;
     const char *const times[] = {"fused_us", "sequential_us", automatic ? "auto_us" : "compute_us",
                                  automatic ? "auto_us" : "comm_us"};
@@ -364,11 +389,33 @@ static void bench(void)
 
     (void)unsetenv("FCCD_SOCKET");
     (void)setenv("TMPDIR", test_directory(), 1); /* the private daemons' directories are to be gone at the end */
-    bench_one("gemv_all_reduce", "bf16", "3", "both", gemv);
-    bench_one("gemm_all_to_all", "f16", "4", "both", gemm);
-    bench_one("embedding_all_to_all", "f32", "2", "both", embedding);
-    bench_one("embedding_all_to_all", "f16", "3", "auto", embedding);
+    bench_one("gemv_all_reduce", "bf16", "3", "1", "both", gemv);
+    bench_one("gemm_all_to_all", "f16", "4", "1", "both", gemm);
+    bench_one("embedding_all_to_all", "f32", "2", "1", "both", embedding);
+    bench_one("embedding_all_to_all", "f16", "3", "1", "auto", embedding);
+    bench_one("gemv_all_reduce", "f32", "5", "2", "both", gemv);
+    bench_one("gemm_all_to_all", "bf16", "4", "4", "both", gemm);
+    bench_one("embedding_all_to_all", "f16", "3", "2", "auto", embedding);
     CHECK(FCCCTL("bench", "noop", "--local", "--ranks", "1", "--iters", "10") == 0 && says("noop"));
+    free(output);
+    output = NULL;
+}
+
+/* Over daemons that run already; and one that speaks to no other cannot be among them. */
+static void bench_sockets(void)
+{
+    struct test_daemon d;
+    char sockets[300];
+
+    daemons_start(&d, 2, NULL);
+    (void)snprintf(sockets, sizeof(sockets), "%s,%s", d.node[0].socket, d.node[1].socket);
+    CHECK(FCCCTL("bench", "gemv_all_reduce", "--sockets", sockets, "--ranks", "4", "--iters", "3", "--check") == 0);
+    CHECK(says("4 ranks on 2 nodes") && says(d.node[0].address) && says(d.node[1].address) && says("ranks 0 to 1"));
+    daemon_stop(&d);
+    daemons_start(&d, 1, NULL);
+    (void)snprintf(sockets, sizeof(sockets), "%s,%s", d.socket, d.socket);
+    CHECK(FCCCTL("bench", "noop", "--sockets", sockets) == 1 && says("NODE_LISTEN"));
+    daemon_stop(&d);
     free(output);
     output = NULL;
 }
@@ -388,8 +435,13 @@ static void example(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"usage", usage, 0},     {"unreachable", unreachable, 0}, {"plan", plan, 0},
-        {"live", live, 0},       {"trace_next", trace_next, 0},   {"bench", bench, 60},
+        {"usage", usage, 0},
+        {"unreachable", unreachable, 0},
+        {"plan", plan, 0},
+        {"live", live, 0},
+        {"trace_next", trace_next, 0},
+        {"bench", bench, 60},
+        {"bench_sockets", bench_sockets, 0},
         {"example", example, 0},
     };
     return tests_run("fccctl", TESTS(tests));

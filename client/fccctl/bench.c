@@ -3,8 +3,8 @@
  * bench.c - the verb bench: measure an operator, with a process for each rank.
  *
  *   parent                                   rank r
- *   (--local: starts fccd)
- *   asks fccd for its devices
+ *   (--local: starts fccd, for each node)
+ *   asks each fccd for its devices
  *   forks, before it has used the library -> connects, joins (the id comes from rank 0 over a pipe)
  *   watches for progress                     fills its buffers, warms up, measures, checks
  *                                            leaves its times, or its error, in shared memory; exits
@@ -25,14 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "control.h"
-#include "devices.h"
-#include "field.h"
-#include "local.h"
-
 #define STEP_MS 5
 #define AFTER_FAILURE_MS 15000 /* what the other ranks get to hear of a rank's failure and end */
-#define SLACK_MS 30000         /* beyond the daemon's time limit, until a benchmark counts as hanging */
 
 static volatile sig_atomic_t interrupted; /* the signal that came */
 
@@ -78,17 +72,41 @@ static void kinds_choose(struct bench *b, int schedule)
     memcpy(b->kinds, kinds[schedule], sizeof(kinds[schedule]));
 }
 
+/* What the options say about nodes: 0, or EXIT_USAGE (printed). */
+static int nodes_parse(const struct call *call, struct bench *b, const char *list, char *room, size_t size)
+{
+    if (b->nodes > 1 && !b->local)
+        return usage_error(call,
+                           "--nodes: %d: only private daemons can be as many as wanted; --local starts them, and --sockets "
+                           "takes those that there are",
+                           b->nodes);
+    if (list && b->local)
+        return usage_error(call, "--sockets: \"%s\": --local brings its own", list);
+    if (list && (snprintf(room, size, "%s", list) >= (int)size || bench_sockets_split(b, room)))
+        return usage_error(call, "--sockets: \"%.80s\": allowed are 1 to %d paths with a comma between them", list,
+                           FCC_MAX_RANKS);
+    if (b->nodes > b->shape.nranks)
+        return usage_error(call, "--nodes: %d: allowed are 1 to %d, the number of ranks", b->nodes, b->shape.nranks);
+    return 0;
+}
+
 static bool options_parse(struct call *call, struct bench *b)
 {
     static const char *const schedules[] = {"both", "fused", "sequential", "auto", NULL};
     static const char *const devices[] = {"cpu", "gpu", "cuda", "hip", NULL};
-    struct arg args[SHAPE_ARGS + 8];
+    static char sockets[4096];
+    struct arg args[SHAPE_ARGS + 10];
     size_t n = shape_args(&b->shape, args);
+    const char *list = NULL;
+    int64_t nodes = 1;
     int schedule = BOTH, device = 0;
     const struct arg own[] = {
         {"device", 0, ARG_CHOICE, &device, 0, 0, devices, "KIND", "what the ranks use: cpu, gpu (any), cuda or hip [cpu]"},
         {"local", 0, ARG_FLAG, &b->local, 0, 0, NULL, NULL,
          "start a private fccd, with a cpu device for each rank, and end it"},
+        {"nodes", 0, ARG_INT, &nodes, 1, FCC_MAX_RANKS, NULL, "K",
+         "with --local: as many fccds, over tcp, that the ranks are spread over [1]"},
+        {"sockets", 0, ARG_TEXT, &list, 0, 0, NULL, "PATH,...", "spread the ranks over the fccds that listen there"},
         {"iters", 0, ARG_INT, &b->iters, 1, 10000000, NULL, "I", "iterations that are measured [20]"},
         {"warmup", 0, ARG_INT, &b->warmup, 0, 10000000, NULL, "W", "iterations before that [5]"},
         {"stream", 0, ARG_INT, &b->stream, 0, BENCH_STREAM_MAX, NULL, "K",
@@ -102,7 +120,8 @@ static bool options_parse(struct call *call, struct bench *b)
     if (!args_parse(call, args, n + sizeof(own) / sizeof(own[0]), 1))
         return false;
     b->json = call->json;
-    b->socket = call->socket;
+    b->nodes = (int)nodes;
+    b->sockets[0] = call->socket;
     if (call->noperands == 0)
         call->exit = usage_error(call, "which operator?");
     else
@@ -110,6 +129,8 @@ static bool options_parse(struct call *call, struct bench *b)
     b->device = devices[device];
     if (!call->exit && b->stream && device == 0)
         call->exit = usage_error(call, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);
+    if (!call->exit)
+        call->exit = nodes_parse(call, b, list, sockets, sizeof(sockets));
     if (call->exit)
         return false;
     kinds_choose(b, schedule);
@@ -118,70 +139,7 @@ static bool options_parse(struct call *call, struct bench *b)
     return true;
 }
 
-/* ---- before the ranks ---- */
-
-/* The kind of device that the ranks will use, among those that the daemon has: "gpu" is the first GPU's. */
-static void kind_resolve(struct bench *b, struct json_object *answer)
-{
-    static const struct {
-        const char *name;
-        enum fcc_device_kind kind;
-    } kinds[] = {{"cpu", FCC_DEVICE_CPU}, {"cuda", FCC_DEVICE_CUDA}, {"hip", FCC_DEVICE_HIP}};
-    const char *name = b->device;
-
-    for (size_t i = 0; i < field_count(answer, "devices") && strcmp(name, "gpu") == 0; i++) {
-        if (device_is_gpu(field_at(answer, "devices", i)))
-            name = field_text(field_at(answer, "devices", i), "kind");
-    }
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        if (strcmp(kinds[i].name, name) == 0) {
-            b->device = kinds[i].name;
-            b->device_kind = kinds[i].kind;
-        }
-    }
-}
-
-/* Give each rank a device of the kind asked for. 0, or an exit code (printed). */
-static int ranks_place(const struct call *call, struct bench *b, struct json_object *answer)
-{
-    int found[1024], nfound = 0;
-    char why[1024];
-
-    kind_resolve(b, answer);
-    for (size_t i = 0; i < field_count(answer, "devices") && nfound < 1024; i++) {
-        struct json_object *d = field_at(answer, "devices", i);
-        if (strcmp(field_text(d, "kind"), b->device) == 0)
-            found[nfound++] = (int)field_int(d, "device", 0);
-    }
-    if (nfound == 0) {
-        (void)devices_why_none(answer, strcmp(b->device, "gpu") == 0 ? NULL : b->device, why, sizeof(why));
-        return verb_error(call, EXIT_UNWELL, "--device: \"%s\": this fccd has none%s%s%s; 'fccctl devices' lists what it has",
-                          b->device, *why ? " (" : "", why, *why ? ")" : "");
-    }
-    for (int r = 0; r < b->shape.nranks; r++)
-        b->devices[r] = found[r % nfound];
-    return 0;
-}
-
-/* Place the ranks, and learn the daemon's time limit. 0, or an exit code (printed). */
-static int devices_choose(const struct call *call, struct bench *b)
-{
-    struct json_object *answer;
-    struct error e;
-    int code;
-
-    if (devices_ask(b->socket, &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
-    code = ranks_place(call, b, answer);
-    (void)json_object_put(answer);
-    if (code)
-        return code;
-    if (control_ask_broker(b->socket, FCC_QUERY_STATUS, &answer, &e))
-        return verb_error(call, control_exit(&e), "%s", e.text);
-    b->limit_ms = (int)(field_int(answer, "time_limit_ms", 30000) % 86400001) + SLACK_MS;
-    (void)json_object_put(answer);
-    return 0;
-}
+/* ---- the ranks ---- */
 
 static size_t shared_bytes(const struct bench *b)
 {
@@ -198,8 +156,6 @@ static int shared_map(struct bench *b)
     b->seconds = (double *)(b->ranks + b->shape.nranks);
     return 0;
 }
-
-/* ---- the ranks ---- */
 
 struct children {
     pid_t pid[FCC_MAX_RANKS]; /* 0: has ended */
@@ -348,7 +304,7 @@ static int ranks_run(const struct call *call, struct bench *b)
 
 static int bench_run(const struct call *call, struct bench *b)
 {
-    int code = devices_choose(call, b), status;
+    int code = bench_devices_choose(call, b), status;
 
     if (code)
         return code;
@@ -363,24 +319,10 @@ static int bench_run(const struct call *call, struct bench *b)
     return code;
 }
 
-/* A private daemon with what the ranks need, and no more: listing GPUs takes time. */
-static int local_start(const struct bench *b, struct local_daemon *out, struct error *e)
-{
-    struct local_options options = {.devices = 1, .gpus = b->device};
-
-    if (strcmp(b->device, "cpu") == 0) {
-        options.devices = b->shape.nranks;
-        options.gpus = "none";
-    } else if (strcmp(b->device, "gpu") == 0) {
-        options.gpus = "auto";
-    }
-    return local_daemon_start(&options, out, e);
-}
-
 int verb_bench(struct call *call)
 {
     struct bench b;
-    struct local_daemon daemon;
+    struct local_nodes nodes;
     struct error e = {0};
     int code;
 
@@ -389,13 +331,12 @@ int verb_bench(struct call *call)
     interrupted = 0;
     signals_set(interrupt);
     if (b.local) {
-        int status = local_start(&b, &daemon, &e);
+        int status = bench_local_start(&b, &nodes, &e);
         if (status)
             return verb_error(call, EXIT_UNREACHABLE, "--local: %s", e.text);
-        b.socket = daemon.socket;
     }
     code = interrupted ? EXIT_UNWELL : bench_run(call, &b);
-    if (b.local && local_daemon_stop(&daemon, &e))
+    if (b.local && local_nodes_stop(&nodes, &e))
         code = verb_error(call, code ? code : EXIT_UNWELL, "--local: %s", e.text);
     signals_set(SIG_DFL);
     if (interrupted)

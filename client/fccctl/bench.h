@@ -2,8 +2,8 @@
  *
  * bench.h - what the parts of the verb bench share.
  *
- * bench.c parses, forks one process for each rank and waits for them; bench_rank.c is such a process; bench_data.c makes inputs
- * that every process can compute again; bench_check.c compares a result with a plain reference; bench_report.c prints.
+ * bench.c parses, forks one process for each rank and waits for them; bench_place.c says on which node and device each is;
+ * bench_rank.c is such a process; bench_data.c makes inputs that every process can compute again; bench_check.c compares a result with a plain reference; bench_report.c prints.
  */
 #ifndef FCC_BENCH_H
 #define FCC_BENCH_H
@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 
 #include "fccclient.h"
+#include "fccctl.h"
+#include "local_nodes.h"
 #include "proto.h"
 #include "shape.h"
 
@@ -34,7 +36,9 @@ struct bench {
     bool check, json, local;
     const char *device; /* its kind: "cpu", "cuda", "hip"; until it is known which GPUs there are also "gpu" */
     enum fcc_device_kind device_kind;
-    const char *socket;
+    int nodes;
+    const char *sockets[FCC_MAX_RANKS];          /* of each node's fccd */
+    char addresses[FCC_MAX_RANKS][FCC_NODE_MAX]; /* of each node; "" if there is one */
     char job[FCC_JOB_MAX];
     int devices[FCC_MAX_RANKS]; /* of each rank */
     int nkinds;
@@ -50,10 +54,27 @@ static inline double *bench_time(const struct bench *b, int kind, int64_t iter, 
     return &b->seconds[(kind * b->iters + iter) * b->shape.nranks + rank];
 }
 
+/* A rank's node: in blocks, as launchers place them and as plans count them. */
+static inline int bench_node(const struct bench *b, int rank)
+{
+    return rank * b->nodes / b->shape.nranks;
+}
+
 static inline void bench_progress(const struct bench *b, int rank)
 {
     (void)atomic_fetch_add_explicit(&b->ranks[rank].progress, 1, memory_order_relaxed);
 }
+
+/* ---- bench_place.c ---- */
+
+/* The daemons' sockets, from a list with commas that is cut up: 0 or -EINVAL. */
+int bench_sockets_split(struct bench *b, char *list);
+/* Start the private daemons of --local; on success *out is to be stopped. */
+int bench_local_start(struct bench *b, struct local_nodes *out, struct error *e);
+/* Place the ranks, and learn the daemons' addresses and time limit. 0, or an exit code (printed). */
+int bench_devices_choose(const struct call *call, struct bench *b);
+
+/* ---- bench_rank.c ---- */
 
 /* A rank's process: everything from connect to disconnect. Returns 0 or a negative errno, with the reason in its bench_rank. */
 int bench_rank_run(struct bench *b, int rank);

@@ -69,7 +69,7 @@ static int id_exchange(struct job *j, struct fcc_unique_id *id)
 
 static int join(struct job *j)
 {
-    const struct fcc_connect_options options = {.socket_path = j->b->socket, .job = j->b->job};
+    const struct fcc_connect_options options = {.socket_path = j->b->sockets[bench_node(j->b, j->rank)], .job = j->b->job};
     const struct fcc_comm_options comm_options = {.device = j->b->devices[j->rank], .device_kind = j->b->device_kind};
     struct fcc_unique_id id;
     int status = fcc_connect(&options, &j->context);

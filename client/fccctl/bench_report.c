@@ -89,6 +89,24 @@ static double overlap(const struct summary s[BENCH_KINDS])
     return (compute + comm - s[FCC_SCHEDULE_FUSED].p50) / fmin(compute, comm);
 }
 
+/* The nodes' addresses, each with its ranks. */
+static struct json_object *placement_json(const struct bench *b)
+{
+    struct json_object *nodes = json_object_new_array();
+
+    for (int i = 0; i < b->nodes; i++) {
+        struct json_object *node = json_object_new_object(), *ranks = json_object_new_array();
+        json_object_object_add(node, "address", json_object_new_string(b->addresses[i]));
+        for (int r = 0; r < b->shape.nranks; r++) {
+            if (bench_node(b, r) == i)
+                (void)json_object_array_add(ranks, json_object_new_int(r));
+        }
+        json_object_object_add(node, "ranks", ranks);
+        (void)json_object_array_add(nodes, node);
+    }
+    return nodes;
+}
+
 static void report_json(const struct bench *b, const struct summary s[BENCH_KINDS])
 {
     static const char *const names[BENCH_KINDS] = {
@@ -107,7 +125,9 @@ static void report_json(const struct bench *b, const struct summary s[BENCH_KIND
     json_object_object_add(o, "device", json_object_new_string(b->device));
     json_object_object_add(o, "dtype", json_object_new_string(dtype_name(b->shape.dtype)));
     json_object_object_add(o, "ranks", json_object_new_int(b->shape.nranks));
-    json_object_object_add(o, "nodes", json_object_new_int(1));
+    json_object_object_add(o, "nodes", json_object_new_int(b->nodes));
+    if (b->nodes > 1)
+        json_object_object_add(o, "placement", placement_json(b));
     json_object_object_add(o, "shape", shape_json(&b->shape));
     json_object_object_add(o, "iters", json_object_new_int64(b->iters));
     json_object_object_add(o, "stream", json_object_new_int64(b->stream));
@@ -157,9 +177,15 @@ static void report_table(const struct bench *b, const struct summary s[BENCH_KIN
 
     printf("# fccctl bench %s%s%s\n", op_name(b->shape.op), b->shape.op == FCC_OP_NOOP ? "" : "  ",
            shape_text(&b->shape, shape, sizeof(shape)));
-    printf("# device %s, %d rank%s on 1 node, %" PRId64 " iterations after %" PRId64
+    printf("# device %s, %d rank%s on %d node%s, %" PRId64 " iterations after %" PRId64
            " to warm up; time of the slowest rank, bandwidth at p50\n",
-           b->device, b->shape.nranks, b->shape.nranks > 1 ? "s" : "", b->iters, b->warmup);
+           b->device, b->shape.nranks, b->shape.nranks > 1 ? "s" : "", b->nodes, b->nodes > 1 ? "s" : "", b->iters, b->warmup);
+    for (int r = 0, last; b->nodes > 1 && r < b->shape.nranks; r = last + 1) {
+        for (last = r; last + 1 < b->shape.nranks && bench_node(b, last + 1) == bench_node(b, r);)
+            last++;
+        printf("# node %s: rank", b->addresses[bench_node(b, r)]);
+        printf(last > r ? "s %d to %d\n" : " %d\n", r, last);
+    }
     if (b->stream)
         printf("# each iteration enqueues %" PRId64 " on a stream and waits for them; times are per operator\n", b->stream);
     printf("#\n");

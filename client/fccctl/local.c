@@ -70,12 +70,26 @@ int local_find_daemon(char *out, size_t room, struct error *e)
     return error_set(e, -ENOENT, "no fccd beside this program nor in $PATH; $FCCD_BINARY may name it");
 }
 
-/* Remove the directory with the files in it (the daemon makes no directories). */
-static void directory_remove(const char *path)
+int local_directory_make(char out[96], struct error *e)
 {
-    DIR *dir = opendir(path);
+    const char *tmp = getenv("TMPDIR");
+    char path[96];
 
-    if (dir) {
+    if (snprintf(path, sizeof(path), "%s/fccd-XXXXXX", tmp && *tmp ? tmp : "/tmp") >= (int)sizeof(path))
+        return error_set(e, -ENAMETOOLONG, "$TMPDIR: \"%s\": too long for a socket's path", tmp);
+    if (!mkdtemp(path))
+        return error_set(e, -errno, "%s: %s", path, strerror(errno));
+    memcpy(out, path, sizeof(path));
+    return 0;
+}
+
+void local_directory_remove(const char *path)
+{
+    DIR *dir = *path ? opendir(path) : NULL;
+
+    if (!*path)
+        return;
+    if (dir) { /* the daemon makes no directories */
         const struct dirent *entry;
         while ((entry = readdir(dir))) {
             if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
@@ -89,7 +103,17 @@ static void directory_remove(const char *path)
 /* In the child: become fccd. What the caller has open on descriptors beyond 2 is close-on-exec. */
 static void become_daemon(const char *binary, const struct local_options *options, const struct local_daemon *d, pid_t parent)
 {
-    char devices[16];
+    char *argv[20] = {"fccd"}, devices[16];
+    const char *const pairs[][2] = {
+        {"--config", "/dev/null"},
+        {"--socket", d->socket},
+        {"--cpu-devices", devices},
+        {"--gpus", options->gpus ? options->gpus : "none"},
+        {"--log-level", options->log_level ? options->log_level : "warning"},
+        {"--node-listen", options->listen},
+        {"--cluster-key", options->key},
+    };
+    int n = 1;
     sigset_t none;
 
     (void)setpgid(0, 0); /* the terminal's SIGINT is for the caller, who then ends the daemon in order */
@@ -100,9 +124,15 @@ static void become_daemon(const char *binary, const struct local_options *option
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)signal(SIGPIPE, SIG_DFL);
     (void)snprintf(devices, sizeof(devices), "%d", options->devices);
-    (void)execl(binary, "fccd", "--config", "/dev/null", "--socket", d->socket, "--cpu-devices", devices, "--gpus",
-                options->gpus ? options->gpus : "none", "--log-level", options->log_level ? options->log_level : "warning",
-                (char *)NULL);
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        if (!pairs[i][1])
+            continue;
+        argv[n++] = (char *)(uintptr_t)pairs[i][0];
+        argv[n++] = (char *)(uintptr_t)pairs[i][1];
+    }
+    if (options->cores && sched_setaffinity(0, sizeof(*options->cores), options->cores))
+        _exit(1);
+    (void)execv(binary, argv);
     _exit(127);
 }
 
@@ -142,7 +172,6 @@ static int wait_until_up(struct local_daemon *d, const char *binary, struct erro
 
 int local_daemon_start(const struct local_options *options, struct local_daemon *out, struct error *e)
 {
-    const char *tmp = getenv("TMPDIR");
     struct local_daemon d = {0};
     char binary[4096];
     pid_t self = getpid();
@@ -152,10 +181,8 @@ int local_daemon_start(const struct local_options *options, struct local_daemon 
         (void)snprintf(binary, sizeof(binary), "%s", options->binary);
     else if ((status = local_find_daemon(binary, sizeof(binary), e)))
         return status;
-    if (snprintf(d.directory, sizeof(d.directory), "%s/fccd-XXXXXX", tmp && *tmp ? tmp : "/tmp") >= (int)sizeof(d.directory))
-        return error_set(e, -ENAMETOOLONG, "$TMPDIR: \"%s\": too long for a socket's path", tmp);
-    if (!mkdtemp(d.directory))
-        return error_set(e, -errno, "%s: %s", d.directory, strerror(errno));
+    if ((status = local_directory_make(d.directory, e)))
+        return status;
     (void)snprintf(d.socket, sizeof(d.socket), "%s/fccd.sock", d.directory);
     (void)fflush(NULL);
     d.pid = fork();
@@ -190,13 +217,20 @@ static bool wait_for_end(pid_t pid, int limit_ms, int *wait_status)
     }
 }
 
+void local_daemon_terminate(struct local_daemon *d)
+{
+    if (d->pid > 0 && !d->terminated) /* a second one would end it without waiting for its jobs */
+        (void)kill(d->pid, SIGTERM);
+    d->terminated = true;
+}
+
 int local_daemon_stop(struct local_daemon *d, struct error *e)
 {
     int status = 0, wait_status = 0;
     char how[64];
 
     if (d->pid > 0) {
-        (void)kill(d->pid, SIGTERM);
+        local_daemon_terminate(d);
         if (!wait_for_end(d->pid, LOCAL_LIMIT_MS, &wait_status)) {
             (void)kill(d->pid, SIGKILL);
             (void)wait_for_end(d->pid, LOCAL_LIMIT_MS, &wait_status);
@@ -206,8 +240,7 @@ int local_daemon_stop(struct local_daemon *d, struct error *e)
         }
         d->pid = 0;
     }
-    if (*d->directory)
-        directory_remove(d->directory);
+    local_directory_remove(d->directory);
     d->directory[0] = '\0';
     return status;
 }

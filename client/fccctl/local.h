@@ -5,6 +5,8 @@
 #ifndef FCC_LOCAL_H
 #define FCC_LOCAL_H
 
+#include <sched.h>
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "error.h"
@@ -17,12 +19,16 @@ struct local_options {
     const char *gpus;      /* fccd.conf's GPUS; NULL: "none" */
     const char *binary;    /* fccd; NULL: local_find_daemon() */
     const char *log_level; /* NULL: "warning" */
+    const char *listen;    /* fccd.conf's NODE_LISTEN, and CLUSTER_KEY; NULL: it speaks to no other node */
+    const char *key;
+    const cpu_set_t *cores; /* NULL: all that the caller may use */
 };
 
 struct local_daemon {
     pid_t pid;
     char directory[96]; /* mode 0700 */
     char socket[112];
+    bool terminated; /* has got its SIGTERM */
 };
 
 /* Start fccd and wait until it takes connections. On success *out is to be stopped with local_daemon_stop(); on failure nothing
@@ -32,6 +38,13 @@ int local_daemon_start(const struct local_options *options, struct local_daemon 
 /* SIGTERM, then SIGKILL after LOCAL_LIMIT_MS, and remove the directory. 0, or -ETIMEDOUT if it had to be killed, or -EIO if it
  * ended badly; in words in e. */
 int local_daemon_stop(struct local_daemon *daemon, struct error *e);
+
+/* Only the SIGTERM: for several that are to end at the same time. */
+void local_daemon_terminate(struct local_daemon *daemon);
+
+/* A directory of mode 0700 in $TMPDIR or /tmp; to be removed, with the files in it. */
+int local_directory_make(char out[96], struct error *e);
+void local_directory_remove(const char *path); /* "": there is none */
 
 /* Where fccd is: $FCCD_BINARY, or beside this program, or in $PATH. 0, or -ENOENT. */
 int local_find_daemon(char *out, size_t room, struct error *e);
