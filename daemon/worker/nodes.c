@@ -785,16 +785,19 @@ static void peer_forget(struct comm *c, const struct peer *p)
             c->members[r].peer = NULL;
 }
 
-void nodes_peer_lost(struct peer *p)
+bool nodes_peer_lost(struct peer *p)
 {
     struct comm *c, *next;
+    bool was_needed = false;
 
     for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
         next = LIST_NEXT(c, link);
         if (!comm_needs(c, p))
             continue;
+        was_needed = true;
         comm_abort(c, p->broken.status, "%s", p->broken.text);
         peer_forget(c, p);
         comm_release(c);
     }
+    return was_needed;
 }

@@ -80,7 +80,7 @@ void nodes_release(struct comm *c); /* with its communicator */
 
 void nodes_message(struct peer *p, const struct peer_msg *m);
 void nodes_peer_open(struct peer *p);
-void nodes_peer_lost(struct peer *p); /* p->broken says why */
+bool nodes_peer_lost(struct peer *p); /* p->broken says why. Was there a communicator that has ended with it? */
 
 /* ---- nodes_data.c ---- */
 

@@ -322,8 +322,10 @@ void peers_sweep(struct worker *w)
         next = LIST_NEXT(p, link);
         if (!p->broken.status)
             continue;
-        log_warning("%s", p->broken.text);
-        nodes_peer_lost(p);
+        if (nodes_peer_lost(p))
+            log_warning("%s", p->broken.text);
+        else
+            log_info("%s", p->broken.text); /* its last rank had left: its worker may go */
         peer_free(p);
     }
 }
