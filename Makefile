@@ -18,7 +18,7 @@ say = $(if $(V),,@echo "  $(1)  $@")
 # ---- what is needed from Debian ------------------------------------------------------------------------------------
 
 PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc
-PACKAGES_TEST := libcmocka-dev python3
+PACKAGES_TEST := libcmocka-dev python3 iproute2
 PACKAGES_LINT := clang-format clang-tidy cppcheck
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
 PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-client munge python3-torch
@@ -168,7 +168,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
 UNIT := plan kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy
-SYSTEM := operators errors jobs users protocol plugins launchers nodes node_faults peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
+SYSTEM := operators errors jobs users protocol plugins launchers nodes node_faults netns peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
@@ -226,6 +226,7 @@ $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%
 	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lcmocka -lm
 
 $(BUILD)/tests/test_launchers: $(call objects,tests/slurm.c)
+$(BUILD)/tests/test_netns: $(call objects,tests/spaces.c tests/wire.c)
 
 # The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
 GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators $(if $(filter cuda,$(kind)),$(GPU_SYSTEM)))))
@@ -289,7 +290,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/net_bench.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/net_bench.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c tests/wire.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)

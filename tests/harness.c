@@ -6,16 +6,16 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <glob.h>
-#include <setjmp.h>
 #include <netinet/in.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,6 +29,7 @@ static const struct test *current; /* of this process */
 static char directory[64];
 static char output[80];
 #define SLOW_FACTOR 4
+#define NODE_PORT 7411 /* where each has a host of its own */
 
 double now_ms(void)
 {
@@ -385,6 +386,16 @@ static void key_make(void)
     (void)close(fd);
 }
 
+static struct test_daemon *started; /* for the ranks */
+static const char *const *node_hosts;
+static void (*node_enter)(int node);
+
+void daemons_place(const char *const hosts[], void (*enter)(int node))
+{
+    node_hosts = hosts;
+    node_enter = enter;
+}
+
 static pid_t daemon_fork(const struct test_node *d, const char *const options[])
 {
     char *argv[48] = {(char *)(uintptr_t)daemon_binary(), "--config", "/dev/null", "--socket", (char *)(uintptr_t)d->socket};
@@ -406,6 +417,8 @@ static pid_t daemon_fork(const struct test_node *d, const char *const options[])
         int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
         if (log < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
             _exit(126);
+        if (node_enter)
+            node_enter((int)(d - started->node));
         (void)execv(argv[0], argv);
         _exit(127);
     }
@@ -429,8 +442,6 @@ static void node_start(struct test_node *d, const char *const options[])
     d->descriptors = descriptors_count(d->pid);
 }
 
-static struct test_daemon *started; /* for the ranks */
-
 void node_restart(struct test_daemon *d, int node)
 {
     node_start(&d->node[node], NULL);
@@ -450,7 +461,9 @@ void daemons_start(struct test_daemon *d, int nodes, const char *const options[]
         const char number[2] = {i ? (char)('0' + i) : 0};
         (void)snprintf(node->socket, sizeof(node->socket), "%s/fccd%s.sock", directory, number);
         (void)snprintf(node->log, sizeof(node->log), "%s/daemon%s.log", directory, number);
-        if (nodes > 1)
+        if (nodes > 1 && node_hosts)
+            (void)snprintf(node->address, sizeof(node->address), "%s:%d", node_hosts[i], NODE_PORT);
+        else if (nodes > 1)
             (void)snprintf(node->address, sizeof(node->address), "127.0.0.1:%d", port_free());
         node_start(node, options);
     }

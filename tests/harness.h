@@ -90,6 +90,8 @@ int test_nodes(void);
 void daemon_start(struct test_daemon *d, const char *const options[]);
 /* The same for this number of nodes. */
 void daemons_start(struct test_daemon *d, int nodes, const char *const options[]);
+/* From now on node i listens on hosts[i], and enter(i) is called in its process before it becomes fccd. NULL: on 127.0.0.1. */
+void daemons_place(const char *const hosts[], void (*enter)(int node));
 /* A node whose broker is dead gets another one, at the same socket and address. */
 void node_restart(struct test_daemon *d, int node);
 /* The fccd that is tested: $FCCD_BINARY, or build/bin/fccd. */
