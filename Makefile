@@ -17,7 +17,8 @@ say = $(if $(V),,@echo "  $(1)  $@")
 
 # ---- what is needed from Debian ------------------------------------------------------------------------------------
 
-PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc
+PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc \
+	libibverbs-dev librdmacm-dev
 PACKAGES_TEST := libcmocka-dev python3 iproute2
 PACKAGES_LINT := clang-format clang-tidy cppcheck
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
@@ -59,7 +60,7 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
 	daemon/worker/cpu_execute.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_node.c daemon/worker/gpu_start.c daemon/worker/gpu_watch.c \
 	daemon/worker/life.c \
-	daemon/worker/launch.c daemon/worker/meeting.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_data.c daemon/worker/peer.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
+	daemon/worker/launch.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_data.c daemon/worker/peer.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/driver.c \
 	client/env.c client/error.c client/hostlist.c client/operators.c client/ring.c client/stream.c client/wait.c client/watch.c
@@ -144,7 +145,19 @@ $(BUILD)/lib/fccd/hip.so: $(patsubst %.hip,$(BUILD)/obj/hip/%.o,$(GPU_SOURCES)) 
 	$(call say,LD)
 	$(Q)$(HIPCC) -shared $(HIP_TARGETS) -Wl,-z,relro,-z,now $^ -o $@
 
-plugins: $(PLUGINS)
+# ---- data between nodes over RDMA: where its headers are -----------------------------------------------------------------
+
+VERBS := daemon/worker/net_verbs.c daemon/worker/net_verbs_device.c daemon/worker/net_verbs_keys.c daemon/worker/net_verbs_receive.c
+VERBS_LIBS := $(shell pkg-config --libs librdmacm libibverbs 2>/dev/null)
+VERBS_PLUGIN := $(if $(VERBS_LIBS),$(BUILD)/lib/fccd/verbs.so)
+
+$(BUILD)/lib/fccd/verbs.so: $(call objects,$(VERBS) $(NET) proto/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--version-script=daemon/worker/net_plugin.map $^ -o $@ $(VERBS_LIBS)
+
+plugins: $(PLUGINS) $(VERBS_PLUGIN)
+	$(if $(VERBS_LIBS),,@echo 'left out: the verbs plug-in (no libibverbs and librdmacm)')
 	$(if $(SAN)$(NVCC),,@echo 'left out: the cuda plug-in (no nvcc)')
 	$(if $(SAN)$(HIPCC),,@echo 'left out: the hip plug-in (no hipcc)')
 
@@ -290,7 +303,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/net_bench.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c tests/wire.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/net_bench.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c tests/wire.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
@@ -315,7 +328,7 @@ install: all man
 	ln -sf libfccclient.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libfccclient.so.$(SOVERSION)
 	ln -sf libfccclient.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libfccclient.so
 	install -d $(DESTDIR)$(LIBDIR)/fccd
-	$(if $(PLUGINS),install -m 755 $(PLUGINS) $(DESTDIR)$(LIBDIR)/fccd)
+	$(if $(PLUGINS)$(VERBS_PLUGIN),install -m 755 $(PLUGINS) $(VERBS_PLUGIN) $(DESTDIR)$(LIBDIR)/fccd)
 	install -m 644 client/fccclient.h $(DESTDIR)$(PREFIX)/include
 	sed 's|@PREFIX@|$(PREFIX)|;s|@INCLUDEDIR@|$(PREFIX)/include|;s|@LIBDIR@|$(LIBDIR)|;s|@VERSION@|$(VERSION)|' client/libfccclient.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/libfccclient.pc
 	for page in $(notdir $(MAN)); do install -D -m 644 $(BUILD)/man/$$page $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done

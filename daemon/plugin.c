@@ -51,18 +51,26 @@ int plugin_find(const char *kind, const char *dir, struct error *e)
     return status ? status : path_check(path, e);
 }
 
+void *plugin_open(const char *name, const char *dir, struct error *e)
+{
+    char path[PATH_ROOM];
+
+    if (plugin_path(name, dir, path, e) || path_check(path, e))
+        return NULL;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        (void)error_set(e, -ELIBBAD, "%s", dlerror());
+    return library;
+}
+
 const struct gpu_plugin *plugin_load(const char *kind, const char *dir, struct error *e)
 {
     char path[PATH_ROOM];
     gpu_plugin_function *function;
+    void *library = plugin_open(kind, dir, e);
 
-    if (plugin_path(kind, dir, path, e) || path_check(path, e))
+    if (!library || plugin_path(kind, dir, path, e))
         return NULL;
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        (void)error_set(e, -ELIBBAD, "%s", dlerror());
-        return NULL;
-    }
     void *symbol = dlsym(library, GPU_PLUGIN_SYMBOL);
     memcpy(&function, &symbol, sizeof(function)); /* the way from an object's address to a function's that C allows */
     const struct gpu_plugin *plugin = symbol ? function() : NULL;

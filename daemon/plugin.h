@@ -23,4 +23,7 @@ int plugin_find(const char *kind, const char *dir, struct error *e);
  *   -EPROTO   it is not a plug-in of this kind and version */
 const struct gpu_plugin *plugin_load(const char *kind, const char *dir, struct error *e);
 
+/* The same for any plug-in's file, which is NAME.so: for dlsym(). NULL with the reason: -ENOENT or -ELIBBAD. */
+void *plugin_open(const char *name, const char *dir, struct error *e);
+
 #endif

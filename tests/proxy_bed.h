@@ -53,7 +53,8 @@ static inline bool side_resolve(void *ctx, const struct fcc_trigger *t, struct p
     if (s->drop)
         return false;
     out->node = t->dst;
-    out->to = (struct net_place){COMM, s->index, NET_STAGING, (uint64_t)number * SLICE_BYTES};
+    out->to =
+        (struct net_place){.comm = COMM, .rank = s->index, .region = NET_STAGING, .offset = (uint64_t)number * SLICE_BYTES};
     if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT) {
         out->from = s->shadow + (size_t)number * SLICE_BYTES;
         out->area = slice_area(s);

@@ -160,15 +160,15 @@ static void full_queue(void **state)
     for (int i = 0; i < 8; i++)
         assert_int_equal(net_flag(b->link, COMM, 3, 1, 1), 0);
     assert_int_equal(net_flag(b->link, COMM, 3, 1, 1), -EAGAIN);
-    assert_int_equal(net_write(b->link, &(struct net_place){COMM, 3, 0, 0}, b, &(struct net_area){8, 8, 1}), -EAGAIN);
-    assert_int_equal(net_write(b->link, &(struct net_place){COMM, 3, 0, 0}, b, &(struct net_area){8, 8, 0}), 0); /* nothing */
+    assert_int_equal(net_write(b->link, &(struct net_place){.comm = COMM, .rank = 3}, b, &(struct net_area){8, 8, 1}), -EAGAIN);
+    assert_int_equal(net_write(b->link, &(struct net_place){.comm = COMM, .rank = 3}, b, &(struct net_area){8, 8, 0}), 0); /* nothing */
     bed_drain(b);
     assert_int_equal(b->raised, 8);
     assert_int_equal(net_flag(b->link, COMM, 3, 1, 1), 0);
     bed_drain(b);
     assert_int_equal(b->raised, 9);
     assert_int_equal(b->link->flushed, 9);
-    assert_int_equal(net_write(b->link, &(struct net_place){COMM, 3, 0, 0}, b, &(struct net_area){8, 1ull << 63, 3}), -EINVAL);
+    assert_int_equal(net_write(b->link, &(struct net_place){.comm = COMM, .rank = 3}, b, &(struct net_area){8, 1ull << 63, 3}), -EINVAL);
     assert_int_equal(net_flag(b->link, COMM, 3, 1, 1), -EINVAL); /* it stays broken */
     bed_close(b);
     free(b);
@@ -219,12 +219,18 @@ static void looks(void **state)
     struct net_link *l;
     struct error e;
     int sockets[2];
+    static const unsigned char bytes[sizeof(struct net_hello)] = {1};
+    static const int wants[] = {-EPROTO, -ESHUTDOWN, -ECONNRESET, -EPROTONOSUPPORT, -EPROTO, -ESHUTDOWN};
 
     (void)state;
-    for (int what = 0; what < 3; what++) {
+    for (int what = 0; what < 6; what++) {
         bed_sockets(BED_TCP, sockets);
         assert_int_equal(net_tcp.link_open(sockets[0], &options, &counts, &l, &e), 0);
         assert_int_equal(net_tcp.look(l), 0);
+        if (what < 4) /* 3: it takes another transport; 4, 5: it says nothing that makes sense, or nothing at all */
+            assert_int_equal(net_hello_send(sockets[1], what == 3 ? NET_VERBS : NET_TCP, 0, NULL, &e), 0);
+        if (what == 4)
+            assert_int_equal(send(sockets[1], bytes, sizeof(bytes), 0), sizeof(bytes));
         if (what == 0)
             assert_int_equal(send(sockets[1], "x", 1, 0), 1);
         if (what == 2)
@@ -232,7 +238,9 @@ static void looks(void **state)
         (void)shutdown(sockets[1], SHUT_WR);
         struct pollfd p = {.fd = l->fd, .events = POLLIN};
         assert_int_equal(poll(&p, 1, -1), 1);
-        assert_int_equal(net_tcp.look(l), what == 0 ? -EPROTO : what == 1 ? -ESHUTDOWN : -ECONNRESET);
+        assert_int_equal(net_tcp.look(l), wants[what]);
+        if (what == 3)
+            assert_non_null(strstr(l->error.text, "the other end takes verbs and this one sends over tcp: TRANSPORT"));
         assert_int_equal(net_progress(l, 0), l->error.status);
         (void)close(sockets[1]);
         net_tcp.link_close(l);

@@ -347,7 +347,7 @@ static void *removing_send(void *arg)
     unsigned n = 0;
 
     while (!atomic_load(&r->stop)) {
-        struct net_place to = {atomic_load(&r->comm), 0, 0, 0};
+        struct net_place to = {.comm = atomic_load(&r->comm)};
         struct net_area area = n++ % 2 ? (struct net_area){100000, 100000, 1} : (struct net_area){10, 20, 5000};
         if (net_write(l, &to, payload, &area) == -EAGAIN || net_flag(l, to.comm, 0, 3, n) == -EAGAIN)
             (void)net_progress(l, clock_ns());

@@ -34,6 +34,8 @@ struct net_place {
     uint32_t rank;   /* whose memory it is */
     uint32_t region; /* NET_STAGING, or the buffer's number at its node */
     uint64_t offset;
+    uint64_t
+        version; /* another one than before: the region may have been removed and added again since. Its receiver's is not known */
 };
 
 struct net_options {
@@ -74,8 +76,9 @@ struct net_sink {
 /* A sending end. The implementation's is bigger; who calls it only reads. */
 struct net_link {
     const struct net_ops *ops;
-    int fd;           /* for epoll: EPOLLIN | EPOLLOUT | EPOLLET */
-    bool is_blocked;  /* progress() helps only when fd is writable: it clears this */
+    int fd; /* for epoll: EPOLLIN | EPOLLOUT | EPOLLET. Perhaps one of epoll's own, with several behind it: only readable */
+    bool
+        is_blocked; /* progress() helps only when fd is writable (who finds it so clears this) or after look() has cleared this */
     uint64_t queued;  /* frames that were taken: writes, flags, signs of life */
     uint64_t flushed; /* the first so many of them do not need their source any more */
     uint64_t due_ns;  /* call progress() then even with nothing to send; UINT64_MAX: no need */
@@ -94,6 +97,8 @@ struct net_receiver {
 
 struct net_ops {
     const char *name;
+    /* Whether it can carry links beside this socket (-ENODEV with the reason: no device has its address). NULL: it always can. */
+    int (*usable)(int sock, struct error *e);
     /* Take over a connected socket as a sending or a receiving end (the caller closes it if this fails). The counts are the
      * caller's and live longer; so does the sink. */
     int (*link_open)(int sock, const struct net_options *options, struct net_counts *counts, struct net_link **out,
@@ -116,6 +121,15 @@ struct net_ops {
 };
 
 extern const struct net_ops net_tcp;
+/* The verbs transport is a plug-in, ../lib/fccd/verbs.so seen from the program: it needs libraries that not every node has. It
+ * has this function. */
+#define NET_PLUGIN_SYMBOL "net_plugin"
+#define NET_PLUGIN_ABI 1u
+struct net_plugin {
+    uint32_t abi;
+    const struct net_ops *ops;
+};
+typedef const struct net_plugin *net_plugin_function(void);
 
 /* Callers use these. A broken link stays so. */
 static inline int net_write(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area)

@@ -12,6 +12,7 @@ struct entry {
     uint64_t comm;
     uint32_t rank, region;
     struct net_held memory;
+    struct net_grant *grants;
 };
 
 /* `lock` guards all of it: shared by receivers, exclusive for changes. */
@@ -55,8 +56,21 @@ int net_regions_open(struct net_regions **out, struct error *e)
     return 0;
 }
 
+/* The entry goes: nobody holds it. */
+static void grants_revoke(const struct entry *entry)
+{
+    struct net_grant *grant, *next;
+
+    for (grant = entry->grants; grant; grant = next) {
+        next = grant->next;
+        grant->revoke(grant);
+    }
+}
+
 void net_regions_close(struct net_regions *regions)
 {
+    for (uint32_t i = 0; i < regions->count; i++)
+        grants_revoke(&regions->entries[i]);
     (void)pthread_rwlock_destroy(&regions->lock);
     free(regions->entries);
     free(regions);
@@ -123,7 +137,7 @@ int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, ui
         struct entry *entry = &regions->entries[at];
         memmove(entry + 1, entry, (regions->count - at) * sizeof(*entry));
         regions->count++;
-        *entry = (struct entry){comm, rank, region, {base, bytes, ++regions->serial}};
+        *entry = (struct entry){comm, rank, region, {base, bytes, ++regions->serial, NULL}, NULL};
     }
     (void)pthread_rwlock_unlock(&regions->lock);
     return status;
@@ -137,6 +151,7 @@ void net_region_remove(struct net_regions *regions, uint64_t comm, uint32_t rank
     uint32_t at = entry_find(regions, comm, rank, region, &found);
     if (found) {
         struct entry *entry = &regions->entries[at];
+        grants_revoke(entry);
         memmove(entry, entry + 1, (regions->count - at - 1) * sizeof(*entry));
         regions->count--;
     }
@@ -151,6 +166,8 @@ void net_comm_end(struct net_regions *regions, uint64_t comm)
     for (uint32_t i = 0; i < regions->count; i++) {
         if (regions->entries[i].comm != comm)
             regions->entries[kept++] = regions->entries[i];
+        else
+            grants_revoke(&regions->entries[i]);
     }
     regions->count = kept;
     if (!has_ended(regions, comm)) {
@@ -170,6 +187,7 @@ int net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, 
     uint32_t at = entry_find(regions, comm, rank, region, &found);
     if (found) {
         *out = regions->entries[at].memory;
+        out->grants = &regions->entries[at].grants;
         return 0;
     }
     found = has_ended(regions, comm);

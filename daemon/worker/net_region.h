@@ -7,6 +7,9 @@
  * receiver is in the memory, and none gets there again: it has to look it up anew for every piece of a frame, and finds the
  * number that it remembers from the frame's head (`serial`) only if it is still the same registration. Neither side waits longer
  * than for one such piece, and a removal that waits comes before new receivers.
+ *
+ * A transport that lets other nodes write by themselves (RDMA) has no such pieces: it hangs a grant on the registration, and the
+ * removal takes that back. Making one holds the registry for as long as the kernel needs to pin the memory.
  */
 #ifndef FCCD_NET_REGION_H
 #define FCCD_NET_REGION_H
@@ -47,10 +50,19 @@ void net_comm_end(struct net_regions *regions, uint64_t comm);
 
 /* ---- for receivers ---- */
 
+/* What a transport has given other nodes so that they write a registration's memory by themselves. The removal takes it back: it calls
+ * revoke(), which frees the grant, in its own thread and with receivers kept out, and when that returns nothing more is written. */
+struct net_grant {
+    const void *owner; /* tells grants of one registration from each other */
+    void (*revoke)(struct net_grant *grant);
+    struct net_grant *next;
+};
+
 struct net_held {
     unsigned char *base;
     uint64_t bytes;
-    uint64_t serial; /* of the registration; never 0 */
+    uint64_t serial;           /* of the registration; never 0 */
+    struct net_grant **grants; /* its list. Several may hold it at a time: who adds has a lock of its own */
 };
 
 /* Look up and hold: 0. Not held: -ENOENT, or -ECANCELED if the communicator has ended. Who holds must not wait, and must not

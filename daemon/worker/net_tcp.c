@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "net_frame.h"
+#include "net_hello.h"
 
 #define TCP_COPY (256u * 1024u) /* heads and short rows of one list */
 #define TCP_TRIES 8             /* system calls of one progress(), if each takes only a part */
@@ -35,8 +36,9 @@ struct tcp_item {
 
 struct tcp_link {
     struct net_link link;
-    uint32_t queue;            /* items, a power of two */
-    uint64_t beat_ns;          /* options.beat_ms */
+    uint32_t queue;   /* items, a power of two */
+    uint64_t beat_ns; /* options.beat_ms */
+    struct net_hello_in hello;
     struct tcp_item *items;    /* item n, of all that ever were, at [n % queue]: link.flushed <= n < link.queued */
     uint64_t built;            /* items before it are in lists, or sent */
     uint64_t built_at;         /* of that one: bytes that are, head first */
@@ -104,6 +106,7 @@ static void tcp_link_close(struct net_link *l)
 {
     struct tcp_link *t = tcp_of(l);
 
+    (void)net_hello_read(l->fd, &t->hello, NET_TCP, NULL); /* what is unread would take what was sent away with it */
     (void)shutdown(l->fd, SHUT_RDWR); /* behind what was sent; who handed the socket over may still have it open */
     (void)close(l->fd);
     free(t->items);
@@ -294,8 +297,11 @@ static int tcp_progress(struct net_link *l, uint64_t now_ns)
 static int tcp_look(struct net_link *l)
 {
     unsigned char byte;
-    ssize_t n = recv(l->fd, &byte, sizeof(byte), MSG_DONTWAIT | MSG_PEEK);
+    int status = net_hello_read(l->fd, &tcp_of(l)->hello, NET_TCP, &l->error);
 
+    if (status == 0 || (status < 0 && status != -ESHUTDOWN))
+        return status;
+    ssize_t n = recv(l->fd, &byte, sizeof(byte), MSG_DONTWAIT | MSG_PEEK);
     if (n > 0)
         return error_set(&l->error, -EPROTO, "the other end sends on a link that it is to read");
     if (n == 0 && l->queued != l->flushed)

@@ -18,6 +18,7 @@
 
 #include "clock.h"
 #include "net_frame.h"
+#include "net_hello.h"
 #include "net_tcp.h"
 
 #define TCP_BUFFER 65536u
@@ -51,6 +52,11 @@ int tcp_receiver_open(int sock, const struct net_options *options, const struct 
     struct tcp_receiver *t = calloc(1, sizeof(*t));
     if (!t)
         return error_set(e, -ENOMEM, "no memory for a link");
+    status = net_hello_send(sock, NET_TCP, 0, NULL, e);
+    if (status) {
+        free(t);
+        return status;
+    }
     t->receiver = (struct net_receiver){.ops = &net_tcp, .fd = sock, .counts = counts};
     t->sink = sink;
     t->silent_ns = options->silent_ms * 1000000ull;
@@ -124,7 +130,7 @@ static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
     int status;
 
     if (f->magic != NET_FRAME_MAGIC)
-        return frame_refused(t, -EPROTO, "not a frame");
+        return frame_refused(t, -EPROTO, "not a frame: TRANSPORT must be the same on all nodes");
     if (f->version != NET_FRAME_VERSION)
         return frame_refused(t, -EPROTO, "a frame of another version of fccd");
     if (f->zero)

@@ -23,6 +23,7 @@
 
 #include "device.h"
 #include "log.h"
+#include "net_choose.h"
 #include "nodes.h"
 #include "proxy.h"
 
@@ -91,6 +92,8 @@ static void put_resolve(struct nodes_data *d, const struct entry *entry, const s
         const struct buffer *b = l->submissions[t->dst]->buffers[area.tensor];
         out->to.region = b->handle;
         base = b->memory.data;
+    } else { /* a rank's grows: it is another one then. A buffer's number is never used again */
+        out->to.version = l->comm->members[t->dst].staging.bytes;
     }
     out->from = area.at + plane * area.plane_bytes;
     out->to.offset = (uint64_t)((const unsigned char *)out->from - base);
@@ -173,6 +176,14 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
 
 /* ---- the engine's ---- */
 
+static const struct net_ops *transport_choose(void *ctx, int sock, struct error *e)
+{
+    const struct nodes_data *d = ctx;
+    const struct config *c = &d->worker->config;
+
+    return net_choose(c->transport, c->plugin_dir, sock, e);
+}
+
 /* What there is once a communicator has ranks on other nodes. */
 static int data_open(struct worker *w, struct error *e)
 {
@@ -194,7 +205,7 @@ static int data_open(struct worker *w, struct error *e)
     int status = net_regions_open(&d->regions, e);
     if (!status) {
         struct proxy_options options = {
-            .net_ops = &net_tcp,
+            .choose = transport_choose,
             .net = {.beat_ms = NET_BEAT_MS, .silent_ms = NET_SILENT_MS, .queue = NET_QUEUE},
             .regions = d->regions,
             .capacity = FIFO_CAPACITY,

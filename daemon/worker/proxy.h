@@ -53,7 +53,9 @@ struct proxy_owner {
 };
 
 struct proxy_options {
-    const struct net_ops *net_ops;
+    const struct net_ops *net_ops; /* NULL: choose() says for each connection */
+    const struct net_ops *(*choose)(void *ctx, int sock,
+                                    struct error *e); /* owner.ctx; by who adds the connection. NULL: none */
     struct net_options net;
     struct net_regions *regions; /* lives longer than the proxy */
     struct fifo_slot *slots;     /* zeroed memory for the FIFO, which lives longer than the proxy; NULL: the proxy's own */

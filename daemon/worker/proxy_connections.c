@@ -144,10 +144,12 @@ static int connection_add(struct proxy *p, enum event_of of, uint32_t node, int 
         return node < PROXY_NODES ? error_set(e, -ENOMEM, "no memory for a connection")
                                   : error_set(e, -EINVAL, "node %u: there are %u at most", node, PROXY_NODES);
     }
-    const struct net_ops *ops = p->options.net_ops;
+    const struct net_ops *ops = p->options.net_ops ? p->options.net_ops : p->options.choose(p->owner.ctx, sock, e);
     s->of = of;
     s->node = node;
-    if (of == EVENT_LINK)
+    if (!ops)
+        status = e->status;
+    else if (of == EVENT_LINK)
         status = ops->link_open(sock, &p->options.net, &p->nodes[node].sent, &s->link, e);
     else
         status = ops->receiver_open(sock, &p->options.net, &p->sink, &p->nodes[node].received, &s->receiver, e);

@@ -219,7 +219,7 @@ static bool latency_resolve(void *ctx, const struct fcc_trigger *trigger, struct
     const struct transfer *t = ctx;
 
     (void)trigger;
-    out->to = (struct net_place){COMM, 0, NET_STAGING, 0};
+    out->to = (struct net_place){.comm = COMM, .region = NET_STAGING};
     out->from = t->from;
     out->area = t->area;
     return true;

@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * net_verbs.c - the sending end over RDMA verbs (net_verbs.h).
+ *
+ * Frames wait in a ring of descriptions. progress() turns the first of them into one list of work requests, and hands that to the
+ * device at once: one doorbell, and one completion, of the last request. Short rows and flags go inline; others are copied into
+ * memory that is registered once, and which a completion frees up to where its list ended: completions come in the order of
+ * requests. So a frame does not need its source any more when it has been posted. (Sending from the source itself would need it
+ * registered, and the registration to end with it: shadows come and go, and most of their pages are never touched. A copy
+ * is what tcp costs, too.)
+ *
+ * The queue of requests and that memory are bounded: what finds no room waits for a completion.
+ */
+#include "net_verbs.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define SENDS 512u         /* work requests of a queue pair */
+#define LIST 64u           /* of one doorbell */
+#define RING (4u << 20)    /* bytes that are on their way */
+#define PIECE (256u << 10) /* bytes of one request */
+#define SETUP_MS 10000u    /* for the queue pair */
+#define RESOLVE_MS 2000
+#define LINGER_MS 300  /* of a link that is closed, for what it was given */
+#define ACK_TIMEOUT 16 /* 4.096 us * 2^16 = 268 ms; seven times that is about NET_SILENT_MS */
+
+struct verbs_item {
+    struct net_place to; /* a flag: its communicator and rank */
+    struct net_area area;
+    const unsigned char *from; /* NULL: a flag */
+    uint64_t length;           /* 0: a flag */
+    uint32_t flag;
+    uint64_t epoch;
+};
+
+enum verbs_state { WAITS_HELLO, CONNECTS, READY };
+
+struct verbs_link {
+    struct net_link link;
+    struct verbs_end end;
+    enum verbs_state state;
+    struct net_hello_in hello;
+    struct verbs_keys *keys;
+    uint64_t beat_ns, opened_ns;
+    uint32_t queue;           /* items, a power of two */
+    struct verbs_item *items; /* item n, of all that ever were, at [n % queue]: link.flushed <= n < link.queued */
+    uint64_t first_at;        /* bytes of the first one's payload that are posted */
+    uint64_t bytes, messages; /* that flags tell of */
+    /* Requests, and bytes of the ring: all that ever were posted, and those that are done. */
+    uint64_t posted, done, ring_posted, ring_done;
+    uint64_t marks[SENDS]; /* ring_posted behind request n - 1, at [n % SENDS] */
+    unsigned char *ring;
+    struct ibv_mr *ring_mr;
+    struct ibv_send_wr wrs[LIST]; /* the list that is being made */
+    struct ibv_sge sges[LIST];
+    struct verbs_flag flags[LIST];
+    unsigned nwrs;
+};
+
+static struct verbs_link *verbs_of(struct net_link *l)
+{
+    return (struct verbs_link *)l; /* its first member */
+}
+
+/* ---- the queue ---- */
+
+static int item_add(struct verbs_link *v, struct verbs_item item)
+{
+    if (v->link.queued - v->link.flushed == v->queue)
+        return -EAGAIN;
+    v->items[v->link.queued++ & (v->queue - 1)] = item;
+    return 0;
+}
+
+static int key_ask(struct verbs_link *v, const struct net_place *to)
+{
+    struct verbs_msg m = {.kind = VERBS_ASK, .comm = to->comm, .rank = to->rank, .region = to->region, .version = to->version};
+
+    return verbs_socket_send(&v->end.socket, m, &v->link.error);
+}
+
+static int verbs_write(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area)
+{
+    struct verbs_link *v = verbs_of(l);
+    struct net_area a = *area;
+    uint64_t length;
+
+    if (!a.rows || !a.row_bytes)
+        return 0;
+    if (net_area_check(&a, to->offset, UINT64_MAX, &length))
+        return error_set(&l->error, -EINVAL, "an area that cannot be: %u rows of %llu bytes, %llu apart, at %llu", a.rows,
+                         (unsigned long long)a.row_bytes, (unsigned long long)a.stride, (unsigned long long)to->offset);
+    if (a.rows == 1 || a.stride == a.row_bytes) /* one row, however long */
+        a = (struct net_area){.row_bytes = length, .stride = length, .rows = 1};
+    int status = item_add(v, (struct verbs_item){.to = *to, .area = a, .from = from, .length = length});
+    /* Its key is on its way while others are sent. */
+    if (!status && v->state == READY && v->end.socket.nout < VERBS_OUT / 2 && verbs_keys_want(v->keys, to))
+        status = key_ask(v, to);
+    return status;
+}
+
+static int verbs_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
+{
+    return item_add(verbs_of(l), (struct verbs_item){.to = {.comm = comm, .rank = rank}, .flag = flag, .epoch = epoch});
+}
+
+/* ---- lists of work requests ---- */
+
+static bool list_has_room(const struct verbs_link *v)
+{
+    return v->nwrs < LIST && v->posted - v->done + v->nwrs < v->end.cap.max_send_wr;
+}
+
+/* Room in the ring for bytes in one piece: where, or NULL. What is left at its end is skipped, and freed with the rest. */
+static unsigned char *ring_take(struct verbs_link *v, uint64_t bytes)
+{
+    uint64_t at = v->ring_posted & (RING - 1), skip = RING - at < bytes ? RING - at : 0;
+
+    if (v->ring_posted + skip + bytes - v->ring_done > RING)
+        return NULL;
+    v->ring_posted += skip + bytes;
+    return v->ring + ((v->ring_posted - bytes) & (RING - 1));
+}
+
+/* Append a request for bytes at `from`, which stay until the list is posted: inline, or copied. NULL: no room. */
+static struct ibv_send_wr *list_add(struct verbs_link *v, const void *from, uint32_t bytes)
+{
+    bool is_inline = bytes <= v->end.cap.max_inline_data;
+    unsigned char *copy = is_inline ? NULL : ring_take(v, bytes);
+
+    if (!is_inline && !copy)
+        return NULL;
+    if (copy)
+        memcpy(copy, from, bytes);
+    struct ibv_sge *sge = &v->sges[v->nwrs];
+    *sge = (struct ibv_sge){copy ? (uintptr_t)copy : (uintptr_t)from, bytes, copy ? v->ring_mr->lkey : 0};
+    struct ibv_send_wr *wr = &v->wrs[v->nwrs];
+    *wr = (struct ibv_send_wr){.wr_id = v->posted + v->nwrs + 1, .sg_list = sge, .num_sge = 1};
+    wr->send_flags = is_inline ? IBV_SEND_INLINE : 0;
+    if (v->nwrs)
+        v->wrs[v->nwrs - 1].next = wr;
+    v->nwrs++;
+    v->marks[wr->wr_id % SENDS] = v->ring_posted;
+    return wr;
+}
+
+/* 1: the flag is in the list; 0: no room. */
+static int list_flag(struct verbs_link *v, const struct verbs_item *item)
+{
+    struct verbs_flag *f = &v->flags[v->nwrs];
+
+    *f = (struct verbs_flag){.comm = htole64(item->to.comm),
+                             .rank = htole32(item->to.rank),
+                             .flag = htole32(item->flag),
+                             .epoch = htole64(item->epoch),
+                             .bytes = htole64(v->bytes + sizeof(*f)),
+                             .messages = htole64(v->messages + 1)};
+    struct ibv_send_wr *wr = list_add(v, f, sizeof(*f));
+    if (!wr)
+        return 0;
+    wr->opcode = IBV_WR_SEND;
+    v->bytes += sizeof(*f);
+    v->messages++;
+    return 1;
+}
+
+/* 1: all of the payload is in lists, or dropped; 0: no room, or no key yet; or an error. */
+static int list_put(struct verbs_link *v, const struct verbs_item *item)
+{
+    struct error *e = &v->link.error;
+    struct verbs_msg key;
+    uint64_t length;
+    bool ask;
+
+    if (verbs_keys_find(v->keys, &item->to, &key, &ask))
+        return ask ? key_ask(v, &item->to) : 0;
+    if (key.status == -ECANCELED)
+        return 1; /* nobody wants it */
+    if (key.status)
+        return error_set(e, key.status, "the other end has no memory for what is sent: %s; look at its log",
+                         strerror(-key.status));
+    if (net_area_check(&item->area, item->to.offset, key.bytes, &length))
+        return error_set(e, -EPROTO, "a write past the end of a region of %llu bytes", (unsigned long long)key.bytes);
+    while (v->first_at < length) {
+        uint64_t row = v->first_at / item->area.row_bytes, inside = v->first_at % item->area.row_bytes;
+        uint64_t bytes = item->area.row_bytes - inside, from = row * item->area.stride + inside;
+        if (bytes > PIECE)
+            bytes = PIECE;
+        struct ibv_send_wr *wr = list_has_room(v) ? list_add(v, item->from + from, (uint32_t)bytes) : NULL;
+        if (!wr)
+            return 0;
+        wr->opcode = IBV_WR_RDMA_WRITE;
+        wr->wr.rdma.remote_addr = key.address + item->to.offset + from;
+        wr->wr.rdma.rkey = key.rkey;
+        v->first_at += bytes;
+        v->bytes += bytes;
+    }
+    v->messages++;
+    return 1;
+}
+
+static int list_post(struct verbs_link *v)
+{
+    struct ibv_send_wr *bad;
+
+    v->wrs[v->nwrs - 1].send_flags |= IBV_SEND_SIGNALED;
+    int error = ibv_post_send(v->end.id->qp, v->wrs, &bad);
+    if (error)
+        return error_set(&v->link.error, -EIO, "RDMA: the device does not take what is to be sent: %s", strerror(error));
+    v->posted += v->nwrs;
+    v->nwrs = 0;
+    return 0;
+}
+
+/* Post a list of what is next. 1: there was something; 0: there is no room, no key, or nothing. */
+static int list_send(struct verbs_link *v)
+{
+    uint64_t bytes = v->bytes, messages = v->messages, flushed = v->link.flushed;
+    int status = 1;
+
+    v->nwrs = 0;
+    while (flushed < v->link.queued && list_has_room(v)) {
+        const struct verbs_item *item = &v->items[flushed & (v->queue - 1)];
+        status = item->from ? list_put(v, item) : list_flag(v, item);
+        if (status <= 0)
+            break;
+        flushed++;
+        v->first_at = 0;
+    }
+    if (status < 0)
+        return status;
+    bool any = v->nwrs > 0 || flushed > v->link.flushed;
+    status = v->nwrs ? list_post(v) : 0;
+    if (status)
+        return status;
+    v->link.flushed = flushed; /* their bytes are in the ring or in the requests */
+    net_count(&v->link.counts->bytes, v->bytes - bytes);
+    net_count(&v->link.counts->messages, v->messages - messages);
+    return any;
+}
+
+/* ---- completions ---- */
+
+/* Take what has completed: how many; or an error, the first that did not go well: those behind it are only flushed. */
+static int completions_take(struct verbs_link *v)
+{
+    struct ibv_wc wc[16];
+    int total = 0;
+
+    for (;;) {
+        int n = ibv_poll_cq(v->end.cq, 16, wc);
+        if (n < 0)
+            return error_set(&v->link.error, -EIO, "RDMA: the completion queue is in error");
+        for (int i = 0; i < n; i++) {
+            if (wc[i].status != IBV_WC_SUCCESS)
+                return verbs_wc_error(&wc[i], &v->link.error);
+            v->done = wc[i].wr_id;
+            v->ring_done = v->marks[wc[i].wr_id % SENDS];
+        }
+        total += n;
+        if (n < 16)
+            return total;
+    }
+}
+
+/* Nothing can be posted: sleep until a completion or an answer comes. Looking once more after the request closes the gap
+ * before it. 1: something has come meanwhile. */
+static int block(struct verbs_link *v)
+{
+    if (v->state == READY && v->posted != v->done) {
+        if (ibv_req_notify_cq(v->end.cq, 0))
+            return error_set(&v->link.error, -EIO, "RDMA: the device announces no completions");
+        int n = completions_take(v);
+        if (n)
+            return n;
+    }
+    v->link.is_blocked = true;
+    return 0;
+}
+
+static int send_some(struct verbs_link *v)
+{
+    int status = completions_take(v);
+
+    if (status < 0)
+        return status;
+    while (v->link.queued != v->link.flushed) {
+        status = list_send(v);
+        if (status == 0)
+            status = block(v);
+        if (status <= 0)
+            return status;
+    }
+    return 0;
+}
+
+static int verbs_progress(struct net_link *l, uint64_t now_ns)
+{
+    struct verbs_link *v = verbs_of(l);
+    int status = 0;
+
+    if (now_ns >= l->due_ns) {
+        status = verbs_socket_send(&v->end.socket, (struct verbs_msg){.kind = VERBS_BEAT}, &l->error);
+        l->due_ns = now_ns + v->beat_ns;
+    }
+    if (!status && v->state == READY)
+        status = send_some(v);
+    else if (!status && now_ns - v->opened_ns > SETUP_MS * 1000000ull && now_ns > v->opened_ns)
+        status = error_set(&l->error, -ETIMEDOUT, "the queue pair has not come about within %u ms: %s", SETUP_MS,
+                           v->state == WAITS_HELLO
+                               ? "the other end has said nothing: is it of the same version of fccd?"
+                               : "look at the link (rdma link) and whether UDP port 4791 gets through, for RoCE");
+    else if (!status)
+        l->is_blocked = true;
+    if (status < 0)
+        return status;
+    return l->queued != l->flushed || v->posted != v->done;
+}
+
+/* ---- the connection ---- */
+
+static int cm_failed(struct verbs_link *v, const char *what)
+{
+    return error_set(&v->link.error, -errno, "%s: %s", what, strerror(errno));
+}
+
+/* The receiver has said where it listens. */
+static int connect_begin(struct verbs_link *v)
+{
+    struct sockaddr_storage local, remote;
+    struct error *e = &v->link.error;
+    uint16_t port = htobe16(le16toh(v->hello.hello.port));
+
+    if (verbs_address(v->end.socket.fd, false, &local, e) || verbs_address(v->end.socket.fd, true, &remote, e))
+        return e->status;
+    memcpy(remote.ss_family == AF_INET ? (unsigned char *)&((struct sockaddr_in *)&remote)->sin_port
+                                       : (unsigned char *)&((struct sockaddr_in6 *)&remote)->sin6_port,
+           &port, sizeof(port));
+    if (rdma_create_id(v->end.channel, &v->end.id, NULL, RDMA_PS_TCP)) {
+        v->end.id = NULL;
+        return cm_failed(v, "rdma_create_id");
+    }
+    int status = verbs_bind(v->end.id, v->end.socket.fd, e);
+    if (status)
+        return status;
+    v->state = CONNECTS;
+    return rdma_resolve_addr(v->end.id, NULL, (struct sockaddr *)&remote, RESOLVE_MS) ? cm_failed(v, "rdma_resolve_addr") : 0;
+}
+
+static int connect_now(struct verbs_link *v)
+{
+    struct rdma_conn_param param = {.private_data = v->hello.hello.token,
+                                    .private_data_len = sizeof(v->hello.hello.token),
+                                    .retry_count = 7,
+                                    .rnr_retry_count = 7}; /* 7: for ever. Whether the receiver lives is told by the socket */
+    uint8_t timeout = ACK_TIMEOUT;
+    int status = verbs_end_queues(&v->end, SENDS, 1, &v->link.error);
+
+    if (status)
+        return status;
+    v->ring = mmap(NULL, RING, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (v->ring == MAP_FAILED) {
+        v->ring = NULL;
+        return error_set(&v->link.error, -ENOMEM, "no memory for a link");
+    }
+    status = verbs_register(v->end.device, v->ring, RING, &v->ring_mr, &v->link.error);
+    if (status)
+        return status;
+    /* A kernel that does not know it takes seconds to notice a loss; the socket still tells of a node that is gone. */
+    (void)rdma_set_option(v->end.id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof(timeout));
+    return rdma_connect(v->end.id, &param) ? cm_failed(v, "rdma_connect") : 0;
+}
+
+static int ended(struct verbs_link *v)
+{
+    struct net_link *l = &v->link;
+
+    /* The reason, if the device knows one, came before. */
+    if (v->state == READY && completions_take(v) < 0)
+        return l->error.status;
+    if (l->queued != l->flushed || v->posted != v->done)
+        return error_set(&l->error, -ECONNRESET, "the other end has closed the connection while there was more to send");
+    return error_set(&l->error, -ESHUTDOWN, "the other end has closed the connection");
+}
+
+static int cm_event_handle(struct verbs_link *v, enum rdma_cm_event_type what, int status)
+{
+    switch (what) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+        return rdma_resolve_route(v->end.id, RESOLVE_MS) ? cm_failed(v, "rdma_resolve_route") : 0;
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+        return connect_now(v);
+    case RDMA_CM_EVENT_ESTABLISHED:
+        v->state = READY;
+        return 0;
+    case RDMA_CM_EVENT_DISCONNECTED:
+        return ended(v);
+    case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+        return 0;
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+        return error_set(&v->link.error, -ENODEV, "RDMA: the device has been removed");
+    default:
+        return error_set(
+            &v->link.error, what == RDMA_CM_EVENT_REJECTED ? -ECONNREFUSED : -ENETUNREACH,
+            "RDMA: no queue pair: %s (status %d); look at the link (rdma link) and whether UDP port 4791 gets through, "
+            "for RoCE",
+            rdma_event_str(what), status);
+    }
+}
+
+static int cm_look(struct verbs_link *v)
+{
+    struct rdma_cm_event *event;
+
+    if (rdma_get_cm_event(v->end.channel, &event))
+        return errno == EAGAIN ? 0 : cm_failed(v, "rdma_get_cm_event");
+    enum rdma_cm_event_type what = event->event;
+    int status = event->status;
+    (void)rdma_ack_cm_event(event);
+    return cm_event_handle(v, what, status);
+}
+
+static int socket_look(struct verbs_link *v)
+{
+    struct error *e = &v->link.error;
+    struct verbs_msg m[VERBS_MSGS];
+    int n;
+
+    if (v->state == WAITS_HELLO) {
+        n = net_hello_read(v->end.socket.fd, &v->hello, NET_VERBS, e);
+        return n == -ESHUTDOWN ? ended(v) : n > 0 ? connect_begin(v) : n;
+    }
+    n = verbs_socket_read(&v->end.socket, m, e);
+    if (n < 0)
+        return n == -ESHUTDOWN ? ended(v) : n;
+    for (int i = 0; i < n; i++) {
+        if (m[i].kind != VERBS_KEY)
+            return error_set(e, -EPROTO, "the other end answers what nobody has asked");
+        verbs_keys_answer(v->keys, &m[i]);
+    }
+    return verbs_socket_flush(&v->end.socket, e);
+}
+
+static int verbs_look(struct net_link *l)
+{
+    struct verbs_link *v = verbs_of(l);
+    struct epoll_event events[4];
+    int n, status = 0;
+
+    while (!status && (n = epoll_wait(v->end.epoll, events, 4, 0)) > 0) {
+        l->is_blocked = false;
+        for (int i = 0; i < n && !status; i++)
+            status = events[i].data.u32 == VERBS_CQ   ? verbs_end_notified(&v->end, &l->error)
+                     : events[i].data.u32 == VERBS_CM ? cm_look(v)
+                                                      : socket_look(v);
+    }
+    return status;
+}
+
+/* ---- coming and going ---- */
+
+static void link_free(struct verbs_link *v)
+{
+    struct ibv_mr *mr = v->ring_mr;
+
+    if (v->end.id && v->end.id->qp) { /* before the memory that it sends from */
+        (void)rdma_disconnect(v->end.id);
+        rdma_destroy_qp(v->end.id);
+    }
+    if (mr)
+        (void)ibv_dereg_mr(mr);
+    if (v->ring)
+        (void)munmap(v->ring, RING);
+    verbs_end_close(&v->end);
+    verbs_keys_free(v->keys);
+    free(v->items);
+    free(v);
+}
+
+static int verbs_link_open(int sock, const struct net_options *options, struct net_counts *counts, struct net_link **out,
+                           struct error *e)
+{
+    if (!options->queue || options->queue & (options->queue - 1))
+        return error_set(e, -EINVAL, "a queue of %u frames: not a power of two", options->queue);
+    struct verbs_link *v = calloc(1, sizeof(*v));
+    if (!v)
+        return error_set(e, -ENOMEM, "no memory for a link");
+    v->end.epoll = -1;
+    v->items = calloc(options->queue, sizeof(*v->items));
+    v->keys = verbs_keys_new();
+    int status =
+        v->items && v->keys ? verbs_end_open(&v->end, sock, options, e) : error_set(e, -ENOMEM, "no memory for a link");
+    if (status) {
+        link_free(v);
+        return status;
+    }
+    v->queue = options->queue;
+    v->beat_ns = options->beat_ms * 1000000ull;
+    v->opened_ns = clock_ns();
+    v->link = (struct net_link){.ops = &net_verbs, .fd = v->end.epoll, .counts = counts};
+    *out = &v->link;
+    return 0;
+}
+
+/* What the device was given is lost if its queue pair goes before it is acknowledged; a socket's would not be. */
+static void linger(struct verbs_link *v)
+{
+    uint64_t end = clock_ns() + LINGER_MS * 1000000ull, now;
+
+    while (v->state == READY && !v->link.error.status && v->posted != v->done && (now = clock_ns()) < end) {
+        struct pollfd fd = {.fd = v->end.completions->fd, .events = POLLIN};
+        if (block(v) == 0) {
+            (void)poll(&fd, 1, (int)((end - now) / 1000000 + 1));
+            (void)verbs_end_notified(&v->end, &v->link.error);
+        }
+    }
+}
+
+static void verbs_link_close(struct net_link *l)
+{
+    struct verbs_link *v = verbs_of(l);
+    int sock = v->end.socket.fd;
+
+    linger(v);
+    link_free(v);
+    (void)shutdown(sock, SHUT_RDWR);
+    (void)close(sock);
+}
+
+const struct net_ops net_verbs = {
+    .name = "verbs",
+    .usable = verbs_usable,
+    .link_open = verbs_link_open,
+    .receiver_open = verbs_receiver_open,
+    .write = verbs_write,
+    .flag = verbs_flag,
+    .progress = verbs_progress,
+    .look = verbs_look,
+    .receive = verbs_receive,
+    .link_close = verbs_link_close,
+    .receiver_close = verbs_receiver_close,
+};
+
+const struct net_plugin *net_plugin(void);
+__attribute__((visibility("default"))) const struct net_plugin *net_plugin(void)
+{
+    static const struct net_plugin plugin = {NET_PLUGIN_ABI, &net_verbs};
+
+    return &plugin;
+}

@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * net_verbs_device.c - what both ends of a verbs link need: the device's protection domain, keys to memory, queues, messages
+ * over the socket.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/queue.h>
+#include <unistd.h>
+
+#include "net_tcp.h"
+#include "net_verbs.h"
+
+#define INLINE_BYTES 128u
+#define MEMLOCK_HINT                                                                                                           \
+    "registered memory is pinned, and counts against the limit of locked memory (LimitMEMLOCK= of fccd.service, ulimit -l)"
+
+struct verbs_device {
+    struct ibv_context *context; /* librdmacm's: one for each device, for the process's life */
+    struct ibv_pd *pd;
+    unsigned refs; /* ends and keys */
+    LIST_ENTRY(verbs_device) link;
+};
+
+/* Guards the list, the devices' refs, and the grants of regions that are held shared. Whoever revokes has the registry
+ * exclusively and takes this inside of it, as verbs_grant() does. */
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+static LIST_HEAD(devices_head, verbs_device) devices = LIST_HEAD_INITIALIZER(devices);
+
+/* ---- devices and keys ---- */
+
+struct ibv_pd *verbs_pd(const struct verbs_device *d)
+{
+    return d->pd;
+}
+
+int verbs_device_get(struct ibv_context *context, struct verbs_device **out, struct error *e)
+{
+    struct verbs_device *d;
+    int status = 0;
+
+    (void)pthread_mutex_lock(&devices_lock);
+    LIST_FOREACH(d, &devices, link)
+        if (d->context == context)
+            break;
+    if (!d) {
+        d = calloc(1, sizeof(*d));
+        if (d && !(d->pd = ibv_alloc_pd(context))) {
+            status = error_set(e, -errno, "%s: cannot make a protection domain: %s", ibv_get_device_name(context->device),
+                               strerror(errno));
+            free(d);
+            d = NULL;
+        } else if (!d) {
+            status = error_set(e, -ENOMEM, "no memory for a protection domain");
+        } else {
+            d->context = context;
+            LIST_INSERT_HEAD(&devices, d, link);
+        }
+    }
+    if (d)
+        d->refs++;
+    (void)pthread_mutex_unlock(&devices_lock);
+    *out = d;
+    return status;
+}
+
+static void device_put_locked(struct verbs_device *d)
+{
+    if (--d->refs)
+        return;
+    LIST_REMOVE(d, link);
+    (void)ibv_dealloc_pd(d->pd);
+    free(d);
+}
+
+void verbs_device_put(struct verbs_device *d)
+{
+    (void)pthread_mutex_lock(&devices_lock);
+    device_put_locked(d);
+    (void)pthread_mutex_unlock(&devices_lock);
+}
+
+static int register_failed(const struct verbs_device *d, uint64_t bytes, struct error *e)
+{
+    int error = errno ? errno : ENOMEM;
+
+    return error_set(e, -error, "%s: cannot register %llu bytes of memory: %s%s", ibv_get_device_name(d->context->device),
+                     (unsigned long long)bytes, strerror(error), error == ENOMEM || error == EAGAIN ? ": " MEMLOCK_HINT : "");
+}
+
+int verbs_register(struct verbs_device *d, void *base, size_t bytes, struct ibv_mr **out, struct error *e)
+{
+    *out = ibv_reg_mr(d->pd, base, bytes, IBV_ACCESS_LOCAL_WRITE);
+    return *out ? 0 : register_failed(d, bytes, e);
+}
+
+/* Memory that another node may write. No relaxed ordering: the order of writes is what a flag stands for. Memory of a GPU comes
+ * here, too, once operators over nodes run on GPUs: with ibv_reg_dmabuf_mr() and a descriptor in net_held, and where the driver
+ * exports none with a pinned buffer in between. Nothing else of this transport looks at what memory it is. */
+static struct ibv_mr *region_register(const struct verbs_device *d, const struct net_held *held)
+{
+    return ibv_reg_mr(d->pd, held->base, held->bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+}
+
+struct grant {
+    struct net_grant grant; /* owner: the device */
+    struct verbs_device *device;
+    struct ibv_mr *mr;
+};
+
+/* The region is being removed. When this returns no write reaches its memory any more: the device refuses the key. */
+static void grant_revoke(struct net_grant *g)
+{
+    struct grant *grant = (struct grant *)g; /* its first member */
+
+    if (ibv_dereg_mr(grant->mr)) { /* the memory is about to be used for something else, and the device still writes it */
+        (void)fprintf(stderr, "fccd: cannot take a memory key back: %s\n", strerror(errno));
+        abort();
+    }
+    verbs_device_put(grant->device);
+    free(grant);
+}
+
+static struct grant *grant_new(struct verbs_device *d, const struct net_held *held, struct error *e)
+{
+    struct grant *grant = calloc(1, sizeof(*grant));
+
+    if (!grant) {
+        (void)error_set(e, -ENOMEM, "no memory for a memory key");
+        return NULL;
+    }
+    *grant = (struct grant){.grant = {.owner = d, .revoke = grant_revoke, .next = *held->grants}, .device = d};
+    grant->mr = region_register(d, held);
+    if (!grant->mr) {
+        (void)register_failed(d, held->bytes, e);
+        free(grant);
+        return NULL;
+    }
+    d->refs++;
+    *held->grants = &grant->grant;
+    return grant;
+}
+
+int verbs_grant(struct verbs_device *d, const struct net_held *held, struct verbs_msg *key, struct error *e)
+{
+    struct net_grant *g;
+    int status = 0;
+
+    key->bytes = held->bytes;
+    if (!held->bytes)
+        return 0; /* nothing fits into it */
+    (void)pthread_mutex_lock(&devices_lock);
+    for (g = *held->grants; g; g = g->next)
+        if (g->owner == d)
+            break;
+    const struct grant *grant = g ? (const struct grant *)g : grant_new(d, held, e);
+    if (grant) {
+        key->address = (uintptr_t)held->base;
+        key->rkey = grant->mr->rkey;
+    } else {
+        status = e->status;
+    }
+    (void)pthread_mutex_unlock(&devices_lock);
+    return status;
+}
+
+/* ---- addresses ---- */
+
+int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e)
+{
+    socklen_t length = sizeof(*out);
+    struct sockaddr_in6 six;
+
+    memset(out, 0, sizeof(*out));
+    if ((remote ? getpeername : getsockname)(sock, (struct sockaddr *)out, &length))
+        return error_set(e, -errno, "a connection without an address: %s", strerror(errno));
+    memcpy(&six, out, sizeof(six));
+    if (out->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) {
+        struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six.sin6_port};
+        memcpy(&four.sin_addr, six.sin6_addr.s6_addr + 12, sizeof(four.sin_addr));
+        memset(out, 0, sizeof(*out));
+        memcpy(out, &four, sizeof(four));
+    }
+    return out->ss_family == AF_INET || out->ss_family == AF_INET6
+               ? 0
+               : error_set(e, -EAFNOSUPPORT, "a connection that is not TCP");
+}
+
+static void address_port_set(struct sockaddr_storage *address, uint16_t port)
+{
+    if (address->ss_family == AF_INET)
+        ((struct sockaddr_in *)address)->sin_port = htons(port);
+    else
+        ((struct sockaddr_in6 *)address)->sin6_port = htons(port);
+}
+
+int verbs_bind(struct rdma_cm_id *id, int sock, struct error *e)
+{
+    char text[INET6_ADDRSTRLEN] = "?";
+    struct sockaddr_storage local;
+    int status = verbs_address(sock, false, &local, e);
+
+    if (status)
+        return status;
+    address_port_set(&local, 0);
+    (void)inet_ntop(local.ss_family,
+                    local.ss_family == AF_INET ? (void *)&((struct sockaddr_in *)&local)->sin_addr
+                                               : (void *)&((struct sockaddr_in6 *)&local)->sin6_addr,
+                    text, sizeof(text));
+    if (rdma_bind_addr(id, (struct sockaddr *)&local))
+        return error_set(e, errno == EADDRNOTAVAIL ? -ENODEV : -errno,
+                         "%s is no address of an RDMA device: %s (rdma link shows them)", text, strerror(errno));
+    if (!id->verbs)
+        return error_set(e, -ENODEV, "%s is no address of an RDMA device (rdma link shows them)", text);
+    return 0;
+}
+
+static int channel_open(struct rdma_event_channel **out, struct error *e)
+{
+    *out = rdma_create_event_channel();
+    if (*out)
+        return 0;
+    return error_set(e, -ENODEV,
+                     "RDMA's connection manager: %s (the kernel's module rdma_ucm and /dev/infiniband/rdma_cm are needed)",
+                     strerror(errno));
+}
+
+int verbs_usable(int sock, struct error *e)
+{
+    struct rdma_event_channel *channel;
+    struct rdma_cm_id *id;
+    int status = channel_open(&channel, e);
+
+    if (status)
+        return status;
+    if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP)) {
+        status = error_set(e, -errno, "rdma_create_id: %s", strerror(errno));
+    } else {
+        status = verbs_bind(id, sock, e);
+        (void)rdma_destroy_id(id);
+    }
+    rdma_destroy_event_channel(channel);
+    return status;
+}
+
+/* ---- ends ---- */
+
+static int watch(int epoll, int fd, enum verbs_source source, struct error *e)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = source};
+    int flags = fcntl(fd, F_GETFL);
+
+    if (source == VERBS_SOCKET)
+        event.events |= EPOLLRDHUP;
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) || epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event))
+        return error_set(e, -errno, "cannot watch a descriptor: %s", strerror(errno));
+    return 0;
+}
+
+int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *options, struct error *e)
+{
+    int status = tcp_socket_prepare(sock, options, e);
+
+    end->socket.fd = sock;
+    end->epoll = status ? -1 : epoll_create1(EPOLL_CLOEXEC);
+    end->socket.epoll = end->epoll;
+    if (!status && end->epoll < 0)
+        status = error_set(e, -errno, "cannot make a link: %s", strerror(errno));
+    if (!status)
+        status = channel_open(&end->channel, e);
+    if (!status)
+        status = watch(end->epoll, sock, VERBS_SOCKET, e);
+    if (!status)
+        status = watch(end->epoll, end->channel->fd, VERBS_CM, e);
+    return status;
+}
+
+void verbs_end_close(struct verbs_end *end)
+{
+    if (end->id && end->id->qp) {
+        (void)rdma_disconnect(end->id);
+        rdma_destroy_qp(end->id);
+    }
+    if (end->cq)
+        (void)ibv_destroy_cq(end->cq);
+    if (end->completions)
+        (void)ibv_destroy_comp_channel(end->completions);
+    if (end->id)
+        (void)rdma_destroy_id(end->id);
+    if (end->channel)
+        rdma_destroy_event_channel(end->channel);
+    if (end->device)
+        verbs_device_put(end->device);
+    if (end->epoll >= 0)
+        (void)close(end->epoll);
+}
+
+static uint32_t smaller(uint32_t a, int b)
+{
+    return b > 0 && (uint32_t)b < a ? (uint32_t)b : a;
+}
+
+/* Devices differ in how much data they take inline, and say no to more. */
+static int queue_pair_make(struct verbs_end *end, uint32_t sends, uint32_t receives, struct error *e)
+{
+    for (uint32_t inline_bytes = INLINE_BYTES;; inline_bytes /= 2) {
+        struct ibv_qp_init_attr attr = {.send_cq = end->cq,
+                                        .recv_cq = end->cq,
+                                        .cap = {.max_send_wr = sends,
+                                                .max_recv_wr = receives,
+                                                .max_send_sge = 1,
+                                                .max_recv_sge = 1,
+                                                .max_inline_data = inline_bytes},
+                                        .qp_type = IBV_QPT_RC};
+        if (!rdma_create_qp(end->id, end->device->pd, &attr)) {
+            end->cap = attr.cap;
+            if (attr.cap.max_send_wr > sends) /* a device may round up; the completion queue has been made for these */
+                end->cap.max_send_wr = sends;
+            return 0;
+        }
+        if (!inline_bytes)
+            return error_set(e, -errno, "%s: cannot make a queue pair: %s", ibv_get_device_name(end->device->context->device),
+                             strerror(errno));
+    }
+}
+
+int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, struct error *e)
+{
+    struct ibv_device_attr limits;
+    int status = verbs_device_get(end->id->verbs, &end->device, e);
+
+    if (status)
+        return status;
+    const char *name = ibv_get_device_name(end->id->verbs->device);
+    if (ibv_query_device(end->id->verbs, &limits))
+        return error_set(e, -EIO, "%s: cannot ask for its limits: %s", name, strerror(errno));
+    sends = smaller(sends, limits.max_qp_wr);
+    receives = smaller(receives, limits.max_qp_wr);
+    end->completions = ibv_create_comp_channel(end->id->verbs);
+    if (!end->completions)
+        return error_set(e, -errno, "%s: cannot make a completion channel: %s", name, strerror(errno));
+    status = watch(end->epoll, end->completions->fd, VERBS_CQ, e);
+    if (status)
+        return status;
+    end->cq = ibv_create_cq(end->id->verbs, (int)(sends + receives), NULL, end->completions, 0);
+    if (!end->cq)
+        return error_set(e, -errno, "%s: cannot make a completion queue of %u: %s", name, sends + receives, strerror(errno));
+    return queue_pair_make(end, sends, receives, e);
+}
+
+int verbs_end_notified(struct verbs_end *end, struct error *e)
+{
+    struct ibv_cq *cq;
+    void *context;
+
+    if (ibv_get_cq_event(end->completions, &cq, &context))
+        return errno == EAGAIN ? 0 : error_set(e, -errno, "cannot read a completion channel: %s", strerror(errno));
+    ibv_ack_cq_events(cq, 1);
+    return 0;
+}
+
+/* What an administrator is to look at. */
+static const char *wc_hint(enum ibv_wc_status status)
+{
+    switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+        return "its adapter does not answer: look at the link (rdma link, ip link) and whether UDP port 4791 gets through, for "
+               "RoCE";
+    case IBV_WC_REM_ACCESS_ERR:
+    case IBV_WC_REM_INV_REQ_ERR:
+        return "memory there was taken back while it was being written: an operator or a process has failed there; look at its "
+               "log";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+        return "it takes no flags: its worker does not run; look at its log";
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_LEN_ERR:
+    case IBV_WC_LOC_QP_OP_ERR:
+        return "this adapter refused what it was given; look at this node's kernel log (dmesg)";
+    case IBV_WC_WR_FLUSH_ERR:
+        return "the queue pair was closed; look at the other node's log";
+    default:
+        return "look at the kernel logs (dmesg) of both nodes";
+    }
+}
+
+int verbs_wc_error(const struct ibv_wc *wc, struct error *e)
+{
+    int status = wc->status == IBV_WC_RETRY_EXC_ERR                                            ? -ETIMEDOUT
+                 : wc->status == IBV_WC_REM_ACCESS_ERR || wc->status == IBV_WC_REM_INV_REQ_ERR ? -EPROTO
+                 : wc->status == IBV_WC_WR_FLUSH_ERR                                           ? -ECONNRESET
+                                                                                               : -EIO;
+
+    return error_set(e, status, "RDMA: %s (vendor's code %u): %s", ibv_wc_status_str(wc->status), wc->vendor_err,
+                     wc_hint(wc->status));
+}
+
+/* ---- the socket beside it ---- */
+
+static struct verbs_msg msg_order(struct verbs_msg m)
+{
+    return (struct verbs_msg){.magic = htole32(m.magic),
+                              .kind = htole16(m.kind),
+                              .comm = htole64(m.comm),
+                              .rank = htole32(m.rank),
+                              .region = htole32(m.region),
+                              .version = htole64(m.version),
+                              .address = htole64(m.address),
+                              .bytes = htole64(m.bytes),
+                              .rkey = htole32(m.rkey),
+                              .status = (int32_t)htole32((uint32_t)m.status)};
+}
+
+static int socket_broken(int error, struct error *e)
+{
+    if (error == EPIPE || error == ECONNRESET)
+        return error_set(e, -ECONNRESET, "the other end has closed the connection");
+    if (error == ETIMEDOUT)
+        return error_set(e, -ETIMEDOUT, "the other end has taken nothing for too long");
+    return error_set(e, -error, "its connection: %s", strerror(error));
+}
+
+int verbs_socket_flush(struct verbs_socket *s, struct error *e)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u32 = VERBS_SOCKET};
+
+    while (s->nout) {
+        ssize_t n = send(s->fd, s->out, s->nout, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (n < 0)
+            return socket_broken(errno, e);
+        s->nout -= (uint32_t)n;
+        memmove(s->out, s->out + n, s->nout);
+    }
+    if (s->waits_out == (s->nout > 0))
+        return 0;
+    s->waits_out = s->nout > 0;
+    if (s->waits_out)
+        event.events |= EPOLLOUT;
+    return epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->fd, &event)
+               ? error_set(e, -errno, "cannot watch a connection: %s", strerror(errno))
+               : 0;
+}
+
+int verbs_socket_send(struct verbs_socket *s, struct verbs_msg m, struct error *e)
+{
+    m.magic = VERBS_MAGIC;
+    m = msg_order(m);
+    if (sizeof(s->out) - s->nout < sizeof(m))
+        return error_set(e, -ETIMEDOUT, "the other end does not read what it is told");
+    memcpy(s->out + s->nout, &m, sizeof(m));
+    s->nout += sizeof(m);
+    return verbs_socket_flush(s, e);
+}
+
+int verbs_socket_read(struct verbs_socket *s, struct verbs_msg out[VERBS_MSGS], struct error *e)
+{
+    ssize_t n = recv(s->fd, s->in + s->nin, sizeof(s->in) - s->nin, MSG_DONTWAIT);
+    int count = 0;
+
+    if (n == 0)
+        return -ESHUTDOWN;
+    if (n < 0)
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : socket_broken(errno, e);
+    s->nin += (uint32_t)n;
+    for (; s->nin - (uint32_t)count * sizeof(*out) >= sizeof(*out); count++) {
+        memcpy(&out[count], s->in + (uint32_t)count * sizeof(*out), sizeof(*out));
+        out[count] = msg_order(out[count]);
+        if (out[count].magic != VERBS_MAGIC)
+            return error_set(e, -EPROTO,
+                             "the other end does not speak as a verbs link does: TRANSPORT must be the same on all nodes");
+    }
+    s->nin -= (uint32_t)count * (uint32_t)sizeof(*out);
+    memmove(s->in, s->in + (uint32_t)count * sizeof(*out), s->nin);
+    return count;
+}

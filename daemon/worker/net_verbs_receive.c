@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * net_verbs_receive.c - the receiving end over RDMA verbs (net_verbs.h). Rows come without it; it gives keys and takes flags.
+ *
+ * The end of the connection. The sender waits until all it has posted is acknowledged, then closes its socket. So when the socket's end
+ * is seen, every flag that it sent has completed here, and is found by looking at the queue once more.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "net_verbs.h"
+
+#define RECEIVES 1024u        /* flags that may be on their way */
+#define SLOT 64u              /* bytes for each: a cache line */
+#define POLL 32               /* completions at a time */
+#define TURNS 16              /* of one receive() */
+#define GRACE_NS 500000000ull /* after the queue pair's end, for the socket's */
+#define RNR_TIMER 10          /* 0.16 ms: how soon a sender tries again that found no receive posted */
+
+struct verbs_receiver {
+    struct net_receiver receiver;
+    struct verbs_end end;
+    struct rdma_cm_id *listener; /* until somebody has shown the token */
+    unsigned char token[NET_TOKEN_BYTES];
+    const struct net_sink *sink;
+    uint64_t silent_ns, heard_ns;
+    bool has_ended;    /* the socket */
+    uint64_t ended_ns; /* the queue pair; 0: it has not */
+    unsigned char *slots;
+    struct ibv_mr *mr;
+    uint64_t bytes, messages; /* counted */
+};
+
+static struct verbs_receiver *verbs_of(struct net_receiver *r)
+{
+    return (struct verbs_receiver *)r; /* its first member */
+}
+
+static int refused(struct verbs_receiver *v, int status, const char *why)
+{
+    return error_set(&v->receiver.error, status, "refused what came from there: %s", why);
+}
+
+/* ---- flags ---- */
+
+static int flag_raise(struct verbs_receiver *v, const struct verbs_flag *f)
+{
+    const struct net_sink *sink = v->sink;
+    uint64_t comm = le64toh(f->comm), bytes = le64toh(f->bytes), messages = le64toh(f->messages);
+    uint32_t rank = le32toh(f->rank), flag = le32toh(f->flag);
+    struct net_held flags;
+
+    net_count(&v->receiver.counts->bytes, bytes - v->bytes);
+    net_count(&v->receiver.counts->messages, messages - v->messages);
+    v->bytes = bytes;
+    v->messages = messages;
+    int status = net_regions_hold(sink->regions, comm, rank, NET_FLAGS, &flags);
+    if (status == -ECANCELED)
+        return 0;
+    if (status)
+        return refused(v, -EPROTO, "a flag of a rank that is not known here");
+    status = flag < flags.bytes ? sink->raise(sink->ctx, comm, rank, flag, le64toh(f->epoch)) : -EPROTO;
+    net_regions_release(sink->regions);
+    return status ? refused(v, status, "a flag that there is not") : 0;
+}
+
+static int slots_post(struct verbs_receiver *v, const uint64_t slots[], int n)
+{
+    struct ibv_recv_wr wrs[POLL], *bad;
+    struct ibv_sge sges[POLL];
+
+    for (int i = 0; i < n; i++) {
+        sges[i] = (struct ibv_sge){(uintptr_t)(v->slots + slots[i] * SLOT), SLOT, v->mr->lkey};
+        wrs[i] =
+            (struct ibv_recv_wr){.wr_id = slots[i], .sg_list = &sges[i], .num_sge = 1, .next = i + 1 < n ? &wrs[i + 1] : NULL};
+    }
+    int error = n ? ibv_post_recv(v->end.id->qp, wrs, &bad) : 0;
+    return error ? error_set(&v->receiver.error, -EIO, "RDMA: the device does not take receives: %s", strerror(error)) : 0;
+}
+
+/* Take some of the flags that have come: how many; or an error. */
+static int flags_take(struct verbs_receiver *v)
+{
+    struct ibv_wc wc[POLL];
+    uint64_t slots[POLL];
+    struct verbs_flag f;
+    int taken = 0, status = 0;
+
+    if (!v->end.cq || v->receiver.error.status)
+        return 0;
+    int n = ibv_poll_cq(v->end.cq, POLL, wc);
+    if (n < 0)
+        return error_set(&v->receiver.error, -EIO, "RDMA: the completion queue is in error");
+    for (int i = 0; i < n && !status; i++) {
+        if (wc[i].status == IBV_WC_WR_FLUSH_ERR) { /* nothing was received: the queue pair has come to its end */
+            v->ended_ns = v->ended_ns ? v->ended_ns : clock_ns();
+            continue;
+        }
+        if (wc[i].status != IBV_WC_SUCCESS)
+            return verbs_wc_error(&wc[i], &v->receiver.error);
+        if (wc[i].opcode != IBV_WC_RECV || wc[i].byte_len != sizeof(f))
+            return refused(v, -EPROTO, "a message that is no flag");
+        memcpy(&f, v->slots + wc[i].wr_id * SLOT, sizeof(f));
+        status = flag_raise(v, &f);
+        slots[taken++] = wc[i].wr_id;
+    }
+    if (!status && !v->ended_ns)
+        status = slots_post(v, slots, taken);
+    return status ? status : n;
+}
+
+/* ---- keys ---- */
+
+static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
+{
+    struct net_regions *regions = v->sink->regions;
+    struct error *e = &v->receiver.error;
+    struct net_held held;
+
+    m.kind = VERBS_KEY;
+    if (!v->end.device)
+        return refused(v, -EPROTO, "a question before the queue pair");
+    m.status = m.region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, m.comm, m.rank, m.region, &held);
+    if (m.status == 0) {
+        struct error why = {0};
+        m.status = verbs_grant(v->end.device, &held, &m, &why);
+        net_regions_release(regions);
+        if (m.status)
+            *e = why;
+    } else if (m.status != -ECANCELED) {
+        (void)refused(v, -EPROTO, "a write into a region that is not known here");
+    }
+    int broken = e->status;
+    struct error ignored;
+    int status = verbs_socket_send(&v->end.socket, m, broken ? &ignored : e); /* the answer goes out also if the link ends */
+    return broken ? broken : status;
+}
+
+static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
+{
+    struct error *e = &v->receiver.error;
+    struct verbs_msg m[VERBS_MSGS];
+    int n = verbs_socket_read(&v->end.socket, m, e), status = 0;
+
+    if (n == -ESHUTDOWN) {
+        v->has_ended = true;
+        return 0;
+    }
+    if (n > 0)
+        v->heard_ns = now_ns;
+    for (int i = 0; i < n && !status; i++)
+        status = m[i].kind == VERBS_ASK    ? ask_answer(v, m[i])
+                 : m[i].kind == VERBS_BEAT ? 0
+                                           : refused(v, -EPROTO, "a message of an unknown kind");
+    if (n < 0 || status)
+        return n < 0 ? n : status;
+    return verbs_socket_flush(&v->end.socket, e);
+}
+
+/* ---- the connection ---- */
+
+static bool token_is_right(const struct verbs_receiver *v, const struct rdma_conn_param *param)
+{
+    const unsigned char *got = param->private_data;
+    unsigned char differs = 0;
+
+    if (!got || param->private_data_len < NET_TOKEN_BYTES)
+        return false;
+    for (int i = 0; i < NET_TOKEN_BYTES; i++) /* all of them: the time says nothing */
+        differs |= (unsigned char)(got[i] ^ v->token[i]);
+    return differs == 0;
+}
+
+static int queue_pair_make(struct verbs_receiver *v)
+{
+    struct error *e = &v->receiver.error;
+    struct rdma_conn_param param = {.rnr_retry_count = 7};
+    uint64_t slots[POLL];
+    int status = verbs_end_queues(&v->end, 1, RECEIVES, e);
+
+    if (status)
+        return status;
+    uint32_t depth = v->end.cap.max_recv_wr < RECEIVES ? v->end.cap.max_recv_wr : RECEIVES;
+    v->slots = mmap(NULL, RECEIVES * SLOT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (v->slots == MAP_FAILED) {
+        v->slots = NULL;
+        return error_set(e, -ENOMEM, "no memory for a link");
+    }
+    status = verbs_register(v->end.device, v->slots, RECEIVES * SLOT, &v->mr, e);
+    for (uint32_t at = 0; at < depth && !status;) {
+        int n = 0;
+        while (n < POLL && at < depth)
+            slots[n++] = at++;
+        status = slots_post(v, slots, n);
+    }
+    if (!status && ibv_req_notify_cq(v->end.cq, 0))
+        status = error_set(e, -EIO, "RDMA: the device announces no completions");
+    if (!status && rdma_accept(v->end.id, &param))
+        status = error_set(e, -errno, "rdma_accept: %s", strerror(errno));
+    return status;
+}
+
+/* Somebody connects. */
+static int request_take(struct verbs_receiver *v, struct rdma_cm_id *id, bool is_welcome)
+{
+    if (!is_welcome || v->end.id) {
+        (void)rdma_reject(id, NULL, 0);
+        (void)rdma_destroy_id(id);
+        return 0;
+    }
+    v->end.id = id;
+    (void)rdma_destroy_id(v->listener); /* nobody else is to come */
+    v->listener = NULL;
+    return queue_pair_make(v);
+}
+
+static int cm_take(struct verbs_receiver *v)
+{
+    struct ibv_qp_attr attr = {.min_rnr_timer = RNR_TIMER};
+    struct error *e = &v->receiver.error;
+    struct rdma_cm_event *event;
+
+    if (rdma_get_cm_event(v->end.channel, &event))
+        return errno == EAGAIN ? 0 : error_set(e, -errno, "rdma_get_cm_event: %s", strerror(errno));
+    enum rdma_cm_event_type what = event->event;
+    struct rdma_cm_id *id = event->id;
+    int code = event->status;
+    bool is_welcome = what == RDMA_CM_EVENT_CONNECT_REQUEST && token_is_right(v, &event->param.conn);
+    (void)rdma_ack_cm_event(event);
+    switch (what) {
+    case RDMA_CM_EVENT_CONNECT_REQUEST:
+        return request_take(v, id, is_welcome);
+    case RDMA_CM_EVENT_ESTABLISHED:
+        if (ibv_modify_qp(v->end.id->qp, &attr, IBV_QP_MIN_RNR_TIMER)) /* rdma_cm sets the longest there is: 0.66 s */
+            return error_set(e, -errno, "RDMA: cannot set a queue pair's timer: %s", strerror(errno));
+        return 0;
+    case RDMA_CM_EVENT_DISCONNECTED:
+        v->ended_ns = v->ended_ns ? v->ended_ns : clock_ns();
+        return 0;
+    case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+        return 0;
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+        return error_set(e, -ENODEV, "RDMA: the device has been removed");
+    default:
+        return error_set(e, -ECONNABORTED, "RDMA: no queue pair: %s (status %d)", rdma_event_str(what), code);
+    }
+}
+
+/* ---- all of it ---- */
+
+/* Something of the socket, the connection manager or the queue: how many; or an error. */
+static int sources_take(struct verbs_receiver *v, uint64_t now_ns)
+{
+    struct epoll_event events[4];
+    int n = epoll_wait(v->end.epoll, events, 4, 0), status = 0;
+
+    for (int i = 0; i < n && !status; i++) {
+        if (events[i].data.u32 == VERBS_CQ) {
+            status = verbs_end_notified(&v->end, &v->receiver.error);
+            if (!status && ibv_req_notify_cq(v->end.cq, 0)) /* and the queue is looked at after it */
+                status = error_set(&v->receiver.error, -EIO, "RDMA: the device announces no completions");
+        } else {
+            status = events[i].data.u32 == VERBS_CM ? cm_take(v) : socket_take(v, now_ns);
+        }
+        if (v->has_ended)
+            return 1; /* the socket stays readable */
+    }
+    return status ? status : n;
+}
+
+/* Nothing has come, and nothing is there. */
+static int quiet(struct verbs_receiver *v, uint64_t now_ns)
+{
+    struct net_receiver *r = &v->receiver;
+
+    if (now_ns > v->heard_ns && now_ns - v->heard_ns > v->silent_ns)
+        return error_set(&r->error, -ETIMEDOUT, "nothing has come from there for %llu ms",
+                         (unsigned long long)(v->silent_ns / 1000000));
+    r->due_ns = v->heard_ns + v->silent_ns;
+    if (!v->ended_ns)
+        return 0;
+    if (now_ns > v->ended_ns && now_ns - v->ended_ns > GRACE_NS)
+        return error_set(&r->error, -ECONNRESET,
+                         "RDMA: the queue pair has come to its end, and its sender has not: a write into memory that was taken "
+                         "back does that; look at the other node's log");
+    if (v->ended_ns + GRACE_NS < r->due_ns)
+        r->due_ns = v->ended_ns + GRACE_NS;
+    return 0;
+}
+
+int verbs_receive(struct net_receiver *r, uint64_t now_ns)
+{
+    struct verbs_receiver *v = verbs_of(r);
+
+    for (int turn = 0; turn < TURNS; turn++) {
+        bool was_over = v->has_ended; /* and so all that ever came is in the queue */
+        int n = flags_take(v);
+        if (n < 0)
+            return n;
+        if (n > 0) {
+            v->heard_ns = now_ns;
+            continue;
+        }
+        if (was_over)
+            return error_set(&r->error, -ESHUTDOWN, "the other end has closed the connection");
+        n = sources_take(v, now_ns);
+        if (n < 0)
+            return n;
+        if (n == 0)
+            return quiet(v, now_ns);
+    }
+    return 1;
+}
+
+/* ---- coming and going ---- */
+
+static void receiver_free(struct verbs_receiver *v)
+{
+    if (v->end.id && v->end.id->qp) { /* before the memory that it receives into */
+        (void)rdma_disconnect(v->end.id);
+        rdma_destroy_qp(v->end.id);
+    }
+    if (v->mr)
+        (void)ibv_dereg_mr(v->mr);
+    if (v->slots)
+        (void)munmap(v->slots, RECEIVES * SLOT);
+    if (v->listener)
+        (void)rdma_destroy_id(v->listener);
+    verbs_end_close(&v->end);
+    free(v);
+}
+
+static int listen_begin(struct verbs_receiver *v, struct error *e)
+{
+    if (getrandom(v->token, sizeof(v->token), 0) != (ssize_t)sizeof(v->token))
+        return error_set(e, -EIO, "no random bytes: %s", strerror(errno));
+    if (rdma_create_id(v->end.channel, &v->listener, NULL, RDMA_PS_TCP)) {
+        v->listener = NULL;
+        return error_set(e, -errno, "rdma_create_id: %s", strerror(errno));
+    }
+    int status = verbs_bind(v->listener, v->end.socket.fd, e);
+    if (status)
+        return status;
+    if (rdma_listen(v->listener, 4))
+        return error_set(e, -errno, "rdma_listen: %s", strerror(errno));
+    return net_hello_send(v->end.socket.fd, NET_VERBS, be16toh(rdma_get_src_port(v->listener)), v->token, e);
+}
+
+int verbs_receiver_open(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,
+                        struct net_receiver **out, struct error *e)
+{
+    struct verbs_receiver *v = calloc(1, sizeof(*v));
+
+    if (!v)
+        return error_set(e, -ENOMEM, "no memory for a link");
+    v->end.epoll = -1;
+    v->sink = sink;
+    int status = verbs_end_open(&v->end, sock, options, e);
+    if (!status)
+        status = listen_begin(v, e);
+    if (status) {
+        receiver_free(v);
+        return status;
+    }
+    v->silent_ns = options->silent_ms * 1000000ull;
+    v->heard_ns = clock_ns();
+    v->receiver =
+        (struct net_receiver){.ops = &net_verbs, .fd = v->end.epoll, .due_ns = v->heard_ns + v->silent_ns, .counts = counts};
+    *out = &v->receiver;
+    return 0;
+}
+
+void verbs_receiver_close(struct net_receiver *r)
+{
+    struct verbs_receiver *v = verbs_of(r);
+    int sock = v->end.socket.fd;
+
+    receiver_free(v);
+    (void)shutdown(sock, SHUT_RDWR);
+    (void)close(sock);
+}
