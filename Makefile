@@ -23,6 +23,8 @@ PACKAGES_TEST := libcmocka-dev python3 iproute2
 PACKAGES_LINT := clang-format clang-tidy cppcheck
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
 PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-client munge python3-torch
+# iproute2 has rdma(8); Debian's kernel for the guests and a busybox are fetched, not installed.
+PACKAGES_RDMA := qemu-system-x86 iproute2 ibverbs-providers kmod cpio python3
 PACKAGES_BENCH := openmpi-bin libopenmpi-dev python3
 
 # OpenBLAS's build with locks, loaded at run time with its threads off: kernels/blas.h says why.
@@ -75,7 +77,7 @@ MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclie
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all plugins demo demo-run test check check-gpu-code bench bench-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-launchers
+.PHONY: all plugins demo demo-run test check test-rdma check-rdma test-rdma-if deps-rdma check-gpu-code bench bench-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-launchers
 all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv $(BUILD)/bin/example_env plugins
 
 $(BUILD)/obj/%.o: %.c Makefile
@@ -182,6 +184,7 @@ $(BUILD)/man/%: client/%.scd
 
 UNIT := plan kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy
 SYSTEM := operators errors jobs users protocol plugins launchers nodes node_faults netns peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
+RDMA_TESTS := test_operators
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
@@ -255,9 +258,20 @@ $(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_ahead gpu_worker_ends gpu
 # Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
 test: deps
 	@$(MAKE) --no-print-directory check
+	$(if $(SAN),,@$(MAKE) --no-print-directory test-rdma-if)
 check: all $(TEST_BINARIES) $(GPU_BINARIES) $(BENCH_BINARIES)
 	$(if $(SAN),,tests/bench/test_compare_gpu)
 	@BUILD=$(BUILD) tests/run $(TEST_BINARIES) $(GPU_TESTS)
+
+# Two kernels in QEMU (emulated, so anywhere), joined by soft-RoCE: data between nodes over real verbs.
+test-rdma: deps deps-rdma
+	@$(MAKE) --no-print-directory check-rdma
+check-rdma: all $(addprefix $(BUILD)/tests/,$(RDMA_TESTS))
+	tests/rdma/guests --build $(BUILD) --kernel build/rdma --tests '$(RDMA_TESTS)'
+# The same as a part of make test: where its packages cannot be had it says so.
+test-rdma-if:
+	@if $(MAKE) --no-print-directory deps-rdma >build/rdma.log 2>&1; then $(MAKE) --no-print-directory check-rdma; \
+	else echo "skipped: two guests with soft-RoCE: $$(tail -n 1 build/rdma.log)"; fi
 
 # Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)
 check-gpu-code: plugins
@@ -344,6 +358,9 @@ deps:
 	@tests/packages $(PACKAGES_BUILD) $(PACKAGES_TEST)
 deps-lint:
 	@tests/packages $(PACKAGES_LINT)
+deps-rdma:
+	@tests/packages $(PACKAGES_RDMA)
+	@tests/rdma/fetch build/rdma
 deps-bench:
 	@tests/packages $(PACKAGES_BENCH)
 deps-launchers:
@@ -360,12 +377,13 @@ help:
 	@echo 'make lint      clang-format, clang-tidy and cppcheck'
 	@echo 'make install   install to DESTDIR and PREFIX (/usr/local)'
 	@echo 'make man       the man pages'
-	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench;'
+	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench, deps-rdma;'
 	@echo '               deps-launchers for the tests under mpirun, mpiexec, srun and torchrun)'
+	@echo 'make test-rdma data between nodes over RDMA: two emulated machines with soft-RoCE (a part of make test)'
 	@echo 'make clean     remove build/'
 	@echo 'V=1 shows the commands; BENCH_ARGS goes to tests/bench/compare'
 
 clean:
 	rm -rf build
 
--include $(shell find build -name '*.d' 2>/dev/null)
+-include $(shell find build -path build/rdma -prune -o -name '*.d' -print 2>/dev/null)

@@ -6,6 +6,9 @@
  *
  * FCC_TEST_DEVICE=cuda or hip runs the same cases on the node's GPUs. So buffers are filled and looked at through images of
  * them in host memory, on every device.
+ *
+ * test_operators --ranks FIRST COUNT OF ID runs the cases once, as ranks FIRST to FIRST + COUNT - 1 of a communicator of OF, over a daemon
+ * that is there ($FCCD_SOCKET). ID is a unique id in hexadecimal digits. So its ranks can be on several machines.
  */
 #include <errno.h>
 #include <math.h>
@@ -35,10 +38,10 @@ struct array {
 /* One rank with buffers that all its cases use. */
 struct bed {
     fcc_comm *comm;
-    int rank, n;
+    int rank, n, first; /* first: of the ranks that share memory */
     struct array in[3], out;
     double *expected;
-    unsigned char *shared; /* ELEMENTS_MAX * 4 bytes: the first rank's result, for the others to compare bits with */
+    unsigned char *shared; /* ELEMENTS_MAX * 4 bytes: the first one's result, for the others to compare bits with */
 };
 
 static int array_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, struct array *out)
@@ -121,7 +124,7 @@ static void gemv_case(struct bed *bed, const struct type *t, int c, uint32_t sch
     compare(bed, t, (int64_t)m * n, "gemv_all_reduce", c);
     /* the same bits everywhere */
     size_t bytes = (size_t)m * (size_t)n * t->size;
-    if (bed->rank == 0)
+    if (bed->rank == bed->first)
         memcpy(bed->shared, bed->out.host, bytes);
     OK(fcc_noop(bed->comm));
     CHECK(memcmp(bed->shared, bed->out.host, bytes) == 0);
@@ -336,6 +339,7 @@ static fcc_comm *join(fcc_context *context, const struct fcc_unique_id *id, int 
 
 struct settings {
     bool no_ring;
+    int first;
     unsigned char *shared;
 };
 
@@ -343,7 +347,7 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
 {
     const struct settings *settings = argument;
     struct fcc_connect_options options = {.no_ring = settings->no_ring};
-    struct bed bed = {.rank = rank, .n = all->n, .shared = settings->shared};
+    struct bed bed = {.rank = rank, .n = all->n, .first = settings->first, .shared = settings->shared};
     fcc_context *context;
 
     OK(fcc_connect(&options, &context));
@@ -578,7 +582,37 @@ static void opposite_orders(void)
     daemon_stop(&d);
 }
 
-int main(void)
+/* ---- as some of the ranks ---- */
+
+static int some_ranks(char *argv[])
+{
+    struct ranks all = {.n = atoi(argv[2])};
+    int first = atoi(argv[0]), count = atoi(argv[1]), status = EXIT_SUCCESS, one;
+    struct settings settings = {.first = first, .shared = shared_memory(ELEMENTS_MAX * 8)};
+
+    CHECK(count >= 1 && first >= 0 && first + count <= all.n && all.n <= RANKS && strlen(argv[3]) == 2 * sizeof(all.id));
+    for (size_t i = 0; i < sizeof(all.id); i++) {
+        unsigned byte;
+        CHECK(sscanf(argv[3] + 2 * i, "%2x", &byte) == 1);
+        all.id.bytes[i] = (unsigned char)byte;
+    }
+    for (int i = 0; i < count; i++) {
+        all.pid[first + i] = fork();
+        CHECK(all.pid[first + i] >= 0);
+        if (all.pid[first + i] == 0) {
+            cases_rank(first + i, &all, &settings);
+            exit(EXIT_SUCCESS);
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        one = rank_wait(&all, first + i);
+        printf("rank %d of %d: %s\n", first + i, all.n, one ? "failed" : "all cases are right");
+        status = one ? EXIT_FAILURE : status;
+    }
+    return status;
+}
+
+int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
         {"over_the_ring", over_the_ring, 60},
@@ -591,6 +625,8 @@ int main(void)
     };
     size_t n = sizeof(tests) / sizeof(tests[0]);
 
+    if (argc == 6 && !strcmp(argv[1], "--ranks"))
+        return some_ranks(argv + 2);
     if (test_device_missing())
         return EXIT_SUCCESS;
     return tests_run("operators", tests, test_device() == FCC_DEVICE_CPU ? n : n - 1);
