@@ -394,16 +394,15 @@ static void draining(void)
 /* The other node's worker does not read: its broker holds what does not fit into the channel, and hands it over later. */
 static void slow_worker(void)
 {
-    enum { MANY = 600 };
+    enum { MANY = 800 };
     uint32_t purpose;
 
     pair_start();
     struct worker_end wa = worker_open(&a, "one"), wb = worker_open(&b, "one");
     for (uint32_t i = 0; i < MANY; i++)
         connect_send(&wa, i, b.address, i, 60000);
+    log_await(&b, "its worker's channel is full");
     for (int i = 0; i < MANY; i++) {
-        if (i == 0)
-            (void)usleep(300000); /* until it is full; what is checked holds either way */
         (void)close(arrived(&wb, a.address, &purpose));
         CHECK(purpose < MANY);
     }

@@ -39,6 +39,12 @@ struct call {
 
 static const struct conn_ops call_ops;
 
+/* The worker has not read what it was sent, or has not taken the descriptors: later. */
+static bool channel_is_full(int status)
+{
+    return status == -EAGAIN || status == -ETOOMANYREFS;
+}
+
 /* ---- asked for here ---- */
 
 static int connected_send(const struct job *j, uint64_t id, const struct error *e, int sock)
@@ -75,7 +81,7 @@ static void call_answer(struct call *k)
     int status = connected_send(j, k->id, &k->e, k->sock);
 
     k->answered = true;
-    if (status == -EAGAIN) {
+    if (channel_is_full(status)) {
         timer_set(k, CHANNEL_FULL_MS);
         return;
     }
@@ -276,24 +282,26 @@ static int deliver_again(struct nodes *ns)
     return ns->deliver_again ? event_add(ns->deliver_again, &soon) : -ENOMEM;
 }
 
-/* Frees the connection, unless the worker is just dying or its channel is full: then it is held on. */
-static void peer_deliver(struct conn *c, struct job *j)
+/* Frees the connection; false: the worker is just dying or its channel is full, and the connection is held on. */
+static bool peer_deliver(struct conn *c, struct job *j)
 {
     struct control_peer m = {.msg = {.type = CONTROL_PEER}, .purpose = c->request.purpose};
 
     text_copy(m.address, sizeof(m.address), c->who);
     int status = msg_send(j->control, &m.msg, sizeof(m), &c->sock, 1);
     if (status == -EPIPE || status == -ECONNRESET)
-        return;
-    if (status == -EAGAIN && !deliver_again(c->nodes))
-        return;
+        return false;
+    if (channel_is_full(status) && !deliver_again(c->nodes)) {
+        log_debug("job %u/%s: its worker's channel is full; node %s waits", j->uid, j->name, c->who);
+        return false;
+    }
     if (status) {
         char text[FCC_TEXT_MAX];
         (void)snprintf(text, sizeof(text), "job %u/%s: its worker there does not take connections: %s", j->uid, j->name,
                        strerror(-status));
         (void)conn_answer(c, status, text);
         conn_end(c, status, "%s", text);
-        return;
+        return true;
     }
     status = conn_answer(c, 0, "");
     if (status)
@@ -302,6 +310,7 @@ static void peer_deliver(struct conn *c, struct job *j)
         c->nodes->peers_in++;
     log_debug("job %u/%s: node %s is connected to its worker", j->uid, j->name, c->who);
     (void)conn_release(c, false);
+    return true;
 }
 
 void peer_hold(struct conn *c)
@@ -320,7 +329,7 @@ void peer_hold(struct conn *c)
     conn_limit(c, c->request.limit_ms);
     struct job *j = job_find(b, c->request.uid, c->request.job);
     if (j)
-        peer_deliver(c, j);
+        (void)peer_deliver(c, j);
     else
         log_debug("job %u/%s: the connection of node %s waits for a worker", c->request.uid, c->request.job, c->who);
 }
@@ -328,13 +337,14 @@ void peer_hold(struct conn *c)
 void job_peers_deliver(struct job *j)
 {
     struct conn *c, *next;
+    bool takes = true;
 
     if (!j->broker->nodes || j->control < 0)
         return;
-    for (c = TAILQ_FIRST(&j->broker->nodes->conns); c; c = next) {
+    for (c = TAILQ_FIRST(&j->broker->nodes->conns); c && takes; c = next) {
         next = TAILQ_NEXT(c, link);
         if (c->state == CONN_HELD && c->request.uid == j->uid && !strcmp(c->request.job, j->name))
-            peer_deliver(c, j);
+            takes = peer_deliver(c, j);
     }
 }
 
