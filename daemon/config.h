@@ -36,7 +36,7 @@
     X(NODE_LISTEN, node_listen, FCC_NODE_MAX, "", "host:port to listen to other nodes; empty: this node speaks to no other")   \
     X(NODE_ADDRESS, node_address, FCC_NODE_MAX, "", "host:port under which others reach this node; empty: NODE_LISTEN")        \
     X(NODES, nodes, 4096, "", "other nodes: host:port,... or the absolute path of a file with one a line; may be empty")       \
-    X(TRANSPORT, transport, 8, "auto", "what carries data between nodes: auto (verbs where there is RDMA), tcp or verbs")         \
+    X(TRANSPORT, transport, 8, "auto", "what carries data between nodes: auto (verbs where there is RDMA), tcp or verbs")      \
     X(CLUSTER_KEY, cluster_key, 256, "", "file of 32 to 4096 bytes, mode 0600, the same on all nodes; needed by NODE_LISTEN")  \
     X(LOG_LEVEL, log_level, 16, "info", "error, warning, info or debug")
 

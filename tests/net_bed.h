@@ -13,7 +13,6 @@
 
 #include "clock.h"
 #include "net_frame.h"
-#include "net_hello.h"
 #include "net_sockets.h"
 #include "random.h"
 
@@ -90,14 +89,6 @@ static inline void bed_open(struct bed *b, enum bed_kind kind, const struct net_
     else
         assert_int_equal(net_tcp.link_open(sockets[0], options, &b->sent, &b->link, &e), 0);
     assert_int_equal(net_tcp.receiver_open(sockets[1], &receiving, &b->sink, &b->received, &b->receiver, &e), 0);
-    if (raw) { /* what it says first is a sender's to read */
-        struct net_hello_in in = {.bytes = 0};
-        struct pollfd p = {.fd = *raw, .events = POLLIN};
-        while (in.bytes < sizeof(in.hello)) {
-            assert_int_equal(poll(&p, 1, -1), 1);
-            assert_true(net_hello_read(*raw, &in, NET_TCP, &e) >= 0);
-        }
-    }
     for (uint32_t r = 0; r < REGIONS; r++) {
         b->memory[r] = calloc(1, REGION_BYTES + 2 * GUARD);
         b->model[r] = calloc(1, REGION_BYTES + 2 * GUARD);

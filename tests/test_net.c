@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "net_bed.h"
+#include "net_hello.h"
 
 /* Sources that the link says it does not need are gone at once. */
 static void bed_free_flushed(struct bed *b)
@@ -161,14 +162,16 @@ static void full_queue(void **state)
         assert_int_equal(net_flag(b->link, COMM, 3, 1, 1), 0);
     assert_int_equal(net_flag(b->link, COMM, 3, 1, 1), -EAGAIN);
     assert_int_equal(net_write(b->link, &(struct net_place){.comm = COMM, .rank = 3}, b, &(struct net_area){8, 8, 1}), -EAGAIN);
-    assert_int_equal(net_write(b->link, &(struct net_place){.comm = COMM, .rank = 3}, b, &(struct net_area){8, 8, 0}), 0); /* nothing */
+    assert_int_equal(net_write(b->link, &(struct net_place){.comm = COMM, .rank = 3}, b, &(struct net_area){8, 8, 0}),
+                     0); /* nothing */
     bed_drain(b);
     assert_int_equal(b->raised, 8);
     assert_int_equal(net_flag(b->link, COMM, 3, 1, 1), 0);
     bed_drain(b);
     assert_int_equal(b->raised, 9);
     assert_int_equal(b->link->flushed, 9);
-    assert_int_equal(net_write(b->link, &(struct net_place){.comm = COMM, .rank = 3}, b, &(struct net_area){8, 1ull << 63, 3}), -EINVAL);
+    assert_int_equal(net_write(b->link, &(struct net_place){.comm = COMM, .rank = 3}, b, &(struct net_area){8, 1ull << 63, 3}),
+                     -EINVAL);
     assert_int_equal(net_flag(b->link, COMM, 3, 1, 1), -EINVAL); /* it stays broken */
     bed_close(b);
     free(b);

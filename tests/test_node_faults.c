@@ -268,9 +268,14 @@ static void nobody_there(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"client_killed", client_killed, 0}, {"worker_killed", worker_killed, 0}, {"broker_killed", broker_killed, 0},
-        {"node_killed", node_killed, 0},     {"silent", silent, 0},               {"restarted", restarted, 0},
-        {"met_elsewhere", met_elsewhere, 0}, {"nobody_there", nobody_there, 0},
+        {"client_killed", client_killed, 0},
+        {"worker_killed", worker_killed, 0},
+        {"broker_killed", broker_killed, 0},
+        {"node_killed", node_killed, 0},
+        {"silent", silent, 0},
+        {"restarted", restarted, 0},
+        {"met_elsewhere", met_elsewhere, 0},
+        {"nobody_there", nobody_there, 0},
     };
 
     return tests_run("node_faults", TESTS(tests));

@@ -17,6 +17,7 @@
 #include <sched.h>
 
 #include "net_frame.h"
+#include "net_hello.h"
 #include "proxy_bed.h"
 
 static unsigned char slice_byte(uint32_t node, uint32_t epoch, uint32_t slice)
@@ -217,6 +218,7 @@ static void incoming_ends(void **state)
     struct net_frame frames[3] = {0}, first;
     struct error e;
     int in[2], out[2];
+    struct net_hello hello;
 
     (void)state;
     for (int is_hostile = 0; is_hostile < 2; is_hostile++) {
@@ -236,6 +238,7 @@ static void incoming_ends(void **state)
         assert_int_equal(send(in[0], frames, sizeof(frames[0]), 0), sizeof(frames[0]));
         assert_int_equal(recv(out[1], &first, sizeof(first), MSG_WAITALL), sizeof(first));
         WAIT_FOR(atomic_load(&a.flags[1][0]) == 10); /* it has taken both connections */
+        assert_int_equal(recv(in[0], &hello, sizeof(hello), MSG_WAITALL), sizeof(hello));
         assert_int_equal(send(in[0], frames + 1, 2 * sizeof(frames[0]), 0), 2 * sizeof(frames[0]));
         if (!is_hostile) {
             (void)close(out[1]);

@@ -443,9 +443,11 @@ void comm_join_remote(struct peer *p, const struct peer_join *m)
     int status = join_check(w, &who, c, &e);
 
     if (!status && m->device_kind != FCC_DEVICE_CPU)
-        status = error_set(&e, -EOPNOTSUPP, "rank %d: device_kind: a GPU: over several nodes ranks are on cpu devices", m->rank);
+        status =
+            error_set(&e, -EOPNOTSUPP, "rank %d: device_kind: a GPU: over several nodes ranks are on cpu devices", m->rank);
     if (!status && c && c->ops->number != FCC_DEVICE_CPU)
-        status = error_set(&e, -EINVAL, "rank %d: device_kind: cpu: the ranks that joined before are on %s", m->rank, c->ops->kind);
+        status =
+            error_set(&e, -EINVAL, "rank %d: device_kind: cpu: the ranks that joined before are on %s", m->rank, c->ops->kind);
     if (!status)
         status = device_open(&w->devices[0], &e);
     if (!status && !c && !(c = comm_new(w, &who, &w->devices[0], &e)))

@@ -432,8 +432,8 @@ void launch_finish(struct launch *l)
     c->worker->crowded -= l->crowded;
     l->crowded = false;
     if (l->automatic && !l->error.status && c->state == COMM_ACTIVE) {
-        struct tune_sample sample = tune_sample(l->problem, l->schedule.kind,
-                                                l->busy_ns ? l->busy_ns : l->span.finished_ns - l->span.started_ns);
+        struct tune_sample sample =
+            tune_sample(l->problem, l->schedule.kind, l->busy_ns ? l->busy_ns : l->span.finished_ns - l->span.started_ns);
         if (!c->nodes)
             tune_record(c->tune, &sample);
         else if (!c->members[0].remote)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * net_hello.h - what a receiving end says first, and only once, over the socket that it was given: which transport it takes. So
- * two ends that were set differently tell that, and do not misread each other. 48 bytes, little-endian.
+ * net_hello.h - what a receiving end says, once, over the socket that it was given: which transport it takes. So two ends that
+ * were set differently tell that, and do not misread each other. 48 bytes, little-endian. It says so when it has heard the
+ * sender, who speaks first: until then the brokers may not be done with the connection (control.h).
  */
 #ifndef FCCD_NET_HELLO_H
 #define FCCD_NET_HELLO_H

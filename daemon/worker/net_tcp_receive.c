@@ -29,6 +29,7 @@
 struct tcp_receiver {
     struct net_receiver receiver;
     const struct net_sink *sink;
+    bool greeted;
     uint64_t silent_ns, heard_ns;
     struct net_frame put;   /* the frame whose payload is under way: valid while at < length */
     uint64_t length, at;    /* bytes of its payload: all, stored */
@@ -52,11 +53,6 @@ int tcp_receiver_open(int sock, const struct net_options *options, const struct 
     struct tcp_receiver *t = calloc(1, sizeof(*t));
     if (!t)
         return error_set(e, -ENOMEM, "no memory for a link");
-    status = net_hello_send(sock, NET_TCP, 0, NULL, e);
-    if (status) {
-        free(t);
-        return status;
-    }
     t->receiver = (struct net_receiver){.ops = &net_tcp, .fd = sock, .counts = counts};
     t->sink = sink;
     t->silent_ns = options->silent_ms * 1000000ull;
@@ -335,6 +331,9 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
         }
         if (n <= 0)
             return receiver_broken(t, n);
+        if (!t->greeted && net_hello_send(r->fd, NET_TCP, 0, NULL, &r->error))
+            return r->error.status;
+        t->greeted = true;
         net_count(&r->counts->bytes, (uint64_t)n);
         total += (uint64_t)n;
         t->heard_ns = now_ns;

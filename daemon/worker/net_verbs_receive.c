@@ -30,6 +30,7 @@ struct verbs_receiver {
     unsigned char token[NET_TOKEN_BYTES];
     const struct net_sink *sink;
     uint64_t silent_ns, heard_ns;
+    bool greeted;
     bool has_ended;    /* the socket */
     uint64_t ended_ns; /* the queue pair; 0: it has not */
     unsigned char *slots;
@@ -142,11 +143,26 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
     return broken ? broken : status;
 }
 
+/* Once the sender has spoken. */
+static int greet(struct verbs_receiver *v, struct error *e)
+{
+    char byte;
+
+    if (v->greeted || recv(v->end.socket.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+        return 0;
+    v->greeted = true;
+    return net_hello_send(v->end.socket.fd, NET_VERBS, be16toh(rdma_get_src_port(v->listener)), v->token, e);
+}
+
 static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
 {
     struct error *e = &v->receiver.error;
     struct verbs_msg m[VERBS_MSGS];
-    int n = verbs_socket_read(&v->end.socket, m, e), status = 0;
+    int status = greet(v, e);
+
+    if (status)
+        return status;
+    int n = verbs_socket_read(&v->end.socket, m, e);
 
     if (n == -ESHUTDOWN) {
         v->has_ended = true;
@@ -349,7 +365,7 @@ static int listen_begin(struct verbs_receiver *v, struct error *e)
         return status;
     if (rdma_listen(v->listener, 4))
         return error_set(e, -errno, "rdma_listen: %s", strerror(errno));
-    return net_hello_send(v->end.socket.fd, NET_VERBS, be16toh(rdma_get_src_port(v->listener)), v->token, e);
+    return 0;
 }
 
 int verbs_receiver_open(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,

@@ -772,8 +772,7 @@ static void peer_forget(struct comm *c, const struct peer *p)
     int kept = 0;
 
     for (int i = 0; i < n->npeers; i++)
-        if (n->peers[i] != p)
-        {
+        if (n->peers[i] != p) {
             n->peer_node[kept] = n->peer_node[i];
             n->peer_rank[kept] = n->peer_rank[i];
             n->peers[kept++] = n->peers[i];

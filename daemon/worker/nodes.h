@@ -35,9 +35,9 @@ struct comm_nodes {
     struct alloc_turn *alloc;       /* a symmetric allocation whose turn it is */
     struct alloc_turn *next_alloc;  /* the same, or, before its turn has come here, what others have told of it */
     struct error alloc_error;
-    bool heard_abort;               /* another node's: it is not told again */
-    struct tune_sample measured;    /* rank 0's node: not sent yet; ns 0: there is none */
-    struct error fail;              /* the operator of turn fail_turn has failed elsewhere */
+    bool heard_abort;            /* another node's: it is not told again */
+    struct tune_sample measured; /* rank 0's node: not sent yet; ns 0: there is none */
+    struct error fail;           /* the operator of turn fail_turn has failed elsewhere */
     uint64_t fail_turn;
 };
 

@@ -60,7 +60,7 @@ struct nodes_data {
     struct proxy *proxy;
     struct fifo *fifo;
     struct entry entries[ENTRIES]; /* number - 1 */
-    pthread_rwlock_t flags_lock; /* the engine changes flags[], the proxy reads it */
+    pthread_rwlock_t flags_lock;   /* the engine changes flags[], the proxy reads it */
     struct rank_flags flags[FLAGS_TABLE];
     _Atomic uint32_t news; /* the engine is to look: some are done, or a link is lost */
     _Atomic uint64_t lost; /* by index: the link has failed, and why: errors[] */
@@ -289,8 +289,9 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
         if (!c->worker->data->flags[i].flags)
             f = &c->worker->data->flags[i];
     if (!f)
-        return error_set(e, -ENOMEM, "rank %d: %u ranks of this job on this node are in communicators over several nodes already",
-                         rank, FLAGS_TABLE);
+        return error_set(e, -ENOMEM,
+                         "rank %d: %u ranks of this job on this node are in communicators over several nodes already", rank,
+                         FLAGS_TABLE);
     (void)pthread_rwlock_wrlock(&c->worker->data->flags_lock);
     *f = (struct rank_flags){.comm = c->nodes->number,
                              .rank = (uint32_t)rank,
@@ -299,8 +300,8 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                              .device = m->device};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
     /* If that fails the communicator does not form, and its end takes the flags away again. */
-    return net_region_add(c->worker->data->regions, c->nodes->number, (uint32_t)rank, NET_FLAGS, NULL, FLAG_DONE + FCC_MAX_RANKS,
-                          e);
+    return net_region_add(c->worker->data->regions, c->nodes->number, (uint32_t)rank, NET_FLAGS, NULL,
+                          FLAG_DONE + FCC_MAX_RANKS, e);
 }
 
 /* An entry, to be filled in; its number, or 0. */

@@ -24,16 +24,16 @@
 
 #define PING_MS 500
 #define SILENCE_MS 2500
-#define CONNECT_MS 20000            /* for a peer whose processes have not come yet, too */
-#define WAITING_MAX (16u << 20)     /* bytes that a peer has not taken */
+#define CONNECT_MS 20000        /* for a peer whose processes have not come yet, too */
+#define WAITING_MAX (16u << 20) /* bytes that a peer has not taken */
 
 const char *peer_type_name(unsigned type)
 {
-    static const char *const names[PEER_TYPES] = {[PEER_PING] = "ping",     [PEER_JOIN] = "join",     [PEER_REFUSE] = "refuse",
-                                                  [PEER_FORMED] = "formed", [PEER_READY] = "ready",   [PEER_GO] = "go",
-                                                  [PEER_SUBMIT] = "submit", [PEER_MEMORY] = "memory", [PEER_FREE] = "free",
-                                                  [PEER_STAGED] = "staged", [PEER_FAIL] = "fail",     [PEER_ABORT] = "abort",
-                                                  [PEER_LEAVE] = "leave"};
+    static const char *const names[PEER_TYPES] = {
+        [PEER_PING] = "ping",   [PEER_JOIN] = "join",     [PEER_REFUSE] = "refuse", [PEER_FORMED] = "formed",
+        [PEER_READY] = "ready", [PEER_GO] = "go",         [PEER_SUBMIT] = "submit", [PEER_MEMORY] = "memory",
+        [PEER_FREE] = "free",   [PEER_STAGED] = "staged", [PEER_FAIL] = "fail",     [PEER_ABORT] = "abort",
+        [PEER_LEAVE] = "leave"};
 
     return type < PEER_TYPES && names[type] ? names[type] : "unknown";
 }
@@ -179,7 +179,8 @@ static struct peer *peer_new(struct worker *w, const char *address, struct error
         if (p && p->waiting)
             evbuffer_free(p->waiting);
         free(p);
-        (void)error_set(e, -ENOMEM, "node %s: %s", address, index < PEERS_MAX ? "no memory" : "this job is on 64 others already");
+        (void)error_set(e, -ENOMEM, "node %s: %s", address,
+                        index < PEERS_MAX ? "no memory" : "this job is on 64 others already");
         return NULL;
     }
     p->worker = w;

@@ -111,7 +111,8 @@ struct peer_free {
 };
 static_assert(sizeof(struct peer_free) == 24, "wire");
 
-struct peer_turn { /* STAGED: staging memory for this turn is there. FAIL: its operator has failed here. ABORT, LEAVE: after so many */
+struct
+    peer_turn { /* STAGED: staging memory for this turn is there. FAIL: its operator has failed here. ABORT, LEAVE: after so many */
     struct peer_msg msg;
     uint64_t turn;
     int32_t status;
@@ -126,8 +127,8 @@ struct peer {
     struct worker *worker;
     LIST_ENTRY(peer) link; /* worker.peers */
     char address[FCC_NODE_MAX];
-    unsigned index;                   /* of all peers: the proxy's number for it */
-    enum peer_state out, data;        /* our connections to it */
+    unsigned index;                     /* of all peers: the proxy's number for it */
+    enum peer_state out, data;          /* our connections to it */
     uint64_t out_request, data_request; /* ids of our CONNECTs, while CONNECTING */
     struct bufferevent *writer, *reader;
     struct evbuffer *waiting; /* messages for a connection that is not there yet */

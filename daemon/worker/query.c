@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "device.h"
-#include "peer.h"
 #include "json_fd.h"
+#include "peer.h"
 
 #define WAITERS_MS_MAX 3600000u
 

@@ -134,8 +134,8 @@ static int tensor_place_check(const struct fcc_wire_tensor *t, const char *name,
 
 static void tensor_set(const struct fcc_wire_tensor *t, unsigned char *buffer, bool symmetric, struct tensor *out)
 {
-    *out = (struct tensor){
-        .data = buffer + t->offset, .dtype = (enum fcc_dtype)t->dtype, .ndim = t->ndim, .symmetric = symmetric};
+    *out =
+        (struct tensor){.data = buffer + t->offset, .dtype = (enum fcc_dtype)t->dtype, .ndim = t->ndim, .symmetric = symmetric};
     memcpy(out->shape, t->shape, sizeof(out->shape));
     memcpy(out->stride, t->stride, sizeof(out->stride));
 }

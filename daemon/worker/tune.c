@@ -25,8 +25,8 @@ struct candidate {
 
 struct entry {
     struct tune_class class;
-    uint64_t choices;             /* 0: unused */
-    uint64_t used;                /* the tuner's clock, for replacing the oldest */
+    uint64_t choices; /* 0: unused */
+    uint64_t used;    /* the tuner's clock, for replacing the oldest */
     struct candidate fused, sequential;
 };
 
@@ -54,8 +54,7 @@ static struct tune_class class_of(const struct problem *p)
         sum.bytes += w.bytes;
         sum.flops += w.flops;
     }
-    return (struct tune_class){
-        .op = p->op, .dtype = p->dtype, .bytes = size_class(sum.bytes), .flops = size_class(sum.flops)};
+    return (struct tune_class){.op = p->op, .dtype = p->dtype, .bytes = size_class(sum.bytes), .flops = size_class(sum.flops)};
 }
 
 static struct entry *entry_get(struct tune *t, const struct tune_class *class)

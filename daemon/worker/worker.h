@@ -61,7 +61,7 @@ struct worker {
     uint32_t comm_number;   /* of the comm made last */
     struct device *devices; /* cpu */
     int ndevices;
-    struct gpus *gpus; /* device_gpu.c's; NULL: nobody has asked for a GPU */
+    struct gpus *gpus;       /* device_gpu.c's; NULL: nobody has asked for a GPU */
     char node[FCC_NODE_MAX]; /* this node's address; "": it speaks to no other */
     unsigned char meeting_key[32];
     LIST_HEAD(peers_head, peer) peers; /* peer.c's: the job's workers on other nodes */
@@ -121,7 +121,7 @@ struct buffer {
     LIST_ENTRY(buffer) link; /* session.buffers */
     uint32_t handle;
     enum fcc_buffer_kind kind;
-    struct comm *comm; /* compared only, never followed: it may be gone */
+    struct comm *comm;     /* compared only, never followed: it may be gone */
     uint64_t nodes_number; /* of a communicator over several nodes; 0: it is not */
     int rank;              /* whose it is in the communicator */
     struct device_memory memory;
@@ -214,7 +214,7 @@ struct submission {
     struct error error; /* what is wrong with the request by itself: told to all ranks when its turn comes */
     uint64_t alloc_bytes;
     struct tune_sample sample; /* rank 0's, over several nodes: all record it when this turn begins */
-    struct op_args args; /* attrs point into `words` */
+    struct op_args args;       /* attrs point into `words` */
     struct buffer *buffers[FCC_MAX_TENSORS];
     int64_t words[]; /* the attributes: our copy */
 };
@@ -242,12 +242,12 @@ struct member {
     enum member_state state;
     struct session *session; /* while JOINED */
     pid_t pid;
-    uint32_t handle; /* in the session */
-    int node;                       /* number of its node, the same on all nodes; 0 if all ranks are here */
-    bool remote;                    /* the rank is on another node: it has no session and no device here */
-    struct peer *peer;              /* that node's; NULL: it is lost, or the rank is here */
-    LIST_HEAD(, buffer) shadows;    /* of its symmetric buffers */
-    char *leaving;                  /* it has left (why; "": by its own wish) after leaving_turns, which have not ended here yet */
+    uint32_t handle;             /* in the session */
+    int node;                    /* number of its node, the same on all nodes; 0 if all ranks are here */
+    bool remote;                 /* the rank is on another node: it has no session and no device here */
+    struct peer *peer;           /* that node's; NULL: it is lost, or the rank is here */
+    LIST_HEAD(, buffer) shadows; /* of its symmetric buffers */
+    char *leaving;               /* it has left (why; "": by its own wish) after leaving_turns, which have not ended here yet */
     uint64_t leaving_turns;
     uint64_t staged_bytes; /* nodes.c: of staging memory that all nodes know the rank to have */
     struct device *device;
@@ -276,8 +276,8 @@ struct comm {
     uint32_t number;       /* for people: fccctl --comm */
     struct fcc_unique_id unique_id;
     enum comm_state state;
-    int nranks, present; /* members that are JOINED */
-    int here;            /* of them on this node */
+    int nranks, present;      /* members that are JOINED */
+    int here;                 /* of them on this node */
     struct comm_nodes *nodes; /* nodes.c's; NULL: all ranks are here */
     uint32_t time_limit_ms;
     struct error error;           /* why it was aborted */
@@ -304,7 +304,7 @@ struct comm {
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m);
 /* The same for a rank that is on another node, and comes to form a communicator here. */
 void comm_join_remote(struct peer *p, const struct peer_join *m);
-void comm_active(struct comm *c); /* all have joined: tell them */
+void comm_active(struct comm *c);                                       /* all have joined: tell them */
 struct comm *comm_find_number(const struct worker *w, uint64_t number); /* nodes.c's number */
 /* It ends, as comm_abort(), but what is told is another node's. */
 void comm_leave_remote(struct member *m, const char *why);
