@@ -182,9 +182,9 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
-UNIT := plan kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy
+UNIT := plan kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy $(if $(VERBS_LIBS),net_verbs)
 SYSTEM := operators errors jobs users protocol plugins launchers nodes node_faults netns peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
-RDMA_TESTS := test_operators
+RDMA_TESTS := test_operators test_node_faults test_net_verbs
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
@@ -235,7 +235,10 @@ $(BUILD)/tests/test_auth: $(call objects,daemon/auth.c daemon/cluster.c proto/er
 $(addprefix $(BUILD)/tests/test_,fifo net net_refused proxy): $(BUILD)/tests/test_%: $(call objects,$(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
-$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net.o test_net_refused.o test_proxy.o bench/net_bench.o): CPPFLAGS += -Idaemon/worker
+$(BUILD)/tests/test_net_verbs: $(call objects,$(VERBS) $(NET) proto/error.c tests/test_net_verbs.c)
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
+$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o bench/net_bench.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)

@@ -450,6 +450,8 @@ void node_restart(struct test_daemon *d, int node)
 
 void daemons_start(struct test_daemon *d, int nodes, const char *const options[])
 {
+    const char *host = getenv("FCC_TEST_HOST"); /* the address of this machine that nodes reach each other under */
+
     memset(d, 0, sizeof(*d));
     d->nodes = nodes;
     started = d;
@@ -464,7 +466,7 @@ void daemons_start(struct test_daemon *d, int nodes, const char *const options[]
         if (nodes > 1 && node_hosts)
             (void)snprintf(node->address, sizeof(node->address), "%s:%d", node_hosts[i], NODE_PORT);
         else if (nodes > 1)
-            (void)snprintf(node->address, sizeof(node->address), "127.0.0.1:%d", port_free());
+            (void)snprintf(node->address, sizeof(node->address), "%s:%d", host ? host : "127.0.0.1", port_free());
         node_start(node, options);
     }
     (void)setenv("FCCD_SOCKET", d->socket, 1);

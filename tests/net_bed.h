@@ -31,7 +31,11 @@ struct entry {
     uint64_t frame; /* its number in link.queued */
 };
 
+/* The transport of BED_VERBS. */
+static const struct net_ops *bed_verbs;
+
 struct bed {
+    const struct net_ops *ops;
     struct net_regions *regions;
     struct net_sink sink;
     struct net_counts sent, received;
@@ -52,7 +56,29 @@ static inline void entry_apply(struct bed *b, const struct entry *entry)
     free(entry->copy);
 }
 
-/* All that was queued before the flag is there, and nothing that was queued after it. */
+/* Writes of a queue pair arrive without anybody at the receiver, so some that were queued after a flag may have come when the
+ * flag is found: what differs from the model is of one of these. */
+static inline bool bed_is_of_later(const struct bed *b, uint32_t region, uint64_t at)
+{
+    for (unsigned n = b->applied; n < b->added; n++) {
+        const struct entry *entry = &b->log[n % LOG];
+        uint64_t inside = at - GUARD - entry->to.offset; /* wraps if it is before: then it is large */
+        if (!entry->is_flag && entry->to.region == region && at >= GUARD && inside < entry->bytes &&
+            inside % entry->area.stride < entry->area.row_bytes && entry->copy[inside] == b->memory[region][at])
+            return true;
+    }
+    return false;
+}
+
+static inline bool bed_region_is_right(const struct bed *b, uint32_t region)
+{
+    for (uint64_t i = 0; i < REGION_BYTES + 2 * GUARD; i++)
+        if (b->memory[region][i] != b->model[region][i] && (b->ops == &net_tcp || !bed_is_of_later(b, region, i)))
+            return false;
+    return true;
+}
+
+/* All that was queued before the flag is there, and, of a stream, nothing that was queued after it. */
 static inline int bed_raise(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
 {
     struct bed *b = ctx;
@@ -67,8 +93,8 @@ static inline int bed_raise(void *ctx, uint64_t comm, uint32_t rank, uint32_t fl
     assert_int_equal(rank, 3);
     assert_int_equal(flag, entry->flag);
     assert_int_equal(epoch, entry->epoch);
-    for (int r = 0; r < REGIONS; r++)
-        EXPECT(!memcmp(b->memory[r], b->model[r], REGION_BYTES + 2 * GUARD));
+    for (uint32_t r = 0; r < REGIONS; r++)
+        EXPECT(!memcmp(b->memory[r], b->model[r], REGION_BYTES + 2 * GUARD) || bed_region_is_right(b, r));
     return 0;
 }
 
@@ -81,14 +107,15 @@ static inline void bed_open(struct bed *b, enum bed_kind kind, const struct net_
     if (kind == BED_TCP) /* a small window makes TCP wait for its timers */
         receiving.buffer_bytes = 0;
     memset(b, 0, sizeof(*b));
+    b->ops = kind == BED_VERBS ? bed_verbs : &net_tcp;
     bed_sockets(kind, sockets);
     assert_int_equal(net_regions_open(&b->regions, &e), 0);
     b->sink = (struct net_sink){b->regions, bed_raise, b};
     if (raw)
         *raw = sockets[0];
     else
-        assert_int_equal(net_tcp.link_open(sockets[0], options, &b->sent, &b->link, &e), 0);
-    assert_int_equal(net_tcp.receiver_open(sockets[1], &receiving, &b->sink, &b->received, &b->receiver, &e), 0);
+        assert_int_equal(b->ops->link_open(sockets[0], options, &b->sent, &b->link, &e), 0);
+    assert_int_equal(b->ops->receiver_open(sockets[1], &receiving, &b->sink, &b->received, &b->receiver, &e), 0);
     for (uint32_t r = 0; r < REGIONS; r++) {
         b->memory[r] = calloc(1, REGION_BYTES + 2 * GUARD);
         b->model[r] = calloc(1, REGION_BYTES + 2 * GUARD);
@@ -101,8 +128,8 @@ static inline void bed_open(struct bed *b, enum bed_kind kind, const struct net_
 static inline void bed_close(struct bed *b)
 {
     if (b->link)
-        net_tcp.link_close(b->link);
-    net_tcp.receiver_close(b->receiver);
+        b->ops->link_close(b->link);
+    b->ops->receiver_close(b->receiver);
     net_regions_close(b->regions);
     for (int r = 0; r < REGIONS; r++) {
         free(b->memory[r]);

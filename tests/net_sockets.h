@@ -12,7 +12,10 @@
 
 #include "net.h"
 
-enum bed_kind { BED_UNIX, BED_TCP, BED_KINDS };
+enum bed_kind { BED_UNIX, BED_TCP, BED_KINDS, BED_VERBS = BED_KINDS };
+
+/* The address that BED_VERBS's sockets have, of an RDMA device; for the other kinds it is loopback. */
+static struct in_addr bed_address;
 
 /* out[0] is to send, out[1] to receive. */
 static inline void bed_sockets(enum bed_kind kind, int out[2])
@@ -24,6 +27,8 @@ static inline void bed_sockets(enum bed_kind kind, int out[2])
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, out), 0);
         return;
     }
+    if (kind == BED_VERBS)
+        address.sin_addr = bed_address;
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(listener >= 0);
     assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * net_hello.h - what a receiving end says, once, over the socket that it was given: which transport it takes. So two ends that
- * were set differently tell that, and do not misread each other. 48 bytes, little-endian. It says so when it has heard the
- * sender, who speaks first: until then the brokers may not be done with the connection (control.h).
+ * net_hello.h - what a receiving end says first, and only once, over the socket that it was given: which transport it takes. So
+ * two ends that were set differently tell that, and do not misread each other. 48 bytes, little-endian.
+ *
+ * It says that when the first bytes have come from the sender, and not before: until then the other node's broker may still be
+ * reading from the socket (control.h). A sender has something to say at once: its first sign of life.
  */
 #ifndef FCCD_NET_HELLO_H
 #define FCCD_NET_HELLO_H
@@ -43,7 +45,7 @@ static inline const char *net_transport_name(unsigned transport)
     return transport == NET_TCP ? "tcp" : transport == NET_VERBS ? "verbs" : "a transport of another version of fccd";
 }
 
-/* The socket is new, so there is room for it. */
+/* Nothing was sent before, so there is room for it. */
 static inline int net_hello_send(int sock, enum net_transport transport, uint16_t port, const unsigned char *token,
                                  struct error *e)
 {

@@ -29,8 +29,8 @@
 struct tcp_receiver {
     struct net_receiver receiver;
     const struct net_sink *sink;
-    bool greeted;
     uint64_t silent_ns, heard_ns;
+    bool has_greeted;
     struct net_frame put;   /* the frame whose payload is under way: valid while at < length */
     uint64_t length, at;    /* bytes of its payload: all, stored */
     uint64_t serial;        /* of the region's registration; 0: the payload is dropped */
@@ -331,9 +331,9 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
         }
         if (n <= 0)
             return receiver_broken(t, n);
-        if (!t->greeted && net_hello_send(r->fd, NET_TCP, 0, NULL, &r->error))
+        if (!t->has_greeted && net_hello_send(r->fd, NET_TCP, 0, NULL, &r->error))
             return r->error.status;
-        t->greeted = true;
+        t->has_greeted = true;
         net_count(&r->counts->bytes, (uint64_t)n);
         total += (uint64_t)n;
         t->heard_ns = now_ns;

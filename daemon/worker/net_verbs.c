@@ -498,8 +498,6 @@ static int verbs_link_open(int sock, const struct net_options *options, struct n
     v->keys = verbs_keys_new();
     int status =
         v->items && v->keys ? verbs_end_open(&v->end, sock, options, e) : error_set(e, -ENOMEM, "no memory for a link");
-    if (!status) /* the receiver speaks when it has heard us */
-        status = verbs_socket_send(&v->end.socket, (struct verbs_msg){.kind = VERBS_BEAT}, e);
     if (status) {
         link_free(v);
         return status;

@@ -30,7 +30,7 @@ struct verbs_receiver {
     unsigned char token[NET_TOKEN_BYTES];
     const struct net_sink *sink;
     uint64_t silent_ns, heard_ns;
-    bool greeted;
+    bool has_greeted;
     bool has_ended;    /* the socket */
     uint64_t ended_ns; /* the queue pair; 0: it has not */
     unsigned char *slots;
@@ -143,40 +143,30 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
     return broken ? broken : status;
 }
 
-/* Once the sender has spoken. */
-static int greet(struct verbs_receiver *v, struct error *e)
-{
-    char byte;
-
-    if (v->greeted || recv(v->end.socket.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
-        return 0;
-    v->greeted = true;
-    return net_hello_send(v->end.socket.fd, NET_VERBS, be16toh(rdma_get_src_port(v->listener)), v->token, e);
-}
-
 static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
 {
     struct error *e = &v->receiver.error;
     struct verbs_msg m[VERBS_MSGS];
-    int status = greet(v, e);
-
-    if (status)
-        return status;
-    int n = verbs_socket_read(&v->end.socket, m, e);
+    struct error refusal = {0};
+    int n = verbs_socket_read(&v->end.socket, m, &refusal), status = 0;
 
     if (n == -ESHUTDOWN) {
         v->has_ended = true;
         return 0;
     }
+    if (!v->has_greeted && (n > 0 || n == -EPROTO)) { /* also who sends over another transport is told which one it should be */
+        v->has_greeted = true;
+        status = net_hello_send(v->end.socket.fd, NET_VERBS, be16toh(rdma_get_src_port(v->listener)), v->token, e);
+    }
+    if (n < 0)
+        return error_set(e, n, "%s", refusal.text);
     if (n > 0)
         v->heard_ns = now_ns;
     for (int i = 0; i < n && !status; i++)
         status = m[i].kind == VERBS_ASK    ? ask_answer(v, m[i])
                  : m[i].kind == VERBS_BEAT ? 0
                                            : refused(v, -EPROTO, "a message of an unknown kind");
-    if (n < 0 || status)
-        return n < 0 ? n : status;
-    return verbs_socket_flush(&v->end.socket, e);
+    return status ? status : verbs_socket_flush(&v->end.socket, e);
 }
 
 /* ---- the connection ---- */

@@ -143,7 +143,7 @@ static void link_send(struct transfer *t)
     must(!net_tcp.link_open(t->sockets[0], &net_options, &counts, &l, &e), "link");
     for (uint64_t done = 0; done < t->bytes; done += t->piece) {
         uint64_t at = done % (MEMORY / 2); /* rows lie twice as far apart as they are long */
-        struct net_place to = {COMM, 0, NET_STAGING, at};
+        struct net_place to = {COMM, 0, NET_STAGING, at, 0};
         while (net_write(l, &to, t->from + at, &t->area) == -EAGAIN)
             (void)link_turn(l);
         if (done / t->piece % 16 == 0)
@@ -219,7 +219,7 @@ static bool latency_resolve(void *ctx, const struct fcc_trigger *trigger, struct
     const struct transfer *t = ctx;
 
     (void)trigger;
-    out->to = (struct net_place){.comm = COMM, .region = NET_STAGING};
+    out->to = (struct net_place){COMM, 0, NET_STAGING, 0, 0};
     out->from = t->from;
     out->area = t->area;
     return true;
@@ -341,6 +341,7 @@ int main(int argc, char **argv)
     struct transfer t = {.bytes = (mib << 20) / MEMORY * MEMORY, .from = malloc(MEMORY), .to = malloc(MEMORY)};
     struct error e;
 
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
     must(t.from && t.to && t.bytes, "memory");
     memset(t.from, 1, MEMORY);
     memset(t.to, 1, MEMORY);
