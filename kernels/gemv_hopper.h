@@ -486,9 +486,16 @@ __global__ void __launch_bounds__(GEMV_THREADS, 1) GEMV_CLUSTER
     struct gemv_parts<T, shape> parts = {
         call, maps, shared, dynamic, gpu_cluster_rank()
     };
+    __shared__ struct gpu_group group;
+    __shared__ struct gemv_share share[2];
     struct gemv_rest<T> rest;
 
-    gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
+    gemv_shares_begin(call, share);
+    bool go_on = parts.run();
+    for (uint32_t phase = GPU_PHASE_FREE + 1; phase < GPU_PHASES && go_on; phase++)
+        for (uint32_t i = 0; i < call.nruns && go_on; i++)
+            go_on = gemv_phase_run<T>(call, i, phase, &group, share, rest);
+    gpu_leave(call, &group);
     __syncthreads();
     gpu_cluster_meet();
 #endif

@@ -68,8 +68,8 @@ struct reduction {
     int nchunks;
 };
 
-/* As many sums as the hundred and more workgroups can add with a few for each thread, but not so few that taking a slice takes
- * longer; and not so many slices that many workgroups have a second one to take after the last words have come. Results that go
+/* As many sums as the hundred and more workgroups can add with a few for each thread, but not so few that a slice's overhead
+ * takes longer; where there are several for each workgroup, the earlier ones' words have come by then. Results that go
  * to others do so in whole cache lines. */
 static struct reduction reduction_make(const struct problem *problem)
 {
@@ -81,7 +81,7 @@ static struct reduction reduction_make(const struct problem *problem)
         gemv_chunks(problem, d.columns);
     }
     int64_t sums = m * d.columns[1] / 128, least = d.nchunks > 1 ? 1024 : 256;
-    sums = sums < least ? least : sums > 4096 ? 4096 : sums;
+    sums = sums < least ? least : sums > 2048 ? 2048 : sums;
     d.slice = (sums + m * line - 1) / (m * line) * line;
     do {
         d.nslices = 0;

@@ -106,11 +106,10 @@ enum { GEMV_QUAD = 4 /* neighbouring columns, of one block: what a thread reduce
 
 /* One thread awaits the words of the first `count` of a quad's columns from all ranks, `slot` words apart, and adds them in
  * rank order. False: leave. */
-GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, uint32_t run, const uint64_t *from, uint64_t slot, uint32_t count,
-                              float (&sum)[GEMV_QUAD])
+GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, uint32_t run, const uint64_t *from, uint64_t slot, uint32_t nranks,
+                              uint32_t count, float (&sum)[GEMV_QUAD])
 {
     enum { AHEAD = 4 };
-    const uint32_t nranks = call.fixed->shape.nranks;
 
     for (uint32_t first = 0; first < nranks; first += AHEAD) {
         uint64_t words[AHEAD][GEMV_QUAD];
@@ -161,21 +160,27 @@ template <typename T> GPU_DEVICE void gemv_quad_store(T *to, const T (&results)[
             to[i] = results[i];
 }
 
+/* Where the words lie that a run reduces: those of the first rank, of column `column` on; how many lie between two ranks'. */
+struct gemv_words {
+    const uint64_t *first;
+    uint64_t slot;
+    uint32_t column, nranks;
+};
+
 /* All ranks' words of some columns into the own y or into every rank's, beginning with the next one. False, in any thread:
  * leave. */
-template <typename T> GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s)
+template <typename T>
+GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s, const struct gemv_words &words)
 {
-    const struct gpu_shape &shape = call.fixed->shape;
-    const uint32_t nranks = shape.nranks, rank = gpu_plan_of(call, run)->rank, quads = (s.cols + GEMV_QUAD - 1) / GEMV_QUAD;
-    const uint64_t *first = gemv_slot_at(call, rank, 0);
+    const uint32_t nranks = words.nranks, rank = gpu_plan_of(call, run)->rank, quads = (s.cols + GEMV_QUAD - 1) / GEMV_QUAD;
     struct gpu_walk at = gpu_walk_at(threadIdx.x, quads, s.rows), step = gpu_walk_at(blockDim.x, quads, s.rows);
 
     for (; at.z < 1; gpu_walk_next(&at, step, quads, s.rows)) {
         uint32_t col = at.x * GEMV_QUAD, count = s.cols - col < GEMV_QUAD ? s.cols - col : GEMV_QUAD;
         float sum[GEMV_QUAD];
         T results[GEMV_QUAD];
-        if (!gemv_quad_add(call, run, first + gemv_place((uint32_t)shape.m, at.y, s.col + col - (uint32_t)shape.first[rank]),
-                           shape.slot_bytes / sizeof(uint64_t), count, sum))
+        if (!gemv_quad_add(call, run, words.first + gemv_place(s.rows, at.y, s.col + col - words.column), words.slot, nranks,
+                           count, sum))
             return false;
 #pragma unroll
         for (int i = 0; i < GEMV_QUAD; i++)
@@ -188,12 +193,112 @@ template <typename T> GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, u
     return true;
 }
 
+/* ---- reducing in one step ----
+ *
+ * There nobody waits for results, so the reduce slices need not be taken: each workgroup has its share of them, and knows it
+ * when the kernel begins. A workgroup that waits has none in hand that another one could have done, and after the last words
+ * have come nobody asks for slices any more.
+ *
+ * That may not be so in two steps: a workgroup that waits for results would wait for shares of workgroups that do not run yet.
+ * In one step a workgroup that reduces waits for words only. These come from slices of earlier phases, which are taken, so that
+ * one resident workgroup per GPU finishes them everywhere. Then those that run finish their shares, leave, and make room. */
+
+/* A share's slice and where its words lie, as it comes from the GPU's memory, 16 bytes at a time. */
+struct alignas(16) gemv_share {
+    struct slice slice;
+    struct {
+        uint32_t op, dtype, nranks, zero;
+    } shape;                          /* begins struct gpu_shape */
+    uint64_t slots[2], slot_bytes[2]; /* of each, one is what is wanted; the other is its neighbour */
+};
+static_assert(offsetof(struct gpu_shape, nranks) == 8 && sizeof(((struct gemv_share *)0)->shape) == 16, "is copied");
+
+/* All runs' plans are of one problem: all in one step, or none. */
+GPU_DEVICE bool gemv_has_shares(const struct gpu_call &call, uint32_t phase)
+{
+    return phase == GPU_PHASE_REDUCE && gpu_phase_is_empty(call, 0, GPU_PHASE_WAIT);
+}
+
+/* A workgroup's first share of a run, and every gridDim.x-th from there on. */
+GPU_DEVICE uint32_t gemv_share_first(const struct gpu_call &call, uint32_t run)
+{
+    return (blockIdx.x + run * (gridDim.x / call.nruns)) % gridDim.x;
+}
+
+GPU_DEVICE uint32_t gemv_shares(const struct gpu_call &call, uint32_t run)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+
+    return plan->first[GPU_PHASE_REDUCE + 1] - plan->first[GPU_PHASE_REDUCE];
+}
+
+/* One thread: a share, if there is one of this number, into shared memory, where it is after gpu_copies_await(). Nothing of it
+ * changes while the kernel runs. */
+GPU_DEVICE void gemv_share_ask(const struct gpu_call &call, uint32_t run, uint32_t number, struct gemv_share *to)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    const char *slice = (const char *)((const struct slice *)plan->slices + plan->first[GPU_PHASE_REDUCE] + number);
+    const uint64_t whole = ~(uint64_t)15;
+
+    if (number >= gemv_shares(call, run))
+        return;
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(struct slice); i += 16)
+        gpu_copy_16((char *)&to->slice + i, slice + i);
+    gpu_copy_16(&to->shape, &call.fixed->shape);
+    gpu_copy_16(to->slots, (const void *)((uint64_t)&call.fixed->slots[plan->rank] & whole));
+    gpu_copy_16(to->slot_bytes, (const void *)((uint64_t)&call.fixed->shape.slot_bytes & whole));
+}
+
+/* In one step all columns are reduced, from the first on. */
+GPU_DEVICE struct gemv_words gemv_share_words(const struct gpu_call &call, uint32_t run, const struct gemv_share &share)
+{
+    uint64_t slots = share.slots[(uint64_t)&call.fixed->slots[gpu_plan_of(call, run)->rank] / sizeof(uint64_t) % 2];
+    uint64_t bytes = share.slot_bytes[(uint64_t)&call.fixed->shape.slot_bytes / sizeof(uint64_t) % 2];
+
+    return {(const uint64_t *)(slots + call.slots_at), bytes / sizeof(uint64_t), 0, share.shape.nranks};
+}
+
+/* All threads: a run's shares. share[0] has been asked for by the taker if `asked`. False: leave. */
+template <typename T>
+GPU_DEVICE bool gemv_shares_reduce(const struct gpu_call &call, uint32_t run, struct gemv_share share[2], bool asked)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    const uint32_t all = gemv_shares(call, run);
+    uint32_t number = gemv_share_first(call, run);
+
+    if (number >= all)
+        return true;
+    if (!asked && gpu_is_taker())
+        gemv_share_ask(call, run, number, &share[0]);
+    for (uint32_t turn = 0; number < all; number += gridDim.x, turn ^= 1) {
+        struct slice_time t = {0, gpu_clock(), 0, blockIdx.x, (uint32_t)call.epoch};
+        gpu_copies_await();
+        __syncthreads();
+        if (gpu_is_taker())
+            gemv_share_ask(call, run, number + gridDim.x, &share[turn ^ 1]);
+        const struct slice s = share[turn].slice;
+        bool well = gemv_reduce<T>(call, run, s, gemv_share_words(call, run, share[turn]));
+        if (__syncthreads_or(!well))
+            return false;
+        t.end_ns = gpu_clock();
+        if (threadIdx.x == 0)
+            ((struct slice_time *)plan->times)[plan->first[GPU_PHASE_REDUCE] + number] = t;
+    }
+    return true;
+}
+
 /* The phases after computing: a rank's own partial sums to where they are reduced, and that. */
 template <typename T> struct gemv_rest {
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
-        if (s.kind == SLICE_REDUCE)
-            return gemv_reduce<T>(call, run, s);
+        if (s.kind == SLICE_REDUCE) {
+            const struct gpu_shape &shape = call.fixed->shape;
+            uint32_t rank = gpu_plan_of(call, run)->rank;
+            return gemv_reduce<T>(
+                call, run, s,
+                {gemv_slot_at(call, rank, 0), shape.slot_bytes / sizeof(uint64_t), (uint32_t)shape.first[rank], shape.nranks});
+        }
         /* Along a block's rows, as its words stand. */
         struct gpu_walk at = gpu_walk_at(threadIdx.x, s.cols, s.rows), step = gpu_walk_at(blockDim.x, s.cols, s.rows);
         for (; at.z < 1; gpu_walk_next(&at, step, s.cols, s.rows))
@@ -201,5 +306,25 @@ template <typename T> struct gemv_rest {
         return true;
     }
 };
+
+/* All threads, when the kernel begins: the workgroup's first share is on its way. */
+GPU_DEVICE void gemv_shares_begin(const struct gpu_call &call, struct gemv_share share[2])
+{
+    uint32_t run = gpu_run_of(call, 0);
+
+    if (gpu_is_taker() && gemv_has_shares(call, GPU_PHASE_REDUCE))
+        gemv_share_ask(call, run, gemv_share_first(call, run), &share[0]);
+}
+
+/* One phase of one run, number i in gpu_run_of()'s order, as gpu_phase_run(). */
+template <typename T, typename Operator>
+GPU_DEVICE bool gemv_phase_run(const struct gpu_call &call, uint32_t i, uint32_t phase, struct gpu_group *group,
+                               struct gemv_share share[2], Operator &op)
+{
+    uint32_t run = gpu_run_of(call, i);
+
+    return gemv_has_shares(call, phase) ? gemv_shares_reduce<T>(call, run, share, i == 0)
+                                        : gpu_phase_run(call, run, phase, group, op);
+}
 
 #endif
