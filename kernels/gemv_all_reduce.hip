@@ -73,6 +73,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(
     struct gemv<T> op;
     bool go_on = true;
 
+    stream_prefetch<T>(call);
     gpu_begin(call);
     gemv_shares_begin(call, share);
     for (uint32_t phase = 0; phase < GPU_PHASES && go_on; phase++)

@@ -12,7 +12,7 @@
  *            jobs of up to 64 columns for all workgroups. When all have done with a job, it signals its slices
  *   loader   one thread has the copy engine bring 64 k (a stage) of w at a time. Where a matrix does not suit the copy engine,
  *            all threads of four warps copy instead, element by element. x is asked for before the workgroups have met, and
- *            another warp brings the first part of w nearer while the first slices are asked for
+ *            another warp brings the first part of w nearer when the kernel begins
  *   group    one warpgroup: multiplies, columns of y in place of rows, rows of x in place of columns. Sends its sums to the
  *            workgroups of the cluster
  *   senders  four warps: add, and store to wherever the slice says
@@ -228,10 +228,10 @@ template <typename T, typename S> struct gemv_parts {
         }
     }
 
-    /* One thread: this workgroup's part of what a first job reads comes nearer. */
-    __device__ __forceinline__ void first_prefetch(uint32_t col) const
+    /* One thread, when the kernel begins: this workgroup's part of what a first job reads comes nearer. */
+    __device__ __forceinline__ void first_prefetch() const
     {
-        uint32_t run = gemv_run_at(call, 0), first, end;
+        uint32_t run = gemv_run_at(call, 0), col = gemv_first_column(call, maps), first, end;
 
         steps_get(run, &first, &end);
         for (uint32_t step = first; step < end && step < first + maps.stages && col != UINT32_MAX; step++)
@@ -433,14 +433,14 @@ template <typename T, typename S> struct gemv_parts {
      * cluster ends together. */
     __device__ __forceinline__ bool run()
     {
-        uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, col = UINT32_MAX;
+        uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         struct gpu_ticket first = {0, 0};
 
+        if (warp == 3 * GEMV_WARPS + 1 && lane == 0)
+            first_prefetch();
         gpu_begin(call);
         if (threadIdx.x == GEMV_ASKS && rank == 0)
             first = gpu_slice_ask(call, gemv_run_at(call, 0), GPU_PHASE_FREE, maps.together[gemv_run_at(call, 0)]);
-        if (warp == 3 * GEMV_WARPS + 1 && lane == 0)
-            col = gemv_first_column(call, maps);
         if (warp / GEMV_WARPS == 2 && (thread_get() == 0 || !maps.all_by_engine))
             begin();
         if (threadIdx.x < call.nruns && maps.all_by_engine) {
@@ -459,8 +459,6 @@ template <typename T, typename S> struct gemv_parts {
                 load();
         } else if (warp == 3 * GEMV_WARPS && rank == 0)
             gemv_taker({call, maps, shared}).take(first);
-        else if (warp == 3 * GEMV_WARPS + 1 && lane == 0)
-            first_prefetch(col);
         __syncwarp();
         __syncthreads();
         return !shared.leave;

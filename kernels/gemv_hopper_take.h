@@ -37,11 +37,8 @@ GPU_DEVICE void gemv_slices_prefetch(const struct gpu_call &call)
 GPU_DEVICE uint32_t gemv_first_column(const struct gpu_call &call, const struct gemv_maps &maps)
 {
     uint32_t run = gemv_run_at(call, 0), i = blockIdx.x / GEMV_PARTS / call.nruns * maps.together[run];
-    const struct gpu_plan *plan = gpu_plan_of(call, run);
 
-    if (!maps.w_by_engine[run] || i >= plan->first[GPU_PHASE_FREE + 1] - plan->first[GPU_PHASE_FREE])
-        return UINT32_MAX;
-    return ((const struct slice *)plan->slices)[plan->first[GPU_PHASE_FREE] + i].col;
+    return maps.w_by_engine[run] ? gemv_column_guess(call, run, i) : UINT32_MAX;
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -88,6 +88,22 @@ template <typename T> GPU_DEVICE bool streams(const struct gpu_call &call, uint3
            gpu_rows_aligned((const T *)in.gemv.w, in.gemv.n, in.gemv.w_stride);
 }
 
+/* The workgroup, when the kernel begins: what is probably the first slice's part of w comes nearer while it asks for one. */
+template <typename T> GPU_DEVICE void stream_prefetch(const struct gpu_call &call)
+{
+    enum { BYTES = 4096 /* of a column: what waves have under way at a time */ };
+    const uint32_t run = gpu_run_of(call, 0), col = gemv_column_guess(call, run, blockIdx.x / call.nruns);
+    const struct gpu_input &in = call.in[run];
+    const uint32_t whole = (uint32_t)in.gemv.k * sizeof(T) / 16 * 16, bytes = whole < BYTES ? whole : BYTES;
+
+    if (!streams<T>(call, run) || col == UINT32_MAX || bytes == 0)
+        return;
+    /* Neighbouring columns by different waves. */
+    for (uint32_t i = threadIdx.x % GPU_WAVE * WAVES + threadIdx.x / GPU_WAVE;
+         i < gpu_plan_of(call, run)->free_cols && col + i < in.gemv.n; i += THREADS)
+        gpu_prefetch_bytes((const T *)in.gemv.w + (uint64_t)(col + i) * in.gemv.w_stride, bytes);
+}
+
 /* The workgroup: the whole vectors of x into shared memory, and 0 up to the end of the last part. */
 template <typename T, bool ALIGNED> GPU_DEVICE void x_fill(struct gpu_words *to, const T *x, uint32_t whole)
 {

@@ -38,6 +38,21 @@ GPU_DEVICE void gemv_word_store(uint64_t *at, float sum, uint32_t stamp)
     gpu_store_relaxed(at, (uint64_t)stamp << 32 | __float_as_uint(sum));
 }
 
+/* The column at which slice `number` of the first phase begins, if it is as in most plans: all slices have the size of the
+ * first one, and follow each other, from the last column to the first. UINT32_MAX: there is no such slice. Takes no look at the
+ * GPU's memory, and so is there at once when a kernel begins; but it is a guess, good for asking for w early and for nothing
+ * else. */
+GPU_DEVICE uint32_t gemv_column_guess(const struct gpu_call &call, uint32_t run, uint32_t number)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    uint64_t n = (uint64_t)call.in[run].gemv.n, col = plan->free_col + (uint64_t)number * plan->free_cols;
+
+    if (number >= plan->first[GPU_PHASE_FREE + 1])
+        return UINT32_MAX;
+    col -= col < n ? 0 : n;
+    return col < n ? (uint32_t)col : UINT32_MAX;
+}
+
 /* Rank number `i`, from 0 on, in the order in which a rank serves them: beginning with the next one, itself last. */
 GPU_DEVICE uint32_t gemv_rank_at(uint32_t i, uint32_t rank, uint32_t nranks)
 {

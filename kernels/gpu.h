@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 2u
+#define GPU_PLUGIN_ABI 3u
 #define GPU_MAX_GPUS 16
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
 #define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* that a launch waits for */
@@ -78,7 +78,8 @@ struct gpu_plan {
     uint32_t first[GPU_PHASES + 1];
     uint32_t ngroups;
     uint32_t rank;
-    uint32_t free_kind; /* enum slice_kind: what all slices of the first phase are; undefined if there are none */
+    uint32_t free_kind;           /* enum slice_kind: what all slices of the first phase are; undefined if there are none */
+    uint32_t free_col, free_cols; /* of the first one: where it begins, how many columns it has */
 };
 
 enum gpu_counter {

@@ -15,22 +15,27 @@
  * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: slices of the first phase never
  * wait, so one resident workgroup per GPU is enough to finish it everywhere. A workgroup that waits in a later phase waits for
  * slices of earlier phases only (of any rank), and its own GPU's are all done or in the hands of workgroups that run. So by
- * induction one resident workgroup per GPU finishes every phase (where nobody waits for what is reduced, that phase may be dealt
- * out: gemv_words.h says why). All waits end when the rank's failure epoch says so: a
- * kernel that fails stores it at all ranks, and so does the host when the operator is aborted. It lies in the GPU's own
- * memory, because a look across the bus by every workgroup costs more than a small operator.
+ * induction one resident workgroup per GPU finishes every phase (where nobody waits for what is reduced, that phase may be
+ * dealt out: gemv_words.h says why). All waits end when the rank's failure epoch says so: a kernel that fails stores it at all
+ * ranks, and so does the host when the operator is aborted. It lies in the GPU's own memory, because a look across the bus by
+ * every workgroup costs more than a small operator.
  *
  * Memory order. A slice's stores, by all threads; __syncthreads(); one thread: fence (system), count down the slice's signal
  * group (atomic); who counts to zero: fence, then store the flag at the destination (relaxed: the fence before it makes it a
- * release). A group of one slice has no count and one fence. A waiting thread looks at its flags (relaxed) until they are there, then loads them (acquire, system), then
- * __syncthreads(), then the workgroup reads the data. The fence before the count orders this slice's stores, the fence after
- * it what the other workgroups of the group had stored before theirs.
+ * release). A group of one slice has no count and one fence. A waiting thread looks at its flags (relaxed) until they are
+ * there, then loads them (acquire, system), then __syncthreads(), then the workgroup reads the data. The fence before the count
+ * orders this slice's stores, the fence after it what the other workgroups of the group had stored before theirs.
  *
  * A sum that travels with its stamp (struct gpu_stamped) needs none of this: it is the flag.
  *
  * The last workgroup to leave has seen the others leave (one atomic: it releases what a workgroup has stored and awaited, and
- * acquires what those before it released), so what it releases comes after every result of its ranks. It tells the clients'
- * streams, sets the counters back for the next call, then tells the host.
+ * acquires what those before it released), so what it releases comes after every result of its ranks. That atomic is between
+ * workgroups of one GPU, and needs no wider scope; what goes beyond is the fence (system) of the last one, which covers what it
+ * has seen: all results, and what other GPUs released to the workgroups that awaited it. What a workgroup has stored at other
+ * GPUs is behind fences of its own by then, or carries its stamp. It tells the clients' streams, sets the
+ * counters back for the next call, then tells the host. The streams' words are stored behind one fence, when nothing is on its
+ * way to the host's memory: a fence waits until that has taken what was stored there, which is far away. So the kernel's span
+ * is stored behind them, and waited for together with them, before `done`.
  */
 #ifndef FCC_GPU_EXECUTE_H
 #define FCC_GPU_EXECUTE_H
@@ -230,11 +235,19 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
  * `done`, before which the host frees nothing; the next kernel on this stream comes after the end of this one. */
 GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
 {
+    uint64_t now = gpu_clock();
+
     if (threadIdx.x == 0) {
-        ((volatile uint64_t *)call.span)[1] = gpu_clock();
-        for (uint32_t run = 0; run < call.nruns; run++)
-            if (call.in[run].stream_word)
-                gpu_store_release((uint32_t *)call.in[run].stream_word, call.in[run].stream_value);
+        bool released = false;
+        for (uint32_t run = 0; run < call.nruns; run++) {
+            if (!call.in[run].stream_word)
+                continue;
+            if (!released)
+                gpu_fence_system();
+            released = true;
+            gpu_store_relaxed((uint32_t *)call.in[run].stream_word, call.in[run].stream_value);
+        }
+        ((volatile uint64_t *)call.span)[1] = now;
     }
     for (uint32_t run = 0; run < call.nruns; run++) {
         const struct gpu_plan *plan = gpu_plan_of(call, run);

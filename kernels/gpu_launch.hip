@@ -52,6 +52,8 @@ static uint64_t plan_place(struct gpu_plan *plan, const struct gpu_run *r, uint6
     plan->ngroups = r->ngroups;
     plan->rank = (uint32_t)r->rank;
     plan->free_kind = r->slices[0].kind;
+    plan->free_col = r->slices[0].col;
+    plan->free_cols = r->slices[0].cols;
     return at;
 }
 

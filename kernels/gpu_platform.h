@@ -159,16 +159,26 @@ GPU_DEVICE int32_t gpu_load_relaxed(const int32_t *at)
 #endif
 }
 
+GPU_DEVICE void gpu_store_relaxed(uint32_t *at, uint32_t value)
+{
+#if defined(__CUDACC__)
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+#else
+    __hip_atomic_store(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
 /* Adds and returns what was there. Releases what the thread has stored or seen, and acquires what those released who added
- * before it: one fence where a fence, an atomic and another fence would be three. */
+ * before it, all on one GPU: one fence where a fence, an atomic and another fence would be three. Who then releases something
+ * to others than this GPU, by a fence (system), does so for all of them. */
 GPU_DEVICE uint32_t gpu_add_acq_rel(uint32_t *at, uint32_t value)
 {
 #if defined(__CUDACC__)
     uint32_t before;
-    asm volatile("atom.add.acq_rel.sys.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
     return before;
 #else
-    return __hip_atomic_fetch_add(at, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_SYSTEM);
+    return __hip_atomic_fetch_add(at, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
 #endif
 }
 
@@ -193,6 +203,17 @@ GPU_DEVICE void gpu_prefetch(const void *at)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 #else
     (void)at;
+#endif
+}
+
+/* The same for some bytes; their number and `at` are multiples of 16. */
+GPU_DEVICE void gpu_prefetch_bytes(const void *at, uint32_t bytes)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
+#else
+    for (uint32_t i = 0; i < bytes; i += 128)
+        gpu_prefetch((const char *)at + i);
 #endif
 }
 
