@@ -5,17 +5,18 @@
  *
  * A partial sum is bound by reading w once. There are three ways to do it:
  *   gemv_stream.h   one row of x that fits into shared memory
- *   gemv_hopper.h   several rows of f16 or bf16, on Hopper: a kernel of its own
+ *   gemv_hopper.h   several rows of f16 or bf16, and one that is long, on Hopper: a kernel of its own
  *   compute_tile()  everything else. A tile's columns are dealt out to the waves of the workgroup; a wave goes along K with one
  *                   or two columns at a time, 16 bytes a lane, and reads the next ones while it multiplies those that it has.
  *                   These stay in registers while it goes through the rows of x, up to ROWS_MOST at a time; x is small and
  *                   stays in the caches. More rows than that take another pass over w. The tile comes together in shared memory
  *                   and leaves from there in whole lines.
  *
- * Same bits, every run and with every schedule: which of the ways a rank goes depends on M, K and the dtype (and the GPU) only,
- * but for the first where it gives the bits of the last: there a lane adds its products in the order of k, by one fused
- * multiply-add each; then the lanes of the wave are added in a fixed order. Which k a lane has depends on K and the dtype only:
- * neither on where x and w lie, nor on the tile or the number of columns and rows at a time. What lies beyond K counts as 0.
+ * Same bits, every run and with every schedule: which of the ways a rank goes depends on M, the ranks' K and the dtype (and the
+ * GPU) only, but for the first where it gives the bits of the last: there a lane adds its products in the order of k, by one
+ * fused multiply-add each; then the lanes of the wave are added in a fixed order. Which k a lane has depends on K and the dtype
+ * only: neither on where x and w lie, nor on the tile or the number of columns and rows at a time. What lies beyond K counts as
+ * 0.
  */
 #include "gemv_stream.h"
 #include "gemv_words.h"
@@ -132,7 +133,7 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     hipDeviceProp_t properties;
 
     *out = {};
-    if ((dtype != FCC_F16 && dtype != FCC_BF16) || shape->m < 2 || shape->n < 1 ||
+    if ((dtype != FCC_F16 && dtype != FCC_BF16) || shape->n < 1 || (shape->m < 2 && shape->k < GEMV_LONG_K) ||
         hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 || properties.minor != 0)
         return;
     for (int i = 0; i < nruns; i++) {
@@ -162,7 +163,8 @@ void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_c
         const struct gpu_input *in = &call->in[i];
         int64_t k = in->gemv.k, part = ((k + GEMV_STEP - 1) / GEMV_STEP + GEMV_PARTS - 1) / GEMV_PARTS;
         steps = (int64_t)steps < part ? (uint32_t)part : steps;
-        maps.x_by_engine[i] = gemv_map_make(&maps.runs[i].x, dtype, in->gemv.x, k, shape->m, in->gemv.x_stride, rows);
+        int64_t x_stride = shape->m > 1 ? in->gemv.x_stride : (k + 7) / 8 * 8; /* one row's may be anything */
+        maps.x_by_engine[i] = gemv_map_make(&maps.runs[i].x, dtype, in->gemv.x, k, shape->m, x_stride, rows);
         maps.w_by_engine[i] = gemv_map_make(&maps.runs[i].w, dtype, in->gemv.w, k, shape->n, in->gemv.w_stride, GEMV_COLS);
         maps.all_by_engine &= maps.x_by_engine[i] & maps.w_by_engine[i];
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_hopper.h - gemv_all_reduce's compute slices on Hopper (sm_90a; f16 and bf16), several rows of x. Part of
- * gemv_all_reduce.hip.
+ * gemv_hopper.h - gemv_all_reduce's compute slices on Hopper (sm_90a; f16 and bf16), several rows of x, or one that is
+ * long. Part of gemv_all_reduce.hip.
  *
  * Eight workgroups, a cluster, multiply 64 columns (rows of w) at a time, each an eighth of K: so each keeps its part of x in
  * shared memory for all tiles (or, where that does not fit, loads it along with w), and w streams through. Then the eight parts
@@ -80,13 +80,9 @@ template <typename T, typename S> struct gemv_parts {
         return x_kept() + maps.x_bytes + at * stage_bytes();
     }
 
-    /* This workgroup's part of K, in steps. */
     __device__ __forceinline__ void steps_get(uint32_t run, uint32_t *first, uint32_t *end) const
     {
-        uint32_t steps = ((uint32_t)call.in[run].gemv.k + GEMV_STEP - 1) / GEMV_STEP;
-
-        *first = steps * rank / GEMV_PARTS;
-        *end = steps * (rank + 1) / GEMV_PARTS;
+        gemv_steps_get(call, run, rank, first, end);
     }
 
     /* One thread: the next sums at this place, of all parts. */
@@ -226,16 +222,6 @@ template <typename T, typename S> struct gemv_parts {
             ring->next(stages);
             to = ring->at ? to + S::W_BYTES : to + S::W_BYTES - stages * S::W_BYTES;
         }
-    }
-
-    /* One thread, when the kernel begins: this workgroup's part of what a first job reads comes nearer. */
-    __device__ __forceinline__ void first_prefetch() const
-    {
-        uint32_t run = gemv_run_at(call, 0), col = gemv_first_column(call, maps), first, end;
-
-        steps_get(run, &first, &end);
-        for (uint32_t step = first; step < end && step < first + maps.stages && col != UINT32_MAX; step++)
-            gpu_box_prefetch(&maps.runs[run].w, (int32_t)(step * GEMV_STEP), (int32_t)col);
     }
 
     /* Before the workgroups have met, and before it is known whether there is a job. */
@@ -437,10 +423,11 @@ template <typename T, typename S> struct gemv_parts {
         struct gpu_ticket first = {0, 0};
 
         if (warp == 3 * GEMV_WARPS + 1 && lane == 0)
-            first_prefetch();
+            gemv_early_prefetch(call, maps, rank);
         gpu_begin(call);
-        if (threadIdx.x == GEMV_ASKS && rank == 0)
-            first = gpu_slice_ask(call, gemv_run_at(call, 0), GPU_PHASE_FREE, maps.together[gemv_run_at(call, 0)]);
+        if (threadIdx.x == GEMV_ASKS) /* alone; those that are not to ask, ask for nothing */
+            first =
+                gpu_slice_ask(call, gemv_run_at(call, 0), GPU_PHASE_FREE, rank == 0 ? maps.together[gemv_run_at(call, 0)] : 0);
         if (warp / GEMV_WARPS == 2 && (thread_get() == 0 || !maps.all_by_engine))
             begin();
         if (threadIdx.x < call.nruns && maps.all_by_engine) {
@@ -490,9 +477,8 @@ __global__ void __launch_bounds__(GEMV_THREADS, 1) GEMV_CLUSTER
 
     gemv_shares_begin(call, share);
     bool go_on = parts.run();
-    for (uint32_t phase = GPU_PHASE_FREE + 1; phase < GPU_PHASES && go_on; phase++)
-        for (uint32_t i = 0; i < call.nruns && go_on; i++)
-            go_on = gemv_phase_run<T>(call, i, phase, &group, share, rest);
+    for (uint32_t i = 0, first = GPU_PHASE_FREE + 1; i < (GPU_PHASES - first) * call.nruns && go_on; i++)
+        go_on = gemv_phase_run<T>(call, i % call.nruns, first + i / call.nruns, &group, share, rest);
     gpu_leave(call, &group);
     __syncthreads();
     gpu_cluster_meet();

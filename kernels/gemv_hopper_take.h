@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_hopper_take.h - gemv_hopper.h's taker: a warp of a cluster's first workgroup that takes slices, makes jobs of them for all
- * workgroups, and signals a job's slices when all have done with it.
+ * gemv_hopper_take.h - gemv_hopper.h's taker: a warp of a cluster's first workgroup that takes slices, makes jobs of them for
+ * all workgroups, and signals a job's slices when all have done with it.
  *
  * w's bytes for a job come within 3 to 4 microseconds; as long take four answers of a GPU's memory that is busy with them. So
  * between a job's room and the job there is nothing that waits for the memory, but for the slices themselves: the next ones are
@@ -32,16 +32,39 @@ GPU_DEVICE void gemv_slices_prefetch(const struct gpu_call &call)
         gpu_prefetch((const struct slice *)plan->slices + i);
 }
 
-/* The column of a cluster's first job, if clusters get slices in their order. Whichever order it is: together the clusters get
- * these. UINT32_MAX: there is none, or the copy engine cannot read it. */
-GPU_DEVICE uint32_t gemv_first_column(const struct gpu_call &call, const struct gemv_maps &maps)
+/* The column of a cluster's job number `job`, if clusters get slices in their order. Whichever order it is: together the
+ * clusters get these. UINT32_MAX: there is none, or the copy engine cannot read it. */
+GPU_DEVICE uint32_t gemv_early_column(const struct gpu_call &call, const struct gemv_maps &maps, uint32_t job)
 {
-    uint32_t run = gemv_run_at(call, 0), i = blockIdx.x / GEMV_PARTS / call.nruns * maps.together[run];
+    uint32_t run = gemv_run_at(call, 0), cluster = blockIdx.x / GEMV_PARTS + job * (gridDim.x / GEMV_PARTS);
 
-    return maps.w_by_engine[run] ? gemv_column_guess(call, run, i) : UINT32_MAX;
+    return maps.w_by_engine[run] ? gemv_column_guess(call, run, cluster / call.nruns * maps.together[run]) : UINT32_MAX;
+}
+
+/* A workgroup's part of K, in steps. */
+GPU_DEVICE void gemv_steps_get(const struct gpu_call &call, uint32_t run, uint32_t rank, uint32_t *first, uint32_t *end)
+{
+    uint32_t steps = ((uint32_t)call.in[run].gemv.k + GEMV_STEP - 1) / GEMV_STEP;
+
+    *first = steps * rank / GEMV_PARTS;
+    *end = steps * (rank + 1) / GEMV_PARTS;
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* One thread, when the kernel begins: a workgroup's part of what the first jobs read comes nearer, as much as there will be
+ * room for when they are known. */
+GPU_DEVICE void gemv_early_prefetch(const struct gpu_call &call, const struct gemv_maps &maps, uint32_t rank)
+{
+    uint32_t run = gemv_run_at(call, 0), left = maps.stages, first, end;
+
+    gemv_steps_get(call, run, rank, &first, &end);
+    for (uint32_t job = 0; job < 2; job++) {
+        uint32_t col = gemv_early_column(call, maps, job);
+        for (uint32_t step = first; step < end && left > 0 && col != UINT32_MAX; step++, left--)
+            gpu_box_prefetch(&maps.runs[run].w, (int32_t)(step * GEMV_STEP), (int32_t)col);
+    }
+}
 
 /* All lanes of the warp. */
 struct gemv_taker {

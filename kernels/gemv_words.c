@@ -171,6 +171,7 @@ void gemv_words_shape(const struct problem *problem, const struct schedule *sche
     (void)schedule;
     out->m = problem->gemv.m;
     out->n = problem->gemv.n;
+    out->k = gemv_longest_k(problem);
     out->slot_bytes = words_bytes(problem, d.columns[1]);
     for (int r = 0; r < problem->nranks; r++)
         out->first[r] = d.nchunks > 1 ? d.columns[r] : 0;

@@ -41,6 +41,7 @@ struct gpu_shape {
     uint32_t zero;
     int64_t m;          /* gemv: rows of x */
     int64_t n;          /* gemv, gemm: columns of the result */
+    int64_t k;          /* gemv: the longest of all ranks' */
     int64_t dim, batch; /* embedding */
     /* embedding: the first sample of each rank's part of the batch; gemv: the first column of those that each rank reduces */
     int64_t first[FCC_MAX_RANKS + 1];
