@@ -70,20 +70,18 @@ template <typename T> struct gemv {
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(GPU_PARAMETER struct gpu_call call)
 {
     __shared__ struct gpu_group group[2];
-    __shared__ struct gemv_share share[2];
     struct gemv<T> op;
     bool go_on = true;
 
     stream_prefetch<T>(call);
     gpu_begin(call);
-    gemv_shares_begin(call, share);
     for (uint32_t phase = 0; phase < GPU_PHASES && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++) {
             uint32_t run = gpu_run_of(call, i);
             if (phase == GPU_PHASE_FREE && streams<T>(call, run))
                 go_on = stream_run<T>(call, run, group);
             else
-                go_on = gemv_phase_run<T>(call, i, phase, group, share, op);
+                go_on = gpu_phase_run(call, run, phase, group, op);
         }
     gpu_leave(call, group);
 }

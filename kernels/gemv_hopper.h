@@ -44,6 +44,7 @@
 #ifndef FCC_GEMV_HOPPER_H
 #define FCC_GEMV_HOPPER_H
 
+#include "gemv_hopper_reduce.h"
 #include "gemv_hopper_shape.h"
 #include "gemv_hopper_take.h"
 #include "gemv_words.h"

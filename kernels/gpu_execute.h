@@ -9,16 +9,15 @@
  * An answer of the GPU's memory takes about a microsecond, as long as a small slice. So the next slice is asked for when one
  * begins (gpu_slice_ask()), by a thread that does nothing else between slices, and looked at when that one has been computed;
  * so is the failure epoch. Nobody asks for more than one: what it asked for no other workgroup can do. And nobody asks for one
- * of another phase: who waits has nothing in hand of the phases before. In the reduce phase the next one is asked for only when
- * one has been done: workgroups that begin to wait early would have two each while others have none.
+ * of another phase: who waits has nothing in hand of the phases before.
  *
  * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: slices of the first phase never
  * wait, so one resident workgroup per GPU is enough to finish it everywhere. A workgroup that waits in a later phase waits for
  * slices of earlier phases only (of any rank), and its own GPU's are all done or in the hands of workgroups that run. So by
  * induction one resident workgroup per GPU finishes every phase (where nobody waits for what is reduced, that phase may be
- * dealt out: gemv_words.h says why). All waits end when the rank's failure epoch says so: a kernel that fails stores it at all
- * ranks, and so does the host when the operator is aborted. It lies in the GPU's own memory, because a look across the bus by
- * every workgroup costs more than a small operator.
+ * dealt out: gemv_hopper_reduce.h says why). All waits end when the rank's failure epoch says so: a kernel that fails stores it
+ * at all ranks, and so does the host when the operator is aborted. It lies in the GPU's own memory, because a look across the
+ * bus by every workgroup costs more than a small operator.
  *
  * Memory order. A slice's stores, by all threads; __syncthreads(); one thread: fence (system), count down the slice's signal
  * group (atomic); who counts to zero: fence, then store the flag at the destination (relaxed: the fence before it makes it a
@@ -187,12 +186,13 @@ GPU_DEVICE bool gpu_phase_is_empty(const struct gpu_call &call, uint32_t run, ui
     return plan->first[phase] == plan->first[phase + 1];
 }
 
-/* One phase of one run. False: leave. `group` may be written before and after. */
+/* One phase of one run. False: leave. `group` may be written before and after. Unless `ahead`, a slice is asked for when the
+ * one before has been done. */
 template <typename Operator>
-GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group, Operator &op)
+GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group, Operator &op,
+                              bool ahead = true)
 {
     struct slice_time *times = (struct slice_time *)gpu_plan_of(call, run)->times;
-    const bool ahead = phase != GPU_PHASE_REDUCE;
     struct gpu_ticket next = {0, 0};
 
     if (gpu_phase_is_empty(call, run, phase))
