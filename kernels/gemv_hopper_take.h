@@ -32,11 +32,11 @@ GPU_DEVICE void gemv_slices_prefetch(const struct gpu_call &call)
         gpu_prefetch((const struct slice *)plan->slices + i);
 }
 
-/* The column of a cluster's job number `job`, if clusters get slices in their order. Whichever order it is: together the
- * clusters get these. UINT32_MAX: there is none, or the copy engine cannot read it. */
-GPU_DEVICE uint32_t gemv_early_column(const struct gpu_call &call, const struct gemv_maps &maps, uint32_t job)
+/* The column of a cluster's first job, if clusters get slices in their order. Whichever order it is: together the clusters get
+ * these. UINT32_MAX: there is none, or the copy engine cannot read it. */
+GPU_DEVICE uint32_t gemv_early_column(const struct gpu_call &call, const struct gemv_maps &maps)
 {
-    uint32_t run = gemv_run_at(call, 0), cluster = blockIdx.x / GEMV_PARTS + job * (gridDim.x / GEMV_PARTS);
+    uint32_t run = gemv_run_at(call, 0), cluster = blockIdx.x / GEMV_PARTS;
 
     return maps.w_by_engine[run] ? gemv_column_guess(call, run, cluster / call.nruns * maps.together[run]) : UINT32_MAX;
 }
@@ -52,18 +52,15 @@ GPU_DEVICE void gemv_steps_get(const struct gpu_call &call, uint32_t run, uint32
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* One thread, when the kernel begins: a workgroup's part of what the first jobs read comes nearer, as much as there will be
- * room for when they are known. */
+/* One thread, when the kernel begins: a workgroup's part of what the first job reads comes nearer, as much as there will be
+ * room for when it is known. */
 GPU_DEVICE void gemv_early_prefetch(const struct gpu_call &call, const struct gemv_maps &maps, uint32_t rank)
 {
-    uint32_t run = gemv_run_at(call, 0), left = maps.stages, first, end;
+    uint32_t run = gemv_run_at(call, 0), col = gemv_early_column(call, maps), first, end;
 
     gemv_steps_get(call, run, rank, &first, &end);
-    for (uint32_t job = 0; job < 2; job++) {
-        uint32_t col = gemv_early_column(call, maps, job);
-        for (uint32_t step = first; step < end && left > 0 && col != UINT32_MAX; step++, left--)
-            gpu_box_prefetch(&maps.runs[run].w, (int32_t)(step * GEMV_STEP), (int32_t)col);
-    }
+    for (uint32_t step = first; step < end && step < first + maps.stages && col != UINT32_MAX; step++)
+        gpu_box_prefetch(&maps.runs[run].w, (int32_t)(step * GEMV_STEP), (int32_t)col);
 }
 
 /* All lanes of the warp. */
