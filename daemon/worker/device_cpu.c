@@ -70,14 +70,15 @@ static int cpu_open(struct device *d, struct error *e)
     d->state = cpu;
     for (; cpu->nthreads < d->workgroups; cpu->nthreads++) {
         struct cpu_thread *t = &cpu->threads[cpu->nthreads];
-        *t = (struct cpu_thread){.device = d, .index = cpu->nthreads, .jobs = cpu_jobs_new()};
+        unsigned index = cpu->nthreads;
+        *t = (struct cpu_thread){.device = d, .index = index, .jobs = cpu_jobs_new()};
         status = t->jobs ? pthread_create(&t->thread, NULL, cpu_thread_main, t) : ENOMEM;
         if (!status && (status = cores_bind(d, t)))
             cpu->nthreads++; /* it runs, and is to be joined */
         if (status) {
             cpu_close(d);
             d->state = NULL;
-            return error_set(e, -status, "device %d: cannot start workgroup %u: %s", d->index, t->index, strerror(status));
+            return error_set(e, -status, "device %d: cannot start workgroup %u: %s", d->index, index, strerror(status));
         }
     }
     return 0;
