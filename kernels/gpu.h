@@ -199,7 +199,8 @@ struct gpu_launch;
 struct gpu_plugin {
     uint32_t abi;
     const char *kind; /* "hip", "cuda" */
-    /* The number of GPUs (1 or more), or -ENODEV and why there is none. Makes no context. */
+    /* The number of GPUs (1 or more), or -ENODEV and why there is none; -EAGAIN: the runtime did not start, and never will in
+     * this process, but may in another. Makes no context. */
     int (*count)(struct error *e);
     int (*describe)(int gpu, struct gpu_description *out, struct error *e);
     /* Make a context and a stream on each GPU of the mask and map them to each other. May be called again with more. With ipc,

@@ -28,6 +28,9 @@ static int plugin_count(struct error *e)
     int count = 0;
     hipError_t status = hipGetDeviceCount(&count);
 
+    /* Others are of the moment, as an MPS server that does not take clients now; but the runtime keeps to its first answer. */
+    if (status != hipSuccess && status != hipErrorNoDevice && status != hipErrorInsufficientDriver)
+        return error_set(e, -EAGAIN, "the GPUs' runtime does not start: %s", hipGetErrorString(status));
     if (status != hipSuccess || count < 1)
         return error_set(e, -ENODEV, "no GPU: %s", status != hipSuccess ? hipGetErrorString(status) : "the driver has none");
     return count < GPU_MAX_GPUS ? count : GPU_MAX_GPUS;

@@ -19,7 +19,9 @@
 #define hipStream_t cudaStream_t
 #define hipSuccess cudaSuccess
 #define hipErrorNotReady cudaErrorNotReady
+#define hipErrorInsufficientDriver cudaErrorInsufficientDriver
 #define hipErrorMemoryAllocation cudaErrorMemoryAllocation
+#define hipErrorNoDevice cudaErrorNoDevice
 #define hipErrorNotSupported cudaErrorNotSupported
 #define hipGetErrorString cudaGetErrorString
 #define hipGetLastError cudaGetLastError

@@ -211,6 +211,8 @@ static int fake_count(struct error *e)
     if (status)
         return status;
     engine = pthread_self();
+    if (control->gpus == FAKE_NOT_NOW)
+        return error_set(e, -EAGAIN, "the GPUs' runtime does not start: the test has said so");
     return control->gpus ? (int)control->gpus : error_set(e, -ENODEV, "no GPU: the test has none");
 }
 

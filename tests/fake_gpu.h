@@ -23,10 +23,12 @@ enum fake_call {
     FAKE_LAUNCH_TIMES,
 };
 
+#define FAKE_NOT_NOW UINT32_MAX
+
 /* Masks have a bit for each GPU. */
 struct fake_gpus {
     /* what the test wants */
-    _Atomic uint32_t gpus;            /* how many there are */
+    _Atomic uint32_t gpus;            /* how many there are; FAKE_NOT_NOW: the runtime does not start */
     _Atomic uint32_t lonely;          /* mask: no peers of the others */
     _Atomic uint32_t no_stream_waits; /* they cannot tie kernels to streams */
     _Atomic uint32_t hold;            /* mask: kernels there go on until they are to leave */

@@ -103,6 +103,30 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(context);
 }
 
+/* The runtime does not start, and would not in this process any more: the next connection gets another worker. */
+static void not_now(void)
+{
+    struct test_daemon d;
+    struct ranks all = {.n = 1};
+    fcc_comm *comm;
+
+    fake_start(&d, GPUS, NULL);
+    fake->gpus = FAKE_NOT_NOW;
+    fcc_context *context = client_connect(NULL);
+    OK(fcc_get_unique_id(context, &all.id));
+    FAILS(join(context, &all, 0, 0, FCC_DEVICE_CUDA, &comm), -EAGAIN, "rank 0", "does not start", "connect again");
+    fake->gpus = GPUS;
+    FAILS(fcc_get_unique_id(context, &all.id), -EAGAIN, "does not start", "connect again");
+    fcc_disconnect(context);
+    context = client_connect(NULL);
+    OK(fcc_get_unique_id(context, &all.id));
+    OK(join(context, &all, 0, 0, FCC_DEVICE_CUDA, &comm));
+    OK(fcc_noop(comm));
+    fcc_disconnect(context);
+    daemon_stop_unclean(&d); /* the log has the error that was wanted */
+    fake_check();
+}
+
 static void refused(void)
 {
     fake_ranks_run(1, refused_rank, NULL);
@@ -593,6 +617,7 @@ int main(int argc, char *argv[])
         {"devices", devices, 0},
         {"another_mps", another_mps, 0},
         {"refused", refused, 0},
+        {"not_now", not_now, 0},
         {"kinds_differ", kinds_differ, 0},
         {"no_peers", no_peers, 0},
         {"too_many_on_one", too_many_on_one, 0},

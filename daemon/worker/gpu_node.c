@@ -92,6 +92,7 @@ int gpus_find(struct worker *w, enum fcc_device_kind kind, struct device **devic
     static const enum fcc_device_kind numbers[PLUGIN_KINDS] = {FCC_DEVICE_CUDA, FCC_DEVICE_HIP};
     struct error why = {0};
     char text[FCC_TEXT_MAX / 2] = "";
+    bool elsewhere = false; /* another process may have more luck */
     size_t n = 0;
 
     if (!w->gpus)
@@ -103,7 +104,15 @@ int gpus_find(struct worker *w, enum fcc_device_kind kind, struct device **devic
             (void)error_set(&why, -ENODEV, "not allowed by GPUS=%s", w->config.gpus);
         else if (!gpus_load(w, plugin_kinds[i], numbers[i], &why))
             break;
+        elsewhere |= why.status == -EAGAIN;
         n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s: %s", n ? "; " : "", plugin_kinds[i], why.text);
+    }
+    if (!w->gpus && elsewhere) {
+        if (LIST_EMPTY(&w->comms)) { /* nothing is lost if the next connection gets a fresh worker */
+            (void)error_set(&w->lost, -EAGAIN, "%s; connect again", text);
+            w->quit = true;
+        }
+        return error_set(e, -EAGAIN, "its GPUs cannot be used now (%s); connect again", text);
     }
     if (!w->gpus)
         return error_set(e, -ENODEV, "this node has no such GPU (%s)", text);
