@@ -115,15 +115,18 @@ static int64_t rows_of(const struct problem *problem, int rank)
 
 /* The BLAS packs b anew for each slice: with M = N = K = 1024 it loses 2 to 4 % with blocks of 256 rows, 4 to 8 % with 128,
  * and more with less. Within a node a put costs nothing beside the store, so long slices are better, as long as there are
- * some to share among workgroups. Wide results are cut so that a slice stays below some tens of milliseconds: who waits for a
- * workgroup to leave waits for its slice.
+ * some to share among workgroups. Between nodes a put takes as long as computing it, or longer: nothing is under way before the
+ * first slice is done, so that is to be soon. Wide results are cut so that a slice stays below some tens of milliseconds: who
+ * waits for a workgroup to leave waits for its slice.
  */
 static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
-    int64_t half = (rows_of(problem, rank) / 2 + 15) / 16 * 16;
+    int64_t half = (rows_of(problem, rank) / 2 + 15) / 16 * 16, most = 512;
 
+    for (int r = 0; r < problem->nranks && schedule->kind == FCC_SCHEDULE_FUSED; r++)
+        most = problem->node_of[r] != problem->node_of[rank] ? 128 : most;
     if (schedule->slice_rows == 0)
-        schedule->slice_rows = (uint32_t)(half < 64 ? 64 : half > 512 ? 512 : half);
+        schedule->slice_rows = (uint32_t)(half < 64 ? 64 : half > most ? most : half);
     if (schedule->slice_cols == 0)
         schedule->slice_cols = problem->gemm.n > 6144 ? 4096 : problem->gemm.n > 0 ? (uint32_t)problem->gemm.n : 1;
 }
