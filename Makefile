@@ -26,6 +26,7 @@ PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-cl
 # iproute2 has rdma(8); Debian's kernel for the guests and a busybox are fetched, not installed.
 PACKAGES_RDMA := qemu-system-x86 iproute2 ibverbs-providers kmod cpio python3
 PACKAGES_BENCH := openmpi-bin libopenmpi-dev python3
+PACKAGES_BENCH_NODES := iperf3 iproute2 python3
 
 # OpenBLAS's build with locks, loaded at run time with its threads off: kernels/blas.h says why.
 BLAS_DIR := /usr/lib/$(shell $(CC) -print-multiarch 2>/dev/null)/openblas-pthread
@@ -77,7 +78,7 @@ MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclie
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all plugins demo demo-run test check test-rdma check-rdma test-rdma-if deps-rdma check-gpu-code bench bench-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-launchers
+.PHONY: all plugins demo demo-run test check test-rdma check-rdma test-rdma-if deps-rdma check-gpu-code bench bench-run bench-nodes bench-nodes-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-bench-nodes deps-launchers
 all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv $(BUILD)/bin/example_env plugins
 
 $(BUILD)/obj/%.o: %.c Makefile
@@ -238,7 +239,7 @@ $(addprefix $(BUILD)/tests/test_,fifo net net_refused proxy): $(BUILD)/tests/tes
 $(BUILD)/tests/test_net_verbs: $(call objects,$(VERBS) $(NET) proto/error.c tests/test_net_verbs.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
-$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o bench/net_bench.o): CPPFLAGS += -Idaemon/worker
+$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
@@ -314,13 +315,26 @@ $(BUILD)/tests/net_bench: $(call objects,tests/bench/net_bench.c $(NET) proto/er
 	$(call say,LD)
 	$(Q)$(LINK_TEST)
 
+# Nodes in network namespaces, beside iperf3; as root.
+NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
+$(BUILD)/tests/net_stream: $(call objects,tests/bench/net_stream.c $(NET) proto/error.c) | $(BUILD)/tests
+	$(call say,LD)
+	$(Q)$(LINK_TEST)
+$(BUILD)/tests/comm_init: $(call objects,tests/bench/comm_init.c) $(BUILD)/lib/libfccclient.so | $(BUILD)/tests
+	$(call say,LD)
+	$(Q)$(LINK_TEST) $(LINK_CLIENT)
+bench-nodes: deps deps-bench-nodes
+	@$(MAKE) --no-print-directory bench-nodes-run
+bench-nodes-run: all $(NODES_BENCH)
+	tests/bench/nodes --build $(BUILD) $(BENCH_ARGS)
+
 # On a machine with NVIDIA GPUs and PyTorch.
 bench-gpu: all
 	tests/bench/compare_gpu --build $(BUILD) $(BENCH_ARGS)
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/net_bench.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c tests/wire.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c tests/wire.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
@@ -366,6 +380,8 @@ deps-rdma:
 	@tests/rdma/fetch build/rdma
 deps-bench:
 	@tests/packages $(PACKAGES_BENCH)
+deps-bench-nodes:
+	@tests/packages $(PACKAGES_BENCH_NODES)
 deps-launchers:
 	@tests/packages $(PACKAGES_LAUNCHERS)
 deps-gpu:
@@ -376,11 +392,12 @@ help:
 	@echo 'make demo      install what is missing, build, and show fused operators on the words of a text (TEXT=path)'
 	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined or thread)'
 	@echo 'make bench     compare with Open MPI and the same BLAS, in one run'
+	@echo 'make bench-nodes  nodes in network namespaces: overlap over a shaped link, and tcp beside iperf3 (as root)'
 	@echo 'make bench-gpu compare with PyTorch, NCCL and symmetric memory, on a machine with NVIDIA GPUs'
 	@echo 'make lint      clang-format, clang-tidy and cppcheck'
 	@echo 'make install   install to DESTDIR and PREFIX (/usr/local)'
 	@echo 'make man       the man pages'
-	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench, deps-rdma;'
+	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench, deps-bench-nodes, deps-rdma;'
 	@echo '               deps-launchers for the tests under mpirun, mpiexec, srun and torchrun)'
 	@echo 'make test-rdma data between nodes over RDMA: two emulated machines with soft-RoCE (a part of make test)'
 	@echo 'make clean     remove build/'
