@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -279,7 +280,9 @@ uint64_t config_memory_per_user(const struct config *config)
 
 uint32_t config_cpu_workgroups(const struct config *config)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t mine; /* those that this process may use: a container or taskset may leave it a few */
+    long cores = sched_getaffinity(0, sizeof(mine), &mine) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&mine);
+
     if (config->cpu_workgroups)
         return config->cpu_workgroups;
     return cores > (long)config->cpu_devices ? (uint32_t)cores / config->cpu_devices : 1;

@@ -2,6 +2,7 @@
  *
  * test_config.c - the configuration: which source wins, and what is said about mistakes.
  */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -155,6 +156,24 @@ static void gpus(void **state)
     assert_string_equal(c.plugin_dir, "");
 }
 
+/* Cores that this process may not use are none of the node's to share out. */
+static void one_core(void)
+{
+    struct config one_device = {.cpu_devices = 1}, *c = &one_device;
+    cpu_set_t all, one;
+    int core = 0;
+
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    while (!CPU_ISSET(core, &all))
+        core++;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    assert_int_equal(config_cpu_workgroups(c), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+    assert_int_equal(config_cpu_workgroups(c), CPU_COUNT(&all));
+}
+
 static void what_zero_means(void **state)
 {
     struct config c;
@@ -163,6 +182,7 @@ static void what_zero_means(void **state)
     (void)state;
     assert_int_equal(load("CPU_DEVICES=64\n", NULL, &c, &e), 0);
     assert_true(config_cpu_workgroups(&c) >= 1);
+    one_core();
     assert_true(config_memory_per_user(&c) > 1u << 20);
     assert_int_equal(load("CPU_WORKGROUPS=3\nMEMORY_PER_USER_MB=5\n", NULL, &c, &e), 0);
     assert_int_equal(config_cpu_workgroups(&c), 3);
