@@ -150,7 +150,7 @@ $(BUILD)/lib/fccd/hip.so: $(patsubst %.hip,$(BUILD)/obj/hip/%.o,$(GPU_SOURCES)) 
 
 # ---- data between nodes over RDMA: where its headers are -----------------------------------------------------------------
 
-VERBS := daemon/worker/net_verbs.c daemon/worker/net_verbs_device.c daemon/worker/net_verbs_keys.c daemon/worker/net_verbs_receive.c
+VERBS := $(addprefix daemon/worker/,net_verbs.c net_verbs_connect.c net_verbs_device.c net_verbs_keys.c net_verbs_receive.c net_verbs_socket.c)
 VERBS_LIBS := $(shell pkg-config --libs librdmacm libibverbs 2>/dev/null)
 VERBS_PLUGIN := $(if $(VERBS_LIBS),$(BUILD)/lib/fccd/verbs.so)
 

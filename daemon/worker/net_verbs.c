@@ -11,7 +11,7 @@
  *
  * The queue of requests and that memory are bounded: what finds no room waits for a completion.
  */
-#include "net_verbs.h"
+#include "net_verbs_link.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -23,47 +23,9 @@
 
 #include "clock.h"
 
-#define SENDS 512u         /* work requests of a queue pair */
-#define LIST 64u           /* of one doorbell */
-#define RING (4u << 20)    /* bytes that are on their way */
 #define PIECE (256u << 10) /* bytes of one request */
 #define SETUP_MS 10000u    /* for the queue pair */
-#define RESOLVE_MS 2000
-#define LINGER_MS 300  /* of a link that is closed, for what it was given */
-#define ACK_TIMEOUT 16 /* 4.096 us * 2^16 = 268 ms; seven times that is about NET_SILENT_MS */
-
-struct verbs_item {
-    struct net_place to; /* a flag: its communicator and rank */
-    struct net_area area;
-    const unsigned char *from; /* NULL: a flag */
-    uint64_t length;           /* 0: a flag */
-    uint32_t flag;
-    uint64_t epoch;
-};
-
-enum verbs_state { WAITS_HELLO, CONNECTS, READY };
-
-struct verbs_link {
-    struct net_link link;
-    struct verbs_end end;
-    enum verbs_state state;
-    struct net_hello_in hello;
-    struct verbs_keys *keys;
-    uint64_t beat_ns, opened_ns;
-    uint32_t queue;           /* items, a power of two */
-    struct verbs_item *items; /* item n, of all that ever were, at [n % queue]: link.flushed <= n < link.queued */
-    uint64_t first_at;        /* bytes of the first one's payload that are posted */
-    uint64_t bytes, messages; /* that flags tell of */
-    /* Requests, and bytes of the ring: all that ever were posted, and those that are done. */
-    uint64_t posted, done, ring_posted, ring_done;
-    uint64_t marks[SENDS]; /* ring_posted behind request n - 1, at [n % SENDS] */
-    unsigned char *ring;
-    struct ibv_mr *ring_mr;
-    struct ibv_send_wr wrs[LIST]; /* the list that is being made */
-    struct ibv_sge sges[LIST];
-    struct verbs_flag flags[LIST];
-    unsigned nwrs;
-};
+#define LINGER_MS 300      /* of a link that is closed, for what it was given */
 
 static struct verbs_link *verbs_of(struct net_link *l)
 {
@@ -116,18 +78,18 @@ static int verbs_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t
 
 static bool list_has_room(const struct verbs_link *v)
 {
-    return v->nwrs < LIST && v->posted - v->done + v->nwrs < v->end.cap.max_send_wr;
+    return v->nwrs < VERBS_LIST && v->posted - v->done + v->nwrs < v->end.cap.max_send_wr;
 }
 
 /* Room in the ring for bytes in one piece: where, or NULL. What is left at its end is skipped, and freed with the rest. */
 static unsigned char *ring_take(struct verbs_link *v, uint64_t bytes)
 {
-    uint64_t at = v->ring_posted & (RING - 1), skip = RING - at < bytes ? RING - at : 0;
+    uint64_t at = v->ring_posted & (VERBS_RING - 1), skip = VERBS_RING - at < bytes ? VERBS_RING - at : 0;
 
-    if (v->ring_posted + skip + bytes - v->ring_done > RING)
+    if (v->ring_posted + skip + bytes - v->ring_done > VERBS_RING)
         return NULL;
     v->ring_posted += skip + bytes;
-    return v->ring + ((v->ring_posted - bytes) & (RING - 1));
+    return v->ring + ((v->ring_posted - bytes) & (VERBS_RING - 1));
 }
 
 /* Append a request for bytes at `from`, which stay until the list is posted: inline, or copied. NULL: no room. */
@@ -148,7 +110,7 @@ static struct ibv_send_wr *list_add(struct verbs_link *v, const void *from, uint
     if (v->nwrs)
         v->wrs[v->nwrs - 1].next = wr;
     v->nwrs++;
-    v->marks[wr->wr_id % SENDS] = v->ring_posted;
+    v->marks[wr->wr_id % VERBS_SENDS] = v->ring_posted;
     return wr;
 }
 
@@ -249,8 +211,7 @@ static int list_send(struct verbs_link *v)
 
 /* ---- completions ---- */
 
-/* Take what has completed: how many; or an error, the first that did not go well: those behind it are only flushed. */
-static int completions_take(struct verbs_link *v)
+int verbs_completions_take(struct verbs_link *v)
 {
     struct ibv_wc wc[16];
     int total = 0;
@@ -263,7 +224,7 @@ static int completions_take(struct verbs_link *v)
             if (wc[i].status != IBV_WC_SUCCESS)
                 return verbs_wc_error(&wc[i], &v->link.error);
             v->done = wc[i].wr_id;
-            v->ring_done = v->marks[wc[i].wr_id % SENDS];
+            v->ring_done = v->marks[wc[i].wr_id % VERBS_SENDS];
         }
         total += n;
         if (n < 16)
@@ -278,7 +239,7 @@ static int block(struct verbs_link *v)
     if (v->state == READY && v->posted != v->done) {
         if (ibv_req_notify_cq(v->end.cq, 0))
             return error_set(&v->link.error, -EIO, "RDMA: the device announces no completions");
-        int n = completions_take(v);
+        int n = verbs_completions_take(v);
         if (n)
             return n;
     }
@@ -288,7 +249,7 @@ static int block(struct verbs_link *v)
 
 static int send_some(struct verbs_link *v)
 {
-    int status = completions_take(v);
+    int status = verbs_completions_take(v);
 
     if (status < 0)
         return status;
@@ -325,146 +286,6 @@ static int verbs_progress(struct net_link *l, uint64_t now_ns)
     return l->queued != l->flushed || v->posted != v->done;
 }
 
-/* ---- the connection ---- */
-
-static int cm_failed(struct verbs_link *v, const char *what)
-{
-    return error_set(&v->link.error, -errno, "%s: %s", what, strerror(errno));
-}
-
-/* The receiver has said where it listens. */
-static int connect_begin(struct verbs_link *v)
-{
-    struct sockaddr_storage local, remote;
-    struct error *e = &v->link.error;
-    uint16_t port = htobe16(le16toh(v->hello.hello.port));
-
-    if (verbs_address(v->end.socket.fd, false, &local, e) || verbs_address(v->end.socket.fd, true, &remote, e))
-        return e->status;
-    memcpy(remote.ss_family == AF_INET ? (unsigned char *)&((struct sockaddr_in *)&remote)->sin_port
-                                       : (unsigned char *)&((struct sockaddr_in6 *)&remote)->sin6_port,
-           &port, sizeof(port));
-    if (rdma_create_id(v->end.channel, &v->end.id, NULL, RDMA_PS_TCP)) {
-        v->end.id = NULL;
-        return cm_failed(v, "rdma_create_id");
-    }
-    int status = verbs_bind(v->end.id, v->end.socket.fd, e);
-    if (status)
-        return status;
-    v->state = CONNECTS;
-    return rdma_resolve_addr(v->end.id, NULL, (struct sockaddr *)&remote, RESOLVE_MS) ? cm_failed(v, "rdma_resolve_addr") : 0;
-}
-
-static int connect_now(struct verbs_link *v)
-{
-    struct rdma_conn_param param = {.private_data = v->hello.hello.token,
-                                    .private_data_len = sizeof(v->hello.hello.token),
-                                    .retry_count = 7,
-                                    .rnr_retry_count = 7}; /* 7: for ever. Whether the receiver lives is told by the socket */
-    uint8_t timeout = ACK_TIMEOUT;
-    int status = verbs_end_queues(&v->end, SENDS, 1, &v->link.error);
-
-    if (status)
-        return status;
-    v->ring = mmap(NULL, RING, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (v->ring == MAP_FAILED) {
-        v->ring = NULL;
-        return error_set(&v->link.error, -ENOMEM, "no memory for a link");
-    }
-    status = verbs_register(v->end.device, v->ring, RING, &v->ring_mr, &v->link.error);
-    if (status)
-        return status;
-    /* A kernel that does not know it takes seconds to notice a loss; the socket still tells of a node that is gone. */
-    (void)rdma_set_option(v->end.id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof(timeout));
-    return rdma_connect(v->end.id, &param) ? cm_failed(v, "rdma_connect") : 0;
-}
-
-static int ended(struct verbs_link *v)
-{
-    struct net_link *l = &v->link;
-
-    /* The reason, if the device knows one, came before. */
-    if (v->state == READY && completions_take(v) < 0)
-        return l->error.status;
-    if (l->queued != l->flushed || v->posted != v->done)
-        return error_set(&l->error, -ECONNRESET, "the other end has closed the connection while there was more to send");
-    return error_set(&l->error, -ESHUTDOWN, "the other end has closed the connection");
-}
-
-static int cm_event_handle(struct verbs_link *v, enum rdma_cm_event_type what, int status)
-{
-    switch (what) {
-    case RDMA_CM_EVENT_ADDR_RESOLVED:
-        return rdma_resolve_route(v->end.id, RESOLVE_MS) ? cm_failed(v, "rdma_resolve_route") : 0;
-    case RDMA_CM_EVENT_ROUTE_RESOLVED:
-        return connect_now(v);
-    case RDMA_CM_EVENT_ESTABLISHED:
-        v->state = READY;
-        return 0;
-    case RDMA_CM_EVENT_DISCONNECTED:
-        return ended(v);
-    case RDMA_CM_EVENT_TIMEWAIT_EXIT:
-        return 0;
-    case RDMA_CM_EVENT_DEVICE_REMOVAL:
-        return error_set(&v->link.error, -ENODEV, "RDMA: the device has been removed");
-    default:
-        return error_set(
-            &v->link.error, what == RDMA_CM_EVENT_REJECTED ? -ECONNREFUSED : -ENETUNREACH,
-            "RDMA: no queue pair: %s (status %d); look at the link (rdma link) and whether UDP port 4791 gets through, "
-            "for RoCE",
-            rdma_event_str(what), status);
-    }
-}
-
-static int cm_look(struct verbs_link *v)
-{
-    struct rdma_cm_event *event;
-
-    if (rdma_get_cm_event(v->end.channel, &event))
-        return errno == EAGAIN ? 0 : cm_failed(v, "rdma_get_cm_event");
-    enum rdma_cm_event_type what = event->event;
-    int status = event->status;
-    (void)rdma_ack_cm_event(event);
-    return cm_event_handle(v, what, status);
-}
-
-static int socket_look(struct verbs_link *v)
-{
-    struct error *e = &v->link.error;
-    struct verbs_msg m[VERBS_MSGS];
-    int n;
-
-    if (v->state == WAITS_HELLO) {
-        n = net_hello_read(v->end.socket.fd, &v->hello, NET_VERBS, e);
-        return n == -ESHUTDOWN ? ended(v) : n > 0 ? connect_begin(v) : n;
-    }
-    n = verbs_socket_read(&v->end.socket, m, e);
-    if (n < 0)
-        return n == -ESHUTDOWN ? ended(v) : n;
-    for (int i = 0; i < n; i++) {
-        if (m[i].kind != VERBS_KEY)
-            return error_set(e, -EPROTO, "the other end answers what nobody has asked");
-        verbs_keys_answer(v->keys, &m[i]);
-    }
-    return verbs_socket_flush(&v->end.socket, e);
-}
-
-static int verbs_look(struct net_link *l)
-{
-    struct verbs_link *v = verbs_of(l);
-    struct epoll_event events[4];
-    int n, status = 0;
-
-    while (!status && (n = epoll_wait(v->end.epoll, events, 4, 0)) > 0) {
-        l->is_blocked = false;
-        for (int i = 0; i < n && !status; i++)
-            status = events[i].data.u32 == VERBS_CQ   ? verbs_end_notified(&v->end, &l->error)
-                     : events[i].data.u32 == VERBS_CM ? cm_look(v)
-                                                      : socket_look(v);
-    }
-    return status;
-}
-
 /* ---- coming and going ---- */
 
 static void link_free(struct verbs_link *v)
@@ -478,7 +299,7 @@ static void link_free(struct verbs_link *v)
     if (mr)
         (void)ibv_dereg_mr(mr);
     if (v->ring)
-        (void)munmap(v->ring, RING);
+        (void)munmap(v->ring, VERBS_RING);
     verbs_end_close(&v->end);
     verbs_keys_free(v->keys);
     free(v->items);

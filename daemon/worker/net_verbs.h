@@ -85,9 +85,8 @@ struct verbs_end {
 
 /* ---- net_verbs_device.c ---- */
 
-struct ibv_pd *verbs_pd(const struct verbs_device *d);
 /* The protection domain of this process at a device: one for all links and keys. */
-int verbs_device_get(struct ibv_context *context, struct verbs_device **out, struct error *e);
+struct verbs_device *verbs_device_get(struct ibv_context *context, struct error *e);
 void verbs_device_put(struct verbs_device *d);
 /* For what a device has registered of a region that is held (net_region.h): registered now, if it was not. */
 int verbs_grant(struct verbs_device *d, const struct net_held *held, struct verbs_msg *key, struct error *e);
@@ -108,6 +107,8 @@ int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, s
 /* A completion has been announced: take that up; the queue is to be looked at again. */
 int verbs_end_notified(struct verbs_end *end, struct error *e);
 int verbs_wc_error(const struct ibv_wc *wc, struct error *e);
+
+/* ---- net_verbs_socket.c ---- */
 
 /* Send a message when the socket takes it: 0, or an error. */
 int verbs_socket_send(struct verbs_socket *s, struct verbs_msg m, struct error *e);

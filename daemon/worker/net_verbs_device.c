@@ -36,39 +36,40 @@ static LIST_HEAD(devices_head, verbs_device) devices = LIST_HEAD_INITIALIZER(dev
 
 /* ---- devices and keys ---- */
 
-struct ibv_pd *verbs_pd(const struct verbs_device *d)
+static struct verbs_device *device_new(struct ibv_context *context, struct error *e)
 {
-    return d->pd;
+    struct verbs_device *d = calloc(1, sizeof(*d));
+
+    if (!d) {
+        (void)error_set(e, -ENOMEM, "no memory for a protection domain");
+        return NULL;
+    }
+    d->context = context;
+    d->pd = ibv_alloc_pd(context);
+    if (!d->pd) {
+        (void)error_set(e, -ENOMEM, "%s: cannot make a protection domain: %s", ibv_get_device_name(context->device),
+                        strerror(errno));
+        free(d);
+        return NULL;
+    }
+    LIST_INSERT_HEAD(&devices, d, link);
+    return d;
 }
 
-int verbs_device_get(struct ibv_context *context, struct verbs_device **out, struct error *e)
+struct verbs_device *verbs_device_get(struct ibv_context *context, struct error *e)
 {
     struct verbs_device *d;
-    int status = 0;
 
     (void)pthread_mutex_lock(&devices_lock);
     LIST_FOREACH(d, &devices, link)
         if (d->context == context)
             break;
-    if (!d) {
-        d = calloc(1, sizeof(*d));
-        if (d && !(d->pd = ibv_alloc_pd(context))) {
-            status = error_set(e, -errno, "%s: cannot make a protection domain: %s", ibv_get_device_name(context->device),
-                               strerror(errno));
-            free(d);
-            d = NULL;
-        } else if (!d) {
-            status = error_set(e, -ENOMEM, "no memory for a protection domain");
-        } else {
-            d->context = context;
-            LIST_INSERT_HEAD(&devices, d, link);
-        }
-    }
+    if (!d)
+        d = device_new(context, e);
     if (d)
         d->refs++;
     (void)pthread_mutex_unlock(&devices_lock);
-    *out = d;
-    return status;
+    return d;
 }
 
 static void device_put_locked(struct verbs_device *d)
@@ -334,10 +335,10 @@ static int queue_pair_make(struct verbs_end *end, uint32_t sends, uint32_t recei
 int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, struct error *e)
 {
     struct ibv_device_attr limits;
-    int status = verbs_device_get(end->id->verbs, &end->device, e);
 
-    if (status)
-        return status;
+    end->device = verbs_device_get(end->id->verbs, e);
+    if (!end->device)
+        return -ENOMEM;
     const char *name = ibv_get_device_name(end->id->verbs->device);
     if (ibv_query_device(end->id->verbs, &limits))
         return error_set(e, -EIO, "%s: cannot ask for its limits: %s", name, strerror(errno));
@@ -346,7 +347,7 @@ int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, s
     end->completions = ibv_create_comp_channel(end->id->verbs);
     if (!end->completions)
         return error_set(e, -errno, "%s: cannot make a completion channel: %s", name, strerror(errno));
-    status = watch(end->epoll, end->completions->fd, VERBS_CQ, e);
+    int status = watch(end->epoll, end->completions->fd, VERBS_CQ, e);
     if (status)
         return status;
     end->cq = ibv_create_cq(end->id->verbs, (int)(sends + receives), NULL, end->completions, 0);
@@ -399,87 +400,4 @@ int verbs_wc_error(const struct ibv_wc *wc, struct error *e)
 
     return error_set(e, status, "RDMA: %s (vendor's code %u): %s", ibv_wc_status_str(wc->status), wc->vendor_err,
                      wc_hint(wc->status));
-}
-
-/* ---- the socket beside it ---- */
-
-static struct verbs_msg msg_order(struct verbs_msg m)
-{
-    return (struct verbs_msg){.magic = htole32(m.magic),
-                              .kind = htole16(m.kind),
-                              .comm = htole64(m.comm),
-                              .rank = htole32(m.rank),
-                              .region = htole32(m.region),
-                              .version = htole64(m.version),
-                              .address = htole64(m.address),
-                              .bytes = htole64(m.bytes),
-                              .rkey = htole32(m.rkey),
-                              .status = (int32_t)htole32((uint32_t)m.status)};
-}
-
-static int socket_broken(int error, struct error *e)
-{
-    if (error == EPIPE || error == ECONNRESET)
-        return error_set(e, -ECONNRESET, "the other end has closed the connection");
-    if (error == ETIMEDOUT)
-        return error_set(e, -ETIMEDOUT, "the other end has taken nothing for too long");
-    return error_set(e, -error, "its connection: %s", strerror(error));
-}
-
-int verbs_socket_flush(struct verbs_socket *s, struct error *e)
-{
-    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u32 = VERBS_SOCKET};
-
-    while (s->nout) {
-        ssize_t n = send(s->fd, s->out, s->nout, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            break;
-        if (n < 0)
-            return socket_broken(errno, e);
-        s->nout -= (uint32_t)n;
-        memmove(s->out, s->out + n, s->nout);
-    }
-    if (s->waits_out == (s->nout > 0))
-        return 0;
-    s->waits_out = s->nout > 0;
-    if (s->waits_out)
-        event.events |= EPOLLOUT;
-    return epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->fd, &event)
-               ? error_set(e, -errno, "cannot watch a connection: %s", strerror(errno))
-               : 0;
-}
-
-int verbs_socket_send(struct verbs_socket *s, struct verbs_msg m, struct error *e)
-{
-    m.magic = VERBS_MAGIC;
-    m = msg_order(m);
-    if (sizeof(s->out) - s->nout < sizeof(m))
-        return error_set(e, -ETIMEDOUT, "the other end does not read what it is told");
-    memcpy(s->out + s->nout, &m, sizeof(m));
-    s->nout += sizeof(m);
-    return verbs_socket_flush(s, e);
-}
-
-int verbs_socket_read(struct verbs_socket *s, struct verbs_msg out[VERBS_MSGS], struct error *e)
-{
-    ssize_t n = recv(s->fd, s->in + s->nin, sizeof(s->in) - s->nin, MSG_DONTWAIT);
-    int count = 0;
-
-    if (n == 0)
-        return -ESHUTDOWN;
-    if (n < 0)
-        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : socket_broken(errno, e);
-    s->nin += (uint32_t)n;
-    for (; s->nin - (uint32_t)count * sizeof(*out) >= sizeof(*out); count++) {
-        memcpy(&out[count], s->in + (uint32_t)count * sizeof(*out), sizeof(*out));
-        out[count] = msg_order(out[count]);
-        if (out[count].magic != VERBS_MAGIC)
-            return error_set(e, -EPROTO,
-                             "the other end does not speak as a verbs link does: TRANSPORT must be the same on all nodes");
-    }
-    s->nin -= (uint32_t)count * (uint32_t)sizeof(*out);
-    memmove(s->in, s->in + (uint32_t)count * sizeof(*out), s->nin);
-    return count;
 }

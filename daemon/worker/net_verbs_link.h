@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * net_verbs_link.h - the sending end's parts: net_verbs.c has its queue and work requests, net_verbs_connect.c how its queue pair
+ * comes about, and what comes over the socket.
+ */
+#ifndef FCCD_NET_VERBS_LINK_H
+#define FCCD_NET_VERBS_LINK_H
+
+#include "net_verbs.h"
+
+#define VERBS_SENDS 512u      /* work requests of a queue pair */
+#define VERBS_LIST 64u        /* of one doorbell */
+#define VERBS_RING (4u << 20) /* bytes that are on their way */
+
+struct verbs_item {
+    struct net_place to; /* a flag: its communicator and rank */
+    struct net_area area;
+    const unsigned char *from; /* NULL: a flag */
+    uint64_t length;           /* 0: a flag */
+    uint32_t flag;
+    uint64_t epoch;
+};
+
+enum verbs_state { WAITS_HELLO, CONNECTS, READY };
+
+struct verbs_link {
+    struct net_link link;
+    struct verbs_end end;
+    enum verbs_state state;
+    struct net_hello_in hello;
+    struct verbs_keys *keys;
+    uint64_t beat_ns, opened_ns;
+    uint32_t queue;           /* items, a power of two */
+    struct verbs_item *items; /* item n, of all that ever were, at [n % queue]: link.flushed <= n < link.queued */
+    uint64_t first_at;        /* bytes of the first one's payload that are posted */
+    uint64_t bytes, messages; /* that flags tell of */
+    /* Requests, and bytes of the ring: all that ever were posted, and those that are done. */
+    uint64_t posted, done, ring_posted, ring_done;
+    uint64_t marks[VERBS_SENDS]; /* ring_posted behind request n - 1, at [n % VERBS_SENDS] */
+    unsigned char *ring;
+    struct ibv_mr *ring_mr;
+    struct ibv_send_wr wrs[VERBS_LIST]; /* the list that is being made */
+    struct ibv_sge sges[VERBS_LIST];
+    struct verbs_flag flags[VERBS_LIST];
+    unsigned nwrs;
+};
+
+/* ---- net_verbs.c ---- */
+
+/* Take what has completed: how many; or an error, the first that did not go well: those behind it are only flushed. */
+int verbs_completions_take(struct verbs_link *v);
+
+/* ---- net_verbs_connect.c ---- */
+
+/* net_ops.look */
+int verbs_look(struct net_link *l);
+
+#endif
