@@ -160,14 +160,20 @@ static struct peer *peer_find(const struct worker *w, const char *address)
     return NULL;
 }
 
-static unsigned index_free(const struct worker *w)
+/* In turns: the data connections of one that has gone may end later, and are not to be taken for those of its successor. */
+static unsigned index_free(struct worker *w)
 {
     uint64_t used = 0;
     struct peer *p;
 
     LIST_FOREACH(p, &w->peers, link)
         used |= UINT64_C(1) << p->index;
-    return ~used ? (unsigned)__builtin_ctzll(~used) : PEERS_MAX;
+    for (unsigned i = 0; i < PEERS_MAX; i++) {
+        unsigned index = w->peer_index++ % PEERS_MAX;
+        if (!(used >> index & 1u))
+            return index;
+    }
+    return PEERS_MAX;
 }
 
 static struct peer *peer_new(struct worker *w, const char *address, struct error *e)

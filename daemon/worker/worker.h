@@ -66,6 +66,7 @@ struct worker {
     unsigned char meeting_key[32];
     LIST_HEAD(peers_head, peer) peers; /* peer.c's: the job's workers on other nodes */
     struct event *ping_event;          /* ... */
+    unsigned peer_index;               /* ... */
     uint64_t connect_id;               /* ... */
     struct nodes_data *data;           /* nodes_data.c's; NULL: there is no other node */
     char mps_pipe[FCC_MPS_PIPE_MAX];
