@@ -339,10 +339,12 @@ void peers_sweep(struct worker *w)
 
 void peers_close(struct worker *w)
 {
-    struct peer *p;
+    struct peer *p, *next;
 
-    while ((p = LIST_FIRST(&w->peers)))
+    for (p = LIST_FIRST(&w->peers); p; p = next) {
+        next = LIST_NEXT(p, link);
         peer_free(p);
+    }
     if (w->ping_event)
         event_free(w->ping_event);
     w->ping_event = NULL;
