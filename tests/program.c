@@ -36,8 +36,8 @@ int program_run(char *text, size_t room, const char *path, const char *const arg
         n += (size_t)got;
     text[n] = '\0';
     (void)close(ends[0]);
-    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
-    return WEXITSTATUS(status);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 bool program_found(const char *name)
