@@ -95,6 +95,8 @@ static int cm_event_handle(struct verbs_link *v, enum rdma_cm_event_type what, i
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
         return error_set(&v->link.error, -ENODEV, "RDMA: the device has been removed");
     default:
+        if (v->state == READY) /* REJECTED: the receiver was closed before it had seen that we know */
+            return ended(v);
         return error_set(
             &v->link.error, what == RDMA_CM_EVENT_REJECTED ? -ECONNREFUSED : -ENETUNREACH,
             "RDMA: no queue pair: %s (status %d); look at the link (rdma link) and whether UDP port 4791 gets through, "

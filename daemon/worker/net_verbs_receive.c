@@ -21,7 +21,7 @@
 #define POLL 32               /* completions at a time */
 #define TURNS 16              /* of one receive() */
 #define GRACE_NS 500000000ull /* after the queue pair's end, for the socket's */
-#define RNR_TIMER 10          /* 0.16 ms: how soon a sender tries again that found no receive posted */
+#define RNR_TIMER 10          /* 0.16 ms */
 
 struct verbs_receiver {
     struct net_receiver receiver;
@@ -226,9 +226,25 @@ static int request_take(struct verbs_receiver *v, struct rdma_cm_id *id, bool is
     return queue_pair_make(v);
 }
 
-static int cm_take(struct verbs_receiver *v)
+/* How soon a sender tries again that found no receive posted: rdma_cm sets the longest that there is, 0.66 s. The queue pair has been
+ * at work since before this was told of, and may have come to its end. */
+static int timer_set(struct verbs_receiver *v)
 {
     struct ibv_qp_attr attr = {.min_rnr_timer = RNR_TIMER};
+    struct ibv_qp_init_attr ignored;
+    int error = ibv_modify_qp(v->end.id->qp, &attr, IBV_QP_MIN_RNR_TIMER);
+
+    if (!error)
+        return 0;
+    if (!ibv_query_qp(v->end.id->qp, &attr, IBV_QP_STATE, &ignored) && attr.qp_state == IBV_QPS_ERR) {
+        v->ended_ns = v->ended_ns ? v->ended_ns : clock_ns();
+        return 0;
+    }
+    return error_set(&v->receiver.error, -error, "RDMA: cannot set a queue pair's timer: %s", strerror(error));
+}
+
+static int cm_take(struct verbs_receiver *v)
+{
     struct error *e = &v->receiver.error;
     struct rdma_cm_event *event;
 
@@ -243,10 +259,9 @@ static int cm_take(struct verbs_receiver *v)
     case RDMA_CM_EVENT_CONNECT_REQUEST:
         return request_take(v, id, is_welcome);
     case RDMA_CM_EVENT_ESTABLISHED:
-        if (ibv_modify_qp(v->end.id->qp, &attr, IBV_QP_MIN_RNR_TIMER)) /* rdma_cm sets the longest there is: 0.66 s */
-            return error_set(e, -errno, "RDMA: cannot set a queue pair's timer: %s", strerror(errno));
-        return 0;
+        return timer_set(v);
     case RDMA_CM_EVENT_DISCONNECTED:
+    case RDMA_CM_EVENT_REJECTED: /* a sender that was closed before it had seen that we accepted */
         v->ended_ns = v->ended_ns ? v->ended_ns : clock_ns();
         return 0;
     case RDMA_CM_EVENT_TIMEWAIT_EXIT:

@@ -87,6 +87,8 @@ bool nodes_peer_lost(struct peer *p); /* p->broken says why. Was there a communi
 /* The proxy's connections; both own the socket on success only. */
 int nodes_data_open(struct peer *p, int sock, struct error *e);
 int nodes_data_accept(struct peer *p, int sock, struct error *e);
+/* The peer is lost: its data connections end, too. */
+void nodes_data_forget(const struct peer *p);
 /* Memory of a rank here that others put into. */
 int nodes_region_add(struct comm *c, int rank, uint32_t region, void *data, uint64_t bytes, struct error *e);
 void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t region);

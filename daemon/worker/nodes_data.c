@@ -264,6 +264,12 @@ int nodes_data_accept(struct peer *p, int sock, struct error *e)
     return status ? status : proxy_receive(p->worker->data->proxy, p->index, sock, e);
 }
 
+void nodes_data_forget(const struct peer *p)
+{
+    if (p->worker->data)
+        proxy_forget(p->worker->data->proxy, p->index);
+}
+
 int nodes_region_add(struct comm *c, int rank, uint32_t region, void *data, uint64_t bytes, struct error *e)
 {
     int status = data_open(c->worker, e);

@@ -333,6 +333,7 @@ void peers_sweep(struct worker *w)
             log_warning("%s", p->broken.text);
         else
             log_info("%s", p->broken.text); /* its last rank had left: its worker may go */
+        nodes_data_forget(p);
         peer_free(p);
     }
 }

@@ -80,6 +80,10 @@ int proxy_link_add(struct proxy *p, uint32_t node, int sock, struct error *e);
 /* The same for what that node sends. There may be several. */
 int proxy_receive(struct proxy *p, uint32_t node, int sock, struct error *e);
 
+/* Any thread. Close all connections with a node: the owner gives it up, and hears nothing more of it until there is a new connection, but
+ * for what may be on its way to failed() right now. */
+void proxy_forget(struct proxy *p, uint32_t node);
+
 /* Any thread: a node's traffic since the proxy began. */
 const struct net_counts *proxy_sent(const struct proxy *p, uint32_t node);
 const struct net_counts *proxy_received(const struct proxy *p, uint32_t node);

@@ -107,17 +107,37 @@ static void arrival_take(struct proxy *p, struct source *s)
     s->is_ready = true;
 }
 
+static void node_forget(struct proxy *p, uint32_t index)
+{
+    struct source *in, *next;
+
+    node_link_close(p, &p->nodes[index]);
+    for (in = TAILQ_FIRST(&p->incoming); in; in = next) {
+        next = TAILQ_NEXT(in, entry);
+        if (in->node != index)
+            continue;
+        TAILQ_REMOVE(&p->incoming, in, entry);
+        source_close(p, in);
+    }
+    p->nodes[index].is_failed = true; /* the owner knows */
+}
+
 bool arrivals_take(struct proxy *p)
 {
     struct source_head taken = TAILQ_HEAD_INITIALIZER(taken);
     struct source *s;
+    uint64_t forgotten;
 
     if (!atomic_load_explicit(&p->arrived, memory_order_acquire))
         return false;
     (void)pthread_mutex_lock(&p->lock);
     atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
     TAILQ_CONCAT(&taken, &p->arrivals, entry);
+    forgotten = p->forgotten;
+    p->forgotten = 0;
     (void)pthread_mutex_unlock(&p->lock);
+    for (; forgotten; forgotten &= forgotten - 1)
+        node_forget(p, (uint32_t)__builtin_ctzll(forgotten));
     while ((s = TAILQ_FIRST(&taken))) {
         TAILQ_REMOVE(&taken, s, entry);
         arrival_take(p, s);
@@ -164,6 +184,30 @@ static int connection_add(struct proxy *p, enum event_of of, uint32_t node, int 
     (void)pthread_mutex_unlock(&p->lock);
     bell_ring(p);
     return 0;
+}
+
+static_assert(PROXY_NODES <= 64, "a bit each");
+
+void proxy_forget(struct proxy *p, uint32_t node)
+{
+    struct source *s, *next;
+
+    (void)pthread_mutex_lock(&p->lock);
+    for (s = TAILQ_FIRST(&p->arrivals); s; s = next) { /* the thread has not seen these */
+        next = TAILQ_NEXT(s, entry);
+        if (s->node != node)
+            continue;
+        TAILQ_REMOVE(&p->arrivals, s, entry);
+        if (s->link)
+            s->link->ops->link_close(s->link);
+        else
+            s->receiver->ops->receiver_close(s->receiver);
+        free(s);
+    }
+    p->forgotten |= UINT64_C(1) << node;
+    atomic_store_explicit(&p->arrived, 1, memory_order_release);
+    (void)pthread_mutex_unlock(&p->lock);
+    bell_ring(p);
 }
 
 int proxy_link_add(struct proxy *p, uint32_t node, int sock, struct error *e)

@@ -52,6 +52,7 @@ struct proxy {
     /* Connections on their way to the thread. `arrived` is set after one is in the list. */
     pthread_mutex_t lock;
     struct source_head arrivals; /* lock */
+    uint64_t forgotten;          /* lock: nodes, a bit each, whose connections are to be closed before these arrive */
     _Atomic uint32_t arrived;
 
     /* The thread's, the counts excepted. */
