@@ -461,7 +461,9 @@ void daemons_start(struct test_daemon *d, int nodes, const char *const options[]
         key_make();
     for (int i = 0; i < nodes; i++) {
         struct test_node *node = &d->node[i];
-        const char number[2] = {i ? (char)('0' + i) : 0};
+        char number[12] = "";
+        if (i)
+            (void)snprintf(number, sizeof(number), "%d", i);
         (void)snprintf(node->socket, sizeof(node->socket), "%s/fccd%s.sock", directory, number);
         (void)snprintf(node->log, sizeof(node->log), "%s/daemon%s.log", directory, number);
         if (nodes > 1 && node_hosts)

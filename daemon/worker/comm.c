@@ -460,6 +460,7 @@ void comm_join_remote(struct peer *p, const struct peer_join *m)
             comm_release(c);
         return;
     }
+    assert(c);
     struct member *member = &c->members[m->rank];
     member->remote = true;
     member->peer = p;

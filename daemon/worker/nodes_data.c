@@ -32,7 +32,7 @@
 #define FIFO_CAPACITY 8192u             /* triggers */
 #define FLAG_DONE (PLAN_MAX_FLAGS + 1u) /* and the node's number: behind a rank's own flags */
 #define SLICE_BITS 20u                  /* of a PUT trigger's number; above them is the plane */
-static_assert(PLAN_MAX_SLICES <= 1u << SLICE_BITS, "a slice has a number");
+static_assert(PLAN_MAX_SLICES - 1u < 1u << SLICE_BITS, "a slice has a number");
 #define PLANES_MAX (1u << (30u - SLICE_BITS))
 
 /* What a trigger's `launch` names: a launch or, without one, a communicator, for what is not of a launch. Does not change while it is in
@@ -79,6 +79,8 @@ static void news_tell(struct nodes_data *d)
 static void put_resolve(struct nodes_data *d, const struct entry *entry, const struct fcc_trigger *t, struct proxy_send *out)
 {
     const struct launch *l = entry->launch;
+
+    assert(l); /* only launches push PUT */
     const struct run *run = &l->runs[t->rank].run;
     const struct slice *s = &run->plan->slices[t->what & ((1u << SLICE_BITS) - 1)];
     uint32_t plane = (t->what & FCC_TRIGGER_NUMBER) >> SLICE_BITS;

@@ -12,6 +12,7 @@
 /* Closing the fd alone does not take it out of epoll's set, if another process (which handed it over) still has it open. */
 void source_close(struct proxy *p, struct source *s)
 {
+    assert(s->link || s->receiver); /* it is open */
     (void)epoll_ctl(p->epoll, EPOLL_CTL_DEL, s->link ? s->link->fd : s->receiver->fd, NULL);
     if (s->link)
         s->link->ops->link_close(s->link);
