@@ -257,8 +257,9 @@ struct submission *submission_remote(struct member *m, const struct fcc_submit *
     if (from->kind != SUBMISSION_OPERATOR)
         return sub;
     /* Its own node has found it right, and this one is to find the same. */
-    int status = submission_resolve(sub, m, submit, from, from->status ? &(struct error){0} : e);
-    if (status && !from->status) {
+    struct error why = {.status = 0};
+    if (submission_resolve(sub, m, submit, from, &why) && !from->status) {
+        *e = why;
         submission_free(sub);
         return NULL;
     }
