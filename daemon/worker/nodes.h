@@ -2,7 +2,8 @@
  *
  * nodes.h - communicators whose ranks are on several nodes.
  *
- *   nodes.c        how they form, take turns and end: what the workers of the nodes say to each other
+ *   nodes_form.c   how they form: what the workers of the nodes say to each other about it
+ *   nodes.c        how they take turns and end
  *   nodes_data.c   their data: what the proxy sends for the workgroups, and where what it receives goes
  */
 #ifndef FCCD_NODES_H
@@ -41,7 +42,7 @@ struct comm_nodes {
     uint64_t fail_turn;
 };
 
-/* ---- nodes.c ---- */
+/* ---- nodes_form.c ---- */
 
 /* The number between nodes of a communicator with this id. */
 uint64_t nodes_number(const struct fcc_unique_id *id);
@@ -55,6 +56,15 @@ void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error 
 int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e);
 /* All ranks have joined, here, and some of them are on other nodes. */
 void nodes_form(struct comm *c);
+/* REFUSE, FORMED, READY or GO, while it forms. */
+void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg *m);
+void nodes_peer_open(struct peer *p); /* both connections to it are there */
+
+/* ---- nodes.c ---- */
+
+/* Where a peer stands in c->nodes->peers; -1: not there. */
+int nodes_peer_number(const struct comm *c, const struct peer *p);
+void nodes_tell_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length);
 /* A rank here has its next turn: tell the others. `submit` is NULL for an allocation. */
 void nodes_submit(const struct member *m, struct submission *sub, const struct fcc_submit *submit);
 /* `auto` has to take the same schedule on all nodes, so all record the times that rank 0's node has measured, in the same turn: they
@@ -79,7 +89,6 @@ void nodes_aborted(struct comm *c);
 void nodes_release(struct comm *c); /* with its communicator */
 
 void nodes_message(struct peer *p, const struct peer_msg *m);
-void nodes_peer_open(struct peer *p);
 bool nodes_peer_lost(struct peer *p); /* p->broken says why. Was there a communicator that has ended with it? */
 
 /* ---- nodes_data.c ---- */

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * nodes_form.c - how communicators form whose ranks are on several nodes.
+ *
+ * The unique id says on which node the ranks meet: the root. Each worker tells the root's of the ranks that join at it:
+ *
+ *   worker                    root
+ *     JOIN a rank ------------->|   or, if it may not, <-- REFUSE
+ *     <------------------ FORMED|   all have joined: who is where
+ *     connects to all others    |   (so does the root)
+ *     READY ------------------->|
+ *     <---------------------- GO|   all are ready: the ranks are told
+ */
+#include "nodes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device.h"
+#include "log.h"
+
+/* ---- who ---- */
+
+uint64_t nodes_number(const struct fcc_unique_id *id)
+{
+    uint64_t number; /* of the secret: random */
+
+    memcpy(&number, id->bytes, sizeof(number));
+    return number ? number : 1;
+}
+
+int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const char **root, struct error *e)
+{
+    const struct fcc_unique_id_layout *l = (const struct fcc_unique_id_layout *)id;
+
+    *root = NULL;
+    if (!memchr(l->root, '\0', sizeof(l->root)))
+        return error_set(e, -EINVAL, "id: is none that fcc_get_unique_id() made");
+    if (!*l->root || !strcmp(l->root, w->node))
+        return 0;
+    if (!*w->node)
+        return error_set(e, -ENETUNREACH, "id: its ranks meet on node %s: this node speaks to no other (NODE_LISTEN)", l->root);
+    *root = l->root;
+    return 0;
+}
+
+/* ---- forming ---- */
+
+int nodes_begin(struct comm *c, struct peer *root, struct error *e)
+{
+    if (c->nodes)
+        return 0;
+    c->nodes = calloc(1, sizeof(*c->nodes));
+    if (!c->nodes)
+        return error_set(e, -ENOMEM, "no memory for a communicator");
+    c->nodes->number = nodes_number(&c->unique_id);
+    c->nodes->root = root;
+    return 0;
+}
+
+int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e)
+{
+    struct peer_join join = {.unique_id = c->unique_id,
+                             .nranks = c->nranks,
+                             .rank = m->rank,
+                             .time_limit_ms = c->time_limit_ms,
+                             .device_kind = c->ops->number,
+                             .pid = m->pid};
+    struct peer *p = peer_get(c->worker, root, e);
+
+    if (!p || nodes_begin(c, p, e))
+        return e->status;
+    peer_send(p, &join.msg, c->nodes->number, PEER_JOIN, sizeof(join));
+    return 0;
+}
+
+void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e)
+{
+    struct peer_refuse r = {.rank = m->rank, .status = e->status};
+    struct error ignored = {0};
+    struct peer *back = peer_get(p->worker, p->address, &ignored); /* it has connected to us: now we to it */
+
+    text_copy(r.text, sizeof(r.text), e->text);
+    if (back)
+        peer_send(back, &r.msg, nodes_number(&m->unique_id), PEER_REFUSE, sizeof(r));
+}
+
+static void on_refuse(struct comm *c, const struct peer_refuse *m)
+{
+    comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%.*s", (int)sizeof(m->text) - 1, m->text);
+    comm_release(c);
+}
+
+/* The node numbers of all ranks' nodes; the root's own address is this node's. */
+static void formed_fill(const struct comm *c, struct peer_formed *f)
+{
+    f->nranks = (uint32_t)c->nranks;
+    f->time_limit_ms = c->time_limit_ms;
+    for (int r = 0; r < c->nranks; r++) {
+        const struct member *m = &c->members[r];
+        const char *address = m->remote ? m->peer->address : c->worker->node;
+        uint32_t n = 0;
+        while (n < f->nnodes && strcmp(f->addresses[n], address) != 0)
+            n++;
+        if (n == f->nnodes)
+            text_copy(f->addresses[f->nnodes++], FCC_NODE_MAX, address);
+        f->node_of[r] = (uint16_t)n;
+        f->pids[r] = m->pid;
+    }
+}
+
+/* This node's part is done: all its connections are there. */
+static void ready_check(struct comm *c)
+{
+    struct comm_nodes *n = c->nodes;
+    struct peer_msg m = {0};
+
+    if (!n->formed || c->state != COMM_FORMING)
+        return;
+    for (int i = 0; i < n->npeers && !n->ready; i++)
+        if (!peer_is_open(n->peers[i]))
+            return;
+    if (!n->ready && n->root)
+        peer_send(n->root, &m, n->number, PEER_READY, sizeof(m));
+    n->ready = true;
+    if (n->root || n->ready_peers < n->npeers)
+        return;
+    nodes_tell_all(c, &m, PEER_GO, sizeof(m));
+    comm_active(c);
+    comm_release(c); /* perhaps none of its ranks is here */
+}
+
+/* Get to know all ranks' nodes. */
+static int formed_apply(struct comm *c, const struct peer_formed *f, struct error *e)
+{
+    struct comm_nodes *n = c->nodes;
+    struct peer *peers[FCC_MAX_RANKS] = {NULL};
+
+    n->node = -1;
+    for (uint32_t i = 0; i < f->nnodes; i++) {
+        if (!strcmp(f->addresses[i], c->worker->node)) {
+            n->node = (int)i;
+            continue;
+        }
+        peers[i] = peer_get(c->worker, f->addresses[i], e);
+        if (!peers[i])
+            return e->status;
+        n->peer_node[n->npeers] = (int)i;
+        for (int r = c->nranks; r-- > 0;)
+            if (f->node_of[r] == i)
+                n->peer_rank[n->npeers] = r;
+        n->peers[n->npeers++] = peers[i];
+    }
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        struct peer *p = peers[f->node_of[r]];
+        m->node = f->node_of[r];
+        if (!p && m->state != MEMBER_JOINED)
+            return error_set(e, -EPROTO, "rank %d: has joined at this node, says the root: it has not", r);
+        if (!p)
+            continue;
+        if (m->state != MEMBER_JOINED)
+            c->present++;
+        m->state = MEMBER_JOINED;
+        m->remote = true;
+        m->peer = p;
+        m->pid = f->pids[r];
+        LIST_INIT(&m->shadows);
+    }
+    n->formed = true;
+    for (int r = 0; r < c->nranks; r++)
+        if (!c->members[r].remote && nodes_flags_add(c, r, e))
+            return e->status;
+    return nodes_channel_open(c, e);
+}
+
+void nodes_form(struct comm *c)
+{
+    struct peer_formed f = {.nnodes = 0};
+    struct error e = {0};
+
+    formed_fill(c, &f);
+    if (formed_apply(c, &f, &e)) {
+        comm_abort(c, e.status, "%s", e.text);
+        comm_release(c);
+        return;
+    }
+    nodes_tell_all(c, &f.msg, PEER_FORMED, sizeof(f));
+    ready_check(c);
+}
+
+static void on_formed(struct comm *c, const struct peer_formed *f)
+{
+    struct error e = {0};
+    bool well = f->nranks == (uint32_t)c->nranks && f->nnodes >= 1 && f->nnodes <= f->nranks && !c->nodes->formed;
+
+    for (int r = 0; well && r < c->nranks; r++)
+        well = f->node_of[r] < f->nnodes;
+    for (uint32_t i = 0; well && i < f->nnodes; i++)
+        well = memchr(f->addresses[i], '\0', FCC_NODE_MAX) != NULL;
+    if (!well)
+        (void)error_set(&e, -EPROTO, "node %s: who has joined makes no sense", c->nodes->root->address);
+    else
+        (void)formed_apply(c, f, &e);
+    if (e.status) {
+        comm_abort(c, e.status, "%s", e.text);
+        comm_release(c);
+        return;
+    }
+    c->time_limit_ms = f->time_limit_ms;
+    ready_check(c);
+}
+
+/* ---- what comes ---- */
+
+void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg *m)
+{
+    struct comm_nodes *n = c->nodes;
+
+    if (m->type == PEER_READY && !n->root && nodes_peer_number(c, p) >= 0) {
+        n->ready_peers++;
+        ready_check(c);
+    } else if (m->type == PEER_REFUSE && n->root == p) {
+        on_refuse(c, (const struct peer_refuse *)m);
+    } else if (m->type == PEER_FORMED && n->root == p) {
+        on_formed(c, (const struct peer_formed *)m);
+    } else if (m->type == PEER_GO && n->root == p && n->ready) {
+        comm_active(c);
+        comm_advance(c); /* others may have heard it before, and submitted */
+    } else {
+        peer_break(p, -EPROTO, "%s, which it may not say now", peer_type_name(m->type));
+    }
+}
+
+void nodes_peer_open(struct peer *p)
+{
+    struct comm *c, *next;
+
+    for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (c->nodes && c->state == COMM_FORMING)
+            ready_check(c);
+    }
+}
