@@ -525,12 +525,14 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
     }
 }
 
+/* Has it ranks that have not left? Those that have (also if that is told later, when the turns that they have taken part in have ended
+ * here) need it no more: what they have put is on its way on the data connection, which the proxy reads to its end. */
 static bool comm_needs(const struct comm *c, const struct peer *p)
 {
-    bool needs = c->nodes && (nodes_peer_number(c, p) >= 0 || (c->state == COMM_FORMING && c->nodes->root == p));
+    bool needs = c->nodes && c->state == COMM_FORMING && c->nodes->root == p;
 
     for (int r = 0; c->nodes && r < c->nranks; r++)
-        needs |= c->members[r].peer == p;
+        needs |= c->members[r].peer == p && c->members[r].state == MEMBER_JOINED && !c->members[r].leaving;
     return needs;
 }
 
@@ -560,10 +562,12 @@ bool nodes_peer_lost(struct peer *p)
 
     for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
         next = LIST_NEXT(c, link);
-        if (!comm_needs(c, p))
+        if (!c->nodes)
             continue;
-        was_needed = true;
-        comm_abort(c, p->broken.status, "%s", p->broken.text);
+        if (comm_needs(c, p)) {
+            was_needed = true;
+            comm_abort(c, p->broken.status, "%s", p->broken.text);
+        }
         peer_forget(c, p);
         comm_release(c);
     }

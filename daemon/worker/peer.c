@@ -329,11 +329,12 @@ void peers_sweep(struct worker *w)
         next = LIST_NEXT(p, link);
         if (!p->broken.status)
             continue;
-        if (nodes_peer_lost(p))
+        if (nodes_peer_lost(p)) {
             log_warning("%s", p->broken.text);
-        else
-            log_info("%s", p->broken.text); /* its last rank had left: its worker may go */
-        nodes_data_forget(p);
+            nodes_data_forget(p);
+        } else {
+            log_info("%s", p->broken.text); /* its last rank had left: its worker may go, when what it sent has been read */
+        }
         peer_free(p);
     }
 }
