@@ -632,3 +632,21 @@ fcc_comm *comm_open(const struct ranks *all, int rank, uint32_t time_limit_ms)
     OK(fcc_comm_init(opened, &all->id, all->n, rank, &options, &comm));
     return comm;
 }
+
+void alive_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+
+    (void)argument;
+    OK(fcc_noop(comm));
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+void expect_alive(int ranks)
+{
+    struct ranks r;
+
+    ranks_start(&r, ranks, alive_rank, NULL);
+    ranks_join(&r);
+}

@@ -126,6 +126,10 @@ int rank_wait(struct ranks *r, int rank);
 fcc_comm *comm_open(const struct ranks *all, int rank, uint32_t time_limit_ms);
 fcc_context *comm_context(void); /* the connection that comm_open() made in this process */
 
+/* A rank that meets the others once; and so many of them, who all must: the daemons serve. */
+void alive_rank(int rank, const struct ranks *all, void *argument);
+void expect_alive(int ranks);
+
 int descriptors_count(pid_t pid);
 double now_ms(void);
 /* Memory that parent and ranks share, zeroed; for the test's process's life. */

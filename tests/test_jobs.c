@@ -182,16 +182,6 @@ static void orphan_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(comm_context());
 }
 
-static void alive_rank(int rank, const struct ranks *all, void *argument)
-{
-    fcc_comm *comm = comm_open(all, rank, 0);
-
-    (void)argument;
-    OK(fcc_noop(comm));
-    fcc_comm_destroy(comm);
-    fcc_disconnect(comm_context());
-}
-
 static void worker_killed(void)
 {
     struct test_daemon d;

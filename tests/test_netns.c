@@ -369,24 +369,6 @@ static struct scene *scene_open(struct test_daemon *d, struct ranks *r)
     return scene;
 }
 
-static void alive_rank(int rank, const struct ranks *all, void *argument)
-{
-    fcc_comm *comm = comm_open(all, rank, 0);
-
-    (void)argument;
-    OK(fcc_noop(comm));
-    fcc_comm_destroy(comm);
-    fcc_disconnect(comm_context());
-}
-
-static void expect_alive(int ranks)
-{
-    struct ranks r;
-
-    ranks_start(&r, ranks, alive_rank, NULL);
-    ranks_join(&r);
-}
-
 /* Shorter than what a node may be silent: nobody is told anything. */
 static void link_down_shortly(void)
 {

@@ -74,25 +74,6 @@ static void expect_told(const struct scene *scene, int ranks, double since_ms, c
     }
 }
 
-static void alive_rank(int rank, const struct ranks *all, void *argument)
-{
-    fcc_comm *comm = comm_open(all, rank, 0);
-
-    (void)argument;
-    OK(fcc_noop(comm));
-    fcc_comm_destroy(comm);
-    fcc_disconnect(comm_context());
-}
-
-/* All nodes serve, together. */
-static void expect_alive(int ranks)
-{
-    struct ranks r;
-
-    ranks_start(&r, ranks, alive_rank, NULL);
-    ranks_join(&r);
-}
-
 static pid_t node_worker(const struct test_daemon *d, int node)
 {
     struct test_daemon one = {.node = {d->node[node]}, .nodes = 1};

@@ -32,6 +32,10 @@ struct net_area {
  * values are allowed. An empty area does not fit. */
 int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes, uint64_t *length);
 
+/* What a sender is given: 0 and *length, and one row, however long, where the rows lie dense; or -EINVAL for an area that cannot be
+ * anywhere. */
+int net_area_simplify(struct net_area *area, uint64_t offset, uint64_t *length, struct error *e);
+
 struct net_regions;
 int net_regions_open(struct net_regions **out, struct error *e);
 /* No receiver uses it any more. */

@@ -136,11 +136,8 @@ static int tcp_write(struct net_link *l, const struct net_place *to, const void 
 
     if (!a.rows || !a.row_bytes)
         return 0;
-    if (net_area_check(&a, to->offset, UINT64_MAX, &length))
-        return error_set(&l->error, -EINVAL, "an area that cannot be: %u rows of %llu bytes, %llu apart, at %llu", a.rows,
-                         (unsigned long long)a.row_bytes, (unsigned long long)a.stride, (unsigned long long)to->offset);
-    if (a.rows == 1 || a.stride == a.row_bytes) /* one row, however long */
-        a = (struct net_area){.row_bytes = length, .stride = length, .rows = 1};
+    if (net_area_simplify(&a, to->offset, &length, &l->error))
+        return l->error.status;
     return item_add(tcp_of(l),
                     (struct net_frame){.kind = NET_FRAME_PUT,
                                        .comm = to->comm,

@@ -57,11 +57,8 @@ static int verbs_write(struct net_link *l, const struct net_place *to, const voi
 
     if (!a.rows || !a.row_bytes)
         return 0;
-    if (net_area_check(&a, to->offset, UINT64_MAX, &length))
-        return error_set(&l->error, -EINVAL, "an area that cannot be: %u rows of %llu bytes, %llu apart, at %llu", a.rows,
-                         (unsigned long long)a.row_bytes, (unsigned long long)a.stride, (unsigned long long)to->offset);
-    if (a.rows == 1 || a.stride == a.row_bytes) /* one row, however long */
-        a = (struct net_area){.row_bytes = length, .stride = length, .rows = 1};
+    if (net_area_simplify(&a, to->offset, &length, &l->error))
+        return l->error.status;
     int status = item_add(v, (struct verbs_item){.to = *to, .area = a, .from = from, .length = length});
     /* Its key is on its way while others are sent. */
     if (!status && v->state == READY && v->end.socket.nout < VERBS_OUT / 2 && verbs_keys_want(v->keys, to))
