@@ -54,7 +54,7 @@ endif
 
 PROTO := proto/address.c proto/error.c proto/msg.c
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
-	kernels/gemv_all_reduce.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
+	kernels/gemv_all_reduce.c kernels/gemv_nodes.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
 NET := daemon/worker/net_region.c daemon/worker/net_tcp.c daemon/worker/net_tcp_receive.c daemon/worker/proxy.c daemon/worker/proxy_connections.c
 DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/plugin.c \
 	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \

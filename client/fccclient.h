@@ -70,6 +70,15 @@ enum fcc_schedule_kind {
     FCC_SCHEDULE_COMM_ONLY = 4,    /* the second half of sequential */
 };
 
+/* May be added to a schedule (FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT): how gemv_all_reduce's sums are made over several nodes, and
+ * so the order of additions (below). Without it the topology decides, never a time that was measured. Other operators have
+ * one way. */
+enum fcc_schedule_route {
+    FCC_SCHEDULE_FLAT = 0x40,         /* as on one node: the same bits, wherever the ranks are */
+    FCC_SCHEDULE_HIERARCHICAL = 0x80, /* in each node first, wherever a node has several ranks. Not on GPUs: -EINVAL */
+};
+#define FCC_SCHEDULE_ROUTES 0xc0
+
 enum fcc_buffer_kind {
     FCC_BUFFER_LOCAL = 0,     /* for inputs: used by this rank's operators only */
     FCC_BUFFER_SYMMETRIC = 1, /* for results: every rank has one, and its peers store into it */
@@ -295,10 +304,14 @@ int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_al
 int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, void *stream,
                                      fcc_request **out);
 
-/* gemv_all_reduce: y = sum over ranks r, in rank order, of x_r . w_r^T: a matrix-vector product (or a thin matrix product)
- * split along K, then an AllReduce. Partial sums are f32, added in rank order and rounded once: every rank gets the same bits,
- * every run. (SC24, "GEMV + AllReduce": direct two-phase reduce-scatter and all-gather, each rank reducing its share of the
- * tiles.)
+/* gemv_all_reduce: y = sum over ranks r of x_r . w_r^T: a matrix-vector product (or a thin matrix product) split along K, then
+ * an AllReduce. Partial sums are f32, added in an order that is fixed, and rounded once: every rank gets the same bits, every
+ * run. (SC24, "GEMV + AllReduce": direct two-phase reduce-scatter and all-gather, each rank reducing its share of the tiles.)
+ *
+ * The order of additions. On one node, on GPUs, and flat: rank 0's partial sum, plus rank 1's, plus rank 2's, ... Over several
+ * nodes, hierarchical: first the sum of each node's ranks, in rank order; then these sums, in the order of the nodes' first
+ * ranks. So a communicator's placement on nodes may change the last bits of y, and FCC_SCHEDULE_FLAT is for who cannot have
+ * that. Without a route it is hierarchical on cpu devices, if there are several nodes and one of them has several ranks.
  *
  * Same on all ranks: M, N, dtype, schedule. May differ: K_r (0 is allowed). */
 struct fcc_gemv_all_reduce_args {

@@ -76,7 +76,8 @@ static bool submission_begin(struct submission *s, fcc_comm *comm, enum fcc_op o
 static void submission_options(struct submission *s, uint32_t schedule, const uint32_t reserved[7])
 {
     if (schedule > UINT8_MAX)
-        submission_fail(s, -EINVAL, "schedule: %u: allowed are %d to %d", schedule, FCC_SCHEDULE_AUTO, FCC_SCHEDULE_COMM_ONLY);
+        submission_fail(s, -EINVAL, "schedule: %u: allowed are %d to %d, and flat (%d) or hierarchical (%d) with it", schedule,
+                        FCC_SCHEDULE_AUTO, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
     for (int i = 0; i < 7; i++)
         if (reserved[i])
             submission_fail(s, -EINVAL, "reserved[%d]: %u: must be 0", i, reserved[i]);

@@ -3,22 +3,25 @@
  * gemv_all_reduce.c - y = sum over ranks r, in rank order, of x_r . w_r^T.
  *
  * The N columns of y are cut into one contiguous chunk for each rank, its owner, and the chunks into tiles; a tile is the unit
- * of everything. Phases of the fused schedule, for each rank:
+ * of everything. Phases of the fused schedule, for each rank, on one node (or in a flat plan over several):
  *   1. compute+put: each tile's partial sum goes straight into its owner's staging memory, into the slot of this rank; then the
  *      tile's flag for this rank is raised at the owner. Other ranks' chunks come first (plan_destination_order()).
  *   2. reduce, own tiles only: when the tile's flags of all ranks are there, the partial sums are added in rank order, rounded
  *      once, and stored into every rank's y; then the tile's result flag is raised at every rank.
  *   3. wait for all tiles' result flags.
  * Sequential: all partial sums into the rank's own staging memory, then each is put into its owner's slot, then 2 and 3.
+ * Over nodes with several ranks, partial sums are added inside each node first: gemv_nodes.c, which makes the plans.
  *
- * Why the order is right: a partial sum is read only after its flag (raise: release; wait: acquire), and is in a slot that
+ * The order of additions: the ranks of a node in rank order; then the nodes' sums in the order of the nodes' first ranks. Flat,
+ * as on one node: all ranks in rank order. A function of the problem and the route, not of who is how fast.
+ *
+ * Why the order of memory is right: a partial sum is read only after its flag (raise: release; wait: acquire), and is in a slot that
  * nothing else writes. A slot is written again by the next operator only: its ranks start it when they have finished this one,
- * that is, after the result flags of all tiles, which their owners raised after reading the slots.
- * Every rank computes the same tiles with any schedule, and one rank alone adds each of them, so all get the same bits.
+ * that is, after the result flags of all tiles, which their owners raised after reading the slots; an owner has read a node's sum
+ * after the deputy there had read the slots that it is the sum of.
+ * Every rank computes the same tiles with any schedule, and one rank alone adds each sum, so all get the same bits.
  *
- * Flags of every rank, with T tiles: [r * T + t] rank r's partial sum of (own) tile t is here; [nranks * T + t] tile t's result
- * is here; [nranks * T + T] own partial sums are computed. Staging: nranks slots of the longest chunk; then, unless fused, all
- * own partial sums. A tile lies dense, [M][columns].
+ * Flags and staging memory: gemv_plan.h. A tile lies dense, [M][columns].
  *
  * On GPUs partial sums travel otherwise: gemv_words.c.
  */
@@ -84,15 +87,6 @@ static int gemv_match(const struct op_args args[], int nranks, struct problem *o
     return 0;
 }
 
-/* Where chunks, tiles and slots are: a function of the problem and the tile's size, so the same on all ranks. */
-struct layout {
-    int64_t columns[FCC_MAX_RANKS + 1]; /* chunk p is columns [columns[p], columns[p + 1]) */
-    int64_t tiles[FCC_MAX_RANKS + 1];   /* and tiles [tiles[p], tiles[p + 1]) */
-    int64_t ntiles;
-    uint64_t slot_bytes;  /* of one rank's partial sums of one chunk */
-    uint64_t local_bytes; /* of one rank's partial sums of all of y */
-};
-
 int64_t gemv_columns_per_line(const struct problem *problem)
 {
     return (int64_t)(64 / dtype_size(problem->dtype));
@@ -110,20 +104,6 @@ void gemv_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 
     }
 }
 
-static struct layout layout_make(const struct problem *problem, int64_t tile)
-{
-    int64_t n = problem->gemv.n;
-    struct layout l = {.ntiles = 0};
-
-    gemv_chunks(problem, l.columns);
-    for (int p = 0; p < problem->nranks; p++)
-        l.tiles[p + 1] = l.tiles[p] + (l.columns[p + 1] - l.columns[p] + tile - 1) / tile;
-    l.ntiles = l.tiles[problem->nranks];
-    l.slot_bytes = ((uint64_t)(problem->gemv.m * l.columns[1]) * sizeof(float) + 63) & ~(uint64_t)63;
-    l.local_bytes = ((uint64_t)(problem->gemv.m * n) * sizeof(float) + 63) & ~(uint64_t)63;
-    return l;
-}
-
 int64_t gemv_longest_k(const struct problem *problem)
 {
     int64_t k = 1;
@@ -133,49 +113,27 @@ int64_t gemv_longest_k(const struct problem *problem)
     return k;
 }
 
-static int64_t flags_of(const struct problem *problem, const struct layout *l)
-{
-    return (problem->nranks + 1) * l->ntiles + 1;
-}
-
 /* About 1 MiB of w: long enough that a slice's overhead does not count, short enough to leave early. Large enough that there
  * are no more flags than allowed. */
 static void choose_tile(const struct problem *problem, struct schedule *schedule)
 {
     int64_t line = gemv_columns_per_line(problem), tile = schedule->slice_cols;
-    struct layout l;
+    struct gemv_layout l;
 
     if (tile == 0) {
         tile = (1 << 20) / (gemv_longest_k(problem) * (int64_t)dtype_size(problem->dtype)) / line * line;
         tile = tile < line ? line : tile;
     }
-    for (l = layout_make(problem, tile); flags_of(problem, &l) > PLAN_MAX_FLAGS; l = layout_make(problem, tile))
-        tile *= 2;
+    for (;; tile *= 2) {
+        schedule->slice_cols = (uint32_t)tile;
+        gemv_layout_make(problem, schedule, &l);
+        if (gemv_slot_flags(&l) + l.ntiles + 1 <= PLAN_MAX_FLAGS)
+            break;
+    }
     if (tile > l.columns[1])
         tile = l.columns[1] > 0 ? l.columns[1] : 1;
     schedule->slice_rows = (uint32_t)problem->gemv.m;
     schedule->slice_cols = (uint32_t)tile;
-}
-
-/* Slices of the own or of all chunks' tiles. `like` has what they have in common; a group of its own for each tile unless
- * `like` has one, with flag first_flag + tile at group_dst. */
-static void add_chunk(struct plan_builder *b, const struct layout *l, int owner, struct slice like, unsigned group_dst,
-                      int64_t first_flag)
-{
-    bool own_group = like.group == SLICE_NO_GROUP;
-    int64_t tile_cols = b->plan->schedule.slice_cols;
-
-    like.rows = b->plan->schedule.slice_rows;
-    for (int64_t t = l->tiles[owner]; t < l->tiles[owner + 1] && b->status == 0; t++) {
-        int64_t col = l->columns[owner] + (t - l->tiles[owner]) * tile_cols, left = l->columns[owner + 1] - col;
-        like.col = like.dst_col = (uint32_t)col;
-        like.cols = (uint32_t)(left < tile_cols ? left : tile_cols);
-        if (like.kind == SLICE_REDUCE)
-            like.wait_first = (uint32_t)t;
-        if (own_group)
-            like.group = plan_add_group(b, group_dst, (uint32_t)(first_flag + t));
-        plan_add_slice(b, like);
-    }
 }
 
 void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count)
@@ -189,52 +147,24 @@ void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count)
                                          .wait_stride = 1});
 }
 
-/* ---- on the cpu: flags ---- */
-
-static void flags_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
+/* Hierarchical, each other node's part of the traffic is one rank's instead of all of its ranks'. */
+static void choose_route(const struct problem *problem, struct schedule *schedule)
 {
-    int order[FCC_MAX_RANKS], nranks = problem->nranks;
-    bool fused = schedule->kind == FCC_SCHEDULE_FUSED, computes = schedule->kind != FCC_SCHEDULE_COMM_ONLY;
-    struct layout l;
-
-    choose_tile(problem, schedule);
-    l = layout_make(problem, schedule->slice_cols);
-    plan_destination_order(problem, rank, order);
-    b->plan->nflags = (uint32_t)flags_of(problem, &l);
-    b->plan->staging_bytes = (uint64_t)nranks * l.slot_bytes + (fused ? 0 : l.local_bytes);
-
-    int64_t results = nranks * l.ntiles, computed = results + l.ntiles;
-    if (!fused && computes && l.ntiles > 0) {
-        uint32_t group = plan_add_group(b, (unsigned)rank, (uint32_t)computed);
-        for (int i = 0; i < nranks; i++)
-            add_chunk(b, &l, order[i], (struct slice){.kind = SLICE_COMPUTE, .dst = (uint16_t)order[i], .group = group}, 0, 0);
-        if (schedule->kind == FCC_SCHEDULE_COMPUTE_ONLY) {
-            gemv_add_wait(b, computed, 1);
-            return;
-        }
-    }
-    struct slice put = {.kind = fused ? SLICE_COMPUTE_PUT : SLICE_PUT, .group = SLICE_NO_GROUP};
-    if (!fused && computes) {
-        put.wait_first = (uint32_t)computed;
-        put.wait_count = put.wait_stride = 1;
-    }
-    for (int i = 0; i < nranks; i++) {
-        put.dst = (uint16_t)order[i];
-        add_chunk(b, &l, order[i], put, (unsigned)order[i], rank * l.ntiles);
-    }
-    add_chunk(b, &l, rank,
-              (struct slice){.kind = SLICE_REDUCE,
-                             .dst = SLICE_DST_ALL,
-                             .group = SLICE_NO_GROUP,
-                             .wait_count = (uint32_t)nranks,
-                             .wait_stride = (uint32_t)l.ntiles},
-              SLICE_DST_ALL, results);
-    gemv_add_wait(b, results, l.ntiles);
+    if (schedule->target == PLAN_GPU || !plan_has_hierarchy(problem))
+        schedule->route = PLAN_FLAT;
+    else if (schedule->route == PLAN_ROUTE_RULE)
+        schedule->route = PLAN_HIERARCHICAL;
 }
 
 static void gemv_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
 {
-    (schedule->target == PLAN_GPU ? gemv_words_plan : flags_plan)(problem, rank, schedule, b);
+    choose_route(problem, schedule);
+    if (schedule->target == PLAN_GPU) {
+        gemv_words_plan(problem, rank, schedule, b);
+        return;
+    }
+    choose_tile(problem, schedule);
+    gemv_flags_plan(problem, rank, b);
 }
 
 static struct work gemv_work(const struct problem *problem, int rank)
@@ -247,16 +177,30 @@ static struct work gemv_work(const struct problem *problem, int rank)
 
 /* ---- execution ---- */
 
-static unsigned char *slot_at(const struct run *run, const struct layout *l, int owner, int source, int64_t col)
+/* The slice's tile, dense, in a slot of its owner's at a rank that collects its partial sums. */
+static unsigned char *slot_at(const struct run *run, const struct gemv_layout *l, const struct slice *s, int at, int slot)
 {
-    return run->staging[owner] + (uint64_t)source * l->slot_bytes +
-           (uint64_t)(run->problem->gemv.m * (col - l->columns[owner])) * sizeof(float);
+    int owner = gemv_owner(l, s->col);
+
+    return run->staging[at] + gemv_slot_offset(l, owner, at, slot) +
+           (uint64_t)(run->problem->gemv.m * (s->col - l->columns[owner])) * sizeof(float);
 }
 
-static unsigned char *local_at(const struct run *run, const struct layout *l, int64_t col)
+/* Where this rank's partial sum goes. */
+static unsigned char *partial_at(const struct run *run, const struct gemv_layout *l, const struct slice *s)
 {
-    return run->staging[run->rank] + (uint64_t)run->problem->nranks * l->slot_bytes +
-           (uint64_t)(run->problem->gemv.m * col) * sizeof(float);
+    return slot_at(run, l, s, s->dst, gemv_slot(l, gemv_owner(l, s->col), run->rank));
+}
+
+/* Where this node's goes. */
+static unsigned char *node_sum_at(const struct run *run, const struct gemv_layout *l, const struct slice *s)
+{
+    return slot_at(run, l, s, s->dst, gemv_node_slot(l, s->dst, l->node[run->rank]));
+}
+
+static unsigned char *local_at(const struct run *run, const struct slice *s)
+{
+    return run->staging[run->rank] + (uint64_t)(run->problem->gemv.m * s->col) * sizeof(float);
 }
 
 static int compute_tile(const struct run *run, const struct slice *s, unsigned char *out, struct workgroup *wg, struct error *e)
@@ -280,35 +224,69 @@ static int compute_tile(const struct run *run, const struct slice *s, unsigned c
     return dense_multiply(&p, wg, e);
 }
 
-/* sum[i] = slots[0][i] + slots[1][i] + ..., in this order. n is a multiple of 16; what is beyond a slot's end is not read. */
+/* sum[i] = terms[0][i] + terms[1][i] + ..., in this order. sum may be one of them. */
 FCC_CLONES
-static void add_in_order(float *sum, const unsigned char *first, uint64_t slot_bytes, int nranks, size_t n)
+static void add_in_order(unsigned char *sum, const unsigned char *const terms[], int nterms, size_t n)
 {
-    for (size_t i = 0; i < n; i += 16) {
+    size_t whole = n / 16 * 16;
+
+    for (size_t i = 0; i < whole; i += 16) {
         f32x16 total, v;
-        memcpy(&total, first + i * sizeof(float), sizeof(total));
-        for (int r = 1; r < nranks; r++) {
-            memcpy(&v, first + (uint64_t)r * slot_bytes + i * sizeof(float), sizeof(v));
+        memcpy(&total, terms[0] + i * sizeof(float), sizeof(total));
+        for (int t = 1; t < nterms; t++) {
+            memcpy(&v, terms[t] + i * sizeof(float), sizeof(v));
             total += v;
         }
-        memcpy(sum + i, &total, sizeof(total));
+        memcpy(sum + i * sizeof(float), &total, sizeof(total));
     }
-}
-
-static void add_rest_in_order(float *sum, const unsigned char *first, uint64_t slot_bytes, int nranks, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = whole; i < n; i++) {
         float total, v;
-        memcpy(&total, first + i * sizeof(float), sizeof(total));
-        for (int r = 1; r < nranks; r++) {
-            memcpy(&v, first + (uint64_t)r * slot_bytes + i * sizeof(float), sizeof(v));
+        memcpy(&total, terms[0] + i * sizeof(float), sizeof(total));
+        for (int t = 1; t < nterms; t++) {
+            memcpy(&v, terms[t] + i * sizeof(float), sizeof(v));
             total += v;
         }
-        sum[i] = total;
+        memcpy(sum + i * sizeof(float), &total, sizeof(total));
     }
 }
 
-static void reduce_tile(const struct run *run, const struct layout *l, const struct slice *s)
+/* The partial sums of this node's ranks, in rank order, from element `at` of the tile on. Returns how many. */
+static int node_terms(const struct run *run, const struct gemv_layout *l, const struct slice *s, size_t at,
+                      const unsigned char *terms[FCC_MAX_RANKS])
+{
+    const unsigned char *first = slot_at(run, l, s, run->rank, 0) + at * sizeof(float);
+    int n = 0;
+
+    do
+        terms[n] = first + (uint64_t)n * l->slot_bytes;
+    while (++n < l->size[l->node[run->rank]]); /* this rank is one of them */
+    return n;
+}
+
+static void reduce_in_node(const struct run *run, const struct gemv_layout *l, const struct slice *s)
+{
+    const unsigned char *terms[FCC_MAX_RANKS];
+    int n = node_terms(run, l, s, 0, terms);
+
+    add_in_order(node_sum_at(run, l, s), terms, n, (size_t)s->rows * s->cols);
+}
+
+/* n sums from element `at` of an own tile on: this node's ranks, then the nodes. Flat: there is one node. */
+static void reduce_piece(const struct run *run, const struct gemv_layout *l, const struct slice *s, size_t at, size_t n,
+                         unsigned char *sum)
+{
+    const unsigned char *terms[FCC_MAX_RANKS];
+    int own = l->node[run->rank], nterms = node_terms(run, l, s, at, terms);
+
+    add_in_order(sum, terms, nterms, n);
+    if (l->nnodes == 1)
+        return;
+    for (int j = 0; j < l->nnodes; j++)
+        terms[j] = j == own ? sum : slot_at(run, l, s, run->rank, gemv_node_slot(l, run->rank, j)) + at * sizeof(float);
+    add_in_order(sum, terms, l->nnodes, n);
+}
+
+static void reduce_tile(const struct run *run, const struct gemv_layout *l, const struct slice *s)
 {
     enum { PIECE = 1024 };
     _Alignas(64) float sum[PIECE];
@@ -318,57 +296,78 @@ static void reduce_tile(const struct run *run, const struct layout *l, const str
 
     for (uint32_t m = 0; m < s->rows; m++) {
         for (uint32_t done = 0; done < s->cols; done += PIECE) {
-            size_t n = s->cols - done < PIECE ? s->cols - done : PIECE, whole = n / 16 * 16;
-            const unsigned char *first = slot_at(run, l, run->rank, 0, s->col) + ((uint64_t)m * s->cols + done) * sizeof(float);
-            add_in_order(sum, first, l->slot_bytes, run->problem->nranks, whole);
-            add_rest_in_order(sum + whole, first + whole * sizeof(float), l->slot_bytes, run->problem->nranks, n - whole);
+            size_t n = s->cols - done < PIECE ? s->cols - done : PIECE;
+            reduce_piece(run, l, s, (size_t)m * s->cols + done, n, (unsigned char *)sum);
             dtype_from_f32(rounded, sum, dtype, n);
             for (int r = 0; r < run->problem->nranks; r++)
-                memcpy(tensor_at(&run->args[r].tensors[FCC_GEMV_Y], m, (int64_t)s->col + done), rounded, n * size);
+                if (plan_reaches(run->plan, s->dst, r))
+                    memcpy(tensor_at(&run->args[r].tensors[FCC_GEMV_Y], m, (int64_t)s->col + done), rounded, n * size);
         }
+    }
+}
+
+static void forward_tile(const struct run *run, const struct slice *s)
+{
+    const struct tensor *from = &run->args[run->rank].tensors[FCC_GEMV_Y];
+    int64_t size = (int64_t)dtype_size(run->problem->dtype);
+
+    for (int r = 0; r < run->problem->nranks; r++) {
+        const struct tensor *to = &run->args[r].tensors[FCC_GEMV_Y];
+        if (plan_reaches(run->plan, s->dst, r))
+            rows_copy(tensor_at(to, 0, s->col), to->stride[0] * size, tensor_at(from, 0, s->col), from->stride[0] * size,
+                      s->rows, (size_t)(s->cols * size));
     }
 }
 
 static int gemv_slice(const struct run *run, const struct slice *s, struct workgroup *wg, struct error *e)
 {
-    struct layout l = layout_make(run->problem, run->plan->schedule.slice_cols);
+    struct gemv_layout l;
 
+    gemv_layout_make(run->problem, &run->plan->schedule, &l);
     switch (s->kind) {
     case SLICE_COMPUTE_PUT:
-        return compute_tile(run, s, slot_at(run, &l, s->dst, run->rank, s->col), wg, e);
+        return compute_tile(run, s, partial_at(run, &l, s), wg, e);
     case SLICE_COMPUTE:
-        return compute_tile(run, s, local_at(run, &l, s->col), wg, e);
+        return compute_tile(run, s, local_at(run, s), wg, e);
     case SLICE_PUT:
-        memcpy(slot_at(run, &l, s->dst, run->rank, s->col), local_at(run, &l, s->col),
-               (size_t)s->rows * s->cols * sizeof(float));
-        return 0;
+        memcpy(partial_at(run, &l, s), local_at(run, s), (size_t)s->rows * s->cols * sizeof(float));
+        break;
+    case SLICE_REDUCE_NODE:
+        reduce_in_node(run, &l, s);
+        break;
+    case SLICE_FORWARD:
+        forward_tile(run, s);
+        break;
     default:
         reduce_tile(run, &l, s);
-        return 0;
+        break;
     }
+    return 0;
 }
 
-/* Partial sums lie dense in their owner's staging memory; a result in each rank's y. */
+/* Partial sums, a rank's or a node's, lie dense in staging memory; a result in y. */
 static void gemv_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
 {
-    struct layout l = layout_make(run->problem, run->plan->schedule.slice_cols);
     const struct tensor *y = &run->args[dst].tensors[FCC_GEMV_Y];
     uint64_t size = dtype_size(run->problem->dtype), sums = (uint64_t)s->rows * s->cols * sizeof(float);
+    struct gemv_layout l;
 
-    if (s->kind == SLICE_REDUCE)
+    if (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD) {
         *out = (struct put_area){.tensor = FCC_GEMV_Y,
                                  .planes = 1,
                                  .rows = s->rows,
                                  .at = tensor_at(y, 0, s->col),
                                  .row_bytes = s->cols * size,
                                  .row_stride = (uint64_t)y->stride[0] * size};
-    else
-        *out = (struct put_area){.tensor = PUT_STAGING,
-                                 .planes = 1,
-                                 .rows = 1,
-                                 .at = slot_at(run, &l, dst, run->rank, s->col),
-                                 .row_bytes = sums,
-                                 .row_stride = sums};
+        return;
+    }
+    gemv_layout_make(run->problem, &run->plan->schedule, &l);
+    *out = (struct put_area){.tensor = PUT_STAGING,
+                             .planes = 1,
+                             .rows = 1,
+                             .at = s->kind == SLICE_REDUCE_NODE ? node_sum_at(run, &l, s) : partial_at(run, &l, s),
+                             .row_bytes = sums,
+                             .row_stride = sums};
 }
 
 /* ---- on a GPU ---- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_plan.h - gemv_all_reduce's plans: what gemv_all_reduce.c and gemv_words.c have of each other.
+ * gemv_plan.h - gemv_all_reduce's plans: what gemv_all_reduce.c, gemv_nodes.c and gemv_words.c have of each other.
  */
 #ifndef FCC_GEMV_PLAN_H
 #define FCC_GEMV_PLAN_H
@@ -16,6 +16,45 @@ int64_t gemv_columns_per_line(const struct problem *problem);
 void gemv_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1]);
 /* The wait for `count` flags. */
 void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count);
+
+/* ---- gemv_nodes.c: on the cpu ---- */
+
+/* Where chunks, tiles, slots and flags are: a function of the problem, the tile's size and the route, so the same on all ranks.
+ *
+ * A tile's partial sums meet in the slots of ranks that reduce it. Its owner has slots 0, 1, ... for the ranks of its own node,
+ * in rank order, and behind them one for each other node. On each of those that has several ranks one of them, the owner's
+ * deputy there, has a slot for each rank of the node. Slot s of tile t has flag s * ntiles + t, at the owner and at deputies. A
+ * flat plan is one in which all ranks count as ranks of one node. */
+struct gemv_layout {
+    int64_t columns[FCC_MAX_RANKS + 1]; /* chunk p is columns [columns[p], columns[p + 1]) */
+    int64_t tiles[FCC_MAX_RANKS + 1];   /* and tiles [tiles[p], tiles[p + 1]) */
+    int64_t ntiles;
+    uint64_t slot_bytes;  /* of partial sums of one chunk */
+    uint64_t local_bytes; /* of one rank's partial sums of all of y; 0: fused, which keeps none */
+    int nnodes;           /* in order of their first ranks */
+    int owner_slots;      /* the most that an owner has */
+    unsigned char node[FCC_MAX_RANKS], place[FCC_MAX_RANKS]; /* of a rank: its node, and where among its ranks */
+    unsigned char size[FCC_MAX_RANKS];                       /* of a node: its ranks */
+    unsigned char member[FCC_MAX_RANKS];                     /* node j's ranks are member[first[j]] ..., in rank order */
+    unsigned char first[FCC_MAX_RANKS];
+};
+void gemv_layout_make(const struct problem *problem, const struct schedule *schedule, struct gemv_layout *out);
+/* The flags of the slots; behind them ntiles flags of results, then one that the own partial sums are computed. */
+int64_t gemv_slot_flags(const struct gemv_layout *l);
+/* The owner of a column; its deputy on a node. */
+int gemv_owner(const struct gemv_layout *l, int64_t col);
+int gemv_deputy(const struct gemv_layout *l, int owner, int node);
+/* Where a rank's partial sums of an owner's tiles go, and into which slot for the flags there. */
+int gemv_collector(const struct gemv_layout *l, int owner, int source);
+int gemv_slot(const struct gemv_layout *l, int owner, int source);
+/* The same for a node's sum, which goes to the owner. */
+int gemv_node_slot(const struct gemv_layout *l, int owner, int node);
+/* A slot's place in the staging memory of the owner or of a deputy. */
+uint64_t gemv_slot_offset(const struct gemv_layout *l, int owner, int at, int slot);
+/* How much staging memory any rank needs. */
+uint64_t gemv_staging_bytes(const struct gemv_layout *l);
+/* Slices and groups of all schedules, of which sizes and route are chosen. */
+void gemv_flags_plan(const struct problem *problem, int rank, struct plan_builder *b);
 
 /* ---- gemv_words.c: on GPUs ---- */
 

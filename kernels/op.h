@@ -27,6 +27,7 @@ struct tensor {
 struct op_args {
     enum fcc_op op;
     enum fcc_schedule_kind schedule;
+    enum plan_route route;
     int ntensors;
     struct tensor tensors[FCC_MAX_TENSORS];
     const int64_t *attrs; /* well-formed: op_attrs_check() */
@@ -47,7 +48,7 @@ struct run {
     unsigned char *const *staging; /* [nranks]: all ranks' staging memory, plan->staging_bytes each, 64-byte aligned */
 };
 
-/* Where a slice that is put (compute+put, put, reduce) lies at one of its destinations, as addressed in this process: `planes`
+/* Where a slice that is put (all but compute and wait) lies at one of its destinations, as addressed in this process: `planes`
  * of them, plane_bytes apart, each of `rows` rows of row_bytes, row_stride bytes apart. For who sends it on to another node. */
 struct put_area {
     int tensor; /* the destination's, whose memory it is; PUT_STAGING: its staging memory */
@@ -82,7 +83,7 @@ struct op {
     /* Execute one slice (never a SLICE_WAIT) on the cpu: its compute and its stores, not its waits and signals. Indices and
      * offsets are read from the client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
     int (*slice)(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e);
-    /* Where a slice that is put lies at rank dst, which is its destination, or one of all. */
+    /* Where a slice that is put lies at rank dst, which is its destination, or one of several. */
     void (*area)(const struct run *run, const struct slice *slice, int dst, struct put_area *out);
     /* What its GPU kernels are told (gpu_call.c): of the operator, and of one rank. What is not the operator's is zero. */
     void (*gpu_shape)(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out);

@@ -138,6 +138,8 @@ static int plan_check(const struct problem *problem, int rank, const struct sche
     if (schedule->kind < FCC_SCHEDULE_FUSED || schedule->kind > FCC_SCHEDULE_COMM_ONLY)
         return error_set(e, -EINVAL, "schedule: %s: a plan is fused, sequential, or one half of sequential",
                          schedule_name(schedule->kind));
+    if (schedule->route == PLAN_HIERARCHICAL && schedule->target == PLAN_GPU)
+        return error_set(e, -EINVAL, "schedule: hierarchical: a GPU's plans are flat");
     return problem_check(problem, e);
 }
 
@@ -155,6 +157,8 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
     b.plan->rank = rank;
     b.plan->nranks = problem->nranks;
     b.plan->schedule = *schedule;
+    if (problem->op != FCC_OP_GEMV_ALL_REDUCE)
+        b.plan->schedule.route = PLAN_FLAT; /* its slices have one destination each */
     op_get(problem->op)->plan(problem, rank, &b.plan->schedule, &b);
     /* Every plan has at least one slice, so that whoever runs it learns of its end from its slices. */
     if (b.status == 0 && b.plan->nslices == 0)
@@ -188,6 +192,18 @@ struct work plan_work(const struct problem *problem, int rank)
     return op_get(problem->op)->work(problem, rank);
 }
 
+bool plan_has_hierarchy(const struct problem *problem)
+{
+    bool several_nodes = false, several_ranks = false;
+
+    for (int r = 1; r < problem->nranks; r++) {
+        several_nodes |= problem->node_of[r] != problem->node_of[0];
+        for (int q = 0; q < r; q++)
+            several_ranks |= problem->node_of[r] == problem->node_of[q];
+    }
+    return several_nodes && several_ranks;
+}
+
 void plan_destination_order(const struct problem *problem, int rank, int order[])
 {
     int n = 0;
@@ -206,8 +222,10 @@ void plan_destination_order(const struct problem *problem, int rank, int order[]
 
 static const char *const slice_kinds[] = {
     [SLICE_COMPUTE_PUT] = "compute+put", [SLICE_COMPUTE] = "compute", [SLICE_PUT] = "put",
-    [SLICE_REDUCE] = "reduce",           [SLICE_WAIT] = "wait",
+    [SLICE_REDUCE] = "reduce",           [SLICE_WAIT] = "wait",       [SLICE_REDUCE_NODE] = "reduce in node",
+    [SLICE_FORWARD] = "forward",
 };
+static const char *const routes[] = {[PLAN_ROUTE_RULE] = "by rule", [PLAN_FLAT] = "flat", [PLAN_HIERARCHICAL] = "hierarchical"};
 static const char *const schedules[] = {
     [FCC_SCHEDULE_AUTO] = "auto",
     [FCC_SCHEDULE_FUSED] = "fused",
@@ -231,6 +249,11 @@ const char *slice_kind_name(enum slice_kind kind)
 const char *schedule_name(enum fcc_schedule_kind kind)
 {
     return (unsigned)kind < COUNT_OF(schedules) ? schedules[kind] : "unknown";
+}
+
+const char *route_name(enum plan_route route)
+{
+    return (unsigned)route < COUNT_OF(routes) ? routes[route] : "unknown";
 }
 
 const char *op_name(enum fcc_op op)

@@ -12,13 +12,15 @@
  * Every plan has at least one slice. Staging memory and flag numbers are used again by the communicator's next operator, so
  * that one must not start on any rank before this one has finished on all.
  *
- * Why no plan can deadlock: slices that wait stand behind all slices that do not, in every rank's plan; workgroups take slices
- * in order; so when a workgroup waits, all the non-waiting slices of its rank are done or in other workgroups' hands. Among
- * waiting slices, REDUCE waits for COMPUTE/PUT slices only, and the final WAIT for those and REDUCE slices only.
+ * Why no plan can deadlock: every slice has a level, such that levels never descend along a plan, and a slice waits only for
+ * slices, of whichever rank, that have a lower level. Workgroups take slices in order; so of all slices that are not done, one
+ * with the lowest level is in a workgroup's hands on its rank, and waits for nothing. In flat plans the levels are: what does
+ * not wait; PUT that waits for the rank's own COMPUTE slices; REDUCE; the final WAIT. Hierarchical ones: gemv_nodes.c.
  */
 #ifndef FCC_PLAN_H
 #define FCC_PLAN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "error.h"
@@ -54,19 +56,33 @@ struct problem {
 /* What the default slice sizes are made for: a few threads with caches, or hundreds of workgroups. */
 enum plan_target { PLAN_CPU, PLAN_GPU };
 
+/* How an operator reaches the ranks of other nodes. Flat: every rank's slices go to every rank by themselves. Hierarchical: what
+ * is reduced is reduced inside each node first, one message goes to each other node, and what comes back goes to one rank of a
+ * node, which hands it to the others there. Slices with one destination (the all-to-alls') are the same either way.
+ *
+ * The rule is a function of the problem alone, and `auto` does not measure it: the way decides the order of additions, and so
+ * the bits of a result, which are to be the same in every run. A GPU's plans are flat: its kernels run the phases of enum
+ * gpu_phase one after the other, all runs of a GPU together, and there is none yet for what comes between two reductions. */
+enum plan_route { PLAN_ROUTE_RULE, PLAN_FLAT, PLAN_HIERARCHICAL };
+
 /* How it is to be done. Slice sizes of 0 mean the operator's default for the problem. The units of rows and cols are the
  * operator's (embedding: samples, tables; gemv: -, columns of y; gemm: rows of C, columns of C). */
 struct schedule {
     enum fcc_schedule_kind kind; /* not AUTO */
     enum plan_target target;
+    enum plan_route route;
     uint32_t slice_rows;
     uint32_t slice_cols;
 };
 
+#define PLAN_SETS 2
+static_assert(FCC_MAX_RANKS <= 64, "a bit each");
+
 struct plan {
     enum fcc_op op;
     int rank, nranks;
-    struct schedule schedule; /* with the sizes that were chosen */
+    struct schedule schedule; /* with the sizes and the route that were chosen */
+    uint64_t sets[PLAN_SETS]; /* ranks, a bit each: destinations of several ranks that are not all */
     struct slice *slices;
     uint32_t nslices;
     struct signal_group *groups;
@@ -84,14 +100,26 @@ struct plan {
 int plan_make(const struct problem *problem, int rank, const struct schedule *schedule, struct plan **out, struct error *e);
 void plan_free(struct plan *plan);
 
+/* Whether a slice or a signal group with this destination goes to that rank, too. */
+static inline bool plan_reaches(const struct plan *plan, unsigned dst, int rank)
+{
+    if (dst == SLICE_DST_ALL || !(dst & SLICE_DST_SET))
+        return dst == SLICE_DST_ALL || dst == (unsigned)rank;
+    return plan->sets[dst - SLICE_DST_SET] >> rank & 1;
+}
+
+/* Whether there are several nodes, and several ranks on one of them: otherwise a hierarchical plan would be the flat one. */
+bool plan_has_hierarchy(const struct problem *problem);
+
 /* Bytes read and written and floating point operations of one rank: an estimate for choosing how to run it. */
 struct work {
     double bytes, flops;
 };
 struct work plan_work(const struct problem *problem, int rank);
 
-/* The name of a slice kind: "compute+put", "compute", "put", "reduce", "wait". */
+/* The name of a slice kind: "compute+put", "compute", "put", "reduce", "wait", "reduce in node", "forward". */
 const char *slice_kind_name(enum slice_kind kind);
+const char *route_name(enum plan_route route);          /* "by rule", "flat", "hierarchical" */
 const char *schedule_name(enum fcc_schedule_kind kind); /* "auto", "fused", ... */
 const char *op_name(enum fcc_op op);                    /* "gemv_all_reduce", ...; "unknown" */
 int op_by_name(const char *name);                       /* enum fcc_op, or -ENOENT */

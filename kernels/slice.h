@@ -12,17 +12,22 @@ enum slice_kind {
     SLICE_COMPUTE_PUT = 1, /* compute the tile and store it at dst */
     SLICE_COMPUTE = 2,     /* compute the tile into this rank's staging memory */
     SLICE_PUT = 3,         /* store the tile from this rank's staging memory at dst */
-    SLICE_REDUCE = 4,      /* add the ranks' partial tiles in rank order, store the sum at dst */
+    SLICE_REDUCE = 4,      /* add the partial tiles in the operator's order, store the sum at dst */
     SLICE_WAIT = 5,        /* wait only */
+    SLICE_REDUCE_NODE = 6, /* add the partial tiles of this node's ranks in rank order, store the sum at dst, on another node */
+    SLICE_FORWARD = 7,     /* copy a finished tile, which has come from another node, to dst: ranks of this node */
+    SLICE_KINDS = 8,
 };
 
+/* A destination is a rank, or all, or one of the plan's sets of ranks: SLICE_DST_SET plus its number. */
 #define SLICE_DST_ALL 0xffffu
+#define SLICE_DST_SET 0x8000u
 #define SLICE_NO_GROUP 0xffffffffu
 
 struct slice {
     uint8_t kind; /* enum slice_kind */
     uint8_t zero;
-    uint16_t dst;        /* a rank, or SLICE_DST_ALL */
+    uint16_t dst;        /* a rank, SLICE_DST_ALL, or a set */
     uint32_t group;      /* index of its signal group, or SLICE_NO_GROUP */
     uint32_t wait_first; /* before it starts, flags [wait_first + i * wait_stride] for i < wait_count */
     uint32_t wait_count; /* of this rank must have reached the epoch */
@@ -35,7 +40,7 @@ struct slice {
 static_assert(sizeof(struct slice) == 48, "shared by host and devices");
 
 struct signal_group {
-    uint16_t dst; /* a rank, or SLICE_DST_ALL */
+    uint16_t dst; /* a rank, SLICE_DST_ALL, or a set */
     uint16_t zero;
     uint32_t flag;   /* index of the flag at dst */
     uint32_t slices; /* how many slices have to finish before it is raised */

@@ -144,10 +144,14 @@ int match_dtype(int rank, enum fcc_dtype dtype, enum fcc_dtype dtype0, struct er
 
 int match_schedule(const struct op_args args[], int nranks, struct error *e)
 {
-    for (int r = 1; r < nranks; r++)
+    for (int r = 1; r < nranks; r++) {
         if (args[r].schedule != args[0].schedule)
             return error_set(e, -EINVAL, "schedule: rank %d has %s, rank 0 has %s", r, schedule_name(args[r].schedule),
                              schedule_name(args[0].schedule));
+        if (args[r].route != args[0].route)
+            return error_set(e, -EINVAL, "schedule: rank %d has %s, rank 0 has %s", r, route_name(args[r].route),
+                             route_name(args[0].route));
+    }
     return 0;
 }
 

@@ -209,7 +209,7 @@ struct fcc_submit {
     struct fcc_msg msg;
     uint32_t comm;
     uint16_t op;      /* enum fcc_op */
-    uint8_t schedule; /* enum fcc_schedule_kind */
+    uint8_t schedule; /* enum fcc_schedule_kind | enum fcc_schedule_route */
     uint8_t ntensors; /* at most FCC_MAX_TENSORS */
     uint32_t slot;    /* where the completion goes; FCC_NO_SLOT: a fcc_submit_reply over the socket */
     uint32_t nattrs;  /* words */

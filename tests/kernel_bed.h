@@ -188,6 +188,7 @@ struct test_case {
     int64_t attrs[RANKS][ATTRS];
     struct memory memory[RANKS][FCC_MAX_TENSORS];
     int result; /* which tensor is the output */
+    int32_t node_of[RANKS];
     struct problem problem;
 };
 
@@ -207,6 +208,13 @@ static void case_close(struct test_case *c)
             free(c->memory[r][i].base);
 }
 
+/* Where its ranks are. */
+static void case_place(struct test_case *c, int64_t nodes)
+{
+    for (int r = 0; r < c->nranks; r++)
+        c->node_of[r] = (int32_t)random_below(nodes);
+}
+
 static void case_match(struct test_case *c, enum fcc_op op)
 {
     struct error e = {0};
@@ -215,7 +223,7 @@ static void case_match(struct test_case *c, enum fcc_op op)
     for (int r = 0; r < c->nranks; r++) {
         c->args[r].op = op;
         c->args[r].ntensors = op_get(op)->ntensors;
-        c->problem.node_of[r] = (int32_t)random_below(2);
+        c->problem.node_of[r] = c->node_of[r];
         if (op_attrs_check(c->args[r].attrs, c->args[r].nattrs, &e) || op_get(op)->check(&c->args[r], c->nranks, r, &e))
             fail_msg("%s: rank %d: %s", case_text, r, e.text);
     }
@@ -249,7 +257,7 @@ static int execute_slice(const struct test_case *c, struct execution *x, int r, 
     if (status || s->group == SLICE_NO_GROUP || --plan->groups[s->group].slices > 0)
         return status;
     for (int q = 0; q < c->nranks; q++)
-        if (plan->groups[s->group].dst == q || plan->groups[s->group].dst == SLICE_DST_ALL)
+        if (plan_reaches(plan, plan->groups[s->group].dst, q))
             x->flags[q][plan->groups[s->group].flag] = true;
     return 0;
 }

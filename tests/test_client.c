@@ -386,7 +386,7 @@ static void test_arguments(void **state)
     gemv_is_refused(&b, bad, "x.dtype: 65537");
     bad = good;
     bad.schedule = 256;
-    gemv_is_refused(&b, bad, "schedule: 256: allowed are 0 to 4");
+    gemv_is_refused(&b, bad, "schedule: 256: allowed are 0 to 4, and flat (64) or hierarchical (128) with it");
     bad = good;
     bad.reserved[6] = 1;
     gemv_is_refused(&b, bad, "reserved[6]: 1: must be 0");

@@ -191,6 +191,7 @@ static void embedding_open(struct test_case *c, struct embedding *m, enum fcc_dt
         attr_add(&c->args[r], c->attrs[r], FCC_ATTR_BATCH_SPLIT, m->split, (size_t)c->nranks);
     }
     c->result = FCC_EMB_OUT;
+    case_place(c, 2);
 }
 
 /* The bag of sample s in table t of a rank. */
@@ -374,6 +375,7 @@ static void gemv_open(struct test_case *c, enum fcc_dtype dtype, int64_t m, int6
         matrix_open(&t[FCC_GEMV_Y], &c->memory[r][FCC_GEMV_Y], dtype, m, n, true);
     }
     c->result = FCC_GEMV_Y;
+    case_place(c, 1 + random_below(4));
 }
 
 static void expect_gemv(const struct test_case *c, int64_t m, int64_t n)
@@ -409,7 +411,7 @@ static void expect_bits(const struct test_case *c, unsigned char *bits, bool fir
     }
 }
 
-/* Fused, sequential, and fused again: right, and the same bits. */
+/* Fused, sequential, and fused again: right, and the same bits. Then the halves. */
 static void expect_gemv_runs(struct test_case *c, int number, struct schedule s, int64_t m, int64_t n)
 {
     unsigned char *bits = must(calloc((size_t)(m * n) + 1, sizeof(float)));
@@ -417,9 +419,9 @@ static void expect_gemv_runs(struct test_case *c, int number, struct schedule s,
 
     for (int run = 0; run < 3; run++) {
         s.kind = run == 1 ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED;
-        (void)snprintf(case_text, sizeof(case_text), "gemv %d: %s, %s, %d ranks, m %lld, n %lld, tile %u", number,
-                       case_regular ? "regular" : "any", schedule_name(s.kind), c->nranks, (long long)m, (long long)n,
-                       s.slice_cols);
+        (void)snprintf(case_text, sizeof(case_text), "gemv %d: %s, %s, %s, %d ranks, m %lld, n %lld, tile %u", number,
+                       case_regular ? "regular" : "any", schedule_name(s.kind), route_name(s.route), c->nranks, (long long)m,
+                       (long long)n, s.slice_cols);
         case_match(c, FCC_OP_GEMV_ALL_REDUCE);
         if (execute(c, s, &e))
             fail_msg("%s: %s", case_text, e.text);
@@ -439,9 +441,69 @@ static void test_gemv(void **state)
         int64_t m = random_below(2) ? 1 : 1 + random_below(FCC_GEMV_MAX_M), n = random_size(random_below(5) ? 100 : 1500);
         struct schedule s = random_schedule(FCC_SCHEDULE_FUSED, 1, 90);
         gemv_open(&c, float_dtypes[i % 3], m, n, -1, 0);
+        s.route = bed_device() ? PLAN_ROUTE_RULE : (enum plan_route)random_below(PLAN_HIERARCHICAL + 1);
         expect_gemv_runs(&c, i, s, m, n);
         case_close(&c);
     }
+}
+
+/* What y's first row must be to the last bit if K is 1, so that a partial sum is one product, rounded once: the ranks' in rank order, or
+ * (by nodes) those of each node in rank order, and then the nodes' in the order of their first ranks. */
+static float gemv_in_order(const struct test_case *c, int64_t j, bool by_nodes)
+{
+    float total = 0, sum;
+    bool done[RANKS] = {false}, some = false;
+
+    for (int r = 0; r < c->nranks; r++) {
+        if (done[r])
+            continue;
+        sum = 0;
+        for (int q = r, n = 0; q < c->nranks; q++) {
+            const struct tensor *x = &c->args[q].tensors[FCC_GEMV_X], *w = &c->args[q].tensors[FCC_GEMV_W];
+            if (by_nodes ? c->node_of[q] != c->node_of[r] : q != r)
+                continue;
+            volatile float product = (float)get(x->data, FCC_F32, 0) * (float)get(w->data, FCC_F32, j * w->stride[0]);
+            sum = n++ ? sum + product : product;
+            done[q] = true;
+        }
+        total = some ? total + sum : sum;
+        some = true;
+    }
+    return total;
+}
+
+static void test_gemv_order(void **state)
+{
+    int unlike = 0;
+
+    (void)state;
+    for (int i = 0; i < cases(60); i++) {
+        struct test_case c = {.nranks = 3 + (int)random_below(RANKS - 2)};
+        int64_t n = 1 + random_below(200);
+        struct schedule s = {.route = i % 2   ? PLAN_FLAT
+                                      : i % 4 ? PLAN_HIERARCHICAL
+                                              : PLAN_ROUTE_RULE,
+                             .slice_cols = (uint32_t)(1 + random_below(40))};
+        struct error e = {0};
+        gemv_open(&c, FCC_F32, 1, n, 1, 0);
+        case_place(&c, 2 + random_below(3));
+        for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_SEQUENTIAL; kind++) {
+            s.kind = (enum fcc_schedule_kind)kind;
+            (void)snprintf(case_text, sizeof(case_text), "gemv order %d: %s, %s, %d ranks, n %lld, tile %u", i,
+                           schedule_name(s.kind), route_name(s.route), c.nranks, (long long)n, s.slice_cols);
+            case_match(&c, FCC_OP_GEMV_ALL_REDUCE);
+            if (execute(&c, s, &e))
+                fail_msg("%s: %s", case_text, e.text);
+            for (int64_t j = 0; j < n; j++) {
+                float want = gemv_in_order(&c, j, s.route != PLAN_FLAT);
+                unlike += want != gemv_in_order(&c, j, s.route == PLAN_FLAT);
+                for (int r = 0; r < c.nranks; r++)
+                    EXPECT((float)get(c.args[r].tensors[FCC_GEMV_Y].data, FCC_F32, j) == want);
+            }
+        }
+        case_close(&c);
+    }
+    EXPECT(unlike > 100); /* the two orders give other bits, often enough to tell them apart */
 }
 
 /* Rows that begin at multiples of 16 bytes, all numbers of rows of x, a K in many parts and in few. One case in four has so
@@ -490,6 +552,7 @@ static void gemm_open(struct test_case *c, enum fcc_dtype dtype, int64_t n, int6
             attr_add(&c->args[r], c->attrs[r], FCC_ATTR_SEND_ROWS, rows[r], (size_t)c->nranks);
     }
     c->result = FCC_GEMM_C;
+    case_place(c, 2);
 }
 
 static void expect_gemm(const struct test_case *c, int64_t n, int64_t rows[RANKS][RANKS])
@@ -609,7 +672,8 @@ int main(void)
     cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges), cmocka_unit_test(test_embedding_ranges_large),  \
         cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemv_regular), cmocka_unit_test(test_gemm),                         \
         cmocka_unit_test(test_gemm_regular), cmocka_unit_test(test_noop)
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), ON_ALL_DEVICES, cmocka_unit_test(test_scratch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), ON_ALL_DEVICES, cmocka_unit_test(test_gemv_order),
+                                       cmocka_unit_test(test_scratch)};
     const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};
 #undef ON_ALL_DEVICES
     const char *seed = getenv("FCC_TEST_SEED");

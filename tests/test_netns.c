@@ -4,6 +4,7 @@
  * packets and deliver them out of order; and over links that go down and come up again.
  *
  * The three operators, in three dtypes, fused and sequential: every bit of every rank's result is that of the same ranks on one node.
+ * gemv_all_reduce also hierarchical, which adds in another order than on one node: every bit is the same in every run, on all ranks.
  */
 #include <net/if.h>
 #include <sched.h>
@@ -16,7 +17,7 @@
 #include "spaces.h"
 #include "value.h"
 
-enum { RANKS = 6, OPERATORS = 3, SCHEDULES = 2, TYPES = 3, CASES = OPERATORS * SCHEDULES * TYPES };
+enum { RANKS = 6, OPERATORS = 4, SCHEDULES = 2, TYPES = 3, CASES = OPERATORS * SCHEDULES * TYPES };
 enum { GEMV_M = 3, GEMV_N = 1600, GEMV_K = 40 };
 enum { GEMM_ROWS = 33, GEMM_N = 250, GEMM_K = 40 }; /* rows for each rank */
 enum { EMB_TABLES = 2, EMB_ROWS = 60, EMB_DIM = 65, EMB_BATCH = 150, EMB_POOLING = 5 };
@@ -28,7 +29,8 @@ static const uint32_t schedules[SCHEDULES] = {FCC_SCHEDULE_FUSED, FCC_SCHEDULE_S
 
 /* What the ranks of a run share with the test. */
 struct results {
-    bool recorded; /* by ranks on one node: what comes later must be the same */
+    /* What later runs are compared with: nothing yet; what ranks on one node got; also hierarchical sums, of the first run over nodes. */
+    enum { NOTHING, FLAT, ALL } recorded;
     int rounds;
     _Atomic uint64_t compared; /* bytes */
     size_t length[CASES][RANKS];
@@ -69,6 +71,16 @@ static size_t gemv(const struct bed *b, int type, uint32_t schedule)
     fill(b, 1, type, 200, (int64_t)GEMV_N * GEMV_K);
     OK(fcc_gemv_all_reduce(b->comm, &args));
     return GEMV_M * GEMV_N * dtype_bytes[type];
+}
+
+static size_t gemv_flat(const struct bed *b, int type, uint32_t schedule)
+{
+    return gemv(b, type, schedule | FCC_SCHEDULE_FLAT);
+}
+
+static size_t gemv_hierarchical(const struct bed *b, int type, uint32_t schedule)
+{
+    return gemv(b, type, schedule | FCC_SCHEDULE_HIERARCHICAL);
 }
 
 static size_t gemm(const struct bed *b, int type, uint32_t schedule)
@@ -112,14 +124,14 @@ static size_t embedding(const struct bed *b, int type, uint32_t schedule)
     return (size_t)(EMB_BATCH / RANKS) * EMB_TABLES * RANKS * EMB_DIM * dtype_bytes[type];
 }
 
-/* Record the result, or compare it. */
+/* Record the result, or compare it; hierarchical sums are not recorded on one node. */
 static void result_take(const struct bed *b, struct results *r, int number, size_t bytes)
 {
     unsigned char *known = r->bytes[number][b->rank];
 
     CHECK(bytes > 0 && bytes <= RESULT_MAX);
     OK(fcc_buffer_read(b->out, 0, b->room, bytes));
-    if (!r->recorded) {
+    if (r->recorded == NOTHING || (r->recorded == FLAT && number % OPERATORS == OPERATORS - 1)) {
         memcpy(known, b->room, bytes);
         r->length[number][b->rank] = bytes;
         return;
@@ -127,14 +139,15 @@ static void result_take(const struct bed *b, struct results *r, int number, size
     CHECK(bytes == r->length[number][b->rank]);
     for (size_t i = 0; i < bytes; i++)
         if (known[i] != b->room[i])
-            check_failed(__FILE__, __LINE__, "rank %d, case %d: byte %zu of %zu is %02x, and %02x on one node", b->rank, number,
-                         i, bytes, b->room[i], known[i]);
+            check_failed(__FILE__, __LINE__, "rank %d, case %d: byte %zu of %zu is %02x, and was %02x", b->rank, number, i,
+                         bytes, b->room[i], known[i]);
     r->compared += bytes;
 }
 
 static void cases_run(const struct bed *b, struct results *r)
 {
-    static size_t (*const operators[OPERATORS])(const struct bed *, int, uint32_t) = {gemv, gemm, embedding};
+    static size_t (*const operators[OPERATORS])(const struct bed *, int, uint32_t) = {gemv_flat, gemm, embedding,
+                                                                                      gemv_hierarchical};
 
     for (int i = 0; i < CASES; i++) {
         int type = i / OPERATORS % TYPES, schedule = i / OPERATORS / TYPES;
@@ -194,7 +207,7 @@ static struct results *results_record(void)
     daemons_start(&d, 1, NULL);
     (void)run(r, 1);
     daemon_stop(&d);
-    r->recorded = true;
+    r->recorded = FLAT;
     return r;
 }
 
@@ -218,10 +231,23 @@ static void nodes_stop(struct test_daemon *d)
     spaces_close(&spaces);
 }
 
+/* Hierarchical sums, the first time: all ranks have the same. */
+static void sums_record(struct results *r)
+{
+    (void)run(r, 1);
+    r->recorded = ALL;
+    for (int i = OPERATORS - 1; i < CASES; i += OPERATORS)
+        for (int rank = 1; rank < RANKS; rank++)
+            CHECK(memcmp(r->bytes[i][rank], r->bytes[i][0], r->length[i][0]) == 0);
+}
+
 /* All that was to be compared was. */
 static void run_check(struct results *r, int rounds, const char *network)
 {
     uint64_t bytes = 0;
+
+    if (r->recorded == FLAT)
+        sums_record(r);
     double took = run(r, rounds);
 
     for (int i = 0; i < CASES; i++)

@@ -81,14 +81,17 @@ static void case_open(struct test_case *c, enum fcc_op op, enum fcc_schedule_kin
 
     random_problem(&c->problem, op);
     c->schedule = (struct schedule){.kind = kind, .target = random_below(2) ? PLAN_GPU : PLAN_CPU};
+    c->schedule.route =
+        (enum plan_route)random_below(c->schedule.target == PLAN_GPU ? PLAN_HIERARCHICAL : PLAN_HIERARCHICAL + 1);
     if (op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU && random_below(4) == 0)
         wide_gemv(&c->problem);
     if (random_below(3))
         c->schedule.slice_rows = (uint32_t)(1 + random_below(ROWS));
     if (random_below(3))
         c->schedule.slice_cols = (uint32_t)(1 + random_below(COLS));
-    (void)snprintf(case_text, sizeof(case_text), "case %d: %s, %s, %d ranks, slices %u x %u", number, op_name(op),
-                   schedule_name(kind), c->problem.nranks, c->schedule.slice_rows, c->schedule.slice_cols);
+    (void)snprintf(case_text, sizeof(case_text), "case %d: %s, %s, %s, %d ranks, slices %u x %u", number, op_name(op),
+                   schedule_name(kind), route_name(c->schedule.route), c->problem.nranks, c->schedule.slice_rows,
+                   c->schedule.slice_cols);
     for (int r = 0; r < c->problem.nranks; r++)
         if (plan_make(&c->problem, r, &c->schedule, &c->plans[r], &e))
             fail_msg("%s: rank %d: %s", case_text, r, e.text);
@@ -129,6 +132,39 @@ static bool is_one_shot(const struct test_case *c)
         k = p->gemv.k[r] > k ? p->gemv.k[r] : k;
     return words * p->nranks <= 1 << 20 ||
            (words * p->nranks <= 16 << 20 && words * (p->nranks - 1) * 16 <= p->gemv.n * k * (int64_t)dtype_size(p->dtype));
+}
+
+static bool is_hierarchical(const struct test_case *c)
+{
+    return c->plans[0]->schedule.route == PLAN_HIERARCHICAL;
+}
+
+/* Ranks of that rank's node. */
+static int node_ranks(const struct test_case *c, int rank)
+{
+    int n = 0;
+
+    for (int r = 0; r < c->problem.nranks; r++)
+        n += c->problem.node_of[r] == c->problem.node_of[rank];
+    return n;
+}
+
+static bool is_first_of_node(const struct test_case *c, int rank)
+{
+    for (int r = 0; r < rank; r++)
+        if (c->problem.node_of[r] == c->problem.node_of[rank])
+            return false;
+    return true;
+}
+
+/* What is to be there before an owner can add it all up. */
+static unsigned terms_of(const struct test_case *c, int owner)
+{
+    unsigned n = is_hierarchical(c) ? (unsigned)node_ranks(c, owner) : (unsigned)c->problem.nranks;
+
+    for (int r = 0; r < c->problem.nranks && is_hierarchical(c); r++)
+        n += is_first_of_node(c, r) && c->problem.node_of[r] != c->problem.node_of[owner];
+    return n;
 }
 
 /* ---- what is computed and delivered ---- */
@@ -225,6 +261,70 @@ static void expect_all_to_all(const struct test_case *c)
         expect_counted(r, has_comm ? extent_of(p, r).result_rows : 0, extent_of(p, r).result_cols);
 }
 
+/* What a rank of another node sends for a column: partial sums of its own, straight to the owner if it is alone on its node, or
+ * within its node, to one rank for all; or that one's sum of them; and whom results of the column come to. */
+struct column {
+    unsigned char partials[RANKS]; /* that are put at each rank */
+    unsigned char sums[RANKS];     /* of its node, that each rank sends */
+    unsigned char results[RANKS];  /* that each gets */
+    unsigned messages;             /* between nodes */
+};
+
+static void column_count(const struct test_case *c, int r, const struct slice *s, int owner, struct column *column)
+{
+    bool apart = c->problem.node_of[r] != c->problem.node_of[owner];
+
+    if (puts_tile(s)) {
+        EXPECT(s->dst < c->problem.nranks);
+        EXPECT(apart && node_ranks(c, r) > 1 ? c->problem.node_of[s->dst] == c->problem.node_of[r] : s->dst == owner);
+        column->partials[s->dst]++;
+        column->messages += c->problem.node_of[s->dst] != c->problem.node_of[r];
+    }
+    if (s->kind == SLICE_REDUCE_NODE) {
+        EXPECT(apart && s->dst == owner);
+        column->sums[r]++;
+        column->messages++;
+    }
+    if (s->kind == SLICE_REDUCE)
+        EXPECT(r == owner);
+    for (int q = 0; q < c->problem.nranks && (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD); q++)
+        if (plan_reaches(c->plans[r], s->dst, q)) {
+            EXPECT(s->kind == SLICE_REDUCE || (apart && q != r && c->problem.node_of[q] == c->problem.node_of[r]));
+            column->results[q]++;
+            column->messages += c->problem.node_of[q] != c->problem.node_of[r];
+        }
+}
+
+/* One rank of each node that has several ranks, but the owner's, gets all their partial sums, and sends their sum; the owner gets its own node's, those
+ * sums, and what ranks send that are alone. Results come once to each rank. Between nodes there is one message to and from each
+ * other node. */
+static void expect_hierarchy(const struct test_case *c, const int owner[])
+{
+    static struct column columns[WIDE];
+    int nodes = 0;
+
+    memset(columns, 0, sizeof(columns));
+    for (int r = 0; r < c->problem.nranks; r++) {
+        nodes += is_first_of_node(c, r);
+        for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
+            const struct slice *s = &c->plans[r]->slices[i];
+            for (uint32_t j = s->col; j < s->col + s->cols; j++)
+                column_count(c, r, s, owner[j], &columns[j]);
+        }
+    }
+    for (int64_t j = 0; j < c->problem.gemv.n; j++) {
+        int collected = 0;
+        for (int r = 0; r < c->problem.nranks; r++) {
+            bool apart = c->problem.node_of[r] != c->problem.node_of[owner[j]];
+            EXPECT(columns[j].results[r] == 1);
+            EXPECT(columns[j].sums[r] == (apart && columns[j].partials[r] > 0));
+            EXPECT(!columns[j].partials[r] || !apart || columns[j].partials[r] == node_ranks(c, r));
+            collected += columns[j].partials[r];
+        }
+        EXPECT(collected == c->problem.nranks && columns[j].messages == 2 * (unsigned)(nodes - 1));
+    }
+}
+
 static void expect_all_reduce(const struct test_case *c)
 {
     const struct problem *p = &c->problem;
@@ -246,7 +346,7 @@ static void expect_all_reduce(const struct test_case *c)
                 computed[r][j] += computes(s);
                 put[r][j] += puts_tile(s);
                 if (s->kind == SLICE_REDUCE) {
-                    EXPECT(s->dst == (one_shot ? (unsigned)r : SLICE_DST_ALL));
+                    EXPECT(is_hierarchical(c) || s->dst == (one_shot ? (unsigned)r : SLICE_DST_ALL));
                     reduced[one_shot ? r : 0][j]++;
                     owner[j] = one_shot ? (int)SLICE_DST_ALL : r;
                 }
@@ -266,11 +366,14 @@ static void expect_all_reduce(const struct test_case *c)
         EXPECT(c->plans[r]->slots_bytes == c->plans[0]->slots_bytes && (words || c->plans[r]->slots_bytes == 0));
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
-            for (uint32_t j = s->col; j < s->col + s->cols && puts_tile(s); j++)
+            for (uint32_t j = s->col; j < s->col + s->cols && puts_tile(s) && !is_hierarchical(c); j++)
                 EXPECT(owner[j] == s->dst);
         }
         EXPECT(c->plans[r]->schedule.slice_cols == c->plans[0]->schedule.slice_cols);
+        EXPECT(c->plans[r]->schedule.route == c->plans[0]->schedule.route);
     }
+    if (is_hierarchical(c) && has_comm)
+        expect_hierarchy(c, owner);
 }
 
 /* ---- order ---- */
@@ -326,12 +429,58 @@ static void expect_order_in_turns(const struct plan *plan)
     }
 }
 
+/* Whose node's tile it is. */
+static int owner_node(const struct test_case *c, const struct slice *s)
+{
+    for (int r = 0; r < c->problem.nranks; r++)
+        for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
+            const struct slice *reduce = &c->plans[r]->slices[i];
+            if (reduce->kind == SLICE_REDUCE && reduce->col == s->col)
+                return c->problem.node_of[r];
+        }
+    return -1;
+}
+
+/* The next slice from *i on that puts a tile. */
+static const struct slice *next_put(const struct plan *plan, uint32_t *i)
+{
+    while (*i < plan->nslices && !puts_tile(&plan->slices[*i]))
+        ++*i;
+    return *i < plan->nslices ? &plan->slices[(*i)++] : NULL;
+}
+
+/* Tiles of other nodes first, in one order on all ranks of a node. */
+static void expect_order_hierarchical(const struct test_case *c, int rank, enum slice_kind kind)
+{
+    const struct plan *plan = c->plans[rank];
+    uint32_t at = 0, first_at = 0;
+    const struct slice *s, *like;
+    bool own = false;
+    int first = 0;
+
+    if (kind != (c->schedule.kind == FCC_SCHEDULE_FUSED ? SLICE_COMPUTE_PUT : SLICE_PUT))
+        return;
+    while (c->problem.node_of[first] != c->problem.node_of[rank])
+        first++;
+    while ((s = next_put(plan, &at))) {
+        bool is_own = owner_node(c, s) == c->problem.node_of[rank];
+        EXPECT(is_own || !own);
+        own = is_own;
+        like = next_put(c->plans[first], &first_at);
+        EXPECT(own || (like && like->col == s->col));
+    }
+}
+
 /* Within each kind: other nodes' destinations, then this node's, then this rank, each from the next rank on. */
 static void expect_order(const struct test_case *c, int rank, enum slice_kind kind)
 {
     const struct plan *plan = c->plans[rank];
     int n = c->problem.nranks, last = -1;
 
+    if (is_hierarchical(c) && kind != SLICE_COMPUTE) {
+        expect_order_hierarchical(c, rank, kind);
+        return;
+    }
     if (goes_together(c, rank)) {
         expect_order_together(plan);
         return;
@@ -356,13 +505,22 @@ static void expect_order(const struct test_case *c, int rank, enum slice_kind ki
 static void expect_phases(const struct test_case *c, const struct plan *plan)
 {
     static const int phase[] = {
-        [SLICE_COMPUTE_PUT] = 0, [SLICE_COMPUTE] = 0, [SLICE_PUT] = 1, [SLICE_REDUCE] = 2, [SLICE_WAIT] = 3};
+        [SLICE_COMPUTE_PUT] = 0, [SLICE_COMPUTE] = 0, [SLICE_PUT] = 1,     [SLICE_REDUCE_NODE] = 1,
+        [SLICE_REDUCE] = 2,      [SLICE_WAIT] = 4,    [SLICE_FORWARD] = 3,
+    };
     bool waiting = false;
 
     EXPECT(plan->nslices > 0);
     for (uint32_t i = 0; i < plan->nslices; i++) {
         const struct slice *s = &plan->slices[i];
-        EXPECT(s->kind >= SLICE_COMPUTE_PUT && s->kind <= SLICE_WAIT);
+        EXPECT(s->kind >= SLICE_COMPUTE_PUT && s->kind < SLICE_KINDS);
+        EXPECT(is_hierarchical(c) || (s->kind != SLICE_REDUCE_NODE && s->kind != SLICE_FORWARD));
+        if (s->kind == SLICE_REDUCE_NODE) {
+            EXPECT(s->wait_count > 1); /* among puts, which do not wait for other ranks: expect_termination() */
+            continue;
+        }
+        if (i > 0 && plan->slices[i - 1].kind == SLICE_REDUCE_NODE && puts_tile(s))
+            continue;
         EXPECT(!waiting || s->wait_count > 0 || (s->kind == SLICE_REDUCE && carries_words(c, s)));
         EXPECT(!(s->wait_count > 0 && computes(s)));
         EXPECT(i == 0 || phase[s->kind] >= phase[plan->slices[i - 1].kind]);
@@ -388,7 +546,8 @@ static void expect_groups(const struct test_case *c, const struct plan *plan)
     }
     for (uint32_t g = 0; g < plan->ngroups; g++) {
         EXPECT(plan->groups[g].slices == slices[g] && slices[g] > 0);
-        EXPECT(plan->groups[g].dst < plan->nranks || plan->groups[g].dst == SLICE_DST_ALL);
+        EXPECT(plan->groups[g].dst < plan->nranks || plan->groups[g].dst == SLICE_DST_ALL ||
+               plan->groups[g].dst < SLICE_DST_SET + PLAN_SETS);
     }
     free(slices);
 }
@@ -406,7 +565,7 @@ static void expect_flags(const struct test_case *c)
         for (uint32_t g = 0; g < plan->ngroups; g++) {
             EXPECT(plan->groups[g].flag < plan->nflags);
             for (int q = 0; q < c->problem.nranks; q++)
-                if (plan->groups[g].dst == q || plan->groups[g].dst == SLICE_DST_ALL)
+                if (plan_reaches(plan, plan->groups[g].dst, q))
                     raised[q][plan->groups[g].flag]++;
         }
         for (uint32_t i = 0; i < plan->nslices; i++) {
@@ -435,13 +594,15 @@ struct sim_rank {
     int64_t arrivals_left;    /* slices anywhere that store into this rank's result */
 };
 
-/* puts of a tile that are there: by column, of all sources */
-static unsigned partials[WIDE];
+/* puts of a tile that are there, and nodes' sums: at each rank, by column. Words go wherever they are to go at once: they count
+ * at rank 0 */
+static unsigned partials[RANKS][WIDE];
+static bool results[RANKS][WIDE]; /* that are there */
 
 static bool sim_ready(const struct test_case *c, const struct sim_rank *rank, const struct slice *s)
 {
     for (uint32_t j = s->col; j < s->col + s->cols && s->kind == SLICE_REDUCE && carries_words(c, s); j++)
-        if (partials[j] < (unsigned)c->problem.nranks)
+        if (partials[0][j] < (unsigned)c->problem.nranks)
             return false;
     for (uint32_t w = 0; w < s->wait_count; w++)
         if (!rank->flags[s->wait_first + w * s->wait_stride])
@@ -451,15 +612,29 @@ static bool sim_ready(const struct test_case *c, const struct sim_rank *rank, co
 
 static bool stores_result(const struct test_case *c, const struct slice *s)
 {
-    return s->kind == SLICE_REDUCE || (puts_tile(s) && c->problem.op != FCC_OP_GEMV_ALL_REDUCE);
+    return s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD || (puts_tile(s) && c->problem.op != FCC_OP_GEMV_ALL_REDUCE);
 }
 
 static void sim_count(const struct test_case *c, struct sim_rank ranks[], int source, const struct slice *s, int by)
 {
     ranks[source].own_left += s->kind == SLICE_COMPUTE ? (uint32_t)by : 0;
     for (int q = 0; q < c->problem.nranks; q++)
-        if (stores_result(c, s) && (s->dst == q || s->dst == SLICE_DST_ALL))
+        if (stores_result(c, s) && plan_reaches(c->plans[source], s->dst, q))
             ranks[q].arrivals_left += by;
+}
+
+/* Everything that a slice reads is there. */
+static void sim_column(const struct test_case *c, int r, const struct slice *s, uint32_t j)
+{
+    bool words = c->schedule.target == PLAN_GPU;
+
+    if (puts_tile(s) || s->kind == SLICE_REDUCE_NODE)
+        partials[words ? 0 : s->dst][j]++;
+    EXPECT(s->kind != SLICE_REDUCE || partials[words ? 0 : r][j] == terms_of(c, r));
+    EXPECT(s->kind != SLICE_REDUCE_NODE || partials[r][j] == (unsigned)node_ranks(c, r));
+    EXPECT(s->kind != SLICE_FORWARD || results[r][j]);
+    for (int q = 0; q < c->problem.nranks && (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD); q++)
+        results[q][j] |= plan_reaches(c->plans[r], s->dst, q);
 }
 
 static void sim_finish(const struct test_case *c, struct sim_rank ranks[], int r, const struct slice *s)
@@ -468,16 +643,14 @@ static void sim_finish(const struct test_case *c, struct sim_rank ranks[], int r
 
     if (s->kind == SLICE_PUT)
         EXPECT(c->schedule.kind == FCC_SCHEDULE_COMM_ONLY || ranks[r].own_left == 0);
-    for (uint32_t j = s->col; j < s->col + s->cols && c->problem.op == FCC_OP_GEMV_ALL_REDUCE; j++) {
-        partials[j] += puts_tile(s);
-        EXPECT(s->kind != SLICE_REDUCE || partials[j] == (unsigned)c->problem.nranks);
-    }
+    for (uint32_t j = s->col; j < s->col + s->cols && c->problem.op == FCC_OP_GEMV_ALL_REDUCE; j++)
+        sim_column(c, r, s, j);
     sim_count(c, ranks, r, s, -1);
     ranks[r].finished++;
     if (s->group == SLICE_NO_GROUP || --ranks[r].left[s->group] > 0)
         return;
     for (int q = 0; q < c->problem.nranks; q++)
-        if (plan->groups[s->group].dst == q || plan->groups[s->group].dst == SLICE_DST_ALL)
+        if (plan_reaches(plan, plan->groups[s->group].dst, q))
             ranks[q].flags[plan->groups[s->group].flag] = true;
 }
 
@@ -509,6 +682,7 @@ static void expect_termination(const struct test_case *c)
 
     memset(ranks, 0, sizeof(ranks));
     memset(partials, 0, sizeof(partials));
+    memset(results, 0, sizeof(results));
     for (int r = 0; r < n; r++) {
         ranks[r].left = calloc(c->plans[r]->ngroups + 1, sizeof(uint32_t));
         assert_non_null(ranks[r].left);
@@ -588,7 +762,8 @@ static void test_properties(void **state)
             for (int kind = SLICE_COMPUTE_PUT; kind <= SLICE_PUT; kind++)
                 expect_order(&c, r, (enum slice_kind)kind);
             expect_phases(&c, c.plans[r]);
-            expect_gpu_phases(&c, c.plans[r]);
+            if (!is_hierarchical(&c))
+                expect_gpu_phases(&c, c.plans[r]);
             expect_groups(&c, c.plans[r]);
         }
         expect_flags(&c);

@@ -533,6 +533,9 @@ static int turn_check(const struct comm *c, struct error *e)
         if (sub->args.schedule != first->args.schedule)
             return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
                              schedule_name(sub->args.schedule), schedule_name(first->args.schedule));
+        if (sub->args.route != first->args.route)
+            return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
+                             route_name(sub->args.route), route_name(first->args.route));
         if (sub->alloc_bytes != first->alloc_bytes)
             return error_set(e, -EINVAL, "%s: bytes: rank %d has %llu, rank 0 has %llu", submission_name(sub), r,
                              (unsigned long long)sub->alloc_bytes, (unsigned long long)first->alloc_bytes);

@@ -85,12 +85,15 @@ static void slice_signal(struct launch *l, struct launch_run *r, const struct sl
     if (atomic_fetch_sub_explicit(&r->group_left[s->group], 1, memory_order_acq_rel) != 1)
         return;
     const struct signal_group *g = &r->plan->groups[s->group];
-    if (g->dst != SLICE_DST_ALL) {
+    if (!(g->dst & SLICE_DST_SET)) {
         flag_raise(l, r, g->dst, g->flag);
         return;
     }
-    for (int i = 1; i <= l->nranks; i++) /* beginning with the next rank, as the puts do */
-        flag_raise(l, r, (r->run.rank + i) % l->nranks, g->flag);
+    for (int i = 1; i <= l->nranks; i++) { /* beginning with the next rank, as the puts do */
+        int rank = (r->run.rank + i) % l->nranks;
+        if (plan_reaches(r->plan, g->dst, rank))
+            flag_raise(l, r, rank, g->flag);
+    }
 }
 
 static int slice_run(struct launch *l, struct launch_run *r, uint32_t index, struct workgroup *wg, unsigned wg_index)

@@ -107,7 +107,7 @@ static double work_ns(struct work w, enum fcc_dtype dtype)
     return w.bytes / bytes_per_ns + w.flops / (dtype == FCC_F32 ? FLOPS_PER_NS : HALF_FLOPS_PER_NS);
 }
 
-static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, struct error *e)
+static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
 {
     size_t n = (size_t)c->nranks;
     struct launch *l = calloc(1, sizeof(*l) + n * sizeof(l->runs[0]));
@@ -122,6 +122,7 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, s
     l->comm = c;
     l->nranks = c->nranks;
     l->schedule.kind = kind;
+    l->schedule.route = route;
     l->schedule.target = c->ops->number == FCC_DEVICE_CPU ? PLAN_CPU : PLAN_GPU;
     l->status = &c->shared->status;
     l->problem = malloc(sizeof(*l->problem));
@@ -171,19 +172,20 @@ static void cache_add(struct comm *c, struct launch *l)
 }
 
 /* A launch with this problem's plans: a kept one, or a new one. It is taken out of the cache. */
-static struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, struct error *e)
+static struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
 {
     size_t bytes = problem_bytes(c->problem->op, c->nranks);
 
     for (struct launch **at = &c->cache; *at; at = &(*at)->next_cached) {
         struct launch *l = *at;
-        if (l->schedule.kind == kind && l->problem->op == c->problem->op && !memcmp(l->problem, c->problem, bytes)) {
+        if (l->schedule.kind == kind && l->schedule.route == route && l->problem->op == c->problem->op &&
+            !memcmp(l->problem, c->problem, bytes)) {
             *at = l->next_cached;
             l->next_cached = NULL;
             return l;
         }
     }
-    return launch_make(c, kind, e);
+    return launch_make(c, kind, route, e);
 }
 
 /* ---- beginning ---- */
@@ -345,7 +347,7 @@ int launch_begin(struct comm *c, struct error *e)
         return status;
     bool automatic = args[0].schedule == FCC_SCHEDULE_AUTO;
     enum fcc_schedule_kind kind = automatic ? tune_choose(c->tune, c->problem) : args[0].schedule;
-    l = launch_get(c, kind, e);
+    l = launch_get(c, kind, args[0].route, e);
     if (!l)
         return e->status;
     status = staging_prepare(c, l, e);

@@ -492,11 +492,11 @@ void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice)
     const struct slice *s = &r->plan->slices[slice];
     struct put_area area;
 
-    if (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_PUT && s->kind != SLICE_REDUCE)
-        return;
+    if (s->kind == SLICE_COMPUTE || s->kind == SLICE_WAIT)
+        return; /* these stay on the rank */
     for (int i = 1; i <= l->nranks; i++) {
         int dst = (r->run.rank + i) % l->nranks;
-        if (l->runs[dst].device || (s->dst != SLICE_DST_ALL && s->dst != dst))
+        if (l->runs[dst].device || !plan_reaches(r->plan, s->dst, dst))
             continue;
         op_get(l->problem->op)->area(&r->run, s, dst, &area);
         assert(area.planes <= PLANES_MAX);

@@ -179,7 +179,7 @@ static struct json_object *event_describe(const struct launch *l, const struct s
 
     add(o, "slice", json_object_new_int64(index));
     add(o, "kind", json_object_new_string(kind));
-    add(o, "dst", json_object_new_int(s->dst == SLICE_DST_ALL ? -1 : s->dst));
+    add(o, "dst", json_object_new_int(s->dst & SLICE_DST_SET ? -1 : s->dst));
     add(o, "row", json_object_new_int64(s->row));
     add(o, "rows", json_object_new_int64(s->rows));
     add(o, "col", json_object_new_int64(s->col));
@@ -220,6 +220,7 @@ static struct json_object *trace_describe(struct launch *l, struct error *e)
     add(o, "op", json_object_new_string(op_name(l->problem->op)));
     add(o, "number", number(l->span_shown.number));
     add(o, "schedule", json_object_new_string(schedule_name(l->schedule.kind)));
+    add(o, "route", json_object_new_string(route_name(l->runs[0].plan->schedule.route)));
     add(o, "dtype", json_object_new_string(dtype_name(l->problem->dtype)));
     add(o, "nranks", json_object_new_int(l->nranks));
     add(o, "started_ns", number(l->span_shown.started_ns)); /* CLOCK_MONOTONIC */

@@ -207,14 +207,19 @@ static int submission_resolve(struct submission *sub, const struct member *membe
     int status;
 
     sub->args.op = (enum fcc_op)m->op;
-    sub->args.schedule = (enum fcc_schedule_kind)m->schedule;
+    sub->args.schedule = (enum fcc_schedule_kind)(m->schedule & ~FCC_SCHEDULE_ROUTES);
+    sub->args.route = (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_FLAT           ? PLAN_FLAT
+                      : (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_HIERARCHICAL ? PLAN_HIERARCHICAL
+                                                                                         : PLAN_ROUTE_RULE;
     sub->args.attrs = sub->words;
     sub->args.nattrs = m->nattrs;
     memcpy(sub->words, tensors + m->ntensors, m->nattrs * sizeof(int64_t));
     if (!op)
         return error_set(e, -EINVAL, "operator %u: unknown: allowed are 0 to %d", m->op, FCC_OP_COUNT - 1);
-    if (m->schedule > FCC_SCHEDULE_COMM_ONLY)
-        return error_set(e, -EINVAL, "schedule %u: allowed are 0 to %d", m->schedule, FCC_SCHEDULE_COMM_ONLY);
+    if ((m->schedule & ~FCC_SCHEDULE_ROUTES) > FCC_SCHEDULE_COMM_ONLY ||
+        (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_ROUTES)
+        return error_set(e, -EINVAL, "schedule %u: allowed are 0 to %d, and flat (%d) or hierarchical (%d) with it",
+                         m->schedule, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
     if (m->ntensors != op->ntensors)
         return error_set(e, -EINVAL, "%u tensors: expected %d", m->ntensors, op->ntensors);
     sub->args.ntensors = m->ntensors;
