@@ -54,17 +54,18 @@ static int64_t now_ms(void)
 
 /* ---- options ---- */
 
-enum { BOTH, FUSED, SEQUENTIAL, AUTO };
+enum { BOTH, FUSED, SEQUENTIAL, AUTO, ROUTES };
 
 static void kinds_choose(struct bench *b, int schedule)
 {
-    static const enum fcc_schedule_kind kinds[][4] = {
-        [BOTH] = {FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL, FCC_SCHEDULE_COMPUTE_ONLY, FCC_SCHEDULE_COMM_ONLY},
-        [FUSED] = {FCC_SCHEDULE_FUSED},
-        [SEQUENTIAL] = {FCC_SCHEDULE_SEQUENTIAL},
-        [AUTO] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL}, /* and what it chooses from */
+    static const enum bench_kind kinds[][4] = {
+        [BOTH] = {BENCH_FUSED, BENCH_SEQUENTIAL, BENCH_COMPUTE, BENCH_COMM},
+        [FUSED] = {BENCH_FUSED},
+        [SEQUENTIAL] = {BENCH_SEQUENTIAL},
+        [AUTO] = {BENCH_AUTO, BENCH_FUSED, BENCH_SEQUENTIAL}, /* and what it chooses from */
+        [ROUTES] = {BENCH_FLAT, BENCH_HIERARCHICAL, BENCH_COMM_FLAT, BENCH_COMM_HIERARCHICAL},
     };
-    static const int count[] = {[BOTH] = 4, [FUSED] = 1, [SEQUENTIAL] = 1, [AUTO] = 3};
+    static const int count[] = {[BOTH] = 4, [FUSED] = 1, [SEQUENTIAL] = 1, [AUTO] = 3, [ROUTES] = 4};
 
     if (b->shape.op == FCC_OP_NOOP)
         schedule = FUSED; /* it has one schedule */
@@ -92,7 +93,7 @@ static int nodes_parse(const struct call *call, struct bench *b, const char *lis
 
 static bool options_parse(struct call *call, struct bench *b)
 {
-    static const char *const schedules[] = {"both", "fused", "sequential", "auto", NULL};
+    static const char *const schedules[] = {"both", "fused", "sequential", "auto", "routes", NULL};
     static const char *const devices[] = {"cpu", "gpu", "cuda", "hip", NULL};
     static char sockets[4096];
     struct arg args[SHAPE_ARGS + 10];
@@ -111,7 +112,8 @@ static bool options_parse(struct call *call, struct bench *b)
         {"warmup", 0, ARG_INT, &b->warmup, 0, 10000000, NULL, "W", "iterations before that [5]"},
         {"stream", 0, ARG_INT, &b->stream, 0, BENCH_STREAM_MAX, NULL, "K",
          "on GPUs: enqueue K operators on a stream, and time them together [0: one call at a time]"},
-        {"schedule", 0, ARG_CHOICE, &schedule, 0, 0, schedules, "S", "both, fused, sequential or auto (beside both) [both]"},
+        {"schedule", 0, ARG_CHOICE, &schedule, 0, 0, schedules, "S",
+         "both, fused, sequential, auto (beside both), or routes: flat and hierarchical [both]"},
         {"check", 0, ARG_FLAG, &b->check, 0, 0, NULL, NULL, "compare the results with a plain reference"},
     };
 
@@ -129,6 +131,8 @@ static bool options_parse(struct call *call, struct bench *b)
     b->device = devices[device];
     if (!call->exit && b->stream && device == 0)
         call->exit = usage_error(call, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);
+    if (!call->exit && schedule == ROUTES && b->shape.op != FCC_OP_GEMV_ALL_REDUCE)
+        call->exit = usage_error(call, "--schedule: routes: %s has one; gemv_all_reduce has several", op_name(b->shape.op));
     if (!call->exit)
         call->exit = nodes_parse(call, b, list, sockets, sizeof(sockets));
     if (call->exit)

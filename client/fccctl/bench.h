@@ -16,8 +16,19 @@
 #include "proto.h"
 #include "shape.h"
 
-/* What is measured, in the order of enum fcc_schedule_kind. */
-#define BENCH_KINDS (FCC_SCHEDULE_COMM_ONLY + 1)
+/* What is measured: a schedule, by rule; or fused and its communication alone by a route. */
+enum bench_kind {
+    BENCH_AUTO,
+    BENCH_FUSED,
+    BENCH_SEQUENTIAL,
+    BENCH_COMPUTE,
+    BENCH_COMM,
+    BENCH_FLAT,
+    BENCH_HIERARCHICAL,
+    BENCH_COMM_FLAT,
+    BENCH_COMM_HIERARCHICAL,
+    BENCH_KINDS,
+};
 #define BENCH_STREAM_MAX 64 /* operators of a context that may be in flight */
 
 /* One rank's part of the memory that the parent and the ranks share. The rank writes; the parent reads progress at any time,
@@ -42,7 +53,7 @@ struct bench {
     char job[FCC_JOB_MAX];
     int devices[FCC_MAX_RANKS]; /* of each rank */
     int nkinds;
-    enum fcc_schedule_kind kinds[BENCH_KINDS];
+    enum bench_kind kinds[BENCH_KINDS];
     int id_pipe[2]; /* rank 0 writes the communicator's id nranks - 1 times */
     int limit_ms;   /* without progress of any rank */
     struct bench_rank *ranks;
@@ -107,6 +118,6 @@ int64_t result_wrong(const struct shape *shape, int rank, const double *want, co
 /* Print the table or the JSON line from what all ranks found. 0 or -ENOMEM. */
 int bench_report(const struct bench *b);
 /* Wrong elements over all ranks, of one schedule. */
-int64_t bench_wrong(const struct bench *b, enum fcc_schedule_kind kind);
+int64_t bench_wrong(const struct bench *b, enum bench_kind kind);
 
 #endif

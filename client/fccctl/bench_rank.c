@@ -252,17 +252,29 @@ static int setup(struct job *j)
     return 0;
 }
 
-static int run_once(struct job *j, enum fcc_schedule_kind kind)
+static const uint32_t schedules[BENCH_KINDS] = {
+    [BENCH_AUTO] = FCC_SCHEDULE_AUTO,
+    [BENCH_FUSED] = FCC_SCHEDULE_FUSED,
+    [BENCH_SEQUENTIAL] = FCC_SCHEDULE_SEQUENTIAL,
+    [BENCH_COMPUTE] = FCC_SCHEDULE_COMPUTE_ONLY,
+    [BENCH_COMM] = FCC_SCHEDULE_COMM_ONLY,
+    [BENCH_FLAT] = FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
+    [BENCH_HIERARCHICAL] = FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL,
+    [BENCH_COMM_FLAT] = FCC_SCHEDULE_COMM_ONLY | FCC_SCHEDULE_FLAT,
+    [BENCH_COMM_HIERARCHICAL] = FCC_SCHEDULE_COMM_ONLY | FCC_SCHEDULE_HIERARCHICAL,
+};
+
+static int run_once(struct job *j, enum bench_kind kind)
 {
     switch (j->b->shape.op) {
     case FCC_OP_EMBEDDING_ALL_TO_ALL:
-        j->args.embedding.schedule = kind;
+        j->args.embedding.schedule = schedules[kind];
         return fcc_embedding_all_to_all(j->comm, &j->args.embedding);
     case FCC_OP_GEMV_ALL_REDUCE:
-        j->args.gemv.schedule = kind;
+        j->args.gemv.schedule = schedules[kind];
         return fcc_gemv_all_reduce(j->comm, &j->args.gemv);
     case FCC_OP_GEMM_ALL_TO_ALL:
-        j->args.gemm.schedule = kind;
+        j->args.gemm.schedule = schedules[kind];
         return fcc_gemm_all_to_all(j->comm, &j->args.gemm);
     case FCC_OP_NOOP:
     case FCC_OP_COUNT:
@@ -272,17 +284,17 @@ static int run_once(struct job *j, enum fcc_schedule_kind kind)
 }
 
 /* The same onto the default stream: begins after what is on it. */
-static int enqueue_once(struct job *j, enum fcc_schedule_kind kind, fcc_request **out)
+static int enqueue_once(struct job *j, enum bench_kind kind, fcc_request **out)
 {
     switch (j->b->shape.op) {
     case FCC_OP_EMBEDDING_ALL_TO_ALL:
-        j->args.embedding.schedule = kind;
+        j->args.embedding.schedule = schedules[kind];
         return fcc_embedding_all_to_all_enqueue(j->comm, &j->args.embedding, NULL, out);
     case FCC_OP_GEMV_ALL_REDUCE:
-        j->args.gemv.schedule = kind;
+        j->args.gemv.schedule = schedules[kind];
         return fcc_gemv_all_reduce_enqueue(j->comm, &j->args.gemv, NULL, out);
     case FCC_OP_GEMM_ALL_TO_ALL:
-        j->args.gemm.schedule = kind;
+        j->args.gemm.schedule = schedules[kind];
         return fcc_gemm_all_to_all_enqueue(j->comm, &j->args.gemm, NULL, out);
     case FCC_OP_NOOP:
     case FCC_OP_COUNT:
@@ -292,7 +304,7 @@ static int enqueue_once(struct job *j, enum fcc_schedule_kind kind, fcc_request 
 }
 
 /* As many operators on the stream as --stream says; returns when all are finished, with the first error. */
-static int run_stream(struct job *j, enum fcc_schedule_kind kind)
+static int run_stream(struct job *j, enum bench_kind kind)
 {
     fcc_request *requests[BENCH_STREAM_MAX];
     int status = 0, n = 0;
@@ -342,9 +354,11 @@ static int iterate(struct job *j, int64_t iter)
     return 0;
 }
 
-static bool has_result(enum fcc_schedule_kind kind)
+static bool has_result(enum bench_kind kind)
 {
-    return kind != FCC_SCHEDULE_COMPUTE_ONLY && kind != FCC_SCHEDULE_COMM_ONLY;
+    uint32_t schedule = schedules[kind] & ~(uint32_t)FCC_SCHEDULE_ROUTES;
+
+    return schedule != FCC_SCHEDULE_COMPUTE_ONLY && schedule != FCC_SCHEDULE_COMM_ONLY;
 }
 
 /* Not a number, in every dtype, over the whole result. */

@@ -17,7 +17,7 @@ struct summary {
     double min, p50, p99;
 };
 
-int64_t bench_wrong(const struct bench *b, enum fcc_schedule_kind kind)
+int64_t bench_wrong(const struct bench *b, enum bench_kind kind)
 {
     int64_t wrong = 0;
 
@@ -75,18 +75,18 @@ static double message_bytes(const struct shape *s, double *bus)
 /* sequential p50 / fused p50, and (compute + comm - fused) / min(compute, comm); NAN if not measured. */
 static double speedup(const struct summary s[BENCH_KINDS])
 {
-    if (!s[FCC_SCHEDULE_FUSED].measured || !s[FCC_SCHEDULE_SEQUENTIAL].measured)
+    if (!s[BENCH_FUSED].measured || !s[BENCH_SEQUENTIAL].measured)
         return NAN;
-    return s[FCC_SCHEDULE_SEQUENTIAL].p50 / s[FCC_SCHEDULE_FUSED].p50;
+    return s[BENCH_SEQUENTIAL].p50 / s[BENCH_FUSED].p50;
 }
 
 static double overlap(const struct summary s[BENCH_KINDS])
 {
-    double compute = s[FCC_SCHEDULE_COMPUTE_ONLY].p50, comm = s[FCC_SCHEDULE_COMM_ONLY].p50;
+    double compute = s[BENCH_COMPUTE].p50, comm = s[BENCH_COMM].p50;
 
-    if (!s[FCC_SCHEDULE_FUSED].measured || !s[FCC_SCHEDULE_COMPUTE_ONLY].measured || !s[FCC_SCHEDULE_COMM_ONLY].measured)
+    if (!s[BENCH_FUSED].measured || !s[BENCH_COMPUTE].measured || !s[BENCH_COMM].measured)
         return NAN;
-    return (compute + comm - s[FCC_SCHEDULE_FUSED].p50) / fmin(compute, comm);
+    return (compute + comm - s[BENCH_FUSED].p50) / fmin(compute, comm);
 }
 
 /* The nodes' addresses, each with its ranks. */
@@ -110,14 +110,19 @@ static struct json_object *placement_json(const struct bench *b)
 static void report_json(const struct bench *b, const struct summary s[BENCH_KINDS])
 {
     static const char *const names[BENCH_KINDS] = {
-        [FCC_SCHEDULE_AUTO] = "auto_us",
-        [FCC_SCHEDULE_FUSED] = "fused_us",
-        [FCC_SCHEDULE_SEQUENTIAL] = "sequential_us",
-        [FCC_SCHEDULE_COMPUTE_ONLY] = "compute_us",
-        [FCC_SCHEDULE_COMM_ONLY] = "comm_us",
+        [BENCH_AUTO] = "auto_us",
+        [BENCH_FUSED] = "fused_us",
+        [BENCH_SEQUENTIAL] = "sequential_us",
+        [BENCH_COMPUTE] = "compute_us",
+        [BENCH_COMM] = "comm_us",
+        [BENCH_FLAT] = "flat_us",
+        [BENCH_HIERARCHICAL] = "hierarchical_us",
+        [BENCH_COMM_FLAT] = "comm_flat_us",
+        [BENCH_COMM_HIERARCHICAL] = "comm_hierarchical_us",
     };
-    static const enum fcc_schedule_kind order[] = {FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL, FCC_SCHEDULE_COMPUTE_ONLY,
-                                                   FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_AUTO};
+    static const enum bench_kind order[] = {BENCH_FUSED,        BENCH_SEQUENTIAL, BENCH_COMPUTE,
+                                            BENCH_COMM,         BENCH_AUTO,       BENCH_FLAT,
+                                            BENCH_HIERARCHICAL, BENCH_COMM_FLAT,  BENCH_COMM_HIERARCHICAL};
     struct json_object *o = json_object_new_object();
     int64_t wrong = 0;
 
@@ -152,21 +157,29 @@ static void report_json(const struct bench *b, const struct summary s[BENCH_KIND
     (void)json_object_put(o);
 }
 
-static void row_print(const struct bench *b, enum fcc_schedule_kind kind, const struct summary *s)
+static void row_print(const struct bench *b, enum bench_kind kind, const struct summary *s)
 {
+    static const char *const names[BENCH_KINDS] = {
+        [BENCH_AUTO] = "auto",
+        [BENCH_FUSED] = "fused",
+        [BENCH_SEQUENTIAL] = "sequential",
+        [BENCH_COMPUTE] = "compute only",
+        [BENCH_COMM] = "comm only",
+        [BENCH_FLAT] = "flat",
+        [BENCH_HIERARCHICAL] = "hierarchical",
+        [BENCH_COMM_FLAT] = "comm, flat",
+        [BENCH_COMM_HIERARCHICAL] = "comm, hier.",
+    };
     double bus, bytes = message_bytes(&b->shape, &bus), algbw = bytes / s->p50 / 1e3;
     char checked[24] = "-";
 
-    printf("%12.0f  %5s  %5d  %-12s  %9.1f  %9.1f  %9.1f", bytes, dtype_name(b->shape.dtype), b->shape.nranks,
-           kind == FCC_SCHEDULE_COMPUTE_ONLY ? "compute only"
-           : kind == FCC_SCHEDULE_COMM_ONLY  ? "comm only"
-                                             : schedule_name(kind),
+    printf("%12.0f  %5s  %5d  %-12s  %9.1f  %9.1f  %9.1f", bytes, dtype_name(b->shape.dtype), b->shape.nranks, names[kind],
            s->min, s->p50, s->p99);
-    if (kind == FCC_SCHEDULE_COMPUTE_ONLY || bytes == 0)
+    if (kind == BENCH_COMPUTE || bytes == 0)
         printf("  %7s  %7s", "-", "-");
     else
         printf("  %7.3f  %7.3f", algbw, algbw * bus);
-    if (b->check && kind != FCC_SCHEDULE_COMPUTE_ONLY && kind != FCC_SCHEDULE_COMM_ONLY)
+    if (b->check && kind != BENCH_COMPUTE && kind != BENCH_COMM && kind != BENCH_COMM_FLAT && kind != BENCH_COMM_HIERARCHICAL)
         (void)snprintf(checked, sizeof(checked), "%" PRId64, bench_wrong(b, kind));
     printf("  %6s\n", checked);
 }
@@ -200,6 +213,9 @@ static void report_table(const struct bench *b, const struct summary s[BENCH_KIN
         printf(", overlap %.2f ((compute + comm - fused) / min(compute, comm))", overlap(s));
     if (!isnan(speedup(s)))
         printf("\n");
+    if (s[BENCH_FLAT].measured)
+        printf("# flat / hierarchical %.2f, comm only %.2f\n", s[BENCH_FLAT].p50 / s[BENCH_HIERARCHICAL].p50,
+               s[BENCH_COMM_FLAT].p50 / s[BENCH_COMM_HIERARCHICAL].p50);
 }
 
 int bench_report(const struct bench *b)

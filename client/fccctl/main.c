@@ -18,10 +18,12 @@ static const struct verb verbs[] = {
     {"nodes", verb_nodes, "Show the other nodes, and whether this one can speak to them", "[--json]"},
     {"ping", verb_ping, "Measure round trips to another node's daemon", "NODE [--count N] [--json]"},
     {"plan", verb_plan, "Print the slices of an operator in the order in which they run; needs no daemon",
-     "OPERATOR [SHAPE] [--ranks N] [--rank R] [--nodes K] [--schedule fused|sequential] [--device cpu|gpu] [--json]"},
+     "OPERATOR [SHAPE] [--ranks N] [--rank R] [--nodes K] [--schedule fused|sequential]\n"
+     "                    [--route rule|flat|hierarchical] [--device cpu|gpu] [--json]"},
     {"bench", verb_bench, "Measure an operator, fused and in sequence",
      "OPERATOR [SHAPE] [--local] [--device cpu|gpu|cuda|hip] [--ranks N] [--dtype f32|f16|bf16]\n"
-     "                    [--stream K] [--iters I] [--warmup W] [--schedule both|fused|sequential|auto] [--check] [--json]\n"
+     "                    [--stream K] [--iters I] [--warmup W] [--schedule both|fused|sequential|auto|routes] [--check] "
+     "[--json]\n"
      "  gemv_all_reduce, gemm_all_to_all:  -m M -n N -k K      (K per rank)\n"
      "  embedding_all_to_all:  --tables T (per rank) --rows R --dim D --batch B (global) --pooling L\n"
      "  noop                   (the round trip through the daemon and nothing else)"},

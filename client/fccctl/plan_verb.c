@@ -14,17 +14,23 @@
 struct plan_options {
     struct shape shape;
     int64_t rank, nodes, slice_rows, slice_cols, limit;
-    int schedule, device;
+    int schedule, device, route;
 };
+
+#define DST_ROOM (3 * FCC_MAX_RANKS + 1) /* two digits and a comma for each rank */
 
 static const char *const devices[] = {[PLAN_CPU] = "cpu", [PLAN_GPU] = "gpu", NULL};
 
-static const char *dst_text(unsigned dst, char out[FORMAT_ROOM])
+static const char *dst_text(const struct plan *plan, unsigned dst, char out[DST_ROOM])
 {
+    int used = 0;
+
+    out[0] = '\0';
     if (dst == SLICE_DST_ALL)
-        (void)snprintf(out, FORMAT_ROOM, "all");
-    else
-        (void)snprintf(out, FORMAT_ROOM, "%u", dst);
+        (void)snprintf(out, DST_ROOM, "all");
+    for (int r = 0; r < plan->nranks && dst != SLICE_DST_ALL; r++)
+        if (plan_reaches(plan, dst, r))
+            used += snprintf(out + used, (size_t)(DST_ROOM - used), "%s%d", used ? "," : "", r);
     return out;
 }
 
@@ -43,11 +49,11 @@ static void waits_cell(struct table *table, const struct slice *s)
 static void slice_row(struct table *table, const struct plan *plan, uint32_t i)
 {
     const struct slice *s = &plan->slices[i];
-    char dst[FORMAT_ROOM];
+    char dst[DST_ROOM];
 
     table_cell(table, "%" PRIu32, i);
     table_cell(table, "%s", slice_kind_name((enum slice_kind)s->kind));
-    table_cell(table, "%s", s->kind == SLICE_WAIT ? "-" : dst_text(s->dst, dst));
+    table_cell(table, "%s", s->kind == SLICE_WAIT ? "-" : dst_text(plan, s->dst, dst));
     table_cell(table, "%" PRIu32 "+%" PRIu32, s->row, s->rows);
     table_cell(table, "%" PRIu32 "+%" PRIu32, s->col, s->cols);
     table_cell(table, "%" PRIu32 ", %" PRIu32, s->dst_row, s->dst_col);
@@ -56,7 +62,7 @@ static void slice_row(struct table *table, const struct plan *plan, uint32_t i)
         table_cell(table, "-");
     else
         table_cell(table, "flag %" PRIu32 " at %s, after %" PRIu32, plan->groups[s->group].flag,
-                   dst_text(plan->groups[s->group].dst, dst), plan->groups[s->group].slices);
+                   dst_text(plan, plan->groups[s->group].dst, dst), plan->groups[s->group].slices);
 }
 
 /* Elements that the plan computes or moves to ranks of other nodes, to others of its own node, and to itself. */
@@ -69,7 +75,7 @@ static void destinations(const struct plan *plan, const struct problem *problem,
         if (s->kind == SLICE_COMPUTE || s->kind == SLICE_WAIT)
             continue;
         for (int r = 0; r < plan->nranks; r++) {
-            if (s->dst == SLICE_DST_ALL || s->dst == r)
+            if (plan_reaches(plan, s->dst, r))
                 elements[r == plan->rank ? 2 : problem->node_of[r] == problem->node_of[plan->rank]] += size;
         }
     }
@@ -77,14 +83,14 @@ static void destinations(const struct plan *plan, const struct problem *problem,
 
 static void kinds_print(const struct plan *plan)
 {
-    uint32_t count[SLICE_WAIT + 1] = {0};
+    uint32_t count[SLICE_KINDS] = {0};
     const char *separator = "";
 
     for (uint32_t i = 0; i < plan->nslices; i++) {
-        if (plan->slices[i].kind <= SLICE_WAIT)
+        if (plan->slices[i].kind < SLICE_KINDS)
             count[plan->slices[i].kind]++;
     }
-    for (int kind = SLICE_COMPUTE_PUT; kind <= SLICE_WAIT; kind++) {
+    for (int kind = SLICE_COMPUTE_PUT; kind < SLICE_KINDS; kind++) {
         if (count[kind]) {
             printf("%s%" PRIu32 " %s", separator, count[kind], slice_kind_name((enum slice_kind)kind));
             separator = ", ";
@@ -98,9 +104,10 @@ static void summary_print(const struct plan_options *o, const struct problem *pr
     double elements[3], total;
     char shape[160], bytes[FORMAT_ROOM];
 
-    printf("%s, %s, %s: rank %d of %d on %" PRId64 " node%s, %s%s\n", op_name(plan->op),
+    printf("%s, %s, %s: rank %d of %d on %" PRId64 " node%s, %s%s%s%s\n", op_name(plan->op),
            shape_text(&o->shape, shape, sizeof(shape)), dtype_name(o->shape.dtype), plan->rank, plan->nranks, o->nodes,
-           o->nodes > 1 ? "s" : "", schedule_name(plan->schedule.kind), o->device == PLAN_GPU ? ", for a GPU" : "");
+           o->nodes > 1 ? "s" : "", schedule_name(plan->schedule.kind), o->nodes > 1 ? ", " : "",
+           o->nodes > 1 ? route_name(plan->schedule.route) : "", o->device == PLAN_GPU ? ", for a GPU" : "");
     printf("%" PRIu32 " slices of at most %" PRIu32 " x %" PRIu32 " (", plan->nslices, plan->schedule.slice_rows,
            plan->schedule.slice_cols);
     kinds_print(plan);
@@ -131,12 +138,24 @@ static void plan_print(const struct plan_options *o, const struct problem *probl
     table_free(table);
 }
 
-static struct json_object *slice_json(const struct slice *s)
+/* A rank; -1: all; otherwise an array of ranks. */
+static struct json_object *dst_json(const struct plan *plan, unsigned dst)
+{
+    if (dst == SLICE_DST_ALL || !(dst & SLICE_DST_SET))
+        return json_object_new_int(dst == SLICE_DST_ALL ? -1 : (int)dst);
+    struct json_object *ranks = json_object_new_array();
+    for (int r = 0; r < plan->nranks; r++)
+        if (plan_reaches(plan, dst, r))
+            (void)json_object_array_add(ranks, json_object_new_int(r));
+    return ranks;
+}
+
+static struct json_object *slice_json(const struct plan *plan, const struct slice *s)
 {
     struct json_object *o = json_object_new_object();
 
     json_object_object_add(o, "kind", json_object_new_string(slice_kind_name((enum slice_kind)s->kind)));
-    json_object_object_add(o, "dst", json_object_new_int(s->dst == SLICE_DST_ALL ? -1 : s->dst));
+    json_object_object_add(o, "dst", dst_json(plan, s->dst));
     json_object_object_add(o, "row", json_object_new_int64(s->row));
     json_object_object_add(o, "rows", json_object_new_int64(s->rows));
     json_object_object_add(o, "col", json_object_new_int64(s->col));
@@ -150,11 +169,11 @@ static struct json_object *slice_json(const struct slice *s)
     return o;
 }
 
-static struct json_object *group_json(const struct signal_group *g)
+static struct json_object *group_json(const struct plan *plan, const struct signal_group *g)
 {
     struct json_object *o = json_object_new_object();
 
-    json_object_object_add(o, "dst", json_object_new_int(g->dst == SLICE_DST_ALL ? -1 : g->dst));
+    json_object_object_add(o, "dst", dst_json(plan, g->dst));
     json_object_object_add(o, "flag", json_object_new_int64(g->flag));
     json_object_object_add(o, "slices", json_object_new_int64(g->slices));
     return o;
@@ -171,15 +190,16 @@ static void plan_json(const struct plan_options *options, const struct plan *pla
     json_object_object_add(o, "ranks", json_object_new_int(plan->nranks));
     json_object_object_add(o, "nodes", json_object_new_int64(options->nodes));
     json_object_object_add(o, "schedule", json_object_new_string(schedule_name(plan->schedule.kind)));
+    json_object_object_add(o, "route", json_object_new_string(route_name(plan->schedule.route)));
     json_object_object_add(o, "device", json_object_new_string(devices[options->device]));
     json_object_object_add(o, "slice_rows", json_object_new_int64(plan->schedule.slice_rows));
     json_object_object_add(o, "slice_cols", json_object_new_int64(plan->schedule.slice_cols));
     json_object_object_add(o, "flags", json_object_new_int64(plan->nflags));
     json_object_object_add(o, "staging_bytes", json_object_new_int64((int64_t)plan->staging_bytes));
     for (uint32_t i = 0; i < plan->nslices; i++)
-        (void)json_object_array_add(slices, slice_json(&plan->slices[i]));
+        (void)json_object_array_add(slices, slice_json(plan, &plan->slices[i]));
     for (uint32_t i = 0; i < plan->ngroups; i++)
-        (void)json_object_array_add(groups, group_json(&plan->groups[i]));
+        (void)json_object_array_add(groups, group_json(plan, &plan->groups[i]));
     json_object_object_add(o, "groups", groups);
     json_object_object_add(o, "slices", slices);
     json_print(o, true);
@@ -190,12 +210,15 @@ static void plan_json(const struct plan_options *options, const struct plan *pla
 static bool options_parse(struct call *call, struct plan_options *o)
 {
     static const char *const schedules[] = {"fused", "sequential", NULL};
-    struct arg args[SHAPE_ARGS + 7];
+    static const char *const routes[] = {
+        [PLAN_ROUTE_RULE] = "rule", [PLAN_FLAT] = "flat", [PLAN_HIERARCHICAL] = "hierarchical", NULL};
+    struct arg args[SHAPE_ARGS + 8];
     size_t n = shape_args(&o->shape, args);
     const struct arg own[] = {
         {"rank", 0, ARG_INT, &o->rank, 0, FCC_MAX_RANKS - 1, NULL, "R", "whose plan [0]"},
         {"nodes", 0, ARG_INT, &o->nodes, 1, FCC_MAX_RANKS, NULL, "K", "nodes that the ranks are spread over [1]"},
         {"schedule", 0, ARG_CHOICE, &o->schedule, 0, 0, schedules, "S", "fused or sequential [fused]"},
+        {"route", 0, ARG_CHOICE, &o->route, 0, 0, routes, "R", "over several nodes: flat, hierarchical or by rule [rule]"},
         {"device", 0, ARG_CHOICE, &o->device, 0, 0, devices, "KIND", "whose slice sizes: cpu or gpu [cpu]"},
         {"slice-rows", 0, ARG_INT, &o->slice_rows, 0, INT32_MAX, NULL, "N", "rows of a slice, 0: the operator's choice [0]"},
         {"slice-cols", 0, ARG_INT, &o->slice_cols, 0, INT32_MAX, NULL, "N", "columns of a slice, 0: the operator's choice [0]"},
@@ -230,6 +253,7 @@ int verb_plan(struct call *call)
     struct schedule schedule = {
         .kind = o.schedule ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED,
         .target = (enum plan_target)o.device,
+        .route = (enum plan_route)o.route,
         .slice_rows = (uint32_t)o.slice_rows,
         .slice_cols = (uint32_t)o.slice_cols,
     };

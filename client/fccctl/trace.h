@@ -4,7 +4,7 @@
  *
  * A trace is the JSON that fccd answers to a TRACE query:
  *   {"comm", "op", "number", "schedule", "dtype", "nranks", "duration_ns", "ranks": [{"rank", "device", "workgroups":
- *     [{"workgroup", "events": [{"slice", "kind", "dst" (-1: all), "row", "rows", "col", "cols", "start_ns", "end_ns"}]}]}]}
+ *     [{"workgroup", "events": [{"slice", "kind", "dst" (-1: several), "row", "rows", "col", "cols", "start_ns", "end_ns"}]}]}]}
  * with times from the operator's launch.
  */
 #ifndef FCC_TRACE_H

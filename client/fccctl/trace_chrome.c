@@ -37,7 +37,7 @@ static struct json_object *complete_event(struct json_object *e, int64_t pid, in
     if (trace_kind(e) == TRACE_WAIT || trace_kind(e) == TRACE_COMPUTE)
         (void)snprintf(name, sizeof(name), "%s", kind);
     else if (dst < 0)
-        (void)snprintf(name, sizeof(name), "%s to all", kind);
+        (void)snprintf(name, sizeof(name), "%s to several", kind);
     else
         (void)snprintf(name, sizeof(name), "%s to %" PRId64, kind, dst);
     (void)snprintf(tile, sizeof(tile), "rows %" PRId64 "+%" PRId64 ", cols %" PRId64 "+%" PRId64, field_int(e, "row", 0),

@@ -56,7 +56,7 @@ struct picture {
     int64_t rank; /* whose lanes are being drawn */
     int64_t nranks;
     bool kinds[TRACE_KINDS]; /* that occur */
-    bool to_all;             /* some slices go to all ranks */
+    bool to_all;             /* some slices go to several ranks, or all */
 };
 
 /* One slice, or several narrow ones that are drawn as one. */
@@ -179,7 +179,7 @@ static void legend_draw(const struct picture *p)
         x = legend_item(p, x, rank_colours[r], 16, 4, label);
     }
     if (p->to_all)
-        x = legend_item(p, x, "#22303c", 16, 4, "all");
+        x = legend_item(p, x, "#22303c", 16, 4, "several");
     (void)fprintf(p->out, "<text x=\"%.1f\" y=\"69\" class=\"faint\">lighter: stays on its own rank</text>\n", x + 12);
 }
 
