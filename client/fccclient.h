@@ -71,8 +71,8 @@ enum fcc_schedule_kind {
 };
 
 /* May be added to a schedule (FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT): how gemv_all_reduce's sums are made over several nodes, and
- * so the order of additions (below). Without it the topology decides, never a time that was measured. Other operators have
- * one way. */
+ * so the order of additions (below). Without it the topology and the sizes decide, never a time that was measured. Other
+ * operators have one way. */
 enum fcc_schedule_route {
     FCC_SCHEDULE_FLAT = 0x40,         /* as on one node: the same bits, wherever the ranks are */
     FCC_SCHEDULE_HIERARCHICAL = 0x80, /* in each node first, wherever a node has several ranks. Not on GPUs: -EINVAL */
@@ -311,7 +311,8 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  * The order of additions. On one node, on GPUs, and flat: rank 0's partial sum, plus rank 1's, plus rank 2's, ... Over several
  * nodes, hierarchical: first the sum of each node's ranks, in rank order; then these sums, in the order of the nodes' first
  * ranks. So a communicator's placement on nodes may change the last bits of y, and FCC_SCHEDULE_FLAT is for who cannot have
- * that. Without a route it is hierarchical on cpu devices, if there are several nodes and one of them has several ranks.
+ * that. Without a route it is hierarchical on cpu devices, if there are several nodes and M * N * 4 bytes times (the ranks of the
+ * largest node - 1) are 32768 or more.
  *
  * Same on all ranks: M, N, dtype, schedule. May differ: K_r (0 is allowed). */
 struct fcc_gemv_all_reduce_args {

@@ -147,13 +147,19 @@ void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count)
                                          .wait_stride = 1});
 }
 
-/* Hierarchical, each other node's part of the traffic is one rank's instead of all of its ranks'. */
+/* With g ranks on a node, flat sends each partial sum and each result g times as often between nodes as hierarchical does, which has
+ * two steps more inside them. What is sent less has to be worth that: two nodes of two ranks, over tcp, take as long either way up to
+ * 16 KiB of sums; from 64 KiB on hierarchical was faster, by up to the g-fold where the link is what takes time (make bench-nodes). */
+#define HIERARCHY_LEAST_BYTES 32768
+
 static void choose_route(const struct problem *problem, struct schedule *schedule)
 {
-    if (schedule->target == PLAN_GPU || !plan_has_hierarchy(problem))
+    int64_t ranks = plan_node_ranks(problem), sums = problem->gemv.m * problem->gemv.n * (int64_t)sizeof(float);
+
+    if (schedule->target == PLAN_GPU || ranks == 1)
         schedule->route = PLAN_FLAT;
     else if (schedule->route == PLAN_ROUTE_RULE)
-        schedule->route = PLAN_HIERARCHICAL;
+        schedule->route = sums * (ranks - 1) >= HIERARCHY_LEAST_BYTES ? PLAN_HIERARCHICAL : PLAN_FLAT;
 }
 
 static void gemv_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)

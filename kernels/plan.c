@@ -192,16 +192,17 @@ struct work plan_work(const struct problem *problem, int rank)
     return op_get(problem->op)->work(problem, rank);
 }
 
-bool plan_has_hierarchy(const struct problem *problem)
+int plan_node_ranks(const struct problem *problem)
 {
-    bool several_nodes = false, several_ranks = false;
+    int most = 1;
 
-    for (int r = 1; r < problem->nranks; r++) {
-        several_nodes |= problem->node_of[r] != problem->node_of[0];
-        for (int q = 0; q < r; q++)
-            several_ranks |= problem->node_of[r] == problem->node_of[q];
+    for (int r = 0; r < problem->nranks; r++) {
+        int n = 0;
+        for (int q = 0; q < problem->nranks; q++)
+            n += problem->node_of[q] == problem->node_of[r];
+        most = n > most ? n : most;
     }
-    return several_nodes && several_ranks;
+    return most < problem->nranks ? most : 1;
 }
 
 void plan_destination_order(const struct problem *problem, int rank, int order[])

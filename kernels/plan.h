@@ -108,8 +108,8 @@ static inline bool plan_reaches(const struct plan *plan, unsigned dst, int rank)
     return plan->sets[dst - SLICE_DST_SET] >> rank & 1;
 }
 
-/* Whether there are several nodes, and several ranks on one of them: otherwise a hierarchical plan would be the flat one. */
-bool plan_has_hierarchy(const struct problem *problem);
+/* If there are several nodes: how many ranks the largest one has. 1: a hierarchical plan would be the flat one. */
+int plan_node_ranks(const struct problem *problem);
 
 /* Bytes read and written and floating point operations of one rank: an estimate for choosing how to run it. */
 struct work {

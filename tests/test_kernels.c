@@ -480,10 +480,7 @@ static void test_gemv_order(void **state)
     for (int i = 0; i < cases(60); i++) {
         struct test_case c = {.nranks = 3 + (int)random_below(RANKS - 2)};
         int64_t n = 1 + random_below(200);
-        struct schedule s = {.route = i % 2   ? PLAN_FLAT
-                                      : i % 4 ? PLAN_HIERARCHICAL
-                                              : PLAN_ROUTE_RULE,
-                             .slice_cols = (uint32_t)(1 + random_below(40))};
+        struct schedule s = {.route = i % 2 ? PLAN_FLAT : PLAN_HIERARCHICAL, .slice_cols = (uint32_t)(1 + random_below(40))};
         struct error e = {0};
         gemv_open(&c, FCC_F32, 1, n, 1, 0);
         case_place(&c, 2 + random_below(3));

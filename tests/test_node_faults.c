@@ -39,7 +39,9 @@ static void rounds_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, (uint64_t)rows * 4, &y));
     struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(x, 0, FCC_F32, 1, K),
                                             .w = fcc_tensor_2d(w, 0, FCC_F32, rows, K),
-                                            .y = fcc_tensor_2d(y, 0, FCC_F32, 1, rows)};
+                                            .y = fcc_tensor_2d(y, 0, FCC_F32, 1, rows),
+                                            .schedule =
+                                                FCC_SCHEDULE_HIERARCHICAL}; /* each rank is one of the other node's deputy */
     while (!status && !scene->stop) {
         status = fcc_gemv_all_reduce(comm, &args);
         scene->rounds[rank] += !status;

@@ -316,6 +316,9 @@ static void cases_run(struct bed *bed)
         for (uint32_t schedule = FCC_SCHEDULE_AUTO; schedule <= FCC_SCHEDULE_SEQUENTIAL; schedule++) {
             for (size_t c = 0; c < sizeof(gemv_cases) / sizeof(gemv_cases[0]); c++)
                 gemv_case(bed, &types[t], (int)c, schedule);
+            /* Over nodes; on one it is the same as without. GPUs refuse it. */
+            for (size_t c = 0; c < sizeof(gemv_cases) / sizeof(gemv_cases[0]) && test_device() == FCC_DEVICE_CPU; c++)
+                gemv_case(bed, &types[t], (int)c, schedule | FCC_SCHEDULE_HIERARCHICAL);
             for (size_t c = 0; c < sizeof(gemm_cases) / sizeof(gemm_cases[0]); c++)
                 gemm_case(bed, &types[t], (int)c, schedule);
             for (size_t c = 0; c < sizeof(embedding_cases) / sizeof(embedding_cases[0]); c++)

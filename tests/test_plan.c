@@ -66,7 +66,7 @@ static void random_problem(struct problem *p, enum fcc_op op)
     }
 }
 
-/* More than goes to all ranks in one step. */
+/* More than goes to all ranks in one step; and worth a hierarchy. */
 static void wide_gemv(struct problem *p)
 {
     p->gemv.m = FCC_GEMV_MAX_M - random_below(16);
@@ -83,12 +83,13 @@ static void case_open(struct test_case *c, enum fcc_op op, enum fcc_schedule_kin
     c->schedule = (struct schedule){.kind = kind, .target = random_below(2) ? PLAN_GPU : PLAN_CPU};
     c->schedule.route =
         (enum plan_route)random_below(c->schedule.target == PLAN_GPU ? PLAN_HIERARCHICAL : PLAN_HIERARCHICAL + 1);
-    if (op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU && random_below(4) == 0)
+    bool wide = op == FCC_OP_GEMV_ALL_REDUCE && random_below(4) == 0;
+    if (wide)
         wide_gemv(&c->problem);
     if (random_below(3))
         c->schedule.slice_rows = (uint32_t)(1 + random_below(ROWS));
     if (random_below(3))
-        c->schedule.slice_cols = (uint32_t)(1 + random_below(COLS));
+        c->schedule.slice_cols = (uint32_t)((wide ? COLS : 1) + random_below(COLS)); /* not more than FLAGS */
     (void)snprintf(case_text, sizeof(case_text), "case %d: %s, %s, %s, %d ranks, slices %u x %u", number, op_name(op),
                    schedule_name(kind), route_name(c->schedule.route), c->problem.nranks, c->schedule.slice_rows,
                    c->schedule.slice_cols);
@@ -134,11 +135,6 @@ static bool is_one_shot(const struct test_case *c)
            (words * p->nranks <= 16 << 20 && words * (p->nranks - 1) * 16 <= p->gemv.n * k * (int64_t)dtype_size(p->dtype));
 }
 
-static bool is_hierarchical(const struct test_case *c)
-{
-    return c->plans[0]->schedule.route == PLAN_HIERARCHICAL;
-}
-
 /* Ranks of that rank's node. */
 static int node_ranks(const struct test_case *c, int rank)
 {
@@ -147,6 +143,30 @@ static int node_ranks(const struct test_case *c, int rank)
     for (int r = 0; r < c->problem.nranks; r++)
         n += c->problem.node_of[r] == c->problem.node_of[rank];
     return n;
+}
+
+static int chosen[PLAN_HIERARCHICAL + 1]; /* by the rule */
+
+/* The route is what was asked for, or what the rule says; flat where the other way would be the same. */
+static void expect_route(const struct test_case *c)
+{
+    enum plan_route route = c->plans[0]->schedule.route;
+    int64_t most = 0, sums = c->problem.gemv.m * c->problem.gemv.n * 4;
+
+    for (int r = 0; r < c->problem.nranks; r++)
+        most = node_ranks(c, r) > most ? node_ranks(c, r) : most;
+    if (c->problem.op != FCC_OP_GEMV_ALL_REDUCE || c->schedule.target == PLAN_GPU || most == 1 || most == c->problem.nranks)
+        EXPECT(route == PLAN_FLAT);
+    else if (c->schedule.route != PLAN_ROUTE_RULE)
+        EXPECT(route == c->schedule.route);
+    else
+        EXPECT(route == (sums * (most - 1) >= 32768 ? PLAN_HIERARCHICAL : PLAN_FLAT));
+    chosen[route] += c->schedule.route == PLAN_ROUTE_RULE && c->schedule.target == PLAN_CPU;
+}
+
+static bool is_hierarchical(const struct test_case *c)
+{
+    return c->plans[0]->schedule.route == PLAN_HIERARCHICAL;
 }
 
 static bool is_first_of_node(const struct test_case *c, int rank)
@@ -754,6 +774,7 @@ static void test_properties(void **state)
         struct test_case c;
         enum fcc_op op = i % 40 == 0 ? FCC_OP_NOOP : all_ops[1 + i % 3];
         case_open(&c, op, (enum fcc_schedule_kind)(FCC_SCHEDULE_FUSED + i / 3 % 4), i);
+        expect_route(&c);
         if (op == FCC_OP_GEMV_ALL_REDUCE)
             expect_all_reduce(&c);
         else if (op != FCC_OP_NOOP)
@@ -771,6 +792,7 @@ static void test_properties(void **state)
         expect_same_again(&c);
         case_close(&c);
     }
+    EXPECT(chosen[PLAN_FLAT] > 10 && chosen[PLAN_HIERARCHICAL] > 10);
 }
 
 static void test_destinations(void **state)
