@@ -3,7 +3,8 @@
  * gemv_all_reduce.hip - y = sum over ranks r, in rank order, of x_r . w_r^T, on GPUs. The plan, its phases and the argument why
  * the order is right are gemv_all_reduce.c's; where sums lie, gemv_words.h's; the rest is gpu_execute.h's.
  *
- * A partial sum is bound by reading w once. There are three ways to do it:
+ * A partial sum is bound by reading w once. There are four ways to do it:
+ *   gemv_row.h      one row of x, in one step, on Hopper: a kernel of its own
  *   gemv_stream.h   one row of x that fits into shared memory
  *   gemv_hopper.h   several rows of f16 or bf16, and one that is long, on Hopper: a kernel of its own
  *   compute_tile()  everything else. A tile's columns are dealt out to the waves of the workgroup; a wave goes along K with one
@@ -13,7 +14,7 @@
  *                   and leaves from there in whole lines.
  *
  * Same bits, every run and with every schedule: which of the ways a rank goes depends on M, the ranks' K and the dtype (and the
- * GPU) only, but for the first where it gives the bits of the last: there a lane adds its products in the order of k, by one
+ * GPU) only, but for the first two where they give the bits of the last: there a lane adds its products in the order of k, by one
  * fused multiply-add each; then the lanes of the wave are added in a fixed order. Which k a lane has depends on K and the dtype
  * only: neither on where x and w lie, nor on the tile or the number of columns and rows at a time. What lies beyond K counts as
  * 0.
@@ -26,6 +27,7 @@
 
 #if defined(__CUDACC__)
 #include "gemv_hopper.h"
+#include "gemv_row.h"
 #endif
 
 enum { SUMS = 4096 /* of a tile that are put together at a time: at least FCC_GEMV_MAX_M * WAVES */ };
@@ -124,15 +126,36 @@ template <typename T> static struct gpu_kernel gemv_hopper_choose(int64_t m)
     }
 }
 
+static struct gpu_kernel gemv_row_choose(const struct gpu_shape *shape, int nruns, uint32_t most)
+{
+    switch (shape->dtype) {
+    case FCC_F16:
+        return gemv_row_kernel_get<gpu_f16>(shape, nruns, most);
+    case FCC_BF16:
+        return gemv_row_kernel_get<gpu_bf16>(shape, nruns, most);
+    default:
+        return gemv_row_kernel_get<float>(shape, nruns, most);
+    }
+}
+
 void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
                            struct gpu_gemv_quick *out)
 {
     enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
+    bool is_long = dtype != FCC_F32 && shape->k >= GEMV_LONG_K;
     hipDeviceProp_t properties;
 
     *out = {};
-    if ((dtype != FCC_F16 && dtype != FCC_BF16) || shape->n < 1 || (shape->m < 2 && shape->k < GEMV_LONG_K) ||
-        hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 || properties.minor != 0)
+    if (shape->n < 1 || hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 ||
+        properties.minor != 0)
+        return;
+    if (shape->m == 1 && !is_long) {
+        if (row_plans_fit(shape, runs, nruns, &out->tile, &out->reduced))
+            out->kernel = gemv_row_choose(shape, nruns, (uint32_t)properties.multiProcessorCount);
+        out->most = out->kernel.workgroups;
+        return;
+    }
+    if (dtype == FCC_F32)
         return;
     for (int i = 0; i < nruns; i++) {
         const struct slice *s = runs[i].slices; /* one kind of them, and all but a chunk's last have the same size */
@@ -151,10 +174,13 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
 void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed)
 {
     static thread_local struct gemv_maps maps;
+    static thread_local struct gemv_row row;
     const struct gpu_shape *shape = &fixed->shape;
     enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
     uint32_t rows = gemv_hopper_rows(shape->m), steps = 0;
 
+    if (quick->tile)
+        return gemv_row_fill(&row, quick, call, fixed) ? &row : NULL;
     memcpy(maps.together, quick->together, sizeof(maps.together));
     maps.all_by_engine = 1;
     for (uint32_t i = 0; i < call->nruns; i++) {

@@ -120,9 +120,10 @@ GPU_DEVICE void gemv_sum_put(const struct gpu_call &call, uint32_t run, const st
 enum { GEMV_QUAD = 4 /* neighbouring columns, of one block: what a thread reduces at a time */ };
 
 /* One thread awaits the words of the first `count` of a quad's columns from all ranks, `slot` words apart, and adds them in
- * rank order. False: leave. */
-GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, uint32_t run, const uint64_t *from, uint64_t slot, uint32_t nranks,
-                              uint32_t count, float (&sum)[GEMV_QUAD])
+ * rank order. Now and then it asks give_up(): false: that said so. */
+template <typename Ask>
+GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from, uint64_t slot, uint32_t nranks, uint32_t count,
+                              float (&sum)[GEMV_QUAD], Ask &give_up)
 {
     enum { AHEAD = 4 };
 
@@ -142,7 +143,7 @@ GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, uint32_t run, const u
 #pragma unroll
                 for (uint32_t i = 0; i < GEMV_QUAD; i++)
                     missing |= first + r < nranks && i < count && (uint32_t)(words[r][i] >> 32) != call.stamp;
-            if (missing && spins % GPU_LOOK_SPINS == 0 && gpu_must_leave(call, run))
+            if (missing && spins % GPU_LOOK_SPINS == 0 && give_up())
                 return false;
         }
 #pragma unroll
@@ -156,6 +157,16 @@ GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, uint32_t run, const u
     }
     return true;
 }
+
+struct gemv_must_leave {
+    const struct gpu_call &call;
+    uint32_t run;
+
+    __device__ __forceinline__ bool operator()() const
+    {
+        return gpu_must_leave(call, run);
+    }
+};
 
 /* Some results side by side, in one store where that can be. */
 template <typename T> GPU_DEVICE void gemv_quad_store(T *to, const T (&results)[GEMV_QUAD], uint32_t count)
@@ -189,13 +200,14 @@ GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const str
 {
     const uint32_t nranks = words.nranks, rank = gpu_plan_of(call, run)->rank, quads = (s.cols + GEMV_QUAD - 1) / GEMV_QUAD;
     struct gpu_walk at = gpu_walk_at(threadIdx.x, quads, s.rows), step = gpu_walk_at(blockDim.x, quads, s.rows);
+    const struct gemv_must_leave leave = {call, run};
 
     for (; at.z < 1; gpu_walk_next(&at, step, quads, s.rows)) {
         uint32_t col = at.x * GEMV_QUAD, count = s.cols - col < GEMV_QUAD ? s.cols - col : GEMV_QUAD;
         float sum[GEMV_QUAD];
         T results[GEMV_QUAD];
-        if (!gemv_quad_add(call, run, words.first + gemv_place(s.rows, at.y, s.col + col - words.column), words.slot, nranks,
-                           count, sum))
+        if (!gemv_quad_add(call, words.first + gemv_place(s.rows, at.y, s.col + col - words.column), words.slot, nranks, count,
+                           sum, leave))
             return false;
 #pragma unroll
         for (int i = 0; i < GEMV_QUAD; i++)

@@ -343,11 +343,12 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
 /* The second argument for a call, kept until the next one; NULL if the call does not suit. */
 void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed);
 
-/* The same for gemv, for calls of any addresses. */
+/* The same for gemv: for calls of any addresses, or, where it is for one row, for those that suit the copy engine. */
 struct gpu_gemv_quick {
     struct gpu_kernel kernel;
     uint32_t most; /* workgroups that run at a time */
     uint32_t together[GPU_MAX_RUNS];
+    uint32_t tile, reduced; /* for one row: columns of the slices that are computed and reduced; 0: for several */
 };
 void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
                            struct gpu_gemv_quick *out);

@@ -236,6 +236,18 @@ GPU_DEVICE void gpu_barrier_await(uint64_t *barrier, uint32_t parity)
     GPU_BARRIER_AWAIT("");
 }
 
+/* Whether it is, now. */
+GPU_DEVICE bool gpu_barrier_over(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t over;
+
+    asm volatile("{\n.reg .pred over;\nmbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\nselp.u32 %0, 1, 0, over;\n}"
+                 : "=r"(over)
+                 : "r"(gpu_shared_address(barrier)), "r"(parity)
+                 : "memory");
+    return over != 0;
+}
+
 /* ---- clusters: workgroups that see each other's shared memory ---- */
 
 GPU_DEVICE uint32_t gpu_cluster_rank()
@@ -330,6 +342,24 @@ GPU_DEVICE void gpu_box_load_as(uint64_t policy, void *to, const void *map, int3
                  "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gpu_shared_address(to)),
                  "l"(map), "r"(x), "r"(y), "r"(gpu_shared_address(barrier)), "l"(policy)
                  : "memory");
+}
+
+/* Neighbouring bytes into shared memory; their number and both addresses are multiples of 16. */
+GPU_DEVICE void gpu_bulk_load(void *to, const void *from, uint32_t bytes, uint64_t *barrier)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(gpu_shared_address(to)),
+        "l"(from), "r"(bytes), "r"(gpu_shared_address(barrier))
+        : "memory");
+}
+
+GPU_DEVICE void gpu_bulk_load_as(uint64_t policy, void *to, const void *from, uint32_t bytes, uint64_t *barrier)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            gpu_shared_address(to)),
+        "l"(from), "r"(bytes), "r"(gpu_shared_address(barrier)), "l"(policy)
+        : "memory");
 }
 
 /* A box comes nearer. */
