@@ -117,14 +117,30 @@ template <typename T> struct row_loader {
     }
 };
 
+/* One instruction for each element. */
+template <typename T> GPU_DEVICE void row_to_f32(float out[gpu_vector<T>::LENGTH], const struct gpu_words &w)
+{
+    gpu_vector<T>::to_f32(out, w);
+}
+
+template <>
+__device__ __forceinline__ void row_to_f32<gpu_bf16>(float out[gpu_vector<gpu_bf16>::LENGTH], const struct gpu_words &w)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[2 * i] = __uint_as_float(w.at[i] << 16);
+        out[2 * i + 1] = __uint_as_float(w.at[i] & 0xffff0000u);
+    }
+}
+
 /* One vector of a lane. */
 template <typename T> GPU_DEVICE void row_multiply(float *sum, const struct gpu_words &x, const struct gpu_words &w)
 {
     enum { LENGTH = gpu_vector<T>::LENGTH };
     float a[LENGTH], b[LENGTH];
 
-    gpu_vector<T>::to_f32(a, x);
-    gpu_vector<T>::to_f32(b, w);
+    row_to_f32<T>(a, x);
+    row_to_f32<T>(b, w);
 #pragma unroll
     for (int i = 0; i < LENGTH; i++)
         *sum = fmaf(a[i], b[i], *sum);
@@ -184,16 +200,17 @@ template <typename T> struct row_group {
         return gpu_wave_sum(sum);
     }
 
-    /* A slice's times are those of the wave that has its first column. */
-    __device__ __forceinline__ void times_note(uint32_t slice_first, uint32_t slice, uint32_t first, uint32_t end,
+    /* A slice's times are those of the wave that has its first column. `number` is the first such slice of the phase that begins
+     * at slice_first, `slice` their width. */
+    __device__ __forceinline__ void times_note(uint32_t slice_first, uint32_t number, uint32_t slice, uint32_t end,
                                                uint64_t start_ns)
     {
         struct slice_time *times = (struct slice_time *)gpu_plan_of(call, run)->times + slice_first;
         uint64_t now = gpu_clock();
 
 #pragma unroll 1
-        for (uint32_t i = (first + slice - 1) / slice + threadIdx.x % 32; i * slice < end; i += 32)
-            times[i] = {0, start_ns, now, blockIdx.x, (uint32_t)call.epoch};
+        for (number += threadIdx.x % 32; number * slice < end; number += 32)
+            times[number] = {0, start_ns, now, blockIdx.x, (uint32_t)call.epoch};
     }
 
     /* One of the waves: its columns. */
@@ -240,7 +257,7 @@ template <typename T> struct row_group {
         }
         if (lane == 0)
             gpu_barrier_arrive(&shared.computed);
-        times_note(0, row.tile, first, end, start_ns);
+        times_note(0, (first + row.tile - 1) / row.tile, row.tile, end, start_ns);
     }
 
     /* The reducer. */
@@ -284,6 +301,7 @@ template <typename T> struct row_group {
         uint32_t rank = row.runs[run].rank, first = row_first(row.quads, part), end = row_first(row.quads, part + 1);
         const uint64_t *words = (const uint64_t *)row.slots[rank];
         T *y = (T *)call.out[rank].data;
+        uint32_t number = gpu_hide((first * GEMV_QUAD + row.reduced - 1) / row.reduced); /* divided while there is time */
         uint64_t start_ns = gpu_clock();
 
 #pragma unroll 1
@@ -299,7 +317,7 @@ template <typename T> struct row_group {
                 gpu_from_f32(&results[i], sum[i]);
             gemv_quad_store(y + col, results, count);
         }
-        times_note(gpu_plan_of(call, run)->first[GPU_PHASE_REDUCE], row.reduced, first * GEMV_QUAD, end * GEMV_QUAD, start_ns);
+        times_note(gpu_plan_of(call, run)->first[GPU_PHASE_REDUCE], number, row.reduced, end * GEMV_QUAD, start_ns);
         return true;
     }
 };

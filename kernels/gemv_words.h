@@ -128,21 +128,25 @@ GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from,
     enum { AHEAD = 4 };
 
     for (uint32_t first = 0; first < nranks; first += AHEAD) {
+        const uint64_t *at[AHEAD];
         uint64_t words[AHEAD][GEMV_QUAD];
-        bool missing = true;
+        uint32_t missing = 1;
+#pragma unroll
+        for (uint32_t r = 0; r < AHEAD; r++)
+            at[r] = from + (first + r < nranks ? first + r : nranks - 1) * slot;
+        /* Without conditions, so that all loads are under way before one is looked at: else each would take as long as all. */
         for (uint32_t spins = 1; missing; spins++) {
-            missing = false;
+            missing = 0;
 #pragma unroll
             for (uint32_t r = 0; r < AHEAD; r++)
 #pragma unroll
                 for (uint32_t i = 0; i < GEMV_QUAD; i += 2)
-                    if (first + r < nranks)
-                        gpu_load_relaxed_pair(from + (first + r) * slot + i, &words[r][i], &words[r][i + 1]);
+                    gpu_load_relaxed_pair(at[r] + i, &words[r][i], &words[r][i + 1]);
 #pragma unroll
             for (uint32_t r = 0; r < AHEAD; r++)
 #pragma unroll
                 for (uint32_t i = 0; i < GEMV_QUAD; i++)
-                    missing |= first + r < nranks && i < count && (uint32_t)(words[r][i] >> 32) != call.stamp;
+                    missing |= i < count ? (uint32_t)(words[r][i] >> 32) ^ call.stamp : 0;
             if (missing && spins % GPU_LOOK_SPINS == 0 && give_up())
                 return false;
         }

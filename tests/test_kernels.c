@@ -363,7 +363,8 @@ static void matrix_open(struct tensor *t, struct memory *memory, enum fcc_dtype 
         input_open(t, memory, true);
 }
 
-/* The ranks' k is random, from k_least on (-1: mostly small); a multiple of 8 where all is regular. */
+/* The ranks' k is random, from k_least on (-1: mostly small). Where all is regular it is a multiple of 8, but for one row: there
+ * it may be less, with rows as far apart as if it were not. */
 static void gemv_open(struct test_case *c, enum fcc_dtype dtype, int64_t m, int64_t n, int64_t k_least, int64_t k_more)
 {
     for (int r = 0; r < c->nranks; r++) {
@@ -373,6 +374,11 @@ static void gemv_open(struct test_case *c, enum fcc_dtype dtype, int64_t m, int6
         matrix_open(&t[FCC_GEMV_X], &c->memory[r][FCC_GEMV_X], dtype, m, k, false);
         matrix_open(&t[FCC_GEMV_W], &c->memory[r][FCC_GEMV_W], dtype, n, k, false);
         matrix_open(&t[FCC_GEMV_Y], &c->memory[r][FCC_GEMV_Y], dtype, m, n, true);
+        if (case_regular && m == 1 && k > 0) {
+            int64_t less = random_below(2) ? 1 + random_below(7) : 0;
+            t[FCC_GEMV_X].shape[1] -= less;
+            t[FCC_GEMV_W].shape[1] -= less;
+        }
     }
     c->result = FCC_GEMV_Y;
     case_place(c, 1 + random_below(4));
@@ -505,18 +511,19 @@ static void test_gemv_order(void **state)
 
 /* Rows that begin at multiples of 16 bytes, all numbers of rows of x, a K in many parts and in few. One case in four has so
  * many rows that its results take two steps on GPUs; one in eight has a K whose x does not fit into a workgroup's memory, one
- * has one row that is long. */
+ * has one row that is long, one a short one and so many columns that all workgroups get some. */
 static void test_gemv_regular(void **state)
 {
     (void)state;
     case_regular = true;
     for (int i = 0; i < cases(32); i++) {
-        bool many = i % 4 == 3, deep = i % 8 == 5, one = i % 8 == 2;
+        bool many = i % 4 == 3, deep = i % 8 == 5, one = i % 8 == 2, short_one = i % 8 == 6;
         struct test_case c = {.nranks = deep ? 2 : many ? 4 : 1 + (int)random_below(4)};
         int64_t m = many || deep ? FCC_GEMV_MAX_M - random_below(8) : 2 + random_below(FCC_GEMV_MAX_M - 1);
         int64_t n = many ? 640 + random_below(300) : 1 + random_below(deep ? 70 : i % 3 ? 150 : 400);
         struct schedule s = random_schedule(FCC_SCHEDULE_FUSED, 1, 90);
-        m = one ? 1 : m;
+        m = one || short_one ? 1 : m;
+        n = short_one ? 1 + random_below(3000) : n;
         gemv_open(&c, float_dtypes[1 + random_below(2)], m, n, deep ? 9000 : one ? 3900 : 0, many ? 300 : 1100);
         expect_gemv_runs(&c, i, s, m, n);
         case_close(&c);
