@@ -4,9 +4,9 @@
  * the order is right are gemv_all_reduce.c's; where sums lie, gemv_words.h's; the rest is gpu_execute.h's.
  *
  * A partial sum is bound by reading w once. There are four ways to do it:
- *   gemv_row.h      one row of x, in one step, on Hopper: a kernel of its own
- *   gemv_stream.h   one row of x that fits into shared memory
- *   gemv_hopper.h   several rows of f16 or bf16, and one that is long, on Hopper: a kernel of its own
+ *   gemv_row.h      one row of x that fits into shared memory, in one step, on Hopper: a kernel of its own
+ *   gemv_stream.h   one row of x that fits into less shared memory, otherwise
+ *   gemv_hopper.h   several rows of f16 or bf16 on Hopper: a kernel of its own
  *   compute_tile()  everything else. A tile's columns are dealt out to the waves of the workgroup; a wave goes along K with one
  *                   or two columns at a time, 16 bytes a lane, and reads the next ones while it multiplies those that it has.
  *                   These stay in registers while it goes through the rows of x, up to ROWS_MOST at a time; x is small and
@@ -142,14 +142,13 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
                            struct gpu_gemv_quick *out)
 {
     enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
-    bool is_long = dtype != FCC_F32 && shape->k >= GEMV_LONG_K;
     hipDeviceProp_t properties;
 
     *out = {};
     if (shape->n < 1 || hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 ||
         properties.minor != 0)
         return;
-    if (shape->m == 1 && !is_long) {
+    if (shape->m == 1) {
         if (row_plans_fit(shape, runs, nruns, &out->tile, &out->reduced))
             out->kernel = gemv_row_choose(shape, nruns, (uint32_t)properties.multiProcessorCount);
         out->most = out->kernel.workgroups;
@@ -187,8 +186,7 @@ void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_c
         const struct gpu_input *in = &call->in[i];
         int64_t k = in->gemv.k, part = ((k + GEMV_STEP - 1) / GEMV_STEP + GEMV_PARTS - 1) / GEMV_PARTS;
         steps = (int64_t)steps < part ? (uint32_t)part : steps;
-        int64_t x_stride = shape->m > 1 ? in->gemv.x_stride : (k + 7) / 8 * 8; /* one row's may be anything */
-        maps.x_by_engine[i] = gemv_map_make(&maps.runs[i].x, dtype, in->gemv.x, k, shape->m, x_stride, rows);
+        maps.x_by_engine[i] = gemv_map_make(&maps.runs[i].x, dtype, in->gemv.x, k, shape->m, in->gemv.x_stride, rows);
         maps.w_by_engine[i] = gemv_map_make(&maps.runs[i].w, dtype, in->gemv.w, k, shape->n, in->gemv.w_stride, GEMV_COLS);
         maps.all_by_engine &= maps.x_by_engine[i] & maps.w_by_engine[i];
     }

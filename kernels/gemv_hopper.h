@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_hopper.h - gemv_all_reduce's compute slices on Hopper (sm_90a; f16 and bf16), several rows of x, or one that is
- * long. Part of gemv_all_reduce.hip.
+ * gemv_hopper.h - gemv_all_reduce's compute slices on Hopper (sm_90a; f16 and bf16), several rows of x. Part of
+ * gemv_all_reduce.hip.
  *
  * Eight workgroups, a cluster, multiply 64 columns (rows of w) at a time, each an eighth of K: so each keeps its part of x in
  * shared memory for all tiles (or, where that does not fit, loads it along with w), and w streams through. Then the eight parts

@@ -16,8 +16,7 @@
 #define GEMV_TOGETHER 8 /* slices of a job, at most */
 #define GEMV_STAGES 16  /* at most */
 #define GEMV_THREADS 512
-#define GEMV_LONG_K 4096 /* from here on one row of x, too, is multiplied so; the longest K of all ranks counts */
-#define GEMV_WARPS 4     /* of the group, the senders, the loaders */
+#define GEMV_WARPS 4 /* of the group, the senders, the loaders */
 /* The taker's thread that asks for slices. For the compiler it has to be one thread: an atomic addition by some lanes of a warp
  * it makes one for all of them, with a shuffle of the answer right behind it, which waits for it. */
 #define GEMV_ASKS (3 * GEMV_WARPS * 32)

@@ -35,10 +35,10 @@ enum {
     ROW_WAVES = 8,
     ROW_THREADS = (ROW_WAVES + 1) * 32,
     ROW_PART = 4096, /* bytes of a column */
-    ROW_PARTS = 6,   /* of a wave, in shared memory */
+    ROW_PARTS = 3,   /* of a wave, in shared memory: 96 KiB on each multiprocessor; all take longer with twice as many */
     ROW_RING = ROW_WAVES * ROW_PARTS * ROW_PART,
-    ROW_X_BYTES = 24 << 10,
-    ROW_SHARED_BYTES = ROW_RING + ROW_X_BYTES,
+    ROW_X_LEAST = 24 << 10, /* room for x: so much that there is one workgroup on a multiprocessor */
+    ROW_X_MOST = 128 << 10,
     ROW_LEAST = 8, /* columns of a workgroup: fewer workgroups where there are not so many */
 };
 
@@ -431,10 +431,12 @@ static struct row_deal row_deal_make(uint32_t all, uint32_t parts)
 template <typename T> static struct gpu_kernel gemv_row_kernel_get(const struct gpu_shape *shape, int nruns, uint32_t most)
 {
     uint32_t parts = ((uint32_t)shape->n + ROW_LEAST - 1) / ROW_LEAST, fit = most / (uint32_t)nruns;
-    struct gpu_kernel k = {(const void *)gemv_row_kernel<T>, ROW_THREADS, ROW_SHARED_BYTES, 1};
+    uint64_t x_bytes = (uint64_t)shape->k * sizeof(T) / 16 * 16, room = x_bytes < ROW_X_LEAST ? ROW_X_LEAST : x_bytes;
+    struct gpu_kernel k = {(const void *)gemv_row_kernel<T>, ROW_THREADS, ROW_RING + room, 1};
 
     k.workgroups = (uint32_t)nruns * (parts < fit ? parts : fit > 0 ? fit : 1);
-    if (hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
+    if (room > ROW_X_MOST || /* the attribute is the function's: as much as any shape needs */
+        hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, ROW_RING + ROW_X_MOST) != hipSuccess)
         k.function = NULL;
     return k;
 }
@@ -459,7 +461,7 @@ static bool gemv_row_fill(struct gemv_row *row, const struct gpu_gemv_quick *qui
     for (uint32_t i = 0; i < call->nruns; i++) {
         const struct gpu_input *in = &call->in[i];
         uint64_t whole = (uint64_t)in->gemv.k * size / 16 * 16, pitch = (uint64_t)in->gemv.w_stride * size;
-        if (whole > ROW_X_BYTES || in->gemv.x % 16 || in->gemv.w % 16 || (pitch % 16 && in->gemv.n > 1))
+        if (in->gemv.x % 16 || in->gemv.w % 16 || (pitch % 16 && in->gemv.n > 1))
             return false;
         row->runs[i] = {in->gemv.x, in->gemv.w, pitch, (uint32_t)whole, call->plans[i].rank};
     }

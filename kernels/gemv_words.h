@@ -125,29 +125,36 @@ template <typename Ask>
 GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from, uint64_t slot, uint32_t nranks, uint32_t count,
                               float (&sum)[GEMV_QUAD], Ask &give_up)
 {
-    enum { AHEAD = 4 };
+    enum { AHEAD = 4, PAIRS = GEMV_QUAD / 2 };
 
     for (uint32_t first = 0; first < nranks; first += AHEAD) {
-        const uint64_t *at[AHEAD];
         uint64_t words[AHEAD][GEMV_QUAD];
-        uint32_t missing = 1;
+        uint32_t missing[AHEAD][PAIRS], some = 1; /* not 0: some of them are */
 #pragma unroll
         for (uint32_t r = 0; r < AHEAD; r++)
-            at[r] = from + (first + r < nranks ? first + r : nranks - 1) * slot;
-        /* Without conditions, so that all loads are under way before one is looked at: else each would take as long as all. */
-        for (uint32_t spins = 1; missing; spins++) {
-            missing = 0;
+#pragma unroll
+            for (uint32_t i = 0; i < PAIRS; i++) {
+                missing[r][i] = first + r < nranks && 2 * i < count;
+                words[r][2 * i] = words[r][2 * i + 1] = (uint64_t)call.stamp << 32;
+            }
+        for (uint32_t spins = 1; some; spins++) {
+            some = 0;
+            /* All looks are under way before an answer is looked at: else each would take as long as all. */
 #pragma unroll
             for (uint32_t r = 0; r < AHEAD; r++)
 #pragma unroll
-                for (uint32_t i = 0; i < GEMV_QUAD; i += 2)
-                    gpu_load_relaxed_pair(at[r] + i, &words[r][i], &words[r][i + 1]);
+                for (uint32_t i = 0; i < PAIRS; i++)
+                    gpu_load_relaxed_pair(missing[r][i], from + (first + r) * slot + 2 * i, &words[r][2 * i],
+                                          &words[r][2 * i + 1]);
 #pragma unroll
             for (uint32_t r = 0; r < AHEAD; r++)
 #pragma unroll
-                for (uint32_t i = 0; i < GEMV_QUAD; i++)
-                    missing |= i < count ? (uint32_t)(words[r][i] >> 32) ^ call.stamp : 0;
-            if (missing && spins % GPU_LOOK_SPINS == 0 && give_up())
+                for (uint32_t i = 0; i < PAIRS; i++) {
+                    missing[r][i] = (uint32_t)(words[r][2 * i] >> 32) ^ call.stamp;
+                    missing[r][i] |= 2 * i + 1 < count ? (uint32_t)(words[r][2 * i + 1] >> 32) ^ call.stamp : 0;
+                    some |= missing[r][i];
+                }
+            if (some && spins % GPU_LOOK_SPINS == 0 && give_up())
                 return false;
         }
 #pragma unroll

@@ -137,14 +137,19 @@ GPU_DEVICE uint64_t gpu_load_relaxed(const uint64_t *at)
 #endif
 }
 
-/* Two such words side by side, aligned to 16 bytes. Each is whole; which of them is newer is not said. */
-GPU_DEVICE void gpu_load_relaxed_pair(const uint64_t *at, uint64_t *first, uint64_t *second)
+/* Two such words side by side, aligned to 16 bytes. Each is whole; which of them is newer is not said. Not `wanted`: they stay
+ * as they are. No branch, so that the compiler need not look at the answer of one before it asks for the next. */
+GPU_DEVICE void gpu_load_relaxed_pair(bool wanted, const uint64_t *at, uint64_t *first, uint64_t *second)
 {
 #if defined(__CUDACC__)
-    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(*first), "=l"(*second) : "l"(at) : "memory");
+    asm volatile("{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %3, 0;\n"
+                 "@wanted ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];\n}"
+                 : "+l"(*first), "+l"(*second)
+                 : "l"(at), "r"((uint32_t)wanted)
+                 : "memory");
 #else
-    *first = gpu_load_relaxed(at);
-    *second = gpu_load_relaxed(at + 1);
+    *first = wanted ? gpu_load_relaxed(at) : *first;
+    *second = wanted ? gpu_load_relaxed(at + 1) : *second;
 #endif
 }
 
