@@ -2,6 +2,7 @@
  *
  * main.c - fccd: the broker, or, started by it, a worker or the lister of GPUs.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,8 @@ int main(int argc, char *argv[])
     enum config_action action;
     struct error e = {0};
 
+    /* What writes to a connection that another node has closed is told so: libevent's writes, too, which have no flag for it. */
+    (void)signal(SIGPIPE, SIG_IGN);
     if (argc == 2 && !strcmp(argv[1], "--worker"))
         return worker_run();
     if (config_load(argc, argv, &config, &action, &e)) {
