@@ -293,8 +293,8 @@ static_assert(sizeof(struct fcc_session_memory) % 64 == 0, "layout");
 
 /* ---- control ---- */
 
-/* What fccctl asks. X(NAME, name): the broker answers status, devices, nodes and ping; a worker the rest. The reply's fd is a
- * sealed memfd of JSON. */
+/* What fccctl asks. X(NAME, name): the broker answers status, devices, nodes and ping; a worker the rest, and nodes for its job's
+ * links. The reply's fd is a sealed memfd of JSON. */
 #define FCC_QUERIES(X)                                                                                                         \
     X(STATUS, status) X(DEVICES, devices) X(COMMS, comms) X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping)
 

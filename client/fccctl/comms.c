@@ -18,9 +18,10 @@
 
 /* Ask one job's worker; its answer goes to workers, or its error to silent. A job of another user, who may not be asked, and
  * one that has ended since are left out. */
-static void worker_ask(const char *socket, struct json_object *job, struct json_object *workers, struct json_object *silent)
+static void worker_ask(const char *socket, enum fcc_query_kind what, struct json_object *job, struct json_object *workers,
+                       struct json_object *silent)
 {
-    struct fcc_query query = {.what = FCC_QUERY_COMMS};
+    struct fcc_query query = {.what = what};
     struct json_object *answer, *note;
     struct error e;
     int64_t uid = field_int(job, "uid", 0);
@@ -40,7 +41,8 @@ static void worker_ask(const char *socket, struct json_object *job, struct json_
     (void)json_object_array_add(silent, note);
 }
 
-int comms_collect(const char *socket, int64_t uid, const char *job, struct json_object **out, struct error *e)
+int workers_collect(const char *socket, enum fcc_query_kind what, int64_t uid, const char *job, struct json_object **out,
+                    struct error *e)
 {
     struct json_object *answer, *workers, *silent;
     int status = control_ask_broker(socket, FCC_QUERY_STATUS, &answer, e);
@@ -54,7 +56,7 @@ int comms_collect(const char *socket, int64_t uid, const char *job, struct json_
         struct json_object *j = field_at(answer, "jobs", i);
         if ((uid >= 0 && field_int(j, "uid", -1) != uid) || (job && strcmp(field_text(j, "job"), job) != 0))
             continue;
-        worker_ask(socket, j, workers, silent);
+        worker_ask(socket, what, j, workers, silent);
         asked++;
     }
     (void)json_object_put(answer);
@@ -263,7 +265,7 @@ int verb_comms(struct call *call)
 
     if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 0))
         return call->exit;
-    if (comms_collect(call->socket, uid, job, &all, &e))
+    if (workers_collect(call->socket, FCC_QUERY_COMMS, uid, job, &all, &e))
         return verb_error(call, control_exit(&e), "%s", e.text);
     json_object_object_add(all, "unwell", troubles(all, stuck_after));
     if (call->json)

@@ -189,7 +189,7 @@ void doctor_jobs(struct doctor *d)
                     "%" PRId64 " of %" PRId64 " workers died", died, field_int(d->status, "workers_started", 0));
     else
         finding_add(d, FINDING_OK, "workers", "", "%" PRId64 " started, none died", field_int(d->status, "workers_started", 0));
-    if (comms_collect(d->socket, -1, NULL, &all, &e)) {
+    if (workers_collect(d->socket, FCC_QUERY_COMMS, -1, NULL, &all, &e)) {
         finding_add(d, FINDING_BAD, "comms", "look at 'journalctl -u fccd'", "%s", e.text);
         return;
     }

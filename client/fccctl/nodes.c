@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comms.h"
 #include "control.h"
 #include "error.h"
 #include "fccctl.h"
@@ -51,6 +52,57 @@ static void nodes_print(struct json_object *answer)
     table_free(table);
 }
 
+/* What each job's worker has exchanged with the others of its job. */
+static void links_print(struct json_object *answer)
+{
+    struct table *table = table_new("JOB|NODE|STATE|OVER|>IN|>OUT|>WAITS|>ERRORS");
+    char text[FORMAT_ROOM];
+    size_t rows = 0;
+
+    for (size_t w = 0; w < field_count(answer, "workers"); w++) {
+        struct json_object *worker = field_at(answer, "workers", w);
+        for (size_t i = 0; i < field_count(worker, "links"); i++, rows++) {
+            struct json_object *l = field_at(worker, "links", i);
+            const char *transport = field_text(l, "transport"), *device = field_text(l, "device");
+            table_cell(table, "%s", field_text(worker, "job"));
+            table_cell(table, "%s", field_text(l, "node"));
+            table_cell(table, "%s", field_text(l, "state"));
+            table_cell(table, "%s%s%s", *transport ? transport : "-", *device ? " " : "", device);
+            table_cell(table, "%s", format_bytes(field_double(l, "bytes_in", 0), text));
+            table_cell(table, "%s", format_bytes(field_double(l, "bytes_out", 0), text));
+            table_cell(table, "%" PRId64, field_int(l, "waits", 0));
+            table_cell(table, "%" PRId64, field_int(l, "errors", 0));
+        }
+    }
+    if (rows) {
+        printf("\n");
+        (void)table_print(table, "", stdout);
+    }
+    table_free(table);
+    for (size_t i = 0; i < field_count(answer, "silent"); i++) {
+        struct json_object *s = field_at(answer, "silent", i);
+        char line[FCC_TEXT_MAX + 256];
+        (void)snprintf(line, sizeof(line), "SILENT: job \"%s\" of uid %" PRId64 ": %s", field_text(s, "job"),
+                       field_int(s, "uid", -1), field_text(s, "error"));
+        printf("%s\n", text_clean(line));
+    }
+}
+
+/* Add the workers' answers to the broker's. */
+static int links_collect(const char *socket, struct json_object *answer, struct error *e)
+{
+    static const char *const keys[] = {"workers", "silent"};
+    struct json_object *links;
+    int status = workers_collect(socket, FCC_QUERY_NODES, -1, NULL, &links, e);
+
+    if (status)
+        return status;
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        json_object_object_add(answer, keys[i], json_object_get(json_object_object_get(links, keys[i])));
+    (void)json_object_put(links);
+    return 0;
+}
+
 int verb_nodes(struct call *call)
 {
     struct json_object *answer;
@@ -61,13 +113,21 @@ int verb_nodes(struct call *call)
         return call->exit;
     if (control_ask_broker(call->socket, FCC_QUERY_NODES, &answer, &e))
         return verb_error(call, control_exit(&e), "%s", e.text);
-    if (call->json)
+    if (field_count(answer, "nodes") && links_collect(call->socket, answer, &e)) {
+        (void)json_object_put(answer);
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    }
+    if (call->json) {
         json_print(answer, true);
-    else
+    } else {
         nodes_print(answer);
+        links_print(answer);
+    }
     for (size_t i = 0; i < field_count(answer, "nodes"); i++)
         if (!node_is_well(field_at(answer, "nodes", i)))
             code = EXIT_UNWELL;
+    if (field_count(answer, "silent"))
+        code = EXIT_UNWELL;
     (void)json_object_put(answer);
     return code;
 }

@@ -56,6 +56,9 @@ struct net_counts {
     _Atomic uint64_t messages; /* writes and flags */
     _Atomic uint64_t errors;
     _Atomic uint64_t full; /* how often something had to wait for room in the queue */
+    /* Of the connection that is there, or was last; NULL: there was none. Strings that stay for the process's life. */
+    _Atomic(const char *) transport;
+    _Atomic(const char *) device; /* NULL: the transport is of none */
 };
 
 static inline void net_count(_Atomic uint64_t *counter, uint64_t more)

@@ -407,6 +407,8 @@ void nodes_aborted(struct comm *c)
     struct peer_turn m = {.status = c->error.status};
     struct launch *l = n->staging;
 
+    /* The ranks here have been told, and will free their buffers, while other nodes still send into them. */
+    nodes_data_drop(c);
     if (n->alloc || n->next_alloc)
         alloc_free(c, false);
     n->staging = NULL;

@@ -5,6 +5,7 @@
  *   nodes_form.c   how they form: what the workers of the nodes say to each other about it
  *   nodes.c        how they take turns and end
  *   nodes_data.c   their data: what the proxy sends for the workgroups, and where what it receives goes
+ *   nodes_links.c  what has been exchanged with each node
  */
 #ifndef FCCD_NODES_H
 #define FCCD_NODES_H
@@ -105,8 +106,12 @@ void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t r
 int nodes_flags_add(struct comm *c, int rank, struct error *e);
 /* Its number for the proxy. */
 int nodes_channel_open(struct comm *c, struct error *e);
-/* Nothing of the communicator is written any more when this returns: what still comes is dropped. */
+/* Nobody waits for what comes for the communicator any more: it is dropped, and breaks nothing if its memory is gone. */
+void nodes_data_drop(const struct comm *c);
+/* It is released. Its memory may be freed when this returns (net_comm_end()). */
 void nodes_data_end(struct comm *c);
+/* What the proxy has counted for it (with others that had its index before); NULL: there is no proxy. */
+const struct net_counts *nodes_counts(const struct peer *p, bool sent);
 /* Memory of the layout of a rank's on another node: a page of it is there when it has been written. */
 int shadow_make(uint64_t bytes, struct device_memory *out, struct error *e);
 void shadow_free(struct device_memory *m);
@@ -128,5 +133,15 @@ bool nodes_have_news(const struct worker *w);
 /* At the end: the proxy's thread, then, when the devices are closed, whose workgroups push to it, the rest. */
 void nodes_data_stop(struct worker *w);
 void nodes_data_free(struct worker *w);
+
+/* ---- nodes_links.c ---- */
+
+/* With a peer that is new, and one that goes: with an error for ranks here? */
+void nodes_link_begin(struct peer *p);
+void nodes_link_end(const struct peer *p, bool was_needed);
+void nodes_links_free(struct worker *w);
+/* The caller puts it. */
+struct json_object;
+struct json_object *nodes_links_describe(const struct worker *w);
 
 #endif

@@ -254,7 +254,15 @@ int nodes_data_open(struct peer *p, int sock, struct error *e)
 
     if (status)
         (void)close(sock);
-    return status ? status : proxy_link_add(p->worker->data->proxy, p->index, sock, e);
+    else
+        status = proxy_link_add(p->worker->data->proxy, p->index, sock, e);
+    if (status)
+        return status;
+    const struct net_counts *c = nodes_counts(p, true);
+    const char *device = atomic_load_explicit(&c->device, memory_order_acquire);
+    log_info("node %s: data goes there over %s%s%s", p->address, atomic_load_explicit(&c->transport, memory_order_acquire),
+             device ? ", device " : "", device ? device : "");
+    return 0;
 }
 
 int nodes_data_accept(struct peer *p, int sock, struct error *e)
@@ -264,6 +272,15 @@ int nodes_data_accept(struct peer *p, int sock, struct error *e)
     if (status)
         (void)close(sock);
     return status ? status : proxy_receive(p->worker->data->proxy, p->index, sock, e);
+}
+
+const struct net_counts *nodes_counts(const struct peer *p, bool sent)
+{
+    const struct nodes_data *d = p->worker->data;
+
+    if (!d)
+        return NULL;
+    return sent ? proxy_sent(d->proxy, p->index) : proxy_received(d->proxy, p->index);
 }
 
 void nodes_data_forget(const struct peer *p)
@@ -349,13 +366,19 @@ static void push(struct worker *w, const struct fcc_trigger *t)
     (void)fifo_push(w->data->fifo, *t, NULL);
 }
 
+void nodes_data_drop(const struct comm *c)
+{
+    if (c->worker->data && c->nodes->formed) /* otherwise nobody knows any of its memory; and its id may serve once more */
+        net_comm_end(c->worker->data->regions, c->nodes->number);
+}
+
 void nodes_data_end(struct comm *c)
 {
     struct nodes_data *d = c->worker->data;
 
+    nodes_data_drop(c);
     if (!d || !c->nodes->formed)
-        return; /* nobody knows any of its memory; and its id may serve once more */
-    net_comm_end(d->regions, c->nodes->number);
+        return;
     (void)pthread_rwlock_wrlock(&d->flags_lock);
     for (uint32_t i = 0; i < FLAGS_TABLE; i++)
         if (d->flags[i].flags && d->flags[i].comm == c->nodes->number)

@@ -193,6 +193,7 @@ static struct peer *peer_new(struct worker *w, const char *address, struct error
     p->index = index;
     text_copy(p->address, sizeof(p->address), address);
     LIST_INSERT_HEAD(&w->peers, p, link);
+    nodes_link_begin(p);
     return p;
 }
 
@@ -329,7 +330,9 @@ void peers_sweep(struct worker *w)
         next = LIST_NEXT(p, link);
         if (!p->broken.status)
             continue;
-        if (nodes_peer_lost(p)) {
+        bool was_needed = nodes_peer_lost(p);
+        nodes_link_end(p, was_needed);
+        if (was_needed) {
             log_warning("%s", p->broken.text);
             nodes_data_forget(p);
         } else {

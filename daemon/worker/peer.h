@@ -133,7 +133,10 @@ struct peer {
     struct bufferevent *writer, *reader;
     struct evbuffer *waiting; /* messages for a connection that is not there yet */
     uint64_t heard_ns;        /* when the reader last had something */
-    struct error broken;      /* why it is about to be freed; status 0: it is not */
+    struct {
+        uint64_t bytes_out, bytes_in, messages_out, messages_in, waits;
+    } before;            /* what the proxy had counted for its index when it began */
+    struct error broken; /* why it is about to be freed; status 0: it is not */
 };
 
 /* The peer of that address, connecting if it is not connected. NULL with the reason. */

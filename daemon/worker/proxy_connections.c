@@ -166,19 +166,22 @@ static int connection_add(struct proxy *p, enum event_of of, uint32_t node, int 
                                   : error_set(e, -EINVAL, "node %u: there are %u at most", node, PROXY_NODES);
     }
     const struct net_ops *ops = p->options.net_ops ? p->options.net_ops : p->options.choose(p->owner.ctx, sock, e);
+    struct net_counts *counts = of == EVENT_LINK ? &p->nodes[node].sent : &p->nodes[node].received;
+    atomic_store_explicit(&counts->device, NULL, memory_order_relaxed); /* the end says which, if it has one */
     s->of = of;
     s->node = node;
     if (!ops)
         status = e->status;
     else if (of == EVENT_LINK)
-        status = ops->link_open(sock, &p->options.net, &p->nodes[node].sent, &s->link, e);
+        status = ops->link_open(sock, &p->options.net, counts, &s->link, e);
     else
-        status = ops->receiver_open(sock, &p->options.net, &p->sink, &p->nodes[node].received, &s->receiver, e);
+        status = ops->receiver_open(sock, &p->options.net, &p->sink, counts, &s->receiver, e);
     if (status) {
         (void)close(sock);
         free(s);
         return status;
     }
+    atomic_store_explicit(&counts->transport, ops->name, memory_order_release);
     (void)pthread_mutex_lock(&p->lock);
     TAILQ_INSERT_TAIL(&p->arrivals, s, entry);
     atomic_store_explicit(&p->arrived, 1, memory_order_release);

@@ -11,7 +11,7 @@
 
 #include "device.h"
 #include "json_fd.h"
-#include "peer.h"
+#include "nodes.h"
 
 #define WAITERS_MS_MAX 3600000u
 
@@ -367,9 +367,11 @@ void query_handle(struct session *s, const struct fcc_query *q)
     case FCC_QUERY_ABORT:
         abort_query(s, q);
         return;
+    case FCC_QUERY_NODES: /* the broker tells of the nodes themselves */
+        query_reply(s, q->msg.id, nodes_links_describe(s->worker), &e);
+        return;
     case FCC_QUERY_STATUS:
     case FCC_QUERY_DEVICES:
-    case FCC_QUERY_NODES:
     case FCC_QUERY_PING:
         (void)error_set(&e, -EINVAL, "query: %u: the broker answers this; name no job in the HELLO", q->what);
         break;

@@ -310,6 +310,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
     TAILQ_INIT(&w->deferred);
     LIST_INIT(&w->comms);
     LIST_INIT(&w->peers);
+    LIST_INIT(&w->accounts);
     memcpy(w->node, start->node, sizeof(w->node));
     memcpy(w->meeting_key, start->meeting_key, sizeof(w->meeting_key));
     w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -344,6 +345,7 @@ static void worker_close(struct worker *w)
     sessions_sweep(w);
     nodes_data_stop(w);
     peers_close(w);
+    nodes_links_free(w);
     gpus_close(w);
     for (int i = 0; i < w->ndevices; i++)
         device_close(&w->devices[i]);

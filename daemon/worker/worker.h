@@ -64,11 +64,12 @@ struct worker {
     struct gpus *gpus;       /* device_gpu.c's; NULL: nobody has asked for a GPU */
     char node[FCC_NODE_MAX]; /* this node's address; "": it speaks to no other */
     unsigned char meeting_key[32];
-    LIST_HEAD(peers_head, peer) peers; /* peer.c's: the job's workers on other nodes */
-    struct event *ping_event;          /* ... */
-    unsigned peer_index;               /* ... */
-    uint64_t connect_id;               /* ... */
-    struct nodes_data *data;           /* nodes_data.c's; NULL: there is no other node */
+    LIST_HEAD(peers_head, peer) peers;                /* peer.c's: the job's workers on other nodes */
+    LIST_HEAD(accounts_head, nodes_account) accounts; /* nodes_links.c's: of nodes whose peers have gone */
+    struct event *ping_event;                         /* ... */
+    unsigned peer_index;                              /* ... */
+    uint64_t connect_id;                              /* ... */
+    struct nodes_data *data;                          /* nodes_data.c's; NULL: there is no other node */
     char mps_pipe[FCC_MPS_PIPE_MAX];
     int cores;             /* that this process may use */
     unsigned crowded;      /* launches in flight that need all cores: the engine does not spin while there are any */
