@@ -18,7 +18,7 @@ say = $(if $(V),,@echo "  $(1)  $@")
 # ---- what is needed from Debian ------------------------------------------------------------------------------------
 
 PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc \
-	libibverbs-dev librdmacm-dev
+	libibverbs-dev librdmacm-dev libhwloc-dev
 PACKAGES_TEST := libcmocka-dev python3 iproute2
 PACKAGES_LINT := clang-format clang-tidy cppcheck
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
@@ -78,7 +78,7 @@ MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclie
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all plugins demo demo-run test check test-rdma check-rdma test-rdma-if deps-rdma check-gpu-code bench bench-run bench-nodes bench-nodes-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-bench-nodes deps-launchers
+.PHONY: all plugins demo demo-run test check test-rdma check-rdma test-rdma-if deps-rdma check-gpu-code bench bench-run bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-bench-nodes deps-launchers
 all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv $(BUILD)/bin/example_env plugins
 
 $(BUILD)/obj/%.o: %.c Makefile
@@ -150,17 +150,17 @@ $(BUILD)/lib/fccd/hip.so: $(patsubst %.hip,$(BUILD)/obj/hip/%.o,$(GPU_SOURCES)) 
 
 # ---- data between nodes over RDMA: where its headers are -----------------------------------------------------------------
 
-VERBS := $(addprefix daemon/worker/,net_verbs.c net_verbs_connect.c net_verbs_device.c net_verbs_keys.c net_verbs_receive.c net_verbs_socket.c)
-VERBS_LIBS := $(shell pkg-config --libs librdmacm libibverbs 2>/dev/null)
+VERBS := $(addprefix daemon/worker/,net_verbs.c net_verbs_address.c net_verbs_connect.c net_verbs_device.c net_verbs_grant.c net_verbs_keys.c net_verbs_near.c net_verbs_receive.c net_verbs_socket.c)
+VERBS_LIBS := $(shell pkg-config --libs librdmacm libibverbs hwloc 2>/dev/null)
 VERBS_PLUGIN := $(if $(VERBS_LIBS),$(BUILD)/lib/fccd/verbs.so)
 
-$(BUILD)/lib/fccd/verbs.so: $(call objects,$(VERBS) $(NET) proto/error.c)
+$(BUILD)/lib/fccd/verbs.so: $(call objects,$(VERBS) daemon/worker/net_verbs_plugin.c $(NET) proto/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--version-script=daemon/worker/net_plugin.map $^ -o $@ $(VERBS_LIBS)
 
 plugins: $(PLUGINS) $(VERBS_PLUGIN)
-	$(if $(VERBS_LIBS),,@echo 'left out: the verbs plug-in (no libibverbs and librdmacm)')
+	$(if $(VERBS_LIBS),,@echo 'left out: the verbs plug-in (no libibverbs, librdmacm and hwloc)')
 	$(if $(SAN)$(NVCC),,@echo 'left out: the cuda plug-in (no nvcc)')
 	$(if $(SAN)$(HIPCC),,@echo 'left out: the hip plug-in (no hipcc)')
 
@@ -183,9 +183,10 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
-UNIT := plan kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy $(if $(VERBS_LIBS),net_verbs)
+UNIT := plan kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
 SYSTEM := operators errors jobs users protocol plugins launchers nodes node_faults netns peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
-RDMA_TESTS := test_operators test_node_faults test_net_verbs
+NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
+RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
@@ -236,10 +237,20 @@ $(BUILD)/tests/test_auth: $(call objects,daemon/auth.c daemon/cluster.c proto/er
 $(addprefix $(BUILD)/tests/test_,fifo net net_refused proxy): $(BUILD)/tests/test_%: $(call objects,$(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
-$(BUILD)/tests/test_net_verbs: $(call objects,$(VERBS) $(NET) proto/error.c tests/test_net_verbs.c)
+$(BUILD)/tests/test_net_near: $(call objects,daemon/worker/net_verbs_near.c tests/test_net_near.c)
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka $(shell pkg-config --libs hwloc)
+# The verbs plug-in with a way to break queue pairs.
+FAULTY_VERBS := $(if $(VERBS_LIBS),$(BUILD)/tests/faulty_plugin/verbs.so)
+$(BUILD)/tests/faulty_plugin/verbs.so: $(call objects,tests/verbs_faults.c $(VERBS) $(NET) proto/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--version-script=daemon/worker/net_plugin.map $^ -o $@ $(VERBS_LIBS)
+$(BUILD)/tests/test_node_faults: | $(FAULTY_VERBS)
+$(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_%: $(call objects,$(VERBS) $(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
-$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
+$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
@@ -272,6 +283,11 @@ test-rdma: deps deps-rdma
 	@$(MAKE) --no-print-directory check-rdma
 check-rdma: all $(addprefix $(BUILD)/tests/,$(RDMA_TESTS))
 	tests/rdma/guests --build $(BUILD) --kernel build/rdma --tests '$(RDMA_TESTS)'
+# Figures of the same two machines, emulated.
+bench-rdma: deps deps-rdma
+	@$(MAKE) --no-print-directory bench-rdma-run
+bench-rdma-run: all $(NODES_BENCH)
+	tests/rdma/guests --build $(BUILD) --kernel build/rdma --tests 'net_stream comm_init' --script tests/rdma/bench
 # The same as a part of make test: where its packages cannot be had it says so.
 test-rdma-if:
 	@if $(MAKE) --no-print-directory deps-rdma >build/rdma.log 2>&1; then $(MAKE) --no-print-directory check-rdma; \
@@ -316,7 +332,6 @@ $(BUILD)/tests/net_bench: $(call objects,tests/bench/net_bench.c $(NET) proto/er
 	$(Q)$(LINK_TEST)
 
 # Nodes in network namespaces, beside iperf3; as root.
-NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 $(BUILD)/tests/net_stream: $(call objects,tests/bench/net_stream.c $(NET) proto/error.c) | $(BUILD)/tests
 	$(call say,LD)
 	$(Q)$(LINK_TEST)
@@ -334,7 +349,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c tests/wire.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
@@ -393,6 +408,7 @@ help:
 	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined or thread)'
 	@echo 'make bench     compare with Open MPI and the same BLAS, in one run'
 	@echo 'make bench-nodes  nodes in network namespaces: overlap over a shaped link, and tcp beside iperf3 (as root)'
+	@echo 'make bench-rdma links over verbs, in the two emulated machines of make test-rdma'
 	@echo 'make bench-gpu compare with PyTorch, NCCL and symmetric memory, on a machine with NVIDIA GPUs'
 	@echo 'make lint      clang-format, clang-tidy and cppcheck'
 	@echo 'make install   install to DESTDIR and PREFIX (/usr/local)'

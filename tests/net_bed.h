@@ -129,7 +129,8 @@ static inline void bed_close(struct bed *b)
 {
     if (b->link)
         b->ops->link_close(b->link);
-    b->ops->receiver_close(b->receiver);
+    if (b->receiver)
+        b->ops->receiver_close(b->receiver);
     net_regions_close(b->regions);
     for (int r = 0; r < REGIONS; r++) {
         free(b->memory[r]);

@@ -108,7 +108,7 @@ static void looks(void **state)
         assert_int_equal(net_tcp.link_open(sockets[0], &options, &counts, &l, &e), 0);
         assert_int_equal(net_tcp.look(l), 0);
         if (what < 4) /* 3: it takes another transport; 4, 5: it says nothing that makes sense, or nothing at all */
-            assert_int_equal(net_hello_send(sockets[1], what == 3 ? NET_VERBS : NET_TCP, 0, NULL, &e), 0);
+            assert_int_equal(net_hello_send(sockets[1], what == 3 ? NET_VERBS : NET_TCP, NULL, &e), 0);
         if (what == 4)
             assert_int_equal(send(sockets[1], bytes, sizeof(bytes), 0), sizeof(bytes));
         if (what == 0)

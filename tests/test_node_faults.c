@@ -2,14 +2,19 @@
  *
  * test_node_faults.c - communicators over two nodes (two daemons on this machine), and who dies: clients, workers, brokers, all of a
  * node, in the middle of operators; a node that is silent; one that begins anew. How long it took until the others heard is printed.
+ *
+ * test_node_faults --link FIRST COUNT OF ID ID NODE [DEVICE] is one of two machines, over a daemon that is there ($FCCD_SOCKET), on
+ * which ranks FIRST to FIRST + COUNT - 1 of OF run; the others run on NODE. DEVICE: this one's network device, which goes down in the middle of
+ * operators and comes up again. The ids, in hexadecimal digits, are of the communicator that ends by that, and of the next.
  */
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness.h"
+#include "link_see.h"
 
 enum { NODES = 2, RANKS = 4, K = 256 };
 
@@ -21,6 +26,7 @@ static double patience_ms = 20e3;
 struct scene {
     _Atomic long rounds[RANKS];
     _Atomic int stop;
+    _Atomic double ended_ms[RANKS]; /* its last operator, well */
     double heard_ms[RANKS];
     char text[RANKS][512];
     int status[RANKS];
@@ -45,6 +51,8 @@ static void rounds_rank(int rank, const struct ranks *all, void *argument)
     while (!status && !scene->stop) {
         status = fcc_gemv_all_reduce(comm, &args);
         scene->rounds[rank] += !status;
+        if (!status)
+            scene->ended_ms[rank] = now_ms();
     }
     scene->heard_ms[rank] = now_ms();
     scene->status[rank] = status;
@@ -90,14 +98,19 @@ static void broker_kill(struct test_daemon *d, int node)
     (void)unlink(d->node[node].socket);
 }
 
-static struct scene *scene_open(struct test_daemon *d, struct ranks *r)
+static struct scene *scene_open_with(struct test_daemon *d, struct ranks *r, const char *const options[])
 {
     struct scene *scene = shared_memory(sizeof(*scene));
 
-    daemons_start(d, NODES, NULL);
+    daemons_start(d, NODES, options);
     ranks_start(r, RANKS, rounds_rank, scene);
     rounds_await(scene, RANKS, 20);
     return scene;
+}
+
+static struct scene *scene_open(struct test_daemon *d, struct ranks *r)
+{
+    return scene_open_with(d, r, NULL);
 }
 
 static void client_killed(void)
@@ -117,6 +130,32 @@ static void client_killed(void)
     daemon_stop(&d);
 }
 
+static void shown_by_fccctl(void)
+{
+    bool verbs = getenv("FCCD_TRANSPORT") && !strcmp(getenv("FCCD_TRANSPORT"), "verbs");
+    struct test_daemon d;
+    struct ranks r;
+    struct scene *scene = scene_open(&d, &r);
+    struct link_seen first = link_see(&d);
+
+    rounds_await(scene, RANKS, 10);
+    struct link_seen later = link_see(&d);
+    printf("over %s %s: %lld bytes out, %lld in; 10 operators later %lld and %lld\n", first.transport, first.device,
+           (long long)first.bytes_out, (long long)first.bytes_in, (long long)later.bytes_out, (long long)later.bytes_in);
+    CHECK(strcmp(first.transport, verbs ? "verbs" : "tcp") == 0 && verbs == (*first.device != '\0'));
+    /* Each operator sends some of the rows, in f32, either way. */
+    CHECK(strcmp(first.state, "open") == 0 && first.bytes_out >= 20l * rows && first.bytes_in >= 20l * rows);
+    CHECK(later.bytes_out >= first.bytes_out + 9l * rows && later.bytes_in >= first.bytes_in + 9l * rows && later.errors == 0);
+    fcc_context *context; /* the first node's worker stays for it */
+    OK(fcc_connect(NULL, &context));
+    CHECK(kill(node_worker(&d, 1), SIGKILL) == 0);
+    ranks_join(&r);
+    later = link_see(&d);
+    CHECK(strcmp(later.state, "closed") == 0 && later.errors == 1 && later.bytes_out >= first.bytes_out);
+    fcc_disconnect(context);
+    daemon_stop_unclean(&d);
+}
+
 static void worker_killed(void)
 {
     struct test_daemon d;
@@ -130,6 +169,74 @@ static void worker_killed(void)
     CHECK(scene->status[1] == -ECONNRESET && scene->status[3] == -ECONNRESET); /* their own worker's death */
     expect_alive(RANKS);
     daemon_stop_unclean(&d);
+}
+
+/* Two communicators of a job go over the same connections. One ends in the middle of its operators, again and again: the other does not
+ * notice. */
+static void one_of_two(void)
+{
+    struct test_daemon d;
+    struct ranks stays, goes;
+    struct scene *scene = scene_open(&d, &stays);
+    pid_t workers[NODES] = {node_worker(&d, 0), node_worker(&d, 1)};
+
+    for (int i = 0; i < RANKS; i++) {
+        struct scene *short_one = shared_memory(sizeof(*short_one));
+        int killed = i;
+        ranks_start(&goes, RANKS, rounds_rank, short_one);
+        rounds_await(short_one, RANKS, 5 + i);
+        CHECK(kill(goes.pid[killed], SIGKILL) == 0 && WIFSIGNALED(rank_wait(&goes, killed)));
+        ranks_join(&goes);
+        for (int r = 0; r < RANKS; r++)
+            CHECK(r == killed || strstr(short_one->text[r], "is gone"));
+        rounds_await(scene, RANKS, 5);
+    }
+    scene->stop = 1;
+    ranks_join(&stays);
+    for (int i = 0; i < RANKS; i++) /* who stops first leaves the others' operator */
+        CHECK(scene->status[i] == 0 || scene->status[i] == -ECONNABORTED);
+    CHECK(node_worker(&d, 0) == workers[0] && node_worker(&d, 1) == workers[1]);
+    daemon_stop(&d);
+}
+
+/* Of verbs: see verbs_faults.c. The adapter tells nobody on the other node. */
+static void queue_pair_broken(int number, const char *whose)
+{
+    char directory[PATH_MAX];
+    const char *options[] = {"--plugin-dir", directory, NULL};
+    struct test_daemon d;
+    struct ranks r;
+    ssize_t n = readlink("/proc/self/exe", directory, sizeof(directory) - 32);
+
+    if (!getenv("FCCD_TRANSPORT") || strcmp(getenv("FCCD_TRANSPORT"), "verbs") != 0)
+        test_skip("skipped: FCCD_TRANSPORT is not verbs: there is no queue pair (make test-rdma has some)");
+    CHECK(n > 0);
+    directory[n] = '\0';
+    (void)snprintf(strrchr(directory, '/'), 16, "/faulty_plugin");
+    struct scene *scene = scene_open_with(&d, &r, options);
+    pid_t worker = node_worker(&d, 1);
+    double since = now_ms();
+    CHECK(kill(worker, number) == 0);
+    ranks_join(&r);
+    CHECK(node_logged(&d.node[1], whose, 0));
+    expect_told(scene, RANKS, since, d.node[1].address);
+    for (int i = 1; i < RANKS; i += NODES) {
+        printf("rank %d heard after %.1f ms: %s\n", i, scene->heard_ms[i] - since, scene->text[i]);
+        CHECK(scene->status[i] < 0 && strstr(scene->text[i], d.node[0].address) != NULL);
+    }
+    expect_alive(RANKS); /* the job goes on, with the same workers */
+    CHECK(node_worker(&d, 1) == worker);
+    daemon_stop(&d);
+}
+
+static void sender_broken(void)
+{
+    queue_pair_broken(SIGUSR2, "a sender's, is driven to error: 0");
+}
+
+static void receiver_broken(void)
+{
+    queue_pair_broken(SIGUSR1, "a receiver's, is driven to error: 0");
 }
 
 /* The workers need it no more: what runs goes on, with an error for nobody. */
@@ -252,22 +359,121 @@ static void nobody_there(void)
     daemon_stop(&d);
 }
 
-int main(void)
+/* ---- one of two machines ---- */
+
+static struct fcc_unique_id id_parse(const char *text)
+{
+    struct fcc_unique_id id;
+
+    CHECK(strlen(text) == 2 * sizeof(id));
+    for (size_t i = 0; i < sizeof(id); i++) {
+        unsigned byte;
+        CHECK(sscanf(text + 2 * i, "%2x", &byte) == 1);
+        id.bytes[i] = (unsigned char)byte;
+    }
+    return id;
+}
+
+/* Some of the ranks of a communicator, in processes of their own. */
+static void some_start(struct ranks *r, int first, int count, void (*run)(int, const struct ranks *, void *), void *argument)
+{
+    for (int rank = first; rank < first + count; rank++) {
+        r->pid[rank] = fork();
+        CHECK(r->pid[rank] >= 0);
+        if (r->pid[rank] == 0) {
+            run(rank, r, argument);
+            exit(EXIT_SUCCESS);
+        }
+    }
+}
+
+/* When the machines reach each other again a communicator forms, and works. */
+static void again_rank(int rank, const struct ranks *all, void *argument)
+{
+    double until = now_ms() + patience_ms;
+    fcc_context *context;
+    fcc_comm *comm;
+
+    (void)argument;
+    OK(fcc_connect(NULL, &context));
+    while (fcc_comm_init(context, &all->id, all->n, rank, &(struct fcc_comm_options){.device = -1}, &comm)) {
+        if (now_ms() > until)
+            check_failed(__FILE__, __LINE__, "rank %d: no communicator: %s", rank, fcc_last_error());
+        (void)usleep(100000);
+    }
+    for (int i = 0; i < 5; i++)
+        OK(fcc_noop(comm));
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+static void command(const char *const words[])
+{
+    char text[256];
+
+    if (program_run(text, sizeof(text), words[0], words + 1))
+        check_failed(__FILE__, __LINE__, "%s %s %s: %s", words[0], words[1], words[2], text);
+}
+
+static void device_down(const char *device)
+{
+    command((const char *[]){"/bin/ip", "link", "set", device, "down", NULL});
+}
+
+/* What is sent over a device that is down puts soft-RoCE's queue pair for connections (QP 1) into error, and there it stays: no adapter
+ * does that. So it begins anew, as an adapter's driver does that was loaded again. */
+static void device_up(const char *device)
+{
+    command((const char *[]){"/usr/bin/rdma", "link", "delete", "rxe0", NULL});
+    command((const char *[]){"/usr/bin/rdma", "link", "add", "rxe0", "type", "rxe", "netdev", device, NULL});
+    command((const char *[]){"/bin/ip", "link", "set", device, "up", NULL});
+}
+
+static int link_part(char *argv[], const char *device)
+{
+    int first = atoi(argv[0]), count = atoi(argv[1]);
+    struct scene *scene = shared_memory(sizeof(*scene));
+    struct ranks r = {.n = atoi(argv[2]), .id = id_parse(argv[3])};
+    double until = now_ms() + patience_ms;
+
+    CHECK(first >= 0 && count >= 1 && r.n <= RANKS && first + count <= r.n);
+    some_start(&r, first, count, rounds_rank, scene);
+    while (scene->rounds[first] < 20) {
+        CHECK(now_ms() < until);
+        (void)usleep(500);
+    }
+    if (device)
+        device_down(device);
+    ranks_join(&r);
+    for (int i = first; i < first + count; i++) {
+        printf("the link %s goes down: rank %d heard %.1f ms after its last operator had ended: %s\n",
+               device ? "here" : "there", i, scene->heard_ms[i] - scene->ended_ms[i], scene->text[i]);
+        CHECK(scene->status[i] < 0 && strstr(scene->text[i], argv[5]) != NULL);
+    }
+    if (device)
+        device_up(device);
+    double since = now_ms();
+    r.id = id_parse(argv[4]);
+    some_start(&r, first, count, again_rank, NULL);
+    ranks_join(&r);
+    printf("... and %.1f ms later a new communicator has done its work\n", now_ms() - since);
+    return EXIT_SUCCESS;
+}
+
+int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
-        {"client_killed", client_killed, 0},
-        {"worker_killed", worker_killed, 0},
-        {"broker_killed", broker_killed, 0},
-        {"node_killed", node_killed, 0},
-        {"silent", silent, 0},
-        {"restarted", restarted, 0},
-        {"met_elsewhere", met_elsewhere, 0},
-        {"nobody_there", nobody_there, 0},
+        {"client_killed", client_killed, 0}, {"one_of_two", one_of_two, 0},           {"shown_by_fccctl", shown_by_fccctl, 0},
+        {"sender_broken", sender_broken, 0}, {"receiver_broken", receiver_broken, 0}, {"worker_killed", worker_killed, 0},
+        {"broker_killed", broker_killed, 0}, {"node_killed", node_killed, 0},         {"silent", silent, 0},
+        {"restarted", restarted, 0},         {"met_elsewhere", met_elsewhere, 0},     {"nobody_there", nobody_there, 0},
     };
 
     if (getenv("FCC_TEST_SLOW")) { /* an emulated machine, or a sanitizer */
         rows /= 8;
         patience_ms *= 4;
     }
+    if (argc >= 8 && !strcmp(argv[1], "--link"))
+        return link_part(argv + 2, argv[8]);
     return tests_run("node_faults", TESTS(tests));
 }

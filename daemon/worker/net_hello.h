@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * net_hello.h - what a receiving end says first, and only once, over the socket that it was given: which transport it takes. So
- * two ends that were set differently tell that, and do not misread each other. 48 bytes, little-endian.
+ * two ends that were set differently tell that, and do not misread each other. 64 bytes, little-endian.
  *
  * It says that when the first bytes have come from the sender, and not before: until then the other node's broker may still be
  * reading from the socket (control.h). A sender has something to say at once: its first sign of life.
@@ -19,20 +19,24 @@
 #include "error.h"
 
 #define NET_HELLO_MAGIC 0x68636366u /* "fcch" */
-#define NET_HELLO_VERSION 1u
+#define NET_HELLO_VERSION 2u
 #define NET_TOKEN_BYTES 32
 
 enum net_transport { NET_TCP = 1, NET_VERBS = 2 };
+enum net_hello_family { NET_HELLO_IPV4 = 4, NET_HELLO_IPV6 = 6 };
 
 struct net_hello {
     uint32_t magic;
     uint16_t version;
     uint16_t transport; /* enum net_transport */
-    uint16_t port;      /* verbs: where it listens */
-    uint16_t zero[3];
-    unsigned char token[NET_TOKEN_BYTES]; /* verbs: whoever connects there has to show it */
+    /* verbs: where it listens, */
+    uint16_t port;
+    uint8_t family; /* NET_HELLO_IPV4: the address's first four bytes; NET_HELLO_IPV6: all */
+    uint8_t zero[5];
+    unsigned char address[16];
+    unsigned char token[NET_TOKEN_BYTES]; /* ... and what whoever connects there has to show */
 };
-static_assert(sizeof(struct net_hello) == 48, "wire");
+static_assert(sizeof(struct net_hello) == 64, "wire");
 
 /* What of one has come. */
 struct net_hello_in {
@@ -45,17 +49,14 @@ static inline const char *net_transport_name(unsigned transport)
     return transport == NET_TCP ? "tcp" : transport == NET_VERBS ? "verbs" : "a transport of another version of fccd";
 }
 
-/* Nothing was sent before, so there is room for it. */
-static inline int net_hello_send(int sock, enum net_transport transport, uint16_t port, const unsigned char *token,
-                                 struct error *e)
+/* Nothing was sent before, so there is room for it. with: what verbs says besides, or NULL. */
+static inline int net_hello_send(int sock, enum net_transport transport, const struct net_hello *with, struct error *e)
 {
-    struct net_hello hello = {.magic = htole32(NET_HELLO_MAGIC),
-                              .version = htole16(NET_HELLO_VERSION),
-                              .transport = htole16((uint16_t)transport),
-                              .port = htole16(port)};
+    struct net_hello hello = with ? *with : (struct net_hello){.port = 0};
 
-    if (token)
-        memcpy(hello.token, token, sizeof(hello.token));
+    hello.magic = htole32(NET_HELLO_MAGIC);
+    hello.version = htole16(NET_HELLO_VERSION);
+    hello.transport = htole16((uint16_t)transport);
     ssize_t n = send(sock, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n == (ssize_t)sizeof(hello))
         return 0;

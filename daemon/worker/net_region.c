@@ -77,6 +77,16 @@ static void grants_revoke(const struct entry *entry)
     }
 }
 
+static void grants_end(const struct entry *entry)
+{
+    struct net_grant *grant, *next;
+
+    for (grant = entry->grants; grant; grant = next) {
+        next = grant->next;
+        grant->end(grant);
+    }
+}
+
 void net_regions_close(struct net_regions *regions)
 {
     for (uint32_t i = 0; i < regions->count; i++)
@@ -177,7 +187,7 @@ void net_comm_end(struct net_regions *regions, uint64_t comm)
         if (regions->entries[i].comm != comm)
             regions->entries[kept++] = regions->entries[i];
         else
-            grants_revoke(&regions->entries[i]);
+            grants_end(&regions->entries[i]);
     }
     regions->count = kept;
     if (!has_ended(regions, comm)) {

@@ -9,7 +9,8 @@
  * than for one such piece, and a removal that waits comes before new receivers.
  *
  * A transport that lets other nodes write by themselves (RDMA) has no such pieces: it hangs a grant on the registration, and the
- * removal takes that back. Making one holds the registry for as long as the kernel needs to pin the memory.
+ * removal takes that back, at once. At a communicator's end the transport takes it over, and back when nobody uses it any more
+ * (net_verbs.h). Making one holds the registry for as long as the kernel needs to pin the memory.
  */
 #ifndef FCCD_NET_REGION_H
 #define FCCD_NET_REGION_H
@@ -49,16 +50,20 @@ int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, ui
  * being raised any more when this returns. */
 void net_region_remove(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region);
 /* Forget all of a communicator. From now on what comes for it is read and dropped: other nodes may still be sending when this
- * one gives a communicator up, and their links carry other communicators too. (Of the last NET_ENDED_KEPT of them.) */
+ * one gives a communicator up, and their links carry other communicators too. (Of the last NET_ENDED_KEPT of them.) Its memory may
+ * be unmapped when this returns, and is not to be used for anything else: with grants it may still be written. */
 void net_comm_end(struct net_regions *regions, uint64_t comm);
 
 /* ---- for receivers ---- */
 
-/* What a transport has given other nodes so that they write a registration's memory by themselves. The removal takes it back: it calls
- * revoke(), which frees the grant, in its own thread and with receivers kept out, and when that returns nothing more is written. */
+/* What a transport has given other nodes so that they write a registration's memory by themselves. Both of its functions are called by
+ * who removes, with receivers kept out, and take the grant over. */
 struct net_grant {
     const void *owner; /* tells grants of one registration from each other */
+    /* The region is removed: when this returns nothing more is written. */
     void (*revoke)(struct net_grant *grant);
+    /* Its communicator has ended: the memory goes to no other owner as long as something may still be written. Must not wait. */
+    void (*end)(struct net_grant *grant);
     struct net_grant *next;
 };
 

@@ -331,7 +331,7 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
         }
         if (n <= 0)
             return receiver_broken(t, n);
-        if (!t->has_greeted && net_hello_send(r->fd, NET_TCP, 0, NULL, &r->error))
+        if (!t->has_greeted && net_hello_send(r->fd, NET_TCP, NULL, &r->error))
             return r->error.status;
         t->has_greeted = true;
         net_count(&r->counts->bytes, (uint64_t)n);

@@ -229,6 +229,42 @@ int verbs_completions_take(struct verbs_link *v)
     }
 }
 
+int verbs_end_take(struct verbs_link *v, uint64_t comm)
+{
+    if (v->ends_next - v->ends_first == VERBS_ENDS)
+        return error_set(&v->link.error, -EPROTO, "the other end has ended more than %u communicators at a time", VERBS_ENDS);
+    verbs_keys_end(v->keys, comm);
+    v->ends[v->ends_next % VERBS_ENDS].comm = comm;
+    v->ends[v->ends_next++ % VERBS_ENDS].posted = v->posted;
+    return 0;
+}
+
+int verbs_ends_answer(struct verbs_link *v)
+{
+    struct verbs_msg m = {.kind = VERBS_ENDED};
+    int n = 1;
+
+    while (v->ends_first != v->ends_next) {
+        uint64_t at = v->ends_first % VERBS_ENDS;
+        if (v->done < v->ends[at].posted && n == 0)
+            return 0;                       /* the next completion is announced */
+        if (v->done < v->ends[at].posted) { /* looking after the request for it closes the gap before */
+            if (ibv_req_notify_cq(v->end.cq, 0))
+                return error_set(&v->link.error, -EIO, "RDMA: the device announces no completions");
+            n = verbs_completions_take(v);
+            if (n < 0)
+                return n;
+            continue;
+        }
+        m.comm = v->ends[at].comm;
+        v->ends_first++;
+        int status = verbs_socket_send(&v->end.socket, m, &v->link.error);
+        if (status)
+            return status;
+    }
+    return 0;
+}
+
 /* Nothing can be posted: sleep until a completion or an answer comes. Looking once more after the request closes the gap
  * before it. 1: something has come meanwhile. */
 static int block(struct verbs_link *v)
@@ -249,6 +285,9 @@ static int send_some(struct verbs_link *v)
     int status = verbs_completions_take(v);
 
     if (status < 0)
+        return status;
+    status = verbs_ends_answer(v);
+    if (status)
         return status;
     while (v->link.queued != v->link.flushed) {
         status = list_send(v);
@@ -320,6 +359,7 @@ static int verbs_link_open(int sock, const struct net_options *options, struct n
         link_free(v);
         return status;
     }
+    atomic_store_explicit(&counts->device, v->end.nic, memory_order_release);
     v->queue = options->queue;
     v->beat_ns = options->beat_ms * 1000000ull;
     v->opened_ns = clock_ns();
@@ -366,11 +406,3 @@ const struct net_ops net_verbs = {
     .link_close = verbs_link_close,
     .receiver_close = verbs_receiver_close,
 };
-
-const struct net_plugin *net_plugin(void);
-__attribute__((visibility("default"))) const struct net_plugin *net_plugin(void)
-{
-    static const struct net_plugin plugin = {NET_PLUGIN_ABI, &net_verbs};
-
-    return &plugin;
-}

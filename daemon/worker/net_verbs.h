@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * net_verbs.h - the parts of the verbs transport: net_verbs.c sends, net_verbs_keys.c knows where to, net_verbs_receive.c
- * receives, net_verbs_device.c has what both need of an RDMA device.
+ * receives, net_verbs_grant.c hands keys out and takes them back, net_verbs_address.c chooses the device, net_verbs_device.c has what both ends need of it.
  *
  *   sender                     socket                        receiver
- *                              <-- hello: port, token        listens with rdma_cm at the socket's local address
+ *                              <-- hello: where, token       listens with rdma_cm at an address of its choice
  *   connects, shows the token  ===== queue pair =====        accepts the one that has it; nobody else
  *                              ask: (comm, rank, region) ->  registers that memory, if it has not
  *                              <-- key: address, rkey
@@ -17,20 +17,41 @@
  * after its completion comes after the rows. Two queue pairs would have no order between them, and a flag could overtake rows: one that
  * does not fill its link needs more of them only if each flag waits for the rows on all others.
  *
- * Trust. A key opens one region of one communicator of this job to whoever has it, for as long as the region is known
- * (net_region.h): it is taken back before a removal returns. All keys of a job are of one protection domain, that no other job uses.
+ * Trust. A key opens one region of one communicator of this job to whoever has it. All keys of a job are of one protection domain,
+ * that no other job uses. A region that is removed takes its key back at once: its users have agreed that nobody writes it any more
+ * (nodes.c), and who does so all the same has its queue pair broken by the adapter.
+ *
+ * The end of a communicator is not agreed: a node gives one up while others still write. If its keys were taken back then, the
+ * adapter would break the queue pair, and what all other communicators of the job send over it would be lost. So it goes in two steps:
+ *
+ *   receiver                               sender
+ *   net_comm_end(): forgets the regions
+ *     end: comm ------------------------>  posts nothing more for it, drops what it has; what is posted completes
+ *     <------------------- ended: comm     when all that was posted up to then has completed
+ *   takes the keys back
+ *
+ * A write completes at its sender when the receiver's adapter has executed and acknowledged it. A packet of it that comes once more
+ * is older than what the adapter expects next, and is acknowledged again but not executed. So after `ended` that link writes nothing
+ * for the communicator. A sender that does not say it in the time in which it may be silent is given up: its queue pair is destroyed, which stops it, and then the
+ * keys are taken back. So a key outlives its communicator by that time at most, whoever misbehaves, and no
+ * queue pair of an honest sender breaks.
+ *
+ * net_comm_end() waits for none of this, and the memory's owner may unmap it at once: a registration holds the pages themselves (they are
+ * pinned; a dma-buf is referenced), so they go to nobody else before it ends. What is still written lands there and is seen by
+ * nobody.
  */
 #ifndef FCCD_NET_VERBS_H
 #define FCCD_NET_VERBS_H
 
 #include <rdma/rdma_cma.h>
+#include <sys/queue.h>
 
 #include "net.h"
 #include "net_hello.h"
 
 #define VERBS_MAGIC 0x76636366u /* "fccv" */
 
-enum verbs_kind { VERBS_ASK = 1, VERBS_KEY, VERBS_BEAT };
+enum verbs_kind { VERBS_ASK = 1, VERBS_KEY, VERBS_BEAT, VERBS_END, VERBS_ENDED };
 
 /* What goes over the socket after the hello, both ways. Little-endian. */
 struct verbs_msg {
@@ -67,7 +88,7 @@ struct verbs_socket {
 };
 
 /* What epoll tells of a link's own descriptors. */
-enum verbs_source { VERBS_SOCKET = 1, VERBS_CM, VERBS_CQ };
+enum verbs_source { VERBS_SOCKET = 1, VERBS_CM, VERBS_CQ, VERBS_BELL };
 
 struct verbs_device;
 
@@ -75,6 +96,8 @@ struct verbs_device;
 struct verbs_end {
     int epoll; /* the fd that the proxy waits for */
     struct verbs_socket socket;
+    struct sockaddr_storage address; /* that it was chosen to have */
+    const char *nic;                 /* ... its device's name */
     struct rdma_event_channel *channel;
     struct rdma_cm_id *id; /* of the queue pair */
     struct verbs_device *device;
@@ -87,26 +110,34 @@ struct verbs_end {
 
 /* The protection domain of this process at a device: one for all links and keys. */
 struct verbs_device *verbs_device_get(struct ibv_context *context, struct error *e);
+void verbs_device_hold(struct verbs_device *d); /* once more */
 void verbs_device_put(struct verbs_device *d);
-/* For what a device has registered of a region that is held (net_region.h): registered now, if it was not. */
-int verbs_grant(struct verbs_device *d, const struct net_held *held, struct verbs_msg *key, struct error *e);
-/* Register memory of this end's own. */
-int verbs_register(struct verbs_device *d, void *base, size_t bytes, struct ibv_mr **out, struct error *e);
+/* Register memory. access: IBV_ACCESS_ flags. */
+int verbs_register(struct verbs_device *d, void *base, size_t bytes, int access, struct ibv_mr **out, struct error *e);
 
-/* The address of a socket's local or remote end; IPv4 as such. */
-int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e);
-/* Give an id the local address of a socket, any port. -ENODEV: it is no RDMA device's. */
-int verbs_bind(struct rdma_cm_id *id, int sock, struct error *e);
-int verbs_usable(int sock, struct error *e);
-
-/* Prepare an end: socket, channel, epoll. verbs_end_close() takes what there is; the socket stays the caller's. */
+/* Prepare an end: address, socket, channel, epoll. verbs_end_close() takes what there is; the socket stays the caller's. */
 int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *options, struct error *e);
+/* Have a descriptor of its own told of as that source. */
+int verbs_end_watch(const struct verbs_end *end, int fd, enum verbs_source source, struct error *e);
 void verbs_end_close(struct verbs_end *end);
 /* Its queue pair, once its id is at a device. */
 int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, struct error *e);
 /* A completion has been announced: take that up; the queue is to be looked at again. */
 int verbs_end_notified(struct verbs_end *end, struct error *e);
 int verbs_wc_error(const struct ibv_wc *wc, struct error *e);
+
+/* ---- net_verbs_address.c ---- */
+
+/* The address of a socket's local or remote end; IPv4 as such. */
+int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e);
+void *verbs_address_bytes(const struct sockaddr_storage *address, size_t *length);
+void verbs_address_port(struct sockaddr_storage *address, uint16_t port);
+/* The address that a link beside this socket is to have here, and the name of its device. -ENODEV: the socket's is no RDMA device's. */
+int verbs_address_choose(int sock, struct sockaddr_storage *out, const char **device, struct error *e);
+/* Give an id an address, any port. -ENODEV: it is no RDMA device's. */
+int verbs_bind(struct rdma_cm_id *id, const struct sockaddr_storage *at, struct error *e);
+int verbs_usable(int sock, struct error *e);
+int verbs_channel_open(struct rdma_event_channel **out, struct error *e);
 
 /* ---- net_verbs_socket.c ---- */
 
@@ -128,6 +159,31 @@ int verbs_keys_find(struct verbs_keys *keys, const struct net_place *place, stru
 /* The same before it is needed: true if it is to be asked for. */
 bool verbs_keys_want(struct verbs_keys *keys, const struct net_place *place);
 void verbs_keys_answer(struct verbs_keys *keys, const struct verbs_msg *m);
+/* The communicator has ended there: its keys are none any more. */
+void verbs_keys_end(struct verbs_keys *keys, uint64_t comm);
+
+/* ---- net_verbs_grant.c ---- */
+
+/* Who has been given keys: the sender of a receiving end, whose thread calls all of this. */
+struct verbs_lease;
+struct verbs_party {
+    int bell;                                 /* rings when a communicator has ended of which it has keys */
+    LIST_HEAD(verbs_leases, verbs_lease) has; /* net_verbs_grant.c's lock */
+    unsigned waits;                           /* leases of which it was told that they end */
+};
+
+int verbs_party_open(struct verbs_party *p, struct error *e);
+/* Its queue pair is no more: what it alone has had is taken back, if its communicator has ended. */
+void verbs_party_close(struct verbs_party *p);
+/* Give a key to a region that is held (net_region.h), registered now if it was not. key: comm, rank and region are there. */
+int verbs_grant(struct verbs_party *p, struct verbs_device *d, const struct net_held *held, struct verbs_msg *key,
+                struct error *e);
+/* A communicator that has ended, of which it is to be told now; false: there is none (any more). */
+bool verbs_party_next(struct verbs_party *p, uint64_t now_ns, uint64_t *comm);
+/* It has said that it writes no more for it: its keys are taken back. -ENOENT: it was not told that it ends. */
+int verbs_party_ended(struct verbs_party *p, uint64_t comm);
+/* Since when it owes that; 0: it owes nothing. */
+uint64_t verbs_party_owes(struct verbs_party *p);
 
 /* ---- net_verbs_receive.c ---- */
 

@@ -22,20 +22,20 @@ static int cm_failed(struct verbs_link *v, const char *what)
 /* The receiver has said where it listens. */
 static int connect_begin(struct verbs_link *v)
 {
-    struct sockaddr_storage local, remote;
+    struct sockaddr_storage remote = {.ss_family = v->hello.hello.family == NET_HELLO_IPV6 ? AF_INET6 : AF_INET};
     struct error *e = &v->link.error;
-    uint16_t port = htobe16(le16toh(v->hello.hello.port));
+    size_t length;
 
-    if (verbs_address(v->end.socket.fd, false, &local, e) || verbs_address(v->end.socket.fd, true, &remote, e))
-        return e->status;
-    memcpy(remote.ss_family == AF_INET ? (unsigned char *)&((struct sockaddr_in *)&remote)->sin_port
-                                       : (unsigned char *)&((struct sockaddr_in6 *)&remote)->sin6_port,
-           &port, sizeof(port));
+    if (remote.ss_family != v->end.address.ss_family)
+        return error_set(e, -EPROTO, "the other end listens at an address of another kind than this end's");
+    void *bytes = verbs_address_bytes(&remote, &length);
+    memcpy(bytes, v->hello.hello.address, length);
+    verbs_address_port(&remote, le16toh(v->hello.hello.port));
     if (rdma_create_id(v->end.channel, &v->end.id, NULL, RDMA_PS_TCP)) {
         v->end.id = NULL;
         return cm_failed(v, "rdma_create_id");
     }
-    int status = verbs_bind(v->end.id, v->end.socket.fd, e);
+    int status = verbs_bind(v->end.id, &v->end.address, e);
     if (status)
         return status;
     v->state = CONNECTS;
@@ -58,7 +58,7 @@ static int connect_now(struct verbs_link *v)
         v->ring = NULL;
         return error_set(&v->link.error, -ENOMEM, "no memory for a link");
     }
-    status = verbs_register(v->end.device, v->ring, VERBS_RING, &v->ring_mr, &v->link.error);
+    status = verbs_register(v->end.device, v->ring, VERBS_RING, IBV_ACCESS_LOCAL_WRITE, &v->ring_mr, &v->link.error);
     if (status)
         return status;
     /* A kernel that does not know it takes seconds to notice a loss; the socket still tells of a node that is gone. */
@@ -131,9 +131,12 @@ static int socket_look(struct verbs_link *v)
     if (n < 0)
         return n == -ESHUTDOWN ? ended(v) : n;
     for (int i = 0; i < n; i++) {
-        if (m[i].kind != VERBS_KEY)
+        if (m[i].kind == VERBS_KEY)
+            verbs_keys_answer(v->keys, &m[i]);
+        else if (m[i].kind != VERBS_END)
             return error_set(e, -EPROTO, "the other end answers what nobody has asked");
-        verbs_keys_answer(v->keys, &m[i]);
+        else if (verbs_end_take(v, m[i].comm))
+            return e->status;
     }
     return verbs_socket_flush(&v->end.socket, e);
 }
@@ -150,6 +153,8 @@ int verbs_look(struct net_link *l)
             status = events[i].data.u32 == VERBS_CQ   ? verbs_end_notified(&v->end, &l->error)
                      : events[i].data.u32 == VERBS_CM ? cm_look(v)
                                                       : socket_look(v);
+        if (!status)
+            status = verbs_ends_answer(v);
     }
     return status;
 }

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * net_verbs_device.c - what both ends of a verbs link need: the device's protection domain, keys to memory, queues, messages
- * over the socket.
+ * net_verbs_device.c - what both ends of a verbs link need: the device's protection domain, memory of their own, queues.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,12 +26,11 @@ struct verbs_device {
     LIST_ENTRY(verbs_device) link;
 };
 
-/* Guards the list, the devices' refs, and the grants of regions that are held shared. Whoever revokes has the registry
- * exclusively and takes this inside of it, as verbs_grant() does. */
+/* Guards the list and the devices' refs. Taken last. */
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(devices_head, verbs_device) devices = LIST_HEAD_INITIALIZER(devices);
 
-/* ---- devices and keys ---- */
+/* ---- devices ---- */
 
 static struct verbs_device *device_new(struct ibv_context *context, struct error *e)
 {
@@ -72,19 +68,21 @@ struct verbs_device *verbs_device_get(struct ibv_context *context, struct error 
     return d;
 }
 
-static void device_put_locked(struct verbs_device *d)
+void verbs_device_hold(struct verbs_device *d)
 {
-    if (--d->refs)
-        return;
-    LIST_REMOVE(d, link);
-    (void)ibv_dealloc_pd(d->pd);
-    free(d);
+    (void)pthread_mutex_lock(&devices_lock);
+    d->refs++;
+    (void)pthread_mutex_unlock(&devices_lock);
 }
 
 void verbs_device_put(struct verbs_device *d)
 {
     (void)pthread_mutex_lock(&devices_lock);
-    device_put_locked(d);
+    if (--d->refs == 0) {
+        LIST_REMOVE(d, link);
+        (void)ibv_dealloc_pd(d->pd);
+        free(d);
+    }
     (void)pthread_mutex_unlock(&devices_lock);
 }
 
@@ -96,171 +94,22 @@ static int register_failed(const struct verbs_device *d, uint64_t bytes, struct 
                      (unsigned long long)bytes, strerror(error), error == ENOMEM || error == EAGAIN ? ": " MEMLOCK_HINT : "");
 }
 
-int verbs_register(struct verbs_device *d, void *base, size_t bytes, struct ibv_mr **out, struct error *e)
+int verbs_register(struct verbs_device *d, void *base, size_t bytes, int access, struct ibv_mr **out, struct error *e)
 {
-    *out = ibv_reg_mr(d->pd, base, bytes, IBV_ACCESS_LOCAL_WRITE);
+    *out = ibv_reg_mr(d->pd, base, bytes, access);
     return *out ? 0 : register_failed(d, bytes, e);
-}
-
-/* Memory that another node may write. No relaxed ordering: the order of writes is what a flag stands for. Memory of a GPU comes
- * here, too, once operators over nodes run on GPUs: with ibv_reg_dmabuf_mr() and a descriptor in net_held, and where the driver
- * exports none with a pinned buffer in between. Nothing else of this transport looks at what memory it is. */
-static struct ibv_mr *region_register(const struct verbs_device *d, const struct net_held *held)
-{
-    return ibv_reg_mr(d->pd, held->base, held->bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-}
-
-struct grant {
-    struct net_grant grant; /* owner: the device */
-    struct verbs_device *device;
-    struct ibv_mr *mr;
-};
-
-/* The region is being removed. When this returns no write reaches its memory any more: the device refuses the key. */
-static void grant_revoke(struct net_grant *g)
-{
-    struct grant *grant = (struct grant *)g; /* its first member */
-
-    if (ibv_dereg_mr(grant->mr)) { /* the memory is about to be used for something else, and the device still writes it */
-        (void)fprintf(stderr, "fccd: cannot take a memory key back: %s\n", strerror(errno));
-        abort();
-    }
-    verbs_device_put(grant->device);
-    free(grant);
-}
-
-static struct grant *grant_new(struct verbs_device *d, const struct net_held *held, struct error *e)
-{
-    struct grant *grant = calloc(1, sizeof(*grant));
-
-    if (!grant) {
-        (void)error_set(e, -ENOMEM, "no memory for a memory key");
-        return NULL;
-    }
-    *grant = (struct grant){.grant = {.owner = d, .revoke = grant_revoke, .next = *held->grants}, .device = d};
-    grant->mr = region_register(d, held);
-    if (!grant->mr) {
-        (void)register_failed(d, held->bytes, e);
-        free(grant);
-        return NULL;
-    }
-    d->refs++;
-    *held->grants = &grant->grant;
-    return grant;
-}
-
-int verbs_grant(struct verbs_device *d, const struct net_held *held, struct verbs_msg *key, struct error *e)
-{
-    struct net_grant *g;
-    int status = 0;
-
-    key->bytes = held->bytes;
-    if (!held->bytes)
-        return 0; /* nothing fits into it */
-    (void)pthread_mutex_lock(&devices_lock);
-    for (g = *held->grants; g; g = g->next)
-        if (g->owner == d)
-            break;
-    const struct grant *grant = g ? (const struct grant *)g : grant_new(d, held, e);
-    if (grant) {
-        key->address = (uintptr_t)held->base;
-        key->rkey = grant->mr->rkey;
-    } else {
-        status = e->status;
-    }
-    (void)pthread_mutex_unlock(&devices_lock);
-    return status;
-}
-
-/* ---- addresses ---- */
-
-int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e)
-{
-    socklen_t length = sizeof(*out);
-    struct sockaddr_in6 six;
-
-    memset(out, 0, sizeof(*out));
-    if ((remote ? getpeername : getsockname)(sock, (struct sockaddr *)out, &length))
-        return error_set(e, -errno, "a connection without an address: %s", strerror(errno));
-    memcpy(&six, out, sizeof(six));
-    if (out->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) {
-        struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six.sin6_port};
-        memcpy(&four.sin_addr, six.sin6_addr.s6_addr + 12, sizeof(four.sin_addr));
-        memset(out, 0, sizeof(*out));
-        memcpy(out, &four, sizeof(four));
-    }
-    return out->ss_family == AF_INET || out->ss_family == AF_INET6
-               ? 0
-               : error_set(e, -EAFNOSUPPORT, "a connection that is not TCP");
-}
-
-static void address_port_set(struct sockaddr_storage *address, uint16_t port)
-{
-    if (address->ss_family == AF_INET)
-        ((struct sockaddr_in *)address)->sin_port = htons(port);
-    else
-        ((struct sockaddr_in6 *)address)->sin6_port = htons(port);
-}
-
-int verbs_bind(struct rdma_cm_id *id, int sock, struct error *e)
-{
-    char text[INET6_ADDRSTRLEN] = "?";
-    struct sockaddr_storage local;
-    int status = verbs_address(sock, false, &local, e);
-
-    if (status)
-        return status;
-    address_port_set(&local, 0);
-    (void)inet_ntop(local.ss_family,
-                    local.ss_family == AF_INET ? (void *)&((struct sockaddr_in *)&local)->sin_addr
-                                               : (void *)&((struct sockaddr_in6 *)&local)->sin6_addr,
-                    text, sizeof(text));
-    if (rdma_bind_addr(id, (struct sockaddr *)&local))
-        return error_set(e, errno == EADDRNOTAVAIL ? -ENODEV : -errno,
-                         "%s is no address of an RDMA device: %s (rdma link shows them)", text, strerror(errno));
-    if (!id->verbs)
-        return error_set(e, -ENODEV, "%s is no address of an RDMA device (rdma link shows them)", text);
-    return 0;
-}
-
-static int channel_open(struct rdma_event_channel **out, struct error *e)
-{
-    *out = rdma_create_event_channel();
-    if (*out)
-        return 0;
-    return error_set(e, -ENODEV,
-                     "RDMA's connection manager: %s (the kernel's module rdma_ucm and /dev/infiniband/rdma_cm are needed)",
-                     strerror(errno));
-}
-
-int verbs_usable(int sock, struct error *e)
-{
-    struct rdma_event_channel *channel;
-    struct rdma_cm_id *id;
-    int status = channel_open(&channel, e);
-
-    if (status)
-        return status;
-    if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP)) {
-        status = error_set(e, -errno, "rdma_create_id: %s", strerror(errno));
-    } else {
-        status = verbs_bind(id, sock, e);
-        (void)rdma_destroy_id(id);
-    }
-    rdma_destroy_event_channel(channel);
-    return status;
 }
 
 /* ---- ends ---- */
 
-static int watch(int epoll, int fd, enum verbs_source source, struct error *e)
+int verbs_end_watch(const struct verbs_end *end, int fd, enum verbs_source source, struct error *e)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = source};
     int flags = fcntl(fd, F_GETFL);
 
     if (source == VERBS_SOCKET)
         event.events |= EPOLLRDHUP;
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) || epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event))
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) || epoll_ctl(end->epoll, EPOLL_CTL_ADD, fd, &event))
         return error_set(e, -errno, "cannot watch a descriptor: %s", strerror(errno));
     return 0;
 }
@@ -269,17 +118,19 @@ int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *op
 {
     int status = tcp_socket_prepare(sock, options, e);
 
+    if (!status)
+        status = verbs_address_choose(sock, &end->address, &end->nic, e);
     end->socket.fd = sock;
     end->epoll = status ? -1 : epoll_create1(EPOLL_CLOEXEC);
     end->socket.epoll = end->epoll;
     if (!status && end->epoll < 0)
         status = error_set(e, -errno, "cannot make a link: %s", strerror(errno));
     if (!status)
-        status = channel_open(&end->channel, e);
+        status = verbs_channel_open(&end->channel, e);
     if (!status)
-        status = watch(end->epoll, sock, VERBS_SOCKET, e);
+        status = verbs_end_watch(end, sock, VERBS_SOCKET, e);
     if (!status)
-        status = watch(end->epoll, end->channel->fd, VERBS_CM, e);
+        status = verbs_end_watch(end, end->channel->fd, VERBS_CM, e);
     return status;
 }
 
@@ -347,7 +198,7 @@ int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, s
     end->completions = ibv_create_comp_channel(end->id->verbs);
     if (!end->completions)
         return error_set(e, -errno, "%s: cannot make a completion channel: %s", name, strerror(errno));
-    int status = watch(end->epoll, end->completions->fd, VERBS_CQ, e);
+    int status = verbs_end_watch(end, end->completions->fd, VERBS_CQ, e);
     if (status)
         return status;
     end->cq = ibv_create_cq(end->id->verbs, (int)(sends + receives), NULL, end->completions, 0);
@@ -383,7 +234,8 @@ static const char *wc_hint(enum ibv_wc_status status)
     case IBV_WC_LOC_PROT_ERR:
     case IBV_WC_LOC_LEN_ERR:
     case IBV_WC_LOC_QP_OP_ERR:
-        return "this adapter refused what it was given; look at this node's kernel log (dmesg)";
+        return "this adapter refused what it was given, or its link is down; look at rdma link and this node's kernel log "
+               "(dmesg)";
     case IBV_WC_WR_FLUSH_ERR:
         return "the queue pair was closed; look at the other node's log";
     default:

@@ -84,3 +84,14 @@ void verbs_keys_answer(struct verbs_keys *keys, const struct verbs_msg *m)
     if (k->state == KEY_ASKED && k->m.version == m->version)
         *k = (struct key){KEY_KNOWN, *m};
 }
+
+void verbs_keys_end(struct verbs_keys *keys, uint64_t comm)
+{
+    for (uint32_t i = 0; i < KEYS; i++) {
+        struct key *k = &keys->keys[i];
+        if (k->state == KEY_NONE || k->m.comm != comm)
+            continue;
+        k->state = KEY_KNOWN; /* an answer that is on its way finds no question any more */
+        k->m.status = -ECANCELED;
+    }
+}

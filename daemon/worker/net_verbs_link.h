@@ -11,6 +11,7 @@
 #define VERBS_SENDS 512u      /* work requests of a queue pair */
 #define VERBS_LIST 64u        /* of one doorbell */
 #define VERBS_RING (4u << 20) /* bytes that are on their way */
+#define VERBS_ENDS 512u       /* communicators that have ended there, and what was posted for them is still on its way */
 
 struct verbs_item {
     struct net_place to; /* a flag: its communicator and rank */
@@ -39,6 +40,10 @@ struct verbs_link {
     uint64_t marks[VERBS_SENDS]; /* ring_posted behind request n - 1, at [n % VERBS_SENDS] */
     unsigned char *ring;
     struct ibv_mr *ring_mr;
+    struct {
+        uint64_t comm, posted; /* when that many requests are done */
+    } ends[VERBS_ENDS];        /* end n at [n % VERBS_ENDS], in the order in which they were told */
+    uint64_t ends_first, ends_next;
     struct ibv_send_wr wrs[VERBS_LIST]; /* the list that is being made */
     struct ibv_sge sges[VERBS_LIST];
     struct verbs_flag flags[VERBS_LIST];
@@ -49,6 +54,10 @@ struct verbs_link {
 
 /* Take what has completed: how many; or an error, the first that did not go well: those behind it are only flushed. */
 int verbs_completions_take(struct verbs_link *v);
+/* The receiver has said that a communicator has ended there. */
+int verbs_end_take(struct verbs_link *v, uint64_t comm);
+/* Tell the receiver of which of them nothing is on its way any more. 0, or an error. */
+int verbs_ends_answer(struct verbs_link *v);
 
 /* ---- net_verbs_connect.c ---- */
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "net_verbs.h"
+#include "net_verbs_receiver.h"
 
 #define RECEIVES 1024u        /* flags that may be on their way */
 #define SLOT 64u              /* bytes for each: a cache line */
@@ -22,21 +22,6 @@
 #define TURNS 16              /* of one receive() */
 #define GRACE_NS 500000000ull /* after the queue pair's end, for the socket's */
 #define RNR_TIMER 10          /* 0.16 ms */
-
-struct verbs_receiver {
-    struct net_receiver receiver;
-    struct verbs_end end;
-    struct rdma_cm_id *listener; /* until somebody has shown the token */
-    unsigned char token[NET_TOKEN_BYTES];
-    const struct net_sink *sink;
-    uint64_t silent_ns, heard_ns;
-    bool has_greeted;
-    bool has_ended;    /* the socket */
-    uint64_t ended_ns; /* the queue pair; 0: it has not */
-    unsigned char *slots;
-    struct ibv_mr *mr;
-    uint64_t bytes, messages; /* counted */
-};
 
 static struct verbs_receiver *verbs_of(struct net_receiver *r)
 {
@@ -130,7 +115,7 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
     m.status = m.region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, m.comm, m.rank, m.region, &held);
     if (m.status == 0) {
         struct error why = {0};
-        m.status = verbs_grant(v->end.device, &held, &m, &why);
+        m.status = verbs_grant(&v->party, v->end.device, &held, &m, &why);
         net_regions_release(regions);
         if (m.status)
             *e = why;
@@ -141,6 +126,42 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
     struct error ignored;
     int status = verbs_socket_send(&v->end.socket, m, broken ? &ignored : e); /* the answer goes out also if the link ends */
     return broken ? broken : status;
+}
+
+/* Communicators have ended here: tell the sender, if it has keys of them. */
+static int ends_tell(struct verbs_receiver *v, uint64_t now_ns)
+{
+    struct verbs_msg m = {.kind = VERBS_END};
+    struct net_held held;
+    uint64_t rings;
+    int status = 0;
+
+    if (read(v->party.bell, &rings, sizeof(rings)) < 0 && errno != EAGAIN)
+        return error_set(&v->receiver.error, -errno, "cannot read an eventfd: %s", strerror(errno));
+    /* net_comm_end() holds the registry while it ends a communicator's grants, one after the other. Behind it all of them are, and no other
+     * comes: so the sender is told once of each communicator, and answers once. */
+    if (!net_regions_hold(v->sink->regions, 0, 0, NET_FLAGS, &held))
+        net_regions_release(v->sink->regions);
+    while (!status && verbs_party_next(&v->party, now_ns, &m.comm))
+        status = verbs_socket_send(&v->end.socket, m, &v->receiver.error);
+    return status;
+}
+
+static int ended_take(struct verbs_receiver *v, uint64_t comm)
+{
+    return verbs_party_ended(&v->party, comm) ? refused(v, -EPROTO, "an answer to what nobody has asked") : 0;
+}
+
+static int hello_send(struct verbs_receiver *v)
+{
+    struct net_hello hello = {.port = htole16(be16toh(rdma_get_src_port(v->listener))),
+                              .family = v->end.address.ss_family == AF_INET ? NET_HELLO_IPV4 : NET_HELLO_IPV6};
+    size_t length;
+    const void *bytes = verbs_address_bytes(&v->end.address, &length);
+
+    memcpy(hello.address, bytes, length);
+    memcpy(hello.token, v->token, sizeof(hello.token));
+    return net_hello_send(v->end.socket.fd, NET_VERBS, &hello, &v->receiver.error);
 }
 
 static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
@@ -156,16 +177,17 @@ static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
     }
     if (!v->has_greeted && (n > 0 || n == -EPROTO)) { /* also who sends over another transport is told which one it should be */
         v->has_greeted = true;
-        status = net_hello_send(v->end.socket.fd, NET_VERBS, be16toh(rdma_get_src_port(v->listener)), v->token, e);
+        status = hello_send(v);
     }
     if (n < 0)
         return error_set(e, n, "%s", refusal.text);
     if (n > 0)
         v->heard_ns = now_ns;
     for (int i = 0; i < n && !status; i++)
-        status = m[i].kind == VERBS_ASK    ? ask_answer(v, m[i])
-                 : m[i].kind == VERBS_BEAT ? 0
-                                           : refused(v, -EPROTO, "a message of an unknown kind");
+        status = m[i].kind == VERBS_ASK     ? ask_answer(v, m[i])
+                 : m[i].kind == VERBS_BEAT  ? 0
+                 : m[i].kind == VERBS_ENDED ? ended_take(v, m[i].comm)
+                                            : refused(v, -EPROTO, "a message of an unknown kind");
     return status ? status : verbs_socket_flush(&v->end.socket, e);
 }
 
@@ -198,7 +220,7 @@ static int queue_pair_make(struct verbs_receiver *v)
         v->slots = NULL;
         return error_set(e, -ENOMEM, "no memory for a link");
     }
-    status = verbs_register(v->end.device, v->slots, RECEIVES * SLOT, &v->mr, e);
+    status = verbs_register(v->end.device, v->slots, RECEIVES * SLOT, IBV_ACCESS_LOCAL_WRITE, &v->mr, e);
     for (uint32_t at = 0; at < depth && !status;) {
         int n = 0;
         while (n < POLL && at < depth)
@@ -287,7 +309,9 @@ static int sources_take(struct verbs_receiver *v, uint64_t now_ns)
             if (!status && ibv_req_notify_cq(v->end.cq, 0)) /* and the queue is looked at after it */
                 status = error_set(&v->receiver.error, -EIO, "RDMA: the device announces no completions");
         } else {
-            status = events[i].data.u32 == VERBS_CM ? cm_take(v) : socket_take(v, now_ns);
+            status = events[i].data.u32 == VERBS_CM     ? cm_take(v)
+                     : events[i].data.u32 == VERBS_BELL ? ends_tell(v, now_ns)
+                                                        : socket_take(v, now_ns);
         }
         if (v->has_ended)
             return 1; /* the socket stays readable */
@@ -299,11 +323,16 @@ static int sources_take(struct verbs_receiver *v, uint64_t now_ns)
 static int quiet(struct verbs_receiver *v, uint64_t now_ns)
 {
     struct net_receiver *r = &v->receiver;
+    uint64_t owes = verbs_party_owes(&v->party);
 
     if (now_ns > v->heard_ns && now_ns - v->heard_ns > v->silent_ns)
         return error_set(&r->error, -ETIMEDOUT, "nothing has come from there for %llu ms",
                          (unsigned long long)(v->silent_ns / 1000000));
-    r->due_ns = v->heard_ns + v->silent_ns;
+    if (owes && now_ns > owes && now_ns - owes > v->silent_ns)
+        return error_set(&r->error, -ETIMEDOUT,
+                         "it has not said for %llu ms that it writes no more for a communicator that has ended here",
+                         (unsigned long long)(v->silent_ns / 1000000));
+    r->due_ns = (owes && owes < v->heard_ns ? owes : v->heard_ns) + v->silent_ns;
     if (!v->ended_ns)
         return 0;
     if (now_ns > v->ended_ns && now_ns - v->ended_ns > GRACE_NS)
@@ -347,6 +376,7 @@ static void receiver_free(struct verbs_receiver *v)
         (void)rdma_disconnect(v->end.id);
         rdma_destroy_qp(v->end.id);
     }
+    verbs_party_close(&v->party);
     if (v->mr)
         (void)ibv_dereg_mr(v->mr);
     if (v->slots)
@@ -365,7 +395,7 @@ static int listen_begin(struct verbs_receiver *v, struct error *e)
         v->listener = NULL;
         return error_set(e, -errno, "rdma_create_id: %s", strerror(errno));
     }
-    int status = verbs_bind(v->listener, v->end.socket.fd, e);
+    int status = verbs_bind(v->listener, &v->end.address, e);
     if (status)
         return status;
     if (rdma_listen(v->listener, 4))
@@ -380,15 +410,20 @@ int verbs_receiver_open(int sock, const struct net_options *options, const struc
 
     if (!v)
         return error_set(e, -ENOMEM, "no memory for a link");
-    v->end.epoll = -1;
+    v->end.epoll = v->party.bell = -1;
     v->sink = sink;
     int status = verbs_end_open(&v->end, sock, options, e);
+    if (!status)
+        status = verbs_party_open(&v->party, e);
+    if (!status)
+        status = verbs_end_watch(&v->end, v->party.bell, VERBS_BELL, e);
     if (!status)
         status = listen_begin(v, e);
     if (status) {
         receiver_free(v);
         return status;
     }
+    atomic_store_explicit(&counts->device, v->end.nic, memory_order_release);
     v->silent_ns = options->silent_ms * 1000000ull;
     v->heard_ns = clock_ns();
     v->receiver =

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * net_verbs_receiver.h - what a receiving end has: net_verbs_receive.c's, and for tests that break its queue pair.
+ */
+#ifndef FCCD_NET_VERBS_RECEIVER_H
+#define FCCD_NET_VERBS_RECEIVER_H
+
+#include "net_verbs.h"
+
+struct verbs_receiver {
+    struct net_receiver receiver;
+    struct verbs_end end;
+    struct verbs_party party;
+    struct rdma_cm_id *listener; /* until somebody has shown the token */
+    unsigned char token[NET_TOKEN_BYTES];
+    const struct net_sink *sink;
+    uint64_t silent_ns, heard_ns;
+    bool has_greeted;
+    bool has_ended;    /* the socket */
+    uint64_t ended_ns; /* the queue pair; 0: it has not */
+    unsigned char *slots;
+    struct ibv_mr *mr;
+    uint64_t bytes, messages; /* counted */
+};
+
+#endif
