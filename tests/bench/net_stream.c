@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * net_stream.c - a node's proxy that sends to another one's over tcp: bytes/s, from the first byte to the last one stored; and how long a
+ * net_stream.c - a node's proxy that sends to another one's, over tcp or a plug-in's transport: bytes/s, from the first byte to the last one stored; and how long a
  * trigger takes to the wire.
  *
  *     net_stream receive HOST PORT           prints {"bytes": ..., "seconds": ..., "gbytes_per_s": ...}
  *     net_stream send HOST PORT MIB [SLICE]  slices of that many bytes [262144], each a trigger
  *     net_stream trigger HOST PORT COUNT     slices of 64 bytes, one at a time; prints {"p50_us": ..., "p99_us": ...}
  *
+ * With --plugin PATH before these, an absolute path, over that plug-in (verbs.so), and "the wire" is where the device has been given the request:
+ * the proxy counts it then, and this program looks all the time.
+ *
  * Both ends are a proxy as a worker has it: triggers in a FIFO, its thread, regions, flags. "The wire" is where the network device takes
  * the packet over: the kernel notes the time then (SO_TIMESTAMPING), and this program that before the push.
  */
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <linux/errqueue.h>
 #include <linux/net_tstamp.h>
@@ -33,6 +37,8 @@ struct stream {
     const struct proxy *proxy;
     _Atomic uint32_t is_over;
 };
+
+static const struct net_ops *transport = &net_tcp;
 
 static void must(int ok, const char *what)
 {
@@ -88,7 +94,7 @@ static struct proxy *stream_open(struct stream *s, struct net_regions **regions)
 {
     const struct proxy_owner owner = {stream_resolve, stream_done, stream_failed, stream_raise, s};
     struct proxy_options options = {
-        .net_ops = &net_tcp,
+        .net_ops = transport,
         .net = {.beat_ms = NET_BEAT_MS, .silent_ms = NET_SILENT_MS, .queue = NET_QUEUE},
         .capacity = 8192,
         .producers = 1,
@@ -225,6 +231,41 @@ static int double_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static void triggers_print(double us[], unsigned count)
+{
+    qsort(us, count, sizeof(us[0]), double_compare);
+    (void)printf("{\"p50_us\": %.2f, \"p99_us\": %.2f}\n", us[count / 2], us[count * 99 / 100]);
+}
+
+/* Over a plug-in. */
+static void triggers_posted(struct stream *s, const char *host, const char *port, unsigned count)
+{
+    static double us[TRIGGERS_MAX];
+    int sock = socket_connect(host, port);
+    struct net_regions *regions;
+    struct proxy *p = stream_open(s, &regions);
+    const _Atomic uint64_t *bytes = &proxy_sent(p, 0)->bytes;
+    struct error e;
+
+    must(count >= 2 && count <= TRIGGERS_MAX, "COUNT");
+    must(!proxy_link_add(p, 0, sock, &e), "link");
+    put_push(p);
+    while (!atomic_load(bytes)) /* its queue pair comes about */
+        (void)usleep(1000);
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t before = atomic_load(bytes);
+        for (uint64_t until = clock_ns() + TRIGGER_PAUSE_US * 1000; clock_ns() < until;)
+            spin_pause();
+        uint64_t begin = clock_ns();
+        put_push(p);
+        while (atomic_load_explicit(bytes, memory_order_relaxed) == before)
+            spin_pause();
+        us[i] = (double)(clock_ns() - begin) / 1e3;
+    }
+    stream_end(s, p, regions);
+    triggers_print(us, count);
+}
+
 static void triggers(struct stream *s, const char *host, const char *port, unsigned count)
 {
     static double us[TRIGGERS_MAX];
@@ -249,14 +290,30 @@ static void triggers(struct stream *s, const char *host, const char *port, unsig
     must(!setsockopt(notes, SOL_SOCKET, SO_TIMESTAMPING, &flags, sizeof(flags)), "SO_TIMESTAMPING");
     stream_end(s, p, regions);
     (void)close(notes);
-    qsort(us, count, sizeof(us[0]), double_compare);
-    (void)printf("{\"p50_us\": %.2f, \"p99_us\": %.2f}\n", us[count / 2], us[count * 99 / 100]);
+    triggers_print(us, count);
+}
+
+static void plugin_load(const char *path)
+{
+    void *library = dlopen(path, RTLD_NOW);
+    net_plugin_function *function;
+    void *symbol = library ? dlsym(library, NET_PLUGIN_SYMBOL) : NULL;
+
+    must(symbol != NULL, path);
+    memcpy(&function, &symbol, sizeof(function)); /* the way from an object's address to a function's that C allows */
+    must(function()->abi == NET_PLUGIN_ABI, path);
+    transport = function()->ops;
 }
 
 int main(int argc, char **argv)
 {
     struct stream s = {.slice = 262144};
 
+    if (argc > 2 && !strcmp(argv[1], "--plugin")) {
+        plugin_load(argv[2]);
+        argc -= 2;
+        argv += 2;
+    }
     if (argc == 4 && !strcmp(argv[1], "receive")) {
         receive(&s, argv[2], argv[3]);
     } else if ((argc == 5 || argc == 6) && !strcmp(argv[1], "send")) {
@@ -268,10 +325,11 @@ int main(int argc, char **argv)
         }
     } else if (argc == 5 && !strcmp(argv[1], "trigger")) {
         s.slice = TRIGGER_BYTES;
-        triggers(&s, argv[2], argv[3], (unsigned)strtoul(argv[4], NULL, 10));
+        (transport == &net_tcp ? triggers : triggers_posted)(&s, argv[2], argv[3], (unsigned)strtoul(argv[4], NULL, 10));
         free(s.memory);
         return 0;
     }
-    (void)fprintf(stderr, "usage: net_stream receive HOST PORT | send HOST PORT MIB [SLICE] | trigger HOST PORT COUNT\n");
+    (void)fprintf(
+        stderr, "usage: net_stream [--plugin PATH] receive HOST PORT | send HOST PORT MIB [SLICE] | trigger HOST PORT COUNT\n");
     return 2;
 }
