@@ -22,6 +22,13 @@ enum { NODES = 2, RANKS = 4, K = 256 };
 static int rows = 4096;
 static double patience_ms = 20e3;
 
+static bool over_verbs(void)
+{
+    const char *transport = getenv("FCCD_TRANSPORT");
+
+    return transport && !strcmp(transport, "verbs");
+}
+
 /* What the ranks of a test share. */
 struct scene {
     _Atomic long rounds[RANKS];
@@ -132,7 +139,7 @@ static void client_killed(void)
 
 static void shown_by_fccctl(void)
 {
-    bool verbs = getenv("FCCD_TRANSPORT") && !strcmp(getenv("FCCD_TRANSPORT"), "verbs");
+    bool verbs = over_verbs();
     struct test_daemon d;
     struct ranks r;
     struct scene *scene = scene_open(&d, &r);
@@ -208,7 +215,7 @@ static void queue_pair_broken(int number, const char *whose)
     struct ranks r;
     ssize_t n = readlink("/proc/self/exe", directory, sizeof(directory) - 32);
 
-    if (!getenv("FCCD_TRANSPORT") || strcmp(getenv("FCCD_TRANSPORT"), "verbs") != 0)
+    if (!over_verbs())
         test_skip("skipped: FCCD_TRANSPORT is not verbs: there is no queue pair (make test-rdma has some)");
     CHECK(n > 0);
     directory[n] = '\0';
@@ -439,7 +446,9 @@ static int link_part(char *argv[], const char *device)
     CHECK(first >= 0 && count >= 1 && r.n <= RANKS && first + count <= r.n);
     some_start(&r, first, count, rounds_rank, scene);
     while (scene->rounds[first] < 20) {
-        CHECK(now_ms() < until);
+        if (now_ms() > until || scene->status[first])
+            check_failed(__FILE__, __LINE__, "%ld operators have ended before the link went down: %s", scene->rounds[first],
+                         scene->text[first]);
         (void)usleep(500);
     }
     if (device)

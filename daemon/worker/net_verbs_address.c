@@ -133,7 +133,7 @@ static void candidates_add(struct candidates *c, struct rdma_event_channel *chan
         return;
     for (a = all; a && c->n < CANDIDATES; a = a->ifa_next) {
         struct sockaddr_storage at, mask;
-        const char *name = NULL;
+        const char *name = "";
         struct error ignored;
         bool is_known = false;
         if (!a->ifa_addr || !a->ifa_netmask || a->ifa_addr->sa_family != peer->ss_family || !(a->ifa_flags & IFF_UP))
@@ -187,7 +187,7 @@ static int nearest(const struct candidates *c)
 
 int verbs_address_choose(int sock, struct sockaddr_storage *out, const char **device, struct error *e)
 {
-    struct candidates c = {.n = 1};
+    struct candidates c = {.n = 1, .names = {""}};
     struct rdma_event_channel *channel;
     struct sockaddr_storage peer;
     int status = verbs_address(sock, false, &c.addresses[0], e);
@@ -214,7 +214,7 @@ int verbs_usable(int sock, struct error *e)
 {
     struct sockaddr_storage local;
     struct rdma_event_channel *channel;
-    const char *name;
+    const char *name = "";
     int status = verbs_address(sock, false, &local, e);
 
     if (!status)
