@@ -28,14 +28,14 @@
 #include "clock.h"
 #include "proxy.h"
 
-enum { TRIGGERS_MAX = 100000, TRIGGER_BYTES = 64, TRIGGER_PAUSE_US = 50, TRIGGER_LIMIT_MS = 2000 };
+enum { TRIGGERS_MAX = 100000, TRIGGER_BYTES = 64, TRIGGER_PAUSE_US = 50, TRIGGER_LIMIT_MS = 2000, END_LIMIT_MS = 60000 };
 enum { COMM = 1, MEMORY = 16 << 20, SPIN_US = 200, CONNECT_TRIES = 500 };
 
 struct stream {
     unsigned char *memory;
     uint64_t slice, next; /* bytes of a slice; the proxy's thread: slices that were resolved */
     const struct proxy *proxy;
-    _Atomic uint32_t is_over;
+    _Atomic uint32_t is_over, is_gone;
 };
 
 static const struct net_ops *transport = &net_tcp;
@@ -75,6 +75,7 @@ static void stream_failed(void *ctx, uint32_t node, const struct error *e)
     struct stream *s = ctx;
 
     (void)node;
+    atomic_store(&s->is_gone, 1);
     if (atomic_load(&s->is_over))
         return; /* the other end goes when it has all */
     (void)fprintf(stderr, "%s\n", e->text);
@@ -165,6 +166,9 @@ static void stream_end(struct stream *s, struct proxy *p, struct net_regions *re
     (void)fifo_push(proxy_fifo(p), (struct fcc_trigger){.launch = 1, .what = FCC_TRIGGER_FLAG, .epoch = 1}, NULL);
     (void)fifo_push(proxy_fifo(p), (struct fcc_trigger){.launch = 1, .what = FCC_TRIGGER_END}, NULL);
     while (!atomic_load(&s->is_over))
+        (void)usleep(100);
+    /* A device may have more on its way than a closed link waits for. */
+    for (uint64_t until = clock_ns() + END_LIMIT_MS * 1000000ull; !atomic_load(&s->is_gone) && clock_ns() < until;)
         (void)usleep(100);
     proxy_stop(p);
     proxy_free(p);
