@@ -667,7 +667,8 @@ static void sim_finish(const struct test_case *c, struct sim_rank ranks[], int r
         sim_column(c, r, s, j);
     sim_count(c, ranks, r, s, -1);
     ranks[r].finished++;
-    if (s->group == SLICE_NO_GROUP || --ranks[r].left[s->group] > 0)
+    uint32_t *left = ranks[r].left;
+    if (!left || s->group == SLICE_NO_GROUP || --left[s->group] > 0)
         return;
     for (int q = 0; q < c->problem.nranks; q++)
         if (plan_reaches(plan, plan->groups[s->group].dst, q))
