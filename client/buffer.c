@@ -157,6 +157,21 @@ size_t fcc_buffer_size(const fcc_buffer *buffer)
     return buffer->bytes;
 }
 
+fcc_buffer *fcc_buffer_find(const fcc_context *context, const void *address)
+{
+    struct fcc_context *c = (struct fcc_context *)(uintptr_t)context; /* for its lock */
+    struct fcc_buffer *b;
+
+    if (!context)
+        return NULL;
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_FOREACH(b, &c->buffers, link)
+        if ((uintptr_t)address - (uintptr_t)b->data < b->bytes)
+            break;
+    (void)pthread_mutex_unlock(&c->lock);
+    return b;
+}
+
 /* Do these bytes lie in the buffer? */
 static int buffer_check(const struct fcc_buffer *b, uint64_t offset, const char *name, const void *host, size_t bytes)
 {

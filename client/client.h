@@ -9,6 +9,7 @@
  *   call.c        messages over the socket: calls and their replies, and how the end of the worker is noticed
  *   watch.c       the thread that sees the end of the worker while all others wait for streams
  *   connect.c, comm.c, buffer.c   the objects
+ *   pool.c        buffers for allocators that know no handles
  *   env.c, hostlist.c   what launchers say: the job, the rank, where to meet
  *   accelerator.c, driver.c   a GPU as this process uses it, and its driver
  *   wait.c        the clock, and how a thread spins before it sleeps

@@ -214,10 +214,30 @@ void fcc_buffer_free(fcc_buffer *buffer);
 void *fcc_buffer_data(const fcc_buffer *buffer);
 size_t fcc_buffer_size(const fcc_buffer *buffer); /* bytes, as asked for */
 
+/* The context's buffer in whose bytes the address lies, of any of its communicators; NULL if there is none. It is the caller's only
+ * to use, and only while its owner keeps it. */
+fcc_buffer *fcc_buffer_find(const fcc_context *context, const void *address);
+
 /* Copy `bytes` between host memory and the buffer, beginning at its byte `offset`, on any kind of device; returns when it is
  * done. On a GPU this is not ordered with any stream. Errors: -EINVAL (offset and bytes), -EIO (the GPU's reason). */
 int fcc_buffer_write(fcc_buffer *buffer, uint64_t offset, const void *from, size_t bytes);
 int fcc_buffer_read(const fcc_buffer *buffer, uint64_t offset, void *to, size_t bytes);
+
+/* ---- memory pools: buffers for allocators that know no handles --------------------------------------------------- */
+
+/* Some allocators take functions that are told a size and the number of a device, and nothing of their caller's:
+ * torch.cuda.MemPool with a CUDAPluggableAllocator, for one. fcc_pool_open() says whose memory they get from now on: local buffers of
+ * `comm`. `device` is the allocator's number, 0 to FCC_POOL_DEVICES - 1, and means nothing here. Not twice for one device.
+ * `comm` must not be destroyed before fcc_pool_close() of that device has returned 0, which it does when all that was allocated
+ * has been freed. Errors: -EINVAL, -EALREADY (another communicator's is open), -EBUSY (allocations are left), -ENOENT (not open). */
+#define FCC_POOL_DEVICES 64
+int fcc_pool_open(fcc_comm *comm, int device);
+int fcc_pool_close(int device);
+
+/* With the types that CUDAPluggableAllocator wants. alloc returns NULL where the device's pool is not open or has no memory
+ * (fcc_last_error()). free waits until the GPU has finished what it does, as cudaFree does. `stream` is not looked at. */
+void *fcc_pool_alloc(ptrdiff_t bytes, int device, void *stream);
+void fcc_pool_free(void *memory, ptrdiff_t bytes, int device, void *stream);
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MIT
+"""fcc - fused computation-collectives for PyTorch, served by fccd.
+
+    import fcc, torch                      # under torchrun, srun or mpirun, on a machine where fccd runs
+    comm = fcc.init()                      # all processes of the launcher; device="cuda" for GPUs
+    layer = fcc.to_daemon(torch.nn.Linear(1024, 4096, bias=False))
+    y = fcc.gemv_all_reduce(fcc.zeros(1, 1024), layer.weight)   # the sum over all ranks of x @ w.T
+
+communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators; ops.py the same
+as torch.ops.fcc.*. errors.py: what is raised.
+"""
+from ._staging import forget_copies
+from .communicator import Communicator, Environment, default, environment, init, unique_id
+from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, CaptureError, CopyWarning, DriverError, Error, IndexRangeError,
+                     LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError, PermissionDeniedError, ProtocolError, ShutdownError,
+                     TimeLimitError, UnreachableError, WorkerLostError)
+from .functional import all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all
+from .memory import empty, is_daemon_memory, to_daemon, zeros
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AbortedError", "AlreadyJoinedError", "ArgumentError", "CaptureError", "Communicator", "CopyWarning", "DriverError", "Environment",
+    "Error", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError", "OutOfMemoryError", "PermissionDeniedError",
+    "ProtocolError", "ShutdownError", "TimeLimitError", "UnreachableError", "WorkerLostError", "all_reduce", "default",
+    "embedding_all_to_all", "empty", "environment", "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory",
+    "rows_all_to_all", "to_daemon", "unique_id", "zeros",
+]

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""Calls of the C library's operators: run one, and refuse one so that the other ranks hear of it."""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+
+from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, POOLINGS, RESERVED, SCHEDULES, library
+from .communicator import Communicator, request_wait, rows_check
+from .errors import ArgumentError, Error
+from .memory import DTYPES
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+_NOTHING = {
+    "gemv_all_reduce": GEMV_ARGS.pack(*ABSENT * 3, 0, *RESERVED),
+    "gemm_all_to_all": GEMM_ARGS.pack(*ABSENT * 2, 0, *ABSENT, 0, 0, *RESERVED),
+    "embedding_all_to_all": EMBEDDING_ARGS.pack(*ABSENT, 0, 0, 0, *ABSENT * 3, 0, 0, *ABSENT, 0, *RESERVED),
+}
+
+
+def refuse(comm: Communicator, op: str, error: Error) -> Error:
+    """Submit the operator without its arguments, so that the other ranks do not wait for this one, and return the error.
+
+    They are told that an argument is missing here; this rank's process says which one is wrong, and why."""
+    request = ctypes.c_void_p()
+    if getattr(library(), f"{op}_start")(comm._member.handle, _NOTHING[op], ctypes.byref(request)) == 0:
+        try:
+            request_wait(comm._member, request)
+        except Error:
+            pass  # that was to be expected
+    return error
+
+
+def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctypes.Array | None = None,
+        expected: list[int] | None = None) -> None:
+    """Run it: on the cpu until it is done, on a GPU behind what is on the stream. `received`, which `packed` points to, must
+    become `expected`; on a GPU that is looked at later (Communicator.check())."""
+    member, request = comm._member, ctypes.c_void_p()
+    if not member.on_gpu:
+        status = getattr(library(), f"{op}_start")(member.handle, packed, ctypes.byref(request))
+        if status < 0:
+            raise member.error(status)
+        request_wait(member, request)
+        if received is not None:
+            rows_check(member, list(received), expected)
+        return
+    comm.check()
+    attended = ctypes.byref(request) if received is not None else None
+    status = getattr(library(), f"{op}_enqueue")(member.handle, packed, stream, attended)
+    if status < 0:
+        raise member.error(status)
+    if received is not None:
+        comm._expected.append((request, received, expected))
+
+
+def dense(handle: int, offset: int, dtype: torch.dtype, *shape: int) -> tuple[int, ...]:
+    """struct fcc_tensor of a dense tensor, as numbers."""
+    return handle, offset, DTYPES[dtype], len(shape), *shape, *(0,) * (8 - len(shape))
+
+
+def numbers(values: Sequence[int]) -> tuple[ctypes.Array, int]:
+    """An array for C, to be held while its address is used, and the address."""
+    array = (ctypes.c_int64 * max(1, len(values)))(*values)
+    return array, ctypes.addressof(array)
+
+
+# ---- what the daemon cannot judge, or would judge in words that fit Python less ----
+
+def choice(comm: Communicator, op: str, name: str, value: str, allowed: dict[str, int]) -> int:
+    if value not in allowed:
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: \"{value}\": allowed are {', '.join(allowed)}")
+    return allowed[value]
+
+
+def schedule_number(comm: Communicator, op: str, schedule: str) -> int:
+    return choice(comm, op, "schedule", schedule, SCHEDULES)
+
+
+def pooling_number(comm: Communicator, op: str, pooling: str) -> int:
+    return choice(comm, op, "pooling", pooling, POOLINGS)
+
+
+def check_counts(comm: Communicator, op: str, name: str, counts: Sequence[int], total: int | None = None) -> None:
+    if len(counts) != comm.size or any(n < 0 for n in counts) or total is not None and sum(counts) != total:
+        wanted = "" if total is None else f", {total} in all"
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {list(counts)}: allowed are {comm.size} numbers, 0 and more, one for "
+                            f"each rank{wanted}")
+
+
+def check_floats(comm: Communicator, op: str, name: str, tensor: torch.Tensor, ndim: int) -> None:
+    if tensor.ndim != ndim or tensor.dtype not in FLOATS:
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.ndim} dimensions, {tensor.dtype}: allowed are {ndim}, and "
+                            "float32, float16 and bfloat16")

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: MIT
+"""The way to the daemon: one connection for each socket and job, a rank's membership of a communicator, and buffers.
+
+Ownership is by reference, so that nothing goes before what uses it: a tensor's storage holds its Buffer, a Buffer its Member, a
+Member its Connection. Each gives the C object back when it is the last. A child of a fork must not use what its parent
+connected, so there nothing is given back.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable
+
+import torch
+
+from . import _library
+from ._library import library
+from .errors import DriverError, Error, error_of
+
+WAIT_SLICE_S = 0.05  # how soon Ctrl-C is seen by who waits for other ranks
+
+
+def interruptible(call: Callable[[], int], interrupted: Callable[[], None] | None = None) -> tuple[int, str]:
+    """Run what may wait for other ranks so that Ctrl-C ends the wait at once. Returns (status, error text).
+
+    Python runs signal handlers in its main thread, between instructions: so there the call runs in another thread. `interrupted`
+    is called before the interrupt goes on; the call itself ends when it ends, or with the process.
+    """
+    found: list[tuple[int, str]] = []
+
+    def run() -> None:
+        status = call()
+        found.append((status, library().last_error_text() if status < 0 else ""))
+
+    if threading.current_thread() is not threading.main_thread():
+        run()
+        return found[0]
+    thread = threading.Thread(target=run, name="fcc-call", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(WAIT_SLICE_S)
+    except BaseException:
+        if interrupted:
+            interrupted()
+        raise
+    return found[0]
+
+
+class Connection:
+    """A connection to fccd and through it to the worker of this user's job, and the memory that this process has through it."""
+
+    _all: weakref.WeakValueDictionary[tuple, Connection] = weakref.WeakValueDictionary()
+    _all_lock = threading.RLock()
+
+    def __init__(self, socket: str | None, job: str | None) -> None:
+        options = _library.ConnectOptions(os.fsencode(socket) if socket else None, job.encode() if job else None)
+        handle = ctypes.c_void_p()
+        library().check(library().connect(ctypes.byref(options), ctypes.byref(handle)))
+        self.handle = handle
+        # address -> (end, fcc_buffer *). Buffers may come and go in any thread, and go at any moment (the garbage collector).
+        self._buffers: dict[int, tuple[int, int]] = {}
+        self._version = 0
+        # The same for searching: starts, ends, handles, sorted. Never changed, only replaced.
+        self.places: tuple[list[int], list[int], list[int]] = ([], [], [])
+        weakref.finalize(self, _connection_end, os.getpid(), handle).atexit = False
+
+    @classmethod
+    def of(cls, socket: str | None, job: str | None) -> Connection:
+        """This process's connection to that socket and job (None: as the library finds them)."""
+        key = (os.getpid(), socket or os.environ.get("FCCD_SOCKET"), job or os.environ.get("FCCD_JOB"))
+        with cls._all_lock:
+            found = cls._all.get(key)
+            if found is None:
+                found = cls._all[key] = cls(socket, job)
+            return found
+
+    def find(self, address: int) -> tuple[int, int] | None:
+        """(fcc_buffer *, offset) of an address in the daemon's memory; None for any other."""
+        starts, ends, handles = self.places
+        i = bisect_right(starts, address) - 1
+        if i >= 0 and address < ends[i]:
+            return handles[i], address - starts[i]
+        handle = library().buffer_find(self.handle, address)  # what torch allocates through mem_pool()
+        return (handle, address - library().buffer_data(handle)) if handle else None
+
+    def place_set(self, start: int, end_and_handle: tuple[int, int] | None) -> None:
+        """A buffer has come, or (None) goes. Without a lock, because a buffer may go while this thread is in here: who was
+        overtaken sees another version, and sorts again."""
+        if end_and_handle is None:
+            del self._buffers[start]
+        else:
+            self._buffers[start] = end_and_handle
+        seen = None
+        self._version += 1
+        while seen != self._version:
+            seen = self._version
+            rows = sorted(self._buffers.copy().items())
+            self.places = ([start for start, _ in rows], [row[0] for _, row in rows], [row[1] for _, row in rows])
+
+
+def _connection_end(pid: int, handle: ctypes.c_void_p) -> None:
+    if os.getpid() == pid:
+        library().disconnect(handle)
+
+
+class Member:
+    """This process as a rank of one communicator: what the C library calls fcc_comm."""
+
+    def __init__(self, connection: Connection, handle: ctypes.c_void_p) -> None:
+        self.connection, self.handle = connection, handle
+        self.rank: int = library().comm_rank(handle)
+        self.size: int = library().comm_size(handle)
+        self.on_gpu: bool = library().comm_device_kind(handle) != _library.DEVICE_CPU
+        self.device = torch.device("cpu")
+        if self.on_gpu:  # torch's number of the GPU: that of a first piece of memory on it
+            self.device = torch.as_tensor(_CudaMemory(*(probe := Buffer(self, 1, False), probe.address, 1))).device
+        self.ended = False  # by an abort of ours: no more calls
+        weakref.finalize(self, _member_end, os.getpid(), handle, connection).atexit = False
+
+    def abort(self, reason: str) -> None:
+        """All ranks hear the reason (its first 200 bytes). An error of that is no news: the communicator has ended either way."""
+        self.ended = True
+        library().comm_abort(self.handle, reason.encode()[:200].decode(errors="ignore").encode())
+
+    def interrupted(self) -> None:
+        self.abort("interrupted (Ctrl-C or another signal)")
+
+    def error(self, status: int, text: str | None = None) -> Error:
+        return error_of(status, library().last_error_text() if text is None else text, self.rank)
+
+
+def _member_end(pid: int, handle: ctypes.c_void_p, _connection: Connection) -> None:
+    if os.getpid() == pid:
+        library().comm_destroy(handle)
+
+
+class Buffer:
+    """Memory that the daemon allocated and this process has mapped, zeroed at first. It goes with the last reference to it, which
+    the storage of a tensor over it may be.
+
+    On a GPU its end waits for the GPU, as cudaFree does, because kernels of any stream may use it. Where that is not possible (a
+    stream is being captured), the buffer stays until its communicator ends.
+    """
+
+    def __init__(self, member: Member, nbytes: int, symmetric: bool) -> None:
+        handle = ctypes.c_void_p()
+        kind = _library.SYMMETRIC if symmetric else _library.LOCAL
+
+        def call() -> int:
+            return library().buffer_alloc(member.handle, kind, nbytes, ctypes.byref(handle))
+
+        if symmetric:  # it waits for the other ranks
+            status, text = interruptible(call, member.interrupted)
+        else:
+            status = call()
+            text = library().last_error_text() if status < 0 else ""
+        if status < 0:
+            raise member.error(status, text)
+        self.member = member
+        self.handle: int = handle.value or 0
+        self.address: int = library().buffer_data(handle)
+        self.nbytes = nbytes
+        self.symmetric = symmetric
+        member.connection.place_set(self.address, (self.address + nbytes, self.handle))
+        weakref.finalize(self, _buffer_end, os.getpid(), member, self.handle, self.address).atexit = False
+
+    def view(self, offset: int, nbytes: int) -> torch.Tensor:
+        """Some of its bytes as a tensor [nbytes] of uint8, with a storage of its own, which holds the buffer."""
+        if not self.member.on_gpu:
+            memory = (ctypes.c_uint8 * nbytes).from_address(self.address + offset)
+            memory.owner = self
+            return torch.frombuffer(memory, dtype=torch.uint8)
+        found = torch.as_tensor(_CudaMemory(self, self.address + offset, nbytes), device=self.member.device)
+        if found.data_ptr() != self.address + offset:
+            raise DriverError(f"memory at {self.address + offset:#x} is not memory of {found.device}", rank=self.member.rank)
+        return found
+
+
+class _CudaMemory:
+    """Memory of a GPU as torch takes it without a copy; the storage that it makes holds this object, and so the buffer."""
+
+    def __init__(self, owner: Buffer, address: int, nbytes: int) -> None:
+        self.owner = owner
+        self.__cuda_array_interface__ = {"data": (address, False), "typestr": "|u1", "shape": (nbytes,), "strides": None,
+                                         "version": 3}
+
+
+def _buffer_end(pid: int, member: Member, handle: int, address: int) -> None:
+    if os.getpid() != pid:
+        return
+    member.connection.place_set(address, None)
+    if member.on_gpu:
+        try:
+            torch.cuda.synchronize(member.device)
+        except RuntimeError:  # not while a stream is captured; a GPU that has failed needs no care any more
+            return
+    library().buffer_free(handle)

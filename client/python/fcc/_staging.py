@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""What an operator is given, as the C library wants it: a place in the daemon's memory. Tensors elsewhere are copied there first."""
+from __future__ import annotations
+
+import torch
+
+from . import communicator
+from .communicator import Communicator
+from .errors import ArgumentError
+from .memory import DTYPES
+
+def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: int, *, weight: bool = False,
+          silent: bool = False) -> tuple[tuple, torch.Tensor]:
+    """(struct fcc_tensor as numbers, the tensor that lies there: to be held until the operator is done).
+
+    Called only where the quick look (lies()) has failed: the tensor lies elsewhere, has no elements or other strides."""
+    number = DTYPES.get(tensor.dtype)
+    if number is None or tensor.layout != torch.strided:
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.dtype}, {tensor.layout}: allowed are dense float32, float16 and "
+                            "bfloat16, and indices of int32 and int64")
+    if tensor.ndim < 1 or tensor.ndim > 4:
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.ndim} dimensions: allowed are 1 to 4")
+    if tensor.device != comm.device:
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: it is on {tensor.device}: allowed is the communicator's device, "
+                            f"{comm.device}")
+    shape, padding = tuple(tensor.shape), (0,) * (4 - tensor.ndim)
+    if tensor.numel() == 0:  # it has no address; any will do
+        held, handle, offset = comm._local.take((1,), tensor.dtype, stream)
+        return (handle, offset, number, tensor.ndim, *shape, *padding, 0, 0, 0, 0), held
+    found = comm._member.connection.find(tensor.data_ptr())
+    if found and is_plain(tensor):
+        stride = tensor.stride()
+        if shape[-1] == 1:
+            stride = (*stride[:-1], 1)
+        return (*found, number, tensor.ndim, *shape, *padding, *stride, *padding), tensor
+    copies = comm._copies
+    if not silent:
+        copies.warn(comm, op, name, tensor, weight)
+    if weight and not tensor.is_inference():
+        held, handle, offset = copies.once(comm, tensor, stream)
+    else:
+        held, handle, offset = comm._local.take(shape, tensor.dtype, stream)
+        held.copy_(tensor.detach())
+    return (handle, offset, number, tensor.ndim, *shape, *padding, 0, 0, 0, 0), held
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Can an operator read it as it lies? Its rows must be dense. (All strides 0 mean "dense" to the library.)"""
+    return tensor.stride(-1) == 1 or tensor.shape[-1] == 1 and any(tensor.stride()[:-1])
+
+
+def forget_copies(comm: Communicator | None = None) -> None:
+    """Let operators copy anew what lies outside of the daemon's memory: after changes that torch does not count (through .data, numpy
+    or other aliases)."""
+    for one in [comm] if comm else list(communicator._by_name.values()):
+        one._copies.kept.clear()

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: MIT
+"""Communicators: the ranks that call operators together."""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import dataclasses
+import itertools
+import os
+import threading
+from collections import deque
+from types import TracebackType
+
+import torch
+
+from . import _library
+from ._connection import Buffer, Connection, Member, interruptible
+from ._copies import Copies
+from ._library import library
+from ._pool import Pool
+from .errors import ArgumentError
+
+HEAP_BYTES = 256 << 20  # unless $FCC_HEAP_BYTES or the argument says otherwise
+LOCAL_CHUNK_BYTES = 16 << 20  # in such steps the memory for inputs grows
+WAIT_SLICE_MS = 50  # how soon Ctrl-C is seen by who waits for an operator
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """What a launcher says to this process (C: struct fcc_env)."""
+
+    rank: int
+    size: int
+    local_rank: int  # -1: nobody says
+    local_size: int
+    launcher: str
+    job: str
+
+
+def environment() -> Environment:
+    """Rank and size as torchrun, Open MPI, MPICH, Slurm or FCC_RANK and FCC_SIZE say them; no launcher: rank 0 of 1.
+
+    Raises ArgumentError when a variable is missing, wrong, or contradicts another one."""
+    found = _library.Env()
+    library().check(library().env_find(ctypes.byref(found)))
+    return Environment(found.rank, found.size, found.local_rank, found.local_size, found.launcher.decode(), found.job.decode())
+
+
+def unique_id(*, socket: str | None = None, job: str | None = None) -> bytes:
+    """A new communicator's id, 128 bytes: a secret. One rank makes it and gives it to the others by any means it has."""
+    found = _library.UniqueId()
+    connection = Connection.of(socket, job)
+    library().check(library().get_unique_id(connection.handle, ctypes.byref(found)))
+    return ctypes.string_at(ctypes.byref(found), ctypes.sizeof(found))
+
+
+def _device_options(device: str | torch.device) -> tuple[int, int]:
+    """(fccd's number of the device or -1, enum fcc_device_kind)"""
+    found = torch.device(device)
+    if found.type not in ("cpu", "cuda"):
+        raise ArgumentError(f"device: {found}: allowed are cpu and cuda, with or without fccd's number of the device")
+    gpu = _library.DEVICE_HIP if torch.version.hip else _library.DEVICE_CUDA
+    return -1 if found.index is None else found.index, _library.DEVICE_CPU if found.type == "cpu" else gpu
+
+
+def _milliseconds(time_limit: float | None) -> int:
+    if time_limit is None:
+        return 0
+    if not 0 < time_limit <= 4e6:
+        raise ArgumentError(f"time_limit: {time_limit}: allowed are seconds, more than 0 and at most 4e6, and None")
+    return max(1, round(time_limit * 1000))
+
+
+def _heap_bytes(heap_bytes: int | None) -> int:
+    text = os.environ.get("FCC_HEAP_BYTES")
+    if heap_bytes is None and text:
+        if not text.isdigit():
+            raise ArgumentError(f"FCC_HEAP_BYTES: \"{text}\": allowed is a number of bytes, 0 or more")
+        heap_bytes = int(text)
+    if heap_bytes is None:
+        return HEAP_BYTES
+    if heap_bytes < 0:
+        raise ArgumentError(f"heap_bytes: {heap_bytes}: allowed are 0 and more")
+    return heap_bytes
+
+
+class Communicator:
+    """A set of ranks that call operators together, and this process's place among them.
+
+    Making one waits until all ranks have joined. Every rank calls the same operators in the same order.
+
+    Args:
+        rank, size, id: this rank, the number of ranks (1 to 64) and what unique_id() gave, the same on all ranks. None of them: what
+            the launcher says (environment()); then all ranks make their communicators in the same order.
+        device: "cpu", or "cuda" (torch's name for AMD's GPUs, too), the same kind on all ranks. With a number it is the device that
+            `fccctl devices` shows under that number; without, devices are dealt out by rank.
+        time_limit: seconds that an operator may wait for its ranks or run; None: the daemon's TIME_LIMIT_MS.
+        heap_bytes: symmetric memory for results, in bytes, the same on all ranks; None: $FCC_HEAP_BYTES, or 256 MiB. Results that
+            live at the same time must fit. reserve() adds to it.
+        socket, job: the daemon's socket and the job; None: $FCCD_SOCKET and $FCCD_JOB, or the library's defaults.
+
+    Attributes:
+        rank, size: as given
+        device: the torch.device where its memory lies
+        name: what torch.ops.fcc.* take for it, a string; different on each rank, because graphs that torch.compile keeps may be
+
+    It is a context manager, which closes it, and aborts it for all ranks if an exception comes through.
+
+    Raises: ArgumentError, AlreadyJoinedError, NotFoundError (device), DriverError, OutOfMemoryError, TimeLimitError, AbortedError,
+        WorkerLostError, NoDaemonError, UnreachableError.
+    """
+
+    def __init__(self, *, rank: int | None = None, size: int | None = None, id: bytes | None = None,
+                 device: str | torch.device = "cpu", time_limit: float | None = None, heap_bytes: int | None = None,
+                 socket: str | None = None, job: str | None = None) -> None:
+        given = [value is not None for value in (rank, size, id)]
+        if any(given) and not all(given):
+            raise ArgumentError("rank, size, id: allowed are all of them, or none (then the launcher says)")
+        if id is not None and len(id) != 128:
+            raise ArgumentError(f"id: {len(id)} bytes: allowed are the 128 that unique_id() gave")
+        number, kind = _device_options(device)
+        heap = _heap_bytes(heap_bytes)
+        options = _library.CommOptions(number, _milliseconds(time_limit), kind)
+        connection = Connection.of(socket, job)
+        handle = ctypes.c_void_p()
+
+        def join() -> int:
+            if id is None:
+                return library().comm_init_env(connection.handle, ctypes.byref(options), ctypes.byref(handle))
+            return library().comm_init(connection.handle, ctypes.byref(_library.UniqueId.from_buffer_copy(id)), size, rank,
+                                       ctypes.byref(options), ctypes.byref(handle))
+
+        status, text = interruptible(join)
+        if status < 0:
+            raise _library.error_of(status, text, rank)
+        self._member = Member(connection, handle)
+        self.rank: int = self._member.rank
+        self.size: int = self._member.size
+        self.device: torch.device = self._member.device
+        self.name = f"fcc{next(_numbers)}/{self.rank}of{self.size}"
+        member = self._member
+        self._heap = Pool(lambda nbytes: Buffer(member, nbytes, True), 0, f"rank {self.rank}: the heap for results",
+                          "Drop results earlier, or make the heap larger on all ranks: init(heap_bytes=...), $FCC_HEAP_BYTES, or "
+                          "Communicator.reserve().")
+        self._local = Pool(lambda nbytes: Buffer(member, nbytes, False), LOCAL_CHUNK_BYTES, f"rank {self.rank}: memory for inputs",
+                           "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf.")
+        self._copies = Copies()
+        self._identities: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._expected: deque[tuple] = deque()  # enqueued operators whose results are still to be checked
+        if heap:
+            self._heap.add(heap)
+        _by_name[self.name] = self
+
+    def __repr__(self) -> str:
+        return f"<fcc.Communicator {self.name}: rank {self.rank} of {self.size} on {self.device}>"
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None and not self._member.ended:
+            self.abort(f"{kind.__name__ if kind else 'error'}: {error}")
+        self.close()
+
+    @property
+    def member(self) -> Member:
+        """The C library's side of it. Raises ArgumentError after close()."""
+        if self.name not in _by_name:
+            raise ArgumentError(f"communicator {self.name}: it has been closed", rank=self.rank)
+        return self._member
+
+    def abort(self, reason: str = "") -> None:
+        """End the communicator for all ranks: their operators end with AbortedError, this rank and `reason` in its text."""
+        self.member.abort(reason)
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come here and all operators before are done; on a GPU, those on its streams, too."""
+        member, request = self.member, ctypes.c_void_p()
+        if member.on_gpu:
+            self.synchronize()
+        status = library().noop_start(member.handle, ctypes.byref(request))
+        if status < 0:
+            raise member.error(status)
+        request_wait(member, request)
+
+    def synchronize(self) -> None:
+        """Wait for the current stream (on the cpu operators are done when they return), and raise what operators on it met with.
+
+        Unlike torch.cuda.synchronize() it ends with Ctrl-C."""
+        member = self.member
+        if not member.on_gpu:
+            return
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        pause = threading.Event()
+        try:
+            while not event.query():
+                pause.wait(0.0005)
+        except KeyboardInterrupt:
+            member.interrupted()
+            raise
+        self.check(wait=True)
+
+    def check(self, *, wait: bool = False) -> None:
+        """Raise the first error of operators on streams that have finished, if there is one. Operators do this themselves, too, so
+        an error comes with one of the next calls. wait: for those whose received rows are still to be checked."""
+        member = self.member
+        while self._expected:
+            request, received, expected = self._expected[0]
+            done = ctypes.c_int()
+            library().request_test(request, ctypes.byref(done))
+            if not done.value and not wait:
+                break
+            self._expected.popleft()
+            request_wait(member, request)
+            rows_check(member, list(received), expected)
+        status = library().comm_error(member.handle)
+        if status < 0:
+            raise member.error(status)
+
+    def reserve(self, nbytes: int) -> None:
+        """Add `nbytes` to the heap for results. Collective: all ranks call it, in the same order among their operators."""
+        if nbytes < 1:
+            raise ArgumentError(f"nbytes: {nbytes}: allowed are 1 and more", rank=self.rank)
+        _ = self.member
+        self._heap.add(nbytes)
+
+    def close(self) -> None:
+        """Leave the communicator: for the other ranks it has ended then. Operators in flight are waited for. As long as tensors
+        over its memory live, their memory stays, and the others are told only when the last has gone."""
+        global _default
+        if _by_name.pop(self.name, None) is None:
+            return
+        if _default is self:
+            _default = None
+        if self._member.on_gpu:
+            torch.cuda.synchronize(self.device)
+        for request, _, _ in self._expected:
+            library().request_free(request)
+        self._expected.clear()
+        del self._heap, self._local, self._copies, self._identities, self._member
+
+    def _identity(self, n: int, dtype: torch.dtype) -> torch.Tensor:
+        """[n][n], in the daemon's memory."""
+        found = self._identities.get((n, dtype))
+        if found is None:
+            found = self._local.take((n, n), dtype, 0)[0]
+            found.copy_(torch.eye(n, dtype=dtype))
+            if self._member.on_gpu:  # for all streams
+                torch.cuda.current_stream(self.device).synchronize()
+            self._identities[n, dtype] = found
+        return found
+
+
+def request_wait(member: Member, request: ctypes.c_void_p) -> None:
+    """Wait for an operator, in slices, and free its request. Ctrl-C aborts the communicator, so that the other ranks end, too."""
+    try:
+        status = library().request_wait(request, WAIT_SLICE_MS)
+        while status == -11:
+            status = library().request_wait(request, WAIT_SLICE_MS)
+        if status < 0:
+            raise member.error(status)
+    except KeyboardInterrupt:
+        member.interrupted()
+        raise
+    finally:
+        library().request_free(request)
+
+
+def rows_check(member: Member, received: list[int], expected: list[int]) -> None:
+    """Have the rows come that the caller said would?"""
+    if received != expected:
+        raise ArgumentError(f"rank {member.rank}: gemm_all_to_all: recv_rows: {expected}: the ranks sent {received}")
+
+
+_numbers = itertools.count()
+_by_name: dict[str, Communicator] = {}
+_default: Communicator | None = None
+
+
+def init(*, rank: int | None = None, size: int | None = None, id: bytes | None = None, device: str | torch.device = "cpu",
+         time_limit: float | None = None, heap_bytes: int | None = None, socket: str | None = None,
+         job: str | None = None) -> Communicator:
+    """Join a communicator and make it the default one: the one that functions use which are given none.
+
+    Without rank, size and id, under torchrun, Open MPI, MPICH or Slurm, that is the communicator of all processes that the launcher has
+    started. Arguments, errors: Communicator."""
+    global _default
+    _default = Communicator(rank=rank, size=size, id=id, device=device, time_limit=time_limit, heap_bytes=heap_bytes,
+                            socket=socket, job=job)
+    return _default
+
+
+def default() -> Communicator:
+    """The communicator that init() has made. Raises ArgumentError if there is none."""
+    if _default is None:
+        raise ArgumentError("comm: no communicator is given, and there is no default one", remedy="Call fcc.init() first.")
+    return _default
+
+
+def find(name: str) -> Communicator:
+    """The communicator of that name. Raises ArgumentError if there is none (any more)."""
+    try:
+        return _by_name[name]
+    except KeyError:
+        raise ArgumentError(f"comm: \"{name}\": no such communicator in this process, or it has been closed",
+                            remedy="Give Communicator.name of one that is open.") from None
+
+
+@atexit.register
+def _close_all() -> None:
+    for comm in list(_by_name.values()):
+        comm.close()

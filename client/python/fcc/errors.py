@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""What can go wrong, as exceptions. Each has the C library's errno value, its words, the rank that they are about, and what helps."""
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+
+class Error(Exception):
+    """An error of fccd or of its client library.
+
+    Attributes:
+        code:   the errno value, positive (errno.EINVAL, ...)
+        reason: what is wrong, in words: the rank, the argument, the value and what is allowed
+        rank:   the rank that the reason is about (whose argument was wrong, which died or aborted), or this rank if it names none;
+                None outside of a communicator
+        remedy: what to do about it
+    """
+
+    remedy_default = "See fccd's log, and `fccctl doctor`."
+
+    def __init__(self, reason: str, *, code: int = errno.EINVAL, rank: int | None = None, remedy: str | None = None) -> None:
+        self.code = code
+        self.reason = reason
+        named = re.search(r"\brank (\d+)\b", reason)
+        self.rank = int(named.group(1)) if named else rank
+        self.remedy = remedy or self.remedy_default
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({errno.errorcode.get(self.code, self.code)}). {self.remedy}"
+
+    def __reduce__(self) -> tuple:
+        return _rebuild, (type(self), self.reason, self.code, self.rank, self.remedy)
+
+
+def _rebuild(kind: type[Error], reason: str, code: int, rank: int | None, remedy: str) -> Error:
+    return kind(reason, code=code, rank=rank, remedy=remedy)
+
+
+class ArgumentError(Error, ValueError):
+    """An argument is wrong, or the ranks' arguments do not fit together. The communicator goes on."""
+
+    remedy_default = "Correct the argument on the rank that is named; the communicator can be used further."
+
+
+class IndexRangeError(Error, IndexError):
+    """An index in the data is out of its table's range. The communicator goes on."""
+
+    remedy_default = "Correct the indices on the rank that is named; the communicator can be used further."
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """The memory, this user's share of it, or the communicator's heap for results is used up."""
+
+    remedy_default = "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf."
+
+
+class PermissionDeniedError(Error, PermissionError):
+    """The caller may not use fccd, or not this communicator."""
+
+    remedy_default = "Who may use fccd is in the group of its socket (`usermod -aG fcc USER`)."
+
+
+class NotFoundError(Error, LookupError):
+    """No such communicator, buffer or device, or this process does not see the GPU of its rank."""
+
+    remedy_default = "`fccctl devices` lists the devices; CUDA_VISIBLE_DEVICES must let this process see its rank's."
+
+
+class DriverError(Error):
+    """The GPU's driver cannot be used by this process, refused, or failed."""
+
+    remedy_default = "`fccctl doctor` looks at the GPUs and their driver."
+
+
+class AlreadyJoinedError(Error):
+    """This rank has joined already."""
+
+    remedy_default = "Give each process a rank of its own, and each communicator an id of its own."
+
+
+class ProtocolError(Error):
+    """The library and the daemon do not speak the same protocol."""
+
+    remedy_default = "Install fccd and libfccclient of one version (`fccctl version`)."
+
+
+class UnreachableError(Error, ConnectionError):
+    """A node that cannot be reached from here."""
+
+    remedy_default = "`fccctl nodes` and `fccctl ping ADDRESS` show what this node's fccd can reach."
+
+
+class TimeLimitError(Error, TimeoutError):
+    """A time limit passed. An operator's time limit ends the communicator."""
+
+    remedy_default = "`fccctl comms` shows whom a communicator waits for. Make a new one, with a longer time_limit if need be."
+
+
+class AbortedError(Error, ConnectionAbortedError):
+    """The communicator was aborted, or one of its ranks died or left."""
+
+    remedy_default = "This communicator has ended; make a new one when the rank that is named is back."
+
+
+class WorkerLostError(Error, ConnectionResetError):
+    """The job's worker process is gone, and what it held with it."""
+
+    remedy_default = "Close the communicators of this job and make new ones: the next connection gets a fresh worker."
+
+
+class NoDaemonError(Error, ConnectionRefusedError):
+    """No fccd listens at the socket."""
+
+    remedy_default = "Start fccd (`systemctl start fccd.socket`), or name its socket: $FCCD_SOCKET or init(socket=...)."
+
+
+class ShutdownError(Error):
+    """fccd is shutting down."""
+
+    remedy_default = "Connect again when it is back."
+
+
+class CaptureError(Error):
+    """An operator on a stream that is being captured into a CUDA graph."""
+
+    remedy_default = (
+        "The daemon launches operators when all ranks have come, which a graph cannot replay: leave them out of the capture, and "
+        "capture what is before and behind them as graphs of their own (torch.compile: mode=\"default\", not \"reduce-overhead\")."
+    )
+
+
+class LibraryError(Error, ImportError):
+    """libfccclient cannot be loaded, or it is not the one that this package is for."""
+
+    remedy_default = "Install it (`make install`, `ldconfig`), or name it: FCC_LIBRARY=/path/libfccclient.so.0."
+
+
+class CopyWarning(UserWarning):
+    """A tensor that an operator was given lies outside of the daemon's memory, so it was copied into it."""
+
+
+_KINDS: dict[int, type[Error]] = {
+    errno.EINVAL: ArgumentError,
+    errno.ERANGE: IndexRangeError,
+    errno.ENOMEM: OutOfMemoryError,
+    errno.EPERM: PermissionDeniedError,
+    errno.ENOENT: NotFoundError,
+    errno.ENODEV: DriverError,
+    errno.EIO: DriverError,
+    errno.EALREADY: AlreadyJoinedError,
+    errno.EPROTO: ProtocolError,
+    errno.ENETUNREACH: UnreachableError,
+    errno.ETIMEDOUT: TimeLimitError,
+    errno.ECONNABORTED: AbortedError,
+    errno.ECONNRESET: WorkerLostError,
+    errno.ECONNREFUSED: NoDaemonError,
+    errno.ESHUTDOWN: ShutdownError,
+}
+
+
+def error_of(status: int, reason: str, rank: int | None = None) -> Error:
+    """The exception for a negative status of the C library."""
+    code = -status
+    if code == errno.EINVAL and "being captured into a graph" in reason:
+        return CaptureError(reason, code=code, rank=rank)
+    return _KINDS.get(code, Error)(reason or os.strerror(code), code=code, rank=rank)

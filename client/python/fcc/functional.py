@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""The operators as functions of a Communicator. They are torch.ops.fcc.* with defaults; torch.compile looks through them."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import _autograd, communicator, ops  # noqa: F401: they register the operators
+from .communicator import Communicator
+
+
+_ops = torch.ops.fcc
+
+
+def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, replicated: bool = True,
+                    schedule: str = "auto") -> Tensor:
+    """y = sum over the ranks r, in rank order, of x_r @ w_r.T: a thin product that is split along K, then AllReduce.
+
+    Args:
+        x: [M][K_r], float32, float16 or bfloat16; M from 1 to 64, the same on all ranks; K_r may differ, 0 too
+        w: [N][K_r], dtype of x: as torch.nn.Linear.weight; N is the same on all ranks. Best in the daemon's memory (to_daemon())
+        comm: None: the default communicator
+        replicated: how gradients come back. True: all ranks use their y alike, so the gradient of y is the same everywhere, and
+            is taken as it is (tensor parallelism). False: they use it differently; then backward sums it over the ranks first.
+        schedule: "auto", "fused" or "sequential"; the same on all ranks
+
+    Returns: y, [M][N], dtype of x: sums in float32, rounded once, the same bits on every rank, every run.
+
+    Raises: ArgumentError (on all ranks), OutOfMemoryError (the heap for results), TimeLimitError, AbortedError, WorkerLostError,
+        ShutdownError, CaptureError.
+    """
+    comm = comm or communicator.default()
+    return _ops.gemv_all_reduce(x, w, comm.name, replicated=replicated, schedule=schedule)
+
+
+def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
+                    recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
+    """C = a @ b, whose rows are sent to the ranks: the first send_rows[0] rows to rank 0, the next send_rows[1] to rank 1, ...
+
+    Args:
+        a: [M_r][K_r], float32, float16 or bfloat16; M_r and K_r may differ by rank, 0 too
+        b: [K_r][N], dtype of a; N is the same on all ranks. Best in the daemon's memory (to_daemon())
+        comm: None: the default communicator
+        send_rows: for each rank the rows that go to it, M_r in all
+        recv_rows: for each rank the rows that come from it. Neither of the two: equal shares of the same M_r, a multiple of size
+        schedule: "auto", "fused" or "sequential"; the same on all ranks
+
+    Returns: [sum of recv_rows][N]: the rows that rank 0 sent here, then those of rank 1, ...
+
+    Raises: as gemv_all_reduce(). On a GPU rows that do not come as recv_rows says are an error of one of the next calls.
+    """
+    comm = comm or communicator.default()
+    return _ops.gemm_all_to_all(a, b, comm.name, send_rows=send_rows, recv_rows=recv_rows, schedule=schedule)
+
+
+def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, table_rows: Sequence[int],
+                         tables_per_rank: Sequence[int], batch: int, sample_weights: Tensor | None = None,
+                         batch_split: Sequence[int] | None = None, pooling: str = "sum", comm: Communicator | None = None,
+                         schedule: str = "auto") -> Tensor:
+    """EmbeddingBag over tables that are sharded over the ranks, then All-to-All from tables to samples.
+
+    Args:
+        tables: [sum of table_rows][D], float32, float16 or bfloat16: this rank's T_r tables, one below the other
+        indices: [nnz], int32 or int64: rows of the table, bag by bag, the bags of the first table first
+        offsets: [T_r * batch + 1], dtype of indices: bag (t, s) is indices[offsets[t * batch + s] : offsets[t * batch + s + 1]]. An
+            empty bag gives zeros
+        table_rows: the rows of each table of this rank
+        tables_per_rank: T_r of each rank, the same list on all ranks
+        batch: samples in the global batch
+        sample_weights: [nnz], float32: each index's factor; only with "sum"
+        batch_split: each rank's samples, `batch` in all; None: even, the first ranks have one more. The same on all ranks
+        pooling: "sum" or "mean"
+        comm: None: the default communicator
+        schedule: "auto", "fused" or "sequential"; the same on all ranks
+
+    Returns: [batch_split[rank]][sum of tables_per_rank][D], dtype of tables: this rank's samples, all tables.
+
+    Raises: as gemv_all_reduce(), and IndexRangeError for an index that is not in its table.
+    """
+    comm = comm or communicator.default()
+    return _ops.embedding_all_to_all(tables, indices, offsets, sample_weights, table_rows, tables_per_rank, batch, comm.name,
+                                     batch_split=batch_split, pooling=pooling, schedule=schedule)
+
+
+def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: Communicator | None = None) -> Tensor:
+    """An All-to-All of rows [M_r][C], float32, float16 or bfloat16, to [sum of recv_rows][C]; send_rows and recv_rows as in
+    gemm_all_to_all(). It is that operator with a product that changes nothing (but that infinities become NaN), and differentiable."""
+    comm = comm or communicator.default()
+    return _ops.rows_all_to_all(rows, send_rows, recv_rows, comm.name)
+
+
+def all_reduce(x: Tensor, comm: Communicator | None = None) -> Tensor:
+    """The sum over the ranks of x (any shape, the same on all; float32, float16 or bfloat16), in float32 and in rank order, the same
+    bits on every rank. Differentiable: backward sums the gradients over the ranks."""
+    comm = comm or communicator.default()
+    return _ops.all_reduce(x, comm.name)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""Tensors over the daemon's memory."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+
+from . import communicator
+from ._connection import Buffer
+from .communicator import Communicator
+from .errors import ArgumentError
+
+OWN_BUFFER_BYTES = 1 << 20  # from here on a tensor has a buffer to itself, which goes with it
+DTYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int32: 4, torch.int64: 5}
+
+T = TypeVar("T", torch.Tensor, torch.nn.Module)
+
+
+def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device: str | torch.device | None = None,
+          symmetric: bool = False, comm: Communicator | None = None) -> torch.Tensor:
+    """A dense tensor in the daemon's memory, on the communicator's device, so that operators use it without a copy.
+
+    It is an ordinary tensor: views, slices and parameters of it lie in the daemon's memory, too. The memory goes with the last
+    reference to its storage; on a GPU that waits for the GPU, as cudaFree does.
+
+    Args:
+        shape: any, 0 elements too
+        dtype: any; None: torch's default. Operators take float32, float16 and bfloat16, and indices of int32 and int64.
+        device: None, or the communicator's: said for readers
+        symmetric: memory that the other ranks' operators can store into (for `out=`). Collective: all ranks call it in the same
+            order, also among their operators, with the same number of bytes.
+        comm: None: the default communicator
+
+    Raises: ArgumentError, OutOfMemoryError, and for symmetric memory TimeLimitError and AbortedError.
+    """
+    comm = comm or communicator.default()
+    sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
+    if any(not isinstance(n, int) or n < 0 for n in sizes):
+        raise ArgumentError(f"shape: {sizes}: allowed are integers, 0 and more", rank=comm.rank)
+    dtype = dtype or torch.get_default_dtype()
+    wanted = torch.device(device) if device is not None else comm.device
+    if wanted.type != comm.device.type or wanted.index not in (None, comm.device.index):
+        raise ArgumentError(f"device: {wanted}: the communicator's memory is on {comm.device}", rank=comm.rank)
+    nbytes = math.prod(sizes) * dtype.itemsize
+    if symmetric or nbytes >= OWN_BUFFER_BYTES:
+        buffer = Buffer(comm.member, max(1, nbytes), symmetric)
+        if not nbytes:
+            return buffer.view(0, 1)[:0].view(dtype).view(sizes)
+        return buffer.view(0, nbytes).view(dtype).view(sizes)
+    return comm.member and comm._local.take(sizes, dtype, stream_of(comm))[0]
+
+
+def zeros(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device: str | torch.device | None = None,
+          symmetric: bool = False, comm: Communicator | None = None) -> torch.Tensor:
+    """As empty(), and all elements are 0."""
+    return empty(*shape, dtype=dtype, device=device, symmetric=symmetric, comm=comm).zero_()
+
+
+def stream_of(comm: Communicator) -> int:
+    """The current stream's handle on the communicator's GPU; 0 on the cpu."""
+    return torch._C._cuda_getCurrentRawStream(comm.device.index) if comm._member.on_gpu else 0
+
+
+def is_daemon_memory(tensor: torch.Tensor, comm: Communicator | None = None) -> bool:
+    """Does it lie in the daemon's memory, so that operators of the communicator use it without a copy? (All communicators of one
+    connection share what lies there.)"""
+    comm = comm or communicator.default()
+    return tensor.numel() == 0 or comm.member.connection.find(tensor.data_ptr()) is not None
+
+
+def to_daemon(what: T, comm: Communicator | None = None) -> T:
+    """Move a tensor, or a module's parameters and buffers, into the daemon's memory on the communicator's device.
+
+    A module is changed in place and returned: each parameter stays the same object with other storage, so optimizers that know it go
+    on. A tensor is copied, and the copy is returned; one that lies there already is returned as it is. Strides become dense.
+    """
+    comm = comm or communicator.default()
+    if isinstance(what, torch.Tensor):
+        return _moved(what, comm)
+    done: dict[int, torch.Tensor] = {}  # tied parameters stay tied
+    with torch.no_grad():
+        for module in what.modules():
+            for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+                if id(tensor) not in done:
+                    done[id(tensor)] = tensor
+                    tensor.data = _moved(tensor.data, comm)
+    return what
+
+
+def _moved(tensor: torch.Tensor, comm: Communicator) -> torch.Tensor:
+    if tensor.device == comm.device and is_daemon_memory(tensor, comm):
+        return tensor
+    return empty(tuple(tensor.shape), dtype=tensor.dtype, comm=comm).copy_(tensor.detach()).requires_grad_(tensor.requires_grad)

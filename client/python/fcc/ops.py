@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: MIT
+"""torch.ops.fcc.*: the operators, for eager code and torch.compile (autograd: _autograd.py).
+
+They are functions of tensors that return new tensors. A communicator is given by its name (Communicator.name), so that graphs can
+hold it. Results lie in the daemon's memory. On a GPU an operator takes its place on the current stream and the CPU does not
+wait; a result belongs to that stream: who uses it on another one orders the two, and keeps the result until that is through.
+
+An argument that is wrong on one rank is an error on all ranks.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ._calls import check_counts, check_floats, dense, numbers, pooling_number, refuse, run, schedule_number
+from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
+from ._staging import place
+from .communicator import Communicator, find
+from .errors import ArgumentError, Error
+from .memory import stream_of
+
+SCHEMAS = {
+    "gemv_all_reduce": "(Tensor x, Tensor w, str comm, *, bool replicated=True, str schedule='auto') -> Tensor",
+    "gemm_all_to_all": "(Tensor a, Tensor b, str comm, *, SymInt[]? send_rows=None, SymInt[]? recv_rows=None, "
+                       "str schedule='auto') -> Tensor",
+    "embedding_all_to_all": "(Tensor tables, Tensor indices, Tensor offsets, Tensor? sample_weights, SymInt[] table_rows, "
+                            "SymInt[] tables_per_rank, SymInt batch, str comm, *, SymInt[]? batch_split=None, str pooling='sum', "
+                            "str schedule='auto') -> Tensor",
+    "rows_all_to_all": "(Tensor rows, SymInt[] send_rows, SymInt[] recv_rows, str comm) -> Tensor",
+    "all_reduce": "(Tensor x, str comm) -> Tensor",
+}
+
+IDENTITY_COLUMNS = 64  # of the products that only move rows
+
+
+# ---- gemv_all_reduce ----
+
+def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
+    c = find(comm)
+    try:
+        check_floats(c, "gemv_all_reduce", "x", x, 2)
+        check_floats(c, "gemv_all_reduce", "w", w, 2)
+        number = schedule_number(c, "gemv_all_reduce", schedule)
+        stream = stream_of(c)
+        at_x, held_x = place(c, "gemv_all_reduce", "x", x, stream)
+        at_w, held_w = place(c, "gemv_all_reduce", "w", w, stream, weight=True)
+        m, n = x.shape[0], w.shape[0]
+        y, handle, offset = c._heap.take((m, n), x.dtype, stream)
+    except Error as e:
+        raise refuse(c, "gemv_all_reduce", e) from None
+    run(c, "gemv_all_reduce", GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, m, n), number, *RESERVED), stream)
+    return y
+
+
+def gemv_all_reduce_fake(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
+    return x.new_empty((x.shape[0], w.shape[0]))
+
+
+# ---- gemm_all_to_all ----
+
+def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int] | None = None,
+                    recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
+    c = find(comm)
+    return _gemm(c, a, b, send_rows, recv_rows, schedule, silent=False)
+
+
+def _gemm(c: Communicator, a: Tensor, b: Tensor, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None, schedule: str,
+          silent: bool) -> Tensor:
+    try:
+        check_floats(c, "gemm_all_to_all", "a", a, 2)
+        check_floats(c, "gemm_all_to_all", "b", b, 2)
+        number = schedule_number(c, "gemm_all_to_all", schedule)
+        send, expected = _gemm_rows(c, a.shape[0], send_rows, recv_rows)
+        stream = stream_of(c)
+        at_a, held_a = place(c, "gemm_all_to_all", "a", a, stream, silent=silent)
+        at_b, held_b = place(c, "gemm_all_to_all", "b", b, stream, weight=True, silent=silent)
+        m, n = sum(expected), b.shape[1]
+        result, handle, offset = c._heap.take((m, n), a.dtype, stream)
+    except Error as e:
+        raise refuse(c, "gemm_all_to_all", e) from None
+    sent, send_address = numbers(send)
+    received, received_address = numbers([-1] * c.size)
+    packed = GEMM_ARGS.pack(*at_a, *at_b, send_address, *dense(handle, offset, a.dtype, m, n), received_address, number, *RESERVED)
+    run(c, "gemm_all_to_all", packed, stream, received, expected)
+    return result
+
+
+def _gemm_rows(c: Communicator, m: int, send_rows: Sequence[int] | None,
+               recv_rows: Sequence[int] | None) -> tuple[list[int], list[int]]:
+    """How many rows go to each rank, and how many come."""
+    if (send_rows is None) != (recv_rows is None):
+        raise ArgumentError(f"rank {c.rank}: gemm_all_to_all: send_rows, recv_rows: allowed are both, or none (then all ranks have as "
+                            "many rows, and each rank gets the same share)")
+    if send_rows is None or recv_rows is None:
+        if m % c.size:
+            raise ArgumentError(f"rank {c.rank}: gemm_all_to_all: a: {m} rows: allowed without send_rows are multiples of {c.size}")
+        return [m // c.size] * c.size, [m // c.size] * c.size
+    check_counts(c, "gemm_all_to_all", "send_rows", send_rows, m)
+    check_counts(c, "gemm_all_to_all", "recv_rows", recv_rows)
+    return list(send_rows), list(recv_rows)
+
+
+def gemm_all_to_all_fake(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int] | None = None,
+                         recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
+    return a.new_empty((a.shape[0] if recv_rows is None else sum(recv_rows), b.shape[1]))
+
+
+# ---- embedding_all_to_all ----
+
+def batch_parts(batch: int, batch_split: Sequence[int] | None, size: int) -> Sequence[int]:
+    """Each rank's number of samples."""
+    if batch_split is not None:
+        return batch_split
+    return [batch // size + (1 if rank < batch % size else 0) for rank in range(size)]
+
+
+def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sample_weights: Tensor | None, table_rows: Sequence[int],
+                         tables_per_rank: Sequence[int], batch: int, comm: str, *, batch_split: Sequence[int] | None = None,
+                         pooling: str = "sum", schedule: str = "auto") -> Tensor:
+    c = find(comm)
+    op = "embedding_all_to_all"
+    try:
+        check_floats(c, op, "tables", tables, 2)
+        mode, number = pooling_number(c, op, pooling), schedule_number(c, op, schedule)
+        check_counts(c, op, "tables_per_rank", tables_per_rank)
+        if len(table_rows) != tables_per_rank[c.rank]:
+            raise ArgumentError(f"rank {c.rank}: {op}: table_rows: {len(table_rows)} tables: tables_per_rank says "
+                                f"{tables_per_rank[c.rank]}")
+        if batch_split is not None:
+            check_counts(c, op, "batch_split", batch_split, batch)
+        stream = stream_of(c)
+        at_tables, held_tables = place(c, op, "tables", tables, stream, weight=True)
+        at_indices, held_indices = place(c, op, "indices", indices, stream)
+        at_offsets, held_offsets = place(c, op, "offsets", offsets, stream)
+        at_weights, held_weights = ((ABSENT, None) if sample_weights is None else
+                                    place(c, op, "sample_weights", sample_weights, stream))
+        shape = (batch_parts(batch, batch_split, c.size)[c.rank], sum(tables_per_rank), tables.shape[1])
+        out, handle, offset = c._heap.take(shape, tables.dtype, stream)
+    except Error as e:
+        raise refuse(c, op, e) from None
+    rows, rows_address = numbers(table_rows)
+    split, split_address = numbers(batch_split or ())
+    run(c, op, EMBEDDING_ARGS.pack(*at_tables, rows_address, len(table_rows), mode, *at_indices, *at_offsets, *at_weights, batch,
+                                   split_address if batch_split is not None else 0, *dense(handle, offset, tables.dtype, *shape),
+                                   number, *RESERVED), stream)
+    return out
+
+
+def embedding_all_to_all_fake(tables: Tensor, indices: Tensor, offsets: Tensor, sample_weights: Tensor | None,
+                              table_rows: Sequence[int], tables_per_rank: Sequence[int], batch: int, comm: str, *,
+                              batch_split: Sequence[int] | None = None, pooling: str = "sum", schedule: str = "auto") -> Tensor:
+    c = find(comm)
+    return tables.new_empty((batch_parts(batch, batch_split, c.size)[c.rank], sum(tables_per_rank), tables.shape[1]))
+
+
+# ---- what backward needs besides: moving rows, and a sum over the ranks. They copy what lies elsewhere without a word. ----
+
+def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
+    """The All-to-All of gemm_all_to_all behind a product with the identity. That is cut into few columns, so that its work is small
+    beside the moving: rows of C elements become C / 64 times as many of 64. (Infinities become NaN within their 64 elements.)"""
+    c = find(comm)
+    columns = rows.shape[1] if rows.ndim == 2 else 0
+    width = math.gcd(columns, IDENTITY_COLUMNS)
+    if width < 8:
+        width = columns
+    times = columns // width if width else 0
+    narrow = rows.reshape(-1, width) if times else rows
+    found = _gemm(c, narrow, c._identity(width, rows.dtype), [n * times for n in send_rows] if times else send_rows,
+                  [n * times for n in recv_rows] if times else recv_rows, "auto", silent=True)
+    return found.view(sum(recv_rows), columns)
+
+
+def rows_all_to_all_fake(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
+    return rows.new_empty((sum(recv_rows), rows.shape[1]))
+
+
+def all_reduce(x: Tensor, comm: str) -> Tensor:
+    """The AllReduce of gemv_all_reduce behind a product with 1: sums in f32, in rank order, the same bits on every rank."""
+    c = find(comm)
+    op = "gemv_all_reduce"
+    try:
+        flat = x.reshape(-1, 1)
+        check_floats(c, op, "w", flat, 2)
+        stream = stream_of(c)
+        at_x, held_x = place(c, op, "x", c._identity(1, x.dtype), stream)
+        at_w, held_w = place(c, op, "w", flat, stream, silent=True)
+        y, handle, offset = c._heap.take((1, flat.shape[0]), x.dtype, stream)
+    except Error as e:
+        raise refuse(c, op, e) from None
+    run(c, op, GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, 1, flat.shape[0]), 0, *RESERVED), stream)
+    return y.view(x.shape)
+
+
+def all_reduce_fake(x: Tensor, comm: str) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+KERNELS = {
+    "gemv_all_reduce": (gemv_all_reduce, gemv_all_reduce_fake),
+    "gemm_all_to_all": (gemm_all_to_all, gemm_all_to_all_fake),
+    "embedding_all_to_all": (embedding_all_to_all, embedding_all_to_all_fake),
+    "rows_all_to_all": (rows_all_to_all, rows_all_to_all_fake),
+    "all_reduce": (all_reduce, all_reduce_fake),
+}
+
+lib = torch.library.Library("fcc", "DEF")
+for _name, _schema in SCHEMAS.items():
+    _kernel, _fake = KERNELS[_name]
+    lib.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for _key in ("CPU", "CUDA"):
+        lib.impl(_name, _kernel, _key)
+    torch.library.register_fake(f"fcc::{_name}", _fake, lib=lib)

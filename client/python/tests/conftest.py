@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+"""FCC_TEST_DEVICE=cuda runs the same tests on GPUs; FCC_BUILD says where `make` built."""
+import os
+
+import pytest
+from daemon import ROOT, Daemon
+
+os.environ.setdefault("FCC_LIBRARY", str(os.path.join(os.environ.get("FCC_BUILD", ROOT / "build"), "lib", "libfccclient.so.0")))
+for key in ("FCCD_SOCKET", "FCC_RANK", "FCC_SIZE", "FCC_HEAP_BYTES"):
+    os.environ.pop(key, None)
+os.environ["FCCD_JOB"] = "python-tests"
+
+from ranks import Ranks  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def device():
+    return os.environ.get("FCC_TEST_DEVICE", "cpu")
+
+
+@pytest.fixture(scope="session")
+def daemon(device):
+    with Daemon(device) as running:
+        yield running
+
+
+@pytest.fixture
+def start(daemon, device):
+    """start(size, function, *arguments, **options of fcc.init): the Ranks."""
+    def begin(size, function, *arguments, **options):
+        return Ranks(daemon, device, size, function, *arguments, **options)
+    return begin
+
+
+@pytest.fixture
+def run(start):
+    """The same, and the ranks' results."""
+    def begin(size, function, *arguments, **options):
+        return start(size, function, *arguments, **options).results()
+    return begin

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""A private fccd."""
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+LIMIT_S = 20
+
+
+class Daemon:
+    """With `with`: it runs, and ends in any case. Its log is shown if it has errors."""
+
+    def __init__(self, device: str, *options: str) -> None:
+        self.build = pathlib.Path(os.environ.get("FCC_BUILD", ROOT / "build"))
+        self.options = [*options, "--gpus", "none" if device == "cpu" else device]
+
+    def __enter__(self) -> "Daemon":
+        self.directory = tempfile.TemporaryDirectory(prefix="fcc-python-")
+        self.path = pathlib.Path(self.directory.name)
+        self.socket = str(self.path / "fccd.sock")
+        command = [str(self.build / "bin" / "fccd"), "--config", "/dev/null", "--socket", self.socket, "--cpu-devices", "4",
+                   "--cpu-workgroups", "1", "--worker-idle-ms", "50", "--log-level", "info", *self.options]
+        with open(self.path / "log", "wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        until = time.monotonic() + LIMIT_S
+        while not os.path.exists(self.socket):
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.process.kill()
+                raise RuntimeError(f"{' '.join(command)}: {self.log()}")
+            time.sleep(0.005)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        log = self.log()
+        self.directory.cleanup()
+        assert status == 0 and ": error:" not in log, f"fccd ended with {status}:\n{log}"
+
+    def log(self) -> str:
+        return (self.path / "log").read_text(errors="replace")
+
+    def ctl(self, *arguments: str) -> str:
+        """What fccctl says."""
+        command = [str(self.build / "bin" / "fccctl"), "--socket", self.socket, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False).stdout

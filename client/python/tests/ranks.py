@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+"""Functions run by ranks, each a process of its own. A server that has imported torch once forks them."""
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from multiprocessing.connection import wait
+
+import fcc
+
+LIMIT_S = 90
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["numpy", "torch", "torch.distributed", "torch._dynamo", "fcc", "ranks"])
+
+
+class RankFailed(Exception):
+    """A rank's exception, with its traceback as text."""
+
+
+def _rank(channel, socket, function, options, arguments):
+    import torch
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)
+    os.environ["FCCD_SOCKET"] = socket
+    try:
+        with fcc.init(**options) as comm:
+            result = function(comm, *arguments)
+        channel.send((True, result))
+    except BaseException as e:  # the parent judges
+        channel.send((False, (e if isinstance(e, fcc.Error) else None, type(e).__name__, traceback.format_exc())))
+
+
+class Ranks:
+    """`size` ranks that run function(comm, *arguments), which both come from a test's module."""
+
+    def __init__(self, daemon, device, size, function, *arguments, **options):
+        identity = fcc.unique_id(socket=daemon.socket)
+        self.processes, self.channels = [], []
+        for rank in range(size):
+            channel, theirs = _context.Pipe()
+            asked = {"rank": rank, "size": size, "id": identity, "device": device, "heap_bytes": 32 << 20, "time_limit": 30, **options}
+            process = _context.Process(target=_rank, args=(theirs, daemon.socket, function, asked, arguments), daemon=True)
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self.channels.append(channel)
+
+    def outcomes(self):
+        """For each rank (True, result) or (False, (fcc.Error or None, name of the exception, traceback))."""
+        found = [(False, (None, "nothing", "the process ended without a word")) for _ in self.channels]
+        until = time.monotonic() + LIMIT_S
+        left = dict(enumerate(self.channels))
+        while left and time.monotonic() < until:
+            ready = wait(left.values(), 1)
+            for rank in [r for r, c in left.items() if c in ready]:
+                try:
+                    found[rank] = left.pop(rank).recv()
+                except EOFError:
+                    pass
+        for rank in left:
+            found[rank] = (False, (None, "nothing", f"not finished within {LIMIT_S} s"))
+        for process in self.processes:
+            process.join(2)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        return found
+
+    def results(self):
+        """Of all ranks. RankFailed with every rank's traceback if one has failed."""
+        found = self.outcomes()
+        failed = [f"rank {rank}:\n{what[2]}" for rank, (well, what) in enumerate(found) if not well]
+        if failed:
+            raise RankFailed("\n".join(failed))
+        return [what for _, what in found]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""The operators against torch and gloo: every dtype, pieces of all sizes, nothing, and views."""
+import fcc
+import pytest
+import reference
+import torch
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def placed(comm, tensor):
+    return fcc.to_daemon(tensor, comm)
+
+
+def gemv_rank(comm, path):
+    reference.join(comm, path)
+    for i, (m, n, k, dtype) in enumerate([(1, 96, 64, d) for d in DTYPES] + [(5, 33, 17, torch.float32), (64, 8, 3, torch.float16),
+                                                                             (2, 7, 0, torch.float32)]):
+        k += comm.rank if k else 0  # K may differ
+        x, w = (reference.random(100 * i + 10 * comm.rank + j, rows, k, dtype=dtype) for j, rows in enumerate((m, n)))
+        want = reference.gemv(x, w)
+        for schedule in ("auto", "fused", "sequential"):
+            y = fcc.gemv_all_reduce(placed(comm, x), placed(comm, w), comm, schedule=schedule)
+            assert y.dtype == dtype and y.device == comm.device and fcc.is_daemon_memory(y, comm)
+            reference.close(y, want, dtype)
+    big = placed(comm, reference.random(comm.rank, 40, 50))
+    x, w = big[3:5, 10:30], big[7:, 10:30]
+    reference.close(fcc.gemv_all_reduce(x, w, comm), reference.gemv(x.cpu(), w.cpu()))
+    held = placed(comm, reference.random(comm.rank, 9, 1))
+    reference.close(fcc.gemv_all_reduce(held[::4], held, comm), reference.gemv(held[::4].cpu(), held.cpu()))
+
+
+def gemm_rank(comm, path):
+    reference.join(comm, path)
+    size, rank = comm.size, comm.rank
+    for i, dtype in enumerate(DTYPES):
+        a, b = reference.random(i + 10 * rank, 6 * size, 20, dtype=dtype), reference.random(i + 50 + rank, 20, 24, dtype=dtype)
+        want = reference.exchange(a.float() @ b.float(), [6] * size, [6] * size)
+        reference.close(fcc.gemm_all_to_all(placed(comm, a), placed(comm, b), comm), want, dtype)
+    counts = [[(3 * s + 5 * d) % 7 for d in range(size)] for s in range(size)]  # some are 0
+    send, recv = counts[rank], [row[rank] for row in counts]
+    a, b = reference.random(rank, sum(send), 9 + rank), reference.random(70 + rank, 9 + rank, 40)
+    want = reference.exchange(a @ b, send, recv)
+    for schedule in ("auto", "fused", "sequential"):
+        got = fcc.gemm_all_to_all(placed(comm, a), placed(comm, b), comm, send_rows=send, recv_rows=recv, schedule=schedule)
+        reference.close(got, want)
+    nothing = fcc.gemm_all_to_all(placed(comm, torch.zeros(0, 4)), placed(comm, torch.zeros(4, 8)), comm)
+    assert nothing.shape == (0, 8)
+
+
+def embedding_rank(comm, path):
+    reference.join(comm, path)
+    rank, size = comm.rank, comm.size
+    for i, (batch, split, pooling, dtype, ids_dtype, weighted) in enumerate([
+            (7, None, "sum", torch.float32, torch.int64, False), (8, None, "mean", torch.float16, torch.int32, False),
+            (6, [6] + [0] * (size - 1), "sum", torch.bfloat16, torch.int64, False), (9, None, "sum", torch.float32, torch.int32, True)]):
+        tables_per_rank = [(r + 1) % 3 for r in range(size)]  # one may have none
+        table_rows = [5 + rank + 3 * t for t in range(tables_per_rank[rank])]
+        generator = torch.Generator().manual_seed(i + 100 * rank)
+        lengths = torch.randint(0, 4, (len(table_rows) * batch,), generator=generator)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]).to(ids_dtype)
+        ids = [torch.randint(0, rows, (int(lengths[t * batch:(t + 1) * batch].sum()),), generator=generator)
+               for t, rows in enumerate(table_rows)]
+        indices = torch.cat([*ids, torch.empty(0, dtype=torch.long)]).to(ids_dtype)
+        weights = torch.rand(len(indices), generator=generator) if weighted else None
+        tables = reference.random(i + 10 * rank, sum(table_rows), 12, dtype=dtype)
+        parts = split or [batch // size + (r < batch % size) for r in range(size)]
+        want = reference.embedding(tables, indices, offsets, weights, table_rows, tables_per_rank, parts, pooling)
+        got = fcc.embedding_all_to_all(
+            placed(comm, tables), placed(comm, indices), placed(comm, offsets), table_rows=table_rows, batch=batch, comm=comm,
+            tables_per_rank=tables_per_rank, sample_weights=None if weights is None else placed(comm, weights), batch_split=split,
+            pooling=pooling)
+        reference.close(got, want, dtype)
+
+
+def rows_rank(comm, path):
+    reference.join(comm, path)
+    size, rank = comm.size, comm.rank
+    counts = [[(s + 2 * d) % 4 for d in range(size)] for s in range(size)]
+    send, recv = counts[rank], [row[rank] for row in counts]
+    for columns, dtype in ((192, torch.float32), (13, torch.bfloat16), (1, torch.float16), (40, torch.float32)):
+        rows = reference.random(rank, sum(send), columns, dtype=dtype)
+        got = fcc.rows_all_to_all(rows.to(comm.device), send, recv, comm)
+        assert torch.equal(got.cpu().float(), reference.exchange(rows, send, recv))  # to the bit
+    for shape in ((3, 5, 7), (1,), (), (0, 4)):
+        x = reference.random(rank, *shape)
+        want = x.clone()
+        torch.distributed.all_reduce(want)
+        reference.close(fcc.all_reduce(x.to(comm.device), comm), want)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("function", [gemv_rank, gemm_rank, embedding_rank, rows_rank])
+def test_operator(run, tmp_path, size, function):
+    run(size, function, tmp_path / "meeting")
