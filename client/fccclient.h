@@ -239,6 +239,10 @@ int fcc_pool_close(int device);
 void *fcc_pool_alloc(ptrdiff_t bytes, int device, void *stream);
 void fcc_pool_free(void *memory, ptrdiff_t bytes, int device, void *stream);
 
+/* A number that grows whenever fcc_pool_free() has taken a buffer away, which it does before the memory goes: who remembers what
+ * fcc_buffer_find() found looks at it first. It may be read at any time. */
+const volatile uint64_t *fcc_pool_frees(void);
+
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 
 /* Where a tensor lies. A tensor with buffer NULL is absent. */

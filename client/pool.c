@@ -25,6 +25,7 @@ struct pool {
 /* Below all other locks: nothing is called with it held. */
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool pools[FCC_POOL_DEVICES]; /* pools_lock */
+static volatile uint64_t pool_frees;        /* written under pools_lock, read by anyone: aligned, so never torn */
 
 static bool device_is_valid(int device)
 {
@@ -133,6 +134,7 @@ static struct allocation *allocation_take(struct pool *p, const void *memory)
     if (a) {
         LIST_REMOVE(a, link);
         p->busy++;
+        pool_frees++;
     }
     (void)pthread_mutex_unlock(&pools_lock);
     return a;
@@ -152,4 +154,9 @@ void fcc_pool_free(void *memory, ptrdiff_t bytes, int device, void *stream)
     fcc_buffer_free(a->buffer);
     free(a);
     pool_leave(&pools[device], NULL);
+}
+
+const volatile uint64_t *fcc_pool_frees(void)
+{
+    return &pool_frees;
 }

@@ -15,6 +15,7 @@ from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, CaptureErr
                      LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError, PermissionDeniedError, ProtocolError, ShutdownError,
                      TimeLimitError, UnreachableError, WorkerLostError)
 from .functional import all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all
+from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
 
 __version__ = "0.1.0"
@@ -24,5 +25,5 @@ __all__ = [
     "Error", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError", "OutOfMemoryError", "PermissionDeniedError",
     "ProtocolError", "ShutdownError", "TimeLimitError", "UnreachableError", "WorkerLostError", "all_reduce", "default",
     "embedding_all_to_all", "empty", "environment", "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory",
-    "rows_all_to_all", "to_daemon", "unique_id", "zeros",
+    "mem_pool", "rows_all_to_all", "to_daemon", "unique_id", "zeros",
 ]

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from .communicator import find
-from .ops import SCHEMAS, batch_parts, lib
+from ._dispatch import lib, plain
+from .ops import KERNELS, batch_parts
 
 ops = torch.ops.fcc
 
@@ -120,10 +121,13 @@ DERIVATIVES = {
 }
 
 
-def differentiable(name: str, save: Callable[..., None], backward: Callable[..., tuple]) -> Callable[..., Tensor]:
-    """What the dispatcher calls first. torch.library.register_autograd() makes the same, and takes 3 us more in each call, needed or
-    not; here a call of which no gradient is wanted goes on at once."""
+def differentiable(name: str, run: Callable[..., Tensor], save: Callable[..., None],
+                   backward: Callable[..., tuple]) -> Callable[..., Tensor]:
+    """What the dispatcher calls first. torch.library.register_autograd() would make the same, but for the way of a plain call of which
+    no gradient is wanted: that goes on here without passing the dispatcher a second time, which takes longer than all the rest."""
     op = getattr(ops, name).default
+    any_requires_grad = torch._C._any_requires_grad
+    is_grad_enabled = torch.is_grad_enabled
 
     class Function(torch.autograd.Function):
         @staticmethod
@@ -144,13 +148,15 @@ def differentiable(name: str, save: Callable[..., None], backward: Callable[...,
     Function.__name__ = f"{name}_backward"
 
     def kernel(keyset: Any, *args: Any, **keywords: Any) -> Tensor:
-        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
+        if is_grad_enabled() and any_requires_grad(*args):
             return Function.apply(*args, keyset, keywords)
+        if keyset.raw_repr() in plain:
+            return run(*args, **keywords)
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **keywords)
 
     return kernel
 
 
-for _name in SCHEMAS:
-    lib.impl(_name, differentiable(_name, *DERIVATIVES[_name]), "Autograd", with_keyset=True)
+for _name, (_run, _, _) in KERNELS.items():
+    lib.impl(_name, differentiable(_name, _run, *DERIVATIVES[_name]), "Autograd", with_keyset=True)

@@ -12,7 +12,7 @@ from .communicator import Communicator, request_wait, rows_check
 from .errors import ArgumentError, Error
 from .memory import DTYPES
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
 
 _NOTHING = {
     "gemv_all_reduce": GEMV_ARGS.pack(*ABSENT * 3, 0, *RESERVED),
@@ -26,7 +26,7 @@ def refuse(comm: Communicator, op: str, error: Error) -> Error:
 
     They are told that an argument is missing here; this rank's process says which one is wrong, and why."""
     request = ctypes.c_void_p()
-    if getattr(library(), f"{op}_start")(comm._member.handle, _NOTHING[op], ctypes.byref(request)) == 0:
+    if library().start[op](comm._member.handle, _NOTHING[op], ctypes.byref(request)) == 0:
         try:
             request_wait(comm._member, request)
         except Error:
@@ -40,7 +40,7 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
     become `expected`; on a GPU that is looked at later (Communicator.check())."""
     member, request = comm._member, ctypes.c_void_p()
     if not member.on_gpu:
-        status = getattr(library(), f"{op}_start")(member.handle, packed, ctypes.byref(request))
+        status = library().start[op](member.handle, packed, ctypes.byref(request))
         if status < 0:
             raise member.error(status)
         request_wait(member, request)
@@ -48,8 +48,7 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
             rows_check(member, list(received), expected)
         return
     comm.check()
-    attended = ctypes.byref(request) if received is not None else None
-    status = getattr(library(), f"{op}_enqueue")(member.handle, packed, stream, attended)
+    status = library().enqueue[op](member.handle, packed, stream, None if received is None else ctypes.byref(request))
     if status < 0:
         raise member.error(status)
     if received is not None:

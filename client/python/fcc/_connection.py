@@ -63,9 +63,13 @@ class Connection:
         self.handle = handle
         # address -> (end, fcc_buffer *). Buffers may come and go in any thread, and go at any moment (the garbage collector).
         self._buffers: dict[int, tuple[int, int]] = {}
+        self._pooled: dict[int, tuple[int, int]] = {}  # the same for those that torch's allocator has: they may go unheard
+        self._pool_frees = ctypes.c_uint64.from_address(library().pool_frees())  # but are counted
+        self._seen_frees = self._pool_frees.value
         self._version = 0
-        # The same for searching: starts, ends, handles, sorted. Never changed, only replaced.
-        self.places: tuple[list[int], list[int], list[int]] = ([], [], [])
+        # The same for searching: starts, ends, handles, sorted; the first row is a buffer at 0 without bytes, so that the search
+        # always finds one. Never changed, only replaced.
+        self.places: tuple[list[int], list[int], list[int]] = ([0], [0], [0])
         weakref.finalize(self, _connection_end, os.getpid(), handle).atexit = False
 
     @classmethod
@@ -78,27 +82,44 @@ class Connection:
                 found = cls._all[key] = cls(socket, job)
             return found
 
+    def current(self) -> tuple[list[int], list[int], list[int]]:
+        """The places, without those that torch's allocator has given back to the daemon meanwhile."""
+        if self._pool_frees.value != self._seen_frees:
+            self._seen_frees = self._pool_frees.value
+            self._pooled.clear()
+            self._sort()
+        return self.places
+
     def find(self, address: int) -> tuple[int, int] | None:
         """(fcc_buffer *, offset) of an address in the daemon's memory; None for any other."""
-        starts, ends, handles = self.places
+        starts, ends, handles = self.current()
         i = bisect_right(starts, address) - 1
-        if i >= 0 and address < ends[i]:
+        if address < ends[i]:
             return handles[i], address - starts[i]
-        handle = library().buffer_find(self.handle, address)  # what torch allocates through mem_pool()
-        return (handle, address - library().buffer_data(handle)) if handle else None
+        handle = library().buffer_find(self.handle, address)
+        if not handle:
+            return None
+        start = library().buffer_data(handle)  # what torch's allocator has from mem_pool()
+        self._pooled[start] = (start + library().buffer_size(handle), handle)
+        self._sort()
+        return handle, address - start
 
     def place_set(self, start: int, end_and_handle: tuple[int, int] | None) -> None:
-        """A buffer has come, or (None) goes. Without a lock, because a buffer may go while this thread is in here: who was
-        overtaken sees another version, and sorts again."""
+        """A buffer has come, or (None) goes."""
         if end_and_handle is None:
             del self._buffers[start]
         else:
             self._buffers[start] = end_and_handle
+        self._sort()
+
+    def _sort(self) -> None:
+        """Make the places anew. Without a lock, because a buffer may go while this thread is in here (the garbage collector): who was
+        overtaken sees another version, and sorts again."""
         seen = None
         self._version += 1
         while seen != self._version:
             seen = self._version
-            rows = sorted(self._buffers.copy().items())
+            rows = [(0, (0, 0)), *sorted((self._buffers | self._pooled).items())]
             self.places = ([start for start, _ in rows], [row[0] for _, row in rows], [row[1] for _, row in rows])
 
 

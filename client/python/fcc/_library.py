@@ -22,6 +22,7 @@ MAX_RANKS = 64
 SCHEDULES = {"auto": 0, "fused": 1, "sequential": 2, "compute_only": 3, "comm_only": 4}
 POOLINGS = {"sum": 0, "mean": 1}
 LOCAL, SYMMETRIC = 0, 1
+OPERATORS = ("embedding_all_to_all", "gemv_all_reduce", "gemm_all_to_all")
 DEVICE_CPU, DEVICE_GPU, DEVICE_HIP, DEVICE_CUDA = range(4)
 
 
@@ -76,6 +77,7 @@ _FUNCTIONS = {
     "fcc_pool_open": (c_int, [c_void_p, c_int]),
     "fcc_pool_close": (c_int, [c_int]),
     "fcc_pool_alloc": (c_void_p, [c_ssize_t, c_int, c_void_p]),
+    "fcc_pool_frees": (c_void_p, []),
     "fcc_pool_free": (None, [c_void_p, c_ssize_t, c_int, c_void_p]),
     "fcc_request_test": (c_int, [c_void_p, POINTER(c_int)]),
     "fcc_request_wait": (c_int, [c_void_p, c_int]),
@@ -83,7 +85,7 @@ _FUNCTIONS = {
     "fcc_noop_start": (c_int, [c_void_p, POINTER(c_void_p)]),
     "fcc_noop_enqueue": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
 }
-for _op in ("embedding_all_to_all", "gemv_all_reduce", "gemm_all_to_all"):
+for _op in OPERATORS:
     # the arguments come packed, as bytes
     _FUNCTIONS[f"fcc_{_op}_start"] = (c_int, [c_void_p, c_char_p, POINTER(c_void_p)])
     _FUNCTIONS[f"fcc_{_op}_enqueue"] = (c_int, [c_void_p, c_char_p, c_void_p, c_void_p])
@@ -119,6 +121,8 @@ class Library:
                 raise LibraryError(f"{path} has no {name}: it is older than this package") from None
             function.restype, function.argtypes = result, arguments
             setattr(self, name.removeprefix("fcc_"), function)
+        self.start = {op: getattr(self, f"{op}_start") for op in OPERATORS}
+        self.enqueue = {op: getattr(self, f"{op}_enqueue") for op in OPERATORS}
 
     def __getattr__(self, name: str) -> Any:  # for type checkers: what __init__ has set is found before
         raise AttributeError(name)

@@ -11,9 +11,7 @@ from .memory import DTYPES
 
 def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: int, *, weight: bool = False,
           silent: bool = False) -> tuple[tuple, torch.Tensor]:
-    """(struct fcc_tensor as numbers, the tensor that lies there: to be held until the operator is done).
-
-    Called only where the quick look (lies()) has failed: the tensor lies elsewhere, has no elements or other strides."""
+    """(struct fcc_tensor as numbers, the tensor that lies there: to be held until the operator is done)."""
     number = DTYPES.get(tensor.dtype)
     if number is None or tensor.layout != torch.strided:
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.dtype}, {tensor.layout}: allowed are dense float32, float16 and "

@@ -10,10 +10,11 @@ import os
 import threading
 from collections import deque
 from types import TracebackType
+from typing import Any
 
 import torch
 
-from . import _library
+from . import _dispatch, _library
 from ._connection import Buffer, Connection, Member, interruptible
 from ._copies import Copies
 from ._library import library
@@ -146,9 +147,12 @@ class Communicator:
                            "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf.")
         self._copies = Copies()
         self._identities: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._pool: Any = None  # the torch.cuda.MemPool of mem_pool()
         self._expected: deque[tuple] = deque()  # enqueued operators whose results are still to be checked
         if heap:
             self._heap.add(heap)
+        if member.on_gpu:
+            _dispatch.learn(torch.empty(0, device=self.device))
         _by_name[self.name] = self
 
     def __repr__(self) -> str:
@@ -238,6 +242,8 @@ class Communicator:
         for request, _, _ in self._expected:
             library().request_free(request)
         self._expected.clear()
+        from .mem_pool import gpu_pool_close  # which needs this module
+        gpu_pool_close(self)
         del self._heap, self._local, self._copies, self._identities, self._member
 
     def _identity(self, n: int, dtype: torch.dtype) -> torch.Tensor:

@@ -10,41 +10,58 @@ An argument that is wrong on one rank is an error on all ranks.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ._calls import check_counts, check_floats, dense, numbers, pooling_number, refuse, run, schedule_number
+from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, refuse, run, schedule_number
 from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
+from ._dispatch import lib
 from ._staging import place
 from .communicator import Communicator, find
 from .errors import ArgumentError, Error
-from .memory import stream_of
+from .memory import DTYPES, stream_of
 
-SCHEMAS = {
-    "gemv_all_reduce": "(Tensor x, Tensor w, str comm, *, bool replicated=True, str schedule='auto') -> Tensor",
-    "gemm_all_to_all": "(Tensor a, Tensor b, str comm, *, SymInt[]? send_rows=None, SymInt[]? recv_rows=None, "
-                       "str schedule='auto') -> Tensor",
-    "embedding_all_to_all": "(Tensor tables, Tensor indices, Tensor offsets, Tensor? sample_weights, SymInt[] table_rows, "
-                            "SymInt[] tables_per_rank, SymInt batch, str comm, *, SymInt[]? batch_split=None, str pooling='sum', "
-                            "str schedule='auto') -> Tensor",
-    "rows_all_to_all": "(Tensor rows, SymInt[] send_rows, SymInt[] recv_rows, str comm) -> Tensor",
-    "all_reduce": "(Tensor x, str comm) -> Tensor",
-}
-
+_pack = GEMV_ARGS.pack
 IDENTITY_COLUMNS = 64  # of the products that only move rows
 
 
 # ---- gemv_all_reduce ----
 
 def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
+    # A step of decoding counts in microseconds, so matrices with dense rows in the daemon's memory take a short way here, without
+    # calls. Whatever is unusual about them goes the long one, which also has the words for what is wrong.
     c = find(comm)
+    starts, ends, handles = c._member.connection.current()
+    stream = stream_of(c)
+    x_address, w_address, dtype = x.data_ptr(), w.data_ptr(), x.dtype
+    i, j = bisect_right(starts, x_address) - 1, bisect_right(starts, w_address) - 1
+    try:
+        (m, x_columns), (x_step, x_one) = x.shape, x.stride()
+        (n, w_columns), (w_step, w_one) = w.shape, w.stride()
+    except ValueError:  # not two dimensions
+        return _gemv(c, x, w, schedule, stream)
+    if (x_address >= ends[i] or w_address >= ends[j] or x_one != 1 or w_one != 1 or schedule != "auto" or w.dtype is not dtype
+            or dtype not in FLOATS):
+        return _gemv(c, x, w, schedule, stream)
+    number = DTYPES[dtype]
+    try:
+        y, handle, offset = c._heap.take((m, n), dtype, stream)
+    except Error as e:
+        raise refuse(c, "gemv_all_reduce", e) from None
+    run(c, "gemv_all_reduce", _pack(handles[i], x_address - starts[i], number, 2, m, x_columns, 0, 0, x_step, 1, 0, 0,
+                                    handles[j], w_address - starts[j], number, 2, n, w_columns, 0, 0, w_step, 1, 0, 0,
+                                    handle, offset, number, 2, m, n, 0, 0, n, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), stream)
+    return y
+
+
+def _gemv(c: Communicator, x: Tensor, w: Tensor, schedule: str, stream: int) -> Tensor:
     try:
         check_floats(c, "gemv_all_reduce", "x", x, 2)
         check_floats(c, "gemv_all_reduce", "w", w, 2)
         number = schedule_number(c, "gemv_all_reduce", schedule)
-        stream = stream_of(c)
         at_x, held_x = place(c, "gemv_all_reduce", "x", x, stream)
         at_w, held_w = place(c, "gemv_all_reduce", "w", w, stream, weight=True)
         m, n = x.shape[0], w.shape[0]
@@ -199,16 +216,21 @@ def all_reduce_fake(x: Tensor, comm: str) -> Tensor:
 
 
 KERNELS = {
-    "gemv_all_reduce": (gemv_all_reduce, gemv_all_reduce_fake),
-    "gemm_all_to_all": (gemm_all_to_all, gemm_all_to_all_fake),
-    "embedding_all_to_all": (embedding_all_to_all, embedding_all_to_all_fake),
-    "rows_all_to_all": (rows_all_to_all, rows_all_to_all_fake),
-    "all_reduce": (all_reduce, all_reduce_fake),
+    "gemv_all_reduce": (gemv_all_reduce, gemv_all_reduce_fake,
+                        "(Tensor x, Tensor w, str comm, *, bool replicated=True, str schedule='auto') -> Tensor"),
+    "gemm_all_to_all": (gemm_all_to_all, gemm_all_to_all_fake,
+                        "(Tensor a, Tensor b, str comm, *, SymInt[]? send_rows=None, SymInt[]? recv_rows=None, "
+                        "str schedule='auto') -> Tensor"),
+    "embedding_all_to_all": (embedding_all_to_all, embedding_all_to_all_fake,
+                             "(Tensor tables, Tensor indices, Tensor offsets, Tensor? sample_weights, SymInt[] table_rows, "
+                             "SymInt[] tables_per_rank, SymInt batch, str comm, *, SymInt[]? batch_split=None, "
+                             "str pooling='sum', str schedule='auto') -> Tensor"),
+    "rows_all_to_all": (rows_all_to_all, rows_all_to_all_fake,
+                        "(Tensor rows, SymInt[] send_rows, SymInt[] recv_rows, str comm) -> Tensor"),
+    "all_reduce": (all_reduce, all_reduce_fake, "(Tensor x, str comm) -> Tensor"),
 }
 
-lib = torch.library.Library("fcc", "DEF")
-for _name, _schema in SCHEMAS.items():
-    _kernel, _fake = KERNELS[_name]
+for _name, (_kernel, _fake, _schema) in KERNELS.items():
     lib.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
     for _key in ("CPU", "CUDA"):
         lib.impl(_name, _kernel, _key)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+"""Errors carry a rank, a reason and a remedy, and reach all ranks that they concern."""
+import os
+import pickle
+import signal
+import threading
+import time
+
+import fcc
+import pytest
+import torch
+
+
+def told(comm, kind, rank, text, call):
+    """All ranks get that error, and the communicator goes on."""
+    with pytest.raises(kind) as e:
+        call()
+        comm.synchronize()
+    assert e.value.rank == rank and e.value.reason and e.value.remedy, e.value
+    if comm.rank == rank:
+        assert text in e.value.reason, e.value.reason
+    comm.barrier()
+    return e.value
+
+
+def arguments_rank(comm):
+    last = comm.size - 1
+    wrong = comm.rank == last
+    x, w = (fcc.zeros(rows, 8, comm=comm) for rows in (2, 4))
+    told(comm, fcc.ArgumentError, last, "gemv_all_reduce",
+         lambda: fcc.gemv_all_reduce(x[:, :7] if wrong else x, w, comm))
+    told(comm, fcc.ArgumentError, last, "schedule", lambda: fcc.gemv_all_reduce(x, w, comm, schedule="fast" if wrong else "auto"))
+    told(comm, fcc.ArgumentError, last, "torch.float64", lambda: fcc.gemv_all_reduce(x.double() if wrong else x, w, comm))
+    told(comm, fcc.ArgumentError, last, "3 dimensions", lambda: fcc.gemv_all_reduce(x[None] if wrong else x, w, comm))
+    a, b = fcc.zeros(4 * comm.size, 8, comm=comm), fcc.zeros(8, 3, comm=comm)
+    told(comm, fcc.ArgumentError, last, "send_rows, recv_rows",
+         lambda: fcc.gemm_all_to_all(a, b, comm, send_rows=[4] * comm.size if wrong else None))
+    if comm.size > 1:
+        told(comm, fcc.ArgumentError, last, "multiples", lambda: fcc.gemm_all_to_all(a[1:] if wrong else a, b, comm))
+    tables, offsets = fcc.zeros(10, 4, comm=comm), torch.arange(comm.size + 1)
+    for index, kind, text in ((0, None, ""), (10, fcc.IndexRangeError, "10")):
+        indices = torch.full((comm.size,), index if wrong else 0)
+
+        def call():
+            return fcc.embedding_all_to_all(tables, indices.to(comm.device), offsets.to(comm.device), table_rows=[10],
+                                            tables_per_rank=[1] * comm.size, batch=comm.size, comm=comm)
+        if kind:
+            told(comm, kind, last, text, call)
+        else:
+            call()
+
+
+def rows_rank(comm):
+    """Rows that come otherwise than was said are an error at the rank that said so."""
+    a, b = fcc.zeros(3, 8, comm=comm), fcc.zeros(8, 3, comm=comm)
+    send = [1, 2]
+    recv = [send[comm.rank]] * 2 if comm.rank == 0 else [3, 1]
+    if comm.rank == 0:
+        fcc.gemm_all_to_all(a, b, comm, send_rows=send, recv_rows=recv)
+    else:
+        with pytest.raises(fcc.ArgumentError, match=r"recv_rows: \[3, 1\]: the ranks sent \[2, 2\]"):
+            fcc.gemm_all_to_all(a, b, comm, send_rows=send, recv_rows=recv)
+            comm.synchronize()
+    comm.barrier()
+
+
+def abort_rank(comm):
+    if comm.rank == 1:
+        comm.abort("the input is used up")
+    with pytest.raises(fcc.AbortedError, match="rank 1 aborted the communicator: the input is used up") as e:
+        comm.barrier()
+    assert e.value.rank == 1 and e.value.code and isinstance(e.value, ConnectionAbortedError)
+    assert str(pickle.loads(pickle.dumps(e.value))) == str(e.value)
+
+
+def exception_rank(comm):
+    """An exception that leaves `with` ends the communicator for all, at once."""
+    begin = time.monotonic()
+    if comm.rank == 1:
+        with pytest.raises(ZeroDivisionError), comm:
+            1 / 0
+    else:
+        with pytest.raises(fcc.AbortedError, match="ZeroDivisionError: division by zero"):
+            comm.barrier()
+    assert time.monotonic() - begin < 20
+
+
+def wait_rank(comm, path, what):
+    """Rank 0 is interrupted while it waits for rank 1, which comes later and hears of it."""
+    call = {"operator": lambda: fcc.all_reduce(torch.ones(4, device=comm.device), comm), "barrier": comm.barrier,
+            "allocation": lambda: fcc.empty(8, symmetric=True, comm=comm)}[what]
+    if comm.rank == 0:
+        path.write_text(str(os.getpid()))
+        while True:  # the interrupt may come before the first call
+            call()
+            comm.synchronize()
+    while not path.with_suffix(".sent").exists():
+        time.sleep(0.01)
+    with pytest.raises(fcc.AbortedError, match="rank 0 aborted the communicator: ") as e:
+        while True:  # the first may come before rank 0 has been interrupted
+            call()
+            comm.synchronize()
+    assert e.value.rank == 0
+
+
+@pytest.mark.parametrize("function,size", [(arguments_rank, 1), (arguments_rank, 3), (rows_rank, 2), (abort_rank, 2),
+                                           (exception_rank, 2)])
+def test_errors(run, function, size):
+    run(size, function)
+
+
+@pytest.mark.parametrize("what", ["operator", "barrier", "allocation"])
+def test_interrupt(start, tmp_path, what):
+    path = tmp_path / "pid"
+    ranks = start(2, wait_rank, path, what)
+    until = time.monotonic() + 60
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    time.sleep(0.3)  # it is in the call, or nearly: either way it is interrupted
+    os.kill(int(path.read_text()), signal.SIGINT)
+    path.with_suffix(".sent").write_text("")
+    (well, interrupted), (heard, what_rank_1_found) = ranks.outcomes()
+    assert not well and interrupted[1] == "KeyboardInterrupt", interrupted
+    assert heard, what_rank_1_found
+
+
+def test_time_limit(start):
+    ranks = start(2, missing_rank, time_limit=0.5)
+    (_, first), (well, _) = ranks.outcomes()
+    assert isinstance(first[0], fcc.TimeLimitError) and "1" in first[0].reason and well, first
+
+
+def missing_rank(comm):
+    if comm.rank == 0:
+        comm.barrier()
+    else:
+        time.sleep(1.5)
+
+
+def test_no_daemon(tmp_path):
+    with pytest.raises(fcc.NoDaemonError) as e:
+        fcc.init(rank=0, size=1, id=bytes(128), socket=str(tmp_path / "nothing"))
+    assert "FCCD_SOCKET" in e.value.remedy and e.value.rank in (None, 0)
+
+
+@pytest.mark.parametrize("wrong,text", [({"rank": 0}, "rank, size, id"), ({"rank": 0, "size": 1, "id": b"1"}, "128"),
+                                        ({"device": "xpu"}, "device"), ({"time_limit": -1}, "time_limit"),
+                                        ({"heap_bytes": -1}, "heap_bytes")])
+def test_arguments_of_init(daemon, wrong, text):
+    with pytest.raises(fcc.ArgumentError, match=text):
+        fcc.init(socket=daemon.socket, **wrong)
+
+
+def test_no_default():
+    with pytest.raises(fcc.ArgumentError, match="no default"):
+        fcc.all_reduce(torch.ones(1))
+
+
+def threads_rank(comm):
+    """Two threads of a rank, each with a communicator of its own over the same connection."""
+    second = fcc.Communicator(rank=comm.rank, size=comm.size, id=bytes(comm_id_from_first(comm)), device=comm.device.type)
+    found = []
+
+    def work(which):
+        for n in range(50):
+            found.append(fcc.all_reduce(torch.full((3,), float(n), device=comm.device), which).tolist() == [n * comm.size] * 3)
+    threads = [threading.Thread(target=work, args=(which,)) for which in (comm, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 100
+    second.close()
+
+
+def comm_id_from_first(comm):
+    """An id made on rank 0, told to all by a sum."""
+    mine = torch.tensor(list(fcc.unique_id() if comm.rank == 0 else bytes(128)), dtype=torch.float32, device=comm.device)
+    return [int(value) for value in fcc.all_reduce(mine, comm).tolist()]
+
+
+def test_threads(run):
+    run(2, threads_rank)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: MIT
+"""Tensors over the daemon's memory: where they lie, what shares it, and when it goes."""
+import gc
+import json
+import warnings
+
+import fcc
+import pytest
+import reference
+import torch
+
+
+def buffers(comm):
+    """How many the connection has."""
+    gc.collect()
+    return len(comm.member.connection.places[0])
+
+
+def tensors_rank(comm):
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.float64, torch.bool):
+        for shape in ((), (3,), (0, 4), (2, 3, 4)):
+            for symmetric in (False, True):
+                tensor = fcc.zeros(shape, dtype=dtype, symmetric=symmetric, comm=comm)
+                assert tensor.shape == shape and tensor.dtype == dtype and tensor.device == comm.device
+                assert torch.equal(tensor.cpu(), torch.zeros(shape, dtype=dtype))
+                assert fcc.is_daemon_memory(tensor, comm)
+    assert fcc.empty(2, 3, comm=comm).dtype == torch.get_default_dtype()
+    with pytest.raises(fcc.ArgumentError, match="shape: .*-1"):
+        fcc.empty(-1, comm=comm)
+    with pytest.raises(fcc.ArgumentError, match="device: meta"):
+        fcc.empty(1, device="meta", comm=comm)
+
+
+def sharing_rank(comm):
+    """Views, slices and parameters lie there, too, and are used where they lie."""
+    warnings.simplefilter("error", fcc.CopyWarning)
+    whole = fcc.to_daemon(reference.random(comm.rank, 2, 40, 64).to(comm.device), comm)
+    weight = torch.nn.Parameter(whole[1, 8:24])
+    x = whole[0, :3]
+    with torch.no_grad():
+        for _ in range(2):
+            got = fcc.gemv_all_reduce(x, weight, comm)
+            reference.close(got, fcc.all_reduce(x @ weight.t(), comm).cpu())
+            whole[1, 8:24] *= 2  # it is the same memory
+    assert not fcc.is_daemon_memory(torch.ones(1, device=comm.device), comm)
+    assert fcc.to_daemon(weight, comm) is weight
+
+
+def lifetime_rank(comm):
+    before = buffers(comm)
+    large = fcc.empty(1 << 20, comm=comm)
+    part = large[10:20]
+    del large
+    assert buffers(comm) == before + 1 and fcc.is_daemon_memory(part, comm)
+    storage = part.untyped_storage()
+    del part
+    assert buffers(comm) == before + 1  # a storage is a reference
+    del storage
+    assert buffers(comm) == before
+    small = [fcc.empty(100, comm=comm) for _ in range(50)]
+    count = buffers(comm)
+    assert count <= before + 1  # they share a buffer
+    places = {tensor.data_ptr() for tensor in small}
+    assert len(places) == 50
+    del small
+    assert {fcc.empty(100, comm=comm).data_ptr() for _ in range(50)} <= places and buffers(comm) == count
+
+
+def results_rank(comm):
+    """Results do not share memory while they live, and share it afterwards; what does not fit is an error on all ranks."""
+    x, w = fcc.to_daemon(torch.ones(1, 8, device=comm.device), comm), fcc.to_daemon(torch.ones(64, 8, device=comm.device), comm)
+    kept = [fcc.gemv_all_reduce(x * n, w, comm) for n in range(1, 20)]
+    for n, y in enumerate(kept, 1):
+        assert y.tolist() == [[8.0 * n * comm.size] * 64]
+    places = {y.data_ptr() for y in kept}
+    del kept, y
+    assert fcc.gemv_all_reduce(x, w, comm).data_ptr() in places
+    a, b = fcc.zeros(256 * comm.size, 4, comm=comm), fcc.zeros(4, 1024, comm=comm)  # 1 MiB for each rank: the heap has 4
+    for n in (1024, 512, 768):  # pieces of other sizes join
+        rows = fcc.gemm_all_to_all(a[:n // 4 * comm.size], b, comm)
+        del rows
+    kept = []
+    with pytest.raises((fcc.OutOfMemoryError, fcc.ArgumentError)) as e:
+        for _ in range(10 if comm.rank == 0 else 11):
+            kept.append(fcc.gemm_all_to_all(a, b, comm))
+            if comm.rank:
+                kept.clear()
+    assert len(kept) < 10
+    if comm.rank == 0:
+        assert e.type is fcc.OutOfMemoryError and "heap_bytes" in e.value.remedy and e.value.rank == 0
+    else:
+        assert e.type is fcc.ArgumentError and e.value.rank == 0
+    comm.reserve(8 << 20)
+    kept += [fcc.gemm_all_to_all(a, b, comm) for _ in range(2)]
+    comm.barrier()
+
+
+def closed_rank(comm):
+    """Tensors outlive their communicator."""
+    tensor = fcc.to_daemon(torch.arange(10, device=comm.device), comm)
+    y = fcc.all_reduce(torch.ones(5, device=comm.device), comm)
+    comm.barrier()
+    comm.close()
+    gc.collect()
+    assert tensor.tolist() == list(range(10)) and y.tolist() == [float(comm.size)] * 5
+    with pytest.raises(fcc.ArgumentError, match="closed"):
+        comm.barrier()
+    with pytest.raises(fcc.ArgumentError, match="closed"):
+        torch.ops.fcc.all_reduce(y, comm.name)
+    comm.close()
+
+
+def module_rank(comm):
+    warnings.simplefilter("error", fcc.CopyWarning)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4)).to(comm.device)
+    model[2].tied = model[2].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    first, values = model[0].weight, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert fcc.to_daemon(model, comm) is model and model[0].weight is first and model[2].tied is model[2].weight
+    for name, tensor in model.state_dict().items():
+        assert fcc.is_daemon_memory(tensor, comm) and torch.equal(tensor, values[name])
+    model(torch.ones(4, 16, device=comm.device)).sum().backward()
+    optimizer.step()
+    assert fcc.is_daemon_memory(model[0].weight, comm)
+    assert not torch.equal(model[2].bias, values["2.bias"])
+
+
+def pool_rank(comm):
+    warnings.simplefilter("error", fcc.CopyWarning)
+    with fcc.mem_pool(comm):
+        model = torch.nn.Linear(16, 8, bias=False, device=comm.device)
+        held = torch.randn(3, 16, device=comm.device)
+        turned = held.clone().t().clone(memory_format=torch.preserve_format)
+        copied = torch.tensor([1.0, 2.0], device=comm.device)
+    outside = torch.randn(3, 16, device=comm.device)
+    for tensor in (model.weight, held, turned, copied):
+        assert fcc.is_daemon_memory(tensor, comm)
+    assert turned.stride() == (1, 16) and torch.equal(turned, held.t()) and copied.tolist() == [1, 2]
+    assert not fcc.is_daemon_memory(outside, comm)
+    with torch.no_grad():
+        y = fcc.gemv_all_reduce(held, model.weight, comm)
+    reference.close(y, fcc.all_reduce(model(held).detach(), comm).cpu())
+    del model, held, turned, copied, tensor, y
+
+
+def copies_rank(comm):
+    """What lies elsewhere is copied, with a warning, and weights once."""
+    x, w = (reference.random(seed + comm.rank, rows, 12).to(comm.device) for seed, rows in ((1, 2), (5, 6)))
+    weight = torch.nn.Parameter(w)
+
+    def right():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with torch.no_grad():
+                got = fcc.gemv_all_reduce(x, weight, comm)
+                reference.close(got, fcc.all_reduce(x @ weight.t(), comm).cpu())
+        return [str(w.message) for w in caught if w.category is fcc.CopyWarning], [w.filename for w in caught]
+    texts, files = right()
+    assert len(texts) == 2 and "x (2x12, float32)" in texts[0] and "fcc.empty" in texts[0] and "to_daemon" in texts[1]
+    assert set(files) == {__file__}
+    assert len(comm._copies.kept) == 1
+    held = next(iter(comm._copies.kept.values())).tensor
+    held_version = held._version
+    assert right()[0] == []  # each is said once
+    assert held._version == held_version  # and the weight was not copied again
+    with torch.no_grad():
+        weight.mul_(3)
+    right()
+    assert held._version == held_version + 1 and len(comm._copies.kept) == 1
+    weight.data.mul_(2)  # torch does not count this
+    fcc.forget_copies(comm)
+    right()
+    fcc.to_daemon(weight.data, comm)
+    with torch.inference_mode():
+        weight = torch.nn.Parameter(w.clone(), requires_grad=False)
+    right()
+    weight.data.mul_(2)
+    right()  # a tensor without a count is copied each time
+    weight = w[:, ::2]  # strides that operators do not take
+    x = x[:, :6]
+    right()
+    expanded = torch.ones(1, 1, device=comm.device).expand(6, 6)
+    weight = fcc.to_daemon(torch.ones(1, 1, device=comm.device), comm).expand(6, 6)
+    assert expanded.stride() == weight.stride() == (0, 0)
+    right()
+
+
+@pytest.mark.parametrize("function", [tensors_rank, sharing_rank, lifetime_rank, closed_rank, module_rank, pool_rank, copies_rank])
+def test_memory(run, function):
+    run(2, function)
+
+
+def test_results(run):
+    run(2, results_rank, heap_bytes=4 << 20)
+
+
+def test_nothing_is_left(run, daemon):
+    """The job's worker goes when its ranks have gone."""
+    run(2, tensors_rank)
+    assert json.loads(daemon.ctl("status", "--json"))
