@@ -19,7 +19,7 @@ say = $(if $(V),,@echo "  $(1)  $@")
 
 PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc \
 	libibverbs-dev librdmacm-dev libhwloc-dev
-PACKAGES_TEST := libcmocka-dev python3 iproute2
+PACKAGES_TEST := libcmocka-dev python3 python3-venv iproute2
 PACKAGES_LINT := clang-format clang-tidy cppcheck
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
 PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-client munge python3-torch
@@ -78,7 +78,7 @@ MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclie
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all plugins demo demo-run test check test-rdma check-rdma test-rdma-if deps-rdma check-gpu-code bench bench-run bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-bench-nodes deps-launchers
+.PHONY: all plugins demo demo-run test check test-rdma check-rdma test-rdma-if test-python deps-rdma check-gpu-code bench bench-run bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-bench-nodes deps-launchers
 all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv $(BUILD)/bin/example_env plugins
 
 $(BUILD)/obj/%.o: %.c Makefile
@@ -184,7 +184,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
 UNIT := plan kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
-SYSTEM := operators errors jobs users protocol plugins launchers nodes node_faults netns peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
+SYSTEM := operators errors pool jobs users protocol plugins launchers nodes node_faults netns peers gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
@@ -274,6 +274,7 @@ $(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_ahead gpu_worker_ends gpu
 test: deps
 	@$(MAKE) --no-print-directory check
 	$(if $(SAN),,@$(MAKE) --no-print-directory test-rdma-if)
+	$(if $(SAN),,@$(MAKE) --no-print-directory test-python)
 check: all $(TEST_BINARIES) $(GPU_BINARIES) $(BENCH_BINARIES)
 	$(if $(SAN),,tests/bench/test_compare_gpu)
 	@BUILD=$(BUILD) tests/run $(TEST_BINARIES) $(GPU_TESTS)
@@ -292,6 +293,10 @@ bench-rdma-run: all $(NODES_BENCH)
 test-rdma-if:
 	@if $(MAKE) --no-print-directory deps-rdma >build/rdma.log 2>&1; then $(MAKE) --no-print-directory check-rdma; \
 	else echo "skipped: two guests with soft-RoCE: $$(tail -n 1 build/rdma.log)"; fi
+
+# The Python package, in a virtual environment with PyTorch from PyPI. FCC_TEST_DEVICE=cuda: on GPUs; PYTEST_ARGS: for pytest.
+test-python: all
+	@BUILD=$(BUILD) tests/python $(PYTEST_ARGS)
 
 # Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)
 check-gpu-code: plugins
@@ -416,6 +421,7 @@ help:
 	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench, deps-bench-nodes, deps-rdma;'
 	@echo '               deps-launchers for the tests under mpirun, mpiexec, srun and torchrun)'
 	@echo 'make test-rdma data between nodes over RDMA: two emulated machines with soft-RoCE (a part of make test)'
+	@echo 'make test-python  the Python package fcc, with PyTorch from PyPI (a part of make test; PYTEST_ARGS goes to pytest)'
 	@echo 'make clean     remove build/'
 	@echo 'V=1 shows the commands; BENCH_ARGS goes to tests/bench/compare'
 

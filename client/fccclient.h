@@ -26,7 +26,8 @@
  *   -ENOENT        no such communicator, buffer or device, or this process does not see the GPU of its rank
  *   -ENODEV        a rank on a GPU, in a process that cannot load or use the GPU's driver
  *   -EIO           the GPU's driver refused or failed; the text has its words
- *   -EALREADY      this rank has joined already
+ *   -EALREADY      this rank has joined already, or the pool is open already
+ *   -EBUSY         the pool has allocations that are not freed
  *   -EPROTO        the two ends do not speak the same protocol
  *   -ENETUNREACH   a node that cannot be reached from here
  *   -ETIMEDOUT     a time limit passed; the text names the ranks that did not come

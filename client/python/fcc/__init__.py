@@ -11,7 +11,7 @@ as torch.ops.fcc.*. errors.py: what is raised.
 """
 from ._staging import forget_copies
 from .communicator import Communicator, Environment, default, environment, init, unique_id
-from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, CaptureError, CopyWarning, DriverError, Error, IndexRangeError,
+from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error, IndexRangeError,
                      LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError, PermissionDeniedError, ProtocolError, ShutdownError,
                      TimeLimitError, UnreachableError, WorkerLostError)
 from .functional import all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all
@@ -21,7 +21,7 @@ from .memory import empty, is_daemon_memory, to_daemon, zeros
 __version__ = "0.1.0"
 
 __all__ = [
-    "AbortedError", "AlreadyJoinedError", "ArgumentError", "CaptureError", "Communicator", "CopyWarning", "DriverError", "Environment",
+    "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CopyWarning", "DriverError", "Environment",
     "Error", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError", "OutOfMemoryError", "PermissionDeniedError",
     "ProtocolError", "ShutdownError", "TimeLimitError", "UnreachableError", "WorkerLostError", "all_reduce", "default",
     "embedding_all_to_all", "empty", "environment", "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory",

@@ -81,6 +81,12 @@ class AlreadyJoinedError(Error):
     remedy_default = "Give each process a rank of its own, and each communicator an id of its own."
 
 
+class BusyError(Error):
+    """A pool of memory that is still in use."""
+
+    remedy_default = "Drop the tensors that were made in mem_pool()."
+
+
 class ProtocolError(Error):
     """The library and the daemon do not speak the same protocol."""
 
@@ -151,6 +157,7 @@ _KINDS: dict[int, type[Error]] = {
     errno.ENODEV: DriverError,
     errno.EIO: DriverError,
     errno.EALREADY: AlreadyJoinedError,
+    errno.EBUSY: BusyError,
     errno.EPROTO: ProtocolError,
     errno.ENETUNREACH: UnreachableError,
     errno.ETIMEDOUT: TimeLimitError,

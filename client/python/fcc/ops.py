@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, refuse, run, schedule_number
 from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
@@ -235,3 +236,6 @@ for _name, (_kernel, _fake, _schema) in KERNELS.items():
     for _key in ("CPU", "CUDA"):
         lib.impl(_name, _kernel, _key)
     torch.library.register_fake(f"fcc::{_name}", _fake, lib=lib)
+    # All ranks must call in one order, and compilers may change it, and leave out what nobody uses, by what they find best for one
+    # rank's sizes. So each call is an effect, and effects stay in order.
+    _register_effectful_op(getattr(torch.ops.fcc, _name).default, _EffectType.ORDERED)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""The copies of the header's structs are the header's, and the library is found or missed with a clear word."""
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import fcc
+import pytest
+import torch
+from daemon import ROOT
+from fcc import _library, errors
+
+STRUCTS = {"fcc_unique_id": _library.UniqueId, "fcc_connect_options": _library.ConnectOptions,
+           "fcc_comm_options": _library.CommOptions, "fcc_env": _library.Env}
+# a struct that is packed as numbers: a mark in each field must arrive where C finds it
+PACKED = {"fcc_gemv_all_reduce_args": (_library.GEMV_ARGS, ["x", "w", "y", "schedule", "reserved"]),
+          "fcc_gemm_all_to_all_args": (_library.GEMM_ARGS, ["a", "b", "send_rows", "c", "recv_rows", "schedule", "reserved"]),
+          "fcc_embedding_all_to_all_args": (_library.EMBEDDING_ARGS, ["tables", "table_rows", "num_tables", "pooling", "indices", "offsets",
+                                                                      "sample_weights", "batch", "batch_split", "out", "schedule",
+                                                                      "reserved"])}
+TENSOR = ["buffer", "offset", "dtype", "ndim", "shape", "stride"]
+CONSTANTS = {"FCC_MAX_DIMS": _library.MAX_DIMS, "FCC_MAX_RANKS": _library.MAX_RANKS, "FCC_SCHEDULE_COMM_ONLY": 4, "FCC_POOLING_MEAN": 1,
+             "FCC_BUFFER_SYMMETRIC": _library.SYMMETRIC, "FCC_DEVICE_CUDA": _library.DEVICE_CUDA, "FCC_BF16": 3, "FCC_I64": 5}
+
+
+def tensors_of(names):
+    return [name for name in names if name in ("x", "w", "y", "a", "b", "c", "tables", "indices", "offsets", "sample_weights", "out")]
+
+
+def test_header(tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler")
+    lines = [f'printf("{name} %zu\\n", sizeof(struct {name}));' for name in [*STRUCTS, *PACKED]]
+    lines += [f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));' for name, kind in STRUCTS.items()
+              for field, *_ in kind._fields_]
+    lines += [f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));' for name, (_, fields) in PACKED.items()
+              for field in fields]
+    lines += [f'printf("fcc_tensor.{field} %zu\\n", offsetof(struct fcc_tensor, {field}));' for field in TENSOR]
+    lines += [f'printf("{name} %d\\n", (int){name});' for name in CONSTANTS]
+    (tmp_path / "offsets.c").write_text("#include <stdio.h>\n#include <fccclient.h>\nint main(void) { " + "\n".join(lines) + " }\n")
+    subprocess.run([compiler, "-I", ROOT / "client", tmp_path / "offsets.c", "-o", tmp_path / "offsets"], check=True)
+    said = subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True).stdout
+    found = {name: int(value) for name, value in (line.split() for line in said.splitlines())}
+    for name, kind in STRUCTS.items():
+        assert found[name] == ctypes.sizeof(kind)
+        for field, *_ in kind._fields_:
+            assert found[f"{name}.{field}"] == getattr(kind, field).offset, field
+    for name, value in CONSTANTS.items():
+        assert found[name] == value, name
+    assert [found[f"fcc_tensor.{field}"] for field in TENSOR] == [0, 8, 16, 20, 24, 56]
+    for name, (packer, fields) in PACKED.items():
+        assert found[name] == packer.size
+        values, places = [], []
+        for field in fields:
+            for n in range({"reserved": 7}.get(field, 12 if field in tensors_of(fields) else 1)):
+                if n == 0:
+                    places.append((found[f"{name}.{field}"], len(values) + 1))
+                values.append(len(values) + 1)
+        packed = packer.pack(*values)
+        for offset, mark in places:
+            assert packed[offset] == mark, (name, offset)
+
+
+def test_every_function_is_declared():
+    header = (ROOT / "client" / "fccclient.h").read_text()
+    for name in _library._FUNCTIONS:
+        assert re.search(rf"\b{name}\(", header), name
+
+
+def test_every_errno_has_an_exception():
+    header = (ROOT / "client" / "fccclient.h").read_text()
+    listed = set(re.findall(r"^ \*   -(E[A-Z]+)  ", header, re.M)) - {"EAGAIN"}
+    assert len(listed) > 10
+    assert listed == {errors.errno.errorcode[code] for code in errors._KINDS}
+    for code, kind in errors._KINDS.items():
+        error = errors.error_of(-code, "rank 3: because")
+        assert type(error) is kind and error.rank == 3 and error.code == code and error.remedy in str(error)
+
+
+def test_capture_is_refused_with_advice():
+    """The words are the C library's (client/stream.c)."""
+    assert "it is being captured into a graph" in (ROOT / "client" / "stream.c").read_text()
+    error = errors.error_of(-errors.errno.EINVAL, "rank 1: stream: it is being captured into a graph: not allowed")
+    assert type(error) is fcc.CaptureError and "leave them out of the capture" in error.remedy and error.rank == 1
+
+
+def test_library_that_is_not_there(tmp_path):
+    program = "import fcc\ntry: fcc.init()\nexcept fcc.LibraryError as e: print(e)"
+    said = subprocess.run([sys.executable, "-c", program], env={**os.environ, "FCC_LIBRARY": str(tmp_path / "nothing.so")},
+                          capture_output=True, text=True, check=True).stdout
+    assert "nothing.so" in said and "FCC_LIBRARY" in said
+
+
+def test_versions():
+    assert fcc.__version__ == _library.library().version().decode()
+    assert fcc.__version__ in (ROOT / "client" / "python" / "pyproject.toml").read_text()
+    assert f"VERSION := {fcc.__version__}" in (ROOT / "Makefile").read_text()
+
+
+def test_capture(run, device):
+    if device == "cpu":
+        pytest.skip("graphs are captured on GPUs only")
+    run(1, capture_rank)
+
+
+def capture_rank(comm):
+    x, w = fcc.zeros(1, 8, comm=comm), fcc.zeros(4, 8, comm=comm)
+    fcc.gemv_all_reduce(x, w, comm)
+    comm.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(fcc.CaptureError):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            fcc.gemv_all_reduce(x, w, comm)
+    fcc.gemv_all_reduce(x, w, comm)
+    comm.synchronize()
