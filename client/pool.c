@@ -69,8 +69,9 @@ int fcc_pool_close(int device)
         pools[device].comm = NULL;
     (void)pthread_mutex_unlock(&pools_lock);
     return !status ? 0
-                   : last_error_set(status, status == -ENOENT ? "pool: device %d has none that is open"
-                                                              : "pool: device %d: what was allocated from it is not all freed",
+                   : last_error_set(status,
+                                    status == -ENOENT ? "pool: device %d has none that is open"
+                                                      : "pool: device %d: what was allocated from it is not all freed",
                                     device);
 }
 

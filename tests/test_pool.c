@@ -100,7 +100,7 @@ static void *allocate_often(void *argument)
         kept[i % 4] = fcc_pool_alloc(1 + i * 37, 1, NULL);
         if (!kept[i % 4])
             return argument;
-        memset(kept[i % 4], i, (size_t)(1 + i * 37));
+        memset(kept[i % 4], i, 1 + (size_t)i * 37);
     }
     for (int i = 0; i < 4; i++)
         fcc_pool_free(kept[i], 1, 1, NULL);

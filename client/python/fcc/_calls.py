@@ -38,8 +38,9 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
         expected: list[int] | None = None) -> None:
     """Run it: on the cpu until it is done, on a GPU behind what is on the stream. `received`, which `packed` points to, must
     become `expected`; on a GPU that is looked at later (Communicator.check())."""
-    member, request = comm._member, ctypes.c_void_p()
+    member = comm._member
     if not member.on_gpu:
+        request = ctypes.c_void_p()
         status = library().start[op](member.handle, packed, ctypes.byref(request))
         if status < 0:
             raise member.error(status)
@@ -47,11 +48,17 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
         if received is not None:
             rows_check(member, list(received), expected)
         return
-    comm.check()
-    status = library().enqueue[op](member.handle, packed, stream, None if received is None else ctypes.byref(request))
+    if comm._expected:
+        comm.check()
+    else:
+        status = library().comm_error(member.handle)
+        if status < 0:
+            raise member.error(status)
+    request = None if received is None else ctypes.c_void_p()
+    status = library().enqueue[op](member.handle, packed, stream, None if request is None else ctypes.byref(request))
     if status < 0:
         raise member.error(status)
-    if received is not None:
+    if request is not None:
         comm._expected.append((request, received, expected))
 
 

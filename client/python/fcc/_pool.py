@@ -65,18 +65,30 @@ class Pool:
     def take(self, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> tuple[torch.Tensor, int, int]:
         """A tensor whose elements are not set, and where it lies: (tensor, fcc_buffer *, offset)."""
         blocks = self._ready.get((shape, dtype, stream))
-        if blocks:
-            for _ in range(len(blocks)):
-                try:
-                    block = blocks.popleft()  # so that no other thread looks at it
-                except IndexError:
-                    break
-                if _references(block.storage) == block.bare:
-                    tensor = block.tensor.data
-                    blocks.append(block)
-                    return tensor, block.handle, block.offset
-                blocks.append(block)
-        return self._take_new(shape, dtype, stream)
+        try:
+            block = blocks.popleft()  # type: ignore[union-attr]  # taken out, so that no other thread looks at it
+            if _references(block.storage) == block.bare:
+                tensor = block.tensor.data
+                blocks.append(block)  # type: ignore[union-attr]
+                return tensor, block.handle, block.offset
+        except (AttributeError, IndexError):  # there are none, or none now
+            return self._take_new(shape, dtype, stream)
+        blocks.append(block)
+        return self._take_later(blocks) or self._take_new(shape, dtype, stream)
+
+    @staticmethod
+    def _take_later(blocks: deque[Block]) -> tuple[torch.Tensor, int, int] | None:
+        """The first one was not free: look at the others."""
+        for _ in range(len(blocks) - 1):
+            try:
+                block = blocks.popleft()
+            except IndexError:
+                return None
+            tensor = block.tensor.data if block.free() else None
+            blocks.append(block)
+            if tensor is not None:
+                return tensor, block.handle, block.offset
+        return None
 
     def _take_new(self, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> tuple[torch.Tensor, int, int]:
         nbytes = _aligned(max(1, math.prod(shape) * dtype.itemsize))
