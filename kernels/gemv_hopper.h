@@ -16,6 +16,7 @@
  *   group    one warpgroup: multiplies, columns of y in place of rows, rows of x in place of columns. Sends its sums to the
  *            workgroups of the cluster
  *   senders  four warps: add, and store to wherever the slice says
+ *   reducers the warps that are left: in one step they add all ranks' words meanwhile (gemv_hopper_reduce.h)
  *
  * The dynamic shared memory: the sums on their way, twice [part][column][ROWS, padded]; x, blocks of [ROWS][64 k]; STAGES
  * stages, each [64 columns][64 k] of w, and a block of x if it is not kept. All blocks as the copy engine writes and wgmma
@@ -27,6 +28,7 @@
  *   x_full        the run's x is there                       x_empty      the group is done with the run
  *   sums_full     the sums of this workgroup's 8 columns are there, of all workgroups
  *   sums_empty    the senders of the two workgroups that a warp of the group leaves sums to have read the last ones
+ *   computed     the senders have ended
  * No part waits for one that comes after it, but for room: so all go on. The eight workgroups of a cluster run at the same
  * time. A cluster that is to leave (the taker looks, once a job) still finishes the jobs it has.
  *
@@ -105,6 +107,7 @@ template <typename T, typename S> struct gemv_parts {
         }
         gpu_barrier_make(&shared.x_full, 1);
         gpu_barrier_make(&shared.x_empty, GEMV_WARPS);
+        gpu_barrier_make(&shared.computed, GEMV_WARPS);
         for (int i = 0; i < 2; i++) {
             gpu_barrier_make(&shared.sums_full[i], 1);
             for (int w = 0; w < GEMV_WARPS; w++)
@@ -382,7 +385,7 @@ template <typename T, typename S> struct gemv_parts {
             bool wanted[COUNT];
             float sum[COUNT];
             if (!job.more)
-                return;
+                break;
             const struct gemv_targets targets = gemv_targets_get(call, job.run, job.kind == SLICE_COMPUTE ? 0 : job.dst, 0);
             gpu_barrier_await_cluster(&shared.sums_full[tile.at], tile.parity);
             if (thread_get() == 0)
@@ -414,6 +417,8 @@ template <typename T, typename S> struct gemv_parts {
             else if (lane == 0)
                 job_done(jobs);
         }
+        if (lane == 0)
+            gpu_barrier_arrive(&shared.computed);
     }
 
     /* All threads. False: leave. The workgroup goes on by itself; others may still tell its barriers of something, so the
@@ -442,10 +447,13 @@ template <typename T, typename S> struct gemv_parts {
             group();
         else if (warp < 2 * GEMV_WARPS)
             send();
-        else if (warp < 3 * GEMV_WARPS) {
+        else if (gemv_is_reducer(warp, maps.all_by_engine)) {
+            if (gemv_reduces_beside(call))
+                gemv_share_reduce<T>(call, gemv_reducer(warp), gemv_reducers(maps.all_by_engine), &shared.computed);
+        } else if (warp < 3 * GEMV_WARPS) {
             if (thread_get() == 0 || !maps.all_by_engine)
                 load();
-        } else if (warp == 3 * GEMV_WARPS && rank == 0)
+        } else if (rank == 0)
             gemv_taker({call, maps, shared}).take(first);
         __syncwarp();
         __syncthreads();
@@ -473,13 +481,9 @@ __global__ void __launch_bounds__(GEMV_THREADS, 1) GEMV_CLUSTER
         call, maps, shared, dynamic, gpu_cluster_rank()
     };
     __shared__ struct gpu_group group;
-    __shared__ struct gemv_share share[2];
-    struct gemv_rest<T> rest;
 
-    gemv_shares_begin(call, share);
-    bool go_on = parts.run();
-    for (uint32_t i = 0, first = GPU_PHASE_FREE + 1; i < (GPU_PHASES - first) * call.nruns && go_on; i++)
-        go_on = gemv_phase_run<T>(call, i % call.nruns, first + i / call.nruns, &group, share, rest);
+    if (parts.run())
+        gemv_rest_run<T>(call, &group);
     gpu_leave(call, &group);
     __syncthreads();
     gpu_cluster_meet();

@@ -2,13 +2,17 @@
  *
  * gemv_hopper_reduce.h - how gemv_hopper.h's workgroups reduce in one step. Part of gemv_all_reduce.hip.
  *
- * There nobody waits for results, so the reduce slices need not be taken: each workgroup has its share of them, and knows it
- * when the kernel begins. A workgroup that waits has none in hand that another one could have done, and after the last words
- * have come nobody asks for slices any more.
+ * There nobody waits for results, so reducing need not be taken in slices: each warp that reduces has its share of the words, and
+ * knows it when the kernel begins. What the ranks multiply goes from the first column to the last, so the shares are many small
+ * parts from all over the columns. Fused, warps that have nothing else to do reduce while the others multiply: so when the last
+ * words have come there are only as many parts left as there are warps. (Reducing after multiplying, each workgroup had what it
+ * had got of all columns before it, and M64 N8192 took 5.5 us from the last product to the last result.) Sequential, all warps
+ * reduce when the workgroup has put what it took.
  *
- * That may not be so in two steps: a workgroup that waits for results would wait for shares of workgroups that do not run yet.
- * In one step a workgroup that reduces waits for words only. These come from slices of earlier phases, which are taken, so that
- * one resident workgroup per GPU finishes them everywhere. Then those that run finish their shares, leave, and make room.
+ * Why that ends, whichever workgroups run: who reduces waits for words only. These come from slices of earlier phases, which are
+ * taken, by parts of workgroups that wait for no reducer, so that one resident workgroup per GPU finishes them everywhere. Then
+ * those that run finish their shares, leave, and make room. In two steps that would not be so: a workgroup that waits for results
+ * would wait for shares of workgroups that do not run yet.
  *
  * gemv_kernel's workgroups take their reduce slices. With shares in it the compiler has too few registers left for
  * gemv_stream.h's loop, and puts what a lane has loaded of w on the stack, which waits for it.
@@ -16,112 +20,131 @@
 #ifndef FCC_GEMV_HOPPER_REDUCE_H
 #define FCC_GEMV_HOPPER_REDUCE_H
 
+#include "gemv_hopper_shape.h"
 #include "gemv_words.h"
-
-/* A share's slice and where its words lie, as it comes from the GPU's memory, 16 bytes at a time. */
-struct alignas(16) gemv_share {
-    struct slice slice;
-    struct {
-        uint32_t op, dtype, nranks, zero;
-    } shape;                          /* begins struct gpu_shape */
-    uint64_t slots[2], slot_bytes[2]; /* of each, one is what is wanted; the other is its neighbour */
-};
-static_assert(offsetof(struct gpu_shape, nranks) == 8 && sizeof(((struct gemv_share *)0)->shape) == 16, "is copied");
+#include "gpu_hopper.h"
 
 /* All runs' plans are of one problem: all in one step, or none. */
-GPU_DEVICE bool gemv_has_shares(const struct gpu_call &call, uint32_t phase)
+GPU_DEVICE bool gemv_in_one_step(const struct gpu_call &call)
 {
-    return phase == GPU_PHASE_REDUCE && gpu_phase_is_empty(call, 0, GPU_PHASE_WAIT);
+    return !gpu_phase_is_empty(call, 0, GPU_PHASE_REDUCE) && gpu_phase_is_empty(call, 0, GPU_PHASE_WAIT);
 }
 
-/* A workgroup's first share of a run, and every gridDim.x-th from there on. */
-GPU_DEVICE uint32_t gemv_share_first(const struct gpu_call &call, uint32_t run)
+/* Whether words come while workgroups multiply: nothing is put after it. */
+GPU_DEVICE bool gemv_reduces_beside(const struct gpu_call &call)
 {
-    return (blockIdx.x + run * (gridDim.x / call.nruns)) % gridDim.x;
+    return gemv_in_one_step(call) && gpu_phase_is_empty(call, 0, GPU_PHASE_PUT);
 }
 
-GPU_DEVICE uint32_t gemv_shares(const struct gpu_call &call, uint32_t run)
+/* The warps that reduce while others multiply: those beside the taker, and, where one thread loads, those beside it. */
+GPU_DEVICE bool gemv_is_reducer(uint32_t warp, bool one_loads)
 {
-    const struct gpu_plan *plan = gpu_plan_of(call, run);
-
-    return plan->first[GPU_PHASE_REDUCE + 1] - plan->first[GPU_PHASE_REDUCE];
+    return warp > 3 * GEMV_WARPS || (one_loads && warp > 2 * GEMV_WARPS && warp < 3 * GEMV_WARPS);
 }
 
-/* One thread: a share, if there is one of this number, into shared memory, where it is after gpu_copies_await(). Nothing of it
- * changes while the kernel runs. */
-GPU_DEVICE void gemv_share_ask(const struct gpu_call &call, uint32_t run, uint32_t number, struct gemv_share *to)
+/* Their numbers, from 0 on. */
+GPU_DEVICE uint32_t gemv_reducer(uint32_t warp)
 {
-    const struct gpu_plan *plan = gpu_plan_of(call, run);
-    const char *slice = (const char *)((const struct slice *)plan->slices + plan->first[GPU_PHASE_REDUCE] + number);
-    const uint64_t whole = ~(uint64_t)15;
-
-    if (number >= gemv_shares(call, run))
-        return;
-#pragma unroll
-    for (uint32_t i = 0; i < sizeof(struct slice); i += 16)
-        gpu_copy_16((char *)&to->slice + i, slice + i);
-    gpu_copy_16(&to->shape, &call.fixed->shape);
-    gpu_copy_16(to->slots, (const void *)((uint64_t)&call.fixed->slots[plan->rank] & whole));
-    gpu_copy_16(to->slot_bytes, (const void *)((uint64_t)&call.fixed->shape.slot_bytes & whole));
+    return warp > 3 * GEMV_WARPS ? warp - 3 * GEMV_WARPS - 1 : GEMV_WARPS - 1 + warp - 2 * GEMV_WARPS - 1;
 }
 
-/* In one step all columns are reduced, from the first on. */
-GPU_DEVICE struct gemv_words gemv_share_words(const struct gpu_call &call, uint32_t run, const struct gemv_share &share)
+GPU_DEVICE uint32_t gemv_reducers(bool one_loads)
 {
-    uint64_t slots = share.slots[(uint64_t)&call.fixed->slots[gpu_plan_of(call, run)->rank] / sizeof(uint64_t) % 2];
-    uint64_t bytes = share.slot_bytes[(uint64_t)&call.fixed->shape.slot_bytes / sizeof(uint64_t) % 2];
-
-    return {(const uint64_t *)(slots + call.slots_at), bytes / sizeof(uint64_t), 0, share.shape.nranks};
+    return one_loads ? 2 * (GEMV_WARPS - 1) : GEMV_WARPS - 1;
 }
 
-/* All threads: a run's shares. share[0] has been asked for by the taker if `asked`. False: leave. */
-template <typename T>
-GPU_DEVICE bool gemv_shares_reduce(const struct gpu_call &call, uint32_t run, struct gemv_share share[2], bool asked)
-{
-    const struct gpu_plan *plan = gpu_plan_of(call, run);
-    const uint32_t all = gemv_shares(call, run);
-    uint32_t number = gemv_share_first(call, run);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-    if (number >= all)
-        return true;
-    if (!asked && gpu_is_taker())
-        gemv_share_ask(call, run, number, &share[0]);
-    for (uint32_t turn = 0; number < all; number += gridDim.x, turn ^= 1) {
-        struct slice_time t = {0, gpu_clock(), 0, blockIdx.x, (uint32_t)call.epoch};
-        gpu_copies_await();
-        __syncthreads();
-        if (gpu_is_taker())
-            gemv_share_ask(call, run, number + gridDim.x, &share[turn ^ 1]);
-        const struct slice s = share[turn].slice;
-        bool well = gemv_reduce<T>(call, run, s, gemv_share_words(call, run, share[turn]));
-        if (__syncthreads_or(!well))
+/* A warp: until the first of a part's words are there, of the first ranks, or the workgroup is done with multiplying; then there
+ * is nothing that a look could disturb. So far one word of each rank is looked at, as the looks of all lanes take a good part of
+ * what the L2 can give, and w comes through it. False, in all lanes: leave. */
+GPU_DEVICE bool gemv_part_await(const struct gpu_call &call, uint32_t run, const uint64_t *words, uint64_t slot,
+                                uint32_t nranks, uint64_t *computed)
+{
+    uint32_t lane = threadIdx.x % 32;
+
+    for (uint32_t looks = 1;; looks++) {
+        bool missing = lane < nranks && (uint32_t)(gpu_load_relaxed(words + lane * slot) >> 32) != call.stamp;
+        if (gpu_wave_vote(missing && !gpu_barrier_over(computed, 0)) == 0)
+            return true;
+        if (looks % GPU_LOOK_SPINS == 0 && gpu_wave_vote(gpu_must_leave(call, run)))
             return false;
-        t.end_ns = gpu_clock();
-        if (threadIdx.x == 0)
-            ((struct slice_time *)plan->times)[plan->first[GPU_PHASE_REDUCE] + number] = t;
     }
+}
+
+/* One lane, the one that has the last quad of a reduce slice: its times, which are that quad's. */
+GPU_DEVICE void gemv_result_time(const struct gpu_call &call, uint32_t run, uint32_t block, uint64_t start_ns)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    uint32_t first = plan->first[GPU_PHASE_REDUCE], cols = ((const struct slice *)plan->slices)[first].cols;
+    uint32_t end = (block + 1) * GEMV_BLOCK, n = (uint32_t)call.in[run].gemv.n;
+
+    if (end % cols == 0 || end >= n)
+        ((struct slice_time *)plan->times)[first + block * GEMV_BLOCK / cols] = {0, start_ns, gpu_clock(), blockIdx.x,
+                                                                                 (uint32_t)call.epoch};
+}
+
+/* A warp: 32 quads of a run, one each lane, as their words stand in the slots: [block][row][half of the block]. `computed`: as
+ * gemv_part_await(); NULL: the workgroup multiplies no more. False, in any lane: leave. */
+template <typename T>
+GPU_DEVICE bool gemv_part_reduce(const struct gpu_call &call, uint32_t run, uint32_t part, uint64_t slot, uint32_t nranks,
+                                 uint64_t *computed)
+{
+    const uint32_t rank = gpu_plan_of(call, run)->rank, m = (uint32_t)call.in[run].gemv.m, n = (uint32_t)call.in[run].gemv.n;
+    const uint32_t quad = part * 32 + threadIdx.x % 32, block = quad / (2 * m), at = quad % (2 * m);
+    const uint32_t col = block * GEMV_BLOCK + at % 2 * GEMV_QUAD;
+    const uint64_t *words = gemv_slot_at(call, rank, 0), start_ns = gpu_clock();
+    const struct gemv_must_leave leave = {call, run};
+    float sum[GEMV_QUAD];
+    T results[GEMV_QUAD];
+
+    if (computed && !gemv_part_await(call, run, words + (uint64_t)part * 32 * GEMV_QUAD, slot, nranks, computed))
+        return false;
+    if (col < n) {
+        uint32_t count = n - col < GEMV_QUAD ? n - col : GEMV_QUAD;
+        if (!gemv_quad_add(call, words + (uint64_t)quad * GEMV_QUAD, slot, nranks, count, sum, leave))
+            return false;
+#pragma unroll
+        for (int i = 0; i < GEMV_QUAD; i++)
+            gpu_from_f32(&results[i], sum[i]);
+        gemv_quad_store((T *)call.out[rank].data + at / 2 * call.out[rank].stride[0] + col, results, count);
+    }
+    if (at == 2 * m - 1 && block * GEMV_BLOCK < n)
+        gemv_result_time(call, run, block, start_ns);
     return true;
 }
 
-/* All threads, when the kernel begins: the workgroup's first share is on its way. */
-GPU_DEVICE void gemv_shares_begin(const struct gpu_call &call, struct gemv_share share[2])
+/* Warp number `warp` of `warps` that reduce in each workgroup: its share of all runs' results. Neighbouring parts are different
+ * runs' and different workgroups'. */
+template <typename T>
+GPU_DEVICE void gemv_share_reduce(const struct gpu_call &call, uint32_t warp, uint32_t warps, uint64_t *computed)
 {
-    uint32_t run = gpu_run_of(call, 0);
+    const uint32_t m = (uint32_t)call.in[0].gemv.m, n = (uint32_t)call.in[0].gemv.n, nranks = call.fixed->shape.nranks;
+    const uint32_t parts = ((n + GEMV_BLOCK - 1) / GEMV_BLOCK * 2 * m + 31) / 32 * call.nruns;
+    const uint64_t slot = call.fixed->shape.slot_bytes / sizeof(uint64_t);
+    bool well = true;
 
-    if (gpu_is_taker() && gemv_has_shares(call, GPU_PHASE_REDUCE))
-        gemv_share_ask(call, run, gemv_share_first(call, run), &share[0]);
+#pragma unroll 1
+    for (uint32_t i = warp * gridDim.x + blockIdx.x; i < parts && well; i += warps * gridDim.x)
+        well = gpu_wave_vote(!gemv_part_reduce<T>(call, i % call.nruns, i / call.nruns, slot, nranks, computed)) == 0;
 }
 
-/* One phase of one run, number i in gpu_run_of()'s order, as gpu_phase_run(). In two steps nobody asks ahead for what is
- * reduced: workgroups that begin to wait early would have two slices each while others have none. */
-template <typename T, typename Operator>
-GPU_DEVICE bool gemv_phase_run(const struct gpu_call &call, uint32_t i, uint32_t phase, struct gpu_group *group,
-                               struct gemv_share share[2], Operator &op)
+/* All threads: the phases after the first one, but for the results where they were reduced beside it. */
+template <typename T> GPU_DEVICE void gemv_rest_run(const struct gpu_call &call, struct gpu_group *group)
 {
-    uint32_t run = gpu_run_of(call, i);
+    struct gemv_rest<T> rest;
+    bool go_on = true;
 
-    return gemv_has_shares(call, phase) ? gemv_shares_reduce<T>(call, run, share, i == 0)
-                                        : gpu_phase_run(call, run, phase, group, op, phase != GPU_PHASE_REDUCE);
+    for (uint32_t phase = GPU_PHASE_FREE + 1; phase < GPU_PHASES && go_on; phase++) {
+        if (phase == GPU_PHASE_REDUCE && gemv_in_one_step(call)) {
+            if (!gemv_reduces_beside(call))
+                gemv_share_reduce<T>(call, threadIdx.x / 32, blockDim.x / 32, NULL);
+            return;
+        }
+        for (uint32_t i = 0; i < call.nruns && go_on; i++) /* who would ask ahead for what is reduced would have two slices */
+            go_on = gpu_phase_run(call, gpu_run_of(call, i), phase, group, rest, phase != GPU_PHASE_REDUCE);
+    }
 }
 
+#endif
 #endif

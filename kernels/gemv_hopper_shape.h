@@ -76,7 +76,7 @@ struct gemv_ring {
 
 struct gemv_shared {
     uint64_t stage_full[GEMV_STAGES], stage_empty[GEMV_STAGES], job_full[GEMV_JOBS], job_empty[GEMV_JOBS];
-    uint64_t x_full, x_empty, sums_full[2], sums_empty[GEMV_WARPS][2];
+    uint64_t x_full, x_empty, computed, sums_full[2], sums_empty[GEMV_WARPS][2];
     uint32_t leave;
     struct gemv_job jobs[GEMV_JOBS];
     struct gemv_taken taken[GEMV_JOBS]; /* the taker's own */

@@ -431,7 +431,7 @@ static struct row_deal row_deal_make(uint32_t all, uint32_t parts)
 template <typename T> static struct gpu_kernel gemv_row_kernel_get(const struct gpu_shape *shape, int nruns, uint32_t most)
 {
     uint32_t parts = ((uint32_t)shape->n + ROW_LEAST - 1) / ROW_LEAST, fit = most / (uint32_t)nruns;
-    uint64_t x_bytes = (uint64_t)shape->k * sizeof(T) / 16 * 16, room = x_bytes < ROW_X_LEAST ? ROW_X_LEAST : x_bytes;
+    uint64_t x_bytes = (uint64_t)shape->k * sizeof(T) / 16 * 16, least = ROW_X_LEAST, room = x_bytes < least ? least : x_bytes;
     struct gpu_kernel k = {(const void *)gemv_row_kernel<T>, ROW_THREADS, ROW_RING + room, 1};
 
     k.workgroups = (uint32_t)nruns * (parts < fit ? parts : fit > 0 ? fit : 1);
