@@ -14,7 +14,7 @@
 #define GEMV_STEP 64 /* k of a stage */
 #define GEMV_JOBS 5
 #define GEMV_TOGETHER 8 /* slices of a job, at most */
-#define GEMV_STAGES 16  /* at most */
+#define GEMV_STAGES 12  /* at most: with more under way the memory is slower */
 #define GEMV_THREADS 512
 #define GEMV_WARPS 4 /* of the group, the senders, the loaders */
 /* The taker's thread that asks for slices. For the compiler it has to be one thread: an atomic addition by some lanes of a warp
