@@ -346,6 +346,35 @@ static void met_elsewhere(void)
     daemon_stop(&d);
 }
 
+/* The id names a node by another name than it has for itself: the first one, of whose ranks some are there, or the second one. */
+static void met_by_another_name(void)
+{
+    struct test_daemon d;
+
+    daemons_start(&d, NODES, NULL);
+    for (int node = 0; node < NODES; node++) {
+        struct ranks all = {.n = RANKS};
+        const char *port = strrchr(d.node[node].address, ':');
+        fcc_context *context;
+        OK(fcc_connect(NULL, &context));
+        OK(fcc_get_unique_id(context, &all.id));
+        memset(all.id.bytes + 40, 0, sizeof(all.id.bytes) - 40);
+        (void)snprintf((char *)all.id.bytes + 40, 64, "localhost%s", port);
+        for (int rank = 0; rank < RANKS; rank++) {
+            all.pid[rank] = fork();
+            CHECK(all.pid[rank] >= 0);
+            if (all.pid[rank] == 0) {
+                (void)setenv("FCCD_SOCKET", d.node[rank % NODES].socket, 1);
+                alive_rank(rank, &all, NULL);
+                exit(EXIT_SUCCESS);
+            }
+        }
+        ranks_join(&all);
+        fcc_disconnect(context);
+    }
+    daemon_stop(&d);
+}
+
 static void nobody_there(void)
 {
     struct test_daemon d;
@@ -472,10 +501,19 @@ static int link_part(char *argv[], const char *device)
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
-        {"client_killed", client_killed, 0}, {"one_of_two", one_of_two, 0},           {"shown_by_fccctl", shown_by_fccctl, 0},
-        {"sender_broken", sender_broken, 0}, {"receiver_broken", receiver_broken, 0}, {"worker_killed", worker_killed, 0},
-        {"broker_killed", broker_killed, 0}, {"node_killed", node_killed, 0},         {"silent", silent, 0},
-        {"restarted", restarted, 0},         {"met_elsewhere", met_elsewhere, 0},     {"nobody_there", nobody_there, 0},
+        {"client_killed", client_killed, 0},
+        {"one_of_two", one_of_two, 0},
+        {"shown_by_fccctl", shown_by_fccctl, 0},
+        {"sender_broken", sender_broken, 0},
+        {"receiver_broken", receiver_broken, 0},
+        {"worker_killed", worker_killed, 0},
+        {"broker_killed", broker_killed, 0},
+        {"node_killed", node_killed, 0},
+        {"silent", silent, 0},
+        {"restarted", restarted, 0},
+        {"met_elsewhere", met_elsewhere, 0},
+        {"met_by_another_name", met_by_another_name, 0},
+        {"nobody_there", nobody_there, 0},
     };
 
     if (getenv("FCC_TEST_SLOW")) { /* an emulated machine, or a sanitizer */

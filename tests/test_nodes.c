@@ -203,7 +203,7 @@ static void garbage(void)
 /* Many that say nothing, or half of a hello. The others are served, and these are closed. */
 static void silence(void)
 {
-    static const unsigned char half[50] = {'f', 'c', 'c', 'd', 'n', 'o', 'd', 'e', 1};
+    static const unsigned char half[50] = {'f', 'c', 'c', 'd', 'n', 'o', 'd', 'e', 2};
     enum { MANY = 600 };
     static int socks[MANY];
     char text[4096];
@@ -261,8 +261,8 @@ static void link_record(int middle, struct said *of_b, struct said *of_a)
     CHECK(to_b >= 0);
     pass_on(to_b, to_a, of_b, 112);      /* hello */
     pass_on(to_a, to_b, of_a, 112 + 32); /* hello, proof */
-    pass_on(to_b, to_a, of_b, 32 + 112); /* proof, request */
-    pass_on(to_a, to_b, of_a, 520 + 32); /* answer */
+    pass_on(to_b, to_a, of_b, 32 + 144); /* proof, request */
+    pass_on(to_a, to_b, of_a, 536 + 32); /* answer */
     pass_on(to_b, to_a, of_b, 16 + 32);  /* heartbeat */
     pass_on(to_a, to_b, of_a, 16 + 32);  /* and back */
     (void)node_await(&b, a.address, "connected", "");

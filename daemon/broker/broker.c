@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -96,6 +97,10 @@ int broker_run(const struct config *config)
     log_open("broker", (enum log_level)log_level_by_name(config->log_level));
     LIST_INIT(&b.visitors);
     LIST_INIT(&b.jobs);
+    if (getrandom(&b.last.broker, sizeof(b.last.broker), 0) != sizeof(b.last.broker)) {
+        log_error("no random numbers: %s", strerror(errno));
+        return EXIT_FAILURE;
+    }
     b.exe = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     if (b.exe < 0) {
         log_error("/proc/self/exe: %s: workers cannot be started without /proc", strerror(errno));

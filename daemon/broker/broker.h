@@ -50,6 +50,8 @@ struct job {
     uid_t uid;
     char name[FCC_JOB_MAX];
     pid_t pid; /* the worker's */
+    struct incarnation worker;
+    uint64_t handed; /* SESSION and PEER messages that were sent to it */
     int control;
     struct event *event; /* control is readable */
     uint32_t sessions;
@@ -80,6 +82,7 @@ struct broker {
     struct event *drain_event;
     uint64_t started_ns;
     uint64_t connections, refused, workers_started, workers_died;
+    struct incarnation last; /* of the worker started last */
     struct probe probe;
     struct nodes *nodes; /* NULL: this node speaks to no other */
     LIST_HEAD(visitors_head, visitor) visitors;

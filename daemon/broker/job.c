@@ -69,7 +69,7 @@ static void job_free(struct job *j)
 
 static int worker_greet(const struct job *j, const char *mps_pipe)
 {
-    struct control_start start = {.msg.type = CONTROL_START, .config = j->broker->config, .uid = j->uid};
+    struct control_start start = {.msg.type = CONTROL_START, .config = j->broker->config, .uid = j->uid, .self = j->worker};
 
     memcpy(start.job, j->name, sizeof(start.job));
     text_copy(start.mps_pipe, sizeof(start.mps_pipe), mps_pipe);
@@ -99,6 +99,8 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
     }
     *j = (struct job){.broker = b, .uid = v->uid, .control = pair[0], .started_ns = clock_ns()};
     (void)snprintf(j->name, sizeof(j->name), "%s", name);
+    b->last.number++;
+    j->worker = b->last;
     LIST_INSERT_HEAD(&b->jobs, j, link);
     j->pid = worker_spawn(b->exe, v->uid, v->gid, pair[1], e);
     (void)close(pair[1]);
@@ -137,6 +139,7 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
             return e->status;
         int status = msg_send(j->control, &m.msg, sizeof(m), &v->sock, 1);
         if (!status) {
+            j->handed++;
             j->sessions += !control;
             job_peers_deliver(j); /* what was held until the job has a process here */
             return 0;
@@ -168,6 +171,17 @@ static void charge_handle(struct job *j, const struct control_charge *m)
         job_disconnect(j);
 }
 
+/* Has it got all that was handed to it? If not, what it has not read yet is its answer: control.h. */
+static void retire_handle(struct job *j, const struct control_retire *m)
+{
+    struct fcc_msg yes = {.type = CONTROL_RETIRE};
+
+    if (m->handed != j->handed)
+        return;
+    (void)msg_send(j->control, &yes, sizeof(yes), NULL, 0); /* if it cannot be told, the closed connection says enough */
+    job_disconnect(j);
+}
+
 static void job_read(evutil_socket_t sock, short what, void *arg)
 {
     struct job *j = arg;
@@ -177,6 +191,7 @@ static void job_read(evutil_socket_t sock, short what, void *arg)
         struct control_charge charge;
         struct control_sessions sessions;
         struct control_connect connect;
+        struct control_retire retire;
         unsigned char room[FCC_MSG_MAX];
     } m;
     ssize_t n = msg_recv(sock, &m, sizeof(m), MSG_DONTWAIT, fds, &nfds);
@@ -192,9 +207,8 @@ static void job_read(evutil_socket_t sock, short what, void *arg)
         j->sessions = m.sessions.sessions;
     } else if (n == sizeof(m.connect) && m.msg.type == CONTROL_CONNECT) {
         job_connect(j, &m.connect);
-    } else if (n == sizeof(m.msg) && m.msg.type == CONTROL_RETIRE) {
-        (void)msg_send(j->control, &m.msg, sizeof(m.msg), NULL, 0);
-        job_disconnect(j);
+    } else if (n == sizeof(m.retire) && m.msg.type == CONTROL_RETIRE) {
+        retire_handle(j, &m.retire);
     } else {
         if (n > 0)
             log_warning("job %u/%s: worker %d sent a message of type %u that is none", j->uid, j->name, j->pid, m.msg.type);

@@ -55,16 +55,19 @@ struct node_request {
     uint32_t what;                   /* enum node_purpose */
     uint32_t uid, purpose, limit_ms; /* PEER: as in CONTROL_CONNECT */
     char job[FCC_JOB_MAX];           /* PEER */
+    struct incarnation from, to;     /* PEER: as in CONTROL_PEER and CONTROL_CONNECT */
 };
 struct node_answer {
     int32_t status; /* 0, or a negative errno value as Linux numbers them */
     uint32_t zero;
+    struct incarnation at; /* PEER, status 0: who has got this end */
     char text[FCC_TEXT_MAX];
 };
 struct node_beat {
     uint64_t number, zero;
 };
-static_assert(sizeof(struct node_request) == 80 && sizeof(struct node_answer) == 520 && sizeof(struct node_beat) == 16, "wire");
+static_assert(sizeof(struct node_request) == 112 && sizeof(struct node_answer) == 536 && sizeof(struct node_beat) == 16,
+              "wire");
 #define NODE_FRAME_MAX (sizeof(struct node_answer) + AUTH_TAG_BYTES)
 
 /* ---- connections ---- */
@@ -105,6 +108,7 @@ struct conn {
     struct resolved *resolved; /* ours: addresses, and which of them is tried */
     struct auth auth;
     struct node_request request; /* in host byte order */
+    struct incarnation at;       /* PEER, answered: who has got the other's end (ours), or this one's (theirs) */
     struct node *node;           /* whose bytes these are, or NULL */
     uint64_t begun_ns;
     uint64_t until_ns;          /* ours: the request must be sent by then; 0: no matter */

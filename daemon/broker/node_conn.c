@@ -187,11 +187,18 @@ int conn_beat(struct conn *c, uint64_t number)
     return conn_say_sealed(c, &beat, sizeof(beat));
 }
 
+/* To the byte order of the wire, or back. */
+static struct incarnation incarnation_turned(const struct incarnation *i)
+{
+    return (struct incarnation){.broker = htole64(i->broker), .number = htole64(i->number)};
+}
+
 int conn_answer(struct conn *c, int status, const char *text)
 {
     struct node_answer answer = {.status = (int32_t)htole32((uint32_t)status)};
     int failed;
 
+    answer.at = incarnation_turned(&c->at);
     text_copy(answer.text, sizeof(answer.text), text);
     failed = conn_say_sealed(c, &answer, sizeof(answer));
     if (failed)
@@ -213,6 +220,8 @@ static int request_send(struct conn *c)
     r.uid = htole32(r.uid);
     r.purpose = htole32(r.purpose);
     r.limit_ms = htole32(r.limit_ms);
+    r.from = incarnation_turned(&r.from);
+    r.to = incarnation_turned(&r.to);
     return conn_say_sealed(c, &r, sizeof(r));
 }
 
@@ -256,6 +265,7 @@ static void answer_take(struct conn *c)
     memcpy(&answer, c->in, sizeof(answer));
     answer.status = (int32_t)le32toh((uint32_t)answer.status);
     answer.text[sizeof(answer.text) - 1] = '\0';
+    c->at = incarnation_turned(&answer.at);
     if (answer.status > 0 || answer.status < -4095) {
         conn_end(c, -EPROTO, "its answer has status %d", answer.status);
     } else if (answer.status) {
@@ -276,6 +286,8 @@ static void request_take(struct conn *c)
     r->uid = le32toh(r->uid);
     r->purpose = le32toh(r->purpose);
     r->limit_ms = le32toh(r->limit_ms);
+    r->from = incarnation_turned(&r->from);
+    r->to = incarnation_turned(&r->to);
     if ((r->what != NODE_LINK && r->what != NODE_PEER) || !memchr(r->job, 0, sizeof(r->job)) || r->limit_ms > CALL_MAX_MS) {
         conn_end(c, -EPROTO, "its request is none: purpose %u, %u ms", r->what, r->limit_ms);
         return;

@@ -33,7 +33,9 @@ struct call {
     struct conn *conn;   /* NULL between attempts */
     struct event *timer; /* next attempt; or, answered: the worker's channel was full */
     bool answered;
-    int sock; /* answered: the connection, or -1 */
+    int sock;                 /* answered: the connection, or -1 */
+    struct incarnation at;    /* ... who has the other end */
+    char named[FCC_NODE_MAX]; /* ... how the node calls itself, if not by that address */
     struct error e;
 };
 
@@ -47,12 +49,21 @@ static bool channel_is_full(int status)
 
 /* ---- asked for here ---- */
 
-static int connected_send(const struct job *j, uint64_t id, const struct error *e, int sock)
+static int refused_send(const struct job *j, uint64_t id, const struct error *e)
 {
     struct control_connected m = {.msg = {.type = CONTROL_CONNECTED, .id = id}, .status = e->status};
 
     text_copy(m.text, sizeof(m.text), e->text);
-    return msg_send(j->control, &m.msg, sizeof(m), &sock, sock >= 0);
+    return msg_send(j->control, &m.msg, sizeof(m), NULL, 0);
+}
+
+static int connected_send(const struct call *k)
+{
+    struct control_connected m = {.msg = {.type = CONTROL_CONNECTED, .id = k->id}, .status = k->e.status, .to = k->at};
+
+    memcpy(m.named, k->named, sizeof(m.named));
+    text_copy(m.text, sizeof(m.text), k->e.text);
+    return msg_send(k->job->control, &m.msg, sizeof(m), &k->sock, k->sock >= 0);
 }
 
 static void call_free(struct call *k)
@@ -78,7 +89,7 @@ static void timer_set(struct call *k, uint32_t ms)
 static void call_answer(struct call *k)
 {
     struct job *j = k->job;
-    int status = connected_send(j, k->id, &k->e, k->sock);
+    int status = connected_send(k);
 
     k->answered = true;
     if (channel_is_full(status)) {
@@ -135,6 +146,7 @@ static void call_answered(struct conn *c)
     struct call *k = c->owner;
 
     k->conn = NULL;
+    k->at = c->at;
     k->sock = conn_release(c, true);
     (void)node_know(k->nodes, k->address); /* not before: anybody may name any address */
     log_debug("job %u/%s: connected to node %s", k->job->uid, k->job->name, k->address);
@@ -146,6 +158,8 @@ static void call_ended(struct conn *c, const struct error *why)
     struct call *k = c->owner;
 
     k->conn = NULL;
+    if (c->state == CONN_PROVING && why->status == -EADDRNOTAVAIL) /* it has proven itself, under another name */
+        text_copy(k->named, sizeof(k->named), auth_other(&c->auth));
     if (conn_refused(c, why))
         nodes_complain(k->nodes, k->address, why);
     if (may_pass(k, why->status))
@@ -205,7 +219,8 @@ static struct call *call_new(struct job *j, const struct control_connect *m)
         return NULL;
     *k = (struct call){.nodes = ns, .job = j, .id = m->msg.id, .since_ns = clock_ns(), .sock = -1};
     k->until_ns = k->since_ns + m->limit_ms * 1000000ull;
-    k->request = (struct node_request){.what = NODE_PEER, .uid = j->uid, .purpose = m->purpose, .limit_ms = m->limit_ms};
+    k->request = (struct node_request){
+        .what = NODE_PEER, .uid = j->uid, .purpose = m->purpose, .limit_ms = m->limit_ms, .from = j->worker, .to = m->to};
     memcpy(k->request.job, j->name, sizeof(k->request.job));
     text_copy(k->address, sizeof(k->address), m->address);
     k->timer = evtimer_new(ns->broker->base, on_timer, k);
@@ -230,7 +245,7 @@ void job_connect(struct job *j, const struct control_connect *m)
         }
         (void)error_set(&e, -ENOMEM, "node %s: out of memory", m->address);
     }
-    if (connected_send(j, m->msg.id, &e, -1))
+    if (refused_send(j, m->msg.id, &e))
         job_disconnect(j); /* it asks for more than it reads answers of */
 }
 
@@ -255,7 +270,7 @@ void calls_end(struct nodes *ns)
         next = LIST_NEXT(k, link);
         if (!k->answered)
             (void)error_set(&k->e, -ESHUTDOWN, "node %s: this fccd is shutting down", k->address);
-        (void)connected_send(k->job, k->id, &k->e, k->sock); /* if its channel is full, it is about to be drained anyway */
+        (void)connected_send(k); /* if its channel is full, it is about to be drained anyway */
         call_free(k);
     }
 }
@@ -282,11 +297,25 @@ static int deliver_again(struct nodes *ns)
     return ns->deliver_again ? event_add(ns->deliver_again, &soon) : -ENOMEM;
 }
 
+/* Is it for a worker that is not there any more? Then it is refused, and gone. j: the job, or NULL. */
+static bool peer_refuse_stale(struct conn *c, const struct job *j)
+{
+    static const char gone[] = "the job's process there that was asked for is gone";
+
+    if (c->request.to.number == 0 || (j && incarnation_same(&j->worker, &c->request.to)))
+        return false;
+    (void)conn_answer(c, -ESTALE, gone);
+    conn_end(c, -ESTALE, gone);
+    return true;
+}
+
 /* Frees the connection; false: the worker is just dying or its channel is full, and the connection is held on. */
 static bool peer_deliver(struct conn *c, struct job *j)
 {
-    struct control_peer m = {.msg = {.type = CONTROL_PEER}, .purpose = c->request.purpose};
+    struct control_peer m = {.msg = {.type = CONTROL_PEER}, .from = c->request.from, .purpose = c->request.purpose};
 
+    if (peer_refuse_stale(c, j))
+        return true;
     text_copy(m.address, sizeof(m.address), c->who);
     int status = msg_send(j->control, &m.msg, sizeof(m), &c->sock, 1);
     if (status == -EPIPE || status == -ECONNRESET)
@@ -303,6 +332,8 @@ static bool peer_deliver(struct conn *c, struct job *j)
         conn_end(c, status, "%s", text);
         return true;
     }
+    j->handed++;
+    c->at = j->worker;
     status = conn_answer(c, 0, "");
     if (status)
         (void)shutdown(c->sock, SHUT_RDWR); /* the worker sees its end */
@@ -330,7 +361,7 @@ void peer_hold(struct conn *c)
     struct job *j = job_find(b, c->request.uid, c->request.job);
     if (j)
         (void)peer_deliver(c, j);
-    else
+    else if (!peer_refuse_stale(c, NULL))
         log_debug("job %u/%s: the connection of node %s waits for a worker", c->request.uid, c->request.job, c->who);
 }
 

@@ -392,8 +392,7 @@ void comm_active(struct comm *c)
     comm_deadline_set(c);
 }
 
-/* All ranks that join here have joined. */
-static void comm_complete(struct comm *c)
+void comm_complete(struct comm *c)
 {
     if (c->nodes)
         nodes_form(c);
@@ -408,8 +407,9 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
     const char *root = NULL;
     struct device *d = NULL;
     struct error e = {0};
+    bool meets_here = c && c->nodes && !c->nodes->root; /* others have come, so it is not elsewhere, whatever it is called */
 
-    if (join_check(s->worker, &who, c, &e) || nodes_root(s->worker, &m->unique_id, &root, &e) ||
+    if (join_check(s->worker, &who, c, &e) || (!meets_here && nodes_root(s->worker, &m->unique_id, &root, &e)) ||
         join_device(s->worker, m, &d, &e)) {
         session_reply_status(s, &m->msg, e.status, e.text);
         return;
@@ -442,6 +442,8 @@ void comm_join_remote(struct peer *p, const struct peer_join *m)
     struct error e = {0};
     int status = join_check(w, &who, c, &e);
 
+    if (!status && w->control < 0 && !(c && c->here)) /* no client comes any more */
+        status = error_set(&e, -ESTALE, "the job's process there is one of an fccd that is gone: it takes nothing new");
     if (!status && m->device_kind != FCC_DEVICE_CPU)
         status =
             error_set(&e, -EOPNOTSUPP, "rank %d: device_kind: a GPU: over several nodes ranks are on cpu devices", m->rank);
@@ -468,9 +470,12 @@ void comm_join_remote(struct peer *p, const struct peer_join *m)
     member->state = MEMBER_JOINED;
     member->arrived_ns = clock_ns();
     c->present++;
-    if (c->present == c->nranks)
+    nodes_joined(p, m);
+    if (c->present == c->nranks &&
+        !c->nodes->root) /* otherwise it is not known yet that the root is here: under another name */
         comm_complete(c);
     comm_deadline_set(c);
+    comm_release(c);
 }
 
 /* ---- turns ---- */

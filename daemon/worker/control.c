@@ -41,15 +41,18 @@ static void control_handle(struct worker *w, const void *message, size_t length,
     const struct fcc_msg *m = message;
 
     if (m->type == CONTROL_SESSION && length == sizeof(struct control_session) && nfds == 1) {
+        worker_handed(w);
         session_open(w, fds[0], message);
     } else if (m->type == CONTROL_PEER && length == sizeof(struct control_peer) && nfds == 1) {
+        worker_handed(w);
         peer_arrived(w, message, fds[0]);
     } else if (m->type == CONTROL_CONNECTED && length == sizeof(struct control_connected) && nfds <= 1) {
         peer_connected(w, message, nfds ? fds[0] : -1);
     } else if (m->type == CONTROL_DRAIN) {
         worker_drain(w);
     } else if (m->type == CONTROL_RETIRE) {
-        control_close(w); /* nothing comes after it; the worker goes when its last client has left */
+        control_close(w); /* nothing comes after it */
+        worker_retire(w);
     } else {
         log_error("the broker sent a message of type %u and %zu bytes with %d file descriptors", m->type, length, nfds);
         fds_close(fds, nfds);

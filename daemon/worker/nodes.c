@@ -401,6 +401,12 @@ static void on_leave(struct peer *p, struct comm *c, const struct peer_turn *m)
     comm_release(c);
 }
 
+/* A connection of ours to who has connected to us. */
+static struct peer *peer_again(const struct peer *p, struct error *e)
+{
+    return p->broken.status ? NULL : peer_get(p->worker, p->address, &p->who, e);
+}
+
 void nodes_aborted(struct comm *c)
 {
     struct comm_nodes *n = c->nodes;
@@ -420,7 +426,7 @@ void nodes_aborted(struct comm *c)
             peer_send(n->root, &m.msg, n->number, PEER_ABORT, sizeof(m));
         for (int r = 0; !n->formed && !n->root && r < c->nranks; r++) {
             struct error ignored = {0};
-            struct peer *p = c->members[r].peer ? peer_get(c->worker, c->members[r].peer->address, &ignored) : NULL;
+            struct peer *p = c->members[r].peer ? peer_again(c->members[r].peer, &ignored) : NULL;
             if (p)
                 peer_send(p, &m.msg, n->number, PEER_ABORT, sizeof(m));
         }
@@ -466,12 +472,13 @@ void nodes_release(struct comm *c)
 static size_t least_bytes(unsigned type)
 {
     static const size_t bytes[PEER_TYPES] = {
-        [PEER_JOIN] = sizeof(struct peer_join),     [PEER_REFUSE] = sizeof(struct peer_refuse),
-        [PEER_FORMED] = sizeof(struct peer_formed), [PEER_READY] = sizeof(struct peer_msg),
-        [PEER_GO] = sizeof(struct peer_msg),        [PEER_SUBMIT] = sizeof(struct peer_submit),
-        [PEER_MEMORY] = sizeof(struct peer_memory), [PEER_FREE] = sizeof(struct peer_free),
-        [PEER_STAGED] = sizeof(struct peer_turn),   [PEER_FAIL] = sizeof(struct peer_turn),
-        [PEER_ABORT] = sizeof(struct peer_turn),    [PEER_LEAVE] = sizeof(struct peer_turn)};
+        [PEER_JOIN] = sizeof(struct peer_join),     [PEER_JOINED] = sizeof(struct peer_joined),
+        [PEER_REFUSE] = sizeof(struct peer_refuse), [PEER_FORMED] = sizeof(struct peer_formed),
+        [PEER_READY] = sizeof(struct peer_msg),     [PEER_GO] = sizeof(struct peer_msg),
+        [PEER_SUBMIT] = sizeof(struct peer_submit), [PEER_MEMORY] = sizeof(struct peer_memory),
+        [PEER_FREE] = sizeof(struct peer_free),     [PEER_STAGED] = sizeof(struct peer_turn),
+        [PEER_FAIL] = sizeof(struct peer_turn),     [PEER_ABORT] = sizeof(struct peer_turn),
+        [PEER_LEAVE] = sizeof(struct peer_turn)};
 
     return type < PEER_TYPES ? bytes[type] : 0;
 }
@@ -566,6 +573,11 @@ bool nodes_peer_lost(struct peer *p)
         next = LIST_NEXT(c, link);
         if (!c->nodes)
             continue;
+        if (nodes_may_join_again(c, p)) {
+            peer_forget(c, p);
+            nodes_join_again(c, p);
+            continue;
+        }
         if (comm_needs(c, p)) {
             was_needed = true;
             comm_abort(c, p->broken.status, "%s", p->broken.text);

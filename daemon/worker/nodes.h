@@ -19,6 +19,10 @@ struct launch_run;
 struct comm_nodes {
     uint64_t number;                   /* between nodes: the same on all of them */
     struct peer *root;                 /* where its ranks meet; NULL: here */
+    char root_address[FCC_NODE_MAX];   /* ... "": here */
+    bool renamed;                      /* ... which is not that in the id: the node there said that it is called so */
+    bool known;                        /* the root has said that it knows of a rank of ours */
+    unsigned tries;                    /* how often our ranks have joined anew, at another worker there */
     int npeers;                        /* other nodes that have ranks */
     struct peer *peers[FCC_MAX_RANKS]; /* ... */
     int peer_node[FCC_MAX_RANKS];      /* ... their numbers in the communicator, the same on all nodes */
@@ -52,13 +56,17 @@ uint64_t nodes_number(const struct fcc_unique_id *id);
 int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const char **root, struct error *e);
 /* A communicator has ranks on several nodes from now on, if it has not; it forms at root, or (NULL) here. */
 int nodes_begin(struct comm *c, struct peer *root, struct error *e);
+void nodes_joined(struct peer *p, const struct peer_join *m);
 void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e);
 /* A rank has joined here, a communicator that forms elsewhere. */
 int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e);
-/* All ranks have joined, here, and some of them are on other nodes. */
+/* All ranks have joined, here, and some of them are on other nodes. The caller releases the communicator. */
 void nodes_form(struct comm *c);
-/* REFUSE, FORMED, READY or GO, while it forms. */
+/* JOINED, REFUSE, FORMED, READY or GO, while it forms. */
 void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg *m);
+/* p is lost, which was its root: can its ranks join anew? Then let them; the communicator may be freed. */
+bool nodes_may_join_again(const struct comm *c, const struct peer *p);
+void nodes_join_again(struct comm *c, const struct peer *p);
 void nodes_peer_open(struct peer *p); /* both connections to it are there */
 
 /* ---- nodes.c ---- */

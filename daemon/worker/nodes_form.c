@@ -6,10 +6,17 @@
  *
  *   worker                    root
  *     JOIN a rank ------------->|   or, if it may not, <-- REFUSE
+ *     <------------------ JOINED|
  *     <------------------ FORMED|   all have joined: who is where
  *     connects to all others    |   (so does the root)
  *     READY ------------------->|
  *     <---------------------- GO|   all are ready: the ranks are told
+ *
+ * A worker without clients may go while a JOIN is on its way to it. So a rank that has no JOINED joins again, at the next worker of that
+ * node, when the connection ends: for nobody has known of it. With a JOINED the root's end is the communicator's.
+ *
+ * The root may be named otherwise than it calls itself. Its broker then says how (CONTROL_CONNECTED), and the ranks join there; or here,
+ * if it is this node.
  */
 #include "nodes.h"
 
@@ -19,6 +26,8 @@
 
 #include "device.h"
 #include "log.h"
+
+#define JOIN_TRIES 4 /* workers of the root's node that end one after the other */
 
 /* ---- who ---- */
 
@@ -37,7 +46,7 @@ int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const cha
     *root = NULL;
     if (!memchr(l->root, '\0', sizeof(l->root)))
         return error_set(e, -EINVAL, "id: is none that fcc_get_unique_id() made");
-    if (!*l->root || !strcmp(l->root, w->node))
+    if (!*l->root || !strcmp(l->root, w->node) || !strcmp(l->root, w->alias))
         return 0;
     if (!*w->node)
         return error_set(e, -ENETUNREACH, "id: its ranks meet on node %s: this node speaks to no other (NODE_LISTEN)", l->root);
@@ -56,10 +65,11 @@ int nodes_begin(struct comm *c, struct peer *root, struct error *e)
         return error_set(e, -ENOMEM, "no memory for a communicator");
     c->nodes->number = nodes_number(&c->unique_id);
     c->nodes->root = root;
+    text_copy(c->nodes->root_address, sizeof(c->nodes->root_address), root ? root->address : "");
     return 0;
 }
 
-int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e)
+static void join_send(const struct comm *c, const struct member *m)
 {
     struct peer_join join = {.unique_id = c->unique_id,
                              .nranks = c->nranks,
@@ -67,32 +77,115 @@ int nodes_join(struct comm *c, const struct member *m, const char *root, struct 
                              .time_limit_ms = c->time_limit_ms,
                              .device_kind = c->ops->number,
                              .pid = m->pid};
-    struct peer *p = peer_get(c->worker, root, e);
+
+    peer_send(c->nodes->root, &join.msg, c->nodes->number, PEER_JOIN, sizeof(join));
+}
+
+int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e)
+{
+    struct peer *p = c->nodes ? c->nodes->root : peer_get(c->worker, root, NULL, e);
 
     if (!p || nodes_begin(c, p, e))
         return e->status;
-    peer_send(p, &join.msg, c->nodes->number, PEER_JOIN, sizeof(join));
+    join_send(c, m);
     return 0;
+}
+
+/* All ranks here join at the node that is the root by now. */
+static void join_all(struct comm *c)
+{
+    struct error e = {0};
+
+    c->nodes->root = peer_get(c->worker, c->nodes->root_address, NULL, &e);
+    if (!c->nodes->root) {
+        comm_abort(c, e.status, "%s", e.text);
+        comm_release(c);
+        return;
+    }
+    for (int r = 0; r < c->nranks; r++)
+        if (c->members[r].session)
+            join_send(c, &c->members[r]);
+}
+
+/* The root is this node, under another name. Others, who know it by this one or another, may have joined here. */
+static void root_is_here(struct comm *c, const char *alias)
+{
+    int remote = 0;
+
+    text_copy(c->worker->alias, sizeof(c->worker->alias), alias);
+    for (int r = 0; r < c->nranks; r++)
+        remote += c->members[r].remote;
+    c->nodes->root = NULL;
+    c->nodes->root_address[0] = '\0';
+    if (!remote) { /* perhaps of one node: if not, others make it one of several again */
+        free(c->nodes);
+        c->nodes = NULL;
+    }
+    if (c->present == c->nranks)
+        comm_complete(c);
+    comm_release(c);
+}
+
+bool nodes_may_join_again(const struct comm *c, const struct peer *p)
+{
+    const struct comm_nodes *n = c->nodes;
+
+    if (c->state != COMM_FORMING || n->root != p || n->known)
+        return false;
+    return *p->named ? !n->renamed : !p->is_unreachable && n->tries < JOIN_TRIES;
+}
+
+void nodes_join_again(struct comm *c, const struct peer *p)
+{
+    struct comm_nodes *n = c->nodes;
+
+    if (*p->named) {
+        log_info("comm %u: its ranks meet at node %s, which is called %s", c->number, p->address, p->named);
+        n->renamed = true;
+        text_copy(n->root_address, sizeof(n->root_address), p->named);
+    } else {
+        n->tries++;
+        log_info("comm %u: its ranks join at node %s again: %s", c->number, p->address, p->broken.text);
+    }
+    if (strcmp(n->root_address, c->worker->node) != 0)
+        join_all(c);
+    else
+        root_is_here(c, p->address);
+}
+
+void nodes_joined(struct peer *p, const struct peer_join *m)
+{
+    struct peer_joined j = {.rank = m->rank};
+    struct error ignored = {0};
+    struct peer *back = peer_get(p->worker, p->address, &p->who, &ignored); /* it has connected to us: now we to it */
+
+    if (back)
+        peer_send(back, &j.msg, nodes_number(&m->unique_id), PEER_JOINED, sizeof(j));
 }
 
 void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e)
 {
     struct peer_refuse r = {.rank = m->rank, .status = e->status};
     struct error ignored = {0};
-    struct peer *back = peer_get(p->worker, p->address, &ignored); /* it has connected to us: now we to it */
+    struct peer *back = peer_get(p->worker, p->address, &p->who, &ignored);
 
     text_copy(r.text, sizeof(r.text), e->text);
     if (back)
         peer_send(back, &r.msg, nodes_number(&m->unique_id), PEER_REFUSE, sizeof(r));
 }
 
-static void on_refuse(struct comm *c, const struct peer_refuse *m)
+static void on_refuse(struct peer *p, struct comm *c, const struct peer_refuse *m)
 {
+    if (m->status == -ESTALE && !c->nodes->known && c->nodes->tries++ < JOIN_TRIES) {
+        p->is_past = true;
+        join_all(c);
+        return;
+    }
     comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%.*s", (int)sizeof(m->text) - 1, m->text);
     comm_release(c);
 }
 
-/* The node numbers of all ranks' nodes; the root's own address is this node's. */
+/* The node numbers of all ranks' nodes, or rather workers; the root's own address is this node's. */
 static void formed_fill(const struct comm *c, struct peer_formed *f)
 {
     f->nranks = (uint32_t)c->nranks;
@@ -100,17 +193,20 @@ static void formed_fill(const struct comm *c, struct peer_formed *f)
     for (int r = 0; r < c->nranks; r++) {
         const struct member *m = &c->members[r];
         const char *address = m->remote ? m->peer->address : c->worker->node;
+        const struct incarnation *worker = m->remote ? &m->peer->who : &c->worker->self;
         uint32_t n = 0;
-        while (n < f->nnodes && strcmp(f->addresses[n], address) != 0)
+        while (n < f->nnodes && (strcmp(f->addresses[n], address) != 0 || !incarnation_same(&f->workers[n], worker)))
             n++;
-        if (n == f->nnodes)
+        if (n == f->nnodes) {
+            f->workers[n] = *worker;
             text_copy(f->addresses[f->nnodes++], FCC_NODE_MAX, address);
+        }
         f->node_of[r] = (uint16_t)n;
         f->pids[r] = m->pid;
     }
 }
 
-/* This node's part is done: all its connections are there. */
+/* This node's part is done: all its connections are there. The caller releases the communicator, of whose ranks perhaps none is here. */
 static void ready_check(struct comm *c)
 {
     struct comm_nodes *n = c->nodes;
@@ -128,7 +224,6 @@ static void ready_check(struct comm *c)
         return;
     nodes_tell_all(c, &m, PEER_GO, sizeof(m));
     comm_active(c);
-    comm_release(c); /* perhaps none of its ranks is here */
 }
 
 /* Get to know all ranks' nodes. */
@@ -139,11 +234,14 @@ static int formed_apply(struct comm *c, const struct peer_formed *f, struct erro
 
     n->node = -1;
     for (uint32_t i = 0; i < f->nnodes; i++) {
-        if (!strcmp(f->addresses[i], c->worker->node)) {
+        if (incarnation_same(&f->workers[i], &c->worker->self)) {
             n->node = (int)i;
             continue;
         }
-        peers[i] = peer_get(c->worker, f->addresses[i], e);
+        if (!strcmp(f->addresses[i], c->worker->node))
+            return error_set(e, -ESTALE, "node %s: another worker of this job has ranks there, too: of an fccd that is gone",
+                             c->worker->node);
+        peers[i] = peer_get(c->worker, f->addresses[i], &f->workers[i], e);
         if (!peers[i])
             return e->status;
         n->peer_node[n->npeers] = (int)i;
@@ -183,7 +281,6 @@ void nodes_form(struct comm *c)
     formed_fill(c, &f);
     if (formed_apply(c, &f, &e)) {
         comm_abort(c, e.status, "%s", e.text);
-        comm_release(c);
         return;
     }
     nodes_tell_all(c, &f.msg, PEER_FORMED, sizeof(f));
@@ -221,8 +318,12 @@ void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg
     if (m->type == PEER_READY && !n->root && nodes_peer_number(c, p) >= 0) {
         n->ready_peers++;
         ready_check(c);
-    } else if (m->type == PEER_REFUSE && n->root == p) {
-        on_refuse(c, (const struct peer_refuse *)m);
+        comm_release(c);
+    } else if (m->type == PEER_JOINED || m->type == PEER_REFUSE) { /* by whom our ranks have left for another: no matter */
+        if (n->root == p && m->type == PEER_JOINED)
+            n->known = true;
+        else if (n->root == p)
+            on_refuse(p, c, (const struct peer_refuse *)m);
     } else if (m->type == PEER_FORMED && n->root == p) {
         on_formed(c, (const struct peer_formed *)m);
     } else if (m->type == PEER_GO && n->root == p && n->ready) {
@@ -239,7 +340,9 @@ void nodes_peer_open(struct peer *p)
 
     for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
         next = LIST_NEXT(c, link);
-        if (c->nodes && c->state == COMM_FORMING)
-            ready_check(c);
+        if (!c->nodes || c->state != COMM_FORMING)
+            continue;
+        ready_check(c);
+        comm_release(c);
     }
 }

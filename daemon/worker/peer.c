@@ -26,14 +26,15 @@
 #define SILENCE_MS 2500
 #define CONNECT_MS 20000        /* for a peer whose processes have not come yet, too */
 #define WAITING_MAX (16u << 20) /* bytes that a peer has not taken */
+#define PEER_SERIAL_MAX 0xffffffu
 
 const char *peer_type_name(unsigned type)
 {
     static const char *const names[PEER_TYPES] = {
-        [PEER_PING] = "ping",   [PEER_JOIN] = "join",     [PEER_REFUSE] = "refuse", [PEER_FORMED] = "formed",
-        [PEER_READY] = "ready", [PEER_GO] = "go",         [PEER_SUBMIT] = "submit", [PEER_MEMORY] = "memory",
-        [PEER_FREE] = "free",   [PEER_STAGED] = "staged", [PEER_FAIL] = "fail",     [PEER_ABORT] = "abort",
-        [PEER_LEAVE] = "leave"};
+        [PEER_PING] = "ping",     [PEER_JOIN] = "join",   [PEER_JOINED] = "joined", [PEER_REFUSE] = "refuse",
+        [PEER_FORMED] = "formed", [PEER_READY] = "ready", [PEER_GO] = "go",         [PEER_SUBMIT] = "submit",
+        [PEER_MEMORY] = "memory", [PEER_FREE] = "free",   [PEER_STAGED] = "staged", [PEER_FAIL] = "fail",
+        [PEER_ABORT] = "abort",   [PEER_LEAVE] = "leave"};
 
     return type < PEER_TYPES && names[type] ? names[type] : "unknown";
 }
@@ -133,7 +134,7 @@ static void on_ping(evutil_socket_t sock, short what, void *arg)
         struct peer_msg m = {0};
         if (p->writer)
             peer_send(p, &m, 0, PEER_PING, sizeof(m));
-        if (p->reader && now - p->heard_ns > SILENCE_MS * UINT64_C(1000000))
+        if (p->reader && !w->retiring && now - p->heard_ns > SILENCE_MS * UINT64_C(1000000))
             peer_break(p, -ETIMEDOUT, "it has been silent for %llu ms", (unsigned long long)((now - p->heard_ns) / 1000000));
     }
 }
@@ -150,14 +151,44 @@ static int ping_start(struct worker *w)
 
 /* ---- coming and going ---- */
 
-static struct peer *peer_find(const struct worker *w, const char *address)
+/* That worker of that node. who NULL: the one that came last and takes new communicators. One that is being connected and not known yet
+ * is expected to be the one that is asked for; if it turns out to be another one, that breaks it (peer_is()). */
+static struct peer *peer_find(const struct worker *w, const char *address, const struct incarnation *who)
+{
+    struct peer *p, *unknown = NULL;
+
+    LIST_FOREACH(p, &w->peers, link) {
+        if (p->broken.status || strcmp(p->address, address) != 0)
+            continue;
+        if (who ? incarnation_same(&p->who, who) : !p->is_past)
+            return p;
+        if (who && !p->who.number)
+            unknown = p;
+    }
+    if (unknown)
+        unknown->who = *who;
+    return unknown;
+}
+
+/* A worker of that node has been heard of: those whose place it has taken are gone, whenever the end of their connections comes. */
+static void past_end(const struct worker *w, const char *address, const struct incarnation *who)
 {
     struct peer *p;
 
     LIST_FOREACH(p, &w->peers, link)
-        if (!p->broken.status && !strcmp(p->address, address))
-            return p;
-    return NULL;
+        if (p->who.number && incarnation_before(&p->who, who) && !strcmp(p->address, address))
+            peer_break(p, -ECONNRESET, "its worker has ended, and another one has taken its place");
+}
+
+/* Our connection to p has come out at that worker. False: not at whom it was to be, and p is broken. */
+static bool peer_is(struct peer *p, const struct incarnation *who)
+{
+    past_end(p->worker, p->address, who);
+    if (!p->who.number)
+        p->who = *who;
+    if (!incarnation_same(&p->who, who))
+        peer_break(p, -ESTALE, "another worker has taken its worker's place");
+    return !p->broken.status;
 }
 
 /* In turns: the data connections of one that has gone may end later, and are not to be taken for those of its successor. */
@@ -191,6 +222,7 @@ static struct peer *peer_new(struct worker *w, const char *address, struct error
     }
     p->worker = w;
     p->index = index;
+    p->serial = w->peer_serial = w->peer_serial % PEER_SERIAL_MAX + 1;
     text_copy(p->address, sizeof(p->address), address);
     LIST_INSERT_HEAD(&w->peers, p, link);
     nodes_link_begin(p);
@@ -201,8 +233,10 @@ static struct peer *peer_new(struct worker *w, const char *address, struct error
 static int connect_ask(struct peer *p, enum peer_purpose purpose, uint64_t *id, enum peer_state *state)
 {
     struct worker *w = p->worker;
-    struct control_connect m = {
-        .msg = {.type = CONTROL_CONNECT, .id = ++w->connect_id}, .purpose = (uint32_t)purpose, .limit_ms = CONNECT_MS};
+    struct control_connect m = {.msg = {.type = CONTROL_CONNECT, .id = ++w->connect_id},
+                                .to = p->who,
+                                .purpose = PEER_PURPOSE(purpose, p->serial),
+                                .limit_ms = CONNECT_MS};
 
     if (*state != PEER_CLOSED)
         return 0;
@@ -214,12 +248,14 @@ static int connect_ask(struct peer *p, enum peer_purpose purpose, uint64_t *id, 
     return 0;
 }
 
-struct peer *peer_get(struct worker *w, const char *address, struct error *e)
+struct peer *peer_get(struct worker *w, const char *address, const struct incarnation *who, struct error *e)
 {
-    struct peer *p = peer_find(w, address);
+    struct peer *p = peer_find(w, address, who);
 
     if (!p && !(p = peer_new(w, address, e)))
         return NULL;
+    if (who)
+        p->who = *who;
     if (connect_ask(p, PEER_MESSAGES, &p->out_request, &p->out) || connect_ask(p, PEER_DATA, &p->data_request, &p->data)) {
         (void)error_set(e, -EPIPE, "node %s: this node's broker is gone: nobody can connect", address);
         peer_break(p, -EPIPE, "this node's broker is gone: nobody can connect");
@@ -250,6 +286,18 @@ static void socket_prepare(int sock)
     (void)setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
+/* The broker's text names the node, as ours do. */
+static void peer_unreachable(struct peer *p, const struct control_connected *m)
+{
+    char text[FCC_TEXT_MAX], names[FCC_NODE_MAX + 16];
+    int n = snprintf(names, sizeof(names), "node %s: ", p->address);
+
+    text_copy(text, sizeof(text), m->text);
+    text_copy(p->named, sizeof(p->named), m->named);
+    p->is_unreachable = m->status != -ESTALE;
+    peer_break(p, m->status < 0 ? m->status : -EPROTO, "%s", text + (strncmp(text, names, (size_t)n) ? 0 : n));
+}
+
 void peer_connected(struct worker *w, const struct control_connected *m, int sock)
 {
     struct peer *p;
@@ -260,9 +308,11 @@ void peer_connected(struct worker *w, const struct control_connected *m, int soc
         if (p->broken.status || (!out && !data))
             continue;
         if (m->status || sock < 0) {
-            peer_break(p, m->status ? m->status : -EPROTO, "%.*s", (int)sizeof(m->text) - 1, m->text);
+            peer_unreachable(p, m);
             break;
         }
+        if (!peer_is(p, &m->to))
+            break;
         socket_prepare(sock);
         if (out) {
             writer_open(p, sock);
@@ -281,21 +331,52 @@ void peer_connected(struct worker *w, const struct control_connected *m, int soc
         (void)close(sock); /* nobody waits for it any more */
 }
 
-void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
+/* Of a worker's serials: do they count on from a to b? */
+static bool serial_before(uint32_t a, uint32_t b)
 {
-    char address[FCC_NODE_MAX];
-    struct error e = {0};
+    return (b + PEER_SERIAL_MAX - a) % PEER_SERIAL_MAX < PEER_SERIAL_MAX / 2;
+}
 
-    text_copy(address, sizeof(address), m->address);
-    struct peer *p = peer_find(w, address);
-    if (p && m->purpose == PEER_MESSAGES && p->reader) { /* it has begun anew, and we have not heard of its end */
-        peer_break(p, -ECONNRESET, "it has connected anew");
+/* Whose a connection is that this worker has made, for that one of its peers. NULL with the reason. */
+static struct peer *arrival_peer(struct worker *w, const char *address, const struct incarnation *who, uint32_t serial,
+                                 struct error *e)
+{
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (incarnation_before(who, &p->who) && !strcmp(p->address, address)) {
+            (void)error_set(e, -ESTALE, "its worker has ended, and another one has taken its place");
+            return NULL;
+        }
+    past_end(w, address, who);
+    p = peer_find(w, address, who);
+    if (p && p->theirs && p->theirs != serial) {
+        if (serial_before(serial, p->theirs)) {
+            (void)error_set(e, -ESTALE, "it has been given up, and the worker has connected anew");
+            return NULL;
+        }
+        peer_break(p, -ECONNRESET, "it has connected anew"); /* and we have not heard of the end */
         p = NULL;
     }
-    if (!p)
-        p = peer_new(w, address, &e);
+    if (!p && (p = peer_new(w, address, e)))
+        p->who = *who;
+    if (p)
+        p->theirs = serial;
+    return p;
+}
+
+void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
+{
+    uint32_t purpose = PEER_PURPOSE_OF(m->purpose), serial = PEER_SERIAL_OF(m->purpose);
+    char address[FCC_NODE_MAX];
+    struct error e = {0};
+    struct peer *p = NULL;
+
+    text_copy(address, sizeof(address), m->address);
+    if (m->from.number && serial)
+        p = arrival_peer(w, address, &m->from, serial, &e);
     socket_prepare(sock);
-    if (p && m->purpose == PEER_MESSAGES) {
+    if (p && purpose == PEER_MESSAGES && !p->reader) {
         p->reader = bufferevent_socket_new(w->base, sock, BEV_OPT_CLOSE_ON_FREE);
         if (p->reader) {
             p->heard_ns = clock_ns();
@@ -304,10 +385,10 @@ void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
             return;
         }
         (void)error_set(&e, -ENOMEM, "no memory for its connection");
-    } else if (p && m->purpose == PEER_DATA && !nodes_data_accept(p, sock, &e)) {
+    } else if (p && purpose == PEER_DATA && !nodes_data_accept(p, sock, &e)) {
         return;
     }
-    log_warning("node %s: a connection of it is refused: %s", address, e.status ? e.text : "it has no purpose");
+    log_warning("node %s: a connection of it is refused: %s", address, e.status ? e.text : "it has no purpose, or comes twice");
     (void)close(sock);
 }
 
@@ -340,6 +421,37 @@ void peers_sweep(struct worker *w)
         }
         peer_free(p);
     }
+}
+
+bool peers_are_busy(const struct worker *w)
+{
+    const struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (!p->broken.status &&
+            evbuffer_get_length(p->writer ? bufferevent_get_output(p->writer) : p->waiting)) /* until its time limit at most */
+            return true;
+    return false;
+}
+
+void peers_pause(struct worker *w)
+{
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (p->reader)
+            (void)bufferevent_disable(p->reader, EV_READ);
+}
+
+void peers_resume(struct worker *w)
+{
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (p->reader) {
+            p->heard_ns = clock_ns(); /* it was not listened to */
+            (void)bufferevent_enable(p->reader, EV_READ);
+        }
 }
 
 void peers_close(struct worker *w)

@@ -6,6 +6,10 @@
  * connection (control.h). A connection is used one way, by the worker that asked for it; so nothing has to be agreed when two ask at the
  * same time. A worker has two to each peer: one for messages (the engine's), one for data (the proxy's).
  *
+ * A peer is one worker, not one node: of the workers that a node has one after the other (control.h: incarnations) each is a peer of its
+ * own, and so is one that has been lost and connects anew (its serial). What belongs to one is never taken for another's, whatever
+ * order connections come and end in.
+ *
  * All of this is the engine thread's, but for what is said otherwise.
  */
 #ifndef FCCD_PEER_H
@@ -19,11 +23,16 @@ struct evbuffer;
 #define PEERS_MAX 64u
 
 enum peer_purpose { PEER_MESSAGES = 1, PEER_DATA = 2 };
+/* What CONTROL_CONNECT says: what for, and which of the worker's peers asks, so that both connections of one are known to be. */
+#define PEER_PURPOSE(purpose, serial) ((uint32_t)(purpose) | (serial) << 8)
+#define PEER_PURPOSE_OF(told) ((told)&0xffu)
+#define PEER_SERIAL_OF(told) ((told) >> 8)
 
 /* What they say; see nodes.c for when. Little-endian: nodes have one byte order. */
 enum peer_type {
     PEER_PING = 1,
     PEER_JOIN,
+    PEER_JOINED,
     PEER_REFUSE,
     PEER_FORMED,
     PEER_READY,
@@ -61,7 +70,14 @@ struct peer_join { /* to the root: this rank is here */
 };
 static_assert(sizeof(struct peer_join) == 168, "wire");
 
-struct peer_refuse { /* from the root */
+struct peer_joined { /* from the root: it knows of this rank */
+    struct peer_msg msg;
+    int32_t rank;
+    uint32_t zero;
+};
+static_assert(sizeof(struct peer_joined) == 24, "wire");
+
+struct peer_refuse { /* from the root. -ESTALE: by a worker that takes no new communicators; there is another one, or will be */
     struct peer_msg msg;
     int32_t rank;
     int32_t status;
@@ -73,6 +89,7 @@ struct peer_formed { /* from the root: all have joined, and where */
     struct peer_msg msg;
     uint32_t nranks, nnodes, time_limit_ms, zero;
     char addresses[FCC_MAX_RANKS][FCC_NODE_MAX];
+    struct incarnation workers[FCC_MAX_RANKS]; /* there */
     int32_t pids[FCC_MAX_RANKS];
     uint16_t node_of[FCC_MAX_RANKS];
 };
@@ -127,7 +144,13 @@ struct peer {
     struct worker *worker;
     LIST_ENTRY(peer) link; /* worker.peers */
     char address[FCC_NODE_MAX];
+    struct incarnation who;             /* number 0: it has not connected, nor have we to it */
     unsigned index;                     /* of all peers: the proxy's number for it */
+    uint32_t serial;                    /* of all that this worker has had, to 2^24 */
+    uint32_t theirs;                    /* its own of us, once it has connected */
+    bool is_past;                       /* it takes no new communicators */
+    bool is_unreachable;                /* broken, because its broker could not connect us: asking once more is of no use */
+    char named[FCC_NODE_MAX];           /* ... as the node is called so, and not by `address`; otherwise "" */
     enum peer_state out, data;          /* our connections to it */
     uint64_t out_request, data_request; /* ids of our CONNECTs, while CONNECTING */
     struct bufferevent *writer, *reader;
@@ -139,8 +162,9 @@ struct peer {
     struct error broken; /* why it is about to be freed; status 0: it is not */
 };
 
-/* The peer of that address, connecting if it is not connected. NULL with the reason. */
-struct peer *peer_get(struct worker *w, const char *address, struct error *e);
+/* That worker of that node, connecting if it is not connected; who NULL: the one that the node has now, which is not known before
+ * it is connected. NULL with the reason. */
+struct peer *peer_get(struct worker *w, const char *address, const struct incarnation *who, struct error *e);
 bool peer_is_open(const struct peer *p);
 /* In the order of calls, when it is connected. A peer that takes too little breaks. */
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length);
@@ -148,6 +172,11 @@ void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type
 void peer_break(struct peer *p, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void peers_sweep(struct worker *w);
 void peers_close(struct worker *w);
+/* Is there something that has not been sent yet? */
+bool peers_are_busy(const struct worker *w);
+/* Nothing is read from peers that there are, until they are resumed. */
+void peers_pause(struct worker *w);
+void peers_resume(struct worker *w);
 
 /* control.c calls these; they own the socket (-1: none). */
 void peer_arrived(struct worker *w, const struct control_peer *m, int sock);

@@ -26,6 +26,7 @@
 #include "spin.h"
 
 #define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
+#define IDLE_AGAIN_MS 20       /* who is idle and has to stay looks this often whether it still has to, at most */
 
 /* ---- launches that come back ---- */
 
@@ -104,9 +105,9 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
 
 /* ---- sessions come and go ---- */
 
-static void idle_watch(struct worker *w)
+static void idle_watch_for(struct worker *w, uint32_t ms)
 {
-    struct timeval idle = {.tv_sec = w->config.worker_idle_ms / 1000, .tv_usec = w->config.worker_idle_ms % 1000 * 1000 + 1};
+    struct timeval idle = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000 + 1};
 
     if (TAILQ_EMPTY(&w->sessions)) {
         (void)event_add(w->idle_event, &idle);
@@ -114,6 +115,17 @@ static void idle_watch(struct worker *w)
         (void)event_del(w->idle_event);
         w->idle_ns = 0;
     }
+}
+
+static void idle_watch(struct worker *w)
+{
+    idle_watch_for(w, w->config.worker_idle_ms);
+}
+
+/* It could not go: look again soon, but not all the time. */
+static void idle_watch_again(struct worker *w)
+{
+    idle_watch_for(w, w->config.worker_idle_ms > IDLE_AGAIN_MS ? w->config.worker_idle_ms : IDLE_AGAIN_MS);
 }
 
 void worker_sessions_changed(struct worker *w)
@@ -135,17 +147,46 @@ static bool anything_runs(const struct worker *w)
     return false;
 }
 
-/* No client for a while: ask the broker whether one is on its way. */
+void worker_handed(struct worker *w)
+{
+    w->handed++;
+    if (w->retiring)
+        peers_resume(w);
+    w->retiring = false;
+    idle_watch(w); /* what was handed over has the whole time to become a client or a rank */
+}
+
+void worker_retire(struct worker *w)
+{
+    w->quit = TAILQ_EMPTY(&w->sessions); /* always so: the broker has counted what it handed over */
+}
+
+/* No client for a while, no rank of another node's that waits for one, nothing unsent: ask the broker whether something is on its way.
+ * What it has handed over meanwhile is the answer no (control.h). */
+static void retire_ask(struct worker *w)
+{
+    struct control_retire m = {.msg = {.type = CONTROL_RETIRE}, .handed = w->handed};
+
+    if (w->control < 0) {
+        w->quit = true;
+    } else if (!w->retiring && LIST_EMPTY(&w->comms) && !peers_are_busy(w)) {
+        w->retiring = true;
+        peers_pause(w);
+        if (msg_send(w->control, &m.msg, sizeof(m), NULL, 0))
+            control_close(w);
+    }
+    idle_watch_again(w); /* if it has to stay, or the broker is gone */
+}
+
 static void on_idle(evutil_socket_t sock, short what, void *arg)
 {
     struct worker *w = arg;
-    struct fcc_msg m = {.type = CONTROL_RETIRE};
 
     (void)sock, (void)what;
     if (anything_runs(w) && !w->idle_ns)
         w->idle_ns = clock_ns();
     if (anything_runs(w) && clock_ns() - w->idle_ns < (uint64_t)w->config.drain_ms * 1000000u) {
-        idle_watch(w); /* an operator of clients that are gone: it has been told to leave */
+        idle_watch_again(w); /* an operator of clients that are gone: it has been told to leave */
         return;
     }
     if (anything_runs(w)) { /* its kernel does not come back: there is nothing that can be taken down in order */
@@ -153,14 +194,7 @@ static void on_idle(evutil_socket_t sock, short what, void *arg)
         w->quit = true;
         return;
     }
-    /* Other nodes hear that this process goes before the broker can start another one, and do not take it for that. */
-    if (LIST_EMPTY(&w->comms))
-        peers_close(w);
-    if (w->control < 0)
-        w->quit = true;
-    else if (msg_send(w->control, &m, sizeof(m), NULL, 0))
-        control_close(w);
-    idle_watch(w); /* once more, if the answer brings clients or does not come */
+    retire_ask(w);
 }
 
 /* What still runs is told to leave. A worker that is killed while its kernels run takes, under MPS, all clients of its MPS server
@@ -304,6 +338,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
     memcpy(w->mps_pipe, start->mps_pipe, sizeof(w->mps_pipe));
     memcpy(w->node, start->node, sizeof(w->node));
     memcpy(w->meeting_key, start->meeting_key, sizeof(w->meeting_key));
+    w->self = start->self;
     (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);
     log_open(who, (enum log_level)log_level_by_name(w->config.log_level));
     TAILQ_INIT(&w->sessions);
@@ -311,8 +346,6 @@ static int worker_open(struct worker *w, const struct control_start *start)
     LIST_INIT(&w->comms);
     LIST_INIT(&w->peers);
     LIST_INIT(&w->accounts);
-    memcpy(w->node, start->node, sizeof(w->node));
-    memcpy(w->meeting_key, start->meeting_key, sizeof(w->meeting_key));
     w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->ndevices = (int)w->config.cpu_devices;
     w->cores = cores_count();

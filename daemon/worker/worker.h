@@ -64,11 +64,16 @@ struct worker {
     struct gpus *gpus;       /* device_gpu.c's; NULL: nobody has asked for a GPU */
     char node[FCC_NODE_MAX]; /* this node's address; "": it speaks to no other */
     unsigned char meeting_key[32];
+    struct incarnation self;
+    char alias[FCC_NODE_MAX]; /* another address of this node that was found to be one; "": none */
+    uint64_t handed;          /* SESSION and PEER messages that have come */
+    bool retiring;            /* has asked the broker, and knows of no answer: no other node's work is taken meanwhile */
     LIST_HEAD(peers_head, peer) peers;                /* peer.c's: the job's workers on other nodes */
     LIST_HEAD(accounts_head, nodes_account) accounts; /* nodes_links.c's: of nodes whose peers have gone */
-    struct event *ping_event;                         /* ... */
+    struct event *ping_event;                         /* peer.c's */
     unsigned peer_index;                              /* ... */
     uint64_t connect_id;                              /* ... */
+    uint32_t peer_serial;                             /* ... */
     struct nodes_data *data;                          /* nodes_data.c's; NULL: there is no other node */
     char mps_pipe[FCC_MPS_PIPE_MAX];
     int cores;             /* that this process may use */
@@ -100,6 +105,10 @@ int worker_memory_charge(struct worker *w, uint64_t bytes, struct error *e);
 void worker_memory_release(struct worker *w, uint64_t bytes);
 /* The number of sessions has changed: tell the broker, and watch for the time without any. */
 void worker_sessions_changed(struct worker *w);
+/* The broker has handed a connection over. It is not idle, whatever it has said (control.h). */
+void worker_handed(struct worker *w);
+/* The broker says that it may go. */
+void worker_retire(struct worker *w);
 /* Any thread: hand a finished launch back to the engine. */
 void worker_launch_finished(struct worker *w, struct launch *l);
 /* Any thread, after it has stored what nodes_have_news() looks at (sequentially consistent): wake the engine if it sleeps. */
@@ -306,7 +315,8 @@ struct comm {
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m);
 /* The same for a rank that is on another node, and comes to form a communicator here. */
 void comm_join_remote(struct peer *p, const struct peer_join *m);
-void comm_active(struct comm *c);                                       /* all have joined: tell them */
+void comm_complete(struct comm *c); /* all ranks have joined, here. The caller releases it */
+void comm_active(struct comm *c);   /* all have joined: tell them */
 struct comm *comm_find_number(const struct worker *w, uint64_t number); /* nodes.c's number */
 /* It ends, as comm_abort(), but what is told is another node's. */
 void comm_leave_remote(struct member *m, const char *why);
