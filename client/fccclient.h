@@ -171,8 +171,8 @@ struct fcc_env {
  * These override what launchers say:
  *   FCC_RANK, FCC_SIZE  both, or none. With them alone, FCC_MEETING must be set, and FCCD_JOB tells worlds apart that run at a time
  *   FCC_LOCAL_RANK
- *   FCC_MEETING         the address of a node with a rank, as its NODE_ADDRESS in fccd.conf has it, with or without the port; set
- *                       to nothing: all ranks are on this node
+ *   FCC_MEETING         the address of a node with a rank, best as its NODE_ADDRESS in fccd.conf has it, with or without the port, the
+ *                       same for all ranks; set to nothing: all ranks are on this node
  * Ranks that are on one node meet there; others at MASTER_ADDR (torchrun) or the first host of the step (Slurm). Open MPI and MPICH
  * say no such place: there FCC_MEETING must be set if the ranks are on several nodes, and with MPICH FCCD_JOB too.
  * Errors: -EINVAL. */
