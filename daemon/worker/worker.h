@@ -7,7 +7,8 @@
  *   session.c     a client's connection: messages in, replies out
  *   ring.c        its shared memory: the submission ring and the completion slots
  *   submission.c  a request copied out, checked, and resolved to memory
- *   comm.c        communicators: who has joined, whose turn it is, how it ends
+ *   comm_join.c   communicators: how they begin, who has joined
+ *   comm.c        whose turn it is in them, how they end
  *   deadline.c    its time limits
  *   launch.c      one operator of all ranks: plans, staging, start, completion
  *   tune.c        which schedule `auto` takes
@@ -241,7 +242,7 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
 void submission_tell(struct submission *s, int status, const char *text, const int64_t *values, int nvalues);
 void submission_free(struct submission *s);
 
-/* ---- comm.c ---- */
+/* ---- communicators ---- */
 
 enum member_state { MEMBER_ABSENT, MEMBER_JOINED, MEMBER_LEFT };
 
@@ -312,12 +313,19 @@ struct comm {
     struct member members[];
 };
 
+/* ---- comm_join.c ---- */
+
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m);
 /* The same for a rank that is on another node, and comes to form a communicator here. */
 void comm_join_remote(struct peer *p, const struct peer_join *m);
 void comm_complete(struct comm *c); /* all ranks have joined, here. The caller releases it */
 void comm_active(struct comm *c);   /* all have joined: tell them */
 struct comm *comm_find_number(const struct worker *w, uint64_t number); /* nodes.c's number */
+/* Tell a rank here what has come of its joining. */
+void comm_join_answer(struct member *m, int status, const char *text);
+
+/* ---- comm.c ---- */
+
 /* It ends, as comm_abort(), but what is told is another node's. */
 void comm_leave_remote(struct member *m, const char *why);
 /* End the next submissions' turn: tell every rank and free them. */

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * comm_join.c - communicators: how they begin, and who has joined.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device.h"
+#include "log.h"
+#include "nodes.h"
+#include "worker.h"
+
+/* What a rank says of the communicator when it joins. */
+struct joining {
+    const struct fcc_unique_id *unique_id;
+    int nranks, rank;
+    uint32_t time_limit_ms;
+};
+
+static struct comm *comm_new(struct worker *w, const struct joining *m, struct device *d, struct error *e)
+{
+    struct comm *c = calloc(1, sizeof(*c) + (size_t)m->nranks * sizeof(c->members[0]));
+
+    if (!c || d->ops->comm_open(d, c, e)) {
+        if (!c)
+            (void)error_set(e, -ENOMEM, "no memory for a communicator");
+        free(c);
+        return NULL;
+    }
+    c->ops = d->ops;
+    c->worker = w;
+    c->unique_id = *m->unique_id;
+    c->nranks = m->nranks;
+    c->time_limit_ms = m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms;
+    c->problem = calloc(1, sizeof(*c->problem));
+    c->tune = tune_new();
+    c->timer = evtimer_new(w->base, comm_deadline_passed, c);
+    LIST_INIT(&c->trace_waiters);
+    if (!c->problem || !c->tune || !c->timer) {
+        if (c->timer)
+            event_free(c->timer);
+        free(c->tune);
+        free(c->problem);
+        c->ops->comm_close(d, c);
+        free(c);
+        (void)error_set(e, -ENOMEM, "no memory for a communicator");
+        return NULL;
+    }
+    for (int r = 0; r < c->nranks; r++) {
+        c->members[r].comm = c;
+        c->members[r].rank = r;
+        TAILQ_INIT(&c->members[r].queue);
+    }
+    c->number = ++w->comm_number;
+    LIST_INSERT_HEAD(&w->comms, c, link);
+    return c;
+}
+
+static struct comm *comm_find(const struct worker *w, const struct fcc_unique_id *id)
+{
+    struct comm *c;
+
+    LIST_FOREACH(c, &w->comms, link)
+        if (c->state == COMM_FORMING && !memcmp(&c->unique_id, id, sizeof(*id)))
+            return c;
+    return NULL;
+}
+
+static bool id_used(const struct worker *w, const struct fcc_unique_id *id)
+{
+    const struct comm *c;
+
+    LIST_FOREACH(c, &w->comms, link)
+        if (c->state != COMM_FORMING && !memcmp(&c->unique_id, id, sizeof(*id)))
+            return true;
+    return false;
+}
+
+struct comm *comm_find_number(const struct worker *w, uint64_t number)
+{
+    struct comm *c;
+
+    LIST_FOREACH(c, &w->comms, link)
+        if (c->nodes && c->nodes->number == number && c->state != COMM_ABORTED)
+            return c;
+    return NULL;
+}
+
+static int join_check(struct worker *w, const struct joining *m, const struct comm *c, struct error *e)
+{
+    static const struct fcc_unique_id none;
+
+    if (w->draining)
+        return error_set(e, -ESHUTDOWN, "fccd is shutting down");
+    if (m->nranks < 1 || m->nranks > FCC_MAX_RANKS)
+        return error_set(e, -EINVAL, "rank %d: nranks: %d: allowed are 1 to %d", m->rank, m->nranks, FCC_MAX_RANKS);
+    if (m->rank < 0 || m->rank >= m->nranks)
+        return error_set(e, -EINVAL, "rank: %d: allowed are 0 to %d", m->rank, m->nranks - 1);
+    if (!memcmp(m->unique_id, &none, sizeof(none)))
+        return error_set(e, -EINVAL, "rank %d: id: all zero: allowed is one that fcc_get_unique_id() made", m->rank);
+    if (!c)
+        return id_used(w, m->unique_id)
+                   ? error_set(e, -EALREADY, "rank %d: id: its communicator is complete already or has ended", m->rank)
+                   : 0;
+    if (m->nranks != c->nranks)
+        return error_set(e, -EINVAL, "rank %d: nranks: %d: the ranks that joined before have %d", m->rank, m->nranks,
+                         c->nranks);
+    if (c->members[m->rank].state != MEMBER_ABSENT)
+        return error_set(e, -EALREADY, "rank %d: has joined already, as pid %d", m->rank, c->members[m->rank].pid);
+    return 0;
+}
+
+/* The device that a rank asks for. */
+static int join_device(struct worker *w, const struct fcc_comm_init_msg *m, struct device **out, struct error *e)
+{
+    struct device *devices = w->devices;
+    struct error why = {0};
+    int n = w->ndevices;
+
+    if (m->device_kind > FCC_DEVICE_CUDA)
+        return error_set(e, -EINVAL, "rank %d: device_kind: %u: allowed are %d to %d", m->rank, m->device_kind, FCC_DEVICE_CPU,
+                         FCC_DEVICE_CUDA);
+    if (m->device_kind != FCC_DEVICE_CPU && gpus_find(w, (enum fcc_device_kind)m->device_kind, &devices, &n, &why))
+        return error_set(e, why.status, "rank %d: device_kind: %s", m->rank, why.text);
+    if (m->device < -1 || m->device >= n)
+        return error_set(e, m->device < -1 ? -EINVAL : -ENOENT, "rank %d: device: %d: allowed are -1 to %d", m->rank, m->device,
+                         n - 1);
+    *out = &devices[m->device >= 0 ? m->device : m->rank % n];
+    return device_open(*out, e);
+}
+
+/* A rank's device against those of the ranks that have joined before. */
+static int join_check_device(const struct comm *c, int rank, const struct device *d, struct error *e)
+{
+    int here = 1, status = 0;
+
+    if (d->ops != c->ops)
+        return error_set(e, -EINVAL, "rank %d: device_kind: %s: the ranks that joined before are on %s", rank, d->ops->kind,
+                         c->ops->kind);
+    if (d->ops->number == FCC_DEVICE_CPU)
+        return 0;
+    for (int r = 0; r < c->nranks && status == 0; r++) {
+        if (!c->members[r].device)
+            continue;
+        here += c->members[r].device == d;
+        status = gpus_check_peers(d, rank, c->members[r].device, r, e);
+    }
+    if (status == 0 && here > GPU_MAX_RUNS)
+        status = error_set(e, -EINVAL, "rank %d: device: %s %d has %d ranks of the communicator: allowed are %d", rank,
+                           d->ops->kind, d->index, here - 1, GPU_MAX_RUNS);
+    return status;
+}
+
+static int member_open(struct member *m, struct session *s, const struct fcc_comm_init_msg *msg, struct device *d,
+                       struct error *e)
+{
+    struct error why = {0};
+    int status = join_check_device(m->comm, msg->rank, d, e);
+
+    if (status == 0 && d->ops->number != FCC_DEVICE_CPU)
+        status = gpus_session_open(s, e);
+    if (status)
+        return status;
+    if (device_memory_alloc(d, (PLAN_MAX_FLAGS + 1) * sizeof(uint64_t), &m->flags, NULL, &why))
+        return error_set(e, why.status, "rank %d: memory for flags: %s", msg->rank, why.text);
+    m->state = MEMBER_JOINED;
+    m->session = s;
+    m->pid = s->pid;
+    m->handle = ++s->last_handle;
+    m->device = d;
+    m->join_id = msg->msg.id;
+    m->arrived_ns = clock_ns();
+    LIST_INSERT_HEAD(&s->members, m, link);
+    m->comm->present++;
+    m->comm->here++;
+    return 0;
+}
+
+void comm_join_answer(struct member *m, int status, const char *text)
+{
+    struct fcc_comm_init_reply r = {.reply.msg = {.type = FCC_MSG_COMM_INIT | FCC_REPLY, .id = m->join_id},
+                                    .reply.status = status,
+                                    .comm = m->handle,
+                                    .device = m->device->index,
+                                    .time_limit_ms = m->comm->time_limit_ms,
+                                    .device_kind = m->device->ops->number};
+    if (m->device->ops->number != FCC_DEVICE_CPU)
+        gpu_device_uuid(m->device, r.device_uuid);
+    if (status)
+        text_copy(r.reply.text, sizeof(r.reply.text), text);
+    session_reply(m->session, &r.reply, sizeof(r), NULL, 0);
+}
+
+void comm_active(struct comm *c)
+{
+    c->state = COMM_ACTIVE;
+    log_debug("comm %u: %d ranks have joined", c->number, c->nranks);
+    for (int r = 0; r < c->nranks; r++)
+        if (!c->members[r].remote)
+            comm_join_answer(&c->members[r], 0, "");
+    comm_deadline_set(c);
+}
+
+void comm_complete(struct comm *c)
+{
+    if (c->nodes)
+        nodes_form(c);
+    else
+        comm_active(c);
+}
+
+void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
+{
+    const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms};
+    struct comm *c = comm_find(s->worker, &m->unique_id);
+    const char *root = NULL;
+    struct device *d = NULL;
+    struct error e = {0};
+    bool meets_here = c && c->nodes && !c->nodes->root; /* others have come, so it is not elsewhere, whatever it is called */
+
+    if (join_check(s->worker, &who, c, &e) || (!meets_here && nodes_root(s->worker, &m->unique_id, &root, &e)) ||
+        join_device(s->worker, m, &d, &e)) {
+        session_reply_status(s, &m->msg, e.status, e.text);
+        return;
+    }
+    assert(d);
+    if (!c)
+        c = comm_new(s->worker, &who, d, &e);
+    if (!c) {
+        session_reply_status(s, &m->msg, e.status, e.text);
+        return;
+    }
+    if (member_open(&c->members[m->rank], s, m, d, &e)) {
+        session_reply_status(s, &m->msg, e.status, e.text);
+        comm_release(c);
+        return;
+    }
+    if (root && nodes_join(c, &c->members[m->rank], root, &e))
+        comm_abort(c, e.status, "%s", e.text);
+    else if (!root && c->present == c->nranks)
+        comm_complete(c);
+    comm_deadline_set(c);
+    comm_release(c);
+}
+
+void comm_join_remote(struct peer *p, const struct peer_join *m)
+{
+    const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms};
+    struct worker *w = p->worker;
+    struct comm *c = comm_find(w, &m->unique_id);
+    struct error e = {0};
+    int status = join_check(w, &who, c, &e);
+
+    if (!status && w->control < 0 && !(c && c->here)) /* no client comes any more */
+        status = error_set(&e, -ESTALE, "the job's process there is one of an fccd that is gone: it takes nothing new");
+    if (!status && m->device_kind != FCC_DEVICE_CPU)
+        status =
+            error_set(&e, -EOPNOTSUPP, "rank %d: device_kind: a GPU: over several nodes ranks are on cpu devices", m->rank);
+    if (!status && c && c->ops->number != FCC_DEVICE_CPU)
+        status =
+            error_set(&e, -EINVAL, "rank %d: device_kind: cpu: the ranks that joined before are on %s", m->rank, c->ops->kind);
+    if (!status)
+        status = device_open(&w->devices[0], &e);
+    if (!status && !c && !(c = comm_new(w, &who, &w->devices[0], &e)))
+        status = e.status;
+    if (!status)
+        status = nodes_begin(c, NULL, &e);
+    if (status) {
+        nodes_refuse(p, m, &e);
+        if (c)
+            comm_release(c);
+        return;
+    }
+    assert(c);
+    struct member *member = &c->members[m->rank];
+    member->remote = true;
+    member->peer = p;
+    member->pid = m->pid;
+    member->state = MEMBER_JOINED;
+    member->arrived_ns = clock_ns();
+    c->present++;
+    nodes_joined(p, m);
+    if (c->present == c->nranks &&
+        !c->nodes->root) /* otherwise it is not known yet that the root is here: under another name */
+        comm_complete(c);
+    comm_deadline_set(c);
+    comm_release(c);
+}
