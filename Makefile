@@ -252,7 +252,7 @@ $(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_handover.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
-$(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
+$(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/daemons.c tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lcmocka -lm
@@ -356,7 +356,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/fake_driver.c tests/fake_gpu.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/fake_driver.c tests/fake_gpu.c tests/daemons.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
