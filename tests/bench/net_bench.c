@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "must.h"
 #include "net_frame.h"
 #include "proxy.h"
 
@@ -32,14 +33,6 @@ struct transfer {
     struct net_regions *regions;
     _Atomic uint32_t is_over;
 };
-
-static void must(int ok, const char *what)
-{
-    if (ok)
-        return;
-    perror(what);
-    exit(1);
-}
 
 static void sockets_open(int out[2])
 {

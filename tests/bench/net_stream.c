@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "must.h"
 #include "proxy.h"
 
 enum { TRIGGERS_MAX = 100000, TRIGGER_BYTES = 64, TRIGGER_PAUSE_US = 50, TRIGGER_LIMIT_MS = 2000, END_LIMIT_MS = 60000 };
@@ -39,14 +40,6 @@ struct stream {
 };
 
 static const struct net_ops *transport = &net_tcp;
-
-static void must(int ok, const char *what)
-{
-    if (ok)
-        return;
-    perror(what);
-    exit(1);
-}
 
 static bool stream_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *out)
 {
