@@ -89,16 +89,6 @@ static int node_take(struct list *list, const char *own, const char *entry, cons
     return 0;
 }
 
-static char *trim(char *s)
-{
-    while (isspace((unsigned char)*s))
-        s++;
-    char *end = s + strlen(s);
-    while (end > s && isspace((unsigned char)end[-1]))
-        *--end = '\0';
-    return s;
-}
-
 static int file_take(struct list *list, const struct config *c, struct error *e)
 {
     char line[512], where[sizeof(c->nodes) + 16];
@@ -113,7 +103,7 @@ static int file_take(struct list *list, const struct config *c, struct error *e)
     for (int number = 1; !status && fgets(line, sizeof(line), f); number++) {
         (void)snprintf(where, sizeof(where), "%.200s:%d", c->nodes, number);
         line[strcspn(line, "#")] = '\0';
-        char *entry = trim(line);
+        char *entry = text_trim(line);
         if (*entry)
             status = node_take(list, c->node_address, entry, where, e);
     }
@@ -129,7 +119,7 @@ static int text_take(struct list *list, const struct config *c, struct error *e)
     memcpy(text, c->nodes, sizeof(text));
     for (int number = 1; !status && rest && *c->nodes; number++) {
         (void)snprintf(where, sizeof(where), "entry %d", number);
-        status = node_take(list, c->node_address, trim(strsep(&rest, ",")), where, e);
+        status = node_take(list, c->node_address, text_trim(strsep(&rest, ",")), where, e);
     }
     return status;
 }

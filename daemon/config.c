@@ -107,16 +107,6 @@ static int key_set(struct config *c, const struct key *k, const char *value, con
     return k->bytes ? string_set(c, k, value, where, e) : number_set(c, k, value, where, e);
 }
 
-static char *trim(char *s)
-{
-    while (isspace((unsigned char)*s))
-        s++;
-    char *end = s + strlen(s);
-    while (end > s && isspace((unsigned char)end[-1]))
-        *--end = '\0';
-    return s;
-}
-
 static int file_read(struct config *c, const char *path, bool must_exist, struct error *e)
 {
     char line[LINE_MAX_BYTES], where[512];
@@ -133,7 +123,7 @@ static int file_read(struct config *c, const char *path, bool must_exist, struct
             status = error_set(e, -EINVAL, "%s: allowed are lines of at most %zu characters", where, sizeof(line) - 2);
             break;
         }
-        char *s = trim(line);
+        char *s = text_trim(line);
         if (!*s || *s == '#')
             continue;
         char *equals = strchr(s, '=');
@@ -143,11 +133,11 @@ static int file_read(struct config *c, const char *path, bool must_exist, struct
             break;
         }
         *equals = '\0';
-        const struct key *k = key_by_name(trim(s));
+        const struct key *k = key_by_name(text_trim(s));
         if (!k)
-            status = error_set(e, -EINVAL, "%s: unknown key \"%s\"; fccd --help lists the keys", where, trim(s));
+            status = error_set(e, -EINVAL, "%s: unknown key \"%s\"; fccd --help lists the keys", where, text_trim(s));
         else
-            status = key_set(c, k, trim(equals + 1), where, e);
+            status = key_set(c, k, text_trim(equals + 1), where, e);
     }
     (void)fclose(f);
     return status;

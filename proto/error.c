@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "error.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,5 +33,15 @@ char *text_clean(char *text)
         else if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) /* C1 controls in UTF-8 */
             *p = p[1] = '?';
     }
+    return text;
+}
+
+char *text_trim(char *text)
+{
+    while (isspace((unsigned char)*text))
+        text++;
+    char *end = text + strlen(text);
+    while (end > text && isspace((unsigned char)end[-1]))
+        *--end = '\0';
     return text;
 }

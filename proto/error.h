@@ -25,6 +25,8 @@ int error_set(struct error *e, int status, const char *format, ...) __attribute_
 char *text_clean(char *text);
 /* Copies a text, cut to fit, with its NUL. */
 void text_copy(char *to, size_t room, const char *from);
+/* Without the white space at both ends, in place: where it begins. */
+char *text_trim(char *text);
 
 #ifdef __cplusplus
 }
