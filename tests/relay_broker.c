@@ -56,7 +56,7 @@ static int relay_run(void)
         return 0;
     client = fds[0];
     if (msg_send(client, (struct fcc_msg *)(void *)start, (size_t)length, NULL, 0) ||
-        pthread_create(&thread, NULL, to_client, NULL))
+        pthread_create(&thread, NULL, to_client, NULL) || pthread_detach(thread))
         return 1;
     relay(client, CONTROL_FD);
     _exit(0); /* the client is gone */

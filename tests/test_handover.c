@@ -132,18 +132,21 @@ static void root_goes(void)
 static void roots_go(void)
 {
     struct fcc_unique_id id = id_make(1, "192.0.2.2:7000");
+    struct other o[5];
     struct bed b;
 
     bed_start(&b, IDLE);
     int client = bed_client(&b);
     client_join(client, &id, 2, 1);
-    for (uint64_t n = 1; n <= 5; n++) {
-        struct other o = {.address = "192.0.2.2:7000", .who = {7, n}};
-        bed_connect(&b, &o, NULL);
-        (void)other_heard(&o, PEER_JOIN, id_number(&id));
-        other_close(&o);
+    for (uint64_t n = 0; n < 5; n++) {
+        o[n] = (struct other){.address = "192.0.2.2:7000", .who = {7, n + 1}};
+        bed_connect(&b, &o[n], NULL);
+        (void)other_heard(&o[n], PEER_JOIN, id_number(&id));
+        bed_close(&o[n].in); /* not the data's: which of two ends is noticed first is open */
     }
     client_joined(client, -ECONNRESET, "node 192.0.2.2:7000: ");
+    for (int n = 0; n < 5; n++)
+        other_close(&o[n]);
     (void)close(client);
     bed_hear_retire(&b, 1);
     bed_retire(&b);
