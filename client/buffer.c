@@ -32,15 +32,14 @@ int shared_map(int fd, size_t bytes, const char *what, void **out)
     return status;
 }
 
-/* Map the memory that the worker sent, where the rank's device is. Closes fd. */
-static int buffer_map(struct fcc_buffer *b, int fd, uint32_t memory)
+int buffer_map(const struct fcc_buffer *b, int fd, uint32_t memory, struct mapping *m)
 {
     const struct accelerator *a = b->comm->accelerator;
     int status;
 
     if (a) {
-        status = accelerator_map(a, fd, memory, b->map_bytes, &b->gpu);
-        b->data = (void *)(uintptr_t)b->gpu.address;
+        status = accelerator_map(a, fd, memory, m->bytes, &m->gpu);
+        m->data = status ? NULL : (void *)(uintptr_t)m->gpu.address;
         return status;
     }
     if (memory != FCC_MEMORY_HOST) {
@@ -48,15 +47,24 @@ static int buffer_map(struct fcc_buffer *b, int fd, uint32_t memory)
         return last_error_set(-EPROTO, "buffer: the worker sent memory of kind %u to a rank on the cpu: allowed is %d", memory,
                               FCC_MEMORY_HOST);
     }
-    return shared_map(fd, b->map_bytes, "buffer", &b->data);
+    return shared_map(fd, m->bytes, "buffer", &m->data);
+}
+
+void mapping_end(const struct fcc_comm *comm, const struct mapping *m)
+{
+    if (m->data && comm->accelerator)
+        accelerator_unmap(comm->accelerator, &m->gpu);
+    else if (m->data)
+        (void)munmap(m->data, m->bytes);
 }
 
 void buffer_unmap(struct fcc_buffer *b)
 {
-    if (b->comm->accelerator)
-        accelerator_unmap(b->comm->accelerator, &b->gpu);
-    else
-        (void)munmap(b->data, b->map_bytes);
+    for (int r = 0; b->peers && r < b->comm->nranks; r++)
+        mapping_end(b->comm, &b->peers[r]);
+    free(b->peers);
+    b->peers = NULL;
+    mapping_end(b->comm, &b->map);
 }
 
 static int buffer_release(struct fcc_context *c, uint32_t handle)
@@ -97,14 +105,14 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
                                             .limit_ms = -1}); /* memory may take long; the worker's end is seen */
     if (status)
         goto out_free;
-    *b = (struct fcc_buffer){.comm = comm, .handle = reply.buffer, .bytes = bytes, .map_bytes = (size_t)reply.map_bytes};
+    *b = (struct fcc_buffer){.comm = comm, .handle = reply.buffer, .bytes = bytes, .map.bytes = (size_t)reply.map_bytes};
     if (reply.map_bytes < bytes || reply.map_bytes > SIZE_MAX || !reply.buffer) {
         status = last_error_set(-EPROTO, "buffer %u: the worker sent %llu bytes where %zu were asked for", reply.buffer,
                                 (unsigned long long)reply.map_bytes, bytes);
         (void)close(fd);
         goto out_free;
     }
-    status = buffer_map(b, fd, reply.memory);
+    status = buffer_map(b, fd, reply.memory, &b->map);
     if (status) {
         struct error why = {.status = status};
         (void)error_set(&why, status, "%s", fcc_last_error());
@@ -149,7 +157,7 @@ uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buf
 
 void *fcc_buffer_data(const fcc_buffer *buffer)
 {
-    return buffer->data;
+    return buffer->map.data;
 }
 
 size_t fcc_buffer_size(const fcc_buffer *buffer)
@@ -190,8 +198,8 @@ int fcc_buffer_write(fcc_buffer *buffer, uint64_t offset, const void *from, size
     if (status || !bytes)
         return status;
     if (buffer->comm->accelerator)
-        return accelerator_copy_in(buffer->comm->accelerator, buffer->gpu.address + offset, from, bytes);
-    memcpy((unsigned char *)buffer->data + offset, from, bytes);
+        return accelerator_copy_in(buffer->comm->accelerator, buffer->map.gpu.address + offset, from, bytes);
+    memcpy((unsigned char *)buffer->map.data + offset, from, bytes);
     return 0;
 }
 
@@ -202,7 +210,7 @@ int fcc_buffer_read(const fcc_buffer *buffer, uint64_t offset, void *to, size_t 
     if (status || !bytes)
         return status;
     if (buffer->comm->accelerator)
-        return accelerator_copy_out(buffer->comm->accelerator, to, buffer->gpu.address + offset, bytes);
-    memcpy(to, (const unsigned char *)buffer->data + offset, bytes);
+        return accelerator_copy_out(buffer->comm->accelerator, to, buffer->map.gpu.address + offset, bytes);
+    memcpy(to, (const unsigned char *)buffer->map.data + offset, bytes);
     return 0;
 }

@@ -55,6 +55,7 @@ void context_die(struct fcc_context *c, int status, const char *format, ...)
     while ((p = LIST_FIRST(&c->pending)))
         pending_fail(p, status, c->dead.text);
     streams_release(c);
+    statuses_raise(c, status);
     (void)pthread_cond_broadcast(&c->changed);
 }
 

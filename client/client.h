@@ -10,6 +10,7 @@
  *   watch.c       the thread that sees the end of the worker while all others wait for streams
  *   connect.c, comm.c, buffer.c   the objects
  *   pool.c        buffers for allocators that know no handles
+ *   symmetric.c   what the program's own kernels need: other ranks' buffers, a communicator's status
  *   env.c, hostlist.c   what launchers say: the job, the rank, where to meet
  *   accelerator.c, driver.c   a GPU as this process uses it, and its driver
  *   wait.c        the clock, and how a thread spins before it sleeps
@@ -90,14 +91,20 @@ struct fcc_request {
     struct fcc_submit_reply result;
 };
 
+/* Memory that the worker made, mapped where a rank's device is. */
+struct mapping {
+    void *data;                    /* on a GPU: gpu.address. NULL: none */
+    size_t bytes;                  /* mapped */
+    struct accelerator_memory gpu; /* if the rank is on one */
+};
+
 struct fcc_buffer {
     struct fcc_comm *comm;
     LIST_ENTRY(fcc_buffer) link; /* context->buffers */
     uint32_t handle;
-    void *data;                    /* on a GPU: gpu.address */
-    size_t bytes;                  /* as asked for */
-    size_t map_bytes;              /* mapped */
-    struct accelerator_memory gpu; /* if its communicator has one */
+    size_t bytes; /* as asked for */
+    struct mapping map;
+    struct mapping *peers; /* [nranks] other ranks' parts, only ever more of them; or NULL. context->lock */
 };
 
 struct fcc_comm {
@@ -108,8 +115,9 @@ struct fcc_comm {
     enum fcc_device_kind kind;
     const struct accelerator *accelerator; /* the context's; NULL: this rank is on the cpu */
     uint32_t time_limit_ms;
-    struct error error; /* the first of its unattended requests' that was not asked for yet. context->lock */
-    uint64_t error_id;  /* that request's. context->lock */
+    uint32_t status_word; /* in the session memory; FCC_NO_STATUS_WORD: there is none */
+    struct error error;   /* the first of its unattended requests' that was not asked for yet. context->lock */
+    uint64_t error_id;    /* that request's. context->lock */
 };
 
 struct fcc_context {
@@ -243,8 +251,16 @@ void watch_stop(struct fcc_context *c);
 /* Map a descriptor that the worker sent. Closes it. -EPROTO if it is smaller than `bytes` or could be made smaller (so that
  * touching it would kill us), -ENOMEM. `what` names it in the error's text. */
 int shared_map(int fd, size_t bytes, const char *what, void **out);
-void buffer_unmap(struct fcc_buffer *b);
+/* The buffer's memory, or that of another rank's part of it, from a descriptor, which is closed. Sets m->data and m->gpu; bytes is set. */
+int buffer_map(const struct fcc_buffer *b, int fd, uint32_t memory, struct mapping *m);
+void buffer_unmap(struct fcc_buffer *b); /* with all its peers */
+void mapping_end(const struct fcc_comm *comm, const struct mapping *m);
 /* Locked. The handle of a live buffer of this context; 0: it is none (any more). Compares only, never follows the pointer. */
 uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer);
+
+/* ---- symmetric.c ---- */
+
+/* Locked. The worker is gone, and will tell no status any more: this one. */
+void statuses_raise(struct fcc_context *c, int status);
 
 #endif

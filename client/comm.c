@@ -128,7 +128,8 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
                               .nranks = nranks,
                               .device = reply.device,
                               .kind = (enum fcc_device_kind)reply.device_kind,
-                              .time_limit_ms = reply.time_limit_ms};
+                              .time_limit_ms = reply.time_limit_ms,
+                              .status_word = reply.status_word};
     status = comm_open(comm, &reply);
     if (status)
         return comm_leave(comm, status);

@@ -36,6 +36,7 @@
  *   -ECONNREFUSED  no fccd listens at the socket
  *   -ESHUTDOWN     fccd is shutting down
  *   -EAGAIN        not finished yet (fcc_request_wait)
+ *   -EXDEV         a rank's memory cannot be mapped here: it is on another node, or a GPU cannot address the other
  */
 #ifndef FCCCLIENT_H
 #define FCCCLIENT_H
@@ -243,6 +244,41 @@ void fcc_pool_free(void *memory, ptrdiff_t bytes, int device, void *stream);
 /* A number that grows whenever fcc_pool_free() has taken a buffer away, which it does before the memory goes: who remembers what
  * fcc_buffer_find() found looks at it first. It may be read at any time. */
 const volatile uint64_t *fcc_pool_frees(void);
+
+/* ---- the program's own kernels ------------------------------------------------------------------------------- */
+/*
+ * A program's kernels (or, on the cpu, its threads) may store into other ranks' parts of a symmetric buffer by themselves, and wait for
+ * what others store into theirs: fused operators of its own. They keep to the rules that fccd's kernels keep to:
+ *
+ *   signals   A signal is a word of 8 bytes, aligned to 8, in a symmetric buffer (which is zeroed when it is made). Its values only
+ *             grow: for the n-th time n is stored, and it is never reset, so what is left of an earlier time cannot be mistaken. One
+ *             rank stores each word; to count several, give each a word of its own.
+ *   sending   The data's stores, then the signal's: a store with release semantics at system scope, by a thread that all others' stores
+ *             happen before (a barrier of their workgroup, and on a GPU by that thread: __threadfence_system() or an st.release.sys).
+ *   waiting   Load the signal with acquire semantics at system scope until it is at least the value that is waited for, then load the
+ *             data. In the same loop look at the communicator's status word. If it is not 0, look at the signal once more (with acquire,
+ *             after the status, with acquire too), and leave if it still has not come: it never will.
+ *   reuse     Before data is overwritten that a peer may still be reading, the peer has said, by a signal of its own, that it has done
+ *             so. And an operator of fccd that uses a buffer and a kernel of the program that does are ordered by the program.
+ *
+ * Kernels that wait occupy their place on the GPU. What they wait for must not need that place: a kernel with more workgroups than fit at a
+ * time waits in its last ones only, or for other ranks' earlier kernels.
+ */
+
+/* Map rank's part of a symmetric buffer into this process: *out is an address as fcc_buffer_data() gives it for the own part, for the CPU
+ * or for the GPU of this rank. It is good until `buffer`, this rank's part, is freed: also if the other rank frees its own or dies before.
+ * Its memory is kept so long, and what is stored there then is seen by nobody. (Counted against the user's memory as long as it is kept.)
+ * Asked for again it is the same address. rank may be the own one.
+ * Errors: -EINVAL (buffer, rank), -EXDEV (the rank is on another node), -ENOENT (that rank has freed its part or has left), -ENOMEM,
+ * -EIO, -ECONNRESET. */
+int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out);
+
+/* Where kernels of this rank's device (for a rank on a GPU) or this process's threads read the communicator's status: 0, or a negative
+ * errno value when it was aborted, when another rank has died or has left, or when the worker is gone: nobody should wait for others any
+ * more. When a rank has left (fcc_comm_destroy), it is set after all that the rank had stored before. The next operator says why in words. The word is good until the
+ * communicator is destroyed; it is for reading only. A thread of the library watches for the worker's end from the first call on.
+ * Errors: -EINVAL, -ENOMEM (more than 1024 communicators of one context at a time), -ECONNRESET. */
+int fcc_comm_status(fcc_comm *comm, const int32_t **out);
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 

@@ -23,7 +23,7 @@
  *
  * Session memory: struct fcc_session_memory, a sealed memfd that the worker made. The submission ring carries the
  * same SUBMIT messages as the socket. The client writes `head`, `data`, `life` and `slot[].state` (only FCC_SLOT_PENDING and
- * FCC_SLOT_WAITING); the worker writes the rest. Neither trusts what the other wrote.
+ * FCC_SLOT_WAITING), and `status` when the worker is gone; the worker writes the rest. Neither trusts what the other wrote.
  */
 #ifndef FCC_PROTO_H
 #define FCC_PROTO_H
@@ -59,7 +59,8 @@
     X(BUFFER_FREE, buffer_free, sizeof(struct fcc_buffer_free_msg), 0)                                                         \
     X(SUBMIT, submit, sizeof(struct fcc_submit), 0)                                                                            \
     X(QUERY, query, sizeof(struct fcc_query), 1)                                                                               \
-    X(MEETING, meeting, sizeof(struct fcc_meeting), 0)
+    X(MEETING, meeting, sizeof(struct fcc_meeting), 0)                                                                         \
+    X(BUFFER_PEER, buffer_peer, sizeof(struct fcc_buffer_peer_msg), 1)
 
 enum fcc_msg_type {
     FCC_MSG_NONE = 0,
@@ -157,8 +158,10 @@ struct fcc_comm_init_reply {
     uint32_t time_limit_ms;        /* in force */
     uint32_t device_kind;          /* enum fcc_device_kind: CPU, HIP or CUDA */
     unsigned char device_uuid[16]; /* of a GPU: the client may number them differently */
+    uint32_t status_word;          /* in fcc_session_memory.status; FCC_NO_STATUS_WORD: they are all in use */
+    uint32_t zero;
 };
-static_assert(sizeof(struct fcc_comm_init_reply) == 568, "wire");
+static_assert(sizeof(struct fcc_comm_init_reply) == 576, "wire");
 
 struct fcc_comm_msg { /* COMM_DESTROY; COMM_ABORT */
     struct fcc_msg msg;
@@ -190,6 +193,15 @@ struct fcc_buffer_free_msg {
     uint32_t zero;
 };
 static_assert(sizeof(struct fcc_buffer_free_msg) == 24, "wire");
+
+/* The memory of another rank's part of a symmetric allocation. Answered with a fcc_buffer_alloc_reply (buffer: the one that was named).
+ * The worker keeps that memory until the named buffer is freed, also if the other rank frees its own before. */
+struct fcc_buffer_peer_msg {
+    struct fcc_msg msg;
+    uint32_t buffer; /* this rank's part */
+    int32_t rank;    /* whose is wanted */
+};
+static_assert(sizeof(struct fcc_buffer_peer_msg) == 24, "wire");
 
 /* ---- operators ---- */
 
@@ -266,6 +278,9 @@ static_assert(sizeof(struct fcc_slot) == 1056, "wire");
 
 #define FCC_STREAM_LAST (UINT32_MAX - 1) /* the largest n */
 
+#define FCC_STATUS_WORDS 1024u /* communicators that a session's programs can look at, at a time */
+#define FCC_NO_STATUS_WORD 0xffffffffu
+
 /* Not n, and past it by either way to compare. */
 static inline uint32_t fcc_stream_passed(uint32_t n)
 {
@@ -286,6 +301,9 @@ struct fcc_session_memory {
      * before and after; the thread's TID; with FUTEX_OWNER_DIED, by the kernel, when the process dies. The worker adds
      * FUTEX_WAITERS. */
     _Alignas(64) _Atomic uint32_t life;
+    /* Of each of the session's communicators, for kernels of the client that wait for other ranks: 0, or (negative errno value) why
+     * nobody should wait any more. Release: what the ranks that are gone had stored before comes before it. */
+    _Alignas(64) _Atomic int32_t status[FCC_STATUS_WORDS];
     _Alignas(64) struct fcc_slot slot[FCC_SLOTS];
     _Alignas(64) unsigned char data[FCC_RING_BYTES];
 };

@@ -23,6 +23,7 @@ int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, st
         return error_set(e, -ENOMEM, "buffer: out of memory");
     *b = (struct buffer){.device = m->device,
                          .refs = 1,
+                         .fd = -1,
                          .session = m->session,
                          .kind = kind,
                          .comm = m->comm,
@@ -58,10 +59,72 @@ struct buffer *buffer_find(const struct session *s, uint32_t handle)
     return NULL;
 }
 
+bool buffer_publish(struct buffer *b, const struct comm *c, int fd)
+{
+    b->number = c->allocations;
+    if (c->here > 1)
+        b->fd = fd;
+    return c->here > 1;
+}
+
+/* The membership that the buffer was allocated in, if its client still has it. */
+static const struct member *member_of(const struct buffer *b)
+{
+    const struct member *m;
+
+    LIST_FOREACH(m, &b->session->members, link)
+        if (m->comm == b->comm)
+            return m;
+    return NULL;
+}
+
+static struct buffer *part_find(const struct member *m, uint32_t number)
+{
+    struct buffer *b;
+
+    LIST_FOREACH(b, &m->session->buffers, link)
+        if (b->comm == m->comm && b->rank == m->rank && b->number == number)
+            return b;
+    return NULL;
+}
+
+int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e)
+{
+    const struct member *mine = member_of(b), *other;
+    struct buffer *part;
+
+    if (!mine)
+        return error_set(e, -ENOENT, "buffer %u: its communicator has ended", b->handle);
+    if (!b->number)
+        return error_set(e, -EINVAL, "rank %d: buffer %u: it is not symmetric: other ranks have no part of it", b->rank,
+                         b->handle);
+    if (rank < 0 || rank >= mine->comm->nranks)
+        return error_set(e, -EINVAL, "rank: %d: allowed are 0 to %d", rank, mine->comm->nranks - 1);
+    other = &mine->comm->members[rank];
+    if (other->remote)
+        return error_set(e, -EXDEV, "rank %d: it is on another node%s%s: its memory cannot be mapped here, only put into", rank,
+                         other->peer ? ", " : "", other->peer ? other->peer->address : "");
+    part = other->state == MEMBER_JOINED ? part_find(other, b->number) : NULL;
+    if (!part || part->fd < 0)
+        return error_set(e, -ENOENT, "rank %d: it has freed its part of the buffer, or has left the communicator", rank);
+    if (!b->peers)
+        b->peers = calloc(FCC_MAX_RANKS, sizeof(b->peers[0]));
+    if (!b->peers)
+        return error_set(e, -ENOMEM, "buffer: out of memory");
+    if (!b->peers[rank]) {
+        b->peers[rank] = part;
+        part->refs++;
+    }
+    *out = part;
+    return 0;
+}
+
 void buffer_unref(struct buffer *b)
 {
     if (--b->refs)
         return;
+    if (b->fd >= 0)
+        (void)close(b->fd);
     if (b->device && b->nodes_number)
         nodes_region_remove(b->device->worker, b->nodes_number, b->rank, b->handle);
     if (b->device)
@@ -79,5 +142,10 @@ void buffer_drop_handle(struct buffer *b)
         nodes_buffer_freed(c, b->rank, b->handle);
     LIST_REMOVE(b, link);
     b->session = NULL;
+    for (int r = 0; b->peers && r < FCC_MAX_RANKS; r++)
+        if (b->peers[r])
+            buffer_unref(b->peers[r]);
+    free(b->peers);
+    b->peers = NULL;
     buffer_unref(b);
 }

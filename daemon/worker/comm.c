@@ -63,11 +63,20 @@ static void member_go(struct member *m)
 {
     if (!m->remote) {
         LIST_REMOVE(m, link);
+        status_word_give(m->session, m->status_word);
         m->comm->here--;
     }
     m->state = MEMBER_LEFT;
     m->session = NULL;
     m->comm->present--;
+}
+
+/* Kernels of the ranks here that wait for others need not any more. */
+static void status_words_raise(const struct comm *c, int status)
+{
+    for (int r = 0; r < c->nranks; r++)
+        if (c->members[r].state == MEMBER_JOINED && !c->members[r].remote)
+            status_word_raise(c->members[r].session, c->members[r].status_word, status);
 }
 
 /* "pid 123", or "pid 123 on node 10.0.0.2:7711" */
@@ -97,6 +106,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     atomic_store_explicit(&c->shared->status, status, memory_order_relaxed);
     if (c->current && c->ops->number != FCC_DEVICE_CPU)
         gpus_comm_abort(c);
+    status_words_raise(c, status);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */
@@ -138,6 +148,7 @@ static void leave_tell(struct member *m, const char *why)
     TAILQ_FOREACH(sub, &m->queue, link)
         sub->session = NULL;
     member_go(m);
+    status_words_raise(c, -ECONNABORTED);
     if (why && c->state == COMM_ACTIVE) /* the others will hear who, at their next operator */
         (void)error_set(&c->error, -ECONNABORTED, "rank %d (%s) is gone: %s", m->rank, where, why);
 }
@@ -279,6 +290,7 @@ static int turn_alloc(struct comm *c, struct error *e)
         struct submission *sub = c->members[done].next;
         status = buffer_alloc(&c->members[done], FCC_BUFFER_SYMMETRIC, sub->alloc_bytes, &buffers[done], &fds[done], e);
     }
+    c->allocations += !status;
     for (int r = 0; r < done; r++) {
         struct submission *sub = c->members[r].next;
         struct fcc_buffer_alloc_reply reply = {.reply.msg = {.type = FCC_MSG_BUFFER_ALLOC | FCC_REPLY, .id = sub->id},
@@ -291,7 +303,8 @@ static int turn_alloc(struct comm *c, struct error *e)
             session_reply(sub->session, &reply.reply, sizeof(reply), &fds[r], 1);
             sub->session = NULL; /* told */
         }
-        (void)close(fds[r]);
+        if (status || !buffer_publish(buffers[r], c, fds[r]))
+            (void)close(fds[r]);
     }
     return status;
 }

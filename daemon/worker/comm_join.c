@@ -168,6 +168,7 @@ static int member_open(struct member *m, struct session *s, const struct fcc_com
     m->session = s;
     m->pid = s->pid;
     m->handle = ++s->last_handle;
+    m->status_word = status_word_take(s);
     m->device = d;
     m->join_id = msg->msg.id;
     m->arrived_ns = clock_ns();
@@ -184,7 +185,8 @@ void comm_join_answer(struct member *m, int status, const char *text)
                                     .comm = m->handle,
                                     .device = m->device->index,
                                     .time_limit_ms = m->comm->time_limit_ms,
-                                    .device_kind = m->device->ops->number};
+                                    .device_kind = m->device->ops->number,
+                                    .status_word = m->status_word};
     if (m->device->ops->number != FCC_DEVICE_CPU)
         gpu_device_uuid(m->device, r.device_uuid);
     if (status)

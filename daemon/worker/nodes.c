@@ -191,6 +191,13 @@ static void alloc_end(struct comm *c)
         session_reply(sub->session, &reply.reply, sizeof(reply), &a->fds[r], 1);
         sub->session = NULL; /* told */
     }
+    c->allocations += !e.status;
+    for (int r = 0; !e.status && r < c->nranks; r++) {
+        if (c->members[r].remote)
+            a->buffers[r]->number = c->allocations;
+        else if (buffer_publish(a->buffers[r], c, a->fds[r]))
+            a->fds[r] = -1;
+    }
     alloc_free(c, !e.status);
     turn_end(c, &e);
 }

@@ -481,6 +481,7 @@ int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer 
         return error_set(e, -ENOMEM, "no memory for the shadow of a buffer of %llu bytes", (unsigned long long)bytes);
     }
     b->refs = 1;
+    b->fd = -1;
     b->kind = FCC_BUFFER_SYMMETRIC;
     b->comm = m->comm;
     b->rank = m->rank;

@@ -138,6 +138,34 @@ void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, co
         (void)syscall(SYS_futex, &t->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+uint32_t status_word_take(struct session *s)
+{
+    for (uint32_t i = 0; i < FCC_STATUS_WORDS; i++) {
+        if (s->status_words[i / 64] >> i % 64 & 1u)
+            continue;
+        s->status_words[i / 64] |= UINT64_C(1) << i % 64;
+        atomic_store_explicit(&s->memory->status[i], 0, memory_order_relaxed);
+        return i;
+    }
+    return FCC_NO_STATUS_WORD;
+}
+
+void status_word_give(struct session *s, uint32_t word)
+{
+    if (word != FCC_NO_STATUS_WORD)
+        s->status_words[word / 64] &= ~(UINT64_C(1) << word % 64);
+}
+
+void status_word_raise(struct session *s, uint32_t word, int status)
+{
+    int32_t none = 0;
+
+    /* Release: the engine has heard of what a rank did last before it tells its end to others (proto.h). */
+    if (word != FCC_NO_STATUS_WORD)
+        (void)atomic_compare_exchange_strong_explicit(&s->memory->status[word], &none, status, memory_order_release,
+                                                      memory_order_relaxed);
+}
+
 void slot_stream_finish(struct session *s, uint32_t slot, uint32_t value)
 {
     /* Release: what the engine wrote for this operator comes before. The stream looks by itself; nobody is to be woken. */

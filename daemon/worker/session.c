@@ -212,6 +212,24 @@ static void handle_buffer_free(struct session *s, const struct fcc_buffer_free_m
     session_reply_status(s, &m->msg, e.status, e.text);
 }
 
+static void handle_buffer_peer(struct session *s, const struct fcc_buffer_peer_msg *m)
+{
+    struct buffer *b = buffer_find(s, m->buffer), *part;
+    struct error e = {0};
+
+    if (!b)
+        (void)error_set(&e, -ENOENT, "buffer: %u: no such buffer in this session", m->buffer);
+    if (!b || buffer_peer(b, m->rank, &part, &e)) {
+        session_reply_status(s, &m->msg, e.status, e.text);
+        return;
+    }
+    struct fcc_buffer_alloc_reply r = {.reply.msg = {.type = (uint16_t)(m->msg.type | FCC_REPLY), .id = m->msg.id},
+                                       .buffer = b->handle,
+                                       .memory = part->memory.kind,
+                                       .map_bytes = part->memory.bytes};
+    session_reply(s, &r.reply, sizeof(r), &part->fd, 1);
+}
+
 static void handle_submit(struct session *s, const struct fcc_submit *m)
 {
     if (m->slot != FCC_NO_SLOT && m->slot >= FCC_SLOTS)

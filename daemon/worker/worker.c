@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "device.h"
@@ -328,6 +329,17 @@ static int cores_count(void)
     return sched_getaffinity(0, sizeof(mine), &mine) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&mine);
 }
 
+/* Each symmetric buffer that several ranks here share keeps a descriptor, and each client has some. */
+static void descriptors_allow(void)
+{
+    struct rlimit limit;
+
+    if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 static int worker_open(struct worker *w, const struct control_start *start)
 {
     char who[96];
@@ -346,6 +358,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
     LIST_INIT(&w->comms);
     LIST_INIT(&w->peers);
     LIST_INIT(&w->accounts);
+    descriptors_allow();
     w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->ndevices = (int)w->config.cpu_devices;
     w->cores = cores_count();

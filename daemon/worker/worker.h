@@ -137,11 +137,20 @@ struct buffer {
     uint64_t nodes_number; /* of a communicator over several nodes; 0: it is not */
     int rank;              /* whose it is in the communicator */
     struct device_memory memory;
-    uint64_t bytes; /* as asked for */
+    uint64_t bytes;        /* as asked for */
+    uint32_t number;       /* symmetric: which allocation of its communicator, the same for all ranks' parts; 0: not one yet */
+    int fd;                /* ... the memory, for other ranks' clients to import; -1: nobody can want it */
+    struct buffer **peers; /* [FCC_MAX_RANKS] other ranks' parts that its client has mapped, a reference each; or NULL */
 };
 /* Zeroed memory with one reference, the handle's. *fd is the caller's, for the client. */
 int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd, struct error *e);
 struct buffer *buffer_find(const struct session *s, uint32_t handle);
+/* A symmetric allocation has succeeded: the part of a rank here takes its number and, if other ranks are here, the descriptor. The
+ * caller closes it otherwise: false. */
+bool buffer_publish(struct buffer *b, const struct comm *c, int fd);
+/* The part of `rank` of the allocation that b is a part of, for b's client: it stays until b's handle goes. -EINVAL, -ENOENT (freed, or
+ * the communicator has ended), -EXDEV (on another node), -ENOMEM. */
+int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e);
 void buffer_unref(struct buffer *b);
 void buffer_drop_handle(struct buffer *b); /* and its reference */
 
@@ -166,7 +175,8 @@ struct session {
     LIST_HEAD(members_head, member) members;
     LIST_HEAD(buffers_head, buffer) buffers;
     uint32_t last_handle;
-    const char *broken; /* why it is about to be freed; NULL: it is not */
+    uint64_t status_words[FCC_STATUS_WORDS / 64]; /* ring.c: a bit for each that is in use */
+    const char *broken;                           /* why it is about to be freed; NULL: it is not */
 };
 
 /* Take over a connection and greet it. Owns sock from now on. */
@@ -194,6 +204,11 @@ void slot_running(struct session *s, uint32_t slot);
 /* Write a completion into a slot and wake who sleeps on it. */
 void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
                    int nvalues);
+/* A word for a communicator's status, which is 0; FCC_NO_STATUS_WORD: there is none left. And back. */
+uint32_t status_word_take(struct session *s);
+void status_word_give(struct session *s, uint32_t word);
+/* It says why from now on, unless it does already. */
+void status_word_raise(struct session *s, uint32_t word, int status);
 /* Let the client's stream go on that waits for the slot's operator. */
 void slot_stream_finish(struct session *s, uint32_t slot, uint32_t value);
 
@@ -255,6 +270,7 @@ struct member {
     struct session *session; /* while JOINED */
     pid_t pid;
     uint32_t handle;             /* in the session */
+    uint32_t status_word;        /* ... */
     int node;                    /* number of its node, the same on all nodes; 0 if all ranks are here */
     bool remote;                 /* the rank is on another node: it has no session and no device here */
     struct peer *peer;           /* that node's; NULL: it is lost, or the rank is here */
@@ -293,6 +309,7 @@ struct comm {
     struct comm_nodes *nodes; /* nodes.c's; NULL: all ranks are here */
     uint32_t time_limit_ms;
     struct error error;           /* why it was aborted */
+    uint32_t allocations;         /* symmetric, that have succeeded: the same on all nodes */
     uint64_t operators;           /* begun: the number of the newest or last one */
     uint64_t epoch;               /* of the newest or last launch */
     uint64_t slots_bytes;         /* that an operator may have; 0: there are none */
