@@ -181,6 +181,52 @@ static void drained_deaf(void)
     drain_run(false, true);
 }
 
+/* ---- kernels of the program's own: what they have of other ranks, and how that ends ---- */
+
+static void symmetric_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_context *context;
+    fcc_comm *comm;
+    fcc_buffer *b;
+    const int32_t *status;
+    uint64_t words[PAIR], *at[PAIR];
+
+    (void)argument;
+    driver_use();
+    context = client_connect(NULL);
+    comm = client_join(context, &all->id, PAIR, rank, 0);
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, sizeof(words), &b));
+    OK(fcc_comm_status(comm, &status));
+    for (int r = 0; r < PAIR; r++)
+        OK(fcc_buffer_peer(b, r, (void **)&at[r]));
+    CHECK(driver->mappings == PAIR && at[rank] == fcc_buffer_data(b) && at[rank] != at[1 - rank] && *status == 0);
+    for (int r = 0; r < PAIR; r++) /* the fake's memory is the CPU's, too */
+        at[r][rank] = (uint64_t)(rank * 10 + r + 1);
+    OK(fcc_noop(comm));
+    OK(fcc_buffer_read(b, 0, words, sizeof(words)));
+    CHECK(words[0] == (uint64_t)rank + 1 && words[1] == 10 + (uint64_t)rank + 1);
+    OK(fcc_noop(comm));
+    driver->fail = DRIVER_memory_map;
+    fcc_buffer *other;
+    FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 64, &other), -EIO, "cuMemMap");
+    driver->fail = -1;
+    OK(fcc_noop(comm));
+    if (rank == 0) {
+        fcc_comm_destroy(comm);
+        client_end(context);
+        return;
+    }
+    for (double until = now_ms() + 20e3; !__atomic_load_n(status, __ATOMIC_ACQUIRE);)
+        CHECK(now_ms() < until);
+    at[0][0] = 1; /* kept for us */
+    client_end(context);
+}
+
+static void symmetric_memory(void)
+{
+    fake_ranks_run(PAIR, symmetric_rank, NULL);
+}
+
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
@@ -189,6 +235,7 @@ int main(int argc, char *argv[])
         {"drained", drained, 0},
         {"drained_too_late", drained_too_late, 0},
         {"drained_deaf", drained_deaf, 0},
+        {"symmetric_memory", symmetric_memory, 0},
     };
     (void)argc;
     run_again(argv);
