@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+"""Fused operators of your own, in Triton.
+
+A kernel stores tiles of its result into other ranks' parts of a symmetric tensor as it finishes them, tells them by signals, and waits for
+theirs, in the memory order that fccd's own kernels keep to::
+
+    c = fcc.zeros(rows, n, dtype=torch.float16, symmetric=True)         # every rank has one; so has it of
+    flags = fcc.zeros(tiles, dtype=torch.int64, symmetric=True)         # signals
+    c_window, flag_window = fcc.triton.Window(c), fcc.triton.Window(flags)
+    kernel[grid](..., c_window.table, flag_window.table, flag_window.status, epoch, ...)
+
+    @triton.jit
+    def kernel(..., c, flags, status, epoch, ...):
+        fcc.triton.put_tile(c, rank, offsets, tile, mask)               # stored there
+        fcc.triton.signal(flags, rank, index, epoch)                    # and told
+        if fcc.triton.wait(flags, me, other, epoch, status):            # until the other one has, too
+            ...
+
+`device` says what each function promises. With TRITON_INTERPRET=1 in the environment, before anything of this is imported, the same
+kernels run in Triton's interpreter over cpu devices. examples/triton_gemm_all_to_all.py is a whole operator.
+"""
+
+from .device import peer, put_tile, signal, wait, wait_all
+from .window import Window
+
+__all__ = ["Window", "peer", "put_tile", "signal", "wait", "wait_all"]

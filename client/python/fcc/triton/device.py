@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""Functions for use inside ``@triton.jit`` kernels over symmetric buffers.
+
+A *table* is an int64 tensor on this rank's device: entry r is the address of rank r's part of one symmetric buffer, as this rank's device
+sees it, or 0 if rank r is on another node. A *signal* is one int64 word of such a buffer: it is 0 at first, its values only grow, one rank
+stores each word, and nothing resets it. *status* is the address (an int64 scalar) of the communicator's status word: 0, or why nobody
+should wait for other ranks any more. ``fcc.triton.Window`` has all three.
+
+Memory order. The same as that of fccd's own kernels::
+
+    sender                                            receiver
+      all threads store their part of the data          one load of the signal, acquire, system scope
+      barrier of the program (workgroup)                barrier of the program
+      one thread stores the signal, release, system     all threads load the data
+
+Triton runs an atomic on a scalar in one thread of the program. On NVIDIA what the other threads have stored comes before it by the
+barrier, and release at system scope covers all that comes before it, not only that thread's own stores: causality order is
+transitive over barriers (PTX ISA, memory consistency model). On AMD Triton's barrier is the bare instruction, which waits for nobody's stores,
+and the release waits for those of its own wave only; so there every wave first waits until its stores have reached the L2 (_stored()), and
+then the release writes the L2 back. On the receiving side the acquire empties the L1 that all waves of the workgroup share, before
+the barrier lets them go on.
+
+Polling is done with volatile loads, which are relaxed and of system scope and are not hoisted out of loops. Only when the value is there the
+acquire follows, as an atomic addition of 0 to this rank's own memory. The status word is never touched by an atomic: it may lie in
+the host's memory, where a GPU's atomics need not be atomic for the CPU, and an addition of 0 could undo a store.
+
+A poll of one word is done by every thread of the program on its own, so threads may leave the loop in different turns: there is no barrier in
+it, and what is returned comes from the atomic, which all threads get from the same one. A poll of many words reduces them in
+each turn, so there all threads leave in the same turn.
+
+In Triton's interpreter the programs of a grid run one after the other in one thread, loads and stores are those of the CPU, and atomics are
+C++'s std::atomic with the order that is asked for. x86 keeps the order of stores, and of loads, among each other (TSO), and its
+atomics are full barriers; so the argument holds there, too. On a CPU with a weaker order the plain copies before an atomic release and
+behind an atomic acquire are ordered by these. A wait in a program comes after all that the programs before it have done, and those
+after it come later: waits belong into the last programs of a grid, or into a kernel of their own. On GPUs that is wise, too: programs that wait
+must not keep away those that others wait for.
+"""
+
+import os
+
+import torch
+import triton
+import triton.language as tl
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as Triton looks, when a kernel is defined
+# compiled for AMD's GPUs (CDNA: Window refuses others, whose stores are counted elsewhere)
+HIP = tl.constexpr(torch.version.hip is not None and not INTERPRETED)
+
+if INTERPRETED:
+
+    def _pause():
+        """Who is waited for may need this core."""
+        os.sched_yield()
+else:
+
+    @triton.jit
+    def _pause():
+        pass
+
+
+@triton.jit
+def _stored():
+    """Every thread: what it has stored has reached memory that the whole GPU sees."""
+    if HIP:
+        tl.inline_asm_elementwise("s_waitcnt vmcnt(0)\n\tv_mov_b32 $0, $1", "=v,v,~{memory}", [tl.full([], 0, tl.int32)],
+                                  dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def peer(table, rank, dtype: tl.constexpr):
+    """The address of ``rank``'s part, as a pointer to ``dtype``. rank: integer scalar. 0 for a rank on another node: trigger() is the way there."""
+    return tl.load(table + rank).to(tl.pointer_type(dtype))
+
+
+@triton.jit
+def put_tile(table, rank, offsets, value, mask=None):
+    """Store a tile into ``rank``'s part. offsets: integers, of elements of value's dtype from the part's start, of value's shape (int64 where the
+    part has 2**31 elements or more). Visible there to who has seen a signal() that follows it."""
+    tl.store(peer(table, rank, value.dtype) + offsets, value, mask=mask)
+
+
+@triton.jit
+def signal(table, rank, index, value):
+    """Set word ``index`` of ``rank``'s part of a buffer of signals to ``value``, after all that this program has stored before, anywhere."""
+    _stored()
+    tl.debug_barrier()
+    tl.atomic_xchg(peer(table, rank, tl.int64) + index, tl.cast(value, tl.int64), sem="release", scope="sys")
+
+
+@triton.jit
+def wait(table, rank, index, value, status):
+    """Wait until word ``index`` of the own part (``rank`` is the own rank) is at least ``value``: True. False: it is not, and will never be,
+    because the communicator has come to its end (status). What comes after it in this program sees what the signal's sender had stored."""
+    word = peer(table, rank, tl.int64) + index
+    why = status.to(tl.pointer_type(tl.int32))
+    while (tl.load(word, volatile=True) < value) & (tl.load(why, volatile=True) == 0):
+        _pause()
+    seen = tl.atomic_add(word, tl.cast(0, tl.int64), sem="acquire", scope="sys")
+    tl.debug_barrier()
+    return seen >= value
+
+
+@triton.jit
+def wait_all(table, rank, first, count, value, status, BLOCK: tl.constexpr):
+    """The same for the words ``first`` to ``first + count - 1``, BLOCK (a power of two) at a time."""
+    base = peer(table, rank, tl.int64) + first
+    why = status.to(tl.pointer_type(tl.int32))
+    least = tl.cast(value, tl.int64)
+    for start in range(0, count, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        inside = at < count
+        come = tl.min(tl.load(base + at, mask=inside, other=least, volatile=True), axis=0)
+        over = 0
+        while (come < value) & (over == 0):
+            _pause()
+            # one load for each thread, and one value for all of them: they leave in the same turn
+            over = tl.max(tl.load(why + at * 0, volatile=True).to(tl.int32) != 0, axis=0).to(tl.int32)
+            come = tl.min(tl.load(base + at, mask=inside, other=least, volatile=True), axis=0)
+        seen = tl.atomic_add(base + at, tl.zeros([BLOCK], tl.int64), mask=inside, sem="acquire", scope="sys")
+        least = tl.minimum(least, tl.min(tl.where(inside, seen, least), axis=0))
+    tl.debug_barrier()
+    return least >= value

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: MIT
+"""fcc.triton: in Triton's interpreter over cpu devices, with 2 and 4 ranks as processes; and what the compilers for NVIDIA and AMD make of it,
+which needs no GPU. $FCCD_BINARY is the fccd (default: build/bin/fccd); without one, or without Triton, the tests are skipped.
+
+    test_triton.py CASE...      as one of the ranks, which the environment names: runs these cases
+"""
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+import pytest
+
+import core_stand_in
+
+core_stand_in.use()
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+tl = triton.language
+
+import fcc  # noqa: E402
+import fcc.triton  # noqa: E402
+from fcc.triton import peer, put_tile, signal, wait, wait_all  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+FCCD = os.environ.get("FCCD_BINARY", str(ROOT / "build" / "bin" / "fccd"))
+ROUNDS = 40
+
+# ---- kernels ----
+
+
+@triton.jit
+def exchange(data, flags, status, result, me, ranks, epoch, n, BLOCK: tl.constexpr):
+    """To the next rank: a tile, and a signal. From the last one: the same. result: the tile."""
+    at = tl.arange(0, BLOCK)
+    to = (me + 1) % ranks
+    if wait(flags, me, 1, epoch - 1, status):  # it has read the last one
+        put_tile(data, to, at, (at + epoch * 1000 + me).to(tl.float32), at < n)
+        signal(flags, to, 0, epoch)
+        if wait(flags, me, 0, epoch, status):
+            tl.store(result + at, tl.load(peer(data, me, tl.float32) + at, mask=at < n, other=-1.0))
+        signal(flags, (me + ranks - 1) % ranks, 1, epoch)
+
+
+@triton.jit
+def tell(flags, rank, index, value):
+    signal(flags, rank, index, value)
+
+
+@triton.jit
+def hear(flags, me, index, value, status, result):
+    tl.store(result, wait(flags, me, index, value, status).to(tl.int32))
+
+
+@triton.jit
+def tell_many(flags, ranks, first, count, value):
+    for rank in range(ranks):
+        for i in range(count):
+            signal(flags, rank, first + i, value + i)
+
+
+@triton.jit
+def hear_all(flags, me, first, count, value, status, result, BLOCK: tl.constexpr):
+    tl.store(result, wait_all(flags, me, first, count, value, status, BLOCK).to(tl.int32))
+
+
+@triton.jit
+def count(flags, rank, times):
+    for _ in range(times):
+        tl.atomic_add(peer(flags, rank, tl.int64), tl.cast(1, tl.int64), sem="relaxed", scope="sys")
+
+
+@triton.jit
+def nothing(pointer):
+    tl.load(pointer)
+
+
+# ---- cases, of which each rank runs all ----
+
+
+def windows(comm, words, elements=64):
+    data = fcc.zeros(elements, dtype=torch.float32, symmetric=True, comm=comm)
+    flags = fcc.zeros(words, dtype=torch.int64, symmetric=True, comm=comm)
+    return fcc.triton.Window(data, comm), fcc.triton.Window(flags, comm)
+
+
+def case_exchange(comm):
+    data, flags = windows(comm, 2)
+    before = (comm.rank - 1) % comm.size
+    for epoch in range(1, ROUNDS + 1):
+        result = torch.zeros(64)
+        exchange[(1,)](data.table, flags.table, flags.status, result, comm.rank, comm.size, epoch, 50, BLOCK=64)
+        expected = torch.arange(64.0) + epoch * 1000 + before
+        assert torch.equal(result[:50], expected[:50]) and (result[50:] == -1).all(), (epoch, result)
+    assert (data.tensor[50:] == 0).all()  # masked
+
+
+def case_addresses(comm):
+    data, _ = windows(comm, 1)
+    assert data.remote == [] and data.table.shape == (comm.size,) and data.table[comm.rank] == data.tensor.data_ptr()
+    part = fcc.triton.Window(data.tensor[16:32], comm)
+    assert torch.equal(part.table, data.table + 64)
+    with pytest.raises(ValueError, match="dense"):
+        fcc.triton.Window(data.tensor[::2], comm)
+    with pytest.raises(ValueError, match="daemon's memory"):
+        fcc.triton.Window(torch.zeros(4), comm)
+    with pytest.raises(Exception, match="not symmetric"):
+        fcc.triton.Window(fcc.zeros(4, comm=comm), comm)
+
+
+def case_wait_for_a_process(comm):
+    """The word is written by another process while this one sits in the loop."""
+    _, flags = windows(comm, 1)
+    result = torch.zeros(1, dtype=torch.int32)
+    comm.barrier()
+    begun = time.monotonic()
+    if comm.rank == 0:
+        time.sleep(0.5)
+        for rank in range(comm.size):
+            tell[(1,)](flags.table, rank, 0, 3)
+    hear[(1,)](flags.table, comm.rank, 0, 3, flags.status, result)
+    assert result.item() == 1 and time.monotonic() - begun > 0.45
+
+
+def case_wait_all(comm):
+    """Words of all values; 37 of them, 16 at a time; and from a place that is not the first."""
+    _, flags = windows(comm, 3 + 37 * comm.size)
+    result = torch.zeros(1, dtype=torch.int32)
+    tell_many[(1,)](flags.table, comm.size, 3 + 37 * comm.rank, 37, 5)
+    hear_all[(1,)](flags.table, comm.rank, 3, 37 * comm.size, 5, flags.status, result, BLOCK=16)
+    assert result.item() == 1
+    assert torch.equal(flags.tensor[3:], (torch.arange(37) + 5).repeat(comm.size)) and not flags.tensor[:3].any()
+
+
+def case_atomics(comm):
+    """The interpreter's atomics are those of the machine, among processes, too."""
+    _, flags = windows(comm, 1)
+    comm.barrier()
+    count[(1,)](flags.table, 0, 1500)
+    comm.barrier()
+    assert comm.rank or flags.tensor.item() == 1500 * comm.size
+
+
+def case_tensors_are_not_copied_back(comm):
+    """The interpreter copies arguments back when a kernel has run. Over the same memory that must be nothing, or it would take away what
+    another rank has stored meanwhile."""
+    data, _ = windows(comm, 1, 1 << 20)
+    comm.barrier()
+    if comm.rank == 0:
+        for _ in range(300):
+            nothing[(1,)](data.tensor)
+    if comm.rank == 1:
+        there = (core_stand_in.ctypes.c_float * (1 << 20)).from_address(data.table[0].item())
+        view = torch.frombuffer(there, dtype=torch.float32)
+        for i in range(1 << 11):
+            view[i * 512:(i + 1) * 512] += 1
+    comm.barrier()
+    assert comm.rank or (data.tensor == 1).all()
+
+
+def load_example():
+    path = ROOT / "client" / "python" / "examples" / "triton_gemm_all_to_all.py"
+    spec = importlib.util.spec_from_file_location("triton_gemm_all_to_all", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def case_gemm_all_to_all(comm):
+    """Shapes with edges, against torch in float64 and against the built-in operator; several calls, so that epochs count."""
+    example = load_example()
+    for m, n, k, dtype, tolerance in ((40, 24, 50, torch.float32, 1e-5), (16, 33, 32, torch.float16, 4e-3)):
+        a = fcc.empty(comm.size * m, k, dtype=dtype, comm=comm)
+        b = fcc.empty(k, n, dtype=dtype, comm=comm)
+        out = fcc.zeros(comm.size * m, n, dtype=dtype, symmetric=True, comm=comm)
+        operator = example.GemmAllToAll(comm, m, n, dtype, (16, 16, 16))
+        for call in range(2):
+            inputs = []
+            for rank in range(comm.size):
+                torch.manual_seed(rank * 10 + call)
+                inputs.append((torch.randn(comm.size * m, k).to(dtype), torch.randn(k, n).to(dtype)))
+            a.copy_(inputs[comm.rank][0])
+            b.copy_(inputs[comm.rank][1])
+            c = operator(a, b)
+            operator.check()
+            fcc.gemm_all_to_all(a, b, out=out, comm=comm)
+            expected = torch.cat([x.double()[comm.rank * m:(comm.rank + 1) * m] @ y.double() for x, y in inputs])
+            allowed = tolerance * expected.abs().max()
+            assert (c.double() - expected).abs().max() <= allowed, (m, n, k, dtype, call)
+            assert (c.double() - out.double()).abs().max() <= allowed, (m, n, k, dtype, call)
+
+
+def case_wait_ends(comm):
+    """The last: a rank goes without a word, and nobody waits for it."""
+    _, flags = windows(comm, 40)
+    result = torch.ones(2, dtype=torch.int32)
+    if comm.rank == comm.size - 1:
+        time.sleep(0.3)
+        return "die"
+    hear[(1,)](flags.table, comm.rank, 0, 1, flags.status, result)
+    hear_all[(1,)](flags.table, comm.rank, 1, 39, 1, flags.status, result[1:], BLOCK=16)
+    assert result.tolist() == [0, 0]
+    with pytest.raises(Exception, match=f"rank {comm.size - 1}.*gone"):
+        comm.barrier()
+    return None
+
+
+CASES = [name for name in globals() if name.startswith("case_")]
+
+
+def rank_main():
+    comm = fcc.init(device="cpu")
+    torch.set_num_threads(1)
+    for name in CASES:
+        try:
+            end = globals()[name](comm)
+        except Exception:
+            print(json.dumps({"case": name, "error": traceback.format_exc()}), flush=True)
+            os._exit(1)  # the others are told by their next call
+        print(json.dumps({"case": name, "error": None}), flush=True)
+        if end == "die":
+            os._exit(0)
+    comm.close()
+
+
+# ---- the tests ----
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    if not os.access(FCCD, os.X_OK):
+        pytest.skip(f"{FCCD} is not there: make build/bin/fccd build/lib/libfccclient.so")
+    with tempfile.TemporaryDirectory() as directory:
+        socket = f"{directory}/fccd.sock"
+        log = open(f"{directory}/log", "w+")
+        process = subprocess.Popen([FCCD, "--config", "/dev/null", "--socket", socket, "--gpus", "none", "--cpu-devices", "4",
+                                    "--cpu-workgroups", "1"], stdout=log, stderr=log)
+        try:
+            until = time.monotonic() + 20
+            while not os.path.exists(socket):
+                assert process.poll() is None and time.monotonic() < until, pathlib.Path(log.name).read_text()
+                time.sleep(0.02)
+            yield socket
+        finally:
+            process.terminate()
+            process.wait(20)
+            log.close()
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+def results(request, daemon):
+    """What each rank says of each case: all cases run in one go, because Python takes long to start."""
+    size, ranks = request.param, []
+    for rank in range(size):
+        env = dict(os.environ, FCCD_SOCKET=daemon, FCCD_JOB=f"triton{size}", FCC_RANK=str(rank), FCC_SIZE=str(size), FCC_MEETING="",
+                   TRITON_INTERPRET="1", OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+        ranks.append(subprocess.Popen([sys.executable, __file__], env=env, stdout=subprocess.PIPE, text=True))
+    try:
+        said = [rank.communicate(timeout=600)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [{line["case"]: line["error"] for line in map(json.loads, text.splitlines())} for text in said]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_interpreted(results, case):
+    for rank, said in enumerate(results):
+        assert said.get(case, "did not come to it") is None, f"rank {rank}: {said.get(case, 'did not come to it')}"
+
+
+@triton.jit
+def whole(data, flags, status, out, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    put_tile(data, 1, at, (at * 2).to(tl.float16), at < n)
+    signal(flags, 1, 3, 7)
+    come = wait(flags, 0, 4, 7, status)
+    tl.store(out + at, tl.load(peer(data, 0, tl.float16) + at, mask=come & (at < n)))
+    if wait_all(flags, 0, 5, n, 9, status, 64):
+        tl.store(out + at, tl.load(peer(data, 0, tl.float16) + at + BLOCK))
+
+
+def compiled(backend, arch, warp, monkeypatch):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    monkeypatch.setattr(fcc.triton.device, "HIP", tl.constexpr(backend == "hip"))
+    whole.hash = None  # the constant is a part of it
+    source = ASTSource(whole, {"data": "*i64", "flags": "*i64", "status": "i64", "out": "*fp16", "n": "i32", "BLOCK": "constexpr"},
+                       {"BLOCK": 256})
+    asm = triton.compile(source, target=GPUTarget(backend, arch, warp)).asm
+    return asm["ptx" if backend == "cuda" else "amdgcn"]
+
+
+def in_order(text, *patterns):
+    at = 0
+    for pattern in patterns:
+        found = re.compile(pattern).search(text, at)
+        assert found, f"no {pattern} behind character {at}"
+        at = found.end()
+
+
+def test_compiled_for_nvidia(monkeypatch):
+    text = compiled("cuda", 90, 32, monkeypatch)
+    in_order(text, r"st\.global\.b16", r"bar\.sync", r"atom\.global\.sys\.release\.exch\.b64",  # put_tile, signal
+             r"ld\.volatile\.global\.b64", r"ld\.volatile\.global\.b32", r"\bbra\b",  # the loop of wait
+             r"(ld\.global\.sys\.acquire\.b64|atom\.global\.sys\.acquire\.add\.u64)", r"bar\.sync", r"ld\.global\.b16",  # its end
+             r"atom\.global\.sys\.acquire\.add\.u64", r"bar\.sync", r"ld\.global\.b16")  # wait_all's
+    assert "s_waitcnt" not in text
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942"])
+def test_compiled_for_amd(monkeypatch, arch):
+    text = compiled("hip", arch, 64, monkeypatch)
+    in_order(text, r"(buffer|global)_store_short", r"s_waitcnt vmcnt\(0\)", r"s_barrier", r"buffer_wbl2", r"global_atomic_swap_x2",
+             r"global_load_dwordx2 .*(sc1|glc)", r"s_cbranch", r"global_atomic_add_x2", r"s_waitcnt vmcnt\(0\)",
+             r"buffer_inv", r"s_barrier")
+
+
+if __name__ == "__main__":
+    rank_main()
