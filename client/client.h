@@ -11,6 +11,7 @@
  *   connect.c, comm.c, buffer.c   the objects
  *   pool.c        buffers for allocators that know no handles
  *   symmetric.c   what the program's own kernels need: other ranks' buffers, a communicator's status
+ *   put.c         ... and puts to other nodes
  *   env.c, hostlist.c   what launchers say: the job, the rank, where to meet
  *   accelerator.c, driver.c   a GPU as this process uses it, and its driver
  *   wait.c        the clock, and how a thread spins before it sleeps
@@ -115,9 +116,10 @@ struct fcc_comm {
     enum fcc_device_kind kind;
     const struct accelerator *accelerator; /* the context's; NULL: this rank is on the cpu */
     uint32_t time_limit_ms;
-    uint32_t status_word; /* in the session memory; FCC_NO_STATUS_WORD: there is none */
-    struct error error;   /* the first of its unattended requests' that was not asked for yet. context->lock */
-    uint64_t error_id;    /* that request's. context->lock */
+    uint32_t status_word;                /* in the session memory; FCC_NO_STATUS_WORD: there is none */
+    struct fcc_trigger_memory *triggers; /* mapped; NULL: not asked for. context->lock */
+    struct error error;                  /* the first of its unattended requests' that was not asked for yet. context->lock */
+    uint64_t error_id;                   /* that request's. context->lock */
 };
 
 struct fcc_context {
@@ -251,7 +253,8 @@ void watch_stop(struct fcc_context *c);
 /* Map a descriptor that the worker sent. Closes it. -EPROTO if it is smaller than `bytes` or could be made smaller (so that
  * touching it would kill us), -ENOMEM. `what` names it in the error's text. */
 int shared_map(int fd, size_t bytes, const char *what, void **out);
-/* The buffer's memory, or that of another rank's part of it, from a descriptor, which is closed. Sets m->data and m->gpu; bytes is set. */
+/* The buffer's memory, or that of another rank's part of it, from a descriptor, which is closed. Sets m->data and m->gpu; bytes
+ * is set. */
 int buffer_map(const struct fcc_buffer *b, int fd, uint32_t memory, struct mapping *m);
 void buffer_unmap(struct fcc_buffer *b); /* with all its peers */
 void mapping_end(const struct fcc_comm *comm, const struct mapping *m);
@@ -262,5 +265,13 @@ uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buf
 
 /* Locked. The worker is gone, and will tell no status any more: this one. */
 void statuses_raise(struct fcc_context *c, int status);
+/* 0: nobody has said that the communicator is over; or what its status word says. */
+int status_of(const struct fcc_comm *comm);
+
+/* ---- put.c ---- */
+
+/* Locked. Has the worker not taken all triggers yet, and may it still? */
+bool triggers_left(const struct fcc_comm *comm);
+void triggers_unmap(struct fcc_comm *comm);
 
 #endif

@@ -167,7 +167,7 @@ static void comm_drain(struct fcc_comm *comm)
 
     spin_begin(&spin, c->spin_us, deadline);
     (void)pthread_mutex_lock(&c->lock);
-    while (comm_is_busy(comm) && now_ns() < deadline)
+    while ((comm_is_busy(comm) || triggers_left(comm)) && now_ns() < deadline)
         context_nap(c, &spin);
     context_collect(c);
     LIST_FOREACH(r, &c->requests, link)
@@ -204,6 +204,7 @@ void fcc_comm_destroy(fcc_comm *comm)
     (void)pthread_mutex_lock(&comm->context->lock);
     LIST_REMOVE(comm, link);
     (void)pthread_mutex_unlock(&comm->context->lock);
+    triggers_unmap(comm);
     free(comm);
 }
 

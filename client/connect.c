@@ -234,6 +234,7 @@ void fcc_disconnect(fcc_context *context)
     }
     while ((comm = LIST_FIRST(&context->comms))) {
         LIST_REMOVE(comm, link);
+        triggers_unmap(comm);
         free(comm);
     }
     accelerators_close(context);

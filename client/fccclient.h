@@ -36,6 +36,7 @@
  *   -ECONNREFUSED  no fccd listens at the socket
  *   -ESHUTDOWN     fccd is shutting down
  *   -EAGAIN        not finished yet (fcc_request_wait)
+ *   -EOPNOTSUPP    not for ranks like these: on one node, on several nodes, or on GPUs, as the text says
  *   -EXDEV         a rank's memory cannot be mapped here: it is on another node, or a GPU cannot address the other
  */
 #ifndef FCCCLIENT_H
@@ -247,38 +248,92 @@ const volatile uint64_t *fcc_pool_frees(void);
 
 /* ---- the program's own kernels ------------------------------------------------------------------------------- */
 /*
- * A program's kernels (or, on the cpu, its threads) may store into other ranks' parts of a symmetric buffer by themselves, and wait for
- * what others store into theirs: fused operators of its own. They keep to the rules that fccd's kernels keep to:
+ * A program's kernels (or, on the cpu, its threads) may store into other ranks' parts of a symmetric buffer by themselves, and
+ * wait for what others store into theirs: fused operators of its own. They keep to the rules that fccd's kernels keep to:
  *
- *   signals   A signal is a word of 8 bytes, aligned to 8, in a symmetric buffer (which is zeroed when it is made). Its values only
- *             grow: for the n-th time n is stored, and it is never reset, so what is left of an earlier time cannot be mistaken. One
- *             rank stores each word; to count several, give each a word of its own.
- *   sending   The data's stores, then the signal's: a store with release semantics at system scope, by a thread that all others' stores
- *             happen before (a barrier of their workgroup, and on a GPU by that thread: __threadfence_system() or an st.release.sys).
- *   waiting   Load the signal with acquire semantics at system scope until it is at least the value that is waited for, then load the
- *             data. In the same loop look at the communicator's status word. If it is not 0, look at the signal once more (with acquire,
- *             after the status, with acquire too), and leave if it still has not come: it never will.
- *   reuse     Before data is overwritten that a peer may still be reading, the peer has said, by a signal of its own, that it has done
- *             so. And an operator of fccd that uses a buffer and a kernel of the program that does are ordered by the program.
+ *   signals   A signal is a word of 8 bytes, aligned to 8, in a symmetric buffer (which is zeroed when it is made). Its values
+ *             only grow: for the n-th time n is stored, and it is never reset, so what is left of an earlier time cannot be
+ *             mistaken. One rank stores each word; to count several, give each a word of its own.
+ *   sending   The data's stores, then the signal's: a store with release semantics at system scope, by a thread that all
+ *             others' stores happen before (a barrier of their workgroup, and on a GPU by that thread: __threadfence_system()
+ *             or an st.release.sys).
+ *   waiting   Load the signal with acquire semantics at system scope until it is at least the value that is waited for, then
+ *             load the data. In the same loop look at the communicator's status word. If it is not 0, look at the signal once
+ *             more (with acquire, after the status, with acquire too), and leave if it still has not come: it never will.
+ *   reuse     Before data is overwritten that a peer may still be reading, the peer has said, by a signal of its own, that it
+ *             has done so. And an operator of fccd that uses a buffer and a kernel of the program that does are ordered by the
+ *             program.
  *
- * Kernels that wait occupy their place on the GPU. What they wait for must not need that place: a kernel with more workgroups than fit at a
- * time waits in its last ones only, or for other ranks' earlier kernels.
+ * Kernels that wait occupy their place on the GPU. What they wait for must not need that place: a kernel with more workgroups
+ * than fit at a time waits in its last ones only, or for other ranks' earlier kernels.
  */
 
-/* Map rank's part of a symmetric buffer into this process: *out is an address as fcc_buffer_data() gives it for the own part, for the CPU
- * or for the GPU of this rank. It is good until `buffer`, this rank's part, is freed: also if the other rank frees its own or dies before.
- * Its memory is kept so long, and what is stored there then is seen by nobody. (Counted against the user's memory as long as it is kept.)
- * Asked for again it is the same address. rank may be the own one.
- * Errors: -EINVAL (buffer, rank), -EXDEV (the rank is on another node), -ENOENT (that rank has freed its part or has left), -ENOMEM,
- * -EIO, -ECONNRESET. */
+/* Map rank's part of a symmetric buffer into this process: *out is an address as fcc_buffer_data() gives it for the own part,
+ * for the CPU or for the GPU of this rank. It is good until `buffer`, this rank's part, is freed: also if the other rank frees
+ * its own or dies before. Its memory is kept so long, and what is stored there then is seen by nobody. (Counted against the
+ * user's memory as long as it is kept.) Asked for again it is the same address. rank may be the own one.
+ * Errors: -EINVAL (buffer, rank), -EXDEV (the rank is on another node), -ENOENT (that rank has freed its part or has left),
+ * -ENOMEM, -EIO, -ECONNRESET. */
 int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out);
 
-/* Where kernels of this rank's device (for a rank on a GPU) or this process's threads read the communicator's status: 0, or a negative
- * errno value when it was aborted, when another rank has died or has left, or when the worker is gone: nobody should wait for others any
- * more. When a rank has left (fcc_comm_destroy), it is set after all that the rank had stored before. The next operator says why in words. The word is good until the
- * communicator is destroyed; it is for reading only. A thread of the library watches for the worker's end from the first call on.
+/* Where kernels of this rank's device (for a rank on a GPU) or this process's threads read the communicator's status: 0, or a
+ * negative errno value when it was aborted, when another rank has died or has left, or when the worker is gone: nobody should
+ * wait for others any more. When a rank has left (fcc_comm_destroy), it is set after all that the rank had stored and put
+ * before, unless the communicator is aborted meanwhile. The next operator says why in words. The word is good until the
+ * communicator is destroyed; it is for reading only. A thread of the library watches for the worker's end from the first call
+ * on.
  * Errors: -EINVAL, -ENOMEM (more than 1024 communicators of one context at a time), -ECONNRESET. */
 int fcc_comm_status(fcc_comm *comm, const int32_t **out);
+
+/* What a kernel of this rank sends to a rank on another node, when it triggers it: rows, and behind them a signal. Either may
+ * be missing. All zero: neither. */
+struct fcc_put {
+    int32_t rank;         /* to whom */
+    uint32_t rows;        /* 0: none; from, to and what is said of rows do not count */
+    uint64_t row_bytes;   /* at least 1 */
+    uint64_t stride;      /* bytes from row to row, at both ends, at least row_bytes; of one row it says nothing */
+    fcc_buffer *from;     /* a buffer of this rank, of either kind, and the first row's place in it */
+    uint64_t from_offset; /* bytes */
+    fcc_buffer
+        *to; /* this rank's part of the symmetric buffer that the rows go into, and the first row's place in the other's part */
+    uint64_t to_offset;
+    fcc_buffer *signals;    /* this rank's part of the symmetric buffer that the signal lies in; NULL: none */
+    uint64_t signal_offset; /* a multiple of 8 */
+    uint32_t reserved[4];   /* must be 0 */
+};
+
+/* Make a put known, at most 65536 of a rank at a time. *number is what triggers name it by, until one of its buffers is freed
+ * (here, or by the other rank its part); then its triggers do nothing, and the number may be given out anew. A rank frees its
+ * part of a buffer when all that is put into it has come, as the signals say: what still comes then ends the connection between
+ * the nodes, and their communicators. (A barrier does not say so: it may overtake triggers.) Ranks on GPUs have no triggers yet.
+ * Errors: -EINVAL (rank, rows, offsets), -ENOENT (a buffer), -EOPNOTSUPP (all ranks are on this node, or on GPUs), -ENOMEM,
+ * -ECONNABORTED, -ECONNRESET. */
+int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number);
+
+/* Trigger a put from a thread on the CPU: its rows are sent, in the order of triggers, then the signal is set to `value` there.
+ * Waits while there are 4096 that the proxy has not taken. What the thread has stored before is sent. The rows must stay as
+ * they are until the other rank has said that it has them, by a signal of its own.
+ * Errors: -EINVAL (number: 0), -ECONNABORTED and what else the status word says, those of fcc_comm_triggers(). A number that is
+ * not known ends the communicator. */
+int fcc_put_trigger(fcc_comm *comm, uint32_t number, uint64_t value);
+
+/* The same from a kernel: where this rank's triggers go, in memory that its device sees.
+ *
+ *     p = (*head)++                                   atomic, system scope, acquire and release
+ *     while p - *tail >= capacity: leave if status    tail: acquire. Who leaves does so for good: the communicator is over
+ *     slots[p % capacity][1] = value
+ *     slots[p % capacity][0] = number                 release, system scope, behind all that is to be sent, as a signal
+ *
+ * The proxy finds a trigger at once while there are many, and within about 2 ms after a quiet time: nobody rings for it. */
+struct fcc_triggers {
+    uint64_t *head;
+    const uint64_t *tail;
+    uint64_t (*slots)[2];
+    uint64_t capacity; /* a power of two */
+};
+/* Good until the communicator is destroyed, which waits until all triggers were taken.
+ * Errors: -EOPNOTSUPP (all ranks are on this node, or on GPUs), -ENOMEM, -ECONNABORTED, -ECONNRESET. */
+int fcc_comm_triggers(fcc_comm *comm, struct fcc_triggers *out);
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * symmetric.c - what a program's own kernels need to store into other ranks' symmetric buffers, and to wait for what others store
- * into theirs.
+ * symmetric.c - what a program's own kernels need to store into other ranks' symmetric buffers, and to wait for what others
+ * store into theirs.
  *
- * The status word lies in the session memory, which every GPU of the context sees already. The worker writes it; when the worker has
- * died, this side does, from whichever thread sees that first: the watch (watch.c), if nobody else.
+ * The status word lies in the session memory, which every GPU of the context sees already. The worker writes it; when the
+ * worker has died, this side does, from whichever thread sees that first: the watch (watch.c), if nobody else.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -94,6 +94,13 @@ void statuses_raise(struct fcc_context *c, int status)
             (void)atomic_compare_exchange_strong_explicit(&c->memory->status[comm->status_word], &none, status,
                                                           memory_order_release, memory_order_relaxed);
     }
+}
+
+int status_of(const struct fcc_comm *comm)
+{
+    return comm->status_word < FCC_STATUS_WORDS
+               ? atomic_load_explicit(&comm->context->memory->status[comm->status_word], memory_order_acquire)
+               : 0;
 }
 
 int fcc_comm_status(fcc_comm *comm, const int32_t **out)

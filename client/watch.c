@@ -2,11 +2,11 @@
  *
  * watch.c - the thread that sees the end of the worker while all others sit in their GPU's driver.
  *
- * Who waits for an operator on the CPU looks for the worker's end himself (completion.c). A thread that waits for a stream,
- * or that has only enqueued, does not come by here; and its stream would wait for ever, because nobody is left to write
+ * Who waits for an operator on the CPU looks for the worker's end himself (completion.c). A thread that waits for a stream, or
+ * that has only enqueued, does not come by here; and its stream would wait for ever, because nobody is left to write
  * stream_finished. So a context with a rank on a GPU has this thread. It sleeps until the socket ends, then lets the context
- * die, which releases the streams (context_die()). So has one whose program has asked for a communicator's status word: its own kernels
- * may be what waits.
+ * die, which releases the streams (context_die()). So has one whose program has asked for a communicator's status word: its own
+ * kernels may be what waits.
  *
  * And it is the sign of life of this process to the worker.
  */

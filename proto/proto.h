@@ -60,7 +60,9 @@
     X(SUBMIT, submit, sizeof(struct fcc_submit), 0)                                                                            \
     X(QUERY, query, sizeof(struct fcc_query), 1)                                                                               \
     X(MEETING, meeting, sizeof(struct fcc_meeting), 0)                                                                         \
-    X(BUFFER_PEER, buffer_peer, sizeof(struct fcc_buffer_peer_msg), 1)
+    X(BUFFER_PEER, buffer_peer, sizeof(struct fcc_buffer_peer_msg), 1)                                                         \
+    X(TRIGGERS, triggers, sizeof(struct fcc_triggers_msg), 1)                                                                  \
+    X(PUT_REGISTER, put_register, sizeof(struct fcc_put_msg), 0)
 
 enum fcc_msg_type {
     FCC_MSG_NONE = 0,
@@ -194,14 +196,61 @@ struct fcc_buffer_free_msg {
 };
 static_assert(sizeof(struct fcc_buffer_free_msg) == 24, "wire");
 
-/* The memory of another rank's part of a symmetric allocation. Answered with a fcc_buffer_alloc_reply (buffer: the one that was named).
- * The worker keeps that memory until the named buffer is freed, also if the other rank frees its own before. */
+/* The memory of another rank's part of a symmetric allocation. Answered with a fcc_buffer_alloc_reply (buffer: the one that was
+ * named). The worker keeps that memory until the named buffer is freed, also if the other rank frees its own before. */
 struct fcc_buffer_peer_msg {
     struct fcc_msg msg;
     uint32_t buffer; /* this rank's part */
     int32_t rank;    /* whose is wanted */
 };
 static_assert(sizeof(struct fcc_buffer_peer_msg) == 24, "wire");
+
+/* ---- puts to other nodes ---- */
+
+/* A rank's trigger FIFO, a sealed memfd that the worker made with the first of these messages. Its programs' kernels write
+ * `head` and the slots, the worker `tail` and the zeroes. A producer
+ *   - takes the position p = head++ (acquire, release);
+ *   - waits until p - tail < FCC_TRIGGER_SLOTS (tail: acquire), or leaves for good when the communicator's status is not 0: the
+ *     position stays empty, and nothing behind it is ever taken, but the communicator is over;
+ *   - stores `second` of slot p % FCC_TRIGGER_SLOTS, then `first` (release).
+ * The worker takes the slots in their order: waits until `first` is not 0 (acquire), copies both words out, stores 0 there,
+ * then tail (release). So a producer stores into a slot after the worker has emptied it, and what it had stored before comes
+ * before the put. The worker believes nothing: it has a tail of its own, and looks a number up in its own table. */
+#define FCC_TRIGGER_SLOTS 4096u
+struct fcc_trigger_memory {
+    _Alignas(64) _Atomic uint64_t head;
+    _Alignas(64) _Atomic uint64_t tail;
+    _Alignas(64) struct {
+        _Atomic uint64_t first;  /* the number of a put; 0: empty */
+        _Atomic uint64_t second; /* the signal's value */
+    } slot[FCC_TRIGGER_SLOTS];
+};
+static_assert(sizeof(struct fcc_trigger_memory) == 128 + 16 * FCC_TRIGGER_SLOTS, "wire");
+
+struct fcc_triggers_msg { /* fd of the reply: the memory */
+    struct fcc_msg msg;
+    uint32_t comm;
+    uint32_t zero;
+};
+static_assert(sizeof(struct fcc_triggers_msg) == 24, "wire");
+
+struct fcc_put_msg { /* struct fcc_put; buffers are this rank's. Answered with a fcc_put_reply */
+    struct fcc_msg msg;
+    uint32_t comm;
+    int32_t rank;
+    uint32_t from, to, signals; /* 0: none */
+    uint32_t rows;
+    uint64_t row_bytes, stride;
+    uint64_t from_offset, to_offset, signal_offset;
+};
+static_assert(sizeof(struct fcc_put_msg) == 80, "wire");
+
+struct fcc_put_reply {
+    struct fcc_reply reply;
+    uint32_t number;
+    uint32_t zero;
+};
+static_assert(sizeof(struct fcc_put_reply) == 544, "wire");
 
 /* ---- operators ---- */
 
@@ -301,8 +350,8 @@ struct fcc_session_memory {
      * before and after; the thread's TID; with FUTEX_OWNER_DIED, by the kernel, when the process dies. The worker adds
      * FUTEX_WAITERS. */
     _Alignas(64) _Atomic uint32_t life;
-    /* Of each of the session's communicators, for kernels of the client that wait for other ranks: 0, or (negative errno value) why
-     * nobody should wait any more. Release: what the ranks that are gone had stored before comes before it. */
+    /* Of each of the session's communicators, for kernels of the client that wait for other ranks: 0, or (negative errno value)
+     * why nobody should wait any more. Release: what the ranks that are gone had stored before comes before it. */
     _Alignas(64) _Atomic int32_t status[FCC_STATUS_WORDS];
     _Alignas(64) struct fcc_slot slot[FCC_SLOTS];
     _Alignas(64) unsigned char data[FCC_RING_BYTES];

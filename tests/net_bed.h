@@ -16,7 +16,9 @@
 #include "net_sockets.h"
 #include "random.h"
 
-enum { REGIONS = 4, REGION_BYTES = 300000, FLAGS = 16, COMM = 77, GUARD = 64, LOG = 4096 };
+/* Of a region, what is written is in the first DATA_BYTES, and signals lie behind it: those are stored by the receiver, and may
+ * come after writes that were sent later. */
+enum { REGIONS = 4, REGION_BYTES = 300000, DATA_BYTES = REGION_BYTES - 1024, FLAGS = 16, COMM = 77, GUARD = 64, LOG = 4096 };
 
 /* What was queued, in order, and not yet applied to the model. */
 struct entry {

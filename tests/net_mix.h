@@ -68,6 +68,22 @@ static inline int bed_flag(struct bed *b, uint32_t flag, uint64_t epoch)
     return status;
 }
 
+/* A signal is a write of its 8 bytes, to the model. */
+static inline int bed_signal(struct bed *b, uint32_t region, uint64_t offset, uint64_t value)
+{
+    struct entry entry = {.to = {.comm = COMM, .rank = 3, .region = region, .offset = offset}, .area = {8, 8, 1}, .bytes = 8};
+    int status = net_signal(b->link, &entry.to, value);
+
+    if (status)
+        return status;
+    entry.copy = malloc(8);
+    assert_non_null(entry.copy);
+    memcpy(entry.copy, &value, 8);
+    entry.frame = b->link->queued - 1;
+    b->log[b->added++ % LOG] = entry;
+    return 0;
+}
+
 static inline struct entry random_entry(void)
 {
     static const uint64_t sizes[] = {1, 7, 64, 500, 4095, 4096, 5000, 40000};
@@ -76,10 +92,10 @@ static inline struct entry random_entry(void)
 
     a->row_bytes = 1 + (uint64_t)random_below((int64_t)sizes[random_below(8)]);
     a->stride = a->row_bytes + (uint64_t)(random_size(2000));
-    uint64_t most = 1 + (REGION_BYTES - a->row_bytes) / a->stride;
+    uint64_t most = 1 + (DATA_BYTES - a->row_bytes) / a->stride;
     a->rows = 1 + (uint32_t)random_below(random_below(4) ? (int64_t)(most < 20 ? most : 20) : (int64_t)most);
     entry.bytes = (a->rows - 1) * a->stride + a->row_bytes;
-    entry.to.offset = (uint64_t)random_below((int64_t)(REGION_BYTES - entry.bytes + 1));
+    entry.to.offset = (uint64_t)random_below((int64_t)(DATA_BYTES - entry.bytes + 1));
     entry.data = malloc(entry.bytes);
     assert_non_null(entry.data);
     memset(entry.data, 0xdd, entry.bytes); /* between the rows: is not sent */
@@ -95,7 +111,7 @@ static inline void random_mix(enum bed_kind kind, uint32_t buffer_bytes, uint32_
 {
     struct bed *b = malloc(sizeof(*b));
     struct net_options options = BED_OPTIONS;
-    unsigned flags = 0;
+    unsigned flags = 0, signals = 0;
 
     assert_non_null(b);
     options.buffer_bytes = buffer_bytes;
@@ -107,6 +123,16 @@ static inline void random_mix(enum bed_kind kind, uint32_t buffer_bytes, uint32_
         while (b->added - b->freed > LOG / 2 || bed_put(b, entry) == -EAGAIN) {
             (void)bed_turn(b);
             bed_free_flushed(b);
+        }
+        if (random_below(2)) {
+            uint32_t region = (uint32_t)random_below(REGIONS);
+            uint64_t offset = DATA_BYTES + (uint64_t)random_below((REGION_BYTES - DATA_BYTES) / 8) * 8,
+                     value = (uint64_t)random_u32() << 32 | random_u32();
+            while (b->added - b->freed > LOG / 2 || bed_signal(b, region, offset, value) == -EAGAIN) {
+                (void)bed_turn(b);
+                bed_free_flushed(b);
+            }
+            signals++;
         }
         for (int64_t more = random_size(2); more > 0; more--) {
             while (bed_flag(b, flags % FLAGS, flags * 3ull) == -EAGAIN)
@@ -124,8 +150,8 @@ static inline void random_mix(enum bed_kind kind, uint32_t buffer_bytes, uint32_
     assert_int_equal(b->freed, b->added);
     assert_int_equal(b->raised, flags + 1);
     assert_int_equal(b->applied, b->added);
-    assert_int_equal(atomic_load(&b->received.messages), frames + flags + 1);
-    assert_int_equal(atomic_load(&b->sent.messages), frames + flags + 1);
+    assert_int_equal(atomic_load(&b->received.messages), frames + signals + flags + 1);
+    assert_int_equal(atomic_load(&b->sent.messages), frames + signals + flags + 1);
     assert_int_equal(b->link->flushed, b->link->queued);
     bed_close(b);
     free(b);

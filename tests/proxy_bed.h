@@ -99,7 +99,8 @@ static inline int side_raise(void *ctx, uint64_t comm, uint32_t rank, uint32_t f
 /* On node A, what comes from node B is rank B's: a place of its own. */
 static inline void side_open(struct side *s, uint32_t index, uint32_t spin_us, const struct net_options *net)
 {
-    struct proxy_owner owner = {side_resolve, side_done, side_failed, side_raise, s};
+    struct proxy_owner owner = {
+        .resolve = side_resolve, .done = side_done, .failed = side_failed, .raise = side_raise, .ctx = s};
     struct error e;
 
     memset(s, 0, sizeof(*s));

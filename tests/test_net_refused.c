@@ -38,6 +38,14 @@ static struct net_frame frame_flag(uint32_t flag, uint64_t epoch)
     return f;
 }
 
+static struct net_frame frame_signal(uint32_t region, uint64_t offset)
+{
+    struct net_frame f = frame_put(region, offset, 0, 1, 0);
+
+    f.kind = NET_FRAME_SIGNAL;
+    return f;
+}
+
 static void raw_send(int sock, const void *bytes, size_t n)
 {
     assert_int_equal(send(sock, bytes, n, MSG_NOSIGNAL), n);
@@ -116,6 +124,14 @@ static void hostile(void **state)
     f = frame_flag(0, 1);
     f.rows = 1;
     refused(f, "with an area");
+    refused(frame_signal(REGIONS, 0), "not known");
+    refused(frame_signal(NET_FLAGS, 0), "not known");
+    refused(frame_signal(0, 4), "not aligned");
+    refused(frame_signal(0, REGION_BYTES), "past the end");
+    refused(frame_signal(0, UINT64_MAX - 7), "past the end");
+    f = frame_signal(0, 0);
+    f.rows = 1;
+    refused(f, "with an area");
     f = frame_put(0, 0, 64, 64, 1);
     f.comm++;
     refused(f, "not known");
@@ -126,7 +142,7 @@ static void hostile(void **state)
     f.version++;
     refused(f, "another version");
     f = frame_put(0, 0, 64, 64, 1);
-    f.kind = 4;
+    f.kind = 5;
     refused(f, "unknown kind");
     f = frame_put(0, 0, 64, 64, 1);
     f.zero = 1;

@@ -106,13 +106,15 @@ static void refused(void **state)
 {
     static struct bed b;
     static struct raw raw;
-    struct verbs_flag f = {.comm = htole64(COMM), .rank = htole32(3), .flag = htole32(FLAGS)};
+    struct verbs_flag f = {.comm = htole64(COMM), .rank = htole32(3), .flag = htole32(FLAGS), .region = htole32(NET_FLAGS)};
 
     (void)state;
-    for (int what = 0; what < 8; what++) {
+    for (int what = 0; what < 10; what++) {
         (void)snprintf(case_text, sizeof(case_text), "case %d", what);
         raw_open(&raw, &b);
         raw_connect(&raw, &b, raw.hello.token, NET_TOKEN_BYTES, RDMA_CM_EVENT_ESTABLISHED);
+        f.region = htole32(what == 8 ? REGIONS : what == 9 ? 0 : NET_FLAGS);
+        f.offset = htole64(what == 9 ? REGION_BYTES : 0);
         memcpy(raw.memory, &f, sizeof(f));
         struct verbs_msg key = raw_key(&raw, &b, 1);
         uint64_t address = le64toh(key.address);
@@ -127,7 +129,7 @@ static void refused(void **state)
             raw_say(&raw, VERBS_KEY, 1);
         if (what == 3)
             assert_int_equal(send(raw.sock, raw.memory, sizeof(struct verbs_msg), 0), sizeof(struct verbs_msg));
-        if (what == 4) /* no such flag */
+        if (what == 4 || what > 7) /* no such flag, or signal */
             EXPECT(raw_post(&raw, IBV_WR_SEND, 0, 0, sizeof(f)) == IBV_WC_SUCCESS);
         if (what == 5) /* no flag at all */
             EXPECT(raw_post(&raw, IBV_WR_SEND, 0, 0, 13) == IBV_WC_SUCCESS);
@@ -135,8 +137,9 @@ static void refused(void **state)
             EXPECT(raw_post(&raw, IBV_WR_RDMA_WRITE, address + REGION_BYTES - 8, rkey, 16) == IBV_WC_REM_ACCESS_ERR);
         if (what == 7)
             EXPECT(raw_post(&raw, IBV_WR_RDMA_WRITE, address - 1, rkey, 16) == IBV_WC_REM_ACCESS_ERR);
-        int status = what < 6 ? bed_fails(&b) : 0;
-        EXPECT(status == (what < 6 ? -EPROTO : 0));
+        bool is_seen = what < 6 || what > 7;
+        int status = is_seen ? bed_fails(&b) : 0;
+        EXPECT(status == (is_seen ? -EPROTO : 0));
         EXPECT(bed_is_untouched(&b) && !b.raised);
         raw_close(&raw, &b);
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_symmetric.c - what a program's own kernels use: peers' buffers in their address space, signals, and the status word that ends
- * every wait. Threads and processes on the cpu stand for the kernels. FCC_TEST_NODES=2 runs all on two nodes: what is mapped then are the
- * ranks of the same node.
+ * test_symmetric.c - what a program's own kernels use: peers' buffers in their address space, signals, and the status word that
+ * ends every wait. Threads and processes on the cpu stand for the kernels. FCC_TEST_NODES=2 runs all on two nodes: what is
+ * mapped then are the ranks of the same node.
  */
 #include <errno.h>
 #include <sched.h>

@@ -9,6 +9,7 @@
 
 #include "device.h"
 #include "nodes.h"
+#include "puts.h"
 
 #define BUFFER_BYTES_MAX (1ull << 46)
 
@@ -140,6 +141,7 @@ void buffer_drop_handle(struct buffer *b)
 
     if (c)
         nodes_buffer_freed(c, b->rank, b->handle);
+    puts_buffer_freed(b);
     LIST_REMOVE(b, link);
     b->session = NULL;
     for (int r = 0; b->peers && r < FCC_MAX_RANKS; r++)

@@ -22,6 +22,7 @@
 #include "device.h"
 #include "log.h"
 #include "nodes.h"
+#include "puts.h"
 #include "worker.h"
 
 #define QUEUE_MAX 1024 /* submissions of one rank */
@@ -65,14 +66,15 @@ static void member_go(struct member *m)
         LIST_REMOVE(m, link);
         status_word_give(m->session, m->status_word);
         m->comm->here--;
+    } else {
+        puts_rank_gone(m->comm, m->rank);
     }
     m->state = MEMBER_LEFT;
     m->session = NULL;
     m->comm->present--;
 }
 
-/* Kernels of the ranks here that wait for others need not any more. */
-static void status_words_raise(const struct comm *c, int status)
+void comm_status_raise(const struct comm *c, int status)
 {
     for (int r = 0; r < c->nranks; r++)
         if (c->members[r].state == MEMBER_JOINED && !c->members[r].remote)
@@ -106,7 +108,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     atomic_store_explicit(&c->shared->status, status, memory_order_relaxed);
     if (c->current && c->ops->number != FCC_DEVICE_CPU)
         gpus_comm_abort(c);
-    status_words_raise(c, status);
+    comm_status_raise(c, status);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */
@@ -148,7 +150,8 @@ static void leave_tell(struct member *m, const char *why)
     TAILQ_FOREACH(sub, &m->queue, link)
         sub->session = NULL;
     member_go(m);
-    status_words_raise(c, -ECONNABORTED);
+    if (why || !m->remote) /* what another node's rank has put last may still be on its way: it tells by LEFT */
+        comm_status_raise(c, -ECONNABORTED);
     if (why && c->state == COMM_ACTIVE) /* the others will hear who, at their next operator */
         (void)error_set(&c->error, -ECONNABORTED, "rank %d (%s) is gone: %s", m->rank, where, why);
 }
@@ -157,6 +160,7 @@ void comm_leave(struct member *m, const char *why)
 {
     struct comm *c = m->comm;
 
+    puts_close(m);
     leave_tell(m, why);
     if (c->nodes)
         nodes_left(m, why);

@@ -11,6 +11,8 @@
  *   a write's last byte stored, raise() called    one thread again: the stores come before the call in its program
  *   raise() stores the flag with release          so who reads the flag with acquire sees what was written
  *
+ * A signal is a flag that lies in a region, where the program that uses the region waits for it.
+ *
  * Nobody waits in here. Sending ends are bounded queues (-EAGAIN when full); receiving ends take what has come. Each link
  * belongs to the one thread that calls it; only its counts are read by others.
  *
@@ -108,10 +110,13 @@ struct net_ops {
                      struct error *e);
     int (*receiver_open)(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,
                          struct net_receiver **out, struct error *e);
-    /* Both: 0, or -EAGAIN (the queue is full: progress() and come again), or the link's error. Until it is flushed, the source
-     * stays as it is. An area that does not fit into 64 bits is -EINVAL; an empty one is nothing, and 0. */
+    /* All three: 0, or -EAGAIN (the queue is full: progress() and come again), or the link's error. Until it is flushed, the
+     * source stays as it is. An area that does not fit into 64 bits is -EINVAL; an empty one is nothing, and 0. */
     int (*write)(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area);
     int (*flag)(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
+    /* Store a word of 8 bytes at a place (aligned to 8), behind what was written before, as flags are raised: with release,
+     * whole. */
+    int (*signal)(struct net_link *l, const struct net_place *to, uint64_t value);
     /* Send some of it, and a sign of life if one is due. 0: nothing is under way; 1: there is; <0: the link is broken. */
     int (*progress)(struct net_link *l, uint64_t now_ns);
     /* Its fd is readable, hung up or in error: 0, or the link is broken. */
@@ -143,6 +148,11 @@ static inline int net_write(struct net_link *l, const struct net_place *to, cons
 static inline int net_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
 {
     return l->error.status ? l->error.status : l->ops->flag(l, comm, rank, flag, epoch);
+}
+
+static inline int net_signal(struct net_link *l, const struct net_place *to, uint64_t value)
+{
+    return l->error.status ? l->error.status : l->ops->signal(l, to, value);
 }
 
 static inline int net_progress(struct net_link *l, uint64_t now_ns)

@@ -14,8 +14,9 @@
 
 enum net_frame_kind {
     NET_FRAME_PUT = 1,
-    NET_FRAME_FLAG = 2, /* region: the flag's number; offset: the epoch; the rest 0 */
-    NET_FRAME_BEAT = 3, /* a sign of life: the rest 0 */
+    NET_FRAME_FLAG = 2,   /* region: the flag's number; offset: the epoch; the rest 0 */
+    NET_FRAME_BEAT = 3,   /* a sign of life: the rest 0 */
+    NET_FRAME_SIGNAL = 4, /* region and offset: where; stride: the value; the rest 0 */
 };
 
 struct net_frame {

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,4 +219,20 @@ int net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, 
 void net_regions_release(struct net_regions *regions)
 {
     (void)pthread_rwlock_unlock(&regions->lock);
+}
+
+int net_regions_signal(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, uint64_t offset,
+                       uint64_t value)
+{
+    struct net_held memory;
+    int status = region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, comm, rank, region, &memory);
+
+    if (status)
+        return status == -ECANCELED ? 0 : status;
+    if (offset % sizeof(value) || memory.bytes < sizeof(value) || offset > memory.bytes - sizeof(value))
+        status = -ERANGE;
+    else /* release: what this receiver has stored before; regions begin at pages */
+        atomic_store_explicit((_Atomic uint64_t *)(void *)(memory.base + offset), value, memory_order_release);
+    net_regions_release(regions);
+    return status;
 }

@@ -79,4 +79,9 @@ struct net_held {
 int net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, struct net_held *out);
 void net_regions_release(struct net_regions *regions);
 
+/* Store a word of 8 bytes with release, if there is such a place: 0, also if the communicator has ended and nobody wants it.
+ * -ENOENT: there is no such region. -ERANGE: it does not lie there, or not aligned. */
+int net_regions_signal(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, uint64_t offset,
+                       uint64_t value);
+
 #endif

@@ -157,6 +157,18 @@ static int tcp_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t f
                     NULL, 0);
 }
 
+static int tcp_signal(struct net_link *l, const struct net_place *to, uint64_t value)
+{
+    return item_add(tcp_of(l),
+                    (struct net_frame){.kind = NET_FRAME_SIGNAL,
+                                       .comm = to->comm,
+                                       .rank = to->rank,
+                                       .region = to->region,
+                                       .offset = to->offset,
+                                       .stride = value},
+                    NULL, 0);
+}
+
 /* ---- lists ---- */
 
 /* Append bytes by copying them. The caller has seen that there is room for them, and for a piece. */
@@ -314,6 +326,7 @@ const struct net_ops net_tcp = {
     .receiver_open = tcp_receiver_open,
     .write = tcp_write,
     .flag = tcp_flag,
+    .signal = tcp_signal,
     .progress = tcp_progress,
     .look = tcp_look,
     .receive = tcp_receive,

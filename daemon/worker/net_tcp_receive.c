@@ -121,6 +121,17 @@ static int flag_raise(struct tcp_receiver *t, const struct net_frame *f)
     return status ? frame_refused(t, status, "a flag that there is not") : 0;
 }
 
+static int signal_store(struct tcp_receiver *t, const struct net_frame *f)
+{
+    if (f->row_bytes || f->rows)
+        return frame_refused(t, -EPROTO, "a signal with an area");
+    int status = net_regions_signal(t->sink->regions, f->comm, f->rank, f->region, f->offset, f->stride);
+    return status ? frame_refused(t, -EPROTO,
+                                  status == -ENOENT ? "a signal in a region that is not known here"
+                                                    : "a signal past the end of a region, or not aligned")
+                  : 0;
+}
+
 static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
 {
     int status;
@@ -137,6 +148,9 @@ static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
         break;
     case NET_FRAME_FLAG:
         status = flag_raise(t, f);
+        break;
+    case NET_FRAME_SIGNAL:
+        status = signal_store(t, f);
         break;
     case NET_FRAME_BEAT:
         return 0;

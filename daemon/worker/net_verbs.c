@@ -68,7 +68,14 @@ static int verbs_write(struct net_link *l, const struct net_place *to, const voi
 
 static int verbs_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
 {
-    return item_add(verbs_of(l), (struct verbs_item){.to = {.comm = comm, .rank = rank}, .flag = flag, .epoch = epoch});
+    struct net_place to = {.comm = comm, .rank = rank, .region = NET_FLAGS};
+
+    return item_add(verbs_of(l), (struct verbs_item){.to = to, .flag = flag, .epoch = epoch});
+}
+
+static int verbs_signal(struct net_link *l, const struct net_place *to, uint64_t value)
+{
+    return item_add(verbs_of(l), (struct verbs_item){.to = *to, .epoch = value});
 }
 
 /* ---- lists of work requests ---- */
@@ -121,7 +128,9 @@ static int list_flag(struct verbs_link *v, const struct verbs_item *item)
                              .flag = htole32(item->flag),
                              .epoch = htole64(item->epoch),
                              .bytes = htole64(v->bytes + sizeof(*f)),
-                             .messages = htole64(v->messages + 1)};
+                             .messages = htole64(v->messages + 1),
+                             .region = htole32(item->to.region),
+                             .offset = htole64(item->to.offset)};
     struct ibv_send_wr *wr = list_add(v, f, sizeof(*f));
     if (!wr)
         return 0;
@@ -400,6 +409,7 @@ const struct net_ops net_verbs = {
     .receiver_open = verbs_receiver_open,
     .write = verbs_write,
     .flag = verbs_flag,
+    .signal = verbs_signal,
     .progress = verbs_progress,
     .look = verbs_look,
     .receive = verbs_receive,

@@ -68,14 +68,18 @@ struct verbs_msg {
 };
 static_assert(sizeof(struct verbs_msg) == 56, "wire");
 
-/* A flag, as a message on the queue pair. Little-endian. */
+/* A flag or a signal, as a message on the queue pair. Little-endian. A signal is not an RDMA write of 8 bytes: what the writes
+ * before it have left in memory is only promised to be there when a receive has completed, and then the receiver stores it. */
 struct verbs_flag {
     uint64_t comm;
     uint32_t rank, flag;
     uint64_t epoch;
     uint64_t bytes, messages; /* of the link so far, with this one: writes leave no trace at the receiver but for these */
+    uint32_t region;          /* NET_FLAGS: a flag. Otherwise a signal there, at the offset */
+    uint32_t zero;
+    uint64_t offset;
 };
-static_assert(sizeof(struct verbs_flag) == 40, "wire");
+static_assert(sizeof(struct verbs_flag) == 56, "wire");
 
 /* Messages that the socket has not taken yet, and a part of one that has come. */
 #define VERBS_OUT 8192

@@ -16,8 +16,8 @@
 struct verbs_item {
     struct net_place to; /* a flag: its communicator and rank */
     struct net_area area;
-    const unsigned char *from; /* NULL: a flag */
-    uint64_t length;           /* 0: a flag */
+    const unsigned char *from; /* NULL: a flag or a signal */
+    uint64_t length;           /* 0: a flag or a signal */
     uint32_t flag;
     uint64_t epoch;
 };

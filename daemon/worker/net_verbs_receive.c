@@ -35,6 +35,17 @@ static int refused(struct verbs_receiver *v, int status, const char *why)
 
 /* ---- flags ---- */
 
+static int signal_store(struct verbs_receiver *v, const struct verbs_flag *f)
+{
+    int status = net_regions_signal(v->sink->regions, le64toh(f->comm), le32toh(f->rank), le32toh(f->region),
+                                    le64toh(f->offset), le64toh(f->epoch));
+
+    return status ? refused(v, -EPROTO,
+                            status == -ENOENT ? "a signal in a region that is not known here"
+                                              : "a signal past the end of a region, or not aligned")
+                  : 0;
+}
+
 static int flag_raise(struct verbs_receiver *v, const struct verbs_flag *f)
 {
     const struct net_sink *sink = v->sink;
@@ -46,6 +57,8 @@ static int flag_raise(struct verbs_receiver *v, const struct verbs_flag *f)
     net_count(&v->receiver.counts->messages, messages - v->messages);
     v->bytes = bytes;
     v->messages = messages;
+    if (f->region != htole32(NET_FLAGS))
+        return signal_store(v, f);
     int status = net_regions_hold(sink->regions, comm, rank, NET_FLAGS, &flags);
     if (status == -ECANCELED)
         return 0;

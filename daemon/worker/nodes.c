@@ -22,6 +22,7 @@
 
 #include "device.h"
 #include "log.h"
+#include "puts.h"
 
 int nodes_peer_number(const struct comm *c, const struct peer *p)
 {
@@ -274,6 +275,8 @@ static void on_free(struct peer *p, struct comm *c, const struct peer_free *m)
     struct member *member = member_at(c, p, m->rank);
     struct buffer *b, *next;
 
+    if (member)
+        puts_target_freed(c, m->rank, m->handle);
     for (b = member ? LIST_FIRST(&member->shadows) : NULL; b; b = next) {
         next = LIST_NEXT(b, link);
         if (b->handle == m->handle)
@@ -388,6 +391,8 @@ void nodes_left(const struct member *m, const char *why)
         return; /* the root has been told by ABORT */
     text_copy(t.text, sizeof(t.text), why ? why : "");
     nodes_tell_all(c, &t.msg, PEER_LEAVE, sizeof(t));
+    if (!why)
+        nodes_left_tell(c, m->rank);
 }
 
 static void on_leave(struct peer *p, struct comm *c, const struct peer_turn *m)
@@ -556,6 +561,7 @@ static bool comm_needs(const struct comm *c, const struct peer *p)
 static void peer_forget(struct comm *c, const struct peer *p)
 {
     struct comm_nodes *n = c->nodes;
+    bool had_left = false;
     int kept = 0;
 
     for (int i = 0; i < n->npeers; i++)
@@ -566,9 +572,15 @@ static void peer_forget(struct comm *c, const struct peer *p)
         }
     n->npeers = kept;
     n->root = n->root == p ? NULL : n->root;
-    for (int r = 0; r < c->nranks; r++)
-        if (c->members[r].peer == p)
-            c->members[r].peer = NULL;
+    for (int r = 0; r < c->nranks; r++) {
+        if (c->members[r].peer != p)
+            continue;
+        had_left |= c->members[r].state == MEMBER_LEFT;
+        puts_rank_gone(c, r);
+        c->members[r].peer = NULL;
+    }
+    if (had_left) /* nothing comes from there any more, not even LEFT */
+        comm_status_raise(c, -ECONNABORTED);
 }
 
 bool nodes_peer_lost(struct peer *p)

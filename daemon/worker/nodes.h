@@ -13,6 +13,9 @@
 #include "net_region.h"
 #include "peer.h"
 
+struct puts;
+struct puts_all;
+
 /* What a communicator over several nodes has besides. comm.nodes; NULL: all its ranks are here. */
 struct launch_run;
 
@@ -35,6 +38,9 @@ struct comm_nodes {
     /* Turns that have ended at each node, by its number: what it put into our memory came before. Written by the proxy thread
      * (release), read by the engine (acquire). */
     _Atomic uint64_t done[FCC_MAX_RANKS];
+    /* Ranks elsewhere that have left in good order, a bit each, and all that they had put by themselves is here. Likewise. */
+    _Atomic uint64_t left;
+    uint64_t left_seen;             /* by the engine */
     uint64_t staged[FCC_MAX_RANKS]; /* each node's last turn for which it has made room */
     uint32_t channel;               /* nodes_data.c's number for it; 0: none */
     struct launch *staging;         /* the operator that waits for that */
@@ -135,6 +141,16 @@ void nodes_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t 
 void nodes_launch_left(struct launch *l);
 /* Tell every other node that so many turns have ended here, behind all that was sent before. */
 void nodes_done_tell(struct comm *c);
+/* ... that a rank here has left. */
+void nodes_left_tell(const struct comm *c, int rank);
+/* Puts of programs' kernels (puts.h). What they need of the proxy: an entry for their END triggers; to be looked at; to tell
+ * the engine. */
+struct puts_all *nodes_puts(const struct worker *w);
+int nodes_puts_enter(struct worker *w, struct puts *p, uint32_t *entry, struct error *e);
+void nodes_puts_leave(struct worker *w, uint32_t entry);
+void nodes_puts_push_end(struct worker *w, uint32_t entry);
+void nodes_puts_look(struct worker *w);
+void nodes_puts_news(const struct worker *w);
 /* The engine: what the proxy has heard. True if there was anything. */
 bool nodes_poll(struct worker *w);
 bool nodes_have_news(const struct worker *w);

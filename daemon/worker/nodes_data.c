@@ -8,8 +8,9 @@
  * behind them. When all workgroups have left a launch the last one pushes END; the launch is handed back to the engine when the
  * proxy has sent all that came before: so shadows are not written again before that.
  *
- * Receiving. The proxy thread stores into the memory that regions name, then raises flags (device_cpu_flag_raise()). The flag DONE
- * is not a rank's: it tells how many turns have ended at the node that the rank is on, behind all that was sent for them.
+ * Receiving. The proxy thread stores into the memory that regions name, then raises flags (device_cpu_flag_raise()). The flag
+ * DONE is not a rank's: it tells how many turns have ended at the node that the rank is on, behind all that was sent for them.
+ * LEFT tells that a rank has left, behind all that its kernels have put by themselves (puts.h).
  *
  * What the proxy thread touches of the engine's: entries that are in use, and the launch of one until END has come back; flags, under the
  * registry's lock (net_region.h); done[]; news and lost.
@@ -26,12 +27,14 @@
 #include "net_choose.h"
 #include "nodes.h"
 #include "proxy.h"
+#include "puts.h"
 
-#define ENTRIES 256u                    /* communicators and launches that the proxy knows at a time */
-#define FLAGS_TABLE 256u                /* ranks here, of all communicators over several nodes */
-#define FIFO_CAPACITY 8192u             /* triggers */
-#define FLAG_DONE (PLAN_MAX_FLAGS + 1u) /* and the node's number: behind a rank's own flags */
-#define SLICE_BITS 20u                  /* of a PUT trigger's number; above them is the plane */
+#define ENTRIES 256u                          /* communicators and launches that the proxy knows at a time */
+#define FLAGS_TABLE 256u                      /* ranks here, of all communicators over several nodes */
+#define FIFO_CAPACITY 8192u                   /* triggers */
+#define FLAG_DONE (PLAN_MAX_FLAGS + 1u)       /* and the node's number: behind a rank's own flags */
+#define FLAG_LEFT (FLAG_DONE + FCC_MAX_RANKS) /* and the number of a rank */
+#define SLICE_BITS 20u                        /* of a PUT trigger's number; above them is the plane */
 static_assert(PLAN_MAX_SLICES - 1u < 1u << SLICE_BITS, "a slice has a number");
 #define PLANES_MAX (1u << (30u - SLICE_BITS))
 
@@ -40,6 +43,7 @@ static_assert(PLAN_MAX_SLICES - 1u < 1u << SLICE_BITS, "a slice has a number");
 struct entry {
     _Atomic bool used;
     struct launch *launch;
+    struct puts *puts; /* only for its END */
     uint64_t comm;
     uint64_t turns;              /* a communicator's: that were told last. The proxy thread's */
     uint8_t peer[FCC_MAX_RANKS]; /* a communicator's: of each rank's node, the index */
@@ -51,6 +55,7 @@ struct rank_flags {
     uint32_t rank;
     _Atomic uint64_t *flags; /* NULL: free */
     _Atomic uint64_t *done;  /* comm_nodes.done */
+    _Atomic uint64_t *left;  /* comm_nodes.left */
     struct device *device;
 };
 
@@ -59,6 +64,7 @@ struct nodes_data {
     struct net_regions *regions;
     struct proxy *proxy;
     struct fifo *fifo;
+    struct puts_all *puts;
     struct entry entries[ENTRIES]; /* number - 1 */
     pthread_rwlock_t flags_lock;   /* the engine changes flags[], the proxy reads it */
     struct rank_flags flags[FLAGS_TABLE];
@@ -129,10 +135,28 @@ static void done(void *ctx, uint32_t number)
     struct nodes_data *d = ctx;
     struct entry *entry = &d->entries[number - 1];
 
-    if (entry->launch)
+    if (entry->launch) {
         worker_launch_finished(d->worker, entry->launch);
-    else
+    } else if (entry->puts) {
+        puts_end(entry->puts);
+        news_tell(d);
+    } else {
         atomic_store_explicit(&entry->used, false, memory_order_release);
+    }
+}
+
+static bool more(void *ctx, struct proxy_send *out)
+{
+    const struct nodes_data *d = ctx;
+
+    return puts_next(d->puts, out);
+}
+
+static int more_ms(void *ctx)
+{
+    const struct nodes_data *d = ctx;
+
+    return puts_next_ms(d->puts);
 }
 
 static void failed(void *ctx, uint32_t node, const struct error *e)
@@ -168,9 +192,12 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
         return -ENOENT;
     if (flag < FLAG_DONE) {
         device_cpu_flag_raise(f.device, &f.flags[flag], epoch);
-    } else {
+    } else if (flag < FLAG_LEFT) {
         /* release: what came before is in our memory */
         atomic_store_explicit(&f.done[flag - FLAG_DONE], epoch, memory_order_release);
+        news_tell(d);
+    } else { /* likewise */
+        (void)atomic_fetch_or_explicit(f.left, UINT64_C(1) << (flag - FLAG_LEFT), memory_order_release);
         news_tell(d);
     }
     return 0;
@@ -189,7 +216,8 @@ static const struct net_ops *transport_choose(void *ctx, int sock, struct error 
 /* What there is once a communicator has ranks on other nodes. */
 static int data_open(struct worker *w, struct error *e)
 {
-    static const struct proxy_owner calls = {.resolve = resolve, .done = done, .failed = failed, .raise = raise_flag};
+    static const struct proxy_owner calls = {
+        .resolve = resolve, .done = done, .failed = failed, .raise = raise_flag, .more = more, .more_ms = more_ms};
     struct nodes_data *d = w->data;
     struct proxy_owner owner = calls;
     uint32_t producers = 1;
@@ -204,7 +232,8 @@ static int data_open(struct worker *w, struct error *e)
     for (int i = 0; i < w->ndevices; i++)
         producers += w->devices[i].workgroups;
     owner.ctx = d;
-    int status = net_regions_open(&d->regions, e);
+    d->puts = puts_all_new(w, e);
+    int status = d->puts ? net_regions_open(&d->regions, e) : e->status;
     if (!status) {
         struct proxy_options options = {
             .choose = transport_choose,
@@ -219,6 +248,8 @@ static int data_open(struct worker *w, struct error *e)
     if (status) {
         if (d->regions)
             net_regions_close(d->regions);
+        if (d->puts)
+            puts_all_free(d->puts);
         free(d);
         return status;
     }
@@ -231,8 +262,11 @@ void nodes_data_stop(struct worker *w)
 {
     struct nodes_data *d = w->data;
 
-    if (d)
-        proxy_stop(d->proxy);
+    if (!d)
+        return;
+    proxy_stop(d->proxy);
+    puts_all_free(d->puts);
+    d->puts = NULL;
 }
 
 void nodes_data_free(struct worker *w)
@@ -322,11 +356,12 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                              .rank = (uint32_t)rank,
                              .flags = (_Atomic uint64_t *)(void *)m->flags.data,
                              .done = c->nodes->done,
+                             .left = &c->nodes->left,
                              .device = m->device};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
     /* If that fails the communicator does not form, and its end takes the flags away again. */
     return net_region_add(c->worker->data->regions, c->nodes->number, (uint32_t)rank, NET_FLAGS, NULL,
-                          FLAG_DONE + FCC_MAX_RANKS, e);
+                          FLAG_LEFT + FCC_MAX_RANKS, e);
 }
 
 /* An entry, to be filled in; its number, or 0. */
@@ -337,6 +372,7 @@ static uint32_t entry_new(struct nodes_data *d)
         if (atomic_load_explicit(&entry->used, memory_order_acquire))
             continue;
         entry->launch = NULL;
+        entry->puts = NULL;
         entry->turns = 0;
         atomic_store_explicit(&entry->used, true, memory_order_relaxed);
         return i + 1;
@@ -401,6 +437,56 @@ void nodes_done_tell(struct comm *c)
     }
 }
 
+void nodes_left_tell(const struct comm *c, int rank)
+{
+    const struct comm_nodes *n = c->nodes;
+    struct fcc_trigger t = {
+        .launch = n->channel, .what = FCC_TRIGGER_FLAG | (FLAG_LEFT + (uint32_t)rank), .epoch = (uint32_t)n->turns};
+
+    for (int i = 0; n->channel && i < n->npeers; i++) {
+        t.dst = (uint16_t)n->peer_rank[i];
+        push(c->worker, &t);
+    }
+}
+
+/* ---- puts of programs' kernels ---- */
+
+struct puts_all *nodes_puts(const struct worker *w)
+{
+    return w->data ? w->data->puts : NULL;
+}
+
+int nodes_puts_enter(struct worker *w, struct puts *p, uint32_t *entry, struct error *e)
+{
+    uint32_t number = entry_new(w->data);
+
+    if (!number)
+        return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
+    w->data->entries[number - 1].puts = p;
+    *entry = number;
+    return 0;
+}
+
+void nodes_puts_leave(struct worker *w, uint32_t entry)
+{
+    atomic_store_explicit(&w->data->entries[entry - 1].used, false, memory_order_relaxed);
+}
+
+void nodes_puts_push_end(struct worker *w, uint32_t entry)
+{
+    push(w, &(struct fcc_trigger){.launch = entry, .what = FCC_TRIGGER_END});
+}
+
+void nodes_puts_look(struct worker *w)
+{
+    proxy_look(w->data->proxy);
+}
+
+void nodes_puts_news(const struct worker *w)
+{
+    news_tell(w->data);
+}
+
 int nodes_launch_open(struct launch *l, struct error *e)
 {
     l->nodes_number = entry_new(l->worker->data);
@@ -442,10 +528,15 @@ bool nodes_poll(struct worker *w)
     atomic_store_explicit(&w->data->news, 0, memory_order_seq_cst);
     if (atomic_load_explicit(&w->data->lost, memory_order_relaxed))
         lost_look(w);
+    puts_poll(w->data->puts);
     for (c = LIST_FIRST(&w->comms); c; c = next) {
         next = LIST_NEXT(c, link);
         if (!c->nodes || c->state != COMM_ACTIVE)
             continue;
+        uint64_t left = atomic_load_explicit(&c->nodes->left, memory_order_acquire);
+        if (left != c->nodes->left_seen)
+            comm_status_raise(c, -ECONNABORTED);
+        c->nodes->left_seen = left;
         comm_advance(c);
         comm_release(c);
     }

@@ -50,11 +50,20 @@ static bool ends_finish(struct proxy *p)
     return any;
 }
 
+/* Rows, then a signal: 0; -EAGAIN: not all of it yet; or an error. */
+static int put_send(struct net_link *l, struct proxy_send *send)
+{
+    int status = send->is_written || !send->area.rows ? 0 : net_write(l, &send->to, send->from, &send->area);
+
+    send->is_written |= !status;
+    return !status && send->has_signal ? net_signal(l, &send->signal, send->epoch) : status;
+}
+
 /* Hand the held trigger on: 0, or -EAGAIN. */
 static int held_send(struct proxy *p)
 {
     uint32_t kind = p->held.what & FCC_TRIGGER_KIND;
-    const struct proxy_send *send = &p->send;
+    struct proxy_send *send = &p->send;
     struct node *node = &p->nodes[send->node];
     int status;
 
@@ -68,7 +77,7 @@ static int held_send(struct proxy *p)
     }
     struct source *s = node->link;
     if (kind == FCC_TRIGGER_PUT)
-        status = net_write(s->link, &send->to, send->from, &send->area);
+        status = put_send(s->link, send);
     else
         status = net_flag(s->link, send->to.comm, send->to.rank, send->flag, send->epoch);
     if (status && status != -EAGAIN) {
@@ -92,17 +101,39 @@ static bool held_resolve(struct proxy *p)
     return is_wanted;
 }
 
+/* The next trigger, from the FIFO or from elsewhere: held, with what it means. False: there is none. *is_wanted: false, drop
+ * it. */
+static bool trigger_next(struct proxy *p, bool *is_wanted)
+{
+    *is_wanted = true;
+    for (int i = 0; i < 2; i++) {
+        p->more_next = !p->more_next;
+        if (p->more_next) {
+            if (!fifo_pop(&p->fifo, &p->held))
+                continue;
+            (void)arrivals_take(p); /* a link that was added before the push is seen: the pop acquired what the push released */
+            *is_wanted = held_resolve(p);
+            return true;
+        }
+        p->send = (struct proxy_send){0};
+        if (p->owner.more && p->owner.more(p->owner.ctx, &p->send)) {
+            assert(p->send.node < PROXY_NODES);
+            (void)arrivals_take(p); /* likewise: who told more() of it has added the link before */
+            p->held = (struct fcc_trigger){.what = FCC_TRIGGER_PUT};
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool triggers_take(struct proxy *p)
 {
     for (int n = 0; n < PROXY_BATCH; n++) {
-        bool is_new = !p->is_held;
-        if (is_new) {
-            if (!fifo_pop(&p->fifo, &p->held))
-                return n > 0;
-            (void)arrivals_take(p); /* a link that was added before the push is seen: the pop acquired what the push released */
-            if (!held_resolve(p))
-                continue;
-        }
+        bool is_new = !p->is_held, is_wanted;
+        if (is_new && !trigger_next(p, &is_wanted))
+            return n > 0;
+        if (is_new && !is_wanted)
+            continue;
         p->is_held = held_send(p) != 0;
         if (p->is_held) {
             if (is_new && (p->held.what & FCC_TRIGGER_KIND) != FCC_TRIGGER_END)
@@ -184,7 +215,11 @@ static bool incoming_progress(struct proxy *p)
 static int sleep_limit(const struct proxy *p)
 {
     uint64_t due = UINT64_MAX, now = clock_ns();
+    int more_ms = p->owner.more_ms && !p->is_held ? p->owner.more_ms(p->owner.ctx) : -1;
     const struct source *s;
+
+    if (more_ms >= 0)
+        due = now + (uint64_t)more_ms * 1000000;
 
     for (uint32_t i = 0; i < PROXY_NODES; i++) {
         if (p->nodes[i].link && p->nodes[i].link->link->due_ns < due)
@@ -196,7 +231,7 @@ static int sleep_limit(const struct proxy *p)
     }
     if (due == UINT64_MAX)
         return -1;
-    return due > now ? (int)((due - now) / 1000000 + 1) : 0;
+    return due > now ? (int)((due - now + 999999) / 1000000) : 0;
 }
 
 /* Until something comes. With a trigger held there is nothing to take from the FIFO: a link that drains wakes it. Connections
@@ -307,6 +342,11 @@ void proxy_stop(struct proxy *p)
     atomic_store_explicit(&p->stop, 1, memory_order_release);
     bell_ring(p);
     (void)pthread_join(p->thread, NULL);
+}
+
+void proxy_look(struct proxy *p)
+{
+    bell_ring(p);
 }
 
 struct fifo *proxy_fifo(struct proxy *p)

@@ -10,6 +10,8 @@
  *     slice stored in shadow
  *     fifo_push(PUT) ------> resolve(), net_write() ---rows---> into the region
  *     fifo_push(FLAG) -----> resolve(), net_flag()  ---flag---> raise()
+ *   somebody else's FIFO
+ *     (programs' triggers) <- more(), net_write(), net_signal() -----> into the region
  *   engine
  *     fifo_push(END) ------> done(), when the rows have left
  *
@@ -36,6 +38,10 @@ struct proxy_send {
     struct net_area area;
     uint32_t flag;
     uint64_t epoch;
+    /* What more() tells of: rows, if there are any, and behind them a signal, if there is one. */
+    bool is_written; /* the rows are; the proxy's */
+    bool has_signal;
+    struct net_place signal; /* its value is `epoch` */
 };
 
 /* Who it works for. All are called by the proxy's thread, and must neither wait (so not push either) nor call proxy_stop(). */
@@ -50,6 +56,12 @@ struct proxy_owner {
     /* See net_sink. */
     int (*raise)(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
     void *ctx;
+    /* What is to be sent besides: true and *out, or false: nothing now. What it sends is in order with itself, and END covers
+     * it. NULL: there never is any. */
+    bool (*more)(void *ctx, struct proxy_send *out);
+    /* Nobody rings for it: it is asked again after so many ms at most, when there is nothing else to do. -1: there will be
+     * none. */
+    int (*more_ms)(void *ctx);
 };
 
 struct proxy_options {
@@ -83,6 +95,9 @@ int proxy_receive(struct proxy *p, uint32_t node, int sock, struct error *e);
 /* Any thread. Close all connections with a node: the owner gives it up, and hears nothing more of it until there is a new connection, but
  * for what may be on its way to failed() right now. */
 void proxy_forget(struct proxy *p, uint32_t node);
+
+/* Any thread: there is something for more() now, or another more_ms(). */
+void proxy_look(struct proxy *p);
 
 /* Any thread: a node's traffic since the proxy began. */
 const struct net_counts *proxy_sent(const struct proxy *p, uint32_t node);

@@ -63,6 +63,7 @@ struct proxy {
     bool is_held; /* a trigger was taken out of the FIFO and waits for room */
     struct fcc_trigger held;
     struct proxy_send send; /* of a held PUT or FLAG */
+    bool more_next;         /* owner.more is asked before the FIFO: they take turns */
     struct end *ends;       /* a ring of PROXY_ENDS: end n at [n % PROXY_ENDS] */
     uint32_t ends_first, ends_next;
 };

@@ -13,6 +13,7 @@
 #include "log.h"
 #include "meeting.h"
 #include "msg.h"
+#include "puts.h"
 #include "worker.h"
 
 #define OUTBOX_MAX 4096 /* replies that a client has not fetched */
@@ -228,6 +229,35 @@ static void handle_buffer_peer(struct session *s, const struct fcc_buffer_peer_m
                                        .memory = part->memory.kind,
                                        .map_bytes = part->memory.bytes};
     session_reply(s, &r.reply, sizeof(r), &part->fd, 1);
+}
+
+static void handle_triggers(struct session *s, const struct fcc_triggers_msg *m)
+{
+    struct fcc_reply r = {.msg = {.type = (uint16_t)(m->msg.type | FCC_REPLY), .id = m->msg.id}};
+    struct member *member = member_of(s, &m->msg, m->comm);
+    struct error e = {0};
+    int fd;
+
+    if (!member)
+        return;
+    if (puts_open(member, &fd, &e))
+        session_reply_status(s, &m->msg, e.status, e.text);
+    else
+        session_reply(s, &r, sizeof(r), &fd, 1);
+}
+
+static void handle_put_register(struct session *s, const struct fcc_put_msg *m)
+{
+    struct fcc_put_reply r = {.reply.msg = {.type = (uint16_t)(m->msg.type | FCC_REPLY), .id = m->msg.id}};
+    struct member *member = member_of(s, &m->msg, m->comm);
+    struct error e = {0};
+
+    if (!member)
+        return;
+    if (puts_register(member, m, &r.number, &e))
+        session_reply_status(s, &m->msg, e.status, e.text);
+    else
+        session_reply(s, &r.reply, sizeof(r), NULL, 0);
 }
 
 static void handle_submit(struct session *s, const struct fcc_submit *m)

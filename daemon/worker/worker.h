@@ -13,6 +13,7 @@
  *   launch.c      one operator of all ranks: plans, staging, start, completion
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
+ *   puts.c        what programs' own kernels send to other nodes
  *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_start.c, gpu_watch.c)
  *   life.c        hears that a client has died
  *   meeting.c     the id of a communicator whose ranks agreed on a name
@@ -46,6 +47,7 @@ struct outgoing;
 struct peer;
 struct peer_join;
 struct peer_submit;
+struct puts;
 struct session;
 
 struct worker {
@@ -145,11 +147,11 @@ struct buffer {
 /* Zeroed memory with one reference, the handle's. *fd is the caller's, for the client. */
 int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd, struct error *e);
 struct buffer *buffer_find(const struct session *s, uint32_t handle);
-/* A symmetric allocation has succeeded: the part of a rank here takes its number and, if other ranks are here, the descriptor. The
- * caller closes it otherwise: false. */
+/* A symmetric allocation has succeeded: the part of a rank here takes its number and, if other ranks are here, the descriptor.
+ * The caller closes it otherwise: false. */
 bool buffer_publish(struct buffer *b, const struct comm *c, int fd);
-/* The part of `rank` of the allocation that b is a part of, for b's client: it stays until b's handle goes. -EINVAL, -ENOENT (freed, or
- * the communicator has ended), -EXDEV (on another node), -ENOMEM. */
+/* The part of `rank` of the allocation that b is a part of, for b's client: it stays until b's handle goes. -EINVAL, -ENOENT
+ * (freed, or the communicator has ended), -EXDEV (on another node), -ENOMEM. */
 int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e);
 void buffer_unref(struct buffer *b);
 void buffer_drop_handle(struct buffer *b); /* and its reference */
@@ -275,6 +277,7 @@ struct member {
     bool remote;                 /* the rank is on another node: it has no session and no device here */
     struct peer *peer;           /* that node's; NULL: it is lost, or the rank is here */
     LIST_HEAD(, buffer) shadows; /* of its symmetric buffers */
+    struct puts *puts;           /* puts.c's: what its program's kernels send to other nodes; NULL: nothing */
     char *leaving;               /* it has left (why; "": by its own wish) after leaving_turns, which have not ended here yet */
     uint64_t leaving_turns;
     uint64_t staged_bytes; /* nodes.c: of staging memory that all nodes know the rank to have */
@@ -349,6 +352,8 @@ void comm_leave_remote(struct member *m, const char *why);
 void turn_end(struct comm *c, const struct error *e);
 void comm_leave(struct member *m, const char *why); /* why NULL: by its own wish */
 void comm_abort(struct comm *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Kernels of the ranks here that wait for others need not any more. */
+void comm_status_raise(const struct comm *c, int status);
 void comm_drain(struct worker *w); /* ends the communicators that run nothing */
 struct member *member_find(const struct session *s, uint32_t handle);
 /* Put a submission into its rank's queue and begin whatever can begin. `submit` is what it was made of; NULL: an allocation. */

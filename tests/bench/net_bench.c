@@ -299,7 +299,8 @@ static void latency(struct transfer *t, uint32_t bytes, uint32_t spin_us, const 
 {
     static double times[TRIGGERS];
     unsigned char *buffer = malloc(bytes + sizeof(struct net_frame));
-    struct proxy_owner owner = {latency_resolve, latency_done, latency_failed, transfer_raise, t};
+    struct proxy_owner owner = {
+        .resolve = latency_resolve, .done = latency_done, .failed = latency_failed, .raise = transfer_raise, .ctx = t};
     struct proxy_options options = {
         .net_ops = &net_tcp, .net = net_options, .regions = t->regions, .capacity = 64, .producers = 1, .spin_us = spin_us};
     struct proxy *p;

@@ -86,7 +86,8 @@ static int stream_raise(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, 
 
 static struct proxy *stream_open(struct stream *s, struct net_regions **regions)
 {
-    const struct proxy_owner owner = {stream_resolve, stream_done, stream_failed, stream_raise, s};
+    const struct proxy_owner owner = {
+        .resolve = stream_resolve, .done = stream_done, .failed = stream_failed, .raise = stream_raise, .ctx = s};
     struct proxy_options options = {
         .net_ops = transport,
         .net = {.beat_ms = NET_BEAT_MS, .silent_ms = NET_SILENT_MS, .queue = NET_QUEUE},

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * put.c - puts to ranks on other nodes: registered here, triggered by kernels through memory that the worker's proxy looks at
+ * (proto.h has its order).
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+#include "client.h"
+
+bool triggers_left(const struct fcc_comm *comm)
+{
+    const struct fcc_trigger_memory *t = comm->triggers;
+
+    return t && !comm->context->dead.status && !status_of(comm) &&
+           atomic_load_explicit(&t->tail, memory_order_relaxed) < atomic_load_explicit(&t->head, memory_order_relaxed);
+}
+
+void triggers_unmap(struct fcc_comm *comm)
+{
+    if (comm->triggers)
+        (void)munmap(comm->triggers, sizeof(*comm->triggers));
+    comm->triggers = NULL;
+}
+
+static int triggers_get(struct fcc_comm *comm, struct fcc_trigger_memory **out)
+{
+    struct fcc_triggers_msg msg = {.comm = comm->handle};
+    struct fcc_context *c = comm->context;
+    struct fcc_trigger_memory *known;
+    struct fcc_reply reply;
+    void *memory = NULL;
+    int fd = -1, status;
+
+    (void)pthread_mutex_lock(&c->lock);
+    known = comm->triggers;
+    (void)pthread_mutex_unlock(&c->lock);
+    if (!known) {
+        status = context_call(c, &(struct call){.type = FCC_MSG_TRIGGERS,
+                                                .msg = &msg.msg,
+                                                .length = sizeof(msg),
+                                                .reply = &reply,
+                                                .reply_size = sizeof(reply),
+                                                .fds = &fd,
+                                                .limit_ms = CALL_LIMIT_MS});
+        if (!status)
+            status = shared_map(fd, sizeof(*known), "triggers", &memory);
+        if (status)
+            return status;
+        (void)pthread_mutex_lock(&c->lock);
+        known = comm->triggers;
+        if (!known) {
+            known = comm->triggers = memory;
+            memory = NULL;
+        }
+        (void)pthread_mutex_unlock(&c->lock);
+        if (memory) /* another thread was faster */
+            (void)munmap(memory, sizeof(*known));
+    }
+    *out = known;
+    return 0;
+}
+
+int fcc_comm_triggers(fcc_comm *comm, struct fcc_triggers *out)
+{
+    struct fcc_trigger_memory *t;
+    int status;
+
+    if (!comm || !out)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", comm ? "out" : "comm");
+    status = triggers_get(comm, &t);
+    if (!status)
+        *out = (struct fcc_triggers){.head = (uint64_t *)&t->head,
+                                     .tail = (const uint64_t *)&t->tail,
+                                     .slots = (uint64_t(*)[2])(void *)t->slot,
+                                     .capacity = FCC_TRIGGER_SLOTS};
+    return status;
+}
+
+/* Locked. The handle of a buffer that a put names; 0: none. */
+static int put_buffer(const struct fcc_comm *comm, const struct fcc_buffer *b, const char *name, uint32_t *out)
+{
+    *out = b ? buffer_handle(comm->context, b) : 0;
+    return b && !*out ? last_error_set(-EINVAL, "rank %d: put: %s: no buffer of this context", comm->rank, name) : 0;
+}
+
+int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number)
+{
+    struct fcc_put_reply reply;
+    struct fcc_put_msg msg;
+    int status;
+
+    if (!comm || !put || !number)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", !comm ? "comm" : !put ? "put" : "number");
+    for (size_t i = 0; i < sizeof(put->reserved) / sizeof(put->reserved[0]); i++)
+        if (put->reserved[i])
+            return last_error_set(-EINVAL, "put.reserved[%zu]: %u: must be 0", i, put->reserved[i]);
+    msg = (struct fcc_put_msg){.comm = comm->handle,
+                               .rank = put->rank,
+                               .rows = put->rows,
+                               .row_bytes = put->row_bytes,
+                               .stride = put->stride,
+                               .from_offset = put->from_offset,
+                               .to_offset = put->to_offset,
+                               .signal_offset = put->signal_offset};
+    (void)pthread_mutex_lock(&comm->context->lock);
+    status = put_buffer(comm, put->from, "from", &msg.from);
+    if (!status)
+        status = put_buffer(comm, put->to, "to", &msg.to);
+    if (!status)
+        status = put_buffer(comm, put->signals, "signals", &msg.signals);
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    if (!status)
+        status = context_call(comm->context, &(struct call){.type = FCC_MSG_PUT_REGISTER,
+                                                            .msg = &msg.msg,
+                                                            .length = sizeof(msg),
+                                                            .reply = &reply.reply,
+                                                            .reply_size = sizeof(reply),
+                                                            .limit_ms = CALL_LIMIT_MS});
+    if (!status)
+        *number = reply.number;
+    return status;
+}
+
+int fcc_put_trigger(fcc_comm *comm, uint32_t number, uint64_t value)
+{
+    struct fcc_trigger_memory *t;
+    int status = comm && number ? triggers_get(comm, &t) : 0;
+    uint64_t at;
+
+    if (!comm || !number)
+        return last_error_set(-EINVAL, "%s: allowed is what fcc_put_register() gave", comm ? "number: 0" : "comm: NULL");
+    if (status)
+        return status;
+    at = atomic_fetch_add_explicit(&t->head, 1, memory_order_acq_rel);
+    while (at - atomic_load_explicit(&t->tail, memory_order_acquire) >= FCC_TRIGGER_SLOTS) {
+        status = status_of(comm);
+        if (status)
+            return last_error_set(status, "rank %d: put %u: the communicator has ended; the next operator says why", comm->rank,
+                                  number);
+        (void)sched_yield();
+    }
+    atomic_store_explicit(&t->slot[at % FCC_TRIGGER_SLOTS].second, value, memory_order_relaxed);
+    atomic_store_explicit(&t->slot[at % FCC_TRIGGER_SLOTS].first, number, memory_order_release);
+    return 0;
+}
