@@ -304,8 +304,8 @@ struct fcc_put {
 
 /* Make a put known, at most 65536 of a rank at a time. *number is what triggers name it by, until one of its buffers is freed
  * (here, or by the other rank its part); then its triggers do nothing, and the number may be given out anew. A rank frees its
- * part of a buffer when all that is put into it has come, as the signals say: what still comes then ends the connection between
- * the nodes, and their communicators. (A barrier does not say so: it may overtake triggers.) Ranks on GPUs have no triggers yet.
+ * part of a buffer when all that is put into it has come, as the signals say. (A barrier does not: it may overtake triggers.)
+ * What still comes then is dropped; over RDMA it may end the connection between the nodes, and their communicators. Ranks on GPUs have no triggers yet.
  * Errors: -EINVAL (rank, rows, offsets), -ENOENT (a buffer), -EOPNOTSUPP (all ranks are on this node, or on GPUs), -ENOMEM,
  * -ECONNABORTED, -ECONNRESET. */
 int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number);

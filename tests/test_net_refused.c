@@ -292,6 +292,41 @@ static void regions_end(void **state)
 }
 
 /* Random names, against a table. */
+/* What comes for a retired region is dropped, also in the middle of a frame; the link goes on, and others are as they were. */
+static void retired(void **state)
+{
+    struct bed *b = malloc(sizeof(*b));
+    unsigned char payload[8192];
+    int raw;
+
+    (void)state;
+    assert_non_null(b);
+    memset(payload, 0xab, sizeof(payload));
+    bed_open(b, BED_UNIX, &BED_OPTIONS, &raw);
+    raw_frame(raw, frame_put(1, 0, 8192, 8192, 1));
+    raw_send(raw, payload, 4096);
+    assert_int_equal(bed_receive(b), 0);
+    assert_int_equal(b->memory[1][GUARD], 0xab);
+    net_region_retire(b->regions, COMM, 3, 1);
+    memset(b->memory[1], 0, REGION_BYTES + 2 * GUARD);
+    raw_send(raw, payload, 4096);
+    raw_frame(raw, frame_put(1, 0, 64, 64, 1));
+    raw_send(raw, payload, 64);
+    raw_frame(raw, frame_signal(1, 8));
+    raw_frame(raw, frame_flag(0, 1));
+    assert_int_equal(bed_receive(b), 0);
+    assert_int_equal(b->raised, 1);
+    assert_true(bed_is_untouched(b));
+    raw_frame(raw, frame_signal(2, 8));
+    assert_int_equal(bed_receive(b), 0);
+    assert_int_equal(b->memory[2][GUARD + 8], 1);
+    raw_frame(raw, frame_signal(REGIONS, 8)); /* never known */
+    assert_int_equal(bed_receive(b), -EPROTO);
+    (void)close(raw);
+    bed_close(b);
+    free(b);
+}
+
 static void registry(void **state)
 {
     struct net_regions *regions;
@@ -438,8 +473,13 @@ static void removed_while_received(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile),     cmocka_unit_test(fuzz),     cmocka_unit_test(closes),
-        cmocka_unit_test(regions_end), cmocka_unit_test(registry), cmocka_unit_test(removed_while_received),
+        cmocka_unit_test(hostile),
+        cmocka_unit_test(fuzz),
+        cmocka_unit_test(closes),
+        cmocka_unit_test(regions_end),
+        cmocka_unit_test(registry),
+        cmocka_unit_test(retired),
+        cmocka_unit_test(removed_while_received),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

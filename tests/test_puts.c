@@ -42,6 +42,16 @@ static bool signal_wait(const uint64_t *word, uint64_t value, const int32_t *sta
     return true;
 }
 
+/* It must come; otherwise the next operator says why it has not. */
+#define HEARD(b, word, value)                                                                                                  \
+    do {                                                                                                                       \
+        int32_t why_ = 0;                                                                                                      \
+        if (!signal_wait(&(b)->words[word], value, (b)->status, &why_)) {                                                      \
+            OK(fcc_noop((b)->comm));                                                                                           \
+            check_failed(__FILE__, __LINE__, "status %d", why_);                                                               \
+        }                                                                                                                      \
+    } while (0)
+
 static void run(int n, void (*rank)(int rank, const struct ranks *all, void *argument), void *argument, int killed)
 {
     struct test_daemon d;
@@ -117,15 +127,14 @@ static void order_rank(int rank, const struct ranks *all, void *argument)
     int other = rank ^ 1;
     struct bed b = bed_open(all, rank, 2 * DATA);
     uint32_t come = put_new(&b, other, 0, DATA, PAYLOAD, 0), gone = put_new(&b, other, 0, 0, 0, 1);
-    int32_t why = 0;
 
     (void)argument;
     CHECK(node_of(other) != node_of(rank));
     for (uint64_t n = 1; n <= ROUNDS; n++) {
-        CHECK(signal_wait(&b.words[1], n - 1, b.status, &why)); /* the other one has it */
+        HEARD(&b, 1, n - 1); /* the other one has it */
         memset(b.bytes, (int)(n * 7 + (uint64_t)rank) & 255, PAYLOAD);
         OK(fcc_put_trigger(b.comm, come, n));
-        CHECK(signal_wait(&b.words[0], n, b.status, &why));
+        HEARD(&b, 0, n);
         for (int i = 0; i < PAYLOAD; i++)
             CHECK(b.bytes[DATA + i] == ((n * 7 + (uint64_t)other) & 255));
         OK(fcc_put_trigger(b.comm, gone, n));
@@ -146,7 +155,6 @@ static void rows_rank(int rank, const struct ranks *all, void *argument)
     struct bed b = bed_open(all, rank, DATA);
     fcc_buffer *local;
     uint32_t number;
-    int32_t why = 0;
 
     (void)argument;
     OK(fcc_buffer_alloc(b.comm, FCC_BUFFER_LOCAL, DATA, &local));
@@ -160,7 +168,7 @@ static void rows_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_put_trigger(b.comm, number, 9));
     }
     for (int r = 0; rank == 1 && r < all->n; r += NODES)
-        CHECK(signal_wait(&b.words[r], 9, b.status, &why));
+        HEARD(&b, r, 9);
     for (int i = 0; rank == 1 && i < DATA; i++) {
         int r = (i - 100) / 1000, at = (i - 100) % 1000;
         bool is_put = i >= 100 && r < all->n && node_of(r) != node_of(1) && at < 3 * 16 && at % 16 < 5;
@@ -200,7 +208,6 @@ static void many_rank(int rank, const struct ranks *all, void *argument)
     struct bed b = bed_open(all, rank, DATA);
     struct pusher pushers[THREADS];
     struct fcc_triggers t;
-    int32_t why = 0;
 
     (void)argument;
     for (uint64_t i = 0; i < THREADS; i++) {
@@ -216,7 +223,7 @@ static void many_rank(int rank, const struct ranks *all, void *argument)
         CHECK(pthread_join(pushers[i].thread, NULL) == 0);
     CHECK(load(t.head) == THREADS * EACH);
     for (int i = 0; i < THREADS; i++)
-        CHECK(signal_wait(&b.words[i], EACH, b.status, &why));
+        HEARD(&b, i, EACH);
     OK(fcc_noop(b.comm));
     CHECK(load(t.tail) == THREADS * EACH);
     bed_close(&b);
@@ -232,6 +239,7 @@ static void many_threads(void)
 enum how { DIES, LEAVES };
 struct end {
     enum how how;
+    _Atomic int met;    /* ranks that have met */
     _Atomic int waited; /* ranks whose waits are over: until then nobody calls an operator, whose failure would end them all */
 };
 
@@ -246,18 +254,19 @@ static void end_rank(int rank, const struct ranks *all, void *argument)
         uint32_t first = put_new(&b, 0, 0, 0, 16 << 20, 0), second = put_new(&b, 2, 0, 0, 16 << 20, 0);
         memset(b.bytes, 0x77, 16 << 20);
         OK(fcc_noop(b.comm)); /* the others have their buffers */
-        if (end->how == DIES) {
-            (void)usleep(50000);
+        while (atomic_load(&end->met) < RANKS - 1)
+            (void)usleep(1000);
+        if (end->how == DIES)
             (void)raise(SIGKILL);
-        }
         OK(fcc_put_trigger(b.comm, first, 1));
         OK(fcc_put_trigger(b.comm, second, 1));
         bed_close(&b);
         return;
     }
     OK(fcc_noop(b.comm));
+    atomic_fetch_add(&end->met, 1);
     if (end->how == LEAVES && node_of(rank) == 0) {
-        CHECK(signal_wait(b.words, 1, b.status, &why));
+        HEARD(&b, 0, 1);
         for (int i = 0; i < 16 << 20; i++)
             CHECK(b.bytes[i] == 0x77);
     }
@@ -289,42 +298,50 @@ static void a_rank_leaves(void)
 }
 
 /* A producer that finds no room leaves when the communicator is over: its proxy is held up by a node that reads nothing. */
+struct stuck {
+    _Atomic pid_t worker; /* of rank 1's node; -1: it is dead */
+    _Atomic int met;
+};
+
 static void stuck_rank(int rank, const struct ranks *all, void *argument)
 {
     struct bed b = bed_open(all, rank, 8 << 20);
-    pid_t *worker = argument;
+    struct stuck *s = argument;
 
     OK(fcc_noop(b.comm));
     if (rank == 1) { /* its own node's worker stops; then the others see that it is silent */
-        while (*worker >= 0)
+        atomic_store(&s->met, 1);
+        while (atomic_load(&s->worker) >= 0)
             (void)usleep(1000);
         fcc_disconnect(comm_context());
         return;
     }
     uint32_t number = put_new(&b, 1, 0, 0, 8 << 20, 0);
-    CHECK(kill(*worker, SIGSTOP) == 0);
+    while (!atomic_load(&s->met) || !atomic_load(&s->worker))
+        (void)usleep(1000);
+    CHECK(kill(s->worker, SIGSTOP) == 0);
     int status = 0;
     for (uint64_t n = 1; !status; n++)
         status = fcc_put_trigger(b.comm, number, n);
     CHECK(status < 0 && strstr(fcc_last_error(), "has ended"));
     CHECK(fcc_noop(b.comm) == status);
-    CHECK(kill(*worker, SIGKILL) == 0);
-    *worker = -1;
+    CHECK(kill(s->worker, SIGKILL) == 0);
+    atomic_store(&s->worker, -1);
     bed_close(&b);
 }
 
 static void no_room(void)
 {
-    pid_t *worker = shared_memory(sizeof(*worker));
+    struct stuck *s = shared_memory(sizeof(*s));
     struct test_daemon d, second;
     struct ranks r;
 
     daemons_start(&d, NODES, NULL);
-    ranks_start(&r, 2, stuck_rank, worker);
+    ranks_start(&r, 2, stuck_rank, s);
     second = d;
     second.node[0] = d.node[1];
     second.nodes = 1;
-    *worker = daemon_worker(&second);
+    atomic_store(&s->worker, daemon_worker(&second));
     ranks_join(&r);
     daemon_stop_unclean(&d);
 }
@@ -416,24 +433,34 @@ static void one_node(void)
 }
 
 /* Numbers that nobody gave out end the communicator; nothing else. */
+struct lie {
+    uint64_t number;
+    _Atomic int met;
+};
+
 static void liar_rank(int rank, const struct ranks *all, void *argument)
 {
     struct bed b = bed_open(all, rank, DATA);
     uint32_t number = put_new(&b, 1 - rank, 0, 0, 64, 0);
-    const uint64_t *wrong = argument;
+    struct lie *lie = argument;
     int32_t why = 0;
     struct fcc_triggers t;
 
     OK(fcc_noop(b.comm));
+    atomic_fetch_add(&lie->met, 1);
+    while (atomic_load(&lie->met) < 2)
+        (void)usleep(1000);
     if (rank == 0) {
         OK(fcc_put_trigger(b.comm, number, 1));
         OK(fcc_comm_triggers(b.comm, &t));
         uint64_t at = __atomic_fetch_add(t.head, 1, __ATOMIC_ACQ_REL);
         t.slots[at % t.capacity][1] = 5;
-        __atomic_store_n(&t.slots[at % t.capacity][0], *wrong, __ATOMIC_RELEASE);
+        __atomic_store_n(&t.slots[at % t.capacity][0], lie->number, __ATOMIC_RELEASE);
         OK(fcc_put_trigger(b.comm, number, 2)); /* not taken any more */
     }
-    CHECK(!signal_wait(b.words, 2, b.status, &why) && why == -EINVAL);
+    if (signal_wait(b.words, 2, b.status, &why) || why != -EINVAL)
+        check_failed(__FILE__, __LINE__, "signal %llu, status %d: %d: %s", (unsigned long long)b.words[0], why,
+                     fcc_noop(b.comm), fcc_last_error());
     FAILS(fcc_noop(b.comm), -EINVAL, "rank 0: a trigger of put", "registered are 1 to 1");
     bed_close(&b);
 }
@@ -441,14 +468,14 @@ static void liar_rank(int rank, const struct ranks *all, void *argument)
 static void a_number_that_is_none(void)
 {
     static const uint64_t numbers[] = {2, 1ull << 32 | 1, UINT64_MAX};
-    uint64_t *argument = shared_memory(sizeof(*argument));
+    struct lie *lie = shared_memory(sizeof(*lie));
     struct test_daemon d;
 
     daemons_start(&d, NODES, NULL);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         struct ranks r;
-        *argument = numbers[i];
-        ranks_start(&r, 2, liar_rank, argument);
+        *lie = (struct lie){.number = numbers[i]};
+        ranks_start(&r, 2, liar_rank, lie);
         ranks_join(&r);
     }
     daemon_stop(&d);
@@ -461,7 +488,7 @@ static void a_number_that_is_none(void)
 static void freed_rank(int rank, const struct ranks *all, void *argument)
 {
     struct bed b = bed_open(all, rank, DATA);
-    int32_t why = 0;
+    struct fcc_triggers t;
 
     (void)argument;
     uint32_t stays = put_new(&b, 1 - rank, 0, 0, 0, 63);
@@ -475,16 +502,19 @@ static void freed_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_put_register(b.comm, &put, &number));
         CHECK(number == stays + 1);
         OK(fcc_put_trigger(b.comm, number, n));
-        CHECK(signal_wait(b.words, n, b.status, &why)); /* what the other one has sent, and ours is on its way */
+        HEARD(&b, 0, n); /* what the other one has sent, and ours is on its way */
         for (int i = 0; i < DATA; i++)
             CHECK(b.bytes[i] == n);
         OK(fcc_put_trigger(b.comm, stays, n));
-        CHECK(signal_wait(&b.words[63], n, b.status, &why));
+        HEARD(&b, 63, n);
         fcc_buffer_free(local);
-        OK(fcc_put_trigger(b.comm, number, 1000 + n)); /* of nothing */
+        OK(fcc_put_trigger(b.comm, number, 1000 + n)); /* of nothing, until the number is given out anew */
+        OK(fcc_comm_triggers(b.comm, &t));
+        while (load(t.tail) < load(t.head))
+            (void)sched_yield();
     }
     OK(fcc_put_trigger(b.comm, stays, 41));
-    CHECK(signal_wait(&b.words[63], 41, b.status, &why));
+    HEARD(&b, 63, 41);
     CHECK(b.words[0] == 40);
     OK(fcc_noop(b.comm));
     bed_close(&b);
@@ -502,6 +532,49 @@ static void freed_buffers(void)
     daemon_stop(&d);
 }
 
+/* A rank frees its part, or goes, while others put into it: nothing of that harms another communicator between the nodes. */
+static void careless_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct bed b = bed_open(all, rank, DATA);
+    struct fcc_unique_id *id = argument;
+    fcc_comm *second;
+
+    OK(fcc_comm_init(comm_context(), id, 2, rank, NULL, &second));
+    OK(fcc_noop(second));
+    uint32_t number = rank == 0 ? put_new(&b, 1, 0, 0, DATA, 0) : 0;
+    OK(fcc_noop(b.comm));
+    for (uint64_t n = 1; rank == 0 && n <= 3000; n++)
+        OK(fcc_put_trigger(b.comm, number, n));
+    if (rank == 1) {
+        (void)sched_yield();
+        fcc_buffer_free(b.data);
+        fcc_buffer_free(b.signals);
+    }
+    for (int i = 0; i < 20; i++)
+        OK(fcc_noop(second));
+    OK(fcc_noop(b.comm));
+    fcc_comm_destroy(second);
+    bed_close(&b);
+}
+
+static void freed_too_early(void)
+{
+    struct fcc_unique_id *id = shared_memory(sizeof(*id));
+    struct test_daemon d;
+    struct ranks r;
+    fcc_context *context;
+
+    daemons_start(&d, NODES, NULL);
+    for (int i = 0; i < 5; i++) {
+        OK(fcc_connect(NULL, &context));
+        OK(fcc_get_unique_id(context, id));
+        fcc_disconnect(context);
+        ranks_start(&r, 2, careless_rank, id);
+        ranks_join(&r);
+    }
+    daemon_stop(&d);
+}
+
 int main(void)
 {
     const struct test tests[] = {
@@ -515,6 +588,7 @@ int main(void)
         {"one_node", one_node, 0},
         {"a_number_that_is_none", a_number_that_is_none, 60},
         {"freed_buffers", freed_buffers, 60},
+        {"freed_too_early", freed_too_early, 60},
     };
 
     return tests_run("puts", TESTS(tests));

@@ -25,6 +25,11 @@ struct net_regions {
     uint64_t ended[NET_ENDED_KEPT]; /* a ring: the oldest is overwritten */
     uint32_t nended;                /* in use: the first ones */
     uint32_t ended_next;
+    struct {
+        uint64_t comm;
+        uint32_t rank, region;
+    } retired[NET_ENDED_KEPT]; /* likewise */
+    uint32_t nretired, retired_next;
 };
 
 int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes, uint64_t *length)
@@ -140,6 +145,15 @@ static bool has_ended(const struct net_regions *regions, uint64_t comm)
     return false;
 }
 
+static bool has_retired(const struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region)
+{
+    for (uint32_t i = 0; i < regions->nretired; i++) {
+        if (regions->retired[i].comm == comm && regions->retired[i].rank == rank && regions->retired[i].region == region)
+            return true;
+    }
+    return false;
+}
+
 int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base, uint64_t bytes,
                    struct error *e)
 {
@@ -164,17 +178,36 @@ int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, ui
     return status;
 }
 
-void net_region_remove(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region)
+/* Locked. */
+static void region_forget(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region)
 {
     bool found;
-
-    (void)pthread_rwlock_wrlock(&regions->lock);
     uint32_t at = entry_find(regions, comm, rank, region, &found);
     if (found) {
         struct entry *entry = &regions->entries[at];
         grants_revoke(entry);
         memmove(entry, entry + 1, (regions->count - at - 1) * sizeof(*entry));
         regions->count--;
+    }
+}
+
+void net_region_remove(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region)
+{
+    (void)pthread_rwlock_wrlock(&regions->lock);
+    region_forget(regions, comm, rank, region);
+    (void)pthread_rwlock_unlock(&regions->lock);
+}
+
+void net_region_retire(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region)
+{
+    (void)pthread_rwlock_wrlock(&regions->lock);
+    region_forget(regions, comm, rank, region);
+    if (!has_ended(regions, comm)) {
+        regions->retired[regions->retired_next].comm = comm;
+        regions->retired[regions->retired_next].rank = rank;
+        regions->retired[regions->retired_next].region = region;
+        regions->retired_next = (regions->retired_next + 1) % NET_ENDED_KEPT;
+        regions->nretired += regions->nretired < NET_ENDED_KEPT;
     }
     (void)pthread_rwlock_unlock(&regions->lock);
 }
@@ -211,7 +244,7 @@ int net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, 
         out->grants = &regions->entries[at].grants;
         return 0;
     }
-    found = has_ended(regions, comm);
+    found = has_ended(regions, comm) || has_retired(regions, comm, rank, region);
     (void)pthread_rwlock_unlock(&regions->lock);
     return found ? -ECANCELED : -ENOENT;
 }

@@ -21,7 +21,7 @@
 
 #define NET_STAGING 0u        /* a rank's staging memory; others: the number of a symmetric buffer at its node */
 #define NET_FLAGS 0xffffffffu /* not memory but how many flags the rank has: raising them is the sink's (net.h) */
-#define NET_ENDED_KEPT 4096u  /* communicators that are remembered as ended */
+#define NET_ENDED_KEPT 4096u  /* communicators that are remembered as ended, and regions as retired */
 
 /* An area: rows of row_bytes bytes, stride bytes apart. */
 struct net_area {
@@ -49,6 +49,10 @@ int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, ui
 /* Forget it, if it is there. What still comes for it breaks the link that it comes over. For NET_FLAGS: no flag of the rank is
  * being raised any more when this returns. */
 void net_region_remove(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region);
+/* The same for a buffer, whose number is never used again: what still comes for it is read and dropped. (Of the last NET_ENDED_KEPT
+ * of them. Writes that the sender makes by itself break the link all the same.) Programs' kernels put into buffers of ranks that
+ * have died, until they hear of it, and that is not the fault of others who use the link. */
+void net_region_retire(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region);
 /* Forget all of a communicator. From now on what comes for it is read and dropped: other nodes may still be sending when this
  * one gives a communicator up, and their links carry other communicators too. (Of the last NET_ENDED_KEPT of them.) Its memory may
  * be unmapped when this returns, and is not to be used for anything else: with grants it may still be written. */
@@ -74,12 +78,12 @@ struct net_held {
     struct net_grant **grants; /* its list. Several may hold it at a time: who adds has a lock of its own */
 };
 
-/* Look up and hold: 0. Not held: -ENOENT, or -ECANCELED if the communicator has ended. Who holds must not wait, and must not
+/* Look up and hold: 0. Not held: -ENOENT, or -ECANCELED if the communicator has ended or the region was retired. Who holds must not wait, and must not
  * call anything of this file but net_regions_release(). */
 int net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, struct net_held *out);
 void net_regions_release(struct net_regions *regions);
 
-/* Store a word of 8 bytes with release, if there is such a place: 0, also if the communicator has ended and nobody wants it.
+/* Store a word of 8 bytes with release, if there is such a place: 0, also if there was one and nobody wants it any more.
  * -ENOENT: there is no such region. -ERANGE: it does not lie there, or not aligned. */
 int net_regions_signal(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, uint64_t offset,
                        uint64_t value);

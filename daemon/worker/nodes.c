@@ -391,7 +391,7 @@ void nodes_left(const struct member *m, const char *why)
         return; /* the root has been told by ABORT */
     text_copy(t.text, sizeof(t.text), why ? why : "");
     nodes_tell_all(c, &t.msg, PEER_LEAVE, sizeof(t));
-    if (!why)
+    if (!why && c->state == COMM_ACTIVE) /* otherwise they are told by ABORT, and that says why */
         nodes_left_tell(c, m->rank);
 }
 

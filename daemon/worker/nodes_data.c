@@ -333,7 +333,7 @@ int nodes_region_add(struct comm *c, int rank, uint32_t region, void *data, uint
 void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t region)
 {
     if (w->data)
-        net_region_remove(w->data->regions, number, (uint32_t)rank, region);
+        net_region_retire(w->data->regions, number, (uint32_t)rank, region);
 }
 
 int nodes_flags_add(struct comm *c, int rank, struct error *e)

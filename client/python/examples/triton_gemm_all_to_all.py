@@ -91,7 +91,7 @@ class GemmAllToAll:
         bm, bn, bk = self.blocks
         kernel[(2 + comm.size * self.tiles,)](a, b, self.c_window.table, self.flag_window.table, self.flag_window.status,
                                               self.result, self.epoch, comm.rank, comm.size, self.m, self.n, a.shape[1],
-                                              BM=bm, BN=bn, BK=bk, WAIT=256, num_warps=8, num_stages=3)
+                                              BM=bm, BN=bn, BK=bk, WAIT=512, num_warps=8, num_stages=3)
         return self.c
 
     def check(self):

@@ -16,11 +16,19 @@ theirs, in the memory order that fccd's own kernels keep to::
         if fcc.triton.wait(flags, me, other, epoch, status):            # until the other one has, too
             ...
 
+Ranks on other nodes have no address here (Window.remote). What goes there is registered with Triggers, stored into memory of this rank, and
+triggered; the other rank waits for its signal as for any::
+
+    triggers = fcc.triton.Triggers()
+    number = triggers.register(rank, mine[0], c[4], flags, index)       # rows, where they go, and the signal behind them
+            fcc.triton.trigger(fifo, number, epoch, status)             # in a kernel; fifo: triggers.table
+
 `device` says what each function promises. With TRITON_INTERPRET=1 in the environment, before anything of this is imported, the same
 kernels run in Triton's interpreter over cpu devices. examples/triton_gemm_all_to_all.py is a whole operator.
 """
 
-from .device import peer, put_tile, signal, wait, wait_all
+from .device import peer, put_tile, signal, trigger, wait, wait_all
+from .triggers import Triggers
 from .window import Window
 
-__all__ = ["Window", "peer", "put_tile", "signal", "wait", "wait_all"]
+__all__ = ["Triggers", "Window", "peer", "put_tile", "signal", "trigger", "wait", "wait_all"]

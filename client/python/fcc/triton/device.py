@@ -26,7 +26,8 @@ the host's memory, where a GPU's atomics need not be atomic for the CPU, and an 
 
 A poll of one word is done by every thread of the program on its own, so threads may leave the loop in different turns: there is no barrier in
 it, and what is returned comes from the atomic, which all threads get from the same one. A poll of many words reduces them in
-each turn, so there all threads leave in the same turn.
+each turn, with barriers; so there all threads must leave in the same turn, and do: no two threads load the same word, and all get the one
+result of the reduction.
 
 In Triton's interpreter the programs of a grid run one after the other in one thread, loads and stores are those of the CPU, and atomics are
 C++'s std::atomic with the order that is asked for. x86 keeps the order of stores, and of loads, among each other (TSO), and its
@@ -102,7 +103,7 @@ def wait(table, rank, index, value, status):
 
 @triton.jit
 def wait_all(table, rank, first, count, value, status, BLOCK: tl.constexpr):
-    """The same for the words ``first`` to ``first + count - 1``, BLOCK (a power of two) at a time."""
+    """The same for the words ``first`` to ``first + count - 1``, BLOCK at a time: a power of two, at least as many as the program has threads."""
     base = peer(table, rank, tl.int64) + first
     why = status.to(tl.pointer_type(tl.int32))
     least = tl.cast(value, tl.int64)
@@ -114,9 +115,39 @@ def wait_all(table, rank, first, count, value, status, BLOCK: tl.constexpr):
         while (come < value) & (over == 0):
             _pause()
             # one load for each thread, and one value for all of them: they leave in the same turn
-            over = tl.max(tl.load(why + at * 0, volatile=True).to(tl.int32) != 0, axis=0).to(tl.int32)
+            over = tl.max((tl.load(why + at * 0, volatile=True) != 0).to(tl.int32), axis=0)
             come = tl.min(tl.load(base + at, mask=inside, other=least, volatile=True), axis=0)
         seen = tl.atomic_add(base + at, tl.zeros([BLOCK], tl.int64), mask=inside, sem="acquire", scope="sys")
         least = tl.minimum(least, tl.min(tl.where(inside, seen, least), axis=0))
     tl.debug_barrier()
     return least >= value
+
+
+@triton.jit
+def trigger(fifo, number, value, status):
+    """Have the put ``number`` sent to a rank on another node (fcc.triton.Triggers.register()), with all that this program has stored before in what
+    it names, and its signal set to ``value`` there. fifo: Triggers.table. False: the communicator has come to its end, and nothing was sent.
+
+    The words of the FIFO are the CPU's, whose proxy empties a slot before it moves the tail (proto.h): so who has seen the tail may store
+    there. That takes a branch on what was loaded, and no store is made before its branch is decided, on GPUs and CPUs alike. The tail is
+    only loaded, never an atomic's: see status."""
+    _stored()
+    tl.debug_barrier()
+    head = tl.load(fifo).to(tl.pointer_type(tl.int64))
+    tail = tl.load(fifo + 1).to(tl.pointer_type(tl.int64))
+    slots = tl.load(fifo + 2).to(tl.pointer_type(tl.int64))
+    capacity = tl.load(fifo + 3)
+    why = status.to(tl.pointer_type(tl.int32))
+    at = tl.atomic_add(head, tl.cast(1, tl.int64), sem="acq_rel", scope="sys")
+    lanes = tl.arange(0, 1024) * 0  # as many as a program has threads, or more: all threads leave in the same turn
+    full = at - tl.min(tl.load(tail + lanes, volatile=True), axis=0) >= capacity
+    over = 0
+    while full & (over == 0):
+        _pause()
+        over = tl.max((tl.load(why + lanes, volatile=True) != 0).to(tl.int32), axis=0)
+        full = at - tl.min(tl.load(tail + lanes, volatile=True), axis=0) >= capacity
+    if full == 0:
+        slot = slots + (at & (capacity - 1)) * 2
+        tl.atomic_xchg(slot + 1, tl.cast(value, tl.int64), sem="relaxed", scope="sys")
+        tl.atomic_xchg(slot, tl.cast(number, tl.int64), sem="release", scope="sys")
+    return full == 0
