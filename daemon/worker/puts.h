@@ -15,6 +15,13 @@
 #include "proxy.h"
 #include "worker.h"
 
+struct put {
+    bool used;
+    struct proxy_send send;           /* but for the value */
+    struct buffer *from;              /* a reference; NULL: no rows */
+    const struct buffer *to, *signal; /* this rank's parts: compared only */
+};
+
 struct puts;     /* of a rank here: member.puts */
 struct puts_all; /* of all of them */
 
@@ -38,6 +45,11 @@ void puts_target_freed(const struct comm *c, int rank, uint32_t handle);
 void puts_rank_gone(const struct comm *c, int rank);
 /* What the proxy thread has told. */
 void puts_poll(struct puts_all *all);
+
+/* ---- puts_check.c ---- */
+
+/* What a message asks for, if it may: all of *put but for `used`, without a reference. -EINVAL, -ENOENT. */
+int put_check(const struct member *m, const struct fcc_put_msg *msg, struct put *put, struct error *e);
 
 /* ---- the proxy thread's ---- */
 

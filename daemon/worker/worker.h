@@ -13,7 +13,7 @@
  *   launch.c      one operator of all ranks: plans, staging, start, completion
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
- *   puts.c        what programs' own kernels send to other nodes
+ *   puts.c, puts_check.c   what programs' own kernels send to other nodes
  *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_start.c, gpu_watch.c)
  *   life.c        hears that a client has died
  *   meeting.c     the id of a communicator whose ranks agreed on a name
