@@ -118,7 +118,7 @@ static uint32_t put_new(const struct bed *b, int rank, uint64_t from, uint64_t t
 
 /* ---- data before its signal ---- */
 
-#define ROUNDS 1500
+#define ROUNDS 500
 #define PAYLOAD 3000
 
 /* Each rank to the one across, in rounds: what comes is whole when its signal is there. */
@@ -246,13 +246,13 @@ struct end {
 /* Rank 1 says something and goes at once. Leaving, all that it has said comes before the end does, over the network, too. */
 static void end_rank(int rank, const struct ranks *all, void *argument)
 {
-    struct bed b = bed_open(all, rank, 16 << 20);
+    struct bed b = bed_open(all, rank, 8 << 20);
     struct end *end = argument;
     int32_t why = 0;
 
     if (rank == 1) {
-        uint32_t first = put_new(&b, 0, 0, 0, 16 << 20, 0), second = put_new(&b, 2, 0, 0, 16 << 20, 0);
-        memset(b.bytes, 0x77, 16 << 20);
+        uint32_t first = put_new(&b, 0, 0, 0, 8 << 20, 0), second = put_new(&b, 2, 0, 0, 8 << 20, 0);
+        memset(b.bytes, 0x77, 8 << 20);
         OK(fcc_noop(b.comm)); /* the others have their buffers */
         while (atomic_load(&end->met) < RANKS - 1)
             (void)usleep(1000);
@@ -267,7 +267,7 @@ static void end_rank(int rank, const struct ranks *all, void *argument)
     atomic_fetch_add(&end->met, 1);
     if (end->how == LEAVES && node_of(rank) == 0) {
         HEARD(&b, 0, 1);
-        for (int i = 0; i < 16 << 20; i++)
+        for (int i = 0; i < 8 << 20; i++)
             CHECK(b.bytes[i] == 0x77);
     }
     CHECK(!signal_wait(&b.words[5], 1, b.status, &why));

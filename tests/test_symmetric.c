@@ -222,7 +222,7 @@ static void counts_what_is_mapped(void)
 
 /* ---- signals ---- */
 
-#define ROUNDS 20000
+#define ROUNDS 3000
 #define PAYLOAD 24
 
 /* Around the ring of the ranks of a node: data, signal; the answer says that it has been read. */
