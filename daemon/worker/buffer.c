@@ -109,11 +109,11 @@ int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e
     if (!part || part->fd < 0)
         return error_set(e, -ENOENT, "rank %d: it has freed its part of the buffer, or has left the communicator", rank);
     if (!b->peers)
-        b->peers = calloc(FCC_MAX_RANKS, sizeof(b->peers[0]));
+        b->peers = calloc(1, sizeof(*b->peers));
     if (!b->peers)
         return error_set(e, -ENOMEM, "buffer: out of memory");
-    if (!b->peers[rank]) {
-        b->peers[rank] = part;
+    if (!b->peers->of[rank]) {
+        b->peers->of[rank] = part;
         part->refs++;
     }
     *out = part;
@@ -145,8 +145,8 @@ void buffer_drop_handle(struct buffer *b)
     LIST_REMOVE(b, link);
     b->session = NULL;
     for (int r = 0; b->peers && r < FCC_MAX_RANKS; r++)
-        if (b->peers[r])
-            buffer_unref(b->peers[r]);
+        if (b->peers->of[r])
+            buffer_unref(b->peers->of[r]);
     free(b->peers);
     b->peers = NULL;
     buffer_unref(b);

@@ -167,12 +167,14 @@ static int puts_get(struct member *m, struct puts **out, struct error *e)
 
 int puts_open(struct member *m, int *fd, struct error *e)
 {
-    struct puts *p;
+    struct puts *p = NULL;
     int status = puts_get(m, &p, e);
 
-    if (!status)
-        *fd = p->fd;
-    return status;
+    if (status)
+        return status;
+    assert(p);
+    *fd = p->fd;
+    return 0;
 }
 
 /* ---- registering ---- */
@@ -198,13 +200,14 @@ static uint32_t table_place(struct puts *p)
 int puts_register(struct member *m, const struct fcc_put_msg *msg, uint32_t *number, struct error *e)
 {
     struct put put = {.used = true};
-    struct puts *p;
+    struct puts *p = NULL;
     int status = puts_get(m, &p, e);
 
     if (!status)
         status = put_check(m, msg, &put, e);
     if (status)
         return status;
+    assert(p);
     (void)pthread_mutex_lock(&p->all->lock);
     uint32_t at = table_place(p);
     if (at < PUTS_MAX)

@@ -127,6 +127,10 @@ struct device_memory {
     struct gpu_memory gpu;
 };
 
+struct buffer_peers {
+    struct buffer *of[FCC_MAX_RANKS];
+};
+
 /* Memory that clients use. */
 struct buffer {
     struct device *device;   /* NULL: the shadow of a buffer on another node */
@@ -139,10 +143,10 @@ struct buffer {
     uint64_t nodes_number; /* of a communicator over several nodes; 0: it is not */
     int rank;              /* whose it is in the communicator */
     struct device_memory memory;
-    uint64_t bytes;        /* as asked for */
-    uint32_t number;       /* symmetric: which allocation of its communicator, the same for all ranks' parts; 0: not one yet */
-    int fd;                /* ... the memory, for other ranks' clients to import; -1: nobody can want it */
-    struct buffer **peers; /* [FCC_MAX_RANKS] other ranks' parts that its client has mapped, a reference each; or NULL */
+    uint64_t bytes;  /* as asked for */
+    uint32_t number; /* symmetric: which allocation of its communicator, the same for all ranks' parts; 0: not one yet */
+    int fd;          /* ... the memory, for other ranks' clients to import; -1: nobody can want it */
+    struct buffer_peers *peers; /* [FCC_MAX_RANKS] other ranks' parts that its client has mapped, a reference each; or NULL */
 };
 /* Zeroed memory with one reference, the handle's. *fd is the caller's, for the client. */
 int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd, struct error *e);

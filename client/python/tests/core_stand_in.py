@@ -119,8 +119,13 @@ def zeros(*shape, dtype=torch.float32, symmetric=False, comm=None):
     return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=torch.uint8).view(dtype).view(shape)
 
 
-def gemm_all_to_all(a, b, out, comm=None):
+_results = {}  # by shape: one is as good as another
+
+
+def gemm_all_to_all(a, b, comm=None):
     comm = comm or _default
+    key = (a.shape[0], b.shape[1], a.dtype)
+    out = _results[key] = _results[key] if key in _results else zeros(*key[:2], dtype=a.dtype, symmetric=True, comm=comm)
 
     def tensor(t):
         buffer, offset = comm.member.find(t.data_ptr())
