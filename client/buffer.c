@@ -174,7 +174,7 @@ fcc_buffer *fcc_buffer_find(const fcc_context *context, const void *address)
         return NULL;
     (void)pthread_mutex_lock(&c->lock);
     LIST_FOREACH(b, &c->buffers, link)
-        if ((uintptr_t)address - (uintptr_t)b->data < b->bytes)
+        if ((uintptr_t)address - (uintptr_t)b->map.data < b->bytes)
             break;
     (void)pthread_mutex_unlock(&c->lock);
     return b;

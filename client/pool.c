@@ -130,7 +130,7 @@ static struct allocation *allocation_take(struct pool *p, const void *memory)
 
     (void)pthread_mutex_lock(&pools_lock);
     LIST_FOREACH(a, &p->allocations, link)
-        if (a->buffer->data == memory)
+        if (a->buffer->map.data == memory)
             break;
     if (a) {
         LIST_REMOVE(a, link);
