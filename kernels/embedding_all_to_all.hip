@@ -320,10 +320,24 @@ template <typename T> __global__ void __launch_bounds__(THREADS, RESIDENT) embed
     gpu_execute(call, op);
 }
 
-struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype)
+template <typename T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) embedding_over_nodes_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    struct embedding<T> op;
+
+    gpu_execute_over_nodes(call, op);
+}
+
+struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype, bool over_nodes)
 {
     struct gpu_kernel k = {NULL, THREADS, 0, 0};
 
+    if (over_nodes) {
+        k.function = dtype == FCC_F16    ? (const void *)embedding_over_nodes_kernel<gpu_f16>
+                     : dtype == FCC_BF16 ? (const void *)embedding_over_nodes_kernel<gpu_bf16>
+                                         : (const void *)embedding_over_nodes_kernel<float>;
+        return k;
+    }
     k.function = dtype == FCC_F16    ? (const void *)embedding_kernel<gpu_f16>
                  : dtype == FCC_BF16 ? (const void *)embedding_kernel<gpu_bf16>
                                      : (const void *)embedding_kernel<float>;

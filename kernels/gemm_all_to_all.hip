@@ -67,10 +67,23 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
     gpu_execute(call, op);
 }
 
-template <typename T> static struct gpu_kernel kernel_make(int gpu)
+template <typename T>
+__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
+    gemm_over_nodes_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    __shared__ struct gpu_product<T> product;
+    struct gemm_operator<T> op = {
+        &product
+    };
+
+    gpu_execute_over_nodes(call, op);
+}
+
+template <typename T> static struct gpu_kernel kernel_make(int gpu, bool over_nodes)
 {
     const size_t without_asking = 48 * 1024; /* what every kernel may have */
-    struct gpu_kernel kernel = {(const void *)gemm_all_to_all_kernel<T>, GPU_MATRIX_THREADS, 0, 0};
+    struct gpu_kernel kernel = {over_nodes ? (const void *)gemm_over_nodes_kernel<T> : (const void *)gemm_all_to_all_kernel<T>,
+                                GPU_MATRIX_THREADS, 0, 0};
     hipDeviceProp_t properties;
 
     if (hipGetDeviceProperties(&properties, gpu) != hipSuccess)
@@ -83,15 +96,15 @@ template <typename T> static struct gpu_kernel kernel_make(int gpu)
 }
 
 /* `gpu` is the current device. function is NULL if the GPU does not answer, or for a dtype that has no kernel. */
-struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu)
+struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu, bool over_nodes)
 {
     switch (dtype) {
     case FCC_F32:
-        return kernel_make<float>(gpu);
+        return kernel_make<float>(gpu, over_nodes);
     case FCC_F16:
-        return kernel_make<gpu_f16>(gpu);
+        return kernel_make<gpu_f16>(gpu, over_nodes);
     case FCC_BF16:
-        return kernel_make<gpu_bf16>(gpu);
+        return kernel_make<gpu_bf16>(gpu, over_nodes);
     default:
         return {NULL, 0, 0, 0};
     }
@@ -181,8 +194,8 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     uint32_t rows = 0, cols = 0;
 
     *out = {};
-    if ((dtype != FCC_F16 && dtype != FCC_BF16) || shape->n % 8 || hipGetDeviceProperties(&properties, gpu) != hipSuccess ||
-        properties.major != 9 || properties.minor != 0)
+    if (shape->over_nodes || (dtype != FCC_F16 && dtype != FCC_BF16) || shape->n % 8 ||
+        hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 || properties.minor != 0)
         return;
     for (int i = 0; i < nruns; i++)
         if (!slices_suit(&runs[i], &rows, &cols, &out->rows[i]))

@@ -23,7 +23,7 @@
  *
  * Flags and staging memory: gemv_plan.h. A tile lies dense, [M][columns].
  *
- * On GPUs partial sums travel otherwise: gemv_words.c.
+ * On the GPUs of one node partial sums travel otherwise: gemv_words.c. On those of several nodes as here: gemv_sums.h.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -113,6 +113,8 @@ int64_t gemv_longest_k(const struct problem *problem)
     return k;
 }
 
+#define GPU_TILES 256 /* about */
+
 /* About 1 MiB of w: long enough that a slice's overhead does not count, short enough to leave early. Large enough that there
  * are no more flags than allowed. */
 static void choose_tile(const struct problem *problem, struct schedule *schedule)
@@ -120,6 +122,8 @@ static void choose_tile(const struct problem *problem, struct schedule *schedule
     int64_t line = gemv_columns_per_line(problem), tile = schedule->slice_cols;
     struct gemv_layout l;
 
+    if (tile == 0 && schedule->target == PLAN_GPU) /* over nodes: some for each workgroup, whole lines of y */
+        tile = (problem->gemv.n / GPU_TILES + line) / line * line;
     if (tile == 0) {
         tile = (1 << 20) / (gemv_longest_k(problem) * (int64_t)dtype_size(problem->dtype)) / line * line;
         tile = tile < line ? line : tile;
@@ -165,7 +169,7 @@ static void choose_route(const struct problem *problem, struct schedule *schedul
 static void gemv_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
 {
     choose_route(problem, schedule);
-    if (schedule->target == PLAN_GPU) {
+    if (schedule->target == PLAN_GPU && !plan_is_over_nodes(problem)) {
         gemv_words_plan(problem, rank, schedule, b);
         return;
     }
@@ -378,6 +382,22 @@ static void gemv_area(const struct run *run, const struct slice *s, int dst, str
 
 /* ---- on a GPU ---- */
 
+static void gemv_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
+{
+    if (!plan_is_over_nodes(problem)) {
+        gemv_words_shape(problem, schedule, out);
+        return;
+    }
+    struct gemv_layout l;
+    gemv_layout_make(problem, schedule, &l);
+    out->m = problem->gemv.m;
+    out->n = problem->gemv.n;
+    out->k = gemv_longest_k(problem);
+    out->slot_bytes = l.slot_bytes;
+    out->local_bytes = l.local_bytes;
+    memcpy(out->first, l.columns, sizeof(out->first));
+}
+
 static void gemv_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
 {
     const struct tensor *x = &args->tensors[FCC_GEMV_X], *w = &args->tensors[FCC_GEMV_W], *y = &args->tensors[FCC_GEMV_Y];
@@ -402,7 +422,7 @@ const struct op op_gemv_all_reduce = {
     .work = gemv_work,
     .slice = gemv_slice,
     .area = gemv_area,
-    .gpu_shape = gemv_words_shape,
+    .gpu_shape = gemv_gpu_shape,
     .gpu_rank = gemv_gpu_rank,
     .values = op_no_values,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * gemv_all_reduce.hip - y = sum over ranks r, in rank order, of x_r . w_r^T, on GPUs. The plan, its phases and the argument why
- * the order is right are gemv_all_reduce.c's; where sums lie, gemv_words.h's; the rest is gpu_execute.h's.
+ * the order is right are gemv_all_reduce.c's; where sums lie, gemv_words.h's (over nodes: gemv_sums.h's); the rest is gpu_execute.h's.
  *
  * A partial sum is bound by reading w once. There are four ways to do it:
  *   gemv_row.h      one row of x that fits into shared memory, in one step, on Hopper: a kernel of its own
@@ -20,6 +20,7 @@
  * 0.
  */
 #include "gemv_stream.h"
+#include "gemv_sums.h"
 #include "gemv_words.h"
 #include "gpu_execute.h"
 #include "gpu_gemv_multiply.h"
@@ -32,8 +33,18 @@
 
 enum { SUMS = 4096 /* of a tile that are put together at a time: at least FCC_GEMV_MAX_M * WAVES */ };
 
+/* A sum to where its slice says. */
+struct gemv_put_word {
+    static __device__ __forceinline__ void put(const struct gpu_call &call, uint32_t run, const struct slice &s, uint32_t row,
+                                               uint32_t col, float sum)
+    {
+        gemv_sum_put(call, run, s, row, col, sum);
+    }
+};
+
 /* A tile of any width in pieces that fit into shared memory. */
-template <typename T> GEMV_APART void compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
+template <typename T, typename Put>
+GEMV_APART void compute_tile(const struct gpu_call &call, uint32_t run, const struct slice &s)
 {
     __shared__ float sums[SUMS];
     __shared__ operands<T> p;
@@ -51,7 +62,7 @@ template <typename T> GEMV_APART void compute_tile(const struct gpu_call &call, 
         __syncthreads();
         struct gpu_walk at = gpu_walk_at(threadIdx.x, cols, p.m), step = gpu_walk_at(THREADS, cols, p.m);
         for (; at.z < 1; gpu_walk_next(&at, step, cols, p.m))
-            gemv_sum_put(call, run, s, at.y, s.col + first + at.x, sums[at.y * cols + at.x]);
+            Put::put(call, run, s, at.y, s.col + first + at.x, sums[at.y * cols + at.x]);
         if (first + cols < s.cols)
             __syncthreads();
     }
@@ -64,7 +75,7 @@ template <typename T> struct gemv {
 
         if (s.kind == SLICE_REDUCE || s.kind == SLICE_PUT)
             return rest.slice(call, run, s);
-        compute_tile<T>(call, run, s);
+        compute_tile<T, gemv_put_word>(call, run, s);
         return true;
     }
 };
@@ -88,10 +99,38 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(
     gpu_leave(call, group);
 }
 
-struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype)
+/* ---- over nodes: partial sums as they are, with flags ---- */
+
+template <typename T> struct gemv_over_nodes {
+    __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    {
+        if (s.kind == SLICE_REDUCE)
+            gemv_tile_reduce<T>(call, run, s);
+        else if (s.kind == SLICE_PUT)
+            gemv_tile_put(call, run, s);
+        else
+            compute_tile<T, gemv_put_sum>(call, run, s);
+        return true;
+    }
+};
+
+template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_over_nodes_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    struct gemv_over_nodes<T> op;
+
+    gpu_execute_over_nodes(call, op);
+}
+
+struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype, bool over_nodes)
 {
     struct gpu_kernel k = {NULL, THREADS, 0, 0};
 
+    if (over_nodes) {
+        k.function = dtype == FCC_F16    ? (const void *)gemv_over_nodes_kernel<gpu_f16>
+                     : dtype == FCC_BF16 ? (const void *)gemv_over_nodes_kernel<gpu_bf16>
+                                         : (const void *)gemv_over_nodes_kernel<float>;
+        return k;
+    }
     k.function = dtype == FCC_F16    ? (const void *)gemv_kernel<gpu_f16>
                  : dtype == FCC_BF16 ? (const void *)gemv_kernel<gpu_bf16>
                                      : (const void *)gemv_kernel<float>;
@@ -145,7 +184,7 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     hipDeviceProp_t properties;
 
     *out = {};
-    if (shape->n < 1 || hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 ||
+    if (shape->over_nodes || shape->n < 1 || hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 ||
         properties.minor != 0)
         return;
     if (shape->m == 1) {

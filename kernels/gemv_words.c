@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_words.c - gemv_all_reduce's plans on GPUs. There partial sums travel as words that carry the operator's stamp (gpu.h),
+ * gemv_words.c - gemv_all_reduce's plans on the GPUs of one node. There partial sums travel as words that carry the operator's stamp (gpu.h),
  * in slots, and need no flag but for a schedule that is not fused. Tiles are only what is computed at a time; results have
  * slices of their own, of other sizes. In two steps:
  *   1. compute+put: each partial sum goes to its owner as a word.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_words.h - how gemv_all_reduce's partial sums come together on GPUs: as words (struct gpu_stamped) in slots, and, unless
+ * gemv_words.h - how gemv_all_reduce's partial sums come together on the GPUs of one node: as words (struct gpu_stamped) in slots, and, unless
  * fused, first as they are in the rank's own staging memory. Part of gemv_all_reduce.hip; the plan, its phases and the argument
  * why the order is right are gemv_all_reduce.c's.
  *

@@ -8,7 +8,7 @@
  *
  * Ownership: what the plug-in made, the plug-in frees. Threads: health() may be called from one other thread at any time;
  * everything else is called by one thread, but for launch_tables() and launch_start(): those of different GPUs may be called by
- * several threads at a time, and nothing else meanwhile.
+ * several threads at a time, and nothing else meanwhile; and for copy_in(), which is called by one other thread, at any time.
  */
 #ifndef FCC_GPU_H
 #define FCC_GPU_H
@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 3u
+#define GPU_PLUGIN_ABI 4u
 #define GPU_MAX_GPUS 16
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
 #define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* that a launch waits for */
@@ -38,15 +38,16 @@ struct gpu_shape {
     uint32_t op;    /* enum fcc_op */
     uint32_t dtype; /* enum fcc_dtype */
     uint32_t nranks;
-    uint32_t zero;
-    int64_t m;          /* gemv: rows of x */
-    int64_t n;          /* gemv, gemm: columns of the result */
-    int64_t k;          /* gemv: the longest of all ranks' */
-    int64_t dim, batch; /* embedding */
+    uint32_t over_nodes; /* 1: the plans are such that ranks may be on other nodes; gpu_nodes.h */
+    int64_t m;           /* gemv: rows of x */
+    int64_t n;           /* gemv, gemm: columns of the result */
+    int64_t k;           /* gemv: the longest of all ranks' */
+    int64_t dim, batch;  /* embedding */
     /* embedding: the first sample of each rank's part of the batch; gemv: the first column of those that each rank reduces */
     int64_t first[FCC_MAX_RANKS + 1];
-    /* gemv: bytes of one rank's words in another one's slots */
+    /* gemv: bytes of one rank's words in another one's slots; over nodes: of its partial sums in another one's staging memory */
     uint64_t slot_bytes;
+    uint64_t local_bytes; /* gemv over nodes: of a rank's own partial sums, in front of the slots; fused: 0 */
 };
 
 /* A number on its way to another rank, together with the stamp of the call that it belongs to: one store of 8 bytes, which is
@@ -92,7 +93,7 @@ enum gpu_counter {
 /* What stays the same from call to call; in device memory. */
 struct gpu_fixed {
     struct gpu_shape shape;
-    uint64_t flags[FCC_MAX_RANKS];   /* of every rank: uint64_t[GPU_FLAGS + 1] */
+    uint64_t flags[FCC_MAX_RANKS];   /* of every rank: uint64_t[GPU_FLAGS + 1]; 0: it is on another node */
     uint64_t staging[FCC_MAX_RANKS]; /* of every rank; 0: none */
     uint64_t slots[FCC_MAX_RANKS];   /* of every rank: struct gpu_stamped[]; 0: none */
     struct gpu_plan plans[GPU_MAX_RUNS];
@@ -134,6 +135,25 @@ struct gpu_input {
     uint32_t stream_value, zero;
 };
 
+/* Where a GPU's kernels push triggers for the proxy: the producers' side of daemon/worker/fifo.h. Between kernels its memory is the
+ * worker's and the proxy's. */
+struct gpu_fifo {
+    uint64_t head;     /* uint64_t[2] in the GPU's memory, zeroed: positions taken; a tail that one of the producers has seen */
+    uint64_t tail;     /* uint64_t in host memory */
+    uint64_t slots;    /* uint64_t[capacity][2] in host memory */
+    uint32_t capacity; /* a power of two */
+    uint32_t room;     /* take a position if no more than so many are taken: capacity less the producers */
+};
+
+/* What a kernel of an operator over nodes is told besides. */
+struct gpu_nodes {
+    struct gpu_fifo fifo;
+    uint64_t remote; /* bit r: rank r is on another node. Its staging and results are shadows here, it has no flags */
+    uint32_t number; /* triggers' `launch` */
+    uint32_t phase_first, phase_next; /* the phases that this kernel runs: [phase_first, phase_next) */
+    uint32_t zero;
+};
+
 /* The argument of every kernel, by value. */
 struct gpu_call {
     const struct gpu_fixed *fixed;
@@ -146,6 +166,7 @@ struct gpu_call {
     struct gpu_output out[FCC_MAX_RANKS];
     struct gpu_input in[GPU_MAX_RUNS];
     struct gpu_plan plans[GPU_MAX_RUNS]; /* fixed's: here they are at hand when the kernel begins */
+    struct gpu_nodes nodes;              /* shape.over_nodes */
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_call) <= 4096, "kernels take at most 4 KiB of arguments");
@@ -236,6 +257,18 @@ struct gpu_plugin {
     int (*launch_times)(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);
     /* Workgroups that run a launch. */
     uint32_t (*launch_workgroups)(const struct gpu_launch *l);
+
+    /* ---- operators over several nodes ---- */
+
+    /* Zeroed host memory, whole pages, that stays in its place and that the CPU and all open GPUs address by the same number. Freeing it
+     * may wait until no kernel runs. */
+    int (*host_alloc)(uint64_t bytes, void **memory, struct error *e);
+    void (*host_free)(void *memory, uint64_t bytes);
+    /* Enqueue a copy of rows, `stride` bytes apart at both ends, from such memory into the GPU's. Copies of a GPU are done in their order
+     * and wait for no kernel. */
+    int (*copy_in)(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t stride, uint32_t rows, struct error *e);
+    /* Wait for those that were enqueued before. A launch over nodes waits for them by itself, on the GPU, before its kernel. */
+    int (*copies_await)(int gpu, struct error *e);
 };
 
 /* The one symbol of a plug-in. */

@@ -15,6 +15,7 @@ void gpu_shape_make(const struct problem *problem, const struct plan *plan, stru
     out->op = problem->op;
     out->dtype = problem->dtype;
     out->nranks = (uint32_t)problem->nranks;
+    out->over_nodes = plan_is_over_nodes(problem);
     op_get(problem->op)->gpu_shape(problem, &plan->schedule, out);
 }
 
@@ -65,6 +66,7 @@ int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, co
     struct gpu_input ignored;
     int status = 0;
 
+    out->nodes = (struct gpu_nodes){.phase_next = GPU_PHASES};
     for (int r = 0; r < nranks; r++)
         op->gpu_rank(&args[r], &out->out[r], &ignored);
     for (int i = 0; i < nruns && status == 0; i++) {

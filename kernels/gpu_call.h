@@ -12,7 +12,8 @@
 void gpu_shape_make(const struct problem *problem, const struct plan *plan, struct gpu_shape *out);
 /* Points into the plan, whose slices must stand in the order of enum gpu_phase: -EINVAL if they do not. */
 int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e);
-/* The outputs of all ranks and the inputs of `run`, the index of args[rank]'s in the launch. */
+/* The outputs of all ranks and the inputs of `run`, the index of args[rank]'s in the launch. One kernel runs all phases, and all ranks are
+ * here: where that is not so the caller changes `nodes`. */
 int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, const struct op_args args[], int nranks,
                   const int ranks[], int nruns, struct gpu_call *out, struct error *e);
 /* -ERANGE with the reason, as the cpu says it; 0 if nothing was wrong. */

@@ -40,6 +40,7 @@
 #define FCC_GPU_EXECUTE_H
 
 #include "gpu.h"
+#include "gpu_nodes.h"
 #include "gpu_platform.h"
 
 /* What a workgroup keeps in shared memory beside the operator's own. */
@@ -86,7 +87,8 @@ GPU_DEVICE void gpu_fail(const struct gpu_call &call, uint32_t run, const struct
     }
     gpu_fence_system();
     for (uint32_t r = 0; r < call.fixed->shape.nranks; r++)
-        gpu_store_release(gpu_flags_of(call, r) + GPU_FLAGS, call.epoch);
+        if (gpu_flags_of(call, r)) /* other nodes hear of it from this one's worker */
+            gpu_store_release(gpu_flags_of(call, r) + GPU_FLAGS, call.epoch);
 }
 
 /* All threads: until flags [first + i * stride] of this rank, i < count, have come. False: leave. */
@@ -131,6 +133,40 @@ GPU_DEVICE void gpu_slice_signal(const struct gpu_call &call, uint32_t run, cons
     }
     for (uint32_t i = 1; i <= nranks; i++) /* beginning with the next rank, as the puts do */
         gpu_store_relaxed(gpu_flags_of(call, (plan->rank + i) % nranks) + g.flag, call.epoch);
+}
+
+/* The same over nodes: what goes to other nodes is handed to the proxy, then its flag. */
+GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const struct slice &s, uint32_t index)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    const uint32_t nranks = call.fixed->shape.nranks, rank = plan->rank;
+    auto must_leave = [&] { return gpu_must_leave(call, run); };
+    bool puts = s.kind != SLICE_COMPUTE && s.kind != SLICE_WAIT;
+
+    gpu_fence_system();
+    for (uint32_t i = 1; i < nranks && puts && call.nodes.remote; i++) {
+        uint32_t dst = (rank + i) % nranks;
+        if ((s.dst == SLICE_DST_ALL || s.dst == dst) && gpu_is_remote(call, dst) &&
+            !gpu_trigger_push(call, rank, dst, GPU_TRIGGER_PUT | index, must_leave))
+            return; /* and the group is not counted down: nobody takes it for finished */
+    }
+    if (s.group == SLICE_NO_GROUP)
+        return;
+    const struct signal_group g = ((const struct signal_group *)plan->groups)[s.group];
+    if (g.slices > 1) {
+        if (gpu_add_acq_rel((uint32_t *)plan->counters + GPU_GROUPS + s.group, ~0u) != 1)
+            return;
+        gpu_fence_system();
+    }
+    for (uint32_t i = 1; i <= nranks; i++) {
+        uint32_t dst = (rank + i) % nranks;
+        if (g.dst != SLICE_DST_ALL && g.dst != dst)
+            continue;
+        if (!gpu_is_remote(call, dst))
+            gpu_store_relaxed(gpu_flags_of(call, dst) + g.flag, call.epoch);
+        else if (!gpu_trigger_push(call, rank, dst, GPU_TRIGGER_FLAG | g.flag, must_leave))
+            return;
+    }
 }
 
 /* The thread of a workgroup that takes slices: not the one that signals, if there is more than one wave. */
@@ -187,8 +223,9 @@ GPU_DEVICE bool gpu_phase_is_empty(const struct gpu_call &call, uint32_t run, ui
 }
 
 /* One phase of one run. False: leave. `group` may be written before and after. Unless `ahead`, a slice is asked for when the
- * one before has been done. */
-template <typename Operator>
+ * one before has been done. NODES: over nodes. Then a kernel that does not begin with the first phase waits for no flag: those of its
+ * phases have come, also the other GPUs' here (daemon/worker/gpu_nodes.c). */
+template <bool NODES = false, typename Operator>
 GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group, Operator &op,
                               bool ahead = true)
 {
@@ -211,7 +248,7 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
         if (ahead && gpu_is_taker())
             next = gpu_slice_ask(call, run, phase);
         struct slice_time t = {0, 0, 0, blockIdx.x, (uint32_t)call.epoch};
-        if (s.wait_count) {
+        if (s.wait_count && !(NODES && call.nodes.phase_first != GPU_PHASE_FREE)) {
             t.wait_ns = gpu_clock();
             if (!gpu_slice_await(call, run, s))
                 return false;
@@ -223,7 +260,10 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
         if (gpu_is_taker())
             gpu_slice_get(call, run, phase, ahead ? next : gpu_slice_ask(call, run, phase), group);
         if (threadIdx.x == 0) {
-            gpu_slice_signal(call, run, s);
+            if constexpr (NODES)
+                gpu_slice_send(call, run, s, index);
+            else
+                gpu_slice_signal(call, run, s);
             t.end_ns = gpu_clock();
             times[index] = t;
         }
@@ -318,6 +358,19 @@ template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &
     gpu_execute_from(call, op, GPU_PHASE_FREE, true);
 }
 
+/* The same for an operator over nodes: the phases that the call says. */
+template <typename Operator> GPU_DEVICE void gpu_execute_over_nodes(const struct gpu_call &call, Operator &op)
+{
+    __shared__ struct gpu_group group;
+    bool go_on = true;
+
+    gpu_begin(call);
+    for (uint32_t phase = call.nodes.phase_first; phase < call.nodes.phase_next && go_on; phase++)
+        for (uint32_t i = 0; i < call.nruns && go_on; i++)
+            go_on = gpu_phase_run<true>(call, gpu_run_of(call, i), phase, &group, op);
+    gpu_leave(call, &group);
+}
+
 /* What the host needs to launch an operator's kernel for a dtype. */
 struct gpu_kernel {
     const void *function; /* __global__ void (struct gpu_call) */
@@ -327,9 +380,11 @@ struct gpu_kernel {
     unsigned cluster = 0;        /* workgroups that work together: their number is a multiple of it; 0: 1 */
     unsigned workgroups = 0;     /* that the kernel is made for; 0: any number */
 };
-struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype);
-struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype);
-struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu);
+/* Over nodes: the one for ranks on several nodes (shape.over_nodes). It is always a general one: the quicker kernels below know only
+ * peers, and over nodes the link is what takes the time. */
+struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype, bool over_nodes);
+struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype, bool over_nodes);
+struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu, bool over_nodes);
 
 /* A second kernel for the same plans, quicker, but only for calls whose addresses suit it. Takes a second argument. */
 struct gpu_gemm_quick {

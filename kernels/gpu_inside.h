@@ -6,9 +6,9 @@
  *   gpu_memory.hip   memory that clients import, and host memory that GPUs see
  *   gpu_launch.hip   an operator's runs on one GPU: prepared once, launched many times
  *
- * Each open GPU has two streams. Operators run on `run`, in the order in which they were enqueued; it may stand for long,
- * waiting for a client. Everything else (copies, zeroing, clocks) uses `side`, so it never waits behind that. For the same
- * reason nothing here calls what waits for a whole GPU, as hipFree() does.
+ * Each open GPU has three streams. Operators run on `run`, in the order in which they were enqueued; it may stand for long,
+ * waiting for a client. What comes from other nodes is copied on `in`, by the proxy's thread. Everything else (copies, zeroing, clocks)
+ * uses `side`, so it never waits behind that. For the same reason nothing here calls what waits for a whole GPU, as hipFree() does.
  */
 #ifndef FCC_GPU_INSIDE_H
 #define FCC_GPU_INSIDE_H
@@ -20,7 +20,8 @@
 
 struct gpu {
     bool open;
-    hipStream_t run, side;
+    hipStream_t run, side, in;
+    hipEvent_t copied; /* recorded on `in`, awaited by `run` */
     uint32_t multiprocessors;
     void *clock_words;                /* gpu_plugin.hip's; in host memory */
     uint64_t opened_clock, opened_ns; /* the same moment by the GPU's clock and by CLOCK_MONOTONIC */
@@ -45,6 +46,12 @@ int memory_zero(int gpu, uint64_t at, uint64_t bytes, struct error *e);
 /* Give all memory there is to the GPUs that were opened last. */
 int memory_open(uint32_t gpus, struct error *e);
 int word_store(int gpu, uint64_t address, uint64_t value, struct error *e);
+int host_alloc(uint64_t bytes, void **memory, struct error *e);
+void host_free(void *memory, uint64_t bytes);
+int copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t stride, uint32_t rows, struct error *e);
+int copies_await(int gpu, struct error *e);
+/* What is enqueued on `run` from now on waits for the copies that have been enqueued. */
+hipError_t copies_join(int gpu);
 int host_register(void *memory, size_t bytes, uint64_t *address, struct error *e);
 void host_unregister(void *memory);
 

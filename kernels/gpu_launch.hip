@@ -132,11 +132,11 @@ static struct gpu_kernel kernel_get(const struct gpu_shape *shape, int gpu)
 
     switch (shape->op) {
     case FCC_OP_EMBEDDING_ALL_TO_ALL:
-        return gpu_embedding_kernel(dtype);
+        return gpu_embedding_kernel(dtype, shape->over_nodes);
     case FCC_OP_GEMV_ALL_REDUCE:
-        return gpu_gemv_kernel(dtype);
+        return gpu_gemv_kernel(dtype, shape->over_nodes);
     case FCC_OP_GEMM_ALL_TO_ALL:
-        return gpu_gemm_kernel(dtype, gpu);
+        return gpu_gemm_kernel(dtype, gpu, shape->over_nodes);
     case FCC_OP_NOOP:
         return {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1, 0, 1};
     default:
@@ -275,6 +275,17 @@ static int addresses_fill(struct gpu_launch *l, uint64_t here[], uint64_t there[
     return status;
 }
 
+/* Over nodes a kernel may run some of the phases: no more workgroups than have something to do there. */
+static uint32_t workgroups_of_phases(const struct gpu_launch *l, const struct gpu_nodes *nodes)
+{
+    uint64_t slices = 0;
+
+    for (int i = 0; i < l->nruns; i++)
+        slices += l->fixed.plans[i].first[nodes->phase_next] - l->fixed.plans[i].first[nodes->phase_first];
+    slices = slices > (uint64_t)l->nruns ? slices : (uint64_t)l->nruns;
+    return slices < l->workgroups ? (uint32_t)slices : l->workgroups;
+}
+
 int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
                  const uint64_t words[], const uint32_t values[], int nwords, struct error *e)
 {
@@ -292,12 +303,17 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     void *maps = quick_maps(l, call);
     void *arguments[] = {call, maps};
     const struct gpu_kernel *kernel = maps ? l->quick : &l->kernel;
+    uint32_t workgroups = maps                        ? l->quick_workgroups
+                          : l->fixed.shape.over_nodes ? workgroups_of_phases(l, &call->nodes)
+                                                      : l->workgroups;
     hipError_t status = hipSetDevice(l->gpu);
     if (status == hipSuccess)
         status = gpu_stream_await(stream, words, values, nwords);
+    if (status == hipSuccess && l->fixed.shape.over_nodes)
+        status = copies_join(l->gpu);
     if (status == hipSuccess)
-        status = hipLaunchKernel(kernel->function, dim3(maps ? l->quick_workgroups : l->workgroups), dim3(kernel->threads),
-                                 arguments, kernel->shared_bytes, stream);
+        status =
+            hipLaunchKernel(kernel->function, dim3(workgroups), dim3(kernel->threads), arguments, kernel->shared_bytes, stream);
     return status == hipSuccess ? 0 : gpu_error(e, l->gpu, "launching an operator", status);
 }
 

@@ -303,3 +303,84 @@ void host_unregister(void *memory)
 {
     (void)hipHostUnregister(memory);
 }
+
+/* ---- operators over several nodes ---- */
+
+/* CUDA maps registered memory where the CPU has it; HIP promises that of memory that it has allocated itself. */
+int host_alloc(uint64_t bytes, void **memory, struct error *e)
+{
+    void *there = NULL, *here = NULL;
+#if defined(__CUDACC__)
+    uint64_t address = 0;
+    here = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (here == MAP_FAILED)
+        return error_set(e, -ENOMEM, "%llu bytes of host memory: %s", (unsigned long long)bytes, strerror(errno));
+    int status = host_register(here, bytes, &address, e);
+    if (status) {
+        (void)munmap(here, bytes);
+        return status;
+    }
+    there = (void *)address;
+#else
+    hipError_t status = hipHostMalloc(&here, bytes, hipHostMallocMapped | hipHostMallocPortable);
+    if (status == hipSuccess)
+        status = hipHostGetDevicePointer(&there, here, 0);
+    if (status != hipSuccess)
+        return gpu_error(e, 0, "allocating host memory", status);
+    memset(here, 0, bytes);
+#endif
+    if (there != here) {
+        host_free(here, bytes);
+        return error_set(e, -EOPNOTSUPP, "%s: GPUs of this machine do not see host memory where the CPU has it", GPU_KIND);
+    }
+    *memory = here;
+    return 0;
+}
+
+void host_free(void *memory, uint64_t bytes)
+{
+#if defined(__CUDACC__)
+    (void)hipHostUnregister(memory);
+    (void)munmap(memory, bytes);
+#else
+    (void)bytes;
+    (void)hipHostFree(memory);
+#endif
+}
+
+int copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t stride, uint32_t rows, struct error *e)
+{
+    const uint64_t pitch_most = 1u << 30; /* below what either runtime takes */
+    hipStream_t stream = gpus[gpu].in;
+    hipError_t status = hipSetDevice(gpu);
+
+    if (rows > 1 && stride == row_bytes) {
+        row_bytes *= rows;
+        rows = 1;
+    }
+    if (rows > 1 && stride <= pitch_most) {
+        if (status == hipSuccess)
+            status = hipMemcpy2DAsync((void *)to, stride, from, stride, row_bytes, rows, hipMemcpyHostToDevice, stream);
+        rows = 0;
+    }
+    for (uint64_t r = 0; r < rows && status == hipSuccess; r++)
+        status = hipMemcpyAsync((void *)(to + r * stride), (const char *)from + r * stride, row_bytes, hipMemcpyHostToDevice,
+                                stream);
+    return status == hipSuccess ? 0 : gpu_error(e, gpu, "copying to it", status);
+}
+
+int copies_await(int gpu, struct error *e)
+{
+    hipError_t status = hipSetDevice(gpu);
+
+    if (status == hipSuccess)
+        status = hipStreamSynchronize(gpus[gpu].in);
+    return status == hipSuccess ? 0 : gpu_error(e, gpu, "copying to it", status);
+}
+
+hipError_t copies_join(int gpu)
+{
+    hipError_t status = hipEventRecord(gpus[gpu].copied, gpus[gpu].in);
+
+    return status == hipSuccess ? hipStreamWaitEvent(gpus[gpu].run, gpus[gpu].copied, 0) : status;
+}

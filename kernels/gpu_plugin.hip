@@ -179,6 +179,10 @@ static int gpu_open(int gpu, struct error *e)
     if (status == hipSuccess)
         status = hipStreamCreateWithFlags(&g->side, hipStreamNonBlocking);
     if (status == hipSuccess)
+        status = hipStreamCreateWithFlags(&g->in, hipStreamNonBlocking);
+    if (status == hipSuccess)
+        status = hipEventCreateWithFlags(&g->copied, hipEventDisableTiming);
+    if (status == hipSuccess)
         status = hipHostMalloc(&g->clock_words, sizeof(struct clock_words), hipHostMallocMapped | hipHostMallocPortable);
     if (status != hipSuccess)
         return gpu_error(e, gpu, "making a context", status);
@@ -214,6 +218,8 @@ static void plugin_close(void)
         (void)hipStreamSynchronize(gpus[g].run);
         (void)hipStreamDestroy(gpus[g].run);
         (void)hipStreamDestroy(gpus[g].side);
+        (void)hipStreamDestroy(gpus[g].in);
+        (void)hipEventDestroy(gpus[g].copied);
         (void)hipHostFree(gpus[g].clock_words);
         gpus[g].open = false;
     }
@@ -227,9 +233,9 @@ static int plugin_health(int gpu, struct error *e)
 }
 
 static const struct gpu_plugin plugin = {
-    GPU_PLUGIN_ABI, GPU_KIND,     plugin_count, plugin_describe, plugin_open,     plugin_close,      memory_alloc,
-    memory_free,    memory_copy,  memory_write, host_register,   host_unregister, launch_make,       launch_free,
-    launch_tables,  launch_start, word_store,   plugin_health,   launch_times,    launch_workgroups,
+    GPU_PLUGIN_ABI, GPU_KIND,      plugin_count,  plugin_describe,   plugin_open, plugin_close, memory_alloc,  memory_free,
+    memory_copy,    memory_write,  host_register, host_unregister,   launch_make, launch_free,  launch_tables, launch_start,
+    word_store,     plugin_health, launch_times,  launch_workgroups, host_alloc,  host_free,    copy_in,       copies_await,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_plugin(void)

@@ -205,6 +205,14 @@ int plan_node_ranks(const struct problem *problem)
     return most < problem->nranks ? most : 1;
 }
 
+bool plan_is_over_nodes(const struct problem *problem)
+{
+    for (int r = 1; r < problem->nranks; r++)
+        if (problem->node_of[r] != problem->node_of[0])
+            return true;
+    return false;
+}
+
 void plan_destination_order(const struct problem *problem, int rank, int order[])
 {
     int n = 0;

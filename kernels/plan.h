@@ -138,6 +138,9 @@ struct plan_builder {
 uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag); /* returns its index */
 void plan_add_slice(struct plan_builder *b, struct slice slice);              /* counts it in its group */
 
+/* Are its ranks on more than one node? */
+bool plan_is_over_nodes(const struct problem *problem);
+
 /* The order in which `rank` serves the destinations: ranks of other nodes first, then those of its own node, each beginning
  * with the next rank so that no two ranks begin with the same one; itself last. order[nranks]. */
 void plan_destination_order(const struct problem *problem, int rank, int order[]);

@@ -208,7 +208,7 @@ static void case_close(struct test_case *c)
             free(c->memory[r][i].base);
 }
 
-/* Where its ranks are. */
+/* Where its ranks are. (On GPUs other kernels run the plans of one node and those of several.) */
 static void case_place(struct test_case *c, int64_t nodes)
 {
     for (int r = 0; r < c->nranks; r++)

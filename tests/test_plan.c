@@ -73,6 +73,7 @@ static void wide_gemv(struct problem *p)
     p->gemv.n = WIDE - random_below(150);
     for (int r = 0; r < p->nranks; r++)
         p->gemv.k[r] = random_size(100);
+    memset(p->node_of, 0, sizeof(p->node_of)); /* over nodes nothing depends on that */
 }
 
 static void case_open(struct test_case *c, enum fcc_op op, enum fcc_schedule_kind kind, int number)
@@ -114,11 +115,16 @@ static bool puts_tile(const struct slice *s)
     return s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT;
 }
 
-/* Partial sums travel as words that carry their epoch: no flags before they are reduced. */
+/* On the GPUs of one node partial sums travel as words that carry their epoch. */
+static bool has_words(const struct test_case *c)
+{
+    return c->problem.op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU && !plan_is_over_nodes(&c->problem);
+}
+
+/* No flags before they are reduced. */
 static bool carries_words(const struct test_case *c, const struct slice *s)
 {
-    return c->problem.op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU &&
-           (puts_tile(s) || s->kind == SLICE_REDUCE);
+    return has_words(c) && (puts_tile(s) || s->kind == SLICE_REDUCE);
 }
 
 /* ... and go to all ranks, each of which reduces all of them. */
@@ -127,7 +133,7 @@ static bool is_one_shot(const struct test_case *c)
     const struct problem *p = &c->problem;
     int64_t words = p->gemv.m * p->gemv.n * 8, k = 1;
 
-    if (p->op != FCC_OP_GEMV_ALL_REDUCE || c->schedule.target != PLAN_GPU)
+    if (!has_words(c))
         return false;
     for (int r = 0; r < p->nranks; r++)
         k = p->gemv.k[r] > k ? p->gemv.k[r] : k;
@@ -381,7 +387,7 @@ static void expect_all_reduce(const struct test_case *c)
     }
     /* A tile is put where it is reduced, and is the same tile on all ranks. */
     for (int r = 0; r < p->nranks && has_comm; r++) {
-        uint64_t words = c->schedule.target == PLAN_GPU ? (uint64_t)(p->gemv.m * p->gemv.n * 8) : 0;
+        uint64_t words = has_words(c) ? (uint64_t)(p->gemv.m * p->gemv.n * 8) : 0;
         EXPECT(c->plans[r]->slots_bytes >= words * (one_shot ? (uint64_t)p->nranks : 1));
         EXPECT(c->plans[r]->slots_bytes == c->plans[0]->slots_bytes && (words || c->plans[r]->slots_bytes == 0));
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
