@@ -123,7 +123,7 @@ static void full_fifo(void **state)
     assert_int_equal(fifo_init(&fifo, slots, 8, 2, -1), 0);
     for (int round = 0; round < 5; round++) {
         uint32_t pushed = 0;
-        while (fifo_push(&fifo, (struct fcc_trigger){.launch = pushed + 1}, &status))
+        while (fifo_push(&fifo, (struct fcc_trigger){.launch = pushed + 1, .what = FCC_TRIGGER_END}, &status))
             pushed++;
         assert_int_equal(pushed, 7); /* the eighth is left to the other producer */
         assert_false(fifo_sleep(&fifo));

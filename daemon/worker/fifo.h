@@ -2,17 +2,18 @@
  *
  * fifo.h - the trigger FIFO: many producers (workgroups) hand 16 bytes each to one consumer (the proxy thread).
  *
- * A producer takes a position with one fetch-add and stores the trigger there, the word with `launch` last. A slot whose first
- * word is 0 is empty, and no launch has number 0. The consumer reads the slots in order, empties each and then moves `tail`.
- * Nothing but 8-byte stores and loads and the one fetch-add is needed, so a kernel can do the same over pinned host memory
- * (and keep `head`, which the consumer never looks at, in its own memory, and the last `tail` that it saw in a register).
+ * A producer takes a position with one fetch-add and stores the trigger there. A slot of which one of the words is 0 has no trigger yet:
+ * no launch has number 0, and no trigger is of no kind. The consumer reads the slots in order, empties each and then moves `tail`.
+ * Nothing but 8-byte stores and loads and the one fetch-add is needed, so kernels do the same over pinned host memory, each GPU's in a
+ * FIFO of its own (and keep `head`, which the consumer never looks at, in their own memory): kernels/gpu_nodes.h.
  *
  * Memory order:
- * - What the trigger is about. The producer's stores (the slice) come before its store of the first word (release); the
- *   consumer loads that word (acquire), then the second one and the slice. So both are whole when the first word is not 0.
- * - The slot's next use. The consumer reads both words and empties the first, then stores tail (release). A producer loads tail
+ * - What the trigger is about. The producer's stores (the slice) come before its store of the first word (release) or, on a GPU, before
+ *   a fence that comes before both words; the consumer loads both words (acquire), then the slice. So all is there when neither
+ *   word is 0.
+ * - The slot's next use. The consumer reads both words and empties them, then stores tail (release). A producer loads tail
  *   (acquire) before it takes a position (release and acquire), and only then stores there. So its stores come after those reads,
- *   and its first word after the 0 (below: why also if it was another producer who saw that tail).
+ *   and its words after the 0s (below: why also if it was another producer who saw that tail).
  * - Order. If a thread has seen that another one's push is done (acquire), that push's fetch-add happened before its own, and
  *   one word's changes have one order: its position is the greater one, and the consumer goes by positions.
  * - Sleep. The consumer stores `sleeps`, then looks at the slot once more; a producer stores the slot, then loads `sleeps`; all
@@ -94,6 +95,7 @@ static inline bool fifo_push(struct fifo *f, struct fcc_trigger trigger, const _
     struct spin spin = {0};
     uint64_t words[2];
 
+    assert(trigger.launch && trigger.what);
     memcpy(words, &trigger, sizeof(words));
     for (;;) {
         uint64_t head = atomic_load_explicit(&f->head, memory_order_relaxed);
@@ -118,6 +120,13 @@ static inline bool fifo_push(struct fifo *f, struct fcc_trigger trigger, const _
 
 /* ---- the consumer ---- */
 
+static inline bool fifo_is_empty(const struct fifo *f)
+{
+    uint64_t at = atomic_load_explicit(&f->tail, memory_order_relaxed);
+
+    return !atomic_load_explicit(&f->slots[at & (f->capacity - 1)].first, memory_order_acquire);
+}
+
 static inline bool fifo_pop(struct fifo *f, struct fcc_trigger *out)
 {
     uint64_t words[2];
@@ -125,10 +134,11 @@ static inline bool fifo_pop(struct fifo *f, struct fcc_trigger *out)
     struct fifo_slot *slot = &f->slots[at & (f->capacity - 1)];
 
     words[0] = atomic_load_explicit(&slot->first, memory_order_acquire);
-    if (!words[0])
+    words[1] = atomic_load_explicit(&slot->second, memory_order_acquire);
+    if (!words[0] || !words[1])
         return false;
-    words[1] = atomic_load_explicit(&slot->second, memory_order_relaxed);
     atomic_store_explicit(&slot->first, 0, memory_order_relaxed);
+    atomic_store_explicit(&slot->second, 0, memory_order_relaxed);
     atomic_store_explicit(&f->tail, at + 1, memory_order_release);
     memcpy(out, words, sizeof(words));
     return true;

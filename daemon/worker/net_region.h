@@ -37,6 +37,14 @@ int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes,
  * anywhere. */
 int net_area_simplify(struct net_area *area, uint64_t offset, uint64_t *length, struct error *e);
 
+/* What else is to be done with what has come: where the memory is but a landing place, and others wait for it elsewhere. */
+struct net_landing {
+    /* An area has come whole, and is as checked. Called by the receiver while it holds the region, and before what follows on that link:
+     * must not wait. Not 0, with the reason, breaks the link. NULL: nothing is to be done. */
+    int (*landed)(void *ctx, uint64_t offset, const struct net_area *area, struct error *e);
+    void *ctx;
+};
+
 struct net_regions;
 int net_regions_open(struct net_regions **out, struct error *e);
 /* No receiver uses it any more. */
@@ -46,6 +54,9 @@ void net_regions_close(struct net_regions *regions);
  * number of flags. A region of no bytes may be added: nothing fits into it. */
 int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base, uint64_t bytes,
                    struct error *e);
+/* The same, with somebody who is told of what has come. */
+int net_region_add_landing(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base,
+                           uint64_t bytes, const struct net_landing *landing, struct error *e);
 /* Forget it, if it is there. What still comes for it breaks the link that it comes over. For NET_FLAGS: no flag of the rank is
  * being raised any more when this returns. */
 void net_region_remove(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region);
@@ -74,7 +85,8 @@ struct net_grant {
 struct net_held {
     unsigned char *base;
     uint64_t bytes;
-    uint64_t serial;           /* of the registration; never 0 */
+    uint64_t serial; /* of the registration; never 0 */
+    struct net_landing landing;
     struct net_grant **grants; /* its list. Several may hold it at a time: who adds has a lock of its own */
 };
 

@@ -192,6 +192,17 @@ static struct iovec payload_piece(const struct tcp_receiver *t, const struct net
     return (struct iovec){memory->base + t->put.offset + row * t->put.stride + inside, t->put.row_bytes - inside};
 }
 
+/* More of the payload has been stored; the region is still held. Perhaps it is whole. */
+static int payload_stored(struct tcp_receiver *t, const struct net_held *memory, uint64_t bytes)
+{
+    const struct net_area area = {.row_bytes = t->put.row_bytes, .stride = t->put.stride, .rows = t->put.rows};
+
+    t->at += bytes;
+    if (t->at < t->length || !memory->landing.landed)
+        return 0;
+    return memory->landing.landed(memory->landing.ctx, t->put.offset, &area, &t->receiver.error);
+}
+
 /* Store what the buffer has of the payload. */
 static int payload_copy(struct tcp_receiver *t)
 {
@@ -210,11 +221,14 @@ static int payload_copy(struct tcp_receiver *t)
         memcpy(piece.iov_base, t->buffer + t->start + done, n);
         done += n;
     }
-    if (!dropped)
-        net_regions_release(t->sink->regions);
-    t->at += bytes;
     t->start += (uint32_t)bytes;
-    return 0;
+    if (dropped) {
+        t->at += bytes;
+        return 0;
+    }
+    status = payload_stored(t, &memory, bytes);
+    net_regions_release(t->sink->regions);
+    return status;
 }
 
 /* Deal with what the buffer has: 0 when it has nothing more, or only a part of a head. */
@@ -264,8 +278,8 @@ static ssize_t read_buffer(struct tcp_receiver *t)
 }
 
 /* Long rows into their place, and a bit of what comes next. The buffer is empty. The registration is held during the read,
- * which does not wait. */
-static ssize_t read_rows(struct tcp_receiver *t, const struct net_held *memory)
+ * which does not wait. What the read gave; *status: not 0, the link is broken. */
+static ssize_t read_rows(struct tcp_receiver *t, const struct net_held *memory, int *status)
 {
     struct iovec iov[TCP_IOVECS];
     uint64_t at = t->at, direct;
@@ -283,7 +297,7 @@ static ssize_t read_rows(struct tcp_receiver *t, const struct net_held *memory)
     ssize_t n = socket_read(t, iov, count);
     if (n > 0) {
         uint64_t stored = (uint64_t)n < direct ? (uint64_t)n : direct;
-        t->at += stored;
+        *status = payload_stored(t, memory, stored);
         t->filled = (uint32_t)((uint64_t)n - stored);
     }
     return n;
@@ -306,10 +320,15 @@ static ssize_t read_once(struct tcp_receiver *t, bool *refused)
     if (dropped) {
         n = read_buffer(t);
     } else {
-        n = read_rows(t, &memory);
+        int status = 0;
+        n = read_rows(t, &memory, &status);
         int error = errno;
         net_regions_release(t->sink->regions);
         errno = error;
+        *refused = status != 0;
+        n = status ? status : n;
+        if (status)
+            return n;
     }
     return n < 0 ? -errno : n;
 }

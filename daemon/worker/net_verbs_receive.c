@@ -128,7 +128,8 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
     m.status = m.region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, m.comm, m.rank, m.region, &held);
     if (m.status == 0) {
         struct error why = {0};
-        m.status = verbs_grant(&v->party, v->end.device, &held, &m, &why);
+        m.status = held.landing.landed ? error_set(&why, -EOPNOTSUPP, "memory of a GPU cannot be written over RDMA yet")
+                                       : verbs_grant(&v->party, v->end.device, &held, &m, &why);
         net_regions_release(regions);
         if (m.status)
             *e = why;

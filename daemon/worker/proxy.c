@@ -50,25 +50,47 @@ static bool ends_finish(struct proxy *p)
     return any;
 }
 
+/* One area after the other. 0, -EAGAIN, or the link's error. */
+static int areas_write(struct net_link *l, struct proxy_send *send)
+{
+    for (;;) {
+        int status = net_write(l, &send->to, send->from, &send->area);
+        if (status || !send->more)
+            return status;
+        send->more--;
+        send->from = (const unsigned char *)send->from + send->plane_bytes;
+        send->to.offset += send->plane_bytes;
+    }
+}
+
+/* Whether an END may be taken for what it is: nothing that was pushed before it is in a FIFO any more. */
+static bool feeds_are_done(const struct proxy *p)
+{
+    for (uint32_t i = 1; i < atomic_load_explicit(&p->nfeeds, memory_order_acquire); i++)
+        if (!p->feeds[i].is_done)
+            return false;
+    return true;
+}
+
 /* Rows, then a signal: 0; -EAGAIN: not all of it yet; or an error. */
 static int put_send(struct net_link *l, struct proxy_send *send)
 {
-    int status = send->is_written || !send->area.rows ? 0 : net_write(l, &send->to, send->from, &send->area);
+    int status = send->is_written || !send->area.rows ? 0 : areas_write(l, send);
 
     send->is_written |= !status;
     return !status && send->has_signal ? net_signal(l, &send->signal, send->epoch) : status;
 }
 
 /* Hand the held trigger on: 0, or -EAGAIN. */
-static int held_send(struct proxy *p)
+static int held_send(struct proxy *p, struct feed *f)
 {
-    uint32_t kind = p->held.what & FCC_TRIGGER_KIND;
-    struct proxy_send *send = &p->send;
+    uint32_t kind = f->held.what & FCC_TRIGGER_KIND;
+    struct proxy_send *send = &f->send;
     struct node *node = &p->nodes[send->node];
     int status;
 
     if (kind == FCC_TRIGGER_END)
-        return end_add(p, p->held.launch);
+        return feeds_are_done(p) ? end_add(p, f->held.launch) : -EAGAIN;
     if (!node->link) {
         struct error e;
         (void)error_set(&e, -ENOTCONN, "there is no connection to send over");
@@ -88,60 +110,79 @@ static int held_send(struct proxy *p)
 }
 
 /* What the trigger that was just taken means; false: drop it. */
-static bool held_resolve(struct proxy *p)
+static bool held_resolve(struct proxy *p, struct feed *f)
 {
-    uint32_t kind = p->held.what & FCC_TRIGGER_KIND;
+    uint32_t kind = f->held.what & FCC_TRIGGER_KIND;
 
     assert(kind);
-    if (kind == FCC_TRIGGER_END)
+    if (kind == FCC_TRIGGER_END) {
+        for (uint32_t i = 1; i < PROXY_FEEDS; i++)
+            p->feeds[i].is_done = false;
         return true;
-    p->send = (struct proxy_send){0};
-    bool is_wanted = p->owner.resolve(p->owner.ctx, &p->held, &p->send);
-    assert(p->send.node < PROXY_NODES);
+    }
+    f->send = (struct proxy_send){0};
+    bool is_wanted = p->owner.resolve(p->owner.ctx, &f->held, &f->send);
+    assert(f->send.node < PROXY_NODES);
     return is_wanted;
 }
 
-/* The next trigger, from the FIFO or from elsewhere: held, with what it means. False: there is none. *is_wanted: false, drop
- * it. */
-static bool trigger_next(struct proxy *p, bool *is_wanted)
+/* The feed's next trigger, from its FIFO or, the own one's, from elsewhere: held, with what it means. False: there is none.
+ * *is_wanted: false, drop it. */
+static bool trigger_next(struct proxy *p, struct feed *f, bool *is_wanted)
 {
+    bool is_own = f == &p->feeds[0];
+
     *is_wanted = true;
-    for (int i = 0; i < 2; i++) {
-        p->more_next = !p->more_next;
-        if (p->more_next) {
-            if (!fifo_pop(&p->fifo, &p->held))
+    for (int i = 0; i < (is_own ? 2 : 1); i++) {
+        p->more_next ^= is_own;
+        if (!is_own || p->more_next) {
+            if (!fifo_pop(f->fifo, &f->held))
                 continue;
             (void)arrivals_take(p); /* a link that was added before the push is seen: the pop acquired what the push released */
-            *is_wanted = held_resolve(p);
+            *is_wanted = held_resolve(p, f);
             return true;
         }
-        p->send = (struct proxy_send){0};
-        if (p->owner.more && p->owner.more(p->owner.ctx, &p->send)) {
-            assert(p->send.node < PROXY_NODES);
+        f->send = (struct proxy_send){0};
+        if (p->owner.more && p->owner.more(p->owner.ctx, &f->send)) {
+            assert(f->send.node < PROXY_NODES);
             (void)arrivals_take(p); /* likewise: who told more() of it has added the link before */
-            p->held = (struct fcc_trigger){.what = FCC_TRIGGER_PUT};
+            f->held = (struct fcc_trigger){.what = FCC_TRIGGER_PUT};
             return true;
         }
     }
     return false;
 }
 
-static bool triggers_take(struct proxy *p)
+static bool feed_take(struct proxy *p, struct feed *f)
 {
     for (int n = 0; n < PROXY_BATCH; n++) {
-        bool is_new = !p->is_held, is_wanted;
-        if (is_new && !trigger_next(p, &is_wanted))
+        bool is_new = !f->is_held, is_wanted;
+        if (is_new && !trigger_next(p, f, &is_wanted)) {
+            f->is_done = true;
             return n > 0;
+        }
         if (is_new && !is_wanted)
             continue;
-        p->is_held = held_send(p) != 0;
-        if (p->is_held) {
-            if (is_new && (p->held.what & FCC_TRIGGER_KIND) != FCC_TRIGGER_END)
-                net_count(&p->nodes[p->send.node].sent.full, 1);
+        f->is_held = held_send(p, f) != 0;
+        if (f->is_held) {
+            if (is_new && (f->held.what & FCC_TRIGGER_KIND) != FCC_TRIGGER_END)
+                net_count(&p->nodes[f->send.node].sent.full, 1);
             return n > 0;
         }
     }
     return true;
+}
+
+/* An END that waits for the other FIFOs is something to do: they are looked at in the same turn. */
+static bool triggers_take(struct proxy *p)
+{
+    uint32_t nfeeds = atomic_load_explicit(&p->nfeeds, memory_order_acquire);
+    const struct feed *own = &p->feeds[0];
+    bool any = false;
+
+    for (uint32_t i = 0; i < nfeeds; i++)
+        any |= feed_take(p, &p->feeds[i]);
+    return any || (own->is_held && (own->held.what & FCC_TRIGGER_KIND) == FCC_TRIGGER_END && nfeeds > 1);
 }
 
 /* ---- the thread ---- */
@@ -234,11 +275,23 @@ static int sleep_limit(const struct proxy *p)
     return due > now ? (int)((due - now + 999999) / 1000000) : 0;
 }
 
-/* Until something comes. With a trigger held there is nothing to take from the FIFO: a link that drains wakes it. Connections
- * and the end are announced before their ring, and epoll keeps the ring until it is read. */
+/* Whether there may be something in the FIFOs of GPUs, or soon will be. The look at `awake` comes first: it acquires what was pushed before
+ * it went down. */
+static bool feeds_keep_awake(const struct proxy *p)
+{
+    if (atomic_load_explicit(&p->awake, memory_order_seq_cst))
+        return true;
+    for (uint32_t i = 1; i < atomic_load_explicit(&p->nfeeds, memory_order_acquire); i++)
+        if (!p->feeds[i].is_held && !fifo_is_empty(p->feeds[i].fifo))
+            return true;
+    return false;
+}
+
+/* Until something comes. With a trigger held there is nothing to take from the FIFO: a link that drains wakes it. Connections,
+ * GPUs that begin and the end are announced before their ring, and epoll keeps the ring until it is read. */
 static void proxy_sleep(struct proxy *p)
 {
-    if (!p->is_held && !fifo_sleep(&p->fifo))
+    if (feeds_keep_awake(p) || (!p->feeds[0].is_held && !fifo_sleep(&p->fifo)))
         return;
     (void)sockets_look(p, sleep_limit(p));
     fifo_wake(&p->fifo);
@@ -304,6 +357,8 @@ static int proxy_prepare(struct proxy *p, struct error *e)
         return error_set(e, -ENOMEM, "no memory for the proxy");
     if (fifo_init(&p->fifo, slots, p->options.capacity, p->options.producers, p->doorbell))
         return error_set(e, -EINVAL, "a trigger FIFO of %u for %u threads", p->options.capacity, p->options.producers);
+    p->feeds[0].fifo = &p->fifo;
+    atomic_init(&p->nfeeds, 1);
     return 0;
 }
 
@@ -352,6 +407,30 @@ void proxy_look(struct proxy *p)
 struct fifo *proxy_fifo(struct proxy *p)
 {
     return &p->fifo;
+}
+
+int proxy_feed_add(struct proxy *p, struct fifo *fifo, struct error *e)
+{
+    int status = 0;
+
+    (void)pthread_mutex_lock(&p->lock);
+    uint32_t n = atomic_load_explicit(&p->nfeeds, memory_order_relaxed);
+    if (n == PROXY_FEEDS) {
+        status = error_set(e, -ENOMEM, "the proxy has %u trigger FIFOs already", PROXY_FEEDS);
+    } else {
+        p->feeds[n].fifo = fifo;
+        atomic_store_explicit(&p->nfeeds, n + 1, memory_order_release);
+    }
+    (void)pthread_mutex_unlock(&p->lock);
+    return status;
+}
+
+void proxy_stay_awake(struct proxy *p, bool awake)
+{
+    if (!awake)
+        (void)atomic_fetch_sub_explicit(&p->awake, 1, memory_order_seq_cst);
+    else if (!atomic_fetch_add_explicit(&p->awake, 1, memory_order_seq_cst))
+        bell_ring(p);
 }
 
 const struct net_counts *proxy_sent(const struct proxy *p, uint32_t node)

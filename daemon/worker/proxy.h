@@ -15,6 +15,10 @@
  *   engine
  *     fifo_push(END) ------> done(), when the rows have left
  *
+ * GPUs have a FIFO each beside that of the CPU's workgroups, and cannot wake the proxy: it does not sleep while somebody has said that
+ * kernels run that may push (proxy_stay_awake()). An END waits until these FIFOs have been seen empty: a launch on GPUs has ended, and
+ * all that it has pushed is there to be seen, before its END is pushed.
+ *
  * A link's queue that is full holds up the FIFO (and so, when that is full, the workgroups), but not what other links have in
  * their queues, and nothing that comes in. So two proxies that send to each other cannot stop each other: each goes on receiving
  * whatever the state of its own sends, so what the other one sends drains, so its queue has room again. A receiver that
@@ -27,6 +31,7 @@
 #include "net.h"
 
 #define PROXY_NODES 64u /* other nodes, numbered from 0 */
+#define PROXY_FEEDS 17u /* FIFOs: the first is its own */
 
 struct proxy;
 
@@ -36,6 +41,8 @@ struct proxy_send {
     struct net_place to; /* a flag: its communicator and rank */
     const void *from;    /* until done(): a put's rows, the first of them here */
     struct net_area area;
+    uint32_t more;        /* areas like this one that follow, each plane_bytes further on at both ends */
+    uint64_t plane_bytes; /* ... */
     uint32_t flag;
     uint64_t epoch;
     /* What more() tells of: rows, if there are any, and behind them a signal, if there is one. */
@@ -85,6 +92,13 @@ void proxy_free(struct proxy *p);
 
 /* Where to push. Rings the doorbell by itself. */
 struct fifo *proxy_fifo(struct proxy *p);
+
+/* Any thread. Another FIFO, whose producers do not ring. It is the caller's, and lives until the proxy has been stopped. -ENOMEM: there
+ * are PROXY_FEEDS already. */
+int proxy_feed_add(struct proxy *p, struct fifo *fifo, struct error *e);
+/* Any thread, in pairs: until it is false again, look for triggers without sleeping. What was pushed before it becomes false is
+ * found. */
+void proxy_stay_awake(struct proxy *p, bool awake);
 
 /* Any thread. The socket is the proxy's from here on, also if this fails. Triggers that are pushed after it find the link; there
  * is one for each node, and a new one takes the place of the old. */

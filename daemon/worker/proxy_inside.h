@@ -40,6 +40,15 @@ struct end {
     } mark[PROXY_NODES];
 };
 
+/* A FIFO, and the trigger that was taken out of it last. */
+struct feed {
+    struct fifo *fifo;
+    bool is_held; /* it waits for room */
+    bool is_done; /* since an END was taken: it has been seen empty */
+    struct fcc_trigger held;
+    struct proxy_send send; /* of a held PUT or FLAG: what is left of it */
+};
+
 struct proxy {
     struct fifo fifo;
     struct fifo_slot *own_slots;
@@ -49,6 +58,10 @@ struct proxy {
     int epoll, doorbell;
     pthread_t thread;
     _Atomic uint32_t stop;
+    _Atomic uint32_t awake; /* proxy_stay_awake(): how many times */
+    struct feed feeds
+        [PROXY_FEEDS]; /* [0] has `fifo`. Who adds one (with `lock`) fills it in before nfeeds (release); then the thread's */
+    _Atomic uint32_t nfeeds;
     /* Connections on their way to the thread. `arrived` is set after one is in the list. */
     pthread_mutex_t lock;
     struct source_head arrivals; /* lock */
@@ -60,11 +73,8 @@ struct proxy {
     struct source_head incoming, closed;
     struct source bell;
     uint64_t now_ns;
-    bool is_held; /* a trigger was taken out of the FIFO and waits for room */
-    struct fcc_trigger held;
-    struct proxy_send send; /* of a held PUT or FLAG */
-    bool more_next;         /* owner.more is asked before the FIFO: they take turns */
-    struct end *ends;       /* a ring of PROXY_ENDS: end n at [n % PROXY_ENDS] */
+    bool more_next;   /* owner.more is asked before the own FIFO: they take turns */
+    struct end *ends; /* a ring of PROXY_ENDS: end n at [n % PROXY_ENDS] */
     uint32_t ends_first, ends_next;
 };
 
