@@ -37,7 +37,7 @@ int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, st
         return error_set(e, why.status, "buffer: %s", why.text);
     }
     if (kind == FCC_BUFFER_SYMMETRIC && m->comm->nodes) {
-        if (nodes_region_add(m->comm, m->rank, b->handle, b->memory.data, b->bytes, &why)) {
+        if (nodes_region_add(m->comm, m->rank, b->handle, &b->memory, b->bytes, &why)) {
             device_memory_free(m->device, &b->memory);
             (void)close(*fd);
             free(b);

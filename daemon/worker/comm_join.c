@@ -160,6 +160,8 @@ static int member_open(struct member *m, struct session *s, const struct fcc_com
 
     if (status == 0 && d->ops->number != FCC_DEVICE_CPU)
         status = gpus_session_open(s, e);
+    if (status == 0 && d->ops->number != FCC_DEVICE_CPU)
+        status = gpus_comm_open(m->comm, e);
     if (status)
         return status;
     if (device_memory_alloc(d, (PLAN_MAX_FLAGS + 1) * sizeof(uint64_t), &m->flags, NULL, &why))
@@ -246,25 +248,40 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
     comm_release(c);
 }
 
+/* A device like that of a rank on another node. All ranks' are of one kind. A GPU need not be open: no rank is on it. */
+static int join_remote_device(struct worker *w, const struct peer_join *m, const struct comm *c, struct device **out,
+                              struct error *e)
+{
+    struct device *devices = w->devices;
+    struct error why = {0};
+    int n;
+
+    if (m->device_kind != FCC_DEVICE_CPU &&
+        (m->device_kind > FCC_DEVICE_CUDA || gpus_find(w, (enum fcc_device_kind)m->device_kind, &devices, &n, &why)))
+        return error_set(e, why.status ? why.status : -EINVAL, "rank %d: device_kind: on node %s, where the ranks meet: %s",
+                         m->rank, w->node, why.status ? why.text : "unknown");
+    if (c && c->ops != devices->ops)
+        return error_set(e, -EINVAL, "rank %d: device_kind: %s: the ranks that joined before are on %s", m->rank,
+                         devices->ops->kind, c->ops->kind);
+    *out = devices;
+    return m->device_kind == FCC_DEVICE_CPU ? device_open(devices, e) : 0;
+}
+
 void comm_join_remote(struct peer *p, const struct peer_join *m)
 {
     const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms};
     struct worker *w = p->worker;
     struct comm *c = comm_find(w, &m->unique_id);
+    struct device *d = NULL;
     struct error e = {0};
     int status = join_check(w, &who, c, &e);
 
     if (!status && w->control < 0 && !(c && c->here)) /* no client comes any more */
         status = error_set(&e, -ESTALE, "the job's process there is one of an fccd that is gone: it takes nothing new");
-    if (!status && m->device_kind != FCC_DEVICE_CPU)
-        status =
-            error_set(&e, -EOPNOTSUPP, "rank %d: device_kind: a GPU: over several nodes ranks are on cpu devices", m->rank);
-    if (!status && c && c->ops->number != FCC_DEVICE_CPU)
-        status =
-            error_set(&e, -EINVAL, "rank %d: device_kind: cpu: the ranks that joined before are on %s", m->rank, c->ops->kind);
     if (!status)
-        status = device_open(&w->devices[0], &e);
-    if (!status && !c && !(c = comm_new(w, &who, &w->devices[0], &e)))
+        status = join_remote_device(w, m, c, &d, &e);
+    assert(status || d);
+    if (!status && !c && !(c = comm_new(w, &who, d, &e)))
         status = e.status;
     if (!status)
         status = nodes_begin(c, NULL, &e);

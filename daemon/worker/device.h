@@ -72,6 +72,8 @@ int gpus_check_peers(const struct device *a, int rank_a, const struct device *b,
 void gpu_device_uuid(const struct device *d, unsigned char out[16]);
 /* A session whose rank is on a GPU: let the GPUs see its memory (session.gpu_address). */
 int gpus_session_open(struct session *s, struct error *e);
+/* A communicator that began with ranks on other nodes: its first rank here has come, and its GPU is open. */
+int gpus_comm_open(struct comm *c, struct error *e);
 /* The session's memory may be unmapped: at once if no kernel can touch it, otherwise later, by gpus_session_close(). True:
  * later. */
 bool gpus_session_close(struct session *s);

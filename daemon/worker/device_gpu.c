@@ -39,34 +39,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "gpu_call.h"
 #include "gpu_node.h"
+#include "gpu_nodes.h"
+#include "gpu_parts.h"
 #include "log.h"
-
-#define AHEAD 4u /* launches of a communicator that are in the GPUs' queues at most; a power of two */
-
-/* What kernels tell of one launch; valid with `done`. */
-struct gpu_told {
-    uint64_t span[GPU_MAX_GPUS][2];             /* each GPU's clock at the kernel's begin and end */
-    struct gpu_failure failures[FCC_MAX_RANKS]; /* kind 0 when the launch begins */
-};
-
-struct gpu_shared {
-    struct comm_shared common;           /* the engine's and the watching thread's */
-    uint64_t address;                    /* where the GPUs see all this; the engine's */
-    _Atomic uint64_t done[GPU_MAX_GPUS]; /* of each GPU's part: the epoch, by the last workgroup to leave */
-    struct gpu_told told[AHEAD];         /* of launch n in [n % AHEAD] */
-};
-
-static struct gpu_shared *shared_of(const struct comm *c)
-{
-    return (struct gpu_shared *)c->shared;
-}
-
-static struct gpu_told *told_of(const struct launch *l)
-{
-    return &shared_of(l->comm)->told[l->epoch % AHEAD];
-}
+#include "nodes.h"
+#include "proxy.h"
 
 static int gpu_open(struct device *d, struct error *e)
 {
@@ -114,7 +92,8 @@ static int gpu_comm_open(struct device *d, struct comm *c, struct error *e)
 
     if (s == MAP_FAILED)
         return error_set(e, -ENOMEM, "no memory for a communicator");
-    int status = d->worker->gpus->plugin->host_register(s, bytes, &s->address, e);
+    /* Before a rank is here no GPU need be open: gpus_comm_open() */
+    int status = d->state ? d->worker->gpus->plugin->host_register(s, bytes, &s->address, e) : 0;
     if (status) {
         (void)munmap(s, bytes);
         return status;
@@ -123,11 +102,19 @@ static int gpu_comm_open(struct device *d, struct comm *c, struct error *e)
     return 0;
 }
 
+int gpus_comm_open(struct comm *c, struct error *e)
+{
+    struct gpu_shared *s = shared_of(c);
+
+    return s->address ? 0 : c->worker->gpus->plugin->host_register(s, gpu_page_round(sizeof(*s)), &s->address, e);
+}
+
 static void gpu_comm_close(struct device *d, struct comm *c)
 {
     struct gpu_shared *s = shared_of(c);
 
-    d->worker->gpus->plugin->host_unregister(s);
+    if (s->address)
+        d->worker->gpus->plugin->host_unregister(s);
     (void)munmap(s, gpu_page_round(sizeof(*s)));
     c->shared = NULL;
 }
@@ -165,138 +152,14 @@ static bool is_only_comm(const struct comm *mine)
     return true;
 }
 
-static int part_make(struct launch *l, struct launch_part *p, struct error *e)
-{
-    struct gpus *g = p->device->state;
-    struct gpu_run runs[GPU_MAX_RUNS];
-    uint64_t flags[FCC_MAX_RANKS];
-    struct gpu_shape shape;
-    int status = 0;
-
-    if (p->gpu)
-        return 0;
-    for (int r = 0; r < l->nranks; r++)
-        flags[r] = (uint64_t)(uintptr_t)l->comm->members[r].flags.data;
-    for (int i = 0; i < p->nruns && status == 0; i++)
-        status = gpu_run_make(l->runs[p->ranks[i]].plan, &runs[i], e);
-    if (status)
-        return status;
-    gpu_shape_make(l->problem, l->runs[0].plan, &shape);
-    return g->plugin->launch_make(p->device->index, &shape, flags, runs, p->nruns, &p->gpu, e);
-}
-
-/* The calls' argument: where everything is now. */
-static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *call, struct error *e)
-{
-    uint64_t shared = shared_of(l->comm)->address;
-    uint64_t told = shared + offsetof(struct gpu_shared, told) + l->epoch % AHEAD * sizeof(struct gpu_told);
-    int ranks[GPU_MAX_RUNS];
-
-    *call = (struct gpu_call){
-        .epoch = l->epoch,
-        .stamp = l->stamp,
-        .slots_at = l->stamp % 2 * l->comm->slots_bytes,
-        .done = shared + offsetof(struct gpu_shared, done) + (uint64_t)p->device->index * sizeof(uint64_t),
-        .span = told + offsetof(struct gpu_told, span) + (uint64_t)p->device->index * 2 * sizeof(uint64_t),
-    };
-    for (int i = 0; i < p->nruns; i++) {
-        int r = ranks[i] = p->ranks[i];
-        call->in[i].failure = told + offsetof(struct gpu_told, failures) + (uint64_t)r * sizeof(struct gpu_failure);
-        call->in[i].stream_word = l->streams[r].value ? l->streams[r].finished_address : 0;
-        call->in[i].stream_value = l->streams[r].value;
-    }
-    return gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->args, l->nranks, ranks, p->nruns, call, e);
-}
-
-/* What a part waits for. First the other GPUs' parts of the launch before, if it may still be running: that is over before the
- * ranks' streams can have seen its end, so it costs no time. Then the streams. */
-static int part_words(const struct launch *l, const struct launch_part *p, uint64_t words[], uint32_t values[])
-{
-    uint64_t done = shared_of(l->comm)->address + offsetof(struct gpu_shared, done);
-    int n = 0;
-
-    for (int i = 0; l->comm->current != l && i < l->nparts; i++) {
-        if (&l->parts[i] == p)
-            continue;
-        words[n] = done + l->parts[i].gpu_index * sizeof(uint64_t); /* little-endian: its lower half */
-        values[n++] = (uint32_t)(l->epoch - 1);
-    }
-    for (int r = 0; r < l->nranks; r++) {
-        if (!l->streams[r].value)
-            continue;
-        words[n] = l->streams[r].started_address;
-        values[n++] = l->streams[r].value;
-    }
-    return n;
-}
-
-/* A launch on its way into the GPUs' queues. Each part's thread writes its own error. */
-struct start {
-    struct launch *launch;
-    bool waits;
-    struct error errors[GPU_MAX_GPUS];
-};
-
-static void part_start(void *argument, int i)
-{
-    struct start *start = argument;
-    struct launch *l = start->launch;
-    struct launch_part *p = &l->parts[i];
-    const struct gpu_plugin *plugin = ((struct gpus *)p->device->state)->plugin;
-    uint64_t staging[FCC_MAX_RANKS], slots[FCC_MAX_RANKS], words[GPU_MAX_WORDS];
-    uint32_t values[GPU_MAX_WORDS];
-    struct error *e = &start->errors[i];
-    struct gpu_call call;
-
-    if (e->status || part_fill(l, p, &call, e))
-        return;
-    for (int r = 0; r < l->nranks; r++) {
-        staging[r] = (uint64_t)(uintptr_t)l->staging[r];
-        slots[r] = (uint64_t)(uintptr_t)l->comm->members[r].slots.data;
-    }
-    (void)plugin->launch_start(p->gpu, &call, staging, slots, words, values, start->waits ? part_words(l, p, words, values) : 0,
-                               e);
-}
-
-/* Enqueue all parts. Those of a launch of which one cannot be are to leave: now, or when it has become the current one
- * (launch_finish()). */
-static void parts_start(struct launch *l, bool waits)
-{
-    struct gpu_told *told = told_of(l);
-    struct start start;
-    bool failed = false;
-
-    start.launch = l;
-    start.waits = waits;
-
-    for (int r = 0; r < l->nranks; r++)
-        told->failures[r].kind = GPU_FAILURE_NONE;
-    for (int i = 0; i < l->nparts; i++) {
-        start.errors[i].status = 0;
-        (void)part_make(l, &l->parts[i], &start.errors[i]);
-    }
-    gpu_start_each(l->worker->gpus->starters, l->nparts, part_start, &start);
-    for (int i = 0; i < l->nparts; i++) {
-        struct launch_part *p = &l->parts[i];
-        p->absent = start.errors[i].status != 0;
-        if (!p->absent)
-            continue;
-        failed = true;
-        launch_fail(l, p->ranks[0], &start.errors[i]);
-        gpu_watch_suspect(l->worker->gpus->watch, 1u << p->device->index);
-    }
-    if (failed && l == l->comm->current)
-        gpus_launch_abort(l);
-}
-
 /* Not behind one that is held back here, or that a GPU has not taken: its part would not say that it is done. Nor while
  * somebody waits to see an operator's times: the next one's would write over them. Nor where the epochs' lower halves, which
- * are what GPUs compare, come to their end. */
+ * are what GPUs compare, come to their end. Nor over nodes, where turns begin when other nodes say so. */
 static bool gpu_launch_follows(const struct comm *c)
 {
     const struct launch *l = c->newest;
 
-    return c->running < AHEAD && l->worker->gpus->all_wait && is_only_comm(c) && !l->gated &&
+    return !c->nodes && c->running < AHEAD && l->worker->gpus->all_wait && is_only_comm(c) && !l->gated &&
            !atomic_load_explicit(&l->failed, memory_order_relaxed) && LIST_EMPTY(&c->trace_waiters) &&
            (l->epoch < AHEAD || (uint32_t)(l->epoch + AHEAD) >= 2 * AHEAD);
 }
@@ -304,14 +167,24 @@ static bool gpu_launch_follows(const struct comm *c)
 static void gpu_launch(struct device *d, struct launch *l)
 {
     struct gpus *g = d->state;
+    struct gpu_told *told = told_of(l);
     int streams = streams_note(l);
 
     for (int i = 0; i < l->nparts; i++)
         l->parts[i].gpu_index = (unsigned)l->parts[i].device->index;
+    for (int r = 0; r < l->nranks; r++)
+        told->failures[r].kind = GPU_FAILURE_NONE;
+    l->step = GPU_STEP_WAIT;
+    if (l->comm->nodes)
+        gpus_steps_begin(l);
+    l->begun = l->first_step = true;
     g->in_flight++;
-    l->gated = streams && (!g->all_wait || !is_only_comm(l->comm));
+    /* Over nodes no kernel is enqueued that waits for anything but the GPUs here. Where no rank here has anything to send the first
+     * step waits for other nodes already. */
+    l->gated =
+        l->comm->nodes ? streams || !gpus_step_may_begin(l, l->step) : streams && (!g->all_wait || !is_only_comm(l->comm));
     if (!l->gated)
-        parts_start(l, true);
+        gpu_parts_start(l, true);
     gpu_watch_add(g->watch, l);
 }
 
@@ -331,24 +204,53 @@ int gpus_launch_missing(const struct launch *l, char *text, size_t room)
     return count;
 }
 
-bool gpu_launch_is_due(const struct launch *l)
+/* Has a rank's kernel found something wrong? They have left. */
+static bool has_failed(const struct launch *l)
+{
+    const struct gpu_told *told = told_of(l);
+
+    for (int r = 0; r < l->nranks; r++)
+        if (told->failures[r].kind != GPU_FAILURE_NONE)
+            return true;
+    return false;
+}
+
+/* Over nodes: the kernels of its step have left. Is there something to do for it? */
+static bool step_is_due(struct launch *l)
+{
+    enum gpu_step next = gpus_step_next(l);
+
+    return next == GPU_STEPS || atomic_load_explicit(l->status, memory_order_relaxed) || has_failed(l) ||
+           gpus_step_may_begin(l, next);
+}
+
+/* Nothing that it is held back for is missing, or it need not begin. */
+static bool gate_is_due(struct launch *l)
+{
+    if (atomic_load_explicit(l->status, memory_order_relaxed))
+        return true;
+    for (int r = 0; r < l->nranks; r++)
+        if (!stream_has_come(&l->streams[r]))
+            return false;
+    return !l->comm->nodes || gpus_step_may_begin(l, l->step);
+}
+
+bool gpu_launch_is_due(struct launch *l)
 {
     const struct gpu_shared *shared = shared_of(l->comm);
 
-    if (l->gated && atomic_load_explicit(l->status, memory_order_relaxed))
-        return true;
-    for (int r = 0; l->gated && r < l->nranks; r++)
-        if (!stream_has_come(&l->streams[r]))
+    if (l->gated)
+        return gate_is_due(l);
+    for (int p = 0; p < l->nparts; p++)
+        if (!l->parts[p].absent &&
+            atomic_load_explicit(&shared->done[l->step][l->parts[p].gpu_index], memory_order_acquire) < l->epoch)
             return false;
-    for (int p = 0; !l->gated && p < l->nparts; p++)
-        if (!l->parts[p].absent && atomic_load_explicit(&shared->done[l->parts[p].gpu_index], memory_order_acquire) < l->epoch)
-            return false;
-    return true;
+    return !l->comm->nodes || step_is_due(l);
 }
 
 bool gpus_launch_take(struct launch *l)
 {
-    return gpu_launch_is_due(l) && gpu_watch_take(l->worker->gpus->watch, l);
+    return l->begun && !l->left && gpu_launch_is_due(l) && gpu_watch_take(l->worker->gpus->watch, l);
 }
 
 /* Kernels poll their ranks' failure epochs: those up to this one leave. */
@@ -358,6 +260,8 @@ static void epoch_fail(struct comm *c, uint64_t epoch)
 
     for (int r = 0; r < c->nranks; r++) {
         const struct member *m = &c->members[r];
+        if (!m->device)
+            continue; /* another node's */
         uint64_t failed = (uint64_t)(uintptr_t)m->flags.data + PLAN_MAX_FLAGS * sizeof(uint64_t);
         if (c->worker->gpus->plugin->word_store(m->device->index, failed, epoch, &e))
             log_error("comm %u: %s", c->number, e.text);
@@ -396,30 +300,66 @@ void gpus_comm_abort(struct comm *c)
         streams_pass(l);
 }
 
+/* Its kernels have left (over nodes: those of one step): true if that was all, or if the others need not come. */
+static bool kernels_end(struct launch *l)
+{
+    const struct gpu_told *told = told_of(l);
+
+    for (int r = 0; r < l->nranks; r++) {
+        struct error e = {0};
+        if (gpu_failure_explain(&told->failures[r], &e))
+            launch_fail(l, r, &e);
+    }
+    if (!l->comm->nodes)
+        return true;
+    proxy_stay_awake(nodes_proxy(l->worker), false);
+    enum gpu_step next = gpus_step_next(l);
+    if (next == GPU_STEPS || atomic_load_explicit(l->status, memory_order_relaxed))
+        return true;
+    l->step = next;
+    l->first_step = false;
+    gpu_parts_start(l, false);
+    gpu_watch_add(l->worker->gpus->watch, l);
+    return false;
+}
+
+/* How long it took on the GPU where it took longest. */
+static uint64_t busy_ns(const struct launch *l)
+{
+    const struct gpu_told *told = told_of(l);
+    uint64_t most = 0;
+
+    for (int i = 0; i < l->nparts; i++) {
+        int gpu = l->parts[i].device->index;
+        uint64_t begin = told->span[gpu][0], end = l->first_step ? told->span[gpu][1] : told->span_later[gpu][1];
+        if (!l->parts[i].absent && end > begin && end - begin > most)
+            most = end - begin;
+    }
+    return most;
+}
+
 static bool gpu_launch_collect(struct device *d, struct launch *l)
 {
     struct gpus *g = d->state;
-    const struct gpu_told *told = told_of(l);
-    bool begun = !l->gated;
+    bool was_gated = l->gated;
 
-    if (l->gated && !atomic_load_explicit(l->status, memory_order_relaxed)) {
+    if (!l->begun)
+        return true; /* over nodes: it was aborted before all had room for it */
+    if (!l->left && l->gated && !atomic_load_explicit(l->status, memory_order_relaxed)) {
         l->gated = false;
-        parts_start(l, false);
+        gpu_parts_start(l, false);
         gpu_watch_add(g->watch, l);
         return false;
     }
     l->gated = false;
-    l->busy_ns = 0;
-    for (int i = 0; begun && i < l->nparts; i++) {
-        const uint64_t *span = told->span[l->parts[i].device->index];
-        uint64_t ns = l->parts[i].absent || span[1] < span[0] ? 0 : span[1] - span[0];
-        if (ns > l->busy_ns)
-            l->busy_ns = ns;
+    if (!l->left) {
+        if (!was_gated && !kernels_end(l))
+            return false;
+        l->busy_ns = was_gated ? 0 : busy_ns(l);
     }
-    for (int r = 0; begun && r < l->nranks; r++) {
-        struct error e = {0};
-        if (gpu_failure_explain(&told->failures[r], &e))
-            launch_fail(l, r, &e);
+    if (l->comm->nodes && !l->left) {
+        nodes_launch_left(l); /* it comes back when all that it has pushed has been sent */
+        return false;
     }
     if (--g->in_flight == 0)
         gpus_retired_free(g);

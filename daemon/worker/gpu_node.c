@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "gpu_nodes.h"
 #include "life.h"
 #include "log.h"
 #include "plugin.h"
@@ -53,6 +54,8 @@ static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind nu
     g->ops.number = number;
     g->all_wait = true;
     LIST_INIT(&g->retired);
+    LIST_INIT(&g->retired_host);
+    LIST_INIT(&g->landings);
     for (int i = 0; i < count; i++) {
         status = plugin->describe(i, &g->descriptions[i], e);
         if (status) {
@@ -147,6 +150,7 @@ void gpus_close(struct worker *w)
     lives_stop(g->lives);
     gpu_watch_stop(g->watch);
     gpu_starters_close(g->starters);
+    gpus_nodes_close(g);
     g->plugin->close();
     w->gpus = NULL;
     free(g);
@@ -207,6 +211,7 @@ void gpus_retired_free(struct gpus *g)
 {
     struct retired *r;
 
+    gpus_host_retired_free(g);
     while ((r = LIST_FIRST(&g->retired))) {
         LIST_REMOVE(r, link);
         g->plugin->host_unregister(r->memory);

@@ -11,6 +11,15 @@
 #include "gpu_watch.h"
 
 struct retired;
+struct landing;
+struct gpu_retired_host;
+
+/* A GPU's FIFO for what leaves the node. gpu_nodes.c's. */
+struct gpu_sending {
+    struct device_memory host; /* struct fifo, then its slots; none: no communicator here is over nodes */
+    struct device_memory head; /* the producers' words, in the GPU's memory */
+    struct gpu_fifo fifo;
+};
 
 struct gpus {
     struct worker *worker;
@@ -24,6 +33,9 @@ struct gpus {
     uint32_t open;
     unsigned in_flight; /* launches, gated ones too */
     LIST_HEAD(retired_head, retired) retired;
+    LIST_HEAD(retired_host_head, gpu_retired_host) retired_host;
+    LIST_HEAD(landings_head, landing) landings;
+    struct gpu_sending sending[GPU_MAX_GPUS];
     struct device devices[GPU_MAX_GPUS];
     struct gpu_description descriptions[GPU_MAX_GPUS];
 };

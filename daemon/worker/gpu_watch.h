@@ -27,6 +27,6 @@ void gpu_watch_suspect(struct gpu_watch *watch, uint32_t gpus);
 bool gpu_watch_lost(struct gpu_watch *watch, struct error *e);
 
 /* Does it have to go back to the engine? Touches only what launch.h and comm_shared allow a workgroup. (device_gpu.c) */
-bool gpu_launch_is_due(const struct launch *l);
+bool gpu_launch_is_due(struct launch *l);
 
 #endif

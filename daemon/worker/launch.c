@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "gpu_nodes.h"
 #include "nodes.h"
 
 #define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
@@ -56,6 +57,8 @@ void launch_free(struct launch *l)
         free((void *)l->runs[r].group_left);
         free(l->runs[r].times);
         free(l->runs[r].times_shown);
+        for (int step = 0; step < GPU_STEPS; step++)
+            free(l->runs[r].awaited[step].flags);
     }
     free(l->parts);
     free(l->args);
@@ -141,12 +144,15 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, e
         sum.flops += work.flops;
         status = run_make(l, c, r, e);
     }
+    if (!status)
+        parts_make(l);
+    if (!status && c->nodes && l->schedule.target == PLAN_GPU)
+        status = gpus_steps_make(l, e);
     if (status) {
         launch_free(l);
         return NULL;
     }
     l->inline_ = l->schedule.target == PLAN_CPU && !c->nodes && work_ns(sum, l->problem->dtype) < INLINE_NS;
-    parts_make(l);
     return l;
 }
 
@@ -194,14 +200,14 @@ static int staging_make(struct member *m, uint64_t bytes, struct error *e)
 {
     if (m->remote) {
         shadow_free(&m->staging);
-        return shadow_make(bytes, &m->staging, e);
+        return shadow_make(m->comm, bytes, &m->staging, e);
     }
     if (m->comm->nodes && m->staging.data)
         nodes_region_remove(m->comm->worker, m->comm->nodes->number, m->rank, NET_STAGING);
     device_memory_free(m->device, &m->staging);
     int status = device_memory_alloc(m->device, bytes, &m->staging, NULL, e);
     if (status == 0 && m->comm->nodes)
-        status = nodes_region_add(m->comm, m->rank, NET_STAGING, m->staging.data, m->staging.bytes, e);
+        status = nodes_region_add(m->comm, m->rank, NET_STAGING, &m->staging, m->staging.bytes, e);
     return status;
 }
 
@@ -363,8 +369,11 @@ int launch_begin(struct comm *c, struct error *e)
         if (c->last == l)
             c->last = NULL;
         launch_free(l);
+        if (c->nodes) /* the other nodes begin it */
+            comm_abort(c, status, "%s", e->text);
         return status;
     }
+    l->begun = l->left = false;
     memcpy(l->args, args, (size_t)c->nranks * sizeof(args[0]));
     runs_reset(l);
     running_add(c, l);

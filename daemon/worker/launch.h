@@ -14,6 +14,16 @@
 
 #include "worker.h"
 
+/* GPUs, over nodes: an operator is several kernels, one after the other, each of some phases of the plans (gpu_nodes.c). */
+enum gpu_step { GPU_STEP_SEND, GPU_STEP_REDUCE, GPU_STEP_WAIT, GPU_STEPS };
+
+/* Flags of a rank that other nodes raise, and that have to be there before a step. */
+struct awaited_flags {
+    uint32_t *flags; /* [n] */
+    uint32_t n;
+    _Atomic uint32_t come; /* the first so many have, in this call */
+};
+
 struct launch_run {
     struct run run; /* what the kernels see */
     struct plan *plan;
@@ -23,6 +33,7 @@ struct launch_run {
     _Atomic uint32_t *group_left;   /* W: [plan->ngroups] slices that have not finished */
     struct slice_time *times;       /* cpu, W: [plan->nslices], each by the workgroup that took the slice */
     struct slice_time *times_shown; /* of the run before: what fccctl trace shows while this one runs. A GPU's are fetched */
+    struct awaited_flags awaited[GPU_STEPS];
 };
 
 /* What one device has to do. */
@@ -50,14 +61,19 @@ struct launch {
     struct worker *worker;
     struct comm *comm;
     struct problem *problem;
-    struct schedule schedule;        /* as asked for: zeros mean the operator's defaults */
-    bool inline_;                    /* small: the engine runs it itself */
-    bool crowded;                    /* with its workgroups, the engine and the clients there are more threads than cores */
-    bool automatic;                  /* its time tells the tuner */
-    bool gated;                      /* GPU: waits, on the CPU's side, for the clients' streams; device_gpu.c */
-    bool running;                    /* among those of its communicator */
-    uint32_t nodes_number;           /* nodes_data.c's, while it runs; its ranks are on several nodes. 0: they are all here */
-    struct launch *following;        /* the one that began after it, if it runs already */
+    struct schedule schedule; /* as asked for: zeros mean the operator's defaults */
+    bool inline_;             /* small: the engine runs it itself */
+    bool crowded;             /* with its workgroups, the engine and the clients there are more threads than cores */
+    bool automatic;           /* its time tells the tuner */
+    bool gated;               /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
+    bool running;             /* among those of its communicator */
+    uint32_t nodes_number;    /* nodes_data.c's, while it runs; its ranks are on several nodes. 0: they are all here */
+    bool begun;               /* GPU: it has been given to the device */
+    bool left;                /* GPU: nodes_launch_left() has been called; no kernel of it runs any more */
+    uint32_t steps;           /* GPU, over nodes: a bit for each enum gpu_step that there is; the last always is */
+    enum gpu_step step;       /* ... the one that runs or ran last. Without nodes: GPU_STEP_WAIT, which then is all of it */
+    bool first_step;          /* ... no other one has run before it */
+    struct launch *following; /* the one that began after it, if it runs already */
     struct submission **submissions; /* [nranks]: what it was made of */
     uint64_t busy_ns;                /* GPU: how long its kernels ran */
     TAILQ_ENTRY(launch) watched;     /* gpu_watch.c's */

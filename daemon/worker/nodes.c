@@ -248,7 +248,7 @@ static void on_memory(struct peer *p, struct comm *c, const struct peer_memory *
         return;
     }
     if (!a || (!m->status && shadow_add(member, m->handle, m->bytes, &a->buffers[m->rank], &e))) {
-        comm_abort(c, -ENOMEM, "rank %d: no memory for the shadow of its buffer", m->rank);
+        comm_abort(c, -ENOMEM, "%s", a ? e.text : "no memory for a symmetric allocation");
         comm_release(c);
         return;
     }
@@ -352,8 +352,11 @@ void nodes_launch_started(struct launch *l)
 {
     const struct comm_nodes *n = l->comm->nodes;
 
-    if (n->fail.status && n->fail_turn == n->turns)
-        launch_fail_elsewhere(l, &n->fail);
+    if (!n->fail.status || n->fail_turn != n->turns)
+        return;
+    launch_fail_elsewhere(l, &n->fail);
+    if (l->comm->ops->number != FCC_DEVICE_CPU)
+        gpus_launch_abort(l);
 }
 
 void nodes_launch_failed(const struct launch *l)
@@ -469,6 +472,8 @@ void nodes_release(struct comm *c)
         struct member *m = &c->members[r];
         struct buffer *b;
         free(m->leaving);
+        free((void *)m->arrived);
+        m->arrived = NULL;
         if (!m->remote)
             continue;
         while ((b = LIST_FIRST(&m->shadows)))

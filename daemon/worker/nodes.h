@@ -5,6 +5,7 @@
  *   nodes_form.c   how they form: what the workers of the nodes say to each other about it
  *   nodes.c        how they take turns and end
  *   nodes_data.c   their data: what the proxy sends for the workgroups, and where what it receives goes
+ *   gpu_nodes.c    ... where the ranks are on GPUs
  *   nodes_links.c  what has been exchanged with each node
  */
 #ifndef FCCD_NODES_H
@@ -114,7 +115,7 @@ int nodes_data_accept(struct peer *p, int sock, struct error *e);
 /* The peer is lost: its data connections end, too. */
 void nodes_data_forget(const struct peer *p);
 /* Memory of a rank here that others put into. */
-int nodes_region_add(struct comm *c, int rank, uint32_t region, void *data, uint64_t bytes, struct error *e);
+int nodes_region_add(struct comm *c, int rank, uint32_t region, const struct device_memory *m, uint64_t bytes, struct error *e);
 void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t region);
 /* The flags of a rank here; and where the ranks of others say that they are done. */
 int nodes_flags_add(struct comm *c, int rank, struct error *e);
@@ -126,8 +127,8 @@ void nodes_data_drop(const struct comm *c);
 void nodes_data_end(struct comm *c);
 /* What the proxy has counted for it (with others that had its index before); NULL: there is no proxy. */
 const struct net_counts *nodes_counts(const struct peer *p, bool sent);
-/* Memory of the layout of a rank's on another node: a page of it is there when it has been written. */
-int shadow_make(uint64_t bytes, struct device_memory *out, struct error *e);
+/* Memory of the layout of a rank's on another node: a page of it is there when it has been written (of GPUs' ranks: at once). */
+int shadow_make(struct comm *c, uint64_t bytes, struct device_memory *out, struct error *e);
 void shadow_free(struct device_memory *m);
 /* ... of a symmetric buffer: one reference, its rank's. */
 int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e);
@@ -135,7 +136,8 @@ void shadow_drop(struct buffer *b);
 /* A launch that has runs on other nodes: before it starts, and when it is over. */
 int nodes_launch_open(struct launch *l, struct error *e);
 void nodes_launch_close(struct launch *l);
-/* Workgroups: a slice has been put; a flag of a rank elsewhere; all parts have left: worker_launch_finished() follows. */
+/* Workgroups: a slice has been put; a flag of a rank elsewhere; all parts have left (GPUs: the engine): worker_launch_finished()
+ * follows. */
 void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice);
 void nodes_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t flag);
 void nodes_launch_left(struct launch *l);
@@ -154,6 +156,9 @@ void nodes_puts_news(const struct worker *w);
 /* The engine: what the proxy has heard. True if there was anything. */
 bool nodes_poll(struct worker *w);
 bool nodes_have_news(const struct worker *w);
+struct proxy *nodes_proxy(const struct worker *w); /* there is one */
+/* Whether its data can go over the connections that there are: -EOPNOTSUPP with the reason. */
+int nodes_check_transport(const struct comm *c, struct error *e);
 /* At the end: the proxy's thread, then, when the devices are closed, whose workgroups push to it, the rest. */
 void nodes_data_stop(struct worker *w);
 void nodes_data_free(struct worker *w);

@@ -12,6 +12,8 @@
  * DONE is not a rank's: it tells how many turns have ended at the node that the rank is on, behind all that was sent for them.
  * LEFT tells that a rank has left, behind all that its kernels have put by themselves (puts.h).
  *
+ * GPUs. Their kernels push into FIFOs of their own, and what comes for their memory lands in host memory first: gpu_nodes.c.
+ *
  * What the proxy thread touches of the engine's: entries that are in use, and the launch of one until END has come back; flags, under the
  * registry's lock (net_region.h); done[]; news and lost.
  */
@@ -23,8 +25,10 @@
 #include <unistd.h>
 
 #include "device.h"
+#include "gpu_nodes.h"
 #include "log.h"
 #include "net_choose.h"
+#include "net_tcp.h"
 #include "nodes.h"
 #include "proxy.h"
 #include "puts.h"
@@ -34,9 +38,7 @@
 #define FIFO_CAPACITY 8192u                   /* triggers */
 #define FLAG_DONE (PLAN_MAX_FLAGS + 1u)       /* and the node's number: behind a rank's own flags */
 #define FLAG_LEFT (FLAG_DONE + FCC_MAX_RANKS) /* and the number of a rank */
-#define SLICE_BITS 20u                        /* of a PUT trigger's number; above them is the plane */
-static_assert(PLAN_MAX_SLICES - 1u < 1u << SLICE_BITS, "a slice has a number");
-#define PLANES_MAX (1u << (30u - SLICE_BITS))
+static_assert(PLAN_MAX_SLICES - 1u <= FCC_TRIGGER_NUMBER, "a slice has a number");
 
 /* What a trigger's `launch` names: a launch or, without one, a communicator, for what is not of a launch. Does not change while it is in
  * use, but for `turns`. */
@@ -53,10 +55,10 @@ struct entry {
 struct rank_flags {
     uint64_t comm;
     uint32_t rank;
-    _Atomic uint64_t *flags; /* NULL: free */
+    _Atomic uint64_t *flags; /* NULL: free. A GPU's: member.arrived */
     _Atomic uint64_t *done;  /* comm_nodes.done */
     _Atomic uint64_t *left;  /* comm_nodes.left */
-    struct device *device;
+    struct device *device;   /* a cpu's; NULL: a GPU's */
 };
 
 struct nodes_data {
@@ -71,6 +73,7 @@ struct nodes_data {
     _Atomic uint32_t news; /* the engine is to look: some are done, or a link is lost */
     _Atomic uint64_t lost; /* by index: the link has failed, and why: errors[] */
     struct error errors[PEERS_MAX];
+    const char *other_transport; /* the engine's: than tcp, of a link; NULL: there is none */
 };
 static_assert(PEERS_MAX <= 64 && PEERS_MAX <= PROXY_NODES, "a bit each");
 
@@ -82,19 +85,20 @@ static void news_tell(struct nodes_data *d)
     worker_wake(d->worker);
 }
 
-static void put_resolve(struct nodes_data *d, const struct entry *entry, const struct fcc_trigger *t, struct proxy_send *out)
+/* False: there is nothing to send. */
+static bool put_resolve(const struct entry *entry, const struct fcc_trigger *t, struct proxy_send *out)
 {
     const struct launch *l = entry->launch;
 
     assert(l); /* only launches push PUT */
     const struct run *run = &l->runs[t->rank].run;
-    const struct slice *s = &run->plan->slices[t->what & ((1u << SLICE_BITS) - 1)];
-    uint32_t plane = (t->what & FCC_TRIGGER_NUMBER) >> SLICE_BITS;
+    const struct slice *s = &run->plan->slices[t->what & FCC_TRIGGER_NUMBER];
     const unsigned char *base = l->staging[t->dst];
     struct put_area area;
 
-    (void)d;
     op_get(l->problem->op)->area(run, s, t->dst, &area);
+    if (!area.planes || !area.rows || !area.row_bytes)
+        return false;
     out->to.region = NET_STAGING;
     if (area.tensor != PUT_STAGING) {
         const struct buffer *b = l->submissions[t->dst]->buffers[area.tensor];
@@ -103,9 +107,12 @@ static void put_resolve(struct nodes_data *d, const struct entry *entry, const s
     } else { /* a rank's grows: it is another one then. A buffer's number is never used again */
         out->to.version = l->comm->members[t->dst].staging.bytes;
     }
-    out->from = area.at + plane * area.plane_bytes;
-    out->to.offset = (uint64_t)((const unsigned char *)out->from - base);
+    out->from = area.at;
+    out->to.offset = (uint64_t)(area.at - base);
     out->area = (struct net_area){.row_bytes = area.row_bytes, .stride = area.row_stride, .rows = area.rows};
+    out->more = area.planes - 1;
+    out->plane_bytes = area.plane_bytes;
+    return true;
 }
 
 static bool resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *out)
@@ -119,10 +126,8 @@ static bool resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *o
     out->node = comm->peer[t->dst];
     out->to.comm = comm->comm;
     out->to.rank = t->dst;
-    if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT) {
-        put_resolve(d, entry, t, out);
-        return true;
-    }
+    if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT)
+        return put_resolve(entry, t, out);
     out->flag = t->what & FCC_TRIGGER_NUMBER;
     if (!entry->launch) /* from the lower half of the number of turns, which is larger than the last one */
         entry->turns += t->epoch - (uint32_t)entry->turns;
@@ -190,10 +195,13 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
 
     if (!f.flags)
         return -ENOENT;
-    if (flag < FLAG_DONE) {
+    if (flag < FLAG_DONE && f.device) {
         device_cpu_flag_raise(f.device, &f.flags[flag], epoch);
+    } else if (flag < FLAG_DONE) {
+        /* release: what came before is on its way to the GPU, in the order of its copies (gpu_nodes.c) */
+        atomic_store_explicit(&f.flags[flag], epoch, memory_order_release);
     } else if (flag < FLAG_LEFT) {
-        /* release: what came before is in our memory */
+        /* release: what came before is in our memory, or on its way to a GPU's */
         atomic_store_explicit(&f.done[flag - FLAG_DONE], epoch, memory_order_release);
         news_tell(d);
     } else { /* likewise */
@@ -207,10 +215,23 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
 
 static const struct net_ops *transport_choose(void *ctx, int sock, struct error *e)
 {
-    const struct nodes_data *d = ctx;
+    struct nodes_data *d = ctx;
     const struct config *c = &d->worker->config;
+    const struct net_ops *ops = net_choose(c->transport, c->plugin_dir, sock, e);
 
-    return net_choose(c->transport, c->plugin_dir, sock, e);
+    if (ops && ops != &net_tcp)
+        d->other_transport = ops->name;
+    return ops;
+}
+
+int nodes_check_transport(const struct comm *c, struct error *e)
+{
+    const char *other = c->worker->data ? c->worker->data->other_transport : NULL;
+
+    if (c->ops->number == FCC_DEVICE_CPU || !other)
+        return 0;
+    return error_set(e, -EOPNOTSUPP,
+                     "its ranks are on GPUs of several nodes: TRANSPORT: this job's data goes over %s: allowed is tcp", other);
 }
 
 /* What there is once a communicator has ranks on other nodes. */
@@ -256,6 +277,11 @@ static int data_open(struct worker *w, struct error *e)
     d->fifo = proxy_fifo(d->proxy);
     w->data = d;
     return 0;
+}
+
+struct proxy *nodes_proxy(const struct worker *w)
+{
+    return w->data->proxy;
 }
 
 void nodes_data_stop(struct worker *w)
@@ -323,25 +349,40 @@ void nodes_data_forget(const struct peer *p)
         proxy_forget(p->worker->data->proxy, p->index);
 }
 
-int nodes_region_add(struct comm *c, int rank, uint32_t region, void *data, uint64_t bytes, struct error *e)
+int nodes_region_add(struct comm *c, int rank, uint32_t region, const struct device_memory *m, uint64_t bytes, struct error *e)
 {
+    struct net_landing landing = {.landed = NULL};
+    void *base = m->data;
     int status = data_open(c->worker, e);
 
-    return status ? status : net_region_add(c->worker->data->regions, c->nodes->number, (uint32_t)rank, region, data, bytes, e);
+    if (!status && c->ops->number != FCC_DEVICE_CPU)
+        status = gpus_landing_add(c, rank, region, m, bytes, &base, &landing, e);
+    if (status)
+        return status;
+    status =
+        net_region_add_landing(c->worker->data->regions, c->nodes->number, (uint32_t)rank, region, base, bytes, &landing, e);
+    if (status)
+        gpus_landings_remove(c->worker, c->nodes->number, rank, region);
+    return status;
 }
 
 void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t region)
 {
-    if (w->data)
-        net_region_retire(w->data->regions, number, (uint32_t)rank, region);
+    if (!w->data)
+        return;
+    net_region_retire(w->data->regions, number, (uint32_t)rank, region);
+    gpus_landings_remove(w, number, rank, region);
 }
 
 int nodes_flags_add(struct comm *c, int rank, struct error *e)
 {
-    const struct member *m = &c->members[rank];
+    struct member *m = &c->members[rank];
+    bool is_cpu = c->ops->number == FCC_DEVICE_CPU;
     struct rank_flags *f = NULL;
     int status = data_open(c->worker, e);
 
+    if (!status && !is_cpu)
+        status = gpus_nodes_open(m, c->worker->data->proxy, e);
     if (status)
         return status;
     for (uint32_t i = 0; i < FLAGS_TABLE && !f; i++)
@@ -354,10 +395,10 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
     (void)pthread_rwlock_wrlock(&c->worker->data->flags_lock);
     *f = (struct rank_flags){.comm = c->nodes->number,
                              .rank = (uint32_t)rank,
-                             .flags = (_Atomic uint64_t *)(void *)m->flags.data,
+                             .flags = is_cpu ? (_Atomic uint64_t *)(void *)m->flags.data : m->arrived,
                              .done = c->nodes->done,
                              .left = &c->nodes->left,
-                             .device = m->device};
+                             .device = is_cpu ? m->device : NULL};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
     /* If that fails the communicator does not form, and its end takes the flags away again. */
     return net_region_add(c->worker->data->regions, c->nodes->number, (uint32_t)rank, NET_FLAGS, NULL,
@@ -420,6 +461,7 @@ void nodes_data_end(struct comm *c)
         if (d->flags[i].flags && d->flags[i].comm == c->nodes->number)
             d->flags[i].flags = NULL;
     (void)pthread_rwlock_unlock(&d->flags_lock);
+    gpus_landings_remove(c->worker, c->nodes->number, -1, 0);
     if (c->nodes->channel) /* the proxy may have triggers that name it: it is free behind them */
         push(c->worker, &(struct fcc_trigger){.launch = c->nodes->channel, .what = FCC_TRIGGER_END});
     c->nodes->channel = 0;
@@ -545,10 +587,12 @@ bool nodes_poll(struct worker *w)
 
 /* ---- shadows ---- */
 
-int shadow_make(uint64_t bytes, struct device_memory *out, struct error *e)
+int shadow_make(struct comm *c, uint64_t bytes, struct device_memory *out, struct error *e)
 {
     struct device_memory m = {.bytes = bytes, .kind = FCC_MEMORY_HOST};
 
+    if (c->ops->number != FCC_DEVICE_CPU)
+        return gpus_host_alloc(c->worker, bytes, out, e);
     m.data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m.data == MAP_FAILED)
         return error_set(e, -ENOMEM, "%llu bytes for a shadow: %s", (unsigned long long)bytes, strerror(errno));
@@ -558,7 +602,9 @@ int shadow_make(uint64_t bytes, struct device_memory *out, struct error *e)
 
 void shadow_free(struct device_memory *m)
 {
-    if (m->data)
+    if (m->gpus)
+        gpus_host_free(m);
+    else if (m->data)
         (void)munmap(m->data, m->bytes);
     *m = (struct device_memory){.data = NULL};
 }
@@ -566,10 +612,12 @@ void shadow_free(struct device_memory *m)
 int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e)
 {
     struct buffer *b = calloc(1, sizeof(*b));
+    struct error why = {.text = "out of memory"};
 
-    if (!b || shadow_make(bytes, &b->memory, e)) {
+    if (!b || shadow_make(m->comm, bytes, &b->memory, &why)) {
         free(b);
-        return error_set(e, -ENOMEM, "no memory for the shadow of a buffer of %llu bytes", (unsigned long long)bytes);
+        return error_set(e, -ENOMEM, "rank %d: no memory for the shadow of its buffer of %llu bytes: %s", m->rank,
+                         (unsigned long long)bytes, why.text);
     }
     b->refs = 1;
     b->fd = -1;
@@ -591,21 +639,11 @@ void shadow_drop(struct buffer *b)
 
 /* ---- workgroups ---- */
 
-static void slice_push(struct launch *l, const struct launch_run *r, uint32_t slice, int dst, uint32_t planes)
-{
-    struct fcc_trigger t = {.launch = l->nodes_number, .rank = (uint16_t)r->run.rank, .dst = (uint16_t)dst};
-
-    for (uint32_t plane = 0; plane < planes; plane++) {
-        t.what = FCC_TRIGGER_PUT | plane << SLICE_BITS | slice;
-        if (!fifo_push(l->worker->data->fifo, t, (const _Atomic uint32_t *)l->status))
-            return; /* the operator is to leave */
-    }
-}
-
 void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice)
 {
     const struct slice *s = &r->plan->slices[slice];
-    struct put_area area;
+    struct fcc_trigger t = {
+        .launch = l->nodes_number, .rank = (uint16_t)r->run.rank, .what = FCC_TRIGGER_PUT | slice, .epoch = (uint32_t)l->epoch};
 
     if (s->kind == SLICE_COMPUTE || s->kind == SLICE_WAIT)
         return; /* these stay on the rank */
@@ -613,10 +651,9 @@ void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice)
         int dst = (r->run.rank + i) % l->nranks;
         if (l->runs[dst].device || !plan_reaches(r->plan, s->dst, dst))
             continue;
-        op_get(l->problem->op)->area(&r->run, s, dst, &area);
-        assert(area.planes <= PLANES_MAX);
-        if (area.rows && area.row_bytes)
-            slice_push(l, r, slice, dst, area.planes);
+        t.dst = (uint16_t)dst;
+        if (!fifo_push(l->worker->data->fifo, t, (const _Atomic uint32_t *)l->status))
+            return; /* the operator is to leave */
     }
 }
 
@@ -633,5 +670,6 @@ void nodes_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t 
 
 void nodes_launch_left(struct launch *l)
 {
+    l->left = true;
     push(l->worker, &(struct fcc_trigger){.launch = l->nodes_number, .what = FCC_TRIGGER_END});
 }

@@ -14,7 +14,7 @@
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
  *   puts.c, puts_check.c   what programs' own kernels send to other nodes
- *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_start.c, gpu_watch.c)
+ *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_nodes.c, gpu_start.c, gpu_watch.c)
  *   life.c        hears that a client has died
  *   meeting.c     the id of a communicator whose ranks agreed on a name
  *   query.c       what fccctl asks
@@ -125,6 +125,7 @@ struct device_memory {
     uint64_t bytes;      /* at least what was asked for */
     enum fcc_memory_kind kind;
     struct gpu_memory gpu;
+    struct gpus *gpus; /* host memory that GPUs see (gpu_nodes.c); NULL: it is not */
 };
 
 struct buffer_peers {
@@ -293,7 +294,8 @@ struct member {
     struct device_memory staging; /* grows as operators need it */
     struct device_memory slots;   /* GPUs: two of comm.slots_bytes, for operators by turns */
     struct device_memory flags;   /* uint64_t[PLAN_MAX_FLAGS + 1]: epochs; workgroups of all ranks */
-    uint64_t arrived_ns;          /* when the head of the queue came */
+    _Atomic uint64_t *arrived; /* GPUs, over nodes: [PLAN_MAX_FLAGS], flags that other nodes have raised. The proxy thread's */
+    uint64_t arrived_ns;       /* when the head of the queue came */
 };
 
 /* What workgroups and the engine share of a communicator. */

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gpu_parts.h - a launch on its way into the GPUs' queues, and what its kernels and the engine share. device_gpu.c's.
+ */
+#ifndef FCCD_GPU_PARTS_H
+#define FCCD_GPU_PARTS_H
+
+#include "device.h"
+#include "gpu_call.h"
+#include "launch.h"
+
+#define AHEAD 4u /* launches of a communicator that are in the GPUs' queues at most; a power of two */
+
+/* What kernels tell of one launch; valid with `done`. */
+struct gpu_told {
+    uint64_t span[GPU_MAX_GPUS][2];       /* each GPU's clock at the kernel's begin and end */
+    uint64_t span_later[GPU_MAX_GPUS][2]; /* ... of the kernels after the first, of which each overwrites it (gpu_nodes.c) */
+    struct gpu_failure failures[FCC_MAX_RANKS]; /* kind 0 when the launch begins */
+};
+
+struct gpu_shared {
+    struct comm_shared common; /* the engine's and the watching thread's */
+    uint64_t address;          /* where the GPUs see all this; 0: they do not yet. The engine's */
+    /* Of each GPU's part (over nodes: of each step of it): the epoch, by the last workgroup to leave. */
+    _Atomic uint64_t done[GPU_STEPS][GPU_MAX_GPUS];
+    struct gpu_told told[AHEAD]; /* of launch n in [n % AHEAD] */
+};
+
+static inline struct gpu_shared *shared_of(const struct comm *c)
+{
+    return (struct gpu_shared *)c->shared;
+}
+
+static inline struct gpu_told *told_of(const struct launch *l)
+{
+    return &shared_of(l->comm)->told[l->epoch % AHEAD];
+}
+
+/* Enqueue all parts of the launch; `waits`: behind what their words say. Those of a launch of which one cannot be are to leave:
+ * now, or when it has become the current one (launch_finish()). */
+void gpu_parts_start(struct launch *l, bool waits);
+
+#endif
