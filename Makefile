@@ -184,7 +184,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
 UNIT := plan kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
-SYSTEM := operators symmetric puts errors pool jobs users protocol plugins launchers nodes node_faults netns peers retire handover root_names gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors fccctl
+SYSTEM := operators symmetric puts errors pool jobs users protocol plugins launchers nodes node_faults netns peers retire handover root_names gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors gpu_worker_nodes fccctl
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
@@ -266,11 +266,11 @@ GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(P
 
 # A GPU plug-in without a GPU, for the worker's side of it under the sanitizers.
 FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so
-$(FAKE_PLUGIN): $(call objects,tests/fake_gpu.c tests/fake_gpu_kernel.c proto/error.c)
+$(FAKE_PLUGIN): $(call objects,tests/fake_gpu.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c proto/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared $^ -o $@
-$(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
+$(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors gpu_worker_nodes): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
 
 # Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
 test: deps
@@ -356,7 +356,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/fake_driver.c tests/fake_gpu.c tests/daemons.c tests/fake_gpu_kernel.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/fake_driver.c tests/fake_gpu.c tests/daemons.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)

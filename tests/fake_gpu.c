@@ -3,6 +3,9 @@
  * fake_gpu.c - a GPU plug-in without a GPU, for the tests of the worker: it is built as cuda.so into a directory of the
  * tests, and is never installed. It is a double for order and for failures, and computes nothing: results stay as they are.
  *
+ * But over nodes, in f32: there each partial sum of a gemv_all_reduce, and each element of the other operators' results, is the number
+ * of the rank that it comes from and one, so that results show whether all has come.
+ *
  * What it does do: device memory is a memfd, whose address is the CPU's; a GPU is a thread with a queue. A launch waits there
  * until its words have come, runs its plan's waits and signals (so that it depends on the other GPUs' kernels as a real one
  * does), looks at its failure epochs meanwhile, leaves when they say so, and then tells the host and the clients' streams, in
@@ -22,24 +25,9 @@
 
 #include "fake_driver.h"
 
-#define GRANULARITY 65536u
-
 struct fake_gpus *control;
-static pthread_t engine; /* who counted: the one thread that may call */
+pthread_t engine;
 struct gpu gpus[GPU_MAX_GPUS];
-
-/* A piece of memory that GPUs may use. */
-struct range {
-    struct range *next;
-    uint64_t begin, bytes;
-    bool host;
-};
-static struct range *ranges;
-
-static uint64_t address_of(const void *p)
-{
-    return (uint64_t)(uintptr_t)p;
-}
 
 /* ---- the contract ---- */
 
@@ -49,18 +37,18 @@ void wrong(bool yes, const char *what)
         (void)snprintf(control->what_is_wrong, sizeof(control->what_is_wrong), "%s", what);
 }
 
-static void called(void)
+void called(void)
 {
     wrong(!pthread_equal(engine, pthread_self()), "a call from another thread than the engine");
 }
 
-static int lost_error(int gpu, struct error *e)
+int lost_error(int gpu, struct error *e)
 {
     return control->lost >> gpu & 1u ? error_set(e, -EIO, "cuda GPU %d: its context is lost: made to be", gpu) : 0;
 }
 
-/* Is this call to fail? Launches may be started by other threads, too. */
-static int call_check(enum fake_call call, int gpu, const char *what, struct error *e)
+/* Launches may be started by other threads, too. */
+int call_check(enum fake_call call, int gpu, const char *what, struct error *e)
 {
     uint32_t expected = call;
 
@@ -71,113 +59,6 @@ static int call_check(enum fake_call call, int gpu, const char *what, struct err
     if (control->fail_gpu != (uint32_t)gpu || !atomic_compare_exchange_strong(&control->fail, &expected, FAKE_NONE))
         return 0;
     return error_set(e, call == FAKE_MEMORY_ALLOC ? -ENOMEM : -EIO, "cuda GPU %d: %s: made to fail", gpu, what);
-}
-
-static bool lies_in(uint64_t address, uint64_t begin, uint64_t bytes)
-{
-    return address >= begin && address - begin < bytes;
-}
-
-/* 0 is none. */
-static void known_check(uint64_t address, bool host, const char *what)
-{
-    const struct range *r = ranges;
-
-    while (r && (r->host != host || !lies_in(address, r->begin, r->bytes)))
-        r = r->next;
-    wrong(address && !r, what);
-}
-
-/* The device addresses of one run's inputs. */
-static int inputs_of(enum fcc_op op, const struct gpu_input *in, uint64_t out[4])
-{
-    int n = 0;
-
-    if (op == FCC_OP_EMBEDDING_ALL_TO_ALL) {
-        out[n++] = in->embedding.tables;
-        out[n++] = in->embedding.indices;
-        out[n++] = in->embedding.offsets;
-        out[n++] = in->embedding.weights;
-    } else if (op == FCC_OP_GEMV_ALL_REDUCE) {
-        out[n++] = in->gemv.x;
-        out[n++] = in->gemv.w;
-    } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
-        out[n++] = in->gemm.a;
-        out[n++] = in->gemm.b;
-    }
-    return n;
-}
-
-/* Call use(address, is host memory, argument) for everything that a task touches. */
-static void task_visit(const struct task *t, void (*use)(uint64_t, bool, void *), void *argument)
-{
-    const struct gpu_fixed *fixed = &t->launch->fixed;
-    uint64_t in[4];
-
-    use(t->call.done, true, argument);
-    use(t->call.span, true, argument);
-    for (int i = 0; i < t->nwords; i++)
-        use(t->words[i], true, argument);
-    for (uint32_t r = 0; r < fixed->shape.nranks; r++) {
-        use(fixed->flags[r], false, argument);
-        use(fixed->staging[r], false, argument);
-        use(fixed->slots[r], false, argument);
-        use(t->call.out[r].data, false, argument);
-    }
-    for (uint32_t i = 0; i < t->call.nruns; i++) {
-        use(t->call.in[i].failure, true, argument);
-        use(t->call.in[i].stream_word, true, argument);
-        for (int k = inputs_of((enum fcc_op)fixed->shape.op, &t->call.in[i], in); k > 0; k--)
-            use(in[k - 1], false, argument);
-    }
-}
-
-static void use_known(uint64_t address, bool host, void *argument)
-{
-    (void)argument;
-    known_check(address, host, host ? "a launch with host memory that is not registered" : "a launch with unknown memory");
-}
-
-static void use_freed(uint64_t address, bool host, void *argument)
-{
-    const struct range *r = argument;
-
-    wrong(r->host == host && lies_in(address, r->begin, r->bytes), "memory is freed that a launch in a queue touches");
-}
-
-static void range_add(uint64_t begin, uint64_t bytes, bool host)
-{
-    struct range *r = malloc(sizeof(*r));
-
-    *r = (struct range){.next = ranges, .begin = begin, .bytes = bytes, .host = host};
-    ranges = r;
-    (void)atomic_fetch_add(host ? &control->registered : &control->memories, 1);
-}
-
-/* Its bytes; 0 if there is none. */
-static uint64_t range_remove(uint64_t begin, bool host)
-{
-    struct range **at = &ranges, *r;
-    uint64_t bytes;
-
-    while (*at && ((*at)->begin != begin || (*at)->host != host))
-        at = &(*at)->next;
-    wrong(!*at, "memory is freed that there is not");
-    if (!(r = *at))
-        return 0;
-    for (int g = 0; g < GPU_MAX_GPUS; g++) {
-        if (!gpus[g].open)
-            continue;
-        (void)pthread_mutex_lock(&gpus[g].lock);
-        for (const struct task *t = gpus[g].first; t; t = t->next)
-            task_visit(t, use_freed, r);
-        (void)pthread_mutex_unlock(&gpus[g].lock);
-    }
-    bytes = r->bytes;
-    *at = r->next;
-    free(r);
-    (void)atomic_fetch_sub(host ? &control->registered : &control->memories, 1);
-    return bytes;
 }
 
 /* ---- what there is ---- */
@@ -251,6 +132,7 @@ static int fake_open(uint32_t mask, bool ipc, struct error *e)
         (void)pthread_mutex_init(&g->lock, NULL);
         (void)pthread_cond_init(&g->changed, NULL);
         (void)pthread_create(&g->thread, NULL, gpu_main, g);
+        (void)pthread_create(&g->copier, NULL, gpu_copier_main, g);
         g->open = true;
         (void)atomic_fetch_add(&control->contexts, 1);
     }
@@ -279,12 +161,14 @@ static void fake_close(void)
         if (!g->open)
             continue;
         (void)pthread_mutex_lock(&g->lock);
+        wrong(g->copies != NULL, "the GPUs are closed while a copy is on its way");
         while (g->first)
             (void)pthread_cond_wait(&g->changed, &g->lock);
         g->end = true;
         (void)pthread_cond_broadcast(&g->changed);
         (void)pthread_mutex_unlock(&g->lock);
         (void)pthread_join(g->thread, NULL);
+        (void)pthread_join(g->copier, NULL);
         (void)pthread_mutex_destroy(&g->lock);
         (void)pthread_cond_destroy(&g->changed);
         g->open = false;
@@ -298,84 +182,6 @@ static void fake_close(void)
 static int fake_health(int gpu, struct error *e)
 {
     wrong(pthread_equal(engine, pthread_self()), "health() on the engine's thread");
-    return lost_error(gpu, e);
-}
-
-/* ---- memory ---- */
-
-static int fake_memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e)
-{
-    int status = call_check(FAKE_MEMORY_ALLOC, gpu, "allocating memory", e);
-    uint64_t whole = (bytes + GRANULARITY - 1) / GRANULARITY * GRANULARITY;
-
-    wrong(!gpus[gpu].open, "memory of a GPU that is not open");
-    if (status)
-        return status;
-    int memory = memfd_create("fake-gpu", MFD_CLOEXEC);
-    void *at = memory < 0 || ftruncate(memory, (off_t)whole) ? MAP_FAILED
-                                                             : mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-    if (at == MAP_FAILED)
-        status = error_set(e, -ENOMEM, "cuda GPU %d: %llu bytes: %s", gpu, (unsigned long long)whole, strerror(errno));
-    if (fd && status == 0)
-        *fd = memory;
-    else if (memory >= 0)
-        (void)close(memory);
-    if (status)
-        return status;
-    range_add(address_of(at), whole, false);
-    *out = (struct gpu_memory){.address = address_of(at), .bytes = whole, .gpu = gpu, .kind = FCC_MEMORY_GPU_FD};
-    return 0;
-}
-
-static void fake_memory_free(struct gpu_memory *m)
-{
-    called();
-    uint64_t bytes = range_remove(m->address, false);
-    wrong(bytes != m->bytes, "memory is freed with another size");
-    if (bytes)
-        (void)munmap(pointer(m->address), bytes);
-}
-
-static int fake_memory_copy(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e)
-{
-    called();
-    known_check(from, false, "a copy from unknown memory");
-    memcpy(to, pointer(from), bytes);
-    return lost_error(gpu, e);
-}
-
-static int fake_memory_write(int gpu, uint64_t to, const void *from, uint64_t bytes, struct error *e)
-{
-    called();
-    known_check(to, false, "a copy to unknown memory");
-    memcpy(pointer(to), from, bytes);
-    return lost_error(gpu, e);
-}
-
-static int fake_host_register(void *memory, size_t bytes, uint64_t *address, struct error *e)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    int status = call_check(FAKE_HOST_REGISTER, 0, "registering host memory", e);
-
-    wrong(address_of(memory) % page || bytes % page || !bytes, "host memory is registered that is not whole pages");
-    if (status)
-        return status;
-    range_add(address_of(memory), bytes, true);
-    *address = address_of(memory);
-    return 0;
-}
-
-static void fake_host_unregister(void *memory)
-{
-    called();
-    (void)range_remove(address_of(memory), true);
-}
-
-static int fake_word_store(int gpu, uint64_t address, uint64_t value, struct error *e)
-{
-    called();
-    known_check(address, false, "a word in unknown memory");
-    atomic_store_explicit((_Atomic uint64_t *)pointer(address), value, memory_order_release);
     return lost_error(gpu, e);
 }
 
@@ -463,10 +269,12 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
     struct task *t;
 
     idle_check(l, "a launch is started that is in a queue");
-    wrong(call->epoch <= l->epoch, "a launch's epoch does not grow");
+    wrong(call->epoch < l->epoch || (call->epoch == l->epoch && !l->fixed.shape.over_nodes), "a launch's epoch does not grow");
+    wrong(call->epoch == l->epoch && call->nodes.phase_first < l->phase, "a launch's phases are run again");
     if (status)
         return status;
     l->epoch = (uint32_t)call->epoch;
+    l->phase = call->nodes.phase_next;
     memcpy(l->fixed.staging, staging, l->fixed.shape.nranks * sizeof(staging[0]));
     memcpy(l->fixed.slots, slots, l->fixed.shape.nranks * sizeof(slots[0]));
     call->fixed = &l->fixed;
@@ -480,9 +288,10 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
         memcpy(t->words, words, (size_t)nwords * sizeof(words[0]));
         memcpy(t->values, values, (size_t)nwords * sizeof(values[0]));
     }
-    task_visit(t, use_known, NULL);
+    task_check(t);
     (void)atomic_fetch_add(&control->enqueued, 1);
     (void)pthread_mutex_lock(&g->lock);
+    t->copies = g->copies_enqueued;
     if (g->first)
         g->last->next = t;
     else
@@ -538,6 +347,10 @@ const struct gpu_plugin *gpu_plugin(void)
         .health = fake_health,
         .launch_times = fake_launch_times,
         .launch_workgroups = fake_launch_workgroups,
+        .host_alloc = fake_host_alloc,
+        .host_free = fake_host_free,
+        .copy_in = fake_copy_in,
+        .copies_await = fake_copies_await,
     };
     return &plugin;
 }

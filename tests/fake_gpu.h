@@ -21,6 +21,7 @@ enum fake_call {
     FAKE_LAUNCH_MAKE,
     FAKE_LAUNCH_START,
     FAKE_LAUNCH_TIMES,
+    FAKE_HOST_ALLOC,
 };
 
 #define FAKE_NOT_NOW UINT32_MAX
@@ -35,6 +36,7 @@ struct fake_gpus {
     _Atomic uint32_t deaf;            /* mask: ... and do not look whether they are to leave */
     _Atomic uint32_t run_us;          /* how long kernels run */
     _Atomic uint32_t linger;          /* mask: kernels there stay so long once more when their work is done */
+    _Atomic uint32_t copy_us;         /* how long a copy takes that comes from another node */
     _Atomic uint32_t lost;            /* mask: the context is lost: nothing runs there any more */
     _Atomic uint32_t fail;            /* enum fake_call: its next call on GPU fail_gpu fails */
     _Atomic uint32_t fail_gpu;
@@ -48,6 +50,7 @@ struct fake_gpus {
     /* what has happened */
     _Atomic int enqueued;     /* kernels that were started */
     _Atomic int begun, ended; /* kernels; those that begin have seen their words come */
+    _Atomic int copied;       /* areas that came from other nodes */
     _Atomic int closed;       /* workers that have closed their GPUs */
     _Atomic int wrong;        /* calls that the contract forbids */
     char what_is_wrong[128];  /* the first of them */

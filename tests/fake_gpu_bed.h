@@ -45,8 +45,8 @@ static inline void self_directory(char path[PATH_MAX])
     *strrchr(path, '/') = 0;
 }
 
-/* Like daemon_start(), with this many fake GPUs. */
-static inline void fake_start(struct test_daemon *d, uint32_t gpus, const char *const options[])
+/* Like daemons_start(), with this many fake GPUs, which all nodes have. */
+static inline void fake_nodes_start(struct test_daemon *d, int nodes, uint32_t gpus, const char *const options[])
 {
     char self[PATH_MAX], directory[PATH_MAX], from[2 * PATH_MAX], path[2 * PATH_MAX];
     const char *all[16] = {"--gpus", "cuda", "--plugin-dir", directory};
@@ -67,7 +67,12 @@ static inline void fake_start(struct test_daemon *d, uint32_t gpus, const char *
     fake->gpus = gpus;
     for (; options && *options; options++)
         all[n++] = *options;
-    daemon_start(d, all);
+    daemons_start(d, nodes, all);
+}
+
+static inline void fake_start(struct test_daemon *d, uint32_t gpus, const char *const options[])
+{
+    fake_nodes_start(d, 1, gpus, options);
 }
 
 /* No call was wrong, and the last worker has let everything go. */

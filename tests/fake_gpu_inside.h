@@ -3,7 +3,8 @@
  * fake_gpu_inside.h - what the files of the fake GPU plug-in offer each other.
  *
  *   fake_gpu.c          the plug-in: what it has, what it is told, and whether that is allowed
- *   fake_gpu_kernel.c   a GPU's thread, which runs what is in its queue
+ *   fake_gpu_memory.c   its memory, and who may touch it
+ *   fake_gpu_kernel.c   a GPU's threads, which run what is in its queue, and its copies
  */
 #ifndef FAKE_GPU_INSIDE_H
 #define FAKE_GPU_INSIDE_H
@@ -14,12 +15,20 @@
 
 extern struct fake_gpus *control;
 
+extern pthread_t engine; /* who counted: the one thread that may call */
+
 /* Counts what the contract forbids. */
 void wrong(bool yes, const char *what);
+/* ... and any other thread than the engine. */
+void called(void);
+int lost_error(int gpu, struct error *e);
+/* Is this call to fail? */
+int call_check(enum fake_call call, int gpu, const char *what, struct error *e);
 
 struct gpu_launch {
     int gpu, nruns;
     uint32_t epoch;         /* of the last call */
+    uint32_t phase;         /* ... and the one after those that it has run */
     struct gpu_fixed fixed; /* its plans' addresses are of copies */
     int64_t *tables[GPU_MAX_RUNS];
 };
@@ -32,16 +41,28 @@ struct task {
     uint64_t words[GPU_MAX_WORDS];
     uint32_t values[GPU_MAX_WORDS];
     int nwords;
+    uint64_t copies; /* that it stands behind */
+};
+
+/* A copy into a GPU's memory that has been enqueued. */
+struct copy {
+    struct copy *next;
+    uint64_t to, from, row_bytes, stride;
+    uint32_t rows;
+    int file; /* where it reads: `from` is this file's byte file_at */
+    uint64_t file_at;
 };
 
 struct gpu {
     int number;
     _Atomic bool open; /* true: the rest is there */
-    pthread_t thread;
-    pthread_mutex_t lock;      /* what follows */
-    pthread_cond_t changed;    /* a task came or went, or the end */
-    struct task *first, *last; /* the first one runs */
-    bool end;                  /* when the queue is empty */
+    pthread_t thread, copier;
+    pthread_mutex_t lock;                  /* what follows */
+    struct copy *copies, *last_copy;       /* the first one is being done */
+    uint64_t copies_enqueued, copies_done; /* numbers */
+    pthread_cond_t changed;                /* a task came or went, or the end */
+    struct task *first, *last;             /* the first one runs */
+    bool end;                              /* when the queue is empty */
 };
 extern struct gpu gpus[GPU_MAX_GPUS];
 
@@ -50,7 +71,29 @@ static inline void *pointer(uint64_t address)
     return (void *)(uintptr_t)address;
 }
 
-/* A GPU's thread; its argument is the struct gpu. */
+static inline uint64_t address_of(const void *p)
+{
+    return (uint64_t)(uintptr_t)p;
+}
+
+/* All that it touches is known. */
+void task_check(const struct task *t);
+
+/* The plug-in's functions of these names: gpu.h. */
+int fake_memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e);
+void fake_memory_free(struct gpu_memory *m);
+int fake_memory_copy(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e);
+int fake_memory_write(int gpu, uint64_t to, const void *from, uint64_t bytes, struct error *e);
+int fake_host_register(void *memory, size_t bytes, uint64_t *address, struct error *e);
+void fake_host_unregister(void *memory);
+int fake_word_store(int gpu, uint64_t address, uint64_t value, struct error *e);
+int fake_host_alloc(uint64_t bytes, void **memory, struct error *e);
+void fake_host_free(void *memory, uint64_t bytes);
+int fake_copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t stride, uint32_t rows, struct error *e);
+int fake_copies_await(int gpu, struct error *e);
+
+/* A GPU's threads; their argument is the struct gpu. */
 void *gpu_main(void *gpu);
+void *gpu_copier_main(void *gpu);
 
 #endif

@@ -4,7 +4,9 @@
  * kernel that return false say that it is to leave.
  */
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "fake_gpu_inside.h"
 
@@ -50,12 +52,56 @@ static bool word_has_come(uint64_t word, uint32_t value)
     return (int32_t)(atomic_load_explicit((_Atomic uint32_t *)pointer(word), memory_order_acquire) - value) >= 0;
 }
 
-static void words_await(const struct gpu *g, const struct task *t)
+static void words_await(struct gpu *g, const struct task *t)
 {
     for (int i = 0; i < t->nwords; i++)
         for (; !word_has_come(t->words[i], t->values[i]); nap())
             gpu_stand(g);
     gpu_stand(g);
+    (void)pthread_mutex_lock(&g->lock);
+    while (g->copies_done < t->copies)
+        (void)pthread_cond_wait(&g->changed, &g->lock);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+/* What is there now: fake_gpu_memory.c says why from the file. */
+static void rows_copy(const struct copy *c)
+{
+    unsigned char *row = malloc(c->row_bytes);
+
+    for (uint32_t r = 0; r < c->rows; r++) {
+        ssize_t n = pread(c->file, row, c->row_bytes, (off_t)(c->file_at + r * c->stride));
+        wrong(n != (ssize_t)c->row_bytes, "a copy from memory that is not there any more");
+        memcpy(pointer(c->to + r * c->stride), row, c->row_bytes);
+    }
+    free(row);
+}
+
+/* Does its copies, one after the other. */
+void *gpu_copier_main(void *argument)
+{
+    struct gpu *g = argument;
+
+    (void)pthread_mutex_lock(&g->lock);
+    while (!g->end || g->copies) {
+        struct copy *c = g->copies;
+        if (!c) {
+            (void)pthread_cond_wait(&g->changed, &g->lock);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&g->lock);
+        for (uint64_t until = now_ns() + control->copy_us * UINT64_C(1000); now_ns() < until;)
+            nap();
+        rows_copy(c);
+        (void)atomic_fetch_add(&control->copied, 1);
+        (void)pthread_mutex_lock(&g->lock);
+        g->copies = c->next;
+        g->copies_done++;
+        (void)pthread_cond_broadcast(&g->changed);
+        free(c);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    return NULL;
 }
 
 static bool kernel_hold(const struct gpu *g, const struct task *t)
@@ -86,7 +132,8 @@ static bool kernel_is_well(const struct task *t)
         struct gpu_failure *out = pointer(t->call.in[i].failure);
         *out = control->failure;
         for (uint32_t r = 0; r < fixed->shape.nranks; r++)
-            atomic_store_explicit(flag_of(t, r, GPU_FLAGS), t->call.epoch, memory_order_release);
+            if (fixed->flags[r])
+                atomic_store_explicit(flag_of(t, r, GPU_FLAGS), t->call.epoch, memory_order_release);
         return false;
     }
     return true;
@@ -103,6 +150,86 @@ static bool slice_await(const struct gpu *g, const struct task *t, uint32_t rank
             nap();
         }
     return true;
+}
+
+/* ---- over several nodes: as in gpu_nodes.h ---- */
+
+static bool is_remote(const struct task *t, uint32_t rank)
+{
+    return t->call.nodes.remote >> rank & 1u;
+}
+
+static bool trigger_push(const struct gpu *g, const struct task *t, uint32_t rank, uint32_t dst, uint32_t what)
+{
+    const struct gpu_fifo *f = &t->call.nodes.fifo;
+    _Atomic uint64_t *head = pointer(f->head), *slot;
+
+    while ((int64_t)(atomic_load(head) - atomic_load_explicit((_Atomic uint64_t *)pointer(f->tail), memory_order_acquire)) >
+           (int64_t)f->room) {
+        gpu_stand(g);
+        if (must_leave(t))
+            return false;
+        nap();
+    }
+    slot = (_Atomic uint64_t *)pointer(f->slots) + (atomic_fetch_add(head, 1) & (f->capacity - 1)) * 2;
+    wrong(atomic_load_explicit(slot, memory_order_relaxed) != 0, "a slot of the FIFO is written that is not empty");
+    atomic_store_explicit(slot, t->call.nodes.number | (uint64_t)rank << 32 | (uint64_t)dst << 48, memory_order_release);
+    atomic_store_explicit(slot + 1, what | (t->call.epoch & UINT32_MAX) << 32, memory_order_release);
+    return true;
+}
+
+static bool slice_send(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s, uint32_t index)
+{
+    bool puts = s->kind != SLICE_COMPUTE && s->kind != SLICE_WAIT;
+
+    for (uint32_t r = 0; r < t->launch->fixed.shape.nranks && puts; r++)
+        if (is_remote(t, r) && (s->dst == SLICE_DST_ALL || s->dst == r) && !trigger_push(g, t, rank, r, 0x40000000u | index))
+            return false;
+    return true;
+}
+
+/* Where a tile's partial sums of `source` lie at the rank that reduces it: as in gemv_sums.h. */
+static float *tile_of(const struct task *t, uint32_t owner, uint32_t source, uint32_t col)
+{
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+
+    return (float *)pointer(t->launch->fixed.staging[owner] + source * shape->slot_bytes) +
+           shape->m * ((int64_t)col - shape->first[owner]);
+}
+
+/* Partial sums to who adds them, which lets nothing of them be there for the next operator; its sums to all. */
+static void sums_run(const struct task *t, uint32_t rank, const struct slice *s)
+{
+    uint32_t nranks = t->launch->fixed.shape.nranks;
+
+    for (uint32_t i = 0; i < s->rows * s->cols; i++) {
+        float sum = 0;
+        if (s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT)
+            tile_of(t, s->dst, rank, s->col)[i] = (float)(rank + 1);
+        for (uint32_t r = 0; r < nranks && s->kind == SLICE_REDUCE; r++) {
+            float *part = &tile_of(t, rank, r, s->col)[i];
+            sum += *part;
+            *part = 0;
+        }
+        for (uint32_t r = 0; r < nranks && s->kind == SLICE_REDUCE; r++)
+            ((float *)pointer(t->call.out[r].data))[(int64_t)(i / s->cols) * t->call.out[r].stride[0] + s->col + i % s->cols] =
+                sum;
+    }
+}
+
+/* What goes to another rank, or to its own place: elements of embeddings [sample][table][dim], of products [row][column]. */
+static void rows_put(const struct task *t, uint32_t rank, const struct slice *s)
+{
+    const struct gpu_output *out = &t->call.out[s->dst];
+    bool pooled = t->launch->fixed.shape.op == FCC_OP_EMBEDDING_ALL_TO_ALL;
+    int64_t dim = pooled ? t->launch->fixed.shape.dim : 1, col_stride = pooled ? out->stride[1] : 1;
+
+    if (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_PUT)
+        return;
+    for (int64_t i = s->dst_row; i < (int64_t)s->dst_row + s->rows; i++)
+        for (int64_t j = s->dst_col; j < (int64_t)s->dst_col + s->cols; j++)
+            for (int64_t d = 0; d < dim; d++)
+                ((float *)pointer(out->data))[i * out->stride[0] + j * col_stride + d] = (float)(rank + 1);
 }
 
 /* Flags only grow: one that goes back may be waited for until the end. */
@@ -160,49 +287,69 @@ static bool words_reduce(const struct gpu *g, const struct task *t, uint32_t ran
     return true;
 }
 
-/* What other ranks wait for and this one waits for; nothing is computed. */
+/* What other ranks wait for and this one waits for; nothing else is computed. */
 static bool slice_run(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s)
 {
-    if (t->launch->fixed.shape.op != FCC_OP_GEMV_ALL_REDUCE)
+    const struct gpu_shape *shape = &t->launch->fixed.shape;
+    bool sums = shape->op == FCC_OP_GEMV_ALL_REDUCE;
+
+    if (shape->over_nodes && shape->dtype == FCC_F32)
+        (sums ? sums_run : rows_put)(t, rank, s);
+    if (shape->over_nodes || !sums)
         return true;
     if (s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT)
         words_put(t, rank, s);
     return s->kind != SLICE_REDUCE || words_reduce(g, t, rank, s);
 }
 
-static void slice_signal(const struct task *t, const struct gpu_plan *plan, const struct slice *s)
+static bool slice_signal(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s)
 {
     uint32_t *left = (uint32_t *)pointer(plan->counters) + s->group;
     const struct signal_group *group;
 
     if (s->group == SLICE_NO_GROUP || --*left)
-        return;
+        return true;
     group = (const struct signal_group *)pointer(plan->groups) + s->group;
     for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++)
-        if (group->dst == SLICE_DST_ALL || group->dst == r)
-            flag_raise(t, r, group->flag);
+        if (group->dst == SLICE_DST_ALL || group->dst == r) {
+            if (!is_remote(t, r))
+                flag_raise(t, r, group->flag);
+            else if (!trigger_push(g, t, plan->rank, r, 0x80000000u | group->flag))
+                return false;
+        }
+    return true;
 }
 
-static bool phase_run(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, int phase)
+static bool phase_run(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, uint32_t phase)
 {
     struct slice_time *times = pointer(plan->times);
     const struct slice *slices = pointer(plan->slices);
 
     for (uint32_t i = plan->first[phase]; i < plan->first[phase + 1]; i++) {
         struct slice_time time = {.epoch = (uint32_t)t->call.epoch};
-        if (slices[i].wait_count) {
+        if (slices[i].wait_count && !t->call.nodes.phase_first) {
             time.wait_ns = now_ns();
             if (!slice_await(g, t, plan->rank, &slices[i]))
                 return false;
         }
         time.start_ns = now_ns();
-        if (!slice_run(g, t, plan->rank, &slices[i]))
+        if (!slice_run(g, t, plan->rank, &slices[i]) || !slice_send(g, t, plan->rank, &slices[i], i) ||
+            !slice_signal(g, t, plan, &slices[i]))
             return false;
-        slice_signal(t, plan, &slices[i]);
         time.end_ns = now_ns();
         times[i] = time;
     }
     return true;
+}
+
+/* Of a rank that is here. */
+static uint64_t flags_first(const struct task *t)
+{
+    uint32_t r = 0;
+
+    while (!t->launch->fixed.flags[r])
+        r++;
+    return t->launch->fixed.flags[r];
 }
 
 /* Of one communicator, which has its flags for itself, nothing older may be there any more: on no GPU. */
@@ -214,7 +361,7 @@ static void order_check(const struct task *t)
             continue;
         (void)pthread_mutex_lock(&g->lock);
         for (const struct task *other = g->first; other; other = other->next)
-            wrong(other->launch->fixed.flags[0] == t->launch->fixed.flags[0] && other->call.epoch < t->call.epoch,
+            wrong(flags_first(other) == flags_first(t) && other->call.epoch < t->call.epoch,
                   "an operator begins on a GPU while the one before is not over on another");
         (void)pthread_mutex_unlock(&g->lock);
     }
@@ -242,7 +389,7 @@ static void kernel_run(const struct gpu *g, const struct task *t)
     order_check(t);
     (void)atomic_fetch_add(&control->begun, 1);
     go_on = kernel_hold(g, t) && kernel_is_well(t);
-    for (int phase = 0; phase < GPU_PHASES && go_on; phase++)
+    for (uint32_t phase = t->call.nodes.phase_first; phase < t->call.nodes.phase_next && go_on; phase++)
         for (int i = 0; i < t->launch->nruns && go_on; i++)
             go_on = phase_run(g, t, &fixed->plans[i], phase);
     kernel_linger(g);

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_exchange.h - the operators that end in an All-to-All, on fake GPUs of several nodes, where they give what fake_gpu.c says.
+ */
+#ifndef FAKE_GPU_EXCHANGE_H
+#define FAKE_GPU_EXCHANGE_H
+
+#include <math.h>
+
+#include "fake_gpu_bed.h"
+
+enum { ROWS = 192, COLS = 320, K = 8, DIM = 12, BATCH = 40, TABLES = 3, NOBODY = -1 };
+
+/* One of the ranks, or nobody, has nothing to send: no rows, no tables. What it gets comes all from others. */
+struct exchange {
+    fcc_comm *comm;
+    int n, rank, idle;
+    fcc_buffer *in, *out;
+    int64_t rows[TABLES], send[FCC_MAX_RANKS], received[FCC_MAX_RANKS];
+    struct fcc_gemm_all_to_all_args gemm;
+    struct fcc_embedding_all_to_all_args embedding;
+};
+
+static inline int64_t exchange_rows(const struct exchange *x, int source)
+{
+    return source == x->idle ? 0 : ROWS / x->n;
+}
+
+static inline int exchange_tables(const struct exchange *x, int source)
+{
+    return source == x->idle ? 0 : TABLES;
+}
+
+static inline void exchange_open(struct exchange *x, fcc_comm *comm, int idle)
+{
+    int64_t sent = 0, got = 0, tables = 0;
+
+    *x =
+        (struct exchange){.comm = comm, .n = fcc_comm_size(comm), .rank = fcc_comm_rank(comm), .idle = idle, .rows = {9, 9, 9}};
+    for (int r = 0; r < x->n; r++) {
+        sent += x->send[r] = exchange_rows(x, x->rank);
+        got += exchange_rows(x, r);
+        tables += exchange_tables(x, r);
+    }
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, ROWS * COLS * sizeof(float), &x->in));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, ROWS * COLS * sizeof(float), &x->out));
+    int own = exchange_tables(x, x->rank);
+    x->gemm = (struct fcc_gemm_all_to_all_args){.a = fcc_tensor_2d(x->in, 0, FCC_F32, sent, K),
+                                                .b = fcc_tensor_2d(x->in, 0, FCC_F32, K, COLS),
+                                                .send_rows = x->send,
+                                                .c = fcc_tensor_2d(x->out, 0, FCC_F32, got, COLS),
+                                                .recv_rows = x->received};
+    x->embedding = (struct fcc_embedding_all_to_all_args){
+        .tables = fcc_tensor_2d(x->in, 0, FCC_F32, 9 * own, DIM),
+        .table_rows = x->rows,
+        .num_tables = (uint32_t)own,
+        .indices = fcc_tensor_1d(x->in, 65536, FCC_I64, 0),
+        .offsets = fcc_tensor_1d(x->in, 65536, FCC_I64, own * BATCH + 1),
+        .batch = BATCH,
+        .out = fcc_tensor_3d(x->out, 0, FCC_F32, BATCH / x->n + (x->rank < BATCH % x->n), tables, DIM)};
+    x->gemm.c.stride[0] = COLS;
+    x->embedding.out.stride[0] = tables * DIM;
+    x->embedding.out.stride[1] = DIM;
+    x->gemm.c.stride[1] = x->embedding.out.stride[2] = 1;
+}
+
+static inline void exchange_close(struct exchange *x)
+{
+    fcc_buffer_free(x->in);
+    fcc_buffer_free(x->out);
+}
+
+static inline void exchange_poison(const struct exchange *x, float image[ROWS * COLS])
+{
+    for (int i = 0; i < ROWS * COLS; i++)
+        image[i] = NAN;
+    OK(fcc_buffer_write(x->out, 0, image, ROWS * COLS * sizeof(float)));
+}
+
+/* A part of the result is its source's number and one, in every element. */
+static inline void part_check(const struct exchange *x, const struct fcc_tensor *t, const float *image, int source,
+                              const int64_t begin[3], const int64_t end[3])
+{
+    for (int64_t i = begin[0]; i < end[0]; i++)
+        for (int64_t j = begin[1]; j < end[1]; j++)
+            for (int64_t k = begin[2]; k < end[2]; k++) {
+                float got = image[i * t->stride[0] + j * t->stride[1] + k * (t->ndim > 2 ? t->stride[2] : 0)];
+                if (got != (float)(source + 1))
+                    check_failed(__FILE__, __LINE__, "rank %d of %d, %d idle: [%d][%d][%d] is %g, expected %d", x->rank, x->n,
+                                 x->idle, (int)i, (int)j, (int)k, (double)got, source + 1);
+            }
+}
+
+static inline void products_check(const struct exchange *x, const float *image)
+{
+    int64_t row = 0;
+
+    for (int r = 0; r < x->n; r++) {
+        CHECK(x->received[r] == exchange_rows(x, r));
+        part_check(x, &x->gemm.c, image, r, (int64_t[]){row, 0, 0}, (int64_t[]){row + x->received[r], COLS, 1});
+        row += x->received[r];
+    }
+}
+
+static inline void vectors_check(const struct exchange *x, const float *image)
+{
+    int64_t table = 0;
+
+    for (int r = 0; r < x->n; r++) {
+        int64_t after = table + exchange_tables(x, r);
+        part_check(x, &x->embedding.out, image, r, (int64_t[]){0, table, 0},
+                   (int64_t[]){x->embedding.out.shape[0], after, DIM});
+        table = after;
+    }
+}
+
+static inline void exchange_works(struct exchange *x, uint32_t schedule, void *stream)
+{
+    static float image[ROWS * COLS];
+    bool whole = schedule <= FCC_SCHEDULE_SEQUENTIAL;
+
+    x->gemm.schedule = x->embedding.schedule = schedule;
+    exchange_poison(x, image);
+    OK(fcc_gemm_all_to_all(x->comm, &x->gemm));
+    OK(fcc_buffer_read(x->out, 0, image, sizeof(image)));
+    if (whole)
+        products_check(x, image);
+    OK(fcc_noop(x->comm)); /* nobody spoils the next one's result while another still looks */
+    exchange_poison(x, image);
+    if (stream) {
+        OK(fcc_embedding_all_to_all_enqueue(x->comm, &x->embedding, stream, NULL));
+        stream_sync(stream);
+    } else {
+        OK(fcc_embedding_all_to_all(x->comm, &x->embedding));
+    }
+    OK(fcc_buffer_read(x->out, 0, image, sizeof(image)));
+    if (whole)
+        vectors_check(x, image);
+    OK(fcc_noop(x->comm));
+}
+
+#endif

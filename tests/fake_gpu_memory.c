@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_memory.c - the fake GPUs' memory, and the contract about it: what a launch in a queue, or a copy on its way, touches is known
+ * and stays.
+ *
+ * Copies into a GPU's memory come late: another thread does them (fake_gpu_kernel.c), which looks at where they come from only then. It
+ * reads the file behind that memory, not the memory: a copy engine is no thread of the program, and takes what is there. A copy that
+ * nobody stands behind any more, of an operator that has failed, may find that newer data has begun to come to the same place; then a
+ * newer copy follows it, before any kernel looks.
+ */
+#include "fake_gpu_inside.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GRANULARITY 65536u
+
+/* A piece of memory that GPUs may use. */
+struct range {
+    struct range *next;
+    uint64_t begin, bytes;
+    bool host;
+    bool pinned; /* host memory that GPUs see as any other */
+    int file;    /* ... and what it is a mapping of */
+};
+static struct range *ranges;
+static pthread_mutex_t ranges_lock = PTHREAD_MUTEX_INITIALIZER; /* changes are the engine's */
+
+/* ---- what is known ---- */
+
+static bool lies_in(uint64_t address, uint64_t begin, uint64_t bytes)
+{
+    return address >= begin && address - begin < bytes;
+}
+
+/* Where an address lies; 0 lies nowhere, which is not wrong. */
+static struct range range_check(uint64_t address, bool host, const char *what)
+{
+    struct range found = {.file = -1};
+
+    (void)pthread_mutex_lock(&ranges_lock);
+    const struct range *r = ranges;
+    while (r && ((r->host != host && !r->pinned) || !lies_in(address, r->begin, r->bytes)))
+        r = r->next;
+    wrong(address && !r, what);
+    if (r)
+        found = *r;
+    (void)pthread_mutex_unlock(&ranges_lock);
+    return found;
+}
+
+/* The device addresses of one run's inputs. */
+static int inputs_of(enum fcc_op op, const struct gpu_input *in, uint64_t out[4])
+{
+    int n = 0;
+
+    if (op == FCC_OP_EMBEDDING_ALL_TO_ALL) {
+        out[n++] = in->embedding.tables;
+        out[n++] = in->embedding.indices;
+        out[n++] = in->embedding.offsets;
+        out[n++] = in->embedding.weights;
+    } else if (op == FCC_OP_GEMV_ALL_REDUCE) {
+        out[n++] = in->gemv.x;
+        out[n++] = in->gemv.w;
+    } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
+        out[n++] = in->gemm.a;
+        out[n++] = in->gemm.b;
+    }
+    return n;
+}
+
+/* Call use(address, is host memory, argument) for everything that a task touches. */
+static void task_visit(const struct task *t, void (*use)(uint64_t, bool, void *), void *argument)
+{
+    const struct gpu_fixed *fixed = &t->launch->fixed;
+    uint64_t in[4];
+
+    use(t->call.done, true, argument);
+    if (t->call.nodes.remote) {
+        use(t->call.nodes.fifo.head, false, argument);
+        use(t->call.nodes.fifo.tail, true, argument);
+        use(t->call.nodes.fifo.slots, true, argument);
+    }
+    use(t->call.span, true, argument);
+    for (int i = 0; i < t->nwords; i++)
+        use(t->words[i], true, argument);
+    for (uint32_t r = 0; r < fixed->shape.nranks; r++) {
+        use(fixed->flags[r], false, argument);
+        use(fixed->staging[r], false, argument);
+        use(fixed->slots[r], false, argument);
+        use(t->call.out[r].data, false, argument);
+    }
+    for (uint32_t i = 0; i < t->call.nruns; i++) {
+        use(t->call.in[i].failure, true, argument);
+        use(t->call.in[i].stream_word, true, argument);
+        for (int k = inputs_of((enum fcc_op)fixed->shape.op, &t->call.in[i], in); k > 0; k--)
+            use(in[k - 1], false, argument);
+    }
+}
+
+static void use_known(uint64_t address, bool host, void *argument)
+{
+    (void)argument;
+    (void)range_check(address, host,
+                      host ? "a launch with host memory that is not registered" : "a launch with unknown memory");
+}
+
+void task_check(const struct task *t)
+{
+    task_visit(t, use_known, NULL);
+}
+
+static void use_freed(uint64_t address, bool host, void *argument)
+{
+    const struct range *r = argument;
+
+    wrong((r->host == host || r->pinned) && lies_in(address, r->begin, r->bytes),
+          "memory is freed that a launch in a queue touches");
+}
+
+/* file: of pinned memory; or -1. */
+static void range_add(uint64_t begin, uint64_t bytes, bool host, int file)
+{
+    struct range *r = malloc(sizeof(*r));
+
+    (void)pthread_mutex_lock(&ranges_lock);
+    *r = (struct range){.next = ranges, .begin = begin, .bytes = bytes, .host = host, .pinned = file >= 0, .file = file};
+    ranges = r;
+    (void)pthread_mutex_unlock(&ranges_lock);
+    (void)atomic_fetch_add(host ? &control->registered : &control->memories, 1);
+}
+
+/* Its bytes; 0 if there is none. */
+static uint64_t range_remove(uint64_t begin, bool host)
+{
+    struct range **at = &ranges, *r;
+    uint64_t bytes;
+
+    (void)pthread_mutex_lock(&ranges_lock);
+    while (*at && ((*at)->begin != begin || (*at)->host != host))
+        at = &(*at)->next;
+    wrong(!*at, "memory is freed that there is not");
+    if ((r = *at))
+        *at = r->next;
+    (void)pthread_mutex_unlock(&ranges_lock);
+    if (!r)
+        return 0;
+    for (int g = 0; g < GPU_MAX_GPUS; g++) {
+        if (!gpus[g].open)
+            continue;
+        (void)pthread_mutex_lock(&gpus[g].lock);
+        for (const struct task *t = gpus[g].first; t; t = t->next)
+            task_visit(t, use_freed, r);
+        for (const struct copy *c = gpus[g].copies; c; c = c->next)
+            wrong(lies_in(c->to, r->begin, r->bytes) || lies_in(c->from, r->begin, r->bytes),
+                  "memory is freed that a copy touches");
+        (void)pthread_mutex_unlock(&gpus[g].lock);
+    }
+    bytes = r->bytes;
+    if (r->file >= 0)
+        (void)close(r->file);
+    free(r);
+    (void)atomic_fetch_sub(host ? &control->registered : &control->memories, 1);
+    return bytes;
+}
+
+/* ---- memory ---- */
+
+int fake_memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e)
+{
+    int status = call_check(FAKE_MEMORY_ALLOC, gpu, "allocating memory", e);
+    uint64_t whole = (bytes + GRANULARITY - 1) / GRANULARITY * GRANULARITY;
+
+    wrong(!gpus[gpu].open, "memory of a GPU that is not open");
+    if (status)
+        return status;
+    int memory = memfd_create("fake-gpu", MFD_CLOEXEC);
+    void *at = memory < 0 || ftruncate(memory, (off_t)whole) ? MAP_FAILED
+                                                             : mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    if (at == MAP_FAILED)
+        status = error_set(e, -ENOMEM, "cuda GPU %d: %llu bytes: %s", gpu, (unsigned long long)whole, strerror(errno));
+    if (fd && status == 0)
+        *fd = memory;
+    else if (memory >= 0)
+        (void)close(memory);
+    if (status)
+        return status;
+    range_add(address_of(at), whole, false, -1);
+    *out = (struct gpu_memory){.address = address_of(at), .bytes = whole, .gpu = gpu, .kind = FCC_MEMORY_GPU_FD};
+    return 0;
+}
+
+void fake_memory_free(struct gpu_memory *m)
+{
+    called();
+    uint64_t bytes = range_remove(m->address, false);
+    wrong(bytes != m->bytes, "memory is freed with another size");
+    if (bytes)
+        (void)munmap(pointer(m->address), bytes);
+}
+
+int fake_memory_copy(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e)
+{
+    called();
+    (void)range_check(from, false, "a copy from unknown memory");
+    memcpy(to, pointer(from), bytes);
+    return lost_error(gpu, e);
+}
+
+int fake_memory_write(int gpu, uint64_t to, const void *from, uint64_t bytes, struct error *e)
+{
+    called();
+    (void)range_check(to, false, "a copy to unknown memory");
+    memcpy(pointer(to), from, bytes);
+    return lost_error(gpu, e);
+}
+
+int fake_host_register(void *memory, size_t bytes, uint64_t *address, struct error *e)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    int status = call_check(FAKE_HOST_REGISTER, 0, "registering host memory", e);
+
+    wrong(address_of(memory) % page || bytes % page || !bytes, "host memory is registered that is not whole pages");
+    if (status)
+        return status;
+    range_add(address_of(memory), bytes, true, -1);
+    *address = address_of(memory);
+    return 0;
+}
+
+void fake_host_unregister(void *memory)
+{
+    called();
+    (void)range_remove(address_of(memory), true);
+}
+
+int fake_word_store(int gpu, uint64_t address, uint64_t value, struct error *e)
+{
+    called();
+    (void)range_check(address, false, "a word in unknown memory");
+    atomic_store_explicit((_Atomic uint64_t *)pointer(address), value, memory_order_release);
+    return lost_error(gpu, e);
+}
+
+/* ---- over several nodes ---- */
+
+int fake_host_alloc(uint64_t bytes, void **memory, struct error *e)
+{
+    int status = call_check(FAKE_HOST_ALLOC, 0, "allocating host memory", e);
+
+    wrong(!bytes || bytes % (uint64_t)sysconf(_SC_PAGESIZE), "host memory is allocated that is not whole pages");
+    if (status)
+        return status;
+    int file = memfd_create("fake-pinned", MFD_CLOEXEC);
+    void *at =
+        file < 0 || ftruncate(file, (off_t)bytes) ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED) {
+        status = error_set(e, -ENOMEM, "%llu bytes: %s", (unsigned long long)bytes, strerror(errno));
+        if (file >= 0)
+            (void)close(file);
+        return status;
+    }
+    range_add(address_of(at), bytes, true, file);
+    *memory = at;
+    return 0;
+}
+
+void fake_host_free(void *memory, uint64_t bytes)
+{
+    called();
+    wrong(range_remove(address_of(memory), true) != bytes, "host memory is freed with another size");
+    (void)munmap(memory, bytes);
+}
+
+/* The proxy's thread. */
+int fake_copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t stride, uint32_t rows, struct error *e)
+{
+    struct gpu *g = &gpus[gpu];
+    struct copy *c = calloc(1, sizeof(*c));
+    uint64_t end = (rows - 1) * stride + row_bytes - 1;
+
+    wrong(pthread_equal(engine, pthread_self()), "a copy from the engine's thread");
+    wrong(!rows || !row_bytes, "a copy of nothing");
+    (void)range_check(to, false, "a copy to unknown memory");
+    (void)range_check(to + end, false, "a copy to unknown memory");
+    struct range r = range_check(address_of(from), true, "a copy from unknown memory");
+    wrong(r.file < 0 || !lies_in(address_of(from) + end, r.begin, r.bytes), "a copy from memory that is not pinned");
+    *c = (struct copy){.to = to,
+                       .from = address_of(from),
+                       .file = r.file,
+                       .file_at = address_of(from) - r.begin,
+                       .row_bytes = row_bytes,
+                       .stride = stride,
+                       .rows = rows};
+    (void)pthread_mutex_lock(&g->lock);
+    if (g->copies)
+        g->last_copy->next = c;
+    else
+        g->copies = c;
+    g->last_copy = c;
+    g->copies_enqueued++;
+    (void)pthread_cond_broadcast(&g->changed);
+    (void)pthread_mutex_unlock(&g->lock);
+    return lost_error(gpu, e);
+}
+
+int fake_copies_await(int gpu, struct error *e)
+{
+    struct gpu *g = &gpus[gpu];
+
+    called();
+    (void)pthread_mutex_lock(&g->lock);
+    for (uint64_t all = g->copies_enqueued; g->copies_done < all;)
+        (void)pthread_cond_wait(&g->changed, &g->lock);
+    (void)pthread_mutex_unlock(&g->lock);
+    return lost_error(gpu, e);
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_worker_nodes.c - GPUs of several nodes: real daemons and the real library, on fake GPUs. What operators give there shows
+ * whether all ranks' slices have come: through shadows, the GPUs' FIFOs, the proxies, landing places and copies.
+ */
+#include <math.h>
+
+#include "fake_gpu_exchange.h"
+
+enum { NODES = 2, RANKS = 4, ROUNDS = 6 };
+
+static int join_on(fcc_context *context, const struct ranks *all, int rank, int device, enum fcc_device_kind kind,
+                   fcc_comm **out)
+{
+    const struct fcc_comm_options options = {.device = device, .device_kind = kind};
+
+    return fcc_comm_init(context, &all->id, all->n, rank, &options, out);
+}
+
+/* Every element of y is the sum over the ranks of their numbers and one. */
+static void product_check(const struct product *p, uint32_t schedule)
+{
+    static float y[PRODUCT_M * PRODUCT_N];
+    struct fcc_gemv_all_reduce_args args = p->args;
+    int n = fcc_comm_size(p->comm), sum = n * (n + 1) / 2;
+
+    for (int i = 0; i < PRODUCT_M * PRODUCT_N; i++)
+        y[i] = NAN;
+    OK(fcc_buffer_write(args.y.buffer, 0, y, sizeof(y)));
+    args.schedule = schedule;
+    OK(fcc_gemv_all_reduce(p->comm, &args));
+    OK(fcc_buffer_read(args.y.buffer, 0, y, sizeof(y)));
+    for (int i = 0; i < PRODUCT_M * PRODUCT_N; i++)
+        if (y[i] != (float)sum)
+            check_failed(__FILE__, __LINE__, "rank %d of %d, schedule %u: y[%d][%d] is %g, expected %d", fcc_comm_rank(p->comm),
+                         n, schedule, i / PRODUCT_N, i % PRODUCT_N, (double)y[i], sum);
+    OK(fcc_noop(p->comm)); /* nobody spoils the next one's while another still looks */
+}
+
+/* ---- what works ---- */
+
+static void all_to_alls(fcc_comm *comm, void *stream)
+{
+    for (int idle = NOBODY; idle < fcc_comm_size(comm); idle++) {
+        struct exchange x;
+        exchange_open(&x, comm, idle);
+        for (uint32_t schedule = FCC_SCHEDULE_AUTO; schedule <= FCC_SCHEDULE_COMM_ONLY; schedule++)
+            exchange_works(&x, schedule, NULL);
+        exchange_works(&x, FCC_SCHEDULE_FUSED, stream);
+        /* Tables that do not lie side by side: a slice is several areas. */
+        x.embedding.out.stride[0] *= 2;
+        x.embedding.out.stride[1] *= 2;
+        exchange_works(&x, FCC_SCHEDULE_FUSED, NULL);
+        exchange_close(&x);
+    }
+}
+
+static void works_rank(int rank, const struct ranks *all, void *argument)
+{
+    (void)argument;
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    void *stream = stream_open();
+
+    for (int round = 0; round < ROUNDS; round++)
+        product_check(&p, round % 2 ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED);
+    product_check(&p, FCC_SCHEDULE_AUTO);
+    all_to_alls(p.comm, stream);
+    for (int round = 0; round < ROUNDS; round++)
+        product_works(&p, stream);
+    product_check(&p, FCC_SCHEDULE_FUSED);
+    stream_close(stream);
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void ranks_work(int nodes, int nranks, uint32_t copy_us)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, nodes, GPUS, NULL);
+    fake->copy_us = copy_us;
+    ranks_start(&r, nranks, works_rank, NULL);
+    ranks_join(&r);
+    CHECK(fake->copied > 0);
+    fake_stop(&d);
+}
+
+static void two_ranks(void)
+{
+    ranks_work(NODES, PAIR, 0);
+}
+
+static void more_ranks_than_nodes(void)
+{
+    ranks_work(NODES, RANKS + 1, 0);
+}
+
+static void three_nodes(void)
+{
+    ranks_work(3, RANKS, 0);
+}
+
+/* A kernel that did not wait for the copies would add up what is not there. */
+static void slow_copies(void)
+{
+    ranks_work(NODES, PAIR, 300);
+}
+
+/* ---- communicators in another order at each rank: no kernel may hold up another node's ---- */
+
+enum { COMMS = 3 };
+
+static void orders_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct ranks each = *all;
+    const struct fcc_unique_id *ids = argument;
+    struct product p[COMMS];
+    fcc_request *requests[COMMS];
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    for (int c = 0; c < COMMS; c++) {
+        each.id = ids[c];
+        p[c] = fused_open(client_join(context, &each.id, all->n, rank, 0));
+    }
+    for (int round = 0; round < 4 * ROUNDS; round++) {
+        for (int i = 0; i < COMMS; i++) {
+            int c = (rank % 2 ? COMMS - 1 - i : i + round) % COMMS;
+            OK(fcc_gemv_all_reduce_start(p[c].comm, &p[c].args, &requests[c]));
+        }
+        for (int c = 0; c < COMMS; c++) {
+            OK(fcc_request_wait(requests[c], -1));
+            fcc_request_free(requests[c]);
+        }
+    }
+    for (int c = 0; c < COMMS; c++) {
+        product_check(&p[c], FCC_SCHEDULE_FUSED);
+        fcc_comm_destroy(p[c].comm);
+    }
+    client_end(context);
+}
+
+static void opposite_orders(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+    struct fcc_unique_id *ids = shared_memory(COMMS * sizeof(*ids));
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    for (int c = 0; c < COMMS; c++)
+        ids[c] = id_make();
+    ranks_start(&r, RANKS, orders_rank, ids);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+/* ---- errors ---- */
+
+/* What a kernel finds wrong, all ranks hear, wherever they are; and the next operator works. */
+struct failing {
+    _Atomic int quiet, ready; /* ranks that have ended all before; rounds that are made to fail */
+};
+
+static void fails_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct failing *f = argument;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    product_check(&p, FCC_SCHEDULE_FUSED);
+    for (int round = 0; round < ROUNDS; round++) {
+        f->quiet++;
+        if (rank == 1) {
+            await(&f->quiet, (round + 1) * all->n);
+            fake->failing_rank = (uint32_t)(round % all->n);
+            fake->failure = (struct gpu_failure){.kind = GPU_FAILURE_INDEX, .at = 5, .value = 99, .most = 6};
+            fake->failing = 1;
+            f->ready = round + 1;
+        }
+        await(&f->ready, round + 1);
+        FAILS(fcc_gemv_all_reduce(p.comm, &p.args), -ERANGE, "gemv_all_reduce", "99");
+        product_check(&p, round % 2 ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL);
+    }
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void kernels_fail(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    ranks_start(&r, RANKS, fails_rank, shared_memory(sizeof(struct failing)));
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+/* The same where one rank has only to wait for the other's, which fails, or does not end. */
+static void idle_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct failing *f = argument;
+    struct exchange x;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, 1500);
+    exchange_open(&x, comm, 1);
+    exchange_works(&x, FCC_SCHEDULE_FUSED, NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        f->quiet++;
+        if (rank == 0) {
+            await(&f->quiet, (round + 1) * all->n);
+            fake->failing_rank = 0;
+            fake->failure = (struct gpu_failure){.kind = GPU_FAILURE_INDEX, .at = 5, .value = 99, .most = 6};
+            fake->failing = 1;
+            f->ready = round + 1;
+        }
+        await(&f->ready, round + 1);
+        FAILS(fcc_embedding_all_to_all(comm, &x.embedding), -ERANGE, "embedding_all_to_all", "99");
+        exchange_works(&x, round % 2 ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL, NULL);
+    }
+    f->quiet++;
+    await(&f->quiet, (ROUNDS + 1) * all->n);
+    fake->hold = 1u;
+    FAILS(fcc_embedding_all_to_all(comm, &x.embedding), -ETIMEDOUT, "embedding_all_to_all", "time limit");
+    exchange_close(&x);
+    fcc_comm_destroy(comm);
+    client_end(context);
+}
+
+static void one_only_waits(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    fake->copy_us = 300;
+    ranks_start(&r, PAIR, idle_rank, shared_memory(sizeof(struct failing)));
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+/* A rank's process dies while kernels run: those of the other node leave, too. */
+struct death {
+    _Atomic int ready, heard;
+};
+enum { VICTIM = 1 };
+
+static void death_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct death *death = argument;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    product_check(&p, FCC_SCHEDULE_FUSED);
+    death->ready++;
+    if (rank == VICTIM)
+        (void)pause();
+    FAILS(fcc_gemv_all_reduce(p.comm, &p.args), -ECONNABORTED, "rank 1");
+    death->heard++;
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void a_rank_dies(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+    struct death *death = shared_memory(sizeof(*death));
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    ranks_start(&r, RANKS, death_rank, death);
+    await(&death->ready, RANKS);
+    (void)usleep(50000);
+    CHECK(kill(r.pid[VICTIM], SIGKILL) == 0 && waitpid(r.pid[VICTIM], NULL, 0) == r.pid[VICTIM]);
+    for (int i = 0; i < RANKS; i++)
+        CHECK(i == VICTIM || rank_wait(&r, i) == 0);
+    CHECK(death->heard == RANKS - 1);
+    fake_stop(&d);
+}
+
+/* One node's kernels do not end: the time limit ends them on all. */
+static void held_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct death *death = argument;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, 1500));
+    product_check(&p, FCC_SCHEDULE_FUSED);
+    death->ready++;
+    await(&death->ready, all->n);
+    if (rank == 0)
+        fake->hold = 1u << VICTIM;
+    death->heard++;
+    await(&death->heard, all->n);
+    FAILS(fcc_gemv_all_reduce(p.comm, &p.args), -ETIMEDOUT, "gemv_all_reduce");
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void a_kernel_hangs(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    ranks_start(&r, RANKS, held_rank, shared_memory(sizeof(struct death)));
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+/* ---- who may join ---- */
+
+static void kinds_rank(int rank, const struct ranks *all, void *argument)
+{
+    _Atomic int *refused = argument;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm;
+    if (rank == 1)
+        FAILS(join_on(context, all, rank, -1, FCC_DEVICE_CPU, &comm), -EINVAL, "rank 1: device_kind: cpu",
+              "the ranks that joined before are on cuda");
+    *refused |= rank;
+    comm = client_join(context, &all->id, all->n, rank, 0);
+    OK(fcc_noop(comm));
+    CHECK(*refused);
+    fcc_comm_destroy(comm);
+    client_end(context);
+}
+
+/* One comes with a cpu where another one is on a GPU: it hears that this does not go together, and comes again. */
+static void kinds(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    ranks_start(&r, PAIR, kinds_rank, shared_memory(sizeof(int)));
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+/* There is no room for what comes from other nodes: the communicator ends with that, everywhere. */
+static void no_room_rank(int rank, const struct ranks *all, void *argument)
+{
+    _Atomic int *ready = argument;
+    fcc_buffer *buffer;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, 0);
+    if (rank == 0) {
+        fake->fail_gpu = 0;
+        fake->fail = FAKE_HOST_ALLOC;
+    }
+    ++*ready;
+    await(ready, all->n);
+    int status = fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 4096, &buffer);
+    check_error(__FILE__, __LINE__, "a symmetric allocation", status, -ENOMEM, (const char *const[]){"made to fail", NULL});
+    fcc_comm_destroy(comm);
+    client_end(context);
+}
+
+static void no_room(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    ranks_start(&r, PAIR, no_room_rank, shared_memory(sizeof(int)));
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+int main(int argc, char *argv[])
+{
+    static const struct test tests[] = {
+        {"two_ranks", two_ranks, 60},
+        {"more_ranks_than_nodes", more_ranks_than_nodes, 60},
+        {"three_nodes", three_nodes, 60},
+        {"slow_copies", slow_copies, 60},
+        {"opposite_orders", opposite_orders, 60},
+        {"kernels_fail", kernels_fail, 60},
+        {"one_only_waits", one_only_waits, 60},
+        {"a_rank_dies", a_rank_dies, 60},
+        {"a_kernel_hangs", a_kernel_hangs, 60},
+        {"kinds", kinds, 0},
+        {"no_room", no_room, 0},
+    };
+
+    (void)argc;
+    run_again(argv);
+    return tests_run("gpu_worker_nodes", TESTS(tests));
+}
