@@ -256,7 +256,7 @@ static bool incoming_progress(struct proxy *p)
 static int sleep_limit(const struct proxy *p)
 {
     uint64_t due = UINT64_MAX, now = clock_ns();
-    int more_ms = p->owner.more_ms && !p->is_held ? p->owner.more_ms(p->owner.ctx) : -1;
+    int more_ms = p->owner.more_ms && !p->feeds[0].is_held ? p->owner.more_ms(p->owner.ctx) : -1;
     const struct source *s;
 
     if (more_ms >= 0)
