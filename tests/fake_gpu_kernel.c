@@ -193,7 +193,7 @@ static float *tile_of(const struct task *t, uint32_t owner, uint32_t source, uin
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
 
-    return (float *)pointer(t->launch->fixed.staging[owner] + source * shape->slot_bytes) +
+    return (float *)pointer(t->launch->fixed.staging[owner] + shape->local_bytes + source * shape->slot_bytes) +
            shape->m * ((int64_t)col - shape->first[owner]);
 }
 
