@@ -7,8 +7,9 @@
     y = fcc.gemv_all_reduce(fcc.zeros(1, 1024), layer.weight)   # the sum over all ranks of x @ w.T
 
 communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators; ops.py the same
-as torch.ops.fcc.*. errors.py: what is raised.
+as torch.ops.fcc.*. nn: modules. errors.py: what is raised.
 """
+from . import nn
 from ._staging import forget_copies
 from .communicator import Communicator, Environment, default, environment, init, unique_id
 from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error, IndexRangeError,
@@ -25,5 +26,5 @@ __all__ = [
     "Error", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError", "OutOfMemoryError", "PermissionDeniedError",
     "ProtocolError", "ShutdownError", "TimeLimitError", "UnreachableError", "WorkerLostError", "all_reduce", "default",
     "embedding_all_to_all", "empty", "environment", "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory",
-    "mem_pool", "rows_all_to_all", "to_daemon", "unique_id", "zeros",
+    "mem_pool", "nn", "rows_all_to_all", "to_daemon", "unique_id", "zeros",
 ]

@@ -2,7 +2,7 @@
 """The derivatives of torch.ops.fcc.*.
 
 Every rank's loss counts: a gradient is that of the sum of all ranks' losses, as with torch's own collectives. The exception is
-gemv_all_reduce with replicated=True (the default), whose result is the same on all ranks and, in tensor-parallel layers, is
+replicated=True (the default of gemv_all_reduce): its result is the same on all ranks and, in tensor-parallel layers, is
 used alike by all: then all ranks compute the same loss, it counts once, and the gradient of the result is taken as it comes.
 
 Backward moves gradients by rows_all_to_all and all_reduce, which are the fused operators behind products with the identity and with 1,
@@ -104,12 +104,12 @@ def rows_backward(ctx: Any, grad: Tensor) -> tuple:
     return (ops.rows_all_to_all(grad, ctx.recv_rows, ctx.send_rows, ctx.comm),)
 
 
-def all_reduce_save(ctx: Any, result: Tensor, x: Tensor, comm: str) -> None:
-    ctx.comm = comm
+def all_reduce_save(ctx: Any, result: Tensor, x: Tensor, comm: str, *, replicated: bool = False) -> None:
+    ctx.comm, ctx.replicated = comm, replicated
 
 
 def all_reduce_backward(ctx: Any, grad: Tensor) -> tuple:
-    return (ops.all_reduce(grad, ctx.comm),)
+    return (grad if ctx.replicated else ops.all_reduce(grad, ctx.comm),)
 
 
 DERIVATIVES = {

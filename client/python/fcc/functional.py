@@ -91,8 +91,9 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
     return _ops.rows_all_to_all(rows, send_rows, recv_rows, comm.name)
 
 
-def all_reduce(x: Tensor, comm: Communicator | None = None) -> Tensor:
+def all_reduce(x: Tensor, comm: Communicator | None = None, *, replicated: bool = False) -> Tensor:
     """The sum over the ranks of x (any shape, the same on all; float32, float16 or bfloat16), in float32 and in rank order, the same
-    bits on every rank. Differentiable: backward sums the gradients over the ranks."""
+    bits on every rank. Differentiable: backward sums the gradients over the ranks, or, where replicated says that all ranks use the
+    sum alike (gemv_all_reduce()), takes the gradient as it is."""
     comm = comm or communicator.default()
-    return _ops.all_reduce(x, comm.name)
+    return _ops.all_reduce(x, comm.name, replicated=replicated)

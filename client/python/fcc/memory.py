@@ -30,7 +30,7 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
         shape: any, 0 elements too
         dtype: any; None: torch's default. Operators take float32, float16 and bfloat16, and indices of int32 and int64.
         device: None, or the communicator's: said for readers
-        symmetric: memory that the other ranks' operators can store into (for `out=`). Collective: all ranks call it in the same
+        symmetric: memory that the other ranks' operators can store into. Collective: all ranks call it in the same
             order, also among their operators, with the same number of bytes.
         comm: None: the default communicator
 

@@ -195,7 +195,7 @@ def rows_all_to_all_fake(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequ
     return rows.new_empty((sum(recv_rows), rows.shape[1]))
 
 
-def all_reduce(x: Tensor, comm: str) -> Tensor:
+def all_reduce(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
     """The AllReduce of gemv_all_reduce behind a product with 1: sums in f32, in rank order, the same bits on every rank."""
     c = find(comm)
     op = "gemv_all_reduce"
@@ -212,7 +212,7 @@ def all_reduce(x: Tensor, comm: str) -> Tensor:
     return y.view(x.shape)
 
 
-def all_reduce_fake(x: Tensor, comm: str) -> Tensor:
+def all_reduce_fake(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
     return x.new_empty(x.shape)
 
 
@@ -228,7 +228,7 @@ KERNELS = {
                              "str pooling='sum', str schedule='auto') -> Tensor"),
     "rows_all_to_all": (rows_all_to_all, rows_all_to_all_fake,
                         "(Tensor rows, SymInt[] send_rows, SymInt[] recv_rows, str comm) -> Tensor"),
-    "all_reduce": (all_reduce, all_reduce_fake, "(Tensor x, str comm) -> Tensor"),
+    "all_reduce": (all_reduce, all_reduce_fake, "(Tensor x, str comm, *, bool replicated=False) -> Tensor"),
 }
 
 for _name, (_kernel, _fake, _schema) in KERNELS.items():

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""Embedding tables behind embedding_all_to_all."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import communicator
+from .._calls import refuse
+from ..communicator import Communicator, find
+from ..errors import ArgumentError
+from ..memory import empty
+from ..ops import batch_parts
+from ._seeds import numbered_generators
+
+_ops = torch.ops.fcc
+
+
+class ShardedEmbeddingBagCollection(nn.Module):
+    """Several torch.nn.EmbeddingBag, each of which is on one rank: a rank pools the bags of all samples in its tables, and gets
+    all tables' results for its samples.
+
+    Args:
+        num_embeddings: for each table of all ranks, in their order, its number of rows: the same list on all ranks
+        embedding_dim: D, of all tables
+        mode: "mean" (as torch.nn.EmbeddingBag) or "sum"
+        include_last_offset: offsets have one element more, which says where the last bag ends
+        tables_per_rank: how many tables each rank has; None: as many as the others, the first ranks one more
+        comm: None: the default communicator
+        dtype: of the tables: float32, float16 or bfloat16; None: torch's default
+        padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: there for the habit; anything but their defaults is refused.
+            Instead of padding_idx leave such indices out of the bags: an empty bag gives zeros. Gradients of tables are dense
+
+    Attributes:
+        tables: a slice: which of the tables are this rank's
+        weight: [rows of this rank's tables][D], one below the other, in the daemon's memory. With the same torch.manual_seed() on
+            all ranks a table is drawn the same, whichever rank has it
+
+    Input, on each rank for its own T_r tables, and for all `batch` samples, those of other ranks, too:
+        input: the rows of the tables, int32 or int64; either [nnz], bag by bag, the bags of this rank's first table first, or
+            [T_r][batch][L]: bags of the same length, without offsets
+        offsets: [T_r * batch], dtype of input: where each bag begins; with include_last_offset one more, and without a copy if it
+            lies in the daemon's memory
+        per_sample_weights: shape of input, float32: each index's factor; only with mode "sum"
+        batch: samples of all ranks together. It follows from the other arguments where the rank has tables
+        batch_split: each rank's samples, `batch` in all, the same on all ranks; None: even, the first ranks have one more
+    Output: [batch_split[rank]][all tables][D], dtype of the tables: this rank's samples, all tables in their order.
+
+    Each rank's loss counts for gradients, as with fcc.embedding_all_to_all().
+
+    state_dict() has this rank's tables, as "3.weight" for table 3: together the ranks have what a torch.nn.ModuleList of
+    torch.nn.EmbeddingBag has. load_state_dict() takes all tables or this rank's, and leaves those of other ranks alone.
+
+    Raises: ArgumentError (on all ranks), IndexRangeError for an index that is not in its table, and what
+        fcc.embedding_all_to_all() does.
+    """
+
+    def __init__(self, num_embeddings: Sequence[int], embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
+                 scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, include_last_offset: bool = False,
+                 padding_idx: int | None = None, *, tables_per_rank: Sequence[int] | None = None, comm: Communicator | None = None,
+                 dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        comm = comm or communicator.default()
+        for name, value, default, instead in (
+                ("max_norm", max_norm, None, "renormalise the weight between steps"),
+                ("norm_type", norm_type, 2.0, "there is no max_norm"), ("sparse", sparse, False, "gradients are dense"),
+                ("scale_grad_by_freq", scale_grad_by_freq, False, "use per_sample_weights"),
+                ("padding_idx", padding_idx, None, "leave such indices out of the bags; an empty bag gives zeros")):
+            if value != default:
+                raise ArgumentError(f"ShardedEmbeddingBagCollection: {name}: {value}: allowed is {default}: {instead}", rank=comm.rank)
+        if mode not in ("sum", "mean"):
+            raise ArgumentError(f"ShardedEmbeddingBagCollection: mode: \"{mode}\": allowed are sum and mean", rank=comm.rank)
+        rows, per_rank = list(num_embeddings), list(tables_per_rank or batch_parts(len(num_embeddings), None, comm.size))
+        if any(n < 1 for n in rows) or embedding_dim < 1:
+            raise ArgumentError(f"ShardedEmbeddingBagCollection: num_embeddings {rows}, embedding_dim {embedding_dim}: allowed are 1 and "
+                                "more", rank=comm.rank)
+        if len(per_rank) != comm.size or min(per_rank) < 0 or sum(per_rank) != len(rows):
+            raise ArgumentError(f"ShardedEmbeddingBagCollection: tables_per_rank: {per_rank}: allowed are {comm.size} numbers, 0 and more, "
+                                f"{len(rows)} in all", rank=comm.rank)
+        first = sum(per_rank[:comm.rank])
+        self.comm_name, self.mode, self.include_last_offset = comm.name, mode, include_last_offset
+        self.num_embeddings, self.embedding_dim, self.tables_per_rank = rows, embedding_dim, per_rank
+        self.tables = slice(first, first + per_rank[comm.rank])
+        self.weight = nn.Parameter(empty(sum(rows[self.tables]), embedding_dim, dtype=dtype, comm=comm))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the tables anew, as torch.nn.EmbeddingBag does."""
+        with torch.no_grad():
+            for number, generator in zip(range(self.tables.start, self.tables.stop), numbered_generators(self.tables, self.weight.device)):
+                self.table(number).normal_(generator=generator)
+
+    def table(self, number: int) -> Tensor:
+        """[rows][D]: a table of this rank, a view of the weight. Raises ArgumentError if another rank has it."""
+        if not self.tables.start <= number < self.tables.stop:
+            raise ArgumentError(f"ShardedEmbeddingBagCollection: table {number}: allowed are this rank's, {self.tables.start} to "
+                                f"{self.tables.stop - 1}", rank=find(self.comm_name).rank)
+        first = sum(self.num_embeddings[self.tables.start:number])
+        return self.weight[first:first + self.num_embeddings[number]]
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None, *,
+                batch: int | None = None, batch_split: Sequence[int] | None = None) -> Tensor:
+        comm = find(self.comm_name)
+        try:
+            batch = self._batch(comm, input, offsets, per_sample_weights, batch)
+        except ArgumentError as e:
+            raise refuse(comm, "embedding_all_to_all", e) from None
+        if offsets is None:
+            bags, length = input.shape[0] * batch, input.shape[2]
+            offsets = torch.arange(0, (bags + 1) * length, length, dtype=input.dtype, device=input.device) if length else \
+                torch.zeros(bags + 1, dtype=input.dtype, device=input.device)
+            offsets = self._near(comm, offsets)
+        elif not self.include_last_offset:
+            end = torch.full((1,), input.shape[0], dtype=offsets.dtype, device=offsets.device)
+            offsets = self._near(comm, offsets, end)
+        weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
+        return _ops.embedding_all_to_all(self.weight, input.reshape(-1), offsets, weights, self.num_embeddings[self.tables],
+                                         self.tables_per_rank, batch, self.comm_name, batch_split=batch_split, pooling=self.mode)
+
+    def _batch(self, comm: Communicator, input: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None,
+               batch: int | None) -> int:
+        """How many samples there are; whatever is wrong with the shapes."""
+        own, said = self.tables_per_rank[comm.rank], f"rank {comm.rank}: ShardedEmbeddingBagCollection: "
+        if input.ndim != (3 if offsets is None else 1):
+            raise ArgumentError(f"{said}input: {list(input.shape)}: allowed are [nnz] with offsets, and [{own}, batch, L] without")
+        if per_sample_weights is not None and (self.mode != "sum" or per_sample_weights.shape != input.shape):
+            raise ArgumentError(f"{said}per_sample_weights: {list(per_sample_weights.shape)}, mode {self.mode}: allowed are the shape of "
+                                f"input, {list(input.shape)}, and mode sum")
+        if offsets is None:
+            if input.shape[0] != own or batch not in (None, input.shape[1]):
+                raise ArgumentError(f"{said}input: {list(input.shape)}: allowed are [{own}, {'batch' if batch is None else batch}, L]")
+            return input.shape[1]
+        bags = (offsets.shape[0] if offsets.ndim == 1 else -1) - self.include_last_offset
+        if batch is None and (own == 0 or bags < 0 or bags % own):
+            raise ArgumentError(f"{said}offsets: {list(offsets.shape)}: allowed are {own} * batch{' + 1' * self.include_last_offset}" +
+                                ("; a rank without tables must be told the batch" if own == 0 else ""))
+        if batch is not None and bags != own * batch:
+            raise ArgumentError(f"{said}offsets: {list(offsets.shape)}: allowed with batch {batch} are "
+                                f"[{own * batch + self.include_last_offset}]")
+        return bags // own if batch is None else batch
+
+    @staticmethod
+    def _near(comm: Communicator, *pieces: Tensor) -> Tensor:
+        """Joined in the daemon's memory: the module makes them, so nobody else can. (In torch.compile the operator copies them.)"""
+        if torch.compiler.is_compiling() or pieces[0].device != comm.device:
+            return torch.cat(pieces)
+        return torch.cat(pieces, out=empty(sum(piece.shape[0] for piece in pieces), dtype=pieces[0].dtype, comm=comm))
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        for number in range(self.tables.start, self.tables.stop):
+            table = self.table(number)
+            destination[f"{prefix}{number}.weight"] = table if keep_vars else table.detach()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
+                              missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str]) -> None:
+        known = {f"{prefix}{number}.weight": number for number in range(len(self.num_embeddings))}
+        if strict:
+            unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in known]
+        for key, number in known.items():
+            if not self.tables.start <= number < self.tables.stop:
+                continue
+            if key not in state_dict:
+                if strict:
+                    missing_keys.append(key)
+                continue
+            table, given = self.table(number), state_dict[key]
+            if given.shape != table.shape:
+                error_msgs.append(f"size mismatch for {key}: {list(given.shape)}: allowed are {list(table.shape)}")
+                continue
+            with torch.no_grad():
+                table.copy_(given)
+
+    def extra_repr(self) -> str:
+        return (f"num_embeddings={self.num_embeddings}, embedding_dim={self.embedding_dim}, mode={self.mode}, "
+                f"tables={self.tables.start}:{self.tables.stop}, comm={self.comm_name}")

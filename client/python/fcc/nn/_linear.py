@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: MIT
+"""Linear layers behind gemv_all_reduce and gemm_all_to_all."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import communicator
+from .._calls import refuse
+from ..communicator import Communicator, find
+from ..errors import ArgumentError
+from ..memory import empty
+from ..ops import batch_parts
+from ._seeds import numbered_generators
+
+_ops = torch.ops.fcc
+DECODE_ROWS = 64  # up to here gemv_all_reduce goes
+
+
+class RowParallelLinear(nn.Module):
+    """y = x @ weight.T + bias, where each rank has some of x's columns and of the weight's: the products are summed over the ranks.
+
+    It follows layers whose outputs are spread over the ranks, as the heads of an attention or the hidden layer of an MLP are:
+    rank r has in_features // size columns of x, the first in_features % size ranks one more (Attributes: columns).
+
+    Up to 64 rows (decoding) that is one gemv_all_reduce. Beyond (prefill) it is torch's product, then an all_reduce of what comes
+    out: both round float16 and bfloat16 once more there, each rank's product before the sum. All ranks have the same number of rows, so
+    all take the same way.
+
+    Args:
+        in_features: K, of all ranks together
+        out_features: N
+        bias: add a bias [N], once, to the sum. All ranks have it, and add the same if it is the same
+        comm: None: the default communicator
+        dtype: float32, float16 or bfloat16; None: torch's default
+        replicated: how gradients come back; see fcc.gemv_all_reduce. True (the default): all ranks use y alike, as in tensor parallelism.
+            The gradient of x is that of this rank's columns
+
+    Attributes:
+        columns: a slice: which of the K columns are this rank's
+        weight: [N][K_r], in the daemon's memory. With the same torch.manual_seed() on all ranks it is drawn as the columns of one
+            torch.nn.Linear, and a whole one is needed meanwhile
+        bias: [N] or None, in the daemon's memory: 0 at first, so that it is the same on all ranks
+
+    Input: [*][K_r], dtype of the weight, the same * on all ranks. Output: [*][N], the same bits on all ranks.
+
+    state_dict() has this rank's columns. load_state_dict() takes those, or the whole [N][K] of a torch.nn.Linear, of which it
+    picks the columns.
+
+    Raises: ArgumentError (on all ranks), and what fcc.gemv_all_reduce() does.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, comm: Communicator | None = None,
+                 dtype: torch.dtype | None = None, replicated: bool = True) -> None:
+        super().__init__()
+        comm = comm or communicator.default()
+        if in_features < 0 or out_features < 1:
+            raise ArgumentError(f"RowParallelLinear: in_features {in_features}, out_features {out_features}: allowed are 0 and more, and 1 "
+                                "and more", rank=comm.rank)
+        parts = batch_parts(in_features, None, comm.size)
+        first = sum(parts[:comm.rank])
+        self.comm_name, self.replicated = comm.name, replicated
+        self.in_features, self.out_features = in_features, out_features
+        self.columns = slice(first, first + parts[comm.rank])
+        self.weight = nn.Parameter(empty(out_features, parts[comm.rank], dtype=dtype, comm=comm))
+        self.register_parameter("bias", nn.Parameter(empty(out_features, dtype=dtype, comm=comm)) if bias else None)
+        self.reset_parameters()
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True) -> RowParallelLinear:
+        """This rank's columns of a whole layer, the same on all ranks. It is copied."""
+        made = cls(linear.in_features, linear.out_features, linear.bias is not None, comm=comm, dtype=linear.weight.dtype,
+                   replicated=replicated)
+        made.load_state_dict(linear.state_dict())
+        return made
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew, as torch.nn.Linear does, and let the bias be 0."""
+        if self.in_features:
+            bound = 1 / math.sqrt(self.in_features)
+            whole = torch.empty(self.out_features, self.in_features, dtype=self.weight.dtype, device=self.weight.device)
+            with torch.no_grad():
+                self.weight.copy_(whole.uniform_(-bound, bound)[:, self.columns])
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim < 1 or x.shape[-1] != self.weight.shape[1]:
+            comm = find(self.comm_name)
+            raise refuse(comm, "gemv_all_reduce", ArgumentError(
+                f"rank {comm.rank}: RowParallelLinear: x: {list(x.shape)}: allowed are [*, {self.weight.shape[1]}], this rank's columns"))
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        if 1 <= rows.shape[0] <= DECODE_ROWS:
+            y = _ops.gemv_all_reduce(rows, self.weight, self.comm_name, replicated=self.replicated)
+        else:
+            y = _ops.all_reduce(rows @ self.weight.t(), self.comm_name, replicated=self.replicated)
+        if self.bias is not None:
+            y = y + self.bias
+        return y.view(*x.shape[:-1], self.out_features)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        whole = state_dict.get(prefix + "weight")
+        if isinstance(whole, Tensor) and tuple(whole.shape) == (self.out_features, self.in_features):
+            state_dict = {**state_dict, prefix + "weight": whole[:, self.columns]}
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def extra_repr(self) -> str:
+        return (f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
+                f"columns={self.columns.start}:{self.columns.stop}, comm={self.comm_name}")
+
+
+class ExpertParallelLinear(nn.Module):
+    """Linear layers of experts that are spread over the ranks, whose result rows go to the ranks whose samples they are.
+
+    It is the last layer of the experts of a mixture: the rows that a router has sent to an expert come here in the order of the
+    ranks that they are to go to, and each rank gets its rows back from all experts. For each of a rank's experts that is one
+    gemm_all_to_all.
+
+    Args:
+        in_features: K, out_features: N, of each expert
+        num_experts: E, of all ranks together, a multiple of size. Rank r has E / size, from r * E / size on
+        bias: each expert adds a bias to its rows. It costs one all_reduce of [E][N] in each call: they are added where the rows arrive
+        comm: None: the default communicator
+        dtype: float32, float16 or bfloat16; None: torch's default
+
+    Attributes:
+        experts: a slice: which of the E experts are this rank's
+        weight: [E / size][K][N], in the daemon's memory: each expert's is the transpose of torch.nn.Linear's. With the same
+            torch.manual_seed() on all ranks it is the same for each expert, however many ranks there are
+        bias: [E / size][N] or None
+
+    Input: x [M_r][K], dtype of the weight: the rows for this rank's first expert, then those for its second, ...; each expert's in
+        the order of the ranks that their results go to. send_rows [E / size][size]: how many those are. recv_rows
+        [E / size][size]: how many rows come from each rank's first expert, from each rank's second, ... With one expert for each
+        rank both may be flat, and without them every rank has as many rows and each gets the same share of them.
+    Output: [sum of recv_rows][N]: the rows from rank 0's first expert, from rank 1's first, ..., then from rank 0's second, ...
+
+    Each rank's loss counts for gradients, as with fcc.gemm_all_to_all().
+
+    state_dict() has this rank's experts. load_state_dict() takes those, or all [E][K][N] and [E][N], of which it picks them.
+
+    Raises: ArgumentError (on all ranks), and what fcc.gemm_all_to_all() does.
+    """
+
+    def __init__(self, in_features: int, out_features: int, num_experts: int | None = None, bias: bool = False, *,
+                 comm: Communicator | None = None, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        comm = comm or communicator.default()
+        num_experts = comm.size if num_experts is None else num_experts
+        if num_experts < 1 or num_experts % comm.size:
+            raise ArgumentError(f"ExpertParallelLinear: num_experts {num_experts}: allowed are multiples of {comm.size}", rank=comm.rank)
+        if in_features < 1 or out_features < 1:
+            raise ArgumentError(f"ExpertParallelLinear: in_features {in_features}, out_features {out_features}: allowed are 1 and more",
+                                rank=comm.rank)
+        own = num_experts // comm.size
+        self.comm_name = comm.name
+        self.in_features, self.out_features, self.num_experts = in_features, out_features, num_experts
+        self.experts = slice(comm.rank * own, (comm.rank + 1) * own)
+        self.weight = nn.Parameter(empty(own, in_features, out_features, dtype=dtype, comm=comm))
+        self.register_parameter("bias", nn.Parameter(empty(own, out_features, dtype=dtype, comm=comm)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw each expert anew, as torch.nn.Linear does."""
+        bound = 1 / math.sqrt(self.in_features)
+        with torch.no_grad():
+            for i, generator in enumerate(numbered_generators(self.experts, self.weight.device)):
+                self.weight[i].uniform_(-bound, bound, generator=generator)
+                if self.bias is not None:
+                    self.bias[i].uniform_(-bound, bound, generator=generator)
+
+    def forward(self, x: Tensor, send_rows: Sequence[Sequence[int]] | Sequence[int] | None = None,
+                recv_rows: Sequence[Sequence[int]] | Sequence[int] | None = None) -> Tensor:
+        comm = find(self.comm_name)
+        try:
+            sent, received = self._counts(comm, x, send_rows, recv_rows)
+        except ArgumentError as e:
+            raise refuse(comm, "gemm_all_to_all", e) from None
+        found = []
+        first = 0
+        for i, (send, receive) in enumerate(zip(sent, received)):
+            rows = x[first:first + sum(send)]
+            found.append(_ops.gemm_all_to_all(rows, self.weight[i], self.comm_name, send_rows=send, recv_rows=receive))
+            first += sum(send)
+        y = found[0] if len(found) == 1 else torch.cat(found)
+        return y if self.bias is None else y + self._biases(comm, received)
+
+    def _counts(self, comm: Communicator, x: Tensor, send_rows: Sequence[Any] | None,
+                recv_rows: Sequence[Any] | None) -> tuple[list[list[int]], list[list[int]]]:
+        """Both as [E / size][size], checked."""
+        own, said = self.weight.shape[0], f"rank {comm.rank}: ExpertParallelLinear: "
+        if x.ndim != 2 or x.shape[1] != self.in_features:
+            raise ArgumentError(f"{said}x: {list(x.shape)}: allowed are [rows, {self.in_features}]")
+        if (send_rows is None) != (recv_rows is None):
+            raise ArgumentError(f"{said}send_rows, recv_rows: allowed are both, or none")
+        if send_rows is None or recv_rows is None:
+            if x.shape[0] % (own * comm.size):
+                raise ArgumentError(f"{said}x: {x.shape[0]} rows: allowed without send_rows are multiples of {own * comm.size}")
+            shares = [[x.shape[0] // (own * comm.size)] * comm.size] * own
+            return shares, shares
+        found = []
+        for name, counts in (("send_rows", send_rows), ("recv_rows", recv_rows)):
+            nested = [list(counts)] if own == 1 and all(isinstance(n, int) for n in counts) else [list(part) for part in counts]
+            if len(nested) != own or any(len(part) != comm.size or min(part) < 0 for part in nested):
+                raise ArgumentError(f"{said}{name}: {nested}: allowed are {own} times {comm.size} numbers, 0 and more")
+            found.append(nested)
+        if sum(map(sum, found[0])) != x.shape[0]:
+            raise ArgumentError(f"{said}send_rows: {sum(map(sum, found[0]))} in all: x has {x.shape[0]} rows")
+        return found[0], found[1]
+
+    def _biases(self, comm: Communicator, received: list[list[int]]) -> Tensor:
+        """[sum of received][N]: for each row the bias of the expert that it comes from."""
+        own = self.weight.shape[0]
+        before, after = self.experts.start, self.num_experts - self.experts.stop
+        everywhere = _ops.all_reduce(nn.functional.pad(self.bias, (0, 0, before, after)), self.comm_name)
+        experts = [rank * own + i for i in range(own) for rank in range(comm.size)]
+        counts = torch.tensor([n for part in received for n in part], device=everywhere.device)
+        return everywhere[torch.tensor(experts, device=everywhere.device)].repeat_interleave(
+            counts, dim=0, output_size=sum(map(sum, received)))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict = dict(state_dict)
+        for name, own in (("weight", self.weight), ("bias", self.bias)):
+            every = state_dict.get(prefix + name)
+            if own is not None and isinstance(every, Tensor) and tuple(every.shape) == (self.num_experts, *own.shape[1:]):
+                state_dict[prefix + name] = every[self.experts]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def extra_repr(self) -> str:
+        return (f"in_features={self.in_features}, out_features={self.out_features}, num_experts={self.num_experts}, "
+                f"bias={self.bias is not None}, experts={self.experts.start}:{self.experts.stop}, comm={self.comm_name}")
