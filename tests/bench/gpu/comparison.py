@@ -4,7 +4,7 @@ import math
 import sys
 import time
 
-from . import baselines, figures, noop, shapes
+from . import baselines, figures, noop, shapes, torch_ops
 from .ranks import OutOfTime, PartFailed
 
 PART_LIMIT_S = 45
@@ -62,6 +62,9 @@ class Comparison:
                 self.say(row.text)
                 if row.part == shapes.NOOP:
                     self.attempt(row.text, lambda r=row: self.measure_noop(r))
+                    continue
+                if row.part == shapes.TORCH_OPS:
+                    self.measure_torch_ops(row)
                     continue
                 self.measure_baselines(row)
                 self.measure_fccd(row)
@@ -121,6 +124,24 @@ class Comparison:
         uid = self.ranks.part("fcc_connect", PART_LIMIT_S)[0]
         self.results[row]["times"] = noop.slowest(self.ranks.part("noop", PART_LIMIT_S, uid=uid))
         self.fccd_close()
+
+    def measure_torch_ops(self, row):
+        def work():
+            self.alive()
+            uid = self.ranks.part("fcc_connect", PART_LIMIT_S)[0]
+            answers = self.ranks.part("torch_ops", PART_LIMIT_S, shape=row.shape, uid=uid)
+            self.fccd_close()
+            return answers
+        answers = self.attempt(row.text, work)
+        times = self.results[row]["times"]
+        keys = [f"{way} {what}" for way in torch_ops.WAYS for what in torch_ops.WHATS]
+        if not answers:
+            self.fccd_failed = True
+            times.update(dict.fromkeys(keys, "failed"))
+        elif not self.judge(row, "auto", "before", [answer["result"] for answer in answers]):
+            times.update(dict.fromkeys(keys, "wrong"))
+        else:
+            times.update(dict.fromkeys(keys, "not held") | noop.slowest([answer["times"] for answer in answers]))
 
     def measure_fccd(self, row):
         times = self.results[row]["times"]

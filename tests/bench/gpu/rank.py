@@ -7,7 +7,7 @@ import signal
 from datetime import timedelta
 from types import SimpleNamespace
 
-from . import baselines, fused, noop, shapes
+from . import baselines, fused, noop, shapes, torch_ops
 from .fcc import DEVICE_CUDA, Client
 
 AUTO_WARMUP = 48  # until both schedules have been measured often enough (tune.c)
@@ -249,6 +249,10 @@ class Rank:
     def part_noop(self, uid):
         self.client.join(uid, self.at.ranks, self.rank, self.device_number, DEVICE_CUDA, fused.TIME_LIMIT_MS)
         return noop.measure(self, self.client)
+
+    def part_torch_ops(self, shape, uid):
+        self.at.shape = shape
+        return torch_ops.measure(self, uid)
 
     def part_fcc_close(self):
         if self.session:

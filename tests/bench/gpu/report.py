@@ -2,7 +2,7 @@
 """What compare_gpu prints at the end, and its JSON file."""
 import json
 
-from . import baselines, figures, goals, shapes
+from . import baselines, figures, goals, shapes, torch_ops
 
 SCHEDULE_TITLES = {"fused": "fused", "sequential": "seq.", "auto": "auto", "compute_only": "compute", "comm_only": "comm"}
 DETAILS = {("compute_only", "kernel"): (", longest rank", "GPU"), ("comm_only", "kernel"): (", after the last began", "last"),
@@ -82,6 +82,17 @@ def noop_table(comparison):
     return figures.table_text(f"noop, {ranks} rank{'s' if ranks > 1 else ''}, us", lines)
 
 
+def torch_ops_table(comparison):
+    ranks = comparison.ranks.settings.ranks
+    columns = [(way, what) for what in torch_ops.WHATS for way in torch_ops.WAYS]
+    lines = [["", *(what for _, what in columns)], ["row", *(way for way, _ in columns)]]
+    for row in comparison.chosen:
+        if row.part == shapes.TORCH_OPS:
+            times = comparison.results[row]["times"]
+            lines.append([row.name, *(figures.cell(median(times, f"{way} {what}")) for way, what in columns)])
+    return figures.table_text(f"{shapes.TORCH_OPS}, {ranks} rank{'s' if ranks > 1 else ''}, us", lines)
+
+
 def judged(comparison):
     """{row: what goals.judge() says}"""
     ranks = comparison.ranks.settings.ranks
@@ -114,6 +125,8 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
   comm      fccd's comm_only schedule: the AllReduce of y alone. last: from the moment when the last rank had begun
   noop      pipelined: in a row; queued: see above; synchronised: one on an idle GPU. The empty kernel is in the caller's own
             stream, launched one by one as the noop is
+  torch.ops host: the CPU's time for a call of torch.ops.fcc.gemv_all_reduce, and for the C library's enqueue; stream and queued:
+            see above, both with schedule auto on one communicator
   best sequence   the embedding's pooling+NCCL, or our pooling alone plus A2A, whichever is shorter
 goals: gpu/goals.py says what they are. The floor takes the rates above, of this run
 """
@@ -134,7 +147,8 @@ def print_report(facts, comparison):
     print(NOTES)
     for part in shapes.PARTS:
         if any(row.part == part for row in comparison.chosen):
-            print(noop_table(comparison) if part == shapes.NOOP else part_table(comparison, part))
+            alone = {shapes.NOOP: noop_table, shapes.TORCH_OPS: torch_ops_table}.get(part)
+            print(alone(comparison) if alone else part_table(comparison, part))
     if settings.ranks > settings.gpus:
         print(f"-: {settings.ranks} ranks share {settings.gpus} GPU{'s' if settings.gpus > 1 else ''}, which NCCL and "
               "symmetric memory refuse; GEMV, GEMM and pooling run on all ranks at once, as do the rates\n")

@@ -12,8 +12,9 @@ GEMM = "gemm_all_to_all"
 EMBEDDING = "embedding_all_to_all"
 ALL_REDUCE = "all_reduce"
 AUTO = "auto"
+TORCH_OPS = "torch.ops"
 # What a run is made of: the operators, and what is measured with one of them but asks for something else.
-PARTS = (GEMV, ALL_REDUCE, NOOP, GEMM, EMBEDDING, AUTO)
+PARTS = (GEMV, ALL_REDUCE, NOOP, TORCH_OPS, GEMM, EMBEDDING, AUTO)
 ROWS = ("full", "issue", "quick")
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -150,7 +151,8 @@ GEMMS = (*(Gemm(m, n, k, dtype) for dtype in ("float16", "bfloat16") for m, n, k
 EMBEDDINGS = tuple(Embedding(*sizes, dtype, zipf=zipf) for dtype in ("float32", "float16") for zipf in (0.0, ZIPF)
                    for sizes in ((64, 128, 4096, 32), (32, 256, 4096, 64), (64, 128, 2048, 16), (16, 128, 8192, 100)))
 ALL_REDUCES = tuple(Gemv(1, n, ALL_REDUCE_K, rotates=False) for n in (4096, 8192, 16384, 32768))
-QUICK = {GEMV: (0, 2), GEMM: (0, 8), EMBEDDING: (2, 6), ALL_REDUCE: (0,), NOOP: (0,), AUTO: (0, 12)}  # of each part
+QUICK = {GEMV: (0, 2), GEMM: (0, 8), EMBEDDING: (2, 6), ALL_REDUCE: (0,), NOOP: (0,), TORCH_OPS: (0,),
+         AUTO: (0, 12)}  # of each part
 
 # What the goals need, and what there is besides.
 FUSED = (("fused", ("kernel", "stream")),)
@@ -172,6 +174,8 @@ def auto_shapes(ranks):
 def rows_of(part, everything, ranks):
     if part == NOOP:
         return [Row(NOOP, Noop(), (), ())]
+    if part == TORCH_OPS:
+        return [Row(TORCH_OPS, s, (), ()) for s in GEMVS[:2]]
     if part == AUTO:
         return [Row(AUTO, s, ("sequence",), (("auto", ("stream",)),)) for s in auto_shapes(ranks)]
     if part == ALL_REDUCE:
