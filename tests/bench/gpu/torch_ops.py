@@ -75,8 +75,8 @@ class Both:
         found = []
         for tensor in (x, w, self.y):
             rows, columns = tensor.shape
-            found += [*self.comm.member.connection.find(tensor.data_ptr()), fcc.memory.DTYPES[tensor.dtype], 2, rows, columns, 0, 0,
-                      columns, 1, 0, 0]
+            found += [*self.comm.member.connection.find(tensor.data_ptr()), fcc.memory.DTYPES[tensor.dtype], 2,
+                      rows, columns, 0, 0, columns, 1, 0, 0]
         return fcc._library.GEMV_ARGS.pack(*found, 0, *fcc._library.RESERVED)
 
     def c(self):

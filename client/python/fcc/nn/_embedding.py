@@ -31,19 +31,20 @@ class ShardedEmbeddingBagCollection(nn.Module):
         tables_per_rank: how many tables each rank has; None: as many as the others, the first ranks one more
         comm: None: the default communicator
         dtype: of the tables: float32, float16 or bfloat16; None: torch's default
-        padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: there for the habit; anything but their defaults is refused.
-            Instead of padding_idx leave such indices out of the bags: an empty bag gives zeros. Gradients of tables are dense
+        padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: there for the habit; anything but their defaults is
+            refused. Instead of padding_idx leave such indices out of the bags: an empty bag gives zeros. Gradients of tables
+            are dense
 
     Attributes:
         tables: a slice: which of the tables are this rank's
-        weight: [rows of this rank's tables][D], one below the other, in the daemon's memory. With the same torch.manual_seed() on
-            all ranks a table is drawn the same, whichever rank has it
+        weight: [rows of this rank's tables][D], one below the other, in the daemon's memory. With the same
+            torch.manual_seed() on all ranks a table is drawn the same, whichever rank has it
 
     Input, on each rank for its own T_r tables, and for all `batch` samples, those of other ranks, too:
         input: the rows of the tables, int32 or int64; either [nnz], bag by bag, the bags of this rank's first table first, or
             [T_r][batch][L]: bags of the same length, without offsets
-        offsets: [T_r * batch], dtype of input: where each bag begins; with include_last_offset one more, and without a copy if it
-            lies in the daemon's memory
+        offsets: [T_r * batch], dtype of input: where each bag begins; with include_last_offset one more, and without a copy
+            if it lies in the daemon's memory
         per_sample_weights: shape of input, float32: each index's factor; only with mode "sum"
         batch: samples of all ranks together. It follows from the other arguments where the rank has tables
         batch_split: each rank's samples, `batch` in all, the same on all ranks; None: even, the first ranks have one more
@@ -58,46 +59,51 @@ class ShardedEmbeddingBagCollection(nn.Module):
         fcc.embedding_all_to_all() does.
     """
 
-    def __init__(self, num_embeddings: Sequence[int], embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
-                 scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, include_last_offset: bool = False,
-                 padding_idx: int | None = None, *, tables_per_rank: Sequence[int] | None = None, comm: Communicator | None = None,
+    def __init__(self, num_embeddings: Sequence[int], embedding_dim: int, max_norm: float | None = None,
+                 norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
+                 include_last_offset: bool = False, padding_idx: int | None = None, *,
+                 tables_per_rank: Sequence[int] | None = None, comm: Communicator | None = None,
                  dtype: torch.dtype | None = None) -> None:
         super().__init__()
         comm = comm or communicator.default()
+        self.comm_name = comm.name
         for name, value, default, instead in (
                 ("max_norm", max_norm, None, "renormalise the weight between steps"),
                 ("norm_type", norm_type, 2.0, "there is no max_norm"), ("sparse", sparse, False, "gradients are dense"),
                 ("scale_grad_by_freq", scale_grad_by_freq, False, "use per_sample_weights"),
                 ("padding_idx", padding_idx, None, "leave such indices out of the bags; an empty bag gives zeros")):
             if value != default:
-                raise ArgumentError(f"ShardedEmbeddingBagCollection: {name}: {value}: allowed is {default}: {instead}", rank=comm.rank)
+                raise self._wrong(comm, f"{name}: {value}: allowed is {default}: {instead}")
         if mode not in ("sum", "mean"):
-            raise ArgumentError(f"ShardedEmbeddingBagCollection: mode: \"{mode}\": allowed are sum and mean", rank=comm.rank)
+            raise self._wrong(comm, f"mode: \"{mode}\": allowed are sum and mean")
         rows, per_rank = list(num_embeddings), list(tables_per_rank or batch_parts(len(num_embeddings), None, comm.size))
         if any(n < 1 for n in rows) or embedding_dim < 1:
-            raise ArgumentError(f"ShardedEmbeddingBagCollection: num_embeddings {rows}, embedding_dim {embedding_dim}: allowed are 1 and "
-                                "more", rank=comm.rank)
+            raise self._wrong(comm, f"num_embeddings {rows}, embedding_dim {embedding_dim}: allowed are 1 and more")
         if len(per_rank) != comm.size or min(per_rank) < 0 or sum(per_rank) != len(rows):
-            raise ArgumentError(f"ShardedEmbeddingBagCollection: tables_per_rank: {per_rank}: allowed are {comm.size} numbers, 0 and more, "
-                                f"{len(rows)} in all", rank=comm.rank)
+            raise self._wrong(comm, f"tables_per_rank: {per_rank}: allowed are {comm.size} numbers, 0 and more, {len(rows)} in "
+                                    "all")
         first = sum(per_rank[:comm.rank])
-        self.comm_name, self.mode, self.include_last_offset = comm.name, mode, include_last_offset
+        self.mode, self.include_last_offset = mode, include_last_offset
         self.num_embeddings, self.embedding_dim, self.tables_per_rank = rows, embedding_dim, per_rank
         self.tables = slice(first, first + per_rank[comm.rank])
         self.weight = nn.Parameter(empty(sum(rows[self.tables]), embedding_dim, dtype=dtype, comm=comm))
         self.reset_parameters()
 
+    @staticmethod
+    def _wrong(comm: Communicator, what: str) -> ArgumentError:
+        return ArgumentError(f"rank {comm.rank}: ShardedEmbeddingBagCollection: {what}")
+
     def reset_parameters(self) -> None:
         """Draw the tables anew, as torch.nn.EmbeddingBag does."""
         with torch.no_grad():
-            for number, generator in zip(range(self.tables.start, self.tables.stop), numbered_generators(self.tables, self.weight.device)):
+            for number, generator in numbered_generators(self.tables, self.weight.device):
                 self.table(number).normal_(generator=generator)
 
     def table(self, number: int) -> Tensor:
         """[rows][D]: a table of this rank, a view of the weight. Raises ArgumentError if another rank has it."""
         if not self.tables.start <= number < self.tables.stop:
-            raise ArgumentError(f"ShardedEmbeddingBagCollection: table {number}: allowed are this rank's, {self.tables.start} to "
-                                f"{self.tables.stop - 1}", rank=find(self.comm_name).rank)
+            raise self._wrong(find(self.comm_name), f"table {number}: allowed are this rank's, range({self.tables.start}, "
+                                                    f"{self.tables.stop})")
         first = sum(self.num_embeddings[self.tables.start:number])
         return self.weight[first:first + self.num_embeddings[number]]
 
@@ -118,33 +124,36 @@ class ShardedEmbeddingBagCollection(nn.Module):
             offsets = self._near(comm, offsets, end)
         weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
         return _ops.embedding_all_to_all(self.weight, input.reshape(-1), offsets, weights, self.num_embeddings[self.tables],
-                                         self.tables_per_rank, batch, self.comm_name, batch_split=batch_split, pooling=self.mode)
+                                         self.tables_per_rank, batch, self.comm_name, batch_split=batch_split,
+                                         pooling=self.mode)
 
     def _batch(self, comm: Communicator, input: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None,
                batch: int | None) -> int:
         """How many samples there are; whatever is wrong with the shapes."""
-        own, said = self.tables_per_rank[comm.rank], f"rank {comm.rank}: ShardedEmbeddingBagCollection: "
+        own = self.tables_per_rank[comm.rank]
+        shape = list(input.shape)
         if input.ndim != (3 if offsets is None else 1):
-            raise ArgumentError(f"{said}input: {list(input.shape)}: allowed are [nnz] with offsets, and [{own}, batch, L] without")
+            raise self._wrong(comm, f"input: {shape}: allowed are [nnz] with offsets, and [{own}, batch, L] without")
         if per_sample_weights is not None and (self.mode != "sum" or per_sample_weights.shape != input.shape):
-            raise ArgumentError(f"{said}per_sample_weights: {list(per_sample_weights.shape)}, mode {self.mode}: allowed are the shape of "
-                                f"input, {list(input.shape)}, and mode sum")
+            raise self._wrong(comm, f"per_sample_weights: {list(per_sample_weights.shape)}, mode {self.mode}: allowed are the "
+                                    f"shape of input, {shape}, and mode sum")
         if offsets is None:
             if input.shape[0] != own or batch not in (None, input.shape[1]):
-                raise ArgumentError(f"{said}input: {list(input.shape)}: allowed are [{own}, {'batch' if batch is None else batch}, L]")
+                raise self._wrong(comm, f"input: {shape}: allowed are [{own}, {'batch' if batch is None else batch}, L]")
             return input.shape[1]
-        bags = (offsets.shape[0] if offsets.ndim == 1 else -1) - self.include_last_offset
+        last = int(self.include_last_offset)
+        bags = (offsets.shape[0] if offsets.ndim == 1 else -1) - last
         if batch is None and (own == 0 or bags < 0 or bags % own):
-            raise ArgumentError(f"{said}offsets: {list(offsets.shape)}: allowed are {own} * batch{' + 1' * self.include_last_offset}" +
-                                ("; a rank without tables must be told the batch" if own == 0 else ""))
+            raise self._wrong(comm, f"offsets: {list(offsets.shape)}: allowed are {own} * batch{' + 1' * last}" +
+                              ("; a rank without tables must be told the batch" if own == 0 else ""))
         if batch is not None and bags != own * batch:
-            raise ArgumentError(f"{said}offsets: {list(offsets.shape)}: allowed with batch {batch} are "
-                                f"[{own * batch + self.include_last_offset}]")
+            raise self._wrong(comm, f"offsets: {list(offsets.shape)}: allowed with batch {batch} are [{own * batch + last}]")
         return bags // own if batch is None else batch
 
     @staticmethod
     def _near(comm: Communicator, *pieces: Tensor) -> Tensor:
-        """Joined in the daemon's memory: the module makes them, so nobody else can. (In torch.compile the operator copies them.)"""
+        """Joined, in the daemon's memory: the module makes them, so nobody else can put them there. (In torch.compile the
+        operator copies them.)"""
         if torch.compiler.is_compiling() or pieces[0].device != comm.device:
             return torch.cat(pieces)
         return torch.cat(pieces, out=empty(sum(piece.shape[0] for piece in pieces), dtype=pieces[0].dtype, comm=comm))

@@ -22,13 +22,13 @@ DECODE_ROWS = 64  # up to here gemv_all_reduce goes
 
 
 class RowParallelLinear(nn.Module):
-    """y = x @ weight.T + bias, where each rank has some of x's columns and of the weight's: the products are summed over the ranks.
+    """y = x @ weight.T + bias, where each rank has some of x's columns and of the weight's: the products are summed over ranks.
 
     It follows layers whose outputs are spread over the ranks, as the heads of an attention or the hidden layer of an MLP are:
     rank r has in_features // size columns of x, the first in_features % size ranks one more (Attributes: columns).
 
-    Up to 64 rows (decoding) that is one gemv_all_reduce. Beyond (prefill) it is torch's product, then an all_reduce of what comes
-    out: both round float16 and bfloat16 once more there, each rank's product before the sum. All ranks have the same number of rows, so
+    Up to 64 rows (decoding) that is one gemv_all_reduce. Beyond (prefill) it is torch's product, then an all_reduce, and
+    float16 and bfloat16 are rounded once more: each rank's product, before the sum. All ranks have the same number of rows, so
     all take the same way.
 
     Args:
@@ -37,13 +37,13 @@ class RowParallelLinear(nn.Module):
         bias: add a bias [N], once, to the sum. All ranks have it, and add the same if it is the same
         comm: None: the default communicator
         dtype: float32, float16 or bfloat16; None: torch's default
-        replicated: how gradients come back; see fcc.gemv_all_reduce. True (the default): all ranks use y alike, as in tensor parallelism.
-            The gradient of x is that of this rank's columns
+        replicated: how gradients come back; see fcc.gemv_all_reduce. True (the default): all ranks use y alike, as in tensor
+            parallelism. The gradient of x is that of this rank's columns
 
     Attributes:
         columns: a slice: which of the K columns are this rank's
-        weight: [N][K_r], in the daemon's memory. With the same torch.manual_seed() on all ranks it is drawn as the columns of one
-            torch.nn.Linear, and a whole one is needed meanwhile
+        weight: [N][K_r], in the daemon's memory. With the same torch.manual_seed() on all ranks it is drawn as the columns of
+            one torch.nn.Linear, and a whole one is needed meanwhile
         bias: [N] or None, in the daemon's memory: 0 at first, so that it is the same on all ranks
 
     Input: [*][K_r], dtype of the weight, the same * on all ranks. Output: [*][N], the same bits on all ranks.
@@ -54,13 +54,16 @@ class RowParallelLinear(nn.Module):
     Raises: ArgumentError (on all ranks), and what fcc.gemv_all_reduce() does.
     """
 
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, comm: Communicator | None = None,
                  dtype: torch.dtype | None = None, replicated: bool = True) -> None:
         super().__init__()
         comm = comm or communicator.default()
         if in_features < 0 or out_features < 1:
-            raise ArgumentError(f"RowParallelLinear: in_features {in_features}, out_features {out_features}: allowed are 0 and more, and 1 "
-                                "and more", rank=comm.rank)
+            raise ArgumentError(f"rank {comm.rank}: RowParallelLinear: in_features {in_features}, out_features {out_features}: "
+                                "allowed are 0 and more, and 1 and more")
         parts = batch_parts(in_features, None, comm.size)
         first = sum(parts[:comm.rank])
         self.comm_name, self.replicated = comm.name, replicated
@@ -92,7 +95,8 @@ class RowParallelLinear(nn.Module):
         if x.ndim < 1 or x.shape[-1] != self.weight.shape[1]:
             comm = find(self.comm_name)
             raise refuse(comm, "gemv_all_reduce", ArgumentError(
-                f"rank {comm.rank}: RowParallelLinear: x: {list(x.shape)}: allowed are [*, {self.weight.shape[1]}], this rank's columns"))
+                f"rank {comm.rank}: RowParallelLinear: x: {list(x.shape)}: allowed are [*, {self.weight.shape[1]}], this "
+                "rank's columns"))
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         if 1 <= rows.shape[0] <= DECODE_ROWS:
             y = _ops.gemv_all_reduce(rows, self.weight, self.comm_name, replicated=self.replicated)
@@ -123,7 +127,7 @@ class ExpertParallelLinear(nn.Module):
     Args:
         in_features: K, out_features: N, of each expert
         num_experts: E, of all ranks together, a multiple of size. Rank r has E / size, from r * E / size on
-        bias: each expert adds a bias to its rows. It costs one all_reduce of [E][N] in each call: they are added where the rows arrive
+        bias: each expert adds a bias to its rows, where they arrive, which costs one all_reduce of [E][N] in each call
         comm: None: the default communicator
         dtype: float32, float16 or bfloat16; None: torch's default
 
@@ -133,10 +137,10 @@ class ExpertParallelLinear(nn.Module):
             torch.manual_seed() on all ranks it is the same for each expert, however many ranks there are
         bias: [E / size][N] or None
 
-    Input: x [M_r][K], dtype of the weight: the rows for this rank's first expert, then those for its second, ...; each expert's in
-        the order of the ranks that their results go to. send_rows [E / size][size]: how many those are. recv_rows
-        [E / size][size]: how many rows come from each rank's first expert, from each rank's second, ... With one expert for each
-        rank both may be flat, and without them every rank has as many rows and each gets the same share of them.
+    Input: x [M_r][K], dtype of the weight: the rows for this rank's first expert, then those for its second, ...; each expert's
+        in the order of the ranks that their results go to. send_rows [E / size][size]: how many those are. recv_rows
+        [E / size][size]: how many rows come from each rank's first expert, from each rank's second, ... With one expert for
+        each rank both may be flat; without them every rank has as many rows, and each expert and rank the same share of them.
     Output: [sum of recv_rows][N]: the rows from rank 0's first expert, from rank 1's first, ..., then from rank 0's second, ...
 
     Each rank's loss counts for gradients, as with fcc.gemm_all_to_all().
@@ -146,16 +150,20 @@ class ExpertParallelLinear(nn.Module):
     Raises: ArgumentError (on all ranks), and what fcc.gemm_all_to_all() does.
     """
 
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
     def __init__(self, in_features: int, out_features: int, num_experts: int | None = None, bias: bool = False, *,
                  comm: Communicator | None = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         comm = comm or communicator.default()
         num_experts = comm.size if num_experts is None else num_experts
         if num_experts < 1 or num_experts % comm.size:
-            raise ArgumentError(f"ExpertParallelLinear: num_experts {num_experts}: allowed are multiples of {comm.size}", rank=comm.rank)
+            raise ArgumentError(f"rank {comm.rank}: ExpertParallelLinear: num_experts {num_experts}: allowed are multiples of "
+                                f"{comm.size}")
         if in_features < 1 or out_features < 1:
-            raise ArgumentError(f"ExpertParallelLinear: in_features {in_features}, out_features {out_features}: allowed are 1 and more",
-                                rank=comm.rank)
+            raise ArgumentError(f"rank {comm.rank}: ExpertParallelLinear: in_features {in_features}, out_features "
+                                f"{out_features}: allowed are 1 and more")
         own = num_experts // comm.size
         self.comm_name = comm.name
         self.in_features, self.out_features, self.num_experts = in_features, out_features, num_experts
@@ -168,10 +176,10 @@ class ExpertParallelLinear(nn.Module):
         """Draw each expert anew, as torch.nn.Linear does."""
         bound = 1 / math.sqrt(self.in_features)
         with torch.no_grad():
-            for i, generator in enumerate(numbered_generators(self.experts, self.weight.device)):
-                self.weight[i].uniform_(-bound, bound, generator=generator)
+            for number, generator in numbered_generators(self.experts, self.weight.device):
+                self.weight[number - self.experts.start].uniform_(-bound, bound, generator=generator)
                 if self.bias is not None:
-                    self.bias[i].uniform_(-bound, bound, generator=generator)
+                    self.bias[number - self.experts.start].uniform_(-bound, bound, generator=generator)
 
     def forward(self, x: Tensor, send_rows: Sequence[Sequence[int]] | Sequence[int] | None = None,
                 recv_rows: Sequence[Sequence[int]] | Sequence[int] | None = None) -> Tensor:
@@ -216,6 +224,7 @@ class ExpertParallelLinear(nn.Module):
         """[sum of received][N]: for each row the bias of the expert that it comes from."""
         own = self.weight.shape[0]
         before, after = self.experts.start, self.num_experts - self.experts.stop
+        assert self.bias is not None
         everywhere = _ops.all_reduce(nn.functional.pad(self.bias, (0, 0, before, after)), self.comm_name)
         experts = [rank * own + i for i in range(own) for rank in range(comm.size)]
         counts = torch.tensor([n for part in received for n in part], device=everywhere.device)

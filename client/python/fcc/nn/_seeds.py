@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import torch
 
 
-def numbered_generators(which: slice, device: torch.device) -> Iterator[torch.Generator]:
-    """A generator for each number of `which`. All are seeded by one draw from torch's own, so they follow torch.manual_seed(): where
-    that was the same on all ranks, parts with different numbers differ, and a part is the same wherever it is."""
+def numbered_generators(which: slice, device: torch.device) -> Iterator[tuple[int, torch.Generator]]:
+    """(number, generator) for each number of `which`. All are seeded by one draw from torch's own, so they follow
+    torch.manual_seed(): where that was the same on all ranks, parts with different numbers differ, and a part is the same
+    wherever it is."""
     seed = int(torch.randint(1 << 62, ()))
     for number in range(which.start, which.stop):
-        yield torch.Generator(device).manual_seed(seed + number)
+        yield number, torch.Generator(device).manual_seed(seed + number)
