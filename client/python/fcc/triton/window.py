@@ -50,7 +50,8 @@ class Window:
         status: the address of the communicator's status word: an int, for the kernel's argument of that name
         remote: the ranks on other nodes
 
-    It keeps the tensor, and must live as long as kernels use it. Other ranks' memory stays as long as the tensor's own does.
+    It keeps the tensor, and must live as long as kernels use it. Other ranks' memory stays as long as the tensor's own does. Until all ranks have made
+    theirs (Communicator.barrier()) none may free its tensor.
 
     Raises: ValueError, and fcc.errors.Error (the other rank has freed its part, or is gone).
     """
