@@ -81,6 +81,12 @@ class AlreadyJoinedError(Error):
     remedy_default = "Give each process a rank of its own, and each communicator an id of its own."
 
 
+class UnsupportedError(Error):
+    """Not for ranks like these: on one node, on several, or on GPUs, as the reason says."""
+
+    remedy_default = "Give the communicator other ranks: `fccctl comms` shows where they are."
+
+
 class BusyError(Error):
     """A pool of memory that is still in use."""
 
@@ -158,6 +164,8 @@ _KINDS: dict[int, type[Error]] = {
     errno.EIO: DriverError,
     errno.EALREADY: AlreadyJoinedError,
     errno.EBUSY: BusyError,
+    errno.EOPNOTSUPP: UnsupportedError,
+    errno.EXDEV: UnsupportedError,
     errno.EPROTO: ProtocolError,
     errno.ENETUNREACH: UnreachableError,
     errno.ETIMEDOUT: TimeLimitError,
