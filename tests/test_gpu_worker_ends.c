@@ -201,7 +201,7 @@ static void symmetric_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_buffer_peer(b, r, (void **)&at[r]));
     CHECK(driver->mappings == PAIR && at[rank] == fcc_buffer_data(b) && at[rank] != at[1 - rank] && *status == 0);
     for (int r = 0; r < PAIR; r++) /* the fake's memory is the CPU's, too */
-        at[r][rank] = (uint64_t)(rank * 10 + r + 1);
+        at[r][rank] = (uint64_t)rank * 10 + (uint64_t)r + 1;
     OK(fcc_noop(comm));
     OK(fcc_buffer_read(b, 0, words, sizeof(words)));
     CHECK(words[0] == (uint64_t)rank + 1 && words[1] == 10 + (uint64_t)rank + 1);

@@ -357,7 +357,7 @@ static void expect_all_reduce(const struct test_case *c)
     bool has_compute = c->schedule.kind != FCC_SCHEDULE_COMM_ONLY, has_comm = c->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY;
     static unsigned char computed[RANKS][WIDE], put[RANKS][WIDE], reduced[RANKS][WIDE];
     bool one_shot = is_one_shot(c);
-    int owner[WIDE];
+    int owner[WIDE] = {0};
 
     memset(computed, 0, sizeof(computed));
     memset(put, 0, sizeof(put));

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,6 +182,7 @@ static int connection_add(struct proxy *p, enum event_of of, uint32_t node, int 
         free(s);
         return status;
     }
+    assert(ops); /* or status said why not */
     atomic_store_explicit(&counts->transport, ops->name, memory_order_release);
     (void)pthread_mutex_lock(&p->lock);
     TAILQ_INSERT_TAIL(&p->arrivals, s, entry);
