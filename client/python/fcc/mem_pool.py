@@ -96,7 +96,8 @@ def _gpu_pool(comm: Communicator) -> Any:
         library().check(library().pool_open(comm.member.handle, comm.device.index), comm.rank)
         allocator = torch.cuda.memory.CUDAPluggableAllocator(library().path, "fcc_pool_alloc", "fcc_pool_free")
         _allocators.append(allocator)
-        comm._pool = torch.cuda.MemPool(allocator.allocator())
+        with torch.cuda.device(comm.device):  # a pool is the current device's
+            comm._pool = torch.cuda.MemPool(allocator.allocator())
     return comm._pool
 
 

@@ -163,8 +163,11 @@ def threads_rank(comm):
     found = []
 
     def work(which):
-        for n in range(50):
-            found.append(fcc.all_reduce(torch.full((3,), float(n), device=comm.device), which).tolist() == [n * comm.size] * 3)
+        # A stream each: on one stream the ranks' operators of both communicators would have to stand in the same order.
+        stream = torch.cuda.Stream(comm.device) if comm.device.type == "cuda" else None
+        with torch.cuda.stream(stream):
+            for n in range(50):
+                found.append(fcc.all_reduce(torch.full((3,), float(n), device=comm.device), which).tolist() == [n * comm.size] * 3)
     threads = [threading.Thread(target=work, args=(which,)) for which in (comm, second)]
     for thread in threads:
         thread.start()

@@ -34,4 +34,4 @@ def test_readme(daemon, tmp_path):
     program = tmp_path / "gemv.py"
     program.write_text(re.search(r"```python\n(.*?)```", section, re.S).group(1))
     said = torchrun(daemon, program, "cpu", 2)
-    assert len(said.splitlines()) == 2 and all(line.endswith("True") for line in said.splitlines()), said
+    assert said.count("True") == 4 and "False" not in said, said  # two processes print, so lines may mix
