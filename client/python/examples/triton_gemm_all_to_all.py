@@ -131,6 +131,8 @@ def main():
     args = parser.parse_args()
     dtype = getattr(torch, args.dtype)
     comm = fcc.init(device=args.device)
+    if args.device == "cuda":
+        torch.cuda.set_device(comm.device)  # Triton launches there
     torch.manual_seed(comm.rank)
     a = fcc.empty(comm.size * args.m, args.k, dtype=dtype, comm=comm)
     b = fcc.empty(args.k, args.n, dtype=dtype, comm=comm)
