@@ -77,7 +77,7 @@ enum fcc_schedule_kind {
  * so the order of additions (below). Without it the topology and the sizes decide, never a time that was measured. Other
  * operators have one way. */
 enum fcc_schedule_route {
-    FCC_SCHEDULE_FLAT = 0x40,         /* as on one node: the same bits, wherever the ranks are */
+    FCC_SCHEDULE_FLAT = 0x40,         /* as on one node: on cpu devices the same bits, wherever the ranks are */
     FCC_SCHEDULE_HIERARCHICAL = 0x80, /* in each node first, wherever a node has several ranks. Not on GPUs: -EINVAL */
 };
 #define FCC_SCHEDULE_ROUTES 0xc0
