@@ -73,7 +73,7 @@ FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_place.c cli
 	client/fccctl/comms.c client/fccctl/devices.c client/fccctl/doctor.c client/fccctl/doctor_daemon.c client/fccctl/doctor_gpus.c \
 	client/fccctl/doctor_machine.c client/fccctl/doctor_mps.c \
 	client/fccctl/main.c client/fccctl/nodes.c client/fccctl/plan_verb.c client/fccctl/status.c client/fccctl/trace.c \
-	client/fccctl/trace_chrome.c client/fccctl/trace_svg.c
+	client/fccctl/trace_chrome.c client/fccctl/trace_svg.c client/fccctl/workers.c
 MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclient.3
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))

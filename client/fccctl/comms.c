@@ -15,61 +15,7 @@
 #include "field.h"
 #include "format.h"
 #include "table.h"
-
-/* Ask one job's worker; its answer goes to workers, or its error to silent. A job of another user, who may not be asked, and
- * one that has ended since are left out. */
-static void worker_ask(const char *socket, enum fcc_query_kind what, struct json_object *job, struct json_object *workers,
-                       struct json_object *silent)
-{
-    struct fcc_query query = {.what = what};
-    struct json_object *answer, *note;
-    struct error e;
-    int64_t uid = field_int(job, "uid", 0);
-
-    if (control_ask(socket, (uint32_t)uid, field_text(job, "job"), &query, CONTROL_LIMIT_MS, &answer, &e) == 0) {
-        if (*field_text(job, "user"))
-            json_object_object_add(answer, "user", json_object_new_string(field_text(job, "user")));
-        (void)json_object_array_add(workers, answer);
-        return;
-    }
-    if (e.status == -EPERM || e.status == -ENOENT)
-        return;
-    note = json_object_new_object();
-    json_object_object_add(note, "uid", json_object_new_int64(uid));
-    json_object_object_add(note, "job", json_object_new_string(field_text(job, "job")));
-    json_object_object_add(note, "error", json_object_new_string(e.text));
-    (void)json_object_array_add(silent, note);
-}
-
-int workers_collect(const char *socket, enum fcc_query_kind what, int64_t uid, const char *job, struct json_object **out,
-                    struct error *e)
-{
-    struct json_object *answer, *workers, *silent;
-    int status = control_ask_broker(socket, FCC_QUERY_STATUS, &answer, e);
-    size_t asked = 0;
-
-    if (status)
-        return status;
-    workers = json_object_new_array();
-    silent = json_object_new_array();
-    for (size_t i = 0; i < field_count(answer, "jobs"); i++) {
-        struct json_object *j = field_at(answer, "jobs", i);
-        if ((uid >= 0 && field_int(j, "uid", -1) != uid) || (job && strcmp(field_text(j, "job"), job) != 0))
-            continue;
-        worker_ask(socket, what, j, workers, silent);
-        asked++;
-    }
-    (void)json_object_put(answer);
-    if (asked == 0 && (job || uid >= 0)) {
-        (void)json_object_put(workers);
-        (void)json_object_put(silent);
-        return error_set(e, -ENOENT, "no such job is connected; 'fccctl status' lists the jobs");
-    }
-    *out = json_object_new_object();
-    json_object_object_add(*out, "workers", workers);
-    json_object_object_add(*out, "silent", silent);
-    return 0;
-}
+#include "workers.h"
 
 /* "ranks 1, 3" in this state; returns how many. since_ms is that of the rank that has waited longest, of all ranks in any other
  * state. */

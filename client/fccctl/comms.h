@@ -15,11 +15,6 @@ struct json_object;
 
 #define COMMS_STUCK_AFTER_S 10.0
 
-/* Ask every worker whose job matches (uid -1 and job NULL: any) and whom the caller may ask: COMMS or NODES. *out, to be put by the caller, is
- * {"workers": [what each worker answered], "silent": [{"uid", "job", "error"} of those that did not]}. */
-int workers_collect(const char *socket, enum fcc_query_kind what, int64_t uid, const char *job, struct json_object **out,
-                    struct error *e);
-
 /* Is this communicator aborted, or waiting for ranks longer than stuck_after_s? If so, the reason in words is in text. */
 bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, size_t room);
 

@@ -104,7 +104,7 @@ malformed:
     return error_set(e, -EPROTO, "%s does not speak fccctl's protocol (version %u)", c->who, FCC_PROTO_VERSION);
 }
 
-static int hello(struct control *c, uint32_t uid, const char *job, struct error *e)
+static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms, struct error *e)
 {
     struct fcc_hello m = {
         .msg = {.type = FCC_MSG_HELLO, .id = ++c->last_id},
@@ -119,12 +119,12 @@ static int hello(struct control *c, uint32_t uid, const char *job, struct error 
     status = msg_send(c->sock, &m.msg, sizeof(m), NULL, 0);
     if (status)
         return error_set(e, -EHOSTDOWN, "%s: %s", c->who, strerror(-status));
-    status = reply_wait(c, FCC_MSG_HELLO, sizeof(struct fcc_welcome), now_ms() + CONTROL_LIMIT_MS, fds, &nfds, e);
+    status = reply_wait(c, FCC_MSG_HELLO, sizeof(struct fcc_welcome), now_ms() + limit_ms, fds, &nfds, e);
     fds_close(fds, nfds);
     return status;
 }
 
-int control_open(const char *socket, uint32_t uid, const char *job, struct control **out, struct error *e)
+static int open_within(const char *socket, uint32_t uid, const char *job, int limit_ms, struct control **out, struct error *e)
 {
     struct control *c;
     int status;
@@ -141,7 +141,7 @@ int control_open(const char *socket, uint32_t uid, const char *job, struct contr
     status = socket_connect(socket, &c->sock, e);
     if (status)
         goto free_control;
-    status = hello(c, uid, job, e);
+    status = hello(c, uid, job, limit_ms, e);
     if (status)
         goto close_socket;
     *out = c;
@@ -151,6 +151,11 @@ close_socket:
 free_control:
     free(c);
     return status;
+}
+
+int control_open(const char *socket, uint32_t uid, const char *job, struct control **out, struct error *e)
+{
+    return open_within(socket, uid, job, CONTROL_LIMIT_MS, out, e);
 }
 
 void control_close(struct control *c)
@@ -215,12 +220,13 @@ int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_qu
                 struct json_object **out, struct error *e)
 {
     struct control *c = NULL;
-    int status = control_open(socket, uid, job, &c, e);
+    int64_t end = now_ms() + limit_ms;
+    int status = open_within(socket, uid, job, limit_ms, &c, e);
 
     if (status)
         return status;
     assert(c);
-    status = control_query(c, query, limit_ms, out, e);
+    status = control_query(c, query, (int)(end - now_ms()), out, e);
     control_close(c);
     return status;
 }

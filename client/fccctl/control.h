@@ -26,7 +26,7 @@ void control_close(struct control *control);
 /* Ask `query`, whose msg is filled in here, and wait at most limit_ms. *out (to be put by the caller) is set on success. */
 int control_query(struct control *control, struct fcc_query *query, int limit_ms, struct json_object **out, struct error *e);
 
-/* control_open(), one query, control_close(). */
+/* control_open(), one query, control_close(): all within limit_ms. */
 int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_query *query, int limit_ms,
                 struct json_object **out, struct error *e);
 

@@ -23,6 +23,7 @@
 #include "doctor.h"
 #include "field.h"
 #include "local.h"
+#include "workers.h"
 
 #define CHECK_LIMIT_MS 10000
 

@@ -7,13 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comms.h"
 #include "control.h"
 #include "error.h"
 #include "fccctl.h"
 #include "field.h"
 #include "format.h"
 #include "table.h"
+#include "workers.h"
 
 #define PING_MS 2000 /* for each round trip, the broker waits no longer */
 

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * workers.c - one question to the workers of all jobs. A worker that hangs must not keep the others' answers back, so each is
+ * asked by a thread of its own.
+ */
+#include "workers.h"
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "control.h"
+#include "field.h"
+
+/* One job. A thread writes answer and error, and reads the rest; who started it reads them after it has ended. */
+struct asked {
+    pthread_t thread;
+    const char *socket;
+    enum fcc_query_kind what;
+    struct json_object *job;
+    struct json_object *answer; /* NULL: error says why */
+    struct error error;
+};
+
+static void *worker_ask(void *arg)
+{
+    struct asked *a = arg;
+    struct fcc_query query = {.what = a->what};
+
+    if (control_ask(a->socket, (uint32_t)field_int(a->job, "uid", 0), field_text(a->job, "job"), &query, WORKER_LIMIT_MS,
+                    &a->answer, &a->error))
+        a->answer = NULL;
+    return NULL;
+}
+
+/* A worker's answer goes to workers, or its error to silent. A job of another user, who may not be asked, and one that has ended
+ * since are left out. */
+static void answer_add(struct asked *a, struct json_object *workers, struct json_object *silent)
+{
+    struct json_object *note;
+
+    if (a->answer) {
+        if (*field_text(a->job, "user"))
+            json_object_object_add(a->answer, "user", json_object_new_string(field_text(a->job, "user")));
+        (void)json_object_array_add(workers, a->answer);
+        return;
+    }
+    if (a->error.status == -EPERM || a->error.status == -ENOENT)
+        return;
+    note = json_object_new_object();
+    json_object_object_add(note, "uid", json_object_new_int64(field_int(a->job, "uid", 0)));
+    json_object_object_add(note, "job", json_object_new_string(field_text(a->job, "job")));
+    json_object_object_add(note, "error", json_object_new_string(a->error.text));
+    (void)json_object_array_add(silent, note);
+}
+
+/* The jobs that match: asked[0 .. return value), each with its thread running or, where no thread could be had, with its answer
+ * there (then `thread` is the caller's own). */
+static size_t asked_start(struct asked *asked, const char *socket, enum fcc_query_kind what, int64_t uid, const char *job,
+                          struct json_object *status)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < field_count(status, "jobs"); i++) {
+        struct json_object *j = field_at(status, "jobs", i);
+        if ((uid >= 0 && field_int(j, "uid", -1) != uid) || (job && strcmp(field_text(j, "job"), job) != 0))
+            continue;
+        struct asked *a = &asked[n++];
+        *a = (struct asked){.socket = socket, .what = what, .job = j};
+        if (pthread_create(&a->thread, NULL, worker_ask, a)) {
+            a->thread = pthread_self();
+            (void)worker_ask(a);
+        }
+    }
+    return n;
+}
+
+int workers_collect(const char *socket, enum fcc_query_kind what, int64_t uid, const char *job, struct json_object **out,
+                    struct error *e)
+{
+    struct json_object *answer, *workers, *silent;
+    struct asked *asked;
+    size_t n;
+    int status = control_ask_broker(socket, FCC_QUERY_STATUS, &answer, e);
+
+    if (status)
+        return status;
+    asked = calloc(field_count(answer, "jobs") + 1, sizeof(*asked));
+    if (!asked) {
+        (void)json_object_put(answer);
+        return error_set(e, -ENOMEM, "out of memory");
+    }
+    workers = json_object_new_array();
+    silent = json_object_new_array();
+    n = asked_start(asked, socket, what, uid, job, answer);
+    for (size_t i = 0; i < n; i++) {
+        if (!pthread_equal(asked[i].thread, pthread_self()))
+            (void)pthread_join(asked[i].thread, NULL);
+        answer_add(&asked[i], workers, silent);
+    }
+    free(asked);
+    (void)json_object_put(answer);
+    if (n == 0 && (job || uid >= 0)) {
+        (void)json_object_put(workers);
+        (void)json_object_put(silent);
+        return error_set(e, -ENOENT, "no such job is connected; 'fccctl status' lists the jobs");
+    }
+    *out = json_object_new_object();
+    json_object_object_add(*out, "workers", workers);
+    json_object_object_add(*out, "silent", silent);
+    return 0;
+}
