@@ -190,6 +190,7 @@ RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
+TEST_JOBS ?= 2
 LINK_TEST = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@
 DEMO_COMMON := tests/demo/number.c tests/demo/reference.c
 
@@ -279,7 +280,7 @@ test: deps
 	$(if $(SAN),,@$(MAKE) --no-print-directory test-python)
 check: all $(TEST_BINARIES) $(GPU_BINARIES) $(BENCH_BINARIES)
 	$(if $(SAN),,tests/bench/test_compare_gpu)
-	@BUILD=$(BUILD) tests/run $(TEST_BINARIES) $(GPU_TESTS)
+	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
 
 # Two kernels in QEMU (emulated, so anywhere), joined by soft-RoCE: data between nodes over real verbs.
 test-rdma: deps deps-rdma
@@ -412,7 +413,7 @@ deps-gpu:
 help:
 	@echo 'make           build fccd, fccctl and libfccclient into build/'
 	@echo 'make demo      install what is missing, build, and show fused operators on the words of a text (TEXT=path)'
-	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined or thread)'
+	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined or thread; TEST_JOBS=2 at a time)'
 	@echo 'make bench     compare with Open MPI and the same BLAS, in one run'
 	@echo 'make bench-nodes  nodes in network namespaces: overlap over a shaped link, and tcp beside iperf3 (as root)'
 	@echo 'make bench-rdma links over verbs, in the two emulated machines of make test-rdma'

@@ -55,18 +55,6 @@ int test_nodes(void)
     return n < 1 ? 1 : n > NODES_MAX ? NODES_MAX : n;
 }
 
-/* A port that nobody has now. */
-static int port_free(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(a);
-    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    CHECK(sock >= 0 && bind(sock, (struct sockaddr *)&a, size) == 0 && getsockname(sock, (struct sockaddr *)&a, &size) == 0);
-    (void)close(sock);
-    return ntohs(a.sin_port);
-}
-
 static const char *key_path(void)
 {
     static char path[160];
@@ -166,7 +154,7 @@ void daemons_start(struct test_daemon *d, int nodes, const char *const options[]
         if (nodes > 1 && node_hosts)
             (void)snprintf(node->address, sizeof(node->address), "%s:%d", node_hosts[i], NODE_PORT);
         else if (nodes > 1)
-            (void)snprintf(node->address, sizeof(node->address), "%s:%d", host ? host : "127.0.0.1", port_free());
+            (void)snprintf(node->address, sizeof(node->address), "%s:%d", host ? host : "127.0.0.1", port_choose());
         node_start(node, options);
     }
     (void)setenv("FCCD_SOCKET", d->socket, 1);

@@ -24,6 +24,7 @@
 
 #define EXIT_SKIP 77
 #define POLL_US 2000
+#define SHOWN_LINES 400 /* of what a failed test printed, and of each log */
 
 static const struct test *current; /* of this process */
 static char directory[64];
@@ -96,6 +97,23 @@ int descriptors_count(pid_t pid)
     return n - 2 - (pid == getpid()); /* ".", "..", and the one that reads */
 }
 
+uint16_t port_choose(void)
+{
+    static unsigned next;
+
+    for (unsigned i = 0; i < 10000; i++) {
+        uint16_t port = (uint16_t)(12000 + ((unsigned)getpid() * 13 + next++) % 18000);
+        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        CHECK(sock >= 0);
+        bool is_free = bind(sock, (struct sockaddr *)&a, sizeof(a)) == 0;
+        (void)close(sock);
+        if (is_free)
+            return port;
+    }
+    check_failed(__FILE__, __LINE__, "no port is free");
+}
+
 /* ---- one test, in a child ---- */
 
 static int directory_leftovers(void)
@@ -132,15 +150,25 @@ static void test_child(void)
     exit(EXIT_SUCCESS);
 }
 
+/* The end of a file: a daemon may have logged more than anybody reads. */
 static void file_show(const char *path)
 {
     char line[2048];
+    long begin, lines = 0, shown = 0;
 
     FILE *f = fopen(path, "re");
-    while (f && fgets(line, sizeof(line), f))
-        print_message("  %s", line);
-    if (f)
-        (void)fclose(f);
+    if (!f)
+        return;
+    while (fgets(line, sizeof(line), f))
+        lines++;
+    begin = lines > SHOWN_LINES ? lines - SHOWN_LINES : 0;
+    if (begin)
+        print_message("  (%ld lines, then)\n", begin);
+    rewind(f);
+    while (fgets(line, sizeof(line), f))
+        if (shown++ >= begin)
+            print_message("  %s", line);
+    (void)fclose(f);
 }
 
 /* What the test printed, and, if it failed, what its daemons logged. */

@@ -11,6 +11,7 @@
 
 #include <fccclient.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/types.h>
@@ -129,6 +130,10 @@ fcc_context *comm_context(void); /* the connection that comm_open() made in this
 /* A rank that meets the others once; and so many of them, who all must: the daemons serve. */
 void alive_rank(int rank, const struct ranks *all, void *argument);
 void expect_alive(int ranks);
+
+/* A port of 127.0.0.1 that nobody uses, outside the range from which the kernel takes ports for connections. Other tests that run
+ * at the same time choose others. */
+uint16_t port_choose(void);
 
 int descriptors_count(pid_t pid);
 double now_ms(void);

@@ -31,24 +31,6 @@ struct bed_node {
     char address[FCC_NODE_MAX]; /* 127.0.0.1:port, unless the test says otherwise */
 };
 
-/* A port of 127.0.0.1 that nobody uses, outside the range from which the kernel takes ports for connections. */
-static inline uint16_t port_choose(void)
-{
-    static unsigned next;
-
-    for (unsigned i = 0; i < 10000; i++) {
-        uint16_t port = (uint16_t)(12000 + ((unsigned)getpid() * 13 + next++) % 18000);
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        CHECK(sock >= 0);
-        bool is_free = bind(sock, (struct sockaddr *)&a, sizeof(a)) == 0;
-        (void)close(sock);
-        if (is_free)
-            return port;
-    }
-    check_failed(__FILE__, __LINE__, "no port is free");
-}
-
 static inline int tcp_connect(uint16_t port)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
