@@ -130,6 +130,9 @@ static void accelerator_free(struct fcc_context *c, struct accelerator *a)
     int before = 0;
 
     (void)error_set(&why, -EIO, "%s", fcc_last_error());
+    for (unsigned gpu = 0; gpu < FCC_MAX_GPUS; gpu++)
+        if (a->words_gpus >> gpu & 1u)
+            accelerator_unmap(a, &a->words[gpu]);
     if (a->side && !accelerator_enter(a, &before)) { /* there is nothing before the side stream */
         if (a->has_memory)
             (void)d->host_unregister(c->memory);

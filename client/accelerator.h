@@ -4,7 +4,7 @@
  * fccd does; in the process's own primary context, so that addresses are good for the program's kernels and libraries.
  *
  * An accelerator is made with the first communicator of a context on its GPU, lives until fcc_disconnect(), and does not change
- * meanwhile. Its functions may be called from any thread; each leaves the thread's current context or device as it was.
+ * meanwhile, but for getting more words. Its functions may be called from any thread; each leaves the thread's current context or device as it was.
  */
 #ifndef FCC_ACCELERATOR_H
 #define FCC_ACCELERATOR_H
@@ -15,6 +15,13 @@
 #include "proto.h"
 
 struct fcc_context;
+
+/* Memory of the worker's, mapped. */
+struct accelerator_memory {
+    uint64_t address;
+    size_t bytes;
+    enum fcc_memory_kind kind;
+};
 
 struct accelerator {
     SLIST_ENTRY(accelerator) link; /* context->accelerators */
@@ -28,15 +35,10 @@ struct accelerator {
     void *side;        /* a stream for copies; in order with no other */
     bool import_by_fd; /* memory_import takes a descriptor by value, not by its address */
     struct driver_uuid uuid;
+    uint32_t words_gpus;                           /* for these GPUs of fccd's, words[] is there. accelerator_lock */
+    struct accelerator_memory words[FCC_MAX_GPUS]; /* struct fcc_stream_words on each; as this GPU sees them */
 };
 SLIST_HEAD(accelerators, accelerator);
-
-/* A buffer's memory, mapped. */
-struct accelerator_memory {
-    uint64_t address;
-    size_t bytes;
-    enum fcc_memory_kind kind;
-};
 
 /* context->accelerator_lock held. The context's accelerator with this UUID; opened if need be. `number` is fccd's. -ENODEV,
  * -ENOENT (this process does not see it), -EIO, -ENOMEM. */

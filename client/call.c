@@ -56,6 +56,7 @@ void context_die(struct fcc_context *c, int status, const char *format, ...)
         pending_fail(p, status, c->dead.text);
     streams_release(c);
     statuses_raise(c, status);
+    watch_wake(c);
     (void)pthread_cond_broadcast(&c->changed);
 }
 

@@ -7,6 +7,7 @@
  *   stream.c      the request that has its place on a stream of the program
  *   ring.c        its way through the session memory: a slot, a record in the submission ring, the doorbell
  *   call.c        messages over the socket: calls and their replies, and how the end of the worker is noticed
+ *   words.c       the words of streams in the memory of GPUs
  *   watch.c       the thread that sees the end of the worker while all others wait for streams
  *   connect.c, comm.c, buffer.c   the objects
  *   pool.c        buffers for allocators that know no handles
@@ -115,6 +116,7 @@ struct fcc_comm {
     int rank, nranks, device;
     enum fcc_device_kind kind;
     const struct accelerator *accelerator; /* the context's; NULL: this rank is on the cpu */
+    uint32_t words_gpus; /* its streams hand over by the accelerator's words for these GPUs; 0: by those of the slots */
     uint32_t time_limit_ms;
     uint32_t status_word;                /* in the session memory; FCC_NO_STATUS_WORD: there is none */
     struct fcc_trigger_memory *triggers; /* mapped; NULL: not asked for. context->lock */
@@ -137,7 +139,7 @@ struct fcc_context {
     pthread_mutex_t accelerator_lock;
     struct accelerators accelerators; /* only ever more of them, until fcc_disconnect(). accelerator_lock */
     pthread_t watch;
-    int watch_end; /* eventfd that ends the watch; -1: there is none. accelerator_lock */
+    int watch_wake; /* eventfd that makes the watch look; -1: there is none. Changes under accelerator_lock and lock */
 
     pthread_mutex_t ring_lock;
     uint64_t head; /* bytes written to the ring: the truth, memory->head is for the worker. ring_lock */
@@ -147,6 +149,13 @@ struct fcc_context {
     bool reading;           /* a thread reads the socket; it alone uses `inbox`, without the lock */
     struct error dead;      /* why the connection is of no use any more; status 0: it is */
     struct error farewell;  /* an ERROR message that answers no call: why the connection will be closed */
+    bool watch_end;         /* the watch is to end */
+    /* Words that streams of this context wait for in the memory of GPUs: what is to be written there when the context dies. */
+    struct stream_words {
+        const struct accelerator *accelerator; /* the GPU's own */
+        uint64_t finished;                     /* struct fcc_stream_word[FCC_SLOTS] */
+    } stream_words[FCC_MAX_GPUS];
+    unsigned nstream_words;
     uint64_t last_id;
     uint64_t free_slots;              /* bit s: slot s is free. A slot is free until it is taken and after its DONE was read */
     uint64_t late_slots;              /* bit s: ... and when a stream has written stream_count[s] into its stream_started */
@@ -238,15 +247,28 @@ void context_collect(struct fcc_context *c);
 /* Submit a message as an operator of comm that takes its place on a stream. With out NULL nobody attends to it. */
 int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, void *stream,
                  fcc_request **out);
-/* Locked. Let every stream go on that waits for an operator. */
+/* Locked. Let every stream go on that waits for an operator by the words of a slot. */
 void streams_release(struct fcc_context *c);
 bool stream_word_reached(const _Atomic uint32_t *word, uint32_t value);
+
+/* ---- words.c ---- */
+
+/* context->accelerator_lock held, and the watch runs. Get the words of the communicator's streams in the memory of these GPUs
+ * (struct fcc_comm_init_reply): comm->words_gpus; 0, if they cannot be used here. -ENOMEM, -EPROTO, or the context's end. */
+int words_open(struct fcc_comm *comm, struct accelerator *a, uint32_t gpus);
+/* Let every stream go on that waits by such words. Not locked. The context is dead, or about to be freed. */
+void words_release(struct fcc_context *c);
+/* The GPU is the current one. The request's place on its stream: what comes before it is submitted, and after. */
+int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64_t started, void *stream);
+int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream);
 
 /* ---- watch.c ---- */
 
 /* context->accelerator_lock held. See to it that the worker's end is noticed though no thread waits for the worker. */
 int watch_start(struct fcc_context *c);
 void watch_stop(struct fcc_context *c);
+/* Locked. The context has died: streams wait in the memory of GPUs, perhaps. */
+void watch_wake(struct fcc_context *c);
 
 /* ---- buffer.c ---- */
 

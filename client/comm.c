@@ -71,6 +71,8 @@ static int comm_open(struct fcc_comm *comm, const struct fcc_comm_init_reply *re
     status = accelerator_open(c, (enum fcc_device_kind)reply->device_kind, reply->device, reply->device_uuid, &a);
     if (!status)
         status = watch_start(c);
+    if (!status)
+        status = words_open(comm, a, reply->words_gpus);
     (void)pthread_mutex_unlock(&c->accelerator_lock);
     comm->accelerator = a;
     return status;

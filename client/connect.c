@@ -106,7 +106,7 @@ static struct fcc_context *context_new(void)
     memset(c, 0, offsetof(struct fcc_context, inbox));
     c->sock = -1;
     c->doorbell = -1;
-    c->watch_end = -1;
+    c->watch_wake = -1;
     c->free_slots = ~UINT64_C(0);
     SLIST_INIT(&c->accelerators);
     LIST_INIT(&c->pending);
@@ -219,6 +219,7 @@ void fcc_disconnect(fcc_context *context)
     (void)pthread_mutex_lock(&context->lock);
     streams_release(context);
     (void)pthread_mutex_unlock(&context->lock);
+    words_release(context);
     while ((r = LIST_FIRST(&context->requests))) {
         LIST_REMOVE(r, link);
         free(r);

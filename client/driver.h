@@ -26,6 +26,7 @@ enum driver_constant {
     DRIVER_STREAM_OWN_ORDER = 1, /* CU_STREAM_NON_BLOCKING, hipStreamNonBlocking: not ordered with the default stream */
     DRIVER_WAIT_REACHED = 0,     /* CU_STREAM_WAIT_VALUE_GEQ, hipStreamWaitValueGte */
     DRIVER_NOT_CAPTURING = 0,    /* CU_STREAM_CAPTURE_STATUS_NONE, hipStreamCaptureStatusNone */
+    DRIVER_BATCH_WRITE = 2,      /* CU_STREAM_MEM_OP_WRITE_VALUE_32 */
 };
 
 struct driver_uuid { /* CUuuid, hipUUID */
@@ -37,6 +38,12 @@ struct driver_access { /* CUmemAccessDesc, hipMemAccessDesc */
 };
 struct driver_ipc_handle { /* CUipcMemHandle, hipIpcMemHandle_t */
     char reserved[64];
+};
+struct driver_operation { /* CUstreamBatchMemOpParams, for a write */
+    int operation, zero;
+    uint64_t address;
+    uint64_t value; /* the lower half */
+    unsigned flags, zeros[5];
 };
 
 /* X(result, member, CUDA's name, HIP's name, parameters). NULL: this driver does it by other functions. */
@@ -82,6 +89,8 @@ struct driver_ipc_handle { /* CUipcMemHandle, hipIpcMemHandle_t */
     X(int, context_push, "cuCtxPushCurrent_v2", NULL, (void *context))                                                         \
     X(int, context_pop, "cuCtxPopCurrent_v2", NULL, (void **context))                                                          \
     X(int, stream_wait, "cuStreamWaitValue32_v2", NULL, (void *stream, uint64_t address, uint32_t value, unsigned flags))      \
+    X(int, stream_batch, "cuStreamBatchMemOp_v2", NULL,                                                                        \
+      (void *stream, unsigned count, struct driver_operation *operations, unsigned flags))                                     \
     X(int, stream_function, "cuLaunchHostFunc", NULL, (void *stream, void (*function)(void *), void *argument))                \
     X(int, error_name, "cuGetErrorName", NULL, (int result, const char **text))                                                \
     X(int, error_text, "cuGetErrorString", NULL, (int result, const char **text))

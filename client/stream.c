@@ -19,7 +19,12 @@
  * and then the write of a later one could be overtaken by it. So a slot is used again only when its write has come: when the
  * word is n, which the worker never stores (slot_collect()).
  *
- * When the context dies, every slot's last number is stored into stream_finished. Numbers are given out under context->lock and
+ * Where it can be, the two words lie in the memory of GPUs instead (struct fcc_stream_words): started on each GPU of the
+ * communicator, so that the worker's streams there each wait for their own, finished on the rank's (words.c). stream_started is
+ * written behind them, for who looks from a CPU.
+ *
+ * When the context dies, every slot's last number is stored into stream_finished, and then into finished on the GPUs, which only
+ * a GPU's stream can do, and so the watch's thread does it. Numbers are given out under context->lock and
  * only while the context lives, and it dies under context->lock. So every number that was ever given out is covered, and a
  * wait that is put on its stream after that finds its word there already.
  *
@@ -141,6 +146,8 @@ static int stream_begin(const struct fcc_request *r, const struct accelerator *a
 {
     uint64_t word = word_address(r, a, offsetof(struct fcc_slot, stream_started));
 
+    if (r->comm->words_gpus)
+        return words_begin(r, a, word, stream);
     return uses_words(r, a) ? CALL(a, stream_write, stream, word, r->stream, 0)
                             : CALL(a, stream_fill, word, r->stream, 1, stream);
 }
@@ -149,6 +156,8 @@ static int stream_end(const struct fcc_request *r, const struct accelerator *a, 
 {
     uint64_t word = word_address(r, a, offsetof(struct fcc_slot, stream_finished));
 
+    if (r->comm->words_gpus)
+        return words_end(r, a, stream);
     if (!uses_words(r, a))
         return turn_end(r, a, stream);
     return a->driver->stream_wait ? CALL(a, stream_wait, stream, word, r->stream, DRIVER_WAIT_REACHED)
@@ -210,6 +219,7 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, const 
     msg->msg.id = r->id;
     msg->slot = r->slot;
     msg->stream = r->stream;
+    msg->gpu_words = r->comm->words_gpus != 0;
     status = ring_push(r->context, &msg->msg);
     if (status) {
         request_close(r, true);

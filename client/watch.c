@@ -4,9 +4,9 @@
  *
  * Who waits for an operator on the CPU looks for the worker's end himself (completion.c). A thread that waits for a stream, or
  * that has only enqueued, does not come by here; and its stream would wait for ever, because nobody is left to write
- * stream_finished. So a context with a rank on a GPU has this thread. It sleeps until the socket ends, then lets the context
- * die, which releases the streams (context_die()). So has one whose program has asked for a communicator's status word: its own
- * kernels may be what waits.
+ * stream_finished. So a context with a rank on a GPU has this thread, and so has one whose program has asked for a communicator's
+ * status word: its own kernels may be what waits. It sleeps until the socket ends, then lets the context die, which releases the
+ * streams (context_die()); those that wait in the memory of GPUs it releases itself, whoever has let the context die (words.c).
  *
  * And it is the sign of life of this process to the worker.
  */
@@ -47,54 +47,88 @@ static void life_end(_Atomic uint32_t *word)
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Sleep until there is something to look at: the end of the socket (true), or a call of watch_wake() or watch_stop(). */
+static bool watch_sleep(const struct fcc_context *c)
+{
+    struct pollfd p[2] = {{.fd = c->sock, .events = POLLRDHUP}, {.fd = c->watch_wake, .events = POLLIN}};
+    eventfd_t ignored;
+
+    while (poll(p, 2, -1) < 0 && errno == EINTR) {
+    }
+    if (p[1].revents)
+        (void)eventfd_read(p[1].fd, &ignored);
+    return p[0].revents != 0;
+}
+
 static void *watch_run(void *argument)
 {
     struct fcc_context *c = argument;
-    struct pollfd p[2] = {{.fd = c->sock, .events = POLLRDHUP}, {.fd = c->watch_end, .events = POLLIN}};
+    bool hung_up = false, end = false, released = false, dead;
     struct life life;
 
     life_begin(&life, &c->memory->life);
-    while (poll(p, 2, -1) < 0 && errno == EINTR) {
+    while (!hung_up && !end) {
+        hung_up = watch_sleep(c);
+        if (hung_up)
+            life_end(&c->memory->life);
+        /* What the worker sent last, its farewell among it, comes before the end. If another thread is the reader, it is awake
+         * too. */
+        (void)pthread_mutex_lock(&c->lock);
+        while (hung_up && !c->watch_end && !c->dead.status)
+            context_pump(c, deadline_in_ms(1));
+        end = c->watch_end;
+        dead = c->dead.status != 0;
+        (void)pthread_mutex_unlock(&c->lock);
+        if (dead && !released)
+            words_release(c);
+        released |= dead;
     }
-    life_end(&c->memory->life);
-    if (p[1].revents)
-        return NULL;
-    /* What the worker sent last, its farewell among it, comes before the end. If another thread is the reader, it is awake
-     * too. */
-    (void)pthread_mutex_lock(&c->lock);
-    while (!c->dead.status)
-        context_pump(c, deadline_in_ms(1));
-    (void)pthread_mutex_unlock(&c->lock);
+    if (!hung_up)
+        life_end(&c->memory->life);
     return NULL;
 }
 
 int watch_start(struct fcc_context *c)
 {
     sigset_t all, before;
-    int status;
+    int status, wake;
 
-    if (c->watch_end >= 0)
+    if (c->watch_wake >= 0)
         return 0;
-    c->watch_end = eventfd(0, EFD_CLOEXEC);
-    if (c->watch_end < 0)
+    wake = eventfd(0, EFD_CLOEXEC);
+    if (wake < 0)
         return last_error_set(-errno, "watching for the worker's end: eventfd: %s", strerror(errno));
+    (void)pthread_mutex_lock(&c->lock);
+    c->watch_wake = wake;
+    (void)pthread_mutex_unlock(&c->lock);
     (void)sigfillset(&all); /* signals are the program's threads' */
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     status = pthread_create(&c->watch, NULL, watch_run, c);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!status)
         return 0;
-    (void)close(c->watch_end);
-    c->watch_end = -1;
+    (void)pthread_mutex_lock(&c->lock);
+    c->watch_wake = -1;
+    (void)pthread_mutex_unlock(&c->lock);
+    (void)close(wake);
     return last_error_set(-status, "watching for the worker's end: a thread: %s", strerror(status));
+}
+
+void watch_wake(struct fcc_context *c)
+{
+    if (c->watch_wake >= 0)
+        (void)eventfd_write(c->watch_wake, 1);
 }
 
 void watch_stop(struct fcc_context *c)
 {
-    if (c->watch_end < 0)
+    if (c->watch_wake < 0)
         return;
-    (void)eventfd_write(c->watch_end, 1);
+    (void)pthread_mutex_lock(&c->lock);
+    c->watch_end = true;
+    watch_wake(c);
+    (void)pthread_mutex_unlock(&c->lock);
     (void)pthread_join(c->watch, NULL);
-    (void)close(c->watch_end);
-    c->watch_end = -1;
+    (void)close(c->watch_wake);
+    c->watch_wake = -1;
 }

@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
         g.compute(wave);
     else {
         if (threadIdx.x == ROW_WAVES * 32 && blockIdx.x == 0) {
-            ((volatile uint64_t *)call.span)[0] = gpu_clock();
+            ((struct gpu_fixed *)call.fixed)->began = gpu_clock();
             gpu_prefetch(&call.fixed->left);
         }
         g.begin();

@@ -25,11 +25,13 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 4u
+#define GPU_PLUGIN_ABI 5u
 #define GPU_MAX_GPUS 16
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
 #define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* that a launch waits for */
 #define GPU_FLAGS 16384u /* epochs of a rank; one more follows, its failure epoch: operators up to this one are to leave */
+#define GPU_FLAG_DONE (GPU_FLAGS + 1) /* and then one for each GPU, of which the lower half is used: see struct gpu_end.peers */
+#define GPU_FLAG_WORDS (GPU_FLAG_DONE + GPU_MAX_GPUS) /* uint64_t that a rank's flags have */
 
 /* ---- what a kernel is told ------------------------------------------------------------------------------------ */
 
@@ -93,11 +95,12 @@ enum gpu_counter {
 /* What stays the same from call to call; in device memory. */
 struct gpu_fixed {
     struct gpu_shape shape;
-    uint64_t flags[FCC_MAX_RANKS];   /* of every rank: uint64_t[GPU_FLAGS + 1]; 0: it is on another node */
+    uint64_t flags[FCC_MAX_RANKS];   /* of every rank: uint64_t[GPU_FLAG_WORDS]; 0: it is on another node */
     uint64_t staging[FCC_MAX_RANKS]; /* of every rank; 0: none */
     uint64_t slots[FCC_MAX_RANKS];   /* of every rank: struct gpu_stamped[]; 0: none */
     struct gpu_plan plans[GPU_MAX_RUNS];
-    uint32_t left; /* workgroups of the kernel that have left */
+    uint64_t began; /* the GPU's clock, by the operator's first kernel, and there by the first workgroup */
+    uint32_t left;  /* workgroups of the kernel that have left */
     uint32_t zero;
 };
 
@@ -130,9 +133,7 @@ struct gpu_input {
             int64_t a_stride, b_stride, k;
         } gemm;
     };
-    uint64_t failure;     /* struct gpu_failure in host memory */
-    uint64_t stream_word; /* uint32_t in host memory that becomes stream_value at the end; 0: none */
-    uint32_t stream_value, zero;
+    uint64_t failure; /* struct gpu_failure in host memory */
 };
 
 /* Where a GPU's kernels push triggers for the proxy: the producers' side of daemon/worker/fifo.h. Between kernels its memory is the
@@ -151,15 +152,45 @@ struct gpu_nodes {
     uint64_t remote; /* bit r: rank r is on another node. Its staging and results are shadows here, it has no flags */
     uint32_t number; /* triggers' `launch` */
     uint32_t phase_first, phase_next; /* the phases that this kernel runs: [phase_first, phase_next) */
-    uint32_t zero;
+    uint32_t later;                   /* 1: it is not the operator's first here, whose begin is its own, too */
 };
 
-/* The argument of every kernel, by value. */
+/* Who is told of a kernel's end, by its last workgroup: first the streams and the other GPUs, then the host. */
+struct gpu_end {
+    uint64_t done;  /* uint64_t in host memory that becomes gpu_done_make(), when the last workgroup leaves */
+    uint32_t epoch; /* the lower half of gpu_call's */
+    uint32_t nwords, npeers, zero;
+    uint64_t words[GPU_MAX_RUNS]; /* uint32_t in the memory of this GPU or the host's: words[i] becomes values[i] */
+    uint32_t values[GPU_MAX_RUNS];
+    uint64_t peers[GPU_MAX_GPUS]; /* uint32_t in the memory of other GPUs: becomes the epoch. What is launched there next waits
+                                     for it at its own memory */
+};
+#ifdef __cplusplus
+static_assert(sizeof(struct gpu_end) % 8 == 0, "the argument of a kernel");
+#endif
+
+/* A kernel's end, in one word, so that nothing has to be ordered: the epoch's lower half, and how long the kernel took by the
+ * GPU's clock. */
+static inline uint64_t gpu_done_make(uint32_t epoch, uint64_t ticks)
+{
+    return (ticks < UINT32_MAX ? ticks : UINT32_MAX) << 32 | epoch;
+}
+
+static inline uint32_t gpu_done_ticks(uint64_t done)
+{
+    return (uint32_t)(done >> 32);
+}
+
+static inline bool gpu_done_reached(uint64_t done, uint64_t epoch)
+{
+    return (int32_t)((uint32_t)done - (uint32_t)epoch) >= 0;
+}
+
+/* The argument of every kernel, by value; noop's is its beginning, `end`. */
 struct gpu_call {
+    struct gpu_end end;
     const struct gpu_fixed *fixed;
     uint64_t epoch;
-    uint64_t done; /* uint64_t in host memory that becomes the epoch when the last workgroup leaves */
-    uint64_t span; /* uint64_t[2] in host memory: the GPU's clock when the first workgroup began and when the last one left */
     uint32_t nruns;
     uint32_t stamp;    /* of the words in slots: grows by one with every call that uses them; never 0 */
     uint64_t slots_at; /* this call's part of the slots: one half of them or, for the next such call, the other */
@@ -196,6 +227,7 @@ struct gpu_description {
     uint32_t peers;                    /* bit p: can address the memory of GPU p */
     char links[GPU_MAX_GPUS][16];      /* to GPU p: "NVLink", "xGMI", "PCIe", or "" */
     uint32_t stream_memory_operations; /* 1: kernels' starts and ends may be tied to client streams by waiting for words */
+    uint32_t words_in_memory;          /* 1: ... which may lie in the memory of GPUs; otherwise in the host's only */
 };
 
 /* Memory that a client may import. `bytes` is rounded up to what the GPU can share. */
@@ -244,9 +276,9 @@ struct gpu_plugin {
      * unchanged. */
     int (*launch_tables)(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address,
                          struct error *e);
-    /* Enqueue: wait until each of the words (uint32_t, host memory; at most GPU_MAX_WORDS) has reached its value, one after the
-     * other, then run the kernel. call->fixed, nruns and plans are filled in. staging[nranks] and slots[nranks] as in gpu_fixed.
-     * Does not wait. */
+    /* Enqueue: wait until each of the words (uint32_t, host memory or this GPU's; at most GPU_MAX_WORDS) has reached its value,
+     * one after the other, then run the kernel. call->fixed, nruns, plans and end.epoch are filled in. staging[nranks] and
+     * slots[nranks] as in gpu_fixed. Does not wait. */
     int (*launch_start)(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
                         const uint64_t words[], const uint32_t values[], int nwords, struct error *e);
     /* Store a value at a device address, soon and in passing: also while kernels run and streams wait. Does not wait. */

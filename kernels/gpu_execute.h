@@ -31,10 +31,10 @@
  * acquires what those before it released), so what it releases comes after every result of its ranks. That atomic is between
  * workgroups of one GPU, and needs no wider scope; what goes beyond is the fence (system) of the last one, which covers what it
  * has seen: all results, and what other GPUs released to the workgroups that awaited it. What a workgroup has stored at other
- * GPUs is behind fences of its own by then, or carries its stamp. It tells the clients' streams, sets the
- * counters back for the next call, then tells the host. The streams' words are stored behind one fence, when nothing is on its
- * way to the host's memory: a fence waits until that has taken what was stored there, which is far away. So the kernel's span
- * is stored behind them, and waited for together with them, before `done`.
+ * GPUs is behind fences of its own by then, or carries its stamp. It tells the clients' streams and the other GPUs, sets the
+ * counters back for the next call, then tells the host. All this is two fences, and at neither anything is on its way to the
+ * host's memory, unless the operator has failed or streams wait there: a fence waits until that has taken what was stored, which
+ * is far away. So the kernel's begin is kept in the GPU's memory, and its duration goes into the word that tells the host.
  */
 #ifndef FCC_GPU_EXECUTE_H
 #define FCC_GPU_EXECUTE_H
@@ -271,23 +271,33 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
     }
 }
 
+/* One thread, behind the fence that releases what the ranks' streams and the other GPUs may see now. */
+GPU_DEVICE void gpu_tell(const struct gpu_end &end)
+{
+    for (uint32_t i = 0; i < end.nwords; i++)
+        gpu_store_relaxed((uint32_t *)end.words[i], end.values[i]);
+    for (uint32_t i = 0; i < end.npeers; i++)
+        gpu_store_relaxed((uint32_t *)end.peers[i], end.epoch);
+}
+
+/* One thread, behind the fence that releases what the host may free now. */
+GPU_DEVICE void gpu_tell_host(const struct gpu_end &end, uint64_t ticks)
+{
+    ticks = ticks < UINT32_MAX ? ticks : UINT32_MAX;
+    gpu_store_relaxed((uint64_t *)end.done, ticks << 32 | end.epoch);
+}
+
 /* All threads: tell the streams, set everything back for the next call, tell the host. What was set back is released with
  * `done`, before which the host frees nothing; the next kernel on this stream comes after the end of this one. */
 GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
 {
-    uint64_t now = gpu_clock();
+    struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
+    uint64_t ticks = 0;
 
     if (threadIdx.x == 0) {
-        bool released = false;
-        for (uint32_t run = 0; run < call.nruns; run++) {
-            if (!call.in[run].stream_word)
-                continue;
-            if (!released)
-                gpu_fence_system();
-            released = true;
-            gpu_store_relaxed((uint32_t *)call.in[run].stream_word, call.in[run].stream_value);
-        }
-        ((volatile uint64_t *)call.span)[1] = now;
+        gpu_fence_system();
+        gpu_tell(call.end);
+        ticks = gpu_clock() - fixed->began;
     }
     for (uint32_t run = 0; run < call.nruns; run++) {
         const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -301,18 +311,19 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
     __syncthreads();
     if (threadIdx.x != 0)
         return;
-    ((struct gpu_fixed *)call.fixed)->left = 0;
-    gpu_store_release((uint64_t *)call.done, call.epoch);
+    fixed->left = 0;
+    gpu_fence_system();
+    gpu_tell_host(call.end, ticks);
 }
 
 /* A kernel is gpu_begin(), all phases for all runs in gpu_run_of()'s order, until one says "leave", and gpu_leave(): by all
- * threads. */
-GPU_DEVICE void gpu_begin(const struct gpu_call &call)
+ * threads. NODES: over nodes, where an operator's time is that from its first kernel's begin to its last one's end. */
+template <bool NODES = false> GPU_DEVICE void gpu_begin(const struct gpu_call &call)
 {
     enum { LINE = 128 };
 
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        ((volatile uint64_t *)call.span)[0] = gpu_clock();
+    if (blockIdx.x == 0 && threadIdx.x == 0 && !(NODES && call.nodes.later))
+        ((struct gpu_fixed *)call.fixed)->began = gpu_clock(); /* the last to leave sees it: this thread leaves, too */
     /* What the workgroup needs before its first slice and in it; it was last read before other data filled the caches. */
     for (uint32_t at = threadIdx.x * LINE; at < offsetof(struct gpu_fixed, plans); at += blockDim.x * LINE)
         gpu_prefetch((const char *)call.fixed + at);
@@ -364,7 +375,7 @@ template <typename Operator> GPU_DEVICE void gpu_execute_over_nodes(const struct
     __shared__ struct gpu_group group;
     bool go_on = true;
 
-    gpu_begin(call);
+    gpu_begin<true>(call);
     for (uint32_t phase = call.nodes.phase_first; phase < call.nodes.phase_next && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++)
             go_on = gpu_phase_run<true>(call, gpu_run_of(call, i), phase, &group, op);

@@ -72,6 +72,7 @@ static int plugin_describe(int gpu, struct gpu_description *out, struct error *e
         if (out->peers & 1u << p)
             (void)snprintf(out->links[p], sizeof(out->links[p]), "%s", gpu_link_name(gpu, p));
     out->stream_memory_operations = (uint32_t)gpu_stream_waits(gpu);
+    out->words_in_memory = (uint32_t)(gpu_stream_waits(gpu) && gpu_words_in_memory(gpu));
     return 0;
 }
 

@@ -212,6 +212,19 @@ static inline int gpu_shares_fds(int gpu)
 #endif
 }
 
+/* 1 if the words may lie in the memory of GPUs, of any that can address each other, and in memory that both processes have by a
+ * file descriptor: what lies there outlives the process that made it. HIP promises waits for memory of its own kind only
+ * (hipMallocSignalMemory), which is not made by its virtual memory: there words stay in the host's. */
+static inline int gpu_words_in_memory(int gpu)
+{
+#if defined(__CUDACC__)
+    return gpu_shares_fds(gpu);
+#else
+    (void)gpu;
+    return 0;
+#endif
+}
+
 /* The kind of link between two GPUs that can address each other. */
 static inline const char *gpu_link_name(int from, int to)
 {

@@ -46,6 +46,7 @@
 #define FCC_NODE_MAX 64   /* bytes of a node's address, "host:port", with its NUL */
 #define FCC_MAX_TENSORS 8 /* tensors of one operator */
 #define FCC_MAX_FDS 4     /* file descriptors with one message */
+#define FCC_MAX_GPUS 16   /* of a node */
 
 /* Every message that a client may send: X(NAME, name, bytes of the fixed part, fds that come with the reply).
  * The enum, the names, the size checks and the worker's table of handlers are made from this list. */
@@ -62,7 +63,8 @@
     X(MEETING, meeting, sizeof(struct fcc_meeting), 0)                                                                         \
     X(BUFFER_PEER, buffer_peer, sizeof(struct fcc_buffer_peer_msg), 1)                                                         \
     X(TRIGGERS, triggers, sizeof(struct fcc_triggers_msg), 1)                                                                  \
-    X(PUT_REGISTER, put_register, sizeof(struct fcc_put_msg), 0)
+    X(PUT_REGISTER, put_register, sizeof(struct fcc_put_msg), 0)                                                               \
+    X(STREAM_WORDS, stream_words, sizeof(struct fcc_stream_words_msg), 1)
 
 enum fcc_msg_type {
     FCC_MSG_NONE = 0,
@@ -161,7 +163,9 @@ struct fcc_comm_init_reply {
     uint32_t device_kind;          /* enum fcc_device_kind: CPU, HIP or CUDA */
     unsigned char device_uuid[16]; /* of a GPU: the client may number them differently */
     uint32_t status_word;          /* in fcc_session_memory.status; FCC_NO_STATUS_WORD: they are all in use */
-    uint32_t zero;
+    /* The communicator's GPUs, a bit for each device, if streams can hand over to it by words in the memory of all of them
+     * (STREAM_WORDS). 0: by words in the session memory only. */
+    uint32_t words_gpus;
 };
 static_assert(sizeof(struct fcc_comm_init_reply) == 576, "wire");
 
@@ -277,7 +281,7 @@ struct fcc_submit {
     uint32_t
         stream; /* 0: begins when all ranks have submitted. Otherwise, with a slot, on a GPU: the operator has its place on a
                          stream of the client, see struct fcc_slot */
-    uint32_t zero;
+    uint32_t gpu_words; /* 1: by the words in the memory of GPUs, which the session has on all of the communicator's */
 };
 static_assert(sizeof(struct fcc_submit) == 40, "wire");
 #define FCC_NO_SLOT 0xffffffffu
@@ -319,7 +323,10 @@ struct fcc_slot {
      * runs the operator, and sets stream_finished. The worker's CPU sets stream_finished too when an operator ends otherwise,
      * and the client's when the worker has died: so no stream waits for ever. If the operator is to leave before the stream
      * has come, the worker sets stream_started, for its own GPU, to fcc_stream_passed(n). The stream's write of n still
-     * follows: until it has come, the slot's words are not used again. */
+     * follows: until it has come, the slot's words are not used again.
+     *
+     * With gpu_words this is said by the words of struct fcc_stream_words instead. stream_started is set to n nevertheless,
+     * after those, for the CPUs; stream_finished is not. */
     _Atomic uint32_t stream_started;
     _Atomic uint32_t stream_finished;
 };
@@ -329,6 +336,36 @@ static_assert(sizeof(struct fcc_slot) == 1056, "wire");
 
 #define FCC_STATUS_WORDS 1024u /* communicators that a session's programs can look at, at a time */
 #define FCC_NO_STATUS_WORD 0xffffffffu
+
+/* A session's words in the memory of one GPU: for a GPU to wait for a word in its own memory takes a fraction of what one
+ * in the host's takes. The worker makes them, when the client asks for them, and they live as long as either has them, whoever
+ * dies. The client's stream sets started[slot] on every GPU of the communicator, each of which waits for its own; the last one to set
+ * finished[slot], on the rank's GPU, is its kernel. What no kernel finishes, and what is to leave, the worker sets by a
+ * stream of its own; when it is dead, the client does. Where the worker has set started[slot] to fcc_stream_passed(n), it sets it to
+ * n before it completes the operator: so it is n, by whomever, when the slot is used again. */
+struct fcc_stream_word {
+    _Atomic uint32_t value;
+    uint32_t zero; /* what GPUs' streams store in passing is 8 bytes */
+};
+struct fcc_stream_words {
+    struct fcc_stream_word started[FCC_SLOTS], finished[FCC_SLOTS];
+};
+static_assert(sizeof(struct fcc_stream_words) == 1024, "shared by GPUs");
+
+struct fcc_stream_words_msg { /* STREAM_WORDS: those on one GPU */
+    struct fcc_msg msg;
+    uint32_t comm; /* of which it is one of words_gpus */
+    uint32_t gpu;
+};
+static_assert(sizeof(struct fcc_stream_words_msg) == 24, "wire");
+
+struct fcc_stream_words_reply { /* fd: the memory, which begins with a struct fcc_stream_words. -EOPNOTSUPP: use the others */
+    struct fcc_reply reply;
+    uint32_t memory; /* enum fcc_memory_kind */
+    uint32_t zero;
+    uint64_t map_bytes; /* of the memory */
+};
+static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
 
 /* Not n, and past it by either way to compare. */
 static inline uint32_t fcc_stream_passed(uint32_t n)

@@ -13,16 +13,21 @@
 #include "client.h"
 #include "fake_driver.h"
 
-#define GPU 2 /* the fake worker's answer, and which of the fake driver's it is */
+#define GPU FAKE_DEVICE    /* the fake worker's answer, and which of the fake driver's it is */
+#define WORDS_GPUS 0x8005u /* of the communicator */
 
 static struct fake_driver *driver; /* of the kind that is tested */
 
 struct manner {
     enum fcc_device_kind kind;
     bool functions; /* on the CPU, instead of stream memory operations */
+    bool gpu_words; /* the words of streams are in the memory of GPUs */
 };
-static const struct manner manners[] = {
-    {FCC_DEVICE_CUDA, false}, {FCC_DEVICE_CUDA, true}, {FCC_DEVICE_HIP, false}, {FCC_DEVICE_HIP, true}};
+static const struct manner manners[] = {{FCC_DEVICE_CUDA, false, false},
+                                        {FCC_DEVICE_CUDA, true, false},
+                                        {FCC_DEVICE_HIP, false, false},
+                                        {FCC_DEVICE_HIP, true, false},
+                                        {FCC_DEVICE_CUDA, false, true}};
 #define MANNERS (sizeof(manners) / sizeof(manners[0]))
 
 static inline void driver_use(enum fcc_device_kind kind)
@@ -37,7 +42,7 @@ static inline void driver_use(enum fcc_device_kind kind)
     driver->gpus = FAKE_GPUS;
     driver->hip_version = 50221153;
     driver->no_stream_words = driver->capturing = false;
-    driver->writes = driver->fills = driver->waits = driver->functions = 0;
+    driver->writes = driver->batches = driver->fills = driver->waits = driver->functions = 0;
 }
 
 /* Everything that was made is gone. */
@@ -61,6 +66,7 @@ static inline struct bed gpu_connect(struct manner how)
     b.fake->device_kind = how.kind;
     b.fake->memory_kind = FCC_MEMORY_GPU_FD;
     b.fake->device_uuid = FAKE_UUID(GPU);
+    b.fake->words_gpus = how.gpu_words ? WORDS_GPUS : 0;
     assert_int_equal(fcc_connect(&o, &b.context), 0);
     return b;
 }
@@ -109,6 +115,12 @@ static inline void gate_callback(void *stream, int status, void *argument)
     (void)stream;
     assert_int_equal(status, 0);
     gate_run(argument);
+}
+
+/* What the last stream has come to that waits for an operator in the slot. */
+static inline _Atomic uint32_t *finished_word(const struct bed *b, uint32_t slot)
+{
+    return b->comm->words_gpus ? &b->fake->words[GPU]->finished[slot].value : &b->context->memory->slot[slot].stream_finished;
 }
 
 /* What comes onto the stream from now on waits until *open is true. */

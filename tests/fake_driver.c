@@ -44,7 +44,7 @@ static void broken(bool yes)
 
 struct task {
     struct task *next;
-    enum { WRITE, WAIT_CYCLIC, WAIT_UNSIGNED, FUNCTION, CALLBACK } kind;
+    enum { WRITE, WRITE_SHARED, WAIT_CYCLIC, WAIT_UNSIGNED, FUNCTION, CALLBACK } kind;
     _Atomic uint32_t *word;
     uint32_t value;
     void (*function)(void *);
@@ -69,6 +69,10 @@ static void task_run(struct task *t, struct stream *s)
     case WRITE:
         seen = atomic_exchange(t->word, t->value); /* the worker may have let its GPU pass */
         broken((int32_t)(t->value - seen) <= 0 && seen != fcc_stream_passed(t->value));
+        break;
+    case WRITE_SHARED: /* ... and may have made that good again before */
+        seen = atomic_exchange(t->word, t->value);
+        broken((int32_t)(t->value - seen) < 0 && seen != fcc_stream_passed(t->value));
         break;
     case WAIT_CYCLIC:
         while ((int32_t)(atomic_load(t->word) - t->value) < 0)
@@ -166,6 +170,29 @@ static void stream_word(void *stream, int kind, uint64_t address, uint32_t value
     stream_push(stream, &(struct task){.kind = kind, .word = (_Atomic uint32_t *)(uintptr_t)address, .value = value});
 }
 
+static void stream_batch(void *stream, unsigned n, const struct driver_operation *operations)
+{
+    broken(n < 1 || n > 256);
+    for (unsigned i = 0; i < n; i++) {
+        const struct driver_operation *o = &operations[i];
+        broken(o->operation != DRIVER_BATCH_WRITE || o->flags != 0 || o->value >> 32);
+        stream_word(stream, WRITE_SHARED, o->address, (uint32_t)o->value);
+    }
+    count(&fake_driver.batches, 1);
+}
+
+/* Words in GPUs' memory are copied over while streams wait for them. */
+static void words_copy(uint64_t to, const void *from, size_t bytes)
+{
+    const _Atomic uint32_t *words = from;
+
+    if (to % sizeof(words[0]) || bytes % sizeof(words[0]))
+        memcpy((void *)(uintptr_t)to, from, bytes);
+    else
+        for (size_t i = 0; i < bytes / sizeof(words[0]); i++)
+            atomic_store((_Atomic uint32_t *)(uintptr_t)to + i, atomic_load_explicit(&words[i], memory_order_relaxed));
+}
+
 FAKE_ON_GPU(stream_create, (void **stream, unsigned flags), (broken(flags != DRIVER_STREAM_OWN_ORDER), *stream = stream_make()))
 FAKE(stream_destroy, (void *stream), stream_end(stream))
 FAKE(stream_synchronize, (void *stream), stream_drain(stream))
@@ -180,6 +207,8 @@ FAKE_ON_GPU(stream_wait, (void *stream, uint64_t address, uint32_t value, unsign
 FAKE_ON_GPU(stream_wait_masked, (void *stream, uint64_t address, uint32_t value, unsigned flags, uint32_t mask),
             (broken(flags != DRIVER_WAIT_REACHED || mask != UINT32_MAX), count(&fake_driver.waits, 1),
              stream_word(stream, WAIT_UNSIGNED, address, value)))
+FAKE_ON_GPU(stream_batch, (void *stream, unsigned n, struct driver_operation *operations, unsigned flags),
+            (broken(flags != 0), stream_batch(stream, n, operations)))
 FAKE(stream_function, (void *stream, void (*function)(void *), void *argument),
      (count(&fake_driver.functions, 1),
       stream_push(stream, &(struct task){.kind = FUNCTION, .function = function, .argument = argument})))
@@ -269,7 +298,7 @@ FAKE_ON_GPU(host_unregister, (void *memory), (broken(!memory), count(&fake_drive
 FAKE_ON_GPU(host_address, (uint64_t * address, void *memory, unsigned flags),
             (broken(flags != 0 || fake_driver.registered < 1), *address = (uintptr_t)memory))
 FAKE_ON_GPU(copy_in, (uint64_t to, const void *from, size_t bytes, void *stream),
-            (broken(!stream), memcpy((void *)(uintptr_t)to, from, bytes)))
+            (broken(!stream), words_copy(to, from, bytes)))
 FAKE_ON_GPU(copy_out, (void *to, uint64_t from, size_t bytes, void *stream),
             (broken(!stream), memcpy(to, (const void *)(uintptr_t)from, bytes)))
 

@@ -21,7 +21,7 @@ struct fake_driver {
     /* what there is, and must be gone at the end */
     _Atomic int contexts, streams, handles, addresses, mappings, registered;
     /* what has happened */
-    _Atomic int writes, fills, waits, functions;
+    _Atomic int writes, batches, fills, waits, functions;
     _Atomic int broken; /* wrong calls: without a current GPU, say, or a word that goes back */
 };
 /* The control of a loaded fake driver. */

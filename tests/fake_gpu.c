@@ -104,7 +104,11 @@ static int fake_describe(int gpu, struct gpu_description *out, struct error *e)
     if (gpu < 0 || gpu >= count)
         return error_set(e, -ENOENT, "cuda GPU %d: there are %d", gpu, count);
     *out = (struct gpu_description){
-        .memory_bytes = UINT64_C(1) << 30, .multiprocessors = 4, .stream_memory_operations = !control->no_stream_waits};
+        .memory_bytes = UINT64_C(1) << 30,
+        .multiprocessors = 4,
+        .stream_memory_operations = !control->no_stream_waits,
+        .words_in_memory = !control->no_stream_waits && !control->no_gpu_words,
+    };
     (void)snprintf(out->name, sizeof(out->name), "Fake GPU %d", gpu);
     (void)snprintf(out->pci, sizeof(out->pci), "0000:%02x:00.0", gpu + 1);
     memset(out->uuid, FAKE_UUID(gpu), sizeof(out->uuid));
@@ -133,6 +137,7 @@ static int fake_open(uint32_t mask, bool ipc, struct error *e)
         (void)pthread_cond_init(&g->changed, NULL);
         (void)pthread_create(&g->thread, NULL, gpu_main, g);
         (void)pthread_create(&g->copier, NULL, gpu_copier_main, g);
+        (void)pthread_create(&g->side, NULL, side_main, g);
         g->open = true;
         (void)atomic_fetch_add(&control->contexts, 1);
     }
@@ -169,6 +174,7 @@ static void fake_close(void)
         (void)pthread_mutex_unlock(&g->lock);
         (void)pthread_join(g->thread, NULL);
         (void)pthread_join(g->copier, NULL);
+        (void)pthread_join(g->side, NULL);
         (void)pthread_mutex_destroy(&g->lock);
         (void)pthread_cond_destroy(&g->changed);
         g->open = false;
@@ -279,6 +285,7 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
     memcpy(l->fixed.slots, slots, l->fixed.shape.nranks * sizeof(slots[0]));
     call->fixed = &l->fixed;
     call->nruns = (uint32_t)l->nruns;
+    call->end.epoch = (uint32_t)call->epoch;
     t = calloc(1, sizeof(*t));
     t->launch = l;
     t->call = *call;

@@ -32,6 +32,8 @@ struct fake_gpus {
     _Atomic uint32_t gpus;            /* how many there are; FAKE_NOT_NOW: the runtime does not start */
     _Atomic uint32_t lonely;          /* mask: no peers of the others */
     _Atomic uint32_t no_stream_waits; /* they cannot tie kernels to streams */
+    _Atomic uint32_t no_gpu_words;    /* ... or only by words in the host's memory */
+    _Atomic uint32_t store_us;        /* how long a store in passing takes */
     _Atomic uint32_t hold;            /* mask: kernels there go on until they are to leave */
     _Atomic uint32_t deaf;            /* mask: ... and do not look whether they are to leave */
     _Atomic uint32_t run_us;          /* how long kernels run */

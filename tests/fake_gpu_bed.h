@@ -65,6 +65,7 @@ static inline void fake_nodes_start(struct test_daemon *d, int nodes, uint32_t g
     CHECK(fake != MAP_FAILED);
     (void)close(fd);
     fake->gpus = gpus;
+    fake->store_us = 2000; /* far beyond what the worker may hope for */
     for (; options && *options; options++)
         all[n++] = *options;
     daemons_start(d, nodes, all);

@@ -63,8 +63,20 @@ struct gpu {
     pthread_cond_t changed;                /* a task came or went, or the end */
     struct task *first, *last;             /* the first one runs */
     bool end;                              /* when the queue is empty */
+    pthread_t side;                        /* its thread, of stores in passing */
+    struct side_store *store, *newest;     /* the first one is next */
 };
 extern struct gpu gpus[GPU_MAX_GPUS];
+
+/* A store in passing, under way. */
+struct side_store {
+    struct side_store *next;
+    uint64_t address, value, at_ns;
+};
+/* Store on the GPU's side stream; what was stored there before comes first. */
+void side_store(struct gpu *g, uint64_t address, uint64_t value);
+/* All of it has been stored. */
+void side_finish(struct gpu *g);
 
 static inline void *pointer(uint64_t address)
 {
@@ -95,5 +107,6 @@ int fake_copies_await(int gpu, struct error *e);
 /* A GPU's threads; their argument is the struct gpu. */
 void *gpu_main(void *gpu);
 void *gpu_copier_main(void *gpu);
+void *side_main(void *gpu);
 
 #endif

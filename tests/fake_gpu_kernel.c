@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "fake_gpu_inside.h"
+#include "proto.h"
 
 #define NAP_NS 20000
 
@@ -380,7 +381,8 @@ static void kernel_run(const struct gpu *g, const struct task *t)
     const struct gpu_fixed *fixed = &t->launch->fixed;
     bool go_on;
 
-    ((uint64_t *)pointer(t->call.span))[0] = now_ns();
+    if (!t->call.nodes.later)
+        t->launch->fixed.began = now_ns();
     for (int i = 0; i < t->launch->nruns; i++) {
         const struct gpu_plan *plan = &fixed->plans[i];
         for (uint32_t k = 0; k < plan->ngroups; k++)
@@ -400,16 +402,67 @@ static void kernel_end(struct gpu *g)
 {
     struct task *t = g->first;
 
-    ((uint64_t *)pointer(t->call.span))[1] = now_ns();
-    for (uint32_t i = 0; i < t->call.nruns; i++)
-        if (t->call.in[i].stream_word)
-            atomic_store_explicit((_Atomic uint32_t *)pointer(t->call.in[i].stream_word), t->call.in[i].stream_value,
-                                  memory_order_release);
+    for (uint32_t i = 0; i < t->call.end.nwords; i++)
+        atomic_store_explicit((_Atomic uint32_t *)pointer(t->call.end.words[i]), t->call.end.values[i], memory_order_release);
     (void)atomic_fetch_add(&control->ended, 1);
-    atomic_store_explicit((_Atomic uint64_t *)pointer(t->call.done), t->call.epoch, memory_order_release);
     g->first = t->next;
+    for (uint32_t i = 0; i < t->call.end.npeers; i++)
+        atomic_store_explicit((_Atomic uint32_t *)pointer(t->call.end.peers[i]), t->call.end.epoch, memory_order_release);
+    atomic_store_explicit((_Atomic uint64_t *)pointer(t->call.end.done),
+                          gpu_done_make(t->call.end.epoch, now_ns() - t->launch->fixed.began), memory_order_release);
     (void)pthread_cond_broadcast(&g->changed);
     free(t);
+}
+
+/* ---- the side stream ---- */
+
+void side_store(struct gpu *g, uint64_t address, uint64_t value)
+{
+    struct side_store *s = malloc(sizeof(*s));
+
+    *s = (struct side_store){.address = address, .value = value, .at_ns = now_ns() + control->store_us * UINT64_C(1000)};
+    (void)pthread_mutex_lock(&g->lock);
+    if (g->store)
+        g->newest->next = s;
+    else
+        g->store = s;
+    g->newest = s;
+    (void)pthread_cond_broadcast(&g->changed);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+void side_finish(struct gpu *g)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    while (g->store)
+        (void)pthread_cond_wait(&g->changed, &g->lock);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+void *side_main(void *argument)
+{
+    struct gpu *g = argument;
+
+    (void)pthread_mutex_lock(&g->lock);
+    while (g->store || !g->end) {
+        struct side_store *s = g->store;
+        if (!s) {
+            (void)pthread_cond_wait(&g->changed, &g->lock);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&g->lock);
+        while (now_ns() < s->at_ns)
+            nap();
+        (void)pthread_mutex_lock(&g->lock);
+        uint32_t now = (uint32_t)s->value;
+        uint32_t before = (uint32_t)atomic_exchange((_Atomic uint64_t *)pointer(s->address), s->value);
+        wrong((int32_t)(now - before) < 0 && before != fcc_stream_passed(now), "a store in passing comes too late");
+        g->store = s->next;
+        free(s);
+        (void)pthread_cond_broadcast(&g->changed);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    return NULL;
 }
 
 void *gpu_main(void *argument)

@@ -36,14 +36,21 @@ static bool lies_in(uint64_t address, uint64_t begin, uint64_t bytes)
     return address >= begin && address - begin < bytes;
 }
 
+enum place { ON_GPU, ON_HOST, ANYWHERE };
+
+static bool is_place(const struct range *r, enum place place)
+{
+    return r->pinned || place == ANYWHERE || r->host == (place == ON_HOST);
+}
+
 /* Where an address lies; 0 lies nowhere, which is not wrong. */
-static struct range range_check(uint64_t address, bool host, const char *what)
+static struct range range_check(uint64_t address, enum place place, const char *what)
 {
     struct range found = {.file = -1};
 
     (void)pthread_mutex_lock(&ranges_lock);
     const struct range *r = ranges;
-    while (r && ((r->host != host && !r->pinned) || !lies_in(address, r->begin, r->bytes)))
+    while (r && !(is_place(r, place) && lies_in(address, r->begin, r->bytes)))
         r = r->next;
     wrong(address && !r, what);
     if (r)
@@ -72,40 +79,42 @@ static int inputs_of(enum fcc_op op, const struct gpu_input *in, uint64_t out[4]
     return n;
 }
 
-/* Call use(address, is host memory, argument) for everything that a task touches. */
-static void task_visit(const struct task *t, void (*use)(uint64_t, bool, void *), void *argument)
+/* Call use(address, where it has to lie, argument) for everything that a task touches. */
+static void task_visit(const struct task *t, void (*use)(uint64_t, enum place, void *), void *argument)
 {
     const struct gpu_fixed *fixed = &t->launch->fixed;
     uint64_t in[4];
 
-    use(t->call.done, true, argument);
+    use(t->call.end.done, ON_HOST, argument);
     if (t->call.nodes.remote) {
-        use(t->call.nodes.fifo.head, false, argument);
-        use(t->call.nodes.fifo.tail, true, argument);
-        use(t->call.nodes.fifo.slots, true, argument);
+        use(t->call.nodes.fifo.head, ON_GPU, argument);
+        use(t->call.nodes.fifo.tail, ON_HOST, argument);
+        use(t->call.nodes.fifo.slots, ON_HOST, argument);
     }
-    use(t->call.span, true, argument);
     for (int i = 0; i < t->nwords; i++)
-        use(t->words[i], true, argument);
+        use(t->words[i], ANYWHERE, argument);
+    for (uint32_t i = 0; i < t->call.end.nwords; i++)
+        use(t->call.end.words[i], ANYWHERE, argument);
+    for (uint32_t i = 0; i < t->call.end.npeers; i++)
+        use(t->call.end.peers[i], ON_GPU, argument);
     for (uint32_t r = 0; r < fixed->shape.nranks; r++) {
-        use(fixed->flags[r], false, argument);
-        use(fixed->staging[r], false, argument);
-        use(fixed->slots[r], false, argument);
-        use(t->call.out[r].data, false, argument);
+        use(fixed->flags[r], ON_GPU, argument);
+        use(fixed->staging[r], ON_GPU, argument);
+        use(fixed->slots[r], ON_GPU, argument);
+        use(t->call.out[r].data, ON_GPU, argument);
     }
     for (uint32_t i = 0; i < t->call.nruns; i++) {
-        use(t->call.in[i].failure, true, argument);
-        use(t->call.in[i].stream_word, true, argument);
+        use(t->call.in[i].failure, ON_HOST, argument);
         for (int k = inputs_of((enum fcc_op)fixed->shape.op, &t->call.in[i], in); k > 0; k--)
-            use(in[k - 1], false, argument);
+            use(in[k - 1], ON_GPU, argument);
     }
 }
 
-static void use_known(uint64_t address, bool host, void *argument)
+static void use_known(uint64_t address, enum place place, void *argument)
 {
     (void)argument;
-    (void)range_check(address, host,
-                      host ? "a launch with host memory that is not registered" : "a launch with unknown memory");
+    (void)range_check(address, place,
+                      place == ON_HOST ? "a launch with host memory that is not registered" : "a launch with unknown memory");
 }
 
 void task_check(const struct task *t)
@@ -113,11 +122,11 @@ void task_check(const struct task *t)
     task_visit(t, use_known, NULL);
 }
 
-static void use_freed(uint64_t address, bool host, void *argument)
+static void use_freed(uint64_t address, enum place place, void *argument)
 {
     const struct range *r = argument;
 
-    wrong((r->host == host || r->pinned) && lies_in(address, r->begin, r->bytes),
+    wrong(is_place(r, place) && lies_in(address, r->begin, r->bytes),
           "memory is freed that a launch in a queue touches");
 }
 
@@ -157,6 +166,8 @@ static uint64_t range_remove(uint64_t begin, bool host)
         for (const struct copy *c = gpus[g].copies; c; c = c->next)
             wrong(lies_in(c->to, r->begin, r->bytes) || lies_in(c->from, r->begin, r->bytes),
                   "memory is freed that a copy touches");
+        for (const struct side_store *s = gpus[g].store; s; s = s->next)
+            wrong(lies_in(s->address, r->begin, r->bytes), "memory is freed into which something is stored in passing");
         (void)pthread_mutex_unlock(&gpus[g].lock);
     }
     bytes = r->bytes;
@@ -205,7 +216,8 @@ void fake_memory_free(struct gpu_memory *m)
 int fake_memory_copy(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e)
 {
     called();
-    (void)range_check(from, false, "a copy from unknown memory");
+    (void)range_check(from, ON_GPU, "a copy from unknown memory");
+    side_finish(&gpus[gpu]);
     memcpy(to, pointer(from), bytes);
     return lost_error(gpu, e);
 }
@@ -213,7 +225,8 @@ int fake_memory_copy(void *to, int gpu, uint64_t from, uint64_t bytes, struct er
 int fake_memory_write(int gpu, uint64_t to, const void *from, uint64_t bytes, struct error *e)
 {
     called();
-    (void)range_check(to, false, "a copy to unknown memory");
+    (void)range_check(to, ON_GPU, "a copy to unknown memory");
+    side_finish(&gpus[gpu]);
     memcpy(pointer(to), from, bytes);
     return lost_error(gpu, e);
 }
@@ -240,9 +253,11 @@ void fake_host_unregister(void *memory)
 int fake_word_store(int gpu, uint64_t address, uint64_t value, struct error *e)
 {
     called();
-    (void)range_check(address, false, "a word in unknown memory");
-    atomic_store_explicit((_Atomic uint64_t *)pointer(address), value, memory_order_release);
-    return lost_error(gpu, e);
+    (void)range_check(address, ON_GPU, "a word in unknown memory");
+    int status = lost_error(gpu, e);
+    if (status == 0)
+        side_store(&gpus[gpu], address, value);
+    return status;
 }
 
 /* ---- over several nodes ---- */
@@ -284,9 +299,9 @@ int fake_copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uin
 
     wrong(pthread_equal(engine, pthread_self()), "a copy from the engine's thread");
     wrong(!rows || !row_bytes, "a copy of nothing");
-    (void)range_check(to, false, "a copy to unknown memory");
-    (void)range_check(to + end, false, "a copy to unknown memory");
-    struct range r = range_check(address_of(from), true, "a copy from unknown memory");
+    (void)range_check(to, ON_GPU, "a copy to unknown memory");
+    (void)range_check(to + end, ON_GPU, "a copy to unknown memory");
+    struct range r = range_check(address_of(from), ON_HOST, "a copy from unknown memory");
     wrong(r.file < 0 || !lies_in(address_of(from) + end, r.begin, r.bytes), "a copy from memory that is not pinned");
     *c = (struct copy){.to = to,
                        .from = address_of(from),

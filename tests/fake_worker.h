@@ -57,6 +57,7 @@ enum fault {
 };
 
 #define FAKE_COMM 7u
+#define FAKE_DEVICE 2 /* that the rank is on */
 #define FAKE_TEXT "rank 3: gemv_all_reduce: n: 7: rank 0 has 8"
 
 struct fake {
@@ -75,6 +76,8 @@ struct fake {
     _Atomic unsigned calls[FCC_MSG_TYPES];
     _Atomic uint32_t device_kind, memory_kind; /* of the replies */
     _Atomic unsigned char device_uuid;         /* every byte of it */
+    _Atomic uint32_t words_gpus;               /* likewise: streams may use words on these */
+    _Atomic bool no_words;                     /* but there are none */
     struct fcc_hello hello;                    /* as it came */
     struct fcc_comm_init_msg comm_init;        /* the last one; look at calls[] first */
     struct fcc_meeting meeting;                /* likewise */
@@ -90,9 +93,11 @@ struct fake {
         uint64_t id;
         uint16_t op;
         uint32_t stream;
+        bool gpu_words;
     } held[256];
     unsigned nheld;
     _Atomic uint32_t streams[FCC_SLOTS];           /* the last number of each slot */
+    struct fcc_stream_words *words[FCC_MAX_GPUS];  /* that the client has asked for */
     _Alignas(16) unsigned char held_call[64][256]; /* messages */
     unsigned nheld_calls;
     _Alignas(16) unsigned char inbox[FCC_MSG_MAX];
@@ -105,6 +110,22 @@ static int fake_memfd(size_t bytes, bool sealed)
 
     if (fd < 0 || ftruncate(fd, (off_t)bytes) || (sealed && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)))
         abort();
+    return fd;
+}
+
+/* The words on one GPU, as a client imports them. Asked for once by each of the client's GPUs. */
+static int fake_words(struct fake *f, uint32_t gpu)
+{
+    size_t bytes = 4096;
+    int fd = fake_memfd(bytes, true);
+
+    if (gpu >= FCC_MAX_GPUS || !(f->words_gpus >> gpu & 1u)) {
+        f->broken++;
+        return fd;
+    }
+    if (f->words[gpu])
+        (void)munmap(f->words[gpu], bytes);
+    f->words[gpu] = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return fd;
 }
 
@@ -167,6 +188,7 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
         struct fcc_unique_id_reply id;
         struct fcc_comm_init_reply comm;
         struct fcc_buffer_alloc_reply buffer;
+        struct fcc_stream_words_reply words;
     } u = {0};
     enum fault fault = f->fault;
     size_t length = sizeof(u.reply);
@@ -178,9 +200,10 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
     } else if (m->type == FCC_MSG_COMM_INIT) {
         length = sizeof(u.comm);
         u.comm.comm = FAKE_COMM;
-        u.comm.device = 2;
+        u.comm.device = FAKE_DEVICE;
         u.comm.time_limit_ms = 3000;
         u.comm.device_kind = f->device_kind;
+        u.comm.words_gpus = f->words_gpus;
         memset(u.comm.device_uuid, f->device_uuid, sizeof(u.comm.device_uuid));
     } else if (m->type == FCC_MSG_BUFFER_ALLOC) {
         length = sizeof(u.buffer);
@@ -192,13 +215,21 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
             pwrite(fd, &u.buffer.map_bytes, sizeof(u.buffer.map_bytes), 0) != sizeof(u.buffer.map_bytes))
             abort();
         nfds = 1;
+    } else if (m->type == FCC_MSG_STREAM_WORDS && f->no_words) {
+        u.reply.status = -EOPNOTSUPP;
+    } else if (m->type == FCC_MSG_STREAM_WORDS) {
+        length = sizeof(u.words);
+        u.words.memory = f->memory_kind;
+        u.words.map_bytes = fault == FD_SMALL ? 512 : 4096;
+        fd = fake_words(f, ((const struct fcc_stream_words_msg *)m)->gpu);
+        nfds = 1;
     } else if (m->type != FCC_MSG_COMM_ABORT && m->type != FCC_MSG_COMM_DESTROY && m->type != FCC_MSG_BUFFER_FREE) {
         f->broken++;
     }
     fake_reply(f, fault, m, &u.reply, length, &fd, nfds);
 }
 
-static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op, uint32_t stream)
+static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op, uint32_t stream, bool gpu_words)
 {
     struct fcc_submit_reply r = {.reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}};
     enum fault fault = f->fault;
@@ -225,7 +256,9 @@ static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t o
         return;
     }
     struct fcc_slot *s = &f->memory->slot[slot];
-    if (stream)
+    if (stream && gpu_words)
+        atomic_store(&f->words[FAKE_DEVICE]->finished[slot].value, stream);
+    else if (stream)
         atomic_store(&s->stream_finished, stream);
     s->status = r.reply.status;
     s->id = r.reply.msg.id;
@@ -262,7 +295,10 @@ static bool fake_stream_is_right(struct fake *f, const struct fcc_submit *m)
     uint32_t last;
 
     if (!m->stream)
-        return true;
+        return !m->gpu_words;
+    for (uint32_t gpu = 0; gpu < FCC_MAX_GPUS && m->gpu_words; gpu++)
+        if (m->gpu_words > 1 || !f->words_gpus || ((f->words_gpus >> gpu & 1u) && !f->words[gpu]))
+            return false;
     if (m->slot >= FCC_SLOTS || !f->device_kind)
         return false;
     last = f->streams[m->slot];
@@ -270,9 +306,13 @@ static bool fake_stream_is_right(struct fake *f, const struct fcc_submit *m)
     return m->stream == last + 1 || (m->stream == 1 && last == FCC_STREAM_LAST);
 }
 
-static bool fake_stream_has_come(const struct fake *f, uint32_t slot, uint32_t stream)
+/* On every GPU, as the worker's wait there. */
+static bool fake_stream_has_come(const struct fake *f, uint32_t slot, uint32_t stream, bool gpu_words)
 {
-    return !stream || f->early || (int32_t)(atomic_load(&f->memory->slot[slot].stream_started) - stream) >= 0;
+    for (uint32_t gpu = 0; gpu < FCC_MAX_GPUS && gpu_words && !f->early; gpu++)
+        if ((f->words_gpus >> gpu & 1u) && (int32_t)(atomic_load(&f->words[gpu]->started[slot].value) - stream) < 0)
+            return false;
+    return !stream || gpu_words || f->early || (int32_t)(atomic_load(&f->memory->slot[slot].stream_started) - stream) >= 0;
 }
 
 static void fake_submit(struct fake *f, const struct fcc_submit *m)
@@ -282,18 +322,18 @@ static void fake_submit(struct fake *f, const struct fcc_submit *m)
                  (m->slot < FCC_SLOTS || m->slot == FCC_NO_SLOT) && f->nheld < sizeof(f->held) / sizeof(f->held[0]);
 
     f->records++;
-    if (!right || m->zero || !fake_stream_is_right(f, m) ||
-        (m->op == FCC_OP_EMBEDDING_ALL_TO_ALL && !fake_embedding_is_right(m))) {
+    if (!right || !fake_stream_is_right(f, m) || (m->op == FCC_OP_EMBEDDING_ALL_TO_ALL && !fake_embedding_is_right(m))) {
         f->broken++;
         return;
     }
-    if (f->hold || !fake_stream_has_come(f, m->slot, m->stream)) {
+    if (f->hold || !fake_stream_has_come(f, m->slot, m->stream, m->gpu_words)) {
+        f->held[f->nheld].gpu_words = m->gpu_words;
         f->held[f->nheld].slot = m->slot;
         f->held[f->nheld].op = m->op;
         f->held[f->nheld].stream = m->stream;
         f->held[f->nheld++].id = m->msg.id;
     } else {
-        fake_complete(f, m->slot, m->msg.id, m->op, m->stream);
+        fake_complete(f, m->slot, m->msg.id, m->op, m->stream, m->gpu_words);
     }
 }
 
@@ -329,9 +369,9 @@ static bool fake_ring_read(struct fake *f)
 static void fake_release(struct fake *f)
 {
     for (unsigned i = f->nheld; !f->hold && i-- > 0;) {
-        if (!fake_stream_has_come(f, f->held[i].slot, f->held[i].stream))
+        if (!fake_stream_has_come(f, f->held[i].slot, f->held[i].stream, f->held[i].gpu_words))
             continue;
-        fake_complete(f, f->held[i].slot, f->held[i].id, f->held[i].op, f->held[i].stream);
+        fake_complete(f, f->held[i].slot, f->held[i].id, f->held[i].op, f->held[i].stream, f->held[i].gpu_words);
         f->held[i] = f->held[--f->nheld];
     }
     while (!f->hold_calls && f->nheld_calls)
@@ -438,6 +478,9 @@ static void fake_stop(struct fake *f)
     (void)pthread_join(f->thread, NULL);
     if (f->memory)
         (void)munmap(f->memory, sizeof(*f->memory));
+    for (int gpu = 0; gpu < FCC_MAX_GPUS; gpu++)
+        if (f->words[gpu])
+            (void)munmap(f->words[gpu], 4096);
     if (f->doorbell >= 0)
         (void)close(f->doorbell);
     (void)close(f->poke);

@@ -17,7 +17,6 @@ enum { BED_ARENA = 64 << 20, BED_SLOTS = 2 << 20, BED_PAGES = 1 << 16, BED_LIMIT
 
 struct bed_shared {
     _Atomic uint64_t done[GPU_MAX_GPUS];
-    uint64_t span[GPU_MAX_GPUS][2];
     struct gpu_failure failures[RANKS];
 };
 
@@ -57,7 +56,7 @@ static int bed_setup(void **state)
     if (status == 0)
         status = plugin->host_register(bed.shared, BED_PAGES, &bed.shared_address, &e);
     for (int r = 0; r < RANKS && status == 0; r++) {
-        status = plugin->memory_alloc(r % count, (GPU_FLAGS + 1) * sizeof(uint64_t), &bed.flags[r], NULL, &e);
+        status = plugin->memory_alloc(r % count, GPU_FLAG_WORDS * sizeof(uint64_t), &bed.flags[r], NULL, &e);
         if (status == 0)
             status = plugin->memory_alloc(r % count, BED_ARENA, &bed.arena[r], NULL, &e);
         if (status == 0)
@@ -117,7 +116,7 @@ static void bed_await(struct gpu_launch *const launches[])
     struct error e = {0};
 
     for (int g = 0; g < bed.ngpus; g++) {
-        while (launches[g] && atomic_load(&bed.shared->done[g]) < bed.epoch) {
+        while (launches[g] && !gpu_done_reached(atomic_load(&bed.shared->done[g]), bed.epoch)) {
             if (bed.plugin->health(g, &e))
                 fail_msg("%s: %s", case_text, e.text);
             if (time(NULL) > limit)
@@ -150,8 +149,7 @@ static struct gpu_launch *bed_start(const struct test_case *c, struct plan *cons
     }
     if (n == 0)
         return NULL;
-    call.done = at + offsetof(struct bed_shared, done) + (uint64_t)gpu * sizeof(uint64_t);
-    call.span = at + offsetof(struct bed_shared, span) + (uint64_t)gpu * 2 * sizeof(uint64_t);
+    call.end.done = at + offsetof(struct bed_shared, done) + (uint64_t)gpu * sizeof(uint64_t);
     gpu_shape_make(&c->problem, plans[0], &shape);
     if (bed.plugin->launch_make(gpu, &shape, flags, runs, n, &launch, &e) ||
         gpu_call_fill(bed.plugin, launch, args, c->nranks, ranks, n, &call, &e) ||

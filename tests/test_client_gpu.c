@@ -40,7 +40,7 @@ static void test_buffers(void **state)
 
     (void)state;
     for (int hip = 0; hip < 2; hip++) {
-        b = gpu_open((struct manner){hip ? FCC_DEVICE_HIP : FCC_DEVICE_CUDA, false}, 1);
+        b = gpu_open((struct manner){hip ? FCC_DEVICE_HIP : FCC_DEVICE_CUDA, false, false}, 1);
         assert_int_equal(fcc_comm_device_kind(b.comm), hip ? FCC_DEVICE_HIP : FCC_DEVICE_CUDA);
         assert_int_equal(fcc_comm_device(b.comm), GPU);
         buffer_life(&b, FCC_MEMORY_GPU_FD, 50221153);
@@ -53,7 +53,7 @@ static void test_buffers(void **state)
         assert_int_equal(fcc_buffer_alloc(b.comm, FCC_BUFFER_LOCAL, 100, &buffer), 0); /* left to fcc_disconnect() */
         gpu_close(&b);
     }
-    b = gpu_connect((struct manner){FCC_DEVICE_HIP, false}); /* which takes descriptors as they are */
+    b = gpu_connect((struct manner){FCC_DEVICE_HIP, false, false}); /* which takes descriptors as they are */
     driver->hip_version = 70100000;
     assert_int_equal(fcc_comm_init(b.context, &(struct fcc_unique_id){{0}}, 1, 0, NULL, &b.comm), 0);
     buffer_life(&b, FCC_MEMORY_GPU_FD, 70100000);
@@ -93,7 +93,7 @@ static void test_driver_fails(void **state)
     (void)state;
     for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
         const char *name = i % 2 ? cases[i / 2].hip : cases[i / 2].cuda;
-        struct bed b = gpu_connect((struct manner){i % 2 ? FCC_DEVICE_HIP : FCC_DEVICE_CUDA, false});
+        struct bed b = gpu_connect((struct manner){i % 2 ? FCC_DEVICE_HIP : FCC_DEVICE_CUDA, false, false});
         int status;
 
         driver->fail = name ? (int)cases[i / 2].function : -1;

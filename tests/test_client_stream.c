@@ -27,13 +27,14 @@ static void test_stream_order(void **state)
         stream_gate(&b, stream, &nothing); /* behind it */
         release(&b);
         (void)own_driver(&b)->stream_synchronize(stream);
-        assert_int_equal(b.context->memory->slot[0].stream_finished, 1);
+        assert_int_equal(*finished_word(&b, 0), 1);
         assert_int_equal(fcc_request_wait(request, -1), 0);
         assert_int_equal(recv_rows[1], 22);
         fcc_request_free(request);
         assert_int_equal(driver->functions, manners[i].functions ? 3 : 2);
         assert_int_equal(driver->fills, manners[i].functions);
-        assert_int_equal(driver->writes, !manners[i].functions);
+        assert_int_equal(driver->writes, !manners[i].functions && !manners[i].gpu_words);
+        assert_int_equal(driver->batches, manners[i].gpu_words);
         assert_int_equal(driver->waits, !manners[i].functions);
         stream_close(&b, stream);
         gpu_close(&b);
@@ -179,7 +180,10 @@ static void test_numbers_wrap(void **state)
         fcc_request *request;
 
         b.fake->streams[0] = b.context->stream_count[0] = FCC_STREAM_LAST - 2;
-        slot->stream_started = slot->stream_finished = FCC_STREAM_LAST - 2;
+        slot->stream_started = *finished_word(&b, 0) = FCC_STREAM_LAST - 2;
+        for (int gpu = 0; gpu < FCC_MAX_GPUS && manners[i].gpu_words; gpu++)
+            if (WORDS_GPUS >> gpu & 1u)
+                b.fake->words[gpu]->started[0].value = FCC_STREAM_LAST - 2;
         for (uint32_t n = 0; n < 5; n++) {
             b.fake->hold = true;
             assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), 0);
@@ -187,7 +191,7 @@ static void test_numbers_wrap(void **state)
             assert_int_equal(fcc_request_wait(request, 5), -EAGAIN);
             release(&b);
             (void)own_driver(&b)->stream_synchronize(stream);
-            assert_int_equal(slot->stream_finished, n < 2 ? FCC_STREAM_LAST - 1 + n : n - 1);
+            assert_int_equal(*finished_word(&b, 0), n < 2 ? FCC_STREAM_LAST - 1 + n : n - 1);
             assert_int_equal(fcc_request_wait(request, -1), 0);
             fcc_request_free(request);
         }
@@ -210,7 +214,9 @@ static void test_enqueue_fails(void **state)
         assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), -EINVAL);
         assert_error_says("rank 0: stream: it is being captured");
         driver->capturing = false;
-        driver->fail = manners[i].functions ? DRIVER_stream_fill : DRIVER_stream_write;
+        driver->fail = manners[i].functions   ? DRIVER_stream_fill
+                       : manners[i].gpu_words ? DRIVER_stream_batch
+                                              : DRIVER_stream_write;
         for (unsigned n = 0; n < 2 * FCC_SLOTS; n++) /* and costs no slot */
             assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), -EIO);
         assert_error_says("GPU 2: ");

@@ -285,7 +285,7 @@ static void join_refused(void)
 enum { COMMS = 2, ROUNDS = 500, AHEAD = 12 };
 
 struct order {
-    struct fcc_connect_options connect;
+    struct fcc_connect_options connect, of_one;
     bool no_stream_waits; /* of the GPUs */
     bool threads;         /* each communicator has a thread; otherwise one does both, the ranks in opposite orders */
     struct fcc_unique_id id[COMMS];
@@ -422,7 +422,7 @@ static void one_comm_rank(int rank, const struct ranks *all, void *argument)
     struct lane lane;
 
     driver_use();
-    fcc_context *context = client_connect(NULL);
+    fcc_context *context = client_connect(rank ? &order->of_one : NULL);
     order->id[0] = all->id;
     lane_open(&lane, context, order, 0, rank);
     (void)lane_run(&lane);
@@ -433,6 +433,29 @@ static void one_comm_rank(int rank, const struct ranks *all, void *argument)
 static void one_comm(void)
 {
     fake_ranks_run(PAIR, one_comm_rank, shared_memory(sizeof(struct order)));
+}
+
+/* ... by words in the host's memory. */
+static void one_comm_host_words(void)
+{
+    struct order *order = shared_memory(sizeof(*order));
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    fake->no_gpu_words = 1;
+    ranks_start(&r, PAIR, one_comm_rank, order);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+/* ... and where one rank's streams do it so, because its program wants that. */
+static void one_comm_both_words(void)
+{
+    struct order *order = shared_memory(sizeof(*order));
+
+    order->of_one = (struct fcc_connect_options){.no_stream_memory_operations = 1};
+    fake_ranks_run(PAIR, one_comm_rank, order);
 }
 
 /* A rank's stream that is closed: nothing begins on any GPU, and no call waits. */
@@ -624,6 +647,8 @@ int main(int argc, char *argv[])
         {"join_refused", join_refused, 0},
         {"foreign_buffers", foreign_buffers, 0},
         {"one_comm", one_comm, 0},
+        {"one_comm_host_words", one_comm_host_words, 0},
+        {"one_comm_both_words", one_comm_both_words, 0},
         {"closed_stream", closed_stream, 0},
         {"opposite_orders", opposite_orders, 0},
         {"opposite_orders_by_functions", opposite_orders_by_functions, 0},

@@ -23,6 +23,7 @@ enum victim {
 struct scene {
     enum event event;
     enum victim victim;
+    bool host_words;   /* streams hand over in the host's memory */
     bool other_exists; /* another communicator on the same GPUs, already then: the worker, not the GPU, waits for the streams */
     struct fcc_unique_id other;
     _Atomic int begun, heard, open;
@@ -146,7 +147,7 @@ static void event_make(struct scene *scene, struct ranks *r)
         check_failed(__FILE__, __LINE__, "fccctl abort: %d: %s", code, text);
 }
 
-static void event_run(enum event event, enum victim victim, bool other_exists)
+static void event_run(enum event event, enum victim victim, bool other_exists, bool host_words)
 {
     struct scene *scene = shared_memory(sizeof(*scene));
     struct test_daemon d;
@@ -154,6 +155,7 @@ static void event_run(enum event event, enum victim victim, bool other_exists)
 
     (void)fprintf(stderr, "event %d, victim %d, other %d\n", event, victim, other_exists);
     fake_start(&d, GPUS, NULL);
+    fake->no_gpu_words = host_words;
     *scene = (struct scene){.event = event, .victim = victim, .other_exists = other_exists};
     scene->other = id_make();
     fake->hold = victim == KERNELS_HELD ? ALL_GPUS : 0;
@@ -167,11 +169,11 @@ static void event_run(enum event event, enum victim victim, bool other_exists)
 #define EVENT(name, event, victim)                                                                                             \
     static void name(void)                                                                                                     \
     {                                                                                                                          \
-        event_run(event, victim, false);                                                                                       \
+        event_run(event, victim, false, false);                                                                                \
     }                                                                                                                          \
     static void name##_beside_another(void)                                                                                    \
     {                                                                                                                          \
-        event_run(event, victim, true);                                                                                        \
+        event_run(event, victim, true, false);                                                                                 \
     }
 EVENT(killed, KILLED, DOES_NOT_COME)
 EVENT(killed_late, KILLED, STREAM_LATE)
@@ -185,6 +187,79 @@ EVENT(aborted_held, ABORTED, KERNELS_HELD)
 EVENT(aborted_outside, ABORTED_OUTSIDE, DOES_NOT_COME)
 EVENT(aborted_outside_late, ABORTED_OUTSIDE, STREAM_LATE)
 EVENT(aborted_outside_held, ABORTED_OUTSIDE, KERNELS_HELD)
+
+/* Streams that have not come, by the other words. */
+static void killed_late_host_words(void)
+{
+    event_run(KILLED, STREAM_LATE, false, true);
+}
+
+static void late_stream_host_words(void)
+{
+    event_run(LATE, STREAM_LATE, false, true);
+}
+
+static void aborted_late_host_words(void)
+{
+    event_run(ABORTED, STREAM_LATE, false, true);
+}
+
+/* ---- a slot whose operator the GPU was told not to wait for ---- */
+
+/* Its next one waits for its stream. No other communicator is there, so it is the GPU that waits. */
+static void passed_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    fcc_request *request;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, PAIR, rank, 0));
+    void *blocked = stream_open(), *stream = stream_open();
+    if (rank)
+        stream_gate(blocked, &scene->open);
+    product_enqueue(&p, blocked, &request);
+    await(&fake->enqueued, PAIR);
+    (void)usleep(20000); /* rank 0's stream has come */
+    if (rank)
+        OK(fcc_comm_abort(p.comm, WHY));
+    FAILS(fcc_request_wait(request, -1), -ECONNABORTED, WHY);
+    fcc_request_free(request);
+    fcc_comm_destroy(p.comm);
+    scene->heard++;
+    await(&scene->heard, PAIR);
+    struct product other = product_open(client_join(context, &scene->other, PAIR, rank, 0));
+    int before = fake->begun;
+    if (!rank)
+        stream_gate(stream, &scene->open);
+    product_enqueue(&other, stream, &request);
+    await(&fake->enqueued, 2 * PAIR);
+    (void)usleep(20000);
+    CHECK(fake->begun == before);
+    scene->heard++;
+    await(&scene->heard, 2 * PAIR);
+    scene->open = 1;
+    stream_sync(blocked);
+    stream_close(stream);
+    OK(fcc_request_wait(request, -1));
+    fcc_request_free(request);
+    stream_close(blocked);
+    fcc_comm_destroy(other.comm);
+    client_end(context);
+}
+
+static void passed(void)
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    scene->other = id_make();
+    ranks_start(&r, PAIR, passed_rank, scene);
+    ranks_join(&r);
+    fake_stop(&d);
+}
 
 /* ---- a stream that comes to an operator when that has long been aborted ---- */
 
@@ -279,7 +354,8 @@ static void memory_outlives_its_session(void)
     await(steps, 2);
     await(&fake->begun, 2);
     int registered = fake->registered, memories = fake->memories;
-    CHECK(registered == 3 && memories == 2 * 4 + 2); /* 2 sessions and the comm; each rank's flags, x, w, y; staging */
+    /* 2 sessions and the comm; each rank's flags, x, w, y; staging; each session's words on both GPUs */
+    CHECK(registered == 3 && memories == 2 * 4 + 2 + 2 * 2);
     CHECK(kill(r.pid[VICTIM], SIGKILL) == 0);
     CHECK(WIFSIGNALED(rank_wait(&r, VICTIM)) && rank_wait(&r, 0) == 0);
     CHECK(daemon_logged(&d, "comm 1: aborted", 1000));
@@ -545,6 +621,10 @@ int main(int argc, char *argv[])
         PAIR_OF(aborted_outside),
         PAIR_OF(aborted_outside_late),
         PAIR_OF(aborted_outside_held),
+        {"killed_late_host_words", killed_late_host_words, 0},
+        {"late_stream_host_words", late_stream_host_words, 0},
+        {"aborted_late_host_words", aborted_late_host_words, 0},
+        {"passed", passed, 0},
         {"late_write", late_write, 0},
         {"memory_outlives_its_session", memory_outlives_its_session, 0},
         {"kernels_outlive_all_sessions", kernels_outlive_all_sessions, 0},

@@ -164,7 +164,7 @@ static int member_open(struct member *m, struct session *s, const struct fcc_com
         status = gpus_comm_open(m->comm, e);
     if (status)
         return status;
-    if (device_memory_alloc(d, (PLAN_MAX_FLAGS + 1) * sizeof(uint64_t), &m->flags, NULL, &why))
+    if (device_memory_alloc(d, GPU_FLAG_WORDS * sizeof(uint64_t), &m->flags, NULL, &why))
         return error_set(e, why.status, "rank %d: memory for flags: %s", msg->rank, why.text);
     m->state = MEMBER_JOINED;
     m->session = s;
@@ -188,7 +188,8 @@ void comm_join_answer(struct member *m, int status, const char *text)
                                     .device = m->device->index,
                                     .time_limit_ms = m->comm->time_limit_ms,
                                     .device_kind = m->device->ops->number,
-                                    .status_word = m->status_word};
+                                    .status_word = m->status_word,
+                                    .words_gpus = m->comm->words_gpus};
     if (m->device->ops->number != FCC_DEVICE_CPU)
         gpu_device_uuid(m->device, r.device_uuid);
     if (status)
@@ -199,6 +200,7 @@ void comm_join_answer(struct member *m, int status, const char *text)
 void comm_active(struct comm *c)
 {
     c->state = COMM_ACTIVE;
+    c->words_gpus = gpus_words_of(c);
     log_debug("comm %u: %d ranks have joined", c->number, c->nranks);
     for (int r = 0; r < c->nranks; r++)
         if (!c->members[r].remote)

@@ -77,6 +77,16 @@ int gpus_comm_open(struct comm *c, struct error *e);
 /* The session's memory may be unmapped: at once if no kernel can touch it, otherwise later, by gpus_session_close(). True:
  * later. */
 bool gpus_session_close(struct session *s);
+/* The communicator's GPUs, a bit each, if streams can hand over to it by words in the memory of all of them; otherwise 0. All
+ * ranks have joined. */
+uint32_t gpus_words_of(const struct comm *c);
+/* A session's words on one of a communicator's GPUs, made when they are first asked for. The descriptor stays the session's.
+ * -EOPNOTSUPP: it has to use those in its own memory. */
+int gpus_stream_words(struct session *s, const struct comm *c, uint32_t gpu, struct device_memory *out, int *fd,
+                      struct error *e);
+/* Let the client's stream go on that waits for the slot's operator by one of the session's words in the memory of these GPUs, of
+ * which it has some perhaps. */
+void gpus_stream_finish(struct session *s, uint32_t gpus, uint32_t slot, uint32_t value);
 /* Let the kernels of a communicator leave, and those that stand behind a client's stream come and leave. */
 void gpus_comm_abort(struct comm *c);
 /* ... those of one launch. It is the communicator's current one: those before it would have to leave, too. */

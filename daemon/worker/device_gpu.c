@@ -35,14 +35,13 @@
  * Contexts that are lost stay lost: the worker then says so to its clients and ends; the next connection gets a fresh one.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "gpu_node.h"
 #include "gpu_nodes.h"
 #include "gpu_parts.h"
-#include "log.h"
+#include "gpu_stream.h"
 #include "nodes.h"
 #include "proxy.h"
 
@@ -82,6 +81,9 @@ static int gpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memo
 
 static void gpu_memory_free(struct device *d, struct device_memory *m)
 {
+    struct error ignored = {0}; /* its context is lost */
+
+    (void)stores_settle(d->worker->gpus, 1u << d->index, &ignored);
     d->worker->gpus->plugin->memory_free(&m->gpu);
 }
 
@@ -121,27 +123,6 @@ static void gpu_comm_close(struct device *d, struct comm *c)
 
 /* ---- launching ---- */
 
-/* Which words the streams of the ranks set. Returns how many ranks have a stream. */
-static int streams_note(struct launch *l)
-{
-    int n = 0;
-
-    for (int r = 0; r < l->nranks; r++) {
-        const struct submission *sub = l->submissions[r];
-        struct session *s = sub->session;
-        l->streams[r] = (struct launch_stream){.value = 0};
-        if (!sub->stream || !s)
-            continue;
-        uint64_t slot = s->gpu_address + offsetof(struct fcc_session_memory, slot) + sub->slot * sizeof(struct fcc_slot);
-        l->streams[r] = (struct launch_stream){.started = &s->memory->slot[sub->slot].stream_started,
-                                               .started_address = slot + offsetof(struct fcc_slot, stream_started),
-                                               .finished_address = slot + offsetof(struct fcc_slot, stream_finished),
-                                               .value = sub->stream};
-        n++;
-    }
-    return n;
-}
-
 static bool is_only_comm(const struct comm *mine)
 {
     const struct comm *c;
@@ -164,16 +145,28 @@ static bool gpu_launch_follows(const struct comm *c)
            (l->epoch < AHEAD || (uint32_t)(l->epoch + AHEAD) >= 2 * AHEAD);
 }
 
+/* Nothing has been told of it, and nothing that its kernels tell is older than it: GPUs compare epochs cyclically, and over nodes a step
+ * need not be in every launch. What a GPU still waits for there is of the launch AHEAD before, and has been reached by this, too. */
+static void told_begin(struct launch *l)
+{
+    struct gpu_told *told = told_of(l);
+
+    for (int r = 0; r < l->nranks; r++)
+        told->failures[r].kind = GPU_FAILURE_NONE;
+    for (int step = 0; step < GPU_STEPS; step++)
+        for (int p = 0; p < l->nparts; p++)
+            atomic_store_explicit(&told->done[step][l->parts[p].gpu_index], gpu_done_make((uint32_t)l->epoch - 1, 0),
+                                  memory_order_relaxed);
+}
+
 static void gpu_launch(struct device *d, struct launch *l)
 {
     struct gpus *g = d->state;
-    struct gpu_told *told = told_of(l);
     int streams = streams_note(l);
 
     for (int i = 0; i < l->nparts; i++)
         l->parts[i].gpu_index = (unsigned)l->parts[i].device->index;
-    for (int r = 0; r < l->nranks; r++)
-        told->failures[r].kind = GPU_FAILURE_NONE;
+    told_begin(l);
     l->step = GPU_STEP_WAIT;
     if (l->comm->nodes)
         gpus_steps_begin(l);
@@ -186,22 +179,6 @@ static void gpu_launch(struct device *d, struct launch *l)
     if (!l->gated)
         gpu_parts_start(l, true);
     gpu_watch_add(g->watch, l);
-}
-
-static bool stream_has_come(const struct launch_stream *s)
-{
-    return !s->value || (int32_t)(atomic_load_explicit(s->started, memory_order_acquire) - s->value) >= 0;
-}
-
-int gpus_launch_missing(const struct launch *l, char *text, size_t room)
-{
-    size_t n = 0;
-    int count = 0;
-
-    for (int r = 0; r < l->nranks && n < room; r++)
-        if (!stream_has_come(&l->streams[r]))
-            n += (size_t)snprintf(text + n, room - n, "%srank %d", count++ ? ", " : "", r);
-    return count;
 }
 
 /* Has a rank's kernel found something wrong? They have left. */
@@ -229,21 +206,19 @@ static bool gate_is_due(struct launch *l)
 {
     if (atomic_load_explicit(l->status, memory_order_relaxed))
         return true;
-    for (int r = 0; r < l->nranks; r++)
-        if (!stream_has_come(&l->streams[r]))
-            return false;
-    return !l->comm->nodes || gpus_step_may_begin(l, l->step);
+    return streams_have_come(l) && (!l->comm->nodes || gpus_step_may_begin(l, l->step));
 }
 
 bool gpu_launch_is_due(struct launch *l)
 {
-    const struct gpu_shared *shared = shared_of(l->comm);
+    struct gpu_told *told = told_of(l);
 
     if (l->gated)
         return gate_is_due(l);
     for (int p = 0; p < l->nparts; p++)
         if (!l->parts[p].absent &&
-            atomic_load_explicit(&shared->done[l->step][l->parts[p].gpu_index], memory_order_acquire) < l->epoch)
+            !gpu_done_reached(atomic_load_explicit(&told->done[l->step][l->parts[p].gpu_index], memory_order_acquire),
+                              l->epoch))
             return false;
     return !l->comm->nodes || step_is_due(l);
 }
@@ -256,30 +231,12 @@ bool gpus_launch_take(struct launch *l)
 /* Kernels poll their ranks' failure epochs: those up to this one leave. */
 static void epoch_fail(struct comm *c, uint64_t epoch)
 {
-    struct error e = {0};
-
     for (int r = 0; r < c->nranks; r++) {
         const struct member *m = &c->members[r];
         if (!m->device)
             continue; /* another node's */
         uint64_t failed = (uint64_t)(uintptr_t)m->flags.data + PLAN_MAX_FLAGS * sizeof(uint64_t);
-        if (c->worker->gpus->plugin->word_store(m->device->index, failed, epoch, &e))
-            log_error("comm %u: %s", c->number, e.text);
-    }
-}
-
-/* A kernel that stands behind a client's stream must first come: nothing is waited for any more. */
-static void streams_pass(struct launch *l)
-{
-    for (int r = 0; r < l->nranks; r++) {
-        struct launch_stream *s = &l->streams[r];
-        if (!s->value)
-            continue;
-        /* Not over the stream's own write, which the client waits for before it uses the slot again. */
-        uint32_t seen = atomic_load_explicit(s->started, memory_order_relaxed);
-        if ((int32_t)(seen - s->value) < 0)
-            (void)atomic_compare_exchange_strong_explicit(s->started, &seen, fcc_stream_passed(s->value), memory_order_release,
-                                                          memory_order_relaxed);
+        gpus_word_store(c->worker->gpus, m->device->index, failed, epoch);
     }
 }
 
@@ -326,14 +283,14 @@ static bool kernels_end(struct launch *l)
 /* How long it took on the GPU where it took longest. */
 static uint64_t busy_ns(const struct launch *l)
 {
-    const struct gpu_told *told = told_of(l);
+    struct gpu_told *told = told_of(l);
     uint64_t most = 0;
 
     for (int i = 0; i < l->nparts; i++) {
-        int gpu = l->parts[i].device->index;
-        uint64_t begin = told->span[gpu][0], end = l->first_step ? told->span[gpu][1] : told->span_later[gpu][1];
-        if (!l->parts[i].absent && end > begin && end - begin > most)
-            most = end - begin;
+        uint64_t done = atomic_load_explicit(&told->done[l->step][l->parts[i].gpu_index], memory_order_relaxed);
+        uint64_t ns = l->parts[i].absent ? 0 : gpu_done_ticks(done);
+        if (ns > most)
+            most = ns;
     }
     return most;
 }
@@ -361,6 +318,7 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
         nodes_launch_left(l); /* it comes back when all that it has pushed has been sent */
         return false;
     }
+    streams_restore(l);
     if (--g->in_flight == 0)
         gpus_retired_free(g);
     return true;

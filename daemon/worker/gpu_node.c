@@ -4,6 +4,7 @@
  * whose memory they see.
  */
 #include "gpu_node.h"
+#include "gpu_stream.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@ struct retired {
     LIST_ENTRY(retired) link;
     void *memory;
     size_t bytes;
+    struct gpu_words *words;
 };
 
 size_t gpu_page_round(size_t bytes)
@@ -197,13 +199,16 @@ bool gpus_session_close(struct session *s)
     lives_remove(g->lives, s);
     s->gpu_address = 0;
     if (!g->in_flight) {
+        gpu_words_free(g, s->words);
+        s->words = NULL;
         g->plugin->host_unregister(s->memory);
         return false;
     }
     if (r) { /* otherwise it stays for the process's life */
-        *r = (struct retired){.memory = s->memory, .bytes = sizeof(*s->memory)};
+        *r = (struct retired){.memory = s->memory, .bytes = sizeof(*s->memory), .words = s->words};
         LIST_INSERT_HEAD(&g->retired, r, link);
     }
+    s->words = NULL;
     return true;
 }
 
@@ -214,6 +219,7 @@ void gpus_retired_free(struct gpus *g)
     gpus_host_retired_free(g);
     while ((r = LIST_FIRST(&g->retired))) {
         LIST_REMOVE(r, link);
+        gpu_words_free(g, r->words);
         g->plugin->host_unregister(r->memory);
         (void)munmap(r->memory, r->bytes);
         free(r);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_node.h - the GPUs of the node as this worker has them: shared by gpu_node.c (finding them, sessions) and device_gpu.c
- * (memory, operators). The engine's.
+ * gpu_node.h - the GPUs of the node as this worker has them: shared by gpu_node.c (finding them, sessions), gpu_stream.c (the
+ * clients' streams) and device_gpu.c (memory, operators). The engine's.
  */
 #ifndef FCCD_GPU_NODE_H
 #define FCCD_GPU_NODE_H
@@ -32,6 +32,8 @@ struct gpus {
     bool all_wait; /* all GPUs have stream memory operations */
     uint32_t open;
     unsigned in_flight; /* launches, gated ones too */
+    uint32_t stored;    /* GPUs with words that were stored in passing, perhaps not yet: gpu_stream.c's */
+    uint64_t stored_at[GPU_MAX_GPUS];
     LIST_HEAD(retired_head, retired) retired;
     LIST_HEAD(retired_host_head, gpu_retired_host) retired_host;
     LIST_HEAD(landings_head, landing) landings;

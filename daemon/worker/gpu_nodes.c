@@ -350,4 +350,5 @@ void gpus_nodes_fill(const struct launch *l, const struct device *d, struct gpu_
     out->number = l->nodes_number;
     out->phase_first = first[l->step];
     out->phase_next = first[l->step + 1];
+    out->later = !l->first_step;
 }

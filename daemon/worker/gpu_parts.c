@@ -7,8 +7,26 @@
 
 #include "gpu_node.h"
 #include "gpu_nodes.h"
+#include "gpu_stream.h"
 #include "nodes.h"
 #include "proxy.h"
+
+/* Where the GPUs see what a GPU tells of a launch. */
+static uint64_t told_address(const struct comm *c, uint64_t epoch)
+{
+    return shared_of(c)->address + offsetof(struct gpu_shared, told) + epoch % AHEAD * sizeof(struct gpu_told);
+}
+
+static uint64_t done_address(const struct comm *c, uint64_t epoch, enum gpu_step step, unsigned gpu)
+{
+    return told_address(c, epoch) + offsetof(struct gpu_told, done) + ((uint64_t)step * GPU_MAX_GPUS + gpu) * sizeof(uint64_t);
+}
+
+/* The word in the memory of part p's GPU that tells there of the ends of q's launches. */
+static uint64_t peer_address(const struct launch *l, const struct launch_part *p, const struct launch_part *q)
+{
+    return (uint64_t)(uintptr_t)l->comm->members[p->ranks[0]].flags.data + (GPU_FLAG_DONE + q->gpu_index) * sizeof(uint64_t);
+}
 
 static int part_make(struct launch *l, struct launch_part *p, struct error *e)
 {
@@ -33,26 +51,23 @@ static int part_make(struct launch *l, struct launch_part *p, struct error *e)
 /* The calls' argument: where everything is now. */
 static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *call, struct error *e)
 {
-    uint64_t shared = shared_of(l->comm)->address;
-    uint64_t told = shared + offsetof(struct gpu_shared, told) + l->epoch % AHEAD * sizeof(struct gpu_told);
+    uint64_t told = told_address(l->comm, l->epoch);
     int ranks[GPU_MAX_RUNS];
 
     *call = (struct gpu_call){
         .epoch = l->epoch,
         .stamp = l->stamp,
         .slots_at = l->stamp % 2 * l->comm->slots_bytes,
-        .done = shared + offsetof(struct gpu_shared, done) +
-                ((uint64_t)l->step * GPU_MAX_GPUS + (uint64_t)p->device->index) * sizeof(uint64_t),
-        .span = told + (l->first_step ? offsetof(struct gpu_told, span) : offsetof(struct gpu_told, span_later)) +
-                (uint64_t)p->device->index * 2 * sizeof(uint64_t),
+        .end.done = done_address(l->comm, l->epoch, l->step, p->gpu_index),
     };
+    if (l->step == GPU_STEP_WAIT) /* the last kernel tells the streams */
+        streams_tell(l, p, &call->end);
+    for (int q = 0; l->comm->words_gpus && q < l->nparts; q++)
+        if (&l->parts[q] != p)
+            call->end.peers[call->end.npeers++] = peer_address(l, &l->parts[q], p);
     for (int i = 0; i < p->nruns; i++) {
         int r = ranks[i] = p->ranks[i];
         call->in[i].failure = told + offsetof(struct gpu_told, failures) + (uint64_t)r * sizeof(struct gpu_failure);
-        if (l->step != GPU_STEP_WAIT || !l->streams[r].value)
-            continue; /* the last kernel tells the streams */
-        call->in[i].stream_word = l->streams[r].finished_address;
-        call->in[i].stream_value = l->streams[r].value;
     }
     int status = gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->args, l->nranks, ranks, p->nruns, call, e);
     if (!status && l->comm->nodes)
@@ -64,22 +79,18 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *c
  * ranks' streams can have seen its end, so it costs no time. Then the streams. */
 static int part_words(const struct launch *l, const struct launch_part *p, uint64_t words[], uint32_t values[])
 {
-    uint64_t done = shared_of(l->comm)->address + offsetof(struct gpu_shared, done[GPU_STEP_WAIT]);
     int n = 0;
 
     for (int i = 0; l->comm->current != l && i < l->nparts; i++) {
-        if (&l->parts[i] == p)
+        const struct launch_part *q = &l->parts[i];
+        if (q == p)
             continue;
-        words[n] = done + l->parts[i].gpu_index * sizeof(uint64_t); /* little-endian: its lower half */
+        /* little-endian: its lower half */
+        words[n] =
+            l->comm->words_gpus ? peer_address(l, p, q) : done_address(l->comm, l->epoch - 1, GPU_STEP_WAIT, q->gpu_index);
         values[n++] = (uint32_t)(l->epoch - 1);
     }
-    for (int r = 0; r < l->nranks; r++) {
-        if (!l->streams[r].value)
-            continue;
-        words[n] = l->streams[r].started_address;
-        values[n++] = l->streams[r].value;
-    }
-    return n;
+    return streams_await(l, p, words, values, n);
 }
 
 /* A launch on its way into the GPUs' queues. Each part's thread writes its own error. */
@@ -122,7 +133,8 @@ void gpu_parts_start(struct launch *l, bool waits)
         proxy_stay_awake(nodes_proxy(l->worker), true); /* until they have left */
     for (int i = 0; i < l->nparts; i++) {
         start.errors[i].status = 0;
-        (void)part_make(l, &l->parts[i], &start.errors[i]);
+        if (!part_make(l, &l->parts[i], &start.errors[i]))
+            (void)stores_settle(l->worker->gpus, 1u << l->parts[i].device->index, &start.errors[i]);
     }
     gpu_start_each(l->worker->gpus->starters, l->nparts, part_start, &start);
     for (int i = 0; i < l->nparts; i++) {

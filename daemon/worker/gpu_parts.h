@@ -11,18 +11,16 @@
 
 #define AHEAD 4u /* launches of a communicator that are in the GPUs' queues at most; a power of two */
 
-/* What kernels tell of one launch; valid with `done`. */
+/* What kernels tell of one launch. */
 struct gpu_told {
-    uint64_t span[GPU_MAX_GPUS][2];       /* each GPU's clock at the kernel's begin and end */
-    uint64_t span_later[GPU_MAX_GPUS][2]; /* ... of the kernels after the first, of which each overwrites it (gpu_nodes.c) */
+    /* Of each GPU's part (over nodes: of each step of it), by the last workgroup to leave: gpu_done_make() */
+    _Atomic uint64_t done[GPU_STEPS][GPU_MAX_GPUS];
     struct gpu_failure failures[FCC_MAX_RANKS]; /* kind 0 when the launch begins */
 };
 
 struct gpu_shared {
-    struct comm_shared common; /* the engine's and the watching thread's */
-    uint64_t address;          /* where the GPUs see all this; 0: they do not yet. The engine's */
-    /* Of each GPU's part (over nodes: of each step of it): the epoch, by the last workgroup to leave. */
-    _Atomic uint64_t done[GPU_STEPS][GPU_MAX_GPUS];
+    struct comm_shared common;   /* the engine's and the watching thread's */
+    uint64_t address;            /* where the GPUs see all this; 0: they do not yet. The engine's */
     struct gpu_told told[AHEAD]; /* of launch n in [n % AHEAD] */
 };
 

@@ -50,10 +50,13 @@ struct launch_part {
     uint16_t ranks[FCC_MAX_RANKS];
 };
 
-/* A slot's words, for an operator that has its place on a client's stream. */
+/* A slot's words, for an operator that has its place on a client's stream (gpu_stream.c). */
 struct launch_stream {
-    _Atomic uint32_t *started; /* in the session's memory */
-    uint64_t started_address, finished_address;
+    _Atomic uint32_t *started;     /* in the session's memory */
+    uint64_t started_address;      /* of that */
+    uint64_t finished_address;     /* wherever it is */
+    const struct gpu_words *words; /* the session's, in the memory of GPUs; NULL: those in its own memory are meant */
+    uint32_t slot;
     uint32_t value; /* 0: no stream */
 };
 
@@ -66,6 +69,7 @@ struct launch {
     bool crowded;             /* with its workgroups, the engine and the clients there are more threads than cores */
     bool automatic;           /* its time tells the tuner */
     bool gated;               /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
+    bool passed;              /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
     bool running;             /* among those of its communicator */
     uint32_t nodes_number;    /* nodes_data.c's, while it runs; its ranks are on several nodes. 0: they are all here */
     bool begun;               /* GPU: it has been given to the device */

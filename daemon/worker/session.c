@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "device.h"
 #include "log.h"
 #include "meeting.h"
 #include "msg.h"
@@ -199,6 +200,25 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
     } else {
         alloc_reply(s, &m->msg, b, fd);
     }
+}
+
+static void handle_stream_words(struct session *s, const struct fcc_stream_words_msg *m)
+{
+    struct fcc_stream_words_reply r = {.reply.msg = {.type = (uint16_t)(m->msg.type | FCC_REPLY), .id = m->msg.id}};
+    struct member *member = member_of(s, &m->msg, m->comm);
+    struct device_memory memory;
+    struct error e = {0};
+    int fd = -1;
+
+    if (!member)
+        return;
+    if (gpus_stream_words(s, member->comm, m->gpu, &memory, &fd, &e)) {
+        session_reply_status(s, &m->msg, e.status, e.text);
+        return;
+    }
+    r.memory = memory.kind;
+    r.map_bytes = memory.bytes;
+    session_reply(s, &r.reply, sizeof(r), &fd, 1);
 }
 
 static void handle_buffer_free(struct session *s, const struct fcc_buffer_free_msg *m)

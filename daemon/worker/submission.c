@@ -60,8 +60,10 @@ static void request_answer(struct session *s, uint64_t id, uint32_t slot, int st
 /* A request that is refused before it has become a submission. */
 static void request_refuse(struct session *s, const struct fcc_submit *m, const struct error *e)
 {
-    if (m->slot != FCC_NO_SLOT && m->stream)
+    if (m->slot != FCC_NO_SLOT && m->stream) {
         slot_stream_finish(s, m->slot, m->stream);
+        gpus_stream_finish(s, UINT32_MAX, m->slot, m->stream); /* it is not known what waits for which */
+    }
     request_answer(s, m->msg.id, m->slot, e->status, e->text, NULL, 0);
 }
 
@@ -69,8 +71,12 @@ void submission_tell(struct submission *sub, int status, const char *text, const
 {
     struct fcc_msg m = {.type = FCC_MSG_BUFFER_ALLOC, .id = sub->id};
 
-    if (sub->session && sub->kind == SUBMISSION_OPERATOR && sub->slot != FCC_NO_SLOT && sub->stream)
-        slot_stream_finish(sub->session, sub->slot, sub->stream);
+    if (sub->session && sub->kind == SUBMISSION_OPERATOR && sub->slot != FCC_NO_SLOT && sub->stream) {
+        if (!sub->gpu_words)
+            slot_stream_finish(sub->session, sub->slot, sub->stream);
+        else if (status) /* otherwise its kernel has */
+            gpus_stream_finish(sub->session, sub->own_gpus, sub->slot, sub->stream);
+    }
     if (sub->session && sub->kind == SUBMISSION_OPERATOR)
         request_answer(sub->session, sub->id, sub->slot, status, text, values, nvalues);
     else if (sub->session)
@@ -271,6 +277,11 @@ struct submission *submission_remote(struct member *m, const struct fcc_submit *
     return sub;
 }
 
+static bool words_are_there(const struct session *s, const struct comm *c)
+{
+    return c->words_gpus && (s->words_gpus & c->words_gpus) == c->words_gpus;
+}
+
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length)
 {
     struct member *member = member_find(s, m->comm);
@@ -294,6 +305,10 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
     }
     sub->slot = m->slot;
     sub->stream = m->stream;
+    sub->gpu_words = m->gpu_words && words_are_there(s, member->comm);
+    sub->own_gpus = sub->gpu_words ? 1u << member->device->index : 0;
+    if (m->gpu_words && !sub->gpu_words)
+        session_break(s, "it names stream words that it has not got");
     if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->ops->number == FCC_DEVICE_CPU))
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: stream: allowed for ranks on a GPU, with a completion slot",
                         member->rank, op_name((enum fcc_op)m->op));

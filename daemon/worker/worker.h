@@ -14,7 +14,8 @@
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
  *   puts.c, puts_check.c   what programs' own kernels send to other nodes
- *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_nodes.c, gpu_start.c, gpu_watch.c)
+ *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_nodes.c, gpu_parts.c, gpu_start.c,
+ *                 gpu_stream.c, gpu_watch.c)
  *   life.c        hears that a client has died
  *   meeting.c     the id of a communicator whose ranks agreed on a name
  *   query.c       what fccctl asks
@@ -40,6 +41,7 @@
 
 struct comm;
 struct device;
+struct gpu_words;
 struct gpus;
 struct launch;
 struct member;
@@ -177,6 +179,8 @@ struct session {
     uint64_t gpu_address;              /* where GPUs see `memory`; 0: they do not */
     TAILQ_ENTRY(session) life_link;    /* life.c's, while gpu_address is not 0 */
     _Atomic bool life_over;            /* its process has died */
+    struct gpu_words *words;           /* gpu_stream.c's: its streams' words in the memory of GPUs; NULL: none */
+    uint32_t words_gpus;               /* ... of these */
     int doorbell;
     uint64_t tail; /* bytes read from the ring: ours, memory->tail is for the client */
     LIST_HEAD(members_head, member) members;
@@ -216,7 +220,7 @@ uint32_t status_word_take(struct session *s);
 void status_word_give(struct session *s, uint32_t word);
 /* It says why from now on, unless it does already. */
 void status_word_raise(struct session *s, uint32_t word, int status);
-/* Let the client's stream go on that waits for the slot's operator. */
+/* Let the client's stream go on that waits for the slot's operator by the slot's own words. */
 void slot_stream_finish(struct session *s, uint32_t slot, uint32_t value);
 
 /* ---- submission.c ---- */
@@ -243,7 +247,9 @@ struct submission {
     enum submission_kind kind;
     uint64_t id;
     uint32_t slot;
-    uint32_t stream; /* not 0: it has its place on a stream of the client (struct fcc_slot) */
+    uint32_t stream;   /* not 0: it has its place on a stream of the client (struct fcc_slot) */
+    bool gpu_words;    /* ... by the words in the memory of GPUs */
+    uint32_t own_gpus; /* ... a bit for the rank's */
     uint64_t arrived_ns;
     struct error error; /* what is wrong with the request by itself: told to all ranks when its turn comes */
     uint64_t alloc_bytes;
@@ -293,7 +299,7 @@ struct member {
     unsigned queued;
     struct device_memory staging; /* grows as operators need it */
     struct device_memory slots;   /* GPUs: two of comm.slots_bytes, for operators by turns */
-    struct device_memory flags;   /* uint64_t[PLAN_MAX_FLAGS + 1]: epochs; workgroups of all ranks */
+    struct device_memory flags;   /* uint64_t[PLAN_MAX_FLAGS + 1]: epochs; workgroups of all ranks. GPUs: [GPU_FLAG_WORDS] */
     _Atomic uint64_t *arrived; /* GPUs, over nodes: [PLAN_MAX_FLAGS], flags that other nodes have raised. The proxy thread's */
     uint64_t arrived_ns;       /* when the head of the queue came */
 };
@@ -325,6 +331,7 @@ struct comm {
     uint32_t stamp;               /* of the last operator that used the slots since they were made; 0: none */
     struct comm_shared *shared;   /* what waits look at; the device's */
     const struct device_ops *ops; /* of all its ranks' devices: they are of one kind */
+    uint32_t words_gpus;          /* its GPUs, if streams can hand over to it by words in the memory of all of them; or 0 */
     struct launch *current;       /* of those that run, the one that began first: the others follow (launch.following) */
     struct launch *newest;        /* ... and the one that began last. On GPUs several run, one behind the other */
     unsigned running;             /* how many */

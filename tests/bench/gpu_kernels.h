@@ -61,9 +61,8 @@ struct input_set {
 
 /* Host memory that the GPUs see. */
 struct shared {
-    _Atomic uint64_t done[GPU_MAX_GPUS]; /* of each GPU's part: the epoch, by the last workgroup to leave */
+    _Atomic uint64_t done[GPU_MAX_GPUS]; /* of each GPU's part, by the last workgroup to leave: gpu_done_make() */
     _Atomic uint32_t gate;
-    uint64_t span[GPU_MAX_GPUS][2]; /* valid with done */
     struct gpu_failure failures[FCC_MAX_RANKS];
 };
 

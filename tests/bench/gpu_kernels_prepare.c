@@ -80,7 +80,7 @@ int bench_open(const struct options *o, struct error *e)
     for (int r = 0; r < bench.nranks && status == 0; r++) {
         bench.ranks[r].gpu = r % bench.ngpus;
         status =
-            bench.plugin->memory_alloc(bench.ranks[r].gpu, (GPU_FLAGS + 1) * sizeof(uint64_t), &bench.ranks[r].flags, NULL, e);
+            bench.plugin->memory_alloc(bench.ranks[r].gpu, GPU_FLAG_WORDS * sizeof(uint64_t), &bench.ranks[r].flags, NULL, e);
     }
     if (status == 0)
         (void)snprintf(bench.name, sizeof(bench.name), "%s", description.name);

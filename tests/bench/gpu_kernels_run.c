@@ -47,8 +47,7 @@ static int gpu_start(struct prepared *p, const struct op_args *args, int gpu, st
         .epoch = bench.epoch,
         .stamp = (uint32_t)bench.epoch,
         .slots_at = bench.epoch % 2 * p->slots_bytes,
-        .done = bench.address + offsetof(struct shared, done) + (uint64_t)gpu * sizeof(uint64_t),
-        .span = bench.address + offsetof(struct shared, span) + (uint64_t)gpu * 2 * sizeof(uint64_t),
+        .end.done = bench.address + offsetof(struct shared, done) + (uint64_t)gpu * sizeof(uint64_t),
     };
 
     for (int i = 0; i < p->nlocal[gpu]; i++)
@@ -66,7 +65,8 @@ static int done_await(int limit_s, struct error *e)
     double until = now_us() + limit_s * 1e6;
 
     for (int g = 0; g < bench.ngpus; g++) {
-        for (uint64_t spins = 1; atomic_load_explicit(&bench.shared->done[g], memory_order_acquire) < bench.epoch; spins++) {
+        const _Atomic uint64_t *done = &bench.shared->done[g];
+        for (uint64_t spins = 1; !gpu_done_reached(atomic_load_explicit(done, memory_order_acquire), bench.epoch); spins++) {
             if (spins % LOOK_SPINS)
                 continue;
             if (bench.plugin->health(g, e) || now_us() > until)
@@ -111,7 +111,7 @@ static int call_run(struct prepared *p, int set, double *us, struct error *e)
         status = gpu_start(p, args, g, e);
         if (status)
             for (int late = g; late < bench.ngpus; late++) /* these have nothing to end */
-                atomic_store_explicit(&bench.shared->done[late], bench.epoch, memory_order_release);
+                atomic_store_explicit(&bench.shared->done[late], gpu_done_make((uint32_t)bench.epoch, 0), memory_order_release);
     }
     if (p->options->gated)
         begin = now_us();
@@ -234,7 +234,7 @@ static int calls_time(struct prepared *p, struct samples *s, struct error *e)
         if (status || i < 0)
             continue;
         for (int g = 0; g < bench.ngpus; g++)
-            s->span[g][i] = (double)(bench.shared->span[g][1] - bench.shared->span[g][0]) / 1e3;
+            s->span[g][i] = (double)gpu_done_ticks(atomic_load_explicit(&bench.shared->done[g], memory_order_relaxed)) / 1e3;
         s->host[i] = us;
         s->nhost = i + 1;
     }
