@@ -204,63 +204,6 @@ static void aborted_late_host_words(void)
     event_run(ABORTED, STREAM_LATE, false, true);
 }
 
-/* ---- a slot whose operator the GPU was told not to wait for ---- */
-
-/* Its next one waits for its stream. No other communicator is there, so it is the GPU that waits. */
-static void passed_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct scene *scene = argument;
-    fcc_request *request;
-
-    driver_use();
-    fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, PAIR, rank, 0));
-    void *blocked = stream_open(), *stream = stream_open();
-    if (rank)
-        stream_gate(blocked, &scene->open);
-    product_enqueue(&p, blocked, &request);
-    await(&fake->enqueued, PAIR);
-    (void)usleep(20000); /* rank 0's stream has come */
-    if (rank)
-        OK(fcc_comm_abort(p.comm, WHY));
-    FAILS(fcc_request_wait(request, -1), -ECONNABORTED, WHY);
-    fcc_request_free(request);
-    fcc_comm_destroy(p.comm);
-    scene->heard++;
-    await(&scene->heard, PAIR);
-    struct product other = product_open(client_join(context, &scene->other, PAIR, rank, 0));
-    int before = fake->begun;
-    if (!rank)
-        stream_gate(stream, &scene->open);
-    product_enqueue(&other, stream, &request);
-    await(&fake->enqueued, 2 * PAIR);
-    (void)usleep(20000);
-    CHECK(fake->begun == before);
-    scene->heard++;
-    await(&scene->heard, 2 * PAIR);
-    scene->open = 1;
-    stream_sync(blocked);
-    stream_close(stream);
-    OK(fcc_request_wait(request, -1));
-    fcc_request_free(request);
-    stream_close(blocked);
-    fcc_comm_destroy(other.comm);
-    client_end(context);
-}
-
-static void passed(void)
-{
-    struct scene *scene = shared_memory(sizeof(*scene));
-    struct test_daemon d;
-    struct ranks r;
-
-    fake_start(&d, GPUS, NULL);
-    scene->other = id_make();
-    ranks_start(&r, PAIR, passed_rank, scene);
-    ranks_join(&r);
-    fake_stop(&d);
-}
-
 /* ---- a stream that comes to an operator when that has long been aborted ---- */
 
 /* Its late write must not undo that of the next operator, which another stream has made by then. */
@@ -624,7 +567,6 @@ int main(int argc, char *argv[])
         {"killed_late_host_words", killed_late_host_words, 0},
         {"late_stream_host_words", late_stream_host_words, 0},
         {"aborted_late_host_words", aborted_late_host_words, 0},
-        {"passed", passed, 0},
         {"late_write", late_write, 0},
         {"memory_outlives_its_session", memory_outlives_its_session, 0},
         {"kernels_outlive_all_sessions", kernels_outlive_all_sessions, 0},

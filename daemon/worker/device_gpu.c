@@ -30,7 +30,9 @@
  * communicator's operators in another order than it has submitted them: those would have waited for ever before, too.
  *
  * What kernels and the engine share lies in host memory that the GPUs see: struct gpu_shared for a communicator, and the
- * clients' session memory. Neither is unmapped while any kernel that might touch it is in flight.
+ * clients' session memory. What only GPUs wait for lies in their own memory, where it can: the streams' words (gpu_stream.c), and
+ * behind each rank's flags what the other GPUs tell of the ends of their parts (comm.words_gpus says for both that it can).
+ * None of it is unmapped while any kernel that might touch it is in flight.
  *
  * Contexts that are lost stay lost: the worker then says so to its clients and ends; the next connection gets a fresh one.
  */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "log.h"
 #include "peer.h"
 
 struct submission *submission_new(struct session *s, enum submission_kind kind, uint64_t id, size_t words)
@@ -282,6 +283,17 @@ static bool words_are_there(const struct session *s, const struct comm *c)
     return c->words_gpus && (s->words_gpus & c->words_gpus) == c->words_gpus;
 }
 
+/* Once for each rank: the slower way, where the other one is there. */
+static void words_note(struct member *m, bool gpu_words)
+{
+    if (!m->words_noted && !gpu_words && m->comm->words_gpus)
+        log_info(
+            "comm %u: rank %d: its streams hand over by words in the host's memory, not in that of GPUs: its program wants it "
+            "so, or its driver did not let it have those",
+            m->comm->number, m->rank);
+    m->words_noted = true;
+}
+
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length)
 {
     struct member *member = member_find(s, m->comm);
@@ -309,6 +321,8 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
     sub->own_gpus = sub->gpu_words ? 1u << member->device->index : 0;
     if (m->gpu_words && !sub->gpu_words)
         session_break(s, "it names stream words that it has not got");
+    if (m->stream)
+        words_note(member, sub->gpu_words);
     if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->ops->number == FCC_DEVICE_CPU))
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: stream: allowed for ranks on a GPU, with a completion slot",
                         member->rank, op_name((enum fcc_op)m->op));

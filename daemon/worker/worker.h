@@ -295,6 +295,7 @@ struct member {
     struct device *device;
     uint64_t join_id;                         /* of the COMM_INIT message, answered when all have joined */
     TAILQ_HEAD(queue_head, submission) queue; /* those of the launches that run, then those that have not begun */
+    bool words_noted;                         /* submission.c's */
     struct submission *next;                  /* the first that has not begun; NULL: there is none */
     unsigned queued;
     struct device_memory staging; /* grows as operators need it */
