@@ -292,12 +292,11 @@ GPU_DEVICE void gpu_tell_host(const struct gpu_end &end, uint64_t ticks)
 GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
 {
     struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
-    uint64_t ticks = 0;
+    uint64_t now = gpu_clock();
 
     if (threadIdx.x == 0) {
         gpu_fence_system();
         gpu_tell(call.end);
-        ticks = gpu_clock() - fixed->began;
     }
     for (uint32_t run = 0; run < call.nruns; run++) {
         const struct gpu_plan *plan = gpu_plan_of(call, run);
@@ -312,6 +311,7 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
     if (threadIdx.x != 0)
         return;
     fixed->left = 0;
+    uint64_t ticks = now - fixed->began;
     gpu_fence_system();
     gpu_tell_host(call.end, ticks);
 }
