@@ -30,7 +30,7 @@ static uint64_t finished_at(const struct accelerator *a, uint32_t slot)
 static int words_import(struct fcc_comm *comm, struct accelerator *a, unsigned gpu)
 {
     struct fcc_stream_words_msg msg = {.comm = comm->handle, .gpu = gpu};
-    struct fcc_stream_words_reply reply;
+    struct fcc_stream_words_reply reply = {.memory = 0};
     int fd = -1, status;
 
     status = context_call(comm->context, &(struct call){.type = FCC_MSG_STREAM_WORDS,
