@@ -33,8 +33,9 @@
  * has seen: all results, and what other GPUs released to the workgroups that awaited it. What a workgroup has stored at other
  * GPUs is behind fences of its own by then, or carries its stamp. It tells the clients' streams and the other GPUs, sets the
  * counters back for the next call, then tells the host. All this is two fences, and at neither anything is on its way to the
- * host's memory, unless the operator has failed or streams wait there: a fence waits until that has taken what was stored, which
- * is far away. So the kernel's begin is kept in the GPU's memory, and its duration goes into the word that tells the host.
+ * host's memory, unless the operator has failed, streams wait there or it is over nodes: a fence waits until that has taken what
+ * was stored, which is far away. So the kernel's begin is kept in the GPU's memory, and its duration goes into the word that
+ * tells the host.
  */
 #ifndef FCC_GPU_EXECUTE_H
 #define FCC_GPU_EXECUTE_H

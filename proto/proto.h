@@ -164,7 +164,7 @@ struct fcc_comm_init_reply {
     unsigned char device_uuid[16]; /* of a GPU: the client may number them differently */
     uint32_t status_word;          /* in fcc_session_memory.status; FCC_NO_STATUS_WORD: they are all in use */
     /* The communicator's GPUs, a bit for each device, if streams can hand over to it by words in the memory of all of them
-     * (STREAM_WORDS). 0: by words in the session memory only. */
+     * (STREAM_WORDS). 0: by words in the session memory only; over several nodes, too. */
     uint32_t words_gpus;
 };
 static_assert(sizeof(struct fcc_comm_init_reply) == 576, "wire");

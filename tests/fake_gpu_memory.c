@@ -126,8 +126,7 @@ static void use_freed(uint64_t address, enum place place, void *argument)
 {
     const struct range *r = argument;
 
-    wrong(is_place(r, place) && lies_in(address, r->begin, r->bytes),
-          "memory is freed that a launch in a queue touches");
+    wrong(is_place(r, place) && lies_in(address, r->begin, r->bytes), "memory is freed that a launch in a queue touches");
 }
 
 /* file: of pinned memory; or -1. */

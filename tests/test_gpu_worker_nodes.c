@@ -70,6 +70,7 @@ static void works_rank(int rank, const struct ranks *all, void *argument)
     for (int round = 0; round < ROUNDS; round++)
         product_works(&p, stream);
     product_check(&p, FCC_SCHEDULE_FUSED);
+    CHECK(driver->batches == 0 && driver->writes > 0); /* over nodes the words of streams are the host's */
     stream_close(stream);
     fcc_comm_destroy(p.comm);
     client_end(context);
@@ -107,6 +108,46 @@ static void three_nodes(void)
 static void slow_copies(void)
 {
     ranks_work(NODES, PAIR, 300);
+}
+
+/* A program's communicators of one node and of several, by turns on one stream: they take the same slots, and the words of those of
+ * one node lie in the GPU's memory. */
+static void beside_one_node_rank(int rank, const struct ranks *all, void *argument)
+{
+    (void)argument;
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product several = product_open(client_join(context, &all->id, all->n, rank, 0));
+    struct fcc_unique_id id;
+    void *stream = stream_open();
+
+    OK(fcc_get_unique_id(context, &id));
+    struct product one = product_open(client_join(context, &id, 1, 0, 0));
+    for (int round = 0; round < 4 * ROUNDS; round++) {
+        int batches = driver->batches, writes = driver->writes;
+        product_enqueue(round % 2 ? &one : &several, stream, NULL);
+        CHECK(driver->batches == batches + round % 2 && driver->writes == writes + (round + 1) % 2);
+    }
+    stream_sync(stream);
+    product_works(&one, stream);
+    product_works(&several, stream);
+    OK(fcc_comm_error(one.comm));
+    OK(fcc_comm_error(several.comm));
+    stream_close(stream);
+    fcc_comm_destroy(one.comm);
+    fcc_comm_destroy(several.comm);
+    client_end(context);
+}
+
+static void beside_one_node(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    ranks_start(&r, RANKS, beside_one_node_rank, NULL);
+    ranks_join(&r);
+    fake_stop(&d);
 }
 
 /* ---- communicators in another order at each rank: no kernel may hold up another node's ---- */
@@ -387,6 +428,7 @@ int main(int argc, char *argv[])
         {"more_ranks_than_nodes", more_ranks_than_nodes, 60},
         {"three_nodes", three_nodes, 60},
         {"slow_copies", slow_copies, 60},
+        {"beside_one_node", beside_one_node, 60},
         {"opposite_orders", opposite_orders, 60},
         {"kernels_fail", kernels_fail, 60},
         {"one_only_waits", one_only_waits, 60},
