@@ -25,8 +25,9 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 5u
+#define GPU_PLUGIN_ABI 6u
 #define GPU_MAX_GPUS 16
+#define GPU_LANES 2u                                 /* queues of a GPU by which launches may come to it */
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
 #define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* that a launch waits for */
 #define GPU_FLAGS 16384u /* epochs of a rank; one more follows, its failure epoch: operators up to this one are to leave */
@@ -228,6 +229,7 @@ struct gpu_description {
     char links[GPU_MAX_GPUS][16];      /* to GPU p: "NVLink", "xGMI", "PCIe", or "" */
     uint32_t stream_memory_operations; /* 1: kernels' starts and ends may be tied to client streams by waiting for words */
     uint32_t words_in_memory;          /* 1: ... which may lie in the memory of GPUs; otherwise in the host's only */
+    uint32_t lanes;                    /* 1 to GPU_LANES: queues for launches that may differ in what hand-overs cost */
 };
 
 /* Memory that a client may import. `bytes` is rounded up to what the GPU can share. */
@@ -276,11 +278,11 @@ struct gpu_plugin {
      * unchanged. */
     int (*launch_tables)(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address,
                          struct error *e);
-    /* Enqueue: wait until each of the words (uint32_t, host memory or this GPU's; at most GPU_MAX_WORDS) has reached its value,
+    /* Enqueue, by one of the GPU's lanes, behind what was enqueued before by any: wait until each of the words (uint32_t, host memory or this GPU's; at most GPU_MAX_WORDS) has reached its value,
      * one after the other, then run the kernel. call->fixed, nruns, plans and end.epoch are filled in. staging[nranks] and
      * slots[nranks] as in gpu_fixed. Does not wait. */
     int (*launch_start)(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
-                        const uint64_t words[], const uint32_t values[], int nwords, struct error *e);
+                        const uint64_t words[], const uint32_t values[], int nwords, uint32_t lane, struct error *e);
     /* Store a value at a device address, soon and in passing: also while kernels run and streams wait. Does not wait. */
     int (*word_store)(int gpu, uint64_t address, uint64_t value, struct error *e);
     /* 0: the GPU works. Otherwise the context is lost for ever (-EIO), and why. */

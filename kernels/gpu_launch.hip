@@ -290,10 +290,23 @@ static uint32_t workgroups_of_phases(const struct gpu_launch *l, const struct gp
     return slices < l->workgroups ? (uint32_t)slices : l->workgroups;
 }
 
-int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
-                 const uint64_t words[], const uint32_t values[], int nwords, struct error *e)
+/* What comes by this lane now stands behind what came by another one. */
+static hipError_t lane_take(struct gpu *g, uint32_t lane)
 {
-    hipStream_t stream = gpus[l->gpu].run;
+    if (g->lane == lane)
+        return hipSuccess;
+    hipError_t status = hipEventRecord(g->moved, g->run[g->lane]);
+    if (status == hipSuccess)
+        status = hipStreamWaitEvent(g->run[lane], g->moved, 0);
+    if (status == hipSuccess)
+        g->lane = lane;
+    return status;
+}
+
+int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
+                 const uint64_t words[], const uint32_t values[], int nwords, uint32_t lane, struct error *e)
+{
+    hipStream_t stream = gpus[l->gpu].run[lane];
     int result = addresses_fill(l, l->fixed.staging, l->there->staging, staging, e);
 
     if (result == 0)
@@ -312,6 +325,8 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
                           : l->fixed.shape.over_nodes ? workgroups_of_phases(l, &call->nodes)
                                                       : l->workgroups;
     hipError_t status = hipSetDevice(l->gpu);
+    if (status == hipSuccess)
+        status = lane_take(&gpus[l->gpu], lane);
     if (status == hipSuccess)
         status = gpu_stream_await(stream, words, values, nwords);
     if (status == hipSuccess && l->fixed.shape.over_nodes)

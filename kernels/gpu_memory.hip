@@ -382,5 +382,5 @@ hipError_t copies_join(int gpu)
 {
     hipError_t status = hipEventRecord(gpus[gpu].copied, gpus[gpu].in);
 
-    return status == hipSuccess ? hipStreamWaitEvent(gpus[gpu].run, gpus[gpu].copied, 0) : status;
+    return status == hipSuccess ? hipStreamWaitEvent(gpus[gpu].run[gpus[gpu].lane], gpus[gpu].copied, 0) : status;
 }

@@ -73,6 +73,7 @@ static int plugin_describe(int gpu, struct gpu_description *out, struct error *e
             (void)snprintf(out->links[p], sizeof(out->links[p]), "%s", gpu_link_name(gpu, p));
     out->stream_memory_operations = (uint32_t)gpu_stream_waits(gpu);
     out->words_in_memory = (uint32_t)(gpu_stream_waits(gpu) && gpu_words_in_memory(gpu));
+    out->lanes = strcmp(GPU_KIND, "cuda") ? 1 : GPU_LANES; /* measured on NVIDIA's only */
     return 0;
 }
 
@@ -175,12 +176,14 @@ static int gpu_open(int gpu, struct error *e)
         status = pool_keep(gpu);
     if (status == hipSuccess)
         status = hipGetDeviceProperties(&properties, gpu);
-    if (status == hipSuccess)
-        status = hipStreamCreateWithFlags(&g->run, hipStreamNonBlocking);
+    for (uint32_t i = 0; i < GPU_LANES && status == hipSuccess; i++)
+        status = hipStreamCreateWithFlags(&g->run[i], hipStreamNonBlocking);
     if (status == hipSuccess)
         status = hipStreamCreateWithFlags(&g->side, hipStreamNonBlocking);
     if (status == hipSuccess)
         status = hipStreamCreateWithFlags(&g->in, hipStreamNonBlocking);
+    if (status == hipSuccess)
+        status = hipEventCreateWithFlags(&g->moved, hipEventDisableTiming);
     if (status == hipSuccess)
         status = hipEventCreateWithFlags(&g->copied, hipEventDisableTiming);
     if (status == hipSuccess)
@@ -216,10 +219,13 @@ static void plugin_close(void)
     for (int g = 0; g < GPU_MAX_GPUS; g++) {
         if (!gpus[g].open || hipSetDevice(g) != hipSuccess)
             continue;
-        (void)hipStreamSynchronize(gpus[g].run);
-        (void)hipStreamDestroy(gpus[g].run);
+        for (uint32_t i = 0; i < GPU_LANES; i++) {
+            (void)hipStreamSynchronize(gpus[g].run[i]);
+            (void)hipStreamDestroy(gpus[g].run[i]);
+        }
         (void)hipStreamDestroy(gpus[g].side);
         (void)hipStreamDestroy(gpus[g].in);
+        (void)hipEventDestroy(gpus[g].moved);
         (void)hipEventDestroy(gpus[g].copied);
         (void)hipHostFree(gpus[g].clock_words);
         gpus[g].open = false;
@@ -228,7 +234,7 @@ static void plugin_close(void)
 
 static int plugin_health(int gpu, struct error *e)
 {
-    hipError_t status = hipStreamQuery(gpus[gpu].run);
+    hipError_t status = hipStreamQuery(gpus[gpu].run[0]);
 
     return status == hipSuccess || status == hipErrorNotReady ? 0 : gpu_error(e, gpu, "its context is lost", status);
 }
@@ -244,5 +250,7 @@ extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_p
     /* All kernels are loaded with the context: to load one when it is first launched, the driver may wait for the GPU, whose queue
      * may stand behind a client's stream. (CUDA; HIP does so anyway.) */
     (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    /* Queues enough that the lanes of a GPU do not share one, nor the unit of the GPU that reads it: daemon/worker/gpu_lanes.h. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     return &plugin;
 }

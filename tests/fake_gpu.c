@@ -107,6 +107,7 @@ static int fake_describe(int gpu, struct gpu_description *out, struct error *e)
         .memory_bytes = UINT64_C(1) << 30,
         .multiprocessors = 4,
         .stream_memory_operations = !control->no_stream_waits,
+        .lanes = GPU_LANES,
         .words_in_memory = !control->no_stream_waits && !control->no_gpu_words,
     };
     (void)snprintf(out->name, sizeof(out->name), "Fake GPU %d", gpu);
@@ -268,7 +269,7 @@ static int fake_launch_tables(struct gpu_launch *l, int run, const int64_t first
 }
 
 static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
-                             const uint64_t words[], const uint32_t values[], int nwords, struct error *e)
+                             const uint64_t words[], const uint32_t values[], int nwords, uint32_t lane, struct error *e)
 {
     int status = call_check(FAKE_LAUNCH_START, l->gpu, "launching an operator", e);
     struct gpu *g = &gpus[l->gpu];
@@ -291,6 +292,9 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
     t->call = *call;
     t->nwords = nwords;
     wrong(nwords > (int)GPU_MAX_WORDS, "a launch with too many words");
+    wrong(lane >= GPU_LANES, "a launch by a lane that is not there");
+    if (lane)
+        (void)atomic_fetch_add(&control->by_lanes, 1);
     if (nwords) {
         memcpy(t->words, words, (size_t)nwords * sizeof(words[0]));
         memcpy(t->values, values, (size_t)nwords * sizeof(values[0]));

@@ -46,6 +46,7 @@ struct fake_gpus {
     uint32_t failing_rank;
     _Atomic uint32_t failing_epoch; /* ... that is its communicator's launch of this number; 0: any */
     struct gpu_failure failure;
+    _Atomic uint32_t by_lanes; /* launches that came by another lane than the first */
     /* what there is, and must be gone when the worker closes its GPUs */
     _Atomic int contexts, memories, registered, launches;
     _Atomic int sessions; /* then: mappings of session memory that the worker still has */

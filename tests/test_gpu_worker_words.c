@@ -7,7 +7,7 @@
 #include "fake_gpu_bed.h"
 
 #define WHY "the loss is not a number"
-enum { STORE_US = 50000 };
+enum { STORE_US = 50000, TRIED = 300 };
 
 struct scene {
     struct fcc_unique_id other;
@@ -216,10 +216,39 @@ static void refused(void)
     fake_stop(&d);
 }
 
+/* ---- the GPUs' other lanes are tried ---- */
+
+/* Operators that stand behind each other: each is right, by whatever lane it comes. */
+static void tried_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = fused_open(client_join(context, &all->id, PAIR, rank, 0));
+    void *stream = stream_open();
+    for (int i = 0; i < TRIED; i++)
+        product_enqueue(&p, stream, NULL);
+    stream_sync(stream);
+    meet(scene, 1);
+    CHECK(fake->by_lanes > 0);
+    OK(fcc_gemv_all_reduce(p.comm, &p.args)); /* one by one again */
+    OK(fcc_comm_error(p.comm));
+    stream_close(stream);
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void tried(void)
+{
+    scene_run(tried_rank);
+}
+
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
-        {"passed", passed, 0}, {"finished", finished, 0}, {"freed", freed, 0}, {"killed", killed, 0}, {"refused", refused, 0},
+        {"passed", passed, 0}, {"finished", finished, 0}, {"freed", freed, 0},
+        {"killed", killed, 0}, {"refused", refused, 0},   {"tried", tried, 0},
     };
     (void)argc;
     run_again(argv);

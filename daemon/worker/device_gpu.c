@@ -161,6 +161,28 @@ static void told_begin(struct launch *l)
                                   memory_order_relaxed);
 }
 
+/* Choose its lanes. Where several communicators take turns the GPUs' queues are not theirs alone, and where words are in the host's memory
+ * a hand-over costs more than lanes give. */
+static void lanes_choose(struct launch *l, int streams)
+{
+    struct gpu_lanes *lanes = &shared_of(l->comm)->lanes;
+    const struct gpus *g = l->worker->gpus;
+    uint32_t gpus = 0;
+    bool can = streams && l->comm->words_gpus && is_only_comm(l->comm);
+
+    for (int i = 0; i < l->nparts; i++) {
+        gpus |= 1u << l->parts[i].device->index;
+        can = can && g->descriptions[l->parts[i].device->index].lanes > 1;
+    }
+    l->behind = l->comm->current != l;
+    l->tries_lanes = can;
+    l->lanes = 0;
+    if (can) {
+        lanes_begin(lanes, gpus);
+        l->lanes = lanes->use;
+    }
+}
+
 static void gpu_launch(struct device *d, struct launch *l)
 {
     struct gpus *g = d->state;
@@ -169,6 +191,7 @@ static void gpu_launch(struct device *d, struct launch *l)
     for (int i = 0; i < l->nparts; i++)
         l->parts[i].gpu_index = (unsigned)l->parts[i].device->index;
     told_begin(l);
+    lanes_choose(l, streams);
     l->step = GPU_STEP_WAIT;
     if (l->comm->nodes)
         gpus_steps_begin(l);
@@ -315,6 +338,8 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
         if (!was_gated && !kernels_end(l))
             return false;
         l->busy_ns = was_gated ? 0 : busy_ns(l);
+        if (l->tries_lanes)
+            lanes_note(&shared_of(l->comm)->lanes, l->lanes, l->behind && !was_gated, clock_ns(), l->busy_ns);
     }
     if (l->comm->nodes && !l->left) {
         nodes_launch_left(l); /* it comes back when all that it has pushed has been sent */

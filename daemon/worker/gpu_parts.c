@@ -118,7 +118,7 @@ static void part_start(void *argument, int i)
         slots[r] = (uint64_t)(uintptr_t)l->comm->members[r].slots.data;
     }
     (void)plugin->launch_start(p->gpu, &call, staging, slots, words, values, start->waits ? part_words(l, p, words, values) : 0,
-                               e);
+                               l->lanes >> p->device->index & 1u, e);
 }
 
 void gpu_parts_start(struct launch *l, bool waits)

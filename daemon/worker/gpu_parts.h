@@ -7,6 +7,7 @@
 
 #include "device.h"
 #include "gpu_call.h"
+#include "gpu_lanes.h"
 #include "launch.h"
 
 #define AHEAD 4u /* launches of a communicator that are in the GPUs' queues at most; a power of two */
@@ -21,6 +22,7 @@ struct gpu_told {
 struct gpu_shared {
     struct comm_shared common;   /* the engine's and the watching thread's */
     uint64_t address;            /* where the GPUs see all this; 0: they do not yet. The engine's */
+    struct gpu_lanes lanes;      /* the engine's */
     struct gpu_told told[AHEAD]; /* of launch n in [n % AHEAD] */
 };
 

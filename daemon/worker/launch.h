@@ -77,6 +77,9 @@ struct launch {
     uint32_t steps;           /* GPU, over nodes: a bit for each enum gpu_step that there is; the last always is */
     enum gpu_step step;       /* ... the one that runs or ran last. Without nodes: GPU_STEP_WAIT, which then is all of it */
     bool first_step;          /* ... no other one has run before it */
+    bool behind;              /* GPU: others of its communicator ran when it was enqueued */
+    bool tries_lanes;         /* GPU: its time tells what lanes are worth */
+    uint32_t lanes;           /* GPU: bit g: it comes to GPU g by the second lane; gpu_lanes.h */
     struct launch *following; /* the one that began after it, if it runs already */
     struct submission **submissions; /* [nranks]: what it was made of */
     uint64_t busy_ns;                /* GPU: how long its kernels ran */

@@ -56,7 +56,7 @@ static int gpu_start(struct prepared *p, const struct op_args *args, int gpu, st
     int status = gpu_call_fill(bench.plugin, p->launches[gpu], args, bench.nranks, p->local[gpu], p->nlocal[gpu], &call, e);
     if (status)
         return status;
-    return bench.plugin->launch_start(p->launches[gpu], &call, p->staging, p->slots, &word, &value, p->options->gated, e);
+    return bench.plugin->launch_start(p->launches[gpu], &call, p->staging, p->slots, &word, &value, p->options->gated, 0, e);
 }
 
 /* The first GPU that has not ended after so many seconds, or whose context is lost; -1 if all have. */

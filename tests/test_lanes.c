@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_lanes.c - the choice of lanes (gpu_lanes.h), against a machine of which the test knows what each lane is worth.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "gpu_lanes.h"
+
+#define AHEAD 4 /* launches that have their lanes already when others are chosen */
+
+/* Hand-overs cost as much as the slowest GPU's. */
+struct machine {
+    uint32_t gpus, fast; /* bit g of fast: GPU g's second lane is the fast one */
+    uint64_t fast_ns, slow_ns;
+    uint64_t work_ns; /* of the client, between two operators */
+    uint64_t now_ns, busy_ns;
+    unsigned noise_ns, seed;
+    uint32_t coming[AHEAD];
+};
+
+static uint64_t hand_over(struct machine *m, uint32_t lanes)
+{
+    uint64_t ns = ((lanes ^ m->fast) & m->gpus ? m->slow_ns : m->fast_ns) + m->work_ns;
+
+    return ns + (m->noise_ns ? (uint64_t)rand_r(&m->seed) % m->noise_ns : 0);
+}
+
+/* So many operators, one behind the other but for the first. */
+static void operators(struct machine *m, struct gpu_lanes *s, unsigned n, uint32_t *slow)
+{
+    for (unsigned i = 0; i < n; i++) {
+        uint32_t lanes = m->coming[0];
+        for (int a = 0; a + 1 < AHEAD; a++)
+            m->coming[a] = m->coming[a + 1];
+        m->coming[AHEAD - 1] = s->use;
+        m->now_ns += hand_over(m, lanes) + m->busy_ns;
+        if (slow)
+            *slow += ((lanes ^ m->fast) & m->gpus) != 0;
+        lanes_note(s, lanes, i > 0, m->now_ns, m->busy_ns);
+    }
+}
+
+static void start(struct machine *m, struct gpu_lanes *s)
+{
+    *s = (struct gpu_lanes){0};
+    lanes_begin(s, m->gpus);
+    for (int a = 0; a < AHEAD; a++)
+        m->coming[a] = s->use;
+}
+
+#define OPERATORS 400 /* enough for all trials of 8 GPUs */
+
+static void found(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 200; seed++) {
+        static const uint32_t machines[] = {1, 3, 0xf, 0xff, 0x24};
+        uint32_t gpus = machines[seed % 5], all = seed / 5 % 2 ? gpus : 0;
+        struct machine m = {.gpus = gpus,
+                            .fast = all,
+                            .fast_ns = 9000,
+                            .slow_ns = 15000,
+                            .busy_ns = seed % 7 * 5000,
+                            .now_ns = 1,
+                            .noise_ns = 1500,
+                            .seed = seed};
+        struct gpu_lanes s;
+        start(&m, &s);
+        operators(&m, &s, OPERATORS, NULL);
+        assert_int_equal(s.use & gpus, m.fast);
+        uint32_t slow = 0;
+        operators(&m, &s, LANES_KEEP - OPERATORS, &slow);
+        assert_int_equal(slow, 0);
+    }
+}
+
+/* One GPU's lane is another one than the others'. */
+static void one_differs(void **state)
+{
+    (void)state;
+    for (uint32_t g = 0; g < 4; g++) {
+        struct machine m = {
+            .gpus = 0xf, .fast = 1u << g, .fast_ns = 9000, .slow_ns = 15000, .now_ns = 1, .noise_ns = 1000, .seed = g};
+        struct gpu_lanes s;
+        start(&m, &s);
+        operators(&m, &s, OPERATORS, NULL);
+        assert_int_equal(s.use, m.fast);
+    }
+}
+
+/* Lanes that are worth the same: what was there stays. */
+static void no_difference(void **state)
+{
+    struct machine m = {.gpus = 3, .fast_ns = 9000, .slow_ns = 9000, .now_ns = 1, .noise_ns = 400, .seed = 1};
+    struct gpu_lanes s;
+
+    (void)state;
+    start(&m, &s);
+    operators(&m, &s, OPERATORS, NULL);
+    assert_int_equal(s.use, 0);
+}
+
+/* Hand-overs become slow, as the client has made a stream: found again, soon. Then the client works between its operators: tried,
+ * ever more seldom. */
+static void changes(void **state)
+{
+    struct machine m = {.gpus = 3, .fast_ns = 9000, .slow_ns = 15000, .now_ns = 1, .noise_ns = 500, .seed = 2};
+    struct gpu_lanes s;
+    uint32_t slow = 0;
+
+    (void)state;
+    start(&m, &s);
+    operators(&m, &s, OPERATORS, NULL);
+    assert_int_equal(s.use, 0);
+    m.fast = 3;
+    operators(&m, &s, OPERATORS, NULL);
+    assert_int_equal(s.use, 3);
+    for (int i = 0; i < 400; i++) {
+        m.work_ns = i % 2 ? 200000 : 0;
+        operators(&m, &s, 100, &slow);
+        assert_int_equal(m.fast, 3);
+    }
+    assert_true(slow < 2000); /* of 40000 */
+    m.work_ns = 0;
+    operators(&m, &s, OPERATORS, NULL);
+    assert_int_equal(s.use, 3);
+}
+
+/* Operators that are waited for one by one say nothing, whatever they take. */
+static void one_by_one(void **state)
+{
+    struct machine m = {.gpus = 3, .fast = 3, .fast_ns = 9000, .slow_ns = 15000, .now_ns = 1, .seed = 3};
+    struct gpu_lanes s;
+
+    (void)state;
+    start(&m, &s);
+    for (int i = 0; i < OPERATORS; i++)
+        operators(&m, &s, 1, NULL);
+    assert_int_equal(s.use, 0);
+    assert_int_equal(s.best_ns, 0);
+    lanes_begin(&s, 3); /* the same GPUs: nothing begins anew */
+    operators(&m, &s, OPERATORS, NULL);
+    assert_int_equal(s.use, 3);
+    lanes_begin(&s, 3);
+    assert_int_equal(s.use, 3);
+    lanes_begin(&s, 7);
+    assert_int_equal(s.use, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(found),   cmocka_unit_test(one_differs), cmocka_unit_test(no_difference),
+        cmocka_unit_test(changes), cmocka_unit_test(one_by_one),
+    };
+
+    return cmocka_run_group_tests_name("lanes", tests, NULL, NULL);
+}
