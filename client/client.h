@@ -85,6 +85,7 @@ struct fcc_request {
     uint32_t slot;                /* its completion's; FCC_NO_SLOT: the completion comes as `pending` */
     uint32_t stream;              /* its number in the slot's words of its stream (stream.c); 0: it is on none */
     bool unattended;              /* an orphan from the start, whose error is kept for fcc_comm_error() */
+    bool past;                    /* ... and its stream is known to have gone past it. context->lock */
     _Atomic bool finished;        /* `result` is valid. Set under context->lock, and for ever */
     _Atomic uint32_t sleepers;    /* threads that are in, or on their way to, the futex of the slot */
     int nranks;
@@ -250,6 +251,9 @@ int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
 /* Locked. Let every stream go on that waits for an operator by the words of a slot. */
 void streams_release(struct fcc_context *c);
 bool stream_word_reached(const _Atomic uint32_t *word, uint32_t value);
+/* Mark the communicator's unattended operators, up to message `last`, that their streams have gone past. Not locked: it may ask the
+ * GPU. 0 or -EIO. */
+int streams_look(struct fcc_comm *comm, uint64_t last);
 
 /* ---- words.c ---- */
 
@@ -261,6 +265,8 @@ void words_release(struct fcc_context *c);
 /* The GPU is the current one. The request's place on its stream: what comes before it is submitted, and after. */
 int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64_t started, void *stream);
 int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream);
+/* What `finished` says on the communicator's GPU now, for each slot. Not locked. 0 or -EIO. */
+int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS]);
 
 /* ---- watch.c ---- */
 

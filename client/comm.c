@@ -239,6 +239,15 @@ enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm)
     return comm->kind;
 }
 
+/* Locked. */
+static struct error error_take(struct fcc_comm *comm)
+{
+    struct error e = comm->error;
+
+    comm->error.status = 0;
+    return e;
+}
+
 int fcc_comm_error(fcc_comm *comm)
 {
     struct error e;
@@ -247,8 +256,63 @@ int fcc_comm_error(fcc_comm *comm)
         return last_error_set(-EINVAL, "comm: NULL: not allowed");
     (void)pthread_mutex_lock(&comm->context->lock);
     context_collect(comm->context);
-    e = comm->error;
-    comm->error.status = 0;
+    e = error_take(comm);
     (void)pthread_mutex_unlock(&comm->context->lock);
+    return e.status ? last_error_set(e.status, "%s", e.text) : 0;
+}
+
+/* Locked; takes completions. How many unattended operators of comm, up to message `last`, have not completed; `past`: of those that
+ * streams have gone past. */
+static unsigned comm_unattended(struct fcc_comm *comm, uint64_t last, bool past)
+{
+    const struct fcc_request *r;
+    unsigned n = 0;
+
+    context_collect(comm->context);
+    LIST_FOREACH(r, &comm->context->orphans, link)
+        n += r->comm == comm && r->unattended && r->id <= last && (r->past || !past);
+    return n;
+}
+
+/* A stream goes on by a word that the operator's kernel stores, and the worker completes the operator when it has seen the kernel's
+ * end: soon after that, but after that. So what comes is not far away, and what has not been gone past is not waited for: it may
+ * stand behind what its caller is about to do. */
+int fcc_comm_error_wait(fcc_comm *comm, int timeout_ms)
+{
+    struct fcc_context *c;
+    struct error e = {0};
+    struct spin spin;
+    int64_t limit_ms, deadline;
+    uint64_t last;
+    unsigned left;
+    int status = 0;
+
+    if (!comm)
+        return last_error_set(-EINVAL, "comm: NULL: not allowed");
+    if (timeout_ms < -1)
+        return last_error_set(-EINVAL, "timeout_ms: %d: allowed are -1 (the time limit) and more", timeout_ms);
+    c = comm->context;
+    limit_ms = timeout_ms < 0 ? (int64_t)comm->time_limit_ms + DESTROY_GRACE_MS : timeout_ms;
+    deadline = deadline_in_ms(limit_ms);
+    (void)pthread_mutex_lock(&c->lock);
+    last = c->last_id;
+    left = comm_unattended(comm, last, false);
+    (void)pthread_mutex_unlock(&c->lock);
+    if (left)
+        status = streams_look(comm, last);
+    if (status)
+        return status;
+    spin_begin(&spin, c->spin_us, deadline);
+    (void)pthread_mutex_lock(&c->lock);
+    while ((left = comm_unattended(comm, last, true)) && now_ns() < deadline)
+        context_nap(c, &spin);
+    if (!left)
+        e = error_take(comm);
+    (void)pthread_mutex_unlock(&c->lock);
+    if (left)
+        return last_error_set(
+            timeout_ms < 0 ? -ETIMEDOUT : -EAGAIN,
+            "rank %d: streams have gone past %u operators of which it is not known after %lld ms how they went", comm->rank,
+            left, (long long)limit_ms);
     return e.status ? last_error_set(e.status, "%s", e.text) : 0;
 }

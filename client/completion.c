@@ -205,6 +205,7 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
     r->comm = comm;
     r->stream = 0;
     r->unattended = false;
+    r->past = false;
     r->nranks = comm->nranks;
     r->recv_rows = recv_rows;
     atomic_init(&r->finished, false);

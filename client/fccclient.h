@@ -381,10 +381,10 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * FCC_OP_enqueue(comm, args, stream, &request) is for ranks on a GPU: the operator takes its place on the caller's stream
  * (hipStream_t, cudaStream_t, CUstream; NULL is the default stream, CUDA's legacy one). It begins after what is on the
  * stream, and what comes onto the stream later sees its result; the CPU waits for neither. An operator that fails lets the
- * stream go on, too. `request` may be NULL: then an error is told by fcc_comm_error(), and gemm's recv_rows must be NULL. Up
- * to 64 operators of a context may be in flight; the next call waits for one of them (so threads that enqueue far ahead on
- * several communicators should have a context each). Operators of one rank run in the order of the calls, on whichever
- * streams. Not while the stream is being captured into a graph (-EINVAL).
+ * stream go on, too. `request` may be NULL: then an error is told by fcc_comm_error() and fcc_comm_error_wait(), and gemm's
+ * recv_rows must be NULL. Up to 64 operators of a context may be in flight; the next call waits for one of them (so threads that
+ * enqueue far ahead on several communicators should have a context each). Operators of one rank run in the order of the calls, on
+ * whichever streams. Not while the stream is being captured into a graph (-EINVAL).
  * Common errors: -EINVAL, -ERANGE, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
  */
 
@@ -469,8 +469,13 @@ int fcc_noop_start(fcc_comm *comm, fcc_request **out);
 int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
 
 /* How the operators went that were enqueued without a request: 0, or the first error since the last call (which forgets it).
- * Looks at those that have finished; does not wait. */
+ * Looks at those that have finished; does not wait. A stream may have gone past an operator a moment before this knows how it
+ * went. */
 int fcc_comm_error(fcc_comm *comm);
+/* The same for a program that has waited for its streams: also of all operators that streams had gone past when it was called, for
+ * which it waits, at most timeout_ms (then -EAGAIN; nothing is forgotten) or, with -1, as long as an operator may take (then
+ * -ETIMEDOUT). It asks the GPU if it has to, and so takes longer; -EIO if the GPU does not answer. */
+int fcc_comm_error_wait(fcc_comm *comm, int timeout_ms);
 
 /* ---- requests ------------------------------------------------------------------------------------------------ */
 

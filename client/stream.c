@@ -58,6 +58,31 @@ void streams_release(struct fcc_context *c)
             atomic_store(&c->memory->slot[s].stream_finished, c->stream_count[s]);
 }
 
+/* An operator that has not completed still has its slot, so the slot's number says where its stream is. The numbers are not older
+ * than the call; of requests that came later they may say nothing, hence `last`. */
+int streams_look(struct fcc_comm *comm, uint64_t last)
+{
+    struct fcc_context *c = comm->context;
+    uint32_t finished[FCC_SLOTS];
+    struct fcc_request *r;
+    int status;
+
+    if (comm->words_gpus) {
+        status = words_finished(comm, finished);
+        if (status)
+            return status;
+    } else {
+        for (unsigned s = 0; s < FCC_SLOTS; s++)
+            finished[s] = atomic_load_explicit(&c->memory->slot[s].stream_finished, memory_order_acquire);
+    }
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_FOREACH(r, &c->orphans, link)
+        if (r->comm == comm && r->unattended && r->id <= last && (int32_t)(finished[r->slot] - r->stream) >= 0)
+            r->past = true;
+    (void)pthread_mutex_unlock(&c->lock);
+    return 0;
+}
+
 /* Locked; may release the lock. Give the request, which has its slot, the slot's next number. */
 static int stream_number(struct fcc_request *r, const struct accelerator *a)
 {

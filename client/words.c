@@ -94,6 +94,16 @@ int words_open(struct fcc_comm *comm, struct accelerator *a, uint32_t gpus)
     return status;
 }
 
+int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS])
+{
+    struct fcc_stream_word finished[FCC_SLOTS];
+    int status = accelerator_copy_out(comm->accelerator, finished, finished_at(comm->accelerator, 0), sizeof(finished));
+
+    for (unsigned s = 0; s < FCC_SLOTS && !status; s++)
+        out[s] = atomic_load_explicit(&finished[s].value, memory_order_relaxed);
+    return status;
+}
+
 void words_release(struct fcc_context *c)
 {
     struct stream_words words[FCC_MAX_GPUS];

@@ -181,7 +181,7 @@ static void stream_batch(void *stream, unsigned n, const struct driver_operation
     count(&fake_driver.batches, 1);
 }
 
-/* Words in GPUs' memory are copied over while streams wait for them. */
+/* Words in GPUs' memory are copied while streams wait for them and the worker's GPUs store them. */
 static void words_copy(uint64_t to, const void *from, size_t bytes)
 {
     const _Atomic uint32_t *words = from;
@@ -300,7 +300,7 @@ FAKE_ON_GPU(host_address, (uint64_t * address, void *memory, unsigned flags),
 FAKE_ON_GPU(copy_in, (uint64_t to, const void *from, size_t bytes, void *stream),
             (broken(!stream), words_copy(to, from, bytes)))
 FAKE_ON_GPU(copy_out, (void *to, uint64_t from, size_t bytes, void *stream),
-            (broken(!stream), memcpy(to, (const void *)(uintptr_t)from, bytes)))
+            (broken(!stream), words_copy((uintptr_t)to, (const void *)(uintptr_t)from, bytes)))
 
 /* ---- under the drivers' names ---- */
 

@@ -38,6 +38,7 @@ struct fake_gpus {
     _Atomic uint32_t deaf;            /* mask: ... and do not look whether they are to leave */
     _Atomic uint32_t run_us;          /* how long kernels run */
     _Atomic uint32_t linger;          /* mask: kernels there stay so long once more when their work is done */
+    _Atomic uint32_t untold;          /* mask: kernels there have told the streams, and do not tell the host */
     _Atomic uint32_t copy_us;         /* how long a copy takes that comes from another node */
     _Atomic uint32_t lost;            /* mask: the context is lost: nothing runs there any more */
     _Atomic uint32_t fail;            /* enum fake_call: its next call on GPU fail_gpu fails */

@@ -404,6 +404,11 @@ static void kernel_end(struct gpu *g)
 
     for (uint32_t i = 0; i < t->call.end.nwords; i++)
         atomic_store_explicit((_Atomic uint32_t *)pointer(t->call.end.words[i]), t->call.end.values[i], memory_order_release);
+    while ((control->untold >> g->number & 1u) && !g->end) {
+        (void)pthread_mutex_unlock(&g->lock);
+        nap();
+        (void)pthread_mutex_lock(&g->lock);
+    }
     (void)atomic_fetch_add(&control->ended, 1);
     g->first = t->next;
     for (uint32_t i = 0; i < t->call.end.npeers; i++)

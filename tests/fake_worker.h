@@ -66,6 +66,7 @@ struct fake {
     _Atomic bool hold;        /* do not answer submissions until it is false */
     _Atomic bool hold_calls;  /* nor calls */
     _Atomic bool early;       /* do not wait for streams, as when operators fail at once */
+    _Atomic bool mute;        /* let streams go past their operators, and do not complete these until it is false */
     _Atomic bool slow;        /* read the ring a record at a time, and sleep in between */
     _Atomic bool stall;       /* do not read the ring */
     _Atomic bool vanish;      /* close the connection */
@@ -94,6 +95,7 @@ struct fake {
         uint16_t op;
         uint32_t stream;
         bool gpu_words;
+        bool past; /* its stream has gone on */
     } held[256];
     unsigned nheld;
     _Atomic uint32_t streams[FCC_SLOTS];           /* the last number of each slot */
@@ -229,7 +231,15 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
     fake_reply(f, fault, m, &u.reply, length, &fd, nfds);
 }
 
-static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op, uint32_t stream, bool gpu_words)
+static void fake_stream_finish(struct fake *f, uint32_t slot, uint32_t stream, bool gpu_words)
+{
+    if (stream && gpu_words)
+        atomic_store(&f->words[FAKE_DEVICE]->finished[slot].value, stream);
+    else if (stream)
+        atomic_store(&f->memory->slot[slot].stream_finished, stream);
+}
+
+static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op)
 {
     struct fcc_submit_reply r = {.reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}};
     enum fault fault = f->fault;
@@ -256,10 +266,6 @@ static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t o
         return;
     }
     struct fcc_slot *s = &f->memory->slot[slot];
-    if (stream && gpu_words)
-        atomic_store(&f->words[FAKE_DEVICE]->finished[slot].value, stream);
-    else if (stream)
-        atomic_store(&s->stream_finished, stream);
     s->status = r.reply.status;
     s->id = r.reply.msg.id;
     s->nvalues = r.nvalues;
@@ -326,14 +332,16 @@ static void fake_submit(struct fake *f, const struct fcc_submit *m)
         f->broken++;
         return;
     }
-    if (f->hold || !fake_stream_has_come(f, m->slot, m->stream, m->gpu_words)) {
+    if (f->hold || f->mute || !fake_stream_has_come(f, m->slot, m->stream, m->gpu_words)) {
         f->held[f->nheld].gpu_words = m->gpu_words;
+        f->held[f->nheld].past = false;
         f->held[f->nheld].slot = m->slot;
         f->held[f->nheld].op = m->op;
         f->held[f->nheld].stream = m->stream;
         f->held[f->nheld++].id = m->msg.id;
     } else {
-        fake_complete(f, m->slot, m->msg.id, m->op, m->stream, m->gpu_words);
+        fake_stream_finish(f, m->slot, m->stream, m->gpu_words);
+        fake_complete(f, m->slot, m->msg.id, m->op);
     }
 }
 
@@ -369,9 +377,14 @@ static bool fake_ring_read(struct fake *f)
 static void fake_release(struct fake *f)
 {
     for (unsigned i = f->nheld; !f->hold && i-- > 0;) {
-        if (!fake_stream_has_come(f, f->held[i].slot, f->held[i].stream, f->held[i].gpu_words))
+        if (!f->held[i].past && !fake_stream_has_come(f, f->held[i].slot, f->held[i].stream, f->held[i].gpu_words))
             continue;
-        fake_complete(f, f->held[i].slot, f->held[i].id, f->held[i].op, f->held[i].stream, f->held[i].gpu_words);
+        if (!f->held[i].past)
+            fake_stream_finish(f, f->held[i].slot, f->held[i].stream, f->held[i].gpu_words);
+        f->held[i].past = true;
+        if (f->mute)
+            continue;
+        fake_complete(f, f->held[i].slot, f->held[i].id, f->held[i].op);
         f->held[i] = f->held[--f->nheld];
     }
     while (!f->hold_calls && f->nheld_calls)

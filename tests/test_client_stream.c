@@ -133,6 +133,88 @@ static void test_errors_without_a_request(void **state)
     gpu_close(&b);
 }
 
+static void *error_wait_in_a_thread(void *arg)
+{
+    const struct bed *b = arg;
+    return (void *)(intptr_t)fcc_comm_error_wait(b->comm, -1);
+}
+
+/* Operators that their streams have gone past, and of which it is not known yet how they went: who has waited for the stream can
+ * wait for that, too, and is not held up by what another stream has not come to. */
+static void test_errors_come_late(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MANNERS; i++) {
+        struct bed b = gpu_open(manners[i], 1);
+        void *stream = stream_open(&b), *late = stream_open(&b), *status;
+        _Atomic bool open = false;
+        pthread_t thread;
+
+        assert_int_equal(fcc_comm_error_wait(b.comm, -1), 0);
+        stream_gate(&b, late, &open);
+        b.fake->mute = true;
+        set_fault(&b, DONE_ERROR);
+        assert_int_equal(fcc_noop_enqueue(b.comm, late, NULL), 0);
+        for (int n = 0; n < 3; n++)
+            assert_int_equal(fcc_noop_enqueue(b.comm, stream, NULL), 0);
+        (void)own_driver(&b)->stream_synchronize(stream);
+        assert_int_equal(fcc_comm_error(b.comm), 0);
+        assert_int_equal(fcc_comm_error_wait(b.comm, 0), -EAGAIN);
+        assert_error_says("rank 0: streams have gone past 3 operators");
+        if (manners[i].gpu_words) {
+            driver->fail = DRIVER_copy_out;
+            assert_int_equal(fcc_comm_error_wait(b.comm, -1), -EIO);
+            driver->fail = -1;
+        }
+        (void)pthread_create(&thread, NULL, error_wait_in_a_thread, &b);
+        (void)poll(NULL, 0, 20); /* so that it waits, most likely */
+        b.fake->mute = false;
+        fake_poke(b.fake);
+        (void)pthread_join(thread, &status);
+        assert_int_equal((intptr_t)status, -ERANGE);
+        assert_int_equal(fcc_comm_error_wait(b.comm, -1), 0); /* the late one is in flight */
+        open = true;
+        (void)own_driver(&b)->stream_synchronize(late);
+        assert_int_equal(fcc_comm_error_wait(b.comm, -1), -ERANGE);
+        assert_error_says(FAKE_TEXT);
+        stream_close(&b, late);
+        stream_close(&b, stream);
+        gpu_close(&b);
+    }
+}
+
+/* The wait ends with the worker, and by itself. */
+static void test_errors_do_not_come(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i <= MANNERS; i++) {
+        struct bed b = gpu_open(manners[i % MANNERS], 1);
+        void *stream = stream_open(&b), *status;
+        pthread_t thread;
+
+        assert_int_equal(fcc_comm_error_wait(NULL, -1), -EINVAL);
+        assert_int_equal(fcc_comm_error_wait(b.comm, -2), -EINVAL);
+        assert_error_says("timeout_ms: -2");
+        b.fake->mute = true;
+        assert_int_equal(fcc_noop_enqueue(b.comm, stream, NULL), 0);
+        (void)own_driver(&b)->stream_synchronize(stream);
+        b.comm->time_limit_ms = i == MANNERS ? 1 : 60000;
+        if (i == MANNERS) {
+            assert_int_equal(fcc_comm_error_wait(b.comm, -1), -ETIMEDOUT);
+            assert_error_says("rank 0: streams have gone past 1 operators");
+            b.fake->mute = false;
+        } else {
+            (void)pthread_create(&thread, NULL, error_wait_in_a_thread, &b);
+            b.fake->vanish = true;
+            fake_poke(b.fake);
+            (void)pthread_join(thread, &status);
+            assert_int_equal((intptr_t)status, -ECONNRESET);
+        }
+        stream_close(&b, stream);
+        gpu_close(&b);
+    }
+}
+
 static void *enqueue_in_a_thread(void *arg)
 {
     struct storm *s = arg;
@@ -314,6 +396,8 @@ int main(int argc, char *argv[])
         T(test_gpu_without_stream_memory_operations),
         T(test_storm),
         T(test_errors_without_a_request),
+        T(test_errors_come_late),
+        T(test_errors_do_not_come),
         T(test_streams_are_late),
         T(test_numbers_wrap),
         T(test_enqueue_fails),

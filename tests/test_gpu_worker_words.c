@@ -185,6 +185,58 @@ static void killed(void)
     daemon_stop_unclean(&d); /* the log has the error that was wanted */
 }
 
+/* ---- an operator fails, and its stream has gone past it before the worker knows ---- */
+
+static void untold_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, PAIR, rank, 0));
+    void *stream = stream_open();
+    product_works(&p, stream);
+    CHECK((driver->batches == 0) == fake->no_gpu_words);
+    if (rank) {
+        fake->untold = ALL_GPUS;
+        fake->failing_rank = 1;
+        fake->failure = (struct gpu_failure){.kind = GPU_FAILURE_INDEX, .at = 3, .value = 8, .bag = 3, .most = 7};
+        fake->failing = 1;
+    }
+    meet(scene, 1);
+    product_enqueue(&p, stream, NULL);
+    stream_sync(stream);
+    OK(fcc_comm_error(p.comm));
+    FAILS(fcc_comm_error_wait(p.comm, 0), -EAGAIN, "streams have gone past 1 operators");
+    meet(scene, 2);
+    if (rank)
+        fake->untold = 0;
+    FAILS(fcc_comm_error_wait(p.comm, -1), -ERANGE, "rank 1", "bag 3");
+    OK(fcc_comm_error_wait(p.comm, -1));
+    product_works(&p, stream);
+    stream_close(stream);
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void untold(void)
+{
+    scene_run(untold_rank);
+}
+
+static void untold_by_host_words(void)
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    fake->no_gpu_words = 1;
+    ranks_start(&r, PAIR, untold_rank, scene);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 /* ---- the client cannot import them: another GPU's, say ---- */
 
 static void refused_rank(int rank, const struct ranks *all, void *argument)
@@ -247,8 +299,9 @@ static void tried(void)
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
-        {"passed", passed, 0}, {"finished", finished, 0}, {"freed", freed, 0},
-        {"killed", killed, 0}, {"refused", refused, 0},   {"tried", tried, 0},
+        {"passed", passed, 0},   {"finished", finished, 0}, {"freed", freed, 0},
+        {"killed", killed, 0},   {"untold", untold, 0},     {"untold_by_host_words", untold_by_host_words, 0},
+        {"refused", refused, 0}, {"tried", tried, 0},
     };
     (void)argc;
     run_again(argv);

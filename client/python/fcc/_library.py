@@ -69,6 +69,7 @@ _FUNCTIONS = {
     "fcc_comm_device": (c_int, [c_void_p]),
     "fcc_comm_device_kind": (c_int, [c_void_p]),
     "fcc_comm_error": (c_int, [c_void_p]),
+    "fcc_comm_error_wait": (c_int, [c_void_p, c_int]),
     "fcc_buffer_alloc": (c_int, [c_void_p, c_int, c_size_t, POINTER(c_void_p)]),
     "fcc_buffer_free": (None, [c_void_p]),
     "fcc_buffer_data": (c_void_p, [c_void_p]),

@@ -207,7 +207,8 @@ class Communicator:
 
     def check(self, *, wait: bool = False) -> None:
         """Raise the first error of operators on streams that have finished, if there is one. Operators do this themselves, too, so
-        an error comes with one of the next calls. wait: for those whose received rows are still to be checked."""
+        an error comes with one of the next calls. wait: for those whose received rows are still to be checked, and until it is
+        known how those went that streams have gone past."""
         member = self.member
         while self._expected:
             request, received, expected = self._expected[0]
@@ -218,7 +219,7 @@ class Communicator:
             self._expected.popleft()
             request_wait(member, request)
             rows_check(member, list(received), expected)
-        status = library().comm_error(member.handle)
+        status = errors_await(member) if wait else library().comm_error(member.handle)
         if status < 0:
             raise member.error(status)
 
@@ -256,6 +257,18 @@ class Communicator:
                 torch.cuda.current_stream(self.device).synchronize()
             self._identities[n, dtype] = found
         return found
+
+
+def errors_await(member: Member) -> int:
+    """What fcc_comm_error_wait() says, in slices. Ctrl-C aborts the communicator."""
+    try:
+        status = library().comm_error_wait(member.handle, WAIT_SLICE_MS)
+        while status == -11:
+            status = library().comm_error_wait(member.handle, WAIT_SLICE_MS)
+        return status
+    except KeyboardInterrupt:
+        member.interrupted()
+        raise
 
 
 def request_wait(member: Member, request: ctypes.c_void_p) -> None:

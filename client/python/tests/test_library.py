@@ -101,6 +101,20 @@ def test_versions():
     assert f"VERSION := {fcc.__version__}" in (ROOT / "Makefile").read_text()
 
 
+def test_check_waits(run):
+    run(1, check_waits_rank)
+
+
+def check_waits_rank(comm):
+    comm.check(wait=True)
+    said = [-11, -11, 0]  # not known yet, in slices
+    _library.library().comm_error_wait = lambda handle, timeout_ms: said.pop(0)
+    comm.check()
+    assert len(said) == 3
+    comm.check(wait=True)
+    assert not said
+
+
 def test_capture(run, device):
     if device == "cpu":
         pytest.skip("graphs are captured on GPUs only")
