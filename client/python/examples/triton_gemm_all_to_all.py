@@ -4,20 +4,25 @@
 
 Each rank multiplies a [ranks * m, k] by b [k, n]; rows p * m to p * m + m - 1 of the product belong to rank p, whose c is what rank 0 has sent
 it, then rank 1, ...: [ranks * m, n]. A tile goes to its destination the moment it is finished, then a signal of its own; the last program
-waits for the signals of all tiles that come from others.
+waits for the signals of all tiles.
 
-    program 0       tells every rank: my c may be overwritten             signal ready[me] = epoch, at all ranks
-    programs 1 ...  a tile each, the next rank's first, the own last:
-                    compute; wait for ready[dst]; put; tell               signal come[me][tile] = epoch, at dst
-    last program    waits for all ranks' tiles                            come[*][*] >= epoch
+    programs 0 ...  a tile each, the next rank's first, the own last:
+                    compute; put; tell                                    signal come[me][tile] = epoch, at dst
+    last program    waits for all ranks' tiles, at most limit_ns          come[*][*] >= epoch
 
-Nobody waits for a program that may not have begun because others wait: ready comes from a first program that waits for nothing, and what the
-last one waits for comes from programs that wait for such only.
+May a tile be put there already, has its last content been read? There are two c, for calls in turn, so nobody has to ask: call e stores into
+what call e - 2 has returned there. It begins when this rank has dst's tiles of call e - 1. Then dst had begun its call e - 1, which
+stands on its stream behind all that read the result of call e - 2. So a result is good until the next call, as with an operator that has one c.
 
---m, --n, --k, --dtype, --device (cuda if there is one, otherwise cpu: then in Triton's interpreter, whose times mean nothing), --repeat.
+One program of a rank waits, and all others run through: whichever of a grid's programs run first, and also where several ranks share a GPU, whose
+kernels may or may not take turns, what is waited for has room, as long as the GPU has room for one program of each rank.
+
+--m, --n, --k, --dtype, --device (cuda if there is one, otherwise cpu: then in Triton's interpreter, whose times mean nothing), --repeat, --limit
+(seconds that a kernel waits; then each rank says which tiles it lacks). A small shape is checked first.
 On a machine without a GPU the shapes are small unless they are given.
 """
 import argparse
+import errno
 import os
 import statistics
 import time
@@ -32,23 +37,19 @@ import triton.language as tl
 
 import fcc
 import fcc.triton
-from fcc.triton import put_tile, signal, wait, wait_all
+from fcc.triton import put_tile, reason, signal, wait_all
 
 
-@triton.jit
-def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, k,  #
+@triton.jit(do_not_specialize=["epoch", "me"])  # or it would be compiled anew for some of their values
+def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, k, limit_ns,  #
            BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WAIT: tl.constexpr):
-    """a, b: pointers, dense. c, flags: tables. result: int32, 1: all tiles have come."""
+    """a, b: pointers, dense. c, flags: tables. result: int32, 1: all tiles have come; negative: why not (fcc.triton.reason)."""
     tiles_n = tl.cdiv(n, BN)
     tiles = tl.cdiv(m, BM) * tiles_n  # for each destination
-    ready = ranks * tiles  # where these signals begin
     at = tl.program_id(0)
-    if at == 0:
-        for rank in range(ranks):
-            signal(flags, rank, ready + me, epoch)
-    elif at <= ranks * tiles:
-        dst = (me + 1 + (at - 1) // tiles) % ranks
-        tile = (at - 1) % tiles
+    if at < ranks * tiles:
+        dst = (me + 1 + at // tiles) % ranks
+        tile = at % tiles
         rows = tile // tiles_n * BM + tl.arange(0, BM)
         cols = tile % tiles_n * BN + tl.arange(0, BN)
         depth = tl.arange(0, BK)
@@ -60,44 +61,68 @@ def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, k,  #
             x = tl.load(a_at + first, mask=(rows < m)[:, None] & inside[None, :], other=0.0)
             y = tl.load(b_at + tl.cast(first, tl.int64) * n, mask=inside[:, None] & (cols < n)[None, :], other=0.0)
             sums = tl.dot(x, y, sums, input_precision="ieee")
-        if wait(flags, me, ready + dst, epoch, status):
-            to = (me * m + rows)[:, None].to(tl.int64) * n + cols[None, :]
-            put_tile(c, dst, to, sums.to(a.dtype.element_ty), (rows < m)[:, None] & (cols < n)[None, :])
-            signal(flags, dst, me * tiles + tile, epoch)
+        to = (me * m + rows)[:, None].to(tl.int64) * n + cols[None, :]
+        put_tile(c, dst, to, sums.to(a.dtype.element_ty), (rows < m)[:, None] & (cols < n)[None, :])
+        signal(flags, dst, me * tiles + tile, epoch)
+    elif wait_all(flags, me, 0, ranks * tiles, epoch, status, WAIT, limit_ns):
+        tl.store(result, 1)
     else:
-        come = wait_all(flags, me, 0, ranks * tiles, epoch, status, WAIT)
-        tl.store(result, come.to(tl.int32))
+        tl.store(result, reason(status))
 
 
 class GemmAllToAll:
-    """The operator for one shape: m rows for each rank, n columns. Making it is collective."""
+    """The operator for one shape: m rows for each rank, n columns. Making it is collective. limit: seconds that a call may wait."""
 
-    def __init__(self, comm, m, n, dtype, blocks=(128, 128, 64)):
+    def __init__(self, comm, m, n, dtype, blocks=(128, 128, 64), limit=20.0):
         self.comm, self.m, self.n = comm, m, n
-        self.blocks = blocks
+        self.blocks, self.limit_ns = blocks, round(limit * 1e9)
+        if comm.device.type == "cuda":
+            room = torch.cuda.get_device_properties(comm.device).multi_processor_count  # for a program on each, at least
+            if comm.size > room:
+                raise ValueError(f"rank {comm.rank}: {comm.size} ranks, which may share {comm.device}, of {room} multiprocessors: each rank has a "
+                                 f"program that waits, and needs one of its own: allowed are {room} ranks")
         self.tiles = triton.cdiv(m, blocks[0]) * triton.cdiv(n, blocks[1])
-        self.c = fcc.zeros(comm.size * m, n, dtype=dtype, symmetric=True, comm=comm)
-        self.flags = fcc.zeros(comm.size * (self.tiles + 1), dtype=torch.int64, symmetric=True, comm=comm)
-        self.c_window, self.flag_window = fcc.triton.Window(self.c, comm), fcc.triton.Window(self.flags, comm)
-        if self.c_window.remote:
-            raise ValueError(f"ranks {self.c_window.remote} are on other nodes: this operator is one node's")
+        self.c = [fcc.zeros(comm.size * m, n, dtype=dtype, symmetric=True, comm=comm) for _ in range(2)]
+        self.flags = fcc.zeros(comm.size * self.tiles, dtype=torch.int64, symmetric=True, comm=comm)
+        self.c_windows = [fcc.triton.Window(c, comm) for c in self.c]
+        self.flag_window = fcc.triton.Window(self.flags, comm)
+        if self.flag_window.remote:
+            raise ValueError(f"rank {comm.rank}: ranks {self.flag_window.remote} are on other nodes: this operator is one node's")
         self.result = torch.ones(1, dtype=torch.int32, device=comm.device)
         self.epoch = 0
 
     def __call__(self, a, b):
-        """c, in place of what the last call returned. On a GPU on the current stream; check() says whether all has come."""
+        """c, good until the next call. On a GPU on the current stream; check() says whether all has come."""
         comm = self.comm
+        if a.shape[0] != comm.size * self.m or b.shape != (a.shape[1], self.n) or not (a.is_contiguous() and b.is_contiguous()):
+            raise ValueError(f"rank {comm.rank}: a: {tuple(a.shape)}, b: {tuple(b.shape)}: allowed are dense [{comm.size * self.m}, k] and "
+                             f"[k, {self.n}]")
         self.epoch += 1
+        half = self.epoch % 2
         bm, bn, bk = self.blocks
-        kernel[(2 + comm.size * self.tiles,)](a, b, self.c_window.table, self.flag_window.table, self.flag_window.status,
+        kernel[(comm.size * self.tiles + 1,)](a, b, self.c_windows[half].table, self.flag_window.table, self.flag_window.status,
                                               self.result, self.epoch, comm.rank, comm.size, self.m, self.n, a.shape[1],
-                                              BM=bm, BN=bn, BK=bk, WAIT=512, num_warps=8, num_stages=3)
-        return self.c
+                                              self.limit_ns, BM=bm, BN=bn, BK=bk, WAIT=512, num_warps=8, num_stages=3)
+        return self.c[half]
 
     def check(self):
-        """Raise what ended the communicator, if a call has not got all of its tiles."""
-        if not self.result.item():
-            self.comm.barrier()  # says why
+        """Wait for the last call, and raise what ended it, if it has not got all of its tiles."""
+        found = self.result.item()
+        if found == 1:
+            return
+        if found == -errno.ETIMEDOUT:
+            raise fcc.errors.TimeLimitError(f"rank {self.comm.rank}: gemm_all_to_all in Triton: not all tiles have come within "
+                                            f"{self.limit_ns / 1e9:g} s: {self.state()}", code=errno.ETIMEDOUT, rank=self.comm.rank)
+        self.comm.barrier()  # says why the communicator has come to its end
+
+    def state(self):
+        """The signals, in words: of which rank how many tiles of which call have come."""
+        come = self.flags.view(self.comm.size, self.tiles).cpu()
+        texts = []
+        for rank, words in enumerate(come):
+            values, counts = words.unique(return_counts=True)
+            texts.append(f"of rank {rank} " + ", ".join(f"{count} have {value}" for value, count in zip(values.tolist(), counts.tolist())))
+        return f"call {self.epoch}, {self.tiles} tiles of each rank: " + "; ".join(texts)
 
 
 def times_us(comm, call, repeat):
@@ -119,6 +144,31 @@ def times_us(comm, call, repeat):
     return statistics.median(found)
 
 
+def inputs(comm, m, n, k, dtype):
+    torch.manual_seed(comm.rank)
+    a = fcc.empty(comm.size * m, k, dtype=dtype, comm=comm)
+    b = fcc.empty(k, n, dtype=dtype, comm=comm)
+    a.copy_(torch.randn(a.shape) * 0.5)
+    b.copy_(torch.randn(b.shape) * 0.5)
+    return a, b
+
+
+def checked(comm, mine, a, b, calls):
+    """Against the built-in operator, `calls` times: (greatest difference, greatest element). Exits where they differ by more than rounding."""
+    theirs = fcc.gemm_all_to_all(a, b, comm).float()
+    scale = theirs.abs().max().item()
+    allowed = scale * {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}[a.dtype]
+    worst = 0.0
+    for call in range(calls):
+        c = mine(a, b)
+        mine.check()
+        worst = max(worst, (c.float() - theirs).abs().max().item())
+        if not worst <= allowed:
+            raise SystemExit(f"rank {comm.rank}: call {call}: {tuple(c.shape)} differs from the built-in operator's by {worst:g}; at most "
+                             f"{allowed:g} are rounding")
+    return worst, scale
+
+
 def main():
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -127,37 +177,36 @@ def main():
     parser.add_argument("--k", type=int, default=3584 if cuda else 96)
     parser.add_argument("--dtype", choices=["float16", "bfloat16", "float32"], default="float16")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if cuda else "cpu")
-    parser.add_argument("--repeat", type=int, default=20 if cuda else 3)
+    parser.add_argument("--repeat", type=int, default=20 if cuda else 3, help="0: no times")
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds")
     args = parser.parse_args()
-    dtype = getattr(torch, args.dtype)
-    comm = fcc.init(device=args.device)
+    with fcc.init(device=args.device) as comm:
+        run(comm, args)
+
+
+def run(comm, args):
     if args.device == "cuda":
         torch.cuda.set_device(comm.device)  # Triton launches there
-    torch.manual_seed(comm.rank)
-    a = fcc.empty(comm.size * args.m, args.k, dtype=dtype, comm=comm)
-    b = fcc.empty(args.k, args.n, dtype=dtype, comm=comm)
-    a.copy_(torch.randn(a.shape) * 0.5)
-    b.copy_(torch.randn(b.shape) * 0.5)
-    mine = GemmAllToAll(comm, args.m, args.n, dtype, (128, 128, 64) if args.device == "cuda" else (32, 32, 32))
+    dtype = getattr(torch, args.dtype)
+    blocks = (128, 128, 64) if args.device == "cuda" else (32, 32, 32)
 
-    built_in = fcc.gemm_all_to_all(a, b, comm)
-    c = mine(a, b)
-    mine.check()
-    difference = (c.float() - built_in.float()).abs().max().item()
-    scale = built_in.float().abs().max().item()
-    allowed = scale * {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5}[args.dtype]
-    if difference > allowed:
-        raise SystemExit(f"rank {comm.rank}: differs from the built-in operator by {difference:g}; at most {allowed:g} are rounding")
-    fused = times_us(comm, lambda: mine(a, b), args.repeat)
-    mine.check()
-    theirs = times_us(comm, lambda: fcc.gemm_all_to_all(a, b, comm), args.repeat)
+    small = (blocks[0] + 3, blocks[1] + 5, blocks[2] + 8)  # tiles with edges
+    checked(comm, GemmAllToAll(comm, *small[:2], dtype, blocks, args.limit), *inputs(comm, *small, dtype), calls=3)
+
+    mine = GemmAllToAll(comm, args.m, args.n, dtype, blocks, args.limit)
+    a, b = inputs(comm, args.m, args.n, args.k, dtype)
+    difference, scale = checked(comm, mine, a, b, calls=2)
     if comm.rank == 0:
         print(f"gemm_all_to_all, {comm.size} ranks, {args.m} x {args.n} x {args.k} for each destination, {args.dtype}, {comm.device}: "
-              f"greatest difference {difference:.2g} of {scale:.3g}")
-        print(f"  this kernel in Triton{'' if args.device == 'cuda' else ' (interpreted)'} {fused:12.1f} us")
-        print(f"  fcc.gemm_all_to_all          {theirs:12.1f} us")
+              f"greatest difference {difference:.2g} of {scale:.3g}", flush=True)
+    if args.repeat > 0:
+        fused = times_us(comm, lambda: mine(a, b), args.repeat)
+        mine.check()
+        theirs = times_us(comm, lambda: fcc.gemm_all_to_all(a, b, comm), args.repeat)
+        if comm.rank == 0:
+            print(f"  this kernel in Triton{'' if args.device == 'cuda' else ' (interpreted)'} {fused:12.1f} us")
+            print(f"  fcc.gemm_all_to_all          {theirs:12.1f} us")
     comm.barrier()
-    comm.close()
 
 
 if __name__ == "__main__":

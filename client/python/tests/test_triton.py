@@ -7,6 +7,7 @@ which needs no GPU. $FCCD_BINARY is the fccd (default: build/bin/fccd); without 
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib.util
 import json
 import os
@@ -27,7 +28,7 @@ tl = triton.language
 
 import fcc  # noqa: E402
 import fcc.triton  # noqa: E402
-from fcc.triton import peer, put_tile, signal, trigger, wait, wait_all  # noqa: E402
+from fcc.triton import peer, put_tile, reason, signal, trigger, wait, wait_all  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 FCCD = os.environ.get("FCCD_BINARY", str(ROOT / "build" / "bin" / "fccd"))
@@ -69,6 +70,17 @@ def tell_many(flags, ranks, first, count, value):
 @triton.jit
 def hear_all(flags, me, first, count, value, status, result, BLOCK: tl.constexpr):
     tl.store(result, wait_all(flags, me, first, count, value, status, BLOCK).to(tl.int32))
+
+
+@triton.jit
+def hear_in_time(flags, me, index, value, status, result, limit_ns, BLOCK: tl.constexpr):
+    """1: it has come, by one word and by several; else why not."""
+    tl.store(result, 1)
+    tl.store(result + 1, 1)
+    if not wait(flags, me, index, value, status, limit_ns):
+        tl.store(result, reason(status))
+    if not wait_all(flags, me, index, 2, value, status, BLOCK, limit_ns):
+        tl.store(result + 1, reason(status))
 
 
 @triton.jit
@@ -216,6 +228,46 @@ def case_gemm_all_to_all(comm):
             assert (c.double() - out.double()).abs().max() <= allowed, (m, n, k, dtype, call)
 
 
+def case_waits_have_a_limit(comm):
+    """Nobody sends, and the communicator goes on. What has come needs no time; one word of two that has not is waited for."""
+    _, flags = windows(comm, 2)
+    result = torch.zeros(2, dtype=torch.int32)
+    begun = time.monotonic()
+    hear_in_time[(1,)](flags.table, comm.rank, 0, 1, flags.status, result, 200_000_000, BLOCK=16)
+    assert result.tolist() == [-errno.ETIMEDOUT] * 2 and time.monotonic() - begun >= 0.4
+    tell[(1,)](flags.table, comm.rank, 0, 1)
+    hear_in_time[(1,)](flags.table, comm.rank, 0, 1, flags.status, result, 0, BLOCK=16)
+    assert result.tolist() == [1, -errno.ETIMEDOUT]
+    tell[(1,)](flags.table, comm.rank, 1, 1)
+    hear_in_time[(1,)](flags.table, comm.rank, 0, 1, flags.status, result, 0, BLOCK=16)
+    assert result.tolist() == [1, 1]
+    comm.barrier()
+
+
+def case_gemm_computes_without_waiting(comm):
+    """All programs of the example but its last one, on one rank, while the others have not begun: so wherever the last ones find room, the
+    others come to their end. And the last one, alone, says after its limit what it lacks."""
+    example = load_example()
+    operator = example.GemmAllToAll(comm, 20, 20, torch.float32, (16, 16, 16), limit=0.2)
+    comm.barrier()
+    if comm.rank == 0:
+        a, b = torch.ones(comm.size * 20, 8), torch.ones(8, 20)
+        for half in (0, 1):
+            example.kernel[(comm.size * operator.tiles,)](
+                a, b, operator.c_windows[half].table, operator.flag_window.table, operator.flag_window.status, operator.result, 1 + half,
+                comm.rank, comm.size, 20, 20, 8, 0, BM=16, BN=16, BK=16, WAIT=512)
+        operator.epoch = 2
+        operator(a, b)
+        with pytest.raises(fcc.TimeLimitError, match="not all tiles.*call 3, 4 tiles of each rank: of rank 0 4 have 3; of rank 1 4 have 0"):
+            operator.check()
+        with pytest.raises(ValueError, match="a: .*allowed are dense"):
+            operator(a[1:], b)
+    comm.barrier()
+    assert (operator.flags.view(comm.size, 4)[0] == 3).all() and (operator.flags.view(comm.size, 4)[1:] == 0).all()
+    assert all((c[:20] == 8).all() and (c[20:] == 0).all() for c in operator.c)
+    comm.barrier()
+
+
 def case_wait_ends(comm):
     """The last: a rank goes without a word, and nobody waits for it."""
     _, flags = windows(comm, 40)
@@ -226,6 +278,8 @@ def case_wait_ends(comm):
     hear[(1,)](flags.table, comm.rank, 0, 1, flags.status, result)
     hear_all[(1,)](flags.table, comm.rank, 1, 39, 1, flags.status, result[1:], BLOCK=16)
     assert result.tolist() == [0, 0]
+    hear_in_time[(1,)](flags.table, comm.rank, 0, 1, flags.status, result, 60_000_000_000, BLOCK=16)
+    assert result.tolist() == [-errno.ECONNABORTED] * 2
     with pytest.raises(Exception, match=f"rank {comm.size - 1}.*gone"):
         comm.barrier()
     return None
@@ -476,15 +530,24 @@ def in_order(text, *patterns):
         at = found.end()
 
 
+def assert_looks_again(text, *patterns):
+    """Some loop, from a label to a branch back to it, has all of them: no compiler has moved them out of it."""
+    labels = {m.group(1): m.start() for m in re.finditer(r"^\s*(\$?[.\w]+):", text, re.M)}
+    loops = [text[labels[m.group(1)]:m.end()] for m in re.finditer(r"\b(?:bra(?:\.uni)?|s_cbranch_\w+|s_branch)\s+(\$?[.\w]+)", text)
+             if m.group(1) in labels and labels[m.group(1)] < m.start()]
+    assert any(all(re.search(pattern, loop) for pattern in patterns) for loop in loops), (len(labels), len(loops))
+
+
 def test_compiled_for_nvidia(monkeypatch):
     text = compiled("cuda", 90, 32, monkeypatch)
     in_order(text, r"st\.global\.b16", r"bar\.sync", r"atom\.global\.sys\.release\.exch\.b64",  # put_tile, signal
-             r"ld\.volatile\.global\.b64", r"ld\.volatile\.global\.b32", r"\bbra\b",  # the loop of wait
+             r"ld\.volatile\.global\.b64", r"ld\.volatile\.global\.b32", r"%globaltimer", r"\bbra\b",  # the loop of wait
              r"(ld\.global\.sys\.acquire\.b64|atom\.global\.sys\.acquire\.add\.u64)", r"bar\.sync", r"ld\.global\.b16",  # its end
              r"atom\.global\.sys\.acquire\.add\.u64", r"bar\.sync", r"ld\.global\.b16",  # wait_all's
              r"bar\.sync", r"atom\.global\.sys\.acq_rel\.add\.u64", r"ld\.volatile\.global\.b64",  # trigger's place, and room for it
              r"atom\.global\.sys\.relaxed\.exch\.b64", r"atom\.global\.sys\.release\.exch\.b64")  # its words
     assert "s_waitcnt" not in text
+    assert_looks_again(text, r"ld\.volatile\.global\.b64", r"ld\.volatile\.global\.b32", r"%globaltimer")
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942"])
@@ -493,6 +556,7 @@ def test_compiled_for_amd(monkeypatch, arch):
     in_order(text, r"(buffer|global)_store_short", r"s_waitcnt vmcnt\(0\)", r"s_barrier", r"buffer_wbl2", r"global_atomic_swap_x2",
              r"global_load_dwordx2 .*(sc1|glc)", r"s_cbranch", r"global_atomic_add_x2", r"s_waitcnt vmcnt\(0\)",
              r"buffer_inv", r"s_barrier")
+    assert_looks_again(text, r"global_load_dwordx2", r"global_load_dword ", r"s_memrealtime")
 
 
 if __name__ == "__main__":

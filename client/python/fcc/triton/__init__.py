@@ -13,7 +13,7 @@ theirs, in the memory order that fccd's own kernels keep to::
     def kernel(..., c, flags, status, epoch, ...):
         fcc.triton.put_tile(c, rank, offsets, tile, mask)               # stored there
         fcc.triton.signal(flags, rank, index, epoch)                    # and told
-        if fcc.triton.wait(flags, me, other, epoch, status):            # until the other one has, too
+        if fcc.triton.wait(flags, me, other, epoch, status):            # until the other one has, too; at most 30 s unless limit_ns says
             ...
 
 Ranks on other nodes have no address here (Window.remote). What goes there is registered with Triggers, stored into memory of this rank, and
@@ -23,12 +23,15 @@ triggered; the other rank waits for its signal as for any::
     number = triggers.register(rank, mine[0], c[4], flags, index)       # rows, where they go, and the signal behind them
             fcc.triton.trigger(fifo, number, epoch, status)             # in a kernel; fifo: triggers.table
 
+Triton launches on torch's current device, so with several GPUs call torch.cuda.set_device(comm.device) first. Programs that wait keep their
+place on the GPU: what they wait for must find room beside them, also where ranks share a GPU.
+
 `device` says what each function promises. With TRITON_INTERPRET=1 in the environment, before anything of this is imported, the same
 kernels run in Triton's interpreter over cpu devices. examples/triton_gemm_all_to_all.py is a whole operator.
 """
 
-from .device import peer, put_tile, signal, trigger, wait, wait_all
+from .device import peer, put_tile, reason, signal, trigger, wait, wait_all
 from .triggers import Triggers
 from .window import Window
 
-__all__ = ["Triggers", "Window", "peer", "put_tile", "signal", "trigger", "wait", "wait_all"]
+__all__ = ["Triggers", "Window", "peer", "put_tile", "reason", "signal", "trigger", "wait", "wait_all"]
