@@ -169,7 +169,7 @@ def checked(comm, mine, a, b, calls):
     return worst, scale
 
 
-def main():
+def parsed(arguments=None):
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--m", type=int, default=2048 if cuda else 48, help="rows for each rank")
@@ -179,9 +179,7 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if cuda else "cpu")
     parser.add_argument("--repeat", type=int, default=20 if cuda else 3, help="0: no times")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds")
-    args = parser.parse_args()
-    with fcc.init(device=args.device) as comm:
-        run(comm, args)
+    return parser.parse_args(arguments)
 
 
 def run(comm, args):
@@ -207,6 +205,12 @@ def run(comm, args):
             print(f"  this kernel in Triton{'' if args.device == 'cuda' else ' (interpreted)'} {fused:12.1f} us")
             print(f"  fcc.gemm_all_to_all          {theirs:12.1f} us")
     comm.barrier()
+
+
+def main():
+    args = parsed()
+    with fcc.init(device=args.device) as comm:
+        run(comm, args)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 """The library of torch.ops.fcc.*, and how a call is known that needs nothing of torch but its arguments."""
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
 
 lib = torch.library.Library("fcc", "DEF")
 
+plain_threads: set[int] = set()  # what a thread adds to the dispatch keys of its calls, outside of all modes
 plain: set[int] = set()  # the dispatch keys of calls with ordinary tensors, outside of torch.compile's and other modes
 
 
@@ -28,3 +30,14 @@ for _key in ("CPU", "CUDA"):
     lib.impl("_keys", lambda tensor: torch.empty(0), _key)
 with torch.inference_mode(False):
     learn(torch.empty(0, device="cpu"))
+
+
+def _learn_thread() -> None:
+    for inference in (False, True):
+        with torch.inference_mode(inference):
+            plain_threads.add(torch._C._dispatch_tls_local_include_set().raw_repr())
+
+
+_fresh = threading.Thread(target=_learn_thread)  # whatever modes this one is in
+_fresh.start()
+_fresh.join()

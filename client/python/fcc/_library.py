@@ -49,6 +49,7 @@ TENSOR = "QQII8q"
 EMBEDDING_ARGS = struct.Struct(f"={TENSOR}Qii{TENSOR * 3}qQ{TENSOR}I7I")  # tables, table_rows, num_tables, pooling, ...
 GEMV_ARGS = struct.Struct(f"={TENSOR * 3}I7I")  # x, w, y, schedule
 GEMM_ARGS = struct.Struct(f"={TENSOR * 2}Q{TENSOR}QI7I")  # a, b, send_rows, c, recv_rows, schedule
+TENSORS = tuple(n * struct.calcsize(f"={TENSOR}") for n in range(4))  # the bytes of so many
 ABSENT = (0,) * 12  # a tensor that is not there
 RESERVED = (0,) * 7
 

@@ -30,11 +30,12 @@ _references = torch._C._storage_Use_Count  # of a storage, by its address
 class Block:
     """A piece of a buffer, with a tensor that shows it."""
 
-    __slots__ = ("bare", "handle", "nbytes", "offset", "buffer", "storage", "tensor")
+    __slots__ = ("bare", "handle", "nbytes", "offset", "packed", "buffer", "storage", "tensor")
 
     def __init__(self, buffer: Buffer, offset: int, nbytes: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.buffer, self.offset, self.nbytes = buffer, offset, nbytes
         self.handle = buffer.handle
+        self.packed = b""  # as a result, for the C library: _direct.py
         count = math.prod(shape)
         self.tensor = buffer.view(offset, nbytes)[: count * dtype.itemsize].view(dtype).view(shape).data
         self.storage = self.tensor.untyped_storage()._cdata
@@ -75,6 +76,11 @@ class Pool:
             return self._take_new(shape, dtype, stream)
         blocks.append(block)
         return self._take_later(blocks) or self._take_new(shape, dtype, stream)
+
+    def ready(self, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> deque[Block]:
+        """All blocks of that kind: always the same object."""
+        with self._lock:
+            return self._ready.setdefault((shape, dtype, stream), deque())
 
     @staticmethod
     def _take_later(blocks: deque[Block]) -> tuple[torch.Tensor, int, int] | None:

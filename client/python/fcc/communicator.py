@@ -85,6 +85,21 @@ def _heap_bytes(heap_bytes: int | None) -> int:
     return heap_bytes
 
 
+class Prepared:
+    """A communicator's calls that may come again, with all that such a call needs: _direct.py."""
+
+    __slots__ = ("arguments", "comm", "connection", "enqueue", "handle", "index", "on_gpu", "places", "unlooked")
+
+    def __init__(self, comm: Communicator) -> None:
+        member = comm._member
+        self.comm, self.connection, self.handle, self.on_gpu = comm, member.connection, member.handle, member.on_gpu
+        self.enqueue = library().enqueue["gemv_all_reduce"]
+        self.index: int = comm.device.index or 0  # torch's number of the GPU
+        self.arguments: dict[tuple, tuple] = {}
+        self.places: Any = None  # the Connection's that they are right for
+        self.unlooked = 0  # so many more calls may go by before their errors are asked for
+
+
 class Communicator:
     """A set of ranks that call operators together, and this process's place among them.
 
@@ -146,6 +161,7 @@ class Communicator:
         self._local = Pool(lambda nbytes: Buffer(member, nbytes, False), LOCAL_CHUNK_BYTES, f"rank {self.rank}: memory for inputs",
                            "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf.")
         self._copies = Copies()
+        self._prepared = Prepared(self)
         self._identities: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._pool: Any = None  # the torch.cuda.MemPool of mem_pool()
         self._expected: deque[tuple] = deque()  # enqueued operators whose results are still to be checked
@@ -154,6 +170,7 @@ class Communicator:
         if member.on_gpu:
             _dispatch.learn(torch.empty(0, device=self.device))
         _by_name[self.name] = self
+        _prepared[self.name] = self._prepared
 
     def __repr__(self) -> str:
         return f"<fcc.Communicator {self.name}: rank {self.rank} of {self.size} on {self.device}>"
@@ -236,6 +253,7 @@ class Communicator:
         global _default
         if _by_name.pop(self.name, None) is None:
             return
+        del _prepared[self.name]
         if _default is self:
             _default = None
         if self._member.on_gpu:
@@ -245,7 +263,7 @@ class Communicator:
         self._expected.clear()
         from .mem_pool import gpu_pool_close  # which needs this module
         gpu_pool_close(self)
-        del self._heap, self._local, self._copies, self._identities, self._member
+        del self._heap, self._local, self._copies, self._identities, self._prepared, self._member
 
     def _identity(self, n: int, dtype: torch.dtype) -> torch.Tensor:
         """[n][n], in the daemon's memory."""
@@ -294,6 +312,7 @@ def rows_check(member: Member, received: list[int], expected: list[int]) -> None
 
 _numbers = itertools.count()
 _by_name: dict[str, Communicator] = {}
+_prepared: dict[str, Prepared] = {}  # the same ones
 _default: Communicator | None = None
 
 

@@ -10,55 +10,33 @@ An argument that is wrong on one rank is an error on all ranks.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
-from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, refuse, run, schedule_number
-from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
+from . import _direct
+from ._calls import check_counts, check_floats, dense, numbers, pooling_number, refuse, run, schedule_number
 from ._dispatch import lib
+from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
 from ._staging import place
 from .communicator import Communicator, find
 from .errors import ArgumentError, Error
-from .memory import DTYPES, stream_of
+from .memory import stream_of
 
-_pack = GEMV_ARGS.pack
 IDENTITY_COLUMNS = 64  # of the products that only move rows
 
 
 # ---- gemv_all_reduce ----
 
 def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
-    # A step of decoding counts in microseconds, so matrices with dense rows in the daemon's memory take a short way here, without
-    # calls. Whatever is unusual about them goes the long one, which also has the words for what is wrong.
     c = find(comm)
-    starts, ends, handles = c._member.connection.current()
-    stream = stream_of(c)
-    x_address, w_address, dtype = x.data_ptr(), w.data_ptr(), x.dtype
-    i, j = bisect_right(starts, x_address) - 1, bisect_right(starts, w_address) - 1
-    try:
-        (m, x_columns), (x_step, x_one) = x.shape, x.stride()
-        (n, w_columns), (w_step, w_one) = w.shape, w.stride()
-    except ValueError:  # not two dimensions
-        return _gemv(c, x, w, schedule, stream)
-    if (x_address >= ends[i] or w_address >= ends[j] or x_one != 1 or w_one != 1 or schedule != "auto" or w.dtype is not dtype
-            or dtype not in FLOATS):
-        return _gemv(c, x, w, schedule, stream)
-    number = DTYPES[dtype]
-    try:
-        y, handle, offset = c._heap.take((m, n), dtype, stream)
-    except Error as e:
-        raise refuse(c, "gemv_all_reduce", e) from None
-    run(c, "gemv_all_reduce", _pack(handles[i], x_address - starts[i], number, 2, m, x_columns, 0, 0, x_step, 1, 0, 0,
-                                    handles[j], w_address - starts[j], number, 2, n, w_columns, 0, 0, w_step, 1, 0, 0,
-                                    handle, offset, number, 2, m, n, 0, 0, n, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), stream)
-    return y
-
-
-def _gemv(c: Communicator, x: Tensor, w: Tensor, schedule: str, stream: int) -> Tensor:
+    if schedule == "auto":
+        y = _direct.again(c._prepared, x, w)
+        if y is not None:
+            return y
+    places, stream = c._member.connection.current(), stream_of(c)
     try:
         check_floats(c, "gemv_all_reduce", "x", x, 2)
         check_floats(c, "gemv_all_reduce", "w", w, 2)
@@ -70,6 +48,8 @@ def _gemv(c: Communicator, x: Tensor, w: Tensor, schedule: str, stream: int) -> 
     except Error as e:
         raise refuse(c, "gemv_all_reduce", e) from None
     run(c, "gemv_all_reduce", GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, m, n), number, *RESERVED), stream)
+    if schedule == "auto" and held_x is x and held_w is w:
+        _direct.remember(c, places, x, w, at_x, at_w, stream)
     return y
 
 
@@ -239,3 +219,5 @@ for _name, (_kernel, _fake, _schema) in KERNELS.items():
     # All ranks must call in one order, and compilers may change it, and leave out what nobody uses, by what they find best for one
     # rank's sizes. So each call is an effect, and effects stay in order.
     _register_effectful_op(getattr(torch.ops.fcc, _name).default, _EffectType.ORDERED)
+
+torch.ops.fcc.gemv_all_reduce.__class__ = _direct.Packet

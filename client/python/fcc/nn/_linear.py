@@ -99,7 +99,8 @@ class RowParallelLinear(nn.Module):
                 "rank's columns"))
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         if 1 <= rows.shape[0] <= DECODE_ROWS:
-            y = _ops.gemv_all_reduce(rows, self.weight, self.comm_name, replicated=self.replicated)
+            y = (_ops.gemv_all_reduce(rows, self.weight, self.comm_name) if self.replicated else
+                 _ops.gemv_all_reduce(rows, self.weight, self.comm_name, replicated=False))
         else:
             y = _ops.all_reduce(rows @ self.weight.t(), self.comm_name, replicated=self.replicated)
         if self.bias is not None:
