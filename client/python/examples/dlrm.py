@@ -3,8 +3,8 @@
 #
 # SPDX-License-Identifier: MIT
 """A recommendation model (DLRM) that is trained twice from the same beginning: with fcc.nn's sharded embedding tables, and with
-torch.distributed doing the same (NCCL where each rank has a GPU, else gloo). Prints both times of a step, and fails unless both losses are
-equal to rounding in every step.
+torch.distributed doing the same (NCCL where each rank has a GPU, else gloo). Prints both times of a step, and fails unless both
+losses are equal to rounding in every step.
 
 A sample is a window of a text; its categorical features are what can be said of its words, and each has a table; its dense
 features are figures of the window. The model says whether the text speaks to its reader there. Tables are spread over the ranks

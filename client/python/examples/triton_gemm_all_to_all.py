@@ -2,24 +2,26 @@
 # SPDX-License-Identifier: MIT
 """GEMM + All-to-All (SC24) as a Triton kernel of one's own, checked against fccd's, with both times.
 
-Each rank multiplies a [ranks * m, k] by b [k, n]; rows p * m to p * m + m - 1 of the product belong to rank p, whose c is what rank 0 has sent
-it, then rank 1, ...: [ranks * m, n]. A tile goes to its destination the moment it is finished, then a signal of its own; the last program
-waits for the signals of all tiles.
+Each rank multiplies a [ranks * m, k] by b [k, n]; rows p * m to p * m + m - 1 of the product belong to rank p, whose c is what
+rank 0 has sent it, then rank 1, ...: [ranks * m, n]. A tile goes to its destination the moment it is finished, then a signal of
+its own; the last program waits for the signals of all tiles.
 
     programs 0 ...  a tile each, the next rank's first, the own last:
                     compute; put; tell                                    signal come[me][tile] = epoch, at dst
     last program    waits for all ranks' tiles, at most limit_ns          come[*][*] >= epoch
 
-May a tile be put there already, has its last content been read? There are two c, for calls in turn, so nobody has to ask: call e stores into
-what call e - 2 has returned there. It begins when this rank has dst's tiles of call e - 1. Then dst had begun its call e - 1, which
-stands on its stream behind all that read the result of call e - 2. So a result is good until the next call, as with an operator that has one c.
+May a tile be put there already, has its last content been read? There are two c, for calls in turn, so nobody has to ask: call
+e stores into what call e - 2 has returned there. It begins when this rank has dst's tiles of call e - 1. Then dst had begun its
+call e - 1, which stands on its stream behind all that read the result of call e - 2. So a result is good until the next call,
+as with an operator that has one c.
 
-One program of a rank waits, and all others run through: whichever of a grid's programs run first, and also where several ranks share a GPU, whose
-kernels may or may not take turns, what is waited for has room, as long as the GPU has room for one program of each rank.
+One program of a rank waits, and all others run through: whichever of a grid's programs run first, and also where several ranks
+share a GPU, whose kernels may or may not take turns, what is waited for has room, as long as the GPU has room for one program
+of each rank.
 
---m, --n, --k, --dtype, --device (cuda if there is one, otherwise cpu: then in Triton's interpreter, whose times mean nothing), --repeat, --limit
-(seconds that a kernel waits; then each rank says which tiles it lacks). A small shape is checked first.
-On a machine without a GPU the shapes are small unless they are given.
+--m, --n, --k, --dtype, --device (cuda if there is one, otherwise cpu: then in Triton's interpreter, whose times mean nothing),
+--repeat, --limit (seconds that a kernel waits; then each rank says which tiles it lacks). A small shape is checked first. On a
+machine without a GPU the shapes are small unless they are given.
 """
 import argparse
 import errno
@@ -71,7 +73,8 @@ def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, k, limit_ns, 
 
 
 class GemmAllToAll:
-    """The operator for one shape: m rows for each rank, n columns. Making it is collective. limit: seconds that a call may wait."""
+    """The operator for one shape: m rows for each rank, n columns. Making it is collective. limit: seconds that a call may
+    wait."""
 
     def __init__(self, comm, m, n, dtype, blocks=(128, 128, 64), limit=20.0):
         self.comm, self.m, self.n = comm, m, n
@@ -154,7 +157,8 @@ def inputs(comm, m, n, k, dtype):
 
 
 def checked(comm, mine, a, b, calls):
-    """Against the built-in operator, `calls` times: (greatest difference, greatest element). Exits where they differ by more than rounding."""
+    """Against the built-in operator, `calls` times: (greatest difference, greatest element). Exits where they differ by more
+    than rounding."""
     theirs = fcc.gemm_all_to_all(a, b, comm).float()
     scale = theirs.abs().max().item()
     allowed = scale * {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}[a.dtype]

@@ -6,8 +6,8 @@
     layer = fcc.to_daemon(torch.nn.Linear(1024, 4096, bias=False))
     y = fcc.gemv_all_reduce(fcc.zeros(1, 1024), layer.weight)   # the sum over all ranks of x @ w.T
 
-communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators; ops.py the same
-as torch.ops.fcc.*. nn: modules. errors.py: what is raised.
+communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators; ops.py the
+same as torch.ops.fcc.*. nn: modules. errors.py: what is raised.
 """
 from . import nn
 from ._staging import forget_copies

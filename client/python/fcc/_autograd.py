@@ -5,8 +5,8 @@ Every rank's loss counts: a gradient is that of the sum of all ranks' losses, as
 replicated=True (the default of gemv_all_reduce): its result is the same on all ranks and, in tensor-parallel layers, is
 used alike by all: then all ranks compute the same loss, it counts once, and the gradient of the result is taken as it comes.
 
-Backward moves gradients by rows_all_to_all and all_reduce, which are the fused operators behind products with the identity and with 1,
-and multiplies by torch. Moving is collective, so on all ranks the same tensors must require gradients.
+Backward moves gradients by rows_all_to_all and all_reduce, which are the fused operators behind products with the identity and
+with 1, and multiplies by torch. Moving is collective, so on all ranks the same tensors must require gradients.
 """
 from __future__ import annotations
 
@@ -123,8 +123,9 @@ DERIVATIVES = {
 
 def differentiable(name: str, run: Callable[..., Tensor], save: Callable[..., None],
                    backward: Callable[..., tuple]) -> Callable[..., Tensor]:
-    """What the dispatcher calls first. torch.library.register_autograd() would make the same, but for the way of a plain call of which
-    no gradient is wanted: that goes on here without passing the dispatcher a second time, which takes longer than all the rest."""
+    """What the dispatcher calls first. torch.library.register_autograd() would make the same, but for the way of a plain call
+    of which no gradient is wanted: that goes on here without passing the dispatcher a second time, which takes longer than all
+    the rest."""
     op = getattr(ops, name).default
     any_requires_grad = torch._C._any_requires_grad
     is_grad_enabled = torch.is_grad_enabled

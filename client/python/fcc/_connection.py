@@ -26,8 +26,8 @@ WAIT_SLICE_S = 0.05  # how soon Ctrl-C is seen by who waits for other ranks
 def interruptible(call: Callable[[], int], interrupted: Callable[[], None] | None = None) -> tuple[int, str]:
     """Run what may wait for other ranks so that Ctrl-C ends the wait at once. Returns (status, error text).
 
-    Python runs signal handlers in its main thread, between instructions: so there the call runs in another thread. `interrupted`
-    is called before the interrupt goes on; the call itself ends when it ends, or with the process.
+    Python runs signal handlers in its main thread, between instructions: so there the call runs in another thread.
+    `interrupted` is called before the interrupt goes on; the call itself ends when it ends, or with the process.
     """
     found: list[tuple[int, str]] = []
 
@@ -67,8 +67,8 @@ class Connection:
         self._pool_frees = ctypes.c_uint64.from_address(library().pool_frees())  # but are counted
         self._seen_frees = self._pool_frees.value
         self._version = 0
-        # The same for searching: starts, ends, handles, sorted; the first row is a buffer at 0 without bytes, so that the search
-        # always finds one. Never changed, only replaced.
+        # The same for searching: starts, ends, handles, sorted; the first row is a buffer at 0 without bytes, so that the
+        # search always finds one. Never changed, only replaced.
         self.places: tuple[list[int], list[int], list[int]] = ([0], [0], [0])
         weakref.finalize(self, _connection_end, os.getpid(), handle).atexit = False
 
@@ -113,8 +113,8 @@ class Connection:
         self._sort()
 
     def _sort(self) -> None:
-        """Make the places anew. Without a lock, because a buffer may go while this thread is in here (the garbage collector): who was
-        overtaken sees another version, and sorts again."""
+        """Make the places anew. Without a lock, because a buffer may go while this thread is in here (the garbage collector):
+        who was overtaken sees another version, and sorts again."""
         seen = None
         self._version += 1
         while seen != self._version:
@@ -143,7 +143,8 @@ class Member:
         weakref.finalize(self, _member_end, os.getpid(), handle, connection).atexit = False
 
     def abort(self, reason: str) -> None:
-        """All ranks hear the reason (its first 200 bytes). An error of that is no news: the communicator has ended either way."""
+        """All ranks hear the reason (its first 200 bytes). An error of that is no news: the communicator has ended either
+        way."""
         self.ended = True
         library().comm_abort(self.handle, reason.encode()[:200].decode(errors="ignore").encode())
 
@@ -160,11 +161,11 @@ def _member_end(pid: int, handle: ctypes.c_void_p, _connection: Connection) -> N
 
 
 class Buffer:
-    """Memory that the daemon allocated and this process has mapped, zeroed at first. It goes with the last reference to it, which
-    the storage of a tensor over it may be.
+    """Memory that the daemon allocated and this process has mapped, zeroed at first. It goes with the last reference to it,
+    which the storage of a tensor over it may be.
 
-    On a GPU its end waits for the GPU, as cudaFree does, because kernels of any stream may use it. Where that is not possible (a
-    stream is being captured), the buffer stays until its communicator ends.
+    On a GPU its end waits for the GPU, as cudaFree does, because kernels of any stream may use it. Where that is not possible
+    (a stream is being captured), the buffer stays until its communicator ends.
     """
 
     def __init__(self, member: Member, nbytes: int, symmetric: bool) -> None:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The short way of a call of gemv_all_reduce that is like one before: a step of decoding counts in microseconds.
 
-torch.ops passes the dispatcher, which takes longer than all that is to be done. It is there for those that look at calls or change
-them: autograd, modes, functorch, the tracer, the profiler, wrappers of tensors. So where none of them is there the operator is run at
-once (Packet); in any other case, and whenever something is unusual, the call goes on as torch has it.
+torch.ops passes the dispatcher, which takes longer than all that is to be done. It is there for those that look at calls or
+change them: autograd, modes, functorch, the tracer, the profiler, wrappers of tensors. So where none of them is there the
+operator is run at once (Packet); in any other case, and whenever something is unusual, the call goes on as torch has it.
 
-What the C library is given for two tensors is packed once and kept. It is right again for tensors at the same addresses of whom torch's own guard,
-the one that torch.compile looks at its graphs' inputs with, says that type, dtype, device, shape, strides and dispatch keys (with what the
-thread adds: functorch, the tracer, inference mode) are those of the first ones, and as long as the daemon's buffers are the same:
-Connection.places is another object as soon as one comes or goes.
+What the C library is given for two tensors is packed once and kept. It is right again for tensors at the same addresses of whom
+torch's own guard, the one that torch.compile looks at its graphs' inputs with, says that type, dtype, device, shape, strides
+and dispatch keys (with what the thread adds: functorch, the tracer, inference mode) are those of the first ones, and as long as
+the daemon's buffers are the same: Connection.places is another object as soon as one comes or goes.
 """
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ def _packed_result(block: Block) -> bytes:
 
 
 def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at_w: tuple, stream: int) -> None:
-    """The operator has run with them: both lie in the daemon's memory, at_x and at_w, as long as `places` are the connection's."""
+    """The operator has run with them: both lie in the daemon's memory, at_x and at_w, as long as `places` are the
+    connection's."""
     prepared = c._prepared
     plain = torch._C._dispatch_tls_local_include_set().raw_repr() in plain_threads and not _dispatch_modes() and not _function_modes()
     if not plain or x.is_neg() or w.is_neg() or places is not c._member.connection.places:

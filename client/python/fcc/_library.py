@@ -94,7 +94,8 @@ for _op in OPERATORS:
 
 
 def _candidates() -> list[str]:
-    """Where the library may be: what $FCC_LIBRARY names, or the build tree that this package lies in, or where the loader looks."""
+    """Where the library may be: what $FCC_LIBRARY names, or the build tree that this package lies in, or where the loader
+    looks."""
     named = os.environ.get("FCC_LIBRARY")
     if named:
         return [named]

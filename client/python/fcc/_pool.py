@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Where results and copies lie: pieces of large buffers, given out again and again.
 
-A communicator's results lie in symmetric memory, and allocating that is a collective call, which an operator must not make: when
-one rank needs memory the others may not. So each communicator has a heap from its beginning, of the same size on all ranks, and each
-rank gives out pieces of it as it needs them: an operator does not ask results to lie at the same place on all ranks.
+A communicator's results lie in symmetric memory, and allocating that is a collective call, which an operator must not make:
+when one rank needs memory the others may not. So each communicator has a heap from its beginning, of the same size on all
+ranks, and each rank gives out pieces of it as it needs them: an operator does not ask results to lie at the same place on all
+ranks.
 
 A block is free again when nothing but the pool refers to its storage: the number of references says so, and no tensor needs to
 be told of its end. On GPUs a block belongs to the stream that it was given out for, as with torch's own allocator: what is
@@ -46,7 +47,8 @@ class Block:
 
 
 class Pool:
-    """Blocks of the buffers that `allocate` makes. With `grow` it makes them as needed; else there is only what add() brings."""
+    """Blocks of the buffers that `allocate` makes. With `grow` it makes them as needed; else there is only what add()
+    brings."""
 
     def __init__(self, allocate: Callable[[int], Buffer], grow: int, what: str, remedy: str) -> None:
         self._allocate, self._grow, self._what, self._remedy = allocate, grow, what, remedy

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What an operator is given, as the C library wants it: a place in the daemon's memory. Tensors elsewhere are copied there first."""
+"""What an operator is given, as the C library wants it: a place in the daemon's memory. Tensors elsewhere are copied there
+first."""
 from __future__ import annotations
 
 import torch
@@ -48,7 +49,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def forget_copies(comm: Communicator | None = None) -> None:
-    """Let operators copy anew what lies outside of the daemon's memory: after changes that torch does not count (through .data, numpy
-    or other aliases)."""
+    """Let operators copy anew what lies outside of the daemon's memory: after changes that torch does not count (through .data,
+    numpy or other aliases)."""
     for one in [comm] if comm else list(communicator._by_name.values()):
         one._copies.kept.clear()

@@ -106,13 +106,13 @@ class Communicator:
     Making one waits until all ranks have joined. Every rank calls the same operators in the same order.
 
     Args:
-        rank, size, id: this rank, the number of ranks (1 to 64) and what unique_id() gave, the same on all ranks. None of them: what
-            the launcher says (environment()); then all ranks make their communicators in the same order.
-        device: "cpu", or "cuda" (torch's name for AMD's GPUs, too), the same kind on all ranks. With a number it is the device that
-            `fccctl devices` shows under that number; without, devices are dealt out by rank.
+        rank, size, id: this rank, the number of ranks (1 to 64) and what unique_id() gave, the same on all ranks. None of them:
+            what the launcher says (environment()); then all ranks make their communicators in the same order.
+        device: "cpu", or "cuda" (torch's name for AMD's GPUs, too), the same kind on all ranks. With a number it is the device
+            that `fccctl devices` shows under that number; without, devices are dealt out by rank.
         time_limit: seconds that an operator may wait for its ranks or run; None: the daemon's TIME_LIMIT_MS.
-        heap_bytes: symmetric memory for results, in bytes, the same on all ranks; None: $FCC_HEAP_BYTES, or 256 MiB. Results that
-            live at the same time must fit. reserve() adds to it.
+        heap_bytes: symmetric memory for results, in bytes, the same on all ranks; None: $FCC_HEAP_BYTES, or 256 MiB. Results
+            that live at the same time must fit. reserve() adds to it.
         socket, job: the daemon's socket and the job; None: $FCCD_SOCKET and $FCCD_JOB, or the library's defaults.
 
     Attributes:
@@ -122,8 +122,8 @@ class Communicator:
 
     It is a context manager, which closes it, and aborts it for all ranks if an exception comes through.
 
-    Raises: ArgumentError, AlreadyJoinedError, NotFoundError (device), DriverError, OutOfMemoryError, TimeLimitError, AbortedError,
-        WorkerLostError, NoDaemonError, UnreachableError.
+    Raises: ArgumentError, AlreadyJoinedError, NotFoundError (device), DriverError, OutOfMemoryError, TimeLimitError,
+        AbortedError, WorkerLostError, NoDaemonError, UnreachableError.
     """
 
     def __init__(self, *, rank: int | None = None, size: int | None = None, id: bytes | None = None,
@@ -205,7 +205,8 @@ class Communicator:
         request_wait(member, request)
 
     def synchronize(self) -> None:
-        """Wait for the current stream (on the cpu operators are done when they return), and raise what operators on it met with.
+        """Wait for the current stream (on the cpu operators are done when they return), and raise what operators on it met
+        with.
 
         Unlike torch.cuda.synchronize() it ends with Ctrl-C."""
         member = self.member
@@ -223,9 +224,9 @@ class Communicator:
         self.check(wait=True)
 
     def check(self, *, wait: bool = False) -> None:
-        """Raise the first error of operators on streams that have finished, if there is one. Operators do this themselves, too, so
-        an error comes with one of the next calls. wait: for those whose received rows are still to be checked, and until it is
-        known how those went that streams have gone past."""
+        """Raise the first error of operators on streams that have finished, if there is one. Operators do this themselves, too,
+        so an error comes with one of the next calls. wait: for those whose received rows are still to be checked, and until
+        it is known how those went that streams have gone past."""
         member = self.member
         while self._expected:
             request, received, expected = self._expected[0]
@@ -290,7 +291,8 @@ def errors_await(member: Member) -> int:
 
 
 def request_wait(member: Member, request: ctypes.c_void_p) -> None:
-    """Wait for an operator, in slices, and free its request. Ctrl-C aborts the communicator, so that the other ranks end, too."""
+    """Wait for an operator, in slices, and free its request. Ctrl-C aborts the communicator, so that the other ranks end,
+    too."""
     try:
         status = library().request_wait(request, WAIT_SLICE_MS)
         while status == -11:
@@ -321,8 +323,8 @@ def init(*, rank: int | None = None, size: int | None = None, id: bytes | None =
          job: str | None = None) -> Communicator:
     """Join a communicator and make it the default one: the one that functions use which are given none.
 
-    Without rank, size and id, under torchrun, Open MPI, MPICH or Slurm, that is the communicator of all processes that the launcher has
-    started. Arguments, errors: Communicator."""
+    Without rank, size and id, under torchrun, Open MPI, MPICH or Slurm, that is the communicator of all processes that the
+    launcher has started. Arguments, errors: Communicator."""
     global _default
     _default = Communicator(rank=rank, size=size, id=id, device=device, time_limit=time_limit, heap_bytes=heap_bytes,
                             socket=socket, job=job)

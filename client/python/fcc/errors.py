@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What can go wrong, as exceptions. Each has the C library's errno value, its words, the rank that they are about, and what helps."""
+"""What can go wrong, as exceptions. Each has the C library's errno value, its words, the rank that they are about, and what
+helps."""
 from __future__ import annotations
 
 import errno
@@ -13,8 +14,8 @@ class Error(Exception):
     Attributes:
         code:   the errno value, positive (errno.EINVAL, ...)
         reason: what is wrong, in words: the rank, the argument, the value and what is allowed
-        rank:   the rank that the reason is about (whose argument was wrong, which died or aborted), or this rank if it names none;
-                None outside of a communicator
+        rank:   the rank that the reason is about (whose argument was wrong, which died or aborted), or this rank if it names
+                none; None outside of a communicator
         remedy: what to do about it
     """
 

@@ -20,7 +20,8 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, r
 
     Args:
         x: [M][K_r], float32, float16 or bfloat16; M from 1 to 64, the same on all ranks; K_r may differ, 0 too
-        w: [N][K_r], dtype of x: as torch.nn.Linear.weight; N is the same on all ranks. Best in the daemon's memory (to_daemon())
+        w: [N][K_r], dtype of x: as torch.nn.Linear.weight; N is the same on all ranks. Best in the daemon's memory
+            (to_daemon())
         comm: None: the default communicator
         replicated: how gradients come back. True: all ranks use their y alike, so the gradient of y is the same everywhere, and
             is taken as it is (tensor parallelism). False: they use it differently; then backward sums it over the ranks first.
@@ -28,8 +29,8 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, r
 
     Returns: y, [M][N], dtype of x: sums in float32, rounded once, the same bits on every rank, every run.
 
-    Raises: ArgumentError (on all ranks), OutOfMemoryError (the heap for results), TimeLimitError, AbortedError, WorkerLostError,
-        ShutdownError, CaptureError.
+    Raises: ArgumentError (on all ranks), OutOfMemoryError (the heap for results), TimeLimitError, AbortedError,
+        WorkerLostError, ShutdownError, CaptureError.
     """
     comm = comm or communicator.default()
     if replicated and schedule == "auto":
@@ -46,7 +47,8 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, s
         b: [K_r][N], dtype of a; N is the same on all ranks. Best in the daemon's memory (to_daemon())
         comm: None: the default communicator
         send_rows: for each rank the rows that go to it, M_r in all
-        recv_rows: for each rank the rows that come from it. Neither of the two: equal shares of the same M_r, a multiple of size
+        recv_rows: for each rank the rows that come from it. Neither of the two: equal shares of the same M_r, a multiple of
+            size
         schedule: "auto", "fused" or "sequential"; the same on all ranks
 
     Returns: [sum of recv_rows][N]: the rows that rank 0 sent here, then those of rank 1, ...
@@ -66,8 +68,8 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, ta
     Args:
         tables: [sum of table_rows][D], float32, float16 or bfloat16: this rank's T_r tables, one below the other
         indices: [nnz], int32 or int64: rows of the table, bag by bag, the bags of the first table first
-        offsets: [T_r * batch + 1], dtype of indices: bag (t, s) is indices[offsets[t * batch + s] : offsets[t * batch + s + 1]]. An
-            empty bag gives zeros
+        offsets: [T_r * batch + 1], dtype of indices: bag (t, s) is indices[offsets[t * batch + s] : offsets[t * batch + s +
+            1]]. An empty bag gives zeros
         table_rows: the rows of each table of this rank
         tables_per_rank: T_r of each rank, the same list on all ranks
         batch: samples in the global batch
@@ -88,14 +90,15 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, ta
 
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: Communicator | None = None) -> Tensor:
     """An All-to-All of rows [M_r][C], float32, float16 or bfloat16, to [sum of recv_rows][C]; send_rows and recv_rows as in
-    gemm_all_to_all(). It is that operator with a product that changes nothing (but that infinities become NaN), and differentiable."""
+    gemm_all_to_all(). It is that operator with a product that changes nothing (but that infinities become NaN), and
+    differentiable."""
     comm = comm or communicator.default()
     return _ops.rows_all_to_all(rows, send_rows, recv_rows, comm.name)
 
 
 def all_reduce(x: Tensor, comm: Communicator | None = None, *, replicated: bool = False) -> Tensor:
-    """The sum over the ranks of x (any shape, the same on all; float32, float16 or bfloat16), in float32 and in rank order, the same
-    bits on every rank. Differentiable: backward sums the gradients over the ranks, or, where replicated says that all ranks use the
-    sum alike (gemv_all_reduce()), takes the gradient as it is."""
+    """The sum over the ranks of x (any shape, the same on all; float32, float16 or bfloat16), in float32 and in rank order, the
+    same bits on every rank. Differentiable: backward sums the gradients over the ranks, or, where replicated says that all
+    ranks use the sum alike (gemv_all_reduce()), takes the gradient as it is."""
     comm = comm or communicator.default()
     return _ops.all_reduce(x, comm.name, replicated=replicated)

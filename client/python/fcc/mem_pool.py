@@ -23,14 +23,14 @@ _EMPTY = {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.defau
 
 @contextlib.contextmanager
 def mem_pool(comm: Communicator | None = None) -> Iterator[None]:
-    """A context in which tensors that torch allocates on the communicator's device lie in the daemon's memory, so that operators use
-    them without a copy. Put it around the making of a model:
+    """A context in which tensors that torch allocates on the communicator's device lie in the daemon's memory, so that
+    operators use them without a copy. Put it around the making of a model:
 
         with fcc.mem_pool():
             model = Model().to(comm.device)
 
-    On GPUs it is a torch.cuda.MemPool over the daemon's memory (of this thread, as torch.cuda.use_mem_pool()): every allocation there,
-    activations too, at the speed of torch's own allocator.
+    On GPUs it is a torch.cuda.MemPool over the daemon's memory (of this thread, as torch.cuda.use_mem_pool()): every allocation
+    there, activations too, at the speed of torch's own allocator.
 
     On the cpu torch has no pools, and its one allocator cannot be exchanged without a compiler. So a dispatch mode gives what
     factory functions (empty, and what is made of it: zeros, nn.Linear, ...) ask for from the daemon's memory, and moves there,

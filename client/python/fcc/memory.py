@@ -65,8 +65,8 @@ def stream_of(comm: Communicator) -> int:
 
 
 def is_daemon_memory(tensor: torch.Tensor, comm: Communicator | None = None) -> bool:
-    """Does it lie in the daemon's memory, so that operators of the communicator use it without a copy? (All communicators of one
-    connection share what lies there.)"""
+    """Does it lie in the daemon's memory, so that operators of the communicator use it without a copy? (All communicators of
+    one connection share what lies there.)"""
     comm = comm or communicator.default()
     return tensor.numel() == 0 or comm.member.connection.find(tensor.data_ptr()) is not None
 
@@ -74,8 +74,9 @@ def is_daemon_memory(tensor: torch.Tensor, comm: Communicator | None = None) -> 
 def to_daemon(what: T, comm: Communicator | None = None) -> T:
     """Move a tensor, or a module's parameters and buffers, into the daemon's memory on the communicator's device.
 
-    A module is changed in place and returned: each parameter stays the same object with other storage, so optimizers that know it go
-    on. A tensor is copied, and the copy is returned; one that lies there already is returned as it is. Strides become dense.
+    A module is changed in place and returned: each parameter stays the same object with other storage, so optimizers that know
+    it go on. A tensor is copied, and the copy is returned; one that lies there already is returned as it is. Strides become
+    dense.
     """
     comm = comm or communicator.default()
     if isinstance(what, torch.Tensor):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """torch.ops.fcc.*: the operators, for eager code and torch.compile (autograd: _autograd.py).
 
-They are functions of tensors that return new tensors. A communicator is given by its name (Communicator.name), so that graphs can
-hold it. Results lie in the daemon's memory. On a GPU an operator takes its place on the current stream and the CPU does not
+They are functions of tensors that return new tensors. A communicator is given by its name (Communicator.name), so that graphs
+can hold it. Results lie in the daemon's memory. On a GPU an operator takes its place on the current stream and the CPU does not
 wait; a result belongs to that stream: who uses it on another one orders the two, and keeps the result until that is through.
 
 An argument that is wrong on one rank is an error on all ranks.
@@ -157,8 +157,9 @@ def embedding_all_to_all_fake(tables: Tensor, indices: Tensor, offsets: Tensor, 
 # ---- what backward needs besides: moving rows, and a sum over the ranks. They copy what lies elsewhere without a word. ----
 
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
-    """The All-to-All of gemm_all_to_all behind a product with the identity. That is cut into few columns, so that its work is small
-    beside the moving: rows of C elements become C / 64 times as many of 64. (Infinities become NaN within their 64 elements.)"""
+    """The All-to-All of gemm_all_to_all behind a product with the identity. That is cut into few columns, so that its work is
+    small beside the moving: rows of C elements become C / 64 times as many of 64. (Infinities become NaN within their 64
+    elements.)"""
     c = find(comm)
     columns = rows.shape[1] if rows.ndim == 2 else 0
     width = math.gcd(columns, IDENTITY_COLUMNS)
@@ -216,8 +217,8 @@ for _name, (_kernel, _fake, _schema) in KERNELS.items():
     for _key in ("CPU", "CUDA"):
         lib.impl(_name, _kernel, _key)
     torch.library.register_fake(f"fcc::{_name}", _fake, lib=lib)
-    # All ranks must call in one order, and compilers may change it, and leave out what nobody uses, by what they find best for one
-    # rank's sizes. So each call is an effect, and effects stay in order.
+    # All ranks must call in one order, and compilers may change it, and leave out what nobody uses, by what they find best for
+    # one rank's sizes. So each call is an effect, and effects stay in order.
     _register_effectful_op(getattr(torch.ops.fcc, _name).default, _EffectType.ORDERED)
 
 torch.ops.fcc.gemv_all_reduce.__class__ = _direct.Packet

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Derivatives: gradcheck, and the gradients of the same work in one process.
 
-The operators have no float64, so gradcheck runs in float32. They are linear in each argument, so the central difference is exact
-but for rounding whatever the step: it is 0.25 here, and the tolerance 1e-3.
+The operators have no float64, so gradcheck runs in float32. They are linear in each argument, so the central difference is
+exact but for rounding whatever the step: it is 0.25 here, and the tolerance 1e-3.
 """
 import warnings
 
@@ -15,7 +15,8 @@ STEP, TOLERANCE = 0.25, 1e-3
 
 
 class FromAll(torch.autograd.Function):
-    """All ranks' inputs, the same tensor on every rank, of which each rank then uses its part: backward sums what they found."""
+    """All ranks' inputs, the same tensor on every rank, of which each rank then uses its part: backward sums what they
+    found."""
 
     @staticmethod
     def forward(ctx, everything, comm):

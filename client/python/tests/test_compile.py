@@ -48,8 +48,8 @@ def compile_rank(comm):
 
 
 def order_rank(comm):
-    """Inductor keeps the ranks' common order, and calls whose result only another rank uses. Without arithmetic between the operators it
-    needs no C++ compiler."""
+    """Inductor keeps the ranks' common order, and calls whose result only another rank uses. Without arithmetic between the
+    operators it needs no C++ compiler."""
     warnings.simplefilter("ignore", fcc.CopyWarning)
     given = place(comm, inputs(comm))
     x, w, a = (given[name].requires_grad_() for name in ("x", "w", "a"))

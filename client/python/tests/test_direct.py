@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The short way of calls that are like one before (fcc/_direct.py): it is taken, it is right, and whoever looks at calls still sees them."""
+"""The short way of calls that are like one before (fcc/_direct.py): it is taken, it is right, and whoever looks at calls still
+sees them."""
 import gc
 
 import fcc

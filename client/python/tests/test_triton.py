@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""fcc.triton: in Triton's interpreter over cpu devices, with 2 and 4 ranks as processes; and what the compilers for NVIDIA and AMD make of it,
-which needs no GPU. $FCCD_BINARY is the fccd (default: build/bin/fccd); without one, or without Triton, the tests are skipped.
+"""fcc.triton: in Triton's interpreter over cpu devices, with 2 and 4 ranks as processes; and what the compilers for NVIDIA and
+AMD make of it, which needs no GPU. $FCCD_BINARY is the fccd (default: build/bin/fccd); without one, or without Triton, the
+tests are skipped.
 
     test_triton.py CASE...      as one of the ranks, which the environment names: runs these cases
 """
@@ -181,8 +182,8 @@ def case_atomics(comm):
 
 
 def case_tensors_are_not_copied_back(comm):
-    """The interpreter copies arguments back when a kernel has run. Over the same memory that must be nothing, or it would take away what
-    another rank has stored meanwhile."""
+    """The interpreter copies arguments back when a kernel has run. Over the same memory that must be nothing, or it would take
+    away what another rank has stored meanwhile."""
     data, _ = windows(comm, 1, 1 << 20)
     comm.barrier()
     if comm.rank == 0:
@@ -245,8 +246,8 @@ def case_waits_have_a_limit(comm):
 
 
 def case_gemm_computes_without_waiting(comm):
-    """All programs of the example but its last one, on one rank, while the others have not begun: so wherever the last ones find room, the
-    others come to their end. And the last one, alone, says after its limit what it lacks."""
+    """All programs of the example but its last one, on one rank, while the others have not begun: so wherever the last ones
+    find room, the others come to their end. And the last one, alone, says after its limit what it lacks."""
     example = load_example()
     operator = example.GemmAllToAll(comm, 20, 20, torch.float32, (16, 16, 16), limit=0.2)
     comm.barrier()

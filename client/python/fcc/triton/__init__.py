@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Fused operators of your own, in Triton.
 
-A kernel stores tiles of its result into other ranks' parts of a symmetric tensor as it finishes them, tells them by signals, and waits for
-theirs, in the memory order that fccd's own kernels keep to::
+A kernel stores tiles of its result into other ranks' parts of a symmetric tensor as it finishes them, tells them by signals,
+and waits for theirs, in the memory order that fccd's own kernels keep to::
 
     c = fcc.zeros(rows, n, dtype=torch.float16, symmetric=True)         # every rank has one; so has it of
     flags = fcc.zeros(tiles, dtype=torch.int64, symmetric=True)         # signals
@@ -16,18 +16,18 @@ theirs, in the memory order that fccd's own kernels keep to::
         if fcc.triton.wait(flags, me, other, epoch, status):            # until the other one has, too; at most 30 s unless limit_ns says
             ...
 
-Ranks on other nodes have no address here (Window.remote). What goes there is registered with Triggers, stored into memory of this rank, and
-triggered; the other rank waits for its signal as for any::
+Ranks on other nodes have no address here (Window.remote). What goes there is registered with Triggers, stored into memory of
+this rank, and triggered; the other rank waits for its signal as for any::
 
     triggers = fcc.triton.Triggers()
     number = triggers.register(rank, mine[0], c[4], flags, index)       # rows, where they go, and the signal behind them
             fcc.triton.trigger(fifo, number, epoch, status)             # in a kernel; fifo: triggers.table
 
-Triton launches on torch's current device, so with several GPUs call torch.cuda.set_device(comm.device) first. Programs that wait keep their
-place on the GPU: what they wait for must find room beside them, also where ranks share a GPU.
+Triton launches on torch's current device, so with several GPUs call torch.cuda.set_device(comm.device) first. Programs that
+wait keep their place on the GPU: what they wait for must find room beside them, also where ranks share a GPU.
 
-`device` says what each function promises. With TRITON_INTERPRET=1 in the environment, before anything of this is imported, the same
-kernels run in Triton's interpreter over cpu devices. examples/triton_gemm_all_to_all.py is a whole operator.
+`device` says what each function promises. With TRITON_INTERPRET=1 in the environment, before anything of this is imported, the
+same kernels run in Triton's interpreter over cpu devices. examples/triton_gemm_all_to_all.py is a whole operator.
 """
 
 from .device import peer, put_tile, reason, signal, trigger, wait, wait_all

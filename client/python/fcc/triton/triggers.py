@@ -26,7 +26,8 @@ class Fifo(ctypes.Structure):  # struct fcc_triggers
 
 
 class Triggers:
-    """This rank's way to ranks on other nodes, for kernels on cpu devices. (Triggers from GPUs are refused, with an error that says so.)
+    """This rank's way to ranks on other nodes, for kernels on cpu devices. (Triggers from GPUs are refused, with an error that
+    says so.)
 
     Args:
         comm: None: the default communicator
@@ -54,10 +55,10 @@ class Triggers:
 
         Args:
             rank: to whom: a rank on another node
-            source: what is sent, in the daemon's memory: of one or two dimensions, the last one dense. It stays as it is until the other rank
-                has said, by a signal of its own, that it has it. None: nothing, only the signal
-            to: this rank's view of the place: of a symmetric tensor, of source's shape, dtype and strides; it is the other rank's part of it that
-                the data goes into
+            source: what is sent, in the daemon's memory: of one or two dimensions, the last one dense. It stays as it is until
+                the other rank has said, by a signal of its own, that it has it. None: nothing, only the signal
+            to: this rank's view of the place: of a symmetric tensor, of source's shape, dtype and strides; it is the other
+                rank's part of it that the data goes into
             signals: a symmetric int64 tensor, of whose word `index` the other rank's part is set, behind the data; None: none
 
         Raises: ValueError, and fcc.errors.Error.

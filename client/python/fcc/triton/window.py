@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What a kernel is given of a symmetric tensor: where all ranks' parts are, and how it learns that nobody should wait any more."""
+"""What a kernel is given of a symmetric tensor: where all ranks' parts are, and how it learns that nobody should wait any
+more."""
 from __future__ import annotations
 
 import ctypes
@@ -45,13 +46,13 @@ class Window:
         comm: its communicator; None: the default one
 
     Attributes:
-        table: int64 [size] on the communicator's device: the address of the tensor on each rank, as this rank's device sees it; 0 for ranks on
-            other nodes
+        table: int64 [size] on the communicator's device: the address of the tensor on each rank, as this rank's device sees it;
+            0 for ranks on other nodes
         status: the address of the communicator's status word: an int, for the kernel's argument of that name
         remote: the ranks on other nodes
 
-    It keeps the tensor, and must live as long as kernels use it. Other ranks' memory stays as long as the tensor's own does. Until all ranks have made
-    theirs (Communicator.barrier()) none may free its tensor.
+    It keeps the tensor, and must live as long as kernels use it. Other ranks' memory stays as long as the tensor's own does.
+    Until all ranks have made theirs (Communicator.barrier()) none may free its tensor.
 
     Raises: ValueError, and fcc.errors.Error (the other rank has freed its part, or is gone).
     """
