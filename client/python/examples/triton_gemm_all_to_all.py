@@ -82,15 +82,17 @@ class GemmAllToAll:
         if comm.device.type == "cuda":
             room = torch.cuda.get_device_properties(comm.device).multi_processor_count  # for a program on each, at least
             if comm.size > room:
-                raise ValueError(f"rank {comm.rank}: {comm.size} ranks, which may share {comm.device}, of {room} multiprocessors: each rank has a "
-                                 f"program that waits, and needs one of its own: allowed are {room} ranks")
+                raise ValueError(f"rank {comm.rank}: {comm.size} ranks, which may share {comm.device}, of {room} "
+                                 f"multiprocessors: each rank has a program that waits, and needs one of its own: allowed are "
+                                 f"{room} ranks")
         self.tiles = triton.cdiv(m, blocks[0]) * triton.cdiv(n, blocks[1])
         self.c = [fcc.zeros(comm.size * m, n, dtype=dtype, symmetric=True, comm=comm) for _ in range(2)]
         self.flags = fcc.zeros(comm.size * self.tiles, dtype=torch.int64, symmetric=True, comm=comm)
         self.c_windows = [fcc.triton.Window(c, comm) for c in self.c]
         self.flag_window = fcc.triton.Window(self.flags, comm)
         if self.flag_window.remote:
-            raise ValueError(f"rank {comm.rank}: ranks {self.flag_window.remote} are on other nodes: this operator is one node's")
+            raise ValueError(f"rank {comm.rank}: ranks {self.flag_window.remote} are on other nodes: this operator is one "
+                             f"node's")
         self.result = torch.ones(1, dtype=torch.int32, device=comm.device)
         self.epoch = 0
 
@@ -98,8 +100,8 @@ class GemmAllToAll:
         """c, good until the next call. On a GPU on the current stream; check() says whether all has come."""
         comm = self.comm
         if a.shape[0] != comm.size * self.m or b.shape != (a.shape[1], self.n) or not (a.is_contiguous() and b.is_contiguous()):
-            raise ValueError(f"rank {comm.rank}: a: {tuple(a.shape)}, b: {tuple(b.shape)}: allowed are dense [{comm.size * self.m}, k] and "
-                             f"[k, {self.n}]")
+            raise ValueError(f"rank {comm.rank}: a: {tuple(a.shape)}, b: {tuple(b.shape)}: allowed are dense "
+                             f"[{comm.size * self.m}, k] and [k, {self.n}]")
         self.epoch += 1
         half = self.epoch % 2
         bm, bn, bk = self.blocks
@@ -115,7 +117,8 @@ class GemmAllToAll:
             return
         if found == -errno.ETIMEDOUT:
             raise fcc.errors.TimeLimitError(f"rank {self.comm.rank}: gemm_all_to_all in Triton: not all tiles have come within "
-                                            f"{self.limit_ns / 1e9:g} s: {self.state()}", code=errno.ETIMEDOUT, rank=self.comm.rank)
+                                            f"{self.limit_ns / 1e9:g} s: {self.state()}", code=errno.ETIMEDOUT,
+                                            rank=self.comm.rank)
         self.comm.barrier()  # says why the communicator has come to its end
 
     def state(self):
@@ -124,7 +127,8 @@ class GemmAllToAll:
         texts = []
         for rank, words in enumerate(come):
             values, counts = words.unique(return_counts=True)
-            texts.append(f"of rank {rank} " + ", ".join(f"{count} have {value}" for value, count in zip(values.tolist(), counts.tolist())))
+            found = zip(values.tolist(), counts.tolist())
+            texts.append(f"of rank {rank} " + ", ".join(f"{count} have {value}" for value, count in found))
         return f"call {self.epoch}, {self.tiles} tiles of each rank: " + "; ".join(texts)
 
 
@@ -168,8 +172,8 @@ def checked(comm, mine, a, b, calls):
         mine.check()
         worst = max(worst, (c.float() - theirs).abs().max().item())
         if not worst <= allowed:
-            raise SystemExit(f"rank {comm.rank}: call {call}: {tuple(c.shape)} differs from the built-in operator's by {worst:g}; at most "
-                             f"{allowed:g} are rounding")
+            raise SystemExit(f"rank {comm.rank}: call {call}: {tuple(c.shape)} differs from the built-in operator's by "
+                             f"{worst:g}; at most {allowed:g} are rounding")
     return worst, scale
 
 
@@ -199,8 +203,8 @@ def run(comm, args):
     a, b = inputs(comm, args.m, args.n, args.k, dtype)
     difference, scale = checked(comm, mine, a, b, calls=2)
     if comm.rank == 0:
-        print(f"gemm_all_to_all, {comm.size} ranks, {args.m} x {args.n} x {args.k} for each destination, {args.dtype}, {comm.device}: "
-              f"greatest difference {difference:.2g} of {scale:.3g}", flush=True)
+        print(f"gemm_all_to_all, {comm.size} ranks, {args.m} x {args.n} x {args.k} for each destination, {args.dtype}, "
+              f"{comm.device}: greatest difference {difference:.2g} of {scale:.3g}", flush=True)
     if args.repeat > 0:
         fused = times_us(comm, lambda: mine(a, b), args.repeat)
         mine.check()

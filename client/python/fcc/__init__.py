@@ -12,9 +12,9 @@ same as torch.ops.fcc.*. nn: modules. errors.py: what is raised.
 from . import nn
 from ._staging import forget_copies
 from .communicator import Communicator, Environment, default, environment, init, unique_id
-from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error, IndexRangeError,
-                     LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError, PermissionDeniedError, ProtocolError, ShutdownError,
-                     TimeLimitError, UnreachableError, UnsupportedError, WorkerLostError)
+from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error,
+                     IndexRangeError, LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError, PermissionDeniedError,
+                     ProtocolError, ShutdownError, TimeLimitError, UnreachableError, UnsupportedError, WorkerLostError)
 from .functional import all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all
 from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
@@ -22,9 +22,10 @@ from .memory import empty, is_daemon_memory, to_daemon, zeros
 __version__ = "0.1.0"
 
 __all__ = [
-    "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CopyWarning", "DriverError", "Environment",
-    "Error", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError", "OutOfMemoryError", "PermissionDeniedError",
-    "ProtocolError", "ShutdownError", "TimeLimitError", "UnreachableError", "UnsupportedError", "WorkerLostError", "all_reduce", "default",
-    "embedding_all_to_all", "empty", "environment", "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory",
-    "mem_pool", "nn", "rows_all_to_all", "to_daemon", "unique_id", "zeros",
+    "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CopyWarning",
+    "DriverError", "Environment", "Error", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
+    "OutOfMemoryError", "PermissionDeniedError", "ProtocolError", "ShutdownError", "TimeLimitError", "UnreachableError",
+    "UnsupportedError", "WorkerLostError", "all_reduce", "default", "embedding_all_to_all", "empty", "environment",
+    "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory", "mem_pool", "nn", "rows_all_to_all",
+    "to_daemon", "unique_id", "zeros",
 ]

@@ -23,7 +23,8 @@ from .ops import KERNELS, batch_parts
 ops = torch.ops.fcc
 
 
-def gemv_save(ctx: Any, result: Tensor, x: Tensor, w: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> None:
+def gemv_save(ctx: Any, result: Tensor, x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
+              schedule: str = "auto") -> None:
     ctx.save_for_backward(x, w)
     ctx.comm, ctx.replicated = comm, replicated
 
@@ -72,7 +73,8 @@ def embedding_backward(ctx: Any, grad: Tensor) -> tuple:
     return _bags_backward(ctx, bags, tables, indices, offsets, sample_weights)
 
 
-def _bags_backward(ctx: Any, bags: Tensor, tables: Tensor, indices: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> tuple:
+def _bags_backward(ctx: Any, bags: Tensor, tables: Tensor, indices: Tensor, offsets: Tensor,
+                   sample_weights: Tensor | None) -> tuple:
     """From the gradients of this rank's bags [T_r * B][D] to those of its tables and weights."""
     count, batch = bags.shape[0], ctx.batch
     nothing = (None, None, None)

@@ -92,11 +92,11 @@ def pooling_number(comm: Communicator, op: str, pooling: str) -> int:
 def check_counts(comm: Communicator, op: str, name: str, counts: Sequence[int], total: int | None = None) -> None:
     if len(counts) != comm.size or any(n < 0 for n in counts) or total is not None and sum(counts) != total:
         wanted = "" if total is None else f", {total} in all"
-        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {list(counts)}: allowed are {comm.size} numbers, 0 and more, one for "
-                            f"each rank{wanted}")
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {list(counts)}: allowed are {comm.size} numbers, 0 and more, one "
+                            f"for each rank{wanted}")
 
 
 def check_floats(comm: Communicator, op: str, name: str, tensor: torch.Tensor, ndim: int) -> None:
     if tensor.ndim != ndim or tensor.dtype not in FLOATS:
-        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.ndim} dimensions, {tensor.dtype}: allowed are {ndim}, and "
-                            "float32, float16 and bfloat16")
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.ndim} dimensions, {tensor.dtype}: allowed are {ndim}, "
+                            f"and float32, float16 and bfloat16")

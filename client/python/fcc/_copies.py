@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from .communicator import Communicator
 
 _HOW_ACTIVATION = ("Make it in the daemon's memory: fcc.empty(), or what fcc.mem_pool() surrounds.")
-_HOW_WEIGHT = ("Move it there: fcc.to_daemon(module). The copy is kept and used again until the tensor changes, as far as torch counts "
-               "its changes: those through .data, numpy or other aliases are not seen; call fcc.forget_copies() after them.")
+_HOW_WEIGHT = ("Move it there: fcc.to_daemon(module). The copy is kept and used again until the tensor changes, as far as "
+               "torch counts its changes: those through .data, numpy or other aliases are not seen; call fcc.forget_copies() "
+               "after them.")
 
 
 _OURS = tuple(os.path.dirname(os.path.abspath(module.__file__)) + os.sep for module in (errors, torch))
@@ -54,8 +55,8 @@ class Copies:
             return
         self.warned.add((op, name))
         size = "x".join(map(str, tensor.shape))
-        warnings.warn(f"rank {comm.rank}: {op}: {name} ({size}, {str(tensor.dtype).removeprefix('torch.')}) does not lie dense in the "
-                      f"daemon's memory and is copied there{'' if weight else ' in every call'}. "
+        warnings.warn(f"rank {comm.rank}: {op}: {name} ({size}, {str(tensor.dtype).removeprefix('torch.')}) does not lie dense "
+                      f"in the daemon's memory and is copied there{'' if weight else ' in every call'}. "
                       f"{_HOW_WEIGHT if weight else _HOW_ACTIVATION}", CopyWarning, stacklevel=_level_of_caller())
 
     def once(self, comm: Communicator, tensor: torch.Tensor, stream: int) -> tuple[torch.Tensor, int, int]:

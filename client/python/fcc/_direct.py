@@ -107,7 +107,8 @@ def _later(blocks: deque[Block]) -> Block | None:
 
 def _packed_result(block: Block) -> bytes:
     m, n = block.tensor.shape
-    packed = GEMV_ARGS.pack(*(0,) * 24, block.handle, block.offset, DTYPES[block.tensor.dtype], 2, m, n, 0, 0, n, 1, 0, 0, 0, *RESERVED)
+    packed = GEMV_ARGS.pack(*(0,) * 24, block.handle, block.offset, DTYPES[block.tensor.dtype], 2, m, n, 0, 0, n, 1, 0, 0, 0,
+                            *RESERVED)
     block.packed = packed[TENSORS[2]:]
     return block.packed
 
@@ -116,8 +117,9 @@ def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at
     """The operator has run with them: both lie in the daemon's memory, at_x and at_w, as long as `places` are the
     connection's."""
     prepared = c._prepared
-    plain = torch._C._dispatch_tls_local_include_set().raw_repr() in plain_threads and not _dispatch_modes() and not _function_modes()
-    if not plain or x.is_neg() or w.is_neg() or places is not c._member.connection.places:
+    if _dispatch_modes() or _function_modes() or torch._C._dispatch_tls_local_include_set().raw_repr() not in plain_threads:
+        return
+    if x.is_neg() or w.is_neg() or places is not c._member.connection.places:
         return
     check = _check(x, w)
     if check is None:
@@ -145,8 +147,8 @@ def _guard(*tensors: Tensor) -> Callable[..., bool]:
 def _guard_works() -> bool:
     """Does this torch have it, and does it see what it must?"""
     first, second = torch.zeros(2, 4, device="cpu"), torch.zeros(3, 4, device="cpu")
-    others = (torch.zeros(2, 5), torch.zeros(4), torch.zeros(1, 2, 4), torch.zeros(4, 2).t(), torch.zeros(2, 8)[:, ::2], first.half(),
-              first.clone().requires_grad_(), torch.nn.Parameter(first), torch._neg_view(first), first.to("meta"))
+    others = (torch.zeros(2, 5), torch.zeros(4), torch.zeros(1, 2, 4), torch.zeros(4, 2).t(), torch.zeros(2, 8)[:, ::2],
+              first.half(), first.clone().requires_grad_(), torch.nn.Parameter(first), torch._neg_view(first), first.to("meta"))
     try:
         check = _guard(first, second)
         return (check(first.clone(), second.clone()) is True and not any(check(other, second) for other in others)

@@ -15,8 +15,8 @@ def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: 
     """(struct fcc_tensor as numbers, the tensor that lies there: to be held until the operator is done)."""
     number = DTYPES.get(tensor.dtype)
     if number is None or tensor.layout != torch.strided:
-        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.dtype}, {tensor.layout}: allowed are dense float32, float16 and "
-                            "bfloat16, and indices of int32 and int64")
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.dtype}, {tensor.layout}: allowed are dense float32, "
+                            f"float16 and bfloat16, and indices of int32 and int64")
     if tensor.ndim < 1 or tensor.ndim > 4:
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.ndim} dimensions: allowed are 1 to 4")
     if tensor.device != comm.device:

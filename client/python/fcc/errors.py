@@ -140,8 +140,9 @@ class CaptureError(Error):
     """An operator on a stream that is being captured into a CUDA graph."""
 
     remedy_default = (
-        "The daemon launches operators when all ranks have come, which a graph cannot replay: leave them out of the capture, and "
-        "capture what is before and behind them as graphs of their own (torch.compile: mode=\"default\", not \"reduce-overhead\")."
+        "The daemon launches operators when all ranks have come, which a graph cannot replay: leave them out of the capture, "
+        "and capture what is before and behind them as graphs of their own (torch.compile: mode=\"default\", not "
+        "\"reduce-overhead\")."
     )
 
 

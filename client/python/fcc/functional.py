@@ -88,7 +88,8 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, ta
                                      batch_split=batch_split, pooling=pooling, schedule=schedule)
 
 
-def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: Communicator | None = None) -> Tensor:
+def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int],
+                    comm: Communicator | None = None) -> Tensor:
     """An All-to-All of rows [M_r][C], float32, float16 or bfloat16, to [sum of recv_rows][C]; send_rows and recv_rows as in
     gemm_all_to_all(). It is that operator with a product that changes nothing (but that infinities become NaN), and
     differentiable."""

@@ -77,7 +77,8 @@ class _FromDaemon(TorchDispatchMode):
 
 
 def _is_dense(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout == torch.strided and not value.is_quantized
+    return (isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout == torch.strided
+            and not value.is_quantized)
 
 
 def _asks_for_cpu(args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -65,8 +65,8 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int]
     return _gemm(c, a, b, send_rows, recv_rows, schedule, silent=False)
 
 
-def _gemm(c: Communicator, a: Tensor, b: Tensor, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None, schedule: str,
-          silent: bool) -> Tensor:
+def _gemm(c: Communicator, a: Tensor, b: Tensor, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None,
+          schedule: str, silent: bool) -> Tensor:
     try:
         check_floats(c, "gemm_all_to_all", "a", a, 2)
         check_floats(c, "gemm_all_to_all", "b", b, 2)
@@ -81,7 +81,8 @@ def _gemm(c: Communicator, a: Tensor, b: Tensor, send_rows: Sequence[int] | None
         raise refuse(c, "gemm_all_to_all", e) from None
     sent, send_address = numbers(send)
     received, received_address = numbers([-1] * c.size)
-    packed = GEMM_ARGS.pack(*at_a, *at_b, send_address, *dense(handle, offset, a.dtype, m, n), received_address, number, *RESERVED)
+    packed = GEMM_ARGS.pack(*at_a, *at_b, send_address, *dense(handle, offset, a.dtype, m, n), received_address, number,
+                            *RESERVED)
     run(c, "gemm_all_to_all", packed, stream, received, expected)
     return result
 
@@ -90,11 +91,12 @@ def _gemm_rows(c: Communicator, m: int, send_rows: Sequence[int] | None,
                recv_rows: Sequence[int] | None) -> tuple[list[int], list[int]]:
     """How many rows go to each rank, and how many come."""
     if (send_rows is None) != (recv_rows is None):
-        raise ArgumentError(f"rank {c.rank}: gemm_all_to_all: send_rows, recv_rows: allowed are both, or none (then all ranks have as "
-                            "many rows, and each rank gets the same share)")
+        raise ArgumentError(f"rank {c.rank}: gemm_all_to_all: send_rows, recv_rows: allowed are both, or none (then all ranks "
+                            f"have as many rows, and each rank gets the same share)")
     if send_rows is None or recv_rows is None:
         if m % c.size:
-            raise ArgumentError(f"rank {c.rank}: gemm_all_to_all: a: {m} rows: allowed without send_rows are multiples of {c.size}")
+            raise ArgumentError(f"rank {c.rank}: gemm_all_to_all: a: {m} rows: allowed without send_rows are multiples of "
+                                f"{c.size}")
         return [m // c.size] * c.size, [m // c.size] * c.size
     check_counts(c, "gemm_all_to_all", "send_rows", send_rows, m)
     check_counts(c, "gemm_all_to_all", "recv_rows", recv_rows)
@@ -115,8 +117,9 @@ def batch_parts(batch: int, batch_split: Sequence[int] | None, size: int) -> Seq
     return [batch // size + (1 if rank < batch % size else 0) for rank in range(size)]
 
 
-def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sample_weights: Tensor | None, table_rows: Sequence[int],
-                         tables_per_rank: Sequence[int], batch: int, comm: str, *, batch_split: Sequence[int] | None = None,
+def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sample_weights: Tensor | None,
+                         table_rows: Sequence[int], tables_per_rank: Sequence[int], batch: int, comm: str, *,
+                         batch_split: Sequence[int] | None = None,
                          pooling: str = "sum", schedule: str = "auto") -> Tensor:
     c = find(comm)
     op = "embedding_all_to_all"
@@ -141,9 +144,10 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sampl
         raise refuse(c, op, e) from None
     rows, rows_address = numbers(table_rows)
     split, split_address = numbers(batch_split or ())
-    run(c, op, EMBEDDING_ARGS.pack(*at_tables, rows_address, len(table_rows), mode, *at_indices, *at_offsets, *at_weights, batch,
-                                   split_address if batch_split is not None else 0, *dense(handle, offset, tables.dtype, *shape),
-                                   number, *RESERVED), stream)
+    at_out = dense(handle, offset, tables.dtype, *shape)
+    packed = EMBEDDING_ARGS.pack(*at_tables, rows_address, len(table_rows), mode, *at_indices, *at_offsets, *at_weights, batch,
+                                 split_address if batch_split is not None else 0, *at_out, number, *RESERVED)
+    run(c, op, packed, stream)
     return out
 
 

@@ -13,7 +13,7 @@ and waits for theirs, in the memory order that fccd's own kernels keep to::
     def kernel(..., c, flags, status, epoch, ...):
         fcc.triton.put_tile(c, rank, offsets, tile, mask)               # stored there
         fcc.triton.signal(flags, rank, index, epoch)                    # and told
-        if fcc.triton.wait(flags, me, other, epoch, status):            # until the other one has, too; at most 30 s unless limit_ns says
+        if fcc.triton.wait(flags, me, other, epoch, status):            # until the other one has, too: 30 s, or limit_ns
             ...
 
 Ranks on other nodes have no address here (Window.remote). What goes there is registered with Triggers, stored into memory of

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 class Put(ctypes.Structure):  # struct fcc_put
     _fields_ = [("rank", c_int32), ("rows", c_uint32), ("row_bytes", c_uint64), ("stride", c_uint64), ("from_", c_void_p),
-                ("from_offset", c_uint64), ("to", c_void_p), ("to_offset", c_uint64), ("signals", c_void_p), ("signal_offset", c_uint64),
-                ("reserved", c_uint32 * 4)]
+                ("from_offset", c_uint64), ("to", c_void_p), ("to_offset", c_uint64), ("signals", c_void_p),
+                ("signal_offset", c_uint64), ("reserved", c_uint32 * 4)]
 
 
 class Fifo(ctypes.Structure):  # struct fcc_triggers
@@ -47,7 +47,8 @@ class Triggers:
         self._kept: list[torch.Tensor] = []  # a put goes with its buffers
         fifo = Fifo()
         self._check(self._functions.fcc_comm_triggers(self._comm.member.handle, ctypes.byref(fifo)))
-        self.table = torch.tensor([fifo.head, fifo.tail, fifo.slots, fifo.capacity], dtype=torch.int64, device=self._comm.device)
+        self.table = torch.tensor([fifo.head, fifo.tail, fifo.slots, fifo.capacity], dtype=torch.int64,
+                                  device=self._comm.device)
 
     def register(self, rank: int, source: torch.Tensor | None, to: torch.Tensor | None, signals: torch.Tensor | None = None,
                  index: int = 0) -> int:
@@ -68,8 +69,8 @@ class Triggers:
             self._rows(put, source, to)
         if signals is not None:
             if signals.dtype != torch.int64 or not signals.is_contiguous() or not 0 <= index < signals.numel():
-                raise ValueError(f"rank {self._comm.rank}: signals: {signals.dtype} {tuple(signals.shape)}, index: {index}: allowed are words of a "
-                                 "dense tensor of int64")
+                raise ValueError(f"rank {self._comm.rank}: signals: {signals.dtype} {tuple(signals.shape)}, index: {index}: "
+                                 f"allowed are words of a dense tensor of int64")
             put.signals, offset = place(signals, self._comm)
             put.signal_offset = offset + 8 * index
         self._check(self._functions.fcc_put_register(self._comm.member.handle, ctypes.byref(put), ctypes.byref(number)))
@@ -79,11 +80,11 @@ class Triggers:
     def _rows(self, put: Put, source: torch.Tensor, to: torch.Tensor | None) -> None:
         if to is None or to.shape != source.shape or to.dtype != source.dtype or to.stride() != source.stride():
             what = "None" if to is None else f"{to.dtype} {tuple(to.shape)}, strides {to.stride()}"
-            raise ValueError(f"rank {self._comm.rank}: to: {what}: allowed is what source is: {source.dtype} {tuple(source.shape)}, strides "
-                             f"{source.stride()}")
+            raise ValueError(f"rank {self._comm.rank}: to: {what}: allowed is what source is: {source.dtype} "
+                             f"{tuple(source.shape)}, strides {source.stride()}")
         if source.dim() not in (1, 2) or not source.numel() or source.stride(-1) != 1:
-            raise ValueError(f"rank {self._comm.rank}: source: {tuple(source.shape)}, strides {source.stride()}: allowed are 1 or 2 dimensions "
-                             "of at least one element, the last one dense")
+            raise ValueError(f"rank {self._comm.rank}: source: {tuple(source.shape)}, strides {source.stride()}: allowed are 1 "
+                             f"or 2 dimensions of at least one element, the last one dense")
         size = source.element_size()
         put.rows = source.shape[0] if source.dim() == 2 else 1
         put.row_bytes = source.shape[-1] * size

@@ -34,7 +34,8 @@ def place(tensor: torch.Tensor, comm: Communicator) -> tuple[int, int]:
     """(fcc_buffer *, offset in bytes) of a tensor in the daemon's memory."""
     found = comm.member.connection.find(tensor.data_ptr())
     if found is None:
-        raise ValueError(f"rank {comm.rank}: the tensor does not lie in the daemon's memory: make it by fcc.zeros(..., symmetric=True)")
+        raise ValueError(f"rank {comm.rank}: the tensor does not lie in the daemon's memory: make it by fcc.zeros(..., "
+                         f"symmetric=True)")
     return found
 
 
@@ -61,7 +62,8 @@ class Window:
         comm = comm or communicator.default()
         self.tensor = tensor
         if not tensor.is_contiguous():
-            raise ValueError(f"rank {comm.rank}: tensor: strides {tuple(tensor.stride())} of shape {tuple(tensor.shape)}: it must be dense")
+            raise ValueError(f"rank {comm.rank}: tensor: strides {tuple(tensor.stride())} of shape {tuple(tensor.shape)}: it "
+                             f"must be dense")
         _check_gpu(comm.device)
         buffer, offset = place(tensor, comm)
         lib, addresses, self.remote = functions(), [], []
