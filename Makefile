@@ -20,7 +20,7 @@ say = $(if $(V),,@echo "  $(1)  $@")
 PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc \
 	libibverbs-dev librdmacm-dev libhwloc-dev
 PACKAGES_TEST := libcmocka-dev python3 python3-venv iproute2
-PACKAGES_LINT := clang-format clang-tidy cppcheck
+PACKAGES_LINT := clang-format clang-tidy cppcheck mypy
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
 PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-client munge python3-torch
 # iproute2 has rdma(8); Debian's kernel for the guests and a busybox are fetched, not installed.
@@ -370,6 +370,7 @@ lint: deps deps-lint
 lint-run:
 	clang-format --dry-run -Werror $(SOURCES) $(HEADERS) $(GPU_SOURCES)
 	tests/lint $(LINT_FLAGS) -- $(SOURCES)
+	cd client/python && mypy --cache-dir '$(CURDIR)/$(BUILD)/mypy'
 
 # ---- install -------------------------------------------------------------------------------------------------------
 
@@ -421,7 +422,7 @@ help:
 	@echo 'make bench-nodes  nodes in network namespaces: overlap over a shaped link, and tcp beside iperf3 (as root)'
 	@echo 'make bench-rdma links over verbs, in the two emulated machines of make test-rdma'
 	@echo 'make bench-gpu compare with PyTorch, NCCL and symmetric memory, on a machine with NVIDIA GPUs'
-	@echo 'make lint      clang-format, clang-tidy and cppcheck'
+	@echo 'make lint      clang-format, clang-tidy, cppcheck, and mypy for the Python package'
 	@echo 'make install   install to DESTDIR and PREFIX (/usr/local)'
 	@echo 'make man       the man pages'
 	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench, deps-bench-nodes, deps-rdma;'

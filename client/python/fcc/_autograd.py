@@ -68,7 +68,7 @@ def embedding_backward(ctx: Any, grad: Tensor) -> tuple:
     rows = grad.transpose(0, 1).reshape(-1, width)
     mine = ctx.parts[c.rank]
     came = ops.rows_all_to_all(rows, [n * mine for n in ctx.tables_per_rank], [own * n for n in ctx.parts], ctx.comm)
-    pieces = came.split([own * n for n in ctx.parts])
+    pieces: tuple[Tensor, ...] = came.split([own * n for n in ctx.parts])
     bags = torch.cat([piece.reshape(own, n, width) for piece, n in zip(pieces, ctx.parts)], 1).reshape(-1, width)
     return _bags_backward(ctx, bags, tables, indices, offsets, sample_weights)
 
@@ -114,7 +114,7 @@ def all_reduce_backward(ctx: Any, grad: Tensor) -> tuple:
     return (grad if ctx.replicated else ops.all_reduce(grad, ctx.comm),)
 
 
-DERIVATIVES = {
+DERIVATIVES: dict[str, tuple[Callable[..., None], Callable[..., tuple]]] = {
     "gemv_all_reduce": (gemv_save, gemv_backward),
     "gemm_all_to_all": (gemm_save, gemm_backward),
     "embedding_all_to_all": (embedding_save, embedding_backward),
@@ -144,8 +144,8 @@ def differentiable(name: str, run: Callable[..., Tensor], save: Callable[..., No
 
         @staticmethod
         @torch.autograd.function.once_differentiable
-        def backward(ctx: Any, grad: Tensor) -> tuple:
-            found = backward(ctx, grad)
+        def backward(ctx: Any, *grads: Any) -> tuple:
+            found = backward(ctx, *grads)
             return *found, *(None,) * (ctx.inputs - len(found))
 
     Function.__name__ = f"{name}_backward"
@@ -161,5 +161,6 @@ def differentiable(name: str, run: Callable[..., Tensor], save: Callable[..., No
     return kernel
 
 
-for _name, (_run, _, _) in KERNELS.items():
-    lib.impl(_name, differentiable(_name, _run, *DERIVATIVES[_name]), "Autograd", with_keyset=True)
+for _name, (_run, _fake, _schema) in KERNELS.items():
+    _save, _backward = DERIVATIVES[_name]
+    lib.impl(_name, differentiable(_name, _run, _save, _backward), "Autograd", with_keyset=True)

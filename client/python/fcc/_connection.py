@@ -194,7 +194,7 @@ class Buffer:
         """Some of its bytes as a tensor [nbytes] of uint8, with a storage of its own, which holds the buffer."""
         if not self.member.on_gpu:
             memory = (ctypes.c_uint8 * nbytes).from_address(self.address + offset)
-            memory.owner = self
+            setattr(memory, "owner", self)
             return torch.frombuffer(memory, dtype=torch.uint8)
         found = torch.as_tensor(_CudaMemory(self, self.address + offset, nbytes), device=self.member.device)
         if found.data_ptr() != self.address + offset:

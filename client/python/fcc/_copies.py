@@ -23,7 +23,7 @@ _HOW_WEIGHT = ("Move it there: fcc.to_daemon(module). The copy is kept and used 
                "after them.")
 
 
-_OURS = tuple(os.path.dirname(os.path.abspath(module.__file__)) + os.sep for module in (errors, torch))
+_OURS = tuple(os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in (errors, torch))
 
 
 def _level_of_caller() -> int:

@@ -140,8 +140,9 @@ def _no_check(*_: Tensor) -> None:
 def _guard(*tensors: Tensor) -> Callable[..., bool]:
     """Is it true of other tensors what is true of these? But for their addresses, and modes. (It keeps none of them.)"""
     from torch._C._dynamo.guards import TensorGuards
-    return TensorGuards(*tensors, dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
-                        dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors]).check
+    sizes: Any = [list(tensor.shape) for tensor in tensors]
+    strides: Any = [list(tensor.stride()) for tensor in tensors]
+    return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
 
 def _guard_works() -> bool:

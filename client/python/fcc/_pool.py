@@ -67,15 +67,15 @@ class Pool:
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> tuple[torch.Tensor, int, int]:
         """A tensor whose elements are not set, and where it lies: (tensor, fcc_buffer *, offset)."""
-        blocks = self._ready.get((shape, dtype, stream))
         try:
-            block = blocks.popleft()  # type: ignore[union-attr]  # taken out, so that no other thread looks at it
-            if _references(block.storage) == block.bare:
-                tensor = block.tensor.data
-                blocks.append(block)  # type: ignore[union-attr]
-                return tensor, block.handle, block.offset
-        except (AttributeError, IndexError):  # there are none, or none now
+            blocks = self._ready[shape, dtype, stream]
+            block = blocks.popleft()  # taken out, so that no other thread looks at it
+        except (KeyError, IndexError):  # there are none, or none now
             return self._take_new(shape, dtype, stream)
+        if _references(block.storage) == block.bare:
+            tensor = block.tensor.data
+            blocks.append(block)
+            return tensor, block.handle, block.offset
         blocks.append(block)
         return self._take_later(blocks) or self._take_new(shape, dtype, stream)
 

@@ -155,10 +155,10 @@ class Communicator:
         self.device: torch.device = self._member.device
         self.name = f"fcc{next(_numbers)}/{self.rank}of{self.size}"
         member = self._member
-        self._heap = Pool(lambda nbytes: Buffer(member, nbytes, True), 0, f"rank {self.rank}: the heap for results",
+        self._heap: Pool = Pool(lambda nbytes: Buffer(member, nbytes, True), 0, f"rank {self.rank}: the heap for results",
                           "Drop results earlier, or make the heap larger on all ranks: init(heap_bytes=...), $FCC_HEAP_BYTES, "
                           "or Communicator.reserve().")
-        self._local = Pool(lambda nbytes: Buffer(member, nbytes, False), LOCAL_CHUNK_BYTES,
+        self._local: Pool = Pool(lambda nbytes: Buffer(member, nbytes, False), LOCAL_CHUNK_BYTES,
                            f"rank {self.rank}: memory for inputs", "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf.")
         self._copies = Copies()
         self._prepared = Prepared(self)

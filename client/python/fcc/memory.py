@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -37,7 +37,7 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
     Raises: ArgumentError, OutOfMemoryError, and for symmetric memory TimeLimitError and AbortedError.
     """
     comm = comm or communicator.default()
-    sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
+    sizes: tuple[Any, ...] = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
     if any(not isinstance(n, int) or n < 0 for n in sizes):
         raise ArgumentError(f"shape: {sizes}: allowed are integers, 0 and more", rank=comm.rank)
     dtype = dtype or torch.get_default_dtype()
@@ -50,7 +50,8 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
         if not nbytes:
             return buffer.view(0, 1)[:0].view(dtype).view(sizes)
         return buffer.view(0, nbytes).view(dtype).view(sizes)
-    return comm.member and comm._local.take(sizes, dtype, stream_of(comm))[0]
+    _ = comm.member
+    return comm._local.take(sizes, dtype, stream_of(comm))[0]
 
 
 def zeros(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device: str | torch.device | None = None,
@@ -83,6 +84,7 @@ def to_daemon(what: T, comm: Communicator | None = None) -> T:
         return _moved(what, comm)
     done: dict[int, torch.Tensor] = {}  # tied parameters stay tied
     with torch.no_grad():
+        module: torch.nn.Module
         for module in what.modules():
             for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
                 if id(tensor) not in done:

@@ -10,7 +10,7 @@ An argument that is wrong on one rank is an error on all ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -201,7 +201,7 @@ def all_reduce_fake(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor
     return x.new_empty(x.shape)
 
 
-KERNELS = {
+KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
     "gemv_all_reduce": (gemv_all_reduce, gemv_all_reduce_fake,
                         "(Tensor x, Tensor w, str comm, *, bool replicated=True, str schedule='auto') -> Tensor"),
     "gemm_all_to_all": (gemm_all_to_all, gemm_all_to_all_fake,

@@ -217,8 +217,9 @@ class ExpertParallelLinear(nn.Module):
             if len(nested) != own or any(len(part) != comm.size or min(part) < 0 for part in nested):
                 raise ArgumentError(f"{said}{name}: {nested}: allowed are {own} times {comm.size} numbers, 0 and more")
             found.append(nested)
-        if sum(map(sum, found[0])) != x.shape[0]:
-            raise ArgumentError(f"{said}send_rows: {sum(map(sum, found[0]))} in all: x has {x.shape[0]} rows")
+        total = sum(sum(part) for part in found[0])
+        if total != x.shape[0]:
+            raise ArgumentError(f"{said}send_rows: {total} in all: x has {x.shape[0]} rows")
         return found[0], found[1]
 
     def _biases(self, comm: Communicator, received: list[list[int]]) -> Tensor:
@@ -230,7 +231,7 @@ class ExpertParallelLinear(nn.Module):
         experts = [rank * own + i for i in range(own) for rank in range(comm.size)]
         counts = torch.tensor([n for part in received for n in part], device=everywhere.device)
         return everywhere[torch.tensor(experts, device=everywhere.device)].repeat_interleave(
-            counts, dim=0, output_size=sum(map(sum, received)))
+            counts, dim=0, output_size=sum(sum(part) for part in received))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         state_dict = dict(state_dict)

@@ -128,10 +128,10 @@ def wait(table, rank, index, value, status, limit_ns=LIMIT_NS):
     word = peer(table, rank, tl.int64) + index
     why = status.to(tl.pointer_type(tl.int32))
     begun = _clock(_no_lane())
-    over = False
-    while (tl.load(word, volatile=True) < value) & (over == False):  # noqa: E712: a tensor
+    over = 0
+    while (tl.load(word, volatile=True) < value) & (over == 0):
         _pause()
-        over = (tl.load(why, volatile=True) != 0) | (_clock(_no_lane()) - begun >= limit_ns)
+        over = ((tl.load(why, volatile=True) != 0) | (_clock(_no_lane()) - begun >= limit_ns)).to(tl.int32)
     seen = tl.atomic_add(word, tl.cast(0, tl.int64), sem="acquire", scope="sys")
     tl.debug_barrier()
     return seen >= value
