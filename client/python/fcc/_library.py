@@ -11,7 +11,7 @@ import ctypes
 import os
 import pathlib
 import struct
-from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_size_t, c_ssize_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_size_t, c_ssize_t, c_uint32, c_void_p
 from typing import Any
 
 from .errors import Error, LibraryError, error_of
