@@ -250,7 +250,9 @@ extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_p
     /* All kernels are loaded with the context: to load one when it is first launched, the driver may wait for the GPU, whose queue
      * may stand behind a client's stream. (CUDA; HIP does so anyway.) */
     (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-    /* Queues enough that the lanes of a GPU do not share one, nor the unit of the GPU that reads it: daemon/worker/gpu_lanes.h. */
-    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    /* Channels enough that the two lanes of a GPU do not share one, nor the unit of the GPU that reads it (daemon/worker/gpu_lanes.h):
+     * under MPS it would be 2 of them, with which, or with 3, both lanes hand over alike; and a GPU has about 120 for all processes,
+     * each of which takes as many as it may, so 32 would leave room for three workers. All measured on an H200. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "5", 0);
     return &plugin;
 }

@@ -59,8 +59,8 @@ static void trial_end(struct gpu_lanes *s, bool better)
     if (!is_over(s))
         return;
     s->patience = s->best != s->before ? LANES_PATIENCE : s->patience * 2;
-    if (s->patience > LANES_KEEP / LANES_WINDOW)
-        s->patience = LANES_KEEP / LANES_WINDOW;
+    if (s->patience > LANES_PATIENCE_MOST)
+        s->patience = LANES_PATIENCE_MOST;
 }
 
 /* A window of a trial: of the lanes as they are, or of the others. */
@@ -85,7 +85,8 @@ static void window_watch(struct gpu_lanes *s, uint64_t mean)
 {
     uint64_t loss = s->best_ns / 4 > LANES_LOSS_NS ? s->best_ns / 4 : LANES_LOSS_NS;
 
-    s->best_ns = mean < s->best_ns ? mean : s->best_ns;
+    if (mean < s->best_ns) /* slowly: one window may begin late and look short */
+        s->best_ns -= (s->best_ns - mean) / 8;
     s->worse = mean > s->best_ns + loss ? s->worse + 1 : 0;
     s->kept += LANES_WINDOW;
     if (s->worse >= s->patience || s->kept >= LANES_KEEP)

@@ -9,7 +9,7 @@
  * kernels took, while operators stand behind each other. First all GPUs' other lanes, then each GPU's by itself: in turns with the
  * lanes as they are, twice, and what was better both times stays (a client that begins to do other work between its operators meanwhile
  * does not look like that). It is tried again when hand-overs have become slower, and after LANES_KEEP of them; where trying
- * has changed nothing it takes twice as long until the next time.
+ * has changed nothing it takes twice as long until the next time, up to LANES_PATIENCE_MOST windows.
  *
  * A pure state machine: no clock, no GPU, no memory.
  */
@@ -24,13 +24,14 @@
 #define LANES_GAIN_NS 600u  /* what others must be better by, at least */
 #define LANES_LOSS_NS 2000u /* so much worse, at least, for so many windows: try again */
 #define LANES_PATIENCE 4u
+#define LANES_PATIENCE_MOST 128u
 #define LANES_KEEP 16384u /* hand-overs until it is tried again in any case */
 
 struct gpu_lanes {
     uint32_t gpus;     /* that the communicator has: a bit for each */
     uint32_t use;      /* bit g: the next launch is to use GPU g's second lane */
     uint32_t best;     /* the lanes as they are, but for a trial */
-    uint64_t best_ns;  /* the least mean of a hand-over with them */
+    uint64_t best_ns;  /* a hand-over with them */
     uint32_t trial;    /* the how-manieth; all are over: what is best stays */
     uint32_t turn;     /* of the trial */
     uint64_t least_ns; /* of the lanes as they are, in this trial */
