@@ -55,6 +55,13 @@ int test_nodes(void)
     return n < 1 ? 1 : n > NODES_MAX ? NODES_MAX : n;
 }
 
+bool test_over_verbs(void)
+{
+    const char *transport = getenv("FCCD_TRANSPORT");
+
+    return transport && !strcmp(transport, "verbs");
+}
+
 static const char *key_path(void)
 {
     static char path[160];
@@ -271,7 +278,13 @@ void ranks_start(struct ranks *r, int n, void (*run)(int, const struct ranks *, 
     OK(fcc_get_unique_id(context, &r->id));
     fcc_disconnect(context);
     r->n = n;
-    for (int rank = 0; rank < n; rank++) {
+    ranks_start_some(r, 0, n, run, argument);
+}
+
+void ranks_start_some(struct ranks *r, int first, int count, void (*run)(int, const struct ranks *, void *), void *argument)
+{
+    CHECK(first >= 0 && count >= 0 && first + count <= r->n && r->n <= RANKS_MAX);
+    for (int rank = first; rank < first + count; rank++) {
         r->pid[rank] = fork();
         CHECK(r->pid[rank] >= 0);
         if (r->pid[rank] == 0) {
@@ -281,6 +294,19 @@ void ranks_start(struct ranks *r, int n, void (*run)(int, const struct ranks *, 
             exit(EXIT_SUCCESS);
         }
     }
+}
+
+struct fcc_unique_id id_parse(const char *text)
+{
+    struct fcc_unique_id id;
+
+    CHECK(strlen(text) == 2 * sizeof(id));
+    for (size_t i = 0; i < sizeof(id); i++) {
+        unsigned byte;
+        CHECK(sscanf(text + 2 * i, "%2x", &byte) == 1);
+        id.bytes[i] = (unsigned char)byte;
+    }
+    return id;
 }
 
 int rank_wait(struct ranks *r, int rank)

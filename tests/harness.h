@@ -86,6 +86,8 @@ struct test_daemon {
 };
 /* How many nodes daemon_start() starts, all on this machine: FCC_TEST_NODES, or 1. ranks_start() connects rank r to node r modulo that. */
 int test_nodes(void);
+/* Must data go over RDMA between them? FCCD_TRANSPORT says so to them, too. */
+bool test_over_verbs(void);
 /* Start (for each node) build/bin/fccd with four cpu devices, the GPUs of test_device(), and these further options (a NULL-terminated list,
  * or NULL), and wait until it serves. Sets FCCD_SOCKET and FCCD_JOB for the process. */
 void daemon_start(struct test_daemon *d, const char *const options[]);
@@ -118,6 +120,11 @@ struct ranks {
 };
 /* Fork n processes that call run(rank, comm id, argument) and exit 0 if it returns. The id is made before, by the caller. */
 void ranks_start(struct ranks *r, int n, void (*run)(int rank, const struct ranks *all, void *argument), void *argument);
+/* The same for some of a communicator's ranks, whose number and id the caller has set: the others are on other machines. */
+void ranks_start_some(struct ranks *r, int first, int count, void (*run)(int rank, const struct ranks *all, void *argument),
+                      void *argument);
+/* From hexadecimal digits. */
+struct fcc_unique_id id_parse(const char *text);
 /* All must exit 0. */
 void ranks_join(struct ranks *r);
 /* Wait for one; its wait(2) status. */

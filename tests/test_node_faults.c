@@ -22,13 +22,6 @@ enum { NODES = 2, RANKS = 4, K = 256 };
 static int rows = 4096;
 static double patience_ms = 20e3;
 
-static bool over_verbs(void)
-{
-    const char *transport = getenv("FCCD_TRANSPORT");
-
-    return transport && !strcmp(transport, "verbs");
-}
-
 /* What the ranks of a test share. */
 struct scene {
     _Atomic long rounds[RANKS];
@@ -139,7 +132,7 @@ static void client_killed(void)
 
 static void shown_by_fccctl(void)
 {
-    bool verbs = over_verbs();
+    bool verbs = test_over_verbs();
     struct test_daemon d;
     struct ranks r;
     struct scene *scene = scene_open(&d, &r);
@@ -215,7 +208,7 @@ static void queue_pair_broken(int number, const char *whose)
     struct ranks r;
     ssize_t n = readlink("/proc/self/exe", directory, sizeof(directory) - 32);
 
-    if (!over_verbs())
+    if (!test_over_verbs())
         test_skip("skipped: FCCD_TRANSPORT is not verbs: there is no queue pair (make test-rdma has some)");
     CHECK(n > 0);
     directory[n] = '\0';
@@ -397,32 +390,6 @@ static void nobody_there(void)
 
 /* ---- one of two machines ---- */
 
-static struct fcc_unique_id id_parse(const char *text)
-{
-    struct fcc_unique_id id;
-
-    CHECK(strlen(text) == 2 * sizeof(id));
-    for (size_t i = 0; i < sizeof(id); i++) {
-        unsigned byte;
-        CHECK(sscanf(text + 2 * i, "%2x", &byte) == 1);
-        id.bytes[i] = (unsigned char)byte;
-    }
-    return id;
-}
-
-/* Some of the ranks of a communicator, in processes of their own. */
-static void some_start(struct ranks *r, int first, int count, void (*run)(int, const struct ranks *, void *), void *argument)
-{
-    for (int rank = first; rank < first + count; rank++) {
-        r->pid[rank] = fork();
-        CHECK(r->pid[rank] >= 0);
-        if (r->pid[rank] == 0) {
-            run(rank, r, argument);
-            exit(EXIT_SUCCESS);
-        }
-    }
-}
-
 /* When the machines reach each other again a communicator forms, and works. */
 static void again_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -473,7 +440,7 @@ static int link_part(char *argv[], const char *device)
     double until = now_ms() + patience_ms;
 
     CHECK(first >= 0 && count >= 1 && r.n <= RANKS && first + count <= r.n);
-    some_start(&r, first, count, rounds_rank, scene);
+    ranks_start_some(&r, first, count, rounds_rank, scene);
     while (scene->rounds[first] < 20) {
         if (now_ms() > until || scene->status[first])
             check_failed(__FILE__, __LINE__, "%ld operators have ended before the link went down: %s", scene->rounds[first],
@@ -492,7 +459,7 @@ static int link_part(char *argv[], const char *device)
         device_up(device);
     double since = now_ms();
     r.id = id_parse(argv[4]);
-    some_start(&r, first, count, again_rank, NULL);
+    ranks_start_some(&r, first, count, again_rank, NULL);
     ranks_join(&r);
     printf("... and %.1f ms later a new communicator has done its work\n", now_ms() - since);
     return EXIT_SUCCESS;

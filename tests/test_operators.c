@@ -589,24 +589,12 @@ static void opposite_orders(void)
 
 static int some_ranks(char *argv[])
 {
-    struct ranks all = {.n = atoi(argv[2])};
+    struct ranks all = {.n = atoi(argv[2]), .id = id_parse(argv[3])};
     int first = atoi(argv[0]), count = atoi(argv[1]), status = EXIT_SUCCESS, one;
     struct settings settings = {.first = first, .shared = shared_memory(ELEMENTS_MAX * 8)};
 
-    CHECK(count >= 1 && first >= 0 && first + count <= all.n && all.n <= RANKS && strlen(argv[3]) == 2 * sizeof(all.id));
-    for (size_t i = 0; i < sizeof(all.id); i++) {
-        unsigned byte;
-        CHECK(sscanf(argv[3] + 2 * i, "%2x", &byte) == 1);
-        all.id.bytes[i] = (unsigned char)byte;
-    }
-    for (int i = 0; i < count; i++) {
-        all.pid[first + i] = fork();
-        CHECK(all.pid[first + i] >= 0);
-        if (all.pid[first + i] == 0) {
-            cases_rank(first + i, &all, &settings);
-            exit(EXIT_SUCCESS);
-        }
-    }
+    CHECK(count >= 1 && all.n <= RANKS);
+    ranks_start_some(&all, first, count, cases_rank, &settings);
     for (int i = 0; i < count; i++) {
         one = rank_wait(&all, first + i);
         printf("rank %d of %d: %s\n", first + i, all.n, one ? "failed" : "all cases are right");
