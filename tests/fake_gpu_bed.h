@@ -45,19 +45,29 @@ static inline void self_directory(char path[PATH_MAX])
     *strrchr(path, '/') = 0;
 }
 
+/* A plug-in of `from` in the daemon's directory of plug-ins. */
+static inline void plugin_link(const char *directory, const char *name, const char *from)
+{
+    char self[PATH_MAX], path[2 * PATH_MAX], target[2 * PATH_MAX];
+
+    self_directory(self);
+    (void)snprintf(target, sizeof(target), "%s/%s/%s", self, from, name);
+    (void)snprintf(path, sizeof(path), "%s/%s", directory, name);
+    CHECK(access(target, R_OK) == 0 && symlink(target, path) == 0);
+}
+
 /* Like daemons_start(), with this many fake GPUs, which all nodes have. */
 static inline void fake_nodes_start(struct test_daemon *d, int nodes, uint32_t gpus, const char *const options[])
 {
-    char self[PATH_MAX], directory[PATH_MAX], from[2 * PATH_MAX], path[2 * PATH_MAX];
+    char directory[PATH_MAX], path[2 * PATH_MAX];
     const char *all[16] = {"--gpus", "cuda", "--plugin-dir", directory};
     int n = 4;
 
     (void)snprintf(directory, sizeof(directory), "%s/.gpus", test_directory());
     CHECK(mkdir(directory, 0755) == 0);
-    self_directory(self);
-    (void)snprintf(from, sizeof(from), "%s/fake_plugin/cuda.so", self);
-    (void)snprintf(path, sizeof(path), "%s/cuda.so", directory);
-    CHECK(access(from, R_OK) == 0 && symlink(from, path) == 0);
+    plugin_link(directory, "cuda.so", "fake_plugin");
+    if (test_over_verbs())
+        plugin_link(directory, "verbs.so", "../lib/fccd");
     (void)snprintf(path, sizeof(path), "%s/%s", directory, FAKE_GPU_CONTROL);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     CHECK(fd >= 0 && ftruncate(fd, sizeof(*fake)) == 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_gpu_exchange.h - the operators that end in an All-to-All, on fake GPUs of several nodes, where they give what fake_gpu.c says.
+ * fake_gpu_exchange.h - operators on fake GPUs of several nodes, where they give what fake_gpu.c says.
  */
 #ifndef FAKE_GPU_EXCHANGE_H
 #define FAKE_GPU_EXCHANGE_H
@@ -137,6 +137,28 @@ static inline void exchange_works(struct exchange *x, uint32_t schedule, void *s
     if (whole)
         vectors_check(x, image);
     OK(fcc_noop(x->comm));
+}
+
+/* ---- a gemv_all_reduce ---- */
+
+/* Every element of y is the sum over the ranks of their numbers and one. */
+static inline void product_check(const struct product *p, uint32_t schedule)
+{
+    static float y[PRODUCT_M * PRODUCT_N];
+    struct fcc_gemv_all_reduce_args args = p->args;
+    int n = fcc_comm_size(p->comm), sum = n * (n + 1) / 2;
+
+    for (int i = 0; i < PRODUCT_M * PRODUCT_N; i++)
+        y[i] = NAN;
+    OK(fcc_buffer_write(args.y.buffer, 0, y, sizeof(y)));
+    args.schedule = schedule;
+    OK(fcc_gemv_all_reduce(p->comm, &args));
+    OK(fcc_buffer_read(args.y.buffer, 0, y, sizeof(y)));
+    for (int i = 0; i < PRODUCT_M * PRODUCT_N; i++)
+        if (y[i] != (float)sum)
+            check_failed(__FILE__, __LINE__, "rank %d of %d, schedule %u: y[%d][%d] is %g, expected %d", fcc_comm_rank(p->comm),
+                         n, schedule, i / PRODUCT_N, i % PRODUCT_N, (double)y[i], sum);
+    OK(fcc_noop(p->comm)); /* nobody spoils the next one's while another still looks */
 }
 
 #endif

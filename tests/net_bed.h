@@ -36,6 +36,9 @@ struct entry {
 /* The transport of BED_VERBS. */
 static const struct net_ops *bed_verbs;
 
+/* Regions are landing places, from which what comes goes on into the memory that is compared with the model. */
+static bool bed_lands;
+
 struct bed {
     const struct net_ops *ops;
     struct net_regions *regions;
@@ -44,6 +47,8 @@ struct bed {
     struct net_link *link;
     struct net_receiver *receiver;
     unsigned char *memory[REGIONS], *model[REGIONS]; /* with GUARD bytes on either side */
+    unsigned char *landing[REGIONS];                 /* NULL: writes go to the memory itself */
+    unsigned landed;                                 /* areas */
     struct entry log[LOG];
     unsigned added, applied, freed;
     unsigned raised;
@@ -100,6 +105,42 @@ static inline int bed_raise(void *ctx, uint64_t comm, uint32_t rank, uint32_t fl
     return 0;
 }
 
+/* What has come to landing place r: its number is where the context points. */
+struct bed_landing {
+    struct bed *bed;
+    uint32_t region;
+};
+static struct bed_landing bed_landings[REGIONS];
+
+static inline int bed_landed(void *ctx, uint64_t offset, const struct net_area *area, struct error *e)
+{
+    const struct bed_landing *l = ctx;
+    uint64_t length;
+
+    (void)e;
+    assert_int_equal(net_area_check(area, offset, REGION_BYTES, &length), 0);
+    for (uint32_t i = 0; i < area->rows; i++)
+        memcpy(l->bed->memory[l->region] + GUARD + offset + i * area->stride,
+               l->bed->landing[l->region] + offset + i * area->stride, area->row_bytes);
+    l->bed->landed++;
+    return 0;
+}
+
+static inline void bed_region_add(struct bed *b, uint32_t r)
+{
+    struct error e;
+
+    bed_landings[r] = (struct bed_landing){b, r};
+    struct net_landing landing = {.landed = bed_landed, .ctx = &bed_landings[r]};
+    if (!bed_lands) {
+        assert_int_equal(net_region_add(b->regions, COMM, 3, r, b->memory[r] + GUARD, REGION_BYTES, &e), 0);
+        return;
+    }
+    b->landing[r] = calloc(1, REGION_BYTES);
+    assert_non_null(b->landing[r]);
+    assert_int_equal(net_region_add_landing(b->regions, COMM, 3, r, b->landing[r], REGION_BYTES, &landing, &e), 0);
+}
+
 static inline void bed_open(struct bed *b, enum bed_kind kind, const struct net_options *options, int *raw)
 {
     struct net_options receiving = *options;
@@ -122,7 +163,7 @@ static inline void bed_open(struct bed *b, enum bed_kind kind, const struct net_
         b->memory[r] = calloc(1, REGION_BYTES + 2 * GUARD);
         b->model[r] = calloc(1, REGION_BYTES + 2 * GUARD);
         assert_true(b->memory[r] && b->model[r]);
-        assert_int_equal(net_region_add(b->regions, COMM, 3, r, b->memory[r] + GUARD, REGION_BYTES, &e), 0);
+        bed_region_add(b, r);
     }
     assert_int_equal(net_region_add(b->regions, COMM, 3, NET_FLAGS, NULL, FLAGS, &e), 0);
 }
@@ -137,6 +178,7 @@ static inline void bed_close(struct bed *b)
     for (int r = 0; r < REGIONS; r++) {
         free(b->memory[r]);
         free(b->model[r]);
+        free(b->landing[r]);
     }
 }
 

@@ -26,6 +26,19 @@ static void mixes(void **state)
     }
 }
 
+/* What comes goes on to another place, and is there when its flag is raised. */
+static void landings(void **state)
+{
+    (void)state;
+    bed_lands = true;
+    for (unsigned i = 0; i < BED_KINDS * 2; i++) {
+        random_state = 3000 + i;
+        (void)snprintf(case_text, sizeof(case_text), "landing, kind %u, seed %u", i % BED_KINDS, 3000 + i);
+        random_mix(i % BED_KINDS, 0, i / BED_KINDS ? 4 : 256, 200);
+    }
+    bed_lands = false;
+}
+
 static void full_queue(void **state)
 {
     struct bed *b = malloc(sizeof(*b));
@@ -177,7 +190,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(areas), cmocka_unit_test(mixes),         cmocka_unit_test(full_queue),
-        cmocka_unit_test(looks), cmocka_unit_test(signs_of_life),
+        cmocka_unit_test(looks), cmocka_unit_test(signs_of_life), cmocka_unit_test(landings),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,6 +25,19 @@ static void mixes(void **state)
     }
 }
 
+/* What comes goes on to another place, and is there when its flag is raised. */
+static void landings(void **state)
+{
+    (void)state;
+    bed_lands = true;
+    for (unsigned i = 0; i < 4; i++) {
+        random_state = 4000 + i;
+        (void)snprintf(case_text, sizeof(case_text), "landing, seed %u", 4000 + i);
+        random_mix(BED_VERBS, 0, i % 2 ? 4 : 256, i % 2 ? 40 : 80);
+    }
+    bed_lands = false;
+}
+
 /* More than the memory for copies, the list and the queue of requests hold. */
 static void large(void **state)
 {
@@ -101,21 +114,66 @@ static void strangers(void **state)
     raw_close(&raw, &b);
 }
 
+enum { LANDING = REGIONS + 7 };
+
+/* A landing place, of which nobody is told what is not so. */
+static void landing_add(struct bed *b)
+{
+    static unsigned char memory[REGION_BYTES];
+    struct net_landing landing = {.landed = bed_landed, .ctx = &bed_landings[0]};
+    struct error e;
+
+    assert_int_equal(net_region_add_landing(b->regions, COMM, 3, LANDING, memory, sizeof(memory), &landing, &e), 0);
+}
+
+/* As it goes over the wire, of rank 3. */
+static void notice_put(void *to, const struct verbs_notice *n)
+{
+    struct verbs_notice wire = {.comm = htole64(COMM),
+                                .rank = htole32(3),
+                                .region = htole32(n->region),
+                                .kind = htole16(n->kind),
+                                .zero = htole16(n->zero),
+                                .number = htole32(n->number),
+                                .offset = htole64(n->offset),
+                                .value = htole64(n->value),
+                                .stride = htole64(n->stride)};
+
+    memcpy(to, &wire, sizeof(wire));
+}
+
 /* What a hostile sender says is refused, and touches nothing. */
 static void refused(void **state)
 {
     static struct bed b;
     static struct raw raw;
-    struct verbs_flag f = {.comm = htole64(COMM), .rank = htole32(3), .flag = htole32(FLAGS), .region = htole32(NET_FLAGS)};
+    /* As messages: each is refused for one reason. Before them is what the socket says, and what is written. */
+    static const struct verbs_notice messages[] = {
+        {.kind = VERBS_FLAG, .region = NET_FLAGS, .number = FLAGS},
+        {.kind = VERBS_FLAG, .region = 0, .number = 1},
+        {.kind = VERBS_FLAG, .region = NET_FLAGS, .number = 1, .zero = 1},
+        {.kind = 0, .region = NET_FLAGS, .number = 1},
+        {.kind = VERBS_LANDED + 1, .region = NET_FLAGS, .number = 1},
+        {.kind = VERBS_SIGNAL, .region = REGIONS},
+        {.kind = VERBS_SIGNAL, .region = 0, .offset = REGION_BYTES},
+        {.kind = VERBS_SIGNAL, .region = 0, .offset = 4},
+        {.kind = VERBS_LANDED, .region = REGIONS, .number = 1, .value = 8},
+        {.kind = VERBS_LANDED, .region = NET_FLAGS, .number = 1, .value = 8},
+        {.kind = VERBS_LANDED, .region = 0, .number = 1, .value = 8},       /* it is no landing place */
+        {.kind = VERBS_LANDED, .region = LANDING, .number = 1, .value = 0}, /* nothing */
+        {.kind = VERBS_LANDED, .region = LANDING, .number = 2, .value = 8, .stride = 7},
+        {.kind = VERBS_LANDED, .region = LANDING, .number = 1, .value = 8, .offset = REGION_BYTES - 7},
+        {.kind = VERBS_LANDED, .region = LANDING, .number = UINT32_MAX, .value = 8, .stride = UINT64_C(1) << 62},
+    };
+    enum { SAID = 7, ALL = SAID + sizeof(messages) / sizeof(messages[0]) };
 
     (void)state;
-    for (int what = 0; what < 10; what++) {
+    for (int what = 0; what < ALL; what++) {
         (void)snprintf(case_text, sizeof(case_text), "case %d", what);
         raw_open(&raw, &b);
         raw_connect(&raw, &b, raw.hello.token, NET_TOKEN_BYTES, RDMA_CM_EVENT_ESTABLISHED);
-        f.region = htole32(what == 8 ? REGIONS : what == 9 ? 0 : NET_FLAGS);
-        f.offset = htole64(what == 9 ? REGION_BYTES : 0);
-        memcpy(raw.memory, &f, sizeof(f));
+        landing_add(&b);
+        notice_put(raw.memory, &messages[what < SAID ? 0 : what - SAID]);
         struct verbs_msg key = raw_key(&raw, &b, 1);
         uint64_t address = le64toh(key.address);
         uint32_t rkey = le32toh(key.rkey);
@@ -129,18 +187,18 @@ static void refused(void **state)
             raw_say(&raw, VERBS_KEY, 1);
         if (what == 3)
             assert_int_equal(send(raw.sock, raw.memory, sizeof(struct verbs_msg), 0), sizeof(struct verbs_msg));
-        if (what == 4 || what > 7) /* no such flag, or signal */
-            EXPECT(raw_post(&raw, IBV_WR_SEND, 0, 0, sizeof(f)) == IBV_WC_SUCCESS);
-        if (what == 5) /* no flag at all */
+        if (what == 4) /* no message at all */
             EXPECT(raw_post(&raw, IBV_WR_SEND, 0, 0, 13) == IBV_WC_SUCCESS);
-        if (what == 6)
+        if (what == 5)
             EXPECT(raw_post(&raw, IBV_WR_RDMA_WRITE, address + REGION_BYTES - 8, rkey, 16) == IBV_WC_REM_ACCESS_ERR);
-        if (what == 7)
+        if (what == 6)
             EXPECT(raw_post(&raw, IBV_WR_RDMA_WRITE, address - 1, rkey, 16) == IBV_WC_REM_ACCESS_ERR);
-        bool is_seen = what < 6 || what > 7;
+        if (what >= SAID)
+            EXPECT(raw_post(&raw, IBV_WR_SEND, 0, 0, sizeof(struct verbs_notice)) == IBV_WC_SUCCESS);
+        bool is_seen = what < 5 || what >= SAID;
         int status = is_seen ? bed_fails(&b) : 0;
         EXPECT(status == (is_seen ? -EPROTO : 0));
-        EXPECT(bed_is_untouched(&b) && !b.raised);
+        EXPECT(bed_is_untouched(&b) && !b.raised && !b.landed);
         raw_close(&raw, &b);
     }
 }
@@ -286,9 +344,9 @@ static void signs_of_life(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mixes),     cmocka_unit_test(large),   cmocka_unit_test(full_queue),
-        cmocka_unit_test(strangers), cmocka_unit_test(refused), cmocka_unit_test(made_anew),
-        cmocka_unit_test(closes),    cmocka_unit_test(differ),  cmocka_unit_test(signs_of_life),
+        cmocka_unit_test(mixes),         cmocka_unit_test(large),     cmocka_unit_test(full_queue), cmocka_unit_test(strangers),
+        cmocka_unit_test(refused),       cmocka_unit_test(made_anew), cmocka_unit_test(closes),     cmocka_unit_test(differ),
+        cmocka_unit_test(signs_of_life), cmocka_unit_test(landings),
     };
 
     bed_verbs = &net_verbs;

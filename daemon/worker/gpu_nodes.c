@@ -10,8 +10,8 @@
  *     trigger into the FIFO ---> net_write() ----rows----------> into the landing place, copy_in() to the GPU
  *     flag's trigger ----------> net_flag() -----flag----------> member.arrived, behind the copies
  *
- * Receiving. A region in a GPU's memory has a landing place: pinned host memory of its size, where the proxy receives. When an area has
- * come whole it is copied into the GPU's memory (copy_in(): a copy engine's work, which waits for no kernel and is not waited for
+ * Receiving. A region in a GPU's memory has a landing place: pinned host memory of its size, where the proxy receives, or other nodes'
+ * adapters write (RDMA: then the proxy is told of each area behind it, net_verbs.h). When an area has come whole it is copied into the GPU's memory (copy_in(): a copy engine's work, which waits for no kernel and is not waited for
  * here). Flags that other nodes raise are noted in host memory (member.arrived), behind the areas that came before them.
  *
  * Steps. A kernel of such an operator waits for no other node. The operator is up to three kernels on each GPU, one after the other:

@@ -13,6 +13,9 @@
  *
  * A signal is a flag that lies in a region, where the program that uses the region waits for it.
  *
+ * Where a region is but a landing place (net_region.h), its landed() is called between: for each write, when all of it is there, and before
+ * what follows on the link is dealt with.
+ *
  * Nobody waits in here. Sending ends are bounded queues (-EAGAIN when full); receiving ends take what has come. Each link
  * belongs to the one thread that calls it; only its counts are read by others.
  *
@@ -132,7 +135,7 @@ extern const struct net_ops net_tcp;
 /* The verbs transport is a plug-in, ../lib/fccd/verbs.so seen from the program: it needs libraries that not every node has. It
  * has this function. */
 #define NET_PLUGIN_SYMBOL "net_plugin"
-#define NET_PLUGIN_ABI 1u
+#define NET_PLUGIN_ABI 2u
 struct net_plugin {
     uint32_t abi;
     const struct net_ops *ops;

@@ -118,29 +118,52 @@ static struct ibv_send_wr *list_add(struct verbs_link *v, const void *from, uint
     return wr;
 }
 
-/* 1: the flag is in the list; 0: no room. */
-static int list_flag(struct verbs_link *v, const struct verbs_item *item)
+/* Append a message, whose counts and kind are filled in: 1; 0: no room. `bytes` of writes that it tells of are counted already, the
+ * message that they are is counted with it. */
+static int list_notice(struct verbs_link *v, enum verbs_notice_kind kind, const struct verbs_item *item, struct verbs_notice n)
 {
-    struct verbs_flag *f = &v->flags[v->nwrs];
+    struct verbs_notice *there = &v->notices[v->nwrs];
 
-    *f = (struct verbs_flag){.comm = htole64(item->to.comm),
-                             .rank = htole32(item->to.rank),
-                             .flag = htole32(item->flag),
-                             .epoch = htole64(item->epoch),
-                             .bytes = htole64(v->bytes + sizeof(*f)),
-                             .messages = htole64(v->messages + 1),
-                             .region = htole32(item->to.region),
-                             .offset = htole64(item->to.offset)};
-    struct ibv_send_wr *wr = list_add(v, f, sizeof(*f));
+    if (!list_has_room(v))
+        return 0;
+    n.kind = htole16((uint16_t)kind);
+    n.comm = htole64(item->to.comm);
+    n.rank = htole32(item->to.rank);
+    n.region = htole32(item->to.region);
+    n.bytes = htole64(v->bytes + sizeof(n));
+    n.messages = htole64(v->messages + 1);
+    *there = n;
+    struct ibv_send_wr *wr = list_add(v, there, sizeof(n));
     if (!wr)
         return 0;
     wr->opcode = IBV_WR_SEND;
-    v->bytes += sizeof(*f);
+    v->bytes += sizeof(n);
     v->messages++;
     return 1;
 }
 
-/* 1: all of the payload is in lists, or dropped; 0: no room, or no key yet; or an error. */
+/* A flag, or a signal. */
+static int list_flag(struct verbs_link *v, const struct verbs_item *item)
+{
+    bool is_flag = item->to.region == NET_FLAGS;
+
+    return list_notice(v, is_flag ? VERBS_FLAG : VERBS_SIGNAL, item,
+                       (struct verbs_notice){.number = htole32(item->flag),
+                                             .offset = htole64(is_flag ? 0 : item->to.offset),
+                                             .value = htole64(item->epoch)});
+}
+
+/* What has been written to a landing place. */
+static int list_landed(struct verbs_link *v, const struct verbs_item *item)
+{
+    return list_notice(v, VERBS_LANDED, item,
+                       (struct verbs_notice){.number = htole32(item->area.rows),
+                                             .offset = htole64(item->to.offset),
+                                             .value = htole64(item->area.row_bytes),
+                                             .stride = htole64(item->area.stride)});
+}
+
+/* 1: all of the payload is in lists, and what tells of it, or dropped; 0: no room, or no key yet; or an error. */
 static int list_put(struct verbs_link *v, const struct verbs_item *item)
 {
     struct error *e = &v->link.error;
@@ -171,6 +194,8 @@ static int list_put(struct verbs_link *v, const struct verbs_item *item)
         v->first_at += bytes;
         v->bytes += bytes;
     }
+    if (key.lands)
+        return list_landed(v, item);
     v->messages++;
     return 1;
 }

@@ -9,6 +9,7 @@
  *                              ask: (comm, rank, region) ->  registers that memory, if it has not
  *                              <-- key: address, rkey
  *   RDMA writes of the rows    ===== queue pair =====>       (nothing to do)
+ *   where they land: a message ===== queue pair =====>       a receive completes: landed(), of memory that is but a landing place
  *   a flag: a message          ===== queue pair =====>       a receive completes: raise()
  *                              beat ->                       is alive
  *
@@ -16,6 +17,10 @@
  * which they were posted, and a receive completes only when what came before it on its queue pair lies in memory. So who raises the flag
  * after its completion comes after the rows. Two queue pairs would have no order between them, and a flag could overtake rows: one that
  * does not fill its link needs more of them only if each flag waits for the rows on all others.
+ *
+ * Landing places. RDMA writes leave no trace at the receiver. So where the memory is but a landing place (net_region.h), which the key
+ * says, the sender tells what it has written there, behind the writes and before the flags that follow. When that message's receive
+ * has completed the rows lie there, by the same order, and landed() passes them on before the next message is looked at.
  *
  * Trust. A key opens one region of one communicator of this job to whoever has it. All keys of a job are of one protection domain,
  * that no other job uses. A region that is removed takes its key back at once: its users have agreed that nobody writes it any more
@@ -56,8 +61,8 @@ enum verbs_kind { VERBS_ASK = 1, VERBS_KEY, VERBS_BEAT, VERBS_END, VERBS_ENDED }
 /* What goes over the socket after the hello, both ways. Little-endian. */
 struct verbs_msg {
     uint32_t magic;
-    uint16_t kind; /* enum verbs_kind */
-    uint16_t zero;
+    uint16_t kind;  /* enum verbs_kind */
+    uint16_t lands; /* KEY: 1: a landing place; VERBS_LANDED is to follow what is written there */
     uint64_t comm;
     uint32_t rank, region;
     uint64_t version; /* of the question: the answer repeats it */
@@ -68,18 +73,22 @@ struct verbs_msg {
 };
 static_assert(sizeof(struct verbs_msg) == 56, "wire");
 
-/* A flag or a signal, as a message on the queue pair. Little-endian. A signal is not an RDMA write of 8 bytes: what the writes
+enum verbs_notice_kind { VERBS_FLAG = 1, VERBS_SIGNAL, VERBS_LANDED };
+
+/* A message on the queue pair. Little-endian. A signal is not an RDMA write of 8 bytes: what the writes
  * before it have left in memory is only promised to be there when a receive has completed, and then the receiver stores it. */
-struct verbs_flag {
+struct verbs_notice {
     uint64_t comm;
-    uint32_t rank, flag;
-    uint64_t epoch;
+    uint32_t rank, region;    /* FLAG: NET_FLAGS */
     uint64_t bytes, messages; /* of the link so far, with this one: writes leave no trace at the receiver but for these */
-    uint32_t region;          /* NET_FLAGS: a flag. Otherwise a signal there, at the offset */
-    uint32_t zero;
-    uint64_t offset;
+    uint16_t kind;            /* enum verbs_notice_kind */
+    uint16_t zero;
+    uint32_t number; /* FLAG: the flag's; LANDED: rows */
+    uint64_t offset; /* SIGNAL, LANDED */
+    uint64_t value;  /* FLAG: the epoch; SIGNAL: the word; LANDED: bytes of a row */
+    uint64_t stride; /* LANDED */
 };
-static_assert(sizeof(struct verbs_flag) == 56, "wire");
+static_assert(sizeof(struct verbs_notice) == 64, "wire");
 
 /* Messages that the socket has not taken yet, and a part of one that has come. */
 #define VERBS_OUT 8192

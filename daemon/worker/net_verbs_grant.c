@@ -106,9 +106,7 @@ static void grant_end(struct net_grant *net)
 
 /* ---- the receiving ends' ---- */
 
-/* Memory that another node may write. No relaxed ordering: the order of writes is what a flag stands for. Memory of a GPU comes
- * here, too, once operators over nodes run on GPUs: with ibv_reg_dmabuf_mr() and a descriptor in net_held, and where the driver
- * exports none with a pinned buffer in between. Nothing else of this transport looks at what memory it is. */
+/* Memory that another node may write. No relaxed ordering: the order of writes is what a flag stands for. */
 static struct grant *grant_new(struct verbs_device *d, const struct net_held *held, uint64_t comm, struct error *e)
 {
     struct grant *g = calloc(1, sizeof(*g));
@@ -167,6 +165,7 @@ int verbs_grant(struct verbs_party *p, struct verbs_device *d, const struct net_
     if (g && !status) {
         key->address = (uintptr_t)held->base;
         key->rkey = g->mr->rkey;
+        key->lands = held->landing.landed != NULL;
     }
     (void)pthread_mutex_unlock(&grants_lock);
     return status;

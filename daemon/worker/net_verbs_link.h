@@ -46,7 +46,7 @@ struct verbs_link {
     uint64_t ends_first, ends_next;
     struct ibv_send_wr wrs[VERBS_LIST]; /* the list that is being made */
     struct ibv_sge sges[VERBS_LIST];
-    struct verbs_flag flags[VERBS_LIST];
+    struct verbs_notice notices[VERBS_LIST];
     unsigned nwrs;
 };
 

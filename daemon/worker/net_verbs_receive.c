@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * net_verbs_receive.c - the receiving end over RDMA verbs (net_verbs.h). Rows come without it; it gives keys and takes flags.
+ * net_verbs_receive.c - the receiving end over RDMA verbs (net_verbs.h). Rows come without it; it gives keys and takes messages.
  *
  * The end of the connection. The sender waits until all it has posted is acknowledged, then closes its socket. So when the socket's end
- * is seen, every flag that it sent has completed here, and is found by looking at the queue once more.
+ * is seen, every message that it sent has completed here, and is found by looking at the queue once more.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "clock.h"
 #include "net_verbs_receiver.h"
 
-#define RECEIVES 1024u        /* flags that may be on their way */
+#define RECEIVES 1024u        /* messages that may be on their way */
 #define SLOT 64u              /* bytes for each: a cache line */
 #define POLL 32               /* completions at a time */
 #define TURNS 16              /* of one receive() */
@@ -33,12 +33,11 @@ static int refused(struct verbs_receiver *v, int status, const char *why)
     return error_set(&v->receiver.error, status, "refused what came from there: %s", why);
 }
 
-/* ---- flags ---- */
+/* ---- messages ---- */
 
-static int signal_store(struct verbs_receiver *v, const struct verbs_flag *f)
+static int signal_store(struct verbs_receiver *v, const struct verbs_notice *n)
 {
-    int status = net_regions_signal(v->sink->regions, le64toh(f->comm), le32toh(f->rank), le32toh(f->region),
-                                    le64toh(f->offset), le64toh(f->epoch));
+    int status = net_regions_signal(v->sink->regions, n->comm, n->rank, n->region, n->offset, n->value);
 
     return status ? refused(v, -EPROTO,
                             status == -ENOENT ? "a signal in a region that is not known here"
@@ -46,27 +45,80 @@ static int signal_store(struct verbs_receiver *v, const struct verbs_flag *f)
                   : 0;
 }
 
-static int flag_raise(struct verbs_receiver *v, const struct verbs_flag *f)
+static int flag_raise(struct verbs_receiver *v, const struct verbs_notice *n)
 {
     const struct net_sink *sink = v->sink;
-    uint64_t comm = le64toh(f->comm), bytes = le64toh(f->bytes), messages = le64toh(f->messages);
-    uint32_t rank = le32toh(f->rank), flag = le32toh(f->flag);
     struct net_held flags;
 
-    net_count(&v->receiver.counts->bytes, bytes - v->bytes);
-    net_count(&v->receiver.counts->messages, messages - v->messages);
-    v->bytes = bytes;
-    v->messages = messages;
-    if (f->region != htole32(NET_FLAGS))
-        return signal_store(v, f);
-    int status = net_regions_hold(sink->regions, comm, rank, NET_FLAGS, &flags);
+    if (n->region != NET_FLAGS)
+        return refused(v, -EPROTO, "a flag with a region");
+    int status = net_regions_hold(sink->regions, n->comm, n->rank, NET_FLAGS, &flags);
     if (status == -ECANCELED)
         return 0;
     if (status)
         return refused(v, -EPROTO, "a flag of a rank that is not known here");
-    status = flag < flags.bytes ? sink->raise(sink->ctx, comm, rank, flag, le64toh(f->epoch)) : -EPROTO;
+    status = n->number < flags.bytes ? sink->raise(sink->ctx, n->comm, n->rank, n->number, n->value) : -EPROTO;
     net_regions_release(sink->regions);
     return status ? refused(v, status, "a flag that there is not") : 0;
+}
+
+/* Rows lie in a landing place: the writes before this message are there (net_verbs.h). Perhaps not in the registration that the region has
+ * now: where it was made anew meanwhile, an operator has failed, and what is passed on is nobody's. */
+static int landed_take(struct verbs_receiver *v, const struct verbs_notice *n)
+{
+    const struct net_area area = {.row_bytes = n->value, .stride = n->stride, .rows = n->number};
+    struct net_regions *regions = v->sink->regions;
+    struct net_held held;
+    uint64_t length;
+
+    int status = n->region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, n->comm, n->rank, n->region, &held);
+    if (status == -ECANCELED)
+        return 0;
+    if (status)
+        return refused(v, -EPROTO, "rows in a region that is not known here");
+    if (!held.landing.landed || net_area_check(&area, n->offset, held.bytes, &length))
+        status = refused(v, -EPROTO,
+                         held.landing.landed ? "rows past the end of a region" : "rows that land where no place for that is");
+    else
+        status = held.landing.landed(held.landing.ctx, n->offset, &area, &v->receiver.error);
+    net_regions_release(regions);
+    return status;
+}
+
+static struct verbs_notice notice_order(struct verbs_notice n)
+{
+    return (struct verbs_notice){.comm = le64toh(n.comm),
+                                 .rank = le32toh(n.rank),
+                                 .region = le32toh(n.region),
+                                 .bytes = le64toh(n.bytes),
+                                 .messages = le64toh(n.messages),
+                                 .kind = le16toh(n.kind),
+                                 .zero = n.zero,
+                                 .number = le32toh(n.number),
+                                 .offset = le64toh(n.offset),
+                                 .value = le64toh(n.value),
+                                 .stride = le64toh(n.stride)};
+}
+
+static int notice_take(struct verbs_receiver *v, struct verbs_notice n)
+{
+    n = notice_order(n);
+    net_count(&v->receiver.counts->bytes, n.bytes - v->bytes);
+    net_count(&v->receiver.counts->messages, n.messages - v->messages);
+    v->bytes = n.bytes;
+    v->messages = n.messages;
+    if (n.zero)
+        return refused(v, -EPROTO, "a message with something where nothing should be");
+    switch (n.kind) {
+    case VERBS_FLAG:
+        return flag_raise(v, &n);
+    case VERBS_SIGNAL:
+        return signal_store(v, &n);
+    case VERBS_LANDED:
+        return landed_take(v, &n);
+    default:
+        return refused(v, -EPROTO, "a message of an unknown kind");
+    }
 }
 
 static int slots_post(struct verbs_receiver *v, const uint64_t slots[], int n)
@@ -83,12 +135,12 @@ static int slots_post(struct verbs_receiver *v, const uint64_t slots[], int n)
     return error ? error_set(&v->receiver.error, -EIO, "RDMA: the device does not take receives: %s", strerror(error)) : 0;
 }
 
-/* Take some of the flags that have come: how many; or an error. */
-static int flags_take(struct verbs_receiver *v)
+/* Take some of the messages that have come: how many; or an error. */
+static int notices_take(struct verbs_receiver *v)
 {
     struct ibv_wc wc[POLL];
     uint64_t slots[POLL];
-    struct verbs_flag f;
+    struct verbs_notice notice;
     int taken = 0, status = 0;
 
     if (!v->end.cq || v->receiver.error.status)
@@ -103,10 +155,10 @@ static int flags_take(struct verbs_receiver *v)
         }
         if (wc[i].status != IBV_WC_SUCCESS)
             return verbs_wc_error(&wc[i], &v->receiver.error);
-        if (wc[i].opcode != IBV_WC_RECV || wc[i].byte_len != sizeof(f))
-            return refused(v, -EPROTO, "a message that is no flag");
-        memcpy(&f, v->slots + wc[i].wr_id * SLOT, sizeof(f));
-        status = flag_raise(v, &f);
+        if (wc[i].opcode != IBV_WC_RECV || wc[i].byte_len != sizeof(notice))
+            return refused(v, -EPROTO, "a message of another size than they have");
+        memcpy(&notice, v->slots + wc[i].wr_id * SLOT, sizeof(notice));
+        status = notice_take(v, notice);
         slots[taken++] = wc[i].wr_id;
     }
     if (!status && !v->ended_ns)
@@ -128,8 +180,7 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
     m.status = m.region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, m.comm, m.rank, m.region, &held);
     if (m.status == 0) {
         struct error why = {0};
-        m.status = held.landing.landed ? error_set(&why, -EOPNOTSUPP, "memory of a GPU cannot be written over RDMA yet")
-                                       : verbs_grant(&v->party, v->end.device, &held, &m, &why);
+        m.status = verbs_grant(&v->party, v->end.device, &held, &m, &why);
         net_regions_release(regions);
         if (m.status)
             *e = why;
@@ -364,7 +415,7 @@ int verbs_receive(struct net_receiver *r, uint64_t now_ns)
 
     for (int turn = 0; turn < TURNS; turn++) {
         bool was_over = v->has_ended; /* and so all that ever came is in the queue */
-        int n = flags_take(v);
+        int n = notices_take(v);
         if (n < 0)
             return n;
         if (n > 0) {

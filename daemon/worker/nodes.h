@@ -157,8 +157,6 @@ void nodes_puts_news(const struct worker *w);
 bool nodes_poll(struct worker *w);
 bool nodes_have_news(const struct worker *w);
 struct proxy *nodes_proxy(const struct worker *w); /* there is one */
-/* Whether its data can go over the connections that there are: -EOPNOTSUPP with the reason. */
-int nodes_check_transport(const struct comm *c, struct error *e);
 /* At the end: the proxy's thread, then, when the devices are closed, whose workgroups push to it, the rest. */
 void nodes_data_stop(struct worker *w);
 void nodes_data_free(struct worker *w);

@@ -28,7 +28,6 @@
 #include "gpu_nodes.h"
 #include "log.h"
 #include "net_choose.h"
-#include "net_tcp.h"
 #include "nodes.h"
 #include "proxy.h"
 #include "puts.h"
@@ -73,7 +72,6 @@ struct nodes_data {
     _Atomic uint32_t news; /* the engine is to look: some are done, or a link is lost */
     _Atomic uint64_t lost; /* by index: the link has failed, and why: errors[] */
     struct error errors[PEERS_MAX];
-    const char *other_transport; /* the engine's: than tcp, of a link; NULL: there is none */
 };
 static_assert(PEERS_MAX <= 64 && PEERS_MAX <= PROXY_NODES, "a bit each");
 
@@ -215,23 +213,10 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
 
 static const struct net_ops *transport_choose(void *ctx, int sock, struct error *e)
 {
-    struct nodes_data *d = ctx;
+    const struct nodes_data *d = ctx;
     const struct config *c = &d->worker->config;
-    const struct net_ops *ops = net_choose(c->transport, c->plugin_dir, sock, e);
 
-    if (ops && ops != &net_tcp)
-        d->other_transport = ops->name;
-    return ops;
-}
-
-int nodes_check_transport(const struct comm *c, struct error *e)
-{
-    const char *other = c->worker->data ? c->worker->data->other_transport : NULL;
-
-    if (c->ops->number == FCC_DEVICE_CPU || !other)
-        return 0;
-    return error_set(e, -EOPNOTSUPP,
-                     "its ranks are on GPUs of several nodes: TRANSPORT: this job's data goes over %s: allowed is tcp", other);
+    return net_choose(c->transport, c->plugin_dir, sock, e);
 }
 
 /* What there is once a communicator has ranks on other nodes. */

@@ -211,18 +211,12 @@ static void ready_check(struct comm *c)
 {
     struct comm_nodes *n = c->nodes;
     struct peer_msg m = {0};
-    struct error e = {0};
 
     if (!n->formed || c->state != COMM_FORMING)
         return;
     for (int i = 0; i < n->npeers && !n->ready; i++)
         if (!peer_is_open(n->peers[i]))
             return;
-    if (nodes_check_transport(c, &e)) {
-        comm_abort(c, e.status, "%s", e.text);
-        comm_release(c);
-        return;
-    }
     if (!n->ready && n->root)
         peer_send(n->root, &m, n->number, PEER_READY, sizeof(m));
     n->ready = true;
