@@ -169,6 +169,9 @@ static void failed(void *ctx, uint32_t node, const struct error *e)
     if (atomic_load_explicit(&d->lost, memory_order_acquire) >> node & 1u)
         return; /* the engine has not looked yet */
     d->errors[node] = *e;
+    /* To ranks that one is this node's end. A peer that closes its connection between two frames is lost all the same. */
+    if (e->status == -ESHUTDOWN)
+        d->errors[node].status = -ECONNRESET;
     (void)atomic_fetch_or_explicit(&d->lost, UINT64_C(1) << node, memory_order_release);
     news_tell(d);
 }
