@@ -125,7 +125,7 @@ NVCC ?= $(firstword $(shell command -v nvcc /usr/local/cuda/bin/nvcc 2>/dev/null
 HIPCC ?= $(shell command -v hipcc 2>/dev/null)
 CUDA_TARGETS := -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=[sm_80,compute_80]
 HIP_TARGETS := --offload-arch=gfx90a,gfx940,gfx1030
-GPU_SOURCES := kernels/embedding_all_to_all.hip kernels/gemm_all_to_all.hip kernels/gemv_all_reduce.hip kernels/gpu_launch.hip \
+GPU_SOURCES := kernels/embedding_all_to_all.hip kernels/gemm_all_to_all.hip kernels/gemv_all_reduce.hip kernels/gpu_direct.hip kernels/gpu_launch.hip \
 	kernels/gpu_memory.hip kernels/gpu_plugin.hip
 GPU_CPPFLAGS := -D_GNU_SOURCE -Iclient -Iproto -Ikernels
 PLUGINS := $(if $(SAN),,$(if $(NVCC),$(BUILD)/lib/fccd/cuda.so) $(if $(HIPCC),$(BUILD)/lib/fccd/hip.so))
@@ -251,10 +251,18 @@ $(BUILD)/tests/faulty_plugin/verbs.so: $(call objects,tests/verbs_faults.c $(VER
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--version-script=daemon/worker/net_plugin.map $^ -o $@ $(VERBS_LIBS)
 $(BUILD)/tests/test_node_faults: | $(FAULTY_VERBS)
+# In its place: an adapter that is none, which writes into fake GPUs' memory.
+DIRECT_VERBS := $(BUILD)/tests/direct_plugin/verbs.so
+$(DIRECT_VERBS): $(call objects,tests/direct_verbs.c $(NET) proto/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--wrap=net_regions_hold -Wl,--version-script=daemon/worker/net_plugin.map $^ -o $@
+$(BUILD)/tests/test_gpu_worker_nodes: | $(DIRECT_VERBS)
 $(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_%: $(call objects,$(VERBS) $(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
 $(addprefix $(BUILD)/obj/tests/,test_lanes.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
+$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o direct_verbs.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_handover.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/daemons.c tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so

@@ -8,7 +8,8 @@
  *
  * Ownership: what the plug-in made, the plug-in frees. Threads: health() may be called from one other thread at any time;
  * everything else is called by one thread, but for launch_tables() and launch_start(): those of different GPUs may be called by
- * several threads at a time, and nothing else meanwhile; and for copy_in(), which is called by one other thread, at any time.
+ * several threads at a time, and nothing else meanwhile; and for copy_in() and writes_flush(), which are called by one other thread, at
+ * any time.
  */
 #ifndef FCC_GPU_H
 #define FCC_GPU_H
@@ -25,7 +26,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 6u
+#define GPU_PLUGIN_ABI 7u
 #define GPU_MAX_GPUS 16
 #define GPU_LANES 2u                                 /* queues of a GPU by which launches may come to it */
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
@@ -303,6 +304,13 @@ struct gpu_plugin {
     int (*copy_in)(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t stride, uint32_t rows, struct error *e);
     /* Wait for those that were enqueued before. A launch over nodes waits for them by itself, on the GPU, before its kernel. */
     int (*copies_await)(int gpu, struct error *e);
+
+    /* A dma-buf of [address, address + bytes) of the GPU's memory, whole pages of one allocation, for an adapter to write to; the
+     * caller's. They begin at its byte *offset. Not 0: there is none, and why (the driver offers none, mostly). */
+    int (*memory_export)(int gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset, struct error *e);
+    /* What adapters have written there before, as the CPU has heard, kernels see that are launched from now on. Called as copy_in() is.
+     * Waits for no kernel. */
+    int (*writes_flush)(int gpu, struct error *e);
 };
 
 /* The one symbol of a plug-in. */

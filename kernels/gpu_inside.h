@@ -4,6 +4,7 @@
  *
  *   gpu_plugin.hip   which GPUs there are; contexts and streams; the clock
  *   gpu_memory.hip   memory that clients import, and host memory that GPUs see
+ *   gpu_direct.hip   memory that adapters write
  *   gpu_launch.hip   an operator's runs on one GPU: prepared once, launched many times
  *
  * Each open GPU has three streams. Operators run on `run`, in the order in which they were enqueued; it may stand for long,
@@ -25,6 +26,7 @@ struct gpu {
     hipEvent_t moved;  /* recorded on one lane, awaited by another */
     hipEvent_t copied; /* recorded on `in`, awaited by `run` */
     uint32_t multiprocessors;
+    volatile unsigned *data_path;     /* gpu_direct.hip's, of HIP; NULL: there is none */
     void *clock_words;                /* gpu_plugin.hip's; in host memory */
     uint64_t opened_clock, opened_ns; /* the same moment by the GPU's clock and by CLOCK_MONOTONIC */
 };
@@ -54,6 +56,10 @@ int copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t
 int copies_await(int gpu, struct error *e);
 /* What is enqueued on `run` from now on waits for the copies that have been enqueued. */
 hipError_t copies_join(int gpu);
+int memory_export(int gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset, struct error *e);
+int writes_flush(int gpu, struct error *e);
+/* What is allocated so can be exported, if the GPU can. */
+void direct_allow(int gpu, hipMemAllocationProp *properties);
 int host_register(void *memory, size_t bytes, uint64_t *address, struct error *e);
 void host_unregister(void *memory);
 

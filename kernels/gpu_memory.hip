@@ -95,6 +95,7 @@ static hipError_t virtual_alloc(int gpu, uint64_t bytes, struct gpu_memory *m, i
     properties.requestedHandleType = hipMemHandleTypePosixFileDescriptor;
     properties.location.type = hipMemLocationTypeDevice;
     properties.location.id = gpu;
+    direct_allow(gpu, &properties);
     hipError_t status = hipMemGetAllocationGranularity(&granularity, &properties, hipMemAllocationGranularityMinimum);
     if (status != hipSuccess)
         return status;

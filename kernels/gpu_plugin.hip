@@ -191,6 +191,9 @@ static int gpu_open(int gpu, struct error *e)
     if (status != hipSuccess)
         return gpu_error(e, gpu, "making a context", status);
     g->multiprocessors = (uint32_t)properties.multiProcessorCount;
+#if !defined(__CUDACC__)
+    g->data_path = properties.hdpMemFlushCntl;
+#endif
     g->open = true;
     return gpu_clock_read(gpu, &g->opened_clock, &g->opened_ns, e);
 }
@@ -240,9 +243,10 @@ static int plugin_health(int gpu, struct error *e)
 }
 
 static const struct gpu_plugin plugin = {
-    GPU_PLUGIN_ABI, GPU_KIND,      plugin_count,  plugin_describe,   plugin_open, plugin_close, memory_alloc,  memory_free,
-    memory_copy,    memory_write,  host_register, host_unregister,   launch_make, launch_free,  launch_tables, launch_start,
-    word_store,     plugin_health, launch_times,  launch_workgroups, host_alloc,  host_free,    copy_in,       copies_await,
+    GPU_PLUGIN_ABI, GPU_KIND,     plugin_count, plugin_describe, plugin_open,     plugin_close,      memory_alloc,
+    memory_free,    memory_copy,  memory_write, host_register,   host_unregister, launch_make,       launch_free,
+    launch_tables,  launch_start, word_store,   plugin_health,   launch_times,    launch_workgroups, host_alloc,
+    host_free,      copy_in,      copies_await, memory_export,   writes_flush,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_plugin(void)

@@ -105,6 +105,10 @@
        const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,            \
        CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill),                            \
       (map, type, rank, at, sizes, strides, box, steps, interleave, swizzle, promotion, fill))                                 \
+    X(MemGetHandleForAddressRange, driver_range_handle,                                                                        \
+      (void *out, CUdeviceptr at, size_t n, CUmemRangeHandleType t, unsigned long long f), (out, at, n, t, f))                 \
+    X(FlushGPUDirectRDMAWrites, driver_writes_flush, (CUflushGPUDirectRDMAWritesTarget t, CUflushGPUDirectRDMAWritesScope s),  \
+      (t, s))                                                                                                                  \
     X(DeviceGetAttribute, driver_attribute, (int *out, CUdevice_attribute a, CUdevice d), (out, a, d))
 
 /* The entry point, asked for once; NULL if the driver lacks it or there is no driver. */

@@ -362,6 +362,8 @@ const struct gpu_plugin *gpu_plugin(void)
         .host_free = fake_host_free,
         .copy_in = fake_copy_in,
         .copies_await = fake_copies_await,
+        .memory_export = fake_memory_export,
+        .writes_flush = fake_writes_flush,
     };
     return &plugin;
 }

@@ -24,6 +24,10 @@ enum fake_call {
     FAKE_HOST_ALLOC,
 };
 
+/* What adapters are offered to write GPUs' memory by: nothing; a descriptor of it, which is no dma-buf, so a real adapter does not take it;
+ * one that nobody takes. */
+enum fake_exports { FAKE_EXPORTS_NONE, FAKE_EXPORTS_MEMORY, FAKE_EXPORTS_USELESS };
+
 #define FAKE_NOT_NOW UINT32_MAX
 
 /* Masks have a bit for each GPU. */
@@ -40,6 +44,7 @@ struct fake_gpus {
     _Atomic uint32_t linger;          /* mask: kernels there stay so long once more when their work is done */
     _Atomic uint32_t untold;          /* mask: kernels there have told the streams, and do not tell the host */
     _Atomic uint32_t copy_us;         /* how long a copy takes that comes from another node */
+    _Atomic uint32_t exports;         /* enum fake_exports */
     _Atomic uint32_t lost;            /* mask: the context is lost: nothing runs there any more */
     _Atomic uint32_t fail;            /* enum fake_call: its next call on GPU fail_gpu fails */
     _Atomic uint32_t fail_gpu;
@@ -55,6 +60,8 @@ struct fake_gpus {
     _Atomic int enqueued;     /* kernels that were started */
     _Atomic int begun, ended; /* kernels; those that begin have seen their words come */
     _Atomic int copied;       /* areas that came from other nodes */
+    _Atomic int exported;     /* pieces of memory for adapters */
+    _Atomic int flushed;      /* before flags: what adapters have written */
     _Atomic int closed;       /* workers that have closed their GPUs */
     _Atomic int wrong;        /* calls that the contract forbids */
     char what_is_wrong[128];  /* the first of them */

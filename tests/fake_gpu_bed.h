@@ -56,6 +56,9 @@ static inline void plugin_link(const char *directory, const char *name, const ch
     CHECK(access(target, R_OK) == 0 && symlink(target, path) == 0);
 }
 
+/* Whose directory has the verbs transport: "direct_plugin" is that of direct_verbs.c, and then it is what data goes over. */
+static const char *fake_transport = "../lib/fccd";
+
 /* Like daemons_start(), with this many fake GPUs, which all nodes have. */
 static inline void fake_nodes_start(struct test_daemon *d, int nodes, uint32_t gpus, const char *const options[])
 {
@@ -66,8 +69,12 @@ static inline void fake_nodes_start(struct test_daemon *d, int nodes, uint32_t g
     (void)snprintf(directory, sizeof(directory), "%s/.gpus", test_directory());
     CHECK(mkdir(directory, 0755) == 0);
     plugin_link(directory, "cuda.so", "fake_plugin");
-    if (test_over_verbs())
-        plugin_link(directory, "verbs.so", "../lib/fccd");
+    if (!strcmp(fake_transport, "direct_plugin")) {
+        all[n++] = "--transport";
+        all[n++] = "verbs";
+    }
+    if (test_over_verbs() || n > 4)
+        plugin_link(directory, "verbs.so", fake_transport);
     (void)snprintf(path, sizeof(path), "%s/%s", directory, FAKE_GPU_CONTROL);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     CHECK(fd >= 0 && ftruncate(fd, sizeof(*fake)) == 0);

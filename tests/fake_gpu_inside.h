@@ -103,6 +103,8 @@ int fake_host_alloc(uint64_t bytes, void **memory, struct error *e);
 void fake_host_free(void *memory, uint64_t bytes);
 int fake_copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t stride, uint32_t rows, struct error *e);
 int fake_copies_await(int gpu, struct error *e);
+int fake_memory_export(int gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset, struct error *e);
+int fake_writes_flush(int gpu, struct error *e);
 
 /* A GPU's threads; their argument is the struct gpu. */
 void *gpu_main(void *gpu);

@@ -11,8 +11,10 @@
 #include "fake_gpu_inside.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,7 +26,7 @@ struct range {
     uint64_t begin, bytes;
     bool host;
     bool pinned; /* host memory that GPUs see as any other */
-    int file;    /* ... and what it is a mapping of */
+    int file;    /* what it is a mapping of; -1: it is the program's */
 };
 static struct range *ranges;
 static pthread_mutex_t ranges_lock = PTHREAD_MUTEX_INITIALIZER; /* changes are the engine's */
@@ -129,13 +131,14 @@ static void use_freed(uint64_t address, enum place place, void *argument)
     wrong(is_place(r, place) && lies_in(address, r->begin, r->bytes), "memory is freed that a launch in a queue touches");
 }
 
-/* file: of pinned memory; or -1. */
+/* file: what it is a mapping of, from now on the range's; or -1. */
 static void range_add(uint64_t begin, uint64_t bytes, bool host, int file)
 {
     struct range *r = malloc(sizeof(*r));
 
     (void)pthread_mutex_lock(&ranges_lock);
-    *r = (struct range){.next = ranges, .begin = begin, .bytes = bytes, .host = host, .pinned = file >= 0, .file = file};
+    *r =
+        (struct range){.next = ranges, .begin = begin, .bytes = bytes, .host = host, .pinned = host && file >= 0, .file = file};
     ranges = r;
     (void)pthread_mutex_unlock(&ranges_lock);
     (void)atomic_fetch_add(host ? &control->registered : &control->memories, 1);
@@ -192,13 +195,14 @@ int fake_memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, 
                                                              : mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     if (at == MAP_FAILED)
         status = error_set(e, -ENOMEM, "cuda GPU %d: %llu bytes: %s", gpu, (unsigned long long)whole, strerror(errno));
-    if (fd && status == 0)
-        *fd = memory;
-    else if (memory >= 0)
-        (void)close(memory);
-    if (status)
+    if (status == 0 && fd && (*fd = fcntl(memory, F_DUPFD_CLOEXEC, 0)) < 0)
+        status = error_set(e, -ENOMEM, "cuda GPU %d: a descriptor: %s", gpu, strerror(errno));
+    if (status) {
+        if (memory >= 0)
+            (void)close(memory);
         return status;
-    range_add(address_of(at), whole, false, -1);
+    }
+    range_add(address_of(at), whole, false, memory);
     *out = (struct gpu_memory){.address = address_of(at), .bytes = whole, .gpu = gpu, .kind = FCC_MEMORY_GPU_FD};
     return 0;
 }
@@ -330,5 +334,30 @@ int fake_copies_await(int gpu, struct error *e)
     for (uint64_t all = g->copies_enqueued; g->copies_done < all;)
         (void)pthread_cond_wait(&g->changed, &g->lock);
     (void)pthread_mutex_unlock(&g->lock);
+    return lost_error(gpu, e);
+}
+
+int fake_memory_export(int gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset, struct error *e)
+{
+    struct range r = range_check(address, false, "unknown memory is exported");
+
+    called();
+    wrong(!bytes || bytes % (uint64_t)sysconf(_SC_PAGESIZE) || !lies_in(address + bytes - 1, r.begin, r.bytes),
+          "memory is exported that is not whole pages of one allocation");
+    if (!control->exports)
+        return error_set(e, -EOPNOTSUPP, "cuda GPU %d: the test has no descriptor for adapters", gpu);
+    *fd = control->exports == FAKE_EXPORTS_MEMORY ? fcntl(r.file, F_DUPFD_CLOEXEC, 0) : eventfd(0, EFD_CLOEXEC);
+    if (*fd < 0)
+        return error_set(e, -ENOMEM, "cuda GPU %d: a descriptor: %s", gpu, strerror(errno));
+    *offset = address - r.begin;
+    (void)atomic_fetch_add(&control->exported, 1);
+    return 0;
+}
+
+/* The proxy's thread. */
+int fake_writes_flush(int gpu, struct error *e)
+{
+    wrong(pthread_equal(engine, pthread_self()), "a flush from the engine's thread");
+    (void)atomic_fetch_add(&control->flushed, 1);
     return lost_error(gpu, e);
 }

@@ -49,6 +49,7 @@ struct bed {
     unsigned char *memory[REGIONS], *model[REGIONS]; /* with GUARD bytes on either side */
     unsigned char *landing[REGIONS];                 /* NULL: writes go to the memory itself */
     unsigned landed;                                 /* areas */
+    unsigned given, not_direct; /* landing places to an adapter; of these, where it had been offered more */
     struct entry log[LOG];
     unsigned added, applied, freed;
     unsigned raised;
@@ -126,12 +127,26 @@ static inline int bed_landed(void *ctx, uint64_t offset, const struct net_area *
     return 0;
 }
 
+/* No adapter of these tests takes what it is offered. */
+static inline void bed_given(void *ctx, const char *adapter, bool is_direct, const struct error *why)
+{
+    const struct bed_landing *l = ctx;
+
+    assert_true(*adapter && !is_direct);
+    l->bed->given++;
+    l->bed->not_direct += why != NULL;
+    assert_true(!why || strstr(why->text, "cannot register"));
+}
+
 static inline void bed_region_add(struct bed *b, uint32_t r)
 {
     struct error e;
 
     bed_landings[r] = (struct bed_landing){b, r};
-    struct net_landing landing = {.landed = bed_landed, .ctx = &bed_landings[r]};
+    /* Half of them are offered as a device's memory, too, by a descriptor that is none of a device. */
+    static const struct net_direct direct = {.fd = 2, .address = 4096};
+    const struct net_landing landing = {
+        .landed = bed_landed, .ctx = &bed_landings[r], .direct = r % 2 ? &direct : NULL, .given = bed_given};
     if (!bed_lands) {
         assert_int_equal(net_region_add(b->regions, COMM, 3, r, b->memory[r] + GUARD, REGION_BYTES, &e), 0);
         return;

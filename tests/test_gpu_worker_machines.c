@@ -148,13 +148,15 @@ static void machine_rank(int rank, const struct ranks *all, void *argument)
 
 static void machine_works(struct ranks *r, const struct test_daemon *d, int first, int count)
 {
-    fake->copy_us = 300; /* a kernel that did not wait for them would add up what is not there */
+    fake->exports = FAKE_EXPORTS_MEMORY; /* which no adapter takes */
+    fake->copy_us = 300;                 /* a kernel that did not wait for them would add up what is not there */
     ranks_start_some(r, first, count, machine_rank, NULL);
     ranks_join(r);
     printf("all operators of ranks %d to %d are right; %d areas came from the other machine and went on to the GPUs\n", first,
            first + count - 1, fake->copied);
     CHECK(fake->copied > 0);
-    CHECK(!test_over_verbs() || node_logged(&d->node[0], "data goes there over verbs", 0));
+    CHECK(!test_over_verbs() || (node_logged(&d->node[0], "data goes there over verbs", 0) &&
+                                 node_logged(&d->node[0], "lands in host memory: rxe0: cannot register", 0)));
 }
 
 static void machine_part(void)

@@ -128,6 +128,50 @@ static void beside_one_node(void)
     fake_stop(&d);
 }
 
+/* An adapter writes into the GPUs' memory: nothing is copied, and no kernel is started behind a flag before the GPU sees what came. */
+static void written_directly(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_transport = "direct_plugin";
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    fake->exports = FAKE_EXPORTS_MEMORY;
+    ranks_start(&r, RANKS, works_rank, NULL);
+    ranks_join(&r);
+    CHECK(fake->copied == 0 && fake->exported > 0 && fake->flushed > 0);
+    for (int i = 0; i < NODES; i++)
+        CHECK(node_logged(&d.node[i], "direct0 writes into its memory what comes from other nodes", 0));
+    fake_stop(&d);
+}
+
+/* Or it cannot: what comes lands, and the log says why. */
+static void lands(enum fake_exports exports, const char *why)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_transport = "direct_plugin";
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    fake->exports = exports;
+    ranks_start(&r, PAIR, works_rank, NULL);
+    ranks_join(&r);
+    CHECK(fake->copied > 0 && fake->flushed == 0);
+    for (int i = 0; i < NODES; i++)
+        CHECK(node_logged(&d.node[i], why, 0));
+    fake_stop(&d);
+}
+
+static void nothing_exported(void)
+{
+    lands(FAKE_EXPORTS_NONE, "the test has no descriptor for adapters");
+}
+
+static void export_not_taken(void)
+{
+    lands(FAKE_EXPORTS_USELESS, "over direct0 lands in host memory: direct0: the descriptor cannot be mapped");
+}
+
 /* ---- communicators in another order at each rank: no kernel may hold up another node's ---- */
 
 enum { COMMS = 3 };
@@ -407,6 +451,9 @@ int main(int argc, char *argv[])
         {"three_nodes", three_nodes, 60},
         {"slow_copies", slow_copies, 60},
         {"beside_one_node", beside_one_node, 60},
+        {"written_directly", written_directly, 60},
+        {"nothing_exported", nothing_exported, 60},
+        {"export_not_taken", export_not_taken, 60},
         {"opposite_orders", opposite_orders, 60},
         {"kernels_fail", kernels_fail, 60},
         {"one_only_waits", one_only_waits, 60},

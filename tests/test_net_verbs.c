@@ -120,7 +120,7 @@ enum { LANDING = REGIONS + 7 };
 static void landing_add(struct bed *b)
 {
     static unsigned char memory[REGION_BYTES];
-    struct net_landing landing = {.landed = bed_landed, .ctx = &bed_landings[0]};
+    struct net_landing landing = {.landed = bed_landed, .ctx = &bed_landings[0], .given = bed_given};
     struct error e;
 
     assert_int_equal(net_region_add_landing(b->regions, COMM, 3, LANDING, memory, sizeof(memory), &landing, &e), 0);

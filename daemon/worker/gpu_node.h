@@ -21,6 +21,12 @@ struct gpu_sending {
     struct gpu_fifo fifo;
 };
 
+/* What comes for it from other nodes. The proxy's thread's; gpu_nodes.c's. */
+struct gpu_receiving {
+    bool is_direct; /* an adapter writes into its memory */
+    unsigned told;  /* bit 0: that it does not; bit 1: that it does */
+};
+
 struct gpus {
     struct worker *worker;
     const struct gpu_plugin *plugin;
@@ -38,6 +44,7 @@ struct gpus {
     LIST_HEAD(retired_host_head, gpu_retired_host) retired_host;
     LIST_HEAD(landings_head, landing) landings;
     struct gpu_sending sending[GPU_MAX_GPUS];
+    struct gpu_receiving receiving[GPU_MAX_GPUS];
     struct device devices[GPU_MAX_GPUS];
     struct gpu_description descriptions[GPU_MAX_GPUS];
 };

@@ -33,6 +33,12 @@
  * GPUs do. So each kernel that runs ends, however operators of several communicators follow each other on a GPU, here and elsewhere:
  * nodes need no common order.
  *
+ * Directly. Over RDMA an adapter may write into the GPU's memory by itself, where the driver gives out a dma-buf of it and the adapter's
+ * driver takes that: then nothing lands and nothing is copied. The rows are in that memory before the flag's receive completes
+ * (net_verbs.h), and the GPU sees them in all kernels that are launched after a flush, which comes before the flag is stored in
+ * `arrived` (gpus_flag_raise()). So what was said of copies holds of these writes: the kernel of the step is launched behind them. This way
+ * has run on no machine yet.
+ *
  * What is late. Nothing of an earlier turn comes after its DONE (nodes.c); of an operator that failed there may still be copies on their
  * way. The next turn's first kernel stands behind those, too. What comes meanwhile to the same landing place may get into such a copy;
  * its own copy follows it.
@@ -44,6 +50,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gpu_node.h"
 #include "log.h"
@@ -56,6 +63,7 @@ static_assert(FCC_MAX_RANKS <= 64, "a bit each in gpu_nodes.remote");
 /* Where an area lands, on its way to a GPU. The list is the engine's; the rest does not change while a receiver may know the region. */
 struct landing {
     LIST_ENTRY(landing) link;
+    struct gpus *gpus;
     const struct gpu_plugin *plugin;
     uint64_t comm;
     int rank;
@@ -63,6 +71,8 @@ struct landing {
     int gpu;
     uint64_t address; /* the GPU's */
     struct device_memory memory;
+    struct net_direct direct; /* .fd -1: none, and why_not says why */
+    struct error why_not;
 };
 
 /* Pinned memory that is not used any more, but kernels run, and to unpin it might wait for them. */
@@ -131,6 +141,53 @@ static int landed(void *ctx, uint64_t offset, const struct net_area *area, struc
                               e);
 }
 
+/* The proxy's thread, as landed(): an adapter has the region. Said once for each GPU and way: it is the same for all its regions, mostly. */
+static void given(void *ctx, const char *adapter, bool is_direct, const struct error *why)
+{
+    const struct landing *l = ctx;
+    struct gpu_receiving *r = &l->gpus->receiving[l->gpu];
+    const char *kind = l->plugin->kind;
+
+    r->is_direct |= is_direct;
+    if (r->told >> is_direct & 1u)
+        return;
+    r->told |= 1u << is_direct;
+    if (is_direct)
+        log_info("%s GPU %d: %s writes into its memory what comes from other nodes (dma-buf)", kind, l->gpu, adapter);
+    else
+        log_info("%s GPU %d: what comes from other nodes over %s lands in host memory: %s", kind, l->gpu, adapter,
+                 why ? why->text : l->why_not.text);
+}
+
+void gpus_flag_raise(const struct device *d, _Atomic uint64_t *flag, uint64_t epoch)
+{
+    const struct gpus *g = d->worker->gpus;
+    struct error e;
+
+    /* If that fails the context is lost, and no kernel looks any more; the watching thread tells the ranks. */
+    if (g->receiving[d->index].is_direct && g->plugin->writes_flush(d->index, &e))
+        log_warning("what has come from other nodes: %s", e.text);
+    atomic_store_explicit(flag, epoch, memory_order_release);
+}
+
+/* The GPU's memory as an adapter could write it. None, with the reason, is no error. */
+static void direct_make(struct landing *l, const struct config *config, uint64_t bytes)
+{
+    l->direct = (struct net_direct){.fd = -1, .address = l->address};
+    if (!strcmp(config->transport, "tcp"))
+        return; /* nobody would take it */
+    if (l->plugin->memory_export(l->gpu, l->address, gpu_page_round(bytes), &l->direct.fd, &l->direct.fd_offset, &l->why_not))
+        l->direct.fd = -1;
+}
+
+static void landing_free(struct landing *l)
+{
+    if (l->direct.fd >= 0)
+        (void)close(l->direct.fd);
+    gpus_host_free(&l->memory);
+    free(l);
+}
+
 int gpus_landing_add(const struct comm *c, int rank, uint32_t region, const struct device_memory *m, uint64_t bytes,
                      void **base, struct net_landing *out, struct error *e)
 {
@@ -143,6 +200,7 @@ int gpus_landing_add(const struct comm *c, int rank, uint32_t region, const stru
         return error_set(e, -ENOMEM, "no memory for %llu bytes to come from other nodes: %s", (unsigned long long)bytes,
                          why.text);
     }
+    l->gpus = g;
     l->plugin = g->plugin;
     l->comm = c->nodes->number;
     l->rank = rank;
@@ -151,7 +209,8 @@ int gpus_landing_add(const struct comm *c, int rank, uint32_t region, const stru
     l->address = (uint64_t)(uintptr_t)m->data;
     LIST_INSERT_HEAD(&g->landings, l, link);
     *base = l->memory.data;
-    *out = (struct net_landing){.landed = landed, .ctx = l};
+    direct_make(l, &c->worker->config, bytes);
+    *out = (struct net_landing){.landed = landed, .ctx = l, .direct = l->direct.fd >= 0 ? &l->direct : NULL, .given = given};
     return 0;
 }
 
@@ -171,8 +230,7 @@ void gpus_landings_remove(struct worker *w, uint64_t number, int rank, uint32_t 
             log_warning("copies from other nodes: %s", e.text);
         awaited |= 1u << l->gpu;
         LIST_REMOVE(l, link);
-        gpus_host_free(&l->memory);
-        free(l);
+        landing_free(l);
     }
 }
 

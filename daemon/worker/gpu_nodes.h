@@ -25,6 +25,9 @@ int gpus_landing_add(const struct comm *c, int rank, uint32_t region, const stru
 /* No receiver knows the region any more (rank -1: any of the communicator's): when this returns nothing is copied there either. */
 void gpus_landings_remove(struct worker *w, uint64_t number, int rank, uint32_t region);
 
+/* The proxy's thread: a flag for a rank on that GPU has come, behind what it stands for; store it where the engine looks, with release. */
+void gpus_flag_raise(const struct device *d, _Atomic uint64_t *flag, uint64_t epoch);
+
 /* A rank here: its GPU's FIFO, and where flags for it come. */
 int gpus_nodes_open(struct member *m, struct proxy *proxy, struct error *e);
 /* The proxy's thread has ended. */

@@ -15,6 +15,7 @@
 #ifndef FCCD_NET_REGION_H
 #define FCCD_NET_REGION_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "error.h"
@@ -37,12 +38,23 @@ int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes,
  * anywhere. */
 int net_area_simplify(struct net_area *area, uint64_t offset, uint64_t *length, struct error *e);
 
+/* The memory that what lands goes on to, of as many bytes: for adapters that can write it by themselves. */
+struct net_direct {
+    int fd; /* a dma-buf; the memory begins at its byte fd_offset. Who added the region closes it when the region is gone */
+    uint64_t fd_offset;
+    uint64_t address; /* what offsets in the region are added to */
+};
+
 /* What else is to be done with what has come: where the memory is but a landing place, and others wait for it elsewhere. */
 struct net_landing {
     /* An area has come whole, and is as checked. Called by the receiver while it holds the region, and before what follows on that link:
      * must not wait. Not 0, with the reason, breaks the link. NULL: nothing is to be done. */
     int (*landed)(void *ctx, uint64_t offset, const struct net_area *area, struct error *e);
     void *ctx;
+    const struct net_direct *direct; /* NULL: there is none. Stays as long as the region */
+    /* Not NULL, if landed() is not. An adapter (its name) has been given the region for others to write: the landing place, or, is_direct, what it goes on to; then
+     * nothing lands. why: the direct way was tried, and failed; or NULL. As landed(). */
+    void (*given)(void *ctx, const char *adapter, bool is_direct, const struct error *why);
 };
 
 struct net_regions;

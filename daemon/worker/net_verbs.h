@@ -20,7 +20,9 @@
  *
  * Landing places. RDMA writes leave no trace at the receiver. So where the memory is but a landing place (net_region.h), which the key
  * says, the sender tells what it has written there, behind the writes and before the flags that follow. When that message's receive
- * has completed the rows lie there, by the same order, and landed() passes them on before the next message is looked at.
+ * has completed the rows lie there, by the same order, and landed() passes them on before the next message is looked at. Where the
+ * memory behind the landing place is a device's that the adapter can write (a dma-buf), the key is of that, and nothing lands. A flag's
+ * receive completes behind such writes, too; when the device sees them is the matter of who raises flags.
  *
  * Trust. A key opens one region of one communicator of this job to whoever has it. All keys of a job are of one protection domain,
  * that no other job uses. A region that is removed takes its key back at once: its users have agreed that nobody writes it any more
@@ -127,6 +129,10 @@ void verbs_device_hold(struct verbs_device *d); /* once more */
 void verbs_device_put(struct verbs_device *d);
 /* Register memory. access: IBV_ACCESS_ flags. */
 int verbs_register(struct verbs_device *d, void *base, size_t bytes, int access, struct ibv_mr **out, struct error *e);
+/* Register memory of another device. */
+int verbs_register_direct(struct verbs_device *d, const struct net_direct *direct, size_t bytes, int access,
+                          struct ibv_mr **out, struct error *e);
+const char *verbs_device_name(const struct verbs_device *d);
 
 /* Prepare an end: address, socket, channel, epoll. verbs_end_close() takes what there is; the socket stays the caller's. */
 int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *options, struct error *e);

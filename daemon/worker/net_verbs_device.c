@@ -100,6 +100,20 @@ int verbs_register(struct verbs_device *d, void *base, size_t bytes, int access,
     return *out ? 0 : register_failed(d, bytes, e);
 }
 
+int verbs_register_direct(struct verbs_device *d, const struct net_direct *direct, size_t bytes, int access,
+                          struct ibv_mr **out, struct error *e)
+{
+    *out = ibv_reg_dmabuf_mr(d->pd, direct->fd_offset, bytes, direct->address, direct->fd, access);
+    return *out ? 0
+                : error_set(e, errno ? -errno : -EIO, "%s: cannot register %zu bytes of a dma-buf: %s",
+                            ibv_get_device_name(d->context->device), bytes, strerror(errno));
+}
+
+const char *verbs_device_name(const struct verbs_device *d)
+{
+    return ibv_get_device_name(d->context->device);
+}
+
 /* ---- ends ---- */
 
 int verbs_end_watch(const struct verbs_end *end, int fd, enum verbs_source source, struct error *e)

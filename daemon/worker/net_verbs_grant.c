@@ -19,6 +19,8 @@ struct grant {
     struct net_grant grant; /* owner: the device. Once ended, next: of those that are to be freed */
     struct verbs_device *device;
     struct ibv_mr *mr;
+    uint64_t address; /* of the region's first byte, by the key */
+    bool lands;       /* it is a landing place */
     uint64_t comm;
     bool has_ended; /* its communicator: it goes with its last lease */
     struct verbs_leases leases;
@@ -106,6 +108,36 @@ static void grant_end(struct net_grant *net)
 
 /* ---- the receiving ends' ---- */
 
+/* The memory behind a landing place, if the device can write that; otherwise what is registered is the landing place. */
+static int direct_register(struct grant *g, const struct net_held *held, int access)
+{
+    const struct net_landing *landing = &held->landing;
+    struct error why;
+
+    int status = verbs_register_direct(g->device, landing->direct, held->bytes, access, &g->mr, &why);
+    if (!status) {
+        g->address = landing->direct->address;
+        g->lands = false;
+        landing->given(landing->ctx, verbs_device_name(g->device), true, NULL);
+    } else {
+        landing->given(landing->ctx, verbs_device_name(g->device), false, &why);
+    }
+    return status;
+}
+
+static int region_register(struct grant *g, const struct net_held *held, struct error *e)
+{
+    const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+
+    g->address = (uintptr_t)held->base;
+    g->lands = held->landing.landed != NULL;
+    if (g->lands && held->landing.direct && !direct_register(g, held, access))
+        return 0;
+    if (g->lands && !held->landing.direct)
+        held->landing.given(held->landing.ctx, verbs_device_name(g->device), false, NULL);
+    return verbs_register(g->device, held->base, held->bytes, access, &g->mr, e);
+}
+
 /* Memory that another node may write. No relaxed ordering: the order of writes is what a flag stands for. */
 static struct grant *grant_new(struct verbs_device *d, const struct net_held *held, uint64_t comm, struct error *e)
 {
@@ -116,7 +148,7 @@ static struct grant *grant_new(struct verbs_device *d, const struct net_held *he
         return NULL;
     }
     *g = (struct grant){.grant = {.owner = d, .revoke = grant_revoke, .end = grant_end}, .device = d, .comm = comm};
-    if (verbs_register(d, held->base, held->bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &g->mr, e)) {
+    if (region_register(g, held, e)) {
         free(g);
         return NULL;
     }
@@ -163,9 +195,9 @@ int verbs_grant(struct verbs_party *p, struct verbs_device *d, const struct net_
     struct grant *g = grant_get(d, held, key->comm, e);
     int status = g ? lease_add(p, g, e) : e->status;
     if (g && !status) {
-        key->address = (uintptr_t)held->base;
+        key->address = g->address;
         key->rkey = g->mr->rkey;
-        key->lands = held->landing.landed != NULL;
+        key->lands = g->lands;
     }
     (void)pthread_mutex_unlock(&grants_lock);
     return status;

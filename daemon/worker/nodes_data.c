@@ -57,7 +57,7 @@ struct rank_flags {
     _Atomic uint64_t *flags; /* NULL: free. A GPU's: member.arrived */
     _Atomic uint64_t *done;  /* comm_nodes.done */
     _Atomic uint64_t *left;  /* comm_nodes.left */
-    struct device *device;   /* a cpu's; NULL: a GPU's */
+    struct device *device;
 };
 
 struct nodes_data {
@@ -196,11 +196,11 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
 
     if (!f.flags)
         return -ENOENT;
-    if (flag < FLAG_DONE && f.device) {
+    if (flag < FLAG_DONE && f.device->ops->number == FCC_DEVICE_CPU) {
         device_cpu_flag_raise(f.device, &f.flags[flag], epoch);
     } else if (flag < FLAG_DONE) {
-        /* release: what came before is on its way to the GPU, in the order of its copies (gpu_nodes.c) */
-        atomic_store_explicit(&f.flags[flag], epoch, memory_order_release);
+        /* what came before is there, or on its way to the GPU in the order of its copies (gpu_nodes.c) */
+        gpus_flag_raise(f.device, &f.flags[flag], epoch);
     } else if (flag < FLAG_LEFT) {
         /* release: what came before is in our memory, or on its way to a GPU's */
         atomic_store_explicit(&f.done[flag - FLAG_DONE], epoch, memory_order_release);
@@ -386,7 +386,7 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                              .flags = is_cpu ? (_Atomic uint64_t *)(void *)m->flags.data : m->arrived,
                              .done = c->nodes->done,
                              .left = &c->nodes->left,
-                             .device = is_cpu ? m->device : NULL};
+                             .device = m->device};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
     /* If that fails the communicator does not form, and its end takes the flags away again. */
     return net_region_add(c->worker->data->regions, c->nodes->number, (uint32_t)rank, NET_FLAGS, NULL,
