@@ -165,7 +165,7 @@ static void never_says(void **state)
     raw_connect(&other, &other_b, other.hello.token, NET_TOKEN_BYTES, RDMA_CM_EVENT_ESTABLISHED);
     unsigned char *memory = raw_told(&raw, &b, &key);
     raw_say(&raw, VERBS_BEAT, 0);
-    while (receiver_of(&b)->heard_ns < later)
+    while (receiver_of(&b)->silence.heard_ns < later)
         assert_true(net_receive(b.receiver, later) >= 0);
     int status = net_receive(b.receiver, clock_ns() + 61000 * 1000000ull);
     while (status > 0)

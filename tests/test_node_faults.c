@@ -16,7 +16,7 @@
 
 #include "link_see.h"
 
-enum { NODES = 2, RANKS = 4, K = 256 };
+enum { NODES = 2, RANKS = 4, K = 256, STOPPED_MS = 5000 };
 
 /* Rows of the operators' matrix; and how long the tests wait, where they would wait for ever if something was wrong. */
 static int rows = 4096;
@@ -289,8 +289,35 @@ static void silent(void)
     CHECK(kill(worker, SIGCONT) == 0);
     ranks_join(&r);
     expect_told(scene, RANKS, since, d.node[1].address);
-    CHECK(scene->status[1] < 0 && scene->status[3] < 0);
+    /* It reads what came while it was stopped before it says anything of the other one, which was alive all the time. */
+    for (int i = 1; i < RANKS; i += NODES) {
+        printf("rank %d, of the one that was stopped: %s\n", i, scene->text[i]);
+        CHECK(scene->status[i] < 0 && strstr(scene->text[i], d.node[0].address) != NULL);
+        CHECK(!strstr(scene->text[i], "silent") && !strstr(scene->text[i], "nothing has come"));
+    }
     expect_alive(RANKS);
+    daemon_stop(&d);
+}
+
+/* Both are stopped, as with their machine, for longer than a peer may be silent: nobody has been dead, and what runs goes on. */
+static void both_stopped(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+    struct scene *scene = scene_open(&d, &r);
+    pid_t workers[NODES] = {node_worker(&d, 0), node_worker(&d, 1)};
+
+    for (int i = 0; i < NODES; i++)
+        CHECK(kill(workers[i], SIGSTOP) == 0);
+    (void)usleep(STOPPED_MS * 1000);
+    for (int i = 0; i < NODES; i++)
+        CHECK(kill(workers[i], SIGCONT) == 0);
+    rounds_await(scene, RANKS, 20);
+    scene->stop = 1;
+    ranks_join(&r);
+    for (int i = 0; i < RANKS; i++) /* who stops first leaves the others' operator */
+        CHECK(scene->status[i] == 0 || scene->status[i] == -ECONNABORTED);
+    CHECK(node_worker(&d, 0) == workers[0] && node_worker(&d, 1) == workers[1]);
     daemon_stop(&d);
 }
 
@@ -477,6 +504,7 @@ int main(int argc, char *argv[])
         {"broker_killed", broker_killed, 0},
         {"node_killed", node_killed, 0},
         {"silent", silent, 0},
+        {"both_stopped", both_stopped, 0},
         {"restarted", restarted, 0},
         {"met_elsewhere", met_elsewhere, 0},
         {"met_by_another_name", met_by_another_name, 0},

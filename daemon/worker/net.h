@@ -81,6 +81,32 @@ struct net_sink {
     void *ctx;
 };
 
+/* What a receiving end knows of how long its sender has been silent. */
+struct net_silence {
+    uint64_t limit_ns, heard_ns;
+    bool is_excused; /* once, since something was heard */
+};
+#define NET_LATE_NS 500000000u
+
+static inline void net_heard(struct net_silence *s, uint64_t now_ns)
+{
+    s->heard_ns = now_ns;
+    s->is_excused = false;
+}
+
+/* Nothing lies there: for too long? Who looks so much later than it was due has not been listening: the process was stopped, or its machine
+ * was, and perhaps the sender with it. Then the same time begins once more. */
+static inline bool net_is_silent(struct net_silence *s, uint64_t now_ns)
+{
+    if (now_ns <= s->heard_ns || now_ns - s->heard_ns <= s->limit_ns)
+        return false;
+    if (s->is_excused || now_ns - s->heard_ns <= s->limit_ns + NET_LATE_NS)
+        return true;
+    s->heard_ns = now_ns;
+    s->is_excused = true;
+    return false;
+}
+
 /* A sending end. The implementation's is bigger; who calls it only reads. */
 struct net_link {
     const struct net_ops *ops;

@@ -29,7 +29,7 @@
 struct tcp_receiver {
     struct net_receiver receiver;
     const struct net_sink *sink;
-    uint64_t silent_ns, heard_ns;
+    struct net_silence silence;
     bool has_greeted;
     struct net_frame put;   /* the frame whose payload is under way: valid while at < length */
     uint64_t length, at;    /* bytes of its payload: all, stored */
@@ -55,9 +55,8 @@ int tcp_receiver_open(int sock, const struct net_options *options, const struct 
         return error_set(e, -ENOMEM, "no memory for a link");
     t->receiver = (struct net_receiver){.ops = &net_tcp, .fd = sock, .counts = counts};
     t->sink = sink;
-    t->silent_ns = options->silent_ms * 1000000ull;
-    t->heard_ns = clock_ns();
-    t->receiver.due_ns = t->heard_ns + t->silent_ns;
+    t->silence = (struct net_silence){.limit_ns = options->silent_ms * 1000000ull, .heard_ns = clock_ns()};
+    t->receiver.due_ns = t->silence.heard_ns + t->silence.limit_ns;
     *out = &t->receiver;
     return 0;
 }
@@ -357,9 +356,10 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
         if (n == -EINTR)
             continue;
         if (n == -EAGAIN || n == -EWOULDBLOCK) {
-            if (now_ns > t->heard_ns && now_ns - t->heard_ns > t->silent_ns)
+            if (net_is_silent(&t->silence, now_ns))
                 return error_set(&r->error, -ETIMEDOUT, "nothing has come from there for %llu ms",
-                                 (unsigned long long)(t->silent_ns / 1000000));
+                                 (unsigned long long)(t->silence.limit_ns / 1000000));
+            r->due_ns = t->silence.heard_ns + t->silence.limit_ns;
             return 0;
         }
         if (n <= 0)
@@ -369,8 +369,8 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
         t->has_greeted = true;
         net_count(&r->counts->bytes, (uint64_t)n);
         total += (uint64_t)n;
-        t->heard_ns = now_ns;
-        r->due_ns = now_ns + t->silent_ns;
+        net_heard(&t->silence, now_ns);
+        r->due_ns = now_ns + t->silence.limit_ns;
         int status = buffer_take(t);
         if (status)
             return status;

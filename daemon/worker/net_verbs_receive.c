@@ -247,7 +247,7 @@ static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
     if (n < 0)
         return error_set(e, n, "%s", refusal.text);
     if (n > 0)
-        v->heard_ns = now_ns;
+        net_heard(&v->silence, now_ns);
     for (int i = 0; i < n && !status; i++)
         status = m[i].kind == VERBS_ASK     ? ask_answer(v, m[i])
                  : m[i].kind == VERBS_BEAT  ? 0
@@ -390,14 +390,14 @@ static int quiet(struct verbs_receiver *v, uint64_t now_ns)
     struct net_receiver *r = &v->receiver;
     uint64_t owes = verbs_party_owes(&v->party);
 
-    if (now_ns > v->heard_ns && now_ns - v->heard_ns > v->silent_ns)
+    if (net_is_silent(&v->silence, now_ns))
         return error_set(&r->error, -ETIMEDOUT, "nothing has come from there for %llu ms",
-                         (unsigned long long)(v->silent_ns / 1000000));
-    if (owes && now_ns > owes && now_ns - owes > v->silent_ns)
+                         (unsigned long long)(v->silence.limit_ns / 1000000));
+    if (owes && now_ns > owes && now_ns - owes > v->silence.limit_ns)
         return error_set(&r->error, -ETIMEDOUT,
                          "it has not said for %llu ms that it writes no more for a communicator that has ended here",
-                         (unsigned long long)(v->silent_ns / 1000000));
-    r->due_ns = (owes && owes < v->heard_ns ? owes : v->heard_ns) + v->silent_ns;
+                         (unsigned long long)(v->silence.limit_ns / 1000000));
+    r->due_ns = (owes && owes < v->silence.heard_ns ? owes : v->silence.heard_ns) + v->silence.limit_ns;
     if (!v->ended_ns)
         return 0;
     if (now_ns > v->ended_ns && now_ns - v->ended_ns > GRACE_NS)
@@ -419,7 +419,7 @@ int verbs_receive(struct net_receiver *r, uint64_t now_ns)
         if (n < 0)
             return n;
         if (n > 0) {
-            v->heard_ns = now_ns;
+            net_heard(&v->silence, now_ns);
             continue;
         }
         if (was_over)
@@ -489,10 +489,9 @@ int verbs_receiver_open(int sock, const struct net_options *options, const struc
         return status;
     }
     atomic_store_explicit(&counts->device, v->end.nic, memory_order_release);
-    v->silent_ns = options->silent_ms * 1000000ull;
-    v->heard_ns = clock_ns();
-    v->receiver =
-        (struct net_receiver){.ops = &net_verbs, .fd = v->end.epoll, .due_ns = v->heard_ns + v->silent_ns, .counts = counts};
+    v->silence = (struct net_silence){.limit_ns = options->silent_ms * 1000000ull, .heard_ns = clock_ns()};
+    v->receiver = (struct net_receiver){
+        .ops = &net_verbs, .fd = v->end.epoll, .due_ns = v->silence.heard_ns + v->silence.limit_ns, .counts = counts};
     *out = &v->receiver;
     return 0;
 }

@@ -14,7 +14,7 @@ struct verbs_receiver {
     struct rdma_cm_id *listener; /* until somebody has shown the token */
     unsigned char token[NET_TOKEN_BYTES];
     const struct net_sink *sink;
-    uint64_t silent_ns, heard_ns;
+    struct net_silence silence;
     bool has_greeted;
     bool has_ended;    /* the socket */
     uint64_t ended_ns; /* the queue pair; 0: it has not */

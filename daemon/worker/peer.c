@@ -3,7 +3,8 @@
  * peer.c - connections between the workers of a job: made when a communicator needs them, kept for the job's life.
  *
  * Who sends nothing else sends a PING every half second. A peer that is silent for SILENCE_MS, or whose connection ends, is lost: its communicators
- * end with an error that names it, and the next one connects anew.
+ * end with an error that names it, and the next one connects anew. Silence is counted in our own pings: when this process does not run, as it
+ * is stopped or the machine has too much to do, it hears nobody, and that is nobody's silence. What came meanwhile is read before the next ping.
  */
 #include "peer.h"
 
@@ -100,7 +101,7 @@ static void on_read(struct bufferevent *b, void *arg)
     struct evbuffer *in = bufferevent_get_input(b);
     const struct peer_msg *m = (const struct peer_msg *)buf;
 
-    p->heard_ns = clock_ns();
+    p->silent = 0;
     while (!p->broken.status && evbuffer_copyout(in, buf, sizeof(*m)) == (ssize_t)sizeof(*m)) {
         if (m->length < sizeof(*m) || m->length > sizeof(buf) || m->zero) {
             peer_break(p, -EPROTO, "a message of %u bytes: allowed are %zu to %zu", m->length, sizeof(*m), sizeof(buf));
@@ -127,15 +128,14 @@ static void on_ping(evutil_socket_t sock, short what, void *arg)
 {
     struct worker *w = arg;
     struct peer *p;
-    uint64_t now = clock_ns();
 
     (void)sock, (void)what;
     LIST_FOREACH(p, &w->peers, link) {
         struct peer_msg m = {0};
         if (p->writer)
             peer_send(p, &m, 0, PEER_PING, sizeof(m));
-        if (p->reader && !w->retiring && now - p->heard_ns > SILENCE_MS * UINT64_C(1000000))
-            peer_break(p, -ETIMEDOUT, "it has been silent for %llu ms", (unsigned long long)((now - p->heard_ns) / 1000000));
+        if (p->reader && !w->retiring && p->silent++ * PING_MS >= SILENCE_MS)
+            peer_break(p, -ETIMEDOUT, "it has been silent for %d ms", SILENCE_MS);
     }
 }
 
@@ -379,7 +379,7 @@ void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
     if (p && purpose == PEER_MESSAGES && !p->reader) {
         p->reader = bufferevent_socket_new(w->base, sock, BEV_OPT_CLOSE_ON_FREE);
         if (p->reader) {
-            p->heard_ns = clock_ns();
+            p->silent = 0;
             bufferevent_setcb(p->reader, on_read, NULL, on_reader_event, p);
             (void)bufferevent_enable(p->reader, EV_READ);
             return;
@@ -449,7 +449,7 @@ void peers_resume(struct worker *w)
 
     LIST_FOREACH(p, &w->peers, link)
         if (p->reader) {
-            p->heard_ns = clock_ns(); /* it was not listened to */
+            p->silent = 0; /* it was not listened to */
             (void)bufferevent_enable(p->reader, EV_READ);
         }
 }

@@ -155,7 +155,7 @@ struct peer {
     uint64_t out_request, data_request; /* ids of our CONNECTs, while CONNECTING */
     struct bufferevent *writer, *reader;
     struct evbuffer *waiting; /* messages for a connection that is not there yet */
-    uint64_t heard_ns;        /* when the reader last had something */
+    unsigned silent;          /* pings of ours since the reader last had something */
     struct {
         uint64_t bytes_out, bytes_in, messages_out, messages_in, waits;
     } before;            /* what the proxy had counted for its index when it began */
