@@ -150,7 +150,7 @@ $(BUILD)/lib/fccd/hip.so: $(patsubst %.hip,$(BUILD)/obj/hip/%.o,$(GPU_SOURCES)) 
 
 # ---- data between nodes over RDMA: where its headers are -----------------------------------------------------------------
 
-VERBS := $(addprefix daemon/worker/,net_verbs.c net_verbs_address.c net_verbs_connect.c net_verbs_device.c net_verbs_grant.c net_verbs_keys.c net_verbs_near.c net_verbs_receive.c net_verbs_socket.c)
+VERBS := $(addprefix daemon/worker/,net_verbs.c net_verbs_address.c net_verbs_connect.c net_verbs_device.c net_verbs_grant.c net_verbs_keys.c net_verbs_near.c net_verbs_notice.c net_verbs_receive.c net_verbs_socket.c)
 VERBS_LIBS := $(shell pkg-config --libs librdmacm libibverbs hwloc 2>/dev/null)
 VERBS_PLUGIN := $(if $(VERBS_LIBS),$(BUILD)/lib/fccd/verbs.so)
 

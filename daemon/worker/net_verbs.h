@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * net_verbs.h - the parts of the verbs transport: net_verbs.c sends, net_verbs_keys.c knows where to, net_verbs_receive.c
- * receives, net_verbs_grant.c hands keys out and takes them back, net_verbs_address.c chooses the device, net_verbs_device.c has what both ends need of it.
+ * receives, net_verbs_notice.c takes its messages, net_verbs_grant.c hands keys out and takes them back, net_verbs_address.c chooses the device, net_verbs_device.c has what both ends need of it.
  *
  *   sender                     socket                        receiver
  *                              <-- hello: where, token       listens with rdma_cm at an address of its choice

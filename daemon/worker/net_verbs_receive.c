@@ -22,104 +22,14 @@
 #define TURNS 16              /* of one receive() */
 #define GRACE_NS 500000000ull /* after the queue pair's end, for the socket's */
 #define RNR_TIMER 10          /* 0.16 ms */
+static_assert(sizeof(struct verbs_notice) <= SLOT, "a message fits");
 
 static struct verbs_receiver *verbs_of(struct net_receiver *r)
 {
     return (struct verbs_receiver *)r; /* its first member */
 }
 
-static int refused(struct verbs_receiver *v, int status, const char *why)
-{
-    return error_set(&v->receiver.error, status, "refused what came from there: %s", why);
-}
-
 /* ---- messages ---- */
-
-static int signal_store(struct verbs_receiver *v, const struct verbs_notice *n)
-{
-    int status = net_regions_signal(v->sink->regions, n->comm, n->rank, n->region, n->offset, n->value);
-
-    return status ? refused(v, -EPROTO,
-                            status == -ENOENT ? "a signal in a region that is not known here"
-                                              : "a signal past the end of a region, or not aligned")
-                  : 0;
-}
-
-static int flag_raise(struct verbs_receiver *v, const struct verbs_notice *n)
-{
-    const struct net_sink *sink = v->sink;
-    struct net_held flags;
-
-    if (n->region != NET_FLAGS)
-        return refused(v, -EPROTO, "a flag with a region");
-    int status = net_regions_hold(sink->regions, n->comm, n->rank, NET_FLAGS, &flags);
-    if (status == -ECANCELED)
-        return 0;
-    if (status)
-        return refused(v, -EPROTO, "a flag of a rank that is not known here");
-    status = n->number < flags.bytes ? sink->raise(sink->ctx, n->comm, n->rank, n->number, n->value) : -EPROTO;
-    net_regions_release(sink->regions);
-    return status ? refused(v, status, "a flag that there is not") : 0;
-}
-
-/* Rows lie in a landing place: the writes before this message are there (net_verbs.h). Perhaps not in the registration that the region has
- * now: where it was made anew meanwhile, an operator has failed, and what is passed on is nobody's. */
-static int landed_take(struct verbs_receiver *v, const struct verbs_notice *n)
-{
-    const struct net_area area = {.row_bytes = n->value, .stride = n->stride, .rows = n->number};
-    struct net_regions *regions = v->sink->regions;
-    struct net_held held;
-    uint64_t length;
-
-    int status = n->region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, n->comm, n->rank, n->region, &held);
-    if (status == -ECANCELED)
-        return 0;
-    if (status)
-        return refused(v, -EPROTO, "rows in a region that is not known here");
-    if (!held.landing.landed || net_area_check(&area, n->offset, held.bytes, &length))
-        status = refused(v, -EPROTO,
-                         held.landing.landed ? "rows past the end of a region" : "rows that land where no place for that is");
-    else
-        status = held.landing.landed(held.landing.ctx, n->offset, &area, &v->receiver.error);
-    net_regions_release(regions);
-    return status;
-}
-
-static struct verbs_notice notice_order(struct verbs_notice n)
-{
-    return (struct verbs_notice){.comm = le64toh(n.comm),
-                                 .rank = le32toh(n.rank),
-                                 .region = le32toh(n.region),
-                                 .bytes = le64toh(n.bytes),
-                                 .messages = le64toh(n.messages),
-                                 .kind = le16toh(n.kind),
-                                 .zero = n.zero,
-                                 .number = le32toh(n.number),
-                                 .offset = le64toh(n.offset),
-                                 .value = le64toh(n.value),
-                                 .stride = le64toh(n.stride)};
-}
-
-static int notice_take(struct verbs_receiver *v, struct verbs_notice n)
-{
-    n = notice_order(n);
-    net_count(&v->receiver.counts->bytes, n.bytes - v->bytes);
-    net_count(&v->receiver.counts->messages, n.messages - v->messages);
-    v->bytes = n.bytes;
-    v->messages = n.messages;
-    if (n.zero)
-        return refused(v, -EPROTO, "a message with something where nothing should be");
-    switch (n.kind) {
-    case VERBS_FLAG:
-        return flag_raise(v, &n);
-    case VERBS_SIGNAL:
-        return signal_store(v, &n);
-    case VERBS_LANDED:
-        return landed_take(v, &n);
-    default:
-        return refused(v, -EPROTO, "a message of an unknown kind");
-    }
-}
 
 static int slots_post(struct verbs_receiver *v, const uint64_t slots[], int n)
 {
@@ -156,9 +66,9 @@ static int notices_take(struct verbs_receiver *v)
         if (wc[i].status != IBV_WC_SUCCESS)
             return verbs_wc_error(&wc[i], &v->receiver.error);
         if (wc[i].opcode != IBV_WC_RECV || wc[i].byte_len != sizeof(notice))
-            return refused(v, -EPROTO, "a message of another size than they have");
+            return verbs_refused(v, -EPROTO, "a message of another size than they have");
         memcpy(&notice, v->slots + wc[i].wr_id * SLOT, sizeof(notice));
-        status = notice_take(v, notice);
+        status = verbs_notice_take(v, notice);
         slots[taken++] = wc[i].wr_id;
     }
     if (!status && !v->ended_ns)
@@ -176,7 +86,7 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
 
     m.kind = VERBS_KEY;
     if (!v->end.device)
-        return refused(v, -EPROTO, "a question before the queue pair");
+        return verbs_refused(v, -EPROTO, "a question before the queue pair");
     m.status = m.region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, m.comm, m.rank, m.region, &held);
     if (m.status == 0) {
         struct error why = {0};
@@ -185,7 +95,7 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
         if (m.status)
             *e = why;
     } else if (m.status != -ECANCELED) {
-        (void)refused(v, -EPROTO, "a write into a region that is not known here");
+        (void)verbs_refused(v, -EPROTO, "a write into a region that is not known here");
     }
     int broken = e->status;
     struct error ignored;
@@ -214,7 +124,7 @@ static int ends_tell(struct verbs_receiver *v, uint64_t now_ns)
 
 static int ended_take(struct verbs_receiver *v, uint64_t comm)
 {
-    return verbs_party_ended(&v->party, comm) ? refused(v, -EPROTO, "an answer to what nobody has asked") : 0;
+    return verbs_party_ended(&v->party, comm) ? verbs_refused(v, -EPROTO, "an answer to what nobody has asked") : 0;
 }
 
 static int hello_send(struct verbs_receiver *v)
@@ -252,7 +162,7 @@ static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
         status = m[i].kind == VERBS_ASK     ? ask_answer(v, m[i])
                  : m[i].kind == VERBS_BEAT  ? 0
                  : m[i].kind == VERBS_ENDED ? ended_take(v, m[i].comm)
-                                            : refused(v, -EPROTO, "a message of an unknown kind");
+                                            : verbs_refused(v, -EPROTO, "a message of an unknown kind");
     return status ? status : verbs_socket_flush(&v->end.socket, e);
 }
 

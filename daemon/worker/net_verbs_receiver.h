@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * net_verbs_receiver.h - what a receiving end has: net_verbs_receive.c's, and for tests that break its queue pair.
+ * net_verbs_receiver.h - what a receiving end has: net_verbs_receive.c's and net_verbs_notice.c's, and for tests that break its queue pair.
  */
 #ifndef FCCD_NET_VERBS_RECEIVER_H
 #define FCCD_NET_VERBS_RECEIVER_H
@@ -22,5 +22,12 @@ struct verbs_receiver {
     struct ibv_mr *mr;
     uint64_t bytes, messages; /* counted */
 };
+
+/* ---- net_verbs_notice.c ---- */
+
+/* Break the link, which has said what it must not. */
+int verbs_refused(struct verbs_receiver *v, int status, const char *why);
+/* A message has come whole. */
+int verbs_notice_take(struct verbs_receiver *v, struct verbs_notice n);
 
 #endif
