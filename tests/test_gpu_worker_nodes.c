@@ -263,6 +263,56 @@ static void kernels_fail(void)
     fake_stop(&d);
 }
 
+/* What was on its way to one GPU when an operator failed may come while another GPU's kernel, of the next operator, already stores there.
+ * The two schedules lay their partial sums out differently. */
+static void late_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { HELD = 2 }; /* a rank, and its GPU, which no other rank has */
+    struct failing *f = argument;
+    fcc_request *request;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = fused_open(client_join(context, &all->id, all->n, rank, 0));
+    product_check(&p, FCC_SCHEDULE_SEQUENTIAL);
+    for (int round = 0; round < ROUNDS; round++) {
+        int copied = fake->copied;
+        f->quiet++;
+        await(&f->quiet, (2 * round + 1) * all->n);
+        if (rank == HELD) {
+            fake->failing_rank = HELD;
+            fake->failure = (struct gpu_failure){.kind = GPU_FAILURE_INDEX, .at = 5, .value = 99, .most = 6};
+            fake->failing = 1;
+            fake->hold = 1u << HELD;
+        }
+        f->quiet++;
+        await(&f->quiet, (2 * round + 2) * all->n);
+        OK(fcc_gemv_all_reduce_start(p.comm, &p.args, &request));
+        if (rank == HELD) { /* the other node's kernels have put all that they have: it is being copied */
+            await(&fake->copied, copied + 1);
+            (void)usleep(20000);
+            fake->hold = 0;
+        }
+        FAILS(fcc_request_wait(request, -1), -ERANGE, "gemv_all_reduce", "99");
+        fcc_request_free(request);
+        product_check(&p, FCC_SCHEDULE_SEQUENTIAL);
+    }
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void fails_with_copies_under_way(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    fake->copy_us = 2000;
+    ranks_start(&r, RANKS, late_rank, shared_memory(sizeof(struct failing)));
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 /* The same where one rank has only to wait for the other's, which fails, or does not end. */
 static void idle_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -456,6 +506,7 @@ int main(int argc, char *argv[])
         {"export_not_taken", export_not_taken, 60},
         {"opposite_orders", opposite_orders, 60},
         {"kernels_fail", kernels_fail, 60},
+        {"fails_with_copies_under_way", fails_with_copies_under_way, 60},
         {"one_only_waits", one_only_waits, 60},
         {"a_rank_dies", a_rank_dies, 60},
         {"a_kernel_hangs", a_kernel_hangs, 60},

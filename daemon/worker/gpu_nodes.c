@@ -40,8 +40,10 @@
  * has run on no machine yet.
  *
  * What is late. Nothing of an earlier turn comes after its DONE (nodes.c); of an operator that failed there may still be copies on their
- * way. The next turn's first kernel stands behind those, too. What comes meanwhile to the same landing place may get into such a copy;
- * its own copy follows it.
+ * way, for which no kernel has waited. The next turn's kernels stand behind the copies to their own GPU, but they also store into the memory of
+ * the other GPUs here, perhaps where such a copy is about to come. So after a failure the next turn's first kernels are launched when
+ * all copies to these GPUs are done (late_await()); and what adapters have written is flushed at DONE. What comes to the same landing
+ * place before may get into such a copy; its own copy follows it.
  *
  * The proxy cannot be woken by a GPU. It stays awake while such kernels run (proxy_stay_awake()), and they do not wait for other nodes.
  */
@@ -168,6 +170,16 @@ void gpus_flag_raise(const struct device *d, _Atomic uint64_t *flag, uint64_t ep
     if (g->receiving[d->index].is_direct && g->plugin->writes_flush(d->index, &e))
         log_warning("what has come from other nodes: %s", e.text);
     atomic_store_explicit(flag, epoch, memory_order_release);
+}
+
+void gpus_done_flush(const struct device *d)
+{
+    const struct gpus *g = d->worker->gpus;
+    struct error e;
+
+    for (int i = 0; i < g->count; i++)
+        if (g->receiving[i].is_direct && g->plugin->writes_flush(i, &e))
+            log_warning("what has come from other nodes: %s", e.text);
 }
 
 /* The GPU's memory as an adapter could write it. None, with the reason, is no error. */
@@ -368,8 +380,22 @@ static enum gpu_step step_from(const struct launch *l, enum gpu_step step)
     return step;
 }
 
+/* Of copies only, so soon. Those of its last turn have all been enqueued: their DONE has come, or this turn would not begin. */
+static void late_await(const struct launch *l)
+{
+    for (int i = 0; i < l->nparts; i++) {
+        const struct device *d = l->parts[i].device;
+        struct error e;
+        if (d->worker->gpus->plugin->copies_await(d->index, &e)) /* its context is lost: it copies nothing */
+            log_warning("copies from other nodes: %s", e.text);
+    }
+    l->comm->nodes->is_late = false;
+}
+
 void gpus_steps_begin(struct launch *l)
 {
+    if (l->comm->nodes->is_late)
+        late_await(l);
     for (int r = 0; r < l->nranks; r++)
         for (int step = 0; step < GPU_STEPS; step++)
             atomic_store_explicit(&l->runs[r].awaited[step].come, 0, memory_order_relaxed);

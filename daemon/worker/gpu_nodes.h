@@ -27,6 +27,8 @@ void gpus_landings_remove(struct worker *w, uint64_t number, int rank, uint32_t 
 
 /* The proxy's thread: a flag for a rank on that GPU has come, behind what it stands for; store it where the engine looks, with release. */
 void gpus_flag_raise(const struct device *d, _Atomic uint64_t *flag, uint64_t epoch);
+/* ... DONE has come: what its node has put is to be seen by all kernels that are launched when the engine has seen it. */
+void gpus_done_flush(const struct device *d);
 
 /* A rank here: its GPU's FIFO, and where flags for it come. */
 int gpus_nodes_open(struct member *m, struct proxy *proxy, struct error *e);

@@ -364,6 +364,7 @@ void nodes_launch_failed(const struct launch *l)
     struct comm_nodes *n = l->comm->nodes;
     struct peer_turn m = {.turn = n->turns, .status = l->error.status};
 
+    n->is_late = true;
     if (n->fail.status && n->fail_turn == n->turns)
         return; /* we have heard of it */
     text_copy(m.text, sizeof(m.text), l->error.text);

@@ -50,7 +50,8 @@ struct comm_nodes {
     struct error alloc_error;
     bool heard_abort;            /* another node's: it is not told again */
     struct tune_sample measured; /* rank 0's node: not sent yet; ns 0: there is none */
-    struct error fail;           /* the operator of turn fail_turn has failed elsewhere */
+    bool is_late;      /* GPUs: what the last operator's other nodes have put may still be on its way: it has failed */
+    struct error fail; /* the operator of turn fail_turn has failed elsewhere */
     uint64_t fail_turn;
 };
 

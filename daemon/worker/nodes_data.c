@@ -202,6 +202,8 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
         /* what came before is there, or on its way to the GPU in the order of its copies (gpu_nodes.c) */
         gpus_flag_raise(f.device, &f.flags[flag], epoch);
     } else if (flag < FLAG_LEFT) {
+        if (f.device->ops->number != FCC_DEVICE_CPU)
+            gpus_done_flush(f.device);
         /* release: what came before is in our memory, or on its way to a GPU's */
         atomic_store_explicit(&f.done[flag - FLAG_DONE], epoch, memory_order_release);
         news_tell(d);
