@@ -8,7 +8,7 @@
  * with the data, behind all that the node has put (nodes_data.c). So nothing of an earlier operator comes after that.
  *
  * Staging memory grows as operators need it. Every worker knows from the plans whose grows with a turn; it starts the operator when the nodes of these ranks
- * have said that the memory is there (STAGED). A symmetric allocation is a turn that ends when all have told what came of it (MEMORY).
+ * have said that the memory is there (STAGED). A symmetric allocation is a turn, too (nodes_alloc.c).
  *
  * An operator that fails at a node (FAIL) fails at all; one that had ended already at another node has ended well there. ABORT
  * ends the communicator. LEAVE waits, where the turns that the rank has taken part in have not ended yet.
@@ -18,10 +18,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "device.h"
-#include "log.h"
 #include "puts.h"
 
 int nodes_peer_number(const struct comm *c, const struct peer *p)
@@ -82,8 +80,7 @@ void nodes_submit(const struct member *m, struct submission *sub, const struct f
     nodes_tell_all(m->comm, &p->msg, PEER_SUBMIT, length);
 }
 
-/* The member that a peer's message is of: NULL if it is none of that node's. */
-static struct member *member_at(struct comm *c, const struct peer *p, int32_t rank)
+struct member *nodes_member_at(struct comm *c, const struct peer *p, int32_t rank)
 {
     return rank >= 0 && rank < c->nranks && c->members[rank].peer == p && c->members[rank].state == MEMBER_JOINED
                ? &c->members[rank]
@@ -92,7 +89,7 @@ static struct member *member_at(struct comm *c, const struct peer *p, int32_t ra
 
 static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *m)
 {
-    struct member *member = member_at(c, p, m->rank);
+    struct member *member = nodes_member_at(c, p, m->rank);
     struct submission *sub;
     struct error e = {0};
 
@@ -132,155 +129,6 @@ void nodes_turn_ended(struct comm *c)
         m->leaving = NULL;
         comm_leave_remote(m, *why ? why : NULL);
         free(why);
-    }
-}
-
-/* ---- symmetric allocations ---- */
-
-struct alloc_turn {
-    struct buffer *buffers[FCC_MAX_RANKS]; /* of ranks here; and the shadows */
-    int fds[FCC_MAX_RANKS];
-    int told; /* ranks that have */
-};
-
-/* What has come of an allocation at a rank elsewhere, perhaps before it has begun here. */
-static struct alloc_turn *alloc_of(struct comm *c)
-{
-    struct alloc_turn *a = c->nodes->next_alloc;
-
-    if (a)
-        return a;
-    a = calloc(1, sizeof(*a));
-    for (int r = 0; a && r < FCC_MAX_RANKS; r++)
-        a->fds[r] = -1;
-    c->nodes->next_alloc = a;
-    return a;
-}
-
-static void alloc_free(struct comm *c, bool keep)
-{
-    struct alloc_turn *a = c->nodes->next_alloc;
-
-    for (int r = 0; a && r < c->nranks; r++) {
-        if (a->fds[r] >= 0)
-            (void)close(a->fds[r]);
-        if (a->buffers[r] && !keep && c->members[r].remote)
-            shadow_drop(a->buffers[r]);
-        else if (a->buffers[r] && !keep && a->buffers[r]->session)
-            buffer_drop_handle(a->buffers[r]);
-    }
-    free(a);
-    c->nodes->next_alloc = NULL;
-    c->nodes->alloc = NULL;
-    c->nodes->alloc_error.status = 0;
-}
-
-/* All have told: all get theirs, or none does. */
-static void alloc_end(struct comm *c)
-{
-    struct alloc_turn *a = c->nodes->alloc;
-    struct error e = c->nodes->alloc_error;
-
-    for (int r = 0; !e.status && r < c->nranks; r++) {
-        struct submission *sub = c->members[r].next;
-        if (c->members[r].remote || !sub->session)
-            continue;
-        struct fcc_buffer_alloc_reply reply = {.reply.msg = {.type = FCC_MSG_BUFFER_ALLOC | FCC_REPLY, .id = sub->id},
-                                               .buffer = a->buffers[r]->handle,
-                                               .memory = a->buffers[r]->memory.kind,
-                                               .map_bytes = a->buffers[r]->memory.bytes};
-        session_reply(sub->session, &reply.reply, sizeof(reply), &a->fds[r], 1);
-        sub->session = NULL; /* told */
-    }
-    c->allocations += !e.status;
-    for (int r = 0; !e.status && r < c->nranks; r++) {
-        if (c->members[r].remote)
-            a->buffers[r]->number = c->allocations;
-        else if (buffer_publish(a->buffers[r], c, a->fds[r]))
-            a->fds[r] = -1;
-    }
-    alloc_free(c, !e.status);
-    turn_end(c, &e);
-}
-
-void nodes_alloc(struct comm *c)
-{
-    struct comm_nodes *n = c->nodes;
-    struct alloc_turn *a = alloc_of(c);
-
-    if (!a) {
-        comm_abort(c, -ENOMEM, "no memory for a symmetric allocation");
-        return;
-    }
-    n->alloc = a;
-    for (int r = 0; r < c->nranks; r++) {
-        struct member *m = &c->members[r];
-        struct peer_memory p = {.rank = r, .turn = n->turns};
-        struct error e = {0};
-        if (m->remote)
-            continue;
-        if (!m->session)
-            (void)error_set(&e, -ECONNABORTED, "rank %d is gone", r);
-        else
-            (void)buffer_alloc(m, FCC_BUFFER_SYMMETRIC, m->next->alloc_bytes, &a->buffers[r], &a->fds[r], &e);
-        p.status = e.status;
-        text_copy(p.text, sizeof(p.text), e.text);
-        p.handle = a->buffers[r] ? a->buffers[r]->handle : 0;
-        p.bytes = m->next->alloc_bytes;
-        if (e.status && !n->alloc_error.status)
-            n->alloc_error = e;
-        a->told++;
-        nodes_tell_all(c, &p.msg, PEER_MEMORY, sizeof(p));
-    }
-    if (a->told == c->nranks)
-        alloc_end(c);
-}
-
-static void on_memory(struct peer *p, struct comm *c, const struct peer_memory *m)
-{
-    struct member *member = member_at(c, p, m->rank);
-    struct alloc_turn *a = alloc_of(c);
-    struct error e = {0};
-
-    if (!member || m->turn != c->nodes->turns) {
-        peer_break(p, -EPROTO, "memory of rank %d in turn %llu: expected is turn %llu", m->rank, (unsigned long long)m->turn,
-                   (unsigned long long)c->nodes->turns);
-        return;
-    }
-    if (!a || (!m->status && shadow_add(member, m->handle, m->bytes, &a->buffers[m->rank], &e))) {
-        comm_abort(c, -ENOMEM, "%s", a ? e.text : "no memory for a symmetric allocation");
-        comm_release(c);
-        return;
-    }
-    if (m->status && !c->nodes->alloc_error.status)
-        (void)error_set(&c->nodes->alloc_error, m->status, "%.*s", (int)sizeof(m->text) - 1, m->text);
-    a->told++;
-    if (c->nodes->alloc && a->told == c->nranks) {
-        alloc_end(c);
-        comm_advance(c);
-        comm_release(c);
-    }
-}
-
-void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle)
-{
-    struct peer_free m = {.rank = rank, .handle = handle};
-
-    if (c->nodes->formed)
-        nodes_tell_all(c, &m.msg, PEER_FREE, sizeof(m));
-}
-
-static void on_free(struct peer *p, struct comm *c, const struct peer_free *m)
-{
-    struct member *member = member_at(c, p, m->rank);
-    struct buffer *b, *next;
-
-    if (member)
-        puts_target_freed(c, m->rank, m->handle);
-    for (b = member ? LIST_FIRST(&member->shadows) : NULL; b; b = next) {
-        next = LIST_NEXT(b, link);
-        if (b->handle == m->handle)
-            shadow_drop(b);
     }
 }
 
@@ -401,7 +249,7 @@ void nodes_left(const struct member *m, const char *why)
 
 static void on_leave(struct peer *p, struct comm *c, const struct peer_turn *m)
 {
-    struct member *member = member_at(c, p, m->rank);
+    struct member *member = nodes_member_at(c, p, m->rank);
     char why[FCC_TEXT_MAX];
 
     if (!member || member->leaving)
@@ -432,7 +280,7 @@ void nodes_aborted(struct comm *c)
     /* The ranks here have been told, and will free their buffers, while other nodes still send into them. */
     nodes_data_drop(c);
     if (n->alloc || n->next_alloc)
-        alloc_free(c, false);
+        nodes_alloc_drop(c);
     n->staging = NULL;
     if (!n->heard_abort) {
         text_copy(m.text, sizeof(m.text), c->error.text);
@@ -467,7 +315,7 @@ static void on_abort(struct peer *p, struct comm *c, const struct peer_turn *m)
 
 void nodes_release(struct comm *c)
 {
-    alloc_free(c, false);
+    nodes_alloc_drop(c);
     nodes_data_end(c);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
@@ -535,10 +383,10 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
         on_submit(p, c, (const struct peer_submit *)m);
         break;
     case PEER_MEMORY:
-        on_memory(p, c, (const struct peer_memory *)m);
+        nodes_alloc_told(p, c, (const struct peer_memory *)m);
         break;
     case PEER_FREE:
-        on_free(p, c, (const struct peer_free *)m);
+        nodes_free_told(p, c, (const struct peer_free *)m);
         break;
     case PEER_STAGED:
         on_staged(p, c, (const struct peer_turn *)m);

@@ -4,6 +4,7 @@
  *
  *   nodes_form.c   how they form: what the workers of the nodes say to each other about it
  *   nodes.c        how they take turns and end
+ *   nodes_alloc.c  ... and allocate
  *   nodes_data.c   their data: what the proxy sends for the workgroups, and where what it receives goes
  *   gpu_nodes.c    ... where the ranks are on GPUs
  *   nodes_links.c  what has been exchanged with each node
@@ -81,6 +82,8 @@ void nodes_peer_open(struct peer *p); /* both connections to it are there */
 
 /* Where a peer stands in c->nodes->peers; -1: not there. */
 int nodes_peer_number(const struct comm *c, const struct peer *p);
+/* The member that a peer's message is of: NULL if it is none of that node's. */
+struct member *nodes_member_at(struct comm *c, const struct peer *p, int32_t rank);
 void nodes_tell_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length);
 /* A rank here has its next turn: tell the others. `submit` is NULL for an allocation. */
 void nodes_submit(const struct member *m, struct submission *sub, const struct fcc_submit *submit);
@@ -91,8 +94,6 @@ void nodes_tune(struct comm *c);
 /* Whether the other nodes have done with all that came before. */
 bool nodes_turn_ready(const struct comm *c);
 void nodes_turn_ended(struct comm *c);
-/* The ranks' next turn is an allocation: begin it; later it ends with its turn. */
-void nodes_alloc(struct comm *c);
 /* Staging memory for an operator has been made here: tell. False: other nodes have to make some, and have not; they start the operator when
  * they have. */
 bool nodes_staged(struct comm *c, struct launch *l);
@@ -100,13 +101,22 @@ bool nodes_staged(struct comm *c, struct launch *l);
 void nodes_launch_started(struct launch *l);
 /* It has ended here. */
 void nodes_launch_failed(const struct launch *l);
-void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle);
 void nodes_left(const struct member *m, const char *why);
 void nodes_aborted(struct comm *c);
 void nodes_release(struct comm *c); /* with its communicator */
 
 void nodes_message(struct peer *p, const struct peer_msg *m);
 bool nodes_peer_lost(struct peer *p); /* p->broken says why. Was there a communicator that has ended with it? */
+
+/* ---- nodes_alloc.c ---- */
+
+/* The ranks' next turn is an allocation: begin it; later it ends with its turn. */
+void nodes_alloc(struct comm *c);
+void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *m);
+/* The communicator ends: nobody gets what is under way. */
+void nodes_alloc_drop(struct comm *c);
+void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle);
+void nodes_free_told(struct peer *p, struct comm *c, const struct peer_free *m);
 
 /* ---- nodes_data.c ---- */
 

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * nodes_alloc.c - symmetric allocations of communicators over several nodes. Each is a turn (nodes.c), which ends when all ranks' nodes have
+ * told what came of it (MEMORY): then all ranks get theirs, or none does. FREE tells that a rank has let its part go.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "nodes.h"
+#include "puts.h"
+
+struct alloc_turn {
+    struct buffer *buffers[FCC_MAX_RANKS]; /* of ranks here; and the shadows */
+    int fds[FCC_MAX_RANKS];
+    int told; /* ranks that have */
+};
+
+/* What has come of an allocation at a rank elsewhere, perhaps before it has begun here. */
+static struct alloc_turn *alloc_of(struct comm *c)
+{
+    struct alloc_turn *a = c->nodes->next_alloc;
+
+    if (a)
+        return a;
+    a = calloc(1, sizeof(*a));
+    for (int r = 0; a && r < FCC_MAX_RANKS; r++)
+        a->fds[r] = -1;
+    c->nodes->next_alloc = a;
+    return a;
+}
+
+static void alloc_free(struct comm *c, bool keep)
+{
+    struct alloc_turn *a = c->nodes->next_alloc;
+
+    for (int r = 0; a && r < c->nranks; r++) {
+        if (a->fds[r] >= 0)
+            (void)close(a->fds[r]);
+        if (a->buffers[r] && !keep && c->members[r].remote)
+            shadow_drop(a->buffers[r]);
+        else if (a->buffers[r] && !keep && a->buffers[r]->session)
+            buffer_drop_handle(a->buffers[r]);
+    }
+    free(a);
+    c->nodes->next_alloc = NULL;
+    c->nodes->alloc = NULL;
+    c->nodes->alloc_error.status = 0;
+}
+
+void nodes_alloc_drop(struct comm *c)
+{
+    alloc_free(c, false);
+}
+
+/* All have told: all get theirs, or none does. */
+static void alloc_end(struct comm *c)
+{
+    struct alloc_turn *a = c->nodes->alloc;
+    struct error e = c->nodes->alloc_error;
+
+    for (int r = 0; !e.status && r < c->nranks; r++) {
+        struct submission *sub = c->members[r].next;
+        if (c->members[r].remote || !sub->session)
+            continue;
+        struct fcc_buffer_alloc_reply reply = {.reply.msg = {.type = FCC_MSG_BUFFER_ALLOC | FCC_REPLY, .id = sub->id},
+                                               .buffer = a->buffers[r]->handle,
+                                               .memory = a->buffers[r]->memory.kind,
+                                               .map_bytes = a->buffers[r]->memory.bytes};
+        session_reply(sub->session, &reply.reply, sizeof(reply), &a->fds[r], 1);
+        sub->session = NULL; /* told */
+    }
+    c->allocations += !e.status;
+    for (int r = 0; !e.status && r < c->nranks; r++) {
+        if (c->members[r].remote)
+            a->buffers[r]->number = c->allocations;
+        else if (buffer_publish(a->buffers[r], c, a->fds[r]))
+            a->fds[r] = -1;
+    }
+    alloc_free(c, !e.status);
+    turn_end(c, &e);
+}
+
+void nodes_alloc(struct comm *c)
+{
+    struct comm_nodes *n = c->nodes;
+    struct alloc_turn *a = alloc_of(c);
+
+    if (!a) {
+        comm_abort(c, -ENOMEM, "no memory for a symmetric allocation");
+        return;
+    }
+    n->alloc = a;
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        struct peer_memory p = {.rank = r, .turn = n->turns};
+        struct error e = {0};
+        if (m->remote)
+            continue;
+        if (!m->session)
+            (void)error_set(&e, -ECONNABORTED, "rank %d is gone", r);
+        else
+            (void)buffer_alloc(m, FCC_BUFFER_SYMMETRIC, m->next->alloc_bytes, &a->buffers[r], &a->fds[r], &e);
+        p.status = e.status;
+        text_copy(p.text, sizeof(p.text), e.text);
+        p.handle = a->buffers[r] ? a->buffers[r]->handle : 0;
+        p.bytes = m->next->alloc_bytes;
+        if (e.status && !n->alloc_error.status)
+            n->alloc_error = e;
+        a->told++;
+        nodes_tell_all(c, &p.msg, PEER_MEMORY, sizeof(p));
+    }
+    if (a->told == c->nranks)
+        alloc_end(c);
+}
+
+void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *m)
+{
+    struct member *member = nodes_member_at(c, p, m->rank);
+    struct alloc_turn *a = alloc_of(c);
+    struct error e = {0};
+
+    if (!member || m->turn != c->nodes->turns) {
+        peer_break(p, -EPROTO, "memory of rank %d in turn %llu: expected is turn %llu", m->rank, (unsigned long long)m->turn,
+                   (unsigned long long)c->nodes->turns);
+        return;
+    }
+    if (!a || (!m->status && shadow_add(member, m->handle, m->bytes, &a->buffers[m->rank], &e))) {
+        comm_abort(c, -ENOMEM, "%s", a ? e.text : "no memory for a symmetric allocation");
+        comm_release(c);
+        return;
+    }
+    if (m->status && !c->nodes->alloc_error.status)
+        (void)error_set(&c->nodes->alloc_error, m->status, "%.*s", (int)sizeof(m->text) - 1, m->text);
+    a->told++;
+    if (c->nodes->alloc && a->told == c->nranks) {
+        alloc_end(c);
+        comm_advance(c);
+        comm_release(c);
+    }
+}
+
+void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle)
+{
+    struct peer_free m = {.rank = rank, .handle = handle};
+
+    if (c->nodes->formed)
+        nodes_tell_all(c, &m.msg, PEER_FREE, sizeof(m));
+}
+
+void nodes_free_told(struct peer *p, struct comm *c, const struct peer_free *m)
+{
+    struct member *member = nodes_member_at(c, p, m->rank);
+    struct buffer *b, *next;
+
+    if (member)
+        puts_target_freed(c, m->rank, m->handle);
+    for (b = member ? LIST_FIRST(&member->shadows) : NULL; b; b = next) {
+        next = LIST_NEXT(b, link);
+        if (b->handle == m->handle)
+            shadow_drop(b);
+    }
+}
