@@ -6,6 +6,7 @@
  *   nodes.c        how they take turns and end
  *   nodes_alloc.c  ... and allocate
  *   nodes_data.c   their data: what the proxy sends for the workgroups, and where what it receives goes
+ *   nodes_shadow.c what slices for ranks elsewhere are stored into
  *   gpu_nodes.c    ... where the ranks are on GPUs
  *   nodes_links.c  what has been exchanged with each node
  */
@@ -138,12 +139,6 @@ void nodes_data_drop(const struct comm *c);
 void nodes_data_end(struct comm *c);
 /* What the proxy has counted for it (with others that had its index before); NULL: there is no proxy. */
 const struct net_counts *nodes_counts(const struct peer *p, bool sent);
-/* Memory of the layout of a rank's on another node: a page of it is there when it has been written (of GPUs' ranks: at once). */
-int shadow_make(struct comm *c, uint64_t bytes, struct device_memory *out, struct error *e);
-void shadow_free(struct device_memory *m);
-/* ... of a symmetric buffer: one reference, its rank's. */
-int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e);
-void shadow_drop(struct buffer *b);
 /* A launch that has runs on other nodes: before it starts, and when it is over. */
 int nodes_launch_open(struct launch *l, struct error *e);
 void nodes_launch_close(struct launch *l);
@@ -171,6 +166,15 @@ struct proxy *nodes_proxy(const struct worker *w); /* there is one */
 /* At the end: the proxy's thread, then, when the devices are closed, whose workgroups push to it, the rest. */
 void nodes_data_stop(struct worker *w);
 void nodes_data_free(struct worker *w);
+
+/* ---- nodes_shadow.c ---- */
+
+/* Memory of the layout of a rank's on another node: a page of it is there when it has been written (of GPUs' ranks: at once). */
+int shadow_make(struct comm *c, uint64_t bytes, struct device_memory *out, struct error *e);
+void shadow_free(struct device_memory *m);
+/* ... of a symmetric buffer: one reference, its rank's. */
+int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e);
+void shadow_drop(struct buffer *b);
 
 /* ---- nodes_links.c ---- */
 
