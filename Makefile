@@ -63,7 +63,7 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/comm_join.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
 	daemon/worker/cpu_execute.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_lanes.c daemon/worker/gpu_node.c daemon/worker/gpu_nodes.c daemon/worker/gpu_parts.c daemon/worker/gpu_start.c daemon/worker/gpu_stream.c daemon/worker/gpu_watch.c \
 	daemon/worker/life.c \
-	daemon/worker/launch.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_alloc.c daemon/worker/nodes_data.c daemon/worker/nodes_form.c daemon/worker/nodes_links.c daemon/worker/nodes_shadow.c daemon/worker/peer.c daemon/worker/puts.c daemon/worker/puts_check.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
+	daemon/worker/launch.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_alloc.c daemon/worker/nodes_data.c daemon/worker/nodes_form.c daemon/worker/nodes_links.c daemon/worker/nodes_shadow.c daemon/worker/nodes_triggers.c daemon/worker/peer.c daemon/worker/puts.c daemon/worker/puts_check.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/driver.c \
 	client/env.c client/error.c client/hostlist.c client/operators.c client/put.c client/pool.c client/ring.c client/stream.c client/symmetric.c client/wait.c client/watch.c client/words.c

@@ -3,7 +3,7 @@
  * gpu_nodes.h - how kernels of operators over several nodes send. Part of gpu_execute.h.
  *
  * What such a kernel stores for a rank on another node it stores into that rank's shadow: host memory here. Then it pushes a trigger
- * into its GPU's FIFO, and the proxy, a thread of the CPU, sends what was stored (daemon/worker/nodes_data.c). A flag for such a rank
+ * into its GPU's FIFO, and the proxy, a thread of the CPU, sends what was stored (daemon/worker/nodes_triggers.c). A flag for such a rank
  * is a trigger, too, and goes behind the slices of its group.
  *
  * Memory order, where it is more than gpu_execute.h's:

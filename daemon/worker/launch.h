@@ -71,7 +71,7 @@ struct launch {
     bool gated;               /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
     bool passed;              /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
     bool running;             /* among those of its communicator */
-    uint32_t nodes_number;    /* nodes_data.c's, while it runs; its ranks are on several nodes. 0: they are all here */
+    uint32_t nodes_number;    /* nodes_triggers.c's, while it runs; its ranks are on several nodes. 0: they are all here */
     bool begun;               /* GPU: it has been given to the device */
     bool left;                /* GPU: nodes_launch_left() has been called; no kernel of it runs any more */
     uint32_t steps;           /* GPU, over nodes: a bit for each enum gpu_step that there is; the last always is */

@@ -2,13 +2,14 @@
  *
  * nodes.h - communicators whose ranks are on several nodes.
  *
- *   nodes_form.c   how they form: what the workers of the nodes say to each other about it
- *   nodes.c        how they take turns and end
- *   nodes_alloc.c  ... and allocate
- *   nodes_data.c   their data: what the proxy sends for the workgroups, and where what it receives goes
- *   nodes_shadow.c what slices for ranks elsewhere are stored into
- *   gpu_nodes.c    ... where the ranks are on GPUs
- *   nodes_links.c  what has been exchanged with each node
+ *   nodes_form.c      how they form: what the workers of the nodes say to each other about it
+ *   nodes.c           how they take turns and end
+ *   nodes_alloc.c     ... and allocate
+ *   nodes_data.c      their data: the connections, and where what the proxy receives goes
+ *   nodes_triggers.c  ... and what it sends, by which triggers
+ *   nodes_shadow.c    what slices for ranks elsewhere are stored into
+ *   gpu_nodes.c       ... where the ranks are on GPUs
+ *   nodes_links.c     what has been exchanged with each node
  */
 #ifndef FCCD_NODES_H
 #define FCCD_NODES_H
@@ -45,7 +46,7 @@ struct comm_nodes {
     _Atomic uint64_t left;
     uint64_t left_seen;             /* by the engine */
     uint64_t staged[FCC_MAX_RANKS]; /* each node's last turn for which it has made room */
-    uint32_t channel;               /* nodes_data.c's number for it; 0: none */
+    uint32_t channel;               /* nodes_triggers.c's number for it; 0: none */
     struct launch *staging;         /* the operator that waits for that */
     struct alloc_turn *alloc;       /* a symmetric allocation whose turn it is */
     struct alloc_turn *next_alloc;  /* the same, or, before its turn has come here, what others have told of it */
@@ -131,14 +132,24 @@ int nodes_region_add(struct comm *c, int rank, uint32_t region, const struct dev
 void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t region);
 /* The flags of a rank here; and where the ranks of others say that they are done. */
 int nodes_flags_add(struct comm *c, int rank, struct error *e);
-/* Its number for the proxy. */
-int nodes_channel_open(struct comm *c, struct error *e);
 /* Nobody waits for what comes for the communicator any more: it is dropped, and breaks nothing if its memory is gone. */
 void nodes_data_drop(const struct comm *c);
 /* It is released. Its memory may be freed when this returns (net_comm_end()). */
 void nodes_data_end(struct comm *c);
 /* What the proxy has counted for it (with others that had its index before); NULL: there is no proxy. */
 const struct net_counts *nodes_counts(const struct peer *p, bool sent);
+/* The engine: what the proxy has heard. True if there was anything. */
+bool nodes_poll(struct worker *w);
+bool nodes_have_news(const struct worker *w);
+struct proxy *nodes_proxy(const struct worker *w); /* there is one */
+/* At the end: the proxy's thread, then, when the devices are closed, whose workgroups push to it, the rest. */
+void nodes_data_stop(struct worker *w);
+void nodes_data_free(struct worker *w);
+
+/* ---- nodes_triggers.c ---- */
+
+/* Its number for the proxy. */
+int nodes_channel_open(struct comm *c, struct error *e);
 /* A launch that has runs on other nodes: before it starts, and when it is over. */
 int nodes_launch_open(struct launch *l, struct error *e);
 void nodes_launch_close(struct launch *l);
@@ -159,13 +170,6 @@ void nodes_puts_leave(struct worker *w, uint32_t entry);
 void nodes_puts_push_end(struct worker *w, uint32_t entry);
 void nodes_puts_look(struct worker *w);
 void nodes_puts_news(const struct worker *w);
-/* The engine: what the proxy has heard. True if there was anything. */
-bool nodes_poll(struct worker *w);
-bool nodes_have_news(const struct worker *w);
-struct proxy *nodes_proxy(const struct worker *w); /* there is one */
-/* At the end: the proxy's thread, then, when the devices are closed, whose workgroups push to it, the rest. */
-void nodes_data_stop(struct worker *w);
-void nodes_data_free(struct worker *w);
 
 /* ---- nodes_shadow.c ---- */
 

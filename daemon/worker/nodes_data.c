@@ -2,11 +2,7 @@
  *
  * nodes_data.c - the data of communicators over several nodes.
  *
- * Sending. A slice whose destination is a rank on another node is stored, as all are, at that rank's tensor: here, in its shadow. Then the workgroup
- * pushes a trigger, and the proxy thread finds by it (put_resolve()) which area of the shadow goes to which place there. A
- * flag's trigger is pushed after those of all slices of its group (the countdown of slice_signal() orders them), so it goes
- * behind them. When all workgroups have left a launch the last one pushes END; the launch is handed back to the engine when the
- * proxy has sent all that came before: so shadows are not written again before that.
+ * Sending. Workgroups push triggers, which name what is in their shadows: nodes_triggers.c.
  *
  * Receiving. The proxy thread stores into the memory that regions name, then raises flags (device_cpu_flag_raise()). The flag
  * DONE is not a rank's: it tells how many turns have ended at the node that the rank is on, behind all that was sent for them.
@@ -18,133 +14,24 @@
  * registry's lock (net_region.h); done[]; news and lost.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "device.h"
 #include "gpu_nodes.h"
 #include "log.h"
 #include "net_choose.h"
-#include "nodes.h"
-#include "proxy.h"
+#include "nodes_inside.h"
 #include "puts.h"
 
-#define ENTRIES 256u                          /* communicators and launches that the proxy knows at a time */
-#define FLAGS_TABLE 256u                      /* ranks here, of all communicators over several nodes */
-#define FIFO_CAPACITY 8192u                   /* triggers */
-#define FLAG_DONE (PLAN_MAX_FLAGS + 1u)       /* and the node's number: behind a rank's own flags */
-#define FLAG_LEFT (FLAG_DONE + FCC_MAX_RANKS) /* and the number of a rank */
-static_assert(PLAN_MAX_SLICES - 1u <= FCC_TRIGGER_NUMBER, "a slice has a number");
-
-/* What a trigger's `launch` names: a launch or, without one, a communicator, for what is not of a launch. Does not change while it is in
- * use, but for `turns`. */
-struct entry {
-    _Atomic bool used;
-    struct launch *launch;
-    struct puts *puts; /* only for its END */
-    uint64_t comm;
-    uint64_t turns;              /* a communicator's: that were told last. The proxy thread's */
-    uint8_t peer[FCC_MAX_RANKS]; /* a communicator's: of each rank's node, the index */
-};
-
-/* Of a rank here. */
-struct rank_flags {
-    uint64_t comm;
-    uint32_t rank;
-    _Atomic uint64_t *flags; /* NULL: free. A GPU's: member.arrived */
-    _Atomic uint64_t *done;  /* comm_nodes.done */
-    _Atomic uint64_t *left;  /* comm_nodes.left */
-    struct device *device;
-};
-
-struct nodes_data {
-    struct worker *worker;
-    struct net_regions *regions;
-    struct proxy *proxy;
-    struct fifo *fifo;
-    struct puts_all *puts;
-    struct entry entries[ENTRIES]; /* number - 1 */
-    pthread_rwlock_t flags_lock;   /* the engine changes flags[], the proxy reads it */
-    struct rank_flags flags[FLAGS_TABLE];
-    _Atomic uint32_t news; /* the engine is to look: some are done, or a link is lost */
-    _Atomic uint64_t lost; /* by index: the link has failed, and why: errors[] */
-    struct error errors[PEERS_MAX];
-};
-static_assert(PEERS_MAX <= 64 && PEERS_MAX <= PROXY_NODES, "a bit each");
+#define FIFO_CAPACITY 8192u /* triggers */
 
 /* ---- the proxy's thread ---- */
 
-static void news_tell(struct nodes_data *d)
+void nodes_news_tell(struct nodes_data *d)
 {
     atomic_store_explicit(&d->news, 1, memory_order_seq_cst);
     worker_wake(d->worker);
-}
-
-/* False: there is nothing to send. */
-static bool put_resolve(const struct entry *entry, const struct fcc_trigger *t, struct proxy_send *out)
-{
-    const struct launch *l = entry->launch;
-
-    assert(l); /* only launches push PUT */
-    const struct run *run = &l->runs[t->rank].run;
-    const struct slice *s = &run->plan->slices[t->what & FCC_TRIGGER_NUMBER];
-    const unsigned char *base = l->staging[t->dst];
-    struct put_area area;
-
-    op_get(l->problem->op)->area(run, s, t->dst, &area);
-    if (!area.planes || !area.rows || !area.row_bytes)
-        return false;
-    out->to.region = NET_STAGING;
-    if (area.tensor != PUT_STAGING) {
-        const struct buffer *b = l->submissions[t->dst]->buffers[area.tensor];
-        out->to.region = b->handle;
-        base = b->memory.data;
-    } else { /* a rank's grows: it is another one then. A buffer's number is never used again */
-        out->to.version = l->comm->members[t->dst].staging.bytes;
-    }
-    out->from = area.at;
-    out->to.offset = (uint64_t)(area.at - base);
-    out->area = (struct net_area){.row_bytes = area.row_bytes, .stride = area.row_stride, .rows = area.rows};
-    out->more = area.planes - 1;
-    out->plane_bytes = area.plane_bytes;
-    return true;
-}
-
-static bool resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *out)
-{
-    struct nodes_data *d = ctx;
-    struct entry *entry = &d->entries[t->launch - 1];
-    const struct entry *comm = entry->launch ? &d->entries[entry->launch->comm->nodes->channel - 1] : entry;
-
-    if (entry->launch && atomic_load_explicit(entry->launch->status, memory_order_relaxed))
-        return false; /* it is to leave: nobody waits for this any more */
-    out->node = comm->peer[t->dst];
-    out->to.comm = comm->comm;
-    out->to.rank = t->dst;
-    if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT)
-        return put_resolve(entry, t, out);
-    out->flag = t->what & FCC_TRIGGER_NUMBER;
-    if (!entry->launch) /* from the lower half of the number of turns, which is larger than the last one */
-        entry->turns += t->epoch - (uint32_t)entry->turns;
-    out->epoch = entry->launch ? entry->launch->epoch : entry->turns;
-    return true;
-}
-
-static void done(void *ctx, uint32_t number)
-{
-    struct nodes_data *d = ctx;
-    struct entry *entry = &d->entries[number - 1];
-
-    if (entry->launch) {
-        worker_launch_finished(d->worker, entry->launch);
-    } else if (entry->puts) {
-        puts_end(entry->puts);
-        news_tell(d);
-    } else {
-        atomic_store_explicit(&entry->used, false, memory_order_release);
-    }
 }
 
 static bool more(void *ctx, struct proxy_send *out)
@@ -172,7 +59,7 @@ static void failed(void *ctx, uint32_t node, const struct error *e)
     if (e->status == -ESHUTDOWN)
         d->errors[node].status = -ECONNRESET;
     (void)atomic_fetch_or_explicit(&d->lost, UINT64_C(1) << node, memory_order_release);
-    news_tell(d);
+    nodes_news_tell(d);
 }
 
 static struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_t rank)
@@ -205,10 +92,10 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
             gpus_done_flush(f.device);
         /* release: what came before is in our memory, or on its way to a GPU's */
         atomic_store_explicit(&f.done[flag - FLAG_DONE], epoch, memory_order_release);
-        news_tell(d);
+        nodes_news_tell(d);
     } else { /* likewise */
         (void)atomic_fetch_or_explicit(f.left, UINT64_C(1) << (flag - FLAG_LEFT), memory_order_release);
-        news_tell(d);
+        nodes_news_tell(d);
     }
     return 0;
 }
@@ -227,7 +114,7 @@ static const struct net_ops *transport_choose(void *ctx, int sock, struct error 
 static int data_open(struct worker *w, struct error *e)
 {
     static const struct proxy_owner calls = {
-        .resolve = resolve, .done = done, .failed = failed, .raise = raise_flag, .more = more, .more_ms = more_ms};
+        .resolve = nodes_resolve, .done = nodes_done, .failed = failed, .raise = raise_flag, .more = more, .more_ms = more_ms};
     struct nodes_data *d = w->data;
     struct proxy_owner owner = calls;
     uint32_t producers = 1;
@@ -394,44 +281,6 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                           FLAG_LEFT + FCC_MAX_RANKS, e);
 }
 
-/* An entry, to be filled in; its number, or 0. */
-static uint32_t entry_new(struct nodes_data *d)
-{
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        struct entry *entry = &d->entries[i];
-        if (atomic_load_explicit(&entry->used, memory_order_acquire))
-            continue;
-        entry->launch = NULL;
-        entry->puts = NULL;
-        entry->turns = 0;
-        atomic_store_explicit(&entry->used, true, memory_order_relaxed);
-        return i + 1;
-    }
-    return 0;
-}
-
-int nodes_channel_open(struct comm *c, struct error *e)
-{
-    struct comm_nodes *n = c->nodes;
-    struct entry *entry;
-
-    if (n->node < 0)
-        return 0; /* none of its ranks is here: it is not taken part in */
-    n->channel = entry_new(c->worker->data);
-    if (!n->channel)
-        return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
-    entry = &c->worker->data->entries[n->channel - 1];
-    entry->comm = n->number;
-    for (int r = 0; r < c->nranks; r++)
-        entry->peer[r] = c->members[r].peer ? (uint8_t)c->members[r].peer->index : 0;
-    return 0;
-}
-
-static void push(struct worker *w, const struct fcc_trigger *t)
-{
-    (void)fifo_push(w->data->fifo, *t, NULL);
-}
-
 void nodes_data_drop(const struct comm *c)
 {
     if (c->worker->data && c->nodes->formed) /* otherwise nobody knows any of its memory; and its id may serve once more */
@@ -451,87 +300,7 @@ void nodes_data_end(struct comm *c)
             d->flags[i].flags = NULL;
     (void)pthread_rwlock_unlock(&d->flags_lock);
     gpus_landings_remove(c->worker, c->nodes->number, -1, 0);
-    if (c->nodes->channel) /* the proxy may have triggers that name it: it is free behind them */
-        push(c->worker, &(struct fcc_trigger){.launch = c->nodes->channel, .what = FCC_TRIGGER_END});
-    c->nodes->channel = 0;
-}
-
-void nodes_done_tell(struct comm *c)
-{
-    const struct comm_nodes *n = c->nodes;
-    struct fcc_trigger t = {
-        .launch = n->channel, .what = FCC_TRIGGER_FLAG | (FLAG_DONE + (uint32_t)n->node), .epoch = (uint32_t)n->turns};
-
-    for (int i = 0; n->channel && i < n->npeers; i++) {
-        t.dst = (uint16_t)n->peer_rank[i];
-        push(c->worker, &t);
-    }
-}
-
-void nodes_left_tell(const struct comm *c, int rank)
-{
-    const struct comm_nodes *n = c->nodes;
-    struct fcc_trigger t = {
-        .launch = n->channel, .what = FCC_TRIGGER_FLAG | (FLAG_LEFT + (uint32_t)rank), .epoch = (uint32_t)n->turns};
-
-    for (int i = 0; n->channel && i < n->npeers; i++) {
-        t.dst = (uint16_t)n->peer_rank[i];
-        push(c->worker, &t);
-    }
-}
-
-/* ---- puts of programs' kernels ---- */
-
-struct puts_all *nodes_puts(const struct worker *w)
-{
-    return w->data ? w->data->puts : NULL;
-}
-
-int nodes_puts_enter(struct worker *w, struct puts *p, uint32_t *entry, struct error *e)
-{
-    uint32_t number = entry_new(w->data);
-
-    if (!number)
-        return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
-    w->data->entries[number - 1].puts = p;
-    *entry = number;
-    return 0;
-}
-
-void nodes_puts_leave(struct worker *w, uint32_t entry)
-{
-    atomic_store_explicit(&w->data->entries[entry - 1].used, false, memory_order_relaxed);
-}
-
-void nodes_puts_push_end(struct worker *w, uint32_t entry)
-{
-    push(w, &(struct fcc_trigger){.launch = entry, .what = FCC_TRIGGER_END});
-}
-
-void nodes_puts_look(struct worker *w)
-{
-    proxy_look(w->data->proxy);
-}
-
-void nodes_puts_news(const struct worker *w)
-{
-    news_tell(w->data);
-}
-
-int nodes_launch_open(struct launch *l, struct error *e)
-{
-    l->nodes_number = entry_new(l->worker->data);
-    if (!l->nodes_number)
-        return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
-    l->worker->data->entries[l->nodes_number - 1].launch = l;
-    return 0;
-}
-
-void nodes_launch_close(struct launch *l)
-{
-    if (l->nodes_number)
-        atomic_store_explicit(&l->worker->data->entries[l->nodes_number - 1].used, false, memory_order_relaxed);
-    l->nodes_number = 0;
+    nodes_channel_close(c);
 }
 
 static void lost_look(struct worker *w)
@@ -572,41 +341,4 @@ bool nodes_poll(struct worker *w)
         comm_release(c);
     }
     return true;
-}
-
-/* ---- workgroups ---- */
-
-void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice)
-{
-    const struct slice *s = &r->plan->slices[slice];
-    struct fcc_trigger t = {
-        .launch = l->nodes_number, .rank = (uint16_t)r->run.rank, .what = FCC_TRIGGER_PUT | slice, .epoch = (uint32_t)l->epoch};
-
-    if (s->kind == SLICE_COMPUTE || s->kind == SLICE_WAIT)
-        return; /* these stay on the rank */
-    for (int i = 1; i <= l->nranks; i++) {
-        int dst = (r->run.rank + i) % l->nranks;
-        if (l->runs[dst].device || !plan_reaches(r->plan, s->dst, dst))
-            continue;
-        t.dst = (uint16_t)dst;
-        if (!fifo_push(l->worker->data->fifo, t, (const _Atomic uint32_t *)l->status))
-            return; /* the operator is to leave */
-    }
-}
-
-void nodes_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t flag)
-{
-    struct fcc_trigger t = {.launch = l->nodes_number,
-                            .rank = (uint16_t)r->run.rank,
-                            .dst = (uint16_t)dst,
-                            .what = FCC_TRIGGER_FLAG | flag,
-                            .epoch = (uint32_t)l->epoch};
-
-    (void)fifo_push(l->worker->data->fifo, t, (const _Atomic uint32_t *)l->status);
-}
-
-void nodes_launch_left(struct launch *l)
-{
-    l->left = true;
-    push(l->worker, &(struct fcc_trigger){.launch = l->nodes_number, .what = FCC_TRIGGER_END});
 }
