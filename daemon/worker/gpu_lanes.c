@@ -83,7 +83,7 @@ static void window_try(struct gpu_lanes *s, uint64_t mean)
 /* A window of what was chosen. */
 static void window_watch(struct gpu_lanes *s, uint64_t mean)
 {
-    uint64_t loss = s->best_ns / 4 > LANES_LOSS_NS ? s->best_ns / 4 : LANES_LOSS_NS;
+    uint64_t loss = s->best_ns / 8 > LANES_LOSS_NS ? s->best_ns / 8 : LANES_LOSS_NS;
 
     if (mean < s->best_ns) /* slowly: one window may begin late and look short */
         s->best_ns -= (s->best_ns - mean) / 8;

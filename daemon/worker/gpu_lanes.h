@@ -19,13 +19,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LANES_WINDOW 8u     /* hand-overs whose mean is one measurement */
+#define LANES_WINDOW 16u    /* hand-overs whose mean is one measurement: ends are noticed late, sometimes several at a time */
 #define LANES_TURNS 4u      /* measurements of a trial: as they are, the others, and again */
 #define LANES_GAIN_NS 600u  /* what others must be better by, at least */
-#define LANES_LOSS_NS 2000u /* so much worse, at least, for so many windows: try again */
+#define LANES_LOSS_NS 1500u /* so much worse, at least, for so many windows: try again */
 #define LANES_PATIENCE 4u
-#define LANES_PATIENCE_MOST 128u
-#define LANES_KEEP 16384u /* hand-overs until it is tried again in any case */
+#define LANES_PATIENCE_MOST 64u
+#define LANES_KEEP 8192u /* hand-overs until it is tried again in any case */
 
 struct gpu_lanes {
     uint32_t gpus;     /* that the communicator has: a bit for each */
