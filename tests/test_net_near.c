@@ -94,7 +94,8 @@ static hwloc_topology_t machine(void)
 
     used = index_next = 0;
     say(xml,
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><!DOCTYPE topology SYSTEM \"hwloc2.dtd\"><topology version=\"2.0\">"
+        /* hwloc's own parser, which there is without its plug-ins, wants a line for each of these */
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">"
         "<object type=\"Machine\" os_index=\"0\" cpuset=\"0xf\" complete_cpuset=\"0xf\" allowed_cpuset=\"0xf\" nodeset=\"0x3\" "
         "complete_nodeset=\"0x3\" allowed_nodeset=\"0x3\" gp_index=\"%d\">",
         ++index_next);
