@@ -44,6 +44,7 @@
 #include "gpu_nodes.h"
 #include "gpu_parts.h"
 #include "gpu_stream.h"
+#include "log.h"
 #include "nodes.h"
 #include "proxy.h"
 
@@ -320,6 +321,17 @@ static uint64_t busy_ns(const struct launch *l)
     return most;
 }
 
+static void lanes_learn(struct launch *l, bool behind)
+{
+    struct gpu_lanes *lanes = &shared_of(l->comm)->lanes;
+    bool was_trying = lanes_are_tried(lanes);
+
+    lanes_note(lanes, l->lanes, behind, clock_ns(), l->busy_ns);
+    if (was_trying && !lanes_are_tried(lanes))
+        log_debug("comm %u: its GPUs' second lanes 0x%x of 0x%x are used: a hand-over takes %llu ns (before: 0x%x)",
+                  l->comm->number, lanes->best, lanes->gpus, (unsigned long long)lanes->best_ns, lanes->before);
+}
+
 static bool gpu_launch_collect(struct device *d, struct launch *l)
 {
     struct gpus *g = d->state;
@@ -339,7 +351,7 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
             return false;
         l->busy_ns = was_gated ? 0 : busy_ns(l);
         if (l->tries_lanes)
-            lanes_note(&shared_of(l->comm)->lanes, l->lanes, l->behind && !was_gated, clock_ns(), l->busy_ns);
+            lanes_learn(l, l->behind && !was_gated);
     }
     if (l->comm->nodes && !l->left) {
         nodes_launch_left(l); /* it comes back when all that it has pushed has been sent */

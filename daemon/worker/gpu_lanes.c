@@ -17,6 +17,11 @@ static bool is_over(const struct gpu_lanes *s)
     return s->trial >= trials(s);
 }
 
+bool lanes_are_tried(const struct gpu_lanes *s)
+{
+    return !is_over(s);
+}
+
 static uint32_t others(const struct gpu_lanes *s)
 {
     uint32_t rest = s->gpus;

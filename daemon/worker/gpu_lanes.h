@@ -50,5 +50,7 @@ void lanes_begin(struct gpu_lanes *s, uint32_t gpus);
 /* A launch is over, in the order of launches: which lanes it used, whether it stood behind another one (so that nobody's delay but the
  * streams' is in its time), when it ended and how long its kernels took. */
 void lanes_note(struct gpu_lanes *s, uint32_t used, bool behind, uint64_t ended_ns, uint64_t busy_ns);
+/* Has it not come to an end with trying yet? */
+bool lanes_are_tried(const struct gpu_lanes *s);
 
 #endif
