@@ -2,7 +2,8 @@
 """The way through the daemon and nothing else: a noop on the caller's stream, beside an empty kernel on that stream.
 
   pipelined     many calls in a row, as fast as this process makes them
-  queued        the same, but the stream is held until all are enqueued: what the GPU alone takes
+  queued        the same, but the stream is held until all are enqueued: what the GPU alone takes. Ranks do not come to the end of
+                that at the same time; one call that is not counted brings them together
   synchronised  one call on an idle GPU, waited for
 """
 from . import figures
@@ -46,6 +47,7 @@ def queued(torch, stream, run):
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(stream):
             torch.cuda._sleep(HOLD_CYCLES)
+            run()
             before.record()
             repeat(run)
             held = not before.query()  # the stream was still held when the last one was enqueued
