@@ -8,11 +8,11 @@ SAN ?=
 VERSION := 0.1.0
 SOVERSION := 0
 
-BUILD := build$(if $(SAN),/san-$(SAN))
+comma := ,
+BUILD := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 CC := gcc
 # V=1 shows the commands.
 Q := $(if $(V),,@)
-comma := ,
 say = $(if $(V),,@echo "  $(1)  $@")
 
 # ---- what is needed from Debian ------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ ifeq ($(SAN),)
 CPPFLAGS += -D_FORTIFY_SOURCE=2
 CFLAGS += -fstack-protector-strong
 else
-CFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all)
+CFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=all)
 LDFLAGS += -fsanitize=$(SAN)
 endif
 
@@ -285,7 +285,7 @@ $(FAKE_PLUGIN): $(call objects,tests/fake_gpu.c tests/fake_gpu_kernel.c tests/fa
 $(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors gpu_worker_nodes gpu_worker_words): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
 $(addprefix $(BUILD)/tests/test_,gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors gpu_worker_machines gpu_worker_nodes): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
 
-# Installs what is missing, builds, and runs every test. SAN=address, undefined or thread: the same under that sanitizer.
+# Installs what is missing, builds, and runs every test. SAN=address, undefined, address,undefined or thread: the same under these sanitizers.
 test: deps
 	@$(MAKE) --no-print-directory check
 	$(if $(SAN),,@$(MAKE) --no-print-directory test-rdma-if)
@@ -426,7 +426,7 @@ deps-gpu:
 help:
 	@echo 'make           build fccd, fccctl and libfccclient into build/'
 	@echo 'make demo      install what is missing, build, and show fused operators on the words of a text (TEXT=path)'
-	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined or thread; TEST_JOBS=2 at a time)'
+	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined, both with a comma, or thread; TEST_JOBS=2 at a time)'
 	@echo 'make bench     compare with Open MPI and the same BLAS, in one run'
 	@echo 'make bench-nodes  nodes in network namespaces: overlap over a shaped link, and tcp beside iperf3 (as root)'
 	@echo 'make bench-rdma links over verbs, in the two emulated machines of make test-rdma'
