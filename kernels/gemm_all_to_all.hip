@@ -186,12 +186,22 @@ static bool slices_go_together(const struct gpu_run *run, uint32_t count, uint32
     return true;
 }
 
+/* Compute slices that stay with the rank that computes them. They are its last ones. */
+static uint32_t slices_own(const struct gpu_run *run)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = run->first[GPU_PHASE_FREE]; i < run->first[GPU_PHASE_FREE + 1]; i++)
+        n += run->slices[i].kind == SLICE_COMPUTE_PUT && run->slices[i].dst == run->rank;
+    return n;
+}
+
 void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
                            struct gpu_gemm_quick *out)
 {
     enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
     hipDeviceProp_t properties;
-    uint32_t rows = 0, cols = 0;
+    uint32_t rows = 0, cols = 0, own = 0;
 
     *out = {};
     if (shape->over_nodes || (dtype != FCC_F16 && dtype != FCC_BF16) || shape->n % 8 ||
@@ -207,7 +217,10 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
         while (out->together[i] > 1 && (cols > 256 || !slices_go_together(&runs[i], out->together[i], out->tile_rows)))
             out->together[i]--;
         pair = pair && out->together[i] == 1;
+        own += slices_own(&runs[i]);
     }
+    /* A slice is a tile then. Nearly every workgroup ends with one that leaves at once: what is spread is over by then. */
+    out->spread = pair && own * 10 >= (uint32_t)properties.multiProcessorCount * 9;
     out->kernel =
         dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(rows, cols, pair) : gemm_hopper_choose<gpu_bf16>(rows, cols, pair);
 }
@@ -221,6 +234,7 @@ void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_c
     for (uint32_t r = 0; r < shape->nranks; r++)
         suits = suits && call->out[r].data % 16 == 0 && call->out[r].stride[0] % 8 == 0 && fixed->staging[r] % 16 == 0;
     memcpy(maps.together, quick->together, sizeof(maps.together));
+    maps.spread = quick->spread;
     for (uint32_t i = 0; i < call->nruns && suits; i++) {
         const struct gpu_input *in = &call->in[i];
         enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;

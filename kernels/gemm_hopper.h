@@ -15,6 +15,11 @@
  *   storer   one warp: has the copy engine store the tile's rows at the destination, on whichever GPU that is; when they are
  *            there, signals, if this was the last tile of its slices
  *
+ * Workgroups end their tiles at about the same time, and what they then store for other GPUs is more than the links take at once.
+ * What waits for a link stands in its multiprocessor's way out, and the loads of the next tile stand behind it: 7 to 14 % of
+ * a kernel (tests/bench/TRIED.md). So where workgroups have enough tiles for their own GPU to end with, the storer hands the
+ * others' rows over a few at a time, spread over most of the time that a tile takes (gemm_maps.spread).
+ *
  * The copy engine takes long over what lies outside of a matrix. So where all rows are fewer than a tile's, it is told to bring
  * only so many; the others' sums are of whatever lies there, and are not stored.
  *
@@ -56,12 +61,16 @@ struct gemm_maps {
     } runs[GPU_MAX_RUNS];
     uint32_t together[GPU_MAX_RUNS];
     uint32_t a_bytes[GPU_MAX_RUNS];
+    uint32_t spread; /* 1: what is for others leaves over the time of a tile */
 };
 
 #define GEMM_STEP 64 /* k of a stage */
 #define GEMM_JOBS 3
 #define GEMM_THREADS 384
-#define GEMM_WARPS 8 /* of the two groups */
+#define GEMM_WARPS 8            /* of the two groups */
+#define GEMM_SPREAD_ROWS 8u     /* that leave at a time */
+#define GEMM_SPREAD_PERCENT 85u /* of a tile's time that all of them are spread over */
+#define GEMM_SPREAD_NAP_NS 100u
 
 template <typename T, int ROWS_, int COLS_, bool PAIR_> struct gemm_shape {
     static constexpr int ROWS = ROWS_, COLS = COLS_, CLUSTER = PAIR_ ? 2 : 1;
@@ -377,9 +386,13 @@ template <typename T, typename S> struct gemm_parts {
     /* ---- storer ---- */
 
     /* All lanes: begin to store what the tile has of a slice, as 16 bytes and more at a time. One that is only computed goes to
-     * staging; dense there. */
-    __device__ __forceinline__ void part_store(const struct gemm_job &job, const struct slice &s)
+     * staging; dense there. The tile was finished at now_ns, and took took_ns. */
+    __device__ __forceinline__ void part_store(const struct gemm_job &job, const struct slice &s, uint64_t now_ns,
+                                               uint64_t took_ns)
     {
+        bool spread = maps.spread && s.kind != SLICE_COMPUTE && s.dst != gpu_plan_of(call, job.run)->rank;
+        uint64_t each_ns = spread ? took_ns * GEMM_SPREAD_PERCENT / 100 * GEMM_SPREAD_ROWS / S::ROWS : 0;
+        uint32_t most = spread ? GEMM_SPREAD_ROWS : 32;
         const T *out = (const T *)(stages + S::STAGES * S::STAGE_BYTES);
         uint32_t first = s.row > job.row ? s.row - job.row : 0; /* row of the tile */
         uint32_t end = min(s.row + s.rows - job.row, (uint32_t)S::ROWS),
@@ -389,8 +402,15 @@ template <typename T, typename S> struct gemm_parts {
                                         : (T *)call.out[s.dst].data + ((int64_t)s.dst_row + job.row - s.row) * pitch +
                                               s.dst_col + (job.col - s.col);
 
-        for (uint32_t row = first + threadIdx.x % 32; row < end; row += 32)
-            gpu_bulk_store(to + row * pitch, out + row * S::OUT_PITCH, cols * (uint32_t)sizeof(T));
+        for (uint32_t at = first; at < end; at += most) {
+            uint32_t lane = threadIdx.x % 32, row = at + lane;
+            if (lane < most && row < end)
+                gpu_bulk_store(to + row * pitch, out + row * S::OUT_PITCH, cols * (uint32_t)sizeof(T));
+            now_ns += each_ns;
+            while (spread && (int64_t)(gpu_clock() - now_ns) < 0)
+                __nanosleep(GEMM_SPREAD_NAP_NS);
+            __syncwarp();
+        }
     }
 
     /* One thread. */
@@ -407,6 +427,7 @@ template <typename T, typename S> struct gemm_parts {
         uint32_t lane = threadIdx.x % 32;
         gemm_ring<GEMM_JOBS> jobs;
         gemm_ring<1> tile;
+        uint64_t before_ns = 0;
 
         for (;; jobs.next(), tile.next()) {
             job_await(jobs);
@@ -415,8 +436,10 @@ template <typename T, typename S> struct gemm_parts {
                 return;
             const struct slice *slices = (const struct slice *)gpu_plan_of(call, job.run)->slices + job.index;
             gpu_barrier_await(&shared.out_full, tile.parity);
+            uint64_t now_ns = gpu_clock(), took_ns = now_ns - (before_ns ? before_ns : job.start);
+            before_ns = now_ns;
             for (uint32_t i = 0; i < job.together; i++)
-                part_store(job, slices[i]);
+                part_store(job, slices[i], now_ns, took_ns);
             gpu_bulk_end_group();
             gpu_bulk_await_read();
             __syncwarp();
