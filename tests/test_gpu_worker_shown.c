@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_worker_shown.c - what people are shown of GPUs, with the real daemon and the real library on fake ones: fccctl
+ * devices and fccctl trace, and what the log says of MPS. Traces of real GPUs are in test_gpu_ranks.c.
+ */
+#include <json-c/json.h>
+
+#include "fake_gpu_bed.h"
+
+/* ---- what fccctl shows ---- */
+
+static struct json_object *field(struct json_object *o, const char *name)
+{
+    struct json_object *value = NULL;
+
+    if (!json_object_object_get_ex(o, name, &value))
+        check_failed(__FILE__, __LINE__, "no \"%s\" in %s", name, json_object_to_json_string(o));
+    return value;
+}
+
+static bool field_is(struct json_object *o, const char *name, const char *text)
+{
+    return !strcmp(json_object_get_string(field(o, name)), text);
+}
+
+static struct json_object *fccctl_json(const char *verb)
+{
+    static char text[1 << 20];
+    int code = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){verb, "--json", NULL});
+    struct json_object *o = json_tokener_parse(text);
+
+    if (code || !o)
+        check_failed(__FILE__, __LINE__, "fccctl %s: %d: %s", verb, code, text);
+    return o;
+}
+
+/* A worker is in its first client's MPS server; one that comes from another is told of in the log. */
+static void another_mps(void)
+{
+    struct test_daemon d;
+    fcc_context *first, *other;
+
+    fake_start(&d, GPUS, NULL);
+    (void)setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/one", 1);
+    OK(fcc_connect(NULL, &first));
+    CHECK(!daemon_logged(&d, "its CUDA_MPS_PIPE_DIRECTORY is", 0));
+    (void)setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/two", 1);
+    OK(fcc_connect(NULL, &other));
+    CHECK(daemon_logged(&d, "its CUDA_MPS_PIPE_DIRECTORY is \"/nonexistent/two\"", 5000));
+    fcc_disconnect(other);
+    fcc_disconnect(first);
+    fake_stop(&d);
+}
+
+static void devices(void)
+{
+    struct test_daemon d;
+    int n = 0;
+
+    (void)setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/mps", 1);
+    fake_start(&d, GPUS, NULL);
+    CHECK(daemon_logged(&d, "no MPS control daemon at /nonexistent/mps/control", 5000));
+    struct json_object *o = fccctl_json("devices"), *list = field(o, "devices");
+    for (size_t i = 0; i < json_object_array_length(list); i++) {
+        struct json_object *device = json_object_array_get_idx(list, i);
+        if (!field_is(device, "kind", "cuda"))
+            continue;
+        if (n == 1)
+            CHECK(field_is(device, "name", "Fake GPU 1") && field_is(device, "peers", "[ 0, 2 ]") &&
+                  field_is(device, "links", "[ \"NVLink\", \"PCIe\" ]") &&
+                  field_is(device, "uuid", "a1a1a1a1-a1a1-a1a1-a1a1-a1a1a1a1a1a1") && field_is(device, "pci", "0000:02:00.0"));
+        CHECK(json_object_get_int(field(device, "device")) == n++);
+    }
+    CHECK(n == GPUS);
+    (void)json_object_put(o);
+    daemon_stop(&d);
+}
+
+/* ---- trace ---- */
+
+/* All slices of both ranks are there, in order in time. */
+static void trace_check(struct json_object *o)
+{
+    struct json_object *ranks = field(o, "ranks");
+
+    CHECK(field_is(o, "op", "gemv_all_reduce") && json_object_array_length(ranks) == 2);
+    for (size_t r = 0; r < 2; r++) {
+        struct json_object *rank = json_object_array_get_idx(ranks, r), *workgroups = field(rank, "workgroups");
+        CHECK(field_is(rank, "kind", "cuda") && json_object_get_int(field(rank, "device")) == (int)r);
+        CHECK(json_object_array_length(workgroups) == 1);
+        struct json_object *events = field(json_object_array_get_idx(workgroups, 0), "events");
+        int64_t last = 0, duration = json_object_get_int64(field(o, "duration_ns"));
+        CHECK(json_object_array_length(events) > 2);
+        for (size_t i = 0; i < json_object_array_length(events); i++) {
+            struct json_object *event = json_object_array_get_idx(events, i);
+            int64_t start = json_object_get_int64(field(event, "start_ns")),
+                    end = json_object_get_int64(field(event, "end_ns"));
+            CHECK(last <= start && start <= end && end <= duration);
+            last = end;
+        }
+    }
+}
+
+struct trace {
+    _Atomic int run, stop;
+};
+
+static void trace_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct trace *trace = argument;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    void *stream = stream_open();
+    p.args.schedule = FCC_SCHEDULE_FUSED;
+    for (int i = 0; i < 2; i++) {
+        product_enqueue(&p, stream, NULL);
+        stream_sync(stream);
+        OK(fcc_noop(p.comm)); /* the worker knows that the operator has ended */
+        trace->run++;
+        await(&trace->stop, i + 1);
+    }
+    stream_close(stream);
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void traced(void)
+{
+    struct trace *trace = shared_memory(sizeof(*trace));
+    struct test_daemon d;
+    char text[4096];
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    ranks_start(&r, 2, trace_rank, trace);
+    await(&trace->run, 2);
+    struct json_object *o = fccctl_json("trace");
+    trace_check(o);
+    (void)json_object_put(o);
+    fake->fail = FAKE_LAUNCH_TIMES;
+    CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"trace", NULL}) != 0 &&
+          strstr(text, "made to fail"));
+    fake->hold = ALL_GPUS; /* the same operator once more, which will overwrite its times: it is waited for */
+    trace->stop = 1;
+    await(&fake->begun, 6);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        (void)usleep(100000);
+        fake->hold = 0;
+        _exit(0);
+    }
+    o = fccctl_json("trace");
+    CHECK(fake->hold == 0);
+    trace_check(o);
+    (void)json_object_put(o);
+    CHECK(waitpid(pid, NULL, 0) == pid);
+    await(&trace->run, 4);
+    trace->stop = 2;
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+int main(int argc, char *argv[])
+{
+    static const struct test tests[] = {
+        {"devices", devices, 0},
+        {"another_mps", another_mps, 0},
+        {"traced", traced, 0},
+    };
+    (void)argc;
+    run_again(argv);
+    return tests_run("gpu_worker_shown", TESTS(tests));
+}
