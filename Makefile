@@ -184,7 +184,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
 UNIT := plan lanes kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
-SYSTEM := operators symmetric puts errors pool jobs users protocol plugins launchers nodes node_faults netns peers retire handover root_names gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors gpu_worker_join gpu_worker_machines gpu_worker_nodes gpu_worker_outlive gpu_worker_refusals gpu_worker_shown gpu_worker_words fccctl
+SYSTEM := operators symmetric puts puts_ends puts_refused errors pool jobs users protocol plugins launchers nodes node_faults netns peers retire handover root_names gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors gpu_worker_join gpu_worker_machines gpu_worker_nodes gpu_worker_outlive gpu_worker_refusals gpu_worker_shown gpu_worker_words fccctl
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
