@@ -1,25 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""fcc.triton: in Triton's interpreter over cpu devices, with 2 and 4 ranks as processes; and what the compilers for NVIDIA and
-AMD make of it, which needs no GPU. $FCCD_BINARY is the fccd (default: build/bin/fccd); without one, or without Triton, the
-tests are skipped.
+"""fcc.triton on one node: in Triton's interpreter over cpu devices, with 2 and 4 ranks as processes (triton_ranks.py). Without Triton
+the tests are skipped. Several nodes are in test_triton_nodes.py, what compilers make of it is in test_triton_compiled.py.
 
-    test_triton.py CASE...      as one of the ranks, which the environment names: runs these cases
+    test_triton.py      as one of the ranks, which the environment names: runs all cases
 """
 from __future__ import annotations
 
 import ctypes
 import errno
 import importlib.util
-import json
-import os
-import pathlib
-import re
-import socket
-import subprocess
-import sys
-import tempfile
 import time
-import traceback
 
 import pytest
 
@@ -29,10 +19,9 @@ tl = triton.language
 
 import fcc  # noqa: E402
 import fcc.triton  # noqa: E402
-from fcc.triton import peer, put_tile, reason, signal, trigger, wait, wait_all  # noqa: E402
+from fcc.triton import peer, put_tile, reason, signal, wait, wait_all  # noqa: E402
+from triton_ranks import ROOT, all_said, check_said, hear, rank_main, windows  # noqa: E402
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-FCCD = os.environ.get("FCCD_BINARY", str(ROOT / "build" / "bin" / "fccd"))
 ROUNDS = 40
 
 # ---- kernels ----
@@ -54,11 +43,6 @@ def exchange(data, flags, status, result, me, ranks, epoch, n, BLOCK: tl.constex
 @triton.jit
 def tell(flags, rank, index, value):
     signal(flags, rank, index, value)
-
-
-@triton.jit
-def hear(flags, me, index, value, status, result):
-    tl.store(result, wait(flags, me, index, value, status).to(tl.int32))
 
 
 @triton.jit
@@ -91,37 +75,11 @@ def count(flags, rank, times):
 
 
 @triton.jit
-def send(fifo, source, number, epoch, flags, me, status, result, n, BLOCK: tl.constexpr):
-    """To another node: a tile into own memory, triggered when the other one has read the last; and the other's."""
-    at = tl.arange(0, BLOCK)
-    if wait(flags, me, 1, epoch - 1, status):
-        put_tile(source, me, at, (at + epoch * 1000 + me).to(tl.float32), at < n)
-        tl.store(result, trigger(fifo, number, epoch, status).to(tl.int32))
-        tl.store(result + 1, wait(flags, me, 0, epoch, status).to(tl.int32))
-
-
-@triton.jit
-def triggered(fifo, number, times, status, result):
-    sent = 0
-    for i in range(times):
-        sent += trigger(fifo, number, i + 1, status).to(tl.int32)
-    tl.store(result, sent)
-
-
-@triton.jit
 def nothing(pointer):
     tl.load(pointer)
 
 
 # ---- cases, of which each rank runs all ----
-
-
-def windows(comm, words, elements=64):
-    data = fcc.zeros(elements, dtype=torch.float32, symmetric=True, comm=comm)
-    flags = fcc.zeros(words, dtype=torch.int64, symmetric=True, comm=comm)
-    both = fcc.triton.Window(data, comm), fcc.triton.Window(flags, comm)
-    comm.barrier()  # a rank that goes on may free its part, and then nobody maps it any more
-    return both
 
 
 def case_exchange(comm):
@@ -286,208 +244,14 @@ def case_wait_ends(comm):
     return None
 
 
-CASES = [name for name in globals() if name.startswith("case_")]
-
-
-# ... and these with two nodes: rank r is on node r modulo 2
-
-
-def nodes_case_windows(comm):
-    data, _ = windows(comm, 1)
-    assert data.remote == [rank for rank in range(comm.size) if rank % 2 != comm.rank % 2]
-    assert [address == 0 for address in data.table.tolist()] == [rank in data.remote for rank in range(comm.size)]
-
-
-def nodes_case_trigger(comm):
-    """Tiles to the rank across, row by row of a tensor, and back."""
-    other, n = comm.rank ^ 1, 50
-    c = fcc.zeros(comm.size, 64, dtype=torch.float32, symmetric=True, comm=comm)
-    mine = fcc.zeros(64, dtype=torch.float32, symmetric=True, comm=comm)
-    flags = fcc.zeros(2, dtype=torch.int64, symmetric=True, comm=comm)
-    mine_window, flag_window = fcc.triton.Window(mine, comm), fcc.triton.Window(flags, comm)
-    triggers = fcc.triton.Triggers(comm)
-    tile = triggers.register(other, mine[:n], c[comm.rank][:n], flags, 0)
-    read = triggers.register(other, None, None, flags, 1)
-    result = torch.zeros(2, dtype=torch.int32)
-    for epoch in range(1, 21):
-        send[(1,)](triggers.table, mine_window.table, tile, epoch, flag_window.table, comm.rank, flag_window.status, result, n, BLOCK=64)
-        assert result.tolist() == [1, 1]
-        assert torch.equal(c[other][:n], torch.arange(n) + float(epoch * 1000 + other)) and not c[other][n:].any()
-        triggered[(1,)](triggers.table, read, 0, flag_window.status, result)
-        send_one(triggers, read, epoch, flag_window.status)
-    assert not c[comm.rank].any()
-    comm.barrier()
-
-
-@triton.jit
-def one(fifo, number, value, status, result):
-    tl.store(result, trigger(fifo, number, value, status).to(tl.int32))
-
-
-def send_one(triggers, number, value, status):
-    result = torch.zeros(1, dtype=torch.int32)
-    one[(1,)](triggers.table, number, value, status, result)
-    assert result.item() == 1
-
-
-def nodes_case_rows(comm):
-    """A tile of a matrix: rows with gaps."""
-    other = comm.rank ^ 1
-    a = fcc.zeros(6, 10, dtype=torch.int64, symmetric=True, comm=comm)
-    c = fcc.zeros(6, 10, dtype=torch.int64, symmetric=True, comm=comm)
-    flags = fcc.zeros(8, dtype=torch.int64, symmetric=True, comm=comm)
-    window, triggers = fcc.triton.Window(flags, comm), fcc.triton.Triggers(comm)
-    a += comm.rank + 1
-    send_one(triggers, triggers.register(other, a[1:4, 2:5], c[3:6, 7:10], flags, 5), 1, window.status)
-    result = torch.zeros(1, dtype=torch.int32)
-    hear[(1,)](window.table, comm.rank, 5, 1, window.status, result)
-    expected = torch.zeros(6, 10, dtype=torch.int64)
-    expected[3:6, 7:10] = other + 1
-    assert result.item() == 1 and torch.equal(c, expected)
-    with pytest.raises(ValueError, match="strides"):
-        triggers.register(other, a[1:4, 2:5], c[3:6, :3].contiguous(), flags, 5)
-    with pytest.raises(ValueError, match="index: 8"):
-        triggers.register(other, None, None, flags, 8)
-    with pytest.raises(Exception, match="this node"):
-        triggers.register(comm.rank, a, c)
-    comm.barrier()
-
-
-def nodes_case_more_than_there_is_room_for(comm):
-    flags = fcc.zeros(1, dtype=torch.int64, symmetric=True, comm=comm)
-    window, triggers = fcc.triton.Window(flags, comm), fcc.triton.Triggers(comm)
-    number = triggers.register(comm.rank ^ 1, None, None, flags, 0)
-    result = torch.zeros(1, dtype=torch.int32)
-    assert triggers.table[3] == 4096
-    head = (ctypes.c_uint64).from_address(triggers.table[0].item())
-    before = head.value
-    triggered[(1,)](triggers.table, number, 1500, window.status, result)
-    assert result.item() == 1500 and head.value == before + 1500
-    hear[(1,)](window.table, comm.rank, 0, 1500, window.status, result)
-    assert result.item() == 1
-    comm.barrier()
-
-
-def nodes_case_trigger_ends(comm):
-    """The last: no room, and nobody to make any; the communicator's end lets the kernel go."""
-    flags = fcc.zeros(1, dtype=torch.int64, symmetric=True, comm=comm)
-    window, triggers = fcc.triton.Window(flags, comm), fcc.triton.Triggers(comm)
-    number = triggers.register(comm.rank ^ 1, None, None, flags, 0)
-    comm.barrier()
-    if comm.rank == comm.size - 1:
-        time.sleep(0.5)
-        return "die"
-    fifo = triggers.table.clone()
-    stuck = torch.tensor([0], dtype=torch.int64)  # a tail that nobody moves
-    fifo[1] = stuck.data_ptr()
-    fifo[3] = 1
-    result = torch.ones(1, dtype=torch.int32)
-    one[(1,)](fifo, number, 1, window.status, result) if triggers.table[0] and head_of(triggers) else None
-    assert result.item() == 0
-    return None
-
-
-def head_of(triggers):
-    """At least 1: a position that a FIFO of one slot has no room for."""
-    head = ctypes.c_uint64.from_address(triggers.table[0].item())
-    head.value = max(head.value, 1)
-    return head.value
-
-
-NODES_CASES = [name for name in globals() if name.startswith("nodes_case_")]
-
-
-def rank_main():
-    comm = fcc.init(device="cpu")
-    torch.set_num_threads(1)
-    for name in NODES_CASES if os.environ["FCC_MEETING"] else CASES:
-        try:
-            end = globals()[name](comm)
-        except Exception:
-            print(json.dumps({"case": name, "error": traceback.format_exc()}), flush=True)
-            os._exit(1)  # the others are told by their next call
-        print(json.dumps({"case": name, "error": None}), flush=True)
-        if end == "die":
-            os._exit(0)
-    comm.close()
-
+CASES = {name: case for name, case in globals().items() if name.startswith("case_")}
 
 # ---- the tests ----
 
 
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-class Nodes:
-    """Daemons on this machine: one that speaks to no other, or several."""
-
-    def __init__(self, directory, count):
-        self.sockets = [f"{directory}/fccd{i}.sock" for i in range(count)]
-        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)] if count > 1 else [""]
-        self.processes, self.log = [], open(f"{directory}/log", "w+")
-        key = pathlib.Path(directory, "key")
-        key.touch(0o600)
-        key.write_bytes(os.urandom(48))
-        for path, address in zip(self.sockets, self.addresses):
-            more = ["--node-listen", address, "--cluster-key", str(key), "--nodes", ",".join(self.addresses)] if address else []
-            self.processes.append(subprocess.Popen([FCCD, "--config", "/dev/null", "--socket", path, "--gpus", "none", "--cpu-devices",
-                                                    "4", "--cpu-workgroups", "1", *more], stdout=self.log, stderr=self.log))
-        until = time.monotonic() + 20
-        while not all(map(os.path.exists, self.sockets)):
-            assert all(p.poll() is None for p in self.processes) and time.monotonic() < until, pathlib.Path(self.log.name).read_text()
-            time.sleep(0.02)
-
-    def run(self, size, cases):
-        """What each rank says of each case: all cases run in one go, because Python takes long to start."""
-        ranks = []
-        for rank in range(size):
-            node = rank % len(self.sockets)
-            env = dict(os.environ, FCCD_SOCKET=self.sockets[node], FCCD_JOB=f"triton{size}", FCC_RANK=str(rank), FCC_SIZE=str(size),
-                       FCC_MEETING=self.addresses[0], TRITON_INTERPRET="1", OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
-            ranks.append(subprocess.Popen([sys.executable, __file__], env=env, stdout=subprocess.PIPE, text=True))
-        try:
-            said = [rank.communicate(timeout=600)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        return [{line["case"]: line["error"] for line in map(json.loads, text.splitlines())} for text in said]
-
-    def close(self):
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            process.wait(20)
-        self.log.close()
-
-
-def all_said(request, count, cases):
-    if not os.access(FCCD, os.X_OK):
-        pytest.skip(f"{FCCD} is not there: make build/bin/fccd build/lib/libfccclient.so")
-    with tempfile.TemporaryDirectory() as directory:
-        nodes = Nodes(directory, count)
-        try:
-            return nodes.run(request.param, cases)
-        finally:
-            nodes.close()
-
-
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
 def results(request):
-    return all_said(request, 1, CASES)
-
-
-@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
-def nodes_results(request):
-    return all_said(request, 2, NODES_CASES)
-
-
-def check_said(results, case):
-    for rank, said in enumerate(results):
-        why = said.get(case, "did not come to it")
-        assert why is None, f"rank {rank}: {why}"
+    return all_said(request, 1, __file__)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -495,70 +259,5 @@ def test_interpreted(results, case):
     check_said(results, case)
 
 
-@pytest.mark.parametrize("case", NODES_CASES)
-def test_interpreted_on_two_nodes(nodes_results, case):
-    check_said(nodes_results, case)
-
-
-@triton.jit
-def whole(data, flags, fifo, status, out, n, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    put_tile(data, 1, at, (at * 2).to(tl.float16), at < n)
-    signal(flags, 1, 3, 7)
-    come = wait(flags, 0, 4, 7, status)
-    tl.store(out + at, tl.load(peer(data, 0, tl.float16) + at, mask=come & (at < n)))
-    if wait_all(flags, 0, 5, n, 9, status, 256):
-        tl.store(out + at, tl.load(peer(data, 0, tl.float16) + at + BLOCK))
-    trigger(fifo, n, 11, status)
-
-
-def compiled(backend, arch, warp, monkeypatch):
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-    monkeypatch.setattr(fcc.triton.device, "HIP", tl.constexpr(backend == "hip"))
-    whole.hash = None  # the constant is a part of it
-    source = ASTSource(whole, {"data": "*i64", "flags": "*i64", "fifo": "*i64", "status": "i64", "out": "*fp16", "n": "i32", "BLOCK": "constexpr"},
-                       {"BLOCK": 256})
-    asm = triton.compile(source, target=GPUTarget(backend, arch, warp)).asm
-    return asm["ptx" if backend == "cuda" else "amdgcn"]
-
-
-def in_order(text, *patterns):
-    at = 0
-    for pattern in patterns:
-        found = re.compile(pattern).search(text, at)
-        assert found, f"no {pattern} behind character {at}"
-        at = found.end()
-
-
-def assert_looks_again(text, *patterns):
-    """Some loop, from a label to a branch back to it, has all of them: no compiler has moved them out of it."""
-    labels = {m.group(1): m.start() for m in re.finditer(r"^\s*(\$?[.\w]+):", text, re.M)}
-    loops = [text[labels[m.group(1)]:m.end()] for m in re.finditer(r"\b(?:bra(?:\.uni)?|s_cbranch_\w+|s_branch)\s+(\$?[.\w]+)", text)
-             if m.group(1) in labels and labels[m.group(1)] < m.start()]
-    assert any(all(re.search(pattern, loop) for pattern in patterns) for loop in loops), (len(labels), len(loops))
-
-
-def test_compiled_for_nvidia(monkeypatch):
-    text = compiled("cuda", 90, 32, monkeypatch)
-    in_order(text, r"st\.global\.b16", r"bar\.sync", r"atom\.global\.sys\.release\.exch\.b64",  # put_tile, signal
-             r"ld\.volatile\.global\.b64", r"ld\.volatile\.global\.b32", r"%globaltimer", r"\bbra\b",  # the loop of wait
-             r"(ld\.global\.sys\.acquire\.b64|atom\.global\.sys\.acquire\.add\.u64)", r"bar\.sync", r"ld\.global\.b16",  # its end
-             r"atom\.global\.sys\.acquire\.add\.u64", r"bar\.sync", r"ld\.global\.b16",  # wait_all's
-             r"bar\.sync", r"atom\.global\.sys\.acq_rel\.add\.u64", r"ld\.volatile\.global\.b64",  # trigger's place, and room for it
-             r"atom\.global\.sys\.relaxed\.exch\.b64", r"atom\.global\.sys\.release\.exch\.b64")  # its words
-    assert "s_waitcnt" not in text
-    assert_looks_again(text, r"ld\.volatile\.global\.b64", r"ld\.volatile\.global\.b32", r"%globaltimer")
-
-
-@pytest.mark.parametrize("arch", ["gfx90a", "gfx942"])
-def test_compiled_for_amd(monkeypatch, arch):
-    text = compiled("hip", arch, 64, monkeypatch)
-    in_order(text, r"(buffer|global)_store_short", r"s_waitcnt vmcnt\(0\)", r"s_barrier", r"buffer_wbl2", r"global_atomic_swap_x2",
-             r"global_load_dwordx2 .*(sc1|glc)", r"s_cbranch", r"global_atomic_add_x2", r"s_waitcnt vmcnt\(0\)",
-             r"buffer_inv", r"s_barrier")
-    assert_looks_again(text, r"global_load_dwordx2", r"global_load_dword ", r"s_memrealtime")
-
-
 if __name__ == "__main__":
-    rank_main()
+    rank_main(CASES)
