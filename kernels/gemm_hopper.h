@@ -49,58 +49,10 @@
 #ifndef FCC_GEMM_HOPPER_H
 #define FCC_GEMM_HOPPER_H
 
+#include "gemm_hopper_shape.h"
 #include "gpu_execute.h"
 #include "gpu_hopper.h"
 #include "gpu_runtime.h"
-
-/* Of each run: a and b for the copy engine, how many slices make one tile, and the bytes of A in a stage, which are few where
- * there are only a few rows in all. */
-struct gemm_maps {
-    struct gemm_run_maps {
-        CUtensorMap a, b;
-    } runs[GPU_MAX_RUNS];
-    uint32_t together[GPU_MAX_RUNS];
-    uint32_t a_bytes[GPU_MAX_RUNS];
-    uint32_t spread; /* 1: what is for others leaves over the time of a tile */
-};
-
-#define GEMM_STEP 64 /* k of a stage */
-#define GEMM_JOBS 3
-#define GEMM_THREADS 384
-#define GEMM_WARPS 8            /* of the two groups */
-#define GEMM_SPREAD_ROWS 8u     /* that leave at a time */
-#define GEMM_SPREAD_PERCENT 85u /* of a tile's time that all of them are spread over */
-#define GEMM_SPREAD_NAP_NS 100u
-
-template <typename T, int ROWS_, int COLS_, bool PAIR_> struct gemm_shape {
-    static constexpr int ROWS = ROWS_, COLS = COLS_, CLUSTER = PAIR_ ? 2 : 1;
-    static constexpr bool PAIR = PAIR_;
-    /* A group has 64 rows; where the tile has no more, half of the columns; where these are 64, half of each stage's k. */
-    static constexpr bool SPLIT = ROWS == 64 && COLS == 64;
-    static constexpr int GROUP_COLS = ROWS == 128 || SPLIT ? COLS : COLS / 2;
-    static constexpr uint32_t OUT_WARPS = SPLIT ? GEMM_WARPS / 2 : GEMM_WARPS;
-    static constexpr int SUMS = GROUP_COLS / 2;                                                 /* of a thread */
-    static constexpr uint32_t A_BYTES = ROWS * GEMM_STEP * sizeof(T), B_PART = GEMM_STEP * 128; /* of 64 columns */
-    static constexpr uint32_t STAGE_BYTES = A_BYTES + COLS / 64 * B_PART;
-    static constexpr uint32_t OUT_PITCH = COLS + 8; /* elements: rows begin at multiples of 16 bytes and in different banks */
-    static constexpr uint32_t TILE_BYTES = ROWS * OUT_PITCH * sizeof(T), HALF_BYTES = SPLIT ? SUMS * 128 * sizeof(float) : 0;
-    static constexpr uint32_t OUT_BYTES = TILE_BYTES + HALF_BYTES, ALIGN = 1024;
-    static constexpr uint32_t MOST = 227 * 1024 - 2048; /* a workgroup's, but for what is not dynamic */
-    static constexpr int ROOM = (int)((MOST - OUT_BYTES - ALIGN) / STAGE_BYTES), STAGES = ROOM < 8 ? ROOM : 8;
-    static constexpr size_t SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + ALIGN;
-    static_assert(sizeof(T) == 2 && STAGES >= 3, "");
-};
-
-/* One tile: of `together` slices from `index` on, as far as they lie in it. */
-struct gemm_job {
-    int32_t steps;     /* 0: no more jobs */
-    uint32_t row, col; /* in the run's a and b */
-    uint32_t run, index, together;
-    uint32_t last;      /* of its slices */
-    uint32_t in_common; /* with the other workgroup of the cluster: the columns */
-    uint64_t start;
-};
-static_assert(sizeof(struct gemm_job) == 40, "is copied in words of 8 bytes");
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
