@@ -96,6 +96,8 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none, cuda and hip", where, k->name, value);
     if (field == c->transport && strcmp(value, "auto") != 0 && strcmp(value, "tcp") != 0 && strcmp(value, "verbs") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, tcp and verbs", where, k->name, value);
+    if (field == c->rails && strcmp(value, "auto") != 0 && (strlen(value) != 1 || value[0] < '1' || value[0] > '8'))
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and a number from 1 to 8", where, k->name, value);
     if (field == c->gpu_sharing && strcmp(value, "auto") != 0 && strcmp(value, "ipc") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and ipc", where, k->name, value);
     (void)snprintf(field, k->bytes, "%s", value);
@@ -276,6 +278,11 @@ uint32_t config_cpu_workgroups(const struct config *config)
     if (config->cpu_workgroups)
         return config->cpu_workgroups;
     return cores > (long)config->cpu_devices ? (uint32_t)cores / config->cpu_devices : 1;
+}
+
+uint32_t config_rails(const struct config *config)
+{
+    return strcmp(config->rails, "auto") != 0 ? (uint32_t)(config->rails[0] - '0') : 0;
 }
 
 bool config_allows_gpus(const struct config *config, const char *kind)

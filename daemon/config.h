@@ -37,6 +37,7 @@
     X(NODE_ADDRESS, node_address, FCC_NODE_MAX, "", "host:port under which others reach this node; empty: NODE_LISTEN")        \
     X(NODES, nodes, 4096, "", "other nodes: host:port,... or the absolute path of a file with one a line; may be empty")       \
     X(TRANSPORT, transport, 8, "auto", "what carries data between nodes: auto (verbs where there is RDMA), tcp or verbs")      \
+    X(RAILS, rails, 8, "auto", "links to each other node: auto (one for each RDMA adapter near a GPU), or 1 to 8")             \
     X(CLUSTER_KEY, cluster_key, 256, "", "file of 32 to 4096 bytes, mode 0600, the same on all nodes; needed by NODE_LISTEN")  \
     X(LOG_LEVEL, log_level, 16, "info", "error, warning, info or debug")
 
@@ -62,6 +63,7 @@ void config_print_help(void);
 /* What 0 stands for. */
 uint64_t config_memory_per_user(const struct config *config); /* bytes */
 uint32_t config_cpu_workgroups(const struct config *config);
+uint32_t config_rails(const struct config *config); /* 0: auto */
 /* Does GPUS allow GPUs of that kind ("cuda", "hip")? */
 bool config_allows_gpus(const struct config *config, const char *kind);
 

@@ -137,8 +137,8 @@ static inline void connect_sides(struct side *from, struct side *to, enum bed_ki
     int sockets[2];
 
     bed_sockets(kind, sockets);
-    assert_int_equal(proxy_link_add(from->proxy, to->index, sockets[0], &e), 0);
-    assert_int_equal(proxy_receive(to->proxy, from->index, sockets[1], &e), 0);
+    assert_int_equal(proxy_link_add(from->proxy, to->index, 0, sockets[0], &e), 0);
+    assert_int_equal(proxy_receive(to->proxy, from->index, 0, sockets[1], &e), 0);
 }
 
 static inline void push(struct side *s, uint32_t dst, uint32_t what, uint32_t epoch)

@@ -171,7 +171,7 @@ static void lost_node(void **state)
     side_open(&b, 1, 50, &BED_OPTIONS);
     connect_sides(&a, &b, BED_TCP);
     bed_sockets(BED_TCP, sockets); /* node 2 reads nothing */
-    assert_int_equal(proxy_link_add(a.proxy, 2, sockets[0], &e), 0);
+    assert_int_equal(proxy_link_add(a.proxy, 2, 0, sockets[0], &e), 0);
     for (int n = 0; n < 4000; n++) /* far more than there is room for, if it were not lost meanwhile */
         if (n == 20)
             (void)close(sockets[1]);
@@ -188,7 +188,7 @@ static void lost_node(void **state)
     assert_int_equal(atomic_load(&proxy_sent(a.proxy, 2)->errors), status == -ECONNRESET);
     /* It comes back. */
     bed_sockets(BED_TCP, second);
-    assert_int_equal(proxy_link_add(a.proxy, 2, second[0], &e), 0);
+    assert_int_equal(proxy_link_add(a.proxy, 2, 0, second[0], &e), 0);
     push(&a, 2, FCC_TRIGGER_FLAG | 6, 9);
     for (uint32_t kind = 0; kind != NET_FRAME_FLAG;) {
         struct net_frame f;
@@ -205,8 +205,8 @@ static void lost_node(void **state)
     (void)close(second[1]);
     WAIT_FOR(atomic_load(&a.failures) == 3);
     assert_int_equal(atomic_load(&a.status[2]), -ESHUTDOWN);
-    assert_int_equal(proxy_link_add(a.proxy, PROXY_NODES, -1, &e), -EINVAL);
-    assert_int_equal(proxy_receive(a.proxy, 1, -1, &e), -EBADF);
+    assert_int_equal(proxy_link_add(a.proxy, PROXY_NODES, 0, -1, &e), -EINVAL);
+    assert_int_equal(proxy_receive(a.proxy, 1, 0, -1, &e), -EBADF);
     side_close(&a);
     side_close(&b);
 }
@@ -233,8 +233,8 @@ static void incoming_ends(void **state)
                                                            .offset = n + 10});
         bed_sockets(BED_TCP, in);
         bed_sockets(BED_TCP, out);
-        assert_int_equal(proxy_receive(a.proxy, 1, in[1], &e), 0);
-        assert_int_equal(proxy_link_add(a.proxy, 1, out[0], &e), 0);
+        assert_int_equal(proxy_receive(a.proxy, 1, 0, in[1], &e), 0);
+        assert_int_equal(proxy_link_add(a.proxy, 1, 0, out[0], &e), 0);
         assert_int_equal(send(in[0], frames, sizeof(frames[0]), 0), sizeof(frames[0]));
         assert_int_equal(recv(out[1], &first, sizeof(first), MSG_WAITALL), sizeof(first));
         WAIT_FOR(atomic_load(&a.flags[1][0]) == 10);                                      /* it has taken both connections */
@@ -291,7 +291,7 @@ static void silent_node(void **state)
     options.silent_ms = 100;
     side_open(&a, 0, 0, &options);
     bed_sockets(BED_TCP, sockets);
-    assert_int_equal(proxy_receive(a.proxy, 2, sockets[1], &e), 0);
+    assert_int_equal(proxy_receive(a.proxy, 2, 0, sockets[1], &e), 0);
     WAIT_FOR(atomic_load(&a.failures) == 1);
     assert_int_equal(atomic_load(&a.status[2]), -ETIMEDOUT);
     (void)close(sockets[0]);
@@ -315,7 +315,7 @@ static void stuck_node(void **state)
     connect_sides(&a, &b, BED_UNIX);
     connect_sides(&b, &a, BED_UNIX);
     bed_sockets(BED_UNIX, sockets);
-    assert_int_equal(proxy_link_add(a.proxy, 2, sockets[0], &e), 0);
+    assert_int_equal(proxy_link_add(a.proxy, 2, 0, sockets[0], &e), 0);
     memset(a.shadow, 3, SLICES * SLICE_BYTES);
     for (uint32_t i = 0; i < 6; i++)
         push(&a, 1, FCC_TRIGGER_PUT | i, 1);

@@ -64,9 +64,9 @@ static struct ends ends_add(struct side *s)
     int link[2], in[2];
 
     bed_sockets(BED_TCP, link);
-    assert_int_equal(proxy_link_add(s->proxy, 2, link[0], &e), 0);
+    assert_int_equal(proxy_link_add(s->proxy, 2, 0, link[0], &e), 0);
     bed_sockets(BED_TCP, in);
-    assert_int_equal(proxy_receive(s->proxy, 2, in[0], &e), 0);
+    assert_int_equal(proxy_receive(s->proxy, 2, 0, in[0], &e), 0);
     return (struct ends){.link = link[1], .in = in[1]};
 }
 

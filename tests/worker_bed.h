@@ -310,7 +310,7 @@ static inline void bed_connect(const struct bed *b, struct other *o, const struc
 /* o connects to the worker; its end. */
 static inline int bed_hand(struct bed *b, struct other *o, enum peer_purpose purpose)
 {
-    struct control_peer m = {.msg = {.type = CONTROL_PEER}, .from = o->who, .purpose = PEER_PURPOSE(purpose, o->serial)};
+    struct control_peer m = {.msg = {.type = CONTROL_PEER}, .from = o->who, .purpose = PEER_PURPOSE(purpose, 0, o->serial)};
     int pair[2];
 
     (void)snprintf(m.address, sizeof(m.address), "%s", o->address);

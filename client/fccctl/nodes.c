@@ -52,10 +52,22 @@ static void nodes_print(struct json_object *answer)
     table_free(table);
 }
 
+/* "verbs mlx5_0, mlx5_1": the transport, and the adapters of its links in the order of rails. */
+static void over_cell(struct table *table, struct json_object *link)
+{
+    char text[256];
+    int n = snprintf(text, sizeof(text), "%s", *field_text(link, "transport") ? field_text(link, "transport") : "-");
+
+    for (size_t i = 0; i < field_count(link, "devices") && n > 0 && (size_t)n < sizeof(text); i++)
+        n += snprintf(text + n, sizeof(text) - (size_t)n, "%s%s", i ? ", " : " ",
+                      json_object_get_string(field_at(link, "devices", i)));
+    table_cell(table, "%s", text);
+}
+
 /* What each job's worker has exchanged with the others of its job. */
 static void links_print(struct json_object *answer)
 {
-    struct table *table = table_new("JOB|NODE|STATE|OVER|>IN|>OUT|>WAITS|>ERRORS");
+    struct table *table = table_new("JOB|NODE|STATE|>RAILS|OVER|>IN|>OUT|>WAITS|>ERRORS");
     char text[FORMAT_ROOM];
     size_t rows = 0;
 
@@ -63,11 +75,11 @@ static void links_print(struct json_object *answer)
         struct json_object *worker = field_at(answer, "workers", w);
         for (size_t i = 0; i < field_count(worker, "links"); i++, rows++) {
             struct json_object *l = field_at(worker, "links", i);
-            const char *transport = field_text(l, "transport"), *device = field_text(l, "device");
             table_cell(table, "%s", field_text(worker, "job"));
             table_cell(table, "%s", field_text(l, "node"));
             table_cell(table, "%s", field_text(l, "state"));
-            table_cell(table, "%s%s%s", *transport ? transport : "-", *device ? " " : "", device);
+            table_cell(table, "%" PRId64, field_int(l, "rails", 0));
+            over_cell(table, l);
             table_cell(table, "%s", format_bytes(field_double(l, "bytes_in", 0), text));
             table_cell(table, "%s", format_bytes(field_double(l, "bytes_out", 0), text));
             table_cell(table, "%" PRId64, field_int(l, "waits", 0));

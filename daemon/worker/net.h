@@ -2,7 +2,8 @@
  *
  * net.h - what carries bytes between the workers of a job on different nodes: the interface that each transport implements.
  *
- * A link goes one way, from one proxy thread to one node, and keeps its order. What is written goes into a region of the
+ * A link goes one way, from one proxy thread to one node, and keeps its order. There may be several between the same two, each with a
+ * network adapter of its own: the rails of that direction. Between rails there is no order (nodes_rails.c). What is written goes into a region of the
  * receiver: memory of one rank of one communicator that the receiver has made known (net_region.h). Flags follow what was
  * written before them:
  *
@@ -43,6 +44,16 @@ struct net_place {
         version; /* another one than before: the region may have been removed and added again since. Its receiver's is not known */
 };
 
+/* A device on the PCI bus. */
+struct net_pci {
+    unsigned domain, bus, device, function;
+};
+
+#define NET_PCI_UNKNOWN (~0u) /* domain: no device has it */
+
+#define NET_RAILS_MAX 8u    /* links in one direction between two nodes */
+#define NET_DEVICES_MAX 16u /* GPUs */
+
 struct net_options {
     uint32_t beat_ms;   /* a sender that has had nothing to send for so long says that it lives */
     uint32_t silent_ms; /* a receiver that has heard nothing for so long gives the sender up */
@@ -50,7 +61,29 @@ struct net_options {
     /* Of the socket, for each direction. 0: as the kernel tunes it (TCP: to some MiB). A size set by hand ends the tuning, and is
      * capped by net.core.wmem_max and rmem_max: 208 KiB on most machines. */
     uint32_t buffer_bytes;
+    /* What the choice of adapters is made of. `rails` and `devices` are the same for all links between two nodes. */
+    uint32_t rail;  /* which one this link is; of a receiver, at its sender: it counts from 0 again behind its own last one */
+    uint32_t rails; /* how many there are to be; 0: one for each adapter that is nearest to a device, and reaches the peer */
+    uint32_t ndevices; /* whose memory they serve: GPUs; 0: the memory near the cores that this process may run on */
+    struct net_pci devices[NET_DEVICES_MAX];
 };
+
+/* The rails of one direction between two nodes. */
+struct net_rails {
+    uint32_t n;                  /* 1 to NET_RAILS_MAX */
+    uint8_t of[NET_DEVICES_MAX]; /* the rail of each of net_options.devices: the one whose adapter is nearest to it */
+};
+
+/* Where there is no adapter to choose, or but one. */
+static inline struct net_rails net_rails_plain(const struct net_options *options)
+{
+    struct net_rails rails = {.n = options->rails ? options->rails : 1};
+
+    for (uint32_t i = 0; i < NET_DEVICES_MAX; i++)
+        rails.of[i] = (uint8_t)(i % rails.n);
+    return rails;
+}
+
 #define NET_BEAT_MS 500u
 #define NET_SILENT_MS 2500u
 #define NET_QUEUE 4096u
@@ -61,9 +94,8 @@ struct net_counts {
     _Atomic uint64_t messages; /* writes and flags */
     _Atomic uint64_t errors;
     _Atomic uint64_t full; /* how often something had to wait for room in the queue */
-    /* Of the connection that is there, or was last; NULL: there was none. Strings that stay for the process's life. */
-    _Atomic(const char *) transport;
-    _Atomic(const char *) device; /* NULL: the transport is of none */
+    _Atomic(const char *)
+        transport; /* of the connection that is there, or was last; NULL: there was none. It stays for the process's life */
 };
 
 static inline void net_count(_Atomic uint64_t *counter, uint64_t more)
@@ -117,7 +149,9 @@ struct net_link {
     uint64_t flushed; /* the first so many of them do not need their source any more */
     uint64_t due_ns;  /* call progress() then even with nothing to send; UINT64_MAX: no need */
     struct net_counts *counts;
-    struct error error; /* once broken */
+    const char *device;     /* the adapter, for the process's life; NULL: the transport has none */
+    struct net_rails rails; /* what it makes of net_options */
+    struct error error;     /* once broken */
 };
 
 /* A receiving end. */
@@ -161,7 +195,7 @@ extern const struct net_ops net_tcp;
 /* The verbs transport is a plug-in, ../lib/fccd/verbs.so seen from the program: it needs libraries that not every node has. It
  * has this function. */
 #define NET_PLUGIN_SYMBOL "net_plugin"
-#define NET_PLUGIN_ABI 2u
+#define NET_PLUGIN_ABI 3u
 struct net_plugin {
     uint32_t abi;
     const struct net_ops *ops;

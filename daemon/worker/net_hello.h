@@ -19,7 +19,7 @@
 #include "error.h"
 
 #define NET_HELLO_MAGIC 0x68636366u /* "fcch" */
-#define NET_HELLO_VERSION 3u
+#define NET_HELLO_VERSION 4u
 #define NET_TOKEN_BYTES 32
 
 enum net_transport { NET_TCP = 1, NET_VERBS = 2 };

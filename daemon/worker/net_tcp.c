@@ -97,7 +97,7 @@ static int tcp_link_open(int sock, const struct net_options *options, struct net
     t->items = items;
     t->queue = options->queue;
     t->beat_ns = options->beat_ms * 1000000ull;
-    t->link = (struct net_link){.ops = &net_tcp, .fd = sock, .counts = counts};
+    t->link = (struct net_link){.ops = &net_tcp, .fd = sock, .counts = counts, .rails = net_rails_plain(options)};
     *out = &t->link;
     return 0;
 }

@@ -393,11 +393,11 @@ static int verbs_link_open(int sock, const struct net_options *options, struct n
         link_free(v);
         return status;
     }
-    atomic_store_explicit(&counts->device, v->end.nic, memory_order_release);
     v->queue = options->queue;
     v->beat_ns = options->beat_ms * 1000000ull;
     v->opened_ns = clock_ns();
-    v->link = (struct net_link){.ops = &net_verbs, .fd = v->end.epoll, .counts = counts};
+    v->link =
+        (struct net_link){.ops = &net_verbs, .fd = v->end.epoll, .counts = counts, .device = v->end.nic, .rails = v->end.rails};
     *out = &v->link;
     return 0;
 }

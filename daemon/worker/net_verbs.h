@@ -113,6 +113,7 @@ struct verbs_end {
     struct verbs_socket socket;
     struct sockaddr_storage address; /* that it was chosen to have */
     const char *nic;                 /* ... its device's name */
+    struct net_rails rails;          /* ... and what was chosen with it */
     struct rdma_event_channel *channel;
     struct rdma_cm_id *id; /* of the queue pair */
     struct verbs_device *device;

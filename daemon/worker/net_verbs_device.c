@@ -132,6 +132,7 @@ int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *op
 {
     int status = tcp_socket_prepare(sock, options, e);
 
+    end->rails = net_rails_plain(options);
     if (!status)
         status = verbs_address_choose(sock, &end->address, &end->nic, e);
     end->socket.fd = sock;

@@ -398,7 +398,6 @@ int verbs_receiver_open(int sock, const struct net_options *options, const struc
         receiver_free(v);
         return status;
     }
-    atomic_store_explicit(&counts->device, v->end.nic, memory_order_release);
     v->silence = (struct net_silence){.limit_ns = options->silent_ms * 1000000ull, .heard_ns = clock_ns()};
     v->receiver = (struct net_receiver){
         .ops = &net_verbs, .fd = v->end.epoll, .due_ns = v->silence.heard_ns + v->silence.limit_ns, .counts = counts};

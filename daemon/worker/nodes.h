@@ -6,6 +6,7 @@
  *   nodes.c           how they take turns and end
  *   nodes_alloc.c     ... and allocate
  *   nodes_data.c      their data: the connections, and where what the proxy receives goes
+ *   nodes_rails.c     ... which of several links to a node each rank's takes
  *   nodes_triggers.c  ... and what it sends, by which triggers
  *   nodes_shadow.c    what slices for ranks elsewhere are stored into
  *   gpu_nodes.c       ... where the ranks are on GPUs
@@ -42,6 +43,7 @@ struct comm_nodes {
     /* Turns that have ended at each node, by its number: what it put into our memory came before. Written by the proxy thread
      * (release), read by the engine (acquire). */
     _Atomic uint64_t done[FCC_MAX_RANKS];
+    uint64_t done_rails[FCC_MAX_RANKS][NET_RAILS_MAX]; /* ... as told over each of its rails. The proxy thread's */
     /* Ranks elsewhere that have left in good order, a bit each, and all that they had put by themselves is here. Likewise. */
     _Atomic uint64_t left;
     uint64_t left_seen;             /* by the engine */
@@ -122,9 +124,9 @@ void nodes_free_told(struct peer *p, struct comm *c, const struct peer_free *m);
 
 /* ---- nodes_data.c ---- */
 
-/* The proxy's connections; both own the socket on success only. */
-int nodes_data_open(struct peer *p, int sock, struct error *e);
-int nodes_data_accept(struct peer *p, int sock, struct error *e);
+/* The proxy's connections; both own the socket, also if they fail. */
+int nodes_data_open(struct peer *p, uint32_t rail, int sock, struct error *e);
+int nodes_data_accept(struct peer *p, uint32_t rail, int sock, struct error *e);
 /* The peer is lost: its data connections end, too. */
 void nodes_data_forget(const struct peer *p);
 /* Memory of a rank here that others put into. */
@@ -136,6 +138,8 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e);
 void nodes_data_drop(const struct comm *c);
 /* It is released. Its memory may be freed when this returns (net_comm_end()). */
 void nodes_data_end(struct comm *c);
+/* The adapter that serves an open rail; NULL: it has none. */
+const char *nodes_rail_device(const struct peer *p, uint32_t rail);
 /* What the proxy has counted for it (with others that had its index before); NULL: there is no proxy. */
 const struct net_counts *nodes_counts(const struct peer *p, bool sent);
 /* The engine: what the proxy has heard. True if there was anything. */
@@ -145,6 +149,19 @@ struct proxy *nodes_proxy(const struct worker *w); /* there is one */
 /* At the end: the proxy's thread, then, when the devices are closed, whose workgroups push to it, the rest. */
 void nodes_data_stop(struct worker *w);
 void nodes_data_free(struct worker *w);
+
+/* ---- nodes_rails.c ---- */
+
+/* Whose memory the rails serve, for the choice of adapters. */
+void nodes_rails_options(const struct worker *w, struct net_options *net);
+/* A peer's first rail is there: which ones its data takes from now on. */
+void nodes_rails_set(struct peer *p, const struct net_rails *rails);
+/* What a rank here sends to that peer goes over this one. */
+uint32_t nodes_rail(const struct member *m, const struct peer *p);
+/* Whether all rails to an open peer are that the ranks here take. Those that are not are asked for: nodes_peer_open() tells. */
+bool nodes_rails_open(const struct comm *c, struct peer *p);
+/* The rails to a peer that the ranks here take: of each, the first rank that does. How many: at least 1. */
+uint32_t nodes_rails_used(const struct comm *c, const struct peer *p, uint16_t ranks[NET_RAILS_MAX]);
 
 /* ---- nodes_triggers.c ---- */
 

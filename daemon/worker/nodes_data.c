@@ -5,8 +5,9 @@
  * Sending. Workgroups push triggers, which name what is in their shadows: nodes_triggers.c.
  *
  * Receiving. The proxy thread stores into the memory that regions name, then raises flags (device_cpu_flag_raise()). The flag
- * DONE is not a rank's: it tells how many turns have ended at the node that the rank is on, behind all that was sent for them.
- * LEFT tells that a rank has left, behind all that its kernels have put by themselves (puts.h).
+ * DONE is not a rank's: it tells how many turns have ended at the node that the rank is on, behind all that was sent for them: on each rail
+ * that its ranks use, and what counts is told by all of them (nodes_rails.c). LEFT tells that a rank has left, behind all that its kernels
+ * have put by themselves (puts.h), on that rank's rail.
  *
  * GPUs. Their kernels push into FIFOs of their own, and what comes for their memory lands in host memory first: gpu_nodes.c.
  *
@@ -74,6 +75,24 @@ static struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_
     return found;
 }
 
+/* A node has told over one of its rails how many of its turns have ended. What it sent before over that rail is here; over the others,
+ * when they have told it, too. */
+static void done_raise(struct nodes_data *d, const struct rank_flags *f, uint32_t number, uint64_t epoch)
+{
+    uint32_t node = number / DONE_OF_NODE, rails = number % DONE_OF_NODE / NET_RAILS_MAX + 1;
+    uint64_t *told = f->done_rails[node];
+
+    told[number % NET_RAILS_MAX] = epoch;
+    for (uint32_t i = 0; i < rails; i++)
+        if (told[i] < epoch)
+            return;
+    if (f->device->ops->number != FCC_DEVICE_CPU)
+        gpus_done_flush(f->device);
+    /* release: what came before is in our memory, or on its way to a GPU's; one thread has taken it from all rails */
+    atomic_store_explicit(&f->done[node], epoch, memory_order_release);
+    nodes_news_tell(d);
+}
+
 /* What is found stays while this runs: who takes it away forgets the rank's NET_FLAGS first, and that waits (net.h). */
 static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
 {
@@ -88,12 +107,8 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
         /* what came before is there, or on its way to the GPU in the order of its copies (gpu_nodes.c) */
         gpus_flag_raise(f.device, &f.flags[flag], epoch);
     } else if (flag < FLAG_LEFT) {
-        if (f.device->ops->number != FCC_DEVICE_CPU)
-            gpus_done_flush(f.device);
-        /* release: what came before is in our memory, or on its way to a GPU's */
-        atomic_store_explicit(&f.done[flag - FLAG_DONE], epoch, memory_order_release);
-        nodes_news_tell(d);
-    } else { /* likewise */
+        done_raise(d, &f, flag - FLAG_DONE, epoch);
+    } else { /* release: likewise */
         (void)atomic_fetch_or_explicit(f.left, UINT64_C(1) << (flag - FLAG_LEFT), memory_order_release);
         nodes_news_tell(d);
     }
@@ -102,11 +117,12 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
 
 /* ---- the engine's ---- */
 
-static const struct net_ops *transport_choose(void *ctx, int sock, struct error *e)
+static const struct net_ops *transport_choose(void *ctx, int sock, struct net_options *net, struct error *e)
 {
     const struct nodes_data *d = ctx;
     const struct config *c = &d->worker->config;
 
+    nodes_rails_options(d->worker, net);
     return net_choose(c->transport, c->plugin_dir, sock, e);
 }
 
@@ -184,30 +200,40 @@ void nodes_data_free(struct worker *w)
     w->data = NULL;
 }
 
-int nodes_data_open(struct peer *p, int sock, struct error *e)
+int nodes_data_open(struct peer *p, uint32_t rail, int sock, struct error *e)
 {
     int status = data_open(p->worker, e);
 
     if (status)
         (void)close(sock);
     else
-        status = proxy_link_add(p->worker->data->proxy, p->index, sock, e);
+        status = proxy_link_add(p->worker->data->proxy, p->index, rail, sock, e);
     if (status)
         return status;
-    const struct net_counts *c = nodes_counts(p, true);
-    const char *device = atomic_load_explicit(&c->device, memory_order_acquire);
-    log_info("node %s: data goes there over %s%s%s", p->address, atomic_load_explicit(&c->transport, memory_order_acquire),
-             device ? ", device " : "", device ? device : "");
+    const struct nodes_data *d = p->worker->data;
+    const char *device = nodes_rail_device(p, rail);
+    if (rail == 0) {
+        const struct net_rails rails = proxy_rails(d->proxy, p->index, 0);
+        nodes_rails_set(p, &rails);
+    }
+    log_info("node %s: data goes there over %s%s%s, rail %u of %u", p->address,
+             atomic_load_explicit(&nodes_counts(p, true)->transport, memory_order_acquire), device ? ", device " : "",
+             device ? device : "", rail, p->rails.n);
     return 0;
 }
 
-int nodes_data_accept(struct peer *p, int sock, struct error *e)
+int nodes_data_accept(struct peer *p, uint32_t rail, int sock, struct error *e)
 {
     int status = data_open(p->worker, e);
 
     if (status)
         (void)close(sock);
-    return status ? status : proxy_receive(p->worker->data->proxy, p->index, sock, e);
+    return status ? status : proxy_receive(p->worker->data->proxy, p->index, rail, sock, e);
+}
+
+const char *nodes_rail_device(const struct peer *p, uint32_t rail)
+{
+    return proxy_rail_device(p->worker->data->proxy, p->index, rail);
 }
 
 const struct net_counts *nodes_counts(const struct peer *p, bool sent)
@@ -273,6 +299,7 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                              .rank = (uint32_t)rank,
                              .flags = is_cpu ? (_Atomic uint64_t *)(void *)m->flags.data : m->arrived,
                              .done = c->nodes->done,
+                             .done_rails = c->nodes->done_rails,
                              .left = &c->nodes->left,
                              .device = m->device};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);

@@ -206,6 +206,17 @@ static void formed_fill(const struct comm *c, struct peer_formed *f)
     }
 }
 
+/* Whether this node can send to all others, over the rails that its ranks take. What is missing has been asked for. */
+static bool connections_are_open(const struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+    bool all = true;
+
+    for (int i = 0; i < n->npeers; i++)
+        all &= peer_is_open(n->peers[i]) && nodes_rails_open(c, n->peers[i]);
+    return all;
+}
+
 /* This node's part is done: all its connections are there. The caller releases the communicator, of whose ranks perhaps none is here. */
 static void ready_check(struct comm *c)
 {
@@ -214,9 +225,8 @@ static void ready_check(struct comm *c)
 
     if (!n->formed || c->state != COMM_FORMING)
         return;
-    for (int i = 0; i < n->npeers && !n->ready; i++)
-        if (!peer_is_open(n->peers[i]))
-            return;
+    if (!n->ready && !connections_are_open(c))
+        return;
     if (!n->ready && n->root)
         peer_send(n->root, &m, n->number, PEER_READY, sizeof(m));
     n->ready = true;

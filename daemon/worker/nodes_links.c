@@ -104,6 +104,22 @@ static struct json_object *number(uint64_t n)
     return json_object_new_int64((int64_t)n);
 }
 
+/* The links that are open, and the adapters that serve them. */
+static void rails_describe(struct json_object *o, const struct peer *p)
+{
+    struct json_object *devices = json_object_new_array();
+    uint32_t rails = 0;
+
+    for (uint32_t r = 0; p && r < NET_RAILS_MAX; r++) {
+        const char *device = p->data[r] == PEER_OPEN ? nodes_rail_device(p, r) : NULL;
+        rails += p->data[r] == PEER_OPEN;
+        if (device)
+            json_object_array_add(devices, json_object_new_string(device));
+    }
+    add(o, "rails", json_object_new_int((int)rails));
+    add(o, "devices", devices);
+}
+
 static struct json_object *account_describe(const struct nodes_account *a, const struct peer *p)
 {
     const struct net_counts *sent = p ? nodes_counts(p, true) : NULL;
@@ -112,7 +128,7 @@ static struct json_object *account_describe(const struct nodes_account *a, const
     add(o, "node", json_object_new_string(a->address));
     add(o, "state", json_object_new_string(!p ? "closed" : peer_is_open(p) ? "open" : "connecting"));
     add(o, "transport", text_of(sent ? atomic_load_explicit(&sent->transport, memory_order_acquire) : NULL));
-    add(o, "device", text_of(sent ? atomic_load_explicit(&sent->device, memory_order_acquire) : NULL));
+    rails_describe(o, p);
     add(o, "bytes_out", number(a->bytes_out));
     add(o, "bytes_in", number(a->bytes_in));
     add(o, "messages_out", number(a->messages_out));

@@ -56,6 +56,7 @@ bool nodes_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *ou
     if (entry->launch && atomic_load_explicit(entry->launch->status, memory_order_relaxed))
         return false; /* it is to leave: nobody waits for this any more */
     out->node = comm->peer[t->dst];
+    out->rail = nodes_rail_of(d, out->node, comm->source[t->rank]);
     out->to.comm = comm->comm;
     out->to.rank = t->dst;
     if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT)
@@ -112,8 +113,10 @@ int nodes_channel_open(struct comm *c, struct error *e)
         return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
     entry = &c->worker->data->entries[n->channel - 1];
     entry->comm = n->number;
-    for (int r = 0; r < c->nranks; r++)
+    for (int r = 0; r < c->nranks; r++) {
         entry->peer[r] = c->members[r].peer ? (uint8_t)c->members[r].peer->index : 0;
+        entry->source[r] = nodes_source(&c->members[r]);
+    }
     return 0;
 }
 
@@ -132,20 +135,27 @@ void nodes_channel_close(struct comm *c)
 void nodes_done_tell(struct comm *c)
 {
     const struct comm_nodes *n = c->nodes;
-    struct fcc_trigger t = {
-        .launch = n->channel, .what = FCC_TRIGGER_FLAG | (FLAG_DONE + (uint32_t)n->node), .epoch = (uint32_t)n->turns};
+    struct fcc_trigger t = {.launch = n->channel, .epoch = (uint32_t)n->turns};
 
     for (int i = 0; n->channel && i < n->npeers; i++) {
+        uint16_t ranks[NET_RAILS_MAX];
+        uint32_t rails = nodes_rails_used(c, n->peers[i], ranks);
         t.dst = (uint16_t)n->peer_rank[i];
-        push(c->worker, &t);
+        for (uint32_t r = 0; r < rails; r++) {
+            t.rank = ranks[r];
+            t.what = FCC_TRIGGER_FLAG | flag_done((uint32_t)n->node, rails, r);
+            push(c->worker, &t);
+        }
     }
 }
 
 void nodes_left_tell(const struct comm *c, int rank)
 {
     const struct comm_nodes *n = c->nodes;
-    struct fcc_trigger t = {
-        .launch = n->channel, .what = FCC_TRIGGER_FLAG | (FLAG_LEFT + (uint32_t)rank), .epoch = (uint32_t)n->turns};
+    struct fcc_trigger t = {.launch = n->channel,
+                            .rank = (uint16_t)rank,
+                            .what = FCC_TRIGGER_FLAG | (FLAG_LEFT + (uint32_t)rank),
+                            .epoch = (uint32_t)n->turns};
 
     for (int i = 0; n->channel && i < n->npeers; i++) {
         t.dst = (uint16_t)n->peer_rank[i];

@@ -56,7 +56,7 @@ void peer_break(struct peer *p, int status, const char *format, ...)
 
 bool peer_is_open(const struct peer *p)
 {
-    return p->out == PEER_OPEN && p->data == PEER_OPEN && !p->broken.status;
+    return p->out == PEER_OPEN && p->data[0] == PEER_OPEN && !p->broken.status;
 }
 
 /* ---- messages out ---- */
@@ -230,12 +230,12 @@ static struct peer *peer_new(struct worker *w, const char *address, struct error
 }
 
 /* Ask the broker for a connection. */
-static int connect_ask(struct peer *p, enum peer_purpose purpose, uint64_t *id, enum peer_state *state)
+static int connect_ask(struct peer *p, enum peer_purpose purpose, uint32_t rail, uint64_t *id, enum peer_state *state)
 {
     struct worker *w = p->worker;
     struct control_connect m = {.msg = {.type = CONTROL_CONNECT, .id = ++w->connect_id},
                                 .to = p->who,
-                                .purpose = PEER_PURPOSE(purpose, p->serial),
+                                .purpose = PEER_PURPOSE(purpose, rail, p->serial),
                                 .limit_ms = CONNECT_MS};
 
     if (*state != PEER_CLOSED)
@@ -248,6 +248,20 @@ static int connect_ask(struct peer *p, enum peer_purpose purpose, uint64_t *id, 
     return 0;
 }
 
+static int data_ask(struct peer *p, uint32_t rail)
+{
+    return connect_ask(p, PEER_DATA, rail, &p->data_request[rail], &p->data[rail]);
+}
+
+bool peer_rail_open(struct peer *p, uint32_t rail)
+{
+    if (p->broken.status)
+        return false;
+    if (data_ask(p, rail))
+        peer_break(p, -EPIPE, "this node's broker is gone: nobody can connect");
+    return p->data[rail] == PEER_OPEN;
+}
+
 struct peer *peer_get(struct worker *w, const char *address, const struct incarnation *who, struct error *e)
 {
     struct peer *p = peer_find(w, address, who);
@@ -256,7 +270,7 @@ struct peer *peer_get(struct worker *w, const char *address, const struct incarn
         return NULL;
     if (who)
         p->who = *who;
-    if (connect_ask(p, PEER_MESSAGES, &p->out_request, &p->out) || connect_ask(p, PEER_DATA, &p->data_request, &p->data)) {
+    if (connect_ask(p, PEER_MESSAGES, 0, &p->out_request, &p->out) || data_ask(p, 0)) {
         (void)error_set(e, -EPIPE, "node %s: this node's broker is gone: nobody can connect", address);
         peer_break(p, -EPIPE, "this node's broker is gone: nobody can connect");
         return NULL;
@@ -298,14 +312,26 @@ static void peer_unreachable(struct peer *p, const struct control_connected *m)
     peer_break(p, m->status < 0 ? m->status : -EPROTO, "%s", text + (strncmp(text, names, (size_t)n) ? 0 : n));
 }
 
+static void rail_open(struct peer *p, uint32_t rail, int sock)
+{
+    struct error e = {0};
+
+    if (nodes_data_open(p, rail, sock, &e))
+        peer_break(p, e.status, "%s", e.text);
+    else
+        p->data[rail] = PEER_OPEN;
+}
+
 void peer_connected(struct worker *w, const struct control_connected *m, int sock)
 {
     struct peer *p;
 
     LIST_FOREACH(p, &w->peers, link) {
         bool out = p->out == PEER_CONNECTING && p->out_request == m->msg.id;
-        bool data = p->data == PEER_CONNECTING && p->data_request == m->msg.id;
-        if (p->broken.status || (!out && !data))
+        uint32_t rail = 0;
+        while (rail < NET_RAILS_MAX && (p->data[rail] != PEER_CONNECTING || p->data_request[rail] != m->msg.id))
+            rail++;
+        if (p->broken.status || (!out && rail == NET_RAILS_MAX))
             continue;
         if (m->status || sock < 0) {
             peer_unreachable(p, m);
@@ -314,15 +340,10 @@ void peer_connected(struct worker *w, const struct control_connected *m, int soc
         if (!peer_is(p, &m->to))
             break;
         socket_prepare(sock);
-        if (out) {
+        if (out)
             writer_open(p, sock);
-        } else {
-            struct error e = {0};
-            if (nodes_data_open(p, sock, &e))
-                peer_break(p, e.status, "%s", e.text);
-            else
-                p->data = PEER_OPEN;
-        }
+        else
+            rail_open(p, rail, sock);
         if (peer_is_open(p))
             nodes_peer_open(p);
         return;
@@ -367,7 +388,7 @@ static struct peer *arrival_peer(struct worker *w, const char *address, const st
 
 void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
 {
-    uint32_t purpose = PEER_PURPOSE_OF(m->purpose), serial = PEER_SERIAL_OF(m->purpose);
+    uint32_t purpose = PEER_PURPOSE_OF(m->purpose), rail = PEER_RAIL_OF(m->purpose), serial = PEER_SERIAL_OF(m->purpose);
     char address[FCC_NODE_MAX];
     struct error e = {0};
     struct peer *p = NULL;
@@ -385,7 +406,7 @@ void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
             return;
         }
         (void)error_set(&e, -ENOMEM, "no memory for its connection");
-    } else if (p && purpose == PEER_DATA && !nodes_data_accept(p, sock, &e)) {
+    } else if (p && purpose == PEER_DATA && !nodes_data_accept(p, rail, sock, &e)) {
         return;
     }
     log_warning("node %s: a connection of it is refused: %s", address, e.status ? e.text : "it has no purpose, or comes twice");

@@ -4,7 +4,8 @@
  *
  * The brokers introduce workers to each other: they connect, prove who they are, and hand each worker its end of the
  * connection (control.h). A connection is used one way, by the worker that asked for it; so nothing has to be agreed when two ask at the
- * same time. A worker has two to each peer: one for messages (the engine's), one for data (the proxy's).
+ * same time. A worker has one to each peer for messages (the engine's), and one or several for data, its rails (the proxy's;
+ * nodes_rails.c): the first with that for messages, others when a communicator has a rank that sends over them.
  *
  * A peer is one worker, not one node: of the workers that a node has one after the other (control.h: incarnations) each is a peer of its
  * own, and so is one that has been lost and connects anew (its serial). What belongs to one is never taken for another's, whatever
@@ -15,6 +16,7 @@
 #ifndef FCCD_PEER_H
 #define FCCD_PEER_H
 
+#include "net.h"
 #include "worker.h"
 
 struct bufferevent;
@@ -23,9 +25,11 @@ struct evbuffer;
 #define PEERS_MAX 64u
 
 enum peer_purpose { PEER_MESSAGES = 1, PEER_DATA = 2 };
-/* What CONTROL_CONNECT says: what for, and which of the worker's peers asks, so that both connections of one are known to be. */
-#define PEER_PURPOSE(purpose, serial) ((uint32_t)(purpose) | (serial) << 8)
-#define PEER_PURPOSE_OF(told) ((told)&0xffu)
+/* What CONTROL_CONNECT says: what for, data: for which rail, and which of the worker's peers asks, so that all connections of one are
+ * known to be. */
+#define PEER_PURPOSE(purpose, rail, serial) ((uint32_t)(purpose) | (uint32_t)(rail) << 4 | (serial) << 8)
+#define PEER_PURPOSE_OF(told) ((told)&0xfu)
+#define PEER_RAIL_OF(told) ((told) >> 4 & 0xfu)
 #define PEER_SERIAL_OF(told) ((told) >> 8)
 
 /* What they say; see nodes.c for when. Little-endian: nodes have one byte order. */
@@ -144,15 +148,18 @@ struct peer {
     struct worker *worker;
     LIST_ENTRY(peer) link; /* worker.peers */
     char address[FCC_NODE_MAX];
-    struct incarnation who;             /* number 0: it has not connected, nor have we to it */
-    unsigned index;                     /* of all peers: the proxy's number for it */
-    uint32_t serial;                    /* of all that this worker has had, to 2^24 */
-    uint32_t theirs;                    /* its own of us, once it has connected */
-    bool is_past;                       /* it takes no new communicators */
-    bool is_unreachable;                /* broken, because its broker could not connect us: asking once more is of no use */
-    char named[FCC_NODE_MAX];           /* ... as the node is called so, and not by `address`; otherwise "" */
-    enum peer_state out, data;          /* our connections to it */
-    uint64_t out_request, data_request; /* ids of our CONNECTs, while CONNECTING */
+    struct incarnation who;               /* number 0: it has not connected, nor have we to it */
+    unsigned index;                       /* of all peers: the proxy's number for it */
+    uint32_t serial;                      /* of all that this worker has had, to 2^24 */
+    uint32_t theirs;                      /* its own of us, once it has connected */
+    bool is_past;                         /* it takes no new communicators */
+    bool is_unreachable;                  /* broken, because its broker could not connect us: asking once more is of no use */
+    char named[FCC_NODE_MAX];             /* ... as the node is called so, and not by `address`; otherwise "" */
+    enum peer_state out;                  /* our connections to it */
+    enum peer_state data[NET_RAILS_MAX];  /* ... */
+    uint64_t out_request;                 /* ids of our CONNECTs, while CONNECTING */
+    uint64_t data_request[NET_RAILS_MAX]; /* ... */
+    struct net_rails rails;               /* nodes_data_open() sets it, when data[0] opens */
     struct bufferevent *writer, *reader;
     struct evbuffer *waiting; /* messages for a connection that is not there yet */
     unsigned silent;          /* pings of ours since the reader last had something */
@@ -165,7 +172,9 @@ struct peer {
 /* That worker of that node, connecting if it is not connected; who NULL: the one that the node has now, which is not known before
  * it is connected. NULL with the reason. */
 struct peer *peer_get(struct worker *w, const char *address, const struct incarnation *who, struct error *e);
-bool peer_is_open(const struct peer *p);
+bool peer_is_open(const struct peer *p); /* messages, and its first rail */
+/* Whether a rail is open, of one that is; if it is not it is asked for, and nodes_peer_open() tells. */
+bool peer_rail_open(struct peer *p, uint32_t rail);
 /* In the order of calls, when it is connected. A peer that takes too little breaks. */
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length);
 /* Its connections have failed, or it has broken the protocol. It is freed by the loop. */

@@ -20,21 +20,24 @@ static int end_add(struct proxy *p, uint32_t launch)
         return -EAGAIN;
     struct end *end = &p->ends[p->ends_next++ % PROXY_ENDS];
     end->launch = launch;
-    for (uint32_t i = 0; i < PROXY_NODES; i++) {
-        end->mark[i].serial = p->nodes[i].serial;
-        end->mark[i].queued = p->nodes[i].link ? p->nodes[i].link->link->queued : 0;
-    }
+    for (uint32_t r = 0; r < p->nrails; r++)
+        for (uint32_t i = 0; i < PROXY_NODES; i++) {
+            const struct source *s = p->nodes[i].links[r];
+            end->mark[r][i].serial = p->nodes[i].serials[r];
+            end->mark[r][i].queued = s ? s->link->queued : 0;
+        }
     return 0;
 }
 
 /* A link that is gone, or another one now, has no source in use. */
 static bool end_is_due(const struct proxy *p, const struct end *end)
 {
-    for (uint32_t i = 0; i < PROXY_NODES; i++) {
-        const struct node *node = &p->nodes[i];
-        if (node->link && node->serial == end->mark[i].serial && node->link->link->flushed < end->mark[i].queued)
-            return false;
-    }
+    for (uint32_t r = 0; r < p->nrails; r++)
+        for (uint32_t i = 0; i < PROXY_NODES; i++) {
+            const struct source *s = p->nodes[i].links[r];
+            if (s && p->nodes[i].serials[r] == end->mark[r][i].serial && s->link->flushed < end->mark[r][i].queued)
+                return false;
+        }
     return true;
 }
 
@@ -91,13 +94,13 @@ static int held_send(struct proxy *p, struct feed *f)
 
     if (kind == FCC_TRIGGER_END)
         return feeds_are_done(p) ? end_add(p, f->held.launch) : -EAGAIN;
-    if (!node->link) {
+    struct source *s = node->links[send->rail];
+    if (!s) {
         struct error e;
         (void)error_set(&e, -ENOTCONN, "there is no connection to send over");
         node_failed(p, send->node, &e);
         return 0;
     }
-    struct source *s = node->link;
     if (kind == FCC_TRIGGER_PUT)
         status = put_send(s->link, send);
     else
@@ -122,7 +125,7 @@ static bool held_resolve(struct proxy *p, struct feed *f)
     }
     f->send = (struct proxy_send){0};
     bool is_wanted = p->owner.resolve(p->owner.ctx, &f->held, &f->send);
-    assert(f->send.node < PROXY_NODES);
+    assert(f->send.node < PROXY_NODES && f->send.rail < NET_RAILS_MAX);
     return is_wanted;
 }
 
@@ -144,7 +147,7 @@ static bool trigger_next(struct proxy *p, struct feed *f, bool *is_wanted)
         }
         f->send = (struct proxy_send){0};
         if (p->owner.more && p->owner.more(p->owner.ctx, &f->send)) {
-            assert(f->send.node < PROXY_NODES);
+            assert(f->send.node < PROXY_NODES && f->send.rail < NET_RAILS_MAX);
             (void)arrivals_take(p); /* likewise: who told more() of it has added the link before */
             f->held = (struct fcc_trigger){.what = FCC_TRIGGER_PUT};
             return true;
@@ -218,22 +221,26 @@ static bool sockets_look(struct proxy *p, int timeout_ms)
     return n > 0;
 }
 
+static bool link_progress(struct proxy *p, struct source *s)
+{
+    struct net_link *l = s->link;
+    bool has_work = l->queued != l->flushed && !l->is_blocked;
+
+    if (!has_work && p->now_ns < l->due_ns && !l->error.status)
+        return false;
+    if (net_progress(l, p->now_ns) < 0)
+        link_failed(p, s);
+    return has_work;
+}
+
 static bool links_progress(struct proxy *p)
 {
     bool any = false;
 
-    for (uint32_t i = 0; i < PROXY_NODES; i++) {
-        struct source *s = p->nodes[i].link;
-        if (!s)
-            continue;
-        struct net_link *l = s->link;
-        bool has_work = l->queued != l->flushed && !l->is_blocked;
-        if (!has_work && p->now_ns < l->due_ns && !l->error.status)
-            continue;
-        any |= has_work;
-        if (net_progress(l, p->now_ns) < 0)
-            link_failed(p, s);
-    }
+    for (uint32_t r = 0; r < p->nrails; r++)
+        for (uint32_t i = 0; i < PROXY_NODES; i++)
+            if (p->nodes[i].links[r])
+                any |= link_progress(p, p->nodes[i].links[r]);
     return any;
 }
 
@@ -244,7 +251,7 @@ static bool incoming_progress(struct proxy *p)
 
     for (s = TAILQ_FIRST(&p->incoming); s; s = next) {
         next = TAILQ_NEXT(s, entry);
-        if (!s->is_ready && p->now_ns < s->receiver->due_ns)
+        if (!s->is_ready && p->now_ns < incoming_due(s))
             continue;
         any |= s->is_ready;
         (void)incoming_take(p, s);
@@ -262,13 +269,15 @@ static int sleep_limit(const struct proxy *p)
     if (more_ms >= 0)
         due = now + (uint64_t)more_ms * 1000000;
 
-    for (uint32_t i = 0; i < PROXY_NODES; i++) {
-        if (p->nodes[i].link && p->nodes[i].link->link->due_ns < due)
-            due = p->nodes[i].link->link->due_ns;
-    }
+    for (uint32_t r = 0; r < p->nrails; r++)
+        for (uint32_t i = 0; i < PROXY_NODES; i++) {
+            s = p->nodes[i].links[r];
+            if (s && s->link->due_ns < due)
+                due = s->link->due_ns;
+        }
     TAILQ_FOREACH(s, &p->incoming, entry) {
-        if (s->receiver->due_ns < due)
-            due = s->receiver->due_ns;
+        if (incoming_due(s) < due)
+            due = incoming_due(s);
     }
     if (due == UINT64_MAX)
         return -1;
@@ -329,7 +338,7 @@ void proxy_free(struct proxy *p)
         source_close(p, s);
     }
     for (uint32_t i = 0; i < PROXY_NODES; i++)
-        node_link_close(p, &p->nodes[i]);
+        node_links_close(p, &p->nodes[i]);
     closed_free(&p->closed);
     if (p->epoll >= 0)
         (void)close(p->epoll);
@@ -441,4 +450,14 @@ const struct net_counts *proxy_sent(const struct proxy *p, uint32_t node)
 const struct net_counts *proxy_received(const struct proxy *p, uint32_t node)
 {
     return &p->nodes[node].received;
+}
+
+struct net_rails proxy_rails(const struct proxy *p, uint32_t node, uint32_t rail)
+{
+    return p->nodes[node].rails[rail];
+}
+
+const char *proxy_rail_device(const struct proxy *p, uint32_t node, uint32_t rail)
+{
+    return p->nodes[node].devices[rail];
 }

@@ -19,6 +19,9 @@
  * kernels run that may push (proxy_stay_awake()). An END waits until these FIFOs have been seen empty: a launch on GPUs has ended, and
  * all that it has pushed is there to be seen, before its END is pushed.
  *
+ * To each node there are one or several links, its rails. Each keeps its own order, and there is none between them: the owner says for each
+ * trigger which one it takes, the same one for what has to stay in order. END covers all of them.
+ *
  * A link's queue that is full holds up the FIFO (and so, when that is full, the workgroups), but not what other links have in
  * their queues, and nothing that comes in. So two proxies that send to each other cannot stop each other: each goes on receiving
  * whatever the state of its own sends, so what the other one sends drains, so its queue has room again. A receiver that
@@ -37,7 +40,7 @@ struct proxy;
 
 /* What a trigger means. */
 struct proxy_send {
-    uint32_t node;
+    uint32_t node, rail;
     struct net_place to; /* a flag: its communicator and rank */
     const void *from;    /* until done(): a put's rows, the first of them here */
     struct net_area area;
@@ -57,8 +60,8 @@ struct proxy_owner {
     bool (*resolve)(void *ctx, const struct fcc_trigger *trigger, struct proxy_send *out);
     /* An END trigger: the sources of all triggers before it are free, sent or given up. */
     void (*done)(void *ctx, uint32_t launch);
-    /* The connections with a node are lost (-ESHUTDOWN: closed by it, in good order); triggers for it are dropped from now on.
-     * Once, until there is a new connection to it or from it. */
+    /* The connections with a node are lost, all of its rails with the first one that is (-ESHUTDOWN: closed by it, in good order); triggers
+     * for it are dropped from now on. Once, until there is a new connection to it or from it. */
     void (*failed)(void *ctx, uint32_t node, const struct error *e);
     /* See net_sink. */
     int (*raise)(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
@@ -73,9 +76,9 @@ struct proxy_owner {
 
 struct proxy_options {
     const struct net_ops *net_ops; /* NULL: choose() says for each connection */
-    const struct net_ops *(*choose)(void *ctx, int sock,
-                                    struct error *e); /* owner.ctx; by who adds the connection. NULL: none */
-    struct net_options net;
+    /* By who adds the connection, with owner.ctx; it may change this connection's options. NULL: none */
+    const struct net_ops *(*choose)(void *ctx, int sock, struct net_options *net, struct error *e);
+    struct net_options net;      /* but for `rail` */
     struct net_regions *regions; /* lives longer than the proxy */
     struct fifo_slot *slots;     /* zeroed memory for the FIFO, which lives longer than the proxy; NULL: the proxy's own */
     uint32_t capacity;           /* of the FIFO; a power of two */
@@ -101,10 +104,13 @@ int proxy_feed_add(struct proxy *p, struct fifo *fifo, struct error *e);
 void proxy_stay_awake(struct proxy *p, bool awake);
 
 /* Any thread. The socket is the proxy's from here on, also if this fails. Triggers that are pushed after it find the link; there
- * is one for each node, and a new one takes the place of the old. */
-int proxy_link_add(struct proxy *p, uint32_t node, int sock, struct error *e);
-/* The same for what that node sends. There may be several. */
-int proxy_receive(struct proxy *p, uint32_t node, int sock, struct error *e);
+ * is one for each node and rail, and a new one takes the place of the old. */
+int proxy_link_add(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e);
+/* The same for what that node sends, on that rail of its own. There may be several. */
+int proxy_receive(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e);
+/* Who adds links, of the one added last for that node and rail: what its transport makes of the rails; its adapter, NULL: it has none. */
+struct net_rails proxy_rails(const struct proxy *p, uint32_t node, uint32_t rail);
+const char *proxy_rail_device(const struct proxy *p, uint32_t node, uint32_t rail);
 
 /* Any thread. Close all connections with a node: the owner gives it up, and hears nothing more of it until there is a new connection, but
  * for what may be on its way to failed() right now. */
@@ -113,7 +119,7 @@ void proxy_forget(struct proxy *p, uint32_t node);
 /* Any thread: there is something for more() now, or another more_ms(). */
 void proxy_look(struct proxy *p);
 
-/* Any thread: a node's traffic since the proxy began. */
+/* Any thread: a node's traffic since the proxy began, over all rails. */
 const struct net_counts *proxy_sent(const struct proxy *p, uint32_t node);
 const struct net_counts *proxy_received(const struct proxy *p, uint32_t node);
 

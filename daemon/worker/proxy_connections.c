@@ -34,11 +34,13 @@ void closed_free(struct source_head *head)
     }
 }
 
-void node_link_close(struct proxy *p, struct node *node)
+void node_links_close(struct proxy *p, struct node *node)
 {
-    if (node->link)
-        source_close(p, node->link);
-    node->link = NULL;
+    for (uint32_t r = 0; r < NET_RAILS_MAX; r++) {
+        if (node->links[r])
+            source_close(p, node->links[r]);
+        node->links[r] = NULL;
+    }
 }
 
 void node_failed(struct proxy *p, uint32_t index, const struct error *e)
@@ -51,22 +53,42 @@ void node_failed(struct proxy *p, uint32_t index, const struct error *e)
     p->owner.failed(p->owner.ctx, index, e);
 }
 
+/* A rail of a node has ended in good order. Who ends closes all of them, but what it sent before may still be on its way on others. So
+ * these are read to their end, which has to come within the time in which a sender may be silent. True: there is one. */
+static bool others_end(struct proxy *p, uint32_t index)
+{
+    struct source *in;
+    bool any = false;
+
+    TAILQ_FOREACH(in, &p->incoming, entry) {
+        if (in->node != index)
+            continue;
+        any = true;
+        if (!in->limit_ns)
+            in->limit_ns = p->now_ns + p->options.net.silent_ms * UINT64_C(1000000);
+    }
+    return any;
+}
+
 int incoming_take(struct proxy *p, struct source *s)
 {
     uint32_t index = s->node;
     int status = net_receive(s->receiver, p->now_ns);
 
+    if (status >= 0 && s->limit_ns && p->now_ns >= s->limit_ns)
+        status = error_set(&s->receiver->error, -ECONNRESET, "it has closed one of its connections, and not this one");
     s->is_ready = status > 0;
     if (status >= 0)
         return status;
     struct error e = s->receiver->error;
     if (status != -ESHUTDOWN) {
         net_count(&p->nodes[index].received.errors, 1);
-        node_link_close(p, &p->nodes[index]); /* a node that is silent or hostile takes nothing either */
+        node_links_close(p, &p->nodes[index]); /* a node that is silent or hostile takes nothing either */
     }
     TAILQ_REMOVE(&p->incoming, s, entry);
     source_close(p, s);
-    node_failed(p, index, &e);
+    if (status != -ESHUTDOWN || !others_end(p, index))
+        node_failed(p, index, &e);
     return status;
 }
 
@@ -80,7 +102,7 @@ void link_failed(struct proxy *p, struct source *s)
 
     if (e.status != -ESHUTDOWN)
         net_count(&p->nodes[index].sent.errors, 1);
-    node_link_close(p, &p->nodes[index]);
+    node_links_close(p, &p->nodes[index]);
     for (in = TAILQ_FIRST(&p->incoming); in; in = next) {
         next = TAILQ_NEXT(in, entry);
         for (int reads = 0; in->node == index && reads < PROXY_LAST_READS && incoming_take(p, in) > 0;)
@@ -96,9 +118,12 @@ static void arrival_take(struct proxy *p, struct source *s)
 
     node->is_failed = false;
     if (s->link) {
-        node_link_close(p, node);
-        node->link = s;
-        node->serial++;
+        if (node->links[s->rail])
+            source_close(p, node->links[s->rail]);
+        node->links[s->rail] = s;
+        node->serials[s->rail]++;
+        if (p->nrails <= s->rail)
+            p->nrails = s->rail + 1;
     } else {
         TAILQ_INSERT_TAIL(&p->incoming, s, entry);
     }
@@ -113,7 +138,7 @@ static void node_forget(struct proxy *p, uint32_t index)
 {
     struct source *in, *next;
 
-    node_link_close(p, &p->nodes[index]);
+    node_links_close(p, &p->nodes[index]);
     for (in = TAILQ_FIRST(&p->incoming); in; in = next) {
         next = TAILQ_NEXT(in, entry);
         if (in->node != index)
@@ -156,34 +181,52 @@ void bell_ring(const struct proxy *p)
     (void)n;
 }
 
-static int connection_add(struct proxy *p, enum event_of of, uint32_t node, int sock, struct error *e)
+/* Make the end of what is to be added. The caller closes the socket if that fails. */
+static int source_open(struct proxy *p, struct source *s, int sock, struct error *e)
 {
-    struct source *s = node < PROXY_NODES ? calloc(1, sizeof(*s)) : NULL;
+    struct net_options net = p->options.net;
+    struct node *node = &p->nodes[s->node];
     int status;
 
-    if (!s) {
-        (void)close(sock);
-        return node < PROXY_NODES ? error_set(e, -ENOMEM, "no memory for a connection")
-                                  : error_set(e, -EINVAL, "node %u: there are %u at most", node, PROXY_NODES);
-    }
-    const struct net_ops *ops = p->options.net_ops ? p->options.net_ops : p->options.choose(p->owner.ctx, sock, e);
-    struct net_counts *counts = of == EVENT_LINK ? &p->nodes[node].sent : &p->nodes[node].received;
-    atomic_store_explicit(&counts->device, NULL, memory_order_relaxed); /* the end says which, if it has one */
-    s->of = of;
-    s->node = node;
+    net.rail = s->rail;
+    const struct net_ops *ops = p->options.net_ops ? p->options.net_ops : p->options.choose(p->owner.ctx, sock, &net, e);
     if (!ops)
-        status = e->status;
-    else if (of == EVENT_LINK)
-        status = ops->link_open(sock, &p->options.net, counts, &s->link, e);
+        return e->status;
+    if (s->of == EVENT_LINK)
+        status = ops->link_open(sock, &net, &node->sent, &s->link, e);
     else
-        status = ops->receiver_open(sock, &p->options.net, &p->sink, counts, &s->receiver, e);
+        status = ops->receiver_open(sock, &net, &p->sink, &node->received, &s->receiver, e);
+    if (status)
+        return status;
+    if (s->of == EVENT_LINK) {
+        node->rails[s->rail] = s->link->rails;
+        node->devices[s->rail] = s->link->device;
+    }
+    atomic_store_explicit(s->of == EVENT_LINK ? &node->sent.transport : &node->received.transport, ops->name,
+                          memory_order_release);
+    return 0;
+}
+
+static int connection_add(struct proxy *p, enum event_of of, uint32_t node, uint32_t rail, int sock, struct error *e)
+{
+    struct source *s = node < PROXY_NODES && rail < NET_RAILS_MAX ? calloc(1, sizeof(*s)) : NULL;
+    int status;
+
+    if (node >= PROXY_NODES)
+        status = error_set(e, -EINVAL, "node %u: there are %u at most", node, PROXY_NODES);
+    else if (rail >= NET_RAILS_MAX)
+        status = error_set(e, -EINVAL, "rail %u: there are %u at most", rail, NET_RAILS_MAX);
+    else if (!s)
+        status = error_set(e, -ENOMEM, "no memory for a connection");
+    else {
+        *s = (struct source){.of = of, .node = node, .rail = rail};
+        status = source_open(p, s, sock, e);
+    }
     if (status) {
         (void)close(sock);
         free(s);
         return status;
     }
-    assert(ops); /* or status said why not */
-    atomic_store_explicit(&counts->transport, ops->name, memory_order_release);
     (void)pthread_mutex_lock(&p->lock);
     TAILQ_INSERT_TAIL(&p->arrivals, s, entry);
     atomic_store_explicit(&p->arrived, 1, memory_order_release);
@@ -216,12 +259,12 @@ void proxy_forget(struct proxy *p, uint32_t node)
     bell_ring(p);
 }
 
-int proxy_link_add(struct proxy *p, uint32_t node, int sock, struct error *e)
+int proxy_link_add(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e)
 {
-    return connection_add(p, EVENT_LINK, node, sock, e);
+    return connection_add(p, EVENT_LINK, node, rail, sock, e);
 }
 
-int proxy_receive(struct proxy *p, uint32_t node, int sock, struct error *e)
+int proxy_receive(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e)
 {
-    return connection_add(p, EVENT_INCOMING, node, sock, e);
+    return connection_add(p, EVENT_INCOMING, node, rail, sock, e);
 }

@@ -17,19 +17,22 @@ enum event_of { EVENT_DOORBELL, EVENT_LINK, EVENT_INCOMING };
 /* What epoll tells of. Lives until the end of the turn after its fd is closed: `events` of the same look may name it still. */
 struct source {
     enum event_of of;
-    uint32_t node;
+    uint32_t node, rail;
     struct net_link *link;         /* EVENT_LINK; NULL: closed */
     struct net_receiver *receiver; /* EVENT_INCOMING; NULL: closed */
     bool is_ready;                 /* receiver: there may be more to take */
-    TAILQ_ENTRY(source) entry;     /* in arrivals, incoming or closed */
+    uint64_t limit_ns; /* ... another rail of the node has ended in good order: this one has to, until then. 0: none has */
+    TAILQ_ENTRY(source) entry; /* in arrivals, incoming or closed */
 };
 TAILQ_HEAD(source_head, source);
 
 struct node {
-    struct source *link; /* NULL: there is none (any more) */
-    uint64_t serial;     /* of the link: how many there have been */
-    bool is_failed;      /* and the owner knows */
-    struct net_counts sent, received;
+    struct source *links[NET_RAILS_MAX];   /* by rail. NULL: there is none (any more) */
+    uint64_t serials[NET_RAILS_MAX];       /* of the link: how many there have been */
+    bool is_failed;                        /* and the owner knows */
+    struct net_counts sent, received;      /* over all rails */
+    struct net_rails rails[NET_RAILS_MAX]; /* proxy_rails(): who adds links */
+    const char *devices[NET_RAILS_MAX];    /* ... */
 };
 
 /* A launch that has pushed its last trigger: of each link, where its queue stood. */
@@ -37,7 +40,7 @@ struct end {
     uint32_t launch;
     struct {
         uint64_t serial, queued;
-    } mark[PROXY_NODES];
+    } mark[NET_RAILS_MAX][PROXY_NODES]; /* those of rails that there were none of yet have serial 0, which no link has */
 };
 
 /* A FIFO, and the trigger that was taken out of it last. */
@@ -70,6 +73,7 @@ struct proxy {
 
     /* The thread's, the counts excepted. */
     struct node nodes[PROXY_NODES];
+    uint32_t nrails; /* the largest number of them that any node has had */
     struct source_head incoming, closed;
     struct source bell;
     uint64_t now_ns;
@@ -82,9 +86,15 @@ struct proxy {
 
 void source_close(struct proxy *p, struct source *s);
 void closed_free(struct source_head *head);
-void node_link_close(struct proxy *p, struct node *node);
+void node_links_close(struct proxy *p, struct node *node);
 /* Tell the owner, if it does not know. */
 void node_failed(struct proxy *p, uint32_t index, const struct error *e);
+/* When to look at it even if nothing came. */
+static inline uint64_t incoming_due(const struct source *s)
+{
+    return s->limit_ns && s->limit_ns < s->receiver->due_ns ? s->limit_ns : s->receiver->due_ns;
+}
+
 /* Receive. What net_receive() returns; if that is an error the connection is gone. */
 int incoming_take(struct proxy *p, struct source *s);
 /* A link of which net.h has said that it is broken. */

@@ -105,6 +105,7 @@ int put_check(const struct member *m, const struct fcc_put_msg *msg, struct put 
     if (!msg->rows && !msg->signals)
         return error_set(e, -EINVAL, "rank %d: put: neither rows nor a signal", m->rank);
     put->send.node = other->peer->index;
+    put->send.rail = nodes_rail(m, other->peer);
     int status = msg->rows ? put_rows(m, other, msg, put, e) : 0;
     return !status && msg->signals ? put_signal(m, other, msg, put, e) : status;
 }

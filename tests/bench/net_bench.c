@@ -310,7 +310,7 @@ static void latency(struct transfer *t, uint32_t bytes, uint32_t spin_us, const 
     options.net.beat_ms = 1000000; /* none in between */
     sockets_open(t->sockets);
     t->area = (struct net_area){bytes, bytes, 1};
-    must(!proxy_start(&owner, &options, &p, &e) && !proxy_link_add(p, 0, t->sockets[0], &e), "proxy");
+    must(!proxy_start(&owner, &options, &p, &e) && !proxy_link_add(p, 0, 0, t->sockets[0], &e), "proxy");
     must(recv(t->sockets[1], buffer, sizeof(struct net_frame), MSG_WAITALL) == sizeof(struct net_frame), "recv"); /* a beat */
     for (int i = 0; i < TRIGGERS; i++) {
         pause_briefly();

@@ -131,7 +131,7 @@ static void receive(struct stream *s, const char *host, const char *port)
     int sock = accept(listener, NULL, NULL);
     must(sock >= 0, "accept");
     uint64_t begin = clock_ns();
-    must(!proxy_receive(p, 0, sock, &e), "receive");
+    must(!proxy_receive(p, 0, 0, sock, &e), "receive");
     while (!atomic_load(&s->is_over))
         (void)usleep(100);
     double seconds = (double)(clock_ns() - begin) / 1e9;
@@ -181,7 +181,7 @@ static void send_all(struct stream *s, const char *host, const char *port, uint6
     struct proxy *p = stream_open(s, &regions);
     struct error e;
 
-    must(!proxy_link_add(p, 0, sock, &e), "link");
+    must(!proxy_link_add(p, 0, 0, sock, &e), "link");
     for (uint64_t done = 0; done < bytes; done += s->slice)
         put_push(p);
     stream_end(s, p, regions);
@@ -246,7 +246,7 @@ static void triggers_posted(struct stream *s, const char *host, const char *port
     struct error e;
 
     must(count >= 2 && count <= TRIGGERS_MAX, "COUNT");
-    must(!proxy_link_add(p, 0, sock, &e), "link");
+    must(!proxy_link_add(p, 0, 0, sock, &e), "link");
     put_push(p);
     while (!atomic_load(bytes)) /* its queue pair comes about */
         (void)usleep(1000);
@@ -274,7 +274,7 @@ static void triggers(struct stream *s, const char *host, const char *port, unsig
     struct error e;
 
     must(count >= 2 && count <= TRIGGERS_MAX, "COUNT");
-    must(notes >= 0 && !proxy_link_add(p, 0, sock, &e), "link");
+    must(notes >= 0 && !proxy_link_add(p, 0, 0, sock, &e), "link");
     (void)usleep(10000); /* its first sign of life */
     must(!setsockopt(notes, SOL_SOCKET, SO_TIMESTAMPING, &flags, sizeof(flags)), "SO_TIMESTAMPING");
     for (unsigned i = 0; i < count; i++) {
