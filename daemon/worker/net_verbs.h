@@ -15,8 +15,10 @@
  *
  * Order. There is one reliable connected queue pair for each link. Its messages are executed at the receiver in the order in
  * which they were posted, and a receive completes only when what came before it on its queue pair lies in memory. So who raises the flag
- * after its completion comes after the rows. Two queue pairs would have no order between them, and a flag could overtake rows: one that
- * does not fill its link needs more of them only if each flag waits for the rows on all others.
+ * after its completion comes after the rows. Two queue pairs have no order between them, and a flag on one could overtake rows on the
+ * other. So where one does not fill its link, or there are several adapters, each of them is a link of its own, a rail, and what has an order
+ * takes the same one: all that a rank sends. What stands for several ranks is told on all rails, and counts when it has come over all
+ * (nodes_rails.c).
  *
  * Landing places. RDMA writes leave no trace at the receiver. So where the memory is but a landing place (net_region.h), which the key
  * says, the sender tells what it has written there, behind the writes and before the flags that follow. When that message's receive
@@ -24,9 +26,10 @@
  * memory behind the landing place is a device's that the adapter can write (a dma-buf), the key is of that, and nothing lands. A flag's
  * receive completes behind such writes, too; when the device sees them is the matter of who raises flags.
  *
- * Trust. A key opens one region of one communicator of this job to whoever has it. All keys of a job are of one protection domain,
- * that no other job uses. A region that is removed takes its key back at once: its users have agreed that nobody writes it any more
- * (nodes.c), and who does so all the same has its queue pair broken by the adapter.
+ * Trust. A key opens one region of one communicator of this job to whoever has it. All keys of a job at an adapter are of one protection
+ * domain, that no other job uses; so a region has a key for each adapter that others write it through. A region that is removed takes them
+ * back at once: its users have agreed that nobody writes it any more (nodes.c), and who does so all the same has its queue pair broken by
+ * the adapter.
  *
  * The end of a communicator is not agreed: a node gives one up while others still write. If its keys were taken back then, the
  * adapter would break the queue pair, and what all other communicators of the job send over it would be lost. So it goes in two steps:
@@ -152,8 +155,8 @@ int verbs_wc_error(const struct ibv_wc *wc, struct error *e);
 int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e);
 void *verbs_address_bytes(const struct sockaddr_storage *address, size_t *length);
 void verbs_address_port(struct sockaddr_storage *address, uint16_t port);
-/* The address that a link beside this socket is to have here, and the name of its device. -ENODEV: the socket's is no RDMA device's. */
-int verbs_address_choose(int sock, struct sockaddr_storage *out, const char **device, struct error *e);
+/* The address that a link beside this socket is to have here, its device's name, and the rails. -ENODEV: the socket's is no RDMA device's. */
+int verbs_address_choose(int sock, const struct net_options *options, struct verbs_end *end, struct error *e);
 /* Give an id an address, any port. -ENODEV: it is no RDMA device's. */
 int verbs_bind(struct rdma_cm_id *id, const struct sockaddr_storage *at, struct error *e);
 int verbs_usable(int sock, struct error *e);

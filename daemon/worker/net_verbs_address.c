@@ -4,8 +4,9 @@
  *
  * rdma_cm binds by address, and an address is one device's. The socket's own local address is of a device that reaches the peer, or verbs is not
  * used at all (verbs_usable()). Other devices of this node do, too, if they have an address in a network that the peer's address is in:
- * of these the nearest to the job's memory is taken (net_verbs_near.h). Each end chooses by itself among addresses of the network
- * that they share, and the receiver tells the sender which it is.
+ * of these each rail takes the one that is nearest to the memory that it serves (net_verbs_near.h). Each end chooses by itself among
+ * addresses of the network that they share, and the receiver tells the sender which it is. Two nodes of the same build choose alike, so that a rail joins
+ * adapters of the same place: where these are on switches of their own, that is what reaches.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -168,24 +169,23 @@ static void topology_read(void)
         topology = t;
 }
 
-/* The nearest to the cores that this process may run on: its ranks' memory is there. */
-static int nearest(const struct candidates *c)
+/* The rails, nearest to GPUs or, without any, to the cores that this process may run on: its ranks' memory is there. */
+static void rails_choose(const struct candidates *c, const struct net_options *options, struct near_rails *out)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    hwloc_bitmap_t cpus;
-    int best = 0;
+    hwloc_bitmap_t cpus = NULL;
+    bool is_known = false;
 
-    if (c->n == 1) /* what most nodes have: nothing is read */
-        return 0;
-    (void)pthread_once(&once, topology_read);
-    cpus = topology ? hwloc_bitmap_alloc() : NULL;
-    if (cpus && !hwloc_get_cpubind(topology, cpus, HWLOC_CPUBIND_PROCESS))
-        best = near_choose(topology, cpus, NULL, c->names, c->n);
+    if (c->n > 1) { /* most nodes have one: nothing is read */
+        (void)pthread_once(&once, topology_read);
+        cpus = topology ? hwloc_bitmap_alloc() : NULL;
+        is_known = cpus && !hwloc_get_cpubind(topology, cpus, HWLOC_CPUBIND_PROCESS);
+    }
+    near_rails(is_known ? topology : NULL, cpus, options, c->names, c->n, out);
     hwloc_bitmap_free(cpus);
-    return best;
 }
 
-int verbs_address_choose(int sock, struct sockaddr_storage *out, const char **device, struct error *e)
+int verbs_address_choose(int sock, const struct net_options *options, struct verbs_end *end, struct error *e)
 {
     struct candidates c = {.n = 1, .names = {""}};
     struct rdma_event_channel *channel;
@@ -202,9 +202,12 @@ int verbs_address_choose(int sock, struct sockaddr_storage *out, const char **de
     status = device_of(channel, &c.addresses[0], &c.names[0], e);
     if (!status) {
         candidates_add(&c, channel, &peer);
-        int best = nearest(&c);
-        *out = c.addresses[best];
-        *device = c.names[best];
+        struct near_rails chosen;
+        rails_choose(&c, options, &chosen);
+        int nic = chosen.nic[options->rail % chosen.rails.n];
+        end->address = c.addresses[nic];
+        end->nic = c.names[nic];
+        end->rails = chosen.rails;
     }
     rdma_destroy_event_channel(channel);
     return status;

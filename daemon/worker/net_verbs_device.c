@@ -132,9 +132,8 @@ int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *op
 {
     int status = tcp_socket_prepare(sock, options, e);
 
-    end->rails = net_rails_plain(options);
     if (!status)
-        status = verbs_address_choose(sock, &end->address, &end->nic, e);
+        status = verbs_address_choose(sock, options, end, e);
     end->socket.fd = sock;
     end->epoll = status ? -1 : epoll_create1(EPOLL_CLOEXEC);
     end->socket.epoll = end->epoll;
