@@ -183,7 +183,7 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
-UNIT := plan lanes kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
+UNIT := plan lanes kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
 SYSTEM := operators symmetric puts puts_ends puts_refused errors pool jobs users protocol plugins launchers nodes node_faults netns peers retire handover root_names gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors gpu_worker_join gpu_worker_machines gpu_worker_nodes gpu_worker_outlive gpu_worker_refusals gpu_worker_shown gpu_worker_words fccctl
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes test_gpu_worker_machines
@@ -238,7 +238,7 @@ $(addprefix $(BUILD)/tests/test_,peers retire): | $(RELAY_BROKER)
 $(BUILD)/tests/test_auth: $(call objects,daemon/auth.c daemon/cluster.c proto/error.c tests/test_auth.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(shell pkg-config --libs libcrypto)
-$(addprefix $(BUILD)/tests/test_,fifo net net_refused proxy proxy_forget): $(BUILD)/tests/test_%: $(call objects,$(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
+$(addprefix $(BUILD)/tests/test_,fifo net net_refused proxy proxy_forget proxy_rails): $(BUILD)/tests/test_%: $(call objects,$(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
 $(BUILD)/tests/test_net_near: $(call objects,daemon/worker/net_verbs_near.c tests/test_net_near.c)
@@ -263,7 +263,7 @@ $(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
 $(addprefix $(BUILD)/obj/tests/,test_lanes.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o direct_verbs.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
-$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_handover.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
+$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_proxy_rails.o test_handover.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/daemons.c tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)

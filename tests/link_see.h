@@ -12,8 +12,8 @@
 #include "program.h"
 
 struct link_seen {
-    char state[16], transport[16], device[64];
-    int64_t bytes_in, bytes_out, errors;
+    char state[16], transport[16], devices[128]; /* "rxe0 rxe1" */
+    int64_t rails, bytes_in, bytes_out, errors;
 };
 
 static inline struct json_object *link_member(struct json_object *o, const char *name)
@@ -43,7 +43,11 @@ static inline struct link_seen link_see(const struct test_daemon *d)
     CHECK(strcmp(json_object_get_string(link_member(l, "node")), d->node[1].address) == 0);
     (void)snprintf(s.state, sizeof(s.state), "%s", json_object_get_string(link_member(l, "state")));
     (void)snprintf(s.transport, sizeof(s.transport), "%s", json_object_get_string(link_member(l, "transport")));
-    (void)snprintf(s.device, sizeof(s.device), "%s", json_object_get_string(link_member(l, "device")));
+    struct json_object *devices = link_member(l, "devices");
+    for (size_t i = 0, n = 0; i < json_object_array_length(devices) && n < sizeof(s.devices); i++)
+        n += (size_t)snprintf(s.devices + n, sizeof(s.devices) - n, "%s%s", i ? " " : "",
+                              json_object_get_string(json_object_array_get_idx(devices, i)));
+    s.rails = json_object_get_int64(link_member(l, "rails"));
     s.bytes_in = json_object_get_int64(link_member(l, "bytes_in"));
     s.bytes_out = json_object_get_int64(link_member(l, "bytes_out"));
     s.errors = json_object_get_int64(link_member(l, "errors"));

@@ -21,7 +21,8 @@ struct side {
     unsigned char *memory; /* [NODES][SLICES][SLICE_BYTES] */
     unsigned char *shadow; /* [SLICES][SLICE_BYTES]: what is sent, to every node alike */
     uint32_t index;
-    uint32_t rows; /* of a slice; 1, or many short ones with gaps */
+    uint32_t rows;  /* of a slice; 1, or many short ones with gaps */
+    uint32_t rails; /* what a trigger's rank sends takes the rail rank % rails */
     bool drop;
     bool slow;              /* raises flags slowly */
     _Atomic uint32_t holds; /* resolve() of HOLD: sets 1, waits for 2 */
@@ -53,6 +54,7 @@ static inline bool side_resolve(void *ctx, const struct fcc_trigger *t, struct p
     if (s->drop)
         return false;
     out->node = t->dst;
+    out->rail = t->rank % s->rails;
     out->to =
         (struct net_place){.comm = COMM, .rank = s->index, .region = NET_STAGING, .offset = (uint64_t)number * SLICE_BYTES};
     if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT) {
@@ -105,7 +107,7 @@ static inline void side_open(struct side *s, uint32_t index, uint32_t spin_us, c
 
     memset(s, 0, sizeof(*s));
     s->index = index;
-    s->rows = 1;
+    s->rows = s->rails = 1;
     s->memory = calloc(NODES * SLICES, SLICE_BYTES);
     s->shadow = calloc(SLICES, SLICE_BYTES);
     assert_true(s->memory && s->shadow);
@@ -131,19 +133,29 @@ static inline void side_close(struct side *s)
     assert_int_equal(atomic_load(&s->wrong), 0);
 }
 
-static inline void connect_sides(struct side *from, struct side *to, enum bed_kind kind)
+static inline void connect_rail(struct side *from, struct side *to, uint32_t rail, enum bed_kind kind)
 {
     struct error e;
     int sockets[2];
 
     bed_sockets(kind, sockets);
-    assert_int_equal(proxy_link_add(from->proxy, to->index, 0, sockets[0], &e), 0);
-    assert_int_equal(proxy_receive(to->proxy, from->index, 0, sockets[1], &e), 0);
+    assert_int_equal(proxy_link_add(from->proxy, to->index, rail, sockets[0], &e), 0);
+    assert_int_equal(proxy_receive(to->proxy, from->index, rail, sockets[1], &e), 0);
+}
+
+static inline void connect_sides(struct side *from, struct side *to, enum bed_kind kind)
+{
+    connect_rail(from, to, 0, kind);
+}
+
+static inline void push_of(struct side *s, uint32_t rank, uint32_t dst, uint32_t what, uint32_t epoch)
+{
+    assert_true(fifo_push(proxy_fifo(s->proxy), (struct fcc_trigger){1, (uint16_t)rank, (uint16_t)dst, what, epoch}, NULL));
 }
 
 static inline void push(struct side *s, uint32_t dst, uint32_t what, uint32_t epoch)
 {
-    assert_true(fifo_push(proxy_fifo(s->proxy), (struct fcc_trigger){1, 0, (uint16_t)dst, what, epoch}, NULL));
+    push_of(s, 0, dst, what, epoch);
 }
 
 static inline void push_end(struct side *s, uint32_t launch)

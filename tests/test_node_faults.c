@@ -140,9 +140,9 @@ static void shown_by_fccctl(void)
 
     rounds_await(scene, RANKS, 10);
     struct link_seen later = link_see(&d);
-    printf("over %s %s: %lld bytes out, %lld in; 10 operators later %lld and %lld\n", first.transport, first.device,
+    printf("over %s %s: %lld bytes out, %lld in; 10 operators later %lld and %lld\n", first.transport, first.devices,
            (long long)first.bytes_out, (long long)first.bytes_in, (long long)later.bytes_out, (long long)later.bytes_in);
-    CHECK(strcmp(first.transport, verbs ? "verbs" : "tcp") == 0 && verbs == (*first.device != '\0'));
+    CHECK(strcmp(first.transport, verbs ? "verbs" : "tcp") == 0 && verbs == (*first.devices != '\0') && first.rails == 1);
     /* Each operator sends some of the rows, in f32, either way. */
     CHECK(strcmp(first.state, "open") == 0 && first.bytes_out >= 20l * rows && first.bytes_in >= 20l * rows);
     CHECK(later.bytes_out >= first.bytes_out + 9l * rows && later.bytes_in >= first.bytes_in + 9l * rows && later.errors == 0);
@@ -171,13 +171,80 @@ static void worker_killed(void)
     daemon_stop_unclean(&d);
 }
 
+/* ---- several rails ---- */
+
+static int rails_of[NODES]; /* RAILS of each node */
+
+static void rails_enter(int node)
+{
+    char text[8];
+
+    (void)snprintf(text, sizeof(text), "%d", rails_of[node]);
+    (void)setenv("FCCD_RAILS", text, 1);
+}
+
+static struct scene *rails_open(struct test_daemon *d, struct ranks *r, int first, int second)
+{
+    rails_of[0] = first;
+    rails_of[1] = second;
+    daemons_place(NULL, rails_enter);
+    return scene_open(d, r);
+}
+
+/* Each direction has as many rails as its sender says, of which those are open that its ranks take: two of the node's ranks here. */
+static void rails_shown(void)
+{
+    static const int numbers[][NODES] = {{2, 2}, {3, 1}, {1, 2}, {8, 2}};
+
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        struct test_daemon d;
+        struct ranks r;
+        struct scene *scene = rails_open(&d, &r, numbers[i][0], numbers[i][1]);
+        struct link_seen seen = link_see(&d);
+        printf("RAILS %d and %d: %lld rails, %s %s\n", numbers[i][0], numbers[i][1], (long long)seen.rails, seen.transport,
+               seen.devices);
+        CHECK(seen.rails == (numbers[i][0] > 1 ? 2 : 1) && strcmp(seen.state, "open") == 0 && seen.errors == 0);
+        rounds_await(scene, RANKS, 20);
+        scene->stop = 1;
+        ranks_join(&r);
+        expect_alive(RANKS); /* again, over the same */
+        daemon_stop(&d);
+    }
+}
+
+/* A worker with several rails is lost as one with one is: once, at once, and the next one is met. */
+static void rails_worker_killed(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+    struct scene *scene = rails_open(&d, &r, 2, 2);
+    fcc_context *context; /* the first node's worker stays for it */
+
+    OK(fcc_connect(NULL, &context));
+    double since = now_ms();
+    CHECK(kill(node_worker(&d, 1), SIGKILL) == 0);
+    ranks_join(&r);
+    expect_told(scene, RANKS, since, d.node[1].address);
+    struct link_seen seen = link_see(&d);
+    CHECK(strcmp(seen.state, "closed") == 0 && seen.errors == 1 && seen.rails == 0);
+    scene = shared_memory(sizeof(*scene));
+    ranks_start(&r, RANKS, rounds_rank, scene);
+    rounds_await(scene, RANKS, 20);
+    seen = link_see(&d);
+    CHECK(strcmp(seen.state, "open") == 0 && seen.errors == 1 && seen.rails == 2);
+    scene->stop = 1;
+    ranks_join(&r);
+    fcc_disconnect(context);
+    daemon_stop_unclean(&d);
+}
+
 /* Two communicators of a job go over the same connections. One ends in the middle of its operators, again and again: the other does not
  * notice. */
-static void one_of_two(void)
+static void one_of_two_over(int rails)
 {
     struct test_daemon d;
     struct ranks stays, goes;
-    struct scene *scene = scene_open(&d, &stays);
+    struct scene *scene = rails_open(&d, &stays, rails, rails);
     pid_t workers[NODES] = {node_worker(&d, 0), node_worker(&d, 1)};
 
     for (int i = 0; i < RANKS; i++) {
@@ -197,6 +264,16 @@ static void one_of_two(void)
         CHECK(scene->status[i] == 0 || scene->status[i] == -ECONNABORTED);
     CHECK(node_worker(&d, 0) == workers[0] && node_worker(&d, 1) == workers[1]);
     daemon_stop(&d);
+}
+
+static void one_of_two(void)
+{
+    one_of_two_over(1);
+}
+
+static void rails_one_of_two(void)
+{
+    one_of_two_over(2);
 }
 
 /* Of verbs: see verbs_faults.c. The adapter tells nobody on the other node. */
@@ -509,6 +586,9 @@ int main(int argc, char *argv[])
         {"met_elsewhere", met_elsewhere, 0},
         {"met_by_another_name", met_by_another_name, 0},
         {"nobody_there", nobody_there, 0},
+        {"rails_shown", rails_shown, 0},
+        {"rails_worker_killed", rails_worker_killed, 0},
+        {"rails_one_of_two", rails_one_of_two, 0},
     };
 
     if (getenv("FCC_TEST_SLOW")) { /* an emulated machine, or a sanitizer */

@@ -82,7 +82,8 @@ int incoming_take(struct proxy *p, struct source *s)
         return status;
     struct error e = s->receiver->error;
     if (status != -ESHUTDOWN) {
-        net_count(&p->nodes[index].received.errors, 1);
+        net_count(&p->nodes[index].received.errors,
+                  !p->nodes[index].is_failed); /* one that has failed closes its other rails as it likes */
         node_links_close(p, &p->nodes[index]); /* a node that is silent or hostile takes nothing either */
     }
     TAILQ_REMOVE(&p->incoming, s, entry);
