@@ -184,7 +184,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own.
 
 UNIT := plan lanes kernels arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
-SYSTEM := operators symmetric puts puts_ends puts_refused errors pool jobs users protocol plugins launchers nodes node_faults netns peers retire handover root_names gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors gpu_worker_join gpu_worker_machines gpu_worker_nodes gpu_worker_outlive gpu_worker_refusals gpu_worker_shown gpu_worker_words fccctl
+SYSTEM := operators symmetric puts puts_ends puts_refused errors pool jobs users protocol plugins launchers nodes node_faults node_rails netns peers retire handover root_names gpu_worker gpu_worker_ahead gpu_worker_ends gpu_worker_errors gpu_worker_join gpu_worker_machines gpu_worker_nodes gpu_worker_outlive gpu_worker_refusals gpu_worker_shown gpu_worker_words fccctl
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
@@ -251,6 +251,7 @@ $(BUILD)/tests/faulty_plugin/verbs.so: $(call objects,tests/verbs_faults.c $(VER
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--version-script=daemon/worker/net_plugin.map $^ -o $@ $(VERBS_LIBS)
 $(BUILD)/tests/test_node_faults: | $(FAULTY_VERBS)
+$(BUILD)/tests/test_node_rails: | $(BUILD)/tests/test_operators
 # In its place: an adapter that is none, which writes into fake GPUs' memory.
 DIRECT_VERBS := $(BUILD)/tests/direct_plugin/verbs.so
 $(DIRECT_VERBS): $(call objects,tests/direct_verbs.c $(NET) proto/error.c)

@@ -9,108 +9,18 @@
  */
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "link_see.h"
+#include "node_scene.h"
 
-enum { NODES = 2, RANKS = 4, K = 256, STOPPED_MS = 5000 };
-
-/* Rows of the operators' matrix; and how long the tests wait, where they would wait for ever if something was wrong. */
-static int rows = 4096;
-static double patience_ms = 20e3;
-
-/* What the ranks of a test share. */
-struct scene {
-    _Atomic long rounds[RANKS];
-    _Atomic int stop;
-    _Atomic double ended_ms[RANKS]; /* its last operator, well */
-    double heard_ms[RANKS];
-    char text[RANKS][512];
-    int status[RANKS];
-};
-
-/* Operators, one after the other, until one fails or the scene stops; what it was told. */
-static void rounds_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct scene *scene = argument;
-    fcc_comm *comm = comm_open(all, rank, 0);
-    fcc_buffer *x, *w, *y;
-    int status = 0;
-
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, K * 4, &x));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (uint64_t)rows * K * 4, &w));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, (uint64_t)rows * 4, &y));
-    struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(x, 0, FCC_F32, 1, K),
-                                            .w = fcc_tensor_2d(w, 0, FCC_F32, rows, K),
-                                            .y = fcc_tensor_2d(y, 0, FCC_F32, 1, rows),
-                                            .schedule =
-                                                FCC_SCHEDULE_HIERARCHICAL}; /* each rank is one of the other node's deputy */
-    while (!status && !scene->stop) {
-        status = fcc_gemv_all_reduce(comm, &args);
-        scene->rounds[rank] += !status;
-        if (!status)
-            scene->ended_ms[rank] = now_ms();
-    }
-    scene->heard_ms[rank] = now_ms();
-    scene->status[rank] = status;
-    (void)snprintf(scene->text[rank], sizeof(scene->text[rank]), "%s", status ? fcc_last_error() : "");
-    fcc_comm_destroy(comm);
-    fcc_disconnect(comm_context());
-}
-
-static void rounds_await(const struct scene *scene, int ranks, long more)
-{
-    double until = now_ms() + patience_ms;
-
-    for (int r = 0; r < ranks; r++) {
-        long wanted = scene->rounds[r] + more;
-        while (scene->rounds[r] < wanted) {
-            CHECK(now_ms() < until);
-            (void)usleep(500);
-        }
-    }
-}
-
-/* The ranks of the first node: who was lost is named, and they were told in time. */
-static void expect_told(const struct scene *scene, int ranks, double since_ms, const char *words)
-{
-    for (int r = 0; r < ranks; r += NODES) {
-        printf("rank %d heard after %.1f ms: %s\n", r, scene->heard_ms[r] - since_ms, scene->text[r]);
-        CHECK(scene->status[r] < 0);
-        CHECK(strstr(scene->text[r], words) != NULL);
-    }
-}
-
-static pid_t node_worker(const struct test_daemon *d, int node)
-{
-    struct test_daemon one = {.node = {d->node[node]}, .nodes = 1};
-
-    return daemon_worker(&one);
-}
+enum { STOPPED_MS = 5000 };
 
 static void broker_kill(struct test_daemon *d, int node)
 {
     CHECK(kill(d->node[node].pid, SIGKILL) == 0 && waitpid(d->node[node].pid, NULL, 0) == d->node[node].pid);
     d->node[node].pid = 0;
     (void)unlink(d->node[node].socket);
-}
-
-static struct scene *scene_open_with(struct test_daemon *d, struct ranks *r, const char *const options[])
-{
-    struct scene *scene = shared_memory(sizeof(*scene));
-
-    daemons_start(d, NODES, options);
-    ranks_start(r, RANKS, rounds_rank, scene);
-    rounds_await(scene, RANKS, 20);
-    return scene;
-}
-
-static struct scene *scene_open(struct test_daemon *d, struct ranks *r)
-{
-    return scene_open_with(d, r, NULL);
 }
 
 static void client_killed(void)
@@ -171,109 +81,13 @@ static void worker_killed(void)
     daemon_stop_unclean(&d);
 }
 
-/* ---- several rails ---- */
-
-static int rails_of[NODES]; /* RAILS of each node */
-
-static void rails_enter(int node)
-{
-    char text[8];
-
-    (void)snprintf(text, sizeof(text), "%d", rails_of[node]);
-    (void)setenv("FCCD_RAILS", text, 1);
-}
-
-static struct scene *rails_open(struct test_daemon *d, struct ranks *r, int first, int second)
-{
-    rails_of[0] = first;
-    rails_of[1] = second;
-    daemons_place(NULL, rails_enter);
-    return scene_open(d, r);
-}
-
-/* Each direction has as many rails as its sender says, of which those are open that its ranks take: two of the node's ranks here. */
-static void rails_shown(void)
-{
-    static const int numbers[][NODES] = {{2, 2}, {3, 1}, {1, 2}, {8, 2}};
-
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        struct test_daemon d;
-        struct ranks r;
-        struct scene *scene = rails_open(&d, &r, numbers[i][0], numbers[i][1]);
-        struct link_seen seen = link_see(&d);
-        printf("RAILS %d and %d: %lld rails, %s %s\n", numbers[i][0], numbers[i][1], (long long)seen.rails, seen.transport,
-               seen.devices);
-        CHECK(seen.rails == (numbers[i][0] > 1 ? 2 : 1) && strcmp(seen.state, "open") == 0 && seen.errors == 0);
-        rounds_await(scene, RANKS, 20);
-        scene->stop = 1;
-        ranks_join(&r);
-        expect_alive(RANKS); /* again, over the same */
-        daemon_stop(&d);
-    }
-}
-
-/* A worker with several rails is lost as one with one is: once, at once, and the next one is met. */
-static void rails_worker_killed(void)
-{
-    struct test_daemon d;
-    struct ranks r;
-    struct scene *scene = rails_open(&d, &r, 2, 2);
-    fcc_context *context; /* the first node's worker stays for it */
-
-    OK(fcc_connect(NULL, &context));
-    double since = now_ms();
-    CHECK(kill(node_worker(&d, 1), SIGKILL) == 0);
-    ranks_join(&r);
-    expect_told(scene, RANKS, since, d.node[1].address);
-    struct link_seen seen = link_see(&d);
-    CHECK(strcmp(seen.state, "closed") == 0 && seen.errors == 1 && seen.rails == 0);
-    scene = shared_memory(sizeof(*scene));
-    ranks_start(&r, RANKS, rounds_rank, scene);
-    rounds_await(scene, RANKS, 20);
-    seen = link_see(&d);
-    CHECK(strcmp(seen.state, "open") == 0 && seen.errors == 1 && seen.rails == 2);
-    scene->stop = 1;
-    ranks_join(&r);
-    fcc_disconnect(context);
-    daemon_stop_unclean(&d);
-}
-
-/* Two communicators of a job go over the same connections. One ends in the middle of its operators, again and again: the other does not
- * notice. */
-static void one_of_two_over(int rails)
-{
-    struct test_daemon d;
-    struct ranks stays, goes;
-    struct scene *scene = rails_open(&d, &stays, rails, rails);
-    pid_t workers[NODES] = {node_worker(&d, 0), node_worker(&d, 1)};
-
-    for (int i = 0; i < RANKS; i++) {
-        struct scene *short_one = shared_memory(sizeof(*short_one));
-        int killed = i;
-        ranks_start(&goes, RANKS, rounds_rank, short_one);
-        rounds_await(short_one, RANKS, 5 + i);
-        CHECK(kill(goes.pid[killed], SIGKILL) == 0 && WIFSIGNALED(rank_wait(&goes, killed)));
-        ranks_join(&goes);
-        for (int r = 0; r < RANKS; r++)
-            CHECK(r == killed || strstr(short_one->text[r], "is gone"));
-        rounds_await(scene, RANKS, 5);
-    }
-    scene->stop = 1;
-    ranks_join(&stays);
-    for (int i = 0; i < RANKS; i++) /* who stops first leaves the others' operator */
-        CHECK(scene->status[i] == 0 || scene->status[i] == -ECONNABORTED);
-    CHECK(node_worker(&d, 0) == workers[0] && node_worker(&d, 1) == workers[1]);
-    daemon_stop(&d);
-}
-
 static void one_of_two(void)
 {
-    one_of_two_over(1);
-}
+    struct test_daemon d;
+    struct ranks stays;
+    struct scene *scene = scene_open(&d, &stays);
 
-static void rails_one_of_two(void)
-{
-    one_of_two_over(2);
+    one_of_two_run(&d, &stays, scene);
 }
 
 /* Of verbs: see verbs_faults.c. The adapter tells nobody on the other node. */
@@ -586,15 +400,9 @@ int main(int argc, char *argv[])
         {"met_elsewhere", met_elsewhere, 0},
         {"met_by_another_name", met_by_another_name, 0},
         {"nobody_there", nobody_there, 0},
-        {"rails_shown", rails_shown, 0},
-        {"rails_worker_killed", rails_worker_killed, 0},
-        {"rails_one_of_two", rails_one_of_two, 0},
     };
 
-    if (getenv("FCC_TEST_SLOW")) { /* an emulated machine, or a sanitizer */
-        rows /= 8;
-        patience_ms *= 4;
-    }
+    scene_slow();
     if (argc >= 8 && !strcmp(argv[1], "--link"))
         return link_part(argv + 2, argv[8]);
     return tests_run("node_faults", TESTS(tests));
