@@ -70,6 +70,20 @@ static void defaults(void **state)
     assert_string_equal(c.plugin_dir, "");
 }
 
+static void rails(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(load("# nothing\n", NULL, &c, &e), 0);
+    assert_int_equal(config_rails(&c), 0);
+    assert_int_equal(load("RAILS=8\n", NULL, &c, &e), 0);
+    assert_int_equal(config_rails(&c), 8);
+    assert_int_equal(load("RAILS=8\n", (char *const[]){"--rails", "auto", NULL}, &c, &e), 0);
+    assert_int_equal(config_rails(&c), 0);
+}
+
 static void who_wins(void **state)
 {
     struct config c;
@@ -105,6 +119,10 @@ static void mistakes(void **state)
     wrong("GPUS=amd\n", NULL, "GPUS: \"amd\": allowed are auto, none, cuda and hip");
     wrong("GPUS=\n", NULL, "GPUS: \"\": allowed are auto");
     wrong("GPU_SHARING=fd\n", NULL, "GPU_SHARING: \"fd\": allowed are auto and ipc");
+    wrong("RAILS=0\n", NULL, "RAILS: \"0\": allowed are auto and a number from 1 to 8");
+    wrong("RAILS=9\n", NULL, "RAILS: \"9\": allowed are");
+    wrong("RAILS=\n", NULL, "RAILS: \"\": allowed are");
+    wrong("RAILS=2x\n", NULL, "RAILS: \"2x\": allowed are");
     wrong("PLUGIN_DIR=lib\n", NULL, "PLUGIN_DIR: \"lib\": allowed is an absolute path, or nothing");
     memset(long_socket, 'x', sizeof(long_socket));
     memcpy(long_socket, "SOCKET=/", 8);
@@ -339,10 +357,10 @@ static void key_mistakes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),     cmocka_unit_test(who_wins),        cmocka_unit_test(mistakes),
-        cmocka_unit_test(files),        cmocka_unit_test(what_zero_means), cmocka_unit_test(gpus),
-        cmocka_unit_test(nodes),        cmocka_unit_test(nodes_file),      cmocka_unit_test(nodes_mistakes),
-        cmocka_unit_test(key_mistakes),
+        cmocka_unit_test(defaults),       cmocka_unit_test(rails),        cmocka_unit_test(who_wins),
+        cmocka_unit_test(mistakes),       cmocka_unit_test(files),        cmocka_unit_test(what_zero_means),
+        cmocka_unit_test(gpus),           cmocka_unit_test(nodes),        cmocka_unit_test(nodes_file),
+        cmocka_unit_test(nodes_mistakes), cmocka_unit_test(key_mistakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -253,6 +253,9 @@ static void successor_joins(void)
     (void)bed_hand(&b, &next, PEER_MESSAGES);
     CHECK(closed(old.out) && other_hear(&old) == NULL);
     CHECK(closed(bed_hand(&b, &late, PEER_MESSAGES)) && closed(bed_hand(&b, &late, PEER_DATA)));
+    struct other beyond = next; /* a rail that there is not */
+    CHECK(closed(bed_hand(&b, &beyond, (enum peer_purpose)(PEER_DATA | NET_RAILS_MAX << 4))));
+    bed_close(&beyond.out);
 
     client_join(second, &again, 2, 0);
     other_say_join(&next, &again, 2, 1, 30000);

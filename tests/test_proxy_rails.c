@@ -268,17 +268,22 @@ static void forgotten(void **state)
     push_end(&a, 1);
     WAIT_FOR(atomic_load(&a.done) == 1);
     assert_int_equal(atomic_load(&a.failures), 0);
+    int again[2];
+    bed_sockets(BED_TCP, again); /* the first of others takes the place of all */
+    assert_int_equal(proxy_link_add(a.proxy, 2, 0, again[0], &e), 0);
+    for (uint32_t r = 0; r < RAILS; r++)
+        expect_closed(n.link[r]);
     push_of(&a, RAILS - 1, 1, FCC_TRIGGER_FLAG | 1, 1); /* a rail that there never was */
     push_end(&a, 2);
     WAIT_FOR(atomic_load(&a.done) == 2);
     assert_int_equal(atomic_load(&a.status[1]), -ENOTCONN);
     assert_int_equal(proxy_link_add(a.proxy, 2, NET_RAILS_MAX, -1, &e), -EINVAL);
     assert_int_equal(proxy_receive(a.proxy, 2, NET_RAILS_MAX, -1, &e), -EINVAL);
+    assert_int_equal(atomic_load(&a.failures), 1);
     side_close(&a);
-    for (uint32_t r = 0; r < RAILS; r++) {
-        (void)close(n.link[r]);
+    (void)close(again[1]);
+    for (uint32_t r = 0; r < RAILS; r++)
         (void)close(n.in[r]);
-    }
 }
 
 int main(void)

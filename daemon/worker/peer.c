@@ -406,11 +406,14 @@ void peer_arrived(struct worker *w, const struct control_peer *m, int sock)
             return;
         }
         (void)error_set(&e, -ENOMEM, "no memory for its connection");
-    } else if (p && purpose == PEER_DATA && !nodes_data_accept(p, rail, sock, &e)) {
-        return;
+    } else if (p && purpose == PEER_DATA) {
+        if (!nodes_data_accept(p, rail, sock, &e))
+            return;
+        sock = -1; /* closed */
     }
     log_warning("node %s: a connection of it is refused: %s", address, e.status ? e.text : "it has no purpose, or comes twice");
-    (void)close(sock);
+    if (sock >= 0)
+        (void)close(sock);
 }
 
 static void peer_free(struct peer *p)

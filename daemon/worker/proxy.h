@@ -104,7 +104,7 @@ int proxy_feed_add(struct proxy *p, struct fifo *fifo, struct error *e);
 void proxy_stay_awake(struct proxy *p, bool awake);
 
 /* Any thread. The socket is the proxy's from here on, also if this fails. Triggers that are pushed after it find the link; there
- * is one for each node and rail, and a new one takes the place of the old. */
+ * is one for each node and rail, and a new one takes the place of the old, the first rail's of all. */
 int proxy_link_add(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e);
 /* The same for what that node sends, on that rail of its own. There may be several. */
 int proxy_receive(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e);

@@ -119,7 +119,9 @@ static void arrival_take(struct proxy *p, struct source *s)
 
     node->is_failed = false;
     if (s->link) {
-        if (node->links[s->rail])
+        if (s->rail == 0) /* a node's first: what there is was another's who had its number */
+            node_links_close(p, node);
+        else if (node->links[s->rail])
             source_close(p, node->links[s->rail]);
         node->links[s->rail] = s;
         node->serials[s->rail]++;
