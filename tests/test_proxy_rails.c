@@ -50,7 +50,7 @@ struct ends {
 
 static struct ends ends_add(struct side *s, uint32_t rails)
 {
-    struct ends ends;
+    struct ends ends = {{0}};
     struct error e;
     int pair[2];
 

@@ -4,6 +4,7 @@
  */
 #include "net_verbs_near.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define NEAR_DEVICES 16
@@ -112,6 +113,7 @@ void near_rails(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const stru
     *rails = net_rails_plain(net);
     if (!net->rails)
         rails->n = groups.n < NET_RAILS_MAX ? groups.n : NET_RAILS_MAX;
+    assert(rails->n && groups.n); /* somebody has taken one */
     for (uint32_t r = 0; r < rails->n; r++)
         out->nic[r] = groups.nic[r % groups.n];
     for (uint32_t t = 0; t < NET_DEVICES_MAX; t++) {
