@@ -11,8 +11,17 @@
 
 #include "net_sockets.h"
 #include "proxy.h"
+#include "rails.h"
 
-enum { COMM = 5, NODES = 3, SLICES = 64, SLICE_BYTES = 20000, FLAGS = 8, HOLD = 1000 };
+enum {
+    COMM = 5,
+    NODES = 3,
+    SLICES = 64,
+    SLICE_BYTES = 20000,
+    FLAGS = 8,
+    FLAGS_ALL = FLAGS + NODES * DONE_OF_NODE,
+    HOLD = 1000
+};
 
 /* A node: its proxy, a region of which each slice of each other node has its place, and what its owner was told. */
 struct side {
@@ -29,7 +38,9 @@ struct side {
     unsigned resolved;
     _Atomic uint32_t done, failures;
     _Atomic uint64_t flags[NODES][FLAGS];
-    _Atomic int status[PROXY_NODES]; /* of failed() */
+    uint64_t told[NODES][NET_RAILS_MAX]; /* its proxy thread's */
+    _Atomic uint64_t turns[NODES];       /* of another node: flags behind FLAGS are done_number()s */
+    _Atomic int status[PROXY_NODES];     /* of failed() */
     _Atomic uint32_t wrong;
 };
 
@@ -92,6 +103,12 @@ static inline int side_raise(void *ctx, uint64_t comm, uint32_t rank, uint32_t f
 
     if (comm != COMM || rank >= NODES)
         return -ENOENT;
+    if (flag >= FLAGS) {
+        uint32_t node = done_node(flag - FLAGS);
+        if (done_by_all(s->told[node], flag - FLAGS, epoch))
+            atomic_store_explicit(&s->turns[node], epoch, memory_order_release);
+        return 0;
+    }
     if (s->slow)
         (void)usleep(200);
     atomic_store_explicit(&s->flags[rank][flag], epoch, memory_order_release);
@@ -116,7 +133,7 @@ static inline void side_open(struct side *s, uint32_t index, uint32_t spin_us, c
         assert_int_equal(net_region_add(s->regions, COMM, n, NET_STAGING, s->memory + (size_t)n * SLICES * SLICE_BYTES,
                                         SLICES * SLICE_BYTES, &e),
                          0);
-        assert_int_equal(net_region_add(s->regions, COMM, n, NET_FLAGS, NULL, FLAGS, &e), 0);
+        assert_int_equal(net_region_add(s->regions, COMM, n, NET_FLAGS, NULL, FLAGS_ALL, &e), 0);
     }
     struct proxy_options options = {
         .net_ops = &net_tcp, .net = *net, .regions = s->regions, .capacity = 64, .producers = 4, .spin_us = spin_us};

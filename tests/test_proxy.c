@@ -229,7 +229,7 @@ static void incoming_ends(void **state)
                                                            .kind = NET_FRAME_FLAG,
                                                            .comm = COMM,
                                                            .rank = 1,
-                                                           .region = is_hostile && n == 2 ? FLAGS : n,
+                                                           .region = is_hostile && n == 2 ? FLAGS_ALL : n,
                                                            .offset = n + 10});
         bed_sockets(BED_TCP, in);
         bed_sockets(BED_TCP, out);

@@ -50,7 +50,7 @@ struct ends {
 
 static struct ends ends_add(struct side *s, uint32_t rails)
 {
-    struct ends ends = {{0}};
+    struct ends ends = {.link = {0}, .in = {0}};
     struct error e;
     int pair[2];
 
@@ -105,6 +105,61 @@ static void order_of_each(void **state)
     assert_int_equal(atomic_load(&a.failures) + atomic_load(&b.failures), 0);
     side_close(&a);
     side_close(&b);
+}
+
+/* DONE stands for all ranks of a node: when all rails have told it, all that was sent before over any of them is there. Each rail in
+ * turn is the last by far: it has much to send, and the others nothing. */
+static void done_of_all(void **state)
+{
+    static struct side a, b;
+    struct net_options options = BED_OPTIONS;
+
+    (void)state;
+    options.queue = 4;
+    options.buffer_bytes = 20000;
+    side_open(&a, 0, 50, &options);
+    side_open(&b, 1, 50, &options);
+    a.rails = RAILS;
+    for (uint32_t r = 0; r < RAILS; r++)
+        connect_rail(&a, &b, r, BED_TCP);
+    for (uint32_t turn = 1; turn <= EPOCHS; turn++) {
+        memset(a.shadow, (int)turn, SLICES * SLICE_BYTES);
+        for (uint32_t i = 0; i < SLICES; i++)
+            push_of(&a, turn % RAILS, 1, FCC_TRIGGER_PUT | i, turn);
+        for (uint32_t r = 0; r < RAILS; r++)
+            push_of(&a, r, 1, FCC_TRIGGER_FLAG | (FLAGS + done_number(0, RAILS, r)), turn);
+        push_end(&a, turn);
+        WAIT_FOR(atomic_load_explicit(&b.turns[0], memory_order_acquire) == turn);
+        for (uint32_t i = 0; i < SLICES * SLICE_BYTES; i++)
+            if (b.memory[i] != turn)
+                fail_msg("turn %u: byte %u is %u", turn, i, b.memory[i]);
+        WAIT_FOR(atomic_load(&a.done) == turn);
+    }
+    side_close(&a);
+    side_close(&b);
+}
+
+/* ... whatever order the rails tell it in, also where one of them is a turn ahead; and a number is of one node and one rail. */
+static void done_numbers(void **state)
+{
+    uint64_t told[NET_RAILS_MAX] = {0}, one[NET_RAILS_MAX] = {0};
+    unsigned char seen[3 * DONE_OF_NODE] = {0};
+
+    (void)state;
+    assert_false(done_by_all(told, done_number(1, 2, 0), 1));
+    assert_false(done_by_all(told, done_number(1, 2, 0), 2)); /* ahead */
+    assert_true(done_by_all(told, done_number(1, 2, 1), 1));
+    assert_true(done_by_all(told, done_number(1, 2, 1), 2));
+    assert_false(done_by_all(told, done_number(1, 2, 1), 3));
+    assert_true(done_by_all(told, done_number(1, 2, 0), 3));
+    assert_true(done_by_all(one, done_number(2, 1, 0), 1)); /* with one rail each is all */
+    assert_true(done_by_all(one, done_number(2, 1, 0), 2));
+    for (uint32_t node = 0; node < 3; node++)
+        for (uint32_t rails = 1; rails <= NET_RAILS_MAX; rails++)
+            for (uint32_t r = 0; r < rails; r++) {
+                assert_int_equal(seen[done_number(node, rails, r)]++, 0);
+                assert_int_equal(done_node(done_number(node, rails, r)), node);
+            }
 }
 
 /* END stands behind what was pushed before it on all rails, also on one that takes nothing, and whichever that is. */
@@ -173,7 +228,7 @@ static void one_is_broken(void **state)
             assert_int_equal(send(n.link[rail], garbage, sizeof(garbage), MSG_NOSIGNAL), sizeof(garbage));
             push_of(&a, rail, 2, FCC_TRIGGER_FLAG | 1, 1);
         } else {
-            flag_send(n.in[rail], FLAGS, 1); /* there is no such flag */
+            flag_send(n.in[rail], FLAGS_ALL, 1); /* there is no such flag */
         }
         WAIT_FOR(atomic_load(&a.failures) == 1);
         assert_int_equal(atomic_load(&a.status[2]), -EPROTO);
@@ -289,8 +344,9 @@ static void forgotten(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_of_each),  cmocka_unit_test(end_of_all),  cmocka_unit_test(one_is_broken),
-        cmocka_unit_test(all_have_ended), cmocka_unit_test(one_goes_on), cmocka_unit_test(forgotten),
+        cmocka_unit_test(order_of_each), cmocka_unit_test(done_of_all),   cmocka_unit_test(done_numbers),
+        cmocka_unit_test(end_of_all),    cmocka_unit_test(one_is_broken), cmocka_unit_test(all_have_ended),
+        cmocka_unit_test(one_goes_on),   cmocka_unit_test(forgotten),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,19 +77,16 @@ static struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_
 
 /* A node has told over one of its rails how many of its turns have ended. What it sent before over that rail is here; over the others,
  * when they have told it, too. */
-static void done_raise(struct nodes_data *d, const struct rank_flags *f, uint32_t number, uint64_t epoch)
+static void done_raise(struct nodes_data *d, const struct rank_flags *f, uint32_t number, uint64_t turns)
 {
-    uint32_t node = number / DONE_OF_NODE, rails = number % DONE_OF_NODE / NET_RAILS_MAX + 1;
-    uint64_t *told = f->done_rails[node];
+    uint32_t node = done_node(number);
 
-    told[number % NET_RAILS_MAX] = epoch;
-    for (uint32_t i = 0; i < rails; i++)
-        if (told[i] < epoch)
-            return;
+    if (!done_by_all(f->done_rails[node], number, turns))
+        return;
     if (f->device->ops->number != FCC_DEVICE_CPU)
         gpus_done_flush(f->device);
     /* release: what came before is in our memory, or on its way to a GPU's; one thread has taken it from all rails */
-    atomic_store_explicit(&f->done[node], epoch, memory_order_release);
+    atomic_store_explicit(&f->done[node], turns, memory_order_release);
     nodes_news_tell(d);
 }
 

@@ -10,11 +10,11 @@
 #include "launch.h"
 #include "nodes.h"
 #include "proxy.h"
+#include "rails.h"
 
 #define ENTRIES 256u                                         /* communicators and launches that the proxy knows at a time */
 #define FLAGS_TABLE 256u                                     /* ranks here, of all communicators over several nodes */
-#define FLAG_DONE (PLAN_MAX_FLAGS + 1u)                      /* and flag_done(): behind a rank's own flags */
-#define DONE_OF_NODE (NET_RAILS_MAX * NET_RAILS_MAX)         /* how many of them a node has */
+#define FLAG_DONE (PLAN_MAX_FLAGS + 1u)                      /* and done_number(): behind a rank's own flags */
 #define FLAG_LEFT (FLAG_DONE + FCC_MAX_RANKS * DONE_OF_NODE) /* and the number of a rank */
 #define SOURCES (64u + NET_DEVICES_MAX)                      /* devices that a rank here may be on: cpu devices, then GPUs */
 #define SOURCE_NONE 0xffu                                    /* it is on another node */
@@ -59,12 +59,6 @@ struct nodes_data {
     struct error errors[PEERS_MAX];
 };
 static_assert(PEERS_MAX <= 64 && PEERS_MAX <= PROXY_NODES, "a bit each");
-
-/* The number of the flag by which node `node` tells that its turns have ended over its rail number `rail` of `rails` that it uses. */
-static inline uint32_t flag_done(uint32_t node, uint32_t rails, uint32_t rail)
-{
-    return FLAG_DONE + node * DONE_OF_NODE + (rails - 1) * NET_RAILS_MAX + rail;
-}
 
 /* The engine is to look. Any thread. */
 void nodes_news_tell(struct nodes_data *d);

@@ -143,7 +143,7 @@ void nodes_done_tell(struct comm *c)
         t.dst = (uint16_t)n->peer_rank[i];
         for (uint32_t r = 0; r < rails; r++) {
             t.rank = ranks[r];
-            t.what = FCC_TRIGGER_FLAG | flag_done((uint32_t)n->node, rails, r);
+            t.what = FCC_TRIGGER_FLAG | (FLAG_DONE + done_number((uint32_t)n->node, rails, r));
             push(c->worker, &t);
         }
     }
