@@ -15,6 +15,7 @@
 
 #include "blas.h"
 #include "cpu_device.h"
+#include "log.h"
 
 static void cpu_close(struct device *d)
 {
@@ -139,7 +140,19 @@ void device_cpu_run_inline(struct device *d, struct launch *l)
     cpu_ranks_execute(d, l, ranks, l->nranks, &cpu->engine, 0);
 }
 
-/* ---- memory: shared where a client imports it, and charged to the user ---- */
+/* ---- memory: shared where a client imports it, and charged to the user ----
+ *
+ * Whole huge pages wherever the kernel has some: reading a matrix takes a tenth less time, rows at random places much less, and
+ * making and first touching the memory a tenth. For shared memory they are asked for one by one, by collapsing: of what the
+ * administrator can set for shared memory's huge pages (never, usually) only "deny" is in its way, and where a huge page
+ * holds nothing but one small one, there is next to nothing to copy. What is left over gets small pages.
+ */
+
+#define HUGE_BYTES (UINT64_C(2) << 20)
+#define HUGE_SLOW_NS 20000000u /* a huge page that takes so long: memory is in pieces, and the engine serves others, too */
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
 
 static uint64_t page_round(uint64_t bytes)
 {
@@ -147,21 +160,73 @@ static uint64_t page_round(uint64_t bytes)
     return (bytes + page - 1) / page * page;
 }
 
+/* Map it where a huge page can begin. fd -1: memory of nobody else. */
+static int memory_map(struct device_memory *m, int fd)
+{
+    uint64_t room = m->bytes + HUGE_BYTES, before;
+    int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    unsigned char *place, *data;
+
+    if (m->bytes < HUGE_BYTES) {
+        m->data = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+        return m->data == MAP_FAILED ? -errno : 0;
+    }
+    place = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (place == MAP_FAILED)
+        return -errno;
+    before = -(uint64_t)(uintptr_t)place % HUGE_BYTES;
+    data = mmap(place + before, m->bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0);
+    if (data == MAP_FAILED) {
+        int status = -errno;
+        (void)munmap(place, room);
+        return status;
+    }
+    if (before)
+        (void)munmap(place, before);
+    (void)munmap(data + m->bytes, room - before - m->bytes);
+    m->data = data;
+    return 0;
+}
+
+/* As many huge pages as there are, from the beginning on. */
+static void memory_enlarge_pages(struct device *d, const struct device_memory *m, int fd)
+{
+    unsigned char *data = m->data;
+
+    for (uint64_t at = 0; at + HUGE_BYTES <= m->bytes; at += HUGE_BYTES) {
+        uint64_t start = clock_ns();
+        if (fallocate(fd, 0, (off_t)at, 1))
+            return; /* no memory: whoever comes next says so */
+        if (madvise(data + at, HUGE_BYTES, MADV_COLLAPSE)) {
+            log_debug("device %d: %llu of %llu bytes have huge pages: %s", d->index, (unsigned long long)at,
+                      (unsigned long long)m->bytes, strerror(errno));
+            return;
+        }
+        if (clock_ns() - start > HUGE_SLOW_NS)
+            return;
+    }
+}
+
 /* Always fresh from the kernel, so always zero; sealed, so that no client can shrink what is mapped here. */
-static int shared_make(struct device_memory *m, int *fd)
+static int shared_make(struct device *d, struct device_memory *m, int *fd)
 {
     int memory = memfd_create("fccd-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING), status = 0;
 
-    /* fallocate: a full node is an error here and now, not a SIGBUS in a kernel later */
-    if (memory < 0 || ftruncate(memory, (off_t)m->bytes) || fallocate(memory, 0, 0, (off_t)m->bytes) ||
-        fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
-        status = errno == ENOSPC ? -ENOMEM : -errno;
-    } else {
-        m->data = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-        if (m->data == MAP_FAILED)
-            status = -errno;
+    if (memory < 0)
+        return -errno;
+    if (ftruncate(memory, (off_t)m->bytes) || fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+        status = -errno;
+    else
+        status = memory_map(m, memory);
+    if (status == 0) {
+        memory_enlarge_pages(d, m, memory);
+        /* All of it: a full node is an error here and now, not a SIGBUS in a kernel later. */
+        if (fallocate(memory, 0, 0, (off_t)m->bytes)) {
+            status = errno == ENOSPC ? -ENOMEM : -errno;
+            (void)munmap(m->data, m->bytes);
+        }
     }
-    if (status && memory >= 0)
+    if (status)
         (void)close(memory);
     else
         *fd = memory;
@@ -170,8 +235,11 @@ static int shared_make(struct device_memory *m, int *fd)
 
 static int private_make(struct device_memory *m)
 {
-    m->data = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return m->data == MAP_FAILED ? -errno : 0;
+    int status = memory_map(m, -1);
+
+    if (status == 0 && m->bytes >= HUGE_BYTES)
+        (void)madvise(m->data, m->bytes, MADV_HUGEPAGE); /* advice: where the kernel has none, nothing is lost but time */
+    return status;
 }
 
 static int cpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e)
@@ -181,7 +249,7 @@ static int cpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memo
 
     if (status)
         return status;
-    status = fd ? shared_make(&m, fd) : private_make(&m);
+    status = fd ? shared_make(d, &m, fd) : private_make(&m);
     if (status) {
         worker_memory_release(d->worker, m.bytes);
         return error_set(e, status, "%llu bytes: %s", (unsigned long long)bytes, strerror(-status));
