@@ -3,7 +3,8 @@
  * spin.h - looking for something for a short while without sleeping, on machines with fewer cores than processes too.
  *
  * The first turns only pause the core; after that each turn offers the core to whoever is ready to run, because what is
- * looked for may need this very core to come about.
+ * looked for may need this very core to come about. Where that was so the last time (the offer was taken, which shows in the
+ * time that it took), there are few turns before it: who is to bring what is looked for has been kept waiting by all of them.
  */
 #ifndef FCC_SPIN_H
 #define FCC_SPIN_H
@@ -13,10 +14,13 @@
 #include <stdint.h>
 #include <time.h>
 
-#define SPIN_PAUSES 32 /* turns that keep the core: about a microsecond */
+#define SPIN_PAUSES 32       /* turns that keep the core: about a microsecond */
+#define SPIN_PAUSES_SHARED 4 /* ... where somebody else took it */
+#define SPIN_OFFER_NS 1000   /* an offer that nobody takes is a system call, 0.1 to 0.7 us; two switches are 2 and more */
 
 struct spin {
     unsigned turns;
+    bool shared;       /* the last offer of the core was taken */
     uint64_t until_ns; /* 0: not set yet */
 };
 
@@ -24,6 +28,20 @@ static inline void spin_reset(struct spin *s)
 {
     s->turns = 0;
     s->until_ns = 0;
+}
+
+/* Turns were made, but none yet that offers the core. */
+static inline bool spin_keeps_core(const struct spin *s)
+{
+    return s->turns && s->turns < (s->shared ? SPIN_PAUSES_SHARED : SPIN_PAUSES);
+}
+
+static inline uint64_t spin_clock_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 static inline void spin_pause(void)
@@ -38,20 +56,19 @@ static inline void spin_pause(void)
 /* One turn. False when limit_us have passed since the first one: sleep now. */
 static inline bool spin_once(struct spin *s, uint32_t limit_us)
 {
-    struct timespec t;
-
-    if (s->turns < SPIN_PAUSES) {
+    if (s->turns < (s->shared ? SPIN_PAUSES_SHARED : SPIN_PAUSES)) {
         s->turns++;
         spin_pause();
         return limit_us > 0;
     }
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    uint64_t now = spin_clock_ns();
     if (!s->until_ns)
         s->until_ns = now + (uint64_t)limit_us * 1000u;
     if (now >= s->until_ns)
         return false;
     (void)sched_yield();
+    s->shared = spin_clock_ns() - now > SPIN_OFFER_NS;
+    s->turns = SPIN_PAUSES;
     return true;
 }
 

@@ -295,7 +295,7 @@ static void engine_loop(struct worker *w)
             spin_reset(&spin);
             continue;
         }
-        if (spin.turns && spin.turns < SPIN_PAUSES)
+        if (spin_keeps_core(&spin))
             continue; /* not even a look at the clock */
         uint64_t now = clock_ns();
         if (now - sockets_ns >= SOCKETS_EVERY_NS) {
