@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "huge.h"
 
 int shared_map(int fd, size_t bytes, const char *what, void **out)
 {
@@ -23,7 +24,7 @@ int shared_map(int fd, size_t bytes, const char *what, void **out)
     else if (seals < 0 || !(seals & F_SEAL_SHRINK))
         status = last_error_set(-EPROTO, "%s: the worker sent a descriptor that is not sealed against shrinking", what);
     else
-        data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        data = huge_map(bytes, MAP_SHARED, fd);
     if (!status && data == MAP_FAILED)
         status = last_error_set(errno == ENOMEM ? -ENOMEM : -EPROTO, "%s: mapping %zu bytes: %s", what, bytes, strerror(errno));
     (void)close(fd);

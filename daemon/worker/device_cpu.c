@@ -11,10 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "blas.h"
 #include "cpu_device.h"
+#include "huge.h"
 #include "log.h"
 
 static void cpu_close(struct device *d)
@@ -148,11 +150,7 @@ void device_cpu_run_inline(struct device *d, struct launch *l)
  * holds nothing but one small one, there is next to nothing to copy. What is left over gets small pages.
  */
 
-#define HUGE_BYTES (UINT64_C(2) << 20)
 #define HUGE_SLOW_NS 20000000u /* a huge page that takes so long: memory is in pieces, and the engine serves others, too */
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25 /* Linux 6.1 */
-#endif
 
 static uint64_t page_round(uint64_t bytes)
 {
@@ -160,32 +158,12 @@ static uint64_t page_round(uint64_t bytes)
     return (bytes + page - 1) / page * page;
 }
 
-/* Map it where a huge page can begin. fd -1: memory of nobody else. */
-static int memory_map(struct device_memory *m, int fd)
+static uint64_t thread_busy_ns(void)
 {
-    uint64_t room = m->bytes + HUGE_BYTES, before;
-    int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-    unsigned char *place, *data;
+    struct timespec t;
 
-    if (m->bytes < HUGE_BYTES) {
-        m->data = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
-        return m->data == MAP_FAILED ? -errno : 0;
-    }
-    place = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (place == MAP_FAILED)
-        return -errno;
-    before = -(uint64_t)(uintptr_t)place % HUGE_BYTES;
-    data = mmap(place + before, m->bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0);
-    if (data == MAP_FAILED) {
-        int status = -errno;
-        (void)munmap(place, room);
-        return status;
-    }
-    if (before)
-        (void)munmap(place, before);
-    (void)munmap(data + m->bytes, room - before - m->bytes);
-    m->data = data;
-    return 0;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* As many huge pages as there are, from the beginning on. */
@@ -194,7 +172,7 @@ static void memory_enlarge_pages(struct device *d, const struct device_memory *m
     unsigned char *data = m->data;
 
     for (uint64_t at = 0; at + HUGE_BYTES <= m->bytes; at += HUGE_BYTES) {
-        uint64_t start = clock_ns();
+        uint64_t start = thread_busy_ns();
         if (fallocate(fd, 0, (off_t)at, 1))
             return; /* no memory: whoever comes next says so */
         if (madvise(data + at, HUGE_BYTES, MADV_COLLAPSE)) {
@@ -202,7 +180,7 @@ static void memory_enlarge_pages(struct device *d, const struct device_memory *m
                       (unsigned long long)m->bytes, strerror(errno));
             return;
         }
-        if (clock_ns() - start > HUGE_SLOW_NS)
+        if (thread_busy_ns() - start > HUGE_SLOW_NS)
             return;
     }
 }
@@ -214,11 +192,10 @@ static int shared_make(struct device *d, struct device_memory *m, int *fd)
 
     if (memory < 0)
         return -errno;
-    if (ftruncate(memory, (off_t)m->bytes) || fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+    if (ftruncate(memory, (off_t)m->bytes) || fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ||
+        (m->data = huge_map(m->bytes, MAP_SHARED, memory)) == MAP_FAILED) {
         status = -errno;
-    else
-        status = memory_map(m, memory);
-    if (status == 0) {
+    } else {
         memory_enlarge_pages(d, m, memory);
         /* All of it: a full node is an error here and now, not a SIGBUS in a kernel later. */
         if (fallocate(memory, 0, 0, (off_t)m->bytes)) {
@@ -235,11 +212,12 @@ static int shared_make(struct device *d, struct device_memory *m, int *fd)
 
 static int private_make(struct device_memory *m)
 {
-    int status = memory_map(m, -1);
-
-    if (status == 0 && m->bytes >= HUGE_BYTES)
+    m->data = huge_map(m->bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (m->data == MAP_FAILED)
+        return -errno;
+    if (m->bytes >= HUGE_BYTES)
         (void)madvise(m->data, m->bytes, MADV_HUGEPAGE); /* advice: where the kernel has none, nothing is lost but time */
-    return status;
+    return 0;
 }
 
 static int cpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e)
