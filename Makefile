@@ -190,7 +190,7 @@ RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(UNIT) $(SYSTEM))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
-TEST_JOBS ?= 2
+TEST_JOBS ?= 4
 LINK_TEST = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@
 DEMO_COMMON := tests/demo/number.c tests/demo/reference.c
 
@@ -426,7 +426,7 @@ deps-gpu:
 help:
 	@echo 'make           build fccd, fccctl and libfccclient into build/'
 	@echo 'make demo      install what is missing, build, and show fused operators on the words of a text (TEXT=path)'
-	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined, both with a comma, or thread; TEST_JOBS=2 at a time)'
+	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined, both with a comma, or thread; TEST_JOBS=4 at a time)'
 	@echo 'make bench     compare with Open MPI and the same BLAS, in one run'
 	@echo 'make bench-nodes  nodes in network namespaces: overlap over a shaped link, and tcp beside iperf3 (as root)'
 	@echo 'make bench-rdma links over verbs, in the two emulated machines of make test-rdma'
