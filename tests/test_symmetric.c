@@ -5,17 +5,13 @@
  * mapped then are the ranks of the same node.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "harness.h"
-#include "huge.h"
 #include "raw.h"
 
 #define RANKS 4
@@ -459,78 +455,9 @@ static void refuses_what_is_not_its_own(void)
     daemon_stop(&d);
 }
 
-/* ---- huge pages ---- */
-
-/* Bytes of the mapping at this address that huge pages of shared memory map. */
-static size_t huge_bytes_at(const void *address)
-{
-    unsigned long begin, end, kib, found = 0;
-    FILE *f = fopen("/proc/self/smaps", "r");
-    bool here = false;
-    char line[512];
-
-    CHECK(f);
-    while (fgets(line, sizeof(line), f)) {
-        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
-            here = begin <= (uintptr_t)address && (uintptr_t)address < end;
-        if (here && sscanf(line, "ShmemPmdMapped: %lu kB", &kib) == 1)
-            found = kib * 1024;
-    }
-    (void)fclose(f);
-    return found;
-}
-
-/* Whether this kernel makes a huge page of shared memory when it is told to, here and now. */
-static bool kernel_has_huge_pages(void)
-{
-    int fd = memfd_create("test", MFD_CLOEXEC);
-    void *p;
-    bool has;
-
-    CHECK(fd >= 0 && !ftruncate(fd, HUGE_BYTES) && !fallocate(fd, 0, 0, 1));
-    p = huge_map(HUGE_BYTES, MAP_SHARED, fd);
-    CHECK(p != MAP_FAILED);
-    has = !madvise(p, HUGE_BYTES, MADV_COLLAPSE) && huge_bytes_at(p) == HUGE_BYTES;
-    (void)munmap(p, HUGE_BYTES);
-    (void)close(fd);
-    return has;
-}
-
-/* Huge pages may be short for a moment: then a later buffer has them. */
-static void huge_rank(int rank, const struct ranks *all, void *argument)
-{
-    fcc_comm *comm = comm_open(all, rank, 0);
-
-    for (size_t more = 0; more <= 5000; more += 5000) { /* whole huge pages, and something behind them */
-        size_t found = 0;
-        for (int attempt = 0; attempt < 20 && !found; attempt++) {
-            fcc_buffer *b = buffer_new(comm, FCC_BUFFER_LOCAL, 2 * HUGE_BYTES + more);
-            const unsigned char *data = fcc_buffer_data(b);
-            for (size_t i = 0; i < 2 * HUGE_BYTES + more; i++)
-                CHECK(data[i] == 0);
-            found = huge_bytes_at(data);
-            CHECK(found <= 2 * HUGE_BYTES);
-            fcc_buffer_free(b);
-        }
-        CHECK(found);
-    }
-    (void)argument;
-    leave(comm);
-}
-
-static void has_huge_pages(void)
-{
-    if (test_device() != FCC_DEVICE_CPU)
-        test_skip("on GPUs memory is made by their drivers");
-    if (!kernel_has_huge_pages())
-        test_skip("this kernel gives shared memory no huge pages when asked");
-    run(2, huge_rank, NULL);
-}
-
 int main(void)
 {
     const struct test tests[] = {
-        {"has_huge_pages", has_huge_pages, 0},
         {"maps_peers", maps_peers, 0},
         {"outlives_its_rank", outlives_its_rank, 0},
         {"counts_what_is_mapped", counts_what_is_mapped, 0},
