@@ -204,11 +204,13 @@ static void launcher_must_work(const char *name, const char *const launcher[])
     static char text[TEXT_ROOM];
     static const struct place nowhere;
     char reason[512];
+    int status;
 
     if (!program_found(launcher[0]))
         (void)snprintf(reason, sizeof(reason), "skipped: no %s (%s; make deps-launchers)", name, launcher[0]);
-    else if (launch(&nowhere, launcher, (const char *const[]){"true", NULL}, text))
-        (void)snprintf(reason, sizeof(reason), "skipped: %s cannot start programs here: %.300s", launcher[0], text);
+    else if ((status = launch(&nowhere, launcher, (const char *const[]){"true", NULL}, text)))
+        (void)snprintf(reason, sizeof(reason), "skipped: %s cannot start programs here: status %d: %.300s", launcher[0], status,
+                       text);
     else
         return;
     for (char *c = reason; (c = strchr(c, '\n'));)
