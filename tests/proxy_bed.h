@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "net_frame.h"
 #include "net_sockets.h"
 #include "proxy.h"
 #include "rails.h"
@@ -178,6 +179,34 @@ static inline void push(struct side *s, uint32_t dst, uint32_t what, uint32_t ep
 static inline void push_end(struct side *s, uint32_t launch)
 {
     assert_true(fifo_push(proxy_fifo(s->proxy), (struct fcc_trigger){.launch = launch, .what = FCC_TRIGGER_END}, NULL));
+}
+
+/* ---- the other end of a TCP link, by hand: node 2's ---- */
+
+/* False: the other end has gone. */
+static inline bool flag_send(int sock, uint32_t flag, uint64_t epoch)
+{
+    struct net_frame f = net_frame_order((struct net_frame){.magic = NET_FRAME_MAGIC,
+                                                            .version = NET_FRAME_VERSION,
+                                                            .kind = NET_FRAME_FLAG,
+                                                            .comm = COMM,
+                                                            .rank = 2,
+                                                            .region = flag,
+                                                            .offset = epoch});
+    return send(sock, &f, sizeof(f), MSG_NOSIGNAL) == sizeof(f);
+}
+
+/* Until the other end is closed; drops what came before. */
+static inline void expect_closed(int sock)
+{
+    unsigned char bytes[4096];
+    ssize_t n;
+
+    do
+        n = recv(sock, bytes, sizeof(bytes), 0);
+    while (n > 0);
+    assert_true(n == 0 || errno == ECONNRESET);
+    (void)close(sock);
 }
 
 #define WAIT_FOR(condition)                                                                                                    \

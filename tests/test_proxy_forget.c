@@ -15,18 +15,6 @@
 #include "net_frame.h"
 #include "proxy_bed.h"
 
-static void flag_send(int sock, uint32_t flag, uint64_t epoch)
-{
-    struct net_frame f = net_frame_order((struct net_frame){.magic = NET_FRAME_MAGIC,
-                                                            .version = NET_FRAME_VERSION,
-                                                            .kind = NET_FRAME_FLAG,
-                                                            .comm = COMM,
-                                                            .rank = 2,
-                                                            .region = flag,
-                                                            .offset = epoch});
-    assert_int_equal(send(sock, &f, sizeof(f), MSG_NOSIGNAL), sizeof(f));
-}
-
 /* The next flag that comes out of a link, behind signs of life. */
 static uint64_t flag_receive(int sock)
 {
@@ -38,19 +26,6 @@ static uint64_t flag_receive(int sock)
     } while (f.kind == NET_FRAME_BEAT);
     assert_int_equal(f.kind, NET_FRAME_FLAG);
     return f.offset;
-}
-
-/* Waits for the end; drops what came before. */
-static void expect_closed(int sock)
-{
-    unsigned char bytes[4096];
-    ssize_t n;
-
-    do
-        n = recv(sock, bytes, sizeof(bytes), 0);
-    while (n > 0);
-    assert_true(n == 0 || errno == ECONNRESET);
-    (void)close(sock);
 }
 
 /* Node 2's ends of its connections. */
@@ -84,7 +59,7 @@ static void forgotten_node(void **state)
     connect_sides(&a, &b, BED_TCP);
     connect_sides(&b, &a, BED_TCP);
     struct ends n = ends_add(&a);
-    flag_send(n.in, 4, 11);
+    assert_true(flag_send(n.in, 4, 11));
     WAIT_FOR(atomic_load(&a.flags[2][4]) == 11);
     for (uint32_t i = 0; i < 40; i++) /* more than it takes: the last ones wait in the FIFO */
         push(&a, 2, FCC_TRIGGER_PUT | i % SLICES, 1);
@@ -107,7 +82,7 @@ static void forgotten_node(void **state)
     n = ends_add(&a);
     push(&a, 2, FCC_TRIGGER_FLAG | 1, 7);
     assert_int_equal(flag_receive(n.link), 7);
-    flag_send(n.in, 4, 12);
+    assert_true(flag_send(n.in, 4, 12));
     WAIT_FOR(atomic_load(&a.flags[2][4]) == 12);
     (void)close(n.link);
     (void)close(n.in);
@@ -125,7 +100,7 @@ static void forgotten_before_it_came(void **state)
     side_open(&a, 0, 50, &BED_OPTIONS);
     side_open(&b, 1, 50, &BED_OPTIONS);
     struct ends seen = ends_add(&a);
-    flag_send(seen.in, 4, 10);
+    assert_true(flag_send(seen.in, 4, 10));
     WAIT_FOR(atomic_load(&a.flags[2][4]) == 10);
     push(&a, 1, FCC_TRIGGER_FLAG | HOLD, 1);
     WAIT_FOR(atomic_load(&a.holds) == 1);
@@ -135,7 +110,7 @@ static void forgotten_before_it_came(void **state)
     expect_closed(unseen.link); /* the thread stands still: closed by the caller */
     expect_closed(unseen.in);
     struct ends later = ends_add(&a);
-    flag_send(later.in, 5, 20);
+    assert_true(flag_send(later.in, 5, 20));
     push(&a, 2, FCC_TRIGGER_FLAG | 1, 7);
     push(&a, 1, FCC_TRIGGER_FLAG | 1, 8);
     push_end(&a, 1);

@@ -18,31 +18,6 @@
 
 enum { RAILS = 3, EPOCHS = 40, PER_RAIL = SLICES / RAILS };
 
-static void flag_send(int sock, uint32_t flag, uint64_t epoch)
-{
-    struct net_frame f = net_frame_order((struct net_frame){.magic = NET_FRAME_MAGIC,
-                                                            .version = NET_FRAME_VERSION,
-                                                            .kind = NET_FRAME_FLAG,
-                                                            .comm = COMM,
-                                                            .rank = 2,
-                                                            .region = flag,
-                                                            .offset = epoch});
-    (void)send(sock, &f, sizeof(f), MSG_NOSIGNAL); /* the other end may be gone: what comes of it tells */
-}
-
-/* Until the other end is closed; drops what came before. */
-static void expect_closed(int sock)
-{
-    unsigned char bytes[4096];
-    ssize_t n;
-
-    do
-        n = recv(sock, bytes, sizeof(bytes), 0);
-    while (n > 0);
-    assert_true(n == 0 || errno == ECONNRESET);
-    (void)close(sock);
-}
-
 /* The other ends of a node's rails: those that are sent over, and those that are received from. */
 struct ends {
     int link[RAILS], in[RAILS];
@@ -61,7 +36,7 @@ static struct ends ends_add(struct side *s, uint32_t rails)
         bed_sockets(BED_TCP, pair);
         assert_int_equal(proxy_receive(s->proxy, 2, r, pair[0], &e), 0);
         ends.in[r] = pair[1];
-        flag_send(ends.in[r], r, 1);
+        (void)flag_send(ends.in[r], r, 1);
         WAIT_FOR(atomic_load(&s->flags[2][r]) == 1);
     }
     return ends;
@@ -228,7 +203,7 @@ static void one_is_broken(void **state)
             assert_int_equal(send(n.link[rail], garbage, sizeof(garbage), MSG_NOSIGNAL), sizeof(garbage));
             push_of(&a, rail, 2, FCC_TRIGGER_FLAG | 1, 1);
         } else {
-            flag_send(n.in[rail], FLAGS_ALL, 1); /* there is no such flag */
+            (void)flag_send(n.in[rail], FLAGS_ALL, 1); /* there is no such flag */
         }
         WAIT_FOR(atomic_load(&a.failures) == 1);
         assert_int_equal(atomic_load(&a.status[2]), -EPROTO);
@@ -265,7 +240,7 @@ static void all_have_ended(void **state)
                 assert_int_equal(shutdown(n.in[r], SHUT_WR), 0);
                 expect_closed(n.in[r]); /* it has seen that */
             }
-        flag_send(n.in[last], 5, 9);
+        (void)flag_send(n.in[last], 5, 9);
         WAIT_FOR(atomic_load(&a.flags[2][5]) == 9);
         assert_int_equal(atomic_load(&a.failures), 0);
         assert_int_equal(shutdown(n.in[last], SHUT_WR), 0);
@@ -290,7 +265,7 @@ static void one_goes_on(void **state)
     struct ends n = ends_add(&a, 2);
     assert_int_equal(shutdown(n.in[0], SHUT_WR), 0);
     for (uint64_t epoch = 2; atomic_load(&a.failures) == 0; epoch++) {
-        flag_send(n.in[1], 1, epoch);
+        (void)flag_send(n.in[1], 1, epoch);
         (void)usleep(5000);
     }
     int status = atomic_load(&a.status[2]);
