@@ -16,7 +16,7 @@
  *            there, signals, if this was the last tile of its slices
  *
  * Workgroups end their tiles at about the same time, and what they then store for other GPUs is more than the links take at once.
- * What waits for a link stands in its multiprocessor's way out, and the loads of the next tile stand behind it: 7 to 14 % of
+ * What waits for a link stands in its multiprocessor's way out, and the loads of the next tile stand behind it: 8 to 14 % of
  * a kernel (tests/bench/TRIED.md). So where workgroups have enough tiles for their own GPU to end with, the storer hands the
  * others' rows over a few at a time, spread over most of the time that a tile takes (gemm_maps.spread).
  *

@@ -42,22 +42,29 @@ static struct ends ends_add(struct side *s, uint32_t rails)
     return ends;
 }
 
+/* Two nodes, and all rails from a to b. Queues are short: each is full most of the time. */
+static void sides_open(struct side *a, struct side *b)
+{
+    struct net_options options = BED_OPTIONS;
+
+    options.queue = 4;
+    options.buffer_bytes = 20000;
+    side_open(a, 0, 50, &options);
+    side_open(b, 1, 50, &options);
+    a->rails = RAILS;
+    for (uint32_t r = 0; r < RAILS; r++)
+        connect_rail(a, b, r, BED_TCP);
+}
+
 /* Each rank's slices, then its flag, all over its own rail: when the flag is there the slices are, whatever the other rails do. The ranks
  * take turns at random with the rails' speeds: the queues are short, and each is full most of the time. */
 static void order_of_each(void **state)
 {
     static struct side a, b;
-    struct net_options options = BED_OPTIONS;
     uint64_t messages = 0;
 
     (void)state;
-    options.queue = 4;
-    options.buffer_bytes = 20000;
-    side_open(&a, 0, 50, &options);
-    side_open(&b, 1, 50, &options);
-    a.rails = RAILS;
-    for (uint32_t r = 0; r < RAILS; r++)
-        connect_rail(&a, &b, r, BED_TCP);
+    sides_open(&a, &b);
     for (uint32_t epoch = 1; epoch <= EPOCHS; epoch++) {
         memset(a.shadow, (int)epoch, SLICES * SLICE_BYTES);
         for (uint32_t i = 0; i < PER_RAIL; i++)
@@ -87,16 +94,9 @@ static void order_of_each(void **state)
 static void done_of_all(void **state)
 {
     static struct side a, b;
-    struct net_options options = BED_OPTIONS;
 
     (void)state;
-    options.queue = 4;
-    options.buffer_bytes = 20000;
-    side_open(&a, 0, 50, &options);
-    side_open(&b, 1, 50, &options);
-    a.rails = RAILS;
-    for (uint32_t r = 0; r < RAILS; r++)
-        connect_rail(&a, &b, r, BED_TCP);
+    sides_open(&a, &b);
     for (uint32_t turn = 1; turn <= EPOCHS; turn++) {
         memset(a.shadow, (int)turn, SLICES * SLICE_BYTES);
         for (uint32_t i = 0; i < SLICES; i++)
