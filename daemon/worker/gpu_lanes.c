@@ -1,88 +1,120 @@
 /* SPDX-License-Identifier: MIT */
 #include "gpu_lanes.h"
 
-static bool is_one(uint32_t gpus)
+/* What the lanes are to differ by from those that are best, in the order in which it is tried; 0: no more. */
+static uint32_t candidate(uint32_t gpus, uint32_t i)
 {
-    return (gpus & (gpus - 1)) == 0;
-}
+    int n = __builtin_popcount(gpus);
 
-/* All others and, of several GPUs, each one's by itself. */
-static uint32_t trials(const struct gpu_lanes *s)
-{
-    return 1 + (is_one(s->gpus) ? 0 : (uint32_t)__builtin_popcount(s->gpus));
-}
-
-static bool is_over(const struct gpu_lanes *s)
-{
-    return s->trial >= trials(s);
+    if (i-- == 0)
+        return gpus;
+    for (uint32_t x = gpus; n > 1 && x; x &= x - 1) {
+        uint32_t one = x & -x;
+        if (i-- == 0)
+            return one;
+        if (n > 2 && i-- == 0)
+            return gpus ^ one;
+    }
+    for (uint32_t x = gpus; n > 3 && x; x &= x - 1)
+        for (uint32_t y = x & (x - 1); y; y &= y - 1) {
+            uint32_t two = (x & -x) | (y & -y);
+            if (i-- == 0)
+                return two;
+            if (n > 4 && i-- == 0)
+                return gpus ^ two;
+        }
+    return 0;
 }
 
 bool lanes_are_tried(const struct gpu_lanes *s)
 {
-    return !is_over(s);
+    return s->phase != LANES_KEPT;
 }
 
-static uint32_t others(const struct gpu_lanes *s)
+/* Next: a window of the lanes as they are, or of the others. */
+static void window_begin(struct gpu_lanes *s, enum lanes_phase phase)
 {
-    uint32_t rest = s->gpus;
-
-    if (s->trial == 0)
-        return s->best ^ s->gpus;
-    for (uint32_t i = 1; i < s->trial; i++)
-        rest &= rest - 1;
-    return s->best ^ (rest & -rest);
-}
-
-static void turn_begin(struct gpu_lanes *s, uint32_t trial, uint32_t turn)
-{
-    s->trial = trial;
-    s->turn = turn;
-    s->use = !is_over(s) && turn % 2 ? others(s) : s->best;
+    s->phase = phase;
+    s->use = phase == LANES_OTHERS ? s->best ^ candidate(s->gpus, s->trial) : s->best;
 }
 
 static void trials_begin(struct gpu_lanes *s)
 {
     s->before = s->best;
-    s->kept = s->worse = 0;
-    turn_begin(s, 0, 0);
+    s->kept = s->worse = s->trial = 0;
+    s->better = s->not_better = 0;
+    s->least_ns = UINT64_MAX;
+    window_begin(s, LANES_OWN);
 }
 
 void lanes_begin(struct gpu_lanes *s, uint32_t gpus)
 {
     if (s->gpus == gpus)
         return;
-    *s = (struct gpu_lanes){.gpus = gpus, .patience = LANES_PATIENCE};
+    *s = (struct gpu_lanes){.gpus = gpus, .patience = LANES_PATIENCE, .keep = LANES_KEEP_LEAST};
     trials_begin(s);
 }
 
-static void trial_end(struct gpu_lanes *s, bool better)
+static uint32_t doubled(uint32_t n, uint32_t most)
 {
-    if (better)
-        s->best = others(s);
-    s->best_ns = better ? s->most_ns : s->least_ns;
-    turn_begin(s, s->trial + 1, 0);
-    if (!is_over(s))
-        return;
-    s->patience = s->best != s->before ? LANES_PATIENCE : s->patience * 2;
-    if (s->patience > LANES_PATIENCE_MOST)
-        s->patience = LANES_PATIENCE_MOST;
+    return 2 * n < most ? 2 * n : most;
 }
 
-/* A window of a trial: of the lanes as they are, or of the others. */
-static void window_try(struct gpu_lanes *s, uint64_t mean)
+static void trials_end(struct gpu_lanes *s)
 {
-    if (s->turn % 2 == 0) {
-        s->least_ns = s->turn && s->least_ns < mean ? s->least_ns : mean;
-        turn_begin(s, s->trial, s->turn + 1);
-        return;
+    bool changed = s->best != s->before;
+
+    s->best_ns = s->least_ns;
+    s->patience = changed ? LANES_PATIENCE : doubled(s->patience, LANES_PATIENCE_MOST);
+    s->keep = changed ? LANES_KEEP_LEAST : doubled(s->keep, LANES_KEEP);
+    window_begin(s, LANES_KEPT);
+}
+
+static void trial_end(struct gpu_lanes *s, bool is_better)
+{
+    s->trial++;
+    if (is_better) {
+        s->best ^= candidate(s->gpus, s->trial - 1);
+        s->least_ns = s->others_ns;
+        s->trial = 0; /* all that differ from these */
     }
-    uint64_t gain = s->least_ns / 16 > LANES_GAIN_NS ? s->least_ns / 16 : LANES_GAIN_NS;
-    s->most_ns = s->turn > 1 && s->most_ns > mean ? s->most_ns : mean;
-    bool better = s->most_ns + gain <= s->least_ns;
-    if (!better || s->turn + 1 == LANES_TURNS)
-        trial_end(s, better);
+    s->better = s->not_better = 0;
+    if (candidate(s->gpus, s->trial))
+        window_begin(s, LANES_OTHERS);
     else
-        turn_begin(s, s->trial, s->turn + 1);
+        trials_end(s);
+}
+
+static bool is_less(uint64_t ns, uint64_t than)
+{
+    uint64_t gain = than / 8 > LANES_GAIN_NS ? than / 8 : LANES_GAIN_NS;
+
+    return ns + gain <= than;
+}
+
+/* A window of the lanes as they are: of the first one all others are judged by; or one in the middle of a trial, whose others
+ * looked better: not if these have now become as good, because the client's work between its operators was what changed. */
+static void own_note(struct gpu_lanes *s, uint64_t mean)
+{
+    s->least_ns = mean < s->least_ns ? mean : s->least_ns;
+    if (s->better && !is_less(s->others_ns, s->least_ns))
+        trial_end(s, false);
+    else
+        window_begin(s, LANES_OTHERS);
+}
+
+static void others_note(struct gpu_lanes *s, uint64_t mean)
+{
+    if (is_less(mean, s->least_ns)) {
+        s->others_ns = s->better && s->others_ns < mean ? s->others_ns : mean;
+        s->better++;
+    } else {
+        s->not_better++;
+    }
+    if (!s->better || s->not_better == LANES_WINS || s->better == LANES_WINS)
+        trial_end(s, s->better == LANES_WINS);
+    else
+        window_begin(s, LANES_OWN);
 }
 
 /* A window of what was chosen. */
@@ -94,7 +126,7 @@ static void window_watch(struct gpu_lanes *s, uint64_t mean)
         s->best_ns -= (s->best_ns - mean) / 8;
     s->worse = mean > s->best_ns + loss ? s->worse + 1 : 0;
     s->kept += LANES_WINDOW;
-    if (s->worse >= s->patience || s->kept >= LANES_KEEP)
+    if (s->worse >= s->patience || s->kept >= s->keep)
         trials_begin(s);
 }
 
@@ -116,10 +148,12 @@ void lanes_note(struct gpu_lanes *s, uint32_t used, bool behind, uint64_t ended_
     s->count = 0;
     uint64_t mean = s->sum_ns / LANES_WINDOW;
     uint32_t use = s->use;
-    if (is_over(s))
+    if (s->phase == LANES_KEPT)
         window_watch(s, mean);
+    else if (s->phase == LANES_OWN)
+        own_note(s, mean);
     else
-        window_try(s, mean);
+        others_note(s, mean);
     if (s->use != use)
         s->ended_ns = 0;
 }
