@@ -97,13 +97,15 @@ static int part_words(const struct launch *l, const struct launch_part *p, uint6
 struct start {
     struct launch *launch;
     bool waits;
-    struct error errors[GPU_MAX_GPUS];
+    int part_of[GPU_MAX_GPUS];
+    struct error errors[GPU_MAX_GPUS]; /* of parts */
 };
 
-static void part_start(void *argument, int i)
+static void part_start(void *argument, int gpu)
 {
     struct start *start = argument;
     struct launch *l = start->launch;
+    int i = start->part_of[gpu];
     struct launch_part *p = &l->parts[i];
     const struct gpu_plugin *plugin = ((struct gpus *)p->device->state)->plugin;
     uint64_t staging[FCC_MAX_RANKS], slots[FCC_MAX_RANKS], words[GPU_MAX_WORDS];
@@ -124,19 +126,22 @@ static void part_start(void *argument, int i)
 void gpu_parts_start(struct launch *l, bool waits)
 {
     struct start start;
+    uint32_t gpus = 0;
     bool failed = false;
 
     start.launch = l;
     start.waits = waits;
-
     if (l->comm->nodes)
         proxy_stay_awake(nodes_proxy(l->worker), true); /* until they have left */
     for (int i = 0; i < l->nparts; i++) {
+        int gpu = l->parts[i].device->index;
+        start.part_of[gpu] = i;
+        gpus |= 1u << gpu;
         start.errors[i].status = 0;
         if (!part_make(l, &l->parts[i], &start.errors[i]))
-            (void)stores_settle(l->worker->gpus, 1u << l->parts[i].device->index, &start.errors[i]);
+            (void)stores_settle(l->worker->gpus, 1u << gpu, &start.errors[i]);
     }
-    gpu_start_each(l->worker->gpus->starters, l->nparts, part_start, &start);
+    gpu_start_each(l->worker->gpus->starters, gpus, part_start, &start);
     for (int i = 0; i < l->nparts; i++) {
         struct launch_part *p = &l->parts[i];
         p->absent = start.errors[i].status != 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Memory order. `claim` is the hand-over: the engine fills in the job, then stores it (release). Who takes an index does so by
+ * Memory order. `claim` is the hand-over: the engine fills in the job, then stores it (release). Who takes a GPU does so by
  * compare-and-swap (acquire) of the whole word, with the job's number in it, so a job that was taken from is the one that is
- * there; and it stays there until `left`, which each index counts down (release) when it has been done, is 0 (acquire, the
+ * there; and it stays there until `left`, which each GPU counts down (release) when it has been done, is 0 (acquire, the
  * engine's). Sleeping is the argument of proto.h's doorbell: the helper counts itself among the sleepers, then looks at the
  * job's number once more (the futex); the engine changes the number, then looks at the sleepers; all sequentially consistent.
  */
@@ -19,8 +19,15 @@
 
 #include "spin.h"
 
-#define INDEX_BITS 8 /* of what claim is made of: number << 16 | n << 8 | the next index */
-#define INDEX_MASK 0xffu
+#define GPU_BITS 16 /* of what claim is made of: number << 16 | GPUs that nobody has taken yet */
+static_assert(GPU_MAX_GPUS <= GPU_BITS, "a bit for each");
+
+/* A thread, and the GPU that it takes. */
+struct gpu_helper {
+    struct gpu_starters *starters;
+    int gpu;
+    pthread_t thread;
+};
 
 struct gpu_starters {
     _Alignas(64) _Atomic uint64_t claim;
@@ -28,22 +35,23 @@ struct gpu_starters {
     _Alignas(64) _Atomic uint32_t number; /* futex: of the last job */
     _Atomic uint32_t sleepers;
     _Atomic bool stop;
-    void (*start)(void *argument, int i);
+    void (*start)(void *argument, int gpu);
     void *argument;
     uint32_t spin_us;
     int helpers;
-    pthread_t threads[GPU_HELPERS_MAX];
+    struct gpu_helper helper[GPU_HELPERS_MAX];
 };
 
-/* Take and do what there is. */
-static void job_help(struct gpu_starters *s)
+/* Of the GPUs in `mine`, those that nobody has taken, one after the other. */
+static void job_help(struct gpu_starters *s, uint32_t mine)
 {
     uint64_t claim = atomic_load_explicit(&s->claim, memory_order_relaxed);
 
-    while ((claim & INDEX_MASK) < (claim >> INDEX_BITS & INDEX_MASK)) {
-        if (!atomic_compare_exchange_weak_explicit(&s->claim, &claim, claim + 1, memory_order_acquire, memory_order_relaxed))
+    for (uint32_t free; (free = (uint32_t)claim & mine) != 0;) {
+        uint64_t taken = claim & ~(uint64_t)(free & -free);
+        if (!atomic_compare_exchange_weak_explicit(&s->claim, &claim, taken, memory_order_acquire, memory_order_relaxed))
             continue;
-        s->start(s->argument, (int)(claim & INDEX_MASK));
+        s->start(s->argument, __builtin_ctz(free));
         (void)atomic_fetch_sub_explicit(&s->left, 1, memory_order_release);
         claim = atomic_load_explicit(&s->claim, memory_order_relaxed);
     }
@@ -51,15 +59,16 @@ static void job_help(struct gpu_starters *s)
 
 static void *helper_main(void *arg)
 {
-    struct gpu_starters *s = arg;
+    const struct gpu_helper *h = arg;
+    struct gpu_starters *s = h->starters;
     struct spin spin = {0};
     uint32_t seen = 0;
 
     while (!atomic_load_explicit(&s->stop, memory_order_relaxed)) {
-        uint32_t number = atomic_load_explicit(&s->number, memory_order_relaxed);
+        uint32_t number = atomic_load_explicit(&s->number, memory_order_acquire); /* the claim was stored before */
         if (number != seen) {
             seen = number;
-            job_help(s);
+            job_help(s, 1u << h->gpu);
             spin_reset(&spin);
         } else if (!spin_once(&spin, s->spin_us)) {
             (void)atomic_fetch_add(&s->sleepers, 1);
@@ -90,7 +99,8 @@ int gpu_starters_open(const struct worker *w, int helpers, struct gpu_starters *
     /* The engine, the clients and the helpers may all spin. */
     s->spin_us = w->cores > 3 * (helpers + 1) ? w->config.spin_us : 0;
     for (int i = 0; i < helpers; i++) {
-        int status = pthread_create(&s->threads[i], NULL, helper_main, s);
+        s->helper[i] = (struct gpu_helper){.starters = s, .gpu = i + 1}; /* GPU 0 is the engine's own */
+        int status = pthread_create(&s->helper[i].thread, NULL, helper_main, &s->helper[i]);
         if (status) {
             gpu_starters_close(s);
             return error_set(e, -status, "cannot start a thread that starts operators on GPUs: %s", strerror(status));
@@ -106,25 +116,22 @@ void gpu_starters_close(struct gpu_starters *s)
     atomic_store(&s->stop, true);
     helpers_call(s);
     for (int i = 0; i < s->helpers; i++)
-        (void)pthread_join(s->threads[i], NULL);
+        (void)pthread_join(s->helper[i].thread, NULL);
     free(s);
 }
 
-void gpu_start_each(struct gpu_starters *s, int n, void (*start)(void *argument, int i), void *argument)
+void gpu_start_each(struct gpu_starters *s, uint32_t gpus, void (*start)(void *argument, int gpu), void *argument)
 {
-    assert(n <= (int)INDEX_MASK);
-    if (n < 2 || !s->helpers) {
-        for (int i = 0; i < n; i++)
-            start(argument, i);
-        return;
-    }
     uint64_t number = atomic_load_explicit(&s->number, memory_order_relaxed) + UINT64_C(1);
+
+    assert(!(gpus >> GPU_BITS));
     s->start = start;
     s->argument = argument;
-    atomic_store_explicit(&s->left, (uint32_t)n, memory_order_relaxed);
-    atomic_store_explicit(&s->claim, number << 2 * INDEX_BITS | (uint64_t)n << INDEX_BITS, memory_order_release);
-    helpers_call(s);
-    job_help(s);
+    atomic_store_explicit(&s->left, (uint32_t)__builtin_popcount(gpus), memory_order_relaxed);
+    atomic_store_explicit(&s->claim, number << GPU_BITS | gpus, memory_order_release);
+    if (s->helpers && (gpus & (gpus - 1)))
+        helpers_call(s);
+    job_help(s, gpus); /* its own first; what is left then, nobody has come for yet */
     while (atomic_load_explicit(&s->left, memory_order_acquire))
         spin_pause();
 }
