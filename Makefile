@@ -183,7 +183,7 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
-UNIT := kernels plan lanes arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
+UNIT := kernels plan lanes starts arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
 SYSTEM := gpu_worker gpu_worker_nodes fccctl gpu_worker_words gpu_worker_errors launchers netns peers node_faults nodes node_rails handover operators symmetric puts puts_ends puts_refused errors pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes test_gpu_worker_machines
@@ -221,6 +221,9 @@ $(FAKE_DRIVERS): $(BUILD)/obj/tests/fake_driver.o
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared $< -o $@
 $(addprefix $(BUILD)/tests/test_,client_gpu client_stream): | $(FAKE_DRIVERS)
 $(BUILD)/tests/test_lanes: $(call objects,daemon/worker/gpu_lanes.c tests/test_lanes.c)
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka
+$(BUILD)/tests/test_starts: $(call objects,daemon/worker/gpu_start.c proto/error.c tests/test_starts.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
 $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_reference.c)
@@ -262,7 +265,7 @@ $(BUILD)/tests/test_gpu_worker_nodes: | $(DIRECT_VERBS)
 $(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_%: $(call objects,$(VERBS) $(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
-$(addprefix $(BUILD)/obj/tests/,test_lanes.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
+$(addprefix $(BUILD)/obj/tests/,test_lanes.o test_starts.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o direct_verbs.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_proxy_rails.o test_handover.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/daemons.c tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
