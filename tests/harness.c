@@ -241,6 +241,11 @@ static int test_fork(unsigned limit_s)
     return child_await(pid, limit_s);
 }
 
+int test_rounds(int n)
+{
+    return getenv("FCC_TEST_SLOW") ? (n + 3) / 4 : n;
+}
+
 static unsigned limit_of(const struct test *t)
 {
     bool slow = getenv("FCC_TEST_SLOW") || test_device() != FCC_DEVICE_CPU;

@@ -29,6 +29,10 @@ struct test {
  * whose drivers take their time to start). Returns the number of failures. */
 int tests_run(const char *group, const struct test tests[], size_t n);
 
+/* How often something is to be repeated that is n times in a plain build: a quarter where FCC_TEST_SLOW is set. A sanitizer sees a
+ * race by the order that is missing, not by its coming to pass. */
+int test_rounds(int n);
+
 /* In the process that runs a test: end it as skipped, with the reason. */
 void test_skip(const char *reason) __attribute__((noreturn));
 

@@ -10,7 +10,7 @@
 
 /* ---- the order of operators and streams ---- */
 
-enum { COMMS = 2, ROUNDS = 500, AHEAD = 12 };
+enum { COMMS = 2, AHEAD = 12 };
 
 struct order {
     struct fcc_connect_options connect, of_one;
@@ -20,6 +20,11 @@ struct order {
     _Atomic int came[COMMS][PAIR];   /* the round that each stream has come to */
     _Atomic int passed[COMMS][PAIR]; /* ... and the one whose operator is behind it */
 };
+
+static int order_rounds(void)
+{
+    return test_rounds(500);
+}
 
 /* One communicator of one rank, and what is on its stream. */
 struct lane {
@@ -67,7 +72,7 @@ static void lane_step(struct lane *l, int round)
 
 static void *lane_run(void *argument)
 {
-    for (int round = 0; round < ROUNDS; round++)
+    for (int round = 0; round < order_rounds(); round++)
         lane_step(argument, round);
     return NULL;
 }
@@ -85,7 +90,7 @@ static void lane_close(struct lane *l)
         OK(fcc_request_wait(l->requests[i], -1));
         fcc_request_free(l->requests[i]);
     }
-    CHECK(l->order->passed[l->c][l->rank] == ROUNDS);
+    CHECK(l->order->passed[l->c][l->rank] == order_rounds());
     fcc_comm_destroy(l->p.comm);
 }
 
@@ -104,7 +109,7 @@ static void order_rank(int rank, const struct ranks *all, void *argument)
         CHECK(pthread_create(&threads[c], NULL, lane_run, &lanes[c]) == 0);
     for (int c = 0; c < COMMS && order->threads; c++)
         CHECK(pthread_join(threads[c], NULL) == 0);
-    for (int round = 0; round < ROUNDS && !order->threads; round++)
+    for (int round = 0; round < order_rounds() && !order->threads; round++)
         for (int turn = 0; turn < COMMS; turn++)
             lane_step(&lanes[(turn + rank) % COMMS], round);
     for (int c = 0; c < COMMS; c++)
