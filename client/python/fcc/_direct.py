@@ -5,13 +5,15 @@ torch.ops passes the dispatcher, which takes longer than all that is to be done.
 change them: autograd, modes, functorch, the tracer, the profiler, wrappers of tensors. So where none of them is there the
 operator is run at once (Packet); in any other case, and whenever something is unusual, the call goes on as torch has it.
 
-What the C library is given for two tensors is packed once and kept. It is right again for tensors at the same addresses of whom
-torch's own guard, the one that torch.compile looks at its graphs' inputs with, says that type, dtype, device, shape, strides
-and dispatch keys (with what the thread adds: functorch, the tracer, inference mode) are those of the first ones, and as long as
+What the C library is given for two tensors is packed once and kept, and so is what it is given for them and the last result,
+which is mostly free again when they come again. It is right for tensors at the same addresses of whom torch's own guard, the
+one that torch.compile looks at its graphs' inputs with, says that type, dtype, device, shape, strides, requires_grad and
+dispatch keys (with what the thread adds: functorch, the tracer, inference mode) are those of the first ones, and as long as
 the daemon's buffers are the same: Connection.places is another object as soon as one comes or goes.
 """
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -32,77 +34,126 @@ KEPT = 4096  # pairs of addresses, before all are forgotten: who has so many doe
 SHAPES = 8  # of one pair of addresses
 UNLOOKED = 7  # so many calls may go by before the errors of those on streams are asked for
 
+_NOT_GIVEN: Any = object()
 _prepared = communicator._prepared
 _references = torch._C._storage_Use_Count
-_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _profiled = torch._C._autograd._profiler_enabled
 _grad_enabled = torch.is_grad_enabled
 
 
+class Kept:
+    """A call that was made: what is to be true of another one's tensors, and what the C library is given for them."""
+
+    __slots__ = ("at", "blocks", "check", "front", "last", "others", "wants")
+
+    def __init__(self, x: Tensor, w: Tensor, check: Callable[..., bool], front: bytes, blocks: deque[Block], stream: int,
+                 others: tuple[Kept, ...]) -> None:
+        self.check, self.front, self.blocks = check, front, blocks
+        self.wants = x.requires_grad or w.requires_grad  # a gradient, where those are not off; `check` sees if it changes
+        self.at = ctypes.c_void_p.from_param(stream)
+        self.last: tuple[Block | None, tuple] = (None, ())  # a result, and the arguments with it: threads see both or none
+        self.others = others  # with tensors at the same addresses, on the same stream
+
+    def arguments(self, prepared: Prepared, block: Block) -> tuple:
+        """Of Prepared.enqueue, with this result."""
+        found = (prepared.handle, self.front + (block.packed or _packed_result(block)), self.at, None)
+        self.last = block, found
+        return found
+
+    def other(self, x: Tensor, w: Tensor) -> Kept:
+        for kept in self.others:
+            if kept.check(x, w):
+                return kept
+        raise LookupError
+
+
+def _way(profiled: Callable[[], bool], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes the calls that are like one before; `otherwise` gets all others. Both users of it (below) have a function of
+    their own from this text, because one more call of Python's is a thirtieth of the whole.
+
+    For the same reason an attribute that is to be called is put into a variable before: calling one that is not a method is
+    what the interpreter does not learn to do fast. And is_grad_enabled() is asked only about tensors that could want a
+    gradient."""
+    def way(self: Any, x: Any = _NOT_GIVEN, w: Any = _NOT_GIVEN, name: Any = _NOT_GIVEN, /, *more: Any, **keywords: Any) -> Any:
+        if not more and not keywords and not _function_modes() and not _dispatch_modes() and not profiled():
+            try:
+                prepared = _prepared[name]
+                connection = prepared.connection
+                if connection._pooled and connection._pool_frees.value != connection._seen_frees:
+                    connection.current()
+                if prepared.places is not connection.places:  # before `arguments` are read: remember() replaces them first
+                    raise LookupError
+                current_stream = prepared.current_stream
+                stream = current_stream(prepared.index)
+                kept = prepared.arguments[stream][w.data_ptr()][x.data_ptr()]
+                check = kept.check
+                if not check(x, w):
+                    kept = kept.other(x, w)
+                if kept.wants and _grad_enabled():
+                    raise LookupError
+                blocks = kept.blocks
+                block = blocks.popleft()  # taken out, so that no other thread looks at it
+                if _references(block.storage) != block.bare:
+                    block = _later(block, blocks)
+            except (LookupError, RuntimeError, AttributeError, TypeError):
+                pass  # a new call; all results are in use; tensors without an address; no tensors, or no name
+            else:
+                y = block.tensor.data
+                blocks.append(block)
+                last, arguments = kept.last
+                if last is not block:
+                    arguments = kept.arguments(prepared, block)
+                left = prepared.unlooked
+                if left > 0:
+                    prepared.unlooked = left - 1
+                elif _looked_and_done(prepared, arguments):
+                    return y
+                enqueue = prepared.enqueue
+                status = enqueue(*arguments)
+                if status < 0:
+                    raise prepared.comm.member.error(status)
+                return y
+        return otherwise(self, *(given for given in (x, w, name) if given is not _NOT_GIVEN), *more, **keywords)
+    return way
+
+
 class Packet(OpOverloadPacket):
     """torch.ops.fcc.gemv_all_reduce."""
 
-    def __call__(self, /, *args: Any, **keywords: Any) -> Any:
-        if len(args) == 3 and not keywords and not _function_modes() and not _dispatch_modes() and not _profiled():
-            x, w, name = args
-            prepared = _prepared.get(name)
-            if prepared is not None and not (_grad_enabled() and (x.requires_grad or w.requires_grad)):
-                y = again(prepared, x, w)
-                if y is not None:
-                    return y
-        return self._op(*args, **keywords)
+    __call__ = _way(_profiled, lambda self, *args, **keywords: self._op(*args, **keywords))
 
 
-def again(prepared: Prepared, x: Tensor, w: Tensor) -> Tensor | None:
-    """The result, if there was a call with such tensors before. None: nothing was done, and the long way is to be taken."""
-    connection = prepared.connection
-    if connection._pooled:
-        connection.current()
-    if prepared.places is not connection.places:
-        return None
-    try:
-        stream = _raw_stream(prepared.index) if prepared.on_gpu else 0
-        for check, front, blocks in prepared.arguments[x.data_ptr(), w.data_ptr(), stream]:
-            if check(x, w):
-                break
-        else:
-            return None
-        block = blocks.popleft()  # taken out, so that no other thread looks at it
-    except (KeyError, IndexError, RuntimeError):  # new; all results in use; or tensors without an address
-        return None
-    if _references(block.storage) != block.bare:
-        blocks.append(block)
-        later = _later(blocks)
-        if later is None:
-            return None
-        block = later
-    y = block.tensor.data
+# again(None, x, w, name): the same for who has passed the dispatcher; None: nothing was done, and the long way is to be taken
+again = _way(lambda: False, lambda *_: None)
+
+
+def _later(block: Block, blocks: deque[Block]) -> Block:
+    """That one, which was the first, is in use: another one, taken out. IndexError: there is none."""
     blocks.append(block)
-    packed = front + (block.packed or _packed_result(block))
-    if prepared.unlooked <= 0:  # on the cpu always
-        prepared.unlooked = UNLOOKED if prepared.on_gpu and not prepared.comm._expected else 0
-        run(prepared.comm, "gemv_all_reduce", packed, stream)
-        return y
-    prepared.unlooked -= 1
-    status = prepared.enqueue(prepared.handle, packed, stream, None)
-    if status < 0:
-        raise prepared.comm.member.error(status)
-    return y
-
-
-def _later(blocks: deque[Block]) -> Block | None:
-    """The first one is in use: another one, taken out."""
     for _ in range(len(blocks) - 1):
-        try:
-            block = blocks.popleft()
-        except IndexError:  # another thread has them
-            return None
+        block = blocks.popleft()  # there may be none: another thread has them
         if block.free():
             return block
         blocks.append(block)
-    return None
+    raise IndexError
+
+
+def _looked_and_done(prepared: Prepared, arguments: tuple) -> bool:
+    """Raise what earlier calls met with. On the cpu, where every call comes by here, make this one, too, and say so."""
+    comm = prepared.comm
+    if not prepared.on_gpu:
+        run(comm, "gemv_all_reduce", arguments[1], 0)
+        return True
+    if comm._expected:
+        comm.check()
+    else:
+        status = prepared.comm_error(prepared.handle)
+        if status < 0:
+            raise comm.member.error(status)
+        prepared.unlooked = UNLOOKED
+    return False
 
 
 def _packed_result(block: Block) -> bytes:
@@ -124,13 +175,16 @@ def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at
     check = _check(x, w)
     if check is None:
         return
-    if prepared.places is not places or len(prepared.arguments) >= KEPT:
-        prepared.arguments = {}
+    if prepared.places is not places or prepared.count >= KEPT:
+        prepared.arguments, prepared.count = {}, 0
         prepared.places = places
-    key = (x.data_ptr(), w.data_ptr(), stream)
     blocks = c._heap.ready((x.shape[0], w.shape[0]), x.dtype, stream)
     front = GEMV_ARGS.pack(*at_x, *at_w, *(0,) * 20)[:TENSORS[2]]
-    prepared.arguments[key] = ((check, front, blocks), *prepared.arguments.get(key, ()))[:SHAPES]
+    beside = prepared.arguments.setdefault(stream, {}).setdefault(w.data_ptr(), {})
+    first = beside.get(x.data_ptr())
+    prepared.count += first is None
+    others = () if first is None else (first, *first.others)
+    beside[x.data_ptr()] = Kept(x, w, check, front, blocks, stream, others[:SHAPES - 1])
 
 
 def _no_check(*_: Tensor) -> None:
@@ -150,8 +204,11 @@ def _guard_works() -> bool:
     first, second = torch.zeros(2, 4, device="cpu"), torch.zeros(3, 4, device="cpu")
     others = (torch.zeros(2, 5), torch.zeros(4), torch.zeros(1, 2, 4), torch.zeros(4, 2).t(), torch.zeros(2, 8)[:, ::2],
               first.half(), first.clone().requires_grad_(), torch.nn.Parameter(first), torch._neg_view(first), first.to("meta"))
+    frozen, trained = torch.nn.Parameter(first, requires_grad=False), torch.nn.Parameter(first)
     try:
         check = _guard(first, second)
+        if _guard(frozen, second)(trained, second) or _guard(trained, second)(frozen, second):
+            return False
         return (check(first.clone(), second.clone()) is True and not any(check(other, second) for other in others)
                 and not check(first, torch.zeros(4, 4)))
     except (ImportError, AttributeError, TypeError, RuntimeError):

@@ -11,6 +11,7 @@ import ctypes
 import os
 import pathlib
 import struct
+from collections.abc import Callable
 from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_size_t, c_ssize_t, c_uint32, c_void_p
 from typing import Any
 
@@ -126,6 +127,12 @@ class Library:
             setattr(self, name.removeprefix("fcc_"), function)
         self.start = {op: getattr(self, f"{op}_start") for op in OPERATORS}
         self.enqueue = {op: getattr(self, f"{op}_enqueue") for op in OPERATORS}
+
+    def untyped(self, name: str) -> Callable[..., int]:
+        """A function of the library for whoever counts nanoseconds: without types, so ctypes converts nothing. It takes bytes,
+        None, and what c_void_p.from_param() made of an address; an int would be cut to C's."""
+        function: Callable[..., int] = self._functions[name]  # not the one that has types, but one of its own
+        return function
 
     def __getattr__(self, name: str) -> Any:  # for type checkers: what __init__ has set is found before
         raise AttributeError(name)

@@ -9,6 +9,7 @@ import itertools
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -85,17 +86,26 @@ def _heap_bytes(heap_bytes: int | None) -> int:
     return heap_bytes
 
 
+def _no_stream(index: int) -> int:
+    return 0
+
+
 class Prepared:
     """A communicator's calls that may come again, with all that such a call needs: _direct.py."""
 
-    __slots__ = ("arguments", "comm", "connection", "enqueue", "handle", "index", "on_gpu", "places", "unlooked")
+    __slots__ = ("arguments", "comm", "comm_error", "connection", "count", "current_stream", "enqueue", "handle", "index",
+                 "on_gpu", "places", "unlooked")
 
     def __init__(self, comm: Communicator) -> None:
         member = comm._member
-        self.comm, self.connection, self.handle, self.on_gpu = comm, member.connection, member.handle, member.on_gpu
-        self.enqueue = library().enqueue["gemv_all_reduce"]
+        self.comm, self.connection, self.on_gpu = comm, member.connection, member.on_gpu
+        self.handle = ctypes.c_void_p.from_param(member.handle.value)
+        self.enqueue = library().untyped("fcc_gemv_all_reduce_enqueue")
+        self.comm_error = library().untyped("fcc_comm_error")
+        self.current_stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if self.on_gpu else _no_stream
         self.index: int = comm.device.index or 0  # torch's number of the GPU
-        self.arguments: dict[tuple, tuple] = {}
+        self.arguments: dict[int, dict[int, dict[int, Any]]] = {}  # by the stream, and the addresses of w and of x
+        self.count = 0  # of those
         self.places: Any = None  # the Connection's that they are right for
         self.unlooked = 0  # so many more calls may go by before their errors are asked for
 

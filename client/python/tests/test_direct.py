@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The short way of calls that are like one before (fcc/_direct.py): it is taken, it is right, and whoever looks at calls still
 sees them."""
+import ctypes
 import gc
 
 import fcc
 import pytest
 import torch
 from fcc import _direct
+from fcc._library import GEMV_ARGS
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -45,6 +47,14 @@ def right(comm, x, w, y):
     torch.testing.assert_close(y, fcc.all_reduce(x.float() @ w.float().t(), comm).to(y.dtype), rtol=0, atol=0)
 
 
+def refused(call):
+    """How: as torch refuses it, and not on account of another exception."""
+    with pytest.raises((RuntimeError, TypeError)) as caught:
+        call()
+    assert caught.value.__context__ is None
+    return type(caught.value), str(caught.value)
+
+
 def taken_rank(comm):
     x, w = filled(comm, 4, 8), filled(comm, 6, 8)
     with torch.no_grad(), Counted() as dispatcher:
@@ -62,6 +72,12 @@ def taken_rank(comm):
         for _ in range(10):  # a free one is found among those that are not
             assert dispatcher.of(lambda: fcc.gemv_all_reduce(x, w, comm)) == 0
         del held, y
+        one = OP(x.fill_(1), w, comm.name).clone()
+        held = []
+        for i in range(12):  # as many live as calls go by before one is given out again: each keeps what it was
+            held = [*held[-(i % 4):], (i, OP(x.fill_(i), w, comm.name))]
+            assert all(torch.equal(y, was * one) for was, y in held)
+        del held
         # one address, several shapes, strides and dtypes: each is known when it has come once
         wide = w.view(3, 16)
         for name in ("first", "again"):
@@ -127,6 +143,10 @@ def seen_rank(comm):
             weight.grad = None
             with torch.no_grad():
                 assert not OP(x, weight, comm.name).requires_grad
+            weight.requires_grad_(False)
+            assert not OP(x, weight, comm.name).requires_grad
+            assert dispatcher.of(lambda: OP(x, weight, comm.name)) == 0  # switched on, but nobody wants one
+            weight.requires_grad_(True)
         with torch.no_grad():
             assert dispatcher.of(lambda: OP(x, weight, comm.name)) == 0
         for _ in range(2):
@@ -135,10 +155,54 @@ def seen_rank(comm):
             right(comm, x, w, call())
         with torch.autocast("cpu", torch.bfloat16):
             assert call().dtype == torch.float32
-        with pytest.raises(RuntimeError):
-            OP(x, w)
+        for wrong, keywords in (((x, w), {}), (("x", w, comm.name), {}), ((x, w, 7), {}), ((x, w, []), {}), ((), {}),
+                                ((x, w, comm.name, True), {}), ((x, w, comm.name), {"other": 1})):
+            assert refused(lambda: OP(*wrong, **keywords)) == refused(lambda: dispatcher.there(*wrong, **keywords))
         with pytest.raises(fcc.ArgumentError, match="no such communicator"):
             OP(x, w, "fcc0/nobody")
+
+
+def enqueued_rank(comm):
+    """What the C library is given by a rank on a GPU, whatever this one is on: a function that stands for it looks at that."""
+    x, w = filled(comm, 2, 8), filled(comm, 6, 8)
+    several = [OP(x, w, comm.name) for _ in range(3)]  # so much room there is for results
+    del several
+    prepared, connection, seen, looked, status = comm._prepared, comm.member.connection, [], [], [0]
+    stream = 0x7FF012345678
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+    def enqueue(*arguments):
+        seen.append((*arguments, GEMV_ARGS.unpack(ctypes.string_at(arguments[1], GEMV_ARGS.size))))
+        return status[0]
+    there = {name: getattr(prepared, name) for name in ("on_gpu", "enqueue", "current_stream", "comm_error", "unlooked")}
+    same = prepared.arguments[prepared.current_stream(prepared.index)][w.data_ptr()][x.data_ptr()]
+    prepared.arguments[stream] = {w.data_ptr(): {
+        x.data_ptr(): _direct.Kept(x, w, same.check, same.front, same.blocks, stream, ())}}
+    try:
+        prepared.on_gpu, prepared.unlooked, prepared.current_stream = True, 0, lambda index: stream
+        prepared.enqueue = type(there["enqueue"])(ctypes.cast(enqueue, ctypes.c_void_p).value)
+        prepared.comm_error = lambda handle: looked.append(there["comm_error"](handle)) or 0
+        with Counted() as dispatcher:
+            held = OP(x, w, comm.name) if dispatcher.of(lambda: OP(x, w, comm.name)) == 0 else None
+            for _ in range(14):
+                y = OP(x, w, comm.name)
+                handle, _, at, out, fields = seen[-1]
+                assert (handle, at, out) == (comm.member.handle.value, stream, None)
+                for i, tensor in enumerate((x, w, y)):
+                    dtype = fcc.memory.DTYPES[tensor.dtype]
+                    given = (*connection.find(tensor.data_ptr()), dtype, 2, *tensor.shape, 0, 0, *tensor.stride(), 0, 0)
+                    assert fields[12 * i:12 * i + 12] == given, (i, fields, given)
+                assert fields[36:] == (0,) * 8 and y.data_ptr() != held.data_ptr()
+                if len(seen) % 2:
+                    held = y
+        assert dispatcher.count == 0 and len(seen) == 16 and looked == [0, 0]  # errors are asked for in every eighth call
+        status[0] = -22
+        with pytest.raises(fcc.ArgumentError):
+            OP(x, w, comm.name)
+    finally:
+        for name, value in there.items():
+            setattr(prepared, name, value)
+    right(comm, x, w, OP(x, w, comm.name))
 
 
 def memory_rank(comm):
@@ -182,7 +246,7 @@ def ends_rank(comm):
         OP(x, w, name)
 
 
-@pytest.mark.parametrize("function", [taken_rank, seen_rank, memory_rank, ends_rank])
+@pytest.mark.parametrize("function", [taken_rank, seen_rank, enqueued_rank, memory_rank, ends_rank])
 def test_direct(run, function):
     assert _direct._check is not _direct._no_check, "this torch's guards are not what _direct.py takes them for"
     run(2, function)
