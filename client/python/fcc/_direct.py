@@ -69,64 +69,58 @@ class Kept:
         raise LookupError
 
 
-def _way(profiled: Callable[[], bool], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes the calls that are like one before; `otherwise` gets all others. Both users of it (below) have a function of
-    their own from this text, because one more call of Python's is a thirtieth of the whole.
-
-    For the same reason an attribute that is to be called is put into a variable before: calling one that is not a method is
-    what the interpreter does not learn to do fast. And is_grad_enabled() is asked only about tensors that could want a
-    gradient."""
-    def way(self: Any, x: Any = _NOT_GIVEN, w: Any = _NOT_GIVEN, name: Any = _NOT_GIVEN, /, *more: Any, **keywords: Any) -> Any:
-        if not more and not keywords and not _function_modes() and not _dispatch_modes() and not profiled():
-            try:
-                prepared = _prepared[name]
-                connection = prepared.connection
-                if connection._pooled and connection._pool_frees.value != connection._seen_frees:
-                    connection.current()
-                if prepared.places is not connection.places:  # before `arguments` are read: remember() replaces them first
-                    raise LookupError
-                current_stream = prepared.current_stream
-                stream = current_stream(prepared.index)
-                kept = prepared.arguments[stream][w.data_ptr()][x.data_ptr()]
-                check = kept.check
-                if not check(x, w):
-                    kept = kept.other(x, w)
-                if kept.wants and _grad_enabled():
-                    raise LookupError
-                blocks = kept.blocks
-                block = blocks.popleft()  # taken out, so that no other thread looks at it
-                if _references(block.storage) != block.bare:
-                    block = _later(block, blocks)
-            except (LookupError, RuntimeError, AttributeError, TypeError):
-                pass  # a new call; all results are in use; tensors without an address; no tensors, or no name
-            else:
-                y = block.tensor.data
-                blocks.append(block)
-                last, arguments = kept.last
-                if last is not block:
-                    arguments = kept.arguments(prepared, block)
-                left = prepared.unlooked
-                if left > 0:
-                    prepared.unlooked = left - 1
-                elif _looked_and_done(prepared, arguments):
-                    return y
-                enqueue = prepared.enqueue
-                status = enqueue(*arguments)
-                if status < 0:
-                    raise prepared.comm.member.error(status)
-                return y
-        return otherwise(self, *(given for given in (x, w, name) if given is not _NOT_GIVEN), *more, **keywords)
-    return way
-
-
 class Packet(OpOverloadPacket):
     """torch.ops.fcc.gemv_all_reduce."""
 
-    __call__ = _way(_profiled, lambda self, *args, **keywords: self._op(*args, **keywords))
+    def __call__(self, x: Any = _NOT_GIVEN, w: Any = _NOT_GIVEN, name: Any = _NOT_GIVEN, /, *more: Any, **keywords: Any) -> Any:
+        if not more and not keywords and not _function_modes() and not _dispatch_modes() and not _profiled():
+            y = again(x, w, name)
+            if y is not None:
+                return y
+        return self._op(*(given for given in (x, w, name) if given is not _NOT_GIVEN), *more, **keywords)
 
 
-# again(None, x, w, name): the same for who has passed the dispatcher; None: nothing was done, and the long way is to be taken
-again = _way(lambda: False, lambda *_: None)
+def again(x: Tensor, w: Tensor, name: str) -> Tensor | None:
+    """The result, if there was a call with such tensors before. None: nothing was done, and the long way is to be taken.
+
+    An attribute that is to be called is put into a variable before: calling one that is not a method is what the interpreter
+    does not learn to do fast. And is_grad_enabled() is asked only about tensors that could want a gradient."""
+    try:
+        prepared = _prepared[name]
+        connection = prepared.connection
+        if connection._pooled and connection._pool_frees.value != connection._seen_frees:
+            connection.current()
+        if prepared.places is not connection.places:  # before `arguments` are read: remember() replaces them first
+            return None
+        current_stream = prepared.current_stream
+        stream = current_stream(prepared.index)
+        kept = prepared.arguments[stream][w.data_ptr()][x.data_ptr()]
+        check = kept.check
+        if not check(x, w):
+            kept = kept.other(x, w)
+        if kept.wants and _grad_enabled():
+            return None
+        blocks = kept.blocks
+        block = blocks.popleft()  # taken out, so that no other thread looks at it
+        if _references(block.storage) != block.bare:
+            block = _later(block, blocks)
+    except (LookupError, RuntimeError, AttributeError, TypeError):
+        return None  # a new call; all results are in use; tensors without an address; no tensors, or no name
+    y = block.tensor.data
+    blocks.append(block)
+    last, arguments = kept.last
+    if last is not block:
+        arguments = kept.arguments(prepared, block)
+    left = prepared.unlooked
+    if left > 0:
+        prepared.unlooked = left - 1
+    elif _looked_and_done(prepared, arguments):
+        return y
+    enqueue = prepared.enqueue
+    status = enqueue(*arguments)
+    if status < 0:
+        raise prepared.comm.member.error(status)
+    return y
 
 
 def _later(block: Block, blocks: deque[Block]) -> Block:

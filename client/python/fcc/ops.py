@@ -33,7 +33,7 @@ IDENTITY_COLUMNS = 64  # of the products that only move rows
 def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True, schedule: str = "auto") -> Tensor:
     c = find(comm)
     if schedule == "auto":
-        y = _direct.again(None, x, w, comm)
+        y = _direct.again(x, w, comm)
         if y is not None:
             return y
     places, stream = c._member.connection.current(), stream_of(c)
