@@ -93,11 +93,6 @@ void gpus_comm_abort(struct comm *c);
 void gpus_launch_abort(struct launch *l);
 /* If the launch is to be handed back, take it from the watching thread: true if it is the caller's now. */
 bool gpus_launch_take(struct launch *l);
-/* Of operators that stand behind others, helpers may be giving one to the GPUs. Look after it if they have: false. True: they have not yet,
- * look again soon. */
-bool gpus_parts_poll(struct gpus *g);
-/* Until they have: before anything but operators is dealt with. */
-void gpus_parts_wait(struct gpus *g);
 /* "rank 1, rank 3": the ranks whose streams have not come to the operator. Returns how many. */
 int gpus_launch_missing(const struct launch *l, char *text, size_t room);
 /* Why the GPU contexts are lost, if they are; they stay so for ever. */

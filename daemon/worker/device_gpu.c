@@ -52,7 +52,7 @@ static int gpu_open(struct device *d, struct error *e)
 {
     struct gpus *g = d->worker->gpus;
     bool ipc = !strcmp(d->worker->config.gpu_sharing, "ipc");
-    int status = gpus_plugin(g)->open(1u << d->index, ipc, e);
+    int status = g->plugin->open(1u << d->index, ipc, e);
 
     if (status)
         return status;
@@ -71,7 +71,7 @@ static void gpu_close(struct device *d)
 static int gpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e)
 {
     struct gpu_memory m;
-    int status = gpus_plugin(d->state)->memory_alloc(d->index, bytes, &m, fd, e);
+    int status = ((struct gpus *)d->state)->plugin->memory_alloc(d->index, bytes, &m, fd, e);
 
     if (status) {
         gpu_watch_suspect(d->worker->gpus->watch, 1u << d->index);
@@ -87,7 +87,7 @@ static void gpu_memory_free(struct device *d, struct device_memory *m)
     struct error ignored = {0}; /* its context is lost */
 
     (void)stores_settle(d->worker->gpus, 1u << d->index, &ignored);
-    gpus_plugin(d->worker->gpus)->memory_free(&m->gpu);
+    d->worker->gpus->plugin->memory_free(&m->gpu);
 }
 
 static int gpu_comm_open(struct device *d, struct comm *c, struct error *e)
@@ -98,7 +98,7 @@ static int gpu_comm_open(struct device *d, struct comm *c, struct error *e)
     if (s == MAP_FAILED)
         return error_set(e, -ENOMEM, "no memory for a communicator");
     /* Before a rank is here no GPU need be open: gpus_comm_open() */
-    int status = d->state ? gpus_plugin(d->worker->gpus)->host_register(s, bytes, &s->address, e) : 0;
+    int status = d->state ? d->worker->gpus->plugin->host_register(s, bytes, &s->address, e) : 0;
     if (status) {
         (void)munmap(s, bytes);
         return status;
@@ -111,7 +111,7 @@ int gpus_comm_open(struct comm *c, struct error *e)
 {
     struct gpu_shared *s = shared_of(c);
 
-    return s->address ? 0 : gpus_plugin(c->worker->gpus)->host_register(s, gpu_page_round(sizeof(*s)), &s->address, e);
+    return s->address ? 0 : c->worker->gpus->plugin->host_register(s, gpu_page_round(sizeof(*s)), &s->address, e);
 }
 
 static void gpu_comm_close(struct device *d, struct comm *c)
@@ -119,7 +119,7 @@ static void gpu_comm_close(struct device *d, struct comm *c)
     struct gpu_shared *s = shared_of(c);
 
     if (s->address)
-        gpus_plugin(d->worker->gpus)->host_unregister(s);
+        d->worker->gpus->plugin->host_unregister(s);
     (void)munmap(s, gpu_page_round(sizeof(*s)));
     c->shared = NULL;
 }
@@ -143,10 +143,8 @@ static bool gpu_launch_follows(const struct comm *c)
 {
     const struct launch *l = c->newest;
 
-    if (c->nodes || c->running >= AHEAD || !l->worker->gpus->all_wait || !is_only_comm(c) || l->gated)
-        return false;
-    gpu_parts_wait(l->worker->gpus); /* so that it is known whether the newest could be enqueued */
-    return !atomic_load_explicit(&l->failed, memory_order_relaxed) && LIST_EMPTY(&c->trace_waiters) &&
+    return !c->nodes && c->running < AHEAD && l->worker->gpus->all_wait && is_only_comm(c) && !l->gated &&
+           !atomic_load_explicit(&l->failed, memory_order_relaxed) && LIST_EMPTY(&c->trace_waiters) &&
            (l->epoch < AHEAD || (uint32_t)(l->epoch + AHEAD) >= 2 * AHEAD);
 }
 
@@ -204,12 +202,9 @@ static void gpu_launch(struct device *d, struct launch *l)
      * step waits for other nodes already. */
     l->gated =
         l->comm->nodes ? streams || !gpus_step_may_begin(l, l->step) : streams && (!g->all_wait || !is_only_comm(l->comm));
-    if (l->gated)
-        gpu_watch_add(g->watch, l);
-    else if (l->behind)
-        gpu_parts_begin(l); /* nobody waits for it yet */
-    else
+    if (!l->gated)
         gpu_parts_start(l, true);
+    gpu_watch_add(g->watch, l);
 }
 
 /* Has a rank's kernel found something wrong? They have left. */
@@ -254,20 +249,9 @@ bool gpu_launch_is_due(struct launch *l)
     return !l->comm->nodes || step_is_due(l);
 }
 
-bool gpus_parts_poll(struct gpus *g)
-{
-    return !gpu_parts_look(g);
-}
-
-void gpus_parts_wait(struct gpus *g)
-{
-    gpu_parts_wait(g);
-}
-
 bool gpus_launch_take(struct launch *l)
 {
-    return l->worker->gpus->starting.launch != l && l->begun && !l->left && gpu_launch_is_due(l) &&
-           gpu_watch_take(l->worker->gpus->watch, l);
+    return l->begun && !l->left && gpu_launch_is_due(l) && gpu_watch_take(l->worker->gpus->watch, l);
 }
 
 /* Kernels poll their ranks' failure epochs: those up to this one leave. */
@@ -286,7 +270,6 @@ void gpus_launch_abort(struct launch *l)
 {
     if (l->gated)
         return;
-    gpu_parts_wait(l->worker->gpus);
     epoch_fail(l->comm, l->epoch);
     streams_pass(l);
 }
@@ -295,7 +278,6 @@ void gpus_comm_abort(struct comm *c)
 {
     if (c->current->gated)
         return; /* it is the only one */
-    gpu_parts_wait(c->worker->gpus);
     epoch_fail(c, c->newest->epoch);
     for (struct launch *l = c->current; l; l = l->following)
         streams_pass(l);
@@ -320,6 +302,7 @@ static bool kernels_end(struct launch *l)
     l->step = next;
     l->first_step = false;
     gpu_parts_start(l, false);
+    gpu_watch_add(l->worker->gpus->watch, l);
     return false;
 }
 
@@ -359,6 +342,7 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
     if (!l->left && l->gated && !atomic_load_explicit(l->status, memory_order_relaxed)) {
         l->gated = false;
         gpu_parts_start(l, false);
+        gpu_watch_add(g->watch, l);
         return false;
     }
     l->gated = false;
@@ -383,12 +367,12 @@ static void gpu_launch_release(struct device *d, struct launch *l)
 {
     for (int p = 0; p < l->nparts; p++)
         if (l->parts[p].gpu)
-            gpus_plugin(d->worker->gpus)->launch_free(l->parts[p].gpu);
+            d->worker->gpus->plugin->launch_free(l->parts[p].gpu);
 }
 
 static int gpu_times_fetch(struct device *d, struct launch *l, struct error *e)
 {
-    const struct gpu_plugin *plugin = gpus_plugin(d->worker->gpus);
+    const struct gpu_plugin *plugin = d->worker->gpus->plugin;
     int status = 0;
 
     for (int p = 0; p < l->nparts; p++)

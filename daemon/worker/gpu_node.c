@@ -67,7 +67,7 @@ static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind nu
         g->all_wait &= g->descriptions[i].stream_memory_operations != 0;
         g->devices[i] = (struct device){.ops = &g->ops, .worker = w, .index = i};
     }
-    status = gpu_starters_open(w, count, &g->starters, e);
+    status = gpu_starters_open(w, count - 1, &g->starters, e);
     if (!status && (status = gpu_watch_start(w, plugin, &g->watch, e)))
         gpu_starters_close(g->starters);
     if (!status && (status = lives_start(w, &g->lives, e))) {
@@ -149,11 +149,10 @@ void gpus_close(struct worker *w)
 
     if (!g)
         return;
-    gpu_start_wait(g->starters);
     lives_stop(g->lives);
     gpu_watch_stop(g->watch);
-    gpus_nodes_close(g);
     gpu_starters_close(g->starters);
+    gpus_nodes_close(g);
     g->plugin->close();
     w->gpus = NULL;
     free(g);
@@ -185,7 +184,7 @@ int gpus_session_open(struct session *s, struct error *e)
 {
     if (s->gpu_address)
         return 0;
-    int status = gpus_plugin(s->worker->gpus)->host_register(s->memory, gpu_page_round(sizeof(*s->memory)), &s->gpu_address, e);
+    int status = s->worker->gpus->plugin->host_register(s->memory, gpu_page_round(sizeof(*s->memory)), &s->gpu_address, e);
     if (!status)
         lives_add(s->worker->gpus->lives, s);
     return status;
@@ -202,7 +201,7 @@ bool gpus_session_close(struct session *s)
     if (!g->in_flight) {
         gpu_words_free(g, s->words);
         s->words = NULL;
-        gpus_plugin(g)->host_unregister(s->memory);
+        g->plugin->host_unregister(s->memory);
         return false;
     }
     if (r) { /* otherwise it stays for the process's life */
@@ -221,7 +220,7 @@ void gpus_retired_free(struct gpus *g)
     while ((r = LIST_FIRST(&g->retired))) {
         LIST_REMOVE(r, link);
         gpu_words_free(g, r->words);
-        gpus_plugin(g)->host_unregister(r->memory);
+        g->plugin->host_unregister(r->memory);
         (void)munmap(r->memory, r->bytes);
         free(r);
     }

@@ -27,22 +27,12 @@ struct gpu_receiving {
     unsigned told;  /* bit 0: that it does not; bit 1: that it does */
 };
 
-/* A launch on its way into the GPUs' queues. Each part's thread writes its own error. gpu_parts.c's. */
-struct gpu_starting {
-    struct launch *launch; /* whose calls may be under way, and have not been looked after; NULL: none */
-    bool waits;
-    uint32_t gpus;
-    int part_of[GPU_MAX_GPUS];
-    struct error errors[GPU_MAX_GPUS]; /* of parts */
-};
-
 struct gpus {
     struct worker *worker;
-    const struct gpu_plugin *plugin; /* where helpers may be in it: gpus_plugin() */
+    const struct gpu_plugin *plugin;
     struct device_ops ops;
     struct gpu_watch *watch;
     struct gpu_starters *starters;
-    struct gpu_starting starting;
     struct lives *lives;
     int count;
     bool all_wait; /* all GPUs have stream memory operations */
@@ -63,12 +53,6 @@ struct gpus {
 extern const struct device_ops gpu_device_ops;
 
 size_t gpu_page_round(size_t bytes);
-/* The engine's way to the plug-in: a GPU's functions are called by one thread at a time, and helpers may be giving it an operator. */
-static inline const struct gpu_plugin *gpus_plugin(struct gpus *g)
-{
-    gpu_start_wait(g->starters);
-    return g->plugin;
-}
 /* No launch is in flight: sessions' memory that was kept for kernels can go. */
 void gpus_retired_free(struct gpus *g);
 

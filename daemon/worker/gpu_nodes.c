@@ -94,7 +94,7 @@ int gpus_host_alloc(struct worker *w, uint64_t bytes, struct device_memory *out,
 
     if (status)
         return status;
-    status = gpus_plugin(w->gpus)->host_alloc(whole, &there, e);
+    status = w->gpus->plugin->host_alloc(whole, &there, e);
     if (status) {
         worker_memory_release(w, whole);
         return status;
@@ -105,7 +105,7 @@ int gpus_host_alloc(struct worker *w, uint64_t bytes, struct device_memory *out,
 
 static void host_free(struct gpus *g, void *memory, uint64_t bytes)
 {
-    gpus_plugin(g)->host_free(memory, bytes);
+    g->plugin->host_free(memory, bytes);
     worker_memory_release(g->worker, bytes);
 }
 
@@ -238,7 +238,7 @@ void gpus_landings_remove(struct worker *w, uint64_t number, int rank, uint32_t 
         if (l->comm != number || (rank >= 0 && (l->rank != rank || l->region != region)))
             continue;
         /* Of copies only, so soon. A context that is lost copies nothing. */
-        if (!(awaited & 1u << l->gpu) && gpus_plugin(g)->copies_await(l->gpu, &e))
+        if (!(awaited & 1u << l->gpu) && g->plugin->copies_await(l->gpu, &e))
             log_warning("copies from other nodes: %s", e.text);
         awaited |= 1u << l->gpu;
         LIST_REMOVE(l, link);
@@ -386,7 +386,7 @@ static void late_await(const struct launch *l)
     for (int i = 0; i < l->nparts; i++) {
         const struct device *d = l->parts[i].device;
         struct error e;
-        if (gpus_plugin(d->worker->gpus)->copies_await(d->index, &e)) /* its context is lost: it copies nothing */
+        if (d->worker->gpus->plugin->copies_await(d->index, &e)) /* its context is lost: it copies nothing */
             log_warning("copies from other nodes: %s", e.text);
     }
     l->comm->nodes->is_late = false;

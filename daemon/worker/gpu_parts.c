@@ -45,7 +45,7 @@ static int part_make(struct launch *l, struct launch_part *p, struct error *e)
     if (status)
         return status;
     gpu_shape_make(l->problem, l->runs[0].plan, &shape);
-    return gpus_plugin(g)->launch_make(p->device->index, &shape, flags, runs, p->nruns, &p->gpu, e);
+    return g->plugin->launch_make(p->device->index, &shape, flags, runs, p->nruns, &p->gpu, e);
 }
 
 /* The calls' argument: where everything is now. */
@@ -81,7 +81,7 @@ static int part_words(const struct launch *l, const struct launch_part *p, uint6
 {
     int n = 0;
 
-    for (int i = 0; l->behind && i < l->nparts; i++) {
+    for (int i = 0; l->comm->current != l && i < l->nparts; i++) {
         const struct launch_part *q = &l->parts[i];
         if (q == p)
             continue;
@@ -93,9 +93,17 @@ static int part_words(const struct launch *l, const struct launch_part *p, uint6
     return streams_await(l, p, words, values, n);
 }
 
+/* A launch on its way into the GPUs' queues. Each part's thread writes its own error. */
+struct start {
+    struct launch *launch;
+    bool waits;
+    int part_of[GPU_MAX_GPUS];
+    struct error errors[GPU_MAX_GPUS]; /* of parts */
+};
+
 static void part_start(void *argument, int gpu)
 {
-    struct gpu_starting *start = argument;
+    struct start *start = argument;
     struct launch *l = start->launch;
     int i = start->part_of[gpu];
     struct launch_part *p = &l->parts[i];
@@ -115,76 +123,34 @@ static void part_start(void *argument, int gpu)
                                l->lanes >> p->device->index & 1u, e);
 }
 
-static struct gpu_starting *start_prepare(struct launch *l, bool waits)
+void gpu_parts_start(struct launch *l, bool waits)
 {
-    struct gpu_starting *start = &l->worker->gpus->starting;
+    struct start start;
+    uint32_t gpus = 0;
+    bool failed = false;
 
-    gpu_parts_wait(l->worker->gpus);
-    start->launch = l;
-    start->waits = waits;
-    start->gpus = 0;
+    start.launch = l;
+    start.waits = waits;
     if (l->comm->nodes)
         proxy_stay_awake(nodes_proxy(l->worker), true); /* until they have left */
     for (int i = 0; i < l->nparts; i++) {
         int gpu = l->parts[i].device->index;
-        start->part_of[gpu] = i;
-        start->gpus |= 1u << gpu;
-        start->errors[i].status = 0;
-        if (!part_make(l, &l->parts[i], &start->errors[i]))
-            (void)stores_settle(l->worker->gpus, 1u << gpu, &start->errors[i]);
+        start.part_of[gpu] = i;
+        gpus |= 1u << gpu;
+        start.errors[i].status = 0;
+        if (!part_make(l, &l->parts[i], &start.errors[i]))
+            (void)stores_settle(l->worker->gpus, 1u << gpu, &start.errors[i]);
     }
-    return start;
-}
-
-/* All calls have returned. */
-static void start_end(struct gpus *g)
-{
-    struct gpu_starting *start = &g->starting;
-    struct launch *l = start->launch;
-    bool failed = false;
-
-    start->launch = NULL;
+    gpu_start_each(l->worker->gpus->starters, gpus, part_start, &start);
     for (int i = 0; i < l->nparts; i++) {
         struct launch_part *p = &l->parts[i];
-        p->absent = start->errors[i].status != 0;
+        p->absent = start.errors[i].status != 0;
         if (!p->absent)
             continue;
         failed = true;
-        launch_fail(l, p->ranks[0], &start->errors[i]);
-        gpu_watch_suspect(g->watch, 1u << p->device->index);
+        launch_fail(l, p->ranks[0], &start.errors[i]);
+        gpu_watch_suspect(l->worker->gpus->watch, 1u << p->device->index);
     }
     if (failed && l == l->comm->current)
         gpus_launch_abort(l);
-    gpu_watch_add(g->watch, l);
-}
-
-void gpu_parts_start(struct launch *l, bool waits)
-{
-    struct gpu_starting *start = start_prepare(l, waits);
-
-    gpu_start_each(l->worker->gpus->starters, start->gpus, part_start, start);
-    start_end(l->worker->gpus);
-}
-
-void gpu_parts_begin(struct launch *l)
-{
-    struct gpu_starting *start = start_prepare(l, true);
-
-    gpu_start_begin(l->worker->gpus->starters, start->gpus, part_start, start);
-}
-
-bool gpu_parts_look(struct gpus *g)
-{
-    if (!g->starting.launch)
-        return true;
-    if (!gpu_start_look(g->starters))
-        return false;
-    start_end(g);
-    return true;
-}
-
-void gpu_parts_wait(struct gpus *g)
-{
-    gpu_start_wait(g->starters);
-    (void)gpu_parts_look(g);
 }

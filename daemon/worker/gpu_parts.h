@@ -36,15 +36,8 @@ static inline struct gpu_told *told_of(const struct launch *l)
     return &shared_of(l->comm)->told[l->epoch % AHEAD];
 }
 
-/* Enqueue all parts of the launch, which then is watched; `waits`: behind what their words say. Those of a launch of which one
- * cannot be are to leave: now, or when it has become the current one (launch_finish()). */
+/* Enqueue all parts of the launch; `waits`: behind what their words say. Those of a launch of which one cannot be are to leave:
+ * now, or when it has become the current one (launch_finish()). */
 void gpu_parts_start(struct launch *l, bool waits);
-/* The same, behind others of its communicator; but the calls are only begun, and it is not watched before they are over. They read of the
- * launch, its communicator and its members only what stays as it is while it runs. */
-void gpu_parts_begin(struct launch *l);
-/* Are they over? What was begun last is looked after then. */
-bool gpu_parts_look(struct gpus *g);
-/* Until they are. */
-void gpu_parts_wait(struct gpus *g);
 
 #endif

@@ -20,9 +20,7 @@
 #include "spin.h"
 
 #define GPU_BITS 16 /* of what claim is made of: number << 16 | GPUs that nobody has taken yet */
-#define GPUS_ALL ((1u << GPU_BITS) - 1)
 static_assert(GPU_MAX_GPUS <= GPU_BITS, "a bit for each");
-#define PATIENCE 32 /* pauses until the engine takes what a helper that does not sleep has not come for: some 2 us */
 
 /* A thread, and the GPU that it takes. */
 struct gpu_helper {
@@ -82,10 +80,10 @@ static void *helper_main(void *arg)
     return NULL;
 }
 
-static void helpers_call(struct gpu_starters *s, bool wake)
+static void helpers_call(struct gpu_starters *s)
 {
     (void)atomic_fetch_add(&s->number, 1);
-    if (wake && atomic_load(&s->sleepers))
+    if (atomic_load(&s->sleepers))
         (void)syscall(SYS_futex, &s->number, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -101,7 +99,7 @@ int gpu_starters_open(const struct worker *w, int helpers, struct gpu_starters *
     /* The engine, the clients and the helpers may all spin. */
     s->spin_us = w->cores > 3 * (helpers + 1) ? w->config.spin_us : 0;
     for (int i = 0; i < helpers; i++) {
-        s->helper[i] = (struct gpu_helper){.starters = s, .gpu = i};
+        s->helper[i] = (struct gpu_helper){.starters = s, .gpu = i + 1}; /* GPU 0 is the engine's own */
         int status = pthread_create(&s->helper[i].thread, NULL, helper_main, &s->helper[i]);
         if (status) {
             gpu_starters_close(s);
@@ -116,55 +114,25 @@ int gpu_starters_open(const struct worker *w, int helpers, struct gpu_starters *
 void gpu_starters_close(struct gpu_starters *s)
 {
     atomic_store(&s->stop, true);
-    helpers_call(s, true);
+    helpers_call(s);
     for (int i = 0; i < s->helpers; i++)
         (void)pthread_join(s->helper[i].thread, NULL);
     free(s);
 }
 
-/* Helpers that sleep at once are not woken: that would take longer than the calls. */
-static bool is_left_to_helpers(const struct gpu_starters *s)
-{
-    return s->helpers && s->spin_us;
-}
-
-void gpu_start_begin(struct gpu_starters *s, uint32_t gpus, void (*start)(void *argument, int gpu), void *argument)
+void gpu_start_each(struct gpu_starters *s, uint32_t gpus, void (*start)(void *argument, int gpu), void *argument)
 {
     uint64_t number = atomic_load_explicit(&s->number, memory_order_relaxed) + UINT64_C(1);
+    struct spin spin = {0};
 
-    assert(!(gpus >> GPU_BITS) && !atomic_load_explicit(&s->left, memory_order_relaxed));
+    assert(!(gpus >> GPU_BITS));
     s->start = start;
     s->argument = argument;
     atomic_store_explicit(&s->left, (uint32_t)__builtin_popcount(gpus), memory_order_relaxed);
     atomic_store_explicit(&s->claim, number << GPU_BITS | gpus, memory_order_release);
-    helpers_call(s, is_left_to_helpers(s));
-}
-
-static bool is_over(const struct gpu_starters *s)
-{
-    return !atomic_load_explicit(&s->left, memory_order_acquire);
-}
-
-bool gpu_start_look(struct gpu_starters *s)
-{
-    job_help(s, is_left_to_helpers(s) ? GPUS_ALL << s->helpers & GPUS_ALL : GPUS_ALL); /* those that nobody comes for */
-    return is_over(s);
-}
-
-void gpu_start_wait(struct gpu_starters *s)
-{
-    bool are_awake = is_left_to_helpers(s) && !atomic_load_explicit(&s->sleepers, memory_order_relaxed);
-    struct spin spin = {0};
-
-    for (int i = 0; are_awake && i < PATIENCE && !is_over(s); i++)
-        spin_pause();
-    job_help(s, GPUS_ALL);
-    while (!is_over(s))
+    if (s->helpers && (gpus & (gpus - 1)))
+        helpers_call(s);
+    job_help(s, gpus); /* its own first; what is left then, nobody has come for yet */
+    while (atomic_load_explicit(&s->left, memory_order_acquire))
         (void)spin_once(&spin, UINT32_MAX); /* who is in the driver returns */
-}
-
-void gpu_start_each(struct gpu_starters *s, uint32_t gpus, void (*start)(void *argument, int gpu), void *argument)
-{
-    gpu_start_begin(s, gpus, start, argument);
-    gpu_start_wait(s);
 }

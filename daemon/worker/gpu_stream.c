@@ -114,7 +114,7 @@ void gpus_word_store(struct gpus *g, int gpu, uint64_t at, uint64_t value)
 {
     struct error e = {0};
 
-    if (gpus_plugin(g)->word_store(gpu, at, value, &e))
+    if (g->plugin->word_store(gpu, at, value, &e))
         log_error("%s", e.text); /* its context is lost, and what waits there ends by that */
     g->stored |= 1u << gpu;
     g->stored_at[gpu] = at;
@@ -136,7 +136,7 @@ int stores_settle(struct gpus *g, uint32_t mask, struct error *e)
         if (!(g->stored & mask & 1u << i))
             continue;
         /* What is on the side stream before this copy is done before it. */
-        status = gpus_plugin(g)->memory_copy(&seen, i, g->stored_at[i], sizeof(seen), e);
+        status = g->plugin->memory_copy(&seen, i, g->stored_at[i], sizeof(seen), e);
         g->stored &= ~(1u << i);
     }
     return status;

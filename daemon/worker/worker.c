@@ -83,7 +83,7 @@ static bool finished_poll(struct worker *w)
 static bool gpus_poll(struct worker *w)
 {
     struct comm *c, *next;
-    bool any = w->gpus && gpus_parts_poll(w->gpus);
+    bool any = false;
 
     for (c = w->gpus ? LIST_FIRST(&w->comms) : NULL; c; c = next) {
         next = LIST_NEXT(c, link);
@@ -299,8 +299,6 @@ static void engine_loop(struct worker *w)
             continue; /* not even a look at the clock */
         uint64_t now = clock_ns();
         if (now - sockets_ns >= SOCKETS_EVERY_NS) {
-            if (w->gpus)
-                gpus_parts_wait(w->gpus);
             (void)event_base_loop(w->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
             sockets_ns = now;
         }
