@@ -29,17 +29,18 @@ struct gpu_helper {
     pthread_t thread;
 };
 
+/* A cache line each: what is taken from, what is counted down, what helpers look at. */
 struct gpu_starters {
     _Alignas(64) _Atomic uint64_t claim;
-    _Alignas(64) _Atomic uint32_t left;
-    _Alignas(64) _Atomic uint32_t number; /* futex: of the last job */
-    _Atomic uint32_t sleepers;
-    _Atomic bool stop;
     void (*start)(void *argument, int gpu);
     void *argument;
+    _Alignas(64) _Atomic uint32_t left;
     uint32_t spin_us;
     int helpers;
     struct gpu_helper helper[GPU_HELPERS_MAX];
+    _Alignas(64) _Atomic uint32_t number; /* futex: of the last job */
+    _Atomic uint32_t sleepers;
+    _Atomic bool stop;
 };
 
 /* Of the GPUs in `mine`, those that nobody has taken, one after the other. */
