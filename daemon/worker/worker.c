@@ -210,10 +210,23 @@ static void on_drain_over(evutil_socket_t sock, short what, void *arg)
         comm_abort(c, -ESHUTDOWN, "fccd is shutting down: an operator has not ended within %u ms", w->config.drain_ms);
 }
 
+/* The clients' submissions, from their rings. */
+static bool rings_poll(struct worker *w)
+{
+    struct session *s;
+    bool any = false;
+
+    TAILQ_FOREACH(s, &w->sessions, link)
+        if (s->memory && !s->broken)
+            any |= ring_poll(s);
+    return any;
+}
+
 void worker_drain(struct worker *w)
 {
     struct timeval limit = {.tv_sec = w->config.drain_ms / 1000, .tv_usec = w->config.drain_ms % 1000 * 1000};
 
+    (void)rings_poll(w); /* what was submitted before counts as running, or as waiting for what runs */
     w->draining = true;
     comm_drain(w);
     if (!evtimer_pending(w->drain_event, NULL))
@@ -227,17 +240,6 @@ static void on_terminate(evutil_socket_t number, short what, void *arg)
 }
 
 /* ---- the loop ---- */
-
-static bool rings_poll(struct worker *w)
-{
-    struct session *s;
-    bool any = false;
-
-    TAILQ_FOREACH(s, &w->sessions, link)
-        if (s->memory && !s->broken)
-            any |= ring_poll(s);
-    return any;
-}
 
 static void sleeping_set(struct worker *w, bool sleeping)
 {
