@@ -20,6 +20,7 @@ extern __shared__ __align__(16) unsigned char gemm_shared_bytes[];
 
 #if defined(__CUDACC__)
 #include "gemm_hopper.h"
+#include "gemm_hopper_split.h"
 #endif
 
 template <typename T> struct gemm_operator {
@@ -196,6 +197,99 @@ static uint32_t slices_own(const struct gpu_run *run)
     return n;
 }
 
+/* The most slices, up to `most`, that make one tile of so many rows, everywhere in the plan. */
+static uint32_t slices_together(const struct gpu_run *run, uint32_t most, uint32_t rows)
+{
+    while (most > 1 && !slices_go_together(run, most, rows))
+        most--;
+    return most;
+}
+
+/* ---- few tiles: K is split (gemm_hopper_split.h) ---- */
+
+/* What a plan is cut into for tiles of so many rows. */
+struct gemm_tiles {
+    uint32_t rows;
+    uint32_t count;  /* of all runs */
+    uint32_t others; /* slices of later phases */
+    uint32_t together[GPU_MAX_RUNS], high[GPU_MAX_RUNS];
+};
+
+static struct gemm_tiles gemm_tiles_get(const struct gpu_run runs[], int nruns, uint32_t nranks, uint32_t rows)
+{
+    struct gemm_tiles t = {};
+
+    t.rows = rows;
+    for (int i = 0; i < nruns; i++) {
+        const struct slice *s = runs[i].slices;
+        uint32_t n = runs[i].first[GPU_PHASE_FREE + 1], high = 1;
+        uint32_t each = slices_together(&runs[i], nranks < GEMM_SPLIT_TOGETHER ? nranks : GEMM_SPLIT_TOGETHER, rows);
+        while (high * each < n && s[high * each].col == s[0].col)
+            high++;
+        t.together[i] = each;
+        t.high[i] = high;
+        t.count += (n + each - 1) / each;
+        t.others += runs[i].first[GPU_PHASES] - n;
+    }
+    return t;
+}
+
+/* With so many workgroups for a tile, if all tiles then have theirs at the same time. */
+template <typename T, int ROWS, int COLS, int PARTS>
+static bool gemm_split_suits(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_kernel *out)
+{
+    typedef gemm_split_shape<T, ROWS, COLS, PARTS> shape;
+    struct gpu_kernel k = {
+        (const void *)gemm_split_kernel<T, ROWS, COLS, PARTS>, shape::THREADS, shape::SHARED_BYTES, 1, PARTS, 0};
+
+    if (tiles->count * PARTS > multiprocessors ||
+        hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
+        return false;
+    uint32_t fit = gpu_clusters_resident(k.function, k.threads, k.shared_bytes, PARTS);
+    uint32_t useful = (tiles->others + PARTS - 1) / PARTS > tiles->count ? (tiles->others + PARTS - 1) / PARTS : tiles->count;
+    k.workgroups = (useful < fit ? useful : fit) * PARTS;
+    *out = k;
+    return tiles->count <= fit;
+}
+
+template <typename T>
+static bool gemm_split_get(const struct gemm_tiles *tiles, uint32_t cols, uint32_t multiprocessors, struct gpu_kernel *out)
+{
+    if (tiles->rows == 64)
+        return gemm_split_suits<T, 64, 64, 8>(tiles, multiprocessors, out) ||
+               gemm_split_suits<T, 64, 64, 4>(tiles, multiprocessors, out) ||
+               gemm_split_suits<T, 64, 64, 2>(tiles, multiprocessors, out);
+    if (cols <= 128)
+        return gemm_split_suits<T, 128, 128, 8>(tiles, multiprocessors, out) ||
+               gemm_split_suits<T, 128, 128, 4>(tiles, multiprocessors, out) ||
+               gemm_split_suits<T, 128, 128, 2>(tiles, multiprocessors, out);
+    return gemm_split_suits<T, 128, 256, 2>(tiles, multiprocessors, out);
+}
+
+/* For slices of at most so many rows and columns, where each is (a part of) one tile, and there are few. Tiles have 64 rows where
+ * 128 would not make them fewer. */
+static bool gemm_split_choose(const struct gpu_run runs[], int nruns, const struct gpu_shape *shape, uint32_t rows,
+                              uint32_t cols, uint32_t multiprocessors, struct gpu_gemm_quick *out)
+{
+    struct gemm_tiles tiles = gemm_tiles_get(runs, nruns, shape->nranks, 128), low;
+
+    if (rows > 128 || cols > 256 || tiles.count == 0)
+        return false;
+    if (rows <= 64 && cols <= 64) {
+        low = gemm_tiles_get(runs, nruns, shape->nranks, 64);
+        tiles = low.count == tiles.count ? low : tiles;
+    }
+    if (!(shape->dtype == FCC_F16 ? gemm_split_get<gpu_f16>(&tiles, cols, multiprocessors, &out->kernel)
+                                  : gemm_split_get<gpu_bf16>(&tiles, cols, multiprocessors, &out->kernel))) {
+        out->kernel = {};
+        return false;
+    }
+    out->tile_rows = tiles.rows;
+    memcpy(out->together, tiles.together, sizeof(out->together));
+    memcpy(out->high, tiles.high, sizeof(out->high));
+    return true;
+}
+
 void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
                            struct gpu_gemm_quick *out)
 {
@@ -210,12 +304,12 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     for (int i = 0; i < nruns; i++)
         if (!slices_suit(&runs[i], &rows, &cols, &out->rows[i]))
             return;
+    if (gemm_split_choose(runs, nruns, shape, rows, cols, (uint32_t)properties.multiProcessorCount, out))
+        return;
     bool pair = rows <= 128 && cols <= 256;
     out->tile_rows = rows <= 64 ? 64 : 128;
     for (int i = 0; i < nruns; i++) {
-        out->together[i] = shape->nranks;
-        while (out->together[i] > 1 && (cols > 256 || !slices_go_together(&runs[i], out->together[i], out->tile_rows)))
-            out->together[i]--;
+        out->together[i] = cols > 256 ? 1 : slices_together(&runs[i], shape->nranks, out->tile_rows);
         pair = pair && out->together[i] == 1;
         own += slices_own(&runs[i]);
     }
@@ -234,6 +328,7 @@ void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_c
     for (uint32_t r = 0; r < shape->nranks; r++)
         suits = suits && call->out[r].data % 16 == 0 && call->out[r].stride[0] % 8 == 0 && fixed->staging[r] % 16 == 0;
     memcpy(maps.together, quick->together, sizeof(maps.together));
+    memcpy(maps.high, quick->high, sizeof(maps.high));
     maps.spread = quick->spread;
     for (uint32_t i = 0; i < call->nruns && suits; i++) {
         const struct gpu_input *in = &call->in[i];

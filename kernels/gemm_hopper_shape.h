@@ -9,14 +9,15 @@
 #include "gpu.h"
 #include "gpu_runtime.h"
 
-/* Of each run: a and b for the copy engine, how many slices make one tile, and the bytes of A in a stage, which are few where
- * there are only a few rows in all. */
+/* Of each run: a and b for the copy engine, how many slices make one tile, the bytes of A in a stage, which are few where there
+ * are only a few rows in all, and how many of the first tiles have the same columns. */
 struct gemm_maps {
     struct gemm_run_maps {
         CUtensorMap a, b;
     } runs[GPU_MAX_RUNS];
     uint32_t together[GPU_MAX_RUNS];
     uint32_t a_bytes[GPU_MAX_RUNS];
+    uint32_t high[GPU_MAX_RUNS];
     uint32_t spread; /* 1: what is for others leaves over the time of a tile */
 };
 

@@ -204,7 +204,8 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     }
     out->kernel = dtype == FCC_F16 ? gemv_hopper_choose<gpu_f16>(shape->m) : gemv_hopper_choose<gpu_bf16>(shape->m);
     if (out->kernel.function)
-        out->most = gemv_hopper_workgroups(&out->kernel);
+        out->most =
+            gpu_clusters_resident(out->kernel.function, out->kernel.threads, out->kernel.shared_bytes, GEMV_PARTS) * GEMV_PARTS;
     if (out->most == 0)
         out->kernel.function = NULL;
 }

@@ -109,28 +109,6 @@ static uint32_t gemv_hopper_rows(int64_t m)
     return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
-/* Workgroups of clusters that fit at the same time: one that did not would begin when all others have left. */
-static uint32_t gemv_hopper_workgroups(const struct gpu_kernel *k)
-{
-    cudaLaunchAttribute attribute = {};
-    cudaLaunchConfig_t config = {};
-    int clusters = 0;
-
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = k->cluster;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    config.gridDim = dim3(k->cluster);
-    config.blockDim = dim3(k->threads);
-    config.dynamicSmemBytes = k->shared_bytes;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    if (cudaOccupancyMaxActiveClusters(&clusters, k->function, &config) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return 0;
-    }
-    return (uint32_t)clusters * k->cluster;
-}
-
 /* How a launch uses the shared memory, for `steps` of K in the longest part: x is kept where that leaves enough stages. */
 template <typename S> static void gemv_hopper_divide(struct gemv_maps *maps, uint32_t steps)
 {

@@ -404,6 +404,7 @@ struct gpu_gemm_quick {
     uint32_t tile_rows;
     int64_t rows[GPU_MAX_RUNS];      /* of a */
     uint32_t together[GPU_MAX_RUNS]; /* slices that make one tile */
+    uint32_t high[GPU_MAX_RUNS];     /* tiles that have the same columns, at the beginning of the plan */
     bool spread;                     /* what is for others leaves over the time of a tile */
 };
 void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,

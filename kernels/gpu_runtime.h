@@ -163,6 +163,29 @@ static inline cudaError_t hipStreamWriteValue64(cudaStream_t stream, void *at, u
 {
     return driver_stream_write(stream, (CUdeviceptr)at, value, flags);
 }
+
+/* Clusters of so many workgroups that fit at the same time on the current device: one that did not would begin when others have
+ * left. */
+static inline uint32_t gpu_clusters_resident(const void *function, unsigned threads, size_t shared_bytes, unsigned cluster)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    int clusters = 0;
+
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.gridDim = dim3(cluster);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    if (cudaOccupancyMaxActiveClusters(&clusters, function, &config) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return (uint32_t)clusters;
+}
 #endif
 
 /* ---- what has no common spelling ---- */

@@ -540,7 +540,8 @@ static void test_gemv_regular(void **state)
 
 /* ---- gemm_all_to_all ---- */
 
-/* Up to `most` rows for each rank. The ranks' k is random, but where all is regular. */
+/* Up to `most` rows for each rank. The ranks' k is random; where all is regular it is k_most, or a little less with rows of a as
+ * far apart as if it were not. */
 static void gemm_open(struct test_case *c, enum fcc_dtype dtype, int64_t n, int64_t k_most, int64_t most,
                       int64_t rows[RANKS][RANKS])
 {
@@ -559,6 +560,8 @@ static void gemm_open(struct test_case *c, enum fcc_dtype dtype, int64_t n, int6
         matrix_open(&t[FCC_GEMM_A], &c->memory[r][FCC_GEMM_A], dtype, m, k, false);
         matrix_open(&t[FCC_GEMM_B], &c->memory[r][FCC_GEMM_B], dtype, k, n, false);
         matrix_open(&t[FCC_GEMM_C], &c->memory[r][FCC_GEMM_C], dtype, received + random_size(3), n, true);
+        if (case_regular && random_below(2))
+            t[FCC_GEMM_A].shape[1] = t[FCC_GEMM_B].shape[0] = k - 1 - random_below(7);
         if (equal < 0)
             attr_add(&c->args[r], c->attrs[r], FCC_ATTR_SEND_ROWS, rows[r], (size_t)c->nranks);
     }
@@ -644,6 +647,64 @@ static void test_gemm_regular(void **state)
     case_regular = false;
 }
 
+/* Twice, and the same bits; and sequential. The slices are as given, 0: as the plan has them. */
+static void expect_gemm_tiles(struct test_case *c, uint32_t slice_rows, uint32_t slice_cols, int64_t n, int64_t k,
+                              int64_t rows[RANKS][RANKS])
+{
+    unsigned char *bits[RANKS] = {NULL};
+    struct error e = {0};
+
+    for (int run = 0; run < 3; run++) {
+        struct schedule s = {.kind = run == 1 ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED,
+                             .slice_rows = slice_rows,
+                             .slice_cols = slice_cols};
+        (void)snprintf(case_text, sizeof(case_text), "gemm tiles: %s, %d ranks, n %lld, k %lld, %u x %u", schedule_name(s.kind),
+                       c->nranks, (long long)n, (long long)k, s.slice_rows, s.slice_cols);
+        case_match(c, FCC_OP_GEMM_ALL_TO_ALL);
+        if (execute(c, s, &e))
+            fail_msg("%s: %s", case_text, e.text);
+        if (run < 2)
+            expect_gemm(c, n, rows);
+        for (int r = 0; r < c->nranks; r++) {
+            const struct memory *m = &c->memory[r][FCC_GEMM_C];
+            if (run == 0)
+                bits[r] = memcpy(must(malloc(m->bytes)), m->base, m->bytes);
+            EXPECT(run != 2 || (bits[r] && memcmp(bits[r], m->base, m->bytes) == 0));
+        }
+    }
+    for (int r = 0; r < c->nranks; r++)
+        free(bits[r]);
+}
+
+/* On GPUs with some 130 multiprocessors: as many tiles as leave 8, 4, 2 workgroups or one for each, of 64 x 64, 128 x 128 and
+ * 128 x 256; K of more steps than fit into shared memory, and of fewer than there are workgroups. */
+static void test_gemm_tiles(void **state)
+{
+    static const struct {
+        int64_t n, k, rows;
+        uint32_t slice_rows, slice_cols;
+    } sizes[] = {
+        {200, 8000, 20, 0, 0},     {1000, 1064, 20, 0, 0},   {1000, 40, 20, 0, 0},      {2000, 1000, 20, 0, 0},
+        {4000, 1800, 15, 0, 0},    {4600, 136, 20, 0, 0},    {1000, 2800, 42, 0, 0},    {1000, 200, 60, 0, 0},
+        {2040, 1448, 42, 0, 0},    {4000, 840, 42, 0, 0},    {1400, 840, 90, 64, 256},  {700, 72, 300, 128, 256},
+        {2500, 72, 700, 128, 256}, {2100, 72, 500, 64, 256}, {1900, 72, 500, 128, 128}, {1480, 72, 500, 64, 128},
+    };
+    enum { SIZES = sizeof(sizes) / sizeof(sizes[0]) };
+
+    (void)state;
+    case_regular = true;
+    for (int i = 0; i < cases(bed_device() ? 2 * SIZES : SIZES); i++) {
+        int at = (i + i / SIZES) % SIZES;
+        struct test_case c = {.nranks = i < SIZES ? 3 : 1 + (int)random_below(3)};
+        int64_t rows[RANKS][RANKS] = {{0}};
+        gemm_open(&c, float_dtypes[1 + i % 2], sizes[at].n, sizes[at].k, sizes[at].rows, rows);
+        case_place(&c, 1);
+        expect_gemm_tiles(&c, sizes[at].slice_rows, sizes[at].slice_cols, sizes[at].n, sizes[at].k, rows);
+        case_close(&c);
+    }
+    case_regular = false;
+}
+
 /* ---- the rest ---- */
 
 static void test_noop(void **state)
@@ -682,7 +743,7 @@ int main(void)
 #define ON_ALL_DEVICES                                                                                                         \
     cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges), cmocka_unit_test(test_embedding_ranges_large),  \
         cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemv_regular), cmocka_unit_test(test_gemm),                         \
-        cmocka_unit_test(test_gemm_regular), cmocka_unit_test(test_noop)
+        cmocka_unit_test(test_gemm_regular), cmocka_unit_test(test_gemm_tiles), cmocka_unit_test(test_noop)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), ON_ALL_DEVICES, cmocka_unit_test(test_gemv_order),
                                        cmocka_unit_test(test_scratch)};
     const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};
