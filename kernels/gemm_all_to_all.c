@@ -17,6 +17,7 @@
 #include "tensor.h"
 
 #define GPU_TILES_WANTED 120
+#define GPU_ROWS_TOGETHER 128
 
 static const char *const names[] = {[FCC_GEMM_A] = "a", [FCC_GEMM_B] = "b", [FCC_GEMM_C] = "c"};
 
@@ -141,20 +142,20 @@ static int64_t longest_part(const struct problem *problem, int rank)
     return longest;
 }
 
-/* The tiles of all destinations. Where all rows fit into one, they are multiplied together. */
+/* The tiles of all destinations. Where all rows are no more than the highest tile's, they are multiplied together. */
 static int64_t tiles_of(const struct problem *problem, int rank, int64_t rows, int64_t cols)
 {
     int64_t high = 0;
 
     for (int p = 0; p < problem->nranks; p++)
         high += (problem->gemm.rows[rank][p] + rows - 1) / rows;
-    high = rows_of(problem, rank) <= rows ? 1 : high;
+    high = rows_of(problem, rank) <= GPU_ROWS_TOGETHER ? 1 : high;
     return high * ((problem->gemm.n + cols - 1) / cols);
 }
 
 /* A GPU's slice is one tile of its matrix units, so that the first ones leave early: 128 rows of 256 columns of f16 and bf16, or of
  * 128 of f32; 64 rows where no destination gets more. Narrower where there would be fewer tiles than a GPU has multiprocessors,
- * some 130; where all rows make one tile, as narrow as can be: that is bound by reading b. */
+ * some 130; where all rows make one of 64, as narrow as can be: that is bound by reading b. */
 static void choose_gpu_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     bool f32 = problem->dtype == FCC_F32, one = rows_of(problem, rank) <= 64;

@@ -126,7 +126,7 @@ template <typename T, int ROWS, int COLS, bool PAIR> static struct gpu_kernel ge
     return k;
 }
 
-/* For slices of at most so many rows and columns in one tile; without `pair`, larger ones are cut. */
+/* For tiles of at most so many rows, and slices of so many columns; without `pair`, larger slices are cut. */
 template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows, uint32_t cols, bool pair)
 {
     if (rows <= 64 && cols <= 64)
@@ -266,27 +266,23 @@ static bool gemm_split_get(const struct gemm_tiles *tiles, uint32_t cols, uint32
     return gemm_split_suits<T, 128, 256, 2>(tiles, multiprocessors, out);
 }
 
-/* For slices of at most so many rows and columns, where each is (a part of) one tile, and there are few. Tiles have 64 rows where
- * 128 would not make them fewer. */
-static bool gemm_split_choose(const struct gpu_run runs[], int nruns, const struct gpu_shape *shape, uint32_t rows,
+/* For slices of at most so many rows and columns, where each is (a part of) one of few tiles: of 128 rows, unless 64 make as few,
+ * and as few columns. */
+static bool gemm_split_choose(const struct gemm_tiles *high, const struct gemm_tiles *low, enum fcc_dtype dtype, uint32_t rows,
                               uint32_t cols, uint32_t multiprocessors, struct gpu_gemm_quick *out)
 {
-    struct gemm_tiles tiles = gemm_tiles_get(runs, nruns, shape->nranks, 128), low;
+    const struct gemm_tiles *tiles = rows <= 64 && cols <= 64 && low->count == high->count ? low : high;
 
-    if (rows > 128 || cols > 256 || tiles.count == 0)
+    if (rows > 128 || cols > 256 || tiles->count == 0)
         return false;
-    if (rows <= 64 && cols <= 64) {
-        low = gemm_tiles_get(runs, nruns, shape->nranks, 64);
-        tiles = low.count == tiles.count ? low : tiles;
-    }
-    if (!(shape->dtype == FCC_F16 ? gemm_split_get<gpu_f16>(&tiles, cols, multiprocessors, &out->kernel)
-                                  : gemm_split_get<gpu_bf16>(&tiles, cols, multiprocessors, &out->kernel))) {
+    if (!(dtype == FCC_F16 ? gemm_split_get<gpu_f16>(tiles, cols, multiprocessors, &out->kernel)
+                           : gemm_split_get<gpu_bf16>(tiles, cols, multiprocessors, &out->kernel))) {
         out->kernel = {};
         return false;
     }
-    out->tile_rows = tiles.rows;
-    memcpy(out->together, tiles.together, sizeof(out->together));
-    memcpy(out->high, tiles.high, sizeof(out->high));
+    out->tile_rows = tiles->rows;
+    memcpy(out->together, tiles->together, sizeof(out->together));
+    memcpy(out->high, tiles->high, sizeof(out->high));
     return true;
 }
 
@@ -304,10 +300,13 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     for (int i = 0; i < nruns; i++)
         if (!slices_suit(&runs[i], &rows, &cols, &out->rows[i]))
             return;
-    if (gemm_split_choose(runs, nruns, shape, rows, cols, (uint32_t)properties.multiProcessorCount, out))
+    const struct gemm_tiles high = gemm_tiles_get(runs, nruns, shape->nranks, 128),
+                            low = gemm_tiles_get(runs, nruns, shape->nranks, 64);
+    if (gemm_split_choose(&high, &low, dtype, rows, cols, (uint32_t)properties.multiProcessorCount, out))
         return;
+    /* Where 128 rows are fewer tiles, these take 32 KiB a step, two of 64 rows and as many columns 48. */
     bool pair = rows <= 128 && cols <= 256;
-    out->tile_rows = rows <= 64 ? 64 : 128;
+    out->tile_rows = rows <= 64 && (cols > 128 || low.count == high.count) ? 64 : 128;
     for (int i = 0; i < nruns; i++) {
         out->together[i] = cols > 256 ? 1 : slices_together(&runs[i], shape->nranks, out->tile_rows);
         pair = pair && out->together[i] == 1;
@@ -315,8 +314,8 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     }
     /* A slice is a tile then. Nearly every workgroup ends with one that leaves at once: what is spread is over by then. */
     out->spread = pair && own * 10 >= (uint32_t)properties.multiProcessorCount * 9;
-    out->kernel =
-        dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(rows, cols, pair) : gemm_hopper_choose<gpu_bf16>(rows, cols, pair);
+    out->kernel = dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(out->tile_rows, cols, pair)
+                                   : gemm_hopper_choose<gpu_bf16>(out->tile_rows, cols, pair);
 }
 
 void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed)
