@@ -44,7 +44,8 @@
  * over (wait_group) before its warps arrive at stage_empty; who arrives there or at job_empty has what it read in registers, so it
  * has nothing to release to the cluster's other workgroup. Finished elements are stored by all threads, each of which fences for
  * the copy engine before it arrives at out_full. The copy engine's stores are visible to the storer's lanes when they have
- * awaited them; __syncwarp() passes that on to the first lane, whose fence in gpu_slice_signal() is cumulative.
+ * awaited them; __syncwarp() passes that on to those that signal, a slice each; the fences in gpu_slice_signal() are
+ * cumulative.
  */
 #ifndef FCC_GEMM_HOPPER_H
 #define FCC_GEMM_HOPPER_H
@@ -365,7 +366,7 @@ template <typename T, typename S> struct gemm_parts {
         }
     }
 
-    /* One thread. */
+    /* One thread; for each slice of a tile another one, so that their fences and counts take no longer than one's. */
     __device__ __forceinline__ void part_signal(const struct gemm_job &job, uint32_t index, const struct slice &s)
     {
         struct slice_time *times = (struct slice_time *)gpu_plan_of(call, job.run)->times;
@@ -399,11 +400,11 @@ template <typename T, typename S> struct gemm_parts {
                 gpu_barrier_arrive(&shared.out_empty);
             gpu_bulk_await();
             __syncwarp();
-            if (lane == 0) {
-                for (uint32_t i = 0; i < job.together && job.last; i++)
-                    part_signal(job, job.index + i, slices[i]);
+            for (uint32_t i = lane; i < job.together && job.last; i += 32)
+                part_signal(job, job.index + i, slices[i]);
+            __syncwarp();
+            if (lane == 0)
                 job_done(jobs);
-            }
         }
     }
 
