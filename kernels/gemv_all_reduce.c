@@ -140,10 +140,11 @@ static void choose_tile(const struct problem *problem, struct schedule *schedule
     schedule->slice_cols = (uint32_t)tile;
 }
 
-void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count)
+void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count, bool is_here)
 {
     if (count > 0)
         plan_add_slice(b, (struct slice){.kind = SLICE_WAIT,
+                                         .is_here = is_here,
                                          .dst = (uint16_t)b->plan->rank,
                                          .group = SLICE_NO_GROUP,
                                          .wait_first = (uint32_t)first,
@@ -160,7 +161,7 @@ static void choose_route(const struct problem *problem, struct schedule *schedul
 {
     int64_t ranks = plan_node_ranks(problem), sums = problem->gemv.m * problem->gemv.n * (int64_t)sizeof(float);
 
-    if (schedule->target == PLAN_GPU || ranks == 1)
+    if (ranks == 1)
         schedule->route = PLAN_FLAT;
     else if (schedule->route == PLAN_ROUTE_RULE)
         schedule->route = sums * (ranks - 1) >= HIERARCHY_LEAST_BYTES ? PLAN_HIERARCHICAL : PLAN_FLAT;
@@ -187,25 +188,17 @@ static struct work gemv_work(const struct problem *problem, int rank)
 
 /* ---- execution ---- */
 
-/* The slice's tile, dense, in a slot of its owner's at a rank that collects its partial sums. */
+/* The slice's tile, dense, in one of the slots of a rank that collects its partial sums. */
 static unsigned char *slot_at(const struct run *run, const struct gemv_layout *l, const struct slice *s, int at, int slot)
 {
-    int owner = gemv_owner(l, s->col);
-
-    return run->staging[at] + gemv_slot_offset(l, owner, at, slot) +
-           (uint64_t)(run->problem->gemv.m * (s->col - l->columns[owner])) * sizeof(float);
+    return run->staging[at] + l->local_bytes + (uint64_t)slot * l->slot_bytes +
+           (uint64_t)(run->problem->gemv.m * (s->col - l->columns[gemv_owner(l, s->col)])) * sizeof(float);
 }
 
-/* Where this rank's partial sum goes. */
+/* Where the partial sum goes that this rank puts: its own, or its node's. */
 static unsigned char *partial_at(const struct run *run, const struct gemv_layout *l, const struct slice *s)
 {
-    return slot_at(run, l, s, s->dst, gemv_slot(l, gemv_owner(l, s->col), run->rank));
-}
-
-/* Where this node's goes. */
-static unsigned char *node_sum_at(const struct run *run, const struct gemv_layout *l, const struct slice *s)
-{
-    return slot_at(run, l, s, s->dst, gemv_node_slot(l, s->dst, l->node[run->rank]));
+    return slot_at(run, l, s, s->dst, s->slot);
 }
 
 static unsigned char *local_at(const struct run *run, const struct slice *s)
@@ -264,7 +257,7 @@ static void add_in_order(unsigned char *sum, const unsigned char *const terms[],
 static int node_terms(const struct run *run, const struct gemv_layout *l, const struct slice *s, size_t at,
                       const unsigned char *terms[FCC_MAX_RANKS])
 {
-    const unsigned char *first = slot_at(run, l, s, run->rank, 0) + at * sizeof(float);
+    const unsigned char *first = slot_at(run, l, s, run->rank, s->terms) + at * sizeof(float);
     int n = 0;
 
     do
@@ -278,7 +271,7 @@ static void reduce_in_node(const struct run *run, const struct gemv_layout *l, c
     const unsigned char *terms[FCC_MAX_RANKS];
     int n = node_terms(run, l, s, 0, terms);
 
-    add_in_order(node_sum_at(run, l, s), terms, n, (size_t)s->rows * s->cols);
+    add_in_order(partial_at(run, l, s), terms, n, (size_t)s->rows * s->cols);
 }
 
 /* n sums from element `at` of an own tile on: this node's ranks, then the nodes. Flat: there is one node. */
@@ -286,7 +279,7 @@ static void reduce_piece(const struct run *run, const struct gemv_layout *l, con
                          unsigned char *sum)
 {
     const unsigned char *terms[FCC_MAX_RANKS];
-    int own = l->node[run->rank], nterms = node_terms(run, l, s, at, terms);
+    int own = s->slot, nterms = node_terms(run, l, s, at, terms);
 
     add_in_order(sum, terms, nterms, n);
     if (l->nnodes == 1)
@@ -375,7 +368,7 @@ static void gemv_area(const struct run *run, const struct slice *s, int dst, str
     *out = (struct put_area){.tensor = PUT_STAGING,
                              .planes = 1,
                              .rows = 1,
-                             .at = s->kind == SLICE_REDUCE_NODE ? node_sum_at(run, &l, s) : partial_at(run, &l, s),
+                             .at = partial_at(run, &l, s),
                              .row_bytes = sums,
                              .row_stride = sums};
 }
@@ -395,6 +388,7 @@ static void gemv_gpu_shape(const struct problem *problem, const struct schedule 
     out->k = gemv_longest_k(problem);
     out->slot_bytes = l.slot_bytes;
     out->local_bytes = l.local_bytes;
+    out->nodes = (uint32_t)l.nnodes;
     memcpy(out->first, l.columns, sizeof(out->first));
 }
 

@@ -35,8 +35,15 @@ enum { SUMS = 4096 /* of a tile that are put together at a time: at least FCC_GE
 
 /* A sum to where its slice says. */
 struct gemv_put_word {
-    static __device__ __forceinline__ void put(const struct gpu_call &call, uint32_t run, const struct slice &s, uint32_t row,
-                                               uint32_t col, float sum)
+    struct place {};
+
+    static __device__ __forceinline__ place at(const struct gpu_call &, uint32_t, const struct slice &)
+    {
+        return place();
+    }
+
+    static __device__ __forceinline__ void put(const struct gpu_call &call, uint32_t run, const struct slice &s, place,
+                                               uint32_t row, uint32_t col, float sum)
     {
         gemv_sum_put(call, run, s, row, col, sum);
     }
@@ -61,8 +68,9 @@ GEMV_APART void compute_tile(const struct gpu_call &call, uint32_t run, const st
             multiply_piece<T, false>(sums, cols, p, w);
         __syncthreads();
         struct gpu_walk at = gpu_walk_at(threadIdx.x, cols, p.m), step = gpu_walk_at(THREADS, cols, p.m);
+        typename Put::place to = Put::at(call, run, s);
         for (; at.z < 1; gpu_walk_next(&at, step, cols, p.m))
-            Put::put(call, run, s, at.y, s.col + first + at.x, sums[at.y * cols + at.x]);
+            Put::put(call, run, s, to, at.y, s.col + first + at.x, sums[at.y * cols + at.x]);
         if (first + cols < s.cols)
             __syncthreads();
     }
@@ -104,12 +112,23 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(
 template <typename T> struct gemv_over_nodes {
     __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
     {
-        if (s.kind == SLICE_REDUCE)
+        switch (s.kind) {
+        case SLICE_REDUCE:
             gemv_tile_reduce<T>(call, run, s);
-        else if (s.kind == SLICE_PUT)
+            break;
+        case SLICE_REDUCE_NODE:
+            gemv_tile_reduce_node(call, run, s);
+            break;
+        case SLICE_FORWARD:
+            gemv_tile_forward<T>(call, run, s);
+            break;
+        case SLICE_PUT:
             gemv_tile_put(call, run, s);
-        else
+            break;
+        default:
             compute_tile<T, gemv_put_sum>(call, run, s);
+            break;
+        }
         return true;
     }
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemv_nodes.c - gemv_all_reduce's plan on the cpu: flat, and hierarchical over nodes.
+ * gemv_nodes.c - gemv_all_reduce's plan on the cpu, and on GPUs of several nodes: flat, and hierarchical.
  *
  * Hierarchical, a tile's way is, if it is not its owner's own node that computes it:
  *
@@ -20,6 +20,18 @@
  * Levels (plan.h): tile i of this order has level 2i; so has what stands in its place of the own node's tiles, which
  * follow; reduce in node, behind tile i + AHEAD, level 2(i + AHEAD) + 1; then come reduce, forward, and wait. All ranks of a
  * node have the same number of tiles of each sort, so these are levels in the sense of plan.h.
+ *
+ * On GPUs, whose kernels may wait for GPUs of their own node but for no other node, the same slices stand in the order of enum
+ * gpu_phase, and the operator is as many kernels as it has dependences on other nodes, and one (daemon/worker/gpu_nodes.c):
+ *
+ *   send     compute (FREE), put (PUT), reduce in node (NODE: for its ranks' puts, by flags that GPUs here raise)
+ *   reduce   reduce (REDUCE: the worker has seen the other nodes' sums come; its own node's kernels have ended)
+ *   wait     forward (FORWARD: the worker has seen the results come), wait (WAIT: for what others here hand on, by flags)
+ *
+ * So "reduce in node" stands behind all puts there: a workgroup that waits in it has no put in hand, and those of other ranks
+ * of its GPU are in the hands of workgroups that run (gpu_execute.h), which AHEAD tiles would not give. And the last wait is
+ * parted: for flags that ranks of this node raise (slice.is_here), which the kernel looks at, and for those from other nodes, which it
+ * never sees and need not: the worker does not start it before.
  *
  * Memory: a deputy reads a tile of its own y after its result flag (acquire), which the proxy's thread raised (release) when it had stored
  * the tile; it raises the other ranks' flags behind its stores to them.
@@ -112,17 +124,15 @@ int gemv_slot(const struct gemv_layout *l, int owner, int source)
     return node == l->node[owner] || l->size[node] > 1 ? l->place[source] : gemv_node_slot(l, owner, node);
 }
 
-/* Behind the partial sums that sequential keeps: the slots of the own chunk, then those of each chunk that the rank is deputy
- * for, in the order of their owners. */
-uint64_t gemv_slot_offset(const struct gemv_layout *l, int owner, int at, int slot)
+int gemv_slot_number(const struct gemv_layout *l, int owner, int at, int slot)
 {
     int node = l->node[at], chunks = 0;
 
     if (at == owner)
-        return l->local_bytes + (uint64_t)slot * l->slot_bytes;
+        return slot;
     for (int p = 0; p < owner; p++)
         chunks += l->node[p] != node && gemv_deputy(l, p, node) == at;
-    return l->local_bytes + (uint64_t)(l->owner_slots + chunks * l->size[node] + slot) * l->slot_bytes;
+    return l->owner_slots + chunks * l->size[node] + slot;
 }
 
 /* The first rank of a node is deputy for as many chunks as any other of it. */
@@ -229,23 +239,26 @@ static bool add_node_reduce(struct maker *m)
     s.wait_first = (uint32_t)t;
     s.wait_count = l->size[m->node];
     s.wait_stride = (uint32_t)l->ntiles;
-    add_signalled(m, s, gemv_node_slot(l, owner, m->node) * l->ntiles + t);
+    s.slot = (uint16_t)gemv_node_slot(l, owner, m->node);
+    s.terms = (uint16_t)gemv_slot_number(l, owner, m->rank, 0);
+    add_signalled(m, s, s.slot * l->ntiles + t);
     return true;
 }
 
 static void add_put(struct maker *m, int owner, int64_t t)
 {
     const struct gemv_layout *l = m->l;
-    bool fused = m->b->plan->schedule.kind == FCC_SCHEDULE_FUSED;
-    struct slice s =
-        tile_slice(m, owner, t, fused ? SLICE_COMPUTE_PUT : SLICE_PUT, (unsigned)gemv_collector(l, owner, m->rank));
+    bool fused = m->b->plan->schedule.kind == FCC_SCHEDULE_FUSED, gpu = m->b->plan->schedule.target == PLAN_GPU;
+    int collector = gemv_collector(l, owner, m->rank), slot = gemv_slot(l, owner, m->rank);
+    struct slice s = tile_slice(m, owner, t, fused ? SLICE_COMPUTE_PUT : SLICE_PUT, (unsigned)collector);
 
     if (m->puts_wait) {
         s.wait_first = m->computed;
         s.wait_count = s.wait_stride = 1;
     }
-    add_signalled(m, s, gemv_slot(l, owner, m->rank) * l->ntiles + t);
-    if (++m->puts > AHEAD)
+    s.slot = (uint16_t)gemv_slot_number(l, owner, collector, slot);
+    add_signalled(m, s, slot * l->ntiles + t);
+    if (++m->puts > AHEAD && !gpu)
         (void)add_node_reduce(m);
 }
 
@@ -277,6 +290,7 @@ static void add_reduces(const struct maker *m)
         s.wait_first = (uint32_t)t;
         s.wait_count = (uint32_t)(l->size[m->node] + l->nnodes - 1);
         s.wait_stride = (uint32_t)l->ntiles;
+        s.slot = (uint16_t)m->node;
         add_signalled(m, s, m->results + t);
     }
 }
@@ -296,6 +310,31 @@ static void add_forwards(const struct maker *m)
         s.wait_first = (uint32_t)(m->results + t);
         s.wait_count = s.wait_stride = 1;
         add_signalled(m, s, m->results + t);
+    }
+}
+
+/* Do the results of its tiles come to this rank from a rank of its node? */
+static bool comes_from_here(const struct maker *m, int owner)
+{
+    return m->l->node[owner] == m->node || gemv_deputy(m->l, owner, m->node) != m->rank;
+}
+
+/* For all results; on GPUs of a hierarchical plan apart by where they come from. */
+static void add_waits(const struct maker *m)
+{
+    const struct gemv_layout *l = m->l;
+    const struct plan *plan = m->b->plan;
+    int p = 0, next;
+
+    if (plan->schedule.target == PLAN_CPU || l->nnodes == 1) {
+        gemv_add_wait(m->b, m->results, l->ntiles, false);
+        return;
+    }
+    for (; p < plan->nranks; p = next) {
+        bool is_here = comes_from_here(m, p);
+        for (next = p + 1; next < plan->nranks && comes_from_here(m, next) == is_here;)
+            next++;
+        gemv_add_wait(m->b, m->results + l->tiles[p], l->tiles[next] - l->tiles[p], is_here);
     }
 }
 
@@ -331,12 +370,12 @@ void gemv_flags_plan(const struct problem *problem, int rank, struct plan_builde
         add_computes(&m, order);
         m.puts_wait = true;
         if (kind == FCC_SCHEDULE_COMPUTE_ONLY) {
-            gemv_add_wait(b, m.computed, 1);
+            gemv_add_wait(b, m.computed, 1, false);
             return;
         }
     }
     add_puts(&m, order);
     add_reduces(&m);
     add_forwards(&m);
-    gemv_add_wait(b, m.results, l.ntiles);
+    add_waits(&m);
 }

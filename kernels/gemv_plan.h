@@ -14,17 +14,21 @@ int64_t gemv_longest_k(const struct problem *problem); /* of a rank, at least 1 
 int64_t gemv_columns_per_line(const struct problem *problem);
 /* Where each rank's chunk of the columns begins, and the end: whole cache lines of y. The first is as long as any. */
 void gemv_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1]);
-/* The wait for `count` flags. */
-void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count);
+/* The wait for `count` flags; is_here: as in struct slice. */
+void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count, bool is_here);
 
-/* ---- gemv_nodes.c: on the cpu ---- */
+/* ---- gemv_nodes.c: on the cpu, and on GPUs of several nodes ---- */
 
 /* Where chunks, tiles, slots and flags are: a function of the problem, the tile's size and the route, so the same on all ranks.
  *
  * A tile's partial sums meet in the slots of ranks that reduce it. Its owner has slots 0, 1, ... for the ranks of its own node,
  * in rank order, and behind them one for each other node. On each of those that has several ranks one of them, the owner's
  * deputy there, has a slot for each rank of the node. Slot s of tile t has flag s * ntiles + t, at the owner and at deputies. A
- * flat plan is one in which all ranks count as ranks of one node. */
+ * flat plan is one in which all ranks count as ranks of one node.
+ *
+ * In a rank's staging memory, behind the partial sums that it keeps, all its slots lie one after the other, each of slot_bytes:
+ * first those of its own chunk, then those of each chunk that it is deputy for, in the order of their owners. Slices name a slot by
+ * its number there (gemv_slot_number()): so a kernel finds it without all this. */
 struct gemv_layout {
     int64_t columns[FCC_MAX_RANKS + 1]; /* chunk p is columns [columns[p], columns[p + 1]) */
     int64_t tiles[FCC_MAX_RANKS + 1];   /* and tiles [tiles[p], tiles[p + 1]) */
@@ -49,14 +53,14 @@ int gemv_collector(const struct gemv_layout *l, int owner, int source);
 int gemv_slot(const struct gemv_layout *l, int owner, int source);
 /* The same for a node's sum, which goes to the owner. */
 int gemv_node_slot(const struct gemv_layout *l, int owner, int node);
-/* A slot's place in the staging memory of the owner or of a deputy. */
-uint64_t gemv_slot_offset(const struct gemv_layout *l, int owner, int at, int slot);
+/* Which of all its slots in the staging memory of the owner or of a deputy. */
+int gemv_slot_number(const struct gemv_layout *l, int owner, int at, int slot);
 /* How much staging memory any rank needs. */
 uint64_t gemv_staging_bytes(const struct gemv_layout *l);
 /* Slices and groups of all schedules, of which sizes and route are chosen. */
 void gemv_flags_plan(const struct problem *problem, int rank, struct plan_builder *b);
 
-/* ---- gemv_words.c: on GPUs ---- */
+/* ---- gemv_words.c: on GPUs of one node ---- */
 
 void gemv_words_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b);
 void gemv_words_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out);

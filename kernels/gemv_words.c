@@ -130,7 +130,7 @@ static void add_results(struct plan_builder *b, const struct reduction *d)
             like.group = plan_add_group(b, SLICE_DST_ALL, (uint32_t)flag);
             add_columns(b, col, end, d->slice, like);
         }
-    gemv_add_wait(b, 0, d->nslices);
+    gemv_add_wait(b, 0, d->nslices, false);
 }
 
 void gemv_words_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
@@ -153,7 +153,7 @@ void gemv_words_plan(const struct problem *problem, int rank, struct schedule *s
         put.wait_count = put.wait_stride = 1;
     }
     if (!puts) {
-        gemv_add_wait(b, computed, some);
+        gemv_add_wait(b, computed, some, false);
         return;
     }
     add_tiles(b, problem, &d, put);

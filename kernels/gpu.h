@@ -26,8 +26,9 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 7u
+#define GPU_PLUGIN_ABI 8u
 #define GPU_MAX_GPUS 16
+#define GPU_SETS 2                                   /* sets of ranks that a plan's slices may go to */
 #define GPU_LANES 2u                                 /* queues of a GPU by which launches may come to it */
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
 #define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* that a launch waits for */
@@ -49,9 +50,11 @@ struct gpu_shape {
     int64_t dim, batch;  /* embedding */
     /* embedding: the first sample of each rank's part of the batch; gemv: the first column of those that each rank reduces */
     int64_t first[FCC_MAX_RANKS + 1];
-    /* gemv: bytes of one rank's words in another one's slots; over nodes: of its partial sums in another one's staging memory */
+    /* gemv: bytes of one rank's words in another one's slots; over nodes: of one of the slots of partial sums in staging memory */
     uint64_t slot_bytes;
     uint64_t local_bytes; /* gemv over nodes: of a rank's own partial sums, in front of the slots; fused: 0 */
+    uint32_t nodes;       /* gemv over nodes: whose sums are added up by themselves first; flat: 1 */
+    uint32_t zero;
 };
 
 /* A number on its way to another rank, together with the stamp of the call that it belongs to: one store of 8 bytes, which is
@@ -67,11 +70,13 @@ static_assert(sizeof(struct gpu_stamped) == 8, "stored and loaded at once");
 
 /* A plan's slices stand in this order; each phase waits for slices of the phases before it only (of any rank). */
 enum gpu_phase {
-    GPU_PHASE_FREE = 0,   /* wait for nothing */
-    GPU_PHASE_PUT = 1,    /* wait for the own rank's, then put */
-    GPU_PHASE_REDUCE = 2, /* wait for all ranks', then reduce */
-    GPU_PHASE_WAIT = 3,   /* wait only */
-    GPU_PHASES = 4,
+    GPU_PHASE_FREE = 0,    /* wait for nothing */
+    GPU_PHASE_PUT = 1,     /* wait for the own rank's, then put */
+    GPU_PHASE_NODE = 2,    /* over nodes: wait for this node's ranks', then reduce these */
+    GPU_PHASE_REDUCE = 3,  /* wait for all ranks', then reduce */
+    GPU_PHASE_FORWARD = 4, /* over nodes: wait for another node's, then hand it on here */
+    GPU_PHASE_WAIT = 5,    /* wait only */
+    GPU_PHASES = 6,
 };
 
 /* One rank's plan on its GPU. Phase p has the slices [first[p], first[p + 1]). */
@@ -86,6 +91,7 @@ struct gpu_plan {
     uint32_t rank;
     uint32_t free_kind;           /* enum slice_kind: what all slices of the first phase are; undefined if there are none */
     uint32_t free_col, free_cols; /* of the first one: where it begins, how many columns it has */
+    uint64_t sets[GPU_SETS];      /* over nodes: ranks, a bit each: what destinations from SLICE_DST_SET on are */
 };
 
 enum gpu_counter {
@@ -247,6 +253,7 @@ struct gpu_run {
     int rank;
     const struct slice *slices;
     const struct signal_group *groups;
+    const uint64_t *sets;                    /* [GPU_SETS] */
     uint32_t first[GPU_PHASES + 1], ngroups; /* as in gpu_plan */
 };
 

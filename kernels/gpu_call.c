@@ -8,6 +8,7 @@
 #include "pool.h"
 
 static_assert(PLAN_MAX_FLAGS == GPU_FLAGS, "flags are numbered by the plan, and the failure epoch follows them");
+static_assert(PLAN_SETS == GPU_SETS, "of a plan");
 
 void gpu_shape_make(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
 {
@@ -21,18 +22,26 @@ void gpu_shape_make(const struct problem *problem, const struct plan *plan, stru
 
 static enum gpu_phase phase_of(const struct slice *s)
 {
-    if (s->kind == SLICE_WAIT)
+    switch (s->kind) {
+    case SLICE_WAIT:
         return GPU_PHASE_WAIT;
-    if (s->kind == SLICE_REDUCE)
+    case SLICE_FORWARD:
+        return GPU_PHASE_FORWARD;
+    case SLICE_REDUCE:
         return GPU_PHASE_REDUCE;
-    return s->wait_count == 0 ? GPU_PHASE_FREE : GPU_PHASE_PUT;
+    case SLICE_REDUCE_NODE:
+        return GPU_PHASE_NODE;
+    default:
+        return s->wait_count == 0 ? GPU_PHASE_FREE : GPU_PHASE_PUT;
+    }
 }
 
 int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)
 {
     uint32_t i = 0;
 
-    *out = (struct gpu_run){.rank = plan->rank, .slices = plan->slices, .groups = plan->groups, .ngroups = plan->ngroups};
+    *out = (struct gpu_run){
+        .rank = plan->rank, .slices = plan->slices, .groups = plan->groups, .sets = plan->sets, .ngroups = plan->ngroups};
     for (unsigned phase = 0; phase < GPU_PHASES; phase++) {
         out->first[phase] = i;
         while (i < plan->nslices && phase_of(&plan->slices[i]) == phase)

@@ -136,6 +136,14 @@ GPU_DEVICE void gpu_slice_signal(const struct gpu_call &call, uint32_t run, cons
         gpu_store_relaxed(gpu_flags_of(call, (plan->rank + i) % nranks) + g.flag, call.epoch);
 }
 
+/* Whether a slice or a signal group with this destination goes to that rank, too. */
+GPU_DEVICE bool gpu_plan_reaches(const struct gpu_plan *plan, uint32_t dst, uint32_t rank)
+{
+    if (dst == SLICE_DST_ALL || !(dst & SLICE_DST_SET))
+        return dst == SLICE_DST_ALL || dst == rank;
+    return plan->sets[dst - SLICE_DST_SET] >> rank & 1u;
+}
+
 /* The same over nodes: what goes to other nodes is handed to the proxy, then its flag. */
 GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const struct slice &s, uint32_t index)
 {
@@ -147,7 +155,7 @@ GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const 
     gpu_fence_system();
     for (uint32_t i = 1; i < nranks && puts && call.nodes.remote; i++) {
         uint32_t dst = (rank + i) % nranks;
-        if ((s.dst == SLICE_DST_ALL || s.dst == dst) && gpu_is_remote(call, dst) &&
+        if (gpu_plan_reaches(plan, s.dst, dst) && gpu_is_remote(call, dst) &&
             !gpu_trigger_push(call, rank, dst, GPU_TRIGGER_PUT | index, must_leave))
             return; /* and the group is not counted down: nobody takes it for finished */
     }
@@ -161,7 +169,7 @@ GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const 
     }
     for (uint32_t i = 1; i <= nranks; i++) {
         uint32_t dst = (rank + i) % nranks;
-        if (g.dst != SLICE_DST_ALL && g.dst != dst)
+        if (!gpu_plan_reaches(plan, g.dst, dst))
             continue;
         if (!gpu_is_remote(call, dst))
             gpu_store_relaxed(gpu_flags_of(call, dst) + g.flag, call.epoch);
@@ -223,9 +231,16 @@ GPU_DEVICE bool gpu_phase_is_empty(const struct gpu_call &call, uint32_t run, ui
     return plan->first[phase] == plan->first[phase + 1];
 }
 
+/* Over nodes: does the kernel look at the flags of a slice that waits for some? One that does not begin with the first phase looks at
+ * those only that its own phases may raise, here: all others have come, also the other GPUs' here (daemon/worker/gpu_nodes.c), and
+ * what other nodes raise never comes into a GPU's memory. */
+GPU_DEVICE bool gpu_slice_looks(const struct gpu_call &call, const struct slice &s)
+{
+    return call.nodes.phase_first == GPU_PHASE_FREE || s.is_here;
+}
+
 /* One phase of one run. False: leave. `group` may be written before and after. Unless `ahead`, a slice is asked for when the
- * one before has been done. NODES: over nodes. Then a kernel that does not begin with the first phase waits for no flag: those of its
- * phases have come, also the other GPUs' here (daemon/worker/gpu_nodes.c). */
+ * one before has been done. NODES: over nodes. */
 template <bool NODES = false, typename Operator>
 GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group, Operator &op,
                               bool ahead = true)
@@ -249,7 +264,7 @@ GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_
         if (ahead && gpu_is_taker())
             next = gpu_slice_ask(call, run, phase);
         struct slice_time t = {0, 0, 0, blockIdx.x, (uint32_t)call.epoch};
-        if (s.wait_count && !(NODES && call.nodes.phase_first != GPU_PHASE_FREE)) {
+        if (s.wait_count && (!NODES || gpu_slice_looks(call, s))) {
             t.wait_ns = gpu_clock();
             if (!gpu_slice_await(call, run, s))
                 return false;

@@ -49,6 +49,7 @@ static uint64_t plan_place(struct gpu_plan *plan, const struct gpu_run *r, uint6
     plan->times = at;
     at += aligned(r->first[GPU_PHASES] * sizeof(struct slice_time));
     memcpy(plan->first, r->first, sizeof(plan->first));
+    memcpy(plan->sets, r->sets, sizeof(plan->sets));
     plan->ngroups = r->ngroups;
     plan->rank = (uint32_t)r->rank;
     plan->free_kind = r->slices[0].kind;

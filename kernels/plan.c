@@ -138,8 +138,6 @@ static int plan_check(const struct problem *problem, int rank, const struct sche
     if (schedule->kind < FCC_SCHEDULE_FUSED || schedule->kind > FCC_SCHEDULE_COMM_ONLY)
         return error_set(e, -EINVAL, "schedule: %s: a plan is fused, sequential, or one half of sequential",
                          schedule_name(schedule->kind));
-    if (schedule->route == PLAN_HIERARCHICAL && schedule->target == PLAN_GPU)
-        return error_set(e, -EINVAL, "schedule: hierarchical: a GPU's plans are flat");
     return problem_check(problem, e);
 }
 

@@ -61,8 +61,7 @@ enum plan_target { PLAN_CPU, PLAN_GPU };
  * node, which hands it to the others there. Slices with one destination (the all-to-alls') are the same either way.
  *
  * The rule is a function of the problem alone, and `auto` does not measure it: the way decides the order of additions, and so
- * the bits of a result, which are to be the same in every run. A GPU's plans are flat: its kernels run the phases of enum
- * gpu_phase one after the other, all runs of a GPU together, and there is none yet for what comes between two reductions. */
+ * the bits of a result, which are to be the same in every run and on every sort of device. */
 enum plan_route { PLAN_ROUTE_RULE, PLAN_FLAT, PLAN_HIERARCHICAL };
 
 /* How it is to be done. Slice sizes of 0 mean the operator's default for the problem. The units of rows and cols are the

@@ -25,8 +25,8 @@ enum slice_kind {
 #define SLICE_NO_GROUP 0xffffffffu
 
 struct slice {
-    uint8_t kind; /* enum slice_kind */
-    uint8_t zero;
+    uint8_t kind;        /* enum slice_kind */
+    uint8_t is_here;     /* WAIT, GPUs over nodes: 1: ranks of this node raise all that it waits for (gemv_nodes.c) */
     uint16_t dst;        /* a rank, SLICE_DST_ALL, or a set */
     uint32_t group;      /* index of its signal group, or SLICE_NO_GROUP */
     uint32_t wait_first; /* before it starts, flags [wait_first + i * wait_stride] for i < wait_count */
@@ -35,7 +35,8 @@ struct slice {
     uint32_t row, rows; /* the tile in the source rank's result */
     uint32_t col, cols;
     uint32_t dst_row, dst_col; /* where the tile begins in dst's result */
-    uint32_t zero2;
+    uint16_t slot;             /* gemv with flags (gemv_plan.h): where partial sums go at dst; REDUCE: its own node's number */
+    uint16_t terms;            /* ... the first of the slots here that are added up */
 };
 static_assert(sizeof(struct slice) == 48, "shared by host and devices");
 

@@ -3,8 +3,8 @@
  * fake_gpu.c - a GPU plug-in without a GPU, for the tests of the worker: it is built as cuda.so into a directory of the
  * tests, and is never installed. It is a double for order and for failures, and computes nothing: results stay as they are.
  *
- * But over nodes, in f32: there each partial sum of a gemv_all_reduce, and each element of the other operators' results, is the number
- * of the rank that it comes from and one, so that results show whether all has come.
+ * But over nodes: there a gemv_all_reduce adds up partial sums that say which ranks they are of (fake_partial()), and each element of the other operators'
+ * results, in f32, is the number of the rank that it comes from and one. So results show whether all has come, and in which order it was added.
  *
  * What it does do: device memory is a memfd, whose address is the CPU's; a GPU is a thread with a queue. A launch waits there
  * until its words have come, runs its plan's waits and signals (so that it depends on the other GPUs' kernels as a real one
@@ -222,6 +222,7 @@ static int fake_launch_make(int gpu, const struct gpu_shape *shape, const uint64
         struct gpu_plan *plan = &l->fixed.plans[i];
         *plan = (struct gpu_plan){.ngroups = r->ngroups, .rank = (uint32_t)r->rank};
         memcpy(plan->first, r->first, sizeof(plan->first));
+        memcpy(plan->sets, r->sets, sizeof(plan->sets));
         plan->slices = address_of(copy_of(r->slices, r->first[GPU_PHASES], sizeof(r->slices[0])));
         plan->groups = address_of(copy_of(r->groups, r->ngroups, sizeof(r->groups[0])));
         plan->counters = address_of(copy_of(NULL, r->ngroups, sizeof(uint32_t)));

@@ -7,6 +7,7 @@
 #define FAKE_GPU_H
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "gpu.h"
 
@@ -30,6 +31,27 @@ enum fake_exports { FAKE_EXPORTS_NONE, FAKE_EXPORTS_MEMORY, FAKE_EXPORTS_USELESS
 
 #define FAKE_NOT_NOW UINT32_MAX
 
+/* Over nodes: a rank's partial sum of an element of y. Of f32's the sum has other bits in another order; the others' survive rounding. */
+static inline float fake_partial(enum fcc_dtype dtype, uint32_t rank, uint32_t row, uint32_t col)
+{
+    return dtype == FCC_F32 ? (float)(3 * rank + 1) / (float)(7 + (rank + row + col) % 9) : (float)(rank + 1);
+}
+
+/* A number as an element. Of two bytes: positive whole ones below 256, which need no rounding. */
+static inline void fake_round(enum fcc_dtype dtype, float value, unsigned char out[4])
+{
+    uint32_t bits, exponent;
+    uint16_t half;
+
+    memcpy(&bits, &value, sizeof(bits));
+    memcpy(out, &bits, sizeof(bits));
+    if (dtype == FCC_F32)
+        return;
+    exponent = bits >> 23;
+    half = (uint16_t)(dtype == FCC_BF16 || bits == 0 ? bits >> 16 : (exponent - 127 + 15) << 10 | (bits >> 13 & 0x3ff));
+    memcpy(out, &half, sizeof(half));
+}
+
 /* Masks have a bit for each GPU. */
 struct fake_gpus {
     /* what the test wants */
@@ -39,6 +61,7 @@ struct fake_gpus {
     _Atomic uint32_t no_gpu_words;    /* ... or only by words in the host's memory */
     _Atomic uint32_t store_us;        /* how long a store in passing takes */
     _Atomic uint32_t hold;            /* mask: kernels there go on until they are to leave */
+    _Atomic uint32_t hold_phase;      /* ... over nodes: those whose first phase this is */
     _Atomic uint32_t deaf;            /* mask: ... and do not look whether they are to leave */
     _Atomic uint32_t run_us;          /* how long kernels run */
     _Atomic uint32_t linger;          /* mask: kernels there stay so long once more when their work is done */
@@ -59,6 +82,7 @@ struct fake_gpus {
     /* what has happened */
     _Atomic int enqueued;     /* kernels that were started */
     _Atomic int begun, ended; /* kernels; those that begin have seen their words come */
+    _Atomic int holding;      /* kernels that are held now */
     _Atomic int copied;       /* areas that came from other nodes */
     _Atomic int exported;     /* pieces of memory for adapters */
     _Atomic int flushed;      /* before flags: what adapters have written */

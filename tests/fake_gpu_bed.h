@@ -59,6 +59,14 @@ static inline void plugin_link(const char *directory, const char *name, const ch
 /* Whose directory has the verbs transport: "direct_plugin" is that of direct_verbs.c, and then it is what data goes over. */
 static const char *fake_transport = "../lib/fccd";
 
+/* The nodes that a test's ranks are on; and how many of its ranks that follow each other are on one before the next one comes. */
+static int fake_nodes = 1, fake_together = 1;
+
+static inline int fake_node_of(int rank)
+{
+    return rank / fake_together % fake_nodes;
+}
+
 /* Like daemons_start(), with this many fake GPUs, which all nodes have. */
 static inline void fake_nodes_start(struct test_daemon *d, int nodes, uint32_t gpus, const char *const options[])
 {
@@ -66,6 +74,7 @@ static inline void fake_nodes_start(struct test_daemon *d, int nodes, uint32_t g
     const char *all[16] = {"--gpus", "cuda", "--plugin-dir", directory};
     int n = 4;
 
+    fake_nodes = nodes;
     (void)snprintf(directory, sizeof(directory), "%s/.gpus", test_directory());
     CHECK(mkdir(directory, 0755) == 0);
     plugin_link(directory, "cuda.so", "fake_plugin");

@@ -141,23 +141,81 @@ static inline void exchange_works(struct exchange *x, uint32_t schedule, void *s
 
 /* ---- a gemv_all_reduce ---- */
 
-/* Every element of y is the sum over the ranks of their numbers and one. */
+/* The same buffers with other sizes; rows of y lie `stride` elements apart. */
+static inline void product_reshape(struct product *p, enum fcc_dtype dtype, int m, int n, int stride)
+{
+    struct fcc_gemv_all_reduce_args *a = &p->args;
+
+    CHECK(m <= PRODUCT_M && stride >= n && (m - 1) * stride + n <= PRODUCT_M * PRODUCT_N && n <= PRODUCT_N);
+    a->x = fcc_tensor_2d(a->x.buffer, 0, dtype, m, PRODUCT_K);
+    a->w = fcc_tensor_2d(a->w.buffer, 0, dtype, n, PRODUCT_K);
+    a->y = fcc_tensor_2d(a->y.buffer, 0, dtype, m, n);
+    a->y.stride[0] = stride;
+    a->y.stride[1] = 1;
+}
+
+/* Ranks of the node with the most, which the first one is; nodes have their numbers in order of their first ranks. */
+static inline int node_ranks_most(int nranks)
+{
+    int n = 0;
+
+    for (int r = 0; r < nranks; r++)
+        n += fake_node_of(r) == 0;
+    return n;
+}
+
+/* By nodes: as asked for, or by the rule. */
+static inline bool product_by_nodes(const struct product *p, uint32_t schedule)
+{
+    int64_t sums = p->args.y.shape[0] * p->args.y.shape[1] * (int64_t)sizeof(float);
+
+    if (schedule & FCC_SCHEDULE_ROUTES)
+        return schedule & FCC_SCHEDULE_HIERARCHICAL;
+    return sums * (node_ranks_most(fcc_comm_size(p->comm)) - 1) >= 32768;
+}
+
+/* The sum of an element: of each node's ranks in their order, then of the nodes in the order of their first ranks; or of all ranks. */
+static inline float product_sum(enum fcc_dtype dtype, int nranks, bool by_nodes, int row, int col)
+{
+    float total = 0;
+
+    for (int node = 0; node < (by_nodes ? fake_nodes : 1); node++) {
+        float sum = 0; /* and no partial sum is less than 0: what is added to 0 keeps its bits */
+        for (int r = 0; r < nranks; r++)
+            if (!by_nodes || fake_node_of(r) == node)
+                sum += fake_partial(dtype, (uint32_t)r, (uint32_t)row, (uint32_t)col);
+        total += sum;
+    }
+    return total;
+}
+
+/* Every element of y is that, to the last bit, and nothing beside them was touched. */
 static inline void product_check(const struct product *p, uint32_t schedule)
 {
-    static float y[PRODUCT_M * PRODUCT_N];
+    static unsigned char y[PRODUCT_M * PRODUCT_N * sizeof(float)], expected[sizeof(y)];
     struct fcc_gemv_all_reduce_args args = p->args;
-    int n = fcc_comm_size(p->comm), sum = n * (n + 1) / 2;
+    int n = fcc_comm_size(p->comm), rows = (int)args.y.shape[0], cols = (int)args.y.shape[1];
+    enum fcc_dtype dtype = args.y.dtype;
+    int64_t stride = args.y.stride[0] ? args.y.stride[0] : cols;
+    size_t size = dtype == FCC_F32 ? 4 : 2;
 
-    for (int i = 0; i < PRODUCT_M * PRODUCT_N; i++)
-        y[i] = NAN;
+    memset(y, 0xff, sizeof(y));
+    memset(expected, 0xff, sizeof(expected));
     OK(fcc_buffer_write(args.y.buffer, 0, y, sizeof(y)));
     args.schedule = schedule;
     OK(fcc_gemv_all_reduce(p->comm, &args));
     OK(fcc_buffer_read(args.y.buffer, 0, y, sizeof(y)));
-    for (int i = 0; i < PRODUCT_M * PRODUCT_N; i++)
-        if (y[i] != (float)sum)
-            check_failed(__FILE__, __LINE__, "rank %d of %d, schedule %u: y[%d][%d] is %g, expected %d", fcc_comm_rank(p->comm),
-                         n, schedule, i / PRODUCT_N, i % PRODUCT_N, (double)y[i], sum);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++) {
+            unsigned char element[4];
+            fake_round(dtype, product_sum(dtype, n, product_by_nodes(p, schedule), i, j), element);
+            memcpy(expected + (size_t)(i * stride + j) * size, element, size);
+        }
+    for (size_t i = 0; i < sizeof(y); i++)
+        if (y[i] != expected[i])
+            check_failed(__FILE__, __LINE__,
+                         "rank %d of %d, %d nodes, schedule %u, dtype %d, %d x %d: byte %zu of y is %02x, expected %02x",
+                         fcc_comm_rank(p->comm), n, fake_nodes, schedule, (int)dtype, rows, cols, i, y[i], expected[i]);
     OK(fcc_noop(p->comm)); /* nobody spoils the next one's while another still looks */
 }
 

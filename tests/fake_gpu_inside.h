@@ -5,6 +5,7 @@
  *   fake_gpu.c          the plug-in: what it has, what it is told, and whether that is allowed
  *   fake_gpu_memory.c   its memory, and who may touch it
  *   fake_gpu_kernel.c   a GPU's threads, which run what is in its queue, and its copies
+ *   fake_gpu_nodes.c    what kernels do besides over several nodes
  */
 #ifndef FAKE_GPU_INSIDE_H
 #define FAKE_GPU_INSIDE_H
@@ -105,6 +106,24 @@ int fake_copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uin
 int fake_copies_await(int gpu, struct error *e);
 int fake_memory_export(int gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset, struct error *e);
 int fake_writes_flush(int gpu, struct error *e);
+
+/* ---- kernels: gpu_execute.h. Who returns false says that it is to leave ---- */
+
+bool task_must_leave(const struct task *t);
+void gpu_nap(void);
+/* A GPU whose context is lost stands still. */
+void gpu_stand(const struct gpu *g);
+
+/* As plan_reaches(). */
+bool plan_goes_to(const struct gpu_plan *plan, uint32_t dst, uint32_t rank);
+bool nodes_is_remote(const struct task *t, uint32_t rank);
+#define FAKE_TRIGGER_PUT 0x40000000u
+#define FAKE_TRIGGER_FLAG 0x80000000u
+bool nodes_trigger_push(const struct gpu *g, const struct task *t, uint32_t rank, uint32_t dst, uint32_t what);
+/* The slice's triggers; it has been run. */
+bool nodes_slice_send(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s,
+                      uint32_t index);
+void nodes_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s);
 
 /* A GPU's threads; their argument is the struct gpu. */
 void *gpu_main(void *gpu);

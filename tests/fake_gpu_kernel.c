@@ -21,7 +21,7 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void nap(void)
+void gpu_nap(void)
 {
     static const struct timespec t = {.tv_nsec = NAP_NS};
 
@@ -33,7 +33,7 @@ static _Atomic uint64_t *flag_of(const struct task *t, uint32_t rank, uint32_t f
     return (_Atomic uint64_t *)pointer(t->launch->fixed.flags[rank]) + flag;
 }
 
-static bool must_leave(const struct task *t)
+bool task_must_leave(const struct task *t)
 {
     for (int i = 0; i < t->launch->nruns; i++)
         if (atomic_load_explicit(flag_of(t, t->launch->fixed.plans[i].rank, GPU_FLAGS), memory_order_relaxed) >= t->call.epoch)
@@ -42,10 +42,10 @@ static bool must_leave(const struct task *t)
 }
 
 /* A GPU whose context is lost stands still: the worker ends without waiting for it. */
-static void gpu_stand(const struct gpu *g)
+void gpu_stand(const struct gpu *g)
 {
     while (control->lost >> g->number & 1u)
-        nap();
+        gpu_nap();
 }
 
 static bool word_has_come(uint64_t word, uint32_t value)
@@ -56,7 +56,7 @@ static bool word_has_come(uint64_t word, uint32_t value)
 static void words_await(struct gpu *g, const struct task *t)
 {
     for (int i = 0; i < t->nwords; i++)
-        for (; !word_has_come(t->words[i], t->values[i]); nap())
+        for (; !word_has_come(t->words[i], t->values[i]); gpu_nap())
             gpu_stand(g);
     gpu_stand(g);
     (void)pthread_mutex_lock(&g->lock);
@@ -92,7 +92,7 @@ void *gpu_copier_main(void *argument)
         }
         (void)pthread_mutex_unlock(&g->lock);
         for (uint64_t until = now_ns() + control->copy_us * UINT64_C(1000); now_ns() < until;)
-            nap();
+            gpu_nap();
         rows_copy(c);
         (void)atomic_fetch_add(&control->copied, 1);
         (void)pthread_mutex_lock(&g->lock);
@@ -108,15 +108,22 @@ void *gpu_copier_main(void *argument)
 static bool kernel_hold(const struct gpu *g, const struct task *t)
 {
     uint64_t until = now_ns() + control->run_us * UINT64_C(1000);
+    bool leaves, was_held = false;
 
-    for (;; nap()) {
-        bool deaf = control->deaf >> g->number & 1u, held = control->hold >> g->number & 1u;
+    for (;; gpu_nap()) {
+        bool deaf = control->deaf >> g->number & 1u;
+        bool held = control->hold >> g->number & 1u && control->hold_phase == t->call.nodes.phase_first;
+        if (held != was_held)
+            (void)atomic_fetch_add(&control->holding, held ? 1 : -1);
+        was_held = held;
         gpu_stand(g);
-        if (!deaf && must_leave(t))
-            return false;
-        if (!deaf && !held && now_ns() >= until)
-            return true;
+        leaves = !deaf && task_must_leave(t);
+        if (leaves || (!deaf && !held && now_ns() >= until))
+            break;
     }
+    if (was_held)
+        (void)atomic_fetch_sub(&control->holding, 1);
+    return !leaves;
 }
 
 /* The test's failure, as gpu_fail() in gpu_execute.h. */
@@ -146,91 +153,11 @@ static bool slice_await(const struct gpu *g, const struct task *t, uint32_t rank
         while (atomic_load_explicit(flag_of(t, rank, s->wait_first + i * s->wait_stride), memory_order_acquire) <
                t->call.epoch) {
             gpu_stand(g);
-            if (must_leave(t))
+            if (task_must_leave(t))
                 return false;
-            nap();
+            gpu_nap();
         }
     return true;
-}
-
-/* ---- over several nodes: as in gpu_nodes.h ---- */
-
-static bool is_remote(const struct task *t, uint32_t rank)
-{
-    return t->call.nodes.remote >> rank & 1u;
-}
-
-static bool trigger_push(const struct gpu *g, const struct task *t, uint32_t rank, uint32_t dst, uint32_t what)
-{
-    const struct gpu_fifo *f = &t->call.nodes.fifo;
-    _Atomic uint64_t *head = pointer(f->head), *slot;
-
-    while ((int64_t)(atomic_load(head) - atomic_load_explicit((_Atomic uint64_t *)pointer(f->tail), memory_order_acquire)) >
-           (int64_t)f->room) {
-        gpu_stand(g);
-        if (must_leave(t))
-            return false;
-        nap();
-    }
-    slot = (_Atomic uint64_t *)pointer(f->slots) + (atomic_fetch_add(head, 1) & (f->capacity - 1)) * 2;
-    wrong(atomic_load_explicit(slot, memory_order_relaxed) != 0, "a slot of the FIFO is written that is not empty");
-    atomic_store_explicit(slot, t->call.nodes.number | (uint64_t)rank << 32 | (uint64_t)dst << 48, memory_order_release);
-    atomic_store_explicit(slot + 1, what | (t->call.epoch & UINT32_MAX) << 32, memory_order_release);
-    return true;
-}
-
-static bool slice_send(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s, uint32_t index)
-{
-    bool puts = s->kind != SLICE_COMPUTE && s->kind != SLICE_WAIT;
-
-    for (uint32_t r = 0; r < t->launch->fixed.shape.nranks && puts; r++)
-        if (is_remote(t, r) && (s->dst == SLICE_DST_ALL || s->dst == r) && !trigger_push(g, t, rank, r, 0x40000000u | index))
-            return false;
-    return true;
-}
-
-/* Where a tile's partial sums of `source` lie at the rank that reduces it: as in gemv_sums.h. */
-static float *tile_of(const struct task *t, uint32_t owner, uint32_t source, uint32_t col)
-{
-    const struct gpu_shape *shape = &t->launch->fixed.shape;
-
-    return (float *)pointer(t->launch->fixed.staging[owner] + shape->local_bytes + source * shape->slot_bytes) +
-           shape->m * ((int64_t)col - shape->first[owner]);
-}
-
-/* Partial sums to who adds them, which lets nothing of them be there for the next operator; its sums to all. */
-static void sums_run(const struct task *t, uint32_t rank, const struct slice *s)
-{
-    uint32_t nranks = t->launch->fixed.shape.nranks;
-
-    for (uint32_t i = 0; i < s->rows * s->cols; i++) {
-        float sum = 0;
-        if (s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT)
-            tile_of(t, s->dst, rank, s->col)[i] = (float)(rank + 1);
-        for (uint32_t r = 0; r < nranks && s->kind == SLICE_REDUCE; r++) {
-            float *part = &tile_of(t, rank, r, s->col)[i];
-            sum += *part;
-            *part = 0;
-        }
-        for (uint32_t r = 0; r < nranks && s->kind == SLICE_REDUCE; r++)
-            ((float *)pointer(t->call.out[r].data))[(int64_t)(i / s->cols) * t->call.out[r].stride[0] + s->col + i % s->cols] =
-                sum;
-    }
-}
-
-/* What goes to another rank, or to its own place: elements of embeddings [sample][table][dim], of products [row][column]. */
-static void rows_put(const struct task *t, uint32_t rank, const struct slice *s)
-{
-    const struct gpu_output *out = &t->call.out[s->dst];
-    bool pooled = t->launch->fixed.shape.op == FCC_OP_EMBEDDING_ALL_TO_ALL;
-    int64_t dim = pooled ? t->launch->fixed.shape.dim : 1, col_stride = pooled ? out->stride[1] : 1;
-
-    if (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_PUT)
-        return;
-    for (int64_t i = s->dst_row; i < (int64_t)s->dst_row + s->rows; i++)
-        for (int64_t j = s->dst_col; j < (int64_t)s->dst_col + s->cols; j++)
-            for (int64_t d = 0; d < dim; d++)
-                ((float *)pointer(out->data))[i * out->stride[0] + j * col_stride + d] = (float)(rank + 1);
 }
 
 /* Flags only grow: one that goes back may be waited for until the end. */
@@ -278,9 +205,9 @@ static bool words_reduce(const struct gpu *g, const struct task *t, uint32_t ran
                        t->call.stamp) {
                     wrong(stamp > t->call.stamp, "a word is overwritten before it was read");
                     gpu_stand(g);
-                    if (must_leave(t))
+                    if (task_must_leave(t))
                         return false;
-                    nap();
+                    gpu_nap();
                 }
             }
         }
@@ -289,18 +216,17 @@ static bool words_reduce(const struct gpu *g, const struct task *t, uint32_t ran
 }
 
 /* What other ranks wait for and this one waits for; nothing else is computed. */
-static bool slice_run(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s)
+static bool slice_run(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s)
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
-    bool sums = shape->op == FCC_OP_GEMV_ALL_REDUCE;
 
-    if (shape->over_nodes && shape->dtype == FCC_F32)
-        (sums ? sums_run : rows_put)(t, rank, s);
-    if (shape->over_nodes || !sums)
+    if (shape->over_nodes)
+        nodes_slice_run(t, plan, s);
+    if (shape->over_nodes || shape->op != FCC_OP_GEMV_ALL_REDUCE)
         return true;
     if (s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT)
-        words_put(t, rank, s);
-    return s->kind != SLICE_REDUCE || words_reduce(g, t, rank, s);
+        words_put(t, plan->rank, s);
+    return s->kind != SLICE_REDUCE || words_reduce(g, t, plan->rank, s);
 }
 
 static bool slice_signal(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s)
@@ -312,10 +238,10 @@ static bool slice_signal(const struct gpu *g, const struct task *t, const struct
         return true;
     group = (const struct signal_group *)pointer(plan->groups) + s->group;
     for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++)
-        if (group->dst == SLICE_DST_ALL || group->dst == r) {
-            if (!is_remote(t, r))
+        if (plan_goes_to(plan, group->dst, r)) {
+            if (!nodes_is_remote(t, r))
                 flag_raise(t, r, group->flag);
-            else if (!trigger_push(g, t, plan->rank, r, 0x80000000u | group->flag))
+            else if (!nodes_trigger_push(g, t, plan->rank, r, FAKE_TRIGGER_FLAG | group->flag))
                 return false;
         }
     return true;
@@ -328,13 +254,13 @@ static bool phase_run(const struct gpu *g, const struct task *t, const struct gp
 
     for (uint32_t i = plan->first[phase]; i < plan->first[phase + 1]; i++) {
         struct slice_time time = {.epoch = (uint32_t)t->call.epoch};
-        if (slices[i].wait_count && !t->call.nodes.phase_first) {
+        if (slices[i].wait_count && (!t->call.nodes.phase_first || slices[i].is_here)) {
             time.wait_ns = now_ns();
             if (!slice_await(g, t, plan->rank, &slices[i]))
                 return false;
         }
         time.start_ns = now_ns();
-        if (!slice_run(g, t, plan->rank, &slices[i]) || !slice_send(g, t, plan->rank, &slices[i], i) ||
+        if (!slice_run(g, t, plan, &slices[i]) || !nodes_slice_send(g, t, plan, &slices[i], i) ||
             !slice_signal(g, t, plan, &slices[i]))
             return false;
         time.end_ns = now_ns();
@@ -373,7 +299,7 @@ static void kernel_linger(const struct gpu *g)
     uint64_t until = now_ns() + control->run_us * UINT64_C(1000);
 
     while ((control->linger >> g->number & 1u) && now_ns() < until)
-        nap();
+        gpu_nap();
 }
 
 static void kernel_run(const struct gpu *g, const struct task *t)
@@ -406,7 +332,7 @@ static void kernel_end(struct gpu *g)
         atomic_store_explicit((_Atomic uint32_t *)pointer(t->call.end.words[i]), t->call.end.values[i], memory_order_release);
     while ((control->untold >> g->number & 1u) && !g->end) {
         (void)pthread_mutex_unlock(&g->lock);
-        nap();
+        gpu_nap();
         (void)pthread_mutex_lock(&g->lock);
     }
     (void)atomic_fetch_add(&control->ended, 1);
@@ -457,7 +383,7 @@ void *side_main(void *argument)
         }
         (void)pthread_mutex_unlock(&g->lock);
         while (now_ns() < s->at_ns)
-            nap();
+            gpu_nap();
         (void)pthread_mutex_lock(&g->lock);
         uint32_t now = (uint32_t)s->value;
         uint32_t before = (uint32_t)atomic_exchange((_Atomic uint64_t *)pointer(s->address), s->value);

@@ -82,8 +82,7 @@ static inline void case_open(struct test_case *c, enum fcc_op op, enum fcc_sched
 
     random_problem(&c->problem, op);
     c->schedule = (struct schedule){.kind = kind, .target = random_below(2) ? PLAN_GPU : PLAN_CPU};
-    c->schedule.route =
-        (enum plan_route)random_below(c->schedule.target == PLAN_GPU ? PLAN_HIERARCHICAL : PLAN_HIERARCHICAL + 1);
+    c->schedule.route = (enum plan_route)random_below(PLAN_HIERARCHICAL + 1);
     bool wide = op == FCC_OP_GEMV_ALL_REDUCE && random_below(4) == 0;
     if (wide)
         wide_gemv(&c->problem);
@@ -91,9 +90,9 @@ static inline void case_open(struct test_case *c, enum fcc_op op, enum fcc_sched
         c->schedule.slice_rows = (uint32_t)(1 + random_below(ROWS));
     if (random_below(3))
         c->schedule.slice_cols = (uint32_t)((wide ? COLS : 1) + random_below(COLS)); /* not more than FLAGS */
-    (void)snprintf(case_text, sizeof(case_text), "case %d: %s, %s, %s, %d ranks, slices %u x %u", number, op_name(op),
-                   schedule_name(kind), route_name(c->schedule.route), c->problem.nranks, c->schedule.slice_rows,
-                   c->schedule.slice_cols);
+    (void)snprintf(case_text, sizeof(case_text), "case %d: %s, %s, %s, %s, %d ranks, slices %u x %u", number, op_name(op),
+                   schedule_name(kind), route_name(c->schedule.route), c->schedule.target == PLAN_GPU ? "gpu" : "cpu",
+                   c->problem.nranks, c->schedule.slice_rows, c->schedule.slice_cols);
     for (int r = 0; r < c->problem.nranks; r++)
         if (plan_make(&c->problem, r, &c->schedule, &c->plans[r], &e))
             fail_msg("%s: rank %d: %s", case_text, r, e.text);
@@ -151,7 +150,7 @@ static inline int node_ranks(const struct test_case *c, int rank)
     return n;
 }
 
-static int chosen[PLAN_HIERARCHICAL + 1]; /* by the rule */
+static int chosen[PLAN_GPU + 1][PLAN_HIERARCHICAL + 1]; /* by the rule */
 
 /* The route is what was asked for, or what the rule says; flat where the other way would be the same. */
 static inline void expect_route(const struct test_case *c)
@@ -161,13 +160,13 @@ static inline void expect_route(const struct test_case *c)
 
     for (int r = 0; r < c->problem.nranks; r++)
         most = node_ranks(c, r) > most ? node_ranks(c, r) : most;
-    if (c->problem.op != FCC_OP_GEMV_ALL_REDUCE || c->schedule.target == PLAN_GPU || most == 1 || most == c->problem.nranks)
+    if (c->problem.op != FCC_OP_GEMV_ALL_REDUCE || most == 1 || most == c->problem.nranks)
         EXPECT(route == PLAN_FLAT);
     else if (c->schedule.route != PLAN_ROUTE_RULE)
         EXPECT(route == c->schedule.route);
     else
         EXPECT(route == (sums * (most - 1) >= 32768 ? PLAN_HIERARCHICAL : PLAN_FLAT));
-    chosen[route] += c->schedule.route == PLAN_ROUTE_RULE && c->schedule.target == PLAN_CPU;
+    chosen[c->schedule.target][route] += c->schedule.route == PLAN_ROUTE_RULE;
 }
 
 static inline bool is_hierarchical(const struct test_case *c)

@@ -52,7 +52,7 @@ static inline void sim_count(const struct test_case *c, struct sim_rank ranks[],
 /* Everything that a slice reads is there. */
 static inline void sim_column(const struct test_case *c, int r, const struct slice *s, uint32_t j)
 {
-    bool words = c->schedule.target == PLAN_GPU;
+    bool words = has_words(c);
 
     if (puts_tile(s) || s->kind == SLICE_REDUCE_NODE)
         partials[words ? 0 : s->dst][j]++;

@@ -170,6 +170,8 @@ static void machine_part(void)
 
     CHECK(r.n == RANKS);
     fake_nodes_start(&d, 1, GPUS, options);
+    fake_nodes = NODES;
+    fake_together = count;
     machine_works(&r, &d, first, count);
     r.id = id_parse(machine[4]);
     ranks_start_some(&r, first, count, rounds_rank, scene);

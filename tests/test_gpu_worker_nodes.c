@@ -42,7 +42,7 @@ static void works_rank(int rank, const struct ranks *all, void *argument)
     void *stream = stream_open();
 
     for (int round = 0; round < ROUNDS; round++)
-        product_check(&p, round % 2 ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED);
+        product_check(&p, (round % 2 ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED) | (round < 2 ? FCC_SCHEDULE_FLAT : 0));
     product_check(&p, FCC_SCHEDULE_AUTO);
     all_to_alls(p.comm, stream);
     for (int round = 0; round < ROUNDS; round++)

@@ -48,7 +48,69 @@ static void expect_gpu_phases(const struct test_case *c, const struct plan *plan
         EXPECT(phase == GPU_PHASE_FREE || phase == GPU_PHASE_WAIT || s->wait_count > 0 ||
                (phase == GPU_PHASE_REDUCE && carries_words(c, s)));
         EXPECT((s->kind == SLICE_REDUCE) == (phase == GPU_PHASE_REDUCE));
+        EXPECT((s->kind == SLICE_REDUCE_NODE) == (phase == GPU_PHASE_NODE));
+        EXPECT((s->kind == SLICE_FORWARD) == (phase == GPU_PHASE_FORWARD));
+        EXPECT(!s->is_here || (s->kind == SLICE_WAIT && is_hierarchical(c)));
     }
+}
+
+/* Of a slice of a GPU's plan: its phase, and which of the kernels of an operator over nodes it is in (gemv_nodes.c). */
+static int phase_of(const struct slice *s)
+{
+    return s->kind == SLICE_WAIT          ? GPU_PHASE_WAIT
+           : s->kind == SLICE_FORWARD     ? GPU_PHASE_FORWARD
+           : s->kind == SLICE_REDUCE      ? GPU_PHASE_REDUCE
+           : s->kind == SLICE_REDUCE_NODE ? GPU_PHASE_NODE
+           : s->wait_count                ? GPU_PHASE_PUT
+                                          : GPU_PHASE_FREE;
+}
+
+static int kernel_of(const struct slice *s)
+{
+    return phase_of(s) < GPU_PHASE_REDUCE ? 0 : phase_of(s) == GPU_PHASE_REDUCE ? 1 : 2;
+}
+
+/* Slice s of rank r raises a flag that slice t of rank q waits for. */
+static void expect_gpu_wait(const struct test_case *c, int r, const struct slice *s, int q, const struct slice *t)
+{
+    bool looks = kernel_of(t) == 0 || t->is_here, apart = c->problem.node_of[r] != c->problem.node_of[q];
+
+    EXPECT(phase_of(s) < phase_of(t));
+    if (!plan_is_over_nodes(&c->problem))
+        return;
+    EXPECT(!(looks && apart));                    /* no kernel waits for another node */
+    EXPECT(looks || kernel_of(s) < kernel_of(t)); /* what it does not look at has come before it begins */
+    EXPECT(kernel_of(s) <= kernel_of(t));
+}
+
+/* Nobody waits for what comes in his own phase or later, and over nodes for what his kernel cannot see. */
+static void expect_gpu_waits(const struct test_case *c)
+{
+    static const struct slice *raises[RANKS][FLAGS];
+    static int by[RANKS][FLAGS];
+
+    memset(raises, 0, sizeof(raises));
+    for (int r = 0; r < c->problem.nranks; r++)
+        for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
+            const struct slice *s = &c->plans[r]->slices[i];
+            for (int q = 0; q < c->problem.nranks && s->group != SLICE_NO_GROUP; q++) {
+                const struct signal_group *g = &c->plans[r]->groups[s->group];
+                if (!plan_reaches(c->plans[r], g->dst, q) ||
+                    (raises[q][g->flag] && phase_of(raises[q][g->flag]) >= phase_of(s)))
+                    continue; /* the last of its group */
+                raises[q][g->flag] = s;
+                by[q][g->flag] = r;
+            }
+        }
+    for (int q = 0; q < c->problem.nranks; q++)
+        for (uint32_t i = 0; i < c->plans[q]->nslices; i++) {
+            const struct slice *t = &c->plans[q]->slices[i];
+            for (uint32_t w = 0; w < t->wait_count; w++) {
+                uint32_t flag = t->wait_first + w * t->wait_stride;
+                EXPECT(raises[q][flag] != NULL);
+                expect_gpu_wait(c, by[q][flag], raises[q][flag], q, t);
+            }
+        }
 }
 
 static void test_properties(void **state)
@@ -67,16 +129,19 @@ static void test_properties(void **state)
             for (int kind = SLICE_COMPUTE_PUT; kind <= SLICE_PUT; kind++)
                 expect_order(&c, r, (enum slice_kind)kind);
             expect_phases(&c, c.plans[r]);
-            if (!is_hierarchical(&c))
+            if (c.schedule.target == PLAN_GPU || !is_hierarchical(&c))
                 expect_gpu_phases(&c, c.plans[r]);
             expect_groups(&c, c.plans[r]);
         }
+        if (c.schedule.target == PLAN_GPU)
+            expect_gpu_waits(&c);
         expect_flags(&c);
         expect_termination(&c);
         expect_same_again(&c);
         case_close(&c);
     }
-    EXPECT(chosen[PLAN_FLAT] > 10 && chosen[PLAN_HIERARCHICAL] > 10);
+    for (int target = PLAN_CPU; target <= PLAN_GPU; target++)
+        EXPECT(chosen[target][PLAN_FLAT] > 10 && chosen[target][PLAN_HIERARCHICAL] > 10);
 }
 
 static void test_destinations(void **state)

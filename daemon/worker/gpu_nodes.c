@@ -314,7 +314,9 @@ void gpus_nodes_close(struct gpus *g)
 
 static enum gpu_step step_of(const struct slice *s)
 {
-    return s->kind == SLICE_WAIT ? GPU_STEP_WAIT : s->kind == SLICE_REDUCE ? GPU_STEP_REDUCE : GPU_STEP_SEND;
+    if (s->kind == SLICE_WAIT || s->kind == SLICE_FORWARD)
+        return GPU_STEP_WAIT;
+    return s->kind == SLICE_REDUCE ? GPU_STEP_REDUCE : GPU_STEP_SEND;
 }
 
 /* Mark the flags that ranks elsewhere raise at a rank. */
@@ -323,7 +325,7 @@ static void remote_flags_mark(const struct launch *l, int rank, bool marks[])
     for (int r = 0; r < l->nranks; r++) {
         const struct plan *plan = l->runs[r].plan;
         for (uint32_t g = 0; !l->runs[r].device && g < plan->ngroups; g++)
-            if (plan->groups[g].dst == SLICE_DST_ALL || plan->groups[g].dst == rank)
+            if (plan_reaches(plan, plan->groups[g].dst, rank))
                 marks[plan->groups[g].flag] = true;
     }
 }
@@ -425,7 +427,7 @@ bool gpus_step_may_begin(struct launch *l, enum gpu_step step)
 
 void gpus_nodes_fill(const struct launch *l, const struct device *d, struct gpu_nodes *out)
 {
-    static const uint32_t first[GPU_STEPS + 1] = {GPU_PHASE_FREE, GPU_PHASE_REDUCE, GPU_PHASE_WAIT, GPU_PHASES};
+    static const uint32_t first[GPU_STEPS + 1] = {GPU_PHASE_FREE, GPU_PHASE_REDUCE, GPU_PHASE_FORWARD, GPU_PHASES};
 
     out->fifo = d->worker->gpus->sending[d->index].fifo;
     out->remote = 0;
