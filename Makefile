@@ -184,7 +184,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
 UNIT := kernels plan lanes starts arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
-SYSTEM := gpu_worker gpu_worker_nodes gpu_worker_sums fccctl gpu_worker_words gpu_worker_errors launchers netns peers node_faults nodes node_rails handover operators symmetric puts puts_ends puts_refused errors pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_refusals gpu_worker_shown
+SYSTEM := gpu_worker gpu_worker_sums gpu_worker_nodes fccctl gpu_worker_words gpu_worker_errors launchers netns peers node_faults nodes node_rails handover operators routes symmetric puts puts_ends puts_refused errors pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
@@ -278,7 +278,7 @@ $(BUILD)/tests/test_netns: $(call objects,tests/spaces.c tests/wire.c)
 $(addprefix $(BUILD)/tests/test_,handover root_names): $(call objects,daemon/cluster.c daemon/config.c daemon/log.c)
 
 # The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
-GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators $(if $(filter cuda,$(kind)),$(GPU_SYSTEM)))))
+GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators routes $(if $(filter cuda,$(kind)),$(GPU_SYSTEM)))))
 
 # A GPU plug-in without a GPU, for the worker's side of it under the sanitizers.
 FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so

@@ -14,9 +14,10 @@ enum { NODES = 2, ROUTES = 3, KINDS = 3, DTYPES = 3 };
 
 /* ---- right, whatever the sizes ---- */
 
-static const int sizes[][3] = {/* rows, columns, from row to row of y */
-                               {1, 1, 1},       {1, 37, 37},  {3, 129, 131},    {64, 65, 65},    {5, 1000, 1003},
-                               {2, 2056, 2056}, {17, 16, 24}, {64, 1031, 1033}, {1, 2053, 2056}, {63, 513, 2000}};
+enum { SIZES = 10 };
+static const int sizes[SIZES][3] = {/* rows, columns, from row to row of y */
+                                    {1, 1, 1},       {1, 37, 37},  {3, 129, 131},    {64, 65, 65},    {5, 1000, 1003},
+                                    {2, 2056, 2056}, {17, 16, 24}, {64, 1031, 1033}, {1, 2053, 2056}, {63, 513, 2000}};
 
 static void sums_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -24,17 +25,15 @@ static void sums_rank(int rank, const struct ranks *all, void *argument)
     driver_use();
     fcc_context *context = client_connect(NULL);
     struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
-    int count = 0;
 
-    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
-        for (int dtype = 0; dtype < DTYPES; dtype++)
-            for (int route = 0; route < ROUTES; route++) {
-                product_reshape(&p, dtypes[dtype], sizes[s][0], sizes[s][1], sizes[s][2]);
-                product_check(&p, kinds[count++ % KINDS] | routes[route]);
-            }
+    for (int s = 0; s < SIZES; s++) /* each size each way, dtypes and schedules in turn */
+        for (int route = 0; route < ROUTES; route++) {
+            product_reshape(&p, dtypes[(s + route) % DTYPES], sizes[s][0], sizes[s][1], sizes[s][2]);
+            product_check(&p, kinds[s / DTYPES % KINDS] | routes[route]);
+        }
     for (int kind = 0; kind < KINDS; kind++) /* the largest, each way */
         for (int route = 0; route < ROUTES; route++) {
-            product_reshape(&p, FCC_F32, PRODUCT_M, PRODUCT_N, PRODUCT_N);
+            product_reshape(&p, dtypes[(kind + route) % DTYPES], PRODUCT_M, PRODUCT_N, PRODUCT_N);
             product_check(&p, kinds[kind] | routes[route]);
         }
     for (uint32_t kind = FCC_SCHEDULE_COMPUTE_ONLY; kind <= FCC_SCHEDULE_COMM_ONLY; kind++) {
