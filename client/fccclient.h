@@ -78,7 +78,7 @@ enum fcc_schedule_kind {
  * operators have one way. */
 enum fcc_schedule_route {
     FCC_SCHEDULE_FLAT = 0x40,         /* as on one node: on cpu devices the same bits, wherever the ranks are */
-    FCC_SCHEDULE_HIERARCHICAL = 0x80, /* in each node first, wherever a node has several ranks. Not on GPUs: -EINVAL */
+    FCC_SCHEDULE_HIERARCHICAL = 0x80, /* in each node first, wherever a node has several ranks */
 };
 #define FCC_SCHEDULE_ROUTES 0xc0
 
@@ -424,11 +424,11 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
  * an AllReduce. Partial sums are f32, added in an order that is fixed, and rounded once: every rank gets the same bits, every
  * run. (SC24, "GEMV + AllReduce": direct two-phase reduce-scatter and all-gather, each rank reducing its share of the tiles.)
  *
- * The order of additions. On one node, on GPUs, and flat: rank 0's partial sum, plus rank 1's, plus rank 2's, ... Over several
+ * The order of additions. On one node, and flat: rank 0's partial sum, plus rank 1's, plus rank 2's, ... Over several
  * nodes, hierarchical: first the sum of each node's ranks, in rank order; then these sums, in the order of the nodes' first
  * ranks. So a communicator's placement on nodes may change the last bits of y, and FCC_SCHEDULE_FLAT is for who cannot have
- * that. Without a route it is hierarchical on cpu devices, if there are several nodes and M * N * 4 bytes times (the ranks of the
- * largest node - 1) are 32768 or more.
+ * that. Without a route it is hierarchical if there are several nodes and M * N * 4 bytes times (the ranks of the largest node - 1)
+ * are 32768 or more.
  *
  * Same on all ranks: M, N, dtype, schedule. May differ: K_r (0 is allowed). */
 struct fcc_gemv_all_reduce_args {

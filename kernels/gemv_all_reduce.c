@@ -365,12 +365,8 @@ static void gemv_area(const struct run *run, const struct slice *s, int dst, str
         return;
     }
     gemv_layout_make(run->problem, &run->plan->schedule, &l);
-    *out = (struct put_area){.tensor = PUT_STAGING,
-                             .planes = 1,
-                             .rows = 1,
-                             .at = partial_at(run, &l, s),
-                             .row_bytes = sums,
-                             .row_stride = sums};
+    *out = (struct put_area){
+        .tensor = PUT_STAGING, .planes = 1, .rows = 1, .at = partial_at(run, &l, s), .row_bytes = sums, .row_stride = sums};
 }
 
 /* ---- on a GPU ---- */

@@ -35,7 +35,8 @@ enum { SUMS = 4096 /* of a tile that are put together at a time: at least FCC_GE
 
 /* A sum to where its slice says. */
 struct gemv_put_word {
-    struct place {};
+    struct place {
+    };
 
     static __device__ __forceinline__ place at(const struct gpu_call &, uint32_t, const struct slice &)
     {

@@ -28,10 +28,10 @@
  *   reduce   reduce (REDUCE: the worker has seen the other nodes' sums come; its own node's kernels have ended)
  *   wait     forward (FORWARD: the worker has seen the results come), wait (WAIT: for what others here hand on, by flags)
  *
- * So "reduce in node" stands behind all puts there: a workgroup that waits in it has no put in hand, and those of other ranks
- * of its GPU are in the hands of workgroups that run (gpu_execute.h), which AHEAD tiles would not give. And the last wait is
- * parted: for flags that ranks of this node raise (slice.is_here), which the kernel looks at, and for those from other nodes, which it
- * never sees and need not: the worker does not start it before.
+ * So "reduce in node" stands behind all puts there: AHEAD tiles would not do, because one workgroup may be all that a GPU has
+ * room for, and that takes the slices of one of its ranks before those of the next (gpu_execute.h). And the last wait is in parts:
+ * for flags that ranks of this node raise (slice.is_here), which the kernel looks at, and for those that come from other nodes, which
+ * it never sees and need not, as the worker does not start it before.
  *
  * Memory: a deputy reads a tile of its own y after its result flag (acquire), which the proxy's thread raised (release) when it had stored
  * the tile; it raises the other ranks' flags behind its stores to them.

@@ -54,8 +54,8 @@ struct gemv_put_sum {
         return s.kind == SLICE_COMPUTE ? gemv_own_tile_at(call, run, s.col) : gemv_tile_at(call, s.dst, s.slot, s);
     }
 
-    static __device__ __forceinline__ void put(const struct gpu_call &, uint32_t, const struct slice &s, place tile, uint32_t row,
-                                               uint32_t col, float sum)
+    static __device__ __forceinline__ void put(const struct gpu_call &, uint32_t, const struct slice &s, place tile,
+                                               uint32_t row, uint32_t col, float sum)
     {
         tile[(uint64_t)row * s.cols + (col - s.col)] = sum;
     }

@@ -14,24 +14,29 @@
  * adapters write (RDMA: then the proxy is told of each area behind it, net_verbs.h). When an area has come whole it is copied into the GPU's memory (copy_in(): a copy engine's work, which waits for no kernel and is not waited for
  * here). Flags that other nodes raise are noted in host memory (member.arrived), behind the areas that came before them.
  *
- * Steps. A kernel of such an operator waits for no other node. The operator is up to three kernels on each GPU, one after the other:
- *   send     all slices that wait for nothing, or for slices of their own rank: they compute and put
- *   reduce   ... that wait for other ranks' slices and add them up
- *   wait     the last: results are there, streams are told
- * A step begins when the one before has ended on all GPUs here, and when the flags that other nodes raise for its slices have
- * arrived. That is so of the first one, too: where no rank here has anything to send it is no send (gpu_launch()).
- * Its kernel stands behind all copies that were enqueued before (launch_start()). So its slices need not look at flags.
+ * Steps. A kernel of such an operator waits for no other node; for GPUs here it may, as on one node. The operator is up to three
+ * kernels on each GPU, one after the other:
+ *   send     all slices that wait for nothing, or for slices of ranks here: they compute and put, and add up what a node's ranks put
+ *   reduce   ... that wait for other nodes' slices (and for those of ranks here) and add them up
+ *   wait     the last: results are there, are handed on to other ranks here, streams are told
+ * (Adding up a node's, and handing on, is what hierarchical plans do: kernels/gemv_nodes.c.) A step begins when the one before
+ * has ended on all GPUs here, and when the flags that other nodes raise for its slices have arrived. That is so of the first
+ * one, too: where no rank here has anything to send it is no send (gpu_launch()). Its kernel stands behind all copies that
+ * were enqueued before (launch_start()). So its slices need not look at flags, but for those that GPUs here raise in the same
+ * step.
  *
- * Why that is right. A flag that a step's slices wait for is raised by a rank here, by a slice of an earlier step, whose kernel has ended
- * (`done`, with release, was seen with acquire, and the next kernel is started after that); or by a rank elsewhere: then the proxy
- * has enqueued the copies of what came before it, then stored the flag in `arrived` (release), which gpus_step_may_begin() has seen
- * (acquire): so the kernel is enqueued after those copies, and stands behind them. A slice that waits for its own rank only looks
- * at flags itself: its own kernel raises them.
+ * Why that is right. A flag that a step's slices wait for is raised by a rank here, by a slice of an earlier step, whose
+ * kernel has ended (`done`, with release, was seen with acquire, and the next kernel is started after that); or by a rank
+ * elsewhere: then the proxy has enqueued the copies of what came before it, then stored the flag in `arrived` (release), which
+ * gpus_step_may_begin() has seen (acquire): so the kernel is enqueued after those copies, and stands behind them. Slices that
+ * wait for what their own step does, which is for ranks here only, look at flags themselves (gpu_slice_looks()): all of the
+ * first step that wait, and of the last those that wait for what another rank hands on. What a rank hands on it reads from its
+ * own y, into which its own GPU's copies have stored it.
  *
- * Why nothing deadlocks. A kernel waits for slices of kernels that run (of its own step, on its own GPU, as in one node), or for room in
- * its FIFO; and that for the proxy and the links, which wait for no kernel: what comes is received into landing places whatever the
- * GPUs do. So each kernel that runs ends, however operators of several communicators follow each other on a GPU, here and elsewhere:
- * nodes need no common order.
+ * Why nothing deadlocks. A kernel waits for slices of its own step's kernels, which all GPUs here have been given together,
+ * each in the same order with all others, as on one node; or for room in its FIFO; and that for the proxy and the links, which
+ * wait for no kernel: what comes is received into landing places whatever the GPUs do. So each kernel that runs ends, however
+ * operators of several communicators follow each other on a GPU, here and elsewhere: nodes need no common order.
  *
  * Directly. Over RDMA an adapter may write into the GPU's memory by itself, where the driver gives out a dma-buf of it and the adapter's
  * driver takes that: then nothing lands and nothing is copied. The rows are in that memory before the flag's receive completes
