@@ -189,34 +189,47 @@ static inline float product_sum(enum fcc_dtype dtype, int nranks, bool by_nodes,
     return total;
 }
 
-/* Every element of y is that, to the last bit, and nothing beside them was touched. */
-static inline void product_check(const struct product *p, uint32_t schedule)
+static inline void product_poison(const struct product *p)
 {
-    static unsigned char y[PRODUCT_M * PRODUCT_N * sizeof(float)], expected[sizeof(y)];
-    struct fcc_gemv_all_reduce_args args = p->args;
-    int n = fcc_comm_size(p->comm), rows = (int)args.y.shape[0], cols = (int)args.y.shape[1];
-    enum fcc_dtype dtype = args.y.dtype;
-    int64_t stride = args.y.stride[0] ? args.y.stride[0] : cols;
-    size_t size = dtype == FCC_F32 ? 4 : 2;
+    static unsigned char y[PRODUCT_M * PRODUCT_N * sizeof(float)];
 
     memset(y, 0xff, sizeof(y));
+    OK(fcc_buffer_write(p->args.y.buffer, 0, y, sizeof(y)));
+}
+
+/* Every element of y is that, to the last bit, and nothing beside them was touched. */
+static inline void product_verify(const struct product *p, uint32_t schedule)
+{
+    static unsigned char y[PRODUCT_M * PRODUCT_N * sizeof(float)], expected[sizeof(y)];
+    const struct fcc_tensor *t = &p->args.y;
+    int n = fcc_comm_size(p->comm), rows = (int)t->shape[0], cols = (int)t->shape[1];
+    int64_t stride = t->stride[0] ? t->stride[0] : cols;
+    size_t size = t->dtype == FCC_F32 ? 4 : 2;
+
     memset(expected, 0xff, sizeof(expected));
-    OK(fcc_buffer_write(args.y.buffer, 0, y, sizeof(y)));
-    args.schedule = schedule;
-    OK(fcc_gemv_all_reduce(p->comm, &args));
-    OK(fcc_buffer_read(args.y.buffer, 0, y, sizeof(y)));
+    OK(fcc_buffer_read(t->buffer, 0, y, sizeof(y)));
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++) {
             unsigned char element[4];
-            fake_round(dtype, product_sum(dtype, n, product_by_nodes(p, schedule), i, j), element);
+            fake_round(t->dtype, product_sum(t->dtype, n, product_by_nodes(p, schedule), i, j), element);
             memcpy(expected + (size_t)(i * stride + j) * size, element, size);
         }
     for (size_t i = 0; i < sizeof(y); i++)
         if (y[i] != expected[i])
             check_failed(__FILE__, __LINE__,
                          "rank %d of %d, %d nodes, schedule %u, dtype %d, %d x %d: byte %zu of y is %02x, expected %02x",
-                         fcc_comm_rank(p->comm), n, fake_nodes, schedule, (int)dtype, rows, cols, i, y[i], expected[i]);
+                         fcc_comm_rank(p->comm), n, fake_nodes, schedule, (int)t->dtype, rows, cols, i, y[i], expected[i]);
     OK(fcc_noop(p->comm)); /* nobody spoils the next one's while another still looks */
+}
+
+static inline void product_check(const struct product *p, uint32_t schedule)
+{
+    struct fcc_gemv_all_reduce_args args = p->args;
+
+    product_poison(p);
+    args.schedule = schedule;
+    OK(fcc_gemv_all_reduce(p->comm, &args));
+    product_verify(p, schedule);
 }
 
 #endif

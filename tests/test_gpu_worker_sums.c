@@ -201,6 +201,70 @@ static void mixed(void)
     fake_stop(&d);
 }
 
+/* A kernel of one step is held on one GPU of each node, and goes on: meanwhile no rank's stream is told that all is over, on the other GPUs
+ * either, and then all results are right. */
+struct hold {
+    _Atomic int ready, set, looked;
+};
+enum { RANKS = 6, HELD_PHASES = 3 };
+static const enum gpu_phase held_phases[HELD_PHASES] = {GPU_PHASE_FREE, GPU_PHASE_REDUCE, GPU_PHASE_FORWARD};
+
+static void passed_set(void *passed)
+{
+    *(_Atomic int *)passed = 1;
+}
+
+static void held_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct hold *h = argument;
+    static _Atomic int passed;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    void *stream = stream_open();
+    p.args.schedule = FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL;
+    product_check(&p, p.args.schedule);
+    for (int i = 0; i < HELD_PHASES; i++) {
+        product_poison(&p);
+        passed = 0;
+        h->ready++;
+        await(&h->ready, (i + 1) * all->n);
+        if (rank == 0) {
+            fake->hold_phase = held_phases[i];
+            fake->hold = 1u << 1;
+            h->set = i + 1;
+        }
+        await(&h->set, i + 1);
+        product_enqueue(&p, stream, NULL);
+        CHECK(gpu.stream_function(stream, passed_set, (void *)&passed) == 0);
+        await(&fake->holding, NODES);
+        (void)usleep(30000);
+        CHECK(!passed);
+        h->looked++;
+        await(&h->looked, (i + 1) * all->n);
+        fake->hold = 0;
+        stream_sync(stream);
+        OK(fcc_comm_error(p.comm));
+        CHECK(passed);
+        product_verify(&p, p.args.schedule);
+    }
+    stream_close(stream);
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void held(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    ranks_start(&r, RANKS, held_rank, shared_memory(sizeof(struct hold)));
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 /* A kernel of one step hangs, on one GPU of each node: the others wait for it in theirs (for its partial sums, in the first step, and for
  * what it hands on, in the last), or are between two steps. They all leave, when the time limit says so or a rank's process has died. */
 struct hang {
@@ -208,7 +272,12 @@ struct hang {
     bool dies;
     _Atomic int ready, set, heard;
 };
-enum { VICTIM = 3, RANKS = 6 };
+enum { VICTIM = 3 };
+
+static uint32_t hang_limit_ms(void)
+{
+    return getenv("FCC_TEST_SLOW") ? 6000 : 1500;
+}
 
 static void hang_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -217,7 +286,8 @@ static void hang_rank(int rank, const struct ranks *all, void *argument)
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product p = product_open(client_join(context, &all->id, all->n, rank, h->dies ? 0 : 1500));
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, h->dies ? 0 : hang_limit_ms()));
+    product_reshape(&p, FCC_F32, 3, 700, 700); /* soon done, where nothing hangs */
     p.args.schedule = FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL;
     product_check(&p, p.args.schedule);
     h->ready++;
@@ -300,6 +370,7 @@ int main(int argc, char *argv[])
         {"two_each_counted", two_each_counted, 60},
         {"four_each_counted", four_each_counted, 60},
         {"mixed", mixed, 60},
+        {"held", held, 60},
         {"send_hangs", send_hangs, 60},
         {"reduce_hangs", reduce_hangs, 60},
         {"forward_hangs", forward_hangs, 60},
