@@ -265,6 +265,50 @@ static void held(void)
     fake_stop(&d);
 }
 
+/* A GPU does not take the last step's kernel: the others here, which wait for what it would hand on, leave; and the next operator works. */
+static void not_taken_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct hold *h = argument;
+    fcc_request *request;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    p.args.schedule = FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL;
+    product_check(&p, p.args.schedule);
+    h->ready++;
+    await(&h->ready, all->n);
+    if (rank == 0) {
+        fake->hold_phase = GPU_PHASE_REDUCE;
+        fake->hold = 1u << 0;
+        h->set = 1;
+    }
+    await(&h->set, 1);
+    OK(fcc_gemv_all_reduce_start(p.comm, &p.args, &request));
+    if (rank == 0) {
+        await(&fake->holding, NODES);
+        fake->fail_gpu = 1; /* whose next one is of the last step, on each node; one of them */
+        fake->fail = FAKE_LAUNCH_START;
+        fake->hold = 0;
+    }
+    FAILS(fcc_request_wait(request, -1), -EIO, "gemv_all_reduce", "made to fail");
+    fcc_request_free(request);
+    product_check(&p, p.args.schedule);
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void not_taken(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    ranks_start(&r, RANKS, not_taken_rank, shared_memory(sizeof(struct hold)));
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 /* A kernel of one step hangs, on one GPU of each node: the others wait for it in theirs (for its partial sums, in the first step, and for
  * what it hands on, in the last), or are between two steps. They all leave, when the time limit says so or a rank's process has died. */
 struct hang {
@@ -371,6 +415,7 @@ int main(int argc, char *argv[])
         {"four_each_counted", four_each_counted, 60},
         {"mixed", mixed, 60},
         {"held", held, 60},
+        {"not_taken", not_taken, 60},
         {"send_hangs", send_hangs, 60},
         {"reduce_hangs", reduce_hangs, 60},
         {"forward_hangs", forward_hangs, 60},
