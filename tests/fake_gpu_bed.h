@@ -158,6 +158,12 @@ static inline void await_less(const _Atomic int *word, int value)
     }
 }
 
+/* The time limit of a communicator whose kernels are made to hang, and which has to do something well before. */
+static inline uint32_t hang_limit_ms(void)
+{
+    return getenv("FCC_TEST_SLOW") ? 6000 : 1500;
+}
+
 /* ---- a client ---- */
 
 static inline void driver_use(void)

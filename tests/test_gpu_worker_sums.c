@@ -326,11 +326,6 @@ struct hang {
 };
 enum { VICTIM = 3 };
 
-static uint32_t hang_limit_ms(void)
-{
-    return getenv("FCC_TEST_SLOW") ? 6000 : 1500;
-}
-
 static void hang_rank(int rank, const struct ranks *all, void *argument)
 {
     struct hang *h = argument;
