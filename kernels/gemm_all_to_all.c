@@ -17,7 +17,7 @@
 #include "tensor.h"
 
 #define GPU_TILES_WANTED 120
-#define GPU_ROWS_TOGETHER 128
+#define GPU_ROWS_TOGETHER 128 /* at most, of one tile */
 
 static const char *const names[] = {[FCC_GEMM_A] = "a", [FCC_GEMM_B] = "b", [FCC_GEMM_C] = "c"};
 
@@ -142,14 +142,18 @@ static int64_t longest_part(const struct problem *problem, int rank)
     return longest;
 }
 
-/* The tiles of all destinations. Where all rows are no more than the highest tile's, they are multiplied together. */
+/* The tiles of all destinations. Where none gets more rows than a tile has, several share one that has room for them. */
 static int64_t tiles_of(const struct problem *problem, int rank, int64_t rows, int64_t cols)
 {
-    int64_t high = 0;
+    bool shared = longest_part(problem, rank) <= rows;
+    int64_t high = 0, left = 0; /* rows that the last tile has room for */
 
-    for (int p = 0; p < problem->nranks; p++)
-        high += (problem->gemm.rows[rank][p] + rows - 1) / rows;
-    high = rows_of(problem, rank) <= GPU_ROWS_TOGETHER ? 1 : high;
+    for (int p = 0; p < problem->nranks; p++) {
+        int64_t part = problem->gemm.rows[rank][p];
+        bool joins = shared && part <= left;
+        high += joins ? 0 : (part + rows - 1) / rows;
+        left = joins ? left - part : part < GPU_ROWS_TOGETHER ? GPU_ROWS_TOGETHER - part : 0;
+    }
     return high * ((problem->gemm.n + cols - 1) / cols);
 }
 

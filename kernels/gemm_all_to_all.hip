@@ -253,30 +253,28 @@ static bool gemm_split_suits(const struct gemm_tiles *tiles, uint32_t multiproce
 }
 
 template <typename T>
-static bool gemm_split_get(const struct gemm_tiles *tiles, uint32_t cols, uint32_t multiprocessors, struct gpu_kernel *out)
+static bool gemm_split_get(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_kernel *out)
 {
     if (tiles->rows == 64)
         return gemm_split_suits<T, 64, 64, 8>(tiles, multiprocessors, out) ||
                gemm_split_suits<T, 64, 64, 4>(tiles, multiprocessors, out) ||
                gemm_split_suits<T, 64, 64, 2>(tiles, multiprocessors, out);
-    if (cols <= 128)
-        return gemm_split_suits<T, 128, 128, 8>(tiles, multiprocessors, out) ||
-               gemm_split_suits<T, 128, 128, 4>(tiles, multiprocessors, out) ||
-               gemm_split_suits<T, 128, 128, 2>(tiles, multiprocessors, out);
-    return gemm_split_suits<T, 128, 256, 2>(tiles, multiprocessors, out);
+    return gemm_split_suits<T, 128, 128, 8>(tiles, multiprocessors, out) ||
+           gemm_split_suits<T, 128, 128, 4>(tiles, multiprocessors, out) ||
+           gemm_split_suits<T, 128, 128, 2>(tiles, multiprocessors, out);
 }
 
 /* For slices of at most so many rows and columns, where each is (a part of) one of few tiles: of 128 rows, unless 64 make as few,
- * and as few columns. */
+ * and as few columns. There is none of 256 columns: half of K takes as long there as all of it in tiles of 128. */
 static bool gemm_split_choose(const struct gemm_tiles *high, const struct gemm_tiles *low, enum fcc_dtype dtype, uint32_t rows,
                               uint32_t cols, uint32_t multiprocessors, struct gpu_gemm_quick *out)
 {
     const struct gemm_tiles *tiles = rows <= 64 && cols <= 64 && low->count == high->count ? low : high;
 
-    if (rows > 128 || cols > 256 || tiles->count == 0)
+    if (rows > 128 || cols > 128 || tiles->count == 0)
         return false;
-    if (!(dtype == FCC_F16 ? gemm_split_get<gpu_f16>(tiles, cols, multiprocessors, &out->kernel)
-                           : gemm_split_get<gpu_bf16>(tiles, cols, multiprocessors, &out->kernel))) {
+    if (!(dtype == FCC_F16 ? gemm_split_get<gpu_f16>(tiles, multiprocessors, &out->kernel)
+                           : gemm_split_get<gpu_bf16>(tiles, multiprocessors, &out->kernel))) {
         out->kernel = {};
         return false;
     }
@@ -304,16 +302,18 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
                             low = gemm_tiles_get(runs, nruns, shape->nranks, 64);
     if (gemm_split_choose(&high, &low, dtype, rows, cols, (uint32_t)properties.multiProcessorCount, out))
         return;
-    /* Where 128 rows are fewer tiles, these take 32 KiB a step, two of 64 rows and as many columns 48. */
-    bool pair = rows <= 128 && cols <= 256;
-    out->tile_rows = rows <= 64 && (cols > 128 || low.count == high.count) ? 64 : 128;
+    /* Where 128 rows are fewer tiles, these take less from the memory than two of 64 rows. */
+    const struct gemm_tiles *tiles = rows <= 64 && low.count == high.count ? &low : &high;
+    bool pair = rows <= 128 && cols <= 256, whole = true;
+    out->tile_rows = tiles->rows;
     for (int i = 0; i < nruns; i++) {
-        out->together[i] = cols > 256 ? 1 : slices_together(&runs[i], shape->nranks, out->tile_rows);
-        pair = pair && out->together[i] == 1;
+        out->together[i] = cols > 256 ? 1 : tiles->together[i];
+        pair = pair && tiles->high[i] > 1; /* else no two have columns in common */
+        whole = whole && out->together[i] == 1;
         own += slices_own(&runs[i]);
     }
     /* A slice is a tile then. Nearly every workgroup ends with one that leaves at once: what is spread is over by then. */
-    out->spread = pair && own * 10 >= (uint32_t)properties.multiProcessorCount * 9;
+    out->spread = pair && whole && own * 10 >= (uint32_t)properties.multiProcessorCount * 9;
     out->kernel = dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(out->tile_rows, cols, pair)
                                    : gemm_hopper_choose<gpu_bf16>(out->tile_rows, cols, pair);
 }

@@ -34,9 +34,9 @@
  * No part waits for one that comes after it, but for room, and the storer waits for nothing but the tile: so all go on. A
  * workgroup that is to leave (the taker looks, once a slice) still finishes the jobs it has.
  *
- * PAIR: two workgroups, a cluster, work on two slices at a time that follow each other. Usually these have the same columns:
+ * PAIR: two workgroups, a cluster, work on two tiles at a time that follow each other. Usually these have the same columns:
  * then each loads half of B into both, which spares the L2 a third of its traffic. The first one's taker makes the jobs of both,
- * so they have the same number of jobs and steps; where one slice is left over, the second one multiplies the same tile and stores
+ * so they have the same number of jobs and steps; where one tile is left over, the second one multiplies the same and stores
  * nothing. A stage is empty when both have multiplied it, and jobs' places are empty when both have done with them. Neither ends
  * before the other, which may still arrive at its barriers.
  *
@@ -162,18 +162,20 @@ template <typename T, typename S> struct gemm_parts {
         }
     }
 
-    /* One tile of each of two slices; of the one that is left over, twice the same. */
+    /* Two tiles, of which one begins with s; of the one that is left over, twice the same. */
     __device__ __forceinline__ void pair_make(gemm_ring<GEMM_JOBS> *ring, uint32_t run, uint32_t index, const struct slice &s)
     {
         const struct gpu_plan *plan = gpu_plan_of(call, run);
-        bool both = index + 1 < plan->first[GPU_PHASE_FREE + 1];
-        const struct slice other = ((const struct slice *)plan->slices)[index + both];
+        uint32_t together = maps.together[run];
+        bool both = index + together < plan->first[GPU_PHASE_FREE + 1];
+        uint32_t second = both ? index + together : index;
+        const struct slice other = ((const struct slice *)plan->slices)[second];
         int32_t steps = (int32_t)((call.in[run].gemm.k + GEMM_STEP - 1) / GEMM_STEP);
         uint32_t in_common = other.col == s.col;
         uint64_t now = gpu_clock();
 
-        job_make(*ring, 0, {steps, s.row, s.col, run, index, 1, 1, in_common, now});
-        job_make(*ring, 1, {steps, other.row, other.col, run, index + both, both, 1, in_common, now});
+        job_make(*ring, 0, {steps, s.row, s.col, run, index, together, 1, in_common, now});
+        job_make(*ring, 1, {steps, other.row, other.col, run, second, both ? together : 0, 1, in_common, now});
         ring->next();
     }
 
@@ -186,7 +188,7 @@ template <typename T, typename S> struct gemm_parts {
         for (uint32_t i = 0; i < call.nruns && !group.leave; i++) {
             uint32_t run = (blockIdx.x / S::CLUSTER + i) % call.nruns;
             for (;;) {
-                gpu_slice_take(call, run, GPU_PHASE_FREE, &group, S::PAIR ? 2 : maps.together[run]);
+                gpu_slice_take(call, run, GPU_PHASE_FREE, &group, maps.together[run] * S::CLUSTER);
                 if (group.leave || group.index == SLICE_NO_GROUP)
                     break;
                 if constexpr (S::PAIR)

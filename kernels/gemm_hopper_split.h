@@ -69,8 +69,6 @@ template <typename T, int ROWS_, int COLS_, int PARTS_> struct gemm_split_shape 
     static constexpr uint32_t MOST = 227 * 1024 - 2048; /* a workgroup's, but for what is not dynamic */
     static constexpr int ROOM = (int)((MOST - LAST_BYTES - ALIGN) / STAGE_BYTES);
     static constexpr int STAGES = ROOM < GEMM_SPLIT_STAGES ? ROOM : GEMM_SPLIT_STAGES;
-    /* Where few stages fit they do not hide the memory's latency: B comes nearer so many steps before there is room for it. */
-    static constexpr int AHEAD = STAGES < 6 ? 4 : 0;
     static constexpr size_t SHARED_BYTES = STAGES * STAGE_BYTES + LAST_BYTES + ALIGN;
     static_assert(sizeof(T) == 2 && OWN % 4 == 0 && STAGES >= 3, "");
 };
@@ -154,7 +152,7 @@ template <typename T, typename S> struct gemm_split_parts {
         gpu_prefetch((const void *)plan->groups); /* is read at the end, when each answer of the memory counts */
         int32_t col = (int32_t)(plan->free_col + number / high * plan->free_cols);
         steps_get(run, &first, &end);
-        end = min(end, first + S::STAGES + S::AHEAD);
+        end = min(end, first + S::STAGES);
 #pragma unroll 1
         for (int32_t k = (int32_t)first * GEMM_STEP; k < (int32_t)end * GEMM_STEP; k += GEMM_STEP) {
             for (int32_t i = 0; i < S::COLS; i += 64)
@@ -235,7 +233,7 @@ template <typename T, typename S> struct gemm_split_parts {
     {
         const void *a = &maps.runs[job.run].a, *b = &maps.runs[job.run].b;
         const uint32_t bytes = S::STAGE_BYTES - S::A_BYTES + maps.a_bytes[job.run];
-        const int32_t row = (int32_t)job.row, col = (int32_t)job.col, ahead = (S::STAGES + S::AHEAD) * GEMM_STEP;
+        const int32_t row = (int32_t)job.row, col = (int32_t)job.col;
         uint32_t first, end;
 
         steps_get(job.run, &first, &end);
@@ -249,9 +247,6 @@ template <typename T, typename S> struct gemm_split_parts {
             for (int i = 0; i < S::COLS / 64; i++)
                 gpu_box_load(stage + S::A_BYTES + i * S::B_PART, b, col + i * 64, k, full);
             gpu_box_load(stage, a, k, row, full);
-            if constexpr (S::AHEAD > 0)
-                for (int32_t i = 0; i < S::COLS && k + ahead < (int32_t)end * GEMM_STEP; i += 64)
-                    gpu_box_prefetch(b, col + i, k + ahead);
         }
     }
 
