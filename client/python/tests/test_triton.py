@@ -47,9 +47,13 @@ def tell(flags, rank, index, value):
 
 @triton.jit
 def tell_many(flags, ranks, first, count, value):
-    for rank in range(ranks):
-        for i in range(count):
+    rank = 0
+    while rank < ranks:
+        i = 0
+        while i < count:
             signal(flags, rank, first + i, value + i)
+            i += 1
+        rank += 1
 
 
 @triton.jit
@@ -70,8 +74,10 @@ def hear_in_time(flags, me, index, value, status, result, limit_ns, BLOCK: tl.co
 
 @triton.jit
 def count(flags, rank, times):
-    for _ in range(times):
+    i = 0
+    while i < times:
         tl.atomic_add(peer(flags, rank, tl.int64), tl.cast(1, tl.int64), sem="relaxed", scope="sys")
+        i += 1
 
 
 @triton.jit

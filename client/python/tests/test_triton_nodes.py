@@ -36,8 +36,10 @@ def send(fifo, source, number, epoch, flags, me, status, result, n, BLOCK: tl.co
 @triton.jit
 def triggered(fifo, number, times, status, result):
     sent = 0
-    for i in range(times):
+    i = 0
+    while i < times:
         sent += trigger(fifo, number, i + 1, status).to(tl.int32)
+        i += 1
     tl.store(result, sent)
 
 

@@ -146,7 +146,8 @@ def wait_all(table, rank, first, count, value, status, BLOCK: tl.constexpr, limi
     least = tl.cast(value, tl.int64)
     begun = tl.max(_clock(tl.arange(0, BLOCK) * 0), axis=0)  # one for all threads
     over = 0
-    for start in range(0, count, BLOCK):
+    start = 0
+    while start < count:  # range(count) is none to the interpreter with NumPy from 2.5 on: an array of one element is no index there
         at = start + tl.arange(0, BLOCK)
         inside = at < count
         come = tl.min(tl.load(base + at, mask=inside, other=least, volatile=True), axis=0)
@@ -158,6 +159,7 @@ def wait_all(table, rank, first, count, value, status, BLOCK: tl.constexpr, limi
             come = tl.min(tl.load(base + at, mask=inside, other=least, volatile=True), axis=0)
         seen = tl.atomic_add(base + at, tl.zeros([BLOCK], tl.int64), mask=inside, sem="acquire", scope="sys")
         least = tl.minimum(least, tl.min(tl.where(inside, seen, least), axis=0))
+        start += BLOCK
     tl.debug_barrier()
     return least >= value
 
