@@ -43,9 +43,10 @@ from fcc.triton import put_tile, reason, signal, wait_all
 
 
 @triton.jit(do_not_specialize=["epoch", "me"])  # or it would be compiled anew for some of their values
-def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, k, limit_ns,  #
-           BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WAIT: tl.constexpr):
-    """a, b: pointers, dense. c, flags: tables. result: int32, 1: all tiles have come; negative: why not (fcc.triton.reason)."""
+def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, limit_ns,  #
+           K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WAIT: tl.constexpr):
+    """a, b: pointers, dense. c, flags: tables. result: int32, 1: all tiles have come; negative: why not (fcc.triton.reason).
+    K is a constant because Triton's interpreter, with NumPy from 2.5 on, counts to no other number."""
     tiles_n = tl.cdiv(n, BN)
     tiles = tl.cdiv(m, BM) * tiles_n  # for each destination
     at = tl.program_id(0)
@@ -55,11 +56,11 @@ def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, k, limit_ns, 
         rows = tile // tiles_n * BM + tl.arange(0, BM)
         cols = tile % tiles_n * BN + tl.arange(0, BN)
         depth = tl.arange(0, BK)
-        a_at = a + (dst * m + rows)[:, None].to(tl.int64) * k + depth[None, :]
+        a_at = a + (dst * m + rows)[:, None].to(tl.int64) * K + depth[None, :]
         b_at = b + depth[:, None].to(tl.int64) * n + cols[None, :]
         sums = tl.zeros([BM, BN], tl.float32)
-        for first in range(0, k, BK):
-            inside = first + depth < k
+        for first in range(0, K, BK):
+            inside = first + depth < K
             x = tl.load(a_at + first, mask=(rows < m)[:, None] & inside[None, :], other=0.0)
             y = tl.load(b_at + tl.cast(first, tl.int64) * n, mask=inside[:, None] & (cols < n)[None, :], other=0.0)
             sums = tl.dot(x, y, sums, input_precision="ieee")
@@ -106,8 +107,8 @@ class GemmAllToAll:
         half = self.epoch % 2
         bm, bn, bk = self.blocks
         kernel[(comm.size * self.tiles + 1,)](a, b, self.c_windows[half].table, self.flag_window.table, self.flag_window.status,
-                                              self.result, self.epoch, comm.rank, comm.size, self.m, self.n, a.shape[1],
-                                              self.limit_ns, BM=bm, BN=bn, BK=bk, WAIT=512, num_warps=8, num_stages=3)
+                                              self.result, self.epoch, comm.rank, comm.size, self.m, self.n, self.limit_ns,
+                                              K=a.shape[1], BM=bm, BN=bn, BK=bk, WAIT=512, num_warps=8, num_stages=3)
         return self.c[half]
 
     def check(self):

@@ -220,7 +220,7 @@ def case_gemm_computes_without_waiting(comm):
         for half in (0, 1):
             example.kernel[(comm.size * operator.tiles,)](
                 a, b, operator.c_windows[half].table, operator.flag_window.table, operator.flag_window.status, operator.result, 1 + half,
-                comm.rank, comm.size, 20, 20, 8, 0, BM=16, BN=16, BK=16, WAIT=512)
+                comm.rank, comm.size, 20, 20, 0, K=8, BM=16, BN=16, BK=16, WAIT=512)
         operator.epoch = 2
         operator(a, b)
         with pytest.raises(fcc.TimeLimitError, match="not all tiles.*call 3, 4 tiles of each rank: of rank 0 4 have 3; of rank 1 4 have 0"):
