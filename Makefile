@@ -56,7 +56,7 @@ PROTO := proto/address.c proto/error.c proto/msg.c
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
 	kernels/gemv_all_reduce.c kernels/gemv_nodes.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
 NET := daemon/worker/net_region.c daemon/worker/net_tcp.c daemon/worker/net_tcp_receive.c daemon/worker/proxy.c daemon/worker/proxy_connections.c
-DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/plugin.c \
+DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/network.c daemon/plugin.c \
 	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \
 	daemon/broker/node_conn.c daemon/broker/node_link.c daemon/broker/node_open.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
 	daemon/broker/node_resolve.c daemon/broker/probe.c daemon/broker/query.c daemon/broker/spawn.c \
@@ -150,11 +150,11 @@ $(BUILD)/lib/fccd/hip.so: $(patsubst %.hip,$(BUILD)/obj/hip/%.o,$(GPU_SOURCES)) 
 
 # ---- data between nodes over RDMA: where its headers are -----------------------------------------------------------------
 
-VERBS := $(addprefix daemon/worker/,net_verbs.c net_verbs_address.c net_verbs_connect.c net_verbs_device.c net_verbs_grant.c net_verbs_keys.c net_verbs_near.c net_verbs_notice.c net_verbs_receive.c net_verbs_socket.c)
+VERBS := $(addprefix daemon/worker/,net_verbs.c net_verbs_address.c net_verbs_connect.c net_verbs_device.c net_verbs_grant.c net_verbs_keys.c net_verbs_near.c net_verbs_notice.c net_verbs_places.c net_verbs_receive.c net_verbs_socket.c)
 VERBS_LIBS := $(shell pkg-config --libs librdmacm libibverbs hwloc 2>/dev/null)
 VERBS_PLUGIN := $(if $(VERBS_LIBS),$(BUILD)/lib/fccd/verbs.so)
 
-$(BUILD)/lib/fccd/verbs.so: $(call objects,$(VERBS) daemon/worker/net_verbs_plugin.c $(NET) proto/error.c)
+$(BUILD)/lib/fccd/verbs.so: $(call objects,$(VERBS) daemon/worker/net_verbs_plugin.c $(NET) daemon/network.c proto/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--version-script=daemon/worker/net_plugin.map $^ -o $@ $(VERBS_LIBS)
@@ -229,7 +229,7 @@ $(BUILD)/tests/test_starts: $(call objects,daemon/worker/gpu_start.c proto/error
 $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_reference.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
-$(BUILD)/tests/test_config: $(call objects,daemon/cluster.c daemon/config.c daemon/log.c proto/error.c tests/test_config.c)
+$(BUILD)/tests/test_config: $(call objects,daemon/cluster.c daemon/config.c daemon/log.c daemon/network.c proto/error.c tests/test_config.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
 # The broker with a relay for workers: tests/relay_broker.c.
@@ -249,7 +249,7 @@ $(BUILD)/tests/test_net_near: $(call objects,daemon/worker/net_verbs_near.c test
 	$(Q)$(LINK_TEST) -lcmocka $(shell pkg-config --libs hwloc)
 # The verbs plug-in with a way to break queue pairs.
 FAULTY_VERBS := $(if $(VERBS_LIBS),$(BUILD)/tests/faulty_plugin/verbs.so)
-$(BUILD)/tests/faulty_plugin/verbs.so: $(call objects,tests/verbs_faults.c $(VERBS) $(NET) proto/error.c)
+$(BUILD)/tests/faulty_plugin/verbs.so: $(call objects,tests/verbs_faults.c $(VERBS) $(NET) daemon/network.c proto/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--version-script=daemon/worker/net_plugin.map $^ -o $@ $(VERBS_LIBS)
@@ -262,7 +262,7 @@ $(DIRECT_VERBS): $(call objects,tests/direct_verbs.c $(NET) proto/error.c)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--wrap=net_regions_hold -Wl,--version-script=daemon/worker/net_plugin.map $^ -o $@
 $(BUILD)/tests/test_gpu_worker_nodes: | $(DIRECT_VERBS)
-$(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_%: $(call objects,$(VERBS) $(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
+$(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_%: $(call objects,$(VERBS) $(NET) daemon/network.c proto/error.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
 $(addprefix $(BUILD)/obj/tests/,test_lanes.o test_starts.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
@@ -275,7 +275,7 @@ $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%
 
 $(BUILD)/tests/test_launchers: $(call objects,tests/slurm.c)
 $(BUILD)/tests/test_netns: $(call objects,tests/spaces.c tests/wire.c)
-$(addprefix $(BUILD)/tests/test_,handover root_names): $(call objects,daemon/cluster.c daemon/config.c daemon/log.c)
+$(addprefix $(BUILD)/tests/test_,handover root_names): $(call objects,daemon/cluster.c daemon/config.c daemon/log.c daemon/network.c)
 
 # The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
 GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators routes $(if $(filter cuda,$(kind)),$(GPU_SYSTEM)))))

@@ -98,6 +98,9 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, tcp and verbs", where, k->name, value);
     if (field == c->rails && strcmp(value, "auto") != 0 && (strlen(value) != 1 || value[0] < '1' || value[0] > '8'))
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and a number from 1 to 8", where, k->name, value);
+    if (field == c->rail_networks && networks_parse(value, (struct network[NETWORKS_MAX]){{0}}) < 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%.120s%s\": allowed are " NETWORKS_ALLOWED, where, k->name, value,
+                         strlen(value) > 120 ? "..." : "");
     if (field == c->gpu_sharing && strcmp(value, "auto") != 0 && strcmp(value, "ipc") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and ipc", where, k->name, value);
     (void)snprintf(field, k->bytes, "%s", value);

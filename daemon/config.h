@@ -11,6 +11,7 @@
 #include <sys/un.h>
 
 #include "error.h"
+#include "network.h"
 #include "proto.h"
 
 #define CONFIG_FILE_DEFAULT "/etc/fccd/fccd.conf"
@@ -38,6 +39,8 @@
     X(NODES, nodes, 4096, "", "other nodes: host:port,... or the absolute path of a file with one a line; may be empty")       \
     X(TRANSPORT, transport, 8, "auto", "what carries data between nodes: auto (verbs where there is RDMA), tcp or verbs")      \
     X(RAILS, rails, 8, "auto", "links to each other node: auto (one for each RDMA adapter near a GPU), or 1 to 8")             \
+    X(RAIL_NETWORKS, rail_networks, NETWORKS_MAX *NETWORK_TEXT_MAX, "auto",                                                    \
+      "whose RDMA adapters are rails: auto (of networks that both nodes have), or networks ADDRESS/BITS,...")                  \
     X(CLUSTER_KEY, cluster_key, 256, "", "file of 32 to 4096 bytes, mode 0600, the same on all nodes; needed by NODE_LISTEN")  \
     X(LOG_LEVEL, log_level, 16, "info", "error, warning, info or debug")
 

@@ -71,7 +71,8 @@ static inline void raw_expect(const struct raw *raw, struct bed *b, enum rdma_cm
 /* Connect to where the receiver listens, with these bytes to show. */
 static inline void raw_connect(struct raw *raw, struct bed *b, const void *token, uint8_t bytes, enum rdma_cm_event_type what)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = bed_address, .sin_port = htons(le16toh(raw->hello.port))};
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_addr = bed_address, .sin_port = htons(le16toh(raw->hello.places[0].port))};
     struct ibv_qp_init_attr attr = {.cap = {.max_send_wr = 16, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
                                     .qp_type = IBV_QPT_RC,
                                     .sq_sig_all = 1};

@@ -32,7 +32,9 @@
 #include <stdint.h>
 
 #include "error.h"
+#include "log.h"
 #include "net_region.h"
+#include "network.h"
 
 /* Names memory at the receiver. */
 struct net_place {
@@ -66,6 +68,12 @@ struct net_options {
     uint32_t rails; /* how many there are to be; 0: one for each adapter that is nearest to a device, and reaches the peer */
     uint32_t ndevices; /* whose memory they serve: GPUs; 0: the memory near the cores that this process may run on */
     struct net_pci devices[NET_DEVICES_MAX];
+    /* Of networks, adapters count that have an address in one of these, and two addresses in the same one reach each other. None: by the
+     * networks that the adapters' addresses are in themselves. Links that find none are where the socket is. */
+    uint32_t nnetworks;
+    struct network networks[NETWORKS_MAX];
+    /* What an administrator should know, in the log. The process's; any thread; NULL: nobody does. */
+    void (*log)(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 };
 
 /* The rails of one direction between two nodes. */
@@ -149,7 +157,8 @@ struct net_link {
     uint64_t flushed; /* the first so many of them do not need their source any more */
     uint64_t due_ns;  /* call progress() then even with nothing to send; UINT64_MAX: no need */
     struct net_counts *counts;
-    const char *device;     /* the adapter, for the process's life; NULL: the transport has none */
+    const char *
+        device; /* the adapter, for the process's life; NULL: the transport has none, or does not know it yet: look() may set it */
     struct net_rails rails; /* what it makes of net_options */
     struct error error;     /* once broken */
 };
@@ -195,7 +204,7 @@ extern const struct net_ops net_tcp;
 /* The verbs transport is a plug-in, ../lib/fccd/verbs.so seen from the program: it needs libraries that not every node has. It
  * has this function. */
 #define NET_PLUGIN_SYMBOL "net_plugin"
-#define NET_PLUGIN_ABI 3u
+#define NET_PLUGIN_ABI 4u
 struct net_plugin {
     uint32_t abi;
     const struct net_ops *ops;

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -344,6 +343,8 @@ static int verbs_progress(struct net_link *l, uint64_t now_ns)
     }
     if (!status && v->state == READY)
         status = send_some(v);
+    else if (!status && verbs_connect_late(v, now_ns))
+        status = l->error.status;
     else if (!status && now_ns - v->opened_ns > SETUP_MS * 1000000ull && now_ns > v->opened_ns)
         status = error_set(&l->error, -ETIMEDOUT, "the queue pair has not come about within %u ms: %s", SETUP_MS,
                            v->state == WAITS_HELLO
@@ -360,17 +361,9 @@ static int verbs_progress(struct net_link *l, uint64_t now_ns)
 
 static void link_free(struct verbs_link *v)
 {
-    struct ibv_mr *mr = v->ring_mr;
-
-    if (v->end.id && v->end.id->qp) { /* before the memory that it sends from */
-        (void)rdma_disconnect(v->end.id);
-        rdma_destroy_qp(v->end.id);
-    }
-    if (mr)
-        (void)ibv_dereg_mr(mr);
-    if (v->ring)
-        (void)munmap(v->ring, VERBS_RING);
+    verbs_link_drop(v);
     verbs_end_close(&v->end);
+    verbs_places_free(v->places);
     verbs_keys_free(v->keys);
     free(v->items);
     free(v);
@@ -389,6 +382,8 @@ static int verbs_link_open(int sock, const struct net_options *options, struct n
     v->keys = verbs_keys_new();
     int status =
         v->items && v->keys ? verbs_end_open(&v->end, sock, options, e) : error_set(e, -ENOMEM, "no memory for a link");
+    if (!status)
+        status = verbs_places_find(sock, options, &v->places, e);
     if (status) {
         link_free(v);
         return status;
@@ -396,8 +391,7 @@ static int verbs_link_open(int sock, const struct net_options *options, struct n
     v->queue = options->queue;
     v->beat_ns = options->beat_ms * 1000000ull;
     v->opened_ns = clock_ns();
-    v->link =
-        (struct net_link){.ops = &net_verbs, .fd = v->end.epoll, .counts = counts, .device = v->end.nic, .rails = v->end.rails};
+    v->link = (struct net_link){.ops = &net_verbs, .fd = v->end.epoll, .counts = counts, .rails = places_rails(v->places)};
     *out = &v->link;
     return 0;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * net_verbs.h - the parts of the verbs transport: net_verbs.c sends, net_verbs_keys.c knows where to, net_verbs_receive.c
- * receives, net_verbs_notice.c takes its messages, net_verbs_grant.c hands keys out and takes them back, net_verbs_address.c chooses the device, net_verbs_device.c has what both ends need of it.
+ * receives, net_verbs_notice.c takes its messages, net_verbs_grant.c hands keys out and takes them back, net_verbs_address.c
+ * finds the devices' addresses, net_verbs_places.c chooses among them, net_verbs_device.c has what both ends need of the device.
  *
  *   sender                     socket                        receiver
- *                              <-- hello: where, token       listens with rdma_cm at an address of its choice
- *   connects, shows the token  ===== queue pair =====        accepts the one that has it; nobody else
+ *                              <-- hello: where, token       listens with rdma_cm at an address in each network that it has adapters in
+ *   connects to one, shows the token  ===== queue pair =====        accepts the one that has it; nobody else
  *                              ask: (comm, rank, region) ->  registers that memory, if it has not
  *                              <-- key: address, rkey
  *   RDMA writes of the rows    ===== queue pair =====>       (nothing to do)
@@ -109,14 +110,12 @@ struct verbs_socket {
 enum verbs_source { VERBS_SOCKET = 1, VERBS_CM, VERBS_CQ, VERBS_BELL };
 
 struct verbs_device;
+struct verbs_places;
 
 /* One end of a queue pair. */
 struct verbs_end {
     int epoll; /* the fd that the proxy waits for */
     struct verbs_socket socket;
-    struct sockaddr_storage address; /* that it was chosen to have */
-    const char *nic;                 /* ... its device's name */
-    struct net_rails rails;          /* ... and what was chosen with it */
     struct rdma_event_channel *channel;
     struct rdma_cm_id *id; /* of the queue pair */
     struct verbs_device *device;
@@ -138,14 +137,17 @@ int verbs_register_direct(struct verbs_device *d, const struct net_direct *direc
                           struct ibv_mr **out, struct error *e);
 const char *verbs_device_name(const struct verbs_device *d);
 
-/* Prepare an end: address, socket, channel, epoll. verbs_end_close() takes what there is; the socket stays the caller's. */
+/* Prepare an end: socket, channel, epoll. verbs_end_close() takes what there is; the socket stays the caller's. */
 int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *options, struct error *e);
 /* Have a descriptor of its own told of as that source. */
 int verbs_end_watch(const struct verbs_end *end, int fd, enum verbs_source source, struct error *e);
+/* Its id and its queue pair are no more. What was registered for them is to go between: the queue pair first (verbs_end_stop()). */
+void verbs_end_stop(struct verbs_end *end);
+void verbs_end_drop(struct verbs_end *end);
 void verbs_end_close(struct verbs_end *end);
 /* Its queue pair, once its id is at a device. */
 int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, struct error *e);
-/* A completion has been announced: take that up; the queue is to be looked at again. */
+/* A completion has been announced: take that up; the queue is to be looked at again. There may be no queue any more. */
 int verbs_end_notified(struct verbs_end *end, struct error *e);
 int verbs_wc_error(const struct ibv_wc *wc, struct error *e);
 
@@ -155,8 +157,11 @@ int verbs_wc_error(const struct ibv_wc *wc, struct error *e);
 int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e);
 void *verbs_address_bytes(const struct sockaddr_storage *address, size_t *length);
 void verbs_address_port(struct sockaddr_storage *address, uint16_t port);
-/* The address that a link beside this socket is to have here, its device's name, and the rails. -ENODEV: the socket's is no RDMA device's. */
-int verbs_address_choose(int sock, const struct net_options *options, struct verbs_end *end, struct error *e);
+/* A place's address. scope: the interface, if it is a link-local one. */
+void verbs_address_of(const struct network *place, uint32_t scope, uint16_t port, struct sockaddr_storage *out);
+/* The addresses that a link beside this socket may have here (net_verbs_places.h). -ENODEV: the socket's is no RDMA device's. */
+int verbs_places_find(int sock, const struct net_options *options, struct verbs_places **out, struct error *e);
+void verbs_places_free(struct verbs_places *p);
 /* Give an id an address, any port. -ENODEV: it is no RDMA device's. */
 int verbs_bind(struct rdma_cm_id *id, const struct sockaddr_storage *at, struct error *e);
 int verbs_usable(int sock, struct error *e);

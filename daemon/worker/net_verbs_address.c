@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * net_verbs_address.c - which RDMA device, by which address, a link takes.
+ * net_verbs_address.c - which addresses of this node are RDMA devices'.
  *
  * rdma_cm binds by address, and an address is one device's. The socket's own local address is of a device that reaches the peer, or verbs is not
- * used at all (verbs_usable()). Other devices of this node do, too, if they have an address in a network that the peer's address is in:
- * of these each rail takes the one that is nearest to the memory that it serves (net_verbs_near.h). Each end chooses by itself among
- * addresses of the network that they share, and the receiver tells the sender which it is. Two nodes of the same build choose alike, so that a rail joins
- * adapters of the same place: where these are on switches of their own, that is what reaches.
+ * used at all (verbs_usable()). Which others the two ends of a link have in common they find out with these (net_verbs_places.h). Two
+ * nodes of the same build choose alike, so that a rail joins adapters of the same place: where these are on switches of their own, that is
+ * what reaches.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,18 +15,11 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "net_verbs.h"
-#include "net_verbs_near.h"
-
-#define CANDIDATES 16
-
-struct candidates {
-    int n;
-    const char *names[CANDIDATES]; /* libibverbs': as long as the process */
-    struct sockaddr_storage addresses[CANDIDATES];
-};
+#include "net_verbs_places.h"
 
 int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e)
 {
@@ -105,51 +97,70 @@ static int device_of(struct rdma_event_channel *channel, const struct sockaddr_s
     return status;
 }
 
-/* Are these two in one network, by the mask? */
-static bool shares_network(const struct sockaddr_storage *a, const struct sockaddr_storage *b,
-                           const struct sockaddr_storage *mask)
+/* The number of first bits that are set. */
+static uint8_t prefix_of(const unsigned char *mask, size_t length)
+{
+    uint8_t bits = 0;
+
+    while (bits < length * 8 && mask[bits / 8] >> (7 - bits % 8) & 1)
+        bits++;
+    return bits;
+}
+
+static struct sockaddr_storage address_copy(const struct sockaddr *from)
+{
+    struct sockaddr_storage to = {.ss_family = from->sa_family};
+
+    memcpy(&to, from, from->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    return to;
+}
+
+static struct network network_of(const struct sockaddr_storage *address, const struct sockaddr_storage *mask)
+{
+    struct network n = {.family = address->ss_family == AF_INET ? NETWORK_IPV4 : NETWORK_IPV6};
+    struct sockaddr_storage at = *address, bits;
+    size_t length;
+    const void *bytes = verbs_address_bytes(&at, &length);
+
+    memcpy(n.address, bytes, length);
+    n.prefix = (uint8_t)network_bits(n.family);
+    if (mask) {
+        bits = *mask;
+        bits.ss_family = at.ss_family; /* some kernels leave it out */
+        n.prefix = prefix_of(verbs_address_bytes(&bits, &length), length);
+    }
+    return n;
+}
+
+void verbs_address_of(const struct network *place, uint32_t scope, uint16_t port, struct sockaddr_storage *out)
 {
     size_t length;
-    const unsigned char *x = verbs_address_bytes(a, &length), *y = verbs_address_bytes(b, &length),
-                        *m = verbs_address_bytes(mask, &length);
 
-    for (size_t i = 0; i < length; i++)
-        if ((x[i] ^ y[i]) & m[i])
-            return false;
-    return true;
+    *out = (struct sockaddr_storage){.ss_family = place->family == NETWORK_IPV4 ? AF_INET : AF_INET6};
+    void *bytes = verbs_address_bytes(out, &length);
+    memcpy(bytes, place->address, length);
+    verbs_address_port(out, port);
+    if (out->ss_family == AF_INET6 && network_is_link_local(place))
+        ((struct sockaddr_in6 *)out)->sin6_scope_id = scope;
 }
 
-static void address_copy(struct sockaddr_storage *to, const struct sockaddr *from)
-{
-    memset(to, 0, sizeof(*to));
-    memcpy(to, from, from->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
-}
-
-/* The other devices that have an address in a network that the peer is in. */
-static void candidates_add(struct candidates *c, struct rdma_event_channel *channel, const struct sockaddr_storage *peer)
+/* All addresses of this node that are RDMA devices', of interfaces that carry something. */
+static void addresses_add(struct verbs_places *p, struct rdma_event_channel *channel)
 {
     struct ifaddrs *all = NULL, *a;
 
     if (getifaddrs(&all))
         return;
-    for (a = all; a && c->n < CANDIDATES; a = a->ifa_next) {
-        struct sockaddr_storage at, mask;
-        const char *name = "";
+    for (a = all; a; a = a->ifa_next) {
+        struct verbs_place place;
         struct error ignored;
-        bool is_known = false;
-        if (!a->ifa_addr || !a->ifa_netmask || a->ifa_addr->sa_family != peer->ss_family || !(a->ifa_flags & IFF_UP))
+        if (!a->ifa_addr || !a->ifa_netmask || (a->ifa_addr->sa_family != AF_INET && a->ifa_addr->sa_family != AF_INET6) ||
+            (a->ifa_flags & (IFF_UP | IFF_RUNNING | IFF_LOOPBACK)) != (IFF_UP | IFF_RUNNING))
             continue;
-        address_copy(&at, a->ifa_addr);
-        address_copy(&mask, a->ifa_netmask);
-        mask.ss_family = peer->ss_family; /* some kernels leave it out */
-        if (!shares_network(&at, peer, &mask) || device_of(channel, &at, &name, &ignored))
-            continue;
-        for (int i = 0; i < c->n; i++)
-            is_known |= !strcmp(c->names[i], name);
-        if (is_known)
-            continue;
-        c->names[c->n] = name;
-        c->addresses[c->n++] = at;
+        struct sockaddr_storage at = address_copy(a->ifa_addr), mask = address_copy(a->ifa_netmask);
+        place = (struct verbs_place){.at = network_of(&at, &mask)};
+        if (!device_of(channel, &at, &place.nic, &ignored))
+            places_add(p, &place);
     }
     freeifaddrs(all);
 }
@@ -169,48 +180,59 @@ static void topology_read(void)
         topology = t;
 }
 
-/* The rails, nearest to GPUs or, without any, to the cores that this process may run on: its ranks' memory is there. */
-static void rails_choose(const struct candidates *c, const struct net_options *options, struct near_rails *out)
+/* What nearness is told by: this machine and the cores that this process may run on: its ranks' memory is there. */
+static void machine_see(struct verbs_places *p)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    hwloc_bitmap_t cpus = NULL;
-    bool is_known = false;
 
-    if (c->n > 1) { /* most nodes have one: nothing is read */
-        (void)pthread_once(&once, topology_read);
-        cpus = topology ? hwloc_bitmap_alloc() : NULL;
-        is_known = cpus && !hwloc_get_cpubind(topology, cpus, HWLOC_CPUBIND_PROCESS);
-    }
-    near_rails(is_known ? topology : NULL, cpus, options, c->names, c->n, out);
-    hwloc_bitmap_free(cpus);
+    (void)pthread_once(&once, topology_read);
+    p->cpus = topology ? hwloc_bitmap_alloc() : NULL;
+    if (p->cpus && !hwloc_get_cpubind(topology, p->cpus, HWLOC_CPUBIND_PROCESS))
+        p->topology = topology;
 }
 
-int verbs_address_choose(int sock, const struct net_options *options, struct verbs_end *end, struct error *e)
+int verbs_places_find(int sock, const struct net_options *options, struct verbs_places **out, struct error *e)
 {
-    struct candidates c = {.n = 1, .names = {""}};
+    struct verbs_places *p = calloc(1, sizeof(*p));
+    struct sockaddr_storage local, remote;
     struct rdma_event_channel *channel;
-    struct sockaddr_storage peer;
-    int status = verbs_address(sock, false, &c.addresses[0], e);
+    struct verbs_place own;
 
+    if (!p)
+        return error_set(e, -ENOMEM, "no memory for a link");
+    int status = verbs_address(sock, false, &local, e);
     if (!status)
-        status = verbs_address(sock, true, &peer, e);
-    if (status)
+        status = verbs_address(sock, true, &remote, e);
+    if (!status)
+        status = verbs_channel_open(&channel, e);
+    if (status) {
+        free(p);
         return status;
-    status = verbs_channel_open(&channel, e);
-    if (status)
-        return status;
-    status = device_of(channel, &c.addresses[0], &c.names[0], e);
+    }
+    status = device_of(channel, &local, &own.nic, e);
     if (!status) {
-        candidates_add(&c, channel, &peer);
-        struct near_rails chosen;
-        rails_choose(&c, options, &chosen);
-        int nic = chosen.nic[options->rail % chosen.rails.n];
-        end->address = c.addresses[nic];
-        end->nic = c.names[nic];
-        end->rails = chosen.rails;
+        struct network peer = network_of(&remote, NULL);
+        own.at = network_of(&local, NULL);
+        own.scope = local.ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)&local)->sin6_scope_id : 0;
+        places_begin(p, &own, &peer, options);
+        addresses_add(p, channel);
     }
     rdma_destroy_event_channel(channel);
-    return status;
+    if (status) {
+        free(p);
+        return status;
+    }
+    if (p->n > 1) /* there may be something to choose */
+        machine_see(p);
+    *out = p;
+    return 0;
+}
+
+void verbs_places_free(struct verbs_places *p)
+{
+    if (p)
+        hwloc_bitmap_free(p->cpus);
+    free(p);
 }
 
 int verbs_usable(int sock, struct error *e)

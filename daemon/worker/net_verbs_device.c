@@ -132,8 +132,6 @@ int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *op
 {
     int status = tcp_socket_prepare(sock, options, e);
 
-    if (!status)
-        status = verbs_address_choose(sock, options, end, e);
     end->socket.fd = sock;
     end->epoll = status ? -1 : epoll_create1(EPOLL_CLOEXEC);
     end->socket.epoll = end->epoll;
@@ -148,22 +146,36 @@ int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *op
     return status;
 }
 
-void verbs_end_close(struct verbs_end *end)
+void verbs_end_stop(struct verbs_end *end)
 {
-    if (end->id && end->id->qp) {
-        (void)rdma_disconnect(end->id);
-        rdma_destroy_qp(end->id);
-    }
+    if (!end->id || !end->id->qp)
+        return;
+    (void)rdma_disconnect(end->id);
+    rdma_destroy_qp(end->id);
+}
+
+void verbs_end_drop(struct verbs_end *end)
+{
+    verbs_end_stop(end);
     if (end->cq)
         (void)ibv_destroy_cq(end->cq);
     if (end->completions)
         (void)ibv_destroy_comp_channel(end->completions);
     if (end->id)
         (void)rdma_destroy_id(end->id);
-    if (end->channel)
-        rdma_destroy_event_channel(end->channel);
     if (end->device)
         verbs_device_put(end->device);
+    end->cq = NULL;
+    end->completions = NULL;
+    end->id = NULL;
+    end->device = NULL;
+}
+
+void verbs_end_close(struct verbs_end *end)
+{
+    verbs_end_drop(end);
+    if (end->channel)
+        rdma_destroy_event_channel(end->channel);
     if (end->epoll >= 0)
         (void)close(end->epoll);
 }
@@ -226,6 +238,8 @@ int verbs_end_notified(struct verbs_end *end, struct error *e)
     struct ibv_cq *cq;
     void *context;
 
+    if (!end->completions)
+        return 0;
     if (ibv_get_cq_event(end->completions, &cq, &context))
         return errno == EAGAIN ? 0 : error_set(e, -errno, "cannot read a completion channel: %s", strerror(errno));
     ibv_ack_cq_events(cq, 1);

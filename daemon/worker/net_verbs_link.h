@@ -7,10 +7,12 @@
 #define FCCD_NET_VERBS_LINK_H
 
 #include "net_verbs.h"
+#include "net_verbs_places.h"
 
 #define VERBS_SENDS 512u      /* work requests of a queue pair */
 #define VERBS_LIST 64u        /* of one doorbell */
 #define VERBS_RING (4u << 20) /* bytes that are on their way */
+#define VERBS_TRY_MS 3000u    /* for the queue pair between the places that were chosen, before the socket's own are tried */
 #define VERBS_ENDS 512u       /* communicators that have ended there, and what was posted for them is still on its way */
 
 struct verbs_item {
@@ -29,8 +31,10 @@ struct verbs_link {
     struct verbs_end end;
     enum verbs_state state;
     struct net_hello_in hello;
+    struct verbs_places *places;
+    struct places_pair pair; /* where it connects, once the hello is here */
     struct verbs_keys *keys;
-    uint64_t beat_ns, opened_ns;
+    uint64_t beat_ns, opened_ns, tried_ns;
     uint32_t queue;           /* items, a power of two */
     struct verbs_item *items; /* item n, of all that ever were, at [n % queue]: link.flushed <= n < link.queued */
     uint64_t first_at;        /* bytes of the first one's payload that are posted */
@@ -63,5 +67,12 @@ int verbs_ends_answer(struct verbs_link *v);
 
 /* net_ops.look */
 int verbs_look(struct net_link *l);
+/* Look whether the queue pair has taken so long that it is to be tried elsewhere. 0, or the link's error. */
+int verbs_connect_late(struct verbs_link *v, uint64_t now_ns);
+/* "from 10.1.0.1 (mlx5_0) to 10.1.0.2": where it connects. The hello is here. */
+#define VERBS_PAIR_TEXT 192
+void verbs_pair_text(const struct verbs_link *v, char text[VERBS_PAIR_TEXT]);
+/* What has been made for its queue pair is no more. */
+void verbs_link_drop(struct verbs_link *v);
 
 #endif

@@ -7,8 +7,6 @@
 #include <assert.h>
 #include <string.h>
 
-#define NEAR_DEVICES 16
-
 static int depth_of(const struct hwloc_obj *o)
 {
     int depth = 0;
@@ -107,6 +105,7 @@ void near_rails(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const stru
     for (uint32_t t = 0; t < takers; t++) {
         int nic = nearest(topology, cpus, net->ndevices ? &net->devices[t] : NULL, devices, n, taken);
         taken[nic]++;
+        out->nic_of[t] = (uint8_t)nic;
         group[t] = group_of(&groups, nic);
         place[t] = groups.members[group[t]]++;
     }

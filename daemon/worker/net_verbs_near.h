@@ -15,9 +15,12 @@
 int near_choose(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const struct net_pci *gpu, const char *const devices[],
                 int n);
 
+#define NEAR_DEVICES 16 /* more are not looked at */
+
 struct near_rails {
-    struct net_rails rails;     /* how many, and the one of each GPU */
-    uint8_t nic[NET_RAILS_MAX]; /* of each rail: its device */
+    struct net_rails rails;          /* how many, and the one of each GPU */
+    uint8_t nic[NET_RAILS_MAX];      /* of each rail: its device */
+    uint8_t nic_of[NET_DEVICES_MAX]; /* of each GPU: the device that it takes */
 };
 
 /* The rails to a peer that these devices reach: which GPU takes which, and the device of each. Every GPU takes the device that is nearest to it; of

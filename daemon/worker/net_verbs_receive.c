@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "net_verbs_places.h"
 #include "net_verbs_receiver.h"
 
 #define RECEIVES 1024u        /* messages that may be on their way */
@@ -127,18 +128,6 @@ static int ended_take(struct verbs_receiver *v, uint64_t comm)
     return verbs_party_ended(&v->party, comm) ? verbs_refused(v, -EPROTO, "an answer to what nobody has asked") : 0;
 }
 
-static int hello_send(struct verbs_receiver *v)
-{
-    struct net_hello hello = {.port = htole16(be16toh(rdma_get_src_port(v->listener))),
-                              .family = v->end.address.ss_family == AF_INET ? NET_HELLO_IPV4 : NET_HELLO_IPV6};
-    size_t length;
-    const void *bytes = verbs_address_bytes(&v->end.address, &length);
-
-    memcpy(hello.address, bytes, length);
-    memcpy(hello.token, v->token, sizeof(hello.token));
-    return net_hello_send(v->end.socket.fd, NET_VERBS, &hello, &v->receiver.error);
-}
-
 static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
 {
     struct error *e = &v->receiver.error;
@@ -152,7 +141,7 @@ static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
     }
     if (!v->has_greeted && (n > 0 || n == -EPROTO)) { /* also who sends over another transport is told which one it should be */
         v->has_greeted = true;
-        status = hello_send(v);
+        status = net_hello_send(v->end.socket.fd, NET_VERBS, &v->hello, e);
     }
     if (n < 0)
         return error_set(e, n, "%s", refusal.text);
@@ -176,7 +165,7 @@ static bool token_is_right(const struct verbs_receiver *v, const struct rdma_con
     if (!got || param->private_data_len < NET_TOKEN_BYTES)
         return false;
     for (int i = 0; i < NET_TOKEN_BYTES; i++) /* all of them: the time says nothing */
-        differs |= (unsigned char)(got[i] ^ v->token[i]);
+        differs |= (unsigned char)(got[i] ^ v->hello.token[i]);
     return differs == 0;
 }
 
@@ -209,17 +198,36 @@ static int queue_pair_make(struct verbs_receiver *v)
     return status;
 }
 
-/* Somebody connects. */
+/* What has been made of a queue pair is no more. */
+static void queue_pair_drop(struct verbs_receiver *v)
+{
+    verbs_end_stop(&v->end); /* before the memory that it receives into */
+    if (v->mr)
+        (void)ibv_dereg_mr(v->mr);
+    if (v->slots)
+        (void)munmap(v->slots, RECEIVES * SLOT);
+    v->mr = NULL;
+    v->slots = NULL;
+    v->ended_ns = 0;
+    verbs_end_drop(&v->end);
+}
+
+static void listeners_close(struct verbs_receiver *v)
+{
+    while (v->nlisteners)
+        (void)rdma_destroy_id(v->listeners[--v->nlisteners]);
+}
+
+/* Somebody connects. Until a queue pair is known to be there at both ends, its sender may have given that one up, and tries another place. */
 static int request_take(struct verbs_receiver *v, struct rdma_cm_id *id, bool is_welcome)
 {
-    if (!is_welcome || v->end.id) {
+    if (!is_welcome || !v->nlisteners) {
         (void)rdma_reject(id, NULL, 0);
         (void)rdma_destroy_id(id);
         return 0;
     }
+    queue_pair_drop(v);
     v->end.id = id;
-    (void)rdma_destroy_id(v->listener); /* nobody else is to come */
-    v->listener = NULL;
     return queue_pair_make(v);
 }
 
@@ -256,10 +264,15 @@ static int cm_take(struct verbs_receiver *v)
     case RDMA_CM_EVENT_CONNECT_REQUEST:
         return request_take(v, id, is_welcome);
     case RDMA_CM_EVENT_ESTABLISHED:
+        listeners_close(v); /* nobody else is to come */
         return timer_set(v);
     case RDMA_CM_EVENT_DISCONNECTED:
-    case RDMA_CM_EVENT_REJECTED: /* a sender that was closed before it had seen that we accepted */
-        v->ended_ns = v->ended_ns ? v->ended_ns : clock_ns();
+    case RDMA_CM_EVENT_REJECTED:
+        if (what == RDMA_CM_EVENT_REJECTED &&
+            v->nlisteners) /* a sender that had not seen that we accepted; it may come once more */
+            queue_pair_drop(v);
+        else
+            v->ended_ns = v->ended_ns ? v->ended_ns : clock_ns();
         return 0;
     case RDMA_CM_EVENT_TIMEWAIT_EXIT:
         return 0;
@@ -281,7 +294,7 @@ static int sources_take(struct verbs_receiver *v, uint64_t now_ns)
     for (int i = 0; i < n && !status; i++) {
         if (events[i].data.u32 == VERBS_CQ) {
             status = verbs_end_notified(&v->end, &v->receiver.error);
-            if (!status && ibv_req_notify_cq(v->end.cq, 0)) /* and the queue is looked at after it */
+            if (!status && v->end.cq && ibv_req_notify_cq(v->end.cq, 0)) /* and the queue is looked at after it */
                 status = error_set(&v->receiver.error, -EIO, "RDMA: the device announces no completions");
         } else {
             status = events[i].data.u32 == VERBS_CM     ? cm_take(v)
@@ -347,41 +360,60 @@ int verbs_receive(struct net_receiver *r, uint64_t now_ns)
 
 static void receiver_free(struct verbs_receiver *v)
 {
-    if (v->end.id && v->end.id->qp) { /* before the memory that it receives into */
-        (void)rdma_disconnect(v->end.id);
-        rdma_destroy_qp(v->end.id);
-    }
+    verbs_end_stop(&v->end);
     verbs_party_close(&v->party);
-    if (v->mr)
-        (void)ibv_dereg_mr(v->mr);
-    if (v->slots)
-        (void)munmap(v->slots, RECEIVES * SLOT);
-    if (v->listener)
-        (void)rdma_destroy_id(v->listener);
+    queue_pair_drop(v);
+    listeners_close(v);
     verbs_end_close(&v->end);
     free(v);
 }
 
-static int listen_begin(struct verbs_receiver *v, struct error *e)
+/* Listen at one place, and list it. */
+static int place_listen(struct verbs_receiver *v, const struct verbs_place *place, struct error *e)
 {
-    if (getrandom(v->token, sizeof(v->token), 0) != (ssize_t)sizeof(v->token))
-        return error_set(e, -EIO, "no random bytes: %s", strerror(errno));
-    if (rdma_create_id(v->end.channel, &v->listener, NULL, RDMA_PS_TCP)) {
-        v->listener = NULL;
+    struct net_hello_place *listed = &v->hello.places[v->nlisteners];
+    struct rdma_cm_id *id;
+    struct sockaddr_storage at;
+
+    if (rdma_create_id(v->end.channel, &id, NULL, RDMA_PS_TCP))
         return error_set(e, -errno, "rdma_create_id: %s", strerror(errno));
-    }
-    int status = verbs_bind(v->listener, &v->end.address, e);
-    if (status)
+    verbs_address_of(&place->at, place->scope, 0, &at);
+    int status = verbs_bind(id, &at, e);
+    if (!status && rdma_listen(id, 4))
+        status = error_set(e, -errno, "rdma_listen: %s", strerror(errno));
+    if (status) {
+        (void)rdma_destroy_id(id);
         return status;
-    if (rdma_listen(v->listener, 4))
-        return error_set(e, -errno, "rdma_listen: %s", strerror(errno));
+    }
+    *listed = (struct net_hello_place){
+        .family = place->at.family, .prefix = place->at.prefix, .port = htole16(be16toh(rdma_get_src_port(id)))};
+    memcpy(listed->address, place->at.address, sizeof(listed->address));
+    v->listeners[v->nlisteners++] = id;
     return 0;
+}
+
+static int listen_begin(struct verbs_receiver *v, const struct verbs_places *places, struct error *e)
+{
+    uint8_t offered[NET_HELLO_PLACES];
+    uint32_t n = places_offer(places, offered);
+    int status = 0;
+
+    if (getrandom(v->hello.token, sizeof(v->hello.token), 0) != (ssize_t)sizeof(v->hello.token))
+        return error_set(e, -EIO, "no random bytes: %s", strerror(errno));
+    for (uint32_t i = 0; i < n && !status; i++) {
+        struct error gone; /* an address may have been taken away since; the socket's own is needed */
+        status = place_listen(v, &places->of[offered[i]], i ? &gone : e);
+        status = i ? 0 : status;
+    }
+    v->hello.nplaces = htole32(v->nlisteners);
+    return status;
 }
 
 int verbs_receiver_open(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,
                         struct net_receiver **out, struct error *e)
 {
     struct verbs_receiver *v = calloc(1, sizeof(*v));
+    struct verbs_places *places = NULL;
 
     if (!v)
         return error_set(e, -ENOMEM, "no memory for a link");
@@ -393,7 +425,10 @@ int verbs_receiver_open(int sock, const struct net_options *options, const struc
     if (!status)
         status = verbs_end_watch(&v->end, v->party.bell, VERBS_BELL, e);
     if (!status)
-        status = listen_begin(v, e);
+        status = verbs_places_find(sock, options, &places, e);
+    if (!status)
+        status = listen_begin(v, places, e);
+    verbs_places_free(places);
     if (status) {
         receiver_free(v);
         return status;

@@ -11,8 +11,9 @@ struct verbs_receiver {
     struct net_receiver receiver;
     struct verbs_end end;
     struct verbs_party party;
-    struct rdma_cm_id *listener; /* until somebody has shown the token */
-    unsigned char token[NET_TOKEN_BYTES];
+    uint32_t nlisteners; /* 0: the queue pair is there */
+    struct rdma_cm_id *listeners[NET_HELLO_PLACES];
+    struct net_hello hello; /* where they listen, and the token */
     const struct net_sink *sink;
     struct net_silence silence;
     bool has_greeted;

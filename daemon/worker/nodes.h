@@ -138,7 +138,7 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e);
 void nodes_data_drop(const struct comm *c);
 /* It is released. Its memory may be freed when this returns (net_comm_end()). */
 void nodes_data_end(struct comm *c);
-/* The adapter that serves an open rail; NULL: it has none. */
+/* The adapter that serves an open rail; NULL: it has none, or does not know it yet. */
 const char *nodes_rail_device(const struct peer *p, uint32_t rail);
 /* What the proxy has counted for it (with others that had its index before); NULL: there is no proxy. */
 const struct net_counts *nodes_counts(const struct peer *p, bool sent);

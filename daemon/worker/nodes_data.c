@@ -147,7 +147,7 @@ static int data_open(struct worker *w, struct error *e)
     if (!status) {
         struct proxy_options options = {
             .choose = transport_choose,
-            .net = {.beat_ms = NET_BEAT_MS, .silent_ms = NET_SILENT_MS, .queue = NET_QUEUE},
+            .net = {.beat_ms = NET_BEAT_MS, .silent_ms = NET_SILENT_MS, .queue = NET_QUEUE, .log = log_write},
             .regions = d->regions,
             .capacity = FIFO_CAPACITY,
             .producers = producers < FIFO_CAPACITY / 2 ? producers : FIFO_CAPACITY / 2,
@@ -208,14 +208,12 @@ int nodes_data_open(struct peer *p, uint32_t rail, int sock, struct error *e)
     if (status)
         return status;
     const struct nodes_data *d = p->worker->data;
-    const char *device = nodes_rail_device(p, rail);
     if (rail == 0) {
         const struct net_rails rails = proxy_rails(d->proxy, p->index, 0);
         nodes_rails_set(p, &rails);
     }
-    log_info("node %s: data goes there over %s%s%s, rail %u of %u", p->address,
-             atomic_load_explicit(&nodes_counts(p, true)->transport, memory_order_acquire), device ? ", device " : "",
-             device ? device : "", rail, p->rails.n);
+    log_info("node %s: data goes there over %s, rail %u of %u", p->address,
+             atomic_load_explicit(&nodes_counts(p, true)->transport, memory_order_acquire), rail, p->rails.n);
     return 0;
 }
 

@@ -4,12 +4,13 @@
  *
  * To each node there are one or several links, its rails, each with a network adapter of its own. How many there are, and which adapters,
  * the sender's transport says when the first one is there (net_rails): over verbs as many as there are adapters that are nearest to GPUs
- * here and reach the peer (net_verbs_near.c), otherwise one, or as many as RAILS says. Each direction is its sender's choice; the receiver learns
- * the number of the rail with its connection, and takes the adapter that it would have for that one itself.
+ * here (net_verbs_near.c), otherwise one, or as many as RAILS says. Each direction is its sender's choice; the receiver learns
+ * the number of the rail with its connection, and offers one adapter in each network that it has adapters in: the one that it would have for
+ * that rail itself. Of these networks the sender takes the one that its own adapter for the rail is in (net_verbs_places.h).
  *
  *   GPU 0 (ranks) -- rail 0: mlx5_0 ---------> mlx5_0
  *   GPU 1 (ranks) -- rail 1: mlx5_1 ---------> mlx5_1     node B: receives from both, in one thread
- *                    DONE on both
+ *                    DONE on both               in one network, or each pair in one of its own
  *
  * What a rank sends takes one rail, that of its device: a GPU's is the one whose adapter is nearest to it. Ranks on cpu devices, which all
  * adapters are equally near to, take them in turn. This does not change while a communicator lives. So a rank's data, flags and signals keep
@@ -32,7 +33,7 @@
  * - Messages (peer.c) have a connection of their own, and never had an order with data.
  *
  * A rail is opened when a communicator forms that has a rank here which takes it, and kept. The first one opens before all ranks are known:
- * a receiver that does not know its GPUs yet, as none of its ranks has come, takes the adapter that is nearest to its cores for that one.
+ * a receiver that does not know its GPUs yet, as none of its ranks has come, offers the adapters that are nearest to its cores for that one.
  */
 #include <stdio.h>
 
@@ -47,6 +48,7 @@ void nodes_rails_options(const struct worker *w, struct net_options *net)
     const struct gpus *g = w->gpus;
 
     net->rails = config_rails(&w->config);
+    net->nnetworks = (uint32_t)networks_parse(w->config.rail_networks, net->networks); /* it has been checked (config.c) */
     net->ndevices = 0;
     for (int i = 0; g && i < g->count; i++) {
         struct net_pci *at = &net->devices[net->ndevices++];

@@ -194,8 +194,12 @@ static void link_event(struct proxy *p, struct source *s, uint32_t events)
 {
     if (events & EPOLLOUT)
         s->link->is_blocked = false;
-    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR) && s->link->ops->look(s->link))
+    if (!(events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
+        return;
+    if (s->link->ops->look(s->link))
         link_failed(p, s);
+    else /* relaxed: it is a name of the library's, which was there before the link */
+        atomic_store_explicit(&p->nodes[s->node].devices[s->rail], s->link->device, memory_order_relaxed);
 }
 
 /* What epoll has to tell, at once or within timeout_ms (-1: whenever). Receivers are marked only. */
@@ -459,5 +463,5 @@ struct net_rails proxy_rails(const struct proxy *p, uint32_t node, uint32_t rail
 
 const char *proxy_rail_device(const struct proxy *p, uint32_t node, uint32_t rail)
 {
-    return p->nodes[node].devices[rail];
+    return atomic_load_explicit(&p->nodes[node].devices[rail], memory_order_relaxed);
 }

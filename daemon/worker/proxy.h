@@ -108,7 +108,8 @@ void proxy_stay_awake(struct proxy *p, bool awake);
 int proxy_link_add(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e);
 /* The same for what that node sends, on that rail of its own. There may be several. */
 int proxy_receive(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e);
-/* Who adds links, of the one added last for that node and rail: what its transport makes of the rails; its adapter, NULL: it has none. */
+/* Who adds links, of the one added last for that node and rail: what its transport makes of the rails. And any thread: its adapter; NULL: it
+ * has none, or does not know it yet. */
 struct net_rails proxy_rails(const struct proxy *p, uint32_t node, uint32_t rail);
 const char *proxy_rail_device(const struct proxy *p, uint32_t node, uint32_t rail);
 

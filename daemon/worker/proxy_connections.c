@@ -203,7 +203,7 @@ static int source_open(struct proxy *p, struct source *s, int sock, struct error
         return status;
     if (s->of == EVENT_LINK) {
         node->rails[s->rail] = s->link->rails;
-        node->devices[s->rail] = s->link->device;
+        atomic_store_explicit(&node->devices[s->rail], s->link->device, memory_order_relaxed);
     }
     atomic_store_explicit(s->of == EVENT_LINK ? &node->sent.transport : &node->received.transport, ops->name,
                           memory_order_release);

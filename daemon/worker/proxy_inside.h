@@ -27,12 +27,12 @@ struct source {
 TAILQ_HEAD(source_head, source);
 
 struct node {
-    struct source *links[NET_RAILS_MAX];   /* by rail. NULL: there is none (any more) */
-    uint64_t serials[NET_RAILS_MAX];       /* of the link: how many there have been */
-    bool is_failed;                        /* and the owner knows */
-    struct net_counts sent, received;      /* over all rails */
-    struct net_rails rails[NET_RAILS_MAX]; /* proxy_rails(): who adds links */
-    const char *devices[NET_RAILS_MAX];    /* ... */
+    struct source *links[NET_RAILS_MAX];          /* by rail. NULL: there is none (any more) */
+    uint64_t serials[NET_RAILS_MAX];              /* of the link: how many there have been */
+    bool is_failed;                               /* and the owner knows */
+    struct net_counts sent, received;             /* over all rails */
+    struct net_rails rails[NET_RAILS_MAX];        /* proxy_rails(): who adds links */
+    _Atomic(const char *) devices[NET_RAILS_MAX]; /* who adds a link, then the thread; any thread reads */
 };
 
 /* A launch that has pushed its last trigger: of each link, where its queue stood. */
