@@ -183,7 +183,7 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
-UNIT := kernels plan lanes starts arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_verbs net_verbs_ends)
+UNIT := kernels plan lanes starts arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
 SYSTEM := gpu_worker gpu_worker_sums gpu_worker_nodes fccctl gpu_worker_words gpu_worker_errors launchers netns peers node_faults nodes node_rails handover operators routes symmetric puts puts_ends puts_refused errors pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes test_gpu_worker_machines
@@ -247,6 +247,9 @@ $(addprefix $(BUILD)/tests/test_,fifo net net_refused proxy proxy_forget proxy_r
 $(BUILD)/tests/test_net_near: $(call objects,daemon/worker/net_verbs_near.c tests/test_net_near.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(shell pkg-config --libs hwloc)
+$(BUILD)/tests/test_net_places: $(call objects,daemon/network.c daemon/worker/net_verbs_near.c daemon/worker/net_verbs_places.c proto/error.c tests/test_net_places.c)
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka $(shell pkg-config --libs hwloc)
 # The verbs plug-in with a way to break queue pairs.
 FAULTY_VERBS := $(if $(VERBS_LIBS),$(BUILD)/tests/faulty_plugin/verbs.so)
 $(BUILD)/tests/faulty_plugin/verbs.so: $(call objects,tests/verbs_faults.c $(VERBS) $(NET) daemon/network.c proto/error.c)
@@ -265,8 +268,8 @@ $(BUILD)/tests/test_gpu_worker_nodes: | $(DIRECT_VERBS)
 $(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_%: $(call objects,$(VERBS) $(NET) daemon/network.c proto/error.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
-$(addprefix $(BUILD)/obj/tests/,test_lanes.o test_starts.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
-$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o direct_verbs.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
+$(addprefix $(BUILD)/obj/tests/,test_lanes.o test_starts.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net_places.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
+$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net_places.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o direct_verbs.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_proxy_rails.o test_handover.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/daemons.c tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so

@@ -72,6 +72,7 @@ static void defaults(void **state)
 
 static void rails(void **state)
 {
+    struct network n[NETWORKS_MAX];
     struct config c;
     struct error e;
 
@@ -82,6 +83,12 @@ static void rails(void **state)
     assert_int_equal(config_rails(&c), 8);
     assert_int_equal(load("RAILS=8\n", (char *const[]){"--rails", "auto", NULL}, &c, &e), 0);
     assert_int_equal(config_rails(&c), 0);
+    assert_string_equal(c.rail_networks, "auto");
+    assert_int_equal(load("RAIL_NETWORKS=10.1.0.0/16,fd00:2::/32,0.0.0.0/0\n", NULL, &c, &e), 0);
+    assert_int_equal(networks_parse(c.rail_networks, n), 3);
+    assert_true(n[0].family == NETWORK_IPV4 && n[0].prefix == 16 && n[0].address[0] == 10 && n[0].address[1] == 1);
+    assert_true(n[1].family == NETWORK_IPV6 && n[1].prefix == 32 && n[1].address[0] == 0xfd && n[1].address[3] == 2);
+    assert_true(n[2].family == NETWORK_IPV4 && n[2].prefix == 0 && n[2].address[0] == 0);
 }
 
 static void who_wins(void **state)
@@ -105,7 +112,7 @@ static void who_wins(void **state)
 
 static void mistakes(void **state)
 {
-    char long_socket[256], says[96];
+    char long_socket[256], says[96], networks[512];
 
     (void)state;
     wrong("# one\nCPU_DEVICE=3\n", NULL, ":2: unknown key \"CPU_DEVICE\"");
@@ -123,6 +130,19 @@ static void mistakes(void **state)
     wrong("RAILS=9\n", NULL, "RAILS: \"9\": allowed are");
     wrong("RAILS=\n", NULL, "RAILS: \"\": allowed are");
     wrong("RAILS=2x\n", NULL, "RAILS: \"2x\": allowed are");
+    wrong("RAIL_NETWORKS=\n", NULL, "RAIL_NETWORKS: \"\": allowed are auto, and up to 32 networks ADDRESS/BITS");
+    wrong("RAIL_NETWORKS=10.1.0.0\n", NULL, "RAIL_NETWORKS: \"10.1.0.0\": allowed are");
+    wrong("RAIL_NETWORKS=10.1.0.0/33\n", NULL, "RAIL_NETWORKS: \"10.1.0.0/33\": allowed are");
+    wrong("RAIL_NETWORKS=10.1.0/24\n", NULL, "RAIL_NETWORKS: \"10.1.0/24\": allowed are");
+    wrong("RAIL_NETWORKS=10.1.0.0/16x\n", NULL, "RAIL_NETWORKS: \"10.1.0.0/16x\": allowed are");
+    wrong("RAIL_NETWORKS=10.1.0.0/-1\n", NULL, "RAIL_NETWORKS: \"10.1.0.0/-1\": allowed are");
+    wrong("RAIL_NETWORKS=fd00::/129\n", NULL, "RAIL_NETWORKS: \"fd00::/129\": allowed are");
+    wrong("RAIL_NETWORKS=10.1.0.0/16,\n", NULL, "RAIL_NETWORKS: \"10.1.0.0/16,\": allowed are");
+    wrong("RAIL_NETWORKS=auto,10.1.0.0/16\n", NULL, "RAIL_NETWORKS: \"auto,10.1.0.0/16\": allowed are");
+    memcpy(networks, "RAIL_NETWORKS=", 15);
+    for (int i = 0; i < NETWORKS_MAX + 1; i++)
+        strcat(networks, i ? ",10.0.0.0/8" : "10.0.0.0/8");
+    wrong(networks, NULL, "allowed are auto, and up to 32 networks");
     wrong("PLUGIN_DIR=lib\n", NULL, "PLUGIN_DIR: \"lib\": allowed is an absolute path, or nothing");
     memset(long_socket, 'x', sizeof(long_socket));
     memcpy(long_socket, "SOCKET=/", 8);

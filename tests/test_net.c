@@ -113,10 +113,12 @@ static void looks(void **state)
     struct error e;
     int sockets[2];
     static const unsigned char bytes[sizeof(struct net_hello)] = {1};
-    static const int wants[] = {-EPROTO, -ESHUTDOWN, -ECONNRESET, -EPROTONOSUPPORT, -EPROTO, -ESHUTDOWN};
+    static const int wants[] = {-EPROTO, -ESHUTDOWN, -ECONNRESET, -EPROTONOSUPPORT, -EPROTO, -ESHUTDOWN, -EPROTO};
+    const struct net_hello old = {
+        .magic = htole32(NET_HELLO_MAGIC), .version = htole16(NET_HELLO_VERSION - 1), .transport = htole16(NET_TCP)};
 
     (void)state;
-    for (int what = 0; what < 6; what++) {
+    for (int what = 0; what < 7; what++) {
         bed_sockets(BED_TCP, sockets);
         assert_int_equal(net_tcp.link_open(sockets[0], &options, &counts, &l, &e), 0);
         assert_int_equal(net_tcp.look(l), 0);
@@ -124,6 +126,8 @@ static void looks(void **state)
             assert_int_equal(net_hello_send(sockets[1], what == 3 ? NET_VERBS : NET_TCP, NULL, &e), 0);
         if (what == 4)
             assert_int_equal(send(sockets[1], bytes, sizeof(bytes), 0), sizeof(bytes));
+        if (what == 6) /* another version, of which no more may come */
+            assert_int_equal(send(sockets[1], &old, NET_HELLO_HEAD, 0), NET_HELLO_HEAD);
         if (what == 0)
             assert_int_equal(send(sockets[1], "x", 1, 0), 1);
         if (what == 2)
@@ -134,6 +138,8 @@ static void looks(void **state)
         assert_int_equal(net_tcp.look(l), wants[what]);
         if (what == 3)
             assert_non_null(strstr(l->error.text, "the other end takes verbs and this one sends over tcp: TRANSPORT"));
+        if (what == 6)
+            assert_string_equal(l->error.text, "the other end is of another version of fccd");
         assert_int_equal(net_progress(l, 0), l->error.status);
         (void)close(sockets[1]);
         net_tcp.link_close(l);

@@ -320,12 +320,47 @@ static void driven_to_error(void **state)
     }
 }
 
+/* A sender that has given its queue pair up, before it knew that it was accepted, may connect once more, also before the receiver knows of
+ * that; and the one that it then has is as good as any. */
+static void comes_once_more(void **state)
+{
+    static struct bed b;
+    static struct raw raw;
+
+    (void)state;
+    for (int is_told = 0; is_told < 2; is_told++) {
+        raw_open(&raw, &b);
+        struct raw first = {.sock = raw.sock, .hello = raw.hello};
+        raw_begin(&first, &b, raw.hello.token, NET_TOKEN_BYTES);
+        while (!receiver_of(&b)->end.id) /* it has accepted; what the first one is told of it, it does not look at */
+            assert_true(net_receive(b.receiver, clock_ns()) >= 0);
+        if (is_told)
+            raw_disconnect(&first);
+        while (is_told && receiver_of(&b)->end.id)
+            assert_true(net_receive(b.receiver, clock_ns()) >= 0);
+        raw_connect(&raw, &b, raw.hello.token, NET_TOKEN_BYTES, RDMA_CM_EVENT_ESTABLISHED);
+        while (receiver_of(&b)->nlisteners)
+            assert_true(net_receive(b.receiver, clock_ns()) >= 0);
+        struct verbs_msg key = raw_key(&raw, &b, 2);
+        EXPECT(raw_post(&raw, IBV_WR_RDMA_WRITE, le64toh(key.address) + 5, le32toh(key.rkey), 100) == IBV_WC_SUCCESS);
+        memset(b.model[2] + GUARD + 5, 7, 100);
+        EXPECT(bed_is_untouched(&b));
+        if (!is_told)
+            raw_disconnect(&first);
+        struct raw stranger = {.sock = raw.sock, .hello = raw.hello};
+        raw_connect(&stranger, &b, raw.hello.token, NET_TOKEN_BYTES, RDMA_CM_EVENT_REJECTED); /* now it is too late */
+        raw_disconnect(&stranger);
+        assert_int_equal(b.receiver->error.status, 0);
+        raw_close(&raw, &b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(taken_back),      cmocka_unit_test(late_write),    cmocka_unit_test(key_outlives),
-        cmocka_unit_test(never_says),      cmocka_unit_test(says_too_much), cmocka_unit_test(ends_under_way),
-        cmocka_unit_test(driven_to_error),
+        cmocka_unit_test(taken_back),      cmocka_unit_test(late_write),      cmocka_unit_test(key_outlives),
+        cmocka_unit_test(never_says),      cmocka_unit_test(says_too_much),   cmocka_unit_test(ends_under_way),
+        cmocka_unit_test(driven_to_error), cmocka_unit_test(comes_once_more),
     };
 
     bed_verbs = &net_verbs;

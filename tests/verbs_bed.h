@@ -68,8 +68,8 @@ static inline void raw_expect(const struct raw *raw, struct bed *b, enum rdma_cm
     (void)rdma_ack_cm_event(event);
 }
 
-/* Connect to where the receiver listens, with these bytes to show. */
-static inline void raw_connect(struct raw *raw, struct bed *b, const void *token, uint8_t bytes, enum rdma_cm_event_type what)
+/* Begin to connect to where the receiver listens, with these bytes to show. */
+static inline void raw_begin(struct raw *raw, struct bed *b, const void *token, uint8_t bytes)
 {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_addr = bed_address, .sin_port = htons(le16toh(raw->hello.places[0].port))};
@@ -90,6 +90,11 @@ static inline void raw_connect(struct raw *raw, struct bed *b, const void *token
     attr.send_cq = attr.recv_cq = raw->cq;
     assert_int_equal(rdma_create_qp(raw->id, raw->pd, &attr), 0);
     assert_int_equal(rdma_connect(raw->id, &param), 0);
+}
+
+static inline void raw_connect(struct raw *raw, struct bed *b, const void *token, uint8_t bytes, enum rdma_cm_event_type what)
+{
+    raw_begin(raw, b, token, bytes);
     raw_expect(raw, b, what);
 }
 
