@@ -65,11 +65,11 @@ struct net_options {
     uint32_t buffer_bytes;
     /* What the choice of adapters is made of. `rails` and `devices` are the same for all links between two nodes. */
     uint32_t rail;  /* which one this link is; of a receiver, at its sender: it counts from 0 again behind its own last one */
-    uint32_t rails; /* how many there are to be; 0: one for each adapter that is nearest to a device, and reaches the peer */
+    uint32_t rails; /* how many there are to be; 0: one for each adapter that is nearest to a device */
     uint32_t ndevices; /* whose memory they serve: GPUs; 0: the memory near the cores that this process may run on */
     struct net_pci devices[NET_DEVICES_MAX];
-    /* Of networks, adapters count that have an address in one of these, and two addresses in the same one reach each other. None: by the
-     * networks that the adapters' addresses are in themselves. Links that find none are where the socket is. */
+    /* Adapters count that have an address in one of these networks, and two addresses in the same one are taken to reach each other. None:
+     * it goes by the networks of the interfaces. A link that finds no adapters in common is between those that the socket's addresses are of. */
     uint32_t nnetworks;
     struct network networks[NETWORKS_MAX];
     /* What an administrator should know, in the log. The process's; any thread; NULL: nobody does. */
@@ -157,8 +157,8 @@ struct net_link {
     uint64_t flushed; /* the first so many of them do not need their source any more */
     uint64_t due_ns;  /* call progress() then even with nothing to send; UINT64_MAX: no need */
     struct net_counts *counts;
-    const char *
-        device; /* the adapter, for the process's life; NULL: the transport has none, or does not know it yet: look() may set it */
+    const char
+        *device; /* the adapter, for the process's life; NULL: there is none, or it is not known yet: look() may set it */
     struct net_rails rails; /* what it makes of net_options */
     struct error error;     /* once broken */
 };

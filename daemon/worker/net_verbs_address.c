@@ -222,8 +222,9 @@ int verbs_places_find(int sock, const struct net_options *options, struct verbs_
         free(p);
         return status;
     }
-    if (p->n > 1) /* there may be something to choose */
-        machine_see(p);
+    for (uint32_t i = 1; i < p->n && !p->cpus; i++) /* most nodes have one device: nothing is read */
+        if (strcmp(p->of[i].nic, own.nic) != 0)
+            machine_see(p);
     *out = p;
     return 0;
 }

@@ -260,6 +260,8 @@ static int cm_take(struct verbs_receiver *v)
     int code = event->status;
     bool is_welcome = what == RDMA_CM_EVENT_CONNECT_REQUEST && token_is_right(v, &event->param.conn);
     (void)rdma_ack_cm_event(event);
+    if (what != RDMA_CM_EVENT_CONNECT_REQUEST && id != v->end.id)
+        return 0; /* a listener's: its device or address is gone. Who tries it goes elsewhere */
     switch (what) {
     case RDMA_CM_EVENT_CONNECT_REQUEST:
         return request_take(v, id, is_welcome);
@@ -268,9 +270,8 @@ static int cm_take(struct verbs_receiver *v)
         return timer_set(v);
     case RDMA_CM_EVENT_DISCONNECTED:
     case RDMA_CM_EVENT_REJECTED:
-        if (what == RDMA_CM_EVENT_REJECTED &&
-            v->nlisteners) /* a sender that had not seen that we accepted; it may come once more */
-            queue_pair_drop(v);
+        if (what == RDMA_CM_EVENT_REJECTED && v->nlisteners)
+            queue_pair_drop(v); /* a sender that had not seen that we accepted; it may come once more */
         else
             v->ended_ns = v->ended_ns ? v->ended_ns : clock_ns();
         return 0;
