@@ -139,9 +139,9 @@ static void mistakes(void **state)
     wrong("RAIL_NETWORKS=fd00::/129\n", NULL, "RAIL_NETWORKS: \"fd00::/129\": allowed are");
     wrong("RAIL_NETWORKS=10.1.0.0/16,\n", NULL, "RAIL_NETWORKS: \"10.1.0.0/16,\": allowed are");
     wrong("RAIL_NETWORKS=auto,10.1.0.0/16\n", NULL, "RAIL_NETWORKS: \"auto,10.1.0.0/16\": allowed are");
-    memcpy(networks, "RAIL_NETWORKS=", 15);
-    for (int i = 0; i < NETWORKS_MAX + 1; i++)
-        strcat(networks, i ? ",10.0.0.0/8" : "10.0.0.0/8");
+    int length = snprintf(networks, sizeof(networks), "RAIL_NETWORKS=10.0.0.0/8");
+    for (int i = 0; i < NETWORKS_MAX; i++) /* one too many */
+        length += snprintf(networks + length, sizeof(networks) - (size_t)length, ",10.0.0.0/8");
     wrong(networks, NULL, "allowed are auto, and up to 32 networks");
     wrong("PLUGIN_DIR=lib\n", NULL, "PLUGIN_DIR: \"lib\": allowed is an absolute path, or nothing");
     memset(long_socket, 'x', sizeof(long_socket));

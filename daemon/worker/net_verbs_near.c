@@ -96,7 +96,7 @@ void near_rails(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const stru
     uint32_t takers = net->ndevices ? net->ndevices
                       : net->rails  ? net->rails
                                     : 1,
-             group[NET_DEVICES_MAX], place[NET_DEVICES_MAX];
+             group[NET_DEVICES_MAX] = {0}, place[NET_DEVICES_MAX] = {0};
     unsigned taken[NEAR_DEVICES] = {0};
     struct groups groups = {.n = 0};
     struct net_rails *rails = &out->rails;

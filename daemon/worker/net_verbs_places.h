@@ -48,7 +48,8 @@ struct verbs_places {
 /* Begin with the socket's own address. All else but its ends and options is nothing. */
 void places_begin(struct verbs_places *p, const struct verbs_place *own, const struct network *peer,
                   const struct net_options *net);
-/* One more address of this node's RDMA devices, with its interface's network; the socket's own one, too. It is left out if it does not count (above). */
+/* One more address of this node's RDMA devices, with its interface's network; the socket's own one, too. It is left out if it does not
+ * count (above). */
 void places_add(struct verbs_places *p, const struct verbs_place *place);
 /* The rails of this direction, if all devices of this node reached the other one. */
 struct net_rails places_rails(const struct verbs_places *p);
