@@ -184,7 +184,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
 UNIT := kernels plan lanes starts arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
-SYSTEM := gpu_worker gpu_worker_sums gpu_worker_nodes fccctl gpu_worker_words gpu_worker_errors launchers netns peers node_faults nodes node_rails handover operators routes symmetric puts puts_ends puts_refused errors pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_refusals gpu_worker_shown
+SYSTEM := gpu_worker gpu_worker_sums gpu_worker_nodes fccctl gpu_worker_words gpu_worker_errors launchers netns peers peers_many node_faults nodes node_rails handover operators routes symmetric puts puts_ends puts_refused errors pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
@@ -237,7 +237,7 @@ RELAY_BROKER := $(BUILD)/tests/relay_broker
 $(RELAY_BROKER): $(call objects,tests/relay_broker.c $(filter-out daemon/main.c daemon/worker/%,$(DAEMON)) $(PROTO)) | $(BUILD)/tests
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(DAEMON_LIBS)
-$(addprefix $(BUILD)/tests/test_,peers retire): | $(RELAY_BROKER)
+$(addprefix $(BUILD)/tests/test_,peers peers_many retire): | $(RELAY_BROKER)
 $(BUILD)/tests/test_auth: $(call objects,daemon/auth.c daemon/cluster.c proto/error.c tests/test_auth.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(shell pkg-config --libs libcrypto)

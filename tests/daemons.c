@@ -52,7 +52,7 @@ int test_nodes(void)
     const char *text = getenv("FCC_TEST_NODES");
     int n = text ? atoi(text) : 1;
 
-    return n < 1 ? 1 : n > NODES_MAX ? NODES_MAX : n;
+    return n < 1 ? 1 : n > TEST_NODES_MAX ? TEST_NODES_MAX : n;
 }
 
 bool test_over_verbs(void)

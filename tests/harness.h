@@ -78,10 +78,10 @@ void check_error(const char *file, int line, const char *call, int got, int want
 struct test_node {
     TEST_NODE;
 };
-#define NODES_MAX 4
+#define TEST_NODES_MAX 4
 struct test_daemon {
     union {
-        struct test_node node[NODES_MAX];
+        struct test_node node[TEST_NODES_MAX];
         struct {
             TEST_NODE; /* of the first, and mostly the only one */
         };

@@ -58,37 +58,6 @@ static void held(void)
     pair_stop();
 }
 
-/* Many at a time, in both directions: each answered once, and each end has its own other end. */
-static void many(void)
-{
-    enum { MANY = 200 };
-    static int here[2][MANY], there[2][MANY];
-
-    pair_start();
-    struct worker_end w[2] = {worker_open(&a, "one"), worker_open(&b, "one")};
-    const char *const address[2] = {a.address, b.address};
-    for (uint32_t i = 0; i < MANY; i++)
-        for (int side = 0; side < 2; side++)
-            connect_send(&w[side], 1000 + i, address[!side], i, 60000);
-    for (int side = 0; side < 2; side++)
-        for (int i = 0; i < 2 * MANY; i++) {
-            int fd;
-            const struct fcc_msg *m = hear(&w[side], &fd);
-            CHECK(fd >= 0);
-            bool out = m->type == CONTROL_CONNECTED;
-            uint64_t n = out ? m->id - 1000 : ((const struct control_peer *)m)->purpose;
-            int *place = out ? &here[side][n] : &there[side][n];
-            CHECK(n < MANY && !*place && (!out || ((const struct control_connected *)m)->status == 0));
-            *place = fd;
-        }
-    for (int side = 0; side < 2; side++)
-        for (int i = 0; i < MANY; i++)
-            pipe_check(here[side][i], there[!side][i]);
-    (void)close(w[0].sock);
-    (void)close(w[1].sock);
-    pair_stop();
-}
-
 static void errors(void)
 {
     char nowhere[FCC_NODE_MAX], named[FCC_NODE_MAX], text[96];
@@ -250,32 +219,6 @@ static void draining(void)
     CHECK(waitpid(a.d.pid, &status, 0) == a.d.pid && status == 0);
 }
 
-/* The other node's worker does not read: its broker holds what does not fit into the channel, and hands it over later. */
-static void slow_worker(void)
-{
-    enum { MANY = 800 };
-    uint32_t purpose;
-
-    pair_start();
-    struct worker_end wa = worker_open(&a, "one"), wb = worker_open(&b, "one");
-    for (uint32_t i = 0; i < MANY; i++)
-        connect_send(&wa, i, b.address, i, 60000);
-    log_await(&b, "its worker's channel is full");
-    for (int i = 0; i < MANY; i++) {
-        (void)close(arrived(&wb, a.address, &purpose));
-        CHECK(purpose < MANY);
-    }
-    for (int i = 0; i < MANY; i++) {
-        int fd;
-        const struct control_connected *m = (const struct control_connected *)hear(&wa, &fd);
-        CHECK(m->status == 0 && fd >= 0);
-        (void)close(fd);
-    }
-    (void)close(wa.sock);
-    (void)close(wb.sock);
-    pair_stop();
-}
-
 static void no_other_node(void)
 {
     char *argv[] = {(char *)(uintptr_t)relay_binary(), "--config", "/dev/null", "--socket", a.d.socket, "--gpus", "none", NULL};
@@ -305,18 +248,11 @@ static void no_other_node(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"handed_over", handed_over, 0},
-        {"held", held, 0},
-        {"many", many, 60},
-        {"errors", errors, 0},
-        {"by_name", by_name, 0},
-        {"wrong_key", wrong_key, 0},
-        {"worker_dies", worker_dies, 0},
-        {"brokers_die", brokers_die, 0},
-        {"broker_returns", broker_returns, 0},
-        {"draining", draining, 0},
-        {"slow_worker", slow_worker, 60},
-        {"no_other_node", no_other_node, 0},
+        {"handed_over", handed_over, 0}, {"held", held, 0},
+        {"errors", errors, 0},           {"by_name", by_name, 0},
+        {"wrong_key", wrong_key, 0},     {"worker_dies", worker_dies, 0},
+        {"brokers_die", brokers_die, 0}, {"broker_returns", broker_returns, 0},
+        {"draining", draining, 0},       {"no_other_node", no_other_node, 0},
     };
     return tests_run("peers", TESTS(tests));
 }

@@ -198,7 +198,7 @@ int nodes_open(struct broker *b)
     ns->listen_sock = -1;
     TAILQ_INIT(&ns->list);
     TAILQ_INIT(&ns->conns);
-    LIST_INIT(&ns->calls);
+    TAILQ_INIT(&ns->calls);
     LIST_INIT(&ns->resolvers);
     if (cluster_key_read(&b->config, &ns->key, &e)) {
         log_error("%s", e.text);

@@ -35,12 +35,14 @@
 #define LINK_IDLE_MS 6000    /* a link of another node on which nothing came for so long is closed */
 #define BACKOFF_FIRST_MS 100 /* between attempts to connect; doubled each time */
 #define BACKOFF_LAST_MS 5000
-#define CONNECT_MS 3000       /* to find the address of a host; and then to connect to each of its addresses */
-#define PROVE_MS 3000         /* from the connection to the request or, on the other side, the answer */
-#define STRANGERS_MAX 256     /* connections that have not proven themselves; */
-#define STRANGER_MS 200       /* one that is older than that makes room for the next; until then the next waits in the kernel */
-#define GUESTS_MAX 8192       /* connections of other nodes */
-#define CALLS_MAX 4096        /* connections that a job may ask for at a time */
+#define CONNECT_MS 3000   /* to find the address of a host; and then to connect to each of its addresses */
+#define PROVE_MS 3000     /* from the connection to the request or, on the other side, the answer */
+#define STRANGERS_MAX 256 /* connections that have not proven themselves: the next waits in the kernel until one has, */
+#define STRANGER_MS 100   /* ... or has let this broker wait for so long, for its hello or then for its proof: it makes room */
+#define GUESTS_MAX 8192   /* connections of other nodes */
+#define CALLS_MAX 4096    /* connections that a job may ask for at a time */
+#define CALLS_AT_ONCE                                                                                                          \
+    32 /* ... that have not proven themselves, to one node: so no node alone makes STRANGERS_MAX of them there */
 #define KNOWN_MAX 8192        /* nodes in the list */
 #define FORGET_MS 60000       /* a node that is not in NODES is forgotten when it was lost for so long */
 #define CALL_MAX_MS 86400000u /* of a worker's limit */
@@ -110,9 +112,9 @@ struct conn {
     struct node_request request; /* in host byte order */
     struct incarnation at;       /* PEER, answered: who has got the other's end (ours), or this one's (theirs) */
     struct node *node;           /* whose bytes these are, or NULL */
-    uint64_t begun_ns;
-    uint64_t until_ns;          /* ours: the request must be sent by then; 0: no matter */
-    size_t want, have, pending; /* bytes of in; of out */
+    uint64_t awaited_ns;         /* a stranger: since when it is its turn to speak */
+    uint64_t until_ns;           /* ours: the request must be sent by then; 0: no matter */
+    size_t want, have, pending;  /* bytes of in; of out */
     unsigned char in[NODE_FRAME_MAX], out[2 * NODE_FRAME_MAX];
 };
 
@@ -139,6 +141,7 @@ struct conn *conn_new(struct nodes *ns, const struct conn_ops *ops, void *owner,
                       bool ours); /* in state PROVING, without socket */
 bool conn_is_stranger(const struct conn *c);
 void conn_state_set(struct conn *c, enum conn_state state, size_t want);
+void conn_hear(struct conn *c);                 /* what has come. May free it */
 int conn_events_make(struct conn *c, int sock); /* 0 or -ENOMEM; the socket is the connection's in any case. It has none yet */
 void conn_sock_close(struct conn *c);           /* and what belongs to it; another may follow */
 int conn_say(struct conn *c, const void *bytes, size_t n);
@@ -209,10 +212,10 @@ struct nodes {
     struct event *listen_event, *listen_again; /* again: after a pause */
     TAILQ_HEAD(node_list, node) list;          /* as in NODES, then as they were met */
     unsigned nlist;
-    TAILQ_HEAD(conn_list, conn) conns; /* the oldest first */
+    TAILQ_HEAD(conn_list, conn) conns; /* of the strangers that one first which was awaited first */
     unsigned nstrangers, nguests;
-    LIST_HEAD(call_list, call) calls; /* node_peer.c */
-    struct event *deliver_again;      /* a worker's channel was full */
+    TAILQ_HEAD(call_list, call) calls; /* node_peer.c; the oldest first */
+    struct event *deliver_again;       /* a worker's channel was full */
     LIST_HEAD(resolver_list, resolver) resolvers;
     unsigned nresolvers;
     bool closing;
@@ -241,6 +244,8 @@ const char *node_state_name(enum node_state state);
 
 /* node_peer.c */
 void peer_hold(struct conn *c); /* theirs: hand over, or hold until there is a worker */
+/* A connection to that node has proven itself or ended: a call that waits for that begins, not before this returns. */
+void calls_next(struct nodes *ns, const char *address);
 void calls_end(struct nodes *ns);
 
 #endif

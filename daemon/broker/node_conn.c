@@ -27,7 +27,7 @@ struct conn *conn_new(struct nodes *ns, const struct conn_ops *ops, void *owner,
 
     if (!c)
         return NULL;
-    *c = (struct conn){.nodes = ns, .ops = ops, .owner = owner, .ours = ours, .sock = -1, .begun_ns = clock_ns()};
+    *c = (struct conn){.nodes = ns, .ops = ops, .owner = owner, .ours = ours, .sock = -1, .awaited_ns = clock_ns()};
     c->limit = evtimer_new(ns->broker->base, on_limit, c);
     if (!c->limit) {
         free(c);
@@ -154,7 +154,7 @@ static int conn_flush(struct conn *c)
         if (n < 0 && errno == EAGAIN)
             return event_add(c->writable, NULL) ? -ENOMEM : 0;
         if (n < 0)
-            return -errno;
+            return errno == EPIPE ? -ECONNRESET : -errno; /* which of the two depends on what came first */
         c->pending -= (size_t)n;
         memmove(c->out, c->out + n, c->pending);
         if (c->node)
@@ -227,35 +227,60 @@ static int request_send(struct conn *c)
 
 /* ---- hearing ---- */
 
+/* The next part of what proves it has come, and was answered with n bytes. */
+static void conn_await(struct conn *c, size_t n)
+{
+    conn_state_set(c, CONN_PROVING, auth_wants(&c->auth));
+    if (!n)
+        return;
+    c->awaited_ns = clock_ns();
+    TAILQ_REMOVE(&c->nodes->conns, c, link);
+    TAILQ_INSERT_TAIL(&c->nodes->conns, c, link);
+}
+
+/* Each has proven itself to the other. n bytes: the rest of this side's proof. */
+static void conn_ask(struct conn *c, const void *says, size_t n)
+{
+    int status;
+
+    if (!c->ours) {
+        text_copy(c->who, sizeof(c->who), auth_other(&c->auth));
+        conn_state_set(c, CONN_ASKING, sizeof(struct node_request) + AUTH_TAG_BYTES);
+        return;
+    }
+    conn_state_set(c, CONN_ASKING, sizeof(struct node_answer) + AUTH_TAG_BYTES);
+    status = conn_say(c, says, n);
+    if (!status)
+        status = request_send(c);
+    if (!status)
+        calls_next(c->nodes, c->who);
+    else if (status == -ECONNRESET)
+        conn_closed(c, ECONNRESET);
+    else
+        conn_end(c, status, "%s", strerror(-status));
+}
+
 static void proof_take(struct conn *c)
 {
     unsigned char says[sizeof(c->auth.says)];
     struct error e = {0};
     int status = auth_take(&c->auth, c->in, &e);
     size_t n = auth_says(&c->auth, says);
-    int said = n ? conn_say(c, says, n) : 0;
 
-    if (status || said) {
-        if (status && n) { /* the version that this fccd speaks: closing over what is unread would take it back */
-            (void)shutdown(c->sock, SHUT_WR);
-            (void)recv(c->sock, c->in, sizeof(c->in), MSG_DONTWAIT);
-        }
-        conn_end(c, status ? status : said, "%s", status ? e.text : strerror(-said));
+    if (auth_done(&c->auth)) {
+        conn_ask(c, says, n);
         return;
     }
-    if (!auth_done(&c->auth)) {
-        conn_state_set(c, CONN_PROVING, auth_wants(&c->auth));
+    int said = n ? conn_say(c, says, n) : 0;
+    if (!status && !said) {
+        conn_await(c, n);
         return;
     }
-    if (c->ours) {
-        conn_state_set(c, CONN_ASKING, sizeof(struct node_answer) + AUTH_TAG_BYTES);
-        status = request_send(c);
-        if (status)
-            conn_end(c, status, "%s", strerror(-status));
-        return;
+    if (status && n) { /* the version that this fccd speaks: closing over what is unread would take it back */
+        (void)shutdown(c->sock, SHUT_WR);
+        (void)recv(c->sock, c->in, sizeof(c->in), MSG_DONTWAIT);
     }
-    text_copy(c->who, sizeof(c->who), auth_other(&c->auth));
-    conn_state_set(c, CONN_ASKING, sizeof(struct node_request) + AUTH_TAG_BYTES);
+    conn_end(c, status ? status : said, "%s", status ? e.text : strerror(-said));
 }
 
 static void answer_take(struct conn *c)
@@ -334,16 +359,14 @@ void conn_closed(struct conn *c, int error)
         conn_end(c, -ECONNRESET, "its connection ended: %s", how);
 }
 
-static void on_readable(evutil_socket_t sock, short what, void *arg)
+void conn_hear(struct conn *c)
 {
-    struct conn *c = arg;
     bool held = c->state == CONN_HELD;
     unsigned char early;
     unsigned char *to = c->state == CONN_RESOLVING ? (unsigned char *)c->resolved : c->in;
     ssize_t n;
 
-    (void)what;
-    n = held ? recv(sock, &early, 1, MSG_DONTWAIT | MSG_PEEK) : recv(sock, to + c->have, c->want - c->have, MSG_DONTWAIT);
+    n = held ? recv(c->sock, &early, 1, MSG_DONTWAIT | MSG_PEEK) : recv(c->sock, to + c->have, c->want - c->have, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0 && c->state != CONN_RESOLVING) {
@@ -366,6 +389,12 @@ static void on_readable(evutil_socket_t sock, short what, void *arg)
         return;
     c->have = 0;
     message_take(c);
+}
+
+static void on_readable(evutil_socket_t sock, short what, void *arg)
+{
+    (void)sock, (void)what;
+    conn_hear(arg);
 }
 
 static void on_writable(evutil_socket_t sock, short what, void *arg)

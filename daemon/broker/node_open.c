@@ -140,21 +140,35 @@ static void accept_pause(struct nodes *ns, uint32_t ms)
     (void)event_add(ns->listen_again, &pause);
 }
 
-/* Is there room for one more? A burst of daemons that do prove themselves, in a millisecond each, waits; who says nothing goes. */
+/* Has it said something, or closed, that this broker has not heard yet? */
+static bool conn_is_unheard(const struct conn *c)
+{
+    unsigned char byte;
+
+    return recv(c->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
+/* Is there room for one more? A burst of daemons that do prove themselves, in a millisecond each, waits; who says nothing goes.
+ * It is the stranger that must be late, and not this broker: what it has said by now is heard first. That is no way to stay:
+ * each time less of the little that it may say is left, and its turn begins anew only once, when it was answered. */
 static bool stranger_room(struct nodes *ns)
 {
     struct conn *c;
 
-    if (ns->nstrangers < STRANGERS_MAX)
-        return true;
-    TAILQ_FOREACH(c, &ns->conns, link)
-        if (conn_is_stranger(c))
-            break;
-    if (clock_ns() - c->begun_ns < STRANGER_MS * 1000000ull) {
-        accept_pause(ns, 5);
-        return false;
+    while (ns->nstrangers >= STRANGERS_MAX) {
+        TAILQ_FOREACH(c, &ns->conns, link)
+            if (conn_is_stranger(c))
+                break;
+        if (clock_ns() - c->awaited_ns < STRANGER_MS * 1000000ull) {
+            accept_pause(ns, 5);
+            return false;
+        }
+        if (conn_is_unheard(c))
+            conn_hear(c);
+        else
+            conn_end(c, -EUSERS, "has not proven itself: silent for %d ms while %d newer connections wait", STRANGER_MS,
+                     STRANGERS_MAX);
     }
-    conn_end(c, -EUSERS, "has not proven itself within %d ms while %d newer connections wait", STRANGER_MS, STRANGERS_MAX);
     return true;
 }
 

@@ -20,19 +20,27 @@
 
 #define RETRY_MS 100      /* a broker that does not listen may be starting anew: */
 #define RETRY_FOR_MS 3000 /* it is tried for so long */
+#define RESETS_DOUBLE 4   /* one that closes has too much to do: it is tried until the call's limit, ever more rarely */
 #define CHANNEL_FULL_MS 5 /* a worker that has not read its messages is tried again after */
+
+enum call_state {
+    CALL_WAITS, /* CALLS_AT_ONCE others are made to that node */
+    CALL_TRIES, /* has a connection, or a timer for the next attempt */
+    CALL_ANSWERED,
+};
 
 /* A worker's CONNECT until it is answered. Owned by nodes.calls. */
 struct call {
-    LIST_ENTRY(call) link;
+    TAILQ_ENTRY(call) link;
     struct nodes *nodes;
     struct job *job; /* it goes with it */
     uint64_t id, since_ns, until_ns;
     char address[FCC_NODE_MAX];
     struct node_request request;
-    struct conn *conn;   /* NULL between attempts */
-    struct event *timer; /* next attempt; or, answered: the worker's channel was full */
-    bool answered;
+    enum call_state state;
+    unsigned resets;          /* attempts that the other closed */
+    struct conn *conn;        /* NULL between attempts */
+    struct event *timer;      /* WAITS: the limit. TRIES: the next attempt. ANSWERED: the worker's channel was full */
     int sock;                 /* answered: the connection, or -1 */
     struct incarnation at;    /* ... who has the other end */
     char named[FCC_NODE_MAX]; /* ... how the node calls itself, if not by that address */
@@ -68,9 +76,11 @@ static int connected_send(const struct call *k)
 
 static void call_free(struct call *k)
 {
-    LIST_REMOVE(k, link);
+    TAILQ_REMOVE(&k->nodes->calls, k, link);
     if (k->conn)
         (void)conn_release(k->conn, false);
+    if (k->state == CALL_TRIES)
+        calls_next(k->nodes, k->address);
     if (k->sock >= 0)
         (void)close(k->sock);
     if (k->timer)
@@ -91,7 +101,7 @@ static void call_answer(struct call *k)
     struct job *j = k->job;
     int status = connected_send(k);
 
-    k->answered = true;
+    k->state = CALL_ANSWERED;
     if (channel_is_full(status)) {
         timer_set(k, CHANNEL_FULL_MS);
         return;
@@ -110,34 +120,81 @@ static void call_fail(struct call *k, int status, const char *text)
     call_answer(k);
 }
 
-static bool may_pass(const struct call *k, int status)
+/* The attempt has failed: try again, if it may pass and there is time left, or tell the worker. May free the call. */
+static void call_retry(struct call *k, const struct error *why)
 {
     uint64_t now = clock_ns();
+    uint32_t ms = RETRY_MS << (why->status == -ECONNRESET ? k->resets : 0);
+    bool may_pass = why->status == -EAGAIN || why->status == -ECONNRESET ||
+                    (why->status == -ECONNREFUSED && now - k->since_ns < RETRY_FOR_MS * 1000000ull);
 
-    return (status == -EAGAIN && now < k->until_ns) || ((status == -ECONNREFUSED || status == -ECONNRESET) &&
-                                                        now < k->until_ns && now - k->since_ns < RETRY_FOR_MS * 1000000ull);
+    calls_next(k->nodes, k->address);
+    if (!may_pass || now + ms * 1000000ull >= k->until_ns) {
+        call_fail(k, why->status, why->text);
+        return;
+    }
+    k->resets += why->status == -ECONNRESET && k->resets < RESETS_DOUBLE;
+    timer_set(k, ms);
+}
+
+/* Are as many begun to that node as may be? It is asked once for each attempt, so a walk over all calls is well. */
+static bool call_must_wait(const struct call *k)
+{
+    const struct call *other;
+    unsigned n = 0;
+
+    TAILQ_FOREACH(other, &k->nodes->calls, link)
+        n += other->conn && other->conn->state < CONN_ASKING && !strcmp(other->address, k->address);
+    return n >= CALLS_AT_ONCE;
 }
 
 static void call_try(struct call *k)
 {
+    uint64_t now = clock_ns();
     struct error e;
-    int status = conn_open(k->nodes, k->address, &k->request, k->until_ns, &call_ops, k, &k->conn, &e);
 
-    if (status && may_pass(k, status))
-        timer_set(k, RETRY_MS);
-    else if (status)
-        call_fail(k, status, e.text);
+    if (call_must_wait(k)) {
+        k->state = CALL_WAITS;
+        timer_set(k, k->until_ns > now ? (uint32_t)((k->until_ns - now) / 1000000u) : 0);
+        return;
+    }
+    k->state = CALL_TRIES;
+    if (conn_open(k->nodes, k->address, &k->request, k->until_ns, &call_ops, k, &k->conn, &e))
+        call_retry(k, &e);
 }
 
 static void on_timer(evutil_socket_t sock, short what, void *arg)
 {
+    char text[96];
     struct call *k = arg;
 
     (void)sock, (void)what;
-    if (k->answered)
-        call_answer(k);
-    else
+    switch (k->state) {
+    case CALL_WAITS:
+        (void)snprintf(text, sizeof(text), "%d other connections are being made to it, and it proved itself on none in time",
+                       CALLS_AT_ONCE);
+        call_fail(k, -ETIMEDOUT, text);
+        return;
+    case CALL_TRIES:
         call_try(k);
+        return;
+    case CALL_ANSWERED:
+        call_answer(k);
+        return;
+    }
+}
+
+void calls_next(struct nodes *ns, const char *address)
+{
+    struct call *k;
+
+    TAILQ_FOREACH(k, &ns->calls, link)
+        if (k->state == CALL_WAITS && !strcmp(k->address, address))
+            break;
+    if (!k)
+        return;
+    k->state = CALL_TRIES;
+    timer_set(k, 0);
 }
 
 /* The other worker has its end; this one is for ours. */
@@ -162,10 +219,7 @@ static void call_ended(struct conn *c, const struct error *why)
         text_copy(k->named, sizeof(k->named), auth_other(&c->auth));
     if (conn_refused(c, why))
         nodes_complain(k->nodes, k->address, why);
-    if (may_pass(k, why->status))
-        timer_set(k, RETRY_MS);
-    else
-        call_fail(k, why->status, why->text);
+    call_retry(k, why);
 }
 
 static void call_beat(struct conn *c, uint64_t number)
@@ -191,7 +245,7 @@ static unsigned calls_of(const struct nodes *ns, const struct job *j)
     const struct call *k;
     unsigned n = 0;
 
-    LIST_FOREACH(k, &ns->calls, link)
+    TAILQ_FOREACH(k, &ns->calls, link)
         n += k->job == j;
     return n;
 }
@@ -228,7 +282,7 @@ static struct call *call_new(struct job *j, const struct control_connect *m)
         free(k);
         return NULL;
     }
-    LIST_INSERT_HEAD(&ns->calls, k, link);
+    TAILQ_INSERT_TAIL(&ns->calls, k, link);
     return k;
 }
 
@@ -255,8 +309,8 @@ void job_peers_forget(struct job *j)
 
     if (!j->broker->nodes)
         return;
-    for (k = LIST_FIRST(&j->broker->nodes->calls); k; k = next) {
-        next = LIST_NEXT(k, link);
+    for (k = TAILQ_FIRST(&j->broker->nodes->calls); k; k = next) {
+        next = TAILQ_NEXT(k, link);
         if (k->job == j)
             call_free(k);
     }
@@ -266,9 +320,9 @@ void calls_end(struct nodes *ns)
 {
     struct call *k, *next;
 
-    for (k = LIST_FIRST(&ns->calls); k; k = next) {
-        next = LIST_NEXT(k, link);
-        if (!k->answered)
+    for (k = TAILQ_FIRST(&ns->calls); k; k = next) {
+        next = TAILQ_NEXT(k, link);
+        if (k->state != CALL_ANSWERED)
             (void)error_set(&k->e, -ESHUTDOWN, "node %s: this fccd is shutting down", k->address);
         (void)connected_send(k); /* if its channel is full, it is about to be drained anyway */
         call_free(k);
