@@ -453,7 +453,7 @@ static void ending_run(enum end end, bool streams_late)
     struct ranks r;
     int status;
 
-    fake_start(&d, GPUS, (const char *const[]){"--drain-ms", "20000", NULL});
+    fake_start(&d, GPUS, (const char *const[]){"--drain-ms", "3600000", NULL}); /* what is drained here ends by itself */
     *e = (struct ending){.end = end, .streams_late = streams_late, .other = id_make()};
     fake->hold = streams_late || end == DRAINED ? 0 : ALL_GPUS;
     ranks_start(&r, PAIR, ending_rank, e);
@@ -464,7 +464,7 @@ static void ending_run(enum end end, bool streams_late)
     }
     if (end == DRAINED) {
         CHECK(kill(d.pid, SIGTERM) == 0);
-        CHECK(daemon_logged(&d, "shutting down", 5000));
+        CHECK(daemon_logged(&d, "shutting down", 60000));
         (void)usleep(50000);
         CHECK(waitpid(d.pid, &status, WNOHANG) == 0 && fake->begun == PAIR);
         e->open = 1;

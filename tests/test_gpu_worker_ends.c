@@ -145,7 +145,7 @@ static void drain_run(bool comes, bool deaf)
     struct ranks r;
     int status;
 
-    fake_start(&d, GPUS, (const char *const[]){"--drain-ms", comes ? "20000" : "200", NULL});
+    fake_start(&d, GPUS, (const char *const[]){"--drain-ms", comes ? "3600000" : "200", NULL});
     drain->comes = comes;
     drain->deaf = deaf;
     fake->deaf = deaf ? ALL_GPUS : 0;
@@ -153,7 +153,7 @@ static void drain_run(bool comes, bool deaf)
     await(&drain->enqueued, 2);
     (void)usleep(50000);
     CHECK(kill(d.pid, SIGTERM) == 0);
-    CHECK(daemon_logged(&d, "shutting down", 5000));
+    CHECK(daemon_logged(&d, "shutting down", 60000));
     if (comes) {
         (void)usleep(50000);
         CHECK(waitpid(d.pid, &status, WNOHANG) == 0 && fake->begun == 0);

@@ -276,7 +276,7 @@ static void drain(void)
     struct ranks r;
     struct scene *scene = shared_memory(sizeof(*scene));
 
-    daemon_start(&d, NULL);
+    daemon_start(&d, (const char *const[]){"--drain-ms", "3600000", NULL});
     ranks_start(&r, 2, drained_rank, scene);
     all_begun(scene, 2);
     (void)usleep(20000);
