@@ -158,6 +158,17 @@ static inline void await_less(const _Atomic int *word, int value)
     }
 }
 
+/* The call that is to fail has been made. */
+static inline void await_failure(void)
+{
+    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+
+    while (fake->fail != FAKE_NONE) {
+        CHECK(now_ms() < until);
+        (void)usleep(200);
+    }
+}
+
 /* The time limit of a communicator whose kernels are made to hang, and which has to do something well before. */
 static inline uint32_t hang_limit_ms(void)
 {

@@ -281,7 +281,9 @@ int tests_run(const char *group, const struct test tests[], size_t n)
         if (!only || !strcmp(only, tests[i].name))
             list[count++] = (struct CMUnitTest){
                 .name = tests[i].name, .test_func = test_wrapper, .initial_state = (void *)(uintptr_t)&tests[i]};
-    int failures = list ? _cmocka_run_group_tests(group, list, count, NULL, NULL) : 1;
+    if (only && count == 0)
+        print_message("%s: no test is called \"%s\"\n", group, only);
+    int failures = list && (count || !only) ? _cmocka_run_group_tests(group, list, count, NULL, NULL) : 1;
     free(list);
     return failures;
 }

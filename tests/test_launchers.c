@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "launched_rank.h"
 #include "program.h"
-#include "raw.h"
 #include "slurm.h"
 
 #define TEXT_ROOM 65536
@@ -23,84 +23,12 @@
 
 static char self[512]; /* this program */
 
-/* ---- a rank ---- */
-
-/* FCC_TEST_GATHER names a file: wait until all four ranks of two worlds have come there. */
-static void gather(void)
-{
-    const char *path = getenv("FCC_TEST_GATHER");
-    struct stat st = {.st_size = 0};
-
-    if (!path)
-        return;
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    CHECK(fd >= 0 && write(fd, "x", 1) == 1);
-    while (st.st_size < 4) {
-        (void)usleep(1000);
-        CHECK(fstat(fd, &st) == 0);
-    }
-    (void)close(fd);
-}
-
-/* Three communicators, two of them at a time, one after the other. */
-static int rank_main(void)
-{
-    struct fcc_env e;
-    fcc_context *context;
-    fcc_comm *first, *second;
-
-    if (fcc_env_find(&e)) {
-        printf("refused: %s\n", fcc_last_error());
-        return 3;
-    }
-    OK(fcc_connect(NULL, &context));
-    gather();
-    if (fcc_comm_init_env(context, NULL, &first)) {
-        printf("refused: %s\n", fcc_last_error());
-        fcc_disconnect(context);
-        return 3;
-    }
-    OK(fcc_noop(first));
-    OK(fcc_comm_init_env(context, NULL, &second));
-    OK(fcc_noop(second));
-    OK(fcc_noop(first));
-    fcc_comm_destroy(first);
-    OK(fcc_comm_init_env(context, NULL, &first));
-    OK(fcc_noop(first));
-    CHECK(fcc_comm_rank(first) == e.rank && fcc_comm_size(first) == e.size);
-    printf("rank %d of %d, local %d of %d, %s, job %s, world %s, meeting %s.\n", e.rank, e.size, e.local_rank, e.local_size,
-           e.launcher, e.job, e.world, e.meeting);
-    OK(fcc_noop(second)); /* nobody leaves before all have come */
-    fcc_disconnect(context);
-    return 0;
-}
-
 /* ---- where the ranks find daemons ---- */
 
 struct place {
     struct test_daemon daemon; /* pid 0: FCC_TEST_SOCKETS says which there are */
     char chooser[128];         /* a script that takes one of these; "": there is one daemon */
 };
-
-/* Whoever runs the tests may have been started by a launcher. */
-static void variables_clear(void)
-{
-    static const char *const prefixes[] = {"SLURM",         "OMPI_",    "PMIX_",          "PMI_",        "MPI_LOCAL",
-                                           "TORCHELASTIC_", "RANK=",    "WORLD_SIZE=",    "LOCAL_",      "MASTER_",
-                                           "FCC_RANK",      "FCC_SIZE", "FCC_LOCAL_RANK", "FCC_MEETING", "FCCD_JOB"};
-
-    for (char **v = environ; *v;) {
-        char name[256];
-        size_t i = 0, n = sizeof(prefixes) / sizeof(prefixes[0]);
-        while (i < n && strncmp(*v, prefixes[i], strlen(prefixes[i])) != 0)
-            i++;
-        (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(*v, "="), *v);
-        if (i < n)
-            CHECK(unsetenv(name) == 0); /* the next one moves here */
-        else
-            v++;
-    }
-}
 
 static void chooser_write(struct place *p, const char *sockets)
 {
@@ -369,128 +297,6 @@ static void slurm(void)
     slurm_stop(&s);
 }
 
-/* ---- without a launcher ---- */
-
-/* Rank 0 gives up once before rank 1 has come: that does not count, and they meet. */
-static void late_rank(void)
-{
-    const struct fcc_comm_options impatient = {.device = -1, .time_limit_ms = 200};
-    struct test_daemon d;
-    fcc_context *context;
-    fcc_comm *comm;
-
-    daemon_start(&d, NULL);
-    variables_clear();
-    (void)setenv("FCC_SIZE", "2", 1);
-    (void)setenv("FCC_MEETING", "", 1);
-    (void)setenv("FCC_RANK", "0", 1);
-    OK(fcc_connect(NULL, &context));
-    FAILS(fcc_comm_init_env(context, &impatient, &comm), -ETIMEDOUT, "rank 1");
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        (void)setenv("FCC_RANK", "1", 1);
-        _exit(rank_main());
-    }
-    fcc_comm *comms[3];
-    for (int i = 0; i < 3; i++) {
-        OK(fcc_comm_init_env(context, NULL, &comms[i]));
-        OK(fcc_noop(comms[i]));
-        if (i == 1) {
-            OK(fcc_noop(comms[0]));
-            fcc_comm_destroy(comms[0]);
-        }
-    }
-    OK(fcc_noop(comms[1]));
-    int status;
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-    fcc_disconnect(context);
-    daemon_stop(&d);
-}
-
-static fcc_comm *alone(fcc_context **context)
-{
-    fcc_comm *comm;
-
-    OK(fcc_connect(NULL, context));
-    OK(fcc_comm_init_env(*context, NULL, &comm));
-    CHECK(fcc_comm_size(comm) == 1);
-    OK(fcc_noop(comm));
-    return comm;
-}
-
-/* Two processes of one job that no launcher has started do not meet, though both are rank 0 of 1 and there at a time. */
-static void two_alone(void)
-{
-    struct test_daemon d;
-    fcc_context *context;
-    int status;
-
-    daemon_start(&d, NULL);
-    variables_clear();
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        (void)alone(&context);
-        CHECK(raise(SIGSTOP) == 0);
-        fcc_disconnect(context);
-        _exit(0);
-    }
-    CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
-    OK(fcc_noop(alone(&context)));
-    CHECK(kill(pid, SIGCONT) == 0 && waitpid(pid, &status, 0) == pid && status == 0);
-    fcc_disconnect(context);
-    daemon_stop(&d);
-}
-
-/* ---- the worker's side ---- */
-
-static struct raw *job_session(const struct test_daemon *d, const char *job)
-{
-    struct raw *r = raw_open(d);
-    struct fcc_hello h = hello_make();
-
-    memset(h.job, 0, sizeof(h.job));
-    (void)snprintf(h.job, sizeof(h.job), "%s", job);
-    raw_send(r, &h, sizeof(h), NULL, 0);
-    CHECK(raw_receive(r)->status == 0);
-    return r;
-}
-
-static struct fcc_unique_id id_ask(struct raw *r, const char *name)
-{
-    struct fcc_meeting m = {.msg = {.length = sizeof(m), .type = FCC_MSG_MEETING, .id = 5}};
-
-    (void)snprintf(m.name, sizeof(m.name), "%s", name);
-    raw_send(r, &m, sizeof(m), NULL, 0);
-    CHECK(raw_receive(r)->status == 0 && r->length == sizeof(struct fcc_unique_id_reply));
-    return ((const struct fcc_unique_id_reply *)r->in)->unique_id;
-}
-
-/* A name's id is the same for all of a job, and no other job's. */
-static void ids_of_jobs(void)
-{
-    struct test_daemon d;
-    struct fcc_unique_id ids[4];
-    struct fcc_meeting bad = {.msg = {.length = sizeof(bad), .type = FCC_MSG_MEETING, .id = 6}};
-
-    daemon_start(&d, NULL);
-    struct raw *a = job_session(&d, "a"), *again = job_session(&d, "a"), *b = job_session(&d, "b");
-    ids[0] = id_ask(a, "one");
-    ids[1] = id_ask(again, "one");
-    ids[2] = id_ask(a, "two");
-    ids[3] = id_ask(b, "one");
-    CHECK(!memcmp(&ids[0], &ids[1], sizeof(ids[0])));
-    CHECK(memcmp(&ids[0], &ids[2], 40) != 0 && memcmp(&ids[0], &ids[3], 40) != 0);
-    memset(bad.name, 'x', sizeof(bad.name)); /* without its NUL */
-    raw_send(a, &bad, sizeof(bad), NULL, 0);
-    CHECK(raw_receive(a)->status == -EINVAL);
-    raw_close(a);
-    raw_close(again);
-    raw_close(b);
-    daemon_stop(&d);
-}
-
 /* ---- the same over two nodes: even ranks at one, odd ones at the other ---- */
 
 static void openmpi_over_nodes(void)
@@ -520,9 +326,6 @@ static void slurm_over_nodes(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        {"late_rank", late_rank, 0},
-        {"two_alone", two_alone, 0},
-        {"ids_of_jobs", ids_of_jobs, 0},
         {"openmpi", openmpi, 60},
         {"mpich", mpich, 60},
         {"mpich_twice", mpich_twice, 60},

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_comms.c - who may join a communicator, and what ends one: each rank hears why, through the library and against the real
+ * daemon. FCC_TEST_DEVICE=cuda or hip: the same on GPUs.
+ */
+#include <errno.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+/* ---- joining ---- */
+
+static void joining(void)
+{
+    struct test_daemon d;
+    fcc_context *a, *b;
+    fcc_comm *comm, *other;
+    struct fcc_unique_id id, zero = {{0}};
+    struct fcc_comm_options options = {.device = -1, .time_limit_ms = 300};
+
+    daemon_start(&d, NULL);
+    OK(fcc_connect(NULL, &a));
+    OK(fcc_connect(NULL, &b));
+    OK(fcc_get_unique_id(a, &id));
+    FAILS(fcc_comm_init(a, &id, FCC_MAX_RANKS + 1, 0, NULL, &comm), -EINVAL, "nranks", "65", "1 to 64");
+    FAILS(fcc_comm_init(a, &id, 0, 0, NULL, &comm), -EINVAL, "nranks", "0", "1 to 64");
+    FAILS(fcc_comm_init(a, &id, 2, 2, NULL, &comm), -EINVAL, "rank", "2", "0 to 1");
+    FAILS(fcc_comm_init(a, &id, 2, -1, NULL, &comm), -EINVAL, "rank", "-1", "0 to 1");
+    FAILS(fcc_comm_init(a, &zero, 1, 0, NULL, &comm), -EINVAL, "id");
+    options.device = 4;
+    FAILS(fcc_comm_init(a, &id, 1, 0, &options, &comm), -ENOENT, "device", "4", "-1 to 3");
+    options.device = -1;
+    FAILS(fcc_comm_init(a, &id, 2, 0, &options, &comm), -ETIMEDOUT, "rank 1", "300 ms");
+    /* the failed attempt has left nothing: the same id serves */
+    OK(fcc_comm_init(a, &id, 1, 0, NULL, &comm));
+    FAILS(fcc_comm_init(b, &id, 1, 0, NULL, &other), -EALREADY, "rank 0", "id");
+    OK(fcc_noop(comm));
+    fcc_comm_destroy(comm);
+    fcc_disconnect(a);
+    fcc_disconnect(b);
+    daemon_stop(&d);
+}
+
+static void twice_rank(int rank, const struct ranks *all, void *argument)
+{
+    _Atomic int *step = argument;
+    fcc_context *context;
+    fcc_comm *comm;
+
+    OK(fcc_connect(NULL, &context));
+    if (rank == 1) { /* as rank 0, which is there already; then with another number of ranks; then right */
+        while (!*step)
+            (void)usleep(1000);
+        (void)usleep(100000);
+        FAILS(fcc_comm_init(context, &all->id, 2, 0, NULL, &comm), -EALREADY, "rank 0", "joined already", "pid");
+        FAILS(fcc_comm_init(context, &all->id, 3, 1, NULL, &comm), -EINVAL, "nranks", "3", "2");
+    }
+    *step = 1;
+    OK(fcc_comm_init(context, &all->id, 2, rank, NULL, &comm));
+    OK(fcc_noop(comm));
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+static void joins_twice(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, twice_rank, shared_memory(sizeof(int)));
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+/* ---- time limits, and a communicator that has ended ---- */
+
+static void never_comes_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 400);
+    double start = now_ms();
+
+    (void)argument;
+    if (rank == 0) {
+        FAILS(fcc_noop(comm), -ETIMEDOUT, "noop", "rank 1, rank 2", "400 ms");
+        CHECK(now_ms() - start >= 399);
+        CHECK(now_ms() - start < 2000);
+        FAILS(fcc_noop(comm), -ETIMEDOUT, "rank 1, rank 2");
+    } else {
+        (void)usleep(1000000);
+        FAILS(fcc_noop(comm), -ETIMEDOUT, "rank 1, rank 2"); /* too late: it hears why */
+    }
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void never_comes(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 3, never_comes_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+/* Rank 0 submits ahead, rank 1 comes to each operator within the limit, but to the last one long after it was submitted. */
+static void ahead_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 600);
+    fcc_request *requests[4];
+
+    (void)argument;
+    for (int i = 0; i < 4; i++) {
+        if (rank == 1)
+            (void)usleep(300000);
+        OK(fcc_noop_start(comm, &requests[i]));
+    }
+    for (int i = 0; i < 4; i++) {
+        OK(fcc_request_wait(requests[i], -1));
+        fcc_request_free(requests[i]);
+    }
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void submitted_ahead(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, ahead_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+static void abort_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+
+    (void)argument;
+    if (rank == 1) {
+        (void)usleep(50000);
+        OK(fcc_comm_abort(comm, "the loss is not a number"));
+    }
+    FAILS(fcc_noop(comm), -ECONNABORTED, "rank 1", "the loss is not a number");
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void aborted(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 3, abort_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+/* Rank 0 leaves while rank 1 waits for it (argument), or before rank 1 comes. */
+static void leaver_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, 0);
+
+    OK(fcc_noop(comm));
+    if ((rank == 0) == (argument != NULL))
+        (void)usleep(100000);
+    if (rank == 1)
+        FAILS(fcc_noop(comm), -ECONNABORTED, "rank 0", "left");
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void one_leaves(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, leaver_rank, NULL);
+    ranks_join(&r);
+    ranks_start(&r, 2, leaver_rank, &d);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+int main(void)
+{
+    static const struct test tests[] = {
+        {"joining", joining, 0},         {"joins_twice", joins_twice, 0},
+        {"never_comes", never_comes, 0}, {"submitted_ahead", submitted_ahead, 0},
+        {"aborted", aborted, 0},         {"one_leaves", one_leaves, 0},
+    };
+
+    return test_device_missing() ? EXIT_SUCCESS : tests_run("comms", TESTS(tests));
+}
