@@ -6,12 +6,8 @@
  * FCC_TEST_SOCKETS, a list of sockets of daemons that run already and speak to each other, spreads the ranks over these, rank by rank;
  * FCC_TEST_MEETING is then the address of the first one.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "launched_rank.h"
