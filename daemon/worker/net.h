@@ -121,30 +121,36 @@ struct net_sink {
     void *ctx;
 };
 
-/* What a receiving end knows of how long its sender has been silent. */
+/* What a receiving end knows of how long its sender has been silent. It looks several times in the time for which that may be, and counts
+ * these looks, not the time: who was stopped, or whose machine was, and perhaps the sender with it, has not been listening. However
+ * long that was, it is one look. A look is later than a sign of life is due, so there is none where all is well. */
 struct net_silence {
-    uint64_t limit_ns, heard_ns;
-    bool is_excused; /* once, since something was heard */
+    uint64_t limit_ns, heard_ns, looked_ns;
+    unsigned looks; /* since something was heard */
 };
-#define NET_LATE_NS 500000000u
+#define NET_LOOKS 4u
+static_assert(NET_SILENT_MS / NET_LOOKS > NET_BEAT_MS, "a look is later than a sign of life");
 
 static inline void net_heard(struct net_silence *s, uint64_t now_ns)
 {
-    s->heard_ns = now_ns;
-    s->is_excused = false;
+    s->heard_ns = s->looked_ns = now_ns;
+    s->looks = 0;
 }
 
-/* Nothing lies there: for too long? Who looks so much later than it was due has not been listening: the process was stopped, or its machine
- * was, and perhaps the sender with it. Then the same time begins once more. */
+/* When it has to look, if nothing comes. */
+static inline uint64_t net_look_due(const struct net_silence *s)
+{
+    return s->looked_ns + s->limit_ns / NET_LOOKS;
+}
+
+/* Nothing lies there: for too long? */
 static inline bool net_is_silent(struct net_silence *s, uint64_t now_ns)
 {
-    if (now_ns <= s->heard_ns || now_ns - s->heard_ns <= s->limit_ns)
-        return false;
-    if (s->is_excused || now_ns - s->heard_ns <= s->limit_ns + NET_LATE_NS)
-        return true;
-    s->heard_ns = now_ns;
-    s->is_excused = true;
-    return false;
+    if (now_ns >= net_look_due(s)) {
+        s->looked_ns = now_ns;
+        s->looks++;
+    }
+    return s->looks >= NET_LOOKS;
 }
 
 /* A sending end. The implementation's is bigger; who calls it only reads. */

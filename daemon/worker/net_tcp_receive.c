@@ -55,8 +55,9 @@ int tcp_receiver_open(int sock, const struct net_options *options, const struct 
         return error_set(e, -ENOMEM, "no memory for a link");
     t->receiver = (struct net_receiver){.ops = &net_tcp, .fd = sock, .counts = counts};
     t->sink = sink;
-    t->silence = (struct net_silence){.limit_ns = options->silent_ms * 1000000ull, .heard_ns = clock_ns()};
-    t->receiver.due_ns = t->silence.heard_ns + t->silence.limit_ns;
+    t->silence.limit_ns = options->silent_ms * 1000000ull;
+    net_heard(&t->silence, clock_ns());
+    t->receiver.due_ns = net_look_due(&t->silence);
     *out = &t->receiver;
     return 0;
 }
@@ -359,7 +360,7 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
             if (net_is_silent(&t->silence, now_ns))
                 return error_set(&r->error, -ETIMEDOUT, "nothing has come from there for %llu ms",
                                  (unsigned long long)(t->silence.limit_ns / 1000000));
-            r->due_ns = t->silence.heard_ns + t->silence.limit_ns;
+            r->due_ns = net_look_due(&t->silence);
             return 0;
         }
         if (n <= 0)
@@ -370,7 +371,7 @@ int tcp_receive(struct net_receiver *r, uint64_t now_ns)
         net_count(&r->counts->bytes, (uint64_t)n);
         total += (uint64_t)n;
         net_heard(&t->silence, now_ns);
-        r->due_ns = now_ns + t->silence.limit_ns;
+        r->due_ns = net_look_due(&t->silence);
         int status = buffer_take(t);
         if (status)
             return status;

@@ -321,7 +321,9 @@ static int quiet(struct verbs_receiver *v, uint64_t now_ns)
         return error_set(&r->error, -ETIMEDOUT,
                          "it has not said for %llu ms that it writes no more for a communicator that has ended here",
                          (unsigned long long)(v->silence.limit_ns / 1000000));
-    r->due_ns = (owes && owes < v->silence.heard_ns ? owes : v->silence.heard_ns) + v->silence.limit_ns;
+    r->due_ns = net_look_due(&v->silence);
+    if (owes && owes + v->silence.limit_ns < r->due_ns)
+        r->due_ns = owes + v->silence.limit_ns;
     if (!v->ended_ns)
         return 0;
     if (now_ns > v->ended_ns && now_ns - v->ended_ns > GRACE_NS)
@@ -434,9 +436,10 @@ int verbs_receiver_open(int sock, const struct net_options *options, const struc
         receiver_free(v);
         return status;
     }
-    v->silence = (struct net_silence){.limit_ns = options->silent_ms * 1000000ull, .heard_ns = clock_ns()};
-    v->receiver = (struct net_receiver){
-        .ops = &net_verbs, .fd = v->end.epoll, .due_ns = v->silence.heard_ns + v->silence.limit_ns, .counts = counts};
+    v->silence.limit_ns = options->silent_ms * 1000000ull;
+    net_heard(&v->silence, clock_ns());
+    v->receiver =
+        (struct net_receiver){.ops = &net_verbs, .fd = v->end.epoll, .due_ns = net_look_due(&v->silence), .counts = counts};
     *out = &v->receiver;
     return 0;
 }
