@@ -41,10 +41,9 @@
 #define STRANGER_MS 100   /* ... or has let this broker wait for so long, for its hello or then for its proof: it makes room */
 #define GUESTS_MAX 8192   /* connections of other nodes */
 #define CALLS_MAX 4096    /* connections that a job may ask for at a time */
-#define CALLS_AT_ONCE                                                                                                          \
-    32 /* ... that have not proven themselves, to one node: so no node alone makes STRANGERS_MAX of them there */
-#define KNOWN_MAX 8192        /* nodes in the list */
-#define FORGET_MS 60000       /* a node that is not in NODES is forgotten when it was lost for so long */
+#define CALLS_AT_ONCE 32  /* ... that have not proven themselves, to one node: none alone makes STRANGERS_MAX of them there */
+#define KNOWN_MAX 8192    /* nodes in the list */
+#define FORGET_MS 60000   /* a node that is not in NODES is forgotten when it was lost for so long */
 #define CALL_MAX_MS 86400000u /* of a worker's limit */
 #define COMPLAINTS 64
 #define COMPLAIN_EVERY_NS 60000000000ull
