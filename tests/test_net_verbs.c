@@ -336,10 +336,13 @@ static void signs_of_life(void **state)
     raw_connect(&raw, &b, raw.hello.token, NET_TOKEN_BYTES, RDMA_CM_EVENT_ESTABLISHED);
     while (net_receive(b.receiver, clock_ns()) > 0) {
     }
-    uint64_t much_later = clock_ns() + 120000 * ms;
-    while (net_receive(b.receiver, much_later) > 0) {
+    uint64_t much_later = clock_ns();
+    for (unsigned look = 1; look < NET_LOOKS; look++) { /* who looks so late was not listening: each time it is one look */
+        much_later += 120000 * ms;
+        while (net_receive(b.receiver, much_later) > 0) {
+        }
+        assert_int_equal(b.receiver->error.status, 0);
     }
-    assert_int_equal(b.receiver->error.status, 0); /* who looks so late was not listening, once */
     int status = net_receive(b.receiver, much_later + 120000 * ms);
     assert_int_equal(status, -ETIMEDOUT);
     raw_close(&raw, &b);
