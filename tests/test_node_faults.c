@@ -3,9 +3,10 @@
  * test_node_faults.c - communicators over two nodes (two daemons on this machine), and who dies: clients, workers, brokers, all of a
  * node, in the middle of operators; a node that is silent; one that begins anew. How long it took until the others heard is printed.
  *
- * test_node_faults --link FIRST COUNT OF ID ID NODE [DEVICE] is one of two machines, over a daemon that is there ($FCCD_SOCKET), on
- * which ranks FIRST to FIRST + COUNT - 1 of OF run; the others run on NODE. DEVICE: this one's network device, which goes down in the middle of
- * operators and comes up again. The ids, in hexadecimal digits, are of the communicator that ends by that, and of the next.
+ * test_node_faults --link FIRST COUNT OF ID ID NODE [SWITCH] is one of two machines, over a daemon that is there ($FCCD_SOCKET), on
+ * which ranks FIRST to FIRST + COUNT - 1 of OF run; the others run on NODE. SWITCH: a program that pulls this one's cable (SWITCH off),
+ * which is done in the middle of operators, and puts it back (SWITCH on). The ids, in hexadecimal digits, are of the communicator that
+ * ends by that, and of the next.
  */
 #include <errno.h>
 #include <limits.h>
@@ -328,29 +329,15 @@ static void again_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(context);
 }
 
-static void command(const char *const words[])
+static void cable(const char *program, const char *where)
 {
     char text[256];
 
-    if (program_run(text, sizeof(text), words[0], words + 1))
-        check_failed(__FILE__, __LINE__, "%s %s %s: %s", words[0], words[1], words[2], text);
+    if (program_run(text, sizeof(text), program, (const char *[]){where, NULL}))
+        check_failed(__FILE__, __LINE__, "%s %s: %s", program, where, text);
 }
 
-static void device_down(const char *device)
-{
-    command((const char *[]){"/bin/ip", "link", "set", device, "down", NULL});
-}
-
-/* What is sent over a device that is down puts soft-RoCE's queue pair for connections (QP 1) into error, and there it stays: no adapter
- * does that. So it begins anew, as an adapter's driver does that was loaded again. */
-static void device_up(const char *device)
-{
-    command((const char *[]){"/usr/bin/rdma", "link", "delete", "rxe0", NULL});
-    command((const char *[]){"/usr/bin/rdma", "link", "add", "rxe0", "type", "rxe", "netdev", device, NULL});
-    command((const char *[]){"/bin/ip", "link", "set", device, "up", NULL});
-}
-
-static int link_part(char *argv[], const char *device)
+static int link_part(char *argv[], const char *program)
 {
     int first = atoi(argv[0]), count = atoi(argv[1]);
     struct scene *scene = shared_memory(sizeof(*scene));
@@ -365,16 +352,16 @@ static int link_part(char *argv[], const char *device)
                          scene->text[first]);
         (void)usleep(500);
     }
-    if (device)
-        device_down(device);
+    if (program)
+        cable(program, "off");
     ranks_join(&r);
     for (int i = first; i < first + count; i++) {
         printf("the link %s goes down: rank %d heard %.1f ms after its last operator had ended: %s\n",
-               device ? "here" : "there", i, scene->heard_ms[i] - scene->ended_ms[i], scene->text[i]);
+               program ? "here" : "there", i, scene->heard_ms[i] - scene->ended_ms[i], scene->text[i]);
         CHECK(scene->status[i] < 0 && strstr(scene->text[i], argv[5]) != NULL);
     }
-    if (device)
-        device_up(device);
+    if (program)
+        cable(program, "on");
     double since = now_ms();
     r.id = id_parse(argv[4]);
     ranks_start_some(&r, first, count, again_rank, NULL);
