@@ -190,6 +190,7 @@ int fake_memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, 
     wrong(!gpus[gpu].open, "memory of a GPU that is not open");
     if (status)
         return status;
+    (void)usleep(control->alloc_ms * 1000);
     int memory = memfd_create("fake-gpu", MFD_CLOEXEC);
     void *at = memory < 0 || ftruncate(memory, (off_t)whole) ? MAP_FAILED
                                                              : mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);

@@ -120,6 +120,42 @@ static void beside_one_node(void)
     fake_stop(&d);
 }
 
+/* One node's engine is busy for longer than a process may be silent that has stopped. */
+static void busy_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { BUSY_MS = 4000 };
+    _Atomic int *busy = argument;
+    fcc_buffer *b;
+
+    driver_use();
+    fcc_context *context = client_connect(NULL);
+    struct product p = product_open(client_join(context, &all->id, all->n, rank, 0));
+    product_check(&p, FCC_SCHEDULE_FUSED);
+    ++*busy;
+    await(busy, all->n);
+    if (rank == 0) {
+        double since = now_ms();
+        fake->alloc_ms = BUSY_MS;
+        OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_LOCAL, 4096, &b));
+        CHECK(now_ms() - since >= BUSY_MS);
+        fake->alloc_ms = 0;
+    }
+    product_check(&p, FCC_SCHEDULE_FUSED);
+    fcc_comm_destroy(p.comm);
+    client_end(context);
+}
+
+static void busy(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, NODES, GPUS, NULL);
+    ranks_start(&r, PAIR, busy_rank, shared_memory(sizeof(int)));
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 /* An adapter writes into the GPUs' memory: nothing is copied, and no kernel is started behind a flag before the GPU sees what came. */
 static void written_directly(void)
 {
@@ -220,6 +256,7 @@ int main(int argc, char *argv[])
         {"three_nodes", three_nodes, 60},
         {"slow_copies", slow_copies, 60},
         {"beside_one_node", beside_one_node, 60},
+        {"busy", busy, 0},
         {"written_directly", written_directly, 60},
         {"nothing_exported", nothing_exported, 60},
         {"export_not_taken", export_not_taken, 60},

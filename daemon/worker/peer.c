@@ -5,6 +5,9 @@
  * Who sends nothing else sends a PING every half second. A peer that is silent for SILENCE_MS, or whose connection ends, is lost: its communicators
  * end with an error that names it, and the next one connects anew. Silence is counted in our own pings: when this process does not run, as it
  * is stopped or the machine has too much to do, it hears nobody, and that is nobody's silence. What came meanwhile is read before the next ping.
+ *
+ * A PING is the engine's, which may be busy for seconds: it opens GPUs, maps memory and gives it back. So SILENCE_MS is long. A process that
+ * stops altogether is found sooner, wherever there is an operator: the proxies, which have no such work, send signs of life, too (net.h).
  */
 #include "peer.h"
 
@@ -24,7 +27,7 @@
 #include "nodes.h"
 
 #define PING_MS 500
-#define SILENCE_MS 2500
+#define SILENCE_MS 10000
 #define CONNECT_MS 20000        /* for a peer whose processes have not come yet, too */
 #define WAITING_MAX (16u << 20) /* bytes that a peer has not taken */
 #define PEER_SERIAL_MAX 0xffffffu
