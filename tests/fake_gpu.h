@@ -31,10 +31,13 @@ enum fake_exports { FAKE_EXPORTS_NONE, FAKE_EXPORTS_MEMORY, FAKE_EXPORTS_USELESS
 
 #define FAKE_NOT_NOW UINT32_MAX
 
-/* Over nodes: a rank's partial sum of an element of y. Of f32's the sum has other bits in another order; the others' survive rounding. */
+enum { FAKE_PERIOD = 9 };
+
+/* Over nodes: a rank's partial sum of an element of y, the same again FAKE_PERIOD columns or rows further. Of f32's the sum has other bits in
+ * another order; the others' survive rounding. */
 static inline float fake_partial(enum fcc_dtype dtype, uint32_t rank, uint32_t row, uint32_t col)
 {
-    return dtype == FCC_F32 ? (float)(3 * rank + 1) / (float)(7 + (rank + row + col) % 9) : (float)(rank + 1);
+    return dtype == FCC_F32 ? (float)(3 * rank + 1) / (float)(7 + (rank + row + col) % FAKE_PERIOD) : (float)(rank + 1);
 }
 
 /* A number as an element. Of two bytes: positive whole ones below 256, which need no rounding. */

@@ -32,8 +32,8 @@ static int run(const char *path, const char *const arguments[])
         output = malloc(OUTPUT_MAX);
     CHECK(output != NULL);
     int status = program_run(output, OUTPUT_MAX, path, arguments);
-    (void)fprintf(stderr, "%s %s: %d\n", arguments[0] ? arguments[0] : "", arguments[0] && arguments[1] ? arguments[1] : "",
-                  status);
+    (void)fprintf(stderr, "%s %s: %d%s%s\n", arguments[0] ? arguments[0] : "", arguments[0] && arguments[1] ? arguments[1] : "",
+                  status, status ? ": " : "", status ? output : "");
     return status;
 }
 

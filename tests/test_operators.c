@@ -7,8 +7,8 @@
  * FCC_TEST_DEVICE=cuda or hip runs the same cases on the node's GPUs. So buffers are filled and looked at through images of
  * them in host memory, on every device.
  *
- * test_operators --ranks FIRST COUNT OF ID runs the cases once, as ranks FIRST to FIRST + COUNT - 1 of a communicator of OF, over a daemon
- * that is there ($FCCD_SOCKET). ID is a unique id in hexadecimal digits. So its ranks can be on several machines.
+ * test_operators --ranks FIRST COUNT OF ID [DTYPES] runs the cases once, as ranks FIRST to FIRST + COUNT - 1 of a communicator of OF, over a
+ * daemon that is there ($FCCD_SOCKET), of so many dtypes. ID is a unique id in hexadecimal digits. So its ranks can be on several machines.
  */
 #include <errno.h>
 #include <math.h>
@@ -22,12 +22,13 @@
 
 #define ELEMENTS_MAX 16384
 #define RANKS 8
+#define DTYPES 3
 
 static const struct type {
     enum fcc_dtype fcc;
     enum reference_type reference;
     size_t size;
-} types[] = {{FCC_F32, REFERENCE_F32, 4}, {FCC_F16, REFERENCE_F16, 2}, {FCC_BF16, REFERENCE_BF16, 2}};
+} types[DTYPES] = {{FCC_F32, REFERENCE_F32, 4}, {FCC_F16, REFERENCE_F16, 2}, {FCC_BF16, REFERENCE_BF16, 2}};
 
 /* A buffer, and an image of it in host memory. */
 struct array {
@@ -39,6 +40,7 @@ struct array {
 struct bed {
     fcc_comm *comm;
     int rank, n, first; /* first: of the ranks that share memory */
+    size_t dtypes;
     struct array in[3], out;
     double *expected;
     unsigned char *shared; /* ELEMENTS_MAX * 4 bytes: the first one's result, for the others to compare bits with */
@@ -314,7 +316,7 @@ static void cases_run(struct bed *bed)
     OK(array_alloc(bed->comm, FCC_BUFFER_SYMMETRIC, ELEMENTS_MAX * 8, &bed->out));
     bed->expected = calloc(ELEMENTS_MAX * 2, sizeof(double));
     CHECK(bed->expected != NULL);
-    for (size_t t = 0; t < 3; t++)
+    for (size_t t = 0; t < bed->dtypes; t++)
         for (uint32_t schedule = FCC_SCHEDULE_AUTO; schedule <= FCC_SCHEDULE_SEQUENTIAL; schedule++) {
             for (size_t c = 0; c < sizeof(gemv_cases) / sizeof(gemv_cases[0]); c++)
                 gemv_case(bed, &types[t], (int)c, schedule);
@@ -345,6 +347,7 @@ static fcc_comm *join(fcc_context *context, const struct fcc_unique_id *id, int 
 struct settings {
     bool no_ring;
     int first;
+    size_t dtypes; /* 0: all */
     unsigned char *shared;
 };
 
@@ -352,7 +355,11 @@ static void cases_rank(int rank, const struct ranks *all, void *argument)
 {
     const struct settings *settings = argument;
     struct fcc_connect_options options = {.no_ring = settings->no_ring};
-    struct bed bed = {.rank = rank, .n = all->n, .first = settings->first, .shared = settings->shared};
+    struct bed bed = {.rank = rank,
+                      .n = all->n,
+                      .first = settings->first,
+                      .dtypes = settings->dtypes ? settings->dtypes : DTYPES,
+                      .shared = settings->shared};
     fcc_context *context;
 
     OK(fcc_connect(&options, &context));
@@ -595,7 +602,9 @@ static int some_ranks(char *argv[])
     int first = atoi(argv[0]), count = atoi(argv[1]), status = EXIT_SUCCESS, one;
     struct settings settings = {.first = first, .shared = shared_memory(ELEMENTS_MAX * 8)};
 
-    CHECK(count >= 1 && all.n <= RANKS);
+    if (argv[4])
+        settings.dtypes = (size_t)atoi(argv[4]);
+    CHECK(count >= 1 && all.n <= RANKS && settings.dtypes <= DTYPES);
     ranks_start_some(&all, first, count, cases_rank, &settings);
     for (int i = 0; i < count; i++) {
         one = rank_wait(&all, first + i);
@@ -618,7 +627,7 @@ int main(int argc, char *argv[])
     };
     size_t n = sizeof(tests) / sizeof(tests[0]);
 
-    if (argc == 6 && !strcmp(argv[1], "--ranks"))
+    if ((argc == 6 || argc == 7) && !strcmp(argv[1], "--ranks"))
         return some_ranks(argv + 2);
     if (test_device_missing())
         return EXIT_SUCCESS;
