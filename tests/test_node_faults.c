@@ -15,6 +15,8 @@
 
 #include "node_scene.h"
 
+/* A worker may be silent for so long, whatever the environment says; and longer than that. */
+static const char *const silence[] = {"--silence-ms", "2500", NULL};
 enum { STOPPED_MS = 5000 };
 
 static void broker_kill(struct test_daemon *d, int node)
@@ -169,7 +171,7 @@ static void silent(void)
 {
     struct test_daemon d;
     struct ranks r;
-    struct scene *scene = scene_open(&d, &r);
+    struct scene *scene = scene_open_with(&d, &r, silence);
     pid_t worker = node_worker(&d, 1);
     double since = now_ms(), until = since + patience_ms;
 
@@ -196,7 +198,7 @@ static void both_stopped(void)
 {
     struct test_daemon d;
     struct ranks r;
-    struct scene *scene = scene_open(&d, &r);
+    struct scene *scene = scene_open_with(&d, &r, silence);
     pid_t workers[NODES] = {node_worker(&d, 0), node_worker(&d, 1)};
 
     for (int i = 0; i < NODES; i++)

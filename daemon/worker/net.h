@@ -93,7 +93,7 @@ static inline struct net_rails net_rails_plain(const struct net_options *options
 }
 
 #define NET_BEAT_MS 500u
-#define NET_SILENT_MS 2500u
+#define NET_SILENT_MS 2500u /* at least: SILENCE_MS */
 #define NET_QUEUE 4096u
 
 /* Written by the one thread that a link belongs to, read by all. */

@@ -147,7 +147,7 @@ static int data_open(struct worker *w, struct error *e)
     if (!status) {
         struct proxy_options options = {
             .choose = transport_choose,
-            .net = {.beat_ms = NET_BEAT_MS, .silent_ms = NET_SILENT_MS, .queue = NET_QUEUE, .log = log_write},
+            .net = {.beat_ms = NET_BEAT_MS, .silent_ms = w->config.silence_ms, .queue = NET_QUEUE, .log = log_write},
             .regions = d->regions,
             .capacity = FIFO_CAPACITY,
             .producers = producers < FIFO_CAPACITY / 2 ? producers : FIFO_CAPACITY / 2,

@@ -2,12 +2,13 @@
  *
  * peer.c - connections between the workers of a job: made when a communicator needs them, kept for the job's life.
  *
- * Who sends nothing else sends a PING every half second. A peer that is silent for SILENCE_MS, or whose connection ends, is lost: its communicators
+ * Who sends nothing else sends a PING every half second. A peer that is silent for too long, or whose connection ends, is lost: its communicators
  * end with an error that names it, and the next one connects anew. Silence is counted in our own pings: when this process does not run, as it
  * is stopped or the machine has too much to do, it hears nobody, and that is nobody's silence. What came meanwhile is read before the next ping.
  *
- * A PING is the engine's, which may be busy for seconds: it opens GPUs, maps memory and gives it back. So SILENCE_MS is long. A process that
- * stops altogether is found sooner, wherever there is an operator: the proxies, which have no such work, send signs of life, too (net.h).
+ * A PING is the engine's, which may be busy for seconds: it opens GPUs, maps memory and gives it back. So that is SILENCES times SILENCE_MS.
+ * A process that stops altogether is found after one, wherever there is an operator: the proxies, which have no such work, send signs of life,
+ * too (net.h).
  */
 #include "peer.h"
 
@@ -27,7 +28,7 @@
 #include "nodes.h"
 
 #define PING_MS 500
-#define SILENCE_MS 10000
+#define SILENCES 4
 #define CONNECT_MS 20000        /* for a peer whose processes have not come yet, too */
 #define WAITING_MAX (16u << 20) /* bytes that a peer has not taken */
 #define PEER_SERIAL_MAX 0xffffffu
@@ -133,12 +134,13 @@ static void on_ping(evutil_socket_t sock, short what, void *arg)
     struct peer *p;
 
     (void)sock, (void)what;
+    uint64_t limit_ms = (uint64_t)SILENCES * w->config.silence_ms;
     LIST_FOREACH(p, &w->peers, link) {
         struct peer_msg m = {0};
         if (p->writer)
             peer_send(p, &m, 0, PEER_PING, sizeof(m));
-        if (p->reader && !w->retiring && p->silent++ * PING_MS >= SILENCE_MS)
-            peer_break(p, -ETIMEDOUT, "it has been silent for %d ms", SILENCE_MS);
+        if (p->reader && !w->retiring && p->silent++ * PING_MS >= limit_ms)
+            peer_break(p, -ETIMEDOUT, "it has been silent for %llu ms", (unsigned long long)limit_ms);
     }
 }
 
