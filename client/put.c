@@ -4,10 +4,10 @@
  * (proto.h has its order).
  */
 #include <errno.h>
-#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "client.h"
 
@@ -125,6 +125,24 @@ int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number
     return status;
 }
 
+/* The ring is full: the worker takes from it, or the communicator ends. */
+static int room_await(fcc_comm *comm, struct fcc_trigger_memory *t, uint64_t at, uint32_t number)
+{
+    static const struct timespec moment = {.tv_nsec = 20000};
+    struct spin spin;
+
+    spin_begin(&spin, comm->context->spin_us, NEVER);
+    while (at - atomic_load_explicit(&t->tail, memory_order_acquire) >= FCC_TRIGGER_SLOTS) {
+        int status = status_of(comm);
+        if (status)
+            return last_error_set(status, "rank %d: put %u: the communicator has ended; the next operator says why", comm->rank,
+                                  number);
+        if (!spin_more(&spin))
+            (void)nanosleep(&moment, NULL);
+    }
+    return 0;
+}
+
 int fcc_put_trigger(fcc_comm *comm, uint32_t number, uint64_t value)
 {
     struct fcc_trigger_memory *t;
@@ -136,13 +154,10 @@ int fcc_put_trigger(fcc_comm *comm, uint32_t number, uint64_t value)
     if (status)
         return status;
     at = atomic_fetch_add_explicit(&t->head, 1, memory_order_acq_rel);
-    while (at - atomic_load_explicit(&t->tail, memory_order_acquire) >= FCC_TRIGGER_SLOTS) {
-        status = status_of(comm);
-        if (status)
-            return last_error_set(status, "rank %d: put %u: the communicator has ended; the next operator says why", comm->rank,
-                                  number);
-        (void)sched_yield();
-    }
+    if (at - atomic_load_explicit(&t->tail, memory_order_acquire) >= FCC_TRIGGER_SLOTS)
+        status = room_await(comm, t, at, number);
+    if (status)
+        return status;
     atomic_store_explicit(&t->slot[at % FCC_TRIGGER_SLOTS].second, value, memory_order_relaxed);
     atomic_store_explicit(&t->slot[at % FCC_TRIGGER_SLOTS].first, number, memory_order_release);
     return 0;

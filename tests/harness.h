@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 struct test {
     const char *name;
@@ -148,6 +149,13 @@ uint16_t port_choose(void);
 
 int descriptors_count(pid_t pid);
 double now_ms(void);
+
+/* Between two looks. Not sched_yield(): threads that did only that kept all others on both cores from running for up to 30 s (Linux 6.18). */
+static inline void nap(void)
+{
+    (void)usleep(20);
+}
+
 /* Memory that parent and ranks share, zeroed; for the test's process's life. */
 void *shared_memory(size_t bytes);
 

@@ -6,7 +6,6 @@
 #define FCC_TEST_PROXY_BED_H
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 
 #include "net_frame.h"
@@ -60,7 +59,7 @@ static inline bool side_resolve(void *ctx, const struct fcc_trigger *t, struct p
     if (number == HOLD) {
         atomic_store(&s->holds, 1);
         while (atomic_load(&s->holds) != 2)
-            (void)sched_yield();
+            (void)usleep(20);
         return false;
     }
     if (s->drop)

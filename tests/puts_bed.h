@@ -6,7 +6,6 @@
 #ifndef FCC_TEST_PUTS_BED_H
 #define FCC_TEST_PUTS_BED_H
 
-#include <sched.h>
 #include <signal.h>
 
 #include "harness.h"
@@ -34,7 +33,7 @@ static inline bool signal_wait(const uint64_t *word, uint64_t value, const int32
         if (*why)
             return word_load(word) >= value;
         CHECK(now_ms() < until);
-        (void)sched_yield();
+        nap();
     }
     return true;
 }

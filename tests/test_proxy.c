@@ -14,7 +14,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 
 #include "net_frame.h"
 #include "net_hello.h"
@@ -149,10 +148,10 @@ static void sleeps(void **state)
             WAIT_FOR(atomic_load(&proxy_fifo(a.proxy)->sleeps) && atomic_load(&proxy_fifo(b.proxy)->sleeps));
         push(&a, 1, FCC_TRIGGER_FLAG | 1, n);
         while (atomic_load_explicit(&b.flags[0][1], memory_order_acquire) != n)
-            (void)sched_yield();
+            (void)usleep(20);
         push(&b, 0, FCC_TRIGGER_FLAG | 1, n);
         while (atomic_load_explicit(&a.flags[1][1], memory_order_acquire) != n)
-            (void)sched_yield();
+            (void)usleep(20);
     }
     side_close(&a);
     side_close(&b);

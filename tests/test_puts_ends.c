@@ -153,7 +153,7 @@ static void freed_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_put_trigger(b.comm, number, 1000 + n)); /* of nothing, until the number is given out anew */
         OK(fcc_comm_triggers(b.comm, &t));
         while (word_load(t.tail) < word_load(t.head))
-            (void)sched_yield();
+            nap();
     }
     OK(fcc_put_trigger(b.comm, stays, 41));
     HEARD(&b, 63, 41);

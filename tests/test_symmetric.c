@@ -5,7 +5,6 @@
  * mapped then are the ranks of the same node.
  */
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -53,7 +52,7 @@ static bool signal_wait(const uint64_t *word, uint64_t value, const int32_t *sta
         if (*why)
             return load(word) >= value;
         CHECK(now_ms() < until); /* the word is what ends this, not the test */
-        (void)sched_yield();     /* there may be fewer cores than ranks */
+        nap();
     }
     return true;
 }

@@ -64,8 +64,8 @@ TIMED_OUT = tl.constexpr(-errno.ETIMEDOUT)
 if INTERPRETED:
 
     def _pause():
-        """Who is waited for may need this core."""
-        os.sched_yield()
+        """Who is waited for may need this core. Not sched_yield(): a thread that does only that keeps others from running (Linux 6.18)."""
+        time.sleep(20e-6)
 
     def _clock(lanes):
         """Nanoseconds since some moment, in the shape of lanes (int32), each thread's own look. Never goes back."""
