@@ -6,9 +6,9 @@
  * end with an error that names it, and the next one connects anew. Silence is counted in our own pings: when this process does not run, as it
  * is stopped or the machine has too much to do, it hears nobody, and that is nobody's silence. What came meanwhile is read before the next ping.
  *
- * A PING is the engine's, which may be busy for seconds: it opens GPUs, maps memory and gives it back. So that is SILENCES times SILENCE_MS.
- * A process that stops altogether is found after one, wherever there is an operator: the proxies, which have no such work, send signs of life,
- * too (net.h).
+ * A PING is the engine's, which may be busy for seconds: it opens GPUs, maps memory and gives it back. So too long is SILENCES times SILENCE_MS.
+ * A process that stops altogether is lost after one SILENCE_MS wherever there are operators: the proxies, which have no such work, send signs of
+ * life, too (net.h).
  */
 #include "peer.h"
 
