@@ -56,6 +56,7 @@ int64_t deadline_in_ms(int64_t ms); /* now + ms; negative: NEVER */
 int ms_until(int64_t deadline);     /* rounded up, 0 if it has passed, at most WAIT_SLICE_NS: for poll() */
 
 struct spin {
+    unsigned taken; /* yields that let somebody run */
     unsigned pauses;
     int64_t until;
 };

@@ -6,7 +6,8 @@
  * An operator may take a few microseconds, waking a thread takes longer; so it pays to spin. But there may be fewer
  * cores than ranks and workers, and then who spins keeps from running what he waits for. So: a few pauses, which cost nobody
  * anything, then yield the core between looks, for as long as the worker allows, then sleep. Where somebody took the core the
- * last time, which shows in the time that it took, the pauses cost just him: then there are few.
+ * last time, which shows in the time that it took, the pauses cost just him: then there are few; and after some such yields it sleeps,
+ * too (spin.h says why).
  */
 #include <sched.h>
 #include <time.h>
@@ -15,6 +16,7 @@
 
 #define SPIN_PAUSES 48                   /* looks before the first yield: about a microsecond */
 #define SPIN_PAUSES_SHARED 4             /* ... where the core is shared */
+#define SPIN_TAKEN 16                    /* yields that let somebody run, at most */
 #define SPIN_YIELD_NS 1000               /* a yield to nobody is a system call: 0.1 to 0.7 us; two switches are 2 and more */
 #define SPIN_LONGEST_NS (20LL * 1000000) /* whatever the worker allows: nobody looks at the socket meanwhile */
 
@@ -49,6 +51,7 @@ void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline)
     int64_t ns = (int64_t)spin_us * 1000;
 
     s->pauses = 0;
+    s->taken = 0;
     s->until = now_ns() + (ns < SPIN_LONGEST_NS ? ns : SPIN_LONGEST_NS);
     if (s->until > deadline)
         s->until = deadline;
@@ -66,10 +69,11 @@ bool spin_more(struct spin *s)
         return true;
     }
     int64_t now = now_ns();
-    if (now >= s->until)
+    if (now >= s->until || s->taken >= SPIN_TAKEN)
         return false;
     (void)sched_yield();
     core_is_shared = now_ns() - now > SPIN_YIELD_NS;
+    s->taken += core_is_shared;
     s->pauses = SPIN_PAUSES;
     return true;
 }

@@ -5,6 +5,8 @@
  * The first turns only pause the core; after that each turn offers the core to whoever is ready to run, because what is
  * looked for may need this very core to come about. Where that was so the last time (the offer was taken, which shows in the
  * time that it took), there are few turns before it: who is to bring what is looked for has been kept waiting by all of them.
+ * And there are not many offers that are taken, one after the other: two threads that offer one core to each other all the time keep others
+ * from running for seconds, on Linux 6.18 without its commit 1319ea57529e ("sched/fair: Fix zero_vruntime tracking fix").
  */
 #ifndef FCC_SPIN_H
 #define FCC_SPIN_H
@@ -16,10 +18,12 @@
 
 #define SPIN_PAUSES 32       /* turns that keep the core: about a microsecond */
 #define SPIN_PAUSES_SHARED 4 /* ... where somebody else took it */
+#define SPIN_TAKEN 16        /* offers that somebody took, at most */
 #define SPIN_OFFER_NS 1000   /* an offer that nobody takes is a system call, 0.1 to 0.7 us; two switches are 2 and more */
 
 struct spin {
     unsigned turns;
+    unsigned taken;    /* offers of the core */
     bool shared;       /* the last offer of the core was taken */
     uint64_t until_ns; /* 0: not set yet */
 };
@@ -27,6 +31,7 @@ struct spin {
 static inline void spin_reset(struct spin *s)
 {
     s->turns = 0;
+    s->taken = 0;
     s->until_ns = 0;
 }
 
@@ -53,7 +58,7 @@ static inline void spin_pause(void)
 #endif
 }
 
-/* One turn. False when limit_us have passed since the first one: sleep now. */
+/* One turn. False when limit_us have passed since the first one, or others need the core: sleep now. */
 static inline bool spin_once(struct spin *s, uint32_t limit_us)
 {
     if (s->turns < (s->shared ? SPIN_PAUSES_SHARED : SPIN_PAUSES)) {
@@ -64,10 +69,11 @@ static inline bool spin_once(struct spin *s, uint32_t limit_us)
     uint64_t now = spin_clock_ns();
     if (!s->until_ns)
         s->until_ns = now + (uint64_t)limit_us * 1000u;
-    if (now >= s->until_ns)
+    if (now >= s->until_ns || s->taken >= SPIN_TAKEN)
         return false;
     (void)sched_yield();
     s->shared = spin_clock_ns() - now > SPIN_OFFER_NS;
+    s->taken += s->shared;
     s->turns = SPIN_PAUSES;
     return true;
 }
