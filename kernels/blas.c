@@ -9,6 +9,8 @@
 
 /* FCC_BLAS_LIBRARY: the library's path, from the Makefile. */
 
+#define CORETYPE "OPENBLAS_CORETYPE" /* OpenBLAS's: the kernels that it takes, whatever the processor */
+
 __typeof__(cblas_sgemm) *blas_sgemm;
 __typeof__(cblas_sgemv) *blas_sgemv;
 
@@ -24,13 +26,46 @@ static void *symbol(void *library, const char *name)
     return address;
 }
 
+/* OpenBLAS goes by the processor's model, and gives one that is newer than itself its oldest kernels (Prescott's: SSE3), which
+ * take four times as long. The name of those that it should have taken; NULL: it knows this processor, or there are none. */
+static const char *better_kernels(void *library)
+{
+#if defined(__x86_64__)
+    char *(*name)(void);
+
+    *(void **)&name = dlsym(library, "openblas_get_corename");
+    if (!name || strcmp(name(), "Prescott") != 0 || getenv(CORETYPE))
+        return NULL;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
+        return "SkylakeX";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return "Haswell";
+#else
+    (void)library;
+#endif
+    return NULL;
+}
+
+static void *library_open(void)
+{
+    void *library = dlopen(FCC_BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    const char *better = library ? better_kernels(library) : NULL;
+
+    if (!better)
+        return library;
+    (void)dlclose(library); /* it looks when it is loaded, and never again */
+    (void)setenv(CORETYPE, better, 1);
+    return dlopen(FCC_BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+}
+
 static void load(void)
 {
     int (*threads)(void);
     void *library;
 
     (void)setenv("OPENBLAS_NUM_THREADS", "1", 1);
-    library = dlopen(FCC_BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    library = library_open();
     if (!library) {
         (void)error_set(&failure, -ENOENT, "the BLAS cannot be loaded: %s", dlerror());
         return;
