@@ -209,7 +209,8 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
         return;
     if (shape->m == 1) {
         if (row_plans_fit(shape, runs, nruns, &out->tile, &out->reduced))
-            out->kernel = gemv_row_choose(shape, nruns, (uint32_t)properties.multiProcessorCount);
+            out->kernel = gemv_row_choose(
+                shape, nruns, gpu_multiprocessors_for(shape, (uint32_t)properties.multiProcessorCount));
         out->most = out->kernel.workgroups;
         return;
     }

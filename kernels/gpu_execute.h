@@ -413,6 +413,16 @@ struct gpu_kernel gpu_embedding_kernel(enum fcc_dtype dtype, bool over_nodes);
 struct gpu_kernel gpu_gemv_kernel(enum fcc_dtype dtype, bool over_nodes);
 struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu, bool over_nodes);
 
+/* How many of a GPU's multiprocessors the operator takes. A gemv's kernel may be there, and wait, before the others' streams have come
+ * (plan.only_slots); what these wait for may have to run on this GPU, a small kernel that sends something for example. So a few
+ * are left. (It costs nothing: 4096, 8192 or 12288 columns are as many for each of 132 as for each of 128 at most.) */
+static inline uint32_t gpu_multiprocessors_for(const struct gpu_shape *shape, uint32_t all)
+{
+    bool may_wait = shape->op == FCC_OP_GEMV_ALL_REDUCE && shape->nranks > 1 && !shape->over_nodes;
+
+    return may_wait ? all - all / 32 : all;
+}
+
 /* A second kernel for the same plans, quicker, but only for calls whose addresses suit it. Takes a second argument. */
 struct gpu_gemm_quick {
     struct gpu_kernel kernel; /* function is NULL: there is none for this GPU or these plans */

@@ -117,7 +117,7 @@ static int workgroups_choose(const struct gpu_launch *l, const struct gpu_kernel
         fit = (int)k->per_multiprocessor;
     for (int i = 0; i < l->nruns; i++)
         slices += l->fixed.plans[i].first[GPU_PHASES];
-    uint64_t n = (uint64_t)fit * gpus[l->gpu].multiprocessors;
+    uint64_t n = (uint64_t)fit * gpu_multiprocessors_for(&l->fixed.shape, gpus[l->gpu].multiprocessors);
     n = n < slices ? n : slices;
     n = n > (uint64_t)l->nruns ? n : (uint64_t)l->nruns;
     n = k->cluster > 1 ? (n + k->cluster - 1) / k->cluster * k->cluster : n;

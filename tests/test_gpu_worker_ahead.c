@@ -9,6 +9,7 @@
 
 struct scene {
     _Atomic int step, open;
+    bool in_one_step;
     struct fcc_unique_id other;
 };
 
@@ -20,9 +21,9 @@ static void meet(struct scene *scene, int n, int *step)
 }
 
 /* The fake GPUs with a daemon, and PAIR ranks. */
-static void scene_run(void (*rank)(int, const struct ranks *, void *), uint32_t hold, uint32_t run_us, uint32_t linger)
+static void scene_play(struct scene *scene, void (*rank)(int, const struct ranks *, void *), uint32_t hold, uint32_t run_us,
+                       uint32_t linger)
 {
-    struct scene *scene = shared_memory(sizeof(*scene));
     struct test_daemon d;
     struct ranks r;
 
@@ -34,6 +35,11 @@ static void scene_run(void (*rank)(int, const struct ranks *, void *), uint32_t 
     ranks_start(&r, PAIR, rank, scene);
     ranks_join(&r);
     fake_stop(&d);
+}
+
+static void scene_run(void (*rank)(int, const struct ranks *, void *), uint32_t hold, uint32_t run_us, uint32_t linger)
+{
+    scene_play(shared_memory(sizeof(struct scene)), rank, hold, run_us, linger);
 }
 
 /* ---- order ---- */
@@ -70,16 +76,18 @@ static void depth(void)
 }
 
 /* A rank uses two streams by turns, so that its stream for an operator has not waited for the one before; and one GPU ends
- * long after the others. What it is that an operator must not overtake is checked by the fake GPUs. */
+ * long after the others. What it is that an operator must not overtake is checked by the fake GPUs. Some are done in one step: each GPU
+ * begins with these when it can. */
 static void streams_rank(int rank, const struct ranks *all, void *argument)
 {
 
     (void)argument;
     struct lane l = lane_open(all, rank, 0);
     void *streams[] = {l.stream, stream_open()};
+    const struct product row = first_row(l.p);
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < MANY; i++)
-            product_enqueue(&l.p, streams[i % 2], &l.requests[i]);
+            product_enqueue((i + round) % 3 ? &row : &l.p, streams[i % 2], &l.requests[i]);
         for (int i = 0; i < MANY; i++)
             OK(fcc_request_wait(l.requests[i], -1));
         requests_free(l.requests, MANY);
@@ -93,21 +101,24 @@ static void several_streams(void)
     scene_run(streams_rank, 0, 500, 2);
 }
 
-/* A stream that does not come holds back what is behind it, on all GPUs, and nothing else. */
+/* A stream that does not come holds back what is behind it, on all GPUs, and nothing else. So it does with what is done in one step;
+ * but with that the other GPU begins, and waits for the words. */
 static void closed_rank(int rank, const struct ranks *all, void *argument)
 {
     struct scene *scene = argument;
-    int done, step = 0;
+    int done, step = 0, begun = PAIR + scene->in_one_step;
 
     struct lane l = lane_open(all, rank, 0);
-    product_enqueue(&l.p, l.stream, &l.requests[0]);
+    const struct product p = scene->in_one_step ? first_row(l.p) : l.p;
+    product_enqueue(&p, l.stream, &l.requests[0]);
     if (rank)
         stream_gate(l.stream, &scene->open);
-    product_enqueue(&l.p, l.stream, &l.requests[1]);
-    product_enqueue(&l.p, l.stream, &l.requests[2]);
+    product_enqueue(&p, l.stream, &l.requests[1]);
+    product_enqueue(&p, l.stream, &l.requests[2]);
     OK(fcc_request_wait(l.requests[0], -1));
+    await(&fake->begun, begun);
     enqueued_stays(3 * PAIR);
-    CHECK(fake->begun == PAIR && fake->ended == PAIR);
+    CHECK(fake->begun == begun && fake->ended == PAIR);
     OK(fcc_request_test(l.requests[1], &done));
     CHECK(!done);
     meet(scene, PAIR, &step);
@@ -119,6 +130,14 @@ static void closed_rank(int rank, const struct ranks *all, void *argument)
 static void closed_stream(void)
 {
     scene_run(closed_rank, 0, 0, 0);
+}
+
+static void closed_in_one_step(void)
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+
+    scene->in_one_step = true;
+    scene_play(scene, closed_rank, 0, 0, 0);
 }
 
 /* What does not have its place on every rank's stream waits until nothing runs, and so does what comes after it. */
@@ -338,6 +357,7 @@ int main(int argc, char *argv[])
         {"depth", depth, 0},
         {"several_streams", several_streams, 0},
         {"closed_stream", closed_stream, 0},
+        {"closed_in_one_step", closed_in_one_step, 0},
         {"mixed", mixed, 0},
         {"staging_grows", staging_grows, 0},
         {"data_fails", data_fails, 0},

@@ -13,6 +13,7 @@ enum end { KILLED, LATE, ABORTED, DRAINED };
 struct ending {
     enum end end;
     bool streams_late; /* the second operator's streams have not come; otherwise the first one's kernels go on */
+    bool in_one_step;  /* ... so that the other GPU has begun with it, and waits for words */
     struct fcc_unique_id other;
     _Atomic int ready, heard, open;
 };
@@ -36,13 +37,15 @@ static void ending_rank(int rank, const struct ranks *all, void *argument)
     int first = e->streams_late || e->end == DRAINED;
 
     struct lane l = lane_open(all, rank, e->end == LATE ? limit_ms() : 0);
+    const struct product p = e->in_one_step ? first_row(l.p) : l.p;
     for (int i = 0; i < MANY; i++) {
         if (rank && i == 1 && first)
             stream_gate(l.stream, &e->open);
-        product_enqueue(&l.p, l.stream, &l.requests[i]);
+        product_enqueue(&p, l.stream, &l.requests[i]);
     }
     if (first)
         OK(fcc_request_wait(l.requests[0], -1));
+    await(&fake->begun, PAIR + e->in_one_step);
     enqueued_stays(PAIR * (AHEAD + first));
     e->ready++;
     if (e->end == KILLED && rank)
@@ -68,7 +71,7 @@ static void ending_rank(int rank, const struct ranks *all, void *argument)
     lane_close(&l, MANY);
 }
 
-static void ending_run(enum end end, bool streams_late)
+static void ending_run(enum end end, bool streams_late, bool in_one_step)
 {
     struct ending *e = shared_memory(sizeof(*e));
     struct test_daemon d;
@@ -76,7 +79,7 @@ static void ending_run(enum end end, bool streams_late)
     int status;
 
     fake_start(&d, GPUS, (const char *const[]){"--drain-ms", "3600000", NULL}); /* what is drained here ends by itself */
-    *e = (struct ending){.end = end, .streams_late = streams_late, .other = id_make()};
+    *e = (struct ending){.end = end, .streams_late = streams_late, .in_one_step = in_one_step, .other = id_make()};
     fake->hold = streams_late || end == DRAINED ? 0 : ALL_GPUS;
     ranks_start(&r, PAIR, ending_rank, e);
     await(&e->ready, PAIR);
@@ -100,25 +103,34 @@ static void ending_run(enum end end, bool streams_late)
     fake_check();
 }
 
-#define ENDING(name, end, streams_late)                                                                                        \
+#define ENDING(name, end, streams_late, in_one_step)                                                                           \
     static void name(void)                                                                                                     \
     {                                                                                                                          \
-        ending_run(end, streams_late);                                                                                         \
+        ending_run(end, streams_late, in_one_step);                                                                            \
     }
-ENDING(killed, KILLED, false)
-ENDING(killed_streams_late, KILLED, true)
-ENDING(late, LATE, false)
-ENDING(late_streams_late, LATE, true)
-ENDING(aborted, ABORTED, false)
-ENDING(aborted_streams_late, ABORTED, true)
-ENDING(drained, DRAINED, true)
+ENDING(killed, KILLED, false, false)
+ENDING(killed_streams_late, KILLED, true, false)
+ENDING(killed_in_one_step, KILLED, true, true)
+ENDING(late, LATE, false, false)
+ENDING(late_streams_late, LATE, true, false)
+ENDING(late_in_one_step, LATE, true, true)
+ENDING(aborted, ABORTED, false, false)
+ENDING(aborted_streams_late, ABORTED, true, false)
+ENDING(aborted_in_one_step, ABORTED, true, true)
+ENDING(drained, DRAINED, true, false)
 
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
-        {"killed", killed, 0},   {"killed_streams_late", killed_streams_late, 0},
-        {"late", late, 0},       {"late_streams_late", late_streams_late, 0},
-        {"aborted", aborted, 0}, {"aborted_streams_late", aborted_streams_late, 0},
+        {"killed", killed, 0},
+        {"killed_streams_late", killed_streams_late, 0},
+        {"killed_in_one_step", killed_in_one_step, 0},
+        {"late", late, 0},
+        {"late_streams_late", late_streams_late, 0},
+        {"late_in_one_step", late_in_one_step, 0},
+        {"aborted", aborted, 0},
+        {"aborted_streams_late", aborted_streams_late, 0},
+        {"aborted_in_one_step", aborted_in_one_step, 0},
         {"drained", drained, 0},
     };
     (void)argc;

@@ -13,9 +13,16 @@
  * Kernels of all parts are enqueued together, by this thread and its helpers (gpu_start.h), and one operator's before the next
  * one's, so all GPUs have the same order of operators.
  *
+ * Alone. Of an operator that sends nothing but words in slots (plan.only_slots: gemv_all_reduce in one step) a GPU waits for the
+ * streams of its own ranks only, and not for the other GPUs' ends of the operator before: the kernel waits for the others' words
+ * anyway, and what it writes before these come are its own ranks' results and slots, whose stamps are made for that
+ * (slots_prepare()). So a hand-over costs it no word that comes from another GPU. Meanwhile its kernel is there and may wait long.
+ * It leaves some of the multiprocessors to others (gpu_multiprocessors_for()), as what the late rank's stream waits for may have to run
+ * on this GPU; and where several communicators take turns all streams have come before (gated).
+ *
  * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be put behind it (up to AHEAD of them), so that
- * when n has ended the client's stream is all that is left to wait for. n + 1 must not begin on one GPU before n has ended on
- * all of them, and the streams alone do not see to that: a rank may have used another one for n. So on each GPU n + 1 waits
+ * when n has ended the client's stream is all that is left to wait for. n + 1 (but one that begins alone) must not begin on one GPU
+ * before n has ended on all of them, and the streams alone do not see to that: a rank may have used another one for n. So on each GPU n + 1 waits
  * for the done words of n, too: those of the other GPUs, because its own has one order. The last workgroup writes its word
  * (release, system scope) after everything that n has read or written there, so what follows is as if n + 1 had been enqueued
  * when n was over:
@@ -306,19 +313,20 @@ static bool kernels_end(struct launch *l)
     return false;
 }
 
-/* How long it took on the GPU where it took longest. */
+/* How long it took: on the GPU where it took longest; or, where each has begun alone, on the one that has begun last, so that waiting
+ * for it does not count. */
 static uint64_t busy_ns(const struct launch *l)
 {
     struct gpu_told *told = told_of(l);
-    uint64_t most = 0;
+    uint64_t least = UINT64_MAX, most = 0;
 
     for (int i = 0; i < l->nparts; i++) {
         uint64_t done = atomic_load_explicit(&told->done[l->step][l->parts[i].gpu_index], memory_order_relaxed);
         uint64_t ns = l->parts[i].absent ? 0 : gpu_done_ticks(done);
-        if (ns > most)
-            most = ns;
+        least = ns < least ? ns : least;
+        most = ns > most ? ns : most;
     }
-    return most;
+    return launch_begins_alone(l) ? least : most;
 }
 
 static void lanes_learn(struct launch *l, bool behind)

@@ -76,12 +76,14 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *c
 }
 
 /* What a part waits for. First the other GPUs' parts of the launch before, if it may still be running: that is over before the
- * ranks' streams can have seen its end, so it costs no time. Then the streams. */
+ * ranks' streams can have seen its end, so it costs no time. Then the streams. Of what sends nothing but words in slots: its own
+ * ranks' streams alone (device_gpu.c says why). */
 static int part_words(const struct launch *l, const struct launch_part *p, uint64_t words[], uint32_t values[])
 {
+    bool alone = launch_begins_alone(l);
     int n = 0;
 
-    for (int i = 0; l->comm->current != l && i < l->nparts; i++) {
+    for (int i = 0; !alone && l->comm->current != l && i < l->nparts; i++) {
         const struct launch_part *q = &l->parts[i];
         if (q == p)
             continue;
@@ -90,7 +92,7 @@ static int part_words(const struct launch *l, const struct launch_part *p, uint6
             l->comm->words_gpus ? peer_address(l, p, q) : done_address(l->comm, l->epoch - 1, GPU_STEP_WAIT, q->gpu_index);
         values[n++] = (uint32_t)(l->epoch - 1);
     }
-    return streams_await(l, p, words, values, n);
+    return streams_await(l, p, alone, words, values, n);
 }
 
 /* A launch on its way into the GPUs' queues. Each part's thread writes its own error. */

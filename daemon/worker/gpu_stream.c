@@ -193,11 +193,11 @@ int gpus_launch_missing(const struct launch *l, char *text, size_t room)
     return count;
 }
 
-int streams_await(const struct launch *l, const struct launch_part *p, uint64_t words[], uint32_t values[], int n)
+int streams_await(const struct launch *l, const struct launch_part *p, bool own, uint64_t words[], uint32_t values[], int n)
 {
     for (int r = 0; r < l->nranks; r++) {
         const struct launch_stream *s = &l->streams[r];
-        if (!s->value)
+        if (!s->value || (own && l->runs[r].device != p->device))
             continue;
         words[n] = s->words ? started_at(s->words, p->device->index, s->slot) : s->started_address;
         values[n++] = s->value;
