@@ -165,8 +165,35 @@ static void add_waits(struct plan_builder *b, const bool from[])
     }
 }
 
+/* A flag for each slice that is put, instead of those that there are; and the wait for all that come. */
+static void flags_split(struct plan_builder *b, const struct all_to_all_tiles *tiles)
+{
+    struct plan *plan = b->plan;
+    uint32_t next[FCC_MAX_RANKS] = {0}, most = 0, awaited = 0;
+
+    for (int p = 0; p < plan->nranks; p++) {
+        uint32_t all = 0;
+        for (int r = 0; r < plan->nranks; r++) {
+            next[p] = r == plan->rank ? all : next[p];
+            all += tiles->count[r][p];
+        }
+        most = all > most ? all : most;
+        awaited = p == plan->rank ? all : awaited;
+    }
+    plan->ngroups = 0;
+    plan->nflags = most;
+    for (uint32_t i = 0; i < plan->nslices && b->status == 0; i++) {
+        struct slice *s = &plan->slices[i];
+        s->group = plan_add_group(b, s->dst, next[s->dst]++);
+        if (b->status == 0)
+            plan->groups[s->group].slices = 1;
+    }
+    if (awaited)
+        add_wait(b, 0, awaited);
+}
+
 void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
-                     const bool from[], enum all_to_all_order in, struct plan_builder *b)
+                     const bool from[], enum all_to_all_order in, const struct all_to_all_tiles *tiles, struct plan_builder *b)
 {
     uint32_t own_flag = (uint32_t)problem->nranks;
     int order[FCC_MAX_RANKS];
@@ -192,6 +219,10 @@ void all_to_all_plan(const struct problem *problem, int rank, const struct sched
             add_puts_in_turns(b, order, schedule, parts);
         else
             add_puts(b, SLICE_COMPUTE_PUT, order, schedule, parts, false);
+        if (tiles) {
+            flags_split(b, tiles);
+            return;
+        }
         break;
     }
     add_waits(b, from);

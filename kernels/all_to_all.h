@@ -6,7 +6,8 @@
  * the other, destinations in plan_destination_order(); the last one raises the flag of this rank at that destination.
  * Sequential: all tiles are computed into staging memory, which raises a flag at the rank itself; then all are put.
  *
- * Flags of every rank: [source] "all of source's tiles for me are here", [nranks] "my tiles are computed".
+ * Flags of every rank: [source] "all of source's tiles for me are here", [nranks] "my tiles are computed". Or, fused and with few tiles:
+ * one for each tile, source by source. Nobody then has to find out which of a destination's tiles was the last.
  */
 #ifndef FCC_ALL_TO_ALL_H
 #define FCC_ALL_TO_ALL_H
@@ -28,9 +29,15 @@ enum all_to_all_order {
     ALL_TO_ALL_TOGETHER, /* no destination gets more rows than a slice may have: all rows of some columns, then of the next */
 };
 
+/* How many tiles each rank has for each. */
+struct all_to_all_tiles {
+    uint32_t count[FCC_MAX_RANKS][FCC_MAX_RANKS]; /* [source][destination] */
+};
+
 /* parts[nranks] by destination; from[source]: whether source has something for this rank, so that its flag will come. The
- * schedule's sizes are set. */
+ * schedule's sizes are set. tiles: NULL, or (fused) each tile has a flag. */
 void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
-                     const bool from[], enum all_to_all_order order, struct plan_builder *b);
+                     const bool from[], enum all_to_all_order order, const struct all_to_all_tiles *tiles,
+                     struct plan_builder *b);
 
 #endif

@@ -257,7 +257,7 @@ static void embedding_plan(const struct problem *problem, int rank, struct sched
         b->plan->staging_bytes =
             (uint64_t)(problem->embedding.batch * tables) * (uint64_t)problem->embedding.dim * dtype_size(problem->dtype);
     all_to_all_plan(problem, rank, schedule, parts, from,
-                    schedule->target == PLAN_GPU ? ALL_TO_ALL_IN_TURNS : ALL_TO_ALL_IN_PARTS, b);
+                    schedule->target == PLAN_GPU ? ALL_TO_ALL_IN_TURNS : ALL_TO_ALL_IN_PARTS, NULL, b);
 }
 
 static struct work embedding_work(const struct problem *problem, int rank)

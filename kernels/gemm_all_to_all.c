@@ -18,6 +18,7 @@
 
 #define GPU_TILES_WANTED 120
 #define GPU_ROWS_TOGETHER 128 /* at most, of one tile */
+#define GPU_FLAGS_MOST 256    /* for which a workgroup can wait as fast as for one: a thread for each */
 
 static const char *const names[] = {[FCC_GEMM_A] = "a", [FCC_GEMM_B] = "b", [FCC_GEMM_C] = "c"};
 
@@ -178,10 +179,33 @@ static bool are_short(const struct problem *problem, int rank, const struct sche
     return schedule->target == PLAN_GPU && longest_part(problem, rank) <= schedule->slice_rows;
 }
 
+/* All ranks' tiles, if on GPUs of one node they are so few that each can have its flag: `asked` are the sizes that were asked for. On
+ * GPUs it takes 1.4 us to find the last of a destination's tiles, by a counter in their memory and a second fence. */
+static bool tiles_get(const struct problem *problem, const struct schedule *asked, struct all_to_all_tiles *out)
+{
+    uint64_t all[FCC_MAX_RANKS] = {0};
+
+    if (asked->kind != FCC_SCHEDULE_FUSED || asked->target != PLAN_GPU || plan_is_over_nodes(problem))
+        return false;
+    for (int r = 0; r < problem->nranks; r++) {
+        struct schedule s = *asked;
+        choose_gpu_tile(problem, r, &s);
+        uint64_t wide = ((uint64_t)problem->gemm.n + s.slice_cols - 1) / s.slice_cols;
+        for (int p = 0; p < problem->nranks; p++) {
+            uint64_t count = ((uint64_t)problem->gemm.rows[r][p] + s.slice_rows - 1) / s.slice_rows * wide;
+            if ((all[p] += count) > GPU_FLAGS_MOST)
+                return false;
+            out->count[r][p] = (uint32_t)count;
+        }
+    }
+    return true;
+}
+
 static void gemm_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
 {
     struct rectangle parts[FCC_MAX_RANKS];
-    bool from[FCC_MAX_RANKS];
+    struct all_to_all_tiles tiles;
+    bool from[FCC_MAX_RANKS], few = tiles_get(problem, schedule, &tiles);
     int64_t row = 0;
 
     (schedule->target == PLAN_GPU ? choose_gpu_tile : choose_tile)(problem, rank, schedule);
@@ -197,7 +221,7 @@ static void gemm_plan(const struct problem *problem, int rank, struct schedule *
     if (schedule->kind != FCC_SCHEDULE_FUSED)
         b->plan->staging_bytes = (uint64_t)row * (uint64_t)problem->gemm.n * dtype_size(problem->dtype);
     all_to_all_plan(problem, rank, schedule, parts, from,
-                    are_short(problem, rank, schedule) ? ALL_TO_ALL_TOGETHER : ALL_TO_ALL_IN_PARTS, b);
+                    are_short(problem, rank, schedule) ? ALL_TO_ALL_TOGETHER : ALL_TO_ALL_IN_PARTS, few ? &tiles : NULL, b);
 }
 
 static struct work gemm_work(const struct problem *problem, int rank)
