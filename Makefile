@@ -383,8 +383,8 @@ LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__
 lint: deps deps-lint
 	@$(MAKE) --no-print-directory lint-run
 lint-run:
-	clang-format --dry-run -Werror $(SOURCES) $(HEADERS) $(GPU_SOURCES)
-	tests/lint $(LINT_FLAGS) -- $(SOURCES)
+	@clang-format --dry-run -Werror $(SOURCES) $(HEADERS) $(GPU_SOURCES)
+	@tests/lint $(LINT_FLAGS) -- $(SOURCES)
 	cd client/python && mypy --cache-dir '$(CURDIR)/$(BUILD)/mypy'
 
 # ---- install -------------------------------------------------------------------------------------------------------

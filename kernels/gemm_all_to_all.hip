@@ -281,6 +281,17 @@ static bool gemm_split_choose(const struct gemm_tiles *high, const struct gemm_t
     out->tile_rows = tiles->rows;
     memcpy(out->together, tiles->together, sizeof(out->together));
     memcpy(out->high, tiles->high, sizeof(out->high));
+    out->can_wait = out->kernel.workgroups <= gpu_multiprocessors_beside(multiprocessors);
+    return true;
+}
+
+/* Everything that leaves a rank is stored by the compute slices' storers. */
+static bool slices_leave_as_computed(const struct gpu_run runs[], int nruns)
+{
+    for (int i = 0; i < nruns; i++)
+        for (uint32_t j = 0; j < runs[i].first[GPU_PHASES]; j++)
+            if (runs[i].slices[j].kind != SLICE_COMPUTE_PUT && runs[i].slices[j].kind != SLICE_WAIT)
+                return false;
     return true;
 }
 
@@ -300,8 +311,10 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
             return;
     const struct gemm_tiles high = gemm_tiles_get(runs, nruns, shape->nranks, 128),
                             low = gemm_tiles_get(runs, nruns, shape->nranks, 64);
-    if (gemm_split_choose(&high, &low, dtype, rows, cols, (uint32_t)properties.multiProcessorCount, out))
+    if (gemm_split_choose(&high, &low, dtype, rows, cols, (uint32_t)properties.multiProcessorCount, out)) {
+        out->can_wait = out->can_wait && slices_leave_as_computed(runs, nruns);
         return;
+    }
     /* Where 128 rows are fewer tiles, these take less from the memory than two of 64 rows. */
     const struct gemm_tiles *tiles = rows <= 64 && low.count == high.count ? &low : &high;
     bool pair = rows <= 128 && cols <= 256, whole = true;
@@ -329,6 +342,7 @@ void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_c
     memcpy(maps.together, quick->together, sizeof(maps.together));
     memcpy(maps.high, quick->high, sizeof(maps.high));
     maps.spread = quick->spread;
+    maps.ngates = 0;
     for (uint32_t i = 0; i < call->nruns && suits; i++) {
         const struct gpu_input *in = &call->in[i];
         enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
@@ -343,6 +357,19 @@ void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_c
     return suits ? &maps : NULL;
 }
 
+bool gpu_gemm_quick_gate(const struct gpu_gemm_quick *quick, void *argument, const struct gpu_waits *waits)
+{
+    struct gemm_maps *maps = (struct gemm_maps *)argument;
+    uint32_t n = (uint32_t)(waits->count - waits->before);
+
+    if (!quick->can_wait || n > GEMM_GATES)
+        return false;
+    maps->ngates = n;
+    memcpy(maps->gates, waits->words + waits->before, n * sizeof(maps->gates[0]));
+    memcpy(maps->gate_values, waits->values + waits->before, n * sizeof(maps->gate_values[0]));
+    return n > 0;
+}
+
 #else
 
 void gpu_gemm_quick_choose(const struct gpu_shape *, int, const struct gpu_run[], int, struct gpu_gemm_quick *out)
@@ -353,6 +380,11 @@ void gpu_gemm_quick_choose(const struct gpu_shape *, int, const struct gpu_run[]
 void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *, const struct gpu_call *, const struct gpu_fixed *)
 {
     return NULL;
+}
+
+bool gpu_gemm_quick_gate(const struct gpu_gemm_quick *, void *, const struct gpu_waits *)
+{
+    return false;
 }
 
 #endif

@@ -11,6 +11,7 @@
 
 /* Of each run: a and b for the copy engine, how many slices make one tile, the bytes of A in a stage, which are few where there
  * are only a few rows in all, and how many of the first tiles have the same columns. */
+#define GEMM_GATES 32
 struct gemm_maps {
     struct gemm_run_maps {
         CUtensorMap a, b;
@@ -19,6 +20,9 @@ struct gemm_maps {
     uint32_t a_bytes[GPU_MAX_RUNS];
     uint32_t high[GPU_MAX_RUNS];
     uint32_t spread; /* 1: what is for others leaves over the time of a tile */
+    /* Before anything is stored at other ranks, these words in the GPU's memory have reached their values. A lane each. */
+    uint32_t ngates, gate_values[GEMM_GATES];
+    uint64_t gates[GEMM_GATES];
 };
 
 #define GEMM_STEP 64 /* k of a stage */

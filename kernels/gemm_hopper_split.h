@@ -28,6 +28,11 @@
  * There is one job at a time in a cluster. Its storers are done when the groups of all workgroups are, so nothing of a job is
  * used any more when the next one is made: no place needs a barrier that says that it is empty, but for the stages.
  *
+ * Gates. The kernel may begin when its own ranks' streams have come (gpu_waits.before). What the other ranks' streams and GPUs tell,
+ * words in this GPU's memory, each storer awaits before its first store, while the groups multiply. Until all storers of a tile
+ * have, nothing is signalled. An operator that is made to leave meanwhile stores nothing; that its tiles are signalled then does no
+ * harm, as it has failed on all ranks.
+ *
  * Ends. What others send to a workgroup it awaits: jobs (also the last one, which says that there are no more), sums, and, in
  * the first one, the arrivals at job_empty, before it makes the next job. Nothing is sent after the last job. So no workgroup
  * ends while something is on its way to it, and nobody reads another one's memory. A cluster that is to leave (the taker
@@ -414,10 +419,30 @@ template <typename T, typename S> struct gemm_split_parts {
         }
     }
 
+    /* Until other ranks' memory may be stored into. False: the operator has been made to leave. */
+    __device__ __forceinline__ bool gates_await()
+    {
+        uint32_t lane = threadIdx.x % 32;
+        bool leave = false;
+
+        if (lane < maps.ngates) {
+            const uint64_t *word = (const uint64_t *)maps.gates[lane];
+            uint32_t value = maps.gate_values[lane];
+            for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(word) - value) < 0 && !leave; spins++)
+                if (spins % GPU_LOOK_SPINS == 0)
+                    leave = gpu_must_leave(call, 0);
+            (void)gpu_load_acquire(word);
+        }
+        leave = __any_sync(GEMM_SPLIT_LANES, leave);
+        gpu_fence_for_async();
+        return !leave;
+    }
+
     __device__ __forceinline__ void store()
     {
         const T *out = (const T *)last() + threadIdx.x % 32 * S::OUT_PITCH;
         gemm_ring<1> jobs;
+        bool is_open = false, leave = false;
 
         for (;; jobs.next()) {
             T *to[S::ROWS / 32];
@@ -425,11 +450,13 @@ template <typename T, typename S> struct gemm_split_parts {
             if (!job.more)
                 return;
             rows_find(job, to);
+            if (!is_open && !leave)
+                leave = !(is_open = gates_await());
             int32_t cols = min((int32_t)job.cols - (int32_t)(rank * S::OWN_COLS), (int32_t)S::OWN_COLS);
             gpu_barrier_await(&shared.out_full, jobs.parity);
 #pragma unroll
             for (int i = 0; i < S::ROWS / 32; i++)
-                if (to[i] && cols > 0)
+                if (to[i] && cols > 0 && is_open)
                     gpu_bulk_store(to[i], out + i * 32 * S::OUT_PITCH, (uint32_t)cols * (uint32_t)sizeof(T));
             gpu_bulk_end_group();
             gpu_bulk_await();

@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 8u
+#define GPU_PLUGIN_ABI 9u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may go to */
 #define GPU_LANES 2u                                 /* queues of a GPU by which launches may come to it */
@@ -259,6 +259,15 @@ struct gpu_run {
 
 struct gpu_launch;
 
+/* Words (uint32_t, aligned to 8 bytes, in host memory or in that of the GPU that waits) and the values that they are to reach. */
+struct gpu_waits {
+    uint64_t words[GPU_MAX_WORDS];
+    uint32_t values[GPU_MAX_WORDS];
+    int count;
+    int before;     /* [0, before): before the kernel begins. The others, in the GPU's memory: before it stores anything at other ranks */
+    bool in_kernel; /* launch_start()'s answer: the kernel waits for these itself. Otherwise it begins when all are there */
+};
+
 struct gpu_plugin {
     uint32_t abi;
     const char *kind; /* "hip", "cuda" */
@@ -286,11 +295,11 @@ struct gpu_plugin {
      * unchanged. */
     int (*launch_tables)(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address,
                          struct error *e);
-    /* Enqueue, by one of the GPU's lanes, behind what was enqueued before by any: wait until each of the words (uint32_t, host memory or this GPU's; at most GPU_MAX_WORDS) has reached its value,
-     * one after the other, then run the kernel. call->fixed, nruns, plans and end.epoch are filled in. staging[nranks] and
-     * slots[nranks] as in gpu_fixed. Does not wait. */
+    /* Enqueue, by one of the GPU's lanes, behind what was enqueued before by any: wait for the words, one after the other, then
+     * run the kernel. call->fixed, nruns, plans and end.epoch are filled in. staging[nranks] and slots[nranks] as in gpu_fixed.
+     * Does not wait. */
     int (*launch_start)(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
-                        const uint64_t words[], const uint32_t values[], int nwords, uint32_t lane, struct error *e);
+                        struct gpu_waits *waits, uint32_t lane, struct error *e);
     /* Store a value at a device address, soon and in passing: also while kernels run and streams wait. Does not wait. */
     int (*word_store)(int gpu, uint64_t address, uint64_t value, struct error *e);
     /* 0: the GPU works. Otherwise the context is lost for ever (-EIO), and why. */

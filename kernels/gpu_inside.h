@@ -68,7 +68,7 @@ int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], 
 void launch_free(struct gpu_launch *l);
 int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address, struct error *e);
 int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
-                 const uint64_t words[], const uint32_t values[], int nwords, uint32_t lane, struct error *e);
+                 struct gpu_waits *waits, uint32_t lane, struct error *e);
 int launch_times(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);
 uint32_t launch_workgroups(const struct gpu_launch *l);
 

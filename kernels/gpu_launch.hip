@@ -305,7 +305,7 @@ static hipError_t lane_take(struct gpu *g, uint32_t lane)
 }
 
 int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
-                 const uint64_t words[], const uint32_t values[], int nwords, uint32_t lane, struct error *e)
+                 struct gpu_waits *waits, uint32_t lane, struct error *e)
 {
     hipStream_t stream = gpus[l->gpu].run[lane];
     int result = addresses_fill(l, l->fixed.staging, l->there->staging, staging, e);
@@ -322,6 +322,7 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     void *maps = quick_maps(l, call);
     void *arguments[] = {call, maps};
     const struct gpu_kernel *kernel = maps ? l->quick : &l->kernel;
+    waits->in_kernel = maps && l->quick == &l->gemm_quick.kernel && gpu_gemm_quick_gate(&l->gemm_quick, maps, waits);
     uint32_t workgroups = maps                        ? l->quick_workgroups
                           : l->fixed.shape.over_nodes ? workgroups_of_phases(l, &call->nodes)
                                                       : l->workgroups;
@@ -329,7 +330,8 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     if (status == hipSuccess)
         status = lane_take(&gpus[l->gpu], lane);
     if (status == hipSuccess)
-        status = gpu_stream_await(stream, words, values, nwords);
+        status =
+            gpu_stream_await(stream, waits->words, waits->values, waits->in_kernel ? waits->before : waits->count);
     if (status == hipSuccess && l->fixed.shape.over_nodes)
         status = copies_join(l->gpu);
     if (status == hipSuccess)

@@ -269,8 +269,17 @@ static int fake_launch_tables(struct gpu_launch *l, int run, const int64_t first
     return lost_error(l->gpu, e);
 }
 
+/* As gemm's kernel for few tiles. */
+static bool can_wait(const struct gpu_launch *l)
+{
+    const struct gpu_plan *plan = &l->fixed.plans[0];
+    const struct slice *slices = pointer(plan->slices);
+
+    return l->fixed.shape.op == FCC_OP_GEMM_ALL_TO_ALL && !l->fixed.shape.over_nodes && slices[0].kind == SLICE_COMPUTE_PUT;
+}
+
 static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
-                             const uint64_t words[], const uint32_t values[], int nwords, uint32_t lane, struct error *e)
+                             struct gpu_waits *waits, uint32_t lane, struct error *e)
 {
     int status = call_check(FAKE_LAUNCH_START, l->gpu, "launching an operator", e);
     struct gpu *g = &gpus[l->gpu];
@@ -291,15 +300,12 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
     t = calloc(1, sizeof(*t));
     t->launch = l;
     t->call = *call;
-    t->nwords = nwords;
-    wrong(nwords > (int)GPU_MAX_WORDS, "a launch with too many words");
+    wrong(waits->before > waits->count || waits->count > (int)GPU_MAX_WORDS, "a launch with too many words");
+    waits->in_kernel = waits->before < waits->count && can_wait(l);
+    t->waits = *waits;
     wrong(lane >= GPU_LANES, "a launch by a lane that is not there");
     if (lane)
         (void)atomic_fetch_add(&control->by_lanes, 1);
-    if (nwords) {
-        memcpy(t->words, words, (size_t)nwords * sizeof(words[0]));
-        memcpy(t->values, values, (size_t)nwords * sizeof(values[0]));
-    }
     task_check(t);
     (void)atomic_fetch_add(&control->enqueued, 1);
     (void)pthread_mutex_lock(&g->lock);

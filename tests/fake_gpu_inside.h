@@ -39,9 +39,7 @@ struct task {
     struct task *next;
     struct gpu_launch *launch;
     struct gpu_call call;
-    uint64_t words[GPU_MAX_WORDS];
-    uint32_t values[GPU_MAX_WORDS];
-    int nwords;
+    struct gpu_waits waits;
     uint64_t copies; /* that it stands behind */
 };
 

@@ -55,8 +55,8 @@ static bool word_has_come(uint64_t word, uint32_t value)
 
 static void words_await(struct gpu *g, const struct task *t)
 {
-    for (int i = 0; i < t->nwords; i++)
-        for (; !word_has_come(t->words[i], t->values[i]); gpu_nap())
+    for (int i = 0, n = t->waits.in_kernel ? t->waits.before : t->waits.count; i < n; i++)
+        for (; !word_has_come(t->waits.words[i], t->waits.values[i]); gpu_nap())
             gpu_stand(g);
     gpu_stand(g);
     (void)pthread_mutex_lock(&g->lock);
@@ -103,6 +103,18 @@ void *gpu_copier_main(void *argument)
     }
     (void)pthread_mutex_unlock(&g->lock);
     return NULL;
+}
+
+/* What need not have come before the kernel began, before it stores anything at other ranks. */
+static bool gates_await(const struct gpu *g, const struct task *t)
+{
+    for (int i = t->waits.before; t->waits.in_kernel && i < t->waits.count; i++)
+        for (; !word_has_come(t->waits.words[i], t->waits.values[i]); gpu_nap()) {
+            gpu_stand(g);
+            if (task_must_leave(t))
+                return false;
+        }
+    return true;
 }
 
 static bool kernel_hold(const struct gpu *g, const struct task *t)
@@ -324,9 +336,12 @@ static void kernel_run(const struct gpu *g, const struct task *t)
         for (uint32_t k = 0; k < plan->ngroups; k++)
             ((uint32_t *)pointer(plan->counters))[k] = ((const struct signal_group *)pointer(plan->groups))[k].slices;
     }
-    order_check(t);
+    if (!t->waits.in_kernel)
+        order_check(t);
     (void)atomic_fetch_add(&control->begun, 1);
-    go_on = kernel_hold(g, t) && kernel_is_well(t);
+    go_on = kernel_hold(g, t) && kernel_is_well(t) && gates_await(g, t);
+    if (t->waits.in_kernel && go_on)
+        order_check(t);
     for (uint32_t phase = t->call.nodes.phase_first; phase < t->call.nodes.phase_next && go_on; phase++)
         for (int i = 0; i < t->launch->nruns && go_on; i++)
             go_on = phase_run(g, t, &fixed->plans[i], phase);

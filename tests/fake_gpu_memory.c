@@ -93,8 +93,8 @@ static void task_visit(const struct task *t, void (*use)(uint64_t, enum place, v
         use(t->call.nodes.fifo.tail, ON_HOST, argument);
         use(t->call.nodes.fifo.slots, ON_HOST, argument);
     }
-    for (int i = 0; i < t->nwords; i++)
-        use(t->words[i], ANYWHERE, argument);
+    for (int i = 0; i < t->waits.count; i++)
+        use(t->waits.words[i], ANYWHERE, argument);
     for (uint32_t i = 0; i < t->call.end.nwords; i++)
         use(t->call.end.words[i], ANYWHERE, argument);
     for (uint32_t i = 0; i < t->call.end.npeers; i++)

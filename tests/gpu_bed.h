@@ -133,6 +133,7 @@ static struct gpu_launch *bed_start(const struct test_case *c, struct plan *cons
     struct gpu_run runs[GPU_MAX_RUNS];
     struct gpu_launch *launch;
     struct gpu_call call = {.epoch = bed.epoch, .stamp = bed.stamp, .slots_at = bed.stamp % 2 * (uint64_t)BED_SLOTS};
+    struct gpu_waits waits = {.count = 0};
     struct gpu_shape shape;
     struct error e = {0};
     int ranks[GPU_MAX_RUNS], n = 0;
@@ -153,7 +154,7 @@ static struct gpu_launch *bed_start(const struct test_case *c, struct plan *cons
     gpu_shape_make(&c->problem, plans[0], &shape);
     if (bed.plugin->launch_make(gpu, &shape, flags, runs, n, &launch, &e) ||
         gpu_call_fill(bed.plugin, launch, args, c->nranks, ranks, n, &call, &e) ||
-        bed.plugin->launch_start(launch, &call, staging, slots, NULL, NULL, 0, 0, &e))
+        bed.plugin->launch_start(launch, &call, staging, slots, &waits, 0, &e))
         fail_msg("%s: GPU %d: %s", case_text, gpu, e.text);
     return launch;
 }

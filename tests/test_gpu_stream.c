@@ -136,6 +136,80 @@ static void order_by_functions(void)
     mode_run(&by_functions, order_rank);
 }
 
+/* ---- a rank that comes late: the others' GPUs may have begun, and store nothing at it before ---- */
+
+enum { LATE_ROWS = 16, LATE_N = 4096, LATE_K = 512, LATE_HOST = GPU_HOST_BYTES / 2, LATE_OLD = 0x7777 };
+
+static void halves_set(void *stream, const fcc_buffer *b, uint16_t half, size_t count)
+{
+    CU(gpu.set((uint64_t)(uintptr_t)fcc_buffer_data(b), (uint32_t)half << 16 | half, count / 2, stream));
+}
+
+/* f16 of 8 times 1, 2, 3 or 4; of 1, 2, 3 or 4 it is three powers of two less. */
+static uint16_t eights(int n)
+{
+    static const uint16_t bits[] = {0x4800, 0x4c00, 0x4e00, 0x5000};
+
+    return bits[n - 1];
+}
+
+static void late_check(const char *what, const fcc_comm *comm, const uint16_t *c, bool is_old)
+{
+    for (int r = 0; r < fcc_comm_size(comm); r++)
+        for (int i = 0; i < LATE_ROWS * LATE_N; i++) {
+            uint16_t got = c[(size_t)r * LATE_ROWS * LATE_N + i], want = is_old ? LATE_OLD : eights(r + 1);
+            if (got != want)
+                check_failed(__FILE__, __LINE__, "rank %d: %s: element %d from rank %d is 0x%x: expected 0x%x",
+                             fcc_comm_rank(comm), what, i, r, got, want);
+        }
+}
+
+static void late_rank(int rank, const struct ranks *all, void *argument)
+{
+    const int m = LATE_ROWS * all->n;
+    const size_t c_bytes = (size_t)m * LATE_N * 2;
+    fcc_context *context;
+    struct product p = client_open(rank, all, argument, 1, &context);
+    void *stream = stream_open(CUDA_STREAM_OWN_ORDER);
+    fcc_buffer *a, *b, *c;
+
+    OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_LOCAL, (size_t)m * LATE_K * 2, &a));
+    OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_LOCAL, (size_t)LATE_K * LATE_N * 2, &b));
+    OK(fcc_buffer_alloc(p.comm, FCC_BUFFER_SYMMETRIC, c_bytes, &c));
+    CHECK(c_bytes <= LATE_HOST);
+    halves_set(stream, a, (uint16_t)(eights(rank + 1) - (3u << 10)), (size_t)m * LATE_K);
+    halves_set(stream, b, 0x2400, (size_t)LATE_K * LATE_N); /* 1 / 64 */
+    for (int round = 0; round < 5 * all->n; round++) {
+        halves_set(stream, c, LATE_OLD, (size_t)m * LATE_N);
+        if (round % all->n == rank)
+            gpu_delay(stream, 5000000);
+        CU(gpu.copy_out(gpu.host, (uint64_t)(uintptr_t)fcc_buffer_data(c), c_bytes, stream));
+        OK(fcc_gemm_all_to_all_enqueue(p.comm,
+                                       &(struct fcc_gemm_all_to_all_args){.a = fcc_tensor_2d(a, 0, FCC_F16, m, LATE_K),
+                                                                          .b = fcc_tensor_2d(b, 0, FCC_F16, LATE_K, LATE_N),
+                                                                          .c = fcc_tensor_2d(c, 0, FCC_F16, m, LATE_N)},
+                                       stream, NULL));
+        CU(gpu.copy_out((char *)gpu.host + LATE_HOST, (uint64_t)(uintptr_t)fcc_buffer_data(c), c_bytes, stream));
+        product_enqueue(&p, 0, stream, NULL);
+        CU(gpu.stream_synchronize(stream));
+        late_check("before its stream came", p.comm, (const uint16_t *)(void *)gpu.host, true);
+        late_check("the result", p.comm, (const uint16_t *)(void *)((char *)gpu.host + LATE_HOST), false);
+    }
+    OK(fcc_comm_error(p.comm));
+    fcc_comm_destroy(p.comm);
+    fcc_disconnect(context);
+}
+
+static void late(void)
+{
+    mode_run(&all_gpus, late_rank);
+}
+
+static void late_on_one_gpu(void)
+{
+    mode_run(&one_gpu, late_rank);
+}
+
 /* ---- many, one after the other ---- */
 
 static void back_to_back_rank(int rank, const struct ranks *all, void *argument)
@@ -403,6 +477,8 @@ int main(void)
         {"order", order, 0},
         {"order_on_one_gpu", order_on_one_gpu, 0},
         {"order_by_functions", order_by_functions, 0},
+        {"late", late, 0},
+        {"late_on_one_gpu", late_on_one_gpu, 0},
         {"back_to_back", back_to_back, 0},
         {"back_to_back_on_one_gpu", back_to_back_on_one_gpu, 0},
         {"back_to_back_by_functions", back_to_back_by_functions, 0},

@@ -7,11 +7,31 @@
  */
 #include "fake_gpu_lane.h"
 
+/* What an operator waits for: a product in two steps for all ranks before it begins; one in one step for its own rank only; one whose rows
+ * go to all ranks, of few tiles, for the others before it stores anything there. */
+enum work { TWO_STEPS, ONE_STEP, ROWS_SENT, WORKS };
+
 struct scene {
     _Atomic int step, open;
-    bool in_one_step;
+    enum work work;
     struct fcc_unique_id other;
 };
+
+static void work_enqueue(const struct product *p, enum work work, void *stream, fcc_request **out)
+{
+    const struct product row = first_row(*p);
+    const int64_t m = 4 * PAIR, n = 64;
+
+    if (work == ROWS_SENT)
+        OK(fcc_gemm_all_to_all_enqueue(
+            p->comm,
+            &(struct fcc_gemm_all_to_all_args){.a = fcc_tensor_2d(p->args.w.buffer, 0, FCC_F32, m, PRODUCT_K),
+                                               .b = fcc_tensor_2d(p->args.w.buffer, 0, FCC_F32, PRODUCT_K, n),
+                                               .c = fcc_tensor_2d(p->args.y.buffer, 0, FCC_F32, m, n)},
+            stream, out));
+    else
+        product_enqueue(work == ONE_STEP ? &row : p, stream, out);
+}
 
 /* All ranks come to the step with this number: 1, 2, ... */
 static void meet(struct scene *scene, int n, int *step)
@@ -76,18 +96,17 @@ static void depth(void)
 }
 
 /* A rank uses two streams by turns, so that its stream for an operator has not waited for the one before; and one GPU ends
- * long after the others. What it is that an operator must not overtake is checked by the fake GPUs. Some are done in one step: each GPU
- * begins with these when it can. */
+ * long after the others. What it is that an operator must not overtake is checked by the fake GPUs. */
 static void streams_rank(int rank, const struct ranks *all, void *argument)
 {
 
     (void)argument;
     struct lane l = lane_open(all, rank, 0);
     void *streams[] = {l.stream, stream_open()};
-    const struct product row = first_row(l.p);
-    for (int round = 0; round < 5; round++) {
+    for (int round = 0; round < 2 * WORKS; round++) {
         for (int i = 0; i < MANY; i++)
-            product_enqueue((i + round) % 3 ? &row : &l.p, streams[i % 2], &l.requests[i]);
+            work_enqueue(&l.p, round < WORKS ? (enum work)((i + round) % WORKS) : (enum work)(round - WORKS), streams[i % 2],
+                         &l.requests[i]);
         for (int i = 0; i < MANY; i++)
             OK(fcc_request_wait(l.requests[i], -1));
         requests_free(l.requests, MANY);
@@ -101,20 +120,19 @@ static void several_streams(void)
     scene_run(streams_rank, 0, 500, 2);
 }
 
-/* A stream that does not come holds back what is behind it, on all GPUs, and nothing else. So it does with what is done in one step;
- * but with that the other GPU begins, and waits for the words. */
+/* A stream that does not come holds back what is behind it, on all GPUs, and nothing else. So it does with what a GPU begins alone;
+ * but the other GPU begins with that, and waits. */
 static void closed_rank(int rank, const struct ranks *all, void *argument)
 {
     struct scene *scene = argument;
-    int done, step = 0, begun = PAIR + scene->in_one_step;
+    int done, step = 0, begun = PAIR + (scene->work != TWO_STEPS);
 
     struct lane l = lane_open(all, rank, 0);
-    const struct product p = scene->in_one_step ? first_row(l.p) : l.p;
-    product_enqueue(&p, l.stream, &l.requests[0]);
+    work_enqueue(&l.p, scene->work, l.stream, &l.requests[0]);
     if (rank)
         stream_gate(l.stream, &scene->open);
-    product_enqueue(&p, l.stream, &l.requests[1]);
-    product_enqueue(&p, l.stream, &l.requests[2]);
+    work_enqueue(&l.p, scene->work, l.stream, &l.requests[1]);
+    work_enqueue(&l.p, scene->work, l.stream, &l.requests[2]);
     OK(fcc_request_wait(l.requests[0], -1));
     await(&fake->begun, begun);
     enqueued_stays(3 * PAIR);
@@ -127,17 +145,27 @@ static void closed_rank(int rank, const struct ranks *all, void *argument)
     lane_close(&l, 3);
 }
 
+static void closed_run(enum work work)
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+
+    scene->work = work;
+    scene_play(scene, closed_rank, 0, 0, 0);
+}
+
 static void closed_stream(void)
 {
-    scene_run(closed_rank, 0, 0, 0);
+    closed_run(TWO_STEPS);
 }
 
 static void closed_in_one_step(void)
 {
-    struct scene *scene = shared_memory(sizeof(*scene));
+    closed_run(ONE_STEP);
+}
 
-    scene->in_one_step = true;
-    scene_play(scene, closed_rank, 0, 0, 0);
+static void closed_rows_sent(void)
+{
+    closed_run(ROWS_SENT);
 }
 
 /* What does not have its place on every rank's stream waits until nothing runs, and so does what comes after it. */
@@ -358,6 +386,7 @@ int main(int argc, char *argv[])
         {"several_streams", several_streams, 0},
         {"closed_stream", closed_stream, 0},
         {"closed_in_one_step", closed_in_one_step, 0},
+        {"closed_rows_sent", closed_rows_sent, 0},
         {"mixed", mixed, 0},
         {"staging_grows", staging_grows, 0},
         {"data_fails", data_fails, 0},

@@ -13,12 +13,16 @@
  * Kernels of all parts are enqueued together, by this thread and its helpers (gpu_start.h), and one operator's before the next
  * one's, so all GPUs have the same order of operators.
  *
- * Alone. Of an operator that sends nothing but words in slots (plan.only_slots: gemv_all_reduce in one step) a GPU waits for the
- * streams of its own ranks only, and not for the other GPUs' ends of the operator before: the kernel waits for the others' words
- * anyway, and what it writes before these come are its own ranks' results and slots, whose stamps are made for that
- * (slots_prepare()). So a hand-over costs it no word that comes from another GPU. Meanwhile its kernel is there and may wait long.
- * It leaves some of the multiprocessors to others (gpu_multiprocessors_for()), as what the late rank's stream waits for may have to run
- * on this GPU; and where several communicators take turns all streams have come before (gated).
+ * Alone. What other GPUs' memory tells comes late, so some operators begin on a GPU when the streams of its own ranks have come,
+ * and a hand-over costs them no word of another GPU:
+ *   - what sends nothing but words in slots (plan.only_slots: gemv_all_reduce in one step). It does not wait for the other ranks' streams
+ *     at all, nor for the other GPUs' ends of the operator before: the kernel waits for the others' words anyway, and what it writes
+ *     before these come are its own ranks' results and slots, whose stamps are made for that (slots_prepare()).
+ *   - what waits for both itself, before it stores anything at other ranks or raises their flags (gpu_waits: gemm_all_to_all with few
+ *     tiles). By then they have long come.
+ * Such a kernel may be there for long before a late rank's stream comes. It leaves some of the multiprocessors to others
+ * (gpu_multiprocessors_beside()), as what that stream waits for may have to run on this GPU; and where several communicators take
+ * turns all streams have come before (gated).
  *
  * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be put behind it (up to AHEAD of them), so that
  * when n has ended the client's stream is all that is left to wait for. n + 1 (but one that begins alone) must not begin on one GPU
@@ -326,7 +330,7 @@ static uint64_t busy_ns(const struct launch *l)
         least = ns < least ? ns : least;
         most = ns > most ? ns : most;
     }
-    return launch_begins_alone(l) ? least : most;
+    return l->alone ? least : most;
 }
 
 static void lanes_learn(struct launch *l, bool behind)

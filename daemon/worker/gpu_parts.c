@@ -75,24 +75,26 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *c
     return status;
 }
 
-/* What a part waits for. First the other GPUs' parts of the launch before, if it may still be running: that is over before the
- * ranks' streams can have seen its end, so it costs no time. Then the streams. Of what sends nothing but words in slots: its own
- * ranks' streams alone (device_gpu.c says why). */
-static int part_words(const struct launch *l, const struct launch_part *p, uint64_t words[], uint32_t values[])
+/* What a part waits for: the streams of its own ranks. Then, unless the operator sends nothing but words in slots (device_gpu.c says why),
+ * the other ranks' streams and the other GPUs' parts of the launch before, if it may still be running: that is over before the
+ * ranks' streams can have seen its end, so it costs no time. */
+static void part_waits(const struct launch *l, const struct launch_part *p, struct gpu_waits *out)
 {
-    bool alone = launch_begins_alone(l);
-    int n = 0;
-
-    for (int i = 0; !alone && l->comm->current != l && i < l->nparts; i++) {
+    out->before = out->count = streams_await(l, p, true, out->words, out->values, 0);
+    if (l->runs[0].plan->only_slots)
+        return;
+    out->count = streams_await(l, p, false, out->words, out->values, out->count);
+    for (int i = 0; l->comm->current != l && i < l->nparts; i++) {
         const struct launch_part *q = &l->parts[i];
         if (q == p)
             continue;
         /* little-endian: its lower half */
-        words[n] =
+        out->words[out->count] =
             l->comm->words_gpus ? peer_address(l, p, q) : done_address(l->comm, l->epoch - 1, GPU_STEP_WAIT, q->gpu_index);
-        values[n++] = (uint32_t)(l->epoch - 1);
+        out->values[out->count++] = (uint32_t)(l->epoch - 1);
     }
-    return streams_await(l, p, alone, words, values, n);
+    if (!l->comm->words_gpus)
+        out->before = out->count; /* they are in the host's memory */
 }
 
 /* A launch on its way into the GPUs' queues. Each part's thread writes its own error. */
@@ -100,6 +102,7 @@ struct start {
     struct launch *launch;
     bool waits;
     int part_of[GPU_MAX_GPUS];
+    bool alone[GPU_MAX_GPUS];          /* parts that do not wait for other GPUs before they begin */
     struct error errors[GPU_MAX_GPUS]; /* of parts */
 };
 
@@ -110,8 +113,8 @@ static void part_start(void *argument, int gpu)
     int i = start->part_of[gpu];
     struct launch_part *p = &l->parts[i];
     const struct gpu_plugin *plugin = ((struct gpus *)p->device->state)->plugin;
-    uint64_t staging[FCC_MAX_RANKS], slots[FCC_MAX_RANKS], words[GPU_MAX_WORDS];
-    uint32_t values[GPU_MAX_WORDS];
+    uint64_t staging[FCC_MAX_RANKS], slots[FCC_MAX_RANKS];
+    struct gpu_waits waits;
     struct error *e = &start->errors[i];
     struct gpu_call call;
 
@@ -121,8 +124,12 @@ static void part_start(void *argument, int gpu)
         staging[r] = (uint64_t)(uintptr_t)l->staging[r];
         slots[r] = (uint64_t)(uintptr_t)l->comm->members[r].slots.data;
     }
-    (void)plugin->launch_start(p->gpu, &call, staging, slots, words, values, start->waits ? part_words(l, p, words, values) : 0,
-                               l->lanes >> p->device->index & 1u, e);
+    waits.count = waits.before = 0;
+    waits.in_kernel = false;
+    if (start->waits)
+        part_waits(l, p, &waits);
+    (void)plugin->launch_start(p->gpu, &call, staging, slots, &waits, l->lanes >> p->device->index & 1u, e);
+    start->alone[i] = waits.in_kernel;
 }
 
 void gpu_parts_start(struct launch *l, bool waits)
@@ -140,12 +147,15 @@ void gpu_parts_start(struct launch *l, bool waits)
         start.part_of[gpu] = i;
         gpus |= 1u << gpu;
         start.errors[i].status = 0;
+        start.alone[i] = false;
         if (!part_make(l, &l->parts[i], &start.errors[i]))
             (void)stores_settle(l->worker->gpus, 1u << gpu, &start.errors[i]);
     }
     gpu_start_each(l->worker->gpus->starters, gpus, part_start, &start);
+    l->alone = l->runs[0].plan->only_slots;
     for (int i = 0; i < l->nparts; i++) {
         struct launch_part *p = &l->parts[i];
+        l->alone = l->alone || start.alone[i];
         p->absent = start.errors[i].status != 0;
         if (!p->absent)
             continue;

@@ -36,12 +36,6 @@ static inline struct gpu_told *told_of(const struct launch *l)
     return &shared_of(l->comm)->told[l->epoch % AHEAD];
 }
 
-/* Does each GPU begin with it when its own ranks' streams have come, whatever the other GPUs do? device_gpu.c says why it may. */
-static inline bool launch_begins_alone(const struct launch *l)
-{
-    return l->runs[0].plan->only_slots;
-}
-
 /* Enqueue all parts of the launch; `waits`: behind what their words say. Those of a launch of which one cannot be are to leave:
  * now, or when it has become the current one (launch_finish()). */
 void gpu_parts_start(struct launch *l, bool waits);

@@ -197,7 +197,7 @@ int streams_await(const struct launch *l, const struct launch_part *p, bool own,
 {
     for (int r = 0; r < l->nranks; r++) {
         const struct launch_stream *s = &l->streams[r];
-        if (!s->value || (own && l->runs[r].device != p->device))
+        if (!s->value || own != (l->runs[r].device == p->device))
             continue;
         words[n] = s->words ? started_at(s->words, p->device->index, s->slot) : s->started_address;
         values[n++] = s->value;

@@ -16,8 +16,8 @@ struct gpu_words;
 int streams_note(struct launch *l);
 /* By the words that CPUs see. Any thread that has the launch. */
 bool streams_have_come(const struct launch *l);
-/* What one GPU has to wait for, behind words[n]: all ranks' streams, or only those of its own ranks; returns how many there are then. Any
- * thread that has the launch. */
+/* What one GPU has to wait for, behind words[n]: the streams of its own ranks, or those of all others; returns how many there are then.
+ * Any thread that has the launch. */
 int streams_await(const struct launch *l, const struct launch_part *p, bool own, uint64_t words[], uint32_t values[], int n);
 /* What the kernel there has to set. */
 void streams_tell(const struct launch *l, const struct launch_part *p, struct gpu_end *end);

@@ -78,6 +78,7 @@ struct launch {
     enum gpu_step step;       /* ... the one that runs or ran last. Without nodes: GPU_STEP_WAIT, which then is all of it */
     bool first_step;          /* ... no other one has run before it */
     bool behind;              /* GPU: others of its communicator ran when it was enqueued */
+    bool alone;               /* GPU: each begins when its own ranks' streams have come, whatever the others do */
     bool tries_lanes;         /* GPU: its time tells what lanes are worth */
     uint32_t lanes;           /* GPU: bit g: it comes to GPU g by the second lane; gpu_lanes.h */
     struct launch *following; /* the one that began after it, if it runs already */

@@ -41,8 +41,10 @@ static double now_us(void)
 /* What the worker gives a launch: device_gpu.c's part_fill() and part_start(). */
 static int gpu_start(struct prepared *p, const struct op_args *args, int gpu, struct error *e)
 {
-    uint64_t word = bench.address + offsetof(struct shared, gate);
-    uint32_t value = (uint32_t)bench.epoch;
+    struct gpu_waits waits = {.words = {bench.address + offsetof(struct shared, gate)},
+                              .values = {(uint32_t)bench.epoch},
+                              .count = p->options->gated,
+                              .before = p->options->gated};
     struct gpu_call call = {
         .epoch = bench.epoch,
         .stamp = (uint32_t)bench.epoch,
@@ -56,7 +58,7 @@ static int gpu_start(struct prepared *p, const struct op_args *args, int gpu, st
     int status = gpu_call_fill(bench.plugin, p->launches[gpu], args, bench.nranks, p->local[gpu], p->nlocal[gpu], &call, e);
     if (status)
         return status;
-    return bench.plugin->launch_start(p->launches[gpu], &call, p->staging, p->slots, &word, &value, p->options->gated, 0, e);
+    return bench.plugin->launch_start(p->launches[gpu], &call, p->staging, p->slots, &waits, 0, e);
 }
 
 /* The first GPU that has not ended after so many seconds, or whose context is lost; -1 if all have. */
