@@ -208,9 +208,9 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
         properties.minor != 0)
         return;
     if (shape->m == 1) {
+        uint32_t most = gpu_multiprocessors_for(shape, (uint32_t)properties.multiProcessorCount);
         if (row_plans_fit(shape, runs, nruns, &out->tile, &out->reduced))
-            out->kernel = gemv_row_choose(
-                shape, nruns, gpu_multiprocessors_for(shape, (uint32_t)properties.multiProcessorCount));
+            out->kernel = gemv_row_choose(shape, nruns, most);
         out->most = out->kernel.workgroups;
         return;
     }

@@ -263,8 +263,8 @@ struct gpu_launch;
 struct gpu_waits {
     uint64_t words[GPU_MAX_WORDS];
     uint32_t values[GPU_MAX_WORDS];
-    int count;
-    int before;     /* [0, before): before the kernel begins. The others, in the GPU's memory: before it stores anything at other ranks */
+    /* Of them [0, before): before the kernel begins. The others, in the GPU's memory: before it stores anything at other ranks. */
+    int count, before;
     bool in_kernel; /* launch_start()'s answer: the kernel waits for these itself. Otherwise it begins when all are there */
 };
 

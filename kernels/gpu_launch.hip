@@ -330,8 +330,7 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     if (status == hipSuccess)
         status = lane_take(&gpus[l->gpu], lane);
     if (status == hipSuccess)
-        status =
-            gpu_stream_await(stream, waits->words, waits->values, waits->in_kernel ? waits->before : waits->count);
+        status = gpu_stream_await(stream, waits->words, waits->values, waits->in_kernel ? waits->before : waits->count);
     if (status == hipSuccess && l->fixed.shape.over_nodes)
         status = copies_join(l->gpu);
     if (status == hipSuccess)
