@@ -380,7 +380,8 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  *
  * FCC_OP_enqueue(comm, args, stream, &request) is for ranks on a GPU: the operator takes its place on the caller's stream
  * (hipStream_t, cudaStream_t, CUstream; NULL is the default stream, CUDA's legacy one). It begins after what is on the
- * stream, and what comes onto the stream later sees its result; the CPU waits for neither. An operator that fails lets the
+ * stream, and what comes onto the stream later sees its result; the CPU waits for neither. (Nothing is stored at a rank before its
+ * stream has come; but kernels may wait for that on the other ranks' GPUs: libfccclient(3).) An operator that fails lets the
  * stream go on, too. `request` may be NULL: then an error is told by fcc_comm_error() and fcc_comm_error_wait(), and gemm's
  * recv_rows must be NULL. Up to 64 operators of a context may be in flight; the next call waits for one of them (so threads that
  * enqueue far ahead on several communicators should have a context each). Operators of one rank run in the order of the calls, on
