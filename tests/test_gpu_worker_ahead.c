@@ -14,6 +14,7 @@ enum work { TWO_STEPS, ONE_STEP, ROWS_SENT, WORKS };
 struct scene {
     _Atomic int step, open;
     enum work work;
+    bool together; /* GPU_BEGIN */
     struct fcc_unique_id other;
 };
 
@@ -23,12 +24,13 @@ static void work_enqueue(const struct product *p, enum work work, void *stream, 
     const int64_t m = 4 * PAIR, n = 64;
 
     if (work == ROWS_SENT)
-        OK(fcc_gemm_all_to_all_enqueue(
-            p->comm,
-            &(struct fcc_gemm_all_to_all_args){.a = fcc_tensor_2d(p->args.w.buffer, 0, FCC_F32, m, PRODUCT_K),
-                                               .b = fcc_tensor_2d(p->args.w.buffer, 0, FCC_F32, PRODUCT_K, n),
-                                               .c = fcc_tensor_2d(p->args.y.buffer, 0, FCC_F32, m, n)},
-            stream, out));
+        OK(fcc_gemm_all_to_all_enqueue(p->comm,
+                                       &(struct fcc_gemm_all_to_all_args){
+                                           .a = fcc_tensor_2d(p->args.w.buffer, 0, FCC_F32, m, PRODUCT_K),
+                                           .b = fcc_tensor_2d(p->args.w.buffer, 0, FCC_F32, PRODUCT_K, n),
+                                           .c = fcc_tensor_2d(p->args.y.buffer, 0, FCC_F32, m, n),
+                                           .schedule = FCC_SCHEDULE_FUSED}, /* in sequence its kernel would not wait itself */
+                                       stream, out));
     else
         product_enqueue(work == ONE_STEP ? &row : p, stream, out);
 }
@@ -47,7 +49,7 @@ static void scene_play(struct scene *scene, void (*rank)(int, const struct ranks
     struct test_daemon d;
     struct ranks r;
 
-    fake_start(&d, GPUS, NULL);
+    fake_start(&d, GPUS, scene->together ? (const char *const[]){"--gpu-begin", "together", NULL} : NULL);
     scene->other = id_make();
     fake->hold = hold;
     fake->run_us = run_us;
@@ -125,7 +127,7 @@ static void several_streams(void)
 static void closed_rank(int rank, const struct ranks *all, void *argument)
 {
     struct scene *scene = argument;
-    int done, step = 0, begun = PAIR + (scene->work != TWO_STEPS);
+    int done, step = 0, begun = PAIR + (scene->work != TWO_STEPS && !scene->together);
 
     struct lane l = lane_open(all, rank, 0);
     work_enqueue(&l.p, scene->work, l.stream, &l.requests[0]);
@@ -145,27 +147,38 @@ static void closed_rank(int rank, const struct ranks *all, void *argument)
     lane_close(&l, 3);
 }
 
-static void closed_run(enum work work)
+static void closed_run(enum work work, bool together)
 {
     struct scene *scene = shared_memory(sizeof(*scene));
 
     scene->work = work;
+    scene->together = together;
     scene_play(scene, closed_rank, 0, 0, 0);
 }
 
 static void closed_stream(void)
 {
-    closed_run(TWO_STEPS);
+    closed_run(TWO_STEPS, false);
 }
 
 static void closed_in_one_step(void)
 {
-    closed_run(ONE_STEP);
+    closed_run(ONE_STEP, false);
 }
 
 static void closed_rows_sent(void)
 {
-    closed_run(ROWS_SENT);
+    closed_run(ROWS_SENT, false);
+}
+
+static void closed_in_one_step_together(void)
+{
+    closed_run(ONE_STEP, true);
+}
+
+static void closed_rows_sent_together(void)
+{
+    closed_run(ROWS_SENT, true);
 }
 
 /* What does not have its place on every rank's stream waits until nothing runs, and so does what comes after it. */
@@ -387,6 +400,8 @@ int main(int argc, char *argv[])
         {"closed_stream", closed_stream, 0},
         {"closed_in_one_step", closed_in_one_step, 0},
         {"closed_rows_sent", closed_rows_sent, 0},
+        {"closed_in_one_step_together", closed_in_one_step_together, 0},
+        {"closed_rows_sent_together", closed_rows_sent_together, 0},
         {"mixed", mixed, 0},
         {"staging_grows", staging_grows, 0},
         {"data_fails", data_fails, 0},

@@ -22,7 +22,7 @@
  *     tiles). By then they have long come.
  * Such a kernel may be there for long before a late rank's stream comes. It leaves some of the multiprocessors to others
  * (gpu_multiprocessors_beside()), as what that stream waits for may have to run on this GPU; and where several communicators take
- * turns all streams have come before (gated).
+ * turns all streams have come before (gated). GPU_BEGIN=together is for jobs that need more.
  *
  * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be put behind it (up to AHEAD of them), so that
  * when n has ended the client's stream is all that is left to wait for. n + 1 (but one that begins alone) must not begin on one GPU

@@ -5,6 +5,8 @@
  */
 #include "gpu_parts.h"
 
+#include <string.h>
+
 #include "gpu_node.h"
 #include "gpu_nodes.h"
 #include "gpu_stream.h"
@@ -75,13 +77,24 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *c
     return status;
 }
 
-/* What a part waits for: the streams of its own ranks. Then, unless the operator sends nothing but words in slots (device_gpu.c says why),
- * the other ranks' streams and the other GPUs' parts of the launch before, if it may still be running: that is over before the
- * ranks' streams can have seen its end, so it costs no time. */
+static bool may_begin_alone(const struct launch *l)
+{
+    return strcmp(l->worker->config.gpu_begin, "together") != 0;
+}
+
+/* Nothing but words in slots goes to other GPUs: device_gpu.c says why it need not wait for them at all. */
+static bool sends_only_words(const struct launch *l)
+{
+    return l->runs[0].plan->only_slots && may_begin_alone(l);
+}
+
+/* What a part waits for: the streams of its own ranks. Then, unless it sends only words, the other ranks' streams and the other GPUs'
+ * parts of the launch before, if it may still be running: that is over before the ranks' streams can have seen its end, so it costs
+ * no time. */
 static void part_waits(const struct launch *l, const struct launch_part *p, struct gpu_waits *out)
 {
     out->before = out->count = streams_await(l, p, true, out->words, out->values, 0);
-    if (l->runs[0].plan->only_slots)
+    if (sends_only_words(l))
         return;
     out->count = streams_await(l, p, false, out->words, out->values, out->count);
     for (int i = 0; l->comm->current != l && i < l->nparts; i++) {
@@ -93,8 +106,8 @@ static void part_waits(const struct launch *l, const struct launch_part *p, stru
             l->comm->words_gpus ? peer_address(l, p, q) : done_address(l->comm, l->epoch - 1, GPU_STEP_WAIT, q->gpu_index);
         out->values[out->count++] = (uint32_t)(l->epoch - 1);
     }
-    if (!l->comm->words_gpus)
-        out->before = out->count; /* they are in the host's memory */
+    if (!l->comm->words_gpus || !may_begin_alone(l)) /* without words_gpus they are in the host's memory */
+        out->before = out->count;
 }
 
 /* A launch on its way into the GPUs' queues. Each part's thread writes its own error. */
@@ -152,7 +165,7 @@ void gpu_parts_start(struct launch *l, bool waits)
             (void)stores_settle(l->worker->gpus, 1u << gpu, &start.errors[i]);
     }
     gpu_start_each(l->worker->gpus->starters, gpus, part_start, &start);
-    l->alone = l->runs[0].plan->only_slots;
+    l->alone = sends_only_words(l);
     for (int i = 0; i < l->nparts; i++) {
         struct launch_part *p = &l->parts[i];
         l->alone = l->alone || start.alone[i];
