@@ -89,7 +89,7 @@ struct plan {
     uint32_t nflags;        /* flags used at every rank: [0, nflags) */
     uint64_t staging_bytes; /* memory that this rank needs besides the tensors */
     uint64_t slots_bytes;   /* GPUs: memory for words that carry their epoch (gpu.h), the same on all ranks */
-    bool only_slots;        /* GPUs: nothing but such words goes to other ranks, so a rank may begin before others have come */
+    bool only_slots;        /* GPUs: it uses such words and no flags, so a rank may begin before others have come */
 };
 
 #define PLAN_MAX_FLAGS 16384u

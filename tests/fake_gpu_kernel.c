@@ -295,8 +295,10 @@ static uint64_t flags_first(const struct task *t)
 static bool sends_only_words(const struct task *t)
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
+    const struct slice *slices = pointer(t->launch->fixed.plans[0].slices);
 
-    return shape->op == FCC_OP_GEMV_ALL_REDUCE && !shape->over_nodes && shape->first[shape->nranks - 1] == 0;
+    return shape->op == FCC_OP_GEMV_ALL_REDUCE && !shape->over_nodes && shape->first[shape->nranks - 1] == 0 &&
+           slices[0].kind == SLICE_COMPUTE_PUT;
 }
 
 /* Of one communicator, which has its flags for itself, nothing older may be there any more: on no GPU. */

@@ -47,6 +47,7 @@ static inline struct lane lane_open(const struct ranks *all, int rank, uint32_t 
 static inline struct product first_row(struct product p)
 {
     p.args.x.shape[0] = p.args.y.shape[0] = 1;
+    p.args.schedule = FCC_SCHEDULE_FUSED; /* in sequence it has flags */
     return p;
 }
 

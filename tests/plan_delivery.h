@@ -204,7 +204,8 @@ static inline void expect_all_reduce(const struct test_case *c)
         uint64_t words = has_words(c) ? (uint64_t)(p->gemv.m * p->gemv.n * 8) : 0;
         EXPECT(c->plans[r]->slots_bytes >= words * (one_shot ? (uint64_t)p->nranks : 1));
         EXPECT(c->plans[r]->slots_bytes == c->plans[0]->slots_bytes && (words || c->plans[r]->slots_bytes == 0));
-        EXPECT(c->plans[r]->only_slots == one_shot); /* results go to the own rank alone, partial sums into slots */
+        /* results go to the own rank alone, partial sums into slots */
+        EXPECT(c->plans[r]->only_slots == (one_shot && c->schedule.kind == FCC_SCHEDULE_FUSED));
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
             for (uint32_t j = s->col; j < s->col + s->cols && puts_tile(s) && !is_hierarchical(c); j++)
