@@ -54,7 +54,7 @@ endif
 
 PROTO := proto/address.c proto/error.c proto/msg.c
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
-	kernels/gemv_all_reduce.c kernels/gemv_nodes.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c
+	kernels/gemv_all_reduce.c kernels/gemv_nodes.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c kernels/view.c
 NET := daemon/worker/net_region.c daemon/worker/net_tcp.c daemon/worker/net_tcp_receive.c daemon/worker/proxy.c daemon/worker/proxy_connections.c
 DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/network.c daemon/plugin.c \
 	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \
@@ -184,7 +184,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
 UNIT := kernels plan lanes starts arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
-SYSTEM := gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl gpu_worker_words gpu_worker_errors launchers netns peers peers_many node_faults nodes node_rails handover operators routes symmetric puts puts_ends puts_refused errors comms meetings pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_refusals gpu_worker_shown
+SYSTEM := gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl gpu_worker_words gpu_worker_errors launchers netns peers peers_many node_faults nodes node_rails handover operators views routes symmetric puts puts_ends puts_refused errors comms meetings pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
@@ -279,6 +279,7 @@ $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%
 	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lcmocka -lm
 
 $(BUILD)/tests/test_launchers: $(call objects,tests/slurm.c)
+$(BUILD)/tests/test_views: $(call objects,kernels/view.c)
 $(BUILD)/tests/test_netns: $(call objects,tests/spaces.c tests/wire.c)
 $(addprefix $(BUILD)/tests/test_,handover root_names): $(call objects,daemon/cluster.c daemon/config.c daemon/log.c daemon/network.c)
 

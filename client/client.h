@@ -227,6 +227,7 @@ bool slot_collect(struct fcc_request *r);
 /* Needs no lock. A look at the slot without taking anything: maybe it is worth to take the lock now. */
 bool slot_is_done(const struct fcc_request *r);
 bool slot_is_running(const struct fcc_request *r); /* the worker asks not to spin for it */
+bool ring_is_taken(const struct fcc_context *c);   /* the worker has read all that is in it */
 /* Sleep until the slot is done (or the state changes, or for nothing), at most until the deadline or WAIT_SLICE_NS. */
 void slot_sleep(struct fcc_request *r, int64_t deadline);
 void slot_wake(const struct fcc_request *r);

@@ -165,6 +165,16 @@ static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
     return status;
 }
 
+/* The worker takes what is in the ring within a microsecond, or in some tens if the doorbell has to wake it. Where it does not, it
+ * is likely to need this very core: a yield need not give it to one that had it for long (EEVDF, Linux 6.6). So then no more
+ * spinning. A hint: the ring may hold other threads' records. */
+#define TAKEN_WITHIN_NS 30000
+
+static bool is_in_vain(const struct fcc_context *c, int64_t since)
+{
+    return !ring_is_taken(c) && now_ns() - since > TAKEN_WITHIN_NS;
+}
+
 /* Wait until the request has finished or the deadline has passed. With NEVER this ends because the daemon's time limit ends
  * every operator, and because the end of the worker is seen, at most a slice after it came. */
 static int request_await(struct fcc_request *r, int64_t deadline)
@@ -175,9 +185,10 @@ static int request_await(struct fcc_request *r, int64_t deadline)
     int status = -EAGAIN;
 
     if (by_ring) {
+        int64_t since = now_ns();
         spin_begin(&spin, c->spin_us, deadline);
         while (!atomic_load_explicit(&r->finished, memory_order_relaxed) && !slot_is_done(r) && !slot_is_running(r) &&
-               spin_more(&spin)) {
+               !is_in_vain(c, since) && spin_more(&spin)) {
         }
     }
     (void)pthread_mutex_lock(&c->lock);

@@ -112,6 +112,12 @@ bool slot_is_done(const struct fcc_request *r)
     return atomic_load_explicit(&r->context->memory->slot[r->slot].state, memory_order_relaxed) == FCC_SLOT_DONE;
 }
 
+bool ring_is_taken(const struct fcc_context *c)
+{
+    return atomic_load_explicit(&c->memory->tail, memory_order_relaxed) ==
+           atomic_load_explicit(&c->memory->head, memory_order_relaxed);
+}
+
 bool slot_is_running(const struct fcc_request *r)
 {
     return atomic_load_explicit(&r->context->memory->slot[r->slot].state, memory_order_relaxed) == FCC_SLOT_RUNNING;

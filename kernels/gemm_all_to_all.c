@@ -9,12 +9,14 @@
  * Staging, unless fused: all of C_r, dense [M_r][N], dtype of a.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "all_to_all.h"
 #include "dense.h"
 #include "ops.h"
 #include "tensor.h"
+#include "view.h"
 
 #define GPU_TILES_WANTED 120
 #define GPU_ROWS_TOGETHER 128 /* at most, of one tile */
@@ -233,14 +235,14 @@ static struct work gemm_work(const struct problem *problem, int rank)
 
 /* ---- execution ---- */
 
-static int compute_tile(const struct run *run, const struct slice *s, unsigned char *c, int64_t ldc, struct workgroup *wg,
-                        struct error *e)
+static int compute_rows(const struct run *run, const struct slice *s, uint32_t rows, unsigned char *c, int64_t ldc,
+                        struct workgroup *wg, struct error *e)
 {
     const struct tensor *a = &run->args[run->rank].tensors[FCC_GEMM_A], *b = &run->args[run->rank].tensors[FCC_GEMM_B];
     struct product p = {
         .dtype = run->problem->dtype,
         .c_dtype = run->problem->dtype,
-        .m = s->rows,
+        .m = rows,
         .n = s->cols,
         .k = run->problem->gemm.k[run->rank],
         .a = tensor_at(a, s->row, 0),
@@ -252,6 +254,12 @@ static int compute_tile(const struct run *run, const struct slice *s, unsigned c
     };
 
     return dense_multiply(&p, wg, e);
+}
+
+static int compute_tile(const struct run *run, const struct slice *s, unsigned char *c, int64_t ldc, struct workgroup *wg,
+                        struct error *e)
+{
+    return compute_rows(run, s, s->rows, c, ldc, wg, e);
 }
 
 static int gemm_slice(const struct run *run, const struct slice *s, struct workgroup *wg, struct error *e)
@@ -270,6 +278,103 @@ static int gemm_slice(const struct run *run, const struct slice *s, struct workg
     else
         rows_copy(there, stride * size, here, n * size, s->rows, (size_t)(s->cols * size));
     return 0;
+}
+
+/* ---- several slices by one product ----
+ *
+ * The BLAS packs b for each product: with M = N = K = 1024 two products of half the rows take 1 to 5 % longer than one. A workgroup
+ * that has all slices of its rank to itself gains nothing from their being apart, within a node, so it computes those of the same
+ * columns together, as long as that takes no longer than some tens of milliseconds.
+ */
+
+#define TOGETHER_FLOPS 4e9
+enum { TOGETHER_SLICES = VIEW_PIECES };
+
+static uint32_t gemm_together(const struct run *run, uint32_t first)
+{
+    const struct slice *s = &run->plan->slices[first];
+    double flops = 2.0 * s->rows * s->cols * (double)run->problem->gemm.k[run->rank], all = flops;
+    uint32_t count = 1, left = run->plan->nslices - first;
+
+    if (run->problem->dtype != FCC_F32 || (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_COMPUTE))
+        return 1; /* what is converted is so block by block, rows and all */
+    while (count < left && count < TOGETHER_SLICES && s[count].kind == s->kind && s[count].col == s->col &&
+           s[count].cols == s->cols) {
+        all += flops / s->rows * s[count].rows;
+        if (all > TOGETHER_FLOPS)
+            break;
+        count++;
+    }
+    return count;
+}
+
+/* Where a slice's rows are to go, from their first column on, and the distance of rows. */
+static unsigned char *slice_place(const struct run *run, const struct slice *s, int64_t *stride)
+{
+    const struct tensor *c = &run->args[s->dst].tensors[FCC_GEMM_C];
+    int64_t n = run->problem->gemm.n, size = (int64_t)dtype_size(run->problem->dtype);
+
+    *stride = s->kind == SLICE_COMPUTE ? n : c->stride[0];
+    if (s->kind == SLICE_COMPUTE)
+        return run->staging[run->rank] + s->row * n * size;
+    return tensor_at(c, s->dst_row, 0);
+}
+
+/* Slices of rows that follow each other, as one product. False: their places cannot be brought side by side. */
+static bool multiply_together(const struct run *run, const struct slice slices[], uint32_t count, struct workgroup *wg,
+                              struct error *e, int *status)
+{
+    int64_t n = run->problem->gemm.n, size = (int64_t)dtype_size(run->problem->dtype), stride;
+    struct view_piece pieces[TOGETHER_SLICES] = {{0}};
+    unsigned char *c;
+    uint32_t rows = 0;
+    int npieces = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        unsigned char *at = slice_place(run, &slices[i], &stride);
+        size_t bytes = (size_t)(slices[i].rows * n * size);
+        if (stride != n)
+            return false;
+        if (npieces > 0 && pieces[npieces - 1].at + pieces[npieces - 1].bytes == at)
+            pieces[npieces - 1].bytes += bytes;
+        else
+            pieces[npieces++] = (struct view_piece){.at = at, .bytes = bytes};
+        rows += slices[i].rows;
+    }
+    if (npieces > 1 && !wg->views)
+        return false;
+    c = npieces > 1 ? views_get(wg->views, pieces, npieces) : pieces[0].at;
+    if (!c)
+        return false;
+    *status = compute_rows(run, &slices[0], rows, c + slices[0].col * size, n, wg, e);
+    if (npieces > 1)
+        views_release(wg->views, c);
+    return true;
+}
+
+static int by_row(const void *a, const void *b)
+{
+    const struct slice *x = a, *y = b;
+
+    return x->row < y->row ? -1 : x->row > y->row;
+}
+
+static int gemm_slices(const struct run *run, uint32_t first, uint32_t count, struct workgroup *wg, struct error *e)
+{
+    struct slice slices[TOGETHER_SLICES];
+    int status = 0;
+
+    memcpy(slices, &run->plan->slices[first], count * sizeof(slices[0]));
+    qsort(slices, count, sizeof(slices[0]), by_row);
+    for (uint32_t i = 0, end; i < count && status == 0; i = end) {
+        for (end = i + 1; end < count && slices[end].row == slices[end - 1].row + slices[end - 1].rows;)
+            end++;
+        if (multiply_together(run, slices + i, end - i, wg, e, &status))
+            continue;
+        for (uint32_t j = i; j < end && status == 0; j++)
+            status = gemm_slice(run, &slices[j], wg, e);
+    }
+    return status;
 }
 
 static void gemm_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
@@ -319,6 +424,8 @@ const struct op op_gemm_all_to_all = {
     .plan = gemm_plan,
     .work = gemm_work,
     .slice = gemm_slice,
+    .together = gemm_together,
+    .slices = gemm_slices,
     .area = gemm_area,
     .gpu_shape = gemm_gpu_shape,
     .gpu_rank = gemm_gpu_rank,

@@ -62,6 +62,8 @@ struct put_area {
 struct workgroup {
     void *scratch;
     size_t scratch_bytes;
+    bool alone;          /* no other takes slices of the runs that it executes */
+    struct views *views; /* of the worker's shared memory; NULL: there are none */
 };
 /* At least `bytes` of 64-byte aligned memory with undefined contents, valid until the next call; or NULL. */
 void *workgroup_scratch(struct workgroup *wg, size_t bytes);
@@ -83,6 +85,10 @@ struct op {
     /* Execute one slice (never a SLICE_WAIT) on the cpu: its compute and its stores, not its waits and signals. Indices and
      * offsets are read from the client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
     int (*slice)(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e);
+    /* How many slices from this one on, which wait for nothing, a workgroup that is alone had better execute together: 1 or more. NULL:
+     * always 1. And do that. */
+    uint32_t (*together)(const struct run *run, uint32_t first);
+    int (*slices)(const struct run *run, uint32_t first, uint32_t count, struct workgroup *wg, struct error *e);
     /* Where a slice that is put lies at rank dst, which is its destination, or one of several. */
     void (*area)(const struct run *run, const struct slice *slice, int dst, struct put_area *out);
     /* What its GPU kernels are told (gpu_call.c): of the operator, and of one rank. What is not the operator's is zero. */

@@ -246,25 +246,43 @@ struct execution {
     uint32_t next[RANKS];
 };
 
-/* Run one slice of rank r and raise its group's flag if it is the last one. */
-static int execute_slice(const struct test_case *c, struct execution *x, int r, struct workgroup *wg, struct error *e)
+static void slice_finished(const struct test_case *c, struct execution *x, const struct plan *plan, const struct slice *s)
 {
-    const struct plan *plan = x->plans[r];
-    const struct slice *s = &plan->slices[x->next[r]++];
-    struct run run = {.plan = plan, .problem = &c->problem, .rank = r, .args = c->args, .staging = x->staging};
-    int status = s->kind == SLICE_WAIT ? 0 : op_get(c->problem.op)->slice(&run, s, wg, e);
-
-    if (status || s->group == SLICE_NO_GROUP || --plan->groups[s->group].slices > 0)
-        return status;
+    if (s->group == SLICE_NO_GROUP || --plan->groups[s->group].slices > 0)
+        return;
     for (int q = 0; q < c->nranks; q++)
         if (plan_reaches(plan, plan->groups[s->group].dst, q))
             x->flags[q][plan->groups[s->group].flag] = true;
-    return 0;
+}
+
+/* Run one slice of rank r, or several together if the workgroup is alone, and raise the flags of the groups that end. */
+static int execute_slices(const struct test_case *c, struct execution *x, int r, struct workgroup *wg, struct error *e)
+{
+    const struct op *op = op_get(c->problem.op);
+    const struct plan *plan = x->plans[r];
+    uint32_t first = x->next[r], count = 1;
+    const struct slice *s = &plan->slices[first];
+    struct run run = {.plan = plan, .problem = &c->problem, .rank = r, .args = c->args, .staging = x->staging};
+    int status = 0;
+
+    if (wg->alone && op->together)
+        count = op->together(&run, first);
+    EXPECT(count >= 1 && count <= plan->nslices - first);
+    if (count > 1)
+        status = op->slices(&run, first, count, wg, e);
+    else if (s->kind != SLICE_WAIT)
+        status = op->slice(&run, s, wg, e);
+    x->next[r] += count;
+    for (uint32_t i = 0; i < count && status == 0; i++) {
+        EXPECT(count == 1 || s[i].wait_count == 0);
+        slice_finished(c, x, plan, &s[i]);
+    }
+    return status;
 }
 
 static int execute_all(const struct test_case *c, struct execution *x, struct error *e)
 {
-    struct workgroup wg = {0};
+    struct workgroup wg = {.alone = random_below(2)};
     bool moved = true;
     int status = 0;
 
@@ -273,7 +291,7 @@ static int execute_all(const struct test_case *c, struct execution *x, struct er
         for (int r = 0; r < c->nranks && status == 0; r++) {
             if (x->next[r] == x->plans[r]->nslices || !is_ready(&x->plans[r]->slices[x->next[r]], x->flags[r]))
                 continue;
-            status = execute_slice(c, x, r, &wg, e);
+            status = execute_slices(c, x, r, &wg, e);
             moved = true;
         }
     }

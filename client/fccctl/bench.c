@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STEP_MS 5
+#define STEP_MS 100
 #define AFTER_FAILURE_MS 15000 /* what the other ranks get to hear of a rank's failure and end */
 
 static volatile sig_atomic_t interrupted; /* the signal that came */
@@ -178,10 +178,21 @@ static void children_kill(struct children *c, int nranks)
     }
 }
 
+static sigset_t child_ends(void)
+{
+    sigset_t set;
+
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGCHLD);
+    return set;
+}
+
 static int children_start(struct bench *b, struct children *c)
 {
+    const sigset_t ends = child_ends();
     pid_t parent = getpid();
 
+    (void)sigprocmask(SIG_BLOCK, &ends, NULL);
     (void)fflush(NULL);
     for (int r = 0; r < b->shape.nranks; r++) {
         pid_t pid = fork();
@@ -189,6 +200,7 @@ static int children_start(struct bench *b, struct children *c)
             return -errno;
         if (pid == 0) {
             signals_set(SIG_DFL);
+            (void)sigprocmask(SIG_UNBLOCK, &ends, NULL);
             (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
             if (getppid() != parent)
                 _exit(EXIT_UNWELL);
@@ -225,6 +237,7 @@ static uint64_t progress_sum(const struct bench *b)
 static int children_wait(struct bench *b, struct children *c)
 {
     const struct timespec step = {.tv_nsec = STEP_MS * 1000000L};
+    const sigset_t ends = child_ends(); /* blocked, so one that comes between two looks is not lost */
     int64_t deadline = now_ms() + b->limit_ms;
     uint64_t seen = 0;
     bool killed = false, failure_seen = false;
@@ -244,7 +257,7 @@ static int children_wait(struct bench *b, struct children *c)
             children_kill(c, b->shape.nranks);
             killed = true; /* SIGKILL ends them; the loop reaps them */
         }
-        (void)nanosleep(&step, NULL);
+        (void)sigtimedwait(&ends, NULL, &step); /* rarely: it is the ranks' cores that it wakes on */
     }
     return status;
 }

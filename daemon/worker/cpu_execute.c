@@ -96,23 +96,49 @@ static void slice_signal(struct launch *l, struct launch_run *r, const struct sl
     }
 }
 
-static int slice_run(struct launch *l, struct launch_run *r, uint32_t index, struct workgroup *wg, unsigned wg_index)
+/* How many slices, from one on that this thread has taken, it executes together. If there are more they are taken, too: nobody else
+ * takes slices of the run. Between nodes each is to leave as soon as it is done. */
+static uint32_t slices_take(const struct launch *l, struct launch_run *r, uint32_t first, const struct workgroup *wg)
 {
-    const struct slice *s = &r->plan->slices[index];
-    struct slice_time *t = &r->times[index];
-    struct error e = {0};
+    const struct op *op = op_get(l->problem->op);
+    uint32_t count = 1;
 
-    t->workgroup = wg_index;
+    if (wg->alone && !l->nodes_number && op->together)
+        count = op->together(&r->run, first);
+    if (count > 1)
+        atomic_fetch_add_explicit(&r->next, count - 1, memory_order_relaxed);
+    return count;
+}
+
+static int slices_run(struct launch *l, struct launch_run *r, uint32_t first, struct workgroup *wg, unsigned wg_index)
+{
+    const struct op *op = op_get(l->problem->op);
+    const struct slice *s = &r->plan->slices[first];
+    struct slice_time *t = &r->times[first];
+    uint32_t count = slices_take(l, r, first, wg);
+    struct error e = {0};
+    int status = 0;
+
     t->start_ns = clock_ns();
-    int status = s->kind == SLICE_WAIT ? 0 : op_get(l->problem->op)->slice(&r->run, s, wg, &e);
+    if (count > 1)
+        status = op->slices(&r->run, first, count, wg, &e);
+    else if (s->kind != SLICE_WAIT)
+        status = op->slice(&r->run, s, wg, &e);
     t->end_ns = clock_ns();
+    for (uint32_t i = 0; i < count; i++) {
+        t[i].workgroup = wg_index;
+        t[i].start_ns = t->start_ns;
+        t[i].end_ns = t->end_ns;
+    }
     if (status) {
         launch_fail(l, r->run.rank, &e);
         return status;
     }
-    if (l->nodes_number)
-        nodes_put(l, r, index); /* before its flag */
-    slice_signal(l, r, s);
+    for (uint32_t i = 0; i < count; i++) {
+        if (l->nodes_number)
+            nodes_put(l, r, first + i); /* before its flag */
+        slice_signal(l, r, &s[i]);
+    }
     return 0;
 }
 
@@ -137,7 +163,7 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
         }
         c->holds = false;
         progress = true;
-        if (slice_run(l, r, c->slice, wg, wg_index))
+        if (slices_run(l, r, c->slice, wg, wg_index))
             return true;
     }
     return progress;

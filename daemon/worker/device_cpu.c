@@ -18,6 +18,7 @@
 #include "cpu_device.h"
 #include "huge.h"
 #include "log.h"
+#include "view.h"
 
 static void cpu_close(struct device *d)
 {
@@ -70,11 +71,13 @@ static int cpu_open(struct device *d, struct error *e)
     TAILQ_INIT(&cpu->queue);
     (void)pthread_mutex_init(&cpu->lock, NULL);
     (void)pthread_cond_init(&cpu->more, NULL);
+    cpu->engine = (struct workgroup){.alone = true, .views = d->worker->views}; /* runs all ranks of a launch */
     d->state = cpu;
     for (; cpu->nthreads < d->workgroups; cpu->nthreads++) {
         struct cpu_thread *t = &cpu->threads[cpu->nthreads];
         unsigned index = cpu->nthreads;
         *t = (struct cpu_thread){.device = d, .index = index, .jobs = cpu_jobs_new()};
+        t->workgroup = (struct workgroup){.alone = d->workgroups == 1, .views = d->worker->views};
         status = t->jobs ? pthread_create(&t->thread, NULL, cpu_thread_main, t) : ENOMEM;
         if (!status && (status = cores_bind(d, t)))
             cpu->nthreads++; /* it runs, and is to be joined */
@@ -238,6 +241,7 @@ static int cpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memo
 
 static void cpu_memory_free(struct device *d, struct device_memory *m)
 {
+    views_forget(d->worker->views, m->data, m->bytes);
     (void)munmap(m->data, m->bytes);
     worker_memory_release(d->worker, m->bytes);
 }

@@ -25,6 +25,7 @@
 #include "msg.h"
 #include "nodes.h"
 #include "spin.h"
+#include "view.h"
 
 #define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
 #define IDLE_AGAIN_MS 20       /* who is idle and has to stay looks this often whether it still has to, at most */
@@ -365,7 +366,8 @@ static int worker_open(struct worker *w, const struct control_start *start)
     w->ndevices = (int)w->config.cpu_devices;
     w->cores = cores_count();
     w->devices = calloc((size_t)w->ndevices, sizeof(w->devices[0]));
-    if (w->wake_fd < 0 || !w->devices)
+    w->views = views_new();
+    if (w->wake_fd < 0 || !w->devices || !w->views)
         return -ENOMEM;
     for (int i = 0; i < w->ndevices; i++)
         w->devices[i] =
@@ -398,6 +400,7 @@ static void worker_close(struct worker *w)
     for (int i = 0; i < w->ndevices; i++)
         device_close(&w->devices[i]);
     nodes_data_free(w);
+    views_free(w->views);
     free(w->devices);
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
         if (events[i])

@@ -66,6 +66,7 @@ struct worker {
     uint32_t comm_number;   /* of the comm made last */
     struct device *devices; /* cpu */
     int ndevices;
+    struct views *views;     /* of the cpu devices' memory */
     struct gpus *gpus;       /* device_gpu.c's; NULL: nobody has asked for a GPU */
     char node[FCC_NODE_MAX]; /* this node's address; "": it speaks to no other */
     unsigned char meeting_key[32];
