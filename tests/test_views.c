@@ -239,7 +239,7 @@ static void call_and_compare(fcc_comm *comm, int rank, int unit, int k, fcc_buff
 static void products_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, 0);
-    int unit = *(int *)argument, k = *(int *)argument; /* small: the engine's own thread */
+    int unit = *(int *)argument, k = unit; /* small: the engine's own thread */
     fcc_buffer *a = filled(comm, (int64_t)3 * RANKS * unit * k), *b = filled(comm, (int64_t)k * N);
 
     for (int round = 0; round < 4; round++) {
