@@ -78,7 +78,7 @@ MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclie
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all plugins demo demo-run test check test-rdma check-rdma test-rdma-if test-python deps-rdma check-gpu-code bench bench-run bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-bench-nodes deps-launchers
+.PHONY: all plugins demo demo-run test check check-build test-rdma check-rdma test-rdma-if test-python deps-rdma check-gpu-code bench bench-run bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-bench-nodes deps-launchers
 all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv $(BUILD)/bin/example_env plugins
 
 $(BUILD)/obj/%.o: %.c Makefile
@@ -299,9 +299,11 @@ test: deps
 	@$(MAKE) --no-print-directory check
 	$(if $(SAN),,@$(MAKE) --no-print-directory test-rdma-if)
 	$(if $(SAN),,@$(MAKE) --no-print-directory test-python)
-check: all $(TEST_BINARIES) $(GPU_BINARIES) $(BENCH_BINARIES)
+check: check-build
 	$(if $(SAN),,tests/bench/test_compare_gpu)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
+
+check-build: all $(TEST_BINARIES) $(GPU_BINARIES) $(BENCH_BINARIES)
 
 # Two kernels in QEMU (emulated, so anywhere), joined by soft-RoCE: data between nodes over real verbs.
 test-rdma: deps deps-rdma

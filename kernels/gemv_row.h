@@ -21,6 +21,8 @@
  * when all lanes have read it: __syncwarp(). Words need no order (gpu.h). Results are stored by the reducer, before the barrier of
  * the workgroup in gpu_leave().
  *
+ * Where a column is one vector, for which the ring would take longer than the multiplying, each lane has a column.
+ *
  * Same bits as compute_tile()'s: a lane has the same k, adds in the same order, and so does the wave.
  */
 #ifndef FCC_GEMV_ROW_H
@@ -213,12 +215,64 @@ template <typename T> struct row_group {
             times[number] = {0, start_ns, now, blockIdx.x, (uint32_t)call.epoch};
     }
 
+    /* Columns of a single vector: what is left of the operator is its AllReduce. */
+    __device__ __forceinline__ bool is_narrow() const
+    {
+        return call.in[run].gemv.k == gpu_vector<T>::LENGTH;
+    }
+
+    /* A wave's columns, one for each lane, without the ring. The same bits: the other lanes' sums would be 0. */
+    __device__ __forceinline__ void compute_narrow(uint32_t first, uint32_t end)
+    {
+        const auto &r = row.runs[run];
+        const struct gpu_words x = *(const struct gpu_words *)r.x;
+        uint32_t col = first + threadIdx.x % 32;
+        struct gpu_words w = {};
+
+        if (col < end)
+            w = *(const struct gpu_words *)(r.w + col * r.pitch);
+        uint64_t start_ns = gpu_clock();
+        gpu_barrier_some<1, ROW_THREADS>(); /* slots are there */
+#pragma unroll 1
+        while (col < end) {
+            float sum = 0;
+            row_multiply<T>(&sum, x, w);
+            sum += 0.0f; /* -0 + 0 */
+#pragma unroll 1
+            for (uint32_t i = 0; i < row.nranks; i++)
+                gemv_word_store((uint64_t *)shared.slots[i] + col, sum, call.stamp);
+            col += 32;
+            if (col < end)
+                w = *(const struct gpu_words *)(r.w + col * r.pitch);
+        }
+        computed(first, end, start_ns);
+    }
+
+    /* A wave has sent its sums. */
+    __device__ __forceinline__ void computed(uint32_t first, uint32_t end, uint64_t start_ns)
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            gpu_barrier_arrive(&shared.computed);
+        times_note(0, (first + row.tile - 1) / row.tile, row.tile, end, start_ns);
+    }
+
     /* One of the waves: its columns. */
     __device__ __forceinline__ void compute(uint32_t wave)
     {
+        uint32_t of = row_first(row.cols, part), all = row_first(row.cols, part + 1) - of;
+        uint32_t first = of + all * wave / ROW_WAVES, end = of + all * (wave + 1) / ROW_WAVES;
+
+        if (is_narrow())
+            compute_narrow(first, end);
+        else
+            compute_wide(wave, first, end);
+    }
+
+    __device__ __forceinline__ void compute_wide(uint32_t wave, uint32_t first, uint32_t end)
+    {
         const auto &r = row.runs[run];
-        uint32_t lane = threadIdx.x % 32, of = row_first(row.cols, part), all = row_first(row.cols, part + 1) - of;
-        uint32_t first = of + all * wave / ROW_WAVES, end = of + all * (wave + 1) / ROW_WAVES, at = 0, parity = 0;
+        uint32_t lane = threadIdx.x % 32, at = 0, parity = 0;
         const uint32_t parts = (r.whole + ROW_PART - 1) / ROW_PART;
         struct row_loader<T> loader = {
             (const char *)r.w + first *r.pitch, gpu_policy_once(), 0, parts, parts *(end - first), r.whole, r.pitch
@@ -255,9 +309,7 @@ template <typename T> struct row_group {
                 send(col, col % 2 && col > first, before, sum);
             before = sum;
         }
-        if (lane == 0)
-            gpu_barrier_arrive(&shared.computed);
-        times_note(0, (first + row.tile - 1) / row.tile, row.tile, end, start_ns);
+        computed(first, end, start_ns);
     }
 
     /* The reducer. */
@@ -270,7 +322,7 @@ template <typename T> struct row_group {
             gpu_barrier_make(&shared.x_full, 1);
             gpu_barrier_make(&shared.computed, ROW_WAVES);
             gpu_barriers_made();
-            if (r.whole) {
+            if (r.whole && !is_narrow()) {
                 gpu_barrier_arrive_expecting(&shared.x_full, r.whole);
                 gpu_bulk_load((void *)row_x(), (const void *)r.x, r.whole, &shared.x_full);
             }
@@ -295,10 +347,11 @@ template <typename T> struct row_group {
         }
     };
 
-    /* The reducer: its columns. False: it takes long. */
-    __device__ __forceinline__ bool reduce(bool patient)
+    /* The reducer, or wave number `wave` of several: its columns. False: it takes long. */
+    __device__ __forceinline__ bool reduce(bool patient, uint32_t wave, uint32_t waves)
     {
-        uint32_t rank = row.runs[run].rank, first = row_first(row.quads, part), end = row_first(row.quads, part + 1);
+        uint32_t rank = row.runs[run].rank, of = row_first(row.quads, part), all = row_first(row.quads, part + 1) - of;
+        uint32_t first = of + all * wave / waves, end = of + all * (wave + 1) / waves;
         const uint64_t *words = (const uint64_t *)row.slots[rank];
         T *y = (T *)call.out[rank].data;
         uint32_t number = gpu_hide((first * GEMV_QUAD + row.reduced - 1) / row.reduced); /* divided while there is time */
@@ -371,6 +424,8 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
 
     for (; g.part >= row.parts; g.part -= row.parts)
         g.run++;
+    /* The first of the waves that reduce: all do, when they have sent theirs, where that is more than one column's time. */
+    const uint32_t first = g.is_narrow() && row.quads.each > 32 ? 0 : ROW_WAVES;
     if (wave < ROW_WAVES)
         g.compute(wave);
     else {
@@ -381,7 +436,7 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
         g.begin();
     }
     do {
-        again = __syncthreads_or(wave == ROW_WAVES && !g.reduce(rescued)) != 0;
+        again = __syncthreads_or(wave >= first && !g.reduce(rescued, wave - first, ROW_WAVES + 1 - first)) != 0;
         if (again)
             row_rescue<T>(call, row, shared);
         rescued = true;

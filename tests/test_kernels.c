@@ -370,7 +370,8 @@ static void gemv_open(struct test_case *c, enum fcc_dtype dtype, int64_t m, int6
     for (int r = 0; r < c->nranks; r++) {
         struct tensor *t = c->args[r].tensors;
         int64_t k = k_least < 0 ? random_size(random_below(10) == 0 ? 1200 : 90) : k_least + random_size(k_more);
-        k = case_regular ? (k + 7) / 8 * 8 : k;
+        k = k_least < 0 && random_below(8) == 0 ? 16 / (int64_t)dtype_size(dtype) : k; /* a vector */
+        k = case_regular && k != 4 ? (k + 7) / 8 * 8 : k;
         matrix_open(&t[FCC_GEMV_X], &c->memory[r][FCC_GEMV_X], dtype, m, k, false);
         matrix_open(&t[FCC_GEMV_W], &c->memory[r][FCC_GEMV_W], dtype, n, k, false);
         matrix_open(&t[FCC_GEMV_Y], &c->memory[r][FCC_GEMV_Y], dtype, m, n, true);
