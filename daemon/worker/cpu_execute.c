@@ -110,26 +110,36 @@ static uint32_t slices_take(const struct launch *l, struct launch_run *r, uint32
     return count;
 }
 
+/* Slices that were executed together share the time by their sizes, one after the other, so that all of them is what it took. */
+static void times_note(const struct slice s[], struct slice_time t[], uint32_t count, unsigned wg_index, uint64_t start_ns,
+                       uint64_t end_ns)
+{
+    double all = 0, done = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        all += (double)s[i].rows * s[i].cols;
+    for (uint32_t i = 0; i < count; i++) {
+        t[i].workgroup = wg_index;
+        t[i].start_ns = i ? t[i - 1].end_ns : start_ns;
+        done += (double)s[i].rows * s[i].cols;
+        t[i].end_ns = i + 1 < count ? start_ns + (uint64_t)((double)(end_ns - start_ns) * done / all) : end_ns;
+    }
+}
+
 static int slices_run(struct launch *l, struct launch_run *r, uint32_t first, struct workgroup *wg, unsigned wg_index)
 {
     const struct op *op = op_get(l->problem->op);
     const struct slice *s = &r->plan->slices[first];
-    struct slice_time *t = &r->times[first];
     uint32_t count = slices_take(l, r, first, wg);
     struct error e = {0};
     int status = 0;
 
-    t->start_ns = clock_ns();
+    uint64_t start_ns = clock_ns();
     if (count > 1)
         status = op->slices(&r->run, first, count, wg, &e);
     else if (s->kind != SLICE_WAIT)
         status = op->slice(&r->run, s, wg, &e);
-    t->end_ns = clock_ns();
-    for (uint32_t i = 0; i < count; i++) {
-        t[i].workgroup = wg_index;
-        t[i].start_ns = t->start_ns;
-        t[i].end_ns = t->end_ns;
-    }
+    times_note(s, &r->times[first], count, wg_index, start_ns, clock_ns());
     if (status) {
         launch_fail(l, r->run.rank, &e);
         return status;
