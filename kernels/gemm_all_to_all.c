@@ -235,6 +235,7 @@ static struct work gemm_work(const struct problem *problem, int rank)
 
 /* ---- execution ---- */
 
+/* `rows` of them from the slice's first one on, in its columns. */
 static int compute_rows(const struct run *run, const struct slice *s, uint32_t rows, unsigned char *c, int64_t ldc,
                         struct workgroup *wg, struct error *e)
 {
@@ -256,12 +257,6 @@ static int compute_rows(const struct run *run, const struct slice *s, uint32_t r
     return dense_multiply(&p, wg, e);
 }
 
-static int compute_tile(const struct run *run, const struct slice *s, unsigned char *c, int64_t ldc, struct workgroup *wg,
-                        struct error *e)
-{
-    return compute_rows(run, s, s->rows, c, ldc, wg, e);
-}
-
 static int gemm_slice(const struct run *run, const struct slice *s, struct workgroup *wg, struct error *e)
 {
     const struct tensor *c = &run->args[s->dst].tensors[FCC_GEMM_C];
@@ -269,10 +264,10 @@ static int gemm_slice(const struct run *run, const struct slice *s, struct workg
     unsigned char *there = tensor_at(c, s->dst_row, s->dst_col), *here;
 
     if (s->kind == SLICE_COMPUTE_PUT)
-        return compute_tile(run, s, there, stride, wg, e);
+        return compute_rows(run, s, s->rows, there, stride, wg, e);
     here = run->staging[run->rank] + (s->row * n + s->col) * size;
     if (s->kind == SLICE_COMPUTE)
-        return compute_tile(run, s, here, n, wg, e);
+        return compute_rows(run, s, s->rows, here, n, wg, e);
     if (s->cols == n && stride == n)
         memcpy(there, here, (size_t)(s->rows * n * size));
     else

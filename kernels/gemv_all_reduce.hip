@@ -4,7 +4,8 @@
  * the order is right are gemv_all_reduce.c's; where sums lie, gemv_words.h's (over nodes: gemv_sums.h's); the rest is gpu_execute.h's.
  *
  * A partial sum is bound by reading w once. There are four ways to do it:
- *   gemv_row.h      one row of x that fits into shared memory, in one step, on Hopper: a kernel of its own
+ *   gemv_row.h      one row of x that fits into shared memory, in one step, on Hopper: a kernel of its own (gemv_row_host.h: for
+ *                   which calls, and its arguments)
  *   gemv_stream.h   one row of x that fits into less shared memory, otherwise
  *   gemv_hopper.h   several rows of f16 or bf16 on Hopper: a kernel of its own
  *   compute_tile()  everything else. A tile's columns are dealt out to the waves of the workgroup; a wave goes along K with one
@@ -28,7 +29,7 @@
 
 #if defined(__CUDACC__)
 #include "gemv_hopper.h"
-#include "gemv_row.h"
+#include "gemv_row_host.h"
 #endif
 
 enum { SUMS = 4096 /* of a tile that are put together at a time: at least FCC_GEMV_MAX_M * WAVES */ };
