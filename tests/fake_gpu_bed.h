@@ -269,7 +269,12 @@ static inline void stream_gate(void *stream, _Atomic int *open)
 /* ---- an operator with buffers of its own. Nothing is computed ---- */
 
 /* Too many sums for one step, also of one rank (gemv_all_reduce.c). */
-enum { PRODUCT_M = 64, PRODUCT_N = 2056, PRODUCT_K = 32 };
+#ifdef __SANITIZE_THREAD__
+enum { PRODUCT_M = 16 }; /* what kernels add up, word by word, is most of the time there */
+#else
+enum { PRODUCT_M = 64 };
+#endif
+enum { PRODUCT_N = 2056, PRODUCT_K = 32 };
 
 struct product {
     fcc_comm *comm;

@@ -104,6 +104,21 @@ static int gemv_k(int k, int rank) /* uneven, some ranks have none */
     return k == 0 ? 0 : (k + 3 * rank) % (k + 2);
 }
 
+static void gemv_expect(struct bed *bed, int c)
+{
+    int m = gemv_cases[c][0], n = gemv_cases[c][1];
+
+    memset(bed->expected, 0, sizeof(double) * (size_t)m * (size_t)n);
+    for (int r = 0; r < bed->n; r++) {
+        int kr = gemv_k(gemv_cases[c][2], r);
+        for (int i = 0; i < m; i++)
+            for (int j = 0; j < n; j++)
+                for (int q = 0; q < kr; q++)
+                    bed->expected[i * n + j] +=
+                        value((unsigned)(c * 100 + r), i * kr + q) * value((unsigned)(c * 100 + 50 + r), j * kr + q);
+    }
+}
+
 static void gemv_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
 {
     int m = gemv_cases[c][0], n = gemv_cases[c][1], k = gemv_k(gemv_cases[c][2], bed->rank);
@@ -116,15 +131,6 @@ static void gemv_case(struct bed *bed, const struct type *t, int c, uint32_t sch
     fill(t, &bed->in[1], (unsigned)(c * 100 + 50 + bed->rank), (int64_t)n * k);
     poison(&bed->out);
     OK(fcc_gemv_all_reduce(bed->comm, &args));
-    memset(bed->expected, 0, sizeof(double) * (size_t)m * (size_t)n);
-    for (int r = 0; r < bed->n; r++) {
-        int kr = gemv_k(gemv_cases[c][2], r);
-        for (int i = 0; i < m; i++)
-            for (int j = 0; j < n; j++)
-                for (int q = 0; q < kr; q++)
-                    bed->expected[i * n + j] +=
-                        value((unsigned)(c * 100 + r), i * kr + q) * value((unsigned)(c * 100 + 50 + r), j * kr + q);
-    }
     compare(bed, t, (int64_t)m * n, "gemv_all_reduce", c);
     /* the same bits everywhere */
     size_t bytes = (size_t)m * (size_t)n * t->size;
@@ -147,7 +153,7 @@ static int gemm_rows(int c, int r, int p)
     return c % 2 ? (rows * (1 + (r + 2 * p) % 3)) % (rows + 7) * ((r + p) % 4 != 3) : rows;
 }
 
-static void gemm_expect(const struct bed *bed, int c, int64_t recv[])
+static void gemm_expect(struct bed *bed, int c)
 {
     int n = gemm_cases[c][1], k = gemm_cases[c][2];
     int64_t at = 0;
@@ -156,8 +162,7 @@ static void gemm_expect(const struct bed *bed, int c, int64_t recv[])
         int first = 0;
         for (int p = 0; p < bed->rank; p++)
             first += gemm_rows(c, r, p);
-        recv[r] = gemm_rows(c, r, bed->rank);
-        for (int64_t i = first; i < first + recv[r]; i++)
+        for (int64_t i = first; i < first + gemm_rows(c, r, bed->rank); i++)
             for (int j = 0; j < n; j++) {
                 double sum = 0;
                 for (int q = 0; q < k; q++)
@@ -166,12 +171,14 @@ static void gemm_expect(const struct bed *bed, int c, int64_t recv[])
                 bed->expected[at++] = sum;
             }
     }
+    for (int i = 0; i < 16; i++) /* behind the rows received nothing was written */
+        bed->expected[at + i] = NAN;
 }
 
 static void gemm_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
 {
     int n = gemm_cases[c][1], k = gemm_cases[c][2];
-    int64_t send[RANKS], recv[RANKS] = {0}, want[RANKS], m = 0, received = 0;
+    int64_t send[RANKS], recv[RANKS] = {0}, m = 0, received = 0;
 
     for (int p = 0; p < bed->n; p++) {
         m += send[p] = gemm_rows(c, bed->rank, p);
@@ -187,11 +194,8 @@ static void gemm_case(struct bed *bed, const struct type *t, int c, uint32_t sch
     fill(t, &bed->in[1], (unsigned)(1050 + c * 100 + bed->rank), (int64_t)k * n);
     poison(&bed->out);
     OK(fcc_gemm_all_to_all(bed->comm, &args));
-    gemm_expect(bed, c, want);
     for (int r = 0; r < bed->n; r++)
-        CHECK(recv[r] == want[r]);
-    for (int i = 0; i < 16; i++) /* behind the rows received nothing was written */
-        bed->expected[received * n + i] = NAN;
+        CHECK(recv[r] == gemm_rows(c, r, bed->rank));
     compare(bed, t, received * n + 16, "gemm_all_to_all", c);
     OK(fcc_noop(bed->comm)); /* nobody poisons the next case's result while a slower rank still looks at this one */
 }
@@ -228,7 +232,7 @@ static int64_t split_of(int c, int n, int rank)
 }
 
 /* The pooled vectors of rank r's tables for the samples from `first` on, into out[s][column + t][d] of `columns` columns. */
-static void embedding_expect(const struct bed *bed, int c, int r, int64_t first, int column, int columns)
+static void embedding_expect_from(const struct bed *bed, int c, int r, int64_t first, int column, int columns)
 {
     int tables = embedding_tables(c, r), dim = embedding_cases[c][1];
     int64_t b = embedding_cases[c][2], at = 0, samples = split_of(c, bed->n, bed->rank);
@@ -247,6 +251,19 @@ static void embedding_expect(const struct bed *bed, int c, int r, int64_t first,
             }
             at += size;
         }
+}
+
+static void embedding_expect(const struct bed *bed, int c)
+{
+    int64_t first = 0;
+    int columns = 0, column = 0;
+
+    for (int r = 0; r < bed->n; r++) {
+        columns += embedding_tables(c, r);
+        first += r < bed->rank ? split_of(c, bed->n, r) : 0;
+    }
+    for (int r = 0; r < bed->n; column += embedding_tables(c, r++))
+        embedding_expect_from(bed, c, r, first, column, columns);
 }
 
 static int64_t embedding_fill(struct bed *bed, const struct type *t, int c, bool narrow, int64_t *nnz)
@@ -275,16 +292,15 @@ static int64_t embedding_fill(struct bed *bed, const struct type *t, int c, bool
 
 static void embedding_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
 {
-    int tables = embedding_tables(c, bed->rank), dim = embedding_cases[c][1], columns = 0, column = 0;
+    int tables = embedding_tables(c, bed->rank), dim = embedding_cases[c][1], columns = 0;
     bool narrow = schedule == FCC_SCHEDULE_SEQUENTIAL, mean = embedding_cases[c][3];
-    int64_t b = embedding_cases[c][2], rows[4] = {EMB_ROWS, EMB_ROWS, EMB_ROWS, EMB_ROWS}, split[RANKS], first = 0, nnz;
+    int64_t b = embedding_cases[c][2], rows[4] = {EMB_ROWS, EMB_ROWS, EMB_ROWS, EMB_ROWS}, split[RANKS], nnz;
     int64_t offset = embedding_fill(bed, t, c, narrow, &nnz);
     enum fcc_dtype index = narrow ? FCC_I32 : FCC_I64;
 
     for (int r = 0; r < bed->n; r++) {
         split[r] = split_of(c, bed->n, r);
         columns += embedding_tables(c, r);
-        first += r < bed->rank ? split[r] : 0;
     }
     struct fcc_embedding_all_to_all_args args = {
         .tables = fcc_tensor_2d(bed->in[0].buffer, 0, t->fcc, (int64_t)tables * EMB_ROWS, dim),
@@ -301,13 +317,20 @@ static void embedding_case(struct bed *bed, const struct type *t, int c, uint32_
         args.sample_weights = fcc_tensor_1d(bed->in[2].buffer, 0, FCC_F32, nnz);
     poison(&bed->out);
     OK(fcc_embedding_all_to_all(bed->comm, &args));
-    for (int r = 0; r < bed->n; column += embedding_tables(c, r++))
-        embedding_expect(bed, c, r, first, column, columns);
     compare(bed, t, split[bed->rank] * columns * dim, "embedding_all_to_all", c);
     OK(fcc_noop(bed->comm));
 }
 
 /* ---- all of them ---- */
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+static void every_way(struct bed *bed, int c, void (*run)(struct bed *, const struct type *, int, uint32_t), uint32_t how)
+{
+    for (size_t t = 0; t < bed->dtypes; t++)
+        for (uint32_t schedule = FCC_SCHEDULE_AUTO; schedule <= FCC_SCHEDULE_SEQUENTIAL; schedule++)
+            run(bed, &types[t], c, schedule | how);
+}
 
 static void cases_run(struct bed *bed)
 {
@@ -316,18 +339,19 @@ static void cases_run(struct bed *bed)
     OK(array_alloc(bed->comm, FCC_BUFFER_SYMMETRIC, ELEMENTS_MAX * 8, &bed->out));
     bed->expected = calloc(ELEMENTS_MAX * 2, sizeof(double));
     CHECK(bed->expected != NULL);
-    for (size_t t = 0; t < bed->dtypes; t++)
-        for (uint32_t schedule = FCC_SCHEDULE_AUTO; schedule <= FCC_SCHEDULE_SEQUENTIAL; schedule++) {
-            for (size_t c = 0; c < sizeof(gemv_cases) / sizeof(gemv_cases[0]); c++)
-                gemv_case(bed, &types[t], (int)c, schedule);
-            /* Over nodes; on one it is the same as without. */
-            for (size_t c = 0; c < sizeof(gemv_cases) / sizeof(gemv_cases[0]); c++)
-                gemv_case(bed, &types[t], (int)c, schedule | FCC_SCHEDULE_HIERARCHICAL);
-            for (size_t c = 0; c < sizeof(gemm_cases) / sizeof(gemm_cases[0]); c++)
-                gemm_case(bed, &types[t], (int)c, schedule);
-            for (size_t c = 0; c < sizeof(embedding_cases) / sizeof(embedding_cases[0]); c++)
-                embedding_case(bed, &types[t], (int)c, schedule);
-        }
+    for (int c = 0; c < COUNT(gemv_cases); c++) {
+        gemv_expect(bed, c);
+        every_way(bed, c, gemv_case, 0);
+        every_way(bed, c, gemv_case, FCC_SCHEDULE_HIERARCHICAL); /* over nodes; on one it is the same as without */
+    }
+    for (int c = 0; c < COUNT(gemm_cases); c++) {
+        gemm_expect(bed, c);
+        every_way(bed, c, gemm_case, 0);
+    }
+    for (int c = 0; c < COUNT(embedding_cases); c++) {
+        embedding_expect(bed, c);
+        every_way(bed, c, embedding_case, 0);
+    }
     for (int b = 0; b < 3; b++)
         free(bed->in[b].host);
     free(bed->out.host);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -300,14 +301,30 @@ static bool feeds_keep_awake(const struct proxy *p)
     return false;
 }
 
+/* GPUs ring no bell: who waits for their triggers looks all the time for so many times SPIN_US, and then every so many nanoseconds, which
+ * against the time that has passed is little. Sooner where others need the core. */
+enum { FEEDS_PATIENCE = 25, FEEDS_NAP_NS = 100000 };
+
+static void feeds_await(const struct proxy *p, const struct spin *spin)
+{
+    uint64_t patience = (uint64_t)p->options.spin_us * 1000 * (FEEDS_PATIENCE - 1);
+
+    if (spin->taken < SPIN_TAKEN && clock_ns() < spin->until_ns + patience)
+        spin_pause();
+    else
+        (void)nanosleep(&(struct timespec){.tv_nsec = FEEDS_NAP_NS}, NULL);
+}
+
 /* Until something comes. With a trigger held there is nothing to take from the FIFO: a link that drains wakes it. Connections,
  * GPUs that begin and the end are announced before their ring, and epoll keeps the ring until it is read. */
-static void proxy_sleep(struct proxy *p)
+static void proxy_sleep(struct proxy *p, const struct spin *spin)
 {
-    if (feeds_keep_awake(p) || (!p->feeds[0].is_held && !fifo_sleep(&p->fifo)))
-        return;
-    (void)sockets_look(p, sleep_limit(p));
-    fifo_wake(&p->fifo);
+    if (feeds_keep_awake(p)) {
+        feeds_await(p, spin);
+    } else if (p->feeds[0].is_held || fifo_sleep(&p->fifo)) {
+        (void)sockets_look(p, sleep_limit(p));
+        fifo_wake(&p->fifo);
+    }
 }
 
 static void *proxy_main(void *arg)
@@ -325,7 +342,7 @@ static void *proxy_main(void *arg)
         if (any)
             spin_reset(&spin);
         else if (!spin_once(&spin, p->options.spin_us))
-            proxy_sleep(p);
+            proxy_sleep(p, &spin);
     }
     return NULL;
 }

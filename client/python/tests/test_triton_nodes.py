@@ -34,11 +34,11 @@ def send(fifo, source, number, epoch, flags, me, status, result, n, BLOCK: tl.co
 
 
 @triton.jit
-def triggered(fifo, number, times, status, result):
+def triggered(fifo, number, before, times, status, result):
     sent = 0
     i = 0
     while i < times:
-        sent += trigger(fifo, number, i + 1, status).to(tl.int32)
+        sent += trigger(fifo, number, before + i + 1, status).to(tl.int32)
         i += 1
     tl.store(result, sent)
 
@@ -72,7 +72,7 @@ def nodes_case_trigger(comm):
         send[(1,)](triggers.table, mine_window.table, tile, epoch, flag_window.table, comm.rank, flag_window.status, result, n, BLOCK=64)
         assert result.tolist() == [1, 1]
         assert torch.equal(c[other][:n], torch.arange(n) + float(epoch * 1000 + other)) and not c[other][n:].any()
-        triggered[(1,)](triggers.table, read, 0, flag_window.status, result)
+        triggered[(1,)](triggers.table, read, 0, 0, flag_window.status, result)
         send_one(triggers, read, epoch, flag_window.status)
     assert not c[comm.rank].any()
     comm.barrier()
@@ -107,17 +107,23 @@ def nodes_case_rows(comm):
     comm.barrier()
 
 
-def nodes_case_more_than_there_is_room_for(comm):
+def nodes_case_more_than_there_are_slots(comm):
+    """A kernel's triggers from the last slots to the first ones again. The CPU makes those before them: it is quicker."""
     flags = fcc.zeros(1, dtype=torch.int64, symmetric=True, comm=comm)
     window, triggers = fcc.triton.Window(flags, comm), fcc.triton.Triggers(comm)
     number = triggers.register(comm.rank ^ 1, None, None, flags, 0)
     result = torch.zeros(1, dtype=torch.int32)
-    assert triggers.table[3] == 4096
+    capacity = triggers.table[3].item()
     head = (ctypes.c_uint64).from_address(triggers.table[0].item())
-    before = head.value
-    triggered[(1,)](triggers.table, number, 1500, window.status, result)
-    assert result.item() == 1500 and head.value == before + 1500
-    hear[(1,)](window.table, comm.rank, 0, 1500, window.status, result)
+    kernel = 80
+    by_cpu = capacity - kernel // 2 - head.value
+    trigger_here = fcc.triton.triggers.functions().fcc_put_trigger
+    trigger_here.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64]
+    for i in range(by_cpu):
+        assert trigger_here(comm.member.handle, number, i + 1) == 0
+    triggered[(1,)](triggers.table, number, by_cpu, kernel, window.status, result)
+    assert result.item() == kernel and head.value == capacity + kernel // 2
+    hear[(1,)](window.table, comm.rank, 0, by_cpu + kernel, window.status, result)
     assert result.item() == 1
     comm.barrier()
 
