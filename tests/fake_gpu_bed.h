@@ -270,7 +270,7 @@ static inline void stream_gate(void *stream, _Atomic int *open)
 
 /* Too many sums for one step, also of one rank (gemv_all_reduce.c). */
 #ifdef __SANITIZE_THREAD__
-enum { PRODUCT_M = 16 }; /* what kernels add up, word by word, is most of the time there */
+enum { PRODUCT_M = 32 }; /* what kernels add up, word by word, is most of the time there */
 #else
 enum { PRODUCT_M = 64 };
 #endif

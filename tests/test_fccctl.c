@@ -470,7 +470,8 @@ static void bench_sockets(void)
 
     daemons_start(&d, 2, NULL);
     (void)snprintf(sockets, sizeof(sockets), "%s,%s", d.node[0].socket, d.node[1].socket);
-    CHECK(FCCCTL("bench", "gemv_all_reduce", "--sockets", sockets, "--ranks", "4", "--iters", "3", "--check") == 0);
+    CHECK(FCCCTL("bench", "gemv_all_reduce", "-n", "512", "-k", "512", "--sockets", sockets, "--ranks", "4", "--iters", "3",
+                 "--check") == 0);
     CHECK(says("4 ranks on 2 nodes") && says(d.node[0].address) && says(d.node[1].address) && says("ranks 0 to 1"));
     daemon_stop(&d);
     daemons_start(&d, 1, NULL);
