@@ -117,22 +117,36 @@ static int64_t rows_of(const struct problem *problem, int rank)
     return sum;
 }
 
+static int64_t tiles_apart(const struct problem *problem, int rank, int64_t rows, int64_t cols)
+{
+    int64_t high = 0;
+
+    for (int p = 0; p < problem->nranks; p++)
+        high += (problem->gemm.rows[rank][p] + rows - 1) / rows;
+    return high * ((problem->gemm.n + cols - 1) / cols);
+}
+
 /* The BLAS packs b anew for each slice: with M = N = K = 1024 it loses 2 to 4 % with blocks of 256 rows, 4 to 8 % with 128,
- * and more with less. Within a node a put costs nothing beside the store, so long slices are better, as long as there are
- * some to share among workgroups. Between nodes a put takes as long as computing it, or longer: nothing is under way before the
- * first slice is done, so that is to be soon. Wide results are cut so that a slice stays below some tens of milliseconds: who
- * waits for a workgroup to leave waits for its slice.
+ * and more with less. Within a node a put costs nothing beside the store, so long slices are better, as long as there are two for
+ * each of several workgroups, who are not all as quick: the longer side is halved until there are. Between nodes a put takes as long as
+ * computing it, or longer: nothing is under way before the first slice is done, so that is to be soon. Wide results are cut so that a
+ * slice stays below some tens of milliseconds: who waits for a workgroup to leave waits for its slice.
  */
 static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
-    int64_t half = (rows_of(problem, rank) / 2 + 15) / 16 * 16, most = 512;
+    enum { LEAST = 64 };
+    int64_t half = (rows_of(problem, rank) / 2 + 15) / 16 * 16, most = 512, n = problem->gemm.n;
+    int64_t wanted = schedule->workgroups > 1 ? 2 * (int64_t)schedule->workgroups : 0;
 
     for (int r = 0; r < problem->nranks && schedule->kind == FCC_SCHEDULE_FUSED; r++)
         most = problem->node_of[r] != problem->node_of[rank] ? 128 : most;
-    if (schedule->slice_rows == 0)
-        schedule->slice_rows = (uint32_t)(half < 64 ? 64 : half > most ? most : half);
-    if (schedule->slice_cols == 0)
-        schedule->slice_cols = problem->gemm.n > 6144 ? 4096 : problem->gemm.n > 0 ? (uint32_t)problem->gemm.n : 1;
+    int64_t rows = half < LEAST ? LEAST : half > most ? most : half, cols = n > 6144 ? 4096 : n > 0 ? n : 1;
+    while (tiles_apart(problem, rank, rows, cols) < wanted && (rows >= 2 * LEAST || cols >= 2 * LEAST)) {
+        int64_t *longer = cols > rows ? &cols : &rows;
+        *longer = (*longer / 2 + 15) / 16 * 16;
+    }
+    schedule->slice_rows = schedule->slice_rows ? schedule->slice_rows : (uint32_t)rows;
+    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
 }
 
 /* The most rows that go to one destination. */

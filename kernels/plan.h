@@ -70,6 +70,7 @@ struct schedule {
     enum fcc_schedule_kind kind; /* not AUTO */
     enum plan_target target;
     enum plan_route route;
+    uint32_t workgroups; /* of a cpu device, among which the slices are shared; 0: 1 */
     uint32_t slice_rows;
     uint32_t slice_cols;
 };

@@ -336,7 +336,7 @@ static int execute(struct test_case *c, struct schedule schedule, struct error *
 
 static struct schedule random_schedule(enum fcc_schedule_kind kind, int64_t rows, int64_t cols)
 {
-    struct schedule s = {.kind = kind};
+    struct schedule s = {.kind = kind, .workgroups = (uint32_t)random_below(8)};
 
     if (random_below(2))
         s.slice_rows = (uint32_t)(1 + random_below(rows));

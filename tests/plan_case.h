@@ -52,8 +52,8 @@ static inline void random_problem(struct problem *p, enum fcc_op op)
         for (int r = 0; r < p->nranks; r++)
             p->embedding.nnz[r] = random_below(1 + p->embedding.batch * p->embedding.tables[r] * 40);
     } else if (op == FCC_OP_GEMV_ALL_REDUCE) {
-        p->gemv.m = 1 + random_below(FCC_GEMV_MAX_M);
-        p->gemv.n = random_size(COLS);
+        p->gemv.m = FCC_GEMV_MAX_M - random_below(random_below(2) ? 8 : FCC_GEMV_MAX_M); /* some worth a hierarchy */
+        p->gemv.n = random_below(2) ? COLS : random_size(COLS);
         for (int r = 0; r < p->nranks; r++)
             p->gemv.k[r] = random_size(100000);
     } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
@@ -83,6 +83,7 @@ static inline void case_open(struct test_case *c, enum fcc_op op, enum fcc_sched
     random_problem(&c->problem, op);
     c->schedule = (struct schedule){.kind = kind, .target = random_below(2) ? PLAN_GPU : PLAN_CPU};
     c->schedule.route = (enum plan_route)random_below(PLAN_HIERARCHICAL + 1);
+    c->schedule.workgroups = (uint32_t)random_below(40);
     bool wide = op == FCC_OP_GEMV_ALL_REDUCE && random_below(4) == 0;
     if (wide)
         wide_gemv(&c->problem);
@@ -90,9 +91,10 @@ static inline void case_open(struct test_case *c, enum fcc_op op, enum fcc_sched
         c->schedule.slice_rows = (uint32_t)(1 + random_below(ROWS));
     if (random_below(3))
         c->schedule.slice_cols = (uint32_t)((wide ? COLS : 1) + random_below(COLS)); /* not more than FLAGS */
-    (void)snprintf(case_text, sizeof(case_text), "case %d: %s, %s, %s, %s, %d ranks, slices %u x %u", number, op_name(op),
-                   schedule_name(kind), route_name(c->schedule.route), c->schedule.target == PLAN_GPU ? "gpu" : "cpu",
-                   c->problem.nranks, c->schedule.slice_rows, c->schedule.slice_cols);
+    (void)snprintf(case_text, sizeof(case_text), "case %d: %s, %s, %s, %s, %d ranks, %u workgroups, slices %u x %u", number,
+                   op_name(op), schedule_name(kind), route_name(c->schedule.route),
+                   c->schedule.target == PLAN_GPU ? "gpu" : "cpu", c->problem.nranks, c->schedule.workgroups,
+                   c->schedule.slice_rows, c->schedule.slice_cols);
     for (int r = 0; r < c->problem.nranks; r++)
         if (plan_make(&c->problem, r, &c->schedule, &c->plans[r], &e))
             fail_msg("%s: rank %d: %s", case_text, r, e.text);

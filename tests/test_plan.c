@@ -209,6 +209,34 @@ static void test_limits(void **state)
     plan_free(plan);
 }
 
+/* A gemm is shared by all workgroups of a cpu device, in slices that are not small; one workgroup has as long ones as there may be. */
+static void test_workgroups(void **state)
+{
+    static const int64_t sizes[][2] = {{1024, 1024}, {4096, 512}, {512, 8192}, {130, 130}, {2, 100}};
+    struct problem p = {.op = FCC_OP_GEMM_ALL_TO_ALL, .dtype = FCC_F32, .nranks = 2, .gemm.k = {64, 64}};
+    struct schedule schedule = {.kind = FCC_SCHEDULE_FUSED};
+    struct plan *plan = NULL;
+    struct error e;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        for (schedule.workgroups = 0; schedule.workgroups <= 64; schedule.workgroups = 2 * schedule.workgroups + 1) {
+            (void)snprintf(case_text, sizeof(case_text), "%d x %d, %u workgroups", (int)sizes[i][0], (int)sizes[i][1],
+                           schedule.workgroups);
+            p.gemm.n = sizes[i][1];
+            for (int r = 0; r < 2; r++)
+                p.gemm.rows[r][0] = p.gemm.rows[r][1] = sizes[i][0] / 2;
+            EXPECT(plan_make(&p, 1, &schedule, &plan, &e) == 0);
+            const struct schedule *s = &plan->schedule;
+            if (schedule.workgroups > 1)
+                EXPECT(plan->nslices >= 2 * schedule.workgroups || (s->slice_rows <= 128 && s->slice_cols <= 128));
+            else
+                EXPECT(s->slice_cols == (sizes[i][1] > 6144 ? 4096 : sizes[i][1]));
+            EXPECT(s->slice_rows >= 64 && (s->slice_cols >= 64 || s->slice_cols == p.gemm.n));
+            plan_free(plan);
+        }
+}
+
 static void test_names(void **state)
 {
     (void)state;
@@ -231,10 +259,8 @@ static void test_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_properties),
-        cmocka_unit_test(test_destinations),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_properties), cmocka_unit_test(test_destinations), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_workgroups), cmocka_unit_test(test_names),
     };
     const char *seed = getenv("FCC_TEST_SEED");
 

@@ -13,7 +13,7 @@
 
 struct plan_options {
     struct shape shape;
-    int64_t rank, nodes, slice_rows, slice_cols, limit;
+    int64_t rank, nodes, workgroups, slice_rows, slice_cols, limit;
     int schedule, device, route;
 };
 
@@ -212,7 +212,7 @@ static bool options_parse(struct call *call, struct plan_options *o)
     static const char *const schedules[] = {"fused", "sequential", NULL};
     static const char *const routes[] = {
         [PLAN_ROUTE_RULE] = "rule", [PLAN_FLAT] = "flat", [PLAN_HIERARCHICAL] = "hierarchical", NULL};
-    struct arg args[SHAPE_ARGS + 8];
+    struct arg args[SHAPE_ARGS + 9];
     size_t n = shape_args(&o->shape, args);
     const struct arg own[] = {
         {"rank", 0, ARG_INT, &o->rank, 0, FCC_MAX_RANKS - 1, NULL, "R", "whose plan [0]"},
@@ -220,6 +220,8 @@ static bool options_parse(struct call *call, struct plan_options *o)
         {"schedule", 0, ARG_CHOICE, &o->schedule, 0, 0, schedules, "S", "fused or sequential [fused]"},
         {"route", 0, ARG_CHOICE, &o->route, 0, 0, routes, "R", "over several nodes: flat, hierarchical or by rule [rule]"},
         {"device", 0, ARG_CHOICE, &o->device, 0, 0, devices, "KIND", "whose slice sizes: cpu or gpu [cpu]"},
+        {"workgroups", 0, ARG_INT, &o->workgroups, 1, UINT16_MAX, NULL, "N",
+         "of a cpu device, among which slices are shared [1]"},
         {"slice-rows", 0, ARG_INT, &o->slice_rows, 0, INT32_MAX, NULL, "N", "rows of a slice, 0: the operator's choice [0]"},
         {"slice-cols", 0, ARG_INT, &o->slice_cols, 0, INT32_MAX, NULL, "N", "columns of a slice, 0: the operator's choice [0]"},
         {"limit", 0, ARG_INT, &o->limit, 0, INT32_MAX, NULL, "N", "slices to print as text, 0: all [40]"},
@@ -242,7 +244,7 @@ static bool options_parse(struct call *call, struct plan_options *o)
 
 int verb_plan(struct call *call)
 {
-    struct plan_options o = {.nodes = 1, .limit = 40};
+    struct plan_options o = {.nodes = 1, .workgroups = 1, .limit = 40};
     struct problem problem;
     struct plan *plan;
     struct error e = {0};
@@ -254,6 +256,7 @@ int verb_plan(struct call *call)
         .kind = o.schedule ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED,
         .target = (enum plan_target)o.device,
         .route = (enum plan_route)o.route,
+        .workgroups = (uint32_t)o.workgroups,
         .slice_rows = (uint32_t)o.slice_rows,
         .slice_cols = (uint32_t)o.slice_cols,
     };

@@ -87,7 +87,11 @@ static void parts_make(struct launch *l)
 static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
 {
     struct launch_run *run = &l->runs[r];
-    int status = plan_make(l->problem, r, &l->schedule, &run->plan, e);
+    struct schedule schedule = l->schedule;
+
+    if (c->members[r].device)
+        schedule.workgroups = c->members[r].device->workgroups;
+    int status = plan_make(l->problem, r, &schedule, &run->plan, e);
 
     if (status)
         return status;
