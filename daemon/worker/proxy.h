@@ -16,8 +16,9 @@
  *     fifo_push(END) ------> done(), when the rows have left
  *
  * GPUs have a FIFO each beside that of the CPU's workgroups, and cannot wake the proxy: it does not sleep while somebody has said that
- * kernels run that may push (proxy_stay_awake()). An END waits until these FIFOs have been seen empty: a launch on GPUs has ended, and
- * all that it has pushed is there to be seen, before its END is pushed.
+ * kernels run that may push (proxy_stay_awake()), but looks every 100 us when there has been nothing for 25 times SPIN_US. An END waits
+ * until these FIFOs have been seen empty: a launch on GPUs has ended, and all that it has pushed is there to be seen, before its END is
+ * pushed.
  *
  * To each node there are one or several links, its rails. Each keeps its own order, and there is none between them: the owner says for each
  * trigger which one it takes, the same one for what has to stay in order. END covers all of them.
