@@ -300,7 +300,7 @@ $(addprefix $(BUILD)/tests/test_,$(filter gpu_worker%,$(SYSTEM))): | $(FAKE_PLUG
 test: deps
 	@$(MAKE) --no-print-directory check
 	$(if $(SAN),,@echo 'two emulated machines, and the Python package (some minutes; what they print comes when they are done)')
-	$(if $(SAN),,@$(MAKE) --no-print-directory -j2 --output-sync=target test-rdma-if test-python)
+	$(if $(SAN),,@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2) --output-sync=target test-rdma-if test-python)
 check: check-build
 	$(if $(SAN),,tests/bench/test_compare_gpu)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
