@@ -296,11 +296,10 @@ $(FAKE_PLUGIN): $(call objects,tests/fake_gpu.c tests/fake_gpu_kernel.c tests/fa
 $(addprefix $(BUILD)/tests/test_,$(filter gpu_worker%,$(SYSTEM))): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
 
 # Installs what is missing, builds, and runs every test. SAN=address, undefined, address,undefined or thread: the same under these sanitizers.
-# The emulated machines and the Python package beside each other: neither uses two cores all the time.
 test: deps
 	@$(MAKE) --no-print-directory check
-	$(if $(SAN),,@echo 'two emulated machines, and the Python package (some minutes; what they print comes when they are done)')
-	$(if $(SAN),,@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2) --output-sync=target test-rdma-if test-python)
+	$(if $(SAN),,@$(MAKE) --no-print-directory test-rdma-if)
+	$(if $(SAN),,@$(MAKE) --no-print-directory test-python)
 check: check-build
 	$(if $(SAN),,tests/bench/test_compare_gpu)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
