@@ -62,8 +62,8 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 	daemon/broker/node_conn.c daemon/broker/node_link.c daemon/broker/node_open.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
 	daemon/broker/node_resolve.c daemon/broker/probe.c daemon/broker/query.c daemon/broker/spawn.c \
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/comm_join.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
-	daemon/worker/cpu_execute.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_lanes.c daemon/worker/gpu_node.c daemon/worker/gpu_nodes.c daemon/worker/gpu_parts.c daemon/worker/gpu_start.c daemon/worker/gpu_stream.c daemon/worker/gpu_watch.c \
-	daemon/worker/life.c \
+	daemon/worker/cpu_execute.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_lanes.c daemon/worker/gpu_node.c daemon/worker/gpu_nodes.c daemon/worker/gpu_parts.c daemon/worker/gpu_stream.c daemon/worker/gpu_watch.c \
+	daemon/worker/helpers.c daemon/worker/life.c \
 	daemon/worker/launch.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_alloc.c daemon/worker/nodes_data.c daemon/worker/nodes_form.c daemon/worker/nodes_links.c daemon/worker/nodes_rails.c daemon/worker/nodes_shadow.c daemon/worker/nodes_triggers.c daemon/worker/peer.c daemon/worker/puts.c daemon/worker/puts_check.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/driver.c \
@@ -184,7 +184,7 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
-UNIT := kernels plan lanes starts arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
+UNIT := kernels plan lanes helpers inline arguments client client_gpu client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
 SYSTEM := gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl gpu_worker_words gpu_worker_errors launchers netns peers peers_many node_faults nodes node_rails handover operators views routes symmetric puts puts_ends puts_refused errors comms meetings pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
@@ -226,9 +226,12 @@ $(addprefix $(BUILD)/tests/test_,client_gpu client_stream): | $(FAKE_DRIVERS)
 $(BUILD)/tests/test_lanes: $(call objects,daemon/worker/gpu_lanes.c tests/test_lanes.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
-$(BUILD)/tests/test_starts: $(call objects,daemon/worker/gpu_start.c proto/error.c tests/test_starts.c)
+$(BUILD)/tests/test_helpers: $(call objects,daemon/worker/helpers.c proto/error.c tests/test_helpers.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
+$(BUILD)/tests/test_inline: $(call objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(PROTO) tests/test_inline.c)
+	$(call say,LD)
+	$(Q)$(LINK_TEST) $(DAEMON_LIBS) -lcmocka -lm
 $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_reference.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
@@ -271,7 +274,7 @@ $(BUILD)/tests/test_gpu_worker_nodes: | $(DIRECT_VERBS)
 $(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_%: $(call objects,$(VERBS) $(NET) daemon/network.c proto/error.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
-$(addprefix $(BUILD)/obj/tests/,test_lanes.o test_starts.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net_places.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
+$(addprefix $(BUILD)/obj/tests/,test_lanes.o test_helpers.o test_inline.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net_places.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net_places.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o direct_verbs.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_proxy_rails.o test_handover.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/daemons.c tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \

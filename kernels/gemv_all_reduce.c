@@ -324,25 +324,24 @@ static void forward_tile(const struct run *run, const struct slice *s)
 
 static int gemv_slice(const struct run *run, const struct slice *s, struct workgroup *wg, struct error *e)
 {
-    struct gemv_layout l;
+    const struct gemv_layout *l = run->plan->layout;
 
-    gemv_layout_make(run->problem, &run->plan->schedule, &l);
     switch (s->kind) {
     case SLICE_COMPUTE_PUT:
-        return compute_tile(run, s, partial_at(run, &l, s), wg, e);
+        return compute_tile(run, s, partial_at(run, l, s), wg, e);
     case SLICE_COMPUTE:
         return compute_tile(run, s, local_at(run, s), wg, e);
     case SLICE_PUT:
-        memcpy(partial_at(run, &l, s), local_at(run, s), (size_t)s->rows * s->cols * sizeof(float));
+        memcpy(partial_at(run, l, s), local_at(run, s), (size_t)s->rows * s->cols * sizeof(float));
         break;
     case SLICE_REDUCE_NODE:
-        reduce_in_node(run, &l, s);
+        reduce_in_node(run, l, s);
         break;
     case SLICE_FORWARD:
         forward_tile(run, s);
         break;
     default:
-        reduce_tile(run, &l, s);
+        reduce_tile(run, l, s);
         break;
     }
     return 0;
@@ -353,7 +352,7 @@ static void gemv_area(const struct run *run, const struct slice *s, int dst, str
 {
     const struct tensor *y = &run->args[dst].tensors[FCC_GEMV_Y];
     uint64_t size = dtype_size(run->problem->dtype), sums = (uint64_t)s->rows * s->cols * sizeof(float);
-    struct gemv_layout l;
+    const struct gemv_layout *l = run->plan->layout;
 
     if (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD) {
         *out = (struct put_area){.tensor = FCC_GEMV_Y,
@@ -364,9 +363,8 @@ static void gemv_area(const struct run *run, const struct slice *s, int dst, str
                                  .row_stride = (uint64_t)y->stride[0] * size};
         return;
     }
-    gemv_layout_make(run->problem, &run->plan->schedule, &l);
     *out = (struct put_area){
-        .tensor = PUT_STAGING, .planes = 1, .rows = 1, .at = partial_at(run, &l, s), .row_bytes = sums, .row_stride = sums};
+        .tensor = PUT_STAGING, .planes = 1, .rows = 1, .at = partial_at(run, l, s), .row_bytes = sums, .row_stride = sums};
 }
 
 /* ---- on a GPU ---- */

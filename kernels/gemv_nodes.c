@@ -359,6 +359,7 @@ void gemv_flags_plan(const struct problem *problem, int rank, struct plan_builde
     struct gemv_layout l;
 
     gemv_layout_make(problem, &b->plan->schedule, &l);
+    plan_keep_layout(b, &l, sizeof(l));
     struct maker m = {.b = b, .l = &l, .rank = rank, .node = l.node[rank], .results = (uint32_t)gemv_slot_flags(&l)};
     m.computed = m.results + (uint32_t)l.ntiles;
     b->plan->nflags = m.computed + 1;

@@ -58,6 +58,15 @@ void plan_add_slice(struct plan_builder *b, struct slice slice)
         plan->groups[slice.group].slices++;
 }
 
+void plan_keep_layout(struct plan_builder *b, const void *layout, size_t bytes)
+{
+    b->plan->layout = malloc(bytes);
+    if (b->plan->layout)
+        memcpy(b->plan->layout, layout, bytes);
+    else if (b->status == 0)
+        b->status = -ENOMEM;
+}
+
 static int size_check(const char *name, int64_t value, int64_t most, struct error *e)
 {
     if (value < 0 || value > most)
@@ -182,6 +191,7 @@ void plan_free(struct plan *plan)
         return;
     free(plan->slices);
     free(plan->groups);
+    free(plan->layout);
     free(plan);
 }
 

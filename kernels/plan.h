@@ -91,6 +91,7 @@ struct plan {
     uint64_t staging_bytes; /* memory that this rank needs besides the tensors */
     uint64_t slots_bytes;   /* GPUs: memory for words that carry their epoch (gpu.h), the same on all ranks */
     bool only_slots;        /* GPUs: it uses such words and no flags, so a rank may begin before others have come */
+    void *layout; /* the operator's: where things are, for those who execute its slices on the cpu. NULL: it keeps none */
 };
 
 #define PLAN_MAX_FLAGS 16384u
@@ -136,8 +137,9 @@ struct plan_builder {
     uint32_t slices_room, groups_room;
     int status;
 };
-uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag); /* returns its index */
-void plan_add_slice(struct plan_builder *b, struct slice slice);              /* counts it in its group */
+uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag);    /* returns its index */
+void plan_add_slice(struct plan_builder *b, struct slice slice);                 /* counts it in its group */
+void plan_keep_layout(struct plan_builder *b, const void *layout, size_t bytes); /* a copy, once for a plan */
 
 /* Are its ranks on more than one node? */
 bool plan_is_over_nodes(const struct problem *problem);

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "device.h"
+#include "helpers.h"
 
 struct cpu_thread {
     struct device *device;
@@ -25,7 +26,7 @@ struct cpu_device {
     bool stop;
     _Atomic uint32_t signals; /* futex: moved when a flag was raised for this device and somebody sleeps */
     _Atomic uint32_t sleepers;
-    struct workgroup engine; /* scratch memory for run_inline */
+    struct cpu_thread engine; /* no thread: what a part of an inline launch is run with, by the engine or by a helper */
     unsigned nthreads;
     struct cpu_thread threads[];
 };
@@ -35,8 +36,7 @@ void *cpu_thread_main(void *thread);
 struct cpu_jobs *cpu_jobs_new(void); /* to be free()d; NULL: no memory */
 /* Whoever sleeps on the device is to look again. Any thread. */
 void cpu_device_signal(struct device *d);
-/* Run the given ranks' plans, in the calling thread, until they are finished or the status word says to leave. */
-void cpu_ranks_execute(struct device *d, struct launch *l, const uint16_t *ranks, int nruns, struct workgroup *wg,
-                       unsigned wg_index);
+/* Run a launch (l->inline_) until it is finished or has failed. helpers: NULL, nobody helps; rouse: helpers.h. */
+void cpu_inline_execute(struct launch *l, struct helpers *helpers, bool rouse);
 
 #endif

@@ -17,13 +17,18 @@
  * The queue: the engine appends under the mutex; a thread takes the part whose number is next for it under the mutex, which
  * orders the engine's preparation before the workgroups. The last thread to leave a part (acquire-release countdown) unlinks it
  * and, if it was the launch's last part, hands the launch back with a release push that the engine pairs with an acquire.
+ *
+ * An inline launch is run by the engine. Where helpers look for work, each part's slices up to the first that would wait are run by
+ * one of them, at the same time; then the engine, alone again, does the rest of all parts.
  */
 #include <linux/futex.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cpu_device.h"
+#include "helpers.h"
 #include "nodes.h"
 #include "spin.h"
 
@@ -126,7 +131,9 @@ static void times_note(const struct slice s[], struct slice_time t[], uint32_t c
     }
 }
 
-static int slices_run(struct launch *l, struct launch_run *r, uint32_t first, struct workgroup *wg, unsigned wg_index)
+/* *now_ns: what the clock said last, if nothing has been waited for since; 0: it is to be looked at. */
+static int slices_run(struct launch *l, struct launch_run *r, uint32_t first, struct workgroup *wg, unsigned wg_index,
+                      uint64_t *now_ns)
 {
     const struct op *op = op_get(l->problem->op);
     const struct slice *s = &r->plan->slices[first];
@@ -134,12 +141,13 @@ static int slices_run(struct launch *l, struct launch_run *r, uint32_t first, st
     struct error e = {0};
     int status = 0;
 
-    uint64_t start_ns = clock_ns();
+    uint64_t start_ns = *now_ns ? *now_ns : clock_ns();
     if (count > 1)
         status = op->slices(&r->run, first, count, wg, &e);
     else if (s->kind != SLICE_WAIT)
         status = op->slice(&r->run, s, wg, &e);
-    times_note(s, &r->times[first], count, wg_index, start_ns, clock_ns());
+    *now_ns = s->kind == SLICE_WAIT ? start_ns : clock_ns();
+    times_note(s, &r->times[first], count, wg_index, start_ns, *now_ns);
     if (status) {
         launch_fail(l, r->run.rank, &e);
         return status;
@@ -149,6 +157,8 @@ static int slices_run(struct launch *l, struct launch_run *r, uint32_t first, st
             nodes_put(l, r, first + i); /* before its flag */
         slice_signal(l, r, &s[i]);
     }
+    if (l->nodes_number)
+        *now_ns = 0; /* that took a while */
     return 0;
 }
 
@@ -156,6 +166,7 @@ static int slices_run(struct launch *l, struct launch_run *r, uint32_t first, st
 static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c, struct workgroup *wg, unsigned wg_index)
 {
     bool progress = false;
+    uint64_t now_ns = 0;
 
     while (!atomic_load_explicit(l->status, memory_order_relaxed)) {
         if (!c->holds) {
@@ -173,7 +184,7 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
         }
         c->holds = false;
         progress = true;
-        if (slices_run(l, r, c->slice, wg, wg_index))
+        if (slices_run(l, r, c->slice, wg, wg_index, &now_ns))
             return true;
     }
     return progress;
@@ -181,12 +192,10 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
 
 /* ---- parts ---- */
 
-/* A part (or all ranks of an inline launch) that a thread has begun. */
+/* A part that a thread has begun. */
 struct job {
-    struct launch_part *part; /* NULL: inline */
-    struct launch *launch;
-    const uint16_t *ranks;
-    int nruns, finished;
+    struct launch_part *part;
+    int finished; /* of its runs */
     struct cursor cursors[FCC_MAX_RANKS];
 };
 
@@ -195,20 +204,28 @@ struct cpu_jobs {
     struct job job[JOBS_MAX];
 };
 
+static void job_begin(struct job *j, struct launch_part *p)
+{
+    j->part = p;
+    j->finished = 0;
+    memset(j->cursors, 0, (size_t)p->nruns * sizeof(j->cursors[0]));
+}
+
 static bool job_is_over(const struct job *j)
 {
-    return j->finished == j->nruns || atomic_load_explicit(j->launch->status, memory_order_relaxed);
+    return j->finished == j->part->nruns || atomic_load_explicit(j->part->launch->status, memory_order_relaxed);
 }
 
 /* Go on with it as far as it goes. True if something was done. */
 static bool job_advance(struct job *j, struct workgroup *wg, unsigned wg_index)
 {
+    const struct launch_part *p = j->part;
     bool progress = false;
 
-    for (int i = 0; i < j->nruns; i++) {
+    for (int i = 0; i < p->nruns; i++) {
         if (j->cursors[i].finished)
             continue;
-        progress |= run_advance(j->launch, &j->launch->runs[j->ranks[i]], &j->cursors[i], wg, wg_index);
+        progress |= run_advance(p->launch, &p->launch->runs[p->ranks[i]], &j->cursors[i], wg, wg_index);
         j->finished += j->cursors[i].finished;
     }
     return progress;
@@ -216,12 +233,14 @@ static bool job_advance(struct job *j, struct workgroup *wg, unsigned wg_index)
 
 static bool job_is_ready(const struct job *j)
 {
-    for (int i = 0; i < j->nruns; i++) {
-        const struct launch_run *r = &j->launch->runs[j->ranks[i]];
-        if (j->cursors[i].holds && slice_ready(r, &r->plan->slices[j->cursors[i].slice], j->launch->epoch))
+    const struct launch_part *p = j->part;
+
+    for (int i = 0; i < p->nruns; i++) {
+        const struct launch_run *r = &p->launch->runs[p->ranks[i]];
+        if (j->cursors[i].holds && slice_ready(r, &r->plan->slices[j->cursors[i].slice], p->launch->epoch))
             return true;
     }
-    return atomic_load_explicit(j->launch->status, memory_order_relaxed) != 0;
+    return atomic_load_explicit(p->launch->status, memory_order_relaxed) != 0;
 }
 
 /* `next`: the number of the part that would be taken besides; UINT64_MAX: none would. */
@@ -237,20 +256,6 @@ static void backoff_sleep(struct cpu_device *cpu, const struct job *jobs, int nj
     if (!ready)
         (void)syscall(SYS_futex, &cpu->signals, FUTEX_WAIT_PRIVATE, seen, &limit, NULL, 0);
     atomic_fetch_sub_explicit(&cpu->sleepers, 1, memory_order_relaxed);
-}
-
-void cpu_ranks_execute(struct device *d, struct launch *l, const uint16_t *ranks, int nruns, struct workgroup *wg,
-                       unsigned wg_index)
-{
-    struct job job = {.launch = l, .ranks = ranks, .nruns = nruns};
-    struct spin spin = {0};
-
-    while (!job_is_over(&job)) {
-        if (job_advance(&job, wg, wg_index))
-            spin_reset(&spin);
-        else if (!spin_once(&spin, d->worker->config.spin_us))
-            backoff_sleep(d->state, &job, 1, UINT64_MAX);
-    }
 }
 
 static void part_leave(struct cpu_device *cpu, struct launch_part *p)
@@ -322,11 +327,6 @@ static bool jobs_advance(struct cpu_thread *t)
     return progress;
 }
 
-static void job_add(struct cpu_jobs *jobs, struct launch_part *p)
-{
-    jobs->job[jobs->n++] = (struct job){.part = p, .launch = p->launch, .ranks = p->ranks, .nruns = p->nruns};
-}
-
 void *cpu_thread_main(void *arg)
 {
     struct cpu_thread *t = arg;
@@ -337,13 +337,13 @@ void *cpu_thread_main(void *arg)
     struct spin spin = {0};
 
     for (uint64_t number = 0; (p = part_await(cpu, number, spin_us)); spin_reset(&spin)) {
-        job_add(jobs, p);
+        job_begin(&jobs->job[jobs->n++], p);
         number++;
         while (jobs->n > 0) {
             if (jobs_advance(t)) {
                 spin_reset(&spin);
             } else if (jobs->n < JOBS_MAX && (p = part_find(cpu, number))) {
-                job_add(jobs, p);
+                job_begin(&jobs->job[jobs->n++], p);
                 number++;
             } else if (!spin_once(&spin, spin_us)) {
                 backoff_sleep(cpu, jobs->job, jobs->n, jobs->n < JOBS_MAX ? number : UINT64_MAX);
@@ -357,4 +357,34 @@ void *cpu_thread_main(void *arg)
 struct cpu_jobs *cpu_jobs_new(void)
 {
     return calloc(1, sizeof(struct cpu_jobs));
+}
+
+/* ---- inline launches ---- */
+
+static void inline_part_advance(void *launch, int i)
+{
+    const struct launch *l = launch;
+    struct cpu_thread *t = &((struct cpu_device *)l->parts[i].device->state)->engine;
+
+    (void)job_advance(&t->jobs->job[0], &t->workgroup, t->index);
+}
+
+void cpu_inline_execute(struct launch *l, struct helpers *helpers, bool rouse)
+{
+    int helped = l->nparts < HELPERS_PARTS ? l->nparts : HELPERS_PARTS;
+    bool over;
+
+    for (int i = 0; i < l->nparts; i++)
+        job_begin(&((struct cpu_device *)l->parts[i].device->state)->engine.jobs->job[0], &l->parts[i]);
+    if (helpers) /* nobody waits there: what waits for another part's flags is left for later */
+        helpers_run(helpers, (1u << helped) - 1, rouse, inline_part_advance, l);
+    do {
+        over = true;
+        for (int i = 0; i < l->nparts; i++) {
+            const struct job *j = &((struct cpu_device *)l->parts[i].device->state)->engine.jobs->job[0];
+            if (!job_is_over(j))
+                inline_part_advance(l, i);
+            over &= job_is_over(j);
+        }
+    } while (!over);
 }

@@ -59,8 +59,8 @@ void device_close(struct device *d);
 
 /* Any thread: a flag of a rank of this device, and whoever sleeps for it is woken. */
 void device_cpu_flag_raise(struct device *d, _Atomic uint64_t *flag, uint64_t epoch);
-/* Run a launch (l->inline_) in the calling thread, alone, and return when it is done. */
-void device_cpu_run_inline(struct device *d, struct launch *l);
+/* Run a launch (l->inline_) in the calling thread, the engine's, with what help there is, and return when it is done. */
+void device_cpu_run_inline(struct launch *l);
 
 /* ---- gpu_node.c, device_gpu.c ---- */
 

@@ -32,7 +32,8 @@ static void cpu_close(struct device *d)
         (void)pthread_join(cpu->threads[i].thread, NULL);
     for (unsigned i = 0; i < d->workgroups; i++)
         free(cpu->threads[i].jobs);
-    workgroup_release(&cpu->engine);
+    free(cpu->engine.jobs);
+    workgroup_release(&cpu->engine.workgroup);
     (void)pthread_mutex_destroy(&cpu->lock);
     (void)pthread_cond_destroy(&cpu->more);
     free(cpu);
@@ -71,8 +72,14 @@ static int cpu_open(struct device *d, struct error *e)
     TAILQ_INIT(&cpu->queue);
     (void)pthread_mutex_init(&cpu->lock, NULL);
     (void)pthread_cond_init(&cpu->more, NULL);
-    cpu->engine = (struct workgroup){.alone = true, .views = d->worker->views}; /* runs all ranks of a launch */
+    cpu->engine = (struct cpu_thread){.device = d, .workgroup = {.alone = true, .views = d->worker->views}};
+    cpu->engine.jobs = cpu_jobs_new();
     d->state = cpu;
+    if (!cpu->engine.jobs) {
+        cpu_close(d);
+        d->state = NULL;
+        return error_set(e, -ENOMEM, "device %d: out of memory", d->index);
+    }
     for (; cpu->nthreads < d->workgroups; cpu->nthreads++) {
         struct cpu_thread *t = &cpu->threads[cpu->nthreads];
         unsigned index = cpu->nthreads;
@@ -134,15 +141,29 @@ static int cpu_times_fetch(struct device *d, struct launch *l, struct error *e)
     return 0;
 }
 
-void device_cpu_run_inline(struct device *d, struct launch *l)
+/* Who helps with an inline launch; NULL: nobody, as it is not worth it, or they would look for work on cores that the engine and the
+ * clients need. */
+static struct helpers *inline_helpers(const struct launch *l)
 {
-    struct cpu_device *cpu = d->state;
-    uint16_t ranks[FCC_MAX_RANKS];
+    struct worker *w = l->worker;
+    int clients = (int)w->nclients > l->nranks ? (int)w->nclients : l->nranks;
+    struct error e = {0};
 
-    assert(cpu && l->inline_ && d->ops == &device_cpu);
-    for (int i = 0; i < l->nranks; i++)
-        ranks[i] = (uint16_t)i;
-    cpu_ranks_execute(d, l, ranks, l->nranks, &cpu->engine, 0);
+    if (!l->helped || !w->config.spin_us || clients + l->nparts > w->cores)
+        return NULL;
+    if (!w->helpers_tried && helpers_open(w->ndevices - 1, w->config.spin_us, &w->helpers, &e))
+        log_warning("small operators take longer: %s", e.text);
+    w->helpers_tried = true;
+    return w->helpers;
+}
+
+void device_cpu_run_inline(struct launch *l)
+{
+    /* Those who look for work are called; who sleeps, if the one after this is likely to find it awake. */
+    bool rouse = l->span.started_ns - l->comm->turn_ns < (uint64_t)l->worker->config.spin_us * 1000u;
+
+    assert(l->inline_ && l->comm->ops == &device_cpu);
+    cpu_inline_execute(l, inline_helpers(l), rouse);
 }
 
 /* ---- memory: shared where a client imports it, and charged to the user ----

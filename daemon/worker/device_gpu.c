@@ -10,7 +10,7 @@
  * communicator's. So with several communicators (and where GPUs cannot wait) the operator is held back here, gated: the
  * watching thread looks at the streams' words, and the engine enqueues the operator when all have come. With one communicator
  * an operator that was enqueued never depends on a later one: each rank submits its operators in the order of its streams.
- * Kernels of all parts are enqueued together, by this thread and its helpers (gpu_start.h), and one operator's before the next
+ * Kernels of all parts are enqueued together, by this thread and its helpers (helpers.h), and one operator's before the next
  * one's, so all GPUs have the same order of operators.
  *
  * Alone. What other GPUs' memory tells comes late, so some operators begin on a GPU when the streams of its own ranks have come,

@@ -67,12 +67,13 @@ static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind nu
         g->all_wait &= g->descriptions[i].stream_memory_operations != 0;
         g->devices[i] = (struct device){.ops = &g->ops, .worker = w, .index = i};
     }
-    status = gpu_starters_open(w, count - 1, &g->starters, e);
+    /* The engine, the clients and the helpers may all spin. */
+    status = helpers_open(count - 1, w->cores > 3 * count ? w->config.spin_us : 0, &g->helpers, e);
     if (!status && (status = gpu_watch_start(w, plugin, &g->watch, e)))
-        gpu_starters_close(g->starters);
+        helpers_close(g->helpers);
     if (!status && (status = lives_start(w, &g->lives, e))) {
         gpu_watch_stop(g->watch);
-        gpu_starters_close(g->starters);
+        helpers_close(g->helpers);
     }
     if (status) {
         free(g);
@@ -151,7 +152,7 @@ void gpus_close(struct worker *w)
         return;
     lives_stop(g->lives);
     gpu_watch_stop(g->watch);
-    gpu_starters_close(g->starters);
+    helpers_close(g->helpers);
     gpus_nodes_close(g);
     g->plugin->close();
     w->gpus = NULL;

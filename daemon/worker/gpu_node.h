@@ -7,7 +7,7 @@
 #define FCCD_GPU_NODE_H
 
 #include "device.h"
-#include "gpu_start.h"
+#include "helpers.h"
 #include "gpu_watch.h"
 
 struct retired;
@@ -32,7 +32,7 @@ struct gpus {
     const struct gpu_plugin *plugin;
     struct device_ops ops;
     struct gpu_watch *watch;
-    struct gpu_starters *starters;
+    struct helpers *helpers;
     struct lives *lives;
     int count;
     bool all_wait; /* all GPUs have stream memory operations */

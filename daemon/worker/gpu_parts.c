@@ -145,6 +145,8 @@ static void part_start(void *argument, int gpu)
     start->alone[i] = waits.in_kernel;
 }
 
+static_assert(GPU_MAX_GPUS <= HELPERS_PARTS, "a part for each");
+
 void gpu_parts_start(struct launch *l, bool waits)
 {
     struct start start;
@@ -164,7 +166,7 @@ void gpu_parts_start(struct launch *l, bool waits)
         if (!part_make(l, &l->parts[i], &start.errors[i]))
             (void)stores_settle(l->worker->gpus, 1u << gpu, &start.errors[i]);
     }
-    gpu_start_each(l->worker->gpus->starters, gpus, part_start, &start);
+    helpers_run(l->worker->gpus->helpers, gpus, true, part_start, &start);
     l->alone = sends_only_words(l);
     for (int i = 0; i < l->nparts; i++) {
         struct launch_part *p = &l->parts[i];

@@ -21,6 +21,7 @@
 /* An operator whose work is estimated to take one core less than this is run by the engine itself: waking the workgroups
  * and being woken by them would take longer. The rates are those of one core, whose second-level cache holds CACHE_BYTES. */
 #define INLINE_NS 40000.0
+#define HELPED_NS 2000.0 /* ... and by its helpers, from here on: to give them something takes half a microsecond */
 #define CACHE_BYTES (1 << 20)
 #define CACHE_BYTES_PER_NS 50.0
 #define MEMORY_BYTES_PER_NS 10.0
@@ -156,7 +157,9 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, e
         launch_free(l);
         return NULL;
     }
-    l->inline_ = l->schedule.target == PLAN_CPU && !c->nodes && work_ns(sum, l->problem->dtype) < INLINE_NS;
+    double ns = work_ns(sum, l->problem->dtype);
+    l->inline_ = l->schedule.target == PLAN_CPU && !c->nodes && ns < INLINE_NS;
+    l->helped = l->inline_ && l->nparts > 1 && ns >= HELPED_NS;
     return l;
 }
 
@@ -386,7 +389,7 @@ int launch_begin(struct comm *c, struct error *e)
     l->span.number = c->operators;
     l->span.started_ns = clock_ns();
     if (l->inline_) {
-        device_cpu_run_inline(l->runs[0].device, l);
+        device_cpu_run_inline(l);
         launch_finish(l);
         return 0;
     }

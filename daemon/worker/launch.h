@@ -66,6 +66,7 @@ struct launch {
     struct problem *problem;
     struct schedule schedule; /* as asked for: zeros mean the operator's defaults */
     bool inline_;             /* small: the engine runs it itself */
+    bool helped;              /* ... and its helpers, where there are some */
     bool crowded;             /* with its workgroups, the engine and the clients there are more threads than cores */
     bool automatic;           /* its time tells the tuner */
     bool gated;               /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */

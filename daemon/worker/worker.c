@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "device.h"
+#include "helpers.h"
 #include "log.h"
 #include "msg.h"
 #include "nodes.h"
@@ -397,6 +398,7 @@ static void worker_close(struct worker *w)
     peers_close(w);
     nodes_links_free(w);
     gpus_close(w);
+    helpers_close(w->helpers);
     for (int i = 0; i < w->ndevices; i++)
         device_close(&w->devices[i]);
     nodes_data_free(w);

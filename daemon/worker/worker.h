@@ -14,8 +14,8 @@
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
  *   puts.c, puts_check.c   what programs' own kernels send to other nodes
- *   device.h      what holds memory and runs plans: device_cpu.c, device_gpu.c (and gpu_node.c, gpu_nodes.c, gpu_parts.c, gpu_start.c,
- *                 gpu_stream.c, gpu_watch.c)
+ *   device.h      what holds memory and runs plans: device_cpu.c (and cpu_execute.c), device_gpu.c (and gpu_node.c, gpu_nodes.c,
+ *                 gpu_parts.c, gpu_stream.c, gpu_watch.c); helpers.c, threads that help the engine with either
  *   life.c        hears that a client has died
  *   meeting.c     the id of a communicator whose ranks agreed on a name
  *   query.c       what fccctl asks
@@ -43,6 +43,7 @@ struct comm;
 struct device;
 struct gpu_words;
 struct gpus;
+struct helpers;
 struct launch;
 struct member;
 struct outgoing;
@@ -67,6 +68,8 @@ struct worker {
     struct device *devices; /* cpu */
     int ndevices;
     struct views *views;     /* of the cpu devices' memory */
+    struct helpers *helpers; /* with small operators of the cpu devices; NULL: there are none */
+    bool helpers_tried;      /* they are, or could not be */
     struct gpus *gpus;       /* device_gpu.c's; NULL: nobody has asked for a GPU */
     char node[FCC_NODE_MAX]; /* this node's address; "": it speaks to no other */
     unsigned char meeting_key[32];

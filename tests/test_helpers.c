@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_helpers.c - the threads that help the engine (helpers.h): each call once, what it writes seen, and nothing left when it is
+ * said to be over. Meant for the thread sanitizer.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "helpers.h"
+
+#define JOBS 1000u
+#define MOST 8
+
+/* Not atomic: helpers.h says who sees what. */
+struct job {
+    unsigned number;     /* the engine's */
+    unsigned seen[MOST]; /* by the part's last call */
+    unsigned calls[MOST];
+    unsigned expected[MOST];
+};
+
+static void call(void *argument, int i)
+{
+    struct job *j = argument;
+
+    j->seen[i] = j->number;
+    j->calls[i]++;
+}
+
+static void job_run(struct helpers *h, struct job *j, uint32_t parts)
+{
+    j->number++;
+    helpers_run(h, parts, j->number % 4 != 0, call, j);
+    for (int g = 0; g < MOST; g++) {
+        if (parts >> g & 1u) {
+            j->expected[g]++;
+            assert_int_equal(j->seen[g], j->number);
+        }
+        assert_int_equal(j->calls[g], j->expected[g]);
+    }
+}
+
+/* All parts, some, one: those without a helper, too. */
+static void helpers_use(int n, uint32_t spin_us)
+{
+    struct helpers *h;
+    struct error e = {0};
+    struct job j = {0};
+    unsigned seed = 1;
+
+    assert_int_equal(helpers_open(n, spin_us, &h, &e), 0);
+    for (unsigned i = 0; i < JOBS; i++) {
+        uint32_t parts = i % 2 ? (1u << MOST) - 1 : (uint32_t)rand_r(&seed) % (1u << MOST);
+        job_run(h, &j, parts ? parts : 1);
+    }
+    helpers_close(h);
+}
+
+static void each_call_once(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 4; n++)
+        helpers_use(n, 50); /* they look for more between two jobs */
+}
+
+static void asleep_at_once(void **state)
+{
+    (void)state;
+    helpers_use(2, 0);
+    helpers_use(0, 0);
+}
+
+/* Closed while its helpers are asleep, or look for more, or have not begun. */
+static void opened_and_closed(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        struct helpers *h;
+        struct error e = {0};
+        struct job j = {0};
+        assert_int_equal(helpers_open(i % 5, i % 2 ? 50 : 0, &h, &e), 0);
+        if (i % 3)
+            job_run(h, &j, 7);
+        helpers_close(h);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_call_once),
+        cmocka_unit_test(asleep_at_once),
+        cmocka_unit_test(opened_and_closed),
+    };
+    return cmocka_run_group_tests_name("helpers", tests, NULL, NULL);
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_inline.c - small operators of several cpu devices, which the engine runs itself and with its helpers, without clients: results
+ * are right whoever takes which part, however many helpers there are. Meant for the thread sanitizer.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "device.h"
+#include "helpers.h"
+#include "launch.h"
+#include "view.h"
+
+#define RANKS 4
+#define ROUNDS 300
+
+/* A worker with RANKS devices, and a communicator with a rank on each. */
+struct bed {
+    struct worker w;
+    struct device devices[RANKS];
+    struct comm *c;
+    unsigned seed;
+};
+
+static void bed_open(struct bed *b, int helpers)
+{
+    struct error e = {0};
+
+    *b = (struct bed){.seed = 1};
+    b->w = (struct worker){.control = -1, .wake_fd = -1, .devices = b->devices, .ndevices = RANKS, .cores = 64};
+    b->w.config.spin_us = 100000;
+    b->w.config.cpu_workgroups = 1;
+    b->w.config.memory_per_user_mb = 64;
+    b->w.base = event_base_new();
+    b->w.views = views_new();
+    b->w.helpers_tried = true; /* so there are as many as it says here */
+    TAILQ_INIT(&b->w.sessions);
+    LIST_INIT(&b->w.comms);
+    assert_true(b->w.base && b->w.views);
+    assert_int_equal(helpers_open(helpers, b->w.config.spin_us, &b->w.helpers, &e), 0);
+    for (int i = 0; i < RANKS; i++) {
+        b->devices[i] = (struct device){.ops = &device_cpu, .worker = &b->w, .index = i, .workgroups = 1};
+        assert_int_equal(device_open(&b->devices[i], &e), 0);
+    }
+    struct comm *c = b->c = calloc(1, sizeof(*c) + RANKS * sizeof(c->members[0]));
+    assert_non_null(c);
+    c->ops = &device_cpu;
+    c->worker = &b->w;
+    c->state = COMM_ACTIVE;
+    c->nranks = RANKS;
+    c->problem = calloc(1, sizeof(*c->problem));
+    c->tune = tune_new();
+    c->timer = evtimer_new(b->w.base, comm_deadline_passed, c);
+    LIST_INIT(&c->trace_waiters);
+    LIST_INSERT_HEAD(&b->w.comms, c, link);
+    assert_true(c->problem && c->tune && c->timer && !device_cpu.comm_open(b->devices, c, &e));
+    for (int r = 0; r < RANKS; r++) {
+        struct member *m = &c->members[r];
+        *m = (struct member){.comm = c, .rank = r, .device = &b->devices[r], .state = MEMBER_JOINED};
+        TAILQ_INIT(&m->queue);
+        assert_int_equal(device_memory_alloc(m->device, GPU_FLAG_WORDS * sizeof(uint64_t), &m->flags, NULL, &e), 0);
+    }
+}
+
+static void bed_close(struct bed *b)
+{
+    comm_release(b->c);
+    helpers_close(b->w.helpers);
+    for (int i = 0; i < RANKS; i++)
+        device_close(&b->devices[i]);
+    views_free(b->w.views);
+    event_base_free(b->w.base);
+}
+
+/* Small numbers, so that sums are exact in any order. */
+static struct tensor matrix(struct bed *b, int64_t rows, int64_t cols)
+{
+    struct tensor t = {.dtype = FCC_F32, .ndim = 2, .shape = {rows, cols}, .stride = {cols, 1}, .symmetric = true};
+
+    t.data = aligned_alloc(64, (size_t)(rows * cols + 15) / 16 * 64);
+    assert_non_null(t.data);
+    for (int64_t i = 0; i < rows * cols; i++)
+        ((float *)(void *)t.data)[i] = (float)((int)(rand_r(&b->seed) % 9) - 4);
+    return t;
+}
+
+static float at(const struct tensor *t, int64_t row, int64_t col)
+{
+    return ((const float *)(const void *)t->data)[row * t->stride[0] + col];
+}
+
+/* One operator of all ranks, which is small enough to have ended when this returns. */
+static void operator_run(struct bed *b, enum fcc_op op, enum fcc_schedule_kind kind, struct tensor tensors[RANKS][3])
+{
+    struct error e = {0};
+
+    for (int r = 0; r < RANKS; r++) {
+        struct member *m = &b->c->members[r];
+        struct submission *sub = submission_new(NULL, SUBMISSION_OPERATOR, 0, 0);
+        assert_non_null(sub);
+        sub->args.op = op;
+        sub->args.schedule = kind;
+        sub->args.ntensors = 3;
+        memcpy(sub->args.tensors, tensors[r], sizeof(tensors[r]));
+        TAILQ_INSERT_TAIL(&m->queue, sub, link);
+        m->queued++;
+        m->next = sub;
+    }
+    assert_int_equal(launch_begin(b->c, &e), 0);
+    assert_null(b->c->current);
+    assert_true(b->c->last->inline_ && b->c->last->helped);
+    assert_int_equal(b->c->last->error.status, 0);
+}
+
+static void gemvs_run(struct bed *b, enum fcc_schedule_kind kind)
+{
+    enum { M = 2, N = 203, K = 70 };
+    struct tensor t[RANKS][3];
+    float *expected = calloc(M * N, sizeof(*expected));
+
+    assert_non_null(expected);
+    for (int r = 0; r < RANKS; r++) {
+        t[r][FCC_GEMV_X] = matrix(b, M, K);
+        t[r][FCC_GEMV_W] = matrix(b, N, K);
+        t[r][FCC_GEMV_Y] = matrix(b, M, N);
+        for (int i = 0; i < M * N; i++)
+            for (int k = 0; k < K; k++)
+                expected[i] += at(&t[r][FCC_GEMV_X], i / N, k) * at(&t[r][FCC_GEMV_W], i % N, k);
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int r = 0; r < RANKS; r++)
+            memset(t[r][FCC_GEMV_Y].data, 0xff, M * N * sizeof(float));
+        operator_run(b, FCC_OP_GEMV_ALL_REDUCE, kind, t);
+        for (int r = 0; r < RANKS; r++)
+            assert_memory_equal(t[r][FCC_GEMV_Y].data, expected, M * N * sizeof(float));
+    }
+    for (int r = 0; r < RANKS; r++)
+        for (int i = 0; i < 3; i++)
+            free(t[r][i].data);
+    free(expected);
+}
+
+/* Rank r's rows of the product go to the ranks in turn; its c has those of all ranks, in rank order. */
+static void gemms_run(struct bed *b, enum fcc_schedule_kind kind)
+{
+    enum { EACH = 7, M = EACH * RANKS, N = 37, K = 41 };
+    struct tensor t[RANKS][3];
+    float *expected = calloc(RANKS * M * N, sizeof(*expected));
+
+    assert_non_null(expected);
+    for (int r = 0; r < RANKS; r++) {
+        t[r][FCC_GEMM_A] = matrix(b, M, K);
+        t[r][FCC_GEMM_B] = matrix(b, K, N);
+        t[r][FCC_GEMM_C] = matrix(b, M, N);
+        for (int i = 0; i < M * N; i++) {
+            int row = i / N, dst = row / EACH;
+            float *to = &expected[(dst * M + r * EACH + row % EACH) * N + i % N];
+            for (int k = 0; k < K; k++)
+                *to += at(&t[r][FCC_GEMM_A], row, k) * at(&t[r][FCC_GEMM_B], k, i % N);
+        }
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int r = 0; r < RANKS; r++)
+            memset(t[r][FCC_GEMM_C].data, 0xff, M * N * sizeof(float));
+        operator_run(b, FCC_OP_GEMM_ALL_TO_ALL, kind, t);
+        for (int r = 0; r < RANKS; r++)
+            assert_memory_equal(t[r][FCC_GEMM_C].data, expected + r * M * N, M * N * sizeof(float));
+    }
+    for (int r = 0; r < RANKS; r++)
+        for (int i = 0; i < 3; i++)
+            free(t[r][i].data);
+    free(expected);
+}
+
+static void results_are_right(void **state)
+{
+    static const int helpers[] = {0, 1, RANKS - 1};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(helpers) / sizeof(helpers[0]); i++) {
+        struct bed b;
+        bed_open(&b, helpers[i]);
+        gemvs_run(&b, FCC_SCHEDULE_FUSED);
+        gemvs_run(&b, FCC_SCHEDULE_SEQUENTIAL);
+        gemms_run(&b, FCC_SCHEDULE_FUSED);
+        gemms_run(&b, FCC_SCHEDULE_SEQUENTIAL);
+        bed_close(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_are_right),
+    };
+    return cmocka_run_group_tests_name("inline", tests, NULL, NULL);
+}
