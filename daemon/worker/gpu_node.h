@@ -7,8 +7,8 @@
 #define FCCD_GPU_NODE_H
 
 #include "device.h"
-#include "helpers.h"
 #include "gpu_watch.h"
+#include "helpers.h"
 
 struct retired;
 struct landing;
