@@ -255,7 +255,7 @@ CASES = {name: case for name, case in globals().items() if name.startswith("case
 # ---- the tests ----
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+@pytest.fixture(scope="module", params=[4], ids=["4 ranks"])
 def results(request):
     return all_said(request, 1, __file__)
 

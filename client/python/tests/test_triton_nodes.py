@@ -159,7 +159,7 @@ CASES = {name: case for name, case in globals().items() if name.startswith("node
 # ---- the tests ----
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+@pytest.fixture(scope="module", params=[4], ids=["4 ranks"])
 def nodes_results(request):
     return all_said(request, 2, __file__)
 
