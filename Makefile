@@ -189,8 +189,8 @@ SYSTEM := gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccc
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
-# Tests of one thread, in which thread sanitizer has nothing to find: it leaves out those that take long there.
-ONE_THREAD := kernels plan lanes hostlist
+# Tests of one thread, and of what others start, in which thread sanitizer has nothing to find: it leaves out those that take long there.
+ONE_THREAD := kernels plan lanes hostlist launchers root_names
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(filter-out $(if $(filter thread,$(SAN)),$(ONE_THREAD)),kernels $(SYSTEM) $(filter-out kernels,$(UNIT))))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
 TEST_JOBS ?= 4
