@@ -29,6 +29,14 @@ static void *must(void *memory)
     return memory;
 }
 
+/* FCC_TEST_CASES: so many cases of each kind, where time is short (a sanitizer on a GPU). A quarter of them under the others. */
+static int cases(int most)
+{
+    const char *fewer = getenv("FCC_TEST_CASES");
+    int n = fewer ? atoi(fewer) : getenv("FCC_TEST_SLOW") ? (most + 3) / 4 : most;
+    return n > 0 && n < most ? n : most;
+}
+
 /* ---- numbers, the slow way ---- */
 
 /* fraction_bits without the leading one; exponents of normal numbers from least_exponent on */
@@ -356,5 +364,17 @@ static void execute_halves(struct test_case *c)
 }
 
 static const enum fcc_dtype float_dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
+
+static void matrix_open(struct tensor *t, struct memory *memory, enum fcc_dtype dtype, int64_t rows, int64_t cols, bool output)
+{
+    *t = (struct tensor){.dtype = dtype, .ndim = 2, .shape = {rows, cols}};
+    strides_choose(t, random_below(2));
+    if (!output && random_below(10) == 0)
+        t->stride[0] = random_below(cols); /* rows of an input may overlap */
+    if (output)
+        output_open(t, memory);
+    else
+        input_open(t, memory, true);
+}
 
 #endif

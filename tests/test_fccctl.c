@@ -1,23 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_fccctl.c - every verb of fccctl against the real daemon: what it prints, as text and as JSON, and its exit codes; and
- * the README's example program.
+ * the README's example program. What a trace shows: test_fccctl_trace.c.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <json-c/json.h>
 #include <stdarg.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "harness.h"
-#include "program.h"
+#include "fccctl_run.h"
 
-#define OUTPUT_MAX (4u << 20)
 #define ARGUMENTS_MAX 40
-
-static char *output; /* of the last program that was run */
 
 static const char *program(const char *variable, const char *standard)
 {
@@ -25,71 +16,12 @@ static const char *program(const char *variable, const char *standard)
     return path ? path : standard;
 }
 
-/* Run a program with these arguments (NULL at the end) and return its exit code; what it printed is in `output`. */
-static int run(const char *path, const char *const arguments[])
-{
-    if (!output)
-        output = malloc(OUTPUT_MAX);
-    CHECK(output != NULL);
-    int status = program_run(output, OUTPUT_MAX, path, arguments);
-    (void)fprintf(stderr, "%s %s: %d%s%s\n", arguments[0] ? arguments[0] : "", arguments[0] && arguments[1] ? arguments[1] : "",
-                  status, status ? ": " : "", status ? output : "");
-    return status;
-}
-
-static int fccctl(const char *const arguments[])
-{
-    return run(fccctl_binary(), arguments);
-}
-#define FCCCTL(...) fccctl((const char *const[]){__VA_ARGS__, NULL})
-
 static bool says(const char *text)
 {
     if (strstr(output, text))
         return true;
     (void)fprintf(stderr, "\"%s\" is not in:\n%s\n", text, output);
     return false;
-}
-
-/* The output as one JSON object. The caller puts it. */
-static struct json_object *parse(void)
-{
-    struct json_object *o = json_tokener_parse(output);
-
-    if (!o)
-        check_failed(__FILE__, __LINE__, "not JSON: %s", output);
-    return o;
-}
-
-/* o["a"]["b"] for the path "a.b"; numbers index arrays. */
-static struct json_object *field(struct json_object *o, const char *path)
-{
-    char name[64];
-
-    for (const char *p = path; *p; p += *p == '.') {
-        size_t n = strcspn(p, ".");
-        (void)snprintf(name, sizeof(name), "%.*s", (int)n, p);
-        struct json_object *next = NULL;
-        if (json_object_is_type(o, json_type_array))
-            next = json_object_array_get_idx(o, (size_t)atoi(name));
-        else
-            (void)json_object_object_get_ex(o, name, &next);
-        if (!next)
-            check_failed(__FILE__, __LINE__, "no \"%s\" (%s) in %s", name, path, output);
-        o = next;
-        p += n;
-    }
-    return o;
-}
-
-static int64_t number(struct json_object *o, const char *path)
-{
-    return json_object_get_int64(field(o, path));
-}
-
-static const char *text(struct json_object *o, const char *path)
-{
-    return json_object_get_string(field(o, path));
 }
 
 /* ---- without a daemon ---- */
@@ -159,26 +91,6 @@ static void plan(void)
 }
 
 /* ---- with one ---- */
-
-static void gemv_once(fcc_comm *comm, int times)
-{
-    fcc_buffer *x, *w, *y;
-    enum { N = 1024, K = 2048 };
-
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, K * 4, &x));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)N * K * 4, &w));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, N * 4, &y));
-    struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(x, 0, FCC_F32, 1, K),
-                                            .w = fcc_tensor_2d(w, 0, FCC_F32, N, K),
-                                            .y = fcc_tensor_2d(y, 0, FCC_F32, 1, N),
-                                            .schedule = FCC_SCHEDULE_FUSED};
-    for (int i = 0; i < times; i++)
-        OK(fcc_gemv_all_reduce(comm, &args));
-}
-
-struct stage {
-    _Atomic int ready, go;
-};
 
 /* Three ranks run a gemv; then rank 2 does not come to the next operator until it is aborted from outside. */
 static void late_rank(int rank, const struct ranks *all, void *argument)
@@ -296,101 +208,6 @@ static void live(void)
     output = NULL;
 }
 
-static void product_rank(int rank, const struct ranks *all, void *argument)
-{
-    enum { M = 256, N = 256, K = 256 };
-    struct stage *stage = argument;
-    fcc_comm *comm = comm_open(all, rank, 0);
-    fcc_buffer *a, *b, *c;
-
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, M * K * 4, &a));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, K * N * 4, &b));
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, M * N * 4, &c));
-    struct fcc_gemm_all_to_all_args args = {.a = fcc_tensor_2d(a, 0, FCC_F32, M, K),
-                                            .b = fcc_tensor_2d(b, 0, FCC_F32, K, N),
-                                            .c = fcc_tensor_2d(c, 0, FCC_F32, M, N),
-                                            .schedule = FCC_SCHEDULE_FUSED};
-    OK(fcc_gemm_all_to_all(comm, &args));
-    stage->ready++;
-    while (!stage->go)
-        (void)usleep(1000);
-    fcc_comm_destroy(comm);
-    fcc_disconnect(comm_context());
-}
-
-/* Slices that a workgroup computes by one product: each has its own part of the time, and all together no more than there was. */
-static void trace_together(void)
-{
-    struct test_daemon d;
-    struct ranks r;
-    struct stage *stage = shared_memory(sizeof(*stage));
-    double until = now_ms() + 20e3;
-
-    daemon_start(&d, (const char *const[]){"--cpu-workgroups", "1", NULL});
-    ranks_start(&r, 2, product_rank, stage);
-    while (stage->ready < 2)
-        CHECK(now_ms() < until);
-    CHECK(FCCCTL("trace", "--json") == 0);
-    struct json_object *o = parse();
-    for (int rank = 0; rank < 2; rank++) {
-        char path[64];
-        int64_t end = 0;
-        (void)snprintf(path, sizeof(path), "ranks.%d.workgroups.0.events", rank);
-        struct json_object *events = field(o, path);
-        size_t computed = 0, n = json_object_array_length(events);
-        for (size_t i = 0; i < n; i++) {
-            struct json_object *e = json_object_array_get_idx(events, i);
-            bool computes = strcmp(text(e, "kind"), "compute+put") == 0;
-            CHECK(number(e, "start_ns") >= end && number(e, "end_ns") >= number(e, "start_ns"));
-            CHECK(!computes || number(e, "end_ns") > number(e, "start_ns"));
-            CHECK(!computes || computed == 0 || number(e, "start_ns") == end); /* they were together */
-            end = number(e, "end_ns");
-            computed += computes;
-        }
-        CHECK(computed == 2 && end <= number(o, "duration_ns"));
-    }
-    (void)json_object_put(o);
-    stage->go = 1;
-    ranks_join(&r);
-    daemon_stop(&d);
-    free(output);
-    output = NULL;
-}
-
-static void next_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct stage *stage = argument;
-    fcc_comm *comm = comm_open(all, rank, 0);
-
-    while (!stage->go)
-        gemv_once(comm, 1), (void)usleep(2000);
-    (void)stage;
-    fcc_comm_destroy(comm);
-    fcc_disconnect(comm_context());
-}
-
-static void trace_next(void)
-{
-    struct test_daemon d;
-    struct ranks r;
-    struct stage *stage = shared_memory(sizeof(*stage));
-
-    daemon_start(&d, NULL);
-    ranks_start(&r, 1, next_rank, stage);
-    double until = now_ms() + 20e3;
-    while (FCCCTL("trace", "--next", "--wait", "5", "--json") != 0) /* until the rank has joined */
-        CHECK(now_ms() < until);
-    struct json_object *o = parse();
-    CHECK(strcmp(text(o, "op"), "gemv_all_reduce") == 0);
-    (void)json_object_put(o);
-    CHECK(FCCCTL("trace", "--json") == 0); /* the last one, also while the next one runs */
-    stage->go = 1;
-    ranks_join(&r);
-    daemon_stop(&d);
-    free(output);
-    output = NULL;
-}
-
 /* ---- bench ---- */
 
 /* The ranks of each node are neighbours, and all have a node. */
@@ -497,9 +314,8 @@ static void example(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"usage", usage, 0},  {"unreachable", unreachable, 0},       {"plan", plan, 0},
-        {"live", live, 0},    {"trace_together", trace_together, 0}, {"trace_next", trace_next, 0},
-        {"bench", bench, 60}, {"bench_sockets", bench_sockets, 0},   {"example", example, 0},
+        {"usage", usage, 0},  {"unreachable", unreachable, 0},     {"plan", plan, 0},       {"live", live, 0},
+        {"bench", bench, 60}, {"bench_sockets", bench_sockets, 0}, {"example", example, 0},
     };
     return tests_run("fccctl", TESTS(tests));
 }
