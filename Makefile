@@ -125,7 +125,8 @@ $(addprefix $(BUILD)/bin/,example_env example_gemv): $(BUILD)/bin/%: $(BUILD)/ob
 NVCC ?= $(firstword $(shell command -v nvcc /usr/local/cuda/bin/nvcc 2>/dev/null))
 HIPCC ?= $(shell command -v hipcc 2>/dev/null)
 CUDA_TARGETS := -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=[sm_80,compute_80]
-HIP_TARGETS := --offload-arch=gfx90a,gfx940,gfx1030
+# gfx942, where the compiler knows it (LLVM 17 does, Debian 12's 15 does not).
+HIP_TARGETS = --offload-arch=gfx90a,gfx940,gfx1030$(if $(shell $(HIPCC) --offload-arch=gfx942 -E -x hip /dev/null -o /dev/null 2>/dev/null && echo yes),$(comma)gfx942)
 GPU_SOURCES := kernels/embedding_all_to_all.hip kernels/gemm_all_to_all.hip kernels/gemv_all_reduce.hip kernels/gpu_direct.hip kernels/gpu_launch.hip \
 	kernels/gpu_memory.hip kernels/gpu_plugin.hip
 GPU_CPPFLAGS := -D_GNU_SOURCE -Iclient -Iproto -Ikernels
@@ -189,9 +190,10 @@ SYSTEM := gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccc
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_jobs gpu_ranks gpu_stream
-# Tests of one thread, and of what others start, in which thread sanitizer has nothing to find: it leaves out those that take long there.
-ONE_THREAD := kernels plan lanes hostlist launchers root_names
-TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(filter-out $(if $(filter thread,$(SAN)),$(ONE_THREAD)),kernels $(SYSTEM) $(filter-out kernels,$(UNIT))))
+# The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
+LAUNCHED := launchers root_names
+ONE_THREAD := kernels plan lanes hostlist
+TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(filter-out $(if $(SAN),$(LAUNCHED)) $(if $(filter thread,$(SAN)),$(ONE_THREAD)),kernels $(SYSTEM) $(filter-out kernels,$(UNIT))))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
 TEST_JOBS ?= 4
 LINK_TEST = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) -o $@

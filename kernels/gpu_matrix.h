@@ -4,7 +4,7 @@
  *
  * Three engines with one interface; which one a GPU runs is decided when its code is compiled:
  *     gpu_wgmma<T>   sm_90a, f16 and bf16: the warpgroups' matrix instructions
- *     gpu_mfma<T>    gfx90a, gfx940: the waves' matrix instructions
+ *     gpu_mfma<T>    gfx90a, gfx940, gfx942: the waves' matrix instructions
  *     gpu_fma<T>     all others, and f32 on every NVIDIA GPU: there the matrix instructions would round f32 to 10 bits
  *
  * An engine has
@@ -159,7 +159,7 @@ template <> struct gpu_engine<float> : gpu_fma<float> {
 };
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #error "sm_90 lacks the matrix instructions that the host expects of such a GPU: build for sm_90a"
-#elif defined(__gfx90a__) || defined(__gfx940__)
+#elif defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__)
 template <typename T> struct gpu_engine : gpu_mfma<T> {
 };
 #else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_matrix_mfma.h - the engine for AMD's matrix instructions (gfx90a, gfx940). Part of gpu_matrix.h.
+ * gpu_matrix_mfma.h - the engine for AMD's matrix instructions (gfx90a, gfx940, gfx942). Part of gpu_matrix.h.
  *
  * A tile of 128 x 128 by four waves of 64 lanes, each with 64 x 64 sums: 2 x 2 blocks of 32 x 32.
  *
@@ -22,7 +22,7 @@
 
 typedef float gpu_mfma_sums __attribute__((ext_vector_type(16)));
 
-#if defined(__gfx90a__) || defined(__gfx940__)
+#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__)
 /* sums += 8 k of A and B; a and b: this lane's four elements of each. */
 GPU_DEVICE void gpu_mfma_add(gpu_mfma_sums &sums, const gpu_f16 *a, const gpu_f16 *b)
 {
@@ -61,7 +61,7 @@ template <typename T> struct gpu_mfma {
     static_assert(4 * OUT_ROWS * OUT_PITCH * sizeof(T) <= SHARED_BYTES, "the finished rows use the same memory");
     static_assert(SHARED_BYTES <= 65536, "what a workgroup may have");
 
-#if defined(__gfx90a__) || defined(__gfx940__)
+#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__)
     static constexpr int QUADS = STEP / 4;                    /* groups of four k in a step */
     static constexpr int A_ROWS = GPU_MATRIX_THREADS / QUADS; /* rows of A that all threads fetch at a time */
     static constexpr int A_TIMES = 128 / A_ROWS;

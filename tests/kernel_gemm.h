@@ -144,7 +144,8 @@ static void expect_gemm_tiles(struct test_case *c, uint32_t slice_rows, uint32_t
 }
 
 /* On GPUs with some 130 multiprocessors: as many tiles as leave 8, 4, 2 workgroups or one for each, of 64 x 64, 128 x 128 and
- * 128 x 256; K of more steps than fit into shared memory, and of fewer than there are workgroups. */
+ * 128 x 256; K of more steps than fit into shared memory, and of fewer than there are workgroups. On the cpu, to which they are nothing
+ * special, two of them. */
 static void test_gemm_tiles(void **state)
 {
     static const struct {
@@ -161,8 +162,8 @@ static void test_gemm_tiles(void **state)
 
     (void)state;
     case_regular = true;
-    for (int i = 0; i < cases(bed_device() ? 2 * SIZES : SIZES); i++) {
-        int at = (i + i / SIZES) % SIZES;
+    for (int i = 0; i < cases(bed_device() ? 2 * SIZES : 2); i++) {
+        int at = bed_device() ? (i + i / SIZES) % SIZES : 1 + 9 * i;
         struct test_case c = {.nranks = i < SIZES ? 3 : 1 + (int)random_below(3)};
         int64_t rows[RANKS][RANKS] = {{0}};
         gemm_open(&c, float_dtypes[1 + i % 2], sizes[at].n, sizes[at].k, sizes[at].rows, rows);

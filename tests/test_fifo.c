@@ -15,7 +15,7 @@
 
 #include "fifo.h"
 
-enum { PRODUCERS = 8, PUSHES = 5000 };
+enum { PRODUCERS = 8, PUSHES = 600 };
 
 struct producing {
     struct fifo *fifo;
