@@ -16,7 +16,6 @@ struct cpu_thread {
     pthread_t thread;
     struct workgroup workgroup;
     struct cpu_jobs *jobs; /* cpu_execute.c's: the parts that it has begun */
-    bool crowded;          /* ...: the last one's launch was, so others need the core now */
 };
 
 struct cpu_device {

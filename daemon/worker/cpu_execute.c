@@ -315,7 +315,6 @@ static bool jobs_advance(struct cpu_thread *t)
         struct job *j = &jobs->job[i];
         progress |= !job_is_over(j) && job_advance(j, &t->workgroup, t->index);
         if (job_is_over(j)) {
-            t->crowded = j->part->launch->crowded;
             part_leave(t->device->state, j->part);
             progress = true;
             continue;
@@ -337,7 +336,7 @@ void *cpu_thread_main(void *arg)
     struct launch_part *p;
     struct spin spin = {0};
 
-    for (uint64_t number = 0; (p = part_await(cpu, number, t->crowded ? 0 : spin_us)); spin_reset(&spin)) {
+    for (uint64_t number = 0; (p = part_await(cpu, number, spin_us)); spin_reset(&spin)) {
         job_begin(&jobs->job[jobs->n++], p);
         number++;
         while (jobs->n > 0) {
