@@ -359,7 +359,10 @@ int launch_begin(struct comm *c, struct error *e)
     if (status)
         return status;
     bool automatic = args[0].schedule == FCC_SCHEDULE_AUTO;
-    enum fcc_schedule_kind kind = automatic ? tune_choose(c->tune, c->problem) : args[0].schedule;
+    struct tune_class class = {0};
+    if (automatic)
+        class = tune_class_of(c->problem);
+    enum fcc_schedule_kind kind = automatic ? tune_choose(c->tune, &class) : args[0].schedule;
     l = launch_get(c, kind, args[0].route, e);
     if (!l)
         return e->status;
@@ -385,6 +388,7 @@ int launch_begin(struct comm *c, struct error *e)
     runs_reset(l);
     running_add(c, l);
     l->automatic = automatic;
+    l->class = class;
     l->epoch = ++c->epoch;
     l->span.number = c->operators;
     l->span.started_ns = clock_ns();
@@ -450,8 +454,9 @@ void launch_finish(struct launch *l)
     c->worker->crowded -= l->crowded;
     l->crowded = false;
     if (l->automatic && !l->error.status && c->state == COMM_ACTIVE) {
-        struct tune_sample sample =
-            tune_sample(l->problem, l->schedule.kind, l->busy_ns ? l->busy_ns : l->span.finished_ns - l->span.started_ns);
+        struct tune_sample sample = {.class = l->class,
+                                     .kind = l->schedule.kind,
+                                     .ns = l->busy_ns ? l->busy_ns : l->span.finished_ns - l->span.started_ns};
         if (!c->nodes)
             tune_record(c->tune, &sample);
         else if (!c->members[0].remote)

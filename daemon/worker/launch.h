@@ -69,6 +69,7 @@ struct launch {
     bool helped;              /* ... and its helpers, where there are some */
     bool crowded;             /* with its workgroups, the engine and the clients there are more threads than cores */
     bool automatic;           /* its time tells the tuner */
+    struct tune_class class;  /* ... of which problems */
     bool gated;               /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
     bool passed;              /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
     bool running;             /* among those of its communicator */
@@ -121,10 +122,10 @@ void launch_fail(struct launch *l, int rank, const struct error *e);
 /* ---- tune.c ---- */
 
 struct tune *tune_new(void);
-/* The schedule kind to run this problem with. */
-enum fcc_schedule_kind tune_choose(struct tune *t, const struct problem *problem);
+/* What a problem has in common with others of about its size; and the schedule kind to run such problems with. */
+struct tune_class tune_class_of(const struct problem *problem);
+enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class);
 /* A time of a problem under a schedule; where ranks are on several nodes, all nodes record those of one (nodes.c). */
-struct tune_sample tune_sample(const struct problem *problem, enum fcc_schedule_kind kind, uint64_t ns);
 void tune_record(struct tune *t, const struct tune_sample *sample);
 
 #endif

@@ -21,6 +21,7 @@
 struct candidate {
     uint64_t ns[SAMPLES];
     unsigned count; /* times recorded, the warm-up too */
+    double median;  /* of ns, once these are all there */
 };
 
 struct entry {
@@ -45,7 +46,7 @@ static int size_class(double x)
     return x < 1 ? 0 : (int)(2 * log2(x) + 0.5);
 }
 
-static struct tune_class class_of(const struct problem *p)
+struct tune_class tune_class_of(const struct problem *p)
 {
     struct work sum = {0};
 
@@ -75,38 +76,29 @@ static struct entry *entry_get(struct tune *t, const struct tune_class *class)
     return oldest;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_ns(const struct candidate *c)
 {
     uint64_t sorted[SAMPLES];
 
-    memcpy(sorted, c->ns, sizeof(sorted));
-    qsort(sorted, SAMPLES, sizeof(sorted[0]), by_value);
+    for (int i = 0, at; i < SAMPLES; i++) { /* by insertion: there are few, and it is once an operator */
+        for (at = i; at > 0 && sorted[at - 1] > c->ns[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = c->ns[i];
+    }
     uint64_t sum = sorted[SAMPLES / 2 - 1] + sorted[SAMPLES / 2];
     return (double)sum / 2;
 }
 
-enum fcc_schedule_kind tune_choose(struct tune *t, const struct problem *problem)
+enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class)
 {
-    struct tune_class class = class_of(problem);
-    struct entry *e = entry_get(t, &class);
+    struct entry *e = entry_get(t, class);
 
     e->choices++;
     if (e->fused.count < SAMPLES + WARM_UP || e->sequential.count < SAMPLES + WARM_UP)
         return e->fused.count <= e->sequential.count ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
-    double fused = median_ns(&e->fused), sequential = median_ns(&e->sequential);
+    double fused = e->fused.median, sequential = e->sequential.median;
     bool retry = e->choices % RETRY_EVERY == 0 && fused < RETRY_WITHIN * sequential && sequential < RETRY_WITHIN * fused;
     return (fused <= sequential) != retry ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
-}
-
-struct tune_sample tune_sample(const struct problem *problem, enum fcc_schedule_kind kind, uint64_t ns)
-{
-    return (struct tune_sample){.class = class_of(problem), .kind = kind, .ns = ns};
 }
 
 void tune_record(struct tune *t, const struct tune_sample *sample)
@@ -117,4 +109,6 @@ void tune_record(struct tune *t, const struct tune_sample *sample)
     if (c->count >= WARM_UP)
         c->ns[(c->count - WARM_UP) % SAMPLES] = sample->ns;
     c->count++;
+    if (c->count >= SAMPLES + WARM_UP)
+        c->median = median_ns(c);
 }
