@@ -14,12 +14,29 @@
 #include "log.h"
 #include "peer.h"
 
+/* Each rank's operator has one, which is more than a kilobyte: so they are used again. The engine is one thread. */
+#define AGAIN_MAX 64  /* that are kept */
+#define AGAIN_WORDS 8 /* of attributes, that those have room for */
+static TAILQ_HEAD(, submission) unused = TAILQ_HEAD_INITIALIZER(unused);
+static unsigned nunused;
+
 struct submission *submission_new(struct session *s, enum submission_kind kind, uint64_t id, size_t words)
 {
-    struct submission *sub = calloc(1, sizeof(*sub) + words * sizeof(sub->words[0]));
+    bool again = words <= AGAIN_WORDS;
+    struct submission *sub = again ? TAILQ_FIRST(&unused) : NULL;
 
+    if (sub) {
+        TAILQ_REMOVE(&unused, sub, link);
+        nunused--;
+    } else {
+        sub = malloc(sizeof(*sub) + (again ? AGAIN_WORDS : words) * sizeof(sub->words[0]));
+    }
     if (!sub)
         return NULL;
+    memset(sub, 0, offsetof(struct submission, error));
+    sub->error.status = 0;
+    sub->error.text[0] = '\0';
+    sub->again = again;
     sub->session = s;
     sub->kind = kind;
     sub->id = id;
@@ -33,7 +50,12 @@ void submission_free(struct submission *sub)
     for (int i = 0; i < FCC_MAX_TENSORS; i++)
         if (sub->buffers[i])
             buffer_unref(sub->buffers[i]);
-    free(sub);
+    if (sub->again && nunused < AGAIN_MAX) {
+        TAILQ_INSERT_HEAD(&unused, sub, link);
+        nunused++;
+    } else {
+        free(sub);
+    }
 }
 
 /* The answer of an operator over the socket. */

@@ -255,12 +255,13 @@ struct submission {
     bool gpu_words;    /* ... by the words in the memory of GPUs */
     uint32_t own_gpus; /* ... a bit for the rank's */
     uint64_t arrived_ns;
-    struct error error; /* what is wrong with the request by itself: told to all ranks when its turn comes */
     uint64_t alloc_bytes;
     struct tune_sample sample; /* rank 0's, over several nodes: all record it when this turn begins */
     struct op_args args;       /* attrs point into `words` */
     struct buffer *buffers[FCC_MAX_TENSORS];
-    int64_t words[]; /* the attributes: our copy */
+    bool again;         /* its memory is used again (submission_new()) */
+    struct error error; /* what is wrong with the request by itself: told to all ranks when its turn comes */
+    int64_t words[];    /* the attributes: our copy */
 };
 
 /* Handle a SUBMIT message that lies in our own memory: check it and queue it in its communicator. The message came through
