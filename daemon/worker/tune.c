@@ -80,10 +80,12 @@ static double median_ns(const struct candidate *c)
 {
     uint64_t sorted[SAMPLES];
 
-    for (int i = 0, at; i < SAMPLES; i++) { /* by insertion: there are few, and it is once an operator */
-        for (at = i; at > 0 && sorted[at - 1] > c->ns[i]; at--)
+    memcpy(sorted, c->ns, sizeof(sorted));
+    for (int i = 1, at; i < SAMPLES; i++) { /* by insertion: there are few, and it is once an operator */
+        uint64_t ns = sorted[i];
+        for (at = i; at > 0 && sorted[at - 1] > ns; at--)
             sorted[at] = sorted[at - 1];
-        sorted[at] = c->ns[i];
+        sorted[at] = ns;
     }
     uint64_t sum = sorted[SAMPLES / 2 - 1] + sorted[SAMPLES / 2];
     return (double)sum / 2;
