@@ -361,10 +361,17 @@ struct cpu_jobs *cpu_jobs_new(void)
 
 /* ---- inline launches ---- */
 
+/* What its part i is run with. */
+static struct cpu_thread *inline_thread(const struct launch *l, int i)
+{
+    struct cpu_device *cpu = l->parts[i].device->state;
+
+    return &cpu->engine;
+}
+
 static void inline_part_advance(void *launch, int i)
 {
-    const struct launch *l = launch;
-    struct cpu_thread *t = &((struct cpu_device *)l->parts[i].device->state)->engine;
+    struct cpu_thread *t = inline_thread(launch, i);
 
     (void)job_advance(&t->jobs->job[0], &t->workgroup, t->index);
 }
@@ -375,13 +382,13 @@ void cpu_inline_execute(struct launch *l, struct helpers *helpers, bool rouse)
     bool over;
 
     for (int i = 0; i < l->nparts; i++)
-        job_begin(&((struct cpu_device *)l->parts[i].device->state)->engine.jobs->job[0], &l->parts[i]);
+        job_begin(&inline_thread(l, i)->jobs->job[0], &l->parts[i]);
     if (helpers) /* nobody waits there: what waits for another part's flags is left for later */
         helpers_run(helpers, (1u << helped) - 1, rouse, inline_part_advance, l);
     do {
         over = true;
         for (int i = 0; i < l->nparts; i++) {
-            const struct job *j = &((struct cpu_device *)l->parts[i].device->state)->engine.jobs->job[0];
+            const struct job *j = &inline_thread(l, i)->jobs->job[0];
             if (!job_is_over(j))
                 inline_part_advance(l, i);
             over &= job_is_over(j);
