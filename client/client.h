@@ -145,6 +145,7 @@ struct fcc_context {
 
     pthread_mutex_t ring_lock;
     uint64_t head; /* bytes written to the ring: the truth, memory->head is for the worker. ring_lock */
+    uint64_t tail; /* what memory->tail was when it was last looked at. ring_lock */
 
     pthread_mutex_t lock;   /* everything below */
     pthread_cond_t changed; /* a reply came, or nobody reads the socket any more, or the context is dead */

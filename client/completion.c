@@ -228,7 +228,7 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
 int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, fcc_request **out)
 {
     struct fcc_context *c = comm->context;
-    struct fcc_request on_stack = {.context = c}, *r = out ? malloc(sizeof(*r)) : &on_stack;
+    struct fcc_request on_stack, *r = out ? malloc(sizeof(*r)) : &on_stack;
     int status;
 
     if (!r)

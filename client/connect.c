@@ -171,6 +171,7 @@ static int context_greet(struct fcc_context *c)
     c->worker_pid = welcome.worker_pid;
     c->spin_us = welcome.spin_us;
     c->head = atomic_load_explicit(&c->memory->head, memory_order_relaxed);
+    c->tail = c->head;
     return 0;
 }
 

@@ -27,7 +27,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cache.h"
 #include "client.h"
+
+#define FETCH_MOST 512 /* bytes: what a record with some tensors takes */
 
 /* ---- completion slots ---- */
 
@@ -164,14 +167,24 @@ static void doorbell_ring(struct fcc_context *c)
     (void)n;
 }
 
-/* ring_lock held. 1: there is room for `size` bytes, 0: not yet, -EPROTO: the worker's tail is no tail. */
-static int ring_has_room(const struct fcc_context *c, size_t size)
+/* ring_lock held. 1: there is room for `size` bytes, 0: not yet, -EPROTO: the worker's tail is no tail. The worker's is looked at
+ * only when there is no room by what it was before: it writes there all the time. */
+static int ring_has_room(struct fcc_context *c, size_t size)
 {
-    uint64_t used = c->head - atomic_load_explicit(&c->memory->tail, memory_order_acquire);
-
-    if (used > FCC_RING_BYTES)
+    if (FCC_RING_BYTES - (c->head - c->tail) >= size)
+        return 1;
+    uint64_t tail = atomic_load_explicit(&c->memory->tail, memory_order_acquire);
+    if (c->head - tail > FCC_RING_BYTES)
         return -EPROTO;
-    return FCC_RING_BYTES - used >= size;
+    c->tail = tail;
+    return FCC_RING_BYTES - (c->head - tail) >= size;
+}
+
+/* Where the next record will be, if it is as long: its lines come here while the caller waits for this one's end. */
+static void ring_prepare(struct fcc_context *c, size_t size)
+{
+    for (size_t at = 0; at < size + CACHE_LINE && at < FETCH_MOST; at += CACHE_LINE)
+        cache_own(c->memory->data + (c->head + at) % FCC_RING_BYTES);
 }
 
 /* ring_lock held, and there is room. */
@@ -184,6 +197,7 @@ static void ring_write(struct fcc_context *c, const struct fcc_msg *msg, size_t 
     memcpy(c->memory->data, (const unsigned char *)msg + first, msg->length - first);
     c->head += size;
     atomic_store(&c->memory->head, c->head); /* sequentially consistent: a release, and see "doorbell" above */
+    ring_prepare(c, size);
 }
 
 int ring_push(struct fcc_context *c, const struct fcc_msg *msg)

@@ -119,14 +119,18 @@ static void test_socket_storm(void **state)
     storm(true, false);
 }
 
+/* The library looks at the tail when there is no more room by what it was before. */
 static void test_tail_wrong(void **state)
 {
     struct bed b = bed_open(false, 1);
+    unsigned records = 0;
+    int status;
 
     (void)state;
     set_fault(&b, TAIL_WRONG);
-    assert_int_equal(fcc_noop(b.comm), 0);
-    assert_int_equal(fcc_noop(b.comm), -EPROTO);
+    while (!(status = fcc_noop(b.comm)) && ++records <= FCC_RING_BYTES / sizeof(struct fcc_submit))
+        ;
+    assert_int_equal(status, -EPROTO);
     assert_error_says("wrong tail");
     assert_int_equal(fcc_noop(b.comm), -EPROTO);
     bed_close(&b);

@@ -13,7 +13,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cache.h"
 #include "device.h"
+
+#define FETCH_MOST 512 /* bytes: what a record with some tensors takes */
 
 static_assert((FCC_RING_BYTES & (FCC_RING_BYTES - 1)) == 0, "offsets are taken modulo the size");
 
@@ -68,6 +71,15 @@ static void ring_copy(const struct session *s, uint64_t offset, void *to, size_t
 static uint64_t record_room(uint64_t length)
 {
     return (length + FCC_RECORD_ALIGN - 1) / FCC_RECORD_ALIGN * FCC_RECORD_ALIGN;
+}
+
+bool ring_look(const struct session *s)
+{
+    uint64_t head = atomic_load_explicit(&s->memory->head, memory_order_relaxed), n = head - s->tail;
+
+    for (uint64_t at = 0; at < n && at < FETCH_MOST; at += CACHE_LINE)
+        cache_fetch(s->memory->data + (s->tail + at) % FCC_RING_BYTES);
+    return n != 0;
 }
 
 bool ring_poll(struct session *s)

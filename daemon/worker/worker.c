@@ -220,8 +220,15 @@ static bool rings_poll(struct worker *w)
 
     TAILQ_FOREACH(s, &w->sessions, link)
         if (s->memory && !s->broken)
-            any |= ring_poll(s);
-    return any;
+            any |= ring_look(s);
+    if (!any)
+        return false;
+    w->arrivals_ns = clock_ns();
+    TAILQ_FOREACH(s, &w->sessions, link)
+        if (s->memory && !s->broken)
+            (void)ring_poll(s);
+    w->arrivals_ns = 0;
+    return true;
 }
 
 void worker_drain(struct worker *w)

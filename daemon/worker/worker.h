@@ -86,6 +86,7 @@ struct worker {
     struct nodes_data *data;                          /* nodes_data.c's; NULL: there is no other node */
     char mps_pipe[FCC_MPS_PIPE_MAX];
     int cores;             /* that this process may use */
+    uint64_t arrivals_ns;  /* when what is being read from the rings came; 0: nothing is */
     unsigned crowded;      /* launches in flight that need all cores: the engine does not spin while there are any */
     uint64_t memory_bytes; /* charged */
     bool draining, quit;
@@ -210,6 +211,8 @@ void session_reply_status(struct session *s, const struct fcc_msg *request, int 
 
 int ring_open(struct session *s, int *memory_fd, struct error *e);
 void ring_close(struct session *s);
+/* Has the client put anything into its ring? If so, it is on its way here from the client's core. */
+bool ring_look(const struct session *s);
 /* Read what the client has put into its ring. True if there was anything. */
 bool ring_poll(struct session *s);
 void ring_set_sleeping(struct session *s, bool sleeping);
