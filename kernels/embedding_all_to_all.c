@@ -186,7 +186,6 @@ static int embedding_match(const struct op_args args[], int nranks, struct probl
                                (long long)args[r].tensors[FCC_EMB_OUT].shape[1], (long long)total);
     if (status)
         return status;
-    memset(&out->embedding, 0, sizeof(out->embedding));
     out->dtype = out0->dtype;
     out->embedding.dim = out0->shape[2];
     out->embedding.batch = batch0;

@@ -9,7 +9,6 @@
  * Staging, unless fused: all of C_r, dense [M_r][N], dtype of a.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "all_to_all.h"
@@ -92,7 +91,6 @@ static int gemm_match(const struct op_args args[], int nranks, struct problem *o
     }
     if (status)
         return status;
-    memset(&out->gemm, 0, sizeof(out->gemm));
     out->dtype = c0->dtype;
     out->gemm.n = c0->shape[1];
     for (int r = 0; r < nranks; r++) {
@@ -334,11 +332,12 @@ static bool multiply_together(const struct run *run, const struct slice slices[]
                               struct error *e, int *status)
 {
     int64_t n = run->problem->gemm.n, size = (int64_t)dtype_size(run->problem->dtype), stride;
-    struct view_piece pieces[TOGETHER_SLICES] = {{0}};
+    struct view_piece pieces[TOGETHER_SLICES];
     unsigned char *c;
     uint32_t rows = 0;
     int npieces = 0;
 
+    pieces[0] = (struct view_piece){0};
     for (uint32_t i = 0; i < count; i++) {
         unsigned char *at = slice_place(run, &slices[i], &stride);
         size_t bytes = (size_t)(slices[i].rows * n * size);
@@ -361,11 +360,15 @@ static bool multiply_together(const struct run *run, const struct slice slices[]
     return true;
 }
 
-static int by_row(const void *a, const void *b)
+/* A few, which are nearly sorted: two ascending sequences, as the rank's own rows come last. */
+static void slices_sort(struct slice out[], const struct slice in[], uint32_t count)
 {
-    const struct slice *x = a, *y = b;
-
-    return x->row < y->row ? -1 : x->row > y->row;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = i;
+        for (; at > 0 && out[at - 1].row > in[i].row; at--)
+            out[at] = out[at - 1];
+        out[at] = in[i];
+    }
 }
 
 static int gemm_slices(const struct run *run, uint32_t first, uint32_t count, struct workgroup *wg, struct error *e)
@@ -373,8 +376,7 @@ static int gemm_slices(const struct run *run, uint32_t first, uint32_t count, st
     struct slice slices[TOGETHER_SLICES];
     int status = 0;
 
-    memcpy(slices, &run->plan->slices[first], count * sizeof(slices[0]));
-    qsort(slices, count, sizeof(slices[0]), by_row);
+    slices_sort(slices, &run->plan->slices[first], count);
     for (uint32_t i = 0, end; i < count && status == 0; i = end) {
         for (end = i + 1; end < count && slices[end].row == slices[end - 1].row + slices[end - 1].rows;)
             end++;

@@ -78,7 +78,6 @@ static int gemv_match(const struct op_args args[], int nranks, struct problem *o
     }
     if (status)
         return status;
-    memset(&out->gemv, 0, sizeof(out->gemv));
     out->dtype = y0->dtype;
     out->gemv.m = y0->shape[0];
     out->gemv.n = y0->shape[1];

@@ -5,7 +5,9 @@
 #include "op.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ops.h"
 
@@ -26,6 +28,27 @@ int op_no_values(const struct problem *problem, int rank, int64_t values[])
     (void)rank;
     (void)values;
     return 0;
+}
+
+void op_args_copy(struct op_args *to, const struct op_args *from)
+{
+    memcpy(to, from, offsetof(struct op_args, tensors) + (size_t)from->ntensors * sizeof(from->tensors[0]));
+}
+
+static bool tensor_equal(const struct tensor *a, const struct tensor *b)
+{
+    return a->data == b->data && a->dtype == b->dtype && a->ndim == b->ndim && a->symmetric == b->symmetric &&
+           !memcmp(a->shape, b->shape, sizeof(a->shape)) && !memcmp(a->stride, b->stride, sizeof(a->stride));
+}
+
+bool op_args_equal(const struct op_args *a, const struct op_args *b)
+{
+    bool equal = a->op == b->op && a->schedule == b->schedule && a->route == b->route && a->attrs == b->attrs &&
+                 a->nattrs == b->nattrs && a->ntensors == b->ntensors;
+
+    for (int i = 0; equal && i < a->ntensors; i++)
+        equal = tensor_equal(&a->tensors[i], &b->tensors[i]);
+    return equal;
 }
 
 static uint32_t attr_key(int64_t word)

@@ -28,11 +28,15 @@ struct op_args {
     enum fcc_op op;
     enum fcc_schedule_kind schedule;
     enum plan_route route;
-    int ntensors;
-    struct tensor tensors[FCC_MAX_TENSORS];
     const int64_t *attrs; /* well-formed: op_attrs_check() */
     size_t nattrs;        /* words */
+    int ntensors;
+    struct tensor tensors[FCC_MAX_TENSORS]; /* [ntensors]; what is behind them is undefined */
 };
+
+void op_args_copy(struct op_args *to, const struct op_args *from);
+/* The same words, in the same places; attributes in the same place (whatever they are). */
+bool op_args_equal(const struct op_args *a, const struct op_args *b);
 
 /* 0, or -EINVAL if the words are not a sequence of attributes with known keys, each at most once. */
 int op_attrs_check(const int64_t *attrs, size_t nattrs, struct error *e);
@@ -76,7 +80,7 @@ struct op {
     const char *const *tensor_names; /* [ntensors] */
     /* One rank's request by itself. 0, or -EINVAL with the reason. */
     int (*check)(const struct op_args *args, int nranks, int rank, struct error *e);
-    /* All ranks' (checked) requests together: fill in *out (whose op, nranks and node_of are set). 0, or -EINVAL with a reason
+    /* All ranks' (checked) requests together: fill in *out (whose op, nranks and node_of are set, and the rest 0). 0, or -EINVAL with a reason
      * that names the rank that differs, from which one, and both values: "n: rank 2 has 128, rank 0 has 256". */
     int (*match)(const struct op_args args[], int nranks, struct problem *out, struct error *e);
     /* Fill the builder's plan; schedule's zeros become the defaults. */

@@ -18,6 +18,13 @@ struct error {
     char text[FCC_TEXT_MAX];
 };
 
+/* No error. Where microseconds count, instead of an initializer, which would clear all of the text. */
+static inline void error_clear(struct error *e)
+{
+    e->status = 0;
+    e->text[0] = '\0';
+}
+
 /* Sets the error (cut to fit) and returns status. `e` may be NULL. */
 int error_set(struct error *e, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

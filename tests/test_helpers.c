@@ -24,12 +24,13 @@ struct job {
     unsigned expected[MOST];
 };
 
-static void call(void *argument, int i)
+static bool call(void *argument, int i)
 {
     struct job *j = argument;
 
     j->seen[i] = j->number;
     j->calls[i]++;
+    return true;
 }
 
 static void job_run(struct helpers *h, struct job *j, uint32_t parts)

@@ -335,7 +335,7 @@ static bool turn_ready(struct comm *c)
  * rank. All else waits until nothing runs: a symmetric allocation, and what an error is to be told of. */
 static bool turn_follows(const struct comm *c)
 {
-    struct error ignored = {0};
+    struct error ignored;
 
     for (int r = 0; r < c->nranks; r++)
         if (!c->members[r].next->stream)
@@ -347,7 +347,8 @@ void comm_advance(struct comm *c)
 {
     while (c->state == COMM_ACTIVE && turn_ready(c) && (!c->current || turn_follows(c))) {
         const struct submission *head = c->members[0].next;
-        struct error e = {0};
+        struct error e;
+        error_clear(&e);
         int status = turn_check(c, &e);
 
         if (c->nodes)

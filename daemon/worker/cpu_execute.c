@@ -18,8 +18,9 @@
  * orders the engine's preparation before the workgroups. The last thread to leave a part (acquire-release countdown) unlinks it
  * and, if it was the launch's last part, hands the launch back with a release push that the engine pairs with an acquire.
  *
- * An inline launch is run by the engine. Where helpers look for work, each part's slices up to the first that would wait are run by
- * one of them, at the same time; then the engine, alone again, does the rest of all parts.
+ * An inline launch is run by the engine and, where helpers look for work, by these: a part by one thread, at the same time as the others.
+ * So its counters need no instructions that lock anything; and whoever runs a part sets them, so that what a helper works with stays in
+ * its core's caches from one operator to the next.
  */
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -71,6 +72,10 @@ static void flag_raise(struct launch *l, const struct launch_run *from, int rank
         nodes_flag(l, from, rank, flag);
         return;
     }
+    if (l->inline_) { /* nobody sleeps for it */
+        atomic_store_explicit(&r->flags[flag], l->epoch, memory_order_release);
+        return;
+    }
     atomic_store_explicit(&r->flags[flag], l->epoch, memory_order_seq_cst);
     cpu_device_signal(r->device);
 }
@@ -82,12 +87,30 @@ void device_cpu_flag_raise(struct device *d, _Atomic uint64_t *flag, uint64_t ep
     cpu_device_signal(d);
 }
 
-/* A slice is done: count down its group, and raise the group's flag if it was the last. */
-static void slice_signal(struct launch *l, struct launch_run *r, const struct slice *s)
+/* The next slices of a run; `alone`: no other thread takes any. */
+static uint32_t slices_next(struct launch_run *r, uint32_t count, bool alone)
 {
-    if (s->group == SLICE_NO_GROUP)
-        return;
-    if (atomic_fetch_sub_explicit(&r->group_left[s->group], 1, memory_order_acq_rel) != 1)
+    if (!alone)
+        return atomic_fetch_add_explicit(&r->next, count, memory_order_relaxed);
+    uint32_t first = atomic_load_explicit(&r->next, memory_order_relaxed);
+    atomic_store_explicit(&r->next, first + count, memory_order_relaxed);
+    return first;
+}
+
+/* How many slices of a group are left when this one has been done. */
+static uint32_t group_leave(struct launch_run *r, uint32_t group, bool alone)
+{
+    if (!alone)
+        return atomic_fetch_sub_explicit(&r->group_left[group], 1, memory_order_acq_rel) - 1;
+    uint32_t left = atomic_load_explicit(&r->group_left[group], memory_order_relaxed) - 1;
+    atomic_store_explicit(&r->group_left[group], left, memory_order_relaxed);
+    return left;
+}
+
+/* A slice is done: count down its group, and raise the group's flag if it was the last. */
+static void slice_signal(struct launch *l, struct launch_run *r, const struct slice *s, bool alone)
+{
+    if (s->group == SLICE_NO_GROUP || group_leave(r, s->group, alone))
         return;
     const struct signal_group *g = &r->plan->groups[s->group];
     if (!(g->dst & SLICE_DST_SET)) {
@@ -111,7 +134,7 @@ static uint32_t slices_take(const struct launch *l, struct launch_run *r, uint32
     if (wg->alone && !l->nodes_number && op->together)
         count = op->together(&r->run, first);
     if (count > 1)
-        atomic_fetch_add_explicit(&r->next, count - 1, memory_order_relaxed);
+        (void)slices_next(r, count - 1, true);
     return count;
 }
 
@@ -138,16 +161,17 @@ static int slices_run(struct launch *l, struct launch_run *r, uint32_t first, st
     const struct op *op = op_get(l->problem->op);
     const struct slice *s = &r->plan->slices[first];
     uint32_t count = slices_take(l, r, first, wg);
-    struct error e = {0};
+    struct error e;
     int status = 0;
 
+    error_clear(&e);
     uint64_t start_ns = *now_ns ? *now_ns : clock_ns();
     if (count > 1)
         status = op->slices(&r->run, first, count, wg, &e);
     else if (s->kind != SLICE_WAIT)
         status = op->slice(&r->run, s, wg, &e);
     *now_ns = s->kind == SLICE_WAIT ? start_ns : clock_ns();
-    times_note(s, &r->times[first], count, wg_index, start_ns, *now_ns);
+    times_note(s, &r->times[l->turn][first], count, wg_index, start_ns, *now_ns);
     if (status) {
         launch_fail(l, r->run.rank, &e);
         return status;
@@ -155,7 +179,7 @@ static int slices_run(struct launch *l, struct launch_run *r, uint32_t first, st
     for (uint32_t i = 0; i < count; i++) {
         if (l->nodes_number)
             nodes_put(l, r, first + i); /* before its flag */
-        slice_signal(l, r, &s[i]);
+        slice_signal(l, r, &s[i], wg->alone);
     }
     if (l->nodes_number)
         *now_ns = 0; /* that took a while */
@@ -170,7 +194,7 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
 
     while (!atomic_load_explicit(l->status, memory_order_relaxed)) {
         if (!c->holds) {
-            c->slice = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
+            c->slice = slices_next(r, 1, wg->alone);
             if (c->slice >= r->plan->nslices) {
                 c->finished = true;
                 return true;
@@ -178,8 +202,8 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
             c->holds = true;
         }
         if (!slice_ready(r, &r->plan->slices[c->slice], l->epoch)) {
-            if (!r->times[c->slice].wait_ns)
-                r->times[c->slice].wait_ns = clock_ns();
+            if (!r->times[l->turn][c->slice].wait_ns)
+                r->times[l->turn][c->slice].wait_ns = clock_ns();
             return progress;
         }
         c->holds = false;
@@ -361,37 +385,44 @@ struct cpu_jobs *cpu_jobs_new(void)
 
 /* ---- inline launches ---- */
 
-/* What its part i is run with. */
-static struct cpu_thread *inline_thread(const struct launch *l, int i)
+/* A part as far as it goes. True if it is over. */
+static bool inline_part_run(struct launch *l, struct launch_part *p)
 {
-    struct cpu_device *cpu = l->parts[i].device->state;
+    struct cpu_device *cpu = p->device->state;
+    struct cpu_thread *t = &cpu->engine;
+    struct job *j = &t->jobs->job[0];
 
-    return &cpu->engine;
+    if (p->begun_epoch != l->epoch) {
+        p->begun_epoch = l->epoch;
+        for (int i = 0; i < p->nruns; i++)
+            launch_run_reset(l, p->ranks[i]);
+        job_begin(j, p);
+    }
+    if (!job_is_over(j))
+        (void)job_advance(j, &t->workgroup, t->index);
+    return job_is_over(j);
 }
 
-static void inline_part_advance(void *launch, int i)
+static bool inline_parts_run(void *launch, int i)
 {
-    struct cpu_thread *t = inline_thread(launch, i);
+    struct launch *l = launch;
+    bool over = true;
 
-    (void)job_advance(&t->jobs->job[0], &t->workgroup, t->index);
+    for (; i < l->nparts; i += HELPERS_PARTS)
+        over &= inline_part_run(l, &l->parts[i]);
+    return over;
 }
 
 void cpu_inline_execute(struct launch *l, struct helpers *helpers, bool rouse)
 {
-    int helped = l->nparts < HELPERS_PARTS ? l->nparts : HELPERS_PARTS;
-    bool over;
+    int n = l->nparts < HELPERS_PARTS ? l->nparts : HELPERS_PARTS;
+    bool over = helpers != NULL;
 
-    for (int i = 0; i < l->nparts; i++)
-        job_begin(&inline_thread(l, i)->jobs->job[0], &l->parts[i]);
-    if (helpers) /* nobody waits there: what waits for another part's flags is left for later */
-        helpers_run(helpers, (1u << helped) - 1, rouse, inline_part_advance, l);
-    do {
+    if (helpers)
+        helpers_run(helpers, (1u << n) - 1, rouse, inline_parts_run, l);
+    while (!over) {
         over = true;
-        for (int i = 0; i < l->nparts; i++) {
-            const struct job *j = &inline_thread(l, i)->jobs->job[0];
-            if (!job_is_over(j))
-                inline_part_advance(l, i);
-            over &= job_is_over(j);
-        }
-    } while (!over);
+        for (int i = 0; i < n; i++)
+            over &= inline_parts_run(l, i);
+    }
 }

@@ -32,7 +32,7 @@ struct device_ops {
     bool (*launch_collect)(struct device *d, struct launch *l);
     /* Everything that the device keeps with a launch. */
     void (*launch_release)(struct device *d, struct launch *l);
-    /* Fill in times_shown of all runs of a launch that has finished. */
+    /* Fill in launch_times_shown() of all runs of a launch that has finished. */
     int (*times_fetch)(struct device *d, struct launch *l, struct error *e);
     /* All parts are done. */
     void (*close)(struct device *d);

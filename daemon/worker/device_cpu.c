@@ -147,10 +147,11 @@ static struct helpers *inline_helpers(const struct launch *l)
 {
     struct worker *w = l->worker;
     int clients = (int)w->nclients > l->nranks ? (int)w->nclients : l->nranks;
-    struct error e = {0};
+    struct error e;
 
     if (!l->helped || !w->config.spin_us || clients + l->nparts > w->cores)
         return NULL;
+    error_clear(&e);
     if (!w->helpers_tried && helpers_open(w->ndevices - 1, w->config.spin_us, &w->helpers, &e))
         log_warning("small operators take longer: %s", e.text);
     w->helpers_tried = true;
@@ -270,7 +271,9 @@ static void cpu_memory_free(struct device *d, struct device_memory *m)
 static int cpu_comm_open(struct device *d, struct comm *c, struct error *e)
 {
     (void)d;
-    c->shared = calloc(1, sizeof(*c->shared));
+    c->shared = aligned_alloc(64, 64); /* a cache line of its own: it is looked at all the time */
+    if (c->shared)
+        *c->shared = (struct comm_shared){0};
     return c->shared ? 0 : error_set(e, -ENOMEM, "no memory for a communicator");
 }
 

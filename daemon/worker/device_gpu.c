@@ -390,7 +390,7 @@ static int gpu_times_fetch(struct device *d, struct launch *l, struct error *e)
 
     for (int p = 0; p < l->nparts; p++)
         for (int i = 0; i < l->parts[p].nruns && status == 0 && l->parts[p].gpu; i++)
-            status = plugin->launch_times(l->parts[p].gpu, i, l->runs[l->parts[p].ranks[i]].times_shown, e);
+            status = plugin->launch_times(l->parts[p].gpu, i, launch_times_shown(l, l->parts[p].ranks[i]), e);
     return status;
 }
 

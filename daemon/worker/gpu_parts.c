@@ -119,7 +119,7 @@ struct start {
     struct error errors[GPU_MAX_GPUS]; /* of parts */
 };
 
-static void part_start(void *argument, int gpu)
+static bool part_start(void *argument, int gpu)
 {
     struct start *start = argument;
     struct launch *l = start->launch;
@@ -132,7 +132,7 @@ static void part_start(void *argument, int gpu)
     struct gpu_call call;
 
     if (e->status || part_fill(l, p, &call, e))
-        return;
+        return true;
     for (int r = 0; r < l->nranks; r++) {
         staging[r] = (uint64_t)(uintptr_t)l->staging[r];
         slots[r] = (uint64_t)(uintptr_t)l->comm->members[r].slots.data;
@@ -143,6 +143,7 @@ static void part_start(void *argument, int gpu)
         part_waits(l, p, &waits);
     (void)plugin->launch_start(p->gpu, &call, staging, slots, &waits, l->lanes >> p->device->index & 1u, e);
     start->alone[i] = waits.in_kernel;
+    return true;
 }
 
 static_assert(GPU_MAX_GPUS <= HELPERS_PARTS, "a part for each");

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * Memory order. `claim` is the hand-over: the engine fills in the job, then stores it (release). Who takes a part does so by
- * compare-and-swap (acquire) of the whole word, with the job's number in it, so a job that was taken from is the one that is
- * there; and it stays there until `left`, which each part counts down (release) when it has been done, is 0 (acquire, the
- * engine's). Sleeping is the argument of proto.h's doorbell: the helper says that it sleeps, then looks at its call
- * once more (the futex); the engine changes the call, then looks whether it sleeps; all sequentially consistent.
+ * A part is handed over in a cache line of its helper's, which is all that moves between the two cores before the helper begins.
+ *
+ * Memory order. `offer` is the hand-over: the engine fills in the job, then stores the offer (release). Who takes the part does so by
+ * compare-and-swap of that offer (acquire): the helper, or the engine, if the helper has not come. The job stays as it is until the
+ * part is over, which the helper says in `over` (release; acquire, the engine's).
+ *
+ * Sleeping: the helper says that it sleeps, then sleeps if the offer is still the one that it knows (the futex looks). The engine
+ * looks whether it sleeps, then stores the offer, with no fence between: so a helper that goes to sleep just then may miss it.
+ * Then it is the engine that takes the part, and the next offer finds the helper asleep and wakes it.
  */
 #include "helpers.h"
 
@@ -20,44 +24,59 @@
 
 #include "spin.h"
 
-#define PART_BITS 16 /* of what claim is made of: number << 16 | parts that nobody has taken yet */
-static_assert(HELPERS_PARTS <= PART_BITS, "a bit for each");
+/* An offer: the job's number, twice, and one more when the part has been taken. 0: there has been none. */
+#define OFFER(number) ((number)*2u)
+#define TAKEN 1u
+static_assert(HELPERS_PARTS <= 32, "a bit for each");
 
-/* A thread and the part that it takes: a cache line, which the engine writes to if there is such a part. */
+/* A thread and the part that it is offered. */
 struct helper {
-    _Alignas(64) _Atomic uint32_t call; /* futex: moved when there is a job for it */
-    _Atomic bool sleeps;
+    _Alignas(64) _Atomic uint32_t offer; /* the engine's, but for TAKEN; a futex */
+    bool (*run)(void *argument, int i);
+    void *argument;
+    _Alignas(64) _Atomic uint32_t over; /* the offer that it took and has done, last */
+    _Alignas(64) _Atomic bool sleeps;   /* what follows hardly ever changes */
     struct helpers *helpers;
     int part;
     pthread_t thread;
 };
 
-/* A cache line each: what is taken from, what is counted down. */
 struct helpers {
-    _Alignas(64) _Atomic uint64_t claim;
-    void (*run)(void *argument, int i);
-    void *argument;
-    _Alignas(64) _Atomic uint32_t left;
-    _Alignas(64) uint64_t number; /* of the last job; the engine's */
+    struct helper helper[HELPERS_MAX];
+    uint32_t number; /* of the last job; the engine's */
     uint32_t spin_us;
     int n;
     _Atomic bool stop;
-    struct helper helper[HELPERS_MAX];
 };
 
-/* Of the parts in `mine`, those that nobody has taken, one after the other. */
-static void job_help(struct helpers *h, uint32_t mine)
+static bool offer_take(struct helper *h, uint32_t offer)
 {
-    uint64_t claim = atomic_load_explicit(&h->claim, memory_order_relaxed);
+    return atomic_compare_exchange_strong_explicit(&h->offer, &offer, offer | TAKEN, memory_order_acquire,
+                                                   memory_order_relaxed);
+}
 
-    for (uint32_t free; (free = (uint32_t)claim & mine) != 0;) {
-        uint64_t taken = claim & ~(uint64_t)(free & -free);
-        if (!atomic_compare_exchange_weak_explicit(&h->claim, &claim, taken, memory_order_acquire, memory_order_relaxed))
-            continue;
-        h->run(h->argument, __builtin_ctz(free));
-        (void)atomic_fetch_sub_explicit(&h->left, 1, memory_order_release);
-        claim = atomic_load_explicit(&h->claim, memory_order_relaxed);
-    }
+/* ---- the helpers ---- */
+
+/* Between two looks. A helper has a core to itself, mostly: then it goes on pausing after each offer of that core to others. */
+static bool helper_pause(struct spin *spin, uint32_t limit_us)
+{
+    if (!spin_once(spin, limit_us))
+        return false;
+    if (!spin_keeps_core(spin) && !spin->shared)
+        spin->turns = 1;
+    return true;
+}
+
+static void part_help(struct helper *me, uint32_t offer)
+{
+    struct spin spin = {0};
+
+    if (!offer_take(me, offer))
+        return; /* the engine has */
+    while (!me->run(me->argument, me->part))
+        if (!helper_pause(&spin, UINT32_MAX)) /* what it waits for is under way */
+            spin_reset(&spin);
+    atomic_store_explicit(&me->over, offer, memory_order_release);
 }
 
 static void *helper_main(void *arg)
@@ -65,29 +84,21 @@ static void *helper_main(void *arg)
     struct helper *me = arg;
     struct helpers *h = me->helpers;
     struct spin spin = {0};
-    uint32_t seen = 0;
 
-    while (!atomic_load_explicit(&h->stop, memory_order_relaxed)) {
-        uint32_t call = atomic_load_explicit(&me->call, memory_order_acquire); /* the claim was stored before */
-        if (call != seen) {
-            seen = call;
-            job_help(h, 1u << me->part);
+    for (;;) {
+        uint32_t offer = atomic_load_explicit(&me->offer, memory_order_acquire); /* before `stop`: helpers_close() */
+        if (atomic_load_explicit(&h->stop, memory_order_relaxed))
+            return NULL;
+        if (offer && !(offer & TAKEN)) {
+            part_help(me, offer);
             spin_reset(&spin);
-        } else if (!spin_once(&spin, h->spin_us)) {
-            atomic_store(&me->sleeps, true);
-            (void)syscall(SYS_futex, &me->call, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-            atomic_store(&me->sleeps, false);
+        } else if (!helper_pause(&spin, h->spin_us)) {
+            atomic_store_explicit(&me->sleeps, true, memory_order_relaxed);
+            (void)syscall(SYS_futex, &me->offer, FUTEX_WAIT_PRIVATE, offer, NULL, NULL, 0);
+            atomic_store_explicit(&me->sleeps, false, memory_order_relaxed);
             spin_reset(&spin);
         }
     }
-    return NULL;
-}
-
-static void helper_call(struct helper *h, bool rouse)
-{
-    (void)atomic_fetch_add(&h->call, 1);
-    if (rouse && atomic_load(&h->sleeps))
-        (void)syscall(SYS_futex, &h->call, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 int helpers_open(int n, uint32_t spin_us, struct helpers **out, struct error *e)
@@ -117,27 +128,72 @@ void helpers_close(struct helpers *h)
 {
     if (!h)
         return;
-    atomic_store(&h->stop, true);
-    for (int i = 0; i < h->n; i++)
-        helper_call(&h->helper[i], true);
+    atomic_store_explicit(&h->stop, true, memory_order_relaxed);
+    h->number++;
+    for (int i = 0; i < h->n; i++) { /* who has not seen the new value does not sleep for the old one; who has, sees `stop` */
+        atomic_store_explicit(&h->helper[i].offer, OFFER(h->number) | TAKEN, memory_order_release);
+        (void)syscall(SYS_futex, &h->helper[i].offer, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    }
     for (int i = 0; i < h->n; i++)
         (void)pthread_join(h->helper[i].thread, NULL);
     free(h);
 }
 
-void helpers_run(struct helpers *h, uint32_t parts, bool rouse, void (*run)(void *argument, int i), void *argument)
-{
-    struct spin spin = {0};
+/* ---- the engine ---- */
 
-    assert(!(parts >> PART_BITS));
+static struct helper *helper_of(struct helpers *h, uint32_t bit)
+{
+    return &h->helper[__builtin_ctz(bit) - 1];
+}
+
+static void part_offer(struct helper *h, uint32_t offer, bool rouse, bool (*run)(void *argument, int i), void *argument)
+{
+    bool sleeps = atomic_load_explicit(&h->sleeps, memory_order_relaxed);
+
     h->run = run;
     h->argument = argument;
-    atomic_store_explicit(&h->left, (uint32_t)__builtin_popcount(parts), memory_order_relaxed);
-    atomic_store_explicit(&h->claim, ++h->number << PART_BITS | parts, memory_order_release);
-    for (int i = 0; i < h->n && (parts & (parts - 1)); i++)
-        if (parts >> h->helper[i].part & 1u)
-            helper_call(&h->helper[i], rouse);
-    job_help(h, parts); /* its own first; what is left then, nobody has come for yet */
-    while (atomic_load_explicit(&h->left, memory_order_acquire))
-        (void)spin_once(&spin, UINT32_MAX); /* who runs a part returns */
+    atomic_store_explicit(&h->offer, offer, memory_order_release);
+    if (rouse && sleeps)
+        (void)syscall(SYS_futex, &h->offer, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* Offer these parts to their helpers. Returns those that have one. */
+static uint32_t parts_offer(struct helpers *h, uint32_t parts, uint32_t offer, bool rouse, bool (*run)(void *argument, int i),
+                            void *argument)
+{
+    uint32_t offered = parts & (uint32_t)((UINT64_C(2) << h->n) - 2); /* helper i has part i + 1 */
+
+    for (uint32_t rest = offered; rest; rest &= rest - 1)
+        part_offer(helper_of(h, rest), offer, rouse, run, argument);
+    return offered;
+}
+
+void helpers_run(struct helpers *h, uint32_t parts, bool rouse, bool (*run)(void *argument, int i), void *argument)
+{
+    uint32_t offer = OFFER(++h->number), helped = 0;
+    uint32_t offered = parts_offer(h, parts & (parts - 1), offer, rouse, run, argument), mine = parts & ~offered;
+    struct spin spin = {0};
+
+    assert(!(parts >> HELPERS_PARTS));
+    while (mine || offered) {
+        bool progress = offered != 0;
+        for (uint32_t rest = mine; rest; rest &= rest - 1)
+            if (run(argument, __builtin_ctz(rest))) {
+                mine &= ~(rest & -rest);
+                progress = true;
+            }
+        if (offered) { /* one that nobody has come for so far */
+            uint32_t bit = offered & -offered;
+            bool taken = offer_take(helper_of(h, bit), offer);
+            offered &= ~bit;
+            mine |= taken ? bit : 0;
+            helped |= taken ? 0 : bit;
+        }
+        if (progress || !spin_once(&spin, UINT32_MAX))
+            spin_reset(&spin);
+    }
+    for (; helped; helped &= helped - 1)
+        while (atomic_load_explicit(&helper_of(h, helped)->over, memory_order_acquire) != offer)
+            if (!spin_once(&spin, UINT32_MAX)) /* who runs a part ends it */
+                spin_reset(&spin);
 }

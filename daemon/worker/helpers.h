@@ -24,9 +24,10 @@ struct helpers;
 /* n threads (HELPERS_MAX, if n is more; n may be 0), which take part 1, 2 and so on, and look for more for spin_us. */
 int helpers_open(int n, uint32_t spin_us, struct helpers **out, struct error *e);
 void helpers_close(struct helpers *h); /* NULL: nothing */
-/* Call run(argument, i) once for each bit i of `parts` (at most HELPERS_PARTS), from several threads; returns when all have
- * returned. Engine thread. What it has written before, the calls see; what they write, it sees after. `rouse`: those that sleep are
- * woken, which takes some microseconds. */
-void helpers_run(struct helpers *h, uint32_t parts, bool rouse, void (*run)(void *argument, int i), void *argument);
+/* Call run(argument, i) for each bit i of `parts` (at most HELPERS_PARTS) until it says that the part is over (true); returns when all
+ * are. A part's calls all come from one thread, different parts' from several at a time. run() may not wait for another part: it returns
+ * false instead and is called again, as the engine goes round its parts and those that it has yet to take. Engine thread. What it has
+ * written before, the calls see; what they write, it sees after. `rouse`: those that sleep are woken, which takes some microseconds. */
+void helpers_run(struct helpers *h, uint32_t parts, bool rouse, bool (*run)(void *argument, int i), void *argument);
 
 #endif

@@ -56,8 +56,8 @@ void launch_free(struct launch *l)
     for (int r = 0; r < l->nranks; r++) {
         plan_free(l->runs[r].plan);
         free((void *)l->runs[r].group_left);
-        free(l->runs[r].times);
-        free(l->runs[r].times_shown);
+        free(l->runs[r].times[0]);
+        free(l->runs[r].times[1]);
         for (int step = 0; step < GPU_STEPS; step++)
             free(l->runs[r].awaited[step].flags);
     }
@@ -85,6 +85,15 @@ static void parts_make(struct launch *l)
     }
 }
 
+/* Zeroed memory that shares no cache line with any other. */
+static void *lines_alloc(size_t bytes)
+{
+    size_t whole = (bytes + 63) / 64 * 64;
+    void *p = aligned_alloc(64, whole);
+
+    return p ? memset(p, 0, whole) : NULL;
+}
+
 static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
 {
     struct launch_run *run = &l->runs[r];
@@ -99,11 +108,11 @@ static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
     assert(run->plan);
     run->device = c->members[r].device; /* NULL, and no flags: another node's */
     run->flags = (_Atomic uint64_t *)(void *)c->members[r].flags.data;
-    run->group_left = calloc(run->plan->ngroups + 1, sizeof(run->group_left[0]));
-    run->times = calloc(run->plan->nslices + 1, sizeof(run->times[0]));
-    run->times_shown = calloc(run->plan->nslices + 1, sizeof(run->times[0]));
+    run->group_left = lines_alloc((run->plan->ngroups + 1) * sizeof(run->group_left[0]));
+    for (int i = 0; i < 2; i++)
+        run->times[i] = lines_alloc((run->plan->nslices + 1) * sizeof(run->times[i][0]));
     run->run = (struct run){.plan = run->plan, .problem = l->problem, .rank = r, .args = l->args, .staging = l->staging};
-    return run->group_left && run->times && run->times_shown
+    return run->group_left && run->times[0] && run->times[1]
                ? 0
                : error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
 }
@@ -118,7 +127,7 @@ static double work_ns(struct work w, enum fcc_dtype dtype)
 static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
 {
     size_t n = (size_t)c->nranks;
-    struct launch *l = calloc(1, sizeof(*l) + n * sizeof(l->runs[0]));
+    struct launch *l = lines_alloc(sizeof(*l) + n * sizeof(l->runs[0]));
     struct work sum = {0};
     int status = 0;
 
@@ -136,7 +145,7 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, e
     l->problem = malloc(sizeof(*l->problem));
     l->args = calloc(n, sizeof(l->args[0]));
     l->staging = calloc(n, sizeof(l->staging[0]));
-    l->parts = calloc(n, sizeof(l->parts[0]));
+    l->parts = lines_alloc(n * sizeof(l->parts[0]));
     l->streams = calloc(n, sizeof(l->streams[0]));
     l->submissions = calloc(n, sizeof(void *));
     if (!l->problem || !l->args || !l->staging || !l->parts || !l->streams || !l->submissions)
@@ -230,7 +239,8 @@ static int staging_prepare(struct comm *c, const struct launch *l, struct error 
             if (staging_make(m, needed, &why))
                 return error_set(e, why.status, "rank %d: staging memory: %s", r, why.text);
         }
-        l->staging[r] = m->staging.data;
+        if (l->staging[r] != m->staging.data) /* who runs it has these pointers in his caches */
+            l->staging[r] = m->staging.data;
     }
     return 0;
 }
@@ -269,28 +279,43 @@ static int slots_prepare(struct comm *c, struct launch *l, struct error *e)
     return 0;
 }
 
-static void runs_reset(struct launch *l)
+void launch_run_reset(struct launch *l, int rank)
 {
-    for (int r = 0; r < l->nranks; r++) {
-        struct launch_run *run = &l->runs[r];
-        if (l->schedule.target == PLAN_GPU)
-            continue; /* its counters and times are there, and its last workgroup has set them back */
-        atomic_store_explicit(&run->next, 0, memory_order_relaxed);
-        for (uint32_t g = 0; g < run->plan->ngroups; g++)
-            atomic_store_explicit(&run->group_left[g], run->plan->groups[g].slices, memory_order_relaxed);
-        memset(run->times, 0, run->plan->nslices * sizeof(run->times[0]));
-    }
+    struct launch_run *run = &l->runs[rank];
+
+    atomic_store_explicit(&run->next, 0, memory_order_relaxed);
+    for (uint32_t g = 0; g < run->plan->ngroups; g++)
+        atomic_store_explicit(&run->group_left[g], run->plan->groups[g].slices, memory_order_relaxed);
+    memset(run->times[l->turn], 0, run->plan->nslices * sizeof(run->times[0][0]));
+}
+
+static void launch_reset(struct launch *l)
+{
+    l->begun = l->left = false;
     atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
     atomic_store_explicit(&l->parts_left, (uint32_t)l->nparts, memory_order_relaxed);
     l->error.status = 0;
+    if (l->schedule.target == PLAN_GPU || l->inline_)
+        return; /* a GPU's counters and times are there, and its last workgroup has set them back */
+    for (int r = 0; r < l->nranks; r++)
+        launch_run_reset(l, r);
+}
+
+/* The ranks' requests. Most are what they were the last time, and then are left in the caches of who runs them. */
+static void args_keep(struct launch *l, const struct op_args args[])
+{
+    for (int r = 0; r < l->nranks; r++)
+        if (!op_args_equal(&l->args[r], &args[r]))
+            op_args_copy(&l->args[r], &args[r]);
 }
 
 /* Compare the ranks' requests and fill in c->problem. */
 static int problem_match(struct comm *c, const struct op_args args[], struct error *e)
 {
     enum fcc_op op = args[0].op;
-    struct error why = {0};
+    struct error why;
 
+    error_clear(&why);
     memset(c->problem, 0, problem_bytes(op, c->nranks));
     c->problem->op = op;
     c->problem->nranks = c->nranks;
@@ -354,7 +379,7 @@ int launch_begin(struct comm *c, struct error *e)
 
     assert(c->nranks > 0);
     for (int r = 0; r < c->nranks; r++)
-        args[r] = c->members[r].next->args;
+        op_args_copy(&args[r], &c->members[r].next->args);
     int status = problem_match(c, args, e);
     if (status)
         return status;
@@ -383,9 +408,8 @@ int launch_begin(struct comm *c, struct error *e)
             comm_abort(c, status, "%s", e->text);
         return status;
     }
-    l->begun = l->left = false;
-    memcpy(l->args, args, (size_t)c->nranks * sizeof(args[0]));
-    runs_reset(l);
+    args_keep(l, args);
+    launch_reset(l);
     running_add(c, l);
     l->automatic = automatic;
     l->class = class;
@@ -463,12 +487,7 @@ void launch_finish(struct launch *l)
             nodes_measured(c, &sample);
     }
     l->span_shown = l->span;
-    for (int r = 0; r < l->nranks; r++) {
-        struct launch_run *run = &l->runs[r];
-        struct slice_time *shown = run->times; /* a GPU's are fetched into times_shown when somebody asks */
-        run->times = run->times_shown;
-        run->times_shown = shown;
-    }
+    l->turn ^= 1; /* what was written is shown. A GPU's times are fetched when somebody asks */
     running_remove(c, l);
     c->turn_ns = l->span.finished_ns;
     if (l->problem->op != FCC_OP_NOOP) /* which has nothing to show */
@@ -479,7 +498,7 @@ void launch_finish(struct launch *l)
         nodes_launch_failed(l);
     if (c->nodes)
         nodes_turn_ended(c);
-    if (c->state == COMM_ACTIVE)
+    if (c->state == COMM_ACTIVE && atomic_load_explicit(&c->shared->status, memory_order_relaxed))
         atomic_store_explicit(&c->shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
     if (c->state == COMM_ACTIVE && c->current && atomic_load_explicit(&c->current->failed, memory_order_relaxed))
         gpus_launch_abort(c->current); /* it has failed already; but what lets it leave would have let this one leave too */

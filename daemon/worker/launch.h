@@ -24,22 +24,26 @@ struct awaited_flags {
     _Atomic uint32_t come; /* the first so many have, in this call */
 };
 
+/* What is written with every operator has a cache line of its own, in memory that begins with one, so that ranks on different
+ * cores do not wait for each other's writes; so has what a workgroup counts in. */
 struct launch_run {
     struct run run; /* what the kernels see */
     struct plan *plan;
     struct device *device;
-    _Atomic uint64_t *flags;        /* W: of this rank. A cpu's; for a GPU only an address */
-    _Atomic uint32_t next;          /* W: the slice that nobody has taken yet */
-    _Atomic uint32_t *group_left;   /* W: [plan->ngroups] slices that have not finished */
-    struct slice_time *times;       /* cpu, W: [plan->nslices], each by the workgroup that took the slice */
-    struct slice_time *times_shown; /* of the run before: what fccctl trace shows while this one runs. A GPU's are fetched */
+    _Atomic uint64_t *flags;      /* W: of this rank. A cpu's; for a GPU only an address */
+    _Atomic uint32_t *group_left; /* W: [plan->ngroups] slices that have not finished */
+    struct slice_time
+        *times[2]; /* [plan->nslices]. cpu, W: [launch's turn], each by the workgroup that took the slice. The other
+                                     ones: of the run before, what fccctl trace shows while this one runs. A GPU's are fetched */
     struct awaited_flags awaited[GPU_STEPS];
+    _Alignas(64) _Atomic uint32_t next; /* W: the slice that nobody has taken yet */
 };
 
 /* What one device has to do. */
 struct launch_part {
-    struct launch *launch;
+    _Alignas(64) struct launch *launch;
     struct device *device;
+    uint64_t begun_epoch;             /* inline, W: of the operator that it was last begun for */
     TAILQ_ENTRY(launch_part) link;    /* the device's queue */
     uint64_t number;                  /* in the device's order */
     _Atomic uint32_t workgroups_left; /* W */
@@ -61,52 +65,62 @@ struct launch_stream {
 };
 
 struct launch {
+    /* The same for as long as it is kept. */
     struct worker *worker;
     struct comm *comm;
     struct problem *problem;
-    struct schedule schedule; /* as asked for: zeros mean the operator's defaults */
-    bool inline_;             /* small: the engine runs it itself */
-    bool helped;              /* ... and its helpers, where there are some */
-    bool crowded;             /* with its workgroups, the engine and the clients there are more threads than cores */
-    bool automatic;           /* its time tells the tuner */
-    struct tune_class class;  /* ... of which problems */
-    bool gated;               /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
-    bool passed;              /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
-    bool running;             /* among those of its communicator */
-    uint32_t nodes_number;    /* nodes_triggers.c's, while it runs; its ranks are on several nodes. 0: they are all here */
-    bool begun;               /* GPU: it has been given to the device */
-    bool left;                /* GPU: nodes_launch_left() has been called; no kernel of it runs any more */
-    uint32_t steps;           /* GPU, over nodes: a bit for each enum gpu_step that there is; the last always is */
-    enum gpu_step step;       /* ... the one that runs or ran last. Without nodes: GPU_STEP_WAIT, which then is all of it */
-    bool first_step;          /* ... no other one has run before it */
-    bool behind;              /* GPU: others of its communicator ran when it was enqueued */
-    bool alone;               /* GPU: each begins when its own ranks' streams have come, whatever the others do */
-    bool tries_lanes;         /* GPU: its time tells what lanes are worth */
-    uint32_t lanes;           /* GPU: bit g: it comes to GPU g by the second lane; gpu_lanes.h */
-    struct launch *following; /* the one that began after it, if it runs already */
+    struct schedule schedule;  /* as asked for: zeros mean the operator's defaults */
+    _Atomic int32_t *status;   /* W: the communicator's word; a workgroup that fails sets it */
+    struct op_args *args;      /* [nranks] */
+    unsigned char **staging;   /* [nranks] */
+    struct launch_part *parts; /* [nparts] */
+    int nparts, nranks;
+    bool inline_;                    /* small: the engine runs it itself */
+    bool helped;                     /* ... and its helpers, where there are some */
+    uint32_t steps;                  /* GPU, over nodes: a bit for each enum gpu_step that there is; the last always is */
     struct submission **submissions; /* [nranks]: what it was made of */
-    uint64_t busy_ns;                /* GPU: how long its kernels ran */
-    TAILQ_ENTRY(launch) watched;     /* gpu_watch.c's */
-    bool is_watched;                 /* ... */
     struct launch_stream *streams;   /* GPU: [nranks] */
-    uint64_t epoch;
-    _Atomic int32_t *status;     /* W: the communicator's word; a workgroup that fails sets it */
-    _Atomic uint32_t failed;     /* W: the first to set it may write `error` */
-    struct error error;          /* W */
-    _Atomic uint32_t parts_left; /* W */
+
+    /* Of this operator. Threads that run it read these four. */
+    _Alignas(64) uint64_t epoch;
+    unsigned turn;           /* which of the runs' times are written */
+    uint32_t nodes_number;   /* nodes_triggers.c's, while it runs; its ranks are on several nodes. 0: they are all here */
+    uint32_t stamp;          /* GPU: for the words in the slots; 0: it uses none */
+    bool crowded;            /* with its workgroups, the engine and the clients there are more threads than cores */
+    bool automatic;          /* its time tells the tuner */
+    struct tune_class class; /* ... of which problems */
+    bool gated;              /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
+    bool passed;             /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
+    bool running;            /* among those of its communicator */
+    bool begun;              /* GPU: it has been given to the device */
+    bool left;               /* GPU: nodes_launch_left() has been called; no kernel of it runs any more */
+    enum gpu_step
+        step;         /* GPU: the one of `steps` that runs or ran last. Without nodes: GPU_STEP_WAIT, which then is all of it */
+    bool first_step;  /* ... no other one has run before it */
+    bool behind;      /* GPU: others of its communicator ran when it was enqueued */
+    bool alone;       /* GPU: each begins when its own ranks' streams have come, whatever the others do */
+    bool tries_lanes; /* GPU: its time tells what lanes are worth */
+    uint32_t lanes;   /* GPU: bit g: it comes to GPU g by the second lane; gpu_lanes.h */
+    struct launch *following;    /* the one that began after it, if it runs already */
+    uint64_t busy_ns;            /* GPU: how long its kernels ran */
+    TAILQ_ENTRY(launch) watched; /* gpu_watch.c's */
+    bool is_watched;             /* ... */
     struct launch_span {
         uint64_t number, started_ns, finished_ns;
     } span, span_shown;           /* of this run, and of the one before */
     struct launch *next_finished; /* the worker's stack */
     struct launch *next_cached;   /* the communicator's cache */
-    struct op_args *args;         /* [nranks] */
-    unsigned char **staging;      /* [nranks] */
-    uint32_t stamp;               /* GPU: for the words in the slots; 0: it uses none */
-    int nparts;
-    struct launch_part *parts; /* [nparts] */
-    int nranks;
-    struct launch_run runs[]; /* [nranks] */
+    _Atomic uint32_t parts_left;  /* W */
+    _Atomic uint32_t failed;      /* W: the first to set it may write `error` */
+    struct error error;           /* W */
+    struct launch_run runs[];     /* [nranks] */
 };
+
+/* The times of a run's slices that are not being written now: of the operator before, or, once it is over, of this one. */
+static inline struct slice_time *launch_times_shown(const struct launch *l, int rank)
+{
+    return l->runs[rank].times[!l->turn];
+}
 
 /* Begin the operator that is every member's next. 0: it runs, or (small) has run already and comm_advance() is due; otherwise
  * an error for all ranks, or, while others run, for none: then it is to be tried again when they have finished. */
@@ -114,6 +128,8 @@ int launch_begin(struct comm *c, struct error *e);
 /* The engine, when the launch was handed back: true if it is over; then the ranks have been told, and it is time to go on. */
 bool launch_returned(struct launch *l);
 void launch_finish(struct launch *l);
+/* Nothing of this rank's plan has been done. Before its part is given to the device; inline launches: by who runs the part. */
+void launch_run_reset(struct launch *l, int rank);
 void launch_free(struct launch *l);
 
 /* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */

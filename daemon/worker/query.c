@@ -190,14 +190,16 @@ static struct json_object *event_describe(const struct launch *l, const struct s
 }
 
 /* The slices that one workgroup handled, in plan order, which is the order in which it took them. */
-static struct json_object *workgroup_describe(const struct launch *l, const struct launch_run *run, uint32_t workgroup)
+static struct json_object *workgroup_describe(const struct launch *l, int rank, uint32_t workgroup)
 {
     struct json_object *o = json_object_new_object(), *events = json_object_new_array();
+    const struct slice_time *times = launch_times_shown(l, rank);
+    const struct launch_run *run = &l->runs[rank];
 
     add(o, "workgroup", json_object_new_int64(workgroup));
     for (uint32_t i = 0; i < run->plan->nslices; i++) {
         const struct slice *s = &run->plan->slices[i];
-        const struct slice_time *t = &run->times_shown[i];
+        const struct slice_time *t = &times[i];
         if (!t->start_ns || t->workgroup != workgroup)
             continue;
         if (t->wait_ns)
@@ -234,10 +236,11 @@ static struct json_object *trace_describe(struct launch *l, struct error *e)
         add(rank, "device", json_object_new_int(run->device->index));
         add(rank, "kind", json_object_new_string(run->device->ops->kind));
         uint32_t n = 1;
+        const struct slice_time *times = launch_times_shown(l, r);
         for (uint32_t i = 0; i < run->plan->nslices; i++)
-            n = run->times_shown[i].workgroup >= n ? run->times_shown[i].workgroup + 1 : n;
+            n = times[i].workgroup >= n ? times[i].workgroup + 1 : n;
         for (uint32_t wg = 0; wg < n; wg++)
-            json_object_array_add(workgroups, workgroup_describe(l, run, wg));
+            json_object_array_add(workgroups, workgroup_describe(l, r, wg));
         add(rank, "workgroups", workgroups);
         json_object_array_add(ranks, rank);
     }

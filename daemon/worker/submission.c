@@ -33,15 +33,20 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     }
     if (!sub)
         return NULL;
-    memset(sub, 0, offsetof(struct submission, error));
-    sub->error.status = 0;
-    sub->error.text[0] = '\0';
+    sub->alloc_bytes = 0;
+    sub->stream = 0;
+    sub->gpu_words = false;
+    sub->own_gpus = 0;
+    sub->sample = (struct tune_sample){.ns = 0};
+    memset(&sub->args, 0, offsetof(struct op_args, tensors));
+    memset(sub->buffers, 0, sizeof(sub->buffers));
+    error_clear(&sub->error);
     sub->again = again;
     sub->session = s;
     sub->kind = kind;
     sub->id = id;
     sub->slot = FCC_NO_SLOT;
-    sub->arrived_ns = clock_ns();
+    sub->arrived_ns = s && s->worker->arrivals_ns ? s->worker->arrivals_ns : clock_ns();
     return sub;
 }
 
@@ -163,8 +168,10 @@ static int tensor_place_check(const struct fcc_wire_tensor *t, const char *name,
 
 static void tensor_set(const struct fcc_wire_tensor *t, unsigned char *buffer, bool symmetric, struct tensor *out)
 {
-    *out =
-        (struct tensor){.data = buffer + t->offset, .dtype = (enum fcc_dtype)t->dtype, .ndim = t->ndim, .symmetric = symmetric};
+    out->data = buffer + t->offset;
+    out->dtype = (enum fcc_dtype)t->dtype;
+    out->ndim = t->ndim;
+    out->symmetric = symmetric;
     memcpy(out->shape, t->shape, sizeof(out->shape));
     memcpy(out->stride, t->stride, sizeof(out->stride));
 }
@@ -240,8 +247,10 @@ static int submission_resolve(struct submission *sub, const struct member *membe
     sub->args.route = (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_FLAT           ? PLAN_FLAT
                       : (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_HIERARCHICAL ? PLAN_HIERARCHICAL
                                                                                          : PLAN_ROUTE_RULE;
-    sub->args.attrs = sub->words;
+    sub->args.attrs = m->nattrs ? sub->words : NULL; /* which are here or there from one request to the next */
     sub->args.nattrs = m->nattrs;
+    sub->args.ntensors = m->ntensors;
+    memset(sub->args.tensors, 0, m->ntensors * sizeof(sub->args.tensors[0]));
     memcpy(sub->words, tensors + m->ntensors, m->nattrs * sizeof(int64_t));
     if (!op)
         return error_set(e, -EINVAL, "operator %u: unknown: allowed are 0 to %d", m->op, FCC_OP_COUNT - 1);
@@ -251,7 +260,6 @@ static int submission_resolve(struct submission *sub, const struct member *membe
                          m->schedule, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
     if (m->ntensors != op->ntensors)
         return error_set(e, -EINVAL, "%u tensors: expected %d", m->ntensors, op->ntensors);
-    sub->args.ntensors = m->ntensors;
     status = op_attrs_check(sub->args.attrs, sub->args.nattrs, e);
     for (int i = 0; !status && i < m->ntensors; i++)
         status = remote ? tensor_resolve_remote(member, &tensors[i], op->tensor_names[i], remote->buffers[i].bytes,
@@ -320,8 +328,9 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
 {
     struct member *member = member_find(s, m->comm);
     struct submission *sub;
-    struct error e = {0};
+    struct error e;
 
+    error_clear(&e);
     if (submit_form_check(m, length, &e)) {
         request_refuse(s, m, &e);
         return;
