@@ -18,9 +18,11 @@
  * orders the engine's preparation before the workgroups. The last thread to leave a part (acquire-release countdown) unlinks it
  * and, if it was the launch's last part, hands the launch back with a release push that the engine pairs with an acquire.
  *
- * An inline launch is run by the engine and, where helpers look for work, by these: a part by one thread, at the same time as the others.
- * So its counters need no instructions that lock anything; and whoever runs a part sets them, so that what a helper works with stays in
- * its core's caches from one operator to the next.
+ * An inline launch is run by the engine and, where helpers look for work, by these, at the same time: a part by one thread, or by several
+ * that share its slices in turns, always the same thread the same slices. So what a helper works with stays in its core's caches from one
+ * operator to the next, and where it has a run to itself, counting needs no instructions that lock anything. Dealt out or taken, a thread's
+ * slices are in the plan's order, which is all that its argument against deadlocks needs: of the slices that are not done, one with the lowest
+ * level is the next one of its thread, and whoever runs several shares goes round them.
  */
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -34,13 +36,13 @@
 #include "spin.h"
 
 #define BACKOFF_SLEEP_NS 20000000 /* the status word is polled at least this often */
-#define JOBS_MAX 64               /* parts that a thread has begun; more than that wait for one of them to end */
 
 /* ---- slices ---- */
 
 /* Where a thread stands in one run. */
 struct cursor {
     uint32_t slice;
+    uint32_t next, step; /* step: it takes each step-th slice, and `next` is the next one. 0: whatever nobody has taken */
     bool holds, finished;
 };
 
@@ -87,30 +89,26 @@ void device_cpu_flag_raise(struct device *d, _Atomic uint64_t *flag, uint64_t ep
     cpu_device_signal(d);
 }
 
-/* The next slices of a run; `alone`: no other thread takes any. */
-static uint32_t slices_next(struct launch_run *r, uint32_t count, bool alone)
+/* A slice is done. True if it is the last of its group, which then is as it was before the operator. */
+static bool group_leave(struct launch_run *r, uint32_t group, bool alone)
 {
-    if (!alone)
-        return atomic_fetch_add_explicit(&r->next, count, memory_order_relaxed);
-    uint32_t first = atomic_load_explicit(&r->next, memory_order_relaxed);
-    atomic_store_explicit(&r->next, first + count, memory_order_relaxed);
-    return first;
-}
+    uint32_t left;
 
-/* How many slices of a group are left when this one has been done. */
-static uint32_t group_leave(struct launch_run *r, uint32_t group, bool alone)
-{
-    if (!alone)
-        return atomic_fetch_sub_explicit(&r->group_left[group], 1, memory_order_acq_rel) - 1;
-    uint32_t left = atomic_load_explicit(&r->group_left[group], memory_order_relaxed) - 1;
-    atomic_store_explicit(&r->group_left[group], left, memory_order_relaxed);
-    return left;
+    if (alone) {
+        left = atomic_load_explicit(&r->group_left[group], memory_order_relaxed) - 1;
+        atomic_store_explicit(&r->group_left[group], left, memory_order_relaxed);
+    } else {
+        left = atomic_fetch_sub_explicit(&r->group_left[group], 1, memory_order_acq_rel) - 1;
+    }
+    if (!left)
+        atomic_store_explicit(&r->group_left[group], r->plan->groups[group].slices, memory_order_relaxed);
+    return !left;
 }
 
 /* A slice is done: count down its group, and raise the group's flag if it was the last. */
 static void slice_signal(struct launch *l, struct launch_run *r, const struct slice *s, bool alone)
 {
-    if (s->group == SLICE_NO_GROUP || group_leave(r, s->group, alone))
+    if (s->group == SLICE_NO_GROUP || !group_leave(r, s->group, alone))
         return;
     const struct signal_group *g = &r->plan->groups[s->group];
     if (!(g->dst & SLICE_DST_SET)) {
@@ -124,17 +122,24 @@ static void slice_signal(struct launch *l, struct launch_run *r, const struct sl
     }
 }
 
-/* How many slices, from one on that this thread has taken, it executes together. If there are more they are taken, too: nobody else
- * takes slices of the run. Between nodes each is to leave as soon as it is done. */
-static uint32_t slices_take(const struct launch *l, struct launch_run *r, uint32_t first, const struct workgroup *wg)
+static void slice_take(struct launch *l, struct launch_run *r, struct cursor *c)
+{
+    c->slice = c->step ? c->next : atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
+    c->next += c->step;
+    c->finished = c->slice >= r->plan->nslices;
+    c->holds = !c->finished;
+    if (c->holds)
+        r->times[l->turn][c->slice].wait_ns = 0;
+}
+
+/* How many slices, from one on that this thread has taken, it executes together. If there are more they are taken, too. Between nodes
+ * each is to leave as soon as it is done. */
+static uint32_t slices_take(const struct launch *l, const struct launch_run *r, struct cursor *c)
 {
     const struct op *op = op_get(l->problem->op);
-    uint32_t count = 1;
+    uint32_t count = c->step == 1 && !l->nodes_number && op->together ? op->together(&r->run, c->slice) : 1;
 
-    if (wg->alone && !l->nodes_number && op->together)
-        count = op->together(&r->run, first);
-    if (count > 1)
-        (void)slices_next(r, count - 1, true);
+    c->next += count - 1;
     return count;
 }
 
@@ -148,6 +153,7 @@ static void times_note(const struct slice s[], struct slice_time t[], uint32_t c
         all += (double)s[i].rows * s[i].cols;
     for (uint32_t i = 0; i < count; i++) {
         t[i].workgroup = wg_index;
+        t[i].wait_ns = i ? 0 : t[0].wait_ns;
         t[i].start_ns = i ? t[i - 1].end_ns : start_ns;
         done += (double)s[i].rows * s[i].cols;
         t[i].end_ns = i + 1 < count ? start_ns + (uint64_t)((double)(end_ns - start_ns) * done / all) : end_ns;
@@ -155,12 +161,12 @@ static void times_note(const struct slice s[], struct slice_time t[], uint32_t c
 }
 
 /* *now_ns: what the clock said last, if nothing has been waited for since; 0: it is to be looked at. */
-static int slices_run(struct launch *l, struct launch_run *r, uint32_t first, struct workgroup *wg, unsigned wg_index,
+static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, struct workgroup *wg, unsigned wg_index,
                       uint64_t *now_ns)
 {
     const struct op *op = op_get(l->problem->op);
+    const uint32_t first = c->slice, count = slices_take(l, r, c);
     const struct slice *s = &r->plan->slices[first];
-    uint32_t count = slices_take(l, r, first, wg);
     struct error e;
     int status = 0;
 
@@ -193,14 +199,10 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
     uint64_t now_ns = 0;
 
     while (!atomic_load_explicit(l->status, memory_order_relaxed)) {
-        if (!c->holds) {
-            c->slice = slices_next(r, 1, wg->alone);
-            if (c->slice >= r->plan->nslices) {
-                c->finished = true;
-                return true;
-            }
-            c->holds = true;
-        }
+        if (!c->holds)
+            slice_take(l, r, c);
+        if (c->finished)
+            return true;
         if (!slice_ready(r, &r->plan->slices[c->slice], l->epoch)) {
             if (!r->times[l->turn][c->slice].wait_ns)
                 r->times[l->turn][c->slice].wait_ns = clock_ns();
@@ -208,7 +210,7 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
         }
         c->holds = false;
         progress = true;
-        if (slices_run(l, r, c->slice, wg, wg_index, &now_ns))
+        if (slices_run(l, r, c, wg, wg_index, &now_ns))
             return true;
     }
     return progress;
@@ -219,20 +221,24 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
 /* A part that a thread has begun. */
 struct job {
     struct launch_part *part;
-    int finished; /* of its runs */
+    uint64_t serial; /* inline: of the operator */
+    int finished;    /* of its runs */
     struct cursor cursors[FCC_MAX_RANKS];
 };
 
 struct cpu_jobs {
     int n;
-    struct job job[JOBS_MAX];
+    struct job job[];
 };
 
-static void job_begin(struct job *j, struct launch_part *p)
+/* first, step: of the slices of each run that the thread takes, see struct cursor. */
+static void job_begin(struct job *j, struct launch_part *p, uint32_t first, uint32_t step)
 {
     j->part = p;
+    j->serial = p->launch->serial;
     j->finished = 0;
-    memset(j->cursors, 0, (size_t)p->nruns * sizeof(j->cursors[0]));
+    for (int i = 0; i < p->nruns; i++)
+        j->cursors[i] = (struct cursor){.next = first, .step = step};
 }
 
 static bool job_is_over(const struct job *j)
@@ -361,16 +367,16 @@ void *cpu_thread_main(void *arg)
     struct spin spin = {0};
 
     for (uint64_t number = 0; (p = part_await(cpu, number, spin_us)); spin_reset(&spin)) {
-        job_begin(&jobs->job[jobs->n++], p);
+        job_begin(&jobs->job[jobs->n++], p, 0, t->workgroup.alone ? 1 : 0);
         number++;
         while (jobs->n > 0) {
             if (jobs_advance(t)) {
                 spin_reset(&spin);
-            } else if (jobs->n < JOBS_MAX && (p = part_find(cpu, number))) {
-                job_begin(&jobs->job[jobs->n++], p);
+            } else if (jobs->n < CPU_JOBS_MAX && (p = part_find(cpu, number))) {
+                job_begin(&jobs->job[jobs->n++], p, 0, t->workgroup.alone ? 1 : 0);
                 number++;
             } else if (!spin_once(&spin, spin_us)) {
-                backoff_sleep(cpu, jobs->job, jobs->n, jobs->n < JOBS_MAX ? number : UINT64_MAX);
+                backoff_sleep(cpu, jobs->job, jobs->n, jobs->n < CPU_JOBS_MAX ? number : UINT64_MAX);
             }
         }
     }
@@ -378,51 +384,50 @@ void *cpu_thread_main(void *arg)
     return NULL;
 }
 
-struct cpu_jobs *cpu_jobs_new(void)
+struct cpu_jobs *cpu_jobs_new(int room)
 {
-    return calloc(1, sizeof(struct cpu_jobs));
+    return calloc(1, sizeof(struct cpu_jobs) + (size_t)room * sizeof(struct job));
 }
 
 /* ---- inline launches ---- */
 
-/* A part as far as it goes. True if it is over. */
-static bool inline_part_run(struct launch *l, struct launch_part *p)
+/* A share of a part as far as it goes. True if it is over. */
+static bool inline_share_run(struct launch *l, struct launch_part *p, int share)
 {
     struct cpu_device *cpu = p->device->state;
-    struct cpu_thread *t = &cpu->engine;
+    struct cpu_thread *t = &cpu->inline_[share];
     struct job *j = &t->jobs->job[0];
 
-    if (p->begun_epoch != l->epoch) {
-        p->begun_epoch = l->epoch;
-        for (int i = 0; i < p->nruns; i++)
-            launch_run_reset(l, p->ranks[i]);
-        job_begin(j, p);
+    if (j->serial != l->serial) {
+        t->workgroup.alone = l->shares == 1;
+        job_begin(j, p, (uint32_t)share, (uint32_t)l->shares);
     }
     if (!job_is_over(j))
         (void)job_advance(j, &t->workgroup, t->index);
     return job_is_over(j);
 }
 
-static bool inline_parts_run(void *launch, int i)
+/* What helper i is to do: always the same share of the same part. The engine's own is the first share of the first part. */
+static bool inline_run(void *launch, int i)
 {
     struct launch *l = launch;
     bool over = true;
 
-    for (; i < l->nparts; i += HELPERS_PARTS)
-        over &= inline_part_run(l, &l->parts[i]);
+    for (; i < l->nparts * l->shares; i += HELPERS_PARTS)
+        over &= inline_share_run(l, &l->parts[i % l->nparts], i / l->nparts);
     return over;
 }
 
 void cpu_inline_execute(struct launch *l, struct helpers *helpers, bool rouse)
 {
-    int n = l->nparts < HELPERS_PARTS ? l->nparts : HELPERS_PARTS;
+    int all = l->nparts * l->shares, n = all < HELPERS_PARTS ? all : HELPERS_PARTS;
     bool over = helpers != NULL;
 
     if (helpers)
-        helpers_run(helpers, (1u << n) - 1, rouse, inline_parts_run, l);
+        helpers_run(helpers, (1u << n) - 1, rouse, inline_run, l);
     while (!over) {
         over = true;
         for (int i = 0; i < n; i++)
-            over &= inline_parts_run(l, i);
+            over &= inline_run(l, i);
     }
 }

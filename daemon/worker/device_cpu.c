@@ -32,8 +32,10 @@ static void cpu_close(struct device *d)
         (void)pthread_join(cpu->threads[i].thread, NULL);
     for (unsigned i = 0; i < d->workgroups; i++)
         free(cpu->threads[i].jobs);
-    free(cpu->engine.jobs);
-    workgroup_release(&cpu->engine.workgroup);
+    for (int i = 0; i < CPU_SHARES; i++) {
+        free(cpu->inline_[i].jobs);
+        workgroup_release(&cpu->inline_[i].workgroup);
+    }
     (void)pthread_mutex_destroy(&cpu->lock);
     (void)pthread_cond_destroy(&cpu->more);
     free(cpu);
@@ -72,10 +74,14 @@ static int cpu_open(struct device *d, struct error *e)
     TAILQ_INIT(&cpu->queue);
     (void)pthread_mutex_init(&cpu->lock, NULL);
     (void)pthread_cond_init(&cpu->more, NULL);
-    cpu->engine = (struct cpu_thread){.device = d, .workgroup = {.alone = true, .views = d->worker->views}};
-    cpu->engine.jobs = cpu_jobs_new();
+    bool room = true;
+    for (unsigned i = 0; i < CPU_SHARES; i++) {
+        cpu->inline_[i] = (struct cpu_thread){.device = d, .index = i, .jobs = cpu_jobs_new(1)};
+        cpu->inline_[i].workgroup.views = d->worker->views;
+        room = room && cpu->inline_[i].jobs;
+    }
     d->state = cpu;
-    if (!cpu->engine.jobs) {
+    if (!room) {
         cpu_close(d);
         d->state = NULL;
         return error_set(e, -ENOMEM, "device %d: out of memory", d->index);
@@ -83,7 +89,7 @@ static int cpu_open(struct device *d, struct error *e)
     for (; cpu->nthreads < d->workgroups; cpu->nthreads++) {
         struct cpu_thread *t = &cpu->threads[cpu->nthreads];
         unsigned index = cpu->nthreads;
-        *t = (struct cpu_thread){.device = d, .index = index, .jobs = cpu_jobs_new()};
+        *t = (struct cpu_thread){.device = d, .index = index, .jobs = cpu_jobs_new(CPU_JOBS_MAX)};
         t->workgroup = (struct workgroup){.alone = d->workgroups == 1, .views = d->worker->views};
         status = t->jobs ? pthread_create(&t->thread, NULL, cpu_thread_main, t) : ENOMEM;
         if (!status && (status = cores_bind(d, t)))
@@ -137,22 +143,36 @@ static void cpu_launch_release(struct device *d, struct launch *l)
 
 static int cpu_times_fetch(struct device *d, struct launch *l, struct error *e)
 {
-    (void)d, (void)l, (void)e; /* the workgroups wrote them where they are */
+    /* The workgroups wrote them where they are, over those of an operator before. */
+    for (int r = 0; r < l->nranks; r++)
+        for (uint32_t i = 0; l->runs[r].device && i < l->runs[r].plan->nslices; i++) {
+            struct slice_time *t = &launch_times_shown(l, r)[i];
+            if (t->start_ns < l->span_shown.started_ns)
+                *t = (struct slice_time){0}; /* this one did not get there */
+        }
+    (void)d, (void)e;
     return 0;
 }
 
-/* Who helps with an inline launch; NULL: nobody, as it is not worth it, or they would look for work on cores that the engine and the
- * clients need. */
-static struct helpers *inline_helpers(const struct launch *l)
+/* What a thread that shares a part has to do at least: to give it something, and to take its results, takes half a microsecond. */
+#define SHARE_NS 1500
+
+/* Who helps with an inline launch, and how many share each part (*shares); NULL: nobody, as it is not worth it, or they would look for
+ * work on cores that the engine and the clients need. */
+static struct helpers *inline_helpers(const struct launch *l, int *shares)
 {
     struct worker *w = l->worker;
-    int clients = (int)w->nclients > l->nranks ? (int)w->nclients : l->nranks;
+    int clients = (int)w->nclients > l->nranks ? (int)w->nclients : l->nranks, cores = w->cores - clients;
     struct error e;
 
-    if (!l->helped || !w->config.spin_us || clients + l->nparts > w->cores)
+    *shares = 1;
+    if (!l->helped || !w->config.spin_us || l->nparts > cores)
         return NULL;
+    while (2 * *shares <= CPU_SHARES && 2 * *shares <= l->products && 2 * *shares * l->nparts <= cores &&
+           2 * *shares * l->nparts <= HELPERS_PARTS && l->work_ns >= 2.0 * *shares * l->nparts * SHARE_NS)
+        *shares *= 2;
     error_clear(&e);
-    if (!w->helpers_tried && helpers_open(w->ndevices - 1, w->config.spin_us, &w->helpers, &e))
+    if (!w->helpers_tried && helpers_open(w->ndevices * CPU_SHARES - 1, w->config.spin_us, &w->helpers, &e))
         log_warning("small operators take longer: %s", e.text);
     w->helpers_tried = true;
     return w->helpers;
@@ -164,7 +184,8 @@ void device_cpu_run_inline(struct launch *l)
     bool rouse = l->span.started_ns - l->comm->turn_ns < (uint64_t)l->worker->config.spin_us * 1000u;
 
     assert(l->inline_ && l->comm->ops == &device_cpu);
-    cpu_inline_execute(l, inline_helpers(l), rouse);
+    struct helpers *helpers = inline_helpers(l, &l->shares);
+    cpu_inline_execute(l, helpers, rouse);
 }
 
 /* ---- memory: shared where a client imports it, and charged to the user ----

@@ -94,6 +94,21 @@ static void *lines_alloc(size_t bytes)
     return p ? memset(p, 0, whole) : NULL;
 }
 
+static void groups_set(struct launch_run *run)
+{
+    for (uint32_t g = 0; g < run->plan->ngroups; g++)
+        atomic_store_explicit(&run->group_left[g], run->plan->groups[g].slices, memory_order_relaxed);
+}
+
+static int products_count(const struct plan *plan)
+{
+    int n = 0;
+
+    for (uint32_t i = 0; i < plan->nslices; i++)
+        n += plan->slices[i].kind == SLICE_COMPUTE || plan->slices[i].kind == SLICE_COMPUTE_PUT;
+    return n;
+}
+
 static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
 {
     struct launch_run *run = &l->runs[r];
@@ -112,9 +127,12 @@ static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
     for (int i = 0; i < 2; i++)
         run->times[i] = lines_alloc((run->plan->nslices + 1) * sizeof(run->times[i][0]));
     run->run = (struct run){.plan = run->plan, .problem = l->problem, .rank = r, .args = l->args, .staging = l->staging};
-    return run->group_left && run->times[0] && run->times[1]
-               ? 0
-               : error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
+    if (!run->group_left || !run->times[0] || !run->times[1])
+        return error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
+    groups_set(run);
+    int products = products_count(run->plan);
+    l->products = r == 0 || products < l->products ? products : l->products;
+    return 0;
 }
 
 /* A guess at how long one core takes. */
@@ -166,9 +184,9 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, e
         launch_free(l);
         return NULL;
     }
-    double ns = work_ns(sum, l->problem->dtype);
-    l->inline_ = l->schedule.target == PLAN_CPU && !c->nodes && ns < INLINE_NS;
-    l->helped = l->inline_ && l->nparts > 1 && ns >= HELPED_NS;
+    l->work_ns = work_ns(sum, l->problem->dtype);
+    l->inline_ = l->schedule.target == PLAN_CPU && !c->nodes && l->work_ns < INLINE_NS;
+    l->helped = l->inline_ && l->nparts > 1 && l->work_ns >= HELPED_NS;
     return l;
 }
 
@@ -279,26 +297,18 @@ static int slots_prepare(struct comm *c, struct launch *l, struct error *e)
     return 0;
 }
 
-void launch_run_reset(struct launch *l, int rank)
-{
-    struct launch_run *run = &l->runs[rank];
-
-    atomic_store_explicit(&run->next, 0, memory_order_relaxed);
-    for (uint32_t g = 0; g < run->plan->ngroups; g++)
-        atomic_store_explicit(&run->group_left[g], run->plan->groups[g].slices, memory_order_relaxed);
-    memset(run->times[l->turn], 0, run->plan->nslices * sizeof(run->times[0][0]));
-}
-
+/* Counters are as they were, but after a failure. A GPU's are there. */
 static void launch_reset(struct launch *l)
 {
+    for (int r = 0; r < l->nranks && !l->inline_; r++)
+        atomic_store_explicit(&l->runs[r].next, 0, memory_order_relaxed);
+    if (l->error.status)
+        for (int r = 0; r < l->nranks; r++)
+            groups_set(&l->runs[r]);
     l->begun = l->left = false;
     atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
     atomic_store_explicit(&l->parts_left, (uint32_t)l->nparts, memory_order_relaxed);
     l->error.status = 0;
-    if (l->schedule.target == PLAN_GPU || l->inline_)
-        return; /* a GPU's counters and times are there, and its last workgroup has set them back */
-    for (int r = 0; r < l->nranks; r++)
-        launch_run_reset(l, r);
 }
 
 /* The ranks' requests. Most are what they were the last time, and then are left in the caches of who runs them. */
@@ -414,6 +424,7 @@ int launch_begin(struct comm *c, struct error *e)
     l->automatic = automatic;
     l->class = class;
     l->epoch = ++c->epoch;
+    l->serial = ++c->worker->launches;
     l->span.number = c->operators;
     l->span.started_ns = clock_ns();
     if (l->inline_) {

@@ -31,19 +31,18 @@ struct launch_run {
     struct plan *plan;
     struct device *device;
     _Atomic uint64_t *flags;      /* W: of this rank. A cpu's; for a GPU only an address */
-    _Atomic uint32_t *group_left; /* W: [plan->ngroups] slices that have not finished */
-    struct slice_time
-        *times[2]; /* [plan->nslices]. cpu, W: [launch's turn], each by the workgroup that took the slice. The other
-                                     ones: of the run before, what fccctl trace shows while this one runs. A GPU's are fetched */
+    _Atomic uint32_t *group_left; /* W: [plan->ngroups] slices that have not finished. Set back by who finishes the last one */
+    /* [plan->nslices]. cpu, W: [launch's turn], each by the workgroup that took the slice. The other ones: of the run before, what
+     * fccctl trace shows while this one runs. They are fetched. */
+    struct slice_time *times[2];
     struct awaited_flags awaited[GPU_STEPS];
-    _Alignas(64) _Atomic uint32_t next; /* W: the slice that nobody has taken yet */
+    _Alignas(64) _Atomic uint32_t next; /* W: the slice that nobody has taken yet, where threads take what comes */
 };
 
 /* What one device has to do. */
 struct launch_part {
-    _Alignas(64) struct launch *launch;
+    struct launch *launch;
     struct device *device;
-    uint64_t begun_epoch;             /* inline, W: of the operator that it was last begun for */
     TAILQ_ENTRY(launch_part) link;    /* the device's queue */
     uint64_t number;                  /* in the device's order */
     _Atomic uint32_t workgroups_left; /* W */
@@ -77,12 +76,16 @@ struct launch {
     int nparts, nranks;
     bool inline_;                    /* small: the engine runs it itself */
     bool helped;                     /* ... and its helpers, where there are some */
+    int products;                    /* slices that compute, of the rank that has the fewest */
+    double work_ns;                  /* a guess at how long one core would take for all ranks */
     uint32_t steps;                  /* GPU, over nodes: a bit for each enum gpu_step that there is; the last always is */
     struct submission **submissions; /* [nranks]: what it was made of */
     struct launch_stream *streams;   /* GPU: [nranks] */
 
-    /* Of this operator. Threads that run it read these four. */
+    /* Of this operator. Threads that run it read the first ones. */
     _Alignas(64) uint64_t epoch;
+    uint64_t serial;         /* among all that the worker has begun */
+    int shares;              /* inline: threads that share each part */
     unsigned turn;           /* which of the runs' times are written */
     uint32_t nodes_number;   /* nodes_triggers.c's, while it runs; its ranks are on several nodes. 0: they are all here */
     uint32_t stamp;          /* GPU: for the words in the slots; 0: it uses none */
@@ -128,8 +131,7 @@ int launch_begin(struct comm *c, struct error *e);
 /* The engine, when the launch was handed back: true if it is over; then the ranks have been told, and it is time to go on. */
 bool launch_returned(struct launch *l);
 void launch_finish(struct launch *l);
-/* Nothing of this rank's plan has been done. Before its part is given to the device; inline launches: by who runs the part. */
-void launch_run_reset(struct launch *l, int rank);
+
 void launch_free(struct launch *l);
 
 /* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */

@@ -70,6 +70,7 @@ struct worker {
     struct views *views;     /* of the cpu devices' memory */
     struct helpers *helpers; /* with small operators of the cpu devices; NULL: there are none */
     bool helpers_tried;      /* they are, or could not be */
+    uint64_t launches;       /* that have begun */
     struct gpus *gpus;       /* device_gpu.c's; NULL: nobody has asked for a GPU */
     char node[FCC_NODE_MAX]; /* this node's address; "": it speaks to no other */
     unsigned char meeting_key[32];
