@@ -58,7 +58,7 @@ int ms_until(int64_t deadline);     /* rounded up, 0 if it has passed, at most W
 struct spin {
     unsigned taken; /* yields that let somebody run */
     unsigned pauses;
-    int64_t until;
+    int64_t until, keep_until;
 };
 void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline);
 /* True: has waited a moment, look again. False: the time for spinning is over, sleep. */

@@ -14,10 +14,12 @@
 
 #include "client.h"
 
-#define SPIN_PAUSES 48                   /* looks before the first yield: about a microsecond */
-#define SPIN_PAUSES_SHARED 4             /* ... where the core is shared */
-#define SPIN_TAKEN 16                    /* yields that let somebody run, at most */
-#define SPIN_YIELD_NS 1000               /* a yield to nobody is a system call: 0.1 to 0.7 us; two switches are 2 and more */
+#define SPIN_PAUSES 48       /* looks before the first yield: about a microsecond */
+#define SPIN_PAUSES_SHARED 4 /* ... where the core is shared */
+#define SPIN_TAKEN 16        /* yields that let somebody run, at most */
+#define SPIN_YIELD_NS 1000   /* a yield to nobody is a system call: 0.1 to 0.7 us; two switches are 2 and more */
+#define SPIN_BUSY_NS 6000    /* who kept the core for less than this had nothing to do there either: he spins, too */
+#define SPIN_KEEP_NS 8000    /* ... then it is not offered again for so long */
 #define SPIN_LONGEST_NS (20LL * 1000000) /* whatever the worker allows: nobody looks at the socket meanwhile */
 
 static _Thread_local bool core_is_shared; /* the calling thread's last yield let somebody run */
@@ -52,28 +54,40 @@ void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline)
 
     s->pauses = 0;
     s->taken = 0;
+    s->keep_until = 0;
     s->until = now_ns() + (ns < SPIN_LONGEST_NS ? ns : SPIN_LONGEST_NS);
     if (s->until > deadline)
         s->until = deadline;
+}
+
+static void spin_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield" ::: "memory");
+#endif
 }
 
 bool spin_more(struct spin *s)
 {
     if (s->pauses < (core_is_shared ? SPIN_PAUSES_SHARED : SPIN_PAUSES)) {
         s->pauses++;
-#if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield" ::: "memory");
-#endif
+        spin_pause();
         return true;
     }
     int64_t now = now_ns();
+    if (now < s->keep_until) {
+        spin_pause();
+        return true;
+    }
     if (now >= s->until || s->taken >= SPIN_TAKEN)
         return false;
     (void)sched_yield();
-    core_is_shared = now_ns() - now > SPIN_YIELD_NS;
+    int64_t back = now_ns();
+    core_is_shared = back - now > SPIN_YIELD_NS;
     s->taken += core_is_shared;
     s->pauses = SPIN_PAUSES;
+    s->keep_until = core_is_shared && back - now < SPIN_BUSY_NS ? back + SPIN_KEEP_NS : 0;
     return true;
 }
