@@ -228,9 +228,11 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
 int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, fcc_request **out)
 {
     struct fcc_context *c = comm->context;
-    struct fcc_request on_stack, *r = out ? malloc(sizeof(*r)) : &on_stack;
+    struct fcc_request on_stack, *r = &on_stack; /* request_begin() sets what is needed, which is little of it */
     int status;
 
+    if (out)
+        r = malloc(sizeof(*r));
     if (!r)
         return last_error_set(-ENOMEM, "request: out of memory");
     request_begin(r, comm, msg, length, recv_rows);

@@ -143,6 +143,7 @@ static void cpu_launch_release(struct device *d, struct launch *l)
 
 static int cpu_times_fetch(struct device *d, struct launch *l, struct error *e)
 {
+    (void)d, (void)e;
     /* The workgroups wrote them where they are, over those of an operator before. */
     for (int r = 0; r < l->nranks; r++)
         for (uint32_t i = 0; l->runs[r].device && i < l->runs[r].plan->nslices; i++) {
@@ -150,11 +151,11 @@ static int cpu_times_fetch(struct device *d, struct launch *l, struct error *e)
             if (t->start_ns < l->span_shown.started_ns)
                 *t = (struct slice_time){0}; /* this one did not get there */
         }
-    (void)d, (void)e;
     return 0;
 }
 
-/* What a thread that shares a part has to do at least: to give it something, and to take its results, takes half a microsecond. */
+/* What a thread that shares a part has to do at least, by the launch's guess: to give it something, and to take its results, takes half
+ * a microsecond. */
 #define SHARE_NS 1500
 
 /* Who helps with an inline launch, and how many share each part (*shares); NULL: nobody, as it is not worth it, or they would look for

@@ -84,28 +84,27 @@ struct launch {
 
     /* Of this operator. Threads that run it read the first ones. */
     _Alignas(64) uint64_t epoch;
-    uint64_t serial;         /* among all that the worker has begun */
-    int shares;              /* inline: threads that share each part */
-    unsigned turn;           /* which of the runs' times are written */
-    uint32_t nodes_number;   /* nodes_triggers.c's, while it runs; its ranks are on several nodes. 0: they are all here */
-    uint32_t stamp;          /* GPU: for the words in the slots; 0: it uses none */
-    bool crowded;            /* with its workgroups, the engine and the clients there are more threads than cores */
-    bool automatic;          /* its time tells the tuner */
-    struct tune_class class; /* ... of which problems */
-    bool gated;              /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
-    bool passed;             /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
-    bool running;            /* among those of its communicator */
-    bool begun;              /* GPU: it has been given to the device */
-    bool left;               /* GPU: nodes_launch_left() has been called; no kernel of it runs any more */
-    enum gpu_step
-        step;         /* GPU: the one of `steps` that runs or ran last. Without nodes: GPU_STEP_WAIT, which then is all of it */
-    bool first_step;  /* ... no other one has run before it */
-    bool behind;      /* GPU: others of its communicator ran when it was enqueued */
-    bool alone;       /* GPU: each begins when its own ranks' streams have come, whatever the others do */
-    bool tries_lanes; /* GPU: its time tells what lanes are worth */
-    uint32_t lanes;   /* GPU: bit g: it comes to GPU g by the second lane; gpu_lanes.h */
-    struct launch *following;    /* the one that began after it, if it runs already */
-    uint64_t busy_ns;            /* GPU: how long its kernels ran */
+    uint64_t serial;          /* among all that the worker has begun */
+    int shares;               /* inline: threads that share each part */
+    unsigned turn;            /* which of the runs' times are written */
+    uint32_t nodes_number;    /* nodes_triggers.c's, while it runs; its ranks are on several nodes. 0: they are all here */
+    uint32_t stamp;           /* GPU: for the words in the slots; 0: it uses none */
+    bool crowded;             /* with its workgroups, the engine and the clients there are more threads than cores */
+    bool automatic;           /* its time tells the tuner */
+    struct tune_class class;  /* ... of which problems */
+    bool gated;               /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
+    bool passed;              /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
+    bool running;             /* among those of its communicator */
+    bool begun;               /* GPU: it has been given to the device */
+    bool left;                /* GPU: nodes_launch_left() has been called; no kernel of it runs any more */
+    enum gpu_step step;       /* GPU: of `steps`, the one that runs or ran last. Without nodes: WAIT, which then is all of it */
+    bool first_step;          /* ... no other one has run before it */
+    bool behind;              /* GPU: others of its communicator ran when it was enqueued */
+    bool alone;               /* GPU: each begins when its own ranks' streams have come, whatever the others do */
+    bool tries_lanes;         /* GPU: its time tells what lanes are worth */
+    uint32_t lanes;           /* GPU: bit g: it comes to GPU g by the second lane; gpu_lanes.h */
+    struct launch *following; /* the one that began after it, if it runs already */
+    uint64_t busy_ns;         /* GPU: how long its kernels ran */
     TAILQ_ENTRY(launch) watched; /* gpu_watch.c's */
     bool is_watched;             /* ... */
     struct launch_span {
