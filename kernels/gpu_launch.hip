@@ -125,7 +125,15 @@ static int workgroups_choose(const struct gpu_launch *l, const struct gpu_kernel
     return 0;
 }
 
-static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end);
+#define NOOP_GATES 16
+/* What noop waits for itself: these words are to reach their values, or, to leave, another one an epoch. */
+struct noop_gates {
+    uint64_t leave, epoch;
+    uint32_t n, zero;
+    uint64_t words[NOOP_GATES];
+    uint32_t values[NOOP_GATES];
+};
+static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end, GPU_PARAMETER struct noop_gates gates);
 
 static struct gpu_kernel kernel_get(const struct gpu_shape *shape, int gpu)
 {
@@ -253,16 +261,43 @@ int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t
     return 0;
 }
 
-/* ---- noop: its plans only wait, and for nothing: when it begins all ranks have met. So it takes no slices, and has nothing to
- * set back. One workgroup; and a short argument, because a long one takes longer to come to the GPU ---- */
+/* ---- noop: its plans only wait, and for nothing: when all ranks' streams have come, they have met. Where it may, it begins when those
+ * of its own GPU have, and waits for the others itself, which is sooner than a stream can, and takes one wave's place. It takes no
+ * slices, and has nothing to set back. One workgroup; and short arguments, because long ones take longer to come to the GPU ---- */
 
-static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end)
+static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end, GPU_PARAMETER struct noop_gates gates)
 {
+    if (threadIdx.x < gates.n) {
+        const uint64_t *word = (const uint64_t *)gates.words[threadIdx.x];
+        uint32_t value = gates.values[threadIdx.x];
+        bool leave = false;
+        for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(word) - value) < 0 && !leave; spins++)
+            if (spins % GPU_LOOK_SPINS == 0)
+                leave = gpu_load_relaxed((const uint64_t *)gates.leave) >= gates.epoch;
+        (void)gpu_load_acquire(word);
+    }
+    __syncthreads();
     if (threadIdx.x)
         return;
     gpu_fence_system();
     gpu_tell(end);
     gpu_tell_host(end, 0);
+}
+
+/* False: it waits for nothing itself. */
+static bool noop_gate(const struct gpu_launch *l, const struct gpu_waits *waits, uint64_t epoch, struct noop_gates *out)
+{
+    uint32_t n = (uint32_t)(waits->count - waits->before);
+
+    out->n = 0;
+    if (n == 0 || n > NOOP_GATES)
+        return false;
+    out->n = n;
+    out->leave = l->fixed.plans[0].flags + GPU_FLAGS * sizeof(uint64_t);
+    out->epoch = epoch;
+    memcpy(out->words, waits->words + waits->before, n * sizeof(out->words[0]));
+    memcpy(out->values, waits->values + waits->before, n * sizeof(out->values[0]));
+    return true;
 }
 
 /* ---- starting ---- */
@@ -320,9 +355,14 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     memcpy(call->plans, l->fixed.plans, sizeof(call->plans));
     l->epoch = (uint32_t)call->epoch;
     void *maps = quick_maps(l, call);
-    void *arguments[] = {call, maps};
+    struct noop_gates gates;
+    bool noop = l->fixed.shape.op == FCC_OP_NOOP;
+    void *arguments[] = {call, noop ? (void *)&gates : maps};
     const struct gpu_kernel *kernel = maps ? l->quick : &l->kernel;
-    waits->in_kernel = maps && l->quick == &l->gemm_quick.kernel && gpu_gemm_quick_gate(&l->gemm_quick, maps, waits);
+    if (noop)
+        waits->in_kernel = noop_gate(l, waits, call->epoch, &gates);
+    else
+        waits->in_kernel = maps && l->quick == &l->gemm_quick.kernel && gpu_gemm_quick_gate(&l->gemm_quick, maps, waits);
     uint32_t workgroups = maps                        ? l->quick_workgroups
                           : l->fixed.shape.over_nodes ? workgroups_of_phases(l, &call->nodes)
                                                       : l->workgroups;
