@@ -36,6 +36,11 @@ static void window_begin(struct gpu_lanes *s, enum lanes_phase phase)
 {
     s->phase = phase;
     s->use = phase == LANES_OTHERS ? s->best ^ candidate(s->gpus, s->trial) : s->best;
+    uint32_t first = s->gpus & ~s->use, second = s->gpus & s->use;
+    if ((first & ~s->known[0]) | (second & ~s->known[1]))
+        s->settle = LANES_SETTLE;
+    s->known[0] |= first;
+    s->known[1] |= second;
 }
 
 static void trials_begin(struct gpu_lanes *s)
@@ -138,6 +143,10 @@ void lanes_note(struct gpu_lanes *s, uint32_t used, bool behind, uint64_t ended_
     s->ended_ns = used == s->use ? ended_ns : 0;
     if (!behind || !before || used != s->use) {
         s->count = 0;
+        return;
+    }
+    if (s->settle > 0) {
+        s->settle--;
         return;
     }
     if (s->count++ == 0)

@@ -23,8 +23,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LANES_WINDOW 16u    /* hand-overs whose mean is one measurement: ends are noticed late, sometimes several at a time */
-#define LANES_WINS 2u       /* windows of one trial that decide it */
+#define LANES_WINDOW 16u /* hand-overs whose mean is one measurement: ends are noticed late, sometimes several at a time */
+#define LANES_SETTLE                                                                                                           \
+    8u                /* hand-overs by a lane at first that do not count: its first use takes some tens of microseconds more */
+#define LANES_WINS 2u /* windows of one trial that decide it */
 #define LANES_GAIN_NS 600u  /* what others must be better by, at least, or an eighth */
 #define LANES_LOSS_NS 1500u /* so much worse, at least, for so many windows: try again */
 #define LANES_PATIENCE 4u
@@ -49,6 +51,8 @@ struct gpu_lanes {
     uint32_t not_better; /* the rest of them */
     uint64_t others_ns;  /* the least of those that were better */
     uint64_t least_ns;   /* of the lanes as they are */
+    uint32_t known[2];   /* GPUs whose first, second lane has been used */
+    uint32_t settle;     /* hand-overs that are still left out */
     uint32_t count;      /* hand-overs of the window so far */
     uint64_t sum_ns;
     uint64_t ended_ns; /* of the launch before; 0: what follows tells nothing */
