@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "spin.h"
@@ -27,6 +28,7 @@
 /* An offer: the job's number, twice, and one more when the part has been taken. 0: there has been none. */
 #define OFFER(number) ((number)*2u)
 #define TAKEN 1u
+#define REST_NS 50000
 static_assert(HELPERS_PARTS <= 32, "a bit for each");
 
 /* A thread and the part that it is offered. */
@@ -67,6 +69,15 @@ static bool helper_pause(struct spin *spin, uint32_t limit_us)
     return true;
 }
 
+/* What is waited for is under way, and so bounded, but others need this core: not more offers of it, one after the other (spin.h). */
+static void rest(struct spin *spin)
+{
+    const struct timespec time = {.tv_nsec = REST_NS};
+
+    (void)nanosleep(&time, NULL);
+    spin_reset(spin);
+}
+
 static void part_help(struct helper *me, uint32_t offer)
 {
     struct spin spin = {0};
@@ -74,8 +85,8 @@ static void part_help(struct helper *me, uint32_t offer)
     if (!offer_take(me, offer))
         return; /* the engine has */
     while (!me->run(me->argument, me->part))
-        if (!helper_pause(&spin, UINT32_MAX)) /* what it waits for is under way */
-            spin_reset(&spin);
+        if (!helper_pause(&spin, UINT32_MAX))
+            rest(&spin);
     atomic_store_explicit(&me->over, offer, memory_order_release);
 }
 
@@ -189,11 +200,13 @@ void helpers_run(struct helpers *h, uint32_t parts, bool rouse, bool (*run)(void
             mine |= taken ? bit : 0;
             helped |= taken ? 0 : bit;
         }
-        if (progress || !spin_once(&spin, UINT32_MAX))
+        if (progress)
             spin_reset(&spin);
+        else if (!spin_once(&spin, UINT32_MAX))
+            rest(&spin);
     }
     for (; helped; helped &= helped - 1)
         while (atomic_load_explicit(&helper_of(h, helped)->over, memory_order_acquire) != offer)
-            if (!spin_once(&spin, UINT32_MAX)) /* who runs a part ends it */
-                spin_reset(&spin);
+            if (!spin_once(&spin, UINT32_MAX))
+                rest(&spin);
 }
