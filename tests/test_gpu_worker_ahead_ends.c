@@ -58,7 +58,8 @@ static void ending_rank(int rank, const struct ranks *all, void *argument)
             OK(fcc_request_wait(l.requests[i], -1));
         else
             verdict_check(e, l.requests[i]);
-    e->open = e->end == DRAINED || e->open || rank;
+    if (e->end == DRAINED || rank) /* one of them only: the other one could write over it what was there before */
+        e->open = 1;
     stream_sync(l.stream);
     if (e->end != DRAINED) {
         e->heard++;
