@@ -56,8 +56,9 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
 
 def zeros(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device: str | torch.device | None = None,
           symmetric: bool = False, comm: Communicator | None = None) -> torch.Tensor:
-    """As empty(), and all elements are 0."""
-    return empty(*shape, dtype=dtype, device=device, symmetric=symmetric, comm=comm).zero_()
+    """As empty(), and all elements are 0, also before another rank, whose call has returned already, stores into them."""
+    tensor = empty(*shape, dtype=dtype, device=device, symmetric=symmetric, comm=comm)
+    return tensor if symmetric else tensor.zero_()  # symmetric buffers come zeroed; what others store is to stay
 
 
 def stream_of(comm: Communicator) -> int:
