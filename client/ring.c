@@ -30,8 +30,6 @@
 #include "cache.h"
 #include "client.h"
 
-#define FETCH_MOST 512 /* bytes: what a record with some tensors takes */
-
 /* ---- completion slots ---- */
 
 /* Locked. Streams have caught up with some slots, perhaps. */
@@ -183,7 +181,7 @@ static int ring_has_room(struct fcc_context *c, size_t size)
 /* Where the next record will be, if it is as long: its lines come here while the caller waits for this one's end. */
 static void ring_prepare(struct fcc_context *c, size_t size)
 {
-    for (size_t at = 0; at < size + CACHE_LINE && at < FETCH_MOST; at += CACHE_LINE)
+    for (size_t at = 0; at < size + CACHE_LINE && at < CACHE_FETCH_MOST; at += CACHE_LINE)
         cache_own(c->memory->data + (c->head + at) % FCC_RING_BYTES);
 }
 

@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 #define CACHE_LINE 64u
+#define CACHE_FETCH_MOST 512u /* bytes of a ring that are worth it: what a record with some tensors takes */
 
 /* To be read. */
 static inline void cache_fetch(const void *p)

@@ -16,8 +16,6 @@
 #include "cache.h"
 #include "device.h"
 
-#define FETCH_MOST 512 /* bytes: what a record with some tensors takes */
-
 static_assert((FCC_RING_BYTES & (FCC_RING_BYTES - 1)) == 0, "offsets are taken modulo the size");
 
 int ring_open(struct session *s, int *memory_fd, struct error *e)
@@ -77,7 +75,7 @@ bool ring_look(const struct session *s)
 {
     uint64_t head = atomic_load_explicit(&s->memory->head, memory_order_relaxed), n = head - s->tail;
 
-    for (uint64_t at = 0; at < n && at < FETCH_MOST; at += CACHE_LINE)
+    for (uint64_t at = 0; at < n && at < CACHE_FETCH_MOST; at += CACHE_LINE)
         cache_fetch(s->memory->data + (s->tail + at) % FCC_RING_BYTES);
     return n != 0;
 }
