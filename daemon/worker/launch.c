@@ -1,232 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * launch.c - one operator of all ranks: match the ranks' requests, take or make the plans, start, finish.
- *
- * Plans depend on the problem and the schedule only, so finished launches are kept, with their plans, and used again when
- * the same problem comes: then an operator costs no planning.
+ * launch.c - one operator of all ranks: match the ranks' requests, start, finish.
  */
 #include "launch.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "device.h"
 #include "gpu_nodes.h"
 #include "nodes.h"
-
-#define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
-
-/* An operator whose work is estimated to take one core less than this is run by the engine itself: waking the workgroups
- * and being woken by them would take longer. The rates are those of one core, whose second-level cache holds CACHE_BYTES. */
-#define INLINE_NS 40000.0
-#define HELPED_NS 2000.0 /* ... and by its helpers, from here on: to give them something takes half a microsecond */
-#define CACHE_BYTES (1 << 20)
-#define CACHE_BYTES_PER_NS 50.0
-#define MEMORY_BYTES_PER_NS 10.0
-#define FLOPS_PER_NS 80.0
-#define HALF_FLOPS_PER_NS 8.0 /* f16 and bf16 are converted first */
-
-/* The bytes of a problem that mean something: rows of the counts matrix beyond the ranks do not. */
-static size_t problem_bytes(enum fcc_op op, int nranks)
-{
-    switch (op) {
-    case FCC_OP_EMBEDDING_ALL_TO_ALL:
-        return offsetof(struct problem, embedding) + sizeof(((struct problem *)0)->embedding);
-    case FCC_OP_GEMV_ALL_REDUCE:
-        return offsetof(struct problem, gemv) + sizeof(((struct problem *)0)->gemv);
-    case FCC_OP_GEMM_ALL_TO_ALL:
-        return offsetof(struct problem, gemm.rows) + (size_t)nranks * sizeof(((struct problem *)0)->gemm.rows[0]);
-    case FCC_OP_NOOP:
-    case FCC_OP_COUNT:
-        break;
-    }
-    return offsetof(struct problem, embedding);
-}
-
-/* ---- making and keeping ---- */
-
-void launch_free(struct launch *l)
-{
-    if (l->nparts)
-        l->comm->ops->launch_release(l->parts[0].device, l);
-    free(l->streams);
-    free(l->submissions);
-    for (int r = 0; r < l->nranks; r++) {
-        plan_free(l->runs[r].plan);
-        free((void *)l->runs[r].group_left);
-        free(l->runs[r].times[0]);
-        free(l->runs[r].times[1]);
-        for (int step = 0; step < GPU_STEPS; step++)
-            free(l->runs[r].awaited[step].flags);
-    }
-    free(l->parts);
-    free(l->args);
-    free((void *)l->staging);
-    free(l->problem);
-    free(l);
-}
-
-static void parts_make(struct launch *l)
-{
-    for (int r = 0; r < l->nranks; r++) {
-        struct launch_part *p = l->parts;
-        if (!l->runs[r].device)
-            continue; /* on another node */
-        while (p < l->parts + l->nparts && p->device != l->runs[r].device)
-            p++;
-        if (p == l->parts + l->nparts) {
-            l->nparts++;
-            p->launch = l;
-            p->device = l->runs[r].device;
-        }
-        p->ranks[p->nruns++] = (uint16_t)r;
-    }
-}
-
-/* Zeroed memory that shares no cache line with any other. */
-static void *lines_alloc(size_t bytes)
-{
-    size_t whole = (bytes + 63) / 64 * 64;
-    void *p = aligned_alloc(64, whole);
-
-    return p ? memset(p, 0, whole) : NULL;
-}
-
-static void groups_set(struct launch_run *run)
-{
-    for (uint32_t g = 0; g < run->plan->ngroups; g++)
-        atomic_store_explicit(&run->group_left[g], run->plan->groups[g].slices, memory_order_relaxed);
-}
-
-static int products_count(const struct plan *plan)
-{
-    int n = 0;
-
-    for (uint32_t i = 0; i < plan->nslices; i++)
-        n += plan->slices[i].kind == SLICE_COMPUTE || plan->slices[i].kind == SLICE_COMPUTE_PUT;
-    return n;
-}
-
-static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
-{
-    struct launch_run *run = &l->runs[r];
-    struct schedule schedule = l->schedule;
-
-    if (c->members[r].device)
-        schedule.workgroups = c->members[r].device->workgroups;
-    int status = plan_make(l->problem, r, &schedule, &run->plan, e);
-
-    if (status)
-        return status;
-    assert(run->plan);
-    run->device = c->members[r].device; /* NULL, and no flags: another node's */
-    run->flags = (_Atomic uint64_t *)(void *)c->members[r].flags.data;
-    run->group_left = lines_alloc((run->plan->ngroups + 1) * sizeof(run->group_left[0]));
-    for (int i = 0; i < 2; i++)
-        run->times[i] = lines_alloc((run->plan->nslices + 1) * sizeof(run->times[i][0]));
-    run->run = (struct run){.plan = run->plan, .problem = l->problem, .rank = r, .args = l->args, .staging = l->staging};
-    if (!run->group_left || !run->times[0] || !run->times[1])
-        return error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
-    groups_set(run);
-    int products = products_count(run->plan);
-    l->products = r == 0 || products < l->products ? products : l->products;
-    return 0;
-}
-
-/* A guess at how long one core takes. */
-static double work_ns(struct work w, enum fcc_dtype dtype)
-{
-    double bytes_per_ns = w.bytes <= CACHE_BYTES ? CACHE_BYTES_PER_NS : MEMORY_BYTES_PER_NS;
-    return w.bytes / bytes_per_ns + w.flops / (dtype == FCC_F32 ? FLOPS_PER_NS : HALF_FLOPS_PER_NS);
-}
-
-static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
-{
-    size_t n = (size_t)c->nranks;
-    struct launch *l = lines_alloc(sizeof(*l) + n * sizeof(l->runs[0]));
-    struct work sum = {0};
-    int status = 0;
-
-    if (!l) {
-        (void)error_set(e, -ENOMEM, "no memory for a launch");
-        return NULL;
-    }
-    l->worker = c->worker;
-    l->comm = c;
-    l->nranks = c->nranks;
-    l->schedule.kind = kind;
-    l->schedule.route = route;
-    l->schedule.target = c->ops->number == FCC_DEVICE_CPU ? PLAN_CPU : PLAN_GPU;
-    l->status = &c->shared->status;
-    l->problem = malloc(sizeof(*l->problem));
-    l->args = calloc(n, sizeof(l->args[0]));
-    l->staging = calloc(n, sizeof(l->staging[0]));
-    l->parts = lines_alloc(n * sizeof(l->parts[0]));
-    l->streams = calloc(n, sizeof(l->streams[0]));
-    l->submissions = calloc(n, sizeof(void *));
-    if (!l->problem || !l->args || !l->staging || !l->parts || !l->streams || !l->submissions)
-        status = error_set(e, -ENOMEM, "no memory for a launch");
-    else
-        memcpy(l->problem, c->problem, sizeof(*l->problem));
-    for (int r = 0; !status && r < c->nranks; r++) {
-        struct work work = plan_work(l->problem, r);
-        sum.bytes += work.bytes;
-        sum.flops += work.flops;
-        status = run_make(l, c, r, e);
-    }
-    if (!status)
-        parts_make(l);
-    if (!status && c->nodes && l->schedule.target == PLAN_GPU)
-        status = gpus_steps_make(l, e);
-    if (status) {
-        launch_free(l);
-        return NULL;
-    }
-    l->work_ns = work_ns(sum, l->problem->dtype);
-    l->inline_ = l->schedule.target == PLAN_CPU && !c->nodes && l->work_ns < INLINE_NS;
-    l->helped = l->inline_ && l->nparts > 1 && l->work_ns >= HELPED_NS;
-    return l;
-}
-
-/* Keep at most CACHE_MAX, the most recently used first; c->last is the first, or behind noop's. */
-static void cache_trim(struct comm *c)
-{
-    struct launch **at = &c->cache;
-
-    for (int i = 0; *at && i < CACHE_MAX; i++)
-        at = &(*at)->next_cached;
-    while (*at) {
-        struct launch *l = *at;
-        *at = l->next_cached;
-        launch_free(l);
-    }
-}
-
-static void cache_add(struct comm *c, struct launch *l)
-{
-    l->next_cached = c->cache;
-    c->cache = l;
-    cache_trim(c);
-}
-
-/* A launch with this problem's plans: a kept one, or a new one. It is taken out of the cache. */
-static struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
-{
-    size_t bytes = problem_bytes(c->problem->op, c->nranks);
-
-    for (struct launch **at = &c->cache; *at; at = &(*at)->next_cached) {
-        struct launch *l = *at;
-        if (l->schedule.kind == kind && l->schedule.route == route && l->problem->op == c->problem->op &&
-            !memcmp(l->problem, c->problem, bytes)) {
-            *at = l->next_cached;
-            l->next_cached = NULL;
-            return l;
-        }
-    }
-    return launch_make(c, kind, route, e);
-}
 
 /* ---- beginning ---- */
 
@@ -304,7 +87,7 @@ static void launch_reset(struct launch *l)
         atomic_store_explicit(&l->runs[r].next, 0, memory_order_relaxed);
     if (l->error.status)
         for (int r = 0; r < l->nranks; r++)
-            groups_set(&l->runs[r]);
+            launch_groups_set(&l->runs[r]);
     l->begun = l->left = false;
     atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
     atomic_store_explicit(&l->parts_left, (uint32_t)l->nparts, memory_order_relaxed);
@@ -326,7 +109,7 @@ static int problem_match(struct comm *c, const struct op_args args[], struct err
     struct error why;
 
     error_clear(&why);
-    memset(c->problem, 0, problem_bytes(op, c->nranks));
+    memset(c->problem, 0, launch_problem_bytes(op, c->nranks));
     c->problem->op = op;
     c->problem->nranks = c->nranks;
     for (int r = 0; r < c->nranks; r++)
@@ -407,7 +190,7 @@ int launch_begin(struct comm *c, struct error *e)
     if (status == 0 && c->nodes)
         status = nodes_launch_open(l, e);
     if (status == -EAGAIN) {
-        cache_add(c, l);
+        launch_keep(c, l);
         return status;
     }
     if (status) {
@@ -503,7 +286,7 @@ void launch_finish(struct launch *l)
     c->turn_ns = l->span.finished_ns;
     if (l->problem->op != FCC_OP_NOOP) /* which has nothing to show */
         c->last = l;
-    cache_add(c, l);
+    launch_keep(c, l);
     ranks_tell(c, l);
     if (c->nodes && l->error.status && c->state == COMM_ACTIVE)
         nodes_launch_failed(l);

@@ -131,10 +131,20 @@ int launch_begin(struct comm *c, struct error *e);
 bool launch_returned(struct launch *l);
 void launch_finish(struct launch *l);
 
-void launch_free(struct launch *l);
-
 /* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */
 void launch_fail(struct launch *l, int rank, const struct error *e);
+
+/* ---- launch_make.c ---- */
+
+/* The bytes of a problem that mean something: rows of the counts matrix beyond the ranks do not. */
+size_t launch_problem_bytes(enum fcc_op op, int nranks);
+/* A launch of c->problem, with its plans: a kept one, which then is kept no more, or a new one; NULL with an error. */
+struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e);
+/* Keep it until the same problem comes, or until others have come since. */
+void launch_keep(struct comm *c, struct launch *l);
+void launch_free(struct launch *l);
+/* Every signal group waits for all of its slices. */
+void launch_groups_set(struct launch_run *run);
 
 /* ---- tune.c ---- */
 

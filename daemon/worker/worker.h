@@ -10,7 +10,8 @@
  *   comm_join.c   communicators: how they begin, who has joined
  *   comm.c        whose turn it is in them, how they end
  *   deadline.c    its time limits
- *   launch.c      one operator of all ranks: plans, staging, start, completion
+ *   launch.c      one operator of all ranks: staging, start, completion
+ *   launch_make.c   ... made, with its plans, and kept
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
  *   puts.c, puts_check.c   what programs' own kernels send to other nodes
