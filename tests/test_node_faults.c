@@ -86,6 +86,62 @@ static void worker_killed(void)
     daemon_stop_unclean(&d);
 }
 
+/* ---- who goes in good order ---- */
+
+enum { LAST_BUFFERS = 256 }; /* whose ends are more bytes than a node reads at a time */
+
+struct last_words {
+    _Atomic int begun, stopped;
+};
+
+static void last_words_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct last_words *words = argument;
+    fcc_comm *comm = comm_open(all, rank, 0);
+    fcc_buffer *buffers[LAST_BUFFERS];
+    fcc_request *request;
+
+    for (int i = 0; i < LAST_BUFFERS; i++)
+        OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 64, &buffers[i]));
+    if (rank == 0) {
+        OK(fcc_noop_start(comm, &request));
+        words->begun = 1;
+        OK(fcc_request_wait(request, -1));
+        fcc_request_free(request);
+    } else {
+        while (!words->stopped)
+            (void)usleep(500);
+        for (int i = 0; i < LAST_BUFFERS; i++)
+            fcc_buffer_free(buffers[i]);
+        OK(fcc_noop(comm));
+    }
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+/* A node's ranks have finished and left, and its worker has ended, when another node's worker, which had no processor meanwhile, hears of
+ * any of that: of all the ends of connections and of what was said last at the same time. Its rank finishes well, too. */
+static void last_words(void)
+{
+    struct last_words *words = shared_memory(sizeof(*words));
+    struct test_daemon d;
+    struct ranks r;
+
+    daemons_start(&d, NODES, NULL);
+    ranks_start(&r, NODES, last_words_rank, words);
+    while (!words->begun)
+        (void)usleep(500);
+    (void)usleep(100000); /* until the other node knows of it */
+    pid_t stops = node_worker(&d, 0), ends = node_worker(&d, 1);
+    CHECK(kill(stops, SIGSTOP) == 0);
+    words->stopped = 1;
+    while (kill(ends, 0) == 0)
+        (void)usleep(500);
+    CHECK(kill(stops, SIGCONT) == 0);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
 static void one_of_two(void)
 {
     struct test_daemon d;
@@ -379,6 +435,7 @@ int main(int argc, char *argv[])
     static const struct test tests[] = {
         {"client_killed", client_killed, 0},
         {"one_of_two", one_of_two, 0},
+        {"last_words", last_words, 0},
         {"shown_by_fccctl", shown_by_fccctl, 0},
         {"sender_broken", sender_broken, 0},
         {"receiver_broken", receiver_broken, 0},

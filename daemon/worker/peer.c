@@ -5,6 +5,7 @@
  * Who sends nothing else sends a PING every half second. A peer that is silent for too long, or whose connection ends, is lost: its communicators
  * end with an error that names it, and the next one connects anew. Silence is counted in our own pings: when this process does not run, as it
  * is stopped or the machine has too much to do, it hears nobody, and that is nobody's silence. What came meanwhile is read before the next ping.
+ * When only the connection ends on which we send, the other one is read to its end, for one SILENCE_MS at most.
  *
  * A PING is the engine's, which may be busy for seconds: it opens GPUs, maps memory and gives it back. So too long is SILENCES times SILENCE_MS.
  * A process that stops altogether is lost after one SILENCE_MS wherever there are operators: the proxies, which have no such work, send signs of
@@ -60,7 +61,7 @@ void peer_break(struct peer *p, int status, const char *format, ...)
 
 bool peer_is_open(const struct peer *p)
 {
-    return p->out == PEER_OPEN && p->data[0] == PEER_OPEN && !p->broken.status;
+    return p->out == PEER_OPEN && p->data[0] == PEER_OPEN && !p->broken.status && !p->ending.status;
 }
 
 /* ---- messages out ---- */
@@ -69,7 +70,7 @@ void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type
 {
     struct evbuffer *to = p->writer ? bufferevent_get_output(p->writer) : p->waiting;
 
-    if (p->broken.status)
+    if (p->broken.status || p->ending.status)
         return;
     m->length = (uint32_t)length;
     m->type = (uint16_t)type;
@@ -83,10 +84,19 @@ void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type
 static void on_writer_event(struct bufferevent *b, short what, void *arg)
 {
     struct peer *p = arg;
+    char text[FCC_TEXT_MAX / 2];
 
-    (void)b;
-    peer_break(p, -ECONNRESET, "the connection to it has ended%s%s", what & BEV_EVENT_ERROR ? ": " : "",
-               what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
+    (void)snprintf(text, sizeof(text), "the connection to it has ended%s%s", what & BEV_EVENT_ERROR ? ": " : "",
+                   what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
+    if (!p->reader) {
+        peer_break(p, -ECONNRESET, "%s", text);
+        return;
+    }
+    /* Its worker may have ended in good order. What it said last, as that its ranks have left, comes on the other connection, and may
+     * come later than this; then that ends, too. */
+    (void)error_set(&p->ending, -ECONNRESET, "%s", text);
+    p->is_past = true;
+    (void)bufferevent_disable(b, EV_READ | EV_WRITE);
 }
 
 /* Nothing comes on a connection of ours: only its end. */
@@ -137,7 +147,9 @@ static void on_ping(evutil_socket_t sock, short what, void *arg)
     uint64_t limit_ms = (uint64_t)SILENCES * w->config.silence_ms;
     LIST_FOREACH(p, &w->peers, link) {
         struct peer_msg m = {0};
-        if (p->writer)
+        if (p->ending.status && p->ended++ * PING_MS >= w->config.silence_ms)
+            peer_break(p, p->ending.status, "%s", p->ending.text);
+        else if (p->writer && !p->ending.status)
             peer_send(p, &m, 0, PEER_PING, sizeof(m));
         if (p->reader && !w->retiring && p->silent++ * PING_MS >= limit_ms)
             peer_break(p, -ETIMEDOUT, "it has been silent for %llu ms", (unsigned long long)limit_ms);
@@ -457,7 +469,7 @@ bool peers_are_busy(const struct worker *w)
     const struct peer *p;
 
     LIST_FOREACH(p, &w->peers, link)
-        if (!p->broken.status &&
+        if (!p->broken.status && !p->ending.status &&
             evbuffer_get_length(p->writer ? bufferevent_get_output(p->writer) : p->waiting)) /* until its time limit at most */
             return true;
     return false;

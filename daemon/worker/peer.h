@@ -163,6 +163,8 @@ struct peer {
     struct bufferevent *writer, *reader;
     struct evbuffer *waiting; /* messages for a connection that is not there yet */
     unsigned silent;          /* pings of ours since the reader last had something */
+    struct error ending;      /* the writer has ended, and the reader not yet; status 0: not so */
+    unsigned ended;           /* ... pings since then */
     struct {
         uint64_t bytes_out, bytes_in, messages_out, messages_in, waits;
     } before;            /* what the proxy had counted for its index when it began */
