@@ -8,6 +8,7 @@
  *   ring.c        its way through the session memory: a slot, a record in the submission ring, the doorbell
  *   call.c        messages over the socket: calls and their replies, and how the end of the worker is noticed
  *   words.c       the words of streams in the memory of GPUs
+ *   group.c       operators whose streams wait for them later, together
  *   watch.c       the thread that sees the end of the worker while all others wait for streams
  *   connect.c, comm.c, buffer.c   the objects
  *   pool.c        buffers for allocators that know no handles
@@ -270,6 +271,16 @@ int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64
 int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream);
 /* What `finished` says on the communicator's GPU now, for each slot. Not locked. 0 or -EIO. */
 int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS]);
+
+/* ---- group.c ---- */
+
+/* Has the calling thread begun a group that has not ended? */
+bool group_is_open(void);
+/* The thread's group: the request's stream is to wait for the word when the group ends. 0, or the first error of those before, which
+ * did not fit any more and have been put onto their streams. */
+int group_add(const struct fcc_request *r, const struct accelerator *a, void *stream, uint64_t word);
+/* The context is about to be freed: its operators are over. */
+void group_forget(const struct fcc_context *c);
 
 /* ---- watch.c ---- */
 

@@ -214,6 +214,7 @@ void fcc_disconnect(fcc_context *context)
 
     if (!context)
         return;
+    group_forget(context);
     watch_stop(context);
     /* No messages: the socket's end tells the worker to let everything go. Streams that wait nevertheless get their words while
      * there are some. */

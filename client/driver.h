@@ -26,6 +26,7 @@ enum driver_constant {
     DRIVER_STREAM_OWN_ORDER = 1, /* CU_STREAM_NON_BLOCKING, hipStreamNonBlocking: not ordered with the default stream */
     DRIVER_WAIT_REACHED = 0,     /* CU_STREAM_WAIT_VALUE_GEQ, hipStreamWaitValueGte */
     DRIVER_NOT_CAPTURING = 0,    /* CU_STREAM_CAPTURE_STATUS_NONE, hipStreamCaptureStatusNone */
+    DRIVER_BATCH_WAIT = 1,       /* CU_STREAM_MEM_OP_WAIT_VALUE_32 */
     DRIVER_BATCH_WRITE = 2,      /* CU_STREAM_MEM_OP_WRITE_VALUE_32 */
 };
 
@@ -39,7 +40,7 @@ struct driver_access { /* CUmemAccessDesc, hipMemAccessDesc */
 struct driver_ipc_handle { /* CUipcMemHandle, hipIpcMemHandle_t */
     char reserved[64];
 };
-struct driver_operation { /* CUstreamBatchMemOpParams, for a write */
+struct driver_operation { /* CUstreamBatchMemOpParams, for a write or a wait */
     int operation, zero;
     uint64_t address;
     uint64_t value; /* the lower half */

@@ -469,6 +469,18 @@ int fcc_noop(fcc_comm *comm);
 int fcc_noop_start(fcc_comm *comm, fcc_request **out);
 int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
 
+/* Operators that stand directly behind each other on streams. Between two operators the stream sees the end of the one and says that
+ * it has come to the next, which takes longer than a small operator. In a group it does so once: what this thread enqueues from
+ * fcc_group_begin() to fcc_group_end() begins, as always, after what was put onto its stream before it, and in the order of the calls;
+ * but the streams wait for these operators only at the group's end. So an operator may use what one before it in the group has
+ * stored here; whatever else is put onto the streams within the group must neither use their results nor change what they read, nor
+ * end the stream. Ranks may group as they like. Groups may be in each other: the outermost one counts. Operators that are not enqueued are not concerned.
+ * Where streams and fccd do not meet in the memory of GPUs (libfccclient(3)), and in a group of more than 64 operators from the
+ * 65th on, streams wait earlier. A group ends in the thread that began it, and before its contexts do.
+ * fcc_group_end: -EINVAL without a group; -EIO, for streams that do not wait: all operators run nevertheless. */
+void fcc_group_begin(void);
+int fcc_group_end(void);
+
 /* How the operators went that were enqueued without a request: 0, or the first error since the last call (which forgets it).
  * Looks at those that have finished; does not wait. A stream may have gone past an operator a moment before this knows how it
  * went. */

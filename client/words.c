@@ -137,5 +137,7 @@ int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64
 
 int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream)
 {
+    if (group_is_open())
+        return group_add(r, a, stream, finished_at(a, r->slot));
     return CALL(a, stream_wait, stream, finished_at(a, r->slot), r->stream, DRIVER_WAIT_REACHED);
 }

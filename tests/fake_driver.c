@@ -175,8 +175,9 @@ static void stream_batch(void *stream, unsigned n, const struct driver_operation
     broken(n < 1 || n > 256);
     for (unsigned i = 0; i < n; i++) {
         const struct driver_operation *o = &operations[i];
-        broken(o->operation != DRIVER_BATCH_WRITE || o->flags != 0 || o->value >> 32);
-        stream_word(stream, WRITE_SHARED, o->address, (uint32_t)o->value);
+        bool waits = o->operation == DRIVER_BATCH_WAIT;
+        broken((!waits && o->operation != DRIVER_BATCH_WRITE) || o->flags != 0 || o->value >> 32);
+        stream_word(stream, waits ? WAIT_CYCLIC : WRITE_SHARED, o->address, (uint32_t)o->value);
     }
     count(&fake_driver.batches, 1);
 }

@@ -41,6 +41,7 @@
     X(host_alloc, "cuMemHostAlloc", (void **memory, size_t bytes, unsigned flags))                                             \
     X(host_address, "cuMemHostGetDevicePointer_v2", (uint64_t * address, void *memory, unsigned flags))                        \
     X(copy_out, "cuMemcpyDtoHAsync_v2", (void *to, uint64_t from, size_t bytes, void *stream))                                 \
+    X(copy_in, "cuMemcpyHtoDAsync_v2", (uint64_t to, const void *from, size_t bytes, void *stream))                            \
     X(set, "cuMemsetD32Async", (uint64_t at, unsigned value, size_t count, void *stream))                                      \
     X(launch, "cuLaunchKernel",                                                                                                \
       (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,                  \

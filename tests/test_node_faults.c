@@ -433,20 +433,13 @@ static int link_part(char *argv[], const char *program)
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
-        {"client_killed", client_killed, 0},
-        {"one_of_two", one_of_two, 0},
-        {"last_words", last_words, 0},
-        {"shown_by_fccctl", shown_by_fccctl, 0},
-        {"sender_broken", sender_broken, 0},
-        {"receiver_broken", receiver_broken, 0},
-        {"worker_killed", worker_killed, 0},
-        {"broker_killed", broker_killed, 0},
-        {"node_killed", node_killed, 0},
-        {"silent", silent, 0},
-        {"both_stopped", both_stopped, 0},
-        {"restarted", restarted, 0},
-        {"met_elsewhere", met_elsewhere, 0},
-        {"met_by_another_name", met_by_another_name, 0},
+        {"client_killed", client_killed, 0}, {"one_of_two", one_of_two, 0},
+        {"last_words", last_words, 0},       {"shown_by_fccctl", shown_by_fccctl, 0},
+        {"sender_broken", sender_broken, 0}, {"receiver_broken", receiver_broken, 0},
+        {"worker_killed", worker_killed, 0}, {"broker_killed", broker_killed, 0},
+        {"node_killed", node_killed, 0},     {"silent", silent, 0},
+        {"both_stopped", both_stopped, 0},   {"restarted", restarted, 0},
+        {"met_elsewhere", met_elsewhere, 0}, {"met_by_another_name", met_by_another_name, 0},
         {"nobody_there", nobody_there, 0},
     };
 

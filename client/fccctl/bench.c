@@ -112,6 +112,8 @@ static bool options_parse(struct call *call, struct bench *b)
         {"warmup", 0, ARG_INT, &b->warmup, 0, 10000000, NULL, "W", "iterations before that [5]"},
         {"stream", 0, ARG_INT, &b->stream, 0, BENCH_STREAM_MAX, NULL, "K",
          "on GPUs: enqueue K operators on a stream, and time them together [0: one call at a time]"},
+        {"group", 0, ARG_FLAG, &b->group, 0, 0, NULL, NULL,
+         "with --stream: as one group, which the stream waits for at its end"},
         {"schedule", 0, ARG_CHOICE, &schedule, 0, 0, schedules, "S",
          "both, fused, sequential, auto (beside both), or routes: flat and hierarchical [both]"},
         {"check", 0, ARG_FLAG, &b->check, 0, 0, NULL, NULL, "compare the results with a plain reference"},
@@ -131,6 +133,8 @@ static bool options_parse(struct call *call, struct bench *b)
     b->device = devices[device];
     if (!call->exit && b->stream && device == 0)
         call->exit = usage_error(call, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);
+    if (!call->exit && b->group && !b->stream)
+        call->exit = usage_error(call, "--group: allowed with --stream");
     if (!call->exit && schedule == ROUTES && b->shape.op != FCC_OP_GEMV_ALL_REDUCE)
         call->exit = usage_error(call, "--schedule: routes: %s has one; gemv_all_reduce has several", op_name(b->shape.op));
     if (!call->exit)

@@ -309,9 +309,15 @@ static int run_stream(struct job *j, enum bench_kind kind)
     fcc_request *requests[BENCH_STREAM_MAX];
     int status = 0, n = 0;
 
+    if (j->b->group)
+        fcc_group_begin();
     while (n < j->b->stream && !status) {
         status = enqueue_once(j, kind, &requests[n]);
         n += !status;
+    }
+    if (j->b->group) {
+        int ended = fcc_group_end();
+        status = status ? status : ended;
     }
     for (int i = 0; i < n; i++) {
         int result = fcc_request_wait(requests[i], -1);

@@ -136,6 +136,7 @@ static void report_json(const struct bench *b, const struct summary s[BENCH_KIND
     json_object_object_add(o, "shape", shape_json(&b->shape));
     json_object_object_add(o, "iters", json_object_new_int64(b->iters));
     json_object_object_add(o, "stream", json_object_new_int64(b->stream));
+    json_object_object_add(o, "group", json_object_new_boolean(b->group));
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         const struct summary *m = &s[order[i]];
         if (!m->measured)
@@ -200,7 +201,8 @@ static void report_table(const struct bench *b, const struct summary s[BENCH_KIN
         printf(last > r ? "s %d to %d\n" : " %d\n", r, last);
     }
     if (b->stream)
-        printf("# each iteration enqueues %" PRId64 " on a stream and waits for them; times are per operator\n", b->stream);
+        printf("# each iteration enqueues %" PRId64 " on a stream%s and waits for them; times are per operator\n", b->stream,
+               b->group ? ", as a group," : "");
     printf("#\n");
     printf("#%11s  %5s  %5s  %-12s  %9s  %9s  %9s  %7s  %7s  %6s\n", "size", "type", "ranks", "schedule", "min", "p50", "p99",
            "algbw", "busbw", "#wrong");

@@ -193,11 +193,13 @@ int gpus_launch_missing(const struct launch *l, char *text, size_t room)
     return count;
 }
 
+/* A stream that has come, as this CPU sees, is not waited for: it wrote its word (a fence of the system before it) after all that was on it,
+ * that was read with acquire, and the kernel is launched behind. In a group (fcc_group_begin()) all but the first have. */
 int streams_await(const struct launch *l, const struct launch_part *p, bool own, uint64_t words[], uint32_t values[], int n)
 {
     for (int r = 0; r < l->nranks; r++) {
         const struct launch_stream *s = &l->streams[r];
-        if (!s->value || own != (l->runs[r].device == p->device))
+        if (own != (l->runs[r].device == p->device) || stream_has_come(s))
             continue;
         words[n] = s->words ? started_at(s->words, p->device->index, s->slot) : s->started_address;
         values[n++] = s->value;

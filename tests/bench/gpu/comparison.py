@@ -151,8 +151,8 @@ class Comparison:
                 times.update({f"{schedule} {what}": self.word(row, schedule) for what in whats})
                 continue
             for what in whats:
-                work = {"kernel": self.fccd_kernel, "stream": self.fccd_stream, "queued": self.fccd_queued,
-                        "latency": self.fccd_latency}[what]
+                work = {"kernel": self.fccd_kernel, "stream": self.fccd_stream, "grouped": self.fccd_grouped,
+                        "queued": self.fccd_queued, "latency": self.fccd_latency}[what]
                 times.setdefault(f"{schedule} {what}", "failed")
                 self.fccd_part(row, schedule, what, work)
         self.attempt(f"{row.text}: close", self.fccd_close)
@@ -206,9 +206,15 @@ class Comparison:
             self.results[row]["times"][f"{schedule} kernel{key}"] = figures.summary(samples)
 
     def fccd_stream(self, row, schedule):
-        answers = self.ranks.part("fcc_stream", PART_LIMIT_S, schedule=schedule)
-        right = self.judge(row, schedule, "after", [answer[1] for answer in answers])
-        self.results[row]["times"][f"{schedule} stream"] = figures.slowest([a[0] for a in answers]) if right else "wrong"
+        self.fccd_row(row, schedule, "stream", grouped=False)
+
+    def fccd_grouped(self, row, schedule):
+        self.fccd_row(row, schedule, "grouped", grouped=True)
+
+    def fccd_row(self, row, schedule, what, grouped):
+        answers = self.ranks.part("fcc_stream", PART_LIMIT_S, schedule=schedule, grouped=grouped)
+        right = self.judge(row, schedule, "after grouped" if grouped else "after", [answer[1] for answer in answers])
+        self.results[row]["times"][f"{schedule} {what}"] = figures.slowest([a[0] for a in answers]) if right else "wrong"
 
     def fccd_queued(self, row, schedule):
         answers = self.ranks.part("fcc_queued", PART_LIMIT_S, schedule=schedule)

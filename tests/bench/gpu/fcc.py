@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What compare_gpu calls of libfccclient, by ctypes. client/fccclient.h is the contract; the structs here are copies of its."""
+import contextlib
 import ctypes
 import os
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
@@ -68,6 +69,7 @@ class Client:
         self.functions.fcc_last_error.restype = c_char_p
         self.functions.fcc_buffer_data.restype = c_void_p
         self.functions.fcc_disconnect.restype = None
+        self.functions.fcc_group_begin.restype = None
         self.context, self.comm = c_void_p(), c_void_p()
         options = ConnectOptions(os.fsencode(socket), job.encode())
         self.call("fcc_connect", byref(options), byref(self.context))
@@ -131,6 +133,15 @@ class Client:
             if status < 0:
                 self.check(name, status)
         return enqueue
+
+    @contextlib.contextmanager
+    def group(self):
+        """What is enqueued within it by this thread: the streams wait for it only at the end."""
+        self.function("fcc_group_begin")()
+        try:
+            yield
+        finally:
+            self.call("fcc_group_end")
 
     def enqueue_and_wait(self, operator, args, stream):
         """Put it on the stream and wait until the daemon, too, is done with it."""

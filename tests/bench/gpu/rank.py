@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """One rank: a process that does, part by part, what the parent asks for through a pipe, and answers each part."""
 import ctypes
+import contextlib
 import itertools
 import os
 import signal
@@ -225,14 +226,16 @@ class Rank:
         return fused.kernel_samples(self.session, schedule, self.copies(self.at.shape), max(TRACE_BURST, self.warmup() // 2),
                                     (self.settings.fccctl, self.settings.socket))
 
-    def part_fcc_stream(self, schedule):
-        """Many in a row on the stream; then, the last result's error: (us, (error, bits))."""
+    def part_fcc_stream(self, schedule, grouped):
+        """Many in a row on the stream, each by itself or as many in a group as a graph of the baselines has; then, the last
+        result's error: (us, (error, bits))."""
         ncopies = self.copies(self.at.shape)
         calls = shapes.calls_per_sample(self.at.shape, ncopies)
 
         def sample():
-            for i in range(calls):
-                self.session.run(schedule, i % ncopies)
+            with self.client.group() if grouped else contextlib.nullcontext():
+                for i in range(calls):
+                    self.session.run(schedule, i % ncopies)
         found = self.time(sample, calls, SAMPLES, -(-max(self.warmup(), AUTO_WARMUP if schedule == "auto" else 0) // calls))
         return found, self.session.error_of((calls - 1) % ncopies)
 

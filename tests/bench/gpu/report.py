@@ -34,7 +34,8 @@ def same_work(row, times):
 def ratios(row, times):
     """fccd's time / the best baseline's, for each of fccd's times that do the same work; None where one is missing."""
     return {f"{schedule} {what}": figures.ratio(median(times, f"{schedule} {what}"), same_work(row, times))
-            for schedule, whats in row.measures if schedule != "compute_only" for what in whats if what in ("kernel", "stream")}
+            for schedule, whats in row.measures if schedule != "compute_only" for what in whats
+            if what in ("kernel", "stream", "grouped")}
 
 
 def columns_of(rows):
@@ -118,7 +119,8 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
             and not in a graph
   kernel    fccd: from the first slice's start to the last one's end over all ranks, from its trace
   stream    fccd: from event to event on the caller's stream through the daemon, many calls in a row
-  queued    fccd: the same, behind a kernel that holds the stream until all are enqueued: without the CPU's part
+  grouped   fccd: the same, as many calls in a group (fcc_group_begin()) as there are in a CUDA graph of the baselines
+  queued    fccd: as stream, behind a kernel that holds the stream until all are enqueued: without the CPU's part
   latency   fccd: the same, one call on an idle GPU
   /best     fccd / the fastest of the columns that do the same work with NCCL or symmetric memory
   compute   fccd's compute_only schedule: pooling alone, into the GPU's own memory. GPU: within the slowest GPU

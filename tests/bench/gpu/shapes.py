@@ -132,7 +132,7 @@ class Row:
     part: str
     shape: object
     baselines: tuple  # keys of baselines.py
-    measures: tuple  # (schedule, (what of it is measured: kernel, stream, queued, latency))
+    measures: tuple  # (schedule, (what of it is measured: kernel, stream, grouped, queued, latency))
 
     @property
     def name(self):
@@ -155,8 +155,8 @@ QUICK = {GEMV: (0, 2), GEMM: (0, 8), EMBEDDING: (2, 6), ALL_REDUCE: (0,), NOOP: 
          AUTO: (0, 12)}  # of each part
 
 # What the goals need, and what there is besides.
-FUSED = (("fused", ("kernel", "stream")),)
-EVERYTHING = tuple((schedule, ("kernel", "stream", "latency")) for schedule in ("fused", "sequential"))
+FUSED = (("fused", ("kernel", "stream", "grouped")),)
+EVERYTHING = tuple((schedule, ("kernel", "stream", "grouped", "latency")) for schedule in ("fused", "sequential"))
 POOLING = (("compute_only", ("kernel",)),)
 GOAL_BASELINES = {GEMV: ("compute", "sequence", "one_shot"), GEMM: ("compute", "nccl", "sequence"),
                   EMBEDDING: ("compute", "nccl", "sequence")}
@@ -177,7 +177,7 @@ def rows_of(part, everything, ranks):
     if part == TORCH_OPS:
         return [Row(TORCH_OPS, s, (), ()) for s in GEMVS[:2]]
     if part == AUTO:
-        return [Row(AUTO, s, ("sequence",), (("auto", ("stream",)),)) for s in auto_shapes(ranks)]
+        return [Row(AUTO, s, ("sequence",), (("auto", ("stream", "grouped")),)) for s in auto_shapes(ranks)]
     if part == ALL_REDUCE:
         return [Row(ALL_REDUCE, s, ("nccl", "one_shot_alone", "two_shot_alone"),
                     (("comm_only", ("kernel",)), ("fused", ("kernel",)))) for s in ALL_REDUCES]
