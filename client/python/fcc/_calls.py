@@ -2,12 +2,14 @@
 """Calls of the C library's operators: run one, and refuse one so that the other ranks hear of it."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, POOLINGS, RESERVED, SCHEDULES, library
+from ._staging import is_there
 from .communicator import Communicator, request_wait, rows_check
 from .errors import ArgumentError, Error
 from .memory import DTYPES
@@ -60,6 +62,23 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
         raise member.error(status)
     if later is not None:
         comm._expected.append((later, received, expected))
+
+
+@contextlib.contextmanager
+def group(comm: Communicator, *inputs: torch.Tensor) -> Iterator[None]:
+    """Within it are only operators on these tensors, one directly after the other, whose results are used behind it: on a GPU
+    they are a group (fcc_group_begin). Not where tensors would be copied to the daemon's memory for each operator, as those
+    copies would be put onto the stream in between and use the same memory; nor when this is traced."""
+    if torch.compiler.is_compiling() or not comm._member.on_gpu or not all(is_there(comm, tensor) for tensor in inputs):
+        yield
+        return
+    library().group_begin()
+    try:
+        yield
+    finally:
+        status = library().group_end()
+    if status < 0:
+        raise comm._member.error(status)
 
 
 def dense(handle: int, offset: int, dtype: torch.dtype, *shape: int) -> tuple[int, ...]:

@@ -82,6 +82,8 @@ _FUNCTIONS = {
     "fcc_pool_alloc": (c_void_p, [c_ssize_t, c_int, c_void_p]),
     "fcc_pool_frees": (c_void_p, []),
     "fcc_pool_free": (None, [c_void_p, c_ssize_t, c_int, c_void_p]),
+    "fcc_group_begin": (None, []),
+    "fcc_group_end": (c_int, []),
     "fcc_request_test": (c_int, [c_void_p, POINTER(c_int)]),
     "fcc_request_wait": (c_int, [c_void_p, c_int]),
     "fcc_request_free": (None, [c_void_p]),

@@ -43,6 +43,16 @@ def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: 
     return (handle, offset, number, tensor.ndim, *shape, *padding, 0, 0, 0, 0), held
 
 
+def is_there(comm: Communicator, tensor: torch.Tensor) -> bool:
+    """Can operators read it, and slices of its first dimension, where it lies?"""
+    if tensor.device != comm.device or tensor.numel() == 0 or not tensor.is_contiguous():
+        return False
+    try:
+        return comm._member.connection.find(tensor.data_ptr()) is not None
+    except RuntimeError:  # it has no address: functorch's, or a fake
+        return False
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Can an operator read it as it lies? Its rows must be dense. (All strides 0 mean "dense" to the library.)"""
     return tensor.stride(-1) == 1 or tensor.shape[-1] == 1 and any(tensor.stride()[:-1])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import communicator
-from .._calls import refuse
+from .._calls import group, refuse
 from ..communicator import Communicator, find
 from ..errors import ArgumentError
 from ..memory import empty
@@ -191,10 +191,11 @@ class ExpertParallelLinear(nn.Module):
             raise refuse(comm, "gemm_all_to_all", e) from None
         found = []
         first = 0
-        for i, (send, receive) in enumerate(zip(sent, received)):
-            rows = x[first:first + sum(send)]
-            found.append(_ops.gemm_all_to_all(rows, self.weight[i], self.comm_name, send_rows=send, recv_rows=receive))
-            first += sum(send)
+        with group(comm, x, self.weight):
+            for i, (send, receive) in enumerate(zip(sent, received)):
+                rows = x[first:first + sum(send)]
+                found.append(_ops.gemm_all_to_all(rows, self.weight[i], self.comm_name, send_rows=send, recv_rows=receive))
+                first += sum(send)
         y = found[0] if len(found) == 1 else torch.cat(found)
         return y if self.bias is None else y + self._biases(comm, received)
 
