@@ -408,6 +408,7 @@ const struct op op_gemv_all_reduce = {
     .plan = gemv_plan,
     .work = gemv_work,
     .slice = gemv_slice,
+    .puts_to_staging = true,
     .area = gemv_area,
     .gpu_shape = gemv_gpu_shape,
     .gpu_rank = gemv_gpu_rank,

@@ -89,6 +89,7 @@ struct op {
     /* Execute one slice (never a SLICE_WAIT) on the cpu: its compute and its stores, not its waits and signals. Indices and
      * offsets are read from the client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
     int (*slice)(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e);
+    bool puts_to_staging; /* a slice that is computed and put stores into staging memory, and no result */
     /* How many slices from this one on, which wait for nothing, a workgroup that is alone had better execute together: 1 or more. NULL:
      * always 1. And do that. */
     uint32_t (*together)(const struct run *run, uint32_t first);

@@ -41,6 +41,12 @@ static inline bool spin_keeps_core(const struct spin *s)
     return s->turns && s->turns < (s->shared ? SPIN_PAUSES_SHARED : SPIN_PAUSES);
 }
 
+/* The core has been offered since the first turn. */
+static inline bool spin_has_offered(const struct spin *s)
+{
+    return s->turns >= SPIN_PAUSES;
+}
+
 static inline uint64_t spin_clock_ns(void)
 {
     struct timespec t;

@@ -114,7 +114,7 @@ static void operator_run(struct bed *b, enum fcc_op op, enum fcc_schedule_kind k
     }
     assert_int_equal(launch_begin(b->c, &e), 0);
     assert_null(b->c->current);
-    assert_true(b->c->last->inline_ && b->c->last->helped);
+    assert_true(b->c->last->inline_ && b->c->last->is_long);
     assert_int_equal(b->c->last->error.status, 0);
 }
 

@@ -197,6 +197,8 @@ void comm_release(struct comm *c)
     c->ops->comm_close(&c->worker->devices[0], c);
     event_free(c->timer);
     LIST_REMOVE(c, link);
+    if (c->worker->awaits == c)
+        c->worker->awaits = NULL;
     free(c->tune);
     free(c->problem);
     free(c);
@@ -238,10 +240,13 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
     if (c->nodes && !m->remote)
         nodes_submit(m, sub, submit);
     comm_advance(c);
+    if (m->next && c->cache && c->cache->inline_)
+        c->worker->awaits = c;
 }
 
 void turn_end(struct comm *c, const struct error *e)
 {
+    (void)launch_early_take(c, NULL);
     c->turn_ns = clock_ns();
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];

@@ -9,6 +9,7 @@
 
 #include "device.h"
 #include "helpers.h"
+#include "launch.h"
 
 struct cpu_thread {
     struct device *device;
@@ -42,5 +43,18 @@ struct cpu_jobs *cpu_jobs_new(int room); /* to be free()d; NULL: no memory */
 void cpu_device_signal(struct device *d);
 /* Run a launch (l->inline_) until it is finished or has failed; l->shares is set. helpers: NULL, nobody helps; rouse: helpers.h. */
 void cpu_inline_execute(struct launch *l, struct helpers *helpers, bool rouse);
+
+/* ---- slices ---- */
+
+/* A slice is done: count down its group, and raise the group's flag if it was the last. alone: nobody else counts in the run's groups
+ * meanwhile. */
+void cpu_slice_signal(struct launch *l, struct launch_run *r, const struct slice *s, bool alone);
+/* Slices that were executed together share the time by their sizes, one after the other, so that all of them is what it took. */
+void cpu_times_note(const struct slice s[], struct slice_time t[], uint32_t count, unsigned wg_index, uint64_t start_ns,
+                    uint64_t end_ns);
+
+/* ---- cpu_early.c ---- */
+
+#define CPU_EARLY_SLICES 64 /* of a run; launch_run.early has a bit for each */
 
 #endif

@@ -105,8 +105,7 @@ static bool group_leave(struct launch_run *r, uint32_t group, bool alone)
     return !left;
 }
 
-/* A slice is done: count down its group, and raise the group's flag if it was the last. */
-static void slice_signal(struct launch *l, struct launch_run *r, const struct slice *s, bool alone)
+void cpu_slice_signal(struct launch *l, struct launch_run *r, const struct slice *s, bool alone)
 {
     if (s->group == SLICE_NO_GROUP || !group_leave(r, s->group, alone))
         return;
@@ -124,6 +123,8 @@ static void slice_signal(struct launch *l, struct launch_run *r, const struct sl
 
 static void slice_take(struct launch *l, struct launch_run *r, struct cursor *c)
 {
+    while (r->early && c->next < CPU_EARLY_SLICES && r->early >> c->next & 1u)
+        c->next += c->step;
     c->slice = c->step ? c->next : atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
     c->next += c->step;
     c->finished = c->slice >= r->plan->nslices;
@@ -137,15 +138,14 @@ static void slice_take(struct launch *l, struct launch_run *r, struct cursor *c)
 static uint32_t slices_take(const struct launch *l, const struct launch_run *r, struct cursor *c)
 {
     const struct op *op = op_get(l->problem->op);
-    uint32_t count = c->step == 1 && !l->nodes_number && op->together ? op->together(&r->run, c->slice) : 1;
+    uint32_t count = c->step == 1 && !r->early && !l->nodes_number && op->together ? op->together(&r->run, c->slice) : 1;
 
     c->next += count - 1;
     return count;
 }
 
-/* Slices that were executed together share the time by their sizes, one after the other, so that all of them is what it took. */
-static void times_note(const struct slice s[], struct slice_time t[], uint32_t count, unsigned wg_index, uint64_t start_ns,
-                       uint64_t end_ns)
+void cpu_times_note(const struct slice s[], struct slice_time t[], uint32_t count, unsigned wg_index, uint64_t start_ns,
+                    uint64_t end_ns)
 {
     double all = 0, done = 0;
 
@@ -177,7 +177,7 @@ static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, 
     else if (s->kind != SLICE_WAIT)
         status = op->slice(&r->run, s, wg, &e);
     *now_ns = s->kind == SLICE_WAIT ? start_ns : clock_ns();
-    times_note(s, &r->times[l->turn][first], count, wg_index, start_ns, *now_ns);
+    cpu_times_note(s, &r->times[l->turn][first], count, wg_index, start_ns, *now_ns);
     if (status) {
         launch_fail(l, r->run.rank, &e);
         return status;
@@ -185,7 +185,7 @@ static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, 
     for (uint32_t i = 0; i < count; i++) {
         if (l->nodes_number)
             nodes_put(l, r, first + i); /* before its flag */
-        slice_signal(l, r, &s[i], wg->alone);
+        cpu_slice_signal(l, r, &s[i], wg->alone);
     }
     if (l->nodes_number)
         *now_ns = 0; /* that took a while */

@@ -61,6 +61,9 @@ void device_close(struct device *d);
 void device_cpu_flag_raise(struct device *d, _Atomic uint64_t *flag, uint64_t epoch);
 /* Run a launch (l->inline_) in the calling thread, the engine's, with what help there is, and return when it is done. */
 void device_cpu_run_inline(struct launch *l);
+/* cpu_early.c: run of a launch (l->inline_) that has not begun what a rank may run by itself: it computes into staging memory. True if
+ * that was something. */
+bool device_cpu_run_early(struct launch *l, int rank);
 
 /* ---- gpu_node.c, device_gpu.c ---- */
 

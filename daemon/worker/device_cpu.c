@@ -167,7 +167,7 @@ static struct helpers *inline_helpers(const struct launch *l, int *shares)
     struct error e;
 
     *shares = 1;
-    if (!l->helped || !w->config.spin_us || l->nparts > cores)
+    if (!l->is_long || l->nparts < 2 || !w->config.spin_us || l->nparts > cores)
         return NULL;
     while (2 * *shares <= CPU_SHARES && 2 * *shares <= l->products && 2 * *shares * l->nparts <= cores &&
            2 * *shares * l->nparts <= HELPERS_PARTS && l->work_ns >= 2.0 * *shares * l->nparts * SHARE_NS)
@@ -182,10 +182,11 @@ static struct helpers *inline_helpers(const struct launch *l, int *shares)
 void device_cpu_run_inline(struct launch *l)
 {
     /* Those who look for work are called; who sleeps, if the one after this is likely to find it awake. */
-    bool rouse = l->span.started_ns - l->comm->turn_ns < (uint64_t)l->worker->config.spin_us * 1000u;
+    bool rouse = l->began_ns - l->comm->turn_ns < (uint64_t)l->worker->config.spin_us * 1000u;
 
     assert(l->inline_ && l->comm->ops == &device_cpu);
     struct helpers *helpers = inline_helpers(l, &l->shares);
+    l->aided = helpers != NULL;
     cpu_inline_execute(l, helpers, rouse);
 }
 

@@ -28,7 +28,7 @@ static int staging_make(struct member *m, uint64_t bytes, struct error *e)
     return status;
 }
 
-static int staging_prepare(struct comm *c, const struct launch *l, struct error *e)
+int launch_staging_prepare(struct comm *c, const struct launch *l, struct error *e)
 {
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
@@ -81,7 +81,7 @@ static int slots_prepare(struct comm *c, struct launch *l, struct error *e)
 }
 
 /* Counters are as they were, but after a failure. A GPU's are there. */
-static void launch_reset(struct launch *l)
+void launch_reset(struct launch *l)
 {
     for (int r = 0; r < l->nranks && !l->inline_; r++)
         atomic_store_explicit(&l->runs[r].next, 0, memory_order_relaxed);
@@ -184,7 +184,7 @@ int launch_begin(struct comm *c, struct error *e)
     l = launch_get(c, kind, args[0].route, e);
     if (!l)
         return e->status;
-    status = staging_prepare(c, l, e);
+    status = launch_staging_prepare(c, l, e);
     if (status == 0)
         status = slots_prepare(c, l, e);
     if (status == 0 && c->nodes)
@@ -194,6 +194,7 @@ int launch_begin(struct comm *c, struct error *e)
         return status;
     }
     if (status) {
+        (void)launch_early_take(c, NULL);
         if (c->last == l)
             c->last = NULL;
         launch_free(l);
@@ -202,14 +203,17 @@ int launch_begin(struct comm *c, struct error *e)
         return status;
     }
     args_keep(l, args);
-    launch_reset(l);
+    if (!launch_early_take(c, l)) {
+        launch_reset(l);
+        l->epoch = ++c->epoch;
+    }
     running_add(c, l);
     l->automatic = automatic;
     l->class = class;
-    l->epoch = ++c->epoch;
     l->serial = ++c->worker->launches;
+    l->began_ns = clock_ns();
     l->span.number = c->operators;
-    l->span.started_ns = clock_ns();
+    l->span.started_ns = l->early_ns ? l->early_ns : l->began_ns;
     if (l->inline_) {
         device_cpu_run_inline(l);
         launch_finish(l);
@@ -272,14 +276,15 @@ void launch_finish(struct launch *l)
     c->worker->crowded -= l->crowded;
     l->crowded = false;
     if (l->automatic && !l->error.status && c->state == COMM_ACTIVE) {
-        struct tune_sample sample = {.class = l->class,
-                                     .kind = l->schedule.kind,
-                                     .ns = l->busy_ns ? l->busy_ns : l->span.finished_ns - l->span.started_ns};
+        struct tune_sample sample = {
+            .class = l->class, .kind = l->schedule.kind, .ns = l->busy_ns ? l->busy_ns : l->span.finished_ns - l->began_ns};
         if (!c->nodes)
             tune_record(c->tune, &sample);
         else if (!c->members[0].remote)
             nodes_measured(c, &sample);
     }
+    if (l->early_ns)
+        launch_early_end(l);
     l->span_shown = l->span;
     l->turn ^= 1; /* what was written is shown. A GPU's times are fetched when somebody asks */
     running_remove(c, l);

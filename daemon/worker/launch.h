@@ -36,6 +36,7 @@ struct launch_run {
      * fccctl trace shows while this one runs. They are fetched. */
     struct slice_time *times[2];
     struct awaited_flags awaited[GPU_STEPS];
+    uint64_t early;                     /* launch_early.c: a bit for each of its first slices that has run already */
     _Alignas(64) _Atomic uint32_t next; /* W: the slice that nobody has taken yet, where threads take what comes */
 };
 
@@ -75,7 +76,7 @@ struct launch {
     struct launch_part *parts; /* [nparts] */
     int nparts, nranks;
     bool inline_;                    /* small: the engine runs it itself */
-    bool helped;                     /* ... and its helpers, where there are some */
+    bool is_long;                    /* ... and then it is worth to give helpers some of it */
     int products;                    /* slices that compute, of the rank that has the fewest */
     double work_ns;                  /* a guess at how long one core would take for all ranks */
     uint32_t steps;                  /* GPU, over nodes: a bit for each enum gpu_step that there is; the last always is */
@@ -86,6 +87,9 @@ struct launch {
     _Alignas(64) uint64_t epoch;
     uint64_t serial;          /* among all that the worker has begun */
     int shares;               /* inline: threads that share each part */
+    bool aided;               /* ... helpers were among them, the last time */
+    uint64_t early_ns;        /* ... when the first slices ran, before all ranks had come; 0: none did */
+    uint64_t began_ns;        /* when all had come */
     unsigned turn;            /* which of the runs' times are written */
     uint32_t nodes_number;    /* nodes_triggers.c's, while it runs; its ranks are on several nodes. 0: they are all here */
     uint32_t stamp;           /* GPU: for the words in the slots; 0: it uses none */
@@ -108,14 +112,14 @@ struct launch {
     TAILQ_ENTRY(launch) watched; /* gpu_watch.c's */
     bool is_watched;             /* ... */
     struct launch_span {
-        uint64_t number, started_ns, finished_ns;
-    } span, span_shown;           /* of this run, and of the one before */
-    struct launch *next_finished; /* the worker's stack */
-    struct launch *next_cached;   /* the communicator's cache */
-    _Atomic uint32_t parts_left;  /* W */
-    _Atomic uint32_t failed;      /* W: the first to set it may write `error` */
-    struct error error;           /* W */
-    struct launch_run runs[];     /* [nranks] */
+        uint64_t number, started_ns, finished_ns; /* started: with its first slice, if some ran early */
+    } span, span_shown;                           /* of this run, and of the one before */
+    struct launch *next_finished;                 /* the worker's stack */
+    struct launch *next_cached;                   /* the communicator's cache */
+    _Atomic uint32_t parts_left;                  /* W */
+    _Atomic uint32_t failed;                      /* W: the first to set it may write `error` */
+    struct error error;                           /* W */
+    struct launch_run runs[];                     /* [nranks] */
 };
 
 /* The times of a run's slices that are not being written now: of the operator before, or, once it is over, of this one. */
@@ -145,6 +149,21 @@ void launch_keep(struct comm *c, struct launch *l);
 void launch_free(struct launch *l);
 /* Every signal group waits for all of its slices. */
 void launch_groups_set(struct launch_run *run);
+
+/* ---- launch_early.c ---- */
+
+/* While the engine waits for the other ranks of c's next operator: run what may be run of it. True if something was done. */
+bool launch_early_run(struct comm *c);
+/* l is the next operator, NULL: it is not to run. True if slices of l have run already; what has run of another one is forgotten. */
+bool launch_early_take(struct comm *c, struct launch *l);
+void launch_early_end(struct launch *l); /* it is over, or forgotten */
+
+/* ---- launch.c ---- */
+
+/* Where the plan's staging memory is, which is made if it has to be. 0, -EAGAIN: when nothing runs, or an error. */
+int launch_staging_prepare(struct comm *c, const struct launch *l, struct error *e);
+/* All is as before its first slice. */
+void launch_reset(struct launch *l);
 
 /* ---- tune.c ---- */
 

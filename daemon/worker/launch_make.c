@@ -19,7 +19,7 @@
 /* An operator whose work is estimated to take one core less than this is run by the engine itself: waking the workgroups
  * and being woken by them would take longer. The rates are those of one core, whose second-level cache holds CACHE_BYTES. */
 #define INLINE_NS 40000.0
-#define HELPED_NS 2000.0 /* ... and by its helpers, from here on: to give them something takes half a microsecond */
+#define LONG_NS 2000.0 /* ... and by its helpers, from here on: to give them something takes half a microsecond */
 #define CACHE_BYTES (1 << 20)
 #define CACHE_BYTES_PER_NS 50.0
 #define MEMORY_BYTES_PER_NS 10.0
@@ -195,7 +195,7 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, e
         return NULL;
     }
     l->inline_ = l->schedule.target == PLAN_CPU && !c->nodes && l->work_ns < INLINE_NS;
-    l->helped = l->inline_ && l->nparts > 1 && l->work_ns >= HELPED_NS;
+    l->is_long = l->work_ns >= LONG_NS;
     return l;
 }
 

@@ -56,9 +56,6 @@ static void failed(void *ctx, uint32_t node, const struct error *e)
     if (atomic_load_explicit(&d->lost, memory_order_acquire) >> node & 1u)
         return; /* the engine has not looked yet */
     d->errors[node] = *e;
-    /* To ranks that one is this node's end. A peer that closes its connection between two frames is lost all the same. */
-    if (e->status == -ESHUTDOWN)
-        d->errors[node].status = -ECONNRESET;
     (void)atomic_fetch_or_explicit(&d->lost, UINT64_C(1) << node, memory_order_release);
     nodes_news_tell(d);
 }
@@ -330,9 +327,15 @@ static void lost_look(struct worker *w)
     uint64_t lost = atomic_load_explicit(&w->data->lost, memory_order_acquire);
     struct peer *p;
 
-    LIST_FOREACH(p, &w->peers, link)
-        if (lost >> p->index & 1u)
-            peer_break(p, w->data->errors[p->index].status, "%s", w->data->errors[p->index].text);
+    LIST_FOREACH(p, &w->peers, link) {
+        const struct error *e = &w->data->errors[p->index];
+        if (!(lost >> p->index & 1u))
+            continue;
+        if (e->status == -ESHUTDOWN) /* which to ranks is this node's end */
+            peer_ends(p, -ECONNRESET, "%s", e->text);
+        else
+            peer_break(p, e->status, "%s", e->text);
+    }
     (void)atomic_fetch_and_explicit(&w->data->lost, ~lost, memory_order_release);
 }
 

@@ -54,9 +54,9 @@ struct nodes_data {
     /* By a peer's index and a device here: nodes_rails.c. Set before there is a trigger for that peer; a trigger for who had the index before
      * may see either, and goes nowhere. */
     _Atomic uint8_t rail_of[PEERS_MAX][SOURCES];
-    _Atomic uint32_t news; /* the engine is to look: some are done, or a link is lost */
-    _Atomic uint64_t lost; /* by index: the link has failed, and why: errors[] */
-    struct error errors[PEERS_MAX];
+    _Atomic uint32_t news;          /* the engine is to look: some are done, or a link is lost */
+    _Atomic uint64_t lost;          /* by index: the link has failed, and why: errors[] */
+    struct error errors[PEERS_MAX]; /* -ESHUTDOWN: it was closed between two frames */
 };
 static_assert(PEERS_MAX <= 64 && PEERS_MAX <= PROXY_NODES, "a bit each");
 

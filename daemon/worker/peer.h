@@ -163,7 +163,7 @@ struct peer {
     struct bufferevent *writer, *reader;
     struct evbuffer *waiting; /* messages for a connection that is not there yet */
     unsigned silent;          /* pings of ours since the reader last had something */
-    struct error ending;      /* the writer has ended, and the reader not yet; status 0: not so */
+    struct error ending;      /* another of its connections has ended than the reader; status 0: none has */
     unsigned ended;           /* ... pings since then */
     struct {
         uint64_t bytes_out, bytes_in, messages_out, messages_in, waits;
@@ -181,6 +181,8 @@ bool peer_rail_open(struct peer *p, uint32_t rail);
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length);
 /* Its connections have failed, or it has broken the protocol. It is freed by the loop. */
 void peer_break(struct peer *p, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* One of its connections has ended, but not the one on which its messages come: it breaks when that does, which is soon. */
+void peer_ends(struct peer *p, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void peers_sweep(struct worker *w);
 void peers_close(struct worker *w);
 /* Is there something that has not been sent yet? */
@@ -188,6 +190,12 @@ bool peers_are_busy(const struct worker *w);
 /* Nothing is read from peers that there are, until they are resumed. */
 void peers_pause(struct worker *w);
 void peers_resume(struct worker *w);
+
+/* Its connections for messages, ours and theirs. */
+void peer_writer_open(struct peer *p, int sock); /* takes the socket */
+bool peer_reader_open(struct peer *p, int sock); /* false: no memory; the socket is still the caller's */
+/* Pings, from now on. 0 or -ENOMEM. */
+int peers_ping_start(struct worker *w);
 
 /* control.c calls these; they own the socket (-1: none). */
 void peer_arrived(struct worker *w, const struct control_peer *m, int sock);

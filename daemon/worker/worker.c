@@ -22,6 +22,7 @@
 
 #include "device.h"
 #include "helpers.h"
+#include "launch.h"
 #include "log.h"
 #include "msg.h"
 #include "nodes.h"
@@ -286,6 +287,15 @@ static void sweep(struct worker *w)
     }
 }
 
+/* There is nothing else to do: perhaps some of what a rank waits for others with. */
+static bool begins_early(struct worker *w)
+{
+    struct comm *c = w->awaits;
+
+    w->awaits = NULL;
+    return c && launch_early_run(c);
+}
+
 static void engine_loop(struct worker *w)
 {
     struct spin spin = {0};
@@ -296,6 +306,8 @@ static void engine_loop(struct worker *w)
         busy |= gpus_poll(w);
         busy |= rings_poll(w);
         busy |= nodes_poll(w);
+        /* Where somebody else runs on this core it is likely to be who is awaited: first it is offered. */
+        busy = busy || ((!spin.shared || spin_has_offered(&spin)) && begins_early(w));
         gpus_sweep(w);
         sweep(w);
         if (busy) {

@@ -11,7 +11,7 @@
  *   comm.c        whose turn it is in them, how they end
  *   deadline.c    its time limits
  *   launch.c      one operator of all ranks: staging, start, completion
- *   launch_make.c   ... made, with its plans, and kept
+ *   launch_make.c, launch_early.c   ... made, with its plans, and kept; begun before all ranks have come
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
  *   puts.c, puts_check.c   what programs' own kernels send to other nodes
@@ -88,6 +88,7 @@ struct worker {
     struct nodes_data *data;                          /* nodes_data.c's; NULL: there is no other node */
     char mps_pipe[FCC_MPS_PIPE_MAX];
     int cores;             /* that this process may use */
+    struct comm *awaits;   /* the last one of which a rank has come to an operator, and not all; NULL: none */
     uint64_t arrivals_ns;  /* when what is being read from the rings came; 0: nothing is */
     unsigned crowded;      /* launches in flight that need all cores: the engine does not spin while there are any */
     uint64_t memory_bytes; /* charged */
@@ -348,6 +349,7 @@ struct comm {
     unsigned running;             /* how many */
     struct launch *last;          /* finished last, with its times */
     struct launch *cache;         /* finished launches, kept for their plans, most recently used first */
+    struct launch *early;         /* of these: some of its slices have run already, for the next operator; launch_early.c */
     struct problem *problem;      /* scratch for matching */
     struct tune *tune;
     struct event *timer;                                       /* looks at deadline_ns */

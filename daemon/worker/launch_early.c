@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * launch_early.c - a small operator's products begin before all ranks have come.
+ *
+ * The engine runs small operators itself. Where nobody helps it, there are few cores, and ranks that share one come one after the
+ * other: meanwhile the engine would only look for the next one. A rank that has come with just what it came with the last time most
+ * likely takes part in the same operator again. So what it computes from its own inputs into staging memory is run at once, as part
+ * of that launch. If it was wrong nobody sees it: staging memory is the communicator's and no operator runs, the flags that were
+ * raised are of an epoch of their own, and counters are set back.
+ *
+ * Only a launch that is kept, that is, whose problem all ranks have agreed upon before; only what stores nothing into results, which
+ * other ranks may still read; and only with the same arguments in the same places. The attributes of a request may differ in the same
+ * place, so it must have none.
+ */
+#include "launch.h"
+
+#include "device.h"
+
+static bool comes_again(const struct launch *l, int rank)
+{
+    const struct submission *sub = l->comm->members[rank].next;
+
+    return sub && sub->kind == SUBMISSION_OPERATOR && !sub->error.status && !sub->args.nattrs &&
+           op_args_equal(&l->args[rank], &sub->args);
+}
+
+static bool is_worth_it(const struct launch *l)
+{
+    return l->inline_ && l->is_long && !l->aided && l->nranks > 1 && op_get(l->problem->op)->puts_to_staging &&
+           !l->error.status && !atomic_load_explicit(l->status, memory_order_relaxed);
+}
+
+/* False: there is no memory, and it will be told when all have come. */
+static bool early_begin(struct comm *c, struct launch *l)
+{
+    struct error ignored;
+
+    error_clear(&ignored);
+    if (launch_staging_prepare(c, l, &ignored))
+        return false;
+    launch_reset(l);
+    l->epoch = ++c->epoch;
+    l->early_ns = clock_ns();
+    c->early = l;
+    return true;
+}
+
+bool launch_early_run(struct comm *c)
+{
+    struct launch *l = c->cache; /* the last one */
+    bool any = false;
+
+    if (!l || c->state != COMM_ACTIVE || c->current || !is_worth_it(l))
+        return false;
+    for (int r = 0; r < c->nranks; r++) {
+        if (l->runs[r].early || !comes_again(l, r))
+            continue;
+        if (!c->early && !early_begin(c, l))
+            return false;
+        any |= device_cpu_run_early(l, r);
+    }
+    return any;
+}
+
+void launch_early_end(struct launch *l)
+{
+    l->early_ns = 0;
+    for (int r = 0; r < l->nranks; r++)
+        l->runs[r].early = 0;
+}
+
+bool launch_early_take(struct comm *c, struct launch *l)
+{
+    struct launch *early = c->early;
+
+    c->early = NULL;
+    if (!early || early == l)
+        return early != NULL;
+    launch_early_end(early);
+    for (int r = 0; r < early->nranks; r++)
+        launch_groups_set(&early->runs[r]);
+    return false;
+}
