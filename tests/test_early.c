@@ -17,6 +17,7 @@ enum { RANKS = 3, N = 256, K = 256, ROUNDS = 60, LATE_US = 3000 };
 enum how { PLAIN, OTHER_X, SHORTER, TOO_SHORT, NOTHING, NOTHING_FITS, HOWS };
 
 struct turns {
+    _Atomic bool early;    /* an operator has begun early, as was seen */
     _Atomic int submitted; /* rounds that all ranks but the last have submitted, each counted once for each of them */
 };
 
@@ -64,8 +65,9 @@ static void result_check(const struct rank_state *s, int round, int which, int k
                          (double)(sum * w_of(i) * (float)k));
 }
 
-/* An operator's time begins with its first slice: before the last rank has come. */
-static void early_check(void)
+/* An operator's time begins with its first slice. Was that before the last rank had come? (On a busy machine the worker may have seen the
+ * first rank no sooner.) */
+static bool was_early(void)
 {
     static char text[1 << 20];
     struct json_object *duration;
@@ -75,8 +77,8 @@ static void early_check(void)
     CHECK(o && json_object_object_get_ex(o, "duration_ns", &duration));
     int64_t ns = json_object_get_int64(duration);
     printf("an operator whose last rank came %d us late took %lld us\n", LATE_US, (long long)ns / 1000);
-    CHECK(ns > LATE_US * 500);
     (void)json_object_put(o);
+    return ns > LATE_US * 500;
 }
 
 /* The last rank's arguments do not fit the others' where it is to be an error: then they expect that. */
@@ -115,8 +117,8 @@ static void round_run(const struct rank_state *s, int round, struct turns *turns
         OK(status);
     if (!fails && how != NOTHING)
         result_check(s, round, which, k);
-    if (round == 1 && s->rank == 0)
-        early_check();
+    if (round % 3 == 1 && s->rank == 0 && !turns->early)
+        turns->early = was_early();
     OK(fcc_noop(s->comm)); /* nobody's x changes before that */
 }
 
@@ -143,12 +145,14 @@ static const char *const unaided[] = {"--spin-us", "0", NULL};
 
 static void late(void)
 {
+    struct turns *turns = shared_memory(sizeof(*turns));
     struct test_daemon d;
     struct ranks r;
 
     daemon_start(&d, unaided);
-    ranks_start(&r, RANKS, turns_rank, shared_memory(sizeof(struct turns)));
+    ranks_start(&r, RANKS, turns_rank, turns);
     ranks_join(&r);
+    CHECK(turns->early);
     daemon_stop(&d);
 }
 
