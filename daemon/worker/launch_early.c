@@ -16,6 +16,8 @@
 
 #include "device.h"
 
+#define GUESSES 4 /* launches that are looked at */
+
 static bool comes_again(const struct launch *l, int rank)
 {
     const struct submission *sub = l->comm->members[rank].next;
@@ -45,12 +47,26 @@ static bool early_begin(struct comm *c, struct launch *l)
     return true;
 }
 
+/* Of the last ones, which a rank that is here has come to again; NULL: none. */
+static struct launch *launch_guess(const struct comm *c)
+{
+    struct launch *l = c->cache;
+
+    for (int i = 0; l && i < GUESSES; i++, l = l->next_cached)
+        for (int r = 0; is_worth_it(l) && r < c->nranks; r++)
+            if (comes_again(l, r))
+                return l;
+    return NULL;
+}
+
 bool launch_early_run(struct comm *c)
 {
-    struct launch *l = c->cache; /* the last one */
     bool any = false;
 
-    if (!l || c->state != COMM_ACTIVE || c->current || !is_worth_it(l))
+    if (c->state != COMM_ACTIVE || c->current)
+        return false;
+    struct launch *l = c->early ? c->early : launch_guess(c);
+    if (!l)
         return false;
     for (int r = 0; r < c->nranks; r++) {
         if (l->runs[r].early || !comes_again(l, r))
