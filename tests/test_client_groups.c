@@ -91,11 +91,17 @@ static void test_groups_of_many(void **state)
     gpu_close(&b);
 }
 
+static void passed_note(void *argument)
+{
+    *(_Atomic bool *)argument = true;
+}
+
 /* An operator that fails lets the stream go past itself and no other. */
 static void test_group_ends_of_operators(void **state)
 {
     struct bed b = gpu_open(by_words, 1);
     void *stream = stream_open(&b);
+    _Atomic bool passed = false;
     fcc_request *request;
 
     (void)state;
@@ -104,10 +110,13 @@ static void test_group_ends_of_operators(void **state)
     assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), 0);
     assert_int_equal(fcc_noop_enqueue(b.comm, stream, NULL), 0);
     assert_int_equal(fcc_group_end(), 0);
+    (void)own_driver(&b)->stream_function(stream, passed_note, &passed);
     atomic_store(&b.fake->words[GPU]->finished[1].value, 1);
     assert_int_equal(fcc_request_wait(request, 30), -EAGAIN);
+    assert_false(passed);
     release(&b);
     stream_close(&b, stream);
+    assert_true(passed);
     assert_int_equal(fcc_request_wait(request, -1), 0);
     fcc_request_free(request);
     gpu_close(&b);
