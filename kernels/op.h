@@ -35,7 +35,7 @@ struct op_args {
 };
 
 void op_args_copy(struct op_args *to, const struct op_args *from);
-/* The same words, in the same places; attributes in the same place (whatever they are). */
+/* The same words, in the same places; attributes in the same place (whatever they are). By whatever schedule, which is the plan's. */
 bool op_args_equal(const struct op_args *a, const struct op_args *b);
 
 /* 0, or -EINVAL if the words are not a sequence of attributes with known keys, each at most once. */

@@ -17,8 +17,8 @@ enum { RANKS = 3, N = 256, K = 256, ROUNDS = 60, LATE_US = 3000 };
 enum how { PLAIN, OTHER_X, SHORTER, TOO_SHORT, NOTHING, NOTHING_FITS, HOWS };
 
 struct turns {
-    _Atomic bool early;    /* an operator has begun early, as was seen */
-    _Atomic int submitted; /* rounds that all ranks but the last have submitted, each counted once for each of them */
+    _Atomic uint32_t early; /* by a bit for each schedule: an operator has begun early, as was seen */
+    _Atomic int submitted;  /* rounds that all ranks but the last have submitted, each counted once for each of them */
 };
 
 struct rank_state {
@@ -41,6 +41,14 @@ static float w_of(int row)
 static enum how how_of(int round)
 {
     return round % 3 < 2 ? PLAIN : (enum how)(round / 3 % HOWS);
+}
+
+/* Another one with every round, as a benchmark does it. */
+static enum fcc_schedule_kind schedule_of(int round)
+{
+    static const enum fcc_schedule_kind kinds[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL};
+
+    return kinds[(round + round / 3) % 3];
 }
 
 static void x_fill(const struct rank_state *s, int which, float value)
@@ -90,7 +98,8 @@ static void round_run(const struct rank_state *s, int round, struct turns *turns
     struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(s->x[which], 0, FCC_F32, 1, k),
                                             .w = fcc_tensor_2d(s->w, 0, FCC_F32, N, k),
                                             .y = fcc_tensor_2d(s->y, 0, FCC_F32, 1, N),
-                                            .schedule = FCC_SCHEDULE_FUSED};
+                                            .schedule = schedule_of(round)};
+    uint32_t bit = UINT32_C(1) << args.schedule;
     fcc_request *request;
     bool fails = how == TOO_SHORT || how == NOTHING_FITS;
 
@@ -117,8 +126,8 @@ static void round_run(const struct rank_state *s, int round, struct turns *turns
         OK(status);
     if (!fails && how != NOTHING)
         result_check(s, round, which, k);
-    if (round % 3 == 1 && s->rank == 0 && !turns->early)
-        turns->early = was_early();
+    if (round % 3 == 1 && s->rank == 0 && !(turns->early & bit) && was_early())
+        turns->early |= bit;
     OK(fcc_noop(s->comm)); /* nobody's x changes before that */
 }
 
@@ -152,7 +161,7 @@ static void late(void)
     daemon_start(&d, unaided);
     ranks_start(&r, RANKS, turns_rank, turns);
     ranks_join(&r);
-    CHECK(turns->early);
+    CHECK(turns->early == (1u << FCC_SCHEDULE_AUTO | 1u << FCC_SCHEDULE_FUSED | 1u << FCC_SCHEDULE_SEQUENTIAL));
     daemon_stop(&d);
 }
 

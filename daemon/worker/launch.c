@@ -177,10 +177,11 @@ int launch_begin(struct comm *c, struct error *e)
     if (status)
         return status;
     bool automatic = args[0].schedule == FCC_SCHEDULE_AUTO;
-    struct tune_class class = {0};
-    if (automatic)
-        class = tune_class_of(c->problem);
-    enum fcc_schedule_kind kind = automatic ? tune_choose(c->tune, &class) : args[0].schedule;
+    enum fcc_schedule_kind kind = args[0].schedule;
+    if (automatic) {
+        struct tune_class class = launch_class(c);
+        kind = tune_choose(c->tune, &class);
+    }
     l = launch_get(c, kind, args[0].route, e);
     if (!l)
         return e->status;
@@ -209,7 +210,6 @@ int launch_begin(struct comm *c, struct error *e)
     }
     running_add(c, l);
     l->automatic = automatic;
-    l->class = class;
     l->serial = ++c->worker->launches;
     l->began_ns = clock_ns();
     l->span.number = c->operators;

@@ -69,6 +69,7 @@ struct launch {
     struct worker *worker;
     struct comm *comm;
     struct problem *problem;
+    struct tune_class class;   /* of such problems */
     struct schedule schedule;  /* as asked for: zeros mean the operator's defaults */
     _Atomic int32_t *status;   /* W: the communicator's word; a workgroup that fails sets it */
     struct op_args *args;      /* [nranks] */
@@ -95,7 +96,6 @@ struct launch {
     uint32_t stamp;           /* GPU: for the words in the slots; 0: it uses none */
     bool crowded;             /* with its workgroups, the engine and the clients there are more threads than cores */
     bool automatic;           /* its time tells the tuner */
-    struct tune_class class;  /* ... of which problems */
     bool gated;               /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
     bool passed;              /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
     bool running;             /* among those of its communicator */
@@ -143,6 +143,7 @@ void launch_fail(struct launch *l, int rank, const struct error *e);
 /* The bytes of a problem that mean something: rows of the counts matrix beyond the ranks do not. */
 size_t launch_problem_bytes(enum fcc_op op, int nranks);
 /* A launch of c->problem, with its plans: a kept one, which then is kept no more, or a new one; NULL with an error. */
+struct tune_class launch_class(const struct comm *c); /* c->problem's */
 struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e);
 /* Keep it until the same problem comes, or until others have come since. */
 void launch_keep(struct comm *c, struct launch *l);
@@ -171,6 +172,7 @@ struct tune *tune_new(void);
 /* What a problem has in common with others of about its size; and the schedule kind to run such problems with. */
 struct tune_class tune_class_of(const struct problem *problem);
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class);
+enum fcc_schedule_kind tune_expect(struct tune *t, const struct tune_class *class); /* ... the next time */
 /* A time of a problem under a schedule; where ranks are on several nodes, all nodes record those of one (nodes.c). */
 void tune_record(struct tune *t, const struct tune_sample *sample);
 

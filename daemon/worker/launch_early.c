@@ -18,12 +18,20 @@
 
 #define GUESSES 4 /* launches that are looked at */
 
+/* Would it be this launch, as far as that depends on the schedule? */
+static bool is_scheduled(const struct launch *l, const struct op_args *args)
+{
+    enum fcc_schedule_kind kind = args->schedule == FCC_SCHEDULE_AUTO ? tune_expect(l->comm->tune, &l->class) : args->schedule;
+
+    return l->schedule.kind == kind && l->schedule.route == args->route;
+}
+
 static bool comes_again(const struct launch *l, int rank)
 {
     const struct submission *sub = l->comm->members[rank].next;
 
     return sub && sub->kind == SUBMISSION_OPERATOR && !sub->error.status && !sub->args.nattrs &&
-           op_args_equal(&l->args[rank], &sub->args);
+           op_args_equal(&l->args[rank], &sub->args) && is_scheduled(l, &sub->args);
 }
 
 static bool is_worth_it(const struct launch *l)

@@ -165,6 +165,19 @@ static int runs_make(struct launch *l, struct comm *c, struct error *e)
     return status;
 }
 
+static bool is_of_problem(const struct launch *l, const struct problem *p)
+{
+    return l->problem->op == p->op && !memcmp(l->problem, p, launch_problem_bytes(p->op, l->nranks));
+}
+
+struct tune_class launch_class(const struct comm *c)
+{
+    for (const struct launch *l = c->cache; l; l = l->next_cached)
+        if (is_of_problem(l, c->problem))
+            return l->class;
+    return tune_class_of(c->problem);
+}
+
 static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
 {
     struct launch *l = lines_alloc(sizeof(*l) + (size_t)c->nranks * sizeof(l->runs[0]));
@@ -185,6 +198,7 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, e
     l->schedule.target = c->ops->number == FCC_DEVICE_CPU ? PLAN_CPU : PLAN_GPU;
     l->status = &c->shared->status;
     *l->problem = *c->problem;
+    l->class = launch_class(c);
     int status = runs_make(l, c, e);
     if (!status)
         parts_make(l);
@@ -222,12 +236,9 @@ void launch_keep(struct comm *c, struct launch *l)
 
 struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
 {
-    size_t bytes = launch_problem_bytes(c->problem->op, c->nranks);
-
     for (struct launch **at = &c->cache; *at; at = &(*at)->next_cached) {
         struct launch *l = *at;
-        if (l->schedule.kind == kind && l->schedule.route == route && l->problem->op == c->problem->op &&
-            !memcmp(l->problem, c->problem, bytes)) {
+        if (l->schedule.kind == kind && l->schedule.route == route && is_of_problem(l, c->problem)) {
             *at = l->next_cached;
             l->next_cached = NULL;
             return l;

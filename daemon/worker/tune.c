@@ -33,6 +33,7 @@ struct entry {
 
 struct tune {
     uint64_t clock;
+    struct entry *latest; /* NULL, or what was used last */
     struct entry entries[ENTRIES];
 };
 
@@ -58,22 +59,42 @@ struct tune_class tune_class_of(const struct problem *p)
     return (struct tune_class){.op = p->op, .dtype = p->dtype, .bytes = size_class(sum.bytes), .flops = size_class(sum.flops)};
 }
 
-static struct entry *entry_get(struct tune *t, const struct tune_class *class)
+static bool is_of(const struct entry *e, const struct tune_class *class)
+{
+    return e->choices && !memcmp(&e->class, class, sizeof(*class));
+}
+
+/* NULL: there is none. */
+static struct entry *entry_find(struct tune *t, const struct tune_class *class)
+{
+    if (t->latest && is_of(t->latest, class))
+        return t->latest;
+    for (int i = 0; i < ENTRIES; i++)
+        if (is_of(&t->entries[i], class))
+            return &t->entries[i];
+    return NULL;
+}
+
+/* In the place of the one that was not used for the longest time. */
+static struct entry *entry_add(struct tune *t, const struct tune_class *class)
 {
     struct entry *oldest = &t->entries[0];
 
-    t->clock++;
-    for (int i = 0; i < ENTRIES; i++) {
-        struct entry *e = &t->entries[i];
-        if (e->choices && !memcmp(&e->class, class, sizeof(*class))) {
-            e->used = t->clock;
-            return e;
-        }
-        if (e->used < oldest->used)
-            oldest = e;
-    }
-    *oldest = (struct entry){.class = *class, .used = t->clock};
+    for (int i = 1; i < ENTRIES; i++)
+        if (t->entries[i].used < oldest->used)
+            oldest = &t->entries[i];
+    *oldest = (struct entry){.class = *class};
     return oldest;
+}
+
+static struct entry *entry_get(struct tune *t, const struct tune_class *class)
+{
+    struct entry *e = entry_find(t, class);
+
+    if (!e)
+        e = entry_add(t, class);
+    e->used = ++t->clock;
+    return t->latest = e;
 }
 
 static double median_ns(const struct candidate *c)
@@ -91,16 +112,28 @@ static double median_ns(const struct candidate *c)
     return (double)sum / 2;
 }
 
+/* The choice with that number. */
+static enum fcc_schedule_kind choice(const struct entry *e, uint64_t number)
+{
+    if (e->fused.count < SAMPLES + WARM_UP || e->sequential.count < SAMPLES + WARM_UP)
+        return e->fused.count <= e->sequential.count ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
+    double fused = e->fused.median, sequential = e->sequential.median;
+    bool retry = number % RETRY_EVERY == 0 && fused < RETRY_WITHIN * sequential && sequential < RETRY_WITHIN * fused;
+    return (fused <= sequential) != retry ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
+}
+
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class)
 {
     struct entry *e = entry_get(t, class);
 
-    e->choices++;
-    if (e->fused.count < SAMPLES + WARM_UP || e->sequential.count < SAMPLES + WARM_UP)
-        return e->fused.count <= e->sequential.count ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
-    double fused = e->fused.median, sequential = e->sequential.median;
-    bool retry = e->choices % RETRY_EVERY == 0 && fused < RETRY_WITHIN * sequential && sequential < RETRY_WITHIN * fused;
-    return (fused <= sequential) != retry ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
+    return choice(e, ++e->choices);
+}
+
+enum fcc_schedule_kind tune_expect(struct tune *t, const struct tune_class *class)
+{
+    const struct entry *e = entry_find(t, class);
+
+    return e ? choice(e, e->choices + 1) : FCC_SCHEDULE_FUSED;
 }
 
 void tune_record(struct tune *t, const struct tune_sample *sample)
