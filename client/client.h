@@ -17,6 +17,7 @@
  *   env.c, hostlist.c   what launchers say: the job, the rank, where to meet
  *   accelerator.c, driver.c   a GPU as this process uses it, and its driver
  *   wait.c        the clock, and how a thread spins before it sleeps
+ *   core.c        it does not stay on the engine's core
  *   error.c       fcc_last_error()
  *
  * Locks. context->ring_lock orders the records in the ring; context->lock guards everything else that changes. A thread that
@@ -64,6 +65,11 @@ struct spin {
 void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline);
 /* True: has waited a moment, look again. False: the time for spinning is over, sleep. */
 bool spin_more(struct spin *s);
+
+/* After a spin: the engine's core (struct fcc_session_memory). */
+void core_share(const struct spin *s, uint32_t engine_core);
+/* The calling thread goes on elsewhere, and may come back. False: there is nowhere else that it may run. */
+bool core_leave(unsigned core);
 
 /* ---- objects ---- */
 

@@ -190,6 +190,7 @@ static int request_await(struct fcc_request *r, int64_t deadline)
         while (!atomic_load_explicit(&r->finished, memory_order_relaxed) && !slot_is_done(r) && !slot_is_running(r) &&
                !is_in_vain(c, since) && spin_more(&spin)) {
         }
+        core_share(&spin, atomic_load_explicit(&c->memory->engine_core, memory_order_relaxed));
     }
     (void)pthread_mutex_lock(&c->lock);
     while (!request_poll(r) && now_ns() < deadline) {

@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -176,51 +178,145 @@ static void submit_over_socket(void)
     daemon_stop(&d);
 }
 
-static void ring_put(struct raw *r, const void *record, size_t length, uint64_t claim)
+/* Where the next record goes. */
+static unsigned char *ring_next(const struct raw *r)
 {
-    uint64_t head = r->memory->head, one = 1;
+    return r->memory->data + r->memory->head % FCC_RING_BYTES;
+}
 
-    memcpy(r->memory->data + head % FCC_RING_BYTES, record, length);
-    atomic_store(&r->memory->head, head + claim);
+static void ring_publish(struct raw *r, uint64_t claim)
+{
+    uint64_t one = 1;
+
+    atomic_store(&r->memory->head, r->memory->head + claim);
     CHECK(write(r->doorbell, &one, sizeof(one)) == sizeof(one));
 }
 
-/* The client writes on in its ring and its slot while the worker reads: the copy that was judged is what runs. */
+static void ring_put(struct raw *r, const void *record, size_t length, uint64_t claim)
+{
+    memcpy(ring_next(r), record, length);
+    ring_publish(r, claim);
+}
+
+#define SUBMIT_ROOM ((sizeof(struct fcc_submit) + FCC_RECORD_ALIGN - 1) / FCC_RECORD_ALIGN * FCC_RECORD_ALIGN)
+
+/* Until the operator has finished. False: the session has been closed instead, or has answered over the socket. */
+static bool slot_await(const struct raw *r, uint32_t slot)
+{
+    struct pollfd p = {.fd = r->sock, .events = POLLIN};
+    double until = now_ms() + 10e3;
+
+    while (atomic_load(&r->memory->slot[slot].state) != FCC_SLOT_DONE) {
+        if (poll(&p, 1, 0) > 0)
+            return false;
+        CHECK(now_ms() < until);
+    }
+    return true;
+}
+
+/* What the engine of a daemon on these cores says of where it runs, after one operator of a single client. */
+static uint32_t engine_core_on(const cpu_set_t *cores)
+{
+    struct test_daemon d;
+    cpu_set_t all;
+
+    CHECK(sched_getaffinity(0, sizeof(all), &all) == 0 && sched_setaffinity(0, sizeof(*cores), cores) == 0);
+    daemon_start(&d, NULL);
+    CHECK(sched_setaffinity(0, sizeof(all), &all) == 0);
+    struct raw *r = raw_session(&d);
+    struct fcc_submit m = noop_make(raw_comm(r), 0);
+    ring_put(r, &m, sizeof(m), SUBMIT_ROOM);
+    CHECK(slot_await(r, 0));
+    uint32_t core = atomic_load(&r->memory->engine_core);
+    raw_close(r);
+    daemon_stop(&d);
+    return core;
+}
+
+/* It says so where there is no core for each client and itself. */
+static void engine_core(void)
+{
+    cpu_set_t all, one;
+    int core = 0;
+
+    CHECK(sched_getaffinity(0, sizeof(all), &all) == 0);
+    while (!CPU_ISSET(core, &all))
+        core++;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    CHECK(engine_core_on(&one) == (uint32_t)core + 1);
+    if (CPU_COUNT(&all) > 1)
+        CHECK(engine_core_on(&all) == 0);
+}
+
+/* What a thread writes over, again and again. */
+struct scribble {
+    _Atomic(_Atomic uint64_t *) at; /* a record; NULL: nothing */
+    struct fcc_submit right;
+    _Atomic bool resting, over;
+};
+
+/* Now a word of the record is wrong, now it is right: length and type; id; comm and operator; slot. */
+static void *scribble(void *argument)
+{
+    struct scribble *s = argument;
+    uint64_t word[4];
+
+    while (!s->over) {
+        _Atomic uint64_t *at = s->at;
+        s->resting = !at;
+        if (!at)
+            continue;
+        memcpy(word, &s->right, sizeof(word));
+        for (unsigned i = 0; i < 4; i++) {
+            atomic_store_explicit(&at[i], ~word[i], memory_order_relaxed);
+            atomic_store_explicit(&at[i], word[i], memory_order_relaxed);
+        }
+    }
+    return NULL;
+}
+
+static void scribble_stop(struct scribble *s)
+{
+    s->at = NULL;
+    s->resting = false;
+    while (!s->resting)
+        (void)sched_yield();
+}
+
+/* The client writes on in its ring while the worker reads: the copy that was judged is what runs. Where that is no record, or none
+ * for this slot, the session ends, and another one is as good as new. */
 static void ring_changes(void)
 {
     struct test_daemon d;
+    struct scribble s = {.over = false};
+    int done = 0, closed = 0;
+    pthread_t thread;
 
     daemon_start(&d, NULL);
     struct raw *r = raw_session(&d);
     uint32_t comm = raw_comm(r);
-
-    for (int i = 0; i < 2000; i++) {
-        struct fcc_submit m = noop_make(comm, (uint32_t)i % FCC_SLOTS);
-        struct fcc_slot *slot = &r->memory->slot[i % (int)FCC_SLOTS];
-        uint64_t at = r->memory->head % FCC_RING_BYTES;
-        atomic_store(&slot->state, FCC_SLOT_PENDING);
-        ring_put(r, &m, sizeof(m), sizeof(m));
-        double until = now_ms() + 10e3;
-        for (uint32_t n = 0; atomic_load(&slot->state) != FCC_SLOT_DONE; n++) {
-            /* op, comm, slot and length in turn */
-            memset(r->memory->data + at + (n % 4) * 8, (int)n, 8);
-            r->memory->slot[n % FCC_SLOTS].text[0] = 'x';
-            CHECK(now_ms() < until);
-            if (n == 0) /* the bytes may be changed before they are read: then that is what was submitted */
-                break;
-        }
-        memcpy(r->memory->data + at, &m, sizeof(m));
-        if (i % 100 == 99) { /* is it still there, and well? */
-            struct fcc_submit ask = noop_make(comm, FCC_NO_SLOT);
-            struct pollfd p = {.fd = r->sock, .events = POLLIN};
-            ssize_t sent = send(r->sock, &ask, sizeof(ask), MSG_NOSIGNAL);
-            if (sent < 0 || poll(&p, 1, 10000) < 1 || recv(r->sock, r->in, sizeof(r->in), MSG_DONTWAIT) <= 0) {
-                raw_close(r); /* it was closed for a record that is none: a fresh session */
-                r = raw_session(&d);
-                comm = raw_comm(r);
-            }
+    CHECK(pthread_create(&thread, NULL, scribble, &s) == 0);
+    for (double until = now_ms() + 20e3; (done < 300 || closed < 30) && now_ms() < until;) {
+        s.right = noop_make(comm, (uint32_t)done % FCC_SLOTS);
+        memcpy(ring_next(r), &s.right, sizeof(s.right));
+        atomic_store(&r->memory->slot[s.right.slot].state, FCC_SLOT_PENDING);
+        s.at = (_Atomic uint64_t *)(void *)ring_next(r);
+        ring_publish(r, SUBMIT_ROOM);
+        bool ran = slot_await(r, s.right.slot);
+        scribble_stop(&s);
+        done += ran;
+        closed += !ran;
+        if (!ran || r->memory->head > FCC_RING_BYTES / 2) { /* no record here goes on at the ring's begin */
+            raw_close(r);
+            r = raw_session(&d);
+            comm = raw_comm(r);
         }
     }
+    s.over = true;
+    CHECK(pthread_join(thread, NULL) == 0);
+    printf("%d operators ran, %d sessions had to end\n", done, closed);
+    CHECK(done > 0 && closed > 0);
     raw_close(r);
     daemon_stop(&d);
 }
@@ -340,6 +436,7 @@ int main(void)
         {"silence", silence, 0},
         {"requests", requests, 0},
         {"submit_over_socket", submit_over_socket, 0},
+        {"engine_core", engine_core, 0},
         {"ring_changes", ring_changes, 0},
         {"ring_lies", ring_lies, 0},
         {"never_reads", never_reads, 60},

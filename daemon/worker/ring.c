@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -130,11 +131,23 @@ void slot_running(struct session *s, uint32_t slot)
                                                   memory_order_relaxed, memory_order_relaxed);
 }
 
+/* The engine's core, where clients that spin have to share cores with each other or with the engine. Better with each other. */
+static void engine_core_tell(struct session *s)
+{
+    const struct worker *w = s->worker;
+    uint32_t core = (int)w->nclients >= w->cores ? (uint32_t)sched_getcpu() + 1 : 0;
+
+    if (core != s->engine_core)
+        atomic_store_explicit(&s->memory->engine_core, core, memory_order_relaxed);
+    s->engine_core = core;
+}
+
 void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
                    int nvalues)
 {
     struct fcc_slot *t = &s->memory->slot[slot];
 
+    engine_core_tell(s);
     t->id = id;
     t->status = status;
     t->nvalues = (uint32_t)nvalues;

@@ -190,7 +190,8 @@ struct session {
     struct gpu_words *words;           /* gpu_stream.c's: its streams' words in the memory of GPUs; NULL: none */
     uint32_t words_gpus;               /* ... of these */
     int doorbell;
-    uint64_t tail; /* bytes read from the ring: ours, memory->tail is for the client */
+    uint64_t tail;        /* bytes read from the ring: ours, memory->tail is for the client */
+    uint32_t engine_core; /* as written to memory */
     LIST_HEAD(members_head, member) members;
     LIST_HEAD(buffers_head, buffer) buffers;
     uint32_t last_handle;
