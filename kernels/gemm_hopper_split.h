@@ -510,6 +510,7 @@ __global__ void __launch_bounds__(gemm_split_shape<T, ROWS, COLS, PARTS>::THREAD
     };
     struct gemm_rest<T> rest;
 
+    gpu_follow();
     gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
 #endif
 }

@@ -96,6 +96,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(
     struct gemv<T> op;
     bool go_on = true;
 
+    gpu_follow();
     stream_prefetch<T>(call);
     gpu_begin(call);
     for (uint32_t phase = 0; phase < GPU_PHASES && go_on; phase++)

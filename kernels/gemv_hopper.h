@@ -482,6 +482,7 @@ __global__ void __launch_bounds__(GEMV_THREADS, 1) GEMV_CLUSTER
     };
     __shared__ struct gpu_group group;
 
+    gpu_follow();
     if (parts.run())
         gemv_rest_run<T>(call, &group);
     gpu_leave(call, &group);

@@ -422,6 +422,7 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     const uint32_t wave = gpu_team_get(threadIdx.x / 32, 0, 32); /* so the compiler sees that it is one for all lanes */
     bool rescued = false, again;
 
+    gpu_follow();
     for (; g.part >= row.parts; g.part -= row.parts)
         g.run++;
     /* The first of the waves that reduce: all do, when they have sent theirs, where that is more than one column's time. */

@@ -381,6 +381,7 @@ GPU_DEVICE void gpu_execute_from(const struct gpu_call &call, Operator &op, uint
 /* The whole kernel. */
 template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &call, Operator &op)
 {
+    gpu_follow();
     gpu_begin(call);
     gpu_execute_from(call, op, GPU_PHASE_FREE, true);
 }
@@ -391,6 +392,7 @@ template <typename Operator> GPU_DEVICE void gpu_execute_over_nodes(const struct
     __shared__ struct gpu_group group;
     bool go_on = true;
 
+    gpu_follow();
     gpu_begin<true>(call);
     for (uint32_t phase = call.nodes.phase_first; phase < call.nodes.phase_next && go_on; phase++)
         for (uint32_t i = 0; i < call.nruns && go_on; i++)

@@ -267,6 +267,7 @@ int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t
 
 static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end, GPU_PARAMETER struct noop_gates gates)
 {
+    gpu_follow();
     if (threadIdx.x < gates.n) {
         const uint64_t *word = (const uint64_t *)gates.words[threadIdx.x];
         uint32_t value = gates.values[threadIdx.x];
@@ -374,8 +375,8 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     if (status == hipSuccess && l->fixed.shape.over_nodes)
         status = copies_join(l->gpu);
     if (status == hipSuccess)
-        status =
-            hipLaunchKernel(kernel->function, dim3(workgroups), dim3(kernel->threads), arguments, kernel->shared_bytes, stream);
+        status = gpu_kernel_launch(kernel->function, workgroups, kernel->threads, arguments, kernel->shared_bytes, stream,
+                                   gpus[l->gpu].follows);
     return status == hipSuccess ? 0 : gpu_error(e, l->gpu, "launching an operator", status);
 }
 

@@ -229,6 +229,17 @@ GPU_DEVICE void gpu_copies_await()
 #endif
 }
 
+/* ---- kernels that follow each other ---- */
+
+/* The first thing in every kernel, by all of its threads: the one before it on the stream has ended, and its stores are seen. A
+ * kernel's workgroups are brought onto the GPU when those of the one before have left, which is sooner (gpu_kernel_launch()). */
+GPU_DEVICE void gpu_follow()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* ---- the GPU's clock: runs evenly, the same for all its multiprocessors; gpu_plugin.hip relates it to CLOCK_MONOTONIC ---- */
 
 #if defined(__CUDACC__)

@@ -191,6 +191,7 @@ static int gpu_open(int gpu, struct error *e)
     if (status != hipSuccess)
         return gpu_error(e, gpu, "making a context", status);
     g->multiprocessors = (uint32_t)properties.multiProcessorCount;
+    g->follows = GPU_FOLLOWS(properties);
 #if !defined(__CUDACC__)
     g->data_path = properties.hdpMemFlushCntl;
 #endif
