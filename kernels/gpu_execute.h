@@ -124,8 +124,10 @@ GPU_DEVICE void gpu_slice_signal(const struct gpu_call &call, uint32_t run, cons
     const struct signal_group g = ((const struct signal_group *)plan->groups)[s.group];
     gpu_fence_system();
     if (g.slices > 1) {
-        if (atomicSub((uint32_t *)plan->counters + GPU_GROUPS + s.group, 1u) != 1)
+        uint32_t *missing = (uint32_t *)plan->counters + GPU_GROUPS + s.group;
+        if (atomicSub(missing, 1u) != 1)
             return;
+        *missing = g.slices; /* for the next call */
         gpu_fence_system();
     }
     if (g.dst != SLICE_DST_ALL) {
@@ -163,8 +165,10 @@ GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const 
         return;
     const struct signal_group g = ((const struct signal_group *)plan->groups)[s.group];
     if (g.slices > 1) {
-        if (gpu_add_acq_rel((uint32_t *)plan->counters + GPU_GROUPS + s.group, ~0u) != 1)
+        uint32_t *missing = (uint32_t *)plan->counters + GPU_GROUPS + s.group;
+        if (gpu_add_acq_rel(missing, ~0u) != 1)
             return;
+        *missing = g.slices; /* for the next call */
         gpu_fence_system();
     }
     for (uint32_t i = 1; i <= nranks; i++) {
@@ -303,33 +307,45 @@ GPU_DEVICE void gpu_tell_host(const struct gpu_end &end, uint64_t ticks)
     gpu_store_relaxed((uint64_t *)end.done, ticks << 32 | end.epoch);
 }
 
-/* All threads: tell the streams, set everything back for the next call, tell the host. What was set back is released with
- * `done`, before which the host frees nothing; the next kernel on this stream comes after the end of this one. */
+/* All threads: who has counted a group's last slice has set that counter back (gpu_slice_signal()). But not all have been counted
+ * where workgroups were told to leave. */
+GPU_DEVICE void gpu_groups_set(const struct gpu_plan *plan)
+{
+    uint32_t *counters = (uint32_t *)plan->counters;
+    const struct signal_group *groups = (const struct signal_group *)plan->groups;
+
+    for (uint32_t g = threadIdx.x; g < plan->ngroups; g += blockDim.x)
+        counters[GPU_GROUPS + g] = groups[g].slices;
+}
+
+/* All threads: set everything back for the next call, tell the streams and the host. The fence releases what was set back, too: the
+ * host frees nothing before `done`; and the next kernel on this stream comes after the end of this one. Whoever has left before its time
+ * has seen that it must, and this comes after that. */
 GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
 {
     struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
-    uint64_t now = gpu_clock();
+    uint64_t ticks = gpu_clock() - fixed->began;
+    uint32_t looks_at = threadIdx.x - GPU_WAVE; /* a run. Not the first wave, whose fence would wait for it */
 
+    for (uint32_t run = 0; run < call.nruns; run++)
+        for (uint32_t i = threadIdx.x; i < GPU_GROUPS; i += blockDim.x)
+            ((uint32_t *)gpu_plan_of(call, run)->counters)[i] = 0;
+    if (threadIdx.x == 0)
+        fixed->left = 0;
+    __syncthreads();
     if (threadIdx.x == 0) {
         gpu_fence_system();
         gpu_tell(call.end);
     }
-    for (uint32_t run = 0; run < call.nruns; run++) {
-        const struct gpu_plan *plan = gpu_plan_of(call, run);
-        uint32_t *counters = (uint32_t *)plan->counters;
-        const struct signal_group *groups = (const struct signal_group *)plan->groups;
-        for (uint32_t i = threadIdx.x; i < GPU_GROUPS; i += blockDim.x)
-            counters[i] = 0;
-        for (uint32_t g = threadIdx.x; g < plan->ngroups; g += blockDim.x)
-            counters[GPU_GROUPS + g] = groups[g].slices;
+    if (__syncthreads_or(looks_at < call.nruns && gpu_must_leave(call, looks_at))) {
+        for (uint32_t run = 0; run < call.nruns; run++)
+            gpu_groups_set(gpu_plan_of(call, run));
+        __syncthreads();
+        if (threadIdx.x == 0)
+            gpu_fence_system();
     }
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-    fixed->left = 0;
-    uint64_t ticks = now - fixed->began;
-    gpu_fence_system();
-    gpu_tell_host(call.end, ticks);
+    if (threadIdx.x == 0)
+        gpu_tell_host(call.end, ticks);
 }
 
 /* A kernel is gpu_begin(), all phases for all runs in gpu_run_of()'s order, until one says "leave", and gpu_leave(): by all
