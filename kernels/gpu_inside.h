@@ -26,7 +26,7 @@ struct gpu {
     hipEvent_t moved;  /* recorded on one lane, awaited by another */
     hipEvent_t copied; /* recorded on `in`, awaited by `run` */
     uint32_t multiprocessors;
-    bool follows; /* its kernels may be launched when the one before has not ended: gpu_follow() */
+    bool follows;                     /* its kernels may be launched when the one before has not ended: gpu_follow() */
     volatile unsigned *data_path;     /* gpu_direct.hip's, of HIP; NULL: there is none */
     void *clock_words;                /* gpu_plugin.hip's; in host memory */
     uint64_t opened_clock, opened_ns; /* the same moment by the GPU's clock and by CLOCK_MONOTONIC */
