@@ -3,6 +3,7 @@
  * test_inline.c - small operators of several cpu devices, which the engine runs itself and with its helpers, without clients: results
  * are right whoever takes which part, however many helpers there are and share a part. Meant for the thread sanitizer.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,6 +55,7 @@ static void bed_open(struct bed *b, int helpers)
     c->worker = &b->w;
     c->state = COMM_ACTIVE;
     c->nranks = RANKS;
+    c->time_limit_ms = 30000;
     c->problem = calloc(1, sizeof(*c->problem));
     c->tune = tune_new();
     c->timer = evtimer_new(b->w.base, comm_deadline_passed, c);
@@ -96,7 +98,7 @@ static float at(const struct tensor *t, int64_t row, int64_t col)
 }
 
 /* One operator of all ranks, which is small enough to have ended when this returns. */
-static void operator_run(struct bed *b, enum fcc_op op, enum fcc_schedule_kind kind, struct tensor tensors[RANKS][3])
+static void operator_try(struct bed *b, enum fcc_op op, enum fcc_schedule_kind kind, struct tensor tensors[RANKS][3])
 {
     struct error e = {0};
 
@@ -115,6 +117,11 @@ static void operator_run(struct bed *b, enum fcc_op op, enum fcc_schedule_kind k
     assert_int_equal(launch_begin(b->c, &e), 0);
     assert_null(b->c->current);
     assert_true(b->c->last->inline_ && b->c->last->is_long);
+}
+
+static void operator_run(struct bed *b, enum fcc_op op, enum fcc_schedule_kind kind, struct tensor tensors[RANKS][3])
+{
+    operator_try(b, op, kind, tensors);
     assert_int_equal(b->c->last->error.status, 0);
 }
 
@@ -194,10 +201,50 @@ static void results_are_right(void **state)
     }
 }
 
+/* A plan with an error in it: rank 1 waits for a flag that nobody raises. All ranks hear of that within the time limit, and the next
+ * operator is as good as any. */
+static void a_plan_waits_for_ever(void **state)
+{
+    enum { N = 256, K = 64, LIMIT_MS = 30, NOBODYS = PLAN_MAX_FLAGS - 1 };
+    static const int helpers[] = {0, RANKS - 1};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(helpers) / sizeof(helpers[0]); i++) {
+        struct tensor t[RANKS][3];
+        struct bed b;
+        uint32_t at = 0, right;
+
+        bed_open(&b, helpers[i]);
+        b.c->time_limit_ms = LIMIT_MS;
+        for (int r = 0; r < RANKS; r++) {
+            t[r][FCC_GEMV_X] = matrix(&b, 1, K);
+            t[r][FCC_GEMV_W] = matrix(&b, N, K);
+            t[r][FCC_GEMV_Y] = matrix(&b, 1, N);
+        }
+        operator_run(&b, FCC_OP_GEMV_ALL_REDUCE, FCC_SCHEDULE_FUSED, t);
+        struct plan *plan = b.c->last->runs[1].plan;
+        while (!plan->slices[at].wait_count)
+            assert_true(++at < plan->nslices);
+        right = plan->slices[at].wait_first;
+        plan->slices[at].wait_first = NOBODYS;
+        operator_try(&b, FCC_OP_GEMV_ALL_REDUCE, FCC_SCHEDULE_FUSED, t);
+        assert_int_equal(b.c->last->error.status, -ETIMEDOUT);
+        assert_non_null(
+            strstr(b.c->last->error.text, "gemv_all_reduce: within 30 ms not all that its plan waits for has come"));
+        plan->slices[at].wait_first = right;
+        operator_run(&b, FCC_OP_GEMV_ALL_REDUCE, FCC_SCHEDULE_FUSED, t);
+        for (int r = 0; r < RANKS; r++)
+            for (int j = 0; j < 3; j++)
+                free(t[r][j].data);
+        bed_close(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_are_right),
+        cmocka_unit_test(a_plan_waits_for_ever),
     };
     return cmocka_run_group_tests_name("inline", tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@ struct cpu_thread {
     pthread_t thread;
     struct workgroup workgroup;
     struct cpu_jobs *jobs; /* cpu_execute.c's: the parts that it has begun */
+    uint32_t vain;         /* inline: looks that found nothing ready */
 };
 
 /* Threads that share a part of an inline launch, at most: its slices, in turns. */
