@@ -125,8 +125,7 @@ struct fcc_comm {
     int rank, nranks, device;
     enum fcc_device_kind kind;
     const struct accelerator *accelerator; /* the context's; NULL: this rank is on the cpu */
-    uint32_t words_gpus;   /* its streams hand over by the accelerator's words for these GPUs; 0: by those of the slots */
-    pthread_mutex_t order; /* one operator at a time takes its place on a stream and in the ring, by such words */
+    uint32_t words_gpus; /* its streams hand over by the accelerator's words for these GPUs; 0: by those of the slots */
     uint32_t time_limit_ms;
     uint32_t status_word;                /* in the session memory; FCC_NO_STATUS_WORD: there is none */
     struct fcc_trigger_memory *triggers; /* mapped; NULL: not asked for. context->lock */
@@ -273,9 +272,9 @@ int streams_look(struct fcc_comm *comm, uint64_t last);
 int words_open(struct fcc_comm *comm, struct accelerator *a, uint32_t gpus);
 /* Let every stream go on that waits by such words. Not locked. The context is dead, or about to be freed. */
 void words_release(struct fcc_context *c);
-/* The GPU is the current one. The request's place on its stream: that it has come, and, but in a group, the wait for its end. */
-int words_place(const struct fcc_request *r, const struct accelerator *a, uint64_t started, void *stream);
-uint64_t words_finish(const struct fcc_request *r, const struct accelerator *a); /* the word that says its end */
+/* The GPU is the current one. The request's place on its stream: what comes before it is submitted, and after. */
+int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64_t started, void *stream);
+int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream);
 /* What `finished` says on the communicator's GPU now, for each slot. Not locked. 0 or -EIO. */
 int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS]);
 

@@ -85,7 +85,6 @@ static int comm_leave(struct fcc_comm *comm, int status)
 
     (void)error_set(&why, status, "rank %d: %s", comm->rank, fcc_last_error());
     (void)comm_call(comm, FCC_MSG_COMM_DESTROY, "");
-    (void)pthread_mutex_destroy(&comm->order);
     free(comm);
     return last_error_set(status, "%s", why.text);
 }
@@ -126,7 +125,6 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
         return status;
     }
     *comm = (struct fcc_comm){.context = context,
-                              .order = PTHREAD_MUTEX_INITIALIZER,
                               .handle = reply.comm,
                               .rank = rank,
                               .nranks = nranks,
@@ -209,7 +207,6 @@ void fcc_comm_destroy(fcc_comm *comm)
     LIST_REMOVE(comm, link);
     (void)pthread_mutex_unlock(&comm->context->lock);
     triggers_unmap(comm);
-    (void)pthread_mutex_destroy(&comm->order);
     free(comm);
 }
 

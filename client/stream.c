@@ -21,10 +21,7 @@
  *
  * Where it can be, the two words lie in the memory of GPUs instead (struct fcc_stream_words): started on each GPU of the
  * communicator, so that the worker's streams there each wait for their own, finished on the rank's (words.c). stream_started is
- * written behind them, for who looks from a CPU. There the stream gets all steps in one call, which the GPU does in half of the time
- * (but a group's waits, group.c), and the submission comes after it. That two threads do not block each other is seen to by
- * comm->order: of a communicator's operators, the ring has the order of each stream. And if the ring does not take the submission,
- * which it does unless the worker hangs, the context dies of it, and so the stream goes on.
+ * written behind them, for who looks from a CPU.
  *
  * When the context dies, every slot's last number is stored into stream_finished, and then into finished on the GPUs, which only
  * a GPU's stream can do, and so the watch's thread does it. Numbers are given out under context->lock and
@@ -174,6 +171,8 @@ static int stream_begin(const struct fcc_request *r, const struct accelerator *a
 {
     uint64_t word = word_address(r, a, offsetof(struct fcc_slot, stream_started));
 
+    if (r->comm->words_gpus)
+        return words_begin(r, a, word, stream);
     return uses_words(r, a) ? CALL(a, stream_write, stream, word, r->stream, 0)
                             : CALL(a, stream_fill, word, r->stream, 1, stream);
 }
@@ -182,6 +181,8 @@ static int stream_end(const struct fcc_request *r, const struct accelerator *a, 
 {
     uint64_t word = word_address(r, a, offsetof(struct fcc_slot, stream_finished));
 
+    if (r->comm->words_gpus)
+        return words_end(r, a, stream);
     if (!uses_words(r, a))
         return turn_end(r, a, stream);
     return a->driver->stream_wait ? CALL(a, stream_wait, stream, word, r->stream, DRIVER_WAIT_REACHED)
@@ -223,53 +224,6 @@ static void request_close(struct fcc_request *r, bool written)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-static int request_submit(struct fcc_request *r, struct fcc_submit *msg)
-{
-    msg->msg.id = r->id;
-    msg->slot = r->slot;
-    msg->stream = r->stream;
-    msg->gpu_words = r->comm->words_gpus != 0;
-    return ring_push(r->context, &msg->msg);
-}
-
-/* The stream waits already for what cannot be submitted. */
-static void request_release(struct fcc_request *r, int status)
-{
-    struct fcc_context *c = r->context;
-    struct error why;
-
-    (void)error_set(&why, status, "%s", fcc_last_error());
-    (void)pthread_mutex_lock(&c->lock);
-    if (!c->dead.status)
-        context_die(c, status, "%s", why.text);
-    (void)pthread_mutex_unlock(&c->lock);
-    (void)last_error_set(status, "%s", why.text);
-}
-
-/* By the words in the memory of GPUs. */
-static int request_place(struct fcc_request *r, struct fcc_submit *msg, const struct accelerator *a, void *stream,
-                         bool *submitted)
-{
-    uint64_t started = word_address(r, a, offsetof(struct fcc_slot, stream_started));
-    bool placed;
-    int status;
-
-    (void)pthread_mutex_lock(&r->comm->order);
-    status = words_place(r, a, started, stream);
-    placed = !status;
-    if (!status)
-        status = request_submit(r, msg);
-    (void)pthread_mutex_unlock(&r->comm->order);
-    if (status) {
-        if (placed && !group_is_open())
-            request_release(r, status);
-        request_close(r, placed);
-        return status;
-    }
-    *submitted = true;
-    return group_is_open() ? group_add(r, a, stream, words_finish(r, a)) : 0;
-}
-
 /* The GPU is the current one. On failure *submitted says who has the request: the worker too, or the caller alone. */
 static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, const struct accelerator *a, void *stream,
                            bool *submitted)
@@ -282,14 +236,16 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, const 
         status = request_open(r, a);
     if (status)
         return status;
-    if (r->comm->words_gpus)
-        return request_place(r, msg, a, stream, submitted);
     status = stream_begin(r, a, stream);
     if (status) {
         request_close(r, false);
         return status;
     }
-    status = request_submit(r, msg);
+    msg->msg.id = r->id;
+    msg->slot = r->slot;
+    msg->stream = r->stream;
+    msg->gpu_words = r->comm->words_gpus != 0;
+    status = ring_push(r->context, &msg->msg);
     if (status) {
         request_close(r, true);
         return status;

@@ -120,9 +120,9 @@ void words_release(struct fcc_context *c)
         (void)accelerator_copy_in(words[i].accelerator, words[i].finished, finished, sizeof(finished));
 }
 
-int words_place(const struct fcc_request *r, const struct accelerator *a, uint64_t started, void *stream)
+int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64_t started, void *stream)
 {
-    struct driver_operation operations[FCC_MAX_GPUS + 2];
+    struct driver_operation operations[FCC_MAX_GPUS + 1];
     unsigned n = 0;
 
     for (unsigned i = 0; i < FCC_MAX_GPUS; i++) { /* from its own on, which is the nearest */
@@ -132,15 +132,12 @@ int words_place(const struct fcc_request *r, const struct accelerator *a, uint64
                 .operation = DRIVER_BATCH_WRITE, .address = started_at(a, gpu, r->slot), .value = r->stream};
     }
     operations[n++] = (struct driver_operation){.operation = DRIVER_BATCH_WRITE, .address = started, .value = r->stream};
-    if (!group_is_open())
-        operations[n++] = (struct driver_operation){.operation = DRIVER_BATCH_WAIT,
-                                                    .address = finished_at(a, r->slot),
-                                                    .value = r->stream,
-                                                    .flags = DRIVER_WAIT_REACHED};
     return CALL(a, stream_batch, stream, n, operations, 0);
 }
 
-uint64_t words_finish(const struct fcc_request *r, const struct accelerator *a)
+int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream)
 {
-    return finished_at(a, r->slot);
+    if (group_is_open())
+        return group_add(r, a, stream, finished_at(a, r->slot));
+    return CALL(a, stream_wait, stream, finished_at(a, r->slot), r->stream, DRIVER_WAIT_REACHED);
 }

@@ -35,7 +35,7 @@ static void test_stream_order(void **state)
         assert_int_equal(driver->fills, manners[i].functions);
         assert_int_equal(driver->writes, !manners[i].functions && !manners[i].gpu_words);
         assert_int_equal(driver->batches, manners[i].gpu_words);
-        assert_int_equal(driver->waits, !manners[i].functions && !manners[i].gpu_words);
+        assert_int_equal(driver->waits, !manners[i].functions);
         stream_close(&b, stream);
         gpu_close(&b);
     }
@@ -282,32 +282,13 @@ static void test_numbers_wrap(void **state)
     }
 }
 
-/* The operator has been submitted when the driver refuses to let the stream wait for it. */
-static void wait_fails(struct bed *b, const struct manner *manner, void *stream)
-{
-    bool cuda = manner->kind == FCC_DEVICE_CUDA;
-    fcc_request *request = NULL;
-
-    if (manner->functions)
-        driver->fail = cuda ? DRIVER_stream_function : DRIVER_stream_callback;
-    else
-        driver->fail = cuda ? DRIVER_stream_wait : DRIVER_stream_wait_masked;
-    set_fault(b, DONE_ERROR);
-    assert_int_equal(fcc_noop_enqueue(b->comm, stream, &request), -EIO);
-    assert_error_says("(the operator runs, but the stream does not wait for it)");
-    assert_null(request);
-    (void)own_driver(b)->stream_synchronize(stream);
-    assert_int_equal(fcc_noop(b->comm), -ERANGE);
-    assert_int_equal(fcc_comm_error(b->comm), -ERANGE);
-    driver->fail = -1;
-}
-
 /* The driver refuses something of it. */
 static void test_enqueue_fails(void **state)
 {
     (void)state;
     for (size_t i = 0; i < MANNERS; i++) {
         struct bed b = gpu_open(manners[i], 1);
+        bool cuda = manners[i].kind == FCC_DEVICE_CUDA;
         void *stream = stream_open(&b);
         fcc_request *request = NULL;
 
@@ -325,8 +306,18 @@ static void test_enqueue_fails(void **state)
         assert_null(request);
         driver->fail = -1;
         b.fake->streams[0] = 2 * FCC_SLOTS; /* the numbers went on */
-        if (!manners[i].gpu_words)          /* there it is one call */
-            wait_fails(&b, &manners[i], stream);
+        if (manners[i].functions)
+            driver->fail = cuda ? DRIVER_stream_function : DRIVER_stream_callback;
+        else
+            driver->fail = cuda ? DRIVER_stream_wait : DRIVER_stream_wait_masked;
+        set_fault(&b, DONE_ERROR);
+        assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), -EIO);
+        assert_error_says("(the operator runs, but the stream does not wait for it)");
+        assert_null(request);
+        (void)own_driver(&b)->stream_synchronize(stream);
+        assert_int_equal(fcc_noop(b.comm), -ERANGE);
+        assert_int_equal(fcc_comm_error(b.comm), -ERANGE);
+        driver->fail = -1;
         set_fault(&b, HONEST);
         assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), 0);
         assert_int_equal(fcc_request_wait(request, -1), 0);
@@ -334,35 +325,6 @@ static void test_enqueue_fails(void **state)
         stream_close(&b, stream);
         gpu_close(&b);
     }
-}
-
-/* The worker hangs, and so the ring is full when the stream waits already for what is to be submitted: the stream goes on. */
-static void test_ring_is_stuck(void **state)
-{
-    static int64_t rows[FCC_MAX_TABLES];
-    const struct fcc_embedding_all_to_all_args args = {
-        .table_rows = rows, .num_tables = FCC_MAX_TABLES, .pooling = FCC_POOLING_MEAN, .batch = FCC_MAX_TABLES};
-    struct bed b = gpu_open(manners[MANNERS - 1], 1);
-    void *stream = stream_open(&b);
-    int n = 0, status;
-
-    (void)state;
-    for (int64_t i = 0; i < FCC_MAX_TABLES; i++)
-        rows[i] = (int64_t)FCC_MAX_TABLES * 1000003 + i; /* what the fake worker expects */
-    assert_true(manners[MANNERS - 1].gpu_words);
-    b.context->time_limit_ms = 0; /* so that it does not take longer to give up */
-    b.fake->stall = true;
-    while (!(status = fcc_embedding_all_to_all_enqueue(b.comm, &args, stream, NULL)))
-        assert_true(++n < (int)FCC_SLOTS);
-    assert_int_equal(status, -ETIMEDOUT);
-    assert_error_says("the submission ring is full, and the worker of job 'test' (pid 4711) has read nothing for");
-    assert_int_equal(fcc_noop_enqueue(b.comm, stream, NULL), -ETIMEDOUT);
-    assert_error_says("the submission ring is full");
-    (void)own_driver(&b)->stream_synchronize(stream);
-    b.fake->stall = false;
-    fake_poke(b.fake);
-    stream_close(&b, stream);
-    gpu_close(&b);
 }
 
 static void test_enqueue_needs_the_ring(void **state)
@@ -439,7 +401,6 @@ int main(int argc, char *argv[])
         T(test_streams_are_late),
         T(test_numbers_wrap),
         T(test_enqueue_fails),
-        T(test_ring_is_stuck),
         T(test_enqueue_needs_the_ring),
         T(test_worker_vanishes),
     };
