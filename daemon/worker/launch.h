@@ -142,8 +142,8 @@ void launch_fail(struct launch *l, int rank, const struct error *e);
 
 /* The bytes of a problem that mean something: rows of the counts matrix beyond the ranks do not. */
 size_t launch_problem_bytes(enum fcc_op op, int nranks);
-/* A launch of c->problem, with its plans: a kept one, which then is kept no more, or a new one; NULL with an error. */
 struct tune_class launch_class(const struct comm *c); /* c->problem's */
+/* A launch of c->problem, with its plans: a kept one, which then is kept no more, or a new one; NULL with an error. */
 struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e);
 /* Keep it until the same problem comes, or until others have come since. */
 void launch_keep(struct comm *c, struct launch *l);
