@@ -81,8 +81,8 @@ static void has_nowhere_to_go(void **state)
     assert_return_code(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
-/* How often the affinity has changed after that many waits in which the engine ran on core 0 and this thread gave way to somebody
- * (`taken`). */
+/* How often the affinity has changed after that many waits on `core`, in each of which this thread gave way `taken` times. engine_core as
+ * the worker writes it. */
 static int waits(int n, int core, uint32_t engine_core, unsigned taken)
 {
     const struct spin spin = {.taken = taken};
