@@ -150,8 +150,8 @@ uint16_t port_choose(void);
 int descriptors_count(pid_t pid);
 double now_ms(void);
 
-/* Between two looks. Not sched_yield(): threads that did only that kept all others on both cores from running for up to 30 s, on Linux 6.18
- * without its commit 1319ea57529e ("sched/fair: Fix zero_vruntime tracking fix"). */
+/* Between two looks. Not sched_yield(): threads that did only that kept all others on both cores from running for up to 30 s, on Linux
+ * 6.18 (spawn.c says where that came from). */
 static inline void nap(void)
 {
     (void)usleep(20);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -337,6 +338,61 @@ static void socket_activation(void)
     (void)unlink(notify_at.sun_path);
 }
 
+/* ---- a broker that somebody has started in a terminal ---- */
+
+struct belongs {
+    int group, session, terminal; /* 0: to no terminal */
+};
+
+static struct belongs belongs(pid_t pid)
+{
+    char path[64], line[512];
+    struct belongs b;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "re");
+    CHECK(f && fgets(line, sizeof(line), f));
+    (void)fclose(f);
+    const char *after_name = strrchr(line, ')');
+    CHECK(after_name && sscanf(after_name, ") %*c %*d %d %d %d", &b.group, &b.session, &b.terminal) == 3);
+    return b;
+}
+
+/* Leads a session with a terminal. The worker hears no Ctrl-C and reaches no keyboard; but it stays in the session, with whose other
+ * threads it then shares the cores as if they were all of one process. */
+static void terminal_leader(const char *terminal)
+{
+    struct test_daemon d;
+    fcc_context *context;
+
+    CHECK(setsid() == getpid());
+    int fd = open(terminal, O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0);
+    daemon_start(&d, NULL);
+    OK(fcc_connect(NULL, &context));
+    pid_t worker = daemon_worker(&d);
+    struct belongs its = belongs(worker), broker = belongs(d.pid);
+    CHECK(broker.session == getpid() && broker.terminal != 0);
+    CHECK(its.group == worker && its.session == getpid() && its.terminal == 0);
+    fcc_disconnect(context);
+    daemon_stop(&d);
+    (void)close(fd);
+    _exit(0);
+}
+
+static void terminal(void)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), status;
+
+    CHECK(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (!pid)
+        terminal_leader(ptsname(master));
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    (void)close(master);
+}
+
 int main(void)
 {
     static const struct test tests[] = {
@@ -346,6 +402,7 @@ int main(void)
         {"broker_killed", broker_killed, 0},
         {"drain", drain, 0},
         {"socket_activation", socket_activation, 0},
+        {"terminal", terminal, 0},
     };
     return tests_run("jobs", TESTS(tests));
 }

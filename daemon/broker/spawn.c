@@ -5,12 +5,14 @@
  * the GPUs' runtimes what there is.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -80,6 +82,20 @@ static void signals_reset(void)
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* A terminal's Ctrl-C is for the broker, which drains, and its keyboard is not for whoever the worker runs as. setsid() would see to
+ * both, but the scheduler shares the cores among sessions first (sched(7), autogroups), so that engine and clients would wait for each
+ * other's turns to be over; and on Linux 6.18 some ten such groups on two cores kept each other's threads from running for seconds. */
+static void terminal_leave(void)
+{
+    int terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    bool left = terminal < 0 ? errno == ENXIO : ioctl(terminal, TIOCNOTTY) == 0; /* ENXIO: there is none */
+
+    if (terminal >= 0)
+        (void)close(terminal);
+    if (!left || setpgid(0, 0))
+        (void)setsid();
+}
+
 pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e)
 {
     static char *const argv[] = {"fccd: worker", "--worker", NULL};
@@ -93,7 +109,7 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e)
     if (pid > 0)
         return pid;
     signals_reset();
-    (void)setsid(); /* a terminal's Ctrl-C is for the broker, which drains */
+    terminal_leave();
     if (chdir("/"))
         _exit(123);
     /* `exe` may be descriptor 3: move it away first. All descriptors but 0 to 3 are close-on-exec or the parent's. */
