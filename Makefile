@@ -216,9 +216,9 @@ $(addprefix $(BUILD)/tests/test_,client client_gpu client_groups client_stream c
 $(BUILD)/tests/test_hostlist: $(call objects,client/hostlist.c proto/address.c proto/error.c tests/test_hostlist.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
-$(BUILD)/tests/test_core: $(call objects,client/core.c tests/test_core.c)
+$(BUILD)/tests/test_core: $(call objects,client/core.c client/wait.c tests/test_core.c)
 	$(call say,LD)
-	$(Q)$(LINK_TEST) -Wl,--wrap=sched_setaffinity -Wl,--wrap=sched_getcpu -lcmocka
+	$(Q)$(LINK_TEST) -Wl,--wrap=sched_setaffinity -Wl,--wrap=sched_getcpu -Wl,--wrap=sched_yield -lcmocka
 $(BUILD)/tests/test_env: $(call objects,$(CLIENT) $(PROTO) daemon/worker/meeting.c) $(BUILD)/obj/tests/test_env.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(shell pkg-config --libs libcrypto) -lcmocka

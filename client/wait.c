@@ -7,12 +7,13 @@
  * cores than ranks and workers, and then who spins keeps from running what he waits for. So: a few pauses, which cost nobody
  * anything, then yield the core between looks, for as long as the worker allows, then sleep. Where somebody took the core the
  * last time, which shows in the time that it took, the pauses cost just him: then there are few; and after some such yields it sleeps,
- * too (spin.h says why).
+ * too. Where somebody kept it for long, it asks the kernel for short turns, and sleeps at once for a while (spin.h says why).
  */
 #include <sched.h>
 #include <time.h>
 
 #include "client.h"
+#include "timeslice.h"
 
 #define SPIN_PAUSES 48       /* looks before the first yield: about a microsecond */
 #define SPIN_PAUSES_SHARED 4 /* ... where the core is shared */
@@ -20,9 +21,14 @@
 #define SPIN_YIELD_NS 1000   /* a yield to nobody is a system call: 0.1 to 0.7 us; two switches are 2 and more */
 #define SPIN_BUSY_NS 6000    /* who kept the core for less than this had nothing to do there either: he spins, too */
 #define SPIN_KEEP_NS 8000    /* ... then it is not offered again for so long */
+#define SPIN_LONG_NS 500000  /* who kept it for longer computes */
+#define SPIN_SKIPPED 256     /* ... then so many waits, the rest of this one among them, do without yields */
 #define SPIN_LONGEST_NS (20LL * 1000000) /* whatever the worker allows: nobody looks at the socket meanwhile */
 
-static _Thread_local bool core_is_shared; /* the calling thread's last yield let somebody run */
+/* Of the calling thread. */
+static _Thread_local bool core_is_shared;     /* its last yield let somebody run */
+static _Thread_local bool timeslice_is_asked; /* a shorter one, whether it was to be had or not */
+static _Thread_local unsigned waits_to_skip;  /* that many do without yields */
 
 int64_t now_ns(void)
 {
@@ -69,12 +75,25 @@ static void spin_pause(void)
 #endif
 }
 
+/* By somebody who computes. */
+static void core_is_wanted(void)
+{
+    waits_to_skip = SPIN_SKIPPED;
+    if (!timeslice_is_asked)
+        (void)timeslice_shorten();
+    timeslice_is_asked = true;
+}
+
 bool spin_more(struct spin *s)
 {
     if (s->pauses < (core_is_shared ? SPIN_PAUSES_SHARED : SPIN_PAUSES)) {
         s->pauses++;
         spin_pause();
         return true;
+    }
+    if (waits_to_skip) {
+        waits_to_skip--;
+        return false;
     }
     int64_t now = now_ns();
     if (now < s->keep_until) {
@@ -87,6 +106,8 @@ bool spin_more(struct spin *s)
     int64_t back = now_ns();
     core_is_shared = back - now > SPIN_YIELD_NS;
     s->taken += core_is_shared;
+    if (back - now > SPIN_LONG_NS)
+        core_is_wanted();
     s->pauses = SPIN_PAUSES;
     s->keep_until = core_is_shared && back - now < SPIN_BUSY_NS ? back + SPIN_KEEP_NS : 0;
     return true;

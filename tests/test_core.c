@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_core.c - a thread that meets the engine on its core goes elsewhere, not too often, and with its affinity as it was.
+ * test_core.c - a thread that meets the engine on its core goes elsewhere, not too often, and with its affinity as it was; and one
+ * that shares its core with who computes asks for short turns, and sleeps at once.
  */
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,14 +13,19 @@
 #include <cmocka.h>
 
 #include "client.h"
+#include "timeslice.h"
 
-enum { FIRST = 64, TRIES = 100 };
+enum { FIRST = 64, TRIES = 100, SPIN_US = 2000, LONG_US = 1000, SKIPPED = 255 };
 
 static int changes; /* of affinity */
 static int here;    /* the core that this thread is told to be on; negative: the truth */
+static int yields;
+static unsigned away_us; /* how long each keeps this thread from its core */
 
 int __real_sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *set);
 int __wrap_sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *set);
+int __real_sched_yield(void);
+int __wrap_sched_yield(void);
 int __real_sched_getcpu(void);
 int __wrap_sched_getcpu(void);
 
@@ -26,6 +33,12 @@ int __wrap_sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *set)
 {
     changes++;
     return __real_sched_setaffinity(pid, size, set);
+}
+
+int __wrap_sched_yield(void)
+{
+    yields++;
+    return away_us ? usleep(away_us) : __real_sched_yield();
 }
 
 int __wrap_sched_getcpu(void)
@@ -114,10 +127,66 @@ static void leaves_now_and_then(void **state)
     assert_int_equal(waits(1, 0, 1, 1), 2);
 }
 
+/* ns; 0: this kernel does not say */
+static uint64_t timeslice(void)
+{
+    struct timeslice_attr a;
+
+    return syscall(SYS_sched_getattr, 0, &a, sizeof(a), 0) ? 0 : a.runtime;
+}
+
+/* Waits in vain; how many times the core was offered. */
+static int offers(void)
+{
+    struct spin spin;
+
+    yields = 0;
+    spin_begin(&spin, SPIN_US, NEVER);
+    while (spin_more(&spin)) {
+    }
+    return yields;
+}
+
+struct waiter {
+    int first, skipped, again;
+    uint64_t timeslice_before, timeslice_after;
+};
+
+static void *waits_there(void *arg)
+{
+    struct waiter *w = arg;
+
+    w->timeslice_before = timeslice();
+    away_us = LONG_US;
+    w->first = offers();
+    w->timeslice_after = timeslice();
+    for (int i = 0; i < SKIPPED; i++)
+        w->skipped += offers();
+    w->again = offers();
+    away_us = 0;
+    return NULL;
+}
+
+static void sleeps_beside_who_computes(void **state)
+{
+    struct waiter w = {0};
+    pthread_t t;
+
+    (void)state;
+    assert_int_equal(pthread_create(&t, NULL, waits_there, &w), 0);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    assert_int_equal(w.first, 1);
+    assert_int_equal(w.skipped, 0);
+    assert_int_equal(w.again, 1);
+    assert_int_equal(timeslice(), w.timeslice_before); /* other threads' are as they were */
+    if (w.timeslice_before)
+        assert_int_equal(w.timeslice_after, TIMESLICE_NS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(leaves), cmocka_unit_test(has_nowhere_to_go),
-                                       cmocka_unit_test(leaves_now_and_then)};
+                                       cmocka_unit_test(leaves_now_and_then), cmocka_unit_test(sleeps_beside_who_computes)};
 
     return cmocka_run_group_tests_name("core", tests, NULL, NULL);
 }

@@ -1,17 +1,33 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_helpers.c - the threads that help the engine (helpers.h): each call once, what it writes seen, and nothing left when it is
- * said to be over. Meant for the thread sanitizer.
+ * said to be over. Meant for the thread sanitizer. And how they wait (spin.h).
  */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "helpers.h"
+
+static int yields;
+static unsigned away_us;
+
+/* Keeps the caller from its core. */
+static int yield(void)
+{
+    yields++;
+    return usleep(away_us);
+}
+
+/* For spin_once() in this file; that of helpers.c yields to whom it likes. */
+#define sched_yield yield
+#include "spin.h"
 
 #define JOBS 1000u
 #define MOST 8
@@ -91,12 +107,40 @@ static void opened_and_closed(void **state)
     }
 }
 
+/* How many turns of at most `n` it offers the core for, until it is to sleep. */
+static int offers(struct spin *s, int n)
+{
+    yields = 0;
+    spin_reset(s);
+    while (n-- && spin_once(s, UINT32_MAX)) {
+    }
+    return yields;
+}
+
+static void no_offers_to_who_computes(void **state)
+{
+    enum { TURNS = 1000, LONG_US = 1000 };
+    struct spin spin = {0};
+
+    (void)state;
+    away_us = 1; /* with what usleep() adds somebody has had it, but not for long: 16 times */
+    int short_ones = offers(&spin, TURNS);
+    away_us = LONG_US;
+    spin.skip = 0; /* in case that it was long */
+    assert_int_equal(offers(&spin, TURNS), 1);
+    for (int i = 1; i < SPIN_SKIPPED; i++)
+        assert_int_equal(offers(&spin, TURNS), 0);
+    assert_int_equal(offers(&spin, TURNS), 1);
+    assert_in_range(short_ones, 1, SPIN_TAKEN);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_call_once),
         cmocka_unit_test(asleep_at_once),
         cmocka_unit_test(opened_and_closed),
+        cmocka_unit_test(no_offers_to_who_computes),
     };
     return cmocka_run_group_tests_name("helpers", tests, NULL, NULL);
 }

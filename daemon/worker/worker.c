@@ -27,6 +27,7 @@
 #include "msg.h"
 #include "nodes.h"
 #include "spin.h"
+#include "timeslice.h"
 #include "view.h"
 
 #define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
@@ -382,6 +383,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
     LIST_INIT(&w->peers);
     LIST_INIT(&w->accounts);
     descriptors_allow();
+    (void)timeslice_shorten(); /* for the worker's other threads, too: they come from this one */
     w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->ndevices = (int)w->config.cpu_devices;
     w->cores = cores_count();
