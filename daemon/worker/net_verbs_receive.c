@@ -403,6 +403,7 @@ static int listen_begin(struct verbs_receiver *v, const struct verbs_places *pla
 
     if (getrandom(v->hello.token, sizeof(v->hello.token), 0) != (ssize_t)sizeof(v->hello.token))
         return error_set(e, -EIO, "no random bytes: %s", strerror(errno));
+    v->hello.token[NET_TOKEN_BYTES - 1] |= 1; /* what is shown arrives with zeros behind it: no zero need be left out */
     for (uint32_t i = 0; i < n && !status; i++) {
         struct error gone; /* an address may have been taken away since; the socket's own is needed */
         status = place_listen(v, &places->of[offered[i]], i ? &gone : e);
