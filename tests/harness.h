@@ -151,7 +151,7 @@ int descriptors_count(pid_t pid);
 double now_ms(void);
 
 /* Between two looks. Not sched_yield(): threads that did only that kept all others on both cores from running for up to 30 s, on Linux
- * 6.18 (spawn.c says where that came from). */
+ * 6.18; the groups that spawn.c speaks of may have been behind it. */
 static inline void nap(void)
 {
     (void)usleep(20);
