@@ -4,7 +4,8 @@
  *
  * The rows of a bag lie anywhere in a table that is larger than the caches, so this is bound by how many cache misses are under
  * way at a time. Indices are read and checked some time before they are used, into a short array; from there, rows AHEAD of the
- * one that is being added are prefetched, over the bags' borders. Sums stay in registers, 64 elements at a time.
+ * one that is being added are prefetched, over the bags' borders, into the second-level cache, which has more misses under way
+ * than the first. Sums stay in registers, 64 elements at a time.
  *
  * A row is taken in blocks of 16 elements. The last block of a row that is no multiple of 16 long begins early, so that it ends
  * with the row: what it has in common with the block before is summed twice, in a place of its own, to the same result.
@@ -21,6 +22,7 @@ enum {
     BAGS = 256,            /* bags whose offsets are read at a time */
     IDS = 1024,            /* indices that are read at a time */
     PREFETCH_BYTES = 1024, /* of one row: the hardware's prefetcher follows long ones */
+    NEAR_BYTES = 1 << 19,  /* a table that stays in the second-level cache: to prefetch costs a fifth there, and gains nothing */
     BLOCK = 16,            /* elements */
 };
 
@@ -130,12 +132,23 @@ FCC_INLINE int64_t block_start(int64_t dim, int64_t block)
     return (block + 1) * BLOCK > dim ? dim - BLOCK : block * BLOCK;
 }
 
+/* How much of each row is prefetched. */
+static int64_t prefetched_bytes(const struct pool *p)
+{
+    int64_t bytes = p->dim * (int64_t)dtype_size(p->dtype);
+
+    if ((uint64_t)p->nrows * p->row_bytes <= NEAR_BYTES)
+        return 0;
+    return bytes < PREFETCH_BYTES ? bytes : PREFETCH_BYTES;
+}
+
 FCC_INLINE void row_prefetch(const struct pool *p, uint32_t id, int64_t bytes)
 {
+    enum { TO_READ = 0, INTO_L2 = 2 };
     uintptr_t at = (uintptr_t)(p->rows + (size_t)id * p->row_bytes), end = at + (size_t)bytes;
 
-    for (at &= ~(uintptr_t)63; at < end; at += 64)
-        __builtin_prefetch((const void *)at);
+    for (at &= ~(uintptr_t)63; bytes && at < end; at += 64)
+        __builtin_prefetch((const void *)at, TO_READ, INTO_L2);
 }
 
 /* sums[first .. first + blocks) += rows' blocks. dtype, blocks, weighted and prefetch are constants; dim is 16 or more. */
@@ -143,7 +156,7 @@ FCC_INLINE void add_blocks(float *sums, const struct pool *p, enum fcc_dtype dty
                            const float *weights, int64_t first, const int blocks, const bool weighted, const bool prefetch)
 {
     const int64_t size = dtype == FCC_F32 ? 4 : 2;
-    int64_t bytes = p->dim * size < PREFETCH_BYTES ? p->dim * size : PREFETCH_BYTES;
+    const int64_t bytes = prefetched_bytes(p);
     const unsigned char *rows = p->rows + first * BLOCK * size;
     int64_t last = (block_start(p->dim, first + blocks - 1) - first * BLOCK) * size;
     f32x16 sum[4] = {{0}}, v = {0};
@@ -167,13 +180,14 @@ FCC_INLINE void add_short(float *sums, const struct pool *p, enum fcc_dtype dtyp
                           const float *weights, const bool weighted)
 {
     const size_t size = dtype == FCC_F32 ? 4 : 2;
+    const int64_t bytes = prefetched_bytes(p);
     unsigned char row[sizeof(f32x16)] = {0};
     f32x16 sum, v = {0};
 
     memcpy(&sum, sums, sizeof(sum));
     for (int64_t i = 0; i < n; i++) {
         memcpy(row, p->rows + (size_t)ids[i] * p->row_bytes, (size_t)p->dim * size);
-        row_prefetch(p, ids[i + AHEAD], p->dim * (int64_t)size);
+        row_prefetch(p, ids[i + AHEAD], bytes);
         f32x16_load(&v, row, dtype);
         sum += weighted ? v * weights[i] : v;
     }
