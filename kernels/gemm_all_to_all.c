@@ -6,7 +6,8 @@
  * the rounding does (f16, bf16). Tiles of a destination's c come from one source each and do not overlap, so the order of
  * stores does not matter; the flag of a source is raised (release) after its last tile and awaited (acquire) by the receiver.
  *
- * Staging, unless fused: all of C_r, dense [M_r][N], dtype of a.
+ * Staging, unless fused: all of C_r, dense [M_r][N], dtype of a. Fused, too, on a cpu if it is small: for tiles that are computed before
+ * the destination has come.
  */
 #include <errno.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include "tensor.h"
 #include "view.h"
 
+#define EARLY_BYTES (1u << 20) /* of results that may be computed early; a product for more takes longer than is waited for ranks */
 #define GPU_TILES_WANTED 120
 #define GPU_ROWS_TOGETHER 128 /* at most, of one tile */
 #define GPU_FLAGS_MOST 256    /* for which a workgroup can wait as fast as for one: a thread for each */
@@ -232,8 +234,9 @@ static void gemm_plan(const struct problem *problem, int rank, struct schedule *
         row += rows;
         from[p] = problem->gemm.rows[p][rank] > 0 && problem->gemm.n > 0;
     }
-    if (schedule->kind != FCC_SCHEDULE_FUSED)
-        b->plan->staging_bytes = (uint64_t)row * (uint64_t)problem->gemm.n * dtype_size(problem->dtype);
+    uint64_t bytes = (uint64_t)row * (uint64_t)problem->gemm.n * dtype_size(problem->dtype);
+    if (schedule->kind != FCC_SCHEDULE_FUSED || (schedule->target == PLAN_CPU && !plan_is_over_nodes(problem) && bytes <= EARLY_BYTES))
+        b->plan->staging_bytes = bytes;
     all_to_all_plan(problem, rank, schedule, parts, from,
                     are_short(problem, rank, schedule) ? ALL_TO_ALL_TOGETHER : ALL_TO_ALL_IN_PARTS, few ? &tiles : NULL, b);
 }
@@ -401,6 +404,17 @@ static void gemm_area(const struct run *run, const struct slice *s, int dst, str
                              .row_stride = (uint64_t)c->stride[0] * size};
 }
 
+static bool gemm_attrs_fit(const struct problem *problem, int rank, const struct op_args *args)
+{
+    int64_t rows[FCC_MAX_RANKS];
+    bool fit = true;
+
+    send_rows_get(args, problem->nranks, rows);
+    for (int p = 0; p < problem->nranks; p++)
+        fit &= rows[p] == problem->gemm.rows[rank][p];
+    return fit;
+}
+
 static void gemm_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
 {
     (void)schedule;
@@ -437,6 +451,8 @@ const struct op op_gemm_all_to_all = {
     .slice = gemm_slice,
     .together = gemm_together,
     .slices = gemm_slices,
+    .early = EARLY_STAGED,
+    .attrs_fit = gemm_attrs_fit,
     .area = gemm_area,
     .gpu_shape = gemm_gpu_shape,
     .gpu_rank = gemm_gpu_rank,

@@ -43,7 +43,12 @@ static bool tensor_equal(const struct tensor *a, const struct tensor *b)
 
 bool op_args_equal(const struct op_args *a, const struct op_args *b)
 {
-    bool equal = a->op == b->op && a->attrs == b->attrs && a->nattrs == b->nattrs && a->ntensors == b->ntensors;
+    return a->attrs == b->attrs && a->nattrs == b->nattrs && op_tensors_equal(a, b);
+}
+
+bool op_tensors_equal(const struct op_args *a, const struct op_args *b)
+{
+    bool equal = a->op == b->op && a->ntensors == b->ntensors;
 
     for (int i = 0; equal && i < a->ntensors; i++)
         equal = tensor_equal(&a->tensors[i], &b->tensors[i]);

@@ -37,6 +37,7 @@ struct op_args {
 void op_args_copy(struct op_args *to, const struct op_args *from);
 /* The same words, in the same places; attributes in the same place (whatever they are). By whatever schedule, which is the plan's. */
 bool op_args_equal(const struct op_args *a, const struct op_args *b);
+bool op_tensors_equal(const struct op_args *a, const struct op_args *b); /* ... and the operators */
 
 /* 0, or -EINVAL if the words are not a sequence of attributes with known keys, each at most once. */
 int op_attrs_check(const int64_t *attrs, size_t nattrs, struct error *e);
@@ -73,6 +74,13 @@ struct workgroup {
 void *workgroup_scratch(struct workgroup *wg, size_t bytes);
 void workgroup_release(struct workgroup *wg);
 
+/* How a slice that is computed and put may be computed before the other ranks have come, while they may still read their results. */
+enum op_early {
+    EARLY_NEVER,
+    EARLY_AS_IT_IS, /* it stores into staging memory, and no result */
+    EARLY_STAGED,   /* as one that is only computed, and then, in its turn, as one that is only put; there is staging memory */
+};
+
 /* Errors speak of arguments as "ARGUMENT: value: what is allowed"; the caller puts "rank R: OPERATOR: " in front. */
 struct op {
     const char *name;
@@ -89,7 +97,9 @@ struct op {
     /* Execute one slice (never a SLICE_WAIT) on the cpu: its compute and its stores, not its waits and signals. Indices and
      * offsets are read from the client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
     int (*slice)(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e);
-    bool puts_to_staging; /* a slice that is computed and put stores into staging memory, and no result */
+    enum op_early early;
+    /* Whether a rank's request, by its attributes, is one of this problem, where the problem has all that they say. NULL: it is if it has none. */
+    bool (*attrs_fit)(const struct problem *problem, int rank, const struct op_args *args);
     /* How many slices from this one on, which wait for nothing, a workgroup that is alone had better execute together: 1 or more. NULL:
      * always 1. And do that. */
     uint32_t (*together)(const struct run *run, uint32_t first);

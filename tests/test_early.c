@@ -17,7 +17,7 @@ enum { RANKS = 3, N = 256, K = 256, ROUNDS = 60, LATE_US = 3000 };
 enum how { PLAIN, OTHER_X, SHORTER, TOO_SHORT, NOTHING, NOTHING_FITS, HOWS };
 
 struct turns {
-    _Atomic uint32_t early; /* by a bit for each schedule: an operator has begun early, as was seen */
+    _Atomic uint32_t early; /* by early_bit(): an operator has begun early, as was seen */
     _Atomic int submitted;  /* rounds that all ranks but the last have submitted, each counted once for each of them */
 };
 
@@ -49,6 +49,17 @@ static enum fcc_schedule_kind schedule_of(int round)
     static const enum fcc_schedule_kind kinds[] = {FCC_SCHEDULE_AUTO, FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL};
 
     return kinds[(round + round / 3) % 3];
+}
+
+static uint32_t early_bit(enum fcc_schedule_kind schedule, bool counts)
+{
+    return UINT32_C(1) << (2 * schedule + counts);
+}
+
+/* A bit for each schedule. */
+static uint32_t early_all(bool counts)
+{
+    return early_bit(FCC_SCHEDULE_AUTO, counts) | early_bit(FCC_SCHEDULE_FUSED, counts) | early_bit(FCC_SCHEDULE_SEQUENTIAL, counts);
 }
 
 static void x_fill(const struct rank_state *s, int which, float value)
@@ -90,7 +101,7 @@ static bool was_early(void)
 }
 
 /* The last rank's arguments do not fit the others' where it is to be an error: then they expect that. */
-static void round_run(const struct rank_state *s, int round, struct turns *turns)
+static void gemv_round_run(const struct rank_state *s, int round, struct turns *turns)
 {
     enum how how = how_of(round);
     int which = how == OTHER_X, k = how == SHORTER ? K / 2 : K;
@@ -99,7 +110,7 @@ static void round_run(const struct rank_state *s, int round, struct turns *turns
                                             .w = fcc_tensor_2d(s->w, 0, FCC_F32, N, k),
                                             .y = fcc_tensor_2d(s->y, 0, FCC_F32, 1, N),
                                             .schedule = schedule_of(round)};
-    uint32_t bit = UINT32_C(1) << args.schedule;
+    uint32_t bit = early_bit(args.schedule, false);
     fcc_request *request;
     bool fails = how == TOO_SHORT || how == NOTHING_FITS;
 
@@ -131,7 +142,7 @@ static void round_run(const struct rank_state *s, int round, struct turns *turns
     OK(fcc_noop(s->comm)); /* nobody's x changes before that */
 }
 
-static void turns_rank(int rank, const struct ranks *all, void *argument)
+static void gemv_turns_rank(int rank, const struct ranks *all, void *argument)
 {
     struct rank_state s = {.rank = rank, .comm = comm_open(all, rank, 0)};
     static float w[N * K];
@@ -144,30 +155,173 @@ static void turns_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_buffer_alloc(s.comm, FCC_BUFFER_SYMMETRIC, N * sizeof(float), &s.y));
     OK(fcc_buffer_write(s.w, 0, w, sizeof(w)));
     for (int round = 0; round < ROUNDS; round++)
-        round_run(&s, round, argument);
+        gemv_round_run(&s, round, argument);
     fcc_comm_destroy(s.comm);
     fcc_disconnect(comm_context());
 }
 
+/* ---- gemm: results are other ranks' memory, and stay as they are until their rank comes ---- */
+
+enum { PART = 16, ROWS = RANKS * PART, COLS = 64, DEPTH = 64, MOVED = 5 };
+#define UNTOUCHED (-1.0f)
+
+/* How many rows a rank sends to each: all the same, or some less to the next rank and more to the one after. */
+static void rows_of(int rank, bool moved, int64_t rows[RANKS])
+{
+    for (int p = 0; p < RANKS; p++)
+        rows[p] = PART;
+    if (moved) {
+        rows[(rank + 1) % RANKS] -= MOVED;
+        rows[(rank + 2) % RANKS] += MOVED;
+    }
+}
+
+static bool is_moved(enum how how)
+{
+    return how == SHORTER || how == NOTHING_FITS;
+}
+
+static float a_of(int round, int which, int rank, int row)
+{
+    return (float)(x_of(round, which, rank) + (float)row);
+}
+
+static void a_fill(const struct rank_state *s, int round, int which)
+{
+    static float a[ROWS * DEPTH];
+
+    for (int i = 0; i < ROWS * DEPTH; i++)
+        a[i] = a_of(round, which, s->rank, i / DEPTH);
+    OK(fcc_buffer_write(s->x[which], 0, a, sizeof(a)));
+}
+
+static void c_fill(const struct rank_state *s)
+{
+    static float c[2 * ROWS * COLS];
+
+    for (int i = 0; i < 2 * ROWS * COLS; i++)
+        c[i] = UNTOUCHED;
+    OK(fcc_buffer_write(s->y, 0, c, sizeof(c)));
+}
+
+/* `round` < 0: nothing has come. */
+static void c_check(const struct rank_state *s, int round, int which, enum how how)
+{
+    static float c[2 * ROWS * COLS];
+    int row = 0;
+
+    OK(fcc_buffer_read(s->y, 0, c, sizeof(c)));
+    for (int from = 0; from < RANKS && round >= 0; from++) {
+        int64_t rows[RANKS];
+        int first = 0;
+        rows_of(from, is_moved(how), rows);
+        for (int p = 0; p < s->rank; p++)
+            first += (int)rows[p];
+        for (int i = 0; i < rows[s->rank]; i++, row++)
+            for (int j = 0; j < COLS; j++) {
+                float expected = a_of(round, which, from, first + i) * w_of(j) * DEPTH;
+                if (c[row * COLS + j] != expected)
+                    check_failed(__FILE__, __LINE__, "rank %d, round %d: c[%d][%d] is %g, expected %g", s->rank, round, row, j,
+                                 (double)c[row * COLS + j], (double)expected);
+            }
+    }
+    for (int i = row * COLS; i < 2 * ROWS * COLS; i++)
+        CHECK(c[i] == UNTOUCHED);
+}
+
+/* SHORTER: other numbers of rows. TOO_SHORT: the last rank's b and c are narrower. */
+static void gemm_round_run(const struct rank_state *s, int round, struct turns *turns)
+{
+    enum how how = how_of(round);
+    int which = how == OTHER_X;
+    bool last = s->rank == RANKS - 1, fails = how == TOO_SHORT || how == NOTHING_FITS;
+    int64_t rows[RANKS];
+    struct fcc_gemm_all_to_all_args args = {.a = fcc_tensor_2d(s->x[which], 0, FCC_F32, ROWS, DEPTH),
+                                            .b = fcc_tensor_2d(s->w, 0, FCC_F32, DEPTH, COLS),
+                                            .c = fcc_tensor_2d(s->y, 0, FCC_F32, 2 * ROWS, COLS),
+                                            .send_rows = round % 2 || is_moved(how) ? rows : NULL,
+                                            .schedule = schedule_of(round)};
+    uint32_t bit = early_bit(args.schedule, args.send_rows != NULL);
+    fcc_request *request;
+
+    rows_of(s->rank, is_moved(how), rows);
+    a_fill(s, round, which);
+    c_fill(s);
+    OK(fcc_noop(s->comm)); /* all have */
+    if (last) {
+        while (turns->submitted < (round + 1) * (RANKS - 1))
+            nap();
+        (void)usleep(LATE_US);
+        c_check(s, -1, 0, how);
+        if (fails)
+            args.c.shape[1] = args.b.shape[1] = COLS - 1;
+    }
+    if (how == NOTHING || (how == NOTHING_FITS && last))
+        OK(fcc_noop_start(s->comm, &request));
+    else
+        OK(fcc_gemm_all_to_all_start(s->comm, &args, &request));
+    turns->submitted += !last;
+    int status = fcc_request_wait(request, -1);
+    fcc_request_free(request);
+    if (fails)
+        CHECK(status == -EINVAL);
+    else
+        OK(status);
+    c_check(s, fails || how == NOTHING ? -1 : round, which, how);
+    if (round % 3 == 1 && s->rank == 0 && !(turns->early & bit) && was_early())
+        turns->early |= bit;
+    OK(fcc_noop(s->comm)); /* nobody's a changes before that */
+}
+
+static void gemm_turns_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank_state s = {.rank = rank, .comm = comm_open(all, rank, 0)};
+    static float b[DEPTH * COLS];
+
+    for (int i = 0; i < DEPTH * COLS; i++)
+        b[i] = w_of(i % COLS);
+    for (int i = 0; i < 2; i++)
+        OK(fcc_buffer_alloc(s.comm, FCC_BUFFER_LOCAL, ROWS * DEPTH * sizeof(float), &s.x[i]));
+    OK(fcc_buffer_alloc(s.comm, FCC_BUFFER_LOCAL, sizeof(b), &s.w));
+    OK(fcc_buffer_alloc(s.comm, FCC_BUFFER_SYMMETRIC, 2 * ROWS * COLS * sizeof(float), &s.y));
+    OK(fcc_buffer_write(s.w, 0, b, sizeof(b)));
+    for (int round = 0; round < ROUNDS; round++)
+        gemm_round_run(&s, round, argument);
+    fcc_comm_destroy(s.comm);
+    fcc_disconnect(comm_context());
+}
+
+/* ---- both ---- */
+
 /* Without spinning there are no helpers, so the engine computes, on machines with many cores, too. */
 static const char *const unaided[] = {"--spin-us", "0", NULL};
 
-static void late(void)
+static void late(void (*rank)(int rank, const struct ranks *all, void *argument), uint32_t early)
 {
     struct turns *turns = shared_memory(sizeof(*turns));
     struct test_daemon d;
     struct ranks r;
 
     daemon_start(&d, unaided);
-    ranks_start(&r, RANKS, turns_rank, turns);
+    ranks_start(&r, RANKS, rank, turns);
     ranks_join(&r);
-    CHECK(turns->early == (1u << FCC_SCHEDULE_AUTO | 1u << FCC_SCHEDULE_FUSED | 1u << FCC_SCHEDULE_SEQUENTIAL));
+    CHECK(turns->early == early);
     daemon_stop(&d);
+}
+
+static void gemv(void)
+{
+    late(gemv_turns_rank, early_all(false));
+}
+
+static void gemm(void)
+{
+    late(gemm_turns_rank, early_all(false) | early_all(true));
 }
 
 int main(void)
 {
-    static const struct test tests[] = {{"late", late, 0}};
+    static const struct test tests[] = {{"gemv", gemv, 0}, {"gemm", gemm, 0}};
 
     return tests_run("early", TESTS(tests));
 }

@@ -11,6 +11,7 @@ bool device_cpu_run_early(struct launch *l, int rank)
     struct workgroup *wg = &((struct cpu_device *)r->device->state)->inline_[0].workgroup;
     const struct op *op = op_get(l->problem->op);
     uint64_t start_ns, now_ns = clock_ns();
+    struct slice compute;
     struct error ignored;
 
     error_clear(&ignored);
@@ -18,14 +19,18 @@ bool device_cpu_run_early(struct launch *l, int rank)
         const struct slice *s = &r->plan->slices[i];
         if (s->kind != SLICE_COMPUTE && s->kind != SLICE_COMPUTE_PUT)
             continue;
+        bool staged = s->kind == SLICE_COMPUTE_PUT && op->early == EARLY_STAGED;
+        compute = *s;
+        compute.kind = staged ? SLICE_COMPUTE : s->kind;
         start_ns = now_ns;
-        if (op->slice(&r->run, s, wg, &ignored))
+        if (op->slice(&r->run, &compute, wg, &ignored))
             break; /* it will fail again when its turn comes, and be told then */
         now_ns = clock_ns();
         r->times[l->turn][i].wait_ns = 0;
         cpu_times_note(s, &r->times[l->turn][i], 1, 0, start_ns, now_ns);
-        cpu_slice_signal(l, r, s, true);
-        r->early |= UINT64_C(1) << i;
+        *(staged ? &r->staged : &r->early) |= UINT64_C(1) << i;
+        if (!staged)
+            cpu_slice_signal(l, r, s, true);
     }
-    return r->early != 0;
+    return r->early || r->staged;
 }

@@ -138,7 +138,7 @@ static void slice_take(struct launch *l, struct launch_run *r, struct cursor *c)
 static uint32_t slices_take(const struct launch *l, const struct launch_run *r, struct cursor *c)
 {
     const struct op *op = op_get(l->problem->op);
-    uint32_t count = c->step == 1 && !r->early && !l->nodes_number && op->together ? op->together(&r->run, c->slice) : 1;
+    uint32_t count = c->step == 1 && !r->early && !r->staged && !l->nodes_number && op->together ? op->together(&r->run, c->slice) : 1;
 
     c->next += count - 1;
     return count;
@@ -160,6 +160,20 @@ void cpu_times_note(const struct slice s[], struct slice_time t[], uint32_t coun
     }
 }
 
+/* A slice's product is in staging memory: what is left is to put it. */
+static bool is_staged(const struct launch_run *r, uint32_t slice)
+{
+    return slice < CPU_EARLY_SLICES && r->staged >> slice & 1u;
+}
+
+static int staged_put(const struct launch_run *r, uint32_t slice, struct workgroup *wg, struct error *e)
+{
+    struct slice put = r->plan->slices[slice];
+
+    put.kind = SLICE_PUT;
+    return op_get(r->run.problem->op)->slice(&r->run, &put, wg, e);
+}
+
 /* *now_ns: what the clock said last, if nothing has been waited for since; 0: it is to be looked at. */
 static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, struct workgroup *wg, unsigned wg_index,
                       uint64_t *now_ns)
@@ -174,10 +188,13 @@ static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, 
     uint64_t start_ns = *now_ns ? *now_ns : clock_ns();
     if (count > 1)
         status = op->slices(&r->run, first, count, wg, &e);
+    else if (is_staged(r, first))
+        status = staged_put(r, first, wg, &e);
     else if (s->kind != SLICE_WAIT)
         status = op->slice(&r->run, s, wg, &e);
     *now_ns = s->kind == SLICE_WAIT ? start_ns : clock_ns();
-    cpu_times_note(s, &r->times[l->turn][first], count, wg_index, start_ns, *now_ns);
+    if (!is_staged(r, first)) /* whose time is its product's, which has been noted */
+        cpu_times_note(s, &r->times[l->turn][first], count, wg_index, start_ns, *now_ns);
     if (status) {
         launch_fail(l, r->run.rank, &e);
         return status;

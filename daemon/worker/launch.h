@@ -37,6 +37,7 @@ struct launch_run {
     struct slice_time *times[2];
     struct awaited_flags awaited[GPU_STEPS];
     uint64_t early;                     /* launch_early.c: a bit for each of its first slices that has run already */
+    uint64_t staged;                    /* ... that has been computed into staging memory, and not put yet */
     _Alignas(64) _Atomic uint32_t next; /* W: the slice that nobody has taken yet, where threads take what comes */
 };
 

@@ -4,13 +4,13 @@
  *
  * The engine runs small operators itself. Where nobody helps it, there are few cores, and ranks that share one come one after the
  * other: meanwhile the engine would only look for the next one. A rank that has come with just what it came with the last time most
- * likely takes part in the same operator again. So what it computes from its own inputs into staging memory is run at once, as part
- * of that launch. If it was wrong nobody sees it: staging memory is the communicator's and no operator runs, the flags that were
+ * likely takes part in the same operator again. So what it computes from its own inputs is run at once, as part of that launch, and stored
+ * into staging memory; from there, where it belongs into others' results, it is put in its turn. If it was wrong nobody sees it: staging memory is the communicator's and no operator runs, the flags that were
  * raised are of an epoch of their own, and counters are set back.
  *
  * Only a launch that is kept, that is, whose problem all ranks have agreed upon before; only what stores nothing into results, which
- * other ranks may still read; and only with the same arguments in the same places. The attributes of a request may differ in the same
- * place, so it must have none.
+ * other ranks may still read; and only with the same arguments in the same places. Attributes may differ in the same place: they
+ * are compared with the problem, by operators that can tell; to the others a request must bring none.
  */
 #include "launch.h"
 
@@ -26,17 +26,24 @@ static bool is_scheduled(const struct launch *l, const struct op_args *args)
     return l->schedule.kind == kind && l->schedule.route == args->route;
 }
 
+static bool attrs_fit(const struct launch *l, int rank, const struct op_args *args)
+{
+    const struct op *op = op_get(l->problem->op);
+
+    return op->attrs_fit ? op->attrs_fit(l->problem, rank, args) : !args->nattrs;
+}
+
 static bool comes_again(const struct launch *l, int rank)
 {
     const struct submission *sub = l->comm->members[rank].next;
 
-    return sub && sub->kind == SUBMISSION_OPERATOR && !sub->error.status && !sub->args.nattrs &&
-           op_args_equal(&l->args[rank], &sub->args) && is_scheduled(l, &sub->args);
+    return sub && sub->kind == SUBMISSION_OPERATOR && !sub->error.status && op_tensors_equal(&l->args[rank], &sub->args) &&
+           attrs_fit(l, rank, &sub->args) && is_scheduled(l, &sub->args);
 }
 
 static bool is_worth_it(const struct launch *l)
 {
-    return l->inline_ && l->is_long && !l->aided && l->nranks > 1 && op_get(l->problem->op)->puts_to_staging &&
+    return l->inline_ && l->is_long && !l->aided && l->nranks > 1 && op_get(l->problem->op)->early != EARLY_NEVER &&
            !l->error.status && !atomic_load_explicit(l->status, memory_order_relaxed);
 }
 
@@ -77,7 +84,7 @@ bool launch_early_run(struct comm *c)
     if (!l)
         return false;
     for (int r = 0; r < c->nranks; r++) {
-        if (l->runs[r].early || !comes_again(l, r))
+        if (l->runs[r].early || l->runs[r].staged || !comes_again(l, r))
             continue;
         if (!c->early && !early_begin(c, l))
             return false;
@@ -90,7 +97,7 @@ void launch_early_end(struct launch *l)
 {
     l->early_ns = 0;
     for (int r = 0; r < l->nranks; r++)
-        l->runs[r].early = 0;
+        l->runs[r].early = l->runs[r].staged = 0;
 }
 
 bool launch_early_take(struct comm *c, struct launch *l)
