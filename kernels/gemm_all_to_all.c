@@ -18,7 +18,8 @@
 #include "tensor.h"
 #include "view.h"
 
-#define EARLY_BYTES (1u << 20) /* of results that may be computed early; a product for more takes longer than is waited for ranks */
+/* Of results that have room in staging memory, too, to be computed early. Those of a small operator: it works on no more in all. */
+#define EARLY_BYTES (1u << 20)
 #define GPU_TILES_WANTED 120
 #define GPU_ROWS_TOGETHER 128 /* at most, of one tile */
 #define GPU_FLAGS_MOST 256    /* for which a workgroup can wait as fast as for one: a thread for each */
@@ -235,7 +236,8 @@ static void gemm_plan(const struct problem *problem, int rank, struct schedule *
         from[p] = problem->gemm.rows[p][rank] > 0 && problem->gemm.n > 0;
     }
     uint64_t bytes = (uint64_t)row * (uint64_t)problem->gemm.n * dtype_size(problem->dtype);
-    if (schedule->kind != FCC_SCHEDULE_FUSED || (schedule->target == PLAN_CPU && !plan_is_over_nodes(problem) && bytes <= EARLY_BYTES))
+    if (schedule->kind != FCC_SCHEDULE_FUSED ||
+        (schedule->target == PLAN_CPU && !plan_is_over_nodes(problem) && bytes <= EARLY_BYTES))
         b->plan->staging_bytes = bytes;
     all_to_all_plan(problem, rank, schedule, parts, from,
                     are_short(problem, rank, schedule) ? ALL_TO_ALL_TOGETHER : ALL_TO_ALL_IN_PARTS, few ? &tiles : NULL, b);

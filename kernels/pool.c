@@ -18,11 +18,11 @@
 #include "dtype.h"
 
 enum {
-    AHEAD = 64,            /* rows between prefetch and use, measured at dim 64: 16 loses a tenth; one CPU wants 32, another 64 */
+    AHEAD = 64,            /* rows between prefetch and use (tests/bench/TRIED.md) */
     BAGS = 256,            /* bags whose offsets are read at a time */
     IDS = 1024,            /* indices that are read at a time */
     PREFETCH_BYTES = 1024, /* of one row: the hardware's prefetcher follows long ones */
-    NEAR_BYTES = 1 << 19,  /* a table that stays in the second-level cache: to prefetch costs a fifth there, and gains nothing */
+    NEAR_BYTES = 1 << 19,  /* tables that stay in the second-level cache: prefetching costs a fifth there, and gains nothing */
     BLOCK = 16,            /* elements */
 };
 

@@ -59,7 +59,8 @@ static uint32_t early_bit(enum fcc_schedule_kind schedule, bool counts)
 /* A bit for each schedule. */
 static uint32_t early_all(bool counts)
 {
-    return early_bit(FCC_SCHEDULE_AUTO, counts) | early_bit(FCC_SCHEDULE_FUSED, counts) | early_bit(FCC_SCHEDULE_SEQUENTIAL, counts);
+    return early_bit(FCC_SCHEDULE_AUTO, counts) | early_bit(FCC_SCHEDULE_FUSED, counts) |
+           early_bit(FCC_SCHEDULE_SEQUENTIAL, counts);
 }
 
 static void x_fill(const struct rank_state *s, int which, float value)

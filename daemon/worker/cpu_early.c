@@ -20,6 +20,8 @@ bool device_cpu_run_early(struct launch *l, int rank)
         if (s->kind != SLICE_COMPUTE && s->kind != SLICE_COMPUTE_PUT)
             continue;
         bool staged = s->kind == SLICE_COMPUTE_PUT && op->early == EARLY_STAGED;
+        if (staged && !r->plan->staging_bytes)
+            break; /* no room */
         compute = *s;
         compute.kind = staged ? SLICE_COMPUTE : s->kind;
         start_ns = now_ns;

@@ -138,7 +138,8 @@ static void slice_take(struct launch *l, struct launch_run *r, struct cursor *c)
 static uint32_t slices_take(const struct launch *l, const struct launch_run *r, struct cursor *c)
 {
     const struct op *op = op_get(l->problem->op);
-    uint32_t count = c->step == 1 && !r->early && !r->staged && !l->nodes_number && op->together ? op->together(&r->run, c->slice) : 1;
+    uint32_t count =
+        c->step == 1 && !r->early && !r->staged && !l->nodes_number && op->together ? op->together(&r->run, c->slice) : 1;
 
     c->next += count - 1;
     return count;
