@@ -98,7 +98,8 @@ struct op {
      * offsets are read from the client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
     int (*slice)(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e);
     enum op_early early;
-    /* Whether a rank's request, by its attributes, is one of this problem, where the problem has all that they say. NULL: it is if it has none. */
+    /* Whether a rank's request is one of this problem by its attributes. For operators whose problem has all that these say; NULL: it is
+     * if it has none. */
     bool (*attrs_fit)(const struct problem *problem, int rank, const struct op_args *args);
     /* How many slices from this one on, which wait for nothing, a workgroup that is alone had better execute together: 1 or more. NULL:
      * always 1. And do that. */

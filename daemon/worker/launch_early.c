@@ -4,9 +4,10 @@
  *
  * The engine runs small operators itself. Where nobody helps it, there are few cores, and ranks that share one come one after the
  * other: meanwhile the engine would only look for the next one. A rank that has come with just what it came with the last time most
- * likely takes part in the same operator again. So what it computes from its own inputs is run at once, as part of that launch, and stored
- * into staging memory; from there, where it belongs into others' results, it is put in its turn. If it was wrong nobody sees it: staging memory is the communicator's and no operator runs, the flags that were
- * raised are of an epoch of their own, and counters are set back.
+ * likely takes part in the same operator again. So what it computes from its own inputs is run at once, as part of that launch, and
+ * stored into staging memory; what belongs into others' results is put there in its turn. If it was wrong nobody sees it: staging
+ * memory is the communicator's and no operator runs, the flags that were raised are of an epoch of their own, and counters are set
+ * back.
  *
  * Only a launch that is kept, that is, whose problem all ranks have agreed upon before; only what stores nothing into results, which
  * other ranks may still read; and only with the same arguments in the same places. Attributes may differ in the same place: they
