@@ -101,6 +101,31 @@ static bool was_early(void)
     return ns > LATE_US * 500;
 }
 
+/* The last rank comes late. */
+static void others_await(const struct turns *turns, int round)
+{
+    while (turns->submitted < (round + 1) * (RANKS - 1))
+        nap();
+    (void)usleep(LATE_US);
+}
+
+static void request_end(fcc_request *request, bool fails)
+{
+    int status = fcc_request_wait(request, -1);
+
+    fcc_request_free(request);
+    if (fails)
+        CHECK(status == -EINVAL);
+    else
+        OK(status);
+}
+
+static void early_note(struct turns *turns, const struct rank_state *s, int round, uint32_t bit)
+{
+    if (round % 3 == 1 && s->rank == 0 && !(turns->early & bit) && was_early())
+        turns->early |= bit;
+}
+
 /* The last rank's arguments do not fit the others' where it is to be an error: then they expect that. */
 static void gemv_round_run(const struct rank_state *s, int round, struct turns *turns)
 {
@@ -119,9 +144,7 @@ static void gemv_round_run(const struct rank_state *s, int round, struct turns *
     args.w.stride[1] = 1;
     x_fill(s, which, x_of(round, which, s->rank));
     if (last) {
-        while (turns->submitted < (round + 1) * (RANKS - 1))
-            nap();
-        (void)usleep(LATE_US);
+        others_await(turns, round);
         if (fails)
             args.y.shape[1] = args.w.shape[0] = N - 1;
     }
@@ -130,16 +153,10 @@ static void gemv_round_run(const struct rank_state *s, int round, struct turns *
     else
         OK(fcc_gemv_all_reduce_start(s->comm, &args, &request));
     turns->submitted += !last;
-    int status = fcc_request_wait(request, -1);
-    fcc_request_free(request);
-    if (fails)
-        CHECK(status == -EINVAL);
-    else
-        OK(status);
+    request_end(request, fails);
     if (!fails && how != NOTHING)
         result_check(s, round, which, k);
-    if (round % 3 == 1 && s->rank == 0 && !(turns->early & bit) && was_early())
-        turns->early |= bit;
+    early_note(turns, s, round, bit);
     OK(fcc_noop(s->comm)); /* nobody's x changes before that */
 }
 
@@ -250,9 +267,7 @@ static void gemm_round_run(const struct rank_state *s, int round, struct turns *
     c_fill(s);
     OK(fcc_noop(s->comm)); /* all have */
     if (last) {
-        while (turns->submitted < (round + 1) * (RANKS - 1))
-            nap();
-        (void)usleep(LATE_US);
+        others_await(turns, round);
         c_check(s, -1, 0, how);
         if (fails)
             args.c.shape[1] = args.b.shape[1] = COLS - 1;
@@ -262,15 +277,9 @@ static void gemm_round_run(const struct rank_state *s, int round, struct turns *
     else
         OK(fcc_gemm_all_to_all_start(s->comm, &args, &request));
     turns->submitted += !last;
-    int status = fcc_request_wait(request, -1);
-    fcc_request_free(request);
-    if (fails)
-        CHECK(status == -EINVAL);
-    else
-        OK(status);
+    request_end(request, fails);
     c_check(s, fails || how == NOTHING ? -1 : round, which, how);
-    if (round % 3 == 1 && s->rank == 0 && !(turns->early & bit) && was_early())
-        turns->early |= bit;
+    early_note(turns, s, round, bit);
     OK(fcc_noop(s->comm)); /* nobody's a changes before that */
 }
 
