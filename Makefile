@@ -355,9 +355,14 @@ $(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c tests/bench/mpi_operator
 	$(call say,LD)
 	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(shell pkg-config --libs json-c) -lm
 
+# Linked with nothing of ours.
+$(BUILD)/tests/pace: $(call objects,tests/bench/pace.c) | $(BUILD)/tests
+	$(call say,LD)
+	$(Q)$(LINK_TEST)
+
 bench: deps deps-bench
 	@$(MAKE) --no-print-directory bench-run
-bench-run: all $(BUILD)/tests/mpi_sequence
+bench-run: all $(BUILD)/tests/mpi_sequence $(BUILD)/tests/pace
 	tests/bench/compare --build $(BUILD) $(BENCH_ARGS)
 
 # The kernels alone, without a daemon and without PyTorch: built with the tests where there is a plug-in.
@@ -389,7 +394,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/fake_driver.c tests/fake_gpu.c tests/daemons.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/bench/pace.c tests/fake_driver.c tests/fake_gpu.c tests/daemons.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
