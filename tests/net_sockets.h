@@ -17,8 +17,9 @@ enum bed_kind { BED_UNIX, BED_TCP, BED_KINDS, BED_VERBS = BED_KINDS };
 /* The address that BED_VERBS's sockets have, of an RDMA device; for the other kinds it is loopback. */
 static struct in_addr bed_address;
 
-/* out[0] is to send, out[1] to receive. */
-static inline void bed_sockets(enum bed_kind kind, int out[2])
+/* out[0] is to send, out[1] to receive. A TCP receiver's buffer takes about receive_bytes: 0 for what the system gives, which grows by
+ * megabytes as it likes, also while nobody reads. */
+static inline void bed_sockets_of(enum bed_kind kind, int receive_bytes, int out[2])
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof(address);
@@ -31,6 +32,8 @@ static inline void bed_sockets(enum bed_kind kind, int out[2])
         address.sin_addr = bed_address;
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(listener >= 0);
+    if (receive_bytes) /* before it listens: what it accepts offers no more from the start */
+        assert_int_equal(setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof(receive_bytes)), 0);
     assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
     assert_int_equal(listen(listener, 1), 0);
     assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &length), 0);
@@ -40,6 +43,11 @@ static inline void bed_sockets(enum bed_kind kind, int out[2])
     out[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     assert_true(out[1] >= 0);
     (void)close(listener);
+}
+
+static inline void bed_sockets(enum bed_kind kind, int out[2])
+{
+    bed_sockets_of(kind, 0, out);
 }
 
 /* A time limit that no test reaches: under a sanitizer, on a busy machine, a second is nothing. */

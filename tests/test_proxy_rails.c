@@ -18,7 +18,7 @@
 
 enum { RAILS = 3, EPOCHS = 40, PER_RAIL = SLICES / RAILS };
 
-/* The other ends of a node's rails: those that are sent over, and those that are received from. */
+/* The other ends of a node's rails: those that are sent over, which hold little that is not read, and those that are received from. */
 struct ends {
     int link[RAILS], in[RAILS];
 };
@@ -30,7 +30,7 @@ static struct ends ends_add(struct side *s, uint32_t rails)
     int pair[2];
 
     for (uint32_t r = 0; r < rails; r++) {
-        bed_sockets(BED_TCP, pair);
+        bed_sockets_of(BED_TCP, 4096, pair);
         assert_int_equal(proxy_link_add(s->proxy, 2, r, pair[0], &e), 0);
         ends.link[r] = pair[1];
         bed_sockets(BED_TCP, pair);
@@ -153,7 +153,7 @@ static void end_of_all(void **state)
         a.rails = RAILS;
         connect_rail(&a, &b, 0, BED_UNIX);
         struct ends n = ends_add(&a, RAILS);
-        for (uint32_t i = 0; i < 8; i++) /* its queue takes them all, its socket does not */
+        for (uint32_t i = 0; i < 8; i++) /* its queue takes them all, its sockets do not, at either end */
             push_of(&a, stuck, 2, FCC_TRIGGER_PUT | i, 1);
         for (uint32_t r = 0; r < RAILS; r++)
             if (r != stuck)
