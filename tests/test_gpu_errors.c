@@ -102,7 +102,7 @@ static void survivor_run(fcc_context *context, int rank, const struct product *p
     CU(gpu.stream_synchronize(stream));
     printf("rank %d: its stream went on %.2f ms later\n", rank, now_ms() - scene->heard_ms[rank]);
     scene->heard++;
-    verdict_check(scene, "fcc_comm_error", fcc_comm_error(p->comm));
+    verdict_check(scene, "fcc_comm_error_wait", fcc_comm_error_wait(p->comm, -1));
     verdict_check(scene, "fcc_noop", fcc_noop(p->comm));
     if (!scene->other_exists)
         other = other_open(context, rank, scene);

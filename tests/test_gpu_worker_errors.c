@@ -72,7 +72,7 @@ static void survivor_run(fcc_context *context, int rank, const struct product *p
     stream_sync(stream);
     scene->heard++;
     await(&scene->heard, MEMBERS - 1);
-    verdict_check(scene, "fcc_comm_error", fcc_comm_error(p->comm));
+    verdict_check(scene, "fcc_comm_error_wait", fcc_comm_error_wait(p->comm, -1));
     verdict_check(scene, "fcc_noop", fcc_noop(p->comm));
     fake->hold = 0;
     if (!scene->other_exists)
