@@ -64,10 +64,10 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/comm_join.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
 	daemon/worker/cpu_early.c daemon/worker/cpu_execute.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_lanes.c daemon/worker/gpu_node.c daemon/worker/gpu_nodes.c daemon/worker/gpu_parts.c daemon/worker/gpu_stream.c daemon/worker/gpu_watch.c \
 	daemon/worker/helpers.c daemon/worker/life.c \
-	daemon/worker/launch.c daemon/worker/launch_early.c daemon/worker/launch_make.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_alloc.c daemon/worker/nodes_data.c daemon/worker/nodes_form.c daemon/worker/nodes_links.c daemon/worker/nodes_rails.c daemon/worker/nodes_shadow.c daemon/worker/nodes_triggers.c daemon/worker/peer.c daemon/worker/peer_connect.c daemon/worker/puts.c daemon/worker/puts_check.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
+	daemon/worker/launch.c daemon/worker/launch_early.c daemon/worker/launch_make.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_alloc.c daemon/worker/nodes_data.c daemon/worker/nodes_form.c daemon/worker/nodes_links.c daemon/worker/nodes_rails.c daemon/worker/nodes_shadow.c daemon/worker/nodes_triggers.c daemon/worker/peer.c daemon/worker/peer_connect.c daemon/worker/prepared.c daemon/worker/puts.c daemon/worker/puts_check.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/core.c client/driver.c \
-	client/env.c client/error.c client/group.c client/hostlist.c client/operators.c client/put.c client/pool.c client/ring.c client/stream.c client/symmetric.c client/wait.c client/watch.c client/words.c
+	client/env.c client/error.c client/group.c client/hostlist.c client/operators.c client/prepared.c client/put.c client/pool.c client/ring.c client/stream.c client/symmetric.c client/wait.c client/watch.c client/words.c
 FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/bench_data.c client/fccctl/control.c \
 	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/local_nodes.c client/fccctl/shape.c client/fccctl/table.c
 FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_place.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
@@ -128,7 +128,7 @@ CUDA_TARGETS := -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,c
 # gfx942, where the compiler knows it (LLVM 17 does, Debian 12's 15 does not).
 HIP_TARGETS = --offload-arch=gfx90a,gfx940,gfx1030$(if $(shell $(HIPCC) --offload-arch=gfx942 -E -x hip /dev/null -o /dev/null 2>/dev/null && echo yes),$(comma)gfx942)
 GPU_SOURCES := kernels/embedding_all_to_all.hip kernels/gemm_all_to_all.hip kernels/gemv_all_reduce.hip kernels/gpu_direct.hip kernels/gpu_launch.hip \
-	kernels/gpu_memory.hip kernels/gpu_plugin.hip
+	kernels/gpu_memory.hip kernels/gpu_plugin.hip kernels/gpu_prepared.hip
 GPU_CPPFLAGS := -D_GNU_SOURCE -Iclient -Iproto -Ikernels
 PLUGINS := $(if $(SAN),,$(if $(NVCC),$(BUILD)/lib/fccd/cuda.so) $(if $(HIPCC),$(BUILD)/lib/fccd/hip.so))
 
@@ -186,10 +186,10 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
 UNIT := kernels plan lanes helpers inline arguments core client client_gpu client_groups client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
-SYSTEM := early gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors launchers netns peers peers_many node_faults nodes node_rails handover operators views routes symmetric puts puts_ends puts_refused errors comms meetings pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_refusals gpu_worker_shown
+SYSTEM := early gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors launchers netns peers peers_many node_faults nodes node_rails handover operators views routes symmetric puts puts_ends puts_refused errors comms meetings pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_prepared gpu_worker_prepared_ends gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
-GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_ranks gpu_stream
+GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_prepared gpu_ranks gpu_stream
 # The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
 ONE_THREAD := kernels plan lanes core hostlist
@@ -297,7 +297,7 @@ GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(P
 
 # A GPU plug-in without a GPU, for the worker's side of it under the sanitizers.
 FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so
-$(FAKE_PLUGIN): $(call objects,tests/fake_gpu.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c proto/error.c)
+$(FAKE_PLUGIN): $(call objects,tests/fake_gpu.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c tests/fake_gpu_prepared.c proto/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared $^ -o $@
@@ -394,7 +394,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/bench/pace.c tests/fake_driver.c tests/fake_gpu.c tests/daemons.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/bench/pace.c tests/fake_driver.c tests/fake_gpu.c tests/daemons.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c tests/fake_gpu_prepared.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)

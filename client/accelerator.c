@@ -82,6 +82,7 @@ static int device_find(struct accelerator *a)
                               a->driver->name, driver_function_name(a->driver, f), words);
     }
     for (int i = 0; i < count; i++) {
+        a->ordinal = i;
         status = CALL(a, device_get, &a->device, i);
         if (!status)
             status = CALL(a, device_uuid, &uuid, a->device);

@@ -27,6 +27,7 @@ struct accelerator {
     SLIST_ENTRY(accelerator) link; /* context->accelerators */
     const struct driver *driver;
     int number;        /* fccd's */
+    int ordinal;       /* among those that this process sees: as runtimes number it */
     int device;        /* the driver's, in this process */
     uint64_t memory;   /* where this GPU sees the session memory */
     bool has_memory;   /* the session memory was registered with this driver from here; otherwise from another of its GPUs */

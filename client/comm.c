@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "client.h"
+#include "prepared.h"
 
 #define DESTROY_GRACE_MS 1000 /* beyond the time limit, so that it is the daemon's verdict that ends what is in flight */
 
@@ -201,6 +202,7 @@ void fcc_comm_destroy(fcc_comm *comm)
     if (!comm)
         return;
     comm_drain(comm);
+    prepared_free_all(comm);
     comm_free_buffers(comm);
     (void)comm_call(comm, FCC_MSG_COMM_DESTROY, ""); /* if that fails, the connection's end will do it */
     (void)pthread_mutex_lock(&comm->context->lock);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "prepared.h"
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
@@ -111,6 +112,7 @@ static struct fcc_context *context_new(void)
     SLIST_INIT(&c->accelerators);
     LIST_INIT(&c->pending);
     LIST_INIT(&c->comms);
+    LIST_INIT(&c->prepared);
     LIST_INIT(&c->buffers);
     LIST_INIT(&c->requests);
     LIST_INIT(&c->orphans);
@@ -121,6 +123,7 @@ static struct fcc_context *context_new(void)
     (void)pthread_mutex_init(&c->lock, NULL);
     (void)pthread_mutex_init(&c->ring_lock, NULL);
     (void)pthread_mutex_init(&c->accelerator_lock, NULL);
+    (void)pthread_mutex_init(&c->prepared_lock, NULL);
     return c;
 }
 
@@ -133,6 +136,7 @@ static void context_free(struct fcc_context *c)
         (void)close(c->doorbell);
     if (c->sock >= 0)
         (void)close(c->sock);
+    (void)pthread_mutex_destroy(&c->prepared_lock);
     (void)pthread_mutex_destroy(&c->accelerator_lock);
     (void)pthread_mutex_destroy(&c->ring_lock);
     (void)pthread_mutex_destroy(&c->lock);
@@ -222,6 +226,8 @@ void fcc_disconnect(fcc_context *context)
     streams_release(context);
     (void)pthread_mutex_unlock(&context->lock);
     words_release(context);
+    prepared_release(context);
+    prepared_forget_all(context);
     while ((r = LIST_FIRST(&context->requests))) {
         LIST_REMOVE(r, link);
         free(r);

@@ -61,6 +61,7 @@ typedef struct fcc_context fcc_context; /* a connection to fccd */
 typedef struct fcc_comm fcc_comm;       /* one rank's membership of a communicator */
 typedef struct fcc_buffer fcc_buffer;   /* memory that the daemon allocated and this process has mapped */
 typedef struct fcc_request fcc_request; /* an operator that was submitted */
+typedef struct fcc_prepared fcc_prepared; /* an operator that was prepared once, to run many times */
 
 enum fcc_dtype { FCC_F32 = 1, FCC_F16 = 2, FCC_BF16 = 3, FCC_I32 = 4, FCC_I64 = 5 };
 
@@ -480,6 +481,36 @@ int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
  * fcc_group_end: -EINVAL without a group; -EIO, for streams that do not wait: all operators run nevertheless. */
 void fcc_group_begin(void);
 int fcc_group_end(void);
+
+/* Prepared operators, for ranks on CUDA GPUs: what MPI calls a persistent collective. The daemon checks the arguments of all ranks, makes the
+ * plans and the memory, and watches; but each rank's kernel is launched by its own process, onto its own stream. So nothing is handed
+ * over between two processes: a run costs a launch, with MPS or without it. The arguments are fixed: each run reads the inputs
+ * as they are when it comes on the stream, and stores into the same result.
+ *
+ * FCC_OP_prepare is collective: all ranks call it in the same order, among each other and among their operators. It returns when all are
+ * ready. `args` may go then; the buffers must not be freed before *out is, which belongs to the caller until fcc_prepared_free() or
+ * fcc_comm_destroy(). The schedule is fused (auto means that, too; others are -EINVAL). gemm's recv_rows is set at once.
+ *
+ * Runs. Every rank enqueues each prepared operator as often as the others. Run n of all ranks belongs together, and begins after what is
+ * on the rank's stream; what comes onto the stream later sees its result. On a stream runs and other operators have the stream's order,
+ * and must have the same on all ranks; runs that are enqueued on different streams of a rank the caller orders by events. A stream
+ * waits for the other ranks in the run's kernel, at most for the communicator's time limit; what a failed run leaves in its result is
+ * undefined. fccctl comms shows who has not come. fccctl trace does not show runs.
+ *
+ * A rank whose process dies while its kernel runs under MPS takes all of that MPS server's contexts with it (libfccclient(3)); then the job
+ * gets -ECONNRESET. The communicator's end (a rank that died, a time limit, an abort) lets all kernels leave; streams go on.
+ *
+ * Errors: as the operator's. -EOPNOTSUPP: a communicator over nodes, or not on CUDA GPUs, or with two ranks on a GPU, or whose GPUs' memory
+ * is not shared by file descriptors. -ENODEV: this process cannot load fccd's plug-in. At most FCC_PREPARED_MAX of a context at a time
+ * (-ENOMEM). */
+#define FCC_PREPARED_MAX 64
+int fcc_gemv_all_reduce_prepare(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_prepared **out);
+int fcc_gemm_all_to_all_prepare(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_prepared **out);
+/* One run, on the stream (cudaStream_t, CUstream; NULL is the legacy default stream). Does not wait. Not while the stream is being captured
+ * into a graph (-EINVAL). Errors: -EIO, and once the communicator is over what fcc_comm_status() has: -ECONNABORTED, -ETIMEDOUT, ... */
+int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream);
+/* Not collective. The streams of this process have finished its runs. NULL is allowed. */
+void fcc_prepared_free(fcc_prepared *prepared);
 
 /* How the operators went that were enqueued without a request: 0, or the first error since the last call (which forgets it).
  * Looks at those that have finished; does not wait. A stream may have gone past an operator a moment before this knows how it

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "client.h"
+#include "prepared.h"
 
 size_t fcc_dtype_size(enum fcc_dtype dtype)
 {
@@ -157,16 +158,20 @@ struct manner {
     bool enqueue;
     void *stream;
     fcc_request **out;
+    fcc_prepared **prepared; /* not NULL: it is not called, but prepared */
 };
 
 /* Submit the finished message, or give up with the first failure. */
-static int submission_end(struct submission *s, int64_t *recv_rows, const struct manner *how)
+static int submission_end(struct submission *s, int64_t *recv_rows, const struct prepared_buffers *buffers,
+                          const struct manner *how)
 {
     if (!s->status && s->length > FCC_MSG_MAX)
         submission_fail(s, -EINVAL, "request: %zu bytes: allowed are at most %u", s->length, FCC_MSG_MAX);
     if (how->enqueue && !how->out && recv_rows)
         submission_fail(s, -EINVAL, "recv_rows: not NULL: allowed only with a request, which says when they are there");
-    if (!s->status && how->enqueue)
+    if (!s->status && how->prepared)
+        s->status = comm_prepare(s->comm, s->msg, s->length, recv_rows, buffers, how->prepared);
+    else if (!s->status && how->enqueue)
         s->status = comm_enqueue(s->comm, s->msg, s->length, recv_rows, how->stream, how->out);
     else if (!s->status)
         s->status = comm_submit(s->comm, s->msg, s->length, recv_rows, how->out);
@@ -194,7 +199,7 @@ static int noop_submit(fcc_comm *comm, const struct manner *how)
         return args_null(comm);
     if (!submission_begin(&s, comm, FCC_OP_NOOP, 0, 0))
         return -ENOMEM;
-    return submission_end(&s, NULL, how);
+    return submission_end(&s, NULL, NULL, how);
 }
 
 static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, const struct manner *how)
@@ -227,7 +232,7 @@ static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_al
     submission_attr(&s, FCC_ATTR_BATCH, &args->batch, 1);
     if (args->batch_split)
         submission_attr(&s, FCC_ATTR_BATCH_SPLIT, args->batch_split, nranks);
-    return submission_end(&s, NULL, how);
+    return submission_end(&s, NULL, NULL, how);
 }
 
 static int gemv_submit(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, const struct manner *how)
@@ -242,7 +247,8 @@ static int gemv_submit(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *ar
     submission_tensor(&s, "x", &args->x);
     submission_tensor(&s, "w", &args->w);
     submission_tensor(&s, "y", &args->y);
-    return submission_end(&s, NULL, how);
+    return submission_end(
+        &s, NULL, &(struct prepared_buffers){.inputs = {args->x.buffer, args->w.buffer}, .result = args->y.buffer}, how);
 }
 
 static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, const struct manner *how)
@@ -261,7 +267,9 @@ static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *ar
     submission_tensor(&s, "c", &args->c);
     if (args->send_rows)
         submission_attr(&s, FCC_ATTR_SEND_ROWS, args->send_rows, nranks);
-    return submission_end(&s, args->recv_rows, how);
+    return submission_end(
+        &s, args->recv_rows,
+        &(struct prepared_buffers){.inputs = {args->a.buffer, args->b.buffer}, .result = args->c.buffer}, how);
 }
 
 int fcc_noop(fcc_comm *comm)
@@ -323,4 +331,14 @@ int fcc_gemm_all_to_all_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_a
 int fcc_gemm_all_to_all_enqueue(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, void *stream, fcc_request **out)
 {
     return gemm_submit(comm, args, &(struct manner){.enqueue = true, .stream = stream, .out = out});
+}
+
+int fcc_gemv_all_reduce_prepare(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_prepared **out)
+{
+    return out ? gemv_submit(comm, args, &(struct manner){.prepared = out}) : out_null();
+}
+
+int fcc_gemm_all_to_all_prepare(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_prepared **out)
+{
+    return out ? gemm_submit(comm, args, &(struct manner){.prepared = out}) : out_null();
 }

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "prepared.h"
 
 /* The thread's list of robust futexes has one, so the kernel marks it when the process dies: long before it closes the
  * socket, if there is a GPU context to take down. The list is the thread's own, in place of the C library's: it holds no
@@ -79,8 +80,10 @@ static void *watch_run(void *argument)
         end = c->watch_end;
         dead = c->dead.status != 0;
         (void)pthread_mutex_unlock(&c->lock);
-        if (dead && !released)
+        if (dead && !released) {
             words_release(c);
+            prepared_release(c);
+        }
         released |= dead;
     }
     if (!hung_up)

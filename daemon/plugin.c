@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,6 +50,19 @@ int plugin_find(const char *kind, const char *dir, struct error *e)
     int status = plugin_path(kind, dir, path, e);
 
     return status ? status : path_check(path, e);
+}
+
+int plugin_file(const char *kind, const char *dir, char *out, size_t room, struct error *e)
+{
+    char path[PATH_ROOM], here[PATH_MAX] = "";
+    int status = plugin_path(kind, dir, path, e);
+
+    if (!status && path[0] != '/' && !getcwd(here, sizeof(here)))
+        status = error_set(e, -errno, "the current directory: %s", strerror(errno));
+    if (status)
+        return status;
+    int n = snprintf(out, room, "%s%s%s", here, here[0] ? "/" : "", path);
+    return n >= 0 && (size_t)n < room ? 0 : error_set(e, -ENAMETOOLONG, "%s: longer than %zu bytes", path, room - 1);
 }
 
 void *plugin_open(const char *name, const char *dir, struct error *e)

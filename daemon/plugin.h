@@ -17,6 +17,9 @@ extern const char *const plugin_kinds[PLUGIN_KINDS];
 /* Is the file there? 0, or the reason: -ENOENT if it was not built or not installed, -ELIBBAD if it cannot be reached. */
 int plugin_find(const char *kind, const char *dir, struct error *e);
 
+/* Where it is, as an absolute path for other processes: 0, or -ENAMETOOLONG or what the system says. */
+int plugin_file(const char *kind, const char *dir, char *out, size_t room, struct error *e);
+
 /* Load the plug-in, which stays for the process's life; loading it again gives the same. NULL with the reason:
  *   -ENOENT   the file is not there
  *   -ELIBBAD  it cannot be reached or loaded: the system's or the loader's words

@@ -444,6 +444,8 @@ template <typename T, typename S> struct gemm_split_parts {
         gemm_ring<1> jobs;
         bool is_open = false, leave = false;
 
+        if (blockIdx.x == 0)
+            gpu_say_come(call);
         for (;; jobs.next()) {
             T *to[S::ROWS / 32];
             const struct gemm_split_job job = job_get(jobs);

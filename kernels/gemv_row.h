@@ -432,6 +432,7 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     else {
         if (threadIdx.x == ROW_WAVES * 32 && blockIdx.x == 0) {
             ((struct gpu_fixed *)call.fixed)->began = gpu_clock();
+            gpu_say_begun(call.end, call.epoch);
             gpu_prefetch(&call.fixed->left);
         }
         g.begin();

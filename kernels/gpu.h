@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 9u
+#define GPU_PLUGIN_ABI 10u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may go to */
 #define GPU_LANES 2u                                 /* queues of a GPU by which launches may come to it */
@@ -166,8 +166,10 @@ struct gpu_nodes {
 /* Who is told of a kernel's end, by its last workgroup: first the streams and the other GPUs, then the host. */
 struct gpu_end {
     uint64_t done;  /* uint64_t in host memory that becomes gpu_done_make(), when the last workgroup leaves */
+    uint64_t begun; /* uint64_t in host memory that becomes the epoch when the kernel begins; 0: there is none */
     uint32_t epoch; /* the lower half of gpu_call's */
-    uint32_t nwords, npeers, zero;
+    uint32_t nwords, npeers;
+    uint32_t in_stream; /* 1: nobody but what is behind the kernel on its stream uses what it has stored, whatever `done` says */
     uint64_t words[GPU_MAX_RUNS]; /* uint32_t in the memory of this GPU or the host's: words[i] becomes values[i] */
     uint32_t values[GPU_MAX_RUNS];
     uint64_t peers[GPU_MAX_GPUS]; /* uint32_t in the memory of other GPUs: becomes the epoch. What is launched there next waits
@@ -194,6 +196,12 @@ static inline bool gpu_done_reached(uint64_t done, uint64_t epoch)
     return (int32_t)((uint32_t)done - (uint32_t)epoch) >= 0;
 }
 
+/* Who is told that this rank's stream has come to the call, by a kernel that waits for the other ranks' itself (gpu_prepared.h). */
+struct gpu_meeting {
+    uint64_t words[GPU_MAX_GPUS]; /* uint64_t in the memory of other GPUs: become the epoch */
+    uint32_t n, zero;
+};
+
 /* The argument of every kernel, by value; noop's is its beginning, `end`. */
 struct gpu_call {
     struct gpu_end end;
@@ -206,6 +214,7 @@ struct gpu_call {
     struct gpu_input in[GPU_MAX_RUNS];
     struct gpu_plan plans[GPU_MAX_RUNS]; /* fixed's: here they are at hand when the kernel begins */
     struct gpu_nodes nodes;              /* shape.over_nodes */
+    struct gpu_meeting meeting;
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_call) <= 4096, "kernels take at most 4 KiB of arguments");

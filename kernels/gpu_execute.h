@@ -307,6 +307,20 @@ GPU_DEVICE void gpu_tell_host(const struct gpu_end &end, uint64_t ticks)
     gpu_store_relaxed((uint64_t *)end.done, ticks << 32 | end.epoch);
 }
 
+/* One thread, when the kernel begins. It is on its way to the host long before the first fence. */
+GPU_DEVICE void gpu_say_begun(const struct gpu_end &end, uint64_t epoch)
+{
+    if (end.begun)
+        gpu_store_relaxed((uint64_t *)end.begun, epoch);
+}
+
+/* One wave. What the stream has done before is over (gpu_follow()), and comes before the words (release, system). */
+GPU_DEVICE void gpu_say_come(const struct gpu_call &call)
+{
+    for (uint32_t i = threadIdx.x % GPU_WAVE; i < call.meeting.n; i += GPU_WAVE)
+        gpu_store_release((uint64_t *)call.meeting.words[i], call.epoch);
+}
+
 /* All threads: who has counted a group's last slice has set that counter back (gpu_slice_signal()). But not all have been counted
  * where workgroups were told to leave. */
 GPU_DEVICE void gpu_groups_set(const struct gpu_plan *plan)
@@ -320,7 +334,8 @@ GPU_DEVICE void gpu_groups_set(const struct gpu_plan *plan)
 
 /* All threads: set everything back for the next call, tell the streams and the host. The fence releases what was set back, too: the
  * host frees nothing before `done`; and the next kernel on this stream comes after the end of this one. Whoever has left before its time
- * has seen that it must, and this comes after that. */
+ * has seen that it must, and this comes after that. Of a kernel that is launched by who uses its results, behind it on its stream, the end
+ * itself is all that: nothing is told but the host, which only shows it. */
 GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
 {
     struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
@@ -333,7 +348,7 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
     if (threadIdx.x == 0)
         fixed->left = 0;
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && !call.end.in_stream) {
         gpu_fence_system();
         gpu_tell(call.end);
     }
@@ -354,8 +369,10 @@ template <bool NODES = false> GPU_DEVICE void gpu_begin(const struct gpu_call &c
 {
     enum { LINE = 128 };
 
-    if (blockIdx.x == 0 && threadIdx.x == 0 && !(NODES && call.nodes.later))
+    if (blockIdx.x == 0 && threadIdx.x == 0 && !(NODES && call.nodes.later)) {
         ((struct gpu_fixed *)call.fixed)->began = gpu_clock(); /* the last to leave sees it: this thread leaves, too */
+        gpu_say_begun(call.end, call.epoch);
+    }
     /* What the workgroup needs before its first slice and in it; it was last read before other data filled the caches. */
     for (uint32_t at = threadIdx.x * LINE; at < offsetof(struct gpu_fixed, plans); at += blockDim.x * LINE)
         gpu_prefetch((const char *)call.fixed + at);
@@ -370,6 +387,7 @@ GPU_DEVICE uint32_t gpu_run_of(const struct gpu_call &call, uint32_t i)
 
 GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
 {
+    gpu_let_follow();
     __syncthreads();
     if (threadIdx.x == 0)
         group->index = gpu_add_acq_rel((uint32_t *)&call.fixed->left, 1u);

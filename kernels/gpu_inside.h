@@ -5,7 +5,8 @@
  *   gpu_plugin.hip   which GPUs there are; contexts and streams; the clock
  *   gpu_memory.hip   memory that clients import, and host memory that GPUs see
  *   gpu_direct.hip   memory that adapters write
- *   gpu_launch.hip   an operator's runs on one GPU: prepared once, launched many times
+ *   gpu_launch.hip   an operator's runs on one GPU: made once, launched many times
+ *   gpu_prepared.hip the same for one that a client launches: what a client's process uses of the plug-in
  *
  * Each open GPU has three streams. Operators run on `run`, in the order in which they were enqueued; it may stand for long,
  * waiting for a client. What comes from other nodes is copied on `in`, by the proxy's thread. Everything else (copies, zeroing, clocks)
@@ -70,6 +71,11 @@ void launch_free(struct gpu_launch *l);
 int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address, struct error *e);
 int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
                  struct gpu_waits *waits, uint32_t lane, struct error *e);
+/* For gpu_prepared.hip: where the slots of all ranks are; what a call has of its launch (returns what launch_enqueue() takes; waits->in_kernel:
+ * the kernel waits for the words itself); and the call by the caller's stream, whatever is on it. */
+int launch_slots(struct gpu_launch *l, const uint64_t slots[], struct error *e);
+void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_waits *waits);
+hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *maps, hipStream_t stream);
 int launch_times(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);
 uint32_t launch_workgroups(const struct gpu_launch *l);
 

@@ -340,6 +340,46 @@ static hipError_t lane_take(struct gpu *g, uint32_t lane)
     return status;
 }
 
+/* What a call has of its launch; returns the second argument of a quicker kernel, or NULL. */
+static void *call_complete(struct gpu_launch *l, struct gpu_call *call)
+{
+    call->fixed = l->there;
+    call->nruns = (uint32_t)l->nruns;
+    call->end.epoch = (uint32_t)call->epoch;
+    memcpy(call->plans, l->fixed.plans, sizeof(call->plans));
+    l->epoch = (uint32_t)call->epoch;
+    return quick_maps(l, call);
+}
+
+static hipError_t kernel_start(const struct gpu_launch *l, void *arguments[], bool quick, uint32_t workgroups,
+                               hipStream_t stream)
+{
+    const struct gpu_kernel *kernel = quick ? l->quick : &l->kernel;
+
+    return gpu_kernel_launch(kernel->function, workgroups, kernel->threads, arguments, kernel->shared_bytes, stream,
+                             gpus[l->gpu].follows);
+}
+
+int launch_slots(struct gpu_launch *l, const uint64_t slots[], struct error *e)
+{
+    return addresses_fill(l, l->fixed.slots, l->there->slots, slots, e);
+}
+
+void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_waits *waits)
+{
+    void *maps = call_complete(l, call);
+
+    waits->in_kernel = maps && l->quick == &l->gemm_quick.kernel && gpu_gemm_quick_gate(&l->gemm_quick, maps, waits);
+    return maps;
+}
+
+hipError_t launch_enqueue(const struct gpu_launch *l, struct gpu_call *call, void *maps, hipStream_t stream)
+{
+    void *arguments[] = {call, maps};
+
+    return kernel_start(l, arguments, maps != NULL, maps ? l->quick_workgroups : l->workgroups, stream);
+}
+
 int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
                  struct gpu_waits *waits, uint32_t lane, struct error *e)
 {
@@ -347,19 +387,13 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     int result = addresses_fill(l, l->fixed.staging, l->there->staging, staging, e);
 
     if (result == 0)
-        result = addresses_fill(l, l->fixed.slots, l->there->slots, slots, e);
+        result = launch_slots(l, slots, e);
     if (result)
         return result;
-    call->fixed = l->there;
-    call->nruns = (uint32_t)l->nruns;
-    call->end.epoch = (uint32_t)call->epoch;
-    memcpy(call->plans, l->fixed.plans, sizeof(call->plans));
-    l->epoch = (uint32_t)call->epoch;
-    void *maps = quick_maps(l, call);
+    void *maps = call_complete(l, call);
     struct noop_gates gates;
     bool noop = l->fixed.shape.op == FCC_OP_NOOP;
     void *arguments[] = {call, noop ? (void *)&gates : maps};
-    const struct gpu_kernel *kernel = maps ? l->quick : &l->kernel;
     if (noop)
         waits->in_kernel = noop_gate(l, waits, call->epoch, &gates);
     else
@@ -375,8 +409,7 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
     if (status == hipSuccess && l->fixed.shape.over_nodes)
         status = copies_join(l->gpu);
     if (status == hipSuccess)
-        status = gpu_kernel_launch(kernel->function, workgroups, kernel->threads, arguments, kernel->shared_bytes, stream,
-                                   gpus[l->gpu].follows);
+        status = kernel_start(l, arguments, maps != NULL, workgroups, stream);
     return status == hipSuccess ? 0 : gpu_error(e, l->gpu, "launching an operator", status);
 }
 

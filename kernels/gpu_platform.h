@@ -240,6 +240,15 @@ GPU_DEVICE void gpu_follow()
 #endif
 }
 
+/* The workgroup has done its work, and waits for nothing but its own GPU: what comes next on the stream may be brought onto the GPU beside
+ * what is left of this kernel, as soon as all workgroups have said so. It still waits for this one's end (gpu_follow()). */
+GPU_DEVICE void gpu_let_follow()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* ---- the GPU's clock: runs evenly, the same for all its multiprocessors; gpu_plugin.hip relates it to CLOCK_MONOTONIC ---- */
 
 #if defined(__CUDACC__)

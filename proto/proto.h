@@ -23,7 +23,7 @@
  *
  * Session memory: struct fcc_session_memory, a sealed memfd that the worker made. The submission ring carries the
  * same SUBMIT messages as the socket. The client writes `head`, `data`, `life` and `slot[].state` (only FCC_SLOT_PENDING and
- * FCC_SLOT_WAITING), and `status` when the worker is gone; the worker writes the rest. Neither trusts what the other wrote.
+ * FCC_SLOT_WAITING), and `status` when the worker is gone, its kernels `prepared`; the worker writes the rest. Neither trusts what the other wrote.
  */
 #ifndef FCC_PROTO_H
 #define FCC_PROTO_H
@@ -37,7 +37,7 @@
 #include "operators.h"
 
 #define FCC_PROTO_MAGIC 0x64636366u /* "fccd" */
-#define FCC_PROTO_VERSION 1u
+#define FCC_PROTO_VERSION 2u
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */
@@ -64,7 +64,9 @@
     X(BUFFER_PEER, buffer_peer, sizeof(struct fcc_buffer_peer_msg), 1)                                                         \
     X(TRIGGERS, triggers, sizeof(struct fcc_triggers_msg), 1)                                                                  \
     X(PUT_REGISTER, put_register, sizeof(struct fcc_put_msg), 0)                                                               \
-    X(STREAM_WORDS, stream_words, sizeof(struct fcc_stream_words_msg), 1)
+    X(STREAM_WORDS, stream_words, sizeof(struct fcc_stream_words_msg), 1)                                                      \
+    X(PREPARED, prepared, sizeof(struct fcc_prepared_msg), 1)                                                                  \
+    X(PREPARED_FREE, prepared_free, sizeof(struct fcc_prepared_msg), 0)
 
 enum fcc_msg_type {
     FCC_MSG_NONE = 0,
@@ -281,7 +283,9 @@ struct fcc_submit {
     uint32_t
         stream; /* 0: begins when all ranks have submitted. Otherwise, with a slot, on a GPU: the operator has its place on a
                          stream of the client, see struct fcc_slot */
-    uint32_t gpu_words; /* 1: by the words in the memory of GPUs, which the session has on all of the communicator's */
+    uint16_t gpu_words; /* 1: by the words in the memory of GPUs, which the session has on all of the communicator's */
+    uint16_t prepare;   /* 1: do not run it, but prepare it (PREPARED). values[0] of the completion is its number, in the communicator,
+                           values[1] its place in the session memory */
 };
 static_assert(sizeof(struct fcc_submit) == 40, "wire");
 #define FCC_NO_SLOT 0xffffffffu
@@ -294,6 +298,32 @@ struct fcc_submit_reply {
     int64_t values[FCC_MAX_RANKS];
 };
 static_assert(sizeof(struct fcc_submit_reply) == 1056, "wire");
+
+/* Operators that clients launch themselves. With the completion of a SUBMIT with `prepare` the worker has made, for each rank, a plan that
+ * the plug-in understands (kernels/gpu_prepared.h), and memory for flags and words that all ranks' kernels address. */
+enum fcc_prepared_what {
+    FCC_PREPARED_PLAN,   /* this rank's plan: a sealed memfd */
+    FCC_PREPARED_AREA,   /* the memory of a rank's flags and words */
+    FCC_PREPARED_RESULT, /* the memory of a rank's result. The worker keeps both until all ranks have freed the operator */
+};
+struct fcc_prepared_msg { /* PREPARED; PREPARED_FREE: only comm and number */
+    struct fcc_msg msg;
+    uint32_t comm;
+    uint32_t number;
+    uint32_t what; /* enum fcc_prepared_what */
+    int32_t rank;  /* whose; PLAN: this one's */
+};
+static_assert(sizeof(struct fcc_prepared_msg) == 32, "wire");
+
+#define FCC_PLUGIN_PATH_MAX 1024
+struct fcc_prepared_reply { /* fd: the memory */
+    struct fcc_reply reply;
+    uint32_t memory; /* enum fcc_memory_kind */
+    uint32_t zero;
+    uint64_t map_bytes;               /* of the memory */
+    char plugin[FCC_PLUGIN_PATH_MAX]; /* PLAN: the file of the plug-in that is to run it; NUL-terminated */
+};
+static_assert(sizeof(struct fcc_prepared_reply) == 1576, "wire");
 
 /* ---- session memory ---- */
 
@@ -333,6 +363,11 @@ struct fcc_slot {
 static_assert(sizeof(struct fcc_slot) == 1056, "wire");
 
 #define FCC_STREAM_LAST (UINT32_MAX - 1) /* the largest n */
+
+/* A prepared operator's runs on this rank, as its kernels say: run n has begun; it has ended (kernels/gpu.h: gpu_done_make(n, ticks)). */
+struct fcc_prepared_words {
+    _Atomic uint64_t begun, ended;
+};
 
 #define FCC_STATUS_WORDS 1024u /* communicators that a session's programs can look at, at a time */
 #define FCC_NO_STATUS_WORD 0xffffffffu
@@ -393,6 +428,7 @@ struct fcc_session_memory {
     _Alignas(64) _Atomic int32_t status[FCC_STATUS_WORDS];
     _Alignas(64) struct fcc_slot slot[FCC_SLOTS];
     _Alignas(64) unsigned char data[FCC_RING_BYTES];
+    _Alignas(64) struct fcc_prepared_words prepared[FCC_PREPARED_MAX];
 };
 static_assert(sizeof(struct fcc_session_memory) % 64 == 0, "layout");
 

@@ -26,6 +26,19 @@ static bool says(const char *text)
 
 /* ---- without a daemon ---- */
 
+static void stream_usage(void)
+{
+    CHECK(FCCCTL("bench", "noop", "--stream", "4") == 2 && says("--stream") && says("--device gpu"));
+    CHECK(FCCCTL("bench", "noop", "--group") == 2 && says("--group") && says("--stream"));
+    CHECK(FCCCTL("bench", "gemv_all_reduce", "--prepared") == 2 && says("--prepared") && says("--stream"));
+    CHECK(FCCCTL("bench", "gemv_all_reduce", "--device", "gpu", "--stream", "4", "--prepared", "--group") == 2);
+    CHECK(says("--prepared") && says("--group"));
+    CHECK(FCCCTL("bench", "noop", "--device", "gpu", "--stream", "4", "--prepared") == 2);
+    CHECK(says("--prepared: noop") && says("gemm_all_to_all"));
+    CHECK(FCCCTL("bench", "gemm_all_to_all", "--device", "gpu", "--stream", "4", "--prepared", "--schedule", "both") == 2);
+    CHECK(says("--schedule: both") && says("fused and auto"));
+}
+
 static void usage(void)
 {
     static const char *const verbs[] = {"status", "devices", "comms", "plan", "bench", "trace", "abort", "doctor", "version"};
@@ -43,6 +56,7 @@ static void usage(void)
     CHECK(FCCCTL("bench", "noop", "--sockets", "/a,,/b") == 2 && says("/a,,/b"));
     CHECK(FCCCTL("bench", "noop", "--sockets", "/a", "--local") == 2 && says("--local"));
     CHECK(FCCCTL("bench", "frobnicate") == 2 && says("frobnicate"));
+    stream_usage();
     CHECK(FCCCTL("plan", "gemv_all_reduce", "-m", "65") == 2 && says("65"));
     CHECK(FCCCTL("abort") == 2);
     CHECK(FCCCTL("version", "--json") == 0);
@@ -251,6 +265,7 @@ static void bench_one(const char *op, const char *dtype, const char *ranks, cons
         CHECK(p50 > 0 && json_object_get_double(field(field(o, times[i]), "min")) <= p50 &&
               json_object_get_double(field(field(o, times[i]), "p99")) >= p50);
     }
+    CHECK(!json_object_get_boolean(field(o, "group")) && !json_object_get_boolean(field(o, "prepared")));
     (void)field(o, "shape");
     (void)field(o, "speedup");
     if (!automatic)

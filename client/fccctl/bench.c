@@ -54,7 +54,7 @@ static int64_t now_ms(void)
 
 /* ---- options ---- */
 
-enum { BOTH, FUSED, SEQUENTIAL, AUTO, ROUTES };
+enum { UNSAID = -1, BOTH, FUSED, SEQUENTIAL, AUTO, ROUTES };
 
 static void kinds_choose(struct bench *b, int schedule)
 {
@@ -67,9 +67,13 @@ static void kinds_choose(struct bench *b, int schedule)
     };
     static const int count[] = {[BOTH] = 4, [FUSED] = 1, [SEQUENTIAL] = 1, [AUTO] = 3, [ROUTES] = 4};
 
+    if (schedule == UNSAID)
+        schedule = b->prepared ? FUSED : BOTH;
     if (b->shape.op == FCC_OP_NOOP)
         schedule = FUSED; /* it has one schedule */
     b->nkinds = count[schedule];
+    if (b->prepared)
+        b->nkinds = 1; /* auto has nothing to choose from */
     memcpy(b->kinds, kinds[schedule], sizeof(kinds[schedule]));
 }
 
@@ -91,16 +95,42 @@ static int nodes_parse(const struct call *call, struct bench *b, const char *lis
     return 0;
 }
 
+/* What the options say about streams: 0, or EXIT_USAGE (printed). */
+static int stream_parse(const struct call *call, const struct bench *b, bool cpu)
+{
+    if (b->stream && cpu)
+        return usage_error(call, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);
+    if (b->group && !b->stream)
+        return usage_error(call, "--group: allowed with --stream");
+    if (b->prepared && !b->stream)
+        return usage_error(call, "--prepared: allowed with --stream");
+    if (b->prepared && b->group)
+        return usage_error(call, "--prepared: allowed without --group");
+    if (b->prepared && b->shape.op != FCC_OP_GEMV_ALL_REDUCE && b->shape.op != FCC_OP_GEMM_ALL_TO_ALL)
+        return usage_error(call, "--prepared: %s cannot be prepared; gemv_all_reduce and gemm_all_to_all can",
+                           op_name(b->shape.op));
+    return 0;
+}
+
+static int schedule_parse(const struct call *call, const struct bench *b, int schedule, const char *name)
+{
+    if (b->prepared && schedule != UNSAID && schedule != FUSED && schedule != AUTO)
+        return usage_error(call, "--schedule: %s: allowed with --prepared are fused and auto", name);
+    if (schedule == ROUTES && b->shape.op != FCC_OP_GEMV_ALL_REDUCE)
+        return usage_error(call, "--schedule: routes: %s has one; gemv_all_reduce has several", op_name(b->shape.op));
+    return 0;
+}
+
 static bool options_parse(struct call *call, struct bench *b)
 {
     static const char *const schedules[] = {"both", "fused", "sequential", "auto", "routes", NULL};
     static const char *const devices[] = {"cpu", "gpu", "cuda", "hip", NULL};
     static char sockets[4096];
-    struct arg args[SHAPE_ARGS + 10];
+    struct arg args[SHAPE_ARGS + 11];
     size_t n = shape_args(&b->shape, args);
     const char *list = NULL;
     int64_t nodes = 1;
-    int schedule = BOTH, device = 0;
+    int schedule = UNSAID, device = 0;
     const struct arg own[] = {
         {"device", 0, ARG_CHOICE, &device, 0, 0, devices, "KIND", "what the ranks use: cpu, gpu (any), cuda or hip [cpu]"},
         {"local", 0, ARG_FLAG, &b->local, 0, 0, NULL, NULL,
@@ -114,6 +144,8 @@ static bool options_parse(struct call *call, struct bench *b)
          "on GPUs: enqueue K operators on a stream, and time them together [0: one call at a time]"},
         {"group", 0, ARG_FLAG, &b->group, 0, 0, NULL, NULL,
          "with --stream: as one group, which the stream waits for at its end"},
+        {"prepared", 0, ARG_FLAG, &b->prepared, 0, 0, NULL, NULL,
+         "with --stream, on CUDA GPUs: as runs of one operator, prepared once (gemv_all_reduce, gemm_all_to_all)"},
         {"schedule", 0, ARG_CHOICE, &schedule, 0, 0, schedules, "S",
          "both, fused, sequential, auto (beside both), or routes: flat and hierarchical [both]"},
         {"check", 0, ARG_FLAG, &b->check, 0, 0, NULL, NULL, "compare the results with a plain reference"},
@@ -131,12 +163,10 @@ static bool options_parse(struct call *call, struct bench *b)
     else
         call->exit = shape_finish(&b->shape, call, call->operands[0]);
     b->device = devices[device];
-    if (!call->exit && b->stream && device == 0)
-        call->exit = usage_error(call, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);
-    if (!call->exit && b->group && !b->stream)
-        call->exit = usage_error(call, "--group: allowed with --stream");
-    if (!call->exit && schedule == ROUTES && b->shape.op != FCC_OP_GEMV_ALL_REDUCE)
-        call->exit = usage_error(call, "--schedule: routes: %s has one; gemv_all_reduce has several", op_name(b->shape.op));
+    if (!call->exit)
+        call->exit = stream_parse(call, b, device == 0);
+    if (!call->exit)
+        call->exit = schedule_parse(call, b, schedule, schedule == UNSAID ? "" : schedules[schedule]);
     if (!call->exit)
         call->exit = nodes_parse(call, b, list, sockets, sizeof(sockets));
     if (call->exit)

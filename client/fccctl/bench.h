@@ -45,6 +45,7 @@ struct bench {
     int64_t iters, warmup;
     int64_t stream; /* operators that are enqueued on a stream at a time and timed together; 0: one call at a time */
     bool group;     /* ... in a group */
+    bool prepared;  /* ... as runs of one that is prepared once */
     bool check, json, local;
     const char *device; /* its kind: "cpu", "cuda", "hip"; until it is known which GPUs there are also "gpu" */
     enum fcc_device_kind device_kind;

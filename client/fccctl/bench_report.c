@@ -137,6 +137,7 @@ static void report_json(const struct bench *b, const struct summary s[BENCH_KIND
     json_object_object_add(o, "iters", json_object_new_int64(b->iters));
     json_object_object_add(o, "stream", json_object_new_int64(b->stream));
     json_object_object_add(o, "group", json_object_new_boolean(b->group));
+    json_object_object_add(o, "prepared", json_object_new_boolean(b->prepared));
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         const struct summary *m = &s[order[i]];
         if (!m->measured)
@@ -187,8 +188,11 @@ static void row_print(const struct bench *b, enum bench_kind kind, const struct 
 
 static void report_table(const struct bench *b, const struct summary s[BENCH_KINDS])
 {
+    const char *manner = b->group ? ", as a group," : "";
     char shape[160];
 
+    if (b->prepared)
+        manner = ", as runs of one prepared operator,";
     printf("# fccctl bench %s%s%s\n", op_name(b->shape.op), b->shape.op == FCC_OP_NOOP ? "" : "  ",
            shape_text(&b->shape, shape, sizeof(shape)));
     printf("# device %s, %d rank%s on %d node%s, %" PRId64 " iterations after %" PRId64
@@ -202,7 +206,7 @@ static void report_table(const struct bench *b, const struct summary s[BENCH_KIN
     }
     if (b->stream)
         printf("# each iteration enqueues %" PRId64 " on a stream%s and waits for them; times are per operator\n", b->stream,
-               b->group ? ", as a group," : "");
+               manner);
     printf("#\n");
     printf("#%11s  %5s  %5s  %-12s  %9s  %9s  %9s  %7s  %7s  %6s\n", "size", "type", "ranks", "schedule", "min", "p50", "p99",
            "algbw", "busbw", "#wrong");

@@ -40,6 +40,17 @@ static int ranks_in_state(struct json_object *comm, const char *state, char *lis
     return n;
 }
 
+/* A run of a prepared operator waits for ranks; NULL: none does, so long. */
+static struct json_object *run_that_waits(struct json_object *comm, double stuck_after_s)
+{
+    for (size_t i = 0; i < field_count(comm, "runs"); i++) {
+        struct json_object *run = field_at(comm, "runs", i);
+        if (field_count(run, "missing") && field_double(run, "since_ms", 0) >= stuck_after_s * 1e3)
+            return run;
+    }
+    return NULL;
+}
+
 bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, size_t room)
 {
     struct json_object *current = field_object(comm, "operator");
@@ -57,6 +68,14 @@ bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, 
         if (since_ms < stuck_after_s * 1e3)
             return false;
         (void)snprintf(text, room, "for %s it has waited for ranks to join: %s", format_duration(since_ms / 1e3, time), list);
+        return true;
+    }
+    struct json_object *run = run_that_waits(comm, stuck_after_s);
+    if (run) {
+        (void)snprintf(text, room, "in %s (prepared %" PRId64 ") run %" PRId64 " for %s it has waited for ranks: %s",
+                       field_text(run, "op"), field_int(run, "prepared", 0), field_int(run, "run", 0),
+                       format_duration(field_double(run, "since_ms", 0) / 1e3, time),
+                       field_list(run, "missing", list, sizeof(list)));
         return true;
     }
     since_ms = field_double(current, "since_ms", 0);
@@ -99,6 +118,23 @@ static void comm_headline(struct json_object *comm)
     printf("; %" PRId64 " operators so far\n", field_int(comm, "operators", 0));
 }
 
+/* One line for each prepared operator of which a run is under way. */
+static void runs_print(struct json_object *comm)
+{
+    char list[256], time[FORMAT_ROOM], name[64];
+
+    for (size_t i = 0; i < field_count(comm, "runs"); i++) {
+        struct json_object *run = field_at(comm, "runs", i);
+        (void)snprintf(name, sizeof(name), "%s", field_text(run, "op"));
+        printf("    prepared %" PRId64 ": %s, run %" PRId64 " for %s", field_int(run, "prepared", 0), text_clean(name),
+               field_int(run, "run", 0), format_duration(field_double(run, "since_ms", 0) / 1e3, time));
+        if (field_count(run, "missing"))
+            printf(", MISSING: rank%s %s", field_count(run, "missing") > 1 ? "s" : "",
+                   field_list(run, "missing", list, sizeof(list)));
+        printf("\n");
+    }
+}
+
 static bool over_nodes(struct json_object *comm)
 {
     for (size_t i = 0; i < field_count(comm, "ranks"); i++)
@@ -115,6 +151,7 @@ static void comm_print(struct json_object *comm)
     char time[FORMAT_ROOM];
 
     comm_headline(comm);
+    runs_print(comm);
     for (size_t i = 0; i < field_count(comm, "ranks"); i++) {
         struct json_object *r = field_at(comm, "ranks", i);
         bool joined = strcmp(field_text(r, "state"), "not joined") != 0;

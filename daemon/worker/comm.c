@@ -22,6 +22,7 @@
 #include "device.h"
 #include "log.h"
 #include "nodes.h"
+#include "prepared.h"
 #include "puts.h"
 #include "worker.h"
 
@@ -63,6 +64,7 @@ static void queue_fail(struct member *m, int status, const char *text)
 static void member_go(struct member *m)
 {
     if (!m->remote) {
+        prepared_leave(m);
         LIST_REMOVE(m, link);
         status_word_give(m->session, m->status_word);
         m->comm->here--;
@@ -108,6 +110,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     atomic_store_explicit(&c->shared->status, status, memory_order_relaxed);
     if (c->current && c->ops->number != FCC_DEVICE_CPU)
         gpus_comm_abort(c);
+    prepared_abort(c);
     comm_status_raise(c, status);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
@@ -134,6 +137,7 @@ static void leave_tell(struct member *m, const char *why)
     (void)member_where(m, where);
     for (int r = 0; r < c->nranks; r++)
         busy |= !TAILQ_EMPTY(&c->members[r].queue);
+    busy |= prepared_awaits(m, why != NULL);
     if (why && c->current)
         comm_abort(c, -ECONNABORTED, "rank %d (%s) is gone: %s while %s #%llu was running", m->rank, where, why,
                    op_name(c->current->problem->op), (unsigned long long)c->current->span.number);
@@ -179,6 +183,7 @@ void comm_release(struct comm *c)
     if ((c->state == COMM_FORMING ? c->present : c->here) > 0 || c->current)
         return;
     trace_waiters_answer(c, &(struct error){.status = -ENOENT, .text = "the communicator has ended"});
+    prepared_close(c);
     if (c->nodes)
         nodes_release(c);
     for (int r = 0; r < c->nranks; r++) {
@@ -276,6 +281,9 @@ static int turn_check(const struct comm *c, struct error *e)
         if (sub->kind != first->kind || (sub->kind == SUBMISSION_OPERATOR && sub->args.op != first->args.op))
             return error_set(e, -EINVAL, "the ranks are out of step: rank %d calls %s, rank 0 calls %s", r,
                              submission_name(sub), submission_name(first));
+        if (sub->prepare != first->prepare)
+            return error_set(e, -EINVAL, "the ranks are out of step: rank %d %s %s, rank 0 %s it", r,
+                             sub->prepare ? "prepares" : "runs", submission_name(sub), first->prepare ? "prepares" : "runs");
         if (sub->args.schedule != first->args.schedule)
             return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
                              schedule_name(sub->args.schedule), schedule_name(first->args.schedule));
@@ -363,6 +371,8 @@ void comm_advance(struct comm *c)
             continue; /* it has ended its turn, or will */
         } else if (!status && head->kind == SUBMISSION_ALLOC) {
             (void)turn_alloc(c, &e);
+        } else if (!status && head->prepare) {
+            (void)prepared_make(c, &e);
         } else if (!status) {
             c->operators++;
             if ((head->args.op != FCC_OP_NOOP || c->ops->number != FCC_DEVICE_CPU) && !launch_begin(c, &e))

@@ -102,8 +102,7 @@ static void args_keep(struct launch *l, const struct op_args args[])
             op_args_copy(&l->args[r], &args[r]);
 }
 
-/* Compare the ranks' requests and fill in c->problem. */
-static int problem_match(struct comm *c, const struct op_args args[], struct error *e)
+int launch_match(struct comm *c, const struct op_args args[], struct error *e)
 {
     enum fcc_op op = args[0].op;
     struct error why;
@@ -173,7 +172,7 @@ int launch_begin(struct comm *c, struct error *e)
     assert(c->nranks > 0);
     for (int r = 0; r < c->nranks; r++)
         op_args_copy(&args[r], &c->members[r].next->args);
-    int status = problem_match(c, args, e);
+    int status = launch_match(c, args, e);
     if (status)
         return status;
     bool automatic = args[0].schedule == FCC_SCHEDULE_AUTO;

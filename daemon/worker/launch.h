@@ -135,6 +135,8 @@ int launch_begin(struct comm *c, struct error *e);
 /* The engine, when the launch was handed back: true if it is over; then the ranks have been told, and it is time to go on. */
 bool launch_returned(struct launch *l);
 void launch_finish(struct launch *l);
+/* Compare the ranks' requests, args[nranks], and fill in c->problem. */
+int launch_match(struct comm *c, const struct op_args args[], struct error *e);
 
 /* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */
 void launch_fail(struct launch *l, int rank, const struct error *e);

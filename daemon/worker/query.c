@@ -12,6 +12,7 @@
 #include "device.h"
 #include "json_fd.h"
 #include "nodes.h"
+#include "prepared.h"
 
 #define WAITERS_MS_MAX 3600000u
 
@@ -133,6 +134,7 @@ static struct json_object *comm_describe(const struct comm *c)
     add(o, "operators", number(c->operators));
     add(o, "time_limit_ms", number(c->time_limit_ms));
     add(o, "operator", operator_describe(c));
+    add(o, "runs", prepared_describe(c));
     for (int r = 0; r < c->nranks; r++)
         json_object_array_add(ranks, rank_describe(&c->members[r]));
     add(o, "ranks", ranks);

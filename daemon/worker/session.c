@@ -14,6 +14,7 @@
 #include "log.h"
 #include "meeting.h"
 #include "msg.h"
+#include "prepared.h"
 #include "puts.h"
 #include "worker.h"
 
@@ -278,6 +279,32 @@ static void handle_put_register(struct session *s, const struct fcc_put_msg *m)
         session_reply_status(s, &m->msg, e.status, e.text);
     else
         session_reply(s, &r.reply, sizeof(r), NULL, 0);
+}
+
+static void handle_prepared(struct session *s, const struct fcc_prepared_msg *m)
+{
+    struct fcc_prepared_reply r = {.reply.msg = {.type = (uint16_t)(m->msg.type | FCC_REPLY), .id = m->msg.id}};
+    struct member *member = member_of(s, &m->msg, m->comm);
+    struct error e = {0};
+    int fd;
+
+    if (!member)
+        return;
+    if (prepared_give(member, m, &r, &fd, &e))
+        session_reply_status(s, &m->msg, e.status, e.text);
+    else
+        session_reply(s, &r.reply, sizeof(r), &fd, 1);
+}
+
+static void handle_prepared_free(struct session *s, const struct fcc_prepared_msg *m)
+{
+    struct member *member = member_of(s, &m->msg, m->comm);
+    struct error e = {0};
+
+    if (!member)
+        return;
+    (void)prepared_drop(member, m->number, &e);
+    session_reply_status(s, &m->msg, e.status, e.text);
 }
 
 static void handle_submit(struct session *s, const struct fcc_submit *m)

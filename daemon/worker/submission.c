@@ -37,6 +37,7 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     sub->stream = 0;
     sub->gpu_words = false;
     sub->own_gpus = 0;
+    sub->prepare = false;
     sub->sample = (struct tune_sample){.ns = 0};
     memset(&sub->args, 0, offsetof(struct op_args, tensors));
     memset(sub->buffers, 0, sizeof(sub->buffers));
@@ -293,6 +294,7 @@ struct submission *submission_remote(struct member *m, const struct fcc_submit *
         return NULL;
     }
     sub->alloc_bytes = from->alloc_bytes;
+    sub->prepare = from->kind == SUBMISSION_OPERATOR && submit->prepare;
     sub->sample = from->sample;
     if (from->status)
         (void)error_set(&sub->error, from->status, "%.*s", (int)sizeof(from->text) - 1, from->text);
@@ -348,13 +350,17 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
     }
     sub->slot = m->slot;
     sub->stream = m->stream;
+    sub->prepare = m->prepare != 0;
     sub->gpu_words = m->gpu_words && words_are_there(s, member->comm);
     sub->own_gpus = sub->gpu_words ? 1u << member->device->index : 0;
     if (m->gpu_words && !sub->gpu_words)
         session_break(s, "it names stream words that it has not got");
     if (m->stream)
         words_note(member, sub->gpu_words);
-    if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->ops->number == FCC_DEVICE_CPU))
+    if (m->prepare && m->stream)
+        (void)error_set(&sub->error, -EINVAL, "rank %d: %s: prepare: with a stream: not allowed", member->rank,
+                        op_name((enum fcc_op)m->op));
+    else if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->ops->number == FCC_DEVICE_CPU))
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: stream: allowed for ranks on a GPU, with a completion slot",
                         member->rank, op_name((enum fcc_op)m->op));
     else if (submission_resolve(sub, member, m, NULL, &e))

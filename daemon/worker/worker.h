@@ -15,6 +15,7 @@
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
  *   puts.c, puts_check.c   what programs' own kernels send to other nodes
+ *   prepared.c    operators that the ranks' own processes launch
  *   device.h      what holds memory and runs plans: device_cpu.c (and cpu_execute.c), device_gpu.c (and gpu_node.c, gpu_nodes.c,
  *                 gpu_parts.c, gpu_stream.c, gpu_watch.c); helpers.c, threads that help the engine with either
  *   life.c        hears that a client has died
@@ -51,6 +52,7 @@ struct outgoing;
 struct peer;
 struct peer_join;
 struct peer_submit;
+struct prepared;
 struct puts;
 struct session;
 
@@ -196,6 +198,7 @@ struct session {
     LIST_HEAD(buffers_head, buffer) buffers;
     uint32_t last_handle;
     uint64_t status_words[FCC_STATUS_WORDS / 64]; /* ring.c: a bit for each that is in use */
+    uint64_t prepared_places;                     /* prepared.c: a bit for each of memory->prepared[] that is in use */
     const char *broken;                           /* why it is about to be freed; NULL: it is not */
 };
 
@@ -261,6 +264,7 @@ struct submission {
     uint32_t stream;   /* not 0: it has its place on a stream of the client (struct fcc_slot) */
     bool gpu_words;    /* ... by the words in the memory of GPUs */
     uint32_t own_gpus; /* ... a bit for the rank's */
+    bool prepare;      /* the operator is not to run, but to be prepared (prepared.c) */
     uint64_t arrived_ns;
     uint64_t alloc_bytes;
     struct tune_sample sample; /* rank 0's, over several nodes: all record it when this turn begins */
@@ -353,6 +357,9 @@ struct comm {
     struct launch *early;         /* of these: some of its slices have run already, for the next operator; launch_early.c */
     struct problem *problem;      /* scratch for matching */
     struct tune *tune;
+    LIST_HEAD(, prepared) prepared;                            /* prepared.c's: operators that its ranks launch themselves */
+    struct event *prepared_watch;                              /* ... NULL: there never was one */
+    uint32_t prepared_number;                                  /* ... of the newest one */
     struct event *timer;                                       /* looks at deadline_ns */
     uint64_t turn_ns;                                          /* when the last turn ended; 0: there was none */
     uint64_t deadline_ns;                                      /* 0: nothing has a time limit now */

@@ -23,6 +23,7 @@ class Comparison:
         self.fccd_failed = False
         self.complete = True
         self.clocks_busy = None
+        self.unprepared = None  # why no operator can be prepared here
         self.prepared = self.opened = None  # (starts, shape) for which the ranks have baselines' inputs, an fccd session
         self.begin = time.monotonic()
 
@@ -152,7 +153,7 @@ class Comparison:
                 continue
             for what in whats:
                 work = {"kernel": self.fccd_kernel, "stream": self.fccd_stream, "grouped": self.fccd_grouped,
-                        "queued": self.fccd_queued, "latency": self.fccd_latency}[what]
+                        "prepared": self.fccd_prepared, "queued": self.fccd_queued, "latency": self.fccd_latency}[what]
                 times.setdefault(f"{schedule} {what}", "failed")
                 self.fccd_part(row, schedule, what, work)
         self.attempt(f"{row.text}: close", self.fccd_close)
@@ -206,14 +207,27 @@ class Comparison:
             self.results[row]["times"][f"{schedule} kernel{key}"] = figures.summary(samples)
 
     def fccd_stream(self, row, schedule):
-        self.fccd_row(row, schedule, "stream", grouped=False)
+        answers = self.ranks.part("fcc_stream", PART_LIMIT_S, schedule=schedule, grouped=False)
+        self.fccd_row(row, schedule, "stream", "after", answers)
 
     def fccd_grouped(self, row, schedule):
-        self.fccd_row(row, schedule, "grouped", grouped=True)
+        answers = self.ranks.part("fcc_stream", PART_LIMIT_S, schedule=schedule, grouped=True)
+        self.fccd_row(row, schedule, "grouped", "after grouped", answers)
 
-    def fccd_row(self, row, schedule, what, grouped):
-        answers = self.ranks.part("fcc_stream", PART_LIMIT_S, schedule=schedule, grouped=grouped)
-        right = self.judge(row, schedule, "after grouped" if grouped else "after", [answer[1] for answer in answers])
+    def fccd_prepared(self, row, schedule):
+        times, key = self.results[row]["times"], f"{schedule} prepared"
+        answers = [] if self.unprepared else self.ranks.part("fcc_prepare", PART_LIMIT_S, schedule=schedule)
+        self.unprepared = self.unprepared or next((a for a in answers if isinstance(a, str)), None)
+        if self.unprepared:
+            times[key] = None
+        elif not self.judge(row, schedule, "before prepared", answers):
+            times[key] = "wrong"
+        else:
+            answers = self.ranks.part("fcc_prepared", PART_LIMIT_S)
+            self.fccd_row(row, schedule, "prepared", "after prepared", answers)
+
+    def fccd_row(self, row, schedule, what, when, answers):
+        right = self.judge(row, schedule, when, [answer[1] for answer in answers])
         self.results[row]["times"][f"{schedule} {what}"] = figures.slowest([a[0] for a in answers]) if right else "wrong"
 
     def fccd_queued(self, row, schedule):

@@ -2,6 +2,7 @@
 """What compare_gpu calls of libfccclient, by ctypes. client/fccclient.h is the contract; the structs here are copies of its."""
 import contextlib
 import ctypes
+import errno
 import os
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
@@ -14,6 +15,10 @@ DEVICE_CPU, DEVICE_CUDA = 0, 3
 
 class FccError(Exception):
     pass
+
+
+class Unsupported(FccError):
+    """This library, or these ranks' GPUs, do not have it."""
 
 
 class UniqueId(ctypes.Structure):
@@ -78,11 +83,12 @@ class Client:
         try:
             return getattr(self.functions, name)
         except AttributeError:
-            raise FccError(f"{self.functions._name} has no {name}; it is older than this program") from None
+            raise Unsupported(f"{self.functions._name} has no {name}; it is older than this program") from None
 
     def check(self, name, status):
         if status < 0:
-            raise FccError(f"{name}: {self.functions.fcc_last_error().decode(errors='replace')} ({os.strerror(-status)})")
+            error = Unsupported if status == -errno.EOPNOTSUPP else FccError
+            raise error(f"{name}: {self.functions.fcc_last_error().decode(errors='replace')} ({os.strerror(-status)})")
 
     def call(self, name, *args):
         self.check(name, self.function(name)(*args))
@@ -133,6 +139,27 @@ class Client:
             if status < 0:
                 self.check(name, status)
         return enqueue
+
+    def prepare(self, operator, args):
+        """The operator, to run many times: a handle for prepared_free(). All ranks together. Unsupported where there is no such
+        thing."""
+        handle = c_void_p()
+        self.call(f"fcc_{operator}_prepare", self.comm, byref(args), byref(handle))
+        return handle
+
+    def prepared_enqueuer(self, handle, stream):
+        """A function that puts a run of what was prepared on the stream and does not wait. noop() tells how it went."""
+        function, on = self.function("fcc_prepared_enqueue"), c_void_p(stream)
+
+        def enqueue():
+            status = function(handle, on)
+            if status < 0:
+                self.check("fcc_prepared_enqueue", status)
+        return enqueue
+
+    def prepared_free(self, handle):
+        """The streams have finished its runs."""
+        self.function("fcc_prepared_free")(handle)
 
     @contextlib.contextmanager
     def group(self):

@@ -43,6 +43,7 @@ class Session:
         self.keep = []  # what calls point to
         self.references = {}  # by copy
         self.enqueue = client.enqueuer(at.shape.operator, stream.cuda_stream)
+        self.prepared, self.runs = [], []  # by copy: an operator that was prepared, what enqueues a run of it
 
     def local(self, dtype, *shape):
         """A buffer for inputs, and its view."""
@@ -61,11 +62,28 @@ class Session:
     def run(self, schedule, copy):
         self.enqueue(self.calls[schedule, copy])
 
-    def check(self, schedule, copy):
-        """Poison the result, run once on the stream, and judge it as error_of() does."""
+    def prepare(self, schedule, ncopies):
+        """One operator for each of the first sets of inputs."""
+        for i in range(ncopies):
+            handle = self.client.prepare(self.at.shape.operator, self.calls[schedule, i])
+            self.prepared.append(handle)
+            self.runs.append(self.client.prepared_enqueuer(handle, self.stream.cuda_stream))
+
+    def run_prepared(self, copy):
+        self.runs[copy]()
+
+    def prepared_free(self):
+        if self.prepared:
+            self.stream.synchronize()
+        while self.prepared:
+            self.client.prepared_free(self.prepared.pop())
+        self.runs = []
+
+    def check(self, run, copy):
+        """Poison the result, run(copy) once on the stream, and judge it as error_of() does."""
         with self.at.torch.cuda.stream(self.stream):
             self.out.fill_(float("nan"))
-            self.run(schedule, copy)
+            run(copy)
         return self.error_of(copy)
 
     def error_of(self, copy):
@@ -83,6 +101,7 @@ class Session:
         return error, digest
 
     def close(self):
+        self.prepared_free()
         self.out, self.keep, self.calls, self.references = None, [], {}, {}
         self.client.close()
 

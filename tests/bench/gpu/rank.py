@@ -2,6 +2,7 @@
 """One rank: a process that does, part by part, what the parent asks for through a pipe, and answers each part."""
 import ctypes
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -9,7 +10,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 from . import baselines, fused, noop, shapes, torch_ops
-from .fcc import DEVICE_CUDA, Client
+from .fcc import DEVICE_CUDA, Client, Unsupported
 
 AUTO_WARMUP = 48  # until both schedules have been measured often enough (tune.c)
 SAMPLES = 60
@@ -213,7 +214,7 @@ class Rank:
         self.torch.cuda.empty_cache()
 
     def part_fcc_check(self, schedule):
-        return self.session.check(schedule, 0)
+        return self.session.check(functools.partial(self.session.run, schedule), 0)
 
     def part_fcc_fill(self):
         """What comm_only sends lies where the sequential schedule has left it: numbers, not zeros."""
@@ -227,17 +228,36 @@ class Rank:
                                     (self.settings.fccctl, self.settings.socket))
 
     def part_fcc_stream(self, schedule, grouped):
-        """Many in a row on the stream, each by itself or as many in a group as a graph of the baselines has; then, the last
-        result's error: (us, (error, bits))."""
-        ncopies = self.copies(self.at.shape)
+        """Each by itself, or as many in a group as a graph of the baselines has; as in_a_row()."""
+        return self.in_a_row(functools.partial(self.session.run, schedule), self.copies(self.at.shape),
+                             max(self.warmup(), AUTO_WARMUP if schedule == "auto" else 0),
+                             self.client.group if grouped else contextlib.nullcontext)
+
+    def in_a_row(self, run, ncopies, warmup, around=contextlib.nullcontext):
+        """run(copy) many times in a row on the stream; then, the last result's error: (us, (error, bits))."""
         calls = shapes.calls_per_sample(self.at.shape, ncopies)
 
         def sample():
-            with self.client.group() if grouped else contextlib.nullcontext():
+            with around():
                 for i in range(calls):
-                    self.session.run(schedule, i % ncopies)
-        found = self.time(sample, calls, SAMPLES, -(-max(self.warmup(), AUTO_WARMUP if schedule == "auto" else 0) // calls))
+                    run(i % ncopies)
+        found = self.time(sample, calls, SAMPLES, -(-warmup // calls))
         return found, self.session.error_of((calls - 1) % ncopies)
+
+    def part_fcc_prepare(self, schedule):
+        """Returns what check() does of the first operator, or why none can be prepared here."""
+        try:
+            self.session.prepare(schedule, shapes.prepared_copies(self.at.shape, self.cache_bytes))
+        except Unsupported as e:
+            return str(e)
+        return self.session.check(self.session.run_prepared, 0)
+
+    def part_fcc_prepared(self):
+        """Runs of what part_fcc_prepare() has left, which is given back; as in_a_row()."""
+        found = self.in_a_row(self.session.run_prepared, len(self.session.prepared), self.warmup())
+        self.client.noop()  # fails if the communicator ended under a run
+        self.session.prepared_free()
+        return found
 
     def part_fcc_queued(self, schedule):
         """Many in a row that were enqueued while the stream was held, so that the CPU has no part in it."""

@@ -35,7 +35,7 @@ def ratios(row, times):
     """fccd's time / the best baseline's, for each of fccd's times that do the same work; None where one is missing."""
     return {f"{schedule} {what}": figures.ratio(median(times, f"{schedule} {what}"), same_work(row, times))
             for schedule, whats in row.measures if schedule != "compute_only" for what in whats
-            if what in ("kernel", "stream", "grouped")}
+            if what in ("kernel", "stream", "grouped", "prepared")}
 
 
 def columns_of(rows):
@@ -120,8 +120,9 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
   kernel    fccd: from the first slice's start to the last one's end over all ranks, from its trace
   stream    fccd: from event to event on the caller's stream through the daemon, many calls in a row
   grouped   fccd: the same, as many calls in a group (fcc_group_begin()) as there are in a CUDA graph of the baselines
+  prepared  fccd: the same, of operators prepared once (fcc_gemv_all_reduce_prepare()): the daemon plans, the client launches
   queued    fccd: as stream, behind a kernel that holds the stream until all are enqueued: without the CPU's part
-  latency   fccd: the same, one call on an idle GPU
+  latency   fccd: as stream, one call on an idle GPU
   /best     fccd / the fastest of the columns that do the same work with NCCL or symmetric memory
   compute   fccd's compute_only schedule: pooling alone, into the GPU's own memory. GPU: within the slowest GPU
   comm      fccd's comm_only schedule: the AllReduce of y alone. last: from the moment when the last rank had begun
@@ -154,6 +155,8 @@ def print_report(facts, comparison):
     if settings.ranks > settings.gpus:
         print(f"-: {settings.ranks} ranks share {settings.gpus} GPU{'s' if settings.gpus > 1 else ''}, which NCCL and "
               "symmetric memory refuse; GEMV, GEMM and pooling run on all ranks at once, as do the rates\n")
+    if comparison.unprepared:
+        print(f"-: prepared: {comparison.unprepared}\n")
     print(goals_table(comparison))
     for title, lines in (("failed", comparison.failures), ("WRONG", comparison.wrong)):
         for line in lines:
@@ -180,5 +183,6 @@ def write_json(path, facts, comparison):
         "goals": goals.count_text(verdicts.values()),
         "failures": comparison.failures,
         "wrong": comparison.wrong,
+        "unprepared": comparison.unprepared,
         "complete": comparison.complete,
     }, indent=1) + "\n", encoding="utf-8")

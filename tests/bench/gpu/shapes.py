@@ -23,6 +23,7 @@ SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "": ""}
 TABLE_ROWS = 100000
 ZIPF = 1.05
 CACHES_TO_PASS = 4  # inputs are rotated until this many L2 caches have gone by
+PREPARED_MOST = 16  # operators that are prepared at a time; the inputs of as many still pass several caches
 GEMV_MOST_M = 64
 ALL_REDUCE_K = 8  # as good as no product
 
@@ -132,7 +133,7 @@ class Row:
     part: str
     shape: object
     baselines: tuple  # keys of baselines.py
-    measures: tuple  # (schedule, (what of it is measured: kernel, stream, grouped, queued, latency))
+    measures: tuple  # (schedule, (what of it is measured: kernel, stream, grouped, prepared, queued, latency))
 
     @property
     def name(self):
@@ -171,17 +172,28 @@ def auto_shapes(ranks):
             *(Gemm(m, 4096, 4096) for m in powers if m >= ranks))
 
 
+def with_prepared(measure):
+    """What is measured of a schedule, and if it is the one that can be prepared, that behind "grouped"."""
+    schedule, whats = measure
+    if schedule != "fused":
+        return measure
+    behind = whats.index("grouped") + 1
+    return schedule, (*whats[:behind], "prepared", *whats[behind:])
+
+
 def rows_of(part, everything, ranks):
     if part == NOOP:
         return [Row(NOOP, Noop(), (), ())]
     if part == TORCH_OPS:
         return [Row(TORCH_OPS, s, (), ()) for s in GEMVS[:2]]
     if part == AUTO:
-        return [Row(AUTO, s, ("sequence",), (("auto", ("stream", "grouped")),)) for s in auto_shapes(ranks)]
+        return [Row(AUTO, s, ("sequence",), (("auto", ("stream", "grouped", "prepared")),)) for s in auto_shapes(ranks)]
     if part == ALL_REDUCE:
         return [Row(ALL_REDUCE, s, ("nccl", "one_shot_alone", "two_shot_alone"),
                     (("comm_only", ("kernel",)), ("fused", ("kernel",)))) for s in ALL_REDUCES]
     measures = EVERYTHING if everything else FUSED
+    if part in (GEMV, GEMM):
+        measures = tuple(map(with_prepared, measures))
     if part == GEMV:  # short enough for the CPU's part to matter
         measures = tuple((schedule, (*whats, "queued")) for schedule, whats in measures)
     if part == EMBEDDING:
@@ -205,6 +217,11 @@ def copies(shape, cache_bytes):
     if not getattr(shape, "rotates", True):
         return 2
     return max(2, -(-CACHES_TO_PASS * cache_bytes // shape.rotated_bytes()))
+
+
+def prepared_copies(shape, cache_bytes):
+    """How many of those sets have an operator of their own that is prepared."""
+    return min(copies(shape, cache_bytes), PREPARED_MOST)
 
 
 def calls_per_sample(shape, ncopies):

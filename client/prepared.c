@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * prepared.c - operators that this process launches itself: gpu_prepared.h says how they work, and why nobody waits for ever.
+ *
+ * The plug-in is fccd's own file, which the worker names: it has the kernels that fit the worker's plans, and libfccclient needs no GPU
+ * runtime to be built or loaded. It stays loaded. Its runtime works in the GPU's primary context, as the program's does.
+ *
+ * When the context dies (the worker is gone), the failure epoch of each operator's own area is written by the thread that watches, as the
+ * words of streams are (words.c).
+ */
+#include "gpu_prepared.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "prepared.h"
+
+#define CALL ACCELERATOR_CALL
+#define PLAN_BYTES_MAX (64u << 20)
+
+struct fcc_prepared {
+    LIST_ENTRY(fcc_prepared) link; /* context->prepared. context->prepared_lock */
+    struct fcc_comm *comm;
+    uint32_t number, place;
+    bool only_slots;
+    const struct gpu_prepared_functions *functions;
+    struct gpu_prepared *gpu; /* NULL: not open */
+    struct accelerator_memory areas[FCC_MAX_RANKS], results[FCC_MAX_RANKS]; /* bytes is 0: not mapped */
+    pthread_mutex_t lock;
+    uint64_t runs; /* lock */
+};
+
+static int functions_load(const char *path, const struct gpu_prepared_functions **out)
+{
+    gpu_prepared_functions_function *function;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol;
+    const char *why = library ? NULL : dlerror();
+
+    if (!library)
+        return last_error_set(-ENODEV, "prepare: fccd's plug-in cannot be loaded into this process: %s", why ? why : path);
+    symbol = dlsym(library, GPU_PREPARED_SYMBOL);
+    if (!symbol)
+        return last_error_set(-EPROTO, "prepare: %s: it has no %s()", path, GPU_PREPARED_SYMBOL);
+    memcpy(&function, &symbol, sizeof(function)); /* the way from an object's address to a function's that C allows */
+    *out = function();
+    if ((*out)->abi != GPU_PLUGIN_ABI)
+        return last_error_set(-EPROTO, "prepare: %s: plug-in interface %u: this library has %u", path, (*out)->abi,
+                              GPU_PLUGIN_ABI);
+    return 0;
+}
+
+/* ---- what the worker has made ---- */
+
+static int memory_ask(const struct fcc_prepared *p, enum fcc_prepared_what what, int rank, struct fcc_prepared_reply *reply,
+                      int *fd)
+{
+    struct fcc_prepared_msg msg = {.comm = p->comm->handle, .number = p->number, .what = what, .rank = rank};
+
+    return context_call(p->comm->context, &(struct call){.type = FCC_MSG_PREPARED,
+                                                         .msg = &msg.msg,
+                                                         .length = sizeof(msg),
+                                                         .reply = &reply->reply,
+                                                         .reply_size = sizeof(*reply),
+                                                         .fds = fd,
+                                                         .limit_ms = CALL_LIMIT_MS});
+}
+
+static int memory_map(const struct fcc_prepared *p, enum fcc_prepared_what what, int rank, struct accelerator_memory *out)
+{
+    struct fcc_prepared_reply reply = {.map_bytes = 0};
+    int fd = -1, status = memory_ask(p, what, rank, &reply, &fd);
+
+    if (status)
+        return status;
+    if (!reply.map_bytes || reply.map_bytes > SIZE_MAX) {
+        (void)close(fd);
+        return last_error_set(-EPROTO, "prepare: the worker sent %llu bytes of rank %d's memory",
+                              (unsigned long long)reply.map_bytes, rank);
+    }
+    return accelerator_map(p->comm->accelerator, fd, reply.memory, (size_t)reply.map_bytes, out);
+}
+
+/* *plan is the caller's to free. */
+static int plan_get(struct fcc_prepared *p, struct gpu_prepared_plan **plan, size_t *bytes)
+{
+    struct fcc_prepared_reply reply = {.map_bytes = 0};
+    int fd = -1, status = memory_ask(p, FCC_PREPARED_PLAN, p->comm->rank, &reply, &fd);
+
+    if (status)
+        return status;
+    reply.plugin[sizeof(reply.plugin) - 1] = '\0';
+    *bytes = (size_t)reply.map_bytes;
+    *plan = reply.map_bytes <= PLAN_BYTES_MAX ? calloc(1, *bytes + sizeof(**plan)) : NULL;
+    if (!*plan)
+        status = last_error_set(-ENOMEM, "prepare: no memory for a plan of %llu bytes", (unsigned long long)reply.map_bytes);
+    else if (pread(fd, *plan, *bytes, 0) != (ssize_t)*bytes)
+        status = last_error_set(-EPROTO, "prepare: the worker sent a plan of less than %zu bytes", *bytes);
+    (void)close(fd);
+    if (!status)
+        status = functions_load(reply.plugin, &p->functions);
+    if (status) {
+        free(*plan);
+        *plan = NULL;
+    }
+    return status;
+}
+
+/* ---- the end ---- */
+
+static void memories_unmap(const struct fcc_prepared *p)
+{
+    for (int r = 0; r < FCC_MAX_RANKS; r++) {
+        if (p->areas[r].bytes)
+            accelerator_unmap(p->comm->accelerator, &p->areas[r]);
+        if (p->results[r].bytes)
+            accelerator_unmap(p->comm->accelerator, &p->results[r]);
+    }
+}
+
+/* All that this process has of it. */
+static void prepared_end(struct fcc_prepared *p)
+{
+    int before = 0;
+
+    if (p->gpu && !accelerator_enter(p->comm->accelerator, &before)) {
+        p->functions->close(p->gpu);
+        accelerator_leave(p->comm->accelerator, before);
+    }
+    memories_unmap(p);
+    (void)pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+static void prepared_tell_freed(const struct fcc_prepared *p)
+{
+    struct fcc_prepared_msg msg = {.comm = p->comm->handle, .number = p->number};
+    struct fcc_reply reply;
+
+    (void)context_call(p->comm->context, &(struct call){.type = FCC_MSG_PREPARED_FREE,
+                                                        .msg = &msg.msg,
+                                                        .length = sizeof(msg),
+                                                        .reply = &reply,
+                                                        .reply_size = sizeof(reply),
+                                                        .limit_ms = CALL_LIMIT_MS});
+}
+
+void fcc_prepared_free(fcc_prepared *prepared)
+{
+    if (!prepared)
+        return;
+    struct fcc_context *c = prepared->comm->context;
+
+    (void)pthread_mutex_lock(&c->prepared_lock);
+    LIST_REMOVE(prepared, link);
+    (void)pthread_mutex_unlock(&c->prepared_lock);
+    prepared_tell_freed(prepared); /* the memory is there as long as it is mapped */
+    prepared_end(prepared);
+}
+
+void prepared_free_all(struct fcc_comm *comm)
+{
+    struct fcc_context *c = comm->context;
+    struct fcc_prepared *p;
+
+    do {
+        (void)pthread_mutex_lock(&c->prepared_lock);
+        LIST_FOREACH(p, &c->prepared, link)
+            if (p->comm == comm)
+                break;
+        (void)pthread_mutex_unlock(&c->prepared_lock);
+        fcc_prepared_free(p);
+    } while (p);
+}
+
+void prepared_forget_all(struct fcc_context *c)
+{
+    struct fcc_prepared *p;
+
+    while ((p = LIST_FIRST(&c->prepared))) {
+        LIST_REMOVE(p, link);
+        prepared_end(p);
+    }
+}
+
+void prepared_release(struct fcc_context *c)
+{
+    static const uint64_t all = UINT64_MAX;
+    const struct fcc_prepared *p;
+
+    (void)pthread_mutex_lock(&c->prepared_lock);
+    LIST_FOREACH(p, &c->prepared, link)
+        (void)accelerator_copy_in(p->comm->accelerator, p->areas[p->comm->rank].address + GPU_PREPARED_FAILURE_AT, &all,
+                                  sizeof(all));
+    (void)pthread_mutex_unlock(&c->prepared_lock);
+}
+
+/* ---- preparing ---- */
+
+static uint64_t buffer_address(const fcc_buffer *b)
+{
+    return b ? b->map.gpu.address : 0;
+}
+
+static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *buffers, struct gpu_prepared_memory *out)
+{
+    const struct fcc_comm *comm = p->comm;
+    uint64_t words = comm->accelerator->memory + offsetof(struct fcc_session_memory, prepared) +
+                     p->place * sizeof(struct fcc_prepared_words);
+    int status = 0;
+
+    *out = (struct gpu_prepared_memory){.begun = words + offsetof(struct fcc_prepared_words, begun),
+                                        .ended = words + offsetof(struct fcc_prepared_words, ended)};
+    for (int i = 0; i < GPU_PREPARED_INPUTS; i++)
+        out->inputs[i] = buffer_address(buffers->inputs[i]);
+    for (int r = 0; r < comm->nranks && !status; r++) {
+        status = memory_map(p, FCC_PREPARED_AREA, r, &p->areas[r]);
+        if (!status && r != comm->rank && !p->only_slots)
+            status = memory_map(p, FCC_PREPARED_RESULT, r, &p->results[r]);
+        out->areas[r] = p->areas[r].address;
+        out->results[r] = r == comm->rank ? buffer_address(buffers->result) : p->results[r].address;
+    }
+    return status;
+}
+
+static int prepared_open(struct fcc_prepared *p, const struct prepared_buffers *buffers)
+{
+    const struct accelerator *a = p->comm->accelerator;
+    struct gpu_prepared_plan *plan = NULL;
+    struct gpu_prepared_memory memory;
+    struct error e = {.status = 0};
+    size_t bytes = 0;
+    int before = 0, status = plan_get(p, &plan, &bytes);
+
+    if (status)
+        return status;
+    p->only_slots = plan->only_slots != 0;
+    status = memories_map(p, buffers, &memory);
+    if (!status)
+        status = accelerator_enter(a, &before);
+    if (!status) {
+        if (p->functions->open(a->ordinal, plan, bytes, &memory, &p->gpu, &e))
+            status = last_error_set(e.status, "rank %d: prepare: %s", p->comm->rank, e.text);
+        accelerator_leave(a, before);
+    }
+    free(plan);
+    return status;
+}
+
+/* Ask the worker, with all other ranks: values[0] and values[1] are set. */
+static int prepare_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, int64_t values[2])
+{
+    fcc_request *request = NULL;
+    int status;
+
+    msg->prepare = 1;
+    status = comm_submit(comm, msg, length, NULL, &request);
+    if (status)
+        return status;
+    status = fcc_request_wait(request, -1);
+    if (!status && request->result.nvalues < 2)
+        status = last_error_set(-EPROTO, "prepare: the worker completed it with %u values", request->result.nvalues);
+    if (!status)
+        memcpy(values, request->result.values, 2 * sizeof(values[0]));
+    if (!status && recv_rows && request->result.nvalues == 2 + (uint32_t)comm->nranks)
+        memcpy(recv_rows, request->result.values + 2, (size_t)comm->nranks * sizeof(recv_rows[0]));
+    fcc_request_free(request);
+    if (!status && (values[1] < 0 || values[1] >= FCC_PREPARED_MAX))
+        status = last_error_set(-EPROTO, "prepare: the worker gave it place %lld: allowed are 0 to %d", (long long)values[1],
+                                FCC_PREPARED_MAX - 1);
+    return status;
+}
+
+int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
+                 const struct prepared_buffers *buffers, fcc_prepared **out)
+{
+    struct fcc_context *c = comm->context;
+    struct fcc_prepared *p = calloc(1, sizeof(*p));
+    int64_t values[2] = {0};
+    struct error why;
+    int status;
+
+    if (!p)
+        return last_error_set(-ENOMEM, "prepare: out of memory");
+    status = prepare_submit(comm, msg, length, recv_rows, values);
+    if (status) {
+        free(p);
+        return status;
+    }
+    p->comm = comm;
+    p->number = (uint32_t)values[0];
+    p->place = (uint32_t)values[1];
+    (void)pthread_mutex_init(&p->lock, NULL);
+    status = prepared_open(p, buffers);
+    if (status) {
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        prepared_tell_freed(p);
+        prepared_end(p);
+        return last_error_set(status, "%s", why.text);
+    }
+    (void)pthread_mutex_lock(&c->prepared_lock);
+    LIST_INSERT_HEAD(&c->prepared, p, link);
+    (void)pthread_mutex_unlock(&c->prepared_lock);
+    *out = p;
+    return 0;
+}
+
+/* ---- running ---- */
+
+/* The GPU is the current one. */
+static int run_enqueue(struct fcc_prepared *p, void *stream)
+{
+    const struct accelerator *a = p->comm->accelerator;
+    int capturing = DRIVER_NOT_CAPTURING, status = CALL(a, stream_capturing, stream, &capturing);
+    struct error e = {.status = 0};
+
+    if (status)
+        return status;
+    if (capturing != DRIVER_NOT_CAPTURING)
+        return last_error_set(-EINVAL, "rank %d: stream: it is being captured into a graph: not allowed", p->comm->rank);
+    (void)pthread_mutex_lock(&p->lock); /* runs come onto the stream in the order of their numbers */
+    if (p->functions->start(p->gpu, p->runs + 1, stream, &e))
+        status = last_error_set(e.status, "rank %d: %s", p->comm->rank, e.text);
+    else
+        p->runs++;
+    (void)pthread_mutex_unlock(&p->lock);
+    return status;
+}
+
+int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
+{
+    const struct accelerator *a;
+    int before = 0, status;
+
+    if (!prepared)
+        return last_error_set(-EINVAL, "prepared: NULL: not allowed");
+    status = status_of(prepared->comm);
+    if (status)
+        return last_error_set(status, "rank %d: the communicator is over: %s", prepared->comm->rank, strerror(-status));
+    a = prepared->comm->accelerator;
+    status = accelerator_enter(a, &before);
+    if (status)
+        return status;
+    status = run_enqueue(prepared, stream);
+    accelerator_leave(a, before);
+    return status;
+}

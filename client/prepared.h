@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * prepared.h - operators that this process launches itself: what the rest of the library needs of them.
+ */
+#ifndef FCC_PREPARED_H
+#define FCC_PREPARED_H
+
+#include "client.h"
+
+/* What an operator works on, of this rank. NULL: absent. */
+struct prepared_buffers {
+    const fcc_buffer *inputs[2]; /* gemv's x and w, gemm's a and b */
+    const fcc_buffer *result;
+};
+
+/* Prepare what the finished message says, with all other ranks. recv_rows [nranks] is set, unless it is NULL. */
+int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
+                 const struct prepared_buffers *buffers, fcc_prepared **out);
+/* Those of a communicator that is about to be destroyed. */
+void prepared_free_all(struct fcc_comm *comm);
+/* The context is about to be freed: no messages, and nobody else has it. */
+void prepared_forget_all(struct fcc_context *c);
+/* The context is dead, or about to be freed: let their kernels leave. Not locked. */
+void prepared_release(struct fcc_context *c);
+
+#endif

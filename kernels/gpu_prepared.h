@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gpu_prepared.h - an operator that is launched by each rank's own process: what the worker hands a client, and what the client asks of the
+ * plug-in, which it loads, too. Plain C and C++.
+ *
+ * The worker makes a plan for each rank, as for an operator that it runs itself, and memory for each rank, an `area`: its flags
+ * (GPU_FLAG_WORDS), then its slots. The client imports the areas and, unless only words are
+ * sent, the other ranks' results, and gives the plug-in the plan and the addresses.
+ *
+ * Runs have epochs 1, 2, 3, ... of the operator's own, so its flags grow, and stamps are epochs' lower halves. These come again after 2^32
+ * runs, but what lies in a slot is of the run before the last then, because all runs write the same words. (A fresh one is zeroed,
+ * and the first run is not 0.)
+ *
+ * Why a run need not wait for the other ranks before it begins, and when it does. Kernels of one rank follow each other on its stream, or on
+ * streams that its program orders. An operator that sends words only (plan.only_slots) may write to a rank that still reads the words of
+ * run n - 1, which lie in the other half of its slots; those of n - 2 it has done with, because it has sent its words of n - 1.
+ * Anything else is stored where the other rank's program may still use the last result, and raises flags. So before it a small kernel (meet)
+ * says to all ranks that this one's stream has come, in their areas, and waits until all have said so. It takes one wave; and the
+ * kernel behind it then waits for what runs or can run, as those of the daemon (device_gpu.c). A kernel that can wait itself before it stores
+ * (struct gpu_waits) says so itself, and computes meanwhile.
+ *
+ * The end. The worker stores the largest epoch as each rank's failure epoch, or, when the worker has died, each client does so in its own area:
+ * all kernels leave, those that have not begun yet, too.
+ */
+#ifndef FCC_GPU_PREPARED_H
+#define FCC_GPU_PREPARED_H
+
+#include "gpu.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GPU_PREPARED_INPUTS 2
+
+/* What begins a plan; the slices and signal groups follow it. */
+struct gpu_prepared_plan {
+    uint32_t abi; /* GPU_PLUGIN_ABI */
+    uint32_t rank;
+    uint64_t bytes; /* of the whole */
+    struct gpu_shape shape;
+    uint32_t only_slots; /* 1: it need not meet the others */
+    uint32_t ngroups;
+    uint32_t first[GPU_PHASES + 1];
+    uint32_t zero;
+    uint64_t sets[GPU_SETS];
+    uint64_t slices, groups;      /* where they begin in the plan */
+    uint64_t slots_at, slots_bytes; /* in an area: where the slots begin; of one half of them */
+    struct gpu_output out[FCC_MAX_RANKS]; /* data: where it begins in the memory of that rank's result */
+    struct gpu_input in;                  /* addresses: where they begin in the memory of gemv's x and w, gemm's a and b */
+};
+
+/* Addresses on the rank's GPU, in this process. */
+struct gpu_prepared_memory {
+    uint64_t inputs[GPU_PREPARED_INPUTS]; /* the memory of gemv's x and w, gemm's a and b; 0: none */
+    uint64_t areas[FCC_MAX_RANKS];        /* [nranks] */
+    uint64_t results[FCC_MAX_RANKS];      /* [nranks]; only_slots: the others' are not looked at */
+    uint64_t begun, ended;                /* struct fcc_prepared_words, in host memory */
+};
+
+struct gpu_prepared;
+
+/* For the client. Errors as the plug-in's: 0 or a negative errno value and why. */
+struct gpu_prepared_functions {
+    uint32_t abi;
+    /* gpu: as the process's runtime numbers it. plan: `bytes` that came from the worker. Any thread; one at a time. */
+    int (*open)(int gpu, const struct gpu_prepared_plan *plan, size_t bytes, const struct gpu_prepared_memory *memory,
+                struct gpu_prepared **out, struct error *e);
+    /* Enqueue a run: epochs from 1 on, one after the other. The GPU is the thread's current one. Does not wait. One thread at a time. */
+    int (*start)(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e);
+    /* Its runs have ended. */
+    void (*close)(struct gpu_prepared *p);
+};
+
+const struct gpu_prepared_functions *gpu_prepared_functions(void);
+typedef const struct gpu_prepared_functions *gpu_prepared_functions_function(void);
+#define GPU_PREPARED_SYMBOL "gpu_prepared_functions"
+
+/* Where an area's failure epoch lies. */
+#define GPU_PREPARED_FAILURE_AT (GPU_FLAGS * sizeof(uint64_t))
+
+#ifdef __cplusplus
+}
+#endif
+#endif
