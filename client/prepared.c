@@ -10,6 +10,7 @@
  */
 #include "gpu_prepared.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
@@ -238,6 +239,7 @@ static int prepared_open(struct fcc_prepared *p, const struct prepared_buffers *
 
     if (status)
         return status;
+    assert(plan);
     p->only_slots = plan->only_slots != 0;
     status = memories_map(p, buffers, &memory);
     if (!status)
@@ -331,6 +333,14 @@ static int run_enqueue(struct fcc_prepared *p, void *stream)
     return status;
 }
 
+/* The communicator is over: an operator ends at once, and says why. */
+static int over_explain(struct fcc_comm *comm, int status)
+{
+    int why = fcc_noop(comm);
+
+    return why ? why : last_error_set(status, "rank %d: the communicator is over: %s", comm->rank, strerror(-status));
+}
+
 int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
 {
     const struct accelerator *a;
@@ -340,7 +350,7 @@ int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
         return last_error_set(-EINVAL, "prepared: NULL: not allowed");
     status = status_of(prepared->comm);
     if (status)
-        return last_error_set(status, "rank %d: the communicator is over: %s", prepared->comm->rank, strerror(-status));
+        return over_explain(prepared->comm, status);
     a = prepared->comm->accelerator;
     status = accelerator_enter(a, &before);
     if (status)

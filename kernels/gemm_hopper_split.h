@@ -471,11 +471,9 @@ template <typename T, typename S> struct gemm_split_parts {
     /* All threads. False: leave. */
     __device__ __forceinline__ bool run()
     {
-        uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        uint32_t warp = threadIdx.x / 32;
         struct gpu_ticket first = {0, 0};
 
-        if (warp == 3 && lane == 0)
-            early_prefetch();
         gpu_begin(call);
         if (threadIdx.x == 0 && rank == 0)
             first = gpu_slice_ask(call, run_at(0), GPU_PHASE_FREE, maps.together[run_at(0)]);
@@ -512,6 +510,9 @@ __global__ void __launch_bounds__(gemm_split_shape<T, ROWS, COLS, PARTS>::THREAD
     };
     struct gemm_rest<T> rest;
 
+    /* Before the kernel before this one has ended: it is only brought into the L2, which has whatever is stored there meanwhile. */
+    if (threadIdx.x == 3 * 32)
+        parts.early_prefetch();
     gpu_follow();
     gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
 #endif

@@ -425,11 +425,9 @@ template <typename T, typename S> struct gemv_parts {
      * cluster ends together. */
     __device__ __forceinline__ bool run()
     {
-        uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        uint32_t warp = threadIdx.x / 32;
         struct gpu_ticket first = {0, 0};
 
-        if (warp == 3 * GEMV_WARPS + 1 && lane == 0)
-            gemv_early_prefetch(call, maps, rank);
         gpu_begin(call);
         if (threadIdx.x == GEMV_ASKS) /* alone; those that are not to ask, ask for nothing */
             first =
@@ -482,6 +480,9 @@ __global__ void __launch_bounds__(GEMV_THREADS, 1) GEMV_CLUSTER
     };
     __shared__ struct gpu_group group;
 
+    /* Before the kernel before this one has ended: it is only brought into the L2, which has whatever is stored there meanwhile. */
+    if (threadIdx.x == (3 * GEMV_WARPS + 1) * 32)
+        gemv_early_prefetch(call, maps, parts.rank);
     gpu_follow();
     if (parts.run())
         gemv_rest_run<T>(call, &group);

@@ -21,6 +21,9 @@
  * when all lanes have read it: __syncwarp(). Words need no order (gpu.h). Results are stored by the reducer, before the barrier of
  * the workgroup in gpu_leave().
  *
+ * Before it waits for the end of the kernel before it, it has its first parts of w brought into the L2. Only brought nearer: whatever is
+ * stored there meanwhile, the L2 has it. Then the ring asks for the same parts, so what is under way at first is more than there is room for.
+ *
  * Where a column is one vector, for which the ring would take longer than the multiplying, each lane has a column.
  *
  * Same bits as compute_tile()'s: a lane has the same k, adds in the same order, and so does the wave.
@@ -42,6 +45,8 @@ enum {
     ROW_X_LEAST = 24 << 10, /* room for x: so much that there is one workgroup on a multiprocessor */
     ROW_X_MOST = 128 << 10,
     ROW_LEAST = 8, /* columns of a workgroup: fewer workgroups where there are not so many */
+    ROW_NEARER_LEAST = 3, /* parts of a wave that are brought into the L2 when the kernel begins: as many as there is room for in the ring; */
+    ROW_NEARER_MOST = 6,  /* ... where a wave has five times as many, up to so many. More than that and the L2 loses some again */
 };
 
 /* So many for each of `parts`, and one more for the first ones. */
@@ -177,6 +182,20 @@ template <typename T> struct row_group {
     const struct gemv_row &row;
     struct row_shared &shared;
     uint32_t run, part; /* this workgroup's; it may have none: part is row.parts */
+
+    /* A wave's first parts of w, a lane each. */
+    __device__ __forceinline__ void bring_nearer(uint32_t wave)
+    {
+        const auto &r = row.runs[run];
+        const uint32_t parts = (r.whole + ROW_PART - 1) / ROW_PART, lane = threadIdx.x % 32;
+        uint32_t of = row_first(row.cols, part), all = row_first(row.cols, part + 1) - of;
+        uint32_t first = of + all * wave / ROW_WAVES, end = of + all * (wave + 1) / ROW_WAVES, has = parts * (end - first);
+
+        if (lane >= has || lane >= max((uint32_t)ROW_NEARER_LEAST, min(has / 5, (uint32_t)ROW_NEARER_MOST)) || is_narrow())
+            return;
+        uint32_t at = lane % parts * ROW_PART, bytes = r.whole - at < ROW_PART ? r.whole - at : ROW_PART;
+        gpu_prefetch_bytes((const char *)r.w + (first + lane / parts) * r.pitch + at, bytes);
+    }
 
     /* The wave: words of the columns `col` and, if `pair`, the one before it, to all ranks. */
     __device__ __forceinline__ void send(uint32_t col, bool pair, float before, float sum)
@@ -422,9 +441,11 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     const uint32_t wave = gpu_team_get(threadIdx.x / 32, 0, 32); /* so the compiler sees that it is one for all lanes */
     bool rescued = false, again;
 
-    gpu_follow();
     for (; g.part >= row.parts; g.part -= row.parts)
         g.run++;
+    if (wave < ROW_WAVES)
+        g.bring_nearer(wave);
+    gpu_follow();
     /* The first of the waves that reduce: all do, when they have sent theirs, where that is more than one column's time. */
     const uint32_t first = g.is_narrow() && row.quads.each > 32 ? 0 : ROW_WAVES;
     if (wave < ROW_WAVES)
@@ -443,7 +464,10 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
             row_rescue<T>(call, row, shared);
         rescued = true;
     } while (again);
-    gpu_leave(call, &group);
+    if (call.end.in_stream)
+        gpu_leave_in_stream(call);
+    else
+        gpu_leave(call, &group);
 #endif
 }
 

@@ -396,6 +396,17 @@ GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
         gpu_last_leaves(call);
 }
 
+/* The same for a kernel that has taken no slices and counted no groups, after a barrier of the workgroup, when what it has stored is only for
+ * who is behind it on its stream: then the kernel's own end releases that, and the count is for the host, which only shows it. */
+GPU_DEVICE void gpu_leave_in_stream(const struct gpu_call &call)
+{
+    gpu_let_follow();
+    if (threadIdx.x || atomicAdd((uint32_t *)&call.fixed->left, 1u) != gridDim.x - 1)
+        return;
+    ((struct gpu_fixed *)call.fixed)->left = 0;
+    gpu_tell_host(call.end, 0);
+}
+
 /* The phases from `first` on, and the kernel's end. go_on: no phase before has made this workgroup leave. Operator has
  *     bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s);
  * called by all threads of the workgroup with the same arguments, never for a SLICE_WAIT: computes and stores; false, in any

@@ -23,6 +23,8 @@ enum fake_call {
     FAKE_LAUNCH_START,
     FAKE_LAUNCH_TIMES,
     FAKE_HOST_ALLOC,
+    FAKE_PREPARED_OPEN, /* from here on: of a client's process */
+    FAKE_PREPARED_START,
 };
 
 /* What adapters are offered to write GPUs' memory by: nothing; a descriptor of it, which is no dma-buf, so a real adapter does not take it;
@@ -82,11 +84,13 @@ struct fake_gpus {
     _Atomic uint32_t by_lanes; /* launches that came by another lane than the first */
     /* what there is, and must be gone when the worker closes its GPUs */
     _Atomic int contexts, memories, registered, launches;
+    _Atomic int prepared; /* ... and when its clients have gone: operators that they had open */
     _Atomic int sessions; /* then: mappings of session memory that the worker still has */
     /* what has happened */
     _Atomic int enqueued;     /* kernels that were started */
     _Atomic int begun, ended; /* kernels; those that begin have seen their words come */
     _Atomic int holding;      /* kernels that are held now */
+    _Atomic int runs;         /* of prepared operators that have begun */
     _Atomic int copied;       /* areas that came from other nodes */
     _Atomic int exported;     /* pieces of memory for adapters */
     _Atomic int flushed;      /* before flags: what adapters have written */

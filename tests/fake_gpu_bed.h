@@ -102,14 +102,15 @@ static inline void fake_start(struct test_daemon *d, uint32_t gpus, const char *
     fake_nodes_start(d, 1, gpus, options);
 }
 
-/* No call was wrong, and the last worker has let everything go. */
+/* No call was wrong, and the last worker, and clients, have let everything go. */
 static inline void fake_check(void)
 {
     if (fake->wrong)
         check_failed(__FILE__, __LINE__, "%d wrong calls of the plug-in, first: %s", fake->wrong, fake->what_is_wrong);
-    if (fake->contexts || fake->memories || fake->registered || fake->launches || fake->sessions)
-        check_failed(__FILE__, __LINE__, "left: %d contexts, %d pieces of memory, %d of host memory, %d launches, %d sessions",
-                     fake->contexts, fake->memories, fake->registered, fake->launches, fake->sessions);
+    if (fake->contexts || fake->memories || fake->registered || fake->launches || fake->sessions || fake->prepared)
+        check_failed(__FILE__, __LINE__,
+                     "left: %d contexts, %d pieces of memory, %d of host memory, %d launches, %d sessions, %d prepared",
+                     fake->contexts, fake->memories, fake->registered, fake->launches, fake->sessions, fake->prepared);
 }
 
 static inline void fake_stop(struct test_daemon *d)

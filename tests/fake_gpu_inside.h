@@ -6,6 +6,7 @@
  *   fake_gpu_memory.c   its memory, and who may touch it
  *   fake_gpu_kernel.c   a GPU's threads, which run what is in its queue, and its copies
  *   fake_gpu_nodes.c    what kernels do besides over several nodes
+ *   fake_gpu_prepared.c kernels that a client's process runs by itself
  */
 #ifndef FAKE_GPU_INSIDE_H
 #define FAKE_GPU_INSIDE_H
@@ -15,6 +16,8 @@
 #include "fake_gpu.h"
 
 extern struct fake_gpus *control;
+/* Map the file beside this plug-in, once. */
+int control_open(struct error *e);
 
 extern pthread_t engine; /* who counted: the one thread that may call */
 
@@ -32,6 +35,7 @@ struct gpu_launch {
     uint32_t phase;         /* ... and the one after those that it has run */
     struct gpu_fixed fixed; /* its plans' addresses are of copies */
     int64_t *tables[GPU_MAX_RUNS];
+    bool computes; /* fake_gpu_prepared.c: of f32 */
 };
 
 /* A launch in a GPU's queue. */
@@ -109,6 +113,13 @@ int fake_writes_flush(int gpu, struct error *e);
 
 bool task_must_leave(const struct task *t);
 void gpu_nap(void);
+uint64_t now_ns(void);
+/* Before its phases: no slice has finished. */
+void launch_groups_set(const struct gpu_launch *l);
+void phases_run(const struct gpu *g, const struct task *t);
+/* Flags are raised to the call's epoch, and awaited by a slice that says which. */
+void flag_raise(const struct task *t, uint32_t rank, uint32_t flag);
+bool slice_await(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s);
 /* A GPU whose context is lost stands still. */
 void gpu_stand(const struct gpu *g);
 
@@ -122,6 +133,12 @@ bool nodes_trigger_push(const struct gpu *g, const struct task *t, uint32_t rank
 bool nodes_slice_send(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s,
                       uint32_t index);
 void nodes_slice_run(const struct task *t, const struct gpu_plan *plan, const struct slice *s);
+/* A finished element of y, to the ranks that it goes to: number i of the slice. */
+void result_store(const struct task *t, const struct gpu_plan *plan, const struct slice *s, uint32_t i, const void *element);
+
+/* A launch that computes. A partial sum of gemv's; a slice of gemm's. */
+float prepared_partial(const struct task *t, uint32_t row, uint32_t col);
+void prepared_rows_put(const struct task *t, const struct slice *s);
 
 /* A GPU's threads; their argument is the struct gpu. */
 void *gpu_main(void *gpu);

@@ -13,7 +13,7 @@
 
 #define NAP_NS 20000
 
-static uint64_t now_ns(void)
+uint64_t now_ns(void)
 {
     struct timespec t;
 
@@ -159,7 +159,7 @@ static bool kernel_is_well(const struct task *t)
     return true;
 }
 
-static bool slice_await(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s)
+bool slice_await(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s)
 {
     for (uint32_t i = 0; i < s->wait_count; i++)
         while (atomic_load_explicit(flag_of(t, rank, s->wait_first + i * s->wait_stride), memory_order_acquire) <
@@ -173,7 +173,7 @@ static bool slice_await(const struct gpu *g, const struct task *t, uint32_t rank
 }
 
 /* Flags only grow: one that goes back may be waited for until the end. */
-static void flag_raise(const struct task *t, uint32_t rank, uint32_t flag)
+void flag_raise(const struct task *t, uint32_t rank, uint32_t flag)
 {
     wrong(atomic_exchange_explicit(flag_of(t, rank, flag), t->call.epoch, memory_order_acq_rel) > t->call.epoch,
           "a flag goes back");
@@ -194,51 +194,88 @@ static uint32_t stamp_of(uint64_t word)
     return (uint32_t)(word >> 32);
 }
 
+/* What a launch that computes nothing sends is who it is from. */
+static uint64_t word_make(const struct task *t, uint32_t rank, uint32_t row, uint32_t col)
+{
+    float sum = t->launch->computes ? prepared_partial(t, row, col) : 0;
+    uint32_t bits = rank;
+
+    if (t->launch->computes)
+        memcpy(&bits, &sum, sizeof(bits));
+    return (uint64_t)t->call.stamp << 32 | bits;
+}
+
 /* A tile's words to all ranks, or to the one that reduces it. */
 static void words_put(const struct task *t, uint32_t rank, const struct slice *s)
 {
-    uint64_t word = (uint64_t)t->call.stamp << 32 | rank;
-
-    for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++)
-        for (uint32_t i = 0; i < s->rows && (s->dst == SLICE_DST_ALL || s->dst == r); i++)
-            for (uint32_t j = s->col; j < s->col + s->cols; j++)
-                wrong(stamp_of(atomic_exchange_explicit(word_of(t, r, rank, i, j), word, memory_order_relaxed)) >=
-                          t->call.stamp,
+    for (uint32_t i = 0; i < s->rows; i++)
+        for (uint32_t j = s->col; j < s->col + s->cols; j++) {
+            uint64_t word = word_make(t, rank, i, j);
+            for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++)
+                wrong((s->dst == SLICE_DST_ALL || s->dst == r) &&
+                          stamp_of(atomic_exchange_explicit(word_of(t, r, rank, i, j), word, memory_order_relaxed)) >=
+                              t->call.stamp,
                       "a word's stamp does not grow");
+        }
 }
 
-static bool words_reduce(const struct gpu *g, const struct task *t, uint32_t rank, const struct slice *s)
+/* Some rank was told to leave, and goes on with what comes next; the others will be. */
+static bool is_given_up(const struct task *t)
 {
-    for (uint32_t i = 0; i < s->rows; i++) {
-        for (uint32_t j = s->col; j < s->col + s->cols; j++) {
-            for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++) {
-                uint32_t stamp;
-                while ((stamp = stamp_of(atomic_load_explicit(word_of(t, rank, r, i, j), memory_order_relaxed))) !=
-                       t->call.stamp) {
-                    wrong(stamp > t->call.stamp, "a word is overwritten before it was read");
-                    gpu_stand(g);
-                    if (task_must_leave(t))
-                        return false;
-                    gpu_nap();
-                }
-            }
+    const struct gpu_fixed *fixed = &t->launch->fixed;
+
+    for (uint32_t r = 0; r < fixed->shape.nranks; r++)
+        if (fixed->flags[r] && atomic_load(flag_of(t, r, GPU_FLAGS)) >= t->call.epoch)
+            return true;
+    return false;
+}
+
+static bool word_await(const struct gpu *g, const struct task *t, const _Atomic uint64_t *at, float *sum)
+{
+    uint64_t word;
+    uint32_t bits;
+
+    while (stamp_of(word = atomic_load_explicit(at, memory_order_relaxed)) != t->call.stamp) {
+        wrong(stamp_of(word) > t->call.stamp && !is_given_up(t), "a word is overwritten before it was read");
+        gpu_stand(g);
+        if (task_must_leave(t))
+            return false;
+        gpu_nap();
+    }
+    bits = (uint32_t)word;
+    memcpy(sum, &bits, sizeof(*sum));
+    return true;
+}
+
+static bool words_reduce(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s)
+{
+    for (uint32_t i = 0; i < s->rows * s->cols; i++) {
+        float sum = 0, term;
+        for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++) {
+            if (!word_await(g, t, word_of(t, plan->rank, r, i / s->cols, s->col + i % s->cols), &term))
+                return false;
+            sum += term;
         }
+        if (t->launch->computes)
+            result_store(t, plan, s, i, &sum);
     }
     return true;
 }
 
-/* What other ranks wait for and this one waits for; nothing else is computed. */
+/* What other ranks wait for and this one waits for; nothing else is computed, but by a launch that does. */
 static bool slice_run(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s)
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
 
     if (shape->over_nodes)
         nodes_slice_run(t, plan, s);
+    if (t->launch->computes && shape->op == FCC_OP_GEMM_ALL_TO_ALL)
+        prepared_rows_put(t, s);
     if (shape->over_nodes || shape->op != FCC_OP_GEMV_ALL_REDUCE)
         return true;
     if (s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT)
         words_put(t, plan->rank, s);
-    return s->kind != SLICE_REDUCE || words_reduce(g, t, plan->rank, s);
+    return s->kind != SLICE_REDUCE || words_reduce(g, t, plan, s);
 }
 
 static bool slice_signal(const struct gpu *g, const struct task *t, const struct gpu_plan *plan, const struct slice *s)
@@ -326,27 +363,39 @@ static void kernel_linger(const struct gpu *g)
         gpu_nap();
 }
 
+void launch_groups_set(const struct gpu_launch *l)
+{
+    for (int i = 0; i < l->nruns; i++) {
+        const struct gpu_plan *plan = &l->fixed.plans[i];
+        for (uint32_t k = 0; k < plan->ngroups; k++)
+            ((uint32_t *)pointer(plan->counters))[k] = ((const struct signal_group *)pointer(plan->groups))[k].slices;
+    }
+}
+
+void phases_run(const struct gpu *g, const struct task *t)
+{
+    bool go_on = true;
+
+    for (uint32_t phase = t->call.nodes.phase_first; phase < t->call.nodes.phase_next && go_on; phase++)
+        for (int i = 0; i < t->launch->nruns && go_on; i++)
+            go_on = phase_run(g, t, &t->launch->fixed.plans[i], phase);
+}
+
 static void kernel_run(const struct gpu *g, const struct task *t)
 {
-    const struct gpu_fixed *fixed = &t->launch->fixed;
     bool go_on;
 
     if (!t->call.nodes.later)
         t->launch->fixed.began = now_ns();
-    for (int i = 0; i < t->launch->nruns; i++) {
-        const struct gpu_plan *plan = &fixed->plans[i];
-        for (uint32_t k = 0; k < plan->ngroups; k++)
-            ((uint32_t *)pointer(plan->counters))[k] = ((const struct signal_group *)pointer(plan->groups))[k].slices;
-    }
+    launch_groups_set(t->launch);
     if (!t->waits.in_kernel)
         order_check(t);
     (void)atomic_fetch_add(&control->begun, 1);
     go_on = kernel_hold(g, t) && kernel_is_well(t) && gates_await(g, t);
     if (t->waits.in_kernel && go_on)
         order_check(t);
-    for (uint32_t phase = t->call.nodes.phase_first; phase < t->call.nodes.phase_next && go_on; phase++)
-        for (int i = 0; i < t->launch->nruns && go_on; i++)
-            go_on = phase_run(g, t, &fixed->plans[i], phase);
+    if (go_on)
+        phases_run(g, t);
     kernel_linger(g);
 }
 
@@ -397,6 +446,14 @@ void side_finish(struct gpu *g)
     (void)pthread_mutex_unlock(&g->lock);
 }
 
+/* Words of streams, and epochs, which are compared by their lower halves; or an epoch that no operator has. */
+static bool goes_back(uint64_t before, uint64_t now)
+{
+    uint32_t seen = (uint32_t)before, value = (uint32_t)now;
+
+    return now != UINT64_MAX && (int32_t)(value - seen) < 0 && seen != fcc_stream_passed(value);
+}
+
 void *side_main(void *argument)
 {
     struct gpu *g = argument;
@@ -412,9 +469,8 @@ void *side_main(void *argument)
         while (now_ns() < s->at_ns)
             gpu_nap();
         (void)pthread_mutex_lock(&g->lock);
-        uint32_t now = (uint32_t)s->value;
-        uint32_t before = (uint32_t)atomic_exchange((_Atomic uint64_t *)pointer(s->address), s->value);
-        wrong((int32_t)(now - before) < 0 && before != fcc_stream_passed(now), "a store in passing comes too late");
+        uint64_t before = atomic_exchange((_Atomic uint64_t *)pointer(s->address), s->value);
+        wrong(goes_back(before, s->value), "a store in passing comes too late");
         g->store = s->next;
         free(s);
         (void)pthread_cond_broadcast(&g->changed);

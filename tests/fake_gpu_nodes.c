@@ -108,9 +108,7 @@ static unsigned char *y_at(const struct task *t, uint32_t rank, const struct sli
            ((int64_t)(i / s->cols) * y->stride[0] + s->col + i % s->cols) * (int64_t)element_size(t);
 }
 
-/* To the ranks' y that it goes to. */
-static void result_store(const struct task *t, const struct gpu_plan *plan, const struct slice *s, uint32_t i,
-                         const void *element)
+void result_store(const struct task *t, const struct gpu_plan *plan, const struct slice *s, uint32_t i, const void *element)
 {
     for (uint32_t r = 0; r < t->launch->fixed.shape.nranks; r++)
         if (plan_goes_to(plan, s->dst, r))

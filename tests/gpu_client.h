@@ -35,6 +35,9 @@
     X(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                                                        \
     X(stream_synchronize, "cuStreamSynchronize", (void *stream))                                                               \
     X(stream_wait, "cuStreamWaitValue32_v2", (void *stream, uint64_t address, uint32_t value, unsigned flags))                 \
+    X(event_create, "cuEventCreate", (void **event, unsigned flags))                                                           \
+    X(event_record, "cuEventRecord", (void *event, void *stream))                                                              \
+    X(event_wait, "cuStreamWaitEvent", (void *stream, void *event, unsigned flags))                                            \
     X(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                                                      \
     X(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                                                         \
     X(graph_destroy, "cuGraphDestroy", (void *graph))                                                                          \

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_gpu_worker_shown.c - what people are shown of GPUs, with the real daemon and the real library on fake ones: fccctl
- * devices and fccctl trace, and what the log says of MPS. Traces of real GPUs are in test_gpu_ranks.c.
+ * devices, fccctl trace and fccctl comms, and what the log says of MPS. Traces of real GPUs are in test_gpu_ranks.c.
  */
 #include <json-c/json.h>
 
-#include "fake_gpu_bed.h"
+#include "fake_gpu_runs.h"
 
 /* ---- what fccctl shows ---- */
 
@@ -163,12 +163,71 @@ static void traced(void)
     fake_stop(&d);
 }
 
+/* ---- prepared operators ---- */
+
+enum { ABSENT = 1, RUNS = 3 };
+
+static void runs_rank(int rank, const struct ranks *all, void *argument)
+{
+    _Atomic int *come = argument;
+    struct lane l;
+
+    lane_open(&l, all, rank, 0);
+    fcc_prepared *first = prepare(&l, ONE_STEP), *second = prepare(&l, ROWS_SENT);
+    work_run(&l, ONE_STEP, first, l.stream);
+    for (int i = 0; i < RUNS; i++) {
+        if (i == RUNS - 1 && rank == ABSENT)
+            await(come, 1);
+        work_run(&l, ROWS_SENT, second, l.stream);
+    }
+    stream_sync(l.stream);
+    await(come, 2);
+    fcc_prepared_free(first);
+    fcc_prepared_free(second);
+    lane_close(&l);
+}
+
+static void runs_shown(void)
+{
+    static const char line[] = "prepared 2: gemm_all_to_all, run 3 for ", missing[] = "MISSING: rank 1\n";
+    _Atomic int *come = shared_memory(sizeof(*come));
+    struct test_daemon d;
+    char text[4096];
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    ranks_start(&r, PAIR, runs_rank, come);
+    await(&fake->runs, PAIR * RUNS + 1); /* all but the last one of the rank that is absent */
+    struct json_object *o = fccctl_json("comms"), *workers = field(o, "workers");
+    struct json_object *comms = field(json_object_array_get_idx(workers, 0), "comms");
+    struct json_object *runs = field(json_object_array_get_idx(comms, 0), "runs");
+    struct json_object *run = json_object_array_get_idx(runs, 0);
+    CHECK(json_object_array_length(runs) == 1 && field_is(run, "op", "gemm_all_to_all") && field_is(run, "prepared", "2") &&
+          field_is(run, "run", "3") && field_is(run, "missing", "[ 1 ]"));
+    (void)json_object_put(o);
+    int code = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", "--stuck-after", "0", NULL});
+    if (!strstr(text, line) || !strstr(strstr(text, line), missing))
+        check_failed(__FILE__, __LINE__, "fccctl comms: %d: %s", code, text);
+    *come = 1;
+    await(&fake->runs, PAIR * RUNS + PAIR);
+    double until = now_ms() + 20e3;
+    do { /* the kernel has yet to say that it has ended */
+        CHECK(now_ms() < until);
+        code = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", NULL});
+    } while (strstr(text, "MISSING") || strstr(text, "prepared 2"));
+    CHECK(code == 0);
+    *come = 2;
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
         {"devices", devices, 0},
         {"another_mps", another_mps, 0},
         {"traced", traced, 0},
+        {"runs_shown", runs_shown, 0},
     };
     (void)argc;
     run_again(argv);

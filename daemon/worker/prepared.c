@@ -213,7 +213,9 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
         rank->since_ns = now;
     }
     int count = ranks_missing(p, at.begun, missing, sizeof(missing));
-    if (count && c->present < c->nranks) {
+    if (count && c->present < c->nranks && c->error.status) {
+        comm_abort(c, c->error.status, "%s", c->error.text); /* who, and how he went */
+    } else if (count && c->present < c->nranks) {
         comm_abort(c, -ECONNABORTED, "%s, prepared as %u, run %u: %s has left the communicator", op_name(p->op), p->number,
                    at.begun, missing);
     } else if (now - rank->since_ns < (uint64_t)c->time_limit_ms * 1000000u) {
@@ -395,7 +397,8 @@ static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, co
     memcpy(p->first, run.first, sizeof(p->first));
     memcpy(p->sets, run.sets, sizeof(p->sets));
     memcpy((unsigned char *)p + p->slices, run.slices, slices);
-    memcpy((unsigned char *)p + p->groups, run.groups, groups);
+    if (groups) /* in one step there are none */
+        memcpy((unsigned char *)p + p->groups, run.groups, groups);
     places_set(p, l->comm, args);
     int file = memfd_create("fccd-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0 || write(file, p, p->bytes) != (ssize_t)p->bytes ||
@@ -486,7 +489,7 @@ int prepared_make(struct comm *c, struct error *e)
     struct prepared *p;
     int status = request_check(c, e);
 
-    assert(!c->current);
+    assert(!c->current && c->nranks > 0);
     for (int r = 0; r < c->nranks; r++)
         op_args_copy(&args[r], &c->members[r].next->args);
     if (!status)

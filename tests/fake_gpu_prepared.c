@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_prepared.c - what a client's process uses of the fake plug-in: operators that it launches by itself. A run is a function on
+ * a stream of the fake driver, and does there what a fake GPU does for the worker's launches (fake_gpu_kernel.c).
+ *
+ * Of f32 it computes something, too: the product of only the first element of each row and each column. So where all others are 0 it is
+ * the whole product, which shows that each rank found all ranks' memory, and in the order of the stream.
+ */
+#include "fake_gpu_inside.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_prepared.h"
+
+struct gpu_prepared {
+    struct gpu gpu; /* has nothing but its number */
+    struct gpu_launch launch;
+    struct task task; /* of every run, but for what counts */
+    unsigned char *plan;
+    uint64_t slots_bytes;
+    _Atomic uint64_t *begun, *ended;
+    bool meets;
+    uint64_t epoch;       /* of the newest run */
+    _Atomic int enqueued; /* runs that have not ended */
+    int (*function_push)(void *stream, void (*function)(void *), void *argument);
+    int (*capturing)(void *stream, int *status);
+};
+
+struct run {
+    struct gpu_prepared *prepared;
+    uint64_t epoch;
+};
+
+/* ---- what it computes ---- */
+
+static float element(uint64_t data, int64_t at)
+{
+    return ((const float *)pointer(data))[at];
+}
+
+float prepared_partial(const struct task *t, uint32_t row, uint32_t col)
+{
+    const struct gpu_input *in = &t->call.in[0];
+
+    if (!in->gemv.k)
+        return 0;
+    return element(in->gemv.x, row * in->gemv.x_stride) * element(in->gemv.w, col * in->gemv.w_stride);
+}
+
+void prepared_rows_put(const struct task *t, const struct slice *s)
+{
+    const struct gpu_output *c = &t->call.out[s->dst];
+    const struct gpu_input *in = &t->call.in[0];
+
+    if (s->kind != SLICE_COMPUTE_PUT)
+        return;
+    for (uint32_t i = 0; i < s->rows; i++)
+        for (uint32_t j = 0; j < s->cols; j++)
+            ((float *)pointer(c->data))[(s->dst_row + i) * c->stride[0] + s->dst_col + j] =
+                in->gemm.k ? element(in->gemm.a, (s->row + i) * in->gemm.a_stride) * element(in->gemm.b, s->col + j) : 0;
+}
+
+/* ---- runs ---- */
+
+/* The other ranks' streams have come to it, too. False: it is to leave. */
+static bool ranks_meet(const struct gpu *g, const struct task *t)
+{
+    uint32_t rank = t->launch->fixed.plans[0].rank, n = t->launch->fixed.shape.nranks;
+
+    for (uint32_t r = 0; r < n; r++)
+        flag_raise(t, r, GPU_FLAG_DONE + rank);
+    return slice_await(g, t, rank, &(struct slice){.wait_first = GPU_FLAG_DONE, .wait_count = n, .wait_stride = 1});
+}
+
+static void run_execute(void *argument)
+{
+    struct run *run = argument;
+    struct gpu_prepared *p = run->prepared;
+    struct task *t = &p->task;
+    uint64_t began = now_ns();
+
+    t->call.epoch = run->epoch;
+    t->call.stamp = (uint32_t)run->epoch;
+    t->call.slots_at = run->epoch % 2 * p->slots_bytes;
+    wrong(atomic_exchange(p->begun, run->epoch) >= run->epoch, "a prepared operator's run begins behind a later one");
+    (void)atomic_fetch_add(&control->runs, 1);
+    launch_groups_set(&p->launch);
+    if (!p->meets || ranks_meet(&p->gpu, t))
+        phases_run(&p->gpu, t);
+    atomic_store_explicit(p->ended, gpu_done_make((uint32_t)run->epoch, now_ns() - began), memory_order_release);
+    (void)atomic_fetch_sub(&p->enqueued, 1);
+    free(run);
+}
+
+/* Asks the driver for something that it wants a current GPU for. 0, or the driver's error. */
+static int run_push(struct gpu_prepared *p, uint64_t epoch, void *stream)
+{
+    struct run *run = malloc(sizeof(*run));
+    int ignored, result = p->capturing(stream, &ignored);
+
+    *run = (struct run){.prepared = p, .epoch = epoch};
+    (void)atomic_fetch_add(&p->enqueued, 1);
+    if (!result)
+        result = p->function_push(stream, run_execute, run);
+    if (!result)
+        return 0;
+    (void)atomic_fetch_sub(&p->enqueued, 1);
+    free(run);
+    return result;
+}
+
+static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e)
+{
+    int status = call_check(FAKE_PREPARED_START, p->gpu.number, "launching an operator", e);
+
+    wrong(epoch != p->epoch + 1, "a prepared operator's epochs do not follow each other");
+    if (status)
+        return status;
+    if (run_push(p, epoch, stream))
+        return error_set(e, -EIO, "cuda GPU %d: launching an operator: the driver refused", p->gpu.number);
+    p->epoch = epoch;
+    return 0;
+}
+
+/* ---- from a plan ---- */
+
+static bool lies_inside(const struct gpu_prepared_plan *plan, uint64_t at, uint64_t count, size_t size)
+{
+    return at >= sizeof(*plan) && at <= plan->bytes && count <= (plan->bytes - at) / size;
+}
+
+static void contract_check(const struct gpu_prepared_plan *plan, size_t bytes, const struct gpu_prepared_memory *m)
+{
+    uint32_t nranks = plan->shape.nranks;
+
+    wrong(plan->abi != GPU_PLUGIN_ABI || plan->bytes != bytes || plan->rank >= nranks || nranks > GPU_MAX_GPUS,
+          "a plan that is none");
+    wrong(!lies_inside(plan, plan->slices, plan->first[GPU_PHASES], sizeof(struct slice)) ||
+              !lies_inside(plan, plan->groups, plan->ngroups, sizeof(struct signal_group)),
+          "a plan whose parts lie outside");
+    wrong(plan->slots_at < GPU_FLAG_WORDS * sizeof(uint64_t), "slots that lie over the flags");
+    wrong(!m->begun || !m->ended || m->begun % 8 || m->ended % 8, "no words of begin and end");
+    for (uint32_t r = 0; r < nranks; r++) {
+        wrong(!m->areas[r], "a rank without an area");
+        wrong(!m->results[r] && (!plan->only_slots || r == plan->rank), "a rank without a result");
+        for (uint32_t other = 0; other < r; other++)
+            wrong(m->areas[r] == m->areas[other], "two ranks with one area");
+    }
+}
+
+/* Places become addresses. */
+static void call_fill(struct gpu_call *call, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
+{
+    call->nodes.phase_next = GPU_PHASES;
+    call->in[0] = plan->in;
+    if (plan->shape.op == FCC_OP_GEMV_ALL_REDUCE) {
+        call->in[0].gemv.x += m->inputs[0];
+        call->in[0].gemv.w += m->inputs[1];
+    } else {
+        call->in[0].gemm.a += m->inputs[0];
+        call->in[0].gemm.b += m->inputs[1];
+    }
+    for (uint32_t r = 0; r < plan->shape.nranks; r++) {
+        call->out[r] = plan->out[r];
+        call->out[r].data += m->results[r];
+    }
+}
+
+static void launch_fill(struct gpu_launch *l, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
+{
+    struct gpu_plan *own = &l->fixed.plans[0];
+
+    l->nruns = 1;
+    l->computes = plan->shape.dtype == FCC_F32;
+    l->fixed.shape = plan->shape;
+    for (uint32_t r = 0; r < plan->shape.nranks; r++) {
+        l->fixed.flags[r] = m->areas[r];
+        l->fixed.slots[r] = m->areas[r] + plan->slots_at;
+    }
+    *own = (struct gpu_plan){.ngroups = plan->ngroups, .rank = plan->rank};
+    memcpy(own->first, plan->first, sizeof(own->first));
+    memcpy(own->sets, plan->sets, sizeof(own->sets));
+    own->slices = address_of(plan) + plan->slices;
+    own->groups = address_of(plan) + plan->groups;
+    own->counters = address_of(calloc(plan->ngroups + 1, sizeof(uint32_t)));
+    own->times = address_of(calloc(plan->first[GPU_PHASES] + 1, sizeof(struct slice_time)));
+}
+
+static int driver_find(struct gpu_prepared *p, struct error *e)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD), *push, *capturing;
+
+    if (!library)
+        return error_set(e, -ENODEV, "this process has not loaded the driver");
+    push = dlsym(library, "cuLaunchHostFunc");
+    capturing = dlsym(library, "cuStreamIsCapturing");
+    (void)dlclose(library); /* the client keeps it */
+    memcpy(&p->function_push, &push, sizeof(push));
+    memcpy(&p->capturing, &capturing, sizeof(capturing));
+    return 0;
+}
+
+static void prepared_close(struct gpu_prepared *p)
+{
+    wrong(p->enqueued != 0, "a prepared operator is closed whose runs have not ended");
+    free(pointer(p->launch.fixed.plans[0].counters));
+    free(pointer(p->launch.fixed.plans[0].times));
+    free(p->plan);
+    free(p);
+    (void)atomic_fetch_sub(&control->prepared, 1);
+}
+
+static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t bytes, const struct gpu_prepared_memory *memory,
+                         struct gpu_prepared **out, struct error *e)
+{
+    int status = control_open(e);
+
+    if (status == 0)
+        status = call_check(FAKE_PREPARED_OPEN, gpu, "preparing an operator", e);
+    if (status)
+        return status;
+    wrong(gpu < 0 || gpu >= (int)control->gpus, "a prepared operator on a GPU that there is not");
+    contract_check(plan, bytes, memory);
+    struct gpu_prepared *p = calloc(1, sizeof(*p));
+    status = driver_find(p, e);
+    if (status) {
+        free(p);
+        return status;
+    }
+    p->gpu.number = gpu;
+    p->plan = malloc(bytes);
+    memcpy(p->plan, plan, bytes);
+    launch_fill(&p->launch, (const struct gpu_prepared_plan *)(const void *)p->plan, memory);
+    p->task.launch = &p->launch;
+    call_fill(&p->task.call, plan, memory);
+    p->slots_bytes = plan->slots_bytes;
+    p->meets = !plan->only_slots && plan->shape.nranks > 1;
+    p->begun = pointer(memory->begun);
+    p->ended = pointer(memory->ended);
+    (void)atomic_fetch_add(&control->prepared, 1);
+    *out = p;
+    return 0;
+}
+
+const struct gpu_prepared_functions *gpu_prepared_functions(void)
+{
+    static const struct gpu_prepared_functions functions = {
+        .abi = GPU_PLUGIN_ABI, .open = prepared_open, .start = prepared_start, .close = prepared_close};
+
+    return &functions;
+}

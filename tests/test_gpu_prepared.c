@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_prepared.c - operators that are prepared once and launched by the ranks' own processes, through the real daemon on NVIDIA GPUs:
+ * each run uses what the one before it has stored, on whatever stream, beside operators that the daemon runs. How they end is in
+ * test_gpu_prepared_ends.c.
+ */
+#include "gpu_client.h"
+#include "value.h"
+
+/* Each on a GPU of its own: a power of 2, so that a division by it is exact. */
+static int ranks_of_gpus(void)
+{
+    return gpus >= 8 ? 8 : gpus >= 4 ? 4 : gpus >= 2 ? 2 : 1;
+}
+
+static void ranks_run(int n, void (*rank)(int, const struct ranks *, void *), void *argument)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, n, rank, argument);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+static uint64_t address_of(const fcc_buffer *b)
+{
+    return (uint64_t)(uintptr_t)fcc_buffer_data(b);
+}
+
+static void *zeroes(size_t bytes)
+{
+    void *m = calloc(1, bytes);
+
+    CHECK(m != NULL);
+    return m;
+}
+
+/* ---- whole numbers that the dtype holds ---- */
+
+struct shape {
+    enum fcc_dtype dtype;
+    int m, n, steps, rounds;
+    bool mixed;    /* some steps are the daemon's */
+    bool per_rank; /* m is for each */
+};
+
+static size_t bytes_of(const struct shape *s, size_t elements)
+{
+    return elements * (s->dtype == FCC_F32 ? 4 : 2);
+}
+
+static double number(const struct shape *s, int rank, int row, int col, int round)
+{
+    return (row * 37 + col * 11 + rank * 101 + round) % (s->dtype == FCC_BF16 ? 256 : 1024);
+}
+
+static void numbers_fill(const struct shape *s, void *data, int rank, int rows, int round)
+{
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < s->n; j++)
+            value_store(s->dtype, data, (int64_t)i * s->n + j, number(s, rank, i, j, round));
+}
+
+static void element_check(const struct shape *s, const void *data, int64_t at, double want, int rank, int round)
+{
+    unsigned char expected[4];
+    size_t size = bytes_of(s, 1);
+
+    value_store(s->dtype, expected, 0, want);
+    if (memcmp((const char *)data + at * (int64_t)size, expected, size) != 0)
+        check_failed(__FILE__, __LINE__, "rank %d, dtype %d, %d x %d, round %d: element %lld, %lld is not %g", rank,
+                     (int)s->dtype, s->m, s->n, round, (long long)(at / s->n), (long long)(at % s->n), want);
+}
+
+/* An n x n matrix that turns rows by one element, and multiplies them by `factor`. transposed: [row of the result][element]. */
+static fcc_buffer *turn_open(fcc_comm *comm, const struct shape *s, double factor, bool transposed)
+{
+    size_t bytes = bytes_of(s, (size_t)s->n * (size_t)s->n);
+    void *data = zeroes(bytes);
+    fcc_buffer *b;
+
+    for (int k = 0; k < s->n; k++) {
+        int64_t to = (k + 1) % s->n;
+        value_store(s->dtype, data, transposed ? to * s->n + k : (int64_t)k * s->n + to, factor);
+    }
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, bytes, &b));
+    OK(fcc_buffer_write(b, 0, data, bytes));
+    free(data);
+    return b;
+}
+
+/* What ranks do round by round: now one of them is late, now another. */
+static void be_late(int rank, int i, void *stream)
+{
+    if ((i + rank) % 8 == 0)
+        gpu_delay(stream, 200000);
+}
+
+/* ---- chains of gemvs ---- */
+
+/* Blocks 0 to steps of m rows on each rank, of which block i + 1 is the sum over the ranks of block i, turned by one element and divided by
+ * the number of ranks: all ranks begin with the same, and end with that. */
+struct chain {
+    const struct shape *shape;
+    fcc_comm *comm;
+    fcc_buffer *w, *blocks;
+    fcc_prepared *prepared[FCC_PREPARED_MAX];
+};
+
+static struct fcc_gemv_all_reduce_args step_args(const struct chain *c, int from, int to)
+{
+    const struct shape *s = c->shape;
+    uint64_t block = bytes_of(s, (size_t)s->m * (size_t)s->n);
+
+    return (struct fcc_gemv_all_reduce_args){.x = fcc_tensor_2d(c->blocks, (uint64_t)from * block, s->dtype, s->m, s->n),
+                                             .w = fcc_tensor_2d(c->w, 0, s->dtype, s->n, s->n),
+                                             .y = fcc_tensor_2d(c->blocks, (uint64_t)to * block, s->dtype, s->m, s->n)};
+}
+
+static void chain_open(struct chain *c, fcc_comm *comm, const struct shape *s)
+{
+    size_t block = bytes_of(s, (size_t)s->m * (size_t)s->n);
+
+    *c = (struct chain){.shape = s, .comm = comm, .w = turn_open(comm, s, 1.0 / fcc_comm_size(comm), true)};
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, (size_t)(s->steps + 1) * block, &c->blocks));
+    for (int step = 0; step < s->steps; step++) {
+        struct fcc_gemv_all_reduce_args args = step_args(c, step, step + 1);
+        OK(fcc_gemv_all_reduce_prepare(comm, &args, &c->prepared[step]));
+    }
+}
+
+static void step_enqueue(const struct chain *c, int step, void *stream)
+{
+    struct fcc_gemv_all_reduce_args args = step_args(c, step, step + 1);
+
+    args.schedule = step % 2 ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
+    if (c->shape->mixed && step % 3 == 2)
+        OK(fcc_gemv_all_reduce_enqueue(c->comm, &args, stream, NULL));
+    else
+        OK(fcc_prepared_enqueue(c->prepared[step], stream));
+    if (c->shape->mixed && step % 7 == 6)
+        OK(fcc_noop_enqueue(c->comm, stream, NULL));
+}
+
+/* The stream copies the last block as soon as it may. Before that, and the round, it wipes all blocks. */
+static void chain_round(const struct chain *c, int round, void *stream, void *first, void *last)
+{
+    const struct shape *s = c->shape;
+    int rank = fcc_comm_rank(c->comm);
+    uint64_t at = address_of(c->blocks), block = bytes_of(s, (size_t)s->m * (size_t)s->n);
+
+    numbers_fill(s, first, 0, s->m, round);
+    CU(gpu.set(at, 0xffffffff, (size_t)(s->steps + 1) * block / 4, stream)); /* not numbers */
+    CU(gpu.copy_in(at, first, block, stream));
+    be_late(rank, 4 * round, stream);
+    for (int step = 0; step < s->steps; step++) {
+        step_enqueue(c, step, stream);
+        be_late(rank, step + round, stream);
+    }
+    CU(gpu.copy_out(last, at + (uint64_t)s->steps * block, block, stream));
+    CU(gpu.stream_synchronize(stream));
+    for (int i = 0; i < s->m; i++)
+        for (int j = 0; j < s->n; j++)
+            element_check(s, last, (int64_t)i * s->n + (j + s->steps) % s->n, number(s, 0, i, j, round), rank, round);
+}
+
+static void chain_rank(int rank, const struct ranks *all, void *argument)
+{
+    const struct shape *s = argument;
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
+    size_t block = bytes_of(s, (size_t)s->m * (size_t)s->n);
+    void *first = zeroes(block), *last = zeroes(block);
+    struct chain c;
+
+    gpu_open(comm);
+    chain_open(&c, comm, s);
+    void *streams[] = {stream_open(CUDA_STREAM_OWN_ORDER), stream_open(CUDA_STREAM_DEFAULT), NULL};
+    for (int round = 0; round < s->rounds; round++) {
+        OK(fcc_noop(comm)); /* nobody wipes what others still store to */
+        chain_round(&c, round, streams[round % 3], first, last);
+    }
+    OK(fcc_noop(comm));
+    OK(fcc_comm_error_wait(comm, -1));
+    for (int step = 0; step < s->steps; step += 2) /* the others go with the communicator */
+        fcc_prepared_free(c.prepared[step]);
+    free(first);
+    free(last);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+/* One row, in one step: those are other kernels than those of several rows. */
+static const struct shape row_f32 = {.dtype = FCC_F32, .m = 1, .n = 512, .steps = 48, .rounds = 60};
+static const struct shape row_f16 = {.dtype = FCC_F16, .m = 1, .n = 4096, .steps = 16, .rounds = 60};
+static const struct shape row_bf16 = {.dtype = FCC_BF16, .m = 1, .n = 1024, .steps = 32, .rounds = 60};
+static const struct shape rows_f16 = {.dtype = FCC_F16, .m = 8, .n = 1024, .steps = 32, .rounds = 60};
+/* In two steps: the ranks meet before. */
+static const struct shape many_f16 = {.dtype = FCC_F16, .m = 64, .n = 2048, .steps = 16, .rounds = 30};
+static const struct shape many_f32 = {.dtype = FCC_F32, .m = 64, .n = 2048, .steps = 8, .rounds = 30};
+static const struct shape mixed_row = {.dtype = FCC_F32, .m = 1, .n = 512, .steps = 48, .rounds = 40, .mixed = true};
+static const struct shape mixed_many = {.dtype = FCC_F16, .m = 64, .n = 2048, .steps = 16, .rounds = 30, .mixed = true};
+
+static void chain_run(int n, const struct shape *s)
+{
+    ranks_run(n, chain_rank, (void *)(uintptr_t)s);
+}
+
+#define CHAIN(name, shape)                                                                                                     \
+    static void name(void)                                                                                                     \
+    {                                                                                                                          \
+        chain_run(ranks_of_gpus(), &(shape));                                                                                  \
+    }
+CHAIN(gemv_row_f32, row_f32)
+CHAIN(gemv_row_f16, row_f16)
+CHAIN(gemv_row_bf16, row_bf16)
+CHAIN(gemv_rows_f16, rows_f16)
+CHAIN(gemv_many_f16, many_f16)
+CHAIN(gemv_many_f32, many_f32)
+CHAIN(gemv_mixed_row, mixed_row)
+CHAIN(gemv_mixed_many, mixed_many)
+
+static void gemv_of_one(void)
+{
+    chain_run(1, &row_f16);
+}
+
+/* ---- chains of gemms ---- */
+
+/* Equal parts of each rank's rows go to each rank, turned by one element, to and fro between two buffers. After two steps each rank has its own
+ * rows again. */
+static void gemm_prepare(fcc_comm *comm, const struct shape *s, int rows, fcc_buffer *turn, fcc_buffer *const sides[2],
+                         fcc_prepared *out[2])
+{
+    int64_t received[FCC_MAX_RANKS] = {0};
+
+    for (int way = 0; way < 2; way++) {
+        struct fcc_gemm_all_to_all_args args = {.a = fcc_tensor_2d(sides[way], 0, s->dtype, rows, s->n),
+                                                .b = fcc_tensor_2d(turn, 0, s->dtype, s->n, s->n),
+                                                .c = fcc_tensor_2d(sides[1 - way], 0, s->dtype, rows, s->n),
+                                                .recv_rows = received};
+        OK(fcc_gemm_all_to_all_prepare(comm, &args, &out[way]));
+        for (int r = 0; r < fcc_comm_size(comm); r++)
+            CHECK(received[r] == rows / fcc_comm_size(comm));
+    }
+}
+
+/* data is what a rank has after so many steps. */
+static void sent_check(const fcc_comm *comm, const struct shape *s, const void *data, int rows, int steps, int round)
+{
+    int rank = fcc_comm_rank(comm), part = rows / fcc_comm_size(comm);
+
+    for (int i = 0; i < rows; i++) {
+        int from = steps % 2 ? i / part : rank, row = steps % 2 ? rank * part + i % part : i;
+        for (int j = 0; j < s->n; j++)
+            element_check(s, data, (int64_t)i * s->n + (j + steps) % s->n, number(s, from, row, j, round), rank, round);
+    }
+}
+
+static void sent_rank(int rank, const struct ranks *all, void *argument)
+{
+    const struct shape *s = argument;
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
+    int rows = s->per_rank ? s->m * all->n : s->m;
+    size_t bytes = bytes_of(s, (size_t)rows * (size_t)s->n);
+    void *data = zeroes(bytes);
+    fcc_buffer *sides[2];
+    fcc_prepared *prepared[2];
+
+    gpu_open(comm);
+    for (int way = 0; way < 2; way++)
+        OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, bytes, &sides[way]));
+    gemm_prepare(comm, s, rows, turn_open(comm, s, 1, false), sides, prepared);
+    void *stream = stream_open(CUDA_STREAM_OWN_ORDER);
+    for (int round = 0; round < s->rounds; round++) {
+        int steps = s->steps + round % 2;
+        OK(fcc_noop(comm));
+        numbers_fill(s, data, rank, rows, round);
+        CU(gpu.set(address_of(sides[1]), 0xffffffff, bytes / 4, stream));
+        CU(gpu.copy_in(address_of(sides[0]), data, bytes, stream));
+        for (int step = 0; step < steps; step++) {
+            be_late(rank, step + round, stream);
+            OK(fcc_prepared_enqueue(prepared[step % 2], stream));
+        }
+        CU(gpu.copy_out(data, address_of(sides[steps % 2]), bytes, stream));
+        CU(gpu.stream_synchronize(stream));
+        sent_check(comm, s, data, rows, steps, round);
+    }
+    OK(fcc_noop(comm));
+    fcc_prepared_free(prepared[0]);
+    fcc_prepared_free(prepared[1]);
+    free(data);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+static const struct shape few_f16 = {.dtype = FCC_F16, .m = 8, .n = 2048, .steps = 24, .rounds = 20, .per_rank = true};
+static const struct shape few_bf16 = {.dtype = FCC_BF16, .m = 64, .n = 2048, .steps = 24, .rounds = 20, .per_rank = true};
+static const struct shape few_f32 = {.dtype = FCC_F32, .m = 3, .n = 512, .steps = 24, .rounds = 20, .per_rank = true};
+static const struct shape large_f16 = {.dtype = FCC_F16, .m = 4096, .n = 1024, .steps = 12, .rounds = 10};
+static const struct shape large_f32 = {.dtype = FCC_F32, .m = 2048, .n = 512, .steps = 12, .rounds = 10};
+
+static void sent_run(const struct shape *s)
+{
+    ranks_run(ranks_of_gpus(), sent_rank, (void *)(uintptr_t)s);
+}
+
+#define SENT(name, shape)                                                                                                      \
+    static void name(void)                                                                                                     \
+    {                                                                                                                          \
+        sent_run(&(shape));                                                                                                    \
+    }
+SENT(gemm_few_f16, few_f16)
+SENT(gemm_few_bf16, few_bf16)
+SENT(gemm_few_f32, few_f32)
+SENT(gemm_large_f16, large_f16)
+SENT(gemm_large_f32, large_f32)
+
+/* ---- two operators, each on a stream of its own, in an order that events make ---- */
+
+enum { TURNS = 200 };
+
+static void streams_rank(int rank, const struct ranks *all, void *argument)
+{
+    static const struct shape s = {.dtype = FCC_F32, .m = 1, .n = 512, .steps = 1};
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
+    size_t row = bytes_of(&s, (size_t)s.n);
+    float first[512], last[512];
+    fcc_prepared *back;
+    void *events[2];
+    struct chain c;
+
+    (void)argument;
+    gpu_open(comm);
+    chain_open(&c, comm, &s);
+    struct fcc_gemv_all_reduce_args args = step_args(&c, 1, 0);
+    OK(fcc_gemv_all_reduce_prepare(comm, &args, &back));
+    void *streams[] = {stream_open(CUDA_STREAM_OWN_ORDER), stream_open(CUDA_STREAM_OWN_ORDER)};
+    for (int i = 0; i < 2; i++)
+        CU(gpu.event_create(&events[i], 0));
+    numbers_fill(&s, first, 0, 1, 0);
+    CU(gpu.copy_in(address_of(c.blocks), first, row, streams[0]));
+    for (int turn = 0; turn < 2 * TURNS; turn++) {
+        int i = turn % 2;
+        be_late(rank, turn, streams[i]);
+        OK(fcc_prepared_enqueue(i ? back : c.prepared[0], streams[i]));
+        CU(gpu.event_record(events[i], streams[i]));
+        CU(gpu.event_wait(streams[1 - i], events[i], 0));
+    }
+    CU(gpu.copy_out(last, address_of(c.blocks), row, streams[0]));
+    CU(gpu.stream_synchronize(streams[0]));
+    for (int j = 0; j < s.n; j++)
+        element_check(&s, last, (j + 2 * TURNS) % s.n, number(&s, 0, 0, j, 0), rank, 0);
+    CU(gpu.stream_synchronize(streams[1]));
+    OK(fcc_noop(comm));
+    fcc_prepared_free(back);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+static void two_streams(void)
+{
+    ranks_run(ranks_of_gpus(), streams_rank, NULL);
+}
+
+/* ---- what is refused ---- */
+
+static void captured_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
+    fcc_prepared *prepared;
+    void *graph;
+
+    (void)argument;
+    gpu_open(comm);
+    struct product p = product_open(comm, 1);
+    struct fcc_gemv_all_reduce_args args = product_args(&p, 0);
+    OK(fcc_gemv_all_reduce_prepare(comm, &args, &prepared));
+    void *stream = stream_open(CUDA_STREAM_OWN_ORDER);
+    CU(gpu.capture_begin(stream, CUDA_CAPTURE_THREAD_LOCAL));
+    FAILS(fcc_prepared_enqueue(prepared, stream), -EINVAL, "captured");
+    CU(gpu.capture_end(stream, &graph));
+    CU(gpu.graph_destroy(graph));
+    gpu_fill(stream, p.x, PRODUCT_K, 3);
+    OK(fcc_prepared_enqueue(prepared, stream)); /* what was refused was no run */
+    product_fetch(&p, stream);
+    CU(gpu.stream_synchronize(stream));
+    product_check(&p, gpu.host, 3);
+    args.schedule = FCC_SCHEDULE_SEQUENTIAL;
+    FAILS(fcc_gemv_all_reduce_prepare(comm, &args, &prepared), -EINVAL, "schedule");
+    OK(fcc_noop(comm));
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+static void captured(void)
+{
+    ranks_run(ranks_of_gpus(), captured_rank, NULL);
+}
+
+static void together_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, 2, rank, 0, 0);
+    fcc_prepared *prepared;
+
+    (void)argument;
+    struct product p = product_open(comm, 1);
+    struct fcc_gemv_all_reduce_args args = product_args(&p, 0);
+    FAILS(fcc_gemv_all_reduce_prepare(comm, &args, &prepared), -EOPNOTSUPP, "rank 1");
+    product_works(&p, 3);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+static void on_one_gpu(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, together_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+int main(void)
+{
+    static const struct test tests[] = {
+        {"gemv_of_one", gemv_of_one, 0},         {"gemv_row_f32", gemv_row_f32, 0},
+        {"gemv_row_f16", gemv_row_f16, 0},       {"gemv_row_bf16", gemv_row_bf16, 0},
+        {"gemv_rows_f16", gemv_rows_f16, 0},     {"gemv_many_f16", gemv_many_f16, 0},
+        {"gemv_many_f32", gemv_many_f32, 0},     {"gemv_mixed_row", gemv_mixed_row, 0},
+        {"gemv_mixed_many", gemv_mixed_many, 0}, {"gemm_few_f16", gemm_few_f16, 0},
+        {"gemm_few_bf16", gemm_few_bf16, 0},     {"gemm_few_f32", gemm_few_f32, 0},
+        {"gemm_large_f16", gemm_large_f16, 0},   {"gemm_large_f32", gemm_large_f32, 0},
+        {"two_streams", two_streams, 0},         {"captured", captured, 0},
+        {"on_one_gpu", on_one_gpu, 0},
+    };
+    return gpus_found() ? tests_run("gpu_prepared", TESTS(tests)) : EXIT_SUCCESS;
+}
