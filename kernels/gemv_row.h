@@ -45,8 +45,8 @@ enum {
     ROW_X_LEAST = 24 << 10, /* room for x: so much that there is one workgroup on a multiprocessor */
     ROW_X_MOST = 128 << 10,
     ROW_LEAST = 8, /* columns of a workgroup: fewer workgroups where there are not so many */
-    ROW_NEARER_LEAST = 3, /* parts of a wave that are brought into the L2 when the kernel begins: as many as there is room for in the ring; */
-    ROW_NEARER_MOST = 6,  /* ... where a wave has five times as many, up to so many. More than that and the L2 loses some again */
+    ROW_NEARER_LEAST = 2, /* parts of a wave that are brought into the L2 when the kernel begins; */
+    ROW_NEARER_MOST = 6,  /* ... a fifth of those that it has, up to so many: more, and all take longer (TRIED.md) */
 };
 
 /* So many for each of `parts`, and one more for the first ones. */
@@ -464,10 +464,7 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
             row_rescue<T>(call, row, shared);
         rescued = true;
     } while (again);
-    if (call.end.in_stream)
-        gpu_leave_in_stream(call);
-    else
-        gpu_leave(call, &group);
+    gpu_leave(call, &group);
 #endif
 }
 

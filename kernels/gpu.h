@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 10u
+#define GPU_PLUGIN_ABI 11u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may go to */
 #define GPU_LANES 2u                                 /* queues of a GPU by which launches may come to it */
@@ -215,6 +215,7 @@ struct gpu_call {
     struct gpu_plan plans[GPU_MAX_RUNS]; /* fixed's: here they are at hand when the kernel begins */
     struct gpu_nodes nodes;              /* shape.over_nodes */
     struct gpu_meeting meeting;
+    uint64_t idle_counters; /* in_stream: those of the run before, for the next one: set back by this one. Otherwise 0 */
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_call) <= 4096, "kernels take at most 4 KiB of arguments");

@@ -334,8 +334,7 @@ GPU_DEVICE void gpu_groups_set(const struct gpu_plan *plan)
 
 /* All threads: set everything back for the next call, tell the streams and the host. The fence releases what was set back, too: the
  * host frees nothing before `done`; and the next kernel on this stream comes after the end of this one. Whoever has left before its time
- * has seen that it must, and this comes after that. Of a kernel that is launched by who uses its results, behind it on its stream, the end
- * itself is all that: nothing is told but the host, which only shows it. */
+ * has seen that it must, and this comes after that. */
 GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
 {
     struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
@@ -348,7 +347,7 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
     if (threadIdx.x == 0)
         fixed->left = 0;
     __syncthreads();
-    if (threadIdx.x == 0 && !call.end.in_stream) {
+    if (threadIdx.x == 0) {
         gpu_fence_system();
         gpu_tell(call.end);
     }
@@ -373,6 +372,8 @@ template <bool NODES = false> GPU_DEVICE void gpu_begin(const struct gpu_call &c
         ((struct gpu_fixed *)call.fixed)->began = gpu_clock(); /* the last to leave sees it: this thread leaves, too */
         gpu_say_begun(call.end, call.epoch);
     }
+    if (call.idle_counters && blockIdx.x == 0 && threadIdx.x < GPU_GROUPS)
+        ((uint32_t *)call.idle_counters)[threadIdx.x] = 0; /* the run before has ended: gpu_follow() */
     /* What the workgroup needs before its first slice and in it; it was last read before other data filled the caches. */
     for (uint32_t at = threadIdx.x * LINE; at < offsetof(struct gpu_fixed, plans); at += blockDim.x * LINE)
         gpu_prefetch((const char *)call.fixed + at);
@@ -385,26 +386,31 @@ GPU_DEVICE uint32_t gpu_run_of(const struct gpu_call &call, uint32_t i)
     return (blockIdx.x + i) % call.nruns;
 }
 
+/* Of a kernel that is launched by who uses its results, behind it on its stream: its end itself releases these, so nothing has to be ordered,
+ * which takes as long as the farthest store is on its way. The count is for the host, which only shows it. */
+GPU_DEVICE void gpu_leave_in_stream(const struct gpu_call &call)
+{
+    struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
+
+    if (threadIdx.x || atomicAdd(&fixed->left, 1u) != gridDim.x - 1)
+        return;
+    fixed->left = 0;
+    gpu_tell_host(call.end, 0);
+}
+
 GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
 {
     gpu_let_follow();
+    if (call.end.in_stream) {
+        gpu_leave_in_stream(call);
+        return;
+    }
     __syncthreads();
     if (threadIdx.x == 0)
         group->index = gpu_add_acq_rel((uint32_t *)&call.fixed->left, 1u);
     __syncthreads();
     if (group->index == gridDim.x - 1)
         gpu_last_leaves(call);
-}
-
-/* The same for a kernel that has taken no slices and counted no groups, after a barrier of the workgroup, when what it has stored is only for
- * who is behind it on its stream: then the kernel's own end releases that, and the count is for the host, which only shows it. */
-GPU_DEVICE void gpu_leave_in_stream(const struct gpu_call &call)
-{
-    gpu_let_follow();
-    if (threadIdx.x || atomicAdd((uint32_t *)&call.fixed->left, 1u) != gridDim.x - 1)
-        return;
-    ((struct gpu_fixed *)call.fixed)->left = 0;
-    gpu_tell_host(call.end, 0);
 }
 
 /* The phases from `first` on, and the kernel's end. go_on: no phase before has made this workgroup leave. Operator has

@@ -32,9 +32,10 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-static uint64_t counters_bytes(const struct gpu_run *r)
+/* From a plan's counters to the second ones, which take turns with them where nobody sets them back at a kernel's end. */
+static uint64_t counters_pitch(uint32_t ngroups)
 {
-    return (GPU_GROUPS + (uint64_t)r->ngroups) * sizeof(uint32_t);
+    return aligned((GPU_GROUPS + (uint64_t)ngroups) * sizeof(uint32_t));
 }
 
 /* Where the parts of run r lie, from `at` on; returns the end. */
@@ -45,7 +46,7 @@ static uint64_t plan_place(struct gpu_plan *plan, const struct gpu_run *r, uint6
     plan->groups = at;
     at += aligned(r->ngroups * sizeof(struct signal_group));
     plan->counters = at;
-    at += aligned(counters_bytes(r));
+    at += 2 * counters_pitch(r->ngroups);
     plan->times = at;
     at += aligned(r->first[GPU_PHASES] * sizeof(struct slice_time));
     memcpy(plan->first, r->first, sizeof(plan->first));
@@ -62,11 +63,12 @@ static uint64_t plan_place(struct gpu_plan *plan, const struct gpu_run *r, uint6
 static void plan_fill(const struct gpu_plan *plan, const struct gpu_run *r, unsigned char *image, uint64_t base)
 {
     uint32_t *counters = (uint32_t *)(image + (plan->counters - base));
+    uint32_t *second = counters + counters_pitch(r->ngroups) / sizeof(uint32_t);
 
     memcpy(image + (plan->slices - base), r->slices, r->first[GPU_PHASES] * sizeof(struct slice));
     memcpy(image + (plan->groups - base), r->groups, r->ngroups * sizeof(struct signal_group));
     for (uint32_t g = 0; g < r->ngroups; g++)
-        counters[GPU_GROUPS + g] = r->groups[g].slices;
+        counters[GPU_GROUPS + g] = second[GPU_GROUPS + g] = r->groups[g].slices;
 }
 
 static int launch_upload(struct gpu_launch *l, const struct gpu_run runs[], struct error *e)
@@ -368,7 +370,11 @@ int launch_slots(struct gpu_launch *l, const uint64_t slots[], struct error *e)
 void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_waits *waits)
 {
     void *maps = call_complete(l, call);
+    struct gpu_plan *plan = &call->plans[0]; /* the only one */
+    uint64_t second = plan->counters + counters_pitch(plan->ngroups);
 
+    call->idle_counters = call->epoch % 2 ? plan->counters : second;
+    plan->counters = call->epoch % 2 ? second : plan->counters;
     waits->in_kernel = maps && l->quick == &l->gemm_quick.kernel && gpu_gemm_quick_gate(&l->gemm_quick, maps, waits);
     return maps;
 }
