@@ -150,7 +150,7 @@ struct fcc_context {
     pthread_t watch;
     int watch_wake; /* eventfd that makes the watch look; -1: there is none. Changes under accelerator_lock and lock */
 
-    pthread_mutex_t prepared_lock;               /* never waited for with `lock` held */
+    pthread_mutex_t prepared_lock;                   /* never waited for with `lock` held */
     LIST_HEAD(prepared_head, fcc_prepared) prepared; /* prepared.c's. prepared_lock */
 
     pthread_mutex_t ring_lock;

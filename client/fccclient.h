@@ -57,10 +57,10 @@ extern "C" {
 #define FCC_MAX_DIMS 4           /* dimensions of one tensor */
 #define FCC_TIME_LIMIT_DEFAULT 0 /* the daemon's configured time limit */
 
-typedef struct fcc_context fcc_context; /* a connection to fccd */
-typedef struct fcc_comm fcc_comm;       /* one rank's membership of a communicator */
-typedef struct fcc_buffer fcc_buffer;   /* memory that the daemon allocated and this process has mapped */
-typedef struct fcc_request fcc_request; /* an operator that was submitted */
+typedef struct fcc_context fcc_context;   /* a connection to fccd */
+typedef struct fcc_comm fcc_comm;         /* one rank's membership of a communicator */
+typedef struct fcc_buffer fcc_buffer;     /* memory that the daemon allocated and this process has mapped */
+typedef struct fcc_request fcc_request;   /* an operator that was submitted */
 typedef struct fcc_prepared fcc_prepared; /* an operator that was prepared once, to run many times */
 
 enum fcc_dtype { FCC_F32 = 1, FCC_F16 = 2, FCC_BF16 = 3, FCC_I32 = 4, FCC_I64 = 5 };

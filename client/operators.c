@@ -267,9 +267,9 @@ static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *ar
     submission_tensor(&s, "c", &args->c);
     if (args->send_rows)
         submission_attr(&s, FCC_ATTR_SEND_ROWS, args->send_rows, nranks);
-    return submission_end(
-        &s, args->recv_rows,
-        &(struct prepared_buffers){.inputs = {args->a.buffer, args->b.buffer}, .result = args->c.buffer}, how);
+    return submission_end(&s, args->recv_rows,
+                          &(struct prepared_buffers){.inputs = {args->a.buffer, args->b.buffer}, .result = args->c.buffer},
+                          how);
 }
 
 int fcc_noop(fcc_comm *comm)

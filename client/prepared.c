@@ -30,7 +30,7 @@ struct fcc_prepared {
     uint32_t number, place;
     bool only_slots;
     const struct gpu_prepared_functions *functions;
-    struct gpu_prepared *gpu; /* NULL: not open */
+    struct gpu_prepared *gpu;                                               /* NULL: not open */
     struct accelerator_memory areas[FCC_MAX_RANKS], results[FCC_MAX_RANKS]; /* bytes is 0: not mapped */
     pthread_mutex_t lock;
     uint64_t runs; /* lock */

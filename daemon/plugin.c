@@ -54,7 +54,7 @@ int plugin_find(const char *kind, const char *dir, struct error *e)
 
 int plugin_file(const char *kind, const char *dir, char *out, size_t room, struct error *e)
 {
-    char path[PATH_ROOM], here[PATH_MAX] = "";
+    char path[PATH_ROOM] = "", here[PATH_MAX] = "";
     int status = plugin_path(kind, dir, path, e);
 
     if (!status && path[0] != '/' && !getcwd(here, sizeof(here)))

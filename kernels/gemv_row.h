@@ -44,7 +44,7 @@ enum {
     ROW_RING = ROW_WAVES * ROW_PARTS * ROW_PART,
     ROW_X_LEAST = 24 << 10, /* room for x: so much that there is one workgroup on a multiprocessor */
     ROW_X_MOST = 128 << 10,
-    ROW_LEAST = 8, /* columns of a workgroup: fewer workgroups where there are not so many */
+    ROW_LEAST = 8,        /* columns of a workgroup: fewer workgroups where there are not so many */
     ROW_NEARER_LEAST = 2, /* parts of a wave that are brought into the L2 when the kernel begins; */
     ROW_NEARER_MOST = 6,  /* ... a fifth of those that it has, up to so many: more, and all take longer (TRIED.md) */
 };

@@ -169,7 +169,8 @@ struct gpu_end {
     uint64_t begun; /* uint64_t in host memory that becomes the epoch when the kernel begins; 0: there is none */
     uint32_t epoch; /* the lower half of gpu_call's */
     uint32_t nwords, npeers;
-    uint32_t in_stream; /* 1: nobody but what is behind the kernel on its stream uses what it has stored, whatever `done` says */
+    uint32_t
+        in_stream; /* 1: nobody but what is behind the kernel on its stream uses what it has stored, whatever `done` says */
     uint64_t words[GPU_MAX_RUNS]; /* uint32_t in the memory of this GPU or the host's: words[i] becomes values[i] */
     uint32_t values[GPU_MAX_RUNS];
     uint64_t peers[GPU_MAX_GPUS]; /* uint32_t in the memory of other GPUs: becomes the epoch. What is launched there next waits

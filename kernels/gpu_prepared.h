@@ -44,8 +44,8 @@ struct gpu_prepared_plan {
     uint32_t first[GPU_PHASES + 1];
     uint32_t zero;
     uint64_t sets[GPU_SETS];
-    uint64_t slices, groups;      /* where they begin in the plan */
-    uint64_t slots_at, slots_bytes; /* in an area: where the slots begin; of one half of them */
+    uint64_t slices, groups;              /* where they begin in the plan */
+    uint64_t slots_at, slots_bytes;       /* in an area: where the slots begin; of one half of them */
     struct gpu_output out[FCC_MAX_RANKS]; /* data: where it begins in the memory of that rank's result */
     struct gpu_input in;                  /* addresses: where they begin in the memory of gemv's x and w, gemm's a and b */
 };

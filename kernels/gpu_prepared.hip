@@ -49,7 +49,8 @@ static __global__ void meet_kernel(GPU_PARAMETER struct meeting m)
     gpu_store_release((uint64_t *)come_word(m.areas[other], m.rank), m.epoch);
     for (uint32_t spins = 1; gpu_load_relaxed(word) < m.epoch && !leave; spins++)
         if (spins % GPU_LOOK_SPINS == 0)
-            leave = gpu_load_relaxed((const uint64_t *)m.areas[m.rank] + GPU_FLAGS) >= m.epoch; /* the operator's kernel sees it, too */
+            leave = gpu_load_relaxed((const uint64_t *)m.areas[m.rank] + GPU_FLAGS) >=
+                    m.epoch; /* the operator's kernel sees it, too */
     (void)gpu_load_acquire(word);
 }
 

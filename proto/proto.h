@@ -284,7 +284,8 @@ struct fcc_submit {
         stream; /* 0: begins when all ranks have submitted. Otherwise, with a slot, on a GPU: the operator has its place on a
                          stream of the client, see struct fcc_slot */
     uint16_t gpu_words; /* 1: by the words in the memory of GPUs, which the session has on all of the communicator's */
-    uint16_t prepare;   /* 1: do not run it, but prepare it (PREPARED). values[0] of the completion is its number, in the communicator,
+    uint16_t
+        prepare; /* 1: do not run it, but prepare it (PREPARED). values[0] of the completion is its number, in the communicator,
                            values[1] its place in the session memory */
 };
 static_assert(sizeof(struct fcc_submit) == 40, "wire");

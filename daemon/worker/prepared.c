@@ -32,7 +32,7 @@ struct prepared_rank {
     struct device_memory area;
     int area_fd;
     struct buffer *buffers[FCC_MAX_TENSORS]; /* a reference each */
-    struct progress last; /* when it freed it */
+    struct progress last;                    /* when it freed it */
     /* The watch's: the run that had begun when it looked last, and since when. */
     uint32_t seen;
     uint64_t since_ns;
@@ -268,8 +268,7 @@ static struct json_object *run_describe(const struct prepared *p, uint32_t run, 
     (void)json_object_object_add(o, "prepared", json_object_new_int64(p->number));
     (void)json_object_object_add(o, "op", json_object_new_string(op_name(p->op)));
     (void)json_object_object_add(o, "run", json_object_new_int64(run));
-    (void)json_object_object_add(o, "since_ms",
-                                 json_object_new_double(since_ns ? (double)(clock_ns() - since_ns) / 1e6 : 0));
+    (void)json_object_object_add(o, "since_ms", json_object_new_double(since_ns ? (double)(clock_ns() - since_ns) / 1e6 : 0));
     (void)json_object_object_add(o, "missing", missing);
     return o;
 }
@@ -312,7 +311,8 @@ static int ranks_check(const struct comm *c, const char *name, struct error *e)
         return error_set(e, -EOPNOTSUPP, "%s: prepare: the communicator's ranks are on %s devices: allowed on cuda", name,
                          c->ops->kind);
     if (!strcmp(c->worker->config.gpu_sharing, "ipc"))
-        return error_set(e, -EOPNOTSUPP, "%s: prepare: GPU_SHARING is ipc: its memory ends with the process that made it", name);
+        return error_set(e, -EOPNOTSUPP, "%s: prepare: GPU_SHARING is ipc: its memory ends with the process that made it",
+                         name);
     for (int r = 0; r < c->nranks; r++) {
         uint64_t bit = UINT64_C(1) << c->members[r].device->index;
         if (gpus & bit)
