@@ -21,6 +21,8 @@ static void connect_with_fault(enum fault fault, int status, const char *words)
 
 static void test_welcome_faults(void **state)
 {
+    char says[96];
+
     (void)state;
     connect_with_fault(FD_MISSING, -EPROTO, "552 bytes with 1 file descriptors");
     connect_with_fault(FD_SURPLUS, -EPROTO, "552 bytes with 3 file descriptors");
@@ -31,7 +33,9 @@ static void test_welcome_faults(void **state)
     connect_with_fault(REPLY_WRONG_TYPE, -EPROTO, "malformed reply to hello");
     connect_with_fault(REPLY_ERROR, -EPERM, FAKE_TEXT);
     connect_with_fault(REPLY_NONE, -ECONNRESET, "closed the connection before it answered");
-    connect_with_fault(VERSION_WRONG, -EPROTO, "fccd speaks version 2 of the protocol, this library version 1");
+    (void)snprintf(says, sizeof(says), "fccd speaks version %u of the protocol, this library version %u", FCC_PROTO_VERSION + 1,
+                   FCC_PROTO_VERSION);
+    connect_with_fault(VERSION_WRONG, -EPROTO, says);
 }
 
 static void test_connect_refused(void **state)

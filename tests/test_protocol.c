@@ -39,7 +39,9 @@ static void hello(void)
 
     daemon_start(&d, NULL);
     h.version = 99;
-    refused(&d, &h, sizeof(h), NULL, 0, -EPROTO, "version 99: this fccd speaks version 1");
+    char says[64];
+    (void)snprintf(says, sizeof(says), "version 99: this fccd speaks version %u", FCC_PROTO_VERSION);
+    refused(&d, &h, sizeof(h), NULL, 0, -EPROTO, says);
     h = good;
     h.magic = 1;
     refused(&d, &h, sizeof(h), NULL, 0, -EPROTO, "expected a HELLO");

@@ -1,51 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-#include "prepared.h"
+#include "prepared_inside.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "device.h"
-#include "gpu_call.h"
 #include "gpu_node.h"
 #include "gpu_prepared.h"
 #include "gpu_stream.h"
 #include "plugin.h"
 
-#define WATCH_MS 50 /* between looks at the runs */
-
-/* How far a rank's runs are: numbers' lower halves. */
-struct progress {
-    uint32_t begun, ended;
-};
-
-/* What one rank has of it. */
-struct prepared_rank {
-    bool held;      /* it has not freed it */
-    uint32_t place; /* of its words in the session's memory */
-    int plan_fd;
-    struct device_memory area;
-    int area_fd;
-    struct buffer *buffers[FCC_MAX_TENSORS]; /* a reference each */
-    struct progress last;                    /* when it freed it */
-    /* The watch's: the run that had begun when it looked last, and since when. */
-    uint32_t seen;
-    uint64_t since_ns;
-};
-
-struct prepared {
-    LIST_ENTRY(prepared) link; /* comm.prepared */
-    struct comm *comm;
-    uint32_t number;
-    enum fcc_op op;
-    int holders;
-    struct prepared_rank ranks[]; /* [comm.nranks] */
-};
+#define WATCH_MS 100 /* between looks at the runs */
 
 static struct prepared *prepared_find(const struct comm *c, uint32_t number)
 {
@@ -57,7 +26,7 @@ static struct prepared *prepared_find(const struct comm *c, uint32_t number)
     return NULL;
 }
 
-static int result_tensor(enum fcc_op op)
+int prepared_result_tensor(enum fcc_op op)
 {
     return op == FCC_OP_GEMV_ALL_REDUCE ? FCC_GEMV_Y : FCC_GEMM_C;
 }
@@ -119,7 +88,7 @@ static int ranks_missing(const struct prepared *p, uint32_t run, char *text, siz
 
 /* ---- the end ---- */
 
-static void prepared_free(struct prepared *p)
+void prepared_free(struct prepared *p)
 {
     for (int r = 0; r < p->comm->nranks; r++) {
         struct prepared_rank *rank = &p->ranks[r];
@@ -247,7 +216,7 @@ static void runs_watch(evutil_socket_t sock, short what, void *arg)
                 return;
 }
 
-static int watch_begin(struct comm *c, struct error *e)
+int prepared_watch_begin(struct comm *c, struct error *e)
 {
     static const struct timeval period = {.tv_usec = WATCH_MS * 1000};
 
@@ -298,233 +267,11 @@ struct json_object *prepared_describe(const struct comm *c)
     return list;
 }
 
-/* ---- making ---- */
-
-/* Whether the communicator's ranks can have such operators at all. */
-static int ranks_check(const struct comm *c, const char *name, struct error *e)
-{
-    uint64_t gpus = 0;
-
-    if (c->nodes)
-        return error_set(e, -EOPNOTSUPP, "%s: prepare: the communicator's ranks are on several nodes: allowed on one", name);
-    if (c->ops->number != FCC_DEVICE_CUDA)
-        return error_set(e, -EOPNOTSUPP, "%s: prepare: the communicator's ranks are on %s devices: allowed on cuda", name,
-                         c->ops->kind);
-    if (!strcmp(c->worker->config.gpu_sharing, "ipc"))
-        return error_set(e, -EOPNOTSUPP, "%s: prepare: GPU_SHARING is ipc: its memory ends with the process that made it",
-                         name);
-    for (int r = 0; r < c->nranks; r++) {
-        uint64_t bit = UINT64_C(1) << c->members[r].device->index;
-        if (gpus & bit)
-            return error_set(e, -EOPNOTSUPP, "%s: prepare: rank %d: another rank is on its GPU, %d: each must have its own",
-                             name, r, c->members[r].device->index);
-        gpus |= bit;
-    }
-    return 0;
-}
-
-static int request_check(const struct comm *c, struct error *e)
-{
-    const struct op_args *args = &c->members[0].next->args;
-    const char *name = op_name(args->op);
-
-    if (args->op != FCC_OP_GEMV_ALL_REDUCE && args->op != FCC_OP_GEMM_ALL_TO_ALL)
-        return error_set(e, -EOPNOTSUPP, "%s: prepare: allowed for gemv_all_reduce and gemm_all_to_all", name);
-    if (args->schedule != FCC_SCHEDULE_AUTO && args->schedule != FCC_SCHEDULE_FUSED)
-        return error_set(e, -EINVAL, "%s: prepare: schedule: %s: allowed are auto and fused", name,
-                         schedule_name(args->schedule));
-    return ranks_check(c, name, e);
-}
-
-/* A number in a tensor's memory; what is absent has none. */
-static uint64_t place_in(uint64_t address, const struct buffer *b)
-{
-    return b ? address - (uint64_t)(uintptr_t)b->memory.data : 0;
-}
-
-/* What gpu_rank() has filled in are this process's addresses. */
-static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, const struct op_args args[])
-{
-    const struct op *op = op_get(args[0].op);
-    struct buffer *const *own = c->members[plan->rank].next->buffers;
-
-    for (int r = 0; r < c->nranks; r++) {
-        struct gpu_input in;
-        op->gpu_rank(&args[r], &plan->out[r], &in);
-        plan->out[r].data = place_in(plan->out[r].data, c->members[r].next->buffers[result_tensor(args[0].op)]);
-        if (r == (int)plan->rank)
-            plan->in = in;
-    }
-    plan->in.failure = 0; /* these operators have no data that could be wrong */
-    if (args[0].op == FCC_OP_GEMV_ALL_REDUCE) {
-        plan->in.gemv.x = place_in(plan->in.gemv.x, own[FCC_GEMV_X]);
-        plan->in.gemv.w = place_in(plan->in.gemv.w, own[FCC_GEMV_W]);
-    } else {
-        plan->in.gemm.a = place_in(plan->in.gemm.a, own[FCC_GEMM_A]);
-        plan->in.gemm.b = place_in(plan->in.gemm.b, own[FCC_GEMM_B]);
-    }
-}
-
-static uint64_t slots_at(void)
-{
-    return (GPU_FLAG_WORDS * sizeof(uint64_t) + 255) / 256 * 256;
-}
-
-/* A rank's plan as a sealed file. */
-static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, const struct op_args args[], int *fd,
-                      struct error *e)
-{
-    const struct plan *plan = l->runs[rank].plan;
-    uint64_t slices = plan->nslices * sizeof(struct slice), groups = plan->ngroups * sizeof(struct signal_group);
-    struct gpu_run run;
-    int status = gpu_run_make(plan, &run, e);
-
-    if (status)
-        return status;
-    struct gpu_prepared_plan *p = calloc(1, sizeof(*p) + slices + groups);
-    if (!p)
-        return error_set(e, -ENOMEM, "prepare: no memory for a plan of %u slices", plan->nslices);
-    *p = (struct gpu_prepared_plan){.abi = GPU_PLUGIN_ABI,
-                                    .rank = (uint32_t)rank,
-                                    .bytes = sizeof(*p) + slices + groups,
-                                    .only_slots = plan->only_slots,
-                                    .ngroups = plan->ngroups,
-                                    .slices = sizeof(*p),
-                                    .groups = sizeof(*p) + slices,
-                                    .slots_at = slots_at(),
-                                    .slots_bytes = slots_bytes};
-    gpu_shape_make(l->problem, l->runs[0].plan, &p->shape);
-    memcpy(p->first, run.first, sizeof(p->first));
-    memcpy(p->sets, run.sets, sizeof(p->sets));
-    memcpy((unsigned char *)p + p->slices, run.slices, slices);
-    if (groups) /* in one step there are none */
-        memcpy((unsigned char *)p + p->groups, run.groups, groups);
-    places_set(p, l->comm, args);
-    int file = memfd_create("fccd-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (file < 0 || write(file, p, p->bytes) != (ssize_t)p->bytes ||
-        fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)) {
-        status = error_set(e, -ENOMEM, "prepare: a plan of %llu bytes: %s", (unsigned long long)p->bytes, strerror(errno));
-        if (file >= 0)
-            (void)close(file);
-    } else {
-        *fd = file;
-    }
-    free(p);
-    return status;
-}
-
-/* A place in the session's memory for its words. */
-static int place_take(struct session *s, int rank, uint32_t *place, struct error *e)
-{
-    if (s->prepared_places == UINT64_MAX)
-        return error_set(e, -ENOMEM, "rank %d: prepare: its context has %d prepared operators: no more are allowed", rank,
-                         FCC_PREPARED_MAX);
-    *place = (uint32_t)__builtin_ctzll(~s->prepared_places);
-    s->prepared_places |= UINT64_C(1) << *place;
-    atomic_store_explicit(&s->memory->prepared[*place].begun, 0, memory_order_relaxed);
-    atomic_store_explicit(&s->memory->prepared[*place].ended, 0, memory_order_relaxed);
-    return 0;
-}
-static_assert(FCC_PREPARED_MAX == 64, "session.prepared_places has a bit for each");
-
-static int rank_make(struct prepared *p, const struct launch *l, struct member *m, uint64_t slots_bytes,
-                     const struct op_args args[], struct error *e)
-{
-    struct prepared_rank *rank = &p->ranks[m->rank];
-    struct error why = {0};
-    int status = place_take(m->session, m->rank, &rank->place, e);
-
-    if (status)
-        return status;
-    rank->held = true;
-    p->holders++;
-    for (int t = 0; t < FCC_MAX_TENSORS; t++)
-        if ((rank->buffers[t] = m->next->buffers[t]))
-            rank->buffers[t]->refs++;
-    if (device_memory_alloc(m->device, slots_at() + 2 * slots_bytes, &rank->area, &rank->area_fd, &why))
-        return error_set(e, why.status, "rank %d: prepare: memory for flags and words: %s", m->rank, why.text);
-    if (rank->area.kind != FCC_MEMORY_GPU_FD)
-        return error_set(e, -EOPNOTSUPP, "rank %d: prepare: its GPU's memory is not shared by file descriptors", m->rank);
-    return plan_write(l, m->rank, slots_bytes, args, &rank->plan_fd, e);
-}
-
-static struct prepared *prepared_new(struct comm *c, enum fcc_op op)
-{
-    struct prepared *p = calloc(1, sizeof(*p) + (size_t)c->nranks * sizeof(p->ranks[0]));
-
-    if (!p)
-        return NULL;
-    p->comm = c;
-    p->op = op;
-    p->number = ++c->prepared_number;
-    for (int r = 0; r < c->nranks; r++)
-        p->ranks[r].plan_fd = p->ranks[r].area_fd = -1;
-    return p;
-}
-
-/* As if it had never been. */
-static void prepared_undo(struct prepared *p)
-{
-    for (int r = 0; r < p->comm->nranks; r++)
-        if (p->ranks[r].held)
-            p->comm->members[r].session->prepared_places &= ~(UINT64_C(1) << p->ranks[r].place);
-    prepared_free(p);
-}
-
-/* Tell the ranks: its number, the place of the words, and what the operator itself has to say. */
-static void ranks_tell(const struct prepared *p, const struct launch *l)
-{
-    for (int r = 0; r < p->comm->nranks; r++) {
-        int64_t values[2 + FCC_MAX_RANKS] = {p->number, p->ranks[r].place};
-        int n = op_get(p->op)->values(l->problem, r, values + 2);
-        assert(2 + n <= FCC_MAX_RANKS);
-        submission_tell(p->comm->members[r].next, 0, "", values, 2 + n);
-    }
-}
-
-int prepared_make(struct comm *c, struct error *e)
-{
-    struct op_args args[FCC_MAX_RANKS];
-    uint64_t slots_bytes = 0;
-    struct prepared *p;
-    int status = request_check(c, e);
-
-    assert(!c->current && c->nranks > 0);
-    for (int r = 0; r < c->nranks; r++)
-        op_args_copy(&args[r], &c->members[r].next->args);
-    if (!status)
-        status = launch_match(c, args, e);
-    struct launch *l = status ? NULL : launch_get(c, FCC_SCHEDULE_FUSED, args[0].route, e);
-    if (!l)
-        return e->status;
-    p = prepared_new(c, args[0].op);
-    if (!p)
-        status = error_set(e, -ENOMEM, "prepare: out of memory");
-    for (int r = 0; r < c->nranks && !status; r++) {
-        const struct plan *plan = l->runs[r].plan;
-        slots_bytes = plan->slots_bytes > slots_bytes ? plan->slots_bytes : slots_bytes;
-        if (plan->staging_bytes)
-            status = error_set(e, -EOPNOTSUPP, "%s: prepare: its plan needs staging memory", op_name(args[0].op));
-    }
-    for (int r = 0; r < c->nranks && !status; r++)
-        status = rank_make(p, l, &c->members[r], slots_bytes, args, e);
-    if (!status)
-        status = watch_begin(c, e);
-    if (!status) {
-        LIST_INSERT_HEAD(&c->prepared, p, link);
-        ranks_tell(p, l);
-    } else if (p) {
-        prepared_undo(p);
-    }
-    launch_keep(c, l); /* its plans may serve again */
-    return status;
-}
-
 /* ---- giving ---- */
 
 static int result_give(const struct prepared *p, int rank, struct fcc_prepared_reply *out, int *fd, struct error *e)
 {
-    const struct buffer *b = p->ranks[rank].buffers[result_tensor(p->op)];
+    const struct buffer *b = p->ranks[rank].buffers[prepared_result_tensor(p->op)];
 
     if (!b || b->fd < 0)
         return error_set(e, -ENOENT, "prepared %u: rank %d: it has no result that others could store into", p->number, rank);

@@ -4,7 +4,7 @@
  *
  *   worker.c      start, the loop, the end
  *   control.c     the channel to the broker; the memory account
- *   session.c     a client's connection: messages in, replies out
+ *   session.c     a client's connection: messages in, replies out; session_messages.c: what they ask for
  *   ring.c        its shared memory: the submission ring and the completion slots
  *   submission.c  a request copied out, checked, and resolved to memory
  *   comm_join.c   communicators: how they begin, who has joined
@@ -15,7 +15,7 @@
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
  *   puts.c, puts_check.c   what programs' own kernels send to other nodes
- *   prepared.c    operators that the ranks' own processes launch
+ *   prepared.c    operators that the ranks' own processes launch; prepared_make.c: what they are given for that
  *   device.h      what holds memory and runs plans: device_cpu.c (and cpu_execute.c), device_gpu.c (and gpu_node.c, gpu_nodes.c,
  *                 gpu_parts.c, gpu_stream.c, gpu_watch.c); helpers.c, threads that help the engine with either
  *   life.c        hears that a client has died
@@ -173,7 +173,7 @@ int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e
 void buffer_unref(struct buffer *b);
 void buffer_drop_handle(struct buffer *b); /* and its reference */
 
-/* ---- session.c, ring.c ---- */
+/* ---- session.c, session_messages.c, ring.c ---- */
 
 struct session {
     struct worker *worker;
@@ -213,6 +213,8 @@ void session_break(struct session *s, const char *why);
 void sessions_sweep(struct worker *w);
 /* Send a reply; takes care of a full socket. fds are duplicated as needed; the caller keeps its own. */
 void session_reply(struct session *s, struct fcc_reply *reply, size_t length, const int *fds, int nfds);
+/* session_messages.c: do what a message asks for, of `length` bytes and with so many descriptors, and answer it. */
+void session_handle(struct session *s, const struct fcc_msg *m, size_t length, int nfds);
 /* A reply without a body. */
 void session_reply_status(struct session *s, const struct fcc_msg *request, int status, const char *text);
 
