@@ -502,8 +502,7 @@ int fcc_group_end(void);
  *
  * Errors: as the operator's. -EOPNOTSUPP: a communicator over nodes, or not on CUDA GPUs, or with two ranks on a GPU, or whose GPUs' memory
  * is not shared by file descriptors. -ENODEV, -EIO: this process cannot load fccd's plug-in, or the driver fails; to the other ranks' runs it
- * does not come then. At most FCC_PREPARED_MAX of a context at a time
- * (-ENOMEM). */
+ * does not come then. -ENOMEM: a context has FCC_PREPARED_MAX already. */
 #define FCC_PREPARED_MAX 64
 int fcc_gemv_all_reduce_prepare(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_prepared **out);
 int fcc_gemm_all_to_all_prepare(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_prepared **out);

@@ -36,6 +36,9 @@ struct fcc_prepared {
     uint64_t runs; /* lock */
 };
 
+/* The plug-in is the process's: whatever the context, one thread at a time opens and closes operators. */
+static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
+
 static int functions_load(const char *path, const struct gpu_prepared_functions **out)
 {
     gpu_prepared_functions_function *function;
@@ -129,7 +132,9 @@ static void prepared_end(struct fcc_prepared *p)
     int before = 0;
 
     if (p->gpu && !accelerator_enter(p->comm->accelerator, &before)) {
+        (void)pthread_mutex_lock(&plugin_lock);
         p->functions->close(p->gpu);
+        (void)pthread_mutex_unlock(&plugin_lock);
         accelerator_leave(p->comm->accelerator, before);
     }
     memories_unmap(p);
@@ -245,8 +250,10 @@ static int prepared_open(struct fcc_prepared *p, const struct prepared_buffers *
     if (!status)
         status = accelerator_enter(a, &before);
     if (!status) {
+        (void)pthread_mutex_lock(&plugin_lock);
         if (p->functions->open(a->ordinal, plan, bytes, &memory, &p->gpu, &e))
             status = last_error_set(e.status, "rank %d: prepare: %s", p->comm->rank, e.text);
+        (void)pthread_mutex_unlock(&plugin_lock);
         accelerator_leave(a, before);
     }
     free(plan);
