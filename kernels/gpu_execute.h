@@ -35,7 +35,8 @@
  * counters back for the next call, then tells the host. All this is two fences, and at neither anything is on its way to the
  * host's memory, unless the operator has failed, streams wait there or it is over nodes: a fence waits until that has taken what
  * was stored, which is far away. So the kernel's begin is kept in the GPU's memory, and its duration goes into the word that
- * tells the host.
+ * tells the host. A kernel that a client launches itself (end.in_stream; gpu_prepared.h) needs none of that: who uses its results stands
+ * behind it on its stream, and its counters take turns with others, which it sets back.
  */
 #ifndef FCC_GPU_EXECUTE_H
 #define FCC_GPU_EXECUTE_H
