@@ -361,3 +361,14 @@ void expect_alive(int ranks)
     ranks_start(&r, ranks, alive_rank, NULL);
     ranks_join(&r);
 }
+
+void ranks_run(int n, void (*run)(int rank, const struct ranks *all, void *argument), void *argument)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, n, run, argument);
+    ranks_join(&r);
+    daemon_stop(&d);
+}

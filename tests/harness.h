@@ -132,6 +132,8 @@ void ranks_start_some(struct ranks *r, int first, int count, void (*run)(int ran
 struct fcc_unique_id id_parse(const char *text);
 /* All must exit 0. */
 void ranks_join(struct ranks *r);
+/* A daemon without options, n ranks on it, and their ends. */
+void ranks_run(int n, void (*run)(int rank, const struct ranks *all, void *argument), void *argument);
 /* Wait for one; its wait(2) status. */
 int rank_wait(struct ranks *r, int rank);
 

@@ -13,17 +13,6 @@ static int ranks_of_gpus(void)
     return gpus >= 8 ? 8 : gpus >= 4 ? 4 : gpus >= 2 ? 2 : 1;
 }
 
-static void ranks_run(int n, void (*rank)(int, const struct ranks *, void *), void *argument)
-{
-    struct test_daemon d;
-    struct ranks r;
-
-    daemon_start(&d, NULL);
-    ranks_start(&r, n, rank, argument);
-    ranks_join(&r);
-    daemon_stop(&d);
-}
-
 static uint64_t address_of(const fcc_buffer *b)
 {
     return (uint64_t)(uintptr_t)fcc_buffer_data(b);

@@ -57,17 +57,6 @@ static bool signal_wait(const uint64_t *word, uint64_t value, const int32_t *sta
     return true;
 }
 
-static void run(int n, void (*rank)(int rank, const struct ranks *all, void *argument), void *argument)
-{
-    struct test_daemon d;
-    struct ranks r;
-
-    daemon_start(&d, NULL);
-    ranks_start(&r, n, rank, argument);
-    ranks_join(&r);
-    daemon_stop(&d);
-}
-
 static fcc_buffer *buffer_new(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes)
 {
     fcc_buffer *b;
@@ -129,7 +118,7 @@ static void map_rank(int rank, const struct ranks *all, void *argument)
 
 static void maps_peers(void)
 {
-    run(RANKS, map_rank, NULL);
+    ranks_run(RANKS, map_rank, NULL);
 }
 
 /* Rank 0 frees its part, then ends; what others have mapped of it stays good memory. */
@@ -180,7 +169,7 @@ static void outlive_rank(int rank, const struct ranks *all, void *argument)
 
 static void outlives_its_rank(void)
 {
-    run(RANKS, outlive_rank, NULL);
+    ranks_run(RANKS, outlive_rank, NULL);
 }
 
 /* What is mapped is still counted. */
@@ -263,7 +252,7 @@ static void signal_rank(int rank, const struct ranks *all, void *argument)
 
 static void signals_go_around(void)
 {
-    run(RANKS, signal_rank, NULL);
+    ranks_run(RANKS, signal_rank, NULL);
 }
 
 /* ---- the end of a wait ---- */
@@ -409,7 +398,7 @@ static void words_rank(int rank, const struct ranks *all, void *argument)
 
 static void words_come_back(void)
 {
-    run(1, words_rank, NULL);
+    ranks_run(1, words_rank, NULL);
 }
 
 /* ---- a client that is no friend ---- */
