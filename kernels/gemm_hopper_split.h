@@ -468,6 +468,15 @@ template <typename T, typename S> struct gemm_split_parts {
         }
     }
 
+    /* All threads, before the kernel before this one has ended. */
+    __device__ __forceinline__ void prepare()
+    {
+        if (threadIdx.x == 32)
+            make();
+        __syncwarp();
+        gpu_cluster_meet(); /* barriers that were made are there for all: gpu_barriers_made() */
+    }
+
     /* All threads. False: leave. */
     __device__ __forceinline__ bool run()
     {
@@ -477,10 +486,6 @@ template <typename T, typename S> struct gemm_split_parts {
         gpu_begin(call);
         if (threadIdx.x == 0 && rank == 0)
             first = gpu_slice_ask(call, run_at(0), GPU_PHASE_FREE, maps.together[run_at(0)]);
-        if (threadIdx.x == 32)
-            make();
-        __syncwarp();
-        gpu_cluster_meet(); /* barriers that were made are there for all: gpu_barriers_made() */
         if (warp >= 4)
             group();
         else if (warp == 0 && rank == 0)
@@ -513,6 +518,8 @@ __global__ void __launch_bounds__(gemm_split_shape<T, ROWS, COLS, PARTS>::THREAD
     /* Before the kernel before this one has ended: it is only brought into the L2, which has whatever is stored there meanwhile. */
     if (threadIdx.x == 3 * 32)
         parts.early_prefetch();
+    gpu_bring_nearer(call);
+    parts.prepare();
     gpu_follow();
     gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
 #endif

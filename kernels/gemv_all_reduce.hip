@@ -96,6 +96,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(
     struct gemv<T> op;
     bool go_on = true;
 
+    gpu_bring_nearer(call);
     gpu_follow();
     stream_prefetch<T>(call);
     gpu_begin(call);

@@ -11,8 +11,8 @@
  *   taker    one warp of the first workgroup: takes slices, several that follow each other where they are narrow, and makes
  *            jobs of up to 64 columns for all workgroups. When all have done with a job, it signals its slices
  *   loader   one thread has the copy engine bring 64 k (a stage) of w at a time. Where a matrix does not suit the copy engine,
- *            all threads of four warps copy instead, element by element. x is asked for before the workgroups have met, and
- *            another warp brings the first part of w nearer when the kernel begins
+ *            all threads of four warps copy instead, element by element. x comes with the first tile. Another warp brings the
+ *            first part of w nearer when the kernel begins
  *   group    one warpgroup: multiplies, columns of y in place of rows, rows of x in place of columns. Sends its sums to the
  *            workgroups of the cluster
  *   senders  four warps: add, and store to wherever the slice says
@@ -25,7 +25,7 @@
  * Barriers, all with phases that alternate (struct gemv_ring):
  *   job_full      the job is there                           job_empty    all parts of all workgroups have done with it
  *   stage_full    the stage is there                         stage_empty  the warps of the group have multiplied it
- *   x_full        the run's x is there                       x_empty      the group is done with the run
+ *   x_full        the run's x is there, where threads copy   x_empty      the group is done with the run
  *   sums_full     the sums of this workgroup's 8 columns are there, of all workgroups
  *   sums_empty    the senders of the two workgroups that a warp of the group leaves sums to have read the last ones
  *   computed     the senders have ended
@@ -169,12 +169,11 @@ template <typename T, typename S> struct gemv_parts {
                         S::ROWS);
     }
 
-    /* All of the run's x that this workgroup needs. */
-    __device__ __forceinline__ void x_load(uint32_t run)
+    /* All of the run's x that this workgroup needs, steps [first, end), where the engine does not bring all of everything. */
+    __device__ __forceinline__ void x_load(uint32_t run, uint32_t first, uint32_t end)
     {
-        uint32_t first, end, by_engine = maps.x_by_engine[run];
+        uint32_t by_engine = maps.x_by_engine[run];
 
-        steps_get(run, &first, &end);
         for (uint32_t i = first; i < end && !by_engine; i++)
             x_block_copy(x_kept() + (i - first) * S::X_BLOCK, run, i);
         copied(&shared.x_full, by_engine ? (end - first) * S::X_BLOCK : 0, !by_engine);
@@ -208,43 +207,43 @@ template <typename T, typename S> struct gemv_parts {
 
     /* One thread: this workgroup's part of a tile, where the engine brings all of it and x is kept. That is all kernels of which
      * times count, and 8 KiB of w come within a quarter of a microsecond, some 450 cycles: so there is as little as possible
-     * between the room for a stage and its load. */
+     * between the room for a stage and its load. with_x: this is the run's first tile here; x comes with the stages that are multiplied by
+     * it, because all of it takes 2 us where there are many rows. */
     __device__ __forceinline__ void tile_load(const struct gemv_job &job, uint32_t first, uint32_t end, uint64_t once,
-                                              gemv_ring *ring)
+                                              bool with_x, gemv_ring *ring)
     {
         const void *map = &maps.runs[job.run].w;
         int32_t col = (int32_t)job.col, k = (int32_t)(first * GEMV_STEP), k_end = (int32_t)(end * GEMV_STEP);
         const uint32_t stages = maps.stages;
-        unsigned char *to = stage(ring->at);
+        unsigned char *to = stage(ring->at), *x = x_kept();
 
 #pragma unroll 1
         for (; k < k_end; k += GEMV_STEP) {
             uint64_t *full = &shared.stage_full[ring->at];
             gpu_barrier_await(&shared.stage_empty[ring->at], ring->parity ^ 1);
-            gpu_barrier_arrive_expecting(full, S::W_BYTES);
+            gpu_barrier_arrive_expecting(full, with_x ? S::W_BYTES + S::X_BLOCK : S::W_BYTES);
             gpu_box_load_as(once, to, map, k, col, full);
+            if (with_x) {
+                gpu_box_load(x, &maps.runs[job.run].x, k, 0, full);
+                x += S::X_BLOCK;
+            }
             ring->next(stages);
             to = ring->at ? to + S::W_BYTES : to + S::W_BYTES - stages * S::W_BYTES;
         }
-    }
-
-    /* Before the workgroups have met, and before it is known whether there is a job. */
-    __device__ __forceinline__ void begin()
-    {
-        if (thread_get() == 0)
-            make();
-        if (maps.x_bytes)
-            x_load(gemv_run_at(call, 0));
     }
 
     __device__ __forceinline__ void load()
     {
         const uint64_t once = gpu_policy_once();
         gemv_ring jobs, ring, x;
-        uint32_t run = gemv_run_at(call, 0), first, end;
+        struct gemv_job job = job_get(jobs); /* a cluster that has been dealt something has it before the kernel before this one has ended */
+        uint32_t run = job.run, first, end;
 
-        for (;; jobs.next(GEMV_JOBS)) {
-            const struct gemv_job job = job_get(jobs);
+        steps_get(run, &first, &end);
+        gpu_follow();
+        if (maps.x_bytes && !maps.all_by_engine)
+            x_load(run, first, end);
+        for (bool is_new = true;; jobs.next(GEMV_JOBS), job = job_get(jobs)) {
             everyone_loading();
             if (!job.more) {
                 if (thread_get() == 0)
@@ -253,16 +252,20 @@ template <typename T, typename S> struct gemv_parts {
             }
             if (thread_get() == 0)
                 job_done(jobs);
-            if (job.run != run && maps.x_bytes) {
-                gpu_barrier_await(&shared.x_full, x.parity); /* perhaps nobody else has */
-                gpu_barrier_await(&shared.x_empty, x.parity);
-                x.next(1);
-                x_load(job.run);
+            if (job.run != run) {
+                run = job.run;
+                steps_get(run, &first, &end);
+                is_new = true;
+                if (maps.x_bytes) {
+                    gpu_barrier_await(&shared.x_empty, x.parity);
+                    x.next(1);
+                    if (!maps.all_by_engine)
+                        x_load(run, first, end);
+                }
             }
-            run = job.run;
-            steps_get(run, &first, &end);
             if (maps.all_by_engine && maps.x_bytes) {
-                tile_load(job, first, end, once, &ring);
+                tile_load(job, first, end, once, is_new, &ring);
+                is_new = false;
                 continue;
             }
             for (uint32_t step = first; step < end; step++, ring.next(maps.stages)) {
@@ -270,7 +273,7 @@ template <typename T, typename S> struct gemv_parts {
                 stage_load(ring.at, job, step, once);
             }
         }
-        if (maps.x_bytes) /* perhaps nobody has waited for it */
+        if (maps.x_bytes && !maps.all_by_engine) /* perhaps nobody has waited for it */
             gpu_barrier_await(&shared.x_full, x.parity);
     }
 
@@ -345,7 +348,7 @@ template <typename T, typename S> struct gemv_parts {
     __device__ __forceinline__ void group()
     {
         const uint32_t x_first = lower_of(x_kept());
-        uint32_t lane = threadIdx.x % 32, run = gemv_run_at(call, 0), first, end;
+        uint32_t lane = threadIdx.x % 32, run = UINT32_MAX, first, end;
         gemv_ring jobs, ring, tile, x;
 
         for (;; jobs.next(GEMV_JOBS), tile.next(2)) {
@@ -353,22 +356,24 @@ template <typename T, typename S> struct gemv_parts {
             gpu_barrier_await_cluster(&shared.job_full[jobs.at], jobs.parity);
             uint32_t more = shared.jobs[jobs.at].more, next = shared.jobs[jobs.at].run;
             if (!more)
-                return;
+                break;
             __syncwarp();
             if (lane == 0)
                 job_done(jobs);
-            if (maps.x_bytes && next != run) {
+            if (maps.x_bytes && next != run && run != UINT32_MAX) { /* the first job's x is loaded anyway */
                 if (lane == 0)
                     gpu_barrier_arrive(&shared.x_empty);
                 x.next(1);
             }
             run = next;
-            if (maps.x_bytes)
+            if (maps.x_bytes && !maps.all_by_engine) /* otherwise it comes with w */
                 gpu_barrier_await(&shared.x_full, x.parity);
             steps_get(run, &first, &end);
             multiply(sums, end - first, x_first, &ring);
             sums_leave(sums, tile);
         }
+        for (int i = 0; i < 2; i++, tile.next(2)) /* what is said of the last sums comes into this workgroup's memory, too */
+            gpu_barrier_await(&shared.sums_empty[threadIdx.x / 32][tile.at], tile.parity ^ 1);
     }
 
     /* ---- senders ---- */
@@ -421,26 +426,42 @@ template <typename T, typename S> struct gemv_parts {
             gpu_barrier_arrive(&shared.computed);
     }
 
-    /* All threads. False: leave. The workgroup goes on by itself; others may still tell its barriers of something, so the
-     * cluster ends together. */
-    __device__ __forceinline__ bool run()
+    /* All threads, before the kernel before this one has ended. Nothing is read that a stream could have changed: w is only brought into the
+     * L2, which has whatever is stored there meanwhile. So when that one ends the workgroups have met, and have something to do. */
+    __device__ __forceinline__ void prepare(struct gemv_taker *taker)
     {
         uint32_t warp = threadIdx.x / 32;
-        struct gpu_ticket first = {0, 0};
 
-        gpu_begin(call);
-        if (threadIdx.x == GEMV_ASKS) /* alone; those that are not to ask, ask for nothing */
-            first =
-                gpu_slice_ask(call, gemv_run_at(call, 0), GPU_PHASE_FREE, rank == 0 ? maps.together[gemv_run_at(call, 0)] : 0);
-        if (warp / GEMV_WARPS == 2 && (thread_get() == 0 || !maps.all_by_engine))
-            begin();
+        if (threadIdx.x == (3 * GEMV_WARPS + 1) * 32)
+            gemv_early_prefetch(call, maps, rank);
+        if (threadIdx.x == 2 * GEMV_WARPS * 32)
+            make();
+        if (warp == 3 * GEMV_WARPS && rank == 0)
+            taker->first_claim();
         if (threadIdx.x < call.nruns && maps.all_by_engine) {
             gpu_map_prefetch(&maps.runs[threadIdx.x].x);
             gpu_map_prefetch(&maps.runs[threadIdx.x].w);
         }
+        gpu_bring_nearer(call);
         gemv_slices_prefetch(call);
         __syncwarp();
         gpu_cluster_meet(); /* barriers that were made are there for all: gpu_barriers_made() */
+        if (warp == 3 * GEMV_WARPS && rank == 0)
+            taker->first_make();
+    }
+
+    /* All threads. False: leave. The workgroup goes on, and ends, by itself: it has awaited whatever the cluster's others send it. */
+    __device__ __forceinline__ bool run()
+    {
+        uint32_t warp = threadIdx.x / 32;
+        struct gemv_taker taker = {call, maps, shared};
+
+        prepare(&taker);
+        if (warp / GEMV_WARPS != 2 || gemv_is_reducer(warp, maps.all_by_engine)) { /* who loads does so when it knows what */
+            gpu_follow();
+            gpu_let_follow(); /* there is no room for another workgroup beside this one: they come where one has left */
+            gpu_begin(call);
+        }
         if (warp < GEMV_WARPS)
             group();
         else if (warp < 2 * GEMV_WARPS)
@@ -452,7 +473,7 @@ template <typename T, typename S> struct gemv_parts {
             if (thread_get() == 0 || !maps.all_by_engine)
                 load();
         } else if (rank == 0)
-            gemv_taker({call, maps, shared}).take(first);
+            taker.take();
         __syncwarp();
         __syncthreads();
         return !shared.leave;
@@ -480,15 +501,9 @@ __global__ void __launch_bounds__(GEMV_THREADS, 1) GEMV_CLUSTER
     };
     __shared__ struct gpu_group group;
 
-    /* Before the kernel before this one has ended: it is only brought into the L2, which has whatever is stored there meanwhile. */
-    if (threadIdx.x == (3 * GEMV_WARPS + 1) * 32)
-        gemv_early_prefetch(call, maps, parts.rank);
-    gpu_follow();
     if (parts.run())
         gemv_rest_run<T>(call, &group);
     gpu_leave(call, &group);
-    __syncthreads();
-    gpu_cluster_meet();
 #endif
 }
 

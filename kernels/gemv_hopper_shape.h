@@ -12,7 +12,7 @@
 #define GEMV_PARTS 8 /* workgroups of a cluster */
 #define GEMV_COLS 64
 #define GEMV_STEP 64 /* k of a stage */
-#define GEMV_JOBS 5
+#define GEMV_JOBS 3     /* in hand: with more, clusters end at times that lie further apart */
 #define GEMV_TOGETHER 8 /* slices of a job, at most */
 #define GEMV_STAGES 12  /* at most: with more under way the memory is slower */
 #define GEMV_THREADS 512
@@ -78,6 +78,7 @@ struct gemv_shared {
     uint64_t stage_full[GEMV_STAGES], stage_empty[GEMV_STAGES], job_full[GEMV_JOBS], job_empty[GEMV_JOBS];
     uint64_t x_full, x_empty, computed, sums_full[2], sums_empty[GEMV_WARPS][2];
     uint32_t leave;
+    uint32_t has_first; /* the taker's own: what is dealt to the cluster is its to do */
     struct gemv_job jobs[GEMV_JOBS];
     struct gemv_taken taken[GEMV_JOBS]; /* the taker's own */
 };

@@ -100,6 +100,8 @@ enum gpu_counter {
     GPU_GROUPS,
 };
 
+#define GPU_CLAIMS 32 /* a wave's lanes */
+
 /* What stays the same from call to call; in device memory. */
 struct gpu_fixed {
     struct gpu_shape shape;
@@ -110,6 +112,7 @@ struct gpu_fixed {
     uint64_t began; /* the GPU's clock, by the operator's first kernel, and there by the first workgroup */
     uint32_t left;  /* workgroups of the kernel that have left */
     uint32_t zero;
+    uint64_t claims[GPU_CLAIMS]; /* who has taken what was dealt out: the last epoch in which somebody has (gemv_hopper_take.h) */
 };
 
 /* Where a rank's result lies: out, y or c. Strides in elements; the last dimension's is 1. */

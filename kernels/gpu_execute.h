@@ -368,15 +368,20 @@ GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
  * threads. NODES: over nodes, where an operator's time is that from its first kernel's begin to its last one's end. */
 template <bool NODES = false> GPU_DEVICE void gpu_begin(const struct gpu_call &call)
 {
-    enum { LINE = 128 };
-
     if (blockIdx.x == 0 && threadIdx.x == 0 && !(NODES && call.nodes.later)) {
         ((struct gpu_fixed *)call.fixed)->began = gpu_clock(); /* the last to leave sees it: this thread leaves, too */
         gpu_say_begun(call.end, call.epoch);
     }
     if (call.idle_counters && blockIdx.x == 0 && threadIdx.x < GPU_GROUPS)
         ((uint32_t *)call.idle_counters)[threadIdx.x] = 0; /* the run before has ended: gpu_follow() */
-    /* What the workgroup needs before its first slice and in it; it was last read before other data filled the caches. */
+}
+
+/* All threads: what the workgroup needs before its first slice and in it comes nearer; it was last read before other data filled the
+ * caches. No kernel writes it, so there is nothing to wait for. */
+GPU_DEVICE void gpu_bring_nearer(const struct gpu_call &call)
+{
+    enum { LINE = 128 };
+
     for (uint32_t at = threadIdx.x * LINE; at < offsetof(struct gpu_fixed, plans); at += blockDim.x * LINE)
         gpu_prefetch((const char *)call.fixed + at);
     if (threadIdx.x < call.nruns && blockIdx.x < call.plans[threadIdx.x].first[GPU_PHASES])
@@ -434,6 +439,7 @@ GPU_DEVICE void gpu_execute_from(const struct gpu_call &call, Operator &op, uint
 /* The whole kernel. */
 template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &call, Operator &op)
 {
+    gpu_bring_nearer(call);
     gpu_follow();
     gpu_begin(call);
     gpu_execute_from(call, op, GPU_PHASE_FREE, true);
@@ -445,6 +451,7 @@ template <typename Operator> GPU_DEVICE void gpu_execute_over_nodes(const struct
     __shared__ struct gpu_group group;
     bool go_on = true;
 
+    gpu_bring_nearer(call);
     gpu_follow();
     gpu_begin<true>(call);
     for (uint32_t phase = call.nodes.phase_first; phase < call.nodes.phase_next && go_on; phase++)
