@@ -11,7 +11,7 @@
 
 #define GEMV_PARTS 8 /* workgroups of a cluster */
 #define GEMV_COLS 64
-#define GEMV_STEP 64 /* k of a stage */
+#define GEMV_STEP 64    /* k of a stage */
 #define GEMV_JOBS 3     /* in hand: with more, clusters end at times that lie further apart */
 #define GEMV_TOGETHER 8 /* slices of a job, at most */
 #define GEMV_STAGES 12  /* at most: with more under way the memory is slower */

@@ -112,7 +112,8 @@ struct gpu_fixed {
     uint64_t began; /* the GPU's clock, by the operator's first kernel, and there by the first workgroup */
     uint32_t left;  /* workgroups of the kernel that have left */
     uint32_t zero;
-    uint64_t claims[GPU_CLAIMS]; /* who has taken what was dealt out: the last epoch in which somebody has (gemv_hopper_take.h) */
+    uint64_t
+        claims[GPU_CLAIMS]; /* who has taken what was dealt out: the last epoch in which somebody has (gemv_hopper_take.h) */
 };
 
 /* Where a rank's result lies: out, y or c. Strides in elements; the last dimension's is 1. */
