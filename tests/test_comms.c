@@ -190,12 +190,49 @@ static void one_leaves(void)
     daemon_stop(&d);
 }
 
+/* A rank is told of a large operator's end by a workgroup, which the engine may hear of later than of what the rank does then: it goes at
+ * once. To the engine the operator must be over. */
+static void goer_rank(int rank, const struct ranks *all, void *argument)
+{
+    enum { N = 768, K = 1024 };
+    fcc_comm *comm = comm_open(all, rank, 0);
+    fcc_buffer *inputs, *results;
+
+    (void)argument;
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (N + 1) * K * sizeof(float), &inputs));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, N * sizeof(float), &results));
+    struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(inputs, 0, FCC_F32, 1, K),
+                                            .w = fcc_tensor_2d(inputs, K * sizeof(float), FCC_F32, N, K),
+                                            .y = fcc_tensor_2d(results, 0, FCC_F32, 1, N)};
+    for (int i = 0; i < 3; i++)
+        OK(fcc_gemv_all_reduce(comm, &args));
+    if (rank == 1)
+        _exit(EXIT_SUCCESS);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void gone_at_once(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    for (int i = 0; i < 40; i++) {
+        ranks_start(&r, 2, goer_rank, NULL);
+        ranks_join(&r);
+    }
+    CHECK(!daemon_logged(&d, "was running", 0) && !daemon_logged(&d, "in flight", 0));
+    daemon_stop(&d);
+}
+
 int main(void)
 {
     static const struct test tests[] = {
-        {"joining", joining, 0},         {"joins_twice", joins_twice, 0},
-        {"never_comes", never_comes, 0}, {"submitted_ahead", submitted_ahead, 0},
-        {"aborted", aborted, 0},         {"one_leaves", one_leaves, 0},
+        {"joining", joining, 0},           {"joins_twice", joins_twice, 0},
+        {"never_comes", never_comes, 0},   {"submitted_ahead", submitted_ahead, 0},
+        {"aborted", aborted, 0},           {"one_leaves", one_leaves, 0},
+        {"gone_at_once", gone_at_once, 0},
     };
 
     return test_device_missing() ? EXIT_SUCCESS : tests_run("comms", TESTS(tests));

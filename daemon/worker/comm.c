@@ -45,6 +45,7 @@ static void queue_fail(struct member *m, int status, const char *text)
     struct submission *sub, *next;
     bool kept = true; /* what has begun belongs to its launch: its memory may still be in use */
 
+    (void)pthread_mutex_lock(&m->comm->worker->tell_lock);
     for (sub = TAILQ_FIRST(&m->queue); sub; sub = next) {
         kept &= sub != m->next;
         next = TAILQ_NEXT(sub, link);
@@ -58,6 +59,7 @@ static void queue_fail(struct member *m, int status, const char *text)
         m->queued--;
         submission_free(sub);
     }
+    (void)pthread_mutex_unlock(&m->comm->worker->tell_lock);
     m->next = NULL;
 }
 
@@ -151,8 +153,10 @@ static void leave_tell(struct member *m, const char *why)
     if (m->state != MEMBER_JOINED)
         return; /* comm_abort() of a forming one has let it go */
     struct submission *sub;
+    (void)pthread_mutex_lock(&c->worker->tell_lock);
     TAILQ_FOREACH(sub, &m->queue, link)
         sub->session = NULL;
+    (void)pthread_mutex_unlock(&c->worker->tell_lock);
     member_go(m);
     if (why || !m->remote) /* what another node's rank has put last may still be on its way: it tells by LEFT */
         comm_status_raise(c, -ECONNABORTED);

@@ -16,7 +16,8 @@
  *
  * The queue: the engine appends under the mutex; a thread takes the part whose number is next for it under the mutex, which
  * orders the engine's preparation before the workgroups. The last thread to leave a part (acquire-release countdown) unlinks it
- * and, if it was the launch's last part, hands the launch back with a release push that the engine pairs with an acquire.
+ * and, if it was the launch's last part, hands the launch back with a release push that the engine pairs with an acquire, and tells
+ * the ranks (launch_end()).
  *
  * An inline launch is run by the engine and, where helpers look for work, by these, at the same time: a part by one thread, or by several
  * that share its slices in turns, always the same thread the same slices. So what a helper works with stays in its core's caches from one
@@ -320,7 +321,7 @@ static void part_leave(struct cpu_device *cpu, struct launch_part *p)
     if (l->nodes_number)
         nodes_launch_left(l);
     else
-        worker_launch_finished(l->worker, l);
+        launch_end(l);
 }
 
 /* The part with this number; NULL: it has not come. */

@@ -61,7 +61,11 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
     char missing[256];
 
     (void)sock, (void)what;
-    /* The engine may have been busy: what the ranks have submitted meanwhile counts. */
+    /* The engine may have been busy: what has ended and what the ranks have submitted meanwhile counts. */
+    if (atomic_load_explicit(&c->worker->finished, memory_order_relaxed)) {
+        timer_start(c, 0); /* the engine collects them first, which may be the end of this communicator */
+        return;
+    }
     for (int r = 0; r < c->nranks && c->deadline_ns && now >= c->deadline_ns; r++) {
         struct session *s = c->members[r].session;
         if (s && s->memory && !s->broken)

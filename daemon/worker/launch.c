@@ -239,11 +239,49 @@ void launch_fail(struct launch *l, int rank, const struct error *e)
     (void)atomic_compare_exchange_strong_explicit(l->status, &none, e->status, memory_order_relaxed, memory_order_relaxed);
 }
 
+/* Locked: a rank that waits for its slot. Another one, and what went wrong, is the engine's to tell. */
+static void rank_tell_success(const struct launch *l, int rank)
+{
+    struct submission *sub = l->submissions[rank];
+    int64_t values[FCC_MAX_RANKS];
+
+    if (!sub->session || sub->kind != SUBMISSION_OPERATOR || sub->slot == FCC_NO_SLOT || sub->stream)
+        return;
+    int n = op_get(l->problem->op)->values(l->problem, rank, values);
+    slot_succeed(sub->session, sub->slot, sub->id, values, n);
+    sub->session = NULL; /* told */
+}
+
+/* A workgroup runs already; the engine would have to be woken first, and after a large operator it sleeps, as the workgroups need its core:
+ * that takes as long as to wake a client.
+ *
+ * What the engine does meanwhile. The launch is handed back before any rank is told, and the engine collects what was handed back before
+ * it hears a client, so whatever a client does next, to the engine its operator is over. If the engine is awake it finishes the launch when
+ * all ranks have been told (tell_lock). It may abort the communicator or let a rank go at any time: under the same lock, so a rank is told
+ * once, the one or the other, and its session is there while it is told.
+ *
+ * Memory order. All slices are done: this thread has counted down the last part (acquire), so it sees all that the others have stored,
+ * among that the status word that makes them leave; the slot's state releases it to the client. */
+void launch_end(struct launch *l)
+{
+    struct worker *w = l->worker;
+
+    (void)pthread_mutex_lock(&w->tell_lock);
+    worker_launch_give(w, l);
+    if (!atomic_load_explicit(&l->failed, memory_order_relaxed) && !atomic_load_explicit(l->status, memory_order_relaxed))
+        for (int r = 0; r < l->nranks; r++)
+            rank_tell_success(l, r);
+    (void)pthread_mutex_unlock(&w->tell_lock);
+    worker_wake(w);
+}
+
 static void ranks_tell(struct comm *c, const struct launch *l)
 {
     const struct op *op = op_get(l->problem->op);
     const struct error *e = c->state == COMM_ABORTED ? &c->error : &l->error;
 
+    if (!l->inline_)
+        (void)pthread_mutex_lock(&c->worker->tell_lock);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         struct submission *sub = l->submissions[r];
@@ -255,6 +293,8 @@ static void ranks_tell(struct comm *c, const struct launch *l)
         submission_tell(sub, e->status, e->text, values, n);
         submission_free(sub);
     }
+    if (!l->inline_)
+        (void)pthread_mutex_unlock(&c->worker->tell_lock);
 }
 
 bool launch_returned(struct launch *l)

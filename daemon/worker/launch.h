@@ -138,6 +138,8 @@ void launch_finish(struct launch *l);
 /* Compare the ranks' requests, args[nranks], and fill in c->problem. */
 int launch_match(struct comm *c, const struct op_args args[], struct error *e);
 
+/* The last workgroup of a launch whose ranks are all here: hand it back, and tell the ranks if it went well. */
+void launch_end(struct launch *l);
 /* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */
 void launch_fail(struct launch *l, int rank, const struct error *e);
 

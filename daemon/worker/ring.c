@@ -142,12 +142,11 @@ static void engine_core_tell(struct session *s)
     s->engine_core = core;
 }
 
-void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
-                   int nvalues)
+static void slot_finish(const struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
+                        int nvalues)
 {
     struct fcc_slot *t = &s->memory->slot[slot];
 
-    engine_core_tell(s);
     t->id = id;
     t->status = status;
     t->nvalues = (uint32_t)nvalues;
@@ -159,6 +158,18 @@ void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, co
     /* Release: the client that sees DONE (acquire) sees the rest. The exchange tells whether it may be asleep. */
     if (atomic_exchange_explicit(&t->state, FCC_SLOT_DONE, memory_order_acq_rel) == FCC_SLOT_WAITING)
         (void)syscall(SYS_futex, &t->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
+                   int nvalues)
+{
+    engine_core_tell(s);
+    slot_finish(s, slot, id, status, text, values, nvalues);
+}
+
+void slot_succeed(const struct session *s, uint32_t slot, uint64_t id, const int64_t *values, int nvalues)
+{
+    slot_finish(s, slot, id, 0, "", values, nvalues);
 }
 
 uint32_t status_word_take(struct session *s)

@@ -96,6 +96,7 @@ static void session_read(evutil_socket_t sock, short what, void *arg)
     ssize_t n;
 
     (void)what;
+    (void)worker_collect(s->worker); /* what the client has been told of is over */
     if (s->broken)
         return;
     /* One message a call: the loop polls the rings in between. */

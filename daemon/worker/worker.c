@@ -35,7 +35,7 @@
 
 /* ---- launches that come back ---- */
 
-void worker_launch_finished(struct worker *w, struct launch *l)
+void worker_launch_give(struct worker *w, struct launch *l)
 {
     struct launch *top = atomic_load_explicit(&w->finished, memory_order_relaxed);
 
@@ -43,6 +43,11 @@ void worker_launch_finished(struct worker *w, struct launch *l)
     do
         l->next_finished = top;
     while (!atomic_compare_exchange_weak_explicit(&w->finished, &top, l, memory_order_seq_cst, memory_order_relaxed));
+}
+
+void worker_launch_finished(struct worker *w, struct launch *l)
+{
+    worker_launch_give(w, l);
     worker_wake(w);
 }
 
@@ -64,8 +69,7 @@ static void launch_handle(struct launch *l)
     comm_release(c);
 }
 
-/* What was handed back, in that order. */
-static bool finished_poll(struct worker *w)
+bool worker_collect(struct worker *w)
 {
     struct launch *l, *next, *first = NULL;
 
@@ -282,6 +286,8 @@ static void engine_sleep(struct worker *w)
 /* What is broken goes: a peer that does may let sessions go, and the other way round. */
 static void sweep(struct worker *w)
 {
+    if (w->sweep)
+        (void)worker_collect(w);
     while (w->sweep) {
         sessions_sweep(w);
         peers_sweep(w);
@@ -303,7 +309,7 @@ static void engine_loop(struct worker *w)
     uint64_t sockets_ns = 0;
 
     while (!w->quit && !(w->draining && !anything_runs(w)) && !gpus_are_lost(w, &w->lost)) {
-        bool busy = finished_poll(w);
+        bool busy = worker_collect(w);
         busy |= gpus_poll(w);
         busy |= rings_poll(w);
         busy |= nodes_poll(w);
@@ -437,7 +443,7 @@ static void worker_close(struct worker *w)
 int worker_run(void)
 {
     static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
-    struct worker w = {.control = CONTROL_FD, .wake_fd = -1};
+    struct worker w = {.control = CONTROL_FD, .wake_fd = -1, .tell_lock = PTHREAD_MUTEX_INITIALIZER};
     int fds[FCC_MAX_FDS], nfds = 0;
 
     /* Nobody of the same user may trace or dump the process: it holds all of the job's secrets. */

@@ -23,7 +23,8 @@
  *   query.c       what fccctl asks
  *
  * Threads. The engine thread runs worker.c's loop and owns every object here. The workgroups of the devices touch only a
- * launch that they were given, and in it only what launch.h says is theirs, until they hand it back.
+ * launch that they were given, and in it only what launch.h says is theirs, until they hand it back. The last of them also tells
+ * the ranks (launch_end()), so it writes their sessions' slots, which are there as long as a submission names its session.
  *
  * Ownership. The worker owns sessions and communicators. A session owns its buffers' handles and memberships; a communicator
  * owns its members (one per rank); a member owns its queue of submissions. A submission holds a reference on each buffer that
@@ -33,6 +34,7 @@
 #define FCCD_WORKER_H
 
 #include <event2/event.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <sys/queue.h>
 #include <sys/types.h>
@@ -102,6 +104,8 @@ struct worker {
     /* Workgroups hand finished launches back: a stack that they push to, and an eventfd that is written if the engine sleeps.
      */
     _Atomic(struct launch *) finished;
+    /* Ranks of launches that run in workgroups are told under this, by the engine or by the last workgroup: submissions' `session` */
+    pthread_mutex_t tell_lock;
     _Atomic uint32_t engine_sleeps;
     int wake_fd;
 };
@@ -124,8 +128,12 @@ void worker_sessions_changed(struct worker *w);
 void worker_handed(struct worker *w);
 /* The broker says that it may go. */
 void worker_retire(struct worker *w);
-/* Any thread: hand a finished launch back to the engine. */
+/* Any thread: hand a finished launch back to the engine; and wake it. */
+void worker_launch_give(struct worker *w, struct launch *l);
 void worker_launch_finished(struct worker *w, struct launch *l);
+/* The engine: what was handed back is over, in that order. True if something was. To be called before it hears what clients want that
+ * may have been told of an operator's end by a workgroup. */
+bool worker_collect(struct worker *w);
 /* Any thread, after it has stored what nodes_have_news() looks at (sequentially consistent): wake the engine if it sleeps. */
 void worker_wake(struct worker *w);
 
@@ -231,6 +239,8 @@ void slot_running(struct session *s, uint32_t slot);
 /* Write a completion into a slot and wake who sleeps on it. */
 void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
                    int nvalues);
+/* The same of an operator that went well; any thread. */
+void slot_succeed(const struct session *s, uint32_t slot, uint64_t id, const int64_t *values, int nvalues);
 /* A word for a communicator's status, which is 0; FCC_NO_STATUS_WORD: there is none left. And back. */
 uint32_t status_word_take(struct session *s);
 void status_word_give(struct session *s, uint32_t word);
@@ -259,7 +269,7 @@ static_assert(sizeof(struct tune_sample) == 32, "wire: peer.h");
 /* One rank's turn in a communicator's order: an operator, or its part of a symmetric allocation. */
 struct submission {
     TAILQ_ENTRY(submission) link; /* member.queue */
-    struct session *session;      /* who is to be told; NULL: gone, or told */
+    struct session *session;      /* who is to be told; NULL: gone, or told. While its launch runs: worker.tell_lock */
     enum submission_kind kind;
     uint64_t id;
     uint32_t slot;
