@@ -7,7 +7,7 @@
     y = fcc.gemv_all_reduce(fcc.zeros(1, 1024), layer.weight)   # the sum over all ranks of x @ w.T
 
 communicator.py: init(), Communicator. memory.py: tensors over the daemon's memory. functional.py: the operators; ops.py the
-same as torch.ops.fcc.*. nn: modules. errors.py: what is raised.
+same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: modules. errors.py: what is raised.
 """
 from . import nn
 from ._staging import forget_copies
@@ -18,14 +18,15 @@ from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError,
 from .functional import all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all
 from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
+from .prepared import PreparedOperator, prepare_gemm_all_to_all, prepare_gemv_all_reduce
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CopyWarning",
     "DriverError", "Environment", "Error", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
-    "OutOfMemoryError", "PermissionDeniedError", "ProtocolError", "ShutdownError", "TimeLimitError", "UnreachableError",
-    "UnsupportedError", "WorkerLostError", "all_reduce", "default", "embedding_all_to_all", "empty", "environment",
-    "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory", "mem_pool", "nn", "rows_all_to_all",
-    "to_daemon", "unique_id", "zeros",
+    "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "ShutdownError", "TimeLimitError",
+    "UnreachableError", "UnsupportedError", "WorkerLostError", "all_reduce", "default", "embedding_all_to_all", "empty",
+    "environment", "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory", "mem_pool", "nn",
+    "prepare_gemm_all_to_all", "prepare_gemv_all_reduce", "rows_all_to_all", "to_daemon", "unique_id", "zeros",
 ]

@@ -24,6 +24,7 @@ SCHEDULES = {"auto": 0, "fused": 1, "sequential": 2, "compute_only": 3, "comm_on
 POOLINGS = {"sum": 0, "mean": 1}
 LOCAL, SYMMETRIC = 0, 1
 OPERATORS = ("embedding_all_to_all", "gemv_all_reduce", "gemm_all_to_all")
+PREPARED = ("gemv_all_reduce", "gemm_all_to_all")  # those that can be prepared
 DEVICE_CPU, DEVICE_GPU, DEVICE_HIP, DEVICE_CUDA = range(4)
 
 
@@ -70,6 +71,7 @@ _FUNCTIONS = {
     "fcc_comm_size": (c_int, [c_void_p]),
     "fcc_comm_device": (c_int, [c_void_p]),
     "fcc_comm_device_kind": (c_int, [c_void_p]),
+    "fcc_comm_status": (c_int, [c_void_p, POINTER(c_void_p)]),
     "fcc_comm_error": (c_int, [c_void_p]),
     "fcc_comm_error_wait": (c_int, [c_void_p, c_int]),
     "fcc_buffer_alloc": (c_int, [c_void_p, c_int, c_size_t, POINTER(c_void_p)]),
@@ -87,6 +89,8 @@ _FUNCTIONS = {
     "fcc_request_test": (c_int, [c_void_p, POINTER(c_int)]),
     "fcc_request_wait": (c_int, [c_void_p, c_int]),
     "fcc_request_free": (None, [c_void_p]),
+    "fcc_prepared_enqueue": (c_int, [c_void_p, c_void_p]),
+    "fcc_prepared_free": (None, [c_void_p]),
     "fcc_noop_start": (c_int, [c_void_p, POINTER(c_void_p)]),
     "fcc_noop_enqueue": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
 }
@@ -94,6 +98,8 @@ for _op in OPERATORS:
     # the arguments come packed, as bytes
     _FUNCTIONS[f"fcc_{_op}_start"] = (c_int, [c_void_p, c_char_p, POINTER(c_void_p)])
     _FUNCTIONS[f"fcc_{_op}_enqueue"] = (c_int, [c_void_p, c_char_p, c_void_p, c_void_p])
+    if _op in PREPARED:
+        _FUNCTIONS[f"fcc_{_op}_prepare"] = (c_int, [c_void_p, c_char_p, POINTER(c_void_p)])
 
 
 def _candidates() -> list[str]:
@@ -129,6 +135,7 @@ class Library:
             setattr(self, name.removeprefix("fcc_"), function)
         self.start = {op: getattr(self, f"{op}_start") for op in OPERATORS}
         self.enqueue = {op: getattr(self, f"{op}_enqueue") for op in OPERATORS}
+        self.prepare = {op: getattr(self, f"{op}_prepare") for op in PREPARED}
 
     def untyped(self, name: str) -> Callable[..., int]:
         """A function of the library for whoever counts nanoseconds: without types, so ctypes converts nothing. It takes bytes,

@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -175,6 +176,7 @@ class Communicator:
         self._identities: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._pool: Any = None  # the torch.cuda.MemPool of mem_pool()
         self._expected: deque[tuple] = deque()  # enqueued operators whose results are still to be checked
+        self._operators: weakref.WeakSet[Any] = weakref.WeakSet()  # prepared ones
         if heap:
             self._heap.add(heap)
         if member.on_gpu:
@@ -250,6 +252,19 @@ class Communicator:
         status = errors_await(member) if wait else library().comm_error(member.handle)
         if status < 0:
             raise member.error(status)
+        if self._operators and self._is_over():  # of their runs nobody else tells
+            request = ctypes.c_void_p()
+            status = library().noop_start(member.handle, ctypes.byref(request))  # ends at once, and says why
+            if status < 0:
+                raise member.error(status)
+            request_wait(member, request)
+
+    def _is_over(self) -> bool:
+        member, word = self.member, ctypes.c_void_p()
+        status = library().comm_status(member.handle, ctypes.byref(word))
+        if status < 0:
+            raise member.error(status)
+        return ctypes.c_int32.from_address(word.value or 0).value != 0
 
     def reserve(self, nbytes: int) -> None:
         """Add `nbytes` to the heap for results. Collective: all ranks call it, in the same order among their operators."""
@@ -272,6 +287,8 @@ class Communicator:
         for request, _, _ in self._expected:
             library().request_free(request)
         self._expected.clear()
+        for operator in list(self._operators):
+            operator.close()
         from .mem_pool import gpu_pool_close  # which needs this module
         gpu_pool_close(self)
         del self._heap, self._local, self._copies, self._identities, self._prepared, self._member

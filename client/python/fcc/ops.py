@@ -71,7 +71,7 @@ def _gemm(c: Communicator, a: Tensor, b: Tensor, send_rows: Sequence[int] | None
         check_floats(c, "gemm_all_to_all", "a", a, 2)
         check_floats(c, "gemm_all_to_all", "b", b, 2)
         number = schedule_number(c, "gemm_all_to_all", schedule)
-        send, expected = _gemm_rows(c, a.shape[0], send_rows, recv_rows)
+        send, expected = gemm_rows(c, a.shape[0], send_rows, recv_rows)
         stream = stream_of(c)
         at_a, held_a = place(c, "gemm_all_to_all", "a", a, stream, silent=silent)
         at_b, held_b = place(c, "gemm_all_to_all", "b", b, stream, weight=True, silent=silent)
@@ -87,7 +87,7 @@ def _gemm(c: Communicator, a: Tensor, b: Tensor, send_rows: Sequence[int] | None
     return result
 
 
-def _gemm_rows(c: Communicator, m: int, send_rows: Sequence[int] | None,
+def gemm_rows(c: Communicator, m: int, send_rows: Sequence[int] | None,
                recv_rows: Sequence[int] | None) -> tuple[list[int], list[int]]:
     """How many rows go to each rank, and how many come."""
     if (send_rows is None) != (recv_rows is None):

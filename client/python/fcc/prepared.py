@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""Operators that are prepared once and run again and again: what MPI calls persistent collectives (C: fcc_prepared).
+
+A run is launched by this process, onto the current stream, so nothing is handed over between it and the daemon: a run costs a
+launch, under MPS and without it. Inference only: there are no gradients.
+
+    step = fcc.prepare_gemv_all_reduce(x, layer.weight)   # all ranks; x and the weight stay where they are
+    for token in tokens:
+        x.copy_(...)
+        y = step()                                        # the same tensor each time
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import communicator
+from ._calls import check_floats, dense, numbers, refuse
+from ._connection import Member, interruptible
+from ._library import GEMM_ARGS, GEMV_ARGS, RESERVED, SCHEDULES, library
+from ._staging import is_plain, place
+from .communicator import Communicator, rows_check
+from .errors import ArgumentError, Error
+from .memory import stream_of
+from .ops import gemm_rows
+
+
+class PreparedOperator:
+    """An operator with fixed arguments. Call it for one run; every rank calls each of its prepared operators as often as the
+    others, and on a stream in the same order among them and among other operators.
+
+    A run begins after what is on the current stream, reads the inputs as they are then, and stores into `result`, which is
+    overwritten by the next run. It is not captured into a CUDA graph (CaptureError). At most 64 are open at a time.
+
+    Attributes:
+        result: y or c, in the daemon's memory
+        comm: the Communicator
+
+    Raises, when called: AbortedError, TimeLimitError, WorkerLostError once the communicator is over (Communicator.check() and
+    synchronize() do, too), ArgumentError after close().
+    """
+
+    def __init__(self, comm: Communicator, op: str, packed: bytes, result: Tensor, inputs: tuple[Tensor, ...]) -> None:
+        member, handle = comm.member, ctypes.c_void_p()
+        status, text = interruptible(lambda: library().prepare[op](member.handle, packed, ctypes.byref(handle)),
+                                     member.interrupted)
+        if status < 0:
+            raise member.error(status, text)
+        self.comm, self.result = comm, result
+        self._member, self._handle, self._inputs = member, handle, inputs
+        self._enqueue = library().prepared_enqueue
+        self._end = weakref.finalize(self, _prepared_end, os.getpid(), member, handle)
+        self._end.atexit = False
+        comm._operators.add(self)
+
+    def __call__(self) -> Tensor:
+        """One run, on the current stream. Does not wait. Returns `result`."""
+        if not self._end.alive:
+            raise ArgumentError("prepared: it has been closed", rank=self._member.rank)
+        status = self._enqueue(self._handle, stream_of(self.comm))
+        if status < 0:
+            raise self._member.error(status)
+        return self.result
+
+    def close(self) -> None:
+        """No more runs; those on the GPU are waited for. Not collective. The last reference to it, and its communicator's
+        close(), do the same."""
+        self._end()
+
+
+def _prepared_end(pid: int, member: Member, handle: ctypes.c_void_p) -> None:
+    if os.getpid() != pid:
+        return
+    if member.on_gpu:
+        try:
+            torch.cuda.synchronize(member.device)
+        except RuntimeError:  # not while a stream is captured: the communicator's end frees it. A GPU that failed needs no care
+            return
+    library().prepared_free(handle)
+
+
+def _there(comm: Communicator, op: str, name: str, tensor: Tensor, stream: int) -> tuple:
+    """Where it lies: each run reads it there, so there are no copies."""
+    check_floats(comm, op, name, tensor, 2)
+    if tensor.device == comm.device and tensor.numel() and not (
+            is_plain(tensor) and comm.member.connection.find(tensor.data_ptr())):
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: it does not lie in the daemon's memory, with dense rows: a "
+                            f"prepared operator reads it where it is", remedy="Make it with fcc.empty(), or move it with fcc.to_daemon().")
+    at, _ = place(comm, op, name, tensor, stream)
+    return at
+
+
+def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None) -> PreparedOperator:
+    """Prepare gemv_all_reduce(x, w). Collective: all ranks call it, in the same order among their operators, and it returns
+    when all are ready. On CUDA GPUs of one node, one for each rank.
+
+    Args:
+        x: [M][K_r], float32, float16 or bfloat16, in the daemon's memory; M from 1 to 64, the same on all ranks
+        w: [N][K_r], dtype of x, in the daemon's memory
+        comm: None: the default communicator
+
+    Returns: the operator; its result is y, [M][N].
+
+    Raises: as gemv_all_reduce(), and UnsupportedError where ranks cannot launch it (not on CUDA GPUs, over nodes, two ranks on a
+        GPU), DriverError.
+    """
+    comm, op = comm or communicator.default(), "gemv_all_reduce"
+    stream = stream_of(comm)
+    try:
+        at_x, at_w = _there(comm, op, "x", x, stream), _there(comm, op, "w", w, stream)
+        shape = (x.shape[0], w.shape[0])
+        y, handle, offset = comm._heap.take(shape, x.dtype, stream)
+    except Error as e:
+        raise refuse(comm, op, e) from None
+    packed = GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, *shape), SCHEDULES["fused"], *RESERVED)
+    return PreparedOperator(comm, op, packed, y, (x, w))
+
+
+def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
+                            recv_rows: Sequence[int] | None = None) -> PreparedOperator:
+    """Prepare gemm_all_to_all(a, b, send_rows=..., recv_rows=...), as prepare_gemv_all_reduce() does its operator.
+
+    Args: as gemm_all_to_all()'s; a and b lie in the daemon's memory.
+
+    Returns: the operator; its result is c, [sum of recv_rows][N].
+    """
+    comm, op = comm or communicator.default(), "gemm_all_to_all"
+    stream = stream_of(comm)
+    try:
+        at_a, at_b = _there(comm, op, "a", a, stream), _there(comm, op, "b", b, stream)
+        send, expected = gemm_rows(comm, a.shape[0], send_rows, recv_rows)
+        shape = (sum(expected), b.shape[1])
+        c, handle, offset = comm._heap.take(shape, a.dtype, stream)
+    except Error as e:
+        raise refuse(comm, op, e) from None
+    sent, send_address = numbers(send)
+    received, received_address = numbers([-1] * comm.size)
+    packed = GEMM_ARGS.pack(*at_a, *at_b, send_address, *dense(handle, offset, a.dtype, *shape), received_address,
+                            SCHEDULES["fused"], *RESERVED)
+    operator = PreparedOperator(comm, op, packed, c, (a, b))
+    try:
+        rows_check(comm.member, list(received), expected)
+    except Error:
+        operator.close()
+        raise
+    return operator
