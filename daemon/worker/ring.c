@@ -142,8 +142,8 @@ static void engine_core_tell(struct session *s)
     s->engine_core = core;
 }
 
-static void slot_finish(const struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
-                        int nvalues)
+static void slot_finish(const struct session *s, uint32_t slot, uint64_t id, int status, const char *text,
+                        const int64_t *values, int nvalues)
 {
     struct fcc_slot *t = &s->memory->slot[slot];
 
