@@ -117,7 +117,7 @@ def aborted_rank(comm):
     x, w = fcc.zeros(1, 64, comm=comm), fcc.zeros(32, 64, comm=comm)
     step = fcc.prepare_gemv_all_reduce(x, w, comm)
     step()
-    comm.synchronize()
+    comm.barrier()
     if comm.rank == 1:
         comm.abort("enough")
         return
