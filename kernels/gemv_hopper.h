@@ -236,7 +236,7 @@ template <typename T, typename S> struct gemv_parts {
     {
         const uint64_t once = gpu_policy_once();
         gemv_ring jobs, ring, x;
-        struct gemv_job job = job_get(jobs); /* what is dealt to the cluster is there before the kernel before this one has ended */
+        struct gemv_job job = job_get(jobs); /* the one that was dealt is there before gpu_follow() */
         uint32_t run = job.run, first, end;
 
         steps_get(run, &first, &end);
