@@ -297,7 +297,7 @@ GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(P
 
 # A GPU plug-in without a GPU, for the worker's side of it under the sanitizers.
 FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so
-$(FAKE_PLUGIN): $(call objects,tests/fake_gpu.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c tests/fake_gpu_prepared.c proto/error.c)
+$(FAKE_PLUGIN): $(call objects,tests/fake_gpu.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c tests/fake_gpu_prepared.c tests/fake_gpu_side.c proto/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared $^ -o $@
@@ -394,7 +394,7 @@ bench-gpu: all
 
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
-SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/bench/pace.c tests/fake_driver.c tests/fake_gpu.c tests/daemons.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c tests/fake_gpu_prepared.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
+SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/bench/pace.c tests/fake_driver.c tests/fake_gpu.c tests/daemons.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c tests/fake_gpu_prepared.c tests/fake_gpu_side.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
 	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
 HEADERS = $(shell git ls-files '*.h')
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)

@@ -4,7 +4,8 @@
  *
  *   fake_gpu.c          the plug-in: what it has, what it is told, and whether that is allowed
  *   fake_gpu_memory.c   its memory, and who may touch it
- *   fake_gpu_kernel.c   a GPU's threads, which run what is in its queue, and its copies
+ *   fake_gpu_kernel.c   a GPU's thread, which runs what is in its queue
+ *   fake_gpu_side.c     another one, of its side stream: stores in passing
  *   fake_gpu_nodes.c    what kernels do besides over several nodes
  *   fake_gpu_prepared.c kernels that a client's process runs by itself
  */

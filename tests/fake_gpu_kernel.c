@@ -421,64 +421,6 @@ static void kernel_end(struct gpu *g)
     free(t);
 }
 
-/* ---- the side stream ---- */
-
-void side_store(struct gpu *g, uint64_t address, uint64_t value)
-{
-    struct side_store *s = malloc(sizeof(*s));
-
-    *s = (struct side_store){.address = address, .value = value, .at_ns = now_ns() + control->store_us * UINT64_C(1000)};
-    (void)pthread_mutex_lock(&g->lock);
-    if (g->store)
-        g->newest->next = s;
-    else
-        g->store = s;
-    g->newest = s;
-    (void)pthread_cond_broadcast(&g->changed);
-    (void)pthread_mutex_unlock(&g->lock);
-}
-
-void side_finish(struct gpu *g)
-{
-    (void)pthread_mutex_lock(&g->lock);
-    while (g->store)
-        (void)pthread_cond_wait(&g->changed, &g->lock);
-    (void)pthread_mutex_unlock(&g->lock);
-}
-
-/* Words of streams, and epochs, which are compared by their lower halves; or an epoch that no operator has. */
-static bool goes_back(uint64_t before, uint64_t now)
-{
-    uint32_t seen = (uint32_t)before, value = (uint32_t)now;
-
-    return now != UINT64_MAX && (int32_t)(value - seen) < 0 && seen != fcc_stream_passed(value);
-}
-
-void *side_main(void *argument)
-{
-    struct gpu *g = argument;
-
-    (void)pthread_mutex_lock(&g->lock);
-    while (g->store || !g->end) {
-        struct side_store *s = g->store;
-        if (!s) {
-            (void)pthread_cond_wait(&g->changed, &g->lock);
-            continue;
-        }
-        (void)pthread_mutex_unlock(&g->lock);
-        while (now_ns() < s->at_ns)
-            gpu_nap();
-        (void)pthread_mutex_lock(&g->lock);
-        uint64_t before = atomic_exchange((_Atomic uint64_t *)pointer(s->address), s->value);
-        wrong(goes_back(before, s->value), "a store in passing comes too late");
-        g->store = s->next;
-        free(s);
-        (void)pthread_cond_broadcast(&g->changed);
-    }
-    (void)pthread_mutex_unlock(&g->lock);
-    return NULL;
-}
-
 void *gpu_main(void *argument)
 {
     struct gpu *g = argument;

@@ -3,7 +3,7 @@
  * fake_gpu_memory.c - the fake GPUs' memory, and the contract about it: what a launch in a queue, or a copy on its way, touches is known
  * and stays.
  *
- * Copies into a GPU's memory come late: another thread does them (fake_gpu_kernel.c), which looks at where they come from only then. It
+ * Copies into a GPU's memory come late: another thread does them (fake_gpu_side.c), which looks at where they come from only then. It
  * reads the file behind that memory, not the memory: a copy engine is no thread of the program, and takes what is there. A copy that
  * nobody stands behind any more, of an operator that has failed, may find that newer data has begun to come to the same place; then a
  * newer copy follows it, before any kernel looks.

@@ -208,13 +208,10 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks have come here and all operators before are done; on a GPU, those on its streams, too."""
-        member, request = self.member, ctypes.c_void_p()
+        member = self.member
         if member.on_gpu:
             self.synchronize()
-        status = library().noop_start(member.handle, ctypes.byref(request))
-        if status < 0:
-            raise member.error(status)
-        request_wait(member, request)
+        noop(member)
 
     def synchronize(self) -> None:
         """Wait for the current stream (on the cpu operators are done when they return), and raise what operators on it met
@@ -253,11 +250,7 @@ class Communicator:
         if status < 0:
             raise member.error(status)
         if self._operators and self._is_over():  # of their runs nobody else tells
-            request = ctypes.c_void_p()
-            status = library().noop_start(member.handle, ctypes.byref(request))  # ends at once, and says why
-            if status < 0:
-                raise member.error(status)
-            request_wait(member, request)
+            noop(member)  # ends at once, and says why
 
     def _is_over(self) -> bool:
         member, word = self.member, ctypes.c_void_p()
@@ -315,6 +308,15 @@ def errors_await(member: Member) -> int:
     except KeyboardInterrupt:
         member.interrupted()
         raise
+
+
+def noop(member: Member) -> None:
+    """Wait until all ranks have come to it."""
+    request = ctypes.c_void_p()
+    status = library().noop_start(member.handle, ctypes.byref(request))
+    if status < 0:
+        raise member.error(status)
+    request_wait(member, request)
 
 
 def request_wait(member: Member, request: ctypes.c_void_p) -> None:

@@ -88,7 +88,7 @@ def _gemm(c: Communicator, a: Tensor, b: Tensor, send_rows: Sequence[int] | None
 
 
 def gemm_rows(c: Communicator, m: int, send_rows: Sequence[int] | None,
-               recv_rows: Sequence[int] | None) -> tuple[list[int], list[int]]:
+              recv_rows: Sequence[int] | None) -> tuple[list[int], list[int]]:
     """How many rows go to each rank, and how many come."""
     if (send_rows is None) != (recv_rows is None):
         raise ArgumentError(f"rank {c.rank}: gemm_all_to_all: send_rows, recv_rows: allowed are both, or none (then all ranks "
