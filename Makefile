@@ -58,7 +58,7 @@ KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c k
 	kernels/gemv_all_reduce.c kernels/gemv_nodes.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c kernels/view.c
 NET := daemon/worker/net_region.c daemon/worker/net_tcp.c daemon/worker/net_tcp_receive.c daemon/worker/proxy.c daemon/worker/proxy_connections.c
 DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/network.c daemon/plugin.c \
-	daemon/broker/broker.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \
+	daemon/broker/broker.c daemon/broker/charge.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \
 	daemon/broker/node_conn.c daemon/broker/node_link.c daemon/broker/node_open.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
 	daemon/broker/node_resolve.c daemon/broker/probe.c daemon/broker/query.c daemon/broker/spawn.c \
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/comm_join.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \

@@ -6,7 +6,10 @@
  */
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "harness.h"
 
@@ -309,6 +312,59 @@ static void full_memory(void)
     daemon_stop(&d);
 }
 
+struct wish {
+    fcc_comm *comm;
+    int status;
+    char why[256];
+};
+
+static void *five_mb(void *argument)
+{
+    struct wish *w = argument;
+    fcc_buffer *b;
+
+    w->status = fcc_buffer_alloc(w->comm, FCC_BUFFER_LOCAL, 5 << 20, &b);
+    (void)snprintf(w->why, sizeof(w->why), "%s", fcc_last_error());
+    return NULL;
+}
+
+/* One job frees, then another asks: the broker, stopped meanwhile, finds both messages there, and the one that frees behind another one,
+ * so that whichever socket it reads first, it reads the question before that one. */
+static void freed_by_another_job(void)
+{
+    static const char *const options[] = {"--memory-per-user-mb", "8", NULL};
+    struct test_daemon d;
+    fcc_context *a, *b;
+    fcc_comm *comm, *other;
+    fcc_buffer *small, *large;
+    struct fcc_unique_id id;
+    struct fcc_connect_options job = {.job = "other"};
+    pthread_t asks;
+
+    daemon_start(&d, options);
+    OK(fcc_connect(NULL, &a));
+    OK(fcc_get_unique_id(a, &id));
+    OK(fcc_comm_init(a, &id, 1, 0, NULL, &comm));
+    OK(fcc_connect(&job, &b));
+    OK(fcc_get_unique_id(b, &id));
+    OK(fcc_comm_init(b, &id, 1, 0, NULL, &other));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 4096, &small));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 5 << 20, &large));
+    CHECK(kill(d.pid, SIGSTOP) == 0);
+    fcc_buffer_free(small);
+    fcc_buffer_free(large);
+    struct wish w = {.comm = other};
+    CHECK(pthread_create(&asks, NULL, five_mb, &w) == 0);
+    (void)usleep(100000); /* let it ask; if it has not asked by then, nothing is tested, and nothing fails */
+    CHECK(kill(d.pid, SIGCONT) == 0);
+    CHECK(pthread_join(asks, NULL) == 0);
+    if (w.status)
+        check_failed(__FILE__, __LINE__, "%d: %s", w.status, w.why);
+    fcc_disconnect(a);
+    fcc_disconnect(b);
+    daemon_stop(&d);
+}
+
 /* ---- who may what ---- */
 
 static void another_session_buffer(void)
@@ -339,13 +395,16 @@ static void another_session_buffer(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"arguments", arguments, 0},     {"index_out_of_range", index_out_of_range, 0},
-        {"out_of_step", out_of_step, 0}, {"another_session_buffer", another_session_buffer, 0},
-        {"full_memory", full_memory, 0}, /* the cpu's: comes last, and is left out on GPUs */
+        {"arguments", arguments, 0},
+        {"index_out_of_range", index_out_of_range, 0},
+        {"out_of_step", out_of_step, 0},
+        {"another_session_buffer", another_session_buffer, 0},
+        {"freed_by_another_job", freed_by_another_job, 0}, /* the cpu's: these come last, and are left out on GPUs */
+        {"full_memory", full_memory, 0},
     };
     size_t n = sizeof(tests) / sizeof(tests[0]);
 
     if (test_device_missing())
         return EXIT_SUCCESS;
-    return tests_run("errors", tests, test_device() == FCC_DEVICE_CPU ? n : n - 1);
+    return tests_run("errors", tests, test_device() == FCC_DEVICE_CPU ? n : n - 2);
 }

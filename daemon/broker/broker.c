@@ -72,15 +72,17 @@ static int events_open(struct broker *b)
             return -ENOMEM;
     }
     b->drain_event = evtimer_new(b->base, drain_over, b);
+    b->charges_event = evtimer_new(b->base, charges_judge, b);
     b->listen_event = event_new(b->base, b->listen_sock, EV_READ | EV_PERSIST, visitor_accept, b);
-    if (!b->drain_event || !b->listen_event || event_add(b->listen_event, NULL))
+    if (!b->drain_event || !b->charges_event || !b->listen_event || event_add(b->listen_event, NULL))
         return -ENOMEM;
     return 0;
 }
 
 static void events_close(struct broker *b)
 {
-    struct event *all[] = {b->listen_event, b->drain_event, b->signal_events[0], b->signal_events[1], b->signal_events[2]};
+    struct event *all[] = {b->listen_event,     b->charges_event,    b->drain_event,
+                           b->signal_events[0], b->signal_events[1], b->signal_events[2]};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i])

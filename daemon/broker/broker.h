@@ -5,7 +5,8 @@
  *
  *   listen.c   the listening socket: made here, or by systemd
  *   hello.c    a connection until it is handed over or refused
- *   job.c      jobs and their workers: start, hand over, memory accounts, end
+ *   job.c      jobs and their workers: start, hand over, end
+ *   charge.c   each user's memory account
  *   probe.c    the child that lists the GPUs, and what it found
  *   spawn.c    a worker process with its user's rights and nothing else; the process that lists the GPUs
  *   query.c    what fccctl asks the broker itself
@@ -56,6 +57,8 @@ struct job {
     struct event *event; /* control is readable */
     uint32_t sessions;
     int64_t memory_bytes;
+    struct control_charge asked; /* asks: by the worker, and not answered yet */
+    bool asks;
     uint64_t started_ns;
     bool retired; /* takes no new connections; stays in the list until the process has ended */
 };
@@ -80,6 +83,7 @@ struct broker {
     int exe;             /* this program, for the workers */
     bool draining;
     struct event *drain_event;
+    struct event *charges_event; /* a charge may have to be refused */
     uint64_t started_ns;
     uint64_t connections, refused, workers_started, workers_died;
     struct incarnation last; /* of the worker started last */
@@ -113,6 +117,12 @@ void job_disconnect(struct job *j); /* no more messages to or from the worker; t
 void jobs_reap(struct broker *b);   /* SIGCHLD */
 void jobs_drain(struct broker *b);
 void jobs_kill(struct broker *b); /* those that are left when the drain's time is over */
+bool job_hear(struct job *j);     /* handle one message of its worker; false: there is none */
+
+/* charge.c: the worker has more memory than before, or less; the time for charges that do not fit has come (charges_event);
+ * what the user's jobs have, in bytes */
+void charge_handle(struct job *j, const struct control_charge *m);
+void charges_judge(evutil_socket_t sock, short what, void *broker);
 int64_t user_memory(const struct broker *b, uid_t uid);
 
 /* probe.c. What goes wrong is logged, and stands in the list as the plug-ins' state. */

@@ -27,17 +27,6 @@ struct job *job_find(struct broker *b, uid_t uid, const char *name)
     return NULL;
 }
 
-int64_t user_memory(const struct broker *b, uid_t uid)
-{
-    const struct job *j;
-    int64_t sum = 0;
-
-    LIST_FOREACH(j, &b->jobs, link)
-        if (j->uid == uid)
-            sum += j->memory_bytes;
-    return sum;
-}
-
 static uint32_t user_jobs(const struct broker *b, uid_t uid)
 {
     const struct job *j;
@@ -152,25 +141,6 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
     return error_set(e, -ECONNRESET, "job %u/%s: its workers die at once", uid, hello->job);
 }
 
-static void charge_handle(struct job *j, const struct control_charge *m)
-{
-    struct control_charge r = {.msg = {.type = CONTROL_CHARGE | FCC_REPLY, .id = m->msg.id},
-                               .bytes = m->bytes,
-                               .used = (uint64_t)user_memory(j->broker, j->uid),
-                               .limit = config_memory_per_user(&j->broker->config)};
-
-    if (m->bytes < 0) {
-        j->memory_bytes = j->memory_bytes + m->bytes > 0 ? j->memory_bytes + m->bytes : 0;
-        return;
-    }
-    if ((uint64_t)m->bytes > r.limit || r.used > r.limit - (uint64_t)m->bytes)
-        r.status = -ENOMEM;
-    else
-        j->memory_bytes += m->bytes;
-    if (msg_send(j->control, &r.msg, sizeof(r), NULL, 0))
-        job_disconnect(j);
-}
-
 /* Has it got all that was handed to it? If not, what it has not read yet is its answer: control.h. */
 static void retire_handle(struct job *j, const struct control_retire *m)
 {
@@ -182,9 +152,8 @@ static void retire_handle(struct job *j, const struct control_retire *m)
     job_disconnect(j);
 }
 
-static void job_read(evutil_socket_t sock, short what, void *arg)
+bool job_hear(struct job *j)
 {
-    struct job *j = arg;
     int fds[FCC_MAX_FDS], nfds;
     static union { /* static: the broker has one thread */
         struct fcc_msg msg;
@@ -194,11 +163,12 @@ static void job_read(evutil_socket_t sock, short what, void *arg)
         struct control_retire retire;
         unsigned char room[FCC_MSG_MAX];
     } m;
-    ssize_t n = msg_recv(sock, &m, sizeof(m), MSG_DONTWAIT, fds, &nfds);
 
-    (void)what;
+    if (j->control < 0)
+        return false;
+    ssize_t n = msg_recv(j->control, &m, sizeof(m), MSG_DONTWAIT, fds, &nfds);
     if (n == -EAGAIN)
-        return;
+        return false;
     if (n > 0)
         fds_close(fds, nfds);
     if (n == sizeof(m.charge) && m.msg.type == CONTROL_CHARGE) {
@@ -214,6 +184,13 @@ static void job_read(evutil_socket_t sock, short what, void *arg)
             log_warning("job %u/%s: worker %d sent a message of type %u that is none", j->uid, j->name, j->pid, m.msg.type);
         job_disconnect(j); /* the worker is a user's process: it may send anything, and is not served further */
     }
+    return true;
+}
+
+static void job_read(evutil_socket_t sock, short what, void *arg)
+{
+    (void)sock, (void)what;
+    (void)job_hear(arg);
 }
 
 void jobs_reap(struct broker *b)

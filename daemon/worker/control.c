@@ -48,6 +48,8 @@ static void control_handle(struct worker *w, const void *message, size_t length,
         peer_arrived(w, message, fds[0]);
     } else if (m->type == CONTROL_CONNECTED && length == sizeof(struct control_connected) && nfds <= 1) {
         peer_connected(w, message, nfds ? fds[0] : -1);
+    } else if (m->type == (CONTROL_CHARGE | FCC_REPLY)) {
+        return; /* came too late: the charge was decided here */
     } else if (m->type == CONTROL_DRAIN) {
         worker_drain(w);
     } else if (m->type == CONTROL_RETIRE) {
@@ -132,7 +134,7 @@ void control_end(struct worker *w)
 
 /* ---- memory account ---- */
 
-static int answer_await(struct worker *w, struct control_charge *answer)
+static int answer_await(struct worker *w, uint64_t id, struct control_charge *answer)
 {
     _Alignas(16) unsigned char buf[FCC_MSG_MAX];
     uint64_t until = clock_ns() + ANSWER_MS * 1000000ull;
@@ -152,6 +154,8 @@ static int answer_await(struct worker *w, struct control_charge *answer)
             control_defer(w, buf, (size_t)n, fds, nfds);
             continue;
         }
+        if (m->msg.id != id)
+            continue; /* the answer to one that was given up */
         *answer = *m;
         return 0;
     }
@@ -160,12 +164,12 @@ static int answer_await(struct worker *w, struct control_charge *answer)
 
 int worker_memory_charge(struct worker *w, uint64_t bytes, struct error *e)
 {
-    struct control_charge m = {.msg = {.type = CONTROL_CHARGE}, .bytes = (int64_t)bytes};
+    struct control_charge m = {.msg = {.type = CONTROL_CHARGE, .id = ++w->charges}, .bytes = (int64_t)bytes};
     struct control_charge answer = {.limit = config_memory_per_user(&w->config), .used = w->memory_bytes};
     int status = w->control >= 0 ? msg_send(w->control, &m.msg, sizeof(m), NULL, 0) : -EPIPE;
 
     if (!status)
-        status = answer_await(w, &answer);
+        status = answer_await(w, m.msg.id, &answer);
     if (status) /* the broker is gone: its limit stands, for what this worker knows of */
         answer.status = bytes > answer.limit || w->memory_bytes > answer.limit - bytes ? -ENOMEM : 0;
     if (answer.status)

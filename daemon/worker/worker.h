@@ -96,6 +96,7 @@ struct worker {
     uint64_t arrivals_ns;  /* when what is being read from the rings came; 0: nothing is */
     unsigned crowded;      /* launches in flight that need all cores: the engine does not spin while there are any */
     uint64_t memory_bytes; /* charged */
+    uint64_t charges;      /* asked of the broker: the last one's id */
     bool draining, quit;
     uint64_t idle_ns;  /* since when there are operators and no client; 0: that is not so */
     bool sweep;        /* some sessions are broken */
