@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_submit.h - fake_worker.h's state, and how it judges submissions and completes them.
+ */
+#ifndef FAKE_SUBMIT_H
+#define FAKE_SUBMIT_H
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "msg.h"
+#include "proto.h"
+
+enum fault {
+    HONEST,
+    /* about descriptors and the reply that they come with: WELCOME, or BUFFER_ALLOC's */
+    FD_MISSING,
+    FD_SURPLUS,
+    FD_UNSEALED,
+    FD_SMALL,
+    REPLY_TRUNCATED,
+    REPLY_LENGTH_LIES,
+    REPLY_WRONG_TYPE,
+    REPLY_ERROR,
+    REPLY_NONE, /* closes instead */
+    /* of the WELCOME only */
+    VERSION_WRONG,
+    /* of completions */
+    DONE_WRONG_ID,
+    DONE_POSITIVE,
+    DONE_TOO_MANY_VALUES,
+    DONE_TOO_FEW_VALUES,
+    DONE_ERROR,
+    /* of the ring */
+    TAIL_WRONG,
+};
+
+#define FAKE_COMM 7u
+#define FAKE_DEVICE 2 /* that the rank is on */
+#define FAKE_TEXT "rank 3: gemv_all_reduce: n: 7: rank 0 has 8"
+
+struct fake {
+    enum fault welcome_fault;
+    _Atomic enum fault fault; /* of everything later */
+    _Atomic bool hold;        /* do not answer submissions until it is false */
+    _Atomic bool hold_calls;  /* nor calls */
+    _Atomic bool early;       /* do not wait for streams, as when operators fail at once */
+    _Atomic bool mute;        /* let streams go past their operators, and do not complete these until it is false */
+    _Atomic bool slow;        /* read the ring a record at a time, and sleep in between */
+    _Atomic bool stall;       /* do not read the ring */
+    _Atomic bool vanish;      /* close the connection */
+    _Atomic bool farewell;    /* say why before */
+    _Atomic unsigned records; /* SUBMIT messages seen */
+    _Atomic unsigned broken;  /* that were not as they should be */
+    _Atomic unsigned rings;   /* of the doorbell */
+    _Atomic unsigned calls[FCC_MSG_TYPES];
+    _Atomic uint32_t device_kind, memory_kind; /* of the replies */
+    _Atomic unsigned char device_uuid;         /* every byte of it */
+    _Atomic uint32_t words_gpus;               /* likewise: streams may use words on these */
+    _Atomic bool no_words;                     /* but there are none */
+    struct fcc_hello hello;                    /* as it came */
+    struct fcc_comm_init_msg comm_init;        /* the last one; look at calls[] first */
+    struct fcc_meeting meeting;                /* likewise */
+    uint32_t spin_us;
+
+    char path[108];
+    int listener, sock, doorbell, poke;
+    struct fcc_session_memory *memory;
+    uint64_t tail;
+    uint32_t last_buffer;
+    struct {
+        uint32_t slot;
+        uint64_t id;
+        uint16_t op;
+        uint32_t stream;
+        bool gpu_words;
+        bool past; /* its stream has gone on */
+    } held[256];
+    unsigned nheld;
+    _Atomic uint32_t streams[FCC_SLOTS];           /* the last number of each slot */
+    struct fcc_stream_words *words[FCC_MAX_GPUS];  /* that the client has asked for */
+    _Alignas(16) unsigned char held_call[64][256]; /* messages */
+    unsigned nheld_calls;
+    _Alignas(16) unsigned char inbox[FCC_MSG_MAX];
+    pthread_t thread;
+};
+
+static void fake_stream_finish(struct fake *f, uint32_t slot, uint32_t stream, bool gpu_words)
+{
+    if (stream && gpu_words)
+        atomic_store(&f->words[FAKE_DEVICE]->finished[slot].value, stream);
+    else if (stream)
+        atomic_store(&f->memory->slot[slot].stream_finished, stream);
+}
+
+static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op)
+{
+    struct fcc_submit_reply r = {.reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}};
+    enum fault fault = f->fault;
+
+    if (op == FCC_OP_GEMM_ALL_TO_ALL)
+        r.nvalues = 2;
+    r.values[0] = 11;
+    r.values[1] = 22;
+    if (fault == DONE_WRONG_ID)
+        r.reply.msg.id++;
+    if (fault == DONE_POSITIVE)
+        r.reply.status = 5;
+    if (fault == DONE_TOO_MANY_VALUES)
+        r.nvalues = FCC_MAX_RANKS + 1;
+    if (fault == DONE_TOO_FEW_VALUES)
+        r.nvalues = 1;
+    if (fault == DONE_ERROR) {
+        r.reply.status = -ERANGE;
+        memset(r.reply.text, 'x', sizeof(r.reply.text)); /* without its NUL */
+        memcpy(r.reply.text, FAKE_TEXT, strlen(FAKE_TEXT));
+    }
+    if (slot == FCC_NO_SLOT) {
+        (void)msg_send(f->sock, &r.reply.msg, sizeof(r), NULL, 0);
+        return;
+    }
+    struct fcc_slot *s = &f->memory->slot[slot];
+    s->status = r.reply.status;
+    s->id = r.reply.msg.id;
+    s->nvalues = r.nvalues;
+    memcpy(s->values, r.values, sizeof(s->values));
+    memcpy(s->text, r.reply.text, sizeof(s->text));
+    if (atomic_exchange(&s->state, FCC_SLOT_DONE) == FCC_SLOT_WAITING)
+        (void)syscall(SYS_futex, &s->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* The test's embedding requests: from the number of tables follows every byte. */
+static bool fake_embedding_is_right(const struct fcc_submit *m)
+{
+    const int64_t *words =
+        (const int64_t *)(const void *)((const unsigned char *)(m + 1) + FCC_EMB_TENSORS * sizeof(struct fcc_wire_tensor));
+    const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(m + 1);
+    size_t n = (size_t)(words[0] & 0xffffffff);
+
+    if (m->ntensors != FCC_EMB_TENSORS || m->nattrs != n + 5 || words[0] != (int64_t)((1ULL << 32) | n))
+        return false;
+    for (int i = 0; i < FCC_EMB_TENSORS; i++)
+        if (tensors[i].buffer || tensors[i].offset || tensors[i].dtype || tensors[i].shape[0] || tensors[i].stride[0])
+            return false;
+    for (size_t i = 0; i < n; i++)
+        if (words[1 + i] != (int64_t)(n * 1000003 + i))
+            return false;
+    return words[n + 1] == (int64_t)((2ULL << 32) | 1) && words[n + 2] == FCC_POOLING_MEAN &&
+           words[n + 3] == (int64_t)((3ULL << 32) | 1) && words[n + 4] == (int64_t)n;
+}
+
+/* A slot's numbers follow each other, leaving out 0. */
+static bool fake_stream_is_right(struct fake *f, const struct fcc_submit *m)
+{
+    uint32_t last;
+
+    if (!m->stream)
+        return !m->gpu_words;
+    for (uint32_t gpu = 0; gpu < FCC_MAX_GPUS && m->gpu_words; gpu++)
+        if (m->gpu_words > 1 || !f->words_gpus || ((f->words_gpus >> gpu & 1u) && !f->words[gpu]))
+            return false;
+    if (m->slot >= FCC_SLOTS || !f->device_kind)
+        return false;
+    last = f->streams[m->slot];
+    f->streams[m->slot] = m->stream;
+    return m->stream == last + 1 || (m->stream == 1 && last == FCC_STREAM_LAST);
+}
+
+/* On every GPU, as the worker's wait there. */
+static bool fake_stream_has_come(const struct fake *f, uint32_t slot, uint32_t stream, bool gpu_words)
+{
+    for (uint32_t gpu = 0; gpu < FCC_MAX_GPUS && gpu_words && !f->early; gpu++)
+        if ((f->words_gpus >> gpu & 1u) && (int32_t)(atomic_load(&f->words[gpu]->started[slot].value) - stream) < 0)
+            return false;
+    return !stream || gpu_words || f->early || (int32_t)(atomic_load(&f->memory->slot[slot].stream_started) - stream) >= 0;
+}
+
+static void fake_submit(struct fake *f, const struct fcc_submit *m)
+{
+    bool right = m->msg.type == FCC_MSG_SUBMIT && !m->msg.zero && m->comm == FAKE_COMM && m->op < FCC_OP_COUNT &&
+                 m->msg.length == sizeof(*m) + m->ntensors * sizeof(struct fcc_wire_tensor) + m->nattrs * sizeof(int64_t) &&
+                 (m->slot < FCC_SLOTS || m->slot == FCC_NO_SLOT) && f->nheld < sizeof(f->held) / sizeof(f->held[0]);
+
+    f->records++;
+    if (!right || !fake_stream_is_right(f, m) || (m->op == FCC_OP_EMBEDDING_ALL_TO_ALL && !fake_embedding_is_right(m))) {
+        f->broken++;
+        return;
+    }
+    if (f->hold || f->mute || !fake_stream_has_come(f, m->slot, m->stream, m->gpu_words)) {
+        f->held[f->nheld].gpu_words = m->gpu_words;
+        f->held[f->nheld].past = false;
+        f->held[f->nheld].slot = m->slot;
+        f->held[f->nheld].op = m->op;
+        f->held[f->nheld].stream = m->stream;
+        f->held[f->nheld++].id = m->msg.id;
+    } else {
+        fake_stream_finish(f, m->slot, m->stream, m->gpu_words);
+        fake_complete(f, m->slot, m->msg.id, m->op);
+    }
+}
+
+#endif
