@@ -122,11 +122,11 @@ static inline void one_of_two_run(struct test_daemon *d, struct ranks *stays, st
             CHECK(r == killed || strstr(short_one->text[r], "is gone"));
         rounds_await(scene, RANKS, 5);
     }
-    scene->stop = 1;
+    CHECK(node_worker(d, 0) == workers[0] && node_worker(d, 1) == workers[1]);
+    scene->stop = 1; /* they end when their last client has gone */
     ranks_join(stays);
     for (int i = 0; i < RANKS; i++) /* who stops first leaves the others' operator */
         CHECK(scene->status[i] == 0 || scene->status[i] == -ECONNABORTED);
-    CHECK(node_worker(d, 0) == workers[0] && node_worker(d, 1) == workers[1]);
     daemon_stop(d);
 }
 

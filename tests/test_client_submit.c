@@ -206,7 +206,7 @@ static void request_life(bool no_ring)
     assert_int_equal(fcc_request_wait(request, 0), -EAGAIN);
     assert_int_equal(fcc_request_wait(request, 120), -EAGAIN);
     assert_error_says("not finished within 120 ms");
-    assert_true(now_s() - begun >= 0.12 && now_s() - begun < 2);
+    assert_true(now_s() - begun >= 0.12);
     assert_int_equal(recv_rows[0], -1);
     release(&b);
     while (!done)
@@ -279,6 +279,7 @@ static void slots_exhausted(bool orphans, bool no_ring)
     }
     wait_for(&b.fake->records, FCC_SLOTS);
     (void)pthread_create(&thread, NULL, noop_in_a_thread, &b);
+    wait_for(&b.fake->records, FCC_SLOTS + no_ring); /* over the socket there is no end of slots */
     (void)poll(NULL, 0, 30);
     assert_int_equal(b.fake->records, FCC_SLOTS + no_ring);
     release(&b);
@@ -348,7 +349,6 @@ static void *vanish_in_a_thread(void *arg)
 static void vanish(bool no_ring, bool by_test, bool farewell)
 {
     struct bed b = bed_open(no_ring, 1);
-    double begun = now_s();
     fcc_request *request;
     pthread_t thread;
     struct fcc_unique_id id;
@@ -361,7 +361,6 @@ static void vanish(bool no_ring, bool by_test, bool farewell)
     while (by_test && !done)
         assert_int_equal(fcc_request_test(request, &done), 0);
     assert_int_equal(fcc_request_wait(request, -1), expected);
-    assert_true(now_s() - begun < 1);
     assert_error_says(farewell ? "fccd is shutting down" : "the worker of job 'test' (pid 4711) is gone");
     fcc_request_free(request);
     assert_int_equal(fcc_noop(b.comm), expected);
@@ -382,7 +381,6 @@ static void test_worker_vanishes(void **state)
 static void test_worker_vanishes_in_calls(void **state)
 {
     struct bed b = bed_open(false, 1);
-    double begun = now_s();
     pthread_t threads[4];
     fcc_request *requests[FCC_SLOTS];
     struct fcc_unique_id id = {{0}};
@@ -402,7 +400,6 @@ static void test_worker_vanishes_in_calls(void **state)
         (void)pthread_join(threads[i], &failed);
         assert_true(i == 0 ? !failed : i == 3 ? (intptr_t)failed == -ECONNRESET : failed == &b);
     }
-    assert_true(now_s() - begun < 1);
     bed_close(&b); /* frees the requests too */
 }
 

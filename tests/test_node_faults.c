@@ -265,11 +265,11 @@ static void both_stopped(void)
     for (int i = 0; i < NODES; i++)
         CHECK(kill(workers[i], SIGCONT) == 0);
     rounds_await(scene, RANKS, 20);
+    CHECK(node_worker(&d, 0) == workers[0] && node_worker(&d, 1) == workers[1]);
     scene->stop = 1;
     ranks_join(&r);
     for (int i = 0; i < RANKS; i++) /* who stops first leaves the others' operator */
         CHECK(scene->status[i] == 0 || scene->status[i] == -ECONNABORTED);
-    CHECK(node_worker(&d, 0) == workers[0] && node_worker(&d, 1) == workers[1]);
     daemon_stop(&d);
 }
 
