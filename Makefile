@@ -186,7 +186,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
 UNIT := kernels plan lanes helpers inline arguments core client client_gpu client_groups client_stream client_submit env hostlist reference config auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
-SYSTEM := early gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover operators views routes symmetric puts puts_ends puts_refused errors comms meetings pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_prepared gpu_worker_refusals gpu_worker_shown
+SYSTEM := early gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming operators views routes symmetric puts puts_ends puts_refused errors comms meetings pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_outlive gpu_worker_prepared gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_prepared gpu_prepared_ends gpu_ranks gpu_stream
@@ -281,7 +281,7 @@ $(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
 $(addprefix $(BUILD)/obj/tests/,test_lanes.o test_helpers.o test_inline.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net_places.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net_places.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o direct_verbs.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
-$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_proxy_rails.o test_handover.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
+$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_proxy_rails.o test_handover.o test_forming.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/daemons.c tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
@@ -290,7 +290,7 @@ $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%
 $(BUILD)/tests/test_launchers: $(call objects,tests/slurm.c)
 $(BUILD)/tests/test_views: $(call objects,kernels/view.c)
 $(BUILD)/tests/test_netns: $(call objects,tests/spaces.c tests/wire.c)
-$(addprefix $(BUILD)/tests/test_,handover root_names): $(call objects,daemon/cluster.c daemon/config.c daemon/log.c daemon/network.c)
+$(addprefix $(BUILD)/tests/test_,handover forming root_names): $(call objects,daemon/cluster.c daemon/config.c daemon/log.c daemon/network.c)
 
 # The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
 GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators routes $(if $(filter cuda,$(kind)),$(GPU_SYSTEM)))))

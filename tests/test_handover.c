@@ -331,52 +331,6 @@ static void connects_anew(void)
     bed_retire(&b);
 }
 
-/* The root says who has joined, and names a worker of a third node of which this one knows the one before. */
-static void formed_names_successor(void)
-{
-    struct other root = {.address = "192.0.2.2:7000", .who = {7, 1}, .serial = 1},
-                 old = {.address = "192.0.2.3:7000", .who = {9, 1}, .serial = 1}, next = {old.address, .who = {9, 2}};
-    struct peer_formed f = {.nranks = 3, .nnodes = 3, .time_limit_ms = 30000, .pids = {1, 2, 3}, .node_of = {0, 1, 2}};
-    struct peer_joined joined = {.rank = 1};
-    struct bed b;
-
-    for (int is_gone = 0; is_gone < 2; is_gone++) {
-        struct fcc_unique_id id = id_make((unsigned char)(1 + is_gone), root.address);
-        bed_start(&b, IDLE);
-        int client = bed_client(&b);
-        (void)bed_hand(&b, &old, PEER_MESSAGES); /* and no end of it comes */
-        client_join(client, &id, 3, 1);
-        bed_connect(&b, &root, NULL);
-        (void)other_heard(&root, PEER_JOIN, id_number(&id));
-        (void)bed_hand(&b, &root, PEER_MESSAGES);
-        other_say(&root, &joined.msg, PEER_JOINED, id_number(&id), sizeof(joined));
-        const char *const addresses[] = {root.address, BED_ADDRESS, next.address};
-        const struct incarnation workers[] = {root.who, {BED_BROKER, 1}, next.who};
-        for (int i = 0; i < 3; i++) {
-            (void)snprintf(f.addresses[i], FCC_NODE_MAX, "%s", addresses[i]);
-            f.workers[i] = workers[i];
-        }
-        other_say(&root, &f.msg, PEER_FORMED, id_number(&id), sizeof(f));
-        struct control_connect asked = bed_asked(&b, next.address, &next.who);
-        if (is_gone) { /* the broker there: it has gone, too */
-            bed_answer_error(&b, &asked, -ESTALE, "",
-                             "node 192.0.2.3:7000: the job's process there that was asked for is gone");
-            client_joined(client, -ESTALE, "node 192.0.2.3:7000: the job's process");
-        } else {
-            bed_answer(&b, &asked, &next);
-            asked = bed_asked(&b, next.address, &next.who);
-            bed_answer(&b, &asked, &next);
-            (void)other_heard(&root, PEER_READY, id_number(&id));
-        }
-        (void)close(client);
-        CHECK(kill(b.pid, SIGKILL) == 0 && waitpid(b.pid, NULL, 0) == b.pid);
-        (void)close(b.control);
-        other_close(&root);
-        other_close(&old);
-        other_close(&next);
-    }
-}
-
 /* Between the two connections that a worker asks for, the other node's worker is replaced. */
 static void replaced_in_between(void)
 {
@@ -416,7 +370,6 @@ int main(void)
         {"successor_joins", successor_joins, 0},
         {"two_brokers", two_brokers, 0},
         {"connects_anew", connects_anew, 0},
-        {"formed_names_successor", formed_names_successor, 0},
         {"replaced_in_between", replaced_in_between, 0},
     };
 

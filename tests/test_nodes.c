@@ -2,6 +2,7 @@
  *
  * test_nodes.c - brokers that know each other: links, their end and return, and whoever else comes to the port.
  */
+#include "auth.h"
 #include "node_bed.h"
 
 static struct bed_node a, b;
@@ -203,7 +204,7 @@ static void garbage(void)
 /* Many that say nothing, or half of a hello. The others are served, and these are closed. */
 static void silence(void)
 {
-    static const unsigned char half[50] = {'f', 'c', 'c', 'd', 'n', 'o', 'd', 'e', 2};
+    static const unsigned char half[50] = {'f', 'c', 'c', 'd', 'n', 'o', 'd', 'e', AUTH_VERSION};
     enum { MANY = 600 };
     static int socks[MANY];
     char text[4096];

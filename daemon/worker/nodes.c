@@ -340,11 +340,11 @@ static size_t least_bytes(unsigned type)
     static const size_t bytes[PEER_TYPES] = {
         [PEER_JOIN] = sizeof(struct peer_join),     [PEER_JOINED] = sizeof(struct peer_joined),
         [PEER_REFUSE] = sizeof(struct peer_refuse), [PEER_FORMED] = sizeof(struct peer_formed),
-        [PEER_READY] = sizeof(struct peer_msg),     [PEER_GO] = sizeof(struct peer_msg),
-        [PEER_SUBMIT] = sizeof(struct peer_submit), [PEER_MEMORY] = sizeof(struct peer_memory),
-        [PEER_FREE] = sizeof(struct peer_free),     [PEER_STAGED] = sizeof(struct peer_turn),
-        [PEER_FAIL] = sizeof(struct peer_turn),     [PEER_ABORT] = sizeof(struct peer_turn),
-        [PEER_LEAVE] = sizeof(struct peer_turn)};
+        [PEER_HERE] = sizeof(struct peer_here),     [PEER_READY] = sizeof(struct peer_msg),
+        [PEER_GO] = sizeof(struct peer_msg),        [PEER_SUBMIT] = sizeof(struct peer_submit),
+        [PEER_MEMORY] = sizeof(struct peer_memory), [PEER_FREE] = sizeof(struct peer_free),
+        [PEER_STAGED] = sizeof(struct peer_turn),   [PEER_FAIL] = sizeof(struct peer_turn),
+        [PEER_ABORT] = sizeof(struct peer_turn),    [PEER_LEAVE] = sizeof(struct peer_turn)};
 
     return type < PEER_TYPES ? bytes[type] : 0;
 }
@@ -425,6 +425,7 @@ static void peer_forget(struct comm *c, const struct peer *p)
             n->peers[kept++] = n->peers[i];
         }
     n->npeers = kept;
+    nodes_here_forget(c, p);
     n->root = n->root == p ? NULL : n->root;
     for (int r = 0; r < c->nranks; r++) {
         if (c->members[r].peer != p)
@@ -449,6 +450,11 @@ bool nodes_peer_lost(struct peer *p)
         if (nodes_may_join_again(c, p)) {
             peer_forget(c, p);
             nodes_join_again(c, p);
+            continue;
+        }
+        if (nodes_may_connect_again(c, p)) {
+            was_needed = true;
+            nodes_connect_again(c, p);
             continue;
         }
         if (comm_needs(c, p)) {

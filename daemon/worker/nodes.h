@@ -25,21 +25,23 @@ struct puts_all;
 struct launch_run;
 
 struct comm_nodes {
-    uint64_t number;                   /* between nodes: the same on all of them */
-    struct peer *root;                 /* where its ranks meet; NULL: here */
-    char root_address[FCC_NODE_MAX];   /* ... "": here */
-    bool renamed;                      /* ... which is not that in the id: the node there said that it is called so */
-    bool known;                        /* the root has said that it knows of a rank of ours */
-    unsigned tries;                    /* how often our ranks have joined anew, at another worker there */
-    int npeers;                        /* other nodes that have ranks */
-    struct peer *peers[FCC_MAX_RANKS]; /* ... */
-    int peer_node[FCC_MAX_RANKS];      /* ... their numbers in the communicator, the same on all nodes */
-    int peer_rank[FCC_MAX_RANKS];      /* ... the first rank there */
-    int node;                          /* this one's; -1: it has no ranks */
-    bool formed;                       /* all ranks have joined, and are known with their nodes */
-    bool ready;                        /* ... and this node has its connections and has said so */
-    int ready_peers;                   /* root: others that are */
-    uint64_t turns;                    /* that have ended here */
+    uint64_t number;                        /* between nodes: the same on all of them */
+    struct peer *root;                      /* where its ranks meet; NULL: here */
+    char root_address[FCC_NODE_MAX];        /* ... "": here */
+    bool renamed;                           /* ... which is not that in the id: the node there said that it is called so */
+    bool known;                             /* the root has said that it knows of a rank of ours */
+    unsigned tries;                         /* how often our ranks have joined anew, at another worker there */
+    unsigned lost;                          /* connections to others that have ended while it formed, and were made anew */
+    int npeers;                             /* other nodes that have ranks */
+    struct peer *peers[FCC_MAX_RANKS];      /* ... */
+    int peer_node[FCC_MAX_RANKS];           /* ... their numbers in the communicator, the same on all nodes */
+    int peer_rank[FCC_MAX_RANKS];           /* ... the first rank there */
+    int node;                               /* this one's; -1: it has no ranks */
+    bool formed;                            /* all ranks have joined, and are known with their nodes */
+    const struct peer *here[FCC_MAX_RANKS]; /* by its number in the communicator: who has said HERE. Only compared */
+    bool ready;                             /* formed, and this node has its connections, and has said so */
+    int ready_peers;                        /* root: others that are */
+    uint64_t turns;                         /* that have ended here */
     /* Turns that have ended at each node, by its number: what it put into our memory came before. Written by the proxy thread
      * (release), read by the engine (acquire). */
     _Atomic uint64_t done[FCC_MAX_RANKS];
@@ -75,11 +77,15 @@ void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error 
 int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e);
 /* All ranks have joined, here, and some of them are on other nodes. The caller releases the communicator. */
 void nodes_form(struct comm *c);
-/* JOINED, REFUSE, FORMED, READY or GO, while it forms. */
+/* JOINED, REFUSE, FORMED, HERE, READY or GO, while it forms. */
 void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg *m);
 /* p is lost, which was its root: can its ranks join anew? Then let them; the communicator may be freed. */
 bool nodes_may_join_again(const struct comm *c, const struct peer *p);
 void nodes_join_again(struct comm *c, const struct peer *p);
+/* p is lost, and so far it has said at most HERE: can this node connect to its worker anew? Then do; the communicator may be freed. */
+bool nodes_may_connect_again(const struct comm *c, const struct peer *p);
+void nodes_connect_again(struct comm *c, const struct peer *p);
+void nodes_here_forget(struct comm *c, const struct peer *p);
 void nodes_peer_open(struct peer *p); /* both connections to it are there */
 
 /* ---- nodes.c ---- */
@@ -110,7 +116,8 @@ void nodes_aborted(struct comm *c);
 void nodes_release(struct comm *c); /* with its communicator */
 
 void nodes_message(struct peer *p, const struct peer_msg *m);
-bool nodes_peer_lost(struct peer *p); /* p->broken says why. Was there a communicator that has ended with it? */
+/* p->broken says why. Was there a communicator that has ended with it, or goes on with another connection? */
+bool nodes_peer_lost(struct peer *p);
 
 /* ---- nodes_alloc.c ---- */
 
@@ -167,6 +174,7 @@ uint32_t nodes_rails_used(const struct comm *c, const struct peer *p, uint16_t r
 
 /* Its number for the proxy. */
 int nodes_channel_open(struct comm *c, struct error *e);
+void nodes_channel_peers(const struct comm *c); /* its ranks' peers are others now */
 /* A launch that has runs on other nodes: before it starts, and when it is over. */
 int nodes_launch_open(struct launch *l, struct error *e);
 void nodes_launch_close(struct launch *l);

@@ -8,12 +8,17 @@
  *     JOIN a rank ------------->|   or, if it may not, <-- REFUSE
  *     <------------------ JOINED|
  *     <------------------ FORMED|   all have joined: who is where
- *     connects to all others    |   (so does the root)
- *     READY ------------------->|
+ *     connects to all others    |   (so does the root), and each says HERE to each
+ *     READY ------------------->|   when it has heard that from all
  *     <---------------------- GO|   all are ready: the ranks are told
  *
  * A worker without clients may go while a JOIN is on its way to it. So a rank that has no JOINED joins again, at the next worker of that
  * node, when the connection ends: for nobody has known of it. With a JOINED the root's end is the communicator's.
+ *
+ * Two other workers may have connections from earlier, of which one has seen the end, and the other has not: when the link between them
+ * was down for as long as that. So READY needs the others' HERE, which comes on a connection that its sender believes in, and until then
+ * whoever loses another than the root connects anew and says HERE again. From READY on such a loss is the communicator's end. With the
+ * root, JOIN, FORMED and READY themselves show that both directions live.
  *
  * The root may be named otherwise than it calls itself. Its broker then says how (CONTROL_CONNECTED), and the ranks join there; or here,
  * if it is this node.
@@ -27,7 +32,8 @@
 #include "device.h"
 #include "log.h"
 
-#define JOIN_TRIES 4 /* workers of the root's node that end one after the other */
+#define JOIN_TRIES 4    /* workers of the root's node that end one after the other */
+#define CONNECT_TRIES 4 /* connections to others that end one after the other */
 
 /* ---- who ---- */
 
@@ -206,6 +212,32 @@ static void formed_fill(const struct comm *c, struct peer_formed *f)
     }
 }
 
+static void here_say(const struct comm *c, int peer)
+{
+    struct peer_here m = {.node = (uint32_t)c->nodes->node};
+
+    if (c->nodes->node >= 0 && c->nodes->root && c->nodes->root != c->nodes->peers[peer])
+        peer_send(c->nodes->peers[peer], &m.msg, c->nodes->number, PEER_HERE, sizeof(m));
+}
+
+/* Have all others said so, on the connections that are theirs now? */
+static bool all_are_here(const struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+
+    for (int i = 0; n->node >= 0 && n->root && i < n->npeers; i++)
+        if (n->peers[i] != n->root && n->here[n->peer_node[i]] != n->peers[i])
+            return false;
+    return true;
+}
+
+void nodes_here_forget(struct comm *c, const struct peer *p)
+{
+    for (int i = 0; i < FCC_MAX_RANKS; i++)
+        if (c->nodes->here[i] == p)
+            c->nodes->here[i] = NULL;
+}
+
 /* Whether this node can send to all others, over the rails that its ranks take. What is missing has been asked for. */
 static bool connections_are_open(const struct comm *c)
 {
@@ -225,7 +257,7 @@ static void ready_check(struct comm *c)
 
     if (!n->formed || c->state != COMM_FORMING)
         return;
-    if (!n->ready && !connections_are_open(c))
+    if (!n->ready && !(connections_are_open(c) && all_are_here(c)))
         return;
     if (!n->ready && n->root)
         peer_send(n->root, &m, n->number, PEER_READY, sizeof(m));
@@ -316,6 +348,42 @@ static void on_formed(struct comm *c, const struct peer_formed *f)
         return;
     }
     c->time_limit_ms = f->time_limit_ms;
+    for (int i = 0; i < c->nodes->npeers; i++)
+        here_say(c, i);
+    ready_check(c);
+}
+
+/* ---- a connection from earlier that has ended ---- */
+
+bool nodes_may_connect_again(const struct comm *c, const struct peer *p)
+{
+    const struct comm_nodes *n = c->nodes;
+    bool is_gone = p->is_unreachable || p->broken.status == -ESTALE;
+
+    return c->state == COMM_FORMING && n->formed && !n->ready && n->root && n->root != p && nodes_peer_number(c, p) >= 0 &&
+           !is_gone && n->lost < CONNECT_TRIES;
+}
+
+void nodes_connect_again(struct comm *c, const struct peer *p)
+{
+    struct comm_nodes *n = c->nodes;
+    int peer = nodes_peer_number(c, p);
+    struct error e = {0};
+    struct peer *next = peer_get(c->worker, p->address, &p->who, &e); /* the one that has connected to us anew, if it has */
+
+    n->lost++;
+    nodes_here_forget(c, p);
+    if (!next) {
+        comm_abort(c, e.status, "%s", e.text);
+        comm_release(c);
+        return;
+    }
+    n->peers[peer] = next;
+    for (int r = 0; r < c->nranks; r++)
+        if (c->members[r].peer == p)
+            c->members[r].peer = next;
+    nodes_channel_peers(c);
+    here_say(c, peer);
     ready_check(c);
 }
 
@@ -334,6 +402,9 @@ void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg
             n->known = true;
         else if (n->root == p)
             on_refuse(p, c, (const struct peer_refuse *)m);
+    } else if (m->type == PEER_HERE && ((const struct peer_here *)m)->node < FCC_MAX_RANKS) { /* before FORMED, perhaps */
+        n->here[((const struct peer_here *)m)->node] = p;
+        ready_check(c);
     } else if (m->type == PEER_FORMED && n->root == p) {
         on_formed(c, (const struct peer_formed *)m);
     } else if (m->type == PEER_GO && n->root == p && n->ready) {

@@ -101,6 +101,14 @@ static uint32_t entry_new(struct nodes_data *d)
     return 0;
 }
 
+void nodes_channel_peers(const struct comm *c)
+{
+    struct entry *entry = c->nodes->channel ? &c->worker->data->entries[c->nodes->channel - 1] : NULL;
+
+    for (int r = 0; entry && r < c->nranks; r++)
+        entry->peer[r] = c->members[r].peer ? (uint8_t)c->members[r].peer->index : 0;
+}
+
 int nodes_channel_open(struct comm *c, struct error *e)
 {
     struct comm_nodes *n = c->nodes;
@@ -113,10 +121,9 @@ int nodes_channel_open(struct comm *c, struct error *e)
         return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
     entry = &c->worker->data->entries[n->channel - 1];
     entry->comm = n->number;
-    for (int r = 0; r < c->nranks; r++) {
-        entry->peer[r] = c->members[r].peer ? (uint8_t)c->members[r].peer->index : 0;
+    nodes_channel_peers(c);
+    for (int r = 0; r < c->nranks; r++)
         entry->source[r] = nodes_source(&c->members[r]);
-    }
     return 0;
 }
 

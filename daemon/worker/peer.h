@@ -39,6 +39,7 @@ enum peer_type {
     PEER_JOINED,
     PEER_REFUSE,
     PEER_FORMED,
+    PEER_HERE,
     PEER_READY,
     PEER_GO,
     PEER_SUBMIT,
@@ -97,6 +98,13 @@ struct peer_formed { /* from the root: all have joined, and where */
     int32_t pids[FCC_MAX_RANKS];
     uint16_t node_of[FCC_MAX_RANKS];
 };
+
+struct peer_here { /* to each other node of a communicator that forms, but the root */
+    struct peer_msg msg;
+    uint32_t node; /* the sender's number in it */
+    uint32_t zero;
+};
+static_assert(sizeof(struct peer_here) == 24, "wire");
 
 struct peer_submit { /* a rank's turn; then, for an operator, its SUBMIT as the client sent it */
     struct peer_msg msg;

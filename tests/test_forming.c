@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_forming.c - a communicator of three nodes forms, as the worker sees it that is neither the root nor alone: what the root says of
+ * the third node's worker, and what has become of the connections to that one from earlier.
+ */
+#include "worker_bed.h"
+
+#define IDLE "60000"
+
+/* The root's rank, the worker's own, the third node's. */
+enum { RANKS = 3, OWN = 1, THIRD = 2 };
+
+/* The worker and its client, whose rank has joined; the root, which knows of it; the third node. */
+struct scene {
+    struct bed b;
+    int client;
+    struct fcc_unique_id id;
+    struct other root, third;
+};
+
+static void scene_join(struct scene *s)
+{
+    struct peer_joined joined = {.rank = OWN};
+
+    s->id = id_make(1, s->root.address);
+    s->client = bed_client(&s->b);
+    client_join(s->client, &s->id, RANKS, OWN);
+    bed_connect(&s->b, &s->root, NULL);
+    (void)other_heard(&s->root, PEER_JOIN, id_number(&s->id));
+    (void)bed_hand(&s->b, &s->root, PEER_MESSAGES);
+    other_say(&s->root, &joined.msg, PEER_JOINED, id_number(&s->id), sizeof(joined));
+}
+
+/* All have joined, says the root: the third rank at that worker. */
+static void scene_form(const struct scene *s, const struct incarnation *third)
+{
+    const char *const addresses[] = {s->root.address, BED_ADDRESS, s->third.address};
+    const struct incarnation workers[] = {s->root.who, {BED_BROKER, 1}, *third};
+    struct peer_formed f = {
+        .nranks = RANKS, .nnodes = RANKS, .time_limit_ms = 30000, .pids = {1, 2, 3}, .node_of = {0, OWN, THIRD}};
+
+    for (int i = 0; i < RANKS; i++) {
+        (void)snprintf(f.addresses[i], FCC_NODE_MAX, "%s", addresses[i]);
+        f.workers[i] = workers[i];
+    }
+    other_say(&s->root, &f.msg, PEER_FORMED, id_number(&s->id), sizeof(f));
+}
+
+static void third_says_here(const struct scene *s)
+{
+    struct peer_here here = {.node = THIRD};
+
+    other_say(&s->third, &here.msg, PEER_HERE, id_number(&s->id), sizeof(here));
+}
+
+static void third_hears_here(const struct scene *s)
+{
+    const struct peer_here *here = (const struct peer_here *)other_heard(&s->third, PEER_HERE, id_number(&s->id));
+
+    CHECK(here->node == OWN);
+}
+
+/* The worker says READY, and the root GO. */
+static void scene_go(const struct scene *s)
+{
+    struct peer_msg go = {0};
+
+    (void)other_heard(&s->root, PEER_READY, id_number(&s->id));
+    other_say(&s->root, &go, PEER_GO, id_number(&s->id), sizeof(go));
+    client_joined(s->client, 0, "");
+}
+
+static void scene_close(struct scene *s)
+{
+    (void)close(s->client);
+    CHECK(kill(s->b.pid, SIGKILL) == 0 && waitpid(s->b.pid, NULL, 0) == s->b.pid);
+    (void)close(s->b.control);
+    other_close(&s->root);
+    other_close(&s->third);
+}
+
+/* The root names a worker of the third node of which this one knows the one before. */
+static void formed_names_successor(void)
+{
+    for (int is_gone = 0; is_gone < 2; is_gone++) {
+        struct scene s = {.root = {.address = "192.0.2.2:7000", .who = {7, 1}, .serial = 1},
+                          .third = {.address = "192.0.2.3:7000", .who = {9, 2}, .serial = 1}};
+        struct other old = {.address = s.third.address, .who = {9, 1}, .serial = 1};
+        bed_start(&s.b, IDLE);
+        (void)bed_hand(&s.b, &old, PEER_MESSAGES); /* and no end of it comes */
+        scene_join(&s);
+        scene_form(&s, &s.third.who);
+        struct control_connect asked = bed_asked(&s.b, s.third.address, &s.third.who);
+        if (is_gone) { /* the broker there: it has gone, too */
+            bed_answer_error(&s.b, &asked, -ESTALE, "",
+                             "node 192.0.2.3:7000: the job's process there that was asked for is gone");
+            client_joined(s.client, -ESTALE, "node 192.0.2.3:7000: the job's process");
+        } else {
+            bed_answer(&s.b, &asked, &s.third);
+            asked = bed_asked(&s.b, s.third.address, &s.third.who);
+            bed_answer(&s.b, &asked, &s.third);
+            third_hears_here(&s);
+            (void)bed_hand(&s.b, &s.third, PEER_MESSAGES);
+            third_says_here(&s);
+            scene_go(&s);
+        }
+        scene_close(&s);
+        other_close(&old);
+    }
+}
+
+/* There are connections to the third node's worker both ways, of a communicator that forms at this one. */
+static void third_known(struct scene *s)
+{
+    struct fcc_unique_id earlier = id_make(9, BED_ADDRESS);
+
+    s->third = (struct other){.address = "192.0.2.3:7000", .who = {9, 1}, .serial = 1};
+    s->root = (struct other){.address = "192.0.2.2:7000", .who = {7, 1}, .serial = 1};
+    bed_start(&s->b, IDLE);
+    (void)bed_hand(&s->b, &s->third, PEER_MESSAGES);
+    (void)bed_hand(&s->b, &s->third, PEER_DATA);
+    other_say_join(&s->third, &earlier, 2, 1, 30000);
+    bed_connect(&s->b, &s->third, &s->third.who);
+    (void)other_heard(&s->third, PEER_JOINED, id_number(&earlier));
+}
+
+/* It has HERE to say before or after FORMED comes, and no new connection is needed. */
+static void known_from_earlier(void)
+{
+    for (int is_early = 0; is_early < 2; is_early++) {
+        struct scene s;
+        third_known(&s);
+        scene_join(&s);
+        if (is_early)
+            third_says_here(&s);
+        scene_form(&s, &s.third.who);
+        third_hears_here(&s);
+        if (!is_early)
+            third_says_here(&s);
+        scene_go(&s);
+        scene_close(&s);
+    }
+}
+
+/* It has seen the end of the connections that are there, as of a link that was down for long, and this worker has not: it hears of that when the
+ * third connects anew, or when an end comes after all. Either way the communicator forms, over new ones. */
+static void connects_anew(void)
+{
+    for (int end_comes = 0; end_comes < 2; end_comes++) {
+        struct scene s;
+        third_known(&s);
+        scene_join(&s);
+        scene_form(&s, &s.third.who);
+        third_hears_here(&s);
+        struct other old = s.third;
+        s.third.serial++;
+        s.third.in = s.third.in_data = 0;
+        if (end_comes)
+            bed_close(&old.out);
+        else
+            (void)bed_hand(&s.b, &s.third, PEER_MESSAGES);
+        CHECK(closed(old.in));
+        bed_connect(&s.b, &s.third, &s.third.who);
+        if (end_comes)
+            (void)bed_hand(&s.b, &s.third, PEER_MESSAGES);
+        (void)bed_hand(&s.b, &s.third, PEER_DATA);
+        third_hears_here(&s);
+        third_says_here(&s);
+        scene_go(&s);
+        scene_close(&s);
+        other_close(&old);
+    }
+}
+
+/* What is lost after READY is needed. So is a node that nobody can connect to. */
+static void lost(void)
+{
+    for (int is_ready = 0; is_ready < 2; is_ready++) {
+        struct scene s;
+        third_known(&s);
+        scene_join(&s);
+        scene_form(&s, &s.third.who);
+        third_hears_here(&s);
+        if (is_ready) {
+            third_says_here(&s);
+            (void)other_heard(&s.root, PEER_READY, id_number(&s.id));
+            bed_close(&s.third.out);
+            client_joined(s.client, -ECONNRESET, "node 192.0.2.3:7000: its connection has ended");
+        } else {
+            bed_close(&s.third.out);
+            struct control_connect asked = bed_asked(&s.b, s.third.address, &s.third.who);
+            bed_answer_error(&s.b, &asked, -EHOSTUNREACH, "", "node 192.0.2.3:7000: cannot connect: No route to host");
+            client_joined(s.client, -EHOSTUNREACH, "node 192.0.2.3:7000: cannot connect: No route to host");
+        }
+        (void)other_heard(&s.root, PEER_ABORT, id_number(&s.id));
+        scene_close(&s);
+    }
+}
+
+int main(void)
+{
+    static const struct test tests[] = {
+        {"formed_names_successor", formed_names_successor, 0},
+        {"known_from_earlier", known_from_earlier, 0},
+        {"connects_anew", connects_anew, 0},
+        {"lost", lost, 0},
+    };
+
+    return tests_run("forming", TESTS(tests));
+}
