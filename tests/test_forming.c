@@ -18,17 +18,22 @@ struct scene {
     struct other root, third;
 };
 
-static void scene_join(struct scene *s)
+static void scene_join_within(struct scene *s, uint32_t limit_ms)
 {
     struct peer_joined joined = {.rank = OWN};
 
     s->id = id_make(1, s->root.address);
     s->client = bed_client(&s->b);
-    client_join(s->client, &s->id, RANKS, OWN);
+    client_join_within(s->client, &s->id, RANKS, OWN, limit_ms);
     bed_connect(&s->b, &s->root, NULL);
     (void)other_heard(&s->root, PEER_JOIN, id_number(&s->id));
     (void)bed_hand(&s->b, &s->root, PEER_MESSAGES);
     other_say(&s->root, &joined.msg, PEER_JOINED, id_number(&s->id), sizeof(joined));
+}
+
+static void scene_join(struct scene *s)
+{
+    scene_join_within(s, 0);
 }
 
 /* All have joined, says the root: the third rank at that worker. */
@@ -197,6 +202,33 @@ static void lost(void)
     }
 }
 
+/* Somebody says nothing more: the third node's worker its HERE, or the root its GO. fccctl names it, and when the time is over, so does the
+ * error. */
+static void not_ready(void)
+{
+    for (int is_root = 0; is_root < 2; is_root++) {
+        char text[4096], words[64];
+        struct scene s;
+        third_known(&s);
+        scene_join_within(&s, 3000);
+        bed_comms(&s.b, text, sizeof(text));
+        CHECK(strstr(text, "\"state\":\"not joined\"") && strstr(text, "\"missing_nodes\":[]"));
+        scene_form(&s, &s.third.who);
+        third_hears_here(&s);
+        if (is_root) {
+            third_says_here(&s);
+            (void)other_heard(&s.root, PEER_READY, id_number(&s.id));
+        }
+        bed_comms(&s.b, text, sizeof(text));
+        (void)snprintf(words, sizeof(words), "\"missing_nodes\":[\"%s\"]", is_root ? s.root.address : s.third.address);
+        CHECK(strstr(text, words) != NULL);
+        (void)snprintf(words, sizeof(words), "all ranks have joined; not ready: node %s",
+                       is_root ? s.root.address : s.third.address);
+        client_joined(s.client, -ETIMEDOUT, words);
+        scene_close(&s);
+    }
+}
+
 int main(void)
 {
     static const struct test tests[] = {
@@ -204,6 +236,7 @@ int main(void)
         {"known_from_earlier", known_from_earlier, 0},
         {"connects_anew", connects_anew, 0},
         {"lost", lost, 0},
+        {"not_ready", not_ready, 0},
     };
 
     return tests_run("forming", TESTS(tests));

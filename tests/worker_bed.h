@@ -182,20 +182,41 @@ static inline void bed_retire(struct bed *b)
 
 /* ---- a client's part ---- */
 
-static inline int bed_client(struct bed *b)
+static inline int bed_session(struct bed *b, uint32_t role)
 {
     static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
-    struct control_session m = {
-        .msg = {.type = CONTROL_SESSION, .id = 1}, .role = FCC_ROLE_CLIENT, .uid = geteuid(), .pid = getpid()};
+    struct control_session m = {.msg = {.type = CONTROL_SESSION, .id = 1}, .role = role, .uid = geteuid(), .pid = getpid()};
     int pair[2], fds[FCC_MAX_FDS], nfds;
 
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
     CHECK(msg_send(b->control, &m.msg, sizeof(m), &pair[1], 1) == 0);
     b->handed++;
     (void)close(pair[1]);
-    CHECK(msg_recv(pair[0], buf, sizeof(buf), 0, fds, &nfds) == sizeof(struct fcc_welcome) && nfds == 2);
+    CHECK(msg_recv(pair[0], buf, sizeof(buf), 0, fds, &nfds) == sizeof(struct fcc_welcome));
+    CHECK(nfds == (role == FCC_ROLE_CLIENT ? 2 : 0));
     fds_close(fds, nfds);
     return pair[0];
+}
+
+static inline int bed_client(struct bed *b)
+{
+    return bed_session(b, FCC_ROLE_CLIENT);
+}
+
+/* What fccctl comms is told. */
+static inline void bed_comms(struct bed *b, char *text, size_t room)
+{
+    struct fcc_query query = {.msg = {.type = FCC_MSG_QUERY, .id = 2}, .what = FCC_QUERY_COMMS};
+    struct fcc_reply reply;
+    int fds[FCC_MAX_FDS], nfds, sock = bed_session(b, FCC_ROLE_CONTROL);
+
+    CHECK(msg_send(sock, &query.msg, sizeof(query), NULL, 0) == 0);
+    CHECK(msg_recv(sock, &reply, sizeof(reply), 0, fds, &nfds) == sizeof(reply) && !reply.status && nfds == 1);
+    ssize_t n = pread(fds[0], text, room - 1, 0);
+    CHECK(n > 0);
+    text[n] = '\0';
+    fds_close(fds, nfds);
+    (void)close(sock);
 }
 
 static inline struct fcc_unique_id id_make(unsigned char seed, const char *root)
@@ -218,16 +239,22 @@ static inline uint64_t id_number(const struct fcc_unique_id *id)
     return number;
 }
 
-static inline void client_join(int client, const struct fcc_unique_id *id, int nranks, int rank)
+static inline void client_join_within(int client, const struct fcc_unique_id *id, int nranks, int rank, uint32_t limit_ms)
 {
     struct fcc_comm_init_msg m = {.msg = {.type = FCC_MSG_COMM_INIT, .id = 100},
                                   .unique_id = *id,
                                   .nranks = nranks,
                                   .rank = rank,
+                                  .time_limit_ms = limit_ms,
                                   .device = -1,
                                   .device_kind = FCC_DEVICE_CPU};
 
     CHECK(msg_send(client, &m.msg, sizeof(m), NULL, 0) == 0);
+}
+
+static inline void client_join(int client, const struct fcc_unique_id *id, int nranks, int rank)
+{
+    client_join_within(client, id, nranks, rank, 0);
 }
 
 /* What came of it; the text has these words. */

@@ -67,7 +67,10 @@ bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, 
         since_ms = field_double(comm, "since_ms", since_ms);
         if (since_ms < stuck_after_s * 1e3)
             return false;
-        (void)snprintf(text, room, "for %s it has waited for ranks to join: %s", format_duration(since_ms / 1e3, time), list);
+        bool joined = field_count(comm, "missing_nodes") > 0;
+        (void)snprintf(text, room, "for %s it has waited for %s: %s", format_duration(since_ms / 1e3, time),
+                       joined ? "nodes to be ready" : "ranks to join",
+                       joined ? field_list(comm, "missing_nodes", list, sizeof(list)) : list);
         return true;
     }
     struct json_object *run = run_that_waits(comm, stuck_after_s);
@@ -100,6 +103,8 @@ static void comm_headline(struct json_object *comm)
            text_clean(error));
     if (strcmp(state, "forming") == 0 && ranks_in_state(comm, "not joined", list, sizeof(list), &since_ms) > 0)
         printf(", NOT JOINED: %s", list);
+    if (field_count(comm, "missing_nodes"))
+        printf(", NODES NOT READY: %s", field_list(comm, "missing_nodes", list, sizeof(list)));
     if (*field_text(comm, "error")) {
         (void)snprintf(error, sizeof(error), "%s", field_text(comm, "error"));
         printf(": %s", text_clean(error));

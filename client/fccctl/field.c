@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "field.h"
 
-#include <inttypes.h>
 #include <stdio.h>
+
+#include "error.h"
 
 static struct json_object *field(struct json_object *object, const char *name, enum json_type type)
 {
@@ -61,10 +62,11 @@ const char *field_list(struct json_object *object, const char *name, char *out, 
     size_t used = 0;
 
     out[0] = '\0';
-    for (size_t i = 0; i < field_count(object, name) && used < room; i++)
-        used += (size_t)snprintf(out + used, room - used, "%s%" PRId64, i ? ", " : "",
-                                 json_object_get_int64(field_at(object, name, i)));
-    return out;
+    for (size_t i = 0; i < field_count(object, name) && used < room; i++) {
+        const char *text = json_object_get_string(field_at(object, name, i)); /* NULL: null */
+        used += (size_t)snprintf(out + used, room - used, "%s%s", i ? ", " : "", text ? text : "?");
+    }
+    return text_clean(out);
 }
 
 struct json_object *json_number(double value, int decimals)

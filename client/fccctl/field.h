@@ -21,7 +21,7 @@ struct json_object *field_object(struct json_object *object, const char *name); 
 size_t field_count(struct json_object *object, const char *name);
 struct json_object *field_at(struct json_object *object, const char *name, size_t index);
 
-/* "1, 3" from an array of numbers, cut to fit. */
+/* "1, 3" from an array of numbers or texts, cut to fit, and cleaned. */
 const char *field_list(struct json_object *object, const char *name, char *out, size_t room);
 
 /* A number printed with that many decimals. */

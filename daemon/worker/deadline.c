@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "device.h"
+#include "nodes.h"
 
 static void timer_start(struct comm *c, uint64_t ns)
 {
@@ -49,6 +50,18 @@ void comm_missing(const struct comm *c, char *text, size_t room)
             n += (size_t)snprintf(text + n, room - n, "%srank %d", n ? ", " : "", r);
 }
 
+/* "node 1.2.3.4:7411, ..." Leaves the text as it is, and false, if none is waited for. */
+static bool nodes_missing(const struct comm *c, char *text, size_t room)
+{
+    const char *addresses[FCC_MAX_RANKS];
+    int awaited = nodes_awaited(c, addresses);
+    size_t n = 0;
+
+    for (int i = 0; i < awaited && n < room; i++)
+        n += (size_t)snprintf(text + n, room - n, "%snode %s", n ? ", " : "", addresses[i]);
+    return awaited;
+}
+
 const char *submission_name(const struct submission *sub)
 {
     return sub->kind == SUBMISSION_ALLOC ? "fcc_buffer_alloc (symmetric)" : op_name(sub->args.op);
@@ -84,6 +97,9 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
     } else if (c->current) {
         comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms", op_name(c->current->problem->op),
                    (unsigned long long)c->current->span.number, c->time_limit_ms);
+    } else if (nodes_missing(c, missing, sizeof(missing))) {
+        comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: all ranks have joined; not ready: %s",
+                   c->time_limit_ms, missing);
     } else if (c->state == COMM_FORMING) {
         comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %s did not join", c->time_limit_ms, missing);
     } else {

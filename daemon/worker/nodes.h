@@ -40,7 +40,7 @@ struct comm_nodes {
     bool formed;                            /* all ranks have joined, and are known with their nodes */
     const struct peer *here[FCC_MAX_RANKS]; /* by its number in the communicator: who has said HERE. Only compared */
     bool ready;                             /* formed, and this node has its connections, and has said so */
-    int ready_peers;                        /* root: others that are */
+    uint64_t ready_nodes;                   /* root: others that are, a bit each */
     uint64_t turns;                         /* that have ended here */
     /* Turns that have ended at each node, by its number: what it put into our memory came before. Written by the proxy thread
      * (release), read by the engine (acquire). */
@@ -86,6 +86,9 @@ void nodes_join_again(struct comm *c, const struct peer *p);
 bool nodes_may_connect_again(const struct comm *c, const struct peer *p);
 void nodes_connect_again(struct comm *c, const struct peer *p);
 void nodes_here_forget(struct comm *c, const struct peer *p);
+/* All ranks have joined, and it has not formed: the addresses of the other nodes that are waited for, which stay the communicator's; how many.
+ * Otherwise 0. */
+int nodes_awaited(const struct comm *c, const char *addresses[FCC_MAX_RANKS]);
 void nodes_peer_open(struct peer *p); /* both connections to it are there */
 
 /* ---- nodes.c ---- */

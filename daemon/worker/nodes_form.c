@@ -220,15 +220,10 @@ static void here_say(const struct comm *c, int peer)
         peer_send(c->nodes->peers[peer], &m.msg, c->nodes->number, PEER_HERE, sizeof(m));
 }
 
-/* Have all others said so, on the connections that are theirs now? */
-static bool all_are_here(const struct comm *c)
+/* Has that other node said so, on the connection that is its own now? */
+static bool is_here(const struct comm_nodes *n, int peer)
 {
-    const struct comm_nodes *n = c->nodes;
-
-    for (int i = 0; n->node >= 0 && n->root && i < n->npeers; i++)
-        if (n->peers[i] != n->root && n->here[n->peer_node[i]] != n->peers[i])
-            return false;
-    return true;
+    return n->node < 0 || !n->root || n->peers[peer] == n->root || n->here[n->peer_node[peer]] == n->peers[peer];
 }
 
 void nodes_here_forget(struct comm *c, const struct peer *p)
@@ -238,15 +233,42 @@ void nodes_here_forget(struct comm *c, const struct peer *p)
             c->nodes->here[i] = NULL;
 }
 
-/* Whether this node can send to all others, over the rails that its ranks take. What is missing has been asked for. */
-static bool connections_are_open(const struct comm *c)
+/* Whether this node can send to that one, over the rails that its ranks take. What is missing has been asked for. */
+static bool connection_is_open(const struct comm *c, int peer)
 {
-    const struct comm_nodes *n = c->nodes;
+    return peer_is_open(c->nodes->peers[peer]) && nodes_rails_open(c, c->nodes->peers[peer]);
+}
+
+static bool connections_are_there(const struct comm *c)
+{
     bool all = true;
 
-    for (int i = 0; i < n->npeers; i++)
-        all &= peer_is_open(n->peers[i]) && nodes_rails_open(c, n->peers[i]);
+    for (int i = 0; i < c->nodes->npeers; i++)
+        all &= connection_is_open(c, i) && is_here(c->nodes, i);
     return all;
+}
+
+static bool others_are_ready(const struct comm_nodes *n)
+{
+    for (int i = 0; i < n->npeers; i++)
+        if (!(n->ready_nodes >> n->peer_node[i] & 1u))
+            return false;
+    return true;
+}
+
+int nodes_awaited(const struct comm *c, const char *addresses[FCC_MAX_RANKS])
+{
+    const struct comm_nodes *n = c->nodes;
+    int awaited = 0;
+
+    if (!n || !n->formed || c->state != COMM_FORMING)
+        return 0;
+    if (n->ready && n->root) /* its GO; it knows who else is not ready */
+        addresses[awaited++] = n->root_address;
+    for (int i = 0; i < n->npeers && !(n->ready && n->root); i++)
+        if (n->ready ? !(n->ready_nodes >> n->peer_node[i] & 1u) : !connection_is_open(c, i) || !is_here(n, i))
+            addresses[awaited++] = n->peers[i]->address;
+    return awaited;
 }
 
 /* This node's part is done: all its connections are there. The caller releases the communicator, of whose ranks perhaps none is here. */
@@ -257,12 +279,12 @@ static void ready_check(struct comm *c)
 
     if (!n->formed || c->state != COMM_FORMING)
         return;
-    if (!n->ready && !(connections_are_open(c) && all_are_here(c)))
+    if (!n->ready && !connections_are_there(c))
         return;
     if (!n->ready && n->root)
         peer_send(n->root, &m, n->number, PEER_READY, sizeof(m));
     n->ready = true;
-    if (n->root || n->ready_peers < n->npeers)
+    if (n->root || !others_are_ready(n))
         return;
     nodes_tell_all(c, &m, PEER_GO, sizeof(m));
     comm_active(c);
@@ -393,8 +415,10 @@ void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg
 {
     struct comm_nodes *n = c->nodes;
 
-    if (m->type == PEER_READY && !n->root && nodes_peer_number(c, p) >= 0) {
-        n->ready_peers++;
+    int peer = nodes_peer_number(c, p);
+
+    if (m->type == PEER_READY && !n->root && peer >= 0) {
+        n->ready_nodes |= UINT64_C(1) << n->peer_node[peer];
         ready_check(c);
         comm_release(c);
     } else if (m->type == PEER_JOINED || m->type == PEER_REFUSE) { /* by whom our ranks have left for another: no matter */

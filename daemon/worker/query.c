@@ -122,6 +122,17 @@ static struct json_object *operator_describe(const struct comm *c)
     return o;
 }
 
+static struct json_object *awaited_describe(const struct comm *c)
+{
+    struct json_object *o = json_object_new_array();
+    const char *addresses[FCC_MAX_RANKS];
+    int n = nodes_awaited(c, addresses);
+
+    for (int i = 0; i < n; i++)
+        json_object_array_add(o, json_object_new_string(addresses[i]));
+    return o;
+}
+
 static struct json_object *comm_describe(const struct comm *c)
 {
     static const char *const states[] = {[COMM_FORMING] = "forming", [COMM_ACTIVE] = "active", [COMM_ABORTED] = "aborted"};
@@ -134,6 +145,7 @@ static struct json_object *comm_describe(const struct comm *c)
     add(o, "operators", number(c->operators));
     add(o, "time_limit_ms", number(c->time_limit_ms));
     add(o, "operator", operator_describe(c));
+    add(o, "missing_nodes", awaited_describe(c));
     add(o, "runs", prepared_describe(c));
     for (int r = 0; r < c->nranks; r++)
         json_object_array_add(ranks, rank_describe(&c->members[r]));
