@@ -129,6 +129,15 @@ static void third_known(struct scene *s)
     (void)other_heard(&s->third, PEER_JOINED, id_number(&earlier));
 }
 
+/* So, and the worker has heard from the root who has joined: it waits for the third. */
+static void third_known_formed(struct scene *s)
+{
+    third_known(s);
+    scene_join(s);
+    scene_form(s, &s->third.who);
+    third_hears_here(s);
+}
+
 /* It has HERE to say before or after FORMED comes, and no new connection is needed. */
 static void known_from_earlier(void)
 {
@@ -153,10 +162,7 @@ static void connects_anew(void)
 {
     for (int end_comes = 0; end_comes < 2; end_comes++) {
         struct scene s;
-        third_known(&s);
-        scene_join(&s);
-        scene_form(&s, &s.third.who);
-        third_hears_here(&s);
+        third_known_formed(&s);
         struct other old = s.third;
         s.third.serial++;
         s.third.in = s.third.in_data = 0;
@@ -182,10 +188,7 @@ static void lost(void)
 {
     for (int is_ready = 0; is_ready < 2; is_ready++) {
         struct scene s;
-        third_known(&s);
-        scene_join(&s);
-        scene_form(&s, &s.third.who);
-        third_hears_here(&s);
+        third_known_formed(&s);
         if (is_ready) {
             third_says_here(&s);
             (void)other_heard(&s.root, PEER_READY, id_number(&s.id));

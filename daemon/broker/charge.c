@@ -21,25 +21,25 @@ int64_t user_memory(const struct broker *b, uid_t uid)
     return sum;
 }
 
-static bool charge_fits(const struct job *j)
-{
-    uint64_t limit = config_memory_per_user(&j->broker->config), used = (uint64_t)user_memory(j->broker, j->uid),
-             bytes = (uint64_t)j->asked.bytes;
-
-    return bytes <= limit && used <= limit - bytes;
-}
-
-static void charge_answer(struct job *j)
+/* The answer to what the worker asks, as things stand. */
+static struct control_charge charge_judge(const struct job *j)
 {
     struct control_charge r = {.msg = {.type = CONTROL_CHARGE | FCC_REPLY, .id = j->asked.msg.id},
                                .bytes = j->asked.bytes,
                                .used = (uint64_t)user_memory(j->broker, j->uid),
                                .limit = config_memory_per_user(&j->broker->config)};
 
-    if (charge_fits(j))
-        j->memory_bytes += j->asked.bytes;
-    else
+    if ((uint64_t)r.bytes > r.limit || r.used > r.limit - (uint64_t)r.bytes)
         r.status = -ENOMEM;
+    return r;
+}
+
+static void charge_answer(struct job *j)
+{
+    struct control_charge r = charge_judge(j);
+
+    if (!r.status)
+        j->memory_bytes += r.bytes;
     j->asks = false;
     if (j->control >= 0 && msg_send(j->control, &r.msg, sizeof(r), NULL, 0))
         job_disconnect(j);
@@ -55,7 +55,7 @@ void charge_handle(struct job *j, const struct control_charge *m)
     }
     j->asked = *m;
     j->asks = true;
-    if (charge_fits(j) || event_add(j->broker->charges_event, &at_once))
+    if (!charge_judge(j).status || event_add(j->broker->charges_event, &at_once))
         charge_answer(j);
 }
 

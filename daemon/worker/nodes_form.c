@@ -239,21 +239,23 @@ static bool connection_is_open(const struct comm *c, int peer)
     return peer_is_open(c->nodes->peers[peer]) && nodes_rails_open(c, c->nodes->peers[peer]);
 }
 
-static bool connections_are_there(const struct comm *c)
+/* Is that other node waited for? Until this one is READY, for the connections; then, by the root, for its READY. */
+static bool is_awaited(const struct comm *c, int peer)
+{
+    const struct comm_nodes *n = c->nodes;
+
+    if (n->ready)
+        return !(n->ready_nodes >> n->peer_node[peer] & 1u);
+    return !connection_is_open(c, peer) || !is_here(n, peer);
+}
+
+static bool all_have_come(const struct comm *c)
 {
     bool all = true;
 
     for (int i = 0; i < c->nodes->npeers; i++)
-        all &= connection_is_open(c, i) && is_here(c->nodes, i);
+        all &= !is_awaited(c, i);
     return all;
-}
-
-static bool others_are_ready(const struct comm_nodes *n)
-{
-    for (int i = 0; i < n->npeers; i++)
-        if (!(n->ready_nodes >> n->peer_node[i] & 1u))
-            return false;
-    return true;
 }
 
 int nodes_awaited(const struct comm *c, const char *addresses[FCC_MAX_RANKS])
@@ -263,10 +265,12 @@ int nodes_awaited(const struct comm *c, const char *addresses[FCC_MAX_RANKS])
 
     if (!n || !n->formed || c->state != COMM_FORMING)
         return 0;
-    if (n->ready && n->root) /* its GO; it knows who else is not ready */
-        addresses[awaited++] = n->root_address;
-    for (int i = 0; i < n->npeers && !(n->ready && n->root); i++)
-        if (n->ready ? !(n->ready_nodes >> n->peer_node[i] & 1u) : !connection_is_open(c, i) || !is_here(n, i))
+    if (n->ready && n->root) { /* its GO; it knows who else is not ready */
+        addresses[0] = n->root_address;
+        return 1;
+    }
+    for (int i = 0; i < n->npeers; i++)
+        if (is_awaited(c, i))
             addresses[awaited++] = n->peers[i]->address;
     return awaited;
 }
@@ -279,12 +283,12 @@ static void ready_check(struct comm *c)
 
     if (!n->formed || c->state != COMM_FORMING)
         return;
-    if (!n->ready && !connections_are_there(c))
+    if (!n->ready && !all_have_come(c))
         return;
     if (!n->ready && n->root)
         peer_send(n->root, &m, n->number, PEER_READY, sizeof(m));
     n->ready = true;
-    if (n->root || !others_are_ready(n))
+    if (n->root || !all_have_come(c))
         return;
     nodes_tell_all(c, &m, PEER_GO, sizeof(m));
     comm_active(c);
@@ -414,7 +418,6 @@ void nodes_connect_again(struct comm *c, const struct peer *p)
 void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg *m)
 {
     struct comm_nodes *n = c->nodes;
-
     int peer = nodes_peer_number(c, p);
 
     if (m->type == PEER_READY && !n->root && peer >= 0) {
