@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/queue.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,7 +44,7 @@ static void broken(bool yes)
 /* ---- streams ---- */
 
 struct task {
-    struct task *next;
+    STAILQ_ENTRY(task) link; /* stream.tasks */
     enum { WRITE, WRITE_SHARED, WAIT_CYCLIC, WAIT_UNSIGNED, FUNCTION, CALLBACK } kind;
     _Atomic uint32_t *word;
     uint32_t value;
@@ -55,7 +56,7 @@ struct task {
 struct stream {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct task *first, *last; /* the first one is being done */
+    STAILQ_HEAD(, task) tasks; /* the first one is being done */
     bool end;
     pthread_t thread;
 };
@@ -96,15 +97,15 @@ static void *stream_run(void *argument)
     struct task *t;
 
     (void)pthread_mutex_lock(&s->lock);
-    while (s->first || !s->end) {
-        if (!(t = s->first)) {
+    while (!STAILQ_EMPTY(&s->tasks) || !s->end) {
+        if (!(t = STAILQ_FIRST(&s->tasks))) {
             (void)pthread_cond_wait(&s->changed, &s->lock);
             continue;
         }
         (void)pthread_mutex_unlock(&s->lock);
         task_run(t, s);
         (void)pthread_mutex_lock(&s->lock);
-        s->first = t->next;
+        STAILQ_REMOVE_HEAD(&s->tasks, link);
         free(t);
         (void)pthread_cond_broadcast(&s->changed);
     }
@@ -118,13 +119,8 @@ static void stream_push(void *stream, const struct task *task)
     struct task *t = malloc(sizeof(*t));
 
     *t = *task;
-    t->next = NULL;
     (void)pthread_mutex_lock(&s->lock);
-    if (s->first)
-        s->last->next = t;
-    else
-        s->first = t;
-    s->last = t;
+    STAILQ_INSERT_TAIL(&s->tasks, t, link);
     (void)pthread_cond_broadcast(&s->changed);
     (void)pthread_mutex_unlock(&s->lock);
 }
@@ -133,6 +129,7 @@ static void *stream_make(void)
 {
     struct stream *s = calloc(1, sizeof(*s));
 
+    STAILQ_INIT(&s->tasks);
     (void)pthread_mutex_init(&s->lock, NULL);
     (void)pthread_cond_init(&s->changed, NULL);
     (void)pthread_create(&s->thread, NULL, stream_run, s);
@@ -145,7 +142,7 @@ static void stream_drain(void *stream)
     struct stream *s = stream;
 
     (void)pthread_mutex_lock(&s->lock);
-    while (s->first)
+    while (!STAILQ_EMPTY(&s->tasks))
         (void)pthread_cond_wait(&s->changed, &s->lock);
     (void)pthread_mutex_unlock(&s->lock);
 }

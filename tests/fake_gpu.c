@@ -133,6 +133,9 @@ static int fake_open(uint32_t mask, bool ipc, struct error *e)
             return status;
         g->number = i;
         g->end = false;
+        STAILQ_INIT(&g->copies);
+        STAILQ_INIT(&g->tasks);
+        STAILQ_INIT(&g->stores);
         (void)pthread_mutex_init(&g->lock, NULL);
         (void)pthread_cond_init(&g->changed, NULL);
         (void)pthread_create(&g->thread, NULL, gpu_main, g);
@@ -166,8 +169,8 @@ static void fake_close(void)
         if (!g->open)
             continue;
         (void)pthread_mutex_lock(&g->lock);
-        wrong(g->copies != NULL, "the GPUs are closed while a copy is on its way");
-        while (g->first)
+        wrong(!STAILQ_EMPTY(&g->copies), "the GPUs are closed while a copy is on its way");
+        while (!STAILQ_EMPTY(&g->tasks))
             (void)pthread_cond_wait(&g->changed, &g->lock);
         g->end = true;
         (void)pthread_cond_broadcast(&g->changed);
@@ -235,9 +238,10 @@ static int fake_launch_make(int gpu, const struct gpu_shape *shape, const uint64
 static void idle_check(const struct gpu_launch *l, const char *what)
 {
     struct gpu *g = &gpus[l->gpu];
+    const struct task *t;
 
     (void)pthread_mutex_lock(&g->lock);
-    for (const struct task *t = g->first; t; t = t->next)
+    STAILQ_FOREACH(t, &g->tasks, link)
         wrong(t->launch == l, what);
     (void)pthread_mutex_unlock(&g->lock);
 }
@@ -309,11 +313,7 @@ static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const 
     (void)atomic_fetch_add(&control->enqueued, 1);
     (void)pthread_mutex_lock(&g->lock);
     t->copies = g->copies_enqueued;
-    if (g->first)
-        g->last->next = t;
-    else
-        g->first = t;
-    g->last = t;
+    STAILQ_INSERT_TAIL(&g->tasks, t, link);
     (void)pthread_cond_broadcast(&g->changed);
     (void)pthread_mutex_unlock(&g->lock);
     return 0;

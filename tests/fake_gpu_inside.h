@@ -13,6 +13,7 @@
 #define FAKE_GPU_INSIDE_H
 
 #include <pthread.h>
+#include <sys/queue.h>
 
 #include "fake_gpu.h"
 
@@ -41,7 +42,7 @@ struct gpu_launch {
 
 /* A launch in a GPU's queue. */
 struct task {
-    struct task *next;
+    STAILQ_ENTRY(task) link; /* gpu.tasks */
     struct gpu_launch *launch;
     struct gpu_call call;
     struct gpu_waits waits;
@@ -50,7 +51,7 @@ struct task {
 
 /* A copy into a GPU's memory that has been enqueued. */
 struct copy {
-    struct copy *next;
+    STAILQ_ENTRY(copy) link; /* gpu.copies */
     uint64_t to, from, row_bytes, stride;
     uint32_t rows;
     int file; /* where it reads: `from` is this file's byte file_at */
@@ -62,19 +63,19 @@ struct gpu {
     _Atomic bool open; /* true: the rest is there */
     pthread_t thread, copier;
     pthread_mutex_t lock;                  /* what follows */
-    struct copy *copies, *last_copy;       /* the first one is being done */
+    STAILQ_HEAD(, copy) copies;            /* the first one is being done */
     uint64_t copies_enqueued, copies_done; /* numbers */
     pthread_cond_t changed;                /* a task came or went, or the end */
-    struct task *first, *last;             /* the first one runs */
+    STAILQ_HEAD(, task) tasks;             /* the first one runs */
     bool end;                              /* when the queue is empty */
     pthread_t side;                        /* its thread, of stores in passing */
-    struct side_store *store, *newest;     /* the first one is next */
+    STAILQ_HEAD(, side_store) stores;      /* the first one is next */
 };
 extern struct gpu gpus[GPU_MAX_GPUS];
 
 /* A store in passing, under way. */
 struct side_store {
-    struct side_store *next;
+    STAILQ_ENTRY(side_store) link; /* gpu.stores */
     uint64_t address, value, at_ns;
 };
 /* Store on the GPU's side stream; what was stored there before comes first. */

@@ -84,8 +84,8 @@ void *gpu_copier_main(void *argument)
     struct gpu *g = argument;
 
     (void)pthread_mutex_lock(&g->lock);
-    while (!g->end || g->copies) {
-        struct copy *c = g->copies;
+    while (!g->end || !STAILQ_EMPTY(&g->copies)) {
+        struct copy *c = STAILQ_FIRST(&g->copies);
         if (!c) {
             (void)pthread_cond_wait(&g->changed, &g->lock);
             continue;
@@ -96,7 +96,7 @@ void *gpu_copier_main(void *argument)
         rows_copy(c);
         (void)atomic_fetch_add(&control->copied, 1);
         (void)pthread_mutex_lock(&g->lock);
-        g->copies = c->next;
+        STAILQ_REMOVE_HEAD(&g->copies, link);
         g->copies_done++;
         (void)pthread_cond_broadcast(&g->changed);
         free(c);
@@ -347,8 +347,9 @@ static void order_check(const struct task *t)
         struct gpu *g = &gpus[i];
         if (!g->open)
             continue;
+        const struct task *other;
         (void)pthread_mutex_lock(&g->lock);
-        for (const struct task *other = g->first; other; other = other->next)
+        STAILQ_FOREACH(other, &g->tasks, link)
             wrong(flags_first(other) == flags_first(t) && other->call.epoch < t->call.epoch,
                   "an operator begins on a GPU while the one before is not over on another");
         (void)pthread_mutex_unlock(&g->lock);
@@ -402,7 +403,7 @@ static void kernel_run(const struct gpu *g, const struct task *t)
 /* Locked: who sees `done` and then looks into the queue does not find the task there any more. */
 static void kernel_end(struct gpu *g)
 {
-    struct task *t = g->first;
+    struct task *t = STAILQ_FIRST(&g->tasks);
 
     for (uint32_t i = 0; i < t->call.end.nwords; i++)
         atomic_store_explicit((_Atomic uint32_t *)pointer(t->call.end.words[i]), t->call.end.values[i], memory_order_release);
@@ -412,7 +413,7 @@ static void kernel_end(struct gpu *g)
         (void)pthread_mutex_lock(&g->lock);
     }
     (void)atomic_fetch_add(&control->ended, 1);
-    g->first = t->next;
+    STAILQ_REMOVE_HEAD(&g->tasks, link);
     for (uint32_t i = 0; i < t->call.end.npeers; i++)
         atomic_store_explicit((_Atomic uint32_t *)pointer(t->call.end.peers[i]), t->call.end.epoch, memory_order_release);
     atomic_store_explicit((_Atomic uint64_t *)pointer(t->call.end.done),
@@ -427,7 +428,7 @@ void *gpu_main(void *argument)
 
     (void)pthread_mutex_lock(&g->lock);
     while (!g->end) {
-        struct task *t = g->first;
+        struct task *t = STAILQ_FIRST(&g->tasks);
         if (!t) {
             (void)pthread_cond_wait(&g->changed, &g->lock);
             continue;

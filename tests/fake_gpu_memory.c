@@ -162,13 +162,16 @@ static uint64_t range_remove(uint64_t begin, bool host)
     for (int g = 0; g < GPU_MAX_GPUS; g++) {
         if (!gpus[g].open)
             continue;
+        const struct task *t;
+        const struct copy *c;
+        const struct side_store *s;
         (void)pthread_mutex_lock(&gpus[g].lock);
-        for (const struct task *t = gpus[g].first; t; t = t->next)
+        STAILQ_FOREACH(t, &gpus[g].tasks, link)
             task_visit(t, use_freed, r);
-        for (const struct copy *c = gpus[g].copies; c; c = c->next)
+        STAILQ_FOREACH(c, &gpus[g].copies, link)
             wrong(lies_in(c->to, r->begin, r->bytes) || lies_in(c->from, r->begin, r->bytes),
                   "memory is freed that a copy touches");
-        for (const struct side_store *s = gpus[g].store; s; s = s->next)
+        STAILQ_FOREACH(s, &gpus[g].stores, link)
             wrong(lies_in(s->address, r->begin, r->bytes), "memory is freed into which something is stored in passing");
         (void)pthread_mutex_unlock(&gpus[g].lock);
     }
@@ -315,11 +318,7 @@ int fake_copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uin
                        .stride = stride,
                        .rows = rows};
     (void)pthread_mutex_lock(&g->lock);
-    if (g->copies)
-        g->last_copy->next = c;
-    else
-        g->copies = c;
-    g->last_copy = c;
+    STAILQ_INSERT_TAIL(&g->copies, c, link);
     g->copies_enqueued++;
     (void)pthread_cond_broadcast(&g->changed);
     (void)pthread_mutex_unlock(&g->lock);

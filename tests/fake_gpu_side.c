@@ -13,11 +13,7 @@ void side_store(struct gpu *g, uint64_t address, uint64_t value)
 
     *s = (struct side_store){.address = address, .value = value, .at_ns = now_ns() + control->store_us * UINT64_C(1000)};
     (void)pthread_mutex_lock(&g->lock);
-    if (g->store)
-        g->newest->next = s;
-    else
-        g->store = s;
-    g->newest = s;
+    STAILQ_INSERT_TAIL(&g->stores, s, link);
     (void)pthread_cond_broadcast(&g->changed);
     (void)pthread_mutex_unlock(&g->lock);
 }
@@ -25,7 +21,7 @@ void side_store(struct gpu *g, uint64_t address, uint64_t value)
 void side_finish(struct gpu *g)
 {
     (void)pthread_mutex_lock(&g->lock);
-    while (g->store)
+    while (!STAILQ_EMPTY(&g->stores))
         (void)pthread_cond_wait(&g->changed, &g->lock);
     (void)pthread_mutex_unlock(&g->lock);
 }
@@ -43,8 +39,8 @@ void *side_main(void *argument)
     struct gpu *g = argument;
 
     (void)pthread_mutex_lock(&g->lock);
-    while (g->store || !g->end) {
-        struct side_store *s = g->store;
+    while (!STAILQ_EMPTY(&g->stores) || !g->end) {
+        struct side_store *s = STAILQ_FIRST(&g->stores);
         if (!s) {
             (void)pthread_cond_wait(&g->changed, &g->lock);
             continue;
@@ -55,7 +51,7 @@ void *side_main(void *argument)
         (void)pthread_mutex_lock(&g->lock);
         uint64_t before = atomic_exchange((_Atomic uint64_t *)pointer(s->address), s->value);
         wrong(goes_back(before, s->value), "a store in passing comes too late");
-        g->store = s->next;
+        STAILQ_REMOVE_HEAD(&g->stores, link);
         free(s);
         (void)pthread_cond_broadcast(&g->changed);
     }
