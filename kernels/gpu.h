@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 11u
+#define GPU_PLUGIN_ABI 12u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may go to */
 #define GPU_LANES 2u                                 /* queues of a GPU by which launches may come to it */
@@ -207,6 +207,25 @@ struct gpu_meeting {
     uint32_t n, zero;
 };
 
+/* Where the streams' words are that an operator has if the worker runs it itself (struct fcc_slot in proto.h): slot s's at address +
+ * s * pitch, uint32_t. */
+struct gpu_stream_places {
+    uint32_t n, zero;
+    struct {
+        uint64_t address, pitch;
+    } started[GPU_MAX_GPUS + 1], finished;
+};
+
+/* A kernel that stands on its stream before it is known whether it is to run (proto.h, struct fcc_prepared_words; gpu_prepared.h). */
+struct gpu_offer {
+    uint64_t word;   /* uint64_t in the rank's area: becomes GPU_GRANTED() or GPU_DECLINED() of this run. 0: it is no offer */
+    uint64_t places; /* struct gpu_stream_places in the GPU's memory */
+    uint32_t slot, value;
+};
+
+#define GPU_GRANTED(run) ((uint64_t)(run) << 1)
+#define GPU_DECLINED(run) (GPU_GRANTED(run) | 1)
+
 /* The argument of every kernel, by value; noop's is its beginning, `end`. */
 struct gpu_call {
     struct gpu_end end;
@@ -220,6 +239,7 @@ struct gpu_call {
     struct gpu_plan plans[GPU_MAX_RUNS]; /* fixed's: here they are at hand when the kernel begins */
     struct gpu_nodes nodes;              /* shape.over_nodes */
     struct gpu_meeting meeting;
+    struct gpu_offer offer;
     uint64_t idle_counters; /* in_stream: those of the run before, for the next one: set back by this one. Otherwise 0 */
 };
 #ifdef __cplusplus

@@ -17,6 +17,7 @@ struct gpu_launch {
     struct gpu_gemv_quick gemv_quick;
     const struct gpu_kernel *quick; /* of one of these; NULL: there is none */
     uint32_t quick_workgroups;
+    bool second;                   /* the last run by a client used the second counters */
     uint32_t epoch;                /* of the last call: what its times are stamped with */
     struct gpu_fixed fixed;        /* as the GPU has it, but for what it writes itself */
     struct gpu_fixed *there;       /* the GPU's: begins one allocation, in which the rest lies */
@@ -373,8 +374,9 @@ void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_wa
     struct gpu_plan *plan = &call->plans[0]; /* the only one */
     uint64_t second = plan->counters + counters_pitch(plan->ngroups);
 
-    call->idle_counters = call->epoch % 2 ? plan->counters : second;
-    plan->counters = call->epoch % 2 ? second : plan->counters;
+    l->second = !l->second; /* runs follow each other, though some epochs may be left out */
+    call->idle_counters = l->second ? plan->counters : second;
+    plan->counters = l->second ? second : plan->counters;
     waits->in_kernel = maps && l->quick == &l->gemm_quick.kernel && gpu_gemm_quick_gate(&l->gemm_quick, maps, waits);
     return maps;
 }

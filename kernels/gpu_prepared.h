@@ -19,6 +19,10 @@
  * kernel behind it then waits for what runs or can run, as those of the daemon (device_gpu.c). A kernel that can wait itself before it stores
  * (struct gpu_waits) says so itself, and computes meanwhile.
  *
+ * Offers (proto.h, struct fcc_prepared_words): operators that send words only, whose kernels a client puts onto its streams before the worker
+ * has said that they may run. The word by which it says so lies where no other rank's run is told of (come_word() of the rank itself). A run
+ * is of the same problem each time, but x, w and y may lie elsewhere.
+ *
  * The end. The worker stores the largest epoch as each rank's failure epoch, or, when the worker has died, each client does so in its own area:
  * all kernels leave, those that have not begun yet, too.
  */
@@ -56,7 +60,21 @@ struct gpu_prepared_memory {
     uint64_t areas[FCC_MAX_RANKS];        /* [nranks] */
     uint64_t results[FCC_MAX_RANKS];      /* [nranks]; only_slots: the others' are not looked at */
     uint64_t begun, ended;                /* struct fcc_prepared_words, in host memory */
+    struct gpu_stream_places places;      /* n is 0: no runs are offered */
 };
+
+/* A run that is offered. */
+struct gpu_offered_run {
+    uint64_t epoch;
+    uint64_t x, w, y;     /* their first elements' addresses */
+    uint32_t slot, value; /* the words of the stream that the operator has, if the worker runs it itself */
+};
+
+/* In an area: the word by which the worker decides about its rank's runs. */
+static inline uint64_t gpu_offer_word_at(uint32_t rank)
+{
+    return (GPU_FLAG_DONE + rank) * sizeof(uint64_t);
+}
 
 struct gpu_prepared;
 
@@ -68,6 +86,8 @@ struct gpu_prepared_functions {
                 struct gpu_prepared **out, struct error *e);
     /* Enqueue a run: epochs from 1 on, one after the other. The GPU is the thread's current one. Does not wait. One thread at a time. */
     int (*start)(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e);
+    /* Enqueue one that is offered, in the same way; all of its runs are. */
+    int (*offer)(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e);
     /* Its runs have ended. */
     void (*close)(struct gpu_prepared *p);
 };

@@ -23,6 +23,7 @@ struct gpu_prepared {
     uint64_t slots_bytes;
     bool meets;
     struct meeting meeting;
+    void *places;           /* struct gpu_stream_places in the GPU's memory; NULL: none are offered */
     struct gpu_waits waits; /* for the others' words, if the kernel waits for them itself */
 };
 
@@ -135,8 +136,23 @@ static int launch_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
     return status ? status : launch_slots(p->launch, slots, e);
 }
 
+/* For runs that are offered. */
+static int places_open(struct gpu_prepared *p, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m,
+                       struct error *e)
+{
+    hipError_t status = hipMallocAsync(&p->places, sizeof(m->places), gpus[p->gpu].side);
+
+    if (status != hipSuccess)
+        return gpu_error(e, p->gpu, "memory for places", status);
+    p->call.offer.word = m->areas[plan->rank] + gpu_offer_word_at(plan->rank);
+    p->call.offer.places = (uint64_t)p->places;
+    return memory_write(p->gpu, (uint64_t)p->places, &m->places, sizeof(m->places), e);
+}
+
 static void prepared_close(struct gpu_prepared *p)
 {
+    if (p->places)
+        (void)hipFreeAsync(p->places, gpus[p->gpu].side);
     if (p->launch)
         launch_free(p->launch);
     free(p);
@@ -159,6 +175,8 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     p->meets = !plan->only_slots && plan->shape.nranks > 1;
     call_fill(p, plan, memory);
     status = launch_open(p, plan, memory, e);
+    if (status == 0 && memory->places.n)
+        status = places_open(p, plan, memory, e);
     if (status) {
         prepared_close(p);
         return status;
@@ -189,7 +207,18 @@ static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, 
     return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching an operator", status);
 }
 
-static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI, prepared_open, prepared_start, prepared_close};
+static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e)
+{
+    p->call.in[0].gemv.x = run->x;
+    p->call.in[0].gemv.w = run->w;
+    p->call.out[p->meeting.rank].data = run->y;
+    p->call.offer.slot = run->slot;
+    p->call.offer.value = run->value;
+    return prepared_start(p, run->epoch, stream, e);
+}
+
+static const struct gpu_prepared_functions functions = {GPU_PLUGIN_ABI, prepared_open, prepared_start, prepared_offer,
+                                                        prepared_close};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {
