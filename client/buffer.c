@@ -146,13 +146,16 @@ void fcc_buffer_free(fcc_buffer *buffer)
     free(buffer);
 }
 
-uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer)
+uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer, uint64_t *address)
 {
     const struct fcc_buffer *b;
 
     LIST_FOREACH(b, &c->buffers, link)
-        if (b == buffer)
+        if (b == buffer) {
+            if (address)
+                *address = b->map.gpu.address;
             return b->handle;
+        }
     return 0;
 }
 

@@ -85,6 +85,11 @@ struct pending {
     int fds[FCC_MAX_FDS]; /* with status 0: as many as FCC_MESSAGES says. They belong to the owner then */
 };
 
+/* A run of a prepared operator that was offered (offer.c): its place in the session memory; number 0: none. */
+struct slot_run {
+    uint32_t place, number;
+};
+
 struct fcc_request {
     struct fcc_context *context;
     struct fcc_comm *comm;        /* NULL when that is destroyed */
@@ -92,6 +97,7 @@ struct fcc_request {
     uint64_t id;                  /* of its message */
     uint32_t slot;                /* its completion's; FCC_NO_SLOT: the completion comes as `pending` */
     uint32_t stream;              /* its number in the slot's words of its stream (stream.c); 0: it is on none */
+    struct slot_run run;          /* what stands on the stream, if it was offered */
     bool unattended;              /* an orphan from the start, whose error is kept for fcc_comm_error() */
     bool past;                    /* ... and its stream is known to have gone past it. context->lock */
     _Atomic bool finished;        /* `result` is valid. Set under context->lock, and for ever */
@@ -129,6 +135,12 @@ struct fcc_comm {
     uint32_t time_limit_ms;
     uint32_t status_word;                /* in the session memory; FCC_NO_STATUS_WORD: there is none */
     struct fcc_trigger_memory *triggers; /* mapped; NULL: not asked for. context->lock */
+    pthread_mutex_t order;               /* its operators are submitted, and put onto their streams, one at a time */
+    uint64_t operators;                  /* that have been submitted. order */
+    struct offers *offers;               /* offer.c's; NULL: none yet. order */
+    const void *stream;                  /* ... of the newest operator that is on one. order */
+    bool has_stream;                     /* ... there was one. order */
+    uint64_t in_order_from;              /* ... from this operator on all in flight are on it. order */
     struct error error;                  /* the first of its unattended requests' that was not asked for yet. context->lock */
     uint64_t error_id;                   /* that request's. context->lock */
 };
@@ -173,7 +185,8 @@ struct fcc_context {
     uint64_t free_slots;              /* bit s: slot s is free. A slot is free until it is taken and after its DONE was read */
     uint64_t late_slots;              /* bit s: ... and when a stream has written stream_count[s] into its stream_started */
     uint32_t stream_count[FCC_SLOTS]; /* the last number given out in each slot's words; 0: none yet */
-    uint32_t time_limit_ms;           /* the longest of its communicators' */
+    struct slot_run slot_runs[FCC_SLOTS]; /* ... and what then stood on the stream instead of those words */
+    uint32_t time_limit_ms;               /* the longest of its communicators' */
     LIST_HEAD(pending_head, pending) pending;
     LIST_HEAD(comms_head, fcc_comm) comms;
     LIST_HEAD(buffers_head, fcc_buffer) buffers;
@@ -230,6 +243,10 @@ int job_find(const char *option, char job[FCC_JOB_MAX]);
 /* Locked; releases the lock while there is none. Take a free slot and mark it PENDING: r->slot. -ETIMEDOUT, or the context's
  * end. */
 int slot_take(struct fcc_context *c, struct fcc_request *r);
+/* Locked. Streams have caught up with some slots, perhaps. */
+void slots_catch_up(struct fcc_context *c);
+/* Needs no lock. As its kernel has said. */
+bool run_is_over(const struct fcc_context *c, const struct slot_run *run);
 /* Locked. Give back a slot whose request was not submitted. */
 void slot_return(struct fcc_context *c, uint32_t slot);
 void slot_return_late(struct fcc_context *c, uint32_t slot); /* ... and whose word a stream has still to write */
@@ -258,15 +275,42 @@ void context_collect(struct fcc_context *c);
 
 /* ---- stream.c ---- */
 
-/* Submit a message as an operator of comm that takes its place on a stream. With out NULL nobody attends to it. */
-int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, void *stream,
-                 fcc_request **out);
+/* Submit a message as an operator of comm that takes its place on a stream. With out NULL nobody attends to it. addresses: where its tensors'
+ * first elements are on the rank's GPU. */
+int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, const uint64_t addresses[], int64_t *recv_rows,
+                 void *stream, fcc_request **out);
 /* Locked. Let every stream go on that waits for an operator by the words of a slot. */
 void streams_release(struct fcc_context *c);
 bool stream_word_reached(const _Atomic uint32_t *word, uint32_t value);
 /* Mark the communicator's unattended operators, up to message `last`, that their streams have gone past. Not locked: it may ask the
  * GPU. 0 or -EIO. */
 int streams_look(struct fcc_comm *comm, uint64_t last);
+
+/* ---- comm.c ---- */
+
+/* All that this process has of it; nobody else knows of it any more. */
+void comm_free(struct fcc_comm *comm);
+
+/* ---- offer.c ---- */
+
+/* What becomes of an operator beside its submission. */
+struct offer {
+    struct kind *kind;             /* NULL: nothing */
+    uint64_t run;                  /* the how-manieth run of its kind it is; 0: none is counted yet */
+    struct fcc_prepared *prepared; /* whose kernel is to be put onto the stream; NULL: the stream is to wait for the worker */
+    bool asks;
+    const uint64_t *addresses;
+};
+/* What an operator comes to: */
+struct offered_to {
+    const void *stream;
+    bool unattended;
+    const uint64_t *addresses; /* of its tensors' first elements on the rank's GPU */
+};
+/* comm->order held, before and after an operator is submitted. msg is finished but for what this adds. to is NULL: it comes to no stream. The
+ * first may take long when the worker has prepared something. */
+void offer_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct offered_to *to, struct offer *out);
+void offer_end(const struct offer *o);
 
 /* ---- words.c ---- */
 
@@ -285,6 +329,8 @@ int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS]);
 
 /* Has the calling thread begun a group that has not ended? */
 bool group_is_open(void);
+/* ... in which a stream is still to wait for an operator? */
+bool group_is_waiting(void);
 /* The thread's group: the request's stream is to wait for the word when the group ends. 0, or the first error of those before, which
  * did not fit any more and have been put onto their streams. */
 int group_add(const struct fcc_request *r, const struct accelerator *a, void *stream, uint64_t word);
@@ -309,8 +355,9 @@ int shared_map(int fd, size_t bytes, const char *what, void **out);
 int buffer_map(const struct fcc_buffer *b, int fd, uint32_t memory, struct mapping *m);
 void buffer_unmap(struct fcc_buffer *b); /* with all its peers */
 void mapping_end(const struct fcc_comm *comm, const struct mapping *m);
-/* Locked. The handle of a live buffer of this context; 0: it is none (any more). Compares only, never follows the pointer. */
-uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer);
+/* Locked. The handle of a live buffer of this context, and, unless `address` is NULL, where it is on its rank's GPU; 0: it is none (any
+ * more). Compares only, never follows the pointer. */
+uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer, uint64_t *address);
 
 /* ---- symmetric.c ---- */
 

@@ -133,6 +133,7 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
                               .kind = (enum fcc_device_kind)reply.device_kind,
                               .time_limit_ms = reply.time_limit_ms,
                               .status_word = reply.status_word};
+    (void)pthread_mutex_init(&comm->order, NULL);
     status = comm_open(comm, &reply);
     if (status)
         return comm_leave(comm, status);
@@ -197,6 +198,14 @@ static void comm_free_buffers(struct fcc_comm *comm)
     } while (b);
 }
 
+void comm_free(struct fcc_comm *comm)
+{
+    triggers_unmap(comm);
+    (void)pthread_mutex_destroy(&comm->order);
+    free(comm->offers);
+    free(comm);
+}
+
 void fcc_comm_destroy(fcc_comm *comm)
 {
     if (!comm)
@@ -208,8 +217,7 @@ void fcc_comm_destroy(fcc_comm *comm)
     (void)pthread_mutex_lock(&comm->context->lock);
     LIST_REMOVE(comm, link);
     (void)pthread_mutex_unlock(&comm->context->lock);
-    triggers_unmap(comm);
-    free(comm);
+    comm_free(comm);
 }
 
 int fcc_comm_abort(fcc_comm *comm, const char *reason)

@@ -216,6 +216,7 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
     r->context = comm->context;
     r->comm = comm;
     r->stream = 0;
+    r->run = (struct slot_run){.number = 0};
     r->unattended = false;
     r->past = false;
     r->nranks = comm->nranks;
@@ -230,6 +231,7 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
 {
     struct fcc_context *c = comm->context;
     struct fcc_request on_stack, *r = &on_stack; /* request_begin() sets what is needed, which is little of it */
+    struct offer offer;
     int status;
 
     if (out)
@@ -237,7 +239,14 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
     if (!r)
         return last_error_set(-ENOMEM, "request: out of memory");
     request_begin(r, comm, msg, length, recv_rows);
+    (void)pthread_mutex_lock(&comm->order);
+    offer_begin(comm, msg, NULL, &offer);
     status = c->no_ring ? request_submit_socket(r, msg) : request_submit_ring(r, msg);
+    if (!status) {
+        comm->operators++;
+        offer_end(&offer);
+    }
+    (void)pthread_mutex_unlock(&comm->order);
     if (status) {
         if (out)
             free(r);

@@ -243,8 +243,7 @@ void fcc_disconnect(fcc_context *context)
     }
     while ((comm = LIST_FIRST(&context->comms))) {
         LIST_REMOVE(comm, link);
-        triggers_unmap(comm);
-        free(comm);
+        comm_free(comm);
     }
     accelerators_close(context);
     context_free(context);

@@ -42,6 +42,7 @@ struct submission {
     struct fcc_submit *msg; /* malloc'ed, room bytes */
     size_t room, length;
     int status;
+    uint64_t addresses[FCC_MAX_TENSORS]; /* of the tensors' first elements on the rank's GPU, if it is on one */
 };
 
 static void submission_fail(struct submission *s, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -119,8 +120,9 @@ static void submission_tensor(struct submission *s, const char *name, const stru
         return;
     }
     (void)pthread_mutex_lock(&s->comm->context->lock);
-    w.buffer = buffer_handle(s->comm->context, t->buffer);
+    w.buffer = buffer_handle(s->comm->context, t->buffer, &s->addresses[s->msg->ntensors - 1]);
     (void)pthread_mutex_unlock(&s->comm->context->lock);
+    s->addresses[s->msg->ntensors - 1] += t->offset;
     if (!w.buffer) /* another connection's, or freed: a handle that there is not, so that all ranks hear of it */
         w.buffer = UINT32_MAX;
     if (t->dtype > UINT16_MAX)
@@ -172,7 +174,7 @@ static int submission_end(struct submission *s, int64_t *recv_rows, const struct
     if (!s->status && how->prepared)
         s->status = comm_prepare(s->comm, s->msg, s->length, recv_rows, buffers, how->prepared);
     else if (!s->status && how->enqueue)
-        s->status = comm_enqueue(s->comm, s->msg, s->length, recv_rows, how->stream, how->out);
+        s->status = comm_enqueue(s->comm, s->msg, s->length, s->addresses, recv_rows, how->stream, how->out);
     else if (!s->status)
         s->status = comm_submit(s->comm, s->msg, s->length, recv_rows, how->out);
     free(s->msg);

@@ -8,7 +8,7 @@
  * When the context dies (the worker is gone), the failure epoch of each operator's own area is written by the thread that watches, as the
  * words of streams are (words.c).
  */
-#include "gpu_prepared.h"
+#include "prepared.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -16,19 +16,19 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
-
-#include "client.h"
-#include "prepared.h"
 
 #define CALL ACCELERATOR_CALL
 #define PLAN_BYTES_MAX (64u << 20)
+#define RUNS_LIMIT_MS 1000
 
 struct fcc_prepared {
     LIST_ENTRY(fcc_prepared) link; /* context->prepared. context->prepared_lock */
     struct fcc_comm *comm;
     uint32_t number, place;
     bool only_slots;
+    bool offered; /* by offer.c; the program does not know of it */
     const struct gpu_prepared_functions *functions;
     struct gpu_prepared *gpu;                                               /* NULL: not open */
     struct accelerator_memory areas[FCC_MAX_RANKS], results[FCC_MAX_RANKS]; /* bytes is 0: not mapped */
@@ -126,6 +126,21 @@ static void memories_unmap(const struct fcc_prepared *p)
     }
 }
 
+/* Runs that were offered are not the program's to await. Their operators are over, or their kernels leave. False: not within the time. */
+static bool runs_await(const struct fcc_prepared *p)
+{
+    const struct slot_run last = {.place = p->place, .number = (uint32_t)p->runs};
+    int64_t deadline = deadline_in_ms(RUNS_LIMIT_MS);
+    static const struct timespec nap = {.tv_nsec = 1000000};
+
+    while (last.number && !run_is_over(p->comm->context, &last)) {
+        if (now_ns() >= deadline)
+            return false;
+        (void)nanosleep(&nap, NULL);
+    }
+    return true;
+}
+
 /* All that this process has of it. */
 static void prepared_end(struct fcc_prepared *p)
 {
@@ -164,6 +179,8 @@ void fcc_prepared_free(fcc_prepared *prepared)
     (void)pthread_mutex_lock(&c->prepared_lock);
     LIST_REMOVE(prepared, link);
     (void)pthread_mutex_unlock(&c->prepared_lock);
+    if (prepared->offered && !runs_await(prepared))
+        return;                    /* a GPU that hangs: what its kernels use stays where it is */
     prepared_tell_freed(prepared); /* the memory is there as long as it is mapped */
     prepared_end(prepared);
 }
@@ -189,7 +206,8 @@ void prepared_forget_all(struct fcc_context *c)
 
     while ((p = LIST_FIRST(&c->prepared))) {
         LIST_REMOVE(p, link);
-        prepared_end(p);
+        if (!p->offered || runs_await(p))
+            prepared_end(p);
     }
 }
 
@@ -212,6 +230,24 @@ static uint64_t buffer_address(const fcc_buffer *b)
     return b ? b->map.gpu.address : 0;
 }
 
+/* The words of the rank's streams, as the worker's launches use them. */
+static void places_fill(const struct fcc_comm *comm, struct gpu_stream_places *out)
+{
+    const struct accelerator *a = comm->accelerator;
+
+    for (unsigned gpu = 0; gpu < FCC_MAX_GPUS; gpu++)
+        if (comm->words_gpus >> gpu & 1u) {
+            out->started[out->n].address = a->words[gpu].address + offsetof(struct fcc_stream_words, started);
+            out->started[out->n++].pitch = sizeof(struct fcc_stream_word);
+        }
+    out->started[out->n].address =
+        a->memory + offsetof(struct fcc_session_memory, slot) + offsetof(struct fcc_slot, stream_started);
+    out->started[out->n++].pitch = sizeof(struct fcc_slot);
+    out->finished.address = a->words[a->number].address + offsetof(struct fcc_stream_words, finished);
+    out->finished.pitch = sizeof(struct fcc_stream_word);
+}
+
+/* buffers is NULL: each run has its own. */
 static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *buffers, struct gpu_prepared_memory *out)
 {
     const struct fcc_comm *comm = p->comm;
@@ -221,14 +257,16 @@ static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *b
 
     *out = (struct gpu_prepared_memory){.begun = words + offsetof(struct fcc_prepared_words, begun),
                                         .ended = words + offsetof(struct fcc_prepared_words, ended)};
-    for (int i = 0; i < GPU_PREPARED_INPUTS; i++)
+    if (!buffers)
+        places_fill(comm, &out->places);
+    for (int i = 0; buffers && i < GPU_PREPARED_INPUTS; i++)
         out->inputs[i] = buffer_address(buffers->inputs[i]);
     for (int r = 0; r < comm->nranks && !status; r++) {
         status = memory_map(p, FCC_PREPARED_AREA, r, &p->areas[r]);
         if (!status && r != comm->rank && !p->only_slots)
             status = memory_map(p, FCC_PREPARED_RESULT, r, &p->results[r]);
         out->areas[r] = p->areas[r].address;
-        out->results[r] = r == comm->rank ? buffer_address(buffers->result) : p->results[r].address;
+        out->results[r] = r != comm->rank ? p->results[r].address : buffers ? buffer_address(buffers->result) : 0;
     }
     return status;
 }
@@ -266,7 +304,7 @@ static int prepare_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t 
     fcc_request *request = NULL;
     int status;
 
-    msg->prepare = 1;
+    msg->prepare = FCC_PREPARE_ONLY;
     status = comm_submit(comm, msg, length, NULL, &request);
     if (status)
         return status;
@@ -284,27 +322,26 @@ static int prepare_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t 
     return status;
 }
 
-int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
-                 const struct prepared_buffers *buffers, fcc_prepared **out)
+static struct fcc_prepared *prepared_new(struct fcc_comm *comm, int64_t number, int64_t place)
 {
-    struct fcc_context *c = comm->context;
     struct fcc_prepared *p = calloc(1, sizeof(*p));
-    int64_t values[2] = {0};
-    struct error why;
-    int status;
 
     if (!p)
-        return last_error_set(-ENOMEM, "prepare: out of memory");
-    status = prepare_submit(comm, msg, length, recv_rows, values);
-    if (status) {
-        free(p);
-        return status;
-    }
+        return NULL;
     p->comm = comm;
-    p->number = (uint32_t)values[0];
-    p->place = (uint32_t)values[1];
+    p->number = (uint32_t)number;
+    p->place = (uint32_t)place;
     (void)pthread_mutex_init(&p->lock, NULL);
-    status = prepared_open(p, buffers);
+    return p;
+}
+
+/* With the worker's answer: 0, and the context has it, or it is no more. */
+static int prepared_begin(struct fcc_prepared *p, const struct prepared_buffers *buffers)
+{
+    struct fcc_context *c = p->comm->context;
+    struct error why;
+    int status = prepared_open(p, buffers);
+
     if (status) {
         (void)error_set(&why, status, "%s", fcc_last_error());
         prepared_tell_freed(p);
@@ -314,8 +351,41 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     (void)pthread_mutex_lock(&c->prepared_lock);
     LIST_INSERT_HEAD(&c->prepared, p, link);
     (void)pthread_mutex_unlock(&c->prepared_lock);
-    *out = p;
     return 0;
+}
+
+struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place)
+{
+    struct fcc_prepared *p = prepared_new(comm, number, place);
+
+    if (!p) {
+        prepared_tell_freed(&(struct fcc_prepared){.comm = comm, .number = number});
+        return NULL;
+    }
+    p->offered = true;
+    return prepared_begin(p, NULL) ? NULL : p;
+}
+
+int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
+                 const struct prepared_buffers *buffers, fcc_prepared **out)
+{
+    struct fcc_prepared *p = prepared_new(comm, 0, 0); /* before anybody has been asked */
+    int64_t values[2] = {0};
+    int status;
+
+    if (!p)
+        return last_error_set(-ENOMEM, "prepare: out of memory");
+    status = prepare_submit(comm, msg, length, recv_rows, values);
+    if (status) {
+        prepared_end(p);
+        return status;
+    }
+    p->number = (uint32_t)values[0];
+    p->place = (uint32_t)values[1];
+    status = prepared_begin(p, buffers);
+    if (!status)
+        *out = p;
+    return status;
 }
 
 /* ---- running ---- */
@@ -338,6 +408,41 @@ static int run_enqueue(struct fcc_prepared *p, void *stream)
         p->runs++;
     (void)pthread_mutex_unlock(&p->lock);
     return status;
+}
+
+uint32_t prepared_number(const struct fcc_prepared *p)
+{
+    return p->number;
+}
+
+uint32_t prepared_place(const struct fcc_prepared *p)
+{
+    return p->place;
+}
+
+bool prepared_is_wanted(const struct fcc_prepared *p)
+{
+    const struct fcc_prepared_words *words = &p->comm->context->memory->prepared[p->place];
+
+    return atomic_load_explicit(&words->first, memory_order_relaxed) != FCC_OFFERS_END;
+}
+
+int prepared_offer(struct fcc_prepared *p, const struct gpu_offered_run *run, void *stream)
+{
+    struct error e = {.status = 0};
+
+    if (p->functions->offer(p->gpu, run, stream, &e))
+        return last_error_set(e.status, "rank %d: %s", p->comm->rank, e.text);
+    p->runs = run->epoch;
+    return 0;
+}
+
+void prepared_run_lost(struct fcc_prepared *p, uint64_t run)
+{
+    struct fcc_prepared_words *words = &p->comm->context->memory->prepared[p->place];
+
+    atomic_store_explicit(&words->begun, run, memory_order_relaxed);
+    atomic_store_explicit(&words->ended, gpu_done_make((uint32_t)run, 0), memory_order_release);
 }
 
 /* The communicator is over: an operator ends at once, and says why. */

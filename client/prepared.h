@@ -6,6 +6,7 @@
 #define FCC_PREPARED_H
 
 #include "client.h"
+#include "gpu_prepared.h"
 
 /* What an operator works on, of this rank. NULL: absent. */
 struct prepared_buffers {
@@ -16,6 +17,17 @@ struct prepared_buffers {
 /* Prepare what the finished message says, with all other ranks. recv_rows [nranks] is set, unless it is NULL. */
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
                  const struct prepared_buffers *buffers, fcc_prepared **out);
+/* What the worker has prepared under this number, to be offered (offer.c); `place` is its words'. NULL: this process cannot have it, which the
+ * worker is told. Takes long. The communicator has it. */
+struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place);
+uint32_t prepared_number(const struct fcc_prepared *p);
+uint32_t prepared_place(const struct fcc_prepared *p);
+/* Will the worker still grant runs? */
+bool prepared_is_wanted(const struct fcc_prepared *p);
+/* comm->order held, the GPU is the current one. Put a run's kernel onto the stream. 0, -EIO. */
+int prepared_offer(struct fcc_prepared *p, const struct gpu_offered_run *run, void *stream);
+/* ... which could not be put there: whoever waits for its end need not. */
+void prepared_run_lost(struct fcc_prepared *p, uint64_t run);
 /* Those of a communicator that is about to be destroyed. */
 void prepared_free_all(struct fcc_comm *comm);
 /* The context is about to be freed: no messages, and nobody else has it. */

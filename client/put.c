@@ -83,7 +83,7 @@ int fcc_comm_triggers(fcc_comm *comm, struct fcc_triggers *out)
 /* Locked. The handle of a buffer that a put names; 0: none. */
 static int put_buffer(const struct fcc_comm *comm, const struct fcc_buffer *b, const char *name, uint32_t *out)
 {
-    *out = b ? buffer_handle(comm->context, b) : 0;
+    *out = b ? buffer_handle(comm->context, b, NULL) : 0;
     return b && !*out ? last_error_set(-EINVAL, "rank %d: put: %s: no buffer of this context", comm->rank, name) : 0;
 }
 

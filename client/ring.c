@@ -32,12 +32,26 @@
 
 /* ---- completion slots ---- */
 
-/* Locked. Streams have caught up with some slots, perhaps. */
-static void slots_catch_up(struct fcc_context *c)
+bool run_is_over(const struct fcc_context *c, const struct slot_run *run)
+{
+    uint64_t ended = atomic_load_explicit(&c->memory->prepared[run->place].ended, memory_order_acquire);
+
+    return (int32_t)((uint32_t)ended - run->number) >= 0;
+}
+
+/* Locked. Nothing on the stream of the slot's last operator will write the slot's words any more. */
+static bool stream_has_left(const struct fcc_context *c, unsigned slot)
+{
+    if (c->slot_runs[slot].number)
+        return run_is_over(c, &c->slot_runs[slot]);
+    return atomic_load(&c->memory->slot[slot].stream_started) == c->stream_count[slot];
+}
+
+void slots_catch_up(struct fcc_context *c)
 {
     for (uint64_t late = c->late_slots; late; late &= late - 1) {
         unsigned s = (unsigned)__builtin_ctzll(late);
-        if (atomic_load(&c->memory->slot[s].stream_started) == c->stream_count[s]) {
+        if (stream_has_left(c, s)) {
             c->late_slots &= ~(UINT64_C(1) << s);
             slot_return(c, s);
         }
@@ -96,7 +110,7 @@ bool slot_collect(struct fcc_request *r)
     result->reply.text[0] = '\0';
     if (result->reply.status)
         memcpy(result->reply.text, slot->text, sizeof(result->reply.text));
-    if (r->stream && atomic_load(&slot->stream_started) != r->stream)
+    if (r->stream && !stream_has_left(r->context, r->slot))
         slot_return_late(r->context, r->slot);
     else
         slot_return(r->context, r->slot);

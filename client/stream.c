@@ -40,6 +40,7 @@
 #include <time.h>
 
 #include "client.h"
+#include "prepared.h"
 
 #define CALL ACCELERATOR_CALL
 #define FUNCTION_SLEEP_NS 50000 /* how long a function on the CPU sleeps between looks */
@@ -77,7 +78,8 @@ int streams_look(struct fcc_comm *comm, uint64_t last)
     }
     (void)pthread_mutex_lock(&c->lock);
     LIST_FOREACH(r, &c->orphans, link)
-        if (r->comm == comm && r->unattended && r->id <= last && (int32_t)(finished[r->slot] - r->stream) >= 0)
+        if (r->comm == comm && r->unattended && r->id <= last &&
+            (r->run.number ? run_is_over(c, &r->run) : (int32_t)(finished[r->slot] - r->stream) >= 0))
             r->past = true;
     (void)pthread_mutex_unlock(&c->lock);
     return 0;
@@ -203,6 +205,7 @@ static int request_open(struct fcc_request *r, const struct accelerator *a)
             slot_return(c, r->slot);
     }
     if (!status) {
+        c->slot_runs[r->slot] = r->run;
         r->id = ++c->last_id;
         LIST_INSERT_HEAD(&c->requests, r, link);
     }
@@ -224,19 +227,41 @@ static void request_close(struct fcc_request *r, bool written)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-/* The GPU is the current one. On failure *submitted says who has the request: the worker too, or the caller alone. */
-static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, const struct accelerator *a, void *stream,
+/* The kernel of an operator that was offered, behind its submission, because the worker's word takes its time, too. Without it the other
+ * ranks would wait for this one in theirs, so if it cannot be had the communicator is over. */
+static int offer_put(const struct fcc_request *r, const struct offer *offer, void *stream)
+{
+    const struct gpu_offered_run run = {.epoch = offer->run,
+                                        .x = offer->addresses[FCC_GEMV_X],
+                                        .w = offer->addresses[FCC_GEMV_W],
+                                        .y = offer->addresses[FCC_GEMV_Y],
+                                        .slot = r->slot,
+                                        .value = r->stream};
+    int status = prepared_offer(offer->prepared, &run, stream);
+    struct error why;
+
+    if (!status)
+        return 0;
+    (void)error_set(&why, status, "%s", fcc_last_error());
+    prepared_run_lost(offer->prepared, offer->run);
+    (void)fcc_comm_abort(r->comm, "an operator's kernel could not be put onto its stream");
+    return last_error_set(status, "%s", why.text);
+}
+
+/* The GPU is the current one; comm->order held. On failure *submitted says who has the request: the worker too, or the caller alone. */
+static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *stream, const struct offer *offer,
                            bool *submitted)
 {
-    int capturing = DRIVER_NOT_CAPTURING, status = CALL(a, stream_capturing, stream, &capturing);
+    const struct accelerator *a = r->comm->accelerator;
+    bool offered = offer->prepared != NULL;
+    int status;
 
-    if (!status && capturing != DRIVER_NOT_CAPTURING)
-        status = last_error_set(-EINVAL, "rank %d: stream: it is being captured into a graph: not allowed", r->comm->rank);
-    if (!status)
-        status = request_open(r, a);
+    if (offered)
+        r->run = (struct slot_run){.place = prepared_place(offer->prepared), .number = (uint32_t)offer->run};
+    status = request_open(r, a);
     if (status)
         return status;
-    status = stream_begin(r, a, stream);
+    status = offered ? 0 : stream_begin(r, a, stream);
     if (status) {
         request_close(r, false);
         return status;
@@ -247,15 +272,38 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, const 
     msg->gpu_words = r->comm->words_gpus != 0;
     status = ring_push(r->context, &msg->msg);
     if (status) {
-        request_close(r, true);
+        request_close(r, !offered);
         return status;
     }
     *submitted = true;
-    return stream_end(r, a, stream);
+    return offered ? offer_put(r, offer, stream) : stream_end(r, a, stream);
 }
 
-int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, void *stream,
-                 fcc_request **out)
+static int request_order(struct fcc_request *r, struct fcc_submit *msg, const uint64_t addresses[], void *stream,
+                         bool unattended, bool *submitted)
+{
+    struct fcc_comm *comm = r->comm;
+    const struct accelerator *a = comm->accelerator;
+    int capturing = DRIVER_NOT_CAPTURING, status = CALL(a, stream_capturing, stream, &capturing);
+    struct offer offer;
+
+    if (!status && capturing != DRIVER_NOT_CAPTURING)
+        status = last_error_set(-EINVAL, "rank %d: stream: it is being captured into a graph: not allowed", comm->rank);
+    if (status)
+        return status;
+    (void)pthread_mutex_lock(&comm->order);
+    offer_begin(comm, msg, &(struct offered_to){.stream = stream, .unattended = unattended, .addresses = addresses}, &offer);
+    status = request_enqueue(r, msg, stream, &offer, submitted);
+    if (*submitted) {
+        comm->operators++;
+        offer_end(&offer);
+    }
+    (void)pthread_mutex_unlock(&comm->order);
+    return status;
+}
+
+int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, const uint64_t addresses[], int64_t *recv_rows,
+                 void *stream, fcc_request **out)
 {
     const struct accelerator *a = comm->accelerator;
     struct fcc_context *c = comm->context;
@@ -275,7 +323,7 @@ int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     request_begin(r, comm, msg, length, recv_rows);
     status = accelerator_enter(a, &before);
     if (!status) {
-        status = request_enqueue(r, msg, a, stream, &submitted);
+        status = request_order(r, msg, addresses, stream, !out, &submitted);
         accelerator_leave(a, before);
     }
     if (status && !submitted) {

@@ -37,7 +37,7 @@
 #include "operators.h"
 
 #define FCC_PROTO_MAGIC 0x64636366u /* "fccd" */
-#define FCC_PROTO_VERSION 2u
+#define FCC_PROTO_VERSION 3u
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */
@@ -270,6 +270,13 @@ struct fcc_wire_tensor {
 };
 static_assert(sizeof(struct fcc_wire_tensor) == 80, "wire");
 
+enum fcc_prepare {
+    FCC_PREPARE_RUN,
+    FCC_PREPARE_ONLY, /* do not run it, but prepare it (PREPARED). values[0] of the completion is its number, in the communicator, values[1]
+                         its place in the session memory */
+    FCC_PREPARE_ASK, /* run it; and if all ranks ask, prepare it, so that later ones can be offered: struct fcc_prepared_words */
+};
+
 /* A request for an operator: this, then ntensors tensors in the operator's order (enum fcc_*_tensor), then nattrs words of
  * attributes. An attribute is one word (key << 32 | count) and `count` words of values. */
 struct fcc_submit {
@@ -284,11 +291,13 @@ struct fcc_submit {
         stream; /* 0: begins when all ranks have submitted. Otherwise, with a slot, on a GPU: the operator has its place on a
                          stream of the client, see struct fcc_slot */
     uint16_t gpu_words; /* 1: by the words in the memory of GPUs, which the session has on all of the communicator's */
-    uint16_t
-        prepare; /* 1: do not run it, but prepare it (PREPARED). values[0] of the completion is its number, in the communicator,
-                           values[1] its place in the session memory */
+    uint16_t prepare;   /* enum fcc_prepare */
+    /* RUN: the number of what was prepared, in the communicator, whose run `run` stands on the stream: see struct fcc_prepared_words. 0: no
+     * kernel stands there. ASK: the client's own number of the request, not 0. */
+    uint32_t offer;
+    uint32_t run;
 };
-static_assert(sizeof(struct fcc_submit) == 40, "wire");
+static_assert(sizeof(struct fcc_submit) == 48, "wire");
 #define FCC_NO_SLOT 0xffffffffu
 
 /* What a finished operator returns besides its status: gemm_all_to_all the rows received from each rank. */
@@ -365,10 +374,23 @@ static_assert(sizeof(struct fcc_slot) == 1056, "wire");
 
 #define FCC_STREAM_LAST (UINT32_MAX - 1) /* the largest n */
 
-/* A prepared operator's runs on this rank, as its kernels say: run n has begun; it has ended (kernels/gpu.h: gpu_done_make(n, ticks)). */
+/* A prepared operator's runs on this rank, as its kernels say: run n has begun; it has ended (kernels/gpu.h: gpu_done_make(n, ticks)).
+ *
+ * Offers. An operator that all ranks asked for (FCC_PREPARE_ASK) is prepared beside the ranks' requests, and the rest of this says so to the
+ * client, who need not hear of it at a certain time. Its operators are numbered, in each communicator, from 1 on, as they are submitted.
+ * From number `first` on each one of the kind that was asked for is the next run, 1, 2, 3, ..., if the client has been able to get what the
+ * run needs: it puts the run's kernel onto the stream, and says so (fcc_submit.offer). The kernel waits for a word of its rank's area,
+ * by which the worker decides: it begins; or it stands back, and the operator is run as if it had not been offered, the kernel doing
+ * at the stream's words what the stream would have done. All ranks have the same number of runs, or none is granted any more. */
 struct fcc_prepared_words {
-    _Atomic uint64_t begun, ended;
+    _Alignas(64) _Atomic uint64_t begun;
+    _Atomic uint64_t ended;
+    uint32_t comm, request, number,
+        zero; /* the client's handle; what the client called it; what the worker does. Valid if `first` is not 0 */
+    _Atomic uint64_t first; /* release; 0: it is none to be offered; FCC_OFFERS_END: it is no more */
 };
+#define FCC_OFFERS_END UINT64_MAX
+static_assert(sizeof(struct fcc_prepared_words) == 64, "wire");
 
 #define FCC_STATUS_WORDS 1024u /* communicators that a session's programs can look at, at a time */
 #define FCC_NO_STATUS_WORD 0xffffffffu
@@ -429,6 +451,8 @@ struct fcc_session_memory {
     _Alignas(64) _Atomic int32_t status[FCC_STATUS_WORDS];
     _Alignas(64) struct fcc_slot slot[FCC_SLOTS];
     _Alignas(64) unsigned char data[FCC_RING_BYTES];
+    _Alignas(
+        64) _Atomic uint32_t offers; /* worker writes (release): how many of `prepared` have ever been ones to be offered */
     _Alignas(64) struct fcc_prepared_words prepared[FCC_PREPARED_MAX];
 };
 static_assert(sizeof(struct fcc_session_memory) % 64 == 0, "layout");

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gpu_prepared.h"
 
@@ -23,8 +24,9 @@ struct gpu_prepared {
     uint64_t slots_bytes;
     _Atomic uint64_t *begun, *ended;
     bool meets;
-    uint64_t epoch;       /* of the newest run */
-    _Atomic int enqueued; /* runs that have not ended */
+    struct gpu_stream_places places; /* n is 0: no run is offered */
+    uint64_t epoch;                  /* of the newest run */
+    _Atomic int enqueued;            /* runs that have not ended */
     int (*function_push)(void *stream, void (*function)(void *), void *argument);
     int (*capturing)(void *stream, int *status);
 };
@@ -32,6 +34,7 @@ struct gpu_prepared {
 struct run {
     struct gpu_prepared *prepared;
     uint64_t epoch;
+    struct gpu_offered_run offered; /* epoch is 0: it is not */
 };
 
 /* ---- what it computes ---- */
@@ -75,6 +78,40 @@ static bool ranks_meet(const struct gpu *g, const struct task *t)
     return slice_await(g, t, rank, &(struct slice){.wait_first = GPU_FLAG_DONE, .wait_count = n, .wait_stride = 1});
 }
 
+/* ---- runs that are offered ---- */
+
+static bool must_leave(const struct task *t)
+{
+    return atomic_load((_Atomic uint64_t *)pointer(t->launch->fixed.flags[t->launch->fixed.plans[0].rank]) + GPU_FLAGS) >=
+           t->call.epoch;
+}
+
+static _Atomic uint32_t *place(uint64_t address, uint64_t pitch, uint32_t slot)
+{
+    return pointer(address + slot * pitch);
+}
+
+/* As gpu_execute.h: false, the run does not begin, and the worker's has ended. */
+static bool is_granted(const struct gpu_prepared *p, const struct task *t, const struct gpu_offered_run *run)
+{
+    uint32_t rank = p->launch.fixed.plans[0].rank;
+    const _Atomic uint64_t *word = pointer(p->launch.fixed.flags[rank] + gpu_offer_word_at(rank));
+
+    while (atomic_load(word) >> 1 < run->epoch && !must_leave(t))
+        (void)usleep(10);
+    if (atomic_load(word) != GPU_DECLINED(run->epoch)) {
+        (void)atomic_fetch_add(&control->granted, 1);
+        return true;
+    }
+    (void)atomic_fetch_add(&control->declined, 1);
+    for (uint32_t i = 0; i < p->places.n; i++)
+        atomic_store(place(p->places.started[i].address, p->places.started[i].pitch, run->slot), run->value);
+    const _Atomic uint32_t *finished = place(p->places.finished.address, p->places.finished.pitch, run->slot);
+    while ((int32_t)(atomic_load(finished) - run->value) < 0 && !must_leave(t))
+        (void)usleep(10);
+    return false;
+}
+
 static void run_execute(void *argument)
 {
     struct run *run = argument;
@@ -88,7 +125,14 @@ static void run_execute(void *argument)
     wrong(atomic_exchange(p->begun, run->epoch) >= run->epoch, "a prepared operator's run begins behind a later one");
     (void)atomic_fetch_add(&control->runs, 1);
     launch_groups_set(&p->launch);
-    if (!p->meets || ranks_meet(&p->gpu, t))
+    bool runs = true;
+    if (run->offered.epoch) {
+        t->call.in[0].gemv.x = run->offered.x;
+        t->call.in[0].gemv.w = run->offered.w;
+        t->call.out[p->launch.fixed.plans[0].rank].data = run->offered.y;
+        runs = is_granted(p, t, &run->offered);
+    }
+    if (runs && (!p->meets || ranks_meet(&p->gpu, t)))
         phases_run(&p->gpu, t);
     atomic_store_explicit(p->ended, gpu_done_make((uint32_t)run->epoch, now_ns() - began), memory_order_release);
     (void)atomic_fetch_sub(&p->enqueued, 1);
@@ -96,12 +140,14 @@ static void run_execute(void *argument)
 }
 
 /* Asks the driver for something that it wants a current GPU for. 0, or the driver's error. */
-static int run_push(struct gpu_prepared *p, uint64_t epoch, void *stream)
+static int run_push(struct gpu_prepared *p, uint64_t epoch, const struct gpu_offered_run *offered, void *stream)
 {
     struct run *run = malloc(sizeof(*run));
     int ignored, result = p->capturing(stream, &ignored);
 
     *run = (struct run){.prepared = p, .epoch = epoch};
+    if (offered)
+        run->offered = *offered;
     (void)atomic_fetch_add(&p->enqueued, 1);
     if (!result)
         result = p->function_push(stream, run_execute, run);
@@ -112,17 +158,29 @@ static int run_push(struct gpu_prepared *p, uint64_t epoch, void *stream)
     return result;
 }
 
-static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e)
+static int run_start(struct gpu_prepared *p, uint64_t epoch, const struct gpu_offered_run *offered, void *stream,
+                     struct error *e)
 {
     int status = call_check(FAKE_PREPARED_START, p->gpu.number, "launching an operator", e);
 
-    wrong(epoch != p->epoch + 1, "a prepared operator's epochs do not follow each other");
+    wrong(offered ? epoch <= p->epoch : epoch != p->epoch + 1, "a prepared operator's epochs do not follow each other");
+    wrong(!offered != !p->places.n, "a run is offered of what is not to be, or is not");
     if (status)
         return status;
-    if (run_push(p, epoch, stream))
+    if (run_push(p, epoch, offered, stream))
         return error_set(e, -EIO, "cuda GPU %d: launching an operator: the driver refused", p->gpu.number);
     p->epoch = epoch;
     return 0;
+}
+
+static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e)
+{
+    return run_start(p, epoch, NULL, stream, e);
+}
+
+static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e)
+{
+    return run_start(p, run->epoch, run, stream, e);
 }
 
 /* ---- from a plan ---- */
@@ -145,7 +203,7 @@ static void contract_check(const struct gpu_prepared_plan *plan, size_t bytes, c
     wrong(!m->begun || !m->ended || m->begun % 8 || m->ended % 8, "no words of begin and end");
     for (uint32_t r = 0; r < nranks; r++) {
         wrong(!m->areas[r], "a rank without an area");
-        wrong(!m->results[r] && (!plan->only_slots || r == plan->rank), "a rank without a result");
+        wrong(!m->results[r] && (!plan->only_slots || (r == plan->rank && !m->places.n)), "a rank without a result");
         for (uint32_t other = 0; other < r; other++)
             wrong(m->areas[r] == m->areas[other], "two ranks with one area");
     }
@@ -238,6 +296,7 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     call_fill(&p->task.call, plan, memory);
     p->slots_bytes = plan->slots_bytes;
     p->meets = !plan->only_slots && plan->shape.nranks > 1;
+    p->places = memory->places;
     p->begun = pointer(memory->begun);
     p->ended = pointer(memory->ended);
     (void)atomic_fetch_add(&control->prepared, 1);
@@ -247,8 +306,11 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
 
 const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {
-    static const struct gpu_prepared_functions functions = {
-        .abi = GPU_PLUGIN_ABI, .open = prepared_open, .start = prepared_start, .close = prepared_close};
+    static const struct gpu_prepared_functions functions = {.abi = GPU_PLUGIN_ABI,
+                                                            .open = prepared_open,
+                                                            .start = prepared_start,
+                                                            .offer = prepared_offer,
+                                                            .close = prepared_close};
 
     return &functions;
 }

@@ -22,6 +22,7 @@
 #include "device.h"
 #include "log.h"
 #include "nodes.h"
+#include "offers.h"
 #include "prepared.h"
 #include "puts.h"
 #include "worker.h"
@@ -179,6 +180,16 @@ void comm_leave_remote(struct member *m, const char *why)
 {
     if (m->state == MEMBER_JOINED)
         leave_tell(m, why);
+}
+
+bool comm_is_only(const struct comm *mine)
+{
+    const struct comm *c;
+
+    LIST_FOREACH(c, &mine->worker->comms, link)
+        if (c != mine && c->ops == mine->ops)
+            return false;
+    return true;
 }
 
 void comm_release(struct comm *c)
@@ -357,6 +368,8 @@ static bool turn_follows(const struct comm *c)
     for (int r = 0; r < c->nranks; r++)
         if (!c->members[r].next->stream)
             return false;
+    if (offers_are_asked(c))
+        return false; /* it is prepared when nothing runs */
     return c->ops->launch_follows(c) && !turn_check(c, &ignored);
 }
 
@@ -378,6 +391,8 @@ void comm_advance(struct comm *c)
         } else if (!status && head->prepare) {
             (void)prepared_make(c, &e);
         } else if (!status) {
+            if (!c->current && offers_are_asked(c))
+                offers_make(c);
             c->operators++;
             if ((head->args.op != FCC_OP_NOOP || c->ops->number != FCC_DEVICE_CPU) && !launch_begin(c, &e))
                 continue;     /* it runs, or has run and ended its turn */

@@ -58,6 +58,7 @@
 #include "gpu_stream.h"
 #include "log.h"
 #include "nodes.h"
+#include "offers.h"
 #include "proxy.h"
 
 static int gpu_open(struct device *d, struct error *e)
@@ -138,24 +139,15 @@ static void gpu_comm_close(struct device *d, struct comm *c)
 
 /* ---- launching ---- */
 
-static bool is_only_comm(const struct comm *mine)
-{
-    const struct comm *c;
-
-    LIST_FOREACH(c, &mine->worker->comms, link)
-        if (c != mine && c->ops == mine->ops)
-            return false;
-    return true;
-}
-
 /* Not behind one that is held back here, or that a GPU has not taken: its part would not say that it is done. Nor while
- * somebody waits to see an operator's times: the next one's would write over them. Nor where the epochs' lower halves, which
+ * somebody waits to see an operator's times: the next one's would write over them. Nor behind one whose offers stand back: they have to
+ * see that before another one is decided. Nor where the epochs' lower halves, which
  * are what GPUs compare, come to their end. Nor over nodes, where turns begin when other nodes say so. */
 static bool gpu_launch_follows(const struct comm *c)
 {
     const struct launch *l = c->newest;
 
-    return !c->nodes && c->running < AHEAD && l->worker->gpus->all_wait && is_only_comm(c) && !l->gated &&
+    return !c->nodes && c->running < AHEAD && l->worker->gpus->all_wait && comm_is_only(c) && !l->gated && !l->declines &&
            !atomic_load_explicit(&l->failed, memory_order_relaxed) && LIST_EMPTY(&c->trace_waiters) &&
            (l->epoch < AHEAD || (uint32_t)(l->epoch + AHEAD) >= 2 * AHEAD);
 }
@@ -181,7 +173,7 @@ static void lanes_choose(struct launch *l, int streams)
     struct gpu_lanes *lanes = &shared_of(l->comm)->lanes;
     const struct gpus *g = l->worker->gpus;
     uint32_t gpus = 0;
-    bool can = streams && l->comm->words_gpus && is_only_comm(l->comm);
+    bool can = streams && l->comm->words_gpus && comm_is_only(l->comm);
 
     for (int i = 0; i < l->nparts; i++) {
         gpus |= 1u << l->parts[i].device->index;
@@ -206,6 +198,13 @@ static void gpu_launch(struct device *d, struct launch *l)
     told_begin(l);
     lanes_choose(l, streams);
     l->step = GPU_STEP_WAIT;
+    if (offers_decide(l)) {
+        l->begun = l->first_step = true;
+        l->gated = l->tries_lanes = l->automatic = false;
+        g->in_flight++;
+        gpu_watch_add(g->watch, l);
+        return;
+    }
     if (l->comm->nodes)
         gpus_steps_begin(l);
     l->begun = l->first_step = true;
@@ -213,7 +212,7 @@ static void gpu_launch(struct device *d, struct launch *l)
     /* Over nodes no kernel is enqueued that waits for anything but the GPUs here. Where no rank here has anything to send the first
      * step waits for other nodes already. */
     l->gated =
-        l->comm->nodes ? streams || !gpus_step_may_begin(l, l->step) : streams && (!g->all_wait || !is_only_comm(l->comm));
+        l->comm->nodes ? streams || !gpus_step_may_begin(l, l->step) : streams && (!g->all_wait || !comm_is_only(l->comm));
     if (!l->gated)
         gpu_parts_start(l, true);
     gpu_watch_add(g->watch, l);
@@ -251,6 +250,8 @@ bool gpu_launch_is_due(struct launch *l)
 {
     struct gpu_told *told = told_of(l);
 
+    if (l->granted)
+        return offers_have_ended(l);
     if (l->gated)
         return gate_is_due(l);
     for (int p = 0; p < l->nparts; p++)
@@ -291,8 +292,10 @@ void gpus_comm_abort(struct comm *c)
     if (c->current->gated)
         return; /* it is the only one */
     epoch_fail(c, c->newest->epoch);
-    for (struct launch *l = c->current; l; l = l->following)
+    for (struct launch *l = c->current; l; l = l->following) {
         streams_pass(l);
+        atomic_store_explicit(&l->dropped, true, memory_order_relaxed);
+    }
 }
 
 /* Its kernels have left (over nodes: those of one step): true if that was all, or if the others need not come. */
@@ -359,7 +362,7 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
         return false;
     }
     l->gated = false;
-    if (!l->left) {
+    if (!l->left && !l->granted) {
         if (!was_gated && !kernels_end(l))
             return false;
         l->busy_ns = was_gated ? 0 : busy_ns(l);

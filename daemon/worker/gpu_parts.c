@@ -11,6 +11,7 @@
 #include "gpu_nodes.h"
 #include "gpu_stream.h"
 #include "nodes.h"
+#include "offers.h"
 #include "proxy.h"
 
 /* Where the GPUs see what a GPU tells of a launch. */
@@ -88,16 +89,32 @@ static bool sends_only_words(const struct launch *l)
     return l->runs[0].plan->only_slots && may_begin_alone(l);
 }
 
+/* The launch before one that is not its communicator's first. */
+static const struct launch *before_of(const struct launch *l)
+{
+    const struct launch *q = l->comm->current;
+
+    while (q->following != l)
+        q = q->following;
+    return q;
+}
+
 /* What a part waits for: the streams of its own ranks. Then, unless it sends only words, the other ranks' streams and the other GPUs'
  * parts of the launch before, if it may still be running: that is over before the ranks' streams can have seen its end, so it costs
  * no time. */
 static void part_waits(const struct launch *l, const struct launch_part *p, struct gpu_waits *out)
 {
+    const struct launch *granted = NULL;
+
     out->before = out->count = streams_await(l, p, true, out->words, out->values, 0);
     if (sends_only_words(l))
         return;
+    for (const struct launch *q = l->comm->current; q != l; q = q->following)
+        granted = q->granted ? q : granted;
+    if (granted) /* the newest, which the others have ended before */
+        out->before = out->count = offers_await(granted, out->words, out->values, out->count);
     out->count = streams_await(l, p, false, out->words, out->values, out->count);
-    for (int i = 0; l->comm->current != l && i < l->nparts; i++) {
+    for (int i = 0; l->comm->current != l && !before_of(l)->granted && i < l->nparts; i++) {
         const struct launch_part *q = &l->parts[i];
         if (q == p)
             continue;

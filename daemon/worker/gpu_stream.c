@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "offers.h"
 
 static_assert(GPU_MAX_GPUS <= FCC_MAX_GPUS, "masks have a bit for each");
 
@@ -188,7 +189,7 @@ int gpus_launch_missing(const struct launch *l, char *text, size_t room)
     int count = 0;
 
     for (int r = 0; r < l->nranks && n < room; r++)
-        if (!stream_has_come(&l->streams[r]))
+        if (l->granted ? !offer_has_begun(l, r) : !stream_has_come(&l->streams[r]))
             n += (size_t)snprintf(text + n, room - n, "%srank %d", count++ ? ", " : "", r);
     return count;
 }

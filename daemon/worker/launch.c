@@ -88,7 +88,8 @@ void launch_reset(struct launch *l)
     if (l->error.status)
         for (int r = 0; r < l->nranks; r++)
             launch_groups_set(&l->runs[r]);
-    l->begun = l->left = false;
+    l->begun = l->left = l->granted = l->declines = false;
+    atomic_store_explicit(&l->dropped, false, memory_order_relaxed);
     atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
     atomic_store_explicit(&l->parts_left, (uint32_t)l->nparts, memory_order_relaxed);
     l->error.status = 0;
@@ -324,11 +325,13 @@ void launch_finish(struct launch *l)
     }
     if (l->early_ns)
         launch_early_end(l);
-    l->span_shown = l->span;
-    l->turn ^= 1; /* what was written is shown. A GPU's times are fetched when somebody asks */
+    if (!l->granted) {
+        l->span_shown = l->span;
+        l->turn ^= 1; /* what was written is shown. A GPU's times are fetched when somebody asks */
+    }
     running_remove(c, l);
     c->turn_ns = l->span.finished_ns;
-    if (l->problem->op != FCC_OP_NOOP) /* which has nothing to show */
+    if (l->problem->op != FCC_OP_NOOP && !l->granted) /* which have nothing to show */
         c->last = l;
     launch_keep(c, l);
     ranks_tell(c, l);
@@ -340,6 +343,6 @@ void launch_finish(struct launch *l)
         atomic_store_explicit(&c->shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
     if (c->state == COMM_ACTIVE && c->current && atomic_load_explicit(&c->current->failed, memory_order_relaxed))
         gpus_launch_abort(c->current); /* it has failed already; but what lets it leave would have let this one leave too */
-    if (l->problem->op != FCC_OP_NOOP || l->error.status)
+    if ((l->problem->op != FCC_OP_NOOP && !l->granted) || l->error.status)
         trace_waiters_answer(c, &l->error);
 }

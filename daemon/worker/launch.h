@@ -63,6 +63,10 @@ struct launch_stream {
     const struct gpu_words *words; /* the session's, in the memory of GPUs; NULL: those in its own memory are meant */
     uint32_t slot;
     uint32_t value; /* 0: no stream */
+    /* A granted launch's (offers.h), whose streams have no words: what the rank's kernel says. */
+    const struct fcc_prepared_words *kernel;
+    uint64_t ended_address; /* where the GPUs see its `ended` */
+    uint32_t run;
 };
 
 struct launch {
@@ -98,6 +102,9 @@ struct launch {
     bool crowded;             /* with its workgroups, the engine and the clients there are more threads than cores */
     bool automatic;           /* its time tells the tuner */
     bool gated;               /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
+    bool granted;             /* GPU: its ranks' own processes have put its kernels onto their streams; offers.h */
+    _Atomic bool dropped;     /* GPU: ... and nobody waits for their ends any more */
+    bool declines;            /* GPU: some have, and those stand back */
     bool passed;              /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
     bool running;             /* among those of its communicator */
     bool begun;               /* GPU: it has been given to the device */

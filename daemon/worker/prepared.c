@@ -65,6 +65,8 @@ bool prepared_awaits(const struct member *m, bool dead)
     struct progress at, mine;
 
     LIST_FOREACH(p, &m->comm->prepared, link) {
+        if (p->offered)
+            continue; /* its runs are operators, which are looked at as such */
         mine = progress_of(p, m->rank);
         for (int r = 0; r < m->comm->nranks; r++)
             if (r != m->rank && is_running(p, r, &at) && (int32_t)((dead ? mine.ended : mine.begun) - at.begun) < 0)
@@ -112,8 +114,11 @@ static void rank_drop(struct prepared *p, const struct member *m)
     if (!rank->held)
         return;
     rank->last = progress_of(p, m->rank);
+    atomic_store_explicit(&m->session->memory->prepared[rank->place].first, 0, memory_order_relaxed);
     rank->held = false;
-    m->session->prepared_places &= ~(UINT64_C(1) << rank->place);
+    /* A kernel that was offered may come yet, where the communicator is over, and says so there: then nobody gets the place. */
+    if (!p->offered || (int32_t)(rank->last.ended - rank->last_run) >= 0)
+        m->session->prepared_places &= ~(UINT64_C(1) << rank->place);
     if (--p->holders)
         return;
     LIST_REMOVE(p, link);
@@ -126,8 +131,19 @@ int prepared_drop(struct member *m, uint32_t number, struct error *e)
 
     if (!p || !p->ranks[m->rank].held)
         return error_set(e, -ENOENT, "prepared: %u: no such operator of this rank", number);
+    if (p->offered)
+        prepared_offers_end(p);
     rank_drop(p, m);
     return 0;
+}
+
+void prepared_offers_end(struct prepared *p)
+{
+    p->first = FCC_OFFERS_END;
+    for (int r = 0; r < p->comm->nranks; r++)
+        if (p->ranks[r].held)
+            atomic_store_explicit(&p->comm->members[r].session->memory->prepared[p->ranks[r].place].first, FCC_OFFERS_END,
+                                  memory_order_relaxed);
 }
 
 void prepared_leave(struct member *m)
@@ -173,7 +189,7 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
     struct progress at;
     char missing[256];
 
-    if (!is_running(p, r, &at)) {
+    if (p->offered || !is_running(p, r, &at)) {
         rank->since_ns = 0;
         return false;
     }
@@ -253,7 +269,7 @@ struct json_object *prepared_describe(const struct comm *c)
         uint64_t since_ns = 0;
         bool runs = false;
         for (int r = 0; r < c->nranks; r++) {
-            if (!is_running(p, r, &at) || (runs && (int32_t)(at.begun - newest) <= 0))
+            if (p->offered || !is_running(p, r, &at) || (runs && (int32_t)(at.begun - newest) <= 0))
                 continue;
             runs = true;
             newest = at.begun;

@@ -21,6 +21,7 @@ struct prepared_rank {
     int area_fd;
     struct buffer *buffers[FCC_MAX_TENSORS]; /* a reference each */
     struct progress last;                    /* when it freed it */
+    uint32_t last_run;                       /* offered: the newest of this rank that was decided */
     /* The watch's: the run that had begun when it looked last, and since when. */
     uint32_t seen;
     uint64_t since_ns;
@@ -32,11 +33,20 @@ struct prepared {
     uint32_t number;
     enum fcc_op op;
     int holders;
+    /* By the ranks' asking (offers.h), not by the program's. */
+    bool offered;
+    uint64_t first;               /* from this one of the communicator's operators on; FCC_OFFERS_END: no more */
+    uint32_t runs;                /* the newest that was decided */
+    unsigned some;                /* runs, one after the other, that not all ranks have offered */
     struct prepared_rank ranks[]; /* [comm.nranks] */
 };
 
 int prepared_result_tensor(enum fcc_op op);
 void prepared_free(struct prepared *p);
+/* Prepare c's next operator, for which all ranks ask, to be offered from operator `first` on. Nothing of c runs. */
+int prepared_make_offered(struct comm *c, uint64_t first, struct error *e);
+/* None of its runs will be granted any more. */
+void prepared_offers_end(struct prepared *p);
 /* Look at the communicator's runs now and then, from now on. */
 int prepared_watch_begin(struct comm *c, struct error *e);
 

@@ -56,8 +56,8 @@ static uint64_t place_in(uint64_t address, const struct buffer *b)
     return b ? address - (uint64_t)(uintptr_t)b->memory.data : 0;
 }
 
-/* What gpu_rank() has filled in are this process's addresses. */
-static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, const struct op_args args[])
+/* What gpu_rank() has filled in are this process's addresses. offered: each run has its own. */
+static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, const struct op_args args[], bool offered)
 {
     const struct op *op = op_get(args[0].op);
     struct buffer *const *own = c->members[plan->rank].next->buffers;
@@ -70,6 +70,10 @@ static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, con
             plan->in = in;
     }
     plan->in.failure = 0; /* these operators have no data that could be wrong */
+    if (offered) {
+        plan->out[plan->rank].data = plan->in.gemv.x = plan->in.gemv.w = 0;
+        return;
+    }
     if (args[0].op == FCC_OP_GEMV_ALL_REDUCE) {
         plan->in.gemv.x = place_in(plan->in.gemv.x, own[FCC_GEMV_X]);
         plan->in.gemv.w = place_in(plan->in.gemv.w, own[FCC_GEMV_W]);
@@ -85,8 +89,8 @@ static uint64_t slots_at(void)
 }
 
 /* A rank's plan as a sealed file. */
-static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, const struct op_args args[], int *fd,
-                      struct error *e)
+static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, const struct op_args args[], bool offered,
+                      int *fd, struct error *e)
 {
     const struct plan *plan = l->runs[rank].plan;
     uint64_t slices = plan->nslices * sizeof(struct slice), groups = plan->ngroups * sizeof(struct signal_group);
@@ -113,7 +117,7 @@ static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, co
     memcpy((unsigned char *)p + p->slices, run.slices, slices);
     if (groups) /* in one step there are none */
         memcpy((unsigned char *)p + p->groups, run.groups, groups);
-    places_set(p, l->comm, args);
+    places_set(p, l->comm, args, offered);
     int file = memfd_create("fccd-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0 || write(file, p, p->bytes) != (ssize_t)p->bytes ||
         fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)) {
@@ -135,6 +139,7 @@ static int place_take(struct session *s, int rank, uint32_t *place, struct error
                          FCC_PREPARED_MAX);
     *place = (uint32_t)__builtin_ctzll(~s->prepared_places);
     s->prepared_places |= UINT64_C(1) << *place;
+    atomic_store_explicit(&s->memory->prepared[*place].first, 0, memory_order_relaxed);
     atomic_store_explicit(&s->memory->prepared[*place].begun, 0, memory_order_relaxed);
     atomic_store_explicit(&s->memory->prepared[*place].ended, 0, memory_order_relaxed);
     return 0;
@@ -152,14 +157,14 @@ static int rank_make(struct prepared *p, const struct launch *l, struct member *
         return status;
     rank->held = true;
     p->holders++;
-    for (int t = 0; t < FCC_MAX_TENSORS; t++)
+    for (int t = 0; t < FCC_MAX_TENSORS && !p->offered; t++)
         if ((rank->buffers[t] = m->next->buffers[t]))
             rank->buffers[t]->refs++;
     if (device_memory_alloc(m->device, slots_at() + 2 * slots_bytes, &rank->area, &rank->area_fd, &why))
         return error_set(e, why.status, "rank %d: prepare: memory for flags and words: %s", m->rank, why.text);
     if (rank->area.kind != FCC_MEMORY_GPU_FD)
         return error_set(e, -EOPNOTSUPP, "rank %d: prepare: its GPU's memory is not shared by file descriptors", m->rank);
-    return plan_write(l, m->rank, slots_bytes, args, &rank->plan_fd, e);
+    return plan_write(l, m->rank, slots_bytes, args, p->offered, &rank->plan_fd, e);
 }
 
 static struct prepared *prepared_new(struct comm *c, enum fcc_op op)
@@ -196,10 +201,44 @@ static void ranks_tell(const struct prepared *p, const struct launch *l)
     }
 }
 
-int prepared_make(struct comm *c, struct error *e)
+/* Let the ranks know what they may offer, when they look. */
+static void ranks_offer(const struct prepared *p)
+{
+    for (int r = 0; r < p->comm->nranks; r++) {
+        const struct member *m = &p->comm->members[r];
+        struct fcc_prepared_words *words = &m->session->memory->prepared[p->ranks[r].place];
+        words->comm = m->handle;
+        words->request = m->next->request;
+        words->number = p->number;
+        atomic_store_explicit(&words->first, p->first, memory_order_release);
+        (void)atomic_fetch_add_explicit(&m->session->memory->offers, 1, memory_order_release);
+    }
+}
+
+/* c->problem has been matched: the plans, and what each rank has of it. */
+static int ranks_make(struct prepared *p, const struct launch *l, const struct op_args args[], struct error *e)
+{
+    struct comm *c = p->comm;
+    uint64_t slots_bytes = 0;
+    int status = 0;
+
+    for (int r = 0; r < c->nranks && !status; r++) {
+        const struct plan *plan = l->runs[r].plan;
+        slots_bytes = plan->slots_bytes > slots_bytes ? plan->slots_bytes : slots_bytes;
+        if (plan->staging_bytes)
+            status = error_set(e, -EOPNOTSUPP, "%s: prepare: its plan needs staging memory", op_name(args[0].op));
+        else if (p->offered && !plan->only_slots)
+            status = error_set(e, -EOPNOTSUPP, "its ranks send more than words in slots");
+    }
+    for (int r = 0; r < c->nranks && !status; r++)
+        status = rank_make(p, l, &c->members[r], slots_bytes, args, e);
+    return status;
+}
+
+/* first: from which operator on it is offered; 0: by the program's wish, and the ranks are told. */
+static int make(struct comm *c, uint64_t first, struct error *e)
 {
     struct op_args args[FCC_MAX_RANKS];
-    uint64_t slots_bytes = 0;
     struct prepared *p;
     int status = request_check(c, e);
 
@@ -214,22 +253,32 @@ int prepared_make(struct comm *c, struct error *e)
     p = prepared_new(c, args[0].op);
     if (!p)
         status = error_set(e, -ENOMEM, "prepare: out of memory");
-    for (int r = 0; r < c->nranks && !status; r++) {
-        const struct plan *plan = l->runs[r].plan;
-        slots_bytes = plan->slots_bytes > slots_bytes ? plan->slots_bytes : slots_bytes;
-        if (plan->staging_bytes)
-            status = error_set(e, -EOPNOTSUPP, "%s: prepare: its plan needs staging memory", op_name(args[0].op));
+    if (!status) {
+        p->offered = first != 0;
+        p->first = first;
+        status = ranks_make(p, l, args, e);
     }
-    for (int r = 0; r < c->nranks && !status; r++)
-        status = rank_make(p, l, &c->members[r], slots_bytes, args, e);
     if (!status)
         status = prepared_watch_begin(c, e);
     if (!status) {
         LIST_INSERT_HEAD(&c->prepared, p, link);
-        ranks_tell(p, l);
+        if (first)
+            ranks_offer(p);
+        else
+            ranks_tell(p, l);
     } else if (p) {
         prepared_undo(p);
     }
     launch_keep(c, l); /* its plans may serve again */
     return status;
+}
+
+int prepared_make(struct comm *c, struct error *e)
+{
+    return make(c, 0, e);
+}
+
+int prepared_make_offered(struct comm *c, uint64_t first, struct error *e)
+{
+    return make(c, first, e);
 }

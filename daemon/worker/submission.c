@@ -12,6 +12,7 @@
 
 #include "device.h"
 #include "log.h"
+#include "offers.h"
 #include "peer.h"
 
 /* Each rank's operator has one, which is more than a kilobyte: so they are used again. The engine is one thread. */
@@ -37,7 +38,9 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     sub->stream = 0;
     sub->gpu_words = false;
     sub->own_gpus = 0;
-    sub->prepare = false;
+    sub->prepare = sub->asks = sub->decided = false;
+    sub->offer = sub->run = 0;
+    sub->number = 0;
     sub->sample = (struct tune_sample){.ns = 0};
     memset(&sub->args, 0, offsetof(struct op_args, tensors));
     memset(sub->buffers, 0, sizeof(sub->buffers));
@@ -100,6 +103,8 @@ void submission_tell(struct submission *sub, int status, const char *text, const
 {
     struct fcc_msg m = {.type = FCC_MSG_BUFFER_ALLOC, .id = sub->id};
 
+    if (sub->session && sub->offer && !sub->decided)
+        offer_decline(sub->session->worker->gpus, &sub->word, sub->run);
     if (sub->session && sub->kind == SUBMISSION_OPERATOR && sub->slot != FCC_NO_SLOT && sub->stream) {
         if (!sub->gpu_words)
             slot_stream_finish(sub->session, sub->slot, sub->stream);
@@ -294,7 +299,7 @@ struct submission *submission_remote(struct member *m, const struct fcc_submit *
         return NULL;
     }
     sub->alloc_bytes = from->alloc_bytes;
-    sub->prepare = from->kind == SUBMISSION_OPERATOR && submit->prepare;
+    sub->prepare = from->kind == SUBMISSION_OPERATOR && submit->prepare == FCC_PREPARE_ONLY;
     sub->sample = from->sample;
     if (from->status)
         (void)error_set(&sub->error, from->status, "%.*s", (int)sizeof(from->text) - 1, from->text);
@@ -329,6 +334,7 @@ static void words_note(struct member *m, bool gpu_words)
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length)
 {
     struct member *member = member_find(s, m->comm);
+    struct offer_word word = {0};
     struct submission *sub;
     struct error e;
 
@@ -342,22 +348,36 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
         request_refuse(s, m, &e);
         return;
     }
+    member->operators++;
+    bool offered = m->prepare == FCC_PREPARE_RUN && m->offer && m->stream, known = offered && offer_find(member, m, &word);
+    if (offered && !known)
+        session_break(s, "it offers what was not prepared");
     sub = submission_new(s, SUBMISSION_OPERATOR, m->msg.id, m->nattrs);
     if (!sub) {
+        if (known)
+            offer_decline(s->worker->gpus, &word, m->run);
         (void)error_set(&e, -ENOMEM, "submit: out of memory");
         request_refuse(s, m, &e);
         return;
     }
     sub->slot = m->slot;
     sub->stream = m->stream;
-    sub->prepare = m->prepare != 0;
+    sub->prepare = m->prepare == FCC_PREPARE_ONLY;
+    sub->asks = m->prepare == FCC_PREPARE_ASK && m->stream;
+    sub->request = m->offer;
+    sub->number = member->operators;
+    if (known) {
+        sub->offer = m->offer;
+        sub->run = m->run;
+        sub->word = word;
+    }
     sub->gpu_words = m->gpu_words && words_are_there(s, member->comm);
     sub->own_gpus = sub->gpu_words ? 1u << member->device->index : 0;
     if (m->gpu_words && !sub->gpu_words)
         session_break(s, "it names stream words that it has not got");
     if (m->stream)
         words_note(member, sub->gpu_words);
-    if (m->prepare && m->stream)
+    if (sub->prepare && m->stream)
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: prepare: with a stream: not allowed", member->rank,
                         op_name((enum fcc_op)m->op));
     else if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->ops->number == FCC_DEVICE_CPU))

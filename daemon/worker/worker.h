@@ -15,7 +15,8 @@
  *   tune.c        which schedule `auto` takes
  *   buffer.c      memory that clients use
  *   puts.c, puts_check.c   what programs' own kernels send to other nodes
- *   prepared.c    operators that the ranks' own processes launch; prepared_make.c: what they are given for that
+ *   prepared.c    operators that the ranks' own processes launch; prepared_make.c: what they are given for that; offers.c: ...
+ *                 that they launch though the program has not prepared them
  *   device.h      what holds memory and runs plans: device_cpu.c (and cpu_execute.c), device_gpu.c (and gpu_node.c, gpu_nodes.c,
  *                 gpu_parts.c, gpu_stream.c, gpu_watch.c); helpers.c, threads that help the engine with either
  *   life.c        hears that a client has died
@@ -267,6 +268,12 @@ struct tune_sample {
 };
 static_assert(sizeof(struct tune_sample) == 32, "wire: peer.h");
 
+/* Where it is decided whether an offered operator's kernel may run (offers.h). */
+struct offer_word {
+    uint64_t address;
+    int gpu;
+};
+
 /* One rank's turn in a communicator's order: an operator, or its part of a symmetric allocation. */
 struct submission {
     TAILQ_ENTRY(submission) link; /* member.queue */
@@ -278,6 +285,13 @@ struct submission {
     bool gpu_words;    /* ... by the words in the memory of GPUs */
     uint32_t own_gpus; /* ... a bit for the rank's */
     bool prepare;      /* the operator is not to run, but to be prepared (prepared.c) */
+    bool asks;         /* ... or, if all ranks ask, to be prepared beside, as what the client calls `request` */
+    uint32_t request;
+    uint64_t number; /* the how-manieth operator of its rank in the communicator; an allocation: 0 */
+    uint32_t offer;  /* offers.c: the prepared operator whose run stands on the stream; 0: none */
+    uint32_t run;    /* ... */
+    bool decided;    /* ... whether it may run, by this word: */
+    struct offer_word word;
     uint64_t arrived_ns;
     uint64_t alloc_bytes;
     struct tune_sample sample; /* rank 0's, over several nodes: all record it when this turn begins */
@@ -325,6 +339,7 @@ struct member {
     uint64_t join_id;                         /* of the COMM_INIT message, answered when all have joined */
     TAILQ_HEAD(queue_head, submission) queue; /* those of the launches that run, then those that have not begun */
     bool words_noted;                         /* submission.c's */
+    uint64_t operators;                       /* that the rank has submitted */
     struct submission *next;                  /* the first that has not begun; NULL: there is none */
     unsigned queued;
     struct device_memory staging; /* grows as operators need it */
@@ -370,12 +385,15 @@ struct comm {
     struct launch *early;         /* of these: some of its slices have run already, for the next operator; launch_early.c */
     struct problem *problem;      /* scratch for matching */
     struct tune *tune;
-    LIST_HEAD(, prepared) prepared;                            /* prepared.c's: operators that its ranks launch themselves */
-    struct event *prepared_watch;                              /* ... NULL: there never was one */
-    uint32_t prepared_number;                                  /* ... of the newest one */
-    struct event *timer;                                       /* looks at deadline_ns */
-    uint64_t turn_ns;                                          /* when the last turn ended; 0: there was none */
-    uint64_t deadline_ns;                                      /* 0: nothing has a time limit now */
+    LIST_HEAD(, prepared) prepared; /* prepared.c's: operators that its ranks launch themselves */
+    uint64_t offers_refused;        /* offers.c: requests of rank 0, a bit each, that are none to be offered */
+    uint64_t granted, declined;     /* ... operators that were offered by ranks */
+    bool offers_off;                /* ... nothing more is prepared to be offered */
+    struct event *prepared_watch;   /* ... NULL: there never was one */
+    uint32_t prepared_number;       /* ... of the newest one */
+    struct event *timer;            /* looks at deadline_ns */
+    uint64_t turn_ns;               /* when the last turn ended; 0: there was none */
+    uint64_t deadline_ns;           /* 0: nothing has a time limit now */
     LIST_HEAD(trace_waiters_head, trace_waiter) trace_waiters; /* fccctl trace --next */
     struct member members[];
 };
@@ -407,6 +425,8 @@ struct member *member_find(const struct session *s, uint32_t handle);
 void comm_submit(struct member *m, struct submission *s, const struct fcc_submit *submit);
 /* Begin whatever can begin: an operator is over, or has come. */
 void comm_advance(struct comm *c);
+/* No other communicator of this worker is on devices of its kind. */
+bool comm_is_only(const struct comm *c);
 /* Free it if nobody uses it any more. */
 void comm_release(struct comm *c);
 /* "rank 1, rank 3": the ranks that have not come to the next operator (deadline.c). */

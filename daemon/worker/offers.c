@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: MIT */
+#include "offers.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "gpu_node.h"
+#include "gpu_prepared.h"
+#include "log.h"
+#include "prepared_inside.h"
+
+/* Ranks hear of it in the memory that they share with this process, and have at most FCC_SLOTS operators in flight: when a rank submits this
+ * many later, it has seen the end of one that came after the news. */
+#define OFFERS_AHEAD (2 * FCC_SLOTS)
+#define OFFERS_PATIENCE 64
+#define OFFERS_MAX 16 /* prepared in a communicator */
+
+static const struct submission *next_of(const struct comm *c, int rank)
+{
+    return c->members[rank].next;
+}
+
+/* ---- preparing ---- */
+
+/* Whether rank 0's request has been found to be none to be offered. */
+static bool is_refused(const struct comm *c, uint32_t request)
+{
+    return request >= 64 || c->offers_refused >> request & 1u;
+}
+
+bool offers_are_asked(const struct comm *c)
+{
+    const struct submission *first = next_of(c, 0);
+
+    if (!c->words_gpus || c->offers_off || !first->asks || is_refused(c, first->request))
+        return false;
+    for (int r = 0; r < c->nranks; r++)
+        if (!next_of(c, r)->asks || next_of(c, r)->number != first->number || next_of(c, r)->error.status)
+            return false;
+    return comm_is_only(c);
+}
+
+void offers_make(struct comm *c)
+{
+    const struct submission *first = next_of(c, 0);
+    struct error e = {0};
+    int n = 0;
+    const struct prepared *p;
+
+    LIST_FOREACH(p, &c->prepared, link)
+        n += p->offered;
+    if (n == OFFERS_MAX || !strcmp(c->worker->config.gpu_begin, "together")) {
+        c->offers_off = true;
+        return;
+    }
+    if (!prepared_make_offered(c, first->number + OFFERS_AHEAD, &e))
+        return;
+    c->offers_refused |= UINT64_C(1) << first->request;
+    log_info("comm %u: %s is not offered by its ranks: %s", c->number, op_name(first->args.op), e.text);
+}
+
+/* ---- deciding ---- */
+
+bool offer_find(const struct member *m, const struct fcc_submit *submit, struct offer_word *out)
+{
+    const struct prepared *p;
+
+    LIST_FOREACH(p, &m->comm->prepared, link)
+        if (p->number == submit->offer && p->offered && p->ranks[m->rank].held) {
+            out->address = (uint64_t)(uintptr_t)p->ranks[m->rank].area.data + gpu_offer_word_at((uint32_t)m->rank);
+            out->gpu = m->device->index;
+            return true;
+        }
+    return false;
+}
+
+/* Nothing waits for it to be there: the next word to the same place comes behind it. */
+static void word_store(struct gpus *g, const struct offer_word *word, uint64_t value)
+{
+    struct error e = {0};
+
+    if (g->plugin->word_store(word->gpu, word->address, value, &e))
+        log_error("%s", e.text); /* its context is lost, and what waits there ends by that */
+}
+
+void offer_decline(struct gpus *g, const struct offer_word *word, uint32_t run)
+{
+    word_store(g, word, GPU_DECLINED(run));
+}
+
+static struct prepared *offered_find(const struct comm *c, uint32_t number)
+{
+    struct prepared *p;
+
+    LIST_FOREACH(p, &c->prepared, link)
+        if (p->number == number)
+            return p;
+    return NULL;
+}
+
+/* The ranks' runs. False: they do not offer the same, or not all offer. */
+static bool runs_agree(struct launch *l, struct prepared *p)
+{
+    const struct submission *first = l->submissions[0];
+    uint32_t newest = 0;
+    bool all = true, same = true;
+
+    for (int r = 0; r < l->nranks; r++) {
+        const struct submission *sub = l->submissions[r];
+        all &= sub->offer != 0;
+        if (!sub->offer)
+            continue;
+        same &= sub->offer == p->number && (!first->offer || sub->run == first->run) && sub->run > p->runs;
+        newest = sub->run > newest ? sub->run : newest;
+    }
+    if (!same) {
+        prepared_offers_end(p);
+        log_info("comm %u: prepared %u is not offered any more: its ranks have not the same number of runs", l->comm->number,
+                 p->number);
+    }
+    p->runs = newest > p->runs ? newest : p->runs;
+    p->some = all ? 0 : p->some + 1;
+    if (p->some == OFFERS_PATIENCE) {
+        prepared_offers_end(p);
+        log_info("comm %u: prepared %u is not offered any more: of %d runs in a row some ranks have offered none",
+                 l->comm->number, p->number, OFFERS_PATIENCE);
+    }
+    return all && same;
+}
+
+/* What the launch's words are: its streams have none. */
+static void granted_note(struct launch *l, const struct prepared *p)
+{
+    for (int r = 0; r < l->nranks; r++) {
+        struct session *s = l->comm->members[r].session;
+        uint32_t place = p->ranks[r].place;
+        l->streams[r] = (struct launch_stream){.run = l->submissions[r]->run,
+                                               .kernel = &s->memory->prepared[place],
+                                               .ended_address = s->gpu_address + offsetof(struct fcc_session_memory, prepared) +
+                                                                place * sizeof(struct fcc_prepared_words) +
+                                                                offsetof(struct fcc_prepared_words, ended)};
+    }
+}
+
+bool offers_decide(struct launch *l)
+{
+    struct gpus *g = l->worker->gpus;
+    struct comm *c = l->comm;
+    struct prepared *p = NULL;
+
+    for (int r = 0; r < l->nranks && !p; r++)
+        p = l->submissions[r]->offer ? offered_find(c, l->submissions[r]->offer) : NULL;
+    l->granted = p && runs_agree(l, p) && p->first != FCC_OFFERS_END && p->holders == l->nranks &&
+                 l->runs[0].plan->only_slots && LIST_EMPTY(&c->trace_waiters) && comm_is_only(c);
+    for (int r = 0; p && r < l->nranks; r++) {
+        struct submission *sub = l->submissions[r];
+        if (!sub->offer)
+            continue;
+        word_store(g, &sub->word, l->granted ? GPU_GRANTED(sub->run) : GPU_DECLINED(sub->run));
+        sub->decided = true;
+        p->ranks[r].last_run = sub->run;
+    }
+    l->declines = p && !l->granted;
+    c->granted += l->granted;
+    c->declined += l->declines;
+    if (l->granted)
+        granted_note(l, p);
+    return l->granted;
+}
+
+/* ---- running ---- */
+
+bool offers_have_ended(const struct launch *l)
+{
+    if (atomic_load_explicit(&l->dropped, memory_order_relaxed))
+        return true;
+    for (int r = 0; r < l->nranks; r++)
+        if (!gpu_done_reached(atomic_load_explicit(&l->streams[r].kernel->ended, memory_order_acquire), l->streams[r].run))
+            return false;
+    return true;
+}
+
+bool offer_has_begun(const struct launch *l, int rank)
+{
+    uint64_t begun = atomic_load_explicit(&l->streams[rank].kernel->begun, memory_order_relaxed);
+
+    return (int32_t)((uint32_t)begun - l->streams[rank].run) >= 0;
+}
+
+int offers_await(const struct launch *l, uint64_t words[], uint32_t values[], int n)
+{
+    for (int r = 0; r < l->nranks; r++) {
+        words[n] = l->streams[r].ended_address; /* little-endian: its lower half */
+        values[n++] = l->streams[r].run;
+    }
+    return n;
+}

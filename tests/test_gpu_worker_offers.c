@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_worker_offers.c - operators that come to a stream again and again, which the ranks' own processes put there though the program
+ * has prepared nothing (client/offer.c, daemon/worker/offers.c): with the real daemon and the real library on fake GPUs. A fake GPU
+ * computes what is launched by a client, and nothing else, so a result is untouched or right. Real GPUs are in test_gpu_prepared.c.
+ */
+#include "fake_gpu_runs.h"
+
+enum {
+    UNTIL = 16 + 128 + 16, /* operators by which they are offered: asked for, from then on so many, and some */
+    MORE = 100,
+};
+
+struct scene {
+    struct fcc_unique_id second;
+    _Atomic int step, open, heard;
+};
+
+static void scene_run(int n, void (*rank)(int, const struct ranks *, void *), const char *const options[])
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, options);
+    scene->second = id_make();
+    ranks_start(&r, n, rank, scene);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+static void ranks_all(int n, void (*rank)(int, const struct ranks *, void *))
+{
+    struct ranks r;
+
+    ranks_start(&r, n, rank, NULL);
+    ranks_join(&r);
+}
+
+/* The result, if something was computed. */
+static void offered_check(void *result)
+{
+    int rows, cols;
+    const float *data = result_data(result, &rows, &cols);
+
+    if (!isnan(data[0]) || !isnan(data[rows * cols - 1]))
+        result_check(result);
+}
+
+static void offered_run(struct lane *l, uint32_t schedule, void *stream, fcc_request **out)
+{
+    struct fcc_gemv_all_reduce_args args = gemv_args(l, ONE_STEP);
+
+    args.schedule = schedule;
+    CHECK(gpu.stream_function(stream, result_wipe, &l->results[ONE_STEP]) == 0);
+    OK(fcc_gemv_all_reduce_enqueue(l->comm, &args, stream, out));
+    CHECK(gpu.stream_function(stream, offered_check, &l->results[ONE_STEP]) == 0);
+}
+
+static void offered_runs(struct lane *l, int n)
+{
+    for (int i = 0; i < n; i++)
+        offered_run(l, FCC_SCHEDULE_FUSED, l->stream, NULL);
+}
+
+static void all_well(struct lane *l)
+{
+    stream_sync(l->stream);
+    OK(fcc_noop(l->comm));
+    OK(fcc_comm_error(l->comm));
+}
+
+/* ---- it goes well ---- */
+
+static void row_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct lane l;
+
+    (void)argument;
+    lane_open(&l, all, rank, 0);
+    offered_runs(&l, UNTIL + MORE);
+    all_well(&l);
+    lane_close(&l);
+}
+
+static void row_of(int n)
+{
+    struct test_daemon d;
+
+    fake_start(&d, GPUS, NULL);
+    ranks_all(n, row_rank);
+    CHECK(fake->granted >= MORE * n && fake->declined == 0);
+    fake_stop(&d);
+}
+
+static void in_a_row(void)
+{
+    row_of(PAIR);
+}
+
+static void in_a_row_of_three(void)
+{
+    row_of(GPUS);
+}
+
+static void in_a_row_of_one(void)
+{
+    row_of(1);
+}
+
+/* Between others: what the worker runs, on the stream and not, now somebody attends to it, and some in a group; the ranks do not do the same,
+ * except that they call the same operators. */
+static void mixed_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct lane l;
+
+    (void)argument;
+    lane_open(&l, all, rank, 0);
+    struct product other = fused_open(l.comm);
+    offered_runs(&l, UNTIL);
+    for (int i = 0; i < test_rounds(400); i++) {
+        fcc_request *request = NULL;
+        bool attends = (i + rank) % 11 == 0, groups = (i + rank) % 5 == 0;
+        if (groups)
+            fcc_group_begin();
+        if (i % 3 == 0)
+            product_enqueue(&other, l.stream, NULL);
+        offered_run(&l, FCC_SCHEDULE_FUSED, l.stream, attends ? &request : NULL);
+        if (i % 2 == 0)
+            OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
+        if (groups)
+            OK(fcc_group_end());
+        if (attends)
+            OK(fcc_request_wait(request, -1));
+        fcc_request_free(request);
+        if (i % 50 == 49)
+            OK(fcc_noop(l.comm));
+    }
+    all_well(&l);
+    lane_close(&l);
+}
+
+static void mixed(void)
+{
+    struct test_daemon d;
+
+    fake_start(&d, GPUS, NULL);
+    ranks_all(PAIR, mixed_rank);
+    CHECK(fake->granted > 0 && fake->declined > 0);
+    fake_stop(&d);
+}
+
+/* Which schedule is the better one is still tried, so some are declined. */
+static void automatic_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct lane l;
+
+    (void)argument;
+    lane_open(&l, all, rank, 0);
+    for (int i = 0; i < UNTIL + 4 * MORE; i++)
+        offered_run(&l, FCC_SCHEDULE_AUTO, l.stream, NULL);
+    all_well(&l);
+    lane_close(&l);
+}
+
+static void automatic(void)
+{
+    scene_run(PAIR, automatic_rank, NULL);
+}
+
+/* ---- none is offered ---- */
+
+/* Operators in flight on two streams have no order there. */
+static void streams_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct lane l;
+
+    (void)argument;
+    lane_open(&l, all, rank, 0);
+    void *second = stream_open();
+    for (int i = 0; i < UNTIL + MORE; i++) {
+        offered_run(&l, FCC_SCHEDULE_FUSED, i / 32 % 2 ? second : l.stream, NULL);
+        if (i % 32 == 31)
+            stream_sync(i / 32 % 2 ? second : l.stream); /* what is checked is not to be another one's */
+    }
+    stream_sync(second);
+    all_well(&l);
+    stream_close(second);
+    lane_close(&l);
+}
+
+static void two_streams(void)
+{
+    struct test_daemon d;
+
+    fake_start(&d, GPUS, NULL);
+    ranks_all(PAIR, streams_rank);
+    CHECK(fake->granted == 0 && fake->declined == 0);
+    fake_stop(&d);
+}
+
+static void together(void)
+{
+    struct test_daemon d;
+
+    fake_start(&d, GPUS, (const char *const[]){"--gpu-begin", "together", NULL});
+    ranks_all(PAIR, row_rank);
+    CHECK(fake->granted == 0 && fake->declined == 0);
+    fake_stop(&d);
+}
+
+/* One rank cannot load or open it: the worker runs them all. */
+static void unopened(void)
+{
+    struct test_daemon d;
+
+    fake_start(&d, GPUS, NULL);
+    fake->fail_gpu = 1;
+    fake->fail = FAKE_PREPARED_OPEN;
+    ranks_all(PAIR, row_rank);
+    CHECK(fake->fail == FAKE_NONE && fake->granted == 0);
+    fake_stop(&d);
+}
+
+/* ---- others want the GPUs, or the times ---- */
+
+/* While there is another communicator they are declined; without it they are granted again. */
+static void second_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    struct lane l, other;
+    int step = 0, granted;
+
+    lane_open(&l, all, rank, 0);
+    offered_runs(&l, UNTIL);
+    all_well(&l);
+    lane_join(&other, l.context, &scene->second, all->n, rank, 0);
+    step_meet(&scene->step, all->n, &step);
+    granted = fake->granted;
+    CHECK(granted > 0);
+    for (int i = 0; i < 32; i++) {
+        offered_runs(&l, 1);
+        OK(fcc_noop_enqueue(other.comm, other.stream, NULL));
+    }
+    all_well(&l);
+    CHECK(fake->granted == granted);
+    step_meet(&scene->step, all->n, &step);
+    lane_leave(&other);
+    step_meet(&scene->step, all->n, &step);
+    offered_runs(&l, UNTIL);
+    all_well(&l);
+    CHECK(fake->granted > granted);
+    lane_close(&l);
+}
+
+static void another_communicator(void)
+{
+    scene_run(PAIR, second_rank, NULL);
+}
+
+static void traced_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    struct lane l;
+
+    lane_open(&l, all, rank, 0);
+    offered_runs(&l, UNTIL);
+    all_well(&l);
+    for (scene->step++; !scene->open;) {
+        offered_runs(&l, 1);
+        stream_sync(l.stream);
+    }
+    all_well(&l);
+    lane_close(&l);
+}
+
+static void traced(void)
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+    struct test_daemon d;
+    struct ranks r;
+    char text[65536];
+
+    fake_start(&d, GPUS, NULL);
+    ranks_start(&r, PAIR, traced_rank, scene);
+    await(&scene->step, PAIR);
+    CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"trace", "--next", NULL}) == 0 &&
+          strstr(text, "gemv_all_reduce"));
+    scene->open = 1;
+    ranks_join(&r);
+    CHECK(fake->granted > 0 && fake->declined > 0);
+    fake_stop(&d);
+}
+
+/* ---- it ends ---- */
+
+/* What befalls the communicator when rank 0 has put some onto its stream, and rank 1 none, or one that does not come. */
+enum end { LATE, STREAM_LATE, KILLED, ABORTED, WORKER_KILLED, FAILS_TO_START };
+
+static const struct {
+    int status;
+    const char *says;
+} verdicts[] = {
+    [LATE] = {-ETIMEDOUT, "rank 1 did not come within the time limit"},
+    [STREAM_LATE] = {-ETIMEDOUT, "the stream of rank 1 did not come"},
+    [KILLED] = {-ECONNABORTED, "rank 1"},
+    [ABORTED] = {-ECONNABORTED, "no more"},
+    [WORKER_KILLED] = {-ECONNRESET, "is gone"},
+    [FAILS_TO_START] = {-ECONNABORTED, "could not be put onto its stream"},
+};
+
+static enum end end; /* of the test that runs */
+
+static void victim_end(struct scene *scene, struct lane *l)
+{
+    struct fcc_gemv_all_reduce_args args = gemv_args(l, ONE_STEP);
+
+    args.schedule = FCC_SCHEDULE_FUSED;
+    if (end == STREAM_LATE) {
+        stream_gate(l->stream, &scene->open);
+        OK(fcc_gemv_all_reduce_enqueue(l->comm, &args, l->stream, NULL));
+    }
+    if (end == FAILS_TO_START) {
+        fake->fail_gpu = 1;
+        fake->fail = FAKE_PREPARED_START;
+        FAILS(fcc_gemv_all_reduce_enqueue(l->comm, &args, l->stream, NULL), -EIO, "rank 1", "made to fail");
+    }
+    scene->step++;
+    if (end == KILLED)
+        (void)pause();
+    if (end == ABORTED)
+        OK(fcc_comm_abort(l->comm, verdicts[end].says));
+    await(&scene->heard, 1);
+    scene->open = 1;
+}
+
+static void end_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    int step = 0;
+    struct lane l;
+
+    lane_open(&l, all, rank, end == LATE || end == STREAM_LATE ? hang_limit_ms() : 0);
+    struct fcc_gemv_all_reduce_args args = gemv_args(&l, ONE_STEP);
+    args.schedule = FCC_SCHEDULE_FUSED;
+    offered_runs(&l, UNTIL);
+    all_well(&l);
+    CHECK(fake->granted > 0);
+    step_meet(&scene->step, PAIR, &step);
+    if (rank) {
+        victim_end(scene, &l);
+    } else {
+        int status = 0;
+        for (int i = 0; i < 6 && !status; i++)
+            status = fcc_gemv_all_reduce_enqueue(l.comm, &args, l.stream, NULL);
+        CHECK(!status || end == FAILS_TO_START); /* which may have come first */
+        scene->step++;
+        stream_sync(l.stream);
+        FAILS(fcc_noop(l.comm), verdicts[end].status, verdicts[end].says);
+        scene->heard = 1;
+    }
+    stream_close(l.stream);
+    fcc_comm_destroy(l.comm);
+    client_end(l.context);
+}
+
+static void end_run(enum end how)
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+    struct test_daemon d;
+    struct ranks r;
+
+    end = how;
+    fake_start(&d, GPUS, NULL);
+    ranks_start(&r, PAIR, end_rank, scene);
+    await(&scene->step, 2 * PAIR);
+    if (end == KILLED) {
+        CHECK(kill(r.pid[1], SIGKILL) == 0);
+        CHECK(WIFSIGNALED(rank_wait(&r, 1)));
+        fake->prepared--; /* it had it open */
+    }
+    if (end == WORKER_KILLED)
+        CHECK(kill(daemon_worker(&d), SIGKILL) == 0);
+    ranks_join(&r);
+    CHECK(fake->prepared == 0 && fake->wrong == 0);
+    if (end == WORKER_KILLED) {
+        CHECK(daemon_logged(&d, "died: Killed", 5000));
+        daemon_stop_unclean(&d); /* the log has the error that was wanted */
+    } else {
+        fake_stop(&d);
+    }
+}
+
+#define ENDING(name, end)                                                                                                      \
+    static void name(void)                                                                                                     \
+    {                                                                                                                          \
+        end_run(end);                                                                                                          \
+    }
+ENDING(late, LATE)
+ENDING(stream_late, STREAM_LATE)
+ENDING(killed, KILLED)
+ENDING(aborted, ABORTED)
+ENDING(worker_killed, WORKER_KILLED)
+ENDING(fails_to_start, FAILS_TO_START)
+
+int main(int argc, char *argv[])
+{
+    static const struct test tests[] = {
+        {"in_a_row", in_a_row, 0},
+        {"in_a_row_of_three", in_a_row_of_three, 0},
+        {"in_a_row_of_one", in_a_row_of_one, 0},
+        {"mixed", mixed, 0},
+        {"automatic", automatic, 0},
+        {"two_streams", two_streams, 0},
+        {"together", together, 0},
+        {"unopened", unopened, 0},
+        {"another_communicator", another_communicator, 0},
+        {"traced", traced, 0},
+        {"late", late, 0},
+        {"stream_late", stream_late, 0},
+        {"killed", killed, 0},
+        {"aborted", aborted, 0},
+        {"worker_killed", worker_killed, 0},
+        {"fails_to_start", fails_to_start, 0},
+    };
+    (void)argc;
+    run_again(argv);
+    return tests_run("gpu_worker_offers", TESTS(tests));
+}
