@@ -141,6 +141,7 @@ void fcc_buffer_free(fcc_buffer *buffer)
     (void)pthread_mutex_lock(&c->lock);
     LIST_REMOVE(buffer, link);
     (void)pthread_mutex_unlock(&c->lock);
+    offers_forget_buffer(buffer->comm, buffer->handle);
     buffer_unmap(buffer);
     (void)buffer_release(c, buffer->handle); /* if that fails, the connection's end will do it */
     free(buffer);

@@ -311,6 +311,11 @@ struct offered_to {
  * first may take long when the worker has prepared something. */
 void offer_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct offered_to *to, struct offer *out);
 void offer_end(const struct offer *o);
+/* Of the tensors of one that has a kernel. */
+void offer_addresses(const struct offer *o, uint64_t inputs[2], uint64_t *result);
+/* comm->order not held. The communicator is about to be destroyed; the buffer to be freed. */
+void offers_end(struct fcc_comm *comm);
+void offers_forget_buffer(struct fcc_comm *comm, uint32_t handle);
 
 /* ---- words.c ---- */
 

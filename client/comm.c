@@ -211,6 +211,7 @@ void fcc_comm_destroy(fcc_comm *comm)
     if (!comm)
         return;
     comm_drain(comm);
+    offers_end(comm);
     prepared_free_all(comm);
     comm_free_buffers(comm);
     (void)comm_call(comm, FCC_MSG_COMM_DESTROY, ""); /* if that fails, the connection's end will do it */

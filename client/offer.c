@@ -29,12 +29,14 @@
 #define OFFER_AFTER 16u
 #define KINDS 16u /* of requests that are remembered, in a communicator */
 #define OFFER_TENSORS 3u
-static_assert(FCC_GEMV_TENSORS == OFFER_TENSORS, "a gemv's tensors");
+#define OFFER_ATTRS 17u /* words: a number for each of 16 ranks, behind their key */
+static_assert(FCC_GEMV_TENSORS == OFFER_TENSORS && FCC_GEMM_TENSORS == OFFER_TENSORS, "as many tensors as these have");
 
 /* Of a request, in the order of its message, what must be the same. */
 struct kind_key {
-    uint32_t op, schedule;
-    struct fcc_wire_tensor tensors[OFFER_TENSORS]; /* without where they lie */
+    uint32_t op, schedule, ntensors, nattrs;
+    struct fcc_wire_tensor tensors[OFFER_TENSORS]; /* without where those lie that may lie elsewhere each time */
+    int64_t attrs[OFFER_ATTRS];
 };
 
 struct kind {
@@ -54,17 +56,31 @@ struct offers {
     struct kind kinds[KINDS];
 };
 
+/* The tensor that other ranks store into; -1: there is none. */
+static int shared_tensor(uint32_t op)
+{
+    return op == FCC_OP_GEMM_ALL_TO_ALL ? (int)FCC_GEMM_C : -1;
+}
+
 static bool key_make(const struct fcc_submit *msg, struct kind_key *key)
 {
     const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(msg + 1);
+    bool known = msg->op == FCC_OP_NOOP || msg->op == FCC_OP_GEMV_ALL_REDUCE || msg->op == FCC_OP_GEMM_ALL_TO_ALL;
 
-    if (msg->op != FCC_OP_GEMV_ALL_REDUCE || msg->ntensors != OFFER_TENSORS || msg->prepare)
+    if (!known || msg->ntensors > OFFER_TENSORS || msg->nattrs > OFFER_ATTRS || msg->prepare)
         return false;
-    *key = (struct kind_key){.op = msg->op, .schedule = msg->schedule};
-    memcpy(key->tensors, tensors, sizeof(key->tensors));
-    for (unsigned i = 0; i < OFFER_TENSORS; i++) {
+    memset(key, 0, sizeof(*key));
+    key->op = msg->op;
+    key->schedule = msg->schedule;
+    key->ntensors = msg->ntensors;
+    key->nattrs = msg->nattrs;
+    memcpy(key->tensors, tensors, msg->ntensors * sizeof(tensors[0]));
+    memcpy(key->attrs, tensors + msg->ntensors, msg->nattrs * sizeof(key->attrs[0]));
+    for (int i = 0; i < msg->ntensors; i++) {
         if (!key->tensors[i].buffer)
             return false; /* a rank without a part of the sum, say: left to the worker */
+        if (i == shared_tensor(msg->op))
+            continue;
         key->tensors[i].buffer = 0;
         key->tensors[i].offset = 0;
     }
@@ -99,7 +115,7 @@ static void kind_look(struct fcc_comm *comm, struct kind *k)
     if (offers == k->looked)
         return;
     k->looked = offers;
-    for (uint32_t place = 0; place < FCC_PREPARED_MAX && !k->offered; place++) {
+    for (uint32_t place = FCC_PREPARED_MAX; place < FCC_PREPARED_PLACES && !k->offered; place++) {
         const struct fcc_prepared_words *words = &memory->prepared[place];
         uint64_t first = atomic_load_explicit(&words->first, memory_order_acquire);
         if (!first || words->comm != comm->handle || words->request != k->number)
@@ -139,6 +155,10 @@ void offer_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct off
         return;
     if (!k->offered && k->requests >= OFFER_AFTER)
         kind_look(comm, k);
+    if (k->prepared && !prepared_is_wanted(k->prepared) && prepared_is_idle(k->prepared)) {
+        fcc_prepared_free(k->prepared);
+        k->prepared = NULL;
+    }
     if (k->offered && comm->operators + 1 >= k->first) {
         out->kind = k;
         out->run = k->runs + 1;
@@ -151,6 +171,48 @@ void offer_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct off
     msg->prepare = out->asks ? FCC_PREPARE_ASK : FCC_PREPARE_RUN;
     msg->offer = out->asks ? k->number : out->prepared ? prepared_number(out->prepared) : 0;
     msg->run = out->prepared ? (uint32_t)out->run : 0;
+}
+
+void offer_addresses(const struct offer *o, uint64_t inputs[2], uint64_t *result)
+{
+    switch (o->kind->key.op) {
+    case FCC_OP_GEMV_ALL_REDUCE:
+        inputs[0] = o->addresses[FCC_GEMV_X];
+        inputs[1] = o->addresses[FCC_GEMV_W];
+        *result = o->addresses[FCC_GEMV_Y];
+        return;
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        inputs[0] = o->addresses[FCC_GEMM_A];
+        inputs[1] = o->addresses[FCC_GEMM_B];
+        *result = o->addresses[FCC_GEMM_C];
+        return;
+    default:
+        inputs[0] = inputs[1] = *result = 0;
+    }
+}
+
+void offers_end(struct fcc_comm *comm)
+{
+    (void)pthread_mutex_lock(&comm->order);
+    for (unsigned i = 0; comm->offers && i < KINDS; i++)
+        fcc_prepared_free(comm->offers->kinds[i].prepared);
+    free(comm->offers);
+    comm->offers = NULL;
+    (void)pthread_mutex_unlock(&comm->order);
+}
+
+void offers_forget_buffer(struct fcc_comm *comm, uint32_t handle)
+{
+    (void)pthread_mutex_lock(&comm->order);
+    for (unsigned i = 0; comm->offers && i < KINDS; i++) {
+        struct kind *k = &comm->offers->kinds[i];
+        int t = shared_tensor(k->key.op);
+        if (!k->number || t < 0 || k->key.tensors[t].buffer != handle)
+            continue;
+        fcc_prepared_free(k->prepared);
+        *k = (struct kind){.number = 0};
+    }
+    (void)pthread_mutex_unlock(&comm->order);
 }
 
 void offer_end(const struct offer *o)

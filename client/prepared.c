@@ -27,7 +27,7 @@ struct fcc_prepared {
     LIST_ENTRY(fcc_prepared) link; /* context->prepared. context->prepared_lock */
     struct fcc_comm *comm;
     uint32_t number, place;
-    bool only_slots;
+    bool needs_results;
     bool offered; /* by offer.c; the program does not know of it */
     const struct gpu_prepared_functions *functions;
     struct gpu_prepared *gpu;                                               /* NULL: not open */
@@ -126,14 +126,20 @@ static void memories_unmap(const struct fcc_prepared *p)
     }
 }
 
+bool prepared_is_idle(const struct fcc_prepared *p)
+{
+    const struct slot_run last = {.place = p->place, .number = (uint32_t)p->runs};
+
+    return !last.number || run_is_over(p->comm->context, &last);
+}
+
 /* Runs that were offered are not the program's to await. Their operators are over, or their kernels leave. False: not within the time. */
 static bool runs_await(const struct fcc_prepared *p)
 {
-    const struct slot_run last = {.place = p->place, .number = (uint32_t)p->runs};
     int64_t deadline = deadline_in_ms(RUNS_LIMIT_MS);
     static const struct timespec nap = {.tv_nsec = 1000000};
 
-    while (last.number && !run_is_over(p->comm->context, &last)) {
+    while (!prepared_is_idle(p)) {
         if (now_ns() >= deadline)
             return false;
         (void)nanosleep(&nap, NULL);
@@ -263,7 +269,7 @@ static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *b
         out->inputs[i] = buffer_address(buffers->inputs[i]);
     for (int r = 0; r < comm->nranks && !status; r++) {
         status = memory_map(p, FCC_PREPARED_AREA, r, &p->areas[r]);
-        if (!status && r != comm->rank && !p->only_slots)
+        if (!status && r != comm->rank && p->needs_results)
             status = memory_map(p, FCC_PREPARED_RESULT, r, &p->results[r]);
         out->areas[r] = p->areas[r].address;
         out->results[r] = r != comm->rank ? p->results[r].address : buffers ? buffer_address(buffers->result) : 0;
@@ -283,7 +289,7 @@ static int prepared_open(struct fcc_prepared *p, const struct prepared_buffers *
     if (status)
         return status;
     assert(plan);
-    p->only_slots = plan->only_slots != 0;
+    p->needs_results = gpu_prepared_needs_results(plan);
     status = memories_map(p, buffers, &memory);
     if (!status)
         status = accelerator_enter(a, &before);

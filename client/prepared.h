@@ -24,6 +24,8 @@ uint32_t prepared_number(const struct fcc_prepared *p);
 uint32_t prepared_place(const struct fcc_prepared *p);
 /* Will the worker still grant runs? */
 bool prepared_is_wanted(const struct fcc_prepared *p);
+/* Have all runs ended that were offered? */
+bool prepared_is_idle(const struct fcc_prepared *p);
 /* comm->order held, the GPU is the current one. Put a run's kernel onto the stream. 0, -EIO. */
 int prepared_offer(struct fcc_prepared *p, const struct gpu_offered_run *run, void *stream);
 /* ... which could not be put there: whoever waits for its end need not. */

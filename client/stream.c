@@ -231,15 +231,12 @@ static void request_close(struct fcc_request *r, bool written)
  * ranks would wait for this one in theirs, so if it cannot be had the communicator is over. */
 static int offer_put(const struct fcc_request *r, const struct offer *offer, void *stream)
 {
-    const struct gpu_offered_run run = {.epoch = offer->run,
-                                        .x = offer->addresses[FCC_GEMV_X],
-                                        .w = offer->addresses[FCC_GEMV_W],
-                                        .y = offer->addresses[FCC_GEMV_Y],
-                                        .slot = r->slot,
-                                        .value = r->stream};
-    int status = prepared_offer(offer->prepared, &run, stream);
+    struct gpu_offered_run run = {.epoch = offer->run, .slot = r->slot, .value = r->stream};
     struct error why;
+    int status;
 
+    offer_addresses(offer, run.inputs, &run.result);
+    status = prepared_offer(offer->prepared, &run, stream);
     if (!status)
         return 0;
     (void)error_set(&why, status, "%s", fcc_last_error());

@@ -65,6 +65,8 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
         &product
     };
 
+    if (gpu_stands_back(call))
+        return;
     gpu_execute(call, op);
 }
 

@@ -474,6 +474,8 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(PAIR ? 2 : 1)
     struct gemm_rest<T> rest;
 
     gpu_bring_nearer(call);
+    if (gpu_stands_back(call))
+        return;
     gpu_follow();
     gpu_execute_from(call, rest, GPU_PHASE_FREE + 1, parts.run());
 #endif

@@ -97,10 +97,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(
     bool go_on = true;
 
     gpu_bring_nearer(call);
-    if (!gpu_is_granted(call)) {
-        gpu_stand_back(call);
+    if (gpu_stands_back(call))
         return;
-    }
     gpu_follow();
     stream_prefetch<T>(call);
     gpu_begin(call);

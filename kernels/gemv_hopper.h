@@ -290,10 +290,8 @@ __global__ void __launch_bounds__(GEMV_THREADS, 1) GEMV_CLUSTER
     };
     __shared__ struct gpu_group group;
 
-    if (!gpu_is_granted(call)) {
-        gpu_stand_back(call);
+    if (gpu_stands_back(call))
         return;
-    }
     if (parts.run())
         gemv_rest_run<T>(call, &group);
     gpu_leave(call, &group);

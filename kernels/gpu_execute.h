@@ -420,53 +420,53 @@ GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
         gpu_last_leaves(call);
 }
 
-/* All threads, before gpu_follow(): a kernel that was offered may run, or there is nothing to wait for. While it waits here its workgroups take
- * room that others could have, as those do that wait for other ranks' words (gpu_prepared.h). All workgroups of a kernel get the same
- * answer: nothing is decided of a later run before one that stands back is over. Where the failure epoch ends the wait they may run,
- * and leave as they find it. */
-GPU_DEVICE bool gpu_is_granted(const struct gpu_call &call)
+/* One thread: until the worker has said whether an offered run is to begin. True: its kernel stands back. */
+template <typename Ask> GPU_DEVICE bool gpu_offer_await(const struct gpu_offer &offer, uint64_t run, Ask must_leave)
 {
-    bool stands_back = false;
+    const uint64_t *word = (const uint64_t *)offer.word;
+    uint64_t said = gpu_load_relaxed(word);
 
-    if (!call.offer.word)
-        return true;
-    if (threadIdx.x == 0) {
-        const uint64_t *word = (const uint64_t *)call.offer.word;
-        uint64_t said = gpu_load_relaxed(word);
-        for (uint32_t spins = 1; said >> 1 < call.epoch; said = gpu_load_relaxed(word), spins++)
-            if (spins % GPU_LOOK_SPINS == 0 && gpu_must_leave(call, 0))
-                break;
-        stands_back = said == GPU_DECLINED(call.epoch);
-    }
-    return __syncthreads_or(stands_back) == 0;
+    for (uint32_t spins = 1; said >> 1 < run; said = gpu_load_relaxed(word), spins++)
+        if (spins % GPU_LOOK_SPINS == 0 && must_leave())
+            break;
+    return said == GPU_DECLINED(run);
 }
 
 /* One thread: what the stream would have done around an operator that the worker runs. What the stream has done before is over, and comes
  * before the words (release, system); and what the worker's kernel has stored comes before `finished`. */
-GPU_DEVICE void gpu_words_pass(const struct gpu_call &call)
+template <typename Ask> GPU_DEVICE void gpu_words_pass(const struct gpu_offer &offer, Ask must_leave)
 {
-    const struct gpu_stream_places *places = (const struct gpu_stream_places *)call.offer.places;
-    const int32_t *finished = (const int32_t *)(places->finished.address + call.offer.slot * places->finished.pitch);
+    const struct gpu_stream_places *places = (const struct gpu_stream_places *)offer.places;
+    const int32_t *finished = (const int32_t *)(places->finished.address + offer.slot * places->finished.pitch);
 
     gpu_fence_system();
     for (uint32_t i = 0; i < places->n; i++)
-        gpu_store_relaxed((uint32_t *)(places->started[i].address + call.offer.slot * places->started[i].pitch),
-                          call.offer.value);
-    for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(finished) - call.offer.value) < 0; spins++)
-        if (spins % GPU_LOOK_SPINS == 0 && gpu_must_leave(call, 0))
+        gpu_store_relaxed((uint32_t *)(places->started[i].address + offer.slot * places->started[i].pitch), offer.value);
+    for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(finished) - offer.value) < 0; spins++)
+        if (spins % GPU_LOOK_SPINS == 0 && must_leave())
             break;
     gpu_fence_system();
 }
 
-/* All threads: the kernel does not run, but its run is over. */
-GPU_DEVICE void gpu_stand_back(const struct gpu_call &call)
+/* All threads, before gpu_follow(): a kernel that was offered stands back, or goes on. While it waits here its workgroups take
+ * room that others could have, as those do that wait for other ranks' words (gpu_prepared.h). All workgroups of a kernel get the same
+ * answer: nothing is decided of a later run before one that stands back is over. Where the failure epoch ends the wait they go on,
+ * and leave as they find it. True: the run is over, and the kernel is to return. */
+GPU_DEVICE bool gpu_stands_back(const struct gpu_call &call)
 {
+    auto must_leave = [&] { return gpu_must_leave(call, 0); };
+
+    if (!call.offer.word)
+        return false;
+    if (!__syncthreads_or(threadIdx.x == 0 && gpu_offer_await(call.offer, call.epoch, must_leave)))
+        return false;
     gpu_follow();
     gpu_begin(call);
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        gpu_words_pass(call);
+        gpu_words_pass(call.offer, must_leave);
     __syncthreads();
     gpu_leave_in_stream(call);
+    return true;
 }
 
 /* The phases from `first` on, and the kernel's end. go_on: no phase before has made this workgroup leave. Operator has

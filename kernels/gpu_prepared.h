@@ -19,9 +19,9 @@
  * kernel behind it then waits for what runs or can run, as those of the daemon (device_gpu.c). A kernel that can wait itself before it stores
  * (struct gpu_waits) says so itself, and computes meanwhile.
  *
- * Offers (proto.h, struct fcc_prepared_words): operators that send words only, whose kernels a client puts onto its streams before the worker
- * has said that they may run. The word by which it says so lies where no other rank's run is told of (come_word() of the rank itself). A run
- * is of the same problem each time, but x, w and y may lie elsewhere.
+ * Offers (proto.h, struct fcc_prepared_words): operators whose kernels a client puts onto its streams before the worker has said that they may
+ * run. The word by which it says so lies where no other rank's run is told of (come_word() of the rank itself). A run is of the same
+ * problem each time, but its inputs may lie elsewhere, and its result where no other rank stores into it. A noop is nothing but the meeting.
  *
  * The end. The worker stores the largest epoch as each rank's failure epoch, or, when the worker has died, each client does so in its own area:
  * all kernels leave, those that have not begun yet, too.
@@ -43,7 +43,7 @@ struct gpu_prepared_plan {
     uint32_t rank;
     uint64_t bytes; /* of the whole */
     struct gpu_shape shape;
-    uint32_t only_slots; /* 1: it need not meet the others */
+    uint32_t only_slots; /* 1: it need not meet the others, and stores into no result but its own */
     uint32_t ngroups;
     uint32_t first[GPU_PHASES + 1];
     uint32_t zero;
@@ -58,15 +58,22 @@ struct gpu_prepared_plan {
 struct gpu_prepared_memory {
     uint64_t inputs[GPU_PREPARED_INPUTS]; /* the memory of gemv's x and w, gemm's a and b; 0: none */
     uint64_t areas[FCC_MAX_RANKS];        /* [nranks] */
-    uint64_t results[FCC_MAX_RANKS];      /* [nranks]; only_slots: the others' are not looked at */
+    uint64_t results[FCC_MAX_RANKS];      /* [nranks]; the others': if it needs them */
     uint64_t begun, ended;                /* struct fcc_prepared_words, in host memory */
     struct gpu_stream_places places;      /* n is 0: no runs are offered */
 };
 
+/* Do the ranks store into each other's results? */
+static inline bool gpu_prepared_needs_results(const struct gpu_prepared_plan *plan)
+{
+    return !plan->only_slots && plan->shape.op != FCC_OP_NOOP;
+}
+
 /* A run that is offered. */
 struct gpu_offered_run {
     uint64_t epoch;
-    uint64_t x, w, y;     /* their first elements' addresses */
+    /* Their first elements' addresses: gemv's x and w, gemm's a and b; y, c. noop: 0. */
+    uint64_t inputs[GPU_PREPARED_INPUTS], result;
     uint32_t slot, value; /* the words of the stream that the operator has, if the worker runs it itself */
 };
 

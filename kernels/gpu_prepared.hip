@@ -12,14 +12,17 @@
 
 struct meeting {
     uint64_t epoch, begun;
+    uint64_t ended;               /* the run is over then: a noop. 0: the operator's kernel is behind it */
     uint64_t areas[GPU_MAX_GPUS]; /* of all ranks: each is alone on its GPU */
     uint32_t rank, nranks;
+    struct gpu_offer offer;
 };
 
 struct gpu_prepared {
     int gpu;
-    struct gpu_launch *launch;
-    struct gpu_call call; /* of every run, but for what counts */
+    uint32_t op;
+    struct gpu_launch *launch; /* NULL: a noop */
+    struct gpu_call call;      /* of every run, but for what counts */
     uint64_t slots_bytes;
     bool meets;
     struct meeting meeting;
@@ -33,26 +36,38 @@ static __host__ __device__ uint64_t come_word(uint64_t area, uint32_t other)
     return area + (GPU_FLAG_DONE + other) * sizeof(uint64_t);
 }
 
-/* One wave: this rank's stream has come to the run; have the others'? What is behind this on the stream may store at all ranks then.
+/* One wave: this rank's stream has come to the run; have the others'? What is behind this on the stream may store at all ranks then. Where
+ * the run is offered and stands back, the others are told all the same, as it is true: nobody waits for this one's word then.
  * Memory order. What this rank's stream has read and written before is over (gpu_follow()), and comes before its word (release, system); and
  * whoever sees all words acquires what was before them. */
 static __global__ void meet_kernel(GPU_PARAMETER struct meeting m)
 {
-    uint32_t other = threadIdx.x;
+    const uint32_t other = threadIdx.x;
+    const bool is_other = other < m.nranks && other != m.rank;
+    auto must_leave = [&] { return gpu_load_relaxed((const uint64_t *)m.areas[m.rank] + GPU_FLAGS) >= m.epoch; };
+    bool stands_back = false, leave = false;
 
     gpu_follow();
     if (threadIdx.x == 0 && m.begun)
         gpu_store_relaxed((uint64_t *)m.begun, m.epoch);
-    if (other >= m.nranks || other == m.rank)
+    if (is_other)
+        gpu_store_release((uint64_t *)come_word(m.areas[other], m.rank), m.epoch);
+    if (m.offer.word)
+        stands_back = __syncthreads_or(threadIdx.x == 0 && gpu_offer_await(m.offer, m.epoch, must_leave));
+    if (is_other && !stands_back) {
+        const uint64_t *word = (const uint64_t *)come_word(m.areas[m.rank], other);
+        for (uint32_t spins = 1; gpu_load_relaxed(word) < m.epoch && !leave; spins++)
+            if (spins % GPU_LOOK_SPINS == 0)
+                leave = must_leave(); /* the operator's kernel sees it, too */
+        (void)gpu_load_acquire(word);
+    }
+    if (!m.ended)
         return;
-    const uint64_t *word = (const uint64_t *)come_word(m.areas[m.rank], other);
-    bool leave = false;
-    gpu_store_release((uint64_t *)come_word(m.areas[other], m.rank), m.epoch);
-    for (uint32_t spins = 1; gpu_load_relaxed(word) < m.epoch && !leave; spins++)
-        if (spins % GPU_LOOK_SPINS == 0)
-            leave = gpu_load_relaxed((const uint64_t *)m.areas[m.rank] + GPU_FLAGS) >=
-                    m.epoch; /* the operator's kernel sees it, too */
-    (void)gpu_load_acquire(word);
+    if (stands_back && threadIdx.x == 0)
+        gpu_words_pass(m.offer, must_leave);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        gpu_store_relaxed((uint64_t *)m.ended, (uint64_t)(uint32_t)m.epoch);
 }
 
 /* What launches need of a GPU, in a process that owns no memory there. */
@@ -86,22 +101,30 @@ static int plan_check(const struct gpu_prepared_plan *plan, size_t bytes, int gp
     return 0;
 }
 
+static void inputs_set(struct gpu_call *call, uint32_t op, const uint64_t inputs[])
+{
+    if (op == FCC_OP_GEMV_ALL_REDUCE) {
+        call->in[0].gemv.x = inputs[0];
+        call->in[0].gemv.w = inputs[1];
+    } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
+        call->in[0].gemm.a = inputs[0];
+        call->in[0].gemm.b = inputs[1];
+    }
+}
+
 /* The calls' argument: places become addresses. */
 static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
 {
     struct gpu_call *call = &p->call;
+    bool is_gemv = plan->shape.op == FCC_OP_GEMV_ALL_REDUCE;
+    const uint64_t inputs[GPU_PREPARED_INPUTS] = {m->inputs[0] + (is_gemv ? plan->in.gemv.x : plan->in.gemm.a),
+                                                  m->inputs[1] + (is_gemv ? plan->in.gemv.w : plan->in.gemm.b)};
 
     call->end.done = m->ended;
     call->end.in_stream = 1;
     call->nodes.phase_next = GPU_PHASES;
     call->in[0] = plan->in;
-    if (plan->shape.op == FCC_OP_GEMV_ALL_REDUCE) {
-        call->in[0].gemv.x += m->inputs[0];
-        call->in[0].gemv.w += m->inputs[1];
-    } else {
-        call->in[0].gemm.a += m->inputs[0];
-        call->in[0].gemm.b += m->inputs[1];
-    }
+    inputs_set(call, plan->shape.op, inputs);
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {
         call->out[r] = plan->out[r];
         call->out[r].data += m->results[r];
@@ -110,6 +133,7 @@ static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *pl
     p->meeting.rank = plan->rank;
     p->meeting.nranks = plan->shape.nranks;
     p->meeting.begun = m->begun;
+    p->meeting.ended = p->op == FCC_OP_NOOP ? m->ended : 0;
     for (uint32_t r = 0; p->meets && r < plan->shape.nranks; r++) {
         if (r == plan->rank)
             continue;
@@ -171,10 +195,12 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     if (!p)
         return error_set(e, -ENOMEM, "%s GPU %d: no memory for an operator", GPU_KIND, gpu);
     p->gpu = gpu;
+    p->op = plan->shape.op;
     p->slots_bytes = plan->slots_bytes;
     p->meets = !plan->only_slots && plan->shape.nranks > 1;
     call_fill(p, plan, memory);
-    status = launch_open(p, plan, memory, e);
+    if (p->op != FCC_OP_NOOP)
+        status = launch_open(p, plan, memory, e);
     if (status == 0 && memory->places.n)
         status = places_open(p, plan, memory, e);
     if (status) {
@@ -185,35 +211,45 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     return 0;
 }
 
-static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e)
+static hipError_t meeting_enqueue(struct gpu_prepared *p, hipStream_t stream)
 {
     void *arguments[] = {&p->meeting};
+
+    return gpu_kernel_launch((const void *)meet_kernel, 1, GPU_WAVE_MOST, arguments, 0, stream, gpus[p->gpu].follows);
+}
+
+/* The operator's kernel, behind a meeting unless it needs none, or meets the others itself. */
+static hipError_t operator_enqueue(struct gpu_prepared *p, hipStream_t stream)
+{
     hipError_t status = hipSuccess;
 
-    p->call.epoch = p->meeting.epoch = epoch;
-    p->call.stamp = (uint32_t)epoch;
-    p->call.slots_at = epoch % 2 * p->slots_bytes;
     for (int i = 0; i < p->waits.count; i++)
-        p->waits.values[i] = (uint32_t)epoch;
+        p->waits.values[i] = (uint32_t)p->call.epoch;
     void *maps = launch_complete(p->launch, &p->call, &p->waits);
     bool meets_before = p->meets && !p->waits.in_kernel;
     p->call.end.begun = meets_before ? 0 : p->meeting.begun; /* it has begun when it meets the others */
     p->call.meeting.n = p->waits.in_kernel ? (uint32_t)p->waits.count : 0;
     if (meets_before)
-        status = gpu_kernel_launch((const void *)meet_kernel, 1, GPU_WAVE_MOST, arguments, 0, (hipStream_t)stream,
-                                   gpus[p->gpu].follows);
-    if (status == hipSuccess)
-        status = launch_enqueue(p->launch, &p->call, maps, (hipStream_t)stream);
+        status = meeting_enqueue(p, stream);
+    return status == hipSuccess ? launch_enqueue(p->launch, &p->call, maps, stream) : status;
+}
+
+static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e)
+{
+    p->call.epoch = p->meeting.epoch = epoch;
+    p->call.stamp = (uint32_t)epoch;
+    p->call.slots_at = epoch % 2 * p->slots_bytes;
+    hipError_t status = p->launch ? operator_enqueue(p, (hipStream_t)stream) : meeting_enqueue(p, (hipStream_t)stream);
     return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching an operator", status);
 }
 
 static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e)
 {
-    p->call.in[0].gemv.x = run->x;
-    p->call.in[0].gemv.w = run->w;
-    p->call.out[p->meeting.rank].data = run->y;
+    inputs_set(&p->call, p->op, run->inputs);
+    p->call.out[p->meeting.rank].data = run->result;
     p->call.offer.slot = run->slot;
     p->call.offer.value = run->value;
+    p->meeting.offer = p->call.offer;
     return prepared_start(p, run->epoch, stream, e);
 }
 

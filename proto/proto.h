@@ -390,6 +390,8 @@ struct fcc_prepared_words {
     _Atomic uint64_t first; /* release; 0: it is none to be offered; FCC_OFFERS_END: it is no more */
 };
 #define FCC_OFFERS_END UINT64_MAX
+#define FCC_OFFERED_MAX 64u
+#define FCC_PREPARED_PLACES (FCC_PREPARED_MAX + FCC_OFFERED_MAX) /* the program's, then those that are offered */
 static_assert(sizeof(struct fcc_prepared_words) == 64, "wire");
 
 #define FCC_STATUS_WORDS 1024u /* communicators that a session's programs can look at, at a time */
@@ -453,7 +455,7 @@ struct fcc_session_memory {
     _Alignas(64) unsigned char data[FCC_RING_BYTES];
     _Alignas(
         64) _Atomic uint32_t offers; /* worker writes (release): how many of `prepared` have ever been ones to be offered */
-    _Alignas(64) struct fcc_prepared_words prepared[FCC_PREPARED_MAX];
+    _Alignas(64) struct fcc_prepared_words prepared[FCC_PREPARED_PLACES];
 };
 static_assert(sizeof(struct fcc_session_memory) % 64 == 0, "layout");
 

@@ -37,6 +37,17 @@ struct run {
     struct gpu_offered_run offered; /* epoch is 0: it is not */
 };
 
+static void inputs_set(struct gpu_call *call, uint32_t op, const uint64_t inputs[])
+{
+    if (op == FCC_OP_GEMV_ALL_REDUCE) {
+        call->in[0].gemv.x = inputs[0];
+        call->in[0].gemv.w = inputs[1];
+    } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
+        call->in[0].gemm.a = inputs[0];
+        call->in[0].gemm.b = inputs[1];
+    }
+}
+
 /* ---- what it computes ---- */
 
 static float element(uint64_t data, int64_t at)
@@ -72,10 +83,15 @@ void prepared_rows_put(const struct task *t, const struct slice *s)
 static bool ranks_meet(const struct gpu *g, const struct task *t)
 {
     uint32_t rank = t->launch->fixed.plans[0].rank, n = t->launch->fixed.shape.nranks;
+    bool well = true;
 
     for (uint32_t r = 0; r < n; r++)
-        flag_raise(t, r, GPU_FLAG_DONE + rank);
-    return slice_await(g, t, rank, &(struct slice){.wait_first = GPU_FLAG_DONE, .wait_count = n, .wait_stride = 1});
+        if (r != rank) /* whose own place is the offers' word */
+            flag_raise(t, r, GPU_FLAG_DONE + rank);
+    for (uint32_t r = 0; r < n && well; r++)
+        well = r == rank ||
+               slice_await(g, t, rank, &(struct slice){.wait_first = GPU_FLAG_DONE + r, .wait_count = 1, .wait_stride = 1});
+    return well;
 }
 
 /* ---- runs that are offered ---- */
@@ -127,9 +143,8 @@ static void run_execute(void *argument)
     launch_groups_set(&p->launch);
     bool runs = true;
     if (run->offered.epoch) {
-        t->call.in[0].gemv.x = run->offered.x;
-        t->call.in[0].gemv.w = run->offered.w;
-        t->call.out[p->launch.fixed.plans[0].rank].data = run->offered.y;
+        inputs_set(&t->call, p->launch.fixed.shape.op, run->offered.inputs);
+        t->call.out[p->launch.fixed.plans[0].rank].data = run->offered.result;
         runs = is_granted(p, t, &run->offered);
     }
     if (runs && (!p->meets || ranks_meet(&p->gpu, t)))
@@ -203,7 +218,7 @@ static void contract_check(const struct gpu_prepared_plan *plan, size_t bytes, c
     wrong(!m->begun || !m->ended || m->begun % 8 || m->ended % 8, "no words of begin and end");
     for (uint32_t r = 0; r < nranks; r++) {
         wrong(!m->areas[r], "a rank without an area");
-        wrong(!m->results[r] && (!plan->only_slots || (r == plan->rank && !m->places.n)), "a rank without a result");
+        wrong(!m->results[r] && (r == plan->rank ? !m->places.n : gpu_prepared_needs_results(plan)), "a rank without a result");
         for (uint32_t other = 0; other < r; other++)
             wrong(m->areas[r] == m->areas[other], "two ranks with one area");
     }
@@ -212,15 +227,13 @@ static void contract_check(const struct gpu_prepared_plan *plan, size_t bytes, c
 /* Places become addresses. */
 static void call_fill(struct gpu_call *call, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
 {
+    bool is_gemv = plan->shape.op == FCC_OP_GEMV_ALL_REDUCE;
+    const uint64_t inputs[GPU_PREPARED_INPUTS] = {m->inputs[0] + (is_gemv ? plan->in.gemv.x : plan->in.gemm.a),
+                                                  m->inputs[1] + (is_gemv ? plan->in.gemv.w : plan->in.gemm.b)};
+
     call->nodes.phase_next = GPU_PHASES;
     call->in[0] = plan->in;
-    if (plan->shape.op == FCC_OP_GEMV_ALL_REDUCE) {
-        call->in[0].gemv.x += m->inputs[0];
-        call->in[0].gemv.w += m->inputs[1];
-    } else {
-        call->in[0].gemm.a += m->inputs[0];
-        call->in[0].gemm.b += m->inputs[1];
-    }
+    inputs_set(call, plan->shape.op, inputs);
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {
         call->out[r] = plan->out[r];
         call->out[r].data += m->results[r];

@@ -2,14 +2,10 @@
  *
  * test_gpu_worker_offers.c - operators that come to a stream again and again, which the ranks' own processes put there though the program
  * has prepared nothing (client/offer.c, daemon/worker/offers.c): with the real daemon and the real library on fake GPUs. A fake GPU
- * computes what is launched by a client, and nothing else, so a result is untouched or right. Real GPUs are in test_gpu_prepared.c.
+ * computes what is launched by a client, and nothing else, so a result is untouched or right. What kinds of
+ * operators there are is in test_gpu_worker_offers_kinds.c, real GPUs in test_gpu_offers.c.
  */
-#include "fake_gpu_runs.h"
-
-enum {
-    UNTIL = 16 + 128 + 16, /* operators by which they are offered: asked for, from then on so many, and some */
-    MORE = 100,
-};
+#include "fake_gpu_offers.h"
 
 struct scene {
     struct fcc_unique_id second;
@@ -29,24 +25,6 @@ static void scene_run(int n, void (*rank)(int, const struct ranks *, void *), co
     fake_stop(&d);
 }
 
-static void ranks_all(int n, void (*rank)(int, const struct ranks *, void *))
-{
-    struct ranks r;
-
-    ranks_start(&r, n, rank, NULL);
-    ranks_join(&r);
-}
-
-/* The result, if something was computed. */
-static void offered_check(void *result)
-{
-    int rows, cols;
-    const float *data = result_data(result, &rows, &cols);
-
-    if (!isnan(data[0]) || !isnan(data[rows * cols - 1]))
-        result_check(result);
-}
-
 static void offered_run(struct lane *l, uint32_t schedule, void *stream, fcc_request **out)
 {
     struct fcc_gemv_all_reduce_args args = gemv_args(l, ONE_STEP);
@@ -61,13 +39,6 @@ static void offered_runs(struct lane *l, int n)
 {
     for (int i = 0; i < n; i++)
         offered_run(l, FCC_SCHEDULE_FUSED, l->stream, NULL);
-}
-
-static void all_well(struct lane *l)
-{
-    stream_sync(l->stream);
-    OK(fcc_noop(l->comm));
-    OK(fcc_comm_error(l->comm));
 }
 
 /* ---- it goes well ---- */
@@ -150,7 +121,7 @@ static void mixed(void)
     fake_stop(&d);
 }
 
-/* Which schedule is the better one is still tried, so some are declined. */
+/* Which schedule is the better one is not known yet: what is offered is fused. */
 static void automatic_rank(int rank, const struct ranks *all, void *argument)
 {
     struct lane l;
@@ -165,7 +136,12 @@ static void automatic_rank(int rank, const struct ranks *all, void *argument)
 
 static void automatic(void)
 {
-    scene_run(PAIR, automatic_rank, NULL);
+    struct test_daemon d;
+
+    fake_start(&d, GPUS, NULL);
+    ranks_all(PAIR, automatic_rank);
+    CHECK(fake->granted >= MORE * PAIR && fake->declined == 0);
+    fake_stop(&d);
 }
 
 /* ---- none is offered ---- */

@@ -23,17 +23,31 @@ static const struct submission *next_of(const struct comm *c, int rank)
 
 /* ---- preparing ---- */
 
-/* Whether rank 0's request has been found to be none to be offered. */
-static bool is_refused(const struct comm *c, uint32_t request)
+/* Whether it is known what becomes of rank 0's request: it asks until it has heard of it. */
+static bool is_answered(const struct comm *c, uint32_t request)
 {
-    return request >= 64 || c->offers_refused >> request & 1u;
+    const struct prepared *p;
+
+    for (unsigned i = 0; i < OFFERS_REFUSED; i++)
+        if (c->offers_refused[i] == request)
+            return true;
+    LIST_FOREACH(p, &c->prepared, link)
+        if (p->offered && p->request == request)
+            return true;
+    return false;
+}
+
+/* The newest of them are remembered, which are more than a client asks for at a time. */
+static void refuse(struct comm *c, uint32_t request)
+{
+    c->offers_refused[c->offers_nrefused++ % OFFERS_REFUSED] = request;
 }
 
 bool offers_are_asked(const struct comm *c)
 {
     const struct submission *first = next_of(c, 0);
 
-    if (!c->words_gpus || c->offers_off || !first->asks || is_refused(c, first->request))
+    if (!c->words_gpus || !first->asks || is_answered(c, first->request))
         return false;
     for (int r = 0; r < c->nranks; r++)
         if (!next_of(c, r)->asks || next_of(c, r)->number != first->number || next_of(c, r)->error.status)
@@ -51,12 +65,12 @@ void offers_make(struct comm *c)
     LIST_FOREACH(p, &c->prepared, link)
         n += p->offered;
     if (n == OFFERS_MAX || !strcmp(c->worker->config.gpu_begin, "together")) {
-        c->offers_off = true;
+        refuse(c, first->request);
         return;
     }
     if (!prepared_make_offered(c, first->number + OFFERS_AHEAD, &e))
         return;
-    c->offers_refused |= UINT64_C(1) << first->request;
+    refuse(c, first->request);
     log_info("comm %u: %s is not offered by its ranks: %s", c->number, op_name(first->args.op), e.text);
 }
 
@@ -152,7 +166,7 @@ bool offers_decide(struct launch *l)
     for (int r = 0; r < l->nranks && !p; r++)
         p = l->submissions[r]->offer ? offered_find(c, l->submissions[r]->offer) : NULL;
     l->granted = p && runs_agree(l, p) && p->first != FCC_OFFERS_END && p->holders == l->nranks &&
-                 l->runs[0].plan->only_slots && LIST_EMPTY(&c->trace_waiters) && comm_is_only(c);
+                 LIST_EMPTY(&c->trace_waiters) && comm_is_only(c);
     for (int r = 0; p && r < l->nranks; r++) {
         struct submission *sub = l->submissions[r];
         if (!sub->offer)

@@ -28,6 +28,8 @@ static struct prepared *prepared_find(const struct comm *c, uint32_t number)
 
 int prepared_result_tensor(enum fcc_op op)
 {
+    if (op == FCC_OP_NOOP)
+        return -1;
     return op == FCC_OP_GEMV_ALL_REDUCE ? FCC_GEMV_Y : FCC_GEMM_C;
 }
 
@@ -90,6 +92,15 @@ static int ranks_missing(const struct prepared *p, uint32_t run, char *text, siz
 
 /* ---- the end ---- */
 
+/* Those of a rank that run, or come yet. */
+static void kernels_end(const struct prepared *p, int r)
+{
+    const struct comm *c = p->comm;
+
+    gpus_word_store(c->worker->gpus, c->members[r].device->index,
+                    (uint64_t)(uintptr_t)p->ranks[r].area.data + GPU_PREPARED_FAILURE_AT, UINT64_MAX);
+}
+
 void prepared_free(struct prepared *p)
 {
     for (int r = 0; r < p->comm->nranks; r++) {
@@ -106,6 +117,19 @@ void prepared_free(struct prepared *p)
     free(p);
 }
 
+/* Runs that the rank has offered will not be decided any more: their kernels are to leave. */
+static void undecided_end(const struct prepared *p, const struct member *m)
+{
+    struct submission *sub;
+    bool some = false;
+
+    TAILQ_FOREACH(sub, &m->queue, link)
+        if (sub->offer == p->number && !sub->decided)
+            some = sub->decided = true;
+    if (some)
+        kernels_end(p, m->rank);
+}
+
 /* A rank lets go of it: others' kernels may use its memory yet. */
 static void rank_drop(struct prepared *p, const struct member *m)
 {
@@ -113,12 +137,13 @@ static void rank_drop(struct prepared *p, const struct member *m)
 
     if (!rank->held)
         return;
+    undecided_end(p, m);
     rank->last = progress_of(p, m->rank);
     atomic_store_explicit(&m->session->memory->prepared[rank->place].first, 0, memory_order_relaxed);
     rank->held = false;
     /* A kernel that was offered may come yet, where the communicator is over, and says so there: then nobody gets the place. */
     if (!p->offered || (int32_t)(rank->last.ended - rank->last_run) >= 0)
-        m->session->prepared_places &= ~(UINT64_C(1) << rank->place);
+        prepared_place_free(m->session, rank->place);
     if (--p->holders)
         return;
     LIST_REMOVE(p, link);
@@ -144,6 +169,23 @@ void prepared_offers_end(struct prepared *p)
         if (p->ranks[r].held)
             atomic_store_explicit(&p->comm->members[r].session->memory->prepared[p->ranks[r].place].first, FCC_OFFERS_END,
                                   memory_order_relaxed);
+}
+
+void prepared_buffer_freed(struct session *s, const struct buffer *b)
+{
+    struct member *m;
+
+    LIST_FOREACH(m, &s->members, link) {
+        struct prepared *p, *next;
+        for (p = LIST_FIRST(&m->comm->prepared); p; p = next) {
+            int t = prepared_result_tensor(p->op);
+            next = LIST_NEXT(p, link);
+            if (!p->offered || t < 0 || p->ranks[m->rank].buffers[t] != b)
+                continue;
+            prepared_offers_end(p);
+            rank_drop(p, m);
+        }
+    }
 }
 
 void prepared_leave(struct member *m)
@@ -175,8 +217,7 @@ void prepared_abort(struct comm *c)
 
     LIST_FOREACH(p, &c->prepared, link)
         for (int r = 0; r < c->nranks; r++)
-            gpus_word_store(c->worker->gpus, c->members[r].device->index,
-                            (uint64_t)(uintptr_t)p->ranks[r].area.data + GPU_PREPARED_FAILURE_AT, UINT64_MAX);
+            kernels_end(p, r);
 }
 
 /* ---- watching ---- */
@@ -287,7 +328,8 @@ struct json_object *prepared_describe(const struct comm *c)
 
 static int result_give(const struct prepared *p, int rank, struct fcc_prepared_reply *out, int *fd, struct error *e)
 {
-    const struct buffer *b = p->ranks[rank].buffers[prepared_result_tensor(p->op)];
+    int t = prepared_result_tensor(p->op);
+    const struct buffer *b = t < 0 ? NULL : p->ranks[rank].buffers[t];
 
     if (!b || b->fd < 0)
         return error_set(e, -ENOENT, "prepared %u: rank %d: it has no result that others could store into", p->number, rank);

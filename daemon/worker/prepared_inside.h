@@ -35,13 +35,17 @@ struct prepared {
     int holders;
     /* By the ranks' asking (offers.h), not by the program's. */
     bool offered;
+    uint32_t request;             /* as rank 0 calls it */
     uint64_t first;               /* from this one of the communicator's operators on; FCC_OFFERS_END: no more */
     uint32_t runs;                /* the newest that was decided */
     unsigned some;                /* runs, one after the other, that not all ranks have offered */
     struct prepared_rank ranks[]; /* [comm.nranks] */
 };
 
+/* -1: it has none. */
 int prepared_result_tensor(enum fcc_op op);
+/* A place in the session's memory is not used any more. */
+void prepared_place_free(struct session *s, uint32_t place);
 void prepared_free(struct prepared *p);
 /* Prepare c's next operator, for which all ranks ask, to be offered from operator `first` on. Nothing of c runs. */
 int prepared_make_offered(struct comm *c, uint64_t first, struct error *e);

@@ -37,11 +37,13 @@ static int ranks_check(const struct comm *c, const char *name, struct error *e)
     return 0;
 }
 
-static int request_check(const struct comm *c, struct error *e)
+static int request_check(const struct comm *c, bool offered, struct error *e)
 {
     const struct op_args *args = &c->members[0].next->args;
     const char *name = op_name(args->op);
 
+    if (offered && args->op == FCC_OP_NOOP)
+        return ranks_check(c, name, e);
     if (args->op != FCC_OP_GEMV_ALL_REDUCE && args->op != FCC_OP_GEMM_ALL_TO_ALL)
         return error_set(e, -EOPNOTSUPP, "%s: prepare: allowed for gemv_all_reduce and gemm_all_to_all", name);
     if (args->schedule != FCC_SCHEDULE_AUTO && args->schedule != FCC_SCHEDULE_FUSED)
@@ -56,30 +58,29 @@ static uint64_t place_in(uint64_t address, const struct buffer *b)
     return b ? address - (uint64_t)(uintptr_t)b->memory.data : 0;
 }
 
-/* What gpu_rank() has filled in are this process's addresses. offered: each run has its own. */
+/* What gpu_rank() has filled in are this process's addresses. offered: each run has its own rank's. */
 static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, const struct op_args args[], bool offered)
 {
     const struct op *op = op_get(args[0].op);
     struct buffer *const *own = c->members[plan->rank].next->buffers;
+    int result = prepared_result_tensor(args[0].op);
 
     for (int r = 0; r < c->nranks; r++) {
         struct gpu_input in;
         op->gpu_rank(&args[r], &plan->out[r], &in);
-        plan->out[r].data = place_in(plan->out[r].data, c->members[r].next->buffers[prepared_result_tensor(args[0].op)]);
+        plan->out[r].data = result < 0 ? 0 : place_in(plan->out[r].data, c->members[r].next->buffers[result]);
         if (r == (int)plan->rank)
             plan->in = in;
     }
     plan->in.failure = 0; /* these operators have no data that could be wrong */
-    if (offered) {
-        plan->out[plan->rank].data = plan->in.gemv.x = plan->in.gemv.w = 0;
-        return;
-    }
+    if (offered)
+        plan->out[plan->rank].data = 0;
     if (args[0].op == FCC_OP_GEMV_ALL_REDUCE) {
-        plan->in.gemv.x = place_in(plan->in.gemv.x, own[FCC_GEMV_X]);
-        plan->in.gemv.w = place_in(plan->in.gemv.w, own[FCC_GEMV_W]);
-    } else {
-        plan->in.gemm.a = place_in(plan->in.gemm.a, own[FCC_GEMM_A]);
-        plan->in.gemm.b = place_in(plan->in.gemm.b, own[FCC_GEMM_B]);
+        plan->in.gemv.x = offered ? 0 : place_in(plan->in.gemv.x, own[FCC_GEMV_X]);
+        plan->in.gemv.w = offered ? 0 : place_in(plan->in.gemv.w, own[FCC_GEMV_W]);
+    } else if (args[0].op == FCC_OP_GEMM_ALL_TO_ALL) {
+        plan->in.gemm.a = offered ? 0 : place_in(plan->in.gemm.a, own[FCC_GEMM_A]);
+        plan->in.gemm.b = offered ? 0 : place_in(plan->in.gemm.b, own[FCC_GEMM_B]);
     }
 }
 
@@ -132,33 +133,45 @@ static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, co
 }
 
 /* A place in the session's memory for its words. */
-static int place_take(struct session *s, int rank, uint32_t *place, struct error *e)
+static int place_take(struct session *s, const struct prepared *p, int rank, uint32_t *place, struct error *e)
 {
-    if (s->prepared_places == UINT64_MAX)
+    uint64_t *taken = p->offered ? &s->offered_places : &s->prepared_places;
+
+    if (*taken == UINT64_MAX)
         return error_set(e, -ENOMEM, "rank %d: prepare: its context has %d prepared operators: no more are allowed", rank,
                          FCC_PREPARED_MAX);
-    *place = (uint32_t)__builtin_ctzll(~s->prepared_places);
-    s->prepared_places |= UINT64_C(1) << *place;
+    *place = (uint32_t)__builtin_ctzll(~*taken);
+    *taken |= UINT64_C(1) << *place;
+    *place += p->offered ? FCC_PREPARED_MAX : 0;
     atomic_store_explicit(&s->memory->prepared[*place].first, 0, memory_order_relaxed);
     atomic_store_explicit(&s->memory->prepared[*place].begun, 0, memory_order_relaxed);
     atomic_store_explicit(&s->memory->prepared[*place].ended, 0, memory_order_relaxed);
     return 0;
 }
-static_assert(FCC_PREPARED_MAX == 64, "session.prepared_places has a bit for each");
+static_assert(FCC_PREPARED_MAX == 64 && FCC_OFFERED_MAX == 64, "the session has a bit for each");
+
+void prepared_place_free(struct session *s, uint32_t place)
+{
+    if (place < FCC_PREPARED_MAX)
+        s->prepared_places &= ~(UINT64_C(1) << place);
+    else
+        s->offered_places &= ~(UINT64_C(1) << (place - FCC_PREPARED_MAX));
+}
 
 static int rank_make(struct prepared *p, const struct launch *l, struct member *m, uint64_t slots_bytes,
                      const struct op_args args[], struct error *e)
 {
     struct prepared_rank *rank = &p->ranks[m->rank];
     struct error why = {0};
-    int status = place_take(m->session, m->rank, &rank->place, e);
+    int kept = l->runs[m->rank].plan->only_slots ? -1 : prepared_result_tensor(p->op);
+    int status = place_take(m->session, p, m->rank, &rank->place, e);
 
     if (status)
         return status;
     rank->held = true;
     p->holders++;
-    for (int t = 0; t < FCC_MAX_TENSORS && !p->offered; t++)
-        if ((rank->buffers[t] = m->next->buffers[t]))
+    for (int t = 0; t < FCC_MAX_TENSORS; t++)
+        if ((!p->offered || t == kept) && (rank->buffers[t] = m->next->buffers[t]))
             rank->buffers[t]->refs++;
     if (device_memory_alloc(m->device, slots_at() + 2 * slots_bytes, &rank->area, &rank->area_fd, &why))
         return error_set(e, why.status, "rank %d: prepare: memory for flags and words: %s", m->rank, why.text);
@@ -186,7 +199,7 @@ static void prepared_undo(struct prepared *p)
 {
     for (int r = 0; r < p->comm->nranks; r++)
         if (p->ranks[r].held)
-            p->comm->members[r].session->prepared_places &= ~(UINT64_C(1) << p->ranks[r].place);
+            prepared_place_free(p->comm->members[r].session, p->ranks[r].place);
     prepared_free(p);
 }
 
@@ -227,8 +240,8 @@ static int ranks_make(struct prepared *p, const struct launch *l, const struct o
         slots_bytes = plan->slots_bytes > slots_bytes ? plan->slots_bytes : slots_bytes;
         if (plan->staging_bytes)
             status = error_set(e, -EOPNOTSUPP, "%s: prepare: its plan needs staging memory", op_name(args[0].op));
-        else if (p->offered && !plan->only_slots)
-            status = error_set(e, -EOPNOTSUPP, "its ranks send more than words in slots");
+        else if (p->offered && p->op == FCC_OP_GEMV_ALL_REDUCE && !plan->only_slots)
+            status = error_set(e, -EOPNOTSUPP, "its ranks store into each other's results, which may lie elsewhere each time");
     }
     for (int r = 0; r < c->nranks && !status; r++)
         status = rank_make(p, l, &c->members[r], slots_bytes, args, e);
@@ -240,7 +253,7 @@ static int make(struct comm *c, uint64_t first, struct error *e)
 {
     struct op_args args[FCC_MAX_RANKS];
     struct prepared *p;
-    int status = request_check(c, e);
+    int status = request_check(c, first != 0, e);
 
     assert(!c->current && c->nranks > 0);
     for (int r = 0; r < c->nranks; r++)
@@ -256,9 +269,10 @@ static int make(struct comm *c, uint64_t first, struct error *e)
     if (!status) {
         p->offered = first != 0;
         p->first = first;
+        p->request = c->members[0].next->request;
         status = ranks_make(p, l, args, e);
     }
-    if (!status)
+    if (!status && !first)
         status = prepared_watch_begin(c, e);
     if (!status) {
         LIST_INSERT_HEAD(&c->prepared, p, link);

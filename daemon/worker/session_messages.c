@@ -148,10 +148,12 @@ static void handle_buffer_free(struct session *s, const struct fcc_buffer_free_m
     struct buffer *b = buffer_find(s, m->buffer);
     struct error e = {0};
 
-    if (b)
+    if (b) {
+        prepared_buffer_freed(s, b);
         buffer_drop_handle(b);
-    else
+    } else {
         (void)error_set(&e, -ENOENT, "buffer: %u: no such buffer in this session", m->buffer);
+    }
     session_reply_status(s, &m->msg, e.status, e.text);
 }
 

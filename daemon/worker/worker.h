@@ -209,6 +209,7 @@ struct session {
     uint32_t last_handle;
     uint64_t status_words[FCC_STATUS_WORDS / 64]; /* ring.c: a bit for each that is in use */
     uint64_t prepared_places;                     /* prepared.c: a bit for each of memory->prepared[] that is in use */
+    uint64_t offered_places;                      /* ... for those behind them */
     const char *broken;                           /* why it is about to be freed; NULL: it is not */
 };
 
@@ -267,6 +268,8 @@ struct tune_sample {
     uint64_t ns; /* 0: none */
 };
 static_assert(sizeof(struct tune_sample) == 32, "wire: peer.h");
+
+#define OFFERS_REFUSED 32
 
 /* Where it is decided whether an offered operator's kernel may run (offers.h). */
 struct offer_word {
@@ -385,15 +388,15 @@ struct comm {
     struct launch *early;         /* of these: some of its slices have run already, for the next operator; launch_early.c */
     struct problem *problem;      /* scratch for matching */
     struct tune *tune;
-    LIST_HEAD(, prepared) prepared; /* prepared.c's: operators that its ranks launch themselves */
-    uint64_t offers_refused;        /* offers.c: requests of rank 0, a bit each, that are none to be offered */
-    uint64_t granted, declined;     /* ... operators that were offered by ranks */
-    bool offers_off;                /* ... nothing more is prepared to be offered */
-    struct event *prepared_watch;   /* ... NULL: there never was one */
-    uint32_t prepared_number;       /* ... of the newest one */
-    struct event *timer;            /* looks at deadline_ns */
-    uint64_t turn_ns;               /* when the last turn ended; 0: there was none */
-    uint64_t deadline_ns;           /* 0: nothing has a time limit now */
+    LIST_HEAD(, prepared) prepared;          /* prepared.c's: operators that its ranks launch themselves */
+    uint32_t offers_refused[OFFERS_REFUSED]; /* offers.c: requests of rank 0 that are none to be offered */
+    unsigned offers_nrefused;
+    uint64_t granted, declined;                                /* ... operators that were offered by ranks */
+    struct event *prepared_watch;                              /* ... NULL: there never was one */
+    uint32_t prepared_number;                                  /* ... of the newest one */
+    struct event *timer;                                       /* looks at deadline_ns */
+    uint64_t turn_ns;                                          /* when the last turn ended; 0: there was none */
+    uint64_t deadline_ns;                                      /* 0: nothing has a time limit now */
     LIST_HEAD(trace_waiters_head, trace_waiter) trace_waiters; /* fccctl trace --next */
     struct member members[];
 };

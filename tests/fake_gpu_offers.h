@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_offers.h - what the tests of operators that are offered have in common.
+ */
+#ifndef FAKE_GPU_OFFERS_H
+#define FAKE_GPU_OFFERS_H
+
+#include "fake_gpu_runs.h"
+
+enum {
+    UNTIL = 16 + 128 + 16, /* operators by which they are offered: asked for, from then on so many, and some */
+    MORE = 100,
+};
+
+static inline void ranks_all(int n, void (*rank)(int, const struct ranks *, void *))
+{
+    struct ranks r;
+
+    ranks_start(&r, n, rank, NULL);
+    ranks_join(&r);
+}
+
+/* The result, if something was computed. */
+static inline void offered_check(void *result)
+{
+    int rows, cols;
+    const float *data = result_data(result, &rows, &cols);
+
+    if (!isnan(data[0]) || !isnan(data[rows * cols - 1]))
+        result_check(result);
+}
+
+static inline void all_well(struct lane *l)
+{
+    stream_sync(l->stream);
+    OK(fcc_noop(l->comm));
+    OK(fcc_comm_error(l->comm));
+}
+
+#endif
