@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_chain.h - chains of gemvs by ranks on NVIDIA GPUs, each of which multiplies what the one before it has stored, so that it shows if
- * one begins too soon or sees too little.
+ * gpu_chain.h - chains of gemvs or gemms by ranks on NVIDIA GPUs, each of which multiplies what the one before it has stored, so that it
+ * shows if one begins too soon or sees too little.
  */
 #ifndef GPU_CHAIN_H
 #define GPU_CHAIN_H
@@ -202,6 +202,119 @@ static inline void chain_run(int n, const struct shape *s)
     static void name(void)                                                                                                     \
     {                                                                                                                          \
         chain_run(ranks_of_gpus(), &(shape));                                                                                  \
+    }
+
+/* ---- chains of gemms ---- */
+
+/* Equal parts of each rank's rows go to each rank, turned by one element, to and fro between two buffers. After two steps each rank has its own
+ * rows again. */
+struct to_and_fro {
+    const struct shape *shape;
+    fcc_comm *comm;
+    fcc_buffer *turn, *sides[2];
+    int rows;
+    fcc_prepared *prepared[2];
+};
+
+static inline struct fcc_gemm_all_to_all_args way_args(const struct to_and_fro *t, int way)
+{
+    const struct shape *s = t->shape;
+
+    return (struct fcc_gemm_all_to_all_args){.a = fcc_tensor_2d(t->sides[way], 0, s->dtype, t->rows, s->n),
+                                             .b = fcc_tensor_2d(t->turn, 0, s->dtype, s->n, s->n),
+                                             .c = fcc_tensor_2d(t->sides[1 - way], 0, s->dtype, t->rows, s->n)};
+}
+
+static inline void ways_prepare(struct to_and_fro *t)
+{
+    int64_t received[FCC_MAX_RANKS] = {0};
+
+    for (int way = 0; way < 2; way++) {
+        struct fcc_gemm_all_to_all_args args = way_args(t, way);
+        args.recv_rows = received;
+        OK(fcc_gemm_all_to_all_prepare(t->comm, &args, &t->prepared[way]));
+        for (int r = 0; r < fcc_comm_size(t->comm); r++)
+            CHECK(received[r] == t->rows / fcc_comm_size(t->comm));
+    }
+}
+
+static inline void way_enqueue(const struct to_and_fro *t, int step, void *stream)
+{
+    const struct shape *s = t->shape;
+    struct fcc_gemm_all_to_all_args args = way_args(t, step % 2);
+    fcc_request *request = NULL;
+    bool attends = s->attends && step % s->attends == s->attends - 1;
+
+    if (!s->offered) {
+        OK(fcc_prepared_enqueue(t->prepared[step % 2], stream));
+        return;
+    }
+    OK(fcc_gemm_all_to_all_enqueue(t->comm, &args, stream, attends ? &request : NULL));
+    fcc_request_free(request);
+    if (step % 3 == 2)
+        OK(fcc_noop_enqueue(t->comm, stream, NULL));
+}
+
+/* data is what a rank has after so many steps. */
+static inline void sent_check(const fcc_comm *comm, const struct shape *s, const void *data, int rows, int steps, int round)
+{
+    int rank = fcc_comm_rank(comm), part = rows / fcc_comm_size(comm);
+
+    for (int i = 0; i < rows; i++) {
+        int from = steps % 2 ? i / part : rank, row = steps % 2 ? rank * part + i % part : i;
+        for (int j = 0; j < s->n; j++)
+            element_check(s, data, (int64_t)i * s->n + (j + steps) % s->n, number(s, from, row, j, round), rank, round);
+    }
+}
+
+static inline void sent_rank(int rank, const struct ranks *all, void *argument)
+{
+    const struct shape *s = argument;
+    fcc_context *context = client_connect(NULL);
+    struct to_and_fro t = {.shape = s, .comm = client_join(context, &all->id, all->n, rank, -1, 0)};
+    t.rows = s->per_rank ? s->m * all->n : s->m;
+    size_t bytes = bytes_of(s, (size_t)t.rows * (size_t)s->n);
+    void *data = zeroes(bytes);
+
+    gpu_open(t.comm);
+    for (int way = 0; way < 2; way++)
+        OK(fcc_buffer_alloc(t.comm, FCC_BUFFER_SYMMETRIC, bytes, &t.sides[way]));
+    t.turn = turn_open(t.comm, s, 1, false);
+    if (!s->offered)
+        ways_prepare(&t);
+    void *stream = stream_open(CUDA_STREAM_OWN_ORDER);
+    for (int round = 0; round < s->rounds; round++) {
+        int steps = s->steps + round % 2;
+        OK(fcc_noop(t.comm));
+        numbers_fill(s, data, rank, t.rows, round);
+        CU(gpu.set(address_of(t.sides[1]), 0xffffffff, bytes / 4, stream));
+        CU(gpu.copy_in(address_of(t.sides[0]), data, bytes, stream));
+        for (int step = 0; step < steps; step++) {
+            be_late(rank, step + round, stream);
+            way_enqueue(&t, step, stream);
+        }
+        CU(gpu.copy_out(data, address_of(t.sides[steps % 2]), bytes, stream));
+        CU(gpu.stream_synchronize(stream));
+        sent_check(t.comm, s, data, t.rows, steps, round);
+    }
+    OK(fcc_noop(t.comm));
+    OK(fcc_comm_error_wait(t.comm, -1));
+    fcc_prepared_free(t.prepared[0]);
+    fcc_prepared_free(t.prepared[1]);
+    free(data);
+    fcc_comm_destroy(t.comm);
+    fcc_disconnect(context);
+}
+
+static inline void sent_run(const struct shape *s)
+{
+    ranks_run(ranks_of_gpus(), sent_rank, (void *)(uintptr_t)s);
+}
+
+#define SENT(name, shape)                                                                                                      \
+    static void name(void)                                                                                                     \
+    {                                                                                                                          \
+        sent_run(&(shape));                                                                                                    \
     }
 
 #endif

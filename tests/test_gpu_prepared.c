@@ -31,92 +31,12 @@ static void gemv_of_one(void)
     chain_run(1, &row_f16);
 }
 
-/* ---- chains of gemms ---- */
-
-/* Equal parts of each rank's rows go to each rank, turned by one element, to and fro between two buffers. After two steps each rank has its own
- * rows again. */
-static void gemm_prepare(fcc_comm *comm, const struct shape *s, int rows, fcc_buffer *turn, fcc_buffer *const sides[2],
-                         fcc_prepared *out[2])
-{
-    int64_t received[FCC_MAX_RANKS] = {0};
-
-    for (int way = 0; way < 2; way++) {
-        struct fcc_gemm_all_to_all_args args = {.a = fcc_tensor_2d(sides[way], 0, s->dtype, rows, s->n),
-                                                .b = fcc_tensor_2d(turn, 0, s->dtype, s->n, s->n),
-                                                .c = fcc_tensor_2d(sides[1 - way], 0, s->dtype, rows, s->n),
-                                                .recv_rows = received};
-        OK(fcc_gemm_all_to_all_prepare(comm, &args, &out[way]));
-        for (int r = 0; r < fcc_comm_size(comm); r++)
-            CHECK(received[r] == rows / fcc_comm_size(comm));
-    }
-}
-
-/* data is what a rank has after so many steps. */
-static void sent_check(const fcc_comm *comm, const struct shape *s, const void *data, int rows, int steps, int round)
-{
-    int rank = fcc_comm_rank(comm), part = rows / fcc_comm_size(comm);
-
-    for (int i = 0; i < rows; i++) {
-        int from = steps % 2 ? i / part : rank, row = steps % 2 ? rank * part + i % part : i;
-        for (int j = 0; j < s->n; j++)
-            element_check(s, data, (int64_t)i * s->n + (j + steps) % s->n, number(s, from, row, j, round), rank, round);
-    }
-}
-
-static void sent_rank(int rank, const struct ranks *all, void *argument)
-{
-    const struct shape *s = argument;
-    fcc_context *context = client_connect(NULL);
-    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
-    int rows = s->per_rank ? s->m * all->n : s->m;
-    size_t bytes = bytes_of(s, (size_t)rows * (size_t)s->n);
-    void *data = zeroes(bytes);
-    fcc_buffer *sides[2];
-    fcc_prepared *prepared[2];
-
-    gpu_open(comm);
-    for (int way = 0; way < 2; way++)
-        OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, bytes, &sides[way]));
-    gemm_prepare(comm, s, rows, turn_open(comm, s, 1, false), sides, prepared);
-    void *stream = stream_open(CUDA_STREAM_OWN_ORDER);
-    for (int round = 0; round < s->rounds; round++) {
-        int steps = s->steps + round % 2;
-        OK(fcc_noop(comm));
-        numbers_fill(s, data, rank, rows, round);
-        CU(gpu.set(address_of(sides[1]), 0xffffffff, bytes / 4, stream));
-        CU(gpu.copy_in(address_of(sides[0]), data, bytes, stream));
-        for (int step = 0; step < steps; step++) {
-            be_late(rank, step + round, stream);
-            OK(fcc_prepared_enqueue(prepared[step % 2], stream));
-        }
-        CU(gpu.copy_out(data, address_of(sides[steps % 2]), bytes, stream));
-        CU(gpu.stream_synchronize(stream));
-        sent_check(comm, s, data, rows, steps, round);
-    }
-    OK(fcc_noop(comm));
-    fcc_prepared_free(prepared[0]);
-    fcc_prepared_free(prepared[1]);
-    free(data);
-    fcc_comm_destroy(comm);
-    fcc_disconnect(context);
-}
-
 static const struct shape few_f16 = {.dtype = FCC_F16, .m = 8, .n = 2048, .steps = 24, .rounds = 20, .per_rank = true};
 static const struct shape few_bf16 = {.dtype = FCC_BF16, .m = 64, .n = 2048, .steps = 24, .rounds = 20, .per_rank = true};
 static const struct shape few_f32 = {.dtype = FCC_F32, .m = 3, .n = 512, .steps = 24, .rounds = 20, .per_rank = true};
 static const struct shape large_f16 = {.dtype = FCC_F16, .m = 4096, .n = 1024, .steps = 12, .rounds = 10};
 static const struct shape large_f32 = {.dtype = FCC_F32, .m = 2048, .n = 512, .steps = 12, .rounds = 10};
 
-static void sent_run(const struct shape *s)
-{
-    ranks_run(ranks_of_gpus(), sent_rank, (void *)(uintptr_t)s);
-}
-
-#define SENT(name, shape)                                                                                                      \
-    static void name(void)                                                                                                     \
-    {                                                                                                                          \
-        sent_run(&(shape));                                                                                                    \
-    }
 SENT(gemm_few_f16, few_f16)
 SENT(gemm_few_bf16, few_bf16)
 SENT(gemm_few_f32, few_f32)

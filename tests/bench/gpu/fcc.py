@@ -140,6 +140,19 @@ class Client:
                 self.check(name, status)
         return enqueue
 
+    def attended_enqueuer(self, operator, stream):
+        """The same, of one that the daemon launches: its end is asked for, though nobody waits for that."""
+        name = f"fcc_{operator}_enqueue"
+        function, handle = self.function(name), c_void_p(stream)
+
+        def enqueue(args):
+            request = c_void_p()
+            status = function(self.comm, byref(args), handle, byref(request))
+            if status < 0:
+                self.check(name, status)
+            self.functions.fcc_request_free(request)
+        return enqueue
+
     def prepare(self, operator, args):
         """The operator, to run many times: a handle for prepared_free(). All ranks together. Unsupported where there is no such
         thing."""

@@ -182,12 +182,14 @@ def trace_fetch(fccctl, socket, operator, schedule):
 
 
 def kernel_samples(session, schedule, ncopies, burst, tracer):
-    """Each sample is the last of a burst of calls, so that the GPU is as busy as in use. Rank 0 fetches each trace before it
-    submits anything else, so no rank's next call can have finished. What figures.trace_spans() finds, of each sample."""
+    """Each sample is the last of a burst of calls that the daemon launches (what it does not launch has no trace), so that the GPU
+    is as busy as in use. Rank 0 fetches each trace before it submits anything else, so no rank's next call can have finished. What
+    figures.trace_spans() finds, of each sample."""
+    enqueue = session.client.attended_enqueuer(session.at.shape.operator, session.stream.cuda_stream)
     found = []
     for _ in range(session.at.shape.traces):
         for i in range(burst - 1):
-            session.run(schedule, i % ncopies)
+            enqueue(session.calls[schedule, i % ncopies])
         last = session.calls[schedule, (burst - 1) % ncopies]
         session.client.enqueue_and_wait(session.at.shape.operator, last, session.stream.cuda_stream)
         if session.at.rank == 0:
