@@ -387,6 +387,8 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * recv_rows must be NULL. Up to 64 operators of a context may be in flight; the next call waits for one of them (so threads that
  * enqueue far ahead on several communicators should have a context each). Operators of one rank run in the order of the calls, on
  * whichever streams. Not while the stream is being captured into a graph (-EINVAL).
+ * On CUDA GPUs of one node, one for each rank, a noop, gemv or gemm that all ranks enqueue again and again without a request is launched by their
+ * own processes after a while, as prepared ones are, which takes less; nothing else changes (libfccclient(3), REPEATED OPERATORS).
  * Common errors: -EINVAL, -ERANGE, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN.
  */
 

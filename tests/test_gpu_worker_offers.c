@@ -262,6 +262,8 @@ static void traced(void)
     await(&scene->step, PAIR);
     CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"trace", "--next", NULL}) == 0 &&
           strstr(text, "gemv_all_reduce"));
+    CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", NULL}) == 0 &&
+          strstr(text, "of them launched by its ranks"));
     scene->open = 1;
     ranks_join(&r);
     CHECK(fake->granted > 0 && fake->declined > 0);

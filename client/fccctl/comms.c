@@ -120,7 +120,10 @@ static void comm_headline(struct json_object *comm)
     } else if (strcmp(state, "active") == 0) {
         printf(", in no operator");
     }
-    printf("; %" PRId64 " operators so far\n", field_int(comm, "operators", 0));
+    printf("; %" PRId64 " operators so far", field_int(comm, "operators", 0));
+    if (field_int(comm, "granted", 0))
+        printf(", %" PRId64 " of them launched by its ranks", field_int(comm, "granted", 0));
+    printf("\n");
 }
 
 /* One line for each prepared operator of which a run is under way. */

@@ -143,6 +143,8 @@ static struct json_object *comm_describe(const struct comm *c)
     add(o, "state", json_object_new_string(states[c->state]));
     add(o, "error", json_object_new_string(c->error.text));
     add(o, "operators", number(c->operators));
+    add(o, "granted", number(c->granted));
+    add(o, "declined", number(c->declined));
     add(o, "time_limit_ms", number(c->time_limit_ms));
     add(o, "operator", operator_describe(c));
     add(o, "missing_nodes", awaited_describe(c));
