@@ -341,8 +341,8 @@ static struct fcc_prepared *prepared_new(struct fcc_comm *comm, int64_t number, 
     return p;
 }
 
-/* With the worker's answer: 0, and the context has it, or it is no more. */
-static int prepared_begin(struct fcc_prepared *p, const struct prepared_buffers *buffers)
+/* With the worker's answer: 0, and the context has *out, which is p, or p is no more. */
+static int prepared_begin(struct fcc_prepared *p, const struct prepared_buffers *buffers, struct fcc_prepared **out)
 {
     struct fcc_context *c = p->comm->context;
     struct error why;
@@ -357,19 +357,21 @@ static int prepared_begin(struct fcc_prepared *p, const struct prepared_buffers 
     (void)pthread_mutex_lock(&c->prepared_lock);
     LIST_INSERT_HEAD(&c->prepared, p, link);
     (void)pthread_mutex_unlock(&c->prepared_lock);
+    *out = p;
     return 0;
 }
 
 struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place)
 {
-    struct fcc_prepared *p = prepared_new(comm, number, place);
+    struct fcc_prepared *p = prepared_new(comm, number, place), *out = NULL;
 
     if (!p) {
         prepared_tell_freed(&(struct fcc_prepared){.comm = comm, .number = number});
         return NULL;
     }
     p->offered = true;
-    return prepared_begin(p, NULL) ? NULL : p;
+    (void)prepared_begin(p, NULL, &out);
+    return out;
 }
 
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
@@ -388,10 +390,7 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     }
     p->number = (uint32_t)values[0];
     p->place = (uint32_t)values[1];
-    status = prepared_begin(p, buffers);
-    if (!status)
-        *out = p;
-    return status;
+    return prepared_begin(p, buffers, out);
 }
 
 /* ---- running ---- */

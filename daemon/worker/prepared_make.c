@@ -264,24 +264,24 @@ static int make(struct comm *c, uint64_t first, struct error *e)
     if (!l)
         return e->status;
     p = prepared_new(c, args[0].op);
-    if (!p)
-        status = error_set(e, -ENOMEM, "prepare: out of memory");
-    if (!status) {
-        p->offered = first != 0;
-        p->first = first;
-        p->request = c->members[0].next->request;
-        status = ranks_make(p, l, args, e);
+    if (!p) {
+        launch_keep(c, l);
+        return error_set(e, -ENOMEM, "prepare: out of memory");
     }
+    p->offered = first != 0;
+    p->first = first;
+    p->request = c->members[0].next->request;
+    status = ranks_make(p, l, args, e);
     if (!status && !first)
         status = prepared_watch_begin(c, e);
-    if (!status) {
+    if (status) {
+        prepared_undo(p);
+    } else {
         LIST_INSERT_HEAD(&c->prepared, p, link);
         if (first)
             ranks_offer(p);
         else
             ranks_tell(p, l);
-    } else if (p) {
-        prepared_undo(p);
     }
     launch_keep(c, l); /* its plans may serve again */
     return status;
