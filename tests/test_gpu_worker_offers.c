@@ -255,12 +255,12 @@ static void traced(void)
     struct scene *scene = shared_memory(sizeof(*scene));
     struct test_daemon d;
     struct ranks r;
-    char text[65536];
+    static char text[1 << 20];
 
     fake_start(&d, GPUS, NULL);
     ranks_start(&r, PAIR, traced_rank, scene);
     await(&scene->step, PAIR);
-    CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"trace", "--next", NULL}) == 0 &&
+    CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"trace", "--next", "--json", NULL}) == 0 &&
           strstr(text, "gemv_all_reduce"));
     CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", NULL}) == 0 &&
           strstr(text, "of them launched by its ranks"));
