@@ -4,7 +4,8 @@
  * their kernels onto the stream itself, ahead of the worker's decision (struct fcc_prepared_words in proto.h). What the worker and the GPUs
  * would have to hand to each other for every operator, it says once.
  *
- * A request is of the same kind as another if it differs in nothing but where its tensors lie. A kind that has come OFFER_AFTER times to a
+ * A request (a noop, gemv or gemm) is of the same kind as another if it differs in nothing but where its tensors lie, except that a gemm's
+ * result, into which other ranks store, is the same. When its buffer is freed the kind is forgotten. A kind that has come OFFER_AFTER times to a
  * stream is asked for, and when the worker says from which of the communicator's operators on it may be offered, every later one of
  * its kind is a run, also those that this rank does not offer: so all ranks number the runs alike, though each judges by itself whether
  * it offers one. It does not where
