@@ -85,7 +85,8 @@ struct pending {
     int fds[FCC_MAX_FDS]; /* with status 0: as many as FCC_MESSAGES says. They belong to the owner then */
 };
 
-/* A run of a prepared operator that was offered (offer.c): its place in the session memory; number 0: none. */
+/* A run of a prepared operator that was offered (offer.c): the place of its words in the session memory, 0: there is none; its number's lower
+ * half. */
 struct slot_run {
     uint32_t place, number;
 };

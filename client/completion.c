@@ -216,7 +216,7 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
     r->context = comm->context;
     r->comm = comm;
     r->stream = 0;
-    r->run = (struct slot_run){.number = 0};
+    r->run = (struct slot_run){.place = 0};
     r->unattended = false;
     r->past = false;
     r->nranks = comm->nranks;

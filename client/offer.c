@@ -171,7 +171,7 @@ void offer_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct off
     }
     msg->prepare = out->asks ? FCC_PREPARE_ASK : FCC_PREPARE_RUN;
     msg->offer = out->asks ? k->number : out->prepared ? prepared_number(out->prepared) : 0;
-    msg->run = out->prepared ? (uint32_t)out->run : 0;
+    msg->run = out->prepared ? out->run : 0;
 }
 
 void offer_addresses(const struct offer *o, uint64_t inputs[2], uint64_t *result)

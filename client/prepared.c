@@ -130,7 +130,7 @@ bool prepared_is_idle(const struct fcc_prepared *p)
 {
     const struct slot_run last = {.place = p->place, .number = (uint32_t)p->runs};
 
-    return !last.number || run_is_over(p->comm->context, &last);
+    return !p->runs || run_is_over(p->comm->context, &last);
 }
 
 /* Runs that were offered are not the program's to await. Their operators are over, or their kernels leave. False: not within the time. */

@@ -42,7 +42,7 @@ bool run_is_over(const struct fcc_context *c, const struct slot_run *run)
 /* Locked. Nothing on the stream of the slot's last operator will write the slot's words any more. */
 static bool stream_has_left(const struct fcc_context *c, unsigned slot)
 {
-    if (c->slot_runs[slot].number)
+    if (c->slot_runs[slot].place)
         return run_is_over(c, &c->slot_runs[slot]);
     return atomic_load(&c->memory->slot[slot].stream_started) == c->stream_count[slot];
 }

@@ -79,7 +79,7 @@ int streams_look(struct fcc_comm *comm, uint64_t last)
     (void)pthread_mutex_lock(&c->lock);
     LIST_FOREACH(r, &c->orphans, link)
         if (r->comm == comm && r->unattended && r->id <= last &&
-            (r->run.number ? run_is_over(c, &r->run) : (int32_t)(finished[r->slot] - r->stream) >= 0))
+            (r->run.place ? run_is_over(c, &r->run) : (int32_t)(finished[r->slot] - r->stream) >= 0))
             r->past = true;
     (void)pthread_mutex_unlock(&c->lock);
     return 0;

@@ -295,9 +295,10 @@ struct fcc_submit {
     /* RUN: the number of what was prepared, in the communicator, whose run `run` stands on the stream: see struct fcc_prepared_words. 0: no
      * kernel stands there. ASK: the client's own number of the request, not 0. */
     uint32_t offer;
-    uint32_t run;
+    uint32_t zero;
+    uint64_t run;
 };
-static_assert(sizeof(struct fcc_submit) == 48, "wire");
+static_assert(sizeof(struct fcc_submit) == 56, "wire");
 #define FCC_NO_SLOT 0xffffffffu
 
 /* What a finished operator returns besides its status: gemm_all_to_all the rows received from each rank. */

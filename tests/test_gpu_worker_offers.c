@@ -10,6 +10,7 @@
 struct scene {
     struct fcc_unique_id second;
     _Atomic int step, open, heard;
+    _Atomic int last; /* operator of the ranks; 0: not known yet */
 };
 
 static void scene_run(int n, void (*rank)(int, const struct ranks *, void *), const char *const options[])
@@ -242,7 +243,10 @@ static void traced_rank(int rank, const struct ranks *all, void *argument)
     lane_open(&l, all, rank, 0);
     offered_runs(&l, UNTIL);
     all_well(&l);
-    for (scene->step++; !scene->open;) {
+    scene->step++;
+    for (int i = 1; !scene->last || i <= scene->last; i++) {
+        if (rank == 0 && scene->open && !scene->last)
+            scene->last = i + 1; /* the other one cannot have finished this one */
         offered_runs(&l, 1);
         stream_sync(l.stream);
     }

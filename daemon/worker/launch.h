@@ -66,7 +66,7 @@ struct launch_stream {
     /* A granted launch's (offers.h), whose streams have no words: what the rank's kernel says. */
     const struct fcc_prepared_words *kernel;
     uint64_t ended_address; /* where the GPUs see its `ended` */
-    uint32_t run;
+    uint32_t run;           /* its lower half */
 };
 
 struct launch {

@@ -98,7 +98,7 @@ static void word_store(struct gpus *g, const struct offer_word *word, uint64_t v
         log_error("%s", e.text); /* its context is lost, and what waits there ends by that */
 }
 
-void offer_decline(struct gpus *g, const struct offer_word *word, uint32_t run)
+void offer_decline(struct gpus *g, const struct offer_word *word, uint64_t run)
 {
     word_store(g, word, GPU_DECLINED(run));
 }
@@ -117,7 +117,7 @@ static struct prepared *offered_find(const struct comm *c, uint32_t number)
 static bool runs_agree(struct launch *l, struct prepared *p)
 {
     const struct submission *first = l->submissions[0];
-    uint32_t newest = 0;
+    uint64_t newest = 0;
     bool all = true, same = true;
 
     for (int r = 0; r < l->nranks; r++) {
@@ -149,7 +149,7 @@ static void granted_note(struct launch *l, const struct prepared *p)
     for (int r = 0; r < l->nranks; r++) {
         struct session *s = l->comm->members[r].session;
         uint32_t place = p->ranks[r].place;
-        l->streams[r] = (struct launch_stream){.run = l->submissions[r]->run,
+        l->streams[r] = (struct launch_stream){.run = (uint32_t)l->submissions[r]->run,
                                                .kernel = &s->memory->prepared[place],
                                                .ended_address = s->gpu_address + offsetof(struct fcc_session_memory, prepared) +
                                                                 place * sizeof(struct fcc_prepared_words) +
@@ -173,7 +173,7 @@ bool offers_decide(struct launch *l)
             continue;
         word_store(g, &sub->word, l->granted ? GPU_GRANTED(sub->run) : GPU_DECLINED(sub->run));
         sub->decided = true;
-        p->ranks[r].last_run = sub->run;
+        p->ranks[r].last_run = (uint32_t)sub->run;
     }
     l->declines = p && !l->granted;
     c->granted += l->granted;

@@ -27,7 +27,7 @@ void offers_make(struct comm *c);
 /* A request that says it is offered: find the word by which that is decided. False: there is no such operator. */
 bool offer_find(const struct member *m, const struct fcc_submit *submit, struct offer_word *out);
 /* Its kernel is to stand back. */
-void offer_decline(struct gpus *g, const struct offer_word *word, uint32_t run);
+void offer_decline(struct gpus *g, const struct offer_word *word, uint64_t run);
 
 /* l is about to be given to the GPUs: all its ranks' kernels may run (true), or those that were offered stand back. */
 bool offers_decide(struct launch *l);

@@ -21,7 +21,7 @@ struct prepared_rank {
     int area_fd;
     struct buffer *buffers[FCC_MAX_TENSORS]; /* a reference each */
     struct progress last;                    /* when it freed it */
-    uint32_t last_run;                       /* offered: the newest of this rank that was decided */
+    uint32_t last_run;                       /* offered: the newest of this rank that was decided; its lower half */
     /* The watch's: the run that had begun when it looked last, and since when. */
     uint32_t seen;
     uint64_t since_ns;
@@ -37,7 +37,7 @@ struct prepared {
     bool offered;
     uint32_t request;             /* as rank 0 calls it */
     uint64_t first;               /* from this one of the communicator's operators on; FCC_OFFERS_END: no more */
-    uint32_t runs;                /* the newest that was decided */
+    uint64_t runs;                /* the newest that was decided */
     unsigned some;                /* runs, one after the other, that not all ranks have offered */
     struct prepared_rank ranks[]; /* [comm.nranks] */
 };

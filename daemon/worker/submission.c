@@ -39,7 +39,8 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     sub->gpu_words = false;
     sub->own_gpus = 0;
     sub->prepare = sub->asks = sub->decided = false;
-    sub->offer = sub->run = 0;
+    sub->offer = 0;
+    sub->run = 0;
     sub->number = 0;
     sub->sample = (struct tune_sample){.ns = 0};
     memset(&sub->args, 0, offsetof(struct op_args, tensors));

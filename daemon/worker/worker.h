@@ -292,7 +292,7 @@ struct submission {
     uint32_t request;
     uint64_t number; /* the how-manieth operator of its rank in the communicator; an allocation: 0 */
     uint32_t offer;  /* offers.c: the prepared operator whose run stands on the stream; 0: none */
-    uint32_t run;    /* ... */
+    uint64_t run;    /* ... */
     bool decided;    /* ... whether it may run, by this word: */
     struct offer_word word;
     uint64_t arrived_ns;
