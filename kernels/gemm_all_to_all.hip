@@ -14,6 +14,7 @@
  */
 #include "gpu_execute.h"
 #include "gpu_matrix.h"
+#include "gpu_offer.h"
 #include "gpu_runtime.h"
 
 extern __shared__ __align__(16) unsigned char gemm_shared_bytes[];

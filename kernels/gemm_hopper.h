@@ -53,6 +53,7 @@
 #include "gemm_hopper_shape.h"
 #include "gpu_execute.h"
 #include "gpu_hopper.h"
+#include "gpu_offer.h"
 #include "gpu_runtime.h"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -11,6 +11,7 @@
 #define FCC_GEMV_WORDS_H
 
 #include "gpu_execute.h"
+#include "gpu_offer.h"
 #include "gpu_vector.h"
 
 enum { GEMV_BLOCK = 8 /* columns of which words stand together */ };

@@ -8,6 +8,7 @@
 
 #include "gpu_execute.h"
 #include "gpu_inside.h"
+#include "gpu_offer.h"
 #include "gpu_prepared.h"
 
 struct meeting {
