@@ -30,6 +30,16 @@ static inline void offered_check(void *result)
         result_check(result);
 }
 
+static inline void offered_run(struct lane *l, uint32_t schedule, void *stream, fcc_request **out)
+{
+    struct fcc_gemv_all_reduce_args args = gemv_args(l, ONE_STEP);
+
+    args.schedule = schedule;
+    CHECK(gpu.stream_function(stream, result_wipe, &l->results[ONE_STEP]) == 0);
+    OK(fcc_gemv_all_reduce_enqueue(l->comm, &args, stream, out));
+    CHECK(gpu.stream_function(stream, offered_check, &l->results[ONE_STEP]) == 0);
+}
+
 static inline void all_well(struct lane *l)
 {
     stream_sync(l->stream);

@@ -26,16 +26,6 @@ static void scene_run(int n, void (*rank)(int, const struct ranks *, void *), co
     fake_stop(&d);
 }
 
-static void offered_run(struct lane *l, uint32_t schedule, void *stream, fcc_request **out)
-{
-    struct fcc_gemv_all_reduce_args args = gemv_args(l, ONE_STEP);
-
-    args.schedule = schedule;
-    CHECK(gpu.stream_function(stream, result_wipe, &l->results[ONE_STEP]) == 0);
-    OK(fcc_gemv_all_reduce_enqueue(l->comm, &args, stream, out));
-    CHECK(gpu.stream_function(stream, offered_check, &l->results[ONE_STEP]) == 0);
-}
-
 static void offered_runs(struct lane *l, int n)
 {
     for (int i = 0; i < n; i++)

@@ -40,15 +40,6 @@ static void rows_runs(struct lane *l, int n)
         rows_run(l, NULL);
 }
 
-static void row_run(struct lane *l, fcc_request **out)
-{
-    struct fcc_gemv_all_reduce_args args = gemv_args(l, ONE_STEP);
-
-    CHECK(gpu.stream_function(l->stream, result_wipe, &l->results[ONE_STEP]) == 0);
-    OK(fcc_gemv_all_reduce_enqueue(l->comm, &args, l->stream, out));
-    CHECK(gpu.stream_function(l->stream, offered_check, &l->results[ONE_STEP]) == 0);
-}
-
 /* ---- rows ---- */
 
 static void rows_rank(int rank, const struct ranks *all, void *argument)
@@ -226,7 +217,7 @@ static void kinds_rank(int rank, const struct ranks *all, void *argument)
     for (int i = 0; i < UNTIL + test_rounds(300); i++) {
         fcc_request *requests[3] = {NULL};
         bool attends = i >= UNTIL && (i + rank) % 7 == 0;
-        row_run(&l, attends ? &requests[i % 3] : NULL);
+        offered_run(&l, FCC_SCHEDULE_AUTO, l.stream, attends ? &requests[i % 3] : NULL);
         OK(fcc_noop_enqueue(l.comm, l.stream, attends && i % 3 == 1 ? &requests[0] : NULL));
         rows_run(&l, attends && i % 3 == 2 ? &requests[1] : NULL);
         for (int j = 0; j < 3; j++) {
