@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 12u
+#define GPU_PLUGIN_ABI 13u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may go to */
 #define GPU_LANES 2u                                 /* queues of a GPU by which launches may come to it */
@@ -218,7 +218,7 @@ struct gpu_stream_places {
 
 /* A kernel that stands on its stream before it is known whether it is to run (proto.h, struct fcc_prepared_words; gpu_prepared.h). */
 struct gpu_offer {
-    uint64_t word;   /* uint64_t in the rank's area: becomes GPU_GRANTED() or GPU_DECLINED() of this run. 0: it is no offer */
+    uint64_t word;   /* uint64_t in the rank's area: the run's own, see gpu_offer_word_at(). 0: it is no offer */
     uint64_t places; /* struct gpu_stream_places in the GPU's memory */
     uint32_t slot, value;
 };

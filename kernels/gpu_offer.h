@@ -7,7 +7,8 @@
 
 #include "gpu_execute.h"
 
-/* One thread: until the worker has said whether an offered run is to begin. True: its kernel stands back. */
+/* One thread: until the worker has said whether an offered run is to begin. True: its kernel stands back. What says something of a later
+ * run took the place of this one's refusal: of one that is granted the word is kept until its kernel has ended. */
 template <typename Ask> GPU_DEVICE bool gpu_offer_await(const struct gpu_offer &offer, uint64_t run, Ask must_leave)
 {
     const uint64_t *word = (const uint64_t *)offer.word;
@@ -15,8 +16,8 @@ template <typename Ask> GPU_DEVICE bool gpu_offer_await(const struct gpu_offer &
 
     for (uint32_t spins = 1; said >> 1 < run; said = gpu_load_relaxed(word), spins++)
         if (spins % GPU_LOOK_SPINS == 0 && must_leave())
-            break;
-    return said == GPU_DECLINED(run);
+            return false;
+    return said != GPU_GRANTED(run);
 }
 
 /* One thread: what the stream would have done around an operator that the worker runs. What the stream has done before is over, and comes
@@ -37,8 +38,8 @@ template <typename Ask> GPU_DEVICE void gpu_words_pass(const struct gpu_offer &o
 
 /* All threads, before gpu_follow(): a kernel that was offered stands back, or goes on. While it waits here its workgroups take
  * room that others could have, as those do that wait for other ranks' words (gpu_prepared.h). All workgroups of a kernel get the same
- * answer: nothing is decided of a later run before one that stands back is over. Where the failure epoch ends the wait they go on,
- * and leave as they find it. True: the run is over, and the kernel is to return. */
+ * answer: see there. Where the failure epoch ends the wait they go on, and leave as they find it. True: the
+ * run is over, and the kernel is to return. */
 GPU_DEVICE bool gpu_stands_back(const struct gpu_call &call)
 {
     auto must_leave = [&] { return gpu_must_leave(call, 0); };

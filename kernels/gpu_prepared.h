@@ -4,7 +4,7 @@
  * plug-in, which it loads, too. Plain C and C++.
  *
  * The worker makes a plan for each rank, as for an operator that it runs itself, and memory for each rank, an `area`: its flags
- * (GPU_FLAG_WORDS), then its slots. The client imports the areas and, unless only words are
+ * (GPU_FLAG_WORDS), the words by which it decides about offers (GPU_OFFER_WORDS), then its slots. The client imports the areas and, unless only words are
  * sent, the other ranks' results, and gives the plug-in the plan and the addresses.
  *
  * Runs have epochs 1, 2, 3, ... of the operator's own, so its flags grow, and stamps are epochs' lower halves. These come again after 2^32
@@ -20,8 +20,9 @@
  * (struct gpu_waits) says so itself, and computes meanwhile.
  *
  * Offers (proto.h, struct fcc_prepared_words): operators whose kernels a client puts onto its streams before the worker has said that they may
- * run. The word by which it says so lies where no other rank's run is told of (come_word() of the rank itself). A run is of the same
- * problem each time, but its inputs may lie elsewhere, and its result where no other rank stores into it. A noop is nothing but the meeting.
+ * run. Each run has a word for that, which is not another one's before this one is over (GPU_OFFER_WORDS): so decisions may come
+ * in any order, and long before the kernel does. A run is of the same problem each time, but its inputs may lie elsewhere, and its
+ * result where no other rank stores into it. A noop is nothing but the meeting.
  *
  * The end. The worker stores the largest epoch as each rank's failure epoch, or, when the worker has died, each client does so in its own area:
  * all kernels leave, those that have not begun yet, too.
@@ -77,10 +78,13 @@ struct gpu_offered_run {
     uint32_t slot, value; /* the words of the stream that the operator has, if the worker runs it itself */
 };
 
-/* In an area: the word by which the worker decides about its rank's runs. */
-static inline uint64_t gpu_offer_word_at(uint32_t rank)
+/* As many as a rank has operators in flight, at most: run n + GPU_OFFER_WORDS is offered when run n has been told to be over. */
+#define GPU_OFFER_WORDS 64u
+
+/* In an area: the word by which the worker decides about its rank's run. It becomes GPU_GRANTED() or GPU_DECLINED() of it. */
+static inline uint64_t gpu_offer_word_at(uint64_t run)
 {
-    return (GPU_FLAG_DONE + rank) * sizeof(uint64_t);
+    return (GPU_FLAG_WORDS + run % GPU_OFFER_WORDS) * sizeof(uint64_t);
 }
 
 struct gpu_prepared;

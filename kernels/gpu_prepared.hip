@@ -169,7 +169,6 @@ static int places_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
 
     if (status != hipSuccess)
         return gpu_error(e, p->gpu, "memory for places", status);
-    p->call.offer.word = m->areas[plan->rank] + gpu_offer_word_at(plan->rank);
     p->call.offer.places = (uint64_t)p->places;
     return memory_write(p->gpu, (uint64_t)p->places, &m->places, sizeof(m->places), e);
 }
@@ -248,6 +247,7 @@ static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *
 {
     inputs_set(&p->call, p->op, run->inputs);
     p->call.out[p->meeting.rank].data = run->result;
+    p->call.offer.word = p->meeting.areas[p->meeting.rank] + gpu_offer_word_at(run->epoch);
     p->call.offer.slot = run->slot;
     p->call.offer.value = run->value;
     p->meeting.offer = p->call.offer;

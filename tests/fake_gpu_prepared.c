@@ -86,7 +86,7 @@ static bool ranks_meet(const struct gpu *g, const struct task *t)
     bool well = true;
 
     for (uint32_t r = 0; r < n; r++)
-        if (r != rank) /* whose own place is the offers' word */
+        if (r != rank)
             flag_raise(t, r, GPU_FLAG_DONE + rank);
     for (uint32_t r = 0; r < n && well; r++)
         well = r == rank ||
@@ -111,11 +111,11 @@ static _Atomic uint32_t *place(uint64_t address, uint64_t pitch, uint32_t slot)
 static bool is_granted(const struct gpu_prepared *p, const struct task *t, const struct gpu_offered_run *run)
 {
     uint32_t rank = p->launch.fixed.plans[0].rank;
-    const _Atomic uint64_t *word = pointer(p->launch.fixed.flags[rank] + gpu_offer_word_at(rank));
+    const _Atomic uint64_t *word = pointer(p->launch.fixed.flags[rank] + gpu_offer_word_at(run->epoch));
 
     while (atomic_load(word) >> 1 < run->epoch && !must_leave(t))
         (void)usleep(10);
-    if (atomic_load(word) != GPU_DECLINED(run->epoch)) {
+    if (atomic_load(word) >> 1 < run->epoch || atomic_load(word) == GPU_GRANTED(run->epoch)) {
         (void)atomic_fetch_add(&control->granted, 1);
         return true;
     }
@@ -214,7 +214,7 @@ static void contract_check(const struct gpu_prepared_plan *plan, size_t bytes, c
     wrong(!lies_inside(plan, plan->slices, plan->first[GPU_PHASES], sizeof(struct slice)) ||
               !lies_inside(plan, plan->groups, plan->ngroups, sizeof(struct signal_group)),
           "a plan whose parts lie outside");
-    wrong(plan->slots_at < GPU_FLAG_WORDS * sizeof(uint64_t), "slots that lie over the flags");
+    wrong(plan->slots_at < gpu_offer_word_at(GPU_OFFER_WORDS - 1) + sizeof(uint64_t), "slots that lie over the words");
     wrong(!m->begun || !m->ended || m->begun % 8 || m->ended % 8, "no words of begin and end");
     for (uint32_t r = 0; r < nranks; r++) {
         wrong(!m->areas[r], "a rank without an area");

@@ -264,6 +264,61 @@ static void traced(void)
     fake_stop(&d);
 }
 
+/* ---- it fails ---- */
+
+/* Operators that fail, because the ranks' are not the same, and, if `again`, as many others, so that both ranks have had as many of each kind
+ * and the next ones are granted; otherwise those are declined. All this has been decided when rank 0's stream comes to the first. */
+static bool again;
+
+static void unequal_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    int step = 0;
+    struct lane l;
+
+    lane_open(&l, all, rank, 0);
+    for (int i = 0; i < UNTIL; i++) {
+        offered_runs(&l, 1);
+        OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
+    }
+    all_well(&l);
+    int granted = fake->granted, declined = fake->declined;
+    CHECK(granted > 0);
+    step_meet(&scene->step, PAIR, &step);
+    if (rank == 0)
+        stream_gate(l.stream, &scene->open);
+    for (int i = 0; i < 1 + again; i++)
+        if (i == rank)
+            offered_runs(&l, 1);
+        else
+            OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
+    offered_runs(&l, 1);
+    if (rank == 1) /* whose own failed ones have stood back */
+        await(again ? &fake->granted : &fake->declined, again ? granted + 1 : declined + 2);
+    scene->open |= rank;
+    OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
+    stream_sync(l.stream);
+    OK(fcc_noop(l.comm));
+    FAILS(fcc_comm_error(l.comm), -EINVAL, "out of step");
+    OK(fcc_comm_error(l.comm));
+    CHECK(again ? fake->granted >= granted + 2 : fake->declined >= declined + 3);
+    offered_runs(&l, UNTIL);
+    all_well(&l);
+    lane_close(&l);
+}
+
+static void unequal(void)
+{
+    again = false;
+    scene_run(PAIR, unequal_rank, NULL);
+}
+
+static void unequal_again(void)
+{
+    again = true;
+    scene_run(PAIR, unequal_rank, NULL);
+}
+
 /* ---- it ends ---- */
 
 /* What befalls the communicator when rank 0 has put some onto its stream, and rank 1 none, or one that does not come. */
@@ -388,6 +443,8 @@ int main(int argc, char *argv[])
         {"unopened", unopened, 0},
         {"another_communicator", another_communicator, 0},
         {"traced", traced, 0},
+        {"unequal", unequal, 0},
+        {"unequal_again", unequal_again, 0},
         {"late", late, 0},
         {"stream_late", stream_late, 0},
         {"killed", killed, 0},

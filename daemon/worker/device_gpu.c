@@ -140,14 +140,13 @@ static void gpu_comm_close(struct device *d, struct comm *c)
 /* ---- launching ---- */
 
 /* Not behind one that is held back here, or that a GPU has not taken: its part would not say that it is done. Nor while
- * somebody waits to see an operator's times: the next one's would write over them. Nor behind one whose offers stand back: they have to
- * see that before another one is decided. Nor where the epochs' lower halves, which
+ * somebody waits to see an operator's times: the next one's would write over them. Nor where the epochs' lower halves, which
  * are what GPUs compare, come to their end. Nor over nodes, where turns begin when other nodes say so. */
 static bool gpu_launch_follows(const struct comm *c)
 {
     const struct launch *l = c->newest;
 
-    return !c->nodes && c->running < AHEAD && l->worker->gpus->all_wait && comm_is_only(c) && !l->gated && !l->declines &&
+    return !c->nodes && c->running < AHEAD && l->worker->gpus->all_wait && comm_is_only(c) && !l->gated &&
            !atomic_load_explicit(&l->failed, memory_order_relaxed) && LIST_EMPTY(&c->trace_waiters) &&
            (l->epoch < AHEAD || (uint32_t)(l->epoch + AHEAD) >= 2 * AHEAD);
 }

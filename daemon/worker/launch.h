@@ -104,7 +104,6 @@ struct launch {
     bool gated;               /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device_gpu.c */
     bool granted;             /* GPU: its ranks' own processes have put its kernels onto their streams; offers.h */
     _Atomic bool dropped;     /* GPU: ... and nobody waits for their ends any more */
-    bool declines;            /* GPU: some have, and those stand back */
     bool passed;              /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
     bool running;             /* among those of its communicator */
     bool begun;               /* GPU: it has been given to the device */

@@ -82,12 +82,14 @@ bool offer_find(const struct member *m, const struct fcc_submit *submit, struct 
 
     LIST_FOREACH(p, &m->comm->prepared, link)
         if (p->number == submit->offer && p->offered && p->ranks[m->rank].held) {
-            out->address = (uint64_t)(uintptr_t)p->ranks[m->rank].area.data + gpu_offer_word_at((uint32_t)m->rank);
+            out->address = (uint64_t)(uintptr_t)p->ranks[m->rank].area.data + gpu_offer_word_at(submit->run);
             out->gpu = m->device->index;
             return true;
         }
     return false;
 }
+
+static_assert(GPU_OFFER_WORDS >= FCC_SLOTS, "each run in flight has its own");
 
 /* Nothing waits for it to be there: the next word to the same place comes behind it. */
 static void word_store(struct gpus *g, const struct offer_word *word, uint64_t value)
@@ -175,9 +177,8 @@ bool offers_decide(struct launch *l)
         sub->decided = true;
         p->ranks[r].last_run = (uint32_t)sub->run;
     }
-    l->declines = p && !l->granted;
     c->granted += l->granted;
-    c->declined += l->declines;
+    c->declined += p && !l->granted;
     if (l->granted)
         granted_note(l, p);
     return l->granted;

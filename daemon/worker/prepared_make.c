@@ -86,7 +86,7 @@ static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, con
 
 static uint64_t slots_at(void)
 {
-    return (GPU_FLAG_WORDS * sizeof(uint64_t) + 255) / 256 * 256;
+    return ((GPU_FLAG_WORDS + GPU_OFFER_WORDS) * sizeof(uint64_t) + 255) / 256 * 256;
 }
 
 /* A rank's plan as a sealed file. */
