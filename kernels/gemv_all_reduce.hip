@@ -190,6 +190,44 @@ template <typename T> static struct gpu_kernel gemv_hopper_choose(int64_t m)
     }
 }
 
+/* Jobs that gemv_taker::jobs_make() makes of a run's slices; 0: not all begin with a block of columns. */
+static uint32_t gemv_hopper_jobs(const struct gpu_run *run, uint32_t together)
+{
+    const uint32_t count = run->first[GPU_PHASE_FREE + 1];
+    uint32_t jobs = 0;
+
+    for (uint32_t i = 0, n; i < count; i += n) {
+        const struct slice *s = &run->slices[i];
+        uint32_t all = s->cols, end = i - i % together + together;
+        for (n = 1;
+             i + n < count && i + n < end && s[n].col == s->col + all && all + s[n].cols <= GEMV_COLS && s[n].dst == s->dst;
+             n++)
+            all += s[n].cols;
+        if (s->col % GEMV_BLOCK)
+            return 0;
+        jobs += (all + GEMV_COLS - 1) / GEMV_COLS;
+    }
+    return jobs;
+}
+
+/* All runs' jobs, if the workgroups are to reduce what they have computed: in one step, where all words are sent meanwhile. */
+static uint32_t gemv_hopper_listed(const struct gpu_run runs[], int nruns, const uint32_t together[])
+{
+    const uint32_t *first = runs[0].first;
+    uint32_t all = 0;
+
+    if (first[GPU_PHASE_REDUCE] == first[GPU_PHASE_REDUCE + 1] || first[GPU_PHASE_WAIT] != first[GPU_PHASE_WAIT + 1] ||
+        first[GPU_PHASE_PUT] != first[GPU_PHASE_PUT + 1])
+        return 0;
+    for (int i = 0; i < nruns; i++) {
+        uint32_t jobs = gemv_hopper_jobs(&runs[i], together[i]);
+        if (jobs == 0)
+            return 0;
+        all += jobs;
+    }
+    return all <= GEMV_LISTED_MOST ? all : 0;
+}
+
 static struct gpu_kernel gemv_row_choose(const struct gpu_shape *shape, int nruns, uint32_t most)
 {
     switch (shape->dtype) {
@@ -234,6 +272,7 @@ void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
             gpu_clusters_resident(out->kernel.function, out->kernel.threads, out->kernel.shared_bytes, GEMV_PARTS) * GEMV_PARTS;
     if (out->most == 0)
         out->kernel.function = NULL;
+    out->jobs = gemv_hopper_listed(runs, nruns, out->together);
 }
 
 void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed)
@@ -242,11 +281,13 @@ void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_c
     static thread_local struct gemv_row row;
     const struct gpu_shape *shape = &fixed->shape;
     enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
-    uint32_t rows = gemv_hopper_rows(shape->m), steps = 0;
+    uint32_t rows = gemv_hopper_rows(shape->m), steps = 0, each;
 
     if (quick->tile)
         return gemv_row_fill(&row, quick, call, fixed) ? &row : NULL;
     memcpy(maps.together, quick->together, sizeof(maps.together));
+    maps.listed = quick->jobs;
+    each = quick->jobs / (quick->most / GEMV_PARTS) + 1;
     maps.all_by_engine = 1;
     for (uint32_t i = 0; i < call->nruns; i++) {
         const struct gpu_input *in = &call->in[i];
@@ -257,13 +298,13 @@ void *gpu_gemv_quick_maps(const struct gpu_gemv_quick *quick, const struct gpu_c
         maps.all_by_engine &= maps.x_by_engine[i] & maps.w_by_engine[i];
     }
     if (rows == 8)
-        gemv_hopper_divide<gemv_shape<gpu_f16, 8>>(&maps, steps);
+        gemv_hopper_divide<gemv_shape<gpu_f16, 8>>(&maps, steps, each);
     else if (rows == 16)
-        gemv_hopper_divide<gemv_shape<gpu_f16, 16>>(&maps, steps);
+        gemv_hopper_divide<gemv_shape<gpu_f16, 16>>(&maps, steps, each);
     else if (rows == 32)
-        gemv_hopper_divide<gemv_shape<gpu_f16, 32>>(&maps, steps);
+        gemv_hopper_divide<gemv_shape<gpu_f16, 32>>(&maps, steps, each);
     else
-        gemv_hopper_divide<gemv_shape<gpu_f16, 64>>(&maps, steps);
+        gemv_hopper_divide<gemv_shape<gpu_f16, 64>>(&maps, steps, each);
     return &maps;
 }
 

@@ -16,10 +16,12 @@
  *   group    one warpgroup: multiplies, columns of y in place of rows, rows of x in place of columns. Sends its sums to the
  *            workgroups of the cluster
  *   senders  four warps: add, and store to wherever the slice says
- *   reducers the warps that are left: in one step they add all ranks' words meanwhile (gemv_hopper_reduce.h)
+ *   reducers the warps that are left: in one step they add all ranks' words meanwhile (gemv_hopper_reduce.h), and this rank's sums,
+ *            which the senders keep for them in shared memory, as far as there is room
  *
- * The dynamic shared memory: the sums on their way, twice [part][column][ROWS, padded]; x, blocks of [ROWS][64 k]; STAGES
- * stages, each [64 columns][64 k] of w, and a block of x if it is not kept. All blocks as the copy engine writes and wgmma
+ * The dynamic shared memory: the sums on their way, once or twice [part][column][ROWS, padded]; x, blocks of [ROWS][64 k]; STAGES
+ * stages, each [64 columns][64 k] of w, and a block of x if it is not kept; the own sums, [job][row][8 columns], and a list of their
+ * jobs. All blocks of x and w as the copy engine writes and wgmma
  * reads them, K-major with 128-byte swizzle (gpu_matrix_wgmma.h has the layout).
  *
  * Barriers, all with phases that alternate (struct gemv_ring):
@@ -29,6 +31,7 @@
  *   sums_full     the sums of this workgroup's 8 columns are there, of all workgroups
  *   sums_empty    the senders of the two workgroups that a warp of the group leaves sums to have read the last ones
  *   computed     the senders have ended
+ * and beside them a count, `listed`, as the reducers may come any number of jobs later.
  * No part waits for one that comes after it, but for room: so all go on. The eight workgroups of a cluster run at the same
  * time. A cluster that is to leave (the taker looks, once a job) still finishes the jobs it has.
  *
@@ -38,7 +41,8 @@
  * them awaits it (acquire, cluster). Its one arrival tells how many bytes to expect: for a job the taker's, for sums a sender's,
  * once the last ones have come. They may come before it does, and then are counted, but not before the last ones have been read:
  * the groups await sums_empty. Who only tells that it has read something (job_empty, sums_empty) has it in registers, and releases
- * nothing: a release would wait for the words that are on their way to other GPUs. Words need no order. Sums in staging memory
+ * nothing: a release would wait for the words that are on their way to other GPUs. The sums that the senders keep, and their list, are
+ * released by their count within the workgroup, which waits for no other memory. Words need no order. Sums in staging memory
  * are stored by the senders, who then do release at job_empty; the fence in the taker's gpu_slice_signal() is cumulative.
  *
  * Same bits: the parts of K, and the order of all additions, depend on K, M and the dtype only.
@@ -61,7 +65,8 @@ extern __shared__ __align__(16) unsigned char gemv_shared_bytes[];
 template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
     typedef gemv_loading<T, S> loading;
     using loading::call, loading::maps, loading::shared, loading::rank;
-    using loading::exchange, loading::x_kept, loading::stage_bytes, loading::stage, loading::steps_get, loading::sums_expect;
+    using loading::exchange, loading::x_kept, loading::sums_kept, loading::list, loading::stage_bytes, loading::stage,
+        loading::steps_get, loading::sums_expect;
     using loading::make, loading::job_get, loading::job_done, loading::thread_get, loading::load;
 
     /* ---- group ---- */
@@ -138,7 +143,7 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
         uint32_t lane = threadIdx.x % 32, run = UINT32_MAX, first, end;
         gemv_ring jobs, ring, tile, x;
 
-        for (;; jobs.next(GEMV_JOBS), tile.next(2)) {
+        for (;; jobs.next(GEMV_JOBS), tile.next(maps.exchanges)) {
             float sums[S::SUMS];
             gpu_barrier_await_cluster(&shared.job_full[jobs.at], jobs.parity);
             uint32_t more = shared.jobs[jobs.at].more, next = shared.jobs[jobs.at].run;
@@ -159,26 +164,47 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
             multiply(sums, end - first, x_first, &ring);
             sums_leave(sums, tile);
         }
-        for (int i = 0; i < 2; i++, tile.next(2)) /* what is said of the last sums comes into this workgroup's memory, too */
+        /* What is said of the last sums comes into this workgroup's memory, too. */
+        for (uint32_t i = 0; i < maps.exchanges; i++, tile.next(maps.exchanges))
             gpu_barrier_await(&shared.sums_empty[threadIdx.x / 32][tile.at], tile.parity ^ 1);
     }
 
     /* ---- senders ---- */
 
+    /* One of the senders' threads: the job is the next one on the list. True: its sums are kept here. */
+    template <int COUNT>
+    __device__ __forceinline__ bool sums_keep(const struct gemv_job &job, uint32_t number, const float (&sum)[COUNT])
+    {
+        constexpr uint32_t THREADS = GEMV_WARPS * 32;
+        float *to = sums_kept() + number * (S::KEPT_BYTES / sizeof(float));
+        bool kept = number < maps.kept;
+
+#pragma unroll
+        for (uint32_t j = 0; j < COUNT; j++)
+            if (kept && thread_get() + j * THREADS < S::KEPT_BYTES / sizeof(float))
+                to[thread_get() + j * THREADS] = sum[j];
+        if (thread_get() == 0)
+            list()[number] = gemv_listed_make(job.run, job.col / GEMV_BLOCK + rank);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            gpu_shared_release(&shared.listed[thread_get() / 32], 2 * (number + 1));
+        return kept;
+    }
+
     __device__ __forceinline__ void send()
     {
         constexpr int COUNT = (S::ROWS * GEMV_BLOCK + GEMV_WARPS * 32 - 1) / (GEMV_WARPS * 32);
-        uint32_t lane = threadIdx.x % 32;
+        uint32_t lane = threadIdx.x % 32, number = 0; /* on the list */
         gemv_ring jobs, tile;
 
-        for (;; jobs.next(GEMV_JOBS), tile.next(2)) {
+        for (;; jobs.next(GEMV_JOBS), tile.next(maps.exchanges)) {
             const struct gemv_job job = job_get(jobs);
             uint32_t row[COUNT], col[COUNT];
             bool wanted[COUNT];
             float sum[COUNT];
             if (!job.more)
                 break;
-            const struct gemv_targets targets = gemv_targets_get(call, job.run, job.kind == SLICE_COMPUTE ? 0 : job.dst, 0);
+            struct gemv_targets targets = gemv_targets_get(call, job.run, job.kind == SLICE_COMPUTE ? 0 : job.dst, 0);
             gpu_barrier_await_cluster(&shared.sums_full[tile.at], tile.parity);
             if (thread_get() == 0)
                 sums_expect(tile.at); /* none come before all senders have these: sums_empty */
@@ -197,6 +223,8 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
             __syncwarp();
             if (lane < GEMV_PARTS)
                 gpu_barrier_done_at(&shared.sums_empty[rank / 2][tile.at], lane);
+            if (gemv_reduces_own(call, maps) && rank * GEMV_BLOCK < job.cols)
+                targets.count -= sums_keep(job, number++, sum); /* this rank is the last of them */
             if (job.kind != SLICE_COMPUTE)
                 gemv_words_put<COUNT>(call, job.run, job.dst, targets, row, col, sum, wanted);
 #pragma unroll
@@ -209,8 +237,10 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
             else if (lane == 0)
                 job_done(jobs);
         }
-        if (lane == 0)
+        if (lane == 0) {
+            gpu_shared_release(&shared.listed[thread_get() / 32], 2 * number + 1);
             gpu_barrier_arrive(&shared.computed);
+        }
     }
 
     /* All threads, before the kernel before this one has ended. Nothing is read that a stream could have changed: w is only brought into the
@@ -254,7 +284,10 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
         else if (warp < 2 * GEMV_WARPS)
             send();
         else if (gemv_is_reducer(warp, maps.all_by_engine)) {
-            if (gemv_reduces_beside(call))
+            if (gemv_reduces_own(call, maps))
+                gemv_own_reduce<T>(call, {list(), sums_kept(), S::KEPT_BYTES / sizeof(float), maps.kept}, gemv_reducer(warp),
+                                   gemv_reducers(maps.all_by_engine), &shared);
+            else if (gemv_reduces_beside(call))
                 gemv_share_reduce<T>(call, gemv_reducer(warp), gemv_reducers(maps.all_by_engine), &shared.computed);
         } else if (warp < 3 * GEMV_WARPS) {
             if (thread_get() == 0 || !maps.all_by_engine)

@@ -24,7 +24,7 @@ template <typename T, typename S> struct gemv_loading {
 
     __device__ __forceinline__ unsigned char *x_kept() const
     {
-        return dynamic + S::EXCHANGE_BYTES;
+        return dynamic + maps.exchanges * S::EXCHANGE_BYTES;
     }
 
     __device__ __forceinline__ uint32_t stage_bytes() const
@@ -35,6 +35,17 @@ template <typename T, typename S> struct gemv_loading {
     __device__ __forceinline__ unsigned char *stage(uint32_t at) const
     {
         return x_kept() + maps.x_bytes + at * stage_bytes();
+    }
+
+    /* The own sums that are kept, [job][row][8 columns], and behind them the list of jobs. */
+    __device__ __forceinline__ float *sums_kept() const
+    {
+        return (float *)stage(maps.stages);
+    }
+
+    __device__ __forceinline__ uint32_t *list() const
+    {
+        return (uint32_t *)((unsigned char *)sums_kept() + maps.kept * S::KEPT_BYTES);
     }
 
     __device__ __forceinline__ void steps_get(uint32_t run, uint32_t *first, uint32_t *end) const
@@ -67,8 +78,10 @@ template <typename T, typename S> struct gemv_loading {
             for (int w = 0; w < GEMV_WARPS; w++)
                 gpu_barrier_make(&shared.sums_empty[w][i], 2 * GEMV_WARPS);
         }
+        for (int i = 0; i < GEMV_WARPS; i++)
+            shared.listed[i] = 0;
         gpu_barriers_made();
-        for (int i = 0; i < 2; i++)
+        for (uint32_t i = 0; i < maps.exchanges; i++)
             sums_expect(i);
     }
 

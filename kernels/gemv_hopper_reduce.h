@@ -2,12 +2,16 @@
  *
  * gemv_hopper_reduce.h - how gemv_hopper.h's workgroups reduce in one step. Part of gemv_all_reduce.hip.
  *
- * There nobody waits for results, so reducing need not be taken in slices: each warp that reduces has its share of the words, and
- * knows it when the kernel begins. What the ranks multiply goes from the first column to the last, so the shares are many small
- * parts from all over the columns. Fused, warps that have nothing else to do reduce while the others multiply: so when the last
- * words have come there are only as many parts left as there are warps. (Reducing after multiplying, each workgroup had what it
- * had got of all columns before it, and M64 N8192 took 5.5 us from the last product to the last result.) Sequential, all warps
- * reduce when the workgroup has put what it took.
+ * There nobody waits for results, so reducing need not be taken in slices. Fused, warps that have nothing else to do reduce while the others
+ * multiply: so when the last words have come there is little left. (Reducing after multiplying, each workgroup had what it had got of all
+ * columns before it, and M64 N8192 took 5.5 us from the last product to the last result.) They reduce what their own workgroup has
+ * computed, in that order: so this rank's sums need not go through the GPU's memory as words, 8 bytes for each, written and read again,
+ * in the way of w (M64 N8192: 2.2 us of 46.8). Only what there is no room for does. All ranks go from the first column to the last, so the
+ * others' words of a job come at much the same time, or have come.
+ *
+ * Where slices are such that a workgroup's columns do not make whole blocks, or there are too many jobs for the list, each warp that reduces
+ * has its share of all words instead, and knows it when the kernel begins: many small parts from all over the columns. Sequential, all
+ * warps have, when the workgroup has put what it took.
  *
  * Why that ends, whichever workgroups run: who reduces waits for words only. These come from slices of earlier phases, which are
  * taken, by parts of workgroups that wait for no reducer, so that one resident workgroup per GPU finishes them everywhere. Then
@@ -36,6 +40,12 @@ GPU_DEVICE bool gemv_reduces_beside(const struct gpu_call &call)
     return gemv_in_one_step(call) && gpu_phase_is_empty(call, 0, GPU_PHASE_PUT);
 }
 
+/* Whether a workgroup's reducers reduce what it has computed itself. */
+GPU_DEVICE bool gemv_reduces_own(const struct gpu_call &call, const struct gemv_maps &maps)
+{
+    return maps.listed && gemv_reduces_beside(call);
+}
+
 /* The warps that reduce while others multiply: those beside the taker, and, where one thread loads, those beside it. */
 GPU_DEVICE bool gemv_is_reducer(uint32_t warp, bool one_loads)
 {
@@ -55,16 +65,16 @@ GPU_DEVICE uint32_t gemv_reducers(bool one_loads)
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* A warp: until the first of a part's words are there, of the first ranks, or the workgroup is done with multiplying; then there
+/* A warp: until the first of a part's words are there, of the first ranks but `own`, or the workgroup is done with multiplying; then there
  * is nothing that a look could disturb. So far one word of each rank is looked at, as the looks of all lanes take a good part of
  * what the L2 can give, and w comes through it. False, in all lanes: leave. */
 GPU_DEVICE bool gemv_part_await(const struct gpu_call &call, uint32_t run, const uint64_t *words, uint64_t slot,
-                                uint32_t nranks, uint64_t *computed)
+                                uint32_t nranks, uint32_t own, uint64_t *computed)
 {
     uint32_t lane = threadIdx.x % 32;
 
     for (uint32_t looks = 1;; looks++) {
-        bool missing = lane < nranks && (uint32_t)(gpu_load_relaxed(words + lane * slot) >> 32) != call.stamp;
+        bool missing = lane < nranks && lane != own && (uint32_t)(gpu_load_relaxed(words + lane * slot) >> 32) != call.stamp;
         if (gpu_wave_vote(missing && !gpu_barrier_over(computed, 0)) == 0)
             return true;
         if (looks % GPU_LOOK_SPINS == 0 && gpu_wave_vote(gpu_must_leave(call, run)))
@@ -84,25 +94,27 @@ GPU_DEVICE void gemv_result_time(const struct gpu_call &call, uint32_t run, uint
                                                                                  (uint32_t)call.epoch};
 }
 
-/* A warp: 32 quads of a run, one each lane, as their words stand in the slots: [block][row][half of the block]. `computed`: as
- * gemv_part_await(); NULL: the workgroup multiplies no more. False, in any lane: leave. */
+/* A warp: one quad of a run for each lane that has one: number `at` of block `block`, as their words stand in the slots: [block][row][half of
+ * the block]. `computed`: as gemv_part_await(); NULL: the workgroup multiplies no more. False, in any lane: leave. */
 template <typename T>
-GPU_DEVICE bool gemv_part_reduce(const struct gpu_call &call, uint32_t run, uint32_t part, uint64_t slot, uint32_t nranks,
-                                 uint64_t *computed)
+GPU_DEVICE bool gemv_quads_reduce(const struct gpu_call &call, uint32_t run, uint32_t block, uint32_t at,
+                                  const struct gemv_at_hand &own, uint64_t *computed)
 {
-    const uint32_t rank = gpu_plan_of(call, run)->rank, m = (uint32_t)call.in[run].gemv.m, n = (uint32_t)call.in[run].gemv.n;
-    const uint32_t quad = part * 32 + threadIdx.x % 32, block = quad / (2 * m), at = quad % (2 * m);
+    const uint32_t rank = gpu_plan_of(call, run)->rank, nranks = call.fixed->shape.nranks;
+    const uint32_t m = (uint32_t)call.in[run].gemv.m, n = (uint32_t)call.in[run].gemv.n;
     const uint32_t col = block * GEMV_BLOCK + at % 2 * GEMV_QUAD;
-    const uint64_t *words = gemv_slot_at(call, rank, 0), start_ns = gpu_clock();
+    const uint64_t *words = gemv_slot_at(call, rank, 0) + ((uint64_t)block * 2 * m + at) * GEMV_QUAD, start_ns = gpu_clock();
+    const uint64_t slot = call.fixed->shape.slot_bytes / sizeof(uint64_t);
     const struct gemv_must_leave leave = {call, run};
     float sum[GEMV_QUAD];
     T results[GEMV_QUAD];
 
-    if (computed && !gemv_part_await(call, run, words + (uint64_t)part * 32 * GEMV_QUAD, slot, nranks, computed))
+    if (computed &&
+        !gemv_part_await(call, run, (const uint64_t *)gpu_team_get((uint64_t)words, 0, 32), slot, nranks, own.rank, computed))
         return false;
-    if (col < n) {
+    if (col < n && at < 2 * m) {
         uint32_t count = n - col < GEMV_QUAD ? n - col : GEMV_QUAD;
-        if (!gemv_quad_add(call, words + (uint64_t)quad * GEMV_QUAD, slot, nranks, count, sum, leave))
+        if (!gemv_quad_add(call, words, slot, nranks, count, sum, leave, own))
             return false;
 #pragma unroll
         for (int i = 0; i < GEMV_QUAD; i++)
@@ -119,14 +131,72 @@ GPU_DEVICE bool gemv_part_reduce(const struct gpu_call &call, uint32_t run, uint
 template <typename T>
 GPU_DEVICE void gemv_share_reduce(const struct gpu_call &call, uint32_t warp, uint32_t warps, uint64_t *computed)
 {
-    const uint32_t m = (uint32_t)call.in[0].gemv.m, n = (uint32_t)call.in[0].gemv.n, nranks = call.fixed->shape.nranks;
+    const uint32_t m = (uint32_t)call.in[0].gemv.m, n = (uint32_t)call.in[0].gemv.n;
     const uint32_t parts = ((n + GEMV_BLOCK - 1) / GEMV_BLOCK * 2 * m + 31) / 32 * call.nruns;
-    const uint64_t slot = call.fixed->shape.slot_bytes / sizeof(uint64_t);
     bool well = true;
 
 #pragma unroll 1
-    for (uint32_t i = warp * gridDim.x + blockIdx.x; i < parts && well; i += warps * gridDim.x)
-        well = gpu_wave_vote(!gemv_part_reduce<T>(call, i % call.nruns, i / call.nruns, slot, nranks, computed)) == 0;
+    for (uint32_t i = warp * gridDim.x + blockIdx.x; i < parts && well; i += warps * gridDim.x) {
+        uint32_t quad = i / call.nruns * 32 + threadIdx.x % 32;
+        well = gpu_wave_vote(!gemv_quads_reduce<T>(call, i % call.nruns, quad / (2 * m), quad % (2 * m), {UINT32_MAX, {}},
+                                                   computed)) == 0;
+    }
+}
+
+/* ---- what the workgroup has computed ---- */
+
+/* A job on a workgroup's list: its run, and the block of columns that the workgroup has of it. */
+GPU_DEVICE uint32_t gemv_listed_make(uint32_t run, uint32_t block)
+{
+    return run << 28 | block;
+}
+
+/* The list, and the own sums of its first `kept` jobs, `pitch` numbers apart. */
+struct gemv_own {
+    const uint32_t *list;
+    const float *sums;
+    uint32_t pitch, kept;
+};
+
+/* A warp: until the senders have left all of the job with this number. False: there is none. */
+GPU_DEVICE bool gemv_listed_await(const struct gemv_shared &shared, uint32_t number)
+{
+    const uint32_t lane = threadIdx.x % 32;
+
+    for (;; __nanosleep(40)) {
+        uint32_t left = lane < GEMV_WARPS ? gpu_shared_acquire(&shared.listed[lane]) : UINT32_MAX;
+        bool missing = left / 2 <= number;
+        if (gpu_wave_vote(missing && left % 2))
+            return false;
+        if (gpu_wave_vote(missing) == 0)
+            break;
+    }
+    __syncwarp();
+    return true;
+}
+
+/* Warp number `warp` of `warps` that reduce in the workgroup: its share of what the workgroup has computed, in that order, which is much the
+ * same on all ranks. */
+template <typename T>
+GPU_DEVICE void gemv_own_reduce(const struct gpu_call &call, const struct gemv_own &own, uint32_t warp, uint32_t warps,
+                                struct gemv_shared *shared)
+{
+    const uint32_t m = (uint32_t)call.in[0].gemv.m, parts = (2 * m + 31) / 32;
+
+#pragma unroll 1
+    for (uint32_t i = warp; gemv_listed_await(*shared, i / parts); i += warps) {
+        const uint32_t number = i / parts, at = i % parts * 32 + threadIdx.x % 32;
+        const uint32_t run = own.list[number] >> 28, block = own.list[number] & 0xfffffff;
+        struct gemv_at_hand hand = {UINT32_MAX, {}};
+        if (number < own.kept) {
+            hand.rank = gpu_plan_of(call, run)->rank;
+            if (at < 2 * m)
+                memcpy(hand.sums, __builtin_assume_aligned(own.sums + number * own.pitch + at * GEMV_QUAD, 16),
+                       sizeof(hand.sums));
+        }
+        if (gpu_wave_vote(!gemv_quads_reduce<T>(call, run, block, at, hand, &shared->computed)))
+            return;
+    }
 }
 
 /* All threads: the phases after the first one, but for the results where they were reduced beside it. */

@@ -11,10 +11,11 @@
 
 #define GEMV_PARTS 8 /* workgroups of a cluster */
 #define GEMV_COLS 64
-#define GEMV_STEP 64    /* k of a stage */
-#define GEMV_JOBS 3     /* in hand: with more, clusters end at times that lie further apart */
-#define GEMV_TOGETHER 8 /* slices of a job, at most */
-#define GEMV_STAGES 12  /* at most: with more under way the memory is slower */
+#define GEMV_STEP 64          /* k of a stage */
+#define GEMV_JOBS 3           /* in hand: with more, clusters end at times that lie further apart */
+#define GEMV_TOGETHER 8       /* slices of a job, at most */
+#define GEMV_STAGES 12        /* at most: with more under way the memory is slower */
+#define GEMV_LISTED_MOST 1024 /* jobs of a call: a workgroup may have to do all of them */
 #define GEMV_THREADS 512
 #define GEMV_WARPS 4 /* of the group, the senders, the loaders */
 /* The taker's thread that asks for slices. For the compiler it has to be one thread: an atomic addition by some lanes of a warp
@@ -30,7 +31,10 @@ struct gemv_maps {
     uint32_t together[GPU_MAX_RUNS]; /* slices that are taken at a time */
     uint32_t all_by_engine;
     uint32_t stages;
-    uint32_t x_bytes; /* that are kept; 0: none is */
+    uint32_t x_bytes;   /* that are kept; 0: none is */
+    uint32_t exchanges; /* places for sums on their way to the cluster's other workgroups: 1 or 2 */
+    uint32_t kept;      /* jobs of which a workgroup keeps its own sums for its reducers */
+    uint32_t listed;    /* room for so many jobs: all of a call. 0: workgroups do not reduce what they have computed */
     uint32_t zero;
 };
 
@@ -39,10 +43,10 @@ template <typename T, int ROWS_> struct gemv_shape {
     static constexpr uint32_t W_BYTES = GEMV_COLS * GEMV_STEP * sizeof(T), X_BLOCK = ROWS * GEMV_STEP * sizeof(T);
     static constexpr uint32_t PITCH = ROWS + 4;                           /* floats: 8 columns lie in different banks */
     static constexpr uint32_t EXCHANGE = GEMV_PARTS * GEMV_BLOCK * PITCH; /* floats */
-    static constexpr uint32_t EXCHANGE_BYTES = 2 * EXCHANGE * sizeof(float), ALIGN = 1024;
+    static constexpr uint32_t EXCHANGE_BYTES = EXCHANGE * sizeof(float), ALIGN = 1024;
     static constexpr uint32_t SENT_BYTES = GEMV_PARTS * GEMV_BLOCK * ROWS * sizeof(float); /* of sums, to a workgroup */
     static constexpr uint32_t SHARED_BYTES = 227 * 1024 - 2048; /* a workgroup's, but for what is not dynamic */
-    static constexpr uint32_t ROOM = SHARED_BYTES - ALIGN - EXCHANGE_BYTES;
+    static constexpr uint32_t ROOM = SHARED_BYTES - ALIGN, KEPT_BYTES = GEMV_BLOCK * ROWS * sizeof(float);
     static_assert(sizeof(T) == 2 && EXCHANGE_BYTES % ALIGN == 0 && X_BLOCK % ALIGN == 0 && W_BYTES % ALIGN == 0, "");
 };
 
@@ -78,6 +82,8 @@ struct gemv_shared {
     uint64_t stage_full[GEMV_STAGES], stage_empty[GEMV_STAGES], job_full[GEMV_JOBS], job_empty[GEMV_JOBS];
     uint64_t x_full, x_empty, computed, sums_full[2], sums_empty[GEMV_WARPS][2];
     uint32_t leave;
+    /* Of each warp of the senders, times two: the jobs on the list of which it has left what it has. And one when there are no more. */
+    uint32_t listed[GEMV_WARPS];
     uint32_t has_first; /* the taker's own: what is dealt to the cluster is its to do */
     struct gemv_job jobs[GEMV_JOBS];
     struct gemv_taken taken[GEMV_JOBS]; /* the taker's own */
@@ -110,16 +116,23 @@ static uint32_t gemv_hopper_rows(int64_t m)
     return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
-/* How a launch uses the shared memory, for `steps` of K in the longest part: x is kept where that leaves enough stages. */
-template <typename S> static void gemv_hopper_divide(struct gemv_maps *maps, uint32_t steps)
+/* How a launch uses the shared memory, for `steps` of K in the longest part: x is kept where that leaves enough stages. In what is then left
+ * a workgroup keeps its own sums of the first `jobs`; these are worth a second place for sums on their way, but no stage. */
+template <typename S> static void gemv_hopper_divide(struct gemv_maps *maps, uint32_t steps, uint32_t jobs)
 {
     const uint32_t enough = 6; /* stages: what is under way on all multiprocessors hides the memory's latency */
-    uint64_t kept = (uint64_t)(steps > 0 ? steps : 1) * S::X_BLOCK;
-    bool keeps = kept + enough * S::W_BYTES <= S::ROOM;
-    uint32_t stages = keeps ? (uint32_t)((S::ROOM - kept) / S::W_BYTES) : S::ROOM / (S::W_BYTES + S::X_BLOCK);
+    const uint32_t room = S::ROOM - 2 * S::EXCHANGE_BYTES - maps->listed * (uint32_t)sizeof(uint32_t);
+    const uint64_t x = (uint64_t)(steps > 0 ? steps : 1) * S::X_BLOCK;
+    const bool keeps = x + enough * S::W_BYTES <= room;
+    const uint32_t stage = S::W_BYTES + (keeps ? 0 : S::X_BLOCK);
 
-    maps->x_bytes = keeps ? (uint32_t)kept : 0;
-    maps->stages = stages < GEMV_STAGES ? stages : GEMV_STAGES;
+    maps->x_bytes = keeps ? (uint32_t)x : 0;
+    maps->stages = (room - maps->x_bytes) / stage;
+    maps->stages = maps->stages < GEMV_STAGES ? maps->stages : GEMV_STAGES;
+    uint32_t left = room - maps->x_bytes - maps->stages * stage;
+    maps->exchanges = maps->listed && left < jobs * S::KEPT_BYTES ? 1 : 2;
+    left += (2 - maps->exchanges) * S::EXCHANGE_BYTES;
+    maps->kept = left / S::KEPT_BYTES;
 }
 
 /* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine

@@ -120,11 +120,17 @@ GPU_DEVICE void gemv_sum_put(const struct gpu_call &call, uint32_t run, const st
 
 enum { GEMV_QUAD = 4 /* neighbouring columns, of one block: what a thread reduces at a time */ };
 
-/* One thread awaits the words of the first `count` of a quad's columns from all ranks, `slot` words apart, and adds them in
- * rank order. Now and then it asks give_up(): false: that said so. */
+/* What a thread has of a quad without any words: one rank's. */
+struct gemv_at_hand {
+    uint32_t rank; /* UINT32_MAX: it has nothing */
+    float sums[GEMV_QUAD];
+};
+
+/* One thread awaits the words of the first `count` of a quad's columns from all ranks but the one at hand, `slot` words apart, and adds
+ * them in rank order. Now and then it asks give_up(): false: that said so. */
 template <typename Ask>
 GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from, uint64_t slot, uint32_t nranks, uint32_t count,
-                              float (&sum)[GEMV_QUAD], Ask &give_up)
+                              float (&sum)[GEMV_QUAD], Ask &give_up, const struct gemv_at_hand &own = {UINT32_MAX, {}})
 {
     enum { AHEAD = 4, PAIRS = GEMV_QUAD / 2 };
 
@@ -135,8 +141,10 @@ GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from,
         for (uint32_t r = 0; r < AHEAD; r++)
 #pragma unroll
             for (uint32_t i = 0; i < PAIRS; i++) {
-                missing[r][i] = first + r < nranks && 2 * i < count;
-                words[r][2 * i] = words[r][2 * i + 1] = (uint64_t)call.stamp << 32;
+                bool is_here = first + r == own.rank;
+                missing[r][i] = first + r < nranks && 2 * i < count && !is_here;
+                words[r][2 * i] = (uint64_t)call.stamp << 32 | (is_here ? __float_as_uint(own.sums[2 * i]) : 0);
+                words[r][2 * i + 1] = (uint64_t)call.stamp << 32 | (is_here ? __float_as_uint(own.sums[2 * i + 1]) : 0);
             }
         for (uint32_t spins = 1; some; spins++) {
             some = 0;

@@ -211,6 +211,20 @@ GPU_DEVICE void gpu_barrier_expect_at(uint64_t *barrier, uint32_t rank, uint32_t
                  : "memory");
 }
 
+/* A word in the workgroup's shared memory that says what other warps may read there. */
+GPU_DEVICE void gpu_shared_release(uint32_t *at, uint32_t value)
+{
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(gpu_shared_address(at)), "r"(value) : "memory");
+}
+
+GPU_DEVICE uint32_t gpu_shared_acquire(const uint32_t *at)
+{
+    uint32_t value;
+
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(gpu_shared_address(at)) : "memory");
+    return value;
+}
+
 /* A barrier for THREADS threads of the workgroup, whole warps. ID is not 0, which is __syncthreads()'s. */
 template <int ID, int THREADS> GPU_DEVICE void gpu_barrier_some()
 {

@@ -162,8 +162,7 @@ static int launch_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
 }
 
 /* For runs that are offered. */
-static int places_open(struct gpu_prepared *p, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m,
-                       struct error *e)
+static int places_open(struct gpu_prepared *p, const struct gpu_prepared_memory *m, struct error *e)
 {
     hipError_t status = hipMallocAsync(&p->places, sizeof(m->places), gpus[p->gpu].side);
 
@@ -202,7 +201,7 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     if (p->op != FCC_OP_NOOP)
         status = launch_open(p, plan, memory, e);
     if (status == 0 && memory->places.n)
-        status = places_open(p, plan, memory, e);
+        status = places_open(p, memory, e);
     if (status) {
         prepared_close(p);
         return status;
