@@ -298,6 +298,20 @@ static bool slices_leave_as_computed(const struct gpu_run runs[], int nruns)
     return true;
 }
 
+/* The kernel can wait for the other ranks itself if it leaves some multiprocessors free. It does where it takes no longer so: where its tiles
+ * make as many rounds, as those of most sizes do, which are powers of two. For slices of a tile each, or less. */
+static void gemm_leave_room(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_gemm_quick *out)
+{
+    const uint32_t cluster = out->kernel.cluster > 1 ? out->kernel.cluster : 1, units = (tiles->count + cluster - 1) / cluster;
+    const uint32_t all = multiprocessors / cluster, most = gpu_multiprocessors_beside(multiprocessors) / cluster;
+    const uint32_t others = (tiles->others + cluster - 1) / cluster, useful = units > others ? units : others;
+
+    if (units == 0 || (units + all - 1) / all != (units + most - 1) / most)
+        return;
+    out->kernel.workgroups = (useful < most ? useful : most) * cluster;
+    out->can_wait = true;
+}
+
 void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
                            struct gpu_gemm_quick *out)
 {
@@ -332,6 +346,8 @@ void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct 
     out->spread = pair && whole && own * 10 >= (uint32_t)properties.multiProcessorCount * 9;
     out->kernel = dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(out->tile_rows, cols, pair)
                                    : gemm_hopper_choose<gpu_bf16>(out->tile_rows, cols, pair);
+    if (rows <= out->tile_rows && cols <= 256 && shape->nranks > 1 && slices_leave_as_computed(runs, nruns))
+        gemm_leave_room(tiles, (uint32_t)properties.multiProcessorCount, out);
 }
 
 void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed)

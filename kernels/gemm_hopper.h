@@ -13,7 +13,8 @@
  *   groups   two warpgroups: multiply; each has a half of the tile's sums in registers. They leave the finished tile in shared
  *            memory
  *   storer   one warp: has the copy engine store the tile's rows at the destination, on whichever GPU that is; when they are
- *            there, signals, if this was the last tile of its slices
+ *            there, signals, if this was the last tile of its slices. The first time that it has something for another rank it waits
+ *            until that rank's stream has come (gemm_maps.gates)
  *
  * Workgroups end their tiles at about the same time, and what they then store for other GPUs is more than the links take at once.
  * What waits for a link stands in its multiprocessor's way out, and the loads of the next tile stand behind it: 8 to 14 % of
@@ -68,6 +69,25 @@ template <int N> struct gemm_ring {
         parity ^= at == 0;
     }
 };
+
+/* The storer's warp: until other ranks' memory may be stored into. False: the operator has been made to leave. */
+GPU_DEVICE bool gemm_gates_await(const struct gpu_call &call, const struct gemm_maps &maps)
+{
+    uint32_t lane = threadIdx.x % 32;
+    bool leave = false;
+
+    if (lane < maps.ngates) {
+        const uint64_t *word = (const uint64_t *)maps.gates[lane];
+        uint32_t value = maps.gate_values[lane];
+        for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(word) - value) < 0 && !leave; spins++)
+            if (spins % GPU_LOOK_SPINS == 0)
+                leave = gpu_must_leave(call, 0);
+        (void)gpu_load_acquire(word);
+    }
+    leave = __any_sync(0xffffffffu, leave);
+    gpu_fence_for_async();
+    return !leave;
+}
 
 template <typename S> struct gemm_shared {
     uint64_t stage_full[S::STAGES], stage_empty[S::STAGES], job_full[GEMM_JOBS], job_empty[GEMM_JOBS];
@@ -378,13 +398,32 @@ template <typename T, typename S> struct gemm_parts {
         times[index] = {0, job.start, gpu_clock(), blockIdx.x, (uint32_t)call.epoch};
     }
 
+    /* What the tile has of its slices. The first one that is another rank's waits until that may be stored; what has been made to leave
+     * stores no more there. */
+    __device__ __forceinline__ void tile_store(const struct gemm_job &job, const struct slice *slices, uint64_t took_ns,
+                                               enum gemm_gate *gate)
+    {
+        const uint64_t now_ns = gpu_clock();
+
+        for (uint32_t i = 0; i < job.together; i++) {
+            bool is_own = slices[i].kind == SLICE_COMPUTE || slices[i].dst == gpu_plan_of(call, job.run)->rank;
+            if (!is_own && *gate == GEMM_GATE_UNKNOWN)
+                *gate = gemm_gates_await(call, maps) ? GEMM_GATE_OPEN : GEMM_GATE_SHUT;
+            if (is_own || *gate == GEMM_GATE_OPEN)
+                part_store(job, slices[i], now_ns, took_ns);
+        }
+    }
+
     __device__ __forceinline__ void store()
     {
         uint32_t lane = threadIdx.x % 32;
+        enum gemm_gate gate = GEMM_GATE_UNKNOWN;
         gemm_ring<GEMM_JOBS> jobs;
         gemm_ring<1> tile;
         uint64_t before_ns = 0;
 
+        if (blockIdx.x == 0)
+            gpu_say_come(call);
         for (;; jobs.next(), tile.next()) {
             job_await(jobs);
             const struct gemm_job job = shared.jobs[jobs.at];
@@ -394,8 +433,7 @@ template <typename T, typename S> struct gemm_parts {
             gpu_barrier_await(&shared.out_full, tile.parity);
             uint64_t now_ns = gpu_clock(), took_ns = now_ns - (before_ns ? before_ns : job.start);
             before_ns = now_ns;
-            for (uint32_t i = 0; i < job.together; i++)
-                part_store(job, slices[i], now_ns, took_ns);
+            tile_store(job, slices, took_ns, &gate);
             gpu_bulk_end_group();
             gpu_bulk_await_read();
             __syncwarp();

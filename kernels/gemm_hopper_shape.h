@@ -25,6 +25,9 @@ struct gemm_maps {
     uint64_t gates[GEMM_GATES];
 };
 
+/* May anything be stored at other ranks? Who does so finds out when it first has something for them. */
+enum gemm_gate { GEMM_GATE_UNKNOWN, GEMM_GATE_OPEN, GEMM_GATE_SHUT };
+
 #define GEMM_STEP 64 /* k of a stage */
 #define GEMM_JOBS 3
 #define GEMM_THREADS 384

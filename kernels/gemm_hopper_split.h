@@ -383,25 +383,6 @@ template <typename T, typename S> struct gemm_split_parts {
         }
     }
 
-    /* Until other ranks' memory may be stored into. False: the operator has been made to leave. */
-    __device__ __forceinline__ bool gates_await()
-    {
-        uint32_t lane = threadIdx.x % 32;
-        bool leave = false;
-
-        if (lane < maps.ngates) {
-            const uint64_t *word = (const uint64_t *)maps.gates[lane];
-            uint32_t value = maps.gate_values[lane];
-            for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(word) - value) < 0 && !leave; spins++)
-                if (spins % GPU_LOOK_SPINS == 0)
-                    leave = gpu_must_leave(call, 0);
-            (void)gpu_load_acquire(word);
-        }
-        leave = __any_sync(GEMM_SPLIT_LANES, leave);
-        gpu_fence_for_async();
-        return !leave;
-    }
-
     __device__ __forceinline__ void store()
     {
         const T *out = (const T *)last() + threadIdx.x % 32 * S::OUT_PITCH;
@@ -417,7 +398,7 @@ template <typename T, typename S> struct gemm_split_parts {
                 return;
             rows_find(job, to);
             if (!is_open && !leave)
-                leave = !(is_open = gates_await());
+                leave = !(is_open = gemm_gates_await(call, maps));
             int32_t cols = min((int32_t)job.cols - (int32_t)(rank * S::OWN_COLS), (int32_t)S::OWN_COLS);
             gpu_barrier_await(&shared.out_full, jobs.parity);
 #pragma unroll

@@ -69,8 +69,8 @@ struct reduction {
 };
 
 /* As many sums as the hundred and more workgroups can add with a few for each thread, but not so few that a slice's overhead
- * takes longer; where there are several for each workgroup, the earlier ones' words have come by then. Results that go
- * to others do so in whole cache lines. */
+ * takes longer; where there are several for each workgroup, the earlier ones' words have come by then. In one step half the workgroups
+ * put meanwhile, where putting is a phase of its own. Results that go to others do so in whole cache lines. */
 static struct reduction reduction_make(const struct problem *problem)
 {
     int64_t m = problem->gemv.m, line = gemv_columns_per_line(problem);
@@ -80,7 +80,7 @@ static struct reduction reduction_make(const struct problem *problem)
         d.nchunks = problem->nranks;
         gemv_chunks(problem, d.columns);
     }
-    int64_t sums = m * d.columns[1] / 128, least = d.nchunks > 1 ? 1024 : 256;
+    int64_t sums = m * d.columns[1] / (d.nchunks > 1 ? 128 : 64), least = d.nchunks > 1 ? 1024 : 256;
     sums = sums < least ? least : sums > 2048 ? 2048 : sums;
     d.slice = (sums + m * line - 1) / (m * line) * line;
     do {
