@@ -19,7 +19,8 @@
  * Workgroups end their tiles at about the same time, and what they then store for other GPUs is more than the links take at once.
  * What waits for a link stands in its multiprocessor's way out, and the loads of the next tile stand behind it: 8 to 14 % of
  * a kernel (tests/bench/TRIED.md). So where workgroups have enough tiles for their own GPU to end with, the storer hands the
- * others' rows over a few at a time, spread over most of the time that a tile takes (gemm_maps.spread).
+ * others' rows over a few at a time, spread over most of the time that a tile takes (gemm_maps.spread): the shortest so far, as others
+ * include waiting, also for what the storer itself has been late with, which would so stay late.
  *
  * The copy engine takes long over what lies outside of a matrix. So where all rows are fewer than a tile's, it is told to bring
  * only so many; the others' sums are of whatever lies there, and are not stored.
@@ -403,12 +404,14 @@ template <typename T, typename S> struct gemm_parts {
     __device__ __forceinline__ void tile_store(const struct gemm_job &job, const struct slice *slices, uint64_t took_ns,
                                                enum gemm_gate *gate)
     {
-        const uint64_t now_ns = gpu_clock();
+        uint64_t now_ns = gpu_clock();
 
         for (uint32_t i = 0; i < job.together; i++) {
             bool is_own = slices[i].kind == SLICE_COMPUTE || slices[i].dst == gpu_plan_of(call, job.run)->rank;
-            if (!is_own && *gate == GEMM_GATE_UNKNOWN)
+            if (!is_own && *gate == GEMM_GATE_UNKNOWN) {
                 *gate = gemm_gates_await(call, maps) ? GEMM_GATE_OPEN : GEMM_GATE_SHUT;
+                now_ns = gpu_clock();
+            }
             if (is_own || *gate == GEMM_GATE_OPEN)
                 part_store(job, slices[i], now_ns, took_ns);
         }
@@ -420,7 +423,8 @@ template <typename T, typename S> struct gemm_parts {
         enum gemm_gate gate = GEMM_GATE_UNKNOWN;
         gemm_ring<GEMM_JOBS> jobs;
         gemm_ring<1> tile;
-        uint64_t before_ns = 0;
+        uint64_t before_ns = 0, least_ns = UINT64_MAX;
+        uint32_t run = UINT32_MAX;
 
         if (blockIdx.x == 0)
             gpu_say_come(call);
@@ -433,7 +437,9 @@ template <typename T, typename S> struct gemm_parts {
             gpu_barrier_await(&shared.out_full, tile.parity);
             uint64_t now_ns = gpu_clock(), took_ns = now_ns - (before_ns ? before_ns : job.start);
             before_ns = now_ns;
-            tile_store(job, slices, took_ns, &gate);
+            least_ns = job.run == run ? min(least_ns, took_ns) : took_ns;
+            run = job.run;
+            tile_store(job, slices, least_ns, &gate);
             gpu_bulk_end_group();
             gpu_bulk_await_read();
             __syncwarp();
