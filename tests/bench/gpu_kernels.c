@@ -242,6 +242,9 @@ static void result_print(const struct row *row, const struct result *r, bool ver
             if (r->ends[k].n)
                 (void)printf("  last %s ends at %.1f [%.1f %.1f]\n", slice_kind_name((enum slice_kind)k), r->ends[k].median,
                              r->ends[k].low, r->ends[k].high);
+        if (r->idle.n)
+            (void)printf("  a workgroup has computed its last slice %.1f [%.1f %.1f] before the last one has, on average\n",
+                         r->idle.median, r->idle.low, r->idle.high);
     }
     (void)fflush(stdout);
 }

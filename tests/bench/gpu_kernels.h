@@ -45,9 +45,10 @@ struct result {
     struct quartiles span;                 /* of the GPU that took longest, by its own clock */
     struct quartiles trace;                /* from the first slice's start to the last one's end, over all GPUs */
     struct quartiles ends[SLICE_WAIT + 1]; /* by enum slice_kind: the last one's end, from the first slice's start */
-    struct quartiles skew;                 /* from the first GPU's first start to the last GPU's first start */
-    struct quartiles host;                 /* from before the launches to when all GPUs are done */
-    double floor;                          /* us; 0: none */
+    struct quartiles idle; /* of a GPU's workgroups, on average, from their last computed slice to the GPU's last one */
+    struct quartiles skew; /* from the first GPU's first start to the last GPU's first start */
+    struct quartiles host; /* from before the launches to when all GPUs are done */
+    double floor;          /* us; 0: none */
     const char *floor_by;
     int64_t wrong;           /* elements; -1: the schedule has no result to check */
     char what_is_wrong[200]; /* the first of them */

@@ -21,6 +21,7 @@ enum {
     CALL_LIMIT_S = 10,
     ABORT_LIMIT_S = 3,
     TRACE_BURST = 3, /* calls of which the last one is traced: a GPU that is looked at is not busy */
+    WORKGROUPS_MOST = 1024,
     LOOK_SPINS = 1 << 16,
     KINDS = SLICE_WAIT + 1,
 };
@@ -154,7 +155,7 @@ static struct quartiles quartiles_of(double *samples, int n)
 /* Samples of everything, [samples] each. */
 struct samples {
     double *memory;
-    double *host, *trace, *skew;
+    double *host, *trace, *skew, *idle;
     double *span[GPU_MAX_GPUS], *ends[KINDS];
     int nhost, ntrace, nends[KINDS];
 };
@@ -162,12 +163,12 @@ struct samples {
 static bool samples_make(struct samples *s, int samples)
 {
     size_t n = (size_t)samples;
-    double *at = calloc(n * (3 + GPU_MAX_GPUS + KINDS), sizeof(at[0]));
+    double *at = calloc(n * (4 + GPU_MAX_GPUS + KINDS), sizeof(at[0]));
 
     if (!at)
         return false;
-    *s = (struct samples){.memory = at, .host = at, .trace = at + n, .skew = at + 2 * n};
-    at += 3 * n;
+    *s = (struct samples){.memory = at, .host = at, .trace = at + n, .skew = at + 2 * n, .idle = at + 3 * n};
+    at += 4 * n;
     for (int g = 0; g < GPU_MAX_GPUS; g++, at += n)
         s->span[g] = at;
     for (int k = 0; k < KINDS; k++, at += n)
@@ -245,10 +246,35 @@ static int calls_time(struct prepared *p, struct samples *s, struct error *e)
 
 /* The last call's slices, of all ranks. */
 struct trace {
-    uint64_t first, last;             /* ns; 0: no slice was seen */
-    uint64_t gpu_first[GPU_MAX_GPUS]; /* the first start on each GPU */
-    uint64_t ends[KINDS];             /* the last end of each kind */
+    uint64_t first, last;                             /* ns; 0: no slice was seen */
+    uint64_t gpu_first[GPU_MAX_GPUS];                 /* the first start on each GPU */
+    uint64_t ends[KINDS];                             /* the last end of each kind */
+    uint64_t computed[GPU_MAX_GPUS][WORKGROUPS_MOST]; /* a workgroup's last computed slice's end; 0: it had none */
 };
+
+static void computed_note(struct trace *t, int gpu, enum slice_kind kind, const struct slice_time *time)
+{
+    uint64_t *end = &t->computed[gpu][time->workgroup % WORKGROUPS_MOST];
+
+    if ((kind == SLICE_COMPUTE || kind == SLICE_COMPUTE_PUT) && time->end_ns > *end)
+        *end = time->end_ns;
+}
+
+/* How long a GPU's workgroups have had nothing to compute before its last one ended, on average, in ns. */
+static double idle_find(const uint64_t computed[WORKGROUPS_MOST])
+{
+    uint64_t last = 0;
+    double sum = 0;
+    int n = 0;
+
+    for (int w = 0; w < WORKGROUPS_MOST; w++)
+        last = computed[w] > last ? computed[w] : last;
+    for (int w = 0; w < WORKGROUPS_MOST; w++) {
+        sum += computed[w] ? (double)(last - computed[w]) : 0;
+        n += computed[w] != 0;
+    }
+    return n ? sum / n : 0;
+}
 
 static void trace_add(struct trace *t, const struct plan *plan, const struct slice_time *times, int gpu)
 {
@@ -261,6 +287,7 @@ static void trace_add(struct trace *t, const struct plan *plan, const struct sli
         t->first = !t->first || start < t->first ? start : t->first;
         t->last = end > t->last ? end : t->last;
         *kind = end > *kind ? end : *kind;
+        computed_note(t, gpu, plan->slices[i].kind, &times[i]);
     }
 }
 
@@ -288,11 +315,16 @@ static void trace_note(const struct trace *t, struct samples *s)
 {
     int n = s->ntrace;
     uint64_t latest = 0;
+    double idle = 0;
 
     if (!t->first)
         return;
-    for (int g = 0; g < bench.ngpus; g++)
+    for (int g = 0; g < bench.ngpus; g++) {
+        double its = idle_find(t->computed[g]);
         latest = t->gpu_first[g] > latest ? t->gpu_first[g] : latest;
+        idle = its > idle ? its : idle;
+    }
+    s->idle[n] = idle / 1e3;
     s->trace[n] = (double)(t->last - t->first) / 1e3;
     s->skew[n] = (double)(latest - t->first) / 1e3;
     for (int k = 0; k < KINDS; k++)
@@ -409,6 +441,7 @@ int row_run(const struct row *row, const struct options *o, struct result *out, 
         out->host = quartiles_of(s.host, s.nhost);
         out->trace = quartiles_of(s.trace, s.ntrace);
         out->skew = quartiles_of(s.skew, s.ntrace);
+        out->idle = quartiles_of(s.idle, s.ntrace);
         for (int k = 0; k < KINDS; k++)
             out->ends[k] = quartiles_of(s.ends[k], s.nends[k]);
         floor_find(row, out);
