@@ -223,7 +223,7 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
             __syncwarp();
             if (lane < GEMV_PARTS)
                 gpu_barrier_done_at(&shared.sums_empty[rank / 2][tile.at], lane);
-            if (gemv_reduces_own(call, maps) && rank * GEMV_BLOCK < job.cols)
+            if (maps.listed && rank * GEMV_BLOCK < job.cols)
                 targets.count -= sums_keep(job, number++, sum); /* this rank is the last of them */
             if (job.kind != SLICE_COMPUTE)
                 gemv_words_put<COUNT>(call, job.run, job.dst, targets, row, col, sum, wanted);
@@ -284,7 +284,7 @@ template <typename T, typename S> struct gemv_parts : gemv_loading<T, S> {
         else if (warp < 2 * GEMV_WARPS)
             send();
         else if (gemv_is_reducer(warp, maps.all_by_engine)) {
-            if (gemv_reduces_own(call, maps))
+            if (maps.listed)
                 gemv_own_reduce<T>(call, {list(), sums_kept(), S::KEPT_BYTES / sizeof(float), maps.kept}, gemv_reducer(warp),
                                    gemv_reducers(maps.all_by_engine), &shared);
             else if (gemv_reduces_beside(call))

@@ -40,12 +40,6 @@ GPU_DEVICE bool gemv_reduces_beside(const struct gpu_call &call)
     return gemv_in_one_step(call) && gpu_phase_is_empty(call, 0, GPU_PHASE_PUT);
 }
 
-/* Whether a workgroup's reducers reduce what it has computed itself. */
-GPU_DEVICE bool gemv_reduces_own(const struct gpu_call &call, const struct gemv_maps &maps)
-{
-    return maps.listed && gemv_reduces_beside(call);
-}
-
 /* The warps that reduce while others multiply: those beside the taker, and, where one thread loads, those beside it. */
 GPU_DEVICE bool gemv_is_reducer(uint32_t warp, bool one_loads)
 {

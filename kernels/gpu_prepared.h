@@ -64,6 +64,28 @@ struct gpu_prepared_memory {
     struct gpu_stream_places places;      /* n is 0: no runs are offered */
 };
 
+/* The inputs' first elements' addresses. A noop's: without meaning. */
+static inline void gpu_prepared_inputs(const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *memory,
+                                       uint64_t inputs[GPU_PREPARED_INPUTS])
+{
+    bool is_gemv = plan->shape.op == FCC_OP_GEMV_ALL_REDUCE;
+
+    inputs[0] = memory->inputs[0] + (is_gemv ? plan->in.gemv.x : plan->in.gemm.a);
+    inputs[1] = memory->inputs[1] + (is_gemv ? plan->in.gemv.w : plan->in.gemm.b);
+}
+
+/* Those of a call of one run. */
+static inline void gpu_call_inputs_set(struct gpu_call *call, uint32_t op, const uint64_t inputs[GPU_PREPARED_INPUTS])
+{
+    if (op == FCC_OP_GEMV_ALL_REDUCE) {
+        call->in[0].gemv.x = inputs[0];
+        call->in[0].gemv.w = inputs[1];
+    } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
+        call->in[0].gemm.a = inputs[0];
+        call->in[0].gemm.b = inputs[1];
+    }
+}
+
 /* Do the ranks store into each other's results? */
 static inline bool gpu_prepared_needs_results(const struct gpu_prepared_plan *plan)
 {

@@ -102,30 +102,18 @@ static int plan_check(const struct gpu_prepared_plan *plan, size_t bytes, int gp
     return 0;
 }
 
-static void inputs_set(struct gpu_call *call, uint32_t op, const uint64_t inputs[])
-{
-    if (op == FCC_OP_GEMV_ALL_REDUCE) {
-        call->in[0].gemv.x = inputs[0];
-        call->in[0].gemv.w = inputs[1];
-    } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
-        call->in[0].gemm.a = inputs[0];
-        call->in[0].gemm.b = inputs[1];
-    }
-}
-
 /* The calls' argument: places become addresses. */
 static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
 {
     struct gpu_call *call = &p->call;
-    bool is_gemv = plan->shape.op == FCC_OP_GEMV_ALL_REDUCE;
-    const uint64_t inputs[GPU_PREPARED_INPUTS] = {m->inputs[0] + (is_gemv ? plan->in.gemv.x : plan->in.gemm.a),
-                                                  m->inputs[1] + (is_gemv ? plan->in.gemv.w : plan->in.gemm.b)};
+    uint64_t inputs[GPU_PREPARED_INPUTS];
 
     call->end.done = m->ended;
     call->end.in_stream = 1;
     call->nodes.phase_next = GPU_PHASES;
     call->in[0] = plan->in;
-    inputs_set(call, plan->shape.op, inputs);
+    gpu_prepared_inputs(plan, m, inputs);
+    gpu_call_inputs_set(call, plan->shape.op, inputs);
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {
         call->out[r] = plan->out[r];
         call->out[r].data += m->results[r];
@@ -244,7 +232,7 @@ static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, 
 
 static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e)
 {
-    inputs_set(&p->call, p->op, run->inputs);
+    gpu_call_inputs_set(&p->call, p->op, run->inputs);
     p->call.out[p->meeting.rank].data = run->result;
     p->call.offer.word = p->meeting.areas[p->meeting.rank] + gpu_offer_word_at(run->epoch);
     p->call.offer.slot = run->slot;

@@ -37,17 +37,6 @@ struct run {
     struct gpu_offered_run offered; /* epoch is 0: it is not */
 };
 
-static void inputs_set(struct gpu_call *call, uint32_t op, const uint64_t inputs[])
-{
-    if (op == FCC_OP_GEMV_ALL_REDUCE) {
-        call->in[0].gemv.x = inputs[0];
-        call->in[0].gemv.w = inputs[1];
-    } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
-        call->in[0].gemm.a = inputs[0];
-        call->in[0].gemm.b = inputs[1];
-    }
-}
-
 /* ---- what it computes ---- */
 
 static float element(uint64_t data, int64_t at)
@@ -143,7 +132,7 @@ static void run_execute(void *argument)
     launch_groups_set(&p->launch);
     bool runs = true;
     if (run->offered.epoch) {
-        inputs_set(&t->call, p->launch.fixed.shape.op, run->offered.inputs);
+        gpu_call_inputs_set(&t->call, p->launch.fixed.shape.op, run->offered.inputs);
         t->call.out[p->launch.fixed.plans[0].rank].data = run->offered.result;
         runs = is_granted(p, t, &run->offered);
     }
@@ -227,13 +216,12 @@ static void contract_check(const struct gpu_prepared_plan *plan, size_t bytes, c
 /* Places become addresses. */
 static void call_fill(struct gpu_call *call, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
 {
-    bool is_gemv = plan->shape.op == FCC_OP_GEMV_ALL_REDUCE;
-    const uint64_t inputs[GPU_PREPARED_INPUTS] = {m->inputs[0] + (is_gemv ? plan->in.gemv.x : plan->in.gemm.a),
-                                                  m->inputs[1] + (is_gemv ? plan->in.gemv.w : plan->in.gemm.b)};
+    uint64_t inputs[GPU_PREPARED_INPUTS];
 
     call->nodes.phase_next = GPU_PHASES;
     call->in[0] = plan->in;
-    inputs_set(call, plan->shape.op, inputs);
+    gpu_prepared_inputs(plan, m, inputs);
+    gpu_call_inputs_set(call, plan->shape.op, inputs);
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {
         call->out[r] = plan->out[r];
         call->out[r].data += m->results[r];

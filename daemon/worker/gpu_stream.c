@@ -111,12 +111,17 @@ void gpu_words_free(struct gpus *g, struct gpu_words *words)
 
 /* ---- stores in passing ---- */
 
-void gpus_word_store(struct gpus *g, int gpu, uint64_t at, uint64_t value)
+void gpus_word_post(struct gpus *g, int gpu, uint64_t at, uint64_t value)
 {
     struct error e = {0};
 
     if (g->plugin->word_store(gpu, at, value, &e))
         log_error("%s", e.text); /* its context is lost, and what waits there ends by that */
+}
+
+void gpus_word_store(struct gpus *g, int gpu, uint64_t at, uint64_t value)
+{
+    gpus_word_post(g, gpu, at, value);
     g->stored |= 1u << gpu;
     g->stored_at[gpu] = at;
 }

@@ -27,7 +27,9 @@ void streams_pass(struct launch *l);
 void streams_restore(struct launch *l);
 /* Store a word in a GPU's memory, soon and in passing. */
 void gpus_word_store(struct gpus *g, int gpu, uint64_t at, uint64_t value);
-/* What was stored so has been stored: an operator may now store there itself. */
+/* The same where no operator stores: nobody has to wait for it to be there. */
+void gpus_word_post(struct gpus *g, int gpu, uint64_t at, uint64_t value);
+/* What the former has stored has been stored: an operator may now store there itself. */
 int stores_settle(struct gpus *g, uint32_t mask, struct error *e);
 /* No launch knows of them any more. NULL: nothing. */
 void gpu_words_free(struct gpus *g, struct gpu_words *words);

@@ -7,6 +7,7 @@
 
 #include "gpu_node.h"
 #include "gpu_prepared.h"
+#include "gpu_stream.h"
 #include "log.h"
 #include "prepared_inside.h"
 
@@ -78,41 +79,20 @@ void offers_make(struct comm *c)
 
 bool offer_find(const struct member *m, const struct fcc_submit *submit, struct offer_word *out)
 {
-    const struct prepared *p;
+    const struct prepared *p = prepared_find(m->comm, submit->offer);
 
-    LIST_FOREACH(p, &m->comm->prepared, link)
-        if (p->number == submit->offer && p->offered && p->ranks[m->rank].held) {
-            out->address = (uint64_t)(uintptr_t)p->ranks[m->rank].area.data + gpu_offer_word_at(submit->run);
-            out->gpu = m->device->index;
-            return true;
-        }
-    return false;
+    if (!p || !p->offered || !p->ranks[m->rank].held)
+        return false;
+    out->address = (uint64_t)(uintptr_t)p->ranks[m->rank].area.data + gpu_offer_word_at(submit->run);
+    out->gpu = m->device->index;
+    return true;
 }
 
 static_assert(GPU_OFFER_WORDS >= FCC_SLOTS, "each run in flight has its own");
 
-/* Nothing waits for it to be there: the next word to the same place comes behind it. */
-static void word_store(struct gpus *g, const struct offer_word *word, uint64_t value)
-{
-    struct error e = {0};
-
-    if (g->plugin->word_store(word->gpu, word->address, value, &e))
-        log_error("%s", e.text); /* its context is lost, and what waits there ends by that */
-}
-
 void offer_decline(struct gpus *g, const struct offer_word *word, uint64_t run)
 {
-    word_store(g, word, GPU_DECLINED(run));
-}
-
-static struct prepared *offered_find(const struct comm *c, uint32_t number)
-{
-    struct prepared *p;
-
-    LIST_FOREACH(p, &c->prepared, link)
-        if (p->number == number)
-            return p;
-    return NULL;
+    gpus_word_post(g, word->gpu, word->address, GPU_DECLINED(run));
 }
 
 /* The ranks' runs. False: they do not offer the same, or not all offer. */
@@ -166,14 +146,14 @@ bool offers_decide(struct launch *l)
     struct prepared *p = NULL;
 
     for (int r = 0; r < l->nranks && !p; r++)
-        p = l->submissions[r]->offer ? offered_find(c, l->submissions[r]->offer) : NULL;
+        p = l->submissions[r]->offer ? prepared_find(c, l->submissions[r]->offer) : NULL;
     l->granted = p && runs_agree(l, p) && p->first != FCC_OFFERS_END && p->holders == l->nranks &&
                  LIST_EMPTY(&c->trace_waiters) && comm_is_only(c);
     for (int r = 0; p && r < l->nranks; r++) {
         struct submission *sub = l->submissions[r];
         if (!sub->offer)
             continue;
-        word_store(g, &sub->word, l->granted ? GPU_GRANTED(sub->run) : GPU_DECLINED(sub->run));
+        gpus_word_post(g, sub->word.gpu, sub->word.address, l->granted ? GPU_GRANTED(sub->run) : GPU_DECLINED(sub->run));
         sub->decided = true;
         p->ranks[r].last_run = (uint32_t)sub->run;
     }

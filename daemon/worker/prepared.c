@@ -16,7 +16,7 @@
 
 #define WATCH_MS 100 /* between looks at the runs */
 
-static struct prepared *prepared_find(const struct comm *c, uint32_t number)
+struct prepared *prepared_find(const struct comm *c, uint32_t number)
 {
     struct prepared *p;
 

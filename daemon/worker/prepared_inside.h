@@ -42,6 +42,8 @@ struct prepared {
     struct prepared_rank ranks[]; /* [comm.nranks] */
 };
 
+/* NULL: there is none (any more). */
+struct prepared *prepared_find(const struct comm *c, uint32_t number);
 /* -1: it has none. */
 int prepared_result_tensor(enum fcc_op op);
 /* A place in the session's memory is not used any more. */
