@@ -13,7 +13,8 @@
 #include "gpu_call.h"
 #include "plugin.h"
 
-enum { BED_ARENA = 64 << 20, BED_SLOTS = 2 << 20, BED_PAGES = 1 << 16, BED_LIMIT_S = 20 };
+/* Of each rank: what the largest case needs of each. */
+enum { BED_ARENA = 128 << 20, BED_SLOTS = 20 << 20, BED_PAGES = 1 << 16, BED_LIMIT_S = 20 };
 
 struct bed_shared {
     _Atomic uint64_t done[GPU_MAX_GPUS];
