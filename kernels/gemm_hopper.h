@@ -11,7 +11,7 @@
  *            a few rows, the slices of several destinations one tile: those of the same columns
  *   loader   one thread: has the copy engine bring A and B, 64 k (a stage) at a time
  *   groups   two warpgroups: multiply; each has a half of the tile's sums in registers. They leave the finished tile in shared
- *            memory
+ *            memory; the largest one in two turns, one in the middle of the next tile (below)
  *   storer   one warp: has the copy engine store the tile's rows at the destination, on whichever GPU that is; when they are
  *            there, signals, if this was the last tile of its slices. The first time that it has something for another rank it waits
  *            until that rank's stream has come (gemm_maps.gates). gemm_hopper_store.h
@@ -20,16 +20,22 @@
  * only so many; the others' sums are of whatever lies there, and are not stored.
  *
  * Shared memory: STAGES stages, each A [ROWS][64 k] and B [64 k][COLS] as the copy engine writes and wgmma reads them with
- * 128-byte swizzle (gpu_matrix_wgmma.h has the layout); then the finished tile, rows OUT_PITCH apart.
+ * 128-byte swizzle (gpu_matrix_wgmma.h has the layout); then the finished tile, or half of it, rows OUT_PITCH apart.
+ *
+ * TURNS: beside all of a tile of 128 x 256 there is room for three stages, with which the matrix units waited for the first loads of each
+ * tile, as these come behind the stores of the last one: a sixth of the time where K is 3584 (tests/bench/TRIED.md). So a group leaves every
+ * other 8 rows when it has finished them, and keeps the others, as elements, in registers, until it is halfway in the next tile or knows
+ * that there is none; that is room for a fourth stage. 168 registers are not enough for that, so the groups take some of the others'.
  *
  * Barriers, all with phases that alternate (struct gemm_ring):
  *   job_full      the taker has written the job           job_empty    all other parts have read it and are done with it
  *   stage_full    the copy engine has brought the stage   stage_empty  the warps have multiplied it
- *   out_full      the warps have written the tile         out_empty    the copy engine has read it
+ *   out_full      the warps have written a turn's rows    out_empty    the copy engine has read them
  *   half_full     one group has left its half of the sums half_empty   the other one has added it (SPLIT only)
  * No part waits for one that comes after it, but for room, and the storer waits for nothing but the tile and, once, for the other ranks'
- * streams, which come or the operator is made to leave: so all go on. A workgroup that is to leave (the taker looks, once a slice) still
- * finishes the jobs it has.
+ * streams, which come or the operator is made to leave: so all go on. A tile's second turn comes with the next job, which is made without
+ * waiting until this one is done: there are places for three. A workgroup that is to leave (the taker looks, once a slice) still finishes
+ * the jobs it has.
  *
  * PAIR: two workgroups, a cluster, work on two tiles at a time that follow each other. Usually these have the same columns:
  * then each loads half of B into both, which spares the L2 a third of its traffic. The first one's taker makes the jobs of both,
@@ -202,9 +208,11 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
 
     /* ---- groups ---- */
 
-    /* All steps of a tile. `a` and `b`: this group's, as wgmma wants them, in the first stage. */
+    /* All steps of a tile. `a` and `b`: this group's, as wgmma wants them, in the first stage. Halfway, under the matrix instructions, it
+     * calls between(). */
+    template <typename Between>
     __device__ __forceinline__ void multiply(float (&sums)[S::SUMS], int32_t steps, uint64_t a, uint64_t b,
-                                             gemm_ring<S::STAGES> *ring)
+                                             gemm_ring<S::STAGES> *ring, Between between)
     {
         constexpr int EACH = GEMM_STEP / 16 / (S::SPLIT ? 2 : 1);
         uint32_t before = 0;
@@ -218,6 +226,8 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
             for (int k = 0; k < EACH; k++)
                 gpu_wgmma_add(sums, a + stage + k * (32 / 16), b + stage + k * (2048 / 16), n > 0 || k > 0, T());
             gpu_wgmma_end_group();
+            if (n == steps / 2)
+                between();
             gpu_wgmma_await_all_but<1>();
             if (n > 0 && threadIdx.x % 32 == 0)
                 stage_done(before);
@@ -250,15 +260,38 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
     }
 
     /* Of a warp's 16 rows a thread has rows lane / 4 and 8 more, of them columns 8j + lane % 4 * 2 and the next: sums 4j and 4j
-     * + 1 of the one row, 4j + 2 and 4j + 3 of the other. */
-    __device__ __forceinline__ void finish(const float (&sums)[S::SUMS], T *at)
+     * + 1 of the one row, 4j + 2 and 4j + 3 of the other. What leaves in the second turn stays in registers. */
+    __device__ __forceinline__ void finish(const float (&sums)[S::SUMS], T *at, uint32_t (&held)[S::HELD])
     {
 #pragma unroll
         for (int i = 0; i < S::SUMS; i += 4) {
+            uint32_t second = gpu_wgmma_pair(sums[i + 2], sums[i + 3], T());
             *(uint32_t *)(at + i * 2) = gpu_wgmma_pair(sums[i], sums[i + 1], T());
-            *(uint32_t *)(at + i * 2 + 8 * S::OUT_PITCH) = gpu_wgmma_pair(sums[i + 2], sums[i + 3], T());
+            if constexpr (S::TURNS == 1)
+                *(uint32_t *)(at + i * 2 + 8 * S::OUT_PITCH) = second;
+            else
+                held[i / 4] = second;
         }
         gpu_fence_for_async();
+    }
+
+    __device__ __forceinline__ void held_put(T *at, const uint32_t (&held)[S::HELD])
+    {
+#pragma unroll
+        for (int i = 0; i < S::HELD; i++)
+            *(uint32_t *)(at + i * 8) = held[i];
+        gpu_fence_for_async();
+    }
+
+    /* A warp: room for finished rows, which put() writes. */
+    template <typename Put> __device__ __forceinline__ void rows_leave(gemm_ring<1> *out, Put put)
+    {
+        gpu_barrier_await(&shared.out_empty, out->parity ^ 1);
+        put();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            gpu_barrier_arrive(&shared.out_full);
+        out->next();
     }
 
     __device__ __forceinline__ void group()
@@ -269,30 +302,33 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
         uint32_t base = gpu_shared_address(stages);
         uint64_t a = gpu_wgmma_matrix(base + row * 128 + k * 32, 16, 1024);
         uint64_t b = gpu_wgmma_matrix(base + S::A_BYTES + col / 64 * S::B_PART + k * 2048, S::B_PART, 1024);
-        T *out = (T *)(stages + S::STAGES * S::STAGE_BYTES) + (row + thread % 128 / 32 * 16 + lane / 4) * S::OUT_PITCH + col +
-                 lane % 4 * 2;
+        T *at = (T *)(stages + S::STAGES * S::STAGE_BYTES) +
+                ((row + thread % 128 / 32 * 16) / S::TURNS + lane / 4) * S::OUT_PITCH + col + lane % 4 * 2;
         gemm_ring<GEMM_JOBS> jobs;
         gemm_ring<S::STAGES> ring;
-        gemm_ring<1> tile;
+        gemm_ring<1> out;
+        uint32_t held[S::HELD], tile = 0;
+        /* The second turn of the tile before, if there was one. */
+        auto rest_leave = [&] {
+            if (S::TURNS > 1 && tile > 0)
+                rows_leave(&out, [&] { held_put(at, held); });
+        };
 
-        for (;; jobs.next(), tile.next()) {
+        for (;; jobs.next(), tile++) {
             float sums[S::SUMS];
             job_await(jobs);
             int32_t steps = shared.jobs[jobs.at].steps;
             if (steps == 0)
-                return;
+                break;
             __syncwarp();
             if (lane == 0)
                 job_done(jobs);
-            multiply(sums, steps, a, b, &ring);
-            if (S::SPLIT && !halves_add(sums, tile.parity))
+            multiply(sums, steps, a, b, &ring, rest_leave);
+            if (S::SPLIT && !halves_add(sums, tile % 2))
                 continue;
-            gpu_barrier_await(&shared.out_empty, tile.parity ^ 1);
-            finish(sums, out);
-            __syncwarp();
-            if (lane == 0)
-                gpu_barrier_arrive(&shared.out_full);
+            rows_leave(&out, [&] { finish(sums, at, held); });
         }
+        rest_leave();
     }
 
     /* All threads. False: leave. */
@@ -302,14 +338,25 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
         if (threadIdx.x == 0)
             make();
         everyone();
-        if (threadIdx.x >= 128)
+        if (threadIdx.x >= 128) {
+            if constexpr (S::TURNS > 1)
+                gpu_registers_more<GEMM_GROUP_REGISTERS>();
             group();
-        else if (threadIdx.x == 0 && rank == 0)
-            take();
-        else if (threadIdx.x == 32)
-            load();
-        else if (threadIdx.x / 32 == 2)
-            store();
+            if constexpr (S::TURNS > 1)
+                gpu_registers_fewer<GEMM_REGISTERS>();
+        } else {
+            if constexpr (S::TURNS > 1)
+                gpu_registers_fewer<GEMM_OTHER_REGISTERS>();
+            if (threadIdx.x == 0 && rank == 0)
+                take();
+            else if (threadIdx.x == 32)
+                load();
+            else if (threadIdx.x / 32 == 2)
+                store();
+            __syncwarp();
+            if constexpr (S::TURNS > 1)
+                gpu_registers_more<GEMM_REGISTERS>();
+        }
         __syncwarp();
         everyone();
         return !shared.leave;

@@ -29,9 +29,12 @@ struct gemm_maps {
 enum gemm_gate { GEMM_GATE_UNKNOWN, GEMM_GATE_OPEN, GEMM_GATE_SHUT };
 
 #define GEMM_STEP 64 /* k of a stage */
-#define GEMM_JOBS 3
+#define GEMM_JOBS 3  /* places for them; no fewer: gemm_hopper.h */
 #define GEMM_THREADS 384
-#define GEMM_WARPS 8            /* of the two groups */
+#define GEMM_WARPS 8             /* of the two groups */
+#define GEMM_REGISTERS 168       /* of a thread, as the kernel begins: all that there are */
+#define GEMM_GROUP_REGISTERS 208 /* of one that multiplies, where it needs more; then the others have ... */
+#define GEMM_OTHER_REGISTERS 88
 #define GEMM_SPREAD_ROWS 8u     /* that leave at a time */
 #define GEMM_SPREAD_PERCENT 85u /* of a tile's time that all of them are spread over */
 #define GEMM_SPREAD_NAP_NS 100u
@@ -47,12 +50,22 @@ template <typename T, int ROWS_, int COLS_, bool PAIR_> struct gemm_shape {
     static constexpr uint32_t A_BYTES = ROWS * GEMM_STEP * sizeof(T), B_PART = GEMM_STEP * 128; /* of 64 columns */
     static constexpr uint32_t STAGE_BYTES = A_BYTES + COLS / 64 * B_PART;
     static constexpr uint32_t OUT_PITCH = COLS + 8; /* elements: rows begin at multiples of 16 bytes and in different banks */
-    static constexpr uint32_t TILE_BYTES = ROWS * OUT_PITCH * sizeof(T), HALF_BYTES = SPLIT ? SUMS * 128 * sizeof(float) : 0;
+    /* There is no room for a fourth stage beside all of the largest tile: so it leaves in two turns, every other 8 rows in each. */
+    static constexpr int TURNS = ROWS == 128 && COLS == 256 ? 2 : 1, OUT_ROWS = ROWS / TURNS, HELD = TURNS == 1 ? 1 : SUMS / 4;
+    static constexpr uint32_t TILE_BYTES = OUT_ROWS * OUT_PITCH * sizeof(T),
+                              HALF_BYTES = SPLIT ? SUMS * 128 * sizeof(float) : 0;
     static constexpr uint32_t OUT_BYTES = TILE_BYTES + HALF_BYTES, ALIGN = 1024;
-    static constexpr uint32_t MOST = 227 * 1024 - 2048; /* a workgroup's, but for what is not dynamic */
+    static constexpr uint32_t MOST = 227 * 1024 - 1024; /* a workgroup's, but for what is not dynamic */
     static constexpr int ROOM = (int)((MOST - OUT_BYTES - ALIGN) / STAGE_BYTES), STAGES = ROOM < 8 ? ROOM : 8;
     static constexpr size_t SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + ALIGN;
-    static_assert(sizeof(T) == 2 && STAGES >= 3, "");
+    static_assert(sizeof(T) == 2 && STAGES >= 4, "");
+    static_assert(2 * GEMM_GROUP_REGISTERS + GEMM_OTHER_REGISTERS == 3 * GEMM_REGISTERS, "");
+
+    /* The tile's row that leaves from a row of the memory for finished ones. */
+    static __device__ __forceinline__ uint32_t row_leaving(uint32_t place, uint32_t turn)
+    {
+        return TURNS == 1 ? place : (place / 8 * TURNS + turn) * 8 + place % 8;
+    }
 };
 
 /* One tile: of `together` slices from `index` on, as far as they lie in it. */

@@ -87,10 +87,10 @@ template <typename T, typename S> struct gemm_storing {
 
     /* ---- storer ---- */
 
-    /* All lanes: begin to store what the tile has of a slice, as 16 bytes and more at a time. One that is only computed goes to
-     * staging; dense there. The tile was finished at now_ns, and took took_ns. */
-    __device__ __forceinline__ void part_store(const struct gemm_job &job, const struct slice &s, uint64_t now_ns,
-                                               uint64_t took_ns)
+    /* All lanes: begin to store what the tile has of a slice, and of this turn, as 16 bytes and more at a time. One that is only computed
+     * goes to staging; dense there. The rows were finished at now_ns, and the tile took took_ns. */
+    __device__ __forceinline__ void part_store(const struct gemm_job &job, const struct slice &s, uint32_t turn,
+                                               uint64_t now_ns, uint64_t took_ns)
     {
         bool spread = maps.spread && s.kind != SLICE_COMPUTE && s.dst != gpu_plan_of(call, job.run)->rank;
         uint64_t each_ns = spread ? took_ns * GEMM_SPREAD_PERCENT / 100 * GEMM_SPREAD_ROWS / S::ROWS : 0;
@@ -104,10 +104,10 @@ template <typename T, typename S> struct gemm_storing {
                                         : (T *)call.out[s.dst].data + ((int64_t)s.dst_row + job.row - s.row) * pitch +
                                               s.dst_col + (job.col - s.col);
 
-        for (uint32_t at = first; at < end; at += most) {
-            uint32_t lane = threadIdx.x % 32, row = at + lane;
-            if (lane < most && row < end)
-                gpu_bulk_store(to + row * pitch, out + row * S::OUT_PITCH, cols * (uint32_t)sizeof(T));
+        for (uint32_t at = S::TURNS == 1 ? first : 0; at < (S::TURNS == 1 ? end : S::OUT_ROWS); at += most) {
+            uint32_t lane = threadIdx.x % 32, row = S::row_leaving(at + lane, turn);
+            if (lane < most && row >= first && row < end)
+                gpu_bulk_store(to + row * pitch, out + (at + lane) * S::OUT_PITCH, cols * (uint32_t)sizeof(T));
             now_ns += each_ns;
             while (spread && (int64_t)(gpu_clock() - now_ns) < 0)
                 __nanosleep(GEMM_SPREAD_NAP_NS);
@@ -126,8 +126,8 @@ template <typename T, typename S> struct gemm_storing {
 
     /* What the tile has of its slices. The first one that is another rank's waits until that may be stored; what has been made to leave
      * stores no more there. */
-    __device__ __forceinline__ void tile_store(const struct gemm_job &job, const struct slice *slices, uint64_t took_ns,
-                                               enum gemm_gate *gate)
+    __device__ __forceinline__ void tile_store(const struct gemm_job &job, const struct slice *slices, uint32_t turn,
+                                               uint64_t took_ns, enum gemm_gate *gate)
     {
         uint64_t now_ns = gpu_clock();
 
@@ -138,7 +138,7 @@ template <typename T, typename S> struct gemm_storing {
                 now_ns = gpu_clock();
             }
             if (is_own || *gate == GEMM_GATE_OPEN)
-                part_store(job, slices[i], now_ns, took_ns);
+                part_store(job, slices[i], turn, now_ns, took_ns);
         }
     }
 
@@ -147,29 +147,33 @@ template <typename T, typename S> struct gemm_storing {
         uint32_t lane = threadIdx.x % 32;
         enum gemm_gate gate = GEMM_GATE_UNKNOWN;
         gemm_ring<GEMM_JOBS> jobs;
-        gemm_ring<1> tile;
+        gemm_ring<1> out;
         uint64_t before_ns = 0, least_ns = UINT64_MAX;
         uint32_t run = UINT32_MAX;
 
         if (blockIdx.x == 0)
             gpu_say_come(call);
-        for (;; jobs.next(), tile.next()) {
+        for (;; jobs.next()) {
             job_await(jobs);
             const struct gemm_job job = shared.jobs[jobs.at];
             if (job.steps == 0)
                 return;
             const struct slice *slices = (const struct slice *)gpu_plan_of(call, job.run)->slices + job.index;
-            gpu_barrier_await(&shared.out_full, tile.parity);
-            uint64_t now_ns = gpu_clock(), took_ns = now_ns - (before_ns ? before_ns : job.start);
-            before_ns = now_ns;
-            least_ns = job.run == run ? min(least_ns, took_ns) : took_ns;
-            run = job.run;
-            tile_store(job, slices, least_ns, &gate);
-            gpu_bulk_end_group();
-            gpu_bulk_await_read();
-            __syncwarp();
-            if (lane == 0)
-                gpu_barrier_arrive(&shared.out_empty);
+            for (uint32_t turn = 0; turn < S::TURNS; turn++, out.next()) {
+                gpu_barrier_await(&shared.out_full, out.parity);
+                if (turn == 0) {
+                    uint64_t now_ns = gpu_clock(), took_ns = now_ns - (before_ns ? before_ns : job.start);
+                    before_ns = now_ns;
+                    least_ns = job.run == run ? min(least_ns, took_ns) : took_ns;
+                    run = job.run;
+                }
+                tile_store(job, slices, turn, least_ns, &gate);
+                gpu_bulk_end_group();
+                gpu_bulk_await_read();
+                __syncwarp();
+                if (lane == 0)
+                    gpu_barrier_arrive(&shared.out_empty);
+            }
             gpu_bulk_await();
             __syncwarp();
             for (uint32_t i = lane; i < job.together && job.last; i += 32)

@@ -152,6 +152,21 @@ GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_bf16)
     return word;
 }
 
+/* ---- registers ---- */
+
+/* All threads of a warpgroup: from here on each has N registers instead of what it had, which is fewer; waits until others have given back
+ * so many. N is a multiple of 8. */
+template <int N> GPU_DEVICE void gpu_registers_more()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* The same, which is more. */
+template <int N> GPU_DEVICE void gpu_registers_fewer()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
 /* ---- barriers in shared memory (mbarrier): phases of so many arrivals, and of the bytes that copies are to bring ---- */
 
 GPU_DEVICE uint32_t gpu_shared_address(const void *at)
