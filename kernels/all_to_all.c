@@ -4,6 +4,8 @@
  */
 #include "all_to_all.h"
 
+enum { BAND_TILES = 16 };
+
 static uint32_t least(uint64_t a, uint64_t b)
 {
     return (uint32_t)(a < b ? a : b);
@@ -14,28 +16,37 @@ static bool is_empty(const struct rectangle *part)
     return part->rows == 0 || part->cols == 0;
 }
 
-/* Cuts a part into tiles, column block by column block. `like` has what they have in common. */
-static void add_tiles(struct plan_builder *b, const struct rectangle *part, uint32_t tile_rows, uint32_t tile_cols,
-                      struct slice like)
+/* How many rows of a part are cut together: all, or about 16 tiles, and an even number of them, as two neighbours may be computed
+ * together. A GPU has some 130 tiles under way, mostly of 128 x 256. */
+static uint64_t band_rows(const struct rectangle *part, uint32_t tile_rows, bool bands)
 {
-    for (uint64_t col = 0; col < part->cols; col += tile_cols) {
-        for (uint64_t row = 0; row < part->rows && b->status == 0; row += tile_rows) {
-            like.row = part->row + (uint32_t)row;
-            like.rows = least(tile_rows, part->rows - row);
-            like.col = part->col + (uint32_t)col;
-            like.cols = least(tile_cols, part->cols - col);
-            like.dst_row = part->dst_row + (uint32_t)row;
-            like.dst_col = part->dst_col + (uint32_t)col;
-            plan_add_slice(b, like);
-        }
-        if (b->status)
-            return;
+    uint64_t high = ((uint64_t)part->rows + tile_rows - 1) / tile_rows, count = (high + BAND_TILES / 2) / BAND_TILES;
+
+    return bands && count > 1 ? ((high + count - 1) / count + 1) / 2 * 2 * tile_rows : part->rows;
+}
+
+/* Cuts a part into tiles, column block by column block; each band of so many rows by itself. `like` has what they have in common. */
+static void add_tiles(struct plan_builder *b, const struct rectangle *part, uint32_t tile_rows, uint32_t tile_cols,
+                      uint64_t band, struct slice like)
+{
+    for (uint64_t top = 0; top < part->rows && b->status == 0; top += band) {
+        uint64_t end = least(top + band, part->rows);
+        for (uint64_t col = 0; col < part->cols; col += tile_cols)
+            for (uint64_t row = top; row < end && b->status == 0; row += tile_rows) {
+                like.row = part->row + (uint32_t)row;
+                like.rows = least(tile_rows, part->rows - row);
+                like.col = part->col + (uint32_t)col;
+                like.cols = least(tile_cols, part->cols - col);
+                like.dst_row = part->dst_row + (uint32_t)row;
+                like.dst_col = part->dst_col + (uint32_t)col;
+                plan_add_slice(b, like);
+            }
     }
 }
 
 /* The tiles for all destinations, each destination's with a signal group of its own. */
 static void add_puts(struct plan_builder *b, enum slice_kind kind, const int order[], const struct schedule *schedule,
-                     const struct rectangle parts[], bool wait_for_own)
+                     const struct rectangle parts[], bool bands, bool wait_for_own)
 {
     struct plan *plan = b->plan;
 
@@ -50,7 +61,7 @@ static void add_puts(struct plan_builder *b, enum slice_kind kind, const int ord
             tile_rows = elements > part->cols ? least(elements / part->cols, part->rows) : 1;
             tile_cols = part->cols;
         }
-        add_tiles(b, part, tile_rows, tile_cols,
+        add_tiles(b, part, tile_rows, tile_cols, band_rows(part, tile_rows, bands),
                   (struct slice){.kind = (uint8_t)kind,
                                  .dst = (uint16_t)order[i],
                                  .group = plan_add_group(b, (unsigned)order[i], (uint32_t)plan->rank),
@@ -126,7 +137,7 @@ static void add_short_puts(struct plan_builder *b, const struct schedule *schedu
 
 /* All tiles into staging memory. Returns whether there are any. */
 static bool add_computes(struct plan_builder *b, const int order[], const struct schedule *schedule,
-                         const struct rectangle parts[])
+                         const struct rectangle parts[], bool bands)
 {
     struct plan *plan = b->plan;
     uint32_t group = SLICE_NO_GROUP;
@@ -137,6 +148,7 @@ static bool add_computes(struct plan_builder *b, const int order[], const struct
         if (group == SLICE_NO_GROUP)
             group = plan_add_group(b, (unsigned)plan->rank, (uint32_t)plan->nranks);
         add_tiles(b, &parts[order[i]], schedule->slice_rows, schedule->slice_cols,
+                  band_rows(&parts[order[i]], schedule->slice_rows, bands),
                   (struct slice){.kind = SLICE_COMPUTE, .dst = (uint16_t)order[i], .group = group});
     }
     return group != SLICE_NO_GROUP;
@@ -196,21 +208,22 @@ void all_to_all_plan(const struct problem *problem, int rank, const struct sched
                      const bool from[], enum all_to_all_order in, const struct all_to_all_tiles *tiles, struct plan_builder *b)
 {
     uint32_t own_flag = (uint32_t)problem->nranks;
+    const bool bands = in == ALL_TO_ALL_IN_BANDS;
     int order[FCC_MAX_RANKS];
 
     plan_destination_order(problem, rank, order);
     b->plan->nflags = own_flag + 1;
     switch (schedule->kind) {
     case FCC_SCHEDULE_COMPUTE_ONLY:
-        if (add_computes(b, order, schedule, parts))
+        if (add_computes(b, order, schedule, parts, bands))
             add_wait(b, own_flag, 1);
         return;
     case FCC_SCHEDULE_SEQUENTIAL:
-        (void)add_computes(b, order, schedule, parts);
-        add_puts(b, SLICE_PUT, order, schedule, parts, true);
+        (void)add_computes(b, order, schedule, parts, bands);
+        add_puts(b, SLICE_PUT, order, schedule, parts, false, true);
         break;
     case FCC_SCHEDULE_COMM_ONLY:
-        add_puts(b, SLICE_PUT, order, schedule, parts, false);
+        add_puts(b, SLICE_PUT, order, schedule, parts, false, false);
         break;
     default:
         if (in == ALL_TO_ALL_TOGETHER)
@@ -218,7 +231,7 @@ void all_to_all_plan(const struct problem *problem, int rank, const struct sched
         else if (in == ALL_TO_ALL_IN_TURNS)
             add_puts_in_turns(b, order, schedule, parts);
         else
-            add_puts(b, SLICE_COMPUTE_PUT, order, schedule, parts, false);
+            add_puts(b, SLICE_COMPUTE_PUT, order, schedule, parts, bands, false);
         if (tiles) {
             flags_split(b, tiles);
             return;

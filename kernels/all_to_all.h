@@ -25,6 +25,8 @@ struct rectangle {
 /* In which order the fused schedule has its slices. */
 enum all_to_all_order {
     ALL_TO_ALL_IN_PARTS, /* one destination's after the other's, the own rank's last: the links have time until the end */
+    ALL_TO_ALL_IN_BANDS, /* the same, and of one destination's some rows after the others: what a GPU computes at a time is about as high as
+                          * wide, and so reads least */
     ALL_TO_ALL_IN_TURNS, /* one of each destination, then the next of each: the links have work from beginning to end */
     ALL_TO_ALL_TOGETHER, /* no destination gets more rows than a slice may have: all rows of some columns, then of the next */
 };

@@ -240,7 +240,10 @@ static void gemm_plan(const struct problem *problem, int rank, struct schedule *
         (schedule->target == PLAN_CPU && !plan_is_over_nodes(problem) && bytes <= EARLY_BYTES))
         b->plan->staging_bytes = bytes;
     all_to_all_plan(problem, rank, schedule, parts, from,
-                    are_short(problem, rank, schedule) ? ALL_TO_ALL_TOGETHER : ALL_TO_ALL_IN_PARTS, few ? &tiles : NULL, b);
+                    are_short(problem, rank, schedule) ? ALL_TO_ALL_TOGETHER
+                    : schedule->target == PLAN_GPU     ? ALL_TO_ALL_IN_BANDS
+                                                       : ALL_TO_ALL_IN_PARTS,
+                    few ? &tiles : NULL, b);
 }
 
 static struct work gemm_work(const struct problem *problem, int rank)

@@ -237,6 +237,31 @@ static void test_workgroups(void **state)
         }
 }
 
+/* What a GPU multiplies at a time is about as high as wide: 10 to 24 tiles of the same columns, unless there are no more rows, and an even
+ * number of them, unless these are a destination's last ones. */
+static void test_bands(void **state)
+{
+    struct problem p = {.op = FCC_OP_GEMM_ALL_TO_ALL, .dtype = FCC_F16, .nranks = 2, .gemm.n = 4096, .gemm.k = {64, 64}};
+    const struct schedule schedule = {.kind = FCC_SCHEDULE_FUSED, .target = PLAN_GPU};
+    struct plan *plan = NULL;
+    struct error e;
+
+    (void)state;
+    for (uint32_t high = 2; high <= 100; high++) {
+        (void)snprintf(case_text, sizeof(case_text), "%u tiles high", high);
+        p.gemm.rows[0][0] = p.gemm.rows[0][1] = high * 128 - 5;
+        EXPECT(plan_make(&p, 0, &schedule, &plan, &e) == 0 && plan->schedule.slice_rows == 128);
+        for (uint32_t i = 0, n; plan->slices[i].kind == SLICE_COMPUTE_PUT; i += n) {
+            const struct slice *s = &plan->slices[i];
+            for (n = 1; s[n].kind == SLICE_COMPUTE_PUT && s[n].col == s->col && s[n].row == s[n - 1].row + 128; n++)
+                EXPECT(s[n].dst == s->dst);
+            bool last = s[n - 1].rows < 128; /* of its destination */
+            EXPECT(n <= 24 && (last || (n >= 10 && n % 2 == 0)) && (n == high || high > 23));
+        }
+        plan_free(plan);
+    }
+}
+
 static void test_names(void **state)
 {
     (void)state;
@@ -260,7 +285,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_properties), cmocka_unit_test(test_destinations), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_workgroups), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_workgroups), cmocka_unit_test(test_bands),        cmocka_unit_test(test_names),
     };
     const char *seed = getenv("FCC_TEST_SEED");
 
