@@ -2,13 +2,14 @@
 """The goals for GPU speed, and how far a run got. Needs neither torch nor a GPU.
 
 All are ratios in one run on 4 H200 of one host, under MPS, medians of the slowest rank, weights not in a cache. "Sequence" is
-the vendor's BLAS, or the best pooling kernel there is (ours or PyTorch's), followed by NCCL, both in one CUDA graph; with
-our pooling it is the sum of the two. "Kernel" is from the first slice's start to the last one's end within a rank: it counts
-what a rank waits for others, as its time in a stream does; "stream" is from event to event on the caller's stream through the
-daemon, many calls in a row. Its goals are of the same limit for each call by itself ("stream"), for as many in a group as the
-sequence has in its graph ("grouped") and, of gemv_all_reduce and gemm_all_to_all, for operators that were prepared once
-("prepared"). The floor is what moving the operator's bytes, or its operations, take at rates that are measured in the same
-run.
+the vendor's BLAS, or the best pooling kernel there is (ours or PyTorch's), followed by NCCL, both in one CUDA graph; with our
+pooling it is the sum of the two. The product alone is measured before fccd and after it, and both count: a GPU that has
+become warm takes longer at the same power. "Kernel" is from the first slice's start to the last one's end within a rank: it
+counts what a rank waits for others, as its time in a stream does; "stream" is from event to event on the caller's stream
+through the daemon, many calls in a row. Its goals are of the same limit for each call by itself ("stream"), for as many in a
+group as the sequence has in its graph ("grouped") and, of gemv_all_reduce and gemm_all_to_all, for operators that were
+prepared once ("prepared"). The floor is what moving the operator's bytes, or its operations, take at rates that are measured
+in the same run.
 
   operator              rows                               kernel                                   stream
   gemv_all_reduce       M1 N8192 K2048, M1 N4096 K3584     <= 0.55 of sequence                      <= 0.75 of sequence
@@ -174,7 +175,7 @@ def goals_of(row):
     if row.part == shapes.GEMV:
         return GEMV_WIDE if s.m == 64 else GEMV_LONG if s.k > 4096 else GEMV_SHORT
     if row.part == shapes.GEMM:
-        return GEMM_LARGE if s.m >= 4096 else GEMM_SMALL
+        return GEMM_LARGE if s.large else GEMM_SMALL
     return EMBEDDING + (() if s.zipf else POOLING)
 
 

@@ -117,6 +117,7 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
   NCCL      PyTorch with its BLAS and NCCL in a CUDA graph, as are GEMV, GEMM, pooling and the symmetric memory's one-shot
             and two-shot, each behind its GEMV. (mm+RS) is fused_matmul_reduce_scatter: another collective, for orientation,
             and not in a graph
+  GEMM      the product alone; of M >= 4096 before fccd and after it, as a GPU that has become warm takes longer at the same power
   kernel    fccd: from the first slice's start to the last one's end over all ranks, from its trace
   stream    fccd: from event to event on the caller's stream through the daemon, many calls in a row
   grouped   fccd: the same, as many calls in a group (fcc_group_begin()) as there are in a CUDA graph of the baselines

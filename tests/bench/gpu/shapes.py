@@ -67,6 +67,11 @@ class Gemm:
     def name(self):
         return f"M{self.m} N{self.n} K{self.k}"
 
+    @property
+    def large(self):
+        """So that matrix units limit it, and these the power that a GPU may take."""
+        return self.m >= 4096
+
     def rotated_bytes(self):
         return (self.m + self.n) * self.k * ELEMENT_BYTES[self.dtype]
 
