@@ -143,6 +143,7 @@ class Comparison:
         self.alive()
         uid = self.ranks.part("fcc_connect", PART_LIMIT_S)[0]
         self.results[row]["times"] = noop.slowest(self.ranks.part("noop", PART_LIMIT_S, uid=uid))
+        self.launches(row)
         self.fccd_close()
 
     def measure_torch_ops(self, row):
@@ -175,7 +176,13 @@ class Comparison:
                         "prepared": self.fccd_prepared, "queued": self.fccd_queued, "latency": self.fccd_latency}[what]
                 times.setdefault(f"{schedule} {what}", "failed")
                 self.fccd_part(row, schedule, what, work)
+        if self.opened:
+            self.attempt(f"{row.text}: launches", lambda: self.launches(row))
         self.attempt(f"{row.text}: close", self.fccd_close)
+
+    def launches(self, row):
+        """Before the communicator is closed: who has launched its kernels."""
+        self.results[row]["launches"] = self.ranks.part("fcc_launches", PART_LIMIT_S)[0]
 
     def word(self, row, schedule):
         return "wrong" if f"{schedule} before" in self.results[row]["errors"] else "failed"

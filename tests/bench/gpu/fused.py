@@ -169,13 +169,25 @@ def embedding_open(session, ncopies):
 
 # ---- times ----
 
-def trace_fetch(fccctl, socket, operator, schedule):
-    """The trace of the operator that finished last, which is the communicator's."""
-    done = subprocess.run([str(fccctl), "--socket", str(socket), "trace", "--job", JOB, "--json"], capture_output=True,
-                          text=True, timeout=TRACE_LIMIT_S, check=False)
+def fccctl_ask(fccctl, socket, what):
+    """What fccctl says of this job."""
+    done = subprocess.run([str(fccctl), "--socket", str(socket), what, "--job", JOB, "--json"], capture_output=True, text=True,
+                          timeout=TRACE_LIMIT_S, check=False)
     if done.returncode:
-        raise FccError(f"fccctl trace: {done.stderr.strip()}")
-    trace = json.loads(done.stdout)
+        raise FccError(f"fccctl {what}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def launches_fetch(tracer):
+    """How many operators there have been, of how many the ranks' own processes have launched the kernels, and of how many these
+    stood back."""
+    comms = [comm for worker in fccctl_ask(*tracer, "comms")["workers"] for comm in worker["comms"]]
+    return {key: sum(comm[key] for comm in comms) for key in ("operators", "granted", "declined")}
+
+
+def trace_fetch(tracer, operator, schedule):
+    """The trace of the operator that finished last, which is the communicator's."""
+    trace = fccctl_ask(*tracer, "trace")
     if (trace["op"], trace["schedule"]) != (operator, schedule):
         raise FccError(f"fccctl trace: asked for {operator}, {schedule}, got {trace['op']}, {trace['schedule']}")
     return trace
@@ -193,7 +205,7 @@ def kernel_samples(session, schedule, ncopies, burst, tracer):
         last = session.calls[schedule, (burst - 1) % ncopies]
         session.client.enqueue_and_wait(session.at.shape.operator, last, session.stream.cuda_stream)
         if session.at.rank == 0:
-            found.append(figures.trace_spans(trace_fetch(*tracer, session.at.shape.operator, schedule)))
+            found.append(figures.trace_spans(trace_fetch(tracer, session.at.shape.operator, schedule)))
     session.client.error()
     return found
 

@@ -9,7 +9,7 @@
 from . import figures
 
 CALLS = 32  # in a row; fewer than may be in flight
-SAMPLES, WARMUP = 40, 3
+SAMPLES, WARMUP = 160, 3  # some tenths of a second in all: a host that is busy for a while is not all that is seen
 HOLD_CYCLES = 3000000  # of the GPU's clock: longer than CALLS calls take to enqueue
 
 

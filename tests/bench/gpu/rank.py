@@ -227,6 +227,10 @@ class Rank:
         return fused.kernel_samples(self.session, schedule, self.copies(self.at.shape), max(TRACE_BURST, self.warmup() // 2),
                                     (self.settings.fccctl, self.settings.socket))
 
+    def part_fcc_launches(self):
+        """On rank 0: who has launched the kernels of the communicator so far."""
+        return fused.launches_fetch((self.settings.fccctl, self.settings.socket)) if self.rank == 0 else None
+
     def part_fcc_stream(self, schedule, grouped):
         """Each by itself, or as many in a group as a graph of the baselines has; as in_a_row()."""
         return self.in_a_row(functools.partial(self.session.run, schedule), self.copies(self.at.shape),
