@@ -10,6 +10,7 @@
 enum {
     UNTIL = 16 + 128 + 16, /* operators by which they are offered: asked for, from then on so many, and some */
     MORE = 100,
+    GRANTED_AHEAD = 16, /* gpu_parts.h */
 };
 
 static inline void ranks_all(int n, void (*rank)(int, const struct ranks *, void *))

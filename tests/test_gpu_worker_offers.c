@@ -135,6 +135,58 @@ static void automatic(void)
     fake_stop(&d);
 }
 
+/* What fccctl says of the operators that ranks have launched. */
+static int launched_by_ranks(void)
+{
+    static char text[1 << 16];
+
+    CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", NULL}) == 0);
+    const char *words = strstr(text, " of them launched by its ranks"), *digits = words;
+    while (digits && digits > text && digits[-1] >= '0' && digits[-1] <= '9')
+        digits--;
+    return digits ? atoi(digits) : 0;
+}
+
+/* Streams stand still with more than may be granted behind that. */
+static void far_ahead_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    struct lane l;
+
+    lane_open(&l, all, rank, 0);
+    offered_runs(&l, UNTIL + MORE);
+    all_well(&l);
+    scene->step++;
+    await(&scene->heard, 1);
+    stream_gate(l.stream, &scene->open);
+    offered_runs(&l, 3 * GRANTED_AHEAD);
+    scene->step++;
+    all_well(&l);
+    lane_close(&l);
+}
+
+static void far_ahead(void)
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    ranks_start(&r, PAIR, far_ahead_rank, scene);
+    await(&scene->step, PAIR);
+    int before = launched_by_ranks(), now;
+    CHECK(before >= MORE);
+    scene->heard = 1;
+    await(&scene->step, 2 * PAIR);
+    for (double until = now_ms() + 20e3; (now = launched_by_ranks()) < before + GRANTED_AHEAD;)
+        CHECK(now_ms() < until);
+    CHECK(now == before + GRANTED_AHEAD && launched_by_ranks() == now);
+    scene->open = 1;
+    ranks_join(&r);
+    CHECK(fake->declined == 0);
+    fake_stop(&d);
+}
+
 /* ---- none is offered ---- */
 
 /* Operators in flight on two streams have no order there. */
@@ -438,6 +490,7 @@ int main(int argc, char *argv[])
         {"in_a_row_of_one", in_a_row_of_one, 0},
         {"mixed", mixed, 0},
         {"automatic", automatic, 0},
+        {"far_ahead", far_ahead, 0},
         {"two_streams", two_streams, 0},
         {"together", together, 0},
         {"unopened", unopened, 0},

@@ -25,8 +25,8 @@
  * (gpu_multiprocessors_beside()), as what that stream waits for may have to run on this GPU; and where several communicators take
  * turns all streams have come before (gated). GPU_BEGIN=together is for jobs that need more.
  *
- * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be put behind it (up to AHEAD of them), so that
- * when n has ended the client's stream is all that is left to wait for. n + 1 (but one that begins alone) must not begin on one GPU
+ * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be put behind it (up to AHEAD of them, and up to
+ * GRANTED_AHEAD of those that the ranks have put there), so that when n has ended the client's stream is all that is left to wait for. n + 1 (but one that begins alone) must not begin on one GPU
  * before n has ended on all of them, and the streams alone do not see to that: a rank may have used another one for n. So on each GPU n + 1 waits
  * for the done words of n, too: those of the other GPUs, because its own has one order. The last workgroup writes its word
  * (release, system scope) after everything that n has read or written there, so what follows is as if n + 1 had been enqueued
@@ -34,7 +34,7 @@
  *   - staging memory, flags, the ranks' results: not touched by two operators at a time. Flags are epochs, and only grow.
  *   - what a plug-in keeps for a launch (plans, counters, times, where staging lies) belongs to one struct launch, and one that
  *     runs is not in the cache: of one problem that runs twice at a time there are two.
- *   - what kernels tell the engine is written into struct gpu_told: one for each launch that runs.
+ *   - what kernels tell the engine is written into struct gpu_told: one for each launch that runs; a granted one has none.
  *   - staging memory does not move while anything runs (launch.c).
  * An operator that fails by its data tells all ranks its own epoch, and n + 1 does not mind that. One that could not be
  * enqueued on every GPU is made to leave when n is over, and nothing is put behind it. The end of a communicator is the newest
@@ -139,6 +139,17 @@ static void gpu_comm_close(struct device *d, struct comm *c)
 
 /* ---- launching ---- */
 
+/* Whether one more may run, be it granted or not. The oldest that was launched here is told of in the same place as the one AHEAD
+ * behind it. */
+static bool has_room(const struct comm *c)
+{
+    const struct launch *l = c->current;
+
+    while (l && l->granted)
+        l = l->following;
+    return c->running < GRANTED_AHEAD && (!l || c->newest->epoch + 1 - l->epoch < AHEAD);
+}
+
 /* Not behind one that is held back here, or that a GPU has not taken: its part would not say that it is done. Nor while
  * somebody waits to see an operator's times: the next one's would write over them. Nor where the epochs' lower halves, which
  * are what GPUs compare, come to their end. Nor over nodes, where turns begin when other nodes say so. */
@@ -146,9 +157,9 @@ static bool gpu_launch_follows(const struct comm *c)
 {
     const struct launch *l = c->newest;
 
-    return !c->nodes && c->running < AHEAD && l->worker->gpus->all_wait && comm_is_only(c) && !l->gated &&
+    return !c->nodes && has_room(c) && l->worker->gpus->all_wait && comm_is_only(c) && !l->gated &&
            !atomic_load_explicit(&l->failed, memory_order_relaxed) && LIST_EMPTY(&c->trace_waiters) &&
-           (l->epoch < AHEAD || (uint32_t)(l->epoch + AHEAD) >= 2 * AHEAD);
+           (l->epoch < GRANTED_AHEAD || (uint32_t)(l->epoch + GRANTED_AHEAD) >= 2 * GRANTED_AHEAD);
 }
 
 /* Nothing has been told of it, and nothing that its kernels tell is older than it: GPUs compare epochs cyclically, and over nodes a step
