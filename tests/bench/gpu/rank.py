@@ -13,7 +13,6 @@ from . import baselines, fused, noop, shapes, torch_ops
 from .fcc import DEVICE_CUDA, Client, Unsupported
 
 AUTO_WARMUP = 48  # until both schedules have been measured often enough (tune.c)
-SAMPLES = 60
 LATENCY_SAMPLES, LATENCY_WARMUP = 30, 5
 TRACE_BURST = 8
 COPY_BYTES = 4 << 30
@@ -167,6 +166,9 @@ class Rank:
     def warmup(self):
         return shapes.warmup_calls(self.at.shape, self.settings.ranks)
 
+    def samples(self, calls):
+        return shapes.samples(self.at.shape, self.settings.ranks, calls)
+
     def part_prepare(self, shape):
         """Make this shape's inputs for the baselines."""
         self.at.shape, self.at.sets = shape, None
@@ -191,7 +193,7 @@ class Rank:
             def sample():
                 for i in range(calls):
                     run(i % ncopies)
-        found = self.time(sample, calls, SAMPLES, -(-self.warmup() // calls))
+        found = self.time(sample, calls, self.samples(calls), -(-self.warmup() // calls))
         self.torch.cuda.synchronize()
         return found
 
@@ -245,7 +247,7 @@ class Rank:
             with around():
                 for i in range(calls):
                     run(i % ncopies)
-        found = self.time(sample, calls, SAMPLES, -(-warmup // calls))
+        found = self.time(sample, calls, self.samples(calls), -(-warmup // calls))
         return found, self.session.error_of((calls - 1) % ncopies)
 
     def part_fcc_prepare(self, schedule):

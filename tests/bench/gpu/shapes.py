@@ -118,17 +118,29 @@ class Noop:
         return 0, 0, 0
 
 
-# ---- how long to warm up ----
+# ---- how long to warm up, and to measure ----
 
 WARM_S = 0.1  # a GPU under load lowers its clocks within some tens of ms: all that is compared is timed after that
 CALLS_LEAST, CALLS_MOST = 20, 2000
+SAMPLES = 60
+STEADY_S = 0.6  # where power is the limit, clocks swing by a fifth for some tenths of a second
 ASSUMED = (4.3e12, 7e14, 3.7e11)  # bytes, operations and link bytes a second, roughly; the same on all ranks
+
+
+def least_s(shape, ranks):
+    """About what a call takes, or more; the same on all ranks."""
+    return max(amount / rate for amount, rate in zip(shape.least(ranks), ASSUMED))
 
 
 def warmup_calls(shape, ranks):
     """So many that they take about WARM_S or more; the same number on all ranks."""
-    least = max(amount / rate for amount, rate in zip(shape.least(ranks), ASSUMED))
+    least = least_s(shape, ranks)
     return max(CALLS_LEAST, min(CALLS_MOST, int(WARM_S / least))) if least else CALLS_LEAST
+
+
+def samples(shape, ranks, calls):
+    """How many, of so many calls each. Of a large product so many that they take about STEADY_S."""
+    return max(SAMPLES, int(STEADY_S / (calls * least_s(shape, ranks)))) if getattr(shape, "large", False) else SAMPLES
 
 
 # ---- rows ----
