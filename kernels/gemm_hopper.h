@@ -342,8 +342,10 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
             if constexpr (S::TURNS > 1)
                 gpu_registers_more<GEMM_GROUP_REGISTERS>();
             group();
-            if constexpr (S::TURNS > 1)
+            if constexpr (S::TURNS > 1) {
+                gpu_barrier_some<GEMM_BARRIER_GROUPS, 256>();
                 gpu_registers_fewer<GEMM_REGISTERS>();
+            }
         } else {
             if constexpr (S::TURNS > 1)
                 gpu_registers_fewer<GEMM_OTHER_REGISTERS>();
@@ -354,8 +356,10 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
             else if (threadIdx.x / 32 == 2)
                 store();
             __syncwarp();
-            if constexpr (S::TURNS > 1)
+            if constexpr (S::TURNS > 1) {
+                gpu_barrier_some<GEMM_BARRIER_OTHERS, 128>();
                 gpu_registers_more<GEMM_REGISTERS>();
+            }
         }
         __syncwarp();
         everyone();

@@ -35,6 +35,8 @@ enum gemm_gate { GEMM_GATE_UNKNOWN, GEMM_GATE_OPEN, GEMM_GATE_SHUT };
 #define GEMM_REGISTERS 168       /* of a thread, as the kernel begins: all that there are */
 #define GEMM_GROUP_REGISTERS 208 /* of one that multiplies, where it needs more; then the others have ... */
 #define GEMM_OTHER_REGISTERS 88
+#define GEMM_BARRIER_OTHERS 1 /* 0 is __syncthreads() */
+#define GEMM_BARRIER_GROUPS 2
 #define GEMM_SPREAD_ROWS 8u     /* that leave at a time */
 #define GEMM_SPREAD_PERCENT 85u /* of a tile's time that all of them are spread over */
 #define GEMM_SPREAD_NAP_NS 100u

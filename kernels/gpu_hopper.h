@@ -155,7 +155,7 @@ GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_bf16)
 /* ---- registers ---- */
 
 /* All threads of a warpgroup: from here on each has N registers instead of what it had, which is fewer; waits until others have given back
- * so many. N is a multiple of 8. */
+ * so many. N is a multiple of 8. Between one such change and the next there must be a barrier of the whole warpgroup. */
 template <int N> GPU_DEVICE void gpu_registers_more()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
