@@ -23,7 +23,7 @@
  * 128-byte swizzle (gpu_matrix_wgmma.h has the layout); then the finished tile, or half of it, rows OUT_PITCH apart.
  *
  * TURNS: beside all of a tile of 128 x 256 there is room for three stages, with which the matrix units waited for the first loads of each
- * tile, as these come behind the stores of the last one: a sixth of the time where K is 3584 (tests/bench/TRIED.md). So a group leaves every
+ * tile, as these come behind the stores of the last one: a tenth of the time where K is 3584 (tests/bench/TRIED.md). So a group leaves every
  * other 8 rows when it has finished them, and keeps the others, as elements, in registers, until it is halfway in the next tile or knows
  * that there is none; that is room for a fourth stage. 168 registers are not enough for that, so the groups take some of the others'.
  *
