@@ -119,11 +119,10 @@ class Comparison:
         if row.part != shapes.GEMM or not row.shape.large or "compute" not in first:
             return
         again = self.measure_baselines(row, only=("compute",))
-        if "compute" in again:
-            both = (first["compute"], again["compute"])
-            self.results[row]["times"].update({
-                "compute": figures.slowest([sum(samples, []) for samples in zip(*both)]),
-                "compute before": figures.slowest(both[0]), "compute after": figures.slowest(both[1])})
+        both = [found["compute"] for found in (first, again) if "compute" in found]
+        times = self.results[row]["times"]
+        times["compute"] = figures.slowest([sum(samples, []) for samples in zip(*both)])
+        times.update(zip(("compute before", "compute after"), map(figures.slowest, both)))
 
     def baseline(self, row, baseline):
         self.alive()
