@@ -220,10 +220,10 @@ void all_to_all_plan(const struct problem *problem, int rank, const struct sched
         return;
     case FCC_SCHEDULE_SEQUENTIAL:
         (void)add_computes(b, order, schedule, parts, bands);
-        add_puts(b, SLICE_PUT, order, schedule, parts, false, true);
+        add_puts(b, SLICE_PUT, order, schedule, parts, bands, true);
         break;
     case FCC_SCHEDULE_COMM_ONLY:
-        add_puts(b, SLICE_PUT, order, schedule, parts, false, false);
+        add_puts(b, SLICE_PUT, order, schedule, parts, bands, false);
         break;
     default:
         if (in == ALL_TO_ALL_TOGETHER)

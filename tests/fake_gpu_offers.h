@@ -41,6 +41,12 @@ static inline void offered_run(struct lane *l, uint32_t schedule, void *stream, 
     CHECK(gpu.stream_function(stream, offered_check, &l->results[ONE_STEP]) == 0);
 }
 
+static inline void offered_runs(struct lane *l, int n)
+{
+    for (int i = 0; i < n; i++)
+        offered_run(l, FCC_SCHEDULE_FUSED, l->stream, NULL);
+}
+
 static inline void all_well(struct lane *l)
 {
     stream_sync(l->stream);

@@ -26,11 +26,11 @@
  * turns all streams have come before (gated). GPU_BEGIN=together is for jobs that need more.
  *
  * Ahead. While operator n of a communicator is in the GPUs' queues, n + 1 may be put behind it (up to AHEAD of them, and up to
- * GRANTED_AHEAD of those that the ranks have put there), so that when n has ended the client's stream is all that is left to wait for. n + 1 (but one that begins alone) must not begin on one GPU
- * before n has ended on all of them, and the streams alone do not see to that: a rank may have used another one for n. So on each GPU n + 1 waits
- * for the done words of n, too: those of the other GPUs, because its own has one order. The last workgroup writes its word
- * (release, system scope) after everything that n has read or written there, so what follows is as if n + 1 had been enqueued
- * when n was over:
+ * GRANTED_AHEAD of those that the ranks have put there), so that when n has ended the client's stream is all that is left to wait for. n +
+ * 1 (but one that begins alone) must not begin on one GPU before n has ended on all of them, and the streams alone do not see to that: a
+ * rank may have used another one for n. So on each GPU n + 1 waits for the done words of n, too: those of the other GPUs, because its own
+ * has one order. The last workgroup writes its word (release, system scope) after everything that n has read or written there, so what
+ * follows is as if n + 1 had been enqueued when n was over:
  *   - staging memory, flags, the ranks' results: not touched by two operators at a time. Flags are epochs, and only grow.
  *   - what a plug-in keeps for a launch (plans, counters, times, where staging lies) belongs to one struct launch, and one that
  *     runs is not in the cache: of one problem that runs twice at a time there are two.

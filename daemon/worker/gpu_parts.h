@@ -12,8 +12,8 @@
 
 #define AHEAD 4u /* launches of a communicator that this process has in the GPUs' queues at most; a power of two */
 
-/* And of those that its ranks have there, which it has only to allow (offers.h): they wait for nothing of this process for as long as so
- * many take. With as few as of the others a noop took 14 us instead of 6 on a machine on which the engine was late by 55. */
+/* And of those that its ranks have there, which it has only to allow (offers.h). The GPUs go on while the engine has not seen the end of one,
+ * for as long as 15 more take. */
 #define GRANTED_AHEAD 16u
 
 /* What kernels tell of one launch. */
