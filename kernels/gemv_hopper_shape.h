@@ -34,8 +34,7 @@ struct gemv_maps {
     uint32_t x_bytes;   /* that are kept; 0: none is */
     uint32_t exchanges; /* places for sums on their way to the cluster's other workgroups: 1 or 2 */
     uint32_t kept;      /* jobs of which a workgroup keeps its own sums for its reducers */
-    uint32_t
-        listed; /* room for so many jobs: all of a call. 0: workgroups do not reduce what they have computed, beside that */
+    uint32_t listed;    /* room for so many jobs: all of a call. 0: workgroups do not reduce what they compute, beside that */
     uint32_t zero;
 };
 

@@ -3,8 +3,8 @@
 
 All are ratios in one run on 4 H200 of one host, under MPS, medians of the slowest rank, weights not in a cache. "Sequence" is
 the vendor's BLAS, or the best pooling kernel there is (ours or PyTorch's), followed by NCCL, both in one CUDA graph; with our
-pooling it is the sum of the two. The product alone is measured before fccd and after it, and both count: a GPU that has
-become warm takes longer at the same power. "Kernel" is from the first slice's start to the last one's end within a rank: it
+pooling it is the sum of the two. A large product alone is measured before fccd and after it, and both count: a GPU that
+has become warm takes longer at the same power. "Kernel" is from the first slice's start to the last one's end within a rank: it
 counts what a rank waits for others, as its time in a stream does; "stream" is from event to event on the caller's stream
 through the daemon, many calls in a row. Its goals are of the same limit for each call by itself ("stream"), for as many in a
 group as the sequence has in its graph ("grouped") and, of gemv_all_reduce and gemm_all_to_all, for operators that were
