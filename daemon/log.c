@@ -2,12 +2,15 @@
 #include "log.h"
 
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "clock.h"
+#include "error.h"
+#include "log_limit.h"
 
 static struct {
     enum log_level level;
@@ -40,14 +43,12 @@ const char *log_level_name(enum log_level level)
     return names[level];
 }
 
-void log_write(enum log_level level, const char *format, ...)
+/* The line as it is: nothing holds it back. */
+static void line_write(enum log_level level, const char *text)
 {
     char line[1024];
     size_t n;
-    va_list ap;
 
-    if (level > state.level)
-        return;
     if (state.journal) {
         n = (size_t)snprintf(line, sizeof(line), "<%d>%s: ", priorities[level], state.who);
     } else {
@@ -58,12 +59,47 @@ void log_write(enum log_level level, const char *format, ...)
         n = strftime(line, sizeof(line), "%H:%M:%S", &tm);
         n += (size_t)snprintf(line + n, sizeof(line) - n, ".%03ld fccd %s: %s: ", t.tv_nsec / 1000000, state.who, names[level]);
     }
-    va_start(ap, format);
-    int m = vsnprintf(line + n, sizeof(line) - n - 1, format, ap);
-    va_end(ap);
-    if (m > 0)
-        n += (size_t)m < sizeof(line) - n - 1 ? (size_t)m : sizeof(line) - n - 2;
+    text_copy(line + n, sizeof(line) - n - 1, text);
+    n += strlen(line + n);
     line[n++] = '\n';
     if (write(STDERR_FILENO, line, n) < 0)
         return; /* nowhere to report it */
+}
+
+static void text_write(enum log_level level, uint64_t subject, const char *format, va_list ap)
+{
+    bool limited = level != LOG_LEVEL_DEBUG;
+    char text[1024];
+
+    if (level > state.level || (limited && !log_limit_take(level, format, subject, clock_ns(), line_write)))
+        return;
+    if (vsnprintf(text, sizeof(text), format, ap) < 0)
+        return;
+    (void)text_clean(text);
+    if (limited)
+        log_limit_note(format, subject, text);
+    line_write(level, text);
+}
+
+void log_write(enum log_level level, const char *format, ...)
+{
+    va_list ap;
+
+    va_start(ap, format);
+    text_write(level, 0, format, ap);
+    va_end(ap);
+}
+
+void log_about(enum log_level level, uint64_t subject, const char *format, ...)
+{
+    va_list ap;
+
+    va_start(ap, format);
+    text_write(level, subject, format, ap);
+    va_end(ap);
+}
+
+void log_catch_up(bool all)
+{
+    log_limit_catch_up(clock_ns(), all, line_write);
 }

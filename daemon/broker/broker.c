@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "log_limit.h"
 #include "node.h"
 
 #define LEAVE_MS 1000 /* workers tell what still runs after DRAIN_MS to leave, and end; they are killed if that takes longer */
@@ -59,8 +60,15 @@ static void on_child(evutil_socket_t number, short what, void *arg)
         (void)event_base_loopbreak(b->base);
 }
 
+static void on_log(evutil_socket_t sock, short what, void *arg)
+{
+    (void)sock, (void)what, (void)arg;
+    log_catch_up(false);
+}
+
 static int events_open(struct broker *b)
 {
+    static const struct timeval log_every = {.tv_sec = LOG_WINDOW_S};
     static const int signals[] = {SIGTERM, SIGINT, SIGCHLD};
 
     b->base = event_base_new();
@@ -73,15 +81,17 @@ static int events_open(struct broker *b)
     }
     b->drain_event = evtimer_new(b->base, drain_over, b);
     b->charges_event = evtimer_new(b->base, charges_judge, b);
+    b->log_event = event_new(b->base, -1, EV_PERSIST, on_log, b);
     b->listen_event = event_new(b->base, b->listen_sock, EV_READ | EV_PERSIST, visitor_accept, b);
-    if (!b->drain_event || !b->charges_event || !b->listen_event || event_add(b->listen_event, NULL))
+    if (!b->drain_event || !b->charges_event || !b->log_event || !b->listen_event || event_add(b->log_event, &log_every) ||
+        event_add(b->listen_event, NULL))
         return -ENOMEM;
     return 0;
 }
 
 static void events_close(struct broker *b)
 {
-    struct event *all[] = {b->listen_event,     b->charges_event,    b->drain_event,
+    struct event *all[] = {b->listen_event,     b->charges_event,    b->drain_event,     b->log_event,
                            b->signal_events[0], b->signal_events[1], b->signal_events[2]};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -132,5 +142,6 @@ int broker_run(const struct config *config)
     events_close(&b);
     listen_close(&b);
     (void)close(b.exe);
+    log_catch_up(true);
     return status < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

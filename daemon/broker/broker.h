@@ -84,6 +84,7 @@ struct broker {
     bool draining;
     struct event *drain_event;
     struct event *charges_event; /* a charge may have to be refused */
+    struct event *log_event;     /* every LOG_WINDOW_S */
     uint64_t started_ns;
     uint64_t connections, refused, workers_started, workers_died;
     struct incarnation last; /* of the worker started last */

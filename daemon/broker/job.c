@@ -106,7 +106,7 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
         return NULL;
     }
     b->workers_started++;
-    log_info("job %u/%s: started worker %d", j->uid, j->name, j->pid);
+    log_about(LOG_LEVEL_INFO, log_user(j->uid), "job %u/%s: started worker %d", j->uid, j->name, j->pid);
     return j;
 }
 
@@ -181,7 +181,8 @@ bool job_hear(struct job *j)
         retire_handle(j, &m.retire);
     } else {
         if (n > 0)
-            log_warning("job %u/%s: worker %d sent a message of type %u that is none", j->uid, j->name, j->pid, m.msg.type);
+            log_about(LOG_LEVEL_WARNING, log_user(j->uid), "job %u/%s: worker %d sent a message of type %u that is none",
+                      j->uid, j->name, j->pid, m.msg.type);
         job_disconnect(j); /* the worker is a user's process: it may send anything, and is not served further */
     }
     return true;
@@ -205,11 +206,13 @@ void jobs_reap(struct broker *b)
         if (WIFSIGNALED(status) || WEXITSTATUS(status)) {
             b->workers_died++;
             if (WIFSIGNALED(status))
-                log_error("job %u/%s: worker %d died: %s", j->uid, j->name, j->pid, strsignal(WTERMSIG(status)));
+                log_about(LOG_LEVEL_ERROR, log_user(j->uid), "job %u/%s: worker %d died: %s", j->uid, j->name, j->pid,
+                          strsignal(WTERMSIG(status)));
             else
-                log_error("job %u/%s: worker %d failed with status %d", j->uid, j->name, j->pid, WEXITSTATUS(status));
+                log_about(LOG_LEVEL_ERROR, log_user(j->uid), "job %u/%s: worker %d failed with status %d", j->uid, j->name,
+                          j->pid, WEXITSTATUS(status));
         } else {
-            log_info("job %u/%s: worker %d ended", j->uid, j->name, j->pid);
+            log_about(LOG_LEVEL_INFO, log_user(j->uid), "job %u/%s: worker %d ended", j->uid, j->name, j->pid);
         }
         job_free(j);
     }
@@ -230,7 +233,8 @@ void jobs_kill(struct broker *b)
     struct job *j;
 
     LIST_FOREACH(j, &b->jobs, link) {
-        log_warning("job %u/%s: worker %d did not end in time: killed", j->uid, j->name, j->pid);
+        log_about(LOG_LEVEL_WARNING, log_user(j->uid), "job %u/%s: worker %d did not end in time: killed", j->uid, j->name,
+                  j->pid);
         (void)kill(j->pid, SIGKILL);
     }
 }

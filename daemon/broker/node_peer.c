@@ -116,7 +116,7 @@ static void call_answer(struct call *k)
 static void call_fail(struct call *k, int status, const char *text)
 {
     (void)error_set(&k->e, status, "node %s: %s", k->address, text);
-    log_info("job %u/%s: %s", k->job->uid, k->job->name, k->e.text);
+    log_about(LOG_LEVEL_INFO, log_user(k->job->uid), "job %u/%s: %s", k->job->uid, k->job->name, k->e.text);
     call_answer(k);
 }
 

@@ -24,6 +24,7 @@
 #include "helpers.h"
 #include "launch.h"
 #include "log.h"
+#include "log_limit.h"
 #include "msg.h"
 #include "nodes.h"
 #include "spin.h"
@@ -254,6 +255,12 @@ static void on_terminate(evutil_socket_t number, short what, void *arg)
     worker_drain(arg);
 }
 
+static void on_log(evutil_socket_t sock, short what, void *arg)
+{
+    (void)sock, (void)what, (void)arg;
+    log_catch_up(false);
+}
+
 /* ---- the loop ---- */
 
 static void sleeping_set(struct worker *w, bool sleeping)
@@ -339,15 +346,18 @@ static void engine_loop(struct worker *w)
 
 static int worker_events_open(struct worker *w)
 {
+    static const struct timeval log_every = {.tv_sec = LOG_WINDOW_S};
+
     w->base = event_base_new();
     if (!w->base)
         return -ENOMEM;
     w->terminate_event = evsignal_new(w->base, SIGTERM, on_terminate, w);
     w->idle_event = evtimer_new(w->base, on_idle, w);
     w->drain_event = evtimer_new(w->base, on_drain_over, w);
+    w->log_event = event_new(w->base, -1, EV_PERSIST, on_log, w);
     w->wake_event = event_new(w->base, w->wake_fd, EV_READ | EV_PERSIST, on_wake, w);
-    if (!w->terminate_event || !w->idle_event || !w->drain_event || !w->wake_event || event_add(w->terminate_event, NULL) ||
-        event_add(w->wake_event, NULL))
+    if (!w->terminate_event || !w->idle_event || !w->drain_event || !w->wake_event || !w->log_event ||
+        event_add(w->terminate_event, NULL) || event_add(w->wake_event, NULL) || event_add(w->log_event, &log_every))
         return -ENOMEM;
     return control_open(w);
 }
@@ -405,7 +415,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
 
 static void worker_close(struct worker *w)
 {
-    struct event *events[] = {w->terminate_event, w->idle_event, w->drain_event, w->wake_event};
+    struct event *events[] = {w->terminate_event, w->idle_event, w->drain_event, w->wake_event, w->log_event};
     struct session *s;
 
     TAILQ_FOREACH(s, &w->sessions, link) {
@@ -418,6 +428,7 @@ static void worker_close(struct worker *w)
     control_end(w);
     if (w->lost.status) { /* the GPUs' runtime is good for nothing any more: not even for taking things down */
         log_error("%s", w->lost.text);
+        log_catch_up(true);
         _exit(EXIT_FAILURE);
     }
     sessions_sweep(w);
@@ -462,5 +473,6 @@ int worker_run(void)
         engine_loop(&w);
     }
     worker_close(&w);
+    log_catch_up(true);
     return status ? EXIT_FAILURE : EXIT_SUCCESS;
 }
