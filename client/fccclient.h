@@ -379,6 +379,10 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * with the same error on all ranks, and the communicator goes on. (Only what cannot be sent at all, such as NULL or too many
  * tables, is refused in the call, and the other ranks do not hear of it.) -ETIMEDOUT and -ECONNABORTED end the communicator.
  *
+ * No operator works in place: an input with a byte that is the result's, this rank's or another's, is -EINVAL. Inputs may overlap each other, and
+ * may lie in the same buffer as the result: beside it, or between its rows, as the other columns of one matrix do. (Between rows with another
+ * distance from each other than the input's own it may be refused though it touches none.)
+ *
  * FCC_OP_enqueue(comm, args, stream, &request) is for ranks on a GPU: the operator takes its place on the caller's stream
  * (hipStream_t, cudaStream_t, CUstream; NULL is the default stream, CUDA's legacy one). It begins after what is on the
  * stream, and what comes onto the stream later sees its result; the CPU waits for neither. (Nothing is stored at a rank before its

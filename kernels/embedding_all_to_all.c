@@ -409,6 +409,7 @@ const struct op op_embedding_all_to_all = {
     .name = "embedding_all_to_all",
     .ntensors = FCC_EMB_TENSORS,
     .tensor_names = names,
+    .result = FCC_EMB_OUT,
     .check = embedding_check,
     .match = embedding_match,
     .plan = embedding_plan,

@@ -449,6 +449,7 @@ const struct op op_gemm_all_to_all = {
     .name = "gemm_all_to_all",
     .ntensors = FCC_GEMM_TENSORS,
     .tensor_names = names,
+    .result = FCC_GEMM_C,
     .check = gemm_check,
     .match = gemm_match,
     .plan = gemm_plan,

@@ -403,6 +403,7 @@ const struct op op_gemv_all_reduce = {
     .name = "gemv_all_reduce",
     .ntensors = FCC_GEMV_TENSORS,
     .tensor_names = names,
+    .result = FCC_GEMV_Y,
     .check = gemv_check,
     .match = gemv_match,
     .plan = gemv_plan,

@@ -71,6 +71,7 @@ const struct op op_noop = {
     .name = "noop",
     .ntensors = 0,
     .tensor_names = NULL,
+    .result = -1,
     .check = noop_check,
     .match = noop_match,
     .plan = noop_plan,

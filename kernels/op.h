@@ -86,6 +86,7 @@ struct op {
     const char *name;
     int ntensors;
     const char *const *tensor_names; /* [ntensors] */
+    int result;                      /* the tensor that ranks store into; -1: there is none */
     /* One rank's request by itself. 0, or -EINVAL with the reason. */
     int (*check)(const struct op_args *args, int nranks, int rank, struct error *e);
     /* All ranks' (checked) requests together: fill in *out (whose op, nranks and node_of are set, and the rest 0). 0, or -EINVAL with a reason

@@ -78,6 +78,88 @@ static bool tensor_overlaps(const struct tensor *t)
     return false;
 }
 
+/* `n` blocks of `bytes`, the first at `at`, each `pitch` behind the one before. */
+struct blocks {
+    int64_t at, bytes, pitch, n; /* n is 0: there is nothing */
+};
+
+static struct blocks blocks_of(const struct tensor *t)
+{
+    struct blocks b = {.at = (int64_t)(uintptr_t)t->data, .n = 1};
+    int64_t size = (int64_t)dtype_size(t->dtype), last = 0;
+    int outer = -1;
+
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->shape[d] == 0)
+            return (struct blocks){.n = 0};
+        if (t->shape[d] > 1 && t->stride[d] > 0 && (outer < 0 || t->stride[d] > t->stride[outer]))
+            outer = d;
+    }
+    for (int d = 0; d < t->ndim; d++)
+        if (d != outer)
+            last += (t->shape[d] - 1) * t->stride[d];
+    if (outer >= 0 && t->stride[outer] > last + 1) {
+        b.n = t->shape[outer];
+        b.pitch = t->stride[outer] * size;
+    } else if (outer >= 0) { /* no gaps */
+        last += (t->shape[outer] - 1) * t->stride[outer];
+    }
+    b.bytes = (last + 1) * size;
+    return b;
+}
+
+static int64_t blocks_extent(const struct blocks *b)
+{
+    return (b->n - 1) * b->pitch + b->bytes;
+}
+
+static int64_t divide_down(int64_t a, int64_t b)
+{
+    return a / b - (a % b < 0);
+}
+
+static int64_t divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Block i of a and block j of b overlap if i * a.pitch - j * b.pitch lies between low and high, which it must not reach. What it can be is a
+ * multiple of both pitches' divisor; and with one pitch, of the blocks' numbers, any multiple. */
+bool tensors_overlap(const struct tensor *s, const struct tensor *t)
+{
+    struct blocks a = blocks_of(s), b = blocks_of(t);
+    int64_t low, high, step, least, most;
+
+    if (!a.n || !b.n || a.at + blocks_extent(&a) <= b.at || b.at + blocks_extent(&b) <= a.at)
+        return false;
+    if (a.n == 1 && b.n == 1)
+        return true;
+    a.pitch = a.n == 1 ? b.pitch : a.pitch;
+    b.pitch = b.n == 1 ? a.pitch : b.pitch;
+    low = b.at - a.at - a.bytes;
+    high = b.at - a.at + b.bytes;
+    step = divisor(a.pitch, b.pitch);
+    least = divide_down(low, step) + 1;
+    most = divide_down(high - 1, step);
+    if (a.pitch == b.pitch) {
+        least = least < 1 - b.n ? 1 - b.n : least;
+        most = most > a.n - 1 ? a.n - 1 : most;
+    }
+    return least <= most;
+}
+
+int64_t tensor_reach(const struct tensor *t)
+{
+    struct blocks b = blocks_of(t);
+
+    return b.n ? blocks_extent(&b) : 0;
+}
+
 int tensor_check_result(const struct tensor *t, const char *name, struct error *e)
 {
     if (!t->symmetric)

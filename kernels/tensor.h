@@ -18,6 +18,12 @@ int args_check(const struct op_args *args, int ntensors, unsigned attr_mask, str
 int tensor_check(const struct tensor *t, const char *name, unsigned dtypes, int ndim, struct error *e);
 /* It lies in a symmetric buffer and no two of its elements are the same memory. */
 int tensor_check_result(const struct tensor *t, const char *name, struct error *e);
+/* Bytes from the first element to behind the last one; 0 if there are none. Of a tensor that was checked. */
+int64_t tensor_reach(const struct tensor *t);
+/* Whether two tensors that were checked have bytes in common. A tensor is taken for blocks of equal size at equal distances: of each step in
+ * the dimension with the largest stride, all that the other dimensions reach. That is exact if the inner dimensions are dense and both tensors
+ * have the same distance, as two column slices of one matrix have, or one of them is dense. Otherwise some that have none count as if they had. */
+bool tensors_overlap(const struct tensor *s, const struct tensor *t);
 int tensor_check_shape(const struct tensor *t, const char *name, int dim, int64_t expected, const char *what, struct error *e);
 int tensor_check_dtype(const struct tensor *t, const char *name, enum fcc_dtype expected, const char *what, struct error *e);
 /* Where element [i][j] is (of a tensor with two dimensions). */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_arguments.c - what the operators say to bad arguments of one rank, and to ranks whose arguments do not fit together.
+ * And which tensors overlap.
  *
  * Each test starts from requests that are well and spoils one thing at a time.
  */
@@ -15,6 +16,8 @@
 #include <errno.h>
 
 #include "op.h"
+#include "random.h"
+#include "tensor.h"
 
 enum { RANKS = 3, WORDS = 64 };
 
@@ -296,13 +299,83 @@ static void test_attributes(void **state)
     assert_null(op_get(FCC_OP_COUNT));
 }
 
+/* ---- inputs that lie where a result is stored ---- */
+
+enum { BYTES = 8192 };
+
+static unsigned char places[BYTES]; /* only places matter here, too */
+
+/* Mark the bytes of all elements; true if one was marked before. */
+static bool bytes_mark(const struct tensor *t, unsigned char *bytes)
+{
+    size_t size = dtype_size(t->dtype), at;
+    bool any = false;
+
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        for (int64_t j = 0; j < (t->ndim > 1 ? t->shape[1] : 1); j++)
+            for (int64_t k = 0; k < (t->ndim > 2 ? t->shape[2] : 1); k++)
+                for (size_t byte = 0; byte < size; byte++) {
+                    at = (size_t)(t->data - places) + (size_t)(i * t->stride[0]) * size + byte;
+                    at += (size_t)((t->ndim > 1 ? j * t->stride[1] : 0) + (t->ndim > 2 ? k * t->stride[2] : 0)) * size;
+                    assert_true(at < BYTES);
+                    any |= bytes[at];
+                    bytes[at] = 1;
+                }
+    return any;
+}
+
+/* Two or three dimensions, dense inside, with rows of `pitch` elements. */
+static struct tensor tensor_random(enum fcc_dtype dtype, int64_t pitch)
+{
+    struct tensor t = {.dtype = dtype, .ndim = 2 + (int)random_below(2)};
+    int64_t inner = 1 + random_below(pitch), size = (int64_t)dtype_size(dtype);
+
+    t.shape[0] = random_size(7);
+    t.stride[0] = pitch;
+    if (t.ndim == 2) {
+        t.shape[1] = inner;
+        t.stride[1] = 1;
+    } else {
+        t.shape[2] = 1 + random_below(inner);
+        t.shape[1] = inner / t.shape[2];
+        t.stride[1] = t.shape[2];
+        t.stride[2] = 1;
+    }
+    t.data = places + random_below(1024) * size;
+    return t;
+}
+
+static void test_overlap(void **state)
+{
+    static unsigned char bytes[BYTES];
+    int apart = 0, interleaved = 0;
+
+    (void)state;
+    for (int i = 0; i < 200000; i++) {
+        enum fcc_dtype dtype = random_below(2) ? FCC_F32 : FCC_F16;
+        int64_t pitch = 1 + random_below(24);
+        bool same = random_below(2) != 0;
+        struct tensor a = tensor_random(dtype, pitch), b = tensor_random(dtype, same ? pitch : 1 + random_below(24));
+        memset(bytes, 0, sizeof(bytes));
+        (void)bytes_mark(&a, bytes);
+        bool truth = bytes_mark(&b, bytes), told = tensors_overlap(&a, &b);
+        (void)snprintf(case_text, sizeof(case_text), "case %d: [%d][%d] at %d and [%d][%d] at %d, pitches %d and %d", i,
+                       (int)a.shape[0], (int)a.shape[1], (int)(a.data - places), (int)b.shape[0], (int)b.shape[1],
+                       (int)(b.data - places), (int)a.stride[0], (int)b.stride[0]);
+        EXPECT(told || !truth);
+        EXPECT(told == tensors_overlap(&b, &a));
+        EXPECT(!same || told == truth);
+        apart += !told;
+        interleaved += !told && a.data < b.data + tensor_reach(&b) && b.data < a.data + tensor_reach(&a);
+    }
+    assert_true(apart > 20000 && interleaved > 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gemv),
-        cmocka_unit_test(test_gemm),
-        cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_attributes),
+        cmocka_unit_test(test_gemv),       cmocka_unit_test(test_gemm),    cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_attributes), cmocka_unit_test(test_overlap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,6 +23,7 @@
 #include "log.h"
 #include "nodes.h"
 #include "offers.h"
+#include "overlap.h"
 #include "prepared.h"
 #include "puts.h"
 #include "worker.h"
@@ -282,17 +283,15 @@ void turn_end(struct comm *c, const struct error *e)
         nodes_turn_ended(c);
 }
 
-/* Do the next submissions want the same? Otherwise, and if one of them is wrong by itself: the error for all. */
-static int turn_check(const struct comm *c, struct error *e)
+/* Do the next submissions, none of which is wrong by itself, want the same? Otherwise: the error for all. */
+static int turn_match(const struct comm *c, struct error *e)
 {
     const struct submission *first = c->members[0].next;
+    bool reads_others = false;
 
     for (int r = 0; r < c->nranks; r++) {
         const struct submission *sub = c->members[r].next;
-        if (sub->error.status) {
-            *e = sub->error;
-            return e->status;
-        }
+        reads_others |= sub->reads_others;
         if (sub->kind != first->kind || (sub->kind == SUBMISSION_OPERATOR && sub->args.op != first->args.op))
             return error_set(e, -EINVAL, "the ranks are out of step: rank %d calls %s, rank 0 calls %s", r,
                              submission_name(sub), submission_name(first));
@@ -309,7 +308,20 @@ static int turn_check(const struct comm *c, struct error *e)
             return error_set(e, -EINVAL, "%s: bytes: rank %d has %llu, rank 0 has %llu", submission_name(sub), r,
                              (unsigned long long)sub->alloc_bytes, (unsigned long long)first->alloc_bytes);
     }
-    return 0;
+    return reads_others ? overlap_match(c, e) : 0;
+}
+
+/* What is wrong with one of the next submissions by itself explains more than that they do not fit together. */
+static int turn_check(const struct comm *c, struct error *e)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        const struct submission *sub = c->members[r].next;
+        if (sub->error.status) {
+            *e = sub->error;
+            return e->status;
+        }
+    }
+    return turn_match(c, e);
 }
 
 /* A symmetric allocation: all ranks get theirs, or none does. */

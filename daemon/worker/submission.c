@@ -13,6 +13,7 @@
 #include "device.h"
 #include "log.h"
 #include "offers.h"
+#include "overlap.h"
 #include "peer.h"
 
 /* Each rank's operator has one, which is more than a kilobyte: so they are used again. The engine is one thread. */
@@ -38,7 +39,7 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     sub->stream = 0;
     sub->gpu_words = false;
     sub->own_gpus = 0;
-    sub->prepare = sub->asks = sub->decided = false;
+    sub->prepare = sub->asks = sub->decided = sub->reads_others = false;
     sub->offer = 0;
     sub->run = 0;
     sub->number = 0;
@@ -241,6 +242,17 @@ static int tensor_resolve_remote(const struct member *m, const struct fcc_wire_t
     return 0;
 }
 
+/* A client that has several ranks of the communicator has all their parts. */
+static int result_check_own(const struct submission *sub, const struct member *m, const struct op *op, struct error *e)
+{
+    const struct buffer *b = op->result >= 0 ? sub->buffers[op->result] : NULL;
+
+    if (!b || b->kind != FCC_BUFFER_SYMMETRIC || b->comm != m->comm || b->rank == m->rank)
+        return 0;
+    return error_set(e, -EINVAL, "%s: buffer %u: is rank %d's part of a symmetric buffer: allowed is this rank's own",
+                     op->tensor_names[op->result], b->handle, b->rank);
+}
+
 /* `remote` is NULL for a rank here. */
 static int submission_resolve(struct submission *sub, const struct member *member, const struct fcc_submit *m,
                               const struct peer_submit *remote, struct error *e)
@@ -273,8 +285,12 @@ static int submission_resolve(struct submission *sub, const struct member *membe
                                                 remote->buffers[i].symmetric, &sub->args.tensors[i], &sub->buffers[i], e)
                         : tensor_resolve(sub->session, member->comm, &tensors[i], op->tensor_names[i], &sub->args.tensors[i],
                                          &sub->buffers[i], e);
+    if (!status && !remote)
+        status = result_check_own(sub, member, op, e);
     if (!status)
         status = op->check(&sub->args, member->comm->nranks, member->rank, e);
+    if (!status && !remote)
+        status = overlap_check(sub, member, e);
     return status;
 }
 

@@ -13,6 +13,7 @@
  *   launch.c      one operator of all ranks: staging, start, completion
  *   launch_make.c, launch_early.c   ... made, with its plans, and kept; begun before all ranks have come
  *   tune.c        which schedule `auto` takes
+ *   overlap.c     whether an input lies where a result is stored
  *   buffer.c      memory that clients use
  *   puts.c, puts_check.c   what programs' own kernels send to other nodes
  *   prepared.c    operators that the ranks' own processes launch; prepared_make.c: what they are given for that; offers.c: ...
@@ -295,6 +296,7 @@ struct submission {
     uint64_t run;    /* ... */
     bool decided;    /* ... whether it may run, by this word: */
     struct offer_word word;
+    bool reads_others; /* overlap.c: an input lies in another rank's part of a symmetric buffer */
     uint64_t arrived_ns;
     uint64_t alloc_bytes;
     struct tune_sample sample; /* rank 0's, over several nodes: all record it when this turn begins */
