@@ -53,12 +53,12 @@ endif
 
 # ---- sources -------------------------------------------------------------------------------------------------------
 
-PROTO := proto/address.c proto/error.c proto/msg.c
+PROTO := proto/address.c proto/error.c proto/msg.c proto/variables.c
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
 	kernels/gemv_all_reduce.c kernels/gemv_nodes.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c kernels/view.c
 NET := daemon/worker/net_region.c daemon/worker/net_tcp.c daemon/worker/net_tcp_receive.c daemon/worker/proxy.c daemon/worker/proxy_connections.c
-DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/log_limit.c daemon/network.c daemon/plugin.c \
-	daemon/broker/broker.c daemon/broker/charge.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \
+DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/log_limit.c daemon/network.c daemon/plugin.c daemon/text_file.c \
+	daemon/broker/background.c daemon/broker/broker.c daemon/broker/charge.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \
 	daemon/broker/node_conn.c daemon/broker/node_link.c daemon/broker/node_open.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
 	daemon/broker/node_resolve.c daemon/broker/probe.c daemon/broker/query.c daemon/broker/spawn.c \
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/comm_join.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
@@ -185,8 +185,8 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
-UNIT := kernels plan lanes helpers inline arguments core client client_gpu client_groups client_stream client_submit env hostlist reference config log auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
-SYSTEM := early gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming operators views routes symmetric puts puts_ends puts_refused errors overlap comms meetings pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_offers gpu_worker_offers_ends gpu_worker_offers_kinds gpu_worker_outlive gpu_worker_prepared gpu_worker_refusals gpu_worker_shown
+UNIT := kernels plan lanes helpers inline arguments core client client_gpu client_groups client_stream client_submit env hostlist reference config variables log auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
+SYSTEM := early gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming operators views routes symmetric puts puts_ends puts_refused service errors overlap comms meetings pool jobs users protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_offers gpu_worker_offers_ends gpu_worker_offers_kinds gpu_worker_outlive gpu_worker_prepared gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepared_ends gpu_ranks gpu_stream
@@ -240,10 +240,14 @@ $(BUILD)/tests/test_inline: $(call objects,$(filter-out daemon/main.c,$(DAEMON))
 $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_reference.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
-$(BUILD)/tests/test_config: $(call objects,daemon/cluster.c daemon/config.c daemon/log.c daemon/log_limit.c daemon/network.c proto/error.c tests/test_config.c)
+CONFIG := daemon/cluster.c daemon/config.c daemon/log.c daemon/log_limit.c daemon/network.c daemon/text_file.c proto/error.c proto/variables.c
+$(BUILD)/tests/test_config: $(call objects,$(CONFIG) tests/test_config.c)
 	$(call say,LD)
-	$(Q)$(LINK_TEST) -lcmocka
+	$(Q)$(LINK_TEST) $(shell pkg-config --libs json-c) -lcmocka
 $(BUILD)/tests/test_log: $(call objects,daemon/log.c daemon/log_limit.c proto/error.c tests/test_log.c)
+	$(call say,LD)
+	$(Q)$(LINK_TEST) $(shell pkg-config --libs json-c) -lcmocka
+$(BUILD)/tests/test_variables: $(call objects,proto/variables.c tests/test_variables.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
 # The broker with a relay for workers: tests/relay_broker.c.
@@ -252,7 +256,7 @@ $(RELAY_BROKER): $(call objects,tests/relay_broker.c $(filter-out daemon/main.c 
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(DAEMON_LIBS)
 $(addprefix $(BUILD)/tests/test_,peers peers_many retire): | $(RELAY_BROKER)
-$(BUILD)/tests/test_auth: $(call objects,daemon/auth.c daemon/cluster.c proto/error.c tests/test_auth.c)
+$(BUILD)/tests/test_auth: $(call objects,daemon/auth.c daemon/cluster.c daemon/text_file.c proto/error.c tests/test_auth.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(shell pkg-config --libs libcrypto)
 $(addprefix $(BUILD)/tests/test_,fifo net net_refused proxy proxy_forget proxy_rails): $(BUILD)/tests/test_%: $(call objects,$(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
@@ -293,7 +297,7 @@ $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%
 $(BUILD)/tests/test_launchers: $(call objects,tests/slurm.c)
 $(BUILD)/tests/test_views: $(call objects,kernels/view.c)
 $(BUILD)/tests/test_netns: $(call objects,tests/spaces.c tests/wire.c)
-$(addprefix $(BUILD)/tests/test_,handover forming root_names): $(call objects,daemon/cluster.c daemon/config.c daemon/log.c daemon/log_limit.c daemon/network.c)
+$(addprefix $(BUILD)/tests/test_,handover forming root_names): $(call objects,$(filter-out proto/error.c,$(CONFIG)))
 
 # The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
 GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators routes $(if $(filter cuda,$(kind)),$(GPU_SYSTEM)))))

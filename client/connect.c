@@ -15,6 +15,7 @@
 
 #include "client.h"
 #include "prepared.h"
+#include "variables.h"
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
@@ -179,8 +180,22 @@ static int context_greet(struct fcc_context *c)
     return 0;
 }
 
+static void variable_unknown(const char *name, const char *nearest)
+{
+    (void)fprintf(
+        stderr,
+        "libfccclient: warning: the environment's variable %s is unknown and does nothing: the nearest known one is %s\n", name,
+        nearest);
+}
+
+static void variables_warn(void)
+{
+    variables_check(variable_unknown);
+}
+
 int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
 {
+    static pthread_once_t warned = PTHREAD_ONCE_INIT;
     static const struct fcc_connect_options defaults;
     struct fcc_context *c;
     int status;
@@ -192,6 +207,7 @@ int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
     for (size_t i = 0; i < sizeof(options->reserved) / sizeof(options->reserved[0]); i++)
         if (options->reserved[i])
             return last_error_set(-EINVAL, "options.reserved[%zu]: %u: must be 0", i, options->reserved[i]);
+    (void)pthread_once(&warned, variables_warn);
     c = context_new();
     if (!c)
         return last_error_set(-ENOMEM, "context: out of memory");

@@ -10,6 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "text_file.h"
+
+#define NODES_LINE_MAX 510 /* bytes of a line in the file NODES: an address and a comment */
+
 /* ---- addresses ---- */
 
 static bool host_is_well(const char *host, size_t n, bool ipv6)
@@ -89,26 +93,27 @@ static int node_take(struct list *list, const char *own, const char *entry, cons
     return 0;
 }
 
+struct file_reader {
+    struct list *list;
+    const char *own; /* this node's address */
+};
+
+static int line_take(void *arg, char *line, const char *where, struct error *e)
+{
+    const struct file_reader *reader = arg;
+
+    line[strcspn(line, "#")] = '\0';
+    const char *entry = text_trim(line);
+    return *entry ? node_take(reader->list, reader->own, entry, where, e) : 0;
+}
+
 static int file_take(struct list *list, const struct config *c, struct error *e)
 {
-    char line[512], where[sizeof(c->nodes) + 16];
-    int status = 0;
-    struct stat st;
-    FILE *f = fopen(c->nodes, "re");
+    struct file_reader reader = {.list = list, .own = c->node_address};
+    const struct text_file file = {
+        .path = c->nodes, .key = "NODES", .longest = NODES_LINE_MAX, .regular = true, .take = line_take, .arg = &reader};
 
-    if (!f)
-        return error_set(e, -EINVAL, "NODES: \"%.200s\": %s", c->nodes, strerror(errno));
-    if (fstat(fileno(f), &st) || !S_ISREG(st.st_mode))
-        status = error_set(e, -EINVAL, "NODES: \"%.200s\": allowed is a regular file", c->nodes);
-    for (int number = 1; !status && fgets(line, sizeof(line), f); number++) {
-        (void)snprintf(where, sizeof(where), "%.200s:%d", c->nodes, number);
-        line[strcspn(line, "#")] = '\0';
-        char *entry = text_trim(line);
-        if (*entry)
-            status = node_take(list, c->node_address, entry, where, e);
-    }
-    (void)fclose(f);
-    return status;
+    return text_file_read(&file, e);
 }
 
 static int text_take(struct list *list, const struct config *c, struct error *e)

@@ -12,8 +12,10 @@
 
 #include "cluster.h"
 #include "log.h"
+#include "text_file.h"
+#include "variables.h"
 
-#define LINE_MAX_BYTES 8192 /* of the file: the longest value and its key */
+#define LINE_MAX_BYTES 8190 /* of the file: the longest value and its key */
 
 struct key {
     const char *name, *what, *unit, *standard_text;
@@ -52,6 +54,28 @@ static const struct key *key_by_name(const char *name)
     return NULL;
 }
 
+/* " (did you mean KEY?)" for a key that there is not. */
+struct guess {
+    char text[64];
+};
+
+static const char *key_nearest(const char *name)
+{
+    const char *names[KEYS];
+
+    for (size_t i = 0; i < KEYS; i++)
+        names[i] = keys[i].name;
+    return name_nearest(name, names, KEYS);
+}
+
+static struct guess key_guess(const char *name)
+{
+    struct guess guess;
+
+    (void)snprintf(guess.text, sizeof(guess.text), " (did you mean %s?)", key_nearest(name));
+    return guess;
+}
+
 static int number_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
 {
     char *end;
@@ -75,6 +99,11 @@ static bool gpus_value_is_known(const char *value)
     return false;
 }
 
+static bool is_optional_path(const struct config *c, const char *field)
+{
+    return field == c->cluster_key || field == c->plugin_dir || field == c->log_file || field == c->pid_file;
+}
+
 static int string_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
 {
     char *field = (char *)c + k->offset;
@@ -84,14 +113,14 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
                          strlen(value) > 120 ? "..." : "", k->bytes - 1);
     if ((field == c->node_listen || field == c->node_address) && *value && address_split(value, NULL, NULL))
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is " ADDRESS_ALLOWED ", or nothing", where, k->name, value);
-    if (field == c->cluster_key && *value && value[0] != '/')
+    if (is_optional_path(c, field) && *value && value[0] != '/')
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path, or nothing", where, k->name, value);
     if (field == c->log_level && log_level_by_name(value) < 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are error, warning, info and debug", where, k->name, value);
+    if (field == c->log_format && log_format_by_name(value) < 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are text and json", where, k->name, value);
     if (field == c->socket && value[0] != '/')
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path", where, k->name, value);
-    if (field == c->plugin_dir && *value && value[0] != '/')
-        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path, or nothing", where, k->name, value);
     if (field == c->gpus && !gpus_value_is_known(value))
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none, cuda and hip", where, k->name, value);
     if (field == c->transport && strcmp(value, "auto") != 0 && strcmp(value, "tcp") != 0 && strcmp(value, "verbs") != 0)
@@ -114,40 +143,34 @@ static int key_set(struct config *c, const struct key *k, const char *value, con
     return k->bytes ? string_set(c, k, value, where, e) : number_set(c, k, value, where, e);
 }
 
-static int file_read(struct config *c, const char *path, bool must_exist, struct error *e)
+/* One line of the file. */
+static int line_take(void *config, char *line, const char *where, struct error *e)
 {
-    char line[LINE_MAX_BYTES], where[512];
-    int status = 0;
-    FILE *f = fopen(path, "re");
+    char *s = text_trim(line), *equals = strchr(s, '=');
 
-    if (!f && errno == ENOENT && !must_exist)
+    if (!*s || *s == '#')
         return 0;
-    if (!f)
-        return error_set(e, -EINVAL, "%s: %s", path, strerror(errno));
-    for (int number = 1; !status && fgets(line, sizeof(line), f); number++) {
-        (void)snprintf(where, sizeof(where), "%s:%d", path, number);
-        if (!strchr(line, '\n') && !feof(f)) {
-            status = error_set(e, -EINVAL, "%s: allowed are lines of at most %zu characters", where, sizeof(line) - 2);
-            break;
-        }
-        char *s = text_trim(line);
-        if (!*s || *s == '#')
-            continue;
-        char *equals = strchr(s, '=');
-        if (!equals) {
-            status =
-                error_set(e, -EINVAL, "%s: \"%.200s\": allowed are lines KEY=VALUE, comments (#) and empty lines", where, s);
-            break;
-        }
-        *equals = '\0';
-        const struct key *k = key_by_name(text_trim(s));
-        if (!k)
-            status = error_set(e, -EINVAL, "%s: unknown key \"%s\"; fccd --help lists the keys", where, text_trim(s));
-        else
-            status = key_set(c, k, text_trim(equals + 1), where, e);
-    }
-    (void)fclose(f);
-    return status;
+    if (!equals)
+        return error_set(e, -EINVAL, "%s: \"%.200s\": allowed are lines KEY=VALUE, comments (#) and empty lines", where, s);
+    *equals = '\0';
+    const char *name = text_trim(s);
+    const struct key *k = key_by_name(name);
+    if (!k)
+        return error_set(e, -EINVAL, "%s: unknown key \"%.200s\"%s; fccd --help lists the keys", where, name,
+                         key_guess(name).text);
+    return key_set(config, k, text_trim(equals + 1), where, e);
+}
+
+/* NULL: the default one, which need not exist. */
+static int file_read(struct config *c, const char *path, struct error *e)
+{
+    const struct text_file file = {.path = path ? path : CONFIG_FILE_DEFAULT,
+                                   .longest = LINE_MAX_BYTES,
+                                   .may_be_gone = !path,
+                                   .take = line_take,
+                                   .arg = c};
+
+    return text_file_read(&file, e);
 }
 
 static int environment_read(struct config *c, struct error *e)
@@ -177,6 +200,24 @@ static const struct key *key_by_option(const char *option, size_t length)
     return NULL;
 }
 
+/* " (did you mean --key?)" for what looks like an option. */
+static struct guess option_guess(const char *arg, size_t length)
+{
+    char name[64];
+    struct guess guess = {""};
+    size_t n = 0;
+
+    if (length <= 2 || strncmp(arg, "--", 2) != 0)
+        return guess;
+    for (; n < length - 2 && n + 1 < sizeof(name); n++)
+        name[n] = (char)(arg[n + 2] == '-' ? '_' : toupper((unsigned char)arg[n + 2]));
+    name[n] = '\0';
+    (void)snprintf(guess.text, sizeof(guess.text), " (did you mean --%s?)", key_nearest(name));
+    for (char *p = guess.text + strlen(" (did you mean "); *p; p++)
+        *p = (char)(*p == '_' ? '-' : tolower((unsigned char)*p));
+    return guess;
+}
+
 /* One option with its value, "--key=value" or "--key value". Sets *used to the number of arguments that it took. */
 static int option_read(struct config *c, char *argv[], int *used, const char **file, struct error *e)
 {
@@ -188,7 +229,8 @@ static int option_read(struct config *c, char *argv[], int *used, const char **f
     const struct key *k = length > 2 && !strncmp(arg, "--", 2) ? key_by_option(arg + 2, length - 2) : NULL;
 
     if (!k && !is_file)
-        return error_set(e, -EINVAL, "%s: unknown argument; fccd --help lists what there is", arg);
+        return error_set(e, -EINVAL, "%.200s: unknown argument%s; fccd --help lists what there is", arg,
+                         option_guess(arg, length).text);
     if (!value)
         return error_set(e, -EINVAL, "%s: the value is missing", arg);
     *used = equals ? 1 : 2;
@@ -212,46 +254,112 @@ static void defaults_set(struct config *c)
     }
 }
 
+/* What the program is asked to do, if the argument says that; the last one counts. */
+static bool action_read(const char *arg, enum config_action *action)
+{
+    static const char *const options[] = {[CONFIG_BACKGROUND] = "--background",
+                                          [CONFIG_CHECK] = "--check-config",
+                                          [CONFIG_LIST_GPUS] = "--list-gpus",
+                                          [CONFIG_HELP] = "--help",
+                                          [CONFIG_VERSION] = "--version"};
+
+    for (size_t i = CONFIG_BACKGROUND; i < sizeof(options) / sizeof(options[0]); i++)
+        if (!strcmp(arg, options[i])) {
+            *action = (enum config_action)i;
+            return true;
+        }
+    return false;
+}
+
+/* The whole command line, into *c. Sets *file if it names one. */
+static int arguments_read(int argc, char *argv[], struct config *c, const char **file, enum config_action *action,
+                          struct error *e)
+{
+    int used, status = 0;
+
+    for (int i = 1; !status && i < argc; i += used) {
+        used = 1;
+        if (!action_read(argv[i], action))
+            status = option_read(c, argv + i, &used, file, e);
+    }
+    return status;
+}
+
+/* What is empty stands beside the socket: "/run/fccd/fccd.sock" makes "/run/fccd/fccd.pid". */
+static int path_beside(const struct config *c, char *path, size_t room, const char *key, const char *ending, struct error *e)
+{
+    const char *slash = strrchr(c->socket, '/'), *dot = strrchr(c->socket, '.');
+    int stem = (int)(dot && dot > slash + 1 ? dot - c->socket : (long)strlen(c->socket));
+
+    if (*path)
+        return 0;
+    if (snprintf(path, room, "%.*s%s", stem, c->socket, ending) >= (int)room)
+        return error_set(e, -EINVAL, "%s: beside SOCKET=%s its path is too long: name a file", key, c->socket);
+    return 0;
+}
+
 int config_load(int argc, char *argv[], struct config *out, enum config_action *action, struct error *e)
 {
     struct config c, ignored;
     const char *file = NULL;
     enum config_action todo = CONFIG_RUN;
-    int used, status;
+    int status;
 
     /* The command line twice: first for the file's name and mistakes, last because it wins. */
     defaults_set(&c);
     defaults_set(&ignored);
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 1; i < argc; i += used) {
-            used = 1;
-            if (!strcmp(argv[i], "--check-config"))
-                todo = CONFIG_CHECK;
-            else if (!strcmp(argv[i], "--list-gpus"))
-                todo = CONFIG_LIST_GPUS;
-            else if (!strcmp(argv[i], "--help"))
-                todo = CONFIG_HELP;
-            else if (!strcmp(argv[i], "--version"))
-                todo = CONFIG_VERSION;
-            else if ((status = option_read(pass ? &c : &ignored, argv + i, &used, &file, e)))
-                return status;
-        }
-        if (pass == 0 && ((status = file_read(&c, file ? file : CONFIG_FILE_DEFAULT, file != NULL, e)) ||
-                          (status = environment_read(&c, e))))
-            return status;
-    }
-    if ((todo == CONFIG_RUN || todo == CONFIG_CHECK) && (status = cluster_check(&c, e)))
+    status = arguments_read(argc, argv, &ignored, &file, &todo, e);
+    if (!status)
+        status = file_read(&c, file, e);
+    if (!status)
+        status = environment_read(&c, e);
+    if (!status)
+        status = arguments_read(argc, argv, &c, &file, &todo, e);
+    if (!status && (todo == CONFIG_RUN || todo == CONFIG_BACKGROUND || todo == CONFIG_CHECK))
+        status = cluster_check(&c, e);
+    if (!status && todo == CONFIG_BACKGROUND &&
+        !(status = path_beside(&c, c.pid_file, sizeof(c.pid_file), "PID_FILE", ".pid", e)))
+        status = path_beside(&c, c.log_file, sizeof(c.log_file), "LOG_FILE", ".log", e);
+    if (status)
         return status;
     *out = c;
     *action = todo;
     return 0;
 }
 
+/* The broker reads these anew each time; workers get them when they start. */
+static bool can_change(const char *key)
+{
+    static const char *const can[] = {"CPU_WORKGROUPS", "TIME_LIMIT_MS",  "MEMORY_PER_USER_MB", "JOBS_PER_USER",
+                                      "SPIN_US",        "WORKER_IDLE_MS", "SILENCE_MS",         "DRAIN_MS",
+                                      "GPU_BEGIN",      "LOG_LEVEL",      "LOG_FORMAT"};
+
+    for (size_t i = 0; i < sizeof(can) / sizeof(can[0]); i++)
+        if (!strcmp(key, can[i]))
+            return true;
+    return false;
+}
+
+void config_take(struct config *running, const struct config *fresh, void (*changed)(const char *key, bool taken))
+{
+    for (size_t i = 0; i < KEYS; i++) {
+        const struct key *k = &keys[i];
+        char *to = (char *)running + k->offset;
+        const char *from = (const char *)fresh + k->offset;
+        if (k->bytes ? !strcmp(to, from) : !memcmp(to, from, sizeof(uint32_t)))
+            continue;
+        if (can_change(k->name))
+            memcpy(to, from, k->bytes ? k->bytes : sizeof(uint32_t));
+        changed(k->name, can_change(k->name));
+    }
+}
+
 void config_print_help(void)
 {
     printf("fccd - serves fused computation-collectives to the processes of this node\n\n"
-           "Usage: fccd [--config FILE] [--KEY VALUE ...]\n"
+           "Usage: fccd [--background] [--config FILE] [--KEY VALUE ...]\n"
            "       fccd --check-config | --list-gpus | --help | --version\n\n"
+           "With --background it returns when it listens, and says where its process id and its log are.\n"
            "Settings come from " CONFIG_FILE_DEFAULT " (KEY=VALUE lines), from the environment (FCCD_KEY)\n"
            "and from the command line (--key), which wins.\n\n");
     for (size_t i = 0; i < KEYS; i++) {

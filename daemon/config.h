@@ -44,7 +44,10 @@
     X(RAIL_NETWORKS, rail_networks, NETWORKS_MAX *NETWORK_TEXT_MAX, "auto",                                                    \
       "whose RDMA adapters are rails: auto (of networks that both nodes have), or networks ADDRESS/BITS,...")                  \
     X(CLUSTER_KEY, cluster_key, 256, "", "file of 32 to 4096 bytes, mode 0600, the same on all nodes; needed by NODE_LISTEN")  \
-    X(LOG_LEVEL, log_level, 16, "info", "error, warning, info or debug")
+    X(LOG_LEVEL, log_level, 16, "info", "error, warning, info or debug")                                                       \
+    X(LOG_FORMAT, log_format, 8, "text", "text, or json (an object a line)")                                                   \
+    X(LOG_FILE, log_file, 256, "", "file for the log; empty: standard error, and with --background one beside the socket")     \
+    X(PID_FILE, pid_file, 256, "", "file for the process id; empty: none, and with --background one beside the socket")
 
 struct config {
 #define X(KEY, field, unit, standard, smallest, largest, what) uint32_t field;
@@ -55,12 +58,16 @@ struct config {
 #undef X
 };
 
-enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_LIST_GPUS, CONFIG_HELP, CONFIG_VERSION };
+enum config_action { CONFIG_RUN, CONFIG_BACKGROUND, CONFIG_CHECK, CONFIG_LIST_GPUS, CONFIG_HELP, CONFIG_VERSION };
 
 /* Read defaults, file, environment and command line into *out, and what to do into *action. An unknown key, a value that
  * is not allowed or a file that cannot be read (unless it is the default one and does not exist) is -EINVAL with the place,
  * the key, the value and what is allowed. */
 int config_load(int argc, char *argv[], struct config *out, enum config_action *action, struct error *e);
+
+/* Take over what a running daemon can change from `fresh`, which was read later. For each key that differs, changed() is told its name,
+ * and whether it was taken over or needs a restart. */
+void config_take(struct config *running, const struct config *fresh, void (*changed)(const char *key, bool taken));
 
 /* The text for --help. */
 void config_print_help(void);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * log.h - what the daemon says, to standard error: with systemd's level prefixes under systemd, with a time stamp elsewhere.
+ * log.h - what the daemon says, line by line, to standard error: with systemd's level prefixes where that is the journal, with date
+ * and time elsewhere, or as JSON.
  */
 #ifndef FCCD_LOG_H
 #define FCCD_LOG_H
@@ -10,11 +11,19 @@
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG, LOG_LEVELS };
 
-/* `who` opens each line ("broker", "worker 1000/default"); it is copied. Call before other threads exist. */
-void log_open(const char *who, enum log_level level);
-/* The level of that name, or -1. */
+/* JSON: one object a line, {"time": UTC as RFC 3339 writes it, "level", "process": who, "pid", "message"}. */
+enum log_format { LOG_FORMAT_TEXT, LOG_FORMAT_JSON, LOG_FORMATS };
+
+/* `who` opens each line ("broker", "worker 1000/default"); it is copied. Call while the process has one thread. */
+void log_open(const char *who, enum log_level level, enum log_format format);
+/* The level or format of that name, or -1. */
 int log_level_by_name(const char *name);
+int log_format_by_name(const char *name);
 const char *log_level_name(enum log_level level);
+
+/* Append to that file instead of where standard error leads now: for this process and those that it starts. Returns 0 or -errno,
+ * and then nothing has changed. A symbolic link is -ELOOP. */
+int log_to_file(const char *path);
 
 /* One line, without newline, written with one write(2). Control characters in it become '?'. The format is a string literal. Lines of
  * the same format are not written without end (log_limit.h), except those of level debug. */

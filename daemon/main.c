@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/background.h"
 #include "broker/broker.h"
 #include "gpus.h"
 #include "json_fd.h"
@@ -17,6 +18,7 @@ int main(int argc, char *argv[])
     struct config config;
     enum config_action action;
     struct error e = {0};
+    int status;
 
     /* What writes to a connection that another node has closed is told so: libevent's writes, too, which have no flag for it. */
     (void)signal(SIGPIPE, SIG_IGN);
@@ -38,8 +40,14 @@ int main(int argc, char *argv[])
         return EXIT_SUCCESS;
     case CONFIG_LIST_GPUS:
         return gpus_print(&config);
+    case CONFIG_BACKGROUND:
+        if ((status = background_enter(&config))) {
+            (void)fprintf(stderr, "fccd: --background: %s\n", strerror(-status));
+            return EXIT_FAILURE;
+        }
+        break;
     case CONFIG_RUN:
         break;
     }
-    return broker_run(&config);
+    return broker_run(&config, argc, argv);
 }

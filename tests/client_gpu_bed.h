@@ -145,13 +145,13 @@ static inline void run_again(char *argv[])
     char self[PATH_MAX], path[2 * PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
-    if (getenv("FCC_FAKE_DRIVER") || n < 0)
+    if (getenv("FCC_TEST_FAKE_DRIVER") || n < 0)
         return;
     self[n] = 0;
     *strrchr(self, '/') = 0;
     (void)snprintf(path, sizeof(path), "%s/fake_driver%s%s", self, others ? ":" : "", others ? others : "");
     (void)setenv("LD_LIBRARY_PATH", path, 1);
-    (void)setenv("FCC_FAKE_DRIVER", path, 1);
+    (void)setenv("FCC_TEST_FAKE_DRIVER", path, 1);
     (void)execv("/proc/self/exe", argv);
     perror("/proc/self/exe");
     exit(1);

@@ -334,12 +334,12 @@ static inline void run_again(char *argv[])
     const char *others = getenv("LD_LIBRARY_PATH");
     char self[PATH_MAX], path[2 * PATH_MAX];
 
-    if (getenv("FCC_FAKE_DRIVER"))
+    if (getenv("FCC_TEST_FAKE_DRIVER"))
         return;
     self_directory(self);
     (void)snprintf(path, sizeof(path), "%s/fake_driver%s%s", self, others ? ":" : "", others ? others : "");
     (void)setenv("LD_LIBRARY_PATH", path, 1);
-    (void)setenv("FCC_FAKE_DRIVER", path, 1);
+    (void)setenv("FCC_TEST_FAKE_DRIVER", path, 1);
     (void)execv("/proc/self/exe", argv);
     perror("/proc/self/exe");
     exit(EXIT_FAILURE);

@@ -21,7 +21,7 @@ struct worker_end {
 
 static inline const char *relay_binary(void)
 {
-    const char *path = getenv("FCC_RELAY_BROKER");
+    const char *path = getenv("FCC_TEST_RELAY_BROKER");
     return path ? path : "build/tests/relay_broker";
 }
 

@@ -116,6 +116,7 @@ static void mistakes(void **state)
 
     (void)state;
     wrong("# one\nCPU_DEVICE=3\n", NULL, ":2: unknown key \"CPU_DEVICE\"");
+    wrong("# one\nCPU_DEVICE=3\n", NULL, "(did you mean CPU_DEVICES?)");
     wrong("CPU_DEVICES\n", NULL, ":1: \"CPU_DEVICES\": allowed are lines KEY=VALUE");
     wrong("CPU_DEVICES=0\n", NULL, "CPU_DEVICES: \"0\": allowed is a number from 1 to 64");
     wrong("CPU_DEVICES=two\n", NULL, "\"two\": allowed is a number from 1 to 64");
@@ -145,12 +146,17 @@ static void mistakes(void **state)
         length += snprintf(networks + length, sizeof(networks) - (size_t)length, ",10.0.0.0/8");
     wrong(networks, NULL, "allowed are auto, and up to 32 networks");
     wrong("PLUGIN_DIR=lib\n", NULL, "PLUGIN_DIR: \"lib\": allowed is an absolute path, or nothing");
+    wrong("LOG_FILE=log\n", NULL, "LOG_FILE: \"log\": allowed is an absolute path, or nothing");
+    wrong("PID_FILE=pid\n", NULL, "PID_FILE: \"pid\": allowed is an absolute path, or nothing");
+    wrong("LOG_FORMAT=xml\n", NULL, "LOG_FORMAT: \"xml\": allowed are text and json");
     memset(long_socket, 'x', sizeof(long_socket));
     memcpy(long_socket, "SOCKET=/", 8);
     long_socket[sizeof(long_socket) - 1] = '\0';
     (void)snprintf(says, sizeof(says), "allowed are at most %zu characters", sizeof(((struct config *)0)->socket) - 1);
     wrong(long_socket, NULL, says);
     wrong("", (char *const[]){"--frobnicate", "1", NULL}, "--frobnicate: unknown argument");
+    wrong("", (char *const[]){"--memory-per-usr-mb=5", NULL}, "unknown argument (did you mean --memory-per-user-mb?)");
+    wrong("", (char *const[]){"spin", NULL}, "spin: unknown argument; fccd");
     wrong("", (char *const[]){"--spin-us", NULL}, "--spin-us: the value is missing");
     wrong("", (char *const[]){"--spin-us", "many", NULL}, "--spin-us: SPIN_US: \"many\"");
     (void)setenv("FCCD_SPIN_US", "x", 1);
@@ -167,10 +173,88 @@ static void files(void **state)
     (void)state;
     assert_int_equal(config_load(3, (char *[]){"fccd", "--config", "/nonexistent/fccd.conf"}, &c, &action, &e), -EINVAL);
     assert_non_null(strstr(e.text, "/nonexistent/fccd.conf"));
+    /* what can be opened, and not read */
+    assert_int_equal(config_load(3, (char *[]){"fccd", "--config", "/tmp"}, &c, &action, &e), -EINVAL);
+    assert_string_equal(e.text, "/tmp: Is a directory");
+    assert_int_equal(config_load(3, (char *[]){"fccd", "--config", "/proc/self/mem"}, &c, &action, &e), -EINVAL);
+    assert_string_equal(e.text, "/proc/self/mem: Input/output error");
+    /* a NUL byte would hide the rest of its line */
+    file_write("SPIN_US=5\n");
+    FILE *f = fopen(path, "ae");
+    assert_true(f &&
+                fwrite("DRAIN_MS=1\0"
+                       "2\n",
+                       1, 13, f) == 13 &&
+                fclose(f) == 0);
+    assert_int_equal(config_load(3, (char *[]){"fccd", "--config", path}, &c, &action, &e), -EINVAL);
+    assert_non_null(strstr(e.text, ":2: the line holds a NUL byte"));
+    (void)unlink(path);
+    /* the last line needs no newline */
+    assert_int_equal(load("SPIN_US=6\nDRAIN_MS=7", NULL, &c, &e), 0);
+    assert_true(c.spin_us == 6 && c.drain_ms == 7);
     assert_int_equal(config_load(4, (char *[]){"fccd", "--check-config", "--config", "/dev/null"}, &c, &action, &e), 0);
     assert_int_equal(action, CONFIG_CHECK);
     assert_int_equal(config_load(4, (char *[]){"fccd", "--list-gpus", "--config", "/dev/null"}, &c, &action, &e), 0);
     assert_int_equal(action, CONFIG_LIST_GPUS);
+}
+
+static void background(void **state)
+{
+    struct config c;
+    struct error e;
+    enum config_action action;
+    char socket[sizeof(c.socket)];
+
+    (void)state;
+    assert_int_equal(
+        config_load(5, (char *[]){"fccd", "--config", "/dev/null", "--socket", "/run/a.b/fccd.sock"}, &c, &action, &e), 0);
+    assert_true(action == CONFIG_RUN && !*c.pid_file && !*c.log_file);
+    assert_int_equal(config_load(6,
+                                 (char *[]){"fccd", "--background", "--config", "/dev/null", "--socket", "/run/a.b/fccd.sock"},
+                                 &c, &action, &e),
+                     0);
+    assert_int_equal(action, CONFIG_BACKGROUND);
+    assert_string_equal(c.pid_file, "/run/a.b/fccd.pid");
+    assert_string_equal(c.log_file, "/run/a.b/fccd.log");
+    assert_int_equal(config_load(8,
+                                 (char *[]){"fccd", "--config", "/dev/null", "--socket", "/run/a.b/.fccd", "--pid-file", "/p",
+                                            "--background"},
+                                 &c, &action, &e),
+                     0);
+    assert_string_equal(c.pid_file, "/p");
+    assert_string_equal(c.log_file, "/run/a.b/.fccd.log");
+    memset(socket, 'x', sizeof(socket) - 1);
+    socket[0] = '/';
+    socket[sizeof(socket) - 1] = '\0';
+    assert_int_equal(
+        config_load(6, (char *[]){"fccd", "--background", "--config", "/dev/null", "--socket", socket}, &c, &action, &e), 0);
+    assert_int_equal(strlen(c.pid_file), sizeof(socket) + 3);
+}
+
+static char taken[512];
+
+static void note(const char *key, bool taken_over)
+{
+    size_t n = strlen(taken);
+
+    (void)snprintf(taken + n, sizeof(taken) - n, "%s%s ", key, taken_over ? "" : "!");
+}
+
+static void changes(void **state)
+{
+    struct config c, fresh;
+    struct error e;
+
+    (void)state;
+    assert_int_equal(load("DRAIN_MS=5\nLOG_LEVEL=info\nSOCKET=/a\nNODE_LISTEN=\n", NULL, &c, &e), 0);
+    assert_int_equal(load("DRAIN_MS=6\nLOG_LEVEL=debug\nSOCKET=/b\nCPU_DEVICES=3\n", NULL, &fresh, &e), 0);
+    taken[0] = '\0';
+    config_take(&c, &fresh, note);
+    assert_string_equal(taken, "CPU_DEVICES! DRAIN_MS SOCKET! LOG_LEVEL ");
+    assert_true(c.drain_ms == 6 && c.cpu_devices == 1 && !strcmp(c.socket, "/a") && !strcmp(c.log_level, "debug"));
+    taken[0] = '\0';
+    config_take(&c, &c, note);
+    assert_string_equal(taken, "");
 }
 
 static void gpus(void **state)
@@ -381,7 +465,8 @@ int main(void)
         cmocka_unit_test(defaults),       cmocka_unit_test(rails),        cmocka_unit_test(who_wins),
         cmocka_unit_test(mistakes),       cmocka_unit_test(files),        cmocka_unit_test(what_zero_means),
         cmocka_unit_test(gpus),           cmocka_unit_test(nodes),        cmocka_unit_test(nodes_file),
-        cmocka_unit_test(nodes_mistakes), cmocka_unit_test(key_mistakes),
+        cmocka_unit_test(nodes_mistakes), cmocka_unit_test(key_mistakes), cmocka_unit_test(background),
+        cmocka_unit_test(changes),        
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -319,7 +319,7 @@ static void example(void)
     struct test_daemon d;
 
     daemon_start(&d, NULL);
-    CHECK(run(program("FCC_EXAMPLE", "build/bin/example_gemv"), (const char *const[]){NULL}) == 0);
+    CHECK(run(program("FCC_TEST_EXAMPLE", "build/bin/example_gemv"), (const char *const[]){NULL}) == 0);
     CHECK(says("rank 0 of 2") && says("rank 1 of 2") && says("0 of 512 wrong"));
     daemon_stop(&d);
     free(output);

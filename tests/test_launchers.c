@@ -71,7 +71,7 @@ static void place_close(struct place *p)
 
 static const char *example(void)
 {
-    const char *path = getenv("FCC_EXAMPLE_ENV");
+    const char *path = getenv("FCC_TEST_EXAMPLE_ENV");
     return path ? path : "build/bin/example_env";
 }
 

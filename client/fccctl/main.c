@@ -9,6 +9,7 @@
 
 #include "fccctl.h"
 #include "proto.h"
+#include "variables.h"
 
 static const struct verb verbs[] = {
     {"status", verb_status, "Show the daemon, its counters and its jobs", "[--json]"},
@@ -89,6 +90,26 @@ static int finish(int code)
     return code;
 }
 
+static char unknown[64][64]; /* variables; more are told at the next call */
+static size_t nunknown;
+
+static void variable_unknown(const char *name, const char *nearest)
+{
+    (void)fprintf(stderr,
+                  "fccctl: warning: the environment's variable %s is unknown and does nothing: the nearest known one is %s\n",
+                  name, nearest);
+    if (nunknown < sizeof(unknown) / sizeof(unknown[0]))
+        text_copy(unknown[nunknown++], sizeof(unknown[0]), name);
+}
+
+/* Each is told once: programs that fccctl starts would tell again. */
+static void variables_warn(void)
+{
+    variables_check(variable_unknown);
+    while (nunknown)
+        (void)unsetenv(unknown[--nunknown]);
+}
+
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
@@ -103,6 +124,7 @@ int main(int argc, char **argv)
     char version[] = "version", *version_argv[] = {version, NULL};
     int option;
 
+    variables_warn();
     while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
         if (option == 's')
             call.socket = optarg;

@@ -13,9 +13,11 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include "background.h"
 #include "log.h"
 #include "log_limit.h"
 #include "node.h"
+#include "variables.h"
 
 #define LEAVE_MS 1000 /* workers tell what still runs after DRAIN_MS to leave, and end; they are killed if that takes longer */
 
@@ -66,16 +68,59 @@ static void on_log(evutil_socket_t sock, short what, void *arg)
     log_catch_up(false);
 }
 
+static void key_changed(const char *key, bool taken)
+{
+    if (taken)
+        log_info("%s has changed: it holds for this process from now on, and for workers that start from now on", key);
+    else
+        log_warning("%s has changed: that takes a restart", key);
+}
+
+static void log_start(const struct config *config)
+{
+    log_open("broker", (enum log_level)log_level_by_name(config->log_level),
+             (enum log_format)log_format_by_name(config->log_format));
+}
+
+static void log_file_open(const struct config *config)
+{
+    int status = *config->log_file ? log_to_file(config->log_file) : 0;
+
+    if (status)
+        log_warning("LOG_FILE %s: %s: the log goes on where it went", config->log_file, strerror(-status));
+}
+
+static void on_hangup(evutil_socket_t number, short what, void *arg)
+{
+    struct broker *b = arg;
+    struct config fresh;
+    enum config_action action;
+    struct error e = {0};
+
+    (void)number, (void)what;
+    log_file_open(&b->config); /* whoever rotates logs has moved the file away */
+    if (config_load(b->argc, b->argv, &fresh, &action, &e)) {
+        log_error("SIGHUP: the configuration stays as it was: %s", e.text);
+        return;
+    }
+    log_info("SIGHUP: the configuration was read again");
+    config_take(&b->config, &fresh, key_changed);
+    log_start(&b->config);
+}
+
 static int events_open(struct broker *b)
 {
     static const struct timeval log_every = {.tv_sec = LOG_WINDOW_S};
-    static const int signals[] = {SIGTERM, SIGINT, SIGCHLD};
+    static const struct {
+        int number;
+        event_callback_fn handle;
+    } signals[BROKER_SIGNALS] = {{SIGTERM, on_terminate}, {SIGINT, on_terminate}, {SIGCHLD, on_child}, {SIGHUP, on_hangup}};
 
     b->base = event_base_new();
     if (!b->base)
         return -ENOMEM;
-    for (int i = 0; i < 3; i++) {
-        b->signal_events[i] = evsignal_new(b->base, signals[i], signals[i] == SIGCHLD ? on_child : on_terminate, b);
+    for (int i = 0; i < BROKER_SIGNALS; i++) {
+        b->signal_events[i] = evsignal_new(b->base, signals[i].number, signals[i].handle, b);
         if (!b->signal_events[i] || event_add(b->signal_events[i], NULL))
             return -ENOMEM;
     }
@@ -91,22 +136,31 @@ static int events_open(struct broker *b)
 
 static void events_close(struct broker *b)
 {
-    struct event *all[] = {b->listen_event,     b->charges_event,    b->drain_event,     b->log_event,
-                           b->signal_events[0], b->signal_events[1], b->signal_events[2]};
+    struct event *all[] = {b->listen_event, b->charges_event, b->drain_event, b->log_event};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i])
             event_free(all[i]);
+    for (int i = 0; i < BROKER_SIGNALS; i++)
+        if (b->signal_events[i])
+            event_free(b->signal_events[i]);
     if (b->base)
         event_base_free(b->base);
 }
 
-int broker_run(const struct config *config)
+static void variable_unknown(const char *name, const char *nearest)
 {
-    struct broker b = {.config = *config, .listen_sock = -1, .started_ns = clock_ns(), .probe.fd = -1};
+    log_warning("the environment's variable %s is unknown and does nothing: the nearest known one is %s", name, nearest);
+}
+
+int broker_run(const struct config *config, int argc, char *argv[])
+{
+    struct broker b = {
+        .config = *config, .argc = argc, .argv = argv, .listen_sock = -1, .started_ns = clock_ns(), .probe.fd = -1};
     int status;
 
-    log_open("broker", (enum log_level)log_level_by_name(config->log_level));
+    log_start(config);
+    variables_check(variable_unknown);
     LIST_INIT(&b.visitors);
     LIST_INIT(&b.jobs);
     if (getrandom(&b.last.broker, sizeof(b.last.broker), 0) != sizeof(b.last.broker)) {
@@ -118,7 +172,9 @@ int broker_run(const struct config *config)
         log_error("/proc/self/exe: %s: workers cannot be started without /proc", strerror(errno));
         return EXIT_FAILURE;
     }
-    status = listen_open(&b);
+    status = pid_file_write(config);
+    if (status >= 0)
+        status = listen_open(&b);
     if (status >= 0) {
         b.listen_sock = status;
         status = events_open(&b);
@@ -127,11 +183,14 @@ int broker_run(const struct config *config)
     }
     if (status >= 0)
         status = nodes_open(&b);
+    if (status >= 0 && *config->log_file && (status = log_to_file(config->log_file)))
+        log_error("LOG_FILE %s: %s", config->log_file, strerror(-status));
     if (status >= 0) {
         probe_start(&b);
         log_info("serves %s with %u cpu devices of %u workgroups", config->socket, config->cpu_devices,
                  config_cpu_workgroups(config));
         (void)sd_notify(0, "READY=1");
+        background_ready();
         (void)event_base_dispatch(b.base);
         log_info("ended");
     }
@@ -141,6 +200,7 @@ int broker_run(const struct config *config)
     probe_close(&b);
     events_close(&b);
     listen_close(&b);
+    pid_file_remove(config);
     (void)close(b.exe);
     log_catch_up(true);
     return status < 0 ? EXIT_FAILURE : EXIT_SUCCESS;

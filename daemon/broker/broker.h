@@ -3,6 +3,7 @@
  * broker.h - the process that listens: it learns who is there, finds or starts the worker of that user's job, hands it the
  * connected socket, and is out of the way. It holds no client's memory, no device and no communicator. One thread.
  *
+ *   background.c  --background, and the file with the process id
  *   listen.c   the listening socket: made here, or by systemd
  *   hello.c    a connection until it is handed over or refused
  *   job.c      jobs and their workers: start, hand over, end
@@ -22,6 +23,8 @@
 
 #include "clock.h"
 #include "control.h"
+
+#define BROKER_SIGNALS 4
 
 struct broker;
 struct evbuffer;
@@ -77,7 +80,9 @@ struct probe {
 struct broker {
     struct config config;
     struct event_base *base;
-    struct event *listen_event, *signal_events[3];
+    struct event *listen_event, *signal_events[BROKER_SIGNALS];
+    int argc; /* the command line, to be read again; not owned */
+    char **argv;
     int listen_sock;
     bool socket_is_ours; /* to be unlinked at the end */
     int exe;             /* this program, for the workers */
@@ -94,8 +99,9 @@ struct broker {
     LIST_HEAD(jobs_head, job) jobs;
 };
 
-/* Serve until SIGTERM or SIGINT, then drain. Returns the process's exit status. */
-int broker_run(const struct config *config);
+/* Serve until SIGTERM or SIGINT, then drain. SIGHUP reads the configuration again, with this command line. Returns the process's
+ * exit status. */
+int broker_run(const struct config *config, int argc, char *argv[]);
 
 /* listen.c: returns the listening socket, or -errno (logged). */
 int listen_open(struct broker *b);

@@ -344,6 +344,12 @@ static void engine_loop(struct worker *w)
 
 /* ---- start and end ---- */
 
+static void on_hangup(evutil_socket_t number, short what, void *arg)
+{
+    (void)number, (void)what, (void)arg;
+    log_info("SIGHUP: ignored: a worker keeps the configuration that it started with");
+}
+
 static int worker_events_open(struct worker *w)
 {
     static const struct timeval log_every = {.tv_sec = LOG_WINDOW_S};
@@ -352,12 +358,14 @@ static int worker_events_open(struct worker *w)
     if (!w->base)
         return -ENOMEM;
     w->terminate_event = evsignal_new(w->base, SIGTERM, on_terminate, w);
+    w->hangup_event = evsignal_new(w->base, SIGHUP, on_hangup, w);
     w->idle_event = evtimer_new(w->base, on_idle, w);
     w->drain_event = evtimer_new(w->base, on_drain_over, w);
     w->log_event = event_new(w->base, -1, EV_PERSIST, on_log, w);
     w->wake_event = event_new(w->base, w->wake_fd, EV_READ | EV_PERSIST, on_wake, w);
-    if (!w->terminate_event || !w->idle_event || !w->drain_event || !w->wake_event || !w->log_event ||
-        event_add(w->terminate_event, NULL) || event_add(w->wake_event, NULL) || event_add(w->log_event, &log_every))
+    if (!w->terminate_event || !w->hangup_event || !w->idle_event || !w->drain_event || !w->wake_event || !w->log_event ||
+        event_add(w->terminate_event, NULL) || event_add(w->hangup_event, NULL) || event_add(w->wake_event, NULL) ||
+        event_add(w->log_event, &log_every))
         return -ENOMEM;
     return control_open(w);
 }
@@ -392,7 +400,8 @@ static int worker_open(struct worker *w, const struct control_start *start)
     memcpy(w->meeting_key, start->meeting_key, sizeof(w->meeting_key));
     w->self = start->self;
     (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);
-    log_open(who, (enum log_level)log_level_by_name(w->config.log_level));
+    log_open(who, (enum log_level)log_level_by_name(w->config.log_level),
+             (enum log_format)log_format_by_name(w->config.log_format));
     TAILQ_INIT(&w->sessions);
     TAILQ_INIT(&w->deferred);
     LIST_INIT(&w->comms);
@@ -415,7 +424,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
 
 static void worker_close(struct worker *w)
 {
-    struct event *events[] = {w->terminate_event, w->idle_event, w->drain_event, w->wake_event, w->log_event};
+    struct event *events[] = {w->terminate_event, w->hangup_event, w->idle_event, w->drain_event, w->wake_event, w->log_event};
     struct session *s;
 
     TAILQ_FOREACH(s, &w->sessions, link) {

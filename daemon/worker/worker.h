@@ -66,7 +66,8 @@ struct worker {
     uid_t uid;
     struct event_base *base;
     int control; /* to the broker; -1: it is gone */
-    struct event *control_event, *deferred_event, *terminate_event, *idle_event, *drain_event, *wake_event, *log_event;
+    struct event *control_event, *deferred_event, *terminate_event, *hangup_event, *idle_event, *drain_event, *wake_event,
+        *log_event;
     TAILQ_HEAD(deferred_head, deferred) deferred; /* control.c's */
     TAILQ_HEAD(sessions_head, session) sessions;
     uint32_t nclients;

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""FCC_TEST_DEVICE=cuda runs the same tests on GPUs; FCC_BUILD says where `make` built."""
+"""FCC_TEST_DEVICE=cuda runs the same tests on GPUs; FCC_TEST_BUILD says where `make` built."""
 import os
 
 import pytest
 from daemon import ROOT, Daemon
 
-os.environ.setdefault("FCC_LIBRARY", str(os.path.join(os.environ.get("FCC_BUILD", ROOT / "build"), "lib", "libfccclient.so.0")))
+os.environ.setdefault("FCC_LIBRARY", str(os.path.join(os.environ.get("FCC_TEST_BUILD", ROOT / "build"), "lib", "libfccclient.so.0")))
 for key in ("FCCD_SOCKET", "FCC_RANK", "FCC_SIZE", "FCC_HEAP_BYTES"):
     os.environ.pop(key, None)
 os.environ["FCCD_JOB"] = "python-tests"

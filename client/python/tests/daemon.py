@@ -15,7 +15,7 @@ class Daemon:
     """With `with`: it runs, and ends in any case. Its log is shown if it has errors."""
 
     def __init__(self, device: str, *options: str) -> None:
-        self.build = pathlib.Path(os.environ.get("FCC_BUILD", ROOT / "build"))
+        self.build = pathlib.Path(os.environ.get("FCC_TEST_BUILD", ROOT / "build"))
         self.options = [*options, "--gpus", "none" if device == "cpu" else device]
 
     def __enter__(self) -> "Daemon":

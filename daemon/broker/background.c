@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+#include "background.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#define START_LIMIT_MS 60000 /* for the daemon to listen: it looks up a group, and addresses of this node */
+
+static int ready_fd = -1; /* the pipe's end that says that the daemon listens */
+static int pid_fd = -1;   /* the locked PID_FILE */
+
+/* The process that was started: does not return. */
+static void parent_wait(const struct config *config, pid_t child, int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int status, n;
+    char byte;
+
+    do
+        n = poll(&p, 1, START_LIMIT_MS);
+    while (n < 0 && errno == EINTR);
+    if (n > 0 && read(fd, &byte, 1) == 1) {
+        printf("fccd listens at %s: process %d (%s), log %s\n", config->socket, child, config->pid_file, config->log_file);
+        exit(fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS);
+    }
+    if (n == 0) {
+        (void)fprintf(stderr, "fccd: it did not listen within %d s: ended\n", START_LIMIT_MS / 1000);
+        (void)kill(child, SIGKILL);
+    }
+    if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) == EXIT_SUCCESS)
+        exit(EXIT_FAILURE);
+    exit(WEXITSTATUS(status));
+}
+
+int background_enter(const struct config *config)
+{
+    int fds[2], null;
+    pid_t child;
+
+    if (pipe2(fds, O_CLOEXEC))
+        return -errno;
+    (void)fflush(NULL);
+    child = fork();
+    if (child < 0) {
+        int status = -errno;
+        (void)close(fds[0]);
+        (void)close(fds[1]);
+        return status;
+    }
+    if (child > 0) {
+        (void)close(fds[1]);
+        parent_wait(config, child, fds[0]);
+    }
+    (void)close(fds[0]);
+    ready_fd = fds[1];
+    if (setsid() < 0 || chdir("/"))
+        return -errno;
+    null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0)
+        return -errno;
+    (void)close(null);
+    return 0;
+}
+
+void background_ready(void)
+{
+    if (ready_fd < 0)
+        return;
+    if (write(ready_fd, "", 1) < 0)
+        log_warning("who started fccd has gone before it listened");
+    (void)close(ready_fd);
+    ready_fd = -1;
+}
+
+int pid_file_write(const struct config *config)
+{
+    const char *path = config->pid_file;
+    struct stat st;
+    int status = 0;
+
+    if (!*path)
+        return 0;
+    pid_fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
+    if (pid_fd < 0 || fstat(pid_fd, &st))
+        status = -errno;
+    else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
+        status = -EPERM; /* in a directory that all may write to, somebody may have put something there */
+    else if (flock(pid_fd, LOCK_EX | LOCK_NB))
+        status = errno == EWOULDBLOCK ? -EBUSY : -errno;
+    else if (ftruncate(pid_fd, 0) || dprintf(pid_fd, "%d\n", getpid()) < 0)
+        status = -errno;
+    if (!status)
+        return 0;
+    if (status == -EBUSY)
+        log_error("PID_FILE %s: another fccd has it", path);
+    else if (status == -EPERM)
+        log_error("PID_FILE %s: allowed is a regular file of uid %u, or none", path, geteuid());
+    else
+        log_error("PID_FILE %s: %s", path, strerror(-status));
+    if (pid_fd >= 0)
+        (void)close(pid_fd);
+    pid_fd = -1;
+    return status;
+}
+
+void pid_file_remove(const struct config *config)
+{
+    if (pid_fd < 0)
+        return;
+    (void)unlink(config->pid_file); /* while it is locked: it is still this process's */
+    (void)close(pid_fd);
+    pid_fd = -1;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_service.c - the daemon as whoever starts it meets it: in the background, with a file for its process id and one for its
+ * log, told to read its configuration again, and warning of settings that nothing reads.
+ */
+#include <errno.h>
+#include <json-c/json.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "harness.h"
+#include "program.h"
+
+static char *in_directory(const char *name)
+{
+    static char paths[64][256];
+    static int next;
+    char *path = paths[next++ % 64];
+
+    (void)snprintf(path, sizeof(paths[0]), "%s/%s", test_directory(), name);
+    return path;
+}
+
+static void file_write(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "we");
+
+    CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static void file_read(const char *path, char *text, size_t room)
+{
+    FILE *f = fopen(path, "re");
+    size_t n = f ? fread(text, 1, room - 1, f) : 0;
+
+    text[n] = '\0';
+    if (f)
+        (void)fclose(f);
+}
+
+/* Waits until the log says so. */
+static void logged(const char *says)
+{
+    struct test_node node;
+
+    (void)snprintf(node.log, sizeof(node.log), "%s", in_directory("b.log"));
+    if (!node_logged(&node, says, 10000)) {
+        static char text[65536];
+        file_read(node.log, text, sizeof(text));
+        check_failed(__FILE__, __LINE__, "the log does not say \"%s\": %s", says, text);
+    }
+}
+
+#define BACKGROUND(...)                                                                                                        \
+    program_run(said, sizeof(said), daemon_binary(),                                                                           \
+                (const char *const[]){"--background", "--socket", in_directory("b.sock"), "--gpus", "none",                    \
+                                      "--worker-idle-ms", "50", ##__VA_ARGS__, NULL})
+static char said[8192];
+
+static pid_t pid_in_file(const char *path)
+{
+    char text[64];
+
+    file_read(path, text, sizeof(text));
+    return (pid_t)atoi(text);
+}
+
+/* The daemon is nobody's child here: it has ended when its process is gone. */
+static void background_end(pid_t pid)
+{
+    double until = now_ms() + 20e3;
+
+    CHECK(pid > 1 && kill(pid, SIGTERM) == 0);
+    while (kill(pid, 0) == 0) {
+        CHECK(now_ms() < until);
+        (void)usleep(2000);
+    }
+    CHECK(access(in_directory("b.pid"), F_OK) != 0 && access(in_directory("b.sock"), F_OK) != 0);
+}
+
+static void background(void)
+{
+    fcc_context *context;
+    char expect[512];
+
+    (void)setenv("FCCD_SOCKET", in_directory("b.sock"), 1);
+    CHECK(BACKGROUND("--config", "/dev/null") == 0);
+    pid_t pid = pid_in_file(in_directory("b.pid"));
+    (void)snprintf(expect, sizeof(expect), "fccd listens at %s: process %d (%s), log %s\n", in_directory("b.sock"), pid,
+                   in_directory("b.pid"), in_directory("b.log"));
+    if (strcmp(said, expect) != 0)
+        check_failed(__FILE__, __LINE__, "it said \"%s\", not \"%s\"", said, expect);
+    OK(fcc_connect(NULL, &context)); /* it listens when the command returns: no second try */
+    fcc_disconnect(context);
+    CHECK(getsid(pid) == pid);
+    /* a second one: told at once, and the first is not disturbed */
+    CHECK(BACKGROUND("--config", "/dev/null") == 1);
+    CHECK(strstr(said, "another fccd has it"));
+    OK(fcc_connect(NULL, &context));
+    fcc_disconnect(context);
+    background_end(pid);
+    /* one that was killed leaves its files, which are no hindrance */
+    CHECK(BACKGROUND("--config", "/dev/null") == 0);
+    pid = pid_in_file(in_directory("b.pid"));
+    CHECK(kill(pid, SIGKILL) == 0);
+    while (kill(pid, 0) == 0)
+        (void)usleep(2000);
+    CHECK(BACKGROUND("--config", "/dev/null") == 0);
+    background_end(pid_in_file(in_directory("b.pid")));
+    (void)unlink(in_directory("b.log"));
+}
+
+/* What keeps it from listening is said where it was started, with the exit status of a daemon in the foreground. */
+static void background_fails(void)
+{
+    CHECK(BACKGROUND("--config", "/dev/null", "--socket-group", "no-such-group") == 1);
+    CHECK(strstr(said, "SOCKET_GROUP no-such-group: no such group"));
+    CHECK(BACKGROUND("--config", "/dev/null", "--cpu-devices", "0") == 2);
+    CHECK(strstr(said, "allowed is a number from 1 to 64"));
+    CHECK(BACKGROUND("--config", "/dev/null", "--log-file", "/nonexistent/log") == 1);
+    CHECK(strstr(said, "LOG_FILE /nonexistent/log: No such file or directory"));
+    CHECK(symlink("/dev/null", in_directory("b.pid")) == 0);
+    CHECK(BACKGROUND("--config", "/dev/null") == 1);
+    CHECK(strstr(said, "PID_FILE"));
+    (void)unlink(in_directory("b.pid"));
+    CHECK(mkfifo(in_directory("b.pid"), 0600) == 0);
+    CHECK(BACKGROUND("--config", "/dev/null") == 1);
+    CHECK(strstr(said, "allowed is a regular file of uid"));
+    (void)unlink(in_directory("b.pid"));
+    CHECK(access(in_directory("b.sock"), F_OK) != 0);
+}
+
+static void hangup(void)
+{
+    char *config = in_directory("b.conf"), *moved = in_directory("b.log.1"), text[4096];
+    fcc_context *context;
+    pid_t worker;
+
+    (void)setenv("FCCD_SOCKET", in_directory("b.sock"), 1);
+    file_write(config, "JOBS_PER_USER=1\nCPU_DEVICES=1\n");
+    CHECK(BACKGROUND("--config", config) == 0);
+    pid_t pid = pid_in_file(in_directory("b.pid"));
+    struct fcc_connect_options first = {.job = "first"}, second = {.job = "second"};
+    fcc_context *other;
+    OK(fcc_connect(&first, &context));
+    FAILS(fcc_connect(&second, &other), -EPERM, "JOBS_PER_USER");
+    /* what can change does, and it says what cannot */
+    file_write(config, "JOBS_PER_USER=2\nCPU_DEVICES=2\n");
+    CHECK(rename(in_directory("b.log"), moved) == 0); /* as logrotate does: the log goes on in a new file */
+    CHECK(kill(pid, SIGHUP) == 0);
+    logged("JOBS_PER_USER has changed: it holds");
+    logged("CPU_DEVICES has changed: that takes a restart");
+    OK(fcc_connect(&second, &other));
+    fcc_disconnect(other);
+    /* a mistake changes nothing */
+    file_write(config, "JOBS_PER_USER=2\nDRAIN_MS=soon\n");
+    CHECK(kill(pid, SIGHUP) == 0);
+    logged("the configuration stays as it was");
+    logged("b.conf:2: DRAIN_MS: \"soon\": allowed is a number");
+    OK(fcc_connect(&second, &other));
+    fcc_disconnect(other);
+    /* a worker says that it ignores the signal, and serves on */
+    struct test_daemon d = {.pid = pid};
+    worker = daemon_worker(&d);
+    CHECK(kill(worker, SIGHUP) == 0);
+    fcc_context *again;
+    OK(fcc_connect(&first, &again));
+    fcc_disconnect(again);
+    fcc_disconnect(context);
+    file_read(moved, text, sizeof(text));
+    CHECK(strstr(text, "serves "));
+    background_end(pid);
+    (void)unlink(config);
+    (void)unlink(moved);
+    (void)unlink(in_directory("b.log"));
+}
+
+/* Each line of the log is one JSON object with what log.h says, also of workers. */
+static void json_lines(void)
+{
+    fcc_context *context;
+    char line[4096], name[64];
+    int broker = 0, worker = 0;
+
+    (void)setenv("FCCD_SOCKET", in_directory("b.sock"), 1);
+    CHECK(BACKGROUND("--config", "/dev/null", "--log-format", "json", "--log-level", "debug") == 0);
+    OK(fcc_connect(NULL, &context));
+    fcc_disconnect(context);
+    (void)usleep(300000); /* the worker ends, and tells; if it is late there is less to look at */
+    background_end(pid_in_file(in_directory("b.pid")));
+    FILE *f = fopen(in_directory("b.log"), "re");
+    CHECK(f);
+    (void)snprintf(name, sizeof(name), "worker %u/", geteuid());
+    while (fgets(line, sizeof(line), f)) {
+        struct json_object *o = json_tokener_parse(line), *field;
+        struct tm tm = {0};
+        if (!o)
+            check_failed(__FILE__, __LINE__, "not JSON: %s", line);
+        CHECK(json_object_object_length(o) == 5);
+        CHECK(json_object_object_get_ex(o, "time", &field));
+        const char *rest = strptime(json_object_get_string(field), "%Y-%m-%dT%H:%M:%S.", &tm);
+        CHECK(rest && strlen(rest) == 7 && rest[6] == 'Z');
+        CHECK(json_object_object_get_ex(o, "level", &field) && json_object_is_type(field, json_type_string));
+        CHECK(json_object_object_get_ex(o, "pid", &field) && json_object_get_int(field) > 1);
+        CHECK(json_object_object_get_ex(o, "message", &field) && json_object_get_string_len(field) > 0);
+        CHECK(json_object_object_get_ex(o, "process", &field));
+        broker += !strcmp(json_object_get_string(field), "broker");
+        worker += !strncmp(json_object_get_string(field), name, strlen(name));
+        (void)json_object_put(o);
+    }
+    (void)fclose(f);
+    CHECK(broker > 2 && worker > 0);
+    (void)unlink(in_directory("b.log"));
+}
+
+/* A line has the date, where standard error is no journal, whatever JOURNAL_STREAM says. */
+static void dates(void)
+{
+    char text[4096];
+    struct tm tm = {0};
+
+    (void)setenv("JOURNAL_STREAM", "1:2", 1);
+    CHECK(BACKGROUND("--config", "/dev/null") == 0);
+    background_end(pid_in_file(in_directory("b.pid")));
+    file_read(in_directory("b.log"), text, sizeof(text));
+    const char *rest = strptime(text, "%Y-%m-%d %H:%M:%S.", &tm);
+    if (!rest || !strstr(rest, " fccd broker: info: "))
+        check_failed(__FILE__, __LINE__, "no date: %s", text);
+    (void)unlink(in_directory("b.log"));
+}
+
+static void unknown_variables(void)
+{
+    static const char *const warned[] = {
+        "FCCD_CPU_DEVICE is unknown and does nothing: the nearest known one is FCCD_CPU_DEVICES",
+        "FCCD_TIMELIMIT_MS is unknown and does nothing: the nearest known one is FCCD_TIME_LIMIT_MS",
+        "FCC_MEETNIG is unknown and does nothing: the nearest known one is FCC_MEETING"};
+
+    (void)setenv("FCCD_CPU_DEVICE", "2", 1);
+    (void)setenv("FCCD_TIMELIMIT_MS", "2", 1);
+    (void)setenv("FCC_MEETNIG", "here", 1);
+    (void)setenv("FCC_RANK", "0", 1);
+    (void)setenv("FCCD_DRAIN_MS", "1000", 1);
+    CHECK(BACKGROUND("--config", "/dev/null") == 0);
+    background_end(pid_in_file(in_directory("b.pid")));
+    for (size_t i = 0; i < sizeof(warned) / sizeof(warned[0]); i++)
+        CHECK(strstr(said, warned[i])); /* it is said before the log moves to its file */
+    CHECK(!strstr(said, "FCC_RANK is") && !strstr(said, "FCCD_DRAIN_MS is") && !strstr(said, "FCCD_SOCKET is"));
+    (void)unlink(in_directory("b.log"));
+    /* the library says it, too, once */
+    int code = program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"status", NULL});
+    CHECK(code != 0); /* nobody listens */
+    const char *first = strstr(said, "FCC_MEETNIG");
+    CHECK(first && strstr(first, "FCC_MEETING") && strstr(said, "FCCD_CPU_DEVICES"));
+}
+
+int main(void)
+{
+    static const struct test tests[] = {
+        {"background", background, 0}, {"background_fails", background_fails, 0},
+        {"hangup", hangup, 0},         {"json_lines", json_lines, 0},
+        {"dates", dates, 0},           {"unknown_variables", unknown_variables, 0},
+    };
+    return tests_run("service", TESTS(tests));
+}
