@@ -399,12 +399,14 @@ bench-nodes-run: all $(NODES_BENCH)
 bench-gpu: all
 	tests/bench/compare_gpu --build $(BUILD) $(BENCH_ARGS)
 
+include tests/fuzz/files.mk
+
 # ---- lint ----------------------------------------------------------------------------------------------------------
 
 SOURCES := $(PROTO) $(KERNELS) $(DAEMON) $(if $(VERBS_LIBS),$(VERBS)) $(CLIENT) $(FCCCTL) $(DEMO) $(GPU_KERNELS) client/example_env.c client/example_gemv.c tests/bench/comm_init.c tests/bench/net_bench.c tests/bench/net_stream.c tests/bench/pace.c tests/fake_driver.c tests/fake_gpu.c tests/daemons.c tests/fake_gpu_kernel.c tests/fake_gpu_memory.c tests/fake_gpu_nodes.c tests/fake_gpu_prepared.c tests/fake_gpu_side.c tests/harness.c tests/program.c tests/raw.c tests/relay_broker.c tests/slurm.c tests/spaces.c $(if $(VERBS_LIBS),tests/verbs_faults.c) tests/wire.c \
-	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c
+	$(patsubst %,tests/test_%.c,$(filter-out reference,$(UNIT)) $(SYSTEM) $(GPU_SYSTEM)) tests/demo/test_reference.c $(FUZZ_SOURCES)
 HEADERS = $(shell git ls-files '*.h')
-LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo $(BLAS_CFLAGS)
+LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Idaemon/broker -Idaemon/worker -Itests -Itests/demo -Itests/fuzz $(BLAS_CFLAGS)
 
 lint: deps deps-lint
 	@$(MAKE) --no-print-directory lint-run
@@ -463,6 +465,7 @@ help:
 	@echo 'make bench-nodes  nodes in network namespaces: overlap over a shaped link, and tcp beside iperf3 (as root)'
 	@echo 'make bench-rdma links over verbs, in the two emulated machines of make test-rdma'
 	@echo 'make bench-gpu compare with PyTorch, NCCL and symmetric memory, on a machine with NVIDIA GPUs'
+	@echo 'make fuzz      install what is missing, build the fuzz targets, and run each for 20 s (SECONDS=3600; TARGET=name for one)'
 	@echo 'make lint      clang-format, clang-tidy, cppcheck, and mypy for the Python package'
 	@echo 'make install   install to DESTDIR and PREFIX (/usr/local)'
 	@echo 'make man       the man pages'

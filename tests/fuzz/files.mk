@@ -1,0 +1,65 @@
+# make fuzz: programs that look for inputs that crash fccd, hang it, or break what it promises (tests/fuzz/fuzz.h). With clang each is built
+# with libFuzzer, without it with gcc and tests/fuzz/driver.c; in both cases with the address and undefined sanitizers, below build/fuzz.
+#
+#   SECONDS=20        how long each runs
+#   TARGET=NAME       only this one
+#   FUZZ_ENGINE=driver  as without clang
+#
+# What a program has reached is kept in build/fuzz/corpus/NAME and taken up by the next run. It starts from tests/fuzz/corpus/NAME.
+
+SECONDS ?= 20
+TARGET ?=
+FUZZ_ENGINE ?= libfuzzer
+PACKAGES_FUZZ := clang libclang-rt-dev libcmocka-dev python3
+FUZZ_TARGETS := arguments plan config auth fds
+FUZZ_SOURCES := tests/fuzz/driver.c $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
+
+.PHONY: fuzz fuzz-build fuzz-run deps-fuzz
+fuzz: deps deps-fuzz
+	@$(MAKE) --no-print-directory fuzz-run
+# Without clang it runs with the driver.
+deps-fuzz:
+	@tests/packages $(PACKAGES_FUZZ) || echo 'without clang: the fuzz targets are run by tests/fuzz/driver.c'
+
+ifneq ($(findstring fuzz,$(MAKECMDGOALS)),)
+FUZZ_CLANG := $(firstword $(foreach name,clang clang-16 clang-15 clang-14,$(shell command -v $(name) 2>/dev/null)))
+FUZZ_CLANG := $(if $(FUZZ_CLANG),$(shell echo 'int LLVMFuzzerTestOneInput(void); int LLVMFuzzerTestOneInput(void) { return 0; }' \
+	| $(FUZZ_CLANG) -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null && echo $(FUZZ_CLANG)))
+FUZZ_ENGINE_USED := $(if $(FUZZ_CLANG),$(FUZZ_ENGINE),driver)
+FUZZ := build/fuzz
+FUZZ_BUILD := $(FUZZ)/$(FUZZ_ENGINE_USED)
+FUZZ_CC := $(if $(filter libfuzzer,$(FUZZ_ENGINE_USED)),$(FUZZ_CLANG),$(CC))
+FUZZ_SAN := address,undefined
+FUZZ_CPPFLAGS := -D_GNU_SOURCE -Iclient -Iproto -Ikernels -Idaemon -Idaemon/broker -Idaemon/worker -Iclient/fccctl -Itests -Itests/fuzz \
+	$(BLAS_CFLAGS) -DFCC_BLAS_LIBRARY='"$(BLAS_LIBRARY)"'
+FUZZ_CFLAGS := -std=gnu11 -g -O1 -fPIC -fno-math-errno -pthread -fno-omit-frame-pointer -fno-sanitize-recover=all \
+	-fsanitize=$(FUZZ_SAN)$(if $(filter libfuzzer,$(FUZZ_ENGINE_USED)),$(comma)fuzzer-no-link) -Wall -Wextra -Wmissing-prototypes
+FUZZ_LINK = $(FUZZ_CC) -pthread -fsanitize=$(FUZZ_SAN)$(if $(filter libfuzzer,$(FUZZ_ENGINE_USED)),$(comma)fuzzer) $(filter %.o,$^) -o $@
+fuzz_objects = $(patsubst %.c,$(FUZZ_BUILD)/obj/%.o,$(1) $(if $(filter driver,$(FUZZ_ENGINE_USED)),tests/fuzz/driver.c))
+
+FUZZ_CHOSEN := $(if $(TARGET),$(TARGET),$(FUZZ_TARGETS))
+fuzz-build: $(addprefix $(FUZZ_BUILD)/,$(FUZZ_CHOSEN))
+fuzz-run: fuzz-build
+	@tests/fuzz/run $(FUZZ_BUILD) $(FUZZ) $(SECONDS) $(FUZZ_CHOSEN)
+
+$(FUZZ_BUILD)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(FUZZ_CC) $(FUZZ_CPPFLAGS) $(FUZZ_CFLAGS) -MMD -MP -c $< -o $@
+
+$(FUZZ_BUILD)/arguments: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_arguments.c)
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK) -lm
+$(FUZZ_BUILD)/plan: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_plan.c)
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK) -lm
+$(FUZZ_BUILD)/config: $(call fuzz_objects,daemon/cluster.c daemon/config.c daemon/log.c daemon/network.c client/hostlist.c proto/error.c tests/fuzz/fuzz_config.c)
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK)
+$(FUZZ_BUILD)/auth: $(call fuzz_objects,daemon/auth.c daemon/cluster.c proto/error.c tests/fuzz/fuzz_auth.c)
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK) $(shell pkg-config --libs libcrypto)
+$(FUZZ_BUILD)/fds: $(call fuzz_objects,proto/msg.c proto/error.c tests/fuzz/fuzz_fds.c)
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK)
+endif
