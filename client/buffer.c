@@ -13,6 +13,8 @@
 #include "client.h"
 #include "huge.h"
 
+#define ZEROED_BYTES_MS (128 << 10) /* the worker zeroes and maps memory at least so fast: 128 MiB/s */
+
 int shared_map(int fd, size_t bytes, const char *what, void **out)
 {
     int seals = fcntl(fd, F_GET_SEALS), status = 0;
@@ -73,12 +75,10 @@ static int buffer_release(struct fcc_context *c, uint32_t handle)
     struct fcc_buffer_free_msg msg = {.buffer = handle};
     struct fcc_reply reply;
 
-    return context_call(c, &(struct call){.type = FCC_MSG_BUFFER_FREE,
-                                          .msg = &msg.msg,
-                                          .length = sizeof(msg),
-                                          .reply = &reply,
-                                          .reply_size = sizeof(reply),
-                                          .limit_ms = CALL_LIMIT_MS});
+    return context_call(
+        c,
+        &(struct call){
+            .type = FCC_MSG_BUFFER_FREE, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
 }
 
 int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out)
@@ -88,8 +88,11 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
     struct fcc_buffer *b;
     int status, fd = -1;
 
-    if (!comm || !out)
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", comm ? "out" : "comm");
+    status = comm_check(comm);
+    if (status)
+        return status;
+    if (!out)
+        return last_error_set(-EINVAL, "out: NULL: not allowed");
     c = comm->context;
     b = calloc(1, sizeof(*b));
     if (!b)
@@ -102,8 +105,8 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
                                             .reply = &reply,
                                             .reply_size = sizeof(reply),
                                             .fds = &fd,
-                                            /* a collective allocation waits for all ranks, for the daemon's time limit */
-                                            .limit_ms = -1}); /* memory may take long; the worker's end is seen */
+                                            .limit_ms = comm_patience_ms(comm) + (int64_t)(bytes / ZEROED_BYTES_MS),
+                                            .behind = comm});
     if (status)
         goto out_free;
     *b = (struct fcc_buffer){.comm = comm, .handle = reply.buffer, .bytes = bytes, .map.bytes = (size_t)reply.map_bytes};
@@ -135,7 +138,7 @@ void fcc_buffer_free(fcc_buffer *buffer)
 {
     struct fcc_context *c;
 
-    if (!buffer)
+    if (!buffer || buffer_check(buffer))
         return;
     c = buffer->comm->context;
     (void)pthread_mutex_lock(&c->lock);
@@ -162,12 +165,12 @@ uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buf
 
 void *fcc_buffer_data(const fcc_buffer *buffer)
 {
-    return buffer->map.data;
+    return buffer_check(buffer) ? NULL : buffer->map.data;
 }
 
 size_t fcc_buffer_size(const fcc_buffer *buffer)
 {
-    return buffer->bytes;
+    return buffer_check(buffer) ? 0 : buffer->bytes;
 }
 
 fcc_buffer *fcc_buffer_find(const fcc_context *context, const void *address)
@@ -175,7 +178,7 @@ fcc_buffer *fcc_buffer_find(const fcc_context *context, const void *address)
     struct fcc_context *c = (struct fcc_context *)(uintptr_t)context; /* for its lock */
     struct fcc_buffer *b;
 
-    if (!context)
+    if (context_check(context))
         return NULL;
     (void)pthread_mutex_lock(&c->lock);
     LIST_FOREACH(b, &c->buffers, link)
@@ -186,10 +189,14 @@ fcc_buffer *fcc_buffer_find(const fcc_context *context, const void *address)
 }
 
 /* Do these bytes lie in the buffer? */
-static int buffer_check(const struct fcc_buffer *b, uint64_t offset, const char *name, const void *host, size_t bytes)
+static int range_check(const struct fcc_buffer *b, uint64_t offset, const char *name, const void *host, size_t bytes)
 {
-    if (!b || (!host && bytes))
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", b ? name : "buffer");
+    int status = buffer_check(b);
+
+    if (status)
+        return status;
+    if (!host && bytes)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", name);
     if (offset > b->bytes || bytes > b->bytes - offset)
         return last_error_set(-EINVAL, "rank %d: offset %llu and %zu bytes: the buffer has %zu bytes", b->comm->rank,
                               (unsigned long long)offset, bytes, b->bytes);
@@ -198,7 +205,7 @@ static int buffer_check(const struct fcc_buffer *b, uint64_t offset, const char 
 
 int fcc_buffer_write(fcc_buffer *buffer, uint64_t offset, const void *from, size_t bytes)
 {
-    int status = buffer_check(buffer, offset, "from", from, bytes);
+    int status = range_check(buffer, offset, "from", from, bytes);
 
     if (status || !bytes)
         return status;
@@ -210,7 +217,7 @@ int fcc_buffer_write(fcc_buffer *buffer, uint64_t offset, const void *from, size
 
 int fcc_buffer_read(const fcc_buffer *buffer, uint64_t offset, void *to, size_t bytes)
 {
-    int status = buffer_check(buffer, offset, "to", to, bytes);
+    int status = range_check(buffer, offset, "to", to, bytes);
 
     if (status || !bytes)
         return status;

@@ -54,6 +54,7 @@ void context_die(struct fcc_context *c, int status, const char *format, ...)
     va_end(ap);
     while ((p = LIST_FIRST(&c->pending)))
         pending_fail(p, status, c->dead.text);
+    (void)shutdown(c->sock, SHUT_RDWR); /* the worker, if it lives, is told; and so is the watch */
     streams_release(c);
     statuses_raise(c, status);
     watch_wake(c);
@@ -74,7 +75,29 @@ static void context_end(struct fcc_context *c)
 
 int64_t context_patience_ms(const struct fcc_context *c)
 {
-    return 2 * (int64_t)c->time_limit_ms + CALL_LIMIT_MS;
+    return patience_ms(c->time_limit_ms);
+}
+
+int64_t comm_patience_ms(const struct fcc_comm *comm)
+{
+    return patience_ms(comm->time_limit_ms);
+}
+
+int context_give_up(struct fcc_context *c, const char *what, int64_t waited_ms)
+{
+    if (c->worker_pid)
+        context_die(c, -ETIMEDOUT,
+                    "%s: the worker of job '%s' (pid %u) does not answer: nothing has come from it for %lld ms, so it is "
+                    "stopped, or it "
+                    "hangs; the connection to it is given up",
+                    what, c->job, c->worker_pid, (long long)waited_ms);
+    else
+        context_die(
+            c, -ETIMEDOUT,
+            "%s: no answer within %lld ms: fccd, or the worker of job '%s', does not answer: it is stopped, or it hangs "
+            "(fccctl status)",
+            what, (long long)waited_ms, c->job);
+    return context_dead(c);
 }
 
 /* Locked. What came is the reply to p: check it, and hand it over with its descriptors. */
@@ -203,18 +226,25 @@ void pending_add(struct fcc_context *c, struct pending *p)
 
 int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length)
 {
-    int64_t deadline = deadline_in_ms(CALL_LIMIT_MS);
     struct pollfd p = {.fd = c->sock, .events = POLLOUT};
+    struct patience patience = {0};
+    int64_t limit_ms = 0;
     int status;
 
     while ((status = msg_send(c->sock, msg, length, NULL, 0)) == -EAGAIN) {
-        if (now_ns() >= deadline)
-            return last_error_set(-ETIMEDOUT, "the worker of job '%s' (pid %u) has not read from its socket for %d s", c->job,
-                                  c->worker_pid, CALL_LIMIT_MS / 1000);
         (void)poll(&p, 1, 10);
         (void)pthread_mutex_lock(&c->lock);
+        if (!limit_ms) {
+            limit_ms = context_patience_ms(c);
+            patience_begin(&patience, limit_ms);
+        }
         context_pump(c, 0); /* it may wait for us to read */
+        status = context_dead(c);
+        if (!status && patience_over(&patience))
+            status = context_give_up(c, "sending", limit_ms);
         (void)pthread_mutex_unlock(&c->lock);
+        if (status)
+            return status;
     }
     if (status == -EPIPE || status == -ECONNRESET) {
         (void)pthread_mutex_lock(&c->lock);
@@ -229,10 +259,32 @@ int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length)
     return status;
 }
 
+/* Locked; releases the lock. Wait until the reply has come, or the context has died. */
+static void reply_await(struct fcc_context *c, const struct call *call, const struct pending *p)
+{
+    int64_t limit_ms = call->limit_ms ? call->limit_ms : context_patience_ms(c);
+    uint64_t completed = call->behind ? call->behind->completed : 0;
+    struct patience patience;
+
+    patience_begin(&patience, limit_ms);
+    while (!p->done) {
+        context_pump(c, deadline_in_ms(limit_ms));
+        if (p->done || !patience_over(&patience))
+            continue;
+        if (call->behind)
+            context_collect(c);
+        if (call->behind && call->behind->completed != completed) {
+            completed = call->behind->completed;
+            patience_begin(&patience, limit_ms);
+            continue;
+        }
+        (void)context_give_up(c, messages[call->type].name, limit_ms);
+    }
+}
+
 int context_call(struct fcc_context *c, const struct call *call)
 {
     struct pending p = {.type = (uint16_t)call->type, .reply = call->reply, .size = call->reply_size};
-    int64_t deadline = deadline_in_ms(call->limit_ms);
     int status;
 
     (void)pthread_mutex_lock(&c->lock);
@@ -248,13 +300,8 @@ int context_call(struct fcc_context *c, const struct call *call)
     status = context_send(c, call->msg, call->length);
 
     (void)pthread_mutex_lock(&c->lock);
-    while (!status && !p.done) {
-        if (now_ns() < deadline)
-            context_pump(c, deadline);
-        else
-            status = last_error_set(-ETIMEDOUT, "%s: no answer from the worker of job '%s' (pid %u) within %lld ms",
-                                    messages[call->type].name, c->job, c->worker_pid, (long long)call->limit_ms);
-    }
+    if (!status)
+        reply_await(c, call, &p);
     if (p.done) {
         status = p.reply->status;
         if (status)

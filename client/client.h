@@ -16,6 +16,7 @@
  *   put.c         ... and puts to other nodes
  *   env.c, hostlist.c   what launchers say: the job, the rank, where to meet
  *   accelerator.c, driver.c   a GPU as this process uses it, and its driver
+ *   process.c     whose objects they are: a forked child's, or its parent's
  *   wait.c        the clock, and how a thread spins before it sleeps
  *   core.c        it does not stay on the engine's core
  *   error.c       fcc_last_error()
@@ -57,6 +58,24 @@ int64_t now_ns(void);               /* CLOCK_MONOTONIC */
 int64_t deadline_in_ms(int64_t ms); /* now + ms; negative: NEVER */
 int ms_until(int64_t deadline);     /* rounded up, 0 if it has passed, at most WAIT_SLICE_NS: for poll() */
 
+#define CALL_LIMIT_MS 10000 /* a worker that is well answers within this, whatever else it does */
+
+/* The longest that a worker can take to do anything that is bounded by a communicator's time limit: an operator waits for its
+ * ranks that long, runs that long, and the worker may be slow to say so. Whoever has waited for so long, and has seen nothing come, gives the
+ * worker up: it is stopped, or it hangs. */
+int64_t patience_ms(uint32_t time_limit_ms);
+
+/* How much longer somebody waits for a worker that does nothing. Time in which this process itself did not run (it was stopped, or its machine
+ * was) is not held against the worker: a look counts a second at most. So who looks less often than once a second waits longer. All zero:
+ * it has not begun. */
+struct patience {
+    int64_t left_ns, looked_ns;
+};
+void patience_begin(struct patience *p, int64_t ms);
+bool patience_has_begun(const struct patience *p);
+/* A look: is it used up? */
+bool patience_over(struct patience *p);
+
 struct spin {
     unsigned taken; /* yields that let somebody run */
     unsigned pauses;
@@ -96,10 +115,13 @@ struct fcc_request {
     struct fcc_comm *comm;        /* NULL when that is destroyed */
     LIST_ENTRY(fcc_request) link; /* context->requests, or context->orphans if it was freed before it had finished */
     uint64_t id;                  /* of its message */
+    uint16_t op;                  /* ... enum fcc_op */
     uint32_t slot;                /* its completion's; FCC_NO_SLOT: the completion comes as `pending` */
     uint32_t stream;              /* its number in the slot's words of its stream (stream.c); 0: it is on none */
     struct slot_run run;          /* what stands on the stream, if it was offered */
     bool unattended;              /* an orphan from the start, whose error is kept for fcc_comm_error() */
+    struct patience patience;     /* of who waits for it or asks for it. context->lock */
+    uint64_t seen_completed;      /* comm->completed when that began. context->lock */
     bool past;                    /* ... and its stream is known to have gone past it. context->lock */
     _Atomic bool finished;        /* `result` is valid. Set under context->lock, and for ever */
     _Atomic uint32_t sleepers;    /* threads that are in, or on their way to, the futex of the slot */
@@ -142,12 +164,17 @@ struct fcc_comm {
     const void *stream;                  /* ... of the newest operator that is on one. order */
     bool has_stream;                     /* ... there was one. order */
     uint64_t in_order_from;              /* ... from this operator on all in flight are on it. order */
+    uint64_t completed;                  /* operators, as far as this side has seen. context->lock */
+    struct patience watched;             /* the watch's, with what is in flight. context->lock */
+    uint64_t watched_completed;          /* `completed` when that began. context->lock */
     struct error error;                  /* the first of its unattended requests' that was not asked for yet. context->lock */
     uint64_t error_id;                   /* that request's. context->lock */
 };
 
 struct fcc_context {
     /* constant after fcc_connect() */
+    uint32_t process; /* process.c's number of the process that connected */
+    pid_t pid;        /* ... its id */
     int sock;
     int doorbell; /* eventfd */
     bool no_ring;
@@ -198,9 +225,54 @@ struct fcc_context {
 };
 static_assert(FCC_SLOTS == 64, "fcc_context.free_slots and late_slots have a bit for each");
 
-/* ---- call.c ---- */
+/* ---- process.c ---- */
 
-#define CALL_LIMIT_MS 10000
+/* Where the number of this process is: of a forked child 0 until it connects. */
+extern const _Atomic uint32_t *_Atomic process_number __attribute__((visibility("hidden")));
+/* The context is this process's. -ENOMEM. */
+int process_begin(struct fcc_context *c);
+/* c is NULL, or not this process's: -EINVAL or -ECHILD. */
+int handle_refuse(const char *name, const struct fcc_context *c) __attribute__((cold));
+
+static inline bool context_is_ours(const struct fcc_context *c)
+{
+    const _Atomic uint32_t *number = atomic_load_explicit(&process_number, memory_order_relaxed);
+
+    return c->process == atomic_load_explicit(number, memory_order_relaxed);
+}
+
+/* What a public function is given: 0, or -EINVAL (NULL) or -ECHILD. No lock is needed, and none may be taken before. */
+static inline int handle_check(const char *name, const struct fcc_context *c)
+{
+    return c && context_is_ours(c) ? 0 : handle_refuse(name, c);
+}
+
+static inline int context_check(const struct fcc_context *c)
+{
+    return handle_check("context", c);
+}
+
+static inline int comm_check(const struct fcc_comm *comm)
+{
+    return handle_check("comm", comm ? comm->context : NULL);
+}
+
+static inline int buffer_check(const struct fcc_buffer *b)
+{
+    return handle_check("buffer", b ? b->comm->context : NULL);
+}
+
+static inline int request_check(const struct fcc_request *r)
+{
+    return handle_check("request", r ? r->context : NULL);
+}
+
+/* In the child of a fork: what other threads of the parent held is free. */
+void env_forked(void);
+void pools_forked(void);
+void prepared_forked(void);
+
+/* ---- call.c ---- */
 
 /* One message and its reply. */
 struct call {
@@ -210,14 +282,17 @@ struct call {
     void *reply; /* opens with struct fcc_reply */
     size_t reply_size;
     int *fds;         /* room for the reply's descriptors; NULL if it has none */
-    int64_t limit_ms; /* negative: the daemon bounds it */
+    int64_t limit_ms; /* 0: context_patience_ms() */
+    /* Not NULL: it comes behind the operators of this communicator, so each of them that ends makes the limit begin anew. */
+    const struct fcc_comm *behind;
 };
-/* Send the message and wait for the reply. 0, or what the reply says, or -ETIMEDOUT, -EPROTO, or the context's end. */
+/* Send the message and wait for the reply. 0, or what the reply says, or -EPROTO, or the context's end, which a worker that has not
+ * answered within the limit brings about (-ETIMEDOUT). */
 int context_call(struct fcc_context *c, const struct call *call);
 
 /* Locked. Register p (whose type, reply and size are set) under a new id. */
 void pending_add(struct fcc_context *c, struct pending *p);
-/* Send one message whole, waiting while the socket is full. -ETIMEDOUT, or the context's end. Not locked. */
+/* Send one message whole, waiting while the socket is full. The context's end, as with context_call(). Not locked. */
 int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length);
 /* Locked; releases the lock. One step of waiting for a reply: read the socket, or sleep while another thread reads it,
  * until something has come, `deadline`, or WAIT_SLICE_NS. A deadline that has passed reads what is there. */
@@ -230,9 +305,11 @@ bool context_hung_up(const struct fcc_context *c, int wait_ms);
 void context_die(struct fcc_context *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Locked. 0, or the reason for the context's end as the thread's last error. */
 int context_dead(const struct fcc_context *c);
-/* The longest that the worker can take to do anything that is bounded by a communicator's time limit: an operator waits for its
- * ranks that long, runs that long, and the worker may be slow to say so. */
-int64_t context_patience_ms(const struct fcc_context *c);
+int64_t context_patience_ms(const struct fcc_context *c); /* of the longest of its communicators' limits */
+int64_t comm_patience_ms(const struct fcc_comm *comm);
+/* Locked. Give the worker up: the context dies, and the socket is shut down. So nothing that a worker says later is taken for anything, and when
+ * it goes on it finds that this client has gone. `what` has not come. Returns the context's end. */
+int context_give_up(struct fcc_context *c, const char *what, int64_t waited_ms);
 
 /* ---- env.c ---- */
 
@@ -287,8 +364,14 @@ bool stream_word_reached(const _Atomic uint32_t *word, uint32_t value);
  * GPU. 0 or -EIO. */
 int streams_look(struct fcc_comm *comm, uint64_t last);
 
+/* ---- operators.c ---- */
+
+const char *operator_name(uint16_t op);
+
 /* ---- comm.c ---- */
 
+/* Locked. Is an operator of comm in flight, with or without a handle? */
+bool comm_is_busy(const struct fcc_comm *comm);
 /* All that this process has of it; nobody else knows of it any more. */
 void comm_free(struct fcc_comm *comm);
 

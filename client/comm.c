@@ -9,6 +9,7 @@
 #include "client.h"
 #include "prepared.h"
 
+#define GPU_OPEN_MS 30000
 #define DESTROY_GRACE_MS 1000 /* beyond the time limit, so that it is the daemon's verdict that ends what is in flight */
 
 int fcc_get_unique_id(fcc_context *context, struct fcc_unique_id *out)
@@ -17,14 +18,15 @@ int fcc_get_unique_id(fcc_context *context, struct fcc_unique_id *out)
     struct fcc_unique_id_reply reply;
     int status;
 
-    if (!context || !out)
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", context ? "out" : "context");
-    status = context_call(context, &(struct call){.type = FCC_MSG_UNIQUE_ID,
-                                                  .msg = &msg,
-                                                  .length = sizeof(msg),
-                                                  .reply = &reply,
-                                                  .reply_size = sizeof(reply),
-                                                  .limit_ms = CALL_LIMIT_MS});
+    status = context_check(context);
+    if (status)
+        return status;
+    if (!out)
+        return last_error_set(-EINVAL, "out: NULL: not allowed");
+    status = context_call(
+        context,
+        &(struct call){
+            .type = FCC_MSG_UNIQUE_ID, .msg = &msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
     if (!status)
         *out = reply.unique_id;
     return status;
@@ -41,6 +43,16 @@ static int comm_options_check(const struct fcc_comm_options *options)
     return 0;
 }
 
+/* The worker waits for all ranks, as long as an operator does. It may have to open a GPU first, which its driver can take its time for. */
+static int64_t join_patience_ms(const struct fcc_context *c, const struct fcc_comm_options *options)
+{
+    uint32_t default_ms = atomic_load_explicit(&c->memory->time_limit_ms, memory_order_relaxed);
+    uint32_t limit_ms = options->time_limit_ms ? options->time_limit_ms : default_ms;
+    int64_t limit = patience_ms(limit_ms > c->time_limit_ms ? limit_ms : c->time_limit_ms);
+
+    return options->device_kind == FCC_DEVICE_CPU ? limit : limit + GPU_OPEN_MS;
+}
+
 /* COMM_DESTROY or COMM_ABORT. */
 static int comm_call(struct fcc_comm *comm, enum fcc_msg_type type, const char *reason)
 {
@@ -48,12 +60,9 @@ static int comm_call(struct fcc_comm *comm, enum fcc_msg_type type, const char *
     struct fcc_reply reply;
 
     memcpy(msg.reason, reason, strlen(reason));
-    return context_call(comm->context, &(struct call){.type = type,
-                                                      .msg = &msg.msg,
-                                                      .length = sizeof(msg),
-                                                      .reply = &reply,
-                                                      .reply_size = sizeof(reply),
-                                                      .limit_ms = CALL_LIMIT_MS});
+    return context_call(
+        comm->context,
+        &(struct call){.type = type, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
 }
 
 /* The rank has joined: open what it needs on this side. */
@@ -98,8 +107,11 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
     struct fcc_comm *comm;
     int status;
 
-    if (!context || !id || !out)
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", !context ? "context" : !id ? "id" : "out");
+    status = context_check(context);
+    if (status)
+        return status;
+    if (!id || !out)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", id ? "out" : "id");
     if (!options)
         options = &defaults;
     status = comm_options_check(options);
@@ -120,7 +132,7 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
                                                   .length = sizeof(msg),
                                                   .reply = &reply.reply,
                                                   .reply_size = sizeof(reply),
-                                                  .limit_ms = -1}); /* it waits for all ranks, for the daemon's time limit */
+                                                  .limit_ms = join_patience_ms(context, options)});
     if (status) {
         free(comm);
         return status;
@@ -146,8 +158,7 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
     return 0;
 }
 
-/* Locked. Is an operator of comm in flight, with or without a handle? */
-static bool comm_is_busy(const struct fcc_comm *comm)
+bool comm_is_busy(const struct fcc_comm *comm)
 {
     struct fcc_context *c = comm->context;
     struct fcc_request *r;
@@ -208,7 +219,7 @@ void comm_free(struct fcc_comm *comm)
 
 void fcc_comm_destroy(fcc_comm *comm)
 {
-    if (!comm)
+    if (!comm || comm_check(comm))
         return;
     comm_drain(comm);
     offers_end(comm);
@@ -223,8 +234,10 @@ void fcc_comm_destroy(fcc_comm *comm)
 
 int fcc_comm_abort(fcc_comm *comm, const char *reason)
 {
-    if (!comm)
-        return last_error_set(-EINVAL, "comm: NULL: not allowed");
+    int status = comm_check(comm);
+
+    if (status)
+        return status;
     if (reason && strlen(reason) > 200)
         return last_error_set(-EINVAL, "reason: %zu characters: allowed are at most 200", strlen(reason));
     return comm_call(comm, FCC_MSG_COMM_ABORT, reason ? reason : "");
@@ -232,22 +245,30 @@ int fcc_comm_abort(fcc_comm *comm, const char *reason)
 
 int fcc_comm_rank(const fcc_comm *comm)
 {
-    return comm->rank;
+    int status = comm_check(comm);
+
+    return status ? status : comm->rank;
 }
 
 int fcc_comm_size(const fcc_comm *comm)
 {
-    return comm->nranks;
+    int status = comm_check(comm);
+
+    return status ? status : comm->nranks;
 }
 
 int fcc_comm_device(const fcc_comm *comm)
 {
-    return comm->device;
+    int status = comm_check(comm);
+
+    return status ? status : comm->device;
 }
 
 enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm)
 {
-    return comm->kind;
+    int status = comm_check(comm);
+
+    return status ? (enum fcc_device_kind)status : comm->kind;
 }
 
 /* Locked. */
@@ -262,9 +283,10 @@ static struct error error_take(struct fcc_comm *comm)
 int fcc_comm_error(fcc_comm *comm)
 {
     struct error e;
+    int status = comm_check(comm);
 
-    if (!comm)
-        return last_error_set(-EINVAL, "comm: NULL: not allowed");
+    if (status)
+        return status;
     (void)pthread_mutex_lock(&comm->context->lock);
     context_collect(comm->context);
     e = error_take(comm);
@@ -296,10 +318,10 @@ int fcc_comm_error_wait(fcc_comm *comm, int timeout_ms)
     int64_t limit_ms, deadline;
     uint64_t last;
     unsigned left;
-    int status = 0;
+    int status = comm_check(comm);
 
-    if (!comm)
-        return last_error_set(-EINVAL, "comm: NULL: not allowed");
+    if (status)
+        return status;
     if (timeout_ms < -1)
         return last_error_set(-EINVAL, "timeout_ms: %d: allowed are -1 (the time limit) and more", timeout_ms);
     c = comm->context;

@@ -17,7 +17,7 @@
 #include "client.h"
 
 /* Locked. The completion is in r->result, as the worker wrote it: make something of it that can be relied on. */
-static void request_check(struct fcc_request *r)
+static void completion_check(struct fcc_request *r)
 {
     struct fcc_submit_reply *result = &r->result;
     struct fcc_reply *reply = &result->reply;
@@ -50,13 +50,15 @@ bool request_poll(struct fcc_request *r)
         return true;
     /* The completion first: an operator that finished before the worker died has finished. */
     if (by_ring ? slot_collect(r) : r->pending.done) {
-        request_check(r);
+        completion_check(r);
     } else if (dead->status) {
         r->result.reply.status = dead->status;
         memcpy(r->result.reply.text, dead->text, sizeof(dead->text));
     } else {
         return false;
     }
+    if (r->comm)
+        r->comm->completed++;
     atomic_store(&r->finished, true); /* before `sleepers` is read: see slot_sleep() */
     if (by_ring && atomic_load(&r->sleepers))
         slot_wake(r);
@@ -175,8 +177,32 @@ static bool is_in_vain(const struct fcc_context *c, int64_t since)
     return !ring_is_taken(c) && now_ns() - since > TAKEN_WITHIN_NS;
 }
 
+/* Locked. The request has not finished, and somebody waits for it or asks for it, perhaps not for the first time: if that has gone on for
+ * longer than a worker can take, and no operator before it has ended meanwhile either, the worker is given up, and the request ends. */
+static void request_look(struct fcc_request *r)
+{
+    int64_t limit_ms = r->comm ? comm_patience_ms(r->comm) : context_patience_ms(r->context);
+    uint64_t completed = r->comm ? r->comm->completed : 0;
+
+    if (patience_has_begun(&r->patience) && !patience_over(&r->patience))
+        return;
+    if (patience_has_begun(&r->patience)) {
+        context_collect(r->context);
+        completed = r->comm ? r->comm->completed : 0;
+        if (r->finished)
+            return;
+        if (completed == r->seen_completed) {
+            (void)context_give_up(r->context, operator_name(r->op), limit_ms);
+            return;
+        }
+    }
+    r->seen_completed = completed;
+    patience_begin(&r->patience, limit_ms);
+}
+
 /* Wait until the request has finished or the deadline has passed. With NEVER this ends because the daemon's time limit ends
- * every operator, and because the end of the worker is seen, at most a slice after it came. */
+ * every operator, because the end of the worker is seen, at most a slice after it came, and because a worker that does nothing is given
+ * up. */
 static int request_await(struct fcc_request *r, int64_t deadline)
 {
     struct fcc_context *c = r->context;
@@ -194,6 +220,9 @@ static int request_await(struct fcc_request *r, int64_t deadline)
     }
     (void)pthread_mutex_lock(&c->lock);
     while (!request_poll(r) && now_ns() < deadline) {
+        request_look(r);
+        if (r->context->dead.status)
+            continue;
         if (!by_ring) {
             context_pump(c, deadline);
             continue;
@@ -219,10 +248,12 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
     r->run = (struct slot_run){.place = 0};
     r->unattended = false;
     r->past = false;
+    r->patience = (struct patience){.looked_ns = 0};
     r->nranks = comm->nranks;
     r->recv_rows = recv_rows;
     atomic_init(&r->finished, false);
     atomic_init(&r->sleepers, 0);
+    r->op = msg->op;
     msg->msg = (struct fcc_msg){.length = (uint32_t)length, .type = FCC_MSG_SUBMIT};
     msg->comm = comm->handle;
 }
@@ -267,14 +298,21 @@ int fcc_request_test(fcc_request *request, int *done)
 {
     struct fcc_context *c;
     bool finished;
+    int status = request_check(request);
 
-    if (!request || !done)
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", request ? "done" : "request");
+    if (status)
+        return status;
+    if (!done)
+        return last_error_set(-EINVAL, "done: NULL: not allowed");
     c = request->context;
     (void)pthread_mutex_lock(&c->lock);
     finished = request_poll(request);
     if (!finished && (c->no_ring || context_hung_up(c, 0))) {
         context_pump(c, 0);
+        finished = request_poll(request);
+    }
+    if (!finished) {
+        request_look(request);
         finished = request_poll(request);
     }
     if (finished && !request->result.reply.status)
@@ -286,10 +324,10 @@ int fcc_request_test(fcc_request *request, int *done)
 
 int fcc_request_wait(fcc_request *request, int timeout_ms)
 {
-    int status;
+    int status = request_check(request);
 
-    if (!request)
-        return last_error_set(-EINVAL, "request: NULL: not allowed");
+    if (status)
+        return status;
     if (timeout_ms < -1)
         return last_error_set(-EINVAL, "timeout_ms: %d: allowed are -1 (no limit) and more", timeout_ms);
     status = request_await(request, deadline_in_ms(timeout_ms));
@@ -302,7 +340,7 @@ void fcc_request_free(fcc_request *request)
 {
     struct fcc_context *c;
 
-    if (!request)
+    if (!request || request_check(request))
         return;
     c = request->context;
     (void)pthread_mutex_lock(&c->lock);

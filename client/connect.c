@@ -27,6 +27,14 @@ const char *fcc_version(void)
 
 /* ---- the socket ---- */
 
+/* At least 1. */
+static int64_t ms_left(int64_t deadline)
+{
+    int64_t ms = (deadline - now_ns()) / 1000000;
+
+    return ms > 0 ? ms : 1;
+}
+
 static int connect_failed(const char *path, int error)
 {
     switch (error) {
@@ -35,7 +43,8 @@ static int connect_failed(const char *path, int error)
         return last_error_set(-EPERM, "%s: %s: this user may not use fccd (is it in the socket's group?)", path,
                               strerror(error));
     case EAGAIN:
-        return last_error_set(-ETIMEDOUT, "%s: fccd has not accepted the connection within %d s", path, CALL_LIMIT_MS / 1000);
+        return last_error_set(-ETIMEDOUT, "%s: fccd has not accepted the connection within %d s: it does not answer", path,
+                              CALL_LIMIT_MS / 1000);
     case EPROTOTYPE:
         return last_error_set(-EPROTO, "%s: %s: this is not fccd's socket", path, strerror(error));
     case ENOENT:
@@ -48,10 +57,25 @@ static int connect_failed(const char *path, int error)
     }
 }
 
-/* Returns the socket or a negative errno value. */
-static int socket_connect(const struct fcc_connect_options *options)
+/* 0, or a positive errno value: EAGAIN if nobody has accepted it by then. Signals do not make it longer. */
+static int connect_within(int sock, const struct sockaddr_un *address, int64_t deadline)
 {
-    struct timeval limit = {.tv_sec = CALL_LIMIT_MS / 1000}; /* of connect(): what is sent later does not wait */
+    for (;;) {
+        int64_t left_us = (deadline - now_ns()) / 1000;
+        struct timeval limit = {.tv_sec = left_us / 1000000, .tv_usec = left_us % 1000000};
+        if (left_us <= 0)
+            return EAGAIN;
+        (void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)); /* what is sent later does not wait */
+        if (!connect(sock, (const struct sockaddr *)address, sizeof(*address)))
+            return 0;
+        if (errno != EINTR)
+            return errno;
+    }
+}
+
+/* Returns the socket or a negative errno value. */
+static int socket_connect(const struct fcc_connect_options *options, int64_t deadline)
+{
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const char *path = options->socket_path;
     int sock, status;
@@ -68,10 +92,7 @@ static int socket_connect(const struct fcc_connect_options *options)
     sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (sock < 0)
         return last_error_set(-errno, "socket: %s", strerror(errno));
-    (void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    do
-        status = connect(sock, (const struct sockaddr *)&address, sizeof(address)) ? errno : 0;
-    while (status == EINTR);
+    status = connect_within(sock, &address, deadline);
     if (status) {
         (void)close(sock);
         return connect_failed(path, status);
@@ -135,8 +156,10 @@ static void context_free(struct fcc_context *c)
         (void)munmap(c->memory, sizeof(*c->memory));
     if (c->doorbell >= 0)
         (void)close(c->doorbell);
-    if (c->sock >= 0)
+    if (c->sock >= 0) {
+        (void)shutdown(c->sock, SHUT_RDWR); /* a child that was forked may have it, too */
         (void)close(c->sock);
+    }
     (void)pthread_mutex_destroy(&c->prepared_lock);
     (void)pthread_mutex_destroy(&c->accelerator_lock);
     (void)pthread_mutex_destroy(&c->ring_lock);
@@ -145,7 +168,7 @@ static void context_free(struct fcc_context *c)
     free(c);
 }
 
-static int context_greet(struct fcc_context *c)
+static int context_greet(struct fcc_context *c, int64_t deadline)
 {
     struct fcc_hello hello = {
         .magic = FCC_PROTO_MAGIC, .version = FCC_PROTO_VERSION, .role = FCC_ROLE_CLIENT, .uid = UINT32_MAX};
@@ -161,7 +184,7 @@ static int context_greet(struct fcc_context *c)
                                             .reply = &welcome.reply,
                                             .reply_size = sizeof(welcome),
                                             .fds = fds,
-                                            .limit_ms = CALL_LIMIT_MS});
+                                            .limit_ms = ms_left(deadline)});
     if (status)
         return status;
     c->doorbell = fds[1];
@@ -197,6 +220,7 @@ int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
 {
     static pthread_once_t warned = PTHREAD_ONCE_INIT;
     static const struct fcc_connect_options defaults;
+    int64_t deadline = deadline_in_ms(CALL_LIMIT_MS);
     struct fcc_context *c;
     int status;
 
@@ -211,12 +235,14 @@ int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
     c = context_new();
     if (!c)
         return last_error_set(-ENOMEM, "context: out of memory");
+    status = process_begin(c);
     c->no_ring = options->no_ring != 0;
     c->no_stream_words = options->no_stream_memory_operations != 0;
-    status = job_find(options->job, c->job);
+    if (!status)
+        status = job_find(options->job, c->job);
     if (!status) {
-        c->sock = socket_connect(options);
-        status = c->sock < 0 ? c->sock : context_greet(c);
+        c->sock = socket_connect(options, deadline);
+        status = c->sock < 0 ? c->sock : context_greet(c, deadline);
     }
     if (status) {
         context_free(c);
@@ -232,7 +258,7 @@ void fcc_disconnect(fcc_context *context)
     struct fcc_buffer *b;
     struct fcc_comm *comm;
 
-    if (!context)
+    if (!context || context_check(context))
         return;
     group_forget(context);
     watch_stop(context);
@@ -267,5 +293,7 @@ void fcc_disconnect(fcc_context *context)
 
 int fcc_device_count(const fcc_context *context)
 {
-    return (int)context->devices;
+    int status = context_check(context);
+
+    return status ? status : (int)context->devices;
 }

@@ -449,6 +449,11 @@ int fcc_env_find(struct fcc_env *out)
 static pthread_mutex_t env_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t env_comms; /* made by this process. env_lock */
 
+void env_forked(void)
+{
+    (void)pthread_mutex_init(&env_lock, NULL);
+}
+
 /* The id on which the ranks agree. The job is in the key. */
 static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct fcc_unique_id *out)
 {
@@ -461,8 +466,7 @@ static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct f
                                                 .msg = &msg.msg,
                                                 .length = sizeof(msg),
                                                 .reply = &reply.reply,
-                                                .reply_size = sizeof(reply),
-                                                .limit_ms = CALL_LIMIT_MS});
+                                                .reply_size = sizeof(reply)});
     if (!status)
         *out = reply.unique_id;
     return status;
@@ -473,9 +477,12 @@ int fcc_comm_init_env(fcc_context *context, const struct fcc_comm_options *optio
     struct fcc_unique_id id;
     struct fcc_env e;
 
-    if (!context || !out)
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", context ? "out" : "context");
-    int status = env_find(context->job, &e);
+    int status = context_check(context);
+    if (status)
+        return status;
+    if (!out)
+        return last_error_set(-EINVAL, "out: NULL: not allowed");
+    status = env_find(context->job, &e);
     if (status)
         return status;
     (void)pthread_mutex_lock(&env_lock);

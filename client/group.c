@@ -61,6 +61,10 @@ static int group_flush(void)
     const struct group_wait *w = group.waits, *end = w + group.n;
     struct error why = {0};
 
+    if (group.n && !context_is_ours(w->context)) { /* the group of the thread that forked: its streams are the parent's */
+        group.n = 0;
+        return context_check(w->context);
+    }
     while (w < end) {
         unsigned n;
         int status = waits_put(w, end, &n);

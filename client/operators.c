@@ -35,6 +35,11 @@ static const char *const op_names[] = {
 #undef X
 };
 
+const char *operator_name(uint16_t op)
+{
+    return op_names[op];
+}
+
 /* ---- a SUBMIT message under construction: the first failure is kept, later calls do nothing ---- */
 
 struct submission {
@@ -183,9 +188,11 @@ static int submission_end(struct submission *s, int64_t *recv_rows, const struct
 
 /* ---- the operators: each submits ---- */
 
-static int args_null(const fcc_comm *comm)
+static int args_check(const fcc_comm *comm, const void *args)
 {
-    return last_error_set(-EINVAL, "%s: NULL: not allowed", comm ? "args" : "comm");
+    int status = comm_check(comm);
+
+    return status || args ? status : last_error_set(-EINVAL, "args: NULL: not allowed");
 }
 
 static int out_null(void)
@@ -196,9 +203,10 @@ static int out_null(void)
 static int noop_submit(fcc_comm *comm, const struct manner *how)
 {
     struct submission s;
+    int status = comm_check(comm);
 
-    if (!comm)
-        return args_null(comm);
+    if (status)
+        return status;
     if (!submission_begin(&s, comm, FCC_OP_NOOP, 0, 0))
         return -ENOMEM;
     return submission_end(&s, NULL, NULL, how);
@@ -209,9 +217,10 @@ static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_al
     struct submission s;
     size_t ntables, nranks;
     int64_t pooling;
+    int status = args_check(comm, args);
 
-    if (!comm || !args)
-        return args_null(comm);
+    if (status)
+        return status;
     if (args->num_tables < 0 || args->num_tables > FCC_MAX_TABLES)
         return last_error_set(-EINVAL, "rank %d: embedding_all_to_all: num_tables: %d: allowed are 0 to %d", comm->rank,
                               args->num_tables, FCC_MAX_TABLES);
@@ -240,9 +249,10 @@ static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_al
 static int gemv_submit(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, const struct manner *how)
 {
     struct submission s;
+    int status = args_check(comm, args);
 
-    if (!comm || !args)
-        return args_null(comm);
+    if (status)
+        return status;
     if (!submission_begin(&s, comm, FCC_OP_GEMV_ALL_REDUCE, FCC_GEMV_TENSORS, 0))
         return -ENOMEM;
     submission_options(&s, args->schedule, args->reserved);
@@ -257,9 +267,10 @@ static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *ar
 {
     struct submission s;
     size_t nranks;
+    int status = args_check(comm, args);
 
-    if (!comm || !args)
-        return args_null(comm);
+    if (status)
+        return status;
     nranks = (size_t)comm->nranks;
     if (!submission_begin(&s, comm, FCC_OP_GEMM_ALL_TO_ALL, FCC_GEMM_TENSORS, nranks + 1))
         return -ENOMEM;

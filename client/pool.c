@@ -27,6 +27,14 @@ static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool pools[FCC_POOL_DEVICES]; /* pools_lock */
 static volatile uint64_t pool_frees;        /* written under pools_lock, read by anyone: aligned, so never torn */
 
+/* The parent's pools are no pools of the child's. Who knows their allocations is the parent. */
+void pools_forked(void)
+{
+    (void)pthread_mutex_init(&pools_lock, NULL);
+    for (int device = 0; device < FCC_POOL_DEVICES; device++)
+        pools[device] = (struct pool){.comm = NULL};
+}
+
 static bool device_is_valid(int device)
 {
     return device >= 0 && device < FCC_POOL_DEVICES;
@@ -39,10 +47,10 @@ static int device_wrong(int device)
 
 int fcc_pool_open(fcc_comm *comm, int device)
 {
-    int status = 0;
+    int status = comm_check(comm);
 
-    if (!comm)
-        return last_error_set(-EINVAL, "comm: NULL: not allowed");
+    if (status)
+        return status;
     if (!device_is_valid(device))
         return device_wrong(device);
     (void)pthread_mutex_lock(&pools_lock);

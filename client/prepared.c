@@ -39,6 +39,11 @@ struct fcc_prepared {
 /* The plug-in is the process's: whatever the context, one thread at a time opens and closes operators. */
 static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
 
+void prepared_forked(void)
+{
+    (void)pthread_mutex_init(&plugin_lock, NULL);
+}
+
 static int functions_load(const char *path, const struct gpu_prepared_functions **out)
 {
     gpu_prepared_functions_function *function;
@@ -70,8 +75,7 @@ static int memory_ask(const struct fcc_prepared *p, enum fcc_prepared_what what,
                                                          .length = sizeof(msg),
                                                          .reply = &reply->reply,
                                                          .reply_size = sizeof(*reply),
-                                                         .fds = fd,
-                                                         .limit_ms = CALL_LIMIT_MS});
+                                                         .fds = fd});
 }
 
 static int memory_map(const struct fcc_prepared *p, enum fcc_prepared_what what, int rank, struct accelerator_memory *out)
@@ -172,13 +176,12 @@ static void prepared_tell_freed(const struct fcc_prepared *p)
                                                         .msg = &msg.msg,
                                                         .length = sizeof(msg),
                                                         .reply = &reply,
-                                                        .reply_size = sizeof(reply),
-                                                        .limit_ms = CALL_LIMIT_MS});
+                                                        .reply_size = sizeof(reply)});
 }
 
 void fcc_prepared_free(fcc_prepared *prepared)
 {
-    if (!prepared)
+    if (!prepared || handle_check("prepared", prepared->comm->context))
         return;
     struct fcc_context *c = prepared->comm->context;
 
@@ -461,10 +464,10 @@ static int over_explain(struct fcc_comm *comm, int status)
 int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
 {
     const struct accelerator *a;
-    int before = 0, status;
+    int before = 0, status = handle_check("prepared", prepared ? prepared->comm->context : NULL);
 
-    if (!prepared)
-        return last_error_set(-EINVAL, "prepared: NULL: not allowed");
+    if (status)
+        return status;
     status = status_of(prepared->comm);
     if (status)
         return over_explain(prepared->comm, status);

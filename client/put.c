@@ -44,8 +44,7 @@ static int triggers_get(struct fcc_comm *comm, struct fcc_trigger_memory **out)
                                                 .length = sizeof(msg),
                                                 .reply = &reply,
                                                 .reply_size = sizeof(reply),
-                                                .fds = &fd,
-                                                .limit_ms = CALL_LIMIT_MS});
+                                                .fds = &fd});
         if (!status)
             status = shared_map(fd, sizeof(*known), "triggers", &memory);
         if (status)
@@ -69,8 +68,11 @@ int fcc_comm_triggers(fcc_comm *comm, struct fcc_triggers *out)
     struct fcc_trigger_memory *t;
     int status;
 
-    if (!comm || !out)
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", comm ? "out" : "comm");
+    status = comm_check(comm);
+    if (status)
+        return status;
+    if (!out)
+        return last_error_set(-EINVAL, "out: NULL: not allowed");
     status = triggers_get(comm, &t);
     if (!status)
         *out = (struct fcc_triggers){.head = (uint64_t *)&t->head,
@@ -93,8 +95,11 @@ int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number
     struct fcc_put_msg msg;
     int status;
 
-    if (!comm || !put || !number)
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", !comm ? "comm" : !put ? "put" : "number");
+    status = comm_check(comm);
+    if (status)
+        return status;
+    if (!put || !number)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", put ? "number" : "put");
     for (size_t i = 0; i < sizeof(put->reserved) / sizeof(put->reserved[0]); i++)
         if (put->reserved[i])
             return last_error_set(-EINVAL, "put.reserved[%zu]: %u: must be 0", i, put->reserved[i]);
@@ -118,8 +123,7 @@ int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number
                                                             .msg = &msg.msg,
                                                             .length = sizeof(msg),
                                                             .reply = &reply.reply,
-                                                            .reply_size = sizeof(reply),
-                                                            .limit_ms = CALL_LIMIT_MS});
+                                                            .reply_size = sizeof(reply)});
     if (!status)
         *number = reply.number;
     return status;
@@ -129,11 +133,24 @@ int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number
 static int room_await(fcc_comm *comm, struct fcc_trigger_memory *t, uint64_t at, uint32_t number)
 {
     static const struct timespec moment = {.tv_nsec = 20000};
+    uint64_t tail, seen = atomic_load_explicit(&t->tail, memory_order_acquire);
+    struct fcc_context *c = comm->context;
+    struct patience patience;
     struct spin spin;
 
-    spin_begin(&spin, comm->context->spin_us, NEVER);
-    while (at - atomic_load_explicit(&t->tail, memory_order_acquire) >= FCC_TRIGGER_SLOTS) {
+    spin_begin(&spin, c->spin_us, NEVER);
+    patience_begin(&patience, comm_patience_ms(comm));
+    while (at - (tail = atomic_load_explicit(&t->tail, memory_order_acquire)) >= FCC_TRIGGER_SLOTS) {
         int status = status_of(comm);
+        if (!status && tail != seen) {
+            seen = tail;
+            patience_begin(&patience, comm_patience_ms(comm));
+        } else if (!status && patience_over(&patience)) {
+            (void)pthread_mutex_lock(&c->lock);
+            status = context_give_up(c, "the ring of triggers is full", comm_patience_ms(comm));
+            (void)pthread_mutex_unlock(&c->lock);
+            return status;
+        }
         if (status)
             return last_error_set(status, "rank %d: put %u: the communicator has ended; the next operator says why", comm->rank,
                                   number);
@@ -146,11 +163,13 @@ static int room_await(fcc_comm *comm, struct fcc_trigger_memory *t, uint64_t at,
 int fcc_put_trigger(fcc_comm *comm, uint32_t number, uint64_t value)
 {
     struct fcc_trigger_memory *t;
-    int status = comm && number ? triggers_get(comm, &t) : 0;
+    int status = comm_check(comm);
     uint64_t at;
 
-    if (!comm || !number)
-        return last_error_set(-EINVAL, "%s: allowed is what fcc_put_register() gave", comm ? "number: 0" : "comm: NULL");
+    if (!status && !number)
+        status = last_error_set(-EINVAL, "number: 0: allowed is what fcc_put_register() gave");
+    if (!status)
+        status = triggers_get(comm, &t);
     if (status)
         return status;
     at = atomic_fetch_add_explicit(&t->head, 1, memory_order_acq_rel);

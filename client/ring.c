@@ -58,9 +58,19 @@ void slots_catch_up(struct fcc_context *c)
     }
 }
 
+/* Locked. None has become free for so long. Those that only streams hold are not in the worker's hands. */
+static int slots_missing(struct fcc_context *c, const struct fcc_request *r, int64_t limit_ms)
+{
+    if (~c->late_slots)
+        return context_give_up(c, operator_name(r->op), limit_ms);
+    return last_error_set(-ETIMEDOUT, "%u operators are in flight on streams that have not come to them for %lld ms", FCC_SLOTS,
+                          (long long)limit_ms);
+}
+
 int slot_take(struct fcc_context *c, struct fcc_request *r)
 {
-    int64_t deadline = 0;
+    struct patience patience = {0};
+    int64_t limit_ms = 0;
     struct spin spin;
 
     while (!c->free_slots) {
@@ -68,12 +78,12 @@ int slot_take(struct fcc_context *c, struct fcc_request *r)
         slots_catch_up(c);
         if (c->free_slots || c->dead.status)
             break;
-        if (!deadline) {
-            deadline = deadline_in_ms(context_patience_ms(c));
-            spin_begin(&spin, c->spin_us, deadline);
-        } else if (now_ns() >= deadline) {
-            return last_error_set(-ETIMEDOUT, "%u operators are in flight, and none has finished for %lld ms", FCC_SLOTS,
-                                  (long long)context_patience_ms(c));
+        if (!limit_ms) {
+            limit_ms = context_patience_ms(c);
+            patience_begin(&patience, limit_ms);
+            spin_begin(&spin, c->spin_us, NEVER);
+        } else if (patience_over(&patience)) {
+            return slots_missing(c, r, limit_ms);
         }
         context_nap(c, &spin);
     }
@@ -215,7 +225,8 @@ static void ring_write(struct fcc_context *c, const struct fcc_msg *msg, size_t 
 int ring_push(struct fcc_context *c, const struct fcc_msg *msg)
 {
     size_t size = (msg->length + FCC_RECORD_ALIGN - 1) / FCC_RECORD_ALIGN * FCC_RECORD_ALIGN;
-    int64_t deadline = 0, patience_ms;
+    struct patience patience = {0};
+    int64_t limit_ms = 0;
     struct spin spin;
     int room, status;
 
@@ -230,23 +241,21 @@ int ring_push(struct fcc_context *c, const struct fcc_msg *msg)
             return 0;
 
         (void)pthread_mutex_lock(&c->lock);
-        patience_ms = context_patience_ms(c);
         if (room < 0)
             context_die(c, -EPROTO, "the worker of job '%s' (pid %u) wrote a wrong tail into the submission ring", c->job,
                         c->worker_pid);
-        if (!deadline) {
-            deadline = deadline_in_ms(patience_ms);
-            spin_begin(&spin, c->spin_us, deadline);
+        if (!limit_ms) {
+            limit_ms = context_patience_ms(c);
+            patience_begin(&patience, limit_ms);
+            spin_begin(&spin, c->spin_us, NEVER);
         }
         if (!c->dead.status)
             context_nap(c, &spin);
+        if (!c->dead.status && patience_over(&patience))
+            (void)context_give_up(c, "the submission ring is full", limit_ms);
         status = context_dead(c);
         (void)pthread_mutex_unlock(&c->lock);
         if (status)
             return status;
-        if (now_ns() >= deadline)
-            return last_error_set(
-                -ETIMEDOUT, "the submission ring is full, and the worker of job '%s' (pid %u) has read nothing for %lld ms",
-                c->job, c->worker_pid, (long long)patience_ms);
     }
 }

@@ -25,8 +25,7 @@ static int peer_ask(const struct fcc_buffer *b, int rank, struct mapping *out)
                                                                .length = sizeof(msg),
                                                                .reply = &reply.reply,
                                                                .reply_size = sizeof(reply),
-                                                               .fds = &fd,
-                                                               .limit_ms = CALL_LIMIT_MS});
+                                                               .fds = &fd});
 
     if (status)
         return status;
@@ -54,8 +53,11 @@ int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out)
     void *known;
     int status;
 
-    if (!buffer || !out)
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", buffer ? "out" : "buffer");
+    status = buffer_check(buffer);
+    if (status)
+        return status;
+    if (!out)
+        return last_error_set(-EINVAL, "out: NULL: not allowed");
     c = buffer->comm->context;
     (void)pthread_mutex_lock(&c->lock);
     known = peer_known(buffer, rank);
@@ -109,8 +111,11 @@ int fcc_comm_status(fcc_comm *comm, const int32_t **out)
     size_t at;
     int status;
 
-    if (!comm || !out)
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", comm ? "out" : "comm");
+    status = comm_check(comm);
+    if (status)
+        return status;
+    if (!out)
+        return last_error_set(-EINVAL, "out: NULL: not allowed");
     c = comm->context;
     if (comm->status_word >= FCC_STATUS_WORDS)
         return last_error_set(-ENOMEM, "rank %d: this context has more than %u communicators: this one has no status word",

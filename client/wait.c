@@ -15,14 +15,15 @@
 #include "client.h"
 #include "timeslice.h"
 
-#define SPIN_PAUSES 48       /* looks before the first yield: about a microsecond */
-#define SPIN_PAUSES_SHARED 4 /* ... where the core is shared */
-#define SPIN_TAKEN 16        /* yields that let somebody run, at most */
-#define SPIN_YIELD_NS 1000   /* a yield to nobody is a system call: 0.1 to 0.7 us; two switches are 2 and more */
-#define SPIN_BUSY_NS 6000    /* who kept the core for less than this had nothing to do there either: he spins, too */
-#define SPIN_KEEP_NS 8000    /* ... then it is not offered again for so long */
-#define SPIN_LONG_NS 500000  /* who kept it for longer computes */
-#define SPIN_SKIPPED 256     /* ... then so many waits, the rest of this one among them, do without yields */
+#define SPIN_PAUSES 48                /* looks before the first yield: about a microsecond */
+#define SPIN_PAUSES_SHARED 4          /* ... where the core is shared */
+#define SPIN_TAKEN 16                 /* yields that let somebody run, at most */
+#define SPIN_YIELD_NS 1000            /* a yield to nobody is a system call: 0.1 to 0.7 us; two switches are 2 and more */
+#define SPIN_BUSY_NS 6000             /* who kept the core for less than this had nothing to do there either: he spins, too */
+#define SPIN_KEEP_NS 8000             /* ... then it is not offered again for so long */
+#define SPIN_LONG_NS 500000           /* who kept it for longer computes */
+#define SPIN_SKIPPED 256              /* ... then so many waits, the rest of this one among them, do without yields */
+#define PATIENCE_STEP_NS 1000000000LL /* what one look can take from a patience */
 #define SPIN_LONGEST_NS (20LL * 1000000) /* whatever the worker allows: nobody looks at the socket meanwhile */
 
 /* Of the calling thread. */
@@ -64,6 +65,31 @@ void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline)
     s->until = now_ns() + (ns < SPIN_LONGEST_NS ? ns : SPIN_LONGEST_NS);
     if (s->until > deadline)
         s->until = deadline;
+}
+
+int64_t patience_ms(uint32_t time_limit_ms)
+{
+    return 2 * (int64_t)time_limit_ms + CALL_LIMIT_MS;
+}
+
+void patience_begin(struct patience *p, int64_t ms)
+{
+    p->left_ns = ms * 1000000;
+    p->looked_ns = now_ns();
+}
+
+bool patience_has_begun(const struct patience *p)
+{
+    return p->looked_ns != 0;
+}
+
+bool patience_over(struct patience *p)
+{
+    int64_t now = now_ns(), passed = now - p->looked_ns;
+
+    p->looked_ns = now;
+    p->left_ns -= passed < PATIENCE_STEP_NS ? passed : PATIENCE_STEP_NS;
+    return p->left_ns <= 0;
 }
 
 static void spin_pause(void)

@@ -8,6 +8,9 @@
  * status word: its own kernels may be what waits. It sleeps until the socket ends, then lets the context die, which releases the
  * streams (context_die()); those that wait in the memory of GPUs it releases itself, whoever has let the context die (words.c).
  *
+ * It also sees that the worker does nothing, though it lives: once in a while it looks at what is in flight, and when of a communicator nothing
+ * has ended for longer than a worker can take (patience_ms()), it gives the worker up, with the same effect.
+ *
  * And it is the sign of life of this process to the worker.
  */
 #include <errno.h>
@@ -48,17 +51,42 @@ static void life_end(_Atomic uint32_t *word)
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Sleep until there is something to look at: the end of the socket (true), or a call of watch_wake() or watch_stop(). */
+#define WATCH_LOOK_MS 1000 /* between two looks at what is in flight */
+
+/* Sleep until there is something to look at: the end of the socket (true), a call of watch_wake() or watch_stop(), or time. */
 static bool watch_sleep(const struct fcc_context *c)
 {
     struct pollfd p[2] = {{.fd = c->sock, .events = POLLRDHUP}, {.fd = c->watch_wake, .events = POLLIN}};
     eventfd_t ignored;
 
-    while (poll(p, 2, -1) < 0 && errno == EINTR) {
+    while (poll(p, 2, WATCH_LOOK_MS) < 0 && errno == EINTR) {
     }
     if (p[1].revents)
         (void)eventfd_read(p[1].fd, &ignored);
     return p[0].revents != 0;
+}
+
+/* Locked. One communicator's operators. */
+static void comm_look(struct fcc_comm *comm)
+{
+    if (!comm_is_busy(comm) || comm->completed != comm->watched_completed || !patience_has_begun(&comm->watched)) {
+        comm->watched_completed = comm->completed;
+        patience_begin(&comm->watched, comm_patience_ms(comm));
+    } else if (patience_over(&comm->watched)) {
+        (void)context_give_up(comm->context, "operators on streams", comm_patience_ms(comm));
+    }
+}
+
+/* Locked. Has the worker not done for too long what it has to do? */
+static void watch_look(struct fcc_context *c)
+{
+    struct fcc_comm *comm;
+
+    if (c->dead.status)
+        return;
+    context_collect(c);
+    LIST_FOREACH(comm, &c->comms, link)
+        comm_look(comm);
 }
 
 static void *watch_run(void *argument)
@@ -77,6 +105,7 @@ static void *watch_run(void *argument)
         (void)pthread_mutex_lock(&c->lock);
         while (hung_up && !c->watch_end && !c->dead.status)
             context_pump(c, deadline_in_ms(1));
+        watch_look(c);
         end = c->watch_end;
         dead = c->dead.status != 0;
         (void)pthread_mutex_unlock(&c->lock);

@@ -38,8 +38,7 @@ static int words_import(struct fcc_comm *comm, struct accelerator *a, unsigned g
                                                         .length = sizeof(msg),
                                                         .reply = &reply.reply,
                                                         .reply_size = sizeof(reply),
-                                                        .fds = &fd,
-                                                        .limit_ms = CALL_LIMIT_MS});
+                                                        .fds = &fd});
     if (status)
         return status;
     if (reply.memory != FCC_MEMORY_GPU_FD || reply.map_bytes < sizeof(struct fcc_stream_words) || reply.map_bytes > SIZE_MAX) {

@@ -43,6 +43,7 @@ enum fault {
 
 #define FAKE_COMM 7u
 #define FAKE_DEVICE 2 /* that the rank is on */
+#define FAKE_TIME_LIMIT_MS 3000
 #define FAKE_TEXT "rank 3: gemv_all_reduce: n: 7: rank 0 has 8"
 
 struct fake {
@@ -67,7 +68,7 @@ struct fake {
     struct fcc_hello hello;                    /* as it came */
     struct fcc_comm_init_msg comm_init;        /* the last one; look at calls[] first */
     struct fcc_meeting meeting;                /* likewise */
-    uint32_t spin_us;
+    uint32_t spin_us, time_limit_ms; /* 0: FAKE_TIME_LIMIT_MS */
 
     char path[108];
     int listener, sock, doorbell, poke;

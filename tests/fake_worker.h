@@ -97,6 +97,7 @@ static void fake_welcome(struct fake *f, const struct fcc_hello *hello)
     int fds[2] = {fake_memfd(bytes, f->welcome_fault != FD_UNSEALED), -1};
 
     f->memory = mmap(NULL, sizeof(*f->memory), PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+    atomic_store(&f->memory->time_limit_ms, FAKE_TIME_LIMIT_MS);
     f->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     fds[1] = fcntl(f->doorbell, F_DUPFD_CLOEXEC, 0);
     if (f->welcome_fault == VERSION_WRONG)
@@ -125,7 +126,7 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
         length = sizeof(u.comm);
         u.comm.comm = FAKE_COMM;
         u.comm.device = FAKE_DEVICE;
-        u.comm.time_limit_ms = 3000;
+        u.comm.time_limit_ms = f->time_limit_ms ? f->time_limit_ms : FAKE_TIME_LIMIT_MS;
         u.comm.device_kind = f->device_kind;
         u.comm.words_gpus = f->words_gpus;
         memset(u.comm.device_uuid, f->device_uuid, sizeof(u.comm.device_uuid));

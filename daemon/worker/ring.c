@@ -41,6 +41,7 @@ int ring_open(struct session *s, int *memory_fd, struct error *e)
         return error_set(e, status, "session memory: %s", strerror(-status));
     }
     s->memory = memory;
+    atomic_store_explicit(&s->memory->time_limit_ms, s->worker->config.time_limit_ms, memory_order_relaxed);
     atomic_store_explicit(&s->memory->worker_sleeps, 1, memory_order_seq_cst);
     *memory_fd = fd;
     return 0;

@@ -12,9 +12,11 @@
 #include "device.h"
 #include "log.h"
 #include "msg.h"
+#include "process.h"
 #include "worker.h"
 
-#define OUTBOX_MAX 4096 /* replies that a client has not fetched */
+#define LAST_MESSAGES 1024 /* of a process that has ended */
+#define OUTBOX_MAX 4096    /* replies that a client has not fetched */
 
 /* A reply that waits for room in the socket. */
 struct outgoing {
@@ -88,19 +90,17 @@ void session_reply_status(struct session *s, const struct fcc_msg *request, int 
     session_reply(s, &r, sizeof(r), NULL, 0);
 }
 
-static void session_read(evutil_socket_t sock, short what, void *arg)
+/* One message. False: there is none. */
+static bool session_take(struct session *s)
 {
     static _Alignas(16) unsigned char buf[FCC_MSG_MAX]; /* the engine is one thread */
-    struct session *s = arg;
     int fds[FCC_MAX_FDS], nfds = 0;
     ssize_t n;
 
-    (void)what;
     (void)worker_collect(s->worker); /* what the client has been told of is over */
     if (s->broken)
-        return;
-    /* One message a call: the loop polls the rings in between. */
-    n = msg_recv(sock, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds);
+        return false;
+    n = msg_recv(s->sock, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds);
     if (n > 0) {
         fds_close(fds, nfds); /* no request carries any */
         if (s->memory)
@@ -113,6 +113,24 @@ static void session_read(evutil_socket_t sock, short what, void *arg)
     } else if (n != -EAGAIN) {
         session_break(s, "its connection closed");
     }
+    return n > 0;
+}
+
+static void session_read(evutil_socket_t sock, short what, void *arg)
+{
+    (void)sock, (void)what;
+    (void)session_take(arg); /* one message a call: the loop polls the rings in between */
+}
+
+/* What it sent last counts, up to some: a child of it that has the socket may go on sending. */
+static void process_ended(evutil_socket_t fd, short what, void *arg)
+{
+    struct session *s = arg;
+
+    (void)fd, (void)what;
+    for (int i = 0; i < LAST_MESSAGES && session_take(s); i++) {
+    }
+    session_break(s, "its process has ended");
 }
 
 static void doorbell_rung(evutil_socket_t fd, short what, void *arg)
@@ -133,6 +151,9 @@ static int session_events_open(struct session *s)
     s->event = event_new(base, s->sock, EV_READ | EV_PERSIST, session_read, s);
     s->write_event = event_new(base, s->sock, EV_WRITE, outbox_flush, s);
     if (!s->event || !s->write_event || event_add(s->event, NULL))
+        return -ENOMEM;
+    s->process_event = s->process < 0 ? NULL : event_new(base, s->process, EV_READ, process_ended, s);
+    if (s->process >= 0 && (!s->process_event || event_add(s->process_event, NULL)))
         return -ENOMEM;
     if (s->role != FCC_ROLE_CLIENT)
         return 0;
@@ -156,13 +177,16 @@ void session_open(struct worker *w, int sock, const struct control_session *who)
         (void)close(sock);
         return;
     }
-    *s = (struct session){.worker = w, .sock = sock, .role = who->role, .uid = who->uid, .pid = who->pid, .doorbell = -1};
+    *s = (struct session){
+        .worker = w, .sock = sock, .role = who->role, .uid = who->uid, .pid = who->pid, .doorbell = -1, .process = -1};
     TAILQ_INIT(&s->outbox);
     LIST_INIT(&s->members);
     LIST_INIT(&s->buffers);
     TAILQ_INSERT_TAIL(&w->sessions, s, link);
     w->nclients += s->role == FCC_ROLE_CLIENT;
-    int status = s->role == FCC_ROLE_CLIENT ? ring_open(s, &memory_fd, &e) : 0;
+    int status = process_watch(sock, who->pid, &s->process, &e);
+    if (!status && s->role == FCC_ROLE_CLIENT)
+        status = ring_open(s, &memory_fd, &e);
     if (!status)
         status = session_events_open(s);
     if (!status) {
@@ -222,6 +246,10 @@ static void session_free(struct session *s)
         event_free(s->write_event);
     if (s->doorbell_event)
         event_free(s->doorbell_event);
+    if (s->process_event)
+        event_free(s->process_event);
+    if (s->process >= 0)
+        (void)close(s->process);
     ring_close(s);
     (void)close(s->sock);
     TAILQ_REMOVE(&w->sessions, s, link);

@@ -194,7 +194,8 @@ struct session {
     uint32_t role; /* enum fcc_role */
     uid_t uid;
     pid_t pid;
-    struct event *event, *write_event, *doorbell_event;
+    int process; /* a descriptor of it; -1: there is none (process.h) */
+    struct event *event, *write_event, *doorbell_event, *process_event;
     TAILQ_HEAD(outbox_head, outgoing) outbox; /* replies that the socket had no room for */
     unsigned outbox_length;
     struct fcc_session_memory *memory; /* NULL: control session */
