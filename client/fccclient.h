@@ -13,8 +13,20 @@
  *             except that an object must not be used during or after the call that frees it. Operators of one rank run
  *             in the order in which they were submitted. The ranks of a communicator may be processes or threads.
  *   ownership Who creates an object frees it. fcc_disconnect() frees what is left of a context's communicators and buffers.
- *   fork      A child must not use what its parent connected; it connects anew. No GPU driver survives a fork: a child of a process
- *             that has used a GPU, through fccd or without it, has none.
+ *   fork      A child cannot use what its parent connected; it connects anew. Every call with an object of the parent's is refused there
+ *             (-ECHILD; NULL or 0 from functions that return something else), and freeing one does nothing: the parent goes on. The
+ *             memory of the parent's buffers on the cpu is the child's to read, at the addresses that the parent had asked for. No GPU
+ *             driver survives a fork: a child of a process that has used a GPU, through fccd or without it, has none.
+ *   NULL      In place of an object that is needed it is -EINVAL; functions that return something else return NULL or 0.
+ *             What frees objects allows it.
+ *   waits     Every wait ends. The daemon's time limits end operators; and where the job's worker process itself does nothing (it was
+ *             stopped, or it hangs), this side gives it up after twice the communicator's time limit and 10 s in which nothing has come from
+ *             it (without a communicator after 10 s; joining on a GPU takes 30 s more, and allocating 1 s more for each 128 MiB). The
+ *             call ends with -ETIMEDOUT and the worker's pid; so do all others on the context, at once, and its streams go on. It is over
+ *             then: disconnect, and connect again. If the worker goes on later, it finds that this client has gone, and the other ranks
+ *             hear so. Until the buffers are freed it may still store into them. A program that looks (fcc_request_test(), or
+ *             fcc_request_wait() with a limit) instead of waiting finds the same out, if it looks once a second or more often; later if it
+ *             looks less often, because time in which a process does not run is not counted.
  *   streams   The ends of things wait for operators, not for streams. Before a buffer, communicator or context is freed, the
  *             streams that operators were enqueued on, or whose kernels use the buffer, have finished (cudaStreamSynchronize).
  *
@@ -26,11 +38,12 @@
  *   -ENOENT        no such communicator, buffer or device, or this process does not see the GPU of its rank
  *   -ENODEV        a rank on a GPU, in a process that cannot load or use the GPU's driver
  *   -EIO           the GPU's driver refused or failed; the text has its words
+ *   -ECHILD        the object is of the process from which this one was forked
  *   -EALREADY      this rank has joined already, or the pool is open already
  *   -EBUSY         the pool has allocations that are not freed
  *   -EPROTO        the two ends do not speak the same protocol
  *   -ENETUNREACH   a node that cannot be reached from here
- *   -ETIMEDOUT     a time limit passed; the text names the ranks that did not come
+ *   -ETIMEDOUT     a time limit passed; the text names the ranks that did not come, or the worker process that does not answer
  *   -ECONNABORTED  the communicator was aborted, or one of its ranks died; it cannot be used any more
  *   -ECONNRESET    the job's worker process is gone; connect again
  *   -ECONNREFUSED  no fccd listens at the socket
@@ -124,7 +137,7 @@ int fcc_connect(const struct fcc_connect_options *options, fcc_context **out);
  * before count as aborted for their other ranks. NULL is allowed. */
 void fcc_disconnect(fcc_context *context);
 
-/* The number of the node's devices that this context may use. */
+/* The number of the node's devices that this context may use; -EINVAL, -ECHILD. */
 int fcc_device_count(const fcc_context *context);
 
 /* Why the last fcc_ call that failed in this thread did so. Never NULL; valid until the thread's next failing call. */
@@ -143,7 +156,7 @@ struct fcc_comm_options {
     /* the device of this rank, among those of its kind as fccctl devices numbers them: 0 or more, or -1 for (rank modulo
      * number of devices of the kind) */
     int32_t device;
-    uint32_t time_limit_ms; /* how long an operator may wait for its ranks or run; 0: the daemon's TIME_LIMIT_MS */
+    uint32_t time_limit_ms; /* how long an operator may wait for its ranks or run, the same on all ranks; 0: the daemon's TIME_LIMIT_MS */
     uint32_t device_kind;   /* enum fcc_device_kind; the same on all ranks */
     uint32_t reserved[5];   /* must be 0 */
 };
@@ -195,6 +208,7 @@ void fcc_comm_destroy(fcc_comm *comm);
  * (at most 200 characters; may be NULL) in their error text. */
 int fcc_comm_abort(fcc_comm *comm, const char *reason);
 
+/* These return -EINVAL and -ECHILD too (the last one as (enum fcc_device_kind)-EINVAL). */
 int fcc_comm_rank(const fcc_comm *comm);
 int fcc_comm_size(const fcc_comm *comm);
 int fcc_comm_device(const fcc_comm *comm);                       /* its number, for fcc_comm_options.device */
@@ -206,7 +220,7 @@ enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm); /* FCC_DEVICE_C
  * FCC_BUFFER_SYMMETRIC is collective: all ranks call it in the same order, among each other and among their operators,
  * with the same size. FCC_BUFFER_LOCAL is this rank's own affair. The memory is page-aligned. *out belongs to the caller until
  * fcc_buffer_free() or fcc_comm_destroy().
- * Errors: -EINVAL, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET. */
+ * Errors: -EINVAL, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED (of either kind: the communicator has ended), -ECONNRESET. */
 int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out);
 
 /* Unmap and release the buffer. Operators in flight that use it finish first in the daemon; on a GPU the caller sees to it that
@@ -532,7 +546,7 @@ int fcc_comm_error_wait(fcc_comm *comm, int timeout_ms);
 /* *done = 1 if the request is finished (well or not), else 0. Does not wait. */
 int fcc_request_test(fcc_request *request, int *done);
 
-/* Wait at most timeout_ms (-1: until the daemon's time limit ends it) for the request. Returns the operator's result, or
+/* Wait at most timeout_ms (-1: until a time limit ends it, the daemon's or this side's) for the request. Returns the operator's result, or
  * -EAGAIN if it is still running. May be called again, with the same answer. */
 int fcc_request_wait(fcc_request *request, int timeout_ms);
 
@@ -541,5 +555,16 @@ void fcc_request_free(fcc_request *request);
 
 #ifdef __cplusplus
 }
+#if __cplusplus >= 201103L
+/* C++20 warns of values of two enumerations in one expression, and C++26 has none. */
+constexpr uint32_t operator|(fcc_schedule_kind kind, fcc_schedule_route route)
+{
+    return static_cast<uint32_t>(kind) | static_cast<uint32_t>(route);
+}
+constexpr uint32_t operator|(fcc_schedule_route route, fcc_schedule_kind kind)
+{
+    return kind | route;
+}
+#endif
 #endif
 #endif

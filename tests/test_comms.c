@@ -79,6 +79,7 @@ static void never_comes_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, 400);
     _Atomic int *told = argument;
+    fcc_buffer *buffer;
     double start = now_ms();
 
     if (rank == 0) {
@@ -87,6 +88,7 @@ static void never_comes_rank(int rank, const struct ranks *all, void *argument)
         CHECK(now_ms() - start < 10e3);
         *told = 1;
         FAILS(fcc_noop(comm), -ETIMEDOUT, "rank 1, rank 2");
+        FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 8, &buffer), -ETIMEDOUT, "rank 1, rank 2");
     } else {
         while (!*told)
             CHECK(now_ms() - start < 20e3 && !usleep(1000));
@@ -141,6 +143,7 @@ static void submitted_ahead(void)
 static void abort_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, 0);
+    fcc_buffer *buffer;
 
     (void)argument;
     if (rank == 1) {
@@ -148,6 +151,8 @@ static void abort_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_comm_abort(comm, "the loss is not a number"));
     }
     FAILS(fcc_noop(comm), -ECONNABORTED, "rank 1", "the loss is not a number");
+    FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, 8, &buffer), -ECONNABORTED, "rank 1", "the loss is not a number");
+    FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 8, &buffer), -ECONNABORTED, "rank 1", "the loss is not a number");
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
 }
