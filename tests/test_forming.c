@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_forming.c - a communicator of three nodes forms, as the worker sees it that is neither the root nor alone: what the root says of
- * the third node's worker, and what has become of the connections to that one from earlier.
+ * the third node's worker, and what has become of the connections to that one from earlier. A rank comes twice; a rank ends it too early.
  */
 #include "worker_bed.h"
 
@@ -232,6 +232,135 @@ static void not_ready(void)
     }
 }
 
+/* ---- a rank twice ---- */
+
+/* Its own rank has come to the root from another node before, as another process, says FORMED; or REFUSE does. All hear of both. */
+static void rank_elsewhere(void)
+{
+    for (int is_refused = 0; is_refused < 2; is_refused++) {
+        struct scene s;
+        third_known(&s);
+        scene_join(&s);
+        const char *const addresses[] = {s.root.address, BED_ADDRESS, s.third.address};
+        const struct incarnation workers[] = {s.root.who, {BED_BROKER, 1}, s.third.who};
+        struct peer_formed f = {
+            .nranks = RANKS, .nnodes = RANKS, .time_limit_ms = 30000, .pids = {1, 4711, 3}, .node_of = {0, THIRD, THIRD}};
+        struct peer_refuse no = {.rank = OWN, .status = -EALREADY, .text = "rank 1: has joined already, as pid 4711 on node X"};
+        char words[2][64];
+        for (int i = 0; i < RANKS; i++) {
+            (void)snprintf(f.addresses[i], FCC_NODE_MAX, "%s", addresses[i]);
+            f.workers[i] = workers[i];
+        }
+        (void)snprintf(words[0], sizeof(words[0]), "rank 1: has joined already, as pid %d on node %s", getpid(), BED_ADDRESS);
+        (void)snprintf(words[1], sizeof(words[1]), "and now as pid 4711 on node %s", s.third.address);
+        if (is_refused)
+            other_say(&s.root, &no.msg, PEER_REFUSE, id_number(&s.id), sizeof(no));
+        else
+            other_say(&s.root, &f.msg, PEER_FORMED, id_number(&s.id), sizeof(f));
+        client_joined(s.client, -EALREADY, is_refused ? no.text : words[0]);
+        const struct peer_turn *told = (const struct peer_turn *)other_heard(&s.root, PEER_ABORT, id_number(&s.id));
+        CHECK(told->status == -EALREADY && strstr(told->text, is_refused ? no.text : words[1]));
+        client_is_served(s.client);
+        scene_close(&s);
+    }
+}
+
+/* This worker is the root. The rank comes once more from a third node, while the communicator forms, and when it runs: the one who came late
+ * hears of both, and what it says of that (ABORT) ends nothing that runs. */
+static void rank_comes_again(void)
+{
+    for (int runs = 0; runs < 2; runs++) {
+        struct scene s = {.root = {.address = "192.0.2.2:7000", .who = {7, 1}, .serial = 1}, /* here: another rank's node */
+                          .third = {.address = "192.0.2.3:7000", .who = {9, 1}, .serial = 1}};
+        struct peer_turn ended = {.status = -EALREADY, .text = "rank 1: has joined already"};
+        struct peer_msg ready = {0};
+        char text[4096];
+        bed_start(&s.b, IDLE);
+        s.id = id_make(1, BED_ADDRESS);
+        s.client = bed_client(&s.b);
+        client_join(s.client, &s.id, 2, 0);
+        bed_comms(&s.b, text, sizeof(text));
+        (void)bed_hand(&s.b, &s.root, PEER_MESSAGES);
+        (void)bed_hand(&s.b, &s.root, PEER_DATA);
+        other_say_join(&s.root, &s.id, 2, 1, 30000);
+        bed_connect(&s.b, &s.root, &s.root.who);
+        (void)other_heard(&s.root, PEER_JOINED, id_number(&s.id));
+        (void)other_heard(&s.root, PEER_FORMED, id_number(&s.id));
+        if (runs) {
+            other_say(&s.root, &ready, PEER_READY, id_number(&s.id), sizeof(ready));
+            (void)other_heard(&s.root, PEER_GO, id_number(&s.id));
+            client_joined(s.client, 0, "");
+        }
+        (void)bed_hand(&s.b, &s.third, PEER_MESSAGES);
+        (void)bed_hand(&s.b, &s.third, PEER_DATA);
+        other_say_join(&s.third, &s.id, 2, 1, 30000);
+        bed_connect(&s.b, &s.third, &s.third.who);
+        const struct peer_refuse *no = (const struct peer_refuse *)other_heard(&s.third, PEER_REFUSE, id_number(&s.id));
+        CHECK(no->status == -EALREADY && no->rank == 1);
+        CHECK(strstr(no->text, "rank 1: has joined already, as pid 4711 on node 192.0.2.2:7000"));
+        CHECK(strstr(no->text, "and now as pid 4711 on node 192.0.2.3:7000"));
+        other_say(&s.third, &ended.msg, PEER_ABORT, id_number(&s.id), sizeof(ended));
+        if (runs) { /* it is another's: neither the communicator nor the connection ends */
+            other_say_join(&s.third, &s.id, 2, 1, 30000);
+            (void)other_heard(&s.third, PEER_REFUSE, id_number(&s.id));
+            bed_comms(&s.b, text, sizeof(text));
+            CHECK(strstr(text, "\"state\":\"active\""));
+        } else { /* nobody knows which is right: all hear it */
+            client_joined(s.client, -EALREADY, "rank 1: has joined already (node 192.0.2.3:7000)");
+            const struct peer_turn *told = (const struct peer_turn *)other_heard(&s.root, PEER_ABORT, id_number(&s.id));
+            CHECK(told->status == -EALREADY);
+        }
+        client_is_served(s.client);
+        scene_close(&s);
+    }
+}
+
+/* ---- ended by its own rank before it has formed ---- */
+
+enum way { DESTROYS, ABORTS, CLOSES, WAYS };
+
+/* The handle of a session's first communicator is its number 1, so a client can name it before it has been told. All hear of the end, what
+ * comes for it later is nobody's, and its memory has been given back. */
+static void ends_while_it_forms(void)
+{
+    static const char *const words[WAYS] = {"rank 1", "rank 1 aborted the communicator: enough", "rank 1"};
+
+    for (int way = 0; way < WAYS; way++)
+        for (int is_formed = 0; is_formed < 2; is_formed++) {
+            struct fcc_comm_msg m = {.msg = {.type = way == ABORTS ? FCC_MSG_COMM_ABORT : FCC_MSG_COMM_DESTROY, .id = 7},
+                                     .comm = 1,
+                                     .reason = "enough"};
+            struct peer_msg go = {0};
+            struct scene s;
+            third_known(&s);
+            int64_t before = bed_balance(&s.b);
+            scene_join(&s);
+            if (is_formed) {
+                scene_form(&s, &s.third.who);
+                third_hears_here(&s);
+            }
+            CHECK(bed_balance(&s.b) > before);
+            if (way == CLOSES) {
+                (void)close(s.client);
+            } else {
+                CHECK(msg_send(s.client, &m.msg, sizeof(m), NULL, 0) == 0);
+                client_joined(s.client, -ECONNABORTED, words[way]);
+                client_answered(s.client, m.msg.type, 0, "");
+                CHECK(msg_send(s.client, &m.msg, sizeof(m), NULL, 0) == 0);
+                client_answered(s.client, m.msg.type, -ENOENT, "no such communicator");
+            }
+            const struct peer_turn *told = (const struct peer_turn *)other_heard(&s.root, PEER_ABORT, id_number(&s.id));
+            CHECK(told->status == -ECONNABORTED && strstr(told->text, words[way]));
+            other_say(&s.root, &go, PEER_GO, id_number(&s.id), sizeof(go));
+            third_says_here(&s);
+            CHECK(bed_balance(&s.b) == before);
+            if (way == CLOSES)
+                s.client = bed_client(&s.b);
+            client_is_served(s.client);
+            scene_close(&s);
+        }
+}
+
 int main(void)
 {
     static const struct test tests[] = {
@@ -240,6 +369,9 @@ int main(void)
         {"connects_anew", connects_anew, 0},
         {"lost", lost, 0},
         {"not_ready", not_ready, 0},
+        {"rank_elsewhere", rank_elsewhere, 0},
+        {"rank_comes_again", rank_comes_again, 0},
+        {"ends_while_it_forms", ends_while_it_forms, 0},
     };
 
     return tests_run("forming", TESTS(tests));

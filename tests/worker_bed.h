@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -27,6 +28,7 @@ struct bed {
     pid_t pid;
     int control;
     uint64_t handed; /* SESSION and PEER messages that were sent */
+    int64_t charged; /* bytes, as far as it was listened to */
 };
 
 /* A worker on another node, and the four connections between it and the bed's. */
@@ -137,8 +139,19 @@ static inline void bed_start(struct bed *b, const char *idle_ms)
     CHECK(msg_send(b->control, &start.msg, sizeof(start), NULL, 0) == 0);
 }
 
+/* Keep account; what is asked for is allowed. */
+static inline void bed_charge(struct bed *b, struct control_charge *m)
+{
+    b->charged += m->bytes;
+    if (m->bytes < 0)
+        return;
+    m->msg.type = CONTROL_CHARGE | FCC_REPLY;
+    m->limit = UINT64_MAX;
+    CHECK(msg_send(b->control, &m->msg, sizeof(*m), NULL, 0) == 0);
+}
+
 /* The worker's next message, but for those that tell how many clients it has; NULL: it has closed the channel. */
-static inline const struct fcc_msg *bed_hear(const struct bed *b)
+static inline const struct fcc_msg *bed_hear(struct bed *b)
 {
     static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
     const struct fcc_msg *m = (const struct fcc_msg *)buf;
@@ -150,18 +163,28 @@ static inline const struct fcc_msg *bed_hear(const struct bed *b)
         CHECK(n >= 0 && nfds == 0);
         if (n == 0)
             return NULL;
-        if (m->type == CONTROL_CHARGE && charge->bytes >= 0) {
-            charge->msg.type = CONTROL_CHARGE | FCC_REPLY;
-            charge->limit = UINT64_MAX;
-            CHECK(msg_send(b->control, &charge->msg, sizeof(*charge), NULL, 0) == 0);
-        } else if (m->type != CONTROL_SESSIONS && m->type != CONTROL_CHARGE) {
+        if (m->type == CONTROL_CHARGE)
+            bed_charge(b, charge);
+        else if (m->type != CONTROL_SESSIONS)
             return m;
-        }
     }
 }
 
+/* The worker's next charge: it is waited for, and there is nothing else. */
+static inline void bed_hear_charge(struct bed *b)
+{
+    struct control_charge m;
+    int fds[FCC_MAX_FDS], nfds;
+
+    do
+        CHECK(msg_recv(b->control, &m, sizeof(m), 0, fds, &nfds) > 0 && nfds == 0);
+    while (m.msg.type == CONTROL_SESSIONS);
+    CHECK(m.msg.type == CONTROL_CHARGE && m.bytes >= 0);
+    bed_charge(b, &m);
+}
+
 /* It asks whether it may go, and has got that many connections. */
-static inline void bed_hear_retire(const struct bed *b, uint64_t handed)
+static inline void bed_hear_retire(struct bed *b, uint64_t handed)
 {
     const struct control_retire *m = (const struct control_retire *)bed_hear(b);
 
@@ -230,6 +253,38 @@ static inline struct fcc_unique_id id_make(unsigned char seed, const char *root)
     return id;
 }
 
+/* The answer to a message of that type; its text has these words. */
+static inline void client_answered(int client, uint16_t type, int status, const char *words)
+{
+    static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
+    const struct fcc_reply *r = (const struct fcc_reply *)buf;
+    int fds[FCC_MAX_FDS], nfds;
+
+    CHECK(msg_recv(client, buf, sizeof(buf), 0, fds, &nfds) >= (ssize_t)sizeof(*r));
+    fds_close(fds, nfds);
+    if (r->msg.type != (type | FCC_REPLY) || r->status != status || !strstr(r->text, words))
+        check_failed(__FILE__, __LINE__, "type %u, status %d: %s: expected type %u, status %d: %s", r->msg.type, r->status,
+                     r->text, type | FCC_REPLY, status, words);
+}
+
+/* What the worker has charged, all told: when it has done with what it was sent before. It is not to ask for anything else meanwhile. */
+static inline int64_t bed_balance(struct bed *b)
+{
+    struct pollfd p = {.fd = b->control, .events = POLLIN};
+    char text[4096];
+
+    bed_comms(b, text, sizeof(text));
+    while (poll(&p, 1, 0) > 0) {
+        struct control_charge m = {.msg = {.length = 0}};
+        int fds[FCC_MAX_FDS], nfds;
+        CHECK(msg_recv(b->control, &m, sizeof(m), 0, fds, &nfds) > 0 && nfds == 0);
+        CHECK(m.msg.type == CONTROL_SESSIONS || (m.msg.type == CONTROL_CHARGE && m.bytes < 0));
+        if (m.msg.type == CONTROL_CHARGE)
+            bed_charge(b, &m);
+    }
+    return b->charged;
+}
+
 /* The communicator's number between nodes. */
 static inline uint64_t id_number(const struct fcc_unique_id *id)
 {
@@ -260,14 +315,16 @@ static inline void client_join(int client, const struct fcc_unique_id *id, int n
 /* What came of it; the text has these words. */
 static inline void client_joined(int client, int status, const char *words)
 {
-    static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
-    const struct fcc_reply *r = (const struct fcc_reply *)buf;
-    int fds[FCC_MAX_FDS], nfds;
+    client_answered(client, FCC_MSG_COMM_INIT, status, words);
+}
 
-    CHECK(msg_recv(client, buf, sizeof(buf), 0, fds, &nfds) >= (ssize_t)sizeof(*r));
-    if (r->msg.type != (FCC_MSG_COMM_INIT | FCC_REPLY) || r->status != status || !strstr(r->text, words))
-        check_failed(__FILE__, __LINE__, "type %u, status %d: %s: expected %d: %s", r->msg.type, r->status, r->text, status,
-                     words);
+/* The worker goes on: this client asks for a unique id, and gets it. */
+static inline void client_is_served(int client)
+{
+    struct fcc_msg ask = {.type = FCC_MSG_UNIQUE_ID, .id = 3};
+
+    CHECK(msg_send(client, &ask, sizeof(ask), NULL, 0) == 0);
+    client_answered(client, FCC_MSG_UNIQUE_ID, 0, "");
 }
 
 /* ---- other workers' parts ---- */
@@ -288,7 +345,7 @@ static inline void bed_sockets(int pair[2])
 }
 
 /* The worker asks for a connection to that node, to that worker or (NULL) to any: its CONNECT. */
-static inline struct control_connect bed_asked(const struct bed *b, const char *address, const struct incarnation *who)
+static inline struct control_connect bed_asked(struct bed *b, const char *address, const struct incarnation *who)
 {
     static const struct incarnation any;
     const struct control_connect *m = (const struct control_connect *)bed_hear(b);
@@ -326,7 +383,7 @@ static inline void bed_answer_error(const struct bed *b, const struct control_co
 }
 
 /* Both connections to o: the worker asks for them, for that worker or (NULL) for any, and gets them. */
-static inline void bed_connect(const struct bed *b, struct other *o, const struct incarnation *who)
+static inline void bed_connect(struct bed *b, struct other *o, const struct incarnation *who)
 {
     for (int i = 0; i < 2; i++) {
         struct control_connect asked = bed_asked(b, o->address, who);

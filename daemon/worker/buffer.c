@@ -27,7 +27,7 @@ int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, st
                          .fd = -1,
                          .session = m->session,
                          .kind = kind,
-                         .comm = m->comm,
+                         .comm = m->comm->number,
                          .rank = m->rank,
                          .handle = ++m->session->last_handle,
                          .bytes = bytes};
@@ -36,14 +36,12 @@ int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, st
         free(b);
         return error_set(e, why.status, "buffer: %s", why.text);
     }
-    if (kind == FCC_BUFFER_SYMMETRIC && m->comm->nodes) {
-        if (nodes_region_add(m->comm, m->rank, b->handle, &b->memory, b->bytes, &why)) {
-            device_memory_free(m->device, &b->memory);
-            (void)close(*fd);
-            free(b);
-            return error_set(e, why.status, "buffer: %s", why.text);
-        }
-        b->nodes_number = m->comm->nodes->number;
+    if (kind == FCC_BUFFER_SYMMETRIC && m->comm->nodes &&
+        nodes_region_add(m->comm, m->rank, b->handle, &b->memory, b->bytes, &why)) {
+        device_memory_free(m->device, &b->memory);
+        (void)close(*fd);
+        free(b);
+        return error_set(e, why.status, "buffer: %s", why.text);
     }
     LIST_INSERT_HEAD(&m->session->buffers, b, link);
     *out = b;
@@ -74,7 +72,7 @@ static const struct member *member_of(const struct buffer *b)
     const struct member *m;
 
     LIST_FOREACH(m, &b->session->members, link)
-        if (m->comm == b->comm)
+        if (m->comm->number == b->comm)
             return m;
     return NULL;
 }
@@ -84,7 +82,7 @@ static struct buffer *part_find(const struct member *m, uint32_t number)
     struct buffer *b;
 
     LIST_FOREACH(b, &m->session->buffers, link)
-        if (b->comm == m->comm && b->rank == m->rank && b->number == number)
+        if (b->comm == m->comm->number && b->rank == m->rank && b->number == number)
             return b;
     return NULL;
 }
@@ -120,14 +118,23 @@ int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e
     return 0;
 }
 
+/* Its communicator over several nodes, if it has not gone: with that its region has, too. */
+static struct comm *comm_over_nodes(const struct buffer *b)
+{
+    struct comm *c = b->device && b->kind == FCC_BUFFER_SYMMETRIC ? comm_find_own(b->device->worker, b->comm) : NULL;
+
+    return c && c->nodes ? c : NULL;
+}
+
 void buffer_unref(struct buffer *b)
 {
     if (--b->refs)
         return;
     if (b->fd >= 0)
         (void)close(b->fd);
-    if (b->device && b->nodes_number)
-        nodes_region_remove(b->device->worker, b->nodes_number, b->rank, b->handle);
+    struct comm *c = comm_over_nodes(b);
+    if (c)
+        nodes_region_remove(c->worker, c->nodes->number, b->rank, b->handle);
     if (b->device)
         device_memory_free(b->device, &b->memory);
     else
@@ -137,9 +144,9 @@ void buffer_unref(struct buffer *b)
 
 void buffer_drop_handle(struct buffer *b)
 {
-    const struct comm *c = b->device && b->nodes_number ? comm_find_number(b->device->worker, b->nodes_number) : NULL;
+    const struct comm *c = comm_over_nodes(b);
 
-    if (c)
+    if (c && c->state != COMM_ABORTED)
         nodes_buffer_freed(c, b->rank, b->handle);
     puts_buffer_freed(b);
     LIST_REMOVE(b, link);

@@ -40,6 +40,13 @@ struct member *member_find(const struct session *s, uint32_t handle)
     return NULL;
 }
 
+int member_may_use(const struct member *m, struct error *e)
+{
+    if (m->comm->state != COMM_FORMING)
+        return 0;
+    return error_set(e, -EAGAIN, "rank %d: comm: %u: it still forms: not all ranks have joined", m->rank, m->handle);
+}
+
 /* ---- the end ---- */
 
 static void queue_fail(struct member *m, int status, const char *text)
@@ -126,7 +133,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
         }
     }
     if (c->nodes)
-        nodes_aborted(c);
+        nodes_aborted(c, before == COMM_FORMING);
     trace_waiters_answer(c, &c->error);
 }
 
@@ -148,6 +155,8 @@ static void leave_tell(struct member *m, const char *why)
     else if (why && (busy || c->state == COMM_FORMING))
         comm_abort(c, -ECONNABORTED, "rank %d (%s) is gone: %s before %s", m->rank, where, why,
                    c->state == COMM_FORMING ? "all ranks had joined" : "it came to the others' operator");
+    else if (c->state == COMM_FORMING && !m->remote) /* another node's may have heard GO before */
+        comm_abort(c, -ECONNABORTED, "rank %d (%s) destroyed the communicator before all ranks had joined", m->rank, where);
     else if (head || c->current)
         comm_abort(c, -ECONNABORTED, "rank %d (%s) destroyed the communicator with operators in flight", m->rank, where);
     else if (busy) /* the others wait for an operator to which this one will not come */

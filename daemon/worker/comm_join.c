@@ -16,6 +16,8 @@ struct joining {
     const struct fcc_unique_id *unique_id;
     int nranks, rank;
     uint32_t time_limit_ms;
+    pid_t pid;
+    const char *address; /* of the node that it is on; "": this one speaks to no other */
 };
 
 static struct comm *comm_new(struct worker *w, const struct joining *m, struct device *d, struct error *e)
@@ -67,14 +69,34 @@ static struct comm *comm_find(const struct worker *w, const struct fcc_unique_id
     return NULL;
 }
 
-static bool id_used(const struct worker *w, const struct fcc_unique_id *id)
+int joined_twice(const struct comm *c, int rank, pid_t pid, const char *address, struct error *e)
+{
+    const struct member *m = &c->members[rank];
+    const char *first = !m->remote ? c->worker->node : m->peer ? m->peer->address : "";
+
+    return error_set(e, -EALREADY, "rank %d: has joined already, as pid %d%s%s; and now as pid %d%s%s", rank, m->pid,
+                     *first ? " on node " : "", first, pid, *address ? " on node " : "", address);
+}
+
+/* No communicator with this id forms here: does one run, or wait for its ranks to let it go? */
+static int id_check(const struct worker *w, const struct joining *m, struct error *e)
 {
     const struct comm *c;
 
-    LIST_FOREACH(c, &w->comms, link)
-        if (c->state != COMM_FORMING && !memcmp(&c->unique_id, id, sizeof(*id)))
-            return true;
-    return false;
+    LIST_FOREACH(c, &w->comms, link) {
+        if (nodes_number(&c->unique_id) != nodes_number(m->unique_id))
+            continue;
+        if (memcmp(&c->unique_id, m->unique_id, sizeof(*m->unique_id)) != 0) /* between nodes the two would be the same */
+            return error_set(e, -EINVAL,
+                             "rank %d: id: it begins as another communicator's: allowed is one that fcc_get_unique_id() made",
+                             m->rank);
+        if (c->state == COMM_ABORTED)
+            return error_set(e, -EALREADY, "rank %d: id: its communicator has ended: %s", m->rank, c->error.text);
+        if (m->nranks == c->nranks && c->members[m->rank].state == MEMBER_JOINED)
+            return joined_twice(c, m->rank, m->pid, m->address, e);
+        return error_set(e, -EALREADY, "rank %d: id: its communicator is complete already, with %d ranks", m->rank, c->nranks);
+    }
+    return 0;
 }
 
 struct comm *comm_find_number(const struct worker *w, uint64_t number)
@@ -83,6 +105,16 @@ struct comm *comm_find_number(const struct worker *w, uint64_t number)
 
     LIST_FOREACH(c, &w->comms, link)
         if (c->nodes && c->nodes->number == number && c->state != COMM_ABORTED)
+            return c;
+    return NULL;
+}
+
+struct comm *comm_find_own(const struct worker *w, uint32_t number)
+{
+    struct comm *c;
+
+    LIST_FOREACH(c, &w->comms, link)
+        if (c->number == number)
             return c;
     return NULL;
 }
@@ -100,15 +132,11 @@ static int join_check(struct worker *w, const struct joining *m, const struct co
     if (!memcmp(m->unique_id, &none, sizeof(none)))
         return error_set(e, -EINVAL, "rank %d: id: all zero: allowed is one that fcc_get_unique_id() made", m->rank);
     if (!c)
-        return id_used(w, m->unique_id)
-                   ? error_set(e, -EALREADY, "rank %d: id: its communicator is complete already or has ended", m->rank)
-                   : 0;
+        return id_check(w, m, e);
     if (m->nranks != c->nranks)
         return error_set(e, -EINVAL, "rank %d: nranks: %d: the ranks that joined before have %d", m->rank, m->nranks,
                          c->nranks);
-    if (c->members[m->rank].state != MEMBER_ABSENT)
-        return error_set(e, -EALREADY, "rank %d: has joined already, as pid %d", m->rank, c->members[m->rank].pid);
-    return 0;
+    return c->members[m->rank].state == MEMBER_ABSENT ? 0 : joined_twice(c, m->rank, m->pid, m->address, e);
 }
 
 /* The device that a rank asks for. */
@@ -218,7 +246,7 @@ void comm_complete(struct comm *c)
 
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
 {
-    const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms};
+    const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms, s->pid, s->worker->node};
     struct comm *c = comm_find(s->worker, &m->unique_id);
     const char *root = NULL;
     struct device *d = NULL;
@@ -271,7 +299,7 @@ static int join_remote_device(struct worker *w, const struct peer_join *m, const
 
 void comm_join_remote(struct peer *p, const struct peer_join *m)
 {
-    const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms};
+    const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms, m->pid, p->address};
     struct worker *w = p->worker;
     struct comm *c = comm_find(w, &m->unique_id);
     struct device *d = NULL;

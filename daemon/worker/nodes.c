@@ -93,8 +93,9 @@ static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *
     struct submission *sub;
     struct error e = {0};
 
-    if (!member || m->kind > SUBMISSION_ALLOC) {
-        peer_break(p, -EPROTO, "a request of rank %d, which is not there", m->rank);
+    if (!member || m->kind > SUBMISSION_ALLOC || m->status > 0) {
+        peer_break(p, -EPROTO, "a request of rank %d, which is not there, of kind %u, with status %d", m->rank, m->kind,
+                   m->status);
         return;
     }
     sub = submission_remote(member, (const struct fcc_submit *)(m + 1), m->msg.length - sizeof(*m), m, &e);
@@ -271,10 +272,31 @@ static struct peer *peer_again(const struct peer *p, struct error *e)
     return p->broken.status ? NULL : peer_get(p->worker, p->address, &p->who, e);
 }
 
-void nodes_aborted(struct comm *c)
+/* Who tells whom. A node that has heard FORMED knows all the others and tells them itself; before that it knows the root only, and it may be
+ * one that the root has refused. So as long as it forms the root tells all but who has told it. */
+static void abort_tell(const struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+    struct peer_turn m = {.status = c->error.status};
+    struct error ignored = {0};
+
+    text_copy(m.text, sizeof(m.text), c->error.text);
+    for (int i = 0; n->formed && i < n->npeers; i++)
+        if (n->peers[i] != n->aborter)
+            peer_send(n->peers[i], &m.msg, n->number, PEER_ABORT, sizeof(m));
+    if (!n->formed && n->root)
+        peer_send(n->root, &m.msg, n->number, PEER_ABORT, sizeof(m));
+    for (int r = 0; !n->formed && !n->root && r < c->nranks; r++) {
+        struct peer *p =
+            c->members[r].peer && c->members[r].peer != n->aborter ? peer_again(c->members[r].peer, &ignored) : NULL;
+        if (p)
+            peer_send(p, &m.msg, n->number, PEER_ABORT, sizeof(m));
+    }
+}
+
+void nodes_aborted(struct comm *c, bool was_forming)
 {
     struct comm_nodes *n = c->nodes;
-    struct peer_turn m = {.status = c->error.status};
     struct launch *l = n->staging;
 
     /* The ranks here have been told, and will free their buffers, while other nodes still send into them. */
@@ -282,31 +304,18 @@ void nodes_aborted(struct comm *c)
     if (n->alloc || n->next_alloc)
         nodes_alloc_drop(c);
     n->staging = NULL;
-    if (!n->heard_abort) {
-        text_copy(m.text, sizeof(m.text), c->error.text);
-        if (n->formed)
-            nodes_tell_all(c, &m.msg, PEER_ABORT, sizeof(m));
-        else if (n->root)
-            peer_send(n->root, &m.msg, n->number, PEER_ABORT, sizeof(m));
-        for (int r = 0; !n->formed && !n->root && r < c->nranks; r++) {
-            struct error ignored = {0};
-            struct peer *p = c->members[r].peer ? peer_again(c->members[r].peer, &ignored) : NULL;
-            if (p)
-                peer_send(p, &m.msg, n->number, PEER_ABORT, sizeof(m));
-        }
-    }
+    if (!n->aborter || (was_forming && !n->root))
+        abort_tell(c);
     if (l) /* it has not started: it ends at once */
         nodes_launch_left(l);
 }
 
 static void on_abort(struct peer *p, struct comm *c, const struct peer_turn *m)
 {
-    const char *known = strstr(m->text, " on node ");
+    bool is_placed = strstr(m->text, " on node ") || strstr(m->text, "(node ");
 
-    c->nodes->heard_abort = true;
-    if (!memchr(m->text, '\0', sizeof(m->text)))
-        peer_break(p, -EPROTO, "a text without an end");
-    else if (known)
+    c->nodes->aborter = p;
+    if (is_placed)
         comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%s", m->text);
     else
         comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%s (node %s)", m->text, p->address);
@@ -349,13 +358,41 @@ static size_t least_bytes(unsigned type)
     return type < PEER_TYPES ? bytes[type] : 0;
 }
 
-void nodes_message(struct peer *p, const struct peer_msg *m)
+/* The text of a message that has one; otherwise NULL. */
+static const char *text_of(const struct peer_msg *m)
+{
+    switch (m->type) {
+    case PEER_REFUSE:
+        return ((const struct peer_refuse *)m)->text;
+    case PEER_SUBMIT:
+        return ((const struct peer_submit *)m)->text;
+    case PEER_MEMORY:
+        return ((const struct peer_memory *)m)->text;
+    case PEER_FAIL:
+    case PEER_ABORT:
+    case PEER_LEAVE:
+        return ((const struct peer_turn *)m)->text;
+    default:
+        return NULL;
+    }
+}
+
+/* Its length is that of its type, and its text has an end. */
+static bool is_whole(const struct peer_msg *m)
 {
     size_t least = least_bytes(m->type);
+
+    if (!least || m->length < least || (m->length != least && m->type != PEER_SUBMIT))
+        return false;
+    return !text_of(m) || memchr(text_of(m), '\0', FCC_TEXT_MAX);
+}
+
+void nodes_message(struct peer *p, const struct peer_msg *m)
+{
     struct comm *c;
 
-    if (!least || m->length < least || (m->length != least && m->type != PEER_SUBMIT)) {
-        peer_break(p, -EPROTO, "a message of type %u and %u bytes", m->type, m->length);
+    if (!is_whole(m)) {
+        peer_break(p, -EPROTO, "a message of type %u and %u bytes, or with a text without an end", m->type, m->length);
         return;
     }
     if (m->type == PEER_JOIN) {
@@ -370,8 +407,10 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
             nodes_forming_message(p, c, m);
         return;
     }
-    if (m->type == PEER_ABORT && (c->nodes->root == p || nodes_peer_number(c, p) >= 0 || c->state == COMM_FORMING)) {
-        on_abort(p, c, (const struct peer_turn *)m);
+    if (m->type == PEER_ABORT) {
+        /* One that was refused tells so to its root, where the communicator may have formed without it, and goes on. */
+        if (c->nodes->root == p || nodes_peer_number(c, p) >= 0 || c->state == COMM_FORMING)
+            on_abort(p, c, (const struct peer_turn *)m);
         return;
     }
     if (nodes_peer_number(c, p) < 0) {

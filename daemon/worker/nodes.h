@@ -55,7 +55,7 @@ struct comm_nodes {
     struct alloc_turn *alloc;       /* a symmetric allocation whose turn it is */
     struct alloc_turn *next_alloc;  /* the same, or, before its turn has come here, what others have told of it */
     struct error alloc_error;
-    bool heard_abort;            /* another node's: it is not told again */
+    const struct peer *aborter;  /* the other node that has told of its end; NULL: none. Only compared */
     struct tune_sample measured; /* rank 0's node: not sent yet; ns 0: there is none */
     bool is_late;      /* GPUs: what the last operator's other nodes have put may still be on its way: it has failed */
     struct error fail; /* the operator of turn fail_turn has failed elsewhere */
@@ -115,7 +115,7 @@ void nodes_launch_started(struct launch *l);
 /* It has ended here. */
 void nodes_launch_failed(const struct launch *l);
 void nodes_left(const struct member *m, const char *why);
-void nodes_aborted(struct comm *c);
+void nodes_aborted(struct comm *c, bool was_forming);
 void nodes_release(struct comm *c); /* with its communicator */
 
 void nodes_message(struct peer *p, const struct peer_msg *m);

@@ -10,10 +10,13 @@
 #include "nodes.h"
 #include "puts.h"
 
+/* A client may free its part as soon as its own node has told it, or (by guessing its number) before: the FREE of another node's comes while
+ * a third one's MEMORY is still on its way. So the turn has a reference to each. */
 struct alloc_turn {
     struct buffer *buffers[FCC_MAX_RANKS]; /* of ranks here; and the shadows */
     int fds[FCC_MAX_RANKS];
-    int told; /* ranks that have */
+    int told;            /* ranks that have */
+    uint64_t told_ranks; /* ... a bit each */
 };
 
 /* What has come of an allocation at a rank elsewhere, perhaps before it has begun here. */
@@ -30,17 +33,31 @@ static struct alloc_turn *alloc_of(struct comm *c)
     return a;
 }
 
+static bool has_shadow(const struct member *m, const struct buffer *shadow)
+{
+    const struct buffer *b;
+
+    LIST_FOREACH(b, &m->shadows, link)
+        if (b == shadow)
+            return true;
+    return false;
+}
+
 static void alloc_free(struct comm *c, bool keep)
 {
     struct alloc_turn *a = c->nodes->next_alloc;
 
     for (int r = 0; a && r < c->nranks; r++) {
+        struct buffer *b = a->buffers[r];
         if (a->fds[r] >= 0)
             (void)close(a->fds[r]);
-        if (a->buffers[r] && !keep && c->members[r].remote)
-            shadow_drop(a->buffers[r]);
-        else if (a->buffers[r] && !keep && a->buffers[r]->session)
-            buffer_drop_handle(a->buffers[r]);
+        if (!b)
+            continue;
+        if (!keep && c->members[r].remote && has_shadow(&c->members[r], b))
+            shadow_drop(b);
+        else if (!keep && b->session)
+            buffer_drop_handle(b);
+        buffer_unref(b);
     }
     free(a);
     c->nodes->next_alloc = NULL;
@@ -99,8 +116,8 @@ void nodes_alloc(struct comm *c)
             continue;
         if (!m->session)
             (void)error_set(&e, -ECONNABORTED, "rank %d is gone", r);
-        else
-            (void)buffer_alloc(m, FCC_BUFFER_SYMMETRIC, m->next->alloc_bytes, &a->buffers[r], &a->fds[r], &e);
+        else if (!buffer_alloc(m, FCC_BUFFER_SYMMETRIC, m->next->alloc_bytes, &a->buffers[r], &a->fds[r], &e))
+            a->buffers[r]->refs++;
         p.status = e.status;
         text_copy(p.text, sizeof(p.text), e.text);
         p.handle = a->buffers[r] ? a->buffers[r]->handle : 0;
@@ -108,6 +125,7 @@ void nodes_alloc(struct comm *c)
         if (e.status && !n->alloc_error.status)
             n->alloc_error = e;
         a->told++;
+        a->told_ranks |= UINT64_C(1) << r;
         nodes_tell_all(c, &p.msg, PEER_MEMORY, sizeof(p));
     }
     if (a->told == c->nranks)
@@ -120,9 +138,9 @@ void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *
     struct alloc_turn *a = alloc_of(c);
     struct error e = {0};
 
-    if (!member || m->turn != c->nodes->turns) {
-        peer_break(p, -EPROTO, "memory of rank %d in turn %llu: expected is turn %llu", m->rank, (unsigned long long)m->turn,
-                   (unsigned long long)c->nodes->turns);
+    if (!member || m->turn != c->nodes->turns || m->status > 0 || (a && a->told_ranks >> m->rank & 1u)) {
+        peer_break(p, -EPROTO, "memory of rank %d in turn %llu, status %d: expected is turn %llu, once", m->rank,
+                   (unsigned long long)m->turn, m->status, (unsigned long long)c->nodes->turns);
         return;
     }
     if (!a || (!m->status && shadow_add(member, m->handle, m->bytes, &a->buffers[m->rank], &e))) {
@@ -130,9 +148,12 @@ void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *
         comm_release(c);
         return;
     }
-    if (m->status && !c->nodes->alloc_error.status)
-        (void)error_set(&c->nodes->alloc_error, m->status, "%.*s", (int)sizeof(m->text) - 1, m->text);
+    if (!m->status)
+        a->buffers[m->rank]->refs++;
+    else if (!c->nodes->alloc_error.status)
+        (void)error_set(&c->nodes->alloc_error, m->status, "%s", m->text);
     a->told++;
+    a->told_ranks |= UINT64_C(1) << m->rank;
     if (c->nodes->alloc && a->told == c->nranks) {
         alloc_end(c);
         comm_advance(c);

@@ -294,12 +294,26 @@ static void ready_check(struct comm *c)
     comm_active(c);
 }
 
+/* Do the ranks that have joined here stand there as this node's? Another process may have come to the root before, as the same rank: then
+ * nobody knows whose the rank is, and all hear of both. */
+static int ranks_here_check(const struct comm *c, const struct peer_formed *f, struct error *e)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        uint32_t node = f->node_of[r];
+        if (c->members[r].session && !incarnation_same(&f->workers[node], &c->worker->self))
+            return joined_twice(c, r, f->pids[r], f->addresses[node], e);
+    }
+    return 0;
+}
+
 /* Get to know all ranks' nodes. */
 static int formed_apply(struct comm *c, const struct peer_formed *f, struct error *e)
 {
     struct comm_nodes *n = c->nodes;
     struct peer *peers[FCC_MAX_RANKS] = {NULL};
 
+    if (ranks_here_check(c, f, e))
+        return e->status;
     n->node = -1;
     for (uint32_t i = 0; i < f->nnodes; i++) {
         if (incarnation_same(&f->workers[i], &c->worker->self)) {

@@ -47,7 +47,7 @@ int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer 
     b->refs = 1;
     b->fd = -1;
     b->kind = FCC_BUFFER_SYMMETRIC;
-    b->comm = m->comm;
+    b->comm = m->comm->number;
     b->rank = m->rank;
     b->handle = handle;
     b->bytes = bytes;

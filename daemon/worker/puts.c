@@ -292,7 +292,7 @@ void puts_buffer_freed(const struct buffer *b)
     struct member *m;
 
     LIST_FOREACH(m, &b->session->members, link)
-        if (m->comm == b->comm && m->puts)
+        if (m->comm->number == b->comm && m->puts)
             puts_end_some(m->puts, ENDS_BUFFER, b, NULL);
 }
 

@@ -9,7 +9,7 @@ static struct buffer *own_find(const struct member *m, uint32_t handle, const ch
 {
     struct buffer *b = buffer_find(m->session, handle);
 
-    if (b && b->comm == m->comm && b->rank == m->rank)
+    if (b && b->comm == m->comm->number && b->rank == m->rank)
         return b;
     (void)error_set(e, -ENOENT, "rank %d: put: %s: buffer %u: no such buffer of this rank", m->rank, name, handle);
     return NULL;

@@ -50,8 +50,8 @@ static void handle_comm_init(struct session *s, const struct fcc_comm_init_msg *
     comm_join(s, m);
 }
 
-/* The membership that a message names, or NULL after an error reply. */
-static struct member *member_of(struct session *s, const struct fcc_msg *m, uint32_t handle)
+/* The membership that a message names, or NULL after an error reply. It may be one of a communicator that forms. */
+static struct member *member_named(struct session *s, const struct fcc_msg *m, uint32_t handle)
 {
     struct member *member = member_find(s, handle);
     struct error e;
@@ -63,9 +63,21 @@ static struct member *member_of(struct session *s, const struct fcc_msg *m, uint
     return member;
 }
 
+/* The same of a communicator that has formed: before that a rank can do nothing with it but end it. */
+static struct member *member_of(struct session *s, const struct fcc_msg *m, uint32_t handle)
+{
+    struct member *member = member_named(s, m, handle);
+    struct error e;
+
+    if (!member || !member_may_use(member, &e))
+        return member;
+    session_reply_status(s, m, e.status, e.text);
+    return NULL;
+}
+
 static void handle_comm_destroy(struct session *s, const struct fcc_comm_msg *m)
 {
-    struct member *member = member_of(s, &m->msg, m->comm);
+    struct member *member = member_named(s, &m->msg, m->comm);
 
     if (member) {
         comm_leave(member, NULL);
@@ -75,12 +87,13 @@ static void handle_comm_destroy(struct session *s, const struct fcc_comm_msg *m)
 
 static void handle_comm_abort(struct session *s, const struct fcc_comm_msg *m)
 {
-    struct member *member = member_of(s, &m->msg, m->comm);
+    struct member *member = member_named(s, &m->msg, m->comm);
 
     if (member) {
         int length = (int)strnlen(m->reason, sizeof(m->reason) - 8);
         comm_abort(member->comm, -ECONNABORTED, "rank %d aborted the communicator: %.*s", member->rank, length ? length : 15,
                    length ? m->reason : "no reason given");
+        comm_release(member->comm); /* one that was still forming has no ranks any more */
         session_reply_status(s, &m->msg, 0, "");
     }
 }

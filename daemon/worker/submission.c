@@ -204,7 +204,7 @@ static int tensor_resolve(const struct session *s, const struct comm *c, const s
     if (b->device->ops != c->ops)
         return error_set(e, -EINVAL, "%s: buffer %u: lies in the memory of %s: the communicator's ranks are on %s", name,
                          t->buffer, b->device->ops->kind, c->ops->kind);
-    tensor_set(t, b->memory.data, b->kind == FCC_BUFFER_SYMMETRIC && b->comm == c, out);
+    tensor_set(t, b->memory.data, b->kind == FCC_BUFFER_SYMMETRIC && b->comm == c->number, out);
     b->refs++;
     *buffer = b;
     return 0;
@@ -362,6 +362,10 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
     }
     if (!member) {
         (void)error_set(&e, -ENOENT, "comm: %u: no such communicator in this session", m->comm);
+        request_refuse(s, m, &e);
+        return;
+    }
+    if (member_may_use(member, &e)) {
         request_refuse(s, m, &e);
         return;
     }

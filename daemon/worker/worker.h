@@ -164,9 +164,8 @@ struct buffer {
     LIST_ENTRY(buffer) link; /* session.buffers */
     uint32_t handle;
     enum fcc_buffer_kind kind;
-    struct comm *comm;     /* compared only, never followed: it may be gone */
-    uint64_t nodes_number; /* of a communicator over several nodes; 0: it is not */
-    int rank;              /* whose it is in the communicator */
+    uint32_t comm; /* the number of its communicator, which may be gone: another one never has the same */
+    int rank;      /* whose it is in the communicator */
     struct device_memory memory;
     uint64_t bytes;  /* as asked for */
     uint32_t number; /* symmetric: which allocation of its communicator, the same for all ranks' parts; 0: not one yet */
@@ -413,6 +412,9 @@ void comm_join_remote(struct peer *p, const struct peer_join *m);
 void comm_complete(struct comm *c); /* all ranks have joined, here. The caller releases it */
 void comm_active(struct comm *c);   /* all have joined: tell them */
 struct comm *comm_find_number(const struct worker *w, uint64_t number); /* nodes.c's number */
+struct comm *comm_find_own(const struct worker *w, uint32_t number);    /* comm.number; in whatever state */
+/* Two processes say that they are this rank of c: the one that has joined, and this one, on that node ("": there are no others). -EALREADY */
+int joined_twice(const struct comm *c, int rank, pid_t pid, const char *address, struct error *e);
 /* Tell a rank here what has come of its joining. */
 void comm_join_answer(struct member *m, int status, const char *text);
 
@@ -428,6 +430,8 @@ void comm_abort(struct comm *c, int status, const char *format, ...) __attribute
 void comm_status_raise(const struct comm *c, int status);
 void comm_drain(struct worker *w); /* ends the communicators that run nothing */
 struct member *member_find(const struct session *s, uint32_t handle);
+/* Whether it may allocate, submit and the like: -EAGAIN while the communicator forms. */
+int member_may_use(const struct member *m, struct error *e);
 /* Put a submission into its rank's queue and begin whatever can begin. `submit` is what it was made of; NULL: an allocation. */
 void comm_submit(struct member *m, struct submission *s, const struct fcc_submit *submit);
 /* Begin whatever can begin: an operator is over, or has come. */
