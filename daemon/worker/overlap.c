@@ -37,7 +37,7 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
             continue;
         if (b == sub->buffers[result] && tensors_overlap(&sub->args.tensors[i], &sub->args.tensors[result]))
             return overlap_say(sub, i, sub, "", e);
-        if (b->kind != FCC_BUFFER_SYMMETRIC || b->comm != m->comm || b->rank == m->rank)
+        if (b->kind != FCC_BUFFER_SYMMETRIC || b->comm != m->comm->number || b->rank == m->rank)
             continue;
         if (m->comm->nodes) /* where not all workers can know what lies where */
             return error_set(

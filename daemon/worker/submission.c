@@ -247,7 +247,7 @@ static int result_check_own(const struct submission *sub, const struct member *m
 {
     const struct buffer *b = op->result >= 0 ? sub->buffers[op->result] : NULL;
 
-    if (!b || b->kind != FCC_BUFFER_SYMMETRIC || b->comm != m->comm || b->rank == m->rank)
+    if (!b || b->kind != FCC_BUFFER_SYMMETRIC || b->comm != m->comm->number || b->rank == m->rank)
         return 0;
     return error_set(e, -EINVAL, "%s: buffer %u: is rank %d's part of a symmetric buffer: allowed is this rank's own",
                      op->tensor_names[op->result], b->handle, b->rank);
