@@ -330,9 +330,11 @@ int config_load(int argc, char *argv[], struct config *out, enum config_action *
 /* The broker reads these anew each time; workers get them when they start. */
 static bool can_change(const char *key)
 {
-    static const char *const can[] = {"CPU_WORKGROUPS", "TIME_LIMIT_MS",  "MEMORY_PER_USER_MB", "JOBS_PER_USER",
-                                      "SPIN_US",        "WORKER_IDLE_MS", "SILENCE_MS",         "DRAIN_MS",
-                                      "GPU_BEGIN",      "LOG_LEVEL",      "LOG_FORMAT"};
+    static const char *const can[] = {"CPU_WORKGROUPS", "TIME_LIMIT_MS",       "MEMORY_PER_USER_MB",
+                                      "JOBS_PER_USER",  "CONNECTIONS_PER_JOB", "CONNECTIONS_PER_USER",
+                                      "SPIN_US",        "WORKER_IDLE_MS",      "SILENCE_MS",
+                                      "DRAIN_MS",       "GPU_BEGIN",           "LOG_LEVEL",
+                                      "LOG_FORMAT"};
 
     for (size_t i = 0; i < sizeof(can) / sizeof(can[0]); i++)
         if (!strcmp(key, can[i]))

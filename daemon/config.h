@@ -23,6 +23,8 @@
     X(TIME_LIMIT_MS, time_limit_ms, "ms", 30000, 10, 86400000, "how long an operator may wait for its ranks, and run")         \
     X(MEMORY_PER_USER_MB, memory_per_user_mb, "MiB", 0, 0, 1u << 30, "memory of each user's jobs; 0: half of the node's")      \
     X(JOBS_PER_USER, jobs_per_user, "", 16, 1, 4096, "jobs that a user may have at a time")                                    \
+    X(CONNECTIONS_PER_JOB, connections_per_job, "", 1024, 1, 1000000, "connections that a job may have at a time")             \
+    X(CONNECTIONS_PER_USER, connections_per_user, "", 2048, 1, 1000000, "connections that a user's jobs may have at a time")   \
     X(SPIN_US, spin_us, "us", 200, 0, 1000000, "how long workers and clients look for work before they sleep")                 \
     X(WORKER_IDLE_MS, worker_idle_ms, "ms", 2000, 0, 86400000, "how long a worker without clients stays")                      \
     X(SILENCE_MS, silence_ms, "ms", 2500, 2500, 86400000, "how long another node's worker may be silent before it is lost")    \

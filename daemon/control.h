@@ -102,8 +102,9 @@ struct control_charge { /* and its reply */
 
 struct control_sessions {
     struct fcc_msg msg;
-    uint32_t sessions;
-    uint32_t zero;
+    uint32_t sessions; /* of clients */
+    uint32_t controls; /* of fccctl */
+    uint64_t got;      /* SESSION messages that have come: of those that were sent the others are on their way */
 };
 
 struct control_retire { /* the worker's */

@@ -25,6 +25,8 @@ static const char *const known[] = {
     "FCCD_TIME_LIMIT_MS",
     "FCCD_MEMORY_PER_USER_MB",
     "FCCD_JOBS_PER_USER",
+    "FCCD_CONNECTIONS_PER_JOB",
+    "FCCD_CONNECTIONS_PER_USER",
     "FCCD_SPIN_US",
     "FCCD_WORKER_IDLE_MS",
     "FCCD_SILENCE_MS",

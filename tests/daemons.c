@@ -248,23 +248,38 @@ void daemon_stop_unclean(struct test_daemon *d)
         (void)unlink(key_path());
 }
 
+/* The broker has other children for a while, and a worker is one until it has become the program again. */
+static bool process_is_worker(pid_t pid)
+{
+    char path[64], name[64] = "";
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/cmdline", pid);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    bool is = fgets(name, sizeof(name), f) && !strcmp(name, "fccd: worker");
+    (void)fclose(f);
+    return is;
+}
+
 pid_t daemon_worker(const struct test_daemon *d)
 {
     char path[64];
-    int child = 0;
+    int child, worker = 0;
     double until = now_ms() + 10e3;
 
     (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", d->pid, d->pid);
-    while (!child) {
+    while (!worker) {
         CHECK(now_ms() < until);
         FILE *f = fopen(path, "re");
         CHECK(f != NULL);
-        if (fscanf(f, "%d", &child) != 1)
-            child = 0;
+        while (!worker && fscanf(f, "%d", &child) == 1)
+            worker = process_is_worker(child) ? child : 0;
         (void)fclose(f);
-        (void)usleep(POLL_US);
+        if (!worker)
+            (void)usleep(POLL_US);
     }
-    return child;
+    return worker;
 }
 
 /* ---- ranks ---- */

@@ -74,5 +74,5 @@ int main(int argc, char *argv[])
         (void)fprintf(stderr, "relay_broker: %s\n", e.text);
         return 2;
     }
-    return broker_run(&config);
+    return broker_run(&config, argc, argv);
 }

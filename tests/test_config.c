@@ -63,6 +63,9 @@ static void defaults(void **state)
     (void)state;
     assert_int_equal(load("# nothing\n\n", NULL, &c, &e), 0);
     assert_int_equal(c.time_limit_ms, 30000);
+    assert_int_equal(c.jobs_per_user, 16);
+    assert_int_equal(c.connections_per_job, 1024);
+    assert_int_equal(c.connections_per_user, 2048);
     assert_int_equal(c.cpu_devices, 1);
     assert_string_equal(c.socket, FCC_SOCKET_DEFAULT);
     assert_string_equal(c.log_level, "info");
@@ -119,6 +122,8 @@ static void mistakes(void **state)
     wrong("# one\nCPU_DEVICE=3\n", NULL, "(did you mean CPU_DEVICES?)");
     wrong("CPU_DEVICES\n", NULL, ":1: \"CPU_DEVICES\": allowed are lines KEY=VALUE");
     wrong("CPU_DEVICES=0\n", NULL, "CPU_DEVICES: \"0\": allowed is a number from 1 to 64");
+    wrong("CONNECTIONS_PER_JOB=0\n", NULL, "CONNECTIONS_PER_JOB: \"0\": allowed is a number from 1 to 1000000");
+    wrong("CONNECTIONS_PER_USER=many\n", NULL, "CONNECTIONS_PER_USER: \"many\": allowed is a number from 1 to 1000000");
     wrong("CPU_DEVICES=two\n", NULL, "\"two\": allowed is a number from 1 to 64");
     wrong("TIME_LIMIT_MS=-5\n", NULL, "allowed is a number from 10 to 86400000 ms");
     wrong("TIME_LIMIT_MS=99999999999999999999\n", NULL, "allowed is a number");

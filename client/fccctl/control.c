@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <json-c/json.h>
+#include <pwd.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,10 +233,31 @@ int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_qu
     return status;
 }
 
+/* What users are called is asked here: where the name service is slow it delays who asks, and not the broker. */
+static void users_name(struct json_object *answer)
+{
+    for (size_t i = 0; i < field_count(answer, "jobs"); i++) {
+        struct json_object *j = field_at(answer, "jobs", i), *before = i ? field_at(answer, "jobs", i - 1) : NULL;
+        int64_t uid = field_int(j, "uid", -1);
+        if (!json_object_is_type(j, json_type_object))
+            continue;
+        if (before && field_int(before, "uid", -1) == uid) { /* a user's jobs mostly follow each other */
+            json_object_object_add(j, "user", json_object_new_string(field_text(before, "user")));
+            continue;
+        }
+        const struct passwd *user = uid >= 0 ? getpwuid((uid_t)uid) : NULL;
+        json_object_object_add(j, "user", json_object_new_string(user ? user->pw_name : ""));
+    }
+}
+
 int control_ask_broker(const char *socket, enum fcc_query_kind what, struct json_object **out, struct error *e)
 {
     struct fcc_query query = {.what = what};
-    return control_ask(socket, getuid(), "", &query, CONTROL_LIMIT_MS, out, e);
+    int status = control_ask(socket, getuid(), "", &query, CONTROL_LIMIT_MS, out, e);
+
+    if (!status && what == FCC_QUERY_STATUS)
+        users_name(*out);
+    return status;
 }
 
 static bool job_matches(struct json_object *j, int64_t uid, const char *job)

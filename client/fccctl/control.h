@@ -30,7 +30,7 @@ int control_query(struct control *control, struct fcc_query *query, int limit_ms
 int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_query *query, int limit_ms,
                 struct json_object **out, struct error *e);
 
-/* STATUS, DEVICES or NODES from the broker. */
+/* STATUS (each job with its user's name, or ""), DEVICES or NODES from the broker. */
 int control_ask_broker(const char *socket, enum fcc_query_kind what, struct json_object **out, struct error *e);
 
 /* The job that the caller means: uid -1 and job NULL mean any. One that matches, or the only one of the caller's own among

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -19,6 +20,8 @@
 #include "node.h"
 #include "variables.h"
 
+#define VISITORS_MAX 1024        /* connections that are in no job yet */
+#define DESCRIPTORS_MAX 1000000u /* counted with, however many more there may be */
 #define LEAVE_MS 1000 /* workers tell what still runs after DRAIN_MS to leave, and end; they are killed if that takes longer */
 
 static void drain_over(evutil_socket_t sock, short what, void *arg)
@@ -57,7 +60,8 @@ static void on_child(evutil_socket_t number, short what, void *arg)
     (void)number, (void)what;
     jobs_reap(b);
     probe_reap(b);
-    nodes_reap(b);
+    children_reap(b);
+    lookups_go_on(b);
     if (b->draining && LIST_EMPTY(&b->jobs))
         (void)event_base_loopbreak(b->base);
 }
@@ -128,15 +132,16 @@ static int events_open(struct broker *b)
     b->charges_event = evtimer_new(b->base, charges_judge, b);
     b->log_event = event_new(b->base, -1, EV_PERSIST, on_log, b);
     b->listen_event = event_new(b->base, b->listen_sock, EV_READ | EV_PERSIST, visitor_accept, b);
-    if (!b->drain_event || !b->charges_event || !b->log_event || !b->listen_event || event_add(b->log_event, &log_every) ||
-        event_add(b->listen_event, NULL))
+    b->listen_again = evtimer_new(b->base, visitors_again, b);
+    if (!b->listen_again || !b->drain_event || !b->charges_event || !b->log_event || !b->listen_event ||
+        event_add(b->log_event, &log_every) || event_add(b->listen_event, NULL))
         return -ENOMEM;
     return 0;
 }
 
 static void events_close(struct broker *b)
 {
-    struct event *all[] = {b->listen_event, b->charges_event, b->drain_event, b->log_event};
+    struct event *all[] = {b->listen_event, b->listen_again, b->charges_event, b->drain_event, b->log_event};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i])
@@ -146,6 +151,21 @@ static void events_close(struct broker *b)
             event_free(b->signal_events[i]);
     if (b->base)
         event_base_free(b->base);
+}
+
+/* As many descriptors as there may be. Connections of which nobody has been handed over yet take at most half of them: the others are
+ * for workers and other nodes. */
+static void descriptors_allow(struct broker *b)
+{
+    struct rlimit limit = {.rlim_cur = 1024};
+
+    if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
+        struct rlimit more = {.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
+        if (!setrlimit(RLIMIT_NOFILE, &more))
+            limit = more;
+    }
+    b->descriptors = limit.rlim_cur < DESCRIPTORS_MAX ? (unsigned)limit.rlim_cur : DESCRIPTORS_MAX;
+    b->visitors_max = b->descriptors / 2 < VISITORS_MAX ? b->descriptors / 2 : VISITORS_MAX;
 }
 
 static void variable_unknown(const char *name, const char *nearest)
@@ -163,6 +183,10 @@ int broker_run(const struct config *config, int argc, char *argv[])
     variables_check(variable_unknown);
     LIST_INIT(&b.visitors);
     LIST_INIT(&b.jobs);
+    LIST_INIT(&b.users);
+    LIST_INIT(&b.children);
+    TAILQ_INIT(&b.lookups);
+    descriptors_allow(&b);
     if (getrandom(&b.last.broker, sizeof(b.last.broker), 0) != sizeof(b.last.broker)) {
         log_error("no random numbers: %s", strerror(errno));
         return EXIT_FAILURE;
@@ -197,6 +221,8 @@ int broker_run(const struct config *config, int argc, char *argv[])
     nodes_close(&b); /* visitors that wait for a ping are told */
     while (!LIST_EMPTY(&b.visitors))
         visitor_free(LIST_FIRST(&b.visitors));
+    lookups_close(&b);
+    children_close(&b);
     probe_close(&b);
     events_close(&b);
     listen_close(&b);

@@ -5,7 +5,10 @@
  *
  *   background.c  --background, and the file with the process id
  *   listen.c   the listening socket: made here, or by systemd
- *   hello.c    a connection until it is handed over or refused
+ *   visitor.c  connections that are not handed over yet: who may be here, and who makes room
+ *   hello.c    what they say
+ *   groups.c   the groups of a user whose worker is to be started
+ *   child.c    processes that ask somebody who may take his time
  *   job.c      jobs and their workers: start, hand over, end
  *   charge.c   each user's memory account
  *   probe.c    the child that lists the GPUs, and what it found
@@ -27,10 +30,20 @@
 #define BROKER_SIGNALS 4
 
 struct broker;
+struct child;
 struct evbuffer;
+struct groups;
 struct json_object;
+struct lookup;
 struct nodes;
 struct ping;
+
+/* Who has visitors. Owned by broker.users; gone with the last of them. */
+struct user {
+    LIST_ENTRY(user) link; /* broker.users */
+    uid_t uid;
+    unsigned visitors, askers; /* of his; of those are fccctl's */
+};
 
 /* A connection that has not said its HELLO yet, or one of fccctl's to the broker. Owned by broker.visitors. */
 struct visitor {
@@ -41,10 +54,14 @@ struct visitor {
     uid_t uid;
     gid_t gid;
     pid_t pid;
-    bool control;      /* fccctl, speaking to the broker */
-    bool waits;        /* its question for the devices waits for the probe; nothing is read meanwhile */
-    uint64_t query_id; /* waits: the question's */
-    struct ping *ping; /* its question waits for this; nothing is read meanwhile */
+    struct user *user;
+    uint64_t heard_ns;      /* when it came, or has said something last */
+    struct fcc_hello hello; /* once it was well */
+    bool control;           /* fccctl, speaking to the broker */
+    struct lookup *lookup;  /* its job's start waits for this; nothing is read meanwhile */
+    bool waits;             /* its question for the devices waits for the probe; nothing is read meanwhile */
+    uint64_t query_id;      /* waits: the question's */
+    struct ping *ping;      /* its question waits for this; nothing is read meanwhile */
 };
 
 /* A (user, job id) and its worker. Owned by broker.jobs. A job whose worker died or retired is removed at once. */
@@ -57,8 +74,10 @@ struct job {
     struct incarnation worker;
     uint64_t handed; /* SESSION and PEER messages that were sent to it */
     int control;
-    struct event *event; /* control is readable */
-    uint32_t sessions;
+    struct event *event;  /* control is readable */
+    uint64_t given, got;  /* SESSION messages that were sent, and those of which the worker has said that they have come */
+    uint32_t connections; /* that it had when it said so */
+    uint32_t sessions;    /* ... of clients, and those that were sent since */
     int64_t memory_bytes;
     struct control_charge asked; /* asks: by the worker, and not answered yet */
     bool asks;
@@ -80,12 +99,13 @@ struct probe {
 struct broker {
     struct config config;
     struct event_base *base;
-    struct event *listen_event, *signal_events[BROKER_SIGNALS];
+    struct event *listen_event, *listen_again, *signal_events[BROKER_SIGNALS]; /* again: after a pause */
     int argc; /* the command line, to be read again; not owned */
     char **argv;
     int listen_sock;
-    bool socket_is_ours; /* to be unlinked at the end */
-    int exe;             /* this program, for the workers */
+    unsigned descriptors; /* that this process may have */
+    bool socket_is_ours;  /* to be unlinked at the end */
+    int exe;              /* this program, for the workers */
     bool draining;
     struct event *drain_event;
     struct event *charges_event; /* a charge may have to be refused */
@@ -94,8 +114,13 @@ struct broker {
     uint64_t connections, refused, workers_started, workers_died;
     struct incarnation last; /* of the worker started last */
     struct probe probe;
-    struct nodes *nodes; /* NULL: this node speaks to no other */
-    LIST_HEAD(visitors_head, visitor) visitors;
+    struct nodes *nodes;                        /* NULL: this node speaks to no other */
+    LIST_HEAD(visitors_head, visitor) visitors; /* the newest first */
+    unsigned nvisitors, visitors_max;
+    LIST_HEAD(users_head, user) users;
+    TAILQ_HEAD(lookups_head, lookup) lookups; /* groups.c */
+    unsigned nlookups;                        /* children that look one up */
+    LIST_HEAD(children_head, child) children; /* child.c */
     LIST_HEAD(jobs_head, job) jobs;
 };
 
@@ -107,10 +132,24 @@ int broker_run(const struct config *config, int argc, char *argv[]);
 int listen_open(struct broker *b);
 void listen_close(struct broker *b);
 
-/* hello.c */
+/* visitor.c */
 void visitor_accept(evutil_socket_t sock, short what, void *broker); /* event callback of the listening socket */
-void visitor_free(struct visitor *v);                                /* closes its socket */
-void visitors_answer(struct broker *b);                              /* the probe has ended: those that wait for the devices */
+void visitors_again(evutil_socket_t sock, short what, void *broker);
+void visitor_free(struct visitor *v); /* closes its socket */
+/* It is fccctl's. May free another of that user's; false: there are too many that wait for an answer. */
+bool visitor_may_ask(struct visitor *v);
+
+/* hello.c */
+extern const struct timeval visitor_limit;                          /* in which a visitor says something */
+void visitor_read(evutil_socket_t sock, short what, void *visitor); /* event callback. May free the visitor */
+static inline void visitor_hear(struct visitor *v)
+{
+    visitor_read(v->sock, EV_READ, v);
+}
+void visitor_refuse(struct visitor *v, uint64_t id, const struct error *e); /* tells it, and frees it */
+void visitors_answer(struct broker *b); /* the probe has ended: those that wait for the devices */
+/* The user's groups, or (NULL) the error. Frees the visitor. */
+void visitor_grouped(struct visitor *v, const struct groups *groups, const struct error *e);
 /* Answer a question with that memfd, which is closed, or with that error. May free the visitor. */
 void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct error *e);
 /* The answer to a ping is there, or (fd < 0) its error. May free the visitor. */
@@ -119,7 +158,11 @@ void visitor_pinged(struct visitor *v, int fd, const struct error *e);
 /* job.c. job_hand_over() gives the visitor's socket to the job's worker, which it starts if need be; on success the
  * visitor may be freed. 0, or an error for the visitor. */
 struct job *job_find(struct broker *b, uid_t uid, const char *name);
-int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, struct error *e);
+int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, const struct groups *groups,
+                  struct error *e);
+/* Would job_hand_over() start a worker as another user than the broker's, for whom it needs his groups? Otherwise it does not look
+ * at them. */
+bool job_needs_groups(struct broker *b, const struct visitor *v, const struct fcc_hello *hello);
 void job_disconnect(struct job *j); /* no more messages to or from the worker; the entry stays until the process has ended */
 void jobs_reap(struct broker *b);   /* SIGCHLD */
 void jobs_drain(struct broker *b);
@@ -137,10 +180,30 @@ void probe_start(struct broker *b);
 void probe_reap(struct broker *b); /* SIGCHLD */
 void probe_close(struct broker *b);
 
-/* spawn.c: start a worker as that user, with `control` as its descriptor 3. Returns its pid or -errno with the reason. */
-pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e);
+/* spawn.c: start a worker as that user, with these supplementary groups (if the broker is root) and `control` as its descriptor 3.
+ * Returns its pid or -errno with the reason. */
+pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e);
 /* The same for fccd --list-gpus, as the broker's user, with `out` as its standard output. */
 pid_t lister_spawn(int exe, const struct config *config, int out, struct error *e);
+
+/* groups.c: find the groups of the visitor's user: v->lookup is set, and visitor_grouped() will be called, in a limited time; or an
+ * error. lookups_close(): those that wait are forgotten. */
+struct groups {
+    size_t n;
+    const gid_t *gids;
+};
+int groups_ask(struct visitor *v, struct error *e);
+void lookups_go_on(struct broker *b); /* a child is reaped: the next may be asked */
+void lookups_close(struct broker *b);
+
+/* child.c: run(out, argument) in a process of its own, which has that descriptor to write what it learnt, and none other of the
+ * broker's. *holder is the child until it is reaped, then NULL; *count counts those that are not. *in (non-blocking, the caller's) yields
+ * what it writes, and its end. 0 or -errno. The caller sees to a time limit. */
+int child_start(struct broker *b, void (*run)(int out, const void *argument), const void *argument, struct child **holder,
+                unsigned *count, int *in);
+void child_kill(struct child *c);     /* its holder forgets it */
+void children_reap(struct broker *b); /* SIGCHLD */
+void children_close(struct broker *b);
 
 /* node_peer.c: for a job's workers; all do nothing on a node that speaks to no other. A CONNECT has come from j's worker; j has
  * a worker, so connections that are held for it can be handed over; j's worker is gone, and so is what it asked for. */

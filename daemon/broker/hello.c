@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * hello.c - a connection from accept() until it is handed to a worker, refused, or, as fccctl's, answered here.
+ * hello.c - what a connection says before it is handed to a worker or refused, and what fccctl asks the broker itself.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,75 +11,15 @@
 #include "log.h"
 #include "msg.h"
 
-#define HELLO_LIMIT_S 5  /* a connection says who it is within this time */
-#define VISITORS_MAX 256 /* connections that have not said so yet */
+#define HELLO_LIMIT_S 5 /* a connection says who it is within this time; one of fccctl's asks again within it */
 
-static const struct timeval hello_limit = {.tv_sec = HELLO_LIMIT_S};
+const struct timeval visitor_limit = {.tv_sec = HELLO_LIMIT_S};
 
-static void visitor_read(evutil_socket_t sock, short what, void *arg);
-
-void visitor_free(struct visitor *v)
-{
-    LIST_REMOVE(v, link);
-    if (v->ping)
-        ping_forget(v->ping);
-    event_free(v->event);
-    (void)close(v->sock);
-    free(v);
-}
-
-static int visitors_count(const struct broker *b)
-{
-    const struct visitor *v;
-    int n = 0;
-
-    LIST_FOREACH(v, &b->visitors, link)
-        n++;
-    return n;
-}
-
-void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
-{
-    struct broker *b = arg;
-    struct ucred who;
-    socklen_t size = sizeof(who);
-    struct visitor *v;
-    int sock = accept4(listen_sock, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-    (void)what;
-    if (sock < 0) {
-        if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
-            log_warning("accept: %s", strerror(errno));
-        return;
-    }
-    b->connections++;
-    v = visitors_count(b) < VISITORS_MAX ? calloc(1, sizeof(*v)) : NULL;
-    if (!v || getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &size)) {
-        log_warning("refused a connection: %s", v ? strerror(errno) : "too many are open that have not said who they are");
-        b->refused++;
-        free(v);
-        (void)close(sock);
-        return;
-    }
-    *v = (struct visitor){.broker = b, .sock = sock, .uid = who.uid, .gid = who.gid, .pid = who.pid};
-    v->event = event_new(b->base, sock, EV_READ | EV_PERSIST, visitor_read, v);
-    if (!v->event || event_add(v->event, &hello_limit)) {
-        log_error("refused a connection: out of memory");
-        b->refused++;
-        if (v->event)
-            event_free(v->event);
-        free(v);
-        (void)close(sock);
-        return;
-    }
-    LIST_INSERT_HEAD(&b->visitors, v, link);
-}
-
-static void visitor_refuse(struct visitor *v, uint64_t id, const struct error *e)
+void visitor_refuse(struct visitor *v, uint64_t id, const struct error *e)
 {
     struct fcc_reply reply = {.msg = {.type = FCC_MSG_ERROR, .id = id}, .status = e->status};
 
-    log_info("refused uid %u pid %d: %s", v->uid, v->pid, e->text);
+    log_about(LOG_LEVEL_INFO, log_user(v->uid), "refused uid %u pid %d: %s", v->uid, v->pid, e->text);
     v->broker->refused++;
     text_copy(reply.text, sizeof(reply.text), e->text);
     (void)msg_send(v->sock, &reply.msg, sizeof(reply), NULL, 0); /* if it cannot be told, the closed connection says enough */
@@ -124,33 +63,65 @@ static int hello_check(const struct visitor *v, const struct fcc_hello *h, size_
 
 static void visitor_welcome(struct visitor *v, uint64_t id)
 {
+    struct error e;
     struct fcc_welcome w = {.reply.msg = {.type = FCC_MSG_HELLO | FCC_REPLY, .id = id},
                             .version = FCC_PROTO_VERSION,
                             .devices = devices_count(v->broker),
                             .worker_pid = (uint32_t)getpid()};
 
-    v->control = true;
+    if (!visitor_may_ask(v)) {
+        (void)error_set(&e, -EUSERS, "uid %u has as many connections of fccctl that wait for an answer as a user may have",
+                        v->uid);
+        visitor_refuse(v, id, &e);
+        return;
+    }
     if (msg_send(v->sock, &w.reply.msg, sizeof(w), NULL, 0))
         visitor_free(v);
 }
 
+/* Hand it over; a job that is not there yet is started with these groups. Frees the visitor. */
+static void visitor_hand_over(struct visitor *v, const struct groups *groups)
+{
+    struct error e = {0};
+    int status = v->broker->draining ? error_set(&e, -ESHUTDOWN, "fccd is shutting down") : 0;
+
+    if (!status)
+        status = job_hand_over(v->broker, v, &v->hello, groups, &e);
+    if (status)
+        visitor_refuse(v, v->hello.msg.id, &e);
+    else
+        visitor_free(v);
+}
+
+void visitor_grouped(struct visitor *v, const struct groups *groups, const struct error *e)
+{
+    v->lookup = NULL;
+    if (groups)
+        visitor_hand_over(v, groups);
+    else
+        visitor_refuse(v, v->hello.msg.id, e);
+}
+
 static void hello_handle(struct visitor *v, const struct fcc_hello *h, size_t length, int nfds)
 {
+    static const struct groups none;
     struct error e = {0};
     int status = hello_check(v, h, length, nfds, &e);
 
-    if (!status && v->broker->draining)
-        status = error_set(&e, -ESHUTDOWN, "fccd is shutting down");
-    if (!status && h->role == FCC_ROLE_CONTROL && !h->job[0]) {
-        visitor_welcome(v, h->msg.id);
+    if (status) {
+        visitor_refuse(v, h->msg.id, &e);
         return;
     }
-    if (!status)
-        status = job_hand_over(v->broker, v, h, &e);
-    if (status)
+    v->hello = *h;
+    if (h->role == FCC_ROLE_CONTROL && !h->job[0] && !v->broker->draining) {
+        visitor_welcome(v, h->msg.id);
+    } else if (!job_needs_groups(v->broker, v, h)) {
+        visitor_hand_over(v, &none);
+    } else if (groups_ask(v, &e)) {
         visitor_refuse(v, h->msg.id, &e);
-    else
-        visitor_free(v);
+    } else {
+        (void)event_del(v->event); /* until visitor_grouped() */
+    }
 }
 
 void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct error *e)
@@ -179,7 +150,7 @@ static void query_reply(struct visitor *v, uint64_t id, enum fcc_query_kind what
 void visitor_pinged(struct visitor *v, int fd, const struct error *e)
 {
     v->ping = NULL;
-    if (!event_add(v->event, &hello_limit)) {
+    if (!event_add(v->event, &visitor_limit)) {
         visitor_reply(v, v->query_id, fd, e);
         return;
     }
@@ -208,7 +179,7 @@ void visitors_answer(struct broker *b)
         if (!v->waits)
             continue;
         v->waits = false;
-        if (event_add(v->event, &hello_limit))
+        if (event_add(v->event, &visitor_limit))
             visitor_free(v);
         else
             query_reply(v, v->query_id, FCC_QUERY_DEVICES);
@@ -238,7 +209,7 @@ static void query_handle(struct visitor *v, const struct fcc_query *q, size_t le
         query_reply(v, q->msg.id, q->what);
 }
 
-static void visitor_read(evutil_socket_t sock, short what, void *arg)
+void visitor_read(evutil_socket_t sock, short what, void *arg)
 {
     struct visitor *v = arg;
     struct error e = {0};
@@ -248,7 +219,8 @@ static void visitor_read(evutil_socket_t sock, short what, void *arg)
 
     if (what & EV_TIMEOUT) {
         if (!v->control)
-            log_info("uid %u pid %d said nothing for %d s; closed", v->uid, v->pid, HELLO_LIMIT_S);
+            log_about(LOG_LEVEL_INFO, log_user(v->uid), "uid %u pid %d said nothing for %d s; closed", v->uid, v->pid,
+                      HELLO_LIMIT_S);
         visitor_free(v);
         return;
     }
@@ -265,6 +237,7 @@ static void visitor_read(evutil_socket_t sock, short what, void *arg)
         visitor_free(v);
         return;
     }
+    v->heard_ns = clock_ns();
     memset(buf + n, 0, sizeof(struct fcc_hello) > (size_t)n ? sizeof(struct fcc_hello) - (size_t)n : 0);
     fds_close(fds, nfds); /* no message to the broker has any; a surplus is an error below */
     if (v->control)

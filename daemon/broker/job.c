@@ -69,7 +69,8 @@ static int worker_greet(const struct job *j, const char *mps_pipe)
     return status;
 }
 
-static struct job *job_start(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, struct error *e)
+static struct job *job_start(struct broker *b, const struct visitor *v, const struct fcc_hello *hello,
+                             const struct groups *groups, struct error *e)
 {
     const char *name = hello->job;
     int pair[2];
@@ -82,7 +83,8 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
     }
     j = calloc(1, sizeof(*j));
     if (!j || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
-        (void)error_set(e, -ENOMEM, "job %s: %s", name, strerror(errno));
+        (void)error_set(e, j ? -errno : -ENOMEM, "job %s: its worker cannot be started: %s", name,
+                        strerror(j ? errno : ENOMEM));
         free(j);
         return NULL;
     }
@@ -91,7 +93,7 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
     b->last.number++;
     j->worker = b->last;
     LIST_INSERT_HEAD(&b->jobs, j, link);
-    j->pid = worker_spawn(b->exe, v->uid, v->gid, pair[1], e);
+    j->pid = worker_spawn(b->exe, v->uid, v->gid, groups, pair[1], e);
     (void)close(pair[1]);
     if (j->pid < 0) {
         job_free(j);
@@ -110,7 +112,39 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
     return j;
 }
 
-int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, struct error *e)
+/* What it has, and what is on its way to it. */
+static uint64_t job_connections(const struct job *j)
+{
+    return j->connections + (j->given - j->got);
+}
+
+/* May that user have one more connection to that job (NULL: it is to be started)? Who looks into another user's job, as root may, is
+ * not counted among that user's. */
+static int connections_check(const struct broker *b, const struct visitor *v, uid_t uid, const struct job *j, struct error *e)
+{
+    const struct job *other;
+    uint64_t job = j ? job_connections(j) : 0, all = 0;
+
+    if (v->uid != uid)
+        return 0;
+    if (job >= b->config.connections_per_job)
+        return error_set(e, -EUSERS, "job %u/%s: it has %llu connections, and CONNECTIONS_PER_JOB allows %u", uid, j->name,
+                         (unsigned long long)job, b->config.connections_per_job);
+    LIST_FOREACH(other, &b->jobs, link)
+        all += other->uid == uid ? job_connections(other) : 0;
+    if (all >= b->config.connections_per_user)
+        return error_set(e, -EUSERS, "uid %u has %llu connections in all of its jobs, and CONNECTIONS_PER_USER allows %u", uid,
+                         (unsigned long long)all, b->config.connections_per_user);
+    return 0;
+}
+
+bool job_needs_groups(struct broker *b, const struct visitor *v, const struct fcc_hello *hello)
+{
+    return hello->role == FCC_ROLE_CLIENT && geteuid() == 0 && v->uid != 0 && !job_find(b, v->uid, hello->job);
+}
+
+int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_hello *hello, const struct groups *groups,
+                  struct error *e)
 {
     struct control_session m = {
         .msg = {.type = CONTROL_SESSION, .id = hello->msg.id}, .role = hello->role, .uid = v->uid, .pid = v->pid};
@@ -122,13 +156,16 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
         struct job *j = job_find(b, uid, hello->job);
         if (!j && control)
             return error_set(e, -ENOENT, "job %u/%s: no such job", uid, hello->job);
+        if (connections_check(b, v, uid, j, e))
+            return e->status;
         if (!j)
-            j = job_start(b, v, hello, e);
+            j = job_start(b, v, hello, groups, e);
         if (!j)
             return e->status;
         int status = msg_send(j->control, &m.msg, sizeof(m), &v->sock, 1);
         if (!status) {
             j->handed++;
+            j->given++;
             j->sessions += !control;
             job_peers_deliver(j); /* what was held until the job has a process here */
             return 0;
@@ -150,6 +187,14 @@ static void retire_handle(struct job *j, const struct control_retire *m)
         return;
     (void)msg_send(j->control, &yes, sizeof(yes), NULL, 0); /* if it cannot be told, the closed connection says enough */
     job_disconnect(j);
+}
+
+/* The worker is a user's process: what it says of itself counts for that user only. */
+static void sessions_take(struct job *j, const struct control_sessions *m)
+{
+    j->sessions = m->sessions;
+    j->connections = m->sessions + m->controls;
+    j->got = m->got < j->given ? m->got : j->given;
 }
 
 bool job_hear(struct job *j)
@@ -174,7 +219,7 @@ bool job_hear(struct job *j)
     if (n == sizeof(m.charge) && m.msg.type == CONTROL_CHARGE) {
         charge_handle(j, &m.charge);
     } else if (n == sizeof(m.sessions) && m.msg.type == CONTROL_SESSIONS) {
-        j->sessions = m.sessions.sessions;
+        sessions_take(j, &m.sessions);
     } else if (n == sizeof(m.connect) && m.msg.type == CONTROL_CONNECT) {
         job_connect(j, &m.connect);
     } else if (n == sizeof(m.retire) && m.msg.type == CONTROL_RETIRE) {

@@ -199,7 +199,6 @@ int nodes_open(struct broker *b)
     TAILQ_INIT(&ns->list);
     TAILQ_INIT(&ns->conns);
     TAILQ_INIT(&ns->calls);
-    LIST_INIT(&ns->resolvers);
     if (cluster_key_read(&b->config, &ns->key, &e)) {
         log_error("%s", e.text);
         return e.status;
@@ -249,24 +248,13 @@ void nodes_drain(struct broker *b)
 void nodes_close(struct broker *b)
 {
     struct nodes *ns = b->nodes;
-    struct resolver *r;
 
     if (!ns)
         return;
     nodes_drain(b);
     if (ns->deliver_again)
         event_free(ns->deliver_again);
-    while ((r = LIST_FIRST(&ns->resolvers))) { /* killed with its connection; init reaps it */
-        LIST_REMOVE(r, link);
-        free(r);
-    }
     b->nodes = NULL;
     explicit_bzero(ns, sizeof(*ns));
     free(ns);
-}
-
-void nodes_reap(struct broker *b)
-{
-    if (b->nodes)
-        resolvers_reap(b->nodes);
 }

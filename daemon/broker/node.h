@@ -102,10 +102,10 @@ struct conn {
     enum conn_state state;
     bool ours;
     char who[FCC_NODE_MAX]; /* for people: the other's node address; of a stranger the address that the kernel tells */
-    int sock;               /* RESOLVING: to the resolver */
+    int sock;               /* RESOLVING: the pipe of the resolver */
     int failed;             /* errno of a connect() that failed at once; told by the next turn of the event loop */
     struct event *readable, *writable, *limit;
-    struct resolver *resolver; /* RESOLVING */
+    struct child *resolver;    /* RESOLVING */
     struct resolved *resolved; /* ours: addresses, and which of them is tried */
     struct auth auth;
     struct node_request request; /* in host byte order */
@@ -161,20 +161,12 @@ struct resolved {
     } all[RESOLVED_MAX];
 };
 
-/* A child that looks a name up. Owned by nodes.resolvers until it is reaped. */
-struct resolver {
-    LIST_ENTRY(resolver) link;
-    pid_t pid;
-};
-
 /* Without looking anything up: -EAGAIN if the host is a name. */
 int resolve_number(const char *address, struct resolved *out);
 /* The same for names: takes its time. -EAGAIN: out->why says why not. */
 int resolve_name(const char *address, struct resolved *out);
-/* Start a child; *sock then yields a struct resolved. 0 or -errno; -EAGAIN: there are too many. */
-int resolver_start(struct nodes *ns, const char *address, struct resolver **out, int *sock);
-void resolver_kill(struct resolver *r);
-void resolvers_reap(struct nodes *ns);
+/* Start a child, as child_start() does; *in then yields a struct resolved. 0 or -errno; -EAGAIN: there are too many. */
+int resolver_start(struct nodes *ns, const char *address, struct child **holder, int *in);
 
 /* ---- nodes ---- */
 
@@ -215,8 +207,7 @@ struct nodes {
     unsigned nstrangers, nguests;
     TAILQ_HEAD(call_list, call) calls; /* node_peer.c; the oldest first */
     struct event *deliver_again;       /* a worker's channel was full */
-    LIST_HEAD(resolver_list, resolver) resolvers;
-    unsigned nresolvers;
+    unsigned nresolvers;               /* children that look a name up */
     bool closing;
     uint64_t refused, peers_out, peers_in; /* connections refused; handed to workers */
     struct complaint complaints[COMPLAINTS];
@@ -226,7 +217,6 @@ struct nodes {
 int nodes_open(struct broker *b);
 void nodes_drain(struct broker *b); /* every connection ends; no other comes */
 void nodes_close(struct broker *b);
-void nodes_reap(struct broker *b); /* SIGCHLD */
 struct node *node_find(struct nodes *ns, const char *address);
 /* Find, or add to the list and link to it. NULL: the list is full. */
 struct node *node_know(struct nodes *ns, const char *address);

@@ -77,8 +77,7 @@ void conn_sock_close(struct conn *c)
         (void)close(c->sock);
     c->sock = -1;
     if (c->resolver)
-        resolver_kill(c->resolver);
-    c->resolver = NULL;
+        child_kill(c->resolver);
 }
 
 /* Nothing of it happens any more. */
@@ -320,6 +319,18 @@ static void request_take(struct conn *c)
     c->ops->asked(c);
 }
 
+/* The resolver has said something, or has ended. */
+static void resolver_hear(struct conn *c)
+{
+    ssize_t n = read(c->sock, (unsigned char *)c->resolved + c->have, c->want - c->have);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    c->have += n > 0 ? (size_t)n : 0;
+    if (n <= 0 || c->have == c->want)
+        conn_resolved(c);
+}
+
 /* c->in is complete. May free the connection. */
 static void message_take(struct conn *c)
 {
@@ -363,13 +374,17 @@ void conn_hear(struct conn *c)
 {
     bool held = c->state == CONN_HELD;
     unsigned char early;
-    unsigned char *to = c->state == CONN_RESOLVING ? (unsigned char *)c->resolved : c->in;
     ssize_t n;
 
-    n = held ? recv(c->sock, &early, 1, MSG_DONTWAIT | MSG_PEEK) : recv(c->sock, to + c->have, c->want - c->have, MSG_DONTWAIT);
+    if (c->state == CONN_RESOLVING) {
+        resolver_hear(c);
+        return;
+    }
+    n = held ? recv(c->sock, &early, 1, MSG_DONTWAIT | MSG_PEEK)
+             : recv(c->sock, c->in + c->have, c->want - c->have, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0 && c->state != CONN_RESOLVING) {
+    if (n <= 0) {
         conn_closed(c, n < 0 ? errno : 0);
         return;
     }
@@ -377,12 +392,7 @@ void conn_hear(struct conn *c)
         conn_end(c, -EPROTO, "it sends before it was answered");
         return;
     }
-    c->have += n > 0 ? (size_t)n : 0;
-    if (c->state == CONN_RESOLVING) {
-        if (n <= 0 || c->have == c->want)
-            conn_resolved(c);
-        return;
-    }
+    c->have += (size_t)n;
     if (c->node)
         c->node->bytes_in += (size_t)n;
     if (c->have < c->want)

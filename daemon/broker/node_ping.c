@@ -6,9 +6,12 @@
 #include <json-c/json.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "json_fd.h"
 #include "node.h"
+
+#define PINGS_AT_ONCE 8 /* of a user */
 
 struct ping {
     struct visitor *visitor;
@@ -106,6 +109,25 @@ static void ping_asked(struct conn *c)
 static const struct conn_ops ping_ops = {
     .answered = ping_send, .asked = ping_asked, .beat = ping_beat, .late = ping_late, .ended = ping_ended};
 
+/* Root's broker would connect anywhere for anybody: so whose nodes are not this node's own choice only root may ask for, or as whom the
+ * broker runs. Each node that is asked has a connection for it. */
+static int ping_permit(const struct visitor *v, const char *address, struct error *e)
+{
+    const struct visitor *other;
+    const struct node *n = node_find(v->broker->nodes, address);
+    unsigned pings = 0;
+
+    if (v->uid != 0 && v->uid != geteuid() && !(n && n->configured))
+        return error_set(e, -EPERM, "ping: node %s is not in this node's NODES: only root may ask for others, not uid %u",
+                         address, v->uid);
+    LIST_FOREACH(other, &v->broker->visitors, link)
+        pings += other->ping && other->user == v->user;
+    if (pings >= PINGS_AT_ONCE)
+        return error_set(e, -EAGAIN, "ping: uid %u waits for %u at a time already: allowed are %d", v->uid, pings,
+                         PINGS_AT_ONCE);
+    return 0;
+}
+
 int ping_start(struct visitor *v, const struct fcc_query *q, struct error *e)
 {
     const struct node_request request = {.what = NODE_LINK};
@@ -116,7 +138,7 @@ int ping_start(struct visitor *v, const struct fcc_query *q, struct error *e)
         return error_set(e, -EINVAL, "ping: the node's address: allowed is " ADDRESS_ALLOWED);
     if (q->comm < 1 || q->comm > FCC_PINGS_MAX)
         return error_set(e, -EINVAL, "ping: %u round trips: allowed are 1 to %u", q->comm, FCC_PINGS_MAX);
-    if (node_check(ns, q->text, e))
+    if (node_check(ns, q->text, e) || ping_permit(v, q->text, e))
         return e->status;
     p = calloc(1, sizeof(*p) + q->comm * sizeof(p->times_ns[0]));
     if (!p)

@@ -4,7 +4,6 @@
  */
 #include <errno.h>
 #include <json-c/json.h>
-#include <pwd.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,10 +13,8 @@
 static struct json_object *job_describe(const struct job *j)
 {
     struct json_object *o = json_object_new_object();
-    const struct passwd *user = getpwuid(j->uid);
 
     json_object_object_add(o, "uid", json_object_new_int64(j->uid));
-    json_object_object_add(o, "user", json_object_new_string(user ? user->pw_name : ""));
     json_object_object_add(o, "job", json_object_new_string(j->name));
     json_object_object_add(o, "pid", json_object_new_int(j->pid));
     json_object_object_add(o, "age_s", json_object_new_double((double)(clock_ns() - j->started_ns) / 1e9));

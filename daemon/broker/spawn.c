@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,11 +57,10 @@ static void environment_make(struct environment *env, bool for_worker)
     env->list[env->n++] = for_worker ? one_thread : no_mps;
 }
 
-static void rights_drop(uid_t uid, gid_t gid)
+static void rights_drop(uid_t uid, gid_t gid, const struct groups *groups)
 {
     if (geteuid() == 0) {
-        const struct passwd *user = uid ? getpwuid(uid) : NULL; /* only this process's memory: fork()ed from one thread */
-        if (user ? initgroups(user->pw_name, gid) : setgroups(0, NULL))
+        if (setgroups(groups->n, groups->gids))
             _exit(120);
         for (int c = 0; c < CAPABILITIES; c++)
             (void)prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
@@ -96,7 +94,7 @@ static void terminal_leave(void)
         (void)setsid();
 }
 
-pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e)
+pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e)
 {
     static char *const argv[] = {"fccd: worker", "--worker", NULL};
     struct environment env;
@@ -116,7 +114,7 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, int control, struct error *e)
     int program = exe == CONTROL_FD ? dup(exe) : exe;
     if (control == CONTROL_FD ? 0 : dup2(control, CONTROL_FD) < 0)
         _exit(124);
-    rights_drop(uid, gid);
+    rights_drop(uid, gid, groups);
     (void)fexecve(program, argv, env.list);
     _exit(125);
 }

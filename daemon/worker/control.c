@@ -42,6 +42,7 @@ static void control_handle(struct worker *w, const void *message, size_t length,
 
     if (m->type == CONTROL_SESSION && length == sizeof(struct control_session) && nfds == 1) {
         worker_handed(w);
+        w->sessions_got++;
         session_open(w, fds[0], message);
     } else if (m->type == CONTROL_PEER && length == sizeof(struct control_peer) && nfds == 1) {
         worker_handed(w);

@@ -175,6 +175,7 @@ void session_open(struct worker *w, int sock, const struct control_session *who)
     if (!s) {
         log_error("pid %d: refused: out of memory", who->pid);
         (void)close(sock);
+        worker_sessions_changed(w); /* it is not on its way any more */
         return;
     }
     *s = (struct session){
@@ -184,6 +185,7 @@ void session_open(struct worker *w, int sock, const struct control_session *who)
     LIST_INIT(&s->buffers);
     TAILQ_INSERT_TAIL(&w->sessions, s, link);
     w->nclients += s->role == FCC_ROLE_CLIENT;
+    w->ncontrols += s->role != FCC_ROLE_CLIENT;
     int status = process_watch(sock, who->pid, &s->process, &e);
     if (!status && s->role == FCC_ROLE_CLIENT)
         status = ring_open(s, &memory_fd, &e);
@@ -254,6 +256,7 @@ static void session_free(struct session *s)
     (void)close(s->sock);
     TAILQ_REMOVE(&w->sessions, s, link);
     w->nclients -= s->role == FCC_ROLE_CLIENT;
+    w->ncontrols -= s->role != FCC_ROLE_CLIENT;
     free(s);
     worker_sessions_changed(w);
 }

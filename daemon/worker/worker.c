@@ -140,7 +140,8 @@ static void idle_watch_again(struct worker *w)
 
 void worker_sessions_changed(struct worker *w)
 {
-    struct control_sessions m = {.msg = {.type = CONTROL_SESSIONS}, .sessions = w->nclients};
+    struct control_sessions m = {
+        .msg = {.type = CONTROL_SESSIONS}, .sessions = w->nclients, .controls = w->ncontrols, .got = w->sessions_got};
 
     if (w->control >= 0)
         (void)msg_send(w->control, &m.msg, sizeof(m), NULL, 0);

@@ -70,7 +70,8 @@ struct worker {
         *log_event;
     TAILQ_HEAD(deferred_head, deferred) deferred; /* control.c's */
     TAILQ_HEAD(sessions_head, session) sessions;
-    uint32_t nclients;
+    uint32_t nclients, ncontrols;
+    uint64_t sessions_got; /* SESSION messages of the broker */
     LIST_HEAD(comms_head, comm) comms;
     uint32_t comm_number;   /* of the comm made last */
     struct device *devices; /* cpu */

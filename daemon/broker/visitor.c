@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * visitor.c - connections from accept() until they are handed over or closed: who may be here, and who makes room.
+ *
+ * A user has a quarter of the places at most. When his are taken, or all are and nobody has more than he, one of his own makes room for
+ * his next; when all are taken, one of the user's who has most. Of a user's connections the silent one that came first goes first, then
+ * the one of fccctl's that has asked nothing for the longest time. What a connection has said by then is heard first: it is the client
+ * that must be late, and not the broker. Those that wait for the broker's answer stay; each such wait has a limit of its own.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "log.h"
+#include "msg.h"
+
+#define ACCEPT_PAUSE_MS 200 /* when there is no room for another descriptor */
+#define HEARD_FIRST_MAX 8   /* connections that are heard before one goes: who says ever more does not stay by that */
+
+/* ---- places ---- */
+
+static struct user *user_find(const struct broker *b, uid_t uid)
+{
+    struct user *u;
+
+    LIST_FOREACH(u, &b->users, link)
+        if (u->uid == uid)
+            return u;
+    return NULL;
+}
+
+/* Who has most; of several that one, if he is among them. NULL: nobody is here. */
+static struct user *user_largest(const struct broker *b, uid_t uid)
+{
+    struct user *u, *largest = NULL;
+
+    LIST_FOREACH(u, &b->users, link)
+        if (!largest || u->visitors > largest->visitors || (u->visitors == largest->visitors && u->uid == uid))
+            largest = u;
+    return largest;
+}
+
+static struct user *user_get(struct broker *b, uid_t uid)
+{
+    struct user *u = user_find(b, uid);
+
+    if (u)
+        return u;
+    u = calloc(1, sizeof(*u));
+    if (u) {
+        u->uid = uid;
+        LIST_INSERT_HEAD(&b->users, u, link);
+    }
+    return u;
+}
+
+static void user_put(struct user *u)
+{
+    if (u->visitors)
+        return;
+    LIST_REMOVE(u, link);
+    free(u);
+}
+
+static unsigned user_share(const struct broker *b)
+{
+    return b->visitors_max / 4 ? b->visitors_max / 4 : 1;
+}
+
+static unsigned askers_share(const struct broker *b)
+{
+    return b->visitors_max / 16 > 4 ? b->visitors_max / 16 : 4;
+}
+
+static bool visitor_waits(const struct visitor *v)
+{
+    return v->waits || v->ping || v->lookup;
+}
+
+/* The user's visitor that is to go first; NULL: there is none, or all wait for an answer. */
+static struct visitor *visitor_idlest(const struct broker *b, const struct user *u, bool askers)
+{
+    struct visitor *v, *found = NULL;
+
+    LIST_FOREACH(v, &b->visitors, link) {
+        if (v->user != u || visitor_waits(v) || (askers && !v->control))
+            continue;
+        if (!found || v->control < found->control || (v->control == found->control && v->heard_ns < found->heard_ns))
+            found = v;
+    }
+    return found;
+}
+
+static bool visitor_is_unheard(const struct visitor *v)
+{
+    char byte;
+
+    return recv(v->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
+static void visitor_evict(struct visitor *v)
+{
+    struct error e;
+
+    (void)error_set(&e, -EUSERS, "uid %u has %u connections to fccd that %s: this one makes room for another", v->uid,
+                    v->control ? v->user->askers : v->user->visitors,
+                    v->control ? "ask about it" : "are in no job yet, and this one has said nothing");
+    visitor_refuse(v, 0, &e);
+}
+
+/* One of the user's goes, or is heard; false: none can. May free any of his visitors. */
+static bool user_make_room(struct broker *b, const struct user *u, bool askers, unsigned *heard)
+{
+    struct visitor *v = visitor_idlest(b, u, askers);
+
+    if (!v)
+        return false;
+    if (*heard < HEARD_FIRST_MAX && visitor_is_unheard(v)) {
+        ++*heard;
+        visitor_hear(v);
+    } else {
+        visitor_evict(v);
+    }
+    return true;
+}
+
+/* Whose visitors are to make room before that user can have one more; NULL: there is room. */
+static struct user *user_crowded(const struct broker *b, uid_t uid)
+{
+    struct user *own = user_find(b, uid);
+
+    if (own && own->visitors >= user_share(b))
+        return own;
+    return b->nvisitors >= b->visitors_max ? user_largest(b, uid) : NULL;
+}
+
+static bool places_make(struct broker *b, uid_t uid)
+{
+    unsigned heard = 0;
+    struct user *u;
+
+    while ((u = user_crowded(b, uid)))
+        if (!user_make_room(b, u, false, &heard))
+            return false;
+    return true;
+}
+
+bool visitor_may_ask(struct visitor *v)
+{
+    unsigned heard = HEARD_FIRST_MAX; /* nobody is heard: this is called while one is */
+
+    if (v->user->askers >= askers_share(v->broker) && !user_make_room(v->broker, v->user, true, &heard))
+        return false;
+    v->user->askers++;
+    v->control = true;
+    return true;
+}
+
+/* ---- life ---- */
+
+void visitor_free(struct visitor *v)
+{
+    struct broker *b = v->broker;
+
+    LIST_REMOVE(v, link);
+    b->nvisitors--;
+    v->user->visitors--;
+    v->user->askers -= v->control;
+    user_put(v->user);
+    if (v->ping)
+        ping_forget(v->ping);
+    event_free(v->event);
+    (void)close(v->sock);
+    free(v);
+}
+
+static int visitor_new(struct broker *b, int sock, const struct ucred *who)
+{
+    struct visitor *v = calloc(1, sizeof(*v));
+    struct user *u = v ? user_get(b, who->uid) : NULL;
+
+    if (!u) {
+        free(v);
+        return -ENOMEM;
+    }
+    *v = (struct visitor){.broker = b, .sock = sock, .uid = who->uid, .gid = who->gid, .pid = who->pid, .user = u};
+    v->heard_ns = clock_ns();
+    v->event = event_new(b->base, sock, EV_READ | EV_PERSIST, visitor_read, v);
+    if (!v->event || event_add(v->event, &visitor_limit)) {
+        if (v->event)
+            event_free(v->event);
+        user_put(u);
+        free(v);
+        return -ENOMEM;
+    }
+    LIST_INSERT_HEAD(&b->visitors, v, link);
+    b->nvisitors++;
+    u->visitors++;
+    return 0;
+}
+
+/* A connection that becomes no visitor. */
+static void stranger_refuse(struct broker *b, int sock, uint32_t uid, int status)
+{
+    struct fcc_reply reply = {.msg = {.type = FCC_MSG_ERROR}, .status = status};
+    struct error e;
+
+    if (status == -EUSERS)
+        (void)error_set(&e, status, "uid %u has as many connections to fccd that wait for an answer as a user may have: %u",
+                        uid, user_share(b));
+    else
+        (void)error_set(&e, status, "%s", strerror(-status));
+    log_about(LOG_LEVEL_WARNING, log_user(uid), "refused a connection of uid %u: %s", uid, e.text);
+    text_copy(reply.text, sizeof(reply.text), e.text);
+    (void)msg_send(sock, &reply.msg, sizeof(reply), NULL, 0);
+    b->refused++;
+    (void)close(sock);
+}
+
+/* ---- accept ---- */
+
+void visitors_again(evutil_socket_t sock, short what, void *arg)
+{
+    struct broker *b = arg;
+
+    (void)sock, (void)what;
+    if (!b->draining)
+        (void)event_add(b->listen_event, NULL);
+}
+
+/* There is no descriptor, or no memory, for the connection that is there; it stays in the kernel's queue. A visitor that is idle makes
+ * room for it. If there is none, the broker looks again later: until then it would only spin. */
+static void accept_failed(struct broker *b, int error)
+{
+    static const struct timeval pause = {.tv_usec = ACCEPT_PAUSE_MS * 1000};
+    struct user *u = user_largest(b, (uid_t)-1);
+    unsigned heard = 0;
+
+    if (error == EAGAIN || error == ECONNABORTED || error == EINTR)
+        return;
+    log_warning("accept: %s", strerror(error));
+    if (error == EMFILE && u && user_make_room(b, u, false, &heard))
+        return;
+    (void)event_del(b->listen_event);
+    (void)event_add(b->listen_again, &pause);
+}
+
+void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
+{
+    struct broker *b = arg;
+    struct ucred who = {.uid = (uid_t)-1};
+    socklen_t size = sizeof(who);
+    int sock = accept4(listen_sock, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), status = 0;
+
+    (void)what;
+    if (sock < 0) {
+        accept_failed(b, errno);
+        return;
+    }
+    b->connections++;
+    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &size))
+        status = -errno;
+    else if (!places_make(b, who.uid))
+        status = -EUSERS;
+    else
+        status = visitor_new(b, sock, &who);
+    if (status)
+        stranger_refuse(b, sock, who.uid, status);
+}
