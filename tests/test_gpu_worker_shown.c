@@ -163,6 +163,62 @@ static void traced(void)
     fake_stop(&d);
 }
 
+enum { MORE_THAN_ARE_KEPT = 40 };
+
+/* One operator runs; then more are prepared, each of a shape of its own, than plans are kept. */
+static void behind_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct trace *trace = argument;
+    fcc_prepared *prepared[MORE_THAN_ARE_KEPT];
+    struct lane l;
+
+    lane_open(&l, all, rank, 0);
+    struct fcc_gemv_all_reduce_args args = gemv_args(&l, ONE_STEP);
+    OK(fcc_gemv_all_reduce(l.comm, &args));
+    trace->run++;
+    await(&trace->stop, 1);
+    for (int i = 0; i < MORE_THAN_ARE_KEPT; i++) {
+        struct fcc_gemv_all_reduce_args other = {.x = fcc_tensor_2d(l.left, X_AT * sizeof(float), FCC_F32, 1, LANE_K),
+                                                 .w = fcc_tensor_2d(l.right, W_AT * sizeof(float), FCC_F32, 8 + 8 * i, LANE_K),
+                                                 .y = fcc_tensor_2d(l.out, Y_AT * sizeof(float), FCC_F32, 1, 8 + 8 * i)};
+        OK(fcc_gemv_all_reduce_prepare(l.comm, &other, &prepared[i]));
+    }
+    trace->run++;
+    await(&trace->stop, 2);
+    OK(fcc_gemv_all_reduce(l.comm, &args));
+    trace->run++;
+    await(&trace->stop, 3);
+    for (int i = 0; i < MORE_THAN_ARE_KEPT; i++)
+        fcc_prepared_free(prepared[i]);
+    OK(fcc_noop(l.comm));
+    lane_close(&l);
+}
+
+/* The last operator's times are there as long as no other one has run, whatever has been prepared meanwhile. */
+static void traced_behind_prepared(void)
+{
+    struct trace *trace = shared_memory(sizeof(*trace));
+    int64_t number[3], started[3];
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    ranks_start(&r, PAIR, behind_rank, trace);
+    for (int i = 0; i < 3; i++) {
+        await(&trace->run, PAIR * (i + 1));
+        struct json_object *o = fccctl_json("trace");
+        trace_check(o);
+        number[i] = json_object_get_int64(field(o, "number"));
+        started[i] = json_object_get_int64(field(o, "started_ns"));
+        (void)json_object_put(o);
+        trace->stop = i + 1;
+    }
+    CHECK(number[1] == number[0] && started[1] == started[0]);
+    CHECK(number[2] == number[0] + 1 && started[2] > started[0]);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 /* ---- prepared operators ---- */
 
 enum { ABSENT = 1, RUNS = 3 };
@@ -224,9 +280,8 @@ static void runs_shown(void)
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
-        {"devices", devices, 0},
-        {"another_mps", another_mps, 0},
-        {"traced", traced, 0},
+        {"devices", devices, 0},       {"another_mps", another_mps, 0},
+        {"traced", traced, 0},         {"traced_behind_prepared", traced_behind_prepared, 0},
         {"runs_shown", runs_shown, 0},
     };
     (void)argc;

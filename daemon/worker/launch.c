@@ -196,8 +196,6 @@ int launch_begin(struct comm *c, struct error *e)
     }
     if (status) {
         (void)launch_early_take(c, NULL);
-        if (c->last == l)
-            c->last = NULL;
         launch_free(l);
         if (c->nodes) /* the other nodes begin it */
             comm_abort(c, status, "%s", e->text);

@@ -158,7 +158,7 @@ struct tune_class launch_class(const struct comm *c); /* c->problem's */
 struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e);
 /* Keep it until the same problem comes, or until others have come since. */
 void launch_keep(struct comm *c, struct launch *l);
-void launch_free(struct launch *l);
+void launch_free(struct launch *l); /* none that runs; its communicator does not show it any more */
 /* Every signal group waits for all of its slices. */
 void launch_groups_set(struct launch_run *run);
 

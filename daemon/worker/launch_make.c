@@ -44,6 +44,11 @@ size_t launch_problem_bytes(enum fcc_op op, int nranks)
 
 void launch_free(struct launch *l)
 {
+    assert(!l->running);
+    if (l->comm->last == l)
+        l->comm->last = NULL;
+    if (l->comm->early == l)
+        l->comm->early = NULL;
     if (l->nparts)
         l->comm->ops->launch_release(l->parts[0].device, l);
     free(l->streams);
@@ -213,15 +218,17 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, e
     return l;
 }
 
-/* Keep at most CACHE_MAX, the most recently used first; c->last is the first, or behind noop's. */
+/* Keep the CACHE_MAX that were used last, and the one whose times are shown: prepared operators and noops come before it. */
 static void cache_trim(struct comm *c)
 {
     struct launch **at = &c->cache;
 
-    for (int i = 0; *at && i < CACHE_MAX; i++)
-        at = &(*at)->next_cached;
-    while (*at) {
+    for (int i = 0; *at; i++) {
         struct launch *l = *at;
+        if (i < CACHE_MAX || l == c->last) {
+            at = &l->next_cached;
+            continue;
+        }
         *at = l->next_cached;
         launch_free(l);
     }

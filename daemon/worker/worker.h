@@ -387,7 +387,7 @@ struct comm {
     struct launch *current;       /* of those that run, the one that began first: the others follow (launch.following) */
     struct launch *newest;        /* ... and the one that began last. On GPUs several run, one behind the other */
     unsigned running;             /* how many */
-    struct launch *last;          /* finished last, with its times */
+    struct launch *last;          /* finished last, with its times: in the cache, or running again; NULL: none */
     struct launch *cache;         /* finished launches, kept for their plans, most recently used first */
     struct launch *early;         /* of these: some of its slices have run already, for the next operator; launch_early.c */
     struct problem *problem;      /* scratch for matching */
