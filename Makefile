@@ -185,7 +185,7 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
-UNIT := kernels plan lanes helpers inline arguments core client client_gpu client_groups client_stream client_submit env hostlist reference config variables log auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
+UNIT := kernels plan lanes helpers inline arguments core client client_gpu client_groups client_stream client_submit client_waits env hostlist reference config variables log auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
 SYSTEM := early visitors gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming operators views routes symmetric puts puts_ends puts_refused service errors overlap comms meetings pool jobs users forks header protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_offers gpu_worker_offers_ends gpu_worker_offers_kinds gpu_worker_outlive gpu_worker_prepared gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
@@ -211,7 +211,8 @@ $(BUILD)/obj/tests/test_env.o: CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,plan kernels arguments): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO) daemon/plugin.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
-$(addprefix $(BUILD)/tests/test_,client client_gpu client_groups client_stream client_submit): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
+$(BUILD)/tests/test_client_waits: LINK_TEST += -Wl,--wrap=patience_ms
+$(addprefix $(BUILD)/tests/test_,client client_gpu client_groups client_stream client_submit client_waits): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
 $(BUILD)/tests/test_hostlist: $(call objects,client/hostlist.c proto/address.c proto/error.c tests/test_hostlist.c)
@@ -228,7 +229,7 @@ $(FAKE_DRIVERS): $(BUILD)/obj/tests/fake_driver.o
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared $< -o $@
-$(addprefix $(BUILD)/tests/test_,client_gpu client_groups client_stream): | $(FAKE_DRIVERS)
+$(addprefix $(BUILD)/tests/test_,client_gpu client_groups client_stream client_waits): | $(FAKE_DRIVERS)
 $(BUILD)/tests/test_lanes: $(call objects,daemon/worker/gpu_lanes.c tests/test_lanes.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka

@@ -50,11 +50,14 @@ struct fake {
     enum fault welcome_fault;
     _Atomic enum fault fault; /* of everything later */
     _Atomic bool hold;        /* do not answer submissions until it is false */
+    _Atomic unsigned let;     /* but so many of those that are held, the oldest first */
     _Atomic bool hold_calls;  /* nor calls */
     _Atomic bool early;       /* do not wait for streams, as when operators fail at once */
     _Atomic bool mute;        /* let streams go past their operators, and do not complete these until it is false */
     _Atomic bool slow;        /* read the ring a record at a time, and sleep in between */
     _Atomic bool stall;       /* do not read the ring */
+    _Atomic bool deaf;        /* do nothing at all */
+    _Atomic bool ended;       /* it has closed the connection */
     _Atomic bool vanish;      /* close the connection */
     _Atomic bool farewell;    /* say why before */
     _Atomic unsigned records; /* SUBMIT messages seen */

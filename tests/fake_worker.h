@@ -148,6 +148,11 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
         u.words.map_bytes = fault == FD_SMALL ? 512 : 4096;
         fd = fake_words(f, ((const struct fcc_stream_words_msg *)m)->gpu);
         nfds = 1;
+    } else if (m->type == FCC_MSG_PUT_REGISTER) {
+        u.reply.status = -EOPNOTSUPP;
+    } else if (m->type == FCC_MSG_TRIGGERS) { /* which nobody takes */
+        fd = fake_memfd(sizeof(struct fcc_trigger_memory), true);
+        nfds = 1;
     } else if (m->type != FCC_MSG_COMM_ABORT && m->type != FCC_MSG_COMM_DESTROY && m->type != FCC_MSG_BUFFER_FREE) {
         f->broken++;
     }
@@ -195,6 +200,12 @@ static void fake_release(struct fake *f)
             continue;
         fake_complete(f, f->held[i].slot, f->held[i].id, f->held[i].op);
         f->held[i] = f->held[--f->nheld];
+    }
+    while (f->hold && f->let && f->nheld) {
+        fake_stream_finish(f, f->held[0].slot, f->held[0].stream, f->held[0].gpu_words);
+        fake_complete(f, f->held[0].slot, f->held[0].id, f->held[0].op);
+        memmove(f->held, f->held + 1, --f->nheld * sizeof(f->held[0]));
+        f->let--;
     }
     while (!f->hold_calls && f->nheld_calls)
         fake_call(f, (const struct fcc_msg *)f->held_call[--f->nheld_calls]);
@@ -256,6 +267,8 @@ static void *fake_main(void *arg)
     if (msg_recv(f->sock, f->inbox, sizeof(f->inbox), 0, fds, &nfds) == sizeof(struct fcc_hello))
         fake_welcome(f, (const struct fcc_hello *)f->inbox);
     while (f->memory && !f->vanish) {
+        while (f->deaf && !f->vanish)
+            (void)poll(NULL, 0, 1);
         fake_release(f);
         while (!f->vanish && fake_socket_read(f)) {
         }
@@ -269,6 +282,7 @@ static void *fake_main(void *arg)
         (void)msg_send(f->sock, &bye.msg, sizeof(bye), NULL, 0);
     }
     (void)close(f->sock);
+    f->ended = true;
     return NULL;
 }
 
