@@ -72,7 +72,7 @@ FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/
 	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/local_nodes.c client/fccctl/shape.c client/fccctl/table.c
 FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_place.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
 	client/fccctl/comms.c client/fccctl/devices.c client/fccctl/doctor.c client/fccctl/doctor_daemon.c client/fccctl/doctor_gpus.c \
-	client/fccctl/doctor_machine.c client/fccctl/doctor_mps.c \
+	client/fccctl/doctor_machine.c client/fccctl/doctor_mps.c client/fccctl/doctor_nodes.c \
 	client/fccctl/main.c client/fccctl/nodes.c client/fccctl/plan_verb.c client/fccctl/status.c client/fccctl/trace.c \
 	client/fccctl/trace_chrome.c client/fccctl/trace_svg.c client/fccctl/workers.c
 MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclient.3

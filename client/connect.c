@@ -40,8 +40,10 @@ static int connect_failed(const char *path, int error)
     switch (error) {
     case EACCES:
     case EPERM:
-        return last_error_set(-EPERM, "%s: %s: this user may not use fccd (is it in the socket's group?)", path,
-                              strerror(error));
+        return last_error_set(
+            -EPERM,
+            "%s: %s: this user may not use fccd: is it in the socket's group (SOCKET_GROUP of fccd.conf)? fccctl doctor tells",
+            path, strerror(error));
     case EAGAIN:
         return last_error_set(-ETIMEDOUT, "%s: fccd has not accepted the connection within %d s: it does not answer", path,
                               CALL_LIMIT_MS / 1000);

@@ -50,6 +50,7 @@ static void two_nodes(void)
     CHECK(!strcmp(node_see(&a, a.address).state, "here"));
     CHECK(fccctl(text, sizeof(text), &a, "nodes", NULL, NULL, NULL) == 0);
     CHECK(strstr(text, "NODE") && strstr(text, a.address) && strstr(text, b.address) && strstr(text, "connected"));
+    CHECK(fccctl(text, sizeof(text), &a, "doctor", NULL, NULL, NULL) <= 1 && strstr(text, "1 other nodes, all connected"));
     struct json_object *o = fccctl_json(&a, &code, "ping", b.address);
     double least = json_object_get_double(member(o, "min_us")), median = json_object_get_double(member(o, "median_us"));
     CHECK(code == 0 && json_object_get_int(member(o, "round_trips")) == 10);
@@ -107,17 +108,19 @@ static void nobody_is_told(void)
 {
     struct test_daemon d;
     char text[4096];
-    const char *const nodes[] = {"nodes", NULL}, *const ping[] = {"ping", "127.0.0.1:7000", NULL};
+    const char *const nodes[] = {"nodes", NULL}, *const ping[] = {"ping", "127.0.0.1:7000", NULL},
+                      *const doctor[] = {"doctor", NULL};
 
     daemon_start(&d, NULL);
     CHECK(program_run(text, sizeof(text), fccctl_binary(), nodes) == 0 && strstr(text, "NODE_LISTEN is empty"));
     CHECK(program_run(text, sizeof(text), fccctl_binary(), ping) == 1 && strstr(text, "NODE_LISTEN is empty"));
+    CHECK(program_run(text, sizeof(text), fccctl_binary(), doctor) <= 1 && strstr(text, "this fccd speaks to no other node"));
     daemon_stop(&d);
 }
 
 static void wrong_key(void)
 {
-    char text[4096];
+    char text[8192], finding[128];
 
     pair_start(key_make("key"), key_make("other"));
     (void)node_await(&a, b.address, "refused", "another CLUSTER_KEY");
@@ -125,6 +128,9 @@ static void wrong_key(void)
     log_await(&a, "node 127.0.0.1: closed when it had seen this node's proof");
     CHECK(fccctl(text, sizeof(text), &a, "nodes", NULL, NULL, NULL) == 1 && strstr(text, "refused"));
     CHECK(fccctl(text, sizeof(text), &a, "ping", b.address, NULL, NULL) == 1 && strstr(text, "another CLUSTER_KEY"));
+    CHECK(fccctl(text, sizeof(text), &a, "doctor", NULL, NULL, NULL) == 1);
+    (void)snprintf(finding, sizeof(finding), "bad   nodes         %s: refused for", b.address);
+    CHECK(strstr(text, finding) && strstr(text, "the same bytes in CLUSTER_KEY") && !strstr(text, "all connected"));
     while (node_see(&a, b.address).errors < 4) /* it goes on trying */
         (void)usleep(POLL_EVERY_US);
     CHECK(log_count(&a, "its proof is wrong") == 1); /* and says so once */

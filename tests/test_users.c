@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "program.h"
 #include "raw.h"
 
 /* Run in a child as that user. */
@@ -188,6 +189,41 @@ static void may_execute(void *argument)
     *(int *)argument = access(daemon_binary(), X_OK) == 0;
 }
 
+struct advice {
+    char text[8192];
+};
+
+static void doctor_run(void *advice)
+{
+    struct advice *a = advice;
+
+    CHECK(program_run(a->text, sizeof(a->text), fccctl_binary(), (const char *const[]){"doctor", NULL}) == 1);
+}
+
+/* Whoever may not open the socket is told how he may, and never to join the group root. */
+static void advice_to_join(void)
+{
+    struct test_daemon d;
+    struct advice *a = shared_memory(sizeof(*a));
+    int *may = shared_memory(sizeof(int));
+
+    if (geteuid())
+        test_skip("skipped: needs root, to be another user than the daemon");
+    CHECK(chmod(test_directory(), 0755) == 0);
+    as_user(40001, may_execute, may);
+    if (!*may)
+        test_skip("skipped: another user cannot reach the fccd that is to be tested");
+    daemon_start(&d, NULL);
+    as_user(40001, doctor_run, a);
+    CHECK(strstr(a->text, "bad   socket") && strstr(a->text, "group root, mode 0660"));
+    CHECK(strstr(a->text, "SOCKET_GROUP=fcc") && strstr(a->text, "usermod -aG fcc ") && !strstr(a->text, "-aG root"));
+    daemon_stop(&d);
+    daemon_start(&d, (const char *const[]){"--socket-group", "daemon", NULL});
+    as_user(40001, doctor_run, a);
+    CHECK(strstr(a->text, "usermod -aG daemon ") && strstr(a->text, "SOCKET_GROUP"));
+    daemon_stop(&d);
+}
+
 static void private_daemon(void)
 {
     struct test_daemon d;
@@ -336,10 +372,9 @@ static void another_users_buffer(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"two_users", two_users, 0},
-        {"another_users_buffer", another_users_buffer, 0},
-        {"too_many_jobs", too_many_jobs, 0},
-        {"private_daemon", private_daemon, 0},
+        {"two_users", two_users, 0},           {"another_users_buffer", another_users_buffer, 0},
+        {"too_many_jobs", too_many_jobs, 0},   {"private_daemon", private_daemon, 0},
+        {"advice_to_join", advice_to_join, 0},
     };
     return tests_run("users", TESTS(tests));
 }

@@ -67,8 +67,10 @@ static int socket_connect(const char *path, int *out, struct error *e)
     status = -errno;
     (void)close(sock);
     if (status == -EACCES || status == -EPERM)
-        return error_set(e, -EACCES, "%s: you may not open it; are you in the group that owns it? ('fccctl doctor' tells)",
-                         path);
+        return error_set(
+            e, -EACCES,
+            "%s: you may not open it: are you in the group that owns it (SOCKET_GROUP of fccd.conf)? 'fccctl doctor' tells",
+            path);
     if (status == -EAGAIN)
         return error_set(e, -EHOSTDOWN, "%s: fccd takes no connections", path);
     return error_set(e, -ECONNREFUSED, "%s: no fccd listens here: %s", path, strerror(-status));

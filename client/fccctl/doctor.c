@@ -53,6 +53,7 @@ int verb_doctor(struct call *call)
     d.socket = call->socket;
     d.findings = json_object_new_array();
     doctor_daemon(&d);
+    doctor_nodes(&d);
     doctor_machine(&d);
     doctor_gpus(&d);
     doctor_mps(&d);

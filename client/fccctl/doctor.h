@@ -26,6 +26,8 @@ void finding_add(struct doctor *d, enum finding_level level, const char *check, 
 /* doctor_daemon.c: the socket, the daemon, its configuration and its jobs. Sets d->status and d->devices. */
 void doctor_daemon(struct doctor *d);
 void doctor_jobs(struct doctor *d);
+/* doctor_nodes.c: the nodes that the daemon knows. Uses d->status. */
+void doctor_nodes(struct doctor *d);
 /* doctor_machine.c: what fccd needs of the machine. Uses d->status and d->devices if they are there. */
 void doctor_machine(struct doctor *d);
 /* doctor_gpus.c: the GPUs, their plug-ins and device files; doctor_mps.c: NVIDIA's Multi-Process Service. The same. */

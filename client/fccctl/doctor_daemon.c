@@ -30,13 +30,32 @@
 static const char *const start_remedy =
     "start the daemon: 'systemctl start fccd.socket fccd', or 'fccd --cpu-devices 2' by hand";
 
+/* How this user comes to be allowed to open the socket. Who joins the group root may do more than that, so root's socket gets a group. */
+static void access_remedy(gid_t gid, const struct group *group, char *remedy, size_t room)
+{
+    const struct passwd *user = getpwuid(getuid());
+    const char *name = user ? user->pw_name : "USER";
+
+    if (gid == 0)
+        (void)snprintf(
+            remedy, room,
+            "as root: 'groupadd -r fcc', SOCKET_GROUP=fcc in fccd.conf (SocketGroup=fcc in fccd.socket), restart fccd, "
+            "'usermod -aG fcc %s', then log in again",
+            name);
+    else if (group)
+        (void)snprintf(remedy, room,
+                       "as root: 'usermod -aG %s %s', then log in again; SOCKET_GROUP in fccd.conf says which group",
+                       group->gr_name, name);
+    else
+        (void)snprintf(remedy, room, "as root: set SOCKET_GROUP in fccd.conf to a group that %s is in, and restart fccd", name);
+}
+
 /* False: there is no socket to connect to. */
 static bool check_socket(struct doctor *d)
 {
     struct stat st;
     const struct group *group;
-    const struct passwd *user = getpwuid(getuid());
-    char remedy[256];
+    char remedy[384];
 
     if (stat(d->socket, &st) != 0) {
         finding_add(d, FINDING_BAD, "socket", start_remedy, "%s: %s", d->socket, strerror(errno));
@@ -49,8 +68,7 @@ static bool check_socket(struct doctor *d)
     }
     group = getgrgid(st.st_gid);
     if (access(d->socket, R_OK | W_OK) != 0) {
-        (void)snprintf(remedy, sizeof(remedy), "as root: 'usermod -aG %s %s', then log in again",
-                       group ? group->gr_name : "fcc", user ? user->pw_name : "USER");
+        access_remedy(st.st_gid, group, remedy, sizeof(remedy));
         finding_add(d, FINDING_BAD, "socket", remedy, "%s: you may not open it (group %s, mode %04o)", d->socket,
                     group ? group->gr_name : "?", (unsigned)st.st_mode & 07777u);
         return false;
