@@ -2,8 +2,9 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
-SYSCONFDIR ?= /etc
-SYSTEMDDIR ?= /usr/lib
+# The system's own folders for what belongs to the system; elsewhere all is below PREFIX.
+SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
+SYSTEMDDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/usr/lib,$(PREFIX)/lib)
 SAN ?=
 VERSION := 0.1.0
 SOVERSION := 0
@@ -79,7 +80,7 @@ MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclie
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all plugins demo demo-run test check check-build test-rdma check-rdma test-rdma-if test-python deps-rdma check-gpu-code bench bench-run bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu lint lint-run man install clean help deps deps-gpu deps-lint deps-bench deps-bench-nodes deps-launchers
+.PHONY: all plugins demo demo-run test check check-build test-rdma check-rdma test-rdma-if test-python deps-rdma check-gpu-code bench bench-run bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu lint lint-run man install uninstall clean help FORCE deps deps-gpu deps-lint deps-bench deps-bench-nodes deps-launchers
 all: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/lib/libfccclient.so $(BUILD)/bin/example_gemv $(BUILD)/bin/example_env plugins
 
 $(BUILD)/obj/%.o: %.c Makefile
@@ -91,6 +92,14 @@ $(BUILD)/obj/kernels/%.o: OPTIMIZE := $(if $(findstring undefined,$(SAN)),-O1,-O
 $(BUILD)/obj/kernels/%.o: CPPFLAGS += $(BLAS_CFLAGS) -DFCC_BLAS_LIBRARY='"$(BLAS_LIBRARY)"'
 $(BUILD)/obj/daemon/worker/%.o: CPPFLAGS += -Idaemon/worker
 $(BUILD)/obj/daemon/broker/%.o: CPPFLAGS += -Idaemon/broker
+
+# Where fccd reads its configuration is built in: another SYSCONFDIR builds that file anew.
+$(BUILD)/obj/daemon/config.o: CPPFLAGS += -DSYSCONFDIR='"$(SYSCONFDIR)"'
+$(BUILD)/obj/daemon/config.o: $(BUILD)/sysconfdir
+$(BUILD)/sysconfdir: FORCE
+	@mkdir -p $(@D)
+	@echo '$(SYSCONFDIR)' | cmp -s - $@ || echo '$(SYSCONFDIR)' >$@
+FORCE:
 
 $(BUILD)/bin/fccd: $(call objects,$(DAEMON) $(KERNELS) $(PROTO))
 	@mkdir -p $(@D)
@@ -424,27 +433,13 @@ lint-run:
 
 # ---- install -------------------------------------------------------------------------------------------------------
 
-BINDIR := $(PREFIX)/bin
-LIBDIR := $(PREFIX)/lib
-MANDIR := $(PREFIX)/share/man
-
+# systemd/place has the list of what goes where.
+PLACES = BUILD='$(BUILD)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' BINDIR='$(PREFIX)/bin' LIBDIR='$(PREFIX)/lib' MANDIR='$(PREFIX)/share/man' \
+	SYSCONFDIR='$(SYSCONFDIR)' SYSTEMDDIR='$(SYSTEMDDIR)' VERSION='$(VERSION)' SOVERSION='$(SOVERSION)' PLUGINS='$(PLUGINS) $(VERBS_PLUGIN)'
 install: all man
-	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(SYSCONFDIR)/fccd \
-		$(DESTDIR)$(SYSTEMDDIR)/systemd/system $(DESTDIR)$(SYSTEMDDIR)/sysusers.d $(DESTDIR)$(SYSTEMDDIR)/tmpfiles.d
-	install -m 755 $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(DESTDIR)$(BINDIR)
-	install -m 755 $(BUILD)/lib/libfccclient.so.$(VERSION) $(DESTDIR)$(LIBDIR)
-	ln -sf libfccclient.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libfccclient.so.$(SOVERSION)
-	ln -sf libfccclient.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libfccclient.so
-	install -d $(DESTDIR)$(LIBDIR)/fccd
-	$(if $(PLUGINS)$(VERBS_PLUGIN),install -m 755 $(PLUGINS) $(VERBS_PLUGIN) $(DESTDIR)$(LIBDIR)/fccd)
-	install -m 644 client/fccclient.h $(DESTDIR)$(PREFIX)/include
-	sed 's|@PREFIX@|$(PREFIX)|;s|@INCLUDEDIR@|$(PREFIX)/include|;s|@LIBDIR@|$(LIBDIR)|;s|@VERSION@|$(VERSION)|' client/libfccclient.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/libfccclient.pc
-	for page in $(notdir $(MAN)); do install -D -m 644 $(BUILD)/man/$$page $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
-	test -e $(DESTDIR)$(SYSCONFDIR)/fccd/fccd.conf || install -m 644 systemd/fccd.conf $(DESTDIR)$(SYSCONFDIR)/fccd/fccd.conf
-	sed 's|@BINDIR@|$(BINDIR)|' systemd/fccd.service >$(DESTDIR)$(SYSTEMDDIR)/systemd/system/fccd.service
-	install -m 644 systemd/fccd.socket $(DESTDIR)$(SYSTEMDDIR)/systemd/system/fccd.socket
-	install -m 644 systemd/fccd.sysusers $(DESTDIR)$(SYSTEMDDIR)/sysusers.d/fccd.conf
-	install -m 644 systemd/fccd.tmpfiles $(DESTDIR)$(SYSTEMDDIR)/tmpfiles.d/fccd.conf
+	$(Q)$(PLACES) systemd/place install
+uninstall:
+	$(Q)$(PLACES) systemd/place uninstall
 
 # ---- what is missing -----------------------------------------------------------------------------------------------
 
@@ -474,7 +469,7 @@ help:
 	@echo 'make bench-gpu compare with PyTorch, NCCL and symmetric memory, on a machine with NVIDIA GPUs'
 	@echo 'make fuzz      install what is missing, build the fuzz targets, and run each for 20 s (SECONDS=3600; TARGET=name for one)'
 	@echo 'make lint      clang-format, clang-tidy, cppcheck, and mypy for the Python package'
-	@echo 'make install   install to DESTDIR and PREFIX (/usr/local)'
+	@echo 'make install   install to DESTDIR and PREFIX (/usr/local; PREFIX=$$HOME/.local for yourself); make uninstall removes that again'
 	@echo 'make man       the man pages'
 	@echo 'make deps      install what is missing to build and test (deps-gpu for the hip plug-in, deps-lint, deps-bench, deps-bench-nodes, deps-rdma;'
 	@echo '               deps-launchers for the tests under mpirun, mpiexec, srun and torchrun)'

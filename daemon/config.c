@@ -15,7 +15,11 @@
 #include "text_file.h"
 #include "variables.h"
 
-#define LINE_MAX_BYTES 8190 /* of the file: the longest value and its key */
+#ifndef SYSCONFDIR
+#define SYSCONFDIR "/etc"
+#endif
+#define CONFIG_FILE_DEFAULT SYSCONFDIR "/fccd/fccd.conf" /* SYSCONFDIR: the build's */
+#define LINE_MAX_BYTES 8190                              /* of the file: the longest value and its key */
 
 struct key {
     const char *name, *what, *unit, *standard_text;

@@ -14,8 +14,6 @@
 #include "network.h"
 #include "proto.h"
 
-#define CONFIG_FILE_DEFAULT "/etc/fccd/fccd.conf"
-
 /* X(KEY, field, unit, default, smallest, largest, what it is) */
 #define CONFIG_NUMBERS(X)                                                                                                      \
     X(CPU_DEVICES, cpu_devices, "", 1, 1, 64, "number of cpu devices that the node offers")                                    \
