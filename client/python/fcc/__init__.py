@@ -15,7 +15,8 @@ from .communicator import Communicator, Environment, default, environment, init,
 from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error,
                      IndexRangeError, LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError, PermissionDeniedError,
                      ProtocolError, ShutdownError, TimeLimitError, UnreachableError, UnsupportedError, WorkerLostError)
-from .functional import all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all
+from .functional import (all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all,
+                         sum_gradients)
 from .mem_pool import mem_pool
 from .memory import empty, is_daemon_memory, to_daemon, zeros
 from .prepared import PreparedOperator, prepare_gemm_all_to_all, prepare_gemv_all_reduce
@@ -28,5 +29,6 @@ __all__ = [
     "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "ShutdownError", "TimeLimitError",
     "UnreachableError", "UnsupportedError", "WorkerLostError", "all_reduce", "default", "embedding_all_to_all", "empty",
     "environment", "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory", "mem_pool", "nn",
-    "prepare_gemm_all_to_all", "prepare_gemv_all_reduce", "rows_all_to_all", "to_daemon", "unique_id", "zeros",
+    "prepare_gemm_all_to_all", "prepare_gemv_all_reduce", "rows_all_to_all", "sum_gradients", "to_daemon", "unique_id",
+    "zeros",
 ]

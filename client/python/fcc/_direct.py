@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverloadPacket
+from torch.autograd import forward_ad
 
 from . import communicator
 from ._calls import run
@@ -98,7 +99,7 @@ def again(x: Tensor, w: Tensor, name: str) -> Tensor | None:
         check = kept.check
         if not check(x, w):
             kept = kept.other(x, w)
-        if kept.wants and _grad_enabled():
+        if kept.wants and _grad_enabled() or forward_ad._current_level >= 0:
             return None
         blocks = kept.blocks
         block = blocks.popleft()  # taken out, so that no other thread looks at it

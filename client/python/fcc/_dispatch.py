@@ -9,6 +9,9 @@ import torch
 
 lib = torch.library.Library("fcc", "DEF")
 
+autocast_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.AutocastCUDA)
+
 plain_threads: set[int] = set()  # what a thread adds to the dispatch keys of its calls, outside of all modes
 plain: set[int] = set()  # the dispatch keys of calls with ordinary tensors, outside of torch.compile's and other modes
 

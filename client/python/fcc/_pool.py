@@ -38,7 +38,8 @@ class Block:
         self.handle = buffer.handle
         self.packed = b""  # as a result, for the C library: _direct.py
         count = math.prod(shape)
-        self.tensor = buffer.view(offset, nbytes)[: count * dtype.itemsize].view(dtype).view(shape).data
+        with torch.inference_mode(False):  # what is first needed under inference_mode is given out without it, too
+            self.tensor = buffer.view(offset, nbytes)[: count * dtype.itemsize].view(dtype).view(shape).data
         self.storage = self.tensor.untyped_storage()._cdata
         self.bare = _references(self.storage)  # when nobody has it
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import _autograd, communicator, ops  # noqa: F401: they register the operators
+from . import _autograd, _vmap, communicator, ops  # noqa: F401: they register the operators
 from .communicator import Communicator
 
 
@@ -103,3 +103,17 @@ def all_reduce(x: Tensor, comm: Communicator | None = None, *, replicated: bool 
     ranks use the sum alike (gemv_all_reduce()), takes the gradient as it is."""
     comm = comm or communicator.default()
     return _ops.all_reduce(x, comm.name, replicated=replicated)
+
+
+def sum_gradients(x: Tensor, comm: Communicator | None = None, *, replicated: bool = True) -> Tensor:
+    """x (any shape; float32, float16 or bfloat16) as it is; backward sums its gradient over the ranks.
+
+    For what all ranks have alike and each uses for a part of its own: the input of a layer whose outputs are spread over the ranks
+    (torch.nn.Linear over a rank's heads, for example; fcc.nn.ColumnParallelLinear does it by itself). Without it, what is before
+    such a layer gets each rank's part of the gradient only.
+
+    Args:
+        replicated: of second derivatives: the summed gradient is used alike by all ranks (as in gemv_all_reduce())
+    """
+    comm = comm or communicator.default()
+    return _ops.sum_gradients(x, comm.name, replicated=replicated)

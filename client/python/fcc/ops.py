@@ -17,14 +17,15 @@ from torch import Tensor
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 from . import _direct
-from ._calls import check_counts, check_floats, dense, numbers, pooling_number, refuse, run, schedule_number
+from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, refuse, run, schedule_number
 from ._dispatch import lib
 from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
 from ._staging import place
 from .communicator import Communicator, find
 from .errors import ArgumentError, Error
-from .memory import stream_of
+from .memory import DTYPES, stream_of
 
+GEMV_ROWS = 64  # that one gemv_all_reduce takes
 IDENTITY_COLUMNS = 64  # of the products that only move rows
 
 
@@ -201,6 +202,32 @@ def all_reduce_fake(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor
     return x.new_empty(x.shape)
 
 
+# ---- what has nothing to do with other ranks, but in its derivatives ----
+
+def sum_gradients(x: Tensor, comm: str, *, replicated: bool = True) -> Tensor:
+    """A copy of x. Backward sums the gradients over the ranks."""
+    c = find(comm)
+    if x.dtype not in FLOATS:
+        raise ArgumentError(f"rank {c.rank}: sum_gradients: x: {x.dtype}: allowed are float32, float16 and bfloat16")
+    return x.clone()
+
+
+def sum_gradients_fake(x: Tensor, comm: str, *, replicated: bool = True) -> Tensor:
+    return x.clone()
+
+
+def cast(x: Tensor, dtype: torch.dtype, comm: str) -> Tensor:
+    """x.to(dtype), in the daemon's memory, so that an operator that is given it need not copy it again."""
+    c = find(comm)
+    if x.device != c.device or dtype not in DTYPES:
+        return x.to(dtype, copy=True)
+    return c._local.take(tuple(x.shape), dtype, stream_of(c))[0].copy_(x)
+
+
+def cast_fake(x: Tensor, dtype: torch.dtype, comm: str) -> Tensor:
+    return x.new_empty(x.shape, dtype=dtype)
+
+
 KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
     "gemv_all_reduce": (gemv_all_reduce, gemv_all_reduce_fake,
                         "(Tensor x, Tensor w, str comm, *, bool replicated=True, str schedule='auto') -> Tensor"),
@@ -214,7 +241,10 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
     "rows_all_to_all": (rows_all_to_all, rows_all_to_all_fake,
                         "(Tensor rows, SymInt[] send_rows, SymInt[] recv_rows, str comm) -> Tensor"),
     "all_reduce": (all_reduce, all_reduce_fake, "(Tensor x, str comm, *, bool replicated=False) -> Tensor"),
+    "sum_gradients": (sum_gradients, sum_gradients_fake, "(Tensor x, str comm, *, bool replicated=True) -> Tensor"),
+    "cast": (cast, cast_fake, "(Tensor x, ScalarType dtype, str comm) -> Tensor"),
 }
+ALONE = ("sum_gradients", "cast")  # those that other ranks do not take part in
 
 for _name, (_kernel, _fake, _schema) in KERNELS.items():
     lib.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -223,6 +253,7 @@ for _name, (_kernel, _fake, _schema) in KERNELS.items():
     torch.library.register_fake(f"fcc::{_name}", _fake, lib=lib)
     # All ranks must call in one order, and compilers may change it, and leave out what nobody uses, by what they find best for
     # one rank's sizes. So each call is an effect, and effects stay in order.
-    _register_effectful_op(getattr(torch.ops.fcc, _name).default, _EffectType.ORDERED)
+    if _name not in ALONE:
+        _register_effectful_op(getattr(torch.ops.fcc, _name).default, _EffectType.ORDERED)
 
 torch.ops.fcc.gemv_all_reduce.__class__ = _direct.Packet

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The same work by torch and torch.distributed with gloo, on the cpu."""
 
+import fcc
 import torch
 import torch.distributed as dist
 
@@ -68,3 +69,9 @@ def embedding(tables, indices, offsets, weights, table_rows, tables_per_rank, pa
     return torch.cat([p.reshape(n, parts[rank], width) for p, n in zip(pieces, tables_per_rank)]).transpose(0, 1)
 
 
+
+
+def to_all(mine, comm):
+    """Each rank's result, on all ranks, so that each compares the whole."""
+    placed = torch.nn.functional.pad(mine.reshape(1, -1), (0, 0, comm.rank, comm.size - 1 - comm.rank))
+    return fcc.all_reduce(placed, comm, replicated=True)

@@ -14,41 +14,18 @@ import torch
 STEP, TOLERANCE = 0.25, 1e-3
 
 
-class FromAll(torch.autograd.Function):
-    """All ranks' inputs, the same tensor on every rank, of which each rank then uses its part: backward sums what they
-    found."""
-
-    @staticmethod
-    def forward(ctx, everything, comm):
-        ctx.comm = comm
-        return everything.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return fcc.all_reduce(grad, ctx.comm), None
-
-
-class ToAll(torch.autograd.Function):
-    """Each rank's result, on all ranks, so that each compares the whole: backward takes the rank's part."""
-
-    @staticmethod
-    def forward(ctx, mine, comm):
-        ctx.comm, ctx.shape = comm, mine.shape
-        placed = mine.new_zeros(comm.size, mine.numel())
-        placed[comm.rank] = mine.flatten()
-        return fcc.all_reduce(placed, comm)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad[ctx.comm.rank].view(ctx.shape), None
-
-
-def check(comm, function, *inputs):
-    """gradcheck of a function of all ranks' inputs. All ranks do the same, step by step."""
+def check(comm, function, *inputs, batched=True):
+    """First and second derivatives, backward and forward, of a function of all ranks' inputs. All ranks do the same, step by step, and
+    have all inputs, of which each uses its part. batched: by torch._vmap_internals, too, which calls no operator that is given nothing."""
     def whole(*everything):
-        return function(*(FromAll.apply(tensor, comm) for tensor in everything))
+        return function(*(fcc.sum_gradients(tensor, comm) for tensor in everything))
     inputs = [tensor.to(comm.device).requires_grad_() for tensor in inputs]
-    assert torch.autograd.gradcheck(whole, inputs, eps=STEP, atol=TOLERANCE, rtol=TOLERANCE)
+    torch.manual_seed(0)  # the directions that are looked at are the same on all ranks
+    how = {"eps": STEP, "atol": TOLERANCE, "rtol": TOLERANCE}
+    assert torch.autograd.gradcheck(whole, inputs, check_forward_ad=True, check_batched_grad=batched, check_batched_forward_grad=batched,
+                                    **how)
+    factor = torch.randn_like(whole(*inputs)).requires_grad_()
+    assert torch.autograd.gradgradcheck(whole, inputs, [factor], check_fwd_over_rev=True, check_rev_over_rev=True, fast_mode=True, **how)
 
 
 def gradcheck_rank(comm):
@@ -56,23 +33,40 @@ def gradcheck_rank(comm):
     size, rank = comm.size, comm.rank
     check(comm, lambda x, w: fcc.gemv_all_reduce(x[rank], w[rank], comm), reference.random(1, size, 2, 3),
           reference.random(2, size, 4, 3))
-    check(comm, lambda x, w: ToAll.apply(fcc.gemv_all_reduce(x[rank], w[rank], comm, replicated=False), comm),
+    check(comm, lambda x, w: reference.to_all(fcc.gemv_all_reduce(x[rank], w[rank], comm, replicated=False), comm),
           reference.random(1, size, 2, 3), reference.random(2, size, 4, 3))
     counts = [[1 + (s + d) % 2 for d in range(size)] for s in range(size)]
     most = max(map(sum, counts))
 
     def gemm(a, b):
         c = fcc.gemm_all_to_all(a[rank][:sum(counts[rank])], b[rank], comm, send_rows=counts[rank], recv_rows=[r[rank] for r in counts])
-        return ToAll.apply(torch.nn.functional.pad(c, (0, 0, 0, 2 * size - c.shape[0])), comm)
+        return reference.to_all(torch.nn.functional.pad(c, (0, 0, 0, 2 * size - c.shape[0])), comm)
     check(comm, gemm, reference.random(3, size, most, 3), reference.random(4, size, 3, 8))
 
-    batch, offsets = 2 * size + 1, torch.arange(0, 2 * (2 * size + 1) * 2 + 1, 2, device=comm.device)
+    check(comm, lambda x: fcc.all_reduce(x[rank], comm, replicated=True).pow(2), reference.random(8, size, 3))
+    check(comm, lambda x: reference.to_all(fcc.all_reduce(x[rank], comm).pow(2) * (rank + 1), comm), reference.random(8, size, 3))
+    sent = [1 + (rank + d) % 2 for d in range(size)]
+    check(comm, lambda x: reference.to_all(torch.nn.functional.pad(fcc.rows_all_to_all(x[rank][:sum(sent)], sent, sent, comm),
+                                                         (0, 0, 0, 2 * size - sum(sent))).pow(2), comm),
+          reference.random(9, size, 2 * size, 3))
+
+    if size > 1:  # ranks without tables take part, also in second derivatives
+        def on_one_rank(tables, weights):
+            own = 2 if rank == 0 else 0
+            ids = torch.arange(own * 2, device=comm.device) % 3
+            out = fcc.embedding_all_to_all(tables[:7 if own else 0], ids, torch.arange(own * 2 + 1, device=comm.device), batch=2,
+                                           table_rows=[4, 3][:own], tables_per_rank=[2] + [0] * (size - 1), comm=comm,
+                                           sample_weights=weights[:own * 2])
+            return reference.to_all(torch.nn.functional.pad(out, (0, 0, 0, 0, 0, 2 - out.shape[0])).pow(2), comm)
+        check(comm, on_one_rank, reference.random(10, 7, 2), reference.random(11, 4), batched=False)
+
+    batch, offsets = size + 1, torch.arange(0, 2 * (size + 1) * 2 + 1, 2, device=comm.device)
     indices = torch.randint(0, 3, (4 * batch,), generator=torch.Generator().manual_seed(5)).to(comm.device)
     for pooling in ("sum", "mean"):
         def embedding(tables, weights):
             out = fcc.embedding_all_to_all(tables[rank], indices, offsets, table_rows=[4, 3], tables_per_rank=[2] * size, batch=batch,
                                            sample_weights=weights[rank] if pooling == "sum" else None, pooling=pooling, comm=comm)
-            return ToAll.apply(torch.nn.functional.pad(out, (0, 0, 0, 0, 0, 3 - out.shape[0])), comm) + 0 * weights.sum()
+            return reference.to_all(torch.nn.functional.pad(out, (0, 0, 0, 0, 0, 2 - out.shape[0])), comm) + 0 * weights.sum()
         check(comm, embedding, reference.random(6, size, 7, 2), reference.random(7, size, 4 * batch))
 
 

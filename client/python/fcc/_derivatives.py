@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: MIT
+"""The derivatives of torch.ops.fcc.*, as functions of tensors. They call torch's operators and ours, so they have derivatives of
+their own.
+
+Every rank's loss counts: a gradient is that of the sum of all ranks' losses, as with torch's own collectives. The exception is
+replicated=True (the default of gemv_all_reduce): its result is the same on all ranks and, in tensor-parallel layers, is
+used alike by all: then all ranks compute the same loss, it counts once, and the gradient of the result is taken as it comes.
+Each rank then multiplies that one gradient by a part of its own, as a layer behind sum_gradients() does; so for second derivatives
+the gradients of the gradient are summed over the ranks.
+
+Backward moves gradients by rows_all_to_all and all_reduce, and multiplies by torch. An operator with tangents (forward mode) is
+the operator once more, as it is linear in each input: of two inputs with tangents the products are put side by side, so that it
+is one operator whichever inputs of a rank have tangents.
+
+For each operator there are three functions:
+    save(ctx, result, *args, **keywords)    remembers what is no tensor in ctx; returns the tensors that are saved
+    backward(ctx, saved, grad)              the gradients of the first arguments; the others have none
+    tangent(ctx, saved, *tangents)          the result's tangent from the arguments' (None: it has none)
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .communicator import find
+from .ops import batch_parts
+
+ops = torch.ops.fcc
+
+Saved = tuple["Tensor | None", ...]
+
+
+class Derivative(NamedTuple):
+    save: Callable[..., Saved]
+    backward: Callable[..., tuple]
+    tangent: Callable[..., Tensor]
+
+
+# ---- gemv_all_reduce ----
+
+def gemv_save(ctx: Any, result: Tensor, x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
+              schedule: str = "auto") -> Saved:
+    ctx.comm, ctx.replicated, ctx.schedule = comm, replicated, schedule
+    return x, w
+
+
+def gemv_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
+    x, w = saved
+    grad = summed_gradient(ctx, grad)
+    return (grad @ w if ctx.needs_input_grad[0] else None), (grad.t() @ x if ctx.needs_input_grad[1] else None)
+
+
+def gemv_tangent(ctx: Any, saved: Saved, to_x: Tensor | None, to_w: Tensor | None, *_: None) -> Tensor:
+    x, w = beside(1, saved, to_x, to_w)
+    return ops.gemv_all_reduce(x, w, ctx.comm, replicated=ctx.replicated, schedule=ctx.schedule)
+
+
+def summed_gradient(ctx: Any, grad: Tensor) -> Tensor:
+    """Of a sum over the ranks. It is the same on all ranks, and each uses it for a part of its own."""
+    if not ctx.replicated:
+        return ops.all_reduce(grad, ctx.comm)
+    return ops.sum_gradients(grad, ctx.comm) if torch.is_grad_enabled() else grad
+
+
+def beside(inner: int, saved: Saved, to_a: Tensor | None, to_b: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Factors whose product is to_a . b + a . to_b. They are multiplied along a's dimension 1 and b's dimension `inner`."""
+    a, b = saved
+    assert a is not None and b is not None
+    if to_b is None:
+        return (torch.zeros_like(a) if to_a is None else to_a), b
+    if to_a is None:
+        return a, to_b
+    return torch.cat((to_a, a), 1), torch.cat((b, to_b), inner)
+
+
+# ---- gemm_all_to_all ----
+
+def gemm_save(ctx: Any, result: Tensor, a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int] | None = None,
+              recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Saved:
+    size = find(comm).size
+    ctx.comm, ctx.schedule = comm, schedule
+    ctx.send_rows = send_rows if send_rows is not None else [a.shape[0] // size] * size
+    ctx.recv_rows = recv_rows if recv_rows is not None else [a.shape[0] // size] * size
+    return a, b
+
+
+def gemm_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
+    a, b = saved
+    assert a is not None and b is not None
+    grad = ops.rows_all_to_all(grad, ctx.recv_rows, ctx.send_rows, ctx.comm)
+    return (grad @ b.t() if ctx.needs_input_grad[0] else None), (a.t() @ grad if ctx.needs_input_grad[1] else None)
+
+
+def gemm_tangent(ctx: Any, saved: Saved, to_a: Tensor | None, to_b: Tensor | None, *_: None) -> Tensor:
+    a, b = beside(0, saved, to_a, to_b)
+    return ops.gemm_all_to_all(a, b, ctx.comm, send_rows=ctx.send_rows, recv_rows=ctx.recv_rows, schedule=ctx.schedule)
+
+
+# ---- embedding_all_to_all ----
+
+def embedding_save(ctx: Any, result: Tensor, tables: Tensor, indices: Tensor, offsets: Tensor, sample_weights: Tensor | None,
+                   table_rows: Sequence[int], tables_per_rank: Sequence[int], batch: int, comm: str, *,
+                   batch_split: Sequence[int] | None = None, pooling: str = "sum", schedule: str = "auto") -> Saved:
+    ctx.table_rows, ctx.tables_per_rank, ctx.batch, ctx.comm = table_rows, tables_per_rank, batch, comm
+    ctx.batch_split, ctx.pooling, ctx.schedule = batch_split, pooling, schedule
+    return tables, indices, offsets, sample_weights
+
+
+def embedding_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
+    tables, indices, offsets, sample_weights = saved
+    assert tables is not None and indices is not None and offsets is not None
+    c = find(ctx.comm)
+    width, own = tables.shape[1], ctx.tables_per_rank[c.rank]
+    parts = batch_parts(ctx.batch, ctx.batch_split, c.size)
+    # [own samples][all tables][D] -> [all tables][own samples][D]: rows in the order of the ranks that have the tables
+    rows = grad.transpose(0, 1).reshape(grad.shape[0] * grad.shape[1], width)
+    mine = parts[c.rank]
+    came = ops.rows_all_to_all(rows, [n * mine for n in ctx.tables_per_rank], [own * n for n in parts], ctx.comm)
+    pieces: tuple[Tensor, ...] = came.split([own * n for n in parts])
+    bags = torch.cat([piece.reshape(own, n, width) for piece, n in zip(pieces, parts)], 1).reshape(own * ctx.batch, width)
+    return _bags_backward(ctx, bags, tables, indices, offsets, sample_weights)
+
+
+def _bags_backward(ctx: Any, bags: Tensor, tables: Tensor, indices: Tensor, offsets: Tensor,
+                   sample_weights: Tensor | None) -> tuple:
+    """From the gradients of this rank's bags [T_r * B][D] to those of its tables and weights."""
+    if bags.shape[0] == 0 or indices.shape[0] == 0:
+        # Nothing depends on `bags`, but who differentiates once more must come by the exchange of rows, as the other ranks do.
+        nothing = bags[:0].sum()
+        return (nothing.to(tables.dtype).expand(tables.shape), None, None,
+                None if sample_weights is None else nothing.to(sample_weights.dtype).expand(sample_weights.shape))
+    bag, inside, first = bag_of_each(ctx, indices, offsets)
+    row = torch.where(inside, indices.long() + first, 0)
+    each = torch.where(inside.unsqueeze(1), bags.float()[bag], 0.0)
+    if ctx.pooling == "mean":
+        each = each / (offsets[bag + 1] - offsets[bag]).unsqueeze(1)
+    to_weights = None
+    if sample_weights is not None:
+        if ctx.needs_input_grad[3]:
+            to_weights = (each * tables[row].float()).sum(1)
+        each = each * sample_weights.unsqueeze(1)
+    to_tables = torch.zeros(tables.shape, dtype=torch.float32, device=tables.device).index_add(0, row, each).to(tables.dtype)
+    return to_tables, None, None, to_weights
+
+
+def bag_of_each(ctx: Any, indices: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For each index: the bag that it is in; whether it is in one (else the bag is any); the first row of its table."""
+    count = len(ctx.table_rows) * ctx.batch
+    place = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
+    bag = torch.searchsorted(offsets, place, right=True) - 1  # -1 and count: in none
+    inside = (bag >= 0) & (bag < count)
+    bag = bag.clamp(0, count - 1)
+    firsts = torch.tensor([sum(ctx.table_rows[:t]) for t in range(len(ctx.table_rows))], device=indices.device)
+    return bag, inside, firsts[bag // ctx.batch]
+
+
+def embedding_tangent(ctx: Any, saved: Saved, to_tables: Tensor | None, _indices: None, _offsets: None, to_weights: Tensor | None,
+                      *_: None) -> Tensor:
+    tables, indices, offsets, weights = saved
+    assert tables is not None and indices is not None and offsets is not None
+    rows = list(ctx.table_rows)
+    if to_weights is None:
+        tables = torch.zeros_like(tables) if to_tables is None else to_tables
+    elif to_tables is None:
+        weights = to_weights
+    elif len(rows) and ctx.batch and indices.shape[0]:
+        # A table of twice the rows, the second half for its tangent; and each index twice, with the weights for either half.
+        assert weights is not None
+        bag, _inside, _first = bag_of_each(ctx, indices, offsets)
+        beyond = torch.tensor(rows, device=indices.device)[bag // ctx.batch].to(indices.dtype)
+        tables = torch.cat([part for pair in zip(tables.split(rows), to_tables.split(rows)) for part in pair])
+        indices = torch.stack((indices, indices + beyond), 1).reshape(-1)
+        weights = torch.stack((to_weights, weights), 1).reshape(-1)
+        offsets, rows = offsets * 2, [2 * n for n in rows]
+    return ops.embedding_all_to_all(tables, indices, offsets, weights, rows, ctx.tables_per_rank, ctx.batch, ctx.comm,
+                                    batch_split=ctx.batch_split, pooling=ctx.pooling, schedule=ctx.schedule)
+
+
+# ---- what moves and adds ----
+
+def rows_save(ctx: Any, result: Tensor, rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Saved:
+    ctx.send_rows, ctx.recv_rows, ctx.comm = send_rows, recv_rows, comm
+    return ()
+
+
+def rows_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
+    return (ops.rows_all_to_all(grad, ctx.recv_rows, ctx.send_rows, ctx.comm),)
+
+
+def rows_tangent(ctx: Any, saved: Saved, to_rows: Tensor, *_: None) -> Tensor:
+    return ops.rows_all_to_all(to_rows, ctx.send_rows, ctx.recv_rows, ctx.comm)
+
+
+def all_reduce_save(ctx: Any, result: Tensor, x: Tensor, comm: str, *, replicated: bool = False) -> Saved:
+    ctx.comm, ctx.replicated = comm, replicated
+    return ()
+
+
+def all_reduce_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
+    return (summed_gradient(ctx, grad),)
+
+
+def all_reduce_tangent(ctx: Any, saved: Saved, to_x: Tensor, *_: None) -> Tensor:
+    return ops.all_reduce(to_x, ctx.comm, replicated=ctx.replicated)
+
+
+def sum_gradients_save(ctx: Any, result: Tensor, x: Tensor, comm: str, *, replicated: bool = True) -> Saved:
+    ctx.comm, ctx.replicated = comm, replicated
+    return ()
+
+
+def sum_gradients_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
+    return (ops.all_reduce(grad, ctx.comm, replicated=ctx.replicated),)
+
+
+def sum_gradients_tangent(ctx: Any, saved: Saved, to_x: Tensor, *_: None) -> Tensor:
+    return ops.sum_gradients(to_x, ctx.comm, replicated=ctx.replicated)
+
+
+def cast_save(ctx: Any, result: Tensor, x: Tensor, dtype: torch.dtype, comm: str) -> Saved:
+    ctx.before, ctx.dtype, ctx.comm = x.dtype, dtype, comm
+    return ()
+
+
+def cast_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
+    return (grad.to(ctx.before),)
+
+
+def cast_tangent(ctx: Any, saved: Saved, to_x: Tensor, *_: None) -> Tensor:
+    return ops.cast(to_x, ctx.dtype, ctx.comm)
+
+
+DERIVATIVES = {
+    "gemv_all_reduce": Derivative(gemv_save, gemv_backward, gemv_tangent),
+    "gemm_all_to_all": Derivative(gemm_save, gemm_backward, gemm_tangent),
+    "embedding_all_to_all": Derivative(embedding_save, embedding_backward, embedding_tangent),
+    "rows_all_to_all": Derivative(rows_save, rows_backward, rows_tangent),
+    "all_reduce": Derivative(all_reduce_save, all_reduce_backward, all_reduce_tangent),
+    "sum_gradients": Derivative(sum_gradients_save, sum_gradients_backward, sum_gradients_tangent),
+    "cast": Derivative(cast_save, cast_backward, cast_tangent),
+}

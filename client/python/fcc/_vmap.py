@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+"""torch.vmap of torch.ops.fcc.*: what they do with one more dimension. All ranks map alike: over as many, and the same inputs.
+
+Where an operator takes the further dimension as rows or columns it is called once, or once for as many rows as it takes. Else it is
+called for one after the other.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._dispatch import lib
+from .ops import GEMV_ROWS
+
+ops = torch.ops.fcc
+
+Mapped = tuple[Tensor, int]  # a result, and which of its dimensions is the further one
+
+
+def one_by_one(op: Callable[..., Tensor], info: Any, in_dims: Sequence[Any], args: Sequence[Any], keywords: dict[str, Any]) -> Mapped:
+    found = []
+    for i in range(info.batch_size):
+        found.append(op(*(arg.select(dim, i) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims)), **keywords))
+    return torch.stack(found), 0
+
+
+def is_only(in_dims: Sequence[Any], which: int) -> bool:
+    """Is that the only argument with the further dimension?"""
+    return all(isinstance(dim, int) == (i == which) for i, dim in enumerate(in_dims))
+
+
+def gemv(info: Any, in_dims: Sequence[Any], x: Tensor, w: Tensor, comm: str, **keywords: Any) -> Mapped:
+    if is_only(in_dims, 0):  # all rows, one below the other
+        every = x.movedim(in_dims[0], 0)
+        rows = every.reshape(every.shape[0] * every.shape[1], every.shape[2])
+        found = [ops.gemv_all_reduce(part, w, comm, **keywords) for part in rows.split(GEMV_ROWS)]
+        return torch.cat(found).view(every.shape[0], every.shape[1], w.shape[0]), 0
+    if is_only(in_dims, 1):  # all weights, one below the other
+        every = w.movedim(in_dims[1], 0)
+        found_all = ops.gemv_all_reduce(x, every.reshape(every.shape[0] * every.shape[1], every.shape[2]), comm, **keywords)
+        return found_all.view(x.shape[0], every.shape[0], every.shape[1]), 1
+    return one_by_one(ops.gemv_all_reduce, info, in_dims, (x, w, comm), keywords)
+
+
+def gemm(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, **keywords: Any) -> Mapped:
+    if is_only(in_dims, 1):  # all columns, side by side
+        every = b.movedim(in_dims[1], 1)
+        c = ops.gemm_all_to_all(a, every.reshape(every.shape[0], every.shape[1] * every.shape[2]), comm, **keywords)
+        return c.view(c.shape[0], every.shape[1], every.shape[2]), 1
+    return one_by_one(ops.gemm_all_to_all, info, in_dims, (a, b, comm), keywords)
+
+
+def embedding(info: Any, in_dims: Sequence[Any], *args: Any, **keywords: Any) -> Mapped:
+    return one_by_one(ops.embedding_all_to_all, info, in_dims, args, keywords)
+
+
+def rows(info: Any, in_dims: Sequence[Any], given: Tensor, *args: Any) -> Mapped:
+    every = given.movedim(in_dims[0], 1)
+    came = ops.rows_all_to_all(every.reshape(every.shape[0], every.shape[1] * every.shape[2]), *args)
+    return came.view(came.shape[0], every.shape[1], every.shape[2]), 1
+
+
+def as_it_is(op: Callable[..., Tensor]) -> Callable[..., Mapped]:
+    """Of an operator that takes any shape, and knows no dimension from another one."""
+    def mapped(info: Any, in_dims: Sequence[Any], x: Tensor, *args: Any, **keywords: Any) -> Mapped:
+        return op(x, *args, **keywords), in_dims[0]
+    return mapped
+
+
+for _name, _rule in (("gemv_all_reduce", gemv), ("gemm_all_to_all", gemm), ("embedding_all_to_all", embedding),
+                     ("rows_all_to_all", rows), ("all_reduce", as_it_is(ops.all_reduce)),
+                     ("sum_gradients", as_it_is(ops.sum_gradients)), ("cast", as_it_is(ops.cast))):
+    torch.library.register_vmap(f"fcc::{_name}", _rule, lib=lib)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT
+"""The layer before a RowParallelLinear: no communication but of gradients."""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import communicator
+from ..communicator import Communicator
+from ..errors import ArgumentError
+from ..memory import empty
+from ..ops import batch_parts
+
+_ops = torch.ops.fcc
+
+
+class ColumnParallelLinear(nn.Module):
+    """y = x @ weight.T + bias, where each rank has some of the output's columns, and the rows of the weight and elements of the bias that
+    they come from.
+
+    All ranks have the same x, as a layer that is the same on all ranks gives it. Backward sums its gradient over the ranks, so that what
+    is before the layer gets the whole gradient, the same on all ranks: that is one all_reduce of x's size. Forward is torch's product.
+
+        mlp = torch.nn.Sequential(fcc.nn.ColumnParallelLinear(1024, 4096), torch.nn.GELU(), fcc.nn.RowParallelLinear(4096, 1024))
+
+    Args:
+        in_features: K
+        out_features: N, of all ranks together: rank r has N // size columns, the first N % size ranks one more, as RowParallelLinear
+            has of its in_features
+        bias: add a bias
+        comm: None: the default communicator
+        dtype: float32, float16 or bfloat16; None: torch's default
+        replicated: of second derivatives; see fcc.sum_gradients()
+
+    Attributes:
+        columns: a slice: which of the N columns are this rank's
+        weight: [N_r][K], in the daemon's memory
+        bias: [N_r] or None. With the same torch.manual_seed() on all ranks both are drawn as the parts of one torch.nn.Linear, and a
+            whole one is needed meanwhile
+
+    Input: [*][K], the same on all ranks. Output: [*][N_r].
+
+    state_dict() has this rank's rows. load_state_dict() takes those, or the whole [N][K] and [N] of a torch.nn.Linear, of which it picks
+    the rows.
+
+    Raises: ArgumentError, and, from backward, what fcc.all_reduce() does.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, comm: Communicator | None = None,
+                 dtype: torch.dtype | None = None, replicated: bool = True) -> None:
+        super().__init__()
+        comm = comm or communicator.default()
+        if in_features < 1 or out_features < 0:
+            raise ArgumentError(f"rank {comm.rank}: ColumnParallelLinear: in_features {in_features}, out_features {out_features}: "
+                                "allowed are 1 and more, and 0 and more")
+        parts = batch_parts(out_features, None, comm.size)
+        first = sum(parts[:comm.rank])
+        self.comm_name, self.replicated = comm.name, replicated
+        self.in_features, self.out_features = in_features, out_features
+        self.columns = slice(first, first + parts[comm.rank])
+        self.weight = nn.Parameter(empty(parts[comm.rank], in_features, dtype=dtype, comm=comm))
+        self.register_parameter("bias", nn.Parameter(empty(parts[comm.rank], dtype=dtype, comm=comm)) if bias else None)
+        self.reset_parameters()
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, *, comm: Communicator | None = None, replicated: bool = True) -> ColumnParallelLinear:
+        """This rank's part of a whole layer, the same on all ranks. It is copied."""
+        made = cls(linear.in_features, linear.out_features, linear.bias is not None, comm=comm, dtype=linear.weight.dtype,
+                   replicated=replicated)
+        made.load_state_dict(linear.state_dict())
+        return made
+
+    def reset_parameters(self) -> None:
+        """Draw the weight and the bias anew, as torch.nn.Linear does."""
+        bound = 1 / math.sqrt(self.in_features)
+        with torch.no_grad():
+            for part, shape in ((self.weight, (self.out_features, self.in_features)), (self.bias, (self.out_features,))):
+                if part is not None:
+                    whole = torch.empty(shape, dtype=part.dtype, device=part.device)
+                    part.copy_(whole.uniform_(-bound, bound)[self.columns])
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():  # else there is no backward, and a copy of x is spared
+            x = _ops.sum_gradients(x, self.comm_name, replicated=self.replicated)
+        return nn.functional.linear(x, self.weight, self.bias)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict = dict(state_dict)
+        for name, whole in (("weight", (self.out_features, self.in_features)), ("bias", (self.out_features,))):
+            given = state_dict.get(prefix + name)
+            if isinstance(given, Tensor) and tuple(given.shape) == whole:
+                state_dict[prefix + name] = given[self.columns]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def extra_repr(self) -> str:
+        return (f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
+                f"columns={self.columns.start}:{self.columns.stop}, comm={self.comm_name}")

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: MIT
+"""The operators in torch's modes and transformations: inference mode, forward mode, torch.func, vmap, checkpoints, gradients of
+gradients. Each time torch's own operators say what is right."""
+import warnings
+
+import fcc
+import pytest
+import reference
+import torch
+from torch.autograd import forward_ad
+from torch.utils import _pytree
+from torch.utils.checkpoint import checkpoint
+
+
+def pairs(comm):
+    """name: (function by the ranks together, the same by torch alone, inputs). All ranks have the same inputs and results: they use
+    different parts of the inputs, or multiply them by (rank + 1), and put the results together."""
+    size, rank, random = comm.size, comm.rank, reference.random
+    ids, ends = torch.tensor([0, 2, 1, 1, 0, 2], device=comm.device), torch.tensor([0, 3, 6], device=comm.device)
+    factors = torch.arange(1.0, size + 1, device=comm.device)
+    split = [1, 1] + [0] * (size - 2) if size > 1 else [2]
+
+    def mine(tensor):
+        return fcc.sum_gradients(tensor, comm)
+
+    def everywhere(rows, most):
+        padded = torch.nn.functional.pad(rows.flatten(1), (0, 0, 0, most - rows.shape[0]))
+        return reference.to_all(padded, comm)
+
+    def embedding(tables, weights):
+        out = fcc.embedding_all_to_all(mine(tables) * (rank + 1), ids, ends, table_rows=[3], tables_per_rank=[1] * size, batch=2, comm=comm,
+                                       sample_weights=mine(weights), batch_split=split)
+        return everywhere(out.sum(1), 2)
+
+    def torch_embedding(tables, weights):
+        bags = (tables[ids] * weights.unsqueeze(1)).view(2, 3, 4).sum(1) * factors.sum()
+        parts = [part.reshape(part.shape[0], 4) for part in bags.split(split)]
+        return torch.stack([torch.nn.functional.pad(part, (0, 0, 0, 2 - part.shape[0])).reshape(-1) for part in parts])
+
+    def torch_rows(rows):  # what rank d gets from all: row d, times their factors
+        return torch.stack([(rows[d] * factors.unsqueeze(1)).reshape(-1) for d in range(size)])
+
+    return {
+        "gemv_all_reduce": (lambda x, w: fcc.gemv_all_reduce(mine(x) * (rank + 1), mine(w), comm),
+                            lambda x, w: factors.sum() * (x @ w.t()), (random(1, 2, 3), random(2, 4, 3))),
+        "gemm_all_to_all": (lambda a, b: everywhere(fcc.gemm_all_to_all(mine(a) * (rank + 1), mine(b), comm), size),
+                            lambda a, b: torch_rows(a @ b), (random(3, size, 3), random(4, 3, 5))),
+        "embedding_all_to_all": (embedding, torch_embedding, (random(5, 3, 4), random(6, 6))),
+        "rows_all_to_all": (lambda x: everywhere(fcc.rows_all_to_all(mine(x) * (rank + 1), [1] * size, [1] * size, comm), size),
+                            torch_rows, (random(7, size, 3),)),
+        "all_reduce": (lambda x: fcc.all_reduce(mine(x) * (rank + 1), comm, replicated=True), lambda x: factors.sum() * x,
+                       (random(8, 2, 3),)),
+    }
+
+
+def cases(comm):
+    warnings.simplefilter("ignore")
+    for name, (ours, torchs, inputs) in pairs(comm).items():
+        yield name, ours, torchs, tuple(tensor.to(comm.device) for tensor in inputs)
+
+
+def close(got, want):
+    got, want = _pytree.tree_leaves(got), _pytree.tree_leaves(want)
+    assert len(got) == len(want)
+    for a, b in zip(got, want):
+        assert (a is None) == (b is None)
+        if b is not None:
+            reference.close(a, b.cpu())
+
+
+# ---- inference mode ----
+
+
+def inference_rank(comm):
+    """What is first called under inference mode, and so makes memory for results, gives ordinary results and gradients later."""
+    for name, ours, torchs, inputs in cases(comm):
+        with torch.inference_mode():
+            first = [ours(*inputs) for _ in range(3)]
+            assert not any(y.requires_grad for y in first)
+        del first
+        found = []
+        for function in (ours, torchs):
+            given = [tensor.clone().requires_grad_() for tensor in inputs]
+            y = function(*given)
+            assert not y.is_inference() and y.requires_grad, name
+            (y * y).sum().backward()
+            found.append((y, [tensor.grad for tensor in given]))
+        close(*found)
+        found[0][0].detach().add_(1)  # which torch refuses for inference tensors
+        with torch.inference_mode():
+            close(ours(*given), found[1][0])
+        with torch.no_grad():
+            assert not ours(*given).requires_grad
+    for inference in (True, False):  # memory for parameters
+        with torch.inference_mode(inference):
+            made = fcc.nn.RowParallelLinear(4 * comm.size, 3, comm=comm)(torch.ones(2, 4, device=comm.device))
+        assert made.shape == (2, 3) and made.requires_grad != inference
+
+
+def poisoned_rank(comm):
+    """An evaluation before the first step of training: the gradients are those without it."""
+    warnings.simplefilter("ignore")
+    found = []
+    for evaluate in (True, False):
+        torch.manual_seed(0)
+        body, out = torch.nn.Linear(3, 3).to(comm.device), torch.nn.Linear(4, 1).to(comm.device)
+        head = fcc.nn.RowParallelLinear(3 * comm.size, 4, bias=False, comm=comm)
+
+        def model(x):
+            return body(x).pow(2).mean() + out(torch.nn.functional.silu(head(body(x)))).mean()
+        x = torch.ones(1, 3, device=comm.device)
+        if evaluate:
+            with torch.inference_mode():
+                model(x)
+        model(x).backward()
+        found.append([parameter.grad.cpu() for layer in (body, head, out) for parameter in layer.parameters()])
+    for first, second in zip(*found):
+        assert torch.equal(first, second) and first.any()
+
+
+# ---- forward mode, torch.func, vmap ----
+
+
+def dual_rank(comm):
+    """Tensors with tangents, some in the daemon's memory, after calls with the same tensors without."""
+    for _name, ours, torchs, inputs in cases(comm):
+        inputs = tuple(fcc.to_daemon(tensor, comm) for tensor in inputs)
+        directions = tuple(torch.randn(t.shape, generator=torch.Generator().manual_seed(20)).to(comm.device) for t in inputs)
+        for which in range(1, 2 ** len(inputs)):
+            for gradients in (True, False):
+                found = []
+                for function in (ours, torchs):
+                    with forward_ad.dual_level(), torch.set_grad_enabled(gradients):
+                        duals = [forward_ad.make_dual(t, d) if which >> i & 1 else t for i, (t, d) in enumerate(zip(inputs, directions))]
+                        found.append(list(forward_ad.unpack_dual(function(*duals))))
+                close(*found)
+        with forward_ad.dual_level():
+            assert forward_ad.unpack_dual(ours(*inputs)).tangent is None
+    x, w = fcc.zeros(1, 3, comm=comm), fcc.zeros(2, 3, comm=comm) + 1
+    w = fcc.to_daemon(w, comm)
+    for _ in range(3):  # the short way of a call, which looks at nothing else
+        fcc.gemv_all_reduce(x, w, comm)
+    with forward_ad.dual_level():
+        y = fcc.gemv_all_reduce(forward_ad.make_dual(x, torch.ones_like(x)), w, comm)
+        close(list(forward_ad.unpack_dual(y)), [torch.zeros(1, 2), torch.full((1, 2), 3.0 * comm.size)])
+
+
+def func_rank(comm):
+    func = torch.func
+    for _name, ours, torchs, inputs in cases(comm):
+        which, found = tuple(range(len(inputs))), []
+        for function in (ours, torchs):
+            def cubes(*given, function=function):
+                return function(*given).pow(3).sum()
+            found.append((func.grad(cubes, which)(*inputs), func.hessian(cubes, which)(*inputs),
+                          func.jacrev(func.jacrev(cubes, which), which)(*inputs), func.jacrev(func.jacfwd(cubes, which), which)(*inputs),
+                          func.jacfwd(func.jacfwd(cubes, which), which)(*inputs), func.jvp(cubes, inputs, inputs),
+                          func.jacrev(function, which)(*inputs), func.vjp(function, *inputs)[1](function(*inputs))))
+        close(*found)
+
+
+def vmap_rank(comm):
+    for _name, ours, torchs, inputs in cases(comm):
+        for which in range(1, 2 ** len(inputs)):
+            for at in (0, -1):
+                dims = tuple(at if which >> i & 1 else None for i in range(len(inputs)))
+                many = tuple(torch.stack([t, 2 * t, t - 1], at) if dim is not None else t for t, dim in zip(inputs, dims))
+                close(torch.vmap(ours, dims)(*many), torch.vmap(torchs, dims)(*many))
+        many = tuple(torch.stack([t, 2 * t, t - 1]) for t in inputs)
+        every = tuple(range(len(inputs)))
+        close(*(torch.vmap(torch.func.grad(lambda *given, f=f: f(*given).pow(2).sum(), every))(*many) for f in (ours, torchs)))
+        nested = tuple(torch.stack([t, t + 1]) for t in many)
+        close(*(torch.vmap(torch.vmap(f))(*nested) for f in (ours, torchs)))
+    x, w = torch.ones(7, 30, 3, device=comm.device), torch.ones(4, 3, device=comm.device)
+    close(torch.vmap(lambda x: fcc.gemv_all_reduce(x, w, comm))(x), 3.0 * comm.size * torch.ones(7, 30, 4))  # more rows than it takes
+
+
+# ---- gradients of gradients, checkpoints ----
+
+
+def second_rank(comm):
+    for _name, ours, torchs, inputs in cases(comm):
+        found = []
+        for function in (ours, torchs):
+            given = [tensor.clone().requires_grad_() for tensor in inputs]
+            y = function(*given)
+            slopes = torch.autograd.grad(y.sum(), given, create_graph=True)  # from a gradient that wants none itself
+            loss = y.sum() + sum((slope ** 2).sum() for slope in slopes)
+            found.append((slopes, torch.autograd.grad(loss, given)))
+        close(*found)
+
+
+def penalty_rank(comm):
+    """The gradient penalty of a critic whose layers are spread over the ranks, against one process."""
+    warnings.simplefilter("ignore")
+    torch.manual_seed(2)
+    first, second, last = torch.nn.Linear(3, 8), torch.nn.Linear(8, 4, False), torch.nn.Linear(4, 1)
+    whole = torch.nn.Sequential(first, torch.nn.Tanh(), second, torch.nn.Tanh(), last).to(comm.device)
+    spread = torch.nn.Sequential(fcc.nn.ColumnParallelLinear.from_linear(first, comm=comm), torch.nn.Tanh(),
+                                 fcc.nn.RowParallelLinear.from_linear(second, comm=comm), torch.nn.Tanh(), last)
+    found = []
+    for critic in (whole, spread):
+        x = reference.random(4, 5, 3).to(comm.device).requires_grad_()
+        last.zero_grad()
+        y = critic(x)
+        slope, = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (y.mean() + (slope.norm(dim=1) - 1).pow(2).mean()).backward()
+        found.append([x.grad, last.weight.grad.clone(), critic[0].weight.grad, critic[0].bias.grad, critic[2].weight.grad])
+    want, got = found
+    mine = spread[0].columns
+    close(got, [*want[:2], want[2][mine], want[3][mine], want[4][:, mine]])
+
+
+def checkpoint_rank(comm):
+    for _name, ours, torchs, inputs in cases(comm):
+        found = []
+        for function in (torchs, lambda *given: checkpoint(ours, *given, use_reentrant=False),
+                         lambda *given: checkpoint(ours, *given, use_reentrant=True)):
+            given = [tensor.clone().requires_grad_() for tensor in inputs]
+            y = function(*given)
+            y.pow(2).sum().backward()
+            found.append((y, [tensor.grad for tensor in given]))
+        close(found[1], found[0])
+        close(found[2], found[0])
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("function", [inference_rank, poisoned_rank, dual_rank, func_rank, vmap_rank, second_rank, penalty_rank,
+                                      checkpoint_rank])
+def test_mode(run, size, function):
+    run(size, function)
