@@ -63,6 +63,7 @@ class Connection:
         self.handle = handle
         # address -> (end, fcc_buffer *). Buffers may come and go in any thread, and go at any moment (the garbage collector).
         self._buffers: dict[int, tuple[int, int]] = {}
+        self._owners: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()  # by the fcc_buffer *
         self._pooled: dict[int, tuple[int, int]] = {}  # the same for those that torch's allocator has: they may go unheard
         self._pool_frees = ctypes.c_uint64.from_address(library().pool_frees())  # but are counted
         self._seen_frees = self._pool_frees.value
@@ -103,6 +104,11 @@ class Connection:
         self._pooled[start] = (start + library().buffer_size(handle), handle)
         self._sort()
         return handle, address - start
+
+    def owner(self, handle: int) -> Buffer | None:
+        """Who keeps that buffer: whoever holds it, too, has its memory for as long, whatever becomes of tensors over it. None
+        for a buffer that torch's allocator has: what keeps that is a storage."""
+        return self._owners.get(handle)
 
     def place_set(self, start: int, end_and_handle: tuple[int, int] | None) -> None:
         """A buffer has come, or (None) goes."""
@@ -187,16 +193,19 @@ class Buffer:
         self.address: int = library().buffer_data(handle)
         self.nbytes = nbytes
         self.symmetric = symmetric
+        member.connection._owners[self.handle] = self
         member.connection.place_set(self.address, (self.address + nbytes, self.handle))
         weakref.finalize(self, _buffer_end, os.getpid(), member, self.handle, self.address).atexit = False
 
-    def view(self, offset: int, nbytes: int) -> torch.Tensor:
-        """Some of its bytes as a tensor [nbytes] of uint8, with a storage of its own, which holds the buffer."""
+    def view(self, offset: int, nbytes: int, holder: object = None) -> torch.Tensor:
+        """Some of its bytes as a tensor [nbytes] of uint8, with a storage of its own, which holds the buffer, or `holder`, who
+        holds the buffer."""
+        holder = self if holder is None else holder
         if not self.member.on_gpu:
             memory = (ctypes.c_uint8 * nbytes).from_address(self.address + offset)
-            setattr(memory, "owner", self)
+            setattr(memory, "owner", holder)
             return torch.frombuffer(memory, dtype=torch.uint8)
-        found = torch.as_tensor(_CudaMemory(self, self.address + offset, nbytes), device=self.member.device)
+        found = torch.as_tensor(_CudaMemory(holder, self.address + offset, nbytes), device=self.member.device)
         if found.data_ptr() != self.address + offset:
             raise DriverError(f"memory at {self.address + offset:#x} is not memory of {found.device}", rank=self.member.rank)
         return found
@@ -205,7 +214,7 @@ class Buffer:
 class _CudaMemory:
     """Memory of a GPU as torch takes it without a copy; the storage that it makes holds this object, and so the buffer."""
 
-    def __init__(self, owner: Buffer, address: int, nbytes: int) -> None:
+    def __init__(self, owner: object, address: int, nbytes: int) -> None:
         self.owner = owner
         self.__cuda_array_interface__ = {"data": (address, False), "typestr": "|u1", "shape": (nbytes,), "strides": None,
                                          "version": 3}

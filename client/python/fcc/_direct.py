@@ -14,6 +14,7 @@ the daemon's buffers are the same: Connection.places is another object as soon a
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,7 @@ UNLOOKED = 7  # so many calls may go by before the errors of those on streams ar
 _NOT_GIVEN: Any = object()
 _prepared = communicator._prepared
 _references = torch._C._storage_Use_Count
+_variables = sys.getrefcount
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _profiled = torch._C._autograd._profiler_enabled
@@ -103,7 +105,7 @@ def again(x: Tensor, w: Tensor, name: str) -> Tensor | None:
             return None
         blocks = kept.blocks
         block = blocks.popleft()  # taken out, so that no other thread looks at it
-        if _references(block.storage) != block.bare:
+        if _references(block.storage) != block.bare or _variables(block.held) != block.alone:
             block = _later(block, blocks)
     except (LookupError, RuntimeError, AttributeError, TypeError):
         return None  # a new call; all results are in use; tensors without an address; no tensors, or no name

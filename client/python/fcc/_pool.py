@@ -6,15 +6,24 @@ when one rank needs memory the others may not. So each communicator has a heap f
 ranks, and each rank gives out pieces of it as it needs them: an operator does not ask results to lie at the same place on all
 ranks.
 
-A block is free again when nothing but the pool refers to its storage: the number of references says so, and no tensor needs to
-be told of its end. On GPUs a block belongs to the stream that it was given out for, as with torch's own allocator: what is
-enqueued there later comes after all that used it.
+A block is free again when nobody but the pool can see its memory. No tensor needs to be told of its end, because two numbers
+say so: how many tensors, and what else torch makes of tensors (arrays of numpy, DLPack, what autograd saved), refer to the
+block's storage; and how many of Python's variables refer to the object that Python has for the storage (untyped_storage()),
+which torch counts as one however many they are.
+
+A storage can be given other memory: share_memory_() and queues of torch.multiprocessing move a tensor's elements to memory that
+other processes map. A block whose storage has gone elsewhere like that is given a storage anew when nobody has the old one.
+
+On GPUs a block belongs to the stream that it was given out for, as with torch's own allocator: what is enqueued there later
+comes after all that used it.
 """
 from __future__ import annotations
 
 import gc
 import math
+import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -26,25 +35,54 @@ from .errors import OutOfMemoryError
 ALIGNMENT = 512  # bytes
 
 _references = torch._C._storage_Use_Count  # of a storage, by its address
+_variables = sys.getrefcount
 
 
 class Block:
     """A piece of a buffer, with a tensor that shows it."""
 
-    __slots__ = ("bare", "handle", "nbytes", "offset", "packed", "buffer", "storage", "tensor")
+    __slots__ = ("__weakref__", "alone", "bare", "buffer", "dtype", "handle", "held", "nbytes", "offset", "packed", "shape",
+                 "storage", "tensor", "unseen")
 
     def __init__(self, buffer: Buffer, offset: int, nbytes: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.buffer, self.offset, self.nbytes = buffer, offset, nbytes
+        self.buffer, self.offset, self.nbytes, self.shape, self.dtype = buffer, offset, nbytes, shape, dtype
         self.handle = buffer.handle
         self.packed = b""  # as a result, for the C library: _direct.py
-        count = math.prod(shape)
-        with torch.inference_mode(False):  # what is first needed under inference_mode is given out without it, too
-            self.tensor = buffer.view(offset, nbytes)[: count * dtype.itemsize].view(dtype).view(shape).data
-        self.storage = self.tensor.untyped_storage()._cdata
-        self.bare = _references(self.storage)  # when nobody has it
+        self.show()
+
+    def show(self) -> None:
+        """Make a tensor of the memory, with a storage that nobody has."""
+        nbytes = math.prod(self.shape) * self.dtype.itemsize
+        with torch.inference_mode(False):  # whoever is given the memory first, it is an ordinary tensor
+            view = self.buffer.view(self.offset, max(1, nbytes), _Hold(self))
+            self.tensor = view[:nbytes].view(self.dtype).view(self.shape).data
+        del view
+        self.held = self.tensor.untyped_storage()
+        self.storage = self.held._cdata
+        self.alone = _variables(self.held)  # when nobody has it
+        self.unseen = _references(self.storage)  # the same
+        self.bare = self.unseen  # -1: the storage has other memory now, so the block is not free before it is shown again
 
     def free(self) -> bool:
-        return _references(self.storage) == self.bare
+        return _references(self.storage) == self.bare and _variables(self.held) == self.alone
+
+    def forsaken(self) -> bool:
+        """Has its storage gone elsewhere, and does nobody have it any more?"""
+        return self.bare < 0 and _references(self.storage) == self.unseen and _variables(self.held) == self.alone
+
+
+class _Hold:
+    """What a block's storage holds, as long as it has the block's memory."""
+
+    __slots__ = ("block", "buffer")
+
+    def __init__(self, block: Block) -> None:
+        self.block, self.buffer = weakref.ref(block), block.buffer
+
+    def __del__(self) -> None:
+        block = self.block()
+        if block is not None:
+            block.bare = -1
 
 
 class Pool:
@@ -73,7 +111,7 @@ class Pool:
             block = blocks.popleft()  # taken out, so that no other thread looks at it
         except (KeyError, IndexError):  # there are none, or none now
             return self._take_new(shape, dtype, stream)
-        if _references(block.storage) == block.bare:
+        if _references(block.storage) == block.bare and _variables(block.held) == block.alone:
             tensor = block.tensor.data
             blocks.append(block)
             return tensor, block.handle, block.offset
@@ -87,12 +125,14 @@ class Pool:
 
     @staticmethod
     def _take_later(blocks: deque[Block]) -> tuple[torch.Tensor, int, int] | None:
-        """The first one was not free: look at the others."""
-        for _ in range(len(blocks) - 1):
+        """The first one was not free: look at the others, and whether one is to be shown again."""
+        for _ in range(len(blocks)):
             try:
                 block = blocks.popleft()
             except IndexError:
                 return None
+            if block.forsaken():
+                block.show()
             tensor = block.tensor.data if block.free() else None
             blocks.append(block)
             if tensor is not None:
@@ -133,7 +173,7 @@ class Pool:
         for blocks in list(self._ready.values()):  # which stay there, also empty: another thread may hold one
             for _ in range(len(blocks)):
                 block = blocks.popleft()
-                if block.free():
+                if block.free() or block.forsaken():
                     freed.append(block)
                 else:
                     blocks.append(block)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
 """What an operator is given, as the C library wants it: a place in the daemon's memory. Tensors elsewhere are copied there
-first."""
+first, in every call: they may change in ways that torch does not count (fused optimizers, .data, aliases in numpy, other
+processes), so an earlier call's copy may be older than its tensor."""
 from __future__ import annotations
+
+import warnings
 
 import torch
 
-from . import communicator
 from .communicator import Communicator
-from .errors import ArgumentError
+from .errors import ArgumentError, CaptureError
 from .memory import DTYPES
 
 def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: int, *, weight: bool = False,
@@ -32,14 +34,12 @@ def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: 
         if shape[-1] == 1:
             stride = (*stride[:-1], 1)
         return (*found, number, tensor.ndim, *shape, *padding, *stride, *padding), tensor
-    copies = comm._copies
+    if comm._member.on_gpu and torch.cuda.is_current_stream_capturing():  # or the graph would copy, whenever it is replayed
+        raise CaptureError(f"rank {comm.rank}: {op}: {name}: the stream is being captured into a graph: not allowed")
     if not silent:
-        copies.warn(comm, op, name, tensor, weight)
-    if weight and not tensor.is_inference():
-        held, handle, offset = copies.once(comm, tensor, stream)
-    else:
-        held, handle, offset = comm._local.take(shape, tensor.dtype, stream)
-        held.copy_(tensor.detach())
+        comm._copies.warn(comm, op, name, tensor, weight)
+    held, handle, offset = comm._local.take(shape, tensor.dtype, stream)
+    held.copy_(tensor.detach())
     return (handle, offset, number, tensor.ndim, *shape, *padding, 0, 0, 0, 0), held
 
 
@@ -59,7 +59,6 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def forget_copies(comm: Communicator | None = None) -> None:
-    """Let operators copy anew what lies outside of the daemon's memory: after changes that torch does not count (through .data,
-    numpy or other aliases)."""
-    for one in [comm] if comm else list(communicator._by_name.values()):
-        one._copies.kept.clear()
+    """There is nothing to forget: no copy is used in more than one call. It is there for programs that called it when some
+    were."""
+    warnings.warn("fcc.forget_copies(): copies are not kept any more, so it is needed no more", DeprecationWarning, stacklevel=2)

@@ -174,6 +174,7 @@ class Communicator:
         self._copies = Copies()
         self._prepared = Prepared(self)
         self._identities: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._captured: list[torch.Tensor] = []  # whose memory CUDA graphs use
         self._pool: Any = None  # the torch.cuda.MemPool of mem_pool()
         self._expected: deque[tuple] = deque()  # enqueued operators whose results are still to be checked
         self._operators: weakref.WeakSet[Any] = weakref.WeakSet()  # prepared ones
@@ -284,7 +285,7 @@ class Communicator:
             operator.close()
         from .mem_pool import gpu_pool_close  # which needs this module
         gpu_pool_close(self)
-        del self._heap, self._local, self._copies, self._identities, self._prepared, self._member
+        del self._heap, self._local, self._copies, self._identities, self._captured, self._prepared, self._member
 
     def _identity(self, n: int, dtype: torch.dtype) -> torch.Tensor:
         """[n][n], in the daemon's memory."""

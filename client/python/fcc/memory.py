@@ -24,7 +24,8 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
     """A dense tensor in the daemon's memory, on the communicator's device, so that operators use it without a copy.
 
     It is an ordinary tensor: views, slices and parameters of it lie in the daemon's memory, too. The memory goes with the last
-    reference to its storage; on a GPU that waits for the GPU, as cudaFree does.
+    reference to its storage; on a GPU that waits for the GPU, as cudaFree does. While a CUDA graph is captured, what is made
+    stays until the communicator is closed, as the graph uses it.
 
     Args:
         shape: any, 0 elements too
@@ -47,11 +48,13 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
     nbytes = math.prod(sizes) * dtype.itemsize
     if symmetric or nbytes >= OWN_BUFFER_BYTES:
         buffer = Buffer(comm.member, max(1, nbytes), symmetric)
-        if not nbytes:
-            return buffer.view(0, 1)[:0].view(dtype).view(sizes)
-        return buffer.view(0, nbytes).view(dtype).view(sizes)
-    _ = comm.member
-    return comm._local.take(sizes, dtype, stream_of(comm))[0]
+        made = buffer.view(0, max(1, nbytes))[:nbytes].view(dtype).view(sizes)
+    else:
+        _ = comm.member
+        made = comm._local.take(sizes, dtype, stream_of(comm))[0]
+    if comm._member.on_gpu and torch.cuda.is_current_stream_capturing():
+        comm._captured.append(made)  # a graph uses the memory whenever it is replayed, also when the tensor has gone
+    return made
 
 
 def zeros(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device: str | torch.device | None = None,

@@ -35,7 +35,9 @@ class PreparedOperator:
     others, and on a stream in the same order among them and among other operators.
 
     A run begins after what is on the current stream, reads the inputs as they are then, and stores into `result`, which is
-    overwritten by the next run. It is not captured into a CUDA graph (CaptureError). At most 64 are open at a time.
+    overwritten by the next run. Inputs and result must stay where they are: after one of them has been given other memory
+    (`.data = ...`, set_(), share_memory_()) a run is refused, which aborts the communicator, as the other ranks' runs have
+    begun. It is not captured into a CUDA graph (CaptureError). At most 64 are open at a time.
 
     Attributes:
         result: y or c, in the daemon's memory
@@ -45,14 +47,21 @@ class PreparedOperator:
     synchronize() do, too), ArgumentError after close().
     """
 
-    def __init__(self, comm: Communicator, op: str, packed: bytes, result: Tensor, inputs: tuple[Tensor, ...]) -> None:
+    def __init__(self, comm: Communicator, op: str, packed: bytes, result: Tensor, inputs: dict[str, Tensor]) -> None:
         member, handle = comm.member, ctypes.c_void_p()
         status, text = interruptible(lambda: library().prepare[op](member.handle, packed, ctypes.byref(handle)),
                                      member.interrupted)
         if status < 0:
             raise member.error(status, text)
         self.comm, self.result = comm, result
-        self._member, self._handle, self._inputs = member, handle, inputs
+        self._member, self._handle, self._op = member, handle, op
+        self._tensors = {**inputs, "result": result}
+        # What keeps their memory, whatever becomes of the tensors.
+        find, owner = member.connection.find, member.connection.owner
+        self._memory = [(tensor.detach(), owner(place[0]) if (place := find(tensor.data_ptr())) else None)
+                        for tensor in self._tensors.values()]
+        self._first, self._second = (tensor.data_ptr for tensor in inputs.values())
+        self._places = self._first(), self._second(), result.data_ptr()
         self._enqueue = library().prepared_enqueue
         self._end = weakref.finalize(self, _prepared_end, os.getpid(), member, handle)
         self._end.atexit = False
@@ -62,10 +71,20 @@ class PreparedOperator:
         """One run, on the current stream. Does not wait. Returns `result`."""
         if not self._end.alive:
             raise ArgumentError("prepared: it has been closed", rank=self._member.rank)
+        if (self._first(), self._second(), self.result.data_ptr()) != self._places:
+            raise self._moved()
         status = self._enqueue(self._handle, stream_of(self.comm))
         if status < 0:
             raise self._member.error(status)
         return self.result
+
+    def _moved(self) -> ArgumentError:
+        """The error for a tensor that is not where it was. The other ranks' runs wait for this one: they are told."""
+        names = [name for (name, tensor), place in zip(self._tensors.items(), self._places) if tensor.data_ptr() != place]
+        why = (f"rank {self._member.rank}: {self._op}: {', '.join(names)}: it has been given other memory than the operator was "
+               "prepared with")
+        self._member.abort(why)
+        return ArgumentError(why, rank=self._member.rank, remedy="Copy into the tensor instead, or prepare the operator anew.")
 
     def close(self) -> None:
         """No more runs; those on the GPU are waited for. Not collective. The last reference to it, and its communicator's
@@ -87,10 +106,14 @@ def _prepared_end(pid: int, member: Member, handle: ctypes.c_void_p) -> None:
 def _there(comm: Communicator, op: str, name: str, tensor: Tensor, stream: int) -> tuple:
     """Where it lies: each run reads it there, so there are no copies."""
     check_floats(comm, op, name, tensor, 2)
+    if tensor.is_neg():
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: it is a view that torch negates when it is read: a prepared "
+                            f"operator reads memory as it is", remedy="Give it Tensor.resolve_neg().")
     if tensor.device == comm.device and tensor.numel() and not (
             is_plain(tensor) and comm.member.connection.find(tensor.data_ptr())):
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: it does not lie in the daemon's memory, with dense rows: a "
-                            f"prepared operator reads it where it is", remedy="Make it with fcc.empty(), or move it with fcc.to_daemon().")
+                            f"prepared operator reads it where it is",
+                            remedy="Make it with fcc.empty(), or move it with fcc.to_daemon().")
     at, _ = place(comm, op, name, tensor, stream)
     return at
 
@@ -118,7 +141,7 @@ def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = No
     except Error as e:
         raise refuse(comm, op, e) from None
     packed = GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, *shape), SCHEDULES["fused"], *RESERVED)
-    return PreparedOperator(comm, op, packed, y, (x, w))
+    return PreparedOperator(comm, op, packed, y, {"x": x, "w": w})
 
 
 def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
@@ -142,7 +165,7 @@ def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = No
     received, received_address = numbers([-1] * comm.size)
     packed = GEMM_ARGS.pack(*at_a, *at_b, send_address, *dense(handle, offset, a.dtype, *shape), received_address,
                             SCHEDULES["fused"], *RESERVED)
-    operator = PreparedOperator(comm, op, packed, c, (a, b))
+    operator = PreparedOperator(comm, op, packed, c, {"a": a, "b": b})
     try:
         rows_check(comm.member, list(received), expected)
     except Error:

@@ -145,7 +145,7 @@ def pool_rank(comm):
 
 
 def copies_rank(comm):
-    """What lies elsewhere is copied, with a warning, and weights once."""
+    """What lies elsewhere is copied in every call, with a warning in the first."""
     x, w = (reference.random(seed + comm.rank, rows, 12).to(comm.device) for seed, rows in ((1, 2), (5, 6)))
     weight = torch.nn.Parameter(w)
 
@@ -159,24 +159,20 @@ def copies_rank(comm):
     texts, files = right()
     assert len(texts) == 2 and "x (2x12, float32)" in texts[0] and "fcc.empty" in texts[0] and "to_daemon" in texts[1]
     assert set(files) == {__file__}
-    assert len(comm._copies.kept) == 1
-    held = next(iter(comm._copies.kept.values())).tensor
-    held_version = held._version
     assert right()[0] == []  # each is said once
-    assert held._version == held_version  # and the weight was not copied again
     with torch.no_grad():
         weight.mul_(3)
     right()
-    assert held._version == held_version + 1 and len(comm._copies.kept) == 1
     weight.data.mul_(2)  # torch does not count this
-    fcc.forget_copies(comm)
     right()
+    with pytest.deprecated_call(match="forget_copies"):
+        fcc.forget_copies(comm)
     fcc.to_daemon(weight.data, comm)
     with torch.inference_mode():
         weight = torch.nn.Parameter(w.clone(), requires_grad=False)
     right()
     weight.data.mul_(2)
-    right()  # a tensor without a count is copied each time
+    right()
     weight = w[:, ::2]  # strides that operators do not take
     x = x[:, :6]
     right()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .. import communicator
-from .window import functions, place
+from .window import functions, memory_of, place
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -44,7 +44,7 @@ class Triggers:
         self._functions.fcc_comm_triggers.restype, self._functions.fcc_put_register.restype = c_int, c_int
         self._functions.fcc_comm_triggers.argtypes = [c_void_p, POINTER(Fifo)]
         self._functions.fcc_put_register.argtypes = [c_void_p, POINTER(Put), POINTER(c_uint32)]
-        self._kept: list[torch.Tensor] = []  # a put goes with its buffers
+        self._kept: list[tuple] = []  # a put goes with its buffers
         fifo = Fifo()
         self._check(self._functions.fcc_comm_triggers(self._comm.member.handle, ctypes.byref(fifo)))
         self.table = torch.tensor([fifo.head, fifo.tail, fifo.slots, fifo.capacity], dtype=torch.int64,
@@ -74,7 +74,7 @@ class Triggers:
             put.signals, offset = place(signals, self._comm)
             put.signal_offset = offset + 8 * index
         self._check(self._functions.fcc_put_register(self._comm.member.handle, ctypes.byref(put), ctypes.byref(number)))
-        self._kept += [tensor for tensor in (source, to, signals) if tensor is not None]
+        self._kept += [memory_of(tensor, self._comm) for tensor in (source, to, signals) if tensor is not None]
         return number.value
 
     def _rows(self, put: Put, source: torch.Tensor, to: torch.Tensor | None) -> None:

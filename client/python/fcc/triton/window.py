@@ -39,6 +39,12 @@ def place(tensor: torch.Tensor, comm: Communicator) -> tuple[int, int]:
     return found
 
 
+def memory_of(tensor: torch.Tensor, comm: Communicator) -> tuple:
+    """What keeps a tensor's memory, whatever becomes of the tensor (`.data = ...`, share_memory_())."""
+    handle, _ = place(tensor, comm)
+    return tensor.detach(), comm.member.connection.owner(handle)
+
+
 class Window:
     """All ranks' parts of a symmetric tensor.
 
@@ -52,7 +58,8 @@ class Window:
         status: the address of the communicator's status word: an int, for the kernel's argument of that name
         remote: the ranks on other nodes
 
-    It keeps the tensor, and must live as long as kernels use it. Other ranks' memory stays as long as the tensor's own does.
+    It keeps the tensor and its memory, and must live as long as kernels use it. Other ranks' memory stays as long as the
+    tensor's own does.
     Until all ranks have made theirs (Communicator.barrier()) none may free its tensor.
 
     Raises: ValueError, and fcc.errors.Error (the other rank has freed its part, or is gone).
@@ -61,11 +68,12 @@ class Window:
     def __init__(self, tensor: torch.Tensor, comm: Communicator | None = None) -> None:
         comm = comm or communicator.default()
         self.tensor = tensor
-        if not tensor.is_contiguous():
+        if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
             raise ValueError(f"rank {comm.rank}: tensor: strides {tuple(tensor.stride())} of shape {tuple(tensor.shape)}: it "
-                             f"must be dense")
+                             f"must be dense, and no view that torch negates when it is read")
         _check_gpu(comm.device)
         buffer, offset = place(tensor, comm)
+        self._memory = memory_of(tensor, comm)
         lib, addresses, self.remote = functions(), [], []
         for rank in range(comm.size):
             address = c_void_p()
