@@ -55,7 +55,7 @@ void context_die(struct fcc_context *c, int status, const char *format, ...)
     while ((p = LIST_FIRST(&c->pending)))
         pending_fail(p, status, c->dead.text);
     (void)shutdown(c->sock, SHUT_RDWR); /* the worker, if it lives, is told; and so is the watch */
-    statuses_raise(c, status); /* first, for who looks when his stream has gone on */
+    statuses_raise(c, status);          /* first, for who looks when his stream has gone on */
     streams_release(c);
     watch_wake(c);
     (void)pthread_cond_broadcast(&c->changed);

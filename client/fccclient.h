@@ -157,9 +157,10 @@ struct fcc_comm_options {
     /* the device of this rank, among those of its kind as fccctl devices numbers them: 0 or more, or -1 for (rank modulo
      * number of devices of the kind) */
     int32_t device;
-    uint32_t time_limit_ms; /* how long an operator may wait for its ranks or run, the same on all ranks; 0: the daemon's TIME_LIMIT_MS */
-    uint32_t device_kind;   /* enum fcc_device_kind; the same on all ranks */
-    uint32_t reserved[5];   /* must be 0 */
+    uint32_t
+        time_limit_ms; /* how long an operator may wait for its ranks or run, the same on all ranks; 0: the daemon's TIME_LIMIT_MS */
+    uint32_t device_kind; /* enum fcc_device_kind; the same on all ranks */
+    uint32_t reserved[5]; /* must be 0 */
 };
 
 /* Join the communicator `id` as `rank` of `nranks`, and wait until all have joined. `options` may be NULL (device -1).

@@ -444,7 +444,7 @@ struct fcc_session_memory {
     _Alignas(64) _Atomic uint64_t head;          /* client writes */
     _Alignas(64) _Atomic uint64_t tail;          /* worker writes */
     _Alignas(64) _Atomic uint32_t worker_sleeps; /* worker writes: 1 means ring the doorbell */
-    _Atomic uint32_t engine_core; /* worker writes, now and then: 1 + the core it runs on, where cores are short; or 0 */
+    _Atomic uint32_t engine_core;   /* worker writes, now and then: 1 + the core it runs on, where cores are short; or 0 */
     _Atomic uint32_t time_limit_ms; /* worker writes, once: of communicators whose ranks name none */
     /* A client with a rank on a GPU: a robust futex (man 2 get_robust_list) that a thread of it holds until it disconnects. 0
      * before and after; the thread's TID; with FUTEX_OWNER_DIED, by the kernel, when the process dies. The worker adds

@@ -71,7 +71,7 @@ struct fake {
     struct fcc_hello hello;                    /* as it came */
     struct fcc_comm_init_msg comm_init;        /* the last one; look at calls[] first */
     struct fcc_meeting meeting;                /* likewise */
-    uint32_t spin_us, time_limit_ms; /* 0: FAKE_TIME_LIMIT_MS */
+    uint32_t spin_us, time_limit_ms;           /* 0: FAKE_TIME_LIMIT_MS */
 
     char path[108];
     int listener, sock, doorbell, poke;

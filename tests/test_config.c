@@ -471,7 +471,7 @@ int main(void)
         cmocka_unit_test(mistakes),       cmocka_unit_test(files),        cmocka_unit_test(what_zero_means),
         cmocka_unit_test(gpus),           cmocka_unit_test(nodes),        cmocka_unit_test(nodes_file),
         cmocka_unit_test(nodes_mistakes), cmocka_unit_test(key_mistakes), cmocka_unit_test(background),
-        cmocka_unit_test(changes),        
+        cmocka_unit_test(changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
