@@ -118,6 +118,7 @@ static int64_t divide_down(int64_t a, int64_t b)
     return a / b - (a % b < 0);
 }
 
+/* Of two positive numbers. */
 static int64_t divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -125,7 +126,7 @@ static int64_t divisor(int64_t a, int64_t b)
         a = b;
         b = rest;
     }
-    return a;
+    return a > 0 ? a : 1;
 }
 
 /* Block i of a and block j of b overlap if i * a.pitch - j * b.pitch lies between low and high, which it must not reach. What it can be is a

@@ -92,17 +92,16 @@ int pid_file_write(const struct config *config)
     if (!*path)
         return 0;
     pid_fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
-    if (pid_fd < 0 || fstat(pid_fd, &st))
-        status = -errno;
-    else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
-        status = -EPERM; /* in a directory that all may write to, somebody may have put something there */
-    else if (flock(pid_fd, LOCK_EX | LOCK_NB))
-        status = errno == EWOULDBLOCK ? -EBUSY : -errno;
-    else if (ftruncate(pid_fd, 0) || dprintf(pid_fd, "%d\n", getpid()) < 0)
-        status = -errno;
+    if (pid_fd >= 0 && !fstat(pid_fd, &st)) {
+        /* In a directory that all may write to, somebody may have put something there. */
+        if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
+            status = -EPERM;
+        else if (!flock(pid_fd, LOCK_EX | LOCK_NB) && !ftruncate(pid_fd, 0) && dprintf(pid_fd, "%d\n", getpid()) > 0)
+            return 0;
+    }
     if (!status)
-        return 0;
-    if (status == -EBUSY)
+        status = -errno;
+    if (status == -EWOULDBLOCK)
         log_error("PID_FILE %s: another fccd has it", path);
     else if (status == -EPERM)
         log_error("PID_FILE %s: allowed is a regular file of uid %u, or none", path, geteuid());

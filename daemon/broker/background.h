@@ -12,7 +12,7 @@
  * while the process has one thread. Returns 0 or -errno. */
 int background_enter(const struct config *config);
 
-/* PID_FILE, if there is one: written, and locked for as long as the process lives. Returns 0 or -errno (logged): -EBUSY if another
+/* PID_FILE, if there is one: written, and locked for as long as the process lives. Returns 0 or -errno (logged): -EWOULDBLOCK if another
  * fccd holds it. */
 int pid_file_write(const struct config *config);
 void pid_file_remove(const struct config *config);

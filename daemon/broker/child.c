@@ -99,11 +99,12 @@ void children_reap(struct broker *b)
 
 void children_close(struct broker *b)
 {
-    struct child *c;
+    struct child *c, *next;
 
-    while ((c = LIST_FIRST(&b->children))) { /* init reaps it */
+    for (c = LIST_FIRST(&b->children); c; c = next) { /* init reaps it */
+        next = LIST_NEXT(c, link);
         child_kill(c);
-        LIST_REMOVE(c, link);
         free(c);
     }
+    LIST_INIT(&b->children);
 }

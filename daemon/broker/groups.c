@@ -233,8 +233,10 @@ int groups_ask(struct visitor *v, struct error *e)
 
 void lookups_close(struct broker *b)
 {
-    struct lookup *l;
+    struct lookup *l, *next;
 
-    while ((l = TAILQ_FIRST(&b->lookups)))
+    for (l = TAILQ_FIRST(&b->lookups); l; l = next) {
+        next = TAILQ_NEXT(l, link);
         lookup_free(l);
+    }
 }
