@@ -44,7 +44,7 @@ static void file_read(const char *path, char *text, size_t room)
 /* Waits until the log says so. */
 static void logged(const char *says)
 {
-    struct test_node node;
+    struct test_node node = {0};
 
     (void)snprintf(node.log, sizeof(node.log), "%s", in_directory("b.log"));
     if (!node_logged(&node, says, 10000)) {

@@ -58,7 +58,7 @@ class PreparedOperator:
         self._tensors = {**inputs, "result": result}
         # What keeps their memory, whatever becomes of the tensors.
         find, owner = member.connection.find, member.connection.owner
-        self._memory = [(tensor.detach(), owner(place[0]) if (place := find(tensor.data_ptr())) else None)
+        self._memory = [(tensor.detach(), owner(found[0]) if (found := find(tensor.data_ptr())) else None)
                         for tensor in self._tensors.values()]
         self._first, self._second = (tensor.data_ptr for tensor in inputs.values())
         self._places = self._first(), self._second(), result.data_ptr()
