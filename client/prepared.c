@@ -466,7 +466,7 @@ int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
     const struct accelerator *a;
     int before = 0, status = handle_check("prepared", prepared ? prepared->comm->context : NULL);
 
-    if (status)
+    if (status || !prepared) /* NULL is refused by now */
         return status;
     status = status_of(prepared->comm);
     if (status)

@@ -12,7 +12,7 @@ same as torch.ops.fcc.*; prepared.py: those that run again and again. nn: module
 from . import nn
 from ._staging import forget_copies
 from .communicator import Communicator, Environment, default, environment, init, unique_id
-from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error,
+from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error, ForkedError,
                      IndexRangeError, LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError, PermissionDeniedError,
                      ProtocolError, ShutdownError, TimeLimitError, UnreachableError, UnsupportedError, WorkerLostError)
 from .functional import (all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all,
@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CopyWarning",
-    "DriverError", "Environment", "Error", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
+    "DriverError", "Environment", "Error", "ForkedError", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
     "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "ShutdownError", "TimeLimitError",
     "UnreachableError", "UnsupportedError", "WorkerLostError", "all_reduce", "default", "embedding_all_to_all", "empty",
     "environment", "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory", "mem_pool", "nn",

@@ -124,6 +124,12 @@ class WorkerLostError(Error, ConnectionResetError):
     remedy_default = "Close the communicators of this job and make new ones: the next connection gets a fresh worker."
 
 
+class ForkedError(Error, ChildProcessError):
+    """A child process used what its parent has: a communicator, a tensor's memory, a request."""
+
+    remedy_default = "Make a communicator in the child itself; the parent's goes on. DataLoader workers need none."
+
+
 class NoDaemonError(Error, ConnectionRefusedError):
     """No fccd listens at the socket."""
 
@@ -159,6 +165,7 @@ class CopyWarning(UserWarning):
 _KINDS: dict[int, type[Error]] = {
     errno.EINVAL: ArgumentError,
     errno.ERANGE: IndexRangeError,
+    errno.ECHILD: ForkedError,
     errno.ENOMEM: OutOfMemoryError,
     errno.EPERM: PermissionDeniedError,
     errno.ENOENT: NotFoundError,
