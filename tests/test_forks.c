@@ -187,7 +187,7 @@ static void sum_is_right(const struct objects *o, int nranks)
     memset(y, 0, N * sizeof(float));
     OK(fcc_gemv_all_reduce(o->comm, &args));
     for (int i = 0; i < N; i++)
-        CHECK(y[i] == (float)(K * nranks * (nranks + 1) / 2));
+        CHECK(y[i] == (float)(K * nranks * (nranks + 1)) / 2.0F);
 }
 
 static void child_ends_well(pid_t child)

@@ -154,7 +154,7 @@ static struct fcc_gemm_all_to_all_args gemm_halves(struct scene *s, int64_t a_at
     static float wide[M * PITCH], one[C * C];
 
     for (int i = 0; i < C * C; i++)
-        one[i] = i % (C + 1) == 0;
+        one[i] = i % (C + 1) == 0 ? 1.0F : 0.0F;
     floats_write(s->shared, B_AT, one, C * C);
     for (int i = 0; i < M; i++)
         for (int j = 0; j < PITCH; j++)

@@ -71,8 +71,7 @@ static void unknown_ones(void **state)
     variables_check(note);
     assert_string_equal(found, "FCCD_GPU>FCCD_GPUS FCC_LOCALRANK>FCC_LOCAL_RANK ");
     (void)clearenv();
-    memset(long_name, 'X', sizeof(long_name) - 1);
-    memcpy(long_name, "FCC_", 4);
+    (void)snprintf(long_name, sizeof(long_name), "FCC_%0290d", 0);
     (void)setenv(long_name, "1", 1);
     found[0] = '\0';
     variables_check(note); /* told by its beginning */
