@@ -14,6 +14,7 @@
 #include "huge.h"
 
 #define ZEROED_BYTES_MS (128 << 10) /* the worker zeroes and maps memory at least so fast: 128 MiB/s */
+#define ZEROING_LONGEST_MS 3600000  /* an hour */
 
 int shared_map(int fd, size_t bytes, const char *what, void **out)
 {
@@ -81,6 +82,14 @@ static int buffer_release(struct fcc_context *c, uint32_t handle)
             .type = FCC_MSG_BUFFER_FREE, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
 }
 
+/* How long zeroing that many bytes may take. Any size_t may come here: the worker says what is too much. */
+static int64_t zeroing_ms(size_t bytes)
+{
+    size_t ms = bytes / ZEROED_BYTES_MS;
+
+    return ms < ZEROING_LONGEST_MS ? (int64_t)ms : ZEROING_LONGEST_MS;
+}
+
 int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out)
 {
     struct fcc_buffer_alloc_reply reply;
@@ -105,7 +114,7 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
                                             .reply = &reply,
                                             .reply_size = sizeof(reply),
                                             .fds = &fd,
-                                            .limit_ms = comm_patience_ms(comm) + (int64_t)(bytes / ZEROED_BYTES_MS),
+                                            .limit_ms = comm_patience_ms(comm) + zeroing_ms(bytes),
                                             .behind = comm});
     if (status)
         goto out_free;
