@@ -75,7 +75,7 @@ static void context_end(struct fcc_context *c)
 
 int64_t context_patience_ms(const struct fcc_context *c)
 {
-    return patience_ms(c->time_limit_ms);
+    return patience_ms(atomic_load_explicit(&c->time_limit_ms, memory_order_relaxed));
 }
 
 int64_t comm_patience_ms(const struct fcc_comm *comm)

@@ -214,7 +214,9 @@ struct fcc_context {
     uint64_t late_slots;              /* bit s: ... and when a stream has written stream_count[s] into its stream_started */
     uint32_t stream_count[FCC_SLOTS]; /* the last number given out in each slot's words; 0: none yet */
     struct slot_run slot_runs[FCC_SLOTS]; /* ... and what then stood on the stream instead of those words */
-    uint32_t time_limit_ms;               /* the longest of its communicators' */
+    /* The longest of its communicators'. It only grows, and is written with the lock held; who reads it without the lock may miss a
+     * communicator that another thread joins at that moment, and no wait of his depends on that one. */
+    _Atomic uint32_t time_limit_ms;
     LIST_HEAD(pending_head, pending) pending;
     LIST_HEAD(comms_head, fcc_comm) comms;
     LIST_HEAD(buffers_head, fcc_buffer) buffers;

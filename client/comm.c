@@ -48,7 +48,8 @@ static int64_t join_patience_ms(const struct fcc_context *c, const struct fcc_co
 {
     uint32_t default_ms = atomic_load_explicit(&c->memory->time_limit_ms, memory_order_relaxed);
     uint32_t limit_ms = options->time_limit_ms ? options->time_limit_ms : default_ms;
-    int64_t limit = patience_ms(limit_ms > c->time_limit_ms ? limit_ms : c->time_limit_ms);
+    uint32_t longest_ms = atomic_load_explicit(&c->time_limit_ms, memory_order_relaxed);
+    int64_t limit = patience_ms(limit_ms > longest_ms ? limit_ms : longest_ms);
 
     return options->device_kind == FCC_DEVICE_CPU ? limit : limit + GPU_OPEN_MS;
 }
@@ -151,8 +152,8 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
         return comm_leave(comm, status);
     (void)pthread_mutex_lock(&context->lock);
     LIST_INSERT_HEAD(&context->comms, comm, link);
-    if (context->time_limit_ms < comm->time_limit_ms)
-        context->time_limit_ms = comm->time_limit_ms;
+    if (atomic_load_explicit(&context->time_limit_ms, memory_order_relaxed) < comm->time_limit_ms)
+        atomic_store_explicit(&context->time_limit_ms, comm->time_limit_ms, memory_order_relaxed);
     (void)pthread_mutex_unlock(&context->lock);
     *out = comm;
     return 0;
