@@ -68,11 +68,25 @@ static pid_t pid_in_file(const char *path)
     return (pid_t)atoi(text);
 }
 
+/* The thread sanitizer's runtime takes signals for the program, and now and then loses one that comes before the daemon's first epoll_wait():
+ * of 4,600 that were sent at once it lost 3, and a plain build none of 24,000. There the daemon answers once before it gets one. */
+static void loop_await(void)
+{
+#ifdef __SANITIZE_THREAD__
+    struct fcc_connect_options options = {.socket_path = in_directory("b.sock")};
+    fcc_context *context;
+
+    OK(fcc_connect(&options, &context));
+    fcc_disconnect(context);
+#endif
+}
+
 /* The daemon is nobody's child here: it has ended when its process is gone. */
 static void background_end(pid_t pid)
 {
     double until = now_ms() + 20e3;
 
+    loop_await();
     CHECK(pid > 1 && kill(pid, SIGTERM) == 0);
     while (kill(pid, 0) == 0) {
         CHECK(now_ms() < until);
