@@ -108,6 +108,12 @@ malformed:
     return error_set(e, -EPROTO, "%s does not speak fccctl's protocol (version %u)", c->who, FCC_PROTO_VERSION);
 }
 
+/* Sending failed because the other side has closed the connection: before that it may have said why, and that can still be read. */
+static bool said_why(int status)
+{
+    return status == -EPIPE || status == -ECONNRESET;
+}
+
 static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms, struct error *e)
 {
     struct fcc_hello m = {
@@ -121,7 +127,7 @@ static int hello(struct control *c, uint32_t uid, const char *job, int limit_ms,
 
     memcpy(m.job, job, strlen(job));
     status = msg_send(c->sock, &m.msg, sizeof(m), NULL, 0);
-    if (status)
+    if (status && !said_why(status))
         return error_set(e, -EHOSTDOWN, "%s: %s", c->who, strerror(-status));
     status = reply_wait(c, FCC_MSG_HELLO, sizeof(struct fcc_welcome), now_ms() + limit_ms, fds, &nfds, e);
     fds_close(fds, nfds);
@@ -208,7 +214,7 @@ int control_query(struct control *c, struct fcc_query *query, int limit_ms, stru
 
     query->msg = (struct fcc_msg){.type = FCC_MSG_QUERY, .id = ++c->last_id};
     status = msg_send(c->sock, &query->msg, sizeof(*query), NULL, 0);
-    if (status)
+    if (status && !said_why(status))
         return error_set(e, status, "%s: %s", c->who, strerror(-status));
     status = reply_wait(c, FCC_MSG_QUERY, sizeof(struct fcc_reply), now_ms() + limit_ms, fds, &nfds, e);
     if (status)
