@@ -69,11 +69,11 @@ static pid_t pid_in_file(const char *path)
 }
 
 /* The thread sanitizer's runtime takes signals for the program, and now and then loses one that comes before the daemon's first epoll_wait():
- * of 4,600 that were sent at once it lost 3, and a plain build none of 24,000. There the daemon answers once before it gets one. */
+ * of 4,600 that were sent at once it lost 3, and a plain build none of 24,000. There the daemon answers once before it gets one. The job is one that every test here may have, also where JOBS_PER_USER limits them. */
 static void loop_await(void)
 {
 #ifdef __SANITIZE_THREAD__
-    struct fcc_connect_options options = {.socket_path = in_directory("b.sock")};
+    struct fcc_connect_options options = {.socket_path = in_directory("b.sock"), .job = "first"};
     fcc_context *context;
 
     OK(fcc_connect(&options, &context));
