@@ -97,9 +97,7 @@ static int gpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memo
 
 static void gpu_memory_free(struct device *d, struct device_memory *m)
 {
-    struct error ignored = {0}; /* its context is lost */
-
-    (void)stores_settle(d->worker->gpus, 1u << d->index, &ignored);
+    stores_settle_all(d->worker->gpus, d->index);
     d->worker->gpus->plugin->memory_free(&m->gpu);
 }
 

@@ -37,9 +37,10 @@ struct gpus {
     int count;
     bool all_wait; /* all GPUs have stream memory operations */
     uint32_t open;
-    unsigned in_flight; /* launches, gated ones too */
-    uint32_t stored;    /* GPUs with words that were stored in passing, perhaps not yet: gpu_stream.c's */
-    uint64_t stored_at[GPU_MAX_GPUS];
+    unsigned in_flight;               /* launches, gated ones too */
+    uint32_t stored;                  /* GPUs with words that were stored in passing, perhaps not yet: gpu_stream.c's */
+    uint32_t posted;                  /* ... those, and others that no launch waits for */
+    uint64_t stored_at[GPU_MAX_GPUS]; /* the last one of either */
     LIST_HEAD(retired_head, retired) retired;
     LIST_HEAD(retired_host_head, gpu_retired_host) retired_host;
     LIST_HEAD(landings_head, landing) landings;

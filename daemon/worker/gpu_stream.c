@@ -10,7 +10,9 @@
  *   finished = n, of an operator that no kernel has finished: it would go over what the kernel of the slot's next one stores.
  *   So before an operator is launched on a GPU, what was stored there in passing is waited for (stores_settle()).
  *
- * And no memory of the GPU is freed before that. All this happens only where operators fail.
+ * All this happens only where operators fail. What is posted besides (gpus_word_post()), as whether an operator that is offered may run, goes
+ * over nothing that a kernel stores, so no launch waits for it. But no memory of a GPU is freed before all that was to be stored there in
+ * passing has been (stores_settle_all()): whoever owns it may let it go at once.
  */
 #include "gpu_stream.h"
 
@@ -117,13 +119,14 @@ void gpus_word_post(struct gpus *g, int gpu, uint64_t at, uint64_t value)
 
     if (g->plugin->word_store(gpu, at, value, &e))
         log_error("%s", e.text); /* its context is lost, and what waits there ends by that */
+    g->posted |= 1u << gpu;
+    g->stored_at[gpu] = at;
 }
 
 void gpus_word_store(struct gpus *g, int gpu, uint64_t at, uint64_t value)
 {
     gpus_word_post(g, gpu, at, value);
     g->stored |= 1u << gpu;
-    g->stored_at[gpu] = at;
 }
 
 void gpus_stream_finish(struct session *s, uint32_t gpus, uint32_t slot, uint32_t value)
@@ -144,8 +147,17 @@ int stores_settle(struct gpus *g, uint32_t mask, struct error *e)
         /* What is on the side stream before this copy is done before it. */
         status = g->plugin->memory_copy(&seen, i, g->stored_at[i], sizeof(seen), e);
         g->stored &= ~(1u << i);
+        g->posted &= ~(1u << i);
     }
     return status;
+}
+
+void stores_settle_all(struct gpus *g, int gpu)
+{
+    struct error ignored = {0}; /* its context is lost: nothing is stored there any more */
+
+    g->stored |= g->posted & 1u << gpu;
+    (void)stores_settle(g, 1u << gpu, &ignored);
 }
 
 /* ---- launches ---- */

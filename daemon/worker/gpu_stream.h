@@ -27,10 +27,12 @@ void streams_pass(struct launch *l);
 void streams_restore(struct launch *l);
 /* Store a word in a GPU's memory, soon and in passing. */
 void gpus_word_store(struct gpus *g, int gpu, uint64_t at, uint64_t value);
-/* The same where no operator stores: nobody has to wait for it to be there. */
+/* The same where no operator stores: no launch has to wait for it to be there. */
 void gpus_word_post(struct gpus *g, int gpu, uint64_t at, uint64_t value);
 /* What the former has stored has been stored: an operator may now store there itself. */
 int stores_settle(struct gpus *g, uint32_t mask, struct error *e);
+/* What either has stored in that GPU's memory has been stored: it may be freed. */
+void stores_settle_all(struct gpus *g, int gpu);
 /* No launch knows of them any more. NULL: nothing. */
 void gpu_words_free(struct gpus *g, struct gpu_words *words);
 
