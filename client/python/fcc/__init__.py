@@ -13,8 +13,9 @@ from . import nn
 from ._staging import forget_copies
 from .communicator import Communicator, Environment, default, environment, init, unique_id
 from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error,
-                     ForkedError, IndexRangeError, LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError, PermissionDeniedError,
-                     ProtocolError, ShutdownError, TimeLimitError, UnreachableError, UnsupportedError, WorkerLostError)
+                     ForkedError, IndexRangeError, LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError,
+                     PermissionDeniedError, ProtocolError, ShutdownError, TimeLimitError, UnreachableError, UnsupportedError,
+                     WorkerLostError)
 from .functional import (all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all,
                          sum_gradients)
 from .mem_pool import mem_pool

@@ -2,8 +2,8 @@
 """The way to the daemon: one connection for each socket and job, a rank's membership of a communicator, and buffers.
 
 Ownership is by reference, so that nothing goes before what uses it: a tensor's storage holds its Buffer, a Buffer its Member, a
-Member its Connection. Each gives the C object back when it is the last. A child of a fork must not use what its parent
-connected, so there nothing is given back.
+Member its Connection. Each gives the C object back when it is the last. A child of a fork cannot use what its parent
+connected (the C library refuses it), so there nothing is given back.
 """
 from __future__ import annotations
 
@@ -127,6 +127,15 @@ class Connection:
             seen = self._version
             rows = [(0, (0, 0)), *sorted((self._buffers | self._pooled).items())]
             self.places = ([start for start, _ in rows], [row[0] for _, row in rows], [row[1] for _, row in rows])
+
+
+def _forked() -> None:
+    """In the child of a fork. Another thread of the parent may have held the lock."""
+    Connection._all_lock = threading.RLock()
+    Connection._all.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _connection_end(pid: int, handle: ctypes.c_void_p) -> None:

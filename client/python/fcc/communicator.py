@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import dataclasses
+import errno
 import itertools
 import os
 import threading
@@ -21,7 +22,7 @@ from ._connection import Buffer, Connection, Member, interruptible
 from ._copies import Copies
 from ._library import library
 from ._pool import Pool
-from .errors import ArgumentError
+from .errors import ArgumentError, ForkedError
 
 HEAP_BYTES = 256 << 20  # unless $FCC_HEAP_BYTES or the argument says otherwise
 LOCAL_CHUNK_BYTES = 16 << 20  # in such steps the memory for inputs grows
@@ -192,14 +193,17 @@ class Communicator:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self.name in _parents:
+            return
         if error is not None and not self._member.ended:
             self.abort(f"{kind.__name__ if kind else 'error'}: {error}")
         self.close()
 
     @property
     def member(self) -> Member:
-        """The C library's side of it. Raises ArgumentError after close()."""
+        """The C library's side of it. Raises ArgumentError after close(), ForkedError in a child."""
         if self.name not in _by_name:
+            forked_check(self.name)
             raise ArgumentError(f"communicator {self.name}: it has been closed", rank=self.rank)
         return self._member
 
@@ -345,6 +349,7 @@ def rows_check(member: Member, received: list[int], expected: list[int]) -> None
 _numbers = itertools.count()
 _by_name: dict[str, Communicator] = {}
 _prepared: dict[str, Prepared] = {}  # the same ones
+_parents: dict[str, Communicator] = {}  # those that this process's parent had when it forked
 _default: Communicator | None = None
 
 
@@ -365,6 +370,7 @@ def default() -> Communicator:
     """The communicator that init() has made. Raises ArgumentError if there is none."""
     if _default is None:
         raise ArgumentError("comm: no communicator is given, and there is no default one", remedy="Call fcc.init() first.")
+    forked_check(_default.name)
     return _default
 
 
@@ -373,8 +379,41 @@ def find(name: str) -> Communicator:
     try:
         return _by_name[name]
     except KeyError:
+        forked_check(name)
         raise ArgumentError(f"comm: \"{name}\": no such communicator in this process, or it has been closed",
                             remedy="Give Communicator.name of one that is open.") from None
+
+
+def forked_check(name: str) -> None:
+    """Raises ForkedError if the communicator of that name is the parent's."""
+    if name in _parents:
+        raise ForkedError(f"communicator {name}: it is of the process from which this one (pid {os.getpid()}) was forked: a child "
+                          "cannot use what its parent connected", code=errno.ECHILD, rank=_parents[name].rank)
+
+
+class _ParentsPool:
+    """A child's in place of a pool of its parent's, whose memory the parent goes on giving out."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, _: str) -> Any:
+        forked_check(self._name)
+        raise AttributeError(_)
+
+
+def _forked() -> None:
+    """In the child of a fork: the parent's communicators are known only to be refused. They are kept, as are those that they keep: nothing
+    of the parent's ends here."""
+    _parents.update(_by_name)
+    _by_name.clear()
+    _prepared.clear()
+    for name, comm in _parents.items():
+        setattr(comm, "_heap", _ParentsPool(name))
+        setattr(comm, "_local", _ParentsPool(name))
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @atexit.register

@@ -118,16 +118,18 @@ class AbortedError(Error, ConnectionAbortedError):
     remedy_default = "This communicator has ended; make a new one when the rank that is named is back."
 
 
+class ForkedError(Error, ChildProcessError):
+    """A communicator of the process from which this one was forked. The parent goes on; what it has in memory on the cpu can be
+    read."""
+
+    remedy_default = ("Call fcc.init() in the child for a communicator of its own, or leave operators to the parent (as with workers of "
+                      "a DataLoader).")
+
+
 class WorkerLostError(Error, ConnectionResetError):
     """The job's worker process is gone, and what it held with it."""
 
     remedy_default = "Close the communicators of this job and make new ones: the next connection gets a fresh worker."
-
-
-class ForkedError(Error, ChildProcessError):
-    """A child process used what its parent has: a communicator, a tensor's memory, a request."""
-
-    remedy_default = "Make a communicator in the child itself; the parent's goes on. DataLoader workers need none."
 
 
 class NoDaemonError(Error, ConnectionRefusedError):
@@ -190,4 +192,8 @@ def error_of(status: int, reason: str, rank: int | None = None) -> Error:
     code = -status
     if code == errno.EINVAL and "being captured into a graph" in reason:
         return CaptureError(reason, code=code, rank=rank)
+    if code == errno.ETIMEDOUT and "does not answer" in reason:
+        return TimeLimitError(reason, code=code, rank=rank, remedy=(
+            "The process that is named is stopped or hangs: continue or end it (`fccctl status` shows it), close the communicators of "
+            "this job, and make new ones."))
     return _KINDS.get(code, Error)(reason or os.strerror(code), code=code, rank=rank)

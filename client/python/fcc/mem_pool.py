@@ -58,6 +58,8 @@ class _FromDaemon(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        if self.comm.name in communicator._parents:  # a child that was forked within the context: its tensors are its own
+            return func(*args, **kwargs)
         if func in _EMPTY and _asks_for_cpu(args, kwargs):  # there is nothing in it that would have to be copied
             return self._like(func(*args, **{**kwargs, "device": "meta"}))
         # (torch.tensor() makes its memory unseen, and shows it to lift_fresh first)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+"""Children that are forked from a rank: what they do with its communicator is refused, and the rank does not notice. And ranks whose
+worker does nothing any more."""
+import atexit
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+
+import fcc
+import pytest
+import torch
+from daemon import Daemon
+from ranks import Ranks
+
+CHILD_LIMIT_S = 30
+
+
+def child(function, *arguments):
+    """Run it in a forked child, which must come to its end without an exception."""
+    sys.stdout.flush()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(CHILD_LIMIT_S)
+        text = ""
+        try:
+            function(*arguments)
+        except BaseException:
+            text = traceback.format_exc()
+        os.write(writing, text.encode()[:60000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read().decode()
+    status = os.waitpid(pid, 0)[1]
+    assert not text and status == 0, f"the child ended with wait status {status:#x}: {text}"
+
+
+def refused_in_child(comm, x, w, tables, step):
+    """Everything that asks for the daemon."""
+    ones = torch.ones(4)
+    many = torch.zeros(8, 8)
+    calls = [
+        lambda: fcc.all_reduce(ones, comm), lambda: fcc.all_reduce(ones), lambda: fcc.gemv_all_reduce(x, w, comm),
+        lambda: fcc.gemv_all_reduce(ones[None], torch.ones(3, 4), comm), lambda: torch.ops.fcc.gemv_all_reduce(x, w, comm.name),
+        lambda: fcc.gemm_all_to_all(many, many, comm), lambda: fcc.rows_all_to_all(many, [8, 0], [8, 0], comm),
+        lambda: fcc.embedding_all_to_all(tables, torch.zeros(2, dtype=torch.int64), torch.arange(3), table_rows=[10],
+                                         tables_per_rank=[1, 1], batch=2, comm=comm),
+        lambda: fcc.prepare_gemv_all_reduce(x, w, comm), lambda: fcc.empty(3, comm=comm), lambda: fcc.empty(3),
+        lambda: fcc.zeros(1 << 20, comm=comm), lambda: fcc.zeros(8, symmetric=True, comm=comm), lambda: fcc.to_daemon(ones, comm),
+        lambda: fcc.to_daemon(torch.nn.Linear(3, 3), comm), lambda: fcc.is_daemon_memory(ones, comm), fcc.default, comm.barrier,
+        comm.synchronize, comm.check, lambda: comm.reserve(1 << 20), lambda: comm.abort("no"), step]
+    for i, call in enumerate(calls):
+        with pytest.raises(fcc.ForkedError, match="forked") as e:
+            call()
+        assert isinstance(e.value, ChildProcessError) and "fcc.init" in e.value.remedy and e.value.rank == comm.rank, i
+    with pytest.raises(ZeroDivisionError), comm:  # which aborts nothing
+        1 / 0
+    assert x.sum() == 8 and torch.ones(3).sum() == 3  # what the parent has can be read
+    comm.close()
+    del x, w, tables, step, calls, call, e
+    gc.collect()
+
+
+def anew_in_child(comm, x):
+    """A communicator of its own, and tensors of the parent's with it."""
+    with pytest.raises(fcc.ForkedError):
+        fcc.all_reduce(torch.ones(2))
+    with fcc.init(rank=0, size=1, id=fcc.unique_id(), heap_bytes=1 << 20) as own:
+        assert fcc.all_reduce(torch.full((3,), 7.0)).tolist() == [7.0] * 3
+        assert fcc.gemv_all_reduce(x, x).item() == 8
+        assert not fcc.is_daemon_memory(x) and fcc.default() is own
+        with pytest.raises(fcc.ForkedError):
+            comm.barrier()
+    atexit._run_exitfuncs()
+
+
+def use_rank(comm):
+    x, w, tables = fcc.zeros(1, 8, comm=comm) + 0, fcc.zeros(4, 8, comm=comm), fcc.zeros(10, 4, comm=comm)
+    x = fcc.to_daemon(x + 1, comm)
+    w.fill_(comm.rank + 1)
+    linear = torch.nn.Linear(8, 4)
+
+    def step():
+        return fcc.gemv_all_reduce(x, w, comm)
+
+    def right():
+        assert step().tolist() == [[8.0 * comm.size * (comm.size + 1) / 2] * 4]
+        assert fcc.all_reduce(torch.ones(4), comm).tolist() == [float(comm.size)] * 4
+        assert x.tolist() == [[1.0] * 8] and w.tolist() == [[comm.rank + 1.0] * 8] * 4
+
+    for turn in range(2 * comm.size):
+        right()
+        if turn % comm.size == comm.rank:
+            child(refused_in_child, comm, x, w, tables, step)
+            child(anew_in_child, comm, x)
+            with fcc.mem_pool(comm):
+                child(lambda: linear(torch.ones(2, 8)).sum().item())
+    right()
+
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, table, calls):
+        self.table, self.calls = table, calls
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        if self.calls:
+            fcc.all_reduce(torch.ones(2))
+        return self.table[i] * 2
+
+
+def loader_rank(comm):
+    """Workers of a DataLoader read tensors of the daemon's memory, come and go; one that calls an operator says why it cannot."""
+    multiprocessing.current_process()._config["daemon"] = False  # ranks.py's ranks are; daemons may have no children
+    table = fcc.to_daemon(torch.arange(64.0), comm)
+    for _ in range(2):
+        loader = torch.utils.data.DataLoader(Samples(table, False), batch_size=16, num_workers=2, multiprocessing_context="fork")
+        seen = []
+        for batch in loader:
+            seen.append(batch)
+            assert fcc.all_reduce(torch.ones(2), comm).tolist() == [float(comm.size)] * 2
+        assert torch.cat(seen).tolist() == (torch.arange(64.0) * 2).tolist()
+        calls = torch.utils.data.DataLoader(Samples(table, True), num_workers=1, multiprocessing_context="fork")
+        with pytest.raises(fcc.ForkedError, match="forked"):
+            next(iter(calls))
+        comm.barrier()
+    assert table.tolist() == list(range(64))
+
+
+def thread_rank(comm):
+    """Forks while another thread is within the library."""
+    stop = threading.Event()
+    failed = []
+
+    def work():
+        while not stop.is_set():
+            try:
+                fcc.all_reduce(torch.ones(2), comm)
+                fcc.empty(1 << 18, comm=comm)
+            except BaseException as e:
+                failed.append(e)
+                raise
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(10):
+            child(anew_in_child, comm, torch.ones(1, 8))
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed
+
+
+@pytest.mark.parametrize("function,size", [(use_rank, 1), (use_rank, 2), (loader_rank, 2), (thread_rank, 1)])
+def test_forks(run, device, function, size):
+    if device != "cpu":
+        pytest.skip("no GPU driver survives a fork")
+    run(size, function)
+
+
+# ---- a worker that is stopped ----
+
+def stopped_rank(comm, path, what):
+    call = {"operator": lambda: fcc.all_reduce(torch.ones(4), comm), "barrier": comm.barrier,
+            "allocation": lambda: fcc.empty(1 << 20, comm=comm), "symmetric": lambda: fcc.empty(8, symmetric=True, comm=comm),
+            "reserve": lambda: comm.reserve(1 << 20)}[what]
+    comm.barrier()
+    (path / what).write_text("")
+    while not (path / "stopped").exists():
+        time.sleep(0.01)
+    with pytest.raises(fcc.TimeLimitError, match=r"the worker of job '.*' \(pid \d+\) does not answer") as e:
+        call()
+    assert "continue or end it" in e.value.remedy
+    with pytest.raises(fcc.TimeLimitError, match="does not answer"):  # the connection is over
+        fcc.all_reduce(torch.ones(4), comm)
+
+
+def test_worker_is_stopped(device, tmp_path):
+    """Each in a connection of its own, all at once: the wait takes some ten seconds."""
+    if device != "cpu":
+        pytest.skip("once is enough")
+    kinds = ["operator", "barrier", "allocation", "symmetric", "reserve"]
+    with Daemon(device) as daemon:
+        ranks = [Ranks(daemon, device, 1, stopped_rank, tmp_path, what, time_limit=0.2) for what in kinds]
+        until = time.monotonic() + 60
+        while not all((tmp_path / what).exists() for what in kinds):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        children = f"/proc/{daemon.process.pid}/task/{daemon.process.pid}/children"
+        (worker,) = [int(pid) for pid in open(children).read().split()]
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            (tmp_path / "stopped").write_text("")
+            found = [one.outcomes() for one in ranks]
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        assert all(well for ((well, _),) in found), found
