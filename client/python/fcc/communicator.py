@@ -387,8 +387,8 @@ def find(name: str) -> Communicator:
 def forked_check(name: str) -> None:
     """Raises ForkedError if the communicator of that name is the parent's."""
     if name in _parents:
-        raise ForkedError(f"communicator {name}: it is of the process from which this one (pid {os.getpid()}) was forked: a child "
-                          "cannot use what its parent connected", code=errno.ECHILD, rank=_parents[name].rank)
+        raise ForkedError(f"communicator {name}: it is of the process from which this one (pid {os.getpid()}) was forked: a "
+                          "child cannot use what its parent connected", code=errno.ECHILD, rank=_parents[name].rank)
 
 
 class _ParentsPool:
@@ -397,14 +397,14 @@ class _ParentsPool:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __getattr__(self, _: str) -> Any:
+    def __getattr__(self, name: str) -> Any:
         forked_check(self._name)
-        raise AttributeError(_)
+        raise AttributeError(name)
 
 
 def _forked() -> None:
-    """In the child of a fork: the parent's communicators are known only to be refused. They are kept, as are those that they keep: nothing
-    of the parent's ends here."""
+    """In the child of a fork: the parent's communicators are known only to be refused. They are kept, and with them what they
+    keep: nothing of the parent's ends here."""
     _parents.update(_by_name)
     _by_name.clear()
     _prepared.clear()

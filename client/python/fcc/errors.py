@@ -122,8 +122,8 @@ class ForkedError(Error, ChildProcessError):
     """A communicator of the process from which this one was forked. The parent goes on; what it has in memory on the cpu can be
     read."""
 
-    remedy_default = ("Call fcc.init() in the child for a communicator of its own, or leave operators to the parent (as with workers of "
-                      "a DataLoader).")
+    remedy_default = ("Call fcc.init() in the child for a communicator of its own, or leave operators to the parent (as with "
+                      "workers of a DataLoader).")
 
 
 class WorkerLostError(Error, ConnectionResetError):
@@ -194,6 +194,6 @@ def error_of(status: int, reason: str, rank: int | None = None) -> Error:
         return CaptureError(reason, code=code, rank=rank)
     if code == errno.ETIMEDOUT and "does not answer" in reason:
         return TimeLimitError(reason, code=code, rank=rank, remedy=(
-            "The process that is named is stopped or hangs: continue or end it (`fccctl status` shows it), close the communicators of "
-            "this job, and make new ones."))
+            "The process that is named is stopped or hangs: continue or end it (`fccctl status` shows it), close the communicators "
+            "of this job, and make new ones."))
     return _KINDS.get(code, Error)(reason or os.strerror(code), code=code, rank=rank)

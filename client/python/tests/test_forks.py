@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Children that are forked from a rank: what they do with its communicator is refused, and the rank does not notice. And ranks whose
-worker does nothing any more."""
+"""Children that are forked from a rank: what they do with its communicator is refused, and the rank does not notice. And ranks
+whose worker does nothing any more."""
 import atexit
 import gc
 import multiprocessing
@@ -52,8 +52,9 @@ def refused_in_child(comm, x, w, tables, step):
         lambda: fcc.embedding_all_to_all(tables, torch.zeros(2, dtype=torch.int64), torch.arange(3), table_rows=[10],
                                          tables_per_rank=[1, 1], batch=2, comm=comm),
         lambda: fcc.prepare_gemv_all_reduce(x, w, comm), lambda: fcc.empty(3, comm=comm), lambda: fcc.empty(3),
-        lambda: fcc.zeros(1 << 20, comm=comm), lambda: fcc.zeros(8, symmetric=True, comm=comm), lambda: fcc.to_daemon(ones, comm),
-        lambda: fcc.to_daemon(torch.nn.Linear(3, 3), comm), lambda: fcc.is_daemon_memory(ones, comm), fcc.default, comm.barrier,
+        lambda: fcc.zeros(1 << 20, comm=comm), lambda: fcc.zeros(8, symmetric=True, comm=comm),
+        lambda: fcc.to_daemon(ones, comm), lambda: fcc.to_daemon(torch.nn.Linear(3, 3), comm),
+        lambda: fcc.is_daemon_memory(ones, comm), fcc.default, comm.barrier,
         comm.synchronize, comm.check, lambda: comm.reserve(1 << 20), lambda: comm.abort("no"), step]
     for i, call in enumerate(calls):
         with pytest.raises(fcc.ForkedError, match="forked") as e:
@@ -118,11 +119,13 @@ class Samples(torch.utils.data.Dataset):
 
 
 def loader_rank(comm):
-    """Workers of a DataLoader read tensors of the daemon's memory, come and go; one that calls an operator says why it cannot."""
+    """Workers of a DataLoader read tensors of the daemon's memory, come and go; one that calls an operator says why it
+    cannot."""
     multiprocessing.current_process()._config["daemon"] = False  # ranks.py's ranks are; daemons may have no children
     table = fcc.to_daemon(torch.arange(64.0), comm)
     for _ in range(2):
-        loader = torch.utils.data.DataLoader(Samples(table, False), batch_size=16, num_workers=2, multiprocessing_context="fork")
+        loader = torch.utils.data.DataLoader(Samples(table, False), batch_size=16, num_workers=2,
+                                             multiprocessing_context="fork")
         seen = []
         for batch in loader:
             seen.append(batch)
