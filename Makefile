@@ -333,6 +333,7 @@ test: deps
 	$(if $(SAN),,@$(MAKE) --no-print-directory test-python)
 check: check-build
 	$(if $(SAN),,tests/bench/test_compare_gpu)
+	$(if $(SAN),,@BUILD=$(BUILD) tests/words)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
 
 check-build: all $(TEST_BINARIES) $(GPU_BINARIES) $(BENCH_BINARIES)

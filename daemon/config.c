@@ -378,7 +378,7 @@ void config_print_help(void)
         else
             (void)snprintf(standard, sizeof(standard), "%llu%s%s", (unsigned long long)keys[i].standard,
                            *keys[i].unit ? " " : "", keys[i].unit);
-        printf("  %-22s %s (%s)\n", option, keys[i].what, standard);
+        printf("  %-23s %s (%s)\n", option, keys[i].what, standard);
     }
 }
 

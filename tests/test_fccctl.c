@@ -100,6 +100,14 @@ static void plan(void)
     (void)json_object_put(o);
     CHECK(FCCCTL("plan", "gemm_all_to_all", "--schedule", "sequential", "--ranks", "2") == 0);
     CHECK(says("compute") && says("put") && says("wait") && says("staging"));
+    CHECK(FCCCTL("plan", "noop", "--ranks", "3", "--rank", "1") == 0);
+    CHECK(strcmp(output, "noop: rank 1 of 3 on 1 node\n"
+                         "1 slice: the ranks meet, and nothing is computed or moved\n"
+                         "SLICE  KIND  DST  ROWS  COLS  PLACE  WAITS FOR  RAISES\n"
+                         "    0  wait    -     -     -      -  -          -\n") == 0 ||
+          !says("what plan noop printed"));
+    CHECK(FCCCTL("plan", "gemm_all_to_all", "--ranks", "1", "-m", "8") == 0);
+    CHECK(says("2 slices of at most 64 x 1024 (1 compute+put, 1 wait), 1 signal group, 2 flags, 32.0 KiB of staging memory\n"));
     free(output);
     output = NULL;
 }

@@ -53,10 +53,15 @@ static void slice_row(struct table *table, const struct plan *plan, uint32_t i)
 
     table_cell(table, "%" PRIu32, i);
     table_cell(table, "%s", slice_kind_name((enum slice_kind)s->kind));
-    table_cell(table, "%s", s->kind == SLICE_WAIT ? "-" : dst_text(plan, s->dst, dst));
-    table_cell(table, "%" PRIu32 "+%" PRIu32, s->row, s->rows);
-    table_cell(table, "%" PRIu32 "+%" PRIu32, s->col, s->cols);
-    table_cell(table, "%" PRIu32 ", %" PRIu32, s->dst_row, s->dst_col);
+    if (s->kind == SLICE_WAIT) { /* it has no part of the result */
+        for (int column = 0; column < 4; column++)
+            table_cell(table, "-");
+    } else {
+        table_cell(table, "%s", dst_text(plan, s->dst, dst));
+        table_cell(table, "%" PRIu32 "+%" PRIu32, s->row, s->rows);
+        table_cell(table, "%" PRIu32 "+%" PRIu32, s->col, s->cols);
+        table_cell(table, "%" PRIu32 ", %" PRIu32, s->dst_row, s->dst_col);
+    }
     waits_cell(table, s);
     if (s->group == SLICE_NO_GROUP || s->group >= plan->ngroups)
         table_cell(table, "-");
@@ -81,6 +86,11 @@ static void destinations(const struct plan *plan, const struct problem *problem,
     }
 }
 
+static const char *plural(uint32_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 static void kinds_print(const struct plan *plan)
 {
     uint32_t count[SLICE_KINDS] = {0};
@@ -98,21 +108,35 @@ static void kinds_print(const struct plan *plan)
     }
 }
 
+/* What the slices are cut from, and how many there are of what. */
+static void counts_print(const struct plan *plan)
+{
+    char bytes[FORMAT_ROOM];
+
+    printf("%" PRIu32 " slice%s of at most %" PRIu32 " x %" PRIu32 " (", plan->nslices, plural(plan->nslices),
+           plan->schedule.slice_rows, plan->schedule.slice_cols);
+    kinds_print(plan);
+    printf("), %" PRIu32 " signal group%s, %" PRIu32 " flag%s, %s of staging memory\n", plan->ngroups, plural(plan->ngroups),
+           plan->nflags, plural(plan->nflags), format_bytes((double)plan->staging_bytes, bytes));
+}
+
 static void summary_print(const struct plan_options *o, const struct problem *problem, const struct plan *plan)
 {
     struct work work = plan_work(problem, plan->rank);
     double elements[3], total;
     char shape[160], bytes[FORMAT_ROOM];
 
+    if (plan->op == FCC_OP_NOOP) { /* without sizes, a dtype and a schedule */
+        printf("noop: rank %d of %d on %" PRId64 " node%s%s\n", plan->rank, plan->nranks, o->nodes, plural((uint32_t)o->nodes),
+               o->device == PLAN_GPU ? ", for a GPU" : "");
+        printf("%" PRIu32 " slice: the ranks meet, and nothing is computed or moved\n", plan->nslices);
+        return;
+    }
     printf("%s, %s, %s: rank %d of %d on %" PRId64 " node%s, %s%s%s%s\n", op_name(plan->op),
            shape_text(&o->shape, shape, sizeof(shape)), dtype_name(o->shape.dtype), plan->rank, plan->nranks, o->nodes,
-           o->nodes > 1 ? "s" : "", schedule_name(plan->schedule.kind), o->nodes > 1 ? ", " : "",
+           plural((uint32_t)o->nodes), schedule_name(plan->schedule.kind), o->nodes > 1 ? ", " : "",
            o->nodes > 1 ? route_name(plan->schedule.route) : "", o->device == PLAN_GPU ? ", for a GPU" : "");
-    printf("%" PRIu32 " slices of at most %" PRIu32 " x %" PRIu32 " (", plan->nslices, plan->schedule.slice_rows,
-           plan->schedule.slice_cols);
-    kinds_print(plan);
-    printf("), %" PRIu32 " signal groups, %" PRIu32 " flags, %s of staging memory\n", plan->ngroups, plan->nflags,
-           format_bytes((double)plan->staging_bytes, bytes));
+    counts_print(plan);
     destinations(plan, problem, elements);
     total = elements[0] + elements[1] + elements[2];
     if (total > 0)

@@ -1,6 +1,6 @@
-# bash completion for fccctl: verbs and options are what its own help lists.
+# bash completion for fccctl: verbs and options are what its own help lists, and an option's values what it says are allowed.
 _fccctl() {
-    local verb= word i skip=
+    local verb= word i skip= values=
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
@@ -13,14 +13,16 @@ _fccctl() {
             break
         fi
     done
-    case ${COMP_WORDS[COMP_CWORD - 1]} in
+    word=${COMP_WORDS[COMP_CWORD - 1]}
+    case $word in
     --socket | --sockets | --chrome | --svg | --from) compopt -o default; return ;;
-    --device) COMPREPLY=($(compgen -W 'cpu gpu cuda hip' -- "$2")); return ;;
-    --dtype) COMPREPLY=($(compgen -W 'f32 f16 bf16' -- "$2")); return ;;
-    --route) COMPREPLY=($(compgen -W 'rule flat hierarchical' -- "$2")); return ;;
-    --schedule) COMPREPLY=($(compgen -W 'fused sequential auto both routes' -- "$2")); return ;;
     esac
-    if [[ -z $verb || $verb == help ]]; then
+    if [[ $verb && $word == --* ]]; then # with --help nothing is done, whatever the option is
+        values=$("$1" "$verb" "$word" '?' --help 2>&1 | sed -nE 's/.*: "\?": allowed are ([a-z0-9]+(, [a-z0-9]+)*)$/\1/p')
+    fi
+    if [[ $values ]]; then
+        COMPREPLY=($(compgen -W "${values//,/}" -- "$2"))
+    elif [[ -z $verb || $verb == help ]]; then
         COMPREPLY=($(compgen -W "$("$1" --help 2>/dev/null | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p') help --socket --json --help --version" -- "$2"))
     elif [[ $2 == -* ]]; then
         COMPREPLY=($(compgen -W "$("$1" "$verb" --help 2>/dev/null | grep -oE '^  (-[a-z], )?--?[a-z-]+' | tr -d ' ,')" -- "$2"))
