@@ -99,6 +99,7 @@ enum fcc_schedule_route {
 enum fcc_buffer_kind {
     FCC_BUFFER_LOCAL = 0,     /* for inputs: used by this rank's operators only */
     FCC_BUFFER_SYMMETRIC = 1, /* for results: every rank has one, and its peers store into it */
+    FCC_BUFFER_RESULT = 2,    /* for results, too, but a rank makes it when it needs it: the others have no part of it */
 };
 
 /* What a rank computes on. Its buffers lie in that device's memory. */
@@ -220,7 +221,7 @@ enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm); /* FCC_DEVICE_C
 
 /* Let the daemon allocate `bytes` (at least 1) of zeroed memory on this rank's device and map it here.
  * FCC_BUFFER_SYMMETRIC is collective: all ranks call it in the same order, among each other and among their operators,
- * with the same size. FCC_BUFFER_LOCAL is this rank's own affair. The memory is page-aligned. *out belongs to the caller until
+ * with the same size. FCC_BUFFER_LOCAL and FCC_BUFFER_RESULT are this rank's own affair. The memory is page-aligned. *out belongs to the caller until
  * fcc_buffer_free() or fcc_comm_destroy().
  * Errors: -EINVAL, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED (of either kind: the communicator has ended), -ECONNRESET. */
 int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out);

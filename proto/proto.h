@@ -37,7 +37,7 @@
 #include "operators.h"
 
 #define FCC_PROTO_MAGIC 0x64636366u /* "fccd" */
-#define FCC_PROTO_VERSION 3u
+#define FCC_PROTO_VERSION 4u
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */

@@ -4,14 +4,14 @@
  * takes memory with it that an operator still uses.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "device.h"
 #include "nodes.h"
 #include "puts.h"
-
-#define BUFFER_BYTES_MAX (1ull << 46)
 
 int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd, struct error *e)
 {
@@ -36,7 +36,7 @@ int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, st
         free(b);
         return error_set(e, why.status, "buffer: %s", why.text);
     }
-    if (kind == FCC_BUFFER_SYMMETRIC && m->comm->nodes &&
+    if (buffer_takes_results(b) && m->comm->nodes &&
         nodes_region_add(m->comm, m->rank, b->handle, &b->memory, b->bytes, &why)) {
         device_memory_free(m->device, &b->memory);
         (void)close(*fd);
@@ -45,6 +45,23 @@ int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, st
     }
     LIST_INSERT_HEAD(&m->session->buffers, b, link);
     *out = b;
+    return 0;
+}
+
+int buffer_alloc_result(struct member *m, uint64_t bytes, struct buffer **out, int *fd, struct error *e)
+{
+    int status = buffer_alloc(m, FCC_BUFFER_RESULT, bytes, out, fd, e);
+
+    if (status)
+        return status;
+    if (m->comm->here > 1 && ((*out)->fd = fcntl(*fd, F_DUPFD_CLOEXEC, 0)) < 0) {
+        status = error_set(e, -errno, "buffer: no descriptor for the other ranks: %s", strerror(errno));
+        (void)close(*fd);
+        buffer_drop_handle(*out);
+        return status;
+    }
+    if (m->comm->nodes)
+        nodes_result_tell(m->comm, *out);
     return 0;
 }
 
@@ -121,7 +138,7 @@ int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e
 /* Its communicator over several nodes, if it has not gone: with that its region has, too. */
 static struct comm *comm_over_nodes(const struct buffer *b)
 {
-    struct comm *c = b->device && b->kind == FCC_BUFFER_SYMMETRIC ? comm_find_own(b->device->worker, b->comm) : NULL;
+    struct comm *c = b->device && buffer_takes_results(b) ? comm_find_own(b->device->worker, b->comm) : NULL;
 
     return c && c->nodes ? c : NULL;
 }

@@ -353,7 +353,8 @@ static size_t least_bytes(unsigned type)
         [PEER_GO] = sizeof(struct peer_msg),        [PEER_SUBMIT] = sizeof(struct peer_submit),
         [PEER_MEMORY] = sizeof(struct peer_memory), [PEER_FREE] = sizeof(struct peer_free),
         [PEER_STAGED] = sizeof(struct peer_turn),   [PEER_FAIL] = sizeof(struct peer_turn),
-        [PEER_ABORT] = sizeof(struct peer_turn),    [PEER_LEAVE] = sizeof(struct peer_turn)};
+        [PEER_ABORT] = sizeof(struct peer_turn),    [PEER_LEAVE] = sizeof(struct peer_turn),
+        [PEER_RESULT] = sizeof(struct peer_result)};
 
     return type < PEER_TYPES ? bytes[type] : 0;
 }
@@ -423,6 +424,9 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
         break;
     case PEER_MEMORY:
         nodes_alloc_told(p, c, (const struct peer_memory *)m);
+        break;
+    case PEER_RESULT:
+        nodes_result_told(p, c, (const struct peer_result *)m);
         break;
     case PEER_FREE:
         nodes_free_told(p, c, (const struct peer_free *)m);

@@ -129,6 +129,9 @@ void nodes_alloc(struct comm *c);
 void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *m);
 /* The communicator ends: nobody gets what is under way. */
 void nodes_alloc_drop(struct comm *c);
+/* A result buffer of a rank here. */
+void nodes_result_tell(const struct comm *c, const struct buffer *b);
+void nodes_result_told(struct peer *p, struct comm *c, const struct peer_result *m);
 void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle);
 void nodes_free_told(struct peer *p, struct comm *c, const struct peer_free *m);
 
@@ -204,8 +207,9 @@ void nodes_puts_news(const struct worker *w);
 /* Memory of the layout of a rank's on another node: a page of it is there when it has been written (of GPUs' ranks: at once). */
 int shadow_make(struct comm *c, uint64_t bytes, struct device_memory *out, struct error *e);
 void shadow_free(struct device_memory *m);
-/* ... of a symmetric buffer: one reference, its rank's. */
+/* ... of a buffer for results: one reference, its rank's. */
 int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e);
+struct buffer *shadow_find(const struct member *m, uint32_t handle); /* NULL: it has none of that handle */
 void shadow_drop(struct buffer *b);
 
 /* ---- nodes_links.c ---- */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * nodes_alloc.c - symmetric allocations of communicators over several nodes. Each is a turn (nodes.c), which ends when all ranks' nodes have
- * told what came of it (MEMORY): then all ranks get theirs, or none does. FREE tells that a rank has let its part go.
+ * told what came of it (MEMORY): then all ranks get theirs, or none does. FREE tells that a rank has let its part go. A result
+ * buffer is its rank's alone: RESULT tells of it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -161,6 +162,31 @@ void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *
     }
 }
 
+void nodes_result_tell(const struct comm *c, const struct buffer *b)
+{
+    struct peer_result m = {.rank = b->rank, .handle = b->handle, .bytes = b->bytes};
+
+    if (c->nodes->formed)
+        nodes_tell_all(c, &m.msg, PEER_RESULT, sizeof(m));
+}
+
+void nodes_result_told(struct peer *p, struct comm *c, const struct peer_result *m)
+{
+    struct member *member = nodes_member_at(c, p, m->rank);
+    struct buffer *b;
+    struct error e = {0};
+
+    if (!member || m->bytes < 1 || m->bytes > BUFFER_BYTES_MAX || shadow_find(member, m->handle)) {
+        peer_break(p, -EPROTO, "a result buffer %u of %llu bytes of rank %d, which is not there, or has it already", m->handle,
+                   (unsigned long long)m->bytes, m->rank);
+        return;
+    }
+    if (shadow_add(member, m->handle, m->bytes, &b, &e)) {
+        comm_abort(c, -ENOMEM, "%s", e.text);
+        comm_release(c);
+    }
+}
+
 void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle)
 {
     struct peer_free m = {.rank = rank, .handle = handle};
@@ -172,13 +198,10 @@ void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle)
 void nodes_free_told(struct peer *p, struct comm *c, const struct peer_free *m)
 {
     struct member *member = nodes_member_at(c, p, m->rank);
-    struct buffer *b, *next;
+    struct buffer *b = member ? shadow_find(member, m->handle) : NULL;
 
     if (member)
         puts_target_freed(c, m->rank, m->handle);
-    for (b = member ? LIST_FIRST(&member->shadows) : NULL; b; b = next) {
-        next = LIST_NEXT(b, link);
-        if (b->handle == m->handle)
-            shadow_drop(b);
-    }
+    if (b)
+        shadow_drop(b);
 }

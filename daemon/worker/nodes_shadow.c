@@ -56,6 +56,16 @@ int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer 
     return 0;
 }
 
+struct buffer *shadow_find(const struct member *m, uint32_t handle)
+{
+    struct buffer *b;
+
+    LIST_FOREACH(b, &m->shadows, link)
+        if (b->handle == handle)
+            return b;
+    return NULL;
+}
+
 void shadow_drop(struct buffer *b)
 {
     LIST_REMOVE(b, link);

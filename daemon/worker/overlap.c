@@ -37,12 +37,12 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
             continue;
         if (b == sub->buffers[result] && tensors_overlap(&sub->args.tensors[i], &sub->args.tensors[result]))
             return overlap_say(sub, i, sub, "", e);
-        if (b->kind != FCC_BUFFER_SYMMETRIC || b->comm != m->comm->number || b->rank == m->rank)
+        if (!buffer_takes_results(b) || b->comm != m->comm->number || b->rank == m->rank)
             continue;
         if (m->comm->nodes) /* where not all workers can know what lies where */
             return error_set(
                 e, -EINVAL,
-                "%s: buffer %u: is rank %d's part of a symmetric buffer: allowed over several nodes is this rank's own",
+                "%s: buffer %u: is rank %d's part of the memory for results: allowed over several nodes is this rank's own",
                 op_get(sub->args.op)->tensor_names[i], b->handle, b->rank);
         sub->reads_others = true;
     }

@@ -49,6 +49,7 @@ enum peer_type {
     PEER_FAIL,
     PEER_ABORT,
     PEER_LEAVE,
+    PEER_RESULT,
     PEER_TYPES
 };
 const char *peer_type_name(unsigned type);
@@ -139,6 +140,14 @@ struct peer_free {
     uint32_t handle;
 };
 static_assert(sizeof(struct peer_free) == 24, "wire");
+
+struct peer_result { /* a rank has made a result buffer: before the first SUBMIT that names it */
+    struct peer_msg msg;
+    int32_t rank;
+    uint32_t handle;
+    uint64_t bytes;
+};
+static_assert(sizeof(struct peer_result) == 32, "wire");
 
 struct
     peer_turn { /* STAGED: staging memory for this turn is there. FAIL: its operator has failed here. ABORT, LEAVE: after so many */

@@ -127,12 +127,13 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
         comm_submit(member, sub, NULL);
         return;
     }
-    if (m->kind != FCC_BUFFER_LOCAL) {
-        (void)error_set(&e, -EINVAL, "buffer: kind %u: allowed are %d and %d", m->kind, FCC_BUFFER_LOCAL, FCC_BUFFER_SYMMETRIC);
+    if (m->kind != FCC_BUFFER_LOCAL && m->kind != FCC_BUFFER_RESULT) {
+        (void)error_set(&e, -EINVAL, "buffer: kind %u: allowed are %d to %d", m->kind, FCC_BUFFER_LOCAL, FCC_BUFFER_RESULT);
         session_reply_status(s, &m->msg, e.status, e.text);
     } else if (member->comm->error.status) { /* it was aborted, or a rank has died: over, as for operators */
         session_reply_status(s, &m->msg, member->comm->error.status, member->comm->error.text);
-    } else if (buffer_alloc(member, FCC_BUFFER_LOCAL, m->bytes, &b, &fd, &e)) {
+    } else if (m->kind == FCC_BUFFER_RESULT ? buffer_alloc_result(member, m->bytes, &b, &fd, &e)
+                                            : buffer_alloc(member, FCC_BUFFER_LOCAL, m->bytes, &b, &fd, &e)) {
         session_reply_status(s, &m->msg, e.status, e.text);
     } else {
         alloc_reply(s, &m->msg, b, fd);

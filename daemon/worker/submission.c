@@ -12,6 +12,7 @@
 
 #include "device.h"
 #include "log.h"
+#include "nodes.h"
 #include "offers.h"
 #include "overlap.h"
 #include "peer.h"
@@ -204,7 +205,7 @@ static int tensor_resolve(const struct session *s, const struct comm *c, const s
     if (b->device->ops != c->ops)
         return error_set(e, -EINVAL, "%s: buffer %u: lies in the memory of %s: the communicator's ranks are on %s", name,
                          t->buffer, b->device->ops->kind, c->ops->kind);
-    tensor_set(t, b->memory.data, b->kind == FCC_BUFFER_SYMMETRIC && b->comm == c->number, out);
+    tensor_set(t, b->memory.data, buffer_takes_results(b) && b->comm == c->number, out);
     b->refs++;
     *buffer = b;
     return 0;
@@ -230,11 +231,9 @@ static int tensor_resolve_remote(const struct member *m, const struct fcc_wire_t
         out->data = elsewhere;
         return 0;
     }
-    LIST_FOREACH(b, &m->shadows, link)
-        if (b->handle == t->buffer)
-            break;
+    b = shadow_find(m, t->buffer);
     if (!b || b->bytes != bytes)
-        return error_set(e, -ENOENT, "%s: symmetric buffer %u of %llu bytes: it has said nothing of it", name, t->buffer,
+        return error_set(e, -ENOENT, "%s: buffer %u of %llu bytes, for results: it has said nothing of it", name, t->buffer,
                          (unsigned long long)bytes);
     tensor_set(t, b->memory.data, true, out);
     b->refs++;
@@ -247,9 +246,9 @@ static int result_check_own(const struct submission *sub, const struct member *m
 {
     const struct buffer *b = op->result >= 0 ? sub->buffers[op->result] : NULL;
 
-    if (!b || b->kind != FCC_BUFFER_SYMMETRIC || b->comm != m->comm->number || b->rank == m->rank)
+    if (!b || !buffer_takes_results(b) || b->comm != m->comm->number || b->rank == m->rank)
         return 0;
-    return error_set(e, -EINVAL, "%s: buffer %u: is rank %d's part of a symmetric buffer: allowed is this rank's own",
+    return error_set(e, -EINVAL, "%s: buffer %u: is rank %d's part of the memory for results: allowed is this rank's own",
                      op->tensor_names[op->result], b->handle, b->rank);
 }
 
