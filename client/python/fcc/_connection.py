@@ -153,7 +153,7 @@ class Member:
         self.on_gpu: bool = library().comm_device_kind(handle) != _library.DEVICE_CPU
         self.device = torch.device("cpu")
         if self.on_gpu:  # torch's number of the GPU: that of a first piece of memory on it
-            self.device = torch.as_tensor(_CudaMemory(*(probe := Buffer(self, 1, False), probe.address, 1))).device
+            self.device = torch.as_tensor(_CudaMemory(*(probe := Buffer(self, 1, _library.LOCAL), probe.address, 1))).device
         self.ended = False  # by an abort of ours: no more calls
         weakref.finalize(self, _member_end, os.getpid(), handle, connection).atexit = False
 
@@ -183,14 +183,13 @@ class Buffer:
     (a stream is being captured), the buffer stays until its communicator ends.
     """
 
-    def __init__(self, member: Member, nbytes: int, symmetric: bool) -> None:
+    def __init__(self, member: Member, nbytes: int, kind: int) -> None:
         handle = ctypes.c_void_p()
-        kind = _library.SYMMETRIC if symmetric else _library.LOCAL
 
         def call() -> int:
             return library().buffer_alloc(member.handle, kind, nbytes, ctypes.byref(handle))
 
-        if symmetric:  # it waits for the other ranks
+        if kind == _library.SYMMETRIC:  # it waits for the other ranks
             status, text = interruptible(call, member.interrupted)
         else:
             status = call()
@@ -201,7 +200,6 @@ class Buffer:
         self.handle: int = handle.value or 0
         self.address: int = library().buffer_data(handle)
         self.nbytes = nbytes
-        self.symmetric = symmetric
         member.connection._owners[self.handle] = self
         member.connection.place_set(self.address, (self.address + nbytes, self.handle))
         weakref.finalize(self, _buffer_end, os.getpid(), member, self.handle, self.address).atexit = False

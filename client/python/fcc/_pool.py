@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Where results and copies lie: pieces of large buffers, given out again and again.
 
-A communicator's results lie in symmetric memory, and allocating that is a collective call, which an operator must not make:
-when one rank needs memory the others may not. So each communicator has a heap from its beginning, of the same size on all
-ranks, and each rank gives out pieces of it as it needs them: an operator does not ask results to lie at the same place on all
-ranks.
+An operator does not ask results to lie at the same place on all ranks, so each rank makes buffers for them when it needs some
+(FCC_BUFFER_RESULT), and gives out pieces of them. What a rank has once taken it keeps, until it would need more than it may
+have.
 
 A block is free again when nobody but the pool can see its memory. No tensor needs to be told of its end, because two numbers
 say so: how many tensors, and what else torch makes of tensors (arrays of numpy, DLPack, what autograd saved), refer to the
@@ -15,7 +14,7 @@ A storage can be given other memory: share_memory_() and queues of torch.multipr
 other processes map. A block whose storage has gone elsewhere like that is given a storage anew when nobody has the old one.
 
 On GPUs a block belongs to the stream that it was given out for, as with torch's own allocator: what is enqueued there later
-comes after all that used it.
+comes after all that used it. So does the space that it leaves, until all streams have been waited for.
 """
 from __future__ import annotations
 
@@ -33,6 +32,10 @@ from ._connection import Buffer
 from .errors import OutOfMemoryError
 
 ALIGNMENT = 512  # bytes
+LEAST_CHUNK, MOST_CHUNK = 2 << 20, 16 << 20  # bytes of a buffer: a huge page, and where more would save nothing
+
+# (buffer, begin, end, the stream that may still use it or None: no stream does)
+Space = tuple[Buffer, int, int, int | None]
 
 _references = torch._C._storage_Use_Count  # of a storage, by its address
 _variables = sys.getrefcount
@@ -66,6 +69,10 @@ class Block:
     def free(self) -> bool:
         return _references(self.storage) == self.bare and _variables(self.held) == self.alone
 
+    def end(self) -> None:
+        """Its memory is others' now. (Somebody may still have the block: _direct.py.)"""
+        del self.tensor, self.held, self.buffer
+
     def forsaken(self) -> bool:
         """Has its storage gone elsewhere, and does nobody have it any more?"""
         return self.bare < 0 and _references(self.storage) == self.unseen and _variables(self.held) == self.alone
@@ -86,23 +93,26 @@ class _Hold:
 
 
 class Pool:
-    """Blocks of the buffers that `allocate` makes. With `grow` it makes them as needed; else there is only what add()
-    brings."""
+    """Blocks of the buffers that `allocate` makes as they are needed, up to `limit` bytes (None: as much as the daemon gives).
+    `what` and `remedy` are for the error when there are no more.
 
-    def __init__(self, allocate: Callable[[int], Buffer], grow: int, what: str, remedy: str) -> None:
-        self._allocate, self._grow, self._what, self._remedy = allocate, grow, what, remedy
+    The first buffer is small, and each is as large as all before, up to MOST_CHUNK: a communicator that is hardly used takes
+    little, and one with many results few buffers."""
+
+    def __init__(self, allocate: Callable[[int], Buffer], limit: int | None, what: str, remedy: str) -> None:
+        self._allocate, self.limit, self._what, self._remedy = allocate, limit, what, remedy
         self._lock = threading.RLock()  # the garbage collector may come back in here
         self._ready: dict[tuple, deque[Block]] = {}  # all blocks, by (shape, dtype, stream)
-        self._spaces: list[tuple[Buffer, int, int]] = []  # what is in no block: (buffer, begin, end)
-        self.nbytes = 0
+        self._spaces: list[Space] = []  # what is in no block
+        self.nbytes = 0  # of all buffers
 
     def add(self, nbytes: int) -> None:
-        """One more buffer. Collective if the pool's buffers are symmetric."""
+        """One more buffer, now, beyond the limit."""
         nbytes = _aligned(nbytes)
-        buffer = self._allocate(nbytes)
         with self._lock:
-            self._spaces.append((buffer, 0, nbytes))
-            self.nbytes += nbytes
+            self._allocated(nbytes)
+            if self.limit is not None:
+                self.limit += nbytes
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> tuple[torch.Tensor, int, int]:
         """A tensor whose elements are not set, and where it lies: (tensor, fcc_buffer *, offset)."""
@@ -142,56 +152,112 @@ class Pool:
     def _take_new(self, shape: tuple[int, ...], dtype: torch.dtype, stream: int) -> tuple[torch.Tensor, int, int]:
         nbytes = _aligned(max(1, math.prod(shape) * dtype.itemsize))
         with self._lock:
-            place = self._cut(nbytes) or self._reclaim(nbytes)
-            if place is None and self._grow:
-                self.add(max(nbytes, self._grow))
-                place = self._cut(nbytes)
-            if place is None:
-                gc.collect()
-                place = self._reclaim(nbytes)
-            if place is None:
-                raise OutOfMemoryError(f"{self._what}: {nbytes} bytes do not fit: {self._used()} of {self.nbytes} bytes are "
-                                       "used by tensors that live, the rest is in smaller pieces", code=12, remedy=self._remedy)
-            block = Block(*place, nbytes, shape, dtype)
+            block = Block(*self._place(nbytes, stream), nbytes, shape, dtype)
             tensor = block.tensor.data
             self._ready.setdefault((shape, dtype, stream), deque()).append(block)
             return tensor, block.handle, block.offset
 
-    def _cut(self, nbytes: int) -> tuple[Buffer, int] | None:
-        for i, (buffer, begin, end) in enumerate(self._spaces):
-            if end - begin >= nbytes:
+    def _place(self, nbytes: int, stream: int) -> tuple[Buffer, int]:
+        """Room, by what costs the least: what was the stream's before needs no wait for it, more memory needs none for others.
+        OutOfMemoryError."""
+        place = self._cut(nbytes, stream) or self._reclaim(nbytes, stream, False)
+        refused = None
+        if place is None:
+            place, refused = self._grow(nbytes, stream)
+        if place is None:
+            place = self._reclaim(nbytes, stream, True)
+        if place is None:
+            gc.collect()
+            place = self._reclaim(nbytes, stream, True)
+        if place is None and self._trim():
+            place, refused = self._grow(nbytes, stream)
+        if place is None and refused is not None:
+            raise OutOfMemoryError(f"{self._what}: {refused.reason}", code=refused.code, remedy=refused.remedy)
+        if place is None:
+            raise OutOfMemoryError(f"{self._what}: {nbytes} bytes do not fit: the limit is {self.limit} bytes, {self._used()} "
+                                   f"of {self.nbytes} bytes are used by tensors that live, the rest is in smaller pieces",
+                                   code=12, remedy=self._remedy)
+        return place
+
+    def _cut(self, nbytes: int, stream: int) -> tuple[Buffer, int] | None:
+        for i, (buffer, begin, end, last) in enumerate(self._spaces):
+            if end - begin >= nbytes and last in (None, stream):
                 if end - begin == nbytes:
                     del self._spaces[i]
                 else:
-                    self._spaces[i] = (buffer, begin + nbytes, end)
+                    self._spaces[i] = (buffer, begin + nbytes, end, last)
                 return buffer, begin
         return None
 
-    def _reclaim(self, nbytes: int) -> tuple[Buffer, int] | None:
-        """Take back all blocks that are free, and join what lies side by side."""
+    def _grow(self, nbytes: int, stream: int) -> tuple[tuple[Buffer, int] | None, OutOfMemoryError | None]:
+        """Room in a buffer more, or why the daemon has none."""
+        refused = None
+        left = nbytes if self.limit is None else self.limit - self.nbytes
+        if left < nbytes:
+            return None, None
+        chunk = max(nbytes, min(MOST_CHUNK, max(LEAST_CHUNK, self.nbytes)))
+        for size in dict.fromkeys((chunk if self.limit is None else min(chunk, left), nbytes)):
+            try:
+                self._allocated(size)
+                return self._cut(nbytes, stream), None
+            except OutOfMemoryError as e:
+                refused = e
+        return None, refused
+
+    def _allocated(self, nbytes: int) -> None:
+        buffer = self._allocate(nbytes)
+        self._spaces.append((buffer, 0, nbytes, None))
+        self.nbytes += nbytes
+
+    def _reclaim(self, nbytes: int, stream: int, wait: bool) -> tuple[Buffer, int] | None:
+        """Take back the stream's blocks that are free, and join what lies side by side. wait: all streams' blocks, when they
+        have done what they do."""
         freed = []
-        for blocks in list(self._ready.values()):  # which stay there, also empty: another thread may hold one
-            for _ in range(len(blocks)):
-                block = blocks.popleft()
+        for (_, _, last), blocks in list(self._ready.items()):  # which stay there, also empty: another thread may hold one
+            for _ in range(len(blocks) if wait or last == stream else 0):
+                try:
+                    block = blocks.popleft()
+                except IndexError:  # another thread has it
+                    break
                 if block.free() or block.forsaken():
-                    freed.append(block)
+                    freed.append((block.buffer, block.offset, block.offset + block.nbytes, last))
+                    block.end()
                 else:
                     blocks.append(block)
-        if not freed:
-            return None
-        if freed[0].buffer.member.on_gpu:  # they go to other streams
-            torch.cuda.synchronize(freed[0].buffer.member.device)
-        spaces = self._spaces + [(block.buffer, block.offset, block.offset + block.nbytes) for block in freed]
-        self._spaces = []
-        for buffer, begin, end in sorted(spaces, key=lambda space: (space[0].address, space[1])):
-            if self._spaces and self._spaces[-1][0] is buffer and self._spaces[-1][2] == begin:
-                self._spaces[-1] = (buffer, self._spaces[-1][1], end)
-            else:
-                self._spaces.append((buffer, begin, end))
-        return self._cut(nbytes)
+        spaces = self._spaces + freed
+        if wait and spaces and spaces[0][0].member.on_gpu:
+            torch.cuda.synchronize(spaces[0][0].member.device)
+        if wait:
+            spaces = [(buffer, begin, end, None) for buffer, begin, end, _ in spaces]
+        self._spaces = _joined(spaces)
+        return self._cut(nbytes, stream)
+
+    def _trim(self) -> bool:
+        """Give back the buffers of which nothing is used. Were there any?"""
+        idle = [space for space in self._spaces if space[1] == 0 and space[2] == space[0].nbytes]
+        self._spaces = [space for space in self._spaces if space not in idle]
+        self.nbytes -= sum(space[2] for space in idle)
+        return bool(idle)
+
+    def trim(self) -> bool:
+        """Take back all blocks that are free, and give back to the daemon what is in no block. Was there anything?"""
+        with self._lock:
+            self._reclaim(1 << 62, 0, True)
+            return self._trim()
 
     def _used(self) -> int:
-        return sum(block.nbytes for blocks in self._ready.values() for block in blocks if not block.free())
+        return sum(block.nbytes for blocks in self._ready.values() for block in list(blocks) if not block.free())
+
+
+def _joined(spaces: list[Space]) -> list[Space]:
+    found: list[Space] = []
+    for buffer, begin, end, last in sorted(spaces, key=lambda space: (space[0].address, space[1])):
+        before = found[-1] if found else None
+        if before and before[0] is buffer and before[2] == begin and (None in (before[3], last) or before[3] == last):
+            found[-1] = (buffer, before[1], end, before[3] if last is None else last)
+        else:
+            found.append((buffer, begin, end, last))
+    return found
 
 
 def _aligned(nbytes: int) -> int:

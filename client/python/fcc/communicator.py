@@ -24,8 +24,6 @@ from ._library import library
 from ._pool import Pool
 from .errors import ArgumentError, ForkedError
 
-HEAP_BYTES = 256 << 20  # unless $FCC_HEAP_BYTES or the argument says otherwise
-LOCAL_CHUNK_BYTES = 16 << 20  # in such steps the memory for inputs grows
 WAIT_SLICE_MS = 50  # how soon Ctrl-C is seen by who waits for an operator
 
 
@@ -75,15 +73,14 @@ def _milliseconds(time_limit: float | None) -> int:
     return max(1, round(time_limit * 1000))
 
 
-def _heap_bytes(heap_bytes: int | None) -> int:
+def _heap_bytes(heap_bytes: int | None) -> int | None:
+    """How much results may take; None: there is no limit but the daemon's."""
     text = os.environ.get("FCC_HEAP_BYTES")
     if heap_bytes is None and text:
         if not text.isdigit():
             raise ArgumentError(f"FCC_HEAP_BYTES: \"{text}\": allowed is a number of bytes, 0 or more")
         heap_bytes = int(text)
-    if heap_bytes is None:
-        return HEAP_BYTES
-    if heap_bytes < 0:
+    if heap_bytes is not None and heap_bytes < 0:
         raise ArgumentError(f"heap_bytes: {heap_bytes}: allowed are 0 and more")
     return heap_bytes
 
@@ -123,8 +120,9 @@ class Communicator:
         device: "cpu", or "cuda" (torch's name for AMD's GPUs, too), the same kind on all ranks. With a number it is the device
             that `fccctl devices` shows under that number; without, devices are dealt out by rank.
         time_limit: seconds that an operator may wait for its ranks or run; None: the daemon's TIME_LIMIT_MS.
-        heap_bytes: symmetric memory for results, in bytes, the same on all ranks; None: $FCC_HEAP_BYTES, or 256 MiB. Results
-            that live at the same time must fit. reserve() adds to it.
+        heap_bytes: the most that this rank's results may take, in bytes: those that live at the same time must fit. None:
+            $FCC_HEAP_BYTES, or as much as the daemon lets the user have. It is taken as it is needed; reserve() takes some at
+            once.
         socket, job: the daemon's socket and the job; None: $FCCD_SOCKET and $FCCD_JOB, or the library's defaults.
 
     Attributes:
@@ -167,11 +165,13 @@ class Communicator:
         self.device: torch.device = self._member.device
         self.name = f"fcc{next(_numbers)}/{self.rank}of{self.size}"
         member = self._member
-        self._heap: Pool = Pool(lambda nbytes: Buffer(member, nbytes, True), 0, f"rank {self.rank}: the heap for results",
-                          "Drop results earlier, or make the heap larger on all ranks: init(heap_bytes=...), $FCC_HEAP_BYTES, "
-                          "or Communicator.reserve().")
-        self._local: Pool = Pool(lambda nbytes: Buffer(member, nbytes, False), LOCAL_CHUNK_BYTES,
-                           f"rank {self.rank}: memory for inputs", "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf.")
+        self._heap: Pool = Pool(lambda nbytes: Buffer(member, nbytes, _library.RESULT), heap,
+                                f"rank {self.rank}: memory for results",
+                                "Drop results earlier, or raise the limit: init(heap_bytes=...), $FCC_HEAP_BYTES, or "
+                                "Communicator.reserve().")
+        self._local: Pool = Pool(lambda nbytes: Buffer(member, nbytes, _library.LOCAL), None,
+                                 f"rank {self.rank}: memory for inputs",
+                                 "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf.")
         self._copies = Copies()
         self._prepared = Prepared(self)
         self._identities: dict[tuple[int, torch.dtype], torch.Tensor] = {}
@@ -179,8 +179,6 @@ class Communicator:
         self._pool: Any = None  # the torch.cuda.MemPool of mem_pool()
         self._expected: deque[tuple] = deque()  # enqueued operators whose results are still to be checked
         self._operators: weakref.WeakSet[Any] = weakref.WeakSet()  # prepared ones
-        if heap:
-            self._heap.add(heap)
         if member.on_gpu:
             _dispatch.learn(torch.empty(0, device=self.device))
         _by_name[self.name] = self
@@ -265,7 +263,8 @@ class Communicator:
         return ctypes.c_int32.from_address(word.value or 0).value != 0
 
     def reserve(self, nbytes: int) -> None:
-        """Add `nbytes` to the heap for results. Collective: all ranks call it, in the same order among their operators."""
+        """Take `nbytes` more for results now, so that operators need not stop for it, and add it to the limit if there is one.
+        Each rank by itself."""
         if nbytes < 1:
             raise ArgumentError(f"nbytes: {nbytes}: allowed are 1 and more", rank=self.rank)
         _ = self.member

@@ -10,8 +10,9 @@ import torch
 
 from . import communicator
 from ._connection import Buffer
+from ._library import LOCAL, SYMMETRIC
 from .communicator import Communicator
-from .errors import ArgumentError
+from .errors import ArgumentError, OutOfMemoryError
 
 OWN_BUFFER_BYTES = 1 << 20  # from here on a tensor has a buffer to itself, which goes with it
 DTYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int32: 4, torch.int64: 5}
@@ -47,7 +48,7 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
         raise ArgumentError(f"device: {wanted}: the communicator's memory is on {comm.device}", rank=comm.rank)
     nbytes = math.prod(sizes) * dtype.itemsize
     if symmetric or nbytes >= OWN_BUFFER_BYTES:
-        buffer = Buffer(comm.member, max(1, nbytes), symmetric)
+        buffer = _buffer(comm, max(1, nbytes), symmetric)
         made = buffer.view(0, max(1, nbytes))[:nbytes].view(dtype).view(sizes)
     else:
         _ = comm.member
@@ -55,6 +56,17 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
     if comm._member.on_gpu and torch.cuda.is_current_stream_capturing():
         comm._captured.append(made)  # a graph uses the memory whenever it is replayed, also when the tensor has gone
     return made
+
+
+def _buffer(comm: Communicator, nbytes: int, symmetric: bool) -> Buffer:
+    if symmetric:
+        return Buffer(comm.member, nbytes, SYMMETRIC)
+    try:
+        return Buffer(comm.member, nbytes, LOCAL)
+    except OutOfMemoryError:
+        if not (comm._local.trim() | comm._heap.trim()):
+            raise
+    return Buffer(comm.member, nbytes, LOCAL)
 
 
 def zeros(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device: str | torch.device | None = None,

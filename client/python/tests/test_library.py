@@ -23,7 +23,8 @@ PACKED = {"fcc_gemv_all_reduce_args": (_library.GEMV_ARGS, ["x", "w", "y", "sche
                                                                       "reserved"])}
 TENSOR = ["buffer", "offset", "dtype", "ndim", "shape", "stride"]
 CONSTANTS = {"FCC_MAX_DIMS": _library.MAX_DIMS, "FCC_MAX_RANKS": _library.MAX_RANKS, "FCC_SCHEDULE_COMM_ONLY": 4, "FCC_POOLING_MEAN": 1,
-             "FCC_BUFFER_SYMMETRIC": _library.SYMMETRIC, "FCC_DEVICE_CUDA": _library.DEVICE_CUDA, "FCC_BF16": 3, "FCC_I64": 5}
+             "FCC_BUFFER_SYMMETRIC": _library.SYMMETRIC, "FCC_BUFFER_RESULT": _library.RESULT,
+             "FCC_DEVICE_CUDA": _library.DEVICE_CUDA, "FCC_BF16": 3, "FCC_I64": 5}
 
 
 def tensors_of(names):

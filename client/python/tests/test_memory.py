@@ -8,6 +8,8 @@ import fcc
 import pytest
 import reference
 import torch
+from daemon import Daemon
+from ranks import Ranks
 
 
 def buffers(comm):
@@ -189,6 +191,87 @@ def test_memory(run, function):
 
 def test_results(run):
     run(2, results_rank, heap_bytes=4 << 20)
+
+
+def used(comm):
+    return comm._heap.nbytes + comm._local.nbytes
+
+
+def needed_rank(comm):
+    """Memory is taken when it is needed, by the rank that needs it, and what one rank keeps is no other's concern."""
+    assert used(comm) == 0
+    x, w = torch.ones(1, 8, device=comm.device), torch.ones(64, 8, device=comm.device)
+    warnings.simplefilter("ignore", fcc.CopyWarning)
+    for _ in range(100):
+        fcc.gemv_all_reduce(x, w, comm)
+    assert used(comm) == 4 << 20
+    a, b = fcc.to_daemon(torch.ones(64 * comm.size, 4, device=comm.device), comm), fcc.zeros(4, 1024, comm=comm)
+    a.mul_(comm.rank + 1)
+    b.fill_(1)
+    kept = []  # 256 KiB each: rank 0 keeps none, rank 1 all
+    want = torch.arange(1, comm.size + 1.0).repeat_interleave(64).unsqueeze(1).expand(-1, 1024) * 4
+    for n in range(200):
+        rows = fcc.gemm_all_to_all(a, b, comm)
+        if n % 50 == 0:
+            assert torch.equal(rows.cpu(), want), n
+        if comm.rank:
+            kept.append(rows)
+    assert used(comm) <= 8 << 20 if comm.rank == 0 else 100 << 20 < used(comm) < 140 << 20
+    assert all(torch.equal(rows.cpu(), want) for rows in kept[::20])
+    comm.synchronize()
+    del kept, rows
+    before = used(comm)
+    wide = fcc.zeros(4, 3 << 15, comm=comm)  # 3 MiB: in pieces that are no longer used, joined; or more is taken
+    assert fcc.gemm_all_to_all(a[:4 * comm.size], wide, comm).shape == (4 * comm.size, 3 << 15)
+    assert used(comm) == before if comm.rank else used(comm) > before
+    assert comm._heap.trim() and comm._heap.nbytes == 0  # nothing of it is used
+    assert torch.equal(fcc.gemm_all_to_all(a, b, comm).cpu(), want)
+    comm.reserve(5 << 20)
+    assert comm._heap.nbytes == 7 << 20
+
+
+def test_needed(run):
+    run(2, needed_rank, heap_bytes=None)
+
+
+def many_rank(comm, ids, count):
+    """Many communicators at a time, each with results."""
+    others = [fcc.Communicator(rank=comm.rank, size=comm.size, id=id, device=comm.device.type) for id in ids]
+    kept = [fcc.all_reduce(torch.ones(4, device=comm.device), other) for other in others]
+    assert all(y.tolist() == [float(comm.size)] * 4 for y in kept)
+    large = []
+    with pytest.raises(fcc.OutOfMemoryError, match="MEMORY_PER_USER_MB"):
+        for _ in range(count):
+            large.append(fcc.empty(8 << 20, dtype=torch.uint8, comm=comm))
+    del large
+    comm.barrier()
+    for other in others:
+        other.close()
+
+
+def test_many(device):
+    """20 communicators of two ranks in 256 MiB, of which one alone used to take twice as much."""
+    with Daemon(device, "--memory-per-user-mb", "256") as daemon:
+        ids = [fcc.unique_id(socket=daemon.socket) for _ in range(20)]
+        Ranks(daemon, device, 2, many_rank, ids, 64, heap_bytes=None).results()
+
+
+def given_back_rank(comm):
+    """Within a limit, and within what the daemon gives, memory that was for other sizes serves."""
+    a, b = fcc.zeros(8 * comm.size, 4, comm=comm), fcc.zeros(4, 1 << 14, comm=comm)  # 0.5 MiB for each rank
+    for n in (1, 8, 3, 5, 8, 2, 8):
+        rows = fcc.gemm_all_to_all(a[:n * comm.size], b, comm)
+        assert not rows.any() and comm._heap.nbytes <= comm._heap.limit
+        del rows
+    kept = [fcc.gemm_all_to_all(a[:comm.size], b, comm) for _ in range(8)]
+    with pytest.raises(fcc.OutOfMemoryError, match="the limit is"):
+        kept.append(fcc.gemm_all_to_all(a[:comm.size * 8], b, comm))
+    del kept[1::2]
+    assert not fcc.gemm_all_to_all(a[:comm.size], b, comm).any()
+
+
+def test_given_back(run):
+    run(2, given_back_rank, heap_bytes=(1 << 20) + 100)
 
 
 def test_nothing_is_left(run, daemon):
