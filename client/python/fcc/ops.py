@@ -37,7 +37,7 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
         y = _direct.again(x, w, comm)
         if y is not None:
             return y
-    places, stream = c._member.connection.current(), stream_of(c)
+    stream = stream_of(c)
     try:
         check_floats(c, "gemv_all_reduce", "x", x, 2)
         check_floats(c, "gemv_all_reduce", "w", w, 2)
@@ -46,6 +46,7 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
         at_w, held_w = place(c, "gemv_all_reduce", "w", w, stream, weight=True)
         m, n = x.shape[0], w.shape[0]
         y, handle, offset = c._heap.take((m, n), x.dtype, stream)
+        places = c._member.connection.current()  # after what may have taken memory; x's and w's stays as long as they do
     except Error as e:
         raise refuse(c, "gemv_all_reduce", e) from None
     run(c, "gemv_all_reduce", GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, m, n), number, *RESERVED), stream)

@@ -47,6 +47,12 @@ def right(comm, x, w, y):
     torch.testing.assert_close(y, fcc.all_reduce(x.float() @ w.float().t(), comm).to(y.dtype), rtol=0, atol=0)
 
 
+def warmed(comm):
+    """As much memory is taken as the calls of a test need: a buffer that comes has calls looked at anew."""
+    x, w = filled(comm, 3, 24), filled(comm, 5, 24)
+    right(comm, x, w, OP(x, w, comm.name))
+
+
 def refused(call):
     """How: as torch refuses it, and not on account of another exception."""
     with pytest.raises((RuntimeError, TypeError)) as caught:
@@ -56,6 +62,7 @@ def refused(call):
 
 
 def taken_rank(comm):
+    warmed(comm)
     x, w = filled(comm, 4, 8), filled(comm, 6, 8)
     with torch.no_grad(), Counted() as dispatcher:
         assert dispatcher.of(lambda: OP(x, w, comm.name)) == 1
@@ -90,6 +97,7 @@ def taken_rank(comm):
 
 def seen_rank(comm):
     """Whatever stands between a call and the operator is asked."""
+    warmed(comm)
     x, w = filled(comm, 2, 8), filled(comm, 6, 8)
     call = lambda: OP(x, w, comm.name)  # noqa: E731
     call()
@@ -164,6 +172,7 @@ def seen_rank(comm):
 
 def enqueued_rank(comm):
     """What the C library is given by a rank on a GPU, whatever this one is on: a function that stands for it looks at that."""
+    warmed(comm)
     x, w = filled(comm, 2, 8), filled(comm, 6, 8)
     several = [OP(x, w, comm.name) for _ in range(3)]  # so much room there is for results
     del several
@@ -207,6 +216,7 @@ def enqueued_rank(comm):
 
 def memory_rank(comm):
     """Memory that has gone and come again at the same address is other memory."""
+    warmed(comm)
     w = filled(comm, 6, 8)
     seen = set()
     for size in (3 << 20, 3 << 20, 5 << 20):  # buffers of their own
@@ -230,6 +240,7 @@ def memory_rank(comm):
 
 
 def ends_rank(comm):
+    warmed(comm)
     x, w = filled(comm, 2, 8), filled(comm, 6, 8)
     for _ in range(3):
         OP(x, w, comm.name)
