@@ -221,8 +221,8 @@ enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm); /* FCC_DEVICE_C
 
 /* Let the daemon allocate `bytes` (at least 1) of zeroed memory on this rank's device and map it here.
  * FCC_BUFFER_SYMMETRIC is collective: all ranks call it in the same order, among each other and among their operators,
- * with the same size. FCC_BUFFER_LOCAL and FCC_BUFFER_RESULT are this rank's own affair. The memory is page-aligned. *out belongs to the caller until
- * fcc_buffer_free() or fcc_comm_destroy().
+ * with the same size. FCC_BUFFER_LOCAL and FCC_BUFFER_RESULT are this rank's own affair. The memory is page-aligned. *out
+ * belongs to the caller until fcc_buffer_free() or fcc_comm_destroy().
  * Errors: -EINVAL, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED (of either kind: the communicator has ended), -ECONNRESET. */
 int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out);
 
@@ -396,6 +396,8 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * with the same error on all ranks, and the communicator goes on. (Only what cannot be sent at all, such as NULL or too many
  * tables, is refused in the call, and the other ranks do not hear of it.) -ETIMEDOUT and -ECONNABORTED end the communicator.
  *
+ * A tensor *for results* lies in a symmetric buffer or a result buffer, of the communicator, that this rank has made.
+ *
  * No operator works in place: an input with a byte that is the result's, this rank's or another's, is -EINVAL. Inputs may overlap each other, and
  * may lie in the same buffer as the result: beside it, or between its rows, as the other columns of one matrix do. (Between rows with another
  * distance from each other than the input's own it may be refused though it touches none.)
@@ -434,7 +436,7 @@ struct fcc_embedding_all_to_all_args {
     struct fcc_tensor sample_weights; /* [nnz], f32: each index's factor. Absent: 1. Not with mean */
     int64_t batch;                    /* B: 0 or more */
     const int64_t *batch_split;       /* [nranks], sum B. NULL: even; the first (B modulo nranks) ranks have one more */
-    struct fcc_tensor out;            /* [batch_split[rank]][sum over ranks of T_r][D], dtype of tables, symmetric; any strides
+    struct fcc_tensor out;            /* [batch_split[rank]][sum over ranks of T_r][D], dtype of tables, for results; any strides
                                          with a last stride of 1 and no overlap */
     uint32_t schedule;                /* enum fcc_schedule_kind */
     uint32_t reserved[7];             /* must be 0 */
@@ -459,7 +461,7 @@ int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_
 struct fcc_gemv_all_reduce_args {
     struct fcc_tensor x; /* [M][K_r], f32, f16 or bf16; M from 1 to 64; last stride 1 */
     struct fcc_tensor w; /* [N][K_r], dtype of x; last stride 1 */
-    struct fcc_tensor y; /* [M][N], dtype of x, symmetric; last stride 1, rows do not overlap */
+    struct fcc_tensor y; /* [M][N], dtype of x, for results; last stride 1, rows do not overlap */
     uint32_t schedule;   /* enum fcc_schedule_kind */
     uint32_t reserved[7];
 };
@@ -477,7 +479,7 @@ struct fcc_gemm_all_to_all_args {
     struct fcc_tensor a;      /* [M_r][K_r], f32, f16 or bf16; last stride 1 */
     struct fcc_tensor b;      /* [K_r][N], dtype of a; last stride 1 */
     const int64_t *send_rows; /* [nranks], sum M_r, 0 or more each. NULL: equal (M_r must be a multiple of nranks) */
-    struct fcc_tensor c;      /* [at least the rows received][N], dtype of a, symmetric; last stride 1, rows do not overlap.
+    struct fcc_tensor c;      /* [at least the rows received][N], dtype of a, for results; last stride 1, rows do not overlap.
                                  Rows beyond those received are left as they are */
     int64_t *recv_rows;       /* [nranks] or NULL: set, when the operator has finished, to the rows received from each rank.
                                  Must stay valid until then */

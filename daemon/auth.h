@@ -12,7 +12,7 @@
 
 #include "cluster.h"
 
-#define AUTH_VERSION 3u
+#define AUTH_VERSION 4u
 #define AUTH_NONCE_BYTES 32
 #define AUTH_TAG_BYTES 32
 #define AUTH_FRAME_MAX 1024 /* bytes of what a tag is made for */

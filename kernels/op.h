@@ -18,7 +18,7 @@ struct tensor {
     unsigned char *data; /* NULL: absent */
     enum fcc_dtype dtype;
     int ndim;
-    bool symmetric; /* lies in a symmetric buffer */
+    bool symmetric; /* lies in a buffer that takes results of this communicator: a symmetric or a result buffer */
     int64_t shape[FCC_MAX_DIMS];
     int64_t stride[FCC_MAX_DIMS]; /* elements, 0 or more */
 };

@@ -164,7 +164,7 @@ int64_t tensor_reach(const struct tensor *t)
 int tensor_check_result(const struct tensor *t, const char *name, struct error *e)
 {
     if (!t->symmetric)
-        return error_set(e, -EINVAL, "%s: in a local buffer: allowed is a symmetric one", name);
+        return error_set(e, -EINVAL, "%s: in a buffer that takes no results of this communicator: allowed are its symmetric and result buffers", name);
     if (tensor_overlaps(t))
         return error_set(e, -EINVAL, "%s: stride[0] %" PRId64 "%s: elements overlap: allowed are strides beyond the inner rows",
                          name, t->stride[0], t->ndim > 2 ? " and the next ones" : "");

@@ -16,7 +16,7 @@ int args_check(const struct op_args *args, int ntensors, unsigned attr_mask, str
 /* The tensor is there, its dtype is one of the mask's (1 << dtype), it has ndim dimensions of 0 to INT32_MAX elements and a
  * last stride of 1. */
 int tensor_check(const struct tensor *t, const char *name, unsigned dtypes, int ndim, struct error *e);
-/* It lies in a symmetric buffer and no two of its elements are the same memory. */
+/* It lies in a buffer that takes results and no two of its elements are the same memory. */
 int tensor_check_result(const struct tensor *t, const char *name, struct error *e);
 /* Bytes from the first element to behind the last one; 0 if there are none. Of a tensor that was checked. */
 int64_t tensor_reach(const struct tensor *t);

@@ -79,6 +79,31 @@ static void rows_sent_of_three(void)
     scene_run(GPUS, row_rank, ROWS_SENT);
 }
 
+/* Into memory that each rank has made by itself: one has more of it than another, and under another number. */
+static void results_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct lane l;
+
+    (void)argument;
+    lane_open(&l, all, rank, 0);
+    for (int i = 0; i < 3; i++) {
+        fcc_buffer *own = NULL;
+        for (int n = 0; n <= rank; n++) {
+            fcc_buffer_free(own);
+            OK(fcc_buffer_alloc(l.comm, FCC_BUFFER_RESULT, OUT_FLOATS * sizeof(float) + 4096 * (size_t)(n + i), &own));
+        }
+        fcc_buffer_free(l.out);
+        l.out = own;
+        lane_works(&l);
+    }
+    lane_close(&l);
+}
+
+static void into_results(void)
+{
+    scene_run(GPUS, results_rank, ONE_STEP);
+}
+
 static void of_one(void)
 {
     scene_run(1, row_rank, ONE_STEP);
@@ -451,6 +476,7 @@ int main(int argc, char *argv[])
         {"in_two_steps", in_two_steps, 0},
         {"rows_sent", rows_sent, 0},
         {"rows_sent_of_three", rows_sent_of_three, 0},
+        {"into_results", into_results, 0},
         {"of_one", of_one, 0},
         {"mixed", mixed, 0},
         {"two_streams", two_streams, 0},

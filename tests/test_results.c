@@ -133,7 +133,7 @@ static void elsewhere_rank(int rank, const struct ranks *all, void *argument)
     fcc_buffer *mine = buffer_new(comm, FCC_BUFFER_RESULT, N * sizeof(float));
     fcc_buffer *other = buffer_new(rank == 1 ? alone : comm, FCC_BUFFER_RESULT, N * sizeof(float));
     struct fcc_gemv_all_reduce_args args = {.x = in.x, .w = in.w, .y = fcc_tensor_2d(other, 0, FCC_F32, 1, N)};
-    FAILS(fcc_gemv_all_reduce(comm, &args), -EINVAL, "rank 1", "y: in a local buffer");
+    FAILS(fcc_gemv_all_reduce(comm, &args), -EINVAL, "rank 1", "y: in a buffer that takes no results of this communicator");
     inputs_set(&in, (float)(1 + rank));
     sum_check(comm, &in, mine, 0, 1);
     OK(fcc_comm_abort(alone, "it has done its part"));

@@ -114,11 +114,19 @@ bool nodes_staged(struct comm *c, struct launch *l);
 void nodes_launch_started(struct launch *l);
 /* It has ended here. */
 void nodes_launch_failed(const struct launch *l);
-void nodes_left(const struct member *m, const char *why);
-void nodes_aborted(struct comm *c, bool was_forming);
-void nodes_release(struct comm *c); /* with its communicator */
-
 void nodes_message(struct peer *p, const struct peer_msg *m);
+
+/* ---- nodes_end.c ---- */
+
+/* A rank here has left: tell the others. `why` is NULL if it has done so in good order. */
+void nodes_left(const struct member *m, const char *why);
+void nodes_leave_told(struct peer *p, struct comm *c, const struct peer_turn *m); /* the communicator may be freed */
+/* A turn has ended here: those leave that took part in no later one. */
+void nodes_leave_due(struct comm *c);
+/* It has been aborted here. */
+void nodes_aborted(struct comm *c, bool was_forming);
+void nodes_abort_told(struct peer *p, struct comm *c, const struct peer_turn *m); /* likewise */
+void nodes_release(struct comm *c); /* with its communicator */
 /* p->broken says why. Was there a communicator that has ended with it, or goes on with another connection? */
 bool nodes_peer_lost(struct peer *p);
 

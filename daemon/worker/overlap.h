@@ -11,7 +11,7 @@
 #include "worker.h"
 
 /* One rank's request, resolved and checked: 0, or -EINVAL, which names both arguments and the ranges of bytes. Notes in the submission
- * whether an input lies in another rank's part of a symmetric buffer. */
+ * whether an input lies in memory for results that is another rank's. */
 int overlap_check(struct submission *sub, const struct member *m, struct error *e);
 /* All ranks' next requests: inputs of one rank against the results of the others. */
 int overlap_match(const struct comm *c, struct error *e);

@@ -378,7 +378,7 @@ static int cores_count(void)
     return sched_getaffinity(0, sizeof(mine), &mine) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&mine);
 }
 
-/* Each symmetric buffer that several ranks here share keeps a descriptor, and each client has some. */
+/* Each buffer for results of a communicator with several ranks here keeps a descriptor, and each client has some. */
 static void descriptors_allow(void)
 {
     struct rlimit limit;

@@ -170,10 +170,9 @@ struct buffer {
     uint32_t comm; /* the number of its communicator, which may be gone: another one never has the same */
     int rank;      /* whose it is in the communicator */
     struct device_memory memory;
-    uint64_t bytes; /* as asked for */
-    uint32_t
-        number; /* FCC_BUFFER_SYMMETRIC: which allocation of its communicator, the same for all ranks' parts; 0: not one yet */
-    int fd;     /* of what operators store into: the memory, for other ranks' clients to import; -1: nobody can want it */
+    uint64_t bytes;  /* as asked for */
+    uint32_t number; /* symmetric: which allocation of its communicator, the same for all ranks' parts; 0: not one yet */
+    int fd;          /* the memory, for other ranks' clients to import; -1: nobody can want it */
     struct buffer_peers *peers; /* [FCC_MAX_RANKS] other ranks' parts that its client has mapped, a reference each; or NULL */
 };
 /* Do the operators of its communicator store into it, those of other ranks, too? */
@@ -308,7 +307,7 @@ struct submission {
     uint64_t run;    /* ... */
     bool decided;    /* ... whether it may run, by this word: */
     struct offer_word word;
-    bool reads_others; /* overlap.c: an input lies in another rank's part of a symmetric buffer */
+    bool reads_others; /* overlap.c: an input lies in memory for results that is another rank's */
     uint64_t arrived_ns;
     uint64_t alloc_bytes;
     struct tune_sample sample; /* rank 0's, over several nodes: all record it when this turn begins */
@@ -322,7 +321,7 @@ struct submission {
 /* Handle a SUBMIT message that lies in our own memory: check it and queue it in its communicator. The message came through
  * the ring (with a slot) or over the socket. */
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length);
-/* The same for a rank on another node, whose worker has checked it: its symmetric buffers are shadows here. NULL with the reason. */
+/* The same for a rank on another node, whose worker has checked it: its buffers for results are shadows here. NULL with the reason. */
 struct submission *submission_remote(struct member *m, const struct fcc_submit *submit, size_t length,
                                      const struct peer_submit *from, struct error *e);
 struct submission *submission_new(struct session *s, enum submission_kind kind, uint64_t id, size_t words);
@@ -347,7 +346,7 @@ struct member {
     int node;                    /* number of its node, the same on all nodes; 0 if all ranks are here */
     bool remote;                 /* the rank is on another node: it has no session and no device here */
     struct peer *peer;           /* that node's; NULL: it is lost, or the rank is here */
-    LIST_HEAD(, buffer) shadows; /* of its symmetric buffers */
+    LIST_HEAD(, buffer) shadows; /* of its buffers for results */
     struct puts *puts;           /* puts.c's: what its program's kernels send to other nodes; NULL: nothing */
     char *leaving;               /* it has left (why; "": by its own wish) after leaving_turns, which have not ended here yet */
     uint64_t leaving_turns;
