@@ -436,10 +436,10 @@ struct fcc_embedding_all_to_all_args {
     struct fcc_tensor sample_weights; /* [nnz], f32: each index's factor. Absent: 1. Not with mean */
     int64_t batch;                    /* B: 0 or more */
     const int64_t *batch_split;       /* [nranks], sum B. NULL: even; the first (B modulo nranks) ranks have one more */
-    struct fcc_tensor out;            /* [batch_split[rank]][sum over ranks of T_r][D], dtype of tables, for results; any strides
+    struct fcc_tensor out; /* [batch_split[rank]][sum over ranks of T_r][D], dtype of tables, for results; any strides
                                          with a last stride of 1 and no overlap */
-    uint32_t schedule;                /* enum fcc_schedule_kind */
-    uint32_t reserved[7];             /* must be 0 */
+    uint32_t schedule;     /* enum fcc_schedule_kind */
+    uint32_t reserved[7];  /* must be 0 */
 };
 #define FCC_MAX_TABLES 4096
 int fcc_embedding_all_to_all(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args);

@@ -63,10 +63,18 @@ static void sum_check(fcc_comm *comm, const struct inputs *in, fcc_buffer *resul
         CHECK(y[n] == (float)(sum * K * (n % 5 + 1)));
 }
 
+/* What is in the result's i-th element then: the row of rank i / N. */
+static float row_value(int round, int i)
+{
+    int rank = i / N;
+
+    return (float)((round + rank) * K);
+}
+
 /* One row from each rank, where rank r has a = round + r. */
 static void rows_check(fcc_comm *comm, const struct inputs *in, fcc_buffer *result, int round)
 {
-    int64_t send[RANKS], received[RANKS];
+    int64_t send[RANKS], received[RANKS] = {0};
     struct fcc_gemm_all_to_all_args args = {
         .a = in->a, .b = in->b, .send_rows = send, .c = fcc_tensor_2d(result, 0, FCC_F32, RANKS, N), .recv_rows = received};
     const float *c = fcc_buffer_data(result);
@@ -75,7 +83,7 @@ static void rows_check(fcc_comm *comm, const struct inputs *in, fcc_buffer *resu
         send[r] = 1;
     OK(fcc_gemm_all_to_all(comm, &args));
     for (int i = 0; i < RANKS * N; i++)
-        CHECK(received[i / N] == 1 && c[i] == (float)((round + i / N) * K));
+        CHECK(received[i / N] == 1 && c[i] == row_value(round, i));
 }
 
 /* Each rank keeps as many results as it likes, and frees them when it likes. */
@@ -108,7 +116,7 @@ static void growing_rank(int rank, const struct ranks *all, void *argument)
     for (int round = 0; round < ROUNDS; round++) { /* nothing was stored into what was kept */
         const float *c = kept[round] ? fcc_buffer_data(kept[round]) : NULL;
         for (int i = 0; c && round % (rank + 1) == 0 && i < RANKS * N; i++)
-            CHECK(c[i] == (float)((round + i / N) * K));
+            CHECK(c[i] == row_value(round, i));
     }
     fcc_buffer *own = buffer_new(comm, FCC_BUFFER_RESULT, 64);
     FAILS(fcc_buffer_peer(own, (rank + 1) % RANKS, &at), -EINVAL, "not symmetric");

@@ -126,7 +126,7 @@ void nodes_leave_due(struct comm *c);
 /* It has been aborted here. */
 void nodes_aborted(struct comm *c, bool was_forming);
 void nodes_abort_told(struct peer *p, struct comm *c, const struct peer_turn *m); /* likewise */
-void nodes_release(struct comm *c); /* with its communicator */
+void nodes_release(struct comm *c);                                               /* with its communicator */
 /* p->broken says why. Was there a communicator that has ended with it, or goes on with another connection? */
 bool nodes_peer_lost(struct peer *p);
 

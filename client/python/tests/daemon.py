@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -27,7 +28,7 @@ class Daemon:
         with open(self.path / "log", "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         until = time.monotonic() + LIMIT_S
-        while not os.path.exists(self.socket):
+        while not self.listens():
             if self.process.poll() is not None or time.monotonic() > until:
                 self.process.kill()
                 raise RuntimeError(f"{' '.join(command)}: {self.log()}")
@@ -45,6 +46,11 @@ class Daemon:
         log = self.log()
         self.directory.cleanup()
         assert status == 0 and ": error:" not in log, f"fccd ended with {status}:\n{log}"
+
+    def listens(self) -> bool:
+        """The socket's file is there a moment earlier than it takes connections."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            return sock.connect_ex(self.socket) == 0
 
     def log(self) -> str:
         return (self.path / "log").read_text(errors="replace")
