@@ -311,21 +311,27 @@ static bool begins_early(struct worker *w)
     return c && launch_early_run(c);
 }
 
+bool worker_turn(struct worker *w, const struct spin *spin)
+{
+    bool busy = worker_collect(w);
+
+    busy |= gpus_poll(w);
+    busy |= rings_poll(w);
+    busy |= nodes_poll(w);
+    /* Where somebody else runs on this core it is likely to be who is awaited: first it is offered. */
+    busy = busy || ((!spin->shared || spin_has_offered(spin)) && begins_early(w));
+    gpus_sweep(w);
+    sweep(w);
+    return busy;
+}
+
 static void engine_loop(struct worker *w)
 {
     struct spin spin = {0};
     uint64_t sockets_ns = 0;
 
     while (!w->quit && !(w->draining && !anything_runs(w)) && !gpus_are_lost(w, &w->lost)) {
-        bool busy = worker_collect(w);
-        busy |= gpus_poll(w);
-        busy |= rings_poll(w);
-        busy |= nodes_poll(w);
-        /* Where somebody else runs on this core it is likely to be who is awaited: first it is offered. */
-        busy = busy || ((!spin.shared || spin_has_offered(&spin)) && begins_early(w));
-        gpus_sweep(w);
-        sweep(w);
-        if (busy) {
+        if (worker_turn(w, &spin)) {
             spin_reset(&spin);
         } else if (w->crowded || !spin_once(&spin, w->config.spin_us)) {
             engine_sleep(w);
@@ -389,7 +395,7 @@ static void descriptors_allow(void)
     }
 }
 
-static int worker_open(struct worker *w, const struct control_start *start)
+int worker_open(struct worker *w, const struct control_start *start)
 {
     char who[96];
 
@@ -423,7 +429,7 @@ static int worker_open(struct worker *w, const struct control_start *start)
     return worker_events_open(w);
 }
 
-static void worker_close(struct worker *w)
+void worker_close(struct worker *w)
 {
     struct event *events[] = {w->terminate_event, w->hangup_event, w->idle_event, w->drain_event, w->wake_event, w->log_event};
     struct session *s;
@@ -464,7 +470,7 @@ static void worker_close(struct worker *w)
 int worker_run(void)
 {
     static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
-    struct worker w = {.control = CONTROL_FD, .wake_fd = -1, .tell_lock = PTHREAD_MUTEX_INITIALIZER};
+    struct worker w = WORKER_CLOSED(CONTROL_FD);
     int fds[FCC_MAX_FDS], nfds = 0;
 
     /* Nobody of the same user may trace or dump the process: it holds all of the job's secrets. */

@@ -117,6 +117,19 @@ struct worker {
 
 int worker_run(void); /* the process: returns its exit status */
 
+/* What the process is made of, for programs that have several workers, or somebody else's loop. A worker whose channel to the broker is
+ * that descriptor, before it is opened: */
+#define WORKER_CLOSED(channel)                                                                                                 \
+    {                                                                                                                          \
+        .control = (channel), .wake_fd = -1, .tell_lock = PTHREAD_MUTEX_INITIALIZER                                            \
+    }
+/* 0 or -errno; it is to be closed in either case. Its channel is then closed, too. */
+int worker_open(struct worker *w, const struct control_start *start);
+void worker_close(struct worker *w);
+/* One turn of the loop: all that there is to do but what the event loop does; nothing is waited for. Was there anything? */
+struct spin;
+bool worker_turn(struct worker *w, const struct spin *spin);
+
 /* Finish what runs, refuse the rest, end. */
 void worker_drain(struct worker *w);
 

@@ -11,8 +11,8 @@ SECONDS ?= 20
 TARGET ?=
 FUZZ_ENGINE ?= libfuzzer
 PACKAGES_FUZZ := clang libclang-rt-dev libcmocka-dev python3
-FUZZ_TARGETS := arguments plan config auth fds
-FUZZ_SOURCES := tests/fuzz/driver.c $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
+FUZZ_TARGETS := arguments plan config auth fds worker nodes peers
+FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c misbehave.c outside.c outside_wire.c program.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
 
 .PHONY: fuzz fuzz-build fuzz-run deps-fuzz
 fuzz: deps deps-fuzz
@@ -62,4 +62,10 @@ $(FUZZ_BUILD)/auth: $(call fuzz_objects,daemon/auth.c daemon/cluster.c daemon/te
 $(FUZZ_BUILD)/fds: $(call fuzz_objects,proto/msg.c proto/error.c tests/fuzz/fuzz_fds.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK)
+# Workers in the target's process.
+FUZZ_BED := $(addprefix tests/fuzz/,bed.c client.c misbehave.c outside.c outside_wire.c program.c submit.c)
+$(addprefix $(FUZZ_BUILD)/,worker nodes peers): $(FUZZ_BUILD)/%: $(call fuzz_objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(PROTO) $(FUZZ_BED)) \
+		$(FUZZ_BUILD)/obj/tests/fuzz/fuzz_%.o
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK) $(DAEMON_LIBS) -ldl -lm
 endif

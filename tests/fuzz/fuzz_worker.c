@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fuzz_worker.c - clients of any manners, and a worker of one node with its cpu devices (program.h).
+ */
+#include "program.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    bed_begin("");
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const struct program_kind kind = {.nodes = 1, .device = FCC_DEVICE_CPU};
+
+    program_run(&kind, data, size);
+    return 0;
+}
