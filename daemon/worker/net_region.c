@@ -118,8 +118,8 @@ static uint32_t entry_find(const struct net_regions *regions, uint64_t comm, uin
         else
             high = middle;
     }
-    const struct entry *at = &regions->entries[low];
-    *found = low < regions->count && at->comm == comm && at->rank == rank && at->region == region;
+    const struct entry *at = low < regions->count ? &regions->entries[low] : NULL;
+    *found = at && at->comm == comm && at->rank == rank && at->region == region;
     return low;
 }
 

@@ -38,7 +38,7 @@ void send_anything(struct client *c, struct input *in)
     struct fcc_msg header = {.type = (uint16_t)input_below(in, FCC_MSG_TYPES + 3), .id = 0};
     uint32_t how = input_u8(in);
     size_t length = header.type < FCC_MSG_TYPES ? sizes[header.type] : 16;
-    int fds[16], nfds = 0;
+    int fds[16] = {0}, nfds = 0;
 
     length = length < 16 ? 16 : length;
     if (how & 1)
