@@ -108,8 +108,11 @@ static void ask_alloc(struct client *c, struct input *in)
 {
     static const uint64_t sizes[] = {4096, 65536, 1 << 18, 64, 1, 4097, 1 << 20, 0};
     uint32_t how = input_u8(in);
-    struct fcc_buffer_alloc_msg m = {
-        .comm = comm_choose(in, c), .kind = how & 3 ? FCC_BUFFER_SYMMETRIC : FCC_BUFFER_LOCAL, .bytes = sizes[how >> 2 & 7]};
+    struct fcc_buffer_alloc_msg m = {.comm = comm_choose(in, c),
+                                     .kind = how & 3       ? FCC_BUFFER_SYMMETRIC
+                                             : how == 0x80 ? FCC_BUFFER_RESULT
+                                                           : FCC_BUFFER_LOCAL,
+                                     .bytes = sizes[how >> 2 & 7]};
 
     if (how >= 0xf8)
         m.bytes = (uint64_t)input_number(in) % (UINT64_C(1) << 22);
