@@ -203,6 +203,7 @@ struct fcc_context {
     struct error dead;      /* why the connection is of no use any more; status 0: it is */
     struct error farewell;  /* an ERROR message that answers no call: why the connection will be closed */
     bool watch_end;         /* the watch is to end */
+    bool waits_unseen; /* the program may wait for a status word, or in a kernel of its own: the watch asks for the worker */
     /* Words that streams of this context wait for in the memory of GPUs: what is to be written there when the context dies. */
     struct stream_words {
         const struct accelerator *accelerator; /* the GPU's own */

@@ -299,7 +299,8 @@ int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out);
  * wait for others any more. When a rank has left (fcc_comm_destroy), it is set after all that the rank had stored and put
  * before, unless the communicator is aborted meanwhile. The next operator says why in words. The word is good until the
  * communicator is destroyed; it is for reading only. A thread of the library watches for the worker's end from the first call
- * on.
+ * on, and asks it now and then whether it is there: one that does not answer for twice the time limit and 10 s (it is stopped, or hangs) is
+ * given up, and the word becomes -ETIMEDOUT.
  * Errors: -EINVAL, -ENOMEM (more than 1024 communicators of one context at a time), -ECONNRESET. */
 int fcc_comm_status(fcc_comm *comm, const int32_t **out);
 

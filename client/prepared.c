@@ -360,6 +360,9 @@ static int prepared_begin(struct fcc_prepared *p, const struct prepared_buffers 
     (void)pthread_mutex_lock(&c->prepared_lock);
     LIST_INSERT_HEAD(&c->prepared, p, link);
     (void)pthread_mutex_unlock(&c->prepared_lock);
+    (void)pthread_mutex_lock(&c->lock);
+    c->waits_unseen = true;
+    (void)pthread_mutex_unlock(&c->lock);
     *out = p;
     return 0;
 }

@@ -126,6 +126,7 @@ int fcc_comm_status(fcc_comm *comm, const int32_t **out)
     if (status)
         return status;
     (void)pthread_mutex_lock(&c->lock);
+    c->waits_unseen = true;
     if (c->dead.status) /* perhaps since before the communicator was there */
         statuses_raise(c, c->dead.status);
     (void)pthread_mutex_unlock(&c->lock);

@@ -9,7 +9,8 @@
  * streams (context_die()); those that wait in the memory of GPUs it releases itself, whoever has let the context die (words.c).
  *
  * It also sees that the worker does nothing, though it lives: once in a while it looks at what is in flight, and when of a communicator nothing
- * has ended for longer than a worker can take (patience_ms()), it gives the worker up, with the same effect.
+ * has ended for longer than a worker can take (patience_ms()), it gives the worker up, with the same effect. Where somebody may wait without
+ * anything in flight that this library knows of (context->waits_unseen), it asks the worker now and then whether it is there.
  *
  * And it is the sign of life of this process to the worker.
  */
@@ -77,8 +78,75 @@ static void comm_look(struct fcc_comm *comm)
     }
 }
 
-/* Locked. Has the worker not done for too long what it has to do? */
-static void watch_look(struct fcc_context *c)
+#define QUESTIONS 8 /* within a patience: an answer is as good for so long as one of its parts */
+
+/* "Are you there?": something that costs the worker next to nothing to answer. The thread's own; `pending` is in context->pending from
+ * question_begin() until it is done. */
+struct question {
+    struct pending pending;
+    struct fcc_unique_id_reply reply;
+    struct patience patience; /* with the answer */
+    uint64_t completed;       /* operators of all communicators when that began */
+    int64_t next_ns;          /* when to ask again */
+    bool open, sent;
+};
+
+/* Locked. */
+static uint64_t completed_of_all(const struct fcc_context *c)
+{
+    const struct fcc_comm *comm;
+    uint64_t sum = 0;
+
+    LIST_FOREACH(comm, &c->comms, link)
+        sum += comm->completed;
+    return sum;
+}
+
+/* Locked. */
+static void question_begin(struct question *q, struct fcc_context *c)
+{
+    q->pending = (struct pending){.type = FCC_MSG_UNIQUE_ID, .reply = &q->reply.reply, .size = sizeof(q->reply)};
+    pending_add(c, &q->pending);
+    q->open = true;
+    q->sent = false;
+    q->completed = completed_of_all(c);
+    patience_begin(&q->patience, context_patience_ms(c));
+}
+
+/* Locked; releases the lock meanwhile. Never waits: a socket that is full is tried again at the next look, and the patience goes on. */
+static void question_look(struct question *q, struct fcc_context *c)
+{
+    if (!q->open && c->waits_unseen && now_ns() >= q->next_ns)
+        question_begin(q, c);
+    if (!q->open)
+        return;
+    if (!q->sent && !q->pending.done) {
+        struct fcc_msg ask = {.type = q->pending.type, .id = q->pending.id};
+        q->sent = msg_send(c->sock, &ask, sizeof(ask), NULL, 0) == 0;
+    }
+    if (!q->pending.done)
+        context_pump(c, 0);
+    if (q->pending.done) {
+        q->open = false;
+        q->next_ns = deadline_in_ms(context_patience_ms(c) / QUESTIONS);
+    } else if (q->completed != completed_of_all(c)) { /* it is busy */
+        q->completed = completed_of_all(c);
+        patience_begin(&q->patience, context_patience_ms(c));
+    } else if (patience_over(&q->patience)) {
+        (void)context_give_up(c, "the wait for a status word or a prepared operator", context_patience_ms(c));
+    }
+}
+
+/* Locked. */
+static void question_end(struct question *q)
+{
+    if (q->open && !q->pending.done)
+        LIST_REMOVE(&q->pending, link);
+    q->open = false;
+}
+
+/* Locked; releases the lock meanwhile. Has the worker not done for too long what it has to do? */
+static void watch_look(struct fcc_context *c, struct question *q)
 {
     struct fcc_comm *comm;
 
@@ -87,12 +155,15 @@ static void watch_look(struct fcc_context *c)
     context_collect(c);
     LIST_FOREACH(comm, &c->comms, link)
         comm_look(comm);
+    if (!c->dead.status && !c->watch_end)
+        question_look(q, c);
 }
 
 static void *watch_run(void *argument)
 {
     struct fcc_context *c = argument;
     bool hung_up = false, end = false, released = false, dead;
+    struct question question = {.open = false};
     struct life life;
 
     life_begin(&life, &c->memory->life);
@@ -105,9 +176,11 @@ static void *watch_run(void *argument)
         (void)pthread_mutex_lock(&c->lock);
         while (hung_up && !c->watch_end && !c->dead.status)
             context_pump(c, deadline_in_ms(1));
-        watch_look(c);
+        watch_look(c, &question);
         end = c->watch_end;
         dead = c->dead.status != 0;
+        if (end || hung_up)
+            question_end(&question);
         (void)pthread_mutex_unlock(&c->lock);
         if (dead && !released) {
             words_release(c);

@@ -19,6 +19,12 @@ int64_t __wrap_patience_ms(uint32_t time_limit_ms)
     return patience;
 }
 
+static void wait_for_calls(const struct fake *f, int type, unsigned n)
+{
+    while (f->calls[type] < n)
+        (void)poll(NULL, 0, 1);
+}
+
 /* The connection has been given up: every call says so at once, whatever the worker does now. */
 static void is_given_up(const struct bed *b)
 {
@@ -340,6 +346,56 @@ static void test_slow_operators_before_a_call(void **state)
     slow_operators(false, true);
 }
 
+/* ---- waits that the library does not see ---- */
+
+static int32_t word_await(const int32_t *word)
+{
+    while (!*(const volatile int32_t *)word)
+        (void)poll(NULL, 0, 1);
+    return *word;
+}
+
+/* A thread that looks at the status word and at nothing else. The worker does not answer, or does not even read. */
+static void test_status_word(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct bed b = bed_open(i, 2);
+        const int32_t *word;
+
+        b.fake->hold_calls = true;
+        b.fake->deaf = i;
+        assert_int_equal(fcc_comm_status(b.comm, &word), 0);
+        assert_int_equal(word_await(word), -ETIMEDOUT);
+        assert_int_equal(fcc_noop(b.comm), -ETIMEDOUT);
+        assert_error_says("the wait for a status word or a prepared operator: the worker of job 'test' " GIVEN_UP);
+        given_up_close(&b);
+    }
+}
+
+/* One that answers is left in peace, however long nothing else happens; and a context may be closed while a question is open. */
+static void test_status_word_of_one_that_is_well(void **state)
+{
+    const int32_t *word;
+
+    (void)state;
+    struct bed b = bed_open(false, 2);
+    patience = 3000;
+    assert_int_equal(fcc_comm_status(b.comm, &word), 0);
+    wait_for_calls(b.fake, FCC_MSG_UNIQUE_ID, 2);
+    assert_int_equal(*word, 0);
+    assert_int_equal(fcc_noop(b.comm), 0);
+    b.fake->hold_calls = true;
+    wait_for_calls(b.fake, FCC_MSG_UNIQUE_ID, 3);
+    patience = SHORT_MS;
+    bed_close(&b);
+    /* nobody asks where nobody waits */
+    b = bed_open(false, 2);
+    (void)poll(NULL, 0, 1500);
+    assert_int_equal(b.fake->calls[FCC_MSG_UNIQUE_ID], 0);
+    bed_close(&b);
+}
+
 /* ---- streams ---- */
 
 /* Nobody waits on the CPU: the streams go on nevertheless, whatever they wait by. */
@@ -401,6 +457,8 @@ int main(int argc, char *argv[])
         T(test_threads),
         T(test_slow_operators),
         T(test_slow_operators_before_a_call),
+        T(test_status_word),
+        T(test_status_word_of_one_that_is_well),
         T(test_streams),
         T(test_stream_does_not_come),
     };

@@ -10,7 +10,18 @@
 enum { MEMBERS = GPUS, VICTIM = 1, LAST = 2, BEFORE = 2 /* runs of all */ };
 
 /* What befalls the communicator while a run waits for the victim; or (KILLED_IN_RUN) while the victim, too, waits for the last rank. */
-enum end { LATE, STREAM_LATE, KILLED, KILLED_IN_RUN, ABORTED, ABORTED_OUTSIDE, DESTROYED, WORKER_KILLED, STOPPED };
+enum end {
+    LATE,
+    STREAM_LATE,
+    KILLED,
+    KILLED_IN_RUN,
+    ABORTED,
+    ABORTED_OUTSIDE,
+    DESTROYED,
+    WORKER_KILLED,
+    WORKER_STOPPED,
+    STOPPED
+};
 
 static const struct {
     int status;
@@ -24,6 +35,7 @@ static const struct {
     [ABORTED_OUTSIDE] = {-ECONNABORTED, {"fccctl", OUTSIDE}},
     [DESTROYED] = {-ECONNABORTED, {"rank 1", "has left the communicator"}},
     [WORKER_KILLED] = {-ECONNRESET, {"is gone"}},
+    [WORKER_STOPPED] = {-ETIMEDOUT, {"the worker of job", "does not answer", "a status word or a prepared operator"}},
     [STOPPED] = {-ESHUTDOWN, {"shutting down"}},
 };
 
@@ -32,12 +44,14 @@ struct ending {
     enum work work;
     bool behind; /* the others' streams come to the run when the communicator is over */
     struct fcc_unique_id other;
+    pid_t worker; /* that is stopped */
     _Atomic int step, ready, heard, open, victim_open;
 };
 
 static bool is_alone(const struct ending *e)
 {
-    return e->end == WORKER_KILLED || e->end == STOPPED; /* there is no other communicator afterwards */
+    return e->end == WORKER_KILLED || e->end == WORKER_STOPPED ||
+           e->end == STOPPED; /* there is no other communicator afterwards */
 }
 
 static bool is_killed(const struct ending *e)
@@ -45,12 +59,15 @@ static bool is_killed(const struct ending *e)
     return e->end == KILLED || e->end == KILLED_IN_RUN;
 }
 
-/* The communicator is over, for this reason, and stays so. */
+/* The communicator is over, for this reason, and stays so. status: NULL where the word has not been asked for, as that alone lets the
+ * library watch. */
 static void verdict_check(const struct ending *e, const struct lane *l, fcc_prepared *p, const int32_t *status)
 {
     double until = now_ms() + 20e3;
     int32_t seen;
 
+    if (!status)
+        OK(fcc_comm_status(l->comm, &status));
     while (!(seen = __atomic_load_n(status, __ATOMIC_ACQUIRE)))
         CHECK(now_ms() < until);
     CHECK(seen == verdicts[e->end].status);
@@ -112,12 +129,13 @@ static void other_works(const struct ending *e, fcc_context *context, int rank)
 static void ending_rank(int rank, const struct ranks *all, void *argument)
 {
     struct ending *e = argument;
-    const int32_t *status;
+    const int32_t *status = NULL;
     int step = 0;
     struct lane l;
 
-    lane_open(&l, all, rank, e->end == LATE || e->end == STREAM_LATE ? hang_limit_ms() : 0);
-    OK(fcc_comm_status(l.comm, &status));
+    lane_open(&l, all, rank, e->end == LATE || e->end == STREAM_LATE || e->end == WORKER_STOPPED ? hang_limit_ms() : 0);
+    if (e->end != WORKER_STOPPED)
+        OK(fcc_comm_status(l.comm, &status));
     fcc_prepared *p = prepare(&l, e->work);
     for (int i = 0; i < BEFORE; i++)
         work_run(&l, e->work, p, l.stream);
@@ -159,6 +177,8 @@ static void end_make(struct ending *e, struct test_daemon *d, struct ranks *r)
     }
     if (e->end == WORKER_KILLED)
         CHECK(kill(daemon_worker(d), SIGKILL) == 0);
+    if (e->end == WORKER_STOPPED)
+        CHECK(kill(e->worker = daemon_worker(d), SIGSTOP) == 0);
     if (e->end == STOPPED)
         CHECK(kill(d->pid, SIGTERM) == 0);
     if (e->end != ABORTED_OUTSIDE)
@@ -182,7 +202,9 @@ static void ending_run(enum end end, enum work work, bool behind)
     end_make(e, &d, &r);
     ranks_join(&r);
     CHECK(fake->prepared == 0);
-    if (end == WORKER_KILLED) {
+    if (end == WORKER_STOPPED)
+        CHECK(kill(e->worker, SIGKILL) == 0);
+    if (end == WORKER_KILLED || end == WORKER_STOPPED) {
         CHECK(daemon_logged(&d, "died: Killed", 5000));
         daemon_stop_unclean(&d); /* the log has the error that was wanted */
     } else if (end == STOPPED) {
@@ -219,6 +241,7 @@ ENDING(destroyed_before, DESTROYED, ONE_STEP, true)
 ENDING(worker_killed, WORKER_KILLED, ONE_STEP, false)
 ENDING(worker_killed_for_rows, WORKER_KILLED, ROWS_SENT, false)
 ENDING(worker_killed_before, WORKER_KILLED, ROWS_SENT, true)
+ENDING(worker_stopped, WORKER_STOPPED, ONE_STEP, false) /* takes as long as the library's patience: 10 s and more */
 ENDING(stopped, STOPPED, ONE_STEP, false)
 
 /* ---- what is no end ---- */
@@ -296,6 +319,7 @@ int main(int argc, char *argv[])
         {"worker_killed", worker_killed, 0},
         {"worker_killed_for_rows", worker_killed_for_rows, 0},
         {"worker_killed_before", worker_killed_before, 0},
+        {"worker_stopped", worker_stopped, 0},
         {"stopped", stopped, 0},
         {"in_time", in_time, 0},
     };
