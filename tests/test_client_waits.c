@@ -350,9 +350,9 @@ static void test_slow_operators_before_a_call(void **state)
 
 static int32_t word_await(const int32_t *word)
 {
-    while (!*(const volatile int32_t *)word)
+    while (!__atomic_load_n(word, __ATOMIC_ACQUIRE))
         (void)poll(NULL, 0, 1);
-    return *word;
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
 /* A thread that looks at the status word and at nothing else. The worker does not answer, or does not even read. */
@@ -383,7 +383,7 @@ static void test_status_word_of_one_that_is_well(void **state)
     patience = 3000;
     assert_int_equal(fcc_comm_status(b.comm, &word), 0);
     wait_for_calls(b.fake, FCC_MSG_UNIQUE_ID, 2);
-    assert_int_equal(*word, 0);
+    assert_int_equal(__atomic_load_n(word, __ATOMIC_ACQUIRE), 0);
     assert_int_equal(fcc_noop(b.comm), 0);
     b.fake->hold_calls = true;
     wait_for_calls(b.fake, FCC_MSG_UNIQUE_ID, 3);
