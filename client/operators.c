@@ -131,9 +131,9 @@ static void submission_tensor(struct submission *s, const char *name, const stru
     if (!w.buffer) /* another connection's, or freed: a handle that there is not, so that all ranks hear of it */
         w.buffer = UINT32_MAX;
     if (t->dtype > UINT16_MAX)
-        submission_fail(s, -EINVAL, "%s.dtype: %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_I64);
+        submission_fail(s, -EINVAL, "%s: dtype %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_I64);
     if (t->ndim > FCC_MAX_DIMS)
-        submission_fail(s, -EINVAL, "%s.ndim: %u: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
+        submission_fail(s, -EINVAL, "%s: %u dimensions: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
     w.dtype = (uint16_t)t->dtype;
     w.ndim = (uint16_t)t->ndim;
     for (unsigned i = 0; !s->status && i < t->ndim; i++) {

@@ -169,9 +169,9 @@ static int embedding_match(const struct op_args args[], int nranks, struct probl
     for (int r = 0; r < nranks && status == 0; r++) {
         const struct tensor *t = &args[r].tensors[FCC_EMB_OUT];
         size_t count;
-        status = match_dtype(r, t->dtype, out0->dtype, e);
+        status = match_dtype("out", r, t->dtype, out0->dtype, e);
         if (status == 0)
-            status = match_value("dim", r, t->shape[2], out0->shape[2], e);
+            status = match_value("out: shape[2]", r, t->shape[2], out0->shape[2], e);
         if (status == 0)
             status = match_value("batch", r, one_attr(&args[r], FCC_ATTR_BATCH), batch0, e);
         split_get(&args[r], nranks, split);

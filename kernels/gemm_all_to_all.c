@@ -88,9 +88,9 @@ static int gemm_match(const struct op_args args[], int nranks, struct problem *o
     int status = match_schedule(args, nranks, e);
 
     for (int r = 0; r < nranks && status == 0; r++) {
-        status = match_dtype(r, args[r].tensors[FCC_GEMM_C].dtype, c0->dtype, e);
+        status = match_dtype("c", r, args[r].tensors[FCC_GEMM_C].dtype, c0->dtype, e);
         if (status == 0)
-            status = match_value("n", r, args[r].tensors[FCC_GEMM_C].shape[1], c0->shape[1], e);
+            status = match_value("c: shape[1]", r, args[r].tensors[FCC_GEMM_C].shape[1], c0->shape[1], e);
     }
     if (status)
         return status;

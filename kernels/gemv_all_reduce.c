@@ -70,11 +70,11 @@ static int gemv_match(const struct op_args args[], int nranks, struct problem *o
 
     for (int r = 0; r < nranks && status == 0; r++) {
         const struct tensor *y = &args[r].tensors[FCC_GEMV_Y];
-        status = match_dtype(r, y->dtype, y0->dtype, e);
+        status = match_dtype("y", r, y->dtype, y0->dtype, e);
         if (status == 0)
-            status = match_value("m", r, y->shape[0], y0->shape[0], e);
+            status = match_value("y: shape[0]", r, y->shape[0], y0->shape[0], e);
         if (status == 0)
-            status = match_value("n", r, y->shape[1], y0->shape[1], e);
+            status = match_value("y: shape[1]", r, y->shape[1], y0->shape[1], e);
     }
     if (status)
         return status;

@@ -164,7 +164,9 @@ int64_t tensor_reach(const struct tensor *t)
 int tensor_check_result(const struct tensor *t, const char *name, struct error *e)
 {
     if (!t->symmetric)
-        return error_set(e, -EINVAL, "%s: in a buffer that takes no results of this communicator: allowed are its symmetric and result buffers", name);
+        return error_set(
+            e, -EINVAL,
+            "%s: in a buffer that takes no results of this communicator: allowed are its symmetric and result buffers", name);
     if (tensor_overlaps(t))
         return error_set(e, -EINVAL, "%s: stride[0] %" PRId64 "%s: elements overlap: allowed are strides beyond the inner rows",
                          name, t->stride[0], t->ndim > 2 ? " and the next ones" : "");
@@ -218,10 +220,11 @@ int match_value(const char *what, int rank, int64_t value, int64_t value0, struc
     return 0;
 }
 
-int match_dtype(int rank, enum fcc_dtype dtype, enum fcc_dtype dtype0, struct error *e)
+int match_dtype(const char *name, int rank, enum fcc_dtype dtype, enum fcc_dtype dtype0, struct error *e)
 {
     if (dtype != dtype0)
-        return error_set(e, -EINVAL, "dtype: rank %d has %s, rank 0 has %s", rank, dtype_name(dtype), dtype_name(dtype0));
+        return error_set(e, -EINVAL, "%s: dtype: rank %d has %s, rank 0 has %s", name, rank, dtype_name(dtype),
+                         dtype_name(dtype0));
     return 0;
 }
 

@@ -35,7 +35,7 @@ int counts_check(const int64_t *counts, size_t count, size_t expected, int64_t t
 
 /* -EINVAL with "what: rank R has value, rank 0 has value0" if they differ. */
 int match_value(const char *what, int rank, int64_t value, int64_t value0, struct error *e);
-int match_dtype(int rank, enum fcc_dtype dtype, enum fcc_dtype dtype0, struct error *e);
+int match_dtype(const char *name, int rank, enum fcc_dtype dtype, enum fcc_dtype dtype0, struct error *e);
 int match_schedule(const struct op_args args[], int nranks, struct error *e);
 
 /* Copy rows of `bytes` from one place to another. */

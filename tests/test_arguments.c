@@ -143,9 +143,9 @@ static void test_gemv(void **state)
     SPOIL(gemv, Y.stride[0] = 29, refuse, "y: stride[0] 29: elements overlap: allowed are strides beyond the inner rows");
     SPOIL(gemv, attr_add(&q, 1, FCC_ATTR_BATCH, (int64_t[]){1}, 1), refuse, "attributes: key 3: not one of this operator's");
     SPOIL(gemv, q.args[2].schedule = FCC_SCHEDULE_FUSED, mismatch, "schedule: rank 2 has fused, rank 0 has auto");
-    SPOIL(gemv, X.dtype = W.dtype = Y.dtype = FCC_F32, mismatch, "dtype: rank 1 has f32, rank 0 has f16");
-    SPOIL(gemv, X.shape[0] = Y.shape[0] = 3, mismatch, "m: rank 1 has 3, rank 0 has 2");
-    SPOIL(gemv, W.shape[0] = Y.shape[1] = 29, mismatch, "n: rank 1 has 29, rank 0 has 30");
+    SPOIL(gemv, X.dtype = W.dtype = Y.dtype = FCC_F32, mismatch, "y: dtype: rank 1 has f32, rank 0 has f16");
+    SPOIL(gemv, X.shape[0] = Y.shape[0] = 3, mismatch, "y: shape[0]: rank 1 has 3, rank 0 has 2");
+    SPOIL(gemv, W.shape[0] = Y.shape[1] = 29, mismatch, "y: shape[1]: rank 1 has 29, rank 0 has 30");
 }
 
 /* ---- gemm_all_to_all ---- */
@@ -190,7 +190,7 @@ static void test_gemm(void **state)
     SPOIL(gemm, C.stride[0] = 6, refuse, "c: stride[0] 6: elements overlap: allowed are strides beyond the inner rows");
     SPOIL(gemm, A.shape[0] = 10, refuse, "a: shape[0] 10: without send_rows, allowed are multiples of the number of ranks, 3");
     SPOIL(gemm, C.shape[0] = 8, mismatch, "c: rank 1 receives 9 rows, its c has 8");
-    SPOIL(gemm, B.shape[1] = C.shape[1] = 6, mismatch, "n: rank 1 has 6, rank 0 has 7");
+    SPOIL(gemm, B.shape[1] = C.shape[1] = 6, mismatch, "c: shape[1]: rank 1 has 6, rank 0 has 7");
     SPOIL(gemm_counts, (void)0, mismatch, "");
     SPOIL(gemm_counts, COUNTS[1] = -1, refuse, "send_rows[1]: -1: allowed are 0 to 7, for all to add up to a's shape[0], M, 9");
     SPOIL(gemm_counts, COUNTS[2] = INT64_MAX, refuse,
@@ -258,7 +258,7 @@ static void test_embedding(void **state)
     EMB(T(WEIGHTS) = tensor_of(FCC_BF16, 1, 100, 0, 0), refuse, "sample_weights: dtype bf16: allowed: f32");
     EMB((T(WEIGHTS) = tensor_of(FCC_F32, 1, 100, 0, 0), ATTR(POOLING)[0] = FCC_POOLING_MEAN), refuse,
         "sample_weights: with mean pooling: allowed with sum only");
-    EMB((T(OUT).shape[2] = T(TABLES).shape[1] = 3), mismatch, "dim: rank 1 has 3, rank 0 has 4");
+    EMB((T(OUT).shape[2] = T(TABLES).shape[1] = 3), mismatch, "out: shape[2]: rank 1 has 3, rank 0 has 4");
     EMB((ATTR(BATCH)[0] = 9, ATTR(BATCH_SPLIT)[2] = 3, T(OFFSETS).shape[0] = 19), mismatch,
         "batch: rank 1 has 9, rank 0 has 8");
     EMB((ATTR(BATCH_SPLIT)[0] = 2, ATTR(BATCH_SPLIT)[2] = 3), mismatch, "batch_split[0]: rank 1 has 2, rank 0 has 3");

@@ -378,7 +378,7 @@ static void test_arguments(void **state)
     struct fcc_gemv_all_reduce_args good = {.x = fcc_tensor_2d(buffer, 0, FCC_F32, 1, 2)}, bad = good;
     assert_int_equal(fcc_gemv_all_reduce(b.comm, &good), 0); /* w and y are absent: the daemon's to judge */
     bad.x.ndim = 5;
-    gemv_is_refused(&b, bad, "rank 0: gemv_all_reduce: x.ndim: 5: allowed are 1 to 4");
+    gemv_is_refused(&b, bad, "rank 0: gemv_all_reduce: x: 5 dimensions: allowed are 1 to 4");
     bad = good;
     bad.x.shape[1] = -3;
     gemv_is_sent(&b, bad);
@@ -387,7 +387,7 @@ static void test_arguments(void **state)
     gemv_is_sent(&b, bad);
     bad = good;
     bad.x.dtype = 65537;
-    gemv_is_refused(&b, bad, "x.dtype: 65537");
+    gemv_is_refused(&b, bad, "x: dtype 65537");
     bad = good;
     bad.schedule = 256;
     gemv_is_refused(&b, bad, "schedule: 256: allowed are 0 to 4, and flat (64) or hierarchical (128) with it");

@@ -255,7 +255,7 @@ static void differ_rank(int rank, const struct ranks *all, void *argument)
     struct fcc_gemv_all_reduce_args args = gemv_args(&l, ONE_STEP), shorter = args, wrong = args;
     shorter.w.shape[0] = shorter.y.shape[1] = LANE_N - 8;
     wrong.x.dtype = FCC_F16; /* w is f32 */
-    FAILS(fcc_gemv_all_reduce_prepare(l.comm, rank ? &shorter : &args, &p), -EINVAL, "n: rank 1 has 192, rank 0 has 200");
+    FAILS(fcc_gemv_all_reduce_prepare(l.comm, rank ? &shorter : &args, &p), -EINVAL, "y: shape[1]: rank 1 has 192, rank 0 has 200");
     FAILS(fcc_gemv_all_reduce_prepare(l.comm, rank ? &wrong : &args, &p), -EINVAL, "rank 1", "dtype");
     FAILS(work_prepare(&l, rank ? ROWS_SENT : ONE_STEP, &p), -EINVAL, "out of step", "rank 1");
     if (rank)

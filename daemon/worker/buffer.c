@@ -18,7 +18,7 @@ int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, st
     struct buffer *b;
 
     if (bytes < 1 || bytes > BUFFER_BYTES_MAX)
-        return error_set(e, -EINVAL, "buffer: %llu bytes: allowed are 1 to %llu", (unsigned long long)bytes, BUFFER_BYTES_MAX);
+        return error_set(e, -EINVAL, "bytes: %llu: allowed are 1 to %llu", (unsigned long long)bytes, BUFFER_BYTES_MAX);
     b = calloc(1, sizeof(*b));
     if (!b)
         return error_set(e, -ENOMEM, "buffer: out of memory");

@@ -128,7 +128,7 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
         return;
     }
     if (m->kind != FCC_BUFFER_LOCAL && m->kind != FCC_BUFFER_RESULT) {
-        (void)error_set(&e, -EINVAL, "buffer: kind %u: allowed are %d to %d", m->kind, FCC_BUFFER_LOCAL, FCC_BUFFER_RESULT);
+        (void)error_set(&e, -EINVAL, "kind: %u: allowed are %d to %d", m->kind, FCC_BUFFER_LOCAL, FCC_BUFFER_RESULT);
         session_reply_status(s, &m->msg, e.status, e.text);
     } else if (member->comm->error.status) { /* it was aborted, or a rank has died: over, as for operators */
         session_reply_status(s, &m->msg, member->comm->error.status, member->comm->error.text);

@@ -145,15 +145,14 @@ static int tensor_form_check(const struct fcc_wire_tensor *t, const char *name, 
     size_t size = dtype_size((enum fcc_dtype)t->dtype);
 
     if (!size)
-        return error_set(e, -EINVAL, "%s: dtype %u: unknown", name, t->dtype);
+        return error_set(e, -EINVAL, "%s: dtype %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_I64);
     if (t->ndim < 1 || t->ndim > FCC_MAX_DIMS)
         return error_set(e, -EINVAL, "%s: %u dimensions: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
     for (int d = 0; d < t->ndim; d++) {
         if (t->shape[d] < 0 || t->shape[d] > INT32_MAX)
-            return error_set(e, -EINVAL, "%s: shape[%d] is %lld: allowed are 0 to %d", name, d, (long long)t->shape[d],
-                             INT32_MAX);
+            return error_set(e, -EINVAL, "%s: shape[%d] %lld: allowed are 0 to %d", name, d, (long long)t->shape[d], INT32_MAX);
         if (t->stride[d] < 0)
-            return error_set(e, -EINVAL, "%s: stride[%d] is %lld: allowed is 0 or more", name, d, (long long)t->stride[d]);
+            return error_set(e, -EINVAL, "%s: stride[%d] %lld: allowed are 0 and more", name, d, (long long)t->stride[d]);
     }
     if (t->offset % size)
         return error_set(e, -EINVAL, "%s: offset %llu: misaligned: allowed are multiples of %zu, the size of %s", name,
@@ -198,7 +197,7 @@ static int tensor_resolve(const struct session *s, const struct comm *c, const s
         return status;
     b = buffer_find(s, t->buffer);
     if (!b)
-        return error_set(e, -ENOENT, "%s: buffer %u: no such buffer in this rank's session", name, t->buffer);
+        return error_set(e, -ENOENT, "%s: no such buffer: it has been freed, or belongs to another connection", name);
     status = tensor_place_check(t, name, b->bytes, e);
     if (status)
         return status;
@@ -274,7 +273,7 @@ static int submission_resolve(struct submission *sub, const struct member *membe
         return error_set(e, -EINVAL, "operator %u: unknown: allowed are 0 to %d", m->op, FCC_OP_COUNT - 1);
     if ((m->schedule & ~FCC_SCHEDULE_ROUTES) > FCC_SCHEDULE_COMM_ONLY ||
         (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_ROUTES)
-        return error_set(e, -EINVAL, "schedule %u: allowed are 0 to %d, and flat (%d) or hierarchical (%d) with it",
+        return error_set(e, -EINVAL, "schedule: %u: allowed are 0 to %d, and flat (%d) or hierarchical (%d) with it",
                          m->schedule, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
     if (m->ntensors != op->ntensors)
         return error_set(e, -EINVAL, "%u tensors: expected %d", m->ntensors, op->ntensors);

@@ -116,6 +116,7 @@ def check_counts(comm: Communicator, op: str, name: str, counts: Sequence[int], 
 
 
 def check_floats(comm: Communicator, op: str, name: str, tensor: torch.Tensor, ndim: int) -> None:
-    if tensor.ndim != ndim or tensor.dtype not in FLOATS:
-        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.ndim} dimensions, {tensor.dtype}: allowed are {ndim}, "
-                            f"and float32, float16 and bfloat16")
+    if tensor.ndim != ndim:
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.ndim} dimensions, {list(tensor.shape)}: allowed are {ndim}")
+    if tensor.dtype not in FLOATS:
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {tensor.dtype}: allowed are float32, float16 and bfloat16")

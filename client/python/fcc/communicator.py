@@ -415,6 +415,12 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+def rank_of(name: str) -> int:
+    """This process's rank in it; -1 if there is none (any more)."""
+    found = _by_name.get(name)
+    return -1 if found is None else found.rank
+
+
 @atexit.register
 def _close_all() -> None:
     for comm in list(_by_name.values()):

@@ -7,6 +7,8 @@ import errno
 import os
 import re
 
+from . import _names
+
 
 class Error(Exception):
     """An error of fccd or of its client library.
@@ -31,6 +33,12 @@ class Error(Exception):
 
     def __str__(self) -> str:
         return f"{self.reason} ({errno.errorcode.get(self.code, self.code)}). {self.remedy}"
+
+    def renamed(self, called: _names.Called, rank: int) -> Error:
+        """The same error, in the words of what was called (_names.py)."""
+        self.reason = _names.as_called(self.reason, called, rank)
+        self.args = (self.reason,)
+        return self
 
     def __reduce__(self) -> tuple:
         return _rebuild, (type(self), self.reason, self.code, self.rank, self.remedy)
@@ -196,4 +204,4 @@ def error_of(status: int, reason: str, rank: int | None = None) -> Error:
         return TimeLimitError(reason, code=code, rank=rank, remedy=(
             "The process that is named is stopped or hangs: continue or end it (`fccctl status` shows it), close the communicators "
             "of this job, and make new ones."))
-    return _KINDS.get(code, Error)(reason or os.strerror(code), code=code, rank=rank)
+    return _KINDS.get(code, Error)(_names.in_python(reason) or os.strerror(code), code=code, rank=rank)

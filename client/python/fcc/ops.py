@@ -9,8 +9,10 @@ An argument that is wrong on one rank is an error on all ranks.
 """
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +21,27 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from . import _direct
 from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, refuse, run, schedule_number
 from ._dispatch import lib
+from ._names import Called, Rule, argument
 from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
 from ._staging import place
-from .communicator import Communicator, find
+from .communicator import Communicator, find, rank_of
 from .errors import ArgumentError, Error
 from .memory import DTYPES, stream_of
+
+def in_words_of(name: str, operator: str, *rules: Rule) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """A kernel whose last positional argument is the communicator's name. Errors of the operator that it is made of are in its words."""
+    called = Called(name, {operator: rules})
+
+    def worded(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(kernel)
+        def call(*args: Any, **keywords: Any) -> Tensor:
+            try:
+                return kernel(*args, **keywords)
+            except Error as e:
+                raise e.renamed(called, rank_of(args[-1])) from None
+        return call
+    return worded
+
 
 GEMV_ROWS = 64  # that one gemv_all_reduce takes
 IDENTITY_COLUMNS = 64  # of the products that only move rows
@@ -132,6 +150,8 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sampl
         if len(table_rows) != tables_per_rank[c.rank]:
             raise ArgumentError(f"rank {c.rank}: {op}: table_rows: {len(table_rows)} tables: tables_per_rank says "
                                 f"{tables_per_rank[c.rank]}")
+        if batch < 0:
+            raise ArgumentError(f"rank {c.rank}: {op}: batch: {batch}: allowed are 0 and more")
         if batch_split is not None:
             check_counts(c, op, "batch_split", batch_split, batch)
         stream = stream_of(c)
@@ -162,6 +182,7 @@ def embedding_all_to_all_fake(tables: Tensor, indices: Tensor, offsets: Tensor, 
 
 # ---- what backward needs besides: moving rows, and a sum over the ranks. They copy what lies elsewhere without a word. ----
 
+@in_words_of("rows_all_to_all", "gemm_all_to_all", (r"\bb: shape\[1\]", "rows: shape[1]"), argument("a", "rows"))
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
     """The All-to-All of gemm_all_to_all behind a product with the identity. That is cut into few columns, so that its work is
     small beside the moving: rows of C elements become C / 64 times as many of 64. (Infinities become NaN within their 64
@@ -182,6 +203,7 @@ def rows_all_to_all_fake(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequ
     return rows.new_empty((sum(recv_rows), rows.shape[1]))
 
 
+@in_words_of("all_reduce", "gemv_all_reduce", (r"\bw: shape\[0\]", "x: elements"), argument("w", "x"))
 def all_reduce(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
     """The AllReduce of gemv_all_reduce behind a product with 1: sums in f32, in rank order, the same bits on every rank."""
     c = find(comm)
@@ -208,7 +230,7 @@ def all_reduce_fake(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor
 def sum_gradients(x: Tensor, comm: str, *, replicated: bool = True) -> Tensor:
     """A copy of x. Backward sums the gradients over the ranks."""
     c = find(comm)
-    if x.dtype not in FLOATS:
+    if x.dtype not in FLOATS:  # nobody waits for this rank
         raise ArgumentError(f"rank {c.rank}: sum_gradients: x: {x.dtype}: allowed are float32, float16 and bfloat16")
     return x.clone()
 

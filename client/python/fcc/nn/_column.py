@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import communicator
-from ..communicator import Communicator
+from ..communicator import Communicator, rank_of
 from ..errors import ArgumentError
 from ..memory import empty
 from ..ops import batch_parts
@@ -86,9 +86,18 @@ class ColumnParallelLinear(nn.Module):
                     part.copy_(whole.uniform_(-bound, bound)[self.columns])
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim < 1 or x.shape[-1] != self.in_features:
+            raise self._wrong(f"{list(x.shape)}: allowed are [*, {self.in_features}]")
+        if x.dtype != self.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise self._wrong(f"{x.dtype}: allowed is the weight's, {self.weight.dtype} (or torch.autocast)")
         if torch.is_grad_enabled():  # else there is no backward, and a copy of x is spared
             x = _ops.sum_gradients(x, self.comm_name, replicated=self.replicated)
         return nn.functional.linear(x, self.weight, self.bias)
+
+    def _wrong(self, what: str) -> ArgumentError:
+        rank = rank_of(self.comm_name)
+        return ArgumentError(f"rank {rank}: ColumnParallelLinear: x: {what}", rank=rank,
+                             remedy="Correct the argument; no other rank waits for this call, but for its backward.")
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         state_dict = dict(state_dict)

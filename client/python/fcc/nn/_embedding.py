@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from .. import communicator
 from .._calls import refuse
-from ..communicator import Communicator, find
-from ..errors import ArgumentError
+from .._names import Called, argument
+from ..communicator import Communicator, find, rank_of
+from ..errors import ArgumentError, Error
 from ..memory import empty
 from ..ops import batch_parts
 from ._seeds import numbered_generators
@@ -109,6 +110,21 @@ class ShardedEmbeddingBagCollection(nn.Module):
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None, *,
                 batch: int | None = None, batch_split: Sequence[int] | None = None) -> Tensor:
+        try:
+            return self._forward(input, offsets, per_sample_weights, batch, batch_split)
+        except Error as e:
+            raise e.renamed(self._called(e.rank), rank_of(self.comm_name)) from None
+
+    def _called(self, rank: int | None) -> Called:
+        """Tables have the numbers here that they have among all ranks'; an operator numbers those of the rank that its text is about."""
+        first = sum(self.tables_per_rank[:rank or 0])
+        return Called("ShardedEmbeddingBagCollection", {"embedding_all_to_all": (
+            (r"\btable (\d+)", lambda found: f"table {first + int(found[1])}"),
+            (r"\btables: shape\[1\]", "embedding_dim"), (r"\btables: dtype", "dtype"), (r"\blen\(table_rows\)", "tables of this rank"),
+            argument("tables", "weight"), argument("indices", "input"), argument("sample_weights", "per_sample_weights"))})
+
+    def _forward(self, input: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None, batch: int | None,
+                 batch_split: Sequence[int] | None) -> Tensor:
         comm = find(self.comm_name)
         try:
             batch = self._batch(comm, input, offsets, per_sample_weights, batch)

@@ -11,14 +11,21 @@ from torch import Tensor, nn
 
 from .. import communicator
 from .._calls import group, refuse
-from ..communicator import Communicator, find
-from ..errors import ArgumentError
+from ..communicator import Communicator, find, rank_of
+from .._names import Called, argument
+from ..errors import ArgumentError, Error
 from ..memory import empty
 from ..ops import batch_parts
 from ._seeds import numbered_generators
 
 _ops = torch.ops.fcc
 DECODE_ROWS = 64  # up to here gemv_all_reduce goes
+
+_ROW_PARALLEL = Called("RowParallelLinear", {"gemv_all_reduce": (argument("w", "weight"),),
+                                             "all_reduce": ((r"\bx(?=: )", "x @ weight.T"),)})
+_EXPERT_PARALLEL = Called("ExpertParallelLinear", {
+    "gemm_all_to_all": (argument("a", "x"), argument("b", "weight"), (r"\bweight: shape\[", "weight[i]: shape[")),
+    "all_reduce": ((r"\bx: ", "bias of all experts: "),)})
 
 
 class RowParallelLinear(nn.Module):
@@ -98,11 +105,14 @@ class RowParallelLinear(nn.Module):
                 f"rank {comm.rank}: RowParallelLinear: x: {list(x.shape)}: allowed are [*, {self.weight.shape[1]}], this "
                 "rank's columns"))
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        if 1 <= rows.shape[0] <= DECODE_ROWS:
-            y = (_ops.gemv_all_reduce(rows, self.weight, self.comm_name) if self.replicated else
-                 _ops.gemv_all_reduce(rows, self.weight, self.comm_name, replicated=False))
-        else:
-            y = _ops.all_reduce(rows @ self.weight.t(), self.comm_name, replicated=self.replicated)
+        try:
+            if 1 <= rows.shape[0] <= DECODE_ROWS:
+                y = (_ops.gemv_all_reduce(rows, self.weight, self.comm_name) if self.replicated else
+                     _ops.gemv_all_reduce(rows, self.weight, self.comm_name, replicated=False))
+            else:
+                y = _ops.all_reduce(rows @ self.weight.t(), self.comm_name, replicated=self.replicated)
+        except Error as e:
+            raise e.renamed(_ROW_PARALLEL, rank_of(self.comm_name)) from None
         if self.bias is not None:
             y = y + self.bias
         return y.view(*x.shape[:-1], self.out_features)
@@ -184,6 +194,12 @@ class ExpertParallelLinear(nn.Module):
 
     def forward(self, x: Tensor, send_rows: Sequence[Sequence[int]] | Sequence[int] | None = None,
                 recv_rows: Sequence[Sequence[int]] | Sequence[int] | None = None) -> Tensor:
+        try:
+            return self._forward(x, send_rows, recv_rows)
+        except Error as e:
+            raise e.renamed(_EXPERT_PARALLEL, rank_of(self.comm_name)) from None
+
+    def _forward(self, x: Tensor, send_rows: Sequence[Any] | None, recv_rows: Sequence[Any] | None) -> Tensor:
         comm = find(self.comm_name)
         try:
             sent, received = self._counts(comm, x, send_rows, recv_rows)

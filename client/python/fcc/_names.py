@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""Errors in the words of who called.
+
+The C library and the daemon speak of an operator and of the arguments of its C call. What a Python program called may have other
+arguments, or other names for them, or is made of such an operator. All ranks have made the same call, so each translates what it is told,
+whichever rank the text is about.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+Rule = tuple[str, "str | Callable[[re.Match[str]], str]"]
+
+
+class Called(NamedTuple):
+    """What a program called: its name, and for each operator that it is made of how that one's arguments are called in it."""
+
+    name: str
+    operators: dict[str, tuple[Rule, ...]]
+
+
+def argument(name: str, called: str) -> Rule:
+    """An argument that has another name."""
+    return rf"\b{name}(?=: |\[|'s |' )", called
+
+
+def _replaced(text: str, rules: Iterable[Rule]) -> str:
+    for pattern, words in rules:
+        text = re.sub(pattern, words, text)
+    return text
+
+
+# Results are no arguments in Python: what they would have to be follows from those.
+_ARGUMENTS: dict[str, tuple[Rule, ...]] = {
+    "gemv_all_reduce": (
+        (r"\by: shape\[0\]", "x: shape[0]"),
+        (r"\by: shape\[1\]", "w: shape[0]"),
+        (r"\by: dtype", "x: dtype")),
+    "gemm_all_to_all": (
+        (r"\bc: shape\[1\]", "b: shape[1]"),
+        (r"\bc: dtype", "a: dtype"),
+        (r"\bc: (rank \d+ receives \d+ rows), its c has (\d+)", r"recv_rows: \1, its recv_rows add up to \2")),
+    "embedding_all_to_all": (
+        (r"\bout: shape\[2\]", "tables: shape[1]"),
+        (r"\bout: dtype", "tables: dtype"),
+        (r"\bout: (rank \d+) has shape\[1\] (\d+), all ranks together have", r"tables_per_rank: \1 has \2 in all, all ranks together have"),
+        (r"\bnum_tables \* batch", "len(table_rows) * batch")),
+}
+_CALLS = {"noop": "barrier", "fcc_buffer_alloc": "an allocation of symmetric memory"}
+
+
+def in_python(text: str) -> str:
+    """A text of the C library in the words of the Python functions with its operators' names."""
+    for operator, rules in _ARGUMENTS.items():
+        if operator + ": " in text:
+            text = _replaced(text, rules)
+    if "out of step" in text:
+        text = re.sub(r"\bcalls (noop|fcc_buffer_alloc)\b", lambda found: "calls " + _CALLS[found[1]], text)
+    return re.sub(r"(?<!calls )\bnoop(?=: | #)", "barrier", text)
+
+
+def as_called(text: str, called: Called, rank: int) -> str:
+    """A text about one of the operators that the call is made of, in the words of the call."""
+    for operator, rules in called.operators.items():
+        if not re.search(rf"\b{operator}\b", text):
+            continue
+        if "out of step" in text:  # of the others it is not known what they called
+            return re.sub(rf"\brank {rank} calls {operator}\b", f"rank {rank} calls {called.name}", text)
+        text = re.sub(rf"\b{operator}\b", called.name, _replaced(text, rules))
+        # what this process or another one has refused in the call's own words
+        return re.sub(rf"\b{called.name}: (?:rank \d+: )?{called.name}: ", f"{called.name}: ", text)
+    return text
