@@ -130,6 +130,8 @@ def _later(block: Block, blocks: deque[Block]) -> Block:
     """That one, which was the first, is in use: another one, taken out. IndexError: there is none."""
     blocks.append(block)
     for _ in range(len(blocks) - 1):
+        if block.lent:  # Pool.take() takes it out of the way
+            break
         block = blocks.popleft()  # there may be none: another thread has them
         if block.free():
             return block

@@ -13,6 +13,9 @@ which torch counts as one however many they are.
 A storage can be given other memory: share_memory_() and queues of torch.multiprocessing move a tensor's elements to memory that
 other processes map. A block whose storage has gone elsewhere like that is given a storage anew when nobody has the old one.
 
+A forked child has what its parent had, and sees the same memory: _children.py. What is in use at a fork is lent to the child,
+and free again when that has ended, too.
+
 On GPUs a block belongs to the stream that it was given out for, as with torch's own allocator: what is enqueued there later
 comes after all that used it. So does the space that it leaves, until all streams have been waited for.
 """
@@ -28,6 +31,7 @@ from collections.abc import Callable
 
 import torch
 
+from ._children import Children, lend_to_children
 from ._connection import Buffer
 from .errors import OutOfMemoryError
 
@@ -44,13 +48,14 @@ _variables = sys.getrefcount
 class Block:
     """A piece of a buffer, with a tensor that shows it."""
 
-    __slots__ = ("__weakref__", "alone", "bare", "buffer", "dtype", "handle", "held", "nbytes", "offset", "packed", "shape",
+    __slots__ = ("__weakref__", "alone", "bare", "buffer", "dtype", "handle", "held", "lent", "nbytes", "offset", "packed", "shape",
                  "storage", "tensor", "unseen")
 
     def __init__(self, buffer: Buffer, offset: int, nbytes: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.buffer, self.offset, self.nbytes, self.shape, self.dtype = buffer, offset, nbytes, shape, dtype
         self.handle = buffer.handle
         self.packed = b""  # as a result, for the C library: _direct.py
+        self.lent: list[Children] = []
         self.show()
 
     def show(self) -> None:
@@ -64,7 +69,8 @@ class Block:
         self.storage = self.held._cdata
         self.alone = _variables(self.held)  # when nobody has it
         self.unseen = _references(self.storage)  # the same
-        self.bare = self.unseen  # -1: the storage has other memory now, so the block is not free before it is shown again
+        # -1: the storage has other memory now, or children have it, too. Then the block is not free before it is shown again.
+        self.bare = -1 if self.lent else self.unseen
 
     def free(self) -> bool:
         return _references(self.storage) == self.bare and _variables(self.held) == self.alone
@@ -74,8 +80,22 @@ class Block:
         del self.tensor, self.held, self.buffer
 
     def forsaken(self) -> bool:
-        """Has its storage gone elsewhere, and does nobody have it any more?"""
-        return self.bare < 0 and _references(self.storage) == self.unseen and _variables(self.held) == self.alone
+        """Has its storage gone elsewhere, or to children, and does nobody have it any more?"""
+        if self.bare >= 0 or _references(self.storage) != self.unseen or _variables(self.held) != self.alone:
+            return False
+        return not self.is_lent()
+
+    def is_lent(self) -> bool:
+        self.lent = [children for children in self.lent if children.live()]
+        return bool(self.lent)
+
+    def lend(self, children: Children) -> None:
+        """They see it, if anybody does here."""
+        if self.lent:
+            self.is_lent()  # and those that have ended are kept no longer
+        if not self.free() and not self.forsaken() and children not in self.lent:
+            self.lent.append(children)
+            self.bare = -1
 
 
 class _Hold:
@@ -102,9 +122,14 @@ class Pool:
     def __init__(self, allocate: Callable[[int], Buffer], limit: int | None, what: str, remedy: str) -> None:
         self._allocate, self.limit, self._what, self._remedy = allocate, limit, what, remedy
         self._lock = threading.RLock()  # the garbage collector may come back in here
-        self._ready: dict[tuple, deque[Block]] = {}  # all blocks, by (shape, dtype, stream)
+        # Blocks, by (shape, dtype, stream). Such as have been found to be lent are together, out of the way of those that look for
+        # a free one.
+        self._lent: deque[Block] = deque()
+        self._ready: dict[tuple, deque[Block]] = {((), None, 0): self._lent}
+        self._blocks: set[Block] = set()  # all of them
         self._spaces: list[Space] = []  # what is in no block
         self.nbytes = 0  # of all buffers
+        _pools.add(self)
 
     def add(self, nbytes: int) -> None:
         """One more buffer, now, beyond the limit."""
@@ -133,14 +158,16 @@ class Pool:
         with self._lock:
             return self._ready.setdefault((shape, dtype, stream), deque())
 
-    @staticmethod
-    def _take_later(blocks: deque[Block]) -> tuple[torch.Tensor, int, int] | None:
+    def _take_later(self, blocks: deque[Block]) -> tuple[torch.Tensor, int, int] | None:
         """The first one was not free: look at the others, and whether one is to be shown again."""
         for _ in range(len(blocks)):
             try:
                 block = blocks.popleft()
             except IndexError:
                 return None
+            if block.lent:
+                self._lent.append(block)
+                continue
             if block.forsaken():
                 block.show()
             tensor = block.tensor.data if block.free() else None
@@ -153,6 +180,7 @@ class Pool:
         nbytes = _aligned(max(1, math.prod(shape) * dtype.itemsize))
         with self._lock:
             block = Block(*self._place(nbytes, stream), nbytes, shape, dtype)
+            self._blocks.add(block)
             tensor = block.tensor.data
             self._ready.setdefault((shape, dtype, stream), deque()).append(block)
             return tensor, block.handle, block.offset
@@ -175,7 +203,8 @@ class Pool:
             raise OutOfMemoryError(f"{self._what}: {refused.reason}", code=refused.code, remedy=refused.remedy)
         if place is None:
             raise OutOfMemoryError(f"{self._what}: {nbytes} bytes do not fit: the limit is {self.limit} bytes, {self._used()} "
-                                   f"of {self.nbytes} bytes are used by tensors that live, the rest is in smaller pieces",
+                                   f"of {self.nbytes} bytes are used by tensors that live{self._used_by_children()}, the rest "
+                                   "is in smaller pieces",
                                    code=12, remedy=self._remedy)
         return place
 
@@ -220,6 +249,7 @@ class Pool:
                 except IndexError:  # another thread has it
                     break
                 if block.free() or block.forsaken():
+                    self._blocks.discard(block)
                     freed.append((block.buffer, block.offset, block.offset + block.nbytes, last))
                     block.end()
                 else:
@@ -247,6 +277,33 @@ class Pool:
 
     def _used(self) -> int:
         return sum(block.nbytes for blocks in self._ready.values() for block in list(blocks) if not block.free())
+
+    def _used_by_children(self) -> str:
+        nbytes = sum(block.nbytes for block in list(self._blocks) if block.lent and block.is_lent())
+        return f", {nbytes} of them by such as forked children have" if nbytes else ""
+
+    def is_used(self) -> bool:
+        return bool(self._blocks)
+
+    def lend(self, children: Children) -> None:
+        """They are being forked: what is in use here they see, too. (On a GPU they see nothing: no driver survives a fork.)"""
+        for block in list(self._blocks):
+            try:
+                if not block.buffer.member.on_gpu:
+                    block.lend(children)
+            except AttributeError:  # another thread has ended it meanwhile
+                continue
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _lend(children: Children) -> None:
+    for pool in list(_pools):
+        pool.lend(children)
+
+
+lend_to_children(lambda: any(pool.is_used() for pool in list(_pools)), _lend)
 
 
 def _joined(spaces: list[Space]) -> list[Space]:

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -138,6 +139,94 @@ def loader_rank(comm):
     assert table.tolist() == list(range(64))
 
 
+def inherits(comm, held, done, tell):
+    """A child reads what it was left when its parent has let go of it and gone on."""
+    os.read(done, 1)
+    for name, (tensor, number) in held.items():
+        assert (tensor == number).all(), (name, tensor)
+    os.write(tell, b"1")
+
+
+def inherited_rank(comm):
+    """Results and other tensors that a child has are not overwritten by what the parent makes later, until it has ended; nor are
+    they when the child is gone but a child of it lives."""
+    x, w = fcc.zeros(2, 8, comm=comm), fcc.zeros(6, 8, comm=comm) + 1
+    w = fcc.to_daemon(w, comm)
+
+    def make(value):
+        x.fill_(value / 8)
+        return {"gemv": (fcc.gemv_all_reduce(x, w, comm), value * comm.size), "gemm": (fcc.gemm_all_to_all(x, w.t(), comm), value),
+                "sum": (fcc.all_reduce(torch.full((2, 6), float(value)), comm), value * comm.size),
+                "empty": (fcc.empty(2, 6, comm=comm).fill_(value), value),
+                "storage": (fcc.gemv_all_reduce(x, w, comm).untyped_storage(), None)}
+    for grand in (False, True):
+        for _ in range(3):
+            go, went = os.pipe(), os.pipe()
+            held = make(1)
+            assert fcc.all_reduce(torch.ones(1), comm).item() == comm.size
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    if not grand or os.fork() == 0:
+                        signal.alarm(CHILD_LIMIT_S)
+                        del held["storage"]
+                        inherits(comm, held, go[0], went[1])
+                finally:
+                    os._exit(0)
+            if grand:
+                os.waitpid(pid, 0)
+            del held
+            for value in range(2, 12):
+                for name, (tensor, number) in make(value).items():
+                    assert number is None or (tensor == number).all(), name
+            os.write(go[1], b"1")
+            os.close(went[1])
+            assert os.read(went[0], 1) == b"1"
+            if not grand:
+                os.waitpid(pid, 0)
+            for fd in (*go, went[0]):
+                os.close(fd)
+    comm.barrier()
+
+
+def epochs_rank(comm):
+    """Forks by the hundred while results live: their memory is used again when the children have ended, and no descriptors are
+    left. (The heap has room for a dozen results.)"""
+    w, x = fcc.zeros(128, 8, comm=comm), fcc.zeros(8, 8, comm=comm) + 1
+    x = fcc.to_daemon(x, comm)
+    fds, last = None, None
+    for epoch in range(60):
+        w.fill_(epoch)
+        y = fcc.gemv_all_reduce(x, w, comm)  # `last` is alive, too
+        pid = os.fork()
+        if pid == 0:
+            os._exit(int(y[0, 0]) != 8 * epoch * comm.size)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert last is None or (last == 8 * (epoch - 1) * comm.size).all()
+        last = y
+        if epoch == 20:
+            fds = len(os.listdir("/proc/self/fd"))
+    assert len(os.listdir("/proc/self/fd")) <= fds + 2
+    assert comm._heap.nbytes <= 64 << 10
+
+
+def other_program_rank(comm):
+    """A child that becomes another program sees nothing any more."""
+    y = fcc.all_reduce(torch.ones(1000), comm)
+    process = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: None)  # with which Python forks as os.fork() does
+    try:
+        (block,) = [block for block in comm._heap._blocks if block.shape == (1, 1000)]
+        del y
+        until = time.monotonic() + 30
+        while block.lent and block.is_lent():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert block.forsaken()
+    finally:
+        process.kill()
+        process.wait()
+
+
 def thread_rank(comm):
     """Forks while another thread is within the library."""
     stop = threading.Event()
@@ -162,11 +251,18 @@ def thread_rank(comm):
     assert not failed
 
 
-@pytest.mark.parametrize("function,size", [(use_rank, 1), (use_rank, 2), (loader_rank, 2), (thread_rank, 1)])
+@pytest.mark.parametrize("function,size", [(use_rank, 1), (use_rank, 2), (loader_rank, 2), (thread_rank, 1), (inherited_rank, 1),
+                                           (inherited_rank, 2), (other_program_rank, 1)])
 def test_forks(run, device, function, size):
     if device != "cpu":
         pytest.skip("no GPU driver survives a fork")
     run(size, function)
+
+
+def test_many_forks(run, device):
+    if device != "cpu":
+        pytest.skip("no GPU driver survives a fork")
+    run(1, epochs_rank, heap_bytes=64 << 10)
 
 
 # ---- a worker that is stopped ----
