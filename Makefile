@@ -67,6 +67,7 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 	daemon/worker/helpers.c daemon/worker/life.c daemon/worker/process.c \
 	daemon/worker/launch.c daemon/worker/launch_early.c daemon/worker/launch_make.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_alloc.c daemon/worker/nodes_data.c daemon/worker/nodes_end.c daemon/worker/nodes_form.c daemon/worker/nodes_links.c daemon/worker/nodes_rails.c daemon/worker/nodes_shadow.c daemon/worker/nodes_triggers.c daemon/worker/offers.c daemon/worker/overlap.c daemon/worker/peer.c daemon/worker/peer_connect.c daemon/worker/prepared.c daemon/worker/prepared_make.c daemon/worker/puts.c daemon/worker/puts_check.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/session_messages.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/worker.c
+DAEMON += daemon/account.c daemon/cgroup.c daemon/broker/channel.c daemon/worker/memory.c daemon/worker/rights.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/core.c client/driver.c \
 	client/env.c client/error.c client/group.c client/hostlist.c client/offer.c client/operators.c client/prepared.c client/process.c client/put.c client/pool.c client/ring.c client/stream.c client/symmetric.c client/wait.c client/watch.c client/words.c
 FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/bench_data.c client/fccctl/control.c \
@@ -252,7 +253,7 @@ $(BUILD)/tests/test_inline: $(call objects,$(filter-out daemon/main.c,$(DAEMON))
 $(BUILD)/tests/test_reference: $(call objects,$(DEMO_COMMON) tests/demo/test_reference.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
-CONFIG := daemon/cluster.c daemon/config.c daemon/log.c daemon/log_limit.c daemon/network.c daemon/text_file.c proto/error.c proto/variables.c
+CONFIG := daemon/cgroup.c daemon/cluster.c daemon/config.c daemon/log.c daemon/log_limit.c daemon/network.c daemon/text_file.c proto/error.c proto/variables.c
 $(BUILD)/tests/test_config: $(call objects,$(CONFIG) tests/test_config.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(shell pkg-config --libs json-c) -lcmocka
@@ -314,7 +315,7 @@ $(BUILD)/tests/test_visitors: | $(SLOW_NAMES)
 $(BUILD)/tests/test_launchers: $(call objects,tests/slurm.c)
 $(BUILD)/tests/test_views: $(call objects,kernels/view.c)
 $(BUILD)/tests/test_netns: $(call objects,tests/spaces.c tests/wire.c)
-$(addprefix $(BUILD)/tests/test_,handover forming node_messages root_names): $(call objects,$(filter-out proto/error.c,$(CONFIG)))
+$(addprefix $(BUILD)/tests/test_,handover forming node_messages root_names): $(call objects,daemon/account.c $(filter-out proto/error.c,$(CONFIG)))
 
 # The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
 GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators routes $(if $(filter cuda,$(kind)),$(GPU_SYSTEM)))))

@@ -92,7 +92,7 @@ static int64_t zeroing_ms(size_t bytes)
 
 int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out)
 {
-    struct fcc_buffer_alloc_reply reply;
+    struct fcc_buffer_alloc_reply reply = {.buffer = 0};
     struct fcc_context *c;
     struct fcc_buffer *b;
     int status, fd = -1;
@@ -116,6 +116,12 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
                                             .fds = &fd,
                                             .limit_ms = comm_patience_ms(comm) + zeroing_ms(bytes),
                                             .behind = comm});
+    if (status == -EMFILE && reply.buffer) { /* the worker has it, and this process cannot take it */
+        struct error why;
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        (void)buffer_release(c, reply.buffer);
+        (void)last_error_set(status, "%s", why.text);
+    }
     if (status)
         goto out_free;
     *b = (struct fcc_buffer){.comm = comm, .handle = reply.buffer, .bytes = bytes, .map.bytes = (size_t)reply.map_bytes};

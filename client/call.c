@@ -107,10 +107,11 @@ static void pending_done(struct pending *p, const struct fcc_reply *reply, size_
     bool error = reply->msg.type == FCC_MSG_ERROR;
     int status = whole ? reply->status : 0;
     int expected = status ? 0 : messages[p->type].fds;
+    bool lost = nfds == MSG_FDS_LOST && expected && reply->fds == (uint32_t)expected;
     char text[FCC_TEXT_MAX];
 
     if (!whole || (!error && reply->msg.type != (p->type | FCC_REPLY)) || status > 0 || (error && !status) ||
-        (!status && length != p->size) || nfds != expected || reply->fds != (uint32_t)nfds) {
+        (!status && length != p->size) || (!lost && (nfds != expected || reply->fds != (uint32_t)nfds))) {
         (void)snprintf(
             text, sizeof(text),
             "malformed reply to %s: type 0x%x, status %d, %zu bytes with %d file descriptors (it says %u): expected are "
@@ -123,8 +124,14 @@ static void pending_done(struct pending *p, const struct fcc_reply *reply, size_
     }
     memcpy(p->reply, reply, status ? sizeof(*reply) : p->size);
     p->reply->text[FCC_TEXT_MAX - 1] = 0;
-    if (status && !p->reply->text[0])
+    if (lost) {
+        p->reply->status = -EMFILE;
+        (void)snprintf(p->reply->text, sizeof(p->reply->text),
+                       "%s: this process has no room for the %d file descriptors of the answer (RLIMIT_NOFILE)",
+                       messages[p->type].name, expected);
+    } else if (status && !p->reply->text[0]) {
         (void)snprintf(p->reply->text, sizeof(p->reply->text), "%s: %s", messages[p->type].name, strerror(-status));
+    }
     for (int i = 0; i < nfds; i++)
         p->fds[i] = fds[i];
     p->done = true;

@@ -223,7 +223,8 @@ enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm); /* FCC_DEVICE_C
  * FCC_BUFFER_SYMMETRIC is collective: all ranks call it in the same order, among each other and among their operators,
  * with the same size. FCC_BUFFER_LOCAL and FCC_BUFFER_RESULT are this rank's own affair. The memory is page-aligned. *out
  * belongs to the caller until fcc_buffer_free() or fcc_comm_destroy().
- * Errors: -EINVAL, -ENOMEM, -EIO, -ETIMEDOUT, -ECONNABORTED (of either kind: the communicator has ended), -ECONNRESET. */
+ * Errors: -EINVAL, -ENOMEM, -EMFILE (a process is out of file descriptors: the communicator goes on), -EIO, -ETIMEDOUT,
+ * -ECONNABORTED (of either kind: the communicator has ended), -ECONNRESET. */
 int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out);
 
 /* Unmap and release the buffer. Operators in flight that use it finish first in the daemon; on a GPU the caller sees to it that

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cgroup.h"
 #include "cluster.h"
 #include "log.h"
 #include "text_file.h"
@@ -386,7 +387,11 @@ uint64_t config_memory_per_user(const struct config *config)
 {
     if (config->memory_per_user_mb)
         return (uint64_t)config->memory_per_user_mb << 20;
-    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2;
+    struct cgroup group;
+    uint64_t node = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    cgroup_find(&group, "");
+    uint64_t limit = cgroup_limit(&group);
+    return (limit < node ? limit : node) / 2;
 }
 
 uint32_t config_cpu_workgroups(const struct config *config)

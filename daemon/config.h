@@ -19,7 +19,8 @@
     X(CPU_DEVICES, cpu_devices, "", 1, 1, 64, "number of cpu devices that the node offers")                                    \
     X(CPU_WORKGROUPS, cpu_workgroups, "", 0, 0, 256, "threads of each cpu device; 0: the node's cores shared out, at least 1") \
     X(TIME_LIMIT_MS, time_limit_ms, "ms", 30000, 10, 86400000, "how long an operator may wait for its ranks, and run")         \
-    X(MEMORY_PER_USER_MB, memory_per_user_mb, "MiB", 0, 0, 1u << 30, "memory of each user's jobs; 0: half of the node's")      \
+    X(MEMORY_PER_USER_MB, memory_per_user_mb, "MiB", 0, 0, 1u << 30,                                                           \
+      "memory of each user's jobs; 0: half of the node's, or of its control group's")                                          \
     X(JOBS_PER_USER, jobs_per_user, "", 16, 1, 4096, "jobs that a user may have at a time")                                    \
     X(CONNECTIONS_PER_JOB, connections_per_job, "", 1024, 1, 1000000, "connections that a job may have at a time")             \
     X(CONNECTIONS_PER_USER, connections_per_user, "", 2048, 1, 1000000, "connections that a user's jobs may have at a time")   \

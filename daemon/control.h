@@ -3,9 +3,9 @@
  * control.h - what the broker and a worker say to each other, over a SOCK_SEQPACKET socketpair (the worker's descriptor 3).
  *
  *   broker                          worker
- *     START ------------------------->|   once, first
+ *     <------------------------- CLOSED   once, first: it has its user's rights, and nobody can look into it (worker/rights.c)
+ *     START + its user's account ---->|   once, and nothing before it
  *     SESSION + the client's socket ->|   for every connection to this job
- *     <------------------------- CHARGE   before memory is allocated, after it is freed; answered by CHARGE | FCC_REPLY
  *     <------------------------ SESSIONS  when the number of connections changed
  *     <-------------------------- RETIRE  no client for a while, and so many SESSION and PEER have come: may I go?
  *     RETIRE ------------------------>|   yes: nothing comes after this message. A no is what has been sent meanwhile
@@ -13,6 +13,9 @@
  *     <------------------------- CONNECT  a connection to this job's worker on another node, please
  *     CONNECTED [+ the socket] ------>|   same id, for every CONNECT, in any order
  *     PEER + the socket ------------->|   this job's worker on another node asked for a connection to here
+ *
+ * Neither end waits for the other: what the other's socket has no room for is kept, and sent later (worker/control.c,
+ * broker/channel.c). Memory is charged without a word: account.h.
  *
  * A socket that comes with CONNECTED or PEER is a TCP connection to the other worker, non-blocking, TCP_NODELAY, on which
  * nothing has been sent or read yet. Who asked for it sends first; CONNECTED comes when the other broker has handed the
@@ -40,9 +43,9 @@
 #define CONTROL_FD 3
 
 enum control_type {
-    CONTROL_START = 0x4000,
+    CONTROL_CLOSED = 0x4000,
+    CONTROL_START,
     CONTROL_SESSION,
-    CONTROL_CHARGE,
     CONTROL_SESSIONS,
     CONTROL_RETIRE,
     CONTROL_DRAIN,
@@ -71,10 +74,12 @@ static inline bool incarnation_before(const struct incarnation *a, const struct 
     return a->broker == b->broker && a->number < b->number;
 }
 
-struct control_start {
+struct control_start { /* fd: the user's account */
     struct fcc_msg msg;
     struct config config;
     uint32_t uid;
+    uint32_t place;        /* the worker's in the account */
+    uint64_t memory_limit; /* bytes of all of the user's workers together */
     char job[FCC_JOB_MAX];
     char mps_pipe[FCC_MPS_PIPE_MAX]; /* as in fcc_hello, of the client that the worker is started for */
     char node[FCC_NODE_MAX];         /* this node's address; "": it speaks to no other */
@@ -90,14 +95,6 @@ struct control_session {
     int32_t pid;
     uint32_t zero;
     char mps_pipe[FCC_MPS_PIPE_MAX]; /* this client's own */
-};
-
-struct control_charge { /* and its reply */
-    struct fcc_msg msg;
-    int64_t bytes;  /* more (or, negative, less) than before; not answered if negative */
-    int32_t status; /* reply */
-    uint32_t zero;
-    uint64_t used, limit; /* reply: the user's bytes before this charge, and what is allowed */
 };
 
 struct control_sessions {

@@ -22,8 +22,8 @@ int main(int argc, char *argv[])
 
     /* What writes to a connection that another node has closed is told so: libevent's writes, too, which have no flag for it. */
     (void)signal(SIGPIPE, SIG_IGN);
-    if (argc == 2 && !strcmp(argv[1], "--worker"))
-        return worker_run();
+    if (argc >= 2 && !strcmp(argv[1], "--worker"))
+        return worker_run(argc - 2, argv + 2);
     if (config_load(argc, argv, &config, &action, &e)) {
         (void)fprintf(stderr, "fccd: %s\n", e.text);
         return 2;

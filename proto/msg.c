@@ -83,14 +83,19 @@ ssize_t msg_recv(int sock, void *buf, size_t room, int flags, int fds[FCC_MAX_FD
     status = take_fds(&h, fds, nfds);
     if (n == 0 && *nfds == 0 && !status)
         return 0;
-    if (status || (h.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || n < (ssize_t)sizeof(msg))
+    if (status || (h.msg_flags & MSG_TRUNC) || n < (ssize_t)sizeof(msg))
         goto malformed;
+    if (h.msg_flags & MSG_CTRUNC) { /* not for want of room in `control`, which take_fds() would have seen as a surplus */
+        fds_close(fds, *nfds);
+        *nfds = MSG_FDS_LOST;
+    }
     memcpy(&msg, buf, sizeof(msg));
     if (msg.length != (size_t)n || msg.zero)
         goto malformed;
     return n;
 malformed:
-    fds_close(fds, *nfds);
+    if (*nfds > 0)
+        fds_close(fds, *nfds);
     *nfds = 0;
     return -EPROTO;
 }

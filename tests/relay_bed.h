@@ -10,6 +10,9 @@
 #include "control.h"
 #include "node_bed.h"
 
+/* Of a broker, for a user: the page of its memory account. */
+#define USER_DESCRIPTORS 1
+
 static struct bed_node a, b;
 static const char *key;
 

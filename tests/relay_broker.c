@@ -46,12 +46,16 @@ static void *to_client(void *nothing)
 static int relay_run(void)
 {
     static _Alignas(16) unsigned char start[FCC_MSG_MAX], session[FCC_MSG_MAX];
+    struct fcc_msg closed = {.type = CONTROL_CLOSED};
     int fds[FCC_MAX_FDS], nfds;
-    ssize_t length = msg_recv(CONTROL_FD, start, sizeof(start), 0, fds, &nfds);
     pthread_t thread;
 
-    if (length != sizeof(struct control_start))
+    if (msg_send(CONTROL_FD, &closed, sizeof(closed), NULL, 0))
         return 2;
+    ssize_t length = msg_recv(CONTROL_FD, start, sizeof(start), 0, fds, &nfds);
+    if (length != sizeof(struct control_start) || nfds != 1)
+        return 2;
+    (void)close(fds[0]); /* the account */
     if (msg_recv(CONTROL_FD, session, sizeof(session), 0, fds, &nfds) != sizeof(struct control_session) || nfds != 1)
         return 0;
     client = fds[0];
@@ -68,7 +72,7 @@ int main(int argc, char *argv[])
     enum config_action action;
     struct error e = {0};
 
-    if (argc == 2 && !strcmp(argv[1], "--worker"))
+    if (argc == 3 && !strcmp(argv[1], "--worker"))
         return relay_run();
     if (config_load(argc, argv, &config, &action, &e) || action != CONFIG_RUN) {
         (void)fprintf(stderr, "relay_broker: %s\n", e.text);

@@ -18,8 +18,8 @@ static void handed_over(void)
     connect_send(&wa, 77, b.address, 4242, 10000);
     int there = arrived(&wb, a.address, &purpose), here = connected(&wa, 77);
     CHECK(purpose == 4242);
-    descriptors_await(&a, 2 + 2); /* links, two workers' channels: the brokers have no end of it any more */
-    descriptors_await(&b, 2 + 1);
+    descriptors_await(&a, 2 + 2 + USER_DESCRIPTORS); /* links, two workers' channels: the brokers have no end of it any more */
+    descriptors_await(&b, 2 + 1 + USER_DESCRIPTORS);
     pipe_check(here, there);
     connect_send(&wb, 1, a.address, UINT32_MAX, 86400000);
     there = arrived(&wa, b.address, &purpose);
@@ -42,7 +42,7 @@ static void held(void)
     struct worker_end wa = worker_open(&a, "one"), two = worker_open(&b, "two");
     for (uint32_t i = 0; i < 3; i++)
         connect_send(&wa, i, b.address, i, 60000);
-    descriptors_await(&b, 2 + 1 + 3); /* a job of another name has none of them */
+    descriptors_await(&b, 2 + 1 + 3 + USER_DESCRIPTORS); /* a job of another name has none of them */
     struct worker_end wb = worker_open(&b, "one");
     for (int i = 0; i < 3; i++) {
         int there = arrived(&wb, a.address, &purpose), fd;
@@ -141,7 +141,7 @@ static void worker_dies(void)
     for (uint32_t i = 0; i < 5; i++)
         connect_send(&wa, i, b.address, i, 60000);
     descriptors_await(&b, 2 + 5);
-    descriptors_await(&a, 2 + 1 + 5);
+    descriptors_await(&a, 2 + 1 + 5 + USER_DESCRIPTORS);
     (void)close(wa.sock);
     descriptors_await(&b, 2);
     descriptors_await(&a, 2);

@@ -27,8 +27,8 @@ enum { BED_BROKER = 100 };           /* the worker's: incarnations of others hav
 struct bed {
     pid_t pid;
     int control;
-    uint64_t handed; /* SESSION and PEER messages that were sent */
-    int64_t charged; /* bytes, as far as it was listened to */
+    uint64_t handed;        /* SESSION and PEER messages that were sent */
+    struct account account; /* the worker's is the only place in it */
 };
 
 /* A worker on another node, and the four connections between it and the bed's. */
@@ -118,36 +118,37 @@ static inline void bed_start(struct bed *b, const char *idle_ms)
                     "--worker-idle-ms",
                     (char *)(uintptr_t)idle_ms,
                     NULL};
-    struct control_start start = {
-        .msg.type = CONTROL_START, .uid = geteuid(), .job = "test", .node = BED_ADDRESS, .self = {BED_BROKER, 1}};
+    struct control_start start = {.msg.type = CONTROL_START,
+                                  .uid = geteuid(),
+                                  .memory_limit = INT64_MAX,
+                                  .job = "test",
+                                  .node = BED_ADDRESS,
+                                  .self = {BED_BROKER, 1}};
+    char user[16];
+    struct fcc_msg closed;
+    int account_fd, fds[FCC_MAX_FDS], nfds;
     enum config_action action;
     struct error e;
     int pair[2];
 
     CHECK(config_load(15, argv, &start.config, &action, &e) == 0);
+    (void)snprintf(user, sizeof(user), "%u", geteuid());
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
     *b = (struct bed){.control = pair[0], .pid = fork()};
+    CHECK(account_make(&b->account, 1, &account_fd) == 0);
     CHECK(b->pid >= 0);
     if (b->pid == 0) {
         int end = dup(pair[1]); /* 3 may be the other end */
         if (dup2(end, CONTROL_FD) < 0)
             _exit(126);
-        (void)execl(daemon_binary(), "fccd: worker", "--worker", NULL);
+        (void)execl(daemon_binary(), "fccd: worker", "--worker", user, NULL);
         _exit(127);
     }
     (void)close(pair[1]);
-    CHECK(msg_send(b->control, &start.msg, sizeof(start), NULL, 0) == 0);
-}
-
-/* Keep account; what is asked for is allowed. */
-static inline void bed_charge(struct bed *b, struct control_charge *m)
-{
-    b->charged += m->bytes;
-    if (m->bytes < 0)
-        return;
-    m->msg.type = CONTROL_CHARGE | FCC_REPLY;
-    m->limit = UINT64_MAX;
-    CHECK(msg_send(b->control, &m->msg, sizeof(*m), NULL, 0) == 0);
+    CHECK(msg_recv(b->control, &closed, sizeof(closed), 0, fds, &nfds) == sizeof(closed));
+    CHECK(closed.type == CONTROL_CLOSED && nfds == 0);
+    CHECK(msg_send(b->control, &start.msg, sizeof(start), &account_fd, 1) == 0);
+    (void)close(account_fd);
 }
 
 /* The worker's next message, but for those that tell how many clients it has; NULL: it has closed the channel. */
@@ -155,7 +156,6 @@ static inline const struct fcc_msg *bed_hear(struct bed *b)
 {
     static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
     const struct fcc_msg *m = (const struct fcc_msg *)buf;
-    struct control_charge *charge = (struct control_charge *)buf;
     int fds[FCC_MAX_FDS], nfds;
 
     for (;;) {
@@ -163,24 +163,9 @@ static inline const struct fcc_msg *bed_hear(struct bed *b)
         CHECK(n >= 0 && nfds == 0);
         if (n == 0)
             return NULL;
-        if (m->type == CONTROL_CHARGE)
-            bed_charge(b, charge);
-        else if (m->type != CONTROL_SESSIONS)
+        if (m->type != CONTROL_SESSIONS)
             return m;
     }
-}
-
-/* The worker's next charge: it is waited for, and there is nothing else. */
-static inline void bed_hear_charge(struct bed *b)
-{
-    struct control_charge m;
-    int fds[FCC_MAX_FDS], nfds;
-
-    do
-        CHECK(msg_recv(b->control, &m, sizeof(m), 0, fds, &nfds) > 0 && nfds == 0);
-    while (m.msg.type == CONTROL_SESSIONS);
-    CHECK(m.msg.type == CONTROL_CHARGE && m.bytes >= 0);
-    bed_charge(b, &m);
 }
 
 /* It asks whether it may go, and has got that many connections. */
@@ -267,22 +252,13 @@ static inline void client_answered(int client, uint16_t type, int status, const 
                      r->text, type | FCC_REPLY, status, words);
 }
 
-/* What the worker has charged, all told: when it has done with what it was sent before. It is not to ask for anything else meanwhile. */
-static inline int64_t bed_balance(struct bed *b)
+/* What the worker has charged, all told: when it has done with what it was sent before. */
+static inline uint64_t bed_balance(struct bed *b)
 {
-    struct pollfd p = {.fd = b->control, .events = POLLIN};
     char text[4096];
 
     bed_comms(b, text, sizeof(text));
-    while (poll(&p, 1, 0) > 0) {
-        struct control_charge m = {.msg = {.length = 0}};
-        int fds[FCC_MAX_FDS], nfds;
-        CHECK(msg_recv(b->control, &m, sizeof(m), 0, fds, &nfds) > 0 && nfds == 0);
-        CHECK(m.msg.type == CONTROL_SESSIONS || (m.msg.type == CONTROL_CHARGE && m.bytes < 0));
-        if (m.msg.type == CONTROL_CHARGE)
-            bed_charge(b, &m);
-    }
-    return b->charged;
+    return account_used(&b->account);
 }
 
 /* The communicator's number between nodes. */

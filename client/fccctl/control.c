@@ -94,6 +94,10 @@ static int reply_wait(struct control *c, unsigned type, size_t size, int64_t dea
     if (n < (ssize_t)sizeof(reply))
         goto malformed;
     memcpy(&reply, c->buf, sizeof(reply));
+    if (*nfds == MSG_FDS_LOST) {
+        *nfds = 0;
+        return error_set(e, -EMFILE, "fccctl has no room for the answer's file descriptor (RLIMIT_NOFILE)");
+    }
     if (reply.msg.type == FCC_MSG_ERROR || (reply.msg.type == (type | FCC_REPLY) && reply.status != 0)) {
         fds_close(fds, *nfds);
         *nfds = 0;

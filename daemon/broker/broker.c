@@ -129,19 +129,18 @@ static int events_open(struct broker *b)
             return -ENOMEM;
     }
     b->drain_event = evtimer_new(b->base, drain_over, b);
-    b->charges_event = evtimer_new(b->base, charges_judge, b);
     b->log_event = event_new(b->base, -1, EV_PERSIST, on_log, b);
     b->listen_event = event_new(b->base, b->listen_sock, EV_READ | EV_PERSIST, visitor_accept, b);
     b->listen_again = evtimer_new(b->base, visitors_again, b);
-    if (!b->listen_again || !b->drain_event || !b->charges_event || !b->log_event || !b->listen_event ||
-        event_add(b->log_event, &log_every) || event_add(b->listen_event, NULL))
+    if (!b->listen_again || !b->drain_event || !b->log_event || !b->listen_event || event_add(b->log_event, &log_every) ||
+        event_add(b->listen_event, NULL))
         return -ENOMEM;
     return 0;
 }
 
 static void events_close(struct broker *b)
 {
-    struct event *all[] = {b->listen_event, b->listen_again, b->charges_event, b->drain_event, b->log_event};
+    struct event *all[] = {b->listen_event, b->listen_again, b->drain_event, b->log_event};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i])
@@ -183,6 +182,7 @@ int broker_run(const struct config *config, int argc, char *argv[])
     variables_check(variable_unknown);
     LIST_INIT(&b.visitors);
     LIST_INIT(&b.jobs);
+    LIST_INIT(&b.accounts);
     LIST_INIT(&b.users);
     LIST_INIT(&b.children);
     TAILQ_INIT(&b.lookups);

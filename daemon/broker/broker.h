@@ -10,6 +10,7 @@
  *   groups.c   the groups of a user whose worker is to be started
  *   child.c    processes that ask somebody who may take his time
  *   job.c      jobs and their workers: start, hand over, end
+ *   channel.c  what is said to a worker, and waits until it has room for it
  *   charge.c   each user's memory account
  *   probe.c    the child that lists the GPUs, and what it found
  *   spawn.c    a worker process with its user's rights and nothing else; the process that lists the GPUs
@@ -24,6 +25,7 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
+#include "account.h"
 #include "clock.h"
 #include "control.h"
 
@@ -37,6 +39,7 @@ struct json_object;
 struct lookup;
 struct nodes;
 struct ping;
+struct user_account;
 
 /* Who has visitors. Owned by broker.users; gone with the last of them. */
 struct user {
@@ -74,13 +77,17 @@ struct job {
     struct incarnation worker;
     uint64_t handed; /* SESSION and PEER messages that were sent to it */
     int control;
-    struct event *event;  /* control is readable */
-    uint64_t given, got;  /* SESSION messages that were sent, and those of which the worker has said that they have come */
-    uint32_t connections; /* that it had when it said so */
-    uint32_t sessions;    /* ... of clients, and those that were sent since */
-    int64_t memory_bytes;
-    struct control_charge asked; /* asks: by the worker, and not answered yet */
-    bool asks;
+    struct event *event;                      /* control is readable */
+    bool closed;                              /* the worker has said that nobody can look into it: it may hear things */
+    TAILQ_HEAD(parcels_head, parcel) parcels; /* channel.c's: what waits until it has room for it */
+    struct event *write_event;                /* ... */
+    char mps_pipe[FCC_MPS_PIPE_MAX];          /* for its START */
+    uint64_t given,
+        got; /* SESSION messages that were sent, or wait; and those of which the worker has said that they have come */
+    uint32_t connections;         /* that it had when it said so */
+    uint32_t sessions;            /* ... of clients, and those that were sent since */
+    struct user_account *account; /* charge.c's; NULL: it has none yet */
+    uint32_t place;               /* ... the worker's in it */
     uint64_t started_ns;
     bool retired; /* takes no new connections; stays in the list until the process has ended */
 };
@@ -108,8 +115,7 @@ struct broker {
     int exe;              /* this program, for the workers */
     bool draining;
     struct event *drain_event;
-    struct event *charges_event; /* a charge may have to be refused */
-    struct event *log_event;     /* every LOG_WINDOW_S */
+    struct event *log_event; /* every LOG_WINDOW_S */
     uint64_t started_ns;
     uint64_t connections, refused, workers_started, workers_died;
     struct incarnation last; /* of the worker started last */
@@ -122,6 +128,7 @@ struct broker {
     unsigned nlookups;                        /* children that look one up */
     LIST_HEAD(children_head, child) children; /* child.c */
     LIST_HEAD(jobs_head, job) jobs;
+    LIST_HEAD(user_accounts_head, user_account) accounts; /* charge.c's */
 };
 
 /* Serve until SIGTERM or SIGINT, then drain. SIGHUP reads the configuration again, with this command line. Returns the process's
@@ -167,20 +174,30 @@ void job_disconnect(struct job *j); /* no more messages to or from the worker; t
 void jobs_reap(struct broker *b);   /* SIGCHLD */
 void jobs_drain(struct broker *b);
 void jobs_kill(struct broker *b); /* those that are left when the drain's time is over */
-bool job_hear(struct job *j);     /* handle one message of its worker; false: there is none */
 
-/* charge.c: the worker has more memory than before, or less; the time for charges that do not fit has come (charges_event);
- * what the user's jobs have, in bytes */
-void charge_handle(struct job *j, const struct control_charge *m);
-void charges_judge(evutil_socket_t sock, short what, void *broker);
-int64_t user_memory(const struct broker *b, uid_t uid);
+/* channel.c, for a job with a control socket. channel_send() sends a message, and fd (-1: none) with it, which stays the caller's; what
+ * there is no room for is kept, and sent later. 0; -EAGAIN: too much is kept already; -EPIPE, -ECONNRESET: the worker is gone; or
+ * another error. channel_try() keeps nothing: channel_is_full() of what it returns says that it is to be tried again later. */
+int channel_open(struct job *j);
+void channel_close(struct job *j);  /* clients whose connections were kept are told that the worker is gone */
+void channel_closed(struct job *j); /* the worker has said CLOSED, and START has been sent: it may have the rest */
+int channel_send(struct job *j, struct fcc_msg *m, size_t length, int fd);
+int channel_try(struct job *j, struct fcc_msg *m, size_t length, int fd);
+bool channel_is_full(int status);
+
+/* charge.c: the job's worker, which is about to be started, gets a place in its user's account; its process has ended; the account's
+ * page, for the worker; what the worker has, in bytes. */
+int job_account_open(struct job *j, struct error *e);
+void job_account_close(struct job *j);
+int job_account_fd(const struct job *j);
+uint64_t job_memory(const struct job *j);
 
 /* probe.c. What goes wrong is logged, and stands in the list as the plug-ins' state. */
 void probe_start(struct broker *b);
 void probe_reap(struct broker *b); /* SIGCHLD */
 void probe_close(struct broker *b);
 
-/* spawn.c: start a worker as that user, with these supplementary groups (if the broker is root) and `control` as its descriptor 3.
+/* spawn.c: start a worker for that user, with these supplementary groups (if the broker is root) and `control` as its descriptor 3.
  * Returns its pid or -errno with the reason. */
 pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e);
 /* The same for fccd --list-gpus, as the broker's user, with `out` as its standard output. */

@@ -1,77 +1,104 @@
 /* SPDX-License-Identifier: MIT
  *
- * charge.c - what each user's jobs have of the node's memory, and may have: MEMORY_PER_USER_MB.
+ * charge.c - each user's memory account (account.h): made with the user's first worker, gone with the last one. MEMORY_PER_USER_MB is
+ * what all of the user's workers together may have; they see to that themselves.
  */
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "broker.h"
-#include "msg.h"
 
-/* More messages than a worker's socket holds: what had been sent before is heard, and a worker that never stops is not waited for. */
-#define HEARD_MAX 1024
+/* Workers that have retired keep their places until their processes have ended, and the next ones have places already. */
+#define PLACES(jobs) (2 * (jobs) + 16)
 
-int64_t user_memory(const struct broker *b, uid_t uid)
+struct user_account {
+    LIST_ENTRY(user_account) link; /* broker.accounts */
+    uid_t uid;
+    int jobs; /* that have a place */
+    int fd;   /* the account's page, for workers */
+    struct account page;
+};
+
+static struct user_account *account_find(const struct broker *b, uid_t uid)
+{
+    struct user_account *u;
+
+    LIST_FOREACH(u, &b->accounts, link)
+        if (u->uid == uid)
+            return u;
+    return NULL;
+}
+
+static struct user_account *account_get(struct broker *b, uid_t uid, struct error *e)
+{
+    struct user_account *u = account_find(b, uid);
+    int status;
+
+    if (u)
+        return u;
+    u = calloc(1, sizeof(*u));
+    status = u ? account_make(&u->page, PLACES(b->config.jobs_per_user), &u->fd) : -ENOMEM;
+    if (status) {
+        (void)error_set(e, status, "uid %u: no memory account for its jobs: %s", uid, strerror(-status));
+        free(u);
+        return NULL;
+    }
+    u->uid = uid;
+    LIST_INSERT_HEAD(&b->accounts, u, link);
+    return u;
+}
+
+static bool place_taken(const struct broker *b, uid_t uid, uint32_t place)
 {
     const struct job *j;
-    int64_t sum = 0;
 
     LIST_FOREACH(j, &b->jobs, link)
-        if (j->uid == uid)
-            sum += j->memory_bytes;
-    return sum;
+        if (j->account && j->uid == uid && j->place == place)
+            return true;
+    return false;
 }
 
-/* The answer to what the worker asks, as things stand. */
-static struct control_charge charge_judge(const struct job *j)
+int job_account_open(struct job *j, struct error *e)
 {
-    struct control_charge r = {.msg = {.type = CONTROL_CHARGE | FCC_REPLY, .id = j->asked.msg.id},
-                               .bytes = j->asked.bytes,
-                               .used = (uint64_t)user_memory(j->broker, j->uid),
-                               .limit = config_memory_per_user(&j->broker->config)};
+    struct user_account *u = account_get(j->broker, j->uid, e);
+    uint32_t place = 0;
 
-    if ((uint64_t)r.bytes > r.limit || r.used > r.limit - (uint64_t)r.bytes)
-        r.status = -ENOMEM;
-    return r;
+    if (!u)
+        return e->status;
+    while (place < u->page.nplaces && place_taken(j->broker, j->uid, place))
+        place++;
+    if (place == u->page.nplaces)
+        return error_set(e, -EAGAIN, "uid %u: %u of its workers have not ended yet: no room for another one", j->uid, place);
+    j->account = u;
+    j->place = place;
+    u->jobs++;
+    return 0;
 }
 
-static void charge_answer(struct job *j)
+void job_account_close(struct job *j)
 {
-    struct control_charge r = charge_judge(j);
+    struct user_account *u = j->account;
 
-    if (!r.status)
-        j->memory_bytes += r.bytes;
-    j->asks = false;
-    if (j->control >= 0 && msg_send(j->control, &r.msg, sizeof(r), NULL, 0))
-        job_disconnect(j);
-}
-
-void charge_handle(struct job *j, const struct control_charge *m)
-{
-    static const struct timeval at_once;
-
-    if (m->bytes < 0) {
-        j->memory_bytes = j->memory_bytes + m->bytes > 0 ? j->memory_bytes + m->bytes : 0;
+    if (!u)
         return;
-    }
-    j->asked = *m;
-    j->asks = true;
-    if (!charge_judge(j).status || event_add(j->broker->charges_event, &at_once))
-        charge_answer(j);
+    account_clear(&u->page, j->place); /* its process has ended, and its memory with it */
+    j->account = NULL;
+    if (--u->jobs)
+        return;
+    LIST_REMOVE(u, link);
+    account_close(&u->page);
+    (void)close(u->fd);
+    free(u);
 }
 
-/* A worker tells of memory that it has released before it tells its client, so whoever then asks for that memory, through another
- * worker, asks later. But their sockets may be read in any order, one message at a time: before a charge is refused, everything that
- * was sent before it is heard. */
-void charges_judge(evutil_socket_t sock, short what, void *broker)
+int job_account_fd(const struct job *j)
 {
-    struct broker *b = broker;
-    struct job *j;
+    return j->account->fd;
+}
 
-    (void)sock, (void)what;
-    LIST_FOREACH(j, &b->jobs, link)
-        for (int n = 0; n < HEARD_MAX && job_hear(j); n++)
-            continue;
-    LIST_FOREACH(j, &b->jobs, link)
-        if (j->asks)
-            charge_answer(j);
+uint64_t job_memory(const struct job *j)
+{
+    return j->account ? account_used_by(&j->account->page, j->place) : 0;
 }

@@ -41,6 +41,7 @@ void job_disconnect(struct job *j)
 {
     j->retired = true;
     job_peers_forget(j);
+    channel_close(j);
     if (j->event)
         event_free(j->event);
     j->event = NULL;
@@ -52,21 +53,38 @@ void job_disconnect(struct job *j)
 static void job_free(struct job *j)
 {
     job_disconnect(j);
+    job_account_close(j);
     LIST_REMOVE(j, link);
     free(j);
 }
 
-static int worker_greet(const struct job *j, const char *mps_pipe)
+/* The worker cannot be looked into any more: now it hears what it is, and all that came for it meanwhile. */
+static int worker_greet(struct job *j)
 {
-    struct control_start start = {.msg.type = CONTROL_START, .config = j->broker->config, .uid = j->uid, .self = j->worker};
+    struct control_start start = {.msg.type = CONTROL_START,
+                                  .config = j->broker->config,
+                                  .uid = j->uid,
+                                  .place = j->place,
+                                  .memory_limit = config_memory_per_user(&j->broker->config),
+                                  .self = j->worker};
+    int fd = job_account_fd(j);
 
     memcpy(start.job, j->name, sizeof(start.job));
-    text_copy(start.mps_pipe, sizeof(start.mps_pipe), mps_pipe);
+    memcpy(start.mps_pipe, j->mps_pipe, sizeof(start.mps_pipe));
     int status = job_meeting(j, &start);
     if (!status)
-        status = msg_send(j->control, &start.msg, sizeof(start), NULL, 0);
+        status = msg_send(j->control, &start.msg, sizeof(start), &fd, 1);
     explicit_bzero(start.meeting_key, sizeof(start.meeting_key));
+    if (!status)
+        channel_closed(j);
     return status;
+}
+
+/* It ends, or has never begun; it is freed when its process is reaped. */
+static void worker_give_up(struct job *j)
+{
+    (void)kill(j->pid, SIGKILL);
+    job_disconnect(j);
 }
 
 static struct job *job_start(struct broker *b, const struct visitor *v, const struct fcc_hello *hello,
@@ -90,21 +108,18 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
     }
     *j = (struct job){.broker = b, .uid = v->uid, .control = pair[0], .started_ns = clock_ns()};
     (void)snprintf(j->name, sizeof(j->name), "%s", name);
+    text_copy(j->mps_pipe, sizeof(j->mps_pipe), hello->mps_pipe);
     b->last.number++;
     j->worker = b->last;
     LIST_INSERT_HEAD(&b->jobs, j, link);
-    j->pid = worker_spawn(b->exe, v->uid, v->gid, groups, pair[1], e);
-    (void)close(pair[1]);
-    if (j->pid < 0) {
-        job_free(j);
-        return NULL;
-    }
-    (void)evutil_make_socket_nonblocking(j->control);
     j->event = event_new(b->base, j->control, EV_READ | EV_PERSIST, job_read, j);
-    if (!j->event || event_add(j->event, NULL) || worker_greet(j, hello->mps_pipe)) {
-        (void)error_set(e, -ENOMEM, "job %s: cannot reach its new worker", name);
-        (void)kill(j->pid, SIGKILL);
-        job_disconnect(j); /* freed when the process is reaped */
+    if (channel_open(j) || !j->event || event_add(j->event, NULL))
+        (void)error_set(e, -ENOMEM, "job %s: out of memory", name);
+    else if (!job_account_open(j, e))
+        j->pid = worker_spawn(b->exe, v->uid, v->gid, groups, pair[1], e);
+    (void)close(pair[1]);
+    if (j->pid <= 0) {
+        job_free(j);
         return NULL;
     }
     b->workers_started++;
@@ -162,7 +177,7 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
             j = job_start(b, v, hello, groups, e);
         if (!j)
             return e->status;
-        int status = msg_send(j->control, &m.msg, sizeof(m), &v->sock, 1);
+        int status = channel_send(j, &m.msg, sizeof(m), v->sock);
         if (!status) {
             j->handed++;
             j->given++;
@@ -170,6 +185,9 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
             job_peers_deliver(j); /* what was held until the job has a process here */
             return 0;
         }
+        if (status == -EAGAIN)
+            return error_set(e, status, "job %u/%s: its worker (pid %d) does not take connections: too many wait already", uid,
+                             hello->job, j->pid);
         if (status != -EPIPE && status != -ECONNRESET)
             return error_set(e, status, "job %u/%s: its worker (pid %d) does not take connections: %s", uid, hello->job, j->pid,
                              strerror(-status));
@@ -185,7 +203,7 @@ static void retire_handle(struct job *j, const struct control_retire *m)
 
     if (m->handed != j->handed)
         return;
-    (void)msg_send(j->control, &yes, sizeof(yes), NULL, 0); /* if it cannot be told, the closed connection says enough */
+    (void)channel_try(j, &yes, sizeof(yes), -1); /* if it cannot be told, the closed connection says enough */
     job_disconnect(j);
 }
 
@@ -197,27 +215,33 @@ static void sessions_take(struct job *j, const struct control_sessions *m)
     j->got = m->got < j->given ? m->got : j->given;
 }
 
-bool job_hear(struct job *j)
+/* Handle one message of its worker. */
+static void job_hear(struct job *j)
 {
     int fds[FCC_MAX_FDS], nfds;
     static union { /* static: the broker has one thread */
         struct fcc_msg msg;
-        struct control_charge charge;
         struct control_sessions sessions;
         struct control_connect connect;
         struct control_retire retire;
         unsigned char room[FCC_MSG_MAX];
     } m;
 
-    if (j->control < 0)
-        return false;
     ssize_t n = msg_recv(j->control, &m, sizeof(m), MSG_DONTWAIT, fds, &nfds);
     if (n == -EAGAIN)
-        return false;
+        return;
     if (n > 0)
-        fds_close(fds, nfds);
-    if (n == sizeof(m.charge) && m.msg.type == CONTROL_CHARGE) {
-        charge_handle(j, &m.charge);
+        fds_close(fds, nfds); /* no message has any */
+    if (n == sizeof(m.msg) && m.msg.type == CONTROL_CLOSED && !j->closed) {
+        if (worker_greet(j)) {
+            log_about(LOG_LEVEL_ERROR, log_user(j->uid), "job %u/%s: cannot reach its new worker %d", j->uid, j->name, j->pid);
+            worker_give_up(j);
+        }
+    } else if (n > 0 && !j->closed) {
+        log_about(LOG_LEVEL_ERROR, log_user(j->uid),
+                  "job %u/%s: worker %d sent a message of type %u before it was closed to tracing", j->uid, j->name, j->pid,
+                  m.msg.type);
+        worker_give_up(j);
     } else if (n == sizeof(m.sessions) && m.msg.type == CONTROL_SESSIONS) {
         sessions_take(j, &m.sessions);
     } else if (n == sizeof(m.connect) && m.msg.type == CONTROL_CONNECT) {
@@ -230,13 +254,12 @@ bool job_hear(struct job *j)
                       j->uid, j->name, j->pid, m.msg.type);
         job_disconnect(j); /* the worker is a user's process: it may send anything, and is not served further */
     }
-    return true;
 }
 
 static void job_read(evutil_socket_t sock, short what, void *arg)
 {
     (void)sock, (void)what;
-    (void)job_hear(arg);
+    job_hear(arg);
 }
 
 void jobs_reap(struct broker *b)
@@ -270,7 +293,7 @@ void jobs_drain(struct broker *b)
 
     LIST_FOREACH(j, &b->jobs, link)
         if (j->control >= 0)
-            (void)msg_send(j->control, &drain, sizeof(drain), NULL, 0);
+            (void)channel_send(j, &drain, sizeof(drain), -1);
 }
 
 void jobs_kill(struct broker *b)

@@ -49,20 +49,14 @@ struct call {
 
 static const struct conn_ops call_ops;
 
-/* The worker has not read what it was sent, or has not taken the descriptors: later. */
-static bool channel_is_full(int status)
-{
-    return status == -EAGAIN || status == -ETOOMANYREFS;
-}
-
 /* ---- asked for here ---- */
 
-static int refused_send(const struct job *j, uint64_t id, const struct error *e)
+static int refused_send(struct job *j, uint64_t id, const struct error *e)
 {
     struct control_connected m = {.msg = {.type = CONTROL_CONNECTED, .id = id}, .status = e->status};
 
     text_copy(m.text, sizeof(m.text), e->text);
-    return msg_send(j->control, &m.msg, sizeof(m), NULL, 0);
+    return channel_try(j, &m.msg, sizeof(m), -1);
 }
 
 static int connected_send(const struct call *k)
@@ -71,7 +65,7 @@ static int connected_send(const struct call *k)
 
     memcpy(m.named, k->named, sizeof(m.named));
     text_copy(m.text, sizeof(m.text), k->e.text);
-    return msg_send(k->job->control, &m.msg, sizeof(m), &k->sock, k->sock >= 0);
+    return channel_try(k->job, &m.msg, sizeof(m), k->sock);
 }
 
 static void call_free(struct call *k)
@@ -371,7 +365,7 @@ static bool peer_deliver(struct conn *c, struct job *j)
     if (peer_refuse_stale(c, j))
         return true;
     text_copy(m.address, sizeof(m.address), c->who);
-    int status = msg_send(j->control, &m.msg, sizeof(m), &c->sock, 1);
+    int status = channel_try(j, &m.msg, sizeof(m), c->sock);
     if (status == -EPIPE || status == -ECONNRESET)
         return false;
     if (channel_is_full(status) && !deliver_again(c->nodes)) {

@@ -19,7 +19,7 @@ static struct json_object *job_describe(const struct job *j)
     json_object_object_add(o, "pid", json_object_new_int(j->pid));
     json_object_object_add(o, "age_s", json_object_new_double((double)(clock_ns() - j->started_ns) / 1e9));
     json_object_object_add(o, "connections", json_object_new_int64(j->sessions));
-    json_object_object_add(o, "memory_bytes", json_object_new_int64(j->memory_bytes));
+    json_object_object_add(o, "memory_bytes", json_object_new_int64((int64_t)job_memory(j)));
     return o;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * spawn.c - a worker: this program again, as the job's user, with one descriptor, an environment that says nothing about
- * the broker's, no capabilities and no way to gain any. And the lister: this program again, as the broker's user, which asks
- * the GPUs' runtimes what there is.
+ * spawn.c - a worker: this program again, with one descriptor and an environment that says nothing about the broker's. It becomes the
+ * job's user by itself, first of all (worker/rights.c says why not here). And the lister: this program again, as the broker's user, which
+ * asks the GPUs' runtimes what there is.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,8 +16,6 @@
 #include <unistd.h>
 
 #include "broker.h"
-
-#define CAPABILITIES 64 /* more than any kernel has; those that it lacks answer EINVAL */
 
 /* What the children get of the broker's environment: how to run sanitizers, and where the service manager's log is. */
 static const char *const kept[] = {"ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "JOURNAL_STREAM", "TZ"};
@@ -57,16 +55,11 @@ static void environment_make(struct environment *env, bool for_worker)
     env->list[env->n++] = for_worker ? one_thread : no_mps;
 }
 
-static void rights_drop(uid_t uid, gid_t gid, const struct groups *groups)
+/* The user itself stays the broker's until the worker changes it: rights.c. */
+static void groups_take(gid_t gid, const struct groups *groups)
 {
-    if (geteuid() == 0) {
-        if (setgroups(groups->n, groups->gids))
-            _exit(120);
-        for (int c = 0; c < CAPABILITIES; c++)
-            (void)prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
-        if (setresgid(gid, gid, gid) || setresuid(uid, uid, uid))
-            _exit(121);
-    }
+    if (geteuid() == 0 && (setgroups(groups->n, groups->gids) || setresgid(gid, gid, gid)))
+        _exit(120);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         _exit(122);
 }
@@ -96,10 +89,12 @@ static void terminal_leave(void)
 
 pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e)
 {
-    static char *const argv[] = {"fccd: worker", "--worker", NULL};
+    char user[16];
+    char *const argv[] = {"fccd: worker", "--worker", user, NULL};
     struct environment env;
     pid_t pid;
 
+    (void)snprintf(user, sizeof(user), "%u", uid);
     environment_make(&env, true);
     pid = fork();
     if (pid < 0)
@@ -114,7 +109,7 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, i
     int program = exe == CONTROL_FD ? dup(exe) : exe;
     if (control == CONTROL_FD ? 0 : dup2(control, CONTROL_FD) < 0)
         _exit(124);
-    rights_drop(uid, gid, groups);
+    groups_take(gid, groups);
     (void)fexecve(program, argv, env.list);
     _exit(125);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * control.c - the worker's end of the control channel (control.h), and the user's memory account that is kept over it.
+ * control.c - the worker's end of the control channel (control.h). The engine never waits for the broker: what its socket has no room
+ * for is kept in order, and sent by the event loop.
  */
 #include "control.h"
 
 #include <errno.h>
-#include <poll.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,42 +16,171 @@
 #include "peer.h"
 #include "worker.h"
 
-#define ANSWER_MS 2000 /* the broker never waits for anything: it answers at once or is dead */
+#define AGAIN_MS 5 /* where the kernel, not the socket, has no room */
 
-/* A message that came while the answer to a charge was awaited: handled afterwards, in order, by the event loop. */
-struct deferred {
-    TAILQ_ENTRY(deferred) link; /* worker.deferred */
-    int fds[FCC_MAX_FDS], nfds; /* owned */
+/* A message that waits for room in the socket. There are at most as many as peers have links, and two. */
+struct letter {
+    TAILQ_ENTRY(letter) link; /* worker.letters */
     size_t length;
     _Alignas(16) unsigned char bytes[];
 };
 
+static void letters_drop(struct worker *w)
+{
+    struct letter *l;
+
+    while ((l = TAILQ_FIRST(&w->letters))) {
+        TAILQ_REMOVE(&w->letters, l, link);
+        free(l);
+    }
+}
+
+static void spare_let_go(struct worker *w)
+{
+    if (w->spare >= 0)
+        (void)close(w->spare);
+    w->spare = -1;
+}
+
+/* False: the descriptor table is full. */
+static bool spare_take(struct worker *w)
+{
+    if (w->spare < 0)
+        w->spare = fcntl(w->wake_fd, F_DUPFD_CLOEXEC, 0);
+    return w->spare >= 0;
+}
+
 void control_close(struct worker *w)
 {
+    struct event *events[] = {w->control_event, w->control_write_event};
+
     if (w->control < 0)
         return;
-    if (w->control_event)
-        event_free(w->control_event);
-    w->control_event = NULL;
+    for (int i = 0; i < 2; i++)
+        if (events[i])
+            event_free(events[i]);
+    w->control_event = w->control_write_event = NULL;
+    letters_drop(w);
+    spare_let_go(w);
     (void)close(w->control);
     w->control = -1;
+}
+
+/* ---- to the broker ---- */
+
+static bool is_full(int status)
+{
+    return status == -EAGAIN || status == -ENOBUFS || status == -ENOMEM;
+}
+
+/* EAGAIN: when there is room in the socket. Otherwise there is, but not in the kernel: soon. */
+static void letters_later(struct worker *w, int status)
+{
+    static const struct timeval soon = {.tv_usec = AGAIN_MS * 1000};
+
+    (void)event_add(w->control_write_event, status == -EAGAIN ? NULL : &soon);
+}
+
+static void letters_send(evutil_socket_t sock, short what, void *arg)
+{
+    struct worker *w = arg;
+    struct letter *l;
+    int status = 0;
+
+    (void)what;
+    while ((l = TAILQ_FIRST(&w->letters)) &&
+           !is_full(status = msg_send(sock, (struct fcc_msg *)l->bytes, l->length, NULL, 0))) {
+        TAILQ_REMOVE(&w->letters, l, link);
+        free(l); /* sent; or the broker is dead, which reading from it says */
+    }
+    if (l)
+        letters_later(w, status);
+}
+
+int control_send(struct worker *w, struct fcc_msg *m, size_t length)
+{
+    struct letter *last = TAILQ_LAST(&w->letters, letters_head);
+    int status = w->control < 0 ? -EPIPE : last ? -EAGAIN : msg_send(w->control, m, length, NULL, 0);
+
+    if (!is_full(status))
+        return status;
+    if (last && m->type == CONTROL_SESSIONS && ((struct fcc_msg *)last->bytes)->type == CONTROL_SESSIONS) {
+        m->length = (uint32_t)length;
+        memcpy(last->bytes, m, length); /* the number that it had is not of interest any more */
+        return 0;
+    }
+    struct letter *l = malloc(sizeof(*l) + length);
+    if (!l)
+        return -ENOMEM;
+    l->length = length;
+    memcpy(l->bytes, m, length);
+    TAILQ_INSERT_TAIL(&w->letters, l, link);
+    if (!last)
+        letters_later(w, status);
+    return 0;
+}
+
+/* ---- from the broker ---- */
+
+/* A descriptor that came has taken the spare one's place, and the table is full: what came is refused, so that there is room again. */
+static void refuse_full(struct worker *w, const struct fcc_msg *m, int fd)
+{
+    const struct control_session *who = (const struct control_session *)m;
+    struct fcc_reply reply = {.msg = {.type = FCC_MSG_ERROR, .id = m->id}, .status = -EMFILE};
+    struct error e;
+
+    (void)error_set(&e, -EMFILE,
+                    "job %s: its worker (pid %d) has no file descriptor left for another connection (RLIMIT_NOFILE)", w->job,
+                    getpid());
+    log_warning("refused a connection: %s", e.text);
+    worker_handed(w);
+    if (m->type == CONTROL_SESSION) {
+        w->sessions_got++;
+        text_copy(reply.text, sizeof(reply.text), e.text);
+        (void)msg_send(fd, &reply.msg, sizeof(reply), NULL, 0); /* it is not full: nothing has been sent there */
+        log_debug("pid %d is told", who->pid);
+        worker_sessions_changed(w);
+    }
+    (void)close(fd); /* another node's worker sees its connection's end */
+}
+
+/* CONNECTED without the descriptor that it should have had. */
+static void connected_lost(struct worker *w, const struct control_connected *m)
+{
+    struct control_connected lost = *m;
+
+    lost.status = -EMFILE;
+    text_copy(lost.text, sizeof(lost.text), "this job's worker has no file descriptor left for the connection (RLIMIT_NOFILE)");
+    peer_connected(w, &lost, -1);
 }
 
 static void control_handle(struct worker *w, const void *message, size_t length, const int *fds, int nfds)
 {
     const struct fcc_msg *m = message;
+    bool session = m->type == CONTROL_SESSION && length == sizeof(struct control_session);
+    bool peer = m->type == CONTROL_PEER && length == sizeof(struct control_peer);
+    bool connected = m->type == CONTROL_CONNECTED && length == sizeof(struct control_connected);
+    bool room = spare_take(w);
 
-    if (m->type == CONTROL_SESSION && length == sizeof(struct control_session) && nfds == 1) {
+    if (nfds == 1 && !room && (session || peer)) {
+        refuse_full(w, m, fds[0]);
+    } else if (nfds == MSG_FDS_LOST && (session || peer)) {
+        log_warning("a connection is lost: no file descriptor was left for it");
+        worker_handed(w);
+        w->sessions_got += session;
+        worker_sessions_changed(w);
+    } else if (session && nfds == 1) {
         worker_handed(w);
         w->sessions_got++;
         session_open(w, fds[0], message);
-    } else if (m->type == CONTROL_PEER && length == sizeof(struct control_peer) && nfds == 1) {
+    } else if (peer && nfds == 1) {
         worker_handed(w);
         peer_arrived(w, message, fds[0]);
-    } else if (m->type == CONTROL_CONNECTED && length == sizeof(struct control_connected) && nfds <= 1) {
+    } else if (connected && (nfds == MSG_FDS_LOST || (nfds == 1 && !room))) {
+        fds_close(fds, nfds);
+        connected_lost(w, message);
+    } else if (connected && nfds <= 1) {
         peer_connected(w, message, nfds ? fds[0] : -1);
-    } else if (m->type == (CONTROL_CHARGE | FCC_REPLY)) {
-        return; /* came too late: the charge was decided here */
     } else if (m->type == CONTROL_DRAIN) {
         worker_drain(w);
     } else if (m->type == CONTROL_RETIRE) {
@@ -60,39 +190,12 @@ static void control_handle(struct worker *w, const void *message, size_t length,
         log_error("the broker sent a message of type %u and %zu bytes with %d file descriptors", m->type, length, nfds);
         fds_close(fds, nfds);
     }
+    if (w->control >= 0)
+        (void)spare_take(w);
 }
 
-static void deferred_handle(evutil_socket_t sock, short what, void *arg)
-{
-    struct worker *w = arg;
-    struct deferred *d;
-
-    (void)sock, (void)what;
-    while ((d = TAILQ_FIRST(&w->deferred))) {
-        TAILQ_REMOVE(&w->deferred, d, link);
-        control_handle(w, d->bytes, d->length, d->fds, d->nfds);
-        free(d);
-    }
-}
-
-static void control_defer(struct worker *w, const void *message, size_t length, const int *fds, int nfds)
-{
-    static const struct timeval at_once;
-    struct deferred *d = malloc(sizeof(*d) + length);
-
-    if (!d) {
-        log_error("out of memory: a message of the broker is lost");
-        fds_close(fds, nfds);
-        return;
-    }
-    memcpy(d->bytes, message, length);
-    d->length = length;
-    d->nfds = nfds;
-    memcpy(d->fds, fds, (size_t)nfds * sizeof(fds[0]));
-    TAILQ_INSERT_TAIL(&w->deferred, d, link);
-    (void)event_add(w->deferred_event, &at_once);
-}
-
+/* The spare descriptor makes room for the one that a message may bring, so that it can be answered though the table is full. Another
+ * thread may take that place in between: then the message has lost its descriptor, which is that message's error and no more. */
 static void control_read(evutil_socket_t sock, short what, void *arg)
 {
     static _Alignas(16) unsigned char buf[FCC_MSG_MAX]; /* the engine is one thread */
@@ -100,9 +203,7 @@ static void control_read(evutil_socket_t sock, short what, void *arg)
     int fds[FCC_MAX_FDS], nfds = 0;
 
     (void)what;
-    deferred_handle(-1, 0, w); /* what came before comes first */
-    if (w->control < 0)
-        return;
+    spare_let_go(w);
     ssize_t n = msg_recv(sock, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds);
     if (n > 0) {
         control_handle(w, buf, (size_t)n, fds, nfds);
@@ -115,76 +216,9 @@ static void control_read(evutil_socket_t sock, short what, void *arg)
 int control_open(struct worker *w)
 {
     w->control_event = event_new(w->base, w->control, EV_READ | EV_PERSIST, control_read, w);
-    w->deferred_event = evtimer_new(w->base, deferred_handle, w);
-    return !w->control_event || !w->deferred_event || event_add(w->control_event, NULL) ? -ENOMEM : 0;
-}
-
-void control_end(struct worker *w)
-{
-    struct deferred *d;
-
-    control_close(w);
-    while ((d = TAILQ_FIRST(&w->deferred))) {
-        TAILQ_REMOVE(&w->deferred, d, link);
-        fds_close(d->fds, d->nfds);
-        free(d);
-    }
-    if (w->deferred_event)
-        event_free(w->deferred_event);
-}
-
-/* ---- memory account ---- */
-
-static int answer_await(struct worker *w, uint64_t id, struct control_charge *answer)
-{
-    _Alignas(16) unsigned char buf[FCC_MSG_MAX];
-    uint64_t until = clock_ns() + ANSWER_MS * 1000000ull;
-    const struct control_charge *m = (const struct control_charge *)buf;
-
-    while (clock_ns() < until) {
-        struct pollfd p = {.fd = w->control, .events = POLLIN};
-        int fds[FCC_MAX_FDS], nfds = 0;
-        if (poll(&p, 1, ANSWER_MS) < 0 && errno != EINTR)
-            return -errno;
-        ssize_t n = msg_recv(w->control, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds);
-        if (n == -EAGAIN)
-            continue;
-        if (n <= 0)
-            return -EPIPE; /* the event loop will notice too */
-        if (n != sizeof(*m) || m->msg.type != (CONTROL_CHARGE | FCC_REPLY)) {
-            control_defer(w, buf, (size_t)n, fds, nfds);
-            continue;
-        }
-        if (m->msg.id != id)
-            continue; /* the answer to one that was given up */
-        *answer = *m;
-        return 0;
-    }
-    return -ETIMEDOUT;
-}
-
-int worker_memory_charge(struct worker *w, uint64_t bytes, struct error *e)
-{
-    struct control_charge m = {.msg = {.type = CONTROL_CHARGE, .id = ++w->charges}, .bytes = (int64_t)bytes};
-    struct control_charge answer = {.limit = config_memory_per_user(&w->config), .used = w->memory_bytes};
-    int status = w->control >= 0 ? msg_send(w->control, &m.msg, sizeof(m), NULL, 0) : -EPIPE;
-
-    if (!status)
-        status = answer_await(w, m.msg.id, &answer);
-    if (status) /* the broker is gone: its limit stands, for what this worker knows of */
-        answer.status = bytes > answer.limit || w->memory_bytes > answer.limit - bytes ? -ENOMEM : 0;
-    if (answer.status)
-        return error_set(e, -ENOMEM, "memory: %llu bytes: user %u has %llu of the %llu bytes allowed (MEMORY_PER_USER_MB)",
-                         (unsigned long long)bytes, w->uid, (unsigned long long)answer.used, (unsigned long long)answer.limit);
-    w->memory_bytes += bytes;
+    w->control_write_event = event_new(w->base, w->control, EV_WRITE, letters_send, w);
+    if (!w->control_event || !w->control_write_event || event_add(w->control_event, NULL))
+        return -ENOMEM;
+    (void)spare_take(w);
     return 0;
-}
-
-void worker_memory_release(struct worker *w, uint64_t bytes)
-{
-    struct control_charge m = {.msg = {.type = CONTROL_CHARGE}, .bytes = -(int64_t)bytes};
-
-    w->memory_bytes -= bytes;
-    if (w->control >= 0)
-        (void)msg_send(w->control, &m.msg, sizeof(m), NULL, 0);
 }

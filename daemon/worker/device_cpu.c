@@ -258,13 +258,20 @@ static int shared_make(struct device *d, struct device_memory *m, int *fd)
     return status;
 }
 
-static int private_make(struct device_memory *m)
+/* Pages come when they are first written. In a control group with a limit they come now: what was found to be free now may be gone then,
+ * and there is no error then, but the process's end. */
+static int private_make(struct device_memory *m, bool now)
 {
     m->data = huge_map(m->bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     if (m->data == MAP_FAILED)
         return -errno;
     if (m->bytes >= HUGE_BYTES)
         (void)madvise(m->data, m->bytes, MADV_HUGEPAGE); /* advice: where the kernel has none, nothing is lost but time */
+    if (now && madvise(m->data, m->bytes, MADV_POPULATE_WRITE) && errno != EINVAL) { /* EINVAL: Linux before 5.14 */
+        int status = errno == EFAULT || errno == EAGAIN ? -ENOMEM : -errno;
+        (void)munmap(m->data, m->bytes);
+        return status;
+    }
     return 0;
 }
 
@@ -275,7 +282,7 @@ static int cpu_memory_alloc(struct device *d, uint64_t bytes, struct device_memo
 
     if (status)
         return status;
-    status = fd ? shared_make(d, &m, fd) : private_make(&m);
+    status = fd ? shared_make(d, &m, fd) : private_make(&m, d->worker->memory_limited);
     if (status) {
         worker_memory_release(d->worker, m.bytes);
         return error_set(e, status, "%llu bytes: %s", (unsigned long long)bytes, strerror(-status));

@@ -110,7 +110,7 @@ static int connect_ask(struct peer *p, enum peer_purpose purpose, uint32_t rail,
     if (*state != PEER_CLOSED)
         return 0;
     text_copy(m.address, sizeof(m.address), p->address);
-    if (w->control < 0 || msg_send(w->control, &m.msg, sizeof(m), NULL, 0))
+    if (control_send(w, &m.msg, sizeof(m)))
         return -EPIPE;
     *id = m.msg.id;
     *state = PEER_CONNECTING;

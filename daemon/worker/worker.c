@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -27,6 +26,7 @@
 #include "log_limit.h"
 #include "msg.h"
 #include "nodes.h"
+#include "rights.h"
 #include "spin.h"
 #include "timeslice.h"
 #include "view.h"
@@ -143,8 +143,7 @@ void worker_sessions_changed(struct worker *w)
     struct control_sessions m = {
         .msg = {.type = CONTROL_SESSIONS}, .sessions = w->nclients, .controls = w->ncontrols, .got = w->sessions_got};
 
-    if (w->control >= 0)
-        (void)msg_send(w->control, &m.msg, sizeof(m), NULL, 0);
+    (void)control_send(w, &m.msg, sizeof(m)); /* if the broker is gone, nobody counts them */
     idle_watch(w);
 }
 
@@ -183,7 +182,7 @@ static void retire_ask(struct worker *w)
     } else if (!w->retiring && LIST_EMPTY(&w->comms) && !peers_are_busy(w)) {
         w->retiring = true;
         peers_pause(w);
-        if (msg_send(w->control, &m.msg, sizeof(m), NULL, 0))
+        if (control_send(w, &m.msg, sizeof(m)))
             control_close(w);
     }
     idle_watch_again(w); /* if it has to stay, or the broker is gone */
@@ -395,7 +394,7 @@ static void descriptors_allow(void)
     }
 }
 
-int worker_open(struct worker *w, const struct control_start *start)
+int worker_open(struct worker *w, const struct control_start *start, int account)
 {
     char who[96];
 
@@ -406,11 +405,15 @@ int worker_open(struct worker *w, const struct control_start *start)
     memcpy(w->node, start->node, sizeof(w->node));
     memcpy(w->meeting_key, start->meeting_key, sizeof(w->meeting_key));
     w->self = start->self;
+    w->place = start->place;
+    cgroup_find(&w->cgroup, "");
+    w->memory_limited = cgroup_limit(&w->cgroup) != UINT64_MAX;
+    w->memory_limit = start->memory_limit;
     (void)snprintf(who, sizeof(who), "worker %u/%s", w->uid, w->job);
     log_open(who, (enum log_level)log_level_by_name(w->config.log_level),
              (enum log_format)log_format_by_name(w->config.log_format));
     TAILQ_INIT(&w->sessions);
-    TAILQ_INIT(&w->deferred);
+    TAILQ_INIT(&w->letters);
     LIST_INIT(&w->comms);
     LIST_INIT(&w->peers);
     LIST_INIT(&w->accounts);
@@ -423,6 +426,9 @@ int worker_open(struct worker *w, const struct control_start *start)
     w->views = views_new();
     if (w->wake_fd < 0 || !w->devices || !w->views)
         return -ENOMEM;
+    int status = account_open(&w->account, account);
+    if (status || w->place >= w->account.nplaces)
+        return status ? status : -EPROTO;
     for (int i = 0; i < w->ndevices; i++)
         w->devices[i] =
             (struct device){.ops = &device_cpu, .worker = w, .index = i, .workgroups = config_cpu_workgroups(&w->config)};
@@ -441,7 +447,7 @@ void worker_close(struct worker *w)
             session_farewell(s, w->lost.status, w->lost.text);
         session_break(s, "its worker ended");
     }
-    control_end(w);
+    control_close(w);
     if (w->lost.status) { /* the GPUs' runtime is good for nothing any more: not even for taking things down */
         log_error("%s", w->lost.text);
         log_catch_up(true);
@@ -465,23 +471,46 @@ void worker_close(struct worker *w)
         event_base_free(w->base);
     if (w->wake_fd >= 0)
         (void)close(w->wake_fd);
+    account_close(&w->account);
 }
 
-int worker_run(void)
+/* The broker hears that nobody can look into this process, and says what it is to be. The first word, and nothing of it is for a
+ * process that is looked into: see rights.c. Returns the account's descriptor, or -1 if nobody is there who starts a worker. */
+static int start_hear(int argc, char *argv[], struct control_start *start)
+{
+    struct fcc_msg closed = {.type = CONTROL_CLOSED};
+    int fds[FCC_MAX_FDS], nfds = 0;
+    char *end = NULL;
+    struct error e = {0};
+
+    if (argc == 1 && rights_take((uid_t)strtoul(argv[0], &end, 10), &e)) {
+        (void)fprintf(stderr, "fccd: worker: %s\n", e.text);
+        return -1;
+    }
+    if (!end || *end || msg_send(CONTROL_FD, &closed, sizeof(closed), NULL, 0)) {
+        (void)fprintf(stderr, "fccd: --worker is how the broker starts a worker; it is not for the command line\n");
+        return -1;
+    }
+    ssize_t n = msg_recv(CONTROL_FD, start, FCC_MSG_MAX, 0, fds, &nfds);
+    if (n == sizeof(*start) && start->msg.type == CONTROL_START && nfds == 1)
+        return fds[0];
+    fds_close(fds, n > 0 ? nfds : 0);
+    (void)fprintf(stderr, "fccd: worker: the broker has not said what to do\n");
+    return -1;
+}
+
+int worker_run(int argc, char *argv[])
 {
     static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
     struct worker w = WORKER_CLOSED(CONTROL_FD);
-    int fds[FCC_MAX_FDS], nfds = 0;
+    struct control_start *start = (struct control_start *)buf;
+    int account = start_hear(argc, argv, start);
 
-    /* Nobody of the same user may trace or dump the process: it holds all of the job's secrets. */
-    (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    ssize_t n = msg_recv(CONTROL_FD, buf, sizeof(buf), 0, fds, &nfds);
-    fds_close(fds, n > 0 ? nfds : 0);
-    if (n != sizeof(struct control_start) || ((struct fcc_msg *)buf)->type != CONTROL_START) {
-        (void)fprintf(stderr, "fccd: --worker is how the broker starts a worker; it is not for the command line\n");
+    if (account < 0)
         return 2;
-    }
-    int status = worker_open(&w, (const struct control_start *)buf);
+    int status = worker_open(&w, start, account);
+    explicit_bzero(start->meeting_key, sizeof(start->meeting_key));
+    (void)close(account);
     if (status) {
         log_error("cannot start: %s", strerror(-status));
     } else {

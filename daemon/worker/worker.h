@@ -3,7 +3,9 @@
  * worker.h - the process that serves one job of one user: its objects, and which thread may touch what.
  *
  *   worker.c      start, the loop, the end
- *   control.c     the channel to the broker; the memory account
+ *   rights.c      it becomes its user's
+ *   control.c     the channel to the broker
+ *   memory.c      what it may take of the user's memory account
  *   session.c     a client's connection: messages in, replies out; session_messages.c: what they ask for
  *   ring.c        its shared memory: the submission ring and the completion slots
  *   submission.c  a request copied out, checked, and resolved to memory
@@ -41,6 +43,8 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
+#include "account.h"
+#include "cgroup.h"
 #include "clock.h"
 #include "control.h"
 #include "op.h"
@@ -66,9 +70,10 @@ struct worker {
     uid_t uid;
     struct event_base *base;
     int control; /* to the broker; -1: it is gone */
-    struct event *control_event, *deferred_event, *terminate_event, *hangup_event, *idle_event, *drain_event, *wake_event,
+    struct event *control_event, *control_write_event, *terminate_event, *hangup_event, *idle_event, *drain_event, *wake_event,
         *log_event;
-    TAILQ_HEAD(deferred_head, deferred) deferred; /* control.c's */
+    TAILQ_HEAD(letters_head, letter) letters; /* control.c's: messages to the broker that its socket had no room for */
+    int spare;                                /* ... a descriptor that makes room for one that comes; -1: there is none */
     TAILQ_HEAD(sessions_head, session) sessions;
     uint32_t nclients, ncontrols;
     uint64_t sessions_got; /* SESSION messages of the broker */
@@ -95,12 +100,16 @@ struct worker {
     uint32_t peer_serial;                             /* ... */
     struct nodes_data *data;                          /* nodes_data.c's; NULL: there is no other node */
     char mps_pipe[FCC_MPS_PIPE_MAX];
-    int cores;             /* that this process may use */
-    struct comm *awaits;   /* the last one of which a rank has come to an operator, and not all; NULL: none */
-    uint64_t arrivals_ns;  /* when what is being read from the rings came; 0: nothing is */
-    unsigned crowded;      /* launches in flight that need all cores: the engine does not spin while there are any */
-    uint64_t memory_bytes; /* charged */
-    uint64_t charges;      /* asked of the broker: the last one's id */
+    int cores;              /* that this process may use */
+    struct comm *awaits;    /* the last one of which a rank has come to an operator, and not all; NULL: none */
+    uint64_t arrivals_ns;   /* when what is being read from the rings came; 0: nothing is */
+    unsigned crowded;       /* launches in flight that need all cores: the engine does not spin while there are any */
+    struct account account; /* memory.c's: the user's */
+    uint32_t place;         /* ... this worker's in it */
+    uint64_t memory_limit;  /* ... of all that is in it */
+    struct cgroup cgroup;   /* ... */
+    bool memory_limited;    /* ... at the last look that was one: the kernel kills who takes memory that is not there */
+    uint64_t small_used, small_charged; /* ... bytes of many small things, and what is charged for them */
     bool draining, quit;
     uint64_t idle_ns;  /* since when there are operators and no client; 0: that is not so */
     bool sweep;        /* some sessions are broken */
@@ -115,7 +124,8 @@ struct worker {
     int wake_fd;
 };
 
-int worker_run(void); /* the process: returns its exit status */
+/* The process: its argument is the user that it is to be. Returns its exit status. */
+int worker_run(int argc, char *argv[]);
 
 /* What the process is made of, for programs that have several workers, or somebody else's loop. A worker whose channel to the broker is
  * that descriptor, before it is opened: */
@@ -136,10 +146,15 @@ void worker_drain(struct worker *w);
 /* control.c */
 int control_open(struct worker *w);
 void control_close(struct worker *w); /* the broker is gone, or not needed any more */
-void control_end(struct worker *w);   /* and what it sent is not handled any more */
-/* Charge `bytes` to the user's account with the broker. 0, or -ENOMEM with the reason. */
+/* Send a message, or keep it until the broker's socket has room for it. -EPIPE: the broker is gone; -ENOMEM. */
+int control_send(struct worker *w, struct fcc_msg *m, size_t length);
+
+/* memory.c. Charge `bytes` to the user's account. 0, or -ENOMEM with the reason: MEMORY_PER_USER_MB, or the control group has no more. */
 int worker_memory_charge(struct worker *w, uint64_t bytes, struct error *e);
 void worker_memory_release(struct worker *w, uint64_t bytes);
+/* The same for what is small and comes often, as a request that waits: mostly without a look at the account. */
+int worker_small_charge(struct worker *w, uint64_t bytes, struct error *e);
+void worker_small_release(struct worker *w, uint64_t bytes);
 /* The number of sessions has changed: tell the broker, and watch for the time without any. */
 void worker_sessions_changed(struct worker *w);
 /* The broker has handed a connection over. It is not idle, whatever it has said (control.h). */

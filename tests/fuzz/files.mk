@@ -53,7 +53,7 @@ $(FUZZ_BUILD)/arguments: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz
 $(FUZZ_BUILD)/plan: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_plan.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) -lm
-$(FUZZ_BUILD)/config: $(call fuzz_objects,daemon/cluster.c daemon/text_file.c daemon/config.c daemon/log.c daemon/log_limit.c daemon/network.c client/hostlist.c proto/error.c proto/variables.c tests/fuzz/fuzz_config.c)
+$(FUZZ_BUILD)/config: $(call fuzz_objects,daemon/cgroup.c daemon/cluster.c daemon/text_file.c daemon/config.c daemon/log.c daemon/log_limit.c daemon/network.c client/hostlist.c proto/error.c proto/variables.c tests/fuzz/fuzz_config.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(shell pkg-config --libs json-c)
 $(FUZZ_BUILD)/auth: $(call fuzz_objects,daemon/auth.c daemon/cluster.c daemon/text_file.c proto/error.c tests/fuzz/fuzz_auth.c)

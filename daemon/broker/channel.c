@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * channel.c - what the broker says to a worker (control.h). It never waits for one: what the worker's socket has no room for is kept
+ * and sent later, in its order. So a worker that is stopped delays nobody, and as it is kept for some time only and up to some number,
+ * it does not make the broker grow.
+ *
+ * A new worker hears nothing before it has said CLOSED (control.h, daemon/worker/rights.c): until then, too, messages are kept.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "log.h"
+#include "msg.h"
+
+#define PARCELS_PER_USER 512 /* connections that wait for workers of one user */
+#define PARCEL_MS 10000      /* a connection that its worker has not taken is told so after: a client waits as long */
+#define AGAIN_MS 5           /* where the socket has room, but the kernel wants no more descriptors on their way */
+
+/* A message that waits. Owned by job.parcels. */
+struct parcel {
+    TAILQ_ENTRY(parcel) link;
+    int fd; /* owned; -1: none goes with it */
+    uint64_t until_ns;
+    size_t length;
+    _Alignas(16) unsigned char bytes[];
+};
+
+static void channel_again(struct job *j, bool has_room);
+
+bool channel_is_full(int status)
+{
+    return status == -EAGAIN || status == -ETOOMANYREFS || status == -ENOBUFS || status == -ENOMEM;
+}
+
+static void parcel_free(struct job *j, struct parcel *p)
+{
+    TAILQ_REMOVE(&j->parcels, p, link);
+    if (p->fd >= 0)
+        (void)close(p->fd);
+    free(p);
+}
+
+/* A client whose connection has not been taken is told why: the socket is still ours. */
+static void parcel_refuse(struct job *j, struct parcel *p, int status, const char *text)
+{
+    const struct fcc_msg *m = (const struct fcc_msg *)p->bytes;
+    struct fcc_reply reply = {.msg = {.type = FCC_MSG_ERROR, .id = m->id}, .status = status};
+
+    if (m->type == CONTROL_SESSION) {
+        text_copy(reply.text, sizeof(reply.text), text);
+        (void)msg_send(p->fd, &reply.msg, sizeof(reply), NULL, 0); /* if it cannot be told, the closed connection says enough */
+        log_about(LOG_LEVEL_INFO, log_user(j->uid), "refused a connection: %s", text);
+        j->broker->refused++;
+        j->handed--;
+        j->given--;
+        j->got = j->got < j->given ? j->got : j->given; /* the worker may have said anything */
+        j->sessions -= j->sessions && ((const struct control_session *)m)->role == FCC_ROLE_CLIENT;
+    }
+    parcel_free(j, p);
+}
+
+static void parcels_expire(struct job *j)
+{
+    char text[FCC_TEXT_MAX];
+    uint64_t now = clock_ns();
+    struct parcel *p, *next;
+
+    for (p = TAILQ_FIRST(&j->parcels); p; p = next) {
+        next = TAILQ_NEXT(p, link);
+        if (p->fd < 0 || now < p->until_ns)
+            continue;
+        (void)snprintf(text, sizeof(text),
+                       "job %u/%s: its worker (pid %d) has not taken the connection for %d s: it does not answer", j->uid,
+                       j->name, j->pid, PARCEL_MS / 1000);
+        parcel_refuse(j, p, -ETIMEDOUT, text);
+    }
+}
+
+static void parcels_send(struct job *j)
+{
+    struct parcel *p;
+    int status = 0;
+
+    while ((p = TAILQ_FIRST(&j->parcels)) && !status) {
+        status = msg_send(j->control, (struct fcc_msg *)p->bytes, p->length, &p->fd, p->fd >= 0);
+        if (channel_is_full(status))
+            channel_again(j, status != -EAGAIN);
+        else if (status)
+            parcel_refuse(j, p, status, strerror(-status)); /* the worker is dead: the channel's end says so, too */
+        else
+            parcel_free(j, p);
+    }
+    if (!status)
+        job_peers_deliver(j);
+}
+
+static void on_channel(evutil_socket_t sock, short what, void *arg)
+{
+    struct job *j = arg;
+
+    (void)sock, (void)what;
+    parcels_expire(j);
+    if (j->closed)
+        parcels_send(j);
+    if (!TAILQ_EMPTY(&j->parcels) && !event_pending(j->write_event, EV_WRITE | EV_TIMEOUT, NULL))
+        channel_again(j, false);
+}
+
+/* Try again when the socket has room; has_room: soon, for it has. In any case when the oldest connection has waited too long. */
+static void channel_again(struct job *j, bool has_room)
+{
+    struct timeval soon = {.tv_usec = AGAIN_MS * 1000}, late = {.tv_sec = PARCEL_MS / 1000 / 4};
+
+    (void)event_del(j->write_event);
+    (void)event_assign(j->write_event, j->broker->base, has_room || !j->closed ? -1 : j->control,
+                       has_room || !j->closed ? 0 : EV_WRITE, on_channel, j);
+    (void)event_add(j->write_event, has_room ? &soon : &late);
+}
+
+int channel_open(struct job *j)
+{
+    TAILQ_INIT(&j->parcels);
+    (void)evutil_make_socket_nonblocking(j->control);
+    j->write_event = event_new(j->broker->base, -1, 0, on_channel, j);
+    return j->write_event ? 0 : -ENOMEM;
+}
+
+void channel_close(struct job *j)
+{
+    char text[FCC_TEXT_MAX];
+    struct parcel *p;
+
+    (void)snprintf(text, sizeof(text), "job %u/%s: its worker (pid %d) ended before it had taken the connection", j->uid,
+                   j->name, j->pid);
+    while ((p = TAILQ_FIRST(&j->parcels)))
+        parcel_refuse(j, p, -ECONNRESET, text);
+    if (j->write_event)
+        event_free(j->write_event);
+    j->write_event = NULL;
+}
+
+void channel_closed(struct job *j)
+{
+    j->closed = true;
+    parcels_send(j);
+}
+
+static unsigned user_parcels(const struct broker *b, uid_t uid)
+{
+    const struct job *j;
+    const struct parcel *p;
+    unsigned n = 0;
+
+    LIST_FOREACH(j, &b->jobs, link)
+        if (j->uid == uid)
+            TAILQ_FOREACH(p, &j->parcels, link)
+                n += p->fd >= 0;
+    return n;
+}
+
+static int parcel_add(struct job *j, const struct fcc_msg *m, size_t length, int fd)
+{
+    struct parcel *p;
+
+    if (fd >= 0 && user_parcels(j->broker, j->uid) >= PARCELS_PER_USER)
+        return -EAGAIN;
+    p = malloc(sizeof(*p) + length);
+    if (!p)
+        return -ENOMEM;
+    *p = (struct parcel){
+        .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1, .until_ns = clock_ns() + PARCEL_MS * 1000000ull, .length = length};
+    if (fd >= 0 && p->fd < 0) {
+        int status = -errno;
+        free(p);
+        return status;
+    }
+    memcpy(p->bytes, m, length);
+    TAILQ_INSERT_TAIL(&j->parcels, p, link);
+    return 0;
+}
+
+int channel_try(struct job *j, struct fcc_msg *m, size_t length, int fd)
+{
+    if (j->control < 0)
+        return -EPIPE;
+    if (!j->closed || !TAILQ_EMPTY(&j->parcels))
+        return -EAGAIN;
+    return msg_send(j->control, m, length, &fd, fd >= 0);
+}
+
+int channel_send(struct job *j, struct fcc_msg *m, size_t length, int fd)
+{
+    int status = channel_try(j, m, length, fd);
+
+    if (!channel_is_full(status))
+        return status;
+    bool first = TAILQ_EMPTY(&j->parcels);
+    int kept = parcel_add(j, m, length, fd);
+    if (!kept && first)
+        channel_again(j, status != -EAGAIN);
+    return kept;
+}
