@@ -180,7 +180,8 @@ void jobs_kill(struct broker *b); /* those that are left when the drain's time i
  * another error. channel_try() keeps nothing: channel_is_full() of what it returns says that it is to be tried again later. */
 int channel_open(struct job *j);
 void channel_close(struct job *j);  /* clients whose connections were kept are told that the worker is gone */
-void channel_closed(struct job *j); /* the worker has said CLOSED, and START has been sent: it may have the rest */
+/* The worker has said CLOSED: this is its START, with the account's descriptor. Then it may have what was kept. */
+int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd);
 int channel_send(struct job *j, struct fcc_msg *m, size_t length, int fd);
 int channel_try(struct job *j, struct fcc_msg *m, size_t length, int fd);
 bool channel_is_full(int status);

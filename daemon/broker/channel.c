@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,10 +43,12 @@ static void parcel_free(struct job *j, struct parcel *p)
     TAILQ_REMOVE(&j->parcels, p, link);
     if (p->fd >= 0)
         (void)close(p->fd);
+    explicit_bzero(p->bytes, p->length); /* START has a key */
     free(p);
 }
 
-/* A client whose connection has not been taken is told why: the socket is still ours. */
+/* A client whose connection has not been taken is told why: the socket is still ours. A worker that cannot be told what it is never becomes
+ * one, and its clients hear that when its process has ended. */
 static void parcel_refuse(struct job *j, struct parcel *p, int status, const char *text)
 {
     const struct fcc_msg *m = (const struct fcc_msg *)p->bytes;
@@ -61,6 +64,8 @@ static void parcel_refuse(struct job *j, struct parcel *p, int status, const cha
         j->got = j->got < j->given ? j->got : j->given; /* the worker may have said anything */
         j->sessions -= j->sessions && ((const struct control_session *)m)->role == FCC_ROLE_CLIENT;
     }
+    if (m->type == CONTROL_START)
+        (void)kill(j->pid, SIGKILL);
     parcel_free(j, p);
 }
 
@@ -144,11 +149,6 @@ void channel_close(struct job *j)
     j->write_event = NULL;
 }
 
-void channel_closed(struct job *j)
-{
-    j->closed = true;
-    parcels_send(j);
-}
 
 static unsigned user_parcels(const struct broker *b, uid_t uid)
 {
@@ -163,7 +163,7 @@ static unsigned user_parcels(const struct broker *b, uid_t uid)
     return n;
 }
 
-static int parcel_add(struct job *j, const struct fcc_msg *m, size_t length, int fd)
+static int parcel_add(struct job *j, const struct fcc_msg *m, size_t length, int fd, bool first)
 {
     struct parcel *p;
 
@@ -180,7 +180,10 @@ static int parcel_add(struct job *j, const struct fcc_msg *m, size_t length, int
         return status;
     }
     memcpy(p->bytes, m, length);
-    TAILQ_INSERT_TAIL(&j->parcels, p, link);
+    if (first)
+        TAILQ_INSERT_HEAD(&j->parcels, p, link);
+    else
+        TAILQ_INSERT_TAIL(&j->parcels, p, link);
     return 0;
 }
 
@@ -200,8 +203,22 @@ int channel_send(struct job *j, struct fcc_msg *m, size_t length, int fd)
     if (!channel_is_full(status))
         return status;
     bool first = TAILQ_EMPTY(&j->parcels);
-    int kept = parcel_add(j, m, length, fd);
+    int kept = parcel_add(j, m, length, fd, false);
     if (!kept && first)
         channel_again(j, status != -EAGAIN);
     return kept;
+}
+
+int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd)
+{
+    int status = msg_send(j->control, start, length, &fd, 1);
+
+    j->closed = true;
+    if (!status) {
+        parcels_send(j);
+    } else if (channel_is_full(status)) { /* not its socket, which is empty */
+        status = parcel_add(j, start, length, fd, true);
+        channel_again(j, true);
+    }
+    return status;
 }

@@ -73,10 +73,8 @@ static int worker_greet(struct job *j)
     memcpy(start.mps_pipe, j->mps_pipe, sizeof(start.mps_pipe));
     int status = job_meeting(j, &start);
     if (!status)
-        status = msg_send(j->control, &start.msg, sizeof(start), &fd, 1);
+        status = channel_greet(j, &start.msg, sizeof(start), fd);
     explicit_bzero(start.meeting_key, sizeof(start.meeting_key));
-    if (!status)
-        channel_closed(j);
     return status;
 }
 

@@ -231,6 +231,7 @@ void comm_release(struct comm *c)
         c->worker->awaits = NULL;
     free(c->tune);
     free(c->problem);
+    worker_small_release(c->worker, c->charged);
     free(c);
 }
 
@@ -260,6 +261,11 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
     }
     if (m->queued >= QUEUE_MAX) {
         submission_tell(sub, -ENOMEM, "too many operators in flight: allowed are 1024", NULL, 0);
+        submission_free(sub);
+        return;
+    }
+    if (submission_charge(&sub, c->worker) && m->remote) { /* its own node has had room for it: what it does here, all do */
+        comm_abort(c, sub->error.status, "rank %d: %s", m->rank, sub->error.text);
         submission_free(sub);
         return;
     }

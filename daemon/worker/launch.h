@@ -81,6 +81,7 @@ struct launch {
     unsigned char **staging;   /* [nranks] */
     struct launch_part *parts; /* [nparts] */
     int nparts, nranks;
+    uint64_t charged;                /* bytes */
     bool inline_;                    /* small: the engine runs it itself */
     bool is_long;                    /* ... and then it is worth to give helpers some of it */
     int products;                    /* slices that compute, of the rank that has the fewest */
@@ -180,6 +181,7 @@ void launch_reset(struct launch *l);
 /* ---- tune.c ---- */
 
 struct tune *tune_new(void);
+size_t tune_bytes(void); /* that it takes */
 /* What a problem has in common with others of about its size; and the schedule kind to run such problems with. */
 struct tune_class tune_class_of(const struct problem *problem);
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class);

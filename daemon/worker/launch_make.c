@@ -65,6 +65,7 @@ void launch_free(struct launch *l)
     free(l->args);
     free((void *)l->staging);
     free(l->problem);
+    worker_small_release(l->comm->worker, l->charged);
     free(l);
 }
 
@@ -170,6 +171,24 @@ static int runs_make(struct launch *l, struct comm *c, struct error *e)
     return status;
 }
 
+/* What a launch takes and keeps, about: its plans are the largest part. */
+static int launch_charge(struct launch *l, struct error *e)
+{
+    uint64_t bytes = sizeof(*l) + sizeof(*l->problem);
+    struct error why = {0};
+
+    for (int r = 0; r < l->nranks; r++) {
+        const struct plan *p = l->runs[r].plan;
+        bytes += sizeof(l->runs[r]) + sizeof(l->args[0]) + sizeof(l->parts[0]) + sizeof(*p);
+        bytes += p->nslices * (sizeof(p->slices[0]) + 2 * sizeof(l->runs[r].times[0][0]));
+        bytes += p->ngroups * (sizeof(p->groups[0]) + sizeof(l->runs[r].group_left[0]));
+    }
+    if (worker_small_charge(l->worker, bytes, &why))
+        return error_set(e, why.status, "its plans: %s", why.text);
+    l->charged = bytes;
+    return 0;
+}
+
 static bool is_of_problem(const struct launch *l, const struct problem *p)
 {
     return l->problem->op == p->op && !memcmp(l->problem, p, launch_problem_bytes(p->op, l->nranks));
@@ -205,6 +224,8 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, e
     *l->problem = *c->problem;
     l->class = launch_class(c);
     int status = runs_make(l, c, e);
+    if (!status)
+        status = launch_charge(l, e);
     if (!status)
         parts_make(l);
     if (!status && c->nodes && l->schedule.target == PLAN_GPU)

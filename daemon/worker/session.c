@@ -17,6 +17,9 @@
 
 #define LAST_MESSAGES 1024 /* of a process that has ended */
 #define OUTBOX_MAX 4096    /* replies that a client has not fetched */
+#define AGAIN_MS 10        /* a reply that the kernel does not take is tried again after */
+#define AGAIN_FOR_MS 8000  /* ... and for so long: its client has not given up by then */
+#define EVENTS_BYTES 1024  /* what libevent keeps of a session, about */
 
 /* A reply that waits for room in the socket. */
 struct outgoing {
@@ -32,8 +35,42 @@ static void outgoing_free(struct session *s, struct outgoing *o)
 {
     TAILQ_REMOVE(&s->outbox, o, link);
     s->outbox_length--;
+    worker_small_release(s->worker, sizeof(*o) + o->length);
     fds_close(o->fds, o->nfds);
     free(o);
+}
+
+/* The socket has room, but the kernel has not: for descriptors that are on their way (too many of this user's are, perhaps other processes'), or
+ * for memory. */
+static bool passes(int status)
+{
+    return status == -ETOOMANYREFS || status == -ENOBUFS || status == -ENOMEM;
+}
+
+static bool peer_is_gone(int status)
+{
+    return status == -EPIPE || status == -ECONNRESET || status == -ENOTCONN;
+}
+
+/* The first reply was not sent: when to try again, if at all. */
+static void outbox_wait(struct session *s, int status)
+{
+    static const struct timeval soon = {.tv_usec = AGAIN_MS * 1000};
+    uint64_t now = clock_ns();
+
+    if (status == -EAGAIN) {
+        s->outbox_since_ns = 0;
+        (void)event_add(s->write_event, NULL);
+        return;
+    }
+    if (!s->outbox_since_ns)
+        s->outbox_since_ns = now;
+    if (passes(status) && now - s->outbox_since_ns < AGAIN_FOR_MS * 1000000ull) {
+        (void)event_add(s->again_event, &soon);
+        return;
+    }
+    log_warning("pid %d: its connection ends: a reply could not be sent: %s", s->pid, strerror(-status));
+    session_break(s, "a reply could not be sent to it");
 }
 
 static void outbox_flush(evutil_socket_t sock, short what, void *arg)
@@ -41,33 +78,65 @@ static void outbox_flush(evutil_socket_t sock, short what, void *arg)
     struct session *s = arg;
     struct outgoing *o, *next;
 
-    (void)what;
-    for (o = TAILQ_FIRST(&s->outbox); o; o = next) {
+    (void)sock, (void)what;
+    for (o = s->broken ? NULL : TAILQ_FIRST(&s->outbox); o; o = next) {
         next = TAILQ_NEXT(o, link);
-        int status = msg_send(sock, (struct fcc_msg *)o->bytes, o->length, o->fds, o->nfds);
-        if (status == -EAGAIN) {
-            (void)event_add(s->write_event, NULL);
+        int status = msg_send(s->sock, (struct fcc_msg *)o->bytes, o->length, o->fds, o->nfds);
+        if (status && !peer_is_gone(status)) {
+            outbox_wait(s, status);
             return;
         }
+        s->outbox_since_ns = 0;
         outgoing_free(s, o); /* if the peer is gone, the read event says so */
     }
 }
 
-static void outbox_add(struct session *s, const struct fcc_reply *reply, size_t length, const int *fds, int nfds)
+/* Room for a reply that is to be sent later, with its descriptors. NULL with the reason: a literal, and logged. */
+static struct outgoing *outgoing_new(struct session *s, size_t length, const int *fds, int nfds, const char **why)
 {
-    struct outgoing *o = s->outbox_length < OUTBOX_MAX ? malloc(sizeof(*o) + length) : NULL;
+    struct outgoing *o = NULL;
+    struct error e = {0};
+
+    if (s->outbox_length >= OUTBOX_MAX)
+        *why = "it does not read its replies";
+    else if (worker_small_charge(s->worker, sizeof(*o) + length, &e))
+        *why = "its replies, which it does not read, take more memory than is allowed";
+    else if (!(o = malloc(sizeof(*o) + length)))
+        *why = "no memory for a reply to it";
+    for (int i = 0; o && i < nfds; i++) {
+        o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+        if (o->fds[i] >= 0)
+            continue;
+        *why = "no file descriptor is left to keep a reply to it (RLIMIT_NOFILE)";
+        fds_close(o->fds, i);
+        free(o);
+        o = NULL;
+    }
+    if (o)
+        return o;
+    if (s->outbox_length < OUTBOX_MAX && !e.status)
+        worker_small_release(s->worker, sizeof(*o) + length);
+    log_warning("pid %d: its connection ends: %s%s%s", s->pid, *why, e.status ? ": " : "", e.text);
+    return NULL;
+}
+
+/* status: why it cannot be sent now. */
+static void outbox_add(struct session *s, const struct fcc_reply *reply, size_t length, const int *fds, int nfds, int status)
+{
+    const char *why = NULL;
+    struct outgoing *o = outgoing_new(s, length, fds, nfds, &why);
 
     if (!o) {
-        session_break(s, "it does not read its replies");
+        session_break(s, why);
         return;
     }
     memcpy(o->bytes, reply, length);
     o->length = length;
-    for (o->nfds = 0; o->nfds < nfds; o->nfds++)
-        o->fds[o->nfds] = fcntl(fds[o->nfds], F_DUPFD_CLOEXEC, 0);
+    o->nfds = nfds;
     TAILQ_INSERT_TAIL(&s->outbox, o, link);
     s->outbox_length++;
-    (void)event_add(s->write_event, NULL);
+    if (s->outbox_length == 1)
+        outbox_wait(s, status);
 }
 
 void session_reply(struct session *s, struct fcc_reply *reply, size_t length, const int *fds, int nfds)
@@ -75,10 +144,11 @@ void session_reply(struct session *s, struct fcc_reply *reply, size_t length, co
     reply->fds = (uint32_t)nfds;
     if (s->broken)
         return;
-    if (!TAILQ_EMPTY(&s->outbox) || msg_send(s->sock, &reply->msg, length, fds, nfds) == -EAGAIN) {
-        reply->msg.length = (uint32_t)length;
-        outbox_add(s, reply, length, fds, nfds);
-    }
+    int status = TAILQ_EMPTY(&s->outbox) ? msg_send(s->sock, &reply->msg, length, fds, nfds) : -EAGAIN;
+    if (!status || peer_is_gone(status)) /* which the read event says */
+        return;
+    reply->msg.length = (uint32_t)length;
+    outbox_add(s, reply, length, fds, nfds, status);
 }
 
 void session_reply_status(struct session *s, const struct fcc_msg *request, int status, const char *text)
@@ -150,7 +220,8 @@ static int session_events_open(struct session *s)
 
     s->event = event_new(base, s->sock, EV_READ | EV_PERSIST, session_read, s);
     s->write_event = event_new(base, s->sock, EV_WRITE, outbox_flush, s);
-    if (!s->event || !s->write_event || event_add(s->event, NULL))
+    s->again_event = evtimer_new(base, outbox_flush, s);
+    if (!s->event || !s->write_event || !s->again_event || event_add(s->event, NULL))
         return -ENOMEM;
     s->process_event = s->process < 0 ? NULL : event_new(base, s->process, EV_READ, process_ended, s);
     if (s->process >= 0 && (!s->process_event || event_add(s->process_event, NULL)))
@@ -159,6 +230,26 @@ static int session_events_open(struct session *s)
         return 0;
     s->doorbell_event = event_new(base, s->doorbell, EV_READ | EV_PERSIST, doorbell_rung, s);
     return !s->doorbell_event || event_add(s->doorbell_event, NULL) ? -ENOMEM : 0;
+}
+
+/* fccctl's connections cost little, and are to be possible where memory is short; CONNECTIONS_PER_JOB bounds them. */
+static int session_charge(struct session *s, struct error *e)
+{
+    uint64_t bytes = sizeof(*s) + sizeof(*s->memory) + EVENTS_BYTES;
+    int status = s->role == FCC_ROLE_CLIENT ? worker_small_charge(s->worker, bytes, e) : 0;
+
+    if (!status && s->role == FCC_ROLE_CLIENT)
+        s->charged = bytes;
+    return status;
+}
+
+/* What it says before anything else, and at its end: nothing waits in its socket. */
+static void session_refuse(struct session *s, uint64_t id, const struct error *e)
+{
+    struct fcc_reply r = {.msg = {.type = FCC_MSG_ERROR, .id = id}, .status = e->status};
+
+    text_copy(r.text, sizeof(r.text), e->text);
+    (void)msg_send(s->sock, &r.msg, sizeof(r), NULL, 0); /* if it cannot be told, the closed connection says enough */
 }
 
 void session_open(struct worker *w, int sock, const struct control_session *who)
@@ -186,7 +277,9 @@ void session_open(struct worker *w, int sock, const struct control_session *who)
     TAILQ_INSERT_TAIL(&w->sessions, s, link);
     w->nclients += s->role == FCC_ROLE_CLIENT;
     w->ncontrols += s->role != FCC_ROLE_CLIENT;
-    int status = process_watch(sock, who->pid, &s->process, &e);
+    int status = session_charge(s, &e);
+    if (!status)
+        status = process_watch(sock, who->pid, &s->process, &e);
     if (!status && s->role == FCC_ROLE_CLIENT)
         status = ring_open(s, &memory_fd, &e);
     if (!status)
@@ -201,7 +294,10 @@ void session_open(struct worker *w, int sock, const struct control_session *who)
                 "each hand-over between it and this worker costs about 0.3 ms instead of 3 to 4 us",
                 s->pid, who->mps_pipe, w->mps_pipe);
     } else {
-        log_error("pid %d: refused: %s", who->pid, e.status ? e.text : "out of memory");
+        if (!e.status)
+            (void)error_set(&e, status, "job %s: its worker has no room for another connection: %s", w->job, strerror(-status));
+        log_warning("pid %d: refused: %s", who->pid, e.text);
+        session_refuse(s, who->msg.id, &e);
         session_break(s, "there is no room for it");
     }
     if (memory_fd >= 0)
@@ -246,6 +342,8 @@ static void session_free(struct session *s)
         event_free(s->event);
     if (s->write_event)
         event_free(s->write_event);
+    if (s->again_event)
+        event_free(s->again_event);
     if (s->doorbell_event)
         event_free(s->doorbell_event);
     if (s->process_event)
@@ -257,6 +355,7 @@ static void session_free(struct session *s)
     TAILQ_REMOVE(&w->sessions, s, link);
     w->nclients -= s->role == FCC_ROLE_CLIENT;
     w->ncontrols -= s->role != FCC_ROLE_CLIENT;
+    worker_small_release(w, s->charged);
     free(s);
     worker_sessions_changed(w);
 }

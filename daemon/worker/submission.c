@@ -49,6 +49,7 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     memset(sub->buffers, 0, sizeof(sub->buffers));
     error_clear(&sub->error);
     sub->again = again;
+    sub->charged = NULL;
     sub->session = s;
     sub->kind = kind;
     sub->id = id;
@@ -57,11 +58,37 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     return sub;
 }
 
+static uint64_t submission_bytes(const struct submission *sub)
+{
+    return sizeof(*sub) + (sub->again ? AGAIN_WORDS : (size_t)sub->args.nattrs) * sizeof(sub->words[0]);
+}
+
+int submission_charge(struct submission **out, struct worker *w)
+{
+    struct submission *sub = *out, *less;
+    struct error e = {0};
+
+    if (!worker_small_charge(w, submission_bytes(sub), &e)) {
+        sub->charged = w;
+        return 0;
+    }
+    if (!sub->error.status)
+        (void)error_set(&sub->error, e.status, "%s: %s", submission_name(sub), e.text);
+    sub->args.attrs = NULL;
+    sub->args.nattrs = 0;
+    less = sub->again ? NULL : realloc(sub, sizeof(*sub));
+    if (less)
+        *out = less;
+    return e.status;
+}
+
 void submission_free(struct submission *sub)
 {
     for (int i = 0; i < FCC_MAX_TENSORS; i++)
         if (sub->buffers[i])
             buffer_unref(sub->buffers[i]);
+    if (sub->charged)
+        worker_small_release(sub->charged, submission_bytes(sub));
     if (sub->again && nunused < AGAIN_MAX) {
         TAILQ_INSERT_HEAD(&unused, sub, link);
         nunused++;

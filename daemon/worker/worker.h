@@ -232,9 +232,11 @@ struct session {
     uid_t uid;
     pid_t pid;
     int process; /* a descriptor of it; -1: there is none (process.h) */
-    struct event *event, *write_event, *doorbell_event, *process_event;
+    struct event *event, *write_event, *again_event, *doorbell_event, *process_event;
     TAILQ_HEAD(outbox_head, outgoing) outbox; /* replies that the socket had no room for */
     unsigned outbox_length;
+    uint64_t outbox_since_ns; /* the first of them cannot be sent though the socket has room; 0: that is not so */
+    uint64_t charged;         /* bytes, for the session itself */
     struct fcc_session_memory *memory; /* NULL: control session */
     uint64_t gpu_address;              /* where GPUs see `memory`; 0: they do not */
     TAILQ_ENTRY(session) life_link;    /* life.c's, while gpu_address is not 0 */
@@ -262,7 +264,8 @@ void session_farewell(struct session *s, int status, const char *text);
 void session_break(struct session *s, const char *why);
 /* Free the broken sessions: each leaves its communicators, and its buffers go when no operator uses them. */
 void sessions_sweep(struct worker *w);
-/* Send a reply; takes care of a full socket. fds are duplicated as needed; the caller keeps its own. */
+/* Send a reply; takes care of a full socket, and of a kernel that takes no more descriptors for a while. fds are duplicated as needed; the
+ * caller keeps its own. What cannot be sent ends the connection. */
 void session_reply(struct session *s, struct fcc_reply *reply, size_t length, const int *fds, int nfds);
 /* session_messages.c: do what a message asks for, of `length` bytes and with so many descriptors, and answer it. */
 void session_handle(struct session *s, const struct fcc_msg *m, size_t length, int nfds);
@@ -342,6 +345,7 @@ struct submission {
     struct op_args args;       /* attrs point into `words` */
     struct buffer *buffers[FCC_MAX_TENSORS];
     bool again;         /* its memory is used again (submission_new()) */
+    struct worker *charged; /* with submission_bytes() of it; NULL: nobody yet */
     struct error error; /* what is wrong with the request by itself: told to all ranks when its turn comes */
     int64_t words[];    /* the attributes: our copy */
 };
@@ -356,6 +360,9 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
 /* Tell the client how it ended, if it has not been told and is still there. */
 void submission_tell(struct submission *s, int status, const char *text, const int64_t *values, int nvalues);
 void submission_free(struct submission *s);
+/* It is about to wait in a queue: charge it to the user's account. If there is no room, *sub becomes a smaller one that has that as its error,
+ * and is not charged: so it takes its turn nevertheless. -ENOMEM then. */
+int submission_charge(struct submission **sub, struct worker *w);
 
 /* ---- communicators ---- */
 
@@ -412,6 +419,7 @@ struct comm {
     int here;                 /* of them on this node */
     struct comm_nodes *nodes; /* nodes.c's; NULL: all ranks are here */
     uint32_t time_limit_ms;
+    uint64_t charged;             /* bytes, for itself */
     struct error error;           /* why it was aborted */
     uint32_t allocations;         /* symmetric, that have succeeded: the same on all nodes */
     uint64_t operators;           /* begun: the number of the newest or last one */
