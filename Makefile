@@ -195,7 +195,7 @@ $(BUILD)/man/%: client/%.scd
 # ---- tests ---------------------------------------------------------------------------------------------------------
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
-UNIT := kernels plan lanes helpers inline arguments core client client_gpu client_groups client_stream client_submit client_waits env hostlist reference config variables log auth fifo net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
+UNIT := kernels plan lanes helpers inline arguments core client client_gpu client_groups client_stream client_submit client_waits env hostlist reference config variables log auth fifo account net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
 SYSTEM := early visitors gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming operators views routes symmetric puts puts_ends puts_refused service errors overlap results comms meetings pool jobs users forks header protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_offers gpu_worker_offers_ends gpu_worker_offers_kinds gpu_worker_outlive gpu_worker_prepared gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
@@ -261,6 +261,9 @@ $(BUILD)/tests/test_log: $(call objects,daemon/log.c daemon/log_limit.c proto/er
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(shell pkg-config --libs json-c) -lcmocka
 $(BUILD)/tests/test_variables: $(call objects,proto/variables.c tests/test_variables.c)
+	$(call say,LD)
+	$(Q)$(LINK_TEST) -lcmocka
+$(BUILD)/tests/test_account: $(call objects,daemon/account.c daemon/cgroup.c proto/error.c tests/test_account.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
 # The broker with a relay for workers: tests/relay_broker.c.

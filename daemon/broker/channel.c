@@ -149,7 +149,6 @@ void channel_close(struct job *j)
     j->write_event = NULL;
 }
 
-
 static unsigned user_parcels(const struct broker *b, uid_t uid)
 {
     const struct job *j;
