@@ -204,6 +204,7 @@ GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepare
 LAUNCHED := launchers root_names
 SYSTEM += gpu_worker_posted node_messages protocol_forming
 SYSTEM += gpu_worker_overlap
+SYSTEM += channel quota rights
 ONE_THREAD := kernels plan lanes core hostlist
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(filter-out $(if $(SAN),$(LAUNCHED)) $(if $(filter thread,$(SAN)),$(ONE_THREAD)),kernels $(SYSTEM) $(filter-out kernels,$(UNIT))))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "harness.h"
+#include "raw.h"
 
 #define POLL_US 2000
 #define NODE_PORT 7411 /* where each has a host of its own */
@@ -118,6 +119,24 @@ static pid_t daemon_fork(const struct test_node *d, const char *const options[])
     return pid;
 }
 
+/* The broker has no worker. It is one thread, so what it answers now it answers after all that the last worker's end has brought about; and it
+ * has one descriptor more for this connection. */
+static int descriptors_at_rest(const struct test_node *d)
+{
+    struct test_daemon at = {.node = {*d}};
+    struct raw *r = raw_open(&at);
+    struct fcc_hello h = hello_make();
+
+    h.role = FCC_ROLE_CONTROL;
+    h.uid = geteuid();
+    h.job[0] = '\0';
+    raw_send(r, &h, sizeof(h), NULL, 0);
+    CHECK(raw_receive(r)->status == 0);
+    int n = descriptors_count(d->pid) - 1;
+    raw_close(r);
+    return n;
+}
+
 static void node_start(struct test_node *d, const char *const options[])
 {
     (void)setenv("FCCD_SOCKET", d->socket, 1);
@@ -132,7 +151,7 @@ static void node_start(struct test_node *d, const char *const options[])
         CHECK(now_ms() < until);
         (void)usleep(POLL_US);
     }
-    d->descriptors = descriptors_count(d->pid);
+    d->descriptors = descriptors_at_rest(d);
 }
 
 void node_restart(struct test_daemon *d, int node)

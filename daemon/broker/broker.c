@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -172,6 +173,19 @@ static void variable_unknown(const char *name, const char *nearest)
     log_warning("the environment's variable %s is unknown and does nothing: the nearest known one is %s", name, nearest);
 }
 
+/* Workers are shut off from their users' other processes, but for what is set here: worker/rights.c. */
+static void dumpable_warn(void)
+{
+    FILE *f = geteuid() ? NULL : fopen("/proc/sys/fs/suid_dumpable", "re");
+    int value = 0;
+
+    if (f && fscanf(f, "%d", &value) == 1 && value == 1)
+        log_warning(
+            "fs.suid_dumpable is 1: a process may trace what changes its user, and so a worker of its user that starts");
+    if (f)
+        (void)fclose(f);
+}
+
 int broker_run(const struct config *config, int argc, char *argv[])
 {
     struct broker b = {
@@ -198,7 +212,8 @@ int broker_run(const struct config *config, int argc, char *argv[])
     }
     status = pid_file_write(config);
     if (status >= 0)
-        status = listen_open(&b);
+        dumpable_warn();
+    status = listen_open(&b);
     if (status >= 0) {
         b.listen_sock = status;
         status = events_open(&b);

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "log.h"
 #include "msg.h"
 #include "peer.h"
+#include "rights.h"
 #include "worker.h"
 
 #define AGAIN_MS 5 /* where the kernel, not the socket, has no room */
@@ -118,6 +120,31 @@ int control_send(struct worker *w, struct fcc_msg *m, size_t length)
     if (!last)
         letters_later(w, status);
     return 0;
+}
+
+/* ---- the first words ---- */
+
+int control_start(int argc, char *argv[], struct control_start *start)
+{
+    struct fcc_msg closed = {.type = CONTROL_CLOSED};
+    int fds[FCC_MAX_FDS], nfds = 0;
+    char *end = NULL;
+    struct error e = {0};
+
+    if (argc == 1 && rights_take((uid_t)strtoul(argv[0], &end, 10), &e)) {
+        (void)fprintf(stderr, "fccd: worker: %s\n", e.text);
+        return -1;
+    }
+    if (!end || *end || msg_send(CONTROL_FD, &closed, sizeof(closed), NULL, 0)) {
+        (void)fprintf(stderr, "fccd: --worker is how the broker starts a worker; it is not for the command line\n");
+        return -1;
+    }
+    ssize_t n = msg_recv(CONTROL_FD, start, FCC_MSG_MAX, 0, fds, &nfds);
+    if (n == sizeof(*start) && start->msg.type == CONTROL_START && nfds == 1)
+        return fds[0];
+    fds_close(fds, n > 0 ? nfds : 0);
+    (void)fprintf(stderr, "fccd: worker: the broker has not said what to do\n");
+    return -1;
 }
 
 /* ---- from the broker ---- */

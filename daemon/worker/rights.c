@@ -12,7 +12,7 @@
  * Therefore there is no such time. The broker's child remains root in execve(); here, as root, it makes itself not dumpable; then it
  * changes its user, at which the kernel makes it not dumpable once more (commit_creds(), to fs.suid_dumpable); and then it says so to
  * the broker, which has told it nothing before. Where an administrator has set fs.suid_dumpable to 1, for debugging, every program
- * that changes its user can be traced: there a moment remains between two system calls, of which the broker's log warns.
+ * that changes its user can be traced: there a moment remains between two system calls, and the broker's log warns of it (broker.c).
  *
  * A broker that is not root's has workers of its own user: whoever could look into them could look into the broker.
  */

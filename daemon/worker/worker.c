@@ -26,7 +26,6 @@
 #include "log_limit.h"
 #include "msg.h"
 #include "nodes.h"
-#include "rights.h"
 #include "spin.h"
 #include "timeslice.h"
 #include "view.h"
@@ -474,37 +473,12 @@ void worker_close(struct worker *w)
     account_close(&w->account);
 }
 
-/* The broker hears that nobody can look into this process, and says what it is to be. The first word, and nothing of it is for a
- * process that is looked into: see rights.c. Returns the account's descriptor, or -1 if nobody is there who starts a worker. */
-static int start_hear(int argc, char *argv[], struct control_start *start)
-{
-    struct fcc_msg closed = {.type = CONTROL_CLOSED};
-    int fds[FCC_MAX_FDS], nfds = 0;
-    char *end = NULL;
-    struct error e = {0};
-
-    if (argc == 1 && rights_take((uid_t)strtoul(argv[0], &end, 10), &e)) {
-        (void)fprintf(stderr, "fccd: worker: %s\n", e.text);
-        return -1;
-    }
-    if (!end || *end || msg_send(CONTROL_FD, &closed, sizeof(closed), NULL, 0)) {
-        (void)fprintf(stderr, "fccd: --worker is how the broker starts a worker; it is not for the command line\n");
-        return -1;
-    }
-    ssize_t n = msg_recv(CONTROL_FD, start, FCC_MSG_MAX, 0, fds, &nfds);
-    if (n == sizeof(*start) && start->msg.type == CONTROL_START && nfds == 1)
-        return fds[0];
-    fds_close(fds, n > 0 ? nfds : 0);
-    (void)fprintf(stderr, "fccd: worker: the broker has not said what to do\n");
-    return -1;
-}
-
 int worker_run(int argc, char *argv[])
 {
     static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
     struct worker w = WORKER_CLOSED(CONTROL_FD);
     struct control_start *start = (struct control_start *)buf;
-    int account = start_hear(argc, argv, start);
+    int account = control_start(argc, argv, start);
 
     if (account < 0)
         return 2;

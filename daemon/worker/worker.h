@@ -143,7 +143,10 @@ bool worker_turn(struct worker *w, const struct spin *spin);
 /* Finish what runs, refuse the rest, end. */
 void worker_drain(struct worker *w);
 
-/* control.c */
+/* control.c. The first words: the broker hears that nobody can look into this process, whose arguments say which user's it is to be, and
+ * says what it is (*start has room for FCC_MSG_MAX bytes). Before that nothing is told to it: see rights.c. Returns the account's descriptor,
+ * which is the caller's, or -1 if nobody is there who starts a worker. */
+int control_start(int argc, char *argv[], struct control_start *start);
 int control_open(struct worker *w);
 void control_close(struct worker *w); /* the broker is gone, or not needed any more */
 /* Send a message, or keep it until the broker's socket has room for it. -EPIPE: the broker is gone; -ENOMEM. */
@@ -235,8 +238,8 @@ struct session {
     struct event *event, *write_event, *again_event, *doorbell_event, *process_event;
     TAILQ_HEAD(outbox_head, outgoing) outbox; /* replies that the socket had no room for */
     unsigned outbox_length;
-    uint64_t outbox_since_ns; /* the first of them cannot be sent though the socket has room; 0: that is not so */
-    uint64_t charged;         /* bytes, for the session itself */
+    uint64_t outbox_since_ns;          /* the first of them cannot be sent though the socket has room; 0: that is not so */
+    uint64_t charged;                  /* bytes, for the session itself */
     struct fcc_session_memory *memory; /* NULL: control session */
     uint64_t gpu_address;              /* where GPUs see `memory`; 0: they do not */
     TAILQ_ENTRY(session) life_link;    /* life.c's, while gpu_address is not 0 */
@@ -344,10 +347,10 @@ struct submission {
     struct tune_sample sample; /* rank 0's, over several nodes: all record it when this turn begins */
     struct op_args args;       /* attrs point into `words` */
     struct buffer *buffers[FCC_MAX_TENSORS];
-    bool again;         /* its memory is used again (submission_new()) */
+    bool again;             /* its memory is used again (submission_new()) */
     struct worker *charged; /* with submission_bytes() of it; NULL: nobody yet */
-    struct error error; /* what is wrong with the request by itself: told to all ranks when its turn comes */
-    int64_t words[];    /* the attributes: our copy */
+    struct error error;     /* what is wrong with the request by itself: told to all ranks when its turn comes */
+    int64_t words[];        /* the attributes: our copy */
 };
 
 /* Handle a SUBMIT message that lies in our own memory: check it and queue it in its communicator. The message came through
