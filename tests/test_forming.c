@@ -333,7 +333,7 @@ static void ends_while_it_forms(void)
             struct peer_msg go = {0};
             struct scene s;
             third_known(&s);
-            int64_t before = bed_balance(&s.b);
+            uint64_t before = bed_balance(&s.b);
             scene_join(&s);
             if (is_formed) {
                 scene_form(&s, &s.third.who);

@@ -88,71 +88,136 @@ static void join(struct raw *r, const struct fcc_unique_id *id, int nranks, int 
     raw_send(r, &m, sizeof(m), NULL, 0);
 }
 
-/* Requests of one rank that wait for another's. When there is no room for one it takes its turn as an error of both ranks, and they stay
- * in step. */
-static void requests(bool large)
+/* A communicator of two ranks, of a user who may have so much. */
+struct two_ranks {
+    struct test_daemon d;
+    struct raw *r[2];
+    uint32_t comm[2];
+    int64_t before; /* bytes charged */
+};
+
+static void ranks_open(struct two_ranks *p, const char *allowed_mib)
 {
-    const int asked = large ? 300 : 900, allowed = large ? 4 : 2; /* MiB */
+    struct fcc_unique_id id;
+    int status;
+
+    daemon_start(&p->d, (const char *const[]){"--memory-per-user-mb", allowed_mib, NULL});
+    for (int i = 0; i < 2; i++) {
+        p->r[i] = job_open_raw(&p->d, "raw", FCC_ROLE_CLIENT, &status);
+        CHECK(status == 0);
+    }
+    unique_id(p->r[0], &id);
+    for (int i = 0; i < 2; i++)
+        join(p->r[i], &id, 2, i);
+    for (int i = 0; i < 2; i++) {
+        CHECK(raw_receive(p->r[i])->status == 0);
+        p->comm[i] = ((struct fcc_comm_init_reply *)p->r[i]->in)->comm;
+    }
+    p->before = job_number(&p->d, "raw", "memory_bytes");
+}
+
+static void ranks_close(struct two_ranks *p)
+{
+    raw_close(p->r[0]);
+    raw_close(p->r[1]);
+    daemon_stop(&p->d);
+}
+
+/* A request of rank 0, which waits for rank 1's. A large one has an attribute that no operator has: it is refused when its turn comes. */
+static void ranks_ask(struct two_ranks *p, int number, bool large)
+{
     static struct {
         struct fcc_submit m;
         int64_t words[8000];
     } big;
-    struct test_daemon d;
-    struct fcc_unique_id id;
-    uint32_t comm[2];
-    int status, fine = 0, refused = 0;
-    struct raw *r[2];
 
-    daemon_start(&d, (const char *const[]){"--memory-per-user-mb", large ? "4" : "2", NULL});
-    for (int i = 0; i < 2; i++) {
-        r[i] = job_open_raw(&d, "raw", FCC_ROLE_CLIENT, &status);
-        CHECK(status == 0);
+    big.m = noop_make(p->comm[0], FCC_NO_SLOT);
+    big.m.msg.id = 1000 + (uint64_t)number;
+    if (large) {
+        big.m.nattrs = 8000;
+        for (int w = 0; w < 8000; w += 2)
+            big.words[w] = 77ll << 32 | 1;
+        big.m.msg.length = sizeof(big);
     }
-    unique_id(r[0], &id);
-    for (int i = 0; i < 2; i++)
-        join(r[i], &id, 2, i);
-    for (int i = 0; i < 2; i++) {
-        CHECK(raw_receive(r[i])->status == 0);
-        comm[i] = ((struct fcc_comm_init_reply *)r[i]->in)->comm;
+    raw_send(p->r[0], &big, big.m.msg.length, NULL, 0);
+}
+
+/* Ask until a few requests have had no room: small ones are charged in steps, and the next step has not come. Returns how many were asked. */
+static int ranks_fill(struct two_ranks *p, bool large)
+{
+    int asked = 0, grown = 0, steps = 0, longest = 0;
+    int64_t now, last = p->before;
+    struct fcc_unique_id id;
+
+    while (steps < 3 || asked - grown <= longest + 2) {
+        CHECK(asked < 1000);
+        ranks_ask(p, asked++, large);
+        unique_id(p->r[0], &id); /* the worker has read it */
+        now = job_number(&p->d, "raw", "memory_bytes");
+        if (now == last)
+            continue;
+        if (steps++ && asked - grown > longest)
+            longest = asked - grown;
+        grown = asked;
+        last = now;
     }
-    int64_t before = job_number(&d, "raw", "memory_bytes");
+    printf("%lld bytes, with %d requests waiting %lld\n", (long long)p->before, asked, (long long)last);
+    return asked;
+}
+
+/* When there is no room for a request it takes its turn as an error of both ranks, and they stay in step. */
+static void requests(bool large)
+{
+    const int allowed = large ? 4 : 2; /* MiB */
+    int status, fine = 0, refused = 0;
+    struct two_ranks p;
+
+    ranks_open(&p, large ? "4" : "2");
+    int asked = ranks_fill(&p, large);
+    int64_t waiting = job_number(&p.d, "raw", "memory_bytes");
+    CHECK(waiting > p.before + (large ? 2 * MIB : 100000) && waiting <= allowed * MIB);
     for (int i = 0; i < asked; i++) {
-        big.m = noop_make(comm[0], FCC_NO_SLOT);
-        big.m.msg.id = 1000 + (uint64_t)i;
-        if (large) { /* an attribute that no operator has: refused, but it waits for its turn */
-            big.m.nattrs = 8000;
-            for (int w = 0; w < 8000; w += 2)
-                big.words[w] = 77ll << 32 | 1;
-            big.m.msg.length = sizeof(big);
-        }
-        raw_send(r[0], &big, big.m.msg.length, NULL, 0);
-    }
-    unique_id(r[0], &id); /* it has read them all */
-    int64_t waiting = job_number(&d, "raw", "memory_bytes");
-    printf("%lld bytes, with %d requests waiting %lld\n", (long long)before, asked, (long long)waiting);
-    CHECK(waiting > before + (large ? 2 * MIB : 100000) && waiting <= allowed * MIB);
-    for (int i = 0; i < asked; i++) {
-        struct fcc_submit m = noop_make(comm[1], FCC_NO_SLOT);
+        struct fcc_submit m = noop_make(p.comm[1], FCC_NO_SLOT);
         m.msg.id = 1000 + (uint64_t)i;
-        raw_send(r[1], &m, sizeof(m), NULL, 0);
-        status = raw_receive(r[1])->status;
-        CHECK(raw_receive(r[0])->status == status && ((struct fcc_reply *)r[0]->in)->msg.id == 1000 + (uint64_t)i);
-        CHECK(!strcmp(error_text(r[0]), error_text(r[1])));
+        raw_send(p.r[1], &m, sizeof(m), NULL, 0);
+        status = raw_receive(p.r[1])->status;
+        CHECK(raw_receive(p.r[0])->status == status && ((struct fcc_reply *)p.r[0]->in)->msg.id == 1000 + (uint64_t)i);
+        CHECK(!strcmp(error_text(p.r[0]), error_text(p.r[1])));
         if (status == -ENOMEM)
-            says_memory(r[1], (unsigned)allowed);
+            says_memory(p.r[1], (unsigned)allowed);
         CHECK(status == -ENOMEM || status == (large ? -EINVAL : 0));
         fine += status != -ENOMEM;
         refused += status == -ENOMEM;
     }
-    CHECK(large || (fine > 0 && refused > 0));
-    struct fcc_submit m[2] = {noop_make(comm[0], FCC_NO_SLOT), noop_make(comm[1], FCC_NO_SLOT)};
-    raw_send(r[0], &m[0], sizeof(m[0]), NULL, 0);
-    raw_send(r[1], &m[1], sizeof(m[1]), NULL, 0);
-    CHECK(raw_receive(r[0])->status == 0 && raw_receive(r[1])->status == 0);
-    CHECK(job_number(&d, "raw", "memory_bytes") <= before + 131072); /* steps of what is charged, no more */
-    raw_close(r[0]);
-    raw_close(r[1]);
-    daemon_stop(&d);
+    printf("%d had room, %d had none\n", fine, refused);
+    CHECK(large || (fine > 0 && refused > 0)); /* a large one has been wrong before */
+    struct fcc_submit m[2] = {noop_make(p.comm[0], FCC_NO_SLOT), noop_make(p.comm[1], FCC_NO_SLOT)};
+    raw_send(p.r[0], &m[0], sizeof(m[0]), NULL, 0);
+    raw_send(p.r[1], &m[1], sizeof(m[1]), NULL, 0);
+    CHECK(raw_receive(p.r[0])->status == 0 && raw_receive(p.r[1])->status == 0);
+    CHECK(job_number(&p.d, "raw", "memory_bytes") <= p.before + 131072); /* steps of what is charged, no more */
+    ranks_close(&p);
+}
+
+/* Those that have no room take some, too: after a few of them the communicator ends, and all ranks hear why. */
+static void requests_flood(void)
+{
+    const int asked = 400;
+    struct two_ranks p;
+
+    ranks_open(&p, "4");
+    for (int i = 0; i < asked; i++)
+        ranks_ask(&p, i, true);
+    for (int i = 0; i < asked; i++) {
+        CHECK(raw_receive(p.r[0])->status == -ENOMEM);
+        says_memory(p.r[0], 4);
+    }
+    struct fcc_submit m = noop_make(p.comm[1], FCC_NO_SLOT);
+    raw_send(p.r[1], &m, sizeof(m), NULL, 0);
+    CHECK(raw_receive(p.r[1])->status == -ENOMEM && strstr(error_text(p.r[1]), "rank 0"));
+    says_memory(p.r[1], 4);
+    CHECK(job_number(&p.d, "raw", "memory_bytes") <= p.before + 131072);
+    ranks_close(&p);
 }
 
 static void requests_small(void)
@@ -303,8 +368,13 @@ static void control_group(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"connections", connections, 0}, {"requests_small", requests_small, 0}, {"requests_large", requests_large, 0},
-        {"replies", replies, 0},         {"communicators", communicators, 0},   {"control_group", control_group, 0},
+        {"connections", connections, 0},
+        {"requests_small", requests_small, 0},
+        {"requests_large", requests_large, 0},
+        {"requests_flood", requests_flood, 0},
+        {"replies", replies, 0},
+        {"communicators", communicators, 0},
+        {"control_group", control_group, 0},
     };
     return tests_run("quota", TESTS(tests));
 }

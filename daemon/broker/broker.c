@@ -211,9 +211,9 @@ int broker_run(const struct config *config, int argc, char *argv[])
         return EXIT_FAILURE;
     }
     status = pid_file_write(config);
+    dumpable_warn();
     if (status >= 0)
-        dumpable_warn();
-    status = listen_open(&b);
+        status = listen_open(&b);
     if (status >= 0) {
         b.listen_sock = status;
         status = events_open(&b);

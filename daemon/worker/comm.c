@@ -28,7 +28,8 @@
 #include "puts.h"
 #include "worker.h"
 
-#define QUEUE_MAX 1024 /* submissions of one rank */
+#define QUEUE_MAX 1024  /* submissions of one rank */
+#define UNCHARGED_MAX 4 /* ... of them, that only say that there was no memory for them */
 
 struct member *member_find(const struct session *s, uint32_t handle)
 {
@@ -249,9 +250,21 @@ void comm_drain(struct worker *w)
 
 /* ---- turns ---- */
 
+/* Only where memory is short: it looks at the whole queue. */
+static unsigned uncharged_count(const struct member *m)
+{
+    const struct submission *sub;
+    unsigned n = 0;
+
+    TAILQ_FOREACH(sub, &m->queue, link)
+        n += !sub->charged;
+    return n;
+}
+
 void comm_submit(struct member *m, struct submission *sub, const struct fcc_submit *submit)
 {
     struct comm *c = m->comm;
+    struct error e = {0};
 
     if (c->state == COMM_ABORTED || c->worker->draining) {
         submission_tell(sub, c->state == COMM_ABORTED ? c->error.status : -ESHUTDOWN,
@@ -264,9 +277,11 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
         submission_free(sub);
         return;
     }
-    if (submission_charge(&sub, c->worker) && m->remote) { /* its own node has had room for it: what it does here, all do */
-        comm_abort(c, sub->error.status, "rank %d: %s", m->rank, sub->error.text);
+    /* Another node's rank has been charged there: what this node does with its request, all do. */
+    if (submission_charge(&sub, c->worker, &e) && (m->remote || uncharged_count(m) >= UNCHARGED_MAX)) {
+        submission_tell(sub, e.status, e.text, NULL, 0);
         submission_free(sub);
+        comm_abort(c, e.status, "rank %d: %s", m->rank, e.text);
         return;
     }
     TAILQ_INSERT_TAIL(&m->queue, sub, link);

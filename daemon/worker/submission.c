@@ -63,23 +63,24 @@ static uint64_t submission_bytes(const struct submission *sub)
     return sizeof(*sub) + (sub->again ? AGAIN_WORDS : (size_t)sub->args.nattrs) * sizeof(sub->words[0]);
 }
 
-int submission_charge(struct submission **out, struct worker *w)
+int submission_charge(struct submission **out, struct worker *w, struct error *e)
 {
     struct submission *sub = *out, *less;
-    struct error e = {0};
+    struct error why = {0};
 
-    if (!worker_small_charge(w, submission_bytes(sub), &e)) {
+    if (!worker_small_charge(w, submission_bytes(sub), &why)) {
         sub->charged = w;
         return 0;
     }
+    (void)error_set(e, why.status, "%s: %s", submission_name(sub), why.text);
     if (!sub->error.status)
-        (void)error_set(&sub->error, e.status, "%s: %s", submission_name(sub), e.text);
+        sub->error = *e;
     sub->args.attrs = NULL;
     sub->args.nattrs = 0;
     less = sub->again ? NULL : realloc(sub, sizeof(*sub));
     if (less)
         *out = less;
-    return e.status;
+    return e->status;
 }
 
 void submission_free(struct submission *sub)

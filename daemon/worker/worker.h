@@ -364,8 +364,8 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
 void submission_tell(struct submission *s, int status, const char *text, const int64_t *values, int nvalues);
 void submission_free(struct submission *s);
 /* It is about to wait in a queue: charge it to the user's account. If there is no room, *sub becomes a smaller one that has that as its error,
- * and is not charged: so it takes its turn nevertheless. -ENOMEM then. */
-int submission_charge(struct submission **sub, struct worker *w);
+ * and is not charged: so it can take its turn nevertheless. -ENOMEM then, with the reason. */
+int submission_charge(struct submission **sub, struct worker *w, struct error *e);
 
 /* ---- communicators ---- */
 
