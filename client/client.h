@@ -99,7 +99,8 @@ struct pending {
     uint16_t type; /* of the message: enum fcc_msg_type */
     bool done;     /* `reply` and fds are valid; reply->status is -EPROTO if what came was malformed, and the context's end's
                       status if nothing came */
-    struct fcc_reply *reply; /* room for `size` bytes, the whole of a reply with status 0. And with -EMFILE: all is well but that
+    struct fcc_reply
+        *reply; /* room for `size` bytes, the whole of a reply with status 0. And with -EMFILE: all is well but that
                                 this process had no room for the descriptors, so the worker has what was asked for */
     size_t size;
     int fds[FCC_MAX_FDS]; /* with status 0: as many as FCC_MESSAGES says. They belong to the owner then */

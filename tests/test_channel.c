@@ -47,7 +47,8 @@ static void broker_stopped(void)
     CHECK(kill(d.pid, SIGCONT) == 0);
     printf("%d frees and operators and 4 allocations took %.0f ms\n", MANY, took);
     CHECK(took < 6000); /* one wait of 2 s for each allocation would be 8 s */
-    CHECK(job_number(&d, "test", "memory_bytes") == before + 4 * 65536);
+    int64_t more_bytes = job_number(&d, "test", "memory_bytes") - before - 4 * 65536;
+    CHECK(more_bytes >= 0 && more_bytes < 65536); /* and what operators themselves take */
     fcc_disconnect(context);
     daemon_stop(&d);
 }

@@ -149,7 +149,7 @@ static int ranks_fill(struct two_ranks *p, bool large)
     int64_t now, last = p->before;
     struct fcc_unique_id id;
 
-    while (steps < 3 || asked - grown <= longest + 2) {
+    while (steps < 8 || asked - grown <= longest + 2) {
         CHECK(asked < 1000);
         ranks_ask(p, asked++, large);
         unique_id(p->r[0], &id); /* the worker has read it */
@@ -195,28 +195,47 @@ static void requests(bool large)
     raw_send(p.r[0], &m[0], sizeof(m[0]), NULL, 0);
     raw_send(p.r[1], &m[1], sizeof(m[1]), NULL, 0);
     CHECK(raw_receive(p.r[0])->status == 0 && raw_receive(p.r[1])->status == 0);
-    CHECK(job_number(&p.d, "raw", "memory_bytes") <= p.before + 131072); /* steps of what is charged, no more */
+    CHECK(job_number(&p.d, "raw", "memory_bytes") <= p.before + 2 * 65536); /* steps of what is charged, no more */
     ranks_close(&p);
 }
 
-/* Those that have no room take some, too: after a few of them the communicator ends, and all ranks hear why. */
+/* Those that have no room take some memory, too. When they are very many, the next one's communicator ends, and its ranks hear why; but who does
+ * not read that many answers loses its connection. */
 static void requests_flood(void)
 {
-    const int asked = 400;
+    enum { COMMS = 10, EACH = 1000 };
+    uint32_t comms[2][COMMS];
+    struct fcc_unique_id id;
     struct two_ranks p;
+    int ended = 0;
 
-    ranks_open(&p, "4");
-    for (int i = 0; i < asked; i++)
-        ranks_ask(&p, i, true);
-    for (int i = 0; i < asked; i++) {
-        CHECK(raw_receive(p.r[0])->status == -ENOMEM);
-        says_memory(p.r[0], 4);
+    ranks_open(&p, "5");
+    for (int k = 0; k < COMMS; k++) {
+        unique_id(p.r[0], &id);
+        for (int i = 0; i < 2; i++)
+            join(p.r[i], &id, 2, i);
+        for (int i = 0; i < 2; i++) {
+            CHECK(raw_receive(p.r[i])->status == 0);
+            comms[i][k] = ((struct fcc_comm_init_reply *)p.r[i]->in)->comm;
+        }
     }
-    struct fcc_submit m = noop_make(p.comm[1], FCC_NO_SLOT);
-    raw_send(p.r[1], &m, sizeof(m), NULL, 0);
-    CHECK(raw_receive(p.r[1])->status == -ENOMEM && strstr(error_text(p.r[1]), "rank 0"));
-    says_memory(p.r[1], 4);
-    CHECK(job_number(&p.d, "raw", "memory_bytes") <= p.before + 131072);
+    for (int k = 0; k < COMMS; k++) {
+        p.comm[0] = comms[0][k];
+        for (int i = 0; i < EACH; i++)
+            ranks_ask(&p, k * EACH + i, false);
+    }
+    CHECK(daemon_logged(&p.d, "aborted: rank 0: noop: memory: ", 20000));
+    for (int k = 0; k < COMMS; k++) {
+        struct fcc_submit m = noop_make(comms[1][k], FCC_NO_SLOT);
+        raw_send(p.r[1], &m, sizeof(m), NULL, 0);
+        int status = raw_receive(p.r[1])->status;
+        if (status && !strstr(error_text(p.r[1]), "rank 0"))
+            check_failed(__FILE__, __LINE__, "communicator %d: %d: %s", k, status, error_text(p.r[1]));
+        ended += status != 0;
+    }
+    printf("%d of %d communicators have ended\n", ended, COMMS);
+    CHECK(ended > 0 && job_number(&p.d, "raw", "memory_bytes") <= 5 * MIB);
+    unique_id(p.r[1], &id);
     ranks_close(&p);
 }
 

@@ -261,6 +261,16 @@ static inline uint64_t bed_balance(struct bed *b)
     return account_used(&b->account);
 }
 
+/* That is as it was: what is small is charged in steps, of which some may be left. */
+static inline bool bed_balanced(struct bed *b, uint64_t before)
+{
+    uint64_t now = bed_balance(b);
+
+    if (now < before || now - before > (16u << 10))
+        printf("%llu bytes are charged: there were %llu\n", (unsigned long long)now, (unsigned long long)before);
+    return now >= before && now - before <= (16u << 10);
+}
+
 /* The communicator's number between nodes. */
 static inline uint64_t id_number(const struct fcc_unique_id *id)
 {

@@ -179,7 +179,7 @@ void jobs_kill(struct broker *b); /* those that are left when the drain's time i
  * there is no room for is kept, and sent later. 0; -EAGAIN: too much is kept already; -EPIPE, -ECONNRESET: the worker is gone; or
  * another error. channel_try() keeps nothing: channel_is_full() of what it returns says that it is to be tried again later. */
 int channel_open(struct job *j);
-void channel_close(struct job *j);  /* clients whose connections were kept are told that the worker is gone */
+void channel_close(struct job *j); /* clients whose connections were kept are told that the worker is gone */
 /* The worker has said CLOSED: this is its START, with the account's descriptor. Then it may have what was kept. */
 int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd);
 int channel_send(struct job *j, struct fcc_msg *m, size_t length, int fd);

@@ -29,7 +29,7 @@
 #include "worker.h"
 
 #define QUEUE_MAX 1024  /* submissions of one rank */
-#define UNCHARGED_MAX 4 /* ... of them, that only say that there was no memory for them */
+#define UNPAID_MAX 8192 /* ... of all, that only say that there was no memory for them: some 12 MiB */
 
 struct member *member_find(const struct session *s, uint32_t handle)
 {
@@ -232,7 +232,6 @@ void comm_release(struct comm *c)
         c->worker->awaits = NULL;
     free(c->tune);
     free(c->problem);
-    worker_small_release(c->worker, c->charged);
     free(c);
 }
 
@@ -249,17 +248,6 @@ void comm_drain(struct worker *w)
 }
 
 /* ---- turns ---- */
-
-/* Only where memory is short: it looks at the whole queue. */
-static unsigned uncharged_count(const struct member *m)
-{
-    const struct submission *sub;
-    unsigned n = 0;
-
-    TAILQ_FOREACH(sub, &m->queue, link)
-        n += !sub->charged;
-    return n;
-}
 
 void comm_submit(struct member *m, struct submission *sub, const struct fcc_submit *submit)
 {
@@ -278,7 +266,7 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
         return;
     }
     /* Another node's rank has been charged there: what this node does with its request, all do. */
-    if (submission_charge(&sub, c->worker, &e) && (m->remote || uncharged_count(m) >= UNCHARGED_MAX)) {
+    if (submission_charge(&sub, c->worker, &e) && (m->remote || c->worker->unpaid > UNPAID_MAX)) {
         submission_tell(sub, e.status, e.text, NULL, 0);
         submission_free(sub);
         comm_abort(c, e.status, "rank %d: %s", m->rank, e.text);

@@ -22,22 +22,14 @@ struct joining {
 
 static struct comm *comm_new(struct worker *w, const struct joining *m, struct device *d, struct error *e)
 {
-    uint64_t bytes = sizeof(struct comm) + (size_t)m->nranks * sizeof(struct member) + sizeof(struct problem) + tune_bytes();
-    struct error why = {0};
-
-    if (worker_small_charge(w, bytes, &why)) {
-        (void)error_set(e, why.status, "rank %d: a communicator: %s", m->rank, why.text);
-        return NULL;
-    }
     struct comm *c = calloc(1, sizeof(*c) + (size_t)m->nranks * sizeof(c->members[0]));
+
     if (!c || d->ops->comm_open(d, c, e)) {
         if (!c)
             (void)error_set(e, -ENOMEM, "no memory for a communicator");
         free(c);
-        worker_small_release(w, bytes);
         return NULL;
     }
-    c->charged = bytes;
     c->ops = d->ops;
     c->worker = w;
     c->unique_id = *m->unique_id;
@@ -54,7 +46,6 @@ static struct comm *comm_new(struct worker *w, const struct joining *m, struct d
         free(c->problem);
         c->ops->comm_close(d, c);
         free(c);
-        worker_small_release(w, bytes);
         (void)error_set(e, -ENOMEM, "no memory for a communicator");
         return NULL;
     }

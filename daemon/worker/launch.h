@@ -181,7 +181,6 @@ void launch_reset(struct launch *l);
 /* ---- tune.c ---- */
 
 struct tune *tune_new(void);
-size_t tune_bytes(void); /* that it takes */
 /* What a problem has in common with others of about its size; and the schedule kind to run such problems with. */
 struct tune_class tune_class_of(const struct problem *problem);
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class);

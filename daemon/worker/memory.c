@@ -4,13 +4,15 @@
  * that the process is in have left (cgroup.h). Who allocates charges first: so too much is an error and not the process's death.
  *
  * What is small and comes often, as the requests that wait in queues, is charged in steps: the engine adds to a number of its own, and
- * looks at the account when that has grown by a step.
+ * looks at the account when that has grown by a step. The first steps are short, so that who uses little takes little from the others.
  */
 #include <errno.h>
 
 #include "worker.h"
 
-#define SMALL_STEP (64u << 10)
+#define FEW (16u << 10)
+#define FEW_STEP (4u << 10)
+#define STEP (64u << 10)
 
 static int too_much(const struct worker *w, uint64_t bytes, uint64_t used, struct error *e)
 {
@@ -41,7 +43,7 @@ int worker_small_charge(struct worker *w, uint64_t bytes, struct error *e)
     uint64_t used = w->small_used + bytes;
 
     if (used > w->small_charged) {
-        uint64_t more = (used - w->small_charged + SMALL_STEP - 1) / SMALL_STEP * SMALL_STEP;
+        uint64_t step = used <= FEW ? FEW_STEP : STEP, more = (used - w->small_charged + step - 1) / step * step;
         int status = worker_memory_charge(w, more, e);
         if (status)
             return status;
@@ -54,9 +56,9 @@ int worker_small_charge(struct worker *w, uint64_t bytes, struct error *e)
 void worker_small_release(struct worker *w, uint64_t bytes)
 {
     w->small_used -= bytes;
-    if (w->small_charged - w->small_used < 2 * SMALL_STEP)
+    if (w->small_charged - w->small_used < 2 * STEP)
         return; /* what is taken and given back by turns stays charged */
-    uint64_t less = (w->small_charged - w->small_used) / SMALL_STEP * SMALL_STEP - SMALL_STEP;
+    uint64_t less = (w->small_charged - w->small_used) / STEP * STEP - STEP;
     w->small_charged -= less;
     worker_memory_release(w, less);
 }

@@ -236,7 +236,7 @@ static int session_events_open(struct session *s)
 static int session_charge(struct session *s, struct error *e)
 {
     uint64_t bytes = sizeof(*s) + sizeof(*s->memory) + EVENTS_BYTES;
-    int status = s->role == FCC_ROLE_CLIENT ? worker_small_charge(s->worker, bytes, e) : 0;
+    int status = s->role == FCC_ROLE_CLIENT ? worker_memory_charge(s->worker, bytes, e) : 0;
 
     if (!status && s->role == FCC_ROLE_CLIENT)
         s->charged = bytes;
@@ -355,7 +355,7 @@ static void session_free(struct session *s)
     TAILQ_REMOVE(&w->sessions, s, link);
     w->nclients -= s->role == FCC_ROLE_CLIENT;
     w->ncontrols -= s->role != FCC_ROLE_CLIENT;
-    worker_small_release(w, s->charged);
+    worker_memory_release(w, s->charged);
     free(s);
     worker_sessions_changed(w);
 }

@@ -49,7 +49,8 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
     memset(sub->buffers, 0, sizeof(sub->buffers));
     error_clear(&sub->error);
     sub->again = again;
-    sub->charged = NULL;
+    sub->payer = NULL;
+    sub->unpaid = false;
     sub->session = s;
     sub->kind = kind;
     sub->id = id;
@@ -68,10 +69,11 @@ int submission_charge(struct submission **out, struct worker *w, struct error *e
     struct submission *sub = *out, *less;
     struct error why = {0};
 
-    if (!worker_small_charge(w, submission_bytes(sub), &why)) {
-        sub->charged = w;
+    sub->payer = w;
+    if (!worker_small_charge(w, submission_bytes(sub), &why))
         return 0;
-    }
+    sub->unpaid = true;
+    w->unpaid++;
     (void)error_set(e, why.status, "%s: %s", submission_name(sub), why.text);
     if (!sub->error.status)
         sub->error = *e;
@@ -88,8 +90,10 @@ void submission_free(struct submission *sub)
     for (int i = 0; i < FCC_MAX_TENSORS; i++)
         if (sub->buffers[i])
             buffer_unref(sub->buffers[i]);
-    if (sub->charged)
-        worker_small_release(sub->charged, submission_bytes(sub));
+    if (sub->payer && sub->unpaid)
+        sub->payer->unpaid--;
+    else if (sub->payer)
+        worker_small_release(sub->payer, submission_bytes(sub));
     if (sub->again && nunused < AGAIN_MAX) {
         TAILQ_INSERT_HEAD(&unused, sub, link);
         nunused++;

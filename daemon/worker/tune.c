@@ -37,11 +37,6 @@ struct tune {
     struct entry entries[ENTRIES];
 };
 
-size_t tune_bytes(void)
-{
-    return sizeof(struct tune);
-}
-
 struct tune *tune_new(void)
 {
     return calloc(1, sizeof(struct tune));

@@ -110,6 +110,7 @@ struct worker {
     struct cgroup cgroup;   /* ... */
     bool memory_limited;    /* ... at the last look that was one: the kernel kills who takes memory that is not there */
     uint64_t small_used, small_charged; /* ... bytes of many small things, and what is charged for them */
+    unsigned unpaid;                    /* submission.c's: those that had no room */
     bool draining, quit;
     uint64_t idle_ns;  /* since when there are operators and no client; 0: that is not so */
     bool sweep;        /* some sessions are broken */
@@ -347,10 +348,11 @@ struct submission {
     struct tune_sample sample; /* rank 0's, over several nodes: all record it when this turn begins */
     struct op_args args;       /* attrs point into `words` */
     struct buffer *buffers[FCC_MAX_TENSORS];
-    bool again;             /* its memory is used again (submission_new()) */
-    struct worker *charged; /* with submission_bytes() of it; NULL: nobody yet */
-    struct error error;     /* what is wrong with the request by itself: told to all ranks when its turn comes */
-    int64_t words[];        /* the attributes: our copy */
+    bool again;           /* its memory is used again (submission_new()) */
+    struct worker *payer; /* charged with submission_bytes() of it; NULL: nobody yet */
+    bool unpaid;          /* there was no room for it: counted in worker.unpaid, and not charged */
+    struct error error;   /* what is wrong with the request by itself: told to all ranks when its turn comes */
+    int64_t words[];      /* the attributes: our copy */
 };
 
 /* Handle a SUBMIT message that lies in our own memory: check it and queue it in its communicator. The message came through
@@ -364,7 +366,7 @@ struct submission *submission_new(struct session *s, enum submission_kind kind, 
 void submission_tell(struct submission *s, int status, const char *text, const int64_t *values, int nvalues);
 void submission_free(struct submission *s);
 /* It is about to wait in a queue: charge it to the user's account. If there is no room, *sub becomes a smaller one that has that as its error,
- * and is not charged: so it can take its turn nevertheless. -ENOMEM then, with the reason. */
+ * and is not charged but counted: so it can take its turn nevertheless. -ENOMEM then, with the reason. */
 int submission_charge(struct submission **sub, struct worker *w, struct error *e);
 
 /* ---- communicators ---- */
@@ -422,7 +424,6 @@ struct comm {
     int here;                 /* of them on this node */
     struct comm_nodes *nodes; /* nodes.c's; NULL: all ranks are here */
     uint32_t time_limit_ms;
-    uint64_t charged;             /* bytes, for itself */
     struct error error;           /* why it was aborted */
     uint32_t allocations;         /* symmetric, that have succeeded: the same on all nodes */
     uint64_t operators;           /* begun: the number of the newest or last one */
