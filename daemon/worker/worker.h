@@ -132,10 +132,10 @@ int worker_run(int argc, char *argv[]);
  * that descriptor, before it is opened: */
 #define WORKER_CLOSED(channel)                                                                                                 \
     {                                                                                                                          \
-        .control = (channel), .wake_fd = -1, .tell_lock = PTHREAD_MUTEX_INITIALIZER                                            \
+        .control = (channel), .spare = -1, .wake_fd = -1, .tell_lock = PTHREAD_MUTEX_INITIALIZER                               \
     }
-/* 0 or -errno; it is to be closed in either case. Its channel is then closed, too. */
-int worker_open(struct worker *w, const struct control_start *start);
+/* 0 or -errno; it is to be closed in either case. Its channel is then closed, too. account: its user's, a descriptor that stays the caller's. */
+int worker_open(struct worker *w, const struct control_start *start, int account);
 void worker_close(struct worker *w);
 /* One turn of the loop: all that there is to do but what the event loop does; nothing is waited for. Was there anything? */
 struct spin;

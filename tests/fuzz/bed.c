@@ -19,15 +19,6 @@ static int channels;                                     /* epoll */
 
 /* ---- the broker ---- */
 
-static void charge_answer(const struct bed_node *n, const struct control_charge *m)
-{
-    struct control_charge answer = {
-        .msg = {.type = CONTROL_CHARGE | FCC_REPLY, .id = m->msg.id}, .bytes = m->bytes, .limit = UINT64_MAX};
-
-    if (m->bytes >= 0)
-        (void)msg_send(n->channel, &answer.msg, sizeof(answer), NULL, 0);
-}
-
 static struct bed_node *node_called(const char *address)
 {
     for (int i = 0; i < bed.n; i++)
@@ -107,9 +98,7 @@ static void channel_read(struct bed_node *n)
 
     while ((length = msg_recv(n->channel, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds)) > 0) {
         fds_close(fds, nfds);
-        if (m->type == CONTROL_CHARGE && length == sizeof(struct control_charge))
-            charge_answer(n, (const struct control_charge *)buf);
-        else if (m->type == CONTROL_CONNECT && length == sizeof(struct control_connect))
+        if (m->type == CONTROL_CONNECT && length == sizeof(struct control_connect))
             connect_answer(n, (const struct control_connect *)buf);
     }
 }
@@ -166,8 +155,9 @@ void bed_begin(const char *plugin_dir)
 static void node_open(struct bed_node *n, int number, bool alone)
 {
     static uint64_t incarnations;
-    struct control_start start = {.msg.type = CONTROL_START, .config = config, .uid = geteuid(), .job = "fuzz"};
-    int pair[2], room = 1 << 20;
+    struct control_start start = {
+        .msg.type = CONTROL_START, .config = config, .uid = geteuid(), .job = "fuzz", .memory_limit = INT64_MAX};
+    int pair[2], account, room = 1 << 20;
 
     FUZZ_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
     (void)setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
@@ -177,7 +167,8 @@ static void node_open(struct bed_node *n, int number, bool alone)
     memcpy(start.node, n->address, sizeof(start.node));
     memset(start.meeting_key, 42, sizeof(start.meeting_key));
     start.self = n->self;
-    FUZZ_CHECK(worker_open(&n->w, &start) == 0);
+    FUZZ_CHECK(account_make(&n->account, 1, &account) == 0 && worker_open(&n->w, &start, account) == 0);
+    (void)close(account);
     struct epoll_event what = {.events = EPOLLIN};
     FUZZ_CHECK(epoll_ctl(channels, EPOLL_CTL_ADD, n->channel, &what) == 0);
 }
@@ -185,6 +176,7 @@ static void node_open(struct bed_node *n, int number, bool alone)
 static void node_close(struct bed_node *n)
 {
     worker_close(&n->w);
+    account_close(&n->account);
     (void)pthread_mutex_lock(&lock);
     (void)epoll_ctl(channels, EPOLL_CTL_DEL, n->channel, NULL);
     (void)close(n->channel);
@@ -265,15 +257,16 @@ static bool nothing_is_left(char missing[BED_TEXT])
 {
     for (int i = 0; i < bed.n; i++) {
         const struct worker *w = &bed.nodes[i].w;
-        if (TAILQ_EMPTY(&w->sessions) && LIST_EMPTY(&w->comms) && !w->memory_bytes)
+        uint64_t charged = account_used(&w->account);
+        if (TAILQ_EMPTY(&w->sessions) && LIST_EMPTY(&w->comms) && charged == w->small_charged && !w->small_used && !w->unpaid)
             continue;
         const struct comm *c = LIST_FIRST(&w->comms);
-        (void)snprintf(
-            missing, BED_TEXT,
-            "worker %d has %s sessions, %s communicators (%u: state %d, %d of %d ranks, running %u: %.60s), %llu bytes", i,
-            TAILQ_EMPTY(&w->sessions) ? "no" : "still", c ? "still" : "no", c ? c->number : 0, c ? (int)c->state : 0,
-            c ? c->present : 0, c ? c->nranks : 0, c ? c->running : 0, c ? c->error.text : "",
-            (unsigned long long)w->memory_bytes);
+        (void)snprintf(missing, BED_TEXT,
+                       "worker %d has %s sessions, %s communicators (%u: state %d, %d of %d ranks, running %u: %.60s), %llu "
+                       "bytes, %llu of small things, %u that are not paid for",
+                       i, TAILQ_EMPTY(&w->sessions) ? "no" : "still", c ? "still" : "no", c ? c->number : 0,
+                       c ? (int)c->state : 0, c ? c->present : 0, c ? c->nranks : 0, c ? c->running : 0, c ? c->error.text : "",
+                       (unsigned long long)charged, (unsigned long long)w->small_used, w->unpaid);
         return false;
     }
     return true;

@@ -18,6 +18,7 @@ struct bed_node {
     struct worker w;
     struct spin spin;
     struct incarnation self;
+    struct account account;     /* the worker's is the only place in it */
     char address[FCC_NODE_MAX]; /* "": it speaks to no other */
     int channel;                /* the broker's end; -1: none */
     bool frozen;                /* its loop does not turn: as if the process were stopped */
