@@ -476,10 +476,12 @@ int fcc_gemv_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce
  * send_rows[1] to rank 1, ... Rank p ends with c = the rows that rank 0 sent it, then those of rank 1, ...
  * (SC24, "GEMM + All-to-All"; the counts are those of MPI_Alltoallv.)
  *
+ * Without b (b.buffer is NULL) C_r is A_r, K_r = N: an AllToAll of rows, which come bit for bit as they are.
+ *
  * Same on all ranks: N, dtype, schedule. May differ: M_r, K_r, send_rows. */
 struct fcc_gemm_all_to_all_args {
     struct fcc_tensor a;      /* [M_r][K_r], f32, f16 or bf16; last stride 1 */
-    struct fcc_tensor b;      /* [K_r][N], dtype of a; last stride 1 */
+    struct fcc_tensor b;      /* [K_r][N], dtype of a; last stride 1; or absent */
     const int64_t *send_rows; /* [nranks], sum M_r, 0 or more each. NULL: equal (M_r must be a multiple of nranks) */
     struct fcc_tensor c;      /* [at least the rows received][N], dtype of a, for results; last stride 1, rows do not overlap.
                                  Rows beyond those received are left as they are */

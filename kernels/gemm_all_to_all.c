@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemm_all_to_all.c - C_r = A_r . B_r, whose rows are sent to the ranks.
+ * gemm_all_to_all.c - C_r = A_r . B_r, whose rows are sent to the ranks. Without B_r, C_r = A_r: its rows are copied, bit for bit, which a
+ * product with the identity would not do (infinities, NaNs, -0).
  *
  * The phases are those of all_to_all.h. In compute+put the BLAS writes a tile of C straight into the destination's c (f32), or
  * the rounding does (f16, bf16). Tiles of a destination's c come from one source each and do not overlap, so the order of
@@ -57,15 +58,18 @@ static int gemm_check(const struct op_args *args, int nranks, int rank, struct e
 
     (void)rank;
     for (int i = 0; i < FCC_GEMM_TENSORS && status == 0; i++)
-        status = tensor_check(&args->tensors[i], names[i], DTYPES_FLOAT, 2, e);
-    if (status == 0)
+        if (i != FCC_GEMM_B || b->data)
+            status = tensor_check(&args->tensors[i], names[i], DTYPES_FLOAT, 2, e);
+    if (status == 0 && b->data)
         status = tensor_check_dtype(b, "b", a->dtype, "a's", e);
-    if (status == 0)
+    if (status == 0 && b->data)
         status = tensor_check_shape(b, "b", 0, a->shape[1], "a's shape[1], K", e);
     if (status == 0)
         status = tensor_check_dtype(c, "c", a->dtype, "a's", e);
-    if (status == 0)
+    if (status == 0 && b->data)
         status = tensor_check_shape(c, "c", 1, b->shape[1], "b's shape[1], N", e);
+    else if (status == 0)
+        status = tensor_check_shape(c, "c", 1, a->shape[1], "a's shape[1], as b is absent", e);
     if (status == 0)
         status = tensor_check_result(c, "c", e);
     if (status == 0)
@@ -260,6 +264,7 @@ static int compute_rows(const struct run *run, const struct slice *s, uint32_t r
                         struct workgroup *wg, struct error *e)
 {
     const struct tensor *a = &run->args[run->rank].tensors[FCC_GEMM_A], *b = &run->args[run->rank].tensors[FCC_GEMM_B];
+    int64_t size = (int64_t)dtype_size(run->problem->dtype);
     struct product p = {
         .dtype = run->problem->dtype,
         .c_dtype = run->problem->dtype,
@@ -268,12 +273,16 @@ static int compute_rows(const struct run *run, const struct slice *s, uint32_t r
         .k = run->problem->gemm.k[run->rank],
         .a = tensor_at(a, s->row, 0),
         .lda = a->stride[0],
-        .b = tensor_at(b, 0, s->col),
-        .ldb = b->stride[0],
         .c = c,
         .ldc = ldc,
     };
 
+    if (!b->data) {
+        rows_copy(c, ldc * size, tensor_at(a, s->row, s->col), a->stride[0] * size, rows, (size_t)(s->cols * size));
+        return 0;
+    }
+    p.b = tensor_at(b, 0, s->col);
+    p.ldb = b->stride[0];
     return dense_multiply(&p, wg, e);
 }
 
@@ -434,7 +443,7 @@ static void gemm_gpu_rank(const struct op_args *args, struct gpu_output *out, st
     in->gemm.a = (uint64_t)(uintptr_t)a->data;
     in->gemm.a_stride = a->stride[0];
     in->gemm.b = (uint64_t)(uintptr_t)b->data;
-    in->gemm.b_stride = b->stride[0];
+    in->gemm.b_stride = b->data ? b->stride[0] : 0;
     in->gemm.k = a->shape[1];
 }
 

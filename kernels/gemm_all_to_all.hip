@@ -41,6 +41,11 @@ template <typename T> struct gemm_operator {
             gpu_rows_copy<T>(to, stride, here, n, s.rows, s.cols, threadIdx.x, GPU_MATRIX_THREADS);
             return true;
         }
+        if (!in.gemm.b) { /* the rows as they are */
+            gpu_rows_copy<T>(to, stride, (const T *)in.gemm.a + s.row * in.gemm.a_stride + s.col, in.gemm.a_stride, s.rows,
+                             s.cols, threadIdx.x, GPU_MATRIX_THREADS);
+            return true;
+        }
         if (threadIdx.x == 0)
             *product = {(const T *)in.gemm.a + s.row * in.gemm.a_stride,
                         (const T *)in.gemm.b + s.col,
@@ -370,7 +375,8 @@ void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_c
         int64_t eights = (quick->rows[i] + 7) / 8 * 8; /* of rows: the swizzle's pattern */
         uint32_t rows = eights < quick->tile_rows ? (uint32_t)eights : quick->tile_rows;
         maps.a_bytes[i] = rows * GEMM_STEP * 2;
-        suits = gemm_map_make(&maps.runs[i].a, dtype, in->gemm.a, in->gemm.k, quick->rows[i], in->gemm.a_stride, rows) &&
+        suits = in->gemm.b && /* else there is nothing to multiply */
+                gemm_map_make(&maps.runs[i].a, dtype, in->gemm.a, in->gemm.k, quick->rows[i], in->gemm.a_stride, rows) &&
                 gemm_map_make(&maps.runs[i].b, dtype, in->gemm.b, shape->n, in->gemm.k, in->gemm.b_stride, GEMM_STEP);
     }
     return suits ? &maps : NULL;

@@ -174,4 +174,85 @@ static void test_gemm_tiles(void **state)
     case_regular = false;
 }
 
+/* ---- without b ---- */
+
+/* Rows of any bits: infinities, NaNs of all kinds, -0. */
+static void rows_open(struct test_case *c, enum fcc_dtype dtype, int64_t n, int64_t most, int64_t rows[RANKS][RANKS])
+{
+    for (int r = 0; r < c->nranks; r++)
+        for (int p = 0; p < c->nranks; p++)
+            rows[r][p] = random_size(most);
+    for (int r = 0; r < c->nranks; r++) {
+        struct tensor *t = c->args[r].tensors;
+        int64_t m = 0, received = 0;
+        for (int p = 0; p < c->nranks; p++) {
+            m += rows[r][p];
+            received += rows[p][r];
+        }
+        matrix_open(&t[FCC_GEMM_A], &c->memory[r][FCC_GEMM_A], dtype, m, n, false);
+        for (size_t i = 0; i < c->memory[r][FCC_GEMM_A].bytes; i++)
+            c->memory[r][FCC_GEMM_A].base[i] = random_below(3) ? (unsigned char)random_u32() : random_below(2) ? 0xff : 0x80;
+        matrix_open(&t[FCC_GEMM_C], &c->memory[r][FCC_GEMM_C], dtype, received + random_size(3), n, true);
+        attr_add(&c->args[r], c->attrs[r], FCC_ATTR_SEND_ROWS, rows[r], (size_t)c->nranks);
+    }
+    c->result = FCC_GEMM_C;
+    case_place(c, 1 + random_below(2));
+}
+
+/* The bits of one row are there, and the used bytes are marked. */
+static void expect_row(const struct tensor *a, int64_t from, const struct tensor *out, int64_t to, const struct memory *m,
+                       bool *used)
+{
+    size_t bytes = (size_t)a->shape[1] * dtype_size(a->dtype), size = dtype_size(a->dtype);
+    const unsigned char *source = a->data + (size_t)(from * a->stride[0]) * size,
+                        *found = out->data + (size_t)(to * out->stride[0]) * size;
+
+    if (memcmp(source, found, bytes) != 0)
+        fail_msg("%s: row %lld of a, row %lld of c: other bits", case_text, (long long)from, (long long)to);
+    memset(used + (found - m->base), 1, bytes);
+}
+
+static void expect_rows(const struct test_case *c, int64_t rows[RANKS][RANKS])
+{
+    for (int p = 0; p < c->nranks; p++) {
+        const struct memory *m = &c->memory[p][FCC_GEMM_C];
+        bool *used = must(calloc(m->bytes + 1, 1));
+        int64_t to = 0;
+        for (int r = 0; r < c->nranks; r++) {
+            int64_t from = 0;
+            for (int q = 0; q < p; q++)
+                from += rows[r][q];
+            for (int64_t i = 0; i < rows[r][p]; i++)
+                expect_row(&c->args[r].tensors[FCC_GEMM_A], from + i, &c->args[p].tensors[FCC_GEMM_C], to++, m, used);
+        }
+        for (size_t i = 0; i < m->bytes; i++)
+            EXPECT(used[i] || m->base[i] == POISON);
+        free(used);
+    }
+}
+
+static void test_gemm_rows(void **state)
+{
+    (void)state;
+    for (int i = 0; i < cases(90); i++) {
+        struct test_case c = {.nranks = 1 + (int)random_below(RANKS)};
+        int64_t n = i % 9 == 8 ? 1000 + random_below(300) : random_size(80), rows[RANKS][RANKS] = {{0}};
+        case_regular = random_below(2);
+        rows_open(&c, float_dtypes[i % 3], case_regular ? n / 8 * 8 : n, i % 15 == 14 ? 300 : 30, rows);
+        for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_SEQUENTIAL; kind++) {
+            struct schedule s = random_schedule((enum fcc_schedule_kind)kind, 60, 60);
+            struct error e = {0};
+            (void)snprintf(case_text, sizeof(case_text), "gemm rows %d: %s, %d ranks, n %lld, %u x %u", i,
+                           schedule_name(s.kind), c.nranks, (long long)n, s.slice_rows, s.slice_cols);
+            case_match(&c, FCC_OP_GEMM_ALL_TO_ALL);
+            if (execute(&c, s, &e))
+                fail_msg("%s: %s", case_text, e.text);
+            expect_rows(&c, rows);
+        }
+        execute_halves(&c);
+        case_close(&c);
+    }
+    case_regular = false;
+}
+
 #endif

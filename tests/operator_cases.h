@@ -194,6 +194,46 @@ static void gemm_case(struct bed *bed, const struct type *t, int c, uint32_t sch
     OK(fcc_noop(bed->comm)); /* nobody poisons the next case's result while a slower rank still looks at this one */
 }
 
+/* Without b: rows of N elements of any bits. */
+static void rows_bits(unsigned char *out, int c, int rank, int64_t first, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i++) {
+        uint64_t x = ((uint64_t)(first + i) + 1) * 0x9e3779b97f4a7c15u ^ (uint64_t)(c * RANKS + rank + 1) * 0xd6e8feb86659fd93u;
+        out[i] = ((first + i) / 4 + rank) % 3 ? (unsigned char)(x >> 56) : (unsigned char)(x >> 63 ? 0xff : 0x80);
+    }
+}
+
+static void rows_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+{
+    int64_t n = gemm_cases[c][1], row = n * (int64_t)t->size, send[RANKS], recv[RANKS] = {0}, m = 0, received = 0;
+    unsigned char *wanted = (unsigned char *)bed->expected;
+
+    for (int p = 0; p < bed->n; p++)
+        m += send[p] = gemm_rows(c, bed->rank, p);
+    rows_bits(bed->in[0].host, c, bed->rank, 0, m * row);
+    array_send(&bed->in[0], (size_t)(m * row));
+    for (int r = 0; r < bed->n; r++) {
+        int64_t first = 0, rows = gemm_rows(c, r, bed->rank);
+        for (int p = 0; p < bed->rank; p++)
+            first += gemm_rows(c, r, p);
+        rows_bits(wanted + received * row, c, r, first * row, rows * row);
+        received += rows;
+    }
+    struct fcc_gemm_all_to_all_args args = {.a = fcc_tensor_2d(bed->in[0].buffer, 0, t->fcc, m, n),
+                                            .send_rows = send,
+                                            .c = fcc_tensor_2d(bed->out.buffer, 0, t->fcc, received, n),
+                                            .recv_rows = recv,
+                                            .schedule = schedule};
+    memset(wanted + received * row, 0xff, 16); /* behind the rows received nothing was written */
+    poison(&bed->out);
+    OK(fcc_gemm_all_to_all(bed->comm, &args));
+    for (int r = 0; r < bed->n; r++)
+        CHECK(recv[r] == gemm_rows(c, r, bed->rank));
+    array_fetch(&bed->out, (size_t)(received * row) + 16);
+    CHECK(memcmp(bed->out.host, wanted, (size_t)(received * row) + 16) == 0);
+    OK(fcc_noop(bed->comm));
+}
+
 /* ---- embedding_all_to_all ---- */
 
 enum { EMB_ROWS = 23 };
@@ -348,6 +388,7 @@ static void cases_run(struct bed *bed)
     for (int c = 0; c < COUNT(gemm_cases); c++) {
         gemm_expect(bed, c);
         every_way(bed, c, gemm_case, 0);
+        every_way(bed, c, rows_case, 0);
     }
     for (int c = 0; c < COUNT(embedding_cases); c++) {
         embedding_expect(bed, c);

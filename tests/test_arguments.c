@@ -183,7 +183,9 @@ static void test_gemm(void **state)
 {
     (void)state;
     SPOIL(gemm, (void)0, mismatch, "");
-    SPOIL(gemm, B.data = NULL, refuse, "b: absent: it must be there");
+    SPOIL(gemm, B.data = NULL, refuse, "c: shape[1] 7: allowed is 5 (a's shape[1], as b is absent)");
+    SPOIL(gemm, (B.data = NULL, A.shape[1] = 7), mismatch, "");
+    SPOIL(gemm, A.data = B.data = NULL, refuse, "a: absent: it must be there");
     SPOIL(gemm, B.dtype = FCC_F16, refuse, "b: dtype f16: allowed is f32 (a's)");
     SPOIL(gemm, B.shape[0] = 4, refuse, "b: shape[0] 4: allowed is 5 (a's shape[1], K)");
     SPOIL(gemm, C.shape[1] = 8, refuse, "c: shape[1] 8: allowed is 7 (b's shape[1], N)");

@@ -110,9 +110,10 @@ static void gemm_make(struct input *in, struct request all[], int nranks, enum f
             received[q] += rows[r][q];
         }
     for (int r = 0; r < nranks; r++) {
-        int64_t k = size_take(in);
+        bool alone = input_rarely(in, 4); /* without b */
+        int64_t k = alone ? n : size_take(in);
         all[r].args.tensors[FCC_GEMM_A] = tensor_make(dtype, 2, sent[r], k, 0);
-        all[r].args.tensors[FCC_GEMM_B] = tensor_make(dtype, 2, k, n, 0);
+        all[r].args.tensors[FCC_GEMM_B] = alone ? (struct tensor){.data = NULL} : tensor_make(dtype, 2, k, n, 0);
         all[r].args.tensors[FCC_GEMM_C] = tensor_make(dtype, 2, received[r] + (input_rarely(in, 8) ? 5 : 0), n, 0);
         if (!equal || input_below(in, 2))
             attr_add(&all[r], FCC_ATTR_SEND_ROWS, rows[r], (size_t)nranks);

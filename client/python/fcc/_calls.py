@@ -10,7 +10,7 @@ import torch
 
 from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, POOLINGS, RESERVED, SCHEDULES, library
 from ._staging import is_there
-from .communicator import Communicator, request_wait, rows_check
+from .communicator import Communicator, Expected, request_wait, rows_check
 from .errors import ArgumentError, Error
 from .memory import DTYPES
 
@@ -37,9 +37,9 @@ def refuse(comm: Communicator, op: str, error: Error) -> Error:
 
 
 def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctypes.Array | None = None,
-        expected: list[int] | None = None) -> None:
+        expected: Expected | None = None) -> None:
     """Run it: on the cpu until it is done, on a GPU behind what is on the stream. `received`, which `packed` points to, must
-    become `expected`; on a GPU that is looked at later (Communicator.check())."""
+    become what is expected; on a GPU that is looked at later (Communicator.check())."""
     member = comm._member
     if not member.on_gpu:
         request = ctypes.c_void_p()

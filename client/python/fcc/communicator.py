@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -174,7 +174,7 @@ class Communicator:
                                  "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf.")
         self._copies = Copies()
         self._prepared = Prepared(self)
-        self._identities: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._ones: dict[torch.dtype, torch.Tensor] = {}
         self._captured: list[torch.Tensor] = []  # whose memory CUDA graphs use
         self._pool: Any = None  # the torch.cuda.MemPool of mem_pool()
         self._expected: deque[tuple] = deque()  # enqueued operators whose results are still to be checked
@@ -288,17 +288,17 @@ class Communicator:
             operator.close()
         from .mem_pool import gpu_pool_close  # which needs this module
         gpu_pool_close(self)
-        del self._heap, self._local, self._copies, self._identities, self._captured, self._prepared, self._member
+        del self._heap, self._local, self._copies, self._ones, self._captured, self._prepared, self._member
 
-    def _identity(self, n: int, dtype: torch.dtype) -> torch.Tensor:
-        """[n][n], in the daemon's memory."""
-        found = self._identities.get((n, dtype))
+    def _one(self, dtype: torch.dtype) -> torch.Tensor:
+        """1, as [1][1] in the daemon's memory."""
+        found = self._ones.get(dtype)
         if found is None:
-            found = self._local.take((n, n), dtype, 0)[0]
-            found.copy_(torch.eye(n, dtype=dtype))
+            found = self._local.take((1, 1), dtype, 0)[0]
+            found.fill_(1)
             if self._member.on_gpu:  # for all streams
                 torch.cuda.current_stream(self.device).synchronize()
-            self._identities[n, dtype] = found
+            self._ones[dtype] = found
         return found
 
 
@@ -339,10 +339,17 @@ def request_wait(member: Member, request: ctypes.c_void_p) -> None:
         library().request_free(request)
 
 
-def rows_check(member: Member, received: list[int], expected: list[int]) -> None:
+class Expected(NamedTuple):
+    """How many rows of each rank the caller of an operator says will come."""
+
+    op: str
+    rows: list[int]
+
+
+def rows_check(member: Member, received: list[int], expected: Expected) -> None:
     """Have the rows come that the caller said would?"""
-    if received != expected:
-        raise ArgumentError(f"rank {member.rank}: gemm_all_to_all: recv_rows: {expected}: the ranks sent {received}")
+    if received != expected.rows:
+        raise ArgumentError(f"rank {member.rank}: {expected.op}: recv_rows: {expected.rows}: the ranks sent {received}")
 
 
 _numbers = itertools.count()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import _autograd, _vmap, communicator, ops  # noqa: F401: they register the operators
+from . import _autocast, _autograd, _vmap, communicator, ops  # noqa: F401: they register the operators
 from .communicator import Communicator
 
 
@@ -27,7 +27,8 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, r
             is taken as it is (tensor parallelism). False: they use it differently; then backward sums it over the ranks first.
         schedule: "auto", "fused" or "sequential"; the same on all ranks
 
-    Returns: y, [M][N], dtype of x: sums in float32, rounded once, the same bits on every rank, every run.
+    Returns: y, [M][N], dtype of x (under torch.autocast, which casts x and w, its dtype): sums in float32, rounded once,
+        the same bits on every rank, every run.
 
     Raises: ArgumentError (on all ranks), OutOfMemoryError (the heap for results), TimeLimitError, AbortedError,
         WorkerLostError, ShutdownError, CaptureError.
@@ -51,7 +52,8 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, s
             size
         schedule: "auto", "fused" or "sequential"; the same on all ranks
 
-    Returns: [sum of recv_rows][N]: the rows that rank 0 sent here, then those of rank 1, ...
+    Returns: [sum of recv_rows][N], dtype of a (under torch.autocast, which casts a and b, its dtype): the rows that rank 0 sent
+        here, then those of rank 1, ...
 
     Raises: as gemv_all_reduce(). On a GPU rows that do not come as recv_rows says are an error of one of the next calls.
     """
@@ -91,16 +93,15 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, ta
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int],
                     comm: Communicator | None = None) -> Tensor:
     """An All-to-All of rows [M_r][C], float32, float16 or bfloat16, to [sum of recv_rows][C]; send_rows and recv_rows as in
-    gemm_all_to_all(). It is that operator with a product that changes nothing (but that infinities become NaN), and
-    differentiable."""
+    gemm_all_to_all(), of which it is the second half: they come bit for bit as they are. Differentiable."""
     comm = comm or communicator.default()
     return _ops.rows_all_to_all(rows, send_rows, recv_rows, comm.name)
 
 
 def all_reduce(x: Tensor, comm: Communicator | None = None, *, replicated: bool = False) -> Tensor:
     """The sum over the ranks of x (any shape, the same on all; float32, float16 or bfloat16), in float32 and in rank order, the
-    same bits on every rank. Differentiable: backward sums the gradients over the ranks, or, where replicated says that all
-    ranks use the sum alike (gemv_all_reduce()), takes the gradient as it is."""
+    same bits on every rank (and 0 where all have -0). Differentiable: backward sums the gradients over the ranks, or, where
+    replicated says that all ranks use the sum alike (gemv_all_reduce()), takes the gradient as it is."""
     comm = comm or communicator.default()
     return _ops.all_reduce(x, comm.name, replicated=replicated)
 

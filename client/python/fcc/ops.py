@@ -10,7 +10,6 @@ An argument that is wrong on one rank is an error on all ranks.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from ._dispatch import lib
 from ._names import Called, Rule, argument
 from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
 from ._staging import place
-from .communicator import Communicator, find, rank_of
+from .communicator import Communicator, Expected, find, rank_of
 from .errors import ArgumentError, Error
 from .memory import DTYPES, stream_of
 
@@ -44,7 +43,6 @@ def in_words_of(name: str, operator: str, *rules: Rule) -> Callable[[Callable[..
 
 
 GEMV_ROWS = 64  # that one gemv_all_reduce takes
-IDENTITY_COLUMNS = 64  # of the products that only move rows
 
 
 # ---- gemv_all_reduce ----
@@ -82,19 +80,14 @@ def gemv_all_reduce_fake(x: Tensor, w: Tensor, comm: str, *, replicated: bool = 
 def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int] | None = None,
                     recv_rows: Sequence[int] | None = None, schedule: str = "auto") -> Tensor:
     c = find(comm)
-    return _gemm(c, a, b, send_rows, recv_rows, schedule, silent=False)
-
-
-def _gemm(c: Communicator, a: Tensor, b: Tensor, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None,
-          schedule: str, silent: bool) -> Tensor:
     try:
         check_floats(c, "gemm_all_to_all", "a", a, 2)
         check_floats(c, "gemm_all_to_all", "b", b, 2)
         number = schedule_number(c, "gemm_all_to_all", schedule)
         send, expected = gemm_rows(c, a.shape[0], send_rows, recv_rows)
         stream = stream_of(c)
-        at_a, held_a = place(c, "gemm_all_to_all", "a", a, stream, silent=silent)
-        at_b, held_b = place(c, "gemm_all_to_all", "b", b, stream, weight=True, silent=silent)
+        at_a, held_a = place(c, "gemm_all_to_all", "a", a, stream)
+        at_b, held_b = place(c, "gemm_all_to_all", "b", b, stream, weight=True)
         m, n = sum(expected), b.shape[1]
         result, handle, offset = c._heap.take((m, n), a.dtype, stream)
     except Error as e:
@@ -103,7 +96,7 @@ def _gemm(c: Communicator, a: Tensor, b: Tensor, send_rows: Sequence[int] | None
     received, received_address = numbers([-1] * c.size)
     packed = GEMM_ARGS.pack(*at_a, *at_b, send_address, *dense(handle, offset, a.dtype, m, n), received_address, number,
                             *RESERVED)
-    run(c, "gemm_all_to_all", packed, stream, received, expected)
+    run(c, "gemm_all_to_all", packed, stream, received, Expected("gemm_all_to_all", expected))
     return result
 
 
@@ -184,19 +177,25 @@ def embedding_all_to_all_fake(tables: Tensor, indices: Tensor, offsets: Tensor, 
 
 @in_words_of("rows_all_to_all", "gemm_all_to_all", (r"\bb: shape\[1\]", "rows: shape[1]"), argument("a", "rows"))
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
-    """The All-to-All of gemm_all_to_all behind a product with the identity. That is cut into few columns, so that its work is
-    small beside the moving: rows of C elements become C / 64 times as many of 64. (Infinities become NaN within their 64
-    elements.)"""
+    """gemm_all_to_all without a second factor: rows come bit for bit as they are."""
     c = find(comm)
-    columns = rows.shape[1] if rows.ndim == 2 else 0
-    width = math.gcd(columns, IDENTITY_COLUMNS)
-    if width < 8:
-        width = columns
-    times = columns // width if width else 0
-    narrow = rows.reshape(-1, width) if times else rows
-    found = _gemm(c, narrow, c._identity(width, rows.dtype), [n * times for n in send_rows] if times else send_rows,
-                  [n * times for n in recv_rows] if times else recv_rows, "auto", silent=True)
-    return found.view(sum(recv_rows), columns)
+    op = "rows_all_to_all"
+    try:
+        check_floats(c, op, "rows", rows, 2)
+        check_counts(c, op, "send_rows", send_rows, rows.shape[0])
+        check_counts(c, op, "recv_rows", recv_rows)
+        stream = stream_of(c)
+        at_rows, held = place(c, op, "rows", rows, stream, silent=True)
+        shape = (sum(recv_rows), rows.shape[1])
+        result, handle, offset = c._heap.take(shape, rows.dtype, stream)
+    except Error as e:
+        raise refuse(c, "gemm_all_to_all", e) from None
+    sent, send_address = numbers(send_rows)
+    received, received_address = numbers([-1] * c.size)
+    packed = GEMM_ARGS.pack(*at_rows, *ABSENT, send_address, *dense(handle, offset, rows.dtype, *shape), received_address, 0,
+                            *RESERVED)
+    run(c, "gemm_all_to_all", packed, stream, received, Expected(op, list(recv_rows)))
+    return result
 
 
 def rows_all_to_all_fake(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
@@ -209,10 +208,12 @@ def all_reduce(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
     c = find(comm)
     op = "gemv_all_reduce"
     try:
+        if x.dtype not in FLOATS or x.device != c.device or x.layout != torch.strided:
+            raise ArgumentError(f"rank {c.rank}: all_reduce: x: {x.dtype}, {x.layout} on {x.device}: allowed are dense float32, "
+                                f"float16 and bfloat16 on {c.device}")
         flat = x.reshape(-1, 1)
-        check_floats(c, op, "w", flat, 2)
         stream = stream_of(c)
-        at_x, held_x = place(c, op, "x", c._identity(1, x.dtype), stream)
+        at_x, held_x = place(c, op, "x", c._one(x.dtype), stream)
         at_w, held_w = place(c, op, "w", flat, stream, silent=True)
         y, handle, offset = c._heap.take((1, flat.shape[0]), x.dtype, stream)
     except Error as e:

@@ -24,7 +24,7 @@ from ._calls import check_floats, dense, numbers, refuse
 from ._connection import Member, interruptible
 from ._library import GEMM_ARGS, GEMV_ARGS, RESERVED, SCHEDULES, library
 from ._staging import is_plain, place
-from .communicator import Communicator, rows_check
+from .communicator import Communicator, Expected, rows_check
 from .errors import ArgumentError, Error
 from .memory import stream_of
 from .ops import gemm_rows
@@ -167,7 +167,7 @@ def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = No
                             SCHEDULES["fused"], *RESERVED)
     operator = PreparedOperator(comm, op, packed, c, {"a": a, "b": b})
     try:
-        rows_check(comm.member, list(received), expected)
+        rows_check(comm.member, list(received), Expected(op, expected))
     except Error:
         operator.close()
         raise

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from .. import communicator
+from .._autocast import dtype_of, lowered
 from .._calls import group, refuse
 from ..communicator import Communicator, find, rank_of
 from .._names import Called, argument
 from ..errors import ArgumentError, Error
 from ..memory import empty
-from ..ops import batch_parts
+from ..ops import GEMV_ROWS, batch_parts
 from ._seeds import numbered_generators
 
 _ops = torch.ops.fcc
-DECODE_ROWS = 64  # up to here gemv_all_reduce goes
 
 _ROW_PARALLEL = Called("RowParallelLinear", {"gemv_all_reduce": (argument("w", "weight"),),
                                              "all_reduce": ((r"\bx(?=: )", "x @ weight.T"),)})
@@ -41,7 +41,8 @@ class RowParallelLinear(nn.Module):
     Args:
         in_features: K, of all ranks together
         out_features: N
-        bias: add a bias [N], once, to the sum. All ranks have it, and add the same if it is the same
+        bias: add a bias [N], once, to the sum. All ranks have it, and add the same if it is the same. Where all start with the
+            same it stays so: its gradient is the same on all ranks (replicated), or summed over them (not)
         comm: None: the default communicator
         dtype: float32, float16 or bfloat16; None: torch's default
         replicated: how gradients come back; see fcc.gemv_all_reduce. True (the default): all ranks use y alike, as in tensor
@@ -53,7 +54,8 @@ class RowParallelLinear(nn.Module):
             one torch.nn.Linear, and a whole one is needed meanwhile
         bias: [N] or None, in the daemon's memory: 0 at first, so that it is the same on all ranks
 
-    Input: [*][K_r], dtype of the weight, the same * on all ranks. Output: [*][N], the same bits on all ranks.
+    Input: [*][K_r], dtype of the weight, the same * on all ranks. Output: [*][N], the same bits on all ranks. Under
+    torch.autocast all is as with torch.nn.Linear, whatever the number of rows.
 
     state_dict() has this rank's columns. load_state_dict() takes those, or the whole [N][K] of a torch.nn.Linear, of which it
     picks the columns.
@@ -99,23 +101,33 @@ class RowParallelLinear(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < 1 or x.shape[-1] != self.weight.shape[1]:
-            comm = find(self.comm_name)
-            raise refuse(comm, "gemv_all_reduce", ArgumentError(
-                f"rank {comm.rank}: RowParallelLinear: x: {list(x.shape)}: allowed are [*, {self.weight.shape[1]}], this "
-                "rank's columns"))
+        weight, bias, name = self.weight, self.bias, self.comm_name
+        self._check(x, weight)
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         try:
-            if 1 <= rows.shape[0] <= DECODE_ROWS:
-                y = (_ops.gemv_all_reduce(rows, self.weight, self.comm_name) if self.replicated else
-                     _ops.gemv_all_reduce(rows, self.weight, self.comm_name, replicated=False))
+            if 1 <= rows.shape[0] <= GEMV_ROWS:
+                y = (_ops.gemv_all_reduce(rows, weight, name) if self.replicated else
+                     _ops.gemv_all_reduce(rows, weight, name, replicated=False))
             else:
-                y = _ops.all_reduce(rows @ self.weight.t(), self.comm_name, replicated=self.replicated)
+                y = _ops.all_reduce(rows @ weight.t(), name, replicated=self.replicated)
         except Error as e:
-            raise e.renamed(_ROW_PARALLEL, rank_of(self.comm_name)) from None
-        if self.bias is not None:
-            y = y + self.bias
+            raise e.renamed(_ROW_PARALLEL, rank_of(name)) from None
+        if bias is not None:
+            if not self.replicated:
+                bias = _ops.sum_gradients(bias, name, replicated=False)
+            y = y + (bias if bias.dtype == y.dtype else bias.to(y.dtype))
         return y.view(*x.shape[:-1], self.out_features)
+
+    def _check(self, x: Tensor, weight: Tensor) -> None:
+        """All that torch's product would refuse, on this rank alone."""
+        if x.ndim < 1 or x.shape[-1] != weight.shape[1]:
+            what = f"{list(x.shape)}: allowed are [*, {weight.shape[1]}], this rank's columns"
+        elif x.dtype != weight.dtype and dtype_of(x) != dtype_of(weight) or x.device != weight.device:
+            what = f"{x.dtype} on {x.device}: allowed are the weight's, {weight.dtype} on {weight.device}"
+        else:
+            return
+        comm = find(self.comm_name)
+        raise refuse(comm, "gemv_all_reduce", ArgumentError(f"rank {comm.rank}: RowParallelLinear: x: {what}"))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         whole = state_dict.get(prefix + "weight")
@@ -207,13 +219,14 @@ class ExpertParallelLinear(nn.Module):
             raise refuse(comm, "gemm_all_to_all", e) from None
         found = []
         first = 0
-        with group(comm, x, self.weight):
+        x, weight = lowered(x, self.comm_name), lowered(self.weight, self.comm_name)
+        with group(comm, x, weight):
             for i, (send, receive) in enumerate(zip(sent, received)):
                 rows = x[first:first + sum(send)]
-                found.append(_ops.gemm_all_to_all(rows, self.weight[i], self.comm_name, send_rows=send, recv_rows=receive))
+                found.append(_ops.gemm_all_to_all(rows, weight[i], self.comm_name, send_rows=send, recv_rows=receive))
                 first += sum(send)
         y = found[0] if len(found) == 1 else torch.cat(found)
-        return y if self.bias is None else y + self._biases(comm, received)
+        return y if self.bias is None else y + self._biases(comm, received).to(y.dtype)
 
     def _counts(self, comm: Communicator, x: Tensor, send_rows: Sequence[Any] | None,
                 recv_rows: Sequence[Any] | None) -> tuple[list[list[int]], list[list[int]]]:

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""torch.ops.fcc.* under torch.autocast: the products take their factors in autocast's dtype, as torch.mm() and torch.nn.Linear
+do. The others, as torch's embedding_bag() and collectives, take what they are given.
+
+A factor is cast into the daemon's memory, at each call: what was cast before may be old.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import ops as _definitions  # noqa: F401: of what is registered here
+from ._dispatch import autocast_keys, lib
+
+ops = torch.ops.fcc
+
+
+def dtype_of(tensor: Tensor) -> torch.dtype:
+    """The one in which a product takes it here."""
+    kind = tensor.device.type
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return tensor.dtype
+    return torch.get_autocast_dtype(kind)
+
+
+def lowered(tensor: Tensor, comm: str) -> Tensor:
+    """It, in that dtype."""
+    dtype = dtype_of(tensor)
+    return tensor if tensor.dtype == dtype else ops.cast(tensor, dtype, comm)
+
+
+def product(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def kernel(first: Tensor, second: Tensor, comm: str, **keywords: Any) -> Tensor:
+        first, second = lowered(first, comm), lowered(second, comm)
+        with torch._C._ExcludeDispatchKeyGuard(autocast_keys):
+            return op(first, second, comm, **keywords)
+    return kernel
+
+
+for _name in ("gemv_all_reduce", "gemm_all_to_all"):
+    for _key in ("AutocastCPU", "AutocastCUDA"):
+        lib.impl(_name, product(getattr(ops, _name)), _key)
