@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -23,7 +24,10 @@ _NOTHING = {
 }
 
 
-def refuse(comm: Communicator, op: str, error: Error) -> Error:
+TOLD = "_fcc_told"  # an exception of which the other ranks have been told
+
+
+def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
     """Submit the operator without its arguments, so that the other ranks do not wait for this one, and return the error.
 
     They are told that an argument is missing here; this rank's process says which one is wrong, and why."""
@@ -33,7 +37,38 @@ def refuse(comm: Communicator, op: str, error: Error) -> Error:
             request_wait(comm._member, request)
         except Error:
             pass  # that was to be expected
+    setattr(error, TOLD, True)
     return error
+
+
+_COUNTS = frozenset(("send_rows", "recv_rows", "table_rows", "tables_per_rank", "batch_split"))
+_MAY_BE_NONE = frozenset(("b", "sample_weights", "send_rows", "recv_rows", "batch_split", "offsets", "per_sample_weights", "batch"))
+_KINDS = {"batch": int, "schedule": str, "pooling": str}
+
+
+def unsubmitted(comm: Communicator, op: str, name: str, error: Exception, **arguments: Any) -> Exception:
+    """What Python or torch raised for a call of `name` before its operator could be submitted: an argument of a wrong kind, mostly.
+    The other ranks are told, as of any argument; returns what is to be raised."""
+    if not isinstance(comm, Communicator):
+        return ArgumentError(f"{name}: comm: {type(comm).__name__}: allowed are a Communicator, and None for the default one")
+    if getattr(error, TOLD, False):
+        return error
+    for argument, value in arguments.items():
+        if value is None and argument in _MAY_BE_NONE:
+            continue
+        if argument in _COUNTS:
+            well = not isinstance(value, str) and isinstance(value, Iterable) and all(isinstance(n, (int, torch.SymInt)) for n in value)
+            allowed = "a list of whole numbers"
+        else:
+            kind = _KINDS.get(argument, torch.Tensor)
+            well = isinstance(value, (kind, torch.SymInt) if kind is int else kind)
+            allowed = {int: "a whole number", str: "a string"}.get(kind, "a torch.Tensor")
+        if not well:
+            shown = repr(value)
+            error = ArgumentError(f"rank {comm.rank}: {name}: {argument}: {type(value).__name__} "
+                                  f"{shown if len(shown) <= 40 else shown[:37] + '...'}: allowed is {allowed}")
+            break
+    return refuse(comm, op, error)
 
 
 def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctypes.Array | None = None,

@@ -23,7 +23,7 @@ class Called(NamedTuple):
 
 def argument(name: str, called: str) -> Rule:
     """An argument that has another name."""
-    return rf"\b{name}(?=: |\[|'s |' )", called
+    return rf"\b{name}(?=: |\[|')", called
 
 
 def _replaced(text: str, rules: Iterable[Rule]) -> str:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from . import _autocast, _autograd, _vmap, communicator, ops  # noqa: F401: they register the operators
+from ._calls import unsubmitted
 from .communicator import Communicator
+from .errors import Error
 
 
 _ops = torch.ops.fcc
@@ -28,15 +30,22 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, r
         schedule: "auto", "fused" or "sequential"; the same on all ranks
 
     Returns: y, [M][N], dtype of x (under torch.autocast, which casts x and w, its dtype): sums in float32, rounded once,
-        the same bits on every rank, every run.
+        the same bits on every rank, every run. On a GPU it belongs to the current stream, as all results do: who uses it on
+        another one orders the two, and keeps a reference to it until that stream is through. Tensor.record_stream() does not do
+        that for memory of fccd: it is no memory of torch's allocator, so torch ignores the call.
 
     Raises: ArgumentError (on all ranks), OutOfMemoryError (the heap for results), TimeLimitError, AbortedError,
         WorkerLostError, ShutdownError, CaptureError.
     """
     comm = comm or communicator.default()
-    if replicated and schedule == "auto":
-        return _ops.gemv_all_reduce(x, w, comm.name)  # the way that _direct.py makes short
-    return _ops.gemv_all_reduce(x, w, comm.name, replicated=replicated, schedule=schedule)
+    try:
+        if replicated and schedule == "auto":
+            return _ops.gemv_all_reduce(x, w, comm.name)  # the way that _direct.py makes short
+        return _ops.gemv_all_reduce(x, w, comm.name, replicated=replicated, schedule=schedule)
+    except Error:
+        raise
+    except Exception as e:
+        raise unsubmitted(comm, "gemv_all_reduce", "gemv_all_reduce", e, x=x, w=w, schedule=schedule) from None
 
 
 def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
@@ -58,7 +67,13 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, s
     Raises: as gemv_all_reduce(). On a GPU rows that do not come as recv_rows says are an error of one of the next calls.
     """
     comm = comm or communicator.default()
-    return _ops.gemm_all_to_all(a, b, comm.name, send_rows=send_rows, recv_rows=recv_rows, schedule=schedule)
+    try:
+        return _ops.gemm_all_to_all(a, b, comm.name, send_rows=send_rows, recv_rows=recv_rows, schedule=schedule)
+    except Error:
+        raise
+    except Exception as e:
+        raise unsubmitted(comm, "gemm_all_to_all", "gemm_all_to_all", e, a=a, b=b, send_rows=send_rows, recv_rows=recv_rows,
+                          schedule=schedule) from None
 
 
 def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, table_rows: Sequence[int],
@@ -86,8 +101,16 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, ta
     Raises: as gemv_all_reduce(), and IndexRangeError for an index that is not in its table.
     """
     comm = comm or communicator.default()
-    return _ops.embedding_all_to_all(tables, indices, offsets, sample_weights, table_rows, tables_per_rank, batch, comm.name,
-                                     batch_split=batch_split, pooling=pooling, schedule=schedule)
+    try:
+        return _ops.embedding_all_to_all(tables, indices, offsets, sample_weights, table_rows, tables_per_rank, batch, comm.name,
+                                         batch_split=batch_split, pooling=pooling, schedule=schedule)
+    except Error:
+        raise
+    except Exception as e:
+        raise unsubmitted(comm, "embedding_all_to_all", "embedding_all_to_all", e, tables=tables, indices=indices,
+                          offsets=offsets, sample_weights=sample_weights, table_rows=table_rows,
+                          tables_per_rank=tables_per_rank, batch=batch, batch_split=batch_split, pooling=pooling,
+                          schedule=schedule) from None
 
 
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int],
@@ -95,7 +118,13 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
     """An All-to-All of rows [M_r][C], float32, float16 or bfloat16, to [sum of recv_rows][C]; send_rows and recv_rows as in
     gemm_all_to_all(), of which it is the second half: they come bit for bit as they are. Differentiable."""
     comm = comm or communicator.default()
-    return _ops.rows_all_to_all(rows, send_rows, recv_rows, comm.name)
+    try:
+        return _ops.rows_all_to_all(rows, send_rows, recv_rows, comm.name)
+    except Error:
+        raise
+    except Exception as e:
+        raise unsubmitted(comm, "gemm_all_to_all", "rows_all_to_all", e, rows=rows, send_rows=send_rows,
+                          recv_rows=recv_rows) from None
 
 
 def all_reduce(x: Tensor, comm: Communicator | None = None, *, replicated: bool = False) -> Tensor:
@@ -103,7 +132,12 @@ def all_reduce(x: Tensor, comm: Communicator | None = None, *, replicated: bool 
     same bits on every rank (and 0 where all have -0). Differentiable: backward sums the gradients over the ranks, or, where
     replicated says that all ranks use the sum alike (gemv_all_reduce()), takes the gradient as it is."""
     comm = comm or communicator.default()
-    return _ops.all_reduce(x, comm.name, replicated=replicated)
+    try:
+        return _ops.all_reduce(x, comm.name, replicated=replicated)
+    except Error:
+        raise
+    except Exception as e:
+        raise unsubmitted(comm, "gemv_all_reduce", "all_reduce", e, x=x) from None
 
 
 def sum_gradients(x: Tensor, comm: Communicator | None = None, *, replicated: bool = True) -> Tensor:

@@ -25,7 +25,9 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
     """A dense tensor in the daemon's memory, on the communicator's device, so that operators use it without a copy.
 
     It is an ordinary tensor: views, slices and parameters of it lie in the daemon's memory, too. The memory goes with the last
-    reference to its storage; on a GPU that waits for the GPU, as cudaFree does. While a CUDA graph is captured, what is made
+    reference to its storage; on a GPU that waits for the GPU, as cudaFree does, but small tensors (less than 1 MiB) share buffers,
+    and who uses one on another stream than the one it was made on keeps a reference until that stream is through
+    (Tensor.record_stream() does nothing for memory that is not torch's allocator's). While a CUDA graph is captured, what is made
     stays until the communicator is closed, as the graph uses it.
 
     Args:

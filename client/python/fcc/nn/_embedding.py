@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import communicator
-from .._calls import refuse
+from .._calls import refuse, unsubmitted
 from .._names import Called, argument
 from ..communicator import Communicator, find, rank_of
 from ..errors import ArgumentError, Error
@@ -114,6 +114,10 @@ class ShardedEmbeddingBagCollection(nn.Module):
             return self._forward(input, offsets, per_sample_weights, batch, batch_split)
         except Error as e:
             raise e.renamed(self._called(e.rank), rank_of(self.comm_name)) from None
+        except Exception as e:
+            raise unsubmitted(find(self.comm_name), "embedding_all_to_all", "ShardedEmbeddingBagCollection", e, input=input,
+                              offsets=offsets, per_sample_weights=per_sample_weights, batch=batch,
+                              batch_split=batch_split) from None
 
     def _called(self, rank: int | None) -> Called:
         """Tables have the numbers here that they have among all ranks'; an operator numbers those of the rank that its text is about."""

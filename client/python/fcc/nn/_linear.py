@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .. import communicator
 from .._autocast import dtype_of, lowered
-from .._calls import group, refuse
+from .._calls import group, refuse, unsubmitted
 from ..communicator import Communicator, find, rank_of
 from .._names import Called, argument
 from ..errors import ArgumentError, Error
@@ -102,9 +102,9 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias, name = self.weight, self.bias, self.comm_name
-        self._check(x, weight)
-        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         try:
+            self._check(x, weight)
+            rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
             if 1 <= rows.shape[0] <= GEMV_ROWS:
                 y = (_ops.gemv_all_reduce(rows, weight, name) if self.replicated else
                      _ops.gemv_all_reduce(rows, weight, name, replicated=False))
@@ -112,6 +112,8 @@ class RowParallelLinear(nn.Module):
                 y = _ops.all_reduce(rows @ weight.t(), name, replicated=self.replicated)
         except Error as e:
             raise e.renamed(_ROW_PARALLEL, rank_of(name)) from None
+        except Exception as e:
+            raise unsubmitted(find(name), "gemv_all_reduce", "RowParallelLinear", e, x=x) from None
         if bias is not None:
             if not self.replicated:
                 bias = _ops.sum_gradients(bias, name, replicated=False)
@@ -210,6 +212,8 @@ class ExpertParallelLinear(nn.Module):
             return self._forward(x, send_rows, recv_rows)
         except Error as e:
             raise e.renamed(_EXPERT_PARALLEL, rank_of(self.comm_name)) from None
+        except Exception as e:
+            raise unsubmitted(find(self.comm_name), "gemm_all_to_all", "ExpertParallelLinear", e, x=x) from None
 
     def _forward(self, x: Tensor, send_rows: Sequence[Any] | None, recv_rows: Sequence[Any] | None) -> Tensor:
         comm = find(self.comm_name)
