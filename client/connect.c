@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -37,6 +38,11 @@ static int64_t ms_left(int64_t deadline)
 
 static int connect_failed(const char *path, int error)
 {
+    struct stat st;
+
+    if (error == ECONNREFUSED && !stat(path, &st) && !S_ISSOCK(st.st_mode))
+        return last_error_set(-ECONNREFUSED, "%s: it is a %s: allowed is fccd's socket", path,
+                              S_ISDIR(st.st_mode) ? "directory" : "file");
     switch (error) {
     case EACCES:
     case EPERM:
@@ -87,7 +93,8 @@ static int socket_connect(const struct fcc_connect_options *options, int64_t dea
     if (!path || (!*path && !options->socket_path))
         path = FCC_SOCKET_DEFAULT;
     if (!*path || strlen(path) >= sizeof(address.sun_path))
-        return last_error_set(-EINVAL, "socket_path: %zu characters: allowed are 1 to %zu", strlen(path),
+        return last_error_set(-EINVAL, "%s: %zu characters: allowed are 1 to %zu",
+                              options->socket_path ? "options.socket_path" : "FCCD_SOCKET", strlen(path),
                               sizeof(address.sun_path) - 1);
     (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
 

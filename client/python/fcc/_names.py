@@ -48,6 +48,12 @@ _ARGUMENTS: dict[str, tuple[Rule, ...]] = {
         (r"\bout: (rank \d+) has shape\[1\] (\d+), all ranks together have", r"tables_per_rank: \1 has \2 in all, all ranks together have"),
         (r"\bnum_tables \* batch", "len(table_rows) * batch")),
 }
+# What Communicator() is given.
+_OPTIONS: tuple[Rule, ...] = (
+    (r"\boptions\.socket_path(?=: )", "socket"),
+    (r"\boptions\.job(?=: )", "job"),
+    (r"\bnranks(?=: )", "size"),
+    (r"\bdevice_kind(?=: )", "device"))
 _CALLS = {"noop": "barrier", "fcc_buffer_alloc": "an allocation of symmetric memory"}
 
 
@@ -56,6 +62,7 @@ def in_python(text: str) -> str:
     for operator, rules in _ARGUMENTS.items():
         if operator + ": " in text:
             text = _replaced(text, rules)
+    text = _replaced(text, _OPTIONS)
     if "out of step" in text:
         text = re.sub(r"\bcalls (noop|fcc_buffer_alloc)\b", lambda found: "calls " + _CALLS[found[1]], text)
     return re.sub(r"(?<!calls )\bnoop(?=: | #)", "barrier", text)
