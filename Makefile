@@ -203,7 +203,7 @@ GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepare
 # The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
 SYSTEM += gpu_worker_posted node_messages protocol_forming
-SYSTEM += gpu_worker_overlap
+SYSTEM += gpu_worker_overlap texts
 SYSTEM += channel quota rights
 ONE_THREAD := kernels plan lanes core hostlist
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(filter-out $(if $(SAN),$(LAUNCHED)) $(if $(filter thread,$(SAN)),$(ONE_THREAD)),kernels $(SYSTEM) $(filter-out kernels,$(UNIT))))

@@ -15,6 +15,17 @@
 
 static const char *const level_names[] = {[FINDING_OK] = "ok", [FINDING_WARN] = "warn", [FINDING_BAD] = "bad"};
 
+struct group_name group_name(const struct group *group, gid_t gid)
+{
+    struct group_name name;
+
+    if (group)
+        (void)snprintf(name.text, sizeof(name.text), "%s", group->gr_name);
+    else
+        (void)snprintf(name.text, sizeof(name.text), "%u", (unsigned)gid);
+    return name;
+}
+
 void finding_add(struct doctor *d, enum finding_level level, const char *check, const char *remedy, const char *format, ...)
 {
     struct json_object *o = json_object_new_object();

@@ -5,6 +5,7 @@
 #ifndef FCC_DOCTOR_H
 #define FCC_DOCTOR_H
 
+#include <grp.h>
 #include <stdint.h>
 
 struct json_object;
@@ -22,6 +23,12 @@ struct doctor {
 /* Add a finding. `remedy`: what to do about it, or "". */
 void finding_add(struct doctor *d, enum finding_level level, const char *check, const char *remedy, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+
+/* The group's name, or its number where it has none: struct group, of getgrgid(gid), may be NULL. */
+struct group_name {
+    char text[64];
+};
+struct group_name group_name(const struct group *group, gid_t gid);
 
 /* doctor_daemon.c: the socket, the daemon, its configuration and its jobs. Sets d->status and d->devices. */
 void doctor_daemon(struct doctor *d);

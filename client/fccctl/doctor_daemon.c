@@ -70,7 +70,7 @@ static bool check_socket(struct doctor *d)
     if (access(d->socket, R_OK | W_OK) != 0) {
         access_remedy(st.st_gid, group, remedy, sizeof(remedy));
         finding_add(d, FINDING_BAD, "socket", remedy, "%s: you may not open it (group %s, mode %04o)", d->socket,
-                    group ? group->gr_name : "?", (unsigned)st.st_mode & 07777u);
+                    group_name(group, st.st_gid).text, (unsigned)st.st_mode & 07777u);
         return false;
     }
     if (st.st_mode & S_IWOTH)
@@ -78,7 +78,7 @@ static bool check_socket(struct doctor *d)
                     "%s: every user may open it (mode %04o)", d->socket, (unsigned)st.st_mode & 07777u);
     else
         finding_add(d, FINDING_OK, "socket", "", "%s, group %s, mode %04o: you may open it", d->socket,
-                    group ? group->gr_name : "?", (unsigned)st.st_mode & 07777u);
+                    group_name(group, st.st_gid).text, (unsigned)st.st_mode & 07777u);
     return true;
 }
 

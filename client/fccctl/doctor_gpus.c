@@ -75,7 +75,7 @@ static void check_file(struct doctor *d, const char *kind, enum finding_level le
         (void)snprintf(remedy, sizeof(remedy), "as root: 'chmod 0666 %s', or let udev give it to a group that you are in",
                        path);
     finding_add(d, level, kind, remedy, "%s: you may not open it (%s, group %s, mode %04o), so your jobs' workers may not",
-                path, strerror(why), group ? group->gr_name : "?", (unsigned)st.st_mode & 07777u);
+                path, strerror(why), group_name(group, st.st_gid).text, (unsigned)st.st_mode & 07777u);
 }
 
 static void check_files(struct doctor *d, const struct maker *m)
