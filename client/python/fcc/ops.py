@@ -27,6 +27,7 @@ from .communicator import Communicator, Expected, find, rank_of
 from .errors import ArgumentError, Error
 from .memory import DTYPES, stream_of
 
+
 def in_words_of(name: str, operator: str, *rules: Rule) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """A kernel whose last positional argument is the communicator's name. Errors of the operator that it is made of are in its words."""
     called = Called(name, {operator: rules})
