@@ -186,46 +186,71 @@ static void dumpable_warn(void)
         (void)fclose(f);
 }
 
-int broker_run(const struct config *config, int argc, char *argv[])
+int broker_open(struct broker *b, const struct config *config, int argc, char *argv[])
 {
-    struct broker b = {
-        .config = *config, .argc = argc, .argv = argv, .listen_sock = -1, .started_ns = clock_ns(), .probe.fd = -1};
     int status;
 
-    log_start(config);
-    variables_check(variable_unknown);
-    LIST_INIT(&b.visitors);
-    LIST_INIT(&b.jobs);
-    LIST_INIT(&b.accounts);
-    LIST_INIT(&b.users);
-    LIST_INIT(&b.children);
-    TAILQ_INIT(&b.lookups);
-    descriptors_allow(&b);
-    if (getrandom(&b.last.broker, sizeof(b.last.broker), 0) != sizeof(b.last.broker)) {
+    *b = (struct broker){
+        .config = *config, .argc = argc, .argv = argv, .listen_sock = -1, .exe = -1, .started_ns = clock_ns(), .probe.fd = -1};
+    LIST_INIT(&b->visitors);
+    LIST_INIT(&b->jobs);
+    LIST_INIT(&b->accounts);
+    LIST_INIT(&b->users);
+    LIST_INIT(&b->children);
+    TAILQ_INIT(&b->lookups);
+    descriptors_allow(b);
+    if (getrandom(&b->last.broker, sizeof(b->last.broker), 0) != sizeof(b->last.broker)) {
         log_error("no random numbers: %s", strerror(errno));
-        return EXIT_FAILURE;
+        return -EIO;
     }
-    b.exe = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-    if (b.exe < 0) {
-        log_error("/proc/self/exe: %s: workers cannot be started without /proc", strerror(errno));
-        return EXIT_FAILURE;
+    b->exe = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (b->exe < 0) {
+        status = -errno;
+        log_error("/proc/self/exe: %s: workers cannot be started without /proc", strerror(-status));
+        return status;
     }
     status = pid_file_write(config);
     dumpable_warn();
     if (status >= 0)
-        status = listen_open(&b);
+        status = listen_open(b);
     if (status >= 0) {
-        b.listen_sock = status;
-        status = events_open(&b);
+        b->listen_sock = status;
+        status = events_open(b);
         if (status)
             log_error("cannot set up the event loop: %s", strerror(-status));
     }
     if (status >= 0)
-        status = nodes_open(&b);
+        status = nodes_open(b);
     if (status >= 0 && *config->log_file && (status = log_to_file(config->log_file)))
         log_error("LOG_FILE %s: %s", config->log_file, strerror(-status));
-    if (status >= 0) {
-        probe_start(&b);
+    if (status >= 0)
+        probe_start(b);
+    return status < 0 ? status : 0;
+}
+
+void broker_close(struct broker *b)
+{
+    nodes_close(b); /* visitors that wait for a ping are told */
+    while (!LIST_EMPTY(&b->visitors))
+        visitor_free(LIST_FIRST(&b->visitors));
+    lookups_close(b);
+    children_close(b);
+    probe_close(b);
+    events_close(b);
+    listen_close(b);
+    pid_file_remove(&b->config);
+    if (b->exe >= 0)
+        (void)close(b->exe);
+}
+
+int broker_run(const struct config *config, int argc, char *argv[])
+{
+    struct broker b;
+
+    log_start(config);
+    variables_check(variable_unknown);
+    int status = broker_open(&b, config, argc, argv);
+    if (!status) {
         log_info("serves %s with %u cpu devices of %u workgroups", config->socket, config->cpu_devices,
                  config_cpu_workgroups(config));
         (void)sd_notify(0, "READY=1");
@@ -233,16 +258,7 @@ int broker_run(const struct config *config, int argc, char *argv[])
         (void)event_base_dispatch(b.base);
         log_info("ended");
     }
-    nodes_close(&b); /* visitors that wait for a ping are told */
-    while (!LIST_EMPTY(&b.visitors))
-        visitor_free(LIST_FIRST(&b.visitors));
-    lookups_close(&b);
-    children_close(&b);
-    probe_close(&b);
-    events_close(&b);
-    listen_close(&b);
-    pid_file_remove(config);
-    (void)close(b.exe);
+    broker_close(&b);
     log_catch_up(true);
-    return status < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    return status ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -134,6 +134,10 @@ struct broker {
 /* Serve until SIGTERM or SIGINT, then drain. SIGHUP reads the configuration again, with this command line. Returns the process's
  * exit status. */
 int broker_run(const struct config *config, int argc, char *argv[]);
+/* What that is made of, for programs that turn its event loop themselves. open: 0, or -errno, which is logged; it is to be closed in
+ * either case. */
+int broker_open(struct broker *b, const struct config *config, int argc, char *argv[]);
+void broker_close(struct broker *b);
 
 /* listen.c: returns the listening socket, or -errno (logged). */
 int listen_open(struct broker *b);

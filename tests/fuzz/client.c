@@ -49,24 +49,6 @@ void client_send(struct client *c, struct fcc_msg *m, size_t length, enum fcc_ms
     c->awaited[m->id] = (uint8_t)type;
 }
 
-void client_send_raw(struct client *c, const void *bytes, size_t length, const int *fds, int nfds)
-{
-    _Alignas(struct cmsghdr) char room[CMSG_SPACE(sizeof(int) * 64)] = {0};
-    struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
-    struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1};
-
-    if (nfds) {
-        h.msg_control = room;
-        h.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)nfds);
-        struct cmsghdr *m = CMSG_FIRSTHDR(&h);
-        m->cmsg_level = SOL_SOCKET;
-        m->cmsg_type = SCM_RIGHTS;
-        m->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)nfds);
-        memcpy(CMSG_DATA(m), fds, sizeof(int) * (size_t)nfds);
-    }
-    (void)sendmsg(c->sock, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
 bool client_ring(struct client *c, struct fcc_submit *m, size_t length)
 {
     uint64_t one = 1, room = (length + FCC_RECORD_ALIGN - 1) / FCC_RECORD_ALIGN * FCC_RECORD_ALIGN;

@@ -55,7 +55,6 @@ static inline bool client_is_open(const struct client *c)
 }
 /* Send a message with the next id, or (id 0) one whose answer nobody awaits. */
 void client_send(struct client *c, struct fcc_msg *m, size_t length, enum fcc_msg_type type);
-void client_send_raw(struct client *c, const void *bytes, size_t length, const int *fds, int nfds);
 /* Put a SUBMIT into the ring. False: there is no room. */
 bool client_ring(struct client *c, struct fcc_submit *m, size_t length);
 /* All that has come: checks it, and remembers what it says. */

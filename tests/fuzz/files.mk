@@ -11,7 +11,7 @@ SECONDS ?= 20
 TARGET ?=
 FUZZ_ENGINE ?= libfuzzer
 PACKAGES_FUZZ := clang libclang-rt-dev libcmocka-dev python3
-FUZZ_TARGETS := arguments plan config auth fds worker nodes peers
+FUZZ_TARGETS := arguments plan config auth fds broker worker nodes peers gpus
 FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c misbehave.c outside.c outside_wire.c program.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
 
 .PHONY: fuzz fuzz-build fuzz-run deps-fuzz
@@ -62,10 +62,18 @@ $(FUZZ_BUILD)/auth: $(call fuzz_objects,daemon/auth.c daemon/cluster.c daemon/te
 $(FUZZ_BUILD)/fds: $(call fuzz_objects,proto/msg.c proto/error.c tests/fuzz/fuzz_fds.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK)
+$(FUZZ_BUILD)/broker: $(call fuzz_objects,$(filter-out daemon/main.c daemon/broker/spawn.c,$(DAEMON)) $(KERNELS) $(PROTO) tests/fuzz/fuzz_broker.c)
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK) $(DAEMON_LIBS) -ldl -lm
 # Workers in the target's process.
 FUZZ_BED := $(addprefix tests/fuzz/,bed.c client.c misbehave.c outside.c outside_wire.c program.c submit.c)
-$(addprefix $(FUZZ_BUILD)/,worker nodes peers): $(FUZZ_BUILD)/%: $(call fuzz_objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(PROTO) $(FUZZ_BED)) \
+$(addprefix $(FUZZ_BUILD)/,worker nodes peers gpus): $(FUZZ_BUILD)/%: $(call fuzz_objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(PROTO) $(FUZZ_BED)) \
 		$(FUZZ_BUILD)/obj/tests/fuzz/fuzz_%.o
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(DAEMON_LIBS) -ldl -lm
+$(FUZZ_BUILD)/gpus: | $(FUZZ_BUILD)/fake_plugin/cuda.so
+$(FUZZ_BUILD)/fake_plugin/cuda.so: $(patsubst %.c,$(FUZZ_BUILD)/obj/%.o,$(FAKE_GPU) proto/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(FUZZ_CC) -pthread -fsanitize=$(FUZZ_SAN) -shared $^ -o $@
 endif

@@ -1,31 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "misbehave.h"
 
-#include <fcntl.h>
-#include <sys/eventfd.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-static int some_fd(struct input *in)
-{
-    int pair[2];
-
-    switch (input_below(in, 6)) {
-    case 0:
-        return pipe2(pair, O_CLOEXEC) ? -1 : (close(pair[1]), pair[0]);
-    case 1:
-        return open("/", O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-    case 2:
-        return memfd_create("fuzz", MFD_CLOEXEC);
-    case 3:
-        return open("/dev/null", O_RDWR | O_CLOEXEC);
-    case 4:
-        return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    default:
-        return eventfd(0, EFD_CLOEXEC);
-    }
-}
+#include "raw_send.h"
 
 void send_anything(struct client *c, struct input *in)
 {
@@ -38,7 +14,6 @@ void send_anything(struct client *c, struct input *in)
     struct fcc_msg header = {.type = (uint16_t)input_below(in, FCC_MSG_TYPES + 3), .id = 0};
     uint32_t how = input_u8(in);
     size_t length = header.type < FCC_MSG_TYPES ? sizes[header.type] : 16;
-    int fds[16] = {0}, nfds = 0;
 
     length = length < 16 ? 16 : length;
     if (how & 1)
@@ -51,12 +26,7 @@ void send_anything(struct client *c, struct input *in)
     header.length = how & 8 ? (uint32_t)input_number(in) : (uint32_t)length;
     header.zero = (uint16_t)((how & 0xf0) == 0xf0);
     memcpy(m, &header, sizeof(header));
-    for (uint32_t want = (how & 0x30) == 0x30 ? input_below(in, 16) : 0; (uint32_t)nfds < want; nfds++)
-        if ((fds[nfds] = some_fd(in)) < 0)
-            break;
-    client_send_raw(c, m, length, fds, nfds);
-    for (int i = 0; i < nfds; i++)
-        (void)close(fds[i]);
+    raw_send_with(c->sock, m, length, (how & 0x30) == 0x30 ? input_below(in, 16) : 0, in);
 }
 
 void scribble(struct client *c, struct input *in)

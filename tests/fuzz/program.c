@@ -313,6 +313,10 @@ static void step(struct input *in)
     case 3:
         bed.nodes[input_below(in, (uint32_t)bed.n)].refuses = input_below(in, 3);
         break;
+    case 4:
+        if (kind->device_step)
+            kind->device_step(in);
+        break;
     case 7: /* time passes */
         (void)usleep(1000u * (1 + input_below(in, 8)));
         bed_turn(2);

@@ -13,6 +13,7 @@ struct program_kind {
     int nodes;
     bool outside; /* there is another node besides (outside.h) */
     enum fcc_device_kind device;
+    void (*device_step)(struct input *in); /* the devices change; NULL: they do not */
 };
 
 /* Run it, and expect of the workers: nobody's request is answered twice; where the input asks for it, all are answered in the end; and when

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fuzz_broker.c - a real broker in this process, visitors of any manners, and workers that are the input's: what it says on their control
+ * channels is what no worker says, too. Each worker has a process, which only waits to be killed (worker_spawn() is this file's, not spawn.c's).
+ *
+ * Expected of the broker: who asks for memory is answered once; connections that have come are handed over or told why not; and when all
+ * have gone nothing is left of them, no visitor, no job, no process, no descriptor.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include "broker.h"
+#include "clock.h"
+#include "log.h"
+#include "msg.h"
+#include "raw_send.h"
+
+enum { VISITORS = 8, WORKERS = 8, SPAWNED = 256, LIMIT_S = 30 };
+
+struct visitor_end {
+    int sock;             /* -1: none */
+    unsigned sent, heard; /* messages */
+};
+
+struct worker_end {
+    int control;       /* -1: none */
+    pid_t pid;         /* 0: none, or it is dead */
+    uint64_t asked[4]; /* ids of charges that are not answered */
+    uint64_t handed;   /* SESSION messages that have come */
+    bool started, retired;
+};
+
+static struct broker broker;
+static struct config config;
+static char directory[] = "/tmp/fccd-fuzz.XXXXXX";
+/* Which is read again by SIGHUP. */
+static char *line[] = {"fccd",
+                       "--config=/dev/null",
+                       "--gpus=none",
+                       "--log-level=error",
+                       "--memory-per-user-mb=16",
+                       "--jobs-per-user=4",
+                       "--connections-per-job=6",
+                       "--connections-per-user=10",
+                       "--drain-ms=20",
+                       NULL};
+enum { LINE_WORDS = sizeof(line) / sizeof(line[0]) - 1 };
+static struct visitor_end visitors[VISITORS];
+static struct worker_end workers[WORKERS];
+static pid_t spawned[SPAWNED]; /* in this program */
+static unsigned nspawned;
+
+/* ---- in place of spawn.c ---- */
+
+pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, int control, struct error *e)
+{
+    struct worker_end *w = NULL;
+
+    (void)exe, (void)uid, (void)gid, (void)groups;
+    for (int i = 0; i < WORKERS && !w; i++)
+        if (workers[i].control < 0 && !workers[i].pid)
+            w = &workers[i];
+    if (!w)
+        return error_set(e, -EAGAIN, "cannot start a worker: there are %d", WORKERS);
+    *w = (struct worker_end){.control = fcntl(control, F_DUPFD_CLOEXEC, 0), .pid = fork()};
+    FUZZ_CHECK(w->control >= 0 && w->pid >= 0);
+    spawned[nspawned++ % SPAWNED] = w->pid;
+    if (w->pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)signal(SIGTERM, SIG_DFL);
+        closefrom(0);
+        for (;;)
+            (void)pause();
+    }
+    return w->pid;
+}
+
+pid_t lister_spawn(int exe, const struct config *with, int out, struct error *e)
+{
+    (void)exe, (void)with, (void)out;
+    return error_set(e, -EAGAIN, "there are no GPUs here");
+}
+
+/* ---- workers ---- */
+
+static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t length, int nfds)
+{
+    FUZZ_CHECK(w->started == (m->type != CONTROL_START));
+    if (m->type == CONTROL_START) {
+        FUZZ_CHECK(length == sizeof(struct control_start) && !nfds);
+        w->started = true;
+    } else if (m->type == CONTROL_SESSION) {
+        FUZZ_CHECK(length == sizeof(struct control_session) && nfds == 1 && !w->retired);
+        w->handed++;
+    } else if (m->type == (CONTROL_CHARGE | FCC_REPLY)) {
+        bool known = false;
+        for (size_t i = 0; i < sizeof(w->asked) / sizeof(w->asked[0]) && !known; i++)
+            if (w->asked[i] == m->id) {
+                w->asked[i] = 0;
+                known = true;
+            }
+        FUZZ_CHECK(length == sizeof(struct control_charge) && known);
+    } else if (m->type == CONTROL_CONNECTED) {
+        const struct control_connected *c = (const struct control_connected *)m;
+        FUZZ_CHECK(length == sizeof(*c) && !nfds && c->status < 0 && memchr(c->text, 0, sizeof(c->text)) && c->text[0]);
+    } else {
+        FUZZ_CHECK(m->type == CONTROL_RETIRE || m->type == CONTROL_DRAIN);
+        w->retired = w->retired || m->type == CONTROL_RETIRE;
+    }
+}
+
+static void worker_leave(struct worker_end *w)
+{
+    if (w->control >= 0)
+        (void)close(w->control);
+    w->control = -1;
+    if (w->pid > 0)
+        (void)kill(w->pid, SIGKILL); /* the broker reaps it */
+    w->pid = 0;
+}
+
+static void workers_read(void)
+{
+    static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
+    int fds[FCC_MAX_FDS], nfds;
+    ssize_t n;
+
+    for (int i = 0; i < WORKERS; i++)
+        while (workers[i].control >= 0 &&
+               (n = msg_recv(workers[i].control, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds)) != -EAGAIN) {
+            if (n <= 0) { /* the broker has had enough of it: its process ends, too */
+                worker_leave(&workers[i]);
+                break;
+            }
+            worker_hear(&workers[i], (const struct fcc_msg *)buf, n, nfds);
+            fds_close(fds, nfds);
+        }
+}
+
+static void worker_charge(struct worker_end *w, struct input *in)
+{
+    static uint64_t ids;
+    uint32_t how = input_u8(in);
+    struct control_charge m = {.msg = {.type = CONTROL_CHARGE, .id = ++ids}, .bytes = (int64_t)(how & 0x7f) << 14};
+
+    if (how & 0x80)
+        m.bytes = input_number(in);
+    /* Who asks again before he is answered has himself to thank. */
+    memset(w->asked, 0, sizeof(w->asked) - sizeof(w->asked[0]));
+    memmove(&w->asked[0], &w->asked[1], sizeof(w->asked) - sizeof(w->asked[0]));
+    w->asked[3] = m.bytes >= 0 ? m.msg.id : 0;
+    (void)msg_send(w->control, &m.msg, sizeof(m), NULL, 0);
+}
+
+static void worker_says(struct worker_end *w, struct input *in)
+{
+    union {
+        struct fcc_msg msg;
+        struct control_sessions sessions;
+        struct control_retire retire;
+        struct control_connect connect;
+        unsigned char bytes[512];
+    } m = {.bytes = {0}};
+    uint32_t what = input_u8(in), how = input_u8(in);
+    size_t length = sizeof(m.msg);
+
+    if (what < 100) {
+        worker_charge(w, in);
+        return;
+    }
+    m.msg.id = how;
+    if (what < 130) {
+        m.msg.type = CONTROL_SESSIONS;
+        m.sessions.sessions = (uint32_t)input_number(in);
+        m.sessions.controls = how;
+        m.sessions.got = how & 1 ? w->handed : (uint64_t)input_number(in);
+        length = sizeof(m.sessions);
+    } else if (what < 160) {
+        m.msg.type = CONTROL_RETIRE;
+        m.retire.handed = how & 7 ? w->handed : (uint64_t)input_number(in);
+        length = sizeof(m.retire);
+    } else if (what < 190) {
+        m.msg.type = CONTROL_CONNECT;
+        memset(m.connect.address, how & 1 ? 'a' : '1', how & 2 ? sizeof(m.connect.address) : 8);
+        m.connect.limit_ms = how;
+        length = sizeof(m.connect);
+    } else if (what < 230) {
+        m.msg.type = (uint16_t)(how & 0x40 ? CONTROL_START + (how & 15) : how);
+        length = 16 + input_below(in, sizeof(m) - 16);
+        for (size_t i = 16; i < length && in->left; i++)
+            m.bytes[i] = input_u8(in);
+    } else {
+        worker_leave(w);
+        return;
+    }
+    m.msg.length = (uint32_t)(how == 0xff ? (uint32_t)input_number(in) : length);
+    raw_send_with(w->control, &m, length, how >= 0xf0 ? input_below(in, RAW_FDS) : 0, in);
+}
+
+/* ---- visitors ---- */
+
+static void visitor_leave(struct visitor_end *v)
+{
+    if (v->sock >= 0)
+        (void)close(v->sock);
+    *v = (struct visitor_end){.sock = -1};
+}
+
+static void visitor_come(struct visitor_end *v)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+
+    (void)snprintf(a.sun_path, sizeof(a.sun_path), "%s", config.socket);
+    *v = (struct visitor_end){.sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+    FUZZ_CHECK(v->sock >= 0);
+    if (connect(v->sock, (const struct sockaddr *)&a, sizeof(a)))
+        visitor_leave(v); /* the backlog is full */
+}
+
+static void visitors_read(void)
+{
+    static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
+    const struct fcc_reply *r = (const struct fcc_reply *)buf;
+    int fds[FCC_MAX_FDS], nfds;
+    ssize_t n;
+
+    for (int i = 0; i < VISITORS; i++)
+        while (visitors[i].sock >= 0 &&
+               (n = msg_recv(visitors[i].sock, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds)) != -EAGAIN) {
+            if (n <= 0) {
+                visitor_leave(&visitors[i]);
+                break;
+            }
+            FUZZ_CHECK(n >= (ssize_t)sizeof(*r) && r->msg.type & FCC_REPLY && memchr(r->text, 0, sizeof(r->text)));
+            FUZZ_CHECK(r->status <= 0 && (r->status == 0 || r->text[0]) && (uint32_t)nfds == r->fds);
+            FUZZ_CHECK(++visitors[i].heard <=
+                       visitors[i].sent + 1); /* one that makes room for another is told without asking */
+            fds_close(fds, nfds);
+        }
+}
+
+static void visitor_says_hello(struct visitor_end *v, struct input *in)
+{
+    uint32_t how = input_u8(in);
+    struct fcc_hello m = {.msg = {.type = FCC_MSG_HELLO, .id = how, .length = sizeof(m)},
+                          .magic = FCC_PROTO_MAGIC,
+                          .version = FCC_PROTO_VERSION,
+                          .role = how & 1 ? FCC_ROLE_CONTROL : FCC_ROLE_CLIENT,
+                          .uid = how & 1 ? geteuid() : UINT32_MAX};
+
+    (void)snprintf(m.job, sizeof(m.job), "%s", how & 1 && how & 2 ? "" : how & 4 ? "b" : how & 8 ? "c" : "a");
+    if (how >= 0xe0) { /* something in it is otherwise */
+        int64_t value = input_number(in);
+        memcpy((unsigned char *)&m + input_below(in, sizeof(m) / 4 - 2) * 4, &value, sizeof(value));
+    }
+    raw_send_with(v->sock, &m, how == 0xff ? input_below(in, sizeof(m)) : sizeof(m), how >= 0xf8 ? input_below(in, RAW_FDS) : 0,
+                  in);
+}
+
+static void visitor_says(struct visitor_end *v, struct input *in)
+{
+    struct fcc_query q = {.msg = {.type = FCC_MSG_QUERY, .length = sizeof(q)}, .comm = 1, .text = "127.0.0.1:1"};
+    uint32_t what = input_u8(in);
+    unsigned char bytes[300];
+    size_t n = 0;
+
+    v->sent++;
+    if (what < 130) {
+        visitor_says_hello(v, in);
+    } else if (what < 200) {
+        q.what = input_below(in, FCC_QUERY_COUNT + 1);
+        raw_send_with(v->sock, &q, sizeof(q), what >= 195 ? input_below(in, RAW_FDS) : 0, in);
+    } else if (what < 225) {
+        while (n < sizeof(bytes) && in->left)
+            bytes[n++] = input_u8(in);
+        raw_send_with(v->sock, bytes, n, what & 3 ? 0 : input_below(in, RAW_FDS), in);
+    } else {
+        visitor_leave(v);
+    }
+}
+
+/* ---- the program ---- */
+
+static void turn(unsigned turns)
+{
+    for (; turns; turns--)
+        (void)event_base_loop(broker.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+    workers_read();
+    visitors_read();
+}
+
+static void step(struct input *in)
+{
+    uint32_t which = input_u8(in), at = which & 7;
+
+    if (which < 0x80) {
+        struct visitor_end *v = &visitors[at];
+        if (v->sock < 0)
+            visitor_come(v);
+        else
+            visitor_says(v, in);
+    } else if (which < 0xe0) {
+        if (workers[at].control >= 0)
+            worker_says(&workers[at], in);
+    } else if (which < 0xf0) {
+        turn(1 + at);
+    } else if (which < 0xf8) {
+        (void)kill(getpid(), SIGHUP);
+    } else {
+        (void)usleep(500);
+    }
+    if (which & 0x10)
+        turn(1);
+}
+
+static int descriptors_count(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+
+    FUZZ_CHECK(d != NULL);
+    while (readdir(d))
+        n++;
+    (void)closedir(d);
+    return n;
+}
+
+static void directory_remove(void)
+{
+    (void)unlink(config.socket);
+    (void)rmdir(directory);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    enum config_action action;
+    struct error e = {0};
+
+    (void)argc, (void)argv;
+    if (getenv("FUZZ_LOG"))
+        line[3] = "--log-level=debug";
+    if (config_load(LINE_WORDS, line, &config, &action, &e))
+        fuzz_failed(__FILE__, __LINE__, "%s", e.text);
+    FUZZ_CHECK(mkdtemp(directory) && atexit(directory_remove) == 0);
+    (void)snprintf(config.socket, sizeof(config.socket), "%s/fccd.sock", directory);
+    text_copy(config.socket_group, sizeof(config.socket_group), "");
+    log_open("broker", (enum log_level)log_level_by_name(config.log_level), LOG_FORMAT_TEXT);
+    (void)signal(SIGPIPE, SIG_IGN); /* as in the daemon */
+    return 0;
+}
+
+static bool everything_has_gone(void)
+{
+    for (int i = 0; i < WORKERS; i++)
+        worker_leave(&workers[i]); /* one may have been started for a visitor that has gone since */
+    return LIST_EMPTY(&broker.visitors) && LIST_EMPTY(&broker.jobs) && LIST_EMPTY(&broker.users) &&
+           LIST_EMPTY(&broker.children);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct input in = {.at = data, .left = size};
+    int descriptors = descriptors_count(); /* the engine may have more from time to time */
+    uint64_t end;
+
+    for (int i = 0; i < VISITORS; i++)
+        visitors[i] = (struct visitor_end){.sock = -1};
+    for (int i = 0; i < WORKERS; i++)
+        workers[i] = (struct worker_end){.control = -1};
+    nspawned = 0;
+    FUZZ_CHECK(broker_open(&broker, &config, LINE_WORDS, line) == 0);
+    while (in.left)
+        step(&in);
+    for (int i = 0; i < VISITORS; i++)
+        visitor_leave(&visitors[i]);
+    for (end = clock_ns() + LIMIT_S * UINT64_C(1000000000); !everything_has_gone(); (void)usleep(100)) {
+        turn(4);
+        if (clock_ns() > end)
+            fuzz_failed(__FILE__, __LINE__, "after %d s the broker still has%s%s%s%s", LIMIT_S,
+                        LIST_EMPTY(&broker.visitors) ? "" : " visitors", LIST_EMPTY(&broker.jobs) ? "" : " jobs",
+                        LIST_EMPTY(&broker.users) ? "" : " users", LIST_EMPTY(&broker.children) ? "" : " children");
+    }
+    broker_close(&broker);
+    for (unsigned i = 0; i < nspawned && i < SPAWNED; i++)
+        FUZZ_CHECK(waitpid(spawned[i], NULL, WNOHANG) == -1 && errno == ECHILD); /* reaped by the broker */
+    int left = descriptors_count();
+    if (left != descriptors)
+        fuzz_failed(__FILE__, __LINE__, "%d file descriptors are left, of %d", left - descriptors, left);
+    return 0;
+}
