@@ -138,8 +138,9 @@ static void ask_free(struct client *c, struct input *in)
 
 static void ask_peer_buffer(struct client *c, struct input *in)
 {
-    struct fcc_buffer_peer_msg m = {.buffer = buffer_choose(in, c), .rank = (int32_t)input_below(in, 6) - 1};
+    struct fcc_buffer_peer_msg m = {.buffer = buffer_choose(in, c)};
 
+    m.rank = (int32_t)input_below(in, 6) - 1;
     client_send(c, &m.msg, sizeof(m), FCC_MSG_BUFFER_PEER);
 }
 
@@ -155,14 +156,14 @@ static void ask_put(struct client *c, struct input *in)
     uint32_t how = input_u8(in);
     struct fcc_put_msg m = {.comm = comm_choose(in, c),
                             .rank = (int32_t)(how & 3),
-                            .from = buffer_choose(in, c),
-                            .to = buffer_choose(in, c),
-                            .signals = how & 4 ? buffer_choose(in, c) : 0,
                             .rows = how >> 3 & 3,
                             .row_bytes = 64,
                             .stride = 256,
                             .signal_offset = 8};
 
+    m.from = buffer_choose(in, c);
+    m.to = buffer_choose(in, c);
+    m.signals = how & 4 ? buffer_choose(in, c) : 0;
     if (how >= 0xe0) {
         m.rows = (uint32_t)input_number(in);
         m.row_bytes = (uint64_t)input_number(in);
@@ -188,17 +189,18 @@ static void trigger(struct client *c, struct input *in)
 
 static void ask_words(struct client *c, struct input *in)
 {
-    struct fcc_stream_words_msg m = {.comm = comm_choose(in, c), .gpu = input_below(in, 5)};
+    struct fcc_stream_words_msg m = {.comm = comm_choose(in, c)};
 
+    m.gpu = input_below(in, 5);
     client_send(c, &m.msg, sizeof(m), FCC_MSG_STREAM_WORDS);
 }
 
 static void ask_prepared(struct client *c, struct input *in)
 {
     uint32_t how = input_u8(in);
-    struct fcc_prepared_msg m = {
-        .comm = comm_choose(in, c), .number = prepared_choose(in, c), .what = how & 3, .rank = (int32_t)(how >> 2 & 3)};
+    struct fcc_prepared_msg m = {.comm = comm_choose(in, c), .what = how & 3, .rank = (int32_t)(how >> 2 & 3)};
 
+    m.number = prepared_choose(in, c);
     if (how >= 0xf0)
         m.what = (uint32_t)input_number(in), m.rank = (int32_t)input_number(in);
     client_send(c, &m.msg, sizeof(m), how & 0x40 ? FCC_MSG_PREPARED_FREE : FCC_MSG_PREPARED);

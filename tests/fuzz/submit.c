@@ -120,6 +120,18 @@ static void request_spoil(struct request *r, struct fcc_submit *m, struct input 
     }
 }
 
+/* What the worker offers, or has prepared when it was asked to. */
+static uint32_t offer_choose(const struct client *c, uint32_t which)
+{
+    for (uint32_t i = 0; i < FCC_OFFERED_MAX; i++) {
+        const struct fcc_prepared_words *p = &c->memory->prepared[FCC_PREPARED_MAX + (which + i) % FCC_OFFERED_MAX];
+        uint64_t first = atomic_load(&p->first);
+        if (first && first != FCC_OFFERS_END)
+            return p->number;
+    }
+    return c->prepared[which % PREPARED];
+}
+
 /* Where the completion goes; on a GPU sometimes with a place on a stream. */
 static void slot_choose(struct submit *s, struct client *c, struct input *in, enum fcc_device_kind device)
 {
@@ -137,7 +149,7 @@ static void slot_choose(struct submit *s, struct client *c, struct input *in, en
     s->m.stream = ++c->sequence[slot];
     s->m.gpu_words = how % 16 == 15;
     s->m.prepare = how % 4 == 1 ? FCC_PREPARE_ASK : FCC_PREPARE_RUN;
-    s->m.offer = how % 4 == 1 ? 1 + how % 8 : how % 8 == 2 ? c->prepared[how / 8 % PREPARED] : 0;
+    s->m.offer = how % 4 == 1 ? 1 + how % 8 : how % 8 == 2 ? offer_choose(c, how / 8) : 0;
     s->m.run = s->m.offer && s->m.prepare == FCC_PREPARE_RUN ? how % 3 : 0;
     if (how % 8 != 7) /* the client's stream has come that far */
         atomic_store(&c->memory->slot[slot].stream_started, s->m.stream);
