@@ -133,7 +133,6 @@ static void memory_heard(struct claim *c, struct peer_memory *m)
         return;
     c->handles[m->rank][c->nhandles[m->rank]++ % HANDLES] = m->handle;
     m->rank = own_rank(c, (uint32_t)m->rank);
-    m->handle += 100;
     if (is_reflex(REFLEX_MEMORY))
         wire_say(&m->msg, c->number, PEER_MEMORY, sizeof(*m), NULL);
 }
@@ -158,23 +157,36 @@ void outside_hear(struct peer_msg *m)
         wire_say(m, c->number, PEER_STAGED, m->length, NULL);
 }
 
+/* Which of a rank's flags stand for its own slices follows from the plan; it raises the first ones, all of them. */
+static void flags_raise(const struct net_frame *f, uint32_t rank)
+{
+    struct net_frame own = *f;
+
+    own.rank = rank;
+    for (own.region = 0; own.region < 16; own.region++)
+        wire_frame(&own, 0, NULL);
+}
+
 void outside_hear_frame(struct net_frame *f)
 {
     struct claim *c = claim_of_number(f->comm);
+    bool is_done = f->region >= FLAG_DONE && f->region < FLAG_LEFT;
 
     if (!c || f->kind != NET_FRAME_FLAG)
         return;
-    if (f->region >= FLAG_DONE && f->region < FLAG_LEFT) {
-        c->turns = f->offset;
-        f->region = FLAG_DONE + done_number(c->node, 1, 0);
-    }
-    for (uint32_t r = 0; r < (uint32_t)c->nranks && is_reflex(REFLEX_FLAG); r++)
-        if (c->theirs >> r & 1u) {
-            f->rank = r;
-            wire_frame(f, 0, NULL);
-            if (f->region >= FLAG_DONE)
-                return; /* once for the node */
+    c->turns = is_done ? f->offset : c->turns;
+    for (uint32_t r = 0; r < (uint32_t)c->nranks && is_reflex(REFLEX_FLAG) && f->region < FLAG_LEFT; r++) {
+        if (!(c->theirs >> r & 1u))
+            continue;
+        if (!is_done) {
+            flags_raise(f, r);
+            continue;
         }
+        f->rank = r;
+        f->region = FLAG_DONE + done_number(c->node, 1, 0);
+        wire_frame(f, 0, NULL);
+        return; /* once for the node */
+    }
 }
 
 /* ---- what the input wants ---- */
@@ -225,7 +237,7 @@ static void memory_want(const struct claim *c, struct input *in)
     uint32_t how = input_u8(in);
     struct peer_memory m = {.rank = own_rank(c, how & 3),
                             .status = how >= 0xf0 ? -ENOMEM : 0,
-                            .handle = 101 + (how >> 2 & 3),
+                            .handle = 2 + (how >> 2 & 3),
                             .bytes = how & 0x10 ? 4096 : 65536,
                             .turn = c->turns + (how >> 5 & 1)};
 
@@ -278,7 +290,7 @@ static void small_want(struct claim *c, struct input *in)
         break;
     case 5:
         m.freed.rank = rank;
-        m.freed.handle = 101 + (how >> 5);
+        m.freed.handle = 2 + (how >> 5);
         wire_say(&m.msg, c->number, PEER_FREE, sizeof(m.freed), in);
         break;
     case 6: /* of ranks whose JOIN nobody has heard */
