@@ -3,8 +3,8 @@
  * fuzz_broker.c - a real broker in this process, visitors of any manners, and workers that are the input's: what it says on their control
  * channels is what no worker says, too. Each worker has a process, which only waits to be killed (worker_spawn() is this file's, not spawn.c's).
  *
- * Expected of the broker: who asks for memory is answered once; connections that have come are handed over or told why not; and when all
- * have gone nothing is left of them, no visitor, no job, no process, no descriptor.
+ * Expected of the broker: a worker hears nothing before it has said that it is closed; what comes to a visitor is whole, and no more than it
+ * asked for; and when all have gone nothing is left of them, no visitor, no job, no account, no process, no descriptor.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +20,7 @@
 #include "msg.h"
 #include "raw_send.h"
 
-enum { VISITORS = 8, WORKERS = 8, SPAWNED = 256, LIMIT_S = 30 };
+enum { VISITORS = 8, WORKERS = 8, SPAWNED = 256, ACCOUNT_BYTES = 4096, LIMIT_S = 30 };
 
 struct visitor_end {
     int sock;             /* -1: none */
@@ -28,11 +28,11 @@ struct visitor_end {
 };
 
 struct worker_end {
-    int control;       /* -1: none */
-    pid_t pid;         /* 0: none, or it is dead */
-    uint64_t asked[4]; /* ids of charges that are not answered */
-    uint64_t handed;   /* SESSION messages that have come */
-    bool started, retired;
+    int control;            /* -1: none */
+    pid_t pid;              /* 0: none, or it is dead */
+    uint64_t handed;        /* SESSION messages that have come */
+    unsigned char *account; /* the user's page, mapped; NULL: it has not come */
+    bool closed, started, retired;
 };
 
 static struct broker broker;
@@ -88,23 +88,18 @@ pid_t lister_spawn(int exe, const struct config *with, int out, struct error *e)
 
 /* ---- workers ---- */
 
-static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t length, int nfds)
+static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t length, const int *fds, int nfds)
 {
-    FUZZ_CHECK(w->started == (m->type != CONTROL_START));
+    FUZZ_CHECK(w->started == (m->type != CONTROL_START) && w->closed);
     if (m->type == CONTROL_START) {
-        FUZZ_CHECK(length == sizeof(struct control_start) && !nfds);
+        FUZZ_CHECK(length == sizeof(struct control_start) && nfds == 1);
+        void *page = mmap(NULL, ACCOUNT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+        FUZZ_CHECK(page != MAP_FAILED && ftruncate(fds[0], 0) != 0);
+        w->account = page;
         w->started = true;
     } else if (m->type == CONTROL_SESSION) {
         FUZZ_CHECK(length == sizeof(struct control_session) && nfds == 1 && !w->retired);
         w->handed++;
-    } else if (m->type == (CONTROL_CHARGE | FCC_REPLY)) {
-        bool known = false;
-        for (size_t i = 0; i < sizeof(w->asked) / sizeof(w->asked[0]) && !known; i++)
-            if (w->asked[i] == m->id) {
-                w->asked[i] = 0;
-                known = true;
-            }
-        FUZZ_CHECK(length == sizeof(struct control_charge) && known);
     } else if (m->type == CONTROL_CONNECTED) {
         const struct control_connected *c = (const struct control_connected *)m;
         FUZZ_CHECK(length == sizeof(*c) && !nfds && c->status < 0 && memchr(c->text, 0, sizeof(c->text)) && c->text[0]);
@@ -119,6 +114,9 @@ static void worker_leave(struct worker_end *w)
     if (w->control >= 0)
         (void)close(w->control);
     w->control = -1;
+    if (w->account)
+        (void)munmap(w->account, ACCOUNT_BYTES);
+    w->account = NULL;
     if (w->pid > 0)
         (void)kill(w->pid, SIGKILL); /* the broker reaps it */
     w->pid = 0;
@@ -137,24 +135,27 @@ static void workers_read(void)
                 worker_leave(&workers[i]);
                 break;
             }
-            worker_hear(&workers[i], (const struct fcc_msg *)buf, n, nfds);
+            worker_hear(&workers[i], (const struct fcc_msg *)buf, n, fds, nfds);
             fds_close(fds, nfds);
         }
 }
 
-static void worker_charge(struct worker_end *w, struct input *in)
+/* Its place in the user's account, or another's: any number. */
+static void account_scribble(const struct worker_end *w, struct input *in)
 {
-    static uint64_t ids;
-    uint32_t how = input_u8(in);
-    struct control_charge m = {.msg = {.type = CONTROL_CHARGE, .id = ++ids}, .bytes = (int64_t)(how & 0x7f) << 14};
+    uint32_t at = input_below(in, ACCOUNT_BYTES / 8);
+    uint64_t value = (uint64_t)input_number(in);
 
-    if (how & 0x80)
-        m.bytes = input_number(in);
-    /* Who asks again before he is answered has himself to thank. */
-    memset(w->asked, 0, sizeof(w->asked) - sizeof(w->asked[0]));
-    memmove(&w->asked[0], &w->asked[1], sizeof(w->asked) - sizeof(w->asked[0]));
-    w->asked[3] = m.bytes >= 0 ? m.msg.id : 0;
-    (void)msg_send(w->control, &m.msg, sizeof(m), NULL, 0);
+    if (w->account)
+        memcpy(w->account + (size_t)at * 8, &value, sizeof(value));
+}
+
+static void worker_closed_say(struct worker_end *w)
+{
+    struct fcc_msg m = {.type = CONTROL_CLOSED};
+
+    w->closed = true;
+    (void)msg_send(w->control, &m, sizeof(m), NULL, 0);
 }
 
 static void worker_says(struct worker_end *w, struct input *in)
@@ -170,7 +171,10 @@ static void worker_says(struct worker_end *w, struct input *in)
     size_t length = sizeof(m.msg);
 
     if (what < 100) {
-        worker_charge(w, in);
+        if (what < 50 && !w->closed)
+            worker_closed_say(w);
+        else
+            account_scribble(w, in);
         return;
     }
     m.msg.id = how;
@@ -190,7 +194,7 @@ static void worker_says(struct worker_end *w, struct input *in)
         m.connect.limit_ms = how;
         length = sizeof(m.connect);
     } else if (what < 230) {
-        m.msg.type = (uint16_t)(how & 0x40 ? CONTROL_START + (how & 15) : how);
+        m.msg.type = (uint16_t)(how & 0x40 ? CONTROL_CLOSED + (how & 15) : how);
         length = 16 + input_below(in, sizeof(m) - 16);
         for (size_t i = 16; i < length && in->left; i++)
             m.bytes[i] = input_u8(in);
@@ -360,7 +364,7 @@ static bool everything_has_gone(void)
     for (int i = 0; i < WORKERS; i++)
         worker_leave(&workers[i]); /* one may have been started for a visitor that has gone since */
     return LIST_EMPTY(&broker.visitors) && LIST_EMPTY(&broker.jobs) && LIST_EMPTY(&broker.users) &&
-           LIST_EMPTY(&broker.children);
+           LIST_EMPTY(&broker.children) && LIST_EMPTY(&broker.accounts);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
