@@ -30,14 +30,23 @@ def interruptible(call: Callable[[], int], interrupted: Callable[[], None] | Non
     `interrupted` is called before the interrupt goes on; the call itself ends when it ends, or with the process.
     """
     found: list[tuple[int, str]] = []
+    raised: list[BaseException] = []
 
     def run() -> None:
-        status = call()
-        found.append((status, library().last_error_text() if status < 0 else ""))
+        try:
+            status = call()
+            found.append((status, library().last_error_text() if status < 0 else ""))
+        except BaseException as e:  # it is who called that hears of it
+            raised.append(e)
+
+    def result() -> tuple[int, str]:
+        if raised:
+            raise raised[0]
+        return found[0]
 
     if threading.current_thread() is not threading.main_thread():
         run()
-        return found[0]
+        return result()
     thread = threading.Thread(target=run, name="fcc-call", daemon=True)
     thread.start()
     try:
@@ -47,7 +56,7 @@ def interruptible(call: Callable[[], int], interrupted: Callable[[], None] | Non
         if interrupted:
             interrupted()
         raise
-    return found[0]
+    return result()
 
 
 class Connection:

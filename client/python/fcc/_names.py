@@ -53,7 +53,11 @@ _OPTIONS: tuple[Rule, ...] = (
     (r"\boptions\.socket_path(?=: )", "socket"),
     (r"\boptions\.job(?=: )", "job"),
     (r"\bnranks(?=: )", "size"),
-    (r"\bdevice_kind(?=: )", "device"))
+    (r"\bdevice_kind(?=: )", "device"),
+    (r"\bdevice: (-?\d+): allowed are -1 to", r"device: \1: allowed are 0 to"),
+    (r"\bfcc_get_unique_id\(\)", "unique_id()"),
+    (r"\bfcc_connect\(\)", "fcc.init()"),
+    (r"\bfcc_buffer_alloc(?=: )", "symmetric memory"))
 _CALLS = {"noop": "barrier", "fcc_buffer_alloc": "an allocation of symmetric memory"}
 
 

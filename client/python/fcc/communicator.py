@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -56,11 +57,21 @@ def unique_id(*, socket: str | None = None, job: str | None = None) -> bytes:
     return ctypes.string_at(ctypes.byref(found), ctypes.sizeof(found))
 
 
+def _kinds_check(**arguments: tuple[Any, tuple[type, ...], str]) -> None:
+    """Each argument is None, or of one of these types."""
+    for name, (value, types, allowed) in arguments.items():
+        if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
+            raise ArgumentError(f"{name}: {type(value).__name__} {value!r:.40}: allowed is {allowed}")
+
+
 def _device_options(device: str | torch.device) -> tuple[int, int]:
     """(fccd's number of the device or -1, enum fcc_device_kind)"""
-    found = torch.device(device)
-    if found.type not in ("cpu", "cuda"):
-        raise ArgumentError(f"device: {found}: allowed are cpu and cuda, with or without fccd's number of the device")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise ArgumentError(f"device: {device}: allowed are cpu and cuda, with or without fccd's number of the device")
     gpu = _library.DEVICE_HIP if torch.version.hip else _library.DEVICE_CUDA
     return -1 if found.index is None else found.index, _library.DEVICE_CPU if found.type == "cpu" else gpu
 
@@ -139,6 +150,12 @@ class Communicator:
     def __init__(self, *, rank: int | None = None, size: int | None = None, id: bytes | None = None,
                  device: str | torch.device = "cpu", time_limit: float | None = None, heap_bytes: int | None = None,
                  socket: str | None = None, job: str | None = None) -> None:
+        _kinds_check(rank=(rank, (Integral,), "a whole number"), size=(size, (Integral,), "a whole number"),
+                     id=(id, (bytes, bytearray), "what unique_id() gave, 128 bytes"),
+                     time_limit=(time_limit, (Real,), "a number of seconds"),
+                     heap_bytes=(heap_bytes, (Integral,), "a whole number of bytes"),
+                     socket=(socket, (str, os.PathLike), "a path"), job=(job, (str,), "a string"))
+        rank, size = (None if n is None else int(n) for n in (rank, size))
         given = [value is not None for value in (rank, size, id)]
         if any(given) and not all(given):
             raise ArgumentError("rank, size, id: allowed are all of them, or none (then the launcher says)")

@@ -140,3 +140,42 @@ def told_rank(comm):
 def test_told(run):
     for told in run(2, told_rank)[1:]:
         assert [(number, reason, rank) for number, reason, _, rank in told] == [(number, want, 1) for number, _, want, _ in told]
+
+
+@pytest.mark.parametrize("wrong,reason", [
+    ({"rank": "0", "size": 1, "id": bytes(128)}, "rank: str '0': allowed is a whole number"),
+    ({"rank": 0, "size": 1.0, "id": bytes(128)}, "size: float 1.0: allowed is a whole number"),
+    ({"rank": 0, "size": 1, "id": "x"}, "id: str 'x': allowed is what unique_id() gave, 128 bytes"),
+    ({"rank": 0, "size": 1, "id": bytes(128)}, "rank 0: id: all zero: allowed is one that unique_id() made"),
+    ({"rank": 0, "size": 1, "id": bytes(8)}, "id: 8 bytes: allowed are the 128 that unique_id() gave"),
+    ({"rank": 0}, "rank, size, id: allowed are all of them, or none (then the launcher says)"),
+    ({"rank": 2, "size": 2, "id": bytes([1]) * 128}, "rank: 2: allowed are 0 to 1"),
+    ({"rank": 0, "size": 65, "id": bytes([1]) * 128}, "rank 0: size: 65: allowed are 1 to 64"),
+    ({"device": "cpuu"}, "device: cpuu: allowed are cpu and cuda, with or without fccd's number of the device"),
+    ({"device": "mps"}, "device: mps: allowed are cpu and cuda, with or without fccd's number of the device"),
+    ({"time_limit": "5"}, "time_limit: str '5': allowed is a number of seconds"),
+    ({"time_limit": 0}, "time_limit: 0: allowed are seconds, more than 0 and at most 4e6, and None"),
+    ({"heap_bytes": 1.5}, "heap_bytes: float 1.5: allowed is a whole number of bytes"),
+    ({"heap_bytes": -1}, "heap_bytes: -1: allowed are 0 and more"),
+    ({"job": "a b"}, "job: character 1 is 0x20: allowed are printable ASCII characters other than space"),
+    ({"job": 5}, "job: int 5: allowed is a string"),
+    ({"socket": "/x" * 100}, "socket: 200 characters: allowed are 1 to 107"),
+])
+def test_init(daemon, wrong, reason):
+    with pytest.raises(fcc.ArgumentError) as e:
+        fcc.init(**{"socket": daemon.socket, **wrong})
+    assert e.value.reason == reason
+
+
+def test_socket(tmp_path):
+    with pytest.raises(fcc.NoDaemonError) as e:
+        fcc.init(socket=str(tmp_path))
+    assert e.value.reason == f"{tmp_path}: it is a directory: allowed is fccd's socket"
+
+
+def test_no_communicator():
+    for comm, reason in ((None, "comm: no communicator is given, and there is no default one"),
+                         ("fcc0", "all_reduce: comm: str: allowed are a Communicator, and None for the default one")):
+        with pytest.raises(fcc.ArgumentError) as e:
+            fcc.all_reduce(torch.ones(1), comm)
+        assert e.value.reason == reason
