@@ -34,6 +34,8 @@
  *   -EINVAL        an argument is wrong, or the ranks' arguments do not fit together
  *   -ERANGE        an index in the data is out of its table's range
  *   -ENOMEM        the memory or the user's share of it is used up
+ *   -EUSERS        the user or the job has as many connections as it may have
+ *   -EMFILE        this process, or the worker, has as many open files as it may have
  *   -EPERM         the caller may not
  *   -ENOENT        no such communicator, buffer or device, or this process does not see the GPU of its rank
  *   -ENODEV        a rank on a GPU, in a process that cannot load or use the GPU's driver

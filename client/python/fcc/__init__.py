@@ -14,8 +14,8 @@ from ._staging import forget_copies
 from .communicator import Communicator, Environment, default, environment, init, unique_id
 from .errors import (AbortedError, AlreadyJoinedError, ArgumentError, BusyError, CaptureError, CopyWarning, DriverError, Error,
                      ForkedError, IndexRangeError, LibraryError, NoDaemonError, NotFoundError, OutOfMemoryError,
-                     PermissionDeniedError, ProtocolError, ShutdownError, TimeLimitError, UnreachableError, UnsupportedError,
-                     WorkerLostError)
+                     PermissionDeniedError, ProtocolError, ShutdownError, TimeLimitError, TooManyError, UnreachableError,
+                     UnsupportedError, WorkerLostError)
 from .functional import (all_reduce, embedding_all_to_all, gemm_all_to_all, gemv_all_reduce, rows_all_to_all,
                          sum_gradients)
 from .mem_pool import mem_pool
@@ -28,7 +28,7 @@ __all__ = [
     "AbortedError", "AlreadyJoinedError", "ArgumentError", "BusyError", "CaptureError", "Communicator", "CopyWarning",
     "DriverError", "Environment", "Error", "ForkedError", "IndexRangeError", "LibraryError", "NoDaemonError", "NotFoundError",
     "OutOfMemoryError", "PermissionDeniedError", "PreparedOperator", "ProtocolError", "ShutdownError", "TimeLimitError",
-    "UnreachableError", "UnsupportedError", "WorkerLostError", "all_reduce", "default", "embedding_all_to_all", "empty",
+    "TooManyError", "UnreachableError", "UnsupportedError", "WorkerLostError", "all_reduce", "default", "embedding_all_to_all", "empty",
     "environment", "forget_copies", "gemm_all_to_all", "gemv_all_reduce", "init", "is_daemon_memory", "mem_pool", "nn",
     "prepare_gemm_all_to_all", "prepare_gemv_all_reduce", "rows_all_to_all", "sum_gradients", "to_daemon", "unique_id",
     "zeros",

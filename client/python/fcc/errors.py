@@ -66,6 +66,12 @@ class OutOfMemoryError(Error, MemoryError):
     remedy_default = "Free tensors, or raise MEMORY_PER_USER_MB in fccd.conf."
 
 
+class TooManyError(Error):
+    """As many connections of a user or of a job as there may be, or as many open files of a process."""
+
+    remedy_default = "Close communicators, or raise CONNECTIONS_PER_JOB, CONNECTIONS_PER_USER (fccd.conf) or `ulimit -n`."
+
+
 class PermissionDeniedError(Error, PermissionError):
     """The caller may not use fccd, or not this communicator."""
 
@@ -177,6 +183,8 @@ _KINDS: dict[int, type[Error]] = {
     errno.ERANGE: IndexRangeError,
     errno.ECHILD: ForkedError,
     errno.ENOMEM: OutOfMemoryError,
+    errno.EUSERS: TooManyError,
+    errno.EMFILE: TooManyError,
     errno.EPERM: PermissionDeniedError,
     errno.ENOENT: NotFoundError,
     errno.ENODEV: DriverError,
