@@ -204,7 +204,7 @@ GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepare
 LAUNCHED := launchers root_names
 SYSTEM += gpu_worker_posted node_messages protocol_forming
 SYSTEM += gpu_worker_overlap texts
-SYSTEM += channel quota rights
+SYSTEM += channel quota rights names
 ONE_THREAD := kernels plan lanes core hostlist
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(filter-out $(if $(SAN),$(LAUNCHED)) $(if $(filter thread,$(SAN)),$(ONE_THREAD)),kernels $(SYSTEM) $(filter-out kernels,$(UNIT))))
 GPU_BINARIES := $(addprefix $(BUILD)/tests/test_,$(GPU_SYSTEM))
@@ -315,7 +315,7 @@ SLOW_NAMES := $(BUILD)/tests/slow_names.so
 $(SLOW_NAMES): $(call objects,tests/slow_names.c) | $(BUILD)/tests
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared $^ -o $@
-$(BUILD)/tests/test_visitors: | $(SLOW_NAMES)
+$(BUILD)/tests/test_names: | $(SLOW_NAMES)
 $(BUILD)/tests/test_launchers: $(call objects,tests/slurm.c)
 $(BUILD)/tests/test_views: $(call objects,kernels/view.c)
 $(BUILD)/tests/test_netns: $(call objects,tests/spaces.c tests/wire.c)

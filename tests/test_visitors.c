@@ -1,76 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_visitors.c - one user against the others, at the broker's door: silent connections, questions without end, refusals that fill the
- * log, a full table of descriptors, a slow name service, and connections without number. Others are served meanwhile.
+ * log, a full table of descriptors, and connections without number. Others are served meanwhile. test_names.c: a slow name service.
  */
 #include <errno.h>
-#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "program.h"
-#include "raw.h"
-
-#define HOSTILE 40001
-#define OTHER 40002
-
-static void become(uid_t uid)
-{
-    CHECK(setgroups(0, NULL) == 0 && setgid(uid) == 0 && setuid(uid) == 0);
-}
-
-static void needs_users(void)
-{
-    if (geteuid())
-        test_skip("skipped: needs root, to be several users");
-}
-
-static void open_to_all(const struct test_daemon *d)
-{
-    CHECK(chmod(test_directory(), 0711) == 0 && chmod(d->socket, 0666) == 0);
-}
-
-/* A user connects, as a program and as fccctl. Is he served? */
-static bool is_served(const struct test_daemon *d, uid_t uid)
-{
-    char text[8192];
-    int status;
-    pid_t pid = fork();
-
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        const char *const arguments[] = {"--socket", d->socket, "status", NULL};
-        fcc_context *context;
-
-        become(uid);
-        OK(fcc_connect(NULL, &context));
-        fcc_disconnect(context);
-        struct raw *r = raw_open(d);
-        struct fcc_hello h = hello_make();
-        h.role = FCC_ROLE_CONTROL;
-        h.job[0] = '\0';
-        raw_send(r, &h, sizeof(h), NULL, 0);
-        CHECK(raw_receive(r)->status == 0);
-        raw_close(r);
-        if (access(fccctl_binary(), X_OK) == 0 && program_run(text, sizeof(text), fccctl_binary(), arguments) != 0)
-            check_failed(__FILE__, __LINE__, "uid %u: fccctl status: %s", uid, text);
-        _exit(0);
-    }
-    CHECK(waitpid(pid, &status, 0) == pid);
-    return status == 0;
-}
-
-static void served(const struct test_daemon *d, uid_t uid)
-{
-    CHECK(is_served(d, uid));
-}
+#include "users_bed.h"
 
 /* The same for one with a siege of his own, whose connections make room for each other: a new one may have to go for the next, also for those
  * that the broker has still to accept when the siege is over. */
@@ -389,135 +332,6 @@ static void table_full_of_silent(void)
     daemon_stop(&d);
 }
 
-/* ---- the name service ---- */
-
-static void names_slow(const char *ms)
-{
-    const char *preload = getenv("FCC_TEST_SLOW_NAMES"), *asan = getenv("ASAN_OPTIONS");
-    char options[512];
-
-    CHECK(preload != NULL);
-    (void)snprintf(options, sizeof(options), "%s:verify_asan_link_order=0", asan ? asan : "");
-    CHECK(setenv("ASAN_OPTIONS", options, 1) == 0);
-    CHECK(setenv("LD_PRELOAD", preload, 1) == 0 && setenv("SLOW_NAMES_MS", ms, 1) == 0);
-}
-
-static void names_usual(void)
-{
-    (void)unsetenv("LD_PRELOAD");
-}
-
-/* Who waits for his groups, and since when he does not any more. */
-struct waiting {
-    _Atomic int begun, status;
-    _Atomic bool over;
-    char text[FCC_TEXT_MAX];
-};
-
-static pid_t waiting_start(struct waiting *w)
-{
-    double until = now_ms() + 10e3;
-    fcc_context *context;
-    pid_t pid = fork();
-
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        become(HOSTILE);
-        w->begun = 1;
-        w->status = fcc_connect(NULL, &context);
-        if (w->status)
-            (void)snprintf(w->text, sizeof(w->text), "%s", fcc_last_error());
-        else
-            fcc_disconnect(context);
-        w->over = true;
-        _exit(0);
-    }
-    while (!w->begun)
-        CHECK(now_ms() < until);
-    (void)usleep(100000);
-    return pid;
-}
-
-/* Two lookups of 2 s each are for one user; nobody else waits for them. */
-static void slow_names(void)
-{
-    struct test_daemon d;
-    struct waiting *w = shared_memory(sizeof(*w));
-    int status;
-
-    needs_users();
-    names_slow("3000");
-    daemon_start(&d, NULL);
-    names_usual();
-    open_to_all(&d);
-    pid_t pid = waiting_start(w);
-    served(&d, 0);
-    served(&d, 0);
-    CHECK(!w->over); /* all that was done meanwhile */
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-    if (w->status)
-        check_failed(__FILE__, __LINE__, "%d: %s", w->status, w->text);
-    daemon_stop(&d);
-}
-
-/* A lookup that does not end has a limit, and its end is told. */
-static void dead_names(void)
-{
-    struct test_daemon d;
-    struct waiting *w = shared_memory(sizeof(*w));
-    int status;
-
-    needs_users();
-    names_slow("60000");
-    daemon_start(&d, NULL);
-    names_usual();
-    open_to_all(&d);
-    pid_t pid = waiting_start(w);
-    served(&d, 0);
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-    CHECK(w->status == -ETIMEDOUT && strstr(w->text, "uid 40001") && strstr(w->text, "name service has not answered within"));
-    served(&d, 0);
-    daemon_stop(&d); /* no child is left */
-}
-
-/* A worker has its user's groups, as the name service has them. */
-static void groups_given(void)
-{
-    char path[64], line[4096];
-    struct test_daemon d;
-    fcc_context *context;
-    int status;
-    bool found = false;
-
-    needs_users();
-    daemon_start(&d, NULL);
-    open_to_all(&d);
-    struct siege *s = shared_memory(sizeof(*s));
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        CHECK(setgroups(0, NULL) == 0 && setgid(1) == 0 && setuid(1) == 0); /* "daemon" is in its own group, on every Debian */
-        OK(fcc_connect(NULL, &context));
-        s->ready = 1;
-        while (!s->done)
-            nap();
-        fcc_disconnect(context);
-        _exit(0);
-    }
-    while (!s->ready)
-        nap();
-    (void)snprintf(path, sizeof(path), "/proc/%d/status", daemon_worker(&d));
-    FILE *f = fopen(path, "re");
-    CHECK(f != NULL);
-    while (fgets(line, sizeof(line), f))
-        found |= !strncmp(line, "Groups:\t1", 9);
-    (void)fclose(f);
-    s->done = 1;
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-    CHECK(found);
-    daemon_stop(&d);
-}
-
 /* ---- connections without number ---- */
 
 static void connect_to(const char *job, fcc_context **out)
@@ -596,9 +410,6 @@ int main(void)
         {"aborts", aborts, 0},
         {"table_full", table_full, 0},
         {"table_full_of_silent", table_full_of_silent, 0},
-        {"slow_names", slow_names, 0},
-        {"dead_names", dead_names, 0},
-        {"groups_given", groups_given, 0},
         {"too_many_connections", too_many_connections, 0},
         {"connections_at_once", connections_at_once, 0},
     };

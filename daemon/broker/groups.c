@@ -17,6 +17,7 @@
 #include "broker.h"
 
 #define LOOKUPS_AT_ONCE 16
+#define LOOKUPS_OF_USER 4 /* ... of one user, who may come with each of his groups */
 #define LOOKUP_LIMIT_S 8
 
 /* Opens what the child writes; n group ids follow. */
@@ -181,13 +182,24 @@ static int lookup_begin(struct lookup *l)
     return !l->said || !l->event || event_add(l->event, NULL) ? -ENOMEM : 0;
 }
 
+/* Another child may be started, for this one. */
+static bool lookup_may_begin(const struct lookup *l)
+{
+    const struct lookup *other;
+    unsigned n = 0;
+
+    TAILQ_FOREACH(other, &l->broker->lookups, link)
+        n += other->uid == l->uid && other->child;
+    return l->broker->nlookups < LOOKUPS_AT_ONCE && n < LOOKUPS_OF_USER;
+}
+
 void lookups_go_on(struct broker *b)
 {
     struct lookup *l, *next;
 
     for (l = TAILQ_FIRST(&b->lookups); l && b->nlookups < LOOKUPS_AT_ONCE; l = next) {
         next = TAILQ_NEXT(l, link);
-        int status = l->fd < 0 ? lookup_begin(l) : 0;
+        int status = l->fd < 0 && lookup_may_begin(l) ? lookup_begin(l) : 0;
         if (status)
             lookup_fail(l, status, strerror(-status));
     }
@@ -220,7 +232,7 @@ int groups_ask(struct visitor *v, struct error *e)
             break;
     if (!l) {
         l = lookup_new(b, v->uid, v->gid);
-        int status = !l ? -ENOMEM : b->nlookups < LOOKUPS_AT_ONCE ? lookup_begin(l) : 0;
+        int status = !l ? -ENOMEM : lookup_may_begin(l) ? lookup_begin(l) : 0;
         if (status) {
             if (l)
                 lookup_free(l);
