@@ -31,13 +31,21 @@ struct bed_node {
     char address[FCC_NODE_MAX]; /* 127.0.0.1:port, unless the test says otherwise */
 };
 
-static inline int tcp_connect(uint16_t port)
+/* From 127.0.0.`from`. */
+static inline int tcp_connect_from(uint8_t from, uint16_t port)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + from)};
+    struct sockaddr_in there = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    CHECK(sock >= 0 && connect(sock, (struct sockaddr *)&a, sizeof(a)) == 0);
+    CHECK(sock >= 0 && bind(sock, (struct sockaddr *)&here, sizeof(here)) == 0);
+    CHECK(connect(sock, (struct sockaddr *)&there, sizeof(there)) == 0);
     return sock;
+}
+
+static inline int tcp_connect(uint16_t port)
+{
+    return tcp_connect_from(1, port);
 }
 
 /* A key file of its own name for this test; the path. */

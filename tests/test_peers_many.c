@@ -215,6 +215,98 @@ static void waiting(void)
     daemon_stop(&a.d);
 }
 
+/* ---- what a user may have ---- */
+
+/* What is asked for after all that was asked before has been read, and answered at once: any answers to others come first, of which some may
+ * be that the user has too many. Returns how many. */
+static int nonsense_answered(const struct worker_end *w, uint64_t id, const char *node)
+{
+    const struct control_connected *m;
+    int refusals = 0, fd;
+
+    connect_send(w, id, "nonsense", 0, 60000);
+    do {
+        m = (const struct control_connected *)hear(w, &fd);
+        CHECK(m->msg.type == CONTROL_CONNECTED && fd < 0 && m->status < 0);
+        refusals +=
+            m->status == -EAGAIN && strstr(m->text, node) && strstr(m->text, "4096 connections are being made for uid") != NULL;
+    } while (m->msg.id != id);
+    CHECK(m->status == -EINVAL);
+    return refusals;
+}
+
+/* The jobs of a user share what may be asked for at a time, so they cannot take the memory and descriptors of all. Those that are made to a node
+ * which says nothing fail after a while, a few at a time. */
+static void calls_of_a_user(void)
+{
+    enum { NONSENSE = 100000 };
+    char silent[FCC_NODE_MAX];
+    uint32_t asked;
+
+    a = node_name("a");
+    uint16_t port = port_choose();
+    (void)snprintf(silent, sizeof(silent), "127.0.0.1:%u", port);
+    int listener = tcp_listen(port);
+    node_run(&a, relay_binary(), key_make("key"), "", NULL);
+    struct worker_end one = worker_open(&a, "one"), two = worker_open(&a, "two");
+    for (asked = 0; asked < CALLS_MAX / 2; asked++)
+        connect_send(&one, asked, silent, asked, 600000);
+    CHECK(nonsense_answered(&one, NONSENSE, silent) == 0);
+    for (asked = 0; asked < CALLS_MAX / 4; asked++)
+        connect_send(&two, asked, silent, asked, 600000);
+    CHECK(nonsense_answered(&two, NONSENSE, silent) == 0); /* three quarters of them */
+    for (double until = now_ms() + NODE_WAIT_MS;; asked++) {
+        CHECK(now_ms() < until);
+        connect_send(&two, asked, silent, asked, 600000);
+        if (nonsense_answered(&two, NONSENSE, silent))
+            break;
+    }
+    printf("%u were asked for in the second job\n", asked);
+    CHECK(asked >= CALLS_MAX / 2);
+    (void)close(one.sock); /* that job's go, and the other has room */
+    for (double until = now_ms() + NODE_WAIT_MS;; asked++) {
+        CHECK(now_ms() < until);
+        connect_send(&two, asked, silent, asked, 600000);
+        if (!nonsense_answered(&two, NONSENSE, silent))
+            break;
+    }
+    (void)close(two.sock);
+    descriptors_await(&a, 0);
+    (void)close(listener);
+    daemon_stop(&a.d);
+}
+
+/* Connections that wait here for a worker that never comes. */
+static void held_of_a_user(void)
+{
+    enum { MORE = 20 };
+    uint32_t purpose;
+
+    pair_start();
+    struct worker_end wa = worker_open(&a, "one");
+    for (uint32_t i = 0; i < HELD_MAX; i++)
+        connect_send(&wa, i, b.address, i, 600000);
+    descriptors_await(&b, 2 + HELD_MAX);
+    for (uint32_t i = 0; i < MORE; i++)
+        connect_send(&wa, HELD_MAX + i, b.address, i, 1000);
+    for (uint32_t i = 0; i < MORE; i++) {
+        int fd;
+        const struct control_connected *m = (const struct control_connected *)hear(&wa, &fd);
+        CHECK(m->msg.id >= HELD_MAX && m->status == -EAGAIN && fd < 0);
+        CHECK(strstr(m->text, b.address) && strstr(m->text, "has 2048 connections there already"));
+    }
+    (void)close(wa.sock);
+    descriptors_await(&b, 2);
+    wa = worker_open(&a, "one"); /* and then there is room again */
+    struct worker_end wb = worker_open(&b, "one");
+    connect_send(&wa, 1, b.address, 4242, 10000);
+    int there = arrived(&wb, a.address, &purpose), here = connected(&wa, 1);
+    pipe_check(here, there);
+    (void)close(wa.sock);
+    (void)close(wb.sock);
+    pair_stop();
+}
+
 /* ---- a broker that is late itself ---- */
 
 /* It has stood still while strangers said what they had to say: it hears them before it calls them silent. */
@@ -230,11 +322,11 @@ static void late(void)
     b = node_name("b");
     node_run(&b, relay_binary(), key_make("key"), "", NULL);
     for (int i = 0; i < STRANGERS_MAX; i++)
-        socks[i] = tcp_connect(b.port);
+        socks[i] = tcp_connect_from((uint8_t)(1 + i / STRANGERS_SHARE), b.port);
     descriptors_await(&b, STRANGERS_MAX);
     CHECK(kill(b.d.pid, SIGSTOP) == 0 && waitpid(b.d.pid, &status, WUNTRACED) == b.d.pid && WIFSTOPPED(status));
     for (int i = STRANGERS_MAX; i < STRANGERS_MAX + MORE; i++)
-        socks[i] = tcp_connect(b.port); /* these want their places: the first that it hears of */
+        socks[i] = tcp_connect_from(100, b.port); /* these want their places: the first that it hears of */
     for (int i = 0; i < STRANGERS_MAX + MORE; i++)
         CHECK(send(socks[i], &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello));
     (void)usleep(2 * STRANGER_MS * 1000);
@@ -253,8 +345,13 @@ static void late(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"many", many, 60}, {"slow_worker", slow_worker, 60}, {"turned_away", turned_away, 60}, {"waiting", waiting, 0},
+        {"many", many, 60},
+        {"slow_worker", slow_worker, 60},
+        {"turned_away", turned_away, 60},
+        {"waiting", waiting, 0},
         {"late", late, 0},
+        {"calls_of_a_user", calls_of_a_user, 60},
+        {"held_of_a_user", held_of_a_user, 60},
     };
     return tests_run("peers_many", TESTS(tests));
 }

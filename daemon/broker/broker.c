@@ -69,8 +69,12 @@ static void on_child(evutil_socket_t number, short what, void *arg)
 
 static void on_log(evutil_socket_t sock, short what, void *arg)
 {
-    (void)sock, (void)what, (void)arg;
+    const struct broker *b = arg;
+
+    (void)sock, (void)what;
     log_catch_up(false);
+    if (b->nodes)
+        nodes_catch_up(b->nodes);
 }
 
 static void key_changed(const char *key, bool taken)

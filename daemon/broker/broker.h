@@ -5,6 +5,7 @@
  *
  *   background.c  --background, and the file with the process id
  *   listen.c   the listening socket: made here, or by systemd
+ *   user.c     what each user has here
  *   visitor.c  connections that are not handed over yet: who may be here, and who makes room
  *   hello.c    what they say
  *   groups.c   the groups of a user whose worker is to be started
@@ -41,11 +42,13 @@ struct nodes;
 struct ping;
 struct user_account;
 
-/* Who has visitors. Owned by broker.users; gone with the last of them. */
+/* What a user has here, of which each may have a share. Owned by broker.users; gone with the last of it. */
 struct user {
     LIST_ENTRY(user) link; /* broker.users */
     uid_t uid;
     unsigned visitors, askers; /* of his; of those are fccctl's */
+    unsigned calls;            /* node_peer.c's: connections to other nodes that his jobs have asked for */
+    unsigned held;             /* ... and those of other nodes that wait for his jobs' workers here */
 };
 
 /* A connection that has not said its HELLO yet, or one of fccctl's to the broker. Owned by broker.visitors. */
@@ -142,6 +145,11 @@ void broker_close(struct broker *b);
 /* listen.c: returns the listening socket, or -errno (logged). */
 int listen_open(struct broker *b);
 void listen_close(struct broker *b);
+
+/* user.c. Found or made; NULL: there is no memory. user_put() frees what has nothing any more. */
+struct user *user_find(const struct broker *b, uid_t uid);
+struct user *user_get(struct broker *b, uid_t uid);
+void user_put(struct user *u);
 
 /* visitor.c */
 void visitor_accept(evutil_socket_t sock, short what, void *broker); /* event callback of the listening socket */

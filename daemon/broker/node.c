@@ -16,7 +16,7 @@
 
 /* ---- the list ---- */
 
-struct node *node_find(struct nodes *ns, const char *address)
+struct node *node_find(const struct nodes *ns, const char *address)
 {
     struct node *n;
 
@@ -34,6 +34,7 @@ static struct node *node_add(struct nodes *ns, const char *address, bool configu
         return NULL;
     *n = (struct node){.nodes = ns, .configured = configured, .since_ns = clock_ns(), .backoff_ms = BACKOFF_FIRST_MS};
     text_copy(n->address, sizeof(n->address), address);
+    (void)resolve_number(address, &n->known); /* a name: when its link has found it */
     TAILQ_INSERT_TAIL(&ns->list, n, link);
     ns->nlist++;
     if (node_start(n)) {
@@ -78,6 +79,22 @@ int node_check(const struct nodes *ns, const char *address, struct error *e)
     return 0;
 }
 
+bool node_permit(const struct nodes *ns, uid_t uid)
+{
+    return uid == 0 || uid == geteuid() || !*ns->broker->config.nodes;
+}
+
+bool node_is_at(const struct nodes *ns, const void *address, uint32_t length)
+{
+    const struct node *n;
+
+    TAILQ_FOREACH(n, &ns->list, link)
+        for (uint32_t i = 0; n->configured && i < n->known.n; i++)
+            if (n->known.all[i].length == length && !memcmp(n->known.all[i].address, address, length))
+                return true;
+    return false;
+}
+
 /* ---- complaints ---- */
 
 /* The place for that peer and kind of error: its own, or an old one. NULL: too many complained of in the last minute. */
@@ -93,6 +110,7 @@ static struct complaint *complaint_find(struct nodes *ns, const char *who, int s
             place = c;
     }
     if (place) {
+        ns->unsaid += place->unsaid; /* nobody has come to say them */
         *place = (struct complaint){.status = status};
         text_copy(place->who, sizeof(place->who), who);
     }
@@ -104,8 +122,10 @@ void nodes_complain(struct nodes *ns, const char *who, const struct error *why)
     uint64_t now = clock_ns();
     struct complaint *c = complaint_find(ns, who, why->status, now);
 
-    if (!c)
+    if (!c) {
+        ns->unsaid++;
         return;
+    }
     if (c->when_ns && now - c->when_ns < COMPLAIN_EVERY_NS) {
         c->unsaid++;
         return;
@@ -117,6 +137,24 @@ void nodes_complain(struct nodes *ns, const char *who, const struct error *why)
         log_warning("node %s: %s", who, why->text);
     c->when_ns = now;
     c->unsaid = 0;
+}
+
+void nodes_catch_up(struct nodes *ns)
+{
+    uint64_t now = clock_ns();
+
+    for (int i = 0; i < COMPLAINTS; i++) {
+        struct complaint *c = &ns->complaints[i];
+        if (!c->unsaid || now - c->when_ns < COMPLAIN_EVERY_NS)
+            continue;
+        log_warning("node %s: %s (%llu times more since this was said last)", c->who, strerror(-c->status),
+                    (unsigned long long)c->unsaid);
+        *c = (struct complaint){.status = 0};
+    }
+    if (ns->unsaid)
+        log_warning("nodes: %llu more complaints, of more than %d kinds and addresses in a minute",
+                    (unsigned long long)ns->unsaid, COMPLAINTS);
+    ns->unsaid = 0;
 }
 
 /* ---- open and close ---- */

@@ -39,11 +39,13 @@
 #define PROVE_MS 3000     /* from the connection to the request or, on the other side, the answer */
 #define STRANGERS_MAX 256 /* connections that have not proven themselves: the next waits in the kernel until one has, */
 #define STRANGER_MS 100   /* ... or has let this broker wait for so long, for its hello or then for its proof: it makes room */
-#define GUESTS_MAX 8192   /* connections of other nodes */
-#define CALLS_MAX 4096    /* connections that a job may ask for at a time */
-#define CALLS_AT_ONCE 32  /* ... that have not proven themselves, to one node: none alone makes STRANGERS_MAX of them there */
-#define KNOWN_MAX 8192    /* nodes in the list */
-#define FORGET_MS 60000   /* a node that is not in NODES is forgotten when it was lost for so long */
+#define STRANGERS_SHARE (STRANGERS_MAX / 4) /* ... of one source: an address of IPv4, or the first half of one of IPv6 */
+#define GUESTS_MAX 8192                     /* connections of other nodes */
+#define CALLS_MAX 4096                      /* connections that a user's jobs may ask for at a time */
+#define HELD_MAX 2048    /* connections of other nodes that may wait for workers of one user: a quarter of the guests */
+#define CALLS_AT_ONCE 32 /* ... that have not proven themselves, to one node: none alone makes STRANGERS_MAX of them there */
+#define KNOWN_MAX 8192   /* nodes in the list */
+#define FORGET_MS 60000  /* a node that is not in NODES is forgotten when it was lost for so long */
 #define CALL_MAX_MS 86400000u /* of a worker's limit */
 #define COMPLAINTS 64
 #define COMPLAIN_EVERY_NS 60000000000ull
@@ -101,6 +103,7 @@ struct conn {
     void *owner; /* of the ops */
     enum conn_state state;
     bool ours;
+    bool anywhere;          /* ours: it may lead to what is no address of a node in NODES */
     char who[FCC_NODE_MAX]; /* for people: the other's node address; of a stranger the address that the kernel tells */
     int sock;               /* RESOLVING: the pipe of the resolver */
     int failed;             /* errno of a connect() that failed at once; told by the next turn of the event loop */
@@ -111,15 +114,18 @@ struct conn {
     struct node_request request; /* in host byte order */
     struct incarnation at;       /* PEER, answered: who has got the other's end (ours), or this one's (theirs) */
     struct node *node;           /* whose bytes these are, or NULL */
+    struct user *user;           /* HELD: whose share this is of; or NULL */
+    uint64_t source;             /* theirs: where it comes from, as STRANGERS_SHARE counts */
     uint64_t awaited_ns;         /* a stranger: since when it is its turn to speak */
     uint64_t until_ns;           /* ours: the request must be sent by then; 0: no matter */
     size_t want, have, pending;  /* bytes of in; of out */
     unsigned char in[NODE_FRAME_MAX], out[2 * NODE_FRAME_MAX];
 };
 
-/* Connect to that node and ask for that (in host byte order); until_ns, if not 0, is the last time to have asked. -EINVAL: it is
- * this node or no address. -EAGAIN: too many host names are being looked up. Nothing of ops is called before it returns. */
-int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns,
+/* Connect to that node and ask for that (in host byte order); until_ns, if not 0, is the last time to have asked; uid is who wants it:
+ * node_permit(). -EINVAL: it is this node or no address. -EAGAIN: too many host names are being looked up. Nothing of ops is called before
+ * it returns. */
+int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns, uid_t uid,
               const struct conn_ops *ops, void *owner, struct conn **out, struct error *e);
 void conn_accept(evutil_socket_t sock, short what, void *nodes); /* event callback of the listening socket */
 /* Did it end because the other is there, and one of the two does not want the other? */
@@ -176,7 +182,8 @@ struct node {
     TAILQ_ENTRY(node) link; /* nodes.list */
     struct nodes *nodes;
     char address[FCC_NODE_MAX];
-    bool configured; /* in NODES */
+    bool configured;       /* in NODES */
+    struct resolved known; /* its addresses, as they were found last; n is 0: not yet */
     bool was_connected;
     enum node_state state;
     uint64_t since_ns; /* the state */
@@ -211,20 +218,26 @@ struct nodes {
     bool closing;
     uint64_t refused, peers_out, peers_in; /* connections refused; handed to workers */
     struct complaint complaints[COMPLAINTS];
+    uint64_t unsaid; /* complaints that had no place there */
 };
 
 /* node.c. nodes_open() sets broker.nodes, to NULL without NODE_LISTEN; 0 or -errno (logged). */
 int nodes_open(struct broker *b);
 void nodes_drain(struct broker *b); /* every connection ends; no other comes */
 void nodes_close(struct broker *b);
-struct node *node_find(struct nodes *ns, const char *address);
+struct node *node_find(const struct nodes *ns, const char *address);
 /* Find, or add to the list and link to it. NULL: the list is full. */
 struct node *node_know(struct nodes *ns, const char *address);
 void node_free(struct node *n);
 /* Log it: once for each peer, kind of error, and minute. */
 void nodes_complain(struct nodes *ns, const char *who, const struct error *why);
+void nodes_catch_up(struct nodes *ns); /* every LOG_WINDOW_S: how many were not logged, of what is not complained of any more */
 /* 0, or an error if nobody can be asked for that node: this node speaks to no other, it is this one, it is no address. */
 int node_check(const struct nodes *ns, const char *address, struct error *e);
+/* May that user make this broker connect to any address? Where NODES says who the others are, only root may, or as whom the broker runs. */
+bool node_permit(const struct nodes *ns, uid_t uid);
+/* Anybody else may only to the addresses of these; by a name that NODES has not, too. */
+bool node_is_at(const struct nodes *ns, const void *address, uint32_t length);
 
 /* node_link.c */
 extern const struct conn_ops guest_ops; /* a connection of another node until it is known what for */

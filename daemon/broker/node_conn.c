@@ -85,6 +85,11 @@ static void conn_detach(struct conn *c)
 {
     c->nodes->nstrangers -= conn_is_stranger(c);
     c->nodes->nguests -= !c->ours;
+    if (c->user) {
+        c->user->held--;
+        user_put(c->user);
+    }
+    c->user = NULL;
     TAILQ_REMOVE(&c->nodes->conns, c, link);
     events_free(c);
     event_free(c->limit);

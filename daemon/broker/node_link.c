@@ -69,7 +69,7 @@ static void on_timer(evutil_socket_t sock, short what, void *arg)
         node_free(n);
         return;
     }
-    int status = conn_open(n->nodes, n->address, &request, 0, &link_ops, n, &n->conn, &e);
+    int status = conn_open(n->nodes, n->address, &request, 0, 0, &link_ops, n, &n->conn, &e);
     if (!status)
         n->conn->node = n;
     else if (status == -EAGAIN)

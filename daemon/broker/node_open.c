@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,8 @@ static int socket_open(const struct resolved *r)
 static void connect_begin(struct conn *c)
 {
     const struct resolved *r = c->resolved;
-    int sock = socket_open(r);
+    bool may = c->anywhere || node_is_at(c->nodes, r->all[r->at].address, r->all[r->at].length);
+    int sock = may ? socket_open(r) : -EPERM;
 
     conn_state_set(c, CONN_CONNECTING, 0);
     if (sock < 0)
@@ -49,6 +51,8 @@ void conn_connect_failed(struct conn *c, int error)
     c->failed = 0;
     if (++c->resolved->at < c->resolved->n)
         connect_begin(c);
+    else if (error == EPERM && !c->anywhere)
+        conn_end(c, -EPERM, "it is not in this node's NODES, and only root may have it connect to others");
     else
         conn_end(c, -error, "cannot connect: %s", strerror(error));
 }
@@ -78,6 +82,8 @@ void conn_resolved(struct conn *c)
     conn_sock_close(c);
     c->have = 0;
     c->resolved->at = 0;
+    if (well && c->node)
+        c->node->known = *c->resolved;
     c->resolved->why[sizeof(c->resolved->why) - 1] = '\0';
     if (!well || c->resolved->n == 0)
         conn_end(c, -EHOSTUNREACH, "its host's name is not resolved: %s", well ? c->resolved->why : "nothing came out");
@@ -104,10 +110,11 @@ static int resolve_begin(struct conn *c, const char *address)
     return status ? status : event_add(c->readable, NULL);
 }
 
-int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns,
+int conn_open(struct nodes *ns, const char *address, const struct node_request *request, uint64_t until_ns, uid_t uid,
               const struct conn_ops *ops, void *owner, struct conn **out, struct error *e)
 {
     int status = node_check(ns, address, e);
+    const struct node *n = status ? NULL : node_find(ns, address);
     struct conn *c = status ? NULL : conn_new(ns, ops, owner, true);
 
     if (status)
@@ -116,6 +123,7 @@ int conn_open(struct nodes *ns, const char *address, const struct node_request *
         status = error_set(e, -ENOMEM, "out of memory");
     } else {
         c->request = *request;
+        c->anywhere = node_permit(ns, uid) || (n && n->configured);
         c->until_ns = until_ns;
         text_copy(c->who, sizeof(c->who), address);
         status = auth_begin(&c->auth, AUTH_INITIATOR, &ns->key, ns->own, address, e);
@@ -148,28 +156,130 @@ static bool conn_is_unheard(const struct conn *c)
     return recv(c->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
 }
 
-/* Is there room for one more? A burst of daemons that do prove themselves, in a millisecond each, waits; who says nothing goes.
- * It is the stranger that must be late, and not this broker: what it has said by now is heard first. That is no way to stay:
- * each time less of the little that it may say is left, and its turn begins anew only once, when it was answered. */
+/* The stranger of that source (0: of any) that has been awaited longest, and how many there are. */
+static struct conn *stranger_oldest(const struct nodes *ns, uint64_t source, unsigned *n)
+{
+    struct conn *c, *oldest = NULL;
+
+    *n = 0;
+    TAILQ_FOREACH(c, &ns->conns, link) {
+        if (!conn_is_stranger(c) || (source && c->source != source))
+            continue;
+        oldest = oldest ? oldest : c;
+        ++*n;
+    }
+    return oldest;
+}
+
+/* The source that has most strangers; of several, that of which one is awaited longest. */
+static uint64_t source_largest(const struct nodes *ns)
+{
+    uint64_t all[STRANGERS_MAX], largest = 0;
+    unsigned n = 0, most = 0;
+    const struct conn *c;
+
+    TAILQ_FOREACH(c, &ns->conns, link)
+        if (conn_is_stranger(c) && n < STRANGERS_MAX)
+            all[n++] = c->source;
+    for (unsigned i = 0; i < n; i++) {
+        unsigned same = 0;
+        for (unsigned k = i; k < n; k++)
+            same += all[k] == all[i];
+        if (same > most) {
+            most = same;
+            largest = all[i];
+        }
+    }
+    return largest;
+}
+
+/* The stranger that is to make room goes; it is the stranger that must be late, and not this broker: what it has said by now is heard first.
+ * That is no way to stay: each time less of the little that it may say is left, and its turn begins anew only once, when it was answered.
+ * False: it is not late yet; where it is too many of its source that want places, only who was answered has time. May free it. */
+static bool stranger_evict(struct conn *c, bool of_source)
+{
+    uint64_t ms = (clock_ns() - c->awaited_ns) / 1000000u;
+
+    if (ms < STRANGER_MS && (!of_source || c->auth.state == AUTH_PROOF))
+        return false;
+    if (conn_is_unheard(c))
+        conn_hear(c);
+    else
+        conn_end(c, -EUSERS, "has not proven itself: silent for %llu ms while %d newer connections wait",
+                 (unsigned long long)ms, of_source ? STRANGERS_SHARE : STRANGERS_MAX);
+    return true;
+}
+
+/* Is there room for one more? A burst of daemons that do prove themselves, in a millisecond each, waits; who says nothing goes. */
 static bool stranger_room(struct nodes *ns)
 {
-    struct conn *c;
+    unsigned n;
 
     while (ns->nstrangers >= STRANGERS_MAX) {
-        TAILQ_FOREACH(c, &ns->conns, link)
-            if (conn_is_stranger(c))
-                break;
-        if (clock_ns() - c->awaited_ns < STRANGER_MS * 1000000ull) {
-            accept_pause(ns, 5);
-            return false;
-        }
-        if (conn_is_unheard(c))
-            conn_hear(c);
-        else
-            conn_end(c, -EUSERS, "has not proven itself: silent for %d ms while %d newer connections wait", STRANGER_MS,
-                     STRANGERS_MAX);
+        if (stranger_evict(stranger_oldest(ns, source_largest(ns), &n), false))
+            continue;
+        accept_pause(ns, 5);
+        return false;
     }
     return true;
+}
+
+/* Is there room for one more of that source? It does not wait in the kernel: behind it there may be others. A daemon that is turned away tries
+ * again. */
+static bool source_room(struct nodes *ns, uint64_t source)
+{
+    struct conn *oldest;
+    unsigned n;
+
+    for (;;) {
+        oldest = stranger_oldest(ns, source, &n);
+        if (n < STRANGERS_SHARE)
+            return true;
+        if (!stranger_evict(oldest, true))
+            return false;
+    }
+}
+
+/* Who has an address of IPv6 has 2^64 of them. 0 is nobody's. */
+static uint64_t source_of(const struct sockaddr_storage *from)
+{
+    const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)from;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)from;
+    uint64_t source = 1;
+    uint32_t mapped;
+
+    if (from->ss_family == AF_INET)
+        return 1ull << 32 | four->sin_addr.s_addr;
+    if (from->ss_family != AF_INET6)
+        return source;
+    if (IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) {
+        memcpy(&mapped, six->sin6_addr.s6_addr + 12, sizeof(mapped));
+        return 1ull << 32 | mapped;
+    }
+    memcpy(&source, six->sin6_addr.s6_addr, sizeof(source));
+    return source ? source : 1;
+}
+
+static void address_name(const struct sockaddr_storage *from, socklen_t length, char who[FCC_NODE_MAX])
+{
+    if (getnameinfo((const struct sockaddr *)from, length, who, FCC_NODE_MAX, NULL, 0, NI_NUMERICHOST))
+        text_copy(who, FCC_NODE_MAX, "somebody");
+}
+
+/* There is no place for it. */
+static void guest_refuse(struct nodes *ns, int sock, const struct sockaddr_storage *from, socklen_t length)
+{
+    char who[FCC_NODE_MAX];
+    struct error e;
+
+    address_name(from, length, who);
+    (void)error_set(&e, -EUSERS,
+                    "turned away: %u connections of other nodes (allowed are %d), of which %u have not proven themselves "
+                    "(allowed are %d of an address)",
+                    ns->nguests, GUESTS_MAX, ns->nstrangers, STRANGERS_SHARE);
+    nodes_complain(ns, who, &e);
+    ns->refused++;
+    (void)close(sock);
 }
 
 static int guest_open(struct conn *c, int sock, const struct sockaddr_storage *from, socklen_t length, struct error *e)
@@ -177,8 +287,7 @@ static int guest_open(struct conn *c, int sock, const struct sockaddr_storage *f
     int on = 1;
 
     (void)setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    if (getnameinfo((const struct sockaddr *)from, length, c->who, sizeof(c->who), NULL, 0, NI_NUMERICHOST))
-        text_copy(c->who, sizeof(c->who), "somebody");
+    address_name(from, length, c->who);
     if (conn_events_make(c, sock) || event_add(c->readable, NULL))
         return error_set(e, -ENOMEM, "out of memory");
     conn_limit(c, PROVE_MS);
@@ -205,12 +314,14 @@ void conn_accept(evutil_socket_t listen_sock, short what, void *arg)
         }
         return;
     }
-    struct conn *c = ns->nguests < GUESTS_MAX ? conn_new(ns, &guest_ops, NULL, false) : NULL;
+    uint64_t source = source_of(&from);
+    bool room = source_room(ns, source) && ns->nguests < GUESTS_MAX;
+    struct conn *c = room ? conn_new(ns, &guest_ops, NULL, false) : NULL;
     if (!c) {
-        ns->refused++;
-        (void)close(sock);
+        guest_refuse(ns, sock, &from, length);
         return;
     }
+    c->source = source;
     if (guest_open(c, sock, &from, length, &e))
         conn_end(c, e.status, "%s", e.text);
 }

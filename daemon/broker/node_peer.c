@@ -20,7 +20,8 @@
 
 #define RETRY_MS 100      /* a broker that does not listen may be starting anew: */
 #define RETRY_FOR_MS 3000 /* it is tried for so long */
-#define RESETS_DOUBLE 4   /* one that closes has too much to do: it is tried until the call's limit, ever more rarely */
+#define BUSY_DOUBLE 4     /* one that closes, or is full, is tried until the call's limit, ever more rarely */
+#define NAMES_OF_USER 4   /* names of hosts that are looked up at a time for a user's jobs */
 #define CHANNEL_FULL_MS 5 /* a worker that has not read its messages is tried again after */
 
 enum call_state {
@@ -33,12 +34,13 @@ enum call_state {
 struct call {
     TAILQ_ENTRY(call) link;
     struct nodes *nodes;
-    struct job *job; /* it goes with it */
+    struct job *job;   /* it goes with it */
+    struct user *user; /* the job's */
     uint64_t id, since_ns, until_ns;
     char address[FCC_NODE_MAX];
     struct node_request request;
     enum call_state state;
-    unsigned resets;          /* attempts that the other closed */
+    unsigned busy;            /* attempts for which the other had too much to do */
     struct conn *conn;        /* NULL between attempts */
     struct event *timer;      /* WAITS: the limit. TRIES: the next attempt. ANSWERED: the worker's channel was full */
     int sock;                 /* answered: the connection, or -1 */
@@ -71,6 +73,8 @@ static int connected_send(const struct call *k)
 static void call_free(struct call *k)
 {
     TAILQ_REMOVE(&k->nodes->calls, k, link);
+    k->user->calls--;
+    user_put(k->user);
     if (k->conn)
         (void)conn_release(k->conn, false);
     if (k->state == CALL_TRIES)
@@ -118,17 +122,29 @@ static void call_fail(struct call *k, int status, const char *text)
 static void call_retry(struct call *k, const struct error *why)
 {
     uint64_t now = clock_ns();
-    uint32_t ms = RETRY_MS << (why->status == -ECONNRESET ? k->resets : 0);
-    bool may_pass = why->status == -EAGAIN || why->status == -ECONNRESET ||
-                    (why->status == -ECONNREFUSED && now - k->since_ns < RETRY_FOR_MS * 1000000ull);
+    bool busy = why->status == -EAGAIN || why->status == -ECONNRESET;
+    uint32_t ms = RETRY_MS << (busy ? k->busy : 0);
+    bool may_pass = busy || (why->status == -ECONNREFUSED && now - k->since_ns < RETRY_FOR_MS * 1000000ull);
 
     calls_next(k->nodes, k->address);
     if (!may_pass || now + ms * 1000000ull >= k->until_ns) {
         call_fail(k, why->status, why->text);
         return;
     }
-    k->resets += why->status == -ECONNRESET && k->resets < RESETS_DOUBLE;
+    k->busy += busy && k->busy < BUSY_DOUBLE;
     timer_set(k, ms);
+}
+
+/* Are as many names of hosts looked up for that user as may be? */
+static bool call_must_wait_for_names(const struct call *k)
+{
+    const struct call *other;
+    struct resolved number;
+    unsigned n = 0;
+
+    TAILQ_FOREACH(other, &k->nodes->calls, link)
+        n += other->user == k->user && other->conn && other->conn->state == CONN_RESOLVING;
+    return n >= NAMES_OF_USER && resolve_number(k->address, &number) == -EAGAIN;
 }
 
 /* Are as many begun to that node as may be? It is asked once for each attempt, so a walk over all calls is well. */
@@ -153,7 +169,12 @@ static void call_try(struct call *k)
         return;
     }
     k->state = CALL_TRIES;
-    if (conn_open(k->nodes, k->address, &k->request, k->until_ns, &call_ops, k, &k->conn, &e))
+    if (call_must_wait_for_names(k)) {
+        (void)error_set(&e, -EAGAIN, "%d names are looked up for uid %u already", NAMES_OF_USER, k->request.uid);
+        call_retry(k, &e);
+        return;
+    }
+    if (conn_open(k->nodes, k->address, &k->request, k->until_ns, k->request.uid, &call_ops, k, &k->conn, &e))
         call_retry(k, &e);
 }
 
@@ -234,16 +255,6 @@ static void call_late(struct conn *c)
 static const struct conn_ops call_ops = {
     .answered = call_answered, .asked = call_asked, .beat = call_beat, .late = call_late, .ended = call_ended};
 
-static unsigned calls_of(const struct nodes *ns, const struct job *j)
-{
-    const struct call *k;
-    unsigned n = 0;
-
-    TAILQ_FOREACH(k, &ns->calls, link)
-        n += k->job == j;
-    return n;
-}
-
 static int call_check(const struct job *j, const struct control_connect *m, struct error *e)
 {
     const struct nodes *ns = j->broker->nodes;
@@ -253,8 +264,10 @@ static int call_check(const struct job *j, const struct control_connect *m, stru
     int status = node_check(ns, m->address, e);
     if (!status && (m->limit_ms == 0 || m->limit_ms > CALL_MAX_MS))
         return error_set(e, -EINVAL, "node %s: limit of %u ms: allowed are 1 to %u", m->address, m->limit_ms, CALL_MAX_MS);
-    if (!status && calls_of(ns, j) >= CALLS_MAX)
-        return error_set(e, -EAGAIN, "node %s: %d connections are being made already", m->address, CALLS_MAX);
+    const struct user *u = user_find(j->broker, j->uid);
+    if (!status && u && u->calls >= CALLS_MAX)
+        return error_set(e, -EAGAIN, "node %s: %d connections are being made for uid %u already", m->address, CALLS_MAX,
+                         j->uid);
     return status;
 }
 
@@ -262,10 +275,13 @@ static struct call *call_new(struct job *j, const struct control_connect *m)
 {
     struct nodes *ns = j->broker->nodes;
     struct call *k = calloc(1, sizeof(*k));
+    struct user *u = k ? user_get(j->broker, j->uid) : NULL;
 
-    if (!k)
+    if (!u) {
+        free(k);
         return NULL;
-    *k = (struct call){.nodes = ns, .job = j, .id = m->msg.id, .since_ns = clock_ns(), .sock = -1};
+    }
+    *k = (struct call){.nodes = ns, .job = j, .user = u, .id = m->msg.id, .since_ns = clock_ns(), .sock = -1};
     k->until_ns = k->since_ns + m->limit_ms * 1000000ull;
     k->request = (struct node_request){
         .what = NODE_PEER, .uid = j->uid, .purpose = m->purpose, .limit_ms = m->limit_ms, .from = j->worker, .to = m->to};
@@ -273,9 +289,11 @@ static struct call *call_new(struct job *j, const struct control_connect *m)
     text_copy(k->address, sizeof(k->address), m->address);
     k->timer = evtimer_new(ns->broker->base, on_timer, k);
     if (!k->timer) {
+        user_put(u);
         free(k);
         return NULL;
     }
+    u->calls++;
     TAILQ_INSERT_TAIL(&ns->calls, k, link);
     return k;
 }
@@ -345,15 +363,18 @@ static int deliver_again(struct nodes *ns)
     return ns->deliver_again ? event_add(ns->deliver_again, &soon) : -ENOMEM;
 }
 
+static void hold_refuse(struct conn *c, int status, const char *text)
+{
+    (void)conn_answer(c, status, text);
+    conn_end(c, status, "%s", text);
+}
+
 /* Is it for a worker that is not there any more? Then it is refused, and gone. j: the job, or NULL. */
 static bool peer_refuse_stale(struct conn *c, const struct job *j)
 {
-    static const char gone[] = "the job's process there that was asked for is gone";
-
     if (c->request.to.number == 0 || (j && incarnation_same(&j->worker, &c->request.to)))
         return false;
-    (void)conn_answer(c, -ESTALE, gone);
-    conn_end(c, -ESTALE, gone);
+    hold_refuse(c, -ESTALE, "the job's process there that was asked for is gone");
     return true;
 }
 
@@ -376,8 +397,7 @@ static bool peer_deliver(struct conn *c, struct job *j)
         char text[FCC_TEXT_MAX];
         (void)snprintf(text, sizeof(text), "job %u/%s: its worker there does not take connections: %s", j->uid, j->name,
                        strerror(-status));
-        (void)conn_answer(c, status, text);
-        conn_end(c, status, "%s", text);
+        hold_refuse(c, status, text);
         return true;
     }
     j->handed++;
@@ -392,17 +412,32 @@ static bool peer_deliver(struct conn *c, struct job *j)
     return true;
 }
 
+/* It takes one of its user's places. */
+static int hold_begin(struct conn *c, struct error *e)
+{
+    struct user *u = user_get(c->nodes->broker, c->request.uid);
+
+    if (!u)
+        return error_set(e, -ENOMEM, "that node's fccd is out of memory");
+    if (u->held >= HELD_MAX)
+        return error_set(e, -EAGAIN, "uid %u has %d connections there already that wait for processes of its jobs", u->uid,
+                         HELD_MAX);
+    u->held++;
+    c->user = u;
+    return 0;
+}
+
 void peer_hold(struct conn *c)
 {
     struct broker *b = c->nodes->broker;
-    char text[FCC_TEXT_MAX];
+    struct error e = {0};
 
     c->state = CONN_HELD;
-    if (geteuid() != 0 && c->request.uid != geteuid()) {
-        (void)snprintf(text, sizeof(text), "that node's fccd runs as uid %u and serves that user only, not uid %u", geteuid(),
-                       c->request.uid);
-        (void)conn_answer(c, -EPERM, text);
-        conn_end(c, -EPERM, "%s", text);
+    if (geteuid() != 0 && c->request.uid != geteuid())
+        (void)error_set(&e, -EPERM, "that node's fccd runs as uid %u and serves that user only, not uid %u", geteuid(),
+                        c->request.uid);
+    if (e.status || hold_begin(c, &e)) {
+        hold_refuse(c, e.status, e.text);
         return;
     }
     conn_limit(c, c->request.limit_ms);

@@ -109,8 +109,8 @@ static void ping_asked(struct conn *c)
 static const struct conn_ops ping_ops = {
     .answered = ping_send, .asked = ping_asked, .beat = ping_beat, .late = ping_late, .ended = ping_ended};
 
-/* Root's broker would connect anywhere for anybody: so whose nodes are not this node's own choice only root may ask for, or as whom the
- * broker runs. Each node that is asked has a connection for it. */
+/* Root's broker would connect anywhere for anybody: so what NODES does not name only root may ask for, or as whom the broker runs; also
+ * where NODES is empty, since a ping, unlike a job, needs no other node. Each node that is asked has a connection for it. */
 static int ping_permit(const struct visitor *v, const char *address, struct error *e)
 {
     const struct visitor *other;
@@ -145,7 +145,7 @@ int ping_start(struct visitor *v, const struct fcc_query *q, struct error *e)
         return error_set(e, -ENOMEM, "out of memory");
     p->visitor = v;
     p->count = q->comm;
-    int status = conn_open(ns, q->text, &request, 0, &ping_ops, p, &p->conn, e);
+    int status = conn_open(ns, q->text, &request, 0, v->uid, &ping_ops, p, &p->conn, e);
     if (status) {
         free(p);
         return status;

@@ -22,16 +22,6 @@
 
 /* ---- places ---- */
 
-static struct user *user_find(const struct broker *b, uid_t uid)
-{
-    struct user *u;
-
-    LIST_FOREACH(u, &b->users, link)
-        if (u->uid == uid)
-            return u;
-    return NULL;
-}
-
 /* Who has most; of several that one, if he is among them. NULL: nobody is here. */
 static struct user *user_largest(const struct broker *b, uid_t uid)
 {
@@ -41,28 +31,6 @@ static struct user *user_largest(const struct broker *b, uid_t uid)
         if (!largest || u->visitors > largest->visitors || (u->visitors == largest->visitors && u->uid == uid))
             largest = u;
     return largest;
-}
-
-static struct user *user_get(struct broker *b, uid_t uid)
-{
-    struct user *u = user_find(b, uid);
-
-    if (u)
-        return u;
-    u = calloc(1, sizeof(*u));
-    if (u) {
-        u->uid = uid;
-        LIST_INSERT_HEAD(&b->users, u, link);
-    }
-    return u;
-}
-
-static void user_put(struct user *u)
-{
-    if (u->visitors)
-        return;
-    LIST_REMOVE(u, link);
-    free(u);
 }
 
 static unsigned user_share(const struct broker *b)
