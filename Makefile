@@ -69,7 +69,7 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 	daemon/worker/tune.c daemon/worker/worker.c
 DAEMON += daemon/account.c daemon/cgroup.c daemon/broker/channel.c daemon/broker/user.c daemon/worker/memory.c daemon/worker/rights.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/completion.c client/connect.c client/core.c client/driver.c \
-	client/env.c client/error.c client/group.c client/hostlist.c client/offer.c client/operators.c client/prepared.c client/process.c client/put.c client/pool.c client/ring.c client/stream.c client/symmetric.c client/wait.c client/watch.c client/words.c
+	client/env.c client/error.c client/group.c client/hostlist.c client/offer.c client/operators.c client/prepared.c client/process.c client/put.c client/pool.c client/refusal.c client/ring.c client/stream.c client/symmetric.c client/wait.c client/watch.c client/words.c
 FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/bench_data.c client/fccctl/control.c \
 	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/local_nodes.c client/fccctl/shape.c client/fccctl/table.c
 FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_place.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
@@ -196,7 +196,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
 UNIT := kernels plan lanes helpers inline arguments core client client_gpu client_groups client_stream client_submit client_waits env hostlist reference config variables log auth fifo account net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
-SYSTEM := early kills visitors gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming operators views routes symmetric puts puts_ends puts_refused service errors overlap results comms meetings pool jobs users forks header protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_offers gpu_worker_offers_ends gpu_worker_offers_kinds gpu_worker_outlive gpu_worker_prepared gpu_worker_refusals gpu_worker_shown
+SYSTEM := early kills visitors gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming operators views routes symmetric puts puts_ends puts_refused service errors overlap results refusals comms meetings pool jobs users forks header protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_offers gpu_worker_offers_ends gpu_worker_offers_kinds gpu_worker_outlive gpu_worker_prepared gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepared_ends gpu_ranks gpu_stream

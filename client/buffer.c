@@ -90,6 +90,13 @@ static int64_t zeroing_ms(size_t bytes)
     return ms < ZEROING_LONGEST_MS ? (int64_t)ms : ZEROING_LONGEST_MS;
 }
 
+/* A symmetric allocation is one of the rank's operators. */
+static int alloc_refuse(fcc_comm *comm, enum fcc_buffer_kind kind, int status, const char *text)
+{
+    return kind == FCC_BUFFER_SYMMETRIC ? comm_refuse(comm, FCC_OP_COUNT, status, text, true)
+                                        : last_error_set(status, "%s", text);
+}
+
 int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out)
 {
     struct fcc_buffer_alloc_reply reply = {.buffer = 0};
@@ -101,11 +108,11 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
     if (status)
         return status;
     if (!out)
-        return last_error_set(-EINVAL, "out: NULL: not allowed");
+        return alloc_refuse(comm, kind, -EINVAL, "out: NULL: not allowed");
     c = comm->context;
     b = calloc(1, sizeof(*b));
     if (!b)
-        return last_error_set(-ENOMEM, "buffer: out of memory");
+        return alloc_refuse(comm, kind, -ENOMEM, "buffer: out of memory");
 
     struct fcc_buffer_alloc_msg msg = {.comm = comm->handle, .kind = (uint32_t)kind, .bytes = bytes};
     status = context_call(c, &(struct call){.type = FCC_MSG_BUFFER_ALLOC,

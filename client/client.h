@@ -162,15 +162,16 @@ struct fcc_comm {
     struct fcc_trigger_memory *triggers; /* mapped; NULL: not asked for. context->lock */
     pthread_mutex_t order;               /* its operators are submitted, and put onto their streams, one at a time */
     uint64_t operators;                  /* that have been submitted. order */
-    struct offers *offers;               /* offer.c's; NULL: none yet. order */
-    const void *stream;                  /* ... of the newest operator that is on one. order */
-    bool has_stream;                     /* ... there was one. order */
-    uint64_t in_order_from;              /* ... from this operator on all in flight are on it. order */
-    uint64_t completed;                  /* operators, as far as this side has seen. context->lock */
-    struct patience watched;             /* the watch's, with what is in flight. context->lock */
-    uint64_t watched_completed;          /* `completed` when that began. context->lock */
-    struct error error;                  /* the first of its unattended requests' that was not asked for yet. context->lock */
-    uint64_t error_id;                   /* that request's. context->lock */
+    struct error lost;          /* why one could not be: this rank is out of step for good. status 0: it is not. order */
+    struct offers *offers;      /* offer.c's; NULL: none yet. order */
+    const void *stream;         /* ... of the newest operator that is on one. order */
+    bool has_stream;            /* ... there was one. order */
+    uint64_t in_order_from;     /* ... from this operator on all in flight are on it. order */
+    uint64_t completed;         /* operators, as far as this side has seen. context->lock */
+    struct patience watched;    /* the watch's, with what is in flight. context->lock */
+    uint64_t watched_completed; /* `completed` when that began. context->lock */
+    struct error error;         /* the first of its unattended requests' that was not asked for yet. context->lock */
+    uint64_t error_id;          /* that request's. context->lock */
 };
 
 struct fcc_context {
@@ -355,6 +356,20 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
 bool request_poll(struct fcc_request *r);
 /* Locked. Take every completion that is there; frees orphans that have finished. */
 void context_collect(struct fcc_context *c);
+
+/* ---- refusal.c ---- */
+
+/* The operator (FCC_OP_COUNT: a symmetric allocation) is refused in this process; its text says which argument and why, without the rank and the
+ * operator. It takes its place among the rank's operators, so that all ranks hear of it and stay in step. comm->order is not held. `wait`: until
+ * that is so. Returns status, or what has ended the communicator, as the last error. */
+int comm_refuse(struct fcc_comm *comm, unsigned op, int status, const char *text, bool wait);
+/* The same with the last error as text, unless it is one that has ended the communicator for this rank already. Does not wait. */
+int comm_refuse_last(struct fcc_comm *comm, unsigned op, int status);
+/* comm->order held. An operator that others may be in could not be submitted, and what comes later would be taken for it: the communicator
+ * is over for this rank, and the others are told, if that can be. Returns status, with the last error. */
+int comm_lose(struct fcc_comm *comm, int status);
+/* comm->order held. 0, or as the last error why the communicator is over for this rank. */
+int comm_lost(const struct fcc_comm *comm);
 
 /* ---- stream.c ---- */
 

@@ -132,6 +132,32 @@ static int request_submit_ring(struct fcc_request *r, struct fcc_submit *msg)
     return status;
 }
 
+/* Locked; releases the lock. Through the ring slots limit how many operators are in flight; over the socket this does, so that no rank has more
+ * than the worker takes. -ETIMEDOUT, or the context's end. */
+static int socket_room(struct fcc_context *c)
+{
+    int64_t deadline = 0;
+
+    while (!c->dead.status) {
+        const struct fcc_request *r;
+        unsigned n = 0;
+        context_collect(c);
+        LIST_FOREACH(r, &c->requests, link)
+            n += !r->finished;
+        LIST_FOREACH(r, &c->orphans, link)
+            n++;
+        if (n < FCC_QUEUE_MAX)
+            break;
+        if (!deadline)
+            deadline = deadline_in_ms(context_patience_ms(c));
+        if (now_ns() >= deadline)
+            return last_error_set(-ETIMEDOUT, "%u operators are in flight, and none has finished for %lld ms", n,
+                                  (long long)context_patience_ms(c));
+        context_pump(c, deadline);
+    }
+    return context_dead(c);
+}
+
 static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
 {
     struct fcc_context *c = r->context;
@@ -144,7 +170,7 @@ static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
         context_pump(c, 0);
         context_collect(c);
     }
-    status = context_dead(c);
+    status = socket_room(c);
     if (!status) {
         pending_add(c, &r->pending);
         r->id = r->pending.id;
@@ -268,14 +294,18 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
     if (out)
         r = malloc(sizeof(*r));
     if (!r)
-        return last_error_set(-ENOMEM, "request: out of memory");
+        return msg->refused ? -ENOMEM : comm_refuse(comm, msg->op, -ENOMEM, "request: out of memory", true);
     request_begin(r, comm, msg, length, recv_rows);
     (void)pthread_mutex_lock(&comm->order);
-    offer_begin(comm, msg, NULL, &offer);
-    status = c->no_ring ? request_submit_socket(r, msg) : request_submit_ring(r, msg);
+    status = comm_lost(comm);
     if (!status) {
-        comm->operators++;
-        offer_end(&offer);
+        offer_begin(comm, msg, NULL, &offer);
+        status = c->no_ring ? request_submit_socket(r, msg) : request_submit_ring(r, msg);
+        if (status)
+            status = comm_lose(comm, status);
+        else
+            offer_end(&offer);
+        comm->operators += !status;
     }
     (void)pthread_mutex_unlock(&comm->order);
     if (status) {

@@ -68,7 +68,7 @@ static bool key_make(const struct fcc_submit *msg, struct kind_key *key)
     const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(msg + 1);
     bool known = msg->op == FCC_OP_NOOP || msg->op == FCC_OP_GEMV_ALL_REDUCE || msg->op == FCC_OP_GEMM_ALL_TO_ALL;
 
-    if (!known || msg->ntensors > OFFER_TENSORS || msg->nattrs > OFFER_ATTRS || msg->prepare)
+    if (!known || msg->refused || msg->ntensors > OFFER_TENSORS || msg->nattrs > OFFER_ATTRS || msg->prepare)
         return false;
     memset(key, 0, sizeof(*key));
     key->op = msg->op;

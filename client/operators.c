@@ -3,7 +3,8 @@
  * operators.c - a typed call becomes a SUBMIT message.
  *
  * What is checked here is only what the message could not carry, or would carry wrongly: pointers to nothing, buffers that are
- * not this connection's, numbers that do not fit their fields. All else is the daemon's to judge, which tells every rank.
+ * not this connection's, numbers that do not fit their fields. All else is the daemon's to judge, which tells every rank; and so it does
+ * of what is refused here (refusal.c).
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -29,10 +30,20 @@ size_t fcc_dtype_size(enum fcc_dtype dtype)
     return 0;
 }
 
+/* How an operator is called: it is waited for if `out` is NULL and it is not enqueued. */
+struct manner {
+    bool enqueue, start; /* start: `out` must not be NULL */
+    void *stream;
+    fcc_request **out;
+    bool prepare; /* it is not called, but prepared */
+    fcc_prepared **prepared;
+};
+
 static const char *const op_names[] = {
 #define X(NAME, name, number) [number] = #name,
     FCC_OPERATORS(X)
 #undef X
+        [FCC_OP_COUNT] = "fcc_buffer_alloc",
 };
 
 const char *operator_name(uint16_t op)
@@ -44,44 +55,46 @@ const char *operator_name(uint16_t op)
 
 struct submission {
     struct fcc_comm *comm;
-    struct fcc_submit *msg; /* malloc'ed, room bytes */
+    enum fcc_op op;
+    struct fcc_submit *msg; /* malloc'ed, room bytes; NULL: there was no memory, or too much would be needed */
     size_t room, length;
-    int status;
+    struct error error;                  /* why it is refused */
     uint64_t addresses[FCC_MAX_TENSORS]; /* of the tensors' first elements on the rank's GPU, if it is on one */
 };
 
 static void submission_fail(struct submission *s, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void submission_fail(struct submission *s, int status, const char *format, ...)
 {
-    char text[FCC_TEXT_MAX - 64];
     va_list ap;
 
-    if (s->status)
+    if (s->error.status)
         return;
+    s->error.status = status;
     va_start(ap, format);
-    (void)vsnprintf(text, sizeof(text), format, ap);
+    (void)vsnprintf(s->error.text, sizeof(s->error.text), format, ap);
     va_end(ap);
-    s->status = last_error_set(status, "rank %d: %s: %s", s->comm->rank, op_names[s->msg->op], text);
 }
 
-/* A message with room for ntensors tensors and nwords words of attributes. False, with the error set: there is nothing to
- * finish. */
-static bool submission_begin(struct submission *s, fcc_comm *comm, enum fcc_op op, size_t ntensors, size_t nwords)
+/* A message with room for ntensors tensors and nwords words of attributes. */
+static void submission_begin(struct submission *s, fcc_comm *comm, enum fcc_op op, size_t ntensors, size_t nwords)
 {
-    *s = (struct submission){.comm = comm,
-                             .room = sizeof(*s->msg) + ntensors * sizeof(struct fcc_wire_tensor) + nwords * sizeof(int64_t),
-                             .length = sizeof(*s->msg)};
+    s->comm = comm;
+    s->op = op;
+    s->room = sizeof(*s->msg) + ntensors * sizeof(struct fcc_wire_tensor) + nwords * sizeof(int64_t);
+    s->length = sizeof(*s->msg);
+    s->error.status = 0; /* its text costs time, and is seldom needed */
+    memset(s->addresses, 0, sizeof(s->addresses));
     s->msg = malloc(s->room);
-    if (!s->msg) {
-        (void)last_error_set(-ENOMEM, "rank %d: %s: out of memory", comm->rank, op_names[op]);
-        return false;
-    }
-    *s->msg = (struct fcc_submit){.op = (uint16_t)op};
-    return true;
+    if (s->msg)
+        *s->msg = (struct fcc_submit){.op = (uint16_t)op};
+    else
+        submission_fail(s, -ENOMEM, "out of memory");
 }
 
 static void submission_options(struct submission *s, uint32_t schedule, const uint32_t reserved[7])
 {
+    if (s->error.status)
+        return;
     if (schedule > UINT8_MAX)
         submission_fail(s, -EINVAL, "schedule: %u: allowed are %d to %d, and flat (%d) or hierarchical (%d) with it", schedule,
                         FCC_SCHEDULE_AUTO, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
@@ -117,7 +130,7 @@ static void submission_tensor(struct submission *s, const char *name, const stru
     struct fcc_wire_tensor w = {.offset = t->offset};
     bool dense = true;
 
-    if (s->status)
+    if (s->error.status)
         return;
     s->msg->ntensors++;
     if (!t->buffer) {
@@ -136,14 +149,14 @@ static void submission_tensor(struct submission *s, const char *name, const stru
         submission_fail(s, -EINVAL, "%s: %u dimensions: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
     w.dtype = (uint16_t)t->dtype;
     w.ndim = (uint16_t)t->ndim;
-    for (unsigned i = 0; !s->status && i < t->ndim; i++) {
+    for (unsigned i = 0; !s->error.status && i < t->ndim; i++) {
         w.shape[i] = t->shape[i];
         w.stride[i] = t->stride[i];
         dense = dense && t->stride[i] == 0;
     }
-    if (!s->status && dense)
+    if (!s->error.status && dense)
         strides_dense(&w);
-    if (!s->status)
+    if (!s->error.status)
         memcpy(submission_extend(s, sizeof(w)), &w, sizeof(w));
 }
 
@@ -151,7 +164,7 @@ static void submission_attr(struct submission *s, enum fcc_attr key, const int64
 {
     int64_t *words;
 
-    if (s->status)
+    if (s->error.status)
         return;
     words = submission_extend(s, (1 + count) * sizeof(*words));
     words[0] = (int64_t)((uint64_t)key << 32 | count);
@@ -160,55 +173,57 @@ static void submission_attr(struct submission *s, enum fcc_attr key, const int64
     s->msg->nattrs += (uint32_t)(1 + count);
 }
 
-/* How an operator is called: it is waited for if `out` is NULL and it is not enqueued. */
-struct manner {
-    bool enqueue;
-    void *stream;
-    fcc_request **out;
-    fcc_prepared **prepared; /* not NULL: it is not called, but prepared */
-};
+static int operator_refuse(fcc_comm *comm, enum fcc_op op, int status, const char *text, const struct manner *how)
+{
+    return comm_refuse(comm, op, status, text, !how->enqueue && !how->start);
+}
 
 /* Submit the finished message, or give up with the first failure. */
 static int submission_end(struct submission *s, int64_t *recv_rows, const struct prepared_buffers *buffers,
                           const struct manner *how)
 {
-    if (!s->status && s->length > FCC_MSG_MAX)
+    int status;
+
+    if (s->length > FCC_MSG_MAX)
         submission_fail(s, -EINVAL, "request: %zu bytes: allowed are at most %u", s->length, FCC_MSG_MAX);
     if (how->enqueue && !how->out && recv_rows)
         submission_fail(s, -EINVAL, "recv_rows: not NULL: allowed only with a request, which says when they are there");
-    if (!s->status && how->prepared)
-        s->status = comm_prepare(s->comm, s->msg, s->length, recv_rows, buffers, how->prepared);
-    else if (!s->status && how->enqueue)
-        s->status = comm_enqueue(s->comm, s->msg, s->length, s->addresses, recv_rows, how->stream, how->out);
-    else if (!s->status)
-        s->status = comm_submit(s->comm, s->msg, s->length, recv_rows, how->out);
+    if (s->error.status)
+        status = operator_refuse(s->comm, s->op, s->error.status, s->error.text, how);
+    else if (how->prepare)
+        status = comm_prepare(s->comm, s->msg, s->length, recv_rows, buffers, how->prepared);
+    else if (how->enqueue)
+        status = comm_enqueue(s->comm, s->msg, s->length, s->addresses, recv_rows, how->stream, how->out);
+    else
+        status = comm_submit(s->comm, s->msg, s->length, recv_rows, how->out);
     free(s->msg);
-    return s->status;
+    return status;
 }
 
 /* ---- the operators: each submits ---- */
 
-static int args_check(const fcc_comm *comm, const void *args)
+/* Pointers to nothing. 0: there are none. */
+static int call_check(fcc_comm *comm, enum fcc_op op, bool has_args, const struct manner *how)
 {
     int status = comm_check(comm);
 
-    return status || args ? status : last_error_set(-EINVAL, "args: NULL: not allowed");
-}
-
-static int out_null(void)
-{
-    return last_error_set(-EINVAL, "out: NULL: not allowed");
+    if (status)
+        return status;
+    if (!has_args)
+        return operator_refuse(comm, op, -EINVAL, "args: NULL: not allowed", how);
+    if ((how->start && !how->out) || (how->prepare && !how->prepared))
+        return operator_refuse(comm, op, -EINVAL, "out: NULL: not allowed", how);
+    return 0;
 }
 
 static int noop_submit(fcc_comm *comm, const struct manner *how)
 {
     struct submission s;
-    int status = comm_check(comm);
+    int status = call_check(comm, FCC_OP_NOOP, true, how);
 
     if (status)
         return status;
-    if (!submission_begin(&s, comm, FCC_OP_NOOP, 0, 0))
-        return -ENOMEM;
+    submission_begin(&s, comm, FCC_OP_NOOP, 0, 0);
     return submission_end(&s, NULL, NULL, how);
 }
 
@@ -217,21 +232,20 @@ static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_al
     struct submission s;
     size_t ntables, nranks;
     int64_t pooling;
-    int status = args_check(comm, args);
+    bool well;
+    int status = call_check(comm, FCC_OP_EMBEDDING_ALL_TO_ALL, args != NULL, how);
 
     if (status)
         return status;
-    if (args->num_tables < 0 || args->num_tables > FCC_MAX_TABLES)
-        return last_error_set(-EINVAL, "rank %d: embedding_all_to_all: num_tables: %d: allowed are 0 to %d", comm->rank,
-                              args->num_tables, FCC_MAX_TABLES);
-    if (args->num_tables && !args->table_rows)
-        return last_error_set(-EINVAL, "rank %d: embedding_all_to_all: table_rows: NULL: allowed only if num_tables is 0",
-                              comm->rank);
-    ntables = (size_t)args->num_tables;
+    well = args->num_tables >= 0 && args->num_tables <= FCC_MAX_TABLES;
+    ntables = well ? (size_t)args->num_tables : 0;
     nranks = (size_t)comm->nranks;
     pooling = args->pooling;
-    if (!submission_begin(&s, comm, FCC_OP_EMBEDDING_ALL_TO_ALL, FCC_EMB_TENSORS, ntables + nranks + 6))
-        return -ENOMEM;
+    submission_begin(&s, comm, FCC_OP_EMBEDDING_ALL_TO_ALL, FCC_EMB_TENSORS, ntables + nranks + 6);
+    if (!well)
+        submission_fail(&s, -EINVAL, "num_tables: %d: allowed are 0 to %d", args->num_tables, FCC_MAX_TABLES);
+    else if (ntables && !args->table_rows)
+        submission_fail(&s, -EINVAL, "table_rows: NULL: allowed only if num_tables is 0");
     submission_options(&s, args->schedule, args->reserved);
     submission_tensor(&s, "tables", &args->tables);
     submission_tensor(&s, "indices", &args->indices);
@@ -249,12 +263,11 @@ static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_al
 static int gemv_submit(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, const struct manner *how)
 {
     struct submission s;
-    int status = args_check(comm, args);
+    int status = call_check(comm, FCC_OP_GEMV_ALL_REDUCE, args != NULL, how);
 
     if (status)
         return status;
-    if (!submission_begin(&s, comm, FCC_OP_GEMV_ALL_REDUCE, FCC_GEMV_TENSORS, 0))
-        return -ENOMEM;
+    submission_begin(&s, comm, FCC_OP_GEMV_ALL_REDUCE, FCC_GEMV_TENSORS, 0);
     submission_options(&s, args->schedule, args->reserved);
     submission_tensor(&s, "x", &args->x);
     submission_tensor(&s, "w", &args->w);
@@ -267,13 +280,12 @@ static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *ar
 {
     struct submission s;
     size_t nranks;
-    int status = args_check(comm, args);
+    int status = call_check(comm, FCC_OP_GEMM_ALL_TO_ALL, args != NULL, how);
 
     if (status)
         return status;
     nranks = (size_t)comm->nranks;
-    if (!submission_begin(&s, comm, FCC_OP_GEMM_ALL_TO_ALL, FCC_GEMM_TENSORS, nranks + 1))
-        return -ENOMEM;
+    submission_begin(&s, comm, FCC_OP_GEMM_ALL_TO_ALL, FCC_GEMM_TENSORS, nranks + 1);
     submission_options(&s, args->schedule, args->reserved);
     submission_tensor(&s, "a", &args->a);
     submission_tensor(&s, "b", &args->b);
@@ -292,7 +304,7 @@ int fcc_noop(fcc_comm *comm)
 
 int fcc_noop_start(fcc_comm *comm, fcc_request **out)
 {
-    return out ? noop_submit(comm, &(struct manner){.out = out}) : out_null();
+    return noop_submit(comm, &(struct manner){.start = true, .out = out});
 }
 
 int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out)
@@ -307,7 +319,7 @@ int fcc_embedding_all_to_all(fcc_comm *comm, const struct fcc_embedding_all_to_a
 
 int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, fcc_request **out)
 {
-    return out ? embedding_submit(comm, args, &(struct manner){.out = out}) : out_null();
+    return embedding_submit(comm, args, &(struct manner){.start = true, .out = out});
 }
 
 int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, void *stream,
@@ -323,7 +335,7 @@ int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *a
 
 int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out)
 {
-    return out ? gemv_submit(comm, args, &(struct manner){.out = out}) : out_null();
+    return gemv_submit(comm, args, &(struct manner){.start = true, .out = out});
 }
 
 int fcc_gemv_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, void *stream, fcc_request **out)
@@ -338,7 +350,7 @@ int fcc_gemm_all_to_all(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *a
 
 int fcc_gemm_all_to_all_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_request **out)
 {
-    return out ? gemm_submit(comm, args, &(struct manner){.out = out}) : out_null();
+    return gemm_submit(comm, args, &(struct manner){.start = true, .out = out});
 }
 
 int fcc_gemm_all_to_all_enqueue(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, void *stream, fcc_request **out)
@@ -348,10 +360,10 @@ int fcc_gemm_all_to_all_enqueue(fcc_comm *comm, const struct fcc_gemm_all_to_all
 
 int fcc_gemv_all_reduce_prepare(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_prepared **out)
 {
-    return out ? gemv_submit(comm, args, &(struct manner){.prepared = out}) : out_null();
+    return gemv_submit(comm, args, &(struct manner){.prepare = true, .prepared = out});
 }
 
 int fcc_gemm_all_to_all_prepare(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_prepared **out)
 {
-    return out ? gemm_submit(comm, args, &(struct manner){.prepared = out}) : out_null();
+    return gemm_submit(comm, args, &(struct manner){.prepare = true, .prepared = out});
 }

@@ -380,15 +380,26 @@ struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint
     return out;
 }
 
+/* All ranks have got their parts of it from the worker: do all have what they need of it in their own processes, too? One that has not
+ * never comes to a run, so nobody keeps it then. why: what went wrong in this one; status 0: nothing. */
+static int prepare_confirm(struct fcc_comm *comm, unsigned op, const struct error *why)
+{
+    struct fcc_submit msg = {.op = FCC_OP_NOOP};
+
+    return why->status ? comm_refuse(comm, op, why->status, why->text, true) : comm_submit(comm, &msg, sizeof(msg), NULL, NULL);
+}
+
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
                  const struct prepared_buffers *buffers, fcc_prepared **out)
 {
     struct fcc_prepared *p = prepared_new(comm, 0, 0); /* before anybody has been asked */
+    struct error why = {.status = 0};
+    unsigned op = msg->op;
     int64_t values[2] = {0};
     int status;
 
     if (!p)
-        return last_error_set(-ENOMEM, "prepare: out of memory");
+        return comm_refuse(comm, op, -ENOMEM, "prepare: out of memory", true);
     status = prepare_submit(comm, msg, length, recv_rows, values);
     if (status) {
         prepared_end(p);
@@ -396,7 +407,18 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     }
     p->number = (uint32_t)values[0];
     p->place = (uint32_t)values[1];
-    return prepared_begin(p, buffers, out);
+    status = prepared_begin(p, buffers, &p);
+    if (status)
+        (void)error_set(&why, status, "%s", fcc_last_error());
+    status = prepare_confirm(comm, op, &why);
+    if (status && !why.status) {
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        fcc_prepared_free(p);
+        return last_error_set(status, "%s", why.text);
+    }
+    if (!status)
+        *out = p;
+    return status;
 }
 
 /* ---- running ---- */

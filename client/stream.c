@@ -191,15 +191,17 @@ static int stream_end(const struct fcc_request *r, const struct accelerator *a, 
                                   : CALL(a, stream_wait_masked, stream, word, r->stream, DRIVER_WAIT_REACHED, UINT32_MAX);
 }
 
-/* Take a slot with a number in it, and a place among the context's requests. */
+/* comm->order held. Take a slot with a number in it, and a place among the context's requests. */
 static int request_open(struct fcc_request *r, const struct accelerator *a)
 {
     struct fcc_context *c = r->context;
+    bool taken;
     int status;
 
     (void)pthread_mutex_lock(&c->lock);
     status = slot_take(c, r);
-    if (!status) {
+    taken = !status;
+    if (taken) {
         status = stream_number(r, a);
         if (status)
             slot_return(c, r->slot);
@@ -210,7 +212,7 @@ static int request_open(struct fcc_request *r, const struct accelerator *a)
         LIST_INSERT_HEAD(&c->requests, r, link);
     }
     (void)pthread_mutex_unlock(&c->lock);
-    return status;
+    return taken ? status : comm_lose(r->comm, status);
 }
 
 /* The worker has not heard of it. `written`: the stream may still be on its way to the slot's word. */
@@ -270,7 +272,7 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *
     status = ring_push(r->context, &msg->msg);
     if (status) {
         request_close(r, !offered);
-        return status;
+        return comm_lose(r->comm, status);
     }
     *submitted = true;
     return offered ? offer_put(r, offer, stream) : stream_end(r, a, stream);
@@ -289,14 +291,30 @@ static int request_order(struct fcc_request *r, struct fcc_submit *msg, const ui
     if (status)
         return status;
     (void)pthread_mutex_lock(&comm->order);
-    offer_begin(comm, msg, &(struct offered_to){.stream = stream, .unattended = unattended, .addresses = addresses}, &offer);
-    status = request_enqueue(r, msg, stream, &offer, submitted);
+    status = comm_lost(comm);
+    if (!status) {
+        offer_begin(comm, msg, &(struct offered_to){.stream = stream, .unattended = unattended, .addresses = addresses},
+                    &offer);
+        status = request_enqueue(r, msg, stream, &offer, submitted);
+    }
     if (*submitted) {
         comm->operators++;
         offer_end(&offer);
     }
     (void)pthread_mutex_unlock(&comm->order);
     return status;
+}
+
+/* Whether its operators can have places on streams. */
+static int place_check(const struct fcc_comm *comm)
+{
+    if (!comm->accelerator)
+        return last_error_set(-EINVAL, "stream: rank %d is on a cpu device: only operators of ranks on GPUs can be enqueued",
+                              comm->rank);
+    if (comm->context->no_ring)
+        return last_error_set(
+            -EINVAL, "stream: rank %d's connection has no_ring: operators can be enqueued only through the ring", comm->rank);
+    return 0;
 }
 
 int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, const uint64_t addresses[], int64_t *recv_rows,
@@ -308,15 +326,12 @@ int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, c
     struct fcc_request *r;
     int before = 0, status;
 
-    if (!a)
-        return last_error_set(-EINVAL, "stream: rank %d is on a cpu device: only operators of ranks on GPUs can be enqueued",
-                              comm->rank);
-    if (c->no_ring)
-        return last_error_set(
-            -EINVAL, "stream: rank %d's connection has no_ring: operators can be enqueued only through the ring", comm->rank);
-    r = malloc(sizeof(*r));
+    status = place_check(comm);
+    r = status ? NULL : malloc(sizeof(*r));
+    if (!status && !r)
+        status = last_error_set(-ENOMEM, "request: out of memory");
     if (!r)
-        return last_error_set(-ENOMEM, "request: out of memory");
+        return comm_refuse_last(comm, msg->op, status);
     request_begin(r, comm, msg, length, recv_rows);
     status = accelerator_enter(a, &before);
     if (!status) {
@@ -325,7 +340,7 @@ int comm_enqueue(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, c
     }
     if (status && !submitted) {
         free(r);
-        return status;
+        return comm_refuse_last(comm, msg->op, status);
     }
     if (!status && out) {
         *out = r;

@@ -295,10 +295,15 @@ struct fcc_submit {
     /* RUN: the number of what was prepared, in the communicator, whose run `run` stands on the stream: see struct fcc_prepared_words. 0: no
      * kernel stands there. ASK: the client's own number of the request, not 0. */
     uint32_t offer;
-    uint32_t zero;
+    /* 0, or a positive errno value: the client's library has refused the operator, which takes its turn nevertheless, so that all ranks hear of
+     * it. It has no tensors; the words of attributes are a text that says why. op may be FCC_OP_COUNT then: a symmetric allocation. */
+    uint32_t refused;
     uint64_t run;
 };
 static_assert(sizeof(struct fcc_submit) == 56, "wire");
+#define FCC_REFUSED_WORDS (FCC_TEXT_MAX / 8) /* at most, the text's NUL among them */
+#define FCC_QUEUE_MAX 1024u                  /* operators of one rank in flight: one more ends its communicator */
+#define FCC_REFUSED_MAX 4095                 /* the largest errno value */
 #define FCC_NO_SLOT 0xffffffffu
 
 /* What a finished operator returns besides its status: gemm_all_to_all the rows received from each rank. */

@@ -10,6 +10,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -58,9 +59,11 @@ struct fake {
     _Atomic bool stall;       /* do not read the ring */
     _Atomic bool deaf;        /* do nothing at all */
     _Atomic bool ended;       /* it has closed the connection */
+    _Atomic bool gaps;        /* numbers of streams may be missing: of operators that the driver refused */
     _Atomic bool vanish;      /* close the connection */
     _Atomic bool farewell;    /* say why before */
     _Atomic unsigned records; /* SUBMIT messages seen */
+    _Atomic unsigned refused; /* ... that the library has refused, of these */
     _Atomic unsigned broken;  /* that were not as they should be */
     _Atomic unsigned rings;   /* of the doorbell */
     _Atomic unsigned calls[FCC_MSG_TYPES];
@@ -85,6 +88,8 @@ struct fake {
         uint32_t stream;
         bool gpu_words;
         bool past; /* its stream has gone on */
+        int status;
+        char text[FCC_TEXT_MAX];
     } held[256];
     unsigned nheld;
     _Atomic uint32_t streams[FCC_SLOTS];           /* the last number of each slot */
@@ -103,7 +108,7 @@ static void fake_stream_finish(struct fake *f, uint32_t slot, uint32_t stream, b
         atomic_store(&f->memory->slot[slot].stream_finished, stream);
 }
 
-static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op)
+static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op, int status, const char *text)
 {
     struct fcc_submit_reply r = {.reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}};
     enum fault fault = f->fault;
@@ -112,6 +117,10 @@ static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t o
         r.nvalues = 2;
     r.values[0] = 11;
     r.values[1] = 22;
+    if (status) {
+        r.reply.status = status;
+        (void)snprintf(r.reply.text, sizeof(r.reply.text), "%s", text);
+    }
     if (fault == DONE_WRONG_ID)
         r.reply.msg.id++;
     if (fault == DONE_POSITIVE)
@@ -173,7 +182,7 @@ static bool fake_stream_is_right(struct fake *f, const struct fcc_submit *m)
         return false;
     last = f->streams[m->slot];
     f->streams[m->slot] = m->stream;
-    return m->stream == last + 1 || (m->stream == 1 && last == FCC_STREAM_LAST);
+    return m->stream == last + 1 || (f->gaps && m->stream > last) || (m->stream == 1 && last == FCC_STREAM_LAST);
 }
 
 /* On every GPU, as the worker's wait there. */
@@ -185,27 +194,57 @@ static bool fake_stream_has_come(const struct fake *f, uint32_t slot, uint32_t s
     return !stream || gpu_words || f->early || (int32_t)(atomic_load(&f->memory->slot[slot].stream_started) - stream) >= 0;
 }
 
+static const char *const fake_op_names[FCC_OP_COUNT + 1] = {
+#define X(NAME, name, number) [number] = #name,
+    FCC_OPERATORS(X)
+#undef X
+        [FCC_OP_COUNT] = "fcc_buffer_alloc (symmetric)",
+};
+
+/* What is refused has no tensors, no stream, and a text. */
+static bool fake_refusal_is_right(const struct fcc_submit *m)
+{
+    const char *text = (const char *)(m + 1);
+
+    return !m->ntensors && m->nattrs && m->nattrs <= FCC_REFUSED_WORDS && !m->stream && m->refused <= FCC_REFUSED_MAX &&
+           strnlen(text, m->nattrs * sizeof(int64_t)) / sizeof(int64_t) == m->nattrs - 1;
+}
+
+static bool fake_operator_is_right(struct fake *f, const struct fcc_submit *m)
+{
+    if (m->refused)
+        return fake_refusal_is_right(m);
+    return fake_stream_is_right(f, m) && (m->op != FCC_OP_EMBEDDING_ALL_TO_ALL || fake_embedding_is_right(m));
+}
+
 static void fake_submit(struct fake *f, const struct fcc_submit *m)
 {
-    bool right = m->msg.type == FCC_MSG_SUBMIT && !m->msg.zero && m->comm == FAKE_COMM && m->op < FCC_OP_COUNT &&
+    bool right = m->msg.type == FCC_MSG_SUBMIT && !m->msg.zero && m->comm == FAKE_COMM && m->op < FCC_OP_COUNT + !!m->refused &&
                  m->msg.length == sizeof(*m) + m->ntensors * sizeof(struct fcc_wire_tensor) + m->nattrs * sizeof(int64_t) &&
                  (m->slot < FCC_SLOTS || m->slot == FCC_NO_SLOT) && f->nheld < sizeof(f->held) / sizeof(f->held[0]);
 
+    char text[FCC_TEXT_MAX] = "";
+
     f->records++;
-    if (!right || !fake_stream_is_right(f, m) || (m->op == FCC_OP_EMBEDDING_ALL_TO_ALL && !fake_embedding_is_right(m))) {
+    f->refused += m->refused != 0;
+    if (!right || !fake_operator_is_right(f, m)) {
         f->broken++;
         return;
     }
+    if (m->refused) /* as the daemon tells all ranks; in these tests the rank is 0 */
+        (void)snprintf(text, sizeof(text), "rank 0: %s: %.400s", fake_op_names[m->op], (const char *)(m + 1));
     if (f->hold || f->mute || !fake_stream_has_come(f, m->slot, m->stream, m->gpu_words)) {
         f->held[f->nheld].gpu_words = m->gpu_words;
         f->held[f->nheld].past = false;
         f->held[f->nheld].slot = m->slot;
         f->held[f->nheld].op = m->op;
+        f->held[f->nheld].status = -(int)m->refused;
+        memcpy(f->held[f->nheld].text, text, sizeof(text));
         f->held[f->nheld].stream = m->stream;
         f->held[f->nheld++].id = m->msg.id;
     } else {
         fake_stream_finish(f, m->slot, m->stream, m->gpu_words);
-        fake_complete(f, m->slot, m->msg.id, m->op);
+        fake_complete(f, m->slot, m->msg.id, m->op, -(int)m->refused, text);
     }
 }
 

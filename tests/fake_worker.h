@@ -198,7 +198,7 @@ static void fake_release(struct fake *f)
         f->held[i].past = true;
         if (f->mute)
             continue;
-        fake_complete(f, f->held[i].slot, f->held[i].id, f->held[i].op);
+        fake_complete(f, f->held[i].slot, f->held[i].id, f->held[i].op, f->held[i].status, f->held[i].text);
         f->held[i] = f->held[--f->nheld];
     }
     while (f->hold && f->let && f->nheld) {

@@ -294,18 +294,21 @@ static void test_enqueue_fails(void **state)
 
         driver->capturing = true;
         assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), -EINVAL);
-        assert_error_says("rank 0: stream: it is being captured");
+        assert_error_says("rank 0: noop: stream: it is being captured");
         driver->capturing = false;
         driver->fail = manners[i].functions   ? DRIVER_stream_fill
                        : manners[i].gpu_words ? DRIVER_stream_batch
                                               : DRIVER_stream_write;
-        for (unsigned n = 0; n < 2 * FCC_SLOTS; n++) /* and costs no slot */
+        b.fake->gaps = true;
+        for (unsigned n = 0; n < 2 * FCC_SLOTS; n++) /* and costs no slot for longer than the other ranks need to hear of it */
             assert_int_equal(fcc_noop_enqueue(b.comm, stream, &request), -EIO);
+        assert_error_says("rank 0: noop: ");
         assert_error_says("GPU 2: ");
-        assert_int_equal(b.fake->records, 0);
         assert_null(request);
         driver->fail = -1;
-        b.fake->streams[0] = 2 * FCC_SLOTS; /* the numbers went on */
+        assert_int_equal(fcc_noop(b.comm), 0); /* behind them all */
+        assert_int_equal(b.fake->refused, 1 + 2 * FCC_SLOTS);
+        assert_int_equal(b.fake->records, 2 + 2 * FCC_SLOTS);
         if (manners[i].functions)
             driver->fail = cuda ? DRIVER_stream_function : DRIVER_stream_callback;
         else

@@ -28,8 +28,7 @@
 #include "puts.h"
 #include "worker.h"
 
-#define QUEUE_MAX 1024  /* submissions of one rank */
-#define UNPAID_MAX 8192 /* ... of all, that only say that there was no memory for them: some 12 MiB */
+#define UNPAID_MAX 8192 /* submissions of all ranks that only say that there was no memory for them: some 12 MiB */
 
 struct member *member_find(const struct session *s, uint32_t handle)
 {
@@ -138,15 +137,44 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     trace_waiters_answer(c, &c->error);
 }
 
+/* Its rank comes no more, and the next of its operators is wrong: the others, who wait for it in theirs, hear what it would have told them.
+ * True: they have, or will hear of it in why the communicator has ended. */
+static bool refusal_tell(struct member *m, struct error *refused)
+{
+    struct comm *c = m->comm;
+
+    if (!m->next || !m->next->error.status || c->state != COMM_ACTIVE)
+        return false;
+    *refused = m->next->error;
+    (void)pthread_mutex_lock(&c->worker->tell_lock);
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *other = &c->members[r];
+        struct submission *sub = other->next;
+        if (!sub || other == m)
+            continue;
+        other->next = TAILQ_NEXT(sub, link);
+        TAILQ_REMOVE(&other->queue, sub, link);
+        other->queued--;
+        submission_tell(sub, refused->status, refused->text, NULL, 0);
+        submission_free(sub);
+    }
+    (void)pthread_mutex_unlock(&c->worker->tell_lock);
+    return true;
+}
+
 /* Its rank comes no more: how the communicator ends for the others, if they wait for it. */
 static void leave_tell(struct member *m, const char *why)
 {
     struct comm *c = m->comm;
     const struct submission *head = TAILQ_FIRST(&m->queue);
     char where[FCC_NODE_MAX + 32];
+    struct error refused = {0};
     bool busy = false;
 
     (void)member_where(m, where);
+    if (refusal_tell(m, &refused))
+        comm_abort(c, -ECONNABORTED, "rank %d (%s) %s; before that: %.300s", m->rank, where,
+                   why ? "is gone" : "has left the communicator", refused.text);
     for (int r = 0; r < c->nranks; r++)
         busy |= !TAILQ_EMPTY(&c->members[r].queue);
     busy |= prepared_awaits(m, why != NULL);
@@ -260,9 +288,11 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
         submission_free(sub);
         return;
     }
-    if (m->queued >= QUEUE_MAX) {
+    if (m->queued >=
+        (m->remote ? 2 * FCC_QUEUE_MAX : FCC_QUEUE_MAX)) { /* another node's rank: there its turns may have ended already */
         submission_tell(sub, -ENOMEM, "too many operators in flight: allowed are 1024", NULL, 0);
         submission_free(sub);
+        comm_abort(c, -ENOMEM, "rank %d has %u operators in flight: allowed are %u", m->rank, m->queued + 1, FCC_QUEUE_MAX);
         return;
     }
     /* Another node's rank has been charged there: what this node does with its request, all do. */

@@ -121,6 +121,7 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
         struct submission *sub = submission_new(s, SUBMISSION_ALLOC, m->msg.id, 0);
         if (!sub) {
             session_reply_status(s, &m->msg, -ENOMEM, "buffer: out of memory");
+            order_lose(member);
             return;
         }
         sub->alloc_bytes = m->bytes;

@@ -102,6 +102,11 @@ void submission_free(struct submission *sub)
     }
 }
 
+void order_lose(struct member *m)
+{
+    comm_abort(m->comm, -ENOMEM, "rank %d: no memory for one of its operators", m->rank);
+}
+
 /* The answer of an operator over the socket. */
 static void submit_reply(struct session *s, uint64_t id, int status, const char *text, const int64_t *values, int nvalues)
 {
@@ -333,6 +338,19 @@ static int submit_form_check(const struct fcc_submit *m, size_t length, struct e
                      length >= sizeof(*m) ? m->ntensors : 0, length >= sizeof(*m) ? m->nattrs : 0);
 }
 
+/* An operator that the client's library has refused has its reason for arguments. */
+static void refusal_take(struct submission *sub, const struct member *member, const struct fcc_submit *m)
+{
+    const char *name = m->op < FCC_OP_COUNT ? op_name((enum fcc_op)m->op) : "fcc_buffer_alloc (symmetric)";
+    size_t bytes = m->nattrs * sizeof(int64_t);
+    char text[FCC_TEXT_MAX];
+
+    text_copy(text, bytes < sizeof(text) ? bytes + 1 : sizeof(text), (const char *)(m + 1));
+    sub->args.op = m->op < FCC_OP_COUNT ? (enum fcc_op)m->op : FCC_OP_NOOP;
+    (void)error_set(&sub->error, -(int)(m->refused <= FCC_REFUSED_MAX ? m->refused : EPROTO), "rank %d: %s: %.400s",
+                    member->rank, name, text_clean(text));
+}
+
 struct submission *submission_remote(struct member *m, const struct fcc_submit *submit, size_t length,
                                      const struct peer_submit *from, struct error *e)
 {
@@ -352,6 +370,12 @@ struct submission *submission_remote(struct member *m, const struct fcc_submit *
         (void)error_set(&sub->error, from->status, "%.*s", (int)sizeof(from->text) - 1, from->text);
     if (from->kind != SUBMISSION_OPERATOR)
         return sub;
+    if (submit->refused) {
+        refusal_take(sub, m, submit);
+        if (from->status) /* as its own node has put it */
+            (void)error_set(&sub->error, from->status, "%.*s", (int)sizeof(from->text) - 1, from->text);
+        return sub;
+    }
     /* Its own node has found it right, and this one is to find the same. */
     struct error why = {.status = 0};
     if (submission_resolve(sub, m, submit, from, &why) && !from->status) {
@@ -378,28 +402,74 @@ static void words_note(struct member *m, bool gpu_words)
     m->words_noted = true;
 }
 
+/* It takes its turn with nothing but an error: `told` says that its client knows of it already. Other nodes get no more of it than that. */
+static void refusal_accept(struct session *s, struct member *member, const struct fcc_submit *m, const struct error *told)
+{
+    struct fcc_submit bare = {.msg = {.length = sizeof(bare), .type = FCC_MSG_SUBMIT}, .op = m->op, .refused = EPROTO};
+    struct submission *sub = submission_new(told ? NULL : s, SUBMISSION_OPERATOR, m->msg.id, 0);
+
+    if (!sub) {
+        order_lose(member);
+        return;
+    }
+    sub->slot = m->slot;
+    sub->number = member->operators;
+    if (told) {
+        sub->args.op = m->op < FCC_OP_COUNT ? (enum fcc_op)m->op : FCC_OP_NOOP;
+        (void)error_set(&sub->error, told->status, "rank %d: %.400s", member->rank, told->text);
+    } else {
+        refusal_take(sub, member, m);
+    }
+    comm_submit(member, sub, &bare);
+}
+
+/* What its stream, and the offer that it makes, ask for. */
+static void submission_place(struct submission *sub, struct member *member, const struct fcc_submit *m,
+                             const struct offer_word *word)
+{
+    struct session *s = sub->session;
+
+    sub->slot = m->slot;
+    sub->stream = m->stream;
+    sub->prepare = m->prepare == FCC_PREPARE_ONLY;
+    sub->asks = m->prepare == FCC_PREPARE_ASK && m->stream;
+    sub->request = m->offer;
+    sub->number = member->operators;
+    if (word) {
+        sub->offer = m->offer;
+        sub->run = m->run;
+        sub->word = *word;
+    }
+    sub->gpu_words = m->gpu_words && words_are_there(s, member->comm);
+    sub->own_gpus = sub->gpu_words ? 1u << member->device->index : 0;
+    if (m->gpu_words && !sub->gpu_words)
+        session_break(s, "it names stream words that it has not got");
+    if (m->stream)
+        words_note(member, sub->gpu_words);
+}
+
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length)
 {
     struct member *member = member_find(s, m->comm);
     struct offer_word word = {0};
     struct submission *sub;
     struct error e;
+    int malformed;
 
     error_clear(&e);
-    if (submit_form_check(m, length, &e)) {
-        request_refuse(s, m, &e);
-        return;
-    }
-    if (!member) {
+    malformed = submit_form_check(m, length, &e);
+    if (!member && !malformed)
         (void)error_set(&e, -ENOENT, "comm: %u: no such communicator in this session", m->comm);
+    bool outside = !member || member_may_use(member, &e);
+    if (outside || malformed)
         request_refuse(s, m, &e);
+    if (outside)
         return;
-    }
-    if (member_may_use(member, &e)) {
-        request_refuse(s, m, &e);
-        return;
-    }
     member->operators++;
+    if (malformed || m->refused) {
+        refusal_accept(s, member, m, malformed ? &e : NULL);
+        return;
+    }
     bool offered = m->prepare == FCC_PREPARE_RUN && m->offer && m->stream, known = offered && offer_find(member, m, &word);
     if (offered && !known)
         session_break(s, "it offers what was not prepared");
@@ -409,25 +479,10 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
             offer_decline(s->worker->gpus, &word, m->run);
         (void)error_set(&e, -ENOMEM, "submit: out of memory");
         request_refuse(s, m, &e);
+        order_lose(member);
         return;
     }
-    sub->slot = m->slot;
-    sub->stream = m->stream;
-    sub->prepare = m->prepare == FCC_PREPARE_ONLY;
-    sub->asks = m->prepare == FCC_PREPARE_ASK && m->stream;
-    sub->request = m->offer;
-    sub->number = member->operators;
-    if (known) {
-        sub->offer = m->offer;
-        sub->run = m->run;
-        sub->word = word;
-    }
-    sub->gpu_words = m->gpu_words && words_are_there(s, member->comm);
-    sub->own_gpus = sub->gpu_words ? 1u << member->device->index : 0;
-    if (m->gpu_words && !sub->gpu_words)
-        session_break(s, "it names stream words that it has not got");
-    if (m->stream)
-        words_note(member, sub->gpu_words);
+    submission_place(sub, member, m, known ? &word : NULL);
     if (sub->prepare && m->stream)
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: prepare: with a stream: not allowed", member->rank,
                         op_name((enum fcc_op)m->op));

@@ -362,6 +362,8 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
 struct submission *submission_remote(struct member *m, const struct fcc_submit *submit, size_t length,
                                      const struct peer_submit *from, struct error *e);
 struct submission *submission_new(struct session *s, enum submission_kind kind, uint64_t id, size_t words);
+/* There is no memory for a rank's turn, and what it submits later would be taken for it: the communicator is over. */
+void order_lose(struct member *m);
 /* Tell the client how it ended, if it has not been told and is still there. */
 void submission_tell(struct submission *s, int status, const char *text, const int64_t *values, int nvalues);
 void submission_free(struct submission *s);

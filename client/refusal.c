@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * refusal.c - operators that this process refuses.
+ *
+ * The ranks' operators are told apart by nothing but their order. So one that is refused here takes its place nevertheless: it is submitted
+ * with the reason instead of its arguments (fcc_submit.refused), and when its turn comes all ranks are told. An operator that cannot even be
+ * submitted that way ends the communicator for this rank, as everything that it submitted later would be taken for the one before.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client.h"
+
+#define ABORT_REASON_MAX 200 /* as fcc_comm_abort() allows */
+
+/* Without the rank and the operator, which the worker puts in front of it. */
+static const char *text_bare(const struct fcc_comm *comm, unsigned op, const char *text)
+{
+    char head[64];
+    int n = snprintf(head, sizeof(head), "rank %d: ", comm->rank);
+
+    if (!strncmp(text, head, (size_t)n))
+        text += n;
+    n = snprintf(head, sizeof(head), "%s: ", operator_name((uint16_t)op));
+    return strncmp(text, head, (size_t)n) != 0 ? text : text + n;
+}
+
+int comm_refuse(struct fcc_comm *comm, unsigned op, int status, const char *text, bool wait)
+{
+    struct {
+        struct fcc_submit submit;
+        char text[FCC_REFUSED_WORDS * sizeof(int64_t)];
+    } msg = {.submit = {.op = (uint16_t)op, .refused = (uint32_t)-status}};
+    fcc_request *request = NULL;
+    char bare[FCC_TEXT_MAX];
+    int told;
+
+    text_copy(bare, sizeof(bare), text_bare(comm, op, text));
+    text_copy(msg.text, sizeof(msg.text), bare);
+    msg.submit.nattrs = (uint32_t)(strlen(msg.text) / sizeof(int64_t) + 1);
+    size_t length = sizeof(msg.submit) + msg.submit.nattrs * sizeof(int64_t);
+
+    told = comm_submit(comm, &msg.submit, length, NULL, wait ? NULL : &request);
+    if (told == -ENOMEM && !wait) /* for the request: without one it has to be waited for */
+        told = comm_submit(comm, &msg.submit, length, NULL, NULL);
+    fcc_request_free(request); /* nobody asks for its result: the caller knows it */
+    if (told)
+        return told;
+    return last_error_set(status, "rank %d: %s: %.400s", comm->rank, operator_name((uint16_t)op), bare);
+}
+
+int comm_refuse_last(struct fcc_comm *comm, unsigned op, int status)
+{
+    char text[FCC_TEXT_MAX];
+    bool over;
+
+    text_copy(text, sizeof(text), fcc_last_error());
+    (void)pthread_mutex_lock(&comm->order);
+    over = comm->lost.status != 0;
+    (void)pthread_mutex_unlock(&comm->order);
+    return over ? status : comm_refuse(comm, op, status, text, false);
+}
+
+int comm_lose(struct fcc_comm *comm, int status)
+{
+    char reason[ABORT_REASON_MAX + 1], text[FCC_TEXT_MAX];
+    bool dead;
+
+    text_copy(text, sizeof(text), fcc_last_error());
+    (void)pthread_mutex_lock(&comm->context->lock);
+    dead = comm->context->dead.status != 0;
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    if (dead || comm->lost.status) /* which says so to every call */
+        return status;
+    (void)error_set(&comm->lost, status,
+                    "rank %d: an operator could not be submitted, so the communicator is over for this rank: %.300s",
+                    comm->rank, text);
+    (void)snprintf(reason, sizeof(reason), "one of its operators could not be submitted: %.140s", text);
+    (void)fcc_comm_abort(comm, reason);
+    return last_error_set(status, "%s", text);
+}
+
+int comm_lost(const struct fcc_comm *comm)
+{
+    return comm->lost.status ? last_error_set(comm->lost.status, "%s", comm->lost.text) : 0;
+}
