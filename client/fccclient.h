@@ -397,8 +397,10 @@ size_t fcc_dtype_size(enum fcc_dtype dtype);
  * Every rank of the communicator calls the same operators in the same order. FCC_OP(comm, args) returns when this rank's
  * result is complete. FCC_OP_start(comm, args, &request) returns at once; `args` may go, the buffers must stay as they are
  * until the request is finished. An argument error of one rank, or ranks whose arguments do not fit together, end that operator
- * with the same error on all ranks, and the communicator goes on. (Only what cannot be sent at all, such as NULL or too many
- * tables, is refused in the call, and the other ranks do not hear of it.) -ETIMEDOUT and -ECONNABORTED end the communicator.
+ * with the same error on all ranks, and the communicator goes on. That holds for what the library refuses by itself, too (NULL, too many
+ * tables, a stream that is captured): the operator takes its place in the rank's order, and the other ranks get the error. This rank gets it when
+ * they do; from FCC_OP_start and FCC_OP_enqueue at once, and there is no request then. Only calls without a communicator are nobody
+ * else's concern. -ETIMEDOUT and -ECONNABORTED end the communicator, as does whatever keeps an operator from being submitted.
  *
  * A tensor *for results* lies in a symmetric buffer or a result buffer, of the communicator, that this rank has made.
  *
@@ -501,6 +503,12 @@ int fcc_noop(fcc_comm *comm);
 int fcc_noop_start(fcc_comm *comm, fcc_request **out);
 int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
 
+/* For bindings and libraries above this one, which check arguments by themselves: this rank's next operator (by its name, "gemv_all_reduce" for
+ * example; "fcc_buffer_alloc" for a symmetric one) is refused, with a negative errno value and the reason: the argument, its value and
+ * what is allowed. It takes its place in the rank's order, so that the other ranks get the same error in theirs, and *out ends with it.
+ * Errors: -EINVAL (operator, status, reason), -ENOMEM, -ECONNRESET. */
+int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out);
+
 /* Operators that stand directly behind each other on streams. Between two operators the stream sees the end of the one and says that
  * it has come to the next, which takes longer than a small operator. In a group it does so once: what this thread enqueues from
  * fcc_group_begin() to fcc_group_end() begins, as always, after what was put onto its stream before it, and in the order of the calls;
@@ -532,13 +540,14 @@ int fcc_group_end(void);
  * gets -ECONNRESET. The communicator's end (a rank that died, a time limit, an abort) lets all kernels leave; streams go on.
  *
  * Errors: as the operator's. -EOPNOTSUPP: a communicator over nodes, or not on CUDA GPUs, or with two ranks on a GPU, or whose GPUs' memory
- * is not shared by file descriptors. -ENODEV, -EIO: this process cannot load fccd's plug-in, or the driver fails; to the other ranks' runs it
- * does not come then. -ENOMEM: a context has FCC_PREPARED_MAX already. */
+ * is not shared by file descriptors. -ENODEV, -EIO: a rank's process cannot load fccd's plug-in, or its driver fails; then no rank has the operator.
+ * -ENOMEM: a context has FCC_PREPARED_MAX already. */
 #define FCC_PREPARED_MAX 64
 int fcc_gemv_all_reduce_prepare(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_prepared **out);
 int fcc_gemm_all_to_all_prepare(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_prepared **out);
 /* One run, on the stream (cudaStream_t, CUstream; NULL is the legacy default stream). Does not wait. Not while the stream is being captured
- * into a graph (-EINVAL). Errors: -EIO, and once the communicator is over what fcc_comm_status() has: -ECONNABORTED, -ETIMEDOUT, ... */
+ * into a graph (-EINVAL). A call that fails has put no run onto the stream: it is to be repeated, as the other ranks' runs wait for it, or the communicator
+ * to be aborted. Errors: -EIO, and once the communicator is over what fcc_comm_status() has: -ECONNABORTED, -ETIMEDOUT, ... */
 int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream);
 /* Not collective. The streams of this process have finished its runs. NULL is allowed. */
 void fcc_prepared_free(fcc_prepared *prepared);

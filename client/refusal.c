@@ -26,21 +26,32 @@ static const char *text_bare(const struct fcc_comm *comm, unsigned op, const cha
     return strncmp(text, head, (size_t)n) != 0 ? text : text + n;
 }
 
+/* A SUBMIT that says why there is none. */
+struct refusal {
+    struct fcc_submit submit;
+    char text[FCC_REFUSED_WORDS * sizeof(int64_t)];
+};
+
+/* Returns the message's length. */
+static size_t refusal_make(const struct fcc_comm *comm, unsigned op, int status, const char *text, struct refusal *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->submit.op = (uint16_t)op;
+    out->submit.refused = (uint32_t)-status;
+    text_copy(out->text, sizeof(out->text), text_bare(comm, op, text));
+    out->submit.nattrs = (uint32_t)(strlen(out->text) / sizeof(int64_t) + 1);
+    return sizeof(out->submit) + out->submit.nattrs * sizeof(int64_t);
+}
+
 int comm_refuse(struct fcc_comm *comm, unsigned op, int status, const char *text, bool wait)
 {
-    struct {
-        struct fcc_submit submit;
-        char text[FCC_REFUSED_WORDS * sizeof(int64_t)];
-    } msg = {.submit = {.op = (uint16_t)op, .refused = (uint32_t)-status}};
+    struct refusal msg;
+    size_t length = refusal_make(comm, op, status, text, &msg);
     fcc_request *request = NULL;
     char bare[FCC_TEXT_MAX];
     int told;
 
-    text_copy(bare, sizeof(bare), text_bare(comm, op, text));
-    text_copy(msg.text, sizeof(msg.text), bare);
-    msg.submit.nattrs = (uint32_t)(strlen(msg.text) / sizeof(int64_t) + 1);
-    size_t length = sizeof(msg.submit) + msg.submit.nattrs * sizeof(int64_t);
-
+    text_copy(bare, sizeof(bare), msg.text);
     told = comm_submit(comm, &msg.submit, length, NULL, wait ? NULL : &request);
     if (told == -ENOMEM && !wait) /* for the request: without one it has to be waited for */
         told = comm_submit(comm, &msg.submit, length, NULL, NULL);
@@ -84,4 +95,24 @@ int comm_lose(struct fcc_comm *comm, int status)
 int comm_lost(const struct fcc_comm *comm)
 {
     return comm->lost.status ? last_error_set(comm->lost.status, "%s", comm->lost.text) : 0;
+}
+
+int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out)
+{
+    unsigned number = 0;
+    struct refusal msg;
+    int failed = comm_check(comm);
+
+    if (failed)
+        return failed;
+    if (!op || !reason || !out)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", !op ? "op" : !reason ? "reason" : "out");
+    while (number <= FCC_OP_COUNT && strcmp(op, operator_name((uint16_t)number)) != 0)
+        number++;
+    if (number > FCC_OP_COUNT)
+        return last_error_set(-EINVAL, "op: \"%.40s\": allowed are the operators' names and %s", op,
+                              operator_name(FCC_OP_COUNT));
+    if (status >= 0 || status < -FCC_REFUSED_MAX)
+        return last_error_set(-EINVAL, "status: %d: allowed are -1 to -%d", status, FCC_REFUSED_MAX);
+    return comm_submit(comm, &msg.submit, refusal_make(comm, number, status, reason, &msg), NULL, out);
 }

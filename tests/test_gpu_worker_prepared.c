@@ -439,15 +439,13 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     driver->fail = DRIVER_memory_map;
     FAILS(work_prepare(&l, ROWS_SENT, &p), -EIO, "cuMemMap");
     driver->fail = -1;
-    for (uint32_t which = 0; which < PAIR; which++) { /* it is not a rank's to know that the other's has failed */
+    for (uint32_t which = 0; which < PAIR; which++) { /* the other rank hears of it, and keeps nothing */
         step_meet(&scene->step, all->n, &step);
         fake->fail_gpu = which;
         fake->fail = FAKE_PREPARED_OPEN;
         step_meet(&scene->step, all->n, &step);
-        if (rank == (int)which)
-            FAILS(work_prepare(&l, ROWS_SENT, &p), -EIO, "made to fail");
-        else
-            fcc_prepared_free(prepare(&l, ROWS_SENT));
+        FAILS(work_prepare(&l, ROWS_SENT, &p), -EIO,
+              which ? "rank 1: " : "rank 0: ", "gemm_all_to_all: prepare: ", "made to fail");
     }
     p = prepare(&l, ROWS_SENT);
     step_meet(&scene->step, all->n, &step);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Calls of the C library's operators: run one, and refuse one so that the other ranks hear of it."""
+"""Calls of the C library's operators: run one, and say what is wrong with one's arguments (refuse(), in communicator.py, tells the other ranks)."""
 from __future__ import annotations
 
 import contextlib
@@ -9,36 +9,13 @@ from typing import Any
 
 import torch
 
-from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, POOLINGS, RESERVED, SCHEDULES, library
+from ._library import POOLINGS, SCHEDULES, library
 from ._staging import is_there
-from .communicator import Communicator, Expected, request_wait, rows_check
-from .errors import ArgumentError, Error
+from .communicator import TOLD, Communicator, Expected, refuse, request_wait, rows_check
+from .errors import ArgumentError
 from .memory import DTYPES
 
 FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
-
-_NOTHING = {
-    "gemv_all_reduce": GEMV_ARGS.pack(*ABSENT * 3, 0, *RESERVED),
-    "gemm_all_to_all": GEMM_ARGS.pack(*ABSENT * 2, 0, *ABSENT, 0, 0, *RESERVED),
-    "embedding_all_to_all": EMBEDDING_ARGS.pack(*ABSENT, 0, 0, 0, *ABSENT * 3, 0, 0, *ABSENT, 0, *RESERVED),
-}
-
-
-TOLD = "_fcc_told"  # an exception of which the other ranks have been told
-
-
-def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
-    """Submit the operator without its arguments, so that the other ranks do not wait for this one, and return the error.
-
-    They are told that an argument is missing here; this rank's process says which one is wrong, and why."""
-    request = ctypes.c_void_p()
-    if library().start[op](comm._member.handle, _NOTHING[op], ctypes.byref(request)) == 0:
-        try:
-            request_wait(comm._member, request)
-        except Error:
-            pass  # that was to be expected
-    setattr(error, TOLD, True)
-    return error
 
 
 _COUNTS = frozenset(("send_rows", "recv_rows", "table_rows", "tables_per_rank", "batch_split"))

@@ -91,6 +91,7 @@ _FUNCTIONS = {
     "fcc_request_free": (None, [c_void_p]),
     "fcc_prepared_enqueue": (c_int, [c_void_p, c_void_p]),
     "fcc_prepared_free": (None, [c_void_p]),
+    "fcc_refuse_start": (c_int, [c_void_p, c_char_p, c_int, c_char_p, POINTER(c_void_p)]),
     "fcc_noop_start": (c_int, [c_void_p, POINTER(c_void_p)]),
     "fcc_noop_enqueue": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
 }

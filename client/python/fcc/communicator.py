@@ -23,7 +23,7 @@ from ._connection import Buffer, Connection, Member, interruptible
 from ._copies import Copies
 from ._library import library
 from ._pool import Pool
-from .errors import ArgumentError, ForkedError
+from .errors import ArgumentError, Error, ForkedError
 
 WAIT_SLICE_MS = 50  # how soon Ctrl-C is seen by who waits for an operator
 
@@ -354,6 +354,22 @@ def request_wait(member: Member, request: ctypes.c_void_p) -> None:
         raise
     finally:
         library().request_free(request)
+
+
+TOLD = "_fcc_told"  # an exception of which the other ranks have been told
+
+
+def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
+    """Let the operator take its turn without being one, so that the other ranks get its error in theirs; return the error."""
+    request = ctypes.c_void_p()
+    code, reason = (error.code, error.reason) if isinstance(error, Error) else (errno.EINVAL, f"{type(error).__name__}: {error}")
+    if library().refuse_start(comm._member.handle, op.encode(), -code, reason.encode(), ctypes.byref(request)) == 0:
+        try:
+            request_wait(comm._member, request)
+        except Error:
+            pass  # that is the error
+    setattr(error, TOLD, True)
+    return error
 
 
 class Expected(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from . import communicator
 from ._connection import Buffer
 from ._library import LOCAL, SYMMETRIC
-from .communicator import Communicator
+from .communicator import Communicator, refuse
 from .errors import ArgumentError, OutOfMemoryError
 
 OWN_BUFFER_BYTES = 1 << 20  # from here on a tensor has a buffer to itself, which goes with it
@@ -41,14 +41,10 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
     Raises: ArgumentError, OutOfMemoryError, and for symmetric memory TimeLimitError and AbortedError.
     """
     comm = comm or communicator.default()
-    sizes: tuple[Any, ...] = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
-    if any(not isinstance(n, int) or n < 0 for n in sizes):
-        raise ArgumentError(f"shape: {sizes}: allowed are integers, 0 and more", rank=comm.rank)
-    dtype = dtype or torch.get_default_dtype()
-    wanted = torch.device(device) if device is not None else comm.device
-    if wanted.type != comm.device.type or wanted.index not in (None, comm.device.index):
-        raise ArgumentError(f"device: {wanted}: the communicator's memory is on {comm.device}", rank=comm.rank)
-    nbytes = math.prod(sizes) * dtype.itemsize
+    try:
+        sizes, dtype, nbytes = _wanted(comm, shape, dtype, device)
+    except Exception as e:
+        raise (refuse(comm, "fcc_buffer_alloc", e) if symmetric else e) from None
     if symmetric or nbytes >= OWN_BUFFER_BYTES:
         buffer = _buffer(comm, max(1, nbytes), symmetric)
         made = buffer.view(0, max(1, nbytes))[:nbytes].view(dtype).view(sizes)
@@ -58,6 +54,19 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
     if comm._member.on_gpu and torch.cuda.is_current_stream_capturing():
         comm._captured.append(made)  # a graph uses the memory whenever it is replayed, also when the tensor has gone
     return made
+
+
+def _wanted(comm: Communicator, shape: tuple, dtype: torch.dtype | None,
+            device: str | torch.device | None) -> tuple[tuple[int, ...], torch.dtype, int]:
+    """empty()'s arguments: sizes, dtype, and the bytes that they come to."""
+    sizes: tuple[Any, ...] = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
+    if any(not isinstance(n, int) or n < 0 for n in sizes):
+        raise ArgumentError(f"shape: {sizes}: allowed are integers, 0 and more", rank=comm.rank)
+    dtype = dtype or torch.get_default_dtype()
+    wanted = torch.device(device) if device is not None else comm.device
+    if wanted.type != comm.device.type or wanted.index not in (None, comm.device.index):
+        raise ArgumentError(f"device: {wanted}: the communicator's memory is on {comm.device}", rank=comm.rank)
+    return sizes, dtype, math.prod(sizes) * dtype.itemsize
 
 
 def _buffer(comm: Communicator, nbytes: int, symmetric: bool) -> Buffer:

@@ -18,12 +18,12 @@ from torch import Tensor
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 from . import _direct
-from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, refuse, run, schedule_number
+from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, run, schedule_number
 from ._dispatch import lib
 from ._names import Called, Rule, argument
 from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
 from ._staging import place
-from .communicator import Communicator, Expected, find, rank_of
+from .communicator import Communicator, Expected, find, rank_of, refuse
 from .errors import ArgumentError, Error
 from .memory import DTYPES, stream_of
 
@@ -64,7 +64,7 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
         m, n = x.shape[0], w.shape[0]
         y, handle, offset = c._heap.take((m, n), x.dtype, stream)
         places = c._member.connection.current()  # after what may have taken memory; x's and w's stays as long as they do
-    except Error as e:
+    except Exception as e:
         raise refuse(c, "gemv_all_reduce", e) from None
     run(c, "gemv_all_reduce", GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, m, n), number, *RESERVED), stream)
     if schedule == "auto" and held_x is x and held_w is w:
@@ -91,7 +91,7 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int]
         at_b, held_b = place(c, "gemm_all_to_all", "b", b, stream, weight=True)
         m, n = sum(expected), b.shape[1]
         result, handle, offset = c._heap.take((m, n), a.dtype, stream)
-    except Error as e:
+    except Exception as e:
         raise refuse(c, "gemm_all_to_all", e) from None
     sent, send_address = numbers(send)
     received, received_address = numbers([-1] * c.size)
@@ -156,7 +156,7 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sampl
                                     place(c, op, "sample_weights", sample_weights, stream))
         shape = (batch_parts(batch, batch_split, c.size)[c.rank], sum(tables_per_rank), tables.shape[1])
         out, handle, offset = c._heap.take(shape, tables.dtype, stream)
-    except Error as e:
+    except Exception as e:
         raise refuse(c, op, e) from None
     rows, rows_address = numbers(table_rows)
     split, split_address = numbers(batch_split or ())
@@ -217,7 +217,7 @@ def all_reduce(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
         at_x, held_x = place(c, op, "x", c._one(x.dtype), stream)
         at_w, held_w = place(c, op, "w", flat, stream, silent=True)
         y, handle, offset = c._heap.take((1, flat.shape[0]), x.dtype, stream)
-    except Error as e:
+    except Exception as e:
         raise refuse(c, op, e) from None
     run(c, op, GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, 1, flat.shape[0]), 0, *RESERVED), stream)
     return y.view(x.shape)

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from . import communicator
-from ._calls import check_floats, dense, numbers, refuse
+from ._calls import check_floats, dense, numbers
 from ._connection import Member, interruptible
 from ._library import GEMM_ARGS, GEMV_ARGS, RESERVED, SCHEDULES, library
 from ._staging import is_plain, place
-from .communicator import Communicator, Expected, rows_check
+from .communicator import Communicator, Expected, refuse, rows_check
 from .errors import ArgumentError, Error
 from .memory import stream_of
 from .ops import gemm_rows
@@ -138,7 +138,7 @@ def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = No
         at_x, at_w = _there(comm, op, "x", x, stream), _there(comm, op, "w", w, stream)
         shape = (x.shape[0], w.shape[0])
         y, handle, offset = comm._heap.take(shape, x.dtype, stream)
-    except Error as e:
+    except Exception as e:
         raise refuse(comm, op, e) from None
     packed = GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, *shape), SCHEDULES["fused"], *RESERVED)
     return PreparedOperator(comm, op, packed, y, {"x": x, "w": w})
@@ -159,7 +159,7 @@ def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = No
         send, expected = gemm_rows(comm, a.shape[0], send_rows, recv_rows)
         shape = (sum(expected), b.shape[1])
         c, handle, offset = comm._heap.take(shape, a.dtype, stream)
-    except Error as e:
+    except Exception as e:
         raise refuse(comm, op, e) from None
     sent, send_address = numbers(send)
     received, received_address = numbers([-1] * comm.size)

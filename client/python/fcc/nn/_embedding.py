@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import communicator
-from .._calls import refuse, unsubmitted
+from .._calls import unsubmitted
 from .._names import Called, argument
-from ..communicator import Communicator, find, rank_of
+from ..communicator import Communicator, find, rank_of, refuse
 from ..errors import ArgumentError, Error
 from ..memory import empty
 from ..ops import batch_parts
@@ -132,7 +132,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
         comm = find(self.comm_name)
         try:
             batch = self._batch(comm, input, offsets, per_sample_weights, batch)
-        except ArgumentError as e:
+        except Exception as e:
             raise refuse(comm, "embedding_all_to_all", e) from None
         if offsets is None:
             bags, length = input.shape[0] * batch, input.shape[2]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from .. import communicator
 from .._autocast import dtype_of, lowered
-from .._calls import group, refuse, unsubmitted
-from ..communicator import Communicator, find, rank_of
+from .._calls import group, unsubmitted
+from ..communicator import Communicator, find, rank_of, refuse
 from .._names import Called, argument
 from ..errors import ArgumentError, Error
 from ..memory import empty
@@ -219,7 +219,7 @@ class ExpertParallelLinear(nn.Module):
         comm = find(self.comm_name)
         try:
             sent, received = self._counts(comm, x, send_rows, recv_rows)
-        except ArgumentError as e:
+        except Exception as e:
             raise refuse(comm, "gemm_all_to_all", e) from None
         found = []
         first = 0
