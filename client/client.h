@@ -390,6 +390,8 @@ const char *operator_name(uint16_t op);
 
 /* ---- comm.c ---- */
 
+#define FCC_ABORT_REASON_MAX 200 /* characters of fcc_comm_abort()'s */
+
 /* Locked. Is an operator of comm in flight, with or without a handle? */
 bool comm_is_busy(const struct fcc_comm *comm);
 /* All that this process has of it; nobody else knows of it any more. */

@@ -3,6 +3,7 @@
  * comm.c - communicators as their ranks see them.
  */
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,14 +90,42 @@ static int comm_open(struct fcc_comm *comm, const struct fcc_comm_init_reply *re
     return status;
 }
 
-/* The rank has joined and cannot stay. Returns status. */
+/* The rank has joined and cannot stay; the others hear why, when they come to their next operator. Returns status. */
 static int comm_leave(struct fcc_comm *comm, int status)
 {
+    char reason[FCC_ABORT_REASON_MAX + 1];
     struct error why;
 
     (void)error_set(&why, status, "rank %d: %s", comm->rank, fcc_last_error());
+    text_copy(reason, sizeof(reason), fcc_last_error());
+    (void)comm_call(comm, FCC_MSG_COMM_ABORT, reason);
     (void)comm_call(comm, FCC_MSG_COMM_DESTROY, "");
+    (void)pthread_mutex_destroy(&comm->order);
     free(comm);
+    return last_error_set(status, "%s", why.text);
+}
+
+/* A COMM_INIT, and room for the reason why there is none. */
+struct joining {
+    struct fcc_comm_init_msg msg;
+    char text[FCC_TEXT_MAX];
+};
+
+/* The other ranks wait for this one: it joins with the last error, and all get it. Returns status. */
+static int join_refuse(fcc_context *context, struct joining *j, int status)
+{
+    struct fcc_reply reply;
+    struct error why;
+    size_t length;
+
+    (void)error_set(&why, status, "rank %d: %s", j->msg.rank, fcc_last_error());
+    text_copy(j->text, sizeof(j->text), fcc_last_error());
+    length = offsetof(struct joining, text) + (strlen(j->text) + sizeof(uint64_t)) / sizeof(uint64_t) * sizeof(uint64_t);
+    j->msg.refused = (uint32_t)-status;
+    (void)context_call(
+        context,
+        &(struct call){
+            .type = FCC_MSG_COMM_INIT, .msg = &j->msg.msg, .length = length, .reply = &reply, .reply_size = sizeof(reply)});
     return last_error_set(status, "%s", why.text);
 }
 
@@ -105,32 +134,33 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
 {
     static const struct fcc_comm_options defaults = {.device = -1};
     struct fcc_comm_init_reply reply;
-    struct fcc_comm *comm;
+    struct fcc_comm *comm = NULL;
     int status;
 
     status = context_check(context);
     if (status)
         return status;
-    if (!id || !out)
-        return last_error_set(-EINVAL, "%s: NULL: not allowed", id ? "out" : "id");
+    if (!id)
+        return last_error_set(-EINVAL, "id: NULL: not allowed");
     if (!options)
         options = &defaults;
-    status = comm_options_check(options);
+    struct joining j = {.msg = {.unique_id = *id,
+                                .nranks = nranks,
+                                .rank = rank,
+                                .device = options->device,
+                                .time_limit_ms = options->time_limit_ms,
+                                .device_kind = options->device_kind}};
+    status = out ? comm_options_check(options) : last_error_set(-EINVAL, "out: NULL: not allowed");
+    if (!status)
+        comm = calloc(1, sizeof(*comm));
+    if (!status && !comm)
+        status = last_error_set(-ENOMEM, "communicator: out of memory");
     if (status)
-        return status;
-    comm = calloc(1, sizeof(*comm));
-    if (!comm)
-        return last_error_set(-ENOMEM, "communicator: out of memory");
+        return join_refuse(context, &j, status);
 
-    struct fcc_comm_init_msg msg = {.unique_id = *id,
-                                    .nranks = nranks,
-                                    .rank = rank,
-                                    .device = options->device,
-                                    .time_limit_ms = options->time_limit_ms,
-                                    .device_kind = options->device_kind};
     status = context_call(context, &(struct call){.type = FCC_MSG_COMM_INIT,
-                                                  .msg = &msg.msg,
-                                                  .length = sizeof(msg),
+                                                  .msg = &j.msg.msg,
+                                                  .length = sizeof(j.msg),
                                                   .reply = &reply.reply,
                                                   .reply_size = sizeof(reply),
                                                   .limit_ms = join_patience_ms(context, options)});
@@ -239,8 +269,8 @@ int fcc_comm_abort(fcc_comm *comm, const char *reason)
 
     if (status)
         return status;
-    if (reason && strlen(reason) > 200)
-        return last_error_set(-EINVAL, "reason: %zu characters: allowed are at most 200", strlen(reason));
+    if (reason && strlen(reason) > FCC_ABORT_REASON_MAX)
+        return last_error_set(-EINVAL, "reason: %zu characters: allowed are at most %d", strlen(reason), FCC_ABORT_REASON_MAX);
     return comm_call(comm, FCC_MSG_COMM_ABORT, reason ? reason : "");
 }
 

@@ -37,6 +37,7 @@
  *   -EUSERS        the user or the job has as many connections as it may have
  *   -EMFILE        this process, or the worker, has as many open files as it may have
  *   -EPERM         the caller may not
+ *   -EACCES        a node has another cluster key than the one where the ranks meet
  *   -ENOENT        no such communicator, buffer or device, or this process does not see the GPU of its rank
  *   -ENODEV        a rank on a GPU, in a process that cannot load or use the GPU's driver
  *   -EIO           the GPU's driver refused or failed; the text has its words
@@ -170,8 +171,10 @@ struct fcc_comm_options {
  * *out belongs to the caller until fcc_comm_destroy().
  * A rank on a GPU: this process must see that GPU (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES), under whatever number; its
  * primary context is retained until fcc_disconnect().
- * Errors: -EINVAL (rank, nranks, device, id), -EALREADY, -ENOENT (device), -ENODEV, -EIO, -ENOMEM, -ETIMEDOUT, -ECONNABORTED,
- * -ECONNRESET. */
+ * If one rank may not join, all get its error, which names it, those that come later within the time limit, too. A rank that has got it may come again with the
+ * same id, and so may all. (The others do not hear of a rank that has no context, or whose node cannot reach the one where they meet.)
+ * Errors: -EINVAL (rank, nranks, device, id), -EALREADY (the rank has joined, or all have), -ENOENT (device), -ENODEV, -EIO, -ENOMEM, -EXDEV,
+ * -EACCES, -ENETUNREACH, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN. */
 int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
                   const struct fcc_comm_options *options, fcc_comm **out);
 

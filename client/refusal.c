@@ -12,8 +12,6 @@
 
 #include "client.h"
 
-#define ABORT_REASON_MAX 200 /* as fcc_comm_abort() allows */
-
 /* Without the rank and the operator, which the worker puts in front of it. */
 static const char *text_bare(const struct fcc_comm *comm, unsigned op, const char *text)
 {
@@ -75,7 +73,7 @@ int comm_refuse_last(struct fcc_comm *comm, unsigned op, int status)
 
 int comm_lose(struct fcc_comm *comm, int status)
 {
-    char reason[ABORT_REASON_MAX + 1], text[FCC_TEXT_MAX];
+    char reason[FCC_ABORT_REASON_MAX + 1], text[FCC_TEXT_MAX];
     bool dead;
 
     text_copy(text, sizeof(text), fcc_last_error());

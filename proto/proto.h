@@ -153,7 +153,9 @@ struct fcc_comm_init_msg {
     int32_t device;         /* among those of its kind; -1: the daemon's choice */
     uint32_t time_limit_ms; /* 0: the daemon's */
     uint32_t device_kind;   /* enum fcc_device_kind */
-    uint32_t zero;
+    /* 0, or a positive errno value: the client's library has refused to join, and the other ranks are to hear of it. A text follows that says
+     * why; without, nothing does. */
+    uint32_t refused;
 };
 static_assert(sizeof(struct fcc_comm_init_msg) == 168, "wire");
 

@@ -122,6 +122,8 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
     if (m->type == FCC_MSG_UNIQUE_ID || m->type == FCC_MSG_MEETING) {
         length = sizeof(u.id);
         memset(u.id.unique_id.bytes, (int)(m->id & 0xff), sizeof(u.id.unique_id.bytes));
+    } else if (m->type == FCC_MSG_COMM_INIT && ((const struct fcc_comm_init_msg *)m)->refused) {
+        u.reply.status = -(int)((const struct fcc_comm_init_msg *)m)->refused;
     } else if (m->type == FCC_MSG_COMM_INIT) {
         length = sizeof(u.comm);
         u.comm.comm = FAKE_COMM;

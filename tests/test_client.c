@@ -282,14 +282,15 @@ static void test_device_kinds(void **state)
 
     (void)state;
     assert_int_equal(fcc_comm_init(b.context, &id, 1, 0, &o, &comm), -EINVAL);
-    assert_error_says("options.device_kind: 4: allowed are 0 (cpu), 1 (any GPU), 2 (hip) and 3 (cuda)");
-    assert_int_equal(b.fake->calls[FCC_MSG_COMM_INIT], 0);
+    assert_error_says("rank 0: options.device_kind: 4: allowed are 0 (cpu), 1 (any GPU), 2 (hip) and 3 (cuda)");
+    assert_int_equal(b.fake->calls[FCC_MSG_COMM_INIT], 1); /* the worker is told, for the other ranks */
+    assert_int_equal(b.fake->comm_init.refused, EINVAL);
     o.device_kind = FCC_DEVICE_GPU;
     assert_int_equal(fcc_comm_init(b.context, &id, 1, 0, &o, &comm), 0); /* the fake's answer is a cpu all the same */
-    assert_int_equal(b.fake->calls[FCC_MSG_COMM_INIT], 1);
+    assert_int_equal(b.fake->calls[FCC_MSG_COMM_INIT], 2);
     assert_int_equal(b.fake->comm_init.device_kind, FCC_DEVICE_GPU);
     assert_int_equal(b.fake->comm_init.device, 3);
-    assert_int_equal(b.fake->comm_init.zero, 0);
+    assert_int_equal(b.fake->comm_init.refused, 0);
     assert_int_equal(fcc_comm_device_kind(comm), FCC_DEVICE_CPU);
     fcc_comm_destroy(comm);
     b.fake->device_kind = FCC_DEVICE_GPU; /* which no device is */

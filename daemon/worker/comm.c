@@ -26,6 +26,7 @@
 #include "overlap.h"
 #include "prepared.h"
 #include "puts.h"
+#include "unformed.h"
 #include "worker.h"
 
 #define UNPAID_MAX 8192 /* submissions of all ranks that only say that there was no memory for them: some 12 MiB */
@@ -105,6 +106,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
 {
     enum comm_state before = c->state;
     char text[FCC_TEXT_MAX];
+    uint64_t told = 0;
     va_list ap;
 
     if (before == COMM_ABORTED)
@@ -127,11 +129,14 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
         struct member *m = &c->members[r];
         queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */
         if (before == COMM_FORMING && m->state == MEMBER_JOINED) {
+            told |= rank_bit(r);
             if (!m->remote)
                 comm_join_answer(m, status, text);
             member_go(m);
         }
     }
+    if (before == COMM_FORMING && (!c->nodes || !c->nodes->root) && status != -ESHUTDOWN)
+        unformed_note(c->worker, &c->unique_id, told, c->time_limit_ms, &c->error);
     if (c->nodes)
         nodes_aborted(c, before == COMM_FORMING);
     trace_waiters_answer(c, &c->error);

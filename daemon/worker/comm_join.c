@@ -9,6 +9,7 @@
 #include "device.h"
 #include "log.h"
 #include "nodes.h"
+#include "unformed.h"
 #include "worker.h"
 
 /* What a rank says of the communicator when it joins. */
@@ -119,20 +120,22 @@ struct comm *comm_find_own(const struct worker *w, uint32_t number)
     return NULL;
 }
 
-static int join_check(struct worker *w, const struct joining *m, const struct comm *c, struct error *e)
+static int join_check_args(const struct joining *m, struct error *e)
 {
     static const struct fcc_unique_id none;
 
-    if (w->draining)
-        return error_set(e, -ESHUTDOWN, "fccd is shutting down");
     if (m->nranks < 1 || m->nranks > FCC_MAX_RANKS)
         return error_set(e, -EINVAL, "rank %d: nranks: %d: allowed are 1 to %d", m->rank, m->nranks, FCC_MAX_RANKS);
     if (m->rank < 0 || m->rank >= m->nranks)
         return error_set(e, -EINVAL, "rank: %d: allowed are 0 to %d", m->rank, m->nranks - 1);
     if (!memcmp(m->unique_id, &none, sizeof(none)))
         return error_set(e, -EINVAL, "rank %d: id: all zero: allowed is one that fcc_get_unique_id() made", m->rank);
-    if (!c)
-        return id_check(w, m, e);
+    return 0;
+}
+
+/* Against the ranks that have joined. */
+static int join_check(const struct joining *m, const struct comm *c, struct error *e)
+{
     if (m->nranks != c->nranks)
         return error_set(e, -EINVAL, "rank %d: nranks: %d: the ranks that joined before have %d", m->rank, m->nranks,
                          c->nranks);
@@ -244,30 +247,75 @@ void comm_complete(struct comm *c)
         comm_active(c);
 }
 
+/* All its ranks have joined, so nobody waits for another. */
+static bool is_complete(const struct comm *c)
+{
+    return c->present == c->nranks || (c->nodes && c->nodes->formed);
+}
+
+/* The rank may not join. It is told, and so are all that have joined or come yet. root: where they meet, if that is another node. */
+static void join_refuse(struct session *s, const struct fcc_comm_init_msg *m, struct comm *c, const char *root,
+                        const struct error *e)
+{
+    struct worker *w = s->worker;
+
+    session_reply_status(s, &m->msg, e->status, e->text);
+    if (c && is_complete(c))
+        return;
+    if (c) {
+        comm_abort(c, e->status, "%s", e->text);
+        comm_release(c);
+    }
+    if (root)
+        nodes_deny(w, root, m, e);
+    else if (c)
+        unformed_told(w, &m->unique_id, m->rank);
+    else
+        unformed_note(w, &m->unique_id, rank_bit(m->rank), m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms, e);
+}
+
+/* What its own process has refused (proto.h). */
+static int join_check_refused(const struct fcc_comm_init_msg *m, struct error *e)
+{
+    size_t bytes = m->msg.length - sizeof(*m);
+    char text[FCC_TEXT_MAX];
+
+    if (!m->refused)
+        return 0;
+    text_copy(text, bytes < sizeof(text) ? bytes + 1 : sizeof(text), (const char *)(m + 1));
+    return error_set(e, -(int)(m->refused <= FCC_REFUSED_MAX ? m->refused : EPROTO), "rank %d: %.400s", m->rank,
+                     text_clean(text));
+}
+
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
 {
     const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms, s->pid, s->worker->node};
-    struct comm *c = comm_find(s->worker, &m->unique_id);
+    struct worker *w = s->worker;
+    struct comm *c = comm_find(w, &m->unique_id);
     const char *root = NULL;
     struct device *d = NULL;
     struct error e = {0};
     bool meets_here = c && c->nodes && !c->nodes->root; /* others have come, so it is not elsewhere, whatever it is called */
 
-    if (join_check(s->worker, &who, c, &e) || (!meets_here && nodes_root(s->worker, &m->unique_id, &root, &e)) ||
-        join_device(s->worker, m, &d, &e)) {
+    if (w->draining)
+        (void)error_set(&e, -ESHUTDOWN, "fccd is shutting down");
+    if (e.status || (!meets_here && nodes_root(w, &m->unique_id, &root, &e))) {
         session_reply_status(s, &m->msg, e.status, e.text);
+        return;
+    }
+    if (join_check_refused(m, &e) || join_check_args(&who, &e) || join_device(w, m, &d, &e) || (c && join_check(&who, c, &e))) {
+        join_refuse(s, m, c, root, &e);
         return;
     }
     assert(d);
-    if (!c)
-        c = comm_new(s->worker, &who, d, &e);
-    if (!c) {
-        session_reply_status(s, &m->msg, e.status, e.text);
+    if (!c && ((!root && unformed_tells(w, &m->unique_id, m->rank, &e)) || id_check(w, &who, &e))) {
+        session_reply_status(s, &m->msg, e.status, e.text); /* nobody waits for it */
         return;
     }
-    if (member_open(&c->members[m->rank], s, m, d, &e)) {
-        session_reply_status(s, &m->msg, e.status, e.text);
-        comm_release(c);
+    if (!c)
+        c = comm_new(w, &who, d, &e);
+    if (!c || member_open(&c->members[m->rank], s, m, d, &e)) {
+        join_refuse(s, m, c, root, &e);
         return;
     }
     if (root && nodes_join(c, &c->members[m->rank], root, &e))
@@ -297,6 +345,42 @@ static int join_remote_device(struct worker *w, const struct peer_join *m, const
     return m->device_kind == FCC_DEVICE_CPU ? device_open(devices, e) : 0;
 }
 
+/* What keeps it from joining here and is of no concern to others: 0, or the reason. */
+static int join_remote_check_here(struct worker *w, const struct joining *who, const struct comm *c, struct error *e)
+{
+    if (w->draining)
+        return error_set(e, -ESHUTDOWN, "fccd is shutting down");
+    if (!c && (unformed_tells(w, who->unique_id, who->rank, e) || id_check(w, who, e)))
+        return e->status;
+    if (w->control < 0 && !(c && c->here)) /* no client comes any more */
+        return error_set(e, -ESTALE, "the job's process there is one of an fccd that is gone: it takes nothing new");
+    return 0;
+}
+
+/* The same at the root for a rank on another node. */
+static void join_remote_refuse(struct worker *w, const struct fcc_unique_id *id, int rank, struct comm *c,
+                               const struct error *e)
+{
+    if (!c) {
+        unformed_note(w, id, rank_bit(rank), w->config.time_limit_ms, e);
+    } else if (!is_complete(c)) {
+        comm_abort(c, e->status, "%s", e->text);
+        comm_release(c);
+        unformed_told(w, id, rank);
+    }
+}
+
+void comm_deny_remote(struct peer *p, const struct peer_deny *m)
+{
+    const char *where = strstr(m->text, " on node ") ? NULL : p->address;
+    struct error e;
+
+    (void)error_set(&e, m->status < 0 ? m->status : -EPROTO, "%.400s%s%s%s", m->text, where ? " (node " : "",
+                    where ? where : "", where ? ")" : "");
+    (void)text_clean(e.text);
+    join_remote_refuse(p->worker, &m->unique_id, m->rank, comm_find(p->worker, &m->unique_id), &e);
+}
+
 void comm_join_remote(struct peer *p, const struct peer_join *m)
 {
     const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms, m->pid, p->address};
@@ -304,10 +388,14 @@ void comm_join_remote(struct peer *p, const struct peer_join *m)
     struct comm *c = comm_find(w, &m->unique_id);
     struct device *d = NULL;
     struct error e = {0};
-    int status = join_check(w, &who, c, &e);
+    int status = join_check_args(&who, &e);
 
-    if (!status && w->control < 0 && !(c && c->here)) /* no client comes any more */
-        status = error_set(&e, -ESTALE, "the job's process there is one of an fccd that is gone: it takes nothing new");
+    if (!status && join_remote_check_here(w, &who, c, &e)) {
+        nodes_refuse(p, m, &e);
+        return;
+    }
+    if (!status && c)
+        status = join_check(&who, c, &e);
     if (!status)
         status = join_remote_device(w, m, c, &d, &e);
     assert(status || d);
@@ -317,8 +405,7 @@ void comm_join_remote(struct peer *p, const struct peer_join *m)
         status = nodes_begin(c, NULL, &e);
     if (status) {
         nodes_refuse(p, m, &e);
-        if (c)
-            comm_release(c);
+        join_remote_refuse(w, &m->unique_id, m->rank, c, &e);
         return;
     }
     assert(c);

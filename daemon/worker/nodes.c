@@ -231,13 +231,13 @@ static size_t least_bytes(unsigned type)
 {
     static const size_t bytes[PEER_TYPES] = {
         [PEER_JOIN] = sizeof(struct peer_join),     [PEER_JOINED] = sizeof(struct peer_joined),
-        [PEER_REFUSE] = sizeof(struct peer_refuse), [PEER_FORMED] = sizeof(struct peer_formed),
-        [PEER_HERE] = sizeof(struct peer_here),     [PEER_READY] = sizeof(struct peer_msg),
-        [PEER_GO] = sizeof(struct peer_msg),        [PEER_SUBMIT] = sizeof(struct peer_submit),
-        [PEER_MEMORY] = sizeof(struct peer_memory), [PEER_FREE] = sizeof(struct peer_free),
-        [PEER_STAGED] = sizeof(struct peer_turn),   [PEER_FAIL] = sizeof(struct peer_turn),
-        [PEER_ABORT] = sizeof(struct peer_turn),    [PEER_LEAVE] = sizeof(struct peer_turn),
-        [PEER_RESULT] = sizeof(struct peer_result)};
+        [PEER_REFUSE] = sizeof(struct peer_refuse), [PEER_DENY] = sizeof(struct peer_deny),
+        [PEER_FORMED] = sizeof(struct peer_formed), [PEER_HERE] = sizeof(struct peer_here),
+        [PEER_READY] = sizeof(struct peer_msg),     [PEER_GO] = sizeof(struct peer_msg),
+        [PEER_SUBMIT] = sizeof(struct peer_submit), [PEER_MEMORY] = sizeof(struct peer_memory),
+        [PEER_FREE] = sizeof(struct peer_free),     [PEER_STAGED] = sizeof(struct peer_turn),
+        [PEER_FAIL] = sizeof(struct peer_turn),     [PEER_ABORT] = sizeof(struct peer_turn),
+        [PEER_LEAVE] = sizeof(struct peer_turn),    [PEER_RESULT] = sizeof(struct peer_result)};
 
     return type < PEER_TYPES ? bytes[type] : 0;
 }
@@ -248,6 +248,8 @@ static const char *text_of(const struct peer_msg *m)
     switch (m->type) {
     case PEER_REFUSE:
         return ((const struct peer_refuse *)m)->text;
+    case PEER_DENY:
+        return ((const struct peer_deny *)m)->text;
     case PEER_SUBMIT:
         return ((const struct peer_submit *)m)->text;
     case PEER_MEMORY:
@@ -281,6 +283,10 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
     }
     if (m->type == PEER_JOIN) {
         comm_join_remote(p, (const struct peer_join *)m);
+        return;
+    }
+    if (m->type == PEER_DENY) {
+        comm_deny_remote(p, (const struct peer_deny *)m);
         return;
     }
     c = comm_find_number(p->worker, m->comm);

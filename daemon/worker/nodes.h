@@ -73,6 +73,8 @@ int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const cha
 int nodes_begin(struct comm *c, struct peer *root, struct error *e);
 void nodes_joined(struct peer *p, const struct peer_join *m);
 void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e);
+/* A rank here was refused that would have joined at that node: its ranks hear of it. */
+void nodes_deny(struct worker *w, const char *root, const struct fcc_comm_init_msg *m, const struct error *e);
 /* A rank has joined here, a communicator that forms elsewhere. */
 int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e);
 /* All ranks have joined, here, and some of them are on other nodes. The caller releases the communicator. */

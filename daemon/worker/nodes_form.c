@@ -5,7 +5,7 @@
  * The unique id says on which node the ranks meet: the root. Each worker tells the root's of the ranks that join at it:
  *
  *   worker                    root
- *     JOIN a rank ------------->|   or, if it may not, <-- REFUSE
+ *     JOIN a rank ------------->|   or, if it may not, <-- REFUSE. If it may not there already: DENY, so that the others hear
  *     <------------------ JOINED|
  *     <------------------ FORMED|   all have joined: who is where
  *     connects to all others    |   (so does the root), and each says HERE to each
@@ -178,6 +178,17 @@ void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error 
     text_copy(r.text, sizeof(r.text), e->text);
     if (back)
         peer_send(back, &r.msg, nodes_number(&m->unique_id), PEER_REFUSE, sizeof(r));
+}
+
+void nodes_deny(struct worker *w, const char *root, const struct fcc_comm_init_msg *m, const struct error *e)
+{
+    struct peer_deny d = {.unique_id = m->unique_id, .rank = m->rank, .status = e->status};
+    struct error ignored = {0};
+    struct peer *p = peer_get(w, root, NULL, &ignored);
+
+    text_copy(d.text, sizeof(d.text), e->text);
+    if (p)
+        peer_send(p, &d.msg, nodes_number(&m->unique_id), PEER_DENY, sizeof(d));
 }
 
 static void on_refuse(struct peer *p, struct comm *c, const struct peer_refuse *m)

@@ -38,6 +38,7 @@ enum peer_type {
     PEER_JOIN,
     PEER_JOINED,
     PEER_REFUSE,
+    PEER_DENY,
     PEER_FORMED,
     PEER_HERE,
     PEER_READY,
@@ -90,6 +91,15 @@ struct peer_refuse { /* from the root. -ESTALE: by a worker that takes no new co
     char text[FCC_TEXT_MAX];
 };
 static_assert(sizeof(struct peer_refuse) == 536, "wire");
+
+struct peer_deny { /* to the root: a rank that would join it was refused here */
+    struct peer_msg msg;
+    struct fcc_unique_id unique_id;
+    int32_t rank;
+    int32_t status;
+    char text[FCC_TEXT_MAX];
+};
+static_assert(sizeof(struct peer_deny) == 152 + FCC_TEXT_MAX, "wire");
 
 struct peer_formed { /* from the root: all have joined, and where */
     struct peer_msg msg;

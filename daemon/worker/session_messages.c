@@ -47,7 +47,14 @@ static void handle_meeting(struct session *s, const struct fcc_meeting *m)
 
 static void handle_comm_init(struct session *s, const struct fcc_comm_init_msg *m)
 {
-    comm_join(s, m);
+    struct error e;
+
+    if (m->msg.length == sizeof(*m) || m->refused) {
+        comm_join(s, m);
+        return;
+    }
+    (void)error_set(&e, -EPROTO, "message comm_init: %u bytes: expected %zu", m->msg.length, sizeof(*m));
+    session_reply_status(s, &m->msg, e.status, e.text);
 }
 
 /* The membership that a message names, or NULL after an error reply. It may be one of a communicator that forms. */
@@ -278,7 +285,10 @@ FCC_MESSAGES(X)
 
 static const struct handler handlers[FCC_MSG_TYPES] = {
 #define X(NAME, name_, bytes_, fds)                                                                                            \
-    [FCC_MSG_##NAME] = {.name = #name_, .bytes = (bytes_), .longer = FCC_MSG_##NAME == FCC_MSG_SUBMIT, .handle = adapt_##name_},
+    [FCC_MSG_##NAME] = {.name = #name_,                                                                                        \
+                        .bytes = (bytes_),                                                                                     \
+                        .longer = FCC_MSG_##NAME == FCC_MSG_SUBMIT || FCC_MSG_##NAME == FCC_MSG_COMM_INIT,                     \
+                        .handle = adapt_##name_},
     FCC_MESSAGES(X)
 #undef X
 };

@@ -28,6 +28,7 @@
 #include "nodes.h"
 #include "spin.h"
 #include "timeslice.h"
+#include "unformed.h"
 #include "view.h"
 
 #define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
@@ -414,6 +415,7 @@ int worker_open(struct worker *w, const struct control_start *start, int account
     TAILQ_INIT(&w->sessions);
     TAILQ_INIT(&w->letters);
     LIST_INIT(&w->comms);
+    TAILQ_INIT(&w->unformed);
     LIST_INIT(&w->peers);
     LIST_INIT(&w->accounts);
     descriptors_allow();
@@ -456,6 +458,7 @@ void worker_close(struct worker *w)
     nodes_data_stop(w);
     peers_close(w);
     nodes_links_free(w);
+    unformed_free(w);
     gpus_close(w);
     helpers_close(w->helpers);
     for (int i = 0; i < w->ndevices; i++)

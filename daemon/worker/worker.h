@@ -10,6 +10,7 @@
  *   ring.c        its shared memory: the submission ring and the completion slots
  *   submission.c  a request copied out, checked, and resolved to memory
  *   comm_join.c   communicators: how they begin, who has joined
+ *   unformed.c    ... and those that did not begin, for ranks that come too late
  *   comm.c        whose turn it is in them, how they end
  *   deadline.c    its time limits
  *   launch.c      one operator of all ranks: staging, start, completion
@@ -58,6 +59,7 @@ struct launch;
 struct member;
 struct outgoing;
 struct peer;
+struct peer_deny;
 struct peer_join;
 struct peer_submit;
 struct prepared;
@@ -78,6 +80,8 @@ struct worker {
     uint32_t nclients, ncontrols;
     uint64_t sessions_got; /* SESSION messages of the broker */
     LIST_HEAD(comms_head, comm) comms;
+    TAILQ_HEAD(unformed_head, unformed) unformed; /* unformed.c's */
+    unsigned nunformed;
     uint32_t comm_number;   /* of the comm made last */
     struct device *devices; /* cpu */
     int ndevices;
@@ -461,6 +465,8 @@ struct comm {
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m);
 /* The same for a rank that is on another node, and comes to form a communicator here. */
 void comm_join_remote(struct peer *p, const struct peer_join *m);
+/* A rank on another node has been refused there. */
+void comm_deny_remote(struct peer *p, const struct peer_deny *m);
 void comm_complete(struct comm *c); /* all ranks have joined, here. The caller releases it */
 void comm_active(struct comm *c);   /* all have joined: tell them */
 struct comm *comm_find_number(const struct worker *w, uint64_t number); /* nodes.c's number */

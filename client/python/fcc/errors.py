@@ -186,6 +186,7 @@ _KINDS: dict[int, type[Error]] = {
     errno.EUSERS: TooManyError,
     errno.EMFILE: TooManyError,
     errno.EPERM: PermissionDeniedError,
+    errno.EACCES: PermissionDeniedError,
     errno.ENOENT: NotFoundError,
     errno.ENODEV: DriverError,
     errno.EIO: DriverError,
