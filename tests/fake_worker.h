@@ -205,7 +205,7 @@ static void fake_release(struct fake *f)
     }
     while (f->hold && f->let && f->nheld) {
         fake_stream_finish(f, f->held[0].slot, f->held[0].stream, f->held[0].gpu_words);
-        fake_complete(f, f->held[0].slot, f->held[0].id, f->held[0].op);
+        fake_complete(f, f->held[0].slot, f->held[0].id, f->held[0].op, f->held[0].status, f->held[0].text);
         memmove(f->held, f->held + 1, --f->nheld * sizeof(f->held[0]));
         f->let--;
     }

@@ -50,6 +50,8 @@ static void twice_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_connect(NULL, &context));
     /* rank 1 comes as rank 0, which is there already; then with another number of ranks; then right */
     FAILS(fcc_comm_init(context, &all->id, 2, 0, NULL, &comm), -EALREADY, "rank 0", "joined already", "pid");
+    if (rank == 1) /* as which it has not heard */
+        FAILS(fcc_comm_init(context, &all->id, 2, 1, NULL, &comm), -EALREADY, "rank 0", "joined already", "pid");
     for (++*step; *step < 2;)
         nap();
     FAILS(fcc_comm_init(context, &all->id, 2 + rank, rank, NULL, &comm), -EINVAL, "nranks", "3", "2");

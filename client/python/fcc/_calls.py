@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Calls of the C library's operators: run one, and say what is wrong with one's arguments (refuse(), in communicator.py, tells the other ranks)."""
+"""Calls of the C library's operators: run one, and check arguments. What is wrong is told to all ranks (communicator.refuse())."""
 from __future__ import annotations
 
 import contextlib

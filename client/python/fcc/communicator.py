@@ -362,7 +362,9 @@ TOLD = "_fcc_told"  # an exception of which the other ranks have been told
 def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
     """Let the operator take its turn without being one, so that the other ranks get its error in theirs; return the error."""
     request = ctypes.c_void_p()
-    code, reason = (error.code, error.reason) if isinstance(error, Error) else (errno.EINVAL, f"{type(error).__name__}: {error}")
+    code, reason = errno.EINVAL, f"{type(error).__name__}: {error}"
+    if isinstance(error, Error):
+        code, reason = error.code, error.reason
     if library().refuse_start(comm._member.handle, op.encode(), -code, reason.encode(), ctypes.byref(request)) == 0:
         try:
             request_wait(comm._member, request)

@@ -37,7 +37,8 @@ def arguments_rank(comm):
          lambda: fcc.gemm_all_to_all(a, b, comm, send_rows=[4] * comm.size if wrong else None))
     if comm.size > 1:
         told(comm, fcc.ArgumentError, last, "multiples", lambda: fcc.gemm_all_to_all(a[1:] if wrong else a, b, comm))
-    told(comm, fcc.ArgumentError, last, "shape: (-1,)", lambda: fcc.zeros(-1 if wrong else 4, symmetric=True, comm=comm))
+    told(comm, fcc.ArgumentError, last, "shape: (-1,)",
+         lambda: fcc.zeros(-1 if wrong else 4, symmetric=True, comm=comm))
     if wrong:  # each rank's own affair
         with pytest.raises(fcc.ArgumentError, match="nbytes: 0"):
             comm.reserve(0)
