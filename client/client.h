@@ -15,6 +15,7 @@
  *   symmetric.c   what the program's own kernels need: other ranks' buffers, a communicator's status
  *   put.c         ... and puts to other nodes
  *   env.c, hostlist.c   what launchers say: the job, the rank, where to meet
+ *   comm_env.c    communicators of all processes that a launcher has started
  *   accelerator.c, driver.c   a GPU as this process uses it, and its driver
  *   process.c     whose objects they are: a forked child's, or its parent's
  *   wait.c        the clock, and how a thread spins before it sleeps
@@ -321,6 +322,8 @@ int context_give_up(struct fcc_context *c, const char *what, int64_t waited_ms);
 
 /* The job's id: what `option` says, or FCCD_JOB, or the launcher; the same for all ranks of a launcher. -EINVAL. */
 int job_find(const char *option, char job[FCC_JOB_MAX]);
+/* fcc_env_find() for that job. */
+int env_find(const char *job, struct fcc_env *out);
 
 /* ---- ring.c ---- */
 
@@ -359,6 +362,8 @@ void context_collect(struct fcc_context *c);
 
 /* ---- refusal.c ---- */
 
+/* Behind the "rank N: " that it may begin with. */
+const char *text_without_rank(int rank, const char *text);
 /* The operator (FCC_OP_COUNT: a symmetric allocation) is refused in this process; its text says which argument and why, without the rank and the
  * operator. It takes its place among the rank's operators, so that all ranks hear of it and stay in step. comm->order is not held. `wait`: until
  * that is so. Returns status, or what has ended the communicator, as the last error. */
@@ -390,6 +395,9 @@ const char *operator_name(uint16_t op);
 
 /* ---- comm.c ---- */
 
+/* fcc_comm_init_refuse() with an id. */
+int comm_join_refuse(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank, int status,
+                     const char *reason);
 #define FCC_ABORT_REASON_MAX 200 /* characters of fcc_comm_abort()'s */
 
 /* Locked. Is an operator of comm in flight, with or without a handle? */

@@ -111,22 +111,38 @@ struct joining {
     char text[FCC_TEXT_MAX];
 };
 
-/* The other ranks wait for this one: it joins with the last error, and all get it. Returns status. */
-static int join_refuse(fcc_context *context, struct joining *j, int status)
+/* The other ranks wait for this one: it joins with a reason why it does not, and all get it. 0, or why they are not told. */
+static int join_refuse(fcc_context *context, struct joining *j, int status, const char *text)
 {
     struct fcc_reply reply;
-    struct error why;
     size_t length;
+    int told;
 
-    (void)error_set(&why, status, "rank %d: %s", j->msg.rank, fcc_last_error());
-    text_copy(j->text, sizeof(j->text), fcc_last_error());
+    text_copy(j->text, sizeof(j->text), text);
     length = offsetof(struct joining, text) + (strlen(j->text) + sizeof(uint64_t)) / sizeof(uint64_t) * sizeof(uint64_t);
     j->msg.refused = (uint32_t)-status;
-    (void)context_call(
+    told = context_call(
         context,
         &(struct call){
             .type = FCC_MSG_COMM_INIT, .msg = &j->msg.msg, .length = length, .reply = &reply, .reply_size = sizeof(reply)});
+    return told == status ? 0 : told;
+}
+
+/* The same with the last error, which stays that. Returns status. */
+static int join_refuse_last(fcc_context *context, struct joining *j, int status)
+{
+    struct error why;
+
+    (void)error_set(&why, status, "rank %d: %s", j->msg.rank, fcc_last_error());
+    (void)join_refuse(context, j, status, fcc_last_error());
     return last_error_set(status, "%s", why.text);
+}
+
+int comm_join_refuse(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank, int status, const char *reason)
+{
+    struct joining j = {.msg = {.unique_id = *id, .nranks = nranks, .rank = rank, .device = -1}};
+
+    return join_refuse(context, &j, status, text_without_rank(rank, reason));
 }
 
 int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
@@ -156,7 +172,7 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
     if (!status && !comm)
         status = last_error_set(-ENOMEM, "communicator: out of memory");
     if (status)
-        return join_refuse(context, &j, status);
+        return join_refuse_last(context, &j, status);
 
     status = context_call(context, &(struct call){.type = FCC_MSG_COMM_INIT,
                                                   .msg = &j.msg.msg,

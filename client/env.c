@@ -412,7 +412,7 @@ static int user_find(struct fcc_env *e)
     return 0;
 }
 
-static int env_find(const char *job, struct fcc_env *out)
+int env_find(const char *job, struct fcc_env *out)
 {
     const struct launcher *l = launcher_find();
     struct fcc_env e = {.local_rank = -1, .local_size = -1};
@@ -440,58 +440,4 @@ int fcc_env_find(struct fcc_env *out)
         return last_error_set(-EINVAL, "out: NULL: not allowed");
     int status = job_find(NULL, job);
     return status ? status : env_find(job, out);
-}
-
-/* ---- communicators ---- */
-
-/* The communicators of all contexts of this process have one order, which is that of the ranks in other processes too. Taken before any
- * lock of a context, and held while ranks meet. */
-static pthread_mutex_t env_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t env_comms; /* made by this process. env_lock */
-
-void env_forked(void)
-{
-    (void)pthread_mutex_init(&env_lock, NULL);
-}
-
-/* The id on which the ranks agree. The job is in the key. */
-static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct fcc_unique_id *out)
-{
-    struct fcc_meeting msg = {.name = ""};
-    struct fcc_unique_id_reply reply;
-
-    (void)snprintf(msg.name, sizeof(msg.name), "%s %s size %d number %u", e->launcher, e->world, e->size, env_comms);
-    text_copy(msg.root, sizeof(msg.root), e->meeting);
-    int status = context_call(c, &(struct call){.type = FCC_MSG_MEETING,
-                                                .msg = &msg.msg,
-                                                .length = sizeof(msg),
-                                                .reply = &reply.reply,
-                                                .reply_size = sizeof(reply)});
-    if (!status)
-        *out = reply.unique_id;
-    return status;
-}
-
-int fcc_comm_init_env(fcc_context *context, const struct fcc_comm_options *options, fcc_comm **out)
-{
-    struct fcc_unique_id id;
-    struct fcc_env e;
-
-    int status = context_check(context);
-    if (status)
-        return status;
-    if (!out)
-        return last_error_set(-EINVAL, "out: NULL: not allowed");
-    status = env_find(context->job, &e);
-    if (status)
-        return status;
-    (void)pthread_mutex_lock(&env_lock);
-    /* A rank by itself agrees with nobody: two such processes of a job must not meet. */
-    status = e.size == 1 ? fcc_get_unique_id(context, &id) : meeting_call(context, &e, &id);
-    if (!status)
-        status = fcc_comm_init(context, &id, e.size, e.rank, options, out);
-    if (!status)
-        env_comms++;
-    (void)pthread_mutex_unlock(&env_lock);
-    return status;
 }

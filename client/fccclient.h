@@ -208,6 +208,13 @@ int fcc_env_find(struct fcc_env *out);
  * Errors: those of fcc_env_find() and fcc_comm_init(), -ENETUNREACH (ranks on other nodes, and this node's fccd speaks to none). */
 int fcc_comm_init_env(fcc_context *context, const struct fcc_comm_options *options, fcc_comm **out);
 
+/* For bindings and libraries above this one, which check arguments by themselves: this rank cannot join, with a negative errno value and the
+ * reason: the argument, its value and what is allowed. All ranks of the communicator get that error, as if fcc_comm_init() had refused it
+ * here. id NULL: of the next communicator of fcc_comm_init_env(); nranks and rank are the launcher's then.
+ * 0: they hear of it. Errors: -EINVAL (status, reason), those of fcc_env_find(), -ENETUNREACH, -ECONNRESET, -ESHUTDOWN: nobody does. */
+int fcc_comm_init_refuse(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank, int status,
+                         const char *reason);
+
 /* Leave the communicator and free this rank's buffers in it. Operators still in flight are waited for, at most for the
  * communicator's time limit. For the other ranks it has ended then (-ECONNABORTED at their next operator). NULL is allowed. */
 void fcc_comm_destroy(fcc_comm *comm);
@@ -549,8 +556,9 @@ int fcc_group_end(void);
 int fcc_gemv_all_reduce_prepare(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_prepared **out);
 int fcc_gemm_all_to_all_prepare(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_prepared **out);
 /* One run, on the stream (cudaStream_t, CUstream; NULL is the legacy default stream). Does not wait. Not while the stream is being captured
- * into a graph (-EINVAL). A call that fails has put no run onto the stream: it is to be repeated, as the other ranks' runs wait for it, or the communicator
- * to be aborted. Errors: -EIO, and once the communicator is over what fcc_comm_status() has: -ECONNABORTED, -ETIMEDOUT, ... */
+ * into a graph (-EINVAL). A call that fails has put no run onto the stream, and may be repeated. If it is not, within a second in which another
+ * rank's run waits for it, the communicator is over for all ranks with its error.
+ * Errors: -EIO, and once the communicator is over what fcc_comm_status() has: -ECONNABORTED, -ETIMEDOUT, ... */
 int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream);
 /* Not collective. The streams of this process have finished its runs. NULL is allowed. */
 void fcc_prepared_free(fcc_prepared *prepared);

@@ -8,7 +8,7 @@
  * When the context dies (the worker is gone), the failure epoch of each operator's own area is written by the thread that watches, as the
  * words of streams are (words.c).
  */
-#include "prepared.h"
+#include "prepared_inside.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -22,19 +22,6 @@
 #define CALL ACCELERATOR_CALL
 #define PLAN_BYTES_MAX (64u << 20)
 #define RUNS_LIMIT_MS 1000
-
-struct fcc_prepared {
-    LIST_ENTRY(fcc_prepared) link; /* context->prepared. context->prepared_lock */
-    struct fcc_comm *comm;
-    uint32_t number, place;
-    bool needs_results;
-    bool offered; /* by offer.c; the program does not know of it */
-    const struct gpu_prepared_functions *functions;
-    struct gpu_prepared *gpu;                                               /* NULL: not open */
-    struct accelerator_memory areas[FCC_MAX_RANKS], results[FCC_MAX_RANKS]; /* bytes is 0: not mapped */
-    pthread_mutex_t lock;
-    uint64_t runs; /* lock */
-};
 
 /* The plug-in is the process's: whatever the context, one thread at a time opens and closes operators. */
 static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -418,89 +405,5 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     }
     if (!status)
         *out = p;
-    return status;
-}
-
-/* ---- running ---- */
-
-/* The GPU is the current one. */
-static int run_enqueue(struct fcc_prepared *p, void *stream)
-{
-    const struct accelerator *a = p->comm->accelerator;
-    int capturing = DRIVER_NOT_CAPTURING, status = CALL(a, stream_capturing, stream, &capturing);
-    struct error e = {.status = 0};
-
-    if (status)
-        return status;
-    if (capturing != DRIVER_NOT_CAPTURING)
-        return last_error_set(-EINVAL, "rank %d: stream: it is being captured into a graph: not allowed", p->comm->rank);
-    (void)pthread_mutex_lock(&p->lock); /* runs come onto the stream in the order of their numbers */
-    if (p->functions->start(p->gpu, p->runs + 1, stream, &e))
-        status = last_error_set(e.status, "rank %d: %s", p->comm->rank, e.text);
-    else
-        p->runs++;
-    (void)pthread_mutex_unlock(&p->lock);
-    return status;
-}
-
-uint32_t prepared_number(const struct fcc_prepared *p)
-{
-    return p->number;
-}
-
-uint32_t prepared_place(const struct fcc_prepared *p)
-{
-    return p->place;
-}
-
-bool prepared_is_wanted(const struct fcc_prepared *p)
-{
-    const struct fcc_prepared_words *words = &p->comm->context->memory->prepared[p->place];
-
-    return atomic_load_explicit(&words->first, memory_order_relaxed) != FCC_OFFERS_END;
-}
-
-int prepared_offer(struct fcc_prepared *p, const struct gpu_offered_run *run, void *stream)
-{
-    struct error e = {.status = 0};
-
-    if (p->functions->offer(p->gpu, run, stream, &e))
-        return last_error_set(e.status, "rank %d: %s", p->comm->rank, e.text);
-    p->runs = run->epoch;
-    return 0;
-}
-
-void prepared_run_lost(struct fcc_prepared *p, uint64_t run)
-{
-    struct fcc_prepared_words *words = &p->comm->context->memory->prepared[p->place];
-
-    atomic_store_explicit(&words->begun, run, memory_order_relaxed);
-    atomic_store_explicit(&words->ended, gpu_done_make((uint32_t)run, 0), memory_order_release);
-}
-
-/* The communicator is over: an operator ends at once, and says why. */
-static int over_explain(struct fcc_comm *comm, int status)
-{
-    int why = fcc_noop(comm);
-
-    return why ? why : last_error_set(status, "rank %d: the communicator is over: %s", comm->rank, strerror(-status));
-}
-
-int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
-{
-    const struct accelerator *a;
-    int before = 0, status = handle_check("prepared", prepared ? prepared->comm->context : NULL);
-
-    if (status || !prepared) /* NULL is refused by now */
-        return status;
-    status = status_of(prepared->comm);
-    if (status)
-        return over_explain(prepared->comm, status);
-    a = prepared->comm->accelerator;
-    status = accelerator_enter(a, &before);
-    if (status)
-        return status;
-    status = run_enqueue(prepared, stream);
-    accelerator_leave(a, before);
     return status;
 }

@@ -12,15 +12,21 @@
 
 #include "client.h"
 
+const char *text_without_rank(int rank, const char *text)
+{
+    char head[24];
+    int n = snprintf(head, sizeof(head), "rank %d: ", rank);
+
+    return strncmp(text, head, (size_t)n) != 0 ? text : text + n;
+}
+
 /* Without the rank and the operator, which the worker puts in front of it. */
 static const char *text_bare(const struct fcc_comm *comm, unsigned op, const char *text)
 {
     char head[64];
-    int n = snprintf(head, sizeof(head), "rank %d: ", comm->rank);
+    int n = snprintf(head, sizeof(head), "%s: ", operator_name((uint16_t)op));
 
-    if (!strncmp(text, head, (size_t)n))
-        text += n;
-    n = snprintf(head, sizeof(head), "%s: ", operator_name((uint16_t)op));
+    text = text_without_rank(comm->rank, text);
     return strncmp(text, head, (size_t)n) != 0 ? text : text + n;
 }
 

@@ -66,7 +66,8 @@
     X(PUT_REGISTER, put_register, sizeof(struct fcc_put_msg), 0)                                                               \
     X(STREAM_WORDS, stream_words, sizeof(struct fcc_stream_words_msg), 1)                                                      \
     X(PREPARED, prepared, sizeof(struct fcc_prepared_msg), 1)                                                                  \
-    X(PREPARED_FREE, prepared_free, sizeof(struct fcc_prepared_msg), 0)
+    X(PREPARED_FREE, prepared_free, sizeof(struct fcc_prepared_msg), 0)                                                        \
+    X(RUN_REFUSED, run_refused, sizeof(struct fcc_run_refused_msg), 0)
 
 enum fcc_msg_type {
     FCC_MSG_NONE = 0,
@@ -332,6 +333,17 @@ struct fcc_prepared_msg { /* PREPARED; PREPARED_FREE: only comm and number */
     int32_t rank;  /* whose; PLAN: this one's */
 };
 static_assert(sizeof(struct fcc_prepared_msg) == 32, "wire");
+
+/* This rank has not come to a run of a prepared operator that it was to launch by itself: the others' runs wait for it. */
+struct fcc_run_refused_msg {
+    struct fcc_msg msg;
+    uint32_t comm;
+    uint32_t number;         /* of the operator */
+    uint32_t run;            /* its lower half */
+    uint32_t refused;        /* why: a positive errno value; 0: it has come after all */
+    char text[FCC_TEXT_MAX]; /* ... in words. NUL-terminated */
+};
+static_assert(sizeof(struct fcc_run_refused_msg) == 32 + FCC_TEXT_MAX, "wire");
 
 #define FCC_PLUGIN_PATH_MAX 1024
 struct fcc_prepared_reply { /* fd: the memory */

@@ -17,6 +17,7 @@ enum end {
     KILLED_IN_RUN,
     ABORTED,
     ABORTED_OUTSIDE,
+    REFUSED,
     DESTROYED,
     WORKER_KILLED,
     WORKER_STOPPED,
@@ -33,6 +34,7 @@ static const struct {
     [KILLED_IN_RUN] = {-ECONNABORTED, {"rank 1", "gone"}},
     [ABORTED] = {-ECONNABORTED, {"rank 1", WHY}},
     [ABORTED_OUTSIDE] = {-ECONNABORTED, {"fccctl", OUTSIDE}},
+    [REFUSED] = {-EINVAL, {"rank 1: ", ", run 3: stream: it is being captured into a graph"}},
     [DESTROYED] = {-ECONNABORTED, {"rank 1", "has left the communicator"}},
     [WORKER_KILLED] = {-ECONNRESET, {"is gone"}},
     [WORKER_STOPPED] = {-ETIMEDOUT, {"the worker of job", "does not answer", "a status word or a prepared operator"}},
@@ -107,6 +109,11 @@ static void victim_run(struct ending *e, const struct lane *l, fcc_prepared *p, 
         await(&fake->runs, MEMBERS * BEFORE + MEMBERS - 1);
     if (e->end == ABORTED)
         OK(fcc_comm_abort(l->comm, WHY));
+    if (e->end == REFUSED) {
+        driver->capturing = true;
+        FAILS(fcc_prepared_enqueue(p, l->stream), -EINVAL, "rank 1: stream: it is being captured into a graph");
+        driver->capturing = false;
+    }
     if (e->end == DESTROYED)
         return;
     await(&e->heard, MEMBERS - 1);
@@ -235,6 +242,8 @@ ENDING(aborted, ABORTED, ONE_STEP, false)
 ENDING(aborted_for_rows, ABORTED, ROWS_SENT, false)
 ENDING(aborted_before, ABORTED, ROWS_SENT, true)
 ENDING(aborted_outside, ABORTED_OUTSIDE, ONE_STEP, false)
+ENDING(refused, REFUSED, ONE_STEP, false)
+ENDING(refused_for_rows, REFUSED, ROWS_SENT, false)
 ENDING(destroyed, DESTROYED, ONE_STEP, false)
 ENDING(destroyed_for_rows, DESTROYED, ROWS_SENT, false)
 ENDING(destroyed_before, DESTROYED, ONE_STEP, true)
@@ -313,6 +322,8 @@ int main(int argc, char *argv[])
         {"aborted_for_rows", aborted_for_rows, 0},
         {"aborted_before", aborted_before, 0},
         {"aborted_outside", aborted_outside, 0},
+        {"refused", refused, 0},
+        {"refused_for_rows", refused_for_rows, 0},
         {"destroyed", destroyed, 0},
         {"destroyed_for_rows", destroyed_for_rows, 0},
         {"destroyed_before", destroyed_before, 0},

@@ -14,6 +14,7 @@ enum { RANKS = 3, WRONG = 1, LIMIT_MS = 25000, ORDERS = 2, ROOTS = 2 };
 struct call {
     struct fcc_comm_options options;
     int nranks, rank;
+    bool refuse; /* it does not call fcc_comm_init(), as a binding refuses for it */
 };
 
 static void wrong_nranks(struct call *c)
@@ -45,6 +46,11 @@ static void same_rank(struct call *c)
     c->rank = 0;
 }
 
+static void wrong_for_binding(struct call *c)
+{
+    c->refuse = true;
+}
+
 static const struct wrong {
     void (*spoil)(struct call *c);
     int status;
@@ -57,6 +63,7 @@ static const struct wrong {
     {wrong_device_kind, -EINVAL, {"rank 1: options.device_kind: 99: allowed are", "", ""}},
     {wrong_reserved, -EINVAL, {"rank 1: options.reserved[3]: 5: must be 0", "", ""}},
     {same_rank, -EALREADY, {"rank 0: has joined already, as pid ", "and now as pid ", ""}},
+    {wrong_for_binding, -ERANGE, {"rank 1: heap_bytes: -1: allowed are 0 and more", "", ""}},
 };
 enum { WRONGS = sizeof(wrongs) / sizeof(wrongs[0]) };
 
@@ -86,9 +93,14 @@ static void wrong_once(struct scene *s, fcc_context *context, int rank, int root
         w->spoil(&c);
     if ((order == 0) != (rank == WRONG))
         (void)usleep(100000);
-    int status = fcc_comm_init(context, &s->ids[root][order][which], c.nranks, c.rank, &c.options, &comm);
-    check_error(__FILE__, __LINE__, "fcc_comm_init", status, w->status,
-                (const char *const[]){w->says[0], w->says[1], w->says[2], NULL});
+    const struct fcc_unique_id *id = &s->ids[root][order][which];
+    if (c.refuse) {
+        OK(fcc_comm_init_refuse(context, id, c.nranks, c.rank, w->status, "heap_bytes: -1: allowed are 0 and more"));
+    } else {
+        int status = fcc_comm_init(context, id, c.nranks, c.rank, &c.options, &comm);
+        check_error(__FILE__, __LINE__, "fcc_comm_init", status, w->status,
+                    (const char *const[]){w->says[0], w->says[1], w->says[2], NULL});
+    }
     CHECK(now_ms() - start < LIMIT_MS); /* not because they waited for it */
     s->turn++;
     turn_await(s, RANKS * (1 + 2 * (which + WRONGS * (order + ORDERS * root))));
@@ -104,8 +116,9 @@ static void joins_rank(int rank, const struct ranks *all, void *argument)
     struct scene *s = argument;
     fcc_context *context;
 
-    (void)all;
     OK(fcc_connect(NULL, &context));
+    FAILS(fcc_comm_init_refuse(context, &all->id, RANKS, rank, 0, "no error"), -EINVAL, "status: 0: allowed are -1 to -4095");
+    FAILS(fcc_comm_init_refuse(context, &all->id, RANKS, rank, -EINVAL, NULL), -EINVAL, "reason: NULL");
     for (int root = 0; root < s->roots; root++)
         for (int order = 0; order < ORDERS; order++)
             for (int which = 0; which < WRONGS; which++)

@@ -215,21 +215,21 @@ static const struct refusal {
     bool cpu; /* only where ranks are on the cpu */
     const char *says[2];
 } refusals[] = {
-    {call_ndim, others_gemv, false, {"gemv_all_reduce: x.ndim: 5: allowed are 1 to 4", ""}},
-    {call_dtype, others_start, false, {"gemv_all_reduce: w.dtype: 65536: allowed are", ""}},
+    {call_ndim, others_gemv, false, {"gemv_all_reduce: x: 5 dimensions: allowed are 1 to 4", ""}},
+    {call_dtype, others_start, false, {"gemv_all_reduce: w: dtype 65536: allowed are", ""}},
     {call_schedule, others_gemv, false, {"gemv_all_reduce: schedule: 300: allowed are", ""}},
     {call_reserved, others_gemv, false, {"gemv_all_reduce: reserved[2]: 1: must be 0", ""}},
     {call_gemm, others_noop, false, {"gemm_all_to_all: reserved[6]: 7: must be 0", ""}},
     {call_tables, others_noop, false, {"embedding_all_to_all: num_tables: 4097: allowed are 0 to 4096", ""}},
     {call_table_rows, others_noop, false, {"embedding_all_to_all: table_rows: NULL", ""}},
     {call_no_args, others_gemv, false, {"gemm_all_to_all: args: NULL", ""}},
-    {call_start, others_gemv, false, {"gemv_all_reduce: y.ndim: 6", ""}},
+    {call_start, others_gemv, false, {"gemv_all_reduce: y: 6 dimensions", ""}},
     {call_start_no_args, others_noop, false, {"embedding_all_to_all: args: NULL", ""}},
     {call_no_request, others_noop, false, {"noop: out: NULL", ""}},
-    {call_enqueue, others_start, false, {"gemv_all_reduce: x.dtype: 1048576", ""}},
+    {call_enqueue, others_start, false, {"gemv_all_reduce: x: dtype 1048576", ""}},
     {call_enqueue_recv_rows, others_noop, false, {"gemm_all_to_all: recv_rows: not NULL", ""}},
     {call_stream_on_cpu, others_noop, true, {"noop: stream: rank 1 is on a cpu device", ""}},
-    {call_prepare, others_prepare, false, {"gemv_all_reduce: w.ndim: 77", ""}},
+    {call_prepare, others_prepare, false, {"gemv_all_reduce: w: 77 dimensions", ""}},
     {call_prepare_no_out, others_prepare, false, {"gemv_all_reduce: out: NULL", ""}},
     {call_alloc, others_alloc, false, {"fcc_buffer_alloc", "out: NULL"}},
 };
@@ -250,7 +250,7 @@ static void refusals_rank(int rank, const struct ranks *all, void *argument)
     }
     /* one behind the other, before the others come to any */
     for (int i = 0; i < 4; i++)
-        FAILS(rank == 1 ? call_start(&s) : others_gemv(&s), -EINVAL, "rank 1: gemv_all_reduce: y.ndim: 6");
+        FAILS(rank == 1 ? call_start(&s) : others_gemv(&s), -EINVAL, "rank 1: gemv_all_reduce: y: 6 dimensions");
     next_works(&s);
     fcc_comm_destroy(s.comm);
     fcc_disconnect(comm_context());
@@ -293,7 +293,7 @@ static void no_ring_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_connect(&options, &context));
     OK(fcc_comm_init(context, &all->id, RANKS, rank, &comm_options, &comm));
     scene_open(&s, comm, rank);
-    FAILS(rank == 1 ? call_start(&s) : others_gemv(&s), -EINVAL, "rank 1: gemv_all_reduce: y.ndim: 6");
+    FAILS(rank == 1 ? call_start(&s) : others_gemv(&s), -EINVAL, "rank 1: gemv_all_reduce: y: 6 dimensions");
     FAILS(rank == 1 ? call_reserved(&s) : others_start(&s), -EINVAL, "rank 1: gemv_all_reduce: reserved[2]: 1");
     next_works(&s);
     while (rank != 0 && *begun < 1000)
@@ -332,22 +332,22 @@ static void exits_rank(int rank, const struct ranks *all, void *argument)
         *step = 1;
         int status = fcc_request_wait(request, -1);
         check_error(__FILE__, __LINE__, "fcc_request_wait", status, -EINVAL,
-                    (const char *const[]){"rank 1: gemv_all_reduce: y.ndim: 6", NULL});
+                    (const char *const[]){"rank 1: gemv_all_reduce: y: 6 dimensions", NULL});
         CHECK(now_ms() - start < LIMIT_MS); /* not when the time limit has passed, that is */
         fcc_request_free(request);
-        FAILS(others_gemv(&s), -ECONNABORTED, "rank 1 (pid ", "is gone", "rank 1: gemv_all_reduce: y.ndim: 6");
+        FAILS(others_gemv(&s), -ECONNABORTED, "rank 1 (pid ", "is gone", "rank 1: gemv_all_reduce: y: 6 dimensions");
         *step = 3;
     } else if (rank == 1) {
         while (*step < 1)
             nap();
         (void)usleep(200000); /* so that the worker has what rank 0 has submitted */
-        FAILS(call_start(&s), -EINVAL, "rank 1: gemv_all_reduce: y.ndim: 6");
+        FAILS(call_start(&s), -EINVAL, "rank 1: gemv_all_reduce: y: 6 dimensions");
         *step = 2;
         _exit(0);
     } else {
         while (*step < 3)
             nap();
-        FAILS(others_gemv(&s), -ECONNABORTED, "rank 1 (pid ", "is gone", "rank 1: gemv_all_reduce: y.ndim: 6");
+        FAILS(others_gemv(&s), -ECONNABORTED, "rank 1 (pid ", "is gone", "rank 1: gemv_all_reduce: y: 6 dimensions");
     }
     fcc_comm_destroy(s.comm);
     fcc_disconnect(comm_context());

@@ -120,8 +120,8 @@ static void growing_rank(int rank, const struct ranks *all, void *argument)
     }
     fcc_buffer *own = buffer_new(comm, FCC_BUFFER_RESULT, 64);
     FAILS(fcc_buffer_peer(own, (rank + 1) % RANKS, &at), -EINVAL, "not symmetric");
-    FAILS(fcc_buffer_alloc(comm, (enum fcc_buffer_kind)3, 64, &own), -EINVAL, "kind 3", "0 to 2");
-    FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, 0, &own), -EINVAL, "0 bytes");
+    FAILS(fcc_buffer_alloc(comm, (enum fcc_buffer_kind)3, 64, &own), -EINVAL, "kind: 3", "0 to 2");
+    FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_RESULT, 0, &own), -EINVAL, "bytes: 0");
     OK(fcc_noop(comm));
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());

@@ -14,7 +14,8 @@
 #include "gpu_stream.h"
 #include "plugin.h"
 
-#define WATCH_MS 100 /* between looks at the runs */
+#define WATCH_MS 100    /* between looks at the runs */
+#define REFUSED_MS 1000 /* a run that a rank's process refuses while others' wait for it may be repeated for so long */
 
 struct prepared *prepared_find(const struct comm *c, uint32_t number)
 {
@@ -109,6 +110,7 @@ void prepared_free(struct prepared *p)
             (void)close(rank->plan_fd);
         if (rank->area_fd >= 0)
             (void)close(rank->area_fd);
+        free(rank->refused);
         device_memory_free(p->comm->members[r].device, &rank->area);
         for (int t = 0; t < FCC_MAX_TENSORS; t++)
             if (rank->buffers[t])
@@ -220,6 +222,47 @@ void prepared_abort(struct comm *c)
             kernels_end(p, r);
 }
 
+/* ---- runs that a rank's process refuses ---- */
+
+int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *msg, struct error *e)
+{
+    struct prepared *p = prepared_find(m->comm, msg->number);
+    struct refused_run *refused;
+    char text[FCC_TEXT_MAX];
+
+    if (!p || p->offered || !p->ranks[m->rank].held)
+        return error_set(e, -ENOENT, "prepared: %u: no such operator of this rank", msg->number);
+    if (msg->refused > FCC_REFUSED_MAX)
+        return error_set(e, -EINVAL, "prepared %u: refused: %u: allowed are 0 to %d", p->number, msg->refused, FCC_REFUSED_MAX);
+    refused = p->ranks[m->rank].refused;
+    if (!msg->refused) {
+        free(refused);
+        p->ranks[m->rank].refused = NULL;
+        return 0;
+    }
+    if (!refused && !(refused = malloc(sizeof(*refused))))
+        return error_set(e, -ENOMEM, "prepared %u: no memory", p->number);
+    p->ranks[m->rank].refused = refused;
+    refused->run = msg->run;
+    refused->since_ns = clock_ns();
+    text_copy(text, sizeof(text), msg->text);
+    (void)error_set(&refused->why, -(int)msg->refused, "rank %d: %s, prepared as %u, run %u: %.300s", m->rank, op_name(p->op),
+                    p->number, msg->run, text_clean(text));
+    return 0;
+}
+
+/* Why a rank does not come to the run that has waited since then, and will not, as it has had the time to do so. NULL: no reason is known. */
+static const struct error *run_refusal(const struct prepared *p, uint32_t run, uint64_t since_ns, uint64_t now)
+{
+    for (int r = 0; r < p->comm->nranks; r++) {
+        const struct refused_run *refused = p->ranks[r].refused;
+        if (refused && refused->run == run && is_missing(p, r, run) &&
+            now - (refused->since_ns > since_ns ? refused->since_ns : since_ns) >= REFUSED_MS * 1000000ull)
+            return &refused->why;
+    }
+    return NULL;
+}
+
 /* ---- watching ---- */
 
 /* One rank's run: has it taken too long, or does it wait for a rank that is gone? True: the communicator has been aborted. */
@@ -239,7 +282,10 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
         rank->since_ns = now;
     }
     int count = ranks_missing(p, at.begun, missing, sizeof(missing));
-    if (count && c->present < c->nranks && c->error.status) {
+    const struct error *refused = count ? run_refusal(p, at.begun, rank->since_ns, now) : NULL;
+    if (refused) {
+        comm_abort(c, refused->status, "%s", refused->text);
+    } else if (count && c->present < c->nranks && c->error.status) {
         comm_abort(c, c->error.status, "%s", c->error.text); /* who, and how he went */
     } else if (count && c->present < c->nranks) {
         comm_abort(c, -ECONNABORTED, "%s, prepared as %u, run %u: %s has left the communicator", op_name(p->op), p->number,

@@ -21,6 +21,8 @@ int prepared_give(const struct member *m, const struct fcc_prepared_msg *msg, st
                   struct error *e);
 /* PREPARED_FREE. -ENOENT */
 int prepared_drop(struct member *m, uint32_t number, struct error *e);
+/* RUN_REFUSED. -ENOENT, -EINVAL, -ENOMEM */
+int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *msg, struct error *e);
 /* The client has freed it: nothing that would be offered may store into it. */
 void prepared_buffer_freed(struct session *s, const struct buffer *b);
 /* The rank has left. */

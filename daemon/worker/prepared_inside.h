@@ -12,6 +12,13 @@ struct progress {
     uint32_t begun, ended;
 };
 
+/* Why a rank has not come to a run. */
+struct refused_run {
+    uint32_t run;
+    uint64_t since_ns;
+    struct error why;
+};
+
 /* What one rank has of it. */
 struct prepared_rank {
     bool held;      /* it has not freed it */
@@ -21,6 +28,7 @@ struct prepared_rank {
     int area_fd;
     struct buffer *buffers[FCC_MAX_TENSORS]; /* a reference each */
     struct progress last;                    /* when it freed it */
+    struct refused_run *refused;             /* NULL: none */
     uint32_t last_run;                       /* offered: the newest of this rank that was decided; its lower half */
     /* The watch's: the run that had begun when it looked last, and since when. */
     uint32_t seen;

@@ -254,6 +254,17 @@ static void handle_prepared_free(struct session *s, const struct fcc_prepared_ms
     session_reply_status(s, &m->msg, e.status, e.text);
 }
 
+static void handle_run_refused(struct session *s, const struct fcc_run_refused_msg *m)
+{
+    struct member *member = member_of(s, &m->msg, m->comm);
+    struct error e = {0};
+
+    if (!member)
+        return;
+    (void)prepared_refuse(member, m, &e);
+    session_reply_status(s, &m->msg, e.status, e.text);
+}
+
 static void handle_submit(struct session *s, const struct fcc_submit *m)
 {
     if (m->slot != FCC_NO_SLOT && m->slot >= FCC_SLOTS)

@@ -157,14 +157,14 @@ class Member:
 
     def __init__(self, connection: Connection, handle: ctypes.c_void_p) -> None:
         self.connection, self.handle = connection, handle
+        self.ended = False  # by an abort of ours: no more calls
+        weakref.finalize(self, _member_end, os.getpid(), handle, connection).atexit = False
         self.rank: int = library().comm_rank(handle)
         self.size: int = library().comm_size(handle)
         self.on_gpu: bool = library().comm_device_kind(handle) != _library.DEVICE_CPU
         self.device = torch.device("cpu")
         if self.on_gpu:  # torch's number of the GPU: that of a first piece of memory on it
             self.device = torch.as_tensor(_CudaMemory(*(probe := Buffer(self, 1, _library.LOCAL), probe.address, 1))).device
-        self.ended = False  # by an abort of ours: no more calls
-        weakref.finalize(self, _member_end, os.getpid(), handle, connection).atexit = False
 
     def abort(self, reason: str) -> None:
         """All ranks hear the reason (its first 200 bytes). An error of that is no news: the communicator has ended either

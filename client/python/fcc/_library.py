@@ -65,6 +65,7 @@ _FUNCTIONS = {
     "fcc_env_find": (c_int, [POINTER(Env)]),
     "fcc_comm_init": (c_int, [c_void_p, POINTER(UniqueId), c_int, c_int, POINTER(CommOptions), POINTER(c_void_p)]),
     "fcc_comm_init_env": (c_int, [c_void_p, POINTER(CommOptions), POINTER(c_void_p)]),
+    "fcc_comm_init_refuse": (c_int, [c_void_p, POINTER(UniqueId), c_int, c_int, c_int, c_char_p]),
     "fcc_comm_destroy": (None, [c_void_p]),
     "fcc_comm_abort": (c_int, [c_void_p, c_char_p]),
     "fcc_comm_rank": (c_int, [c_void_p]),

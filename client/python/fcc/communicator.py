@@ -96,6 +96,48 @@ def _heap_bytes(heap_bytes: int | None) -> int | None:
     return heap_bytes
 
 
+def _check_place(rank: int | None, size: int | None, id: bytes | None) -> None:
+    """Which rank of which communicator is meant? If that cannot be known, nobody can be told."""
+    given = [value is not None for value in (rank, size, id)]
+    if any(given) and not all(given):
+        raise ArgumentError("rank, size, id: allowed are all of them, or none (then the launcher says)")
+    for name, value in ("rank", rank), ("size", size):
+        if value is not None and abs(value) > 0x7FFFFFFF:
+            raise ArgumentError(f"{name}: {value}: allowed are the ranks and sizes of 64 ranks at most")
+    if id is not None and len(id) != 128:
+        raise ArgumentError(f"id: {len(id)} bytes: allowed are the 128 that unique_id() gave")
+
+
+def _told(error: Exception) -> tuple[int, bytes]:
+    """What the other ranks are told of it: status and reason."""
+    if isinstance(error, Error):
+        return -error.code, error.reason.encode()
+    return -errno.EINVAL, f"{type(error).__name__}: {error}".encode()
+
+
+def _refuse_to_join(error: Exception, rank: int | None, size: int | None, id: bytes | None, socket: str | None,
+                    job: str | None) -> Exception:
+    """The other ranks wait for this one, and are told why it does not join. Returns the error."""
+    if isinstance(error, Error) and error.rank is None:
+        error.rank = rank
+    try:
+        connection = Connection.of(socket, job)
+    except Error:
+        return error  # then it has no daemon through which they could hear of it
+    at = None if id is None else ctypes.byref(_library.UniqueId.from_buffer_copy(id))
+    library().comm_init_refuse(connection.handle, at, size or 0, rank or 0, *_told(error))
+    return error
+
+
+def _member(connection: Connection, handle: ctypes.c_void_p) -> Member:
+    """This rank has joined. If it cannot stay, the other ranks hear why at their next operator."""
+    try:
+        return Member(connection, handle)
+    except BaseException as e:
+        library().comm_abort(handle, str(e).encode()[:200].decode(errors="ignore").encode())
+        raise
+
+
 def _no_stream(index: int) -> int:
     return 0
 
@@ -152,18 +194,17 @@ class Communicator:
                  socket: str | None = None, job: str | None = None) -> None:
         _kinds_check(rank=(rank, (Integral,), "a whole number"), size=(size, (Integral,), "a whole number"),
                      id=(id, (bytes, bytearray), "what unique_id() gave, 128 bytes"),
-                     time_limit=(time_limit, (Real,), "a number of seconds"),
-                     heap_bytes=(heap_bytes, (Integral,), "a whole number of bytes"),
                      socket=(socket, (str, os.PathLike), "a path"), job=(job, (str,), "a string"))
         rank, size = (None if n is None else int(n) for n in (rank, size))
-        given = [value is not None for value in (rank, size, id)]
-        if any(given) and not all(given):
-            raise ArgumentError("rank, size, id: allowed are all of them, or none (then the launcher says)")
-        if id is not None and len(id) != 128:
-            raise ArgumentError(f"id: {len(id)} bytes: allowed are the 128 that unique_id() gave")
-        number, kind = _device_options(device)
-        heap = _heap_bytes(heap_bytes)
-        options = _library.CommOptions(number, _milliseconds(time_limit), kind)
+        _check_place(rank, size, id)
+        try:
+            _kinds_check(time_limit=(time_limit, (Real,), "a number of seconds"),
+                         heap_bytes=(heap_bytes, (Integral,), "a whole number of bytes"))
+            number, kind = _device_options(device)
+            heap = _heap_bytes(heap_bytes)
+            options = _library.CommOptions(number, _milliseconds(time_limit), kind)
+        except Exception as e:
+            raise _refuse_to_join(e, rank, size, id, socket, job) from None
         connection = Connection.of(socket, job)
         handle = ctypes.c_void_p()
 
@@ -176,7 +217,7 @@ class Communicator:
         status, text = interruptible(join)
         if status < 0:
             raise _library.error_of(status, text, rank)
-        self._member = Member(connection, handle)
+        self._member = _member(connection, handle)
         self.rank: int = self._member.rank
         self.size: int = self._member.size
         self.device: torch.device = self._member.device
@@ -362,10 +403,7 @@ TOLD = "_fcc_told"  # an exception of which the other ranks have been told
 def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
     """Let the operator take its turn without being one, so that the other ranks get its error in theirs; return the error."""
     request = ctypes.c_void_p()
-    code, reason = errno.EINVAL, f"{type(error).__name__}: {error}"
-    if isinstance(error, Error):
-        code, reason = error.code, error.reason
-    if library().refuse_start(comm._member.handle, op.encode(), -code, reason.encode(), ctypes.byref(request)) == 0:
+    if library().refuse_start(comm._member.handle, op.encode(), *_told(error), ctypes.byref(request)) == 0:
         try:
             request_wait(comm._member, request)
         except Error:

@@ -166,6 +166,56 @@ def test_arguments_of_init(daemon, wrong, text):
         fcc.init(socket=daemon.socket, **wrong)
 
 
+def init_rank(comm, daemon_socket, ids, wrongs):
+    """What fcc.init() refuses by itself on one rank, all hear at once, and who."""
+    last = comm.size - 1
+    for id, (wrong, text) in zip(ids, wrongs, strict=True):
+        asked = {"rank": comm.rank, "size": comm.size, "device": comm.device.type, "time_limit": 60, "id": id}
+        if comm.rank == last:
+            asked |= {name: value(comm) if callable(value) else value for name, value in wrong.items()}
+        begun = time.monotonic()
+        with pytest.raises(fcc.ArgumentError, match=text) as e:
+            fcc.Communicator(socket=daemon_socket, **asked)
+        assert time.monotonic() - begun < 55  # not because the time limit has passed
+        assert e.value.rank is not None, e.value
+        if "size" not in wrong:
+            assert e.value.rank == last, e.value
+        comm.barrier()
+
+
+def more_ranks(comm):
+    return comm.size + 1
+
+
+WRONG_FOR_INIT = [({"device": "xpu"}, "device: xpu: allowed are cpu and cuda"), ({"device": "nothing"}, "nothing"),
+                  ({"time_limit": -1}, "time_limit: -1"), ({"heap_bytes": -1}, "heap_bytes: -1"), ({"size": more_ranks}, "nranks: ")]
+
+
+def test_init_refused(run, daemon):
+    ids = [fcc.unique_id(socket=daemon.socket) for _ in WRONG_FOR_INIT]
+    run(3, init_rank, daemon.socket, ids, WRONG_FOR_INIT)
+
+
+def launched_rank(comm):
+    """The same where a launcher says who is who."""
+    last = comm.size - 1
+    os.environ.update(RANK=str(comm.rank), WORLD_SIZE=str(comm.size), LOCAL_RANK=str(comm.rank), LOCAL_WORLD_SIZE=str(comm.size),
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT="29731")
+    for limit in (-1, 60):
+        if limit > 0:
+            with fcc.Communicator(device=comm.device.type, time_limit=limit) as other:
+                other.barrier()
+            continue
+        with pytest.raises(fcc.ArgumentError, match="time_limit: -1") as e:
+            fcc.Communicator(device=comm.device.type, time_limit=limit if comm.rank == last else 60)
+        assert e.value.rank in ((last, None) if comm.rank == last else (last,))
+        comm.barrier()
+
+
+def test_init_refused_by_launcher(run):
+    run(3, launched_rank)
+
+
 def test_no_default():
     with pytest.raises(fcc.ArgumentError, match="no default"):
         fcc.all_reduce(torch.ones(1))

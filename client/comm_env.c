@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * comm_env.c - communicators of all processes that a launcher has started, for which nobody exchanges an id.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+
+#include "client.h"
+
+/* The communicators of all contexts of this process have one order, which is that of the ranks in other processes too. Taken before any
+ * lock of a context, and held while ranks meet. */
+static pthread_mutex_t env_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t env_comms; /* made by this process. env_lock */
+
+void env_forked(void)
+{
+    (void)pthread_mutex_init(&env_lock, NULL);
+}
+
+/* env_lock held. The id on which the ranks agree. The job is in the key. */
+static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct fcc_unique_id *out)
+{
+    struct fcc_meeting msg = {.name = ""};
+    struct fcc_unique_id_reply reply;
+
+    (void)snprintf(msg.name, sizeof(msg.name), "%s %s size %d number %u", e->launcher, e->world, e->size, env_comms);
+    text_copy(msg.root, sizeof(msg.root), e->meeting);
+    int status = context_call(c, &(struct call){.type = FCC_MSG_MEETING,
+                                                .msg = &msg.msg,
+                                                .length = sizeof(msg),
+                                                .reply = &reply.reply,
+                                                .reply_size = sizeof(reply)});
+    if (!status)
+        *out = reply.unique_id;
+    return status;
+}
+
+/* env_lock held. The next of these communicators: its id and this process's place in it. */
+static int next_find(struct fcc_context *c, struct fcc_env *e, struct fcc_unique_id *id)
+{
+    int status = env_find(c->job, e);
+
+    if (status)
+        return status;
+    /* A rank by itself agrees with nobody: two such processes of a job must not meet. */
+    return e->size == 1 ? fcc_get_unique_id(c, id) : meeting_call(c, e, id);
+}
+
+int fcc_comm_init_env(fcc_context *context, const struct fcc_comm_options *options, fcc_comm **out)
+{
+    struct fcc_unique_id id;
+    struct fcc_env e;
+
+    int status = context_check(context);
+    if (status)
+        return status;
+    (void)pthread_mutex_lock(&env_lock);
+    status = next_find(context, &e, &id);
+    if (!status)
+        status = fcc_comm_init(context, &id, e.size, e.rank, options, out);
+    if (!status)
+        env_comms++;
+    (void)pthread_mutex_unlock(&env_lock);
+    return status;
+}
+
+int fcc_comm_init_refuse(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank, int status,
+                         const char *reason)
+{
+    struct fcc_unique_id next;
+    struct fcc_env e;
+
+    int failed = context_check(context);
+    if (failed)
+        return failed;
+    if (!reason)
+        return last_error_set(-EINVAL, "reason: NULL: not allowed");
+    if (status >= 0 || status < -FCC_REFUSED_MAX)
+        return last_error_set(-EINVAL, "status: %d: allowed are -1 to -%d", status, FCC_REFUSED_MAX);
+    if (id)
+        return comm_join_refuse(context, id, nranks, rank, status, reason);
+    (void)pthread_mutex_lock(&env_lock);
+    failed = next_find(context, &e, &next);
+    if (!failed)
+        failed = comm_join_refuse(context, &next, e.size, e.rank, status, reason);
+    (void)pthread_mutex_unlock(&env_lock);
+    return failed;
+}
