@@ -181,6 +181,8 @@ static bool session_take(struct session *s)
         session_reply_status(s, &none, -EPROTO, "malformed message: truncated, oversized, or its length field lies");
         session_break(s, "it sent a malformed message");
     } else if (n != -EAGAIN) {
+        if (s->memory)
+            (void)ring_poll(s); /* what it submitted last counts, too */
         session_break(s, "its connection closed");
     }
     return n > 0;
@@ -200,6 +202,8 @@ static void process_ended(evutil_socket_t fd, short what, void *arg)
     (void)fd, (void)what;
     for (int i = 0; i < LAST_MESSAGES && session_take(s); i++) {
     }
+    if (s->memory)
+        (void)ring_poll(s);
     session_break(s, "its process has ended");
 }
 

@@ -189,7 +189,7 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
         at_rows, held = place(c, op, "rows", rows, stream, silent=True)
         shape = (sum(recv_rows), rows.shape[1])
         result, handle, offset = c._heap.take(shape, rows.dtype, stream)
-    except Error as e:
+    except Exception as e:
         raise refuse(c, "gemm_all_to_all", e) from None
     sent, send_address = numbers(send_rows)
     received, received_address = numbers([-1] * c.size)
