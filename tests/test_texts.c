@@ -243,7 +243,7 @@ static void nothing(void)
     SAYS(fcc_comm_abort(NULL, "x"), EINVAL, "comm: NULL: not allowed");
     SAYS(fcc_env_find(NULL), EINVAL, "out: NULL: not allowed");
     SAYS(fcc_comm_init_env(NULL, NULL, &t.comm), EINVAL, "context: NULL: not allowed");
-    SAYS(fcc_comm_init_env(t.context, NULL, NULL), EINVAL, "out: NULL: not allowed");
+    SAYS(fcc_comm_init_env(t.context, NULL, NULL), EINVAL, "rank 0: out: NULL: not allowed");
     fcc_comm_destroy(NULL);
     fcc_disconnect(NULL);
     fcc_buffer_free(NULL);
@@ -262,7 +262,7 @@ static void communicators(void)
 
     OK(fcc_get_unique_id(t.context, &id));
     SAYS(fcc_comm_init(t.context, NULL, 1, 0, NULL, &comm), EINVAL, "id: NULL: not allowed");
-    SAYS(fcc_comm_init(t.context, &id, 1, 0, NULL, NULL), EINVAL, "out: NULL: not allowed");
+    SAYS(fcc_comm_init(t.context, &id, 1, 0, NULL, NULL), EINVAL, "rank 0: out: NULL: not allowed");
     SAYS(fcc_comm_init(t.context, &none, 1, 0, NULL, &comm), EINVAL,
          "rank 0: id: all zero: allowed is one that fcc_get_unique_id() made");
     SAYS(fcc_comm_init(t.context, &id, 0, 0, NULL, &comm), EINVAL, "rank 0: nranks: 0: allowed are 1 to 64");
@@ -275,9 +275,9 @@ static void communicators(void)
     SAYS(fcc_comm_init(t.context, &id, 1, 0, &options, &comm), EINVAL, "rank 0: device: -2: allowed are -1 to 3");
     options = (struct fcc_comm_options){.device = -1, .device_kind = 9};
     SAYS(fcc_comm_init(t.context, &id, 1, 0, &options, &comm), EINVAL,
-         "options.device_kind: 9: allowed are 0 (cpu), 1 (any GPU), 2 (hip) and 3 (cuda)");
+         "rank 0: options.device_kind: 9: allowed are 0 (cpu), 1 (any GPU), 2 (hip) and 3 (cuda)");
     options = (struct fcc_comm_options){.device = -1, .reserved = {0, 1}};
-    SAYS(fcc_comm_init(t.context, &id, 1, 0, &options, &comm), EINVAL, "options.reserved[1]: 1: must be 0");
+    SAYS(fcc_comm_init(t.context, &id, 1, 0, &options, &comm), EINVAL, "rank 0: options.reserved[1]: 1: must be 0");
     memset(reason, 'x', sizeof(reason));
     reason[sizeof(reason) - 1] = '\0';
     SAYS(fcc_comm_abort(t.comm, reason), EINVAL, "reason: 299 characters: allowed are at most 200");
