@@ -188,7 +188,7 @@ def more_ranks(comm):
 
 
 WRONG_FOR_INIT = [({"device": "xpu"}, "device: xpu: allowed are cpu and cuda"), ({"device": "nothing"}, "nothing"),
-                  ({"time_limit": -1}, "time_limit: -1"), ({"heap_bytes": -1}, "heap_bytes: -1"), ({"size": more_ranks}, "nranks: ")]
+                  ({"time_limit": -1}, "time_limit: -1"), ({"heap_bytes": -1}, "heap_bytes: -1"), ({"size": more_ranks}, "size: ")]
 
 
 def test_init_refused(run, daemon):
