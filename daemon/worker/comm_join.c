@@ -300,6 +300,8 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
     if (w->draining)
         (void)error_set(&e, -ESHUTDOWN, "fccd is shutting down");
     if (e.status || (!meets_here && nodes_root(w, &m->unique_id, &root, &e))) {
+        if (!w->draining)
+            (void)join_check_args(&who, &e); /* what is wrong with the call is told first */
         session_reply_status(s, &m->msg, e.status, e.text);
         return;
     }

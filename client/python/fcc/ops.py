@@ -43,6 +43,7 @@ def in_words_of(name: str, operator: str, *rules: Rule) -> Callable[[Callable[..
     return worded
 
 
+WRONG_KIND = (AttributeError, TypeError)  # of an argument: unsubmitted() tells the ranks, in the words of what was called
 GEMV_ROWS = 64  # that one gemv_all_reduce takes
 
 
@@ -64,6 +65,8 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
         m, n = x.shape[0], w.shape[0]
         y, handle, offset = c._heap.take((m, n), x.dtype, stream)
         places = c._member.connection.current()  # after what may have taken memory; x's and w's stays as long as they do
+    except WRONG_KIND:
+        raise
     except Exception as e:
         raise refuse(c, "gemv_all_reduce", e) from None
     run(c, "gemv_all_reduce", GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, m, n), number, *RESERVED), stream)
@@ -91,6 +94,8 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int]
         at_b, held_b = place(c, "gemm_all_to_all", "b", b, stream, weight=True)
         m, n = sum(expected), b.shape[1]
         result, handle, offset = c._heap.take((m, n), a.dtype, stream)
+    except WRONG_KIND:
+        raise
     except Exception as e:
         raise refuse(c, "gemm_all_to_all", e) from None
     sent, send_address = numbers(send)
@@ -156,6 +161,8 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sampl
                                     place(c, op, "sample_weights", sample_weights, stream))
         shape = (batch_parts(batch, batch_split, c.size)[c.rank], sum(tables_per_rank), tables.shape[1])
         out, handle, offset = c._heap.take(shape, tables.dtype, stream)
+    except WRONG_KIND:
+        raise
     except Exception as e:
         raise refuse(c, op, e) from None
     rows, rows_address = numbers(table_rows)
@@ -189,6 +196,8 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
         at_rows, held = place(c, op, "rows", rows, stream, silent=True)
         shape = (sum(recv_rows), rows.shape[1])
         result, handle, offset = c._heap.take(shape, rows.dtype, stream)
+    except WRONG_KIND:
+        raise
     except Exception as e:
         raise refuse(c, "gemm_all_to_all", e) from None
     sent, send_address = numbers(send_rows)
@@ -217,6 +226,8 @@ def all_reduce(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
         at_x, held_x = place(c, op, "x", c._one(x.dtype), stream)
         at_w, held_w = place(c, op, "w", flat, stream, silent=True)
         y, handle, offset = c._heap.take((1, flat.shape[0]), x.dtype, stream)
+    except WRONG_KIND:
+        raise
     except Exception as e:
         raise refuse(c, op, e) from None
     run(c, op, GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, 1, flat.shape[0]), 0, *RESERVED), stream)

@@ -132,7 +132,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
         comm = find(self.comm_name)
         try:
             batch = self._batch(comm, input, offsets, per_sample_weights, batch)
-        except Exception as e:
+        except ArgumentError as e:
             raise refuse(comm, "embedding_all_to_all", e) from None
         if offsets is None:
             bags, length = input.shape[0] * batch, input.shape[2]

@@ -219,7 +219,7 @@ class ExpertParallelLinear(nn.Module):
         comm = find(self.comm_name)
         try:
             sent, received = self._counts(comm, x, send_rows, recv_rows)
-        except Exception as e:
+        except ArgumentError as e:
             raise refuse(comm, "gemm_all_to_all", e) from None
         found = []
         first = 0
