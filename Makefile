@@ -54,7 +54,7 @@ endif
 
 # ---- sources -------------------------------------------------------------------------------------------------------
 
-PROTO := proto/address.c proto/error.c proto/msg.c proto/variables.c
+PROTO := proto/address.c proto/error.c proto/msg.c proto/sealed.c proto/variables.c
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
 	kernels/gemv_all_reduce.c kernels/gemv_nodes.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c kernels/view.c
 NET := daemon/worker/net_region.c daemon/worker/net_tcp.c daemon/worker/net_tcp_receive.c daemon/worker/proxy.c daemon/worker/proxy_connections.c
@@ -70,6 +70,7 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 DAEMON += daemon/account.c daemon/cgroup.c daemon/broker/channel.c daemon/broker/user.c daemon/worker/memory.c daemon/worker/rights.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/comm_env.c client/completion.c client/connect.c client/core.c client/driver.c \
 	client/env.c client/error.c client/group.c client/hostlist.c client/offer.c client/operators.c client/prepared.c client/prepared_run.c client/process.c client/put.c client/pool.c client/refusal.c client/ring.c client/stream.c client/symmetric.c client/wait.c client/watch.c client/words.c
+CLIENT += client/prepared_plan.c
 FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/bench_data.c client/fccctl/control.c \
 	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/local_nodes.c client/fccctl/shape.c client/fccctl/table.c
 FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_place.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
@@ -202,6 +203,7 @@ RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends
 GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepared_ends gpu_ranks gpu_stream
 # The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
+UNIT += client_trust prepared_plan
 SYSTEM += gpu_worker_posted node_messages protocol_forming
 SYSTEM += gpu_worker_overlap texts
 SYSTEM += channel quota rights names node_permits
@@ -220,11 +222,11 @@ $(BUILD)/tests:
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -Itests/demo
 $(BUILD)/obj/tests/test_env.o: CPPFLAGS += -Idaemon/worker
 
-$(addprefix $(BUILD)/tests/test_,plan kernels arguments): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO) daemon/plugin.c) $(BUILD)/obj/tests/test_%.o
+$(addprefix $(BUILD)/tests/test_,plan prepared_plan kernels arguments): $(BUILD)/tests/test_%: $(call objects,$(KERNELS) $(PROTO) daemon/plugin.c) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka -lm
 $(BUILD)/tests/test_client_waits: LINK_TEST += -Wl,--wrap=patience_ms
-$(addprefix $(BUILD)/tests/test_,client client_gpu client_groups client_stream client_submit client_waits): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
+$(addprefix $(BUILD)/tests/test_,client client_gpu client_groups client_stream client_submit client_trust client_waits): $(BUILD)/tests/test_%: $(call objects,$(CLIENT) $(PROTO)) $(BUILD)/obj/tests/test_%.o
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka
 $(BUILD)/tests/test_hostlist: $(call objects,client/hostlist.c proto/address.c proto/error.c tests/test_hostlist.c)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "sealed.h"
 
 #define HIP_IMPORTS_BY_FD 70100000 /* hipRuntimeGetVersion() of HIP 7.1; before it wants the descriptor's address */
 
@@ -264,11 +265,15 @@ static int fd_map(const struct accelerator *a, int fd, struct accelerator_memory
 static int ipc_map(const struct accelerator *a, int fd, struct accelerator_memory *m)
 {
     struct driver_ipc_handle handle;
-    int result;
+    struct error e = {.status = 0};
+    void *data = NULL;
+    size_t bytes;
+    int result, status = sealed_read(fd, sizeof(handle), sizeof(handle), "the worker's IPC handle", &data, &bytes, &e);
 
-    if (pread(fd, &handle, sizeof(handle), 0) != (ssize_t)sizeof(handle))
-        return last_error_set(-EPROTO, "%s GPU %d: the worker sent a descriptor that holds no IPC handle", a->driver->name,
-                              a->number);
+    if (status)
+        return last_error_set(status, "%s GPU %d: %s", a->driver->name, a->number, e.text);
+    memcpy(&handle, data, sizeof(handle));
+    free(data);
     /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is 1. hipIpcMemLazyEnablePeerAccess is 0 in HIP 5.2 and 1 in later ones; each refuses
      * the other's. */
     result = a->driver->ipc_open(&m->address, handle, 1);

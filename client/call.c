@@ -110,8 +110,8 @@ static void pending_done(struct pending *p, const struct fcc_reply *reply, size_
     bool lost = nfds == MSG_FDS_LOST && expected && reply->fds == (uint32_t)expected;
     char text[FCC_TEXT_MAX];
 
-    if (!whole || (!error && reply->msg.type != (p->type | FCC_REPLY)) || status > 0 || (error && !status) ||
-        (!status && length != p->size) || (!lost && (nfds != expected || reply->fds != (uint32_t)nfds))) {
+    if (!whole || (!error && reply->msg.type != (p->type | FCC_REPLY)) || status_taken(status) != status ||
+        (error && !status) || (!status && length != p->size) || (!lost && (nfds != expected || reply->fds != (uint32_t)nfds))) {
         (void)snprintf(
             text, sizeof(text),
             "malformed reply to %s: type 0x%x, status %d, %zu bytes with %d file descriptors (it says %u): expected are "
@@ -124,6 +124,7 @@ static void pending_done(struct pending *p, const struct fcc_reply *reply, size_
     }
     memcpy(p->reply, reply, status ? sizeof(*reply) : p->size);
     p->reply->text[FCC_TEXT_MAX - 1] = 0;
+    (void)text_clean(p->reply->text);
     if (lost) {
         p->reply->status = -EMFILE;
         (void)snprintf(p->reply->text, sizeof(p->reply->text),
@@ -151,8 +152,10 @@ static void context_deliver(struct fcc_context *c, size_t n, const int *fds, int
         }
     }
     fds_close(fds, nfds);
-    if (reply->msg.type == FCC_MSG_ERROR && n >= sizeof(*reply) && reply->status < 0)
-        (void)error_set(&c->farewell, reply->status, "%.*s", FCC_TEXT_MAX - 1, reply->text);
+    if (reply->msg.type == FCC_MSG_ERROR && n >= sizeof(*reply) && reply->status) {
+        (void)error_set(&c->farewell, status_taken(reply->status), "%.*s", FCC_TEXT_MAX - 1, reply->text);
+        (void)text_clean(c->farewell.text);
+    }
 }
 
 /* Not locked, but in the reader's role: wait until the deadline for something to read, and deliver what there is. */

@@ -67,18 +67,34 @@ static int comm_call(struct fcc_comm *comm, enum fcc_msg_type type, const char *
         &(struct call){.type = type, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
 }
 
+/* Is it what was asked for? The library's arrays have a place for each rank and each GPU that there can be. */
+static int joined_check(const struct fcc_comm *comm, const struct fcc_comm_options *options,
+                        const struct fcc_comm_init_reply *reply)
+{
+    uint32_t asked = options->device_kind, kind = reply->device_kind;
+    bool is_gpu = kind == FCC_DEVICE_HIP || kind == FCC_DEVICE_CUDA;
+
+    if (comm->nranks < 1 || comm->nranks > FCC_MAX_RANKS || comm->rank < 0 || comm->rank >= comm->nranks || !reply->comm)
+        return last_error_set(-EPROTO, "rank %d: the worker made it a rank of communicator %u of %d: allowed are 1 to %d ranks",
+                              comm->rank, reply->comm, comm->nranks, FCC_MAX_RANKS);
+    if (asked == FCC_DEVICE_GPU ? !is_gpu : kind != asked)
+        return last_error_set(-EPROTO, "rank %d: the worker put it on a device of kind %u: it had asked for kind %u",
+                              comm->rank, kind, asked);
+    if (is_gpu && (reply->device < 0 || reply->device >= FCC_MAX_GPUS))
+        return last_error_set(-EPROTO, "rank %d: the worker put it on GPU %d: allowed are 0 to %d", comm->rank, reply->device,
+                              FCC_MAX_GPUS - 1);
+    return 0;
+}
+
 /* The rank has joined: open what it needs on this side. */
-static int comm_open(struct fcc_comm *comm, const struct fcc_comm_init_reply *reply)
+static int comm_open(struct fcc_comm *comm, const struct fcc_comm_options *options, const struct fcc_comm_init_reply *reply)
 {
     struct fcc_context *c = comm->context;
     struct accelerator *a = NULL;
-    int status;
+    int status = joined_check(comm, options, reply);
 
-    if (reply->device_kind == FCC_DEVICE_CPU)
-        return 0;
-    if (reply->device_kind != FCC_DEVICE_HIP && reply->device_kind != FCC_DEVICE_CUDA)
-        return last_error_set(-EPROTO, "rank %d: the worker put it on a device of kind %u: allowed are %d, %d and %d",
-                              comm->rank, reply->device_kind, FCC_DEVICE_CPU, FCC_DEVICE_HIP, FCC_DEVICE_CUDA);
+    if (status || reply->device_kind == FCC_DEVICE_CPU)
+        return status;
     (void)pthread_mutex_lock(&c->accelerator_lock);
     status = accelerator_open(c, (enum fcc_device_kind)reply->device_kind, reply->device, reply->device_uuid, &a);
     if (!status)
@@ -193,7 +209,7 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
                               .time_limit_ms = reply.time_limit_ms,
                               .status_word = reply.status_word};
     (void)pthread_mutex_init(&comm->order, NULL);
-    status = comm_open(comm, &reply);
+    status = comm_open(comm, options, &reply);
     if (status)
         return comm_leave(comm, status);
     (void)pthread_mutex_lock(&context->lock);

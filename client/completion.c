@@ -23,13 +23,15 @@ static void completion_check(struct fcc_request *r)
     struct fcc_reply *reply = &result->reply;
 
     reply->text[FCC_TEXT_MAX - 1] = 0;
+    if (reply->status)
+        (void)text_clean(reply->text);
     if (reply->msg.id != r->id) {
         reply->status = -EPROTO;
         (void)snprintf(reply->text, sizeof(reply->text), "the worker completed request %llu in the slot of request %llu",
                        (unsigned long long)reply->msg.id, (unsigned long long)r->id);
-    } else if (reply->status > 0) {
+    } else if (status_taken(reply->status) != reply->status) {
         (void)snprintf(reply->text, sizeof(reply->text),
-                       "the worker completed a request with status %d: allowed are 0 and less", reply->status);
+                       "the worker completed a request with status %d: allowed are 0 and negative errno values", reply->status);
         reply->status = -EPROTO;
     } else if (!reply->status &&
                (result->nvalues > FCC_MAX_RANKS || (r->recv_rows && result->nvalues != (uint32_t)r->nranks))) {

@@ -3,6 +3,8 @@
  * connect.c - the connection to fccd: where its socket is, HELLO and WELCOME.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,6 +199,8 @@ static int context_greet(struct fcc_context *c, int64_t deadline)
     if (status)
         return status;
     c->doorbell = fds[1];
+    /* It is rung with `lock` free but never waited for, whatever file the worker has sent. */
+    (void)fcntl(c->doorbell, F_SETFL, O_NONBLOCK);
     status = shared_map(fds[0], sizeof(*c->memory), "session memory", &memory);
     if (status)
         return status;
@@ -204,6 +208,8 @@ static int context_greet(struct fcc_context *c, int64_t deadline)
     if (welcome.version != FCC_PROTO_VERSION)
         return last_error_set(-EPROTO, "fccd speaks version %u of the protocol, this library version %u", welcome.version,
                               FCC_PROTO_VERSION);
+    if (welcome.devices > INT_MAX)
+        return last_error_set(-EPROTO, "the worker says that it has %u devices", welcome.devices);
     c->devices = welcome.devices;
     c->worker_pid = welcome.worker_pid;
     c->spin_us = welcome.spin_us;

@@ -107,6 +107,31 @@ static struct kind *kind_find(struct offers *o, const struct kind_key *key, uint
     return oldest;
 }
 
+/* What the worker offers. */
+struct offering {
+    uint64_t first;
+    uint32_t number;
+};
+
+/* Does this place say that the worker has prepared the kind? Another thread's communicator may give the place back meanwhile, and the worker
+ * may use it again: what was read is of one offering if `first`, which the worker takes back before it writes the rest, is still the
+ * same (the fence orders the look behind the rest). All is read once and copied: what it says later changes nothing here. */
+static bool place_offers(const struct fcc_comm *comm, const struct kind *k, uint32_t place, struct offering *out)
+{
+    const struct fcc_prepared_words *words = &comm->context->memory->prepared[place];
+    uint64_t first = atomic_load_explicit(&words->first, memory_order_acquire);
+    uint32_t whose = atomic_load_explicit(&words->comm, memory_order_relaxed);
+    uint32_t request = atomic_load_explicit(&words->request, memory_order_relaxed);
+    uint32_t number = atomic_load_explicit(&words->number, memory_order_relaxed);
+
+    atomic_thread_fence(memory_order_acquire);
+    if (!first || whose != comm->handle || request != k->number ||
+        atomic_load_explicit(&words->first, memory_order_relaxed) != first)
+        return false;
+    *out = (struct offering){.first = first, .number = number};
+    return true;
+}
+
 /* Has the worker prepared it? Then this process takes what it needs, once, which takes its time. */
 static void kind_look(struct fcc_comm *comm, struct kind *k)
 {
@@ -117,14 +142,15 @@ static void kind_look(struct fcc_comm *comm, struct kind *k)
         return;
     k->looked = offers;
     for (uint32_t place = FCC_PREPARED_MAX; place < FCC_PREPARED_PLACES && !k->offered; place++) {
-        const struct fcc_prepared_words *words = &memory->prepared[place];
-        uint64_t first = atomic_load_explicit(&words->first, memory_order_acquire);
-        if (!first || words->comm != comm->handle || words->request != k->number)
+        const struct prepared_wanted wanted = {
+            .op = k->key.op, .ntensors = k->key.ntensors, .tensors = k->key.tensors, .offered = true};
+        struct offering offering;
+        if (!place_offers(comm, k, place, &offering))
             continue;
         k->offered = true;
-        k->first = first;
-        if (first != FCC_OFFERS_END)
-            k->prepared = prepared_adopt(comm, words->number, place);
+        k->first = offering.first;
+        if (offering.first != FCC_OFFERS_END)
+            k->prepared = prepared_adopt(comm, offering.number, place, &wanted);
     }
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * prepared.c - operators that this process launches itself: gpu_prepared.h says how they work, and why nobody waits for ever.
+ * prepared.c - operators that this process launches itself: gpu_prepared.h says how they work, and why nobody waits for ever;
+ * prepared_plan.c gets what the worker has made.
  *
  * The plug-in is fccd's own file, which the worker names: it has the kernels that fit the worker's plans, and libfccclient needs no GPU
  * runtime to be built or loaded. It stays loaded. Its runtime works in the GPU's primary context, as the program's does.
@@ -10,17 +11,13 @@
  */
 #include "prepared_inside.h"
 
-#include <assert.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define CALL ACCELERATOR_CALL
-#define PLAN_BYTES_MAX (64u << 20)
 #define RUNS_LIMIT_MS 1000
 
 /* The plug-in is the process's: whatever the context, one thread at a time opens and closes operators. */
@@ -29,80 +26,6 @@ static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
 void prepared_forked(void)
 {
     (void)pthread_mutex_init(&plugin_lock, NULL);
-}
-
-static int functions_load(const char *path, const struct gpu_prepared_functions **out)
-{
-    gpu_prepared_functions_function *function;
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol;
-    const char *why = library ? NULL : dlerror();
-
-    if (!library)
-        return last_error_set(-ENODEV, "prepare: fccd's plug-in cannot be loaded into this process: %s", why ? why : path);
-    symbol = dlsym(library, GPU_PREPARED_SYMBOL);
-    if (!symbol)
-        return last_error_set(-EPROTO, "prepare: %s: it has no %s()", path, GPU_PREPARED_SYMBOL);
-    memcpy(&function, &symbol, sizeof(function)); /* the way from an object's address to a function's that C allows */
-    *out = function();
-    if ((*out)->abi != GPU_PLUGIN_ABI)
-        return last_error_set(-EPROTO, "prepare: %s: plug-in interface %u: this library has %u", path, (*out)->abi,
-                              GPU_PLUGIN_ABI);
-    return 0;
-}
-
-/* ---- what the worker has made ---- */
-
-static int memory_ask(const struct fcc_prepared *p, enum fcc_prepared_what what, int rank, struct fcc_prepared_reply *reply,
-                      int *fd)
-{
-    struct fcc_prepared_msg msg = {.comm = p->comm->handle, .number = p->number, .what = what, .rank = rank};
-
-    return context_call(p->comm->context, &(struct call){.type = FCC_MSG_PREPARED,
-                                                         .msg = &msg.msg,
-                                                         .length = sizeof(msg),
-                                                         .reply = &reply->reply,
-                                                         .reply_size = sizeof(*reply),
-                                                         .fds = fd});
-}
-
-static int memory_map(const struct fcc_prepared *p, enum fcc_prepared_what what, int rank, struct accelerator_memory *out)
-{
-    struct fcc_prepared_reply reply = {.map_bytes = 0};
-    int fd = -1, status = memory_ask(p, what, rank, &reply, &fd);
-
-    if (status)
-        return status;
-    if (!reply.map_bytes || reply.map_bytes > SIZE_MAX) {
-        (void)close(fd);
-        return last_error_set(-EPROTO, "prepare: the worker sent %llu bytes of rank %d's memory",
-                              (unsigned long long)reply.map_bytes, rank);
-    }
-    return accelerator_map(p->comm->accelerator, fd, reply.memory, (size_t)reply.map_bytes, out);
-}
-
-/* *plan is the caller's to free. */
-static int plan_get(struct fcc_prepared *p, struct gpu_prepared_plan **plan, size_t *bytes)
-{
-    struct fcc_prepared_reply reply = {.map_bytes = 0};
-    int fd = -1, status = memory_ask(p, FCC_PREPARED_PLAN, p->comm->rank, &reply, &fd);
-
-    if (status)
-        return status;
-    reply.plugin[sizeof(reply.plugin) - 1] = '\0';
-    *bytes = (size_t)reply.map_bytes;
-    *plan = reply.map_bytes <= PLAN_BYTES_MAX ? calloc(1, *bytes + sizeof(**plan)) : NULL;
-    if (!*plan)
-        status = last_error_set(-ENOMEM, "prepare: no memory for a plan of %llu bytes", (unsigned long long)reply.map_bytes);
-    else if (pread(fd, *plan, *bytes, 0) != (ssize_t)*bytes)
-        status = last_error_set(-EPROTO, "prepare: the worker sent a plan of less than %zu bytes", *bytes);
-    (void)close(fd);
-    if (!status)
-        status = functions_load(reply.plugin, &p->functions);
-    if (status) {
-        free(*plan);
-        *plan = NULL;
-    }
-    return status;
 }
 
 /* ---- the end ---- */
@@ -244,7 +167,8 @@ static void places_fill(const struct fcc_comm *comm, struct gpu_stream_places *o
 }
 
 /* buffers is NULL: each run has its own. */
-static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *buffers, struct gpu_prepared_memory *out)
+static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *buffers, struct gpu_prepared_memory *out,
+                        struct gpu_prepared_sizes *sizes)
 {
     const struct fcc_comm *comm = p->comm;
     uint64_t words = comm->accelerator->memory + offsetof(struct fcc_session_memory, prepared) +
@@ -258,39 +182,45 @@ static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *b
     for (int i = 0; buffers && i < GPU_PREPARED_INPUTS; i++)
         out->inputs[i] = buffer_address(buffers->inputs[i]);
     for (int r = 0; r < comm->nranks && !status; r++) {
-        status = memory_map(p, FCC_PREPARED_AREA, r, &p->areas[r]);
+        status = prepared_memory_map(comm, p->number, FCC_PREPARED_AREA, r, &p->areas[r]);
         if (!status && r != comm->rank && p->needs_results)
-            status = memory_map(p, FCC_PREPARED_RESULT, r, &p->results[r]);
+            status = prepared_memory_map(comm, p->number, FCC_PREPARED_RESULT, r, &p->results[r]);
+        sizes->areas[r] = p->areas[r].bytes;
+        sizes->results[r] = r != comm->rank ? p->results[r].bytes
+                            : buffers       ? (buffers->result ? buffers->result->bytes : 0)
+                                            : UINT64_MAX;
         out->areas[r] = p->areas[r].address;
         out->results[r] = r != comm->rank ? p->results[r].address : buffers ? buffer_address(buffers->result) : 0;
     }
     return status;
 }
 
-static int prepared_open(struct fcc_prepared *p, const struct prepared_buffers *buffers)
+static int prepared_open(struct fcc_prepared *p, const struct prepared_wanted *wanted, const struct prepared_buffers *buffers)
 {
     const struct accelerator *a = p->comm->accelerator;
-    struct gpu_prepared_plan *plan = NULL;
+    struct prepared_plan plan = {.plan = NULL};
+    struct gpu_prepared_sizes sizes = {.areas = {0}};
     struct gpu_prepared_memory memory;
     struct error e = {.status = 0};
-    size_t bytes = 0;
-    int before = 0, status = plan_get(p, &plan, &bytes);
+    int before = 0, status = prepared_plan_get(p->comm, p->number, wanted, &plan);
 
     if (status)
         return status;
-    assert(plan);
-    p->needs_results = gpu_prepared_needs_results(plan);
-    status = memories_map(p, buffers, &memory);
+    p->functions = plan.functions;
+    p->needs_results = gpu_prepared_needs_results(plan.plan);
+    status = memories_map(p, buffers, &memory, &sizes);
+    if (!status)
+        status = prepared_sizes_check(p->comm, &plan, &sizes);
     if (!status)
         status = accelerator_enter(a, &before);
     if (!status) {
         (void)pthread_mutex_lock(&plugin_lock);
-        if (p->functions->open(a->ordinal, plan, bytes, &memory, &p->gpu, &e))
+        if (p->functions->open(a->ordinal, plan.plan, plan.bytes, &memory, &p->gpu, &e))
             status = last_error_set(e.status, "rank %d: prepare: %s", p->comm->rank, e.text);
         (void)pthread_mutex_unlock(&plugin_lock);
         accelerator_leave(a, before);
     }
-    free(plan);
+    free(plan.plan);
     return status;
 }
 
@@ -312,9 +242,10 @@ static int prepare_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t 
     if (!status && recv_rows && request->result.nvalues == 2 + (uint32_t)comm->nranks)
         memcpy(recv_rows, request->result.values + 2, (size_t)comm->nranks * sizeof(recv_rows[0]));
     fcc_request_free(request);
-    if (!status && (values[1] < 0 || values[1] >= FCC_PREPARED_MAX))
-        status = last_error_set(-EPROTO, "prepare: the worker gave it place %lld: allowed are 0 to %d", (long long)values[1],
-                                FCC_PREPARED_MAX - 1);
+    if (!status && (values[0] < 1 || values[0] > UINT32_MAX || values[1] < 0 || values[1] >= FCC_PREPARED_MAX))
+        status =
+            last_error_set(-EPROTO, "prepare: the worker gave it number %lld and place %lld: allowed are 1 to %u and 0 to %d",
+                           (long long)values[0], (long long)values[1], UINT32_MAX, FCC_PREPARED_MAX - 1);
     return status;
 }
 
@@ -332,11 +263,12 @@ static struct fcc_prepared *prepared_new(struct fcc_comm *comm, int64_t number, 
 }
 
 /* With the worker's answer: 0, and the context has *out, which is p, or p is no more. */
-static int prepared_begin(struct fcc_prepared *p, const struct prepared_buffers *buffers, struct fcc_prepared **out)
+static int prepared_begin(struct fcc_prepared *p, const struct prepared_wanted *wanted, const struct prepared_buffers *buffers,
+                          struct fcc_prepared **out)
 {
     struct fcc_context *c = p->comm->context;
     struct error why;
-    int status = prepared_open(p, buffers);
+    int status = prepared_open(p, wanted, buffers);
 
     if (status) {
         (void)error_set(&why, status, "%s", fcc_last_error());
@@ -354,7 +286,8 @@ static int prepared_begin(struct fcc_prepared *p, const struct prepared_buffers 
     return 0;
 }
 
-struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place)
+struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place,
+                                    const struct prepared_wanted *wanted)
 {
     struct fcc_prepared *p = prepared_new(comm, number, place), *out = NULL;
 
@@ -363,7 +296,7 @@ struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint
         return NULL;
     }
     p->offered = true;
-    (void)prepared_begin(p, NULL, &out);
+    (void)prepared_begin(p, wanted, NULL, &out);
     return out;
 }
 
@@ -394,7 +327,9 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     }
     p->number = (uint32_t)values[0];
     p->place = (uint32_t)values[1];
-    status = prepared_begin(p, buffers, &p);
+    status = prepared_begin(
+        p, &(struct prepared_wanted){.op = op, .ntensors = msg->ntensors, .tensors = (const struct fcc_wire_tensor *)(msg + 1)},
+        buffers, &p);
     if (status)
         (void)error_set(&why, status, "%s", fcc_last_error());
     status = prepare_confirm(comm, op, &why);

@@ -7,6 +7,7 @@
 
 #include "client.h"
 #include "gpu_prepared.h"
+#include "prepared_plan.h"
 
 /* What an operator works on, of this rank. NULL: absent. */
 struct prepared_buffers {
@@ -19,7 +20,7 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
                  const struct prepared_buffers *buffers, fcc_prepared **out);
 /* What the worker has prepared under this number, to be offered (offer.c); `place` is its words'. NULL: this process cannot have it, which the
  * worker is told. Takes long. The communicator has it. */
-struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place);
+struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place, const struct prepared_wanted *wanted);
 uint32_t prepared_number(const struct fcc_prepared *p);
 uint32_t prepared_place(const struct fcc_prepared *p);
 /* Will the worker still grant runs? */

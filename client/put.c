@@ -124,6 +124,8 @@ int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number
                                                             .length = sizeof(msg),
                                                             .reply = &reply.reply,
                                                             .reply_size = sizeof(reply)});
+    if (!status && !reply.number)
+        status = last_error_set(-EPROTO, "rank %d: put: the worker gave it number 0, which means none", comm->rank);
     if (!status)
         *number = reply.number;
     return status;
@@ -142,7 +144,7 @@ static int room_await(fcc_comm *comm, struct fcc_trigger_memory *t, uint64_t at,
     patience_begin(&patience, comm_patience_ms(comm));
     while (at - (tail = atomic_load_explicit(&t->tail, memory_order_acquire)) >= FCC_TRIGGER_SLOTS) {
         int status = status_of(comm);
-        if (!status && tail != seen) {
+        if (!status && (int64_t)(tail - seen) > 0) { /* backwards is no progress */
             seen = tail;
             patience_begin(&patience, comm_patience_ms(comm));
         } else if (!status && patience_over(&patience)) {

@@ -105,6 +105,9 @@ void slot_return_late(struct fcc_context *c, uint32_t slot)
     c->late_slots |= UINT64_C(1) << slot;
 }
 
+/* What the worker may change at any moment is read exactly once: what is checked is what is used. */
+#define READ_ONCE(field) (*(const volatile __typeof__(field) *)&(field))
+
 bool slot_collect(struct fcc_request *r)
 {
     const struct fcc_slot *slot = &r->context->memory->slot[r->slot];
@@ -112,13 +115,15 @@ bool slot_collect(struct fcc_request *r)
 
     if (atomic_load_explicit(&slot->state, memory_order_acquire) != FCC_SLOT_DONE)
         return false;
-    result->reply.msg.id = slot->id;
-    result->reply.status = slot->status;
-    result->nvalues = slot->nvalues;
+    int32_t slot_status = READ_ONCE(slot->status);
+    uint32_t nvalues = READ_ONCE(slot->nvalues);
+    result->reply.msg.id = READ_ONCE(slot->id);
+    result->reply.status = slot_status;
+    result->nvalues = nvalues;
     /* Only what means something: a slot is a kilobyte, in a memory that another core wrote to. */
-    memcpy(result->values, slot->values, (result->nvalues < FCC_MAX_RANKS ? result->nvalues : FCC_MAX_RANKS) * sizeof(int64_t));
+    memcpy(result->values, slot->values, (nvalues < FCC_MAX_RANKS ? nvalues : FCC_MAX_RANKS) * sizeof(int64_t));
     result->reply.text[0] = '\0';
-    if (result->reply.status)
+    if (slot_status)
         memcpy(result->reply.text, slot->text, sizeof(result->reply.text));
     if (r->stream && !stream_has_left(r->context, r->slot))
         slot_return_late(r->context, r->slot);

@@ -29,21 +29,21 @@ static int peer_ask(const struct fcc_buffer *b, int rank, struct mapping *out)
 
     if (status)
         return status;
-    if (reply.map_bytes < b->bytes || reply.map_bytes > SIZE_MAX) {
+    if (reply.buffer != b->handle || !reply.map_bytes || reply.map_bytes < b->bytes || reply.map_bytes > SIZE_MAX) {
         (void)close(fd);
-        return last_error_set(-EPROTO, "rank %d: the worker sent %llu bytes of a buffer of %zu", rank,
-                              (unsigned long long)reply.map_bytes, b->bytes);
+        return last_error_set(-EPROTO, "rank %d: the worker sent %llu bytes of buffer %u where buffer %u has %zu", rank,
+                              (unsigned long long)reply.map_bytes, reply.buffer, b->handle, b->bytes);
     }
     out->bytes = (size_t)reply.map_bytes;
     return buffer_map(b, fd, reply.memory, out);
 }
 
-/* Locked. Where the rank's part is mapped; NULL: nowhere. */
+/* Locked. Where the part of a rank of the communicator is mapped; NULL: nowhere. */
 static void *peer_known(const struct fcc_buffer *b, int rank)
 {
     if (rank == b->comm->rank)
         return b->map.data;
-    return b->peers && rank >= 0 && rank < b->comm->nranks ? b->peers[rank].data : NULL;
+    return b->peers ? b->peers[rank].data : NULL;
 }
 
 int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out)
@@ -59,6 +59,8 @@ int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out)
     if (!out)
         return last_error_set(-EINVAL, "out: NULL: not allowed");
     c = buffer->comm->context;
+    if (rank < 0 || rank >= buffer->comm->nranks)
+        return last_error_set(-EINVAL, "rank: %d: allowed are 0 to %d", rank, buffer->comm->nranks - 1);
     (void)pthread_mutex_lock(&c->lock);
     known = peer_known(buffer, rank);
     (void)pthread_mutex_unlock(&c->lock);
@@ -70,7 +72,7 @@ int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out)
         known = peer_known(buffer, rank); /* another thread may have been faster */
     if (!known && !buffer->peers)
         buffer->peers = calloc((size_t)buffer->comm->nranks, sizeof(buffer->peers[0]));
-    if (!known && buffer->peers) { /* the worker has checked the rank */
+    if (!known && buffer->peers) {
         buffer->peers[rank] = m;
         known = m.data;
         m.data = NULL;
@@ -101,7 +103,7 @@ void statuses_raise(struct fcc_context *c, int status)
 int status_of(const struct fcc_comm *comm)
 {
     return comm->status_word < FCC_STATUS_WORDS
-               ? atomic_load_explicit(&comm->context->memory->status[comm->status_word], memory_order_acquire)
+               ? status_taken(atomic_load_explicit(&comm->context->memory->status[comm->status_word], memory_order_acquire))
                : 0;
 }
 

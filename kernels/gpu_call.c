@@ -51,6 +51,37 @@ int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)
     return i == plan->nslices ? 0 : error_set(e, -EINVAL, "plan: slice %u stands behind what waits for it", i);
 }
 
+int gpu_prepared_make(const struct problem *problem, const struct plan *plan, uint64_t slots_bytes, struct gpu_prepared_plan **out,
+                      struct error *e)
+{
+    uint64_t slices = plan->nslices * sizeof(struct slice), groups = plan->ngroups * sizeof(struct signal_group);
+    struct gpu_run run;
+    int status = gpu_run_make(plan, &run, e);
+
+    if (status)
+        return status;
+    struct gpu_prepared_plan *p = calloc(1, sizeof(*p) + slices + groups);
+    if (!p)
+        return error_set(e, -ENOMEM, "prepare: no memory for a plan of %u slices", plan->nslices);
+    *p = (struct gpu_prepared_plan){.abi = GPU_PLUGIN_ABI,
+                                    .rank = (uint32_t)plan->rank,
+                                    .bytes = sizeof(*p) + slices + groups,
+                                    .only_slots = plan->only_slots,
+                                    .ngroups = plan->ngroups,
+                                    .slices = sizeof(*p),
+                                    .groups = sizeof(*p) + slices,
+                                    .slots_at = GPU_PREPARED_SLOTS_AT,
+                                    .slots_bytes = slots_bytes};
+    gpu_shape_make(problem, plan, &p->shape);
+    memcpy(p->first, run.first, sizeof(p->first));
+    memcpy(p->sets, run.sets, sizeof(p->sets));
+    memcpy((unsigned char *)p + p->slices, run.slices, slices);
+    if (groups) /* in one step there are none */
+        memcpy((unsigned char *)p + p->groups, run.groups, groups);
+    *out = p;
+    return 0;
+}
+
 /* The first row of each table, to the GPU. */
 static int tables_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, int run, const struct op_args *args,
                        struct gpu_input *in, struct error *e)

@@ -109,6 +109,9 @@ static inline uint64_t gpu_offer_word_at(uint64_t run)
     return (GPU_FLAG_WORDS + run % GPU_OFFER_WORDS) * sizeof(uint64_t);
 }
 
+/* In an area: where the slots begin. */
+#define GPU_PREPARED_SLOTS_AT (((GPU_FLAG_WORDS + GPU_OFFER_WORDS) * sizeof(uint64_t) + 255) / 256 * 256)
+
 struct gpu_prepared;
 
 /* For the client. Errors as the plug-in's: 0 or a negative errno value and why. */

@@ -9,7 +9,7 @@
 #include "gpu_execute.h"
 #include "gpu_inside.h"
 #include "gpu_offer.h"
-#include "gpu_prepared.h"
+#include "gpu_prepared_check.h"
 
 struct meeting {
     uint64_t epoch, begun;
@@ -94,12 +94,12 @@ static int gpu_use(int gpu, struct error *e)
 
 static int plan_check(const struct gpu_prepared_plan *plan, size_t bytes, int gpu, struct error *e)
 {
-    if (bytes < sizeof(*plan) || plan->bytes != bytes || plan->abi != GPU_PLUGIN_ABI)
-        return error_set(e, -EPROTO, "%s GPU %d: a plan of %zu bytes, which is not of this plug-in", GPU_KIND, gpu, bytes);
-    if (plan->shape.nranks > GPU_MAX_GPUS || gpu < 0 || gpu >= GPU_MAX_GPUS)
-        return error_set(e, -EINVAL, "%s GPU %d: %u ranks: allowed are at most %d of both", GPU_KIND, gpu, plan->shape.nranks,
-                         GPU_MAX_GPUS);
-    return 0;
+    struct error why = {};
+
+    if (gpu < 0 || gpu >= GPU_MAX_GPUS)
+        return error_set(e, -EINVAL, "%s GPU %d: allowed are 0 to %d", GPU_KIND, gpu, GPU_MAX_GPUS - 1);
+    int status = gpu_prepared_plan_check(plan, bytes, &why);
+    return status ? error_set(e, status, "%s GPU %d: %s", GPU_KIND, gpu, why.text) : 0;
 }
 
 /* The calls' argument: places become addresses. */

@@ -405,8 +405,10 @@ static_assert(sizeof(struct fcc_slot) == 1056, "wire");
 struct fcc_prepared_words {
     _Alignas(64) _Atomic uint64_t begun;
     _Atomic uint64_t ended;
-    uint32_t comm, request, number,
-        zero; /* the client's handle; what the client called it; what the worker does. Valid if `first` is not 0 */
+    /* The client's handle; what the client called it; what the worker does. Of the offering that `first` tells of, if that is the same before
+     * and after they are read: the worker sets it to 0 before it writes them anew. */
+    _Atomic uint32_t comm, request, number;
+    uint32_t zero;
     _Atomic uint64_t first; /* release; 0: it is none to be offered; FCC_OFFERS_END: it is no more */
 };
 #define FCC_OFFERS_END UINT64_MAX

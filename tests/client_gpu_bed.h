@@ -57,6 +57,8 @@ static inline void driver_is_clean(void)
     assert_int_equal(driver->registered, 0);
 }
 
+static const struct fcc_comm_options on_gpu = {.device = -1, .device_kind = FCC_DEVICE_GPU};
+
 static inline struct bed gpu_connect(struct manner how)
 {
     struct bed b = {.fake = fake_new(HONEST)};
@@ -76,7 +78,7 @@ static inline struct bed gpu_open(struct manner how, int nranks)
     struct bed b = gpu_connect(how);
     struct fcc_unique_id id = {{0}};
 
-    if (fcc_comm_init(b.context, &id, nranks, 0, NULL, &b.comm))
+    if (fcc_comm_init(b.context, &id, nranks, 0, &on_gpu, &b.comm))
         fail_msg("%s", fcc_last_error());
     return b;
 }

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gpu_prepared.h"
+#include "gpu_prepared_check.h"
 
 struct gpu_prepared {
     struct gpu gpu; /* has nothing but its number */
@@ -189,21 +189,10 @@ static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *
 
 /* ---- from a plan ---- */
 
-static bool lies_inside(const struct gpu_prepared_plan *plan, uint64_t at, uint64_t count, size_t size)
-{
-    return at >= sizeof(*plan) && at <= plan->bytes && count <= (plan->bytes - at) / size;
-}
-
-static void contract_check(const struct gpu_prepared_plan *plan, size_t bytes, const struct gpu_prepared_memory *m)
+static void contract_check(const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
 {
     uint32_t nranks = plan->shape.nranks;
 
-    wrong(plan->abi != GPU_PLUGIN_ABI || plan->bytes != bytes || plan->rank >= nranks || nranks > GPU_MAX_GPUS,
-          "a plan that is none");
-    wrong(!lies_inside(plan, plan->slices, plan->first[GPU_PHASES], sizeof(struct slice)) ||
-              !lies_inside(plan, plan->groups, plan->ngroups, sizeof(struct signal_group)),
-          "a plan whose parts lie outside");
-    wrong(plan->slots_at < gpu_offer_word_at(GPU_OFFER_WORDS - 1) + sizeof(uint64_t), "slots that lie over the words");
     wrong(!m->begun || !m->ended || m->begun % 8 || m->ended % 8, "no words of begin and end");
     for (uint32_t r = 0; r < nranks; r++) {
         wrong(!m->areas[r], "a rank without an area");
@@ -282,7 +271,10 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     if (status)
         return status;
     wrong(gpu < 0 || gpu >= (int)control->gpus, "a prepared operator on a GPU that there is not");
-    contract_check(plan, bytes, memory);
+    status = gpu_prepared_plan_check(plan, bytes, e);
+    if (status)
+        return status;
+    contract_check(plan, memory);
     struct gpu_prepared *p = calloc(1, sizeof(*p));
     status = driver_find(p, e);
     if (status) {

@@ -75,6 +75,10 @@ struct fake {
     struct fcc_comm_init_msg comm_init;        /* the last one; look at calls[] first */
     struct fcc_meeting meeting;                /* likewise */
     uint32_t spin_us, time_limit_ms;           /* 0: FAKE_TIME_LIMIT_MS */
+    /* Not NULL: changes a reply, or what a slot gets, as no worker would make it. */
+    void (*_Atomic twist)(const struct fcc_msg *to, struct fcc_reply *reply);
+    void (*_Atomic twist_slot)(struct fcc_submit_reply *reply);
+    int bell; /* not 0: sent in place of the doorbell */
 
     char path[108];
     int listener, sock, doorbell, poke;
@@ -134,6 +138,8 @@ static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t o
         memset(r.reply.text, 'x', sizeof(r.reply.text)); /* without its NUL */
         memcpy(r.reply.text, FAKE_TEXT, strlen(FAKE_TEXT));
     }
+    if (f->twist_slot)
+        f->twist_slot(&r);
     if (slot == FCC_NO_SLOT) {
         (void)msg_send(f->sock, &r.reply.msg, sizeof(r), NULL, 0);
         return;

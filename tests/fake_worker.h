@@ -26,6 +26,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "driver.h"
 #include "fake_submit.h"
 
 static int fake_memfd(size_t bytes, bool sealed)
@@ -33,6 +34,16 @@ static int fake_memfd(size_t bytes, bool sealed)
     int fd = memfd_create("fake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     if (fd < 0 || ftruncate(fd, (off_t)bytes) || (sealed && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)))
+        abort();
+    return fd;
+}
+
+/* The fake driver's IPC handle, in a file that nobody can write to any more unless it is not sealed. */
+static int fake_handle(uint64_t bytes, bool sealed)
+{
+    int fd = fake_memfd(sizeof(struct driver_ipc_handle), true);
+
+    if (pwrite(fd, &bytes, sizeof(bytes), 0) != sizeof(bytes) || (sealed && fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE)))
         abort();
     return fd;
 }
@@ -62,6 +73,8 @@ static void fake_reply(struct fake *f, enum fault fault, const struct fcc_msg *t
     reply->msg = (struct fcc_msg){.length = (uint32_t)length, .type = to->type | FCC_REPLY, .id = to->id};
     for (int i = 0; i < nfds; i++)
         extra[i] = fds[i];
+    if (f->twist)
+        f->twist(to, reply);
     if (fault == FD_MISSING)
         n = nfds - 1;
     if (fault == FD_SURPLUS)
@@ -99,7 +112,7 @@ static void fake_welcome(struct fake *f, const struct fcc_hello *hello)
     f->memory = mmap(NULL, sizeof(*f->memory), PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
     atomic_store(&f->memory->time_limit_ms, FAKE_TIME_LIMIT_MS);
     f->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    fds[1] = fcntl(f->doorbell, F_DUPFD_CLOEXEC, 0);
+    fds[1] = fcntl(f->bell ? f->bell : f->doorbell, F_DUPFD_CLOEXEC, 0);
     if (f->welcome_fault == VERSION_WRONG)
         w.version++;
     f->hello = *hello;
@@ -137,10 +150,10 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
         u.buffer.buffer = ++f->last_buffer;
         u.buffer.map_bytes = (((const struct fcc_buffer_alloc_msg *)m)->bytes + 4095) / 4096 * 4096;
         u.buffer.memory = f->memory_kind;
-        fd = fake_memfd(u.buffer.map_bytes - (fault == FD_SMALL ? 4096 : 0), fault != FD_UNSEALED);
-        if (f->memory_kind == FCC_MEMORY_GPU_IPC && /* the fake driver's handle */
-            pwrite(fd, &u.buffer.map_bytes, sizeof(u.buffer.map_bytes), 0) != sizeof(u.buffer.map_bytes))
-            abort();
+        if (f->memory_kind == FCC_MEMORY_GPU_IPC)
+            fd = fake_handle(u.buffer.map_bytes, fault != FD_UNSEALED);
+        else
+            fd = fake_memfd(u.buffer.map_bytes - (fault == FD_SMALL ? 4096 : 0), fault != FD_UNSEALED);
         nfds = 1;
     } else if (m->type == FCC_MSG_STREAM_WORDS && f->no_words) {
         u.reply.status = -EOPNOTSUPP;

@@ -286,13 +286,12 @@ static void test_device_kinds(void **state)
     assert_int_equal(b.fake->calls[FCC_MSG_COMM_INIT], 1); /* the worker is told, for the other ranks */
     assert_int_equal(b.fake->comm_init.refused, EINVAL);
     o.device_kind = FCC_DEVICE_GPU;
-    assert_int_equal(fcc_comm_init(b.context, &id, 1, 0, &o, &comm), 0); /* the fake's answer is a cpu all the same */
+    assert_int_equal(fcc_comm_init(b.context, &id, 1, 0, &o, &comm), -EPROTO); /* the fake's answer is a cpu all the same */
+    assert_error_says("rank 0: the worker put it on a device of kind 0: it had asked for kind 1");
     assert_int_equal(b.fake->calls[FCC_MSG_COMM_INIT], 2);
     assert_int_equal(b.fake->comm_init.device_kind, FCC_DEVICE_GPU);
     assert_int_equal(b.fake->comm_init.device, 3);
     assert_int_equal(b.fake->comm_init.refused, 0);
-    assert_int_equal(fcc_comm_device_kind(comm), FCC_DEVICE_CPU);
-    fcc_comm_destroy(comm);
     b.fake->device_kind = FCC_DEVICE_GPU; /* which no device is */
     assert_int_equal(fcc_comm_init(b.context, &id, 2, 1, &o, &comm), -EPROTO);
     assert_error_says("rank 1: the worker put it on a device of kind 1");
@@ -309,7 +308,7 @@ static void gpu_is_missing(enum fcc_device_kind kind, const char *name)
     int status;
 
     b.fake->device_kind = kind;
-    status = fcc_comm_init(b.context, &id, 1, 0, NULL, &comm);
+    status = fcc_comm_init(b.context, &id, 1, 0, &(struct fcc_comm_options){.device = -1, .device_kind = kind}, &comm);
     assert_true(status == -ENODEV || status == -ENOENT);
     assert_null(comm);
     assert_error_says("rank 0: ");

@@ -55,7 +55,7 @@ static void test_buffers(void **state)
     }
     b = gpu_connect((struct manner){FCC_DEVICE_HIP, false, false}); /* which takes descriptors as they are */
     driver->hip_version = 70100000;
-    assert_int_equal(fcc_comm_init(b.context, &(struct fcc_unique_id){{0}}, 1, 0, NULL, &b.comm), 0);
+    assert_int_equal(fcc_comm_init(b.context, &(struct fcc_unique_id){{0}}, 1, 0, &on_gpu, &b.comm), 0);
     buffer_life(&b, FCC_MEMORY_GPU_FD, 70100000);
     fcc_comm_destroy(b.comm);
     gpu_close(&b);
@@ -99,7 +99,7 @@ static void test_driver_fails(void **state)
         driver->fail = name ? (int)cases[i / 2].function : -1;
         if (cases[i / 2].function == DRIVER_ipc_open)
             b.fake->memory_kind = FCC_MEMORY_GPU_IPC;
-        status = fcc_comm_init(b.context, &id, 1, 0, NULL, &b.comm);
+        status = fcc_comm_init(b.context, &id, 1, 0, &on_gpu, &b.comm);
         if (!status)
             status = fcc_buffer_alloc(b.comm, FCC_BUFFER_LOCAL, 100, &buffer);
         assert_int_equal(status, name ? cases[i / 2].status : 0);
@@ -120,13 +120,13 @@ static void test_gpu_is_not_visible(void **state)
     (void)state;
     driver->gpus = GPU;
     (void)setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
-    assert_int_equal(fcc_comm_init(b.context, &id, 1, 0, NULL, &b.comm), -ENOENT);
+    assert_int_equal(fcc_comm_init(b.context, &id, 1, 0, &on_gpu, &b.comm), -ENOENT);
     assert_error_says("rank 0: cuda GPU 2 (UUID a2a2a2a2-a2a2-a2a2-a2a2-a2a2a2a2a2a2) is not among the 2");
     assert_error_says("its CUDA_VISIBLE_DEVICES, now 0,1, must");
     (void)unsetenv("CUDA_VISIBLE_DEVICES");
     assert_int_equal(b.fake->calls[FCC_MSG_COMM_DESTROY], 1);
     driver->gpus = GPU + 1;
-    assert_int_equal(fcc_comm_init(b.context, &id, 1, 0, NULL, &b.comm), 0);
+    assert_int_equal(fcc_comm_init(b.context, &id, 1, 0, &on_gpu, &b.comm), 0);
     gpu_close(&b);
 }
 
@@ -136,7 +136,7 @@ static void *join_in_a_thread(void *arg)
     struct fcc_unique_id id = {{0}};
     fcc_comm *comm;
 
-    return fcc_comm_init(b->context, &id, 1, 0, NULL, &comm) ? b : NULL;
+    return fcc_comm_init(b->context, &id, 1, 0, &on_gpu, &comm) ? b : NULL;
 }
 
 /* Ranks as threads: they share what they can. */

@@ -49,7 +49,7 @@ static void test_gpu_without_stream_memory_operations(void **state)
 
     (void)state;
     driver->no_stream_words = true;
-    assert_int_equal(fcc_comm_init(b.context, &(struct fcc_unique_id){{0}}, 1, 0, NULL, &b.comm), 0);
+    assert_int_equal(fcc_comm_init(b.context, &(struct fcc_unique_id){{0}}, 1, 0, &on_gpu, &b.comm), 0);
     stream = stream_open(&b);
     assert_int_equal(fcc_noop_enqueue(b.comm, stream, NULL), 0);
     stream_close(&b, stream);
@@ -340,7 +340,7 @@ static void test_enqueue_needs_the_ring(void **state)
     b.fake->device_kind = FCC_DEVICE_CUDA;
     b.fake->device_uuid = FAKE_UUID(GPU);
     assert_int_equal(fcc_connect(&o, &b.context), 0);
-    assert_int_equal(fcc_comm_init(b.context, &(struct fcc_unique_id){{0}}, 1, 0, NULL, &b.comm), 0);
+    assert_int_equal(fcc_comm_init(b.context, &(struct fcc_unique_id){{0}}, 1, 0, &on_gpu, &b.comm), 0);
     assert_int_equal(fcc_noop(b.comm), 0);
     assert_int_equal(fcc_noop_enqueue(b.comm, NULL, NULL), -EINVAL);
     assert_error_says("rank 0's connection has no_ring");

@@ -10,9 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
@@ -21,6 +19,7 @@
 #include "fccctl.h"
 #include "field.h"
 #include "msg.h"
+#include "sealed.h"
 
 #define ANSWER_MAX (256 << 20) /* bytes of JSON */
 
@@ -180,36 +179,28 @@ void control_close(struct control *c)
     free(c);
 }
 
-/* Parse the JSON in a memfd. Takes fd. */
+/* Parse the JSON in a memfd, of which this process has a copy: who asks may be root, and who answers is anybody's worker. Takes fd. */
 static int json_from_fd(int fd, struct json_object **out, struct error *e)
 {
-    struct json_tokener *tokener = NULL;
-    struct json_object *object = NULL;
-    struct stat st;
-    char *text = MAP_FAILED;
-    int status = -EPROTO;
+    struct json_tokener *tokener;
+    void *text = NULL;
+    size_t bytes = 0;
+    int status = sealed_read(fd, 2, ANSWER_MAX, "the daemon's answer", &text, &bytes, e);
 
-    if (fstat(fd, &st) != 0 || st.st_size < 2 || st.st_size > ANSWER_MAX)
-        goto out;
-    text = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    tokener = json_tokener_new();
-    if (text == MAP_FAILED || !tokener) {
-        status = -ENOMEM;
-        goto out;
-    }
-    object = json_tokener_parse_ex(tokener, text, (int)st.st_size);
-    if (object)
-        status = 0;
-out:
-    if (tokener)
-        json_tokener_free(tokener);
-    if (text != MAP_FAILED)
-        (void)munmap(text, (size_t)st.st_size);
     (void)close(fd);
     if (status)
-        return error_set(e, status, "the daemon's answer is not JSON that fccctl can read: %s", strerror(-status));
-    *out = object;
-    return 0;
+        return status;
+    tokener = json_tokener_new();
+    *out = tokener ? json_tokener_parse_ex(tokener, text, (int)bytes) : NULL;
+    if (!tokener)
+        status = error_set(e, -ENOMEM, "the daemon's answer: out of memory");
+    else if (!*out)
+        status = error_set(e, -EPROTO, "the daemon's answer is not JSON that fccctl can read: %s",
+                           json_tokener_error_desc(json_tokener_get_error(tokener)));
+    if (tokener)
+        json_tokener_free(tokener);
+    free(text);
+    return status;
 }
 
 int control_query(struct control *c, struct fcc_query *query, int limit_ms, struct json_object **out, struct error *e)

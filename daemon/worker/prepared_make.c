@@ -84,40 +84,15 @@ static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, con
     }
 }
 
-static uint64_t slots_at(void)
-{
-    return ((GPU_FLAG_WORDS + GPU_OFFER_WORDS) * sizeof(uint64_t) + 255) / 256 * 256;
-}
-
 /* A rank's plan as a sealed file. */
 static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, const struct op_args args[], bool offered,
                       int *fd, struct error *e)
 {
-    const struct plan *plan = l->runs[rank].plan;
-    uint64_t slices = plan->nslices * sizeof(struct slice), groups = plan->ngroups * sizeof(struct signal_group);
-    struct gpu_run run;
-    int status = gpu_run_make(plan, &run, e);
+    struct gpu_prepared_plan *p = NULL;
+    int status = gpu_prepared_make(l->problem, l->runs[rank].plan, slots_bytes, &p, e);
 
     if (status)
         return status;
-    struct gpu_prepared_plan *p = calloc(1, sizeof(*p) + slices + groups);
-    if (!p)
-        return error_set(e, -ENOMEM, "prepare: no memory for a plan of %u slices", plan->nslices);
-    *p = (struct gpu_prepared_plan){.abi = GPU_PLUGIN_ABI,
-                                    .rank = (uint32_t)rank,
-                                    .bytes = sizeof(*p) + slices + groups,
-                                    .only_slots = plan->only_slots,
-                                    .ngroups = plan->ngroups,
-                                    .slices = sizeof(*p),
-                                    .groups = sizeof(*p) + slices,
-                                    .slots_at = slots_at(),
-                                    .slots_bytes = slots_bytes};
-    gpu_shape_make(l->problem, l->runs[0].plan, &p->shape);
-    memcpy(p->first, run.first, sizeof(p->first));
-    memcpy(p->sets, run.sets, sizeof(p->sets));
-    memcpy((unsigned char *)p + p->slices, run.slices, slices);
-    if (groups) /* in one step there are none */
-        memcpy((unsigned char *)p + p->groups, run.groups, groups);
     places_set(p, l->comm, args, offered);
     int file = memfd_create("fccd-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0 || write(file, p, p->bytes) != (ssize_t)p->bytes ||
@@ -173,7 +148,7 @@ static int rank_make(struct prepared *p, const struct launch *l, struct member *
     for (int t = 0; t < FCC_MAX_TENSORS; t++)
         if ((!p->offered || t == kept) && (rank->buffers[t] = m->next->buffers[t]))
             rank->buffers[t]->refs++;
-    if (device_memory_alloc(m->device, slots_at() + 2 * slots_bytes, &rank->area, &rank->area_fd, &why))
+    if (device_memory_alloc(m->device, GPU_PREPARED_SLOTS_AT + 2 * slots_bytes, &rank->area, &rank->area_fd, &why))
         return error_set(e, why.status, "rank %d: prepare: memory for flags and words: %s", m->rank, why.text);
     if (rank->area.kind != FCC_MEMORY_GPU_FD)
         return error_set(e, -EOPNOTSUPP, "rank %d: prepare: its GPU's memory is not shared by file descriptors", m->rank);
@@ -220,9 +195,10 @@ static void ranks_offer(const struct prepared *p)
     for (int r = 0; r < p->comm->nranks; r++) {
         const struct member *m = &p->comm->members[r];
         struct fcc_prepared_words *words = &m->session->memory->prepared[p->ranks[r].place];
-        words->comm = m->handle;
-        words->request = m->next->request;
-        words->number = p->number;
+        atomic_thread_fence(memory_order_release); /* behind the 0 that place_take() has put there: see proto.h */
+        atomic_store_explicit(&words->comm, m->handle, memory_order_relaxed);
+        atomic_store_explicit(&words->request, m->next->request, memory_order_relaxed);
+        atomic_store_explicit(&words->number, p->number, memory_order_relaxed);
         atomic_store_explicit(&words->first, p->first, memory_order_release);
         (void)atomic_fetch_add_explicit(&m->session->memory->offers, 1, memory_order_release);
     }

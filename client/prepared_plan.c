@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * prepared_plan.c - what the worker has made of a prepared operator. It comes as a sealed file and is copied once. The copy is judged twice: is it a
+ * plan that kernels may follow (gpu_prepared_check.h), and is it one of the operator that was asked for. So a worker that errs costs an
+ * error, and never memory of this process.
+ */
+#include "prepared_plan.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sealed.h"
+
+#define PLAN_BYTES_MAX (64u << 20)
+
+static int functions_load(const char *path, const struct gpu_prepared_functions **out)
+{
+    gpu_prepared_functions_function *function;
+    void *library = NULL, *symbol;
+    const char *why;
+
+    if (path[0] != '/')
+        return last_error_set(-EPROTO, "prepare: the worker names its plug-in \"%.64s\": allowed is an absolute path", path);
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    why = library ? NULL : dlerror();
+    if (!library)
+        return last_error_set(-ENODEV, "prepare: fccd's plug-in cannot be loaded into this process: %s", why ? why : path);
+    symbol = dlsym(library, GPU_PREPARED_SYMBOL);
+    if (!symbol)
+        return last_error_set(-EPROTO, "prepare: %s: it has no %s()", path, GPU_PREPARED_SYMBOL);
+    memcpy(&function, &symbol, sizeof(function)); /* the way from an object's address to a function's that C allows */
+    *out = function();
+    if ((*out)->abi != GPU_PLUGIN_ABI)
+        return last_error_set(-EPROTO, "prepare: %s: plug-in interface %u: this library has %u", path, (*out)->abi,
+                              GPU_PLUGIN_ABI);
+    return 0;
+}
+
+static int memory_ask(const struct fcc_comm *comm, uint32_t number, enum fcc_prepared_what what, int rank,
+                      struct fcc_prepared_reply *reply, int *fd)
+{
+    struct fcc_prepared_msg msg = {.comm = comm->handle, .number = number, .what = what, .rank = rank};
+
+    return context_call(comm->context, &(struct call){.type = FCC_MSG_PREPARED,
+                                                      .msg = &msg.msg,
+                                                      .length = sizeof(msg),
+                                                      .reply = &reply->reply,
+                                                      .reply_size = sizeof(*reply),
+                                                      .fds = fd});
+}
+
+int prepared_memory_map(const struct fcc_comm *comm, uint32_t number, enum fcc_prepared_what what, int rank,
+                        struct accelerator_memory *out)
+{
+    struct fcc_prepared_reply reply = {.map_bytes = 0};
+    int fd = -1, status = memory_ask(comm, number, what, rank, &reply, &fd);
+
+    if (status)
+        return status;
+    if (!reply.map_bytes || reply.map_bytes > SIZE_MAX) {
+        (void)close(fd);
+        return last_error_set(-EPROTO, "prepare: the worker sent %llu bytes of rank %d's memory",
+                              (unsigned long long)reply.map_bytes, rank);
+    }
+    return accelerator_map(comm->accelerator, fd, reply.memory, (size_t)reply.map_bytes, out);
+}
+
+/* ---- is it the operator that was asked for? ---- */
+
+/* An input's place, and how far its rows are apart. An absent one is nowhere, and its strides are without meaning. */
+static bool input_fits(const struct prepared_wanted *w, uint32_t tensor, uint64_t at, int64_t stride)
+{
+    const struct fcc_wire_tensor *t = &w->tensors[tensor];
+
+    if (!t->buffer && !w->offered)
+        return at == 0;
+    return at == (w->offered ? 0 : t->offset) && stride == t->stride[0];
+}
+
+static bool gemv_fits(const struct gpu_prepared_plan *plan, const struct prepared_wanted *w)
+{
+    const struct fcc_wire_tensor *x = &w->tensors[FCC_GEMV_X], *y = &w->tensors[FCC_GEMV_Y];
+    bool some = w->offered || x->buffer;
+
+    return plan->in.gemv.k == (some ? x->shape[1] : 0) && plan->shape.m == y->shape[0] && plan->shape.n == y->shape[1] &&
+           input_fits(w, FCC_GEMV_X, plan->in.gemv.x, plan->in.gemv.x_stride) &&
+           input_fits(w, FCC_GEMV_W, plan->in.gemv.w, plan->in.gemv.w_stride);
+}
+
+/* No slice reads a row that the rank has not. */
+static bool gemm_fits(const struct gpu_prepared_plan *plan, const struct prepared_wanted *w)
+{
+    const struct fcc_wire_tensor *a = &w->tensors[FCC_GEMM_A], *c = &w->tensors[FCC_GEMM_C];
+    bool some = w->offered || a->buffer, fits;
+
+    fits = plan->in.gemm.k == (some ? a->shape[1] : 0) && plan->shape.n == c->shape[1] &&
+           input_fits(w, FCC_GEMM_A, plan->in.gemm.a, plan->in.gemm.a_stride) &&
+           input_fits(w, FCC_GEMM_B, plan->in.gemm.b, plan->in.gemm.b_stride);
+    for (uint32_t i = 0; fits && i < plan->first[GPU_PHASE_WAIT]; i++) {
+        const struct slice *s = &gpu_prepared_slices(plan)[i];
+        fits = !plan->in.gemm.k || (int64_t)s->row + s->rows <= a->shape[0];
+    }
+    return fits;
+}
+
+static bool plan_is_wanted(const struct fcc_comm *comm, const struct gpu_prepared_plan *plan, const struct prepared_wanted *w)
+{
+    bool is_gemv = w->op == FCC_OP_GEMV_ALL_REDUCE;
+    const struct fcc_wire_tensor *result;
+
+    if (plan->shape.op != w->op || plan->rank != (uint32_t)comm->rank || plan->shape.nranks != (uint32_t)comm->nranks)
+        return false;
+    if (w->op == FCC_OP_NOOP)
+        return true;
+    if (w->ntensors != (is_gemv ? (uint32_t)FCC_GEMV_TENSORS : (uint32_t)FCC_GEMM_TENSORS))
+        return false;
+    result = &w->tensors[is_gemv ? (uint32_t)FCC_GEMV_Y : (uint32_t)FCC_GEMM_C];
+    return plan->shape.dtype == result->dtype && plan->out[plan->rank].stride[0] == result->stride[0] &&
+           plan->out[plan->rank].data == (w->offered ? 0 : result->offset) &&
+           (is_gemv ? gemv_fits(plan, w) : gemm_fits(plan, w));
+}
+
+/* ---- the whole ---- */
+
+int prepared_plan_get(const struct fcc_comm *comm, uint32_t number, const struct prepared_wanted *wanted,
+                      struct prepared_plan *out)
+{
+    struct fcc_prepared_reply reply = {.map_bytes = 0};
+    struct error e = {.status = 0};
+    void *data = NULL;
+    size_t bytes = 0;
+    int fd = -1, status = memory_ask(comm, number, FCC_PREPARED_PLAN, comm->rank, &reply, &fd);
+
+    if (status)
+        return status;
+    reply.plugin[sizeof(reply.plugin) - 1] = '\0';
+    status = sealed_read(fd, sizeof(struct gpu_prepared_plan), PLAN_BYTES_MAX, "the worker's plan", &data, &bytes, &e);
+    (void)close(fd);
+    if (!status && gpu_prepared_plan_check(data, bytes, &e))
+        status = -EPROTO;
+    if (status)
+        status = last_error_set(status, "rank %d: prepare: %s", comm->rank, e.text);
+    else if (!plan_is_wanted(comm, data, wanted))
+        status = last_error_set(-EPROTO, "rank %d: prepare: the worker's plan is of another operator than %s", comm->rank,
+                                operator_name((uint16_t)wanted->op));
+    else
+        status = functions_load(reply.plugin, &out->functions);
+    if (status) {
+        free(data);
+        return status;
+    }
+    out->plan = data;
+    out->bytes = bytes;
+    return 0;
+}
+
+int prepared_sizes_check(const struct fcc_comm *comm, const struct prepared_plan *plan, const struct gpu_prepared_sizes *sizes)
+{
+    struct error e = {.status = 0};
+
+    return gpu_prepared_sizes_check(plan->plan, sizes, &e) ? last_error_set(-EPROTO, "rank %d: prepare: %s", comm->rank, e.text)
+                                                           : 0;
+}
