@@ -68,6 +68,7 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 	daemon/worker/launch.c daemon/worker/launch_early.c daemon/worker/launch_make.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_alloc.c daemon/worker/nodes_data.c daemon/worker/nodes_end.c daemon/worker/nodes_form.c daemon/worker/nodes_links.c daemon/worker/nodes_rails.c daemon/worker/nodes_shadow.c daemon/worker/nodes_triggers.c daemon/worker/offers.c daemon/worker/overlap.c daemon/worker/peer.c daemon/worker/peer_connect.c daemon/worker/prepared.c daemon/worker/prepared_make.c daemon/worker/puts.c daemon/worker/puts_check.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/session_messages.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/unformed.c daemon/worker/worker.c
 DAEMON += daemon/account.c daemon/cgroup.c daemon/broker/channel.c daemon/broker/user.c daemon/worker/memory.c daemon/worker/rights.c
+DAEMON += daemon/worker/peer_check.c
 CLIENT := client/accelerator.c client/buffer.c client/call.c client/comm.c client/comm_env.c client/completion.c client/connect.c client/core.c client/driver.c \
 	client/env.c client/error.c client/group.c client/hostlist.c client/offer.c client/operators.c client/prepared.c client/prepared_run.c client/process.c client/put.c client/pool.c client/refusal.c client/ring.c client/stream.c client/symmetric.c client/wait.c client/watch.c client/words.c
 CLIENT += client/prepared_plan.c

@@ -46,7 +46,6 @@
 
 /* ---- error.c ---- */
 
-#define STATUS_LAST 4095 /* the largest errno value that Linux has room for */
 
 /* Sets the calling thread's last error (cut to fit) and returns status. */
 int last_error_set(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -11,6 +11,7 @@
 extern "C" {
 #endif
 
+#define STATUS_LAST 4095 /* the largest errno value that Linux has room for */
 #define FCC_TEXT_MAX 512 /* bytes of an error's text with its NUL */
 
 struct error {

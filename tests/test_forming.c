@@ -315,6 +315,127 @@ static void rank_comes_again(void)
     }
 }
 
+/* ---- what makes no sense ---- */
+
+static struct peer_formed formed_make(const struct scene *s)
+{
+    struct peer_formed f = {.nranks = RANKS,
+                            .nnodes = RANKS,
+                            .time_limit_ms = 30000,
+                            .pids = {1, 2, 3},
+                            .node_of = {0, OWN, THIRD},
+                            .workers = {s->root.who, {BED_BROKER, 1}, s->third.who}};
+
+    (void)snprintf(f.addresses[0], FCC_NODE_MAX, "%s", s->root.address);
+    (void)snprintf(f.addresses[OWN], FCC_NODE_MAX, "%s", BED_ADDRESS);
+    (void)snprintf(f.addresses[THIRD], FCC_NODE_MAX, "%s", s->third.address);
+    return f;
+}
+
+/* The root says who has joined, wrongly. The communicator ends, and the worker goes on. */
+static void formed_makes_no_sense(void)
+{
+    enum { NRANKS, NO_NODES, NODES, MORE_NODES, NODE_OF, NODE_OF_OWN, NO_END, NOT_ELSEWHERE, NOT_HERE, TWICE, WRONGS };
+
+    for (int wrong = 0; wrong < WRONGS; wrong++) {
+        struct scene s;
+        third_known(&s);
+        scene_join(&s);
+        struct peer_formed f = formed_make(&s);
+        const char *words = "who has joined makes no sense";
+        int status = -EPROTO;
+        switch (wrong) {
+        case NRANKS:
+            f.nranks = 2;
+            break;
+        case NO_NODES:
+            f.nnodes = 0;
+            break;
+        case NODES:
+            f.nnodes = UINT32_MAX;
+            break;
+        case MORE_NODES:
+            f.nnodes = RANKS + 1;
+            break;
+        case NODE_OF:
+            f.node_of[THIRD] = RANKS;
+            break;
+        case NODE_OF_OWN:
+            f.node_of[OWN] = UINT16_MAX;
+            break;
+        case NO_END:
+            memset(f.addresses[THIRD], 'x', FCC_NODE_MAX);
+            break;
+        case NOT_ELSEWHERE: /* the third rank is said to be here; it has not come */
+            f.node_of[THIRD] = OWN;
+            words = "rank 2: has joined at this node, says the root: it has not";
+            break;
+        case NOT_HERE: /* ... it has come here, but from elsewhere */
+            f.node_of[THIRD] = OWN;
+            other_say_join(&s.third, &s.id, RANKS, THIRD, 30000);
+            (void)other_heard(&s.third, PEER_JOINED, id_number(&s.id));
+            words = "rank 2: has joined at this node, says the root: it has not";
+            break;
+        default: { /* once more, when it is known */
+            struct peer_formed again = f;
+            other_say(&s.root, &again.msg, PEER_FORMED, id_number(&s.id), sizeof(again));
+            third_hears_here(&s);
+            break;
+        }
+        }
+        other_say(&s.root, &f.msg, PEER_FORMED, id_number(&s.id), sizeof(f));
+        client_joined(s.client, status, words);
+        client_is_served(s.client);
+        scene_close(&s);
+    }
+}
+
+/* Messages of a communicator that runs, while this one still forms: by a node that has heard GO before, for all that this one knows. They are kept,
+ * or are nothing to it; then its own rank ends it. */
+static void told_while_it_forms(void)
+{
+    static union {
+        struct peer_msg msg;
+        struct peer_submit submit;
+        struct peer_memory memory;
+        struct peer_free free;
+        struct peer_turn turn;
+    } m[] = {{.submit = {.rank = THIRD, .kind = SUBMISSION_ALLOC, .alloc_bytes = 4096}},
+             {.memory = {.rank = THIRD, .handle = 17, .bytes = 4096}},
+             {.free = {.rank = THIRD, .handle = 17}},
+             {.turn = {.turn = UINT64_MAX}},
+             {.turn = {.turn = 0, .status = -EIO, .text = "rank 2: failed"}},
+             {.turn = {.rank = THIRD, .turn = 0}},
+             {.turn = {.rank = THIRD, .turn = UINT64_MAX, .text = "it is gone"}}};
+    static const struct {
+        enum peer_type type;
+        size_t bytes;
+    } kinds[] = {{PEER_SUBMIT, sizeof(struct peer_submit)}, {PEER_MEMORY, sizeof(struct peer_memory)},
+                 {PEER_FREE, sizeof(struct peer_free)},     {PEER_STAGED, sizeof(struct peer_turn)},
+                 {PEER_FAIL, sizeof(struct peer_turn)},     {PEER_LEAVE, sizeof(struct peer_turn)},
+                 {PEER_LEAVE, sizeof(struct peer_turn)}};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct fcc_comm_msg end = {.msg = {.type = i % 2 ? FCC_MSG_COMM_ABORT : FCC_MSG_COMM_DESTROY, .id = 7}, .comm = 1};
+        struct scene s;
+        third_known(&s);
+        int64_t before = bed_balance(&s.b);
+        scene_join(&s);
+        scene_form(&s, &s.third.who);
+        third_hears_here(&s);
+        third_says_here(&s);
+        (void)other_heard(&s.root, PEER_READY, id_number(&s.id));
+        other_say(&s.third, &m[i].msg, kinds[i].type, id_number(&s.id), kinds[i].bytes);
+        client_is_served(s.client);
+        CHECK(msg_send(s.client, &end.msg, sizeof(end), NULL, 0) == 0);
+        client_joined(s.client, -ECONNABORTED, "");
+        client_answered(s.client, end.msg.type, 0, "");
+        CHECK(bed_balance(&s.b) == before);
+        client_is_served(s.client);
+        scene_close(&s);
+    }
+}
+
 /* ---- ended by its own rank before it has formed ---- */
 
 enum way { DESTROYS, ABORTS, CLOSES, WAYS };
@@ -372,6 +493,8 @@ int main(void)
         {"not_ready", not_ready, 0},
         {"rank_elsewhere", rank_elsewhere, 0},
         {"rank_comes_again", rank_comes_again, 0},
+        {"formed_makes_no_sense", formed_makes_no_sense, 0},
+        {"told_while_it_forms", told_while_it_forms, 0},
         {"ends_while_it_forms", ends_while_it_forms, 0},
     };
 

@@ -123,7 +123,7 @@ static void settle(struct offerer *o)
     CHECK(ask(o->r, &id, FCC_MSG_UNIQUE_ID, sizeof(id))->status == 0);
 }
 
-enum way { FREES, DESTROYS, CLOSES, WAYS };
+enum way { FREES, DESTROYS, CLOSES, ABORTS };
 
 static void let_go(enum way way)
 {
@@ -139,7 +139,11 @@ static void let_go(enum way way)
     if (way == FREES) {
         struct fcc_prepared_msg m = {.comm = o.comm, .number = number};
         CHECK(ask(o.r, &m, FCC_MSG_PREPARED_FREE, sizeof(m))->status == 0);
-    } else if (way == DESTROYS) {
+    } else if (way == ABORTS) { /* and then lets go of it, while its kernels are told to leave */
+        struct fcc_comm_msg m = {.comm = o.comm, .reason = "enough"};
+        CHECK(ask(o.r, &m, FCC_MSG_COMM_ABORT, sizeof(m))->status == 0);
+    }
+    if (way == DESTROYS || way == ABORTS) {
         struct fcc_comm_msg m = {.comm = o.comm};
         CHECK(ask(o.r, &m, FCC_MSG_COMM_DESTROY, sizeof(m))->status == 0);
     }
@@ -164,12 +168,18 @@ static void closes(void)
     let_go(CLOSES);
 }
 
+static void aborts(void)
+{
+    let_go(ABORTS);
+}
+
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
         {"frees", frees, 0},
         {"destroys", destroys, 0},
         {"closes", closes, 0},
+        {"aborts", aborts, 0},
     };
     (void)argc;
     run_again(argv);

@@ -163,7 +163,7 @@ static void memory_that_makes_no_sense(void)
     struct peer_memory wrong[] = {memory_make(), memory_make(), memory_make(), memory_make(), memory_make()};
 
     wrong[1].turn = 1;
-    wrong[2].status = 5;
+    wrong[2].turn = UINT64_MAX;
     wrong[3].rank = HERE;
     wrong[4].rank = 64;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -178,19 +178,42 @@ static void memory_that_makes_no_sense(void)
     }
 }
 
+/* Messages that have a text and a status. */
+static const struct {
+    enum peer_type type;
+    size_t length, text, status;
+} kinds[] = {
+    {PEER_SUBMIT, sizeof(struct peer_submit), offsetof(struct peer_submit, text), offsetof(struct peer_submit, status)},
+    {PEER_MEMORY, sizeof(struct peer_memory), offsetof(struct peer_memory, text), offsetof(struct peer_memory, status)},
+    {PEER_FAIL, sizeof(struct peer_turn), offsetof(struct peer_turn, text), offsetof(struct peer_turn, status)},
+    {PEER_LEAVE, sizeof(struct peer_turn), offsetof(struct peer_turn, text), offsetof(struct peer_turn, status)},
+    {PEER_ABORT, sizeof(struct peer_turn), offsetof(struct peer_turn, text), offsetof(struct peer_turn, status)},
+    {PEER_REFUSE, sizeof(struct peer_refuse), offsetof(struct peer_refuse, text), offsetof(struct peer_refuse, status)}};
+
+/* A positive status, and one beyond all of errno's, of which the negative is no int. */
+static void statuses_that_are_none(void)
+{
+    static const int32_t none[] = {1, INT32_MAX, INT32_MIN, -4096};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        static union {
+            struct peer_msg msg;
+            unsigned char bytes[4096];
+        } m;
+        struct scene s;
+        scene_open(&s);
+        client_allocates(&s);
+        (void)other_heard(&s.other, PEER_SUBMIT, id_number(&s.id));
+        memset(&m, 0, sizeof(m));
+        memcpy(m.bytes + kinds[i].status, &none[i % 4], sizeof(none[0]));
+        other_say(&s.other, &m.msg, kinds[i].type, id_number(&s.id), kinds[i].length);
+        breaks(&s, FCC_MSG_BUFFER_ALLOC, "allowed are 0 and negative errno values");
+    }
+}
+
 /* A message of that type, as long as it should be; its text, in the last bytes of `length`, has no end. */
 static void texts_without_an_end(void)
 {
-    static const struct {
-        enum peer_type type;
-        size_t length, text;
-    } kinds[] = {{PEER_SUBMIT, sizeof(struct peer_submit), offsetof(struct peer_submit, text)},
-                 {PEER_MEMORY, sizeof(struct peer_memory), offsetof(struct peer_memory, text)},
-                 {PEER_FAIL, sizeof(struct peer_turn), offsetof(struct peer_turn, text)},
-                 {PEER_LEAVE, sizeof(struct peer_turn), offsetof(struct peer_turn, text)},
-                 {PEER_ABORT, sizeof(struct peer_turn), offsetof(struct peer_turn, text)},
-                 {PEER_REFUSE, sizeof(struct peer_refuse), offsetof(struct peer_refuse, text)}};
-
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         static union {
             struct peer_msg msg;
@@ -216,7 +239,7 @@ static void requests_that_make_no_sense(void)
                        wrong[4] = {right, right, right, right};
 
     wrong[0].kind = SUBMISSION_ALLOC + 1;
-    wrong[1].status = 1;
+    wrong[1].rank = INT32_MAX;
     wrong[2].rank = HERE;
     wrong[3].rank = -1;
     for (size_t i = 0; i < 7; i++) {
@@ -244,6 +267,7 @@ int main(void)
         {"freed_before_we_allocate", freed_before_we_allocate, 0},
         {"memory_that_makes_no_sense", memory_that_makes_no_sense, 0},
         {"texts_without_an_end", texts_without_an_end, 0},
+        {"statuses_that_are_none", statuses_that_are_none, 0},
         {"requests_that_make_no_sense", requests_that_make_no_sense, 60},
     };
 

@@ -93,6 +93,51 @@ static void used_while_it_forms(void)
     daemon_stop(&d);
 }
 
+/* ... also if it ends at once: each message in turn, and then the end, often. */
+static void used_and_ended(void)
+{
+    static const struct {
+        uint16_t type, bytes;
+    } kinds[] = {
+        {FCC_MSG_BUFFER_ALLOC, sizeof(struct fcc_buffer_alloc_msg)}, {FCC_MSG_SUBMIT, sizeof(struct fcc_submit)},
+        {FCC_MSG_TRIGGERS, sizeof(struct fcc_triggers_msg)},         {FCC_MSG_PUT_REGISTER, sizeof(struct fcc_put_msg)},
+        {FCC_MSG_STREAM_WORDS, sizeof(struct fcc_stream_words_msg)}, {FCC_MSG_PREPARED, sizeof(struct fcc_prepared_msg)},
+        {FCC_MSG_PREPARED_FREE, sizeof(struct fcc_prepared_msg)},    {FCC_MSG_BUFFER_PEER, sizeof(struct fcc_buffer_peer_msg)},
+        {FCC_MSG_BUFFER_FREE, sizeof(struct fcc_buffer_free_msg)}};
+    enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+    struct test_daemon d;
+
+    daemon_start(&d, NULL);
+    struct raw *r = raw_session(&d);
+    for (uint32_t i = 0; i < 20 * KINDS; i++) {
+        struct {
+            struct fcc_msg msg;
+            uint32_t comm;
+            unsigned char more[232];
+        } m = {.msg = {.length = kinds[i % KINDS].bytes, .type = kinds[i % KINDS].type, .id = 40}, .comm = 1 + i};
+        struct fcc_submit submit = noop_make(1 + i, FCC_NO_SLOT);
+        struct fcc_comm_msg end = {
+            .msg = {.length = sizeof(end), .type = i % 2 ? FCC_MSG_COMM_ABORT : FCC_MSG_COMM_DESTROY, .id = 3}, .comm = 1 + i};
+        bool is_submit = m.msg.type == FCC_MSG_SUBMIT, is_ended = false, is_init = false;
+        forming_begin(r, 30000);
+        raw_send(r, is_submit ? (const void *)&submit : &m, is_submit ? sizeof(submit) : m.msg.length, NULL, 0);
+        raw_send(r, &end, sizeof(end), NULL, 0);
+        for (int told = 0; told < 3; told++) {
+            const struct fcc_reply *reply = raw_receive(r);
+            uint16_t of = reply->msg.type & ~FCC_REPLY;
+            is_ended |= of == end.msg.type;
+            is_init |= of == FCC_MSG_COMM_INIT;
+            CHECK(of == end.msg.type ? reply->status == 0
+                  : of == m.msg.type ? reply->status < 0
+                                     : of == FCC_MSG_COMM_INIT && reply->status == -ECONNABORTED);
+        }
+        CHECK(is_ended && is_init);
+    }
+    CHECK(no_comms());
+    raw_close(r);
+    daemon_stop(&d);
+}
+
 /* ... but end it, which all hear; nothing of it stays, however often that is done. */
 static void ended_while_it_forms(void)
 {
@@ -124,6 +169,7 @@ int main(void)
 {
     static const struct test tests[] = {
         {"used_while_it_forms", used_while_it_forms, 0},
+        {"used_and_ended", used_and_ended, 60},
         {"ended_while_it_forms", ended_while_it_forms, 60},
     };
 

@@ -227,58 +227,13 @@ static void on_fail(struct peer *p, struct comm *c, const struct peer_turn *m)
 
 /* ---- what comes ---- */
 
-static size_t least_bytes(unsigned type)
-{
-    static const size_t bytes[PEER_TYPES] = {
-        [PEER_JOIN] = sizeof(struct peer_join),     [PEER_JOINED] = sizeof(struct peer_joined),
-        [PEER_REFUSE] = sizeof(struct peer_refuse), [PEER_DENY] = sizeof(struct peer_deny),
-        [PEER_FORMED] = sizeof(struct peer_formed), [PEER_HERE] = sizeof(struct peer_here),
-        [PEER_READY] = sizeof(struct peer_msg),     [PEER_GO] = sizeof(struct peer_msg),
-        [PEER_SUBMIT] = sizeof(struct peer_submit), [PEER_MEMORY] = sizeof(struct peer_memory),
-        [PEER_FREE] = sizeof(struct peer_free),     [PEER_STAGED] = sizeof(struct peer_turn),
-        [PEER_FAIL] = sizeof(struct peer_turn),     [PEER_ABORT] = sizeof(struct peer_turn),
-        [PEER_LEAVE] = sizeof(struct peer_turn),    [PEER_RESULT] = sizeof(struct peer_result)};
-
-    return type < PEER_TYPES ? bytes[type] : 0;
-}
-
-/* The text of a message that has one; otherwise NULL. */
-static const char *text_of(const struct peer_msg *m)
-{
-    switch (m->type) {
-    case PEER_REFUSE:
-        return ((const struct peer_refuse *)m)->text;
-    case PEER_DENY:
-        return ((const struct peer_deny *)m)->text;
-    case PEER_SUBMIT:
-        return ((const struct peer_submit *)m)->text;
-    case PEER_MEMORY:
-        return ((const struct peer_memory *)m)->text;
-    case PEER_FAIL:
-    case PEER_ABORT:
-    case PEER_LEAVE:
-        return ((const struct peer_turn *)m)->text;
-    default:
-        return NULL;
-    }
-}
-
-/* Its length is that of its type, and its text has an end. */
-static bool is_whole(const struct peer_msg *m)
-{
-    size_t least = least_bytes(m->type);
-
-    if (!least || m->length < least || (m->length != least && m->type != PEER_SUBMIT))
-        return false;
-    return !text_of(m) || memchr(text_of(m), '\0', FCC_TEXT_MAX);
-}
-
 void nodes_message(struct peer *p, const struct peer_msg *m)
 {
     struct comm *c;
+    struct error e = {0};
 
-    if (!is_whole(m)) {
-        peer_break(p, -EPROTO, "a message of type %u and %u bytes, or with a text without an end", m->type, m->length);
+    if (peer_message_check(m, &e)) {
+        peer_break(p, e.status, "%s", e.text);
         return;
     }
     if (m->type == PEER_JOIN) {

@@ -347,7 +347,7 @@ static int formed_apply(struct comm *c, const struct peer_formed *f, struct erro
         struct member *m = &c->members[r];
         struct peer *p = peers[f->node_of[r]];
         m->node = f->node_of[r];
-        if (!p && m->state != MEMBER_JOINED)
+        if (!p && (m->state != MEMBER_JOINED || m->remote)) /* perhaps another node's has, here */
             return error_set(e, -EPROTO, "rank %d: has joined at this node, says the root: it has not", r);
         if (!p)
             continue;

@@ -169,6 +169,9 @@ struct
 };
 static_assert(sizeof(struct peer_turn) == 32 + FCC_TEXT_MAX, "wire");
 
+/* Has it the length of its type, is it a type, has its text an end, and is its status one? -EPROTO and why not. */
+int peer_message_check(const struct peer_msg *m, struct error *e);
+
 enum peer_state { PEER_CLOSED, PEER_CONNECTING, PEER_OPEN };
 
 struct peer {

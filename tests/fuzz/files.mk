@@ -11,7 +11,7 @@ SECONDS ?= 20
 TARGET ?=
 FUZZ_ENGINE ?= libfuzzer
 PACKAGES_FUZZ := clang libclang-rt-dev libcmocka-dev python3
-FUZZ_TARGETS := arguments plan config auth fds broker worker nodes peers gpus
+FUZZ_TARGETS := arguments plan config auth fds prepared client broker worker nodes peers gpus
 FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c misbehave.c outside.c outside_wire.c program.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
 
 .PHONY: fuzz fuzz-build fuzz-run deps-fuzz
@@ -62,6 +62,12 @@ $(FUZZ_BUILD)/auth: $(call fuzz_objects,daemon/auth.c daemon/cluster.c daemon/te
 $(FUZZ_BUILD)/fds: $(call fuzz_objects,proto/msg.c proto/error.c tests/fuzz/fuzz_fds.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK)
+$(FUZZ_BUILD)/prepared: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_prepared.c)
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK) -lm
+$(FUZZ_BUILD)/client: $(call fuzz_objects,$(CLIENT) $(PROTO) tests/fuzz/fuzz_client.c)
+	$(call say,LD)
+	$(Q)$(FUZZ_LINK) -Wl,--wrap=connect -Wl,--wrap=patience_ms -ldl
 $(FUZZ_BUILD)/broker: $(call fuzz_objects,$(filter-out daemon/main.c daemon/broker/spawn.c,$(DAEMON)) $(KERNELS) $(PROTO) tests/fuzz/fuzz_broker.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(DAEMON_LIBS) -ldl -lm
