@@ -205,7 +205,7 @@ GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepare
 # The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
 UNIT += client_trust prepared_plan
-SYSTEM += gpu_worker_posted node_messages protocol_forming
+SYSTEM += fccctl_answers gpu_worker_posted node_messages protocol_forming
 SYSTEM += gpu_worker_overlap texts
 SYSTEM += channel quota rights names node_permits
 ONE_THREAD := kernels plan lanes core hostlist

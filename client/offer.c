@@ -115,16 +115,15 @@ struct offering {
 
 /* Does this place say that the worker has prepared the kind? Another thread's communicator may give the place back meanwhile, and the worker
  * may use it again: what was read is of one offering if `first`, which the worker takes back before it writes the rest, is still the
- * same (the fence orders the look behind the rest). All is read once and copied: what it says later changes nothing here. */
+ * same (they are acquired, so that look comes behind them). All is read once and copied: what it says later changes nothing here. */
 static bool place_offers(const struct fcc_comm *comm, const struct kind *k, uint32_t place, struct offering *out)
 {
     const struct fcc_prepared_words *words = &comm->context->memory->prepared[place];
     uint64_t first = atomic_load_explicit(&words->first, memory_order_acquire);
-    uint32_t whose = atomic_load_explicit(&words->comm, memory_order_relaxed);
-    uint32_t request = atomic_load_explicit(&words->request, memory_order_relaxed);
-    uint32_t number = atomic_load_explicit(&words->number, memory_order_relaxed);
+    uint32_t whose = atomic_load_explicit(&words->comm, memory_order_acquire);
+    uint32_t request = atomic_load_explicit(&words->request, memory_order_acquire);
+    uint32_t number = atomic_load_explicit(&words->number, memory_order_acquire);
 
-    atomic_thread_fence(memory_order_acquire);
     if (!first || whose != comm->handle || request != k->number ||
         atomic_load_explicit(&words->first, memory_order_relaxed) != first)
         return false;

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +17,8 @@
 #include "field.h"
 #include "format.h"
 #include "table.h"
+
+#define DURATION_MOST_NS 1e18 /* thirty years */
 
 const char *const trace_kind_names[TRACE_KINDS] = {
     [TRACE_COMPUTE_PUT] = "compute+put", [TRACE_COMPUTE] = "compute", [TRACE_PUT] = "put",
@@ -53,13 +56,14 @@ static void latest(struct json_object *event, void *arg)
     *most = end > *most ? end : *most;
 }
 
+/* Whatever the worker says: what is drawn has an end. */
 double trace_duration(struct json_object *trace)
 {
     double most = field_double(trace, "duration_ns", 0);
 
     for (size_t i = 0; i < field_count(trace, "ranks"); i++)
         rank_each(field_at(trace, "ranks", i), latest, &most);
-    return most >= 1 ? most : 1;
+    return most >= 1 ? fmin(most, DURATION_MOST_NS) : 1;
 }
 
 static void count(struct json_object *event, void *arg)

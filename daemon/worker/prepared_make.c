@@ -195,10 +195,10 @@ static void ranks_offer(const struct prepared *p)
     for (int r = 0; r < p->comm->nranks; r++) {
         const struct member *m = &p->comm->members[r];
         struct fcc_prepared_words *words = &m->session->memory->prepared[p->ranks[r].place];
-        atomic_thread_fence(memory_order_release); /* behind the 0 that place_take() has put there: see proto.h */
-        atomic_store_explicit(&words->comm, m->handle, memory_order_relaxed);
-        atomic_store_explicit(&words->request, m->next->request, memory_order_relaxed);
-        atomic_store_explicit(&words->number, p->number, memory_order_relaxed);
+        /* Released: behind the 0 that place_take() has put there. See proto.h. */
+        atomic_store_explicit(&words->comm, m->handle, memory_order_release);
+        atomic_store_explicit(&words->request, m->next->request, memory_order_release);
+        atomic_store_explicit(&words->number, p->number, memory_order_release);
         atomic_store_explicit(&words->first, p->first, memory_order_release);
         (void)atomic_fetch_add_explicit(&m->session->memory->offers, 1, memory_order_release);
     }
