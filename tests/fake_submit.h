@@ -138,8 +138,9 @@ static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t o
         memset(r.reply.text, 'x', sizeof(r.reply.text)); /* without its NUL */
         memcpy(r.reply.text, FAKE_TEXT, strlen(FAKE_TEXT));
     }
-    if (f->twist_slot)
-        f->twist_slot(&r);
+    void (*twist)(struct fcc_submit_reply *) = f->twist_slot;
+    if (twist)
+        twist(&r);
     if (slot == FCC_NO_SLOT) {
         (void)msg_send(f->sock, &r.reply.msg, sizeof(r), NULL, 0);
         return;

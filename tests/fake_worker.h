@@ -73,8 +73,9 @@ static void fake_reply(struct fake *f, enum fault fault, const struct fcc_msg *t
     reply->msg = (struct fcc_msg){.length = (uint32_t)length, .type = to->type | FCC_REPLY, .id = to->id};
     for (int i = 0; i < nfds; i++)
         extra[i] = fds[i];
-    if (f->twist)
-        f->twist(to, reply);
+    void (*twist)(const struct fcc_msg *, struct fcc_reply *) = f->twist;
+    if (twist)
+        twist(to, reply);
     if (fault == FD_MISSING)
         n = nfds - 1;
     if (fault == FD_SURPLUS)
