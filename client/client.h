@@ -34,7 +34,6 @@
 #ifndef FCC_CLIENT_H
 #define FCC_CLIENT_H
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/queue.h>
@@ -46,15 +45,11 @@
 
 /* ---- error.c ---- */
 
-
 /* Sets the calling thread's last error (cut to fit) and returns status. */
 int last_error_set(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* A status as another process wrote it: what errno can be comes back as it is, anything else is no status, and becomes -EPROTO. */
-static inline int status_taken(int32_t status)
-{
-    return status <= 0 && status >= -STATUS_LAST ? status : -EPROTO;
-}
+int status_taken(int32_t status);
 
 /* ---- wait.c ---- */
 

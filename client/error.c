@@ -2,6 +2,7 @@
  *
  * error.c - the reason of the last error, one for each thread.
  */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -19,6 +20,11 @@ int last_error_set(int status, const char *format, ...)
     va_end(ap);
     (void)snprintf(last_error, sizeof(last_error), "%s", text);
     return status;
+}
+
+int status_taken(int32_t status)
+{
+    return status <= 0 && status >= -STATUS_LAST ? status : -EPROTO;
 }
 
 const char *fcc_last_error(void)

@@ -20,7 +20,8 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
                  const struct prepared_buffers *buffers, fcc_prepared **out);
 /* What the worker has prepared under this number, to be offered (offer.c); `place` is its words'. NULL: this process cannot have it, which the
  * worker is told. Takes long. The communicator has it. */
-struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place, const struct prepared_wanted *wanted);
+struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place,
+                                    const struct prepared_wanted *wanted);
 uint32_t prepared_number(const struct fcc_prepared *p);
 uint32_t prepared_place(const struct fcc_prepared *p);
 /* Will the worker still grant runs? */

@@ -51,8 +51,8 @@ int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)
     return i == plan->nslices ? 0 : error_set(e, -EINVAL, "plan: slice %u stands behind what waits for it", i);
 }
 
-int gpu_prepared_make(const struct problem *problem, const struct plan *plan, uint64_t slots_bytes, struct gpu_prepared_plan **out,
-                      struct error *e)
+int gpu_prepared_make(const struct problem *problem, const struct plan *plan, uint64_t slots_bytes,
+                      struct gpu_prepared_plan **out, struct error *e)
 {
     uint64_t slices = plan->nslices * sizeof(struct slice), groups = plan->ngroups * sizeof(struct signal_group);
     struct gpu_run run;

@@ -388,14 +388,14 @@ static void told_while_it_forms(void)
         struct peer_submit submit;
         struct peer_memory memory;
         struct peer_free free;
-        struct peer_turn turn;
+        struct peer_turn end;
     } m[] = {{.submit = {.rank = THIRD, .kind = SUBMISSION_ALLOC, .alloc_bytes = 4096}},
              {.memory = {.rank = THIRD, .handle = 17, .bytes = 4096}},
              {.free = {.rank = THIRD, .handle = 17}},
-             {.turn = {.turn = UINT64_MAX}},
-             {.turn = {.turn = 0, .status = -EIO, .text = "rank 2: failed"}},
-             {.turn = {.rank = THIRD, .turn = 0}},
-             {.turn = {.rank = THIRD, .turn = UINT64_MAX, .text = "it is gone"}}};
+             {.end = {.turn = UINT64_MAX}},
+             {.end = {.turn = 0, .status = -EIO, .text = "rank 2: failed"}},
+             {.end = {.rank = THIRD, .turn = 0}},
+             {.end = {.rank = THIRD, .turn = UINT64_MAX, .text = "it is gone"}}};
     static const struct {
         enum peer_type type;
         size_t bytes;
