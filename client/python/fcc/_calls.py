@@ -67,7 +67,7 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
     else:
         status = library().comm_error(member.handle)
         if status < 0:
-            raise member.error(status)
+            raise member.error(status).of_earlier()
     later = None if received is None else ctypes.c_void_p()
     status = library().enqueue[op](member.handle, packed, stream, None if later is None else ctypes.byref(later))
     if status < 0:

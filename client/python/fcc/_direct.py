@@ -150,7 +150,7 @@ def _looked_and_done(prepared: Prepared, arguments: tuple) -> bool:
     else:
         status = prepared.comm_error(prepared.handle)
         if status < 0:
-            raise comm.member.error(status)
+            raise comm.member.error(status).of_earlier()
         prepared.unlooked = UNLOOKED
     return False
 

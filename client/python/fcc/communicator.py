@@ -22,6 +22,7 @@ from . import _dispatch, _library
 from ._connection import Buffer, Connection, Member, interruptible
 from ._copies import Copies
 from ._library import library
+from ._names import Called
 from ._pool import Pool
 from .errors import ArgumentError, Error, ForkedError
 
@@ -305,11 +306,16 @@ class Communicator:
             if not done.value and not wait:
                 break
             self._expected.popleft()
-            request_wait(member, request)
-            rows_check(member, list(received), expected)
+            try:
+                request_wait(member, request)
+                rows_check(member, list(received), expected)
+            except Error as e:
+                if expected.called:
+                    e.renamed(expected.called, member.rank)
+                raise e.of_earlier() from None
         status = errors_await(member) if wait else library().comm_error(member.handle)
         if status < 0:
-            raise member.error(status)
+            raise member.error(status).of_earlier()
         if self._operators and self._is_over():  # of their runs nobody else tells
             noop(member)  # ends at once, and says why
 
@@ -413,10 +419,11 @@ def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
 
 
 class Expected(NamedTuple):
-    """How many rows of each rank the caller of an operator says will come."""
+    """How many rows of each rank the caller of an operator says will come; and what was called, if that is not the operator."""
 
     op: str
     rows: list[int]
+    called: Called | None = None
 
 
 def rows_check(member: Member, received: list[int], expected: Expected) -> None:

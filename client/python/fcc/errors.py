@@ -22,6 +22,7 @@ class Error(Exception):
     """
 
     remedy_default = "See fccd's log, and `fccctl doctor`."
+    earlier = False  # an operator's on a GPU, which a later call raises
 
     def __init__(self, reason: str, *, code: int = errno.EINVAL, rank: int | None = None, remedy: str | None = None) -> None:
         self.code = code
@@ -34,8 +35,15 @@ class Error(Exception):
     def __str__(self) -> str:
         return f"{self.reason} ({errno.errorcode.get(self.code, self.code)}). {self.remedy}"
 
+    def of_earlier(self) -> Error:
+        """The same error, which is not about the call that raises it."""
+        self.earlier = True
+        return self
+
     def renamed(self, called: _names.Called, rank: int) -> Error:
-        """The same error, in the words of what was called (_names.py)."""
+        """The same error, in the words of what was called (_names.py); as it is, if it is about an earlier call."""
+        if self.earlier:
+            return self
         self.reason = _names.as_called(self.reason, called, rank)
         self.args = (self.reason,)
         return self

@@ -20,7 +20,7 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from . import _direct
 from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, run, schedule_number
 from ._dispatch import lib
-from ._names import Called, Rule, argument
+from ._names import Called, argument
 from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
 from ._staging import place
 from .communicator import Communicator, Expected, find, rank_of, refuse
@@ -28,10 +28,8 @@ from .errors import ArgumentError, Error
 from .memory import DTYPES, stream_of
 
 
-def in_words_of(name: str, operator: str, *rules: Rule) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+def in_words(called: Called) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """A kernel whose last positional argument is the communicator's name. Errors of the operator that it is made of are in its words."""
-    called = Called(name, {operator: rules})
-
     def worded(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @functools.wraps(kernel)
         def call(*args: Any, **keywords: Any) -> Tensor:
@@ -183,7 +181,10 @@ def embedding_all_to_all_fake(tables: Tensor, indices: Tensor, offsets: Tensor, 
 
 # ---- what backward needs besides: moving rows, and a sum over the ranks. They copy what lies elsewhere without a word. ----
 
-@in_words_of("rows_all_to_all", "gemm_all_to_all", (r"\bb: shape\[1\]", "rows: shape[1]"), argument("a", "rows"))
+_ROWS = Called("rows_all_to_all", {"gemm_all_to_all": ((r"\bb: shape\[1\]", "rows: shape[1]"), argument("a", "rows"))})
+
+
+@in_words(_ROWS)
 def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[int], comm: str) -> Tensor:
     """gemm_all_to_all without a second factor: rows come bit for bit as they are."""
     c = find(comm)
@@ -204,7 +205,7 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
     received, received_address = numbers([-1] * c.size)
     packed = GEMM_ARGS.pack(*at_rows, *ABSENT, send_address, *dense(handle, offset, rows.dtype, *shape), received_address, 0,
                             *RESERVED)
-    run(c, "gemm_all_to_all", packed, stream, received, Expected(op, list(recv_rows)))
+    run(c, "gemm_all_to_all", packed, stream, received, Expected(op, list(recv_rows), _ROWS))
     return result
 
 
@@ -212,7 +213,7 @@ def rows_all_to_all_fake(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequ
     return rows.new_empty((sum(recv_rows), rows.shape[1]))
 
 
-@in_words_of("all_reduce", "gemv_all_reduce", (r"\bw: shape\[0\]", "x: elements"), argument("w", "x"))
+@in_words(Called("all_reduce", {"gemv_all_reduce": ((r"\bw: shape\[0\]", "x: elements"), argument("w", "x"))}))
 def all_reduce(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
     """The AllReduce of gemv_all_reduce behind a product with 1: sums in f32, in rank order, the same bits on every rank."""
     c = find(comm)

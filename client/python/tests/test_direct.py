@@ -161,7 +161,7 @@ def seen_rank(comm):
             with torch.inference_mode():
                 right(comm, x, w, call())
             right(comm, x, w, call())
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(comm.device.type, torch.bfloat16):
             assert call().dtype == torch.bfloat16  # as of torch.nn.Linear
         for wrong, keywords in (((x, w), {}), (("x", w, comm.name), {}), ((x, w, 7), {}), ((x, w, []), {}), ((), {}),
                                 ((x, w, comm.name, True), {}), ((x, w, comm.name), {"other": 1})):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A result's memory is not used again while anybody can see it, however it is seen; and afterwards it is."""
+import contextlib
 import copy
 import io
 import multiprocessing
@@ -30,6 +31,12 @@ def as_floats(storage):
     return torch.tensor(storage.cpu().tolist(), dtype=torch.uint8).view(torch.float32)
 
 
+def capsule(y):
+    """torch exports from the current GPU alone."""
+    with torch.cuda.device(y.device) if y.is_cuda else contextlib.nullcontext():
+        return y.__dlpack__()
+
+
 HOLDERS = {  # what is kept of a result, and how its numbers are read later
     "tensor": (lambda y: y, lambda kept: kept),
     "view": (lambda y: y[:, 1:], lambda kept: kept),
@@ -41,7 +48,7 @@ HOLDERS = {  # what is kept of a result, and how its numbers are read later
     "numpy": (lambda y: y.numpy(), lambda kept: torch.from_numpy(kept.copy())),
     "slice of numpy": (lambda y: y.numpy()[:, 1:], lambda kept: torch.from_numpy(kept.copy())),
     "memoryview": (lambda y: memoryview(y.numpy()), lambda kept: torch.tensor(kept.tolist())),
-    "dlpack capsule": (lambda y: y.__dlpack__(), lambda kept: torch.utils.dlpack.from_dlpack(kept).clone()),
+    "dlpack capsule": (capsule, lambda kept: torch.utils.dlpack.from_dlpack(kept).clone()),
     "from dlpack": (torch.from_dlpack, lambda kept: kept),
     "numpy from dlpack": (numpy.from_dlpack, lambda kept: torch.from_numpy(kept.copy())),
     "set_": (lambda y: torch.empty(0, device=y.device).set_(y.untyped_storage()), lambda kept: kept),
