@@ -62,18 +62,15 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
         if received is not None and expected is not None:
             rows_check(member, list(received), expected)
         return
-    if comm._expected:
-        comm.check()
-    else:
-        status = library().comm_error(member.handle)
-        if status < 0:
-            raise member.error(status).of_earlier()
+    earlier = comm._earlier()
     later = None if received is None else ctypes.c_void_p()
     status = library().enqueue[op](member.handle, packed, stream, None if later is None else ctypes.byref(later))
     if status < 0:
-        raise member.error(status)
+        raise earlier or member.error(status)
     if later is not None:
         comm._expected.append((later, received, expected))
+    if earlier:
+        raise earlier
 
 
 @contextlib.contextmanager

@@ -140,18 +140,20 @@ def _later(block: Block, blocks: deque[Block]) -> Block:
 
 
 def _looked_and_done(prepared: Prepared, arguments: tuple) -> bool:
-    """Raise what earlier calls met with. On the cpu, where every call comes by here, make this one, too, and say so."""
+    """Raise what earlier calls met with, behind this one (Communicator._earlier()). On the cpu, where every call comes by here, make this one, too, and say so."""
     comm = prepared.comm
     if not prepared.on_gpu:
         run(comm, "gemv_all_reduce", arguments[1], 0)
         return True
     if comm._expected:
-        comm.check()
+        earlier = comm._earlier()
     else:
         status = prepared.comm_error(prepared.handle)
-        if status < 0:
-            raise comm.member.error(status).of_earlier()
+        earlier = comm.member.error(status).of_earlier() if status < 0 else None
         prepared.unlooked = UNLOOKED
+    if earlier:
+        prepared.enqueue(*arguments)  # if that fails the communicator is over, which is the error then
+        raise earlier
     return False
 
 

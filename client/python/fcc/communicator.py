@@ -296,7 +296,7 @@ class Communicator:
 
     def check(self, *, wait: bool = False) -> None:
         """Raise the first error of operators on streams that have finished, if there is one. Operators do this themselves, too,
-        so an error comes with one of the next calls. wait: for those whose received rows are still to be checked, and until
+        so an error comes with one of the next calls, whose own operator runs all the same but has no result then. wait: for those whose received rows are still to be checked, and until
         it is known how those went that streams have gone past."""
         member = self.member
         while self._expected:
@@ -318,6 +318,20 @@ class Communicator:
             raise member.error(status).of_earlier()
         if self._operators and self._is_over():  # of their runs nobody else tells
             noop(member)  # ends at once, and says why
+
+    def _earlier(self) -> Error | None:
+        """The first error of operators on streams that have finished. The call that meets it raises it when it has submitted its own
+        operator: ranks hear of an error in different calls, and each call is to be an operator on all of them, or the ranks that
+        go on would be out of step."""
+        member = self._member
+        try:
+            if self._expected:
+                self.check()
+                return None
+        except Error as e:
+            return e
+        status = library().comm_error(member.handle)
+        return member.error(status).of_earlier() if status < 0 else None
 
     def _is_over(self) -> bool:
         member, word = self.member, ctypes.c_void_p()

@@ -249,3 +249,38 @@ def comm_id_from_first(comm):
 
 def test_threads(run):
     run(2, threads_rank)
+
+
+def in_step_rank(comm):
+    """Ranks on GPUs hear of an error in different calls. They go on, each as it likes, and are in step all the time."""
+    x = [fcc.to_daemon(torch.full((2, 8), float(i), device=comm.device), comm) for i in range(60)]
+    w, odd = fcc.to_daemon(torch.ones(6, 8, device=comm.device), comm), fcc.zeros(5, 8, comm=comm)
+    rows, found = fcc.to_daemon(torch.ones(comm.size, 4, device=comm.device), comm), {}
+    for i, here in enumerate(x):
+        wrong = comm.rank == 1 and i % 7 == 3
+        if i % 5 == comm.rank:
+            time.sleep(0.003)
+        try:
+            found[i] = fcc.gemv_all_reduce(here, odd if wrong else w, comm)
+        except fcc.ArgumentError as e:
+            assert e.rank == 1, e
+        if i % 11 == 0:
+            try:
+                fcc.rows_all_to_all(rows[:, :3] if wrong else rows, [1] * comm.size, [1] * comm.size, comm)
+            except fcc.ArgumentError as e:
+                assert e.rank == 1, e
+    for _ in range(100):
+        try:
+            comm.synchronize()
+            break
+        except fcc.ArgumentError as e:
+            assert e.rank == 1, e
+    else:
+        raise AssertionError("there are more errors than calls")
+    right = [i for i in found if i % 7 != 3]
+    assert len(right) > 20 and all((found[i] == 8 * i * comm.size).all() for i in right)
+    told(comm, fcc.ArgumentError, 1, "gemv_all_reduce", lambda: fcc.gemv_all_reduce(x[1], odd if comm.rank == 1 else w, comm))
+
+
+def test_in_step(run):
+    run(2, in_step_rank)
