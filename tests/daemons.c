@@ -151,7 +151,11 @@ static void node_start(struct test_node *d, const char *const options[])
         CHECK(now_ms() < until);
         (void)usleep(POLL_US);
     }
-    d->descriptors = descriptors_at_rest(d);
+    /* It may have just one open for a moment, which nobody waits for: the count is right when it is the same again. */
+    for (int before = -1; (d->descriptors = descriptors_at_rest(d)) != before; before = d->descriptors) {
+        CHECK(now_ms() < until);
+        (void)usleep(POLL_US);
+    }
 }
 
 void node_restart(struct test_daemon *d, int node)
