@@ -222,6 +222,11 @@ static void nothing(void)
 
     SAYS(fcc_noop(NULL), EINVAL, "comm: NULL: not allowed");
     SAYS(fcc_gemv_all_reduce(NULL, &t.gemv), EINVAL, "comm: NULL: not allowed");
+    SAYS(fcc_gemv_all_reduce(t.comm, NULL), EINVAL, "rank 0: gemv_all_reduce: args: NULL: not allowed");
+    SAYS(fcc_gemv_all_reduce_start(t.comm, &t.gemv, NULL), EINVAL, "rank 0: gemv_all_reduce: out: NULL: not allowed");
+    SAYS(fcc_gemm_all_to_all(t.comm, NULL), EINVAL, "rank 0: gemm_all_to_all: args: NULL: not allowed");
+    SAYS(fcc_embedding_all_to_all(t.comm, NULL), EINVAL, "rank 0: embedding_all_to_all: args: NULL: not allowed");
+    SAYS(fcc_noop_start(t.comm, NULL), EINVAL, "rank 0: noop: out: NULL: not allowed");
     SAYS(fcc_get_unique_id(NULL, &id), EINVAL, "context: NULL: not allowed");
     SAYS(fcc_get_unique_id(t.context, NULL), EINVAL, "out: NULL: not allowed");
     SAYS(fcc_connect(NULL, NULL), EINVAL, "out: NULL: not allowed");

@@ -22,8 +22,8 @@ class Called(NamedTuple):
 
 
 def argument(name: str, called: str) -> Rule:
-    """An argument that has another name."""
-    return rf"\b{name}(?=: |\[|')", called
+    """An argument that has another name: "x: ", "x[0]", "x's shape", "indices' shape", but not a value, 'x'."""
+    return rf"(?<!['\"\w]){name}(?=: |\[|'(?:s\b|\)| ))", called
 
 
 def _replaced(text: str, rules: Iterable[Rule]) -> str:
