@@ -18,6 +18,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from ._derivatives import DERIVATIVES, Derivative
 from ._dispatch import autocast_keys, lib, plain
+from .communicator import TOLD
 from .ops import KERNELS
 
 ops = torch.ops.fcc
@@ -31,10 +32,11 @@ def function_of(name: str, op: Any, derivative: Derivative) -> Any:
     class Function(_SingleLevelFunction):
         @staticmethod
         def forward(ctx: Any, *args_keyset_keywords: Any) -> Tensor:
-            *args, keyset, keywords, gradients = args_keyset_keywords
+            *args, keyset, keywords, gradients, done = args_keyset_keywords
             # For the levels below of torch.func's, whose derivatives are not off as they are here for this one.
             with torch.set_grad_enabled(gradients), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
                 result = op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **keywords)
+            done.append(True)
             ctx.inputs = len(args_keyset_keywords)
             saved = derivative.save(ctx, result, *args, **keywords)
             ctx.save_for_backward(*saved)
@@ -72,10 +74,16 @@ def differentiable(name: str, run: Callable[..., Tensor], derivative: Derivative
 
     def kernel(keyset: Any, *args: Any, **keywords: Any) -> Tensor:
         if is_grad_enabled() and any_requires_grad(*args) or forward_ad._current_level >= 0:
-            if not is_transformed():
-                return function.apply(*args, keyset, keywords, is_grad_enabled())
-            with enable_single_level_autograd_function():
-                return function.apply(*args, keyset, keywords, is_grad_enabled())
+            done: list[bool] = []
+            try:
+                if not is_transformed():
+                    return function.apply(*args, keyset, keywords, is_grad_enabled(), done)
+                with enable_single_level_autograd_function():
+                    return function.apply(*args, keyset, keywords, is_grad_enabled(), done)
+            except Exception as e:
+                if done:  # autograd cannot save an inference tensor, say: the operator has run, on all ranks
+                    setattr(e, TOLD, True)
+                raise
         if keyset.raw_repr() in plain:
             return run(*args, **keywords)
         with torch._C._AutoDispatchBelowAutograd():

@@ -40,6 +40,10 @@ def unsubmitted(comm: Communicator, op: str, name: str, error: Exception, **argu
             kind = _KINDS.get(argument, torch.Tensor)
             well = isinstance(value, (kind, torch.SymInt) if kind is int else kind)
             allowed = {int: "a whole number", str: "a string"}.get(kind, "a torch.Tensor")
+            if well and isinstance(value, torch.Tensor) and (
+                    value.layout != torch.strided or value.is_quantized or value.is_nested):
+                return refuse(comm, op, ArgumentError(f"rank {comm.rank}: {name}: {argument}: {value.dtype}, {value.layout}: "
+                                                      "allowed are dense tensors"))
         if not well:
             shown = repr(value)
             error = ArgumentError(f"rank {comm.rank}: {name}: {argument}: {type(value).__name__} "

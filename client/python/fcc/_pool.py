@@ -69,7 +69,7 @@ class Block:
         self.storage = self.held._cdata
         self.alone = _variables(self.held)  # when nobody has it
         self.unseen = _references(self.storage)  # the same
-        # -1: the storage has other memory now, or children have it, too. Then the block is not free before it is shown again.
+        # -1: the storage has other memory now, or children have it, too: the block is not free before it is shown again.
         self.bare = -1 if self.lent else self.unseen
 
     def free(self) -> bool:
@@ -122,8 +122,8 @@ class Pool:
     def __init__(self, allocate: Callable[[int], Buffer], limit: int | None, what: str, remedy: str) -> None:
         self._allocate, self.limit, self._what, self._remedy = allocate, limit, what, remedy
         self._lock = threading.RLock()  # the garbage collector may come back in here
-        # Blocks, by (shape, dtype, stream). Such as have been found to be lent are together, out of the way of those that look for
-        # a free one.
+        # Blocks, by (shape, dtype, stream). Such as have been found to be lent are together, out of the way of those that look
+        # for a free one.
         self._lent: deque[Block] = deque()
         self._ready: dict[tuple, deque[Block]] = {((), None, 0): self._lent}
         self._blocks: set[Block] = set()  # all of them

@@ -246,13 +246,24 @@ class Communicator:
     def __repr__(self) -> str:
         return f"<fcc.Communicator {self.name}: rank {self.rank} of {self.size} on {self.device}>"
 
+    def __copy__(self) -> Communicator:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
+        """Itself: copies of what uses it use the same one."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a communicator belongs to its process and cannot be pickled: give Communicator.name to what runs in the "
+                        "same process, and another process makes its own with init()")
+
     def __enter__(self) -> Communicator:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self.name in _parents:
             return
-        if error is not None and not self._member.ended:
+        if error is not None and self.name in _by_name and not self._member.ended:
             self.abort(f"{kind.__name__ if kind else 'error'}: {error}")
         self.close()
 

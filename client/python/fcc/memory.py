@@ -59,7 +59,8 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
 def _wanted(comm: Communicator, shape: tuple, dtype: torch.dtype | None,
             device: str | torch.device | None) -> tuple[tuple[int, ...], torch.dtype, int]:
     """empty()'s arguments: sizes, dtype, and the bytes that they come to."""
-    sizes: tuple[Any, ...] = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
+    given: Any = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
+    sizes: tuple[Any, ...] = tuple(n.__index__() if hasattr(n, "__index__") else n for n in given)  # numpy's numbers, too
     if any(not isinstance(n, int) or n < 0 for n in sizes):
         raise ArgumentError(f"shape: {sizes}: allowed are integers, 0 and more", rank=comm.rank)
     dtype = dtype or torch.get_default_dtype()
@@ -104,7 +105,9 @@ def to_daemon(what: T, comm: Communicator | None = None) -> T:
 
     A module is changed in place and returned: each parameter stays the same object with other storage, so optimizers that know
     it go on. A tensor is copied, and the copy is returned; one that lies there already is returned as it is. Strides become
-    dense.
+    dense. The copy of a tensor that autograd has computed is a step of that computation; that of a leaf is a leaf.
+
+    Raises: ArgumentError for a tensor that is not dense (sparse, quantized, ...), and what empty() does.
     """
     comm = comm or communicator.default()
     if isinstance(what, torch.Tensor):
@@ -121,6 +124,12 @@ def to_daemon(what: T, comm: Communicator | None = None) -> T:
 
 
 def _moved(tensor: torch.Tensor, comm: Communicator) -> torch.Tensor:
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise ArgumentError(f"to_daemon: {tensor.dtype}, {tensor.layout} on {tensor.device}: allowed are dense tensors",
+                            rank=comm.rank)
     if tensor.device == comm.device and is_daemon_memory(tensor, comm):
         return tensor
-    return empty(tuple(tensor.shape), dtype=tensor.dtype, comm=comm).copy_(tensor.detach()).requires_grad_(tensor.requires_grad)
+    made = empty(tuple(tensor.shape), dtype=tensor.dtype, comm=comm)
+    if tensor.requires_grad and not tensor.is_leaf and torch.is_grad_enabled():
+        return made.copy_(tensor)
+    return made.copy_(tensor.detach()).requires_grad_(tensor.requires_grad)

@@ -148,14 +148,15 @@ def inherits(comm, held, done, tell):
 
 
 def inherited_rank(comm):
-    """Results and other tensors that a child has are not overwritten by what the parent makes later, until it has ended; nor are
-    they when the child is gone but a child of it lives."""
+    """Results and other tensors that a child has are not overwritten by what the parent makes later, until it has ended; nor
+    are they when the child is gone but a child of it lives."""
     x, w = fcc.zeros(2, 8, comm=comm), fcc.zeros(6, 8, comm=comm) + 1
     w = fcc.to_daemon(w, comm)
 
     def make(value):
         x.fill_(value / 8)
-        return {"gemv": (fcc.gemv_all_reduce(x, w, comm), value * comm.size), "gemm": (fcc.gemm_all_to_all(x, w.t(), comm), value),
+        return {"gemv": (fcc.gemv_all_reduce(x, w, comm), value * comm.size),
+                "gemm": (fcc.gemm_all_to_all(x, w.t(), comm), value),
                 "sum": (fcc.all_reduce(torch.full((2, 6), float(value)), comm), value * comm.size),
                 "empty": (fcc.empty(2, 6, comm=comm).fill_(value), value),
                 "storage": (fcc.gemv_all_reduce(x, w, comm).untyped_storage(), None)}
@@ -251,8 +252,8 @@ def thread_rank(comm):
     assert not failed
 
 
-@pytest.mark.parametrize("function,size", [(use_rank, 1), (use_rank, 2), (loader_rank, 2), (thread_rank, 1), (inherited_rank, 1),
-                                           (inherited_rank, 2), (other_program_rank, 1)])
+@pytest.mark.parametrize("function,size", [(use_rank, 1), (use_rank, 2), (loader_rank, 2), (thread_rank, 1),
+                                           (inherited_rank, 1), (inherited_rank, 2), (other_program_rank, 1)])
 def test_forks(run, device, function, size):
     if device != "cpu":
         pytest.skip("no GPU driver survives a fork")
