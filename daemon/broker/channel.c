@@ -88,10 +88,11 @@ static void parcels_expire(struct job *j)
 
 static void parcels_send(struct job *j)
 {
-    struct parcel *p;
+    struct parcel *p, *next;
     int status = 0;
 
-    while ((p = TAILQ_FIRST(&j->parcels)) && !status) {
+    for (p = TAILQ_FIRST(&j->parcels); p && !status; p = next) {
+        next = TAILQ_NEXT(p, link);
         status = msg_send(j->control, (struct fcc_msg *)p->bytes, p->length, &p->fd, p->fd >= 0);
         if (channel_is_full(status))
             channel_again(j, status != -EAGAIN);
@@ -138,12 +139,14 @@ int channel_open(struct job *j)
 void channel_close(struct job *j)
 {
     char text[FCC_TEXT_MAX];
-    struct parcel *p;
+    struct parcel *p, *next;
 
     (void)snprintf(text, sizeof(text), "job %u/%s: its worker (pid %d) ended before it had taken the connection", j->uid,
                    j->name, j->pid);
-    while ((p = TAILQ_FIRST(&j->parcels)))
+    for (p = TAILQ_FIRST(&j->parcels); p; p = next) {
+        next = TAILQ_NEXT(p, link);
         parcel_refuse(j, p, -ECONNRESET, text);
+    }
     if (j->write_event)
         event_free(j->write_event);
     j->write_event = NULL;

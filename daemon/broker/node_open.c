@@ -299,7 +299,7 @@ static int guest_open(struct conn *c, int sock, const struct sockaddr_storage *f
 void conn_accept(evutil_socket_t listen_sock, short what, void *arg)
 {
     struct nodes *ns = arg;
-    struct sockaddr_storage from;
+    struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
     struct error e = {0};
     socklen_t length = sizeof(from);
 

@@ -29,9 +29,10 @@ struct letter {
 
 static void letters_drop(struct worker *w)
 {
-    struct letter *l;
+    struct letter *l, *next;
 
-    while ((l = TAILQ_FIRST(&w->letters))) {
+    for (l = TAILQ_FIRST(&w->letters); l; l = next) {
+        next = TAILQ_NEXT(l, link);
         TAILQ_REMOVE(&w->letters, l, link);
         free(l);
     }
@@ -86,17 +87,19 @@ static void letters_later(struct worker *w, int status)
 static void letters_send(evutil_socket_t sock, short what, void *arg)
 {
     struct worker *w = arg;
-    struct letter *l;
-    int status = 0;
+    struct letter *l, *next;
 
     (void)what;
-    while ((l = TAILQ_FIRST(&w->letters)) &&
-           !is_full(status = msg_send(sock, (struct fcc_msg *)l->bytes, l->length, NULL, 0))) {
+    for (l = TAILQ_FIRST(&w->letters); l; l = next) {
+        int status = msg_send(sock, (struct fcc_msg *)l->bytes, l->length, NULL, 0);
+        if (is_full(status)) {
+            letters_later(w, status);
+            return;
+        }
+        next = TAILQ_NEXT(l, link);
         TAILQ_REMOVE(&w->letters, l, link);
         free(l); /* sent; or the broker is dead, which reading from it says */
     }
-    if (l)
-        letters_later(w, status);
 }
 
 int control_send(struct worker *w, struct fcc_msg *m, size_t length)
