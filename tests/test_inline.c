@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -32,6 +33,7 @@ struct bed {
 static void bed_open(struct bed *b, int helpers)
 {
     struct error e = {0};
+    int account;
 
     *b = (struct bed){.seed = 1};
     b->w = (struct worker){.control = -1, .wake_fd = -1, .devices = b->devices, .ndevices = RANKS, .cores = 64};
@@ -44,6 +46,9 @@ static void bed_open(struct bed *b, int helpers)
     TAILQ_INIT(&b->w.sessions);
     LIST_INIT(&b->w.comms);
     assert_true(b->w.base && b->w.views);
+    assert_int_equal(account_make(&b->w.account, 1, &account), 0);
+    (void)close(account);
+    b->w.memory_limit = INT64_MAX;
     assert_int_equal(helpers_open(helpers, b->w.config.spin_us, &b->w.helpers, &e), 0);
     for (int i = 0; i < RANKS; i++) {
         b->devices[i] = (struct device){.ops = &device_cpu, .worker = &b->w, .index = i, .workgroups = 1};
@@ -78,6 +83,7 @@ static void bed_close(struct bed *b)
         device_close(&b->devices[i]);
     views_free(b->w.views);
     event_base_free(b->w.base);
+    account_close(&b->w.account);
 }
 
 /* Small numbers, so that sums are exact in any order. */
