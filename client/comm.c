@@ -166,7 +166,7 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
 {
     static const struct fcc_comm_options defaults = {.device = -1};
     struct fcc_comm_init_reply reply;
-    struct fcc_comm *comm = NULL;
+    struct fcc_comm *comm;
     int status;
 
     status = context_check(context);
@@ -182,13 +182,14 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
                                 .device = options->device,
                                 .time_limit_ms = options->time_limit_ms,
                                 .device_kind = options->device_kind}};
-    status = out ? comm_options_check(options) : last_error_set(-EINVAL, "out: NULL: not allowed");
-    if (!status)
-        comm = calloc(1, sizeof(*comm));
-    if (!status && !comm)
-        status = last_error_set(-ENOMEM, "communicator: out of memory");
+    if (!out)
+        return join_refuse_last(context, &j, last_error_set(-EINVAL, "out: NULL: not allowed"));
+    status = comm_options_check(options);
     if (status)
         return join_refuse_last(context, &j, status);
+    comm = calloc(1, sizeof(*comm));
+    if (!comm)
+        return join_refuse_last(context, &j, last_error_set(-ENOMEM, "communicator: out of memory"));
 
     status = context_call(context, &(struct call){.type = FCC_MSG_COMM_INIT,
                                                   .msg = &j.msg.msg,

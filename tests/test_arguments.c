@@ -139,7 +139,8 @@ static void test_gemv(void **state)
     SPOIL(gemv, Y.dtype = FCC_BF16, refuse, "y: dtype bf16: allowed is f16 (x's)");
     SPOIL(gemv, Y.shape[0] = 1, refuse, "y: shape[0] 1: allowed is 2 (x's shape[0], M)");
     SPOIL(gemv, Y.shape[1] = 31, refuse, "y: shape[1] 31: allowed is 30 (w's shape[0], N)");
-    SPOIL(gemv, Y.symmetric = false, refuse, "y: in a buffer that takes no results of this communicator: allowed are its symmetric and result buffers");
+    SPOIL(gemv, Y.symmetric = false, refuse,
+          "y: in a buffer that takes no results of this communicator: allowed are its symmetric and result buffers");
     SPOIL(gemv, Y.stride[0] = 29, refuse, "y: stride[0] 29: elements overlap: allowed are strides beyond the inner rows");
     SPOIL(gemv, attr_add(&q, 1, FCC_ATTR_BATCH, (int64_t[]){1}, 1), refuse, "attributes: key 3: not one of this operator's");
     SPOIL(gemv, q.args[2].schedule = FCC_SCHEDULE_FUSED, mismatch, "schedule: rank 2 has fused, rank 0 has auto");
@@ -247,7 +248,8 @@ static void test_embedding(void **state)
     EMB((T(OUT).stride[1] = 12, T(OUT).stride[0] = 4), mismatch, ""); /* [table][sample][dim] */
     EMB((T(OUT).stride[1] = 11, T(OUT).stride[0] = 4), refuse,
         "out: stride[0] 4 and the next ones: elements overlap: allowed are strides beyond the inner rows");
-    EMB(T(OUT).symmetric = false, refuse, "out: in a buffer that takes no results of this communicator: allowed are its symmetric and result buffers");
+    EMB(T(OUT).symmetric = false, refuse,
+        "out: in a buffer that takes no results of this communicator: allowed are its symmetric and result buffers");
     EMB(T(TABLES).dtype = FCC_F16, refuse, "tables: dtype f16: allowed is f32 (out's)");
     EMB(T(TABLES).shape[1] = 3, refuse, "tables: shape[1] 3: allowed is 4 (out's shape[2], dim)");
     EMB(ATTR(TABLE_ROWS)[1] = 7, refuse, "table_rows[1]: 7: allowed are 0 to 6, for all to add up to tables' shape[0], 11");

@@ -114,7 +114,8 @@ static void requests(void)
     CHECK(reply->status == -EPROTO && reply->msg.id == 5 && strstr(reply->text, "type 999"));
     m.msg.type = FCC_MSG_COMM_INIT;
     raw_send(r, &m, 16, NULL, 0);
-    CHECK(raw_receive(r)->status == -EPROTO && strstr(((struct fcc_reply *)r->in)->text, "comm_init: 16 bytes: expected at least 168"));
+    CHECK(raw_receive(r)->status == -EPROTO &&
+          strstr(((struct fcc_reply *)r->in)->text, "comm_init: 16 bytes: expected at least 168"));
     m.msg.type = FCC_MSG_BUFFER_FREE;
     m.msg.length = 300;
     raw_send(r, &m, 300, NULL, 0);
