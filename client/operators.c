@@ -235,16 +235,16 @@ static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_al
     bool well;
     int status = call_check(comm, FCC_OP_EMBEDDING_ALL_TO_ALL, args != NULL, how);
 
-    if (status)
+    if (status || !args)
         return status;
     well = args->num_tables >= 0 && args->num_tables <= FCC_MAX_TABLES;
-    ntables = well ? (size_t)args->num_tables : 0;
+    ntables = well && args->table_rows ? (size_t)args->num_tables : 0;
     nranks = (size_t)comm->nranks;
     pooling = args->pooling;
     submission_begin(&s, comm, FCC_OP_EMBEDDING_ALL_TO_ALL, FCC_EMB_TENSORS, ntables + nranks + 6);
     if (!well)
         submission_fail(&s, -EINVAL, "num_tables: %d: allowed are 0 to %d", args->num_tables, FCC_MAX_TABLES);
-    else if (ntables && !args->table_rows)
+    else if (args->num_tables && !args->table_rows)
         submission_fail(&s, -EINVAL, "table_rows: NULL: allowed only if num_tables is 0");
     submission_options(&s, args->schedule, args->reserved);
     submission_tensor(&s, "tables", &args->tables);
@@ -265,7 +265,7 @@ static int gemv_submit(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *ar
     struct submission s;
     int status = call_check(comm, FCC_OP_GEMV_ALL_REDUCE, args != NULL, how);
 
-    if (status)
+    if (status || !args)
         return status;
     submission_begin(&s, comm, FCC_OP_GEMV_ALL_REDUCE, FCC_GEMV_TENSORS, 0);
     submission_options(&s, args->schedule, args->reserved);
@@ -282,7 +282,7 @@ static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *ar
     size_t nranks;
     int status = call_check(comm, FCC_OP_GEMM_ALL_TO_ALL, args != NULL, how);
 
-    if (status)
+    if (status || !args)
         return status;
     nranks = (size_t)comm->nranks;
     submission_begin(&s, comm, FCC_OP_GEMM_ALL_TO_ALL, FCC_GEMM_TENSORS, nranks + 1);

@@ -374,11 +374,11 @@ static void join_remote_refuse(struct worker *w, const struct fcc_unique_id *id,
 
 void comm_deny_remote(struct peer *p, const struct peer_deny *m)
 {
-    const char *where = strstr(m->text, " on node ") ? NULL : p->address;
+    bool named = strstr(m->text, " on node ") != NULL;
     struct error e;
 
-    (void)error_set(&e, m->status < 0 ? m->status : -EPROTO, "%.400s%s%s%s", m->text, where ? " (node " : "",
-                    where ? where : "", where ? ")" : "");
+    (void)error_set(&e, m->status < 0 ? m->status : -EPROTO, "%.400s%s%s%s", m->text, named ? "" : " (node ",
+                    named ? "" : p->address, named ? "" : ")");
     (void)text_clean(e.text);
     join_remote_refuse(p->worker, &m->unique_id, m->rank, comm_find(p->worker, &m->unique_id), &e);
 }

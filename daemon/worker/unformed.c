@@ -87,6 +87,10 @@ bool unformed_tells(struct worker *w, const struct fcc_unique_id *id, int rank, 
 
 void unformed_free(struct worker *w)
 {
-    while (!TAILQ_EMPTY(&w->unformed))
-        unformed_drop(w, TAILQ_FIRST(&w->unformed));
+    struct unformed *u, *next;
+
+    for (u = TAILQ_FIRST(&w->unformed); u; u = next) {
+        next = TAILQ_NEXT(u, link);
+        unformed_drop(w, u);
+    }
 }

@@ -113,7 +113,9 @@ static void gemm_make(struct input *in, struct request all[], int nranks, enum f
         bool alone = input_rarely(in, 4); /* without b */
         int64_t k = alone ? n : size_take(in);
         all[r].args.tensors[FCC_GEMM_A] = tensor_make(dtype, 2, sent[r], k, 0);
-        all[r].args.tensors[FCC_GEMM_B] = alone ? (struct tensor){.data = NULL} : tensor_make(dtype, 2, k, n, 0);
+        all[r].args.tensors[FCC_GEMM_B] = tensor_make(dtype, 2, k, n, 0);
+        if (alone)
+            memset(&all[r].args.tensors[FCC_GEMM_B], 0, sizeof(all[r].args.tensors[FCC_GEMM_B]));
         all[r].args.tensors[FCC_GEMM_C] = tensor_make(dtype, 2, received[r] + (input_rarely(in, 8) ? 5 : 0), n, 0);
         if (!equal || input_below(in, 2))
             attr_add(&all[r], FCC_ATTR_SEND_ROWS, rows[r], (size_t)nranks);

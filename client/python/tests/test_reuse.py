@@ -37,6 +37,11 @@ def capsule(y):
         return y.__dlpack__()
 
 
+def exported(y):
+    with torch.cuda.device(y.device) if y.is_cuda else contextlib.nullcontext():
+        return torch.from_dlpack(y)
+
+
 HOLDERS = {  # what is kept of a result, and how its numbers are read later
     "tensor": (lambda y: y, lambda kept: kept),
     "view": (lambda y: y[:, 1:], lambda kept: kept),
@@ -49,7 +54,7 @@ HOLDERS = {  # what is kept of a result, and how its numbers are read later
     "slice of numpy": (lambda y: y.numpy()[:, 1:], lambda kept: torch.from_numpy(kept.copy())),
     "memoryview": (lambda y: memoryview(y.numpy()), lambda kept: torch.tensor(kept.tolist())),
     "dlpack capsule": (capsule, lambda kept: torch.utils.dlpack.from_dlpack(kept).clone()),
-    "from dlpack": (torch.from_dlpack, lambda kept: kept),
+    "from dlpack": (exported, lambda kept: kept),
     "numpy from dlpack": (numpy.from_dlpack, lambda kept: torch.from_numpy(kept.copy())),
     "set_": (lambda y: torch.empty(0, device=y.device).set_(y.untyped_storage()), lambda kept: kept),
     "autograd": (saved_by_autograd, gradient),

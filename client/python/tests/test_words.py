@@ -80,7 +80,7 @@ def cases(comm):
         # ---- arguments of a wrong kind ----
         (lambda: fcc.gemv_all_reduce(pick([1.0], x), w, comm), "rank 1: gemv_all_reduce: x: list [1.0]: allowed is a torch.Tensor"),
         (lambda: fcc.gemv_all_reduce(pick(None, x), w, comm), "rank 1: gemv_all_reduce: x: NoneType None: allowed is a torch.Tensor"),
-        (lambda: fcc.gemv_all_reduce(x, pick(w.numpy()[:1, :1], w), comm),
+        (lambda: fcc.gemv_all_reduce(x, pick(w.cpu().numpy()[:1, :1], w), comm),
          "rank 1: gemv_all_reduce: w: ndarray array([[0.]], dtype=float32): allowed is a torch.Tensor"),
         (lambda: fcc.gemm_all_to_all(a, b, comm, send_rows=pick("44", even), recv_rows=even),
          "rank 1: gemm_all_to_all: send_rows: str '44': allowed is a list of whole numbers"),
