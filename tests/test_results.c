@@ -53,7 +53,7 @@ static void inputs_set(const struct inputs *in, float value)
 static void sum_check(fcc_comm *comm, const struct inputs *in, fcc_buffer *result, size_t offset, int round)
 {
     struct fcc_gemv_all_reduce_args args = {.x = in->x, .w = in->w, .y = fcc_tensor_2d(result, offset, FCC_F32, 1, N)};
-    const float *y = (const float *)((const char *)fcc_buffer_data(result) + offset);
+    const float *y = (const float *)fcc_buffer_data(result) + offset / sizeof(float);
     int sum = 0;
 
     for (int r = 0; r < RANKS; r++)
