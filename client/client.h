@@ -62,6 +62,7 @@ int64_t now_ns(void);               /* CLOCK_MONOTONIC */
 int64_t deadline_in_ms(int64_t ms); /* now + ms; negative: NEVER */
 int ms_until(int64_t deadline);     /* rounded up, 0 if it has passed, at most WAIT_SLICE_NS: for poll() */
 
+#define CONNECT_ATTEMPTS 3  /* of fcc_connect(), where the worker dies before it has read the connection */
 #define CALL_LIMIT_MS 10000 /* a worker that is well answers within this, whatever else it does */
 
 /* The longest that a worker can take to do anything that is bounded by a communicator's time limit: an operator waits for its

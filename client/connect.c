@@ -231,28 +231,16 @@ static void variables_warn(void)
     variables_check(variable_unknown);
 }
 
-int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
+static int context_open(const struct fcc_connect_options *options, int64_t deadline, struct fcc_context **out)
 {
-    static pthread_once_t warned = PTHREAD_ONCE_INIT;
-    static const struct fcc_connect_options defaults;
-    int64_t deadline = deadline_in_ms(CALL_LIMIT_MS);
-    struct fcc_context *c;
+    struct fcc_context *c = context_new();
     int status;
 
-    if (!out)
-        return last_error_set(-EINVAL, "out: NULL: not allowed");
-    if (!options)
-        options = &defaults;
-    for (size_t i = 0; i < sizeof(options->reserved) / sizeof(options->reserved[0]); i++)
-        if (options->reserved[i])
-            return last_error_set(-EINVAL, "options.reserved[%zu]: %u: must be 0", i, options->reserved[i]);
-    (void)pthread_once(&warned, variables_warn);
-    c = context_new();
     if (!c)
         return last_error_set(-ENOMEM, "context: out of memory");
-    status = process_begin(c);
     c->no_ring = options->no_ring != 0;
     c->no_stream_words = options->no_stream_memory_operations != 0;
+    status = process_begin(c);
     if (!status)
         status = job_find(options->job, c->job);
     if (!status) {
@@ -265,6 +253,28 @@ int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
     }
     *out = c;
     return 0;
+}
+
+int fcc_connect(const struct fcc_connect_options *options, fcc_context **out)
+{
+    static pthread_once_t warned = PTHREAD_ONCE_INIT;
+    static const struct fcc_connect_options defaults;
+    int64_t deadline = deadline_in_ms(CALL_LIMIT_MS);
+    int status = -ECONNRESET;
+
+    if (!out)
+        return last_error_set(-EINVAL, "out: NULL: not allowed");
+    if (!options)
+        options = &defaults;
+    for (size_t i = 0; i < sizeof(options->reserved) / sizeof(options->reserved[0]); i++)
+        if (options->reserved[i])
+            return last_error_set(-EINVAL, "options.reserved[%zu]: %u: must be 0", i, options->reserved[i]);
+    (void)pthread_once(&warned, variables_warn);
+    /* The broker hands each connection to the job's worker. A connection that a worker has not read when it dies is lost with it,
+     * or is answered by the broker with -ECONNRESET. The next attempt meets a new worker. */
+    for (int attempt = 0; attempt < CONNECT_ATTEMPTS && status == -ECONNRESET; attempt++)
+        status = context_open(options, deadline, out);
+    return status;
 }
 
 void fcc_disconnect(fcc_context *context)

@@ -133,7 +133,8 @@ struct fcc_connect_options {
 };
 
 /* Connect to fccd and, through it, to the worker of this user's job, which is started if there is none. `options` may
- * be NULL. *out belongs to the caller until fcc_disconnect(). Waits at most 10 s.
+ * be NULL. *out belongs to the caller until fcc_disconnect(). Waits at most 10 s. Where the worker dies before it has read the
+ * connection, the call tries again, three times in all.
  * Errors: -ECONNREFUSED, -ECONNRESET, -EPERM, -EPROTO, -ESHUTDOWN, -EINVAL, -ENOMEM, -ETIMEDOUT, -EUSERS (CONNECTIONS_PER_JOB or
  * CONNECTIONS_PER_USER, fccd.conf(5)). */
 int fcc_connect(const struct fcc_connect_options *options, fcc_context **out);

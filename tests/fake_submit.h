@@ -60,6 +60,7 @@ struct fake {
     _Atomic bool deaf;        /* do nothing at all */
     _Atomic bool ended;       /* it has closed the connection */
     _Atomic bool gaps;        /* numbers of streams may be missing: of operators that the driver refused */
+    int unanswered;           /* connections whose HELLO was read and not answered */
     _Atomic bool vanish;      /* close the connection */
     _Atomic bool farewell;    /* say why before */
     _Atomic unsigned records; /* SUBMIT messages seen */

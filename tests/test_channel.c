@@ -339,16 +339,39 @@ static void replies_in_flight(void)
     daemon_stop(&d);
 }
 
+/* Its worker dies before it has read the connection, which waits in its channel or, by then, at the broker: the client meets the next
+ * worker. */
+static void worker_dies_unread(void)
+{
+    struct test_daemon d;
+    fcc_context *first, *context;
+
+    daemon_start(&d, NULL);
+    for (int i = 0; i < 20; i++) {
+        OK(fcc_connect(NULL, &first));
+        pid_t worker = daemon_worker(&d);
+        CHECK(kill(worker, SIGSTOP) == 0);
+        pid_t killer = fork();
+        CHECK(killer >= 0);
+        if (killer == 0) {
+            (void)usleep((useconds_t)(i * 500));
+            _exit(kill(worker, SIGKILL) != 0);
+        }
+        OK(fcc_connect(NULL, &context));
+        CHECK(waitpid(killer, NULL, 0) == killer && daemon_worker(&d) != worker);
+        fcc_disconnect(context);
+        fcc_disconnect(first);
+    }
+    daemon_stop_unclean(&d);
+}
+
 int main(void)
 {
     static const struct test tests[] = {
-        {"broker_stopped", broker_stopped, 60},
-        {"broker_hears_all", broker_hears_all, 60},
-        {"worker_stopped", worker_stopped, 60},
-        {"worker_full", worker_full, 0},
-        {"client_full", client_full, 0},
-        {"replies_unread", replies_unread, 60},
-        {"replies_in_flight", replies_in_flight, 0},
+        {"broker_stopped", broker_stopped, 60}, {"broker_hears_all", broker_hears_all, 60},
+        {"worker_stopped", worker_stopped, 60}, {"worker_dies_unread", worker_dies_unread, 60},
+        {"worker_full", worker_full, 0},        {"client_full", client_full, 0},
+        {"replies_unread", replies_unread, 60}, {"replies_in_flight", replies_in_flight, 0},
     };
     return tests_run("channel", TESTS(tests));
 }

@@ -16,7 +16,9 @@ static void connect_with_fault(enum fault fault, int status, const char *words)
     assert_int_equal(fcc_connect(&o, &context), status);
     assert_ptr_equal(context, &o);
     assert_error_says(words);
-    (void)fake_free(f);
+    fake_stop(f);
+    assert_int_equal(f->unanswered, fault == REPLY_NONE ? 3 : 0);
+    free(f);
 }
 
 static void test_welcome_faults(void **state)
