@@ -63,7 +63,7 @@ DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gp
 	daemon/broker/node_conn.c daemon/broker/node_link.c daemon/broker/node_open.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
 	daemon/broker/node_resolve.c daemon/broker/probe.c daemon/broker/query.c daemon/broker/spawn.c daemon/broker/visitor.c \
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/comm_join.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
-	daemon/worker/cpu_early.c daemon/worker/cpu_execute.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_lanes.c daemon/worker/gpu_node.c daemon/worker/gpu_nodes.c daemon/worker/gpu_parts.c daemon/worker/gpu_stream.c daemon/worker/gpu_watch.c \
+	daemon/worker/cpu_early.c daemon/worker/cpu_execute.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_lanes.c daemon/worker/gpu_leave.c daemon/worker/gpu_node.c daemon/worker/gpu_nodes.c daemon/worker/gpu_parts.c daemon/worker/gpu_stream.c daemon/worker/gpu_watch.c \
 	daemon/worker/helpers.c daemon/worker/life.c daemon/worker/process.c \
 	daemon/worker/launch.c daemon/worker/launch_early.c daemon/worker/launch_make.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_alloc.c daemon/worker/nodes_data.c daemon/worker/nodes_end.c daemon/worker/nodes_form.c daemon/worker/nodes_links.c daemon/worker/nodes_rails.c daemon/worker/nodes_shadow.c daemon/worker/nodes_triggers.c daemon/worker/offers.c daemon/worker/overlap.c daemon/worker/peer.c daemon/worker/peer_connect.c daemon/worker/prepared.c daemon/worker/prepared_make.c daemon/worker/puts.c daemon/worker/puts_check.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/session_messages.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/unformed.c daemon/worker/worker.c
@@ -205,7 +205,7 @@ GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepare
 # The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
 UNIT += client_trust prepared_plan
-SYSTEM += fccctl_answers gpu_worker_posted node_messages protocol_forming
+SYSTEM += fccctl_answers gpu_worker_leave gpu_worker_posted node_messages protocol_forming
 SYSTEM += gpu_worker_overlap texts
 SYSTEM += channel quota rights names node_permits
 ONE_THREAD := kernels plan lanes core hostlist

@@ -36,7 +36,7 @@ bool run_is_over(const struct fcc_context *c, const struct slot_run *run)
 {
     uint64_t ended = atomic_load_explicit(&c->memory->prepared[run->place].ended, memory_order_acquire);
 
-    return (int32_t)((uint32_t)ended - run->number) >= 0;
+    return fcc_run_ended(ended, run->number);
 }
 
 /* Locked. Nothing on the stream of the slot's last operator will write the slot's words any more. */

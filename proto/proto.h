@@ -30,6 +30,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "error.h"
@@ -453,6 +454,13 @@ static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
 static inline uint32_t fcc_stream_passed(uint32_t n)
 {
     return UINT32_MAX - n < 1u << 30 ? UINT32_MAX : n + (1u << 30);
+}
+
+/* Has run n of a prepared operator ended, by its word `ended`? Where one of the worker's own kernels stands behind the run and is to leave, the
+ * worker sets the word to fcc_stream_passed(n): then that one waits no more, but the run has not ended for that. */
+static inline bool fcc_run_ended(uint64_t ended, uint32_t n)
+{
+    return (uint32_t)ended - n < 1u << 30;
 }
 
 /* head and tail count bytes ever written and ever read; they never wrap. Record n lies at data[offset % FCC_RING_BYTES] and may

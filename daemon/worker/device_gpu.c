@@ -213,6 +213,7 @@ static void gpu_launch(struct device *d, struct launch *l)
         gpu_watch_add(g->watch, l);
         return;
     }
+    offers_note(l);
     if (l->comm->nodes)
         gpus_steps_begin(l);
     l->begun = l->first_step = true;
@@ -273,37 +274,6 @@ bool gpu_launch_is_due(struct launch *l)
 bool gpus_launch_take(struct launch *l)
 {
     return l->begun && !l->left && gpu_launch_is_due(l) && gpu_watch_take(l->worker->gpus->watch, l);
-}
-
-/* Kernels poll their ranks' failure epochs: those up to this one leave. */
-static void epoch_fail(struct comm *c, uint64_t epoch)
-{
-    for (int r = 0; r < c->nranks; r++) {
-        const struct member *m = &c->members[r];
-        if (!m->device)
-            continue; /* another node's */
-        uint64_t failed = (uint64_t)(uintptr_t)m->flags.data + PLAN_MAX_FLAGS * sizeof(uint64_t);
-        gpus_word_store(c->worker->gpus, m->device->index, failed, epoch);
-    }
-}
-
-void gpus_launch_abort(struct launch *l)
-{
-    if (l->gated)
-        return;
-    epoch_fail(l->comm, l->epoch);
-    streams_pass(l);
-}
-
-void gpus_comm_abort(struct comm *c)
-{
-    if (c->current->gated)
-        return; /* it is the only one */
-    epoch_fail(c, c->newest->epoch);
-    for (struct launch *l = c->current; l; l = l->following) {
-        streams_pass(l);
-        atomic_store_explicit(&l->dropped, true, memory_order_relaxed);
-    }
 }
 
 /* Its kernels have left (over nodes: those of one step): true if that was all, or if the others need not come. */

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "gpu_leave.h"
 #include "gpu_nodes.h"
 #include "life.h"
 #include "log.h"
@@ -72,6 +73,11 @@ static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind nu
     if (!status && (status = gpu_watch_start(w, plugin, &g->watch, e)))
         helpers_close(g->helpers);
     if (!status && (status = lives_start(w, &g->lives, e))) {
+        gpu_watch_stop(g->watch);
+        helpers_close(g->helpers);
+    }
+    if (!status && (status = gpu_leave_open(g, e))) {
+        lives_stop(g->lives);
         gpu_watch_stop(g->watch);
         helpers_close(g->helpers);
     }
@@ -150,6 +156,7 @@ void gpus_close(struct worker *w)
 
     if (!g)
         return;
+    gpu_leave_close(g);
     lives_stop(g->lives);
     gpu_watch_stop(g->watch);
     helpers_close(g->helpers);

@@ -32,6 +32,7 @@ struct gpus {
     const struct gpu_plugin *plugin;
     struct device_ops ops;
     struct gpu_watch *watch;
+    struct event *leave_event; /* gpu_leave.c's */
     struct helpers *helpers;
     struct lives *lives;
     int count;

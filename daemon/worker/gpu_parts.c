@@ -104,15 +104,10 @@ static const struct launch *before_of(const struct launch *l)
  * no time. */
 static void part_waits(const struct launch *l, const struct launch_part *p, struct gpu_waits *out)
 {
-    const struct launch *granted = NULL;
-
     out->before = out->count = streams_await(l, p, true, out->words, out->values, 0);
     if (sends_only_words(l))
         return;
-    for (const struct launch *q = l->comm->current; q != l; q = q->following)
-        granted = q->granted ? q : granted;
-    if (granted) /* the newest, which the others have ended before */
-        out->before = out->count = offers_await(granted, out->words, out->values, out->count);
+    out->before = out->count = offers_await(l, out->words, out->values, out->count);
     out->count = streams_await(l, p, false, out->words, out->values, out->count);
     for (int i = 0; l->comm->current != l && !before_of(l)->granted && i < l->nparts; i++) {
         const struct launch_part *q = &l->parts[i];

@@ -258,7 +258,7 @@ void streams_pass(struct launch *l)
         }
         /* Not over the stream's own write, which the client waits for before it uses the slot again. */
         uint32_t seen = atomic_load_explicit(s->started, memory_order_relaxed);
-        if ((int32_t)(seen - s->value) < 0)
+        if (!gpu_word_reached(seen, s->value))
             (void)atomic_compare_exchange_strong_explicit(s->started, &seen, fcc_stream_passed(s->value), memory_order_release,
                                                           memory_order_relaxed);
     }

@@ -21,7 +21,13 @@ bool streams_have_come(const struct launch *l);
 int streams_await(const struct launch *l, const struct launch_part *p, bool own, uint64_t words[], uint32_t values[], int n);
 /* What the kernel there has to set. */
 void streams_tell(const struct launch *l, const struct launch_part *p, struct gpu_end *end);
-/* A kernel that stands behind a client's stream must first come: nothing is waited for any more. */
+/* Does a GPU that waits for a word to reach `value` go on at `seen`, whichever way it compares: cyclically (CUDA), or as numbers (HIP)? */
+static inline bool gpu_word_reached(uint32_t seen, uint32_t value)
+{
+    return (int32_t)(seen - value) >= 0 && seen >= value;
+}
+/* A kernel that stands behind a client's stream must first come: that is not waited for any more, unless the client, who can write there,
+ * too, takes that back. */
 void streams_pass(struct launch *l);
 /* The launch has come to its end: nothing is left of streams_pass() where a slot's next operator would take it for its own. */
 void streams_restore(struct launch *l);

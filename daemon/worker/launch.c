@@ -88,7 +88,7 @@ void launch_reset(struct launch *l)
     if (l->error.status)
         for (int r = 0; r < l->nranks; r++)
             launch_groups_set(&l->runs[r]);
-    l->begun = l->left = l->granted = false;
+    l->begun = l->left = l->leaves = l->granted = false;
     atomic_store_explicit(&l->dropped, false, memory_order_relaxed);
     atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
     atomic_store_explicit(&l->parts_left, (uint32_t)l->nparts, memory_order_relaxed);

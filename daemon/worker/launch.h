@@ -63,8 +63,9 @@ struct launch_stream {
     const struct gpu_words *words; /* the session's, in the memory of GPUs; NULL: those in its own memory are meant */
     uint32_t slot;
     uint32_t value; /* 0: no stream */
-    /* A granted launch's (offers.h), whose streams have no words: what the rank's kernel says. */
-    const struct fcc_prepared_words *kernel;
+    /* A granted launch's (offers.h), whose streams have no words: what the rank's kernel says. Another one's: what that of the newest granted
+     * launch before it says, which it waits for; NULL: there is none. */
+    struct fcc_prepared_words *kernel;
     uint64_t ended_address; /* where the GPUs see its `ended` */
     uint32_t run;           /* its lower half */
 };
@@ -106,6 +107,7 @@ struct launch {
     bool granted;             /* GPU: its ranks' own processes have put its kernels onto their streams; offers.h */
     _Atomic bool dropped;     /* GPU: ... and nobody waits for their ends any more */
     bool passed;              /* GPU: was told not to wait for words in the memory of GPUs; gpu_stream.c */
+    bool leaves;              /* GPU: its kernels were told to leave; gpu_leave.c */
     bool running;             /* among those of its communicator */
     bool begun;               /* GPU: it has been given to the device */
     bool left;                /* GPU: nodes_launch_left() has been called; no kernel of it runs any more */

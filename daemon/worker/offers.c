@@ -183,11 +183,37 @@ bool offer_has_begun(const struct launch *l, int rank)
     return (int32_t)((uint32_t)begun - l->streams[rank].run) >= 0;
 }
 
+void offers_note(struct launch *l)
+{
+    const struct launch *granted = NULL;
+
+    for (const struct launch *q = l->comm->current; q != l; q = q->following)
+        granted = q->granted ? q : granted;
+    for (int r = 0; granted && r < l->nranks; r++) {
+        l->streams[r].kernel = granted->streams[r].kernel;
+        l->streams[r].ended_address = granted->streams[r].ended_address;
+        l->streams[r].run = granted->streams[r].run;
+    }
+}
+
 int offers_await(const struct launch *l, uint64_t words[], uint32_t values[], int n)
 {
-    for (int r = 0; r < l->nranks; r++) {
+    for (int r = 0; r < l->nranks && l->streams[r].kernel; r++) {
         words[n] = l->streams[r].ended_address; /* little-endian: its lower half */
         values[n++] = l->streams[r].run;
     }
     return n;
+}
+
+void offers_pass(const struct launch *l)
+{
+    for (int r = 0; r < l->nranks && l->streams[r].kernel && !l->granted; r++) {
+        _Atomic uint64_t *word = &l->streams[r].kernel->ended;
+        uint32_t run = l->streams[r].run;
+        uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
+        /* Not over what the kernel itself says. */
+        if (!gpu_word_reached((uint32_t)seen, run))
+            (void)atomic_compare_exchange_strong_explicit(word, &seen, fcc_stream_passed(run), memory_order_relaxed,
+                                                          memory_order_relaxed);
+    }
 }

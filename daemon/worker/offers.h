@@ -34,7 +34,11 @@ bool offers_decide(struct launch *l);
 /* Any thread. A granted launch: its kernels have ended; that of a rank has begun. */
 bool offers_have_ended(const struct launch *l);
 bool offer_has_begun(const struct launch *l, int rank);
-/* What a launch behind l has to wait for: words in the host's memory, from [n] on. Returns how many there are then. */
+/* l is about to be given to the GPUs, and is not granted: find the newest granted launch before it, whose end it has to wait for. */
+void offers_note(struct launch *l);
+/* The words that say so, in the host's memory, from [n] on. Returns how many there are then. Any thread that has the launch. */
 int offers_await(const struct launch *l, uint64_t words[], uint32_t values[], int n);
+/* l waits for them no more, unless who can write there takes that back. */
+void offers_pass(const struct launch *l);
 
 #endif

@@ -144,7 +144,7 @@ static void rank_drop(struct prepared *p, const struct member *m)
     atomic_store_explicit(&m->session->memory->prepared[rank->place].first, 0, memory_order_relaxed);
     rank->held = false;
     /* A kernel that was offered may come yet, where the communicator is over, and says so there: then nobody gets the place. */
-    if (!p->offered || (int32_t)(rank->last.ended - rank->last_run) >= 0)
+    if (!p->offered || fcc_run_ended(rank->last.ended, rank->last_run))
         prepared_place_free(m->session, rank->place);
     if (--p->holders)
         return;
@@ -220,6 +220,18 @@ void prepared_abort(struct comm *c)
     LIST_FOREACH(p, &c->prepared, link)
         for (int r = 0; r < c->nranks; r++)
             kernels_end(p, r);
+}
+
+/* What tells kernels to leave lies in memory that all ranks' programs can write. One that goes over it is not to keep another's kernels there. */
+static void abort_again(const struct comm *c)
+{
+    const struct prepared *p;
+    struct progress at;
+
+    LIST_FOREACH(p, &c->prepared, link)
+        for (int r = 0; r < c->nranks; r++)
+            if (is_running(p, r, &at))
+                kernels_end(p, r);
 }
 
 /* ---- runs that a rank's process refuses ---- */
@@ -309,8 +321,12 @@ static void runs_watch(evutil_socket_t sock, short what, void *arg)
     struct prepared *p;
 
     (void)sock, (void)what;
-    if (c->state != COMM_ACTIVE || LIST_EMPTY(&c->prepared)) {
+    if (LIST_EMPTY(&c->prepared)) {
         (void)event_del(c->prepared_watch);
+        return;
+    }
+    if (c->state != COMM_ACTIVE) {
+        abort_again(c);
         return;
     }
     LIST_FOREACH(p, &c->prepared, link)

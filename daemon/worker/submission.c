@@ -139,6 +139,11 @@ static void request_refuse(struct session *s, const struct fcc_submit *m, const 
     request_answer(s, m->msg.id, m->slot, e->status, e->text, NULL, 0);
 }
 
+static uint64_t slot_bit(uint32_t slot)
+{
+    return UINT64_C(1) << slot;
+}
+
 void submission_tell(struct submission *sub, int status, const char *text, const int64_t *values, int nvalues)
 {
     struct fcc_msg m = {.type = FCC_MSG_BUFFER_ALLOC, .id = sub->id};
@@ -146,6 +151,7 @@ void submission_tell(struct submission *sub, int status, const char *text, const
     if (sub->session && sub->offer && !sub->decided)
         offer_decline(sub->session->worker->gpus, &sub->word, sub->run);
     if (sub->session && sub->kind == SUBMISSION_OPERATOR && sub->slot != FCC_NO_SLOT && sub->stream) {
+        sub->session->stream_slots &= ~slot_bit(sub->slot);
         if (!sub->gpu_words)
             slot_stream_finish(sub->session, sub->slot, sub->stream);
         else if (status) /* otherwise its kernel has */
@@ -444,8 +450,18 @@ static void submission_place(struct submission *sub, struct member *member, cons
     sub->own_gpus = sub->gpu_words ? 1u << member->device->index : 0;
     if (m->gpu_words && !sub->gpu_words)
         session_break(s, "it names stream words that it has not got");
-    if (m->stream)
-        words_note(member, sub->gpu_words);
+    if (!m->stream)
+        return;
+    words_note(member, sub->gpu_words);
+    if (m->slot >= FCC_SLOTS)
+        return;
+    /* A GPU may still wait for the slot's word to reach the former one's number: what lets the one go on could hold back the other. */
+    if (s->stream_slots & slot_bit(m->slot)) {
+        (void)error_set(&sub->error, -EBUSY, "rank %d: %s: slot %u: has another operator, which is not over", member->rank,
+                        op_name((enum fcc_op)m->op), m->slot);
+        session_break(s, "it uses a slot again whose operator on a stream is not over");
+    }
+    s->stream_slots |= slot_bit(m->slot);
 }
 
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length)

@@ -260,6 +260,7 @@ struct session {
     uint64_t status_words[FCC_STATUS_WORDS / 64]; /* ring.c: a bit for each that is in use */
     uint64_t prepared_places;                     /* prepared.c: a bit for each of memory->prepared[] that is in use */
     uint64_t offered_places;                      /* ... for those behind them */
+    uint64_t stream_slots;                        /* submission.c: a bit for each whose operator has its place on a stream */
     const char *broken;                           /* why it is about to be freed; NULL: it is not */
 };
 
