@@ -392,10 +392,10 @@ static void told_while_it_forms(void)
     } m[] = {{.submit = {.rank = THIRD, .kind = SUBMISSION_ALLOC, .alloc_bytes = 4096}},
              {.memory = {.rank = THIRD, .handle = 17, .bytes = 4096}},
              {.free = {.rank = THIRD, .handle = 17}},
-             {.end = {.turn = UINT64_MAX}},
+             {.end = {.turn = 1}},
              {.end = {.turn = 0, .status = -EIO, .text = "rank 2: failed"}},
              {.end = {.rank = THIRD, .turn = 0}},
-             {.end = {.rank = THIRD, .turn = UINT64_MAX, .text = "it is gone"}}};
+             {.end = {.rank = THIRD, .turn = 1, .text = "it is gone"}}};
     static const struct {
         enum peer_type type;
         size_t bytes;

@@ -260,6 +260,124 @@ static void requests_that_make_no_sense(void)
     }
 }
 
+/* Turns that cannot be: nodes are at most one apart. */
+static void turns_that_make_no_sense(void)
+{
+    static const struct {
+        enum peer_type type;
+        uint64_t turn;
+        const char *words;
+    } wrong[] = {{PEER_STAGED, 0, "staged: turn 0: 0 have ended here"},
+                 {PEER_STAGED, 2, "staged: turn 2: 0 have ended here"},
+                 {PEER_STAGED, UINT64_MAX, "staged: turn 18446744073709551615"},
+                 {PEER_FAIL, 1, "fail: turn 1: 0 have ended here"},
+                 {PEER_FAIL, UINT64_MAX, "fail: turn"},
+                 {PEER_LEAVE, 2, "leave: turn 2: 0 have ended here"},
+                 {PEER_LEAVE, UINT64_MAX, "leave: turn"}};
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct peer_turn m = {.turn = wrong[i].turn, .rank = THERE, .status = wrong[i].type == PEER_FAIL ? -EIO : 0};
+        struct scene s;
+        scene_open(&s);
+        client_allocates(&s);
+        (void)other_heard(&s.other, PEER_SUBMIT, id_number(&s.id));
+        other_say(&s.other, &m.msg, wrong[i].type, id_number(&s.id), sizeof(m));
+        breaks(&s, FCC_MSG_BUFFER_ALLOC, wrong[i].words);
+    }
+}
+
+/* One that has made room, or has failed, in the turn that both are in, or leaves when it has ended it, is believed. */
+static void turns_that_make_sense(void)
+{
+    struct peer_turn staged = {.turn = 1}, leave = {.turn = 1, .rank = THERE};
+    struct scene s;
+
+    scene_open(&s);
+    other_say(&s.other, &staged.msg, PEER_STAGED, id_number(&s.id), sizeof(staged));
+    other_say(&s.other, &staged.msg, PEER_STAGED, id_number(&s.id), sizeof(staged)); /* twice: no more than once */
+    other_say(&s.other, &leave.msg, PEER_LEAVE, id_number(&s.id), sizeof(leave));
+    other_allocates(&s);
+    other_says_memory(&s, memory_make());
+    client_allocates(&s);
+    client_answered(s.client, FCC_MSG_BUFFER_ALLOC, 0, "");
+    client_is_served(s.client);
+    scene_close(&s);
+}
+
+/* ---- while it forms ---- */
+
+/* The communicator forms at the other node, which knows of the rank here and, if `formed`, has said who has joined. */
+static void forming_open(struct scene *s, bool formed)
+{
+    struct peer_joined joined = {.rank = HERE};
+    struct peer_formed f = {.nranks = RANKS, .nnodes = RANKS, .time_limit_ms = 30000, .node_of = {HERE, THERE}};
+
+    *s = (struct scene){.other = {.address = "192.0.2.2:7000", .who = {7, 1}, .serial = 1}};
+    s->id = id_make(1, s->other.address);
+    bed_start(&s->b, IDLE);
+    s->client = bed_client(&s->b);
+    client_join(s->client, &s->id, RANKS, HERE);
+    bed_connect(&s->b, &s->other, NULL);
+    (void)other_heard(&s->other, PEER_JOIN, id_number(&s->id));
+    (void)bed_hand(&s->b, &s->other, PEER_MESSAGES);
+    other_say(&s->other, &joined.msg, PEER_JOINED, id_number(&s->id), sizeof(joined));
+    if (!formed)
+        return;
+    f.workers[HERE] = (struct incarnation){BED_BROKER, 1};
+    f.workers[THERE] = s->other.who;
+    (void)snprintf(f.addresses[HERE], FCC_NODE_MAX, "%s", BED_ADDRESS);
+    (void)snprintf(f.addresses[THERE], FCC_NODE_MAX, "%s", s->other.address);
+    other_say(&s->other, &f.msg, PEER_FORMED, id_number(&s->id), sizeof(f));
+}
+
+/* Answers for ranks that have not asked, and nodes that there are not, or that it is not. */
+static void numbers_that_make_no_sense(void)
+{
+    static const struct {
+        enum peer_type type;
+        int32_t number;
+        bool formed;
+        const char *words;
+    } wrong[] = {{PEER_JOINED, THERE, false, "joined: rank 1: none that has joined here"},
+                 {PEER_JOINED, -1, false, "joined: rank -1"},
+                 {PEER_JOINED, RANKS, false, "joined: rank 2"},
+                 {PEER_JOINED, INT32_MAX, false, "joined: rank 2147483647"},
+                 {PEER_JOINED, THERE, true, "joined: rank 1"},
+                 {PEER_REFUSE, THERE, false, "refuse: rank 1: none that has joined here"},
+                 {PEER_REFUSE, INT32_MIN, false, "refuse: rank -2147483648"},
+                 {PEER_HERE, RANKS, false, "here: node 2: not its number"},
+                 {PEER_HERE, 64, false, "here: node 64"},
+                 {PEER_HERE, -1, false, "here: node 4294967295"},
+                 {PEER_HERE, INT32_MAX, true, "here: node 2147483647"},
+                 {PEER_HERE, HERE, true, "here: node 0: not its number among the nodes of 2 ranks"}};
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        union {
+            struct peer_msg msg;
+            struct peer_joined joined;
+            struct peer_refuse refuse;
+            struct peer_here here;
+        } m = {.msg = {0}};
+        struct scene s;
+        size_t length = wrong[i].type == PEER_JOINED   ? sizeof(m.joined)
+                        : wrong[i].type == PEER_REFUSE ? sizeof(m.refuse)
+                                                       : sizeof(m.here);
+        forming_open(&s, wrong[i].formed);
+        memset(&m, 0, sizeof(m));
+        if (wrong[i].type == PEER_JOINED)
+            m.joined.rank = wrong[i].number;
+        else if (wrong[i].type == PEER_REFUSE)
+            m.refuse.rank = wrong[i].number, m.refuse.status = -EACCES;
+        else
+            m.here.node = (uint32_t)wrong[i].number;
+        other_say(&s.other, &m.msg, wrong[i].type, id_number(&s.id), length);
+        client_joined(s.client, -EPROTO, wrong[i].words);
+        CHECK(closed(s.other.out));
+        client_is_served(s.client);
+        scene_close(&s);
+    }
+}
+
 int main(void)
 {
     static const struct test tests[] = {
@@ -269,6 +387,9 @@ int main(void)
         {"texts_without_an_end", texts_without_an_end, 0},
         {"statuses_that_are_none", statuses_that_are_none, 0},
         {"requests_that_make_no_sense", requests_that_make_no_sense, 60},
+        {"turns_that_make_no_sense", turns_that_make_no_sense, 60},
+        {"turns_that_make_sense", turns_that_make_sense, 0},
+        {"numbers_that_make_no_sense", numbers_that_make_no_sense, 60},
     };
 
     return tests_run("node_messages", TESTS(tests));

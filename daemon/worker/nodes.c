@@ -227,6 +227,38 @@ static void on_fail(struct peer *p, struct comm *c, const struct peer_turn *m)
 
 /* ---- what comes ---- */
 
+/* JOINED and REFUSE answer a JOIN, of a rank that is here; HERE names the node that says it, and before FORMED, perhaps: then this one does
+ * not know yet who has which number. */
+static bool forming_may_be(struct peer *p, const struct comm *c, const struct peer_msg *m)
+{
+    const struct comm_nodes *n = c->nodes;
+    int peer = nodes_peer_number(c, p);
+
+    if (m->type == PEER_HERE) {
+        uint32_t node = ((const struct peer_here *)m)->node;
+        if (node < (uint32_t)c->nranks && (!n->formed || peer < 0 || n->peer_node[peer] == (int)node))
+            return true;
+        peer_break(p, -EPROTO, "here: node %u: not its number among the nodes of %d ranks", node, c->nranks);
+        return false;
+    }
+    if ((m->type != PEER_JOINED && m->type != PEER_REFUSE) || n->root != p)
+        return true;
+    int32_t rank = m->type == PEER_JOINED ? ((const struct peer_joined *)m)->rank : ((const struct peer_refuse *)m)->rank;
+    if (rank >= 0 && rank < c->nranks && c->members[rank].state == MEMBER_JOINED && !c->members[rank].remote)
+        return true;
+    peer_break(p, -EPROTO, "%s: rank %d: none that has joined here", peer_type_name(m->type), rank);
+    return false;
+}
+
+/* Nodes begin a turn when the one before has ended at all of them. So another one that tells of a turn is in the same one as this node, or has
+ * ended that: it makes room for the turn that it is in (counted from 1), which has failed there, or leaves when so many have ended. */
+static bool turn_may_be(const struct comm *c, const struct peer_turn *m)
+{
+    uint64_t most = c->nodes->turns + (m->msg.type != PEER_FAIL);
+
+    return m->turn <= most && (m->turn || m->msg.type != PEER_STAGED);
+}
+
 void nodes_message(struct peer *p, const struct peer_msg *m)
 {
     struct comm *c;
@@ -248,7 +280,7 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
     if (!c)
         return; /* it has ended here */
     if (m->type <= PEER_GO) {
-        if (c->state == COMM_FORMING)
+        if (c->state == COMM_FORMING && forming_may_be(p, c, m))
             nodes_forming_message(p, c, m);
         return;
     }
@@ -260,6 +292,12 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
     }
     if (nodes_peer_number(c, p) < 0) {
         peer_break(p, -EPROTO, "%s of a communicator in which it has no rank", peer_type_name(m->type));
+        return;
+    }
+    if ((m->type == PEER_STAGED || m->type == PEER_FAIL || m->type == PEER_LEAVE) &&
+        !turn_may_be(c, (const struct peer_turn *)m)) {
+        peer_break(p, -EPROTO, "%s: turn %llu: %llu have ended here", peer_type_name(m->type),
+                   (unsigned long long)((const struct peer_turn *)m)->turn, (unsigned long long)c->nodes->turns);
         return;
     }
     switch (m->type) {

@@ -454,7 +454,7 @@ void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg
             n->known = true;
         else if (n->root == p)
             on_refuse(p, c, (const struct peer_refuse *)m);
-    } else if (m->type == PEER_HERE && ((const struct peer_here *)m)->node < FCC_MAX_RANKS) { /* before FORMED, perhaps */
+    } else if (m->type == PEER_HERE) {
         n->here[((const struct peer_here *)m)->node] = p;
         ready_check(c);
     } else if (m->type == PEER_FORMED && n->root == p) {
