@@ -121,7 +121,7 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
                                             .reply = &reply,
                                             .reply_size = sizeof(reply),
                                             .fds = &fd,
-                                            .limit_ms = comm_patience_ms(comm) + zeroing_ms(bytes),
+                                            .more_ms = zeroing_ms(bytes),
                                             .behind = comm});
     if (status == -EMFILE && reply.buffer) { /* the worker has it, and this process cannot take it */
         struct error why;

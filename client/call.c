@@ -27,9 +27,30 @@ static const struct {
 #undef X
 };
 
-int context_dead(const struct fcc_context *c)
+/* The functions that the messages are for. Operators have names of their own, and fcc_connect()'s errors are about the daemon. */
+static const char *const called[FCC_MSG_TYPES] = {
+    [FCC_MSG_UNIQUE_ID] = "fcc_get_unique_id",     [FCC_MSG_COMM_INIT] = "fcc_comm_init",
+    [FCC_MSG_COMM_DESTROY] = "fcc_comm_destroy",   [FCC_MSG_COMM_ABORT] = "fcc_comm_abort",
+    [FCC_MSG_BUFFER_ALLOC] = "fcc_buffer_alloc",   [FCC_MSG_BUFFER_FREE] = "fcc_buffer_free",
+    [FCC_MSG_MEETING] = "fcc_comm_init_env",       [FCC_MSG_BUFFER_PEER] = "fcc_buffer_peer",
+    [FCC_MSG_TRIGGERS] = "fcc_comm_triggers",      [FCC_MSG_PUT_REGISTER] = "fcc_put_register",
+    [FCC_MSG_STREAM_WORDS] = "fcc_comm_init",      [FCC_MSG_PREPARED] = "prepare",
+    [FCC_MSG_PREPARED_FREE] = "fcc_prepared_free", [FCC_MSG_RUN_REFUSED] = "fcc_prepared_enqueue",
+};
+
+void dead_text(const struct fcc_context *c, const char *name, char text[FCC_TEXT_MAX])
 {
-    return c->dead.status ? last_error_set(c->dead.status, "%s", c->dead.text) : 0;
+    (void)snprintf(text, FCC_TEXT_MAX, "%s%s%.*s", name ? name : "", name ? ": " : "", FCC_TEXT_MAX - 100, c->dead.text);
+}
+
+int context_dead(const struct fcc_context *c, const char *name)
+{
+    char text[FCC_TEXT_MAX];
+
+    if (!c->dead.status)
+        return 0;
+    dead_text(c, name, text);
+    return last_error_set(c->dead.status, "%s", text);
 }
 
 /* Locked. The call is over without a reply. */
@@ -43,6 +64,7 @@ static void pending_fail(struct pending *p, int status, const char *text)
 
 void context_die(struct fcc_context *c, int status, const char *format, ...)
 {
+    char text[FCC_TEXT_MAX];
     struct pending *p;
     va_list ap;
 
@@ -52,8 +74,10 @@ void context_die(struct fcc_context *c, int status, const char *format, ...)
     va_start(ap, format);
     (void)vsnprintf(c->dead.text, sizeof(c->dead.text), format, ap);
     va_end(ap);
-    while ((p = LIST_FIRST(&c->pending)))
-        pending_fail(p, status, c->dead.text);
+    while ((p = LIST_FIRST(&c->pending))) {
+        dead_text(c, p->called, text);
+        pending_fail(p, status, text);
+    }
     (void)shutdown(c->sock, SHUT_RDWR); /* the worker, if it lives, is told; and so is the watch */
     statuses_raise(c, status);          /* first, for who looks when his stream has gone on */
     streams_release(c);
@@ -75,29 +99,28 @@ static void context_end(struct fcc_context *c)
 
 int64_t context_patience_ms(const struct fcc_context *c)
 {
-    return patience_ms(atomic_load_explicit(&c->time_limit_ms, memory_order_relaxed));
+    return patience_ms(atomic_load_explicit(&c->time_limit_ms, memory_order_relaxed), LIMITS_OF_OPERATOR);
 }
 
 int64_t comm_patience_ms(const struct fcc_comm *comm)
 {
-    return patience_ms(comm->time_limit_ms);
+    return patience_ms(comm->time_limit_ms, LIMITS_OF_OPERATOR);
 }
 
-int context_give_up(struct fcc_context *c, const char *what, int64_t waited_ms)
+int context_give_up(struct fcc_context *c, const char *name, int64_t waited_ms)
 {
     if (c->worker_pid)
-        context_die(c, -ETIMEDOUT,
-                    "%s: the worker of job '%s' (pid %u) does not answer: nothing has come from it for %lld ms, so it is "
-                    "stopped, or it "
-                    "hangs; the connection to it is given up",
-                    what, c->job, c->worker_pid, (long long)waited_ms);
-    else
         context_die(
             c, -ETIMEDOUT,
-            "%s: no answer within %lld ms: fccd, or the worker of job '%s', does not answer: it is stopped, or it hangs "
-            "(fccctl status)",
-            what, (long long)waited_ms, c->job);
-    return context_dead(c);
+            "the worker of job '%s' (pid %u) does not answer: nothing came from it for %lld ms, so it is stopped, or it "
+            "hangs; the connection to it has been given up",
+            c->job, c->worker_pid, (long long)waited_ms);
+    else
+        context_die(c, -ETIMEDOUT,
+                    "no answer within %lld ms: fccd, or the worker of job '%s', does not answer: it is stopped, or it hangs "
+                    "(fccctl status)",
+                    (long long)waited_ms, c->job);
+    return context_dead(c, name);
 }
 
 /* Locked. What came is the reply to p: check it, and hand it over with its descriptors. */
@@ -234,7 +257,7 @@ void pending_add(struct fcc_context *c, struct pending *p)
     LIST_INSERT_HEAD(&c->pending, p, link);
 }
 
-int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length)
+int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length, const char *name)
 {
     struct pollfd p = {.fd = c->sock, .events = POLLOUT};
     struct patience patience = {0};
@@ -249,9 +272,9 @@ int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length)
             patience_begin(&patience, limit_ms);
         }
         context_pump(c, 0); /* it may wait for us to read */
-        status = context_dead(c);
+        status = context_dead(c, name);
         if (!status && patience_over(&patience))
-            status = context_give_up(c, "sending", limit_ms);
+            status = context_give_up(c, name, limit_ms);
         (void)pthread_mutex_unlock(&c->lock);
         if (status)
             return status;
@@ -260,7 +283,7 @@ int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length)
         (void)pthread_mutex_lock(&c->lock);
         context_pump(c, 0); /* it may have said why */
         context_end(c);
-        status = context_dead(c);
+        status = context_dead(c, name);
         (void)pthread_mutex_unlock(&c->lock);
     } else if (status) {
         (void)last_error_set(status, "sending to the worker of job '%s' (pid %u): %s", c->job, c->worker_pid,
@@ -269,10 +292,21 @@ int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length)
     return status;
 }
 
+/* Locked. */
+static int64_t call_patience_ms(const struct fcc_context *c, const struct call *call)
+{
+    uint32_t time_limit_ms =
+        call->behind ? call->behind->time_limit_ms : atomic_load_explicit(&c->time_limit_ms, memory_order_relaxed);
+    bool is_behind = call->behind && comm_is_busy(call->behind);
+
+    return (call->limit_ms ? call->limit_ms : patience_ms(time_limit_ms, is_behind ? LIMITS_OF_OPERATOR : LIMITS_OF_CALL)) +
+           call->more_ms;
+}
+
 /* Locked; releases the lock. Wait until the reply has come, or the context has died. */
 static void reply_await(struct fcc_context *c, const struct call *call, const struct pending *p)
 {
-    int64_t limit_ms = call->limit_ms ? call->limit_ms : context_patience_ms(c);
+    int64_t limit_ms = call_patience_ms(c, call);
     uint64_t completed = call->behind ? call->behind->completed : 0;
     struct patience patience;
 
@@ -288,17 +322,20 @@ static void reply_await(struct fcc_context *c, const struct call *call, const st
             patience_begin(&patience, limit_ms);
             continue;
         }
-        (void)context_give_up(c, messages[call->type].name, limit_ms);
+        (void)context_give_up(c, p->called, limit_ms);
     }
 }
 
 int context_call(struct fcc_context *c, const struct call *call)
 {
-    struct pending p = {.type = (uint16_t)call->type, .reply = call->reply, .size = call->reply_size};
+    struct pending p = {.type = (uint16_t)call->type,
+                        .called = call->called ? call->called : called[call->type],
+                        .reply = call->reply,
+                        .size = call->reply_size};
     int status;
 
     (void)pthread_mutex_lock(&c->lock);
-    status = context_dead(c);
+    status = context_dead(c, p.called);
     if (!status)
         pending_add(c, &p);
     (void)pthread_mutex_unlock(&c->lock);
@@ -307,7 +344,7 @@ int context_call(struct fcc_context *c, const struct call *call)
 
     call->msg->type = p.type;
     call->msg->id = p.id;
-    status = context_send(c, call->msg, call->length);
+    status = context_send(c, call->msg, call->length, p.called);
 
     (void)pthread_mutex_lock(&c->lock);
     if (!status)

@@ -62,13 +62,18 @@ int64_t now_ns(void);               /* CLOCK_MONOTONIC */
 int64_t deadline_in_ms(int64_t ms); /* now + ms; negative: NEVER */
 int ms_until(int64_t deadline);     /* rounded up, 0 if it has passed, at most WAIT_SLICE_NS: for poll() */
 
-#define CONNECT_ATTEMPTS 3  /* of fcc_connect(), where the worker dies before it has read the connection */
-#define CALL_LIMIT_MS 10000 /* a worker that is well answers within this, whatever else it does */
+#define CONNECT_ATTEMPTS 3 /* of fcc_connect(), where the worker dies before it has read the connection */
+#define CALL_LIMIT_MS                                                                                                          \
+    10000            /* connecting, and where no time limit is known: the job's worker has to be started first, perhaps */
+#define SLOW_MS 5000 /* how late a worker that is well may be with what a time limit of its own has ended */
 
-/* The longest that a worker can take to do anything that is bounded by a communicator's time limit: an operator waits for its
- * ranks that long, runs that long, and the worker may be slow to say so. Whoever has waited for so long, and has seen nothing come, gives the
- * worker up: it is stopped, or it hangs. */
-int64_t patience_ms(uint32_t time_limit_ms);
+#define LIMITS_OF_CALL 1     /* the worker waits for other ranks, at most */
+#define LIMITS_OF_OPERATOR 2 /* ... and then it runs */
+
+/* The longest that a worker can take to do something in which `limits` times a communicator's time limit may pass, one after the other, and to say
+ * that it has ended. The worker's own limits end before, as what it says tells more. Whoever has waited for so long, and has seen nothing come,
+ * gives the worker up: it is stopped, or it hangs. Time limit 0: there is no communicator. */
+int64_t patience_ms(uint32_t time_limit_ms, unsigned limits);
 
 /* How much longer somebody waits for a worker that does nothing. Time in which this process itself did not run (it was stopped, or its machine
  * was) is not held against the worker: a look counts a second at most. So who looks less often than once a second waits longer. All zero:
@@ -101,8 +106,9 @@ bool core_leave(unsigned core);
 struct pending {
     LIST_ENTRY(pending) link; /* context->pending, while not done */
     uint64_t id;
-    uint16_t type; /* of the message: enum fcc_msg_type */
-    bool done;     /* `reply` and fds are valid; reply->status is -EPROTO if what came was malformed, and the context's end's
+    uint16_t type;      /* of the message: enum fcc_msg_type */
+    const char *called; /* what the program called, for texts; NULL: nothing */
+    bool done; /* `reply` and fds are valid; reply->status is -EPROTO if what came was malformed, and the context's end's
                       status if nothing came */
     struct fcc_reply
         *reply; /* room for `size` bytes, the whole of a reply with status 0. And with -EMFILE: all is well but that
@@ -208,7 +214,7 @@ struct fcc_context {
     pthread_mutex_t lock;   /* everything below */
     pthread_cond_t changed; /* a reply came, or nobody reads the socket any more, or the context is dead */
     bool reading;           /* a thread reads the socket; it alone uses `inbox`, without the lock */
-    struct error dead;      /* why the connection is of no use any more; status 0: it is */
+    struct error dead;      /* why the connection is of no use any more, but not who found it; status 0: it is of use */
     struct error farewell;  /* an ERROR message that answers no call: why the connection will be closed */
     bool watch_end;         /* the watch is to end */
     bool waits_unseen; /* the program may wait for a status word, or in a kernel of its own: the watch asks for the worker */
@@ -293,9 +299,11 @@ struct call {
     void *reply; /* opens with struct fcc_reply */
     size_t reply_size;
     int *fds;         /* room for the reply's descriptors; NULL if it has none */
-    int64_t limit_ms; /* 0: context_patience_ms() */
+    int64_t limit_ms; /* 0: the patience with a call; if `behind` has operators in flight, with an operator */
+    int64_t more_ms;  /* ... and what the worker may take beyond that */
     /* Not NULL: it comes behind the operators of this communicator, so each of them that ends makes the limit begin anew. */
     const struct fcc_comm *behind;
+    const char *called; /* by the program, for texts; NULL: the function that the message is for */
 };
 /* Send the message and wait for the reply. 0, or what the reply says, or -EPROTO, or the context's end, which a worker that has not
  * answered within the limit brings about (-ETIMEDOUT). */
@@ -304,7 +312,7 @@ int context_call(struct fcc_context *c, const struct call *call);
 /* Locked. Register p (whose type, reply and size are set) under a new id. */
 void pending_add(struct fcc_context *c, struct pending *p);
 /* Send one message whole, waiting while the socket is full. The context's end, as with context_call(). Not locked. */
-int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length);
+int context_send(struct fcc_context *c, struct fcc_msg *msg, size_t length, const char *called);
 /* Locked; releases the lock. One step of waiting for a reply: read the socket, or sleep while another thread reads it,
  * until something has come, `deadline`, or WAIT_SLICE_NS. A deadline that has passed reads what is there. */
 void context_pump(struct fcc_context *c, int64_t deadline);
@@ -314,13 +322,15 @@ void context_nap(struct fcc_context *c, struct spin *spin);
 bool context_hung_up(const struct fcc_context *c, int wait_ms);
 /* Locked. End the context: the first reason counts. Every call, request and stream that waits ends with it. */
 void context_die(struct fcc_context *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Locked. 0, or the reason for the context's end as the thread's last error. */
-int context_dead(const struct fcc_context *c);
-int64_t context_patience_ms(const struct fcc_context *c); /* of the longest of its communicators' limits */
-int64_t comm_patience_ms(const struct fcc_comm *comm);
+/* Locked. 0, or the reason for the context's end as the thread's last error, after the name of what the program has called. */
+int context_dead(const struct fcc_context *c, const char *called);
+/* Locked. The same words: why something that the program has called (NULL: nothing) ends with the context. */
+void dead_text(const struct fcc_context *c, const char *called, char text[FCC_TEXT_MAX]);
+int64_t context_patience_ms(const struct fcc_context *c); /* with operators, by the longest of its communicators' limits */
+int64_t comm_patience_ms(const struct fcc_comm *comm);    /* with an operator */
 /* Locked. Give the worker up: the context dies, and the socket is shut down. So nothing that a worker says later is taken for anything, and when
- * it goes on it finds that this client has gone. `what` has not come. Returns the context's end. */
-int context_give_up(struct fcc_context *c, const char *what, int64_t waited_ms);
+ * it goes on it finds that this client has gone. Returns the context's end. */
+int context_give_up(struct fcc_context *c, const char *called, int64_t waited_ms);
 
 /* ---- env.c ---- */
 
@@ -351,7 +361,7 @@ bool ring_is_taken(const struct fcc_context *c);   /* the worker has read all th
 void slot_sleep(struct fcc_request *r, int64_t deadline);
 void slot_wake(const struct fcc_request *r);
 /* Append a message to the ring and ring the doorbell if the worker sleeps. -ETIMEDOUT, -EPROTO, or the context's end. */
-int ring_push(struct fcc_context *c, const struct fcc_msg *msg);
+int ring_push(struct fcc_context *c, const struct fcc_submit *msg);
 
 /* ---- completion.c ---- */
 
@@ -399,6 +409,10 @@ const char *operator_name(uint16_t op);
 
 /* ---- comm.c ---- */
 
+/* fcc_get_unique_id() and fcc_comm_init() for what the program has called; NULL: those. The arguments that must be there are. */
+int unique_id_ask(struct fcc_context *c, struct fcc_unique_id *out, const char *called);
+int comm_join(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
+              const struct fcc_comm_options *options, fcc_comm **out, const char *called);
 /* fcc_comm_init_refuse() with an id. */
 int comm_join_refuse(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank, int status,
                      const char *reason);

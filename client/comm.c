@@ -13,24 +13,29 @@
 #define GPU_OPEN_MS 30000
 #define DESTROY_GRACE_MS 1000 /* beyond the time limit, so that it is the daemon's verdict that ends what is in flight */
 
-int fcc_get_unique_id(fcc_context *context, struct fcc_unique_id *out)
+int unique_id_ask(struct fcc_context *c, struct fcc_unique_id *out, const char *called)
 {
     struct fcc_msg msg = {0};
     struct fcc_unique_id_reply reply;
-    int status;
+    int status = context_call(c, &(struct call){.type = FCC_MSG_UNIQUE_ID,
+                                                .msg = &msg,
+                                                .length = sizeof(msg),
+                                                .reply = &reply,
+                                                .reply_size = sizeof(reply),
+                                                .called = called});
 
-    status = context_check(context);
-    if (status)
-        return status;
-    if (!out)
-        return last_error_set(-EINVAL, "out: NULL: not allowed");
-    status = context_call(
-        context,
-        &(struct call){
-            .type = FCC_MSG_UNIQUE_ID, .msg = &msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
     if (!status)
         *out = reply.unique_id;
     return status;
+}
+
+int fcc_get_unique_id(fcc_context *context, struct fcc_unique_id *out)
+{
+    int status = context_check(context);
+
+    if (status)
+        return status;
+    return out ? unique_id_ask(context, out, NULL) : last_error_set(-EINVAL, "out: NULL: not allowed");
 }
 
 static int comm_options_check(const struct fcc_comm_options *options)
@@ -50,7 +55,7 @@ static int64_t join_patience_ms(const struct fcc_context *c, const struct fcc_co
     uint32_t default_ms = atomic_load_explicit(&c->memory->time_limit_ms, memory_order_relaxed);
     uint32_t limit_ms = options->time_limit_ms ? options->time_limit_ms : default_ms;
     uint32_t longest_ms = atomic_load_explicit(&c->time_limit_ms, memory_order_relaxed);
-    int64_t limit = patience_ms(limit_ms > longest_ms ? limit_ms : longest_ms);
+    int64_t limit = patience_ms(limit_ms > longest_ms ? limit_ms : longest_ms, LIMITS_OF_CALL);
 
     return options->device_kind == FCC_DEVICE_CPU ? limit : limit + GPU_OPEN_MS;
 }
@@ -125,6 +130,7 @@ static int comm_leave(struct fcc_comm *comm, int status)
 struct joining {
     struct fcc_comm_init_msg msg;
     char text[FCC_TEXT_MAX];
+    const char *called;
 };
 
 /* The other ranks wait for this one: it joins with a reason why it does not, and all get it. 0, or why they are not told. */
@@ -137,10 +143,12 @@ static int join_refuse(fcc_context *context, struct joining *j, int status, cons
     text_copy(j->text, sizeof(j->text), text);
     length = offsetof(struct joining, text) + (strlen(j->text) + sizeof(uint64_t)) / sizeof(uint64_t) * sizeof(uint64_t);
     j->msg.refused = (uint32_t)-status;
-    told = context_call(
-        context,
-        &(struct call){
-            .type = FCC_MSG_COMM_INIT, .msg = &j->msg.msg, .length = length, .reply = &reply, .reply_size = sizeof(reply)});
+    told = context_call(context, &(struct call){.type = FCC_MSG_COMM_INIT,
+                                                .msg = &j->msg.msg,
+                                                .length = length,
+                                                .reply = &reply,
+                                                .reply_size = sizeof(reply),
+                                                .called = j->called});
     return told == status ? 0 : told;
 }
 
@@ -156,24 +164,48 @@ static int join_refuse_last(fcc_context *context, struct joining *j, int status)
 
 int comm_join_refuse(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank, int status, const char *reason)
 {
-    struct joining j = {.msg = {.unique_id = *id, .nranks = nranks, .rank = rank, .device = -1}};
+    struct joining j = {.msg = {.unique_id = *id, .nranks = nranks, .rank = rank, .device = -1},
+                        .called = "fcc_comm_init_refuse"};
 
     return join_refuse(context, &j, status, text_without_rank(rank, reason));
 }
 
-int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
-                  const struct fcc_comm_options *options, fcc_comm **out)
+/* Ask the worker, and make the rank of what it answers. comm is freed if that fails. */
+static int join_ask(fcc_context *context, struct joining *j, const struct fcc_comm_options *options, struct fcc_comm *comm)
+{
+    struct fcc_comm_init_reply reply;
+    int status = context_call(context, &(struct call){.type = FCC_MSG_COMM_INIT,
+                                                      .msg = &j->msg.msg,
+                                                      .length = sizeof(j->msg),
+                                                      .reply = &reply.reply,
+                                                      .reply_size = sizeof(reply),
+                                                      .limit_ms = join_patience_ms(context, options),
+                                                      .called = j->called});
+
+    if (status) {
+        free(comm);
+        return status;
+    }
+    *comm = (struct fcc_comm){.context = context,
+                              .handle = reply.comm,
+                              .rank = j->msg.rank,
+                              .nranks = j->msg.nranks,
+                              .device = reply.device,
+                              .kind = (enum fcc_device_kind)reply.device_kind,
+                              .time_limit_ms = reply.time_limit_ms,
+                              .status_word = reply.status_word};
+    (void)pthread_mutex_init(&comm->order, NULL);
+    status = comm_open(comm, options, &reply);
+    return status ? comm_leave(comm, status) : 0;
+}
+
+int comm_join(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
+              const struct fcc_comm_options *options, fcc_comm **out, const char *called)
 {
     static const struct fcc_comm_options defaults = {.device = -1};
-    struct fcc_comm_init_reply reply;
     struct fcc_comm *comm;
     int status;
 
-    status = context_check(context);
-    if (status)
-        return status;
-    if (!id)
-        return last_error_set(-EINVAL, "id: NULL: not allowed");
     if (!options)
         options = &defaults;
     struct joining j = {.msg = {.unique_id = *id,
@@ -181,7 +213,8 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
                                 .rank = rank,
                                 .device = options->device,
                                 .time_limit_ms = options->time_limit_ms,
-                                .device_kind = options->device_kind}};
+                                .device_kind = options->device_kind},
+                        .called = called};
     if (!out)
         return join_refuse_last(context, &j, last_error_set(-EINVAL, "out: NULL: not allowed"));
     status = comm_options_check(options);
@@ -190,29 +223,9 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
     comm = calloc(1, sizeof(*comm));
     if (!comm)
         return join_refuse_last(context, &j, last_error_set(-ENOMEM, "communicator: out of memory"));
-
-    status = context_call(context, &(struct call){.type = FCC_MSG_COMM_INIT,
-                                                  .msg = &j.msg.msg,
-                                                  .length = sizeof(j.msg),
-                                                  .reply = &reply.reply,
-                                                  .reply_size = sizeof(reply),
-                                                  .limit_ms = join_patience_ms(context, options)});
-    if (status) {
-        free(comm);
-        return status;
-    }
-    *comm = (struct fcc_comm){.context = context,
-                              .handle = reply.comm,
-                              .rank = rank,
-                              .nranks = nranks,
-                              .device = reply.device,
-                              .kind = (enum fcc_device_kind)reply.device_kind,
-                              .time_limit_ms = reply.time_limit_ms,
-                              .status_word = reply.status_word};
-    (void)pthread_mutex_init(&comm->order, NULL);
-    status = comm_open(comm, options, &reply);
+    status = join_ask(context, &j, options, comm);
     if (status)
-        return comm_leave(comm, status);
+        return status;
     (void)pthread_mutex_lock(&context->lock);
     LIST_INSERT_HEAD(&context->comms, comm, link);
     if (atomic_load_explicit(&context->time_limit_ms, memory_order_relaxed) < comm->time_limit_ms)
@@ -220,6 +233,16 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
     (void)pthread_mutex_unlock(&context->lock);
     *out = comm;
     return 0;
+}
+
+int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
+                  const struct fcc_comm_options *options, fcc_comm **out)
+{
+    int status = context_check(context);
+
+    if (status)
+        return status;
+    return id ? comm_join(context, id, nranks, rank, options, out, NULL) : last_error_set(-EINVAL, "id: NULL: not allowed");
 }
 
 bool comm_is_busy(const struct fcc_comm *comm)

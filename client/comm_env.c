@@ -19,7 +19,7 @@ void env_forked(void)
 }
 
 /* env_lock held. The id on which the ranks agree. The job is in the key. */
-static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct fcc_unique_id *out)
+static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct fcc_unique_id *out, const char *called)
 {
     struct fcc_meeting msg = {.name = ""};
     struct fcc_unique_id_reply reply;
@@ -30,25 +30,27 @@ static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct f
                                                 .msg = &msg.msg,
                                                 .length = sizeof(msg),
                                                 .reply = &reply.reply,
-                                                .reply_size = sizeof(reply)});
+                                                .reply_size = sizeof(reply),
+                                                .called = called});
     if (!status)
         *out = reply.unique_id;
     return status;
 }
 
 /* env_lock held. The next of these communicators: its id and this process's place in it. */
-static int next_find(struct fcc_context *c, struct fcc_env *e, struct fcc_unique_id *id)
+static int next_find(struct fcc_context *c, struct fcc_env *e, struct fcc_unique_id *id, const char *called)
 {
     int status = env_find(c->job, e);
 
     if (status)
         return status;
     /* A rank by itself agrees with nobody: two such processes of a job must not meet. */
-    return e->size == 1 ? fcc_get_unique_id(c, id) : meeting_call(c, e, id);
+    return e->size == 1 ? unique_id_ask(c, id, called) : meeting_call(c, e, id, called);
 }
 
 int fcc_comm_init_env(fcc_context *context, const struct fcc_comm_options *options, fcc_comm **out)
 {
+    static const char name[] = "fcc_comm_init_env";
     struct fcc_unique_id id;
     struct fcc_env e;
 
@@ -56,9 +58,9 @@ int fcc_comm_init_env(fcc_context *context, const struct fcc_comm_options *optio
     if (status)
         return status;
     (void)pthread_mutex_lock(&env_lock);
-    status = next_find(context, &e, &id);
+    status = next_find(context, &e, &id, name);
     if (!status)
-        status = fcc_comm_init(context, &id, e.size, e.rank, options, out);
+        status = comm_join(context, &id, e.size, e.rank, options, out, name);
     if (!status)
         env_comms++;
     (void)pthread_mutex_unlock(&env_lock);
@@ -81,7 +83,7 @@ int fcc_comm_init_refuse(fcc_context *context, const struct fcc_unique_id *id, i
     if (id)
         return comm_join_refuse(context, id, nranks, rank, status, reason);
     (void)pthread_mutex_lock(&env_lock);
-    failed = next_find(context, &e, &next);
+    failed = next_find(context, &e, &next, "fcc_comm_init_refuse");
     if (!failed)
         failed = comm_join_refuse(context, &next, e.size, e.rank, status, reason);
     (void)pthread_mutex_unlock(&env_lock);

@@ -55,7 +55,7 @@ bool request_poll(struct fcc_request *r)
         completion_check(r);
     } else if (dead->status) {
         r->result.reply.status = dead->status;
-        memcpy(r->result.reply.text, dead->text, sizeof(dead->text));
+        dead_text(r->context, operator_name(r->op), r->result.reply.text);
     } else {
         return false;
     }
@@ -123,7 +123,7 @@ static int request_submit_ring(struct fcc_request *r, struct fcc_submit *msg)
 
     msg->slot = r->slot;
     msg->msg.id = r->id;
-    status = ring_push(c, &msg->msg);
+    status = ring_push(c, msg);
     if (status) {
         (void)pthread_mutex_lock(&c->lock);
         LIST_REMOVE(r, link);
@@ -136,7 +136,7 @@ static int request_submit_ring(struct fcc_request *r, struct fcc_submit *msg)
 
 /* Locked; releases the lock. Through the ring slots limit how many operators are in flight; over the socket this does, so that no rank has more
  * than the worker takes. -ETIMEDOUT, or the context's end. */
-static int socket_room(struct fcc_context *c)
+static int socket_room(struct fcc_context *c, const char *called)
 {
     int64_t deadline = 0;
 
@@ -157,7 +157,7 @@ static int socket_room(struct fcc_context *c)
                                   (long long)context_patience_ms(c));
         context_pump(c, deadline);
     }
-    return context_dead(c);
+    return context_dead(c, called);
 }
 
 static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
@@ -166,13 +166,14 @@ static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
     int status;
 
     r->slot = FCC_NO_SLOT;
-    r->pending = (struct pending){.type = FCC_MSG_SUBMIT, .reply = &r->result.reply, .size = sizeof(r->result)};
+    r->pending = (struct pending){
+        .type = FCC_MSG_SUBMIT, .called = operator_name(r->op), .reply = &r->result.reply, .size = sizeof(r->result)};
     (void)pthread_mutex_lock(&c->lock);
     if (!LIST_EMPTY(&c->orphans)) { /* nobody waits for them, so nobody has read their replies */
         context_pump(c, 0);
         context_collect(c);
     }
-    status = socket_room(c);
+    status = socket_room(c, r->pending.called);
     if (!status) {
         pending_add(c, &r->pending);
         r->id = r->pending.id;
@@ -184,7 +185,7 @@ static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
 
     msg->slot = FCC_NO_SLOT;
     msg->msg.id = r->id;
-    status = context_send(c, &msg->msg, msg->msg.length);
+    status = context_send(c, &msg->msg, msg->msg.length, r->pending.called);
     if (status) {
         (void)pthread_mutex_lock(&c->lock);
         LIST_REMOVE(r, link);

@@ -20,10 +20,11 @@
  *   NULL      In place of an object that is needed it is -EINVAL; functions that return something else return NULL or 0.
  *             What frees objects allows it.
  *   waits     Every wait ends. The daemon's time limits end operators; and where the job's worker process itself does nothing (it was
- *             stopped, or it hangs), this side gives it up after twice the communicator's time limit and 10 s in which nothing has come from
- *             it (without a communicator after 10 s; joining on a GPU takes 30 s more, and allocating 1 s more for each 128 MiB). The
- *             call ends with -ETIMEDOUT and the worker's pid; so do all others on the context, at once, and its streams go on. It is over
- *             then: disconnect, and connect again. If the worker goes on later, it finds that this client has gone, and the other ranks
+ *             stopped, or it hangs), this side gives it up when nothing has come from it for the communicator's time limit and 5 s; for twice
+ *             the limit and 5 s where operators are in flight, as one may wait for its ranks that long and then run that long. (Without a
+ *             communicator after 10 s; joining on a GPU may take 30 s more, and allocating 1 s more for each 128 MiB.) The
+ *             call ends with -ETIMEDOUT and the worker's pid; so do all others on the context, at once, each under its own name, and its
+ *             streams go on. It is over then: disconnect, and connect again. If the worker goes on later, it finds that this client has gone, and the other ranks
  *             hear so. Until the buffers are freed it may still store into them. A program that looks (fcc_request_test(), or
  *             fcc_request_wait() with a limit) instead of waiting finds the same out, if it looks once a second or more often; later if it
  *             looks less often, because time in which a process does not run is not counted.

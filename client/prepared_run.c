@@ -91,11 +91,16 @@ void prepared_run_lost(struct fcc_prepared *p, uint64_t run)
     atomic_store_explicit(&words->ended, gpu_done_make((uint32_t)run, 0), memory_order_release);
 }
 
-/* The communicator is over: an operator ends at once, and says why. */
+/* The communicator is over: an operator ends at once, and says why, if there is still somebody to ask. */
 static int over_explain(struct fcc_comm *comm, int status)
 {
-    int why = fcc_noop(comm);
+    int why;
 
+    (void)pthread_mutex_lock(&comm->context->lock);
+    why = context_dead(comm->context, "fcc_prepared_enqueue");
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    if (!why)
+        why = fcc_noop(comm);
     return why ? why : last_error_set(status, "rank %d: the communicator is over: %s", comm->rank, strerror(-status));
 }
 

@@ -26,7 +26,7 @@ void triggers_unmap(struct fcc_comm *comm)
     comm->triggers = NULL;
 }
 
-static int triggers_get(struct fcc_comm *comm, struct fcc_trigger_memory **out)
+static int triggers_get(struct fcc_comm *comm, struct fcc_trigger_memory **out, const char *called)
 {
     struct fcc_triggers_msg msg = {.comm = comm->handle};
     struct fcc_context *c = comm->context;
@@ -44,7 +44,8 @@ static int triggers_get(struct fcc_comm *comm, struct fcc_trigger_memory **out)
                                                 .length = sizeof(msg),
                                                 .reply = &reply,
                                                 .reply_size = sizeof(reply),
-                                                .fds = &fd});
+                                                .fds = &fd,
+                                                .called = called});
         if (!status)
             status = shared_map(fd, sizeof(*known), "triggers", &memory);
         if (status)
@@ -73,7 +74,7 @@ int fcc_comm_triggers(fcc_comm *comm, struct fcc_triggers *out)
         return status;
     if (!out)
         return last_error_set(-EINVAL, "out: NULL: not allowed");
-    status = triggers_get(comm, &t);
+    status = triggers_get(comm, &t, NULL);
     if (!status)
         *out = (struct fcc_triggers){.head = (uint64_t *)&t->head,
                                      .tail = (const uint64_t *)&t->tail,
@@ -131,6 +132,21 @@ int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number
     return status;
 }
 
+static const char put_trigger[] = "fcc_put_trigger";
+
+/* The status word says so. */
+static int put_is_late(fcc_comm *comm, int status, uint32_t number)
+{
+    int dead;
+
+    (void)pthread_mutex_lock(&comm->context->lock);
+    dead = context_dead(comm->context, put_trigger);
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    return dead ? dead
+                : last_error_set(status, "rank %d: put %u: the communicator has ended; the next operator says why", comm->rank,
+                                 number);
+}
+
 /* The ring is full: the worker takes from it, or the communicator ends. */
 static int room_await(fcc_comm *comm, struct fcc_trigger_memory *t, uint64_t at, uint32_t number)
 {
@@ -149,13 +165,12 @@ static int room_await(fcc_comm *comm, struct fcc_trigger_memory *t, uint64_t at,
             patience_begin(&patience, comm_patience_ms(comm));
         } else if (!status && patience_over(&patience)) {
             (void)pthread_mutex_lock(&c->lock);
-            status = context_give_up(c, "the ring of triggers is full", comm_patience_ms(comm));
+            status = context_give_up(c, put_trigger, comm_patience_ms(comm));
             (void)pthread_mutex_unlock(&c->lock);
             return status;
         }
         if (status)
-            return last_error_set(status, "rank %d: put %u: the communicator has ended; the next operator says why", comm->rank,
-                                  number);
+            return put_is_late(comm, status, number);
         if (!spin_more(&spin))
             (void)nanosleep(&moment, NULL);
     }
@@ -171,9 +186,12 @@ int fcc_put_trigger(fcc_comm *comm, uint32_t number, uint64_t value)
     if (!status && !number)
         status = last_error_set(-EINVAL, "number: 0: allowed is what fcc_put_register() gave");
     if (!status)
-        status = triggers_get(comm, &t);
+        status = triggers_get(comm, &t, put_trigger);
     if (status)
         return status;
+    status = status_of(comm);
+    if (status)
+        return put_is_late(comm, status, number);
     at = atomic_fetch_add_explicit(&t->head, 1, memory_order_acq_rel);
     if (at - atomic_load_explicit(&t->tail, memory_order_acquire) >= FCC_TRIGGER_SLOTS)
         status = room_await(comm, t, at, number);

@@ -88,7 +88,7 @@ int slot_take(struct fcc_context *c, struct fcc_request *r)
         context_nap(c, &spin);
     }
     if (c->dead.status)
-        return context_dead(c);
+        return context_dead(c, operator_name(r->op));
     r->slot = (uint32_t)__builtin_ctzll(c->free_slots);
     c->free_slots &= ~(UINT64_C(1) << r->slot);
     atomic_store_explicit(&c->memory->slot[r->slot].state, FCC_SLOT_PENDING, memory_order_relaxed);
@@ -227,9 +227,9 @@ static void ring_write(struct fcc_context *c, const struct fcc_msg *msg, size_t 
     ring_prepare(c, size);
 }
 
-int ring_push(struct fcc_context *c, const struct fcc_msg *msg)
+int ring_push(struct fcc_context *c, const struct fcc_submit *msg)
 {
-    size_t size = (msg->length + FCC_RECORD_ALIGN - 1) / FCC_RECORD_ALIGN * FCC_RECORD_ALIGN;
+    size_t size = (msg->msg.length + FCC_RECORD_ALIGN - 1) / FCC_RECORD_ALIGN * FCC_RECORD_ALIGN;
     struct patience patience = {0};
     int64_t limit_ms = 0;
     struct spin spin;
@@ -239,7 +239,7 @@ int ring_push(struct fcc_context *c, const struct fcc_msg *msg)
         (void)pthread_mutex_lock(&c->ring_lock);
         room = ring_has_room(c, size);
         if (room > 0)
-            ring_write(c, msg, size);
+            ring_write(c, &msg->msg, size);
         (void)pthread_mutex_unlock(&c->ring_lock);
         doorbell_ring(c);
         if (room > 0)
@@ -257,8 +257,8 @@ int ring_push(struct fcc_context *c, const struct fcc_msg *msg)
         if (!c->dead.status)
             context_nap(c, &spin);
         if (!c->dead.status && patience_over(&patience))
-            (void)context_give_up(c, "the submission ring is full", limit_ms);
-        status = context_dead(c);
+            (void)context_give_up(c, NULL, limit_ms);
+        status = context_dead(c, operator_name(msg->op));
         (void)pthread_mutex_unlock(&c->lock);
         if (status)
             return status;

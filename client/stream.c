@@ -100,7 +100,7 @@ static int stream_number(struct fcc_request *r, const struct accelerator *a)
             status = accelerators_synchronize(c);
             (void)pthread_mutex_lock(&c->lock);
             if (!status)
-                status = context_dead(c);
+                status = context_dead(c, operator_name(r->op));
             if (status)
                 return status;
             atomic_store(&slot->stream_started, 0);
@@ -269,7 +269,7 @@ static int request_enqueue(struct fcc_request *r, struct fcc_submit *msg, void *
     msg->slot = r->slot;
     msg->stream = r->stream;
     msg->gpu_words = r->comm->words_gpus != 0;
-    status = ring_push(r->context, &msg->msg);
+    status = ring_push(r->context, msg);
     if (status) {
         request_close(r, !offered);
         return comm_lose(r->comm, status);

@@ -67,9 +67,9 @@ void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline)
         s->until = deadline;
 }
 
-int64_t patience_ms(uint32_t time_limit_ms)
+int64_t patience_ms(uint32_t time_limit_ms, unsigned limits)
 {
-    return 2 * (int64_t)time_limit_ms + CALL_LIMIT_MS;
+    return time_limit_ms ? (int64_t)limits * time_limit_ms + SLOW_MS : CALL_LIMIT_MS;
 }
 
 void patience_begin(struct patience *p, int64_t ms)

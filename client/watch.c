@@ -74,7 +74,7 @@ static void comm_look(struct fcc_comm *comm)
         comm->watched_completed = comm->completed;
         patience_begin(&comm->watched, comm_patience_ms(comm));
     } else if (patience_over(&comm->watched)) {
-        (void)context_give_up(comm->context, "operators on streams", comm_patience_ms(comm));
+        (void)context_give_up(comm->context, NULL, comm_patience_ms(comm));
     }
 }
 
@@ -133,7 +133,7 @@ static void question_look(struct question *q, struct fcc_context *c)
         q->completed = completed_of_all(c);
         patience_begin(&q->patience, context_patience_ms(c));
     } else if (patience_over(&q->patience)) {
-        (void)context_give_up(c, "the wait for a status word or a prepared operator", context_patience_ms(c));
+        (void)context_give_up(c, NULL, context_patience_ms(c));
     }
 }
 

@@ -60,7 +60,7 @@ static int words_register(struct fcc_context *c, const struct accelerator *a)
     int status;
 
     (void)pthread_mutex_lock(&c->lock);
-    status = context_dead(c);
+    status = context_dead(c, "fcc_comm_init");
     while (n < c->nstream_words && c->stream_words[n].accelerator != a)
         n++;
     if (!status && n == FCC_MAX_GPUS)

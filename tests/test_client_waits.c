@@ -12,47 +12,35 @@
 
 static _Atomic int64_t patience = SHORT_MS;
 
-int64_t __wrap_patience_ms(uint32_t time_limit_ms);
-int64_t __wrap_patience_ms(uint32_t time_limit_ms)
+static _Atomic unsigned limits_seen; /* bit n: somebody's patience was for n time limits of the worker's */
+
+int64_t __real_patience_ms(uint32_t time_limit_ms, unsigned limits);
+int64_t __wrap_patience_ms(uint32_t time_limit_ms, unsigned limits);
+int64_t __wrap_patience_ms(uint32_t time_limit_ms, unsigned limits)
 {
     assert_true(time_limit_ms == 0 || time_limit_ms == FAKE_TIME_LIMIT_MS || time_limit_ms == 77);
+    limits_seen |= 1u << limits;
     return patience;
+}
+
+/* The worker's own limit speaks first, and a stopped one is found out some seconds later. */
+static void test_patience(void **state)
+{
+    static const uint32_t time_limits[] = {10, 200, 2000, 30000, 86400000};
+
+    (void)state;
+    assert_int_equal(__real_patience_ms(0, LIMITS_OF_CALL), 10000);
+    assert_int_equal(__real_patience_ms(2000, LIMITS_OF_CALL), 7000);
+    assert_int_equal(__real_patience_ms(2000, LIMITS_OF_OPERATOR), 9000);
+    for (size_t i = 0; i < sizeof(time_limits) / sizeof(time_limits[0]); i++)
+        for (unsigned limits = LIMITS_OF_CALL; limits <= LIMITS_OF_OPERATOR; limits++)
+            assert_int_equal(__real_patience_ms(time_limits[i], limits), (int64_t)limits * time_limits[i] + 5000);
 }
 
 static void wait_for_calls(const struct fake *f, int type, unsigned n)
 {
     while (f->calls[type] < n)
         (void)poll(NULL, 0, 1);
-}
-
-/* The connection has been given up: every call says so at once, whatever the worker does now. */
-static void is_given_up(const struct bed *b)
-{
-    struct fcc_unique_id id;
-    fcc_request *request;
-    fcc_buffer *buffer;
-
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(fcc_get_unique_id(b->context, &id), -ETIMEDOUT);
-        assert_error_says(GIVEN_UP);
-        if (b->comm) {
-            assert_int_equal(fcc_noop(b->comm), -ETIMEDOUT);
-            assert_int_equal(fcc_noop_start(b->comm, &request), -ETIMEDOUT);
-            assert_int_equal(fcc_buffer_alloc(b->comm, FCC_BUFFER_LOCAL, 64, &buffer), -ETIMEDOUT);
-            assert_int_equal(fcc_comm_abort(b->comm, "x"), -ETIMEDOUT);
-            assert_error_says(GIVEN_UP);
-        }
-        b->fake->hold = b->fake->hold_calls = b->fake->deaf = false; /* it goes on, and finds that its client has gone */
-        fake_poke(b->fake);
-        while (!b->fake->ended)
-            (void)poll(NULL, 0, 1);
-    }
-}
-
-static void given_up_close(struct bed *b)
-{
-    is_given_up(b);
-    bed_close(b);
 }
 
 /* ---- calls ---- */
@@ -119,22 +107,122 @@ static int call_put_trigger(struct bed *b)
     return fcc_put_trigger(b->comm, 1, 1);
 }
 
+static int call_init_refuse(struct bed *b)
+{
+    struct fcc_unique_id id = {{0}};
+    return fcc_comm_init_refuse(b->context, &id, 2, 0, -EINVAL, "why");
+}
+
+static int call_noop(struct bed *b)
+{
+    return fcc_noop(b->comm);
+}
+
+static int call_noop_start(struct bed *b)
+{
+    fcc_request *request;
+    int status = fcc_noop_start(b->comm, &request);
+
+    if (!status) {
+        status = fcc_request_wait(request, -1);
+        fcc_request_free(request);
+    }
+    return status;
+}
+
+static int call_gemv(struct bed *b)
+{
+    static const struct fcc_gemv_all_reduce_args args;
+    return fcc_gemv_all_reduce(b->comm, &args);
+}
+
+static int call_embedding(struct bed *b)
+{
+    static const int64_t rows[1];
+    static const struct fcc_embedding_all_to_all_args args = {.table_rows = rows, .batch = 1};
+    return fcc_embedding_all_to_all(b->comm, &args);
+}
+
+/* An argument that this process refuses is an operator nevertheless. */
+static int call_refused(struct bed *b)
+{
+    static const struct fcc_gemm_all_to_all_args args = {.reserved = {1}};
+    return fcc_gemm_all_to_all(b->comm, &args);
+}
+
+static const struct called {
+    const char *name; /* as the error's text begins */
+    int (*call)(struct bed *b);
+    bool without_comm, is_operator;
+} calls[] = {
+    {.name = "fcc_get_unique_id", .call = call_unique_id, .without_comm = true},
+    {.name = "fcc_comm_init", .call = call_comm_init, .without_comm = true},
+    {.name = "fcc_comm_init", .call = call_comm_init_default, .without_comm = true},
+    {.name = "fcc_comm_init_env", .call = call_comm_init_env, .without_comm = true},
+    {.name = "fcc_comm_init_refuse", .call = call_init_refuse, .without_comm = true},
+    {.name = "fcc_comm_abort", .call = call_abort},
+    {.name = "fcc_buffer_alloc", .call = call_alloc_local},
+    {.name = "fcc_buffer_alloc", .call = call_alloc_symmetric},
+    {.name = "fcc_comm_triggers", .call = call_triggers},
+    {.name = "fcc_put_register", .call = call_put_register},
+    {.name = "fcc_put_trigger", .call = call_put_trigger},
+    {.name = "noop", .call = call_noop, .is_operator = true},
+    {.name = "noop", .call = call_noop_start, .is_operator = true},
+    {.name = "gemv_all_reduce", .call = call_gemv, .is_operator = true},
+    {.name = "embedding_all_to_all", .call = call_embedding, .is_operator = true},
+    {.name = "gemm_all_to_all", .call = call_refused, .is_operator = true},
+};
+#define CALLS (sizeof(calls) / sizeof(calls[0]))
+
+/* The text begins with the name of what is called now, whoever has found the worker out. */
+static void call_fails(struct bed *b, const struct called *called)
+{
+    char words[160];
+
+    assert_int_equal(called->call(b), -ETIMEDOUT);
+    (void)snprintf(words, sizeof(words), "%s: the worker of job 'test' " GIVEN_UP, called->name);
+    assert_error_says(words);
+    assert_int_equal(strncmp(fcc_last_error(), words, strlen(words)), 0);
+}
+
+/* The connection has been given up: every call says so at once, whatever the worker does now. */
+static void is_given_up(struct bed *b)
+{
+    for (int i = 0; i < 2; i++) {
+        for (size_t k = 0; k < CALLS; k++)
+            if (calls[k].without_comm || (b->comm && !(b->comm->triggers && calls[k].call == call_triggers))) /* it has them */
+                call_fails(b, &calls[k]);
+        b->fake->hold = b->fake->hold_calls = b->fake->deaf = false; /* it goes on, and finds that its client has gone */
+        fake_poke(b->fake);
+        while (!b->fake->ended)
+            (void)poll(NULL, 0, 1);
+    }
+}
+
+static void given_up_close(struct bed *b)
+{
+    is_given_up(b);
+    bed_close(b);
+}
+
+/* ---- calls ---- */
+
 static void test_calls(void **state)
 {
-    static int (*const calls[])(struct bed * b) = {
-        call_unique_id,   call_comm_init,       call_comm_init_default, call_comm_init_env, call_abort,
-        call_alloc_local, call_alloc_symmetric, call_triggers,          call_put_register,  call_put_trigger};
-
     (void)state;
     (void)setenv("FCC_RANK", "0", 1);
     (void)setenv("FCC_SIZE", "2", 1);
     (void)setenv("FCC_MEETING", "", 1);
-    for (size_t i = 0; i < 2 * sizeof(calls) / sizeof(calls[0]); i++) {
+    for (size_t i = 0; i < 2 * CALLS; i++) {
+        const struct called *called = &calls[i / 2];
+        if (called->call == call_init_refuse) /* the fake knows no such message, and waits for none */
+            continue;
         struct bed b = bed_open(i % 2, 2);
-        b.fake->hold_calls = true;
-        b.fake->deaf = i % 4 > 1;
-        assert_int_equal(calls[i / 2](&b), -ETIMEDOUT);
-        assert_error_says(GIVEN_UP);
+        b.fake->hold = b.fake->hold_calls = true;
+        b.fake->deaf = !called->is_operator && i % 4 > 1;
+        limits_seen = 0;
+        call_fails(&b, called);
+        assert_int_equal(limits_seen, called->is_operator ? 1u << LIMITS_OF_OPERATOR : 1u << LIMITS_OF_CALL);
         given_up_close(&b);
     }
 }
@@ -368,7 +456,7 @@ static void test_status_word(void **state)
         assert_int_equal(fcc_comm_status(b.comm, &word), 0);
         assert_int_equal(word_await(word), -ETIMEDOUT);
         assert_int_equal(fcc_noop(b.comm), -ETIMEDOUT);
-        assert_error_says("the wait for a status word or a prepared operator: the worker of job 'test' " GIVEN_UP);
+        assert_error_says("noop: the worker of job 'test' " GIVEN_UP);
         given_up_close(&b);
     }
 }
@@ -450,6 +538,7 @@ static void test_stream_does_not_come(void **state)
 int main(int argc, char *argv[])
 {
     static const struct CMUnitTest tests[] = {
+        T(test_patience),
         T(test_calls),
         T(test_ends),
         T(test_socket_is_full),

@@ -36,8 +36,8 @@ static const struct {
     [ABORTED_OUTSIDE] = {-ECONNABORTED, {"fccctl", OUTSIDE}},
     [REFUSED] = {-EINVAL, {"rank 1: ", ", run 3: stream: it is being captured into a graph"}},
     [DESTROYED] = {-ECONNABORTED, {"rank 1", "has left the communicator"}},
-    [WORKER_KILLED] = {-ECONNRESET, {"is gone"}},
-    [WORKER_STOPPED] = {-ETIMEDOUT, {"the worker of job", "does not answer", "a status word or a prepared operator"}},
+    [WORKER_KILLED] = {-ECONNRESET, {"noop: the worker of job", "is gone"}},
+    [WORKER_STOPPED] = {-ETIMEDOUT, {"noop: the worker of job", "does not answer"}},
     [STOPPED] = {-ESHUTDOWN, {"shutting down"}},
 };
 
@@ -73,7 +73,8 @@ static void verdict_check(const struct ending *e, const struct lane *l, fcc_prep
     while (!(seen = __atomic_load_n(status, __ATOMIC_ACQUIRE)))
         CHECK(now_ms() < until);
     CHECK(seen == verdicts[e->end].status);
-    FAILS(fcc_prepared_enqueue(p, l->stream), verdicts[e->end].status);
+    FAILS(fcc_prepared_enqueue(p, l->stream), verdicts[e->end].status,
+          e->end == WORKER_KILLED || e->end == WORKER_STOPPED ? "fcc_prepared_enqueue: the worker of job" : "");
     check_error(__FILE__, __LINE__, "fcc_noop", fcc_noop(l->comm), verdicts[e->end].status, verdicts[e->end].says);
 }
 
@@ -250,7 +251,7 @@ ENDING(destroyed_before, DESTROYED, ONE_STEP, true)
 ENDING(worker_killed, WORKER_KILLED, ONE_STEP, false)
 ENDING(worker_killed_for_rows, WORKER_KILLED, ROWS_SENT, false)
 ENDING(worker_killed_before, WORKER_KILLED, ROWS_SENT, true)
-ENDING(worker_stopped, WORKER_STOPPED, ONE_STEP, false) /* takes as long as the library's patience: 10 s and more */
+ENDING(worker_stopped, WORKER_STOPPED, ONE_STEP, false) /* takes as long as the library's patience: 5 s and more */
 ENDING(stopped, STOPPED, ONE_STEP, false)
 
 /* ---- what is no end ---- */

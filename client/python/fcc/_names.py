@@ -48,6 +48,7 @@ _ARGUMENTS: dict[str, tuple[Rule, ...]] = {
         (r"\bout: (rank \d+) has shape\[1\] (\d+), all ranks together have", r"tables_per_rank: \1 has \2 in all, all ranks together have"),
         (r"\bnum_tables \* batch", "len(table_rows) * batch")),
 }
+MEMORY = "allocating memory"  # for whatever it is: local memory, or symmetric
 # What Communicator() is given.
 _OPTIONS: tuple[Rule, ...] = (
     (r"\boptions\.socket_path(?=: )", "socket"),
@@ -55,8 +56,11 @@ _OPTIONS: tuple[Rule, ...] = (
     (r"\bnranks(?=: )", "size"),
     (r"\bdevice_kind(?=: )", "device"),
     (r"\bdevice: (-?\d+): allowed are -1 to", r"device: \1: allowed are 0 to"),
-    (r"\bfcc_get_unique_id\(\)", "unique_id()"),
+    (r"\bfcc_get_unique_id(?:\(\)|(?=: ))", "unique_id()"),
     (r"\bfcc_connect\(\)", "fcc.init()"),
+    (r"\bfcc_comm_init(?:_env)?(?=: )", "fcc.init()"),
+    (r"\bfcc_prepared_enqueue(?=: )", "a prepared operator"),
+    (r"\bfcc_buffer_alloc(?=: the worker of job )", MEMORY),
     (r"\bfcc_buffer_alloc(?=: )", "symmetric memory"))
 _CALLS = {"noop": "barrier", "fcc_buffer_alloc": "an allocation of symmetric memory"}
 
@@ -70,6 +74,11 @@ def in_python(text: str) -> str:
     if "out of step" in text:
         text = re.sub(r"\bcalls (noop|fcc_buffer_alloc)\b", lambda found: "calls " + _CALLS[found[1]], text)
     return re.sub(r"(?<!calls )\bnoop(?=: | #)", "barrier", text)
+
+
+def for_operator(text: str, operator: str) -> str:
+    """A text of an allocation, in that of the operator which it was for."""
+    return re.sub(rf"^{MEMORY}: ", _CALLS.get(operator, operator) + ": ", text)
 
 
 def as_called(text: str, called: Called, rank: int) -> str:

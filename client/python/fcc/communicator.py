@@ -434,6 +434,8 @@ TOLD = "_fcc_told"  # an exception of which the other ranks have been told
 def refuse(comm: Communicator, op: str, error: Exception) -> Exception:
     """Let the operator take its turn without being one, so that the other ranks get its error in theirs; return the error."""
     request = ctypes.c_void_p()
+    if isinstance(error, Error):
+        error.for_operator(op)
     if library().refuse_start(comm._member.handle, op.encode(), *_told(error), ctypes.byref(request)) == 0:
         try:
             request_wait(comm._member, request)

@@ -40,6 +40,12 @@ class Error(Exception):
         self.earlier = True
         return self
 
+    def for_operator(self, operator: str) -> Error:
+        """The same error, if it is an allocation's, as one of the operator that needed the memory."""
+        self.reason = _names.for_operator(self.reason, operator)
+        self.args = (self.reason,)
+        return self
+
     def renamed(self, called: _names.Called, rank: int) -> Error:
         """The same error, in the words of what was called (_names.py); as it is, if it is about an earlier call."""
         if self.earlier:
@@ -218,7 +224,7 @@ def error_of(status: int, reason: str, rank: int | None = None) -> Error:
     if code == errno.EINVAL and "being captured into a graph" in reason:
         return CaptureError(reason, code=code, rank=rank)
     if code == errno.ETIMEDOUT and "does not answer" in reason:
-        return TimeLimitError(reason, code=code, rank=rank, remedy=(
+        return TimeLimitError(_names.in_python(reason), code=code, rank=rank, remedy=(
             "The process that is named is stopped or hangs: continue or end it (`fccctl status` shows it), close the communicators "
             "of this job, and make new ones."))
     return _KINDS.get(code, Error)(_names.in_python(reason) or os.strerror(code), code=code, rank=rank)

@@ -269,25 +269,32 @@ def test_many_forks(run, device):
 # ---- a worker that is stopped ----
 
 def stopped_rank(comm, path, what):
-    call = {"operator": lambda: fcc.all_reduce(torch.ones(4), comm), "barrier": comm.barrier,
-            "allocation": lambda: fcc.empty(1 << 20, comm=comm), "symmetric": lambda: fcc.empty(8, symmetric=True, comm=comm),
-            "reserve": lambda: comm.reserve(1 << 20)}[what]
+    x, w = torch.ones(2, 8), torch.ones(4, 8)
+    rows = torch.ones(1 << 18, 2)  # whose result needs memory that there is none of yet
+    calls = {"all_reduce": lambda: fcc.all_reduce(torch.ones(4), comm), "barrier": comm.barrier,
+             "gemv_all_reduce": lambda: fcc.gemv_all_reduce(x, w, comm),
+             "rows_all_to_all": lambda: torch.ops.fcc.rows_all_to_all(rows, [1 << 18], [1 << 18], comm.name),
+             "empty": lambda: fcc.empty(1 << 20, comm=comm), "symmetric": lambda: fcc.empty(8, symmetric=True, comm=comm),
+             "reserve": lambda: comm.reserve(1 << 20), "unique_id": fcc.unique_id, "init": lambda: fcc.init(rank=0, size=1, id=bytes(128))}
+    names = {"empty": "allocating memory", "symmetric": "allocating memory", "reserve": "allocating memory", "unique_id": r"unique_id\(\)",
+             "init": r"fcc.init\(\)"}
+    fcc.all_reduce(torch.ones(4), comm), fcc.gemv_all_reduce(x, w, comm)
     comm.barrier()
     (path / what).write_text("")
     while not (path / "stopped").exists():
         time.sleep(0.01)
-    with pytest.raises(fcc.TimeLimitError, match=r"the worker of job '.*' \(pid \d+\) does not answer") as e:
-        call()
-    assert "continue or end it" in e.value.remedy
-    with pytest.raises(fcc.TimeLimitError, match="does not answer"):  # the connection is over
-        fcc.all_reduce(torch.ones(4), comm)
+    # The first one waits, and finds it out; the others hear at once, each of itself, and so does who asks again.
+    for name in [what, *calls, what]:
+        with pytest.raises(fcc.TimeLimitError, match=rf"^{names.get(name, name)}: the worker of job '.*' \(pid \d+\) does not answer") as e:
+            calls[name]()
+        assert "continue or end it" in e.value.remedy
 
 
 def test_worker_is_stopped(device, tmp_path):
-    """Each in a connection of its own, all at once: the wait takes some ten seconds."""
+    """Each in a connection of its own, all at once: the wait takes some five seconds."""
     if device != "cpu":
         pytest.skip("once is enough")
-    kinds = ["operator", "barrier", "allocation", "symmetric", "reserve"]
+    kinds = ["rows_all_to_all", "barrier", "empty", "symmetric", "init"]
     with Daemon(device) as daemon:
         ranks = [Ranks(daemon, device, 1, stopped_rank, tmp_path, what, time_limit=0.2) for what in kinds]
         until = time.monotonic() + 60
