@@ -12,6 +12,7 @@
 
 #include "client.h"
 #include "huge.h"
+#include "offer.h"
 
 #define ZEROED_BYTES_MS (128 << 10) /* the worker zeroes and maps memory at least so fast: 128 MiB/s */
 #define ZEROING_LONGEST_MS 3600000  /* an hour */

@@ -50,6 +50,8 @@ int last_error_set(int status, const char *format, ...) __attribute__((format(pr
 
 /* A status as another process wrote it: what errno can be comes back as it is, anything else is no status, and becomes -EPROTO. */
 int status_taken(int32_t status);
+/* Of an errno value with which a file descriptor could not be made: -EMFILE (the system's limit, too), -ENOMEM or -EIO. */
+int status_of_file(int error);
 
 /* ---- wait.c ---- */
 
@@ -422,32 +424,6 @@ int comm_join_refuse(fcc_context *context, const struct fcc_unique_id *id, int n
 bool comm_is_busy(const struct fcc_comm *comm);
 /* All that this process has of it; nobody else knows of it any more. */
 void comm_free(struct fcc_comm *comm);
-
-/* ---- offer.c ---- */
-
-/* What becomes of an operator beside its submission. */
-struct offer {
-    struct kind *kind;             /* NULL: nothing */
-    uint64_t run;                  /* the how-manieth run of its kind it is; 0: none is counted yet */
-    struct fcc_prepared *prepared; /* whose kernel is to be put onto the stream; NULL: the stream is to wait for the worker */
-    bool asks;
-    const uint64_t *addresses;
-};
-/* What an operator comes to: */
-struct offered_to {
-    const void *stream;
-    bool unattended;
-    const uint64_t *addresses; /* of its tensors' first elements on the rank's GPU */
-};
-/* comm->order held, before and after an operator is submitted. msg is finished but for what this adds. to is NULL: it comes to no stream. The
- * first may take long when the worker has prepared something. */
-void offer_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct offered_to *to, struct offer *out);
-void offer_end(const struct offer *o);
-/* Of the tensors of one that has a kernel. */
-void offer_addresses(const struct offer *o, uint64_t inputs[2], uint64_t *result);
-/* comm->order not held. The communicator is about to be destroyed; the buffer to be freed. */
-void offers_end(struct fcc_comm *comm);
-void offers_forget_buffer(struct fcc_comm *comm, uint32_t handle);
 
 /* ---- words.c ---- */
 

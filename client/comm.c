@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "client.h"
+#include "offer.h"
 #include "prepared.h"
 
 #define GPU_OPEN_MS 30000

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "client.h"
+#include "offer.h"
 
 /* Locked. The completion is in r->result, as the worker wrote it: make something of it that can be relied on. */
 static void completion_check(struct fcc_request *r)

@@ -102,7 +102,7 @@ static int socket_connect(const struct fcc_connect_options *options, int64_t dea
 
     sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (sock < 0)
-        return last_error_set(-errno, "socket: %s", strerror(errno));
+        return last_error_set(status_of_file(errno), "socket: %s", strerror(errno));
     status = connect_within(sock, &address, deadline);
     if (status) {
         (void)close(sock);

@@ -27,6 +27,11 @@ int status_taken(int32_t status)
     return status <= 0 && status >= -STATUS_LAST ? status : -EPROTO;
 }
 
+int status_of_file(int error)
+{
+    return error == ENFILE || error == EMFILE ? -EMFILE : error == ENOMEM || error == ENOBUFS ? -ENOMEM : -EIO;
+}
+
 const char *fcc_last_error(void)
 {
     return last_error;

@@ -23,11 +23,11 @@
  *             stopped, or it hangs), this side gives it up when nothing has come from it for the communicator's time limit and 5 s; for twice
  *             the limit and 5 s where operators are in flight, as one may wait for its ranks that long and then run that long. (Without a
  *             communicator after 10 s; joining on a GPU may take 30 s more, and allocating 1 s more for each 128 MiB.) The
- *             call ends with -ETIMEDOUT and the worker's pid; so do all others on the context, at once, each under its own name, and its
- *             streams go on. It is over then: disconnect, and connect again. If the worker goes on later, it finds that this client has gone, and the other ranks
- *             hear so. Until the buffers are freed it may still store into them. A program that looks (fcc_request_test(), or
- *             fcc_request_wait() with a limit) instead of waiting finds the same out, if it looks once a second or more often; later if it
- *             looks less often, because time in which a process does not run is not counted.
+ *             call ends with -ETIMEDOUT and the worker's pid; so do all others on the context, at once, each under its own name, and
+ *             its streams go on. It is over then: disconnect, and connect again. If the worker goes on later, it finds that this
+ *             client has gone, and the other ranks hear so. Until the buffers are freed it may still store into them. A program that
+ *             looks (fcc_request_test(), or fcc_request_wait() with a limit) instead of waiting finds the same out, if it looks once
+ *             a second or more often; later if it looks less often, because time in which a process does not run is not counted.
  *   streams   The ends of things wait for operators, not for streams. Before a buffer, communicator or context is freed, the
  *             streams that operators were enqueued on, or whose kernels use the buffer, have finished (cudaStreamSynchronize).
  *
@@ -39,6 +39,7 @@
  *   -EMFILE        this process, or the worker, has as many open files as it may have
  *   -EPERM         the caller may not
  *   -EACCES        a node has another cluster key than the one where the ranks meet
+ *   -ESTALE        a node's process of this job is about to end, or has ended, and another one takes its place: join again
  *   -ENOENT        no such communicator, buffer or device, or this process does not see the GPU of its rank
  *   -ENODEV        a rank on a GPU, in a process that cannot load or use the GPU's driver
  *   -EIO           the GPU's driver refused or failed; the text has its words
@@ -46,15 +47,20 @@
  *   -EALREADY      this rank has joined already, or the pool is open already
  *   -EBUSY         the pool has allocations that are not freed
  *   -EPROTO        the two ends do not speak the same protocol
- *   -ENETUNREACH   a node that cannot be reached from here
+ *   -ENETUNREACH   a node that cannot be reached from here: this node's fccd speaks to none, or there is no way there
+ *   -EHOSTUNREACH  the same: there is no way to that host, or its name is not known
  *   -ETIMEDOUT     a time limit passed; the text names the ranks that did not come, or the worker process that does not answer
  *   -ECONNABORTED  the communicator was aborted, or one of its ranks died; it cannot be used any more
  *   -ECONNRESET    the job's worker process is gone; connect again
- *   -ECONNREFUSED  no fccd listens at the socket
+ *   -ECONNREFUSED  no fccd listens at the socket, or at another node's address
  *   -ESHUTDOWN     fccd is shutting down
  *   -EAGAIN        not finished yet (fcc_request_wait)
  *   -EOPNOTSUPP    not for ranks like these: on one node, on several nodes, or on GPUs, as the text says
  *   -EXDEV         a rank's memory cannot be mapped here: it is on another node, or a GPU cannot address the other
+ *
+ * Functions list what else they return than this: any that is given an object -EINVAL for NULL and -ECHILD; any that asks the worker what has
+ * ended the connection (-ECONNRESET, -ESHUTDOWN, -ETIMEDOUT, -EPROTO), and -ENOMEM. Where other nodes take part, what ended the
+ * connection to one of them ends the communicator, and may be any of these.
  */
 #ifndef FCCCLIENT_H
 #define FCCCLIENT_H
@@ -136,8 +142,8 @@ struct fcc_connect_options {
 /* Connect to fccd and, through it, to the worker of this user's job, which is started if there is none. `options` may
  * be NULL. *out belongs to the caller until fcc_disconnect(). Waits at most 10 s. Where the worker dies before it has read the
  * connection, the call tries again, three times in all.
- * Errors: -ECONNREFUSED, -ECONNRESET, -EPERM, -EPROTO, -ESHUTDOWN, -EINVAL, -ENOMEM, -ETIMEDOUT, -EUSERS (CONNECTIONS_PER_JOB or
- * CONNECTIONS_PER_USER, fccd.conf(5)). */
+ * Errors: -ECONNREFUSED, -ECONNRESET, -EPERM (this user may not use fccd, or JOBS_PER_USER), -EPROTO, -ESHUTDOWN, -EINVAL, -ENOMEM, -ETIMEDOUT,
+ * -EMFILE (this process or the worker), -EUSERS (CONNECTIONS_PER_JOB or CONNECTIONS_PER_USER, fccd.conf(5)). */
 int fcc_connect(const struct fcc_connect_options *options, fcc_context **out);
 
 /* Close the connection and free its communicators, buffers and requests. Communicators that were not destroyed
@@ -156,7 +162,7 @@ const char *fcc_version(void);
 /* ---- communicators ------------------------------------------------------------------------------------------- */
 
 /* Make a new communicator's id. One rank calls this and gives the id to the others by any means it has.
- * Errors: -ECONNRESET. */
+ * Errors: -EIO (no random numbers), -ECONNRESET. */
 int fcc_get_unique_id(fcc_context *context, struct fcc_unique_id *out);
 
 struct fcc_comm_options {
@@ -176,7 +182,9 @@ struct fcc_comm_options {
  * If one rank may not join, all get its error, which names it, those that come later within the time limit, too. A rank that has got it may come again with the
  * same id, and so may all. (The others do not hear of a rank that has no context, or whose node cannot reach the one where they meet.)
  * Errors: -EINVAL (rank, nranks, device, id), -EALREADY (the rank has joined, or all have), -ENOENT (device), -ENODEV, -EIO, -ENOMEM, -EXDEV,
- * -EACCES, -ENETUNREACH, -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN. */
+ * -EMFILE (this process, or a node's worker), -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN; with ranks on several nodes -EPERM (a node's
+ * fccd does not serve this user, or may not connect to where the ranks meet), -EACCES, -EUSERS, -ENETUNREACH, -EHOSTUNREACH, -ECONNREFUSED,
+ * -ESTALE, -EPROTO. */
 int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
                   const struct fcc_comm_options *options, fcc_comm **out);
 
@@ -207,7 +215,7 @@ int fcc_env_find(struct fcc_env *out);
 /* Join a communicator of all processes that the launcher has started, as fcc_env_find() says, without exchanging an id: the next one
  * of this process. So all ranks make their communicators by this function in the same order, whatever the threads and contexts;
  * calls that fail do not count. Their contexts are of the same job. Otherwise as fcc_comm_init().
- * Errors: those of fcc_env_find() and fcc_comm_init(), -ENETUNREACH (ranks on other nodes, and this node's fccd speaks to none). */
+ * Errors: those of fcc_env_find() and fcc_comm_init(). */
 int fcc_comm_init_env(fcc_context *context, const struct fcc_comm_options *options, fcc_comm **out);
 
 /* For bindings and libraries above this one, which check arguments by themselves: this rank cannot join, with a negative errno value and the
@@ -222,7 +230,7 @@ int fcc_comm_init_refuse(fcc_context *context, const struct fcc_unique_id *id, i
 void fcc_comm_destroy(fcc_comm *comm);
 
 /* End the communicator for all ranks: operators that run or wait end with -ECONNABORTED and this rank and `reason`
- * (at most 200 characters; may be NULL) in their error text. */
+ * (at most 200 characters; may be NULL) in their error text. Errors: -EINVAL (reason), -ECONNRESET. */
 int fcc_comm_abort(fcc_comm *comm, const char *reason);
 
 /* These return -EINVAL and -ECHILD too (the last one as (enum fcc_device_kind)-EINVAL). */
@@ -306,7 +314,7 @@ const volatile uint64_t *fcc_pool_frees(void);
  * its own or dies before. Its memory is kept so long, and what is stored there then is seen by nobody. (Counted against the
  * user's memory as long as it is kept.) Asked for again it is the same address. rank may be the own one.
  * Errors: -EINVAL (buffer, rank), -EXDEV (the rank is on another node), -ENOENT (that rank has freed its part or has left),
- * -ENOMEM, -EIO, -ECONNRESET. */
+ * -ENOMEM, -EMFILE, -EIO, -ECONNABORTED, -ECONNRESET. */
 int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out);
 
 /* Where kernels of this rank's device (for a rank on a GPU) or this process's threads read the communicator's status: 0, or a
@@ -314,9 +322,9 @@ int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out);
  * wait for others any more. When a rank has left (fcc_comm_destroy), it is set after all that the rank had stored and put
  * before, unless the communicator is aborted meanwhile. The next operator says why in words. The word is good until the
  * communicator is destroyed; it is for reading only. A thread of the library watches for the worker's end from the first call
- * on, and asks it now and then whether it is there: one that does not answer for twice the time limit and 10 s (it is stopped, or hangs) is
+ * on, and asks it now and then whether it is there: one that does not answer for the time limit and 5 s (it is stopped, or hangs) is
  * given up, and the word becomes -ETIMEDOUT.
- * Errors: -EINVAL, -ENOMEM (more than 1024 communicators of one context at a time), -ECONNRESET. */
+ * Errors: -EINVAL, -ENOMEM (more than 1024 communicators of one context at a time, or no thread), -EMFILE. */
 int fcc_comm_status(fcc_comm *comm, const int32_t **out);
 
 /* What a kernel of this rank sends to a rank on another node, when it triggers it: rows, and behind them a signal. Either may
@@ -366,7 +374,7 @@ struct fcc_triggers {
     uint64_t capacity; /* a power of two */
 };
 /* Good until the communicator is destroyed, which waits until all triggers were taken.
- * Errors: -EOPNOTSUPP (all ranks are on this node, or on GPUs), -ENOMEM, -ECONNABORTED, -ECONNRESET. */
+ * Errors: -EOPNOTSUPP (all ranks are on this node, or on GPUs), -ENOMEM, -EMFILE, -ECONNABORTED, -ECONNRESET. */
 int fcc_comm_triggers(fcc_comm *comm, struct fcc_triggers *out);
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
@@ -553,7 +561,7 @@ int fcc_group_end(void);
  *
  * Errors: as the operator's. -EOPNOTSUPP: a communicator over nodes, or not on CUDA GPUs, or with two ranks on a GPU, or whose GPUs' memory
  * is not shared by file descriptors. -ENODEV, -EIO: a rank's process cannot load fccd's plug-in, or its driver fails; then no rank has the operator.
- * -ENOMEM: a context has FCC_PREPARED_MAX already. */
+ * -ENOMEM: a context has FCC_PREPARED_MAX already. -EMFILE. */
 #define FCC_PREPARED_MAX 64
 int fcc_gemv_all_reduce_prepare(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_prepared **out);
 int fcc_gemm_all_to_all_prepare(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_prepared **out);

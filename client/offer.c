@@ -25,6 +25,7 @@
 #include <string.h>
 
 #include "client.h"
+#include "offer.h"
 #include "prepared.h"
 
 #define OFFER_AFTER 16u

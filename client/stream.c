@@ -40,6 +40,7 @@
 #include <time.h>
 
 #include "client.h"
+#include "offer.h"
 #include "prepared.h"
 
 #define CALL ACCELERATOR_CALL

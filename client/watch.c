@@ -202,7 +202,7 @@ int watch_start(struct fcc_context *c)
         return 0;
     wake = eventfd(0, EFD_CLOEXEC);
     if (wake < 0)
-        return last_error_set(-errno, "watching for the worker's end: eventfd: %s", strerror(errno));
+        return last_error_set(status_of_file(errno), "watching for the worker's end: eventfd: %s", strerror(errno));
     (void)pthread_mutex_lock(&c->lock);
     c->watch_wake = wake;
     (void)pthread_mutex_unlock(&c->lock);
@@ -216,7 +216,7 @@ int watch_start(struct fcc_context *c)
     c->watch_wake = -1;
     (void)pthread_mutex_unlock(&c->lock);
     (void)close(wake);
-    return last_error_set(-status, "watching for the worker's end: a thread: %s", strerror(status));
+    return last_error_set(-ENOMEM, "watching for the worker's end: a thread: %s", strerror(status));
 }
 
 void watch_wake(struct fcc_context *c)

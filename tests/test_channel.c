@@ -195,6 +195,7 @@ static void client_full(void)
     fcc_comm *comm;
     fcc_buffer *b;
     struct fcc_unique_id id;
+    const int32_t *word;
     int fds[64], n = 0;
 
     daemon_start(&d, NULL);
@@ -212,6 +213,7 @@ static void client_full(void)
         FAILS(fcc_buffer_alloc(comm, i % 2 ? FCC_BUFFER_LOCAL : FCC_BUFFER_SYMMETRIC, 1 << 20, &b), -EMFILE, "RLIMIT_NOFILE");
         OK(fcc_noop(comm));
     }
+    FAILS(fcc_comm_status(comm, &word), -EMFILE, "Too many open files");
     FAILS(fcc_connect(NULL, &none), -EMFILE, "Too many open files");
     (void)close(fds[--n]); /* the socket has room, and what comes with the answer has not */
     FAILS(fcc_connect(NULL, &none), -EMFILE, "RLIMIT_NOFILE");
@@ -220,6 +222,8 @@ static void client_full(void)
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     CHECK(job_number(&d, "test", "memory_bytes") < before + (1 << 20)); /* none of them is left */
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 1 << 20, &b));
+    OK(fcc_comm_status(comm, &word));
+    CHECK(*word == 0);
     OK(fcc_noop(comm));
     fcc_disconnect(context);
     daemon_stop(&d);

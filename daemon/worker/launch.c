@@ -165,6 +165,15 @@ static void running_remove(struct comm *c, struct launch *l)
     c->running--;
 }
 
+/* The schedule that was asked for, or for auto the one that is to run now. */
+static enum fcc_schedule_kind kind_choose(struct comm *c, enum fcc_schedule_kind asked)
+{
+    if (asked != FCC_SCHEDULE_AUTO)
+        return asked;
+    struct tune_class class = launch_class(c);
+    return tune_choose(c->tune, &class);
+}
+
 int launch_begin(struct comm *c, struct error *e)
 {
     struct op_args args[FCC_MAX_RANKS];
@@ -176,13 +185,7 @@ int launch_begin(struct comm *c, struct error *e)
     int status = launch_match(c, args, e);
     if (status)
         return status;
-    bool automatic = args[0].schedule == FCC_SCHEDULE_AUTO;
-    enum fcc_schedule_kind kind = args[0].schedule;
-    if (automatic) {
-        struct tune_class class = launch_class(c);
-        kind = tune_choose(c->tune, &class);
-    }
-    l = launch_get(c, kind, args[0].route, e);
+    l = launch_get(c, kind_choose(c, args[0].schedule), args[0].route, e);
     if (!l)
         return e->status;
     status = launch_staging_prepare(c, l, e);
@@ -207,7 +210,7 @@ int launch_begin(struct comm *c, struct error *e)
         l->epoch = ++c->epoch;
     }
     running_add(c, l);
-    l->automatic = automatic;
+    l->automatic = args[0].schedule == FCC_SCHEDULE_AUTO;
     l->serial = ++c->worker->launches;
     l->began_ns = clock_ns();
     l->span.number = c->operators;

@@ -210,6 +210,8 @@ _KINDS: dict[int, type[Error]] = {
     errno.EXDEV: UnsupportedError,
     errno.EPROTO: ProtocolError,
     errno.ENETUNREACH: UnreachableError,
+    errno.EHOSTUNREACH: UnreachableError,
+    errno.ESTALE: WorkerLostError,
     errno.ETIMEDOUT: TimeLimitError,
     errno.ECONNABORTED: AbortedError,
     errno.ECONNRESET: WorkerLostError,
