@@ -8,6 +8,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define FDS_AT_ONCE 253 /* the kernel passes no more with one message */
+
 int msg_send(int sock, struct fcc_msg *msg, size_t length, const int *fds, int nfds)
 {
     union {
@@ -52,7 +54,7 @@ static int take_fds(struct msghdr *h, int fds[FCC_MAX_FDS], int *nfds)
             if (*nfds < FCC_MAX_FDS) {
                 fds[(*nfds)++] = fd;
             } else {
-                (void)close(fd);
+                fds_discard(&fd, 1);
                 status = -EPROTO;
             }
         }
@@ -64,7 +66,7 @@ ssize_t msg_recv(int sock, void *buf, size_t room, int flags, int fds[FCC_MAX_FD
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * (FCC_MAX_FDS + 1))]; /* one more, so that a surplus is seen */
+        char bytes[CMSG_SPACE(sizeof(int) * FDS_AT_ONCE)]; /* so that a surplus is seen, and can be discarded */
     } control;
     struct iovec iov = {.iov_base = buf, .iov_len = room};
     struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
@@ -86,7 +88,7 @@ ssize_t msg_recv(int sock, void *buf, size_t room, int flags, int fds[FCC_MAX_FD
     if (status || (h.msg_flags & MSG_TRUNC) || n < (ssize_t)sizeof(msg))
         goto malformed;
     if (h.msg_flags & MSG_CTRUNC) { /* not for want of room in `control`, which take_fds() would have seen as a surplus */
-        fds_close(fds, *nfds);
+        fds_discard(fds, *nfds);
         *nfds = MSG_FDS_LOST;
     }
     memcpy(&msg, buf, sizeof(msg));
@@ -95,7 +97,7 @@ ssize_t msg_recv(int sock, void *buf, size_t room, int flags, int fds[FCC_MAX_FD
     return n;
 malformed:
     if (*nfds > 0)
-        fds_close(fds, *nfds);
+        fds_discard(fds, *nfds);
     *nfds = 0;
     return -EPROTO;
 }
@@ -104,4 +106,36 @@ void fds_close(const int *fds, int nfds)
 {
     for (int i = 0; i < nfds; i++)
         (void)close(fds[i]);
+}
+
+void msg_fds_forbid(int sock)
+{
+    const int off = 0;
+
+    (void)setsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)); /* an older kernel: msg.h says what is done there */
+}
+
+void fds_discard(const int *fds, int nfds)
+{
+    static const struct linger at_once = {.l_onoff = 0};
+
+    for (int i = 0; i < nfds; i++)
+        (void)setsockopt(fds[i], SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)); /* fails on what is no socket */
+    fds_close(fds, nfds);
+}
+
+void msg_close(int sock)
+{
+    int fds[FCC_MAX_FDS], nfds;
+    ssize_t n;
+
+    (void)shutdown(sock, SHUT_RD); /* nothing more comes, so this ends */
+    do {
+        unsigned char start[sizeof(
+            struct fcc_msg)]; /* the rest is cut off: the message is malformed, and its descriptors are discarded */
+        n = msg_recv(sock, start, sizeof(start), MSG_DONTWAIT, fds, &nfds);
+        if (n > 0)
+            fds_discard(fds, nfds);
+    } while (n > 0 || n == -EPROTO);
+    (void)close(sock);
 }

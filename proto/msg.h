@@ -5,11 +5,15 @@
 #ifndef FCC_MSG_H
 #define FCC_MSG_H
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "proto.h"
 
 #define MSG_FDS_LOST (-1)
+#ifndef SO_PASSRIGHTS /* the C library's headers may be older than the kernel */
+#define SO_PASSRIGHTS 83
+#endif
 
 /* Send one message whole. Sets msg->length. Does not wait: -EAGAIN if the socket's buffer is full. -EPIPE if the peer is gone.
  */
@@ -27,5 +31,20 @@ ssize_t msg_recv(int sock, void *buf, size_t room, int flags, int fds[FCC_MAX_FD
 
 /* None if nfds is MSG_FDS_LOST. */
 void fds_close(const int *fds, int nfds);
+
+/* ---- descriptors that strangers send ----
+ *
+ * Who sends a descriptor decides how long its last close takes: a TCP socket's lasts for its SO_LINGER, that of a file of FUSE until its
+ * server answers, and the kernel closes what lies unread in a socket, too, when that is closed. So a process that serves several users lets
+ * none come. */
+
+/* From now on nobody can send descriptors to this socket, or to one that it accepts: who tries gets EPERM. Linux knows that since 6.16; where
+ * the kernel does not, they come, and the following two see to it that at least no socket among them lingers. */
+void msg_fds_forbid(int sock);
+/* Close descriptors that were not asked for. */
+void fds_discard(const int *fds, int nfds);
+/* Close a socket on which more may lie unread than was received. What was sent there is still delivered. The connection must not be
+ * somebody else's, too. */
+void msg_close(int sock);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "raw.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -51,7 +52,17 @@ bool raw_closed(struct raw *r)
     return msg_recv(r->sock, r->in, sizeof(r->in), 0, fds, &nfds) == 0;
 }
 
-void raw_send(struct raw *r, const void *bytes, size_t length, const int *fds, int nfds)
+bool fds_are_forbidden(void)
+{
+    int value, sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    socklen_t size = sizeof(value);
+    bool known = sock >= 0 && getsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &value, &size) == 0;
+
+    (void)close(sock);
+    return known;
+}
+
+int raw_try(struct raw *r, const void *bytes, size_t length, const int *fds, int nfds)
 {
     char room[CMSG_SPACE(sizeof(int) * 16)] = {0};
     struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
@@ -66,7 +77,14 @@ void raw_send(struct raw *r, const void *bytes, size_t length, const int *fds, i
         c->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)nfds);
         memcpy(CMSG_DATA(c), fds, sizeof(int) * (size_t)nfds);
     }
-    CHECK(sendmsg(r->sock, &h, MSG_NOSIGNAL) == (ssize_t)length);
+    ssize_t n = sendmsg(r->sock, &h, MSG_NOSIGNAL);
+    CHECK(n < 0 || n == (ssize_t)length);
+    return n < 0 ? -errno : 0;
+}
+
+void raw_send(struct raw *r, const void *bytes, size_t length, const int *fds, int nfds)
+{
+    CHECK(raw_try(r, bytes, length, fds, nfds) == 0);
 }
 
 struct fcc_hello hello_make(void)

@@ -64,6 +64,7 @@ struct visitor {
     uint64_t heard_ns;      /* when it came, or has said something last */
     struct fcc_hello hello; /* once it was well */
     bool control;           /* fccctl, speaking to the broker */
+    bool handed_over;       /* its connection has gone to a worker */
     struct lookup *lookup;  /* its job's start waits for this; nothing is read meanwhile */
     bool waits;             /* its question for the devices waits for the probe; nothing is read meanwhile */
     uint64_t query_id;      /* waits: the question's */

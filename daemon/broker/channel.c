@@ -63,6 +63,8 @@ static void parcel_refuse(struct job *j, struct parcel *p, int status, const cha
         j->given--;
         j->got = j->got < j->given ? j->got : j->given; /* the worker may have said anything */
         j->sessions -= j->sessions && ((const struct control_session *)m)->role == FCC_ROLE_CLIENT;
+        msg_close(p->fd);
+        p->fd = -1;
     }
     if (m->type == CONTROL_START)
         (void)kill(j->pid, SIGKILL);

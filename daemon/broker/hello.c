@@ -87,6 +87,7 @@ static void visitor_hand_over(struct visitor *v, const struct groups *groups)
 
     if (!status)
         status = job_hand_over(v->broker, v, &v->hello, groups, &e);
+    v->handed_over = !status;
     if (status)
         visitor_refuse(v, v->hello.msg.id, &e);
     else
@@ -239,7 +240,7 @@ void visitor_read(evutil_socket_t sock, short what, void *arg)
     }
     v->heard_ns = clock_ns();
     memset(buf + n, 0, sizeof(struct fcc_hello) > (size_t)n ? sizeof(struct fcc_hello) - (size_t)n : 0);
-    fds_close(fds, nfds); /* no message to the broker has any; a surplus is an error below */
+    fds_discard(fds, nfds); /* no message to the broker has any; a surplus is an error below */
     if (v->control)
         query_handle(v, (const struct fcc_query *)buf, (size_t)n, nfds);
     else

@@ -46,7 +46,7 @@ void job_disconnect(struct job *j)
         event_free(j->event);
     j->event = NULL;
     if (j->control >= 0)
-        (void)close(j->control);
+        msg_close(j->control);
     j->control = -1;
 }
 
@@ -104,6 +104,7 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
         free(j);
         return NULL;
     }
+    msg_fds_forbid(pair[0]); /* the worker is its user's process */
     *j = (struct job){.broker = b, .uid = v->uid, .control = pair[0], .started_ns = clock_ns()};
     (void)snprintf(j->name, sizeof(j->name), "%s", name);
     text_copy(j->mps_pipe, sizeof(j->mps_pipe), hello->mps_pipe);
@@ -229,7 +230,7 @@ static void job_hear(struct job *j)
     if (n == -EAGAIN)
         return;
     if (n > 0)
-        fds_close(fds, nfds); /* no message has any */
+        fds_discard(fds, nfds); /* no message has any */
     if (n == sizeof(m.msg) && m.msg.type == CONTROL_CLOSED && !j->closed) {
         if (worker_greet(j)) {
             log_about(LOG_LEVEL_ERROR, log_user(j->uid), "job %u/%s: cannot reach its new worker %d", j->uid, j->name, j->pid);

@@ -12,6 +12,7 @@
 
 #include "broker.h"
 #include "log.h"
+#include "msg.h"
 
 #define BACKLOG 1024
 
@@ -105,7 +106,11 @@ int listen_open(struct broker *b)
 
     if (sock > 0)
         (void)evutil_make_socket_nonblocking(sock);
-    return sock ? sock : socket_make(b);
+    if (sock == 0)
+        sock = socket_make(b);
+    if (sock > 0)
+        msg_fds_forbid(sock);
+    return sock;
 }
 
 void listen_close(struct broker *b)

@@ -141,7 +141,10 @@ void visitor_free(struct visitor *v)
     if (v->ping)
         ping_forget(v->ping);
     event_free(v->event);
-    (void)close(v->sock);
+    if (v->handed_over)
+        (void)close(v->sock);
+    else
+        msg_close(v->sock);
     free(v);
 }
 
@@ -185,7 +188,7 @@ static void stranger_refuse(struct broker *b, int sock, uint32_t uid, int status
     text_copy(reply.text, sizeof(reply.text), e.text);
     (void)msg_send(sock, &reply.msg, sizeof(reply), NULL, 0);
     b->refused++;
-    (void)close(sock);
+    msg_close(sock);
 }
 
 /* ---- accept ---- */
@@ -229,6 +232,7 @@ void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
         return;
     }
     b->connections++;
+    msg_fds_forbid(sock); /* systemd's socket may have queued it before this daemon started */
     if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &size))
         status = -errno;
     else if (!places_make(b, who.uid))

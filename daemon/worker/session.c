@@ -172,7 +172,7 @@ static bool session_take(struct session *s)
         return false;
     n = msg_recv(s->sock, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds);
     if (n > 0) {
-        fds_close(fds, nfds); /* no request carries any */
+        fds_discard(fds, nfds); /* no request carries any */
         if (s->memory)
             (void)ring_poll(s); /* what the client put into its ring before it sent this comes before this */
         session_handle(s, (const struct fcc_msg *)buf, (size_t)n, nfds);
