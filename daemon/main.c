@@ -22,6 +22,7 @@ int main(int argc, char *argv[])
 
     /* What writes to a connection that another node has closed is told so: libevent's writes, too, which have no flag for it. */
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE, which memfds have, too, is then an error of who allocates: EFBIG */
     if (argc >= 2 && !strcmp(argv[1], "--worker"))
         return worker_run(argc - 2, argv + 2);
     if (config_load(argc, argv, &config, &action, &e)) {

@@ -4,15 +4,25 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 /* FCC_BLAS_LIBRARY: the library's path, from the Makefile. */
 
 #define CORETYPE "OPENBLAS_CORETYPE" /* OpenBLAS's: the kernels that it takes, whatever the processor */
 
+#define WORK_BYTES (136u << 20) /* of one call: 128 MiB and a little, of which it touches what it needs */
+#define CALLS_MAX 128u          /* OpenBLAS has room for that many in any build */
+
 __typeof__(cblas_sgemm) *blas_sgemm;
 __typeof__(cblas_sgemv) *blas_sgemv;
+
+/* OpenBLAS's own, which its documentation lacks: NULL where they are not. */
+static void *(*work_take)(int side);
+static void (*work_give)(void *work);
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct error failure;
@@ -74,6 +84,8 @@ static void load(void)
     *(void **)&blas_sgemm = symbol(library, "cblas_sgemm");
     *(void **)&blas_sgemv = symbol(library, "cblas_sgemv");
     *(void **)&threads = symbol(library, "openblas_get_parallel");
+    *(void **)&work_take = dlsym(library, "blas_memory_alloc");
+    *(void **)&work_give = dlsym(library, "blas_memory_free");
     if (threads && threads() == 0)
         (void)error_set(&failure, -ENOENT, "the BLAS %s: is a serial build, which several threads may not call",
                         FCC_BLAS_LIBRARY);
@@ -85,4 +97,43 @@ int blas_open(struct error *e)
     if (failure.status && e)
         *e = failure;
     return failure.status;
+}
+
+static rlim_t limit_of(int resource)
+{
+    struct rlimit l = {.rlim_cur = RLIM_INFINITY};
+
+    return getrlimit(resource, &l) ? RLIM_INFINITY : l.rlim_cur;
+}
+
+/* Has the process so much address space left? */
+static bool space_is_left(size_t bytes)
+{
+    void *probe = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    return probe != MAP_FAILED && munmap(probe, bytes) == 0;
+}
+
+int blas_reserve(unsigned calls, struct error *e)
+{
+    static unsigned reserved;
+    rlim_t space = limit_of(RLIMIT_AS), data = limit_of(RLIMIT_DATA), less = space < data ? space : data;
+    void *work[CALLS_MAX];
+    unsigned n = 0, all = reserved + calls < CALLS_MAX ? reserved + calls : CALLS_MAX;
+
+    if (less == RLIM_INFINITY || !work_take || !work_give)
+        return 0;
+    while (n < all && (n < reserved || space_is_left(WORK_BYTES))) /* the first ones the BLAS has already */
+        work[n++] = work_take(0);
+    for (unsigned i = 0; i < n; i++)
+        work_give(work[i]);
+    if (n < all)
+        return error_set(
+            e, -ENOMEM,
+            "the BLAS: %u threads may call it, each with %u MiB of work memory, and %s is %llu MiB, of which %u have "
+            "room; fewer CPU_WORKGROUPS or CPU_DEVICES need less",
+            all, WORK_BYTES >> 20, space < data ? "RLIMIT_AS (ulimit -v)" : "RLIMIT_DATA (ulimit -d)",
+            (unsigned long long)less >> 20, n);
+    reserved = all;
+    return 0;
 }

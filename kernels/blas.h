@@ -20,4 +20,9 @@ extern __typeof__(cblas_sgemv) *blas_sgemv;
 /* Load it, once for the process; from any thread. 0, or -ENOENT with the reason. */
 int blas_open(struct error *e);
 
+/* So many more threads may call it at a time. Each call takes work memory, which the BLAS keeps; where there is none it looks for some for
+ * ever. Address space that has no limit is always enough. Where RLIMIT_AS or RLIMIT_DATA sets one, the work memory is taken now: 0, or
+ * -ENOMEM with the reason. One thread at a time. */
+int blas_reserve(unsigned calls, struct error *e);
+
 #endif

@@ -66,6 +66,8 @@ static int cpu_open(struct device *d, struct error *e)
     struct cpu_device *cpu;
     int status = blas_open(e);
 
+    if (!status)
+        status = blas_reserve(d->workgroups + CPU_SHARES, e);
     if (status)
         return status;
     cpu = calloc(1, sizeof(*cpu) + d->workgroups * sizeof(cpu->threads[0]));
