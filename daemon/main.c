@@ -2,16 +2,41 @@
  *
  * main.c - fccd: the broker, or, started by it, a worker or the lister of GPUs.
  */
+#include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "broker/background.h"
 #include "broker/broker.h"
 #include "gpus.h"
 #include "json_fd.h"
 #include "worker/worker.h"
+
+#define STACK_BYTES ((rlim_t)1 << 20) /* of each thread, at least */
+
+/* The stack of this thread, and those of the ones that it starts, have room for a BLAS: RLIMIT_STACK may say less. False: it lets no more. */
+static bool stacks_allow(void)
+{
+    struct rlimit l;
+    pthread_attr_t a;
+    size_t bytes;
+
+    if (!getrlimit(RLIMIT_STACK, &l) && l.rlim_cur < STACK_BYTES) {
+        l.rlim_cur = STACK_BYTES;
+        if (l.rlim_max < STACK_BYTES || setrlimit(RLIMIT_STACK, &l))
+            return false;
+    }
+    if (pthread_getattr_default_np(&a)) /* it is what RLIMIT_STACK was when the program began */
+        return true;
+    if (!pthread_attr_getstacksize(&a, &bytes) && bytes < STACK_BYTES && !pthread_attr_setstacksize(&a, STACK_BYTES))
+        (void)pthread_setattr_default_np(&a);
+    (void)pthread_attr_destroy(&a);
+    return true;
+}
 
 int main(int argc, char *argv[])
 {
@@ -23,6 +48,10 @@ int main(int argc, char *argv[])
     /* What writes to a connection that another node has closed is told so: libevent's writes, too, which have no flag for it. */
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE, which memfds have, too, is then an error of who allocates: EFBIG */
+    if (!stacks_allow()) {
+        (void)fprintf(stderr, "fccd: RLIMIT_STACK (ulimit -s): needed are %llu KiB\n", (unsigned long long)STACK_BYTES >> 10);
+        return 2;
+    }
     if (argc >= 2 && !strcmp(argv[1], "--worker"))
         return worker_run(argc - 2, argv + 2);
     if (config_load(argc, argv, &config, &action, &e)) {

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "harness.h"
+#include "program.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1 /* their own tables need terabytes of address space */
@@ -36,6 +37,61 @@ static void worker_leaves(const struct test_daemon *d, pid_t worker)
 
     (void)snprintf(text, sizeof(text), "worker %d ended", worker);
     CHECK(daemon_logged(d, text, 10000));
+}
+
+/* One rank's product by the BLAS, of which the value is known. */
+static void product(void)
+{
+    enum { K = 512, N = 1024 };
+    struct fcc_comm_options how = {.device = -1, .time_limit_ms = 20000};
+    struct fcc_unique_id id;
+    fcc_buffer *x, *w, *y;
+    fcc_context *context;
+    fcc_comm *comm;
+
+    OK(fcc_connect(NULL, &context));
+    OK(fcc_get_unique_id(context, &id));
+    OK(fcc_comm_init(context, &id, 1, 0, &how, &comm));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, K * sizeof(float), &x));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)N * K * sizeof(float), &w));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, N * sizeof(float), &y));
+    for (int i = 0; i < K; i++)
+        ((float *)fcc_buffer_data(x))[i] = 1;
+    for (int i = 0; i < N * K; i++)
+        ((float *)fcc_buffer_data(w))[i] = (float)(i / K % 7);
+    struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(x, 0, FCC_F32, 1, K),
+                                            .w = fcc_tensor_2d(w, 0, FCC_F32, N, K),
+                                            .y = fcc_tensor_2d(y, 0, FCC_F32, 1, N)};
+    OK(fcc_gemv_all_reduce(comm, &args));
+    for (int i = 0; i < N; i++)
+        CHECK(((float *)fcc_buffer_data(y))[i] == (float)(K * (i % 7)));
+    fcc_disconnect(context);
+}
+
+static void stack(void)
+{
+    struct test_daemon d;
+
+    if (SANITIZED)
+        test_skip("skipped: a sanitizer's frames are larger");
+    daemon_start(&d, options);
+    limit_set(&d, RLIMIT_STACK, 64u << 10);
+    product();
+    daemon_stop(&d);
+}
+
+/* Where the limit cannot be raised, it is told at the start. */
+static void stack_is_bounded(void)
+{
+    static const char *const version[] = {"--version", NULL};
+    struct rlimit little = {64u << 10, 64u << 10};
+    char text[1024];
+
+    if (SANITIZED)
+        test_skip("skipped: a sanitizer's frames are larger");
+    CHECK(setrlimit(RLIMIT_STACK, &little) == 0);
+    CHECK(program_run(text, sizeof(text), daemon_binary(), version) == 2);
+    CHECK(strstr(text, "RLIMIT_STACK (ulimit -s): needed are 1024 KiB") != NULL);
 }
 
 /* The files are memfds: the account is the broker's, and the session memory the worker's. */
@@ -106,7 +162,7 @@ static void space_is_short(int resource, const char *name)
     fcc_disconnect(context);
     worker_leaves(&d, worker);
     limit_set(&d, resource, ENOUGH);
-    expect_alive(2);
+    product();
     daemon_stop(&d);
 }
 
@@ -125,7 +181,9 @@ int main(void)
     static const struct test tests[] = {{"file_size", file_size, 0},
                                         {"memory_of_a_buffer", memory_of_a_buffer, 0},
                                         {"address_space", address_space, 0},
-                                        {"data", data, 0}};
+                                        {"data", data, 0},
+                                        {"stack", stack, 0},
+                                        {"stack_is_bounded", stack_is_bounded, 0}};
 
     return tests_run("limits", TESTS(tests));
 }
