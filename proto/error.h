@@ -29,9 +29,10 @@ static inline void error_clear(struct error *e)
 /* Sets the error (cut to fit) and returns status. `e` may be NULL. */
 int error_set(struct error *e, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Replaces control characters by '?', in place: an escape sequence in somebody's text must not reach a log or a terminal. */
+/* Replaces control characters by '?', in place, and what is no UTF-8: an escape sequence in somebody's text must not reach a log or a terminal,
+ * and JSON with anything else in it is none. */
 char *text_clean(char *text);
-/* Copies a text, cut to fit, with its NUL. */
+/* Copies a text, cut to fit between two characters, with its NUL. */
 void text_copy(char *to, size_t room, const char *from);
 /* Without the white space at both ends, in place: where it begins. */
 char *text_trim(char *text);

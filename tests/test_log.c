@@ -2,6 +2,7 @@
  *
  * test_log.c - what stands in the log: a flood of lines is held back and counted, by kind and by subject, and no text breaks a line.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "error.h"
 #include "log_limit.h"
 
 #define SECOND_NS 1000000000ull
@@ -173,6 +175,61 @@ static void texts(void **state)
     assert_int_equal(count(out, ": refused uid 0\n"), 1);
 }
 
+/* Whatever a client says is UTF-8 afterwards: JSON has nothing else. */
+static void characters(void **state)
+{
+    static const struct {
+        const char *said, *clean;
+    } cases[] = {
+        {"gr\xc3\xbc\xc3\x9f"
+         "e \xe2\x82\xac \xf0\x9f\x98\x80",
+         "gr\xc3\xbc\xc3\x9f"
+         "e \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"a\xff\x80z", "a??z"},
+        {"\xc0\xaf", "??"},           /* '/' in too many bytes */
+        {"\xe0\x9f\xbf.", "???."},    /* ... */
+        {"\xf0\x8f\xbf\xbf", "????"}, /* ... */
+        {"\xed\xa0\x80", "???"},      /* half of a pair of UTF-16's */
+        {"\xf4\x90\x80\x80", "????"}, /* behind the last character */
+        {"\xf5\x80\x80\x80", "????"},
+        {"\xc2\x9b[2J", "??[2J"},
+        {"\xc2", "?"},
+        {"\xe2\x82", "??"},
+        {"\xf0\x9f\x98", "???"},
+        {"\xe2\x82\n", "???"},
+        {"\xf0\x9f\xc3\xbc", "??\xc3\xbc"},
+        {"\x7f\x01", "??"},
+    };
+    struct error e;
+    char text[32];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_true(strlen(cases[i].said) < sizeof(text));
+        (void)snprintf(text, sizeof(text), "%s", cases[i].said);
+        assert_string_equal(text_clean(text), cases[i].clean);
+    }
+    char *exact = strdup("\xf0\x9f\x98"); /* nothing behind the text is looked at */
+    assert_non_null(exact);
+    assert_string_equal(text_clean(exact), "???");
+    free(exact);
+    /* What is cut is cut between two characters. */
+    text_copy(text, 5, "ab\xe2\x82\xac");
+    assert_string_equal(text, "ab");
+    text_copy(text, 6, "ab\xe2\x82\xac");
+    assert_string_equal(text, "ab\xe2\x82\xac");
+    text_copy(text, 7, "ab\xf0\x9f\x98\x80");
+    assert_string_equal(text, "ab\xf0\x9f\x98\x80");
+    text_copy(text, 6, "ab\xf0\x9f\x98\x80");
+    assert_string_equal(text, "ab");
+    text_copy(text, 3, "\x80\x80\x80");
+    assert_string_equal(text, "\x80\x80");
+    text_copy(text, 1, "\xc3\xbc");
+    assert_string_equal(text, "");
+    assert_int_equal(error_set(&e, -EINVAL, "%*s\xe2\x82\xac", FCC_TEXT_MAX - 2, ""), -EINVAL);
+    assert_int_equal(strlen(e.text), FCC_TEXT_MAX - 2);
+}
+
 static void *write_lines(void *arg)
 {
     for (int i = 0; i < 20000; i++)
@@ -205,7 +262,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(flood, nothing_said),         cmocka_unit_test_setup(subjects, nothing_said),
         cmocka_unit_test_setup(many_subjects, nothing_said), cmocka_unit_test_setup(texts, nothing_said),
-        cmocka_unit_test_setup(threads, nothing_said),
+        cmocka_unit_test_setup(threads, nothing_said),       cmocka_unit_test_setup(characters, nothing_said),
     };
     return cmocka_run_group_tests_name("log", tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "device.h"
@@ -212,8 +213,10 @@ static void doorbell_rung(evutil_socket_t fd, short what, void *arg)
     uint64_t n;
 
     (void)what, (void)arg; /* the loop polls the rings itself */
-    if (read(fd, &n, sizeof(n)) < 0)
-        return; /* somebody's ring was heard before */
+    /* The client has this descriptor, too, and may have read it meanwhile, and have taken O_NONBLOCK from both. */
+    struct iovec v = {.iov_base = &n, .iov_len = sizeof(n)};
+    if (preadv2(fd, &v, 1, -1, RWF_NOWAIT) < 0 && errno == EOPNOTSUPP && read(fd, &n, sizeof(n)) < 0)
+        return; /* Linux before 5.8, and somebody's ring was heard before */
 }
 
 /* ---- life ---- */
