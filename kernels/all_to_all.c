@@ -31,7 +31,7 @@ static void add_tiles(struct plan_builder *b, const struct rectangle *part, uint
 {
     for (uint64_t top = 0; top < part->rows && b->status == 0; top += band) {
         uint64_t end = least(top + band, part->rows);
-        for (uint64_t col = 0; col < part->cols; col += tile_cols)
+        for (uint64_t col = 0; col < part->cols && b->status == 0; col += tile_cols)
             for (uint64_t row = top; row < end && b->status == 0; row += tile_rows) {
                 like.row = part->row + (uint32_t)row;
                 like.rows = least(tile_rows, part->rows - row);

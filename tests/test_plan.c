@@ -71,6 +71,11 @@ static void test_limits(void **state)
     p.gemm.n = 1024;
     p.gemm.rows[0][1] = 1025;
     expect_refused(&p, 0, small, "more than 1048576");
+    p.gemm.n = INT32_MAX; /* it ends with the last slice that is allowed, not with the last one that there would be */
+    for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_COMPUTE_ONLY; kind++)
+        expect_refused(&p, 0, (struct schedule){.kind = (enum fcc_schedule_kind)kind, .slice_rows = 1, .slice_cols = 1},
+                       "more than 1048576");
+    p.gemm.n = 1024;
     p.gemm.rows[0][1] = (int64_t)1 << 40;
     expect_refused(&p, 0, fused, "send_rows: 1099511627776");
     p.op = (enum fcc_op)77;
