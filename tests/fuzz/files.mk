@@ -12,7 +12,7 @@ TARGET ?=
 FUZZ_ENGINE ?= libfuzzer
 PACKAGES_FUZZ := clang libclang-rt-dev libcmocka-dev python3
 FUZZ_TARGETS := arguments plan config auth fds prepared client broker worker nodes peers gpus
-FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c misbehave.c outside.c outside_wire.c program.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
+FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c misbehave.c other_node.c outside.c outside_wire.c program.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
 
 .PHONY: fuzz fuzz-build fuzz-run deps-fuzz
 fuzz: deps deps-fuzz
@@ -33,7 +33,7 @@ FUZZ_SAN := address,undefined
 FUZZ_CPPFLAGS := -D_GNU_SOURCE -Iclient -Iproto -Ikernels -Idaemon -Idaemon/broker -Idaemon/worker -Iclient/fccctl -Itests -Itests/fuzz \
 	$(BLAS_CFLAGS) -DFCC_BLAS_LIBRARY='"$(BLAS_LIBRARY)"'
 FUZZ_CFLAGS := -std=gnu11 -g -O1 -fPIC -fno-math-errno -pthread -fno-omit-frame-pointer -fno-sanitize-recover=all \
-	-fsanitize=$(FUZZ_SAN)$(if $(filter libfuzzer,$(FUZZ_ENGINE_USED)),$(comma)fuzzer-no-link) -Wall -Wextra -Wmissing-prototypes
+	-fsanitize=$(FUZZ_SAN)$(if $(filter libfuzzer,$(FUZZ_ENGINE_USED)),$(comma)fuzzer-no-link) -Wall -Wextra -Wmissing-prototypes $(if $(WERROR),-Werror)
 FUZZ_LINK = $(FUZZ_CC) -pthread -fsanitize=$(FUZZ_SAN)$(if $(filter libfuzzer,$(FUZZ_ENGINE_USED)),$(comma)fuzzer) $(filter %.o,$^) -o $@
 fuzz_objects = $(patsubst %.c,$(FUZZ_BUILD)/obj/%.o,$(1) $(if $(filter driver,$(FUZZ_ENGINE_USED)),tests/fuzz/driver.c))
 
@@ -68,7 +68,7 @@ $(FUZZ_BUILD)/prepared: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_
 $(FUZZ_BUILD)/client: $(call fuzz_objects,$(CLIENT) $(PROTO) tests/fuzz/fuzz_client.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) -Wl,--wrap=connect -Wl,--wrap=patience_ms -ldl
-$(FUZZ_BUILD)/broker: $(call fuzz_objects,$(filter-out daemon/main.c daemon/broker/spawn.c,$(DAEMON)) $(KERNELS) $(PROTO) tests/fuzz/fuzz_broker.c)
+$(FUZZ_BUILD)/broker: $(call fuzz_objects,$(filter-out daemon/main.c daemon/broker/spawn.c,$(DAEMON)) $(KERNELS) $(PROTO) tests/fuzz/fuzz_broker.c tests/fuzz/other_node.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(DAEMON_LIBS) -ldl -lm
 # Workers in the target's process.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * fuzz_broker.c - a real broker in this process, visitors of any manners, and workers that are the input's: what it says on their control
- * channels is what no worker says, too. Each worker has a process, which only waits to be killed (worker_spawn() is this file's, not spawn.c's).
+ * fuzz_broker.c - a real broker in this process, visitors of any manners, another node's broker (other_node.h), and workers that are the
+ * input's: what it says on their control channels is what no worker says, too. Each worker has a process, which only waits to be killed (worker_spawn() is this file's, not spawn.c's).
  *
  * Expected of the broker: a worker hears nothing before it has said that it is closed; what comes to a visitor is whole, and no more than it
  * asked for; and when all have gone nothing is left of them, no visitor, no job, no account, no process, no descriptor.
@@ -16,8 +16,10 @@
 
 #include "broker.h"
 #include "clock.h"
+#include "cluster.h"
 #include "log.h"
 #include "msg.h"
+#include "other_node.h"
 #include "raw_send.h"
 
 enum { VISITORS = 8, WORKERS = 8, SPAWNED = 256, ACCOUNT_BYTES = 4096, LIMIT_S = 30 };
@@ -36,6 +38,7 @@ struct worker_end {
 };
 
 static struct broker broker;
+static char node_listen[FCC_NODE_MAX + 16], nodes[FCC_NODE_MAX + 16], cluster_key[64], other[FCC_NODE_MAX];
 static struct config config;
 static char directory[] = "/tmp/fccd-fuzz.XXXXXX";
 /* Which is read again by SIGHUP. */
@@ -48,6 +51,9 @@ static char *line[] = {"fccd",
                        "--connections-per-job=6",
                        "--connections-per-user=10",
                        "--drain-ms=20",
+                       node_listen,
+                       nodes,
+                       cluster_key,
                        NULL};
 enum { LINE_WORDS = sizeof(line) / sizeof(line[0]) - 1 };
 static struct visitor_end visitors[VISITORS];
@@ -102,7 +108,12 @@ static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t l
         w->handed++;
     } else if (m->type == CONTROL_CONNECTED) {
         const struct control_connected *c = (const struct control_connected *)m;
-        FUZZ_CHECK(length == sizeof(*c) && !nfds && c->status < 0 && memchr(c->text, 0, sizeof(c->text)) && c->text[0]);
+        FUZZ_CHECK(length == sizeof(*c) && c->status <= 0 && nfds == !c->status && memchr(c->text, 0, sizeof(c->text)) &&
+                   !c->text[0] == !c->status && memchr(c->named, 0, sizeof(c->named)));
+    } else if (m->type == CONTROL_PEER) {
+        const struct control_peer *p = (const struct control_peer *)m;
+        FUZZ_CHECK(length == sizeof(*p) && nfds == 1 && !w->retired && !strcmp(p->address, other));
+        w->handed++;
     } else {
         FUZZ_CHECK(m->type == CONTROL_RETIRE || m->type == CONTROL_DRAIN);
         w->retired = w->retired || m->type == CONTROL_RETIRE;
@@ -190,14 +201,19 @@ static void worker_says(struct worker_end *w, struct input *in)
         length = sizeof(m.retire);
     } else if (what < 190) {
         m.msg.type = CONTROL_CONNECT;
-        memset(m.connect.address, how & 1 ? 'a' : '1', how & 2 ? sizeof(m.connect.address) : 8);
-        m.connect.limit_ms = how;
+        if (how & 4)
+            text_copy(m.connect.address, sizeof(m.connect.address), other);
+        else
+            memset(m.connect.address, how & 1 ? 'a' : '1', how & 2 ? sizeof(m.connect.address) : 8);
+        m.connect.to.number = how & 8 ? 1 : 0;
+        m.connect.limit_ms = how & 16 ? 1000 : how;
         length = sizeof(m.connect);
     } else if (what < 230) {
         m.msg.type = (uint16_t)(how & 0x40 ? CONTROL_CLOSED + (how & 15) : how);
         length = 16 + input_below(in, sizeof(m) - 16);
         for (size_t i = 16; i < length && in->left; i++)
             m.bytes[i] = input_u8(in);
+        w->closed = w->closed || m.msg.type == CONTROL_CLOSED;
     } else {
         worker_leave(w);
         return;
@@ -296,6 +312,7 @@ static void turn(unsigned turns)
         (void)event_base_loop(broker.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
     workers_read();
     visitors_read();
+    other_turn();
 }
 
 static void step(struct input *in)
@@ -315,6 +332,8 @@ static void step(struct input *in)
         turn(1 + at);
     } else if (which < 0xf8) {
         (void)kill(getpid(), SIGHUP);
+    } else if (which < 0xfe) {
+        other_step(in);
     } else {
         (void)usleep(500);
     }
@@ -336,6 +355,7 @@ static int descriptors_count(void)
 
 static void directory_remove(void)
 {
+    other_forget();
     (void)unlink(config.socket);
     (void)rmdir(directory);
 }
@@ -349,9 +369,15 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc, (void)argv;
     if (getenv("FUZZ_LOG"))
         line[3] = "--log-level=debug";
+    FUZZ_CHECK(mkdtemp(directory) && atexit(directory_remove) == 0);
+    char real[FCC_NODE_MAX];
+    other_begin(directory, real, other);
+    (void)snprintf(node_listen, sizeof(node_listen), "--node-listen=%s", real);
+    (void)snprintf(nodes, sizeof(nodes), "--nodes=%s", other);
+    (void)snprintf(cluster_key, sizeof(cluster_key), "--cluster-key=%s/key", directory);
     if (config_load(LINE_WORDS, line, &config, &action, &e))
         fuzz_failed(__FILE__, __LINE__, "%s", e.text);
-    FUZZ_CHECK(mkdtemp(directory) && atexit(directory_remove) == 0);
+    FUZZ_CHECK(cluster_check(&config, &e) == 0);
     (void)snprintf(config.socket, sizeof(config.socket), "%s/fccd.sock", directory);
     text_copy(config.socket_group, sizeof(config.socket_group), "");
     log_open("broker", (enum log_level)log_level_by_name(config.log_level), LOG_FORMAT_TEXT);
@@ -378,11 +404,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int i = 0; i < WORKERS; i++)
         workers[i] = (struct worker_end){.control = -1};
     nspawned = 0;
+    other_open();
     FUZZ_CHECK(broker_open(&broker, &config, LINE_WORDS, line) == 0);
     while (in.left)
         step(&in);
     for (int i = 0; i < VISITORS; i++)
         visitor_leave(&visitors[i]);
+    other_close();
     for (end = clock_ns() + LIMIT_S * UINT64_C(1000000000); !everything_has_gone(); (void)usleep(100)) {
         turn(4);
         if (clock_ns() > end)
