@@ -247,7 +247,7 @@ static void memory_want(const struct claim *c, struct input *in)
 static void turn_want(const struct claim *c, struct input *in, enum peer_type type)
 {
     uint32_t how = input_u8(in);
-    struct peer_turn m = {.turn = c->turns + (how & 3),
+    struct peer_turn m = {.turn = c->turns + (how & 0x10 ? (uint64_t)input_number(in) : how & 3),
                           .status = type == PEER_STAGED || type == PEER_LEAVE ? 0 : -EIO,
                           .rank = own_rank(c, how >> 2 & 3)};
 
@@ -269,17 +269,17 @@ static void small_want(struct claim *c, struct input *in)
 
     switch (how & 7) {
     case 0:
-        m.joined.rank = (int32_t)(how >> 3 & 3);
+        m.joined.rank = how & 0x40 ? (int32_t)input_number(in) : (int32_t)(how >> 3 & 3);
         wire_say(&m.msg, c->number, PEER_JOINED, sizeof(m.joined), in);
         break;
     case 1:
-        m.refuse.rank = (int32_t)(how >> 3 & 3);
+        m.refuse.rank = how & 0x40 ? (int32_t)input_number(in) : (int32_t)(how >> 3 & 3);
         m.refuse.status = how & 0x80 ? -ESTALE : -EACCES;
         text_copy(m.refuse.text, sizeof(m.refuse.text), "may not");
         wire_say(&m.msg, c->number, PEER_REFUSE, sizeof(m.refuse), in);
         break;
     case 2:
-        m.here.node = how >> 3 & 3;
+        m.here.node = how & 0x40 ? (uint32_t)input_number(in) : how >> 3 & 3;
         wire_say(&m.msg, c->number, PEER_HERE, sizeof(m.here), in);
         break;
     case 3:
