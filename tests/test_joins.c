@@ -233,13 +233,47 @@ static void gone(void)
     daemon_stop(&d);
 }
 
+/* What a program made itself, or passed on only in part: never the name of a node that nobody knows. */
+static void no_ids(void)
+{
+    struct fcc_comm_options options = {.device = -1, .time_limit_ms = 3000};
+    struct fcc_unique_id good, id;
+    struct test_daemon d;
+    fcc_context *context;
+    fcc_comm *comm;
+    uint64_t seed = 20261126;
+
+    daemon_start(&d, NULL);
+    OK(fcc_connect(NULL, &context));
+    OK(fcc_get_unique_id(context, &good));
+    for (int i = 0; i < 50; i++) {
+        for (size_t at = 0; at < sizeof(id.bytes); at++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            id.bytes[at] = (unsigned char)(seed >> 56);
+        }
+        FAILS(fcc_comm_init(context, &id, 1, 0, &options, &comm), -EINVAL, "id", "fcc_get_unique_id()");
+    }
+    for (size_t at = sizeof(good.bytes) - 24; at < sizeof(good.bytes); at++) {
+        id = good;
+        id.bytes[at] = 1;
+        FAILS(fcc_comm_init(context, &id, 1, 0, &options, &comm), -EINVAL, "id", "fcc_get_unique_id()");
+    }
+    static const char *const no_addresses[] = {
+        "a b", "\x1b[2J", ":7000", "host:", "host:0", "host:65536", "[::1", "h\xc3\xbcgel:1"};
+    for (size_t i = 0; i < sizeof(no_addresses) / sizeof(no_addresses[0]); i++) {
+        id = good;
+        (void)snprintf((char *)id.bytes + 40, 64, "%s", no_addresses[i]);
+        FAILS(fcc_comm_init(context, &id, 1, 0, &options, &comm), -EINVAL, "id", "fcc_get_unique_id()");
+    }
+    OK(fcc_comm_init(context, &good, 1, 0, &options, &comm)); /* it has not been used up */
+    fcc_disconnect(context);
+    daemon_stop(&d);
+}
+
 int main(void)
 {
     static const struct test tests[] = {
-        {"one_node", one_node, 60},
-        {"two_nodes", two_nodes, 90},
-        {"again", again, 0},
-        {"gone", gone, 0},
+        {"one_node", one_node, 60}, {"two_nodes", two_nodes, 90}, {"again", again, 0}, {"gone", gone, 0}, {"no_ids", no_ids, 0},
     };
 
     if (test_device_missing())

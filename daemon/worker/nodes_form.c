@@ -29,6 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "address.h"
 #include "device.h"
 #include "log.h"
 
@@ -45,12 +46,22 @@ uint64_t nodes_number(const struct fcc_unique_id *id)
     return number ? number : 1;
 }
 
+/* One that was cut, or filled with something else, is told so at once: nobody looks for a node by its bytes. */
+static bool id_is_one(const struct fcc_unique_id_layout *l)
+{
+    static const unsigned char zero[sizeof(l->zero)];
+    struct error e;
+
+    return memchr(l->root, '\0', sizeof(l->root)) && !memcmp(l->zero, zero, sizeof(zero)) &&
+           (!*l->root || !address_check("id", l->root, NULL, &e));
+}
+
 int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const char **root, struct error *e)
 {
     const struct fcc_unique_id_layout *l = (const struct fcc_unique_id_layout *)id;
 
     *root = NULL;
-    if (!memchr(l->root, '\0', sizeof(l->root)))
+    if (!id_is_one(l))
         return error_set(e, -EINVAL, "id: is none that fcc_get_unique_id() made");
     if (!*l->root || !strcmp(l->root, w->node) || !strcmp(l->root, w->alias))
         return 0;
