@@ -150,11 +150,99 @@ static void traces(void)
     (void)unlink(path);
 }
 
+/* In a directory that anybody can write, names may be taken, and lead elsewhere: to a file of root's, or to a FIFO that nobody reads. */
+static void trace_names(void)
+{
+    static const char json[] = "{\"op\":\"x\",\"duration_ns\":1000,\"nranks\":1,\"ranks\":[{\"rank\":0,\"workgroups\":[{"
+                               "\"events\":[{\"kind\":\"put\",\"dst\":0,\"start_ns\":0,\"end_ns\":9}]}]}]}",
+                      other[] = "somebody else's";
+    char path[300], svg[300], part[310], victim[300], line[64] = "";
+    struct stat st;
+
+    (void)snprintf(path, sizeof(path), "%s/trace", test_directory());
+    (void)snprintf(svg, sizeof(svg), "%s/svg", test_directory());
+    (void)snprintf(part, sizeof(part), "%s.part", svg);
+    (void)snprintf(victim, sizeof(victim), "%s/victim", test_directory());
+    FILE *f = fopen(path, "we");
+    CHECK(f && fputs(json, f) >= 0 && fclose(f) == 0);
+    f = fopen(victim, "we");
+    CHECK(f && fputs(other, f) >= 0 && fclose(f) == 0);
+    CHECK(symlink(victim, part) == 0);
+    CHECK(FCCCTL("trace", "--from", path, "--svg", svg) == 0);
+    CHECK(lstat(svg, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & 0600) == 0600 && unlink(svg) == 0);
+    f = fopen(victim, "re");
+    CHECK(f && fgets(line, sizeof(line), f) && strcmp(line, other) == 0 && fclose(f) == 0);
+    CHECK(unlink(part) == 0 && mkfifo(part, 0600) == 0);
+    CHECK(FCCCTL("trace", "--from", path, "--svg", svg) == 0);
+    CHECK(lstat(svg, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0);
+    CHECK(unlink(svg) == 0 && unlink(part) == 0 && unlink(path) == 0 && unlink(victim) == 0);
+    CHECK(FCCCTL("trace", "--from", "/nonexistent", "--svg", svg) != 0 && access(svg, F_OK) != 0);
+}
+
+/* Answers whatever it is asked with a GPU of NVIDIA's. */
+static void gpus_play(int listener)
+{
+    static const char json[] = "{\"devices\":[{\"device\":0,\"kind\":\"cuda\"}]}";
+    static _Alignas(16) unsigned char in[FCC_MSG_MAX];
+    const struct fcc_msg *m = (const struct fcc_msg *)in;
+    int fds[FCC_MAX_FDS], nfds, sock;
+
+    while ((sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        while (msg_recv(sock, in, sizeof(in), 0, fds, &nfds) > 0) {
+            struct fcc_welcome welcome = {.version = FCC_PROTO_VERSION,
+                                          .reply.msg = {.type = m->type | FCC_REPLY, .id = m->id}};
+            bool hello = m->type == FCC_MSG_HELLO;
+            int fd = hello ? -1 : file_make(json, sizeof(json) - 1, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
+            welcome.reply.fds = !hello;
+            (void)msg_send(sock, &welcome.reply.msg, hello ? sizeof(welcome) : sizeof(welcome.reply), &fd, !hello);
+            if (fd >= 0)
+                (void)close(fd);
+        }
+        (void)close(sock);
+    }
+}
+
+static int listen_at(const char *path)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    CHECK(strlen(path) < sizeof(a.sun_path));
+    (void)snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+    CHECK(listener >= 0 && bind(listener, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(listener, 4) == 0);
+    return listener;
+}
+
+/* Anybody may have made the directory of an MPS server, and what lies in it: doctor waits for nothing there. */
+static void mps_directory(void)
+{
+    char sock[100], control[100], pid_file[200];
+
+    (void)snprintf(sock, sizeof(sock), "%s/sock", test_directory());
+    (void)snprintf(control, sizeof(control), "%s/control", test_directory());
+    (void)snprintf(pid_file, sizeof(pid_file), "%s/nvidia-cuda-mps-control.pid", test_directory());
+    int listener = listen_at(sock), mps = listen_at(control);
+    pid_t pid = fork();
+    if (pid == 0) {
+        gpus_play(listener);
+        _exit(0);
+    }
+    CHECK(mkfifo(pid_file, 0600) == 0 && setenv("CUDA_MPS_PIPE_DIRECTORY", test_directory(), 1) == 0);
+    (void)FCCCTL("--socket", sock, "doctor");
+    CHECK(strstr(output, "an MPS control daemon of") != NULL);
+    CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+    (void)close(listener);
+    (void)close(mps);
+    CHECK(unlink(sock) == 0 && unlink(control) == 0 && unlink(pid_file) == 0);
+}
+
 int main(void)
 {
     static const struct test tests[] = {
         {"answers", answers, 0},
         {"traces", traces, 0},
+        {"trace_names", trace_names, 0},
+        {"mps_directory", mps_directory, 0},
     };
     return tests_run("fccctl_answers", TESTS(tests));
 }

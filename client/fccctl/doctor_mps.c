@@ -94,17 +94,21 @@ static bool args_read(int64_t pid, bool *multiuser)
     return is_it;
 }
 
-/* The daemon leaves its pid in its directory; who listened before it went to the background may have been another. */
+/* The daemon leaves its pid in its directory; who listened before it went to the background may have been another. Anybody may have made
+ * that directory, and a FIFO there, which is not waited for. */
 static int64_t pid_read(const char *directory)
 {
-    char path[192], line[32] = "";
+    char path[192], line[32];
+    struct stat st;
+    ssize_t n = 0;
 
     (void)snprintf(path, sizeof(path), "%s/" PROGRAM ".pid", directory);
-    FILE *f = fopen(path, "re");
-    if (f && !fgets(line, sizeof(line), f))
-        line[0] = '\0';
-    if (f)
-        (void)fclose(f);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+        n = read(fd, line, sizeof(line) - 1);
+    if (fd >= 0)
+        (void)close(fd);
+    line[n > 0 ? n : 0] = '\0';
     return strtoll(line, NULL, 10);
 }
 

@@ -5,10 +5,13 @@
 #include "trace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "control.h"
@@ -91,30 +94,49 @@ static int draw_chrome(struct json_object *trace, FILE *out)
     return 0;
 }
 
-/* Through a temporary file beside it, so that a viewer never sees half a picture. */
+/* A new file beside it, which nobody else can have put there; where it is no ordinary file, as /dev/stdout, itself. *temporary is "" then. */
+static FILE *file_open(const char *path, char temporary[PATH_MAX])
+{
+    struct stat st;
+    FILE *file;
+
+    *temporary = '\0';
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return fopen(path, "we");
+    if (snprintf(temporary, PATH_MAX, "%s.XXXXXX", path) >= PATH_MAX) {
+        *temporary = '\0';
+        errno = ENAMETOOLONG;
+        return NULL;
+    }
+    int fd = mkostemp(temporary, O_CLOEXEC);
+    if (fd < 0) {
+        *temporary = '\0';
+        return NULL;
+    }
+    mode_t mask = umask(0);
+    (void)umask(mask);
+    file = fchmod(fd, 0666 & ~mask) ? NULL : fdopen(fd, "w");
+    if (!file)
+        (void)close(fd);
+    return file;
+}
+
+/* Through a temporary file, so that a viewer never sees half a picture. */
 static int file_write(struct json_object *trace, const char *path, int (*draw)(struct json_object *, FILE *), struct error *e)
 {
-    char temporary[4096];
-    FILE *file;
-    int status;
+    char temporary[PATH_MAX];
+    FILE *file = file_open(path, temporary);
+    int status = file ? draw(trace, file) : -errno;
 
-    if (snprintf(temporary, sizeof(temporary), "%s.part", path) >= (int)sizeof(temporary))
-        return error_set(e, -ENAMETOOLONG, "%s: %s", path, strerror(ENAMETOOLONG));
-    file = fopen(temporary, "we");
-    if (!file)
-        return error_set(e, -errno, "%s: %s", temporary, strerror(errno));
-    status = draw(trace, file);
-    if (ferror(file))
+    if (file && ferror(file))
         status = -EIO;
-    if (fclose(file) != 0 && !status)
+    if (file && fclose(file) != 0 && !status)
         status = -errno;
-    if (!status && rename(temporary, path) != 0)
+    if (!status && *temporary && rename(temporary, path) != 0)
         status = -errno;
-    if (status) {
+    if (status && *temporary)
         (void)unlink(temporary);
-        return error_set(e, status, "%s: %s", path, strerror(-status));
-    }
-    return 0;
+    return status ? error_set(e, status, "%s: %s", path, strerror(-status)) : 0;
 }
 
 int trace_write_svg(struct json_object *trace, const char *path, struct error *e)
