@@ -126,8 +126,11 @@ def embedding_backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple:
 
 def _bags_backward(ctx: Any, bags: Tensor, tables: Tensor, indices: Tensor, offsets: Tensor,
                    sample_weights: Tensor | None) -> tuple:
-    """From the gradients of this rank's bags [T_r * B][D] to those of its tables and weights."""
-    if bags.shape[0] == 0 or indices.shape[0] == 0:
+    """From the gradients of this rank's bags [T_r * B][D] to those of its tables and weights.
+
+    Whatever lies where no bag reads it (indices and weights before the first bag and behind the last one) must not come in, not even
+    as a factor of 0: it may be infinite, or no number."""
+    if bags.shape[0] == 0 or indices.shape[0] == 0 or tables.shape[0] == 0:
         # Nothing depends on `bags`, but who differentiates once more must come by the exchange of rows, as the other ranks do.
         nothing = bags[:0].sum()
         return (nothing.to(tables.dtype).expand(tables.shape), None, None,
@@ -135,13 +138,13 @@ def _bags_backward(ctx: Any, bags: Tensor, tables: Tensor, indices: Tensor, offs
     bag, inside, first = bag_of_each(ctx, indices, offsets)
     row = torch.where(inside, indices.long() + first, 0)
     each = torch.where(inside.unsqueeze(1), bags.float()[bag], 0.0)
-    if ctx.pooling == "mean":
-        each = each / (offsets[bag + 1] - offsets[bag]).unsqueeze(1)
+    if ctx.pooling == "mean":  # an index in no bag is given one that may be empty
+        each = each / (offsets[bag + 1] - offsets[bag]).clamp(min=1).unsqueeze(1)
     to_weights = None
     if sample_weights is not None:
         if ctx.needs_input_grad[3]:
-            to_weights = (each * tables[row].float()).sum(1)
-        each = each * sample_weights.unsqueeze(1)
+            to_weights = (each * torch.where(inside.unsqueeze(1), tables[row].float(), 0.0)).sum(1)
+        each = each * torch.where(inside, sample_weights, 0.0).unsqueeze(1)
     to_tables = torch.zeros(tables.shape, dtype=torch.float32, device=tables.device).index_add(0, row, each).to(tables.dtype)
     return to_tables, None, None, to_weights
 

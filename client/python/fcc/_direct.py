@@ -171,7 +171,7 @@ def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at
     prepared = c._prepared
     if _dispatch_modes() or _function_modes() or torch._C._dispatch_tls_local_include_set().raw_repr() not in plain_threads:
         return
-    if x.is_neg() or w.is_neg() or places is not c._member.connection.places:
+    if not _is_ordinary(x) or not _is_ordinary(w) or x.is_neg() or w.is_neg() or places is not c._member.connection.places:
         return
     check = _check(x, w)
     if check is None:
@@ -186,6 +186,12 @@ def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at
     prepared.count += first is None
     others = () if first is None else (first, *first.others)
     beside[x.data_ptr()] = Kept(x, w, check, front, blocks, stream, others[:SHAPES - 1])
+
+
+def _is_ordinary(tensor: Tensor) -> bool:
+    """Is there no __torch_function__ that wants to see its calls, and to make a tensor of its own kind of their results?"""
+    kind = type(tensor)
+    return kind is Tensor or kind.__torch_function__ is torch._C._disabled_torch_function_impl
 
 
 def _no_check(*_: Tensor) -> None:

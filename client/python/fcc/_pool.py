@@ -61,7 +61,8 @@ class Block:
     def show(self) -> None:
         """Make a tensor of the memory, with a storage that nobody has."""
         nbytes = math.prod(self.shape) * self.dtype.itemsize
-        with torch.inference_mode(False):  # whoever is given the memory first, it is an ordinary tensor
+        # Whoever is given the memory first, it is an ordinary tensor.
+        with torch.inference_mode(False), torch._C._DisableFuncTorch():
             view = self.buffer.view(self.offset, max(1, nbytes), _Hold(self))
             self.tensor = view[:nbytes].view(self.dtype).view(self.shape).data
         del view

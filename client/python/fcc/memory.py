@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
 from . import communicator
 from ._connection import Buffer
@@ -51,6 +52,8 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
     else:
         _ = comm.member
         made = comm._local.take(sizes, dtype, stream_of(comm))[0]
+    if torch._C._are_functorch_transforms_active():
+        made = torch.ops.aten.alias(made)  # of the transformation, as what torch.empty() returns there: it may be written to
     if comm._member.on_gpu and torch.cuda.is_current_stream_capturing():
         comm._captured.append(made)  # a graph uses the memory whenever it is replayed, also when the tensor has gone
     return made
@@ -105,7 +108,8 @@ def to_daemon(what: T, comm: Communicator | None = None) -> T:
 
     A module is changed in place and returned: each parameter stays the same object with other storage, so optimizers that know
     it go on. A tensor is copied, and the copy is returned; one that lies there already is returned as it is. Strides become
-    dense. The copy of a tensor that autograd has computed is a step of that computation; that of a leaf is a leaf.
+    dense. The copy of a tensor that autograd has computed, or that has a tangent, is a step of that computation; that of a leaf is
+    a leaf, but in torch.func's transformations.
 
     Raises: ArgumentError for a tensor that is not dense (sparse, quantized, ...), and what empty() does.
     """
@@ -127,9 +131,12 @@ def _moved(tensor: torch.Tensor, comm: Communicator) -> torch.Tensor:
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         raise ArgumentError(f"to_daemon: {tensor.dtype}, {tensor.layout} on {tensor.device}: allowed are dense tensors",
                             rank=comm.rank)
+    if torch._C._are_functorch_transforms_active():  # where a tensor may have no address, and whatever is done is a step
+        return empty(tuple(tensor.shape), dtype=tensor.dtype, comm=comm).copy_(tensor)
     if tensor.device == comm.device and is_daemon_memory(tensor, comm):
         return tensor
     made = empty(tuple(tensor.shape), dtype=tensor.dtype, comm=comm)
-    if tensor.requires_grad and not tensor.is_leaf and torch.is_grad_enabled():
+    tangent = forward_ad.unpack_dual(tensor).tangent if forward_ad._current_level >= 0 else None
+    if tangent is not None or tensor.requires_grad and not tensor.is_leaf and torch.is_grad_enabled():
         return made.copy_(tensor)
     return made.copy_(tensor.detach()).requires_grad_(tensor.requires_grad)

@@ -85,11 +85,58 @@ def unused_rank(comm):
     reference.close(tables.grad, want, torch.bfloat16)
 
 
+def around_rank(comm):
+    """Indices and weights that lie before the first bag, behind the last one: whatever they are, nothing of them comes in. The bags
+    beside them are empty, and the row that they could be taken for is not a finite one."""
+    nan, inf = float("nan"), float("inf")
+    bags = 2 * comm.size
+    for dtype in (torch.int32, torch.int64):
+        indices = torch.tensor([99, -7, 5, 1, 3, 1 << 30, 4], dtype=dtype)
+        offsets = torch.tensor([2, 2, *[5] * (bags - 1)], dtype=dtype)  # one bag: 5, 1, 3
+        for pooling in ("sum", "mean", "weighted"):
+            tables = reference.random(1, 6, 4)
+            tables[0] = inf
+            tables = fcc.to_daemon(tables, comm).requires_grad_()
+            weights = torch.tensor([nan, inf, 2.0, 3.0, -1.0, nan, -inf]).to(comm.device).requires_grad_()
+            given = weights if pooling == "weighted" else None
+            out = fcc.embedding_all_to_all(tables, indices.to(comm.device), offsets.to(comm.device), table_rows=[6], batch=bags, comm=comm,
+                                           sample_weights=given, tables_per_rank=[1] * comm.size,
+                                           pooling="mean" if pooling == "mean" else "sum")
+            inputs = (tables,) if given is None else (tables, weights)
+            found = torch.autograd.grad(out.sum(), inputs, create_graph=True)
+            want, factors = torch.zeros(6, 4), {"sum": [1, 1, 1], "mean": [1 / 3] * 3, "weighted": [2, 3, -1]}[pooling]
+            for row, factor in zip((5, 1, 3), factors):
+                want[row] += factor
+            reference.close(found[0], want)
+            if given is not None:
+                rows = tables.detach().cpu()[[5, 1, 3]].sum(1)
+                reference.close(found[1], torch.cat((torch.zeros(2), rows, torch.zeros(2))))
+                # and once more: what of the weights is in the gradient of the tables
+                again, = torch.autograd.grad((found[0] * torch.arange(1.0, 7, device=comm.device).unsqueeze(1)).sum(), weights)
+                reference.close(again, 4.0 * torch.tensor([0.0, 0, 6, 2, 4, 0, 0]))
+
+
+def without_rows_rank(comm):
+    """A rank whose tables have no rows, with indices that no bag has."""
+    for pooling in ("sum", "mean"):
+        tables = fcc.empty(0, 4, comm=comm).requires_grad_()
+        weights = torch.ones(3, device=comm.device).requires_grad_()
+        given = weights if pooling == "sum" else None
+        out = fcc.embedding_all_to_all(tables, torch.tensor([0, 7, -1], device=comm.device), sample_weights=given, table_rows=[0],
+                                       offsets=torch.full((2 * comm.size + 1,), 1, device=comm.device), pooling=pooling, comm=comm,
+                                       tables_per_rank=[1] * comm.size, batch=2 * comm.size)
+        assert (out == 0).all()
+        out.sum().backward()
+        assert tables.grad.shape == (0, 4) and (given is None or (weights.grad == 0).all())
+    comm.barrier()
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_gradcheck(run, size):
     run(size, gradcheck_rank)
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_unused(run, size):
-    run(size, unused_rank)
+@pytest.mark.parametrize("function", [unused_rank, around_rank, without_rows_rank])
+def test_unused(run, size, function):
+    run(size, function)

@@ -126,9 +126,13 @@ def seen_rank(comm):
             with mode:
                 assert dispatcher.of(call) == 1
             assert any("fcc.gemv_all_reduce" in text for text in said), said
-        said.clear()
-        assert dispatcher.of(lambda: OP(x.as_subclass(Tensors), w, comm.name)) >= 1
-        assert any("gemv_all_reduce" in text for text in said), said
+        for which in range(1, 4):  # each time, not only the first: a result is of their kind
+            for _ in range(4):
+                said.clear()
+                given = [t.as_subclass(Tensors) if which >> i & 1 else t for i, t in enumerate((x, w))]
+                assert type(OP(*given, comm.name)) is Tensors
+                assert any("gemv_all_reduce" in text for text in said), said
+                assert dispatcher.of(call) == 0
         with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
             assert dispatcher.of(lambda: said.append(call())) == 1
         assert isinstance(said[-1], torch._subclasses.FakeTensor)

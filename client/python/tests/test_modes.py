@@ -159,6 +159,60 @@ def func_rank(comm):
         close(*found)
 
 
+def inside_rank(comm):
+    """Memory of the daemon that is made within a transformation, the first of its size there, and given out again outside."""
+    warnings.simplefilter("ignore")
+    func = torch.func
+
+    def cubes(x, shape, make):
+        held = make(x, shape)
+        return fcc.gemv_all_reduce(held, torch.ones(2, shape[1], device=comm.device), comm).pow(3).sum()
+
+    def written(x, shape):
+        held = fcc.empty(*shape, comm=comm)
+        return held.zero_().copy_(x)
+    for number, make in enumerate((written, lambda x, shape: fcc.to_daemon(x, comm), lambda x, shape: x)):
+        for again in range(3):
+            shape = (2, 17 + number)
+            x = reference.random(number, *shape).to(comm.device)
+
+            def ours(x, shape=shape, make=make):
+                return cubes(x, shape, make)
+
+            def torchs(x):
+                return 2 * (comm.size * x.sum(1)).pow(3).sum()
+
+            def mine(x, ours=ours):
+                return ours(fcc.sum_gradients(x, comm))
+            close((func.grad(mine)(x), func.jvp(mine, (x,), (x,)), func.jacrev(func.jacfwd(mine))(x)),
+                  (func.grad(torchs)(x), func.jvp(torchs, (x,), (x,)), func.jacrev(func.jacfwd(torchs))(x)))
+            want = list(func.jvp(torchs, (x,), (x,)))
+            with forward_ad.dual_level():
+                close(list(forward_ad.unpack_dual(mine(forward_ad.make_dual(x, x)))), want)
+            outside = fcc.empty(*shape, comm=comm)
+            outside.copy_(x)
+            assert torch.equal(outside, x) and not outside.requires_grad and fcc.is_daemon_memory(outside, comm)
+
+
+def bags_rank(comm):
+    """A module that makes tensors of its own in forward()."""
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    bags = fcc.nn.ShardedEmbeddingBagCollection([5] * comm.size, 4, mode="sum", comm=comm)
+    ids = (torch.arange(2 * comm.size * 3, device=comm.device) % 5)
+    for given in ((ids.view(1, -1, 3),), (ids, torch.arange(0, ids.shape[0], 3, device=comm.device))):
+        def loss(weight, *given):
+            return torch.func.functional_call(bags, {"weight": weight}, given).pow(2).sum()
+        weight = bags.weight.detach()
+        first = torch.func.grad(loss)(weight, *given)
+        bags.zero_grad()
+        loss(bags.weight, *given).backward()
+        close(first, bags.weight.grad)
+        several = torch.stack((weight, 2 * weight, -weight))
+        close(torch.vmap(loss, (0, *[None] * len(given)))(several, *given), torch.stack([loss(w, *given) for w in several]))
+        close(torch.vmap(torch.func.grad(loss), (0, *[None] * len(given)))(several, *given), torch.stack((first, 2 * first, -first)))
+
+
 def vmap_rank(comm):
     for _name, ours, torchs, inputs in cases(comm):
         for which in range(1, 2 ** len(inputs)):
@@ -225,7 +279,7 @@ def checkpoint_rank(comm):
 
 
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("function", [inference_rank, poisoned_rank, dual_rank, func_rank, vmap_rank, second_rank, penalty_rank,
-                                      checkpoint_rank])
+@pytest.mark.parametrize("function", [inference_rank, poisoned_rank, dual_rank, func_rank, inside_rank, bags_rank, vmap_rank,
+                                      second_rank, penalty_rank, checkpoint_rank])
 def test_mode(run, size, function):
     run(size, function)

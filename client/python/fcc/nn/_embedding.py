@@ -172,9 +172,9 @@ class ShardedEmbeddingBagCollection(nn.Module):
 
     @staticmethod
     def _near(comm: Communicator, *pieces: Tensor) -> Tensor:
-        """Joined, in the daemon's memory: the module makes them, so nobody else can put them there. (In torch.compile the
-        operator copies them.)"""
-        if torch.compiler.is_compiling() or pieces[0].device != comm.device:
+        """Joined, in the daemon's memory: the module makes them, so nobody else can put them there. (In torch.compile, and in
+        torch.func's transformations, which know no out=, the operator copies them.)"""
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or pieces[0].device != comm.device:
             return torch.cat(pieces)
         return torch.cat(pieces, out=empty(sum(piece.shape[0] for piece in pieces), dtype=pieces[0].dtype, comm=comm))
 
