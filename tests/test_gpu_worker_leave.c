@@ -7,6 +7,8 @@
 #include <pthread.h>
 
 #include "fake_gpu_raw.h"
+#include "fake_gpu_runs.h"
+#include "gpu_prepared.h"
 
 /* Writes a word all the time. */
 struct writer {
@@ -196,6 +198,92 @@ static void slot_used_in_turn(void)
     fake_stop(&d);
 }
 
+/* ---- prepared operators: a rank writes over what tells another rank's kernels to leave ---- */
+
+struct vandal {
+    _Atomic int step, done;
+};
+
+enum { MAPPINGS = 64 };
+
+/* Writes zeroes all the time. */
+struct spoiler {
+    pthread_t thread;
+    _Atomic bool begun, stop;
+    _Atomic uint64_t *words[MAPPINGS];
+    int n;
+};
+
+static void *spoiler_main(void *argument)
+{
+    struct spoiler *s = argument;
+
+    for (; !s->stop; s->begun = true)
+        for (int i = 0; i < s->n; i++)
+            atomic_store(s->words[i], 0);
+    return NULL;
+}
+
+/* Where the failure epoch would be in each piece of GPU memory that this process has mapped, the other rank's area among them. */
+static int words_find(_Atomic uint64_t *words[MAPPINGS])
+{
+    FILE *f = fopen("/proc/self/maps", "re");
+    char line[512];
+    int n = 0;
+
+    CHECK(f != NULL);
+    while (fgets(line, sizeof(line), f) && n < MAPPINGS) {
+        unsigned long from, end;
+        char access[8];
+        if (sscanf(line, "%lx-%lx %7s", &from, &end, access) == 3 && access[1] == 'w' && strstr(line, "memfd:fake-gpu") &&
+            end - from >= GPU_PREPARED_FAILURE_AT + sizeof(uint64_t))
+            words[n++] = (_Atomic uint64_t *)(from + GPU_PREPARED_FAILURE_AT);
+    }
+    (void)fclose(f);
+    return n;
+}
+
+static void vandal_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct vandal *v = argument;
+    struct spoiler spoiler = {.n = 0};
+    int step = 0;
+    struct lane l;
+
+    lane_open(&l, all, rank, 0);
+    fcc_prepared *p = prepare(&l, TWO_STEPS);
+    work_run(&l, TWO_STEPS, p, l.stream);
+    stream_sync(l.stream);
+    spoiler.n = words_find(spoiler.words);
+    int runs = fake->runs;
+    CHECK(spoiler.n > 1);
+    step_meet(&v->step, PAIR, &step);
+    if (rank == 0) { /* to which the other does not come */
+        OK(fcc_prepared_enqueue(p, l.stream));
+        await(&fake->runs, runs + 1);
+        v->done = 1;
+        stream_sync(l.stream);
+        FAILS(fcc_noop(l.comm), -ECONNABORTED, "enough");
+    } else {
+        await(&v->done, 1);
+        CHECK(pthread_create(&spoiler.thread, NULL, spoiler_main, &spoiler) == 0);
+        while (!spoiler.begun)
+            nap();
+        OK(fcc_comm_abort(l.comm, "enough"));
+        (void)usleep(20000); /* the worker has told the other's kernel to leave */
+        spoiler.stop = true;
+        CHECK(pthread_join(spoiler.thread, NULL) == 0);
+    }
+    step_meet(&v->step, PAIR, &step);
+    fcc_prepared_free(p);
+    lane_close(&l);
+}
+
+static void failure_written_over(void)
+{
+    fake_ranks_run(PAIR, vandal_rank, shared_memory(sizeof(struct vandal)));
+}
+
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
@@ -207,6 +295,7 @@ int main(int argc, char *argv[])
         {"run_timed_out", run_timed_out, 0},
         {"slot_used_again", slot_used_again, 0},
         {"slot_used_in_turn", slot_used_in_turn, 0},
+        {"failure_written_over", failure_written_over, 0},
     };
     (void)argc;
     run_again(argv);

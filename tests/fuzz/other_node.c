@@ -33,7 +33,8 @@ static char key_path[256], own[FCC_NODE_MAX], called[FCC_NODE_MAX];
 static int listener = -1;
 static struct sockaddr_in real_at;
 static struct wire wires[WIRES];
-static bool silent; /* it does not answer by itself */
+static bool is_there; /* otherwise whoever connects to it waits */
+static bool silent;   /* it does not answer by itself */
 
 /* ---- life ---- */
 
@@ -87,6 +88,7 @@ static void wire_close(struct wire *w)
 
 void other_open(void)
 {
+    is_there = true;
     silent = false;
     for (int i = 0; i < WIRES; i++)
         wires[i] = (struct wire){.sock = -1};
@@ -96,6 +98,7 @@ void other_close(void)
 {
     int sock;
 
+    is_there = false;
     for (int i = 0; i < WIRES; i++)
         wire_close(&wires[i]);
     while ((sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
@@ -251,7 +254,7 @@ static void wire_read(struct wire *w)
 
 void other_turn(void)
 {
-    for (int i = 0; i < WIRES; i++) {
+    for (int i = 0; is_there && i < WIRES; i++) {
         if (wires[i].sock < 0)
             wire_begin(&wires[i], accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), false);
         wire_read(&wires[i]);

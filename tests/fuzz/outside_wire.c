@@ -13,6 +13,7 @@ enum { INS = 8, ROOM = 2 * PEER_MSG_MAX };
 struct in {
     int sock; /* -1: none */
     bool is_data, has_greeted;
+    bool is_ours; /* by which the worker receives: it greets where it expects data, and says nothing more */
     size_t filled;
     uint64_t drop; /* bytes of a put's payload that are still to come */
     _Alignas(16) unsigned char bytes[ROOM];
@@ -100,7 +101,8 @@ void wire_step(struct input *in)
     case 3: /* a second one, a rail that there is not, no purpose */
         in_close(&ins[how >> 5]);
         ins[how >> 5] =
-            (struct in){.sock = bed_outside_connect(0, PEER_PURPOSE(how >> 3 & 3, input_below(in, 16), serial + (how >> 7)))};
+            (struct in){.sock = bed_outside_connect(0, PEER_PURPOSE(how >> 3 & 3, input_below(in, 16), serial + (how >> 7))),
+                        .is_ours = true};
         break;
     case 4:
         in_close(&ins[how >> 5]);
@@ -133,7 +135,7 @@ static void arrivals_take(void)
         in_close(free_one);
         free_one->sock = sock;
         free_one->is_data = PEER_PURPOSE_OF(purpose) == PEER_DATA;
-        free_one->has_greeted = false;
+        free_one->has_greeted = free_one->is_ours = false;
         free_one->filled = 0;
         free_one->drop = 0;
         if (connects) {
@@ -189,6 +191,8 @@ static void in_read(struct in *in)
             in_close(in);
             return;
         }
+        if (in->is_ours)
+            continue;
         if (in->is_data && !in->has_greeted)
             (void)net_hello_send(in->sock, NET_TCP, NULL, &e);
         in->has_greeted = true;
