@@ -8,26 +8,81 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "error.h"
 #include "sealed.h"
 
 #define PLAN_BYTES_MAX (64u << 20)
 
-static int functions_load(const char *path, const struct gpu_prepared_functions **out)
+/* ---- the plug-in. Whoever listens at the socket is trusted with data, but not with the code that this process runs: so what is loaded does not
+ * depend on what the worker says. ---- */
+
+#define DIRECTORY_VARIABLE "FCC_PLUGIN_DIR"
+
+/* Where the file is that this function is in, whatever links led to it, and whatever the current directory has become. */
+static bool library_directory(char out[PATH_MAX])
+{
+    char origin[PATH_MAX], path[2 * PATH_MAX];
+    Dl_info info;
+    bool found = false;
+
+    if (!dladdr(DIRECTORY_VARIABLE, &info) || !info.dli_fname) /* an address in it, as its strings' are */
+        return false;
+    void *self = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    if (!self)
+        return false;
+    const char *slash = strrchr(info.dli_fname, '/');
+    if (!dlinfo(self, RTLD_DI_ORIGIN, origin)) {
+        (void)snprintf(path, sizeof(path), "%s/%s", origin, slash ? slash + 1 : info.dli_fname);
+        found = realpath(path, out) != NULL;
+    }
+    (void)dlclose(self);
+    if (found)
+        *strrchr(out, '/') = '\0';
+    return found;
+}
+
+/* The plug-in for that kind of GPU: fccd/KIND.so beside this library, where both are installed, or in FCC_PLUGIN_DIR. */
+static int plugin_path(const char *kind, char out[2 * PATH_MAX])
+{
+    const char *given = secure_getenv(DIRECTORY_VARIABLE);
+    char beside[PATH_MAX];
+
+    if (given && *given && *given != '/')
+        return last_error_set(-EINVAL, "prepare: " DIRECTORY_VARIABLE ": \"%.200s\": allowed is an absolute path", given);
+    if (given && *given)
+        (void)snprintf(out, 2 * (size_t)PATH_MAX, "%s/%s.so", given, kind);
+    else if (library_directory(beside))
+        (void)snprintf(out, 2 * (size_t)PATH_MAX, "%s/fccd/%s.so", beside, kind);
+    else
+        return last_error_set(-ENODEV, "prepare: it cannot be found out where this library lies: " DIRECTORY_VARIABLE
+                                       " must say where fccd's plug-in is");
+    return 0;
+}
+
+/* `theirs` is the worker's file, for the text. */
+static int functions_load(const char *kind, const char *theirs, const struct gpu_prepared_functions **out)
 {
     gpu_prepared_functions_function *function;
-    void *library = NULL, *symbol;
-    const char *why;
+    char path[2 * PATH_MAX];
+    void *library, *symbol;
+    int status = plugin_path(kind, path);
 
-    if (path[0] != '/')
-        return last_error_set(-EPROTO, "prepare: the worker names its plug-in \"%.64s\": allowed is an absolute path", path);
+    if (status)
+        return status;
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    why = library ? NULL : dlerror();
-    if (!library)
-        return last_error_set(-ENODEV, "prepare: fccd's plug-in cannot be loaded into this process: %s", why ? why : path);
+    if (!library) {
+        const char *why = dlerror();
+        return last_error_set(-ENODEV,
+                              "prepare: the plug-in for %s GPUs cannot be loaded into this process: %.250s (" DIRECTORY_VARIABLE
+                              " says where it is; the worker has %.100s)",
+                              kind, why ? why : path, theirs);
+    }
     symbol = dlsym(library, GPU_PREPARED_SYMBOL);
     if (!symbol)
         return last_error_set(-EPROTO, "prepare: %s: it has no %s()", path, GPU_PREPARED_SYMBOL);
@@ -38,6 +93,8 @@ static int functions_load(const char *path, const struct gpu_prepared_functions 
                               GPU_PLUGIN_ABI);
     return 0;
 }
+
+/* ---- the plan ---- */
 
 static int memory_ask(const struct fcc_comm *comm, uint32_t number, enum fcc_prepared_what what, int rank,
                       struct fcc_prepared_reply *reply, int *fd)
@@ -137,6 +194,7 @@ int prepared_plan_get(const struct fcc_comm *comm, uint32_t number, const struct
     if (status)
         return status;
     reply.plugin[sizeof(reply.plugin) - 1] = '\0';
+    (void)text_clean(reply.plugin);
     status = sealed_read(fd, sizeof(struct gpu_prepared_plan), PLAN_BYTES_MAX, "the worker's plan", &data, &bytes, &e);
     (void)close(fd);
     if (!status && gpu_prepared_plan_check(data, bytes, &e))
@@ -147,7 +205,7 @@ int prepared_plan_get(const struct fcc_comm *comm, uint32_t number, const struct
         status = last_error_set(-EPROTO, "rank %d: prepare: the worker's plan is of another operator than %s", comm->rank,
                                 operator_name((uint16_t)wanted->op));
     else
-        status = functions_load(reply.plugin, &out->functions);
+        status = functions_load(comm->accelerator->driver->name, reply.plugin, &out->functions);
     if (status) {
         free(data);
         return status;

@@ -352,7 +352,7 @@ struct fcc_prepared_reply { /* fd: the memory */
     uint32_t memory; /* enum fcc_memory_kind */
     uint32_t zero;
     uint64_t map_bytes;               /* of the memory */
-    char plugin[FCC_PLUGIN_PATH_MAX]; /* PLAN: the file of the plug-in that is to run it; NUL-terminated */
+    char plugin[FCC_PLUGIN_PATH_MAX]; /* PLAN: the worker's file of the plug-in, for texts. NUL-terminated */
 };
 static_assert(sizeof(struct fcc_prepared_reply) == 1576, "wire");
 

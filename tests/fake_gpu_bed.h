@@ -78,6 +78,7 @@ static inline void fake_nodes_start(struct test_daemon *d, int nodes, uint32_t g
     (void)snprintf(directory, sizeof(directory), "%s/.gpus", test_directory());
     CHECK(mkdir(directory, 0755) == 0);
     plugin_link(directory, "cuda.so", "fake_plugin");
+    CHECK(setenv("FCC_PLUGIN_DIR", directory, 1) == 0); /* the ranks take no plug-in from the worker */
     if (!strcmp(fake_transport, "direct_plugin")) {
         all[n++] = "--transport";
         all[n++] = "verbs";

@@ -397,35 +397,6 @@ static void on_two_nodes(void)
 
 /* ---- what is refused to one ---- */
 
-/* A rank's process that cannot load the plug-in: the file is there for the worker only. */
-static void no_plugin_rank(int rank, const struct ranks *all, void *argument)
-{
-    char path[PATH_MAX], aside[PATH_MAX];
-    struct scene *scene = argument;
-    int step = 0;
-    struct lane l;
-    fcc_prepared *p;
-
-    lane_open(&l, all, rank, 0);
-    (void)snprintf(path, sizeof(path), "%s/.gpus/cuda.so", test_directory());
-    (void)snprintf(aside, sizeof(aside), "%s/.gpus/cuda.so.aside", test_directory());
-    if (!rank)
-        CHECK(rename(path, aside) == 0);
-    step_meet(&scene->step, all->n, &step);
-    FAILS(work_prepare(&l, ONE_STEP, &p), -ENODEV, "cuda.so");
-    step_meet(&scene->step, all->n, &step);
-    if (!rank)
-        CHECK(rename(aside, path) == 0);
-    step_meet(&scene->step, all->n, &step);
-    lane_works(&l);
-    lane_close(&l);
-}
-
-static void no_plugin(void)
-{
-    scene_run(PAIR, no_plugin_rank, ONE_STEP);
-}
-
 /* The worker's GPUs refuse memory, the clients' drivers to import it, the plug-in an operator or a run. */
 static void refused_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -491,7 +462,6 @@ int main(int argc, char *argv[])
         {"on_cpus", on_cpus, 0},
         {"on_one_gpu", on_one_gpu, 0},
         {"on_two_nodes", on_two_nodes, 0},
-        {"no_plugin", no_plugin, 0},
         {"refused", refused, 0},
     };
     (void)argc;
