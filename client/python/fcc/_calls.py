@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ._library import POOLINGS, SCHEDULES, library
+from ._names import Called
 from ._staging import is_there
 from .communicator import TOLD, Communicator, Expected, refuse, request_wait, rows_check
 from .errors import ArgumentError
@@ -53,9 +54,9 @@ def unsubmitted(comm: Communicator, op: str, name: str, error: Exception, **argu
 
 
 def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctypes.Array | None = None,
-        expected: Expected | None = None) -> None:
+        expected: Expected | None = None, called: Called | None = None) -> None:
     """Run it: on the cpu until it is done, on a GPU behind what is on the stream. `received`, which `packed` points to, must
-    become what is expected; on a GPU that is looked at later (Communicator.check())."""
+    become what is expected; on a GPU that is looked at later (Communicator.check()). called: for what, if that is not the operator."""
     member = comm._member
     if not member.on_gpu:
         request = ctypes.c_void_p()
@@ -66,6 +67,7 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
         if received is not None and expected is not None:
             rows_check(member, list(received), expected)
         return
+    comm._calls.setdefault(op, {})[called.name if called else op] = called
     earlier = comm._earlier()
     later = None if received is None else ctypes.c_void_p()
     status = library().enqueue[op](member.handle, packed, stream, None if later is None else ctypes.byref(later))

@@ -149,7 +149,7 @@ def _looked_and_done(prepared: Prepared, arguments: tuple) -> bool:
         earlier = comm._earlier()
     else:
         status = prepared.comm_error(prepared.handle)
-        earlier = comm.member.error(status).of_earlier() if status < 0 else None
+        earlier = comm._later_error(status) if status < 0 else None
         prepared.unlooked = UNLOOKED
     if earlier:
         prepared.enqueue(*arguments)  # if that fails the communicator is over, which is the error then

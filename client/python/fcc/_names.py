@@ -81,6 +81,11 @@ def for_operator(text: str, operator: str) -> str:
     return re.sub(rf"^{MEMORY}: ", _CALLS.get(operator, operator) + ": ", text)
 
 
+def one_of(text: str, operator: str, names: Iterable[str]) -> str:
+    """A text about an operator, and it is not known which of these calls it was made for."""
+    return re.sub(rf"\b{operator}(?=: | #)", " or ".join(sorted(names)), text)
+
+
 def as_called(text: str, called: Called, rank: int) -> str:
     """A text about one of the operators that the call is made of, in the words of the call."""
     for operator, rules in called.operators.items():

@@ -8,6 +8,7 @@ import dataclasses
 import errno
 import itertools
 import os
+import re
 import threading
 import weakref
 from collections import deque
@@ -237,6 +238,7 @@ class Communicator:
         self._captured: list[torch.Tensor] = []  # whose memory CUDA graphs use
         self._pool: Any = None  # the torch.cuda.MemPool of mem_pool()
         self._expected: deque[tuple] = deque()  # enqueued operators whose results are still to be checked
+        self._calls: dict[str, dict[str, Called | None]] = {}  # by the operator: what was called, where those came later
         self._operators: weakref.WeakSet[Any] = weakref.WeakSet()  # prepared ones
         if member.on_gpu:
             _dispatch.learn(torch.empty(0, device=self.device))
@@ -326,7 +328,7 @@ class Communicator:
                 raise e.of_earlier() from None
         status = errors_await(member) if wait else library().comm_error(member.handle)
         if status < 0:
-            raise member.error(status).of_earlier()
+            raise self._later_error(status)
         if self._operators and self._is_over():  # of their runs nobody else tells
             noop(member)  # ends at once, and says why
 
@@ -342,7 +344,20 @@ class Communicator:
         except Error as e:
             return e
         status = library().comm_error(member.handle)
-        return member.error(status).of_earlier() if status < 0 else None
+        return self._later_error(status) if status < 0 else None
+
+    def _later_error(self, status: int, text: str | None = None) -> Error:
+        """What an operator on a stream has met with, in the words of what was called. The C library says which operator it was, but not
+        for which call: where several functions have used it on this communicator, their names are given."""
+        error = self._member.error(status, text)
+        for operator, calls in self._calls.items():
+            if not re.search(rf"\b{operator}\b", error.reason):
+                continue
+            if len(calls) > 1:
+                error.one_of(operator, calls)
+            elif called := next(iter(calls.values())):
+                error.renamed(called, self.rank)
+        return error.of_earlier()
 
     def _is_over(self) -> bool:
         member, word = self.member, ctypes.c_void_p()

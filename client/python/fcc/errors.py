@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterable
 
 from . import _names
 
@@ -34,6 +35,12 @@ class Error(Exception):
 
     def __str__(self) -> str:
         return f"{self.reason} ({errno.errorcode.get(self.code, self.code)}). {self.remedy}"
+
+    def one_of(self, operator: str, names: Iterable[str]) -> Error:
+        """The same error, which is about the operator of one of these calls."""
+        self.reason = _names.one_of(self.reason, operator, names)
+        self.args = (self.reason,)
+        return self
 
     def of_earlier(self) -> Error:
         """The same error, which is not about the call that raises it."""

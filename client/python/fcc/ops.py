@@ -205,7 +205,7 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
     received, received_address = numbers([-1] * c.size)
     packed = GEMM_ARGS.pack(*at_rows, *ABSENT, send_address, *dense(handle, offset, rows.dtype, *shape), received_address, 0,
                             *RESERVED)
-    run(c, "gemm_all_to_all", packed, stream, received, Expected(op, list(recv_rows), _ROWS))
+    run(c, "gemm_all_to_all", packed, stream, received, Expected(op, list(recv_rows), _ROWS), _ROWS)
     return result
 
 
@@ -213,7 +213,10 @@ def rows_all_to_all_fake(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequ
     return rows.new_empty((sum(recv_rows), rows.shape[1]))
 
 
-@in_words(Called("all_reduce", {"gemv_all_reduce": ((r"\bw: shape\[0\]", "x: elements"), argument("w", "x"))}))
+_ALL_REDUCE = Called("all_reduce", {"gemv_all_reduce": ((r"\bw: shape\[0\]", "x: elements"), argument("w", "x"))})
+
+
+@in_words(_ALL_REDUCE)
 def all_reduce(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
     """The AllReduce of gemv_all_reduce behind a product with 1: sums in f32, in rank order, the same bits on every rank."""
     c = find(comm)
@@ -231,7 +234,8 @@ def all_reduce(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
         raise
     except Exception as e:
         raise refuse(c, op, e) from None
-    run(c, op, GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, 1, flat.shape[0]), 0, *RESERVED), stream)
+    packed = GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, 1, flat.shape[0]), 0, *RESERVED)
+    run(c, op, packed, stream, called=_ALL_REDUCE)
     return y.view(x.shape)
 
 

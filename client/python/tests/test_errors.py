@@ -2,6 +2,7 @@
 """Errors carry a rank, a reason and a remedy, and reach all ranks that they concern."""
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ import warnings
 import fcc
 import pytest
 import torch
+from fcc import ops
 
 
 def told(comm, kind, rank, text, call):
@@ -249,6 +251,57 @@ def comm_id_from_first(comm):
 
 def test_threads(run):
     run(2, threads_rank)
+
+
+def words_rank(comm):
+    """Functions that another operator does the work of: at once on the cpu, and on a GPU when it has run."""
+    last, on_gpu = comm.size - 1, comm.device.type != "cpu"
+    x = torch.ones(4 + (comm.rank == last), device=comm.device)
+    rows = torch.ones(2, 3 + (comm.rank == last), device=comm.device)
+    split = [2] + [0] * last
+
+    def reason(call):
+        with pytest.raises(fcc.ArgumentError) as e:
+            call()
+            comm.synchronize()
+        comm.barrier()
+        return e.value.reason
+
+    def of_rows():
+        return torch.ops.fcc.rows_all_to_all(rows, split, [2 if comm.rank == 0 else 0] * comm.size, comm.name)
+
+    for _ in range(2):
+        text = reason(lambda: fcc.all_reduce(x, comm))
+        assert re.search(r"\ball_reduce: x: elements", text) and "gemv" not in text, text
+    text = reason(of_rows)
+    assert re.search(r"\brows_all_to_all: rows: shape", text) and "gemm" not in text, text
+    fcc.gemv_all_reduce(torch.ones(1, 8, device=comm.device), torch.ones(4, 8, device=comm.device), comm)
+    text = reason(lambda: fcc.all_reduce(x, comm))
+    assert re.search(r"\ball_reduce or gemv_all_reduce: " if on_gpu else r"(?<!or )\ball_reduce: x: elements", text), text
+    text = reason(lambda: fcc.gemv_all_reduce(x[:, None], x[:, None], comm))
+    assert re.search(r"\bgemv_all_reduce: ", text) and ("all_reduce or" in text) == on_gpu, text
+
+
+def later_rank(comm):
+    """What comes later, from what the C library says of it: on the cpu, too."""
+    told = "rank 1: gemv_all_reduce: w: shape[0] 5: rank 0 has 4"
+    assert comm._later_error(-22, told).reason == told  # nobody has called it
+    comm._calls["gemv_all_reduce"] = {"all_reduce": ops._ALL_REDUCE}
+    error = comm._later_error(-22, told)
+    assert error.reason == "rank 1: all_reduce: x: elements 5: rank 0 has 4" and error.earlier and error.rank == 1
+    assert error.renamed(ops._ROWS, 0).reason == error.reason  # it is not about the call that meets it
+    assert comm._later_error(-110, "gemv_all_reduce #7: rank 1 did not come").reason == "all_reduce #7: rank 1 did not come"
+    comm._calls["gemv_all_reduce"]["gemv_all_reduce"] = None
+    assert comm._later_error(-22, told).reason == "rank 1: all_reduce or gemv_all_reduce: w: shape[0] 5: rank 0 has 4"
+    comm._calls["gemv_all_reduce"] = {"gemv_all_reduce": None}
+    assert comm._later_error(-22, told).reason == told
+    comm._calls["gemm_all_to_all"] = {"rows_all_to_all": ops._ROWS}
+    assert comm._later_error(-22, "rank 0: gemm_all_to_all: a: dtype 9").reason == "rank 0: rows_all_to_all: rows: dtype 9"
+
+
+@pytest.mark.parametrize("function,size", [(words_rank, 2), (words_rank, 3), (later_rank, 1)])
+def test_words(run, function, size):
+    run(size, function)
 
 
 def in_step_rank(comm):
