@@ -21,7 +21,7 @@ FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
 
 _COUNTS = frozenset(("send_rows", "recv_rows", "table_rows", "tables_per_rank", "batch_split"))
 _MAY_BE_NONE = frozenset(("b", "sample_weights", "send_rows", "recv_rows", "batch_split", "offsets", "per_sample_weights", "batch"))
-_KINDS = {"batch": int, "schedule": str, "pooling": str}
+_KINDS = {"batch": int, "schedule": str, "pooling": str, "replicated": bool}
 
 
 def unsubmitted(comm: Communicator, op: str, name: str, error: Exception, **arguments: Any) -> Exception:
@@ -40,7 +40,7 @@ def unsubmitted(comm: Communicator, op: str, name: str, error: Exception, **argu
         else:
             kind = _KINDS.get(argument, torch.Tensor)
             well = isinstance(value, (kind, torch.SymInt) if kind is int else kind)
-            allowed = {int: "a whole number", str: "a string"}.get(kind, "a torch.Tensor")
+            allowed = {int: "a whole number", str: "a string", bool: "True or False"}.get(kind, "a torch.Tensor")
             if well and isinstance(value, torch.Tensor) and (
                     value.layout != torch.strided or value.is_quantized or value.is_nested):
                 return refuse(comm, op, ArgumentError(f"rank {comm.rank}: {name}: {argument}: {value.dtype}, {value.layout}: "

@@ -28,6 +28,7 @@ from . import communicator
 from ._calls import run
 from ._dispatch import plain_threads
 from ._library import GEMV_ARGS, RESERVED, TENSORS
+from ._packets import refused
 from ._pool import Block
 from .communicator import Communicator, Prepared
 from .memory import DTYPES
@@ -80,7 +81,11 @@ class Packet(OpOverloadPacket):
             y = again(x, w, name)
             if y is not None:
                 return y
-        return self._op(*(given for given in (x, w, name) if given is not _NOT_GIVEN), *more, **keywords)
+        args = (*(given for given in (x, w, name) if given is not _NOT_GIVEN), *more)
+        try:
+            return self._op(*args, **keywords)
+        except Exception as e:
+            raise refused(self, e, args, keywords) from None
 
 
 def again(x: Tensor, w: Tensor, name: str) -> Tensor | None:

@@ -5,7 +5,11 @@ They are functions of tensors that return new tensors. A communicator is given b
 can hold it. Results lie in the daemon's memory. On a GPU an operator takes its place on the current stream and the CPU does not
 wait; a result belongs to that stream: who uses it on another one orders the two, and keeps the result until that is through.
 
-An argument that is wrong on one rank is an error on all ranks.
+An argument that is wrong on one rank is an error on all ranks, also if its type is wrong (a list for a tensor, a sparse tensor, a
+Communicator for its name), which torch itself finds. Two calls are this rank's alone, so that the others wait until their time limit: one
+through an overload (torch.ops.fcc.NAME.default) with arguments of types that are not its schema's, which torch refuses before
+fcc hears of it; and one whose communicator's name is no string or unknown. A call with meta tensors alone (or fake ones) is no operator: it gives
+a meta tensor of the result's shape, and concerns no other rank. Meta tensors among others are an error.
 """
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
-from . import _direct
+from . import _direct, _packets
 from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, run, schedule_number
 from ._dispatch import lib
 from ._names import Called, argument
@@ -291,10 +295,11 @@ for _name, (_kernel, _fake, _schema) in KERNELS.items():
     lib.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
     for _key in ("CPU", "CUDA"):
         lib.impl(_name, _kernel, _key)
-    torch.library.register_fake(f"fcc::{_name}", _fake, lib=lib)
+    torch.library.register_fake(f"fcc::{_name}", _fake if _name in ALONE else _packets.shapes_only(_name, _fake), lib=lib)
     # All ranks must call in one order, and compilers may change it, and leave out what nobody uses, by what they find best for
     # one rank's sizes. So each call is an effect, and effects stay in order.
     if _name not in ALONE:
         _register_effectful_op(getattr(torch.ops.fcc, _name).default, _EffectType.ORDERED)
+        getattr(torch.ops.fcc, _name).__class__ = _packets.Packet
 
 torch.ops.fcc.gemv_all_reduce.__class__ = _direct.Packet

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""What torch refuses of a call of torch.ops.fcc.* before the operator hears of it, and meta tensors.
+
+torch's dispatcher checks the types of arguments against the schema, and looks for a kernel for the kind of the tensors, and raises what
+it finds on this rank alone, while the other ranks wait. So torch.ops.fcc.NAME tells them, as of any wrong argument. (An overload,
+torch.ops.fcc.NAME.default, is called by torch itself, without anything of fcc's before it.)
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._guards import detect_fake_mode
+from torch._ops import OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor
+
+from . import communicator
+from ._calls import unsubmitted
+from .communicator import Communicator, refuse
+from .errors import ArgumentError, Error
+
+# The C library's operators behind those that have other names.
+_OPERATORS = {"rows_all_to_all": "gemm_all_to_all", "all_reduce": "gemv_all_reduce"}
+
+
+def operator_of(name: str) -> str:
+    return _OPERATORS.get(name, name)
+
+
+def refused(packet: Any, error: Exception, args: tuple, keywords: dict[str, Any]) -> Exception:
+    """torch has refused this call: tell the ranks, where it is known which; returns what is to be raised."""
+    if isinstance(error, Error) or detect_fake_mode((args, keywords)) is not None:
+        return error  # they know; or it was no call but a question for shapes
+    name = packet._qualified_op_name.rpartition("::")[2]
+    given = dict(zip((argument.name for argument in packet.default._schema.arguments), args)) | keywords
+    comm = given.pop("comm", None)
+    if isinstance(comm, Communicator):
+        return refuse(comm, operator_of(name), ArgumentError(
+            f"rank {comm.rank}: {name}: comm: a Communicator: allowed is the name of one, Communicator.name"))
+    found = communicator._by_name.get(comm) if isinstance(comm, str) else None
+    return error if found is None else unsubmitted(found, operator_of(name), name, error, **given)
+
+
+class Packet(OpOverloadPacket):
+    """torch.ops.fcc.NAME"""
+
+    def __call__(self, /, *args: Any, **keywords: Any) -> Any:
+        try:
+            return self._op(*args, **keywords)
+        except Exception as e:
+            raise refused(self, e, args, keywords) from None
+
+
+def shapes_only(name: str, fake: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The kernel for meta tensors and fake ones. With them alone a call is a question for the result's shape, on this rank alone. Among
+    real ones they are a mistake."""
+    @functools.wraps(fake)
+    def call(*args: Any, **keywords: Any) -> Tensor:
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        if any(not tensor.is_meta for tensor in tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            comm = communicator.find(next(arg for arg in args if isinstance(arg, str)))
+            where = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
+            raise refuse(comm, operator_of(name), ArgumentError(
+                f"rank {comm.rank}: {name}: its tensors are on {where}: allowed is the communicator's device, {comm.device}; or "
+                "meta for all of them, which asks for the result's shape and calls nothing"))
+        return fake(*args, **keywords)
+    return call
