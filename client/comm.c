@@ -174,7 +174,7 @@ int comm_join_refuse(fcc_context *context, const struct fcc_unique_id *id, int n
 /* Ask the worker, and make the rank of what it answers. comm is freed if that fails. */
 static int join_ask(fcc_context *context, struct joining *j, const struct fcc_comm_options *options, struct fcc_comm *comm)
 {
-    struct fcc_comm_init_reply reply;
+    struct fcc_comm_init_reply reply = {.comm = 0};
     int status = context_call(context, &(struct call){.type = FCC_MSG_COMM_INIT,
                                                       .msg = &j->msg.msg,
                                                       .length = sizeof(j->msg),

@@ -35,7 +35,8 @@ def refused(packet: Any, error: Exception, args: tuple, keywords: dict[str, Any]
     if isinstance(error, Error) or detect_fake_mode((args, keywords)) is not None:
         return error  # they know; or it was no call but a question for shapes
     name = packet._qualified_op_name.rpartition("::")[2]
-    given = dict(zip((argument.name for argument in packet.default._schema.arguments), args)) | keywords
+    names = [argument.name for argument in packet.default._schema.arguments]
+    given = dict(zip(names, args)) | {key: value for key, value in keywords.items() if key in names}
     comm = given.pop("comm", None)
     if isinstance(comm, Communicator):
         return refuse(comm, operator_of(name), ArgumentError(

@@ -77,6 +77,9 @@ def unknown_rank(comm):
         ops.all_reduce(torch.ones(2, device=comm.device), 5)
     with pytest.raises(RuntimeError, match="missing"):
         ops.all_reduce()
+    x = torch.ones(2, device=comm.device)
+    with pytest.raises(RuntimeError if comm.rank else fcc.ArgumentError, match="other"):  # torch's words, of which the ranks are told
+        ops.all_reduce(x, comm.name, **({"other": 1} if comm.rank else {}))
     with pytest.raises(RuntimeError, match="Expected a value of type 'Tensor'"):  # an overload: torch's own words
         ops.all_reduce.default([1.], comm.name)
     assert torch.equal(fcc.all_reduce(torch.ones(2, device=comm.device), comm).cpu(), torch.full((2,), 1. * comm.size))
