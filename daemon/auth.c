@@ -44,7 +44,7 @@ static const unsigned char magic[8] = {'f', 'c', 'c', 'd', 'n', 'o', 'd', 'e'};
 static const char proof_label[2][LABEL_BYTES] = {"fccd: initiator's proof", "fccd: responder's proof"};
 static const char frames_label[2][LABEL_BYTES] = {"fccd: initiator's frames", "fccd: responder's frames"};
 
-static int hmac(const void *key, size_t nkey, const void *data, size_t n, unsigned char out[AUTH_TAG_BYTES])
+int auth_tag(const void *key, size_t nkey, const void *data, size_t n, unsigned char out[AUTH_TAG_BYTES])
 {
     size_t length = 0;
 
@@ -61,7 +61,7 @@ static int transcript_hmac(const struct auth *a, const char label[LABEL_BYTES], 
 
     memcpy(input, label, LABEL_BYTES);
     memcpy(input + LABEL_BYTES, a->hellos, sizeof(a->hellos));
-    return hmac(a->key->bytes, a->key->length, input, sizeof(input), out);
+    return auth_tag(a->key->bytes, a->key->length, input, sizeof(input), out);
 }
 
 static int fail(struct auth *a, int status)
@@ -227,7 +227,7 @@ static int frame_hmac(const struct auth *a, enum auth_role sender, const void *f
         return -EINVAL;
     memcpy(input, &number, sizeof(number));
     memcpy(input + sizeof(number), frame, n);
-    return hmac(a->session[sender], AUTH_TAG_BYTES, input, sizeof(number) + n, tag);
+    return auth_tag(a->session[sender], AUTH_TAG_BYTES, input, sizeof(number) + n, tag);
 }
 
 int auth_seal(struct auth *a, const void *frame, size_t n, unsigned char tag[AUTH_TAG_BYTES])
@@ -262,7 +262,7 @@ int auth_meeting_key(const struct cluster_key *key, uint32_t uid, const char *jo
 
     memcpy(input.uid, &little, sizeof(little));
     text_copy(input.job, sizeof(input.job), job);
-    return hmac(key->bytes, key->length, &input, sizeof(input), out);
+    return auth_tag(key->bytes, key->length, &input, sizeof(input), out);
 }
 
 void auth_end(struct auth *a)

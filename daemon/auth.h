@@ -11,8 +11,12 @@
 #include <stdint.h>
 
 #include "cluster.h"
+#include "proto.h"
 
-#define AUTH_VERSION 4u
+#ifndef AUTH_VERSION                            /* a test builds another one */
+#define AUTH_VERSION (500u + FCC_PROTO_VERSION) /* of all that nodes say to each other: clients' requests are among it */
+#endif
+static_assert(FCC_PROTO_VERSION < 100, "no two of them are one");
 #define AUTH_NONCE_BYTES 32
 #define AUTH_TAG_BYTES 32
 #define AUTH_FRAME_MAX 1024 /* bytes of what a tag is made for */
@@ -73,6 +77,9 @@ int auth_open(struct auth *a, const void *frame, size_t n, const unsigned char t
 
 /* The key that the workers of one job meet with: the same on all nodes with the same cluster key. 0 or -EIO. */
 int auth_meeting_key(const struct cluster_key *key, uint32_t uid, const char *job, unsigned char out[AUTH_TAG_BYTES]);
+
+/* HMAC-SHA-256. 0 or -EIO. */
+int auth_tag(const void *key, size_t nkey, const void *data, size_t n, unsigned char out[AUTH_TAG_BYTES]);
 
 /* Forgets all secrets. */
 void auth_end(struct auth *a);

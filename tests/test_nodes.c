@@ -210,11 +210,13 @@ static void garbage(void)
 /* Many that say nothing, or half of a hello. The others are served, and these are closed. */
 static void silence(void)
 {
-    static const unsigned char half[50] = {'f', 'c', 'c', 'd', 'n', 'o', 'd', 'e', AUTH_VERSION};
+    const struct auth_header header = {.magic = {'f', 'c', 'c', 'd', 'n', 'o', 'd', 'e'}, .version = htole32(AUTH_VERSION)};
+    unsigned char half[50] = {0};
     enum { MANY = 600 };
     static int socks[MANY];
     char text[4096];
 
+    memcpy(half, &header, sizeof(header));
     pair_connect();
     int64_t errors = node_see(&a, b.address).errors + node_see(&b, a.address).errors;
     for (int i = 0; i < MANY; i++) {
