@@ -58,14 +58,14 @@ PROTO := proto/address.c proto/error.c proto/msg.c proto/sealed.c proto/variable
 KERNELS := kernels/all_to_all.c kernels/blas.c kernels/dense.c kernels/dtype.c kernels/embedding_all_to_all.c kernels/gemm_all_to_all.c \
 	kernels/gemv_all_reduce.c kernels/gemv_nodes.c kernels/gemv_words.c kernels/gpu_call.c kernels/noop.c kernels/op.c kernels/plan.c kernels/pool.c kernels/tensor.c kernels/thin.c kernels/view.c
 NET := daemon/worker/net_region.c daemon/worker/net_tcp.c daemon/worker/net_tcp_receive.c daemon/worker/proxy.c daemon/worker/proxy_connections.c
-DAEMON := daemon/main.c daemon/auth.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/log_limit.c daemon/network.c daemon/plugin.c daemon/text_file.c \
+DAEMON := daemon/main.c daemon/auth.c daemon/denial.c daemon/cluster.c daemon/config.c daemon/gpus.c daemon/json_fd.c daemon/log.c daemon/log_limit.c daemon/network.c daemon/plugin.c daemon/text_file.c \
 	daemon/broker/background.c daemon/broker/broker.c daemon/broker/charge.c daemon/broker/child.c daemon/broker/groups.c daemon/broker/hello.c daemon/broker/job.c daemon/broker/listen.c daemon/broker/node.c \
-	daemon/broker/node_conn.c daemon/broker/node_link.c daemon/broker/node_open.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
-	daemon/broker/node_resolve.c daemon/broker/probe.c daemon/broker/query.c daemon/broker/spawn.c daemon/broker/visitor.c \
+	daemon/broker/node_conn.c daemon/broker/node_denial.c daemon/broker/node_link.c daemon/broker/node_open.c daemon/broker/node_peer.c daemon/broker/node_ping.c daemon/broker/node_query.c \
+	daemon/broker/node_resolve.c daemon/broker/node_trouble.c daemon/broker/probe.c daemon/broker/query.c daemon/broker/spawn.c daemon/broker/visitor.c \
 	daemon/worker/buffer.c daemon/worker/comm.c daemon/worker/comm_join.c daemon/worker/control.c daemon/worker/deadline.c daemon/worker/device.c \
 	daemon/worker/cpu_early.c daemon/worker/cpu_execute.c daemon/worker/device_cpu.c daemon/worker/device_gpu.c daemon/worker/gpu_lanes.c daemon/worker/gpu_leave.c daemon/worker/gpu_node.c daemon/worker/gpu_nodes.c daemon/worker/gpu_parts.c daemon/worker/gpu_stream.c daemon/worker/gpu_watch.c \
 	daemon/worker/helpers.c daemon/worker/life.c daemon/worker/process.c \
-	daemon/worker/launch.c daemon/worker/launch_early.c daemon/worker/launch_make.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_alloc.c daemon/worker/nodes_data.c daemon/worker/nodes_end.c daemon/worker/nodes_form.c daemon/worker/nodes_links.c daemon/worker/nodes_rails.c daemon/worker/nodes_shadow.c daemon/worker/nodes_triggers.c daemon/worker/offers.c daemon/worker/overlap.c daemon/worker/peer.c daemon/worker/peer_connect.c daemon/worker/prepared.c daemon/worker/prepared_make.c daemon/worker/puts.c daemon/worker/puts_check.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/session_messages.c daemon/worker/submission.c \
+	daemon/worker/launch.c daemon/worker/launch_early.c daemon/worker/launch_make.c daemon/worker/meeting.c daemon/worker/net_choose.c $(NET) daemon/worker/nodes.c daemon/worker/nodes_alloc.c daemon/worker/nodes_data.c daemon/worker/nodes_deny.c daemon/worker/nodes_end.c daemon/worker/nodes_form.c daemon/worker/nodes_links.c daemon/worker/nodes_rails.c daemon/worker/nodes_shadow.c daemon/worker/nodes_triggers.c daemon/worker/offers.c daemon/worker/overlap.c daemon/worker/peer.c daemon/worker/peer_connect.c daemon/worker/prepared.c daemon/worker/prepared_make.c daemon/worker/puts.c daemon/worker/puts_check.c daemon/worker/query.c daemon/worker/ring.c daemon/worker/session.c daemon/worker/session_messages.c daemon/worker/submission.c \
 	daemon/worker/tune.c daemon/worker/unformed.c daemon/worker/worker.c
 DAEMON += daemon/account.c daemon/cgroup.c daemon/broker/channel.c daemon/broker/user.c daemon/worker/memory.c daemon/worker/rights.c
 DAEMON += daemon/worker/peer_check.c
@@ -198,7 +198,7 @@ $(BUILD)/man/%: client/%.scd
 # UNIT tests need no daemon; SYSTEM tests start their own. Those that take longest come first, so that none is alone at the end.
 
 UNIT := kernels plan lanes helpers inline arguments core client client_gpu client_groups client_stream client_submit client_waits env hostlist reference config variables log auth fifo account net net_refused proxy proxy_forget proxy_rails $(if $(VERBS_LIBS),net_near net_places net_verbs net_verbs_ends)
-SYSTEM := early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming operators views routes symmetric puts puts_ends puts_refused service errors overlap results refusals joins comms meetings pool jobs users forks header protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_offers gpu_worker_offers_ends gpu_worker_offers_kinds gpu_worker_outlive gpu_worker_prepared gpu_worker_refusals gpu_worker_shown
+SYSTEM := early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming operators views routes symmetric puts puts_ends puts_refused service errors overlap results refusals joins denials comms meetings pool jobs users forks header protocol plugins retire root_names gpu_worker_ahead gpu_worker_ahead_ends gpu_worker_ends gpu_worker_join gpu_worker_machines gpu_worker_offers gpu_worker_offers_ends gpu_worker_offers_kinds gpu_worker_outlive gpu_worker_prepared gpu_worker_refusals gpu_worker_shown
 NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
 GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepared_ends gpu_ranks gpu_stream
@@ -276,7 +276,7 @@ $(RELAY_BROKER): $(call objects,tests/relay_broker.c $(filter-out daemon/main.c 
 	$(call say,LD)
 	$(Q)$(LINK_TEST) $(DAEMON_LIBS)
 $(addprefix $(BUILD)/tests/test_,peers peers_many retire): | $(RELAY_BROKER)
-$(BUILD)/tests/test_auth: $(call objects,daemon/auth.c daemon/cluster.c daemon/text_file.c proto/error.c tests/test_auth.c)
+$(BUILD)/tests/test_auth: $(call objects,daemon/auth.c daemon/cluster.c daemon/denial.c daemon/text_file.c proto/error.c tests/test_auth.c)
 	$(call say,LD)
 	$(Q)$(LINK_TEST) -lcmocka $(shell pkg-config --libs libcrypto)
 $(addprefix $(BUILD)/tests/test_,fifo net net_refused proxy proxy_forget proxy_rails): $(BUILD)/tests/test_%: $(call objects,$(NET) proto/error.c) $(BUILD)/obj/tests/test_%.o
@@ -312,7 +312,17 @@ $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/daemons.c tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
-	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lcmocka -lm
+	$(Q)$(LINK_TEST) $(LINK_CLIENT) $(shell pkg-config --libs json-c) -lcmocka -lm $(LDLIBS)
+
+# fccd as it will be when nodes have a new version of what they say to each other.
+OTHER_VERSION := $(BUILD)/tests/fccd_other_version
+$(BUILD)/obj/tests/other_version.o: daemon/auth.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) -DAUTH_VERSION=10001u $(CFLAGS) -MMD -MP -c $< -o $@
+$(OTHER_VERSION): $(BUILD)/obj/tests/other_version.o $(call objects,$(filter-out daemon/auth.c,$(DAEMON)) $(KERNELS) $(PROTO)) | $(BUILD)/tests
+	$(call say,LD)
+	$(Q)$(LINK_TEST) $(DAEMON_LIBS) -lm
 
 SLOW_NAMES := $(BUILD)/tests/slow_names.so
 $(SLOW_NAMES): $(call objects,tests/slow_names.c) | $(BUILD)/tests
@@ -321,6 +331,8 @@ $(SLOW_NAMES): $(call objects,tests/slow_names.c) | $(BUILD)/tests
 $(BUILD)/tests/test_names: | $(SLOW_NAMES)
 $(BUILD)/tests/test_launchers: $(call objects,tests/slurm.c)
 $(BUILD)/tests/test_views: $(call objects,kernels/view.c)
+$(BUILD)/tests/test_denials: $(call objects,daemon/auth.c daemon/cluster.c daemon/denial.c daemon/text_file.c) | $(OTHER_VERSION)
+$(BUILD)/tests/test_denials: LDLIBS += $(shell pkg-config --libs libcrypto)
 $(BUILD)/tests/test_netns: $(call objects,tests/spaces.c tests/wire.c)
 $(addprefix $(BUILD)/tests/test_,handover forming node_messages root_names): $(call objects,daemon/account.c $(filter-out proto/error.c,$(CONFIG)))
 

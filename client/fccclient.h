@@ -47,6 +47,7 @@
  *   -EALREADY      this rank has joined already, or the pool is open already
  *   -EBUSY         the pool has allocations that are not freed
  *   -EPROTO        the two ends do not speak the same protocol
+ *   -EPROTONOSUPPORT  two nodes' daemons do not have the same version
  *   -ENETUNREACH   a node that cannot be reached from here: this node's fccd speaks to none, or there is no way there
  *   -EHOSTUNREACH  the same: there is no way to that host, or its name is not known
  *   -ETIMEDOUT     a time limit passed; the text names the ranks that did not come, or the worker process that does not answer
@@ -180,11 +181,13 @@ struct fcc_comm_options {
  * A rank on a GPU: this process must see that GPU (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES), under whatever number; its
  * primary context is retained until fcc_disconnect().
  * If one rank may not join, all get its error, which names it, those that come later within the time limit, too. A rank that has got it may come again with the
- * same id, and so may all. (The others do not hear of a rank that has no context, or whose node cannot reach the one where they meet.)
+ * same id, and so may all. That holds also where the rank's node and the one where they meet do not speak to each other, as one has another
+ * cluster key or version, if the id is one of fcc_get_unique_id(). With fcc_comm_init_env() the others then wait for their time limit, and its error
+ * says which of NODES are not reached from there. (They do not hear of a rank that has no context, or whose node may not connect to theirs.)
  * Errors: -EINVAL (rank, nranks, device, id), -EALREADY (the rank has joined, or all have), -ENOENT (device), -ENODEV, -EIO, -ENOMEM, -EXDEV,
  * -EMFILE (this process, or a node's worker), -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN; with ranks on several nodes -EPERM (a node's
  * fccd does not serve this user, or may not connect to where the ranks meet), -EACCES, -EUSERS, -ENETUNREACH, -EHOSTUNREACH, -ECONNREFUSED,
- * -ESTALE, -EPROTO. */
+ * -ESTALE, -EPROTO, -EPROTONOSUPPORT. */
 int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
                   const struct fcc_comm_options *options, fcc_comm **out);
 

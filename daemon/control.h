@@ -13,6 +13,9 @@
  *     <------------------------- CONNECT  a connection to this job's worker on another node, please
  *     CONNECTED [+ the socket] ------>|   same id, for every CONNECT, in any order
  *     PEER + the socket ------------->|   this job's worker on another node asked for a connection to here
+ *     <---------------------------- DENY  tell that node that a rank here cannot join there (denial.h), until so long from now
+ *     DENIED ------------------------>|   somebody says so of a rank of this job elsewhere: it is the worker's to judge
+ *     TROUBLE ----------------------->|   which nodes of NODES this one does not reach now, and why: for the errors of who waits in vain
  *
  * Neither end waits for the other: what the other's socket has no room for is kept, and sent later (worker/control.c,
  * broker/channel.c). Memory is charged without a word: account.h.
@@ -38,6 +41,7 @@
 #include <stdbool.h>
 
 #include "config.h"
+#include "denial.h"
 #include "proto.h"
 
 #define CONTROL_FD 3
@@ -52,6 +56,9 @@ enum control_type {
     CONTROL_CONNECT,
     CONTROL_CONNECTED,
     CONTROL_PEER,
+    CONTROL_DENY,
+    CONTROL_DENIED,
+    CONTROL_TROUBLE,
 };
 
 #define CONTROL_KEY_BYTES 32
@@ -133,6 +140,24 @@ struct control_peer {
     struct incarnation from;    /* ... and which one */
     uint32_t purpose;
     uint32_t zero;
+};
+
+struct control_deny {
+    struct fcc_msg msg;
+    char address[FCC_NODE_MAX]; /* of the node where the ranks meet */
+    uint32_t limit_ms, zero;
+    struct denial denial;
+};
+
+struct control_denied {
+    struct fcc_msg msg;
+    struct denial denial;
+};
+
+#define CONTROL_TROUBLE_MAX 256 /* with the rest of an error it must fit into FCC_TEXT_MAX */
+struct control_trouble {
+    struct fcc_msg msg;
+    char text[CONTROL_TROUBLE_MAX]; /* "": there is none */
 };
 
 #endif

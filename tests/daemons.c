@@ -160,7 +160,12 @@ static void node_start(struct test_node *d, const char *const options[])
 
 void node_restart(struct test_daemon *d, int node)
 {
-    node_start(&d->node[node], NULL);
+    node_restart_with(d, node, NULL);
+}
+
+void node_restart_with(struct test_daemon *d, int node, const char *const options[])
+{
+    node_start(&d->node[node], options);
     (void)setenv("FCCD_SOCKET", d->socket, 1);
 }
 

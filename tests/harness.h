@@ -102,6 +102,7 @@ void daemons_start(struct test_daemon *d, int nodes, const char *const options[]
 void daemons_place(const char *const hosts[], void (*enter)(int node));
 /* A node whose broker is dead gets another one, at the same socket and address. */
 void node_restart(struct test_daemon *d, int node);
+void node_restart_with(struct test_daemon *d, int node, const char *const options[]);
 /* The fccd that is tested: $FCCD_BINARY, or build/bin/fccd. */
 const char *daemon_binary(void);
 /* All clients have gone: checks that the broker has no descriptors and no workers left, ends it, and checks that it ended well.

@@ -28,14 +28,16 @@ static inline const char *relay_binary(void)
     return path ? path : "build/tests/relay_broker";
 }
 
-/* The next message of the broker's; its descriptor, or -1, in *fd. */
+/* The next message of the broker's that is for this test; its descriptor, or -1, in *fd. */
 static inline const struct fcc_msg *hear(const struct worker_end *w, int *fd)
 {
     static _Alignas(16) unsigned char buf[FCC_MSG_MAX];
     int fds[FCC_MAX_FDS], nfds;
 
-    if (msg_recv(w->sock, buf, sizeof(buf), 0, fds, &nfds) <= 0)
-        check_failed(__FILE__, __LINE__, "the worker's connection has ended");
+    do {
+        if (msg_recv(w->sock, buf, sizeof(buf), 0, fds, &nfds) <= 0)
+            check_failed(__FILE__, __LINE__, "the worker's connection has ended");
+    } while (((const struct fcc_msg *)buf)->type == CONTROL_TROUBLE);
     CHECK(nfds <= 1);
     *fd = nfds ? fds[0] : -1;
     return (const struct fcc_msg *)buf;

@@ -130,6 +130,8 @@ static void joins_nowhere(const char *meeting)
         check_failed(__FILE__, __LINE__, "%d: %s", status, text);
     CHECK(now_ms() - start < 15e3); /* at once, and not at the limit */
     CHECK(log_count(&c, a.address) == 0);
+    log_await(&a, "cannot join: it is not in this node's NODES"); /* nor may it be told that the rank cannot join */
+    CHECK(log_count(&c, "that a rank cannot join") == 0);
 }
 
 /* Rank 0 is waited for: the node was found. */

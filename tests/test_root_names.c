@@ -3,6 +3,8 @@
  * test_root_names.c - ranks whose id names the node where they meet otherwise than it calls itself. The test is the worker's broker
  * and the job's workers on other nodes (worker_bed.h).
  */
+#include <endian.h>
+
 #include "worker_bed.h"
 
 #define IDLE "40"
@@ -54,6 +56,12 @@ static void root_renamed_again(void)
         }
     }
     client_joined(client, -EADDRNOTAVAIL, "node two.example:7000: it calls itself one.example:7000");
+    const struct control_deny *deny = (const struct control_deny *)bed_hear(&b); /* who waits there is to hear it */
+    CHECK(deny && deny->msg.type == CONTROL_DENY && deny->msg.length == sizeof(*deny));
+    CHECK(!strcmp(deny->address, "two.example:7000") && deny->limit_ms == 30000);
+    CHECK(deny->denial.rank == (int32_t)htole32(1) && deny->denial.status == (int32_t)htole32((uint32_t)-EADDRNOTAVAIL));
+    CHECK(!strcmp(deny->denial.text,
+                  "rank 1 on node " BED_ADDRESS " cannot join: node two.example:7000: it calls itself one.example:7000"));
     (void)close(client);
     bed_hear_retire(&b, 1);
     bed_retire(&b);

@@ -49,6 +49,7 @@ struct user {
     unsigned visitors, askers; /* of his; of those are fccctl's */
     unsigned calls;            /* node_peer.c's: connections to other nodes that his jobs have asked for */
     unsigned held;             /* ... and those of other nodes that wait for his jobs' workers here */
+    unsigned tellings;         /* node_denial.c's: denials of his jobs that are told to other nodes */
 };
 
 /* A connection that has not said its HELLO yet, or one of fccctl's to the broker. Owned by broker.visitors. */
@@ -196,6 +197,8 @@ void channel_close(struct job *j); /* clients whose connections were kept are to
 /* The worker has said CLOSED: this is its START, with the account's descriptor. Then it may have what was kept. */
 int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd);
 int channel_send(struct job *j, struct fcc_msg *m, size_t length, int fd);
+/* The same without a descriptor; one of its type that was kept is not sent, but replaced. */
+int channel_send_newest(struct job *j, struct fcc_msg *m, size_t length);
 int channel_try(struct job *j, struct fcc_msg *m, size_t length, int fd);
 bool channel_is_full(int status);
 
@@ -239,6 +242,10 @@ void children_close(struct broker *b);
 /* node_peer.c: for a job's workers; all do nothing on a node that speaks to no other. A CONNECT has come from j's worker; j has
  * a worker, so connections that are held for it can be handed over; j's worker is gone, and so is what it asked for. */
 void job_connect(struct job *j, const struct control_connect *m);
+/* node_denial.c: its DENY. Nothing comes of one that is none, or of more than may be told at a time. */
+void job_deny(struct job *j, const struct control_deny *m);
+/* node_trouble.c: the job's new worker hears which nodes are not reached, if there are such. */
+void trouble_tell(struct job *j);
 void job_peers_deliver(struct job *j);
 void job_peers_forget(struct job *j);
 /* What CONTROL_START says of the cluster. */

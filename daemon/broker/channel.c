@@ -213,6 +213,20 @@ int channel_send(struct job *j, struct fcc_msg *m, size_t length, int fd)
     return kept;
 }
 
+int channel_send_newest(struct job *j, struct fcc_msg *m, size_t length)
+{
+    struct parcel *p;
+
+    TAILQ_FOREACH(p, &j->parcels, link) {
+        if (p->length != length || ((const struct fcc_msg *)p->bytes)->type != m->type)
+            continue;
+        memcpy(p->bytes, m, length);
+        ((struct fcc_msg *)p->bytes)->length = (uint32_t)length;
+        return 0;
+    }
+    return channel_send(j, m, length, -1);
+}
+
 int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd)
 {
     int status = msg_send(j->control, start, length, &fd, 1);

@@ -74,6 +74,8 @@ static int worker_greet(struct job *j)
     int status = job_meeting(j, &start);
     if (!status)
         status = channel_greet(j, &start.msg, sizeof(start), fd);
+    if (!status)
+        trouble_tell(j);
     explicit_bzero(start.meeting_key, sizeof(start.meeting_key));
     return status;
 }
@@ -222,6 +224,7 @@ static void job_hear(struct job *j)
         struct fcc_msg msg;
         struct control_sessions sessions;
         struct control_connect connect;
+        struct control_deny deny;
         struct control_retire retire;
         unsigned char room[FCC_MSG_MAX];
     } m;
@@ -245,6 +248,8 @@ static void job_hear(struct job *j)
         sessions_take(j, &m.sessions);
     } else if (n == sizeof(m.connect) && m.msg.type == CONTROL_CONNECT) {
         job_connect(j, &m.connect);
+    } else if (n == sizeof(m.deny) && m.msg.type == CONTROL_DENY) {
+        job_deny(j, &m.deny);
     } else if (n == sizeof(m.retire) && m.msg.type == CONTROL_RETIRE) {
         retire_handle(j, &m.retire);
     } else {

@@ -237,6 +237,7 @@ int nodes_open(struct broker *b)
     TAILQ_INIT(&ns->list);
     TAILQ_INIT(&ns->conns);
     TAILQ_INIT(&ns->calls);
+    TAILQ_INIT(&ns->tellings);
     if (cluster_key_read(&b->config, &ns->key, &e)) {
         log_error("%s", e.text);
         return e.status;
@@ -271,6 +272,7 @@ void nodes_drain(struct broker *b)
         return;
     ns->closing = true;
     listen_end(ns);
+    tellings_end(ns);
     calls_end(ns); /* each tells its worker, if that is still there */
     for (n = TAILQ_FIRST(&ns->list); n; n = next) {
         next = TAILQ_NEXT(n, link);

@@ -8,6 +8,8 @@
  *   node_resolve.c  names of hosts
  *   node_link.c     the link to each node: heartbeat, round trip, reconnect
  *   node_peer.c     connections for workers: asked for here, and from elsewhere
+ *   node_denial.c   word of ranks that cannot join, to and from nodes with which there is no proof
+ *   node_trouble.c  which nodes of NODES are not reached, for the errors of who waits in vain
  *   node_ping.c     fccctl ping
  *   node_query.c    fccctl nodes
  *
@@ -72,6 +74,8 @@ struct node_beat {
 static_assert(sizeof(struct node_request) == 112 && sizeof(struct node_answer) == 536 && sizeof(struct node_beat) == 16,
               "wire");
 #define NODE_FRAME_MAX (sizeof(struct node_answer) + AUTH_TAG_BYTES)
+#define CONN_IN_MAX sizeof(struct denial)
+static_assert(CONN_IN_MAX >= NODE_FRAME_MAX, "any message fits");
 
 /* ---- connections ---- */
 
@@ -94,6 +98,7 @@ enum conn_state {
     CONN_ASKING, /* ours: the request is sent; theirs: it has not come yet */
     CONN_HELD,   /* theirs, PEER: waits for the job's worker here. Nothing may come */
     CONN_LINKED,
+    CONN_TELLING, /* ours: a denial is on its way, and the other closes when it has it */
 };
 
 struct conn {
@@ -113,13 +118,15 @@ struct conn {
     struct auth auth;
     struct node_request request; /* in host byte order */
     struct incarnation at;       /* PEER, answered: who has got the other's end (ours), or this one's (theirs) */
+    bool denies;                 /* theirs: it says a denial instead of proving itself (denial.h) */
+    const struct denial *denial; /* ours: it does; the owner's. NULL: it does not */
     struct node *node;           /* whose bytes these are, or NULL */
     struct user *user;           /* HELD: whose share this is of; or NULL */
     uint64_t source;             /* theirs: where it comes from, as STRANGERS_SHARE counts */
     uint64_t awaited_ns;         /* a stranger: since when it is its turn to speak */
     uint64_t until_ns;           /* ours: the request must be sent by then; 0: no matter */
     size_t want, have, pending;  /* bytes of in; of out */
-    unsigned char in[NODE_FRAME_MAX], out[2 * NODE_FRAME_MAX];
+    unsigned char in[CONN_IN_MAX], out[2 * NODE_FRAME_MAX];
 };
 
 /* Connect to that node and ask for that (in host byte order); until_ns, if not 0, is the last time to have asked; uid is who wants it:
@@ -186,8 +193,8 @@ struct node {
     struct resolved known; /* its addresses, as they were found last; n is 0: not yet */
     bool was_connected;
     enum node_state state;
-    uint64_t since_ns; /* the state */
-    char why[FCC_TEXT_MAX];
+    uint64_t since_ns;      /* the state */
+    char why[FCC_TEXT_MAX]; /* it is not CONNECTED; "" if it was not tried yet */
     uint64_t round_trip_ns, bytes_in, bytes_out, errors;
     struct conn *conn; /* the link that this node began; NULL between attempts */
     struct event *timer;
@@ -212,9 +219,13 @@ struct nodes {
     unsigned nlist;
     TAILQ_HEAD(conn_list, conn) conns; /* of the strangers that one first which was awaited first */
     unsigned nstrangers, nguests;
-    TAILQ_HEAD(call_list, call) calls; /* node_peer.c; the oldest first */
-    struct event *deliver_again;       /* a worker's channel was full */
-    unsigned nresolvers;               /* children that look a name up */
+    TAILQ_HEAD(call_list, call) calls;          /* node_peer.c; the oldest first */
+    struct event *deliver_again;                /* a worker's channel was full */
+    TAILQ_HEAD(telling_list, telling) tellings; /* node_denial.c */
+    uint64_t denials_since_ns;                  /* a second begins */
+    unsigned ndenials;                          /* ... that were heard in it */
+    unsigned nresolvers;                        /* children that look a name up */
+    char trouble[CONTROL_TROUBLE_MAX];          /* node_trouble.c: what workers have been told last */
     bool closing;
     uint64_t refused, peers_out, peers_in; /* connections refused; handed to workers */
     struct complaint complaints[COMPLAINTS];
@@ -249,5 +260,14 @@ void peer_hold(struct conn *c); /* theirs: hand over, or hold until there is a w
 /* A connection to that node has proven itself or ended: a call that waits for that begins, not before this returns. */
 void calls_next(struct nodes *ns, const char *address);
 void calls_end(struct nodes *ns);
+
+/* node_trouble.c: the state of a node, or why, has changed. */
+void trouble_update(struct nodes *ns);
+
+/* node_denial.c */
+void tellings_end(struct nodes *ns);
+/* Is what a stranger has said first (c->in) the beginning of a denial? Then the rest is awaited, and denial_hear() frees the connection. */
+bool denial_begins(struct conn *c);
+void denial_hear(struct conn *c);
 
 #endif

@@ -268,6 +268,13 @@ static void proof_take(struct conn *c)
 {
     unsigned char says[sizeof(c->auth.says)];
     struct error e = {0};
+
+    if (c->denies) {
+        denial_hear(c);
+        return;
+    }
+    if (denial_begins(c))
+        return;
     int status = auth_take(&c->auth, c->in, &e);
     size_t n = auth_says(&c->auth, says);
 
@@ -344,6 +351,10 @@ static void message_take(struct conn *c)
 
     if (c->state == CONN_PROVING) {
         proof_take(c);
+        return;
+    }
+    if (c->state == CONN_TELLING) {
+        conn_end(c, -EPROTO, "it answers what asks for no answer");
         return;
     }
     int status = auth_open(&c->auth, c->in, n, c->in + n);
@@ -444,6 +455,9 @@ static void on_limit(evutil_socket_t sock, short what, void *arg)
         conn_end(c, -ETIMEDOUT, "%s %d s",
                  c->have || c->auth.state != AUTH_HEADER ? "has not proven itself within" : "said nothing for",
                  PROVE_MS / 1000);
+        return;
+    case CONN_TELLING:
+        conn_end(c, -ETIMEDOUT, "it has not closed the connection");
         return;
     case CONN_ASKING:
         conn_end(c, -ETIMEDOUT, "%s", c->ours ? "did not answer in time" : "has not said in time what it wants");

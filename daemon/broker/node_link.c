@@ -22,11 +22,16 @@ const char *node_state_name(enum node_state state)
 
 static void state_set(struct node *n, enum node_state state, const char *why)
 {
-    text_copy(n->why, sizeof(n->why), why);
-    if (n->state == state)
+    bool same = n->state == state;
+
+    if (same && !strcmp(n->why, why))
         return;
+    text_copy(n->why, sizeof(n->why), why);
+    if (!same)
+        n->since_ns = clock_ns();
     n->state = state;
-    n->since_ns = clock_ns();
+    if (n->configured)
+        trouble_update(n->nodes);
 }
 
 /* ---- the link that this node begins ---- */

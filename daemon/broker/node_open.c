@@ -67,10 +67,12 @@ void conn_connected(struct conn *c)
         conn_connect_failed(c, c->failed ? c->failed : error ? error : errno);
         return;
     }
-    conn_state_set(c, CONN_PROVING, auth_wants(&c->auth));
+    conn_state_set(c, c->denial ? CONN_TELLING : CONN_PROVING, c->denial ? 1 : auth_wants(&c->auth));
     conn_limit(c, PROVE_MS);
     size_t n = auth_says(&c->auth, says);
-    status = event_add(c->readable, NULL) ? -ENOMEM : conn_say(c, says, n);
+    status = event_add(c->readable, NULL) ? -ENOMEM
+             : c->denial                  ? conn_say(c, c->denial, sizeof(*c->denial))
+                                          : conn_say(c, says, n);
     if (status)
         conn_closed(c, -status);
 }

@@ -32,7 +32,7 @@ struct user *user_get(struct broker *b, uid_t uid)
 
 void user_put(struct user *u)
 {
-    if (u->visitors || u->calls || u->held)
+    if (u->visitors || u->calls || u->held || u->tellings)
         return;
     LIST_REMOVE(u, link);
     free(u);

@@ -383,6 +383,13 @@ void comm_deny_remote(struct peer *p, const struct peer_deny *m)
     join_remote_refuse(p->worker, &m->unique_id, m->rank, comm_find(p->worker, &m->unique_id), &e);
 }
 
+void comm_deny(struct comm *c, int rank, const struct error *e)
+{
+    const struct fcc_unique_id id = c->unique_id; /* which outlives it */
+
+    join_remote_refuse(c->worker, &id, rank, c, e);
+}
+
 void comm_join_remote(struct peer *p, const struct peer_join *m)
 {
     const struct joining who = {&m->unique_id, m->nranks, m->rank, m->time_limit_ms, m->pid, p->address};

@@ -14,6 +14,7 @@
 
 #include "log.h"
 #include "msg.h"
+#include "nodes.h"
 #include "peer.h"
 #include "rights.h"
 #include "worker.h"
@@ -211,6 +212,10 @@ static void control_handle(struct worker *w, const void *message, size_t length,
         connected_lost(w, message);
     } else if (connected && nfds <= 1) {
         peer_connected(w, message, nfds ? fds[0] : -1);
+    } else if (m->type == CONTROL_DENIED && length == sizeof(struct control_denied) && !nfds) {
+        nodes_denial_heard(w, message);
+    } else if (m->type == CONTROL_TROUBLE && length == sizeof(struct control_trouble) && !nfds) {
+        text_copy(w->trouble, sizeof(w->trouble), ((const struct control_trouble *)message)->text);
     } else if (m->type == CONTROL_DRAIN) {
         worker_drain(w);
     } else if (m->type == CONTROL_RETIRE) {

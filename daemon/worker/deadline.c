@@ -101,7 +101,8 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
         comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: all ranks have joined; not ready: %s",
                    c->time_limit_ms, missing);
     } else if (c->state == COMM_FORMING) {
-        comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %s did not join", c->time_limit_ms, missing);
+        comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %.180s did not join%s%s", c->time_limit_ms,
+                   missing, *c->worker->trouble ? "; not reached from here: " : "", c->worker->trouble);
     } else {
         const struct submission *first = NULL;
         for (int r = 0; r < c->nranks && !first; r++)

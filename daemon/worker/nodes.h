@@ -73,8 +73,6 @@ int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const cha
 int nodes_begin(struct comm *c, struct peer *root, struct error *e);
 void nodes_joined(struct peer *p, const struct peer_join *m);
 void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e);
-/* A rank here was refused that would have joined at that node: its ranks hear of it. */
-void nodes_deny(struct worker *w, const char *root, const struct fcc_comm_init_msg *m, const struct error *e);
 /* A rank has joined here, a communicator that forms elsewhere. */
 int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e);
 /* All ranks have joined, here, and some of them are on other nodes. The caller releases the communicator. */
@@ -117,6 +115,17 @@ void nodes_launch_started(struct launch *l);
 /* It has ended here. */
 void nodes_launch_failed(const struct launch *l);
 void nodes_message(struct peer *p, const struct peer_msg *m);
+
+/* ---- nodes_deny.c ---- */
+
+/* A rank here was refused that would have joined at that node: its ranks hear of it. */
+void nodes_deny(struct worker *w, const char *root, const struct fcc_comm_init_msg *m, const struct error *e);
+/* The same of a rank here that had joined, and found that this node cannot speak to that one. */
+void nodes_deny_rank(const struct member *m, const char *root, const struct error *e);
+/* The same of what nodes_deny() has said to p, which cannot be reached. */
+void nodes_deny_unsaid(const struct peer *p);
+/* Somebody says so of a rank elsewhere. It is believed if he has the communicator's id. */
+void nodes_denial_heard(struct worker *w, const struct control_denied *m);
 
 /* ---- nodes_end.c ---- */
 

@@ -66,6 +66,17 @@ static struct peer *peer_again(const struct peer *p, struct error *e)
     return p->broken.status ? NULL : peer_get(p->worker, p->address, &p->who, e);
 }
 
+/* The root cannot be reached: one rank that was here is enough to end it there. */
+static void deny_tell(const struct comm *c)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        if (c->members[r].remote || c->members[r].state == MEMBER_ABSENT)
+            continue;
+        nodes_deny_rank(&c->members[r], c->nodes->root_address, &c->error);
+        return;
+    }
+}
+
 /* Who tells whom. A node that has heard FORMED knows all the others and tells them itself; before that it knows the root only, and it may be
  * one that the root has refused. So as long as it forms the root tells all but who has told it. */
 static void abort_tell(const struct comm *c)
@@ -78,7 +89,9 @@ static void abort_tell(const struct comm *c)
     for (int i = 0; n->formed && i < n->npeers; i++)
         if (n->peers[i] != n->aborter)
             peer_send(n->peers[i], &m.msg, n->number, PEER_ABORT, sizeof(m));
-    if (!n->formed && n->root)
+    if (!n->formed && n->root && n->root->is_unreachable)
+        deny_tell(c);
+    else if (!n->formed && n->root)
         peer_send(n->root, &m.msg, n->number, PEER_ABORT, sizeof(m));
     for (int r = 0; !n->formed && !n->root && r < c->nranks; r++) {
         struct peer *p =
@@ -181,6 +194,8 @@ bool nodes_peer_lost(struct peer *p)
     struct comm *c, *next;
     bool was_needed = false;
 
+    if (p->is_unreachable)
+        nodes_deny_unsaid(p);
     for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
         next = LIST_NEXT(c, link);
         if (!c->nodes)

@@ -63,6 +63,9 @@ int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const cha
     *root = NULL;
     if (!id_is_one(l))
         return error_set(e, -EINVAL, "id: is none that fcc_get_unique_id() made");
+    if (!*l->root && *w->node)
+        return error_set(e, -ENETUNREACH, "id: the node that made it speaks to no other (NODE_LISTEN), this one is %s",
+                         w->node);
     if (!*l->root || !strcmp(l->root, w->node) || !strcmp(l->root, w->alias))
         return 0;
     if (!*w->node)
@@ -102,8 +105,10 @@ int nodes_join(struct comm *c, const struct member *m, const char *root, struct 
 {
     struct peer *p = c->nodes ? c->nodes->root : peer_get(c->worker, root, NULL, e);
 
-    if (!p || nodes_begin(c, p, e))
+    if (!p || nodes_begin(c, p, e)) {
+        nodes_deny_rank(m, root, e);
         return e->status;
+    }
     join_send(c, m);
     return 0;
 }
@@ -189,17 +194,6 @@ void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error 
     text_copy(r.text, sizeof(r.text), e->text);
     if (back)
         peer_send(back, &r.msg, nodes_number(&m->unique_id), PEER_REFUSE, sizeof(r));
-}
-
-void nodes_deny(struct worker *w, const char *root, const struct fcc_comm_init_msg *m, const struct error *e)
-{
-    struct peer_deny d = {.unique_id = m->unique_id, .rank = m->rank, .status = e->status};
-    struct error ignored = {0};
-    struct peer *p = peer_get(w, root, NULL, &ignored);
-
-    text_copy(d.text, sizeof(d.text), e->text);
-    if (p)
-        peer_send(p, &d.msg, nodes_number(&m->unique_id), PEER_DENY, sizeof(d));
 }
 
 static void on_refuse(struct peer *p, struct comm *c, const struct peer_refuse *m)

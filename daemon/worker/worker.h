@@ -66,6 +66,8 @@ struct prepared;
 struct puts;
 struct session;
 
+#define DENIALS_KEPT 64 /* as many as a broker hands over in a second */
+
 struct worker {
     struct config config;
     char job[FCC_JOB_MAX];
@@ -82,6 +84,8 @@ struct worker {
     LIST_HEAD(comms_head, comm) comms;
     TAILQ_HEAD(unformed_head, unformed) unformed; /* unformed.c's */
     unsigned nunformed;
+    unsigned char denials[DENIALS_KEPT][DENIAL_NONCE_BYTES]; /* nodes_deny.c's: that were taken; those of the last */
+    unsigned ndenials;
     uint32_t comm_number;   /* of the comm made last */
     struct device *devices; /* cpu */
     int ndevices;
@@ -93,9 +97,10 @@ struct worker {
     char node[FCC_NODE_MAX]; /* this node's address; "": it speaks to no other */
     unsigned char meeting_key[32];
     struct incarnation self;
-    char alias[FCC_NODE_MAX]; /* another address of this node that was found to be one; "": none */
-    uint64_t handed;          /* SESSION and PEER messages that have come */
-    bool retiring;            /* has asked the broker, and knows of no answer: no other node's work is taken meanwhile */
+    char trouble[CONTROL_TROUBLE_MAX]; /* which nodes the broker does not reach, and why; "": it reaches all of NODES */
+    char alias[FCC_NODE_MAX];          /* another address of this node that was found to be one; "": none */
+    uint64_t handed;                   /* SESSION and PEER messages that have come */
+    bool retiring; /* has asked the broker, and knows of no answer: no other node's work is taken meanwhile */
     LIST_HEAD(peers_head, peer) peers;                /* peer.c's: the job's workers on other nodes */
     LIST_HEAD(accounts_head, nodes_account) accounts; /* nodes_links.c's: of nodes whose peers have gone */
     struct event *ping_event;                         /* peer.c's */
@@ -468,6 +473,8 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m);
 void comm_join_remote(struct peer *p, const struct peer_join *m);
 /* A rank on another node has been refused there. */
 void comm_deny_remote(struct peer *p, const struct peer_deny *m);
+/* The same, as the root of c, which forms, has learned it otherwise. It may free c. */
+void comm_deny(struct comm *c, int rank, const struct error *e);
 void comm_complete(struct comm *c); /* all ranks have joined, here. The caller releases it */
 void comm_active(struct comm *c);   /* all have joined: tell them */
 struct comm *comm_find_number(const struct worker *w, uint64_t number); /* nodes.c's number */

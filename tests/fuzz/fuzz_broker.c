@@ -176,6 +176,7 @@ static void worker_says(struct worker_end *w, struct input *in)
         struct control_sessions sessions;
         struct control_retire retire;
         struct control_connect connect;
+        struct control_deny deny;
         unsigned char bytes[512];
     } m = {.bytes = {0}};
     uint32_t what = input_u8(in), how = input_u8(in);
@@ -199,6 +200,12 @@ static void worker_says(struct worker_end *w, struct input *in)
         m.msg.type = CONTROL_RETIRE;
         m.retire.handed = how & 7 ? w->handed : (uint64_t)input_number(in);
         length = sizeof(m.retire);
+    } else if (what < 175) {
+        m.msg.type = CONTROL_DENY;
+        memset(m.deny.address, how & 1 ? 'a' : '1', how & 2 ? sizeof(m.deny.address) : 8);
+        memset(m.deny.denial.job, 'j', how & 4 ? sizeof(m.deny.denial.job) : 1);
+        m.deny.limit_ms = how;
+        length = sizeof(m.deny);
     } else if (what < 190) {
         m.msg.type = CONTROL_CONNECT;
         if (how & 4)
