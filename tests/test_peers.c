@@ -66,7 +66,7 @@ static void errors(void)
     pair_start();
     struct worker_end w = worker_open(&a, "one");
     (void)snprintf(text, sizeof(text), "job %u/one has no process there", geteuid());
-    connect_send(&w, 1, b.address, 0, 50);
+    connect_send(&w, 1, b.address, 0, 1000); /* that is enough for the proofs, and then nobody comes */
     refused(&w, 1, -ETIMEDOUT, b.address, text);
     connect_send(&w, 2, a.address, 0, 1000);
     refused(&w, 2, -EINVAL, a.address, "that is this node itself");
