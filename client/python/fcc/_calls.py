@@ -31,6 +31,15 @@ def unsubmitted(comm: Communicator, op: str, name: str, error: Exception, **argu
         return ArgumentError(f"{name}: comm: {type(comm).__name__}: allowed are a Communicator, and None for the default one")
     if getattr(error, TOLD, False):
         return error
+    try:
+        found = _wrong_kind(comm, name, arguments)
+    except Exception:  # of an argument's own methods, when it was looked at
+        found = None
+    return refuse(comm, op, found or error)
+
+
+def _wrong_kind(comm: Communicator, name: str, arguments: dict[str, Any]) -> ArgumentError | None:
+    """The first argument that is of a wrong kind."""
     for argument, value in arguments.items():
         if value is None and argument in _MAY_BE_NONE:
             continue
@@ -43,14 +52,12 @@ def unsubmitted(comm: Communicator, op: str, name: str, error: Exception, **argu
             allowed = {int: "a whole number", str: "a string", bool: "True or False"}.get(kind, "a torch.Tensor")
             if well and isinstance(value, torch.Tensor) and (
                     value.layout != torch.strided or value.is_quantized or value.is_nested):
-                return refuse(comm, op, ArgumentError(f"rank {comm.rank}: {name}: {argument}: {value.dtype}, {value.layout}: "
-                                                      "allowed are dense tensors"))
+                return ArgumentError(f"rank {comm.rank}: {name}: {argument}: {value.dtype}, {value.layout}: allowed are dense tensors")
         if not well:
             shown = repr(value)
-            error = ArgumentError(f"rank {comm.rank}: {name}: {argument}: {type(value).__name__} "
-                                  f"{shown if len(shown) <= 40 else shown[:37] + '...'}: allowed is {allowed}")
-            break
-    return refuse(comm, op, error)
+            return ArgumentError(f"rank {comm.rank}: {name}: {argument}: {type(value).__name__} "
+                                 f"{shown if len(shown) <= 40 else shown[:37] + '...'}: allowed is {allowed}")
+    return None
 
 
 def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctypes.Array | None = None,

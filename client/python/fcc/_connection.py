@@ -152,6 +152,11 @@ def _connection_end(pid: int, handle: ctypes.c_void_p) -> None:
         library().disconnect(handle)
 
 
+def reason_bytes(reason: str) -> bytes:
+    """Its first 200 bytes. What is no text (a file's name in an error may hold such characters) is replaced."""
+    return reason.encode(errors="replace")[:200].decode(errors="ignore").encode()
+
+
 class Member:
     """This process as a rank of one communicator: what the C library calls fcc_comm."""
 
@@ -170,7 +175,7 @@ class Member:
         """All ranks hear the reason (its first 200 bytes). An error of that is no news: the communicator has ended either
         way."""
         self.ended = True
-        library().comm_abort(self.handle, reason.encode()[:200].decode(errors="ignore").encode())
+        library().comm_abort(self.handle, reason_bytes(reason))
 
     def interrupted(self) -> None:
         self.abort("interrupted (Ctrl-C or another signal)")

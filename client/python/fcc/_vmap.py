@@ -13,18 +13,31 @@ import torch
 from torch import Tensor
 
 from ._dispatch import lib
-from .ops import GEMV_ROWS
+from .ops import GEMV_ROWS, KERNELS
 
 ops = torch.ops.fcc
 
 Mapped = tuple[Tensor, int]  # a result, and which of its dimensions is the further one
 
 
-def one_by_one(op: Callable[..., Tensor], info: Any, in_dims: Sequence[Any], args: Sequence[Any], keywords: dict[str, Any]) -> Mapped:
-    found = []
+def one_by_one(name: str, info: Any, in_dims: Sequence[Any], args: Sequence[Any], keywords: dict[str, Any]) -> Mapped:
+    if info.batch_size == 0:
+        return none(name, in_dims, args, keywords), 0
+    op, found = getattr(ops, name), []
     for i in range(info.batch_size):
         found.append(op(*(arg.select(dim, i) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims)), **keywords))
     return torch.stack(found), 0
+
+
+def none(name: str, in_dims: Sequence[Any], args: Sequence[Any], keywords: dict[str, Any]) -> Tensor:
+    """The results of no calls, as none of the ranks makes any."""
+    given = [arg.new_empty(arg.movedim(dim, 0).shape[1:]) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims)]
+    one = KERNELS[name][1](*given, **keywords)
+    found = one.new_zeros(0, *one.shape)
+    for arg in args:  # whose gradients are 0
+        if isinstance(arg, Tensor) and arg.is_floating_point():
+            found = found + arg.reshape(-1)[:0].sum().to(found.dtype)
+    return found
 
 
 def is_only(in_dims: Sequence[Any], which: int) -> bool:
@@ -33,7 +46,7 @@ def is_only(in_dims: Sequence[Any], which: int) -> bool:
 
 
 def gemv(info: Any, in_dims: Sequence[Any], x: Tensor, w: Tensor, comm: str, **keywords: Any) -> Mapped:
-    if is_only(in_dims, 0):  # all rows, one below the other
+    if is_only(in_dims, 0) and info.batch_size:  # all rows, one below the other
         every = x.movedim(in_dims[0], 0)
         rows = every.reshape(every.shape[0] * every.shape[1], every.shape[2])
         found = [ops.gemv_all_reduce(part, w, comm, **keywords) for part in rows.split(GEMV_ROWS)]
@@ -42,7 +55,7 @@ def gemv(info: Any, in_dims: Sequence[Any], x: Tensor, w: Tensor, comm: str, **k
         every = w.movedim(in_dims[1], 0)
         found_all = ops.gemv_all_reduce(x, every.reshape(every.shape[0] * every.shape[1], every.shape[2]), comm, **keywords)
         return found_all.view(x.shape[0], every.shape[0], every.shape[1]), 1
-    return one_by_one(ops.gemv_all_reduce, info, in_dims, (x, w, comm), keywords)
+    return one_by_one("gemv_all_reduce", info, in_dims, (x, w, comm), keywords)
 
 
 def gemm(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, **keywords: Any) -> Mapped:
@@ -50,11 +63,11 @@ def gemm(info: Any, in_dims: Sequence[Any], a: Tensor, b: Tensor, comm: str, **k
         every = b.movedim(in_dims[1], 1)
         c = ops.gemm_all_to_all(a, every.reshape(every.shape[0], every.shape[1] * every.shape[2]), comm, **keywords)
         return c.view(c.shape[0], every.shape[1], every.shape[2]), 1
-    return one_by_one(ops.gemm_all_to_all, info, in_dims, (a, b, comm), keywords)
+    return one_by_one("gemm_all_to_all", info, in_dims, (a, b, comm), keywords)
 
 
 def embedding(info: Any, in_dims: Sequence[Any], *args: Any, **keywords: Any) -> Mapped:
-    return one_by_one(ops.embedding_all_to_all, info, in_dims, args, keywords)
+    return one_by_one("embedding_all_to_all", info, in_dims, args, keywords)
 
 
 def rows(info: Any, in_dims: Sequence[Any], given: Tensor, *args: Any) -> Mapped:

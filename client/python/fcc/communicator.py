@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _dispatch, _library
-from ._connection import Buffer, Connection, Member, interruptible
+from ._connection import Buffer, Connection, Member, interruptible, reason_bytes
 from ._copies import Copies
 from ._library import library
 from ._names import Called
@@ -111,10 +111,14 @@ def _check_place(rank: int | None, size: int | None, id: bytes | None) -> None:
 
 
 def _told(error: Exception) -> tuple[int, bytes]:
-    """What the other ranks are told of it: status and reason."""
+    """What the other ranks are told of it: status and reason. They are told in any case, whatever the exception is."""
     if isinstance(error, Error):
-        return -error.code, error.reason.encode()
-    return -errno.EINVAL, f"{type(error).__name__}: {error}".encode()
+        return -error.code, error.reason.encode(errors="replace")
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception as e:  # of its own __str__()
+        text = f"{type(error).__name__} ({type(e).__name__} in its text)"
+    return -errno.EINVAL, text.encode(errors="replace")
 
 
 def _refuse_to_join(error: Exception, rank: int | None, size: int | None, id: bytes | None, socket: str | None,
@@ -136,7 +140,7 @@ def _member(connection: Connection, handle: ctypes.c_void_p) -> Member:
     try:
         return Member(connection, handle)
     except BaseException as e:
-        library().comm_abort(handle, str(e).encode()[:200].decode(errors="ignore").encode())
+        library().comm_abort(handle, reason_bytes(str(e)))
         raise
 
 

@@ -73,5 +73,5 @@ def embedding(tables, indices, offsets, weights, table_rows, tables_per_rank, pa
 
 def to_all(mine, comm):
     """Each rank's result, on all ranks, so that each compares the whole."""
-    placed = torch.nn.functional.pad(mine.reshape(1, -1), (0, 0, comm.rank, comm.size - 1 - comm.rank))
+    placed = torch.nn.functional.pad(mine.reshape(1, mine.numel()), (0, 0, comm.rank, comm.size - 1 - comm.rank))
     return fcc.all_reduce(placed, comm, replicated=True)

@@ -337,3 +337,50 @@ def in_step_rank(comm):
 
 def test_in_step(run):
     run(2, in_step_rank)
+
+
+class Unreadable:
+    """An argument, or an exception, that cannot be looked at."""
+
+    def __iter__(self):
+        raise ValueError("nobody reads this")
+
+    def __repr__(self):
+        raise ValueError("nobody reads this")
+
+
+class Unspeakable(Exception):
+    __str__ = Unreadable.__repr__
+
+
+class Raising(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if "fcc" in str(function):
+            raise Unspeakable
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def unreadable_rank(comm):
+    """Rank 0's argument defies even those who look at what is wrong with it: the other one is told all the same, at once."""
+    size, wrong = comm.size, comm.rank == 0
+    x, w = (fcc.empty(2 * size, 8, comm=comm).fill_(1) for _ in range(2))
+    calls = {
+        "counts": lambda: fcc.rows_all_to_all(x, Unreadable() if wrong else [2] * size, [2] * size, comm),
+        "no tensor": lambda: fcc.gemv_all_reduce(Unreadable() if wrong else x, w, comm),
+        "no text": lambda: fcc.gemv_all_reduce(x, w, comm, schedule="\udcff" if wrong else "auto"),
+        "raises": lambda: fcc.gemv_all_reduce(x.as_subclass(Raising) if wrong else x, w, comm),
+    }
+    for name, call in calls.items():
+        with pytest.raises(Exception) as caught:
+            call()
+        assert wrong or isinstance(caught.value, fcc.ArgumentError) and caught.value.rank == 0, (name, caught.value)
+        assert (fcc.all_reduce(x, comm) == size).all(), name
+    if wrong:
+        comm.abort("a file's name: \udcff")
+    with pytest.raises(fcc.AbortedError, match="a file's name"):
+        fcc.all_reduce(x, comm)
+
+
+def test_unreadable(run):
+    run(2, unreadable_rank)

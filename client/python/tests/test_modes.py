@@ -35,10 +35,10 @@ def pairs(comm):
     def torch_embedding(tables, weights):
         bags = (tables[ids] * weights.unsqueeze(1)).view(2, 3, 4).sum(1) * factors.sum()
         parts = [part.reshape(part.shape[0], 4) for part in bags.split(split)]
-        return torch.stack([torch.nn.functional.pad(part, (0, 0, 0, 2 - part.shape[0])).reshape(-1) for part in parts])
+        return torch.stack([torch.nn.functional.pad(part, (0, 0, 0, 2 - part.shape[0])).reshape(8) for part in parts])
 
     def torch_rows(rows):  # what rank d gets from all: row d, times their factors
-        return torch.stack([(rows[d] * factors.unsqueeze(1)).reshape(-1) for d in range(size)])
+        return torch.stack([(rows[d] * factors.unsqueeze(1)).reshape(size * rows.shape[1]) for d in range(size)])
 
     return {
         "gemv_all_reduce": (lambda x, w: fcc.gemv_all_reduce(mine(x) * (rank + 1), mine(w), comm),
@@ -225,6 +225,15 @@ def vmap_rank(comm):
         close(*(torch.vmap(torch.func.grad(lambda *given, f=f: f(*given).pow(2).sum(), every))(*many) for f in (ours, torchs)))
         nested = tuple(torch.stack([t, t + 1]) for t in many)
         close(*(torch.vmap(torch.vmap(f))(*nested) for f in (ours, torchs)))
+        for which in range(1, 2 ** len(inputs)):  # over nothing
+            dims = tuple(0 if which >> i & 1 else None for i in range(len(inputs)))
+            found = []
+            for function in (ours, torchs):
+                many = tuple((t.expand(0, *t.shape) if dim == 0 else t).clone().requires_grad_() for t, dim in zip(inputs, dims))
+                y = torch.vmap(function, dims)(*many)
+                y.sum().backward()
+                found.append((y, [t.grad for t in many]))
+            close(*found)
     x, w = torch.ones(7, 30, 3, device=comm.device), torch.ones(4, 3, device=comm.device)
     close(torch.vmap(lambda x: fcc.gemv_all_reduce(x, w, comm))(x), 3.0 * comm.size * torch.ones(7, 30, 4))  # more rows than it takes
 
