@@ -112,30 +112,52 @@ void msg_fds_forbid(int sock)
 {
     const int off = 0;
 
-    (void)setsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)); /* an older kernel: msg.h says what is done there */
+    (void)setsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)); /* fails on an older kernel */
 }
 
+/* Both fail on what is no such socket. Its owner may set SO_LINGER again meanwhile; what he does not have meanwhile is a connection with
+ * something to wait for. */
 void fds_discard(const int *fds, int nfds)
 {
-    static const struct linger at_once = {.l_onoff = 0};
+    static const struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+    static const struct linger off = {.l_onoff = 0};
 
-    for (int i = 0; i < nfds; i++)
-        (void)setsockopt(fds[i], SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)); /* fails on what is no socket */
-    fds_close(fds, nfds);
+    for (int i = 0; i < nfds; i++) {
+        (void)setsockopt(fds[i], SOL_SOCKET, SO_LINGER, &off, sizeof(off));
+        (void)connect(fds[i], &nowhere, sizeof(nowhere));
+        (void)close(fds[i]);
+    }
+}
+
+/* One message goes, with its descriptors. False: there is none. A message of no bytes is told from the end by the credentials that come with
+ * every one. */
+static bool unread_discard(int sock)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int) * FDS_AT_ONCE)];
+    } control;
+    char byte;
+    struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+    int fds[FCC_MAX_FDS], nfds = 0;
+    ssize_t n = recvmsg(sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    if (n < 0)
+        return errno == EINTR || errno == ECONNRESET; /* the latter comes once */
+    bool any = n > 0 || h.msg_controllen > 0;
+    (void)take_fds(&h, fds, &nfds);
+    fds_discard(fds, nfds);
+    return any;
 }
 
 void msg_close(int sock)
 {
-    int fds[FCC_MAX_FDS], nfds;
-    ssize_t n;
+    const int on = 1;
 
     (void)shutdown(sock, SHUT_RD); /* nothing more comes, so this ends */
-    do {
-        unsigned char start[sizeof(
-            struct fcc_msg)]; /* the rest is cut off: the message is malformed, and its descriptors are discarded */
-        n = msg_recv(sock, start, sizeof(start), MSG_DONTWAIT, fds, &nfds);
-        if (n > 0)
-            fds_discard(fds, nfds);
-    } while (n > 0 || n == -EPROTO);
+    (void)setsockopt(sock, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
+    while (unread_discard(sock)) {
+    }
     (void)close(sock);
 }

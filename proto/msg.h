@@ -35,13 +35,14 @@ void fds_close(const int *fds, int nfds);
 /* ---- descriptors that strangers send ----
  *
  * Who sends a descriptor decides how long its last close takes: a TCP socket's lasts for its SO_LINGER, that of a file of FUSE until its
- * server answers, and the kernel closes what lies unread in a socket, too, when that is closed. So a process that serves several users lets
- * none come. */
+ * server answers, and the kernel closes what lies unread in a socket, too, when that is closed. So a process that serves several users turns
+ * SO_LINGER off, and disconnects the socket, before it closes what was sent to it.
+ */
 
-/* From now on nobody can send descriptors to this socket, or to one that it accepts: who tries gets EPERM. Linux knows that since 6.16; where
- * the kernel does not, they come, and the following two see to it that at least no socket among them lingers. */
+/* From now on nobody can send descriptors to this socket, or to one that it accepts: who tries gets EPERM, and no word from us. Linux knows
+ * that since 6.16; where the kernel does not, they come. */
 void msg_fds_forbid(int sock);
-/* Close descriptors that were not asked for. */
+/* Close descriptors that were not asked for. A TCP socket among them is disconnected, whoever else has it. */
 void fds_discard(const int *fds, int nfds);
 /* Close a socket on which more may lie unread than was received. What was sent there is still delivered. The connection must not be
  * somebody else's, too. */

@@ -23,10 +23,10 @@ struct raw *raw_open(const struct test_daemon *d);
 void raw_close(struct raw *r);
 /* Send exactly these bytes: 0 or -errno. */
 int raw_try(struct raw *r, const void *bytes, size_t length, const int *fds, int nfds);
-/* Does the kernel let a socket refuse descriptors? Then the daemon's do: who sends some gets EPERM. */
-bool fds_are_forbidden(void);
 /* The same, and it must work. */
 void raw_send(struct raw *r, const void *bytes, size_t length, const int *fds, int nfds);
+/* Does the kernel let a socket refuse descriptors? */
+bool fds_are_forbidden(void);
 /* The next message, whose descriptors are closed. */
 const struct fcc_reply *raw_receive(struct raw *r);
 /* Has the other end closed the connection? Waits for it. */

@@ -12,7 +12,6 @@
 
 #include "broker.h"
 #include "log.h"
-#include "msg.h"
 
 #define BACKLOG 1024
 
@@ -106,11 +105,7 @@ int listen_open(struct broker *b)
 
     if (sock > 0)
         (void)evutil_make_socket_nonblocking(sock);
-    if (sock == 0)
-        sock = socket_make(b);
-    if (sock > 0)
-        msg_fds_forbid(sock);
-    return sock;
+    return sock ? sock : socket_make(b);
 }
 
 void listen_close(struct broker *b)

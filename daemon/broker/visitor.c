@@ -232,7 +232,6 @@ void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
         return;
     }
     b->connections++;
-    msg_fds_forbid(sock); /* systemd's socket may have queued it before this daemon started */
     if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &size))
         status = -errno;
     else if (!places_make(b, who.uid))
