@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -59,25 +60,44 @@ static const struct key *key_by_name(const char *name)
     return NULL;
 }
 
+/* What the program can be asked to do, beside its keys. */
+static const char *const actions[] = {[CONFIG_BACKGROUND] = "BACKGROUND",
+                                      [CONFIG_CHECK] = "CHECK_CONFIG",
+                                      [CONFIG_LIST_GPUS] = "LIST_GPUS",
+                                      [CONFIG_HELP] = "HELP",
+                                      [CONFIG_VERSION] = "VERSION"};
+#define ACTIONS (sizeof(actions) / sizeof(actions[0]))
+
 /* " (did you mean KEY?)" for a key that there is not. */
 struct guess {
     char text[64];
 };
 
-static const char *key_nearest(const char *name)
+/* A key's name, from how the environment or the command line would write it: "--cpu-devices" and "FCCD_CPU_DEVICES" are CPU_DEVICES. */
+static void name_plain(const char *name, size_t length, char *plain, size_t room)
 {
-    const char *names[KEYS];
+    size_t n = 0;
 
-    for (size_t i = 0; i < KEYS; i++)
-        names[i] = keys[i].name;
-    return name_nearest(name, names, KEYS);
+    for (; length && (*name == '-' || *name == '_'); length--)
+        name++;
+    for (; n < length && n + 1 < room; n++)
+        plain[n] = (char)(name[n] == '-' ? '_' : toupper((unsigned char)name[n]));
+    plain[n] = '\0';
+    if (!strncmp(plain, "FCCD_", 5))
+        memmove(plain, plain + 5, n - 4);
 }
 
 static struct guess key_guess(const char *name)
 {
-    struct guess guess;
+    const char *names[KEYS];
+    char plain[64];
+    struct guess guess = {""};
 
-    (void)snprintf(guess.text, sizeof(guess.text), " (did you mean %s?)", key_nearest(name));
+    name_plain(name, strlen(name), plain, sizeof(plain));
+    for (size_t i = 0; i < KEYS; i++)
+        names[i] = keys[i].name;
+    if (*plain)
+        (void)snprintf(guess.text, sizeof(guess.text), " (did you mean %s?)", name_nearest(plain, names, KEYS));
     return guess;
 }
 
@@ -86,7 +106,7 @@ static int number_set(struct config *c, const struct key *k, const char *value, 
     char *end;
     errno = 0;
     unsigned long long n = strtoull(value, &end, 10);
-    if (errno || end == value || *end || value[0] == '-' || n < k->smallest || n > k->largest)
+    if (errno || !isdigit((unsigned char)value[0]) || *end || n < k->smallest || n > k->largest)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is a number from %llu to %llu%s%s", where, k->name, value,
                          (unsigned long long)k->smallest, (unsigned long long)k->largest, *k->unit ? " " : "", k->unit);
     uint32_t v = (uint32_t)n;
@@ -166,14 +186,21 @@ static int line_take(void *config, char *line, const char *where, struct error *
     return key_set(config, k, text_trim(equals + 1), where, e);
 }
 
-/* NULL: the default one, which need not exist. */
+/* NULL: the default one, which need not exist. A relative name is seen from the directory in which the program was started, also when the
+ * file is read again by a daemon in the background, which has left it. */
 static int file_read(struct config *c, const char *path, struct error *e)
 {
-    const struct text_file file = {.path = path ? path : CONFIG_FILE_DEFAULT,
-                                   .longest = LINE_MAX_BYTES,
-                                   .may_be_gone = !path,
-                                   .take = line_take,
-                                   .arg = c};
+    static char started_in[PATH_MAX]; /* set at the first reading; only main()'s thread reads configurations */
+    char whole[2 * PATH_MAX];
+    const char *name = path ? path : CONFIG_FILE_DEFAULT;
+
+    if (!*started_in) {
+        if (!getcwd(started_in, sizeof(started_in)))
+            (void)snprintf(started_in, sizeof(started_in), "."); /* it was removed */
+    } else if (*name != '/' && *name && snprintf(whole, sizeof(whole), "%s/%s", started_in, name) < (int)sizeof(whole)) {
+        name = whole;
+    }
+    const struct text_file file = {.path = name, .longest = LINE_MAX_BYTES, .may_be_gone = !path, .take = line_take, .arg = c};
 
     return text_file_read(&file, e);
 }
@@ -191,33 +218,42 @@ static int environment_read(struct config *c, struct error *e)
     return 0;
 }
 
-/* --cpu-devices stands for CPU_DEVICES. */
+/* "cpu-devices", of the option --cpu-devices, stands for CPU_DEVICES. */
+static bool option_is(const char *option, size_t length, const char *name)
+{
+    size_t n = strlen(name), i = 0;
+
+    for (; n == length && i < n; i++)
+        if ((name[i] == '_' ? '-' : tolower((unsigned char)name[i])) != option[i])
+            break;
+    return n == length && i == n;
+}
+
 static const struct key *key_by_option(const char *option, size_t length)
 {
-    for (size_t i = 0; i < KEYS; i++) {
-        size_t n = strlen(keys[i].name), j = 0;
-        for (; n == length && j < n; j++)
-            if ((keys[i].name[j] == '_' ? '-' : tolower((unsigned char)keys[i].name[j])) != option[j])
-                break;
-        if (n == length && j == n)
+    for (size_t i = 0; i < KEYS; i++)
+        if (option_is(option, length, keys[i].name))
             return &keys[i];
-    }
     return NULL;
 }
 
 /* " (did you mean --key?)" for what looks like an option. */
 static struct guess option_guess(const char *arg, size_t length)
 {
-    char name[64];
+    const char *names[KEYS + ACTIONS];
+    char plain[64];
     struct guess guess = {""};
     size_t n = 0;
 
-    if (length <= 2 || strncmp(arg, "--", 2) != 0)
+    name_plain(arg, length, plain, sizeof(plain));
+    if (strncmp(arg, "--", 2) != 0 || !*plain)
         return guess;
-    for (; n < length - 2 && n + 1 < sizeof(name); n++)
-        name[n] = (char)(arg[n + 2] == '-' ? '_' : toupper((unsigned char)arg[n + 2]));
-    name[n] = '\0';
-    (void)snprintf(guess.text, sizeof(guess.text), " (did you mean --%s?)", key_nearest(name));
+    for (size_t i = 0; i < KEYS; i++)
+        names[n++] = keys[i].name;
+    for (size_t i = CONFIG_BACKGROUND; i < ACTIONS; i++)
+        names[n++] = actions[i];
+    names[n++] = "CONFIG";
+    (void)snprintf(guess.text, sizeof(guess.text), " (did you mean --%s?)", name_nearest(plain, names, n));
     for (char *p = guess.text + strlen(" (did you mean "); *p; p++)
         *p = (char)(*p == '_' ? '-' : tolower((unsigned char)*p));
     return guess;
@@ -262,14 +298,8 @@ static void defaults_set(struct config *c)
 /* What the program is asked to do, if the argument says that; the last one counts. */
 static bool action_read(const char *arg, enum config_action *action)
 {
-    static const char *const options[] = {[CONFIG_BACKGROUND] = "--background",
-                                          [CONFIG_CHECK] = "--check-config",
-                                          [CONFIG_LIST_GPUS] = "--list-gpus",
-                                          [CONFIG_HELP] = "--help",
-                                          [CONFIG_VERSION] = "--version"};
-
-    for (size_t i = CONFIG_BACKGROUND; i < sizeof(options) / sizeof(options[0]); i++)
-        if (!strcmp(arg, options[i])) {
+    for (size_t i = CONFIG_BACKGROUND; i < ACTIONS; i++)
+        if (!strncmp(arg, "--", 2) && option_is(arg + 2, strlen(arg + 2), actions[i])) {
             *action = (enum config_action)i;
             return true;
         }

@@ -55,7 +55,7 @@ int main(int argc, char *argv[])
     if (argc >= 2 && !strcmp(argv[1], "--worker"))
         return worker_run(argc - 2, argv + 2);
     if (config_load(argc, argv, &config, &action, &e)) {
-        (void)fprintf(stderr, "fccd: %s\n", e.text);
+        (void)fprintf(stderr, "fccd: %s\n", text_clean(e.text));
         return 2;
     }
     switch (action) {

@@ -25,6 +25,8 @@ static int lines_read(const struct text_file *file, FILE *f, struct error *e)
         (void)snprintf(where, sizeof(where), "%.200s:%d", file->path, number);
         if (length && line[length - 1] == '\n')
             line[--length] = '\0';
+        if (number == 1 && length >= 3 && !memcmp(line, "\xef\xbb\xbf", 3)) /* some editors' mark that a file is UTF-8 */
+            memmove(line, line + 3, (size_t)(length -= 3) + 1);
         if ((size_t)length > file->longest)
             status = error_set(e, -EINVAL, "%s: allowed are lines of at most %zu characters", where, file->longest);
         else if (strlen(line) != (size_t)length)

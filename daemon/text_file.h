@@ -23,7 +23,7 @@ struct text_file {
 };
 
 /* Returns 0 when the whole file has been read. A file that cannot be opened or read, a line that is too long and one that
- * holds a NUL byte are -EINVAL with the path and, where there is one, the line's number. */
+ * holds a NUL byte are -EINVAL with the path and, where there is one, the line's number. A byte order mark before the first line is left out. */
 int text_file_read(const struct text_file *file, struct error *e);
 
 #endif

@@ -161,6 +161,17 @@ static void mistakes(void **state)
     wrong(long_socket, NULL, says);
     wrong("", (char *const[]){"--frobnicate", "1", NULL}, "--frobnicate: unknown argument");
     wrong("", (char *const[]){"--memory-per-usr-mb=5", NULL}, "unknown argument (did you mean --memory-per-user-mb?)");
+    wrong("", (char *const[]){"--backgroud", NULL}, "--backgroud: unknown argument (did you mean --background?)");
+    wrong("", (char *const[]){"--check", NULL}, "(did you mean --check-config?)");
+    wrong("", (char *const[]){"--help=1", NULL}, "--help=1: unknown argument (did you mean --help?)");
+    wrong("", (char *const[]){"--CPU_DEVICES", "1", NULL}, "(did you mean --cpu-devices?)");
+    wrong("", (char *const[]){"--", NULL}, "--: unknown argument; fccd");
+    wrong("", (char *const[]){"-x", NULL}, "-x: unknown argument; fccd");
+    wrong("--cpu-devices=2\n", NULL, "unknown key \"--cpu-devices\" (did you mean CPU_DEVICES?)");
+    wrong("FCCD_SPIN_US=2\n", NULL, "unknown key \"FCCD_SPIN_US\" (did you mean SPIN_US?)");
+    wrong("=2\n", NULL, "unknown key \"\"; fccd --help lists the keys");
+    wrong("SPIN_US=+2\n", NULL, "SPIN_US: \"+2\": allowed is a number");
+    wrong("", (char *const[]){"--spin-us", " 2", NULL}, "SPIN_US: \" 2\": allowed is a number");
     wrong("", (char *const[]){"spin", NULL}, "spin: unknown argument; fccd");
     wrong("", (char *const[]){"--spin-us", NULL}, "--spin-us: the value is missing");
     wrong("", (char *const[]){"--spin-us", "many", NULL}, "--spin-us: SPIN_US: \"many\"");
@@ -194,6 +205,13 @@ static void files(void **state)
     assert_int_equal(config_load(3, (char *[]){"fccd", "--config", path}, &c, &action, &e), -EINVAL);
     assert_non_null(strstr(e.text, ":2: the line holds a NUL byte"));
     (void)unlink(path);
+    /* what Windows' editors make of a text */
+    assert_int_equal(load("\xef\xbb\xbfSPIN_US=8\r\nDRAIN_MS=9\r\n", NULL, &c, &e), 0);
+    assert_true(c.spin_us == 8 && c.drain_ms == 9);
+    assert_int_equal(load("\xef\xbb\xbf\n\xef\xbb\xbfSPIN_US=8\n", NULL, &c, &e), -EINVAL);
+    /* of a key that is there twice the last line counts */
+    assert_int_equal(load("SPIN_US=6\nSPIN_US=7\n", NULL, &c, &e), 0);
+    assert_int_equal(c.spin_us, 7);
     /* the last line needs no newline */
     assert_int_equal(load("SPIN_US=6\nDRAIN_MS=7", NULL, &c, &e), 0);
     assert_true(c.spin_us == 6 && c.drain_ms == 7);

@@ -192,6 +192,25 @@ static void hangup(void)
     (void)unlink(in_directory("b.log"));
 }
 
+/* A configuration whose name is relative is found again by a daemon that has gone into the background. */
+static void hangup_relative(void)
+{
+    (void)setenv("FCCD_SOCKET", in_directory("b.sock"), 1);
+    CHECK(chdir(in_directory("")) == 0);
+    file_write("b.conf", "SPIN_US=1\n");
+    CHECK(BACKGROUND("--config", "b.conf") == 0);
+    pid_t pid = pid_in_file(in_directory("b.pid"));
+    file_write("b.conf", "SPIN_US=2\n");
+    CHECK(kill(pid, SIGHUP) == 0);
+    logged("SPIN_US has changed: it holds");
+    file_write("b.conf", "SPIN_US=soon\n");
+    CHECK(kill(pid, SIGHUP) == 0);
+    logged(in_directory("b.conf:1: SPIN_US: \"soon\""));
+    background_end(pid);
+    (void)unlink("b.conf");
+    (void)unlink("b.log");
+}
+
 /* Each line of the log is one JSON object with what log.h says, also of workers. */
 static void json_lines(void)
 {
@@ -277,6 +296,7 @@ int main(void)
         {"background", background, 0}, {"background_fails", background_fails, 0},
         {"hangup", hangup, 0},         {"json_lines", json_lines, 0},
         {"dates", dates, 0},           {"unknown_variables", unknown_variables, 0},
+        {"hangup_relative", hangup_relative, 0},
     };
     return tests_run("service", TESTS(tests));
 }
