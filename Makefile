@@ -76,7 +76,7 @@ FCCCTL_COMMON := client/fccctl/args.c client/fccctl/bench_check.c client/fccctl/
 	client/fccctl/field.c client/fccctl/format.c client/fccctl/local.c client/fccctl/local_nodes.c client/fccctl/shape.c client/fccctl/table.c
 FCCCTL := $(FCCCTL_COMMON) client/fccctl/bench.c client/fccctl/bench_place.c client/fccctl/bench_rank.c client/fccctl/bench_report.c \
 	client/fccctl/comms.c client/fccctl/devices.c client/fccctl/doctor.c client/fccctl/doctor_daemon.c client/fccctl/doctor_gpus.c \
-	client/fccctl/doctor_machine.c client/fccctl/doctor_mps.c client/fccctl/doctor_nodes.c \
+	client/fccctl/doctor_machine.c client/fccctl/doctor_mps.c client/fccctl/doctor_nodes.c client/fccctl/doctor_socket.c \
 	client/fccctl/main.c client/fccctl/nodes.c client/fccctl/plan_verb.c client/fccctl/status.c client/fccctl/trace.c \
 	client/fccctl/trace_chrome.c client/fccctl/trace_svg.c client/fccctl/workers.c
 MAN := daemon/fccd.8 daemon/fccd.conf.5 client/fccctl/fccctl.1 client/libfccclient.3
@@ -206,7 +206,7 @@ GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepare
 LAUNCHED := launchers root_names
 UNIT += client_trust prepared_plan
 SYSTEM += fccctl_answers gpu_worker_leave gpu_worker_posted node_messages protocol_forming
-SYSTEM += gpu_worker_overlap gpu_worker_plugin texts
+SYSTEM += doctor gpu_worker_overlap gpu_worker_plugin texts
 SYSTEM += channel quota rights names node_permits
 ONE_THREAD := kernels plan lanes core hostlist
 TEST_BINARIES := $(addprefix $(BUILD)/tests/test_,$(filter-out $(if $(SAN),$(LAUNCHED)) $(if $(filter thread,$(SAN)),$(ONE_THREAD)),kernels $(SYSTEM) $(filter-out kernels,$(UNIT))))

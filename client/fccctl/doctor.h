@@ -6,6 +6,8 @@
 #define FCC_DOCTOR_H
 
 #include <grp.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct json_object;
@@ -30,7 +32,19 @@ struct group_name {
 };
 struct group_name group_name(const struct group *group, gid_t gid);
 
-/* doctor_daemon.c: the socket, the daemon, its configuration and its jobs. Sets d->status and d->devices. */
+#define DOCTOR_LOG "look at fccd's log: 'journalctl -u fccd', or its LOG_FILE"
+
+/* doctor_socket.c: the socket. False: there is none that this user can connect to. */
+bool doctor_socket(struct doctor *d);
+/* How to start a daemon that listens there, or one that this user can start. */
+void doctor_start_remedy(const struct doctor *d, char *out, size_t room);
+void doctor_own_daemon(char *out, size_t room);
+/* "--socket PATH " for the commands of a remedy, or "" where they find it without. */
+void doctor_socket_option(const struct doctor *d, char *out, size_t room);
+/* `text` as one word of a shell, quoted where it has to be: users choose their jobs' names, and root pastes them. */
+void shell_word(const char *text, char *out, size_t room);
+
+/* doctor_daemon.c: the daemon, its configuration and its jobs. Sets d->status and d->devices. */
 void doctor_daemon(struct doctor *d);
 void doctor_jobs(struct doctor *d);
 /* doctor_nodes.c: the nodes that the daemon knows. Uses d->status. */

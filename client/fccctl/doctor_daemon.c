@@ -27,74 +27,37 @@
 
 #define CHECK_LIMIT_MS 10000
 
-static const char *const start_remedy =
-    "start the daemon: 'systemctl start fccd.socket fccd', or 'fccd --cpu-devices 2' by hand";
-
-/* How this user comes to be allowed to open the socket. Who joins the group root may do more than that, so root's socket gets a group. */
-static void access_remedy(gid_t gid, const struct group *group, char *remedy, size_t room)
+/* What to do about an answer that is an error, or about none. */
+static void answer_remedy(const struct doctor *d, int status, char *remedy, size_t room)
 {
-    const struct passwd *user = getpwuid(getuid());
-    const char *name = user ? user->pw_name : "USER";
-
-    if (gid == 0)
+    if (status == -ECONNREFUSED)
+        doctor_start_remedy(d, remedy, room);
+    else if (status == -EHOSTDOWN)
         (void)snprintf(
             remedy, room,
-            "as root: 'groupadd -r fcc', SOCKET_GROUP=fcc in fccd.conf (SocketGroup=fcc in fccd.socket), restart fccd, "
-            "'usermod -aG fcc %s', then log in again",
-            name);
-    else if (group)
-        (void)snprintf(remedy, room,
-                       "as root: 'usermod -aG %s %s', then log in again; SOCKET_GROUP in fccd.conf says which group",
-                       group->gr_name, name);
+            "'ps -C fccd -o pid,stat,args' shows it; where STAT begins with T it was stopped, and 'kill -CONT PID' lets it go "
+            "on; " DOCTOR_LOG);
+    else if (status == -EPERM)
+        doctor_own_daemon(remedy, room);
     else
-        (void)snprintf(remedy, room, "as root: set SOCKET_GROUP in fccd.conf to a group that %s is in, and restart fccd", name);
-}
-
-/* False: there is no socket to connect to. */
-static bool check_socket(struct doctor *d)
-{
-    struct stat st;
-    const struct group *group;
-    char remedy[384];
-
-    if (stat(d->socket, &st) != 0) {
-        finding_add(d, FINDING_BAD, "socket", start_remedy, "%s: %s", d->socket, strerror(errno));
-        return false;
-    }
-    if (!S_ISSOCK(st.st_mode)) {
-        finding_add(d, FINDING_BAD, "socket", "name fccd's socket with --socket or $FCCD_SOCKET", "%s: is not a socket",
-                    d->socket);
-        return false;
-    }
-    group = getgrgid(st.st_gid);
-    if (access(d->socket, R_OK | W_OK) != 0) {
-        access_remedy(st.st_gid, group, remedy, sizeof(remedy));
-        finding_add(d, FINDING_BAD, "socket", remedy, "%s: you may not open it (group %s, mode %04o)", d->socket,
-                    group_name(group, st.st_gid).text, (unsigned)st.st_mode & 07777u);
-        return false;
-    }
-    if (st.st_mode & S_IWOTH)
-        finding_add(d, FINDING_WARN, "socket", "fccd makes it 0660; was it changed by hand?",
-                    "%s: every user may open it (mode %04o)", d->socket, (unsigned)st.st_mode & 07777u);
-    else
-        finding_add(d, FINDING_OK, "socket", "", "%s, group %s, mode %04o: you may open it", d->socket,
-                    group_name(group, st.st_gid).text, (unsigned)st.st_mode & 07777u);
-    return true;
+        (void)snprintf(remedy, room, DOCTOR_LOG);
 }
 
 static void check_reachable(struct doctor *d)
 {
     struct error e;
+    char remedy[2048];
 
     if (control_ask_broker(d->socket, FCC_QUERY_STATUS, &d->status, &e)) {
         d->status = NULL;
-        finding_add(d, FINDING_BAD, "daemon", e.status == -ECONNREFUSED ? start_remedy : "look at 'journalctl -u fccd'", "%s",
-                    e.text);
+        answer_remedy(d, e.status, remedy, sizeof(remedy));
+        finding_add(d, FINDING_BAD, "daemon", remedy, "%s", e.text);
         return;
     }
     if (devices_ask(d->socket, &d->devices, &e)) {
         d->devices = NULL;
-        finding_add(d, FINDING_BAD, "daemon", "look at 'journalctl -u fccd'", "it does not tell its devices: %s", e.text);
+        answer_remedy(d, e.status, remedy, sizeof(remedy));
+        finding_add(d, FINDING_BAD, "daemon", remedy, "it does not tell its devices: %s", e.text);
         return;
     }
     if (strcmp(field_text(d->status, "version"), fcc_version()) != 0)
@@ -140,6 +103,12 @@ static int config_run(const char *binary, char *said, size_t room)
     return pid > 0 ? wait_status : -1;
 }
 
+/* The configuration, and more so the cluster's key, may be closed to the service's users: no fault. */
+static bool is_for_root(const char *said)
+{
+    return strstr(said, strerror(EACCES)) || (strstr(said, "CLUSTER_KEY") && strstr(said, "belongs to"));
+}
+
 static void check_config(struct doctor *d)
 {
     char binary[4096], said[512];
@@ -153,32 +122,36 @@ static void check_config(struct doctor *d)
     wait_status = config_run(binary, said, sizeof(said));
     if (wait_status == 0)
         finding_add(d, FINDING_OK, "config", "", "'%s --check-config' finds no error", binary);
+    else if (geteuid() != 0 && is_for_root(said))
+        finding_add(d, FINDING_OK, "config", "", "root's to check, whom alone it lets read all of it: %s", said);
     else
-        finding_add(d, FINDING_BAD, "config", "mend the line that it names; fccd.conf(5) lists the keys",
+        finding_add(d, FINDING_BAD, "config", "mend the line or the variable that it names; fccd.conf(5) lists the keys",
                     "'%s --check-config': %s", binary, *said ? said : "failed");
 }
 
 void doctor_daemon(struct doctor *d)
 {
-    if (check_socket(d))
+    if (doctor_socket(d))
         check_reachable(d);
     check_config(d);
 }
 
 static void check_comms(struct doctor *d, struct json_object *all)
 {
-    char text[FCC_TEXT_MAX + 256], remedy[256];
+    char text[FCC_TEXT_MAX + 256], remedy[2048], job[4 * FCC_JOB_MAX + 4], socket[512];
     size_t found = 0, comms = 0;
 
+    doctor_socket_option(d, socket, sizeof(socket));
     for (size_t w = 0; w < field_count(all, "workers"); w++) {
         struct json_object *worker = field_at(all, "workers", w);
         for (size_t i = 0; i < field_count(worker, "comms"); i++, comms++) {
             struct json_object *comm = field_at(worker, "comms", i);
             if (!comm_is_unwell(comm, COMMS_STUCK_AFTER_S, text, sizeof(text)))
                 continue;
+            shell_word(field_text(worker, "job"), job, sizeof(job));
             (void)snprintf(remedy, sizeof(remedy),
-                           "look at 'fccctl comms'; 'fccctl abort --uid %" PRId64 " --job %s --comm %" PRId64 "' ends it",
-                           field_int(worker, "uid", 0), field_text(worker, "job"), field_int(comm, "comm", 0));
+                           "look at 'fccctl %scomms'; this ends it: fccctl %sabort --uid %" PRId64 " --job %s --comm %" PRId64,
+                           socket, socket, field_int(worker, "uid", 0), job, field_int(comm, "comm", 0));
             finding_add(d, FINDING_BAD, "comms", remedy, "job \"%s\", communicator %" PRId64 ": %s", field_text(worker, "job"),
                         field_int(comm, "comm", 0), text);
             found++;
@@ -186,8 +159,13 @@ static void check_comms(struct doctor *d, struct json_object *all)
     }
     for (size_t i = 0; i < field_count(all, "silent"); i++, found++) {
         struct json_object *s = field_at(all, "silent", i);
-        finding_add(d, FINDING_BAD, "comms", "look at 'journalctl -u fccd'", "job \"%s\" of uid %" PRId64 ": %s",
-                    field_text(s, "job"), field_int(s, "uid", -1), field_text(s, "error"));
+        (void)snprintf(remedy, sizeof(remedy),
+                       "'ps -o pid,stat,args %" PRId64
+                       "' shows it; where STAT begins with T it was stopped, and 'kill -CONT %" PRId64
+                       "' lets it go on; 'kill -KILL %" PRId64 "' ends the job",
+                       field_int(s, "pid", 0), field_int(s, "pid", 0), field_int(s, "pid", 0));
+        finding_add(d, FINDING_BAD, "comms", remedy, "job \"%s\" of uid %" PRId64 ": %s", field_text(s, "job"),
+                    field_int(s, "uid", -1), field_text(s, "error"));
     }
     if (!found)
         finding_add(d, FINDING_OK, "comms", "", "%zu jobs, %zu communicators, none waits for its ranks",
@@ -204,12 +182,13 @@ void doctor_jobs(struct doctor *d)
         return;
     died = field_int(d->status, "workers_died", 0);
     if (died > 0)
-        finding_add(d, FINDING_WARN, "workers", "'journalctl -u fccd' tells which job, and how its worker ended",
+        finding_add(d, FINDING_WARN, "workers",
+                    "fccd's log ('journalctl -u fccd', or its LOG_FILE) tells which job, and how its worker ended",
                     "%" PRId64 " of %" PRId64 " workers died", died, field_int(d->status, "workers_started", 0));
     else
         finding_add(d, FINDING_OK, "workers", "", "%" PRId64 " started, none died", field_int(d->status, "workers_started", 0));
     if (workers_collect(d->socket, FCC_QUERY_COMMS, -1, NULL, &all, &e)) {
-        finding_add(d, FINDING_BAD, "comms", "look at 'journalctl -u fccd'", "%s", e.text);
+        finding_add(d, FINDING_BAD, "comms", DOCTOR_LOG, "%s", e.text);
         return;
     }
     check_comms(d, all);

@@ -47,7 +47,7 @@ void doctor_nodes(struct doctor *d)
     if (!d->status)
         return;
     if (control_ask_broker(d->socket, FCC_QUERY_NODES, &answer, &e)) {
-        finding_add(d, FINDING_BAD, "nodes", "look at 'journalctl -u fccd'", "%s", e.text);
+        finding_add(d, FINDING_BAD, "nodes", DOCTOR_LOG, "%s", e.text);
         return;
     }
     n = field_count(answer, "nodes");

@@ -6,9 +6,11 @@
 #include "workers.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <json-c/json.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +43,7 @@ static void *worker_ask(void *arg)
 static void answer_add(struct asked *a, struct json_object *workers, struct json_object *silent)
 {
     struct json_object *note;
+    char text[128];
 
     if (a->answer) {
         if (*field_text(a->job, "user"))
@@ -53,7 +56,10 @@ static void answer_add(struct asked *a, struct json_object *workers, struct json
     note = json_object_new_object();
     json_object_object_add(note, "uid", json_object_new_int64(field_int(a->job, "uid", 0)));
     json_object_object_add(note, "job", json_object_new_string(field_text(a->job, "job")));
-    json_object_object_add(note, "error", json_object_new_string(a->error.text));
+    json_object_object_add(note, "pid", json_object_new_int64(field_int(a->job, "pid", 0)));
+    (void)snprintf(text, sizeof(text), "its worker (pid %" PRId64 ") does not answer: it was stopped, or it hangs",
+                   field_int(a->job, "pid", 0));
+    json_object_object_add(note, "error", json_object_new_string(a->error.status == -EHOSTDOWN ? text : a->error.text));
     (void)json_object_array_add(silent, note);
 }
 
