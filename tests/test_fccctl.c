@@ -59,6 +59,24 @@ static void usage(void)
     stream_usage();
     CHECK(FCCCTL("plan", "gemv_all_reduce", "-m", "65") == 2 && says("65"));
     CHECK(FCCCTL("abort") == 2);
+    CHECK(FCCCTL("status", "--json=1") == 2 && says("--json takes no value"));
+    CHECK(FCCCTL("status", "--help=all") == 2 && says("--help takes no value"));
+    CHECK(FCCCTL("status", "--all=1") == 2 && says("--all=1: no such option"));
+    CHECK(FCCCTL("plan", "gemm_all_to_all", "-m", "2000000000", "-k", "2000000000") == 2);
+    CHECK(says("-m 2000000000 -k 2000000000: allowed are 274877906944 elements"));
+    CHECK(FCCCTL("plan", "gemv_all_reduce", "-n", "2000000000", "-k", "2000000000") == 2 &&
+          says("-n 2000000000 -k 2000000000"));
+    CHECK(FCCCTL("plan", "gemm_all_to_all", "-m", "2000000000", "-n", "1000", "-k", "1") == 2 &&
+          says("--ranks 2 -m 2000000000"));
+    CHECK(FCCCTL("bench", "embedding_all_to_all", "--rows", "2000000000") == 2 &&
+          says("--rows 2000000000 --dim 64: the tables"));
+    CHECK(FCCCTL("bench", "embedding_all_to_all", "--pooling", "2000000000") == 2 && says("--pooling 2000000000: the ids"));
+    CHECK(FCCCTL("trace", "--wait", "3") == 2 && says("--wait: allowed with --next"));
+    CHECK(FCCCTL("trace", "--from", "x", "--next") == 2 && says("--from: allowed without --next"));
+    CHECK(FCCCTL("trace", "--from", "x", "--comm", "1") == 2 && says("--from: allowed without --comm"));
+    CHECK(FCCCTL("trace", "--from", "/nonexistent") == 1 && says("--from: \"/nonexistent\": No such file or directory"));
+    CHECK(FCCCTL("trace", "--from", "/") == 1 && says("--from: \"/\": Is a directory"));
+    CHECK(FCCCTL("trace", "--from", "/dev/null") == 1 && says("--from: \"/dev/null\": allowed is what"));
     CHECK(FCCCTL("version", "--json") == 0);
     struct json_object *o = parse();
     CHECK(json_object_object_length(o) > 0);

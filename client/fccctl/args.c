@@ -171,7 +171,10 @@ static bool option_take(struct call *call, const struct arg *args, size_t nargs,
         call->exit = usage_error(call, "%s needs a value", call->argv[optind - 1]);
         return false;
     case '?':
-        if (optopt && optopt < 256)
+        if (optopt && !strncmp(call->argv[optind - 1], "--", 2) && strchr(call->argv[optind - 1], '='))
+            call->exit =
+                usage_error(call, "%.*s takes no value", (int)strcspn(call->argv[optind - 1], "="), call->argv[optind - 1]);
+        else if (optopt && optopt < 256)
             call->exit = usage_error(call, "-%c: no such option", optopt);
         else
             call->exit = usage_error(call, "%s: no such option", call->argv[optind - 1]);

@@ -70,6 +70,8 @@ size_t shape_args(struct shape *s, struct arg args[SHAPE_ARGS])
     return sizeof(rows) / sizeof(rows[0]);
 }
 
+#define TOO_MANY "allowed are %" PRId64 " elements"
+
 static bool product_fits(int64_t a, int64_t b, int64_t c)
 {
     int64_t ab, abc;
@@ -80,12 +82,25 @@ static int shape_limits(const struct shape *s, const struct call *call)
 {
     if (s->op == GEMV && s->m > FCC_GEMV_MAX_M)
         return usage_error(call, "-m: %" PRId64 ": allowed are 1 to %d", s->m, FCC_GEMV_MAX_M);
-    if (s->op == EMB && !(product_fits(s->tables, s->rows, s->dim) && product_fits(s->tables, s->batch, s->pooling) &&
-                          product_fits(s->tables * s->nranks, s->batch, s->dim)))
-        return usage_error(call, "a tensor of more than %" PRId64 " elements", ELEMENTS_MAX);
-    if ((s->op == GEMV || s->op == GEMM) &&
-        !(product_fits(s->m, s->k, 1) && product_fits(s->n, s->k, 1) && product_fits(s->m, s->n, s->nranks)))
-        return usage_error(call, "a tensor of more than %" PRId64 " elements", ELEMENTS_MAX);
+    if (s->op == EMB && !product_fits(s->tables, s->rows, s->dim))
+        return usage_error(call, "--tables %" PRId64 " --rows %" PRId64 " --dim %" PRId64 ": the tables: " TOO_MANY, s->tables,
+                           s->rows, s->dim, ELEMENTS_MAX);
+    if (s->op == EMB && !product_fits(s->tables, s->batch, s->pooling))
+        return usage_error(call, "--tables %" PRId64 " --batch %" PRId64 " --pooling %" PRId64 ": the ids: " TOO_MANY,
+                           s->tables, s->batch, s->pooling, ELEMENTS_MAX);
+    if (s->op == EMB && !product_fits(s->tables * s->nranks, s->batch, s->dim))
+        return usage_error(call,
+                           "--ranks %d --tables %" PRId64 " --batch %" PRId64 " --dim %" PRId64 ": the results: " TOO_MANY,
+                           s->nranks, s->tables, s->batch, s->dim, ELEMENTS_MAX);
+    if (s->op != GEMV && s->op != GEMM)
+        return 0;
+    if (!product_fits(s->m, s->k, 1))
+        return usage_error(call, "-m %" PRId64 " -k %" PRId64 ": " TOO_MANY, s->m, s->k, ELEMENTS_MAX);
+    if (!product_fits(s->n, s->k, 1))
+        return usage_error(call, "-n %" PRId64 " -k %" PRId64 ": " TOO_MANY, s->n, s->k, ELEMENTS_MAX);
+    if (!product_fits(s->m, s->n, s->nranks))
+        return usage_error(call, "--ranks %d -m %" PRId64 " -n %" PRId64 ": the results: " TOO_MANY, s->nranks, s->m, s->n,
+                           ELEMENTS_MAX);
     return 0;
 }
 

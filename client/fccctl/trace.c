@@ -199,12 +199,46 @@ void trace_summary(struct json_object *trace, FILE *out)
 
 /* ---- the verb ---- */
 
+#define WAIT_S 30
+
 struct trace_options {
     const char *job, *chrome, *svg, *from;
     int64_t uid, comm;
-    double wait_s;
+    double wait_s; /* below 0: not given */
     bool next;
 };
+
+/* What --json has printed into a file. */
+static int trace_read(const char *path, struct json_object **out, struct error *e)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), status = 0;
+
+    if (fd < 0)
+        return error_set(e, -EINVAL, "--from: \"%s\": %s", path, strerror(errno));
+    *out = NULL;
+    if (!fstat(fd, &st) && S_ISDIR(st.st_mode))
+        status = error_set(e, -EINVAL, "--from: \"%s\": %s", path, strerror(EISDIR));
+    else if (!(*out = json_object_from_fd(fd)))
+        status = error_set(e, -EINVAL, "--from: \"%s\": allowed is what 'fccctl trace --json' has printed", path);
+    (void)close(fd);
+    return status;
+}
+
+/* What would be without effect is a mistake. */
+static int trace_usage(const struct call *call, const struct trace_options *o)
+{
+    if (o->from && (o->job || o->uid >= 0 || o->comm || o->next || o->wait_s >= 0))
+        return usage_error(call, "--from: allowed without %s",
+                           o->job        ? "--job"
+                           : o->uid >= 0 ? "--uid"
+                           : o->comm     ? "--comm"
+                           : o->next     ? "--next"
+                                         : "--wait");
+    if (o->wait_s >= 0 && !o->next)
+        return usage_error(call, "--wait: allowed with --next");
+    return 0;
+}
 
 static int trace_ask(const struct call *call, const struct trace_options *o, struct json_object **out, struct error *e)
 {
@@ -212,16 +246,14 @@ static int trace_ask(const struct call *call, const struct trace_options *o, str
         .what = FCC_QUERY_TRACE,
         .comm = (uint32_t)o->comm,
         .next = o->next,
-        .wait_ms = o->next ? (uint32_t)(o->wait_s * 1e3) : 0,
+        .wait_ms = o->next ? (uint32_t)((o->wait_s < 0 ? WAIT_S : o->wait_s) * 1e3) : 0,
     };
     char job[FCC_JOB_MAX];
     uint32_t owner;
     int status;
 
-    if (o->from) {
-        *out = json_object_from_file(o->from);
-        return *out ? 0 : error_set(e, -EINVAL, "--from: %s", json_util_get_last_err());
-    }
+    if (o->from)
+        return trace_read(o->from, out, e);
     status = control_find_job(call->socket, o->uid, o->job, &owner, job, e);
     if (status)
         return status;
@@ -257,7 +289,7 @@ static int trace_draw(const struct call *call, struct trace_options *o, struct j
 
 int verb_trace(struct call *call)
 {
-    struct trace_options o = {.uid = -1, .wait_s = 30};
+    struct trace_options o = {.uid = -1, .wait_s = -1};
     const struct arg args[] = {
         {"job", 0, ARG_TEXT, &o.job, 0, 0, NULL, "JOB", "whose operator [the only job]"},
         {"uid", 0, ARG_INT, &o.uid, 0, UINT32_MAX - 1, NULL, "UID", "whose job [yours]"},
@@ -275,6 +307,8 @@ int verb_trace(struct call *call)
 
     if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 0))
         return call->exit;
+    if ((status = trace_usage(call, &o)))
+        return status;
     if (trace_ask(call, &o, &trace, &e))
         return verb_error(call, control_exit(&e), "%s", e.text);
     status = trace_check(trace, &e);
