@@ -2,6 +2,14 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+# The places of an installation stand in units, a script's text and a program: what would be misread there is refused.
+place_is_odd = $(or $(if $(strip $(1)),,nothing),$(filter-out /%,$(1)),$(word 2,$(1)),$(findstring &,$(1)),$(findstring |,$(1)),$(findstring \,$(1)),\
+	$(findstring %,$(1)),$(findstring ",$(1)),$(findstring ',$(1)),$(findstring `,$(1)),$(findstring ;,$(1)),$(findstring ~,$(1)))
+ifneq ($(filter install uninstall,$(MAKECMDGOALS)),)
+$(foreach place,PREFIX $(if $(value SYSCONFDIR),SYSCONFDIR) $(if $(value SYSTEMDDIR),SYSTEMDDIR),$(if $(call place_is_odd,$($(place))),\
+	$(error $(place)=$($(place)): allowed is an absolute path without blanks, quotes and & | \ % ; ~)))
+override PREFIX := $(patsubst %/,%,$(abspath $(PREFIX)))
+endif
 # The system's own folders for what belongs to the system; elsewhere all is below PREFIX.
 SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 SYSTEMDDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/usr/lib,$(PREFIX)/lib)
@@ -504,4 +512,4 @@ help:
 clean:
 	rm -rf build
 
--include $(shell find build -path build/rdma -prune -o -name '*.d' -print 2>/dev/null)
+-include $(shell find build -path build/rdma -prune -o -name '*.d' -type f -print 2>/dev/null)

@@ -105,7 +105,7 @@ enum fcc_schedule_route {
     FCC_SCHEDULE_FLAT = 0x40,         /* as on one node: on cpu devices the same bits, wherever the ranks are */
     FCC_SCHEDULE_HIERARCHICAL = 0x80, /* in each node first, wherever a node has several ranks */
 };
-#define FCC_SCHEDULE_ROUTES 0xc0
+#define FCC_SCHEDULE_ROUTES 0xc0u
 
 enum fcc_buffer_kind {
     FCC_BUFFER_LOCAL = 0,     /* for inputs: used by this rank's operators only */

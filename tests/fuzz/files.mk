@@ -37,6 +37,8 @@ FUZZ_CFLAGS := -std=gnu11 -g -O1 -fPIC -fno-math-errno -pthread -fno-omit-frame-
 FUZZ_LINK = $(FUZZ_CC) -pthread -fsanitize=$(FUZZ_SAN)$(if $(filter libfuzzer,$(FUZZ_ENGINE_USED)),$(comma)fuzzer) $(filter %.o,$^) -o $@
 fuzz_objects = $(patsubst %.c,$(FUZZ_BUILD)/obj/%.o,$(1) $(if $(filter driver,$(FUZZ_ENGINE_USED)),tests/fuzz/driver.c))
 
+$(foreach name,$(filter-out $(FUZZ_TARGETS),$(TARGET)),$(error TARGET=$(name): there are $(FUZZ_TARGETS)))
+$(if $(filter 0,$(shell expr '$(SECONDS)' : '[1-9][0-9]*$$')),$(error SECONDS=$(SECONDS): allowed is a number from 1 on))
 FUZZ_CHOSEN := $(if $(TARGET),$(TARGET),$(FUZZ_TARGETS))
 fuzz-build: $(addprefix $(FUZZ_BUILD)/,$(FUZZ_CHOSEN))
 fuzz-run: fuzz-build
