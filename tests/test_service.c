@@ -197,15 +197,15 @@ static void hangup_relative(void)
 {
     (void)setenv("FCCD_SOCKET", in_directory("b.sock"), 1);
     CHECK(chdir(in_directory("")) == 0);
-    file_write("b.conf", "SPIN_US=1\n");
+    file_write("b.conf", "JOBS_PER_USER=1\n");
     CHECK(BACKGROUND("--config", "b.conf") == 0);
     pid_t pid = pid_in_file(in_directory("b.pid"));
-    file_write("b.conf", "SPIN_US=2\n");
+    file_write("b.conf", "JOBS_PER_USER=2\n");
     CHECK(kill(pid, SIGHUP) == 0);
-    logged("SPIN_US has changed: it holds");
-    file_write("b.conf", "SPIN_US=soon\n");
+    logged("JOBS_PER_USER has changed: it holds");
+    file_write("b.conf", "JOBS_PER_USER=soon\n");
     CHECK(kill(pid, SIGHUP) == 0);
-    logged(in_directory("b.conf:1: SPIN_US: \"soon\""));
+    logged(in_directory("b.conf:1: JOBS_PER_USER: \"soon\""));
     background_end(pid);
     (void)unlink("b.conf");
     (void)unlink("b.log");
