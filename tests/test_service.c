@@ -145,6 +145,12 @@ static void background_fails(void)
     CHECK(strstr(said, "allowed is a regular file of uid"));
     (void)unlink(in_directory("b.pid"));
     CHECK(access(in_directory("b.sock"), F_OK) != 0);
+    file_write(in_directory("b.sock"), "mine");
+    CHECK(BACKGROUND("--config", "/dev/null") == 1);
+    CHECK(strstr(said, "something is there that is no socket") && access(in_directory("b.sock"), F_OK) == 0);
+    (void)unlink(in_directory("b.sock"));
+    CHECK(BACKGROUND("--config", "/dev/null", "--socket", "/nonexistent/b.sock") == 1);
+    CHECK(strstr(said, "PID_FILE /nonexistent/b.pid: No such file or directory (it is beside the socket"));
 }
 
 static void hangup(void)
@@ -293,9 +299,12 @@ static void unknown_variables(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"background", background, 0}, {"background_fails", background_fails, 0},
-        {"hangup", hangup, 0},         {"json_lines", json_lines, 0},
-        {"dates", dates, 0},           {"unknown_variables", unknown_variables, 0},
+        {"background", background, 0},
+        {"background_fails", background_fails, 0},
+        {"hangup", hangup, 0},
+        {"json_lines", json_lines, 0},
+        {"dates", dates, 0},
+        {"unknown_variables", unknown_variables, 0},
         {"hangup_relative", hangup_relative, 0},
     };
     return tests_run("service", TESTS(tests));

@@ -83,6 +83,17 @@ void background_ready(void)
     ready_fd = -1;
 }
 
+/* Whoever has named no PID_FILE is told where its folder comes from. */
+#define BESIDE_SOCKET " (it is beside the socket, in a folder that has to be there and be yours to write: SOCKET, --socket)"
+
+static bool is_beside_socket(const struct config *config)
+{
+    const char *slash = strrchr(config->pid_file, '/');
+    size_t folder = slash ? (size_t)(slash - config->pid_file) + 1 : 0;
+
+    return !strncmp(config->pid_file, config->socket, folder) && !strchr(config->socket + folder, '/');
+}
+
 int pid_file_write(const struct config *config)
 {
     const char *path = config->pid_file;
@@ -106,7 +117,7 @@ int pid_file_write(const struct config *config)
     else if (status == -EPERM)
         log_error("PID_FILE %s: allowed is a regular file of uid %u, or none", path, geteuid());
     else
-        log_error("PID_FILE %s: %s", path, strerror(-status));
+        log_error("PID_FILE %s: %s%s", path, strerror(-status), is_beside_socket(config) ? BESIDE_SOCKET : "");
     if (pid_fd >= 0)
         (void)close(pid_fd);
     pid_fd = -1;

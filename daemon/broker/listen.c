@@ -71,7 +71,10 @@ static int socket_make(struct broker *b)
     memcpy(address.sun_path, path, sizeof(address.sun_path)); /* same size: config.h */
     status = leftover_remove(&address);
     if (status) {
-        log_error("SOCKET %s: %s", path, status == -EADDRINUSE ? "another daemon listens there" : strerror(-status));
+        log_error("SOCKET %s: %s", path,
+                  status == -EADDRINUSE ? "another daemon listens there"
+                  : status == -EEXIST   ? "something is there that is no socket: allowed is a path where nothing is"
+                                        : strerror(-status));
         return status;
     }
     sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -72,7 +72,7 @@ def _rebuild(kind: type[Error], reason: str, code: int, rank: int | None, remedy
 class ArgumentError(Error, ValueError):
     """An argument is wrong, or the ranks' arguments do not fit together. The communicator goes on."""
 
-    remedy_default = "Correct the argument on the rank that is named; the communicator can be used further."
+    remedy_default = "Correct the argument, on the rank that is named; a communicator that there is can be used further."
 
 
 class IndexRangeError(Error, IndexError):
@@ -96,7 +96,7 @@ class TooManyError(Error):
 class PermissionDeniedError(Error, PermissionError):
     """The caller may not use fccd, or not this communicator."""
 
-    remedy_default = "Who may use fccd is in the group of its socket (`usermod -aG fcc USER`)."
+    remedy_default = "`fccctl doctor` tells whether you may use fccd, and what helps; JOBS_PER_USER in fccd.conf limits a user's jobs."
 
 
 class NotFoundError(Error, LookupError):
