@@ -214,9 +214,9 @@ static int trace_read(const char *path, struct json_object **out, struct error *
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC), status = 0;
 
+    *out = NULL;
     if (fd < 0)
         return error_set(e, -EINVAL, "--from: \"%s\": %s", path, strerror(errno));
-    *out = NULL;
     if (!fstat(fd, &st) && S_ISDIR(st.st_mode))
         status = error_set(e, -EINVAL, "--from: \"%s\": %s", path, strerror(EISDIR));
     else if (!(*out = json_object_from_fd(fd)))

@@ -111,11 +111,14 @@ def to_daemon(what: T, comm: Communicator | None = None) -> T:
     dense. The copy of a tensor that autograd has computed, or that has a tangent, is a step of that computation; that of a leaf is
     a leaf, but in torch.func's transformations.
 
-    Raises: ArgumentError for a tensor that is not dense (sparse, quantized, ...), and what empty() does.
+    Raises: ArgumentError for a tensor that is not dense (sparse, quantized, ...), for what is neither tensor nor module, and what
+        empty() does.
     """
     comm = comm or communicator.default()
     if isinstance(what, torch.Tensor):
         return _moved(what, comm)
+    if not isinstance(what, torch.nn.Module):
+        raise ArgumentError(f"to_daemon: {type(what).__name__}: allowed are a torch.Tensor and a torch.nn.Module", rank=comm.rank)
     done: dict[int, torch.Tensor] = {}  # tied parameters stay tied
     with torch.no_grad():
         module: torch.nn.Module

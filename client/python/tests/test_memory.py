@@ -97,6 +97,8 @@ def results_rank(comm):
 
 def closed_rank(comm):
     """Tensors outlive their communicator."""
+    with pytest.raises(fcc.ArgumentError, match="to_daemon: int: allowed are a torch.Tensor and a torch.nn.Module"):
+        fcc.to_daemon(3, comm)
     tensor = fcc.to_daemon(torch.arange(10, device=comm.device), comm)
     y = fcc.all_reduce(torch.ones(5, device=comm.device), comm)
     comm.barrier()
