@@ -216,6 +216,7 @@ _KINDS: dict[int, type[Error]] = {
     errno.EOPNOTSUPP: UnsupportedError,
     errno.EXDEV: UnsupportedError,
     errno.EPROTO: ProtocolError,
+    errno.EPROTONOSUPPORT: ProtocolError,
     errno.ENETUNREACH: UnreachableError,
     errno.EHOSTUNREACH: UnreachableError,
     errno.ESTALE: WorkerLostError,
