@@ -21,6 +21,8 @@ FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
 
 _COUNTS = frozenset(("send_rows", "recv_rows", "table_rows", "tables_per_rank", "batch_split"))
 _MAY_BE_NONE = frozenset(("b", "sample_weights", "send_rows", "recv_rows", "batch_split", "offsets", "per_sample_weights", "batch"))
+_NEEDED = frozenset((("embedding_all_to_all", "batch"), ("embedding_all_to_all", "offsets"), ("rows_all_to_all", "send_rows"),
+                     ("rows_all_to_all", "recv_rows")))  # by these, though others need not have them
 _KINDS = {"batch": int, "schedule": str, "pooling": str, "replicated": bool}
 
 
@@ -38,18 +40,30 @@ def unsubmitted(comm: Communicator, op: str, name: str, error: Exception, **argu
     return refuse(comm, op, found or error)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, torch.SymInt) or isinstance(value, int) and -1 << 63 <= value < 1 << 63
+
+
+def _are_numbers(value: Any) -> bool:
+    try:
+        return not isinstance(value, str) and isinstance(value, Iterable) and all(_is_number(n) for n in value)
+    except Exception:  # of its own iterator
+        return False
+
+
 def _wrong_kind(comm: Communicator, name: str, arguments: dict[str, Any]) -> ArgumentError | None:
     """The first argument that is of a wrong kind."""
     for argument, value in arguments.items():
-        if value is None and argument in _MAY_BE_NONE:
+        if value is None and argument in _MAY_BE_NONE and (name, argument) not in _NEEDED:
             continue
         if argument in _COUNTS:
-            well = not isinstance(value, str) and isinstance(value, Iterable) and all(isinstance(n, (int, torch.SymInt)) for n in value)
+            well = _are_numbers(value)
             allowed = "a list of whole numbers"
         else:
             kind = _KINDS.get(argument, torch.Tensor)
-            well = isinstance(value, (kind, torch.SymInt) if kind is int else kind)
-            allowed = {int: "a whole number", str: "a string", bool: "True or False"}.get(kind, "a torch.Tensor")
+            well = _is_number(value) if kind is int else isinstance(value, kind)
+            number = "a whole number of 64 bits" if isinstance(value, int) else "a whole number"
+            allowed = {int: number, str: "a string", bool: "True or False"}.get(kind, "a torch.Tensor")
             if well and isinstance(value, torch.Tensor) and (
                     value.layout != torch.strided or value.is_quantized or value.is_nested):
                 return ArgumentError(f"rank {comm.rank}: {name}: {argument}: {value.dtype}, {value.layout}: allowed are dense tensors")

@@ -384,3 +384,41 @@ def unreadable_rank(comm):
 
 def test_unreadable(run):
     run(2, unreadable_rank)
+
+
+def numbers_rank(comm):
+    """Whole numbers that are too large, and what is not even a list: each is named, on all ranks."""
+    size, wrong = comm.size, comm.rank == 0
+    rows = fcc.empty(2 * size, 8, comm=comm).fill_(1)
+    indices, offsets = torch.zeros(2 * size, dtype=torch.int64), torch.arange(2 * size + 1)
+    even = [2] * size
+
+    def embedding(**given):
+        usual = {"table_rows": [2 * size], "tables_per_rank": [1] * size, "batch": 2 * size}
+        return fcc.embedding_all_to_all(rows, indices, offsets, **{**usual, **(given if wrong else {})}, comm=comm)
+
+    for value in ([1 << 63] * size, [-(1 << 63) - 1] * size, torch.tensor(2), torch.zeros(4, 8).to_mkldnn(), 2):
+        calls = {
+            "send_rows": lambda: fcc.rows_all_to_all(rows, value if wrong else even, even, comm),
+            "recv_rows": lambda: fcc.gemm_all_to_all(rows, rows.t().contiguous(), comm, send_rows=even,
+                                                     recv_rows=value if wrong else even),
+            "table_rows": lambda: embedding(table_rows=value),
+            "tables_per_rank": lambda: embedding(tables_per_rank=value),
+            "batch_split": lambda: embedding(batch_split=value),
+        }
+        for name, call in calls.items():
+            with pytest.raises(fcc.ArgumentError, match=f"rank 0: .*: {name}: .*allowed is a list of whole numbers"):
+                call()
+    for batch in (1 << 63, None, 1.5):
+        with pytest.raises(fcc.ArgumentError, match="rank 0: embedding_all_to_all"):
+            embedding(batch=batch)
+    for name in ("send_rows", "recv_rows"):
+        with pytest.raises(fcc.ArgumentError, match=f"rank 0: rows_all_to_all: {name}: NoneType None: allowed is a list"):
+            fcc.rows_all_to_all(rows, **{"send_rows": even, "recv_rows": even, **({name: None} if wrong else {})}, comm=comm)
+    with pytest.raises(fcc.ArgumentError, match="batch: int 9223372036854775808: allowed is a whole number of 64 bits"):
+        embedding(batch=1 << 63)
+    assert (fcc.all_reduce(rows, comm) == size).all()
+
+
+def test_numbers(run):
+    run(2, numbers_rank)
