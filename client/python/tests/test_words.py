@@ -17,7 +17,8 @@ def cases(comm):
         return bad if wrong else good
 
     x, w, a, b = zeros(2, 8), zeros(4, 8), zeros(4 * n, 8), zeros(8, 3)
-    tables, indices, offsets = zeros(10, 4), torch.zeros(n, dtype=torch.int64), torch.arange(n + 1)
+    tables = zeros(10, 4)
+    indices, offsets = torch.zeros(n, dtype=torch.int64, device=x.device), torch.arange(n + 1, device=x.device)
     even = [4] * n
 
     def embedding(tables=tables, indices=indices, offsets=offsets, **options):
@@ -27,7 +28,7 @@ def cases(comm):
     rows_layer = fcc.nn.RowParallelLinear(8 * n, 4, comm=comm)
     experts = fcc.nn.ExpertParallelLinear(8, 3, comm=comm)
     bags = fcc.nn.ShardedEmbeddingBagCollection([10] * n, 4, comm=comm)
-    index = torch.zeros(1, n, 2, dtype=torch.int64)
+    index = torch.zeros(1, n, 2, dtype=torch.int64, device=x.device)
     return [
         # ---- functions ----
         (lambda: fcc.gemv_all_reduce(pick(x[:, :7], x), w, comm),
@@ -72,7 +73,7 @@ def cases(comm):
          "embedding_all_to_all: tables: dtype: rank 1 has f16, rank 0 has f32"),
         (lambda: embedding(offsets=pick(offsets.int(), offsets)),
          "rank 1: embedding_all_to_all: offsets: dtype i32: allowed is i64 (indices')"),
-        (lambda: embedding(sample_weights=pick(torch.ones(n + 1), torch.ones(n))),
+        (lambda: embedding(sample_weights=pick(torch.ones(n + 1, device=x.device), torch.ones(n, device=x.device))),
          "rank 1: embedding_all_to_all: sample_weights: shape[0] 3: allowed is 2 (indices' shape[0])"),
         (lambda: embedding(pooling=pick("max", "sum")), 'rank 1: embedding_all_to_all: pooling: "max": allowed are sum, mean'),
         (lambda: embedding(indices=pick(indices + 10, indices)),
