@@ -17,6 +17,7 @@
 #include "log.h"
 #include "msg.h"
 
+#define ACCEPTS_AT_ONCE 16
 #define ACCEPT_PAUSE_MS 200 /* when there is no room for another descriptor */
 #define HEARD_FIRST_MAX 8   /* connections that are heard before one goes: who says ever more does not stay by that */
 
@@ -219,17 +220,16 @@ static void accept_failed(struct broker *b, int error)
     (void)event_add(b->listen_again, &pause);
 }
 
-void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
+/* Returns false if there was none, or none can be taken now. */
+static bool accept_one(struct broker *b, int listen_sock)
 {
-    struct broker *b = arg;
     struct ucred who = {.uid = (uid_t)-1};
     socklen_t size = sizeof(who);
     int sock = accept4(listen_sock, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), status = 0;
 
-    (void)what;
     if (sock < 0) {
         accept_failed(b, errno);
-        return;
+        return false;
     }
     b->connections++;
     if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &size))
@@ -240,4 +240,14 @@ void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
         status = visitor_new(b, sock, &who);
     if (status)
         stranger_refuse(b, sock, who.uid, status);
+    return true;
+}
+
+/* Between two calls of this function every visitor may be answered once. Whoever connects and asks without end has many that wait to be
+ * accepted, before somebody else's: so several are accepted in each call. */
+void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
+{
+    (void)what;
+    for (int i = 0; i < ACCEPTS_AT_ONCE && accept_one(arg, listen_sock); i++) {
+    }
 }
