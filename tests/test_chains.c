@@ -77,7 +77,7 @@ static void gemv_start(struct rank *r, struct call *c, fcc_request **request)
 
     for (int n = 0; n < N; n++)
         for (int k = 0; k < N; k++)
-            ((float *)fcc_buffer_data(w))[n * N + k] = k == (n * step + shift + r->rank) % N;
+            ((float *)fcc_buffer_data(w))[n * N + k] = k == (n * step + shift + r->rank) % N ? 1.0f : 0.0f;
     c->gemv = (struct fcc_gemv_all_reduce_args){.x = rows_at(r, x, m),
                                                 .w = fcc_tensor_2d(w, 0, FCC_F32, N, N),
                                                 .y = rows_at(r, y, m),
@@ -105,7 +105,7 @@ static void gemm_start(struct rank *r, struct call *c, fcc_request **request)
     for (int i = 0; i < RANKS * RANKS; i++)
         send[i / RANKS][i % RANKS] = random_size(2);
     for (int i = 0; product && i < N * N; i++)
-        ((float *)fcc_buffer_data(b))[i] = i / N == (i % N + shift) % N;
+        ((float *)fcc_buffer_data(b))[i] = i / N == (i % N + shift) % N ? 1.0f : 0.0f;
     for (int i = 0; i < RANKS; i++) {
         c->send[i] = send[r->rank][i];
         c->expect[i] = send[i][r->rank];
