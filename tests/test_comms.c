@@ -4,6 +4,7 @@
  * daemon. FCC_TEST_DEVICE=cuda or hip: the same on GPUs.
  */
 #include <errno.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -74,6 +75,38 @@ static void joins_twice(void)
     daemon_stop(&d);
 }
 
+/* All join with an id that they have used: while its communicator lives they are told so, and it goes on; after its end a new one forms. */
+static void id_again_rank(int rank, const struct ranks *all, void *argument)
+{
+    _Atomic int *step = argument;
+    fcc_comm *comm = comm_open(all, rank, 0), *other = NULL;
+    struct fcc_comm_options options = {.device = -1, .device_kind = test_device()};
+
+    for (int round = 1; round <= 3; round++) {
+        OK(fcc_noop(comm));
+        FAILS(fcc_comm_init(comm_context(), &all->id, all->n, rank, &options, &other), -EALREADY,
+              "has joined already, as pid ");
+        CHECK(!other);
+        OK(fcc_noop(comm));
+        ++*step;
+        while (*step < all->n * (2 * round - 1))
+            nap();
+        fcc_comm_destroy(comm);
+        ++*step;
+        while (*step < all->n * 2 * round) /* until the others have left it, too */
+            nap();
+        OK(fcc_comm_init(comm_context(), &all->id, all->n, rank, &options, &comm));
+    }
+    OK(fcc_noop(comm));
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void id_again(void)
+{
+    ranks_run(3, id_again_rank, shared_memory(sizeof(int)));
+}
+
 /* ---- time limits, and a communicator that has ended ---- */
 
 static void never_comes_rank(int rank, const struct ranks *all, void *argument)
@@ -108,6 +141,36 @@ static void never_comes(void)
     ranks_start(&r, 3, never_comes_rank, shared_memory(sizeof(int)));
     ranks_join(&r);
     daemon_stop(&d);
+}
+
+/* The ranks say different limits, of which one is in force: all hear the same, and none gives up its worker before. */
+static void unequal_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_comm *comm = comm_open(all, rank, rank == 1 ? 300 : 6000);
+    char(*heard)[512] = argument, *end;
+    const char *ms;
+
+    if (rank == 1) {
+        while (!heard[0][511])
+            nap();
+    }
+    FAILS(fcc_noop(comm), -ETIMEDOUT, "noop", "rank 1", " ms");
+    (void)snprintf(heard[rank], 500, "%s", fcc_last_error());
+    heard[rank][511] = 1;
+    ms = strstr(heard[rank], "limit of ");
+    CHECK(ms != NULL);
+    long limit = strtol(ms + strlen("limit of "), &end, 10);
+    CHECK((limit == 300 || limit == 6000) && !strncmp(end, " ms", 3));
+    while (!heard[0][511])
+        nap();
+    CHECK(strcmp(heard[rank], heard[0]) == 0);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void unequal_limits(void)
+{
+    ranks_run(2, unequal_rank, shared_memory(2 * 512));
 }
 
 /* Rank 0 submits ahead, rank 1 comes to each operator within the limit, but to the last one long after it was submitted. */
@@ -235,10 +298,15 @@ static void gone_at_once(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"joining", joining, 0},           {"joins_twice", joins_twice, 0},
-        {"never_comes", never_comes, 0},   {"submitted_ahead", submitted_ahead, 0},
-        {"aborted", aborted, 0},           {"one_leaves", one_leaves, 0},
+        {"joining", joining, 0},
+        {"joins_twice", joins_twice, 0},
+        {"never_comes", never_comes, 0},
+        {"submitted_ahead", submitted_ahead, 0},
+        {"aborted", aborted, 0},
+        {"one_leaves", one_leaves, 0},
         {"gone_at_once", gone_at_once, 0},
+        {"id_again", id_again, 0},
+        {"unequal_limits", unequal_limits, 0},
     };
 
     return test_device_missing() ? EXIT_SUCCESS : tests_run("comms", TESTS(tests));

@@ -172,6 +172,26 @@ static int call_alloc(struct scene *s)
     return fcc_buffer_alloc(s->comm, FCC_BUFFER_SYMMETRIC, 64, NULL);
 }
 
+/* What only the worker can refuse. */
+static int alloc_symmetric(struct scene *s, size_t bytes)
+{
+    fcc_buffer *b = NULL;
+    int status = fcc_buffer_alloc(s->comm, FCC_BUFFER_SYMMETRIC, bytes, &b);
+
+    CHECK(!b == (status != 0));
+    return status;
+}
+
+static int call_alloc_nothing(struct scene *s)
+{
+    return alloc_symmetric(s, 0);
+}
+
+static int call_alloc_too_much(struct scene *s)
+{
+    return alloc_symmetric(s, SIZE_MAX);
+}
+
 /* ---- what the others call meanwhile ---- */
 
 static int others_gemv(struct scene *s)
@@ -204,9 +224,7 @@ static int others_prepare(struct scene *s)
 
 static int others_alloc(struct scene *s)
 {
-    fcc_buffer *b;
-
-    return fcc_buffer_alloc(s->comm, FCC_BUFFER_SYMMETRIC, 64, &b);
+    return alloc_symmetric(s, 64);
 }
 
 static const struct refusal {
@@ -232,7 +250,24 @@ static const struct refusal {
     {call_prepare, others_prepare, false, {"gemv_all_reduce: w: 77 dimensions", ""}},
     {call_prepare_no_out, others_prepare, false, {"gemv_all_reduce: out: NULL", ""}},
     {call_alloc, others_alloc, false, {"fcc_buffer_alloc", "out: NULL"}},
+    {call_alloc_nothing, others_alloc, false, {"fcc_buffer_alloc (symmetric): bytes: 0: allowed are 1 to", ""}},
+    {call_alloc_too_much,
+     others_alloc,
+     false,
+     {"fcc_buffer_alloc (symmetric): bytes: 18446744073709551615: allowed are 1 to", ""}},
 };
+
+/* A kind that there is not is no call that all ranks make: it is refused where it is made, and the others are not concerned. */
+static void kind_unknown(const struct scene *s)
+{
+    static const unsigned kinds[] = {3, 99, UINT32_MAX};
+    fcc_buffer *b = NULL;
+
+    for (size_t i = 0; s->rank == 1 && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        FAILS(fcc_buffer_alloc(s->comm, (enum fcc_buffer_kind)kinds[i], 64, &b), -EINVAL, "kind: ", "allowed are 0 to 2");
+        CHECK(!b);
+    }
+}
 
 static void refusals_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -248,6 +283,11 @@ static void refusals_rank(int rank, const struct ranks *all, void *argument)
         FAILS(rank == 1 ? r->call(&s) : r->others(&s), -EINVAL, "rank 1: ", r->says[0], r->says[1]);
         next_works(&s);
     }
+    kind_unknown(&s);
+    next_works(&s);
+    FAILS(alloc_symmetric(&s, rank == 1 ? 65 : 64), -EINVAL,
+          "fcc_buffer_alloc (symmetric): bytes: rank 1 has 65, rank 0 has 64");
+    next_works(&s);
     /* one behind the other, before the others come to any */
     for (int i = 0; i < 4; i++)
         FAILS(rank == 1 ? call_start(&s) : others_gemv(&s), -EINVAL, "rank 1: gemv_all_reduce: y: 6 dimensions");

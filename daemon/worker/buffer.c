@@ -13,12 +13,19 @@
 #include "nodes.h"
 #include "puts.h"
 
+int buffer_bytes_check(uint64_t bytes, struct error *e)
+{
+    if (bytes < 1 || bytes > BUFFER_BYTES_MAX)
+        return error_set(e, -EINVAL, "bytes: %llu: allowed are 1 to %llu", (unsigned long long)bytes, BUFFER_BYTES_MAX);
+    return 0;
+}
+
 int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd, struct error *e)
 {
     struct buffer *b;
 
-    if (bytes < 1 || bytes > BUFFER_BYTES_MAX)
-        return error_set(e, -EINVAL, "bytes: %llu: allowed are 1 to %llu", (unsigned long long)bytes, BUFFER_BYTES_MAX);
+    if (buffer_bytes_check(bytes, e))
+        return e->status;
     b = calloc(1, sizeof(*b));
     if (!b)
         return error_set(e, -ENOMEM, "buffer: out of memory");

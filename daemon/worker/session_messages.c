@@ -132,6 +132,8 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
             return;
         }
         sub->alloc_bytes = m->bytes;
+        if (buffer_bytes_check(m->bytes, &e)) /* all are told of this, rather than that the ranks differ */
+            (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, submission_name(sub), e.text);
         comm_submit(member, sub, NULL);
         return;
     }

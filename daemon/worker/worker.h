@@ -221,6 +221,8 @@ static inline bool buffer_takes_results(const struct buffer *b)
 {
     return b->kind != FCC_BUFFER_LOCAL;
 }
+/* May a buffer have so many? */
+int buffer_bytes_check(uint64_t bytes, struct error *e);
 /* Zeroed memory with one reference, the handle's. *fd is the caller's, for the client. */
 int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd, struct error *e);
 /* A result buffer of m's rank, of which its other nodes are told. As buffer_alloc(). */
