@@ -286,6 +286,30 @@ static void drain(void)
     CHECK(access(d.socket, F_OK) != 0);
 }
 
+/* A worker that is stopped does not hear that it shall end: it is killed after its time, and the broker ends as always. */
+static void drain_stopped(void)
+{
+    struct test_daemon d;
+    fcc_context *context;
+    struct fcc_unique_id id;
+    fcc_comm *comm;
+
+    daemon_start(&d, (const char *const[]){"--drain-ms", "200", NULL});
+    OK(fcc_connect(NULL, &context));
+    OK(fcc_get_unique_id(context, &id));
+    OK(fcc_comm_init(context, &id, 1, 0, NULL, &comm));
+    pid_t worker = daemon_worker(&d);
+    CHECK(kill(worker, SIGSTOP) == 0);
+    double start = now_ms();
+    daemon_stop_unclean(&d); /* SIGTERM: it ends by itself, with status 0 */
+    CHECK(now_ms() - start < 20e3);
+    CHECK(kill(worker, 0) < 0 && errno == ESRCH);
+    CHECK(access(d.socket, F_OK) != 0);
+    FAILS(fcc_noop(comm), -ECONNRESET, "the worker of job 'test' (pid ");
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
 /* ---- the service manager ---- */
 
 /* What systemd does: a listening socket as descriptor 3, and a socket to tell when it is ready. */
@@ -401,6 +425,7 @@ int main(void)
         {"worker_killed", worker_killed, 0},
         {"broker_killed", broker_killed, 0},
         {"drain", drain, 0},
+        {"drain_stopped", drain_stopped, 0},
         {"socket_activation", socket_activation, 0},
         {"terminal", terminal, 0},
     };

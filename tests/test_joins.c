@@ -70,7 +70,8 @@ enum { WRONGS = sizeof(wrongs) / sizeof(wrongs[0]) };
 struct scene {
     int roots; /* nodes at which ranks meet by turns */
     struct fcc_unique_id ids[ROOTS][ORDERS][WRONGS], right[ROOTS][ORDERS][WRONGS];
-    _Atomic int turn; /* calls that have returned */
+    char nodes[ROOTS][64]; /* their addresses, where there are several: ranks 0 and 1 are on different ones */
+    _Atomic int turn;      /* calls that have returned */
 };
 
 static void turn_await(const struct scene *s, int turn)
@@ -100,6 +101,9 @@ static void wrong_once(struct scene *s, fcc_context *context, int rank, int root
         int status = fcc_comm_init(context, id, c.nranks, c.rank, &c.options, &comm);
         check_error(__FILE__, __LINE__, "fcc_comm_init", status, w->status,
                     (const char *const[]){w->says[0], w->says[1], w->says[2], NULL});
+        if (w->spoil == same_rank && s->roots > 1) /* who it was, and where */
+            check_error(__FILE__, __LINE__, "fcc_comm_init", status, w->status,
+                        (const char *const[]){" on node ", s->nodes[0], s->nodes[1], NULL});
     }
     CHECK(now_ms() - start < LIMIT_MS); /* not because they waited for it */
     s->turn++;
@@ -148,6 +152,9 @@ static void nodes_run(int nodes)
 
     daemons_start(&d, nodes, NULL);
     s->roots = nodes;
+    for (int i = 0; i < nodes; i++)
+        (void)snprintf(s->nodes[i], sizeof(s->nodes[i]), "%s", d.node[i].address);
+    CHECK(nodes == 1 || (*s->nodes[0] && *s->nodes[1] && strcmp(s->nodes[0], s->nodes[1]) != 0));
     ids_make(s, &d);
     ranks_start(&r, RANKS, joins_rank, s);
     ranks_join(&r);
