@@ -299,6 +299,48 @@ static void client_full(void)
     daemon_stop(&d);
 }
 
+/* One of two ranks has no room for its part of what both allocate: it is told so, and the other has its part; both go on. */
+static void full_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rlimit limit, small = {.rlim_cur = 64};
+    fcc_comm *comm = comm_open(all, rank, 20000);
+    _Atomic int *step = argument;
+    int fds[64], n = 0;
+    fcc_buffer *b;
+
+    OK(fcc_noop(comm));
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    small.rlim_max = limit.rlim_max;
+    CHECK(rank == 0 || setrlimit(RLIMIT_NOFILE, &small) == 0);
+    while (rank == 1 && (fds[n] = dup(STDERR_FILENO)) >= 0)
+        n++;
+    for (int i = 0; i < 10; i++) {
+        if (rank == 1) {
+            FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 1 << 20, &b), -EMFILE, "RLIMIT_NOFILE");
+        } else {
+            OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 1 << 20, &b));
+            OK(fcc_buffer_write(b, (1 << 20) - 1, "", 1));
+            fcc_buffer_free(b);
+        }
+        OK(fcc_noop(comm));
+    }
+    while (n)
+        (void)close(fds[--n]);
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 1 << 20, &b));
+    OK(fcc_noop(comm));
+    ++*step;
+    while (*step < all->n)
+        nap();
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void client_full_of_two(void)
+{
+    ranks_run(2, full_rank, shared_memory(sizeof(int)));
+}
+
 /* ---- replies ---- */
 
 static int ask_unread(struct raw *r, uint32_t comm)
@@ -450,6 +492,7 @@ int main(void)
         {"connect_worker_stopped", connect_worker_stopped, 60},
         {"worker_full", worker_full, 0},
         {"client_full", client_full, 0},
+        {"client_full_of_two", client_full_of_two, 0},
         {"replies_unread", replies_unread, 60},
         {"replies_in_flight", replies_in_flight, 0},
     };

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "job_status.h"
 #include "users_bed.h"
 
 /* The same for one with a siege of his own, whose connections make room for each other: a new one may have to go for the next, also for those
@@ -165,6 +166,58 @@ static void silent_users(void)
         served(&d, OTHER);
     for (int i = 0; i < 5; i++)
         siege_end(&s[i], pid[i]);
+    daemon_stop(&d);
+}
+
+/* How many of the n silent ones have been closed: the oldest, with the reason, and none that is younger than one that is open. */
+static int silent_closed(struct raw *const all[], int n)
+{
+    const struct fcc_reply *reply;
+    bool is_open = false;
+    int closed = 0;
+
+    for (int i = 0; i < n; i++) {
+        ssize_t got =
+            msg_recv(all[i]->sock, all[i]->in, sizeof(all[i]->in), MSG_DONTWAIT | MSG_PEEK, all[i]->fds, &all[i]->nfds);
+        is_open |= got == -EAGAIN;
+        if (got == -EAGAIN)
+            continue;
+        reply = (const struct fcc_reply *)all[i]->in;
+        CHECK(!is_open && got >= (ssize_t)sizeof(*reply) && reply->msg.type == FCC_MSG_ERROR && reply->status == -EUSERS);
+        CHECK(strstr(reply->text, "has said nothing: this one makes room for another") != NULL);
+        closed++;
+    }
+    return closed;
+}
+
+/* Of a user's connections the silent one that came first goes first; one that has asked stays, though it is older than all of them. */
+static void oldest_first(void)
+{
+    enum { N = 600, WAVES = 3 }; /* more than a share in the second */
+    static struct raw *all[N];
+    struct test_daemon d;
+    int status, closed = 0, n = 0;
+
+    daemon_start(&d, NULL);
+    struct raw *asker = job_open_raw(&d, "", FCC_ROLE_CONTROL, &status);
+    CHECK(status == 0);
+    for (int wave = 1; wave <= WAVES; wave++) {
+        while (n < N * wave / WAVES)
+            all[n++] = raw_open(&d);
+        raw_close(job_open_raw(&d, "", FCC_ROLE_CONTROL, &status)); /* the broker has accepted those before it */
+        CHECK(status == 0);
+        int more = silent_closed(all, n);
+        printf("%d of %d silent ones have gone\n", more, n);
+        CHECK(more > closed || wave == 1);
+        closed = more;
+    }
+    CHECK(closed < N);
+    const struct fcc_query q = {.msg = {.length = sizeof(q), .type = FCC_MSG_QUERY, .id = 2}, .what = FCC_QUERY_STATUS};
+    raw_send(asker, &q, sizeof(q), NULL, 0);
+    CHECK(raw_receive(asker)->status == 0);
+    raw_close(asker);
+    while (n)
+        raw_close(all[--n]);
     daemon_stop(&d);
 }
 
@@ -405,6 +458,7 @@ int main(void)
         {"silent", silent, 0},
         {"asking", asking, 0},
         {"silent_users", silent_users, 0},
+        {"oldest_first", oldest_first, 0},
         {"heard_first", heard_first, 0},
         {"refusals", refusals, 0},
         {"aborts", aborts, 0},
