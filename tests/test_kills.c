@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_kills.c - processes killed at random instants, again and again: ranks, workers, brokers, on one node and on two. Those that are left
+ * test_kills.c - processes killed, and ranks stopped, at random instants, again and again: ranks, workers, brokers, on one node and on two. Those that are left
  * hear of it, have no wrong number, and the next job runs; at the end nothing is left.
  *
  * ROUNDS=n: so many of each test, rather than some. SEED=n: other ones. A round that fails says which it was.
@@ -14,10 +14,10 @@
 #include "harness.h"
 
 enum { RANKS = 4, K = 512, N = 1024, ROWS = 16 };
-enum { FORMING_LIMIT_MS = 1500, RUNNING_LIMIT_MS = 60000 };
+enum { FORMING_LIMIT_MS = 1500, RUNNING_LIMIT_MS = 60000, STOPPED_LIMIT_MS = 3000 };
 #define HEAR_MS 100e3 /* far beyond any limit: who has not heard then waits for ever */
 
-enum victim { VICTIM_RANK, VICTIM_WORKER, VICTIM_BROKER, VICTIMS };
+enum victim { VICTIM_RANK, VICTIM_WORKER, VICTIM_BROKER, VICTIM_STOPPED, VICTIMS };
 static char round_text[128];
 static unsigned seed;
 
@@ -26,7 +26,7 @@ static int random_below(int n)
     return (int)((unsigned)rand_r(&seed) % (unsigned)n);
 }
 
-static const char *const victim_names[] = {"rank", "worker", "broker"};
+static const char *const victim_names[] = {"rank", "worker", "broker", "rank that is stopped"};
 
 /* What the ranks of a round share. */
 struct story {
@@ -153,6 +153,29 @@ static void ranks_hear(struct ranks *r, struct story *story, int killed, double 
     printf("%s: heard within %.0f ms\n", round_text, worst);
 }
 
+/* The others have heard of the stopped rank by their time limit, with its number; when it goes on it hears, too. */
+static void stopped_hears(struct ranks *r, const struct story *story, int stopped, bool early)
+{
+    double until = now_ms() + HEAR_MS;
+    char name[16];
+    int status;
+
+    (void)snprintf(name, sizeof(name), "rank %d", stopped);
+    for (int i = 0; i < RANKS && !early; i++)
+        if (i != stopped && (story->status[i] != -ETIMEDOUT || !strstr(story->text[i], name)))
+            check_failed(__FILE__, __LINE__, "%s: rank %d, of rank %d: %d: %s", round_text, i, stopped, story->status[i],
+                         story->text[i]);
+    CHECK(kill(r->pid[stopped], SIGCONT) == 0);
+    while (waitpid(r->pid[stopped], &status, WNOHANG) == 0) {
+        if (now_ms() > until)
+            check_failed(__FILE__, __LINE__, "%s: rank %d, which was stopped, still waits", round_text, stopped);
+        (void)usleep(500);
+    }
+    if (status || story->wrong[stopped] || story->status[stopped] >= 0 || !*story->text[stopped])
+        check_failed(__FILE__, __LINE__, "%s: rank %d, which was stopped: wait status 0x%x, %d wrong, status %d: %s",
+                     round_text, stopped, status, story->wrong[stopped], story->status[stopped], story->text[stopped]);
+}
+
 static int rank_kill(struct ranks *r)
 {
     int rank = random_below(RANKS);
@@ -193,7 +216,8 @@ static void round_run(struct test_daemon *d, long number, bool early)
 
     (void)snprintf(round_text, sizeof(round_text), "round %ld%s, node %d, a %s", number, early ? ", early" : "", node,
                    victim_names[victim]);
-    story->time_limit_ms = early ? FORMING_LIMIT_MS : RUNNING_LIMIT_MS;
+    bool stops = victim == VICTIM_STOPPED;
+    story->time_limit_ms = early ? FORMING_LIMIT_MS : stops ? STOPPED_LIMIT_MS : RUNNING_LIMIT_MS;
     ranks_start(&r, RANKS, rank_of_round, story);
     if (!early)
         operators_await(story, 5);
@@ -209,10 +233,15 @@ static void round_run(struct test_daemon *d, long number, bool early)
         node_restart(d, node);
         since_ms = now_ms();
         killed = rank_kill(&r);
+    } else if (stops) {
+        killed = random_below(RANKS);
+        CHECK(kill(r.pid[killed], SIGSTOP) == 0);
     } else {
         killed = rank_kill(&r);
     }
-    ranks_hear(&r, story, killed, since_ms, early);
+    ranks_hear(&r, story, killed, since_ms, early || stops);
+    if (stops)
+        stopped_hears(&r, story, killed, early);
 }
 
 /* The brokers have no workers and no descriptors more than they need. One that has had to do with another node keeps connections to it. */
