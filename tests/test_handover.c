@@ -6,6 +6,9 @@
  */
 #include <poll.h>
 
+#include <poll.h>
+#include <sys/resource.h>
+
 #include "worker_bed.h"
 
 #define IDLE "40"
@@ -356,9 +359,54 @@ static void replaced_in_between(void)
     other_close(&next);
 }
 
+/* From now on the worker's table is full, but for the place that it keeps. */
+static void table_fill(const struct bed *b)
+{
+    struct rlimit limit;
+    char path[64];
+    rlim_t n = 0;
+
+    do
+        (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", b->pid, (int)n);
+    while (access(path, F_OK) == 0 && ++n);
+    CHECK(prlimit(b->pid, RLIMIT_NOFILE, NULL, &limit) == 0);
+    limit.rlim_cur = n;
+    CHECK(prlimit(b->pid, RLIMIT_NOFILE, &limit, NULL) == 0);
+}
+
+/* A connection to another node, or of one, for which a worker has no descriptor: who joins is told, and the other node sees the connection's
+ * end. The worker keeps its broker and its clients, and with room it connects again. */
+static void table_full(void)
+{
+    struct other root = {.address = "192.0.2.2:7000", .who = {7, 1}, .serial = 1};
+    struct fcc_unique_id ids[2] = {id_make(1, root.address), id_make(2, root.address)};
+    struct rlimit limit;
+    struct bed b;
+
+    bed_start(&b, "60000");
+    int client = bed_client(&b);
+    client_join_within(client, &ids[0], 2, 1, 30000);
+    struct control_connect asked = bed_asked(&b, root.address, NULL);
+    CHECK(prlimit(b.pid, RLIMIT_NOFILE, NULL, &limit) == 0);
+    table_fill(&b);
+    bed_answer(&b, &asked, &root);
+    client_joined(client, -EMFILE, "no file descriptor left for the connection (RLIMIT_NOFILE)");
+    struct pollfd ends[2] = {{.fd = bed_hand(&b, &root, PEER_MESSAGES)}, {.fd = client}};
+    ends[0].events = ends[1].events = POLLRDHUP;
+    CHECK(poll(ends, 1, 20000) == 1 && poll(&ends[1], 1, 0) == 0);
+    CHECK(prlimit(b.pid, RLIMIT_NOFILE, &limit, NULL) == 0);
+    client_join_within(client, &ids[1], 2, 1, 30000);
+    (void)bed_asked(&b, root.address, NULL); /* of its broker, as before */
+    (void)close(client);
+    CHECK(kill(b.pid, SIGKILL) == 0 && waitpid(b.pid, NULL, 0) == b.pid);
+    (void)close(b.control);
+    other_close(&root);
+}
+
 int main(void)
 {
     static const struct test tests[] = {
+        {"table_full", table_full, 0},
         {"client_on_its_way", client_on_its_way, 0},
         {"peer_on_its_way", peer_on_its_way, 0},
         {"rank_while_asking", rank_while_asking, 0},
