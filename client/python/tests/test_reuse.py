@@ -277,16 +277,18 @@ def feeds(comm):
     def whole_bags(rows):  # [rank][2 * size][columns], what each bag sums
         return blocks(size, rows).unflatten(1, (size, 2)).transpose(1, 2)
 
+    def halves(y):
+        y = fcc.gemv_all_reduce(y, shared, comm)
+        return torch.cat([fcc.gemv_all_reduce(half, shared, comm) for half in (y[:4], y[4:])])
+
     def mean(of):
         return of.mean(0, keepdim=True).expand(size, -1, -1)
     return {
         "x": (lambda y: fcc.gemv_all_reduce(y, shared, comm), lambda y: mean(y)[:, :, order], size * first),
         "w": (lambda y: fcc.gemv_all_reduce(shared, y, comm), lambda y: mean(y)[:, :, order].transpose(1, 2), size * first),
-        "a view of x": (lambda y: fcc.gemv_all_reduce(y.flip(0)[1:].flip(0), shared, comm)[[*range(7), 0]],
-                        lambda y: mean(y)[:, [*range(7), 0]][:, :, order], size * first),
+        "views of x": (halves, lambda y: mean(y)[:, :, order][:, :, order], size * first),
         "x and w": (lambda y: fcc.gemv_all_reduce(y, y, comm).clamp_(max=1),
-                    lambda y: (y @ y.transpose(1, 2)).sum(0, keepdim=True).clamp(max=1)
-                    .expand(size, -1, -1), torch.eye(8)[order].expand(size, 8, 8)),
+                    lambda y: (size * mean(y @ y.transpose(1, 2))).clamp(max=1), torch.eye(8)[order].expand(size, 8, 8)),
         "a": (lambda y: fcc.gemm_all_to_all(y, turn, comm), lambda y: blocks(size, y)[:, :, order.argsort()], first),
         "b": (lambda y: fcc.gemm_all_to_all(turn, y, comm), lambda y: blocks(size, y[:, order]), first),
         "tables": (lambda y: bags(y, ids).view(2 * size, 8), lambda y: whole_bags(y[:, ids.cpu()]).flatten(1, 2), first[:, :2 * size]),
