@@ -29,7 +29,7 @@ static void spoil(struct fcc_tensor *input, const struct fcc_tensor *result, boo
 struct call {
     enum work work;
     int input;
-    bool same;
+    bool same, grouped;
 };
 
 /* What the error says of it: which input overlaps which result. */
@@ -66,7 +66,7 @@ static void each_call(struct lane *l, enum work work, void (*make)(struct lane *
 {
     for (int input = 0; input < NVICTIMS; input++)
         for (int same = 0; same < 2; same++)
-            make(l, &(struct call){work, input, same});
+            make(l, &(struct call){work, input, same, same == input});
 }
 
 static void scene_run(void (*rank)(int, const struct ranks *, void *))
@@ -147,8 +147,12 @@ static void repeated_refused(struct lane *l, const struct call *c)
 
     says(c, input, result);
     CHECK(gpu.stream_function(l->stream, result_wipe, &l->results[c->work]) == 0);
+    if (c->grouped)
+        fcc_group_begin();
     for (int i = 0; i < 3; i++)
         OK(call_make(l, c, NULL));
+    if (c->grouped)
+        OK(fcc_group_end());
     CHECK(gpu.stream_function(l->stream, untouched_check, &l->results[c->work]) == 0);
     stream_sync(l->stream);
     FAILS(fcc_comm_error_wait(l->comm, -1), -EINVAL, "rank 1: ", input, result);

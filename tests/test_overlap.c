@@ -10,8 +10,10 @@
 
 #include "harness.h"
 
-/* Every rank has one symmetric buffer of floats, in which most of it lies, and a local one. */
-enum { FLOATS = 65536, RANKS = 2 };
+/* Every rank has one buffer of floats for results, of either kind, in which most of it lies, and a local one. */
+enum { FLOATS = 65536, RANKS = 2, KINDS = 2 };
+
+static const enum fcc_buffer_kind kinds[KINDS] = {FCC_BUFFER_SYMMETRIC, FCC_BUFFER_RESULT};
 
 struct scene {
     fcc_comm *comm;
@@ -35,11 +37,17 @@ static void floats_fill(fcc_buffer *b, int64_t at, int64_t n, float value)
     free(p);
 }
 
-static void scene_open(struct scene *s, fcc_comm *comm, int rank)
+static void scene_close(struct scene *s)
+{
+    fcc_buffer_free(s->shared);
+    fcc_buffer_free(s->local);
+}
+
+static void scene_open(struct scene *s, fcc_comm *comm, int rank, enum fcc_buffer_kind kind)
 {
     s->comm = comm;
     s->rank = rank;
-    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, FLOATS * 4, &s->shared));
+    OK(fcc_buffer_alloc(comm, kind, FLOATS * 4, &s->shared));
     OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, FLOATS * 4, &s->local));
 }
 
@@ -151,7 +159,7 @@ static float a_of(int rank, int row, int column)
 /* a's columns and c's are the halves of one matrix; b is one. */
 static struct fcc_gemm_all_to_all_args gemm_halves(struct scene *s, int64_t a_at, int64_t c_at)
 {
-    static float wide[M * PITCH], one[C * C];
+    float wide[M * PITCH], one[C * C];
 
     for (int i = 0; i < C * C; i++)
         one[i] = i % (C + 1) == 0 ? 1.0F : 0.0F;
@@ -263,18 +271,46 @@ static void embedding_rank(struct scene *s)
     }
 }
 
+/* Of those that are refused in a group, too, the others are told, and the ones before and behind them are right. */
+static void group_rank(struct scene *s)
+{
+    struct fcc_gemv_all_reduce_args right = gemv_right(s), wrong = right;
+    fcc_request *requests[3];
+
+    if (s->rank == 1)
+        wrong.x.offset = Y_AT * 4;
+    fcc_group_begin();
+    OK(fcc_gemv_all_reduce_start(s->comm, &right, &requests[0]));
+    OK(fcc_gemv_all_reduce_start(s->comm, &wrong, &requests[1]));
+    OK(fcc_gemv_all_reduce_start(s->comm, &right, &requests[2]));
+    OK(fcc_group_end());
+    for (int i = 0; i < 3; i++) {
+        if (i == 1)
+            FAILS(fcc_request_wait(requests[i], -1), -EINVAL, "rank 1: gemv_all_reduce: x: bytes 4096", "overlap y");
+        else
+            OK(fcc_request_wait(requests[i], -1));
+        fcc_request_free(requests[i]);
+    }
+    gemv_expect(s, Y_AT);
+}
+
 static void operators_rank(int rank, const struct ranks *all, void *argument)
 {
     struct scene *s = calloc(1, sizeof(*s));
+    fcc_comm *comm = comm_open(all, rank, 0);
 
     (void)argument;
-    scene_open(s, comm_open(all, rank, 0), rank);
-    gemv_works(s);
-    gemv_rank(s);
-    gemm_rank(s);
-    embedding_works(s);
-    embedding_rank(s);
-    fcc_comm_destroy(s->comm);
+    for (int i = 0; i < KINDS; i++) {
+        scene_open(s, comm, rank, kinds[i]);
+        gemv_works(s);
+        gemv_rank(s);
+        gemm_rank(s);
+        embedding_works(s);
+        embedding_rank(s);
+        group_rank(s);
+        scene_close(s);
+    }
+    fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
     free(s);
 }
@@ -312,17 +348,10 @@ static void meet(void)
     (void)pthread_barrier_wait(&both_barrier);
 }
 
-static void *both_rank(void *argument)
+static void gemv_across(struct scene *s, struct scene *other)
 {
-    struct scene *s = argument, *other = &both[1 - (s - both)];
-    struct fcc_comm_options options = {.device = -1, .device_kind = test_device()};
-    fcc_comm *comm;
-
-    OK(fcc_comm_init(both_context, &both_id, RANKS, (int)(s - both), &options, &comm));
-    scene_open(s, comm, (int)(s - both));
-    meet();
-    gemv_works(s);
     struct fcc_gemv_all_reduce_args args = gemv_right(s);
+
     if (s->rank == 0)
         args.x.buffer = other->shared;
     args.x.offset = (s->rank == 0 ? Y_AT : X_AT) * 4; /* rank 0's x is rank 1's y */
@@ -341,7 +370,91 @@ static void *both_rank(void *argument)
     OK(fcc_gemv_all_reduce(s->comm, &args));
     for (int i = 0; i < N; i++)
         CHECK(fabsf(scene_read(s)[Y_AT + i] - 2 * K * (2 + 2)) < 1e-3f);
-    fcc_comm_destroy(s->comm);
+    meet();
+}
+
+static void gemm_across(struct scene *s, struct scene *other)
+{
+    struct fcc_gemm_all_to_all_args args;
+    const float *p;
+
+    for (int input = 0; input < 2; input++) {
+        meet();
+        args = gemm_halves(s, 0, C);
+        meet();
+        struct fcc_tensor *inputs[] = {&args.a, &args.b};
+        if (s->rank == 0) {
+            inputs[input]->buffer = other->shared;
+            inputs[input]->offset = args.c.offset;
+        }
+        FAILS(fcc_gemm_all_to_all(s->comm, &args), -EINVAL, "rank 0: gemm_all_to_all: ", input ? "b" : "a", ": bytes 65664 to ",
+              "overlap rank 1's c, bytes 65664 to");
+        p = scene_read(s) + WIDE_AT;
+        for (int i = 0; i < M * PITCH; i++)
+            CHECK(p[i] == a_of(s->rank, i / PITCH, i % PITCH)); /* nobody has stored anything */
+        gemm_works(s, 0, C);
+    }
+    meet();
+    args = gemm_halves(s, 0, C);
+    meet();
+    if (s->rank == 0)
+        args.a.buffer = other->shared; /* the columns beside rank 1's result */
+    OK(fcc_gemm_all_to_all(s->comm, &args));
+    p = scene_read(s) + WIDE_AT;
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < C; j++)
+            CHECK(p[i * PITCH + C + j] == a_of(1, s->rank * (M / RANKS) + i % (M / RANKS), j));
+    meet();
+}
+
+static void embedding_across(struct scene *s, struct scene *other)
+{
+    static const char *const names[] = {"tables", "indices", "offsets", "sample_weights"};
+    enum { TABLES_AT = 40000 };
+    struct fcc_embedding_all_to_all_args args;
+
+    for (int i = 0; i < 4; i++) {
+        args = embedding_right(s);
+        struct fcc_tensor *inputs[] = {&args.tables, &args.indices, &args.offsets, &args.sample_weights};
+        if (s->rank == 0) {
+            inputs[i]->buffer = other->shared;
+            inputs[i]->offset = (OUT_AT + OUT_FLOATS - 1) * 4;
+        }
+        FAILS(fcc_embedding_all_to_all(s->comm, &args), -EINVAL, "rank 0: embedding_all_to_all: ", names[i], ": bytes 9212 to",
+              "overlap rank 1's out, bytes 8192 to 9215");
+        const float *p = scene_read(s) + OUT_AT;
+        for (int f = 0; f < OUT_FLOATS; f++)
+            CHECK(p[f] == -1);
+        embedding_works(s);
+    }
+    floats_fill(s->shared, TABLES_AT, ROWS * DIM, (float)(s->rank + 1));
+    args = embedding_right(s);
+    args.tables = fcc_tensor_2d(s->rank == 0 ? other->shared : s->shared, TABLES_AT * 4, FCC_F32, ROWS, DIM);
+    meet();
+    OK(fcc_embedding_all_to_all(s->comm, &args));
+    for (int i = 0; i < OUT_FLOATS; i++)
+        CHECK(scene_read(s)[OUT_AT + i] == POOL * 2);
+    meet();
+}
+
+static void *both_rank(void *argument)
+{
+    struct scene *s = argument, *other = &both[1 - (s - both)];
+    struct fcc_comm_options options = {.device = -1, .device_kind = test_device()};
+    fcc_comm *comm;
+
+    OK(fcc_comm_init(both_context, &both_id, RANKS, (int)(s - both), &options, &comm));
+    for (int i = 0; i < KINDS; i++) {
+        scene_open(s, comm, (int)(s - both), kinds[i]);
+        meet();
+        gemv_works(s);
+        gemv_across(s, other);
+        gemm_across(s, other);
+        embedding_across(s, other);
+        scene_close(s);
+        meet();
+    }
+    fcc_comm_destroy(comm);
     return NULL;
 }
 

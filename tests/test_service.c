@@ -7,6 +7,7 @@
 #include <json-c/json.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -123,6 +124,36 @@ static void background(void)
     while (kill(pid, 0) == 0)
         (void)usleep(2000);
     CHECK(BACKGROUND("--config", "/dev/null") == 0);
+    background_end(pid_in_file(in_directory("b.pid")));
+    (void)unlink(in_directory("b.log"));
+}
+
+/* One that was told to end, and is slow at it, is waited for; its successor's file is there, and names it. */
+static void background_again(void)
+{
+    fcc_context *context;
+    pid_t pid, waker;
+
+    (void)setenv("FCCD_SOCKET", in_directory("b.sock"), 1);
+    CHECK(BACKGROUND("--config", "/dev/null") == 0);
+    for (int i = 0; i < 20; i++) {
+        pid = pid_in_file(in_directory("b.pid"));
+        loop_await();
+        if (i == 0)
+            CHECK(kill(pid, SIGSTOP) == 0);
+        CHECK(kill(pid, SIGTERM) == 0);
+        waker = i == 0 ? fork() : -1;
+        if (waker == 0) {
+            (void)usleep(300000);
+            _exit(kill(pid, SIGCONT) ? 1 : 0);
+        }
+        if (BACKGROUND("--config", "/dev/null") != 0)
+            check_failed(__FILE__, __LINE__, "round %d: it said \"%s\"", i, said);
+        CHECK(waker < 0 || waitpid(waker, NULL, 0) == waker);
+        CHECK(pid_in_file(in_directory("b.pid")) > 1 && pid_in_file(in_directory("b.pid")) != pid);
+        OK(fcc_connect(NULL, &context));
+        fcc_disconnect(context);
+    }
     background_end(pid_in_file(in_directory("b.pid")));
     (void)unlink(in_directory("b.log"));
 }
@@ -271,6 +302,57 @@ static void dates(void)
     (void)unlink(in_directory("b.log"));
 }
 
+/* Where standard error is the stream that JOURNAL_STREAM names, the journal has the date: a line has its level for it instead, the broker's and
+ * its workers'. */
+static void journal(void)
+{
+    char stream[64], text[16384], all[sizeof(text)], *line, *rest = text;
+    struct test_daemon d;
+    fcc_context *context;
+    struct stat st;
+    int lines = 0, workers = 0, fds[2];
+
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0 && fstat(fds[1], &st) == 0);
+    (void)snprintf(stream, sizeof(stream), "%llu:%llu", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
+    (void)setenv("JOURNAL_STREAM", stream, 1);
+    (void)setenv("FCCD_SOCKET", in_directory("b.sock"), 1);
+    (void)fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        (void)dup2(fds[1], STDERR_FILENO);
+        (void)execl(daemon_binary(), "fccd", "--config", "/dev/null", "--socket", in_directory("b.sock"), "--gpus", "none",
+                    "--log-level", "debug", (char *)NULL);
+        _exit(127);
+    }
+    (void)close(fds[1]);
+    d.pid = pid;
+    double until = now_ms() + 20e3;
+    while (fcc_connect(NULL, &context)) { /* until it listens */
+        CHECK(now_ms() < until);
+        (void)usleep(10000);
+    }
+    (void)daemon_worker(&d);
+    fcc_disconnect(context);
+    loop_await();
+    CHECK(kill(pid, SIGTERM) == 0);
+    size_t n = 0;
+    for (ssize_t got; n < sizeof(text) - 1 && (got = read(fds[0], text + n, sizeof(text) - 1 - n)) > 0;)
+        n += (size_t)got; /* to the end of all who have it */
+    text[n] = '\0';
+    CHECK(waitpid(pid, NULL, 0) == pid && close(fds[0]) == 0);
+    memcpy(all, text, sizeof(all));
+    while ((line = strsep(&rest, "\n")) && *line) {
+        bool broker = !strncmp(line + 3, "broker: ", 8), worker = !strncmp(line + 3, "worker ", 7);
+        if (line[0] != '<' || !strchr("3467", line[1]) || line[2] != '>' || !(broker || worker))
+            check_failed(__FILE__, __LINE__, "not as the journal takes it: %s", line);
+        lines++;
+        workers += worker;
+    }
+    if (lines <= 2 || workers == 0)
+        check_failed(__FILE__, __LINE__, "%d lines, %d of workers: %s", lines, workers, all);
+}
+
 static void unknown_variables(void)
 {
     static const char *const warned[] = {
@@ -300,10 +382,12 @@ int main(void)
 {
     static const struct test tests[] = {
         {"background", background, 0},
+        {"background_again", background_again, 0},
         {"background_fails", background_fails, 0},
         {"hangup", hangup, 0},
         {"json_lines", json_lines, 0},
         {"dates", dates, 0},
+        {"journal", journal, 0},
         {"unknown_variables", unknown_variables, 0},
         {"hangup_relative", hangup_relative, 0},
     };

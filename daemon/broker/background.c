@@ -13,9 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "log.h"
 
 #define START_LIMIT_MS 60000 /* for the daemon to listen: it looks up a group, and addresses of this node */
+#define END_LIMIT_MS 2000    /* for another daemon, which has PID_FILE, to end */
 
 static int ready_fd = -1; /* the pipe's end that says that the daemon listens */
 static int pid_fd = -1;   /* the locked PID_FILE */
@@ -94,23 +96,53 @@ static bool is_beside_socket(const struct config *config)
     return !strncmp(config->pid_file, config->socket, folder) && !strchr(config->socket + folder, '/');
 }
 
+/* Another daemon has it. One that was told to end, just before this one was started, is given the time for it. */
+static bool is_to_wait(uint64_t since_ns)
+{
+    if (clock_ns() - since_ns > (uint64_t)END_LIMIT_MS * 1000000)
+        return false;
+    (void)poll(NULL, 0, 5);
+    return true;
+}
+
+/* The file at that path, locked. Returns it, or -errno: -EPERM if it is not one of this process's user, -EWOULDBLOCK if another daemon has
+ * it. */
+static int pid_file_lock(const char *path)
+{
+    uint64_t since = clock_ns();
+    struct stat st, at;
+    int fd, status;
+
+    for (;;) {
+        fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
+        if (fd < 0)
+            return -errno;
+        if (fstat(fd, &st))
+            status = -errno;
+        else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
+            status = -EPERM; /* in a directory that all may write to, somebody may have put something there */
+        else
+            status = flock(fd, LOCK_EX | LOCK_NB) ? -errno : 0;
+        if (!status && !lstat(path, &at) && at.st_dev == st.st_dev && at.st_ino == st.st_ino)
+            return fd;
+        (void)close(fd);
+        if (status && (status != -EWOULDBLOCK || !is_to_wait(since)))
+            return status;
+        /* or a daemon that ended has removed it before it was locked here */
+    }
+}
+
 int pid_file_write(const struct config *config)
 {
     const char *path = config->pid_file;
-    struct stat st;
-    int status = 0;
+    int status;
 
     if (!*path)
         return 0;
-    pid_fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
-    if (pid_fd >= 0 && !fstat(pid_fd, &st)) {
-        /* In a directory that all may write to, somebody may have put something there. */
-        if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
-            status = -EPERM;
-        else if (!flock(pid_fd, LOCK_EX | LOCK_NB) && !ftruncate(pid_fd, 0) && dprintf(pid_fd, "%d\n", getpid()) > 0)
-            return 0;
-    }
-    if (!status)
+    pid_fd = status = pid_file_lock(path);
+    if (status >= 0 && !ftruncate(pid_fd, 0) && dprintf(pid_fd, "%d\n", getpid()) > 0)
+        return 0;
+    if (status >= 0)
         status = -errno;
     if (status == -EWOULDBLOCK)
         log_error("PID_FILE %s: another fccd has it", path);

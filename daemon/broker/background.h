@@ -13,7 +13,7 @@
 int background_enter(const struct config *config);
 
 /* PID_FILE, if there is one: written, and locked for as long as the process lives. Returns 0 or -errno (logged): -EWOULDBLOCK if another
- * fccd holds it. */
+ * fccd holds it, and does not end within 2 s. */
 int pid_file_write(const struct config *config);
 void pid_file_remove(const struct config *config);
 

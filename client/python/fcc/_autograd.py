@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from ._derivatives import DERIVATIVES, Derivative
-from ._dispatch import autocast_keys, lib, plain
+from ._dispatch import autocast_keys, is_forward_mode, lib, plain
 from .communicator import TOLD
 from .ops import KERNELS
 
@@ -32,7 +32,7 @@ def function_of(name: str, op: Any, derivative: Derivative) -> Any:
     class Function(_SingleLevelFunction):
         @staticmethod
         def forward(ctx: Any, *args_keyset_keywords: Any) -> Tensor:
-            *args, keyset, keywords, gradients, done = args_keyset_keywords
+            *args, keyset, keywords, gradients, forward_mode, done = args_keyset_keywords
             # For the levels below of torch.func's, whose derivatives are not off as they are here for this one.
             with torch.set_grad_enabled(gradients), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
                 result = op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **keywords)
@@ -40,7 +40,7 @@ def function_of(name: str, op: Any, derivative: Derivative) -> Any:
             ctx.inputs = len(args_keyset_keywords)
             saved = derivative.save(ctx, result, *args, **keywords)
             ctx.save_for_backward(*saved)
-            if forward_ad._current_level >= 0:
+            if forward_mode:
                 ctx.save_for_forward(*saved)
             return result
 
@@ -54,7 +54,7 @@ def function_of(name: str, op: Any, derivative: Derivative) -> Any:
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Tensor:
             # What is saved has its tangents with it. Without them, forward mode can be on, for the levels below of torch.func's.
-            saved = [None if t is None else forward_ad.unpack_dual(t).primal for t in ctx.saved_tensors]
+            saved = [None if t is None else forward_ad.unpack_dual(t, level=0).primal for t in ctx.saved_tensors]
             with forward_ad._set_fwd_grad_enabled(True):
                 return derivative.tangent(ctx, tuple(saved), *tangents)
 
@@ -72,20 +72,28 @@ def differentiable(name: str, run: Callable[..., Tensor], derivative: Derivative
     is_grad_enabled = torch.is_grad_enabled
     is_transformed = torch._C._are_functorch_transforms_active
 
+    def apply(keyset: Any, args: tuple, keywords: dict[str, Any], forward_mode: bool) -> Tensor:
+        done: list[bool] = []
+        try:
+            if not is_transformed():
+                return function.apply(*args, keyset, keywords, is_grad_enabled(), forward_mode, done)
+            with enable_single_level_autograd_function():
+                return function.apply(*args, keyset, keywords, is_grad_enabled(), forward_mode, done)
+        except Exception as e:
+            if done:  # autograd cannot save an inference tensor, say: the operator has run, on all ranks
+                setattr(e, TOLD, True)
+            raise
+
     def kernel(keyset: Any, *args: Any, **keywords: Any) -> Tensor:
-        if is_grad_enabled() and any_requires_grad(*args) or forward_ad._current_level >= 0:
-            done: list[bool] = []
-            try:
-                if not is_transformed():
-                    return function.apply(*args, keyset, keywords, is_grad_enabled(), done)
-                with enable_single_level_autograd_function():
-                    return function.apply(*args, keyset, keywords, is_grad_enabled(), done)
-            except Exception as e:
-                if done:  # autograd cannot save an inference tensor, say: the operator has run, on all ranks
-                    setattr(e, TOLD, True)
-                raise
+        if forward_ad._current_level >= 0:
+            return apply(keyset, args, keywords, True)
         if keyset.raw_repr() in plain:
+            if is_grad_enabled() and any_requires_grad(*args):
+                return apply(keyset, args, keywords, False)
             return run(*args, **keywords)
+        forward_mode = is_forward_mode()
+        if forward_mode or is_grad_enabled() and any_requires_grad(*args):
+            return apply(keyset, args, keywords, forward_mode)
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **keywords)
 

@@ -26,7 +26,7 @@ from torch.autograd import forward_ad
 
 from . import communicator
 from ._calls import run
-from ._dispatch import plain_threads
+from ._dispatch import none_is_plain, plain_threads
 from ._library import GEMV_ARGS, RESERVED, TENSORS
 from ._packets import refused
 from ._pool import Block
@@ -193,6 +193,13 @@ def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at
     beside[x.data_ptr()] = Kept(x, w, check, front, blocks, stream, others[:SHAPES - 1])
 
 
+def avoid() -> None:
+    """A graph in forward mode is traced: from now on no call takes the short way, as its own look like any other when it runs."""
+    global _prepared
+    none_is_plain()
+    _prepared = {}
+
+
 def _is_ordinary(tensor: Tensor) -> bool:
     """Is there no __torch_function__ that wants to see its calls, and to make a tensor of its own kind of their results?"""
     kind = type(tensor)
@@ -232,4 +239,4 @@ with torch.inference_mode(False), torch._C._DisableTorchDispatch():
     if _guard_works():
         _check = _guard
 
-__all__ = ["Packet", "again", "remember"]
+__all__ = ["Packet", "again", "avoid", "remember"]

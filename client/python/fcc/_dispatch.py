@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The library of torch.ops.fcc.*, and how a call is known that needs nothing of torch but its arguments."""
+"""The library of torch.ops.fcc.*, how a call is known that needs nothing of torch but its arguments, and forward mode."""
 from __future__ import annotations
 
 import threading
@@ -23,8 +23,38 @@ def learn(tensor: torch.Tensor) -> None:
 
 
 def _learn_kernel(keyset: Any, tensor: torch.Tensor) -> torch.Tensor:
-    plain.add(keyset.raw_repr())
+    if _is_any_plain:
+        plain.add(keyset.raw_repr())
     return torch.empty(0)
+
+
+def is_forward_mode() -> bool:
+    """Whoever has begun it: a graph of torch.compile does so unknown to torch.autograd.forward_ad. (Only one level at a time is allowed.)"""
+    try:
+        level = torch._C._enter_dual_level()
+    except RuntimeError:
+        return True
+    torch._C._exit_dual_level(level)
+    return level > 0
+
+
+def has_tangent(tensor: torch.Tensor) -> bool:
+    return is_forward_mode() and torch._VF._unpack_dual(tensor, level=0)[1] is not None
+
+
+def is_wrapped(tensor: torch.Tensor) -> bool:
+    """Is it one that torch.vmap or a transformation of torch.func has made of another one? It has no address."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+_is_any_plain = True
+
+
+def none_is_plain() -> None:
+    """From now on a call with ordinary tensors, outside of all modes, may be one in forward mode: of a graph that has been traced in it."""
+    global _is_any_plain
+    _is_any_plain = False
+    plain.clear()
 
 
 lib.define("_keys(Tensor tensor) -> Tensor")

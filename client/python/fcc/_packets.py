@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from . import communicator
 from ._calls import unsubmitted
+from ._dispatch import is_forward_mode
 from .communicator import Communicator, refuse
 from .errors import ArgumentError, Error
 
@@ -53,6 +54,17 @@ class Packet(OpOverloadPacket):
             return self._op(*args, **keywords)
         except Exception as e:
             raise refused(self, e, args, keywords) from None
+
+
+def traced(fake: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The kernel for fake tensors. The graph that they are traced for begins forward mode unseen, if it is in it."""
+    @functools.wraps(fake)
+    def call(*args: Any, **keywords: Any) -> Tensor:
+        if is_forward_mode():
+            from . import _direct  # which has imported this
+            _direct.avoid()
+        return fake(*args, **keywords)
+    return call
 
 
 def shapes_only(name: str, fake: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -2,7 +2,8 @@
 """torch.vmap of torch.ops.fcc.*: what they do with one more dimension. All ranks map alike: over as many, and the same inputs.
 
 Where an operator takes the further dimension as rows or columns it is called once, or once for as many rows as it takes. Else it is
-called for one after the other.
+called for one after the other. Then the ranks agree first on how often: by an operator that none of them takes for one of those, and that
+is an error on all of them if they do not.
 """
 from __future__ import annotations
 
@@ -13,6 +14,9 @@ import torch
 from torch import Tensor
 
 from ._dispatch import lib
+from ._names import Called
+from .communicator import find
+from .errors import Error
 from .ops import GEMV_ROWS, KERNELS
 
 ops = torch.ops.fcc
@@ -20,7 +24,24 @@ ops = torch.ops.fcc
 Mapped = tuple[Tensor, int]  # a result, and which of its dimensions is the further one
 
 
+def agree(name: str, count: int, of_what: str, args: Sequence[Any]) -> None:
+    """All ranks have as many, or all get an error. What is exchanged has no elements, but for a row of zeros."""
+    comm = next(arg for arg in args if isinstance(arg, str))
+    like = next(arg for arg in args if isinstance(arg, Tensor))
+    other = "rows_all_to_all" if name == "gemv_all_reduce" else "gemv_all_reduce"
+    words = Called(f"torch.vmap of {name}", {other: ((r"\b(?:rows: shape\[1\]|w: shape\[0\])", of_what),)})
+    c = find(comm)
+    try:
+        if other == "rows_all_to_all":
+            ops.rows_all_to_all(like.new_empty((0, count), dtype=torch.float32), [0] * c.size, [0] * c.size, comm)
+        else:
+            ops.gemv_all_reduce(like.new_empty((1, 0), dtype=torch.float32), like.new_empty((count, 0), dtype=torch.float32), comm)
+    except Error as e:
+        raise e.renamed(words, c.rank) from None
+
+
 def one_by_one(name: str, info: Any, in_dims: Sequence[Any], args: Sequence[Any], keywords: dict[str, Any]) -> Mapped:
+    agree(name, info.batch_size, "size of the mapped dimension", args)
     if info.batch_size == 0:
         return none(name, in_dims, args, keywords), 0
     op, found = getattr(ops, name), []
@@ -49,6 +70,8 @@ def gemv(info: Any, in_dims: Sequence[Any], x: Tensor, w: Tensor, comm: str, **k
     if is_only(in_dims, 0) and info.batch_size:  # all rows, one below the other
         every = x.movedim(in_dims[0], 0)
         rows = every.reshape(every.shape[0] * every.shape[1], every.shape[2])
+        if rows.shape[0] > GEMV_ROWS:
+            agree("gemv_all_reduce", rows.shape[0], "x: rows of all that is mapped", (x, comm))
         found = [ops.gemv_all_reduce(part, w, comm, **keywords) for part in rows.split(GEMV_ROWS)]
         return torch.cat(found).view(every.shape[0], every.shape[1], w.shape[0]), 0
     if is_only(in_dims, 1):  # all weights, one below the other

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch.autograd import forward_ad
 
 from . import communicator
+from ._dispatch import has_tangent, is_wrapped
 from ._connection import Buffer
 from ._library import LOCAL, SYMMETRIC
 from .communicator import Communicator, refuse
@@ -100,6 +100,8 @@ def is_daemon_memory(tensor: torch.Tensor, comm: Communicator | None = None) -> 
     """Does it lie in the daemon's memory, so that operators of the communicator use it without a copy? (All communicators of
     one connection share what lies there.)"""
     comm = comm or communicator.default()
+    while is_wrapped(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor.numel() == 0 or comm.member.connection.find(tensor.data_ptr()) is not None
 
 
@@ -111,14 +113,17 @@ def to_daemon(what: T, comm: Communicator | None = None) -> T:
     dense. The copy of a tensor that autograd has computed, or that has a tangent, is a step of that computation; that of a leaf is
     a leaf, but in torch.func's transformations.
 
-    Raises: ArgumentError for a tensor that is not dense (sparse, quantized, ...), for what is neither tensor nor module, and what
-        empty() does.
+    Raises: ArgumentError for a tensor that is not dense (sparse, quantized, ...), for what is neither tensor nor module, for a module
+        within torch.vmap or a transformation of torch.func, and what empty() does.
     """
     comm = comm or communicator.default()
     if isinstance(what, torch.Tensor):
         return _moved(what, comm)
     if not isinstance(what, torch.nn.Module):
         raise ArgumentError(f"to_daemon: {type(what).__name__}: allowed are a torch.Tensor and a torch.nn.Module", rank=comm.rank)
+    if torch._C._are_functorch_transforms_active():
+        raise ArgumentError("to_daemon: a module: torch allows no change of its tensors within torch.vmap and torch.func's transformations",
+                            rank=comm.rank, remedy="Move it before.")
     done: dict[int, torch.Tensor] = {}  # tied parameters stay tied
     with torch.no_grad():
         module: torch.nn.Module
@@ -139,7 +144,6 @@ def _moved(tensor: torch.Tensor, comm: Communicator) -> torch.Tensor:
     if tensor.device == comm.device and is_daemon_memory(tensor, comm):
         return tensor
     made = empty(tuple(tensor.shape), dtype=tensor.dtype, comm=comm)
-    tangent = forward_ad.unpack_dual(tensor).tangent if forward_ad._current_level >= 0 else None
-    if tangent is not None or tensor.requires_grad and not tensor.is_leaf and torch.is_grad_enabled():
+    if has_tangent(tensor) or tensor.requires_grad and not tensor.is_leaf and torch.is_grad_enabled():
         return made.copy_(tensor)
     return made.copy_(tensor.detach()).requires_grad_(tensor.requires_grad)

@@ -295,6 +295,7 @@ for _name, (_kernel, _fake, _schema) in KERNELS.items():
     lib.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
     for _key in ("CPU", "CUDA"):
         lib.impl(_name, _kernel, _key)
+    _fake = _packets.traced(_fake)
     torch.library.register_fake(f"fcc::{_name}", _fake if _name in ALONE else _packets.shapes_only(_name, _fake), lib=lib)
     # All ranks must call in one order, and compilers may change it, and leave out what nobody uses, by what they find best for
     # one rank's sizes. So each call is an effect, and effects stay in order.

@@ -2,7 +2,8 @@
 """Operators that are prepared once and run again and again: what MPI calls persistent collectives (C: fcc_prepared).
 
 A run is launched by this process, onto the current stream, so nothing is handed over between it and the daemon: a run costs a
-launch, under MPS and without it. Inference only: there are no gradients.
+launch, under MPS and without it. Inference only: there are no gradients, and tensors with tangents, of torch.vmap's and of torch.func's are
+refused.
 
     step = fcc.prepare_gemv_all_reduce(x, layer.weight)   # all ranks; x and the weight stay where they are
     for token in tokens:
@@ -22,6 +23,7 @@ from torch import Tensor
 from . import communicator
 from ._calls import check_floats, dense, numbers
 from ._connection import Member, interruptible
+from ._dispatch import has_tangent, is_wrapped
 from ._library import GEMM_ARGS, GEMV_ARGS, RESERVED, SCHEDULES, library
 from ._staging import is_plain, place
 from .communicator import Communicator, Expected, refuse, rows_check
@@ -105,6 +107,10 @@ def _prepared_end(pid: int, member: Member, handle: ctypes.c_void_p) -> None:
 
 def _there(comm: Communicator, op: str, name: str, tensor: Tensor, stream: int) -> tuple:
     """Where it lies: each run reads it there, so there are no copies."""
+    if is_wrapped(tensor) or has_tangent(tensor):
+        what = "it is one of torch.vmap's or torch.func's" if is_wrapped(tensor) else "it has a tangent"
+        raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {what}: a prepared operator has no derivatives, and reads memory as it is",
+                            remedy=f"Call fcc.{op}() there.")
     check_floats(comm, op, name, tensor, 2)
     if tensor.is_neg():
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: it is a view that torch negates when it is read: a prepared "

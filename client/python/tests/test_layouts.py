@@ -10,6 +10,8 @@ import fcc
 import numpy
 import pytest
 import torch
+from daemon import Nodes
+from ranks import Ranks
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
@@ -305,3 +307,15 @@ def layouts_rank(comm, case, seed):
 @pytest.mark.parametrize("case", [gemv_case, gemm_case, rows_case, all_reduce_case, embedding_case])
 def test_layouts(run, case, size):
     run(size, layouts_rank, case, SEED)
+
+
+@pytest.fixture(scope="module")
+def nodes(device):
+    with Nodes(device, 2) as running:
+        yield running
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("case", [gemv_case, gemm_case, rows_case, all_reduce_case, embedding_case])
+def test_layouts_on_two_nodes(nodes, device, case, size):
+    Ranks(nodes, device, size, layouts_rank, case, SEED).results()

@@ -7,6 +7,7 @@ import fcc
 import pytest
 import reference
 import torch
+from fcc.triton import window
 from torch.autograd import forward_ad
 from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
@@ -213,6 +214,37 @@ def bags_rank(comm):
         close(torch.vmap(torch.func.grad(loss), (0, *[None] * len(given)))(several, *given), torch.stack((first, 2 * first, -first)))
 
 
+def compiled_rank(comm):
+    """Forward mode within what torch.compile traces, of a sum whose other part has a tangent anyway; eager calls behind it."""
+    func, random = torch.func, reference.random
+    for name, ours, torchs, inputs in cases(comm):
+        directions = tuple(random(30 + i, *t.shape).to(comm.device) for i, t in enumerate(inputs))
+        which = tuple(range(len(inputs)))
+
+        def dual(function, directions=directions):
+            def run(*given):
+                with forward_ad.dual_level():
+                    made = [forward_ad.make_dual(t, d) for t, d in zip(given, directions)]
+                    return tuple(forward_ad.unpack_dual(function(*made)))
+            return run
+        ways = {"jvp": lambda f, d=directions: lambda *given: func.jvp(f, given, d), "dual": dual,
+                "jacfwd": lambda f, which=which: func.jacfwd(f, which), "hessian": lambda f, which=which: func.hessian(f, which)}
+        for way, transformed in ways.items():
+            def summed(*given, function=ours):
+                return function(*given).pow(2).sum() + sum(t.sum() for t in given)
+
+            def torch_summed(*given, function=torchs):
+                return summed(*given, function=function)
+            if name != "gemv_all_reduce" and way in ("jacfwd", "hessian"):  # which are made of the others
+                continue
+            want = transformed(torch_summed)(*inputs)
+            torch._dynamo.reset()
+            for backend in ("eager", "aot_eager") if name == "gemv_all_reduce" else ("eager",) if way == "dual" else ("aot_eager",):
+                close(torch.compile(transformed(summed), backend=backend)(*inputs), want)
+            close(transformed(summed)(*inputs), want)
+        close(ours(*inputs), torchs(*inputs))
+
+
 def vmap_rank(comm):
     for _name, ours, torchs, inputs in cases(comm):
         for which in range(1, 2 ** len(inputs)):
@@ -287,8 +319,118 @@ def checkpoint_rank(comm):
         close(found[2], found[0])
 
 
+# ---- what stays out ----
+
+
+def next_is_right(comm):
+    x, w = torch.ones(1, 3, device=comm.device), torch.ones(2, 3, device=comm.device)
+    assert fcc.gemv_all_reduce(x, w, comm).tolist() == [[3.0 * comm.size] * 2]
+    comm.check(wait=True)
+
+
+def sizes_rank(comm):
+    """vmap over one more on rank 0 than on the others: each operator, and each way that it is mapped."""
+    warnings.simplefilter("ignore")
+    size, first = comm.size, comm.rank == 0
+
+    def ones(*shape):
+        return torch.ones(shape, device=comm.device)
+    ids, ends = torch.zeros(2, dtype=torch.int64, device=comm.device), torch.arange(3, device=comm.device)
+
+    def bags(tables, weights):
+        return fcc.embedding_all_to_all(tables, ids, ends, table_rows=[3], tables_per_rank=[1] * size, batch=2, comm=comm,
+                                        sample_weights=weights)
+
+    def gemv(x, w):
+        return fcc.gemv_all_reduce(x, w, comm)
+
+    def gemm(a, b):
+        return fcc.gemm_all_to_all(a, b, comm)
+    mapped = "size of the mapped dimension"
+    for more in (1, 2, 3):
+        for less in (0, 1, more - 1):
+            n = more if first else less
+            if more == less:
+                continue
+            for function, dims, given, says in (
+                    (gemv, (0, 0), (ones(n, 1, 3), ones(n, 2, 3)), f"torch.vmap of gemv_all_reduce: {mapped}: "),
+                    (gemv, (None, 0), (ones(1, 3), ones(n, 2, 3)), "gemv_all_reduce: w: shape"),
+                    (gemm, (0, 0), (ones(n, size, 3), ones(n, 3, 2)), f"torch.vmap of gemm_all_to_all: {mapped}: "),
+                    (gemm, (0, None), (ones(n, size, 3), ones(3, 2)), f"torch.vmap of gemm_all_to_all: {mapped}: "),
+                    (gemm, (None, 0), (ones(size, 3), ones(n, 3, 2)), "gemm_all_to_all: b: shape"),
+                    (bags, (0, None), (ones(n, 3, 4), ones(2)), f"torch.vmap of embedding_all_to_all: {mapped}: "),
+                    (bags, (None, 0), (ones(3, 4), ones(n, 2)), f"torch.vmap of embedding_all_to_all: {mapped}: "),
+                    (lambda x: fcc.rows_all_to_all(x, [1] * size, [1] * size, comm), (0,), (ones(n, size, 3),), "rows_all_to_all: rows: shape"),
+                    (lambda x: fcc.all_reduce(x, comm), (0,), (ones(n, 3),), "all_reduce: x: elements")):
+                with pytest.raises(fcc.ArgumentError) as e:
+                    torch.vmap(function, dims)(*given)
+                    comm.check(wait=True)
+                assert says in str(e.value), (says, str(e.value))
+                next_is_right(comm)
+            if less:  # whole operators of 64 rows, of which rank 0 has more, and what some ranks do by one
+                with pytest.raises(fcc.ArgumentError) as e:
+                    torch.vmap(lambda x: gemv(x, ones(2, 3)))(ones(n, 64, 3))
+                    comm.check(wait=True)
+                assert less == 1 or "gemv_all_reduce: x: rows of all that is mapped: " in str(e.value), str(e.value)
+                next_is_right(comm)
+
+
+def refused_rank(comm):
+    """Where memory is to be read as it is, with no derivatives: on one rank, which the others are told, or on all."""
+    warnings.simplefilter("ignore")
+    x, w = fcc.zeros(2, 8, comm=comm) + 1, fcc.to_daemon(torch.ones(4, 8, device=comm.device), comm)
+    x, many = fcc.to_daemon(x, comm), fcc.zeros(3, 2, 8, comm=comm)
+    shared, turned = fcc.zeros(3, 2, 8, symmetric=True, comm=comm), fcc.zeros(8, 4, comm=comm)
+
+    def dual(function):
+        with forward_ad.dual_level():
+            return function(forward_ad.make_dual(x, x))
+
+    def within(function):  # the result is that of the first one
+        return torch.func.grad(lambda t: (function(t), t.sum())[1])(x)
+    ways = ((within, "torch.func's"), (lambda f: torch.func.jvp(f, (x,), (x,)), "torch.func's"), (lambda f: torch.vmap(f)(many), "torch.vmap's"),
+            (dual, "it has a tangent"))
+    for prepare, name in ((lambda t: fcc.prepare_gemv_all_reduce(t, w, comm), "gemv_all_reduce: x: "),
+                          (lambda t: fcc.prepare_gemv_all_reduce(x, t, comm), "gemv_all_reduce: w: "),
+                          (lambda t: fcc.prepare_gemm_all_to_all(t, turned, comm), "gemm_all_to_all: a: ")):
+        for way, says in ways:
+            for everybody in (True, False):
+                mine = everybody or comm.rank == 0
+                with pytest.raises(fcc.ArgumentError) as e:
+                    if mine:
+                        way(prepare)
+                    else:
+                        prepare(x)
+                text = str(e.value)
+                assert name in text and says in text and "a prepared operator has no derivatives" in text, text
+                assert e.value.rank == (comm.rank if mine else 0)
+                next_is_right(comm)
+    for make in (lambda t: window.Window(t, comm), lambda t: window.place(t, comm)):
+        with pytest.raises(ValueError, match="the tensor is one of torch.vmap's or torch.func's"):
+            torch.vmap(make)(shared)
+    seen = []
+    torch.vmap(lambda t: (seen.append(fcc.is_daemon_memory(t, comm)), t)[1])(many)
+    within(lambda t: seen.append(fcc.is_daemon_memory(t, comm)))
+    torch.vmap(lambda t: (seen.append(fcc.is_daemon_memory(t, comm)), t)[1])(torch.zeros(3, 2, device=comm.device))
+    assert seen == [True, True, False]
+    module = torch.nn.Linear(3, 3, device=comm.device)
+    with pytest.raises(fcc.ArgumentError, match="to_daemon: a module: torch allows no change"):
+        within(lambda t: fcc.to_daemon(module, comm))
+    assert fcc.to_daemon(module, comm) is module
+    next_is_right(comm)
+
+
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("function", [inference_rank, poisoned_rank, dual_rank, func_rank, inside_rank, bags_rank, vmap_rank,
                                       second_rank, penalty_rank, checkpoint_rank])
 def test_mode(run, size, function):
     run(size, function)
+
+
+def test_compiled(run):
+    run(2, compiled_rank)
+
+
+@pytest.mark.parametrize("function", [sizes_rank, refused_rank])
+def test_stays_out(run, function):
+    run(2, function)

@@ -247,6 +247,100 @@ def saved_rank(comm):
     assert (torch.load(io.BytesIO(file.getvalue())) == number).all()
 
 
+# ---- results that are given in again ----
+
+
+ROUNDS_FED = 60
+
+
+def blocks(size, tensor):
+    """What rank d has of tensor[s] of all ranks s after an All-to-All: block d of each."""
+    every = tensor.unflatten(1, (size, -1))
+    return torch.stack([every[:, d].flatten(0, 1) for d in range(size)])
+
+
+def feeds(comm):
+    """name: (a step whose argument is the last one's result, the same of all ranks' arguments together, the first arguments
+    [rank][rows][columns]). Their numbers stay small integers, which are exact, as size is a power of two."""
+    size, rank, device = comm.size, comm.rank, comm.device
+    order = torch.arange(8).roll(3)
+    turn = fcc.to_daemon(torch.eye(8, device=device)[order.to(device)], comm)  # x @ turn.t() is x[:, order], and turn @ x is x[order]
+    shared = fcc.to_daemon(turn / size, comm)
+    first = torch.arange(8.0 * 8).view(1, 8, 8) + 100 * torch.arange(float(size)).view(size, 1, 1)
+    ids, ends = (order % (2 * size)).repeat(size)[:2 * size].to(device), torch.arange(2 * size + 1, device=device)
+    ids, ends, ones, zeros = (fcc.to_daemon(t, comm) for t in (ids, ends, torch.ones(1, 1, device=device), torch.zeros_like(ids)))
+
+    def bags(tables, indices, weights=None):
+        return fcc.embedding_all_to_all(tables, indices, ends, table_rows=[tables.shape[0]], tables_per_rank=[1] * size, batch=2 * size,
+                                        sample_weights=weights, comm=comm)
+
+    def whole_bags(rows):  # [rank][2 * size][columns], what each bag sums
+        return blocks(size, rows).unflatten(1, (size, 2)).transpose(1, 2)
+
+    def halves(y):
+        y = fcc.gemv_all_reduce(y, shared, comm)
+        return torch.cat([fcc.gemv_all_reduce(half, shared, comm) for half in (y[:4], y[4:])])
+
+    def mean(of):
+        return of.mean(0, keepdim=True).expand(size, -1, -1)
+    return {
+        "x": (lambda y: fcc.gemv_all_reduce(y, shared, comm), lambda y: mean(y)[:, :, order], size * first),
+        "w": (lambda y: fcc.gemv_all_reduce(shared, y, comm), lambda y: mean(y)[:, :, order].transpose(1, 2), size * first),
+        "views of x": (halves, lambda y: mean(y)[:, :, order][:, :, order], size * first),
+        "x and w": (lambda y: fcc.gemv_all_reduce(y, y, comm).clamp_(max=1),
+                    lambda y: (size * mean(y @ y.transpose(1, 2))).clamp(max=1), torch.eye(8)[order].expand(size, 8, 8)),
+        "a": (lambda y: fcc.gemm_all_to_all(y, turn, comm), lambda y: blocks(size, y)[:, :, order.argsort()], first),
+        "b": (lambda y: fcc.gemm_all_to_all(turn, y, comm), lambda y: blocks(size, y[:, order]), first),
+        "tables": (lambda y: bags(y, ids).view(2 * size, 8), lambda y: whole_bags(y[:, ids.cpu()]).flatten(1, 2), first[:, :2 * size]),
+        "sample_weights": (lambda y: bags(ones, zeros, y.view(-1)).view(2 * size, 1), lambda y: whole_bags(y).flatten(1, 2),
+                           first[:, :2 * size, :1]),
+        "all_reduce": (lambda y: fcc.all_reduce(y, comm).div_(size), mean, size * first),
+        "rows_all_to_all": (lambda y: fcc.rows_all_to_all(y, [8 // size] * size, [8 // size] * size, comm),
+                            lambda y: blocks(size, y), first),
+    }
+
+
+def fed_rank(comm):
+    """y = f(y), many times, also with those before kept: each result is that of the last one as it was."""
+    for name, (step, whole, first) in feeds(comm).items():
+        for keep in (0, 1, ROUNDS_FED):
+            want, kept = first, []
+            y = fcc.to_daemon(first[comm.rank].contiguous().to(comm.device), comm)
+            for number in range(ROUNDS_FED):
+                kept.append((y, want[comm.rank]))
+                y, want = step(y), whole(want)
+                assert torch.equal(y.cpu(), want[comm.rank]), (name, keep, number, y, want[comm.rank])
+                del kept[:max(0, len(kept) - keep)]
+            for before, wanted in kept:
+                assert torch.equal(before.cpu(), wanted), (name, keep)
+            assert len(kept) == keep
+    comm.check(wait=True)
+
+
+def fed_prepared_rank(comm):
+    """The same of operators that are prepared, whose results each run overwrites: one's result as the next one's input, as the
+    input of an ordinary one, copied into its own input, and put in its place, which is refused."""
+    size = comm.size
+    order = torch.arange(8).roll(3)
+    turn = fcc.to_daemon((torch.eye(8)[order] / size).to(comm.device), comm)
+    x = fcc.to_daemon(torch.arange(16.0).view(2, 8).to(comm.device), comm)
+    first = fcc.prepare_gemv_all_reduce(x, turn, comm)
+    second = fcc.prepare_gemv_all_reduce(first.result, turn, comm)
+    want = x.cpu()
+    for _ in range(ROUNDS_FED):
+        first()
+        y = second()
+        third = fcc.gemv_all_reduce(second.result, turn, comm)
+        want = want[:, order]
+        assert torch.equal(first.result.cpu(), want)
+        want = want[:, order]
+        assert torch.equal(y.cpu(), want) and torch.equal(third.cpu(), want[:, order])
+        x.copy_(y)
+    x.data = first.result
+    with pytest.raises(fcc.ArgumentError, match="x: it has been given other memory"):
+        first()
+
+
 @pytest.mark.parametrize("function", [held_rank, small_rank, saved_rank])
 def test_held(run, function):
     run(2, function)
@@ -261,3 +355,14 @@ def test_sent(run, device, function):
 
 def test_used_again(run):
     run(2, used_again_rank, heap_bytes=64 << 10)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_given_in_again(run, size):
+    run(size, fed_rank)
+
+
+def test_prepared_given_in_again(run, device):
+    if device != "cuda" or torch.cuda.device_count() < 2:
+        pytest.skip("needs 2 NVIDIA GPUs")
+    run(2, fed_prepared_rank)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _library, communicator
+from .._dispatch import is_wrapped
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -32,6 +33,9 @@ def functions() -> Any:
 
 def place(tensor: torch.Tensor, comm: Communicator) -> tuple[int, int]:
     """(fcc_buffer *, offset in bytes) of a tensor in the daemon's memory."""
+    if is_wrapped(tensor):
+        raise ValueError(f"rank {comm.rank}: the tensor is one of torch.vmap's or torch.func's: allowed are those of which kernels can "
+                         f"have the address")
     found = comm.member.connection.find(tensor.data_ptr())
     if found is None:
         raise ValueError(f"rank {comm.rank}: the tensor does not lie in the daemon's memory: make it by fcc.zeros(..., "
