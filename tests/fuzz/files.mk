@@ -69,7 +69,7 @@ $(FUZZ_BUILD)/prepared: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_
 	$(Q)$(FUZZ_LINK) -lm
 $(FUZZ_BUILD)/client: $(call fuzz_objects,$(CLIENT) $(PROTO) tests/fuzz/fuzz_client.c)
 	$(call say,LD)
-	$(Q)$(FUZZ_LINK) -Wl,--wrap=connect -Wl,--wrap=patience_ms -ldl
+	$(Q)$(FUZZ_LINK) -Wl,--wrap=connect -Wl,--wrap=patience_ms -Wl,--wrap=dlopen -ldl
 $(FUZZ_BUILD)/broker: $(call fuzz_objects,$(filter-out daemon/main.c daemon/broker/spawn.c,$(DAEMON)) $(KERNELS) $(PROTO) tests/fuzz/fuzz_broker.c tests/fuzz/other_node.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(DAEMON_LIBS) -ldl -lm

@@ -114,6 +114,12 @@ static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t l
         const struct control_peer *p = (const struct control_peer *)m;
         FUZZ_CHECK(length == sizeof(*p) && nfds == 1 && !w->retired && !strcmp(p->address, other));
         w->handed++;
+    } else if (m->type == CONTROL_DENIED) {
+        const struct control_denied *d = (const struct control_denied *)m;
+        FUZZ_CHECK(length == sizeof(*d) && !nfds && memchr(d->denial.job, 0, sizeof(d->denial.job)));
+    } else if (m->type == CONTROL_TROUBLE) {
+        FUZZ_CHECK(length == sizeof(struct control_trouble) && !nfds &&
+                   memchr(((const struct control_trouble *)m)->text, 0, CONTROL_TROUBLE_MAX));
     } else {
         FUZZ_CHECK(m->type == CONTROL_RETIRE || m->type == CONTROL_DRAIN);
         w->retired = w->retired || m->type == CONTROL_RETIRE;

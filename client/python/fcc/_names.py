@@ -82,7 +82,9 @@ def for_operator(text: str, operator: str) -> str:
 
 
 def one_of(text: str, operator: str, names: Iterable[str]) -> str:
-    """A text about an operator, and it is not known which of these calls it was made for."""
+    """A text about an operator, and it is not known which of these calls it was made for, unless that is what a rank says that refused it in
+    the call's own words."""
+    text = re.sub(rf"\b{operator}: (?:rank \d+: )?(?=(?:{'|'.join(map(re.escape, names))}): )", "", text)
     return re.sub(rf"\b{operator}(?=: | #)", " or ".join(sorted(names)), text)
 
 

@@ -293,6 +293,8 @@ def later_rank(comm):
     assert comm._later_error(-110, "gemv_all_reduce #7: rank 1 did not come").reason == "all_reduce #7: rank 1 did not come"
     comm._calls["gemv_all_reduce"]["gemv_all_reduce"] = None
     assert comm._later_error(-22, told).reason == "rank 1: all_reduce or gemv_all_reduce: w: shape[0] 5: rank 0 has 4"
+    refused = "rank 1: gemv_all_reduce: all_reduce: x: float 3.0: allowed is a torch.Tensor"  # and there it says for which call
+    assert comm._later_error(-22, refused).reason == "rank 1: all_reduce: x: float 3.0: allowed is a torch.Tensor"
     comm._calls["gemv_all_reduce"] = {"gemv_all_reduce": None}
     assert comm._later_error(-22, told).reason == told
     comm._calls["gemm_all_to_all"] = {"rows_all_to_all": ops._ROWS}
