@@ -51,7 +51,7 @@ static void broker_stopped(void)
     double took = now_ms() - start;
     CHECK(kill(d.pid, SIGCONT) == 0);
     printf("%d frees and operators and 4 allocations took %.0f ms, the longest operator %.0f ms\n", MANY, took, longest);
-    CHECK(longest < 1500); /* no operator has waited for the broker, for which 2 s would be allowed */
+    CHECK(longest < 2000); /* no operator has waited for the broker: such a wait is one of 2 s */
     CHECK(took < 6000);    /* one wait of 2 s for each allocation would be 8 s */
     int64_t more_bytes = job_number(&d, "test", "memory_bytes") - before - 4 * 65536;
     CHECK(more_bytes >= 0 && more_bytes < 65536); /* and what operators themselves take */
