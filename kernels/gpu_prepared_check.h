@@ -170,10 +170,11 @@ static inline bool gpu_prepared_gemm_fits(const struct gpu_prepared_plan *plan, 
 
 static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan, enum gpu_phase phase, const struct slice *s)
 {
+    /* 0: on one node such a phase has none */
     static const uint8_t kinds[GPU_PHASES] = {SLICE_COMPUTE_PUT, SLICE_COMPUTE_PUT, 0, SLICE_REDUCE, 0, SLICE_WAIT};
     bool is_gemv = plan->shape.op == FCC_OP_GEMV_ALL_REDUCE, waits = s->wait_count != 0;
 
-    if (s->kind != kinds[phase] || (waits && phase == GPU_PHASE_FREE) || (s->kind == SLICE_REDUCE && !is_gemv))
+    if (!kinds[phase] || s->kind != kinds[phase] || (waits && phase == GPU_PHASE_FREE) || (s->kind == SLICE_REDUCE && !is_gemv))
         return false;
     if (waits &&
         (s->wait_first >= GPU_FLAGS || (uint64_t)(s->wait_count - 1) * s->wait_stride >= (uint64_t)GPU_FLAGS - s->wait_first))

@@ -285,6 +285,33 @@ static void test_slices_of_gemm(void **unused)
         "group 0", -EINVAL, offsetof(struct signal_group, field), sizeof(((struct signal_group *)0)->field), number            \
     }
 
+/* Phases that only operators over several nodes have: no slice may be in them, of whatever kind. */
+static void test_phases_of_nodes(void **unused)
+{
+    static const enum fcc_op ops[] = {FCC_OP_GEMV_ALL_REDUCE, FCC_OP_GEMM_ALL_TO_ALL};
+    static const enum gpu_phase phases[] = {GPU_PHASE_NODE, GPU_PHASE_FORWARD};
+    struct error e;
+
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        struct problem p = problem_make(ops[i], 4, 8, 40, 500);
+        struct gpu_prepared_plan *plan = prepared_plan_make(&p, 1);
+        assert_non_null(plan);
+        assert_true(plan->first[GPU_PHASES] > 0);
+        for (int j = 0; j < 2; j++) {
+            for (int phase = 0; phase <= GPU_PHASES; phase++)
+                plan->first[phase] = phase > (int)phases[j];
+            struct slice *s = (struct slice *)(void *)((char *)plan + plan->slices);
+            for (unsigned kind = 0; kind <= UINT8_MAX; kind++) {
+                s->kind = (uint8_t)kind;
+                assert_int_equal(gpu_prepared_plan_check(plan, plan->bytes, &e), -EINVAL);
+                assert_non_null(strstr(e.text, "plan: slice 0, in phase "));
+            }
+        }
+        free(plan);
+    }
+}
+
 static void test_groups(void **unused)
 {
     static const struct wrong wrongs[] = {
@@ -351,8 +378,13 @@ static void test_sizes(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_that_are_made), cmocka_unit_test(test_heads),  cmocka_unit_test(test_slices_of_gemv),
-        cmocka_unit_test(test_slices_of_gemm),    cmocka_unit_test(test_groups), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_all_that_are_made),
+        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_slices_of_gemv),
+        cmocka_unit_test(test_slices_of_gemm),
+        cmocka_unit_test(test_phases_of_nodes),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_sizes),
     };
 
     return cmocka_run_group_tests_name("prepared_plan", tests, NULL, NULL);
