@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -74,12 +75,29 @@ def _wrong_kind(comm: Communicator, name: str, arguments: dict[str, Any]) -> Arg
     return None
 
 
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def at_once(comm: Communicator) -> Iterator[None]:
+    """Within it the thread's operators are over when run() returns, on a GPU too: who has to know before the next call whether the ranks'
+    arguments fit. Not while the stream is being captured, as operators refuse that."""
+    _thread.at_once = comm._member.on_gpu and not torch.cuda.is_current_stream_capturing()
+    try:
+        yield
+    finally:
+        _thread.at_once = False
+
+
 def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctypes.Array | None = None,
         expected: Expected | None = None, called: Called | None = None) -> None:
-    """Run it: on the cpu until it is done, on a GPU behind what is on the stream. `received`, which `packed` points to, must
+    """Run it: on the cpu until it is done, on a GPU behind what is on the stream (but: at_once()). `received`, which `packed` points to, must
     become what is expected; on a GPU that is looked at later (Communicator.check()). called: for what, if that is not the operator."""
     member = comm._member
-    if not member.on_gpu:
+    now = getattr(_thread, "at_once", False)
+    if now:
+        torch.cuda.current_stream(comm.device).synchronize()  # what is on the stream makes the arguments, or has used the result's memory
+    if now or not member.on_gpu:
         request = ctypes.c_void_p()
         status = library().start[op](member.handle, packed, ctypes.byref(request))
         if status < 0:

@@ -7,18 +7,29 @@ whichever rank the text is about.
 """
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
-
 Rule = tuple[str, "str | Callable[[re.Match[str]], str]"]
 
 
-class Called(NamedTuple):
+_told_of: set[str] = set()  # the names of all that was or can be called, in whose words a rank may refuse what it is given
+
+
+@dataclasses.dataclass(frozen=True)
+class Called:
     """What a program called: its name, and for each operator that it is made of how that one's arguments are called in it."""
 
     name: str
     operators: dict[str, tuple[Rule, ...]]
+
+    def __post_init__(self) -> None:
+        told_of(self.name)
+
+
+def told_of(*names: str) -> None:
+    """Ranks may refuse what is wrong in the words of these calls."""
+    _told_of.update(names)
 
 
 def argument(name: str, called: str) -> Rule:
@@ -65,8 +76,16 @@ _OPTIONS: tuple[Rule, ...] = (
 _CALLS = {"noop": "barrier", "fcc_buffer_alloc": "an allocation of symmetric memory"}
 
 
+def _as_refused(text: str) -> str:
+    """What a rank has refused in the words of what was called is told with the operator's name before it, whose turn it took."""
+    words = "|".join(map(re.escape, (*_ARGUMENTS, *sorted(_told_of))))
+    return re.sub(rf"(?:^|(\brank \d+: ))(?:{'|'.join(_ARGUMENTS)}): (?:rank \d+: )?(?=(?:{words}): )",
+                  lambda found: found[1] or "", text)
+
+
 def in_python(text: str) -> str:
     """A text of the C library in the words of the Python functions with its operators' names."""
+    text = _as_refused(text)
     for operator, rules in _ARGUMENTS.items():
         if operator + ": " in text:
             text = _replaced(text, rules)
@@ -82,9 +101,7 @@ def for_operator(text: str, operator: str) -> str:
 
 
 def one_of(text: str, operator: str, names: Iterable[str]) -> str:
-    """A text about an operator, and it is not known which of these calls it was made for, unless that is what a rank says that refused it in
-    the call's own words."""
-    text = re.sub(rf"\b{operator}: (?:rank \d+: )?(?=(?:{'|'.join(map(re.escape, names))}): )", "", text)
+    """A text about an operator, and it is not known which of these calls it was made for."""
     return re.sub(rf"\b{operator}(?=: | #)", " or ".join(sorted(names)), text)
 
 

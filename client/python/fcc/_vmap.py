@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._calls import at_once
 from ._dispatch import lib
 from ._names import Called
 from .communicator import find
@@ -32,10 +33,12 @@ def agree(name: str, count: int, of_what: str, args: Sequence[Any]) -> None:
     words = Called(f"torch.vmap of {name}", {other: ((r"\b(?:rows: shape\[1\]|w: shape\[0\])", of_what),)})
     c = find(comm)
     try:
-        if other == "rows_all_to_all":
-            ops.rows_all_to_all(like.new_empty((0, count), dtype=torch.float32), [0] * c.size, [0] * c.size, comm)
-        else:
-            ops.gemv_all_reduce(like.new_empty((1, 0), dtype=torch.float32), like.new_empty((count, 0), dtype=torch.float32), comm)
+        with at_once(c):
+            if other == "rows_all_to_all":
+                ops.rows_all_to_all(like.new_empty((0, count), dtype=torch.float32), [0] * c.size, [0] * c.size, comm)
+            else:
+                ops.gemv_all_reduce(like.new_empty((1, 0), dtype=torch.float32), like.new_empty((count, 0), dtype=torch.float32), comm,
+                                    schedule="fused")  # as with "auto" it might take the short way, which is behind the stream
     except Error as e:
         raise e.renamed(words, c.rank) from None
 

@@ -376,12 +376,14 @@ def unreadable_rank(comm):
     for name, call in calls.items():
         with pytest.raises(Exception) as caught:
             call()
+            comm.synchronize()
         assert wrong or isinstance(caught.value, fcc.ArgumentError) and caught.value.rank == 0, (name, caught.value)
         assert (fcc.all_reduce(x, comm) == size).all(), name
     if wrong:
         comm.abort("a file's name: \udcff")
     with pytest.raises(fcc.AbortedError, match="a file's name"):
         fcc.all_reduce(x, comm)
+        comm.synchronize()
 
 
 def test_unreadable(run):
@@ -392,12 +394,14 @@ def numbers_rank(comm):
     """Whole numbers that are too large, and what is not even a list: each is named, on all ranks."""
     size, wrong = comm.size, comm.rank == 0
     rows = fcc.empty(2 * size, 8, comm=comm).fill_(1)
-    indices, offsets = torch.zeros(2 * size, dtype=torch.int64), torch.arange(2 * size + 1)
+    indices = torch.zeros(2 * size, dtype=torch.int64, device=comm.device)
+    offsets = torch.arange(2 * size + 1, device=comm.device)
     even = [2] * size
 
     def embedding(**given):
         usual = {"table_rows": [2 * size], "tables_per_rank": [1] * size, "batch": 2 * size}
-        return fcc.embedding_all_to_all(rows, indices, offsets, **{**usual, **(given if wrong else {})}, comm=comm)
+        fcc.embedding_all_to_all(rows, indices, offsets, **{**usual, **(given if wrong else {})}, comm=comm)
+        comm.synchronize()
 
     for value in ([1 << 63] * size, [-(1 << 63) - 1] * size, torch.tensor(2), torch.zeros(4, 8).to_mkldnn(), 2):
         calls = {
@@ -411,12 +415,14 @@ def numbers_rank(comm):
         for name, call in calls.items():
             with pytest.raises(fcc.ArgumentError, match=f"rank 0: .*: {name}: .*allowed is a list of whole numbers"):
                 call()
+                comm.synchronize()
     for batch in (1 << 63, None, 1.5):
         with pytest.raises(fcc.ArgumentError, match="rank 0: embedding_all_to_all"):
             embedding(batch=batch)
     for name in ("send_rows", "recv_rows"):
         with pytest.raises(fcc.ArgumentError, match=f"rank 0: rows_all_to_all: {name}: NoneType None: allowed is a list"):
             fcc.rows_all_to_all(rows, **{"send_rows": even, "recv_rows": even, **({name: None} if wrong else {})}, comm=comm)
+            comm.synchronize()
     with pytest.raises(fcc.ArgumentError, match="batch: int 9223372036854775808: allowed is a whole number of 64 bits"):
         embedding(batch=1 << 63)
     assert (fcc.all_reduce(rows, comm) == size).all()

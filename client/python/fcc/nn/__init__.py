@@ -11,8 +11,10 @@ Parameters are made in the daemon's memory, so operators read them where they li
 
 All ranks call the same modules in the same order. An argument that is wrong on one rank is an error on all ranks.
 """
+from .._names import told_of
 from ._column import ColumnParallelLinear
 from ._embedding import ShardedEmbeddingBagCollection
 from ._linear import ExpertParallelLinear, RowParallelLinear
 
 __all__ = ["ColumnParallelLinear", "ExpertParallelLinear", "RowParallelLinear", "ShardedEmbeddingBagCollection"]
+told_of(*__all__)
