@@ -213,7 +213,7 @@ GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepare
 # The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
 UNIT += client_trust prepared_plan
-SYSTEM += fccctl_answers gpu_worker_leave gpu_worker_posted node_messages protocol_forming
+SYSTEM += fccctl_answers gpu_worker_leave gpu_worker_posted ids_again node_messages protocol_forming
 SYSTEM += doctor gpu_worker_overlap gpu_worker_plugin texts
 SYSTEM += channel quota rights names node_permits
 ONE_THREAD := kernels plan lanes core hostlist
@@ -316,7 +316,7 @@ $(addprefix $(BUILD)/tests/test_,net_verbs net_verbs_ends): $(BUILD)/tests/test_
 	$(Q)$(LINK_TEST) -lcmocka $(VERBS_LIBS)
 $(addprefix $(BUILD)/obj/tests/,test_lanes.o test_helpers.o test_inline.o test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net_places.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net_verbs_ends.o test_net_near.o test_net_places.o test_net.o test_net_refused.o test_proxy.o verbs_faults.o direct_verbs.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
-$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_proxy_rails.o test_handover.o test_forming.o test_node_messages.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
+$(addprefix $(BUILD)/obj/tests/,test_fifo.o test_net_verbs.o test_net.o test_net_refused.o test_proxy.o test_proxy_forget.o test_proxy_rails.o test_handover.o test_forming.o test_ids_again.o test_node_messages.o test_root_names.o bench/net_bench.o bench/net_stream.o): CPPFLAGS += -Idaemon/worker
 $(addprefix $(BUILD)/tests/test_,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(call objects,tests/daemons.c tests/harness.c tests/program.c tests/raw.c proto/msg.c proto/error.c) \
 		$(BUILD)/obj/tests/test_%.o $(call objects,$(DEMO_COMMON)) $(BUILD)/lib/libfccclient.so
 	$(call say,LD)
@@ -342,7 +342,7 @@ $(BUILD)/tests/test_views: $(call objects,kernels/view.c)
 $(BUILD)/tests/test_denials: $(call objects,daemon/auth.c daemon/cluster.c daemon/denial.c daemon/text_file.c) | $(OTHER_VERSION)
 $(BUILD)/tests/test_denials: LDLIBS += $(shell pkg-config --libs libcrypto)
 $(BUILD)/tests/test_netns: $(call objects,tests/spaces.c tests/wire.c)
-$(addprefix $(BUILD)/tests/test_,handover forming node_messages root_names): $(call objects,daemon/account.c $(filter-out proto/error.c,$(CONFIG)))
+$(addprefix $(BUILD)/tests/test_,handover forming ids_again node_messages root_names): $(call objects,daemon/account.c $(filter-out proto/error.c,$(CONFIG)))
 
 # The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
 GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):$(BUILD)/tests/test_,kernels operators routes $(if $(filter cuda,$(kind)),$(GPU_SYSTEM)))))

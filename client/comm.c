@@ -264,13 +264,14 @@ bool comm_is_busy(const struct fcc_comm *comm)
 static void comm_drain(struct fcc_comm *comm)
 {
     struct fcc_context *c = comm->context;
-    int64_t deadline = deadline_in_ms((int64_t)comm->time_limit_ms + DESTROY_GRACE_MS);
+    struct patience patience;
     struct fcc_request *r;
     struct spin spin;
 
-    spin_begin(&spin, c->spin_us, deadline);
+    patience_begin(&patience, (int64_t)comm->time_limit_ms + DESTROY_GRACE_MS);
+    spin_begin(&spin, c->spin_us, NEVER);
     (void)pthread_mutex_lock(&c->lock);
-    while ((comm_is_busy(comm) || triggers_left(comm)) && now_ns() < deadline)
+    while ((comm_is_busy(comm) || triggers_left(comm)) && !patience_over(&patience))
         context_nap(c, &spin);
     context_collect(c);
     LIST_FOREACH(r, &c->requests, link)

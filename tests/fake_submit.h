@@ -47,26 +47,38 @@ enum fault {
 #define FAKE_TIME_LIMIT_MS 3000
 #define FAKE_TEXT "rank 3: gemv_all_reduce: n: 7: rank 0 has 8"
 
+struct fake_operator {
+    uint32_t slot;
+    uint64_t id;
+    uint16_t op;
+    uint32_t stream;
+    bool gpu_words;
+    bool past; /* its stream has gone on */
+    int status;
+    char text[FCC_TEXT_MAX];
+};
+
 struct fake {
     enum fault welcome_fault;
-    _Atomic enum fault fault; /* of everything later */
-    _Atomic bool hold;        /* do not answer submissions until it is false */
-    _Atomic unsigned let;     /* but so many of those that are held, the oldest first */
-    _Atomic bool hold_calls;  /* nor calls */
-    _Atomic bool early;       /* do not wait for streams, as when operators fail at once */
-    _Atomic bool mute;        /* let streams go past their operators, and do not complete these until it is false */
-    _Atomic bool slow;        /* read the ring a record at a time, and sleep in between */
-    _Atomic bool stall;       /* do not read the ring */
-    _Atomic bool deaf;        /* do nothing at all */
-    _Atomic bool ended;       /* it has closed the connection */
-    _Atomic bool gaps;        /* numbers of streams may be missing: of operators that the driver refused */
-    int unanswered;           /* connections whose HELLO was read and not answered */
-    _Atomic bool vanish;      /* close the connection */
-    _Atomic bool farewell;    /* say why before */
-    _Atomic unsigned records; /* SUBMIT messages seen */
-    _Atomic unsigned refused; /* ... that the library has refused, of these */
-    _Atomic unsigned broken;  /* that were not as they should be */
-    _Atomic unsigned rings;   /* of the doorbell */
+    _Atomic enum fault fault;   /* of everything later */
+    _Atomic bool hold;          /* do not answer submissions until it is false */
+    _Atomic unsigned let;       /* but so many of those that are held, the oldest first */
+    _Atomic bool hold_calls;    /* nor calls */
+    _Atomic bool early;         /* do not wait for streams, as when operators fail at once */
+    _Atomic bool mute;          /* let streams go past their operators, and do not complete these until it is false */
+    _Atomic bool slow;          /* read the ring a record at a time, and sleep in between */
+    _Atomic bool stall;         /* do not read the ring */
+    _Atomic bool deaf;          /* do nothing at all */
+    _Atomic bool ended;         /* it has closed the connection */
+    _Atomic bool gaps;          /* numbers of streams may be missing: of operators that the driver refused */
+    int unanswered;             /* connections whose HELLO was read and not answered */
+    _Atomic bool vanish;        /* close the connection */
+    _Atomic bool farewell;      /* say why before */
+    _Atomic unsigned records;   /* SUBMIT messages seen; what steers the fake has been looked at for each */
+    _Atomic unsigned refused;   /* ... that the library has refused, of these */
+    _Atomic unsigned completed; /* ... whose completions the client can see */
+    _Atomic unsigned broken;    /* that were not as they should be */
+    _Atomic unsigned rings;     /* of the doorbell */
     _Atomic unsigned calls[FCC_MSG_TYPES];
     _Atomic uint32_t device_kind, memory_kind; /* of the replies */
     _Atomic unsigned char device_uuid;         /* every byte of it */
@@ -86,16 +98,7 @@ struct fake {
     struct fcc_session_memory *memory;
     uint64_t tail;
     uint32_t last_buffer;
-    struct {
-        uint32_t slot;
-        uint64_t id;
-        uint16_t op;
-        uint32_t stream;
-        bool gpu_words;
-        bool past; /* its stream has gone on */
-        int status;
-        char text[FCC_TEXT_MAX];
-    } held[256];
+    struct fake_operator held[256];
     unsigned nheld;
     _Atomic uint32_t streams[FCC_SLOTS];           /* the last number of each slot */
     struct fcc_stream_words *words[FCC_MAX_GPUS];  /* that the client has asked for */
@@ -105,26 +108,26 @@ struct fake {
     pthread_t thread;
 };
 
-static void fake_stream_finish(struct fake *f, uint32_t slot, uint32_t stream, bool gpu_words)
+static void fake_stream_finish(struct fake *f, struct fake_operator *o)
 {
-    if (stream && gpu_words)
-        atomic_store(&f->words[FAKE_DEVICE]->finished[slot].value, stream);
-    else if (stream)
-        atomic_store(&f->memory->slot[slot].stream_finished, stream);
+    if (o->stream && o->gpu_words)
+        atomic_store(&f->words[FAKE_DEVICE]->finished[o->slot].value, o->stream);
+    else if (o->stream)
+        atomic_store(&f->memory->slot[o->slot].stream_finished, o->stream);
+    o->past = true;
 }
 
-static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t op, int status, const char *text)
+static void fake_complete(struct fake *f, const struct fake_operator *o, enum fault fault)
 {
-    struct fcc_submit_reply r = {.reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}};
-    enum fault fault = f->fault;
+    struct fcc_submit_reply r = {.reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = o->id}};
 
-    if (op == FCC_OP_GEMM_ALL_TO_ALL)
+    if (o->op == FCC_OP_GEMM_ALL_TO_ALL)
         r.nvalues = 2;
     r.values[0] = 11;
     r.values[1] = 22;
-    if (status) {
-        r.reply.status = status;
-        (void)snprintf(r.reply.text, sizeof(r.reply.text), "%s", text);
+    if (o->status) {
+        r.reply.status = o->status;
+        (void)snprintf(r.reply.text, sizeof(r.reply.text), "%s", o->text);
     }
     if (fault == DONE_WRONG_ID)
         r.reply.msg.id++;
@@ -142,11 +145,11 @@ static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t o
     void (*twist)(struct fcc_submit_reply *) = f->twist_slot;
     if (twist)
         twist(&r);
-    if (slot == FCC_NO_SLOT) {
+    if (o->slot == FCC_NO_SLOT) {
         (void)msg_send(f->sock, &r.reply.msg, sizeof(r), NULL, 0);
         return;
     }
-    struct fcc_slot *s = &f->memory->slot[slot];
+    struct fcc_slot *s = &f->memory->slot[o->slot];
     s->status = r.reply.status;
     s->id = r.reply.msg.id;
     s->nvalues = r.nvalues;
@@ -154,6 +157,17 @@ static void fake_complete(struct fake *f, uint32_t slot, uint64_t id, uint16_t o
     memcpy(s->text, r.reply.text, sizeof(s->text));
     if (atomic_exchange(&s->state, FCC_SLOT_DONE) == FCC_SLOT_WAITING)
         (void)syscall(SYS_futex, &s->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* The fault is read before the operator's stream goes on: a test that has waited for the stream may set another one. */
+static void fake_end(struct fake *f, struct fake_operator *o)
+{
+    enum fault fault = f->fault;
+
+    if (!o->past)
+        fake_stream_finish(f, o);
+    fake_complete(f, o, fault);
+    f->completed++;
 }
 
 /* The test's embedding requests: from the number of tables follows every byte. */
@@ -194,12 +208,20 @@ static bool fake_stream_is_right(struct fake *f, const struct fcc_submit *m)
 }
 
 /* On every GPU, as the worker's wait there. */
-static bool fake_stream_has_come(const struct fake *f, uint32_t slot, uint32_t stream, bool gpu_words)
+static bool fake_stream_has_come(const struct fake *f, const struct fake_operator *o)
 {
-    for (uint32_t gpu = 0; gpu < FCC_MAX_GPUS && gpu_words && !f->early; gpu++)
-        if ((f->words_gpus >> gpu & 1u) && (int32_t)(atomic_load(&f->words[gpu]->started[slot].value) - stream) < 0)
+    if (!o->stream || o->past || f->early)
+        return true;
+    for (uint32_t gpu = 0; gpu < FCC_MAX_GPUS && o->gpu_words; gpu++)
+        if ((f->words_gpus >> gpu & 1u) && (int32_t)(atomic_load(&f->words[gpu]->started[o->slot].value) - o->stream) < 0)
             return false;
-    return !stream || gpu_words || f->early || (int32_t)(atomic_load(&f->memory->slot[slot].stream_started) - stream) >= 0;
+    return o->gpu_words || (int32_t)(atomic_load(&f->memory->slot[o->slot].stream_started) - o->stream) >= 0;
+}
+
+/* The stream is looked at first: if a test holds operators back and then lets a stream come to one, that one is held. */
+static bool fake_may_end(const struct fake *f, const struct fake_operator *o)
+{
+    return fake_stream_has_come(f, o) && !f->hold;
 }
 
 static const char *const fake_op_names[FCC_OP_COUNT + 1] = {
@@ -231,29 +253,28 @@ static void fake_submit(struct fake *f, const struct fcc_submit *m)
                  m->msg.length == sizeof(*m) + m->ntensors * sizeof(struct fcc_wire_tensor) + m->nattrs * sizeof(int64_t) &&
                  (m->slot < FCC_SLOTS || m->slot == FCC_NO_SLOT) && f->nheld < sizeof(f->held) / sizeof(f->held[0]);
 
-    char text[FCC_TEXT_MAX] = "";
+    struct fake_operator o = {.slot = m->slot,
+                              .id = m->msg.id,
+                              .op = m->op,
+                              .stream = m->stream,
+                              .gpu_words = m->gpu_words,
+                              .status = -(int)m->refused};
+    bool ends;
 
-    f->records++;
     f->refused += m->refused != 0;
     if (!right || !fake_operator_is_right(f, m)) {
         f->broken++;
+        f->records++;
         return;
     }
     if (m->refused) /* as the daemon tells all ranks; in these tests the rank is 0 */
-        (void)snprintf(text, sizeof(text), "rank 0: %s: %.400s", fake_op_names[m->op], (const char *)(m + 1));
-    if (f->hold || f->mute || !fake_stream_has_come(f, m->slot, m->stream, m->gpu_words)) {
-        f->held[f->nheld].gpu_words = m->gpu_words;
-        f->held[f->nheld].past = false;
-        f->held[f->nheld].slot = m->slot;
-        f->held[f->nheld].op = m->op;
-        f->held[f->nheld].status = -(int)m->refused;
-        memcpy(f->held[f->nheld].text, text, sizeof(text));
-        f->held[f->nheld].stream = m->stream;
-        f->held[f->nheld++].id = m->msg.id;
-    } else {
-        fake_stream_finish(f, m->slot, m->stream, m->gpu_words);
-        fake_complete(f, m->slot, m->msg.id, m->op, -(int)m->refused, text);
-    }
+        (void)snprintf(o.text, sizeof(o.text), "rank 0: %s: %.400s", fake_op_names[m->op], (const char *)(m + 1));
+    ends = fake_may_end(f, &o) && !f->mute;
+    if (!ends)
+        f->held[f->nheld++] = o;
+    f->records++; /* between what a test may change when it has seen this, and what lets the test see the operator's end */
+    if (ends)
+        fake_end(f, &o);
 }
 
 #endif

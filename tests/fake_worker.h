@@ -7,7 +7,9 @@
  * doorbell that is not rung hangs the test. What steers it while it runs is atomic, and takes effect at fake_poke().
  *
  * An operator with a place on a stream is finished when the stream has come to it, as by a worker's GPU; until then the fake
- * looks every millisecond.
+ * looks every millisecond, and before it takes the next operator. A worker ends the operators of a rank in their order. The fake
+ * does so, too, if nothing is held back and the stream of each operator has come before the next one is submitted; otherwise an
+ * operator does not wait for those before it.
  */
 #ifndef FAKE_WORKER_H
 #define FAKE_WORKER_H
@@ -175,6 +177,29 @@ static void fake_call(struct fake *f, const struct fcc_msg *m)
     fake_reply(f, fault, m, &u.reply, length, &fd, nfds);
 }
 
+/* Answer what was held back, last one first. */
+static void fake_release(struct fake *f)
+{
+    for (unsigned i = f->nheld; i-- > 0;) {
+        if (!fake_may_end(f, &f->held[i]))
+            continue;
+        if (f->mute) {
+            if (!f->held[i].past)
+                fake_stream_finish(f, &f->held[i]);
+            continue;
+        }
+        fake_end(f, &f->held[i]);
+        f->held[i] = f->held[--f->nheld];
+    }
+    while (f->hold && f->let && f->nheld) {
+        fake_end(f, &f->held[0]);
+        memmove(f->held, f->held + 1, --f->nheld * sizeof(f->held[0]));
+        f->let--;
+    }
+    while (!f->hold_calls && f->nheld_calls)
+        fake_call(f, (const struct fcc_msg *)f->held_call[--f->nheld_calls]);
+}
+
 /* Take one record out of the ring. False: there is none. */
 static bool fake_ring_read(struct fake *f)
 {
@@ -184,6 +209,7 @@ static bool fake_ring_read(struct fake *f)
 
     if (head == f->tail || f->stall)
         return false;
+    fake_release(f); /* with head read: an operator whose stream had come before this one was submitted ends before it */
     if (head - f->tail > FCC_RING_BYTES)
         f->broken++;
     memcpy(&m, f->memory->data + at, sizeof(m)); /* a header never wraps: it is one alignment unit */
@@ -201,30 +227,6 @@ static bool fake_ring_read(struct fake *f)
     atomic_store_explicit(&f->memory->tail, f->fault == TAIL_WRONG ? f->tail + 16 : f->tail, memory_order_release);
     fake_submit(f, (const struct fcc_submit *)f->inbox);
     return true;
-}
-
-/* Answer what was held back, last one first. */
-static void fake_release(struct fake *f)
-{
-    for (unsigned i = f->nheld; !f->hold && i-- > 0;) {
-        if (!f->held[i].past && !fake_stream_has_come(f, f->held[i].slot, f->held[i].stream, f->held[i].gpu_words))
-            continue;
-        if (!f->held[i].past)
-            fake_stream_finish(f, f->held[i].slot, f->held[i].stream, f->held[i].gpu_words);
-        f->held[i].past = true;
-        if (f->mute)
-            continue;
-        fake_complete(f, f->held[i].slot, f->held[i].id, f->held[i].op, f->held[i].status, f->held[i].text);
-        f->held[i] = f->held[--f->nheld];
-    }
-    while (f->hold && f->let && f->nheld) {
-        fake_stream_finish(f, f->held[0].slot, f->held[0].stream, f->held[0].gpu_words);
-        fake_complete(f, f->held[0].slot, f->held[0].id, f->held[0].op, f->held[0].status, f->held[0].text);
-        memmove(f->held, f->held + 1, --f->nheld * sizeof(f->held[0]));
-        f->let--;
-    }
-    while (!f->hold_calls && f->nheld_calls)
-        fake_call(f, (const struct fcc_msg *)f->held_call[--f->nheld_calls]);
 }
 
 /* Read one message from the socket. False: there is none. */

@@ -3,6 +3,9 @@
  * test_client_submit.c - a request's way through libfccclient: the submission ring, the completion slots, waiting, and the
  * end of the worker, against a worker that is honest, or is not (fake_worker.h).
  */
+#include <signal.h>
+#include <sys/wait.h>
+
 #include "client_bed.h"
 
 /* ---- the ring ---- */
@@ -101,8 +104,9 @@ static void test_ring_is_full(void **state)
     b.fake->stall = true;
     for (int i = 0; i < 12; i++)
         (void)pthread_create(&threads[i], NULL, tables_in_a_thread, &b);
-    (void)poll(NULL, 0, 100);
-    assert_true(atomic_load(&b.fake->memory->head) > FCC_RING_BYTES / 2);
+    while (atomic_load(&b.fake->memory->head) <= FCC_RING_BYTES / 2)
+        (void)poll(NULL, 0, 1);
+    (void)poll(NULL, 0, 100); /* in which the others would write over what is there */
     assert_true(atomic_load(&b.fake->memory->head) <= FCC_RING_BYTES);
     b.fake->stall = false;
     fake_poke(b.fake);
@@ -334,6 +338,44 @@ static void test_destroy_waits(void **state)
     bed_close(&b);
 }
 
+static void be_stopped(int ms)
+{
+    pid_t program = getpid(), child = fork();
+
+    if (!child) {
+        (void)kill(program, SIGSTOP);
+        (void)poll(NULL, 0, ms);
+        (void)kill(program, SIGCONT);
+        _exit(0);
+    }
+    assert_true(child > 0 && waitpid(child, NULL, 0) == child);
+}
+
+/* Time in which this process could not look, because it or the machine was stopped, does not count as time that the worker has had. */
+static void test_destroy_waits_though_stopped(void **state)
+{
+    struct bed b = bed_connect(false);
+    fcc_request *kept;
+    pthread_t thread;
+
+    (void)state;
+    b.fake->time_limit_ms = 1000;
+    assert_int_equal(fcc_comm_init(b.context, &(struct fcc_unique_id){{0}}, 1, 0, NULL, &b.comm), 0);
+    b.fake->hold = true;
+    assert_int_equal(fcc_noop_start(b.comm, &kept), 0);
+    (void)pthread_create(&thread, NULL, destroy_in_a_thread, &b);
+    (void)poll(NULL, 0, 10); /* so that it waits, most likely */
+    be_stopped(2200);        /* longer than it would wait */
+    (void)poll(NULL, 0, 30);
+    assert_int_equal(b.fake->calls[FCC_MSG_COMM_DESTROY], 0);
+    release(&b);
+    (void)pthread_join(thread, NULL);
+    assert_int_equal(b.fake->calls[FCC_MSG_COMM_DESTROY], 1);
+    assert_int_equal(fcc_request_wait(kept, 0), 0);
+    fcc_request_free(kept);
+    bed_close(&b);
+}
+
 /* ---- the end of the worker ---- */
 
 static void *vanish_in_a_thread(void *arg)
@@ -406,19 +448,13 @@ static void test_worker_vanishes_in_calls(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        T(test_ring_wraps),
-        T(test_ring_is_slow),
-        T(test_ring_is_full),
-        T(test_socket_storm),
-        T(test_tail_wrong),
-        T(test_doorbell),
-        T(test_completion_faults),
-        T(test_request),
-        T(test_many_wait_for_one),
-        T(test_slots),
-        T(test_destroy_waits),
-        T(test_worker_vanishes),
-        T(test_worker_vanishes_in_calls),
+        T(test_ring_wraps),        T(test_ring_is_slow),
+        T(test_ring_is_full),      T(test_socket_storm),
+        T(test_tail_wrong),        T(test_doorbell),
+        T(test_completion_faults), T(test_request),
+        T(test_many_wait_for_one), T(test_slots),
+        T(test_destroy_waits),     T(test_destroy_waits_though_stopped),
+        T(test_worker_vanishes),   T(test_worker_vanishes_in_calls),
     };
     return cmocka_run_group_tests_name("client_submit", tests, NULL, NULL);
 }

@@ -9,9 +9,10 @@
 #include "client_gpu_bed.h"
 
 #define SHORT_MS 100
+#define LONG_MS 10000 /* while the worker answers, on a machine that may be busy */
 #define GIVEN_UP "(pid 4711) does not answer"
 
-static _Atomic int64_t patience = SHORT_MS;
+static _Atomic int64_t patience = LONG_MS;
 
 static _Atomic unsigned limits_seen; /* bit n: somebody's patience was for n time limits of the worker's */
 
@@ -36,6 +37,15 @@ static void test_patience(void **state)
     for (size_t i = 0; i < sizeof(time_limits) / sizeof(time_limits[0]); i++)
         for (unsigned limits = LIMITS_OF_CALL; limits <= LIMITS_OF_OPERATOR; limits++)
             assert_int_equal(__real_patience_ms(time_limits[i], limits), (int64_t)limits * time_limits[i] + 5000);
+}
+
+/* The patience is short from when all that the worker has to answer is answered. */
+static struct bed bed_short(bool no_ring)
+{
+    patience = LONG_MS;
+    struct bed b = bed_open(no_ring, 2);
+    patience = SHORT_MS;
+    return b;
 }
 
 static void wait_for_calls(const struct fake *f, int type, unsigned n)
@@ -89,7 +99,7 @@ static void test_calls(void **state)
         const struct called *called = &calls[i / 2];
         if (called->call == call_init_refuse) /* the fake knows no such message, and waits for none */
             continue;
-        struct bed b = bed_open(i % 2, 2);
+        struct bed b = bed_short(i % 2);
         b.fake->hold = b.fake->hold_calls = true;
         b.fake->deaf = !called->is_operator && i % 4 > 1;
         limits_seen = 0;
@@ -104,11 +114,13 @@ static void test_ends(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct bed b = bed_open(i, 2);
+        struct bed b = bed_short(i);
         fcc_buffer *buffers[20];
+        patience = LONG_MS;
         for (int k = 0; k < 20; k++)
             assert_int_equal(fcc_buffer_alloc(b.comm, FCC_BUFFER_LOCAL, 64, &buffers[k]), 0);
         b.fake->hold_calls = true;
+        patience = SHORT_MS;
         for (int k = 0; k < 20; k++)
             fcc_buffer_free(buffers[k]);
         assert_int_equal(b.fake->calls[FCC_MSG_BUFFER_FREE], 1); /* the others were not even asked for */
@@ -121,7 +133,7 @@ static void test_ends(void **state)
 /* A worker that does not even read: the socket is full. */
 static void test_socket_is_full(void **state)
 {
-    struct bed b = bed_open(true, 2);
+    struct bed b = bed_short(true);
     fcc_request *requests[4096];
     int n = 0, status = 0;
 
@@ -148,7 +160,7 @@ static void test_operators(void **state)
 {
     (void)state;
     for (int i = 0; i < 8; i++) {
-        struct bed b = bed_open(i % 2, 2);
+        struct bed b = bed_short(i % 2);
         int64_t recv_rows[2] = {-1, -1};
         struct fcc_gemm_all_to_all_args args = {.recv_rows = recv_rows};
         fcc_request *request;
@@ -188,7 +200,7 @@ static void test_places_are_taken(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct bed b = bed_open(false, 2);
+        struct bed b = bed_short(false);
         int64_t rows[FCC_MAX_TABLES] = {0};
         struct fcc_embedding_all_to_all_args args = {.num_tables = i ? FCC_MAX_TABLES : 0, .table_rows = rows, .batch = 1};
         fcc_request *requests[FCC_SLOTS + 1];
@@ -211,10 +223,13 @@ static void test_places_are_taken(void **state)
 
 static void test_ring_of_triggers(void **state)
 {
-    struct bed b = bed_open(false, 2);
-    int status = 0, n = 0;
+    struct bed b = bed_short(false);
+    int status = 0, n = 1;
 
     (void)state;
+    patience = LONG_MS;
+    assert_int_equal(fcc_put_trigger(b.comm, 1, 1), 0); /* the first one asks the worker for the ring */
+    patience = SHORT_MS;
     while (n <= (int)FCC_TRIGGER_SLOTS && !(status = fcc_put_trigger(b.comm, 1, 1)))
         n++;
     assert_int_equal(n, FCC_TRIGGER_SLOTS);
@@ -234,7 +249,7 @@ static void test_threads(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct bed b = bed_open(i, 2);
+        struct bed b = bed_short(i);
         pthread_t threads[4];
         void *status;
 
@@ -263,7 +278,7 @@ static void *alloc_of_a_thread(void *arg)
  * only; the fake's thread would have to stand still for more than a second for a worker to be given up that should not be. */
 static void slow_operators(bool no_ring, bool wait_for_call)
 {
-    struct bed b = bed_open(no_ring, 2);
+    struct bed b = bed_short(no_ring);
     fcc_request *requests[4];
     pthread_t thread;
     void *status;
@@ -320,7 +335,7 @@ static void test_status_word(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct bed b = bed_open(i, 2);
+        struct bed b = bed_short(i);
         const int32_t *word;
 
         b.fake->hold_calls = true;
@@ -339,7 +354,7 @@ static void test_status_word_of_one_that_is_well(void **state)
     const int32_t *word;
 
     (void)state;
-    struct bed b = bed_open(false, 2);
+    struct bed b = bed_short(false);
     patience = 3000;
     assert_int_equal(fcc_comm_status(b.comm, &word), 0);
     wait_for_calls(b.fake, FCC_MSG_UNIQUE_ID, 2);
@@ -350,7 +365,7 @@ static void test_status_word_of_one_that_is_well(void **state)
     patience = SHORT_MS;
     bed_close(&b);
     /* nobody asks where nobody waits */
-    b = bed_open(false, 2);
+    b = bed_short(false);
     (void)poll(NULL, 0, 1500);
     assert_int_equal(b.fake->calls[FCC_MSG_UNIQUE_ID], 0);
     bed_close(&b);
@@ -363,10 +378,12 @@ static void test_streams(void **state)
 {
     (void)state;
     for (size_t i = 0; i < MANNERS; i++) {
+        patience = LONG_MS;
         struct bed b = gpu_open(manners[i], 2);
         void *stream = stream_open(&b);
         const int32_t *word;
 
+        patience = SHORT_MS;
         assert_int_equal(fcc_comm_status(b.comm, &word), 0);
         b.fake->hold = true;
         for (int k = 0; k < 3; k++)
@@ -385,16 +402,18 @@ static void test_streams(void **state)
  * submit that operator, and what this rank submitted next would be taken for it: so the communicator is over, and they are told. */
 static void test_stream_does_not_come(void **state)
 {
+    patience = LONG_MS;
     struct bed b = gpu_open(manners[4], 2);
     void *stream = stream_open(&b);
     _Atomic bool open = false;
 
     (void)state;
+    patience = 1500; /* the worker hears of the communicator's end, and has to answer */
     stream_gate(&b, stream, &open);
     b.fake->early = true; /* the worker is through with them at once */
     for (unsigned k = 0; k < FCC_SLOTS; k++)
         assert_int_equal(fcc_noop_enqueue(b.comm, stream, NULL), 0);
-    wait_for(&b.fake->records, FCC_SLOTS);
+    wait_for(&b.fake->completed, FCC_SLOTS);
     assert_int_equal(fcc_noop_enqueue(b.comm, stream, NULL), -ETIMEDOUT);
     assert_error_says("streams that have not come");
     assert_int_equal(b.fake->calls[FCC_MSG_COMM_ABORT], 1);

@@ -75,6 +75,30 @@ static void joins_twice(void)
     daemon_stop(&d);
 }
 
+/* Of all ranks' factors, which no round has twice: so what an earlier communicator's ranks have sent is not what is expected. */
+static void reduces_right(fcc_comm *comm, int rank, int nranks, int round)
+{
+    enum { N = 8, K = 4 };
+    fcc_buffer *inputs, *results;
+    float sum = 0;
+
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (N + 1) * K * sizeof(float), &inputs));
+    OK(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, N * sizeof(float), &results));
+    struct fcc_gemv_all_reduce_args args = {.x = fcc_tensor_2d(inputs, 0, FCC_F32, 1, K),
+                                            .w = fcc_tensor_2d(inputs, K * sizeof(float), FCC_F32, N, K),
+                                            .y = fcc_tensor_2d(results, 0, FCC_F32, 1, N)};
+    if (test_device() == FCC_DEVICE_CPU) /* a GPU's memory is not mapped here */
+        for (int i = 0; i < (N + 1) * K; i++)
+            ((float *)fcc_buffer_data(inputs))[i] = i < K ? 1 : (float)(100 * round + rank);
+    OK(fcc_gemv_all_reduce(comm, &args));
+    for (int r = 0; r < nranks; r++)
+        sum += (float)(K * (100 * round + r));
+    for (int i = 0; i < N && test_device() == FCC_DEVICE_CPU; i++)
+        CHECK(((const float *)fcc_buffer_data(results))[i] == sum);
+    fcc_buffer_free(inputs);
+    fcc_buffer_free(results);
+}
+
 /* All join with an id that they have used: while its communicator lives they are told so, and it goes on; after its end a new one forms. */
 static void id_again_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -83,7 +107,7 @@ static void id_again_rank(int rank, const struct ranks *all, void *argument)
     struct fcc_comm_options options = {.device = -1, .device_kind = test_device()};
 
     for (int round = 1; round <= 3; round++) {
-        OK(fcc_noop(comm));
+        reduces_right(comm, rank, all->n, round);
         FAILS(fcc_comm_init(comm_context(), &all->id, all->n, rank, &options, &other), -EALREADY,
               "has joined already, as pid ");
         CHECK(!other);
@@ -97,13 +121,19 @@ static void id_again_rank(int rank, const struct ranks *all, void *argument)
             nap();
         OK(fcc_comm_init(comm_context(), &all->id, all->n, rank, &options, &comm));
     }
-    OK(fcc_noop(comm));
+    reduces_right(comm, rank, all->n, 4);
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
 }
 
 static void id_again(void)
 {
+    ranks_run(3, id_again_rank, shared_memory(sizeof(int)));
+}
+
+static void id_again_over_nodes(void)
+{
+    CHECK(!setenv("FCC_TEST_NODES", "2", 1)); /* each case is a process of its own */
     ranks_run(3, id_again_rank, shared_memory(sizeof(int)));
 }
 
@@ -147,7 +177,7 @@ static void never_comes(void)
 static void unequal_rank(int rank, const struct ranks *all, void *argument)
 {
     fcc_comm *comm = comm_open(all, rank, rank == 1 ? 300 : 6000);
-    char(*heard)[512] = argument, *end;
+    char(*heard)[512] = argument, *end, *where;
     const char *ms;
 
     if (rank == 1) {
@@ -156,6 +186,8 @@ static void unequal_rank(int rank, const struct ranks *all, void *argument)
     }
     FAILS(fcc_noop(comm), -ETIMEDOUT, "noop", "rank 1", " ms");
     (void)snprintf(heard[rank], 500, "%s", fcc_last_error());
+    if ((where = strstr(heard[rank], " (node "))) /* told to those who are on another one */
+        *where = '\0';
     heard[rank][511] = 1;
     ms = strstr(heard[rank], "limit of ");
     CHECK(ms != NULL);
@@ -306,6 +338,7 @@ int main(void)
         {"one_leaves", one_leaves, 0},
         {"gone_at_once", gone_at_once, 0},
         {"id_again", id_again, 0},
+        {"id_again_over_nodes", id_again_over_nodes, 0},
         {"unequal_limits", unequal_limits, 0},
     };
 

@@ -22,6 +22,7 @@
 
 #define BED_ADDRESS "192.0.2.1:7000" /* of the worker's node: nobody connects to it */
 enum { BED_BROKER = 100 };           /* the worker's: incarnations of others have other ones */
+enum { BED_THERE = 41 };             /* what other workers call each communicator (peer_msg.from) */
 
 /* The worker, and the broker's end of its control channel. */
 struct bed {
@@ -39,6 +40,29 @@ struct other {
     uint32_t told;              /* the bed's worker's serial of it */
     int in, in_data, out, data; /* in: the worker sends on it. 0: there is none */
 };
+
+/* What the worker has said last that it calls the communicator of that number between nodes. */
+enum { BED_COMMS = 16 };
+static struct {
+    uint64_t comm;
+    uint32_t here;
+} bed_comms_heard[BED_COMMS];
+static unsigned bed_ncomms_heard;
+
+static inline uint32_t *bed_comm_heard(uint64_t comm)
+{
+    unsigned i = 0;
+
+    while (i < bed_ncomms_heard && bed_comms_heard[i].comm != comm)
+        i++;
+    CHECK(i < BED_COMMS);
+    if (i == bed_ncomms_heard) {
+        bed_comms_heard[i].comm = comm;
+        bed_comms_heard[i].here = 0;
+        bed_ncomms_heard++;
+    }
+    return &bed_comms_heard[i].here;
+}
 
 /* ---- signs of life ---- */
 
@@ -131,6 +155,7 @@ static inline void bed_start(struct bed *b, const char *idle_ms)
     struct error e;
     int pair[2];
 
+    bed_ncomms_heard = 0;
     CHECK(config_load(15, argv, &start.config, &action, &e) == 0);
     (void)snprintf(user, sizeof(user), "%u", geteuid());
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
@@ -415,6 +440,8 @@ static inline const struct peer_msg *other_hear(const struct other *o)
         n = m->length > sizeof(*m) ? recv(o->in, buf + sizeof(*m), m->length - sizeof(*m), MSG_WAITALL) : 0;
         CHECK(n == (ssize_t)(m->length - sizeof(*m)));
     } while (m->type == PEER_PING);
+    if (m->from)
+        *bed_comm_heard(m->comm) = m->from;
     return m;
 }
 
@@ -427,12 +454,22 @@ static inline const struct peer_msg *other_heard(const struct other *o, enum pee
     return m;
 }
 
-static inline void other_say(const struct other *o, struct peer_msg *m, enum peer_type type, uint64_t comm, size_t length)
+/* Of a communicator that it calls `from`, and the bed's worker `to`. */
+static inline void other_say_of(const struct other *o, struct peer_msg *m, enum peer_type type, uint64_t comm, uint32_t from,
+                                uint32_t to, size_t length)
 {
     m->length = (uint32_t)length;
     m->type = (uint16_t)type;
     m->comm = comm;
+    m->from = from;
+    m->to = to;
     CHECK(send(o->out, m, length, MSG_NOSIGNAL) == (ssize_t)length);
+}
+
+/* Of the one that the worker has told of last. */
+static inline void other_say(const struct other *o, struct peer_msg *m, enum peer_type type, uint64_t comm, size_t length)
+{
+    other_say_of(o, m, type, comm, BED_THERE, *bed_comm_heard(comm), length);
 }
 
 static inline void other_say_join(const struct other *o, const struct fcc_unique_id *id, int nranks, int rank,

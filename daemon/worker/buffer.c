@@ -158,7 +158,7 @@ void buffer_unref(struct buffer *b)
         (void)close(b->fd);
     struct comm *c = comm_over_nodes(b);
     if (c)
-        nodes_region_remove(c->worker, c->nodes->number, b->rank, b->handle);
+        nodes_region_remove(c->worker, nodes_memory_here(c), b->rank, b->handle);
     if (b->device)
         device_memory_free(b->device, &b->memory);
     else

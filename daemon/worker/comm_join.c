@@ -100,12 +100,22 @@ static int id_check(const struct worker *w, const struct joining *m, struct erro
     return 0;
 }
 
-struct comm *comm_find_number(const struct worker *w, uint64_t number)
+/* Has that worker a rank that has joined here, and calls its communicator so? */
+static bool has_joined(const struct comm *c, const struct peer *p, uint32_t comm_there)
+{
+    for (int r = 0; r < c->nranks; r++)
+        if (c->members[r].peer == p && c->members[r].comm_there == comm_there)
+            return true;
+    return false;
+}
+
+struct comm *comm_find_addressed(const struct worker *w, const struct peer *p, const struct peer_msg *m)
 {
     struct comm *c;
 
     LIST_FOREACH(c, &w->comms, link)
-        if (c->nodes && c->nodes->number == number && c->state != COMM_ABORTED)
+        if (c->nodes && c->nodes->number == m->comm && c->state != COMM_ABORTED &&
+            (m->to ? m->to == c->number : has_joined(c, p, m->from)))
             return c;
     return NULL;
 }
@@ -421,11 +431,12 @@ void comm_join_remote(struct peer *p, const struct peer_join *m)
     struct member *member = &c->members[m->rank];
     member->remote = true;
     member->peer = p;
+    member->comm_there = m->msg.from;
     member->pid = m->pid;
     member->state = MEMBER_JOINED;
     member->arrived_ns = clock_ns();
     c->present++;
-    nodes_joined(p, m);
+    nodes_joined(c, p, m);
     if (c->present == c->nranks &&
         !c->nodes->root) /* otherwise it is not known yet that the root is here: under another name */
         comm_complete(c);

@@ -219,7 +219,7 @@ int gpus_landing_add(const struct comm *c, int rank, uint32_t region, const stru
     }
     l->gpus = g;
     l->plugin = g->plugin;
-    l->comm = c->nodes->number;
+    l->comm = nodes_memory_here(c);
     l->rank = rank;
     l->region = region;
     l->gpu = c->members[rank].device->index;

@@ -20,7 +20,7 @@ static int staging_make(struct member *m, uint64_t bytes, struct error *e)
         return shadow_make(m->comm, bytes, &m->staging, e);
     }
     if (m->comm->nodes && m->staging.data)
-        nodes_region_remove(m->comm->worker, m->comm->nodes->number, m->rank, NET_STAGING);
+        nodes_region_remove(m->comm->worker, nodes_memory_here(m->comm), m->rank, NET_STAGING);
     device_memory_free(m->device, &m->staging);
     int status = device_memory_alloc(m->device, bytes, &m->staging, NULL, e);
     if (status == 0 && m->comm->nodes)

@@ -30,10 +30,49 @@ int nodes_peer_number(const struct comm *c, const struct peer *p)
     return -1;
 }
 
+uint64_t nodes_memory_number(const struct comm *c, uint32_t comm)
+{
+    return c->nodes->number + comm; /* random, and each number of a worker's is given once */
+}
+
+uint64_t nodes_memory_here(const struct comm *c)
+{
+    return nodes_memory_number(c, c->number);
+}
+
+uint64_t nodes_memory_there(const struct member *m)
+{
+    return nodes_memory_number(m->comm, m->comm_there);
+}
+
+/* A worker's number of the communicator; 0: it has not said so. */
+static uint32_t comm_at(const struct comm *c, const struct peer *p)
+{
+    int peer = nodes_peer_number(c, p);
+
+    if (peer >= 0)
+        return c->members[c->nodes->peer_rank[peer]].comm_there;
+    if (c->nodes->root == p)
+        return c->nodes->root_comm;
+    for (int r = 0; r < c->nranks;
+         r++) /* it forms here; p is that worker, if perhaps not by the connection on which it joined */
+        if (c->members[r].peer && !strcmp(c->members[r].peer->address, p->address) &&
+            incarnation_same(&c->members[r].peer->who, &p->who))
+            return c->members[r].comm_there;
+    return 0;
+}
+
+void nodes_tell(const struct comm *c, struct peer *p, struct peer_msg *m, enum peer_type type, size_t length)
+{
+    m->from = c->number;
+    m->to = comm_at(c, p);
+    peer_send(p, m, c->nodes->number, type, length);
+}
+
 void nodes_tell_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length)
 {
     for (int i = 0; i < c->nodes->npeers; i++)
-        peer_send(c->nodes->peers[i], m, c->nodes->number, type, length);
+        nodes_tell(c, c->nodes->peers[i], m, type, length);
 }
 
 /* ---- turns ---- */
@@ -276,9 +315,9 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
         comm_deny_remote(p, (const struct peer_deny *)m);
         return;
     }
-    c = comm_find_number(p->worker, m->comm);
+    c = comm_find_addressed(p->worker, p, m);
     if (!c)
-        return; /* it has ended here */
+        return; /* it has ended here; another one with its id may have begun */
     if (m->type <= PEER_GO) {
         if (c->state == COMM_FORMING && forming_may_be(p, c, m))
             nodes_forming_message(p, c, m);

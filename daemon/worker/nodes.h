@@ -25,8 +25,9 @@ struct puts_all;
 struct launch_run;
 
 struct comm_nodes {
-    uint64_t number;                        /* between nodes: the same on all of them */
+    uint64_t number;                        /* between nodes: the same on all of them, and of all communicators with its id */
     struct peer *root;                      /* where its ranks meet; NULL: here */
+    uint32_t root_comm;                     /* ... its number of the communicator; 0: it has not said so yet */
     char root_address[FCC_NODE_MAX];        /* ... "": here */
     bool renamed;                           /* ... which is not that in the id: the node there said that it is called so */
     bool known;                             /* the root has said that it knows of a rank of ours */
@@ -71,7 +72,7 @@ uint64_t nodes_number(const struct fcc_unique_id *id);
 int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const char **root, struct error *e);
 /* A communicator has ranks on several nodes from now on, if it has not; it forms at root, or (NULL) here. */
 int nodes_begin(struct comm *c, struct peer *root, struct error *e);
-void nodes_joined(struct peer *p, const struct peer_join *m);
+void nodes_joined(const struct comm *c, struct peer *p, const struct peer_join *m);
 void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e);
 /* A rank has joined here, a communicator that forms elsewhere. */
 int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e);
@@ -97,6 +98,13 @@ void nodes_peer_open(struct peer *p); /* both connections to it are there */
 int nodes_peer_number(const struct comm *c, const struct peer *p);
 /* The member that a peer's message is of: NULL if it is none of that node's. */
 struct member *nodes_member_at(struct comm *c, const struct peer *p, int32_t rank);
+/* What a node's memory for a communicator is known by to those who put into it: `comm` is that node's own number of it. So what is still under way
+ * for one that has ended never comes into the memory of another one with the same id. */
+uint64_t nodes_memory_number(const struct comm *c, uint32_t comm);
+/* That of this node, and of the node of a rank elsewhere. */
+uint64_t nodes_memory_here(const struct comm *c);
+uint64_t nodes_memory_there(const struct member *m);
+void nodes_tell(const struct comm *c, struct peer *p, struct peer_msg *m, enum peer_type type, size_t length);
 void nodes_tell_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length);
 /* A rank here has its next turn: tell the others. `submit` is NULL for an allocation. */
 void nodes_submit(const struct member *m, struct submission *sub, const struct fcc_submit *submit);

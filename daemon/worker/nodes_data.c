@@ -253,10 +253,10 @@ int nodes_region_add(struct comm *c, int rank, uint32_t region, const struct dev
         status = gpus_landing_add(c, rank, region, m, bytes, &base, &landing, e);
     if (status)
         return status;
-    status =
-        net_region_add_landing(c->worker->data->regions, c->nodes->number, (uint32_t)rank, region, base, bytes, &landing, e);
+    status = net_region_add_landing(c->worker->data->regions, nodes_memory_here(c), (uint32_t)rank, region, base, bytes,
+                                    &landing, e);
     if (status)
-        gpus_landings_remove(c->worker, c->nodes->number, rank, region);
+        gpus_landings_remove(c->worker, nodes_memory_here(c), rank, region);
     return status;
 }
 
@@ -287,7 +287,7 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                          "rank %d: %u ranks of this job on this node are in communicators over several nodes already", rank,
                          FLAGS_TABLE);
     (void)pthread_rwlock_wrlock(&c->worker->data->flags_lock);
-    *f = (struct rank_flags){.comm = c->nodes->number,
+    *f = (struct rank_flags){.comm = nodes_memory_here(c),
                              .rank = (uint32_t)rank,
                              .flags = is_cpu ? (_Atomic uint64_t *)(void *)m->flags.data : m->arrived,
                              .done = c->nodes->done,
@@ -296,14 +296,14 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                              .device = m->device};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
     /* If that fails the communicator does not form, and its end takes the flags away again. */
-    return net_region_add(c->worker->data->regions, c->nodes->number, (uint32_t)rank, NET_FLAGS, NULL,
+    return net_region_add(c->worker->data->regions, nodes_memory_here(c), (uint32_t)rank, NET_FLAGS, NULL,
                           FLAG_LEFT + FCC_MAX_RANKS, e);
 }
 
 void nodes_data_drop(const struct comm *c)
 {
-    if (c->worker->data && c->nodes->formed) /* otherwise nobody knows any of its memory; and its id may serve once more */
-        net_comm_end(c->worker->data->regions, c->nodes->number);
+    if (c->worker->data && c->nodes->formed) /* otherwise nobody knows any of its memory */
+        net_comm_end(c->worker->data->regions, nodes_memory_here(c));
 }
 
 void nodes_data_end(struct comm *c)
@@ -315,10 +315,10 @@ void nodes_data_end(struct comm *c)
         return;
     (void)pthread_rwlock_wrlock(&d->flags_lock);
     for (uint32_t i = 0; i < FLAGS_TABLE; i++)
-        if (d->flags[i].flags && d->flags[i].comm == c->nodes->number)
+        if (d->flags[i].flags && d->flags[i].comm == nodes_memory_here(c))
             d->flags[i].flags = NULL;
     (void)pthread_rwlock_unlock(&d->flags_lock);
-    gpus_landings_remove(c->worker, c->nodes->number, -1, 0);
+    gpus_landings_remove(c->worker, nodes_memory_here(c), -1, 0);
     nodes_channel_close(c);
 }
 

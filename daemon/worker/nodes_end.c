@@ -77,6 +77,16 @@ static void deny_tell(const struct comm *c)
     }
 }
 
+/* Another node than the root has told of the end, and tells the root, too. But a rank here may join anew at once, and the root has to hear of the end
+ * before. */
+static void root_tell(const struct comm *c)
+{
+    struct peer_turn m = {.status = c->error.status};
+
+    text_copy(m.text, sizeof(m.text), c->error.text);
+    nodes_tell(c, c->nodes->root, &m.msg, PEER_ABORT, sizeof(m));
+}
+
 /* Who tells whom. A node that has heard FORMED knows all the others and tells them itself; before that it knows the root only, and it may be
  * one that the root has refused. So as long as it forms the root tells all but who has told it. */
 static void abort_tell(const struct comm *c)
@@ -88,16 +98,16 @@ static void abort_tell(const struct comm *c)
     text_copy(m.text, sizeof(m.text), c->error.text);
     for (int i = 0; n->formed && i < n->npeers; i++)
         if (n->peers[i] != n->aborter)
-            peer_send(n->peers[i], &m.msg, n->number, PEER_ABORT, sizeof(m));
+            nodes_tell(c, n->peers[i], &m.msg, PEER_ABORT, sizeof(m));
     if (!n->formed && n->root && n->root->is_unreachable)
         deny_tell(c);
     else if (!n->formed && n->root)
-        peer_send(n->root, &m.msg, n->number, PEER_ABORT, sizeof(m));
+        nodes_tell(c, n->root, &m.msg, PEER_ABORT, sizeof(m));
     for (int r = 0; !n->formed && !n->root && r < c->nranks; r++) {
         struct peer *p =
             c->members[r].peer && c->members[r].peer != n->aborter ? peer_again(c->members[r].peer, &ignored) : NULL;
         if (p)
-            peer_send(p, &m.msg, n->number, PEER_ABORT, sizeof(m));
+            nodes_tell(c, p, &m.msg, PEER_ABORT, sizeof(m));
     }
 }
 
@@ -113,6 +123,8 @@ void nodes_aborted(struct comm *c, bool was_forming)
     n->staging = NULL;
     if (!n->aborter || (was_forming && !n->root))
         abort_tell(c);
+    else if (was_forming && n->root != n->aborter)
+        root_tell(c);
     if (l) /* it has not started: it ends at once */
         nodes_launch_left(l);
 }

@@ -98,7 +98,7 @@ static void join_send(const struct comm *c, const struct member *m)
                              .device_kind = c->ops->number,
                              .pid = m->pid};
 
-    peer_send(c->nodes->root, &join.msg, c->nodes->number, PEER_JOIN, sizeof(join));
+    nodes_tell(c, c->nodes->root, &join.msg, PEER_JOIN, sizeof(join));
 }
 
 int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e)
@@ -118,6 +118,7 @@ static void join_all(struct comm *c)
 {
     struct error e = {0};
 
+    c->nodes->root_comm = 0;
     c->nodes->root = peer_get(c->worker, c->nodes->root_address, NULL, &e);
     if (!c->nodes->root) {
         comm_abort(c, e.status, "%s", e.text);
@@ -175,9 +176,9 @@ void nodes_join_again(struct comm *c, const struct peer *p)
         root_is_here(c, p->address);
 }
 
-void nodes_joined(struct peer *p, const struct peer_join *m)
+void nodes_joined(const struct comm *c, struct peer *p, const struct peer_join *m)
 {
-    struct peer_joined j = {.rank = m->rank};
+    struct peer_joined j = {.msg = {.from = c->number, .to = m->msg.from}, .rank = m->rank};
     struct error ignored = {0};
     struct peer *back = peer_get(p->worker, p->address, &p->who, &ignored); /* it has connected to us: now we to it */
 
@@ -187,7 +188,7 @@ void nodes_joined(struct peer *p, const struct peer_join *m)
 
 void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e)
 {
-    struct peer_refuse r = {.rank = m->rank, .status = e->status};
+    struct peer_refuse r = {.msg.to = m->msg.from, .rank = m->rank, .status = e->status};
     struct error ignored = {0};
     struct peer *back = peer_get(p->worker, p->address, &p->who, &ignored);
 
@@ -221,6 +222,7 @@ static void formed_fill(const struct comm *c, struct peer_formed *f)
             n++;
         if (n == f->nnodes) {
             f->workers[n] = *worker;
+            f->comms[n] = m->remote ? m->comm_there : c->number;
             text_copy(f->addresses[f->nnodes++], FCC_NODE_MAX, address);
         }
         f->node_of[r] = (uint16_t)n;
@@ -233,7 +235,7 @@ static void here_say(const struct comm *c, int peer)
     struct peer_here m = {.node = (uint32_t)c->nodes->node};
 
     if (c->nodes->node >= 0 && c->nodes->root && c->nodes->root != c->nodes->peers[peer])
-        peer_send(c->nodes->peers[peer], &m.msg, c->nodes->number, PEER_HERE, sizeof(m));
+        nodes_tell(c, c->nodes->peers[peer], &m.msg, PEER_HERE, sizeof(m));
 }
 
 /* Has that other node said so, on the connection that is its own now? */
@@ -302,7 +304,7 @@ static void ready_check(struct comm *c)
     if (!n->ready && !all_have_come(c))
         return;
     if (!n->ready && n->root)
-        peer_send(n->root, &m, n->number, PEER_READY, sizeof(m));
+        nodes_tell(c, n->root, &m, PEER_READY, sizeof(m));
     n->ready = true;
     if (n->root || !all_have_come(c))
         return;
@@ -361,6 +363,7 @@ static int formed_apply(struct comm *c, const struct peer_formed *f, struct erro
         m->state = MEMBER_JOINED;
         m->remote = true;
         m->peer = p;
+        m->comm_there = f->comms[m->node];
         m->pid = f->pids[r];
         LIST_INIT(&m->shadows);
     }
@@ -455,9 +458,10 @@ void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg
         ready_check(c);
         comm_release(c);
     } else if (m->type == PEER_JOINED || m->type == PEER_REFUSE) { /* by whom our ranks have left for another: no matter */
-        if (n->root == p && m->type == PEER_JOINED)
+        if (n->root == p && m->type == PEER_JOINED) {
             n->known = true;
-        else if (n->root == p)
+            n->root_comm = m->from;
+        } else if (n->root == p)
             on_refuse(p, c, (const struct peer_refuse *)m);
     } else if (m->type == PEER_HERE) {
         n->here[((const struct peer_here *)m)->node] = p;

@@ -24,8 +24,8 @@
 struct entry {
     _Atomic bool used;
     struct launch *launch;
-    struct puts *puts; /* only for its END */
-    uint64_t comm;
+    struct puts *puts;             /* only for its END */
+    uint64_t comm[FCC_MAX_RANKS];  /* a communicator's: of each rank elsewhere, its node's nodes_memory_number() */
     uint64_t turns;                /* a communicator's: that were told last. The proxy thread's */
     uint8_t peer[FCC_MAX_RANKS];   /* a communicator's: of each rank's node, the index */
     uint8_t source[FCC_MAX_RANKS]; /* ... of each rank here, its device: nodes_source() */

@@ -57,7 +57,7 @@ bool nodes_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *ou
         return false; /* it is to leave: nobody waits for this any more */
     out->node = comm->peer[t->dst];
     out->rail = nodes_rail_of(d, out->node, comm->source[t->rank]);
-    out->to.comm = comm->comm;
+    out->to.comm = comm->comm[t->dst];
     out->to.rank = t->dst;
     if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT)
         return put_resolve(entry, t, out);
@@ -120,10 +120,11 @@ int nodes_channel_open(struct comm *c, struct error *e)
     if (!n->channel)
         return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
     entry = &c->worker->data->entries[n->channel - 1];
-    entry->comm = n->number;
     nodes_channel_peers(c);
-    for (int r = 0; r < c->nranks; r++)
+    for (int r = 0; r < c->nranks; r++) {
+        entry->comm[r] = nodes_memory_there(&c->members[r]);
         entry->source[r] = nodes_source(&c->members[r]);
+    }
     return 0;
 }
 

@@ -60,9 +60,13 @@ struct peer_msg {
     uint32_t length; /* of the whole message */
     uint16_t type;   /* enum peer_type */
     uint16_t zero;
-    uint64_t comm; /* the communicator's number between nodes; PING: 0 */
+    uint64_t comm; /* the communicator's number between nodes, which follows from its id; PING: 0 */
+    /* An id may serve again after its communicator has ended, while messages of that one are still under way. So each worker counts the
+     * communicators that it has had: the sender's number of this one, and the receiver's (0: the sender has not heard it). A receiver takes
+     * nothing for another communicator than the one that it was meant for. */
+    uint32_t from, to;
 };
-static_assert(sizeof(struct peer_msg) == 16, "wire");
+static_assert(sizeof(struct peer_msg) == 24, "wire");
 
 #define PEER_MSG_MAX (FCC_MSG_MAX + 4096u)
 
@@ -75,14 +79,14 @@ struct peer_join { /* to the root: this rank is here */
     int32_t pid;
     uint32_t zero;
 };
-static_assert(sizeof(struct peer_join) == 168, "wire");
+static_assert(sizeof(struct peer_join) == 176, "wire");
 
 struct peer_joined { /* from the root: it knows of this rank */
     struct peer_msg msg;
     int32_t rank;
     uint32_t zero;
 };
-static_assert(sizeof(struct peer_joined) == 24, "wire");
+static_assert(sizeof(struct peer_joined) == 32, "wire");
 
 struct peer_refuse { /* from the root. -ESTALE: by a worker that takes no new communicators; there is another one, or will be */
     struct peer_msg msg;
@@ -90,7 +94,7 @@ struct peer_refuse { /* from the root. -ESTALE: by a worker that takes no new co
     int32_t status;
     char text[FCC_TEXT_MAX];
 };
-static_assert(sizeof(struct peer_refuse) == 536, "wire");
+static_assert(sizeof(struct peer_refuse) == 544, "wire");
 
 struct peer_deny { /* to the root: a rank that would join it was refused here */
     struct peer_msg msg;
@@ -99,13 +103,14 @@ struct peer_deny { /* to the root: a rank that would join it was refused here */
     int32_t status;
     char text[FCC_TEXT_MAX];
 };
-static_assert(sizeof(struct peer_deny) == 152 + FCC_TEXT_MAX, "wire");
+static_assert(sizeof(struct peer_deny) == 160 + FCC_TEXT_MAX, "wire");
 
 struct peer_formed { /* from the root: all have joined, and where */
     struct peer_msg msg;
     uint32_t nranks, nnodes, time_limit_ms, zero;
     char addresses[FCC_MAX_RANKS][FCC_NODE_MAX];
     struct incarnation workers[FCC_MAX_RANKS]; /* there */
+    uint32_t comms[FCC_MAX_RANKS];             /* their numbers of the communicator, as peer_msg.from of their JOINs */
     int32_t pids[FCC_MAX_RANKS];
     uint16_t node_of[FCC_MAX_RANKS];
 };
@@ -115,7 +120,7 @@ struct peer_here { /* to each other node of a communicator that forms, but the r
     uint32_t node; /* the sender's number in it */
     uint32_t zero;
 };
-static_assert(sizeof(struct peer_here) == 24, "wire");
+static_assert(sizeof(struct peer_here) == 32, "wire");
 
 struct peer_submit { /* a rank's turn; then, for an operator, its SUBMIT as the client sent it */
     struct peer_msg msg;
@@ -131,7 +136,7 @@ struct peer_submit { /* a rank's turn; then, for an operator, its SUBMIT as the 
         uint32_t symmetric, zero;
     } buffers[FCC_MAX_TENSORS]; /* that its tensors lie in */
 };
-static_assert(sizeof(struct peer_submit) == 72 + FCC_TEXT_MAX + 16 * FCC_MAX_TENSORS, "wire");
+static_assert(sizeof(struct peer_submit) == 80 + FCC_TEXT_MAX + 16 * FCC_MAX_TENSORS, "wire");
 
 struct peer_memory { /* a rank's part of a symmetric allocation is there, or is not */
     struct peer_msg msg;
@@ -142,14 +147,14 @@ struct peer_memory { /* a rank's part of a symmetric allocation is there, or is 
     uint64_t bytes, turn;
     char text[FCC_TEXT_MAX];
 };
-static_assert(sizeof(struct peer_memory) == 48 + FCC_TEXT_MAX, "wire");
+static_assert(sizeof(struct peer_memory) == 56 + FCC_TEXT_MAX, "wire");
 
 struct peer_free {
     struct peer_msg msg;
     int32_t rank;
     uint32_t handle;
 };
-static_assert(sizeof(struct peer_free) == 24, "wire");
+static_assert(sizeof(struct peer_free) == 32, "wire");
 
 struct peer_result { /* a rank has made a result buffer: before the first SUBMIT that names it */
     struct peer_msg msg;
@@ -157,7 +162,7 @@ struct peer_result { /* a rank has made a result buffer: before the first SUBMIT
     uint32_t handle;
     uint64_t bytes;
 };
-static_assert(sizeof(struct peer_result) == 32, "wire");
+static_assert(sizeof(struct peer_result) == 40, "wire");
 
 struct
     peer_turn { /* STAGED: staging memory for this turn is there. FAIL: its operator has failed here. ABORT, LEAVE: after so many */
@@ -167,7 +172,7 @@ struct
     int32_t rank; /* LEAVE */
     char text[FCC_TEXT_MAX];
 };
-static_assert(sizeof(struct peer_turn) == 32 + FCC_TEXT_MAX, "wire");
+static_assert(sizeof(struct peer_turn) == 40 + FCC_TEXT_MAX, "wire");
 
 /* Has it the length of its type, is it a type, has its text an end, and is its status one? -EPROTO and why not. */
 int peer_message_check(const struct peer_msg *m, struct error *e);
@@ -207,7 +212,7 @@ struct peer *peer_get(struct worker *w, const char *address, const struct incarn
 bool peer_is_open(const struct peer *p); /* messages, and its first rail */
 /* Whether a rail is open, of one that is; if it is not it is asked for, and nodes_peer_open() tells. */
 bool peer_rail_open(struct peer *p, uint32_t rail);
-/* In the order of calls, when it is connected. A peer that takes too little breaks. */
+/* In the order of calls, when it is connected; m->from and m->to are the caller's. A peer that takes too little breaks. */
 void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length);
 /* Its connections have failed, or it has broken the protocol. It is freed by the loop. */
 void peer_break(struct peer *p, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));

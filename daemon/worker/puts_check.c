@@ -28,7 +28,7 @@ static int target_find(const struct member *m, const struct member *other, const
             break;
     if (!b)
         return error_set(e, -ENOENT, "rank %d: put: %s: rank %d has freed its part of the buffer", m->rank, name, other->rank);
-    *out = (struct net_place){.comm = m->comm->nodes->number, .rank = (uint32_t)other->rank, .region = b->handle};
+    *out = (struct net_place){.comm = nodes_memory_there(other), .rank = (uint32_t)other->rank, .region = b->handle};
     return 0;
 }
 

@@ -397,6 +397,7 @@ struct member {
     pid_t pid;
     uint32_t handle;             /* in the session */
     uint32_t status_word;        /* ... */
+    uint32_t comm_there;         /* remote: its worker's number of the communicator (peer_msg.from) */
     int node;                    /* number of its node, the same on all nodes; 0 if all ranks are here */
     bool remote;                 /* the rank is on another node: it has no session and no device here */
     struct peer *peer;           /* that node's; NULL: it is lost, or the rank is here */
@@ -431,7 +432,7 @@ struct tune;
 struct comm {
     struct worker *worker;
     LIST_ENTRY(comm) link; /* worker.comms */
-    uint32_t number;       /* for people: fccctl --comm */
+    uint32_t number;       /* of all that this worker has had: for people (fccctl --comm), and for other nodes (peer_msg) */
     struct fcc_unique_id unique_id;
     enum comm_state state;
     int nranks, present;      /* members that are JOINED */
@@ -479,8 +480,10 @@ void comm_deny_remote(struct peer *p, const struct peer_deny *m);
 void comm_deny(struct comm *c, int rank, const struct error *e);
 void comm_complete(struct comm *c); /* all ranks have joined, here. The caller releases it */
 void comm_active(struct comm *c);   /* all have joined: tell them */
-struct comm *comm_find_number(const struct worker *w, uint64_t number); /* nodes.c's number */
-struct comm *comm_find_own(const struct worker *w, uint32_t number);    /* comm.number; in whatever state */
+struct peer_msg;
+/* Which one that worker's message is meant for; NULL: it has ended here. */
+struct comm *comm_find_addressed(const struct worker *w, const struct peer *p, const struct peer_msg *m);
+struct comm *comm_find_own(const struct worker *w, uint32_t number); /* comm.number; in whatever state */
 /* Two processes say that they are this rank of c: the one that has joined, and this one, on that node ("": there are no others). -EALREADY */
 int joined_twice(const struct comm *c, int rank, pid_t pid, const char *address, struct error *e);
 /* Tell a rank here what has come of its joining. */

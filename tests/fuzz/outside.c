@@ -12,12 +12,13 @@
 #include "outside_wire.h"
 #include "submit.h"
 
-enum { HANDLES = 4, CLAIMS = 4, RANKS = 4 };
+enum { HANDLES = 4, CLAIMS = 4, RANKS = 4, HERE = 1 /* what this node calls each communicator (peer_msg.from) */ };
 
 /* What it knows of a communicator: one for each of ids[]. */
 struct claim {
     struct fcc_unique_id id;
     uint64_t number;
+    uint32_t there;  /* what the worker calls it, as it has said last; 0: it has not */
     int nranks;      /* RANKS at most; 0: nothing */
     uint32_t theirs; /* ranks that have joined at the worker, a bit each */
     uint32_t node;   /* this node's number in it */
@@ -67,6 +68,13 @@ static struct claim *claim_of_number(uint64_t number)
     return NULL;
 }
 
+static void claim_say(const struct claim *c, struct peer_msg *m, enum peer_type type, size_t length, struct input *in)
+{
+    m->from = HERE;
+    m->to = c->there;
+    wire_say(m, c->number, type, length, in);
+}
+
 static int32_t own_rank(const struct claim *c, uint32_t which)
 {
     for (uint32_t r = which; r < which + RANKS; r++)
@@ -83,9 +91,11 @@ static void formed_say(const struct claim *c, struct input *in)
     text_copy(f.addresses[1], FCC_NODE_MAX, bed.nodes[0].address);
     f.workers[0] = bed.outside.self;
     f.workers[1] = bed.nodes[0].self;
+    f.comms[0] = HERE;
+    f.comms[1] = c->there;
     for (int r = 0; r < c->nranks; r++)
         f.node_of[r] = (uint16_t)(c->theirs >> r & 1u);
-    wire_say(&f.msg, c->number, PEER_FORMED, sizeof(f), in);
+    claim_say(c, &f.msg, PEER_FORMED, sizeof(f), in);
 }
 
 /* ---- reflexes ---- */
@@ -99,7 +109,7 @@ static void join_heard(struct claim *c, const struct peer_join *m)
     c->theirs |= 1u << m->rank;
     c->node = 0;
     if (is_reflex(REFLEX_JOIN)) {
-        wire_say(&j.msg, c->number, PEER_JOINED, sizeof(j), NULL);
+        claim_say(c, &j.msg, PEER_JOINED, sizeof(j), NULL);
         if ((uint32_t)__builtin_popcount(c->theirs) * 2 >= (uint32_t)c->nranks) /* the others are here */
             formed_say(c, NULL);
     }
@@ -116,7 +126,7 @@ static void formed_heard(struct claim *c, const struct peer_formed *m)
         if (incarnation_same(&m->workers[i], &bed.outside.self))
             c->node = i;
     if (is_reflex(REFLEX_JOIN))
-        wire_say(&ready, c->number, PEER_READY, sizeof(ready), NULL);
+        claim_say(c, &ready, PEER_READY, sizeof(ready), NULL);
 }
 
 /* Once for each rank of the worker; with as many here, they come in step. */
@@ -124,7 +134,7 @@ static void submit_heard(const struct claim *c, struct peer_submit *m)
 {
     m->rank = own_rank(c, (uint32_t)m->rank);
     if (is_reflex(REFLEX_SUBMIT))
-        wire_say(&m->msg, c->number, PEER_SUBMIT, m->msg.length, NULL);
+        claim_say(c, &m->msg, PEER_SUBMIT, m->msg.length, NULL);
 }
 
 static void memory_heard(struct claim *c, struct peer_memory *m)
@@ -134,7 +144,7 @@ static void memory_heard(struct claim *c, struct peer_memory *m)
     c->handles[m->rank][c->nhandles[m->rank]++ % HANDLES] = m->handle;
     m->rank = own_rank(c, (uint32_t)m->rank);
     if (is_reflex(REFLEX_MEMORY))
-        wire_say(&m->msg, c->number, PEER_MEMORY, sizeof(*m), NULL);
+        claim_say(c, &m->msg, PEER_MEMORY, sizeof(*m), NULL);
 }
 
 void outside_hear(struct peer_msg *m)
@@ -143,18 +153,19 @@ void outside_hear(struct peer_msg *m)
 
     if (!c)
         return;
+    c->there = m->from ? m->from : c->there;
     if (m->type == PEER_JOIN)
         join_heard(c, (const struct peer_join *)m);
     else if (m->type == PEER_FORMED)
         formed_heard(c, (const struct peer_formed *)m);
     else if (m->type == PEER_READY && is_reflex(REFLEX_JOIN))
-        wire_say(m, c->number, PEER_GO, sizeof(*m), NULL);
+        claim_say(c, m, PEER_GO, sizeof(*m), NULL);
     else if (m->type == PEER_SUBMIT)
         submit_heard(c, (struct peer_submit *)m);
     else if (m->type == PEER_MEMORY)
         memory_heard(c, (struct peer_memory *)m);
     else if (m->type == PEER_STAGED && is_reflex(REFLEX_MEMORY))
-        wire_say(m, c->number, PEER_STAGED, m->length, NULL);
+        claim_say(c, m, PEER_STAGED, m->length, NULL);
 }
 
 /* Which of a rank's flags stand for its own slices follows from the plan; it raises the first ones, all of them. */
@@ -169,12 +180,13 @@ static void flags_raise(const struct net_frame *f, uint32_t rank)
 
 void outside_hear_frame(struct net_frame *f)
 {
-    struct claim *c = claim_of_number(f->comm);
+    struct claim *c = claim_of_number(f->comm - HERE);
     bool is_done = f->region >= FLAG_DONE && f->region < FLAG_LEFT;
 
     if (!c || f->kind != NET_FRAME_FLAG)
         return;
     c->turns = is_done ? f->offset : c->turns;
+    f->comm = c->number + c->there;
     for (uint32_t r = 0; r < (uint32_t)c->nranks && is_reflex(REFLEX_FLAG) && f->region < FLAG_LEFT; r++) {
         if (!(c->theirs >> r & 1u))
             continue;
@@ -200,7 +212,7 @@ static void join_want(const struct claim *c, struct input *in)
                           .device_kind = FCC_DEVICE_CPU,
                           .pid = 77};
 
-    wire_say(&m.msg, c->number, PEER_JOIN, sizeof(m), in);
+    claim_say(c, &m.msg, PEER_JOIN, sizeof(m), in);
 }
 
 static void submit_want(const struct claim *c, struct input *in)
@@ -229,7 +241,7 @@ static void submit_want(const struct claim *c, struct input *in)
         memcpy(buf + length, &s.m, s.length);
         length += s.length;
     }
-    wire_say(&m->msg, c->number, PEER_SUBMIT, length, in);
+    claim_say(c, &m->msg, PEER_SUBMIT, length, in);
 }
 
 static void memory_want(const struct claim *c, struct input *in)
@@ -241,7 +253,7 @@ static void memory_want(const struct claim *c, struct input *in)
                             .bytes = how & 0x10 ? 4096 : 65536,
                             .turn = c->turns + (how >> 5 & 1)};
 
-    wire_say(&m.msg, c->number, PEER_MEMORY, sizeof(m), in);
+    claim_say(c, &m.msg, PEER_MEMORY, sizeof(m), in);
 }
 
 static void turn_want(const struct claim *c, struct input *in, enum peer_type type)
@@ -252,7 +264,7 @@ static void turn_want(const struct claim *c, struct input *in, enum peer_type ty
                           .rank = own_rank(c, how >> 2 & 3)};
 
     text_copy(m.text, sizeof(m.text), how & 0x80 ? "it is so on node x" : how & 0x40 ? "it\033 is so" : "");
-    wire_say(&m.msg, c->number, type, sizeof(m), in);
+    claim_say(c, &m.msg, type, sizeof(m), in);
 }
 
 static void small_want(struct claim *c, struct input *in)
@@ -270,28 +282,28 @@ static void small_want(struct claim *c, struct input *in)
     switch (how & 7) {
     case 0:
         m.joined.rank = how & 0x40 ? (int32_t)input_number(in) : (int32_t)(how >> 3 & 3);
-        wire_say(&m.msg, c->number, PEER_JOINED, sizeof(m.joined), in);
+        claim_say(c, &m.msg, PEER_JOINED, sizeof(m.joined), in);
         break;
     case 1:
         m.refuse.rank = how & 0x40 ? (int32_t)input_number(in) : (int32_t)(how >> 3 & 3);
         m.refuse.status = how & 0x80 ? -ESTALE : -EACCES;
         text_copy(m.refuse.text, sizeof(m.refuse.text), "may not");
-        wire_say(&m.msg, c->number, PEER_REFUSE, sizeof(m.refuse), in);
+        claim_say(c, &m.msg, PEER_REFUSE, sizeof(m.refuse), in);
         break;
     case 2:
         m.here.node = how & 0x40 ? (uint32_t)input_number(in) : how >> 3 & 3;
-        wire_say(&m.msg, c->number, PEER_HERE, sizeof(m.here), in);
+        claim_say(c, &m.msg, PEER_HERE, sizeof(m.here), in);
         break;
     case 3:
-        wire_say(&m.msg, c->number, PEER_READY, sizeof(m.msg), in);
+        claim_say(c, &m.msg, PEER_READY, sizeof(m.msg), in);
         break;
     case 4:
-        wire_say(&m.msg, c->number, PEER_GO, sizeof(m.msg), in);
+        claim_say(c, &m.msg, PEER_GO, sizeof(m.msg), in);
         break;
     case 5:
         m.freed.rank = rank;
         m.freed.handle = 2 + (how >> 5);
-        wire_say(&m.msg, c->number, PEER_FREE, sizeof(m.freed), in);
+        claim_say(c, &m.msg, PEER_FREE, sizeof(m.freed), in);
         break;
     case 6: /* of ranks whose JOIN nobody has heard */
         c->theirs = how >> 3 & 15;
@@ -307,7 +319,7 @@ static void small_want(struct claim *c, struct input *in)
 static void frame_want(const struct claim *c, struct input *in)
 {
     uint32_t how = input_u8(in), rank = input_below(in, RANKS), n = c->nhandles[rank] < HANDLES ? c->nhandles[rank] : HANDLES;
-    struct net_frame f = {.comm = c->number, .rank = rank, .kind = NET_FRAME_BEAT};
+    struct net_frame f = {.comm = c->number + c->there, .rank = rank, .kind = NET_FRAME_BEAT};
 
     f.region = how & 0x80 || !n ? NET_STAGING : c->handles[rank][how >> 5 & 3];
     switch (how & 7) {
