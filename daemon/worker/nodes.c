@@ -54,8 +54,8 @@ static uint32_t comm_at(const struct comm *c, const struct peer *p)
         return c->members[c->nodes->peer_rank[peer]].comm_there;
     if (c->nodes->root == p)
         return c->nodes->root_comm;
-    for (int r = 0; r < c->nranks;
-         r++) /* it forms here; p is that worker, if perhaps not by the connection on which it joined */
+    /* It forms here. p is that worker, if perhaps not by the connection on which it joined. */
+    for (int r = 0; r < c->nranks; r++)
         if (c->members[r].peer && !strcmp(c->members[r].peer->address, p->address) &&
             incarnation_same(&c->members[r].peer->who, &p->who))
             return c->members[r].comm_there;
