@@ -301,11 +301,57 @@ static void where_they_do_not_meet(void)
     again(false);
 }
 
+/* A third node tells of the end while it forms, and the rank here joins anew: the root, which may not have heard of the end, hears of it from here
+ * before the JOIN. */
+static void told_by_another(void)
+{
+    struct other root = {.address = "192.0.2.2:7000", .who = {7, 1}, .serial = 1},
+                 third = {.address = "192.0.2.3:7000", .who = {9, 1}, .serial = 1};
+    const struct fcc_unique_id id = id_make(1, root.address);
+    struct peer_joined joined = {.rank = 1};
+    struct peer_turn failed = {.status = -EIO, .text = "no memory for it"};
+    struct peer_formed f = {.nranks = RANKS,
+                            .nnodes = RANKS,
+                            .time_limit_ms = 30000,
+                            .node_of = {0, 1, 2},
+                            .workers = {root.who, {BED_BROKER, 1}, third.who},
+                            .comms = {BED_THERE, 1, BED_THERE}};
+    struct bed b;
+
+    bed_start(&b, IDLE);
+    int client = bed_client(&b);
+    client_join(client, &id, RANKS, 1);
+    bed_connect(&b, &root, NULL);
+    uint32_t first = other_heard(&root, PEER_JOIN, id_number(&id))->from;
+    (void)bed_hand(&b, &root, PEER_MESSAGES);
+    (void)bed_hand(&b, &third, PEER_MESSAGES);
+    other_say(&root, &joined.msg, PEER_JOINED, id_number(&id), sizeof(joined));
+    (void)snprintf(f.addresses[0], FCC_NODE_MAX, "%s", root.address);
+    (void)snprintf(f.addresses[1], FCC_NODE_MAX, "%s", BED_ADDRESS);
+    (void)snprintf(f.addresses[2], FCC_NODE_MAX, "%s", third.address);
+    other_say(&root, &f.msg, PEER_FORMED, id_number(&id), sizeof(f));
+    bed_connect(&b, &third, &third.who);
+    (void)other_heard(&third, PEER_HERE, id_number(&id));
+    other_say(&third, &failed.msg, PEER_ABORT, id_number(&id), sizeof(failed));
+    client_joined(client, -EIO, "no memory for it (node 192.0.2.3:7000)");
+    client_join(client, &id, RANKS, 1);
+    const struct peer_turn *told = (const struct peer_turn *)other_heard(&root, PEER_ABORT, id_number(&id));
+    CHECK(told->msg.from == first && told->msg.to == BED_THERE && told->status == -EIO &&
+          strstr(told->text, "no memory for it"));
+    CHECK(other_heard(&root, PEER_JOIN, id_number(&id))->from > first);
+    (void)close(client);
+    CHECK(kill(b.pid, SIGKILL) == 0 && waitpid(b.pid, NULL, 0) == b.pid);
+    (void)close(b.control);
+    other_close(&root);
+    other_close(&third);
+}
+
 int main(void)
 {
     static const struct test tests[] = {
         {"where_they_meet", where_they_meet, 0},
         {"where_they_do_not_meet", where_they_do_not_meet, 0},
+        {"told_by_another", told_by_another, 0},
     };
 
     return tests_run("ids_again", TESTS(tests));
