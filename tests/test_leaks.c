@@ -28,7 +28,8 @@ enum { WARM = 150, ROUNDS = 800, RANKS = 2, PATIENCE_MS = 60000, FLOATS = 4096 }
 /* What the two ranks share. */
 struct story {
     int rounds, nodes;
-    _Atomic int arrived[2]; /* at the beginning of a round: ids are there when both have */
+    _Atomic int
+        arrived[2]; /* at these times of a round: when both are there is an id, when its work is done, and when it is over */
     struct fcc_unique_id id;
 };
 
@@ -51,7 +52,7 @@ static void gemv_try(fcc_comm *comm, fcc_buffer *local, fcc_buffer *y)
 }
 
 /* A communicator of both ranks, with all that it may have; and its end: destroyed, aborted, or with the connection. */
-static void together(fcc_context *context, const struct story *s, int rank, int round)
+static void together(fcc_context *context, struct story *s, int rank, int round)
 {
     struct fcc_comm_options options = {.device = -1, .time_limit_ms = PATIENCE_MS};
     fcc_buffer *local, *y, *result, *more;
@@ -73,6 +74,7 @@ static void together(fcc_context *context, const struct story *s, int rank, int 
     if (round % 2)
         fcc_buffer_free(local);
     OK(fcc_noop(comm));
+    meet(s, rank, 3 * round + 2); /* an end of the communicator may overtake that of the noop */
     if (round % 5 == 4 && rank == 0)
         OK(fcc_comm_abort(comm, "the round's"));
     else if (round % 5 == 4)
@@ -137,14 +139,14 @@ static void rounds_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_connect(NULL, &context));
         if (rank == 0)
             OK(fcc_get_unique_id(context, &s->id));
-        meet(s, rank, 2 * round + 1);
+        meet(s, rank, 3 * round + 1);
         together(context, s, rank, round);
         if (round % 3 == rank)
             alone(context, round);
         fcc_disconnect(context);
         if (round % 5 == rank)
             unread();
-        meet(s, rank, 2 * round + 2);
+        meet(s, rank, 3 * round + 3);
     }
 }
 
