@@ -130,13 +130,21 @@ static void cpu_quota(void)
 
 /* ---- namespaces ---- */
 
-static void map_write(const char *path, const char *format, unsigned id)
+static void text_write(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    (void)close(fd);
+}
+
+/* That user or group is itself there, and nobody else is. */
+static void map_write(const char *path, unsigned id)
 {
     char text[64];
-    int fd = open(path, O_WRONLY | O_CLOEXEC), n = snprintf(text, sizeof(text), format, id, id);
 
-    CHECK(fd >= 0 && write(fd, text, (size_t)n) == n);
-    (void)close(fd);
+    (void)snprintf(text, sizeof(text), "%u %u 1", id, id);
+    text_write(path, text);
 }
 
 /* Move to new namespaces; in one of users (which who is not root needs) the process is the user that it was. 0 or -errno. */
@@ -149,9 +157,9 @@ static int spaces_make(int kinds)
     if (unshare(kinds))
         return -errno;
     if (kinds & CLONE_NEWUSER) {
-        map_write("/proc/self/setgroups", "deny", 0);
-        map_write("/proc/self/uid_map", "%u %u 1", uid);
-        map_write("/proc/self/gid_map", "%u %u 1", gid);
+        text_write("/proc/self/setgroups", "deny");
+        map_write("/proc/self/uid_map", uid);
+        map_write("/proc/self/gid_map", gid);
     }
     return 0;
 }
