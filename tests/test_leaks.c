@@ -154,7 +154,7 @@ static void rounds_rank(int rank, const struct ranks *all, void *argument)
 
 struct process {
     pid_t pid;
-    int descriptors;
+    int descriptors; /* -1: nobody but root sees a worker's, and its memory stands for itself */
     long kib;
 };
 
