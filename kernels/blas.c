@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +25,9 @@ __typeof__(cblas_sgemv) *blas_sgemv;
 static void *(*work_take)(int side);
 static void (*work_give)(void *work);
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct error failure;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* failure, and the loading */
+static atomic_bool is_loaded;                            /* what is above is there, for ever */
+static struct error failure;                             /* of the last attempt */
 
 static void *symbol(void *library, const char *name)
 {
@@ -74,6 +76,7 @@ static void load(void)
     int (*threads)(void);
     void *library;
 
+    failure = (struct error){0};
     (void)setenv("OPENBLAS_NUM_THREADS", "1", 1);
     library = library_open();
     if (!library) {
@@ -89,14 +92,25 @@ static void load(void)
     if (threads && threads() == 0)
         (void)error_set(&failure, -ENOENT, "the BLAS %s: is a serial build, which several threads may not call",
                         FCC_BLAS_LIBRARY);
+    if (failure.status)
+        (void)dlclose(library);
+    else
+        atomic_store_explicit(&is_loaded, true, memory_order_release);
 }
 
+/* A library for which there was no file descriptor or no memory is looked for again the next time. */
 int blas_open(struct error *e)
 {
-    (void)pthread_once(&once, load);
-    if (failure.status && e)
+    if (atomic_load_explicit(&is_loaded, memory_order_acquire))
+        return 0;
+    (void)pthread_mutex_lock(&lock);
+    if (!is_loaded)
+        load();
+    int status = failure.status;
+    if (status && e)
         *e = failure;
-    return failure.status;
+    (void)pthread_mutex_unlock(&lock);
+    return status;
 }
 
 static rlim_t limit_of(int resource)

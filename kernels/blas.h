@@ -17,7 +17,8 @@
 extern __typeof__(cblas_sgemm) *blas_sgemm;
 extern __typeof__(cblas_sgemv) *blas_sgemv;
 
-/* Load it, once for the process; from any thread. 0, or -ENOENT with the reason. */
+/* Load it, if it is not there yet; from any thread. 0, or -ENOENT with the reason, which may be another one the next time: descriptors and
+ * memory that there were not then. */
 int blas_open(struct error *e);
 
 /* So many more threads may call it at a time. Each call takes work memory, which the BLAS keeps; where there is none it looks for some for

@@ -156,11 +156,28 @@ static void restarted(void)
     pair_stop();
 }
 
+/* Does a's doctor find that about b? With its level, which "bad" makes its exit code; and `why` as the broker says it. */
+static bool doctor_finds(const char *level, const char *state, const char *why)
+{
+    char text[8192], finding[160];
+    int code = fccctl(text, sizeof(text), &a, "doctor", NULL, NULL, NULL);
+
+    (void)snprintf(finding, sizeof(finding), "%-4s  nodes         %s: %s for ", level, b.address, state);
+    CHECK(code <= 1 && !strstr(text, "all connected"));
+    const char *line = strstr(text, finding), *end = line ? strchr(line, '\n') : NULL,
+               *reason = line ? strstr(line, why) : NULL;
+    bool found = end && reason && reason < end && !strncmp(end + 1, "                    -> is fccd running there", 43);
+    CHECK(!found || strcmp(level, "bad") != 0 || code == 1);
+    return found;
+}
+
 static void killed(void)
 {
     pair_connect();
     node_kill(&b);
     printf("lost %.0f ms after SIGKILL\n", node_await(&a, b.address, "lost", ""));
+    (void)node_await(&a, b.address, "lost", "Connection refused"); /* it has tried again */
+    CHECK(doctor_finds("bad", "lost", "Connection refused"));
     CHECK(unlink(b.d.socket) == 0);
     daemon_stop(&a.d);
 }
@@ -172,6 +189,9 @@ static void stopped(void)
     CHECK(kill(b.d.pid, SIGSTOP) == 0);
     printf("lost %.0f ms after SIGSTOP\n", node_await(&a, b.address, "lost", ""));
     CHECK(log_count(&a, "is lost: has not answered for 2000 ms") == 1);
+    CHECK(doctor_finds("bad", "lost", ""));
+    (void)node_await(&a, b.address, "lost", "said nothing for 3 s"); /* its socket still takes connections */
+    CHECK(doctor_finds("bad", "lost", "said nothing for 3 s"));
     CHECK(kill(b.d.pid, SIGCONT) == 0);
     (void)node_await(&a, b.address, "connected", "");
     (void)node_await(&b, a.address, "connected", "");
@@ -339,6 +359,24 @@ static void names(void)
     daemon_stop_unclean(&a.d);
 }
 
+/* One that has never said a word: whoever listens at its address takes the connections, and answers none. */
+static void never_answers(void)
+{
+    const char *key = key_make("key");
+
+    a = node_name("a");
+    b = node_name("b");
+    int mute = tcp_listen(b.port);
+    node_run(&a, daemon_binary(), key, b.address, NULL);
+    CHECK(doctor_finds("warn", "connecting", "")); /* it may be about to come */
+    (void)node_await(&a, b.address, "connecting", "said nothing for 3 s");
+    for (double until = now_ms() + NODE_WAIT_MS; !doctor_finds("bad", "connecting", "said nothing for 3 s");
+         (void)usleep(100000))
+        CHECK(now_ms() < until);
+    (void)close(mute);
+    daemon_stop_unclean(&a.d);
+}
+
 int main(void)
 {
     static const struct test tests[] = {
@@ -349,10 +387,11 @@ int main(void)
         {"wrong_key", wrong_key, 0},
         {"restarted", restarted, 60},
         {"killed", killed, 0},
-        {"stopped", stopped, 0},
+        {"stopped", stopped, 60},
         {"garbage", garbage, 0},
         {"silence", silence, 0},
         {"played_back", played_back, 60},
+        {"never_answers", never_answers, 60},
         {"names", names, 0},
     };
     return tests_run("nodes", TESTS(tests));

@@ -11,6 +11,8 @@
 #include "field.h"
 #include "format.h"
 
+#define COMING_S 10 /* nodes that are started together find each other in less */
+
 /* What to do about a node in that state. */
 static const char *node_remedy(const char *state)
 {
@@ -28,13 +30,14 @@ static bool check_node(struct doctor *d, struct json_object *node)
 {
     const char *state = field_text(node, "state"), *why = field_text(node, "why");
     char since[FORMAT_ROOM];
+    double since_s = field_double(node, "since_s", -1);
 
     if (!strcmp(state, "connected") || !strcmp(state, "here"))
         return true;
-    /* One that is being connected to for the first time may come any moment: a daemon that has just started is no fault. */
-    finding_add(d, !strcmp(state, "connecting") ? FINDING_WARN : FINDING_BAD, "nodes", node_remedy(state), "%s: %s for %s%s%s",
-                field_text(node, "address"), state, format_duration(field_double(node, "since_s", -1), since), *why ? ": " : "",
-                why);
+    /* One that has not been there yet may come any moment: a daemon that has just started is no fault. */
+    bool is_coming = !strcmp(state, "connecting") && since_s < COMING_S;
+    finding_add(d, is_coming ? FINDING_WARN : FINDING_BAD, "nodes", node_remedy(state), "%s: %s for %s%s%s",
+                field_text(node, "address"), state, format_duration(since_s, since), *why ? ": " : "", why);
     return false;
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "msg.h"
+#include "scarce.h"
 
 struct bed bed;
 
@@ -193,13 +194,14 @@ void bed_open(int nodes)
     (void)pthread_mutex_unlock(&lock);
 }
 
-int bed_connect(int node, enum fcc_role role)
+int bed_connect(int node, enum fcc_role role, bool small)
 {
     struct control_session m = {
         .msg = {.type = CONTROL_SESSION, .id = UINT64_MAX}, .role = role, .uid = geteuid(), .pid = getpid()};
-    int pair[2];
+    int pair[2], room = 1; /* the kernel makes it more */
 
     FUZZ_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
+    FUZZ_CHECK(!small || setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &room, sizeof(room)) == 0);
     FUZZ_CHECK(msg_send(bed.nodes[node].channel, &m.msg, sizeof(m), &pair[1], 1) == 0);
     (void)close(pair[1]);
     return pair[0];
@@ -229,12 +231,14 @@ int bed_outside_connect(int node, uint32_t purpose)
 
 void bed_turn(unsigned turns)
 {
+    scarce_begin();
     for (; turns; turns--)
         for (int i = 0; i < bed.n; i++)
             if (!bed.nodes[i].frozen) {
                 (void)worker_turn(&bed.nodes[i].w, &bed.nodes[i].spin);
                 (void)event_base_loop(bed.nodes[i].w.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
             }
+    scarce_end();
 }
 
 void bed_wait(bool (*until)(char missing[BED_TEXT]))

@@ -46,8 +46,8 @@ extern struct bed bed;
 /* Once in the process. plugin_dir: where cuda.so is, a fake one; "": no GPUs. */
 void bed_begin(const char *plugin_dir);
 void bed_open(int nodes);
-/* A connection to that node's worker, as the broker hands one over; the caller's end. */
-int bed_connect(int node, enum fcc_role role);
+/* A connection to that node's worker, as the broker hands one over; the caller's end. Small: few replies that nobody reads fill it. */
+int bed_connect(int node, enum fcc_role role, bool small);
 /* A node that is not a worker's is there from now on, until its address is "" again. */
 void bed_outside_open(const char *address);
 /* A connection from there to that node's worker; the caller's end. */

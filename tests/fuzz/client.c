@@ -13,13 +13,13 @@ struct client clients[CLIENTS];
 struct client_id ids[IDS];
 unsigned ids_made;
 
-void client_open(struct client *c, int node, enum fcc_role role)
+void client_open(struct client *c, int node, enum fcc_role role, bool small)
 {
     memset(c, 0, sizeof(*c));
     c->doorbell = -1;
     c->node = node;
     c->role = role;
-    c->sock = bed_connect(node, role);
+    c->sock = bed_connect(node, role, small);
 }
 
 void client_close(struct client *c)

@@ -23,6 +23,7 @@ struct client {
     int doorbell;
     uint64_t head;
     bool closed; /* by the worker */
+    bool deaf;   /* it reads nothing before it listens (program.c) */
     bool
         ring_spoilt; /* it has stored anything where the ring's records or their places are: what comes of them is its own fault */
     uint32_t comms[COMMS]; /* handles; 0: none */
@@ -47,7 +48,7 @@ extern struct client_id ids[IDS];
 extern unsigned ids_made; /* in this program; the first is of two ranks, then of three, four, one, two, ... */
 
 void client_id_add(struct fcc_unique_id id);
-void client_open(struct client *c, int node, enum fcc_role role);
+void client_open(struct client *c, int node, enum fcc_role role, bool small);
 void client_close(struct client *c);
 static inline bool client_is_open(const struct client *c)
 {

@@ -12,7 +12,7 @@ TARGET ?=
 FUZZ_ENGINE ?= libfuzzer
 PACKAGES_FUZZ := clang libclang-rt-dev libcmocka-dev python3
 FUZZ_TARGETS := arguments plan config auth fds prepared client broker worker nodes peers gpus
-FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c misbehave.c other_node.c outside.c outside_wire.c program.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
+FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c misbehave.c other_node.c outside.c outside_wire.c program.c scarce.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
 
 .PHONY: fuzz fuzz-build fuzz-run deps-fuzz
 fuzz: deps deps-fuzz
@@ -74,11 +74,11 @@ $(FUZZ_BUILD)/broker: $(call fuzz_objects,$(filter-out daemon/main.c daemon/brok
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(DAEMON_LIBS) -ldl -lm
 # Workers in the target's process.
-FUZZ_BED := $(addprefix tests/fuzz/,bed.c client.c misbehave.c outside.c outside_wire.c program.c submit.c)
+FUZZ_BED := $(addprefix tests/fuzz/,bed.c client.c misbehave.c outside.c outside_wire.c program.c scarce.c submit.c)
 $(addprefix $(FUZZ_BUILD)/,worker nodes peers gpus): $(FUZZ_BUILD)/%: $(call fuzz_objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(PROTO) $(FUZZ_BED)) \
 		$(FUZZ_BUILD)/obj/tests/fuzz/fuzz_%.o
 	$(call say,LD)
-	$(Q)$(FUZZ_LINK) $(DAEMON_LIBS) -ldl -lm
+	$(Q)$(FUZZ_LINK) -Wl,--wrap=sendmsg $(DAEMON_LIBS) -ldl -lm
 $(FUZZ_BUILD)/gpus: | $(FUZZ_BUILD)/fake_plugin/cuda.so
 $(FUZZ_BUILD)/fake_plugin/cuda.so: $(patsubst %.c,$(FUZZ_BUILD)/obj/%.o,$(FAKE_GPU) proto/error.c)
 	@mkdir -p $(@D)

@@ -8,6 +8,7 @@
 #include "client.h"
 #include "misbehave.h"
 #include "outside.h"
+#include "scarce.h"
 #include "submit.h"
 
 static const struct program_kind *kind;
@@ -251,7 +252,15 @@ static void leave(struct client *c, struct input *in)
 static void listen_to(struct client *c, struct input *in)
 {
     (void)in;
+    c->deaf = false;
     client_read(c);
+}
+
+/* Replies to it wait unread from now on, with what comes with them. */
+static void be_deaf(struct client *c, struct input *in)
+{
+    (void)in;
+    c->deaf = true;
 }
 
 /* ---- the program ---- */
@@ -262,16 +271,18 @@ struct operation {
 };
 
 static const struct operation operations[] = {
-    {submit, 60},      {ask_comm, 40},       {ask_alloc, 30},   {ask_id, 12},         {listen_to, 30},    {ask_end, 10},
-    {ask_free, 8},     {ask_peer_buffer, 6}, {ask_triggers, 5}, {ask_put, 8},         {trigger, 8},       {ask_words, 5},
-    {ask_prepared, 8}, {ask_meeting, 2},     {scribble, 5},     {scribble_buffer, 5}, {send_anything, 6}, {leave, 3},
+    {submit, 60},         {ask_comm, 40},     {ask_alloc, 30},      {ask_id, 12},      {listen_to, 30},
+    {ask_end, 10},        {ask_free, 8},      {ask_peer_buffer, 6}, {ask_triggers, 5}, {ask_put, 8},
+    {trigger, 8},         {ask_words, 5},     {ask_prepared, 8},    {ask_meeting, 2},  {scribble, 5},
+    {scribble_buffer, 5}, {send_anything, 6}, {leave, 3},           {be_deaf, 4},
 };
 
 static void operate(struct client *c, struct input *in)
 {
     uint32_t which = input_u8(in);
 
-    client_read(c);
+    if (!c->deaf)
+        client_read(c);
     if (!client_is_open(c)) {
         client_close(c);
         return;
@@ -319,6 +330,12 @@ static void step(struct input *in)
         if (kind->device_step)
             kind->device_step(in);
         break;
+    case 5:
+        scarce_places(input_below(in, 16));
+        break;
+    case 6:
+        scarce_in_flight(input_u8(in));
+        break;
     case 7: /* time passes */
         (void)usleep(1000u * (1 + input_below(in, 8)));
         bed_turn(2);
@@ -328,7 +345,7 @@ static void step(struct input *in)
             outside_step(in);
         } else if (c->sock < 0) {
             uint32_t how = input_u8(in);
-            client_open(c, (int)(how % (uint32_t)bed.n), how >= 0xe0 ? FCC_ROLE_CONTROL : FCC_ROLE_CLIENT);
+            client_open(c, (int)(how % (uint32_t)bed.n), how >= 0xe0 ? FCC_ROLE_CONTROL : FCC_ROLE_CLIENT, (how & 0x40) != 0);
             bed_turn(how & 0x10 ? 0 : 3);
         } else {
             operate(c, in);
@@ -386,6 +403,7 @@ void program_run(const struct program_kind *program, const uint8_t *data, size_t
         step(&in);
     for (int i = 0; i < bed.n; i++)
         bed.nodes[i].frozen = false;
+    scarce_lift();
     if (to_the_end)
         bed_wait(all_are_answered);
     for (int i = 0; i < CLIENTS; i++)

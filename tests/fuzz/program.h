@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * program.h - an input as a program of what clients do to workers (bed.h): connect, form communicators, allocate, submit, look, misbehave,
- * leave, in any order and without waiting for answers.
+ * leave, in any order and without waiting for answers; and of what the workers run out of meanwhile (scarce.h).
  */
 #ifndef FCC_FUZZ_PROGRAM_H
 #define FCC_FUZZ_PROGRAM_H
