@@ -170,8 +170,8 @@ struct fcc_comm_options {
     /* the device of this rank, among those of its kind as fccctl devices numbers them: 0 or more, or -1 for (rank modulo
      * number of devices of the kind) */
     int32_t device;
-    uint32_t
-        time_limit_ms; /* how long an operator may wait for its ranks or run, the same on all ranks; 0: the daemon's TIME_LIMIT_MS */
+    /* how long an operator may wait for its ranks or run; 0: the daemon's TIME_LIMIT_MS. The shortest of the ranks' is in force on all */
+    uint32_t time_limit_ms;
     uint32_t device_kind; /* enum fcc_device_kind; the same on all ranks */
     uint32_t reserved[5]; /* must be 0 */
 };
@@ -246,7 +246,8 @@ enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm); /* FCC_DEVICE_C
 
 /* Let the daemon allocate `bytes` (at least 1) of zeroed memory on this rank's device and map it here.
  * FCC_BUFFER_SYMMETRIC is collective: all ranks call it in the same order, among each other and among their operators,
- * with the same size. FCC_BUFFER_LOCAL and FCC_BUFFER_RESULT are this rank's own affair. The memory is page-aligned. *out
+ * with the same size. FCC_BUFFER_LOCAL and FCC_BUFFER_RESULT are this rank's own affair, and so is the refusal of another kind: ranks that
+ * allocate symmetric memory meanwhile wait for this one, which may call again. The memory is page-aligned. *out
  * belongs to the caller until fcc_buffer_free() or fcc_comm_destroy().
  * Errors: -EINVAL, -ENOMEM, -EMFILE (a process is out of file descriptors: the communicator goes on), -EIO, -ETIMEDOUT,
  * -ECONNABORTED (of either kind: the communicator has ended), -ECONNRESET. */

@@ -299,7 +299,8 @@ static void memory(void)
     SAYS(fcc_buffer_alloc(t.comm, FCC_BUFFER_LOCAL, 0, &buffer), EINVAL, "bytes: 0: allowed are 1 to 70368744177664");
     SAYS(fcc_buffer_alloc(t.comm, FCC_BUFFER_SYMMETRIC, 0, &buffer), EINVAL,
          "rank 0: fcc_buffer_alloc (symmetric): bytes: 0: allowed are 1 to 70368744177664");
-    SAYS(fcc_buffer_alloc(t.comm, (enum fcc_buffer_kind)9, 64, &buffer), EINVAL, "kind: 9: allowed are 0 to 2");
+    SAYS(fcc_buffer_alloc(t.comm, (enum fcc_buffer_kind)9, 64, &buffer), EINVAL,
+         "rank 0: fcc_buffer_alloc: kind: 9: allowed are 0 to 2");
     SAYS(fcc_buffer_write(t.in, 65530, bytes, 16), EINVAL, "rank 0: offset 65530 and 16 bytes: the buffer has 65536 bytes");
     SAYS(fcc_buffer_read(t.in, UINT64_MAX, bytes, 16), EINVAL,
          "rank 0: offset 18446744073709551615 and 16 bytes: the buffer has 65536 bytes");

@@ -309,6 +309,7 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
     }
     TAILQ_INSERT_TAIL(&m->queue, sub, link);
     m->queued++;
+    m->alone = 0;
     if (!m->next)
         m->next = sub;
     if (c->nodes && !m->remote)

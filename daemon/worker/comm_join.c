@@ -79,6 +79,15 @@ int joined_twice(const struct comm *c, int rank, pid_t pid, const char *address,
                      *first ? " on node " : "", first, pid, *address ? " on node " : "", address);
 }
 
+/* The ranks may ask for different limits, or their nodes may have different ones: the shortest holds for all. */
+static void limit_join(struct comm *c, uint32_t asked_ms)
+{
+    uint32_t limit_ms = asked_ms ? asked_ms : c->worker->config.time_limit_ms;
+
+    if (limit_ms < c->time_limit_ms)
+        comm_limit_set(c, limit_ms);
+}
+
 /* No communicator with this id forms here: does one run, or wait for its ranks to let it go? */
 static int id_check(const struct worker *w, const struct joining *m, struct error *e)
 {
@@ -320,6 +329,7 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
         join_refuse(s, m, c, root, &e);
         return;
     }
+    limit_join(c, who.time_limit_ms);
     if (root && nodes_join(c, &c->members[m->rank], root, &e))
         comm_abort(c, e.status, "%s", e.text);
     else if (!root && c->present == c->nranks)
@@ -425,6 +435,7 @@ void comm_join_remote(struct peer *p, const struct peer_join *m)
     member->state = MEMBER_JOINED;
     member->arrived_ns = clock_ns();
     c->present++;
+    limit_join(c, m->time_limit_ms);
     nodes_joined(p, m);
     if (c->present == c->nranks &&
         !c->nodes->root) /* otherwise it is not known yet that the root is here: under another name */

@@ -412,6 +412,7 @@ struct member {
     uint64_t operators;                       /* that the rank has submitted */
     struct submission *next;                  /* the first that has not begun; NULL: there is none */
     unsigned queued;
+    uint64_t alone; /* it has allocated, or tried to, by itself since its last operator: the kind + 1. 0: it has not */
     struct device_memory staging; /* grows as operators need it */
     struct device_memory slots;   /* GPUs: two of comm.slots_bytes, for operators by turns */
     struct device_memory flags;   /* uint64_t[PLAN_MAX_FLAGS + 1]: epochs; workgroups of all ranks. GPUs: [GPU_FLAG_WORDS] */
@@ -512,7 +513,8 @@ void comm_release(struct comm *c);
 void comm_missing(const struct comm *c, char *text, size_t room);
 
 /* ---- deadline.c ---- */
-void comm_deadline_set(struct comm *c);                                  /* after each change of who waits for what */
+void comm_limit_set(struct comm *c, uint32_t limit_ms); /* with what that changes for those that wait already */
+void comm_deadline_set(struct comm *c);                 /* after each change of who waits for what */
 void comm_deadline_passed(evutil_socket_t sock, short what, void *comm); /* the timer event's callback */
 const char *submission_name(const struct submission *sub);               /* for people */
 
