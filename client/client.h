@@ -157,6 +157,7 @@ struct fcc_buffer {
     struct fcc_comm *comm;
     LIST_ENTRY(fcc_buffer) link; /* context->buffers */
     uint32_t handle;
+    enum fcc_buffer_kind kind;
     size_t bytes; /* as asked for */
     struct mapping map;
     struct mapping *peers; /* [nranks] other ranks' parts, only ever more of them; or NULL. context->lock */

@@ -54,7 +54,7 @@
  *   -ECONNABORTED  the communicator was aborted, or one of its ranks died; it cannot be used any more
  *   -ECONNRESET    the job's worker process is gone; connect again
  *   -ECONNREFUSED  no fccd listens at the socket, or at another node's address
- *   -ESHUTDOWN     fccd is shutting down
+ *   -ESHUTDOWN     fccd is shutting down, or the job's worker process was told to end
  *   -EAGAIN        not finished yet (fcc_request_wait)
  *   -EOPNOTSUPP    not for ranks like these: on one node, on several nodes, or on GPUs, as the text says
  *   -EXDEV         a rank's memory cannot be mapped here: it is on another node, or a GPU cannot address the other
@@ -317,7 +317,7 @@ const volatile uint64_t *fcc_pool_frees(void);
  * for the CPU or for the GPU of this rank. It is good until `buffer`, this rank's part, is freed: also if the other rank frees
  * its own or dies before. Its memory is kept so long, and what is stored there then is seen by nobody. (Counted against the
  * user's memory as long as it is kept.) Asked for again it is the same address. rank may be the own one.
- * Errors: -EINVAL (buffer, rank), -EXDEV (the rank is on another node), -ENOENT (that rank has freed its part or has left),
+ * Errors: -EINVAL (a buffer that is not symmetric, for the own rank, too; rank), -EXDEV (the rank is on another node), -ENOENT (that rank has freed its part or has left),
  * -ENOMEM, -EMFILE, -EIO, -ECONNABORTED, -ECONNRESET. */
 int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out);
 

@@ -275,7 +275,7 @@ void comm_drain(struct worker *w)
     for (c = LIST_FIRST(&w->comms); c; c = next) {
         next = LIST_NEXT(c, link);
         if (!c->current)
-            comm_abort(c, -ESHUTDOWN, "fccd is shutting down");
+            comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
         comm_release(c);
     }
 }
@@ -289,7 +289,7 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
 
     if (c->state == COMM_ABORTED || c->worker->draining) {
         submission_tell(sub, c->state == COMM_ABORTED ? c->error.status : -ESHUTDOWN,
-                        c->state == COMM_ABORTED ? c->error.text : "fccd is shutting down", NULL, 0);
+                        c->state == COMM_ABORTED ? c->error.text : c->worker->ending, NULL, 0);
         submission_free(sub);
         return;
     }
@@ -470,6 +470,6 @@ void comm_advance(struct comm *c)
         turn_end(c, &e);
     }
     if (c->worker->draining && !c->current)
-        comm_abort(c, -ESHUTDOWN, "fccd is shutting down");
+        comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
     comm_deadline_set(c);
 }

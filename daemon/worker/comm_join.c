@@ -307,7 +307,7 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
     bool meets_here = c && c->nodes && !c->nodes->root; /* others have come, so it is not elsewhere, whatever it is called */
 
     if (w->draining)
-        (void)error_set(&e, -ESHUTDOWN, "fccd is shutting down");
+        (void)error_set(&e, -ESHUTDOWN, "%s", w->ending);
     if (e.status || (!meets_here && nodes_root(w, &m->unique_id, &root, &e))) {
         if (!w->draining)
             (void)join_check_args(&who, &e); /* what is wrong with the call is told first */
@@ -361,7 +361,7 @@ static int join_remote_device(struct worker *w, const struct peer_join *m, const
 static int join_remote_check_here(struct worker *w, const struct joining *who, const struct comm *c, struct error *e)
 {
     if (w->draining)
-        return error_set(e, -ESHUTDOWN, "fccd is shutting down");
+        return error_set(e, -ESHUTDOWN, "%s", w->ending);
     if (!c && (unformed_tells(w, who->unique_id, who->rank, e) || id_check(w, who, e)))
         return e->status;
     if (w->control < 0 && !(c && c->here)) /* no client comes any more */

@@ -121,6 +121,7 @@ struct worker {
     uint64_t small_used, small_charged; /* ... bytes of many small things, and what is charged for them */
     unsigned unpaid;                    /* submission.c's: those that had no room */
     bool draining, quit;
+    char ending[128];  /* why it drains, for clients */
     uint64_t idle_ns;  /* since when there are operators and no client; 0: that is not so */
     bool sweep;        /* some sessions are broken */
     struct error lost; /* why the GPUs' contexts are lost; status 0: they are not */
@@ -151,7 +152,7 @@ struct spin;
 bool worker_turn(struct worker *w, const struct spin *spin);
 
 /* Finish what runs, refuse the rest, end. */
-void worker_drain(struct worker *w);
+void worker_drain(struct worker *w, const char *why);
 
 /* control.c. The first words: the broker hears that nobody can look into this process, whose arguments say which user's it is to be, and
  * says what it is (*start has room for FCC_MSG_MAX bytes). Before that nothing is told to it: see rights.c. Returns the account's descriptor,
