@@ -528,7 +528,7 @@ int fcc_noop_start(fcc_comm *comm, fcc_request **out);
 int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
 
 /* For bindings and libraries above this one, which check arguments by themselves: this rank's next operator (by its name, "gemv_all_reduce" for
- * example; "fcc_buffer_alloc" for a symmetric one) is refused, with a negative errno value and the reason: the argument, its value and
+ * example; "gemv_all_reduce_prepare"; "fcc_buffer_alloc" for a symmetric one) is refused, with a negative errno value and the reason: the argument, its value and
  * what is allowed. It takes its place in the rank's order, so that the other ranks get the same error in theirs, and *out ends with it.
  * Errors: -EINVAL (operator, status, reason), -ENOMEM, -ECONNRESET. */
 int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out);

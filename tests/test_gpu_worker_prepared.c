@@ -421,7 +421,7 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
         fake->fail = FAKE_PREPARED_OPEN;
         step_meet(&scene->step, all->n, &step);
         FAILS(work_prepare(&l, ROWS_SENT, &p), -EIO,
-              which ? "rank 1: " : "rank 0: ", "gemm_all_to_all: prepare: ", "made to fail");
+              which ? "rank 1: " : "rank 0: ", "gemm_all_to_all_prepare: ", "made to fail");
     }
     p = prepare(&l, ROWS_SENT);
     step_meet(&scene->step, all->n, &step);

@@ -351,7 +351,7 @@ static int turn_match(const struct comm *c, struct error *e)
                              submission_name(sub), submission_name(first));
         if (sub->prepare != first->prepare)
             return error_set(e, -EINVAL, "the ranks are out of step: rank %d %s %s, rank 0 %s it", r,
-                             sub->prepare ? "prepares" : "runs", submission_name(sub), first->prepare ? "prepares" : "runs");
+                             sub->prepare ? "prepares" : "runs", op_name(sub->args.op), first->prepare ? "prepares" : "runs");
         if (sub->args.schedule != first->args.schedule)
             return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
                              schedule_name(sub->args.schedule), schedule_name(first->args.schedule));

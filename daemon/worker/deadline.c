@@ -89,7 +89,9 @@ static bool nodes_missing(const struct comm *c, char *text, size_t room)
 
 const char *submission_name(const struct submission *sub)
 {
-    return sub->kind == SUBMISSION_ALLOC ? "fcc_buffer_alloc (symmetric)" : op_name(sub->args.op);
+    return sub->prepare                    ? op_prepare_name(sub->args.op)
+           : sub->kind == SUBMISSION_ALLOC ? "fcc_buffer_alloc (symmetric)"
+                                           : op_name(sub->args.op);
 }
 
 void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
