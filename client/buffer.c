@@ -132,7 +132,8 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
     }
     if (status)
         goto out_free;
-    *b = (struct fcc_buffer){.comm = comm, .handle = reply.buffer, .bytes = bytes, .map.bytes = (size_t)reply.map_bytes};
+    *b = (struct fcc_buffer){
+        .comm = comm, .handle = reply.buffer, .kind = kind, .bytes = bytes, .map.bytes = (size_t)reply.map_bytes};
     if (reply.map_bytes < bytes || reply.map_bytes > SIZE_MAX || !reply.buffer) {
         status = last_error_set(-EPROTO, "buffer %u: the worker sent %llu bytes where %zu were asked for", reply.buffer,
                                 (unsigned long long)reply.map_bytes, bytes);

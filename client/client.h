@@ -130,7 +130,7 @@ struct fcc_request {
     struct fcc_comm *comm;        /* NULL when that is destroyed */
     LIST_ENTRY(fcc_request) link; /* context->requests, or context->orphans if it was freed before it had finished */
     uint64_t id;                  /* of its message */
-    uint16_t op;                  /* ... enum fcc_op */
+    uint16_t op;                  /* ... enum fcc_op, and OP_PREPARED */
     uint32_t slot;                /* its completion's; FCC_NO_SLOT: the completion comes as `pending` */
     uint32_t stream;              /* its number in the slot's words of its stream (stream.c); 0: it is on none */
     struct slot_run run;          /* what stands on the stream, if it was offered */
@@ -157,6 +157,7 @@ struct fcc_buffer {
     struct fcc_comm *comm;
     LIST_ENTRY(fcc_buffer) link; /* context->buffers */
     uint32_t handle;
+    enum fcc_buffer_kind kind;
     size_t bytes; /* as asked for */
     struct mapping map;
     struct mapping *peers; /* [nranks] other ranks' parts, only ever more of them; or NULL. context->lock */
@@ -380,7 +381,7 @@ void context_collect(struct fcc_context *c);
 
 /* Behind the "rank N: " that it may begin with. */
 const char *text_without_rank(int rank, const char *text);
-/* The operator (FCC_OP_COUNT: a symmetric allocation) is refused in this process; its text says which argument and why, without the rank and the
+/* The operator (FCC_OP_COUNT: a symmetric allocation; with OP_PREPARED what prepares it) is refused in this process; its text says which argument and why, without the rank and the
  * operator. It takes its place among the rank's operators, so that all ranks hear of it and stay in step. comm->order is not held. `wait`: until
  * that is so. Returns status, or what has ended the communicator, as the last error. */
 int comm_refuse(struct fcc_comm *comm, unsigned op, int status, const char *text, bool wait);
@@ -407,6 +408,7 @@ int streams_look(struct fcc_comm *comm, uint64_t last);
 
 /* ---- operators.c ---- */
 
+#define OP_PREPARED 0x8000u /* with an operator's number: it is not called, but prepared */
 const char *operator_name(uint16_t op);
 
 /* ---- comm.c ---- */

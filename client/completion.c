@@ -283,7 +283,7 @@ void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_subm
     r->recv_rows = recv_rows;
     atomic_init(&r->finished, false);
     atomic_init(&r->sleepers, 0);
-    r->op = msg->op;
+    r->op = (uint16_t)(msg->op | (msg->prepare == FCC_PREPARE_ONLY ? OP_PREPARED : 0));
     msg->msg = (struct fcc_msg){.length = (uint32_t)length, .type = FCC_MSG_SUBMIT};
     msg->comm = comm->handle;
 }
@@ -298,7 +298,9 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
     if (out)
         r = malloc(sizeof(*r));
     if (!r)
-        return msg->refused ? -ENOMEM : comm_refuse(comm, msg->op, -ENOMEM, "request: out of memory", true);
+        return msg->refused ? -ENOMEM
+                            : comm_refuse(comm, msg->op | (msg->prepare == FCC_PREPARE_ONLY ? OP_PREPARED : 0), -ENOMEM,
+                                          "request: out of memory", true);
     request_begin(r, comm, msg, length, recv_rows);
     (void)pthread_mutex_lock(&comm->order);
     status = comm_lost(comm);

@@ -54,7 +54,7 @@
  *   -ECONNABORTED  the communicator was aborted, or one of its ranks died; it cannot be used any more
  *   -ECONNRESET    the job's worker process is gone; connect again
  *   -ECONNREFUSED  no fccd listens at the socket, or at another node's address
- *   -ESHUTDOWN     fccd is shutting down
+ *   -ESHUTDOWN     fccd is shutting down, or the job's worker process was told to end
  *   -EAGAIN        not finished yet (fcc_request_wait)
  *   -EOPNOTSUPP    not for ranks like these: on one node, on several nodes, or on GPUs, as the text says
  *   -EXDEV         a rank's memory cannot be mapped here: it is on another node, or a GPU cannot address the other
@@ -170,8 +170,8 @@ struct fcc_comm_options {
     /* the device of this rank, among those of its kind as fccctl devices numbers them: 0 or more, or -1 for (rank modulo
      * number of devices of the kind) */
     int32_t device;
-    uint32_t
-        time_limit_ms; /* how long an operator may wait for its ranks or run, the same on all ranks; 0: the daemon's TIME_LIMIT_MS */
+    /* how long an operator may wait for its ranks or run; 0: the daemon's TIME_LIMIT_MS. The shortest of the ranks' is in force on all */
+    uint32_t time_limit_ms;
     uint32_t device_kind; /* enum fcc_device_kind; the same on all ranks */
     uint32_t reserved[5]; /* must be 0 */
 };
@@ -246,7 +246,8 @@ enum fcc_device_kind fcc_comm_device_kind(const fcc_comm *comm); /* FCC_DEVICE_C
 
 /* Let the daemon allocate `bytes` (at least 1) of zeroed memory on this rank's device and map it here.
  * FCC_BUFFER_SYMMETRIC is collective: all ranks call it in the same order, among each other and among their operators,
- * with the same size. FCC_BUFFER_LOCAL and FCC_BUFFER_RESULT are this rank's own affair. The memory is page-aligned. *out
+ * with the same size. FCC_BUFFER_LOCAL and FCC_BUFFER_RESULT are this rank's own affair, and so is the refusal of another kind: ranks that
+ * allocate symmetric memory meanwhile wait for this one, which may call again. The memory is page-aligned. *out
  * belongs to the caller until fcc_buffer_free() or fcc_comm_destroy().
  * Errors: -EINVAL, -ENOMEM, -EMFILE (a process is out of file descriptors: the communicator goes on), -EIO, -ETIMEDOUT,
  * -ECONNABORTED (of either kind: the communicator has ended), -ECONNRESET. */
@@ -316,7 +317,7 @@ const volatile uint64_t *fcc_pool_frees(void);
  * for the CPU or for the GPU of this rank. It is good until `buffer`, this rank's part, is freed: also if the other rank frees
  * its own or dies before. Its memory is kept so long, and what is stored there then is seen by nobody. (Counted against the
  * user's memory as long as it is kept.) Asked for again it is the same address. rank may be the own one.
- * Errors: -EINVAL (buffer, rank), -EXDEV (the rank is on another node), -ENOENT (that rank has freed its part or has left),
+ * Errors: -EINVAL (a buffer that is not symmetric, for the own rank, too; rank), -EXDEV (the rank is on another node), -ENOENT (that rank has freed its part or has left),
  * -ENOMEM, -EMFILE, -EIO, -ECONNABORTED, -ECONNRESET. */
 int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out);
 
@@ -527,7 +528,7 @@ int fcc_noop_start(fcc_comm *comm, fcc_request **out);
 int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
 
 /* For bindings and libraries above this one, which check arguments by themselves: this rank's next operator (by its name, "gemv_all_reduce" for
- * example; "fcc_buffer_alloc" for a symmetric one) is refused, with a negative errno value and the reason: the argument, its value and
+ * example; "gemv_all_reduce_prepare"; "fcc_buffer_alloc" for a symmetric one) is refused, with a negative errno value and the reason: the argument, its value and
  * what is allowed. It takes its place in the rank's order, so that the other ranks get the same error in theirs, and *out ends with it.
  * Errors: -EINVAL (operator, status, reason), -ENOMEM, -ECONNRESET. */
 int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out);

@@ -48,7 +48,13 @@ static const char *const op_names[] = {
 
 const char *operator_name(uint16_t op)
 {
-    return op_names[op];
+    static const char *const prepared[] = {
+#define X(NAME, name, number) [FCC_OP_##NAME] = #name "_prepare",
+        FCC_OPERATORS(X)
+#undef X
+    };
+
+    return op & OP_PREPARED ? prepared[op & ~OP_PREPARED] : op_names[op];
 }
 
 /* ---- a SUBMIT message under construction: the first failure is kept, later calls do nothing ---- */
@@ -175,7 +181,7 @@ static void submission_attr(struct submission *s, enum fcc_attr key, const int64
 
 static int operator_refuse(fcc_comm *comm, enum fcc_op op, int status, const char *text, const struct manner *how)
 {
-    return comm_refuse(comm, op, status, text, !how->enqueue && !how->start);
+    return comm_refuse(comm, op | (how->prepare ? OP_PREPARED : 0), status, text, !how->enqueue && !how->start);
 }
 
 /* Submit the finished message, or give up with the first failure. */

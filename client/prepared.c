@@ -314,12 +314,12 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
 {
     struct fcc_prepared *p = prepared_new(comm, 0, 0); /* before anybody has been asked */
     struct error why = {.status = 0};
-    unsigned op = msg->op;
+    const unsigned op = msg->op, called = op | OP_PREPARED;
     int64_t values[2] = {0};
     int status;
 
     if (!p)
-        return comm_refuse(comm, op, -ENOMEM, "prepare: out of memory", true);
+        return comm_refuse(comm, called, -ENOMEM, "out of memory", true);
     status = prepare_submit(comm, msg, length, recv_rows, values);
     if (status) {
         prepared_end(p);
@@ -332,7 +332,7 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
         buffers, &p);
     if (status)
         (void)error_set(&why, status, "%s", fcc_last_error());
-    status = prepare_confirm(comm, op, &why);
+    status = prepare_confirm(comm, called, &why);
     if (status && !why.status) {
         (void)error_set(&why, status, "%s", fcc_last_error());
         fcc_prepared_free(p);

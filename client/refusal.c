@@ -27,7 +27,8 @@ static const char *text_bare(const struct fcc_comm *comm, unsigned op, const cha
     int n = snprintf(head, sizeof(head), "%s: ", operator_name((uint16_t)op));
 
     text = text_without_rank(comm->rank, text);
-    return strncmp(text, head, (size_t)n) != 0 ? text : text + n;
+    text = strncmp(text, head, (size_t)n) != 0 ? text : text + n;
+    return op & OP_PREPARED && !strncmp(text, "prepare: ", 9) ? text + 9 : text;
 }
 
 /* A SUBMIT that says why there is none. */
@@ -40,7 +41,8 @@ struct refusal {
 static size_t refusal_make(const struct fcc_comm *comm, unsigned op, int status, const char *text, struct refusal *out)
 {
     memset(out, 0, sizeof(*out));
-    out->submit.op = (uint16_t)op;
+    out->submit.op = (uint16_t)(op & ~OP_PREPARED);
+    out->submit.prepare = op & OP_PREPARED ? FCC_PREPARE_ONLY : 0;
     out->submit.refused = (uint32_t)-status;
     text_copy(out->text, sizeof(out->text), text_bare(comm, op, text));
     out->submit.nattrs = (uint32_t)(strlen(out->text) / sizeof(int64_t) + 1);
@@ -113,7 +115,11 @@ int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *rea
         return last_error_set(-EINVAL, "%s: NULL: not allowed", !op ? "op" : !reason ? "reason" : "out");
     while (number <= FCC_OP_COUNT && strcmp(op, operator_name((uint16_t)number)) != 0)
         number++;
-    if (number > FCC_OP_COUNT)
+    for (unsigned i = 0; number > FCC_OP_COUNT && i < FCC_OP_COUNT; i++)
+        if ((i == FCC_OP_GEMV_ALL_REDUCE || i == FCC_OP_GEMM_ALL_TO_ALL) &&
+            !strcmp(op, operator_name((uint16_t)(i | OP_PREPARED))))
+            number = i | OP_PREPARED;
+    if (number > FCC_OP_COUNT && !(number & OP_PREPARED))
         return last_error_set(-EINVAL, "op: \"%.40s\": allowed are the operators' names and %s", op,
                               operator_name(FCC_OP_COUNT));
     if (status >= 0 || status < -FCC_REFUSED_MAX)

@@ -61,6 +61,10 @@ int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out)
     c = buffer->comm->context;
     if (rank < 0 || rank >= buffer->comm->nranks)
         return last_error_set(-EINVAL, "rank: %d: allowed are 0 to %d", rank, buffer->comm->nranks - 1);
+    if (buffer->kind != FCC_BUFFER_SYMMETRIC)
+        return last_error_set(
+            -EINVAL, "rank %d: fcc_buffer_peer: buffer: kind %d (%s): it is not symmetric: allowed is kind %d (symmetric)",
+            buffer->comm->rank, buffer->kind, buffer->kind == FCC_BUFFER_LOCAL ? "local" : "result", FCC_BUFFER_SYMMETRIC);
     (void)pthread_mutex_lock(&c->lock);
     known = peer_known(buffer, rank);
     (void)pthread_mutex_unlock(&c->lock);

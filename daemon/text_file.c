@@ -2,10 +2,13 @@
 #include "text_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 static int file_refuse(const struct text_file *file, const char *why, struct error *e)
 {
@@ -34,24 +37,44 @@ static int lines_read(const struct text_file *file, FILE *f, struct error *e)
         else
             status = file->take(file->arg, line, where, e);
     }
-    if (!status && !feof(f)) /* a directory can be opened, and only a read fails */
+    if (!status && !feof(f))
         status = file_refuse(file, strerror(errno ? errno : EIO), e);
     free(line);
     return status;
 }
 
+/* What is no regular file may have no end, may keep who reads it waiting, and is another one, or nothing, when it is read again. /dev/null is the
+ * empty file. */
+static int kind_check(const struct text_file *file, int fd, struct error *e)
+{
+    struct stat st;
+
+    if (fstat(fd, &st))
+        return file_refuse(file, strerror(errno), e);
+    if (S_ISDIR(st.st_mode) && !file->regular)
+        return file_refuse(file, strerror(EISDIR), e);
+    if (S_ISREG(st.st_mode) || (!file->regular && S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3)))
+        return 0;
+    return file_refuse(file, file->regular ? "allowed is a regular file" : "allowed is a regular file, or /dev/null", e);
+}
+
 int text_file_read(const struct text_file *file, struct error *e)
 {
-    FILE *f = fopen(file->path, "re");
-    struct stat st;
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO must not hold us up */
     int status;
+    FILE *f;
 
-    if (!f)
+    if (fd < 0)
         return errno == ENOENT && file->may_be_gone ? 0 : file_refuse(file, strerror(errno), e);
-    if (file->regular && (fstat(fileno(f), &st) || !S_ISREG(st.st_mode)))
-        status = file_refuse(file, "allowed is a regular file", e);
-    else
-        status = lines_read(file, f, e);
+    status = kind_check(file, fd, e);
+    f = status ? NULL : fdopen(fd, "r");
+    if (!status && !f)
+        status = file_refuse(file, strerror(errno), e);
+    if (!f) {
+        (void)close(fd);
+        return status;
+    }
+    status = lines_read(file, f, e);
     (void)fclose(f);
     return status;
 }

@@ -15,7 +15,7 @@ struct text_file {
     const char *key;  /* The setting that names the file: it opens error texts. NULL: the file is named directly. */
     size_t longest;   /* Bytes of the longest line that is allowed, without its newline. */
     bool may_be_gone; /* A file that does not exist is an empty one. */
-    bool regular;     /* A device, a FIFO or a directory is an error. */
+    bool regular;     /* /dev/null is an error, too, as other devices, FIFOs and directories always are. */
     /* Called for each line. `line` ends where its newline was, and may be changed; `where` is "PATH:NUMBER". Returns 0 or an
      * error, which ends the reading. */
     int (*take)(void *arg, char *line, const char *where, struct error *e);

@@ -273,6 +273,17 @@ const char *route_name(enum plan_route route)
     return (unsigned)route < COUNT_OF(routes) ? routes[route] : "unknown";
 }
 
+const char *op_prepare_name(enum fcc_op op)
+{
+    static const char *const names[] = {
+#define X(NAME, name, number) [FCC_OP_##NAME] = #name "_prepare",
+        FCC_OPERATORS(X)
+#undef X
+    };
+
+    return (unsigned)op < FCC_OP_COUNT ? names[op] : "unknown";
+}
+
 const char *op_name(enum fcc_op op)
 {
     const struct op *row = op_get(op);

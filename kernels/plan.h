@@ -123,6 +123,7 @@ struct work plan_work(const struct problem *problem, int rank);
 const char *slice_kind_name(enum slice_kind kind);
 const char *route_name(enum plan_route route);          /* "by rule", "flat", "hierarchical" */
 const char *schedule_name(enum fcc_schedule_kind kind); /* "auto", "fused", ... */
+const char *op_prepare_name(enum fcc_op op);            /* "gemv_all_reduce_prepare", ...; "unknown" */
 const char *op_name(enum fcc_op op);                    /* "gemv_all_reduce", ...; "unknown" */
 int op_by_name(const char *name);                       /* enum fcc_op, or -ENOENT */
 const char *dtype_name(enum fcc_dtype dtype);           /* "f32", "f16", "bf16", "i32", "i64"; "unknown" */

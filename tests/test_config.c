@@ -194,6 +194,15 @@ static void files(void **state)
     assert_string_equal(e.text, "/tmp: Is a directory");
     assert_int_equal(config_load(3, (char *[]){"fccd", "--config", "/proc/self/mem"}, &c, &action, &e), -EINVAL);
     assert_string_equal(e.text, "/proc/self/mem: Input/output error");
+    /* what has no end, or keeps who reads it waiting: nobody writes to the FIFO */
+    char fifo[] = "/tmp/fccd-test-fifo.XXXXXX", says[128];
+    assert_int_equal(close(mkstemp(fifo)) | unlink(fifo) | mkfifo(fifo, 0600), 0);
+    (void)snprintf(says, sizeof(says), "%s: allowed is a regular file, or /dev/null", fifo);
+    assert_int_equal(config_load(3, (char *[]){"fccd", "--config", fifo}, &c, &action, &e), -EINVAL);
+    assert_string_equal(e.text, says);
+    assert_int_equal(unlink(fifo), 0);
+    assert_int_equal(config_load(3, (char *[]){"fccd", "--config", "/dev/zero"}, &c, &action, &e), -EINVAL);
+    assert_string_equal(e.text, "/dev/zero: allowed is a regular file, or /dev/null");
     /* a NUL byte would hide the rest of its line */
     file_write("SPIN_US=5\n");
     FILE *f = fopen(path, "ae");

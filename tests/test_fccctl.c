@@ -225,6 +225,22 @@ static void check_trace(const char *directory)
     CHECK(FCCCTL("trace", "--next", "--wait", "0.1", "--json") == 1 && says("no operator finished"));
 }
 
+/* What there is not is named, and so is what there is. */
+static void check_names(void)
+{
+    char there[64];
+
+    (void)snprintf(there, sizeof(there), "; there are: \"test\" of uid %u", getuid());
+    CHECK(FCCCTL("comms", "--job", "absent") == 1 && says("no such job is connected: \"absent\"") && says(there));
+    CHECK(FCCCTL("comms", "--job", "test", "--uid", "4242") == 1 && says("\"test\" of uid 4242") && says(there));
+    CHECK(FCCCTL("comms", "--uid", "4242") == 1 && says("no job is connected of uid 4242") && says(there));
+    CHECK(FCCCTL("trace", "--job", "absent") == 1 && says("no such job is connected: \"absent\"") && says(there));
+    CHECK(FCCCTL("abort", "--job", "absent", "--comm", "1") == 1 && says("no such job is connected: \"absent\"") &&
+          says(there));
+    CHECK(FCCCTL("abort", "--comm", "99") == 1 && says("comm: 99: job \"test\" has no such communicator; there are: 1"));
+    CHECK(FCCCTL("trace", "--comm", "99") == 1 && says("comm: 99: job \"test\" has no such communicator; there are: 1"));
+}
+
 static void live(void)
 {
     struct test_daemon d;
@@ -239,6 +255,7 @@ static void live(void)
     check_comms();
     check_status();
     check_trace(test_directory());
+    check_names();
     CHECK(FCCCTL("abort", "--comm", "1", "--reason", "night shift") == 0);
     stage->go = 1;
     ranks_join(&r);

@@ -47,7 +47,7 @@ static void plugin_rank(int rank, const struct ranks *all, void *argument)
     }
     lane_open(&l, all, rank, 0);
     if (scene->status)
-        FAILS(work_prepare(&l, ONE_STEP, &p), scene->status, "rank 1: gemv_all_reduce: prepare: ", scene->says);
+        FAILS(work_prepare(&l, ONE_STEP, &p), scene->status, "rank 1: gemv_all_reduce_prepare: ", scene->says);
     else
         p = prepare(&l, ONE_STEP);
     if (rank == 1 && scene->loaded)

@@ -253,11 +253,13 @@ static void differ_rank(int rank, const struct ranks *all, void *argument)
     shorter.w.shape[0] = shorter.y.shape[1] = LANE_N - 8;
     wrong.x.dtype = FCC_F16; /* w is f32 */
     FAILS(fcc_gemv_all_reduce_prepare(l.comm, rank ? &shorter : &args, &p), -EINVAL,
-          "y: shape[1]: rank 1 has 192, rank 0 has 200");
-    FAILS(fcc_gemv_all_reduce_prepare(l.comm, rank ? &wrong : &args, &p), -EINVAL, "rank 1", "dtype");
-    FAILS(work_prepare(&l, rank ? ROWS_SENT : ONE_STEP, &p), -EINVAL, "out of step", "rank 1");
+          "gemv_all_reduce_prepare: y: shape[1]: rank 1 has 192, rank 0 has 200");
+    FAILS(fcc_gemv_all_reduce_prepare(l.comm, rank ? &wrong : &args, &p), -EINVAL,
+          "rank 1: gemv_all_reduce_prepare: ", "dtype");
+    FAILS(work_prepare(&l, rank ? ROWS_SENT : ONE_STEP, &p), -EINVAL,
+          "out of step: rank 1 calls gemm_all_to_all_prepare, rank 0 calls gemv_all_reduce_prepare");
     if (rank)
-        FAILS(fcc_gemv_all_reduce(l.comm, &args), -EINVAL, "rank 1 runs", "rank 0 prepares");
+        FAILS(fcc_gemv_all_reduce(l.comm, &args), -EINVAL, "rank 1 runs gemv_all_reduce, rank 0 prepares it");
     else
         FAILS(work_prepare(&l, ONE_STEP, &p), -EINVAL, "rank 1 runs", "rank 0 prepares");
     if (rank)
@@ -421,7 +423,7 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
         fake->fail = FAKE_PREPARED_OPEN;
         step_meet(&scene->step, all->n, &step);
         FAILS(work_prepare(&l, ROWS_SENT, &p), -EIO,
-              which ? "rank 1: " : "rank 0: ", "gemm_all_to_all: prepare: ", "made to fail");
+              which ? "rank 1: " : "rank 0: ", "gemm_all_to_all_prepare: ", "made to fail");
     }
     p = prepare(&l, ROWS_SENT);
     step_meet(&scene->step, all->n, &step);

@@ -417,6 +417,34 @@ static void terminal(void)
     (void)close(master);
 }
 
+/* A worker that is told to end by itself says so to its clients, and not that fccd ends, which goes on: the next connection gets a fresh one. */
+static void worker_terminated(void)
+{
+    struct test_daemon d;
+    struct fcc_unique_id id;
+    fcc_context *context;
+    fcc_comm *comm;
+    char says[96];
+
+    daemon_start(&d, NULL);
+    OK(fcc_connect(NULL, &context));
+    OK(fcc_get_unique_id(context, &id));
+    OK(fcc_comm_init(context, &id, 1, 0, NULL, &comm));
+    OK(fcc_noop(comm));
+    pid_t worker = daemon_worker(&d);
+    (void)snprintf(says, sizeof(says), "the worker of job 'test' (pid %d) was told to end, by SIGTERM", worker);
+    CHECK(kill(worker, SIGTERM) == 0);
+    for (double until = now_ms() + 20e3; kill(worker, 0) == 0; nap()) /* until the broker has reaped it */
+        CHECK(now_ms() < until);
+    FAILS(fcc_noop(comm), -ESHUTDOWN, says);
+    FAILS(fcc_get_unique_id(context, &id), -ESHUTDOWN, says);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+    expect_alive(2);
+    CHECK(daemon_worker(&d) != worker && !daemon_logged(&d, "shutting down", 0));
+    daemon_stop(&d);
+}
+
 int main(void)
 {
     static const struct test tests[] = {
@@ -424,6 +452,7 @@ int main(void)
         {"client_killed_before_it_came", client_killed_before_it_came, 0},
         {"worker_killed", worker_killed, 0},
         {"broker_killed", broker_killed, 0},
+        {"worker_terminated", worker_terminated, 0},
         {"drain", drain, 0},
         {"drain_stopped", drain_stopped, 0},
         {"socket_activation", socket_activation, 0},

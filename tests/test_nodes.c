@@ -249,7 +249,7 @@ static void silence(void)
         CHECK(tcp_closed(socks[i]));
         (void)close(socks[i]);
     }
-    log_await(&a, " 3 s");                        /* "said nothing for", or "has not proven itself within" */
+    log_await(&a, " 3000 ms");                    /* "said nothing for", or "has not proven itself within" */
     CHECK(log_count(&a, "node 127.0.0.1: ") < 5); /* one for each kind of error */
     descriptors_await(&a, 2);
     CHECK(node_see(&a, b.address).errors + node_see(&b, a.address).errors == errors);

@@ -247,8 +247,8 @@ static const struct refusal {
     {call_enqueue, others_start, false, {"gemv_all_reduce: x: dtype 1048576", ""}},
     {call_enqueue_recv_rows, others_noop, false, {"gemm_all_to_all: recv_rows: not NULL", ""}},
     {call_stream_on_cpu, others_noop, true, {"noop: stream: rank 1 is on a cpu device", ""}},
-    {call_prepare, others_prepare, false, {"gemv_all_reduce: w: 77 dimensions", ""}},
-    {call_prepare_no_out, others_prepare, false, {"gemv_all_reduce: out: NULL", ""}},
+    {call_prepare, others_prepare, false, {"gemv_all_reduce_prepare: w: 77 dimensions", ""}},
+    {call_prepare_no_out, others_prepare, false, {"gemv_all_reduce_prepare: out: NULL", ""}},
     {call_alloc, others_alloc, false, {"fcc_buffer_alloc", "out: NULL"}},
     {call_alloc_nothing, others_alloc, false, {"fcc_buffer_alloc (symmetric): bytes: 0: allowed are 1 to", ""}},
     {call_alloc_too_much,
@@ -257,16 +257,19 @@ static const struct refusal {
      {"fcc_buffer_alloc (symmetric): bytes: 18446744073709551615: allowed are 1 to", ""}},
 };
 
-/* A kind that there is not is no call that all ranks make: it is refused where it is made, and the others are not concerned. */
-static void kind_unknown(const struct scene *s)
+/* A kind that there is not is no call that all ranks make: it is refused where it is made, and the others are not concerned. Whoever
+ * calls again rightly has what the others wait for. */
+static void kind_unknown(struct scene *s)
 {
     static const unsigned kinds[] = {3, 99, UINT32_MAX};
     fcc_buffer *b = NULL;
 
     for (size_t i = 0; s->rank == 1 && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        FAILS(fcc_buffer_alloc(s->comm, (enum fcc_buffer_kind)kinds[i], 64, &b), -EINVAL, "kind: ", "allowed are 0 to 2");
+        FAILS(fcc_buffer_alloc(s->comm, (enum fcc_buffer_kind)kinds[i], 64, &b), -EINVAL,
+              "rank 1: fcc_buffer_alloc: kind: ", "allowed are 0 to 2");
         CHECK(!b);
     }
+    OK(alloc_symmetric(s, 64));
 }
 
 static void refusals_rank(int rank, const struct ranks *all, void *argument)
@@ -398,6 +401,54 @@ static void exits(void)
     nodes_run(1, exits_rank, shared_memory(sizeof(int)));
 }
 
+/* ---- a rank that allocates by itself what the others allocate together: they wait for it, and hear what it has done ---- */
+
+struct alone {
+    enum fcc_buffer_kind kind;
+    const char *says;
+    _Atomic int told; /* ranks that have heard */
+};
+
+static void alone_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct alone *a = argument;
+    fcc_comm *comm = comm_open(all, rank, 1000); /* the others wait that long for rank 1 */
+    fcc_buffer *b = NULL;
+
+    OK(fcc_noop(comm));
+    if (rank != 1) {
+        FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 64, &b), -ETIMEDOUT,
+              "fcc_buffer_alloc (symmetric) #2: rank 1 did not come within the time limit of 1000 ms", a->says);
+        a->told++;
+    } else if (a->kind == FCC_BUFFER_LOCAL || a->kind == FCC_BUFFER_RESULT) {
+        OK(fcc_buffer_alloc(comm, a->kind, 64, &b));
+    } else {
+        FAILS(fcc_buffer_alloc(comm, a->kind, 64, &b), -EINVAL, "rank 1: fcc_buffer_alloc: kind: 9: allowed are 0 to 2");
+    }
+    while (a->told < RANKS - 1)
+        nap();
+    if (rank == 1)
+        FAILS(fcc_buffer_alloc(comm, FCC_BUFFER_SYMMETRIC, 64, &b), -ETIMEDOUT, "rank 1 did not come", a->says);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(comm_context());
+}
+
+static void allocates_alone(void)
+{
+    static const struct alone cases[] = {
+        {(enum fcc_buffer_kind)9, "; since its last operator rank 1 has called fcc_buffer_alloc of kind 9 (unknown)", 0},
+        {FCC_BUFFER_LOCAL, "; since its last operator rank 1 has called fcc_buffer_alloc of kind 0 (local)", 0},
+        {FCC_BUFFER_RESULT, "; since its last operator rank 1 has called fcc_buffer_alloc of kind 2 (result)", 0},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct alone *a = shared_memory(sizeof(*a));
+        a->kind = cases[i].kind;
+        a->says = cases[i].says;
+        nodes_run(1, alone_rank, a);
+    }
+}
+
 int main(void)
 {
     static const struct test tests[] = {
@@ -405,6 +456,7 @@ int main(void)
         {"two_nodes", two_nodes, 0},
         {"no_ring", no_ring, 0},
         {"exits", exits, 0},
+        {"allocates_alone", allocates_alone, 0},
     };
 
     if (test_device_missing())

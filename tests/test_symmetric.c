@@ -79,6 +79,7 @@ static void map_rank(int rank, const struct ranks *all, void *argument)
     fcc_comm *comm = comm_open(all, rank, 0);
     fcc_buffer *b[2] = {buffer_new(comm, FCC_BUFFER_SYMMETRIC, RANKS * WORDS * 8), NULL};
     fcc_buffer *between = buffer_new(comm, FCC_BUFFER_LOCAL, 64 * (size_t)(rank + 1));
+    fcc_buffer *result = buffer_new(comm, FCC_BUFFER_RESULT, 64);
     void *at, *again;
 
     (void)argument;
@@ -108,7 +109,12 @@ static void map_rank(int rank, const struct ranks *all, void *argument)
             }
     FAILS(fcc_buffer_peer(b[0], -1, &at), -EINVAL, "rank: -1", "0 to 3");
     FAILS(fcc_buffer_peer(b[0], RANKS, &at), -EINVAL, "rank: 4", "0 to 3");
-    FAILS(fcc_buffer_peer(between, (rank + 1) % RANKS, &at), -EINVAL, "not symmetric");
+    for (int r = 0; r < all->n; r++) {
+        FAILS(fcc_buffer_peer(between, r, &at), -EINVAL,
+              "buffer: kind 0 (local): it is not symmetric: allowed is kind 1 (symmetric)");
+        FAILS(fcc_buffer_peer(result, r, &at), -EINVAL,
+              "buffer: kind 2 (result): it is not symmetric: allowed is kind 1 (symmetric)");
+    }
     FAILS(fcc_buffer_peer(NULL, 0, &at), -EINVAL, "buffer");
     FAILS(fcc_buffer_peer(b[0], 0, NULL), -EINVAL, "out");
     OK(fcc_noop(comm)); /* nobody frees before all have looked */

@@ -299,7 +299,19 @@ static void memory(void)
     SAYS(fcc_buffer_alloc(t.comm, FCC_BUFFER_LOCAL, 0, &buffer), EINVAL, "bytes: 0: allowed are 1 to 70368744177664");
     SAYS(fcc_buffer_alloc(t.comm, FCC_BUFFER_SYMMETRIC, 0, &buffer), EINVAL,
          "rank 0: fcc_buffer_alloc (symmetric): bytes: 0: allowed are 1 to 70368744177664");
-    SAYS(fcc_buffer_alloc(t.comm, (enum fcc_buffer_kind)9, 64, &buffer), EINVAL, "kind: 9: allowed are 0 to 2");
+    SAYS(fcc_buffer_alloc(t.comm, (enum fcc_buffer_kind)9, 64, &buffer), EINVAL,
+         "rank 0: fcc_buffer_alloc: kind: 9: allowed are 0 to 2");
+    fcc_prepared *prepared;
+    struct fcc_gemv_all_reduce_args gemv = {.x = fcc_tensor_2d(t.in, 0, FCC_F32, 1, 16),
+                                            .w = fcc_tensor_2d(t.in, 64, FCC_F32, 4, 16),
+                                            .y = fcc_tensor_2d(t.out, 0, FCC_F32, 1, 4)};
+    SAYS(fcc_gemv_all_reduce_prepare(t.comm, &gemv, &prepared), EOPNOTSUPP,
+         "gemv_all_reduce_prepare: the communicator's ranks are on cpu devices: allowed on cuda");
+    gemv.x.ndim = 7;
+    SAYS(fcc_gemv_all_reduce_prepare(t.comm, &gemv, &prepared), EINVAL,
+         "rank 0: gemv_all_reduce_prepare: x: 7 dimensions: allowed are 1 to 4");
+    SAYS(fcc_gemm_all_to_all_prepare(t.comm, NULL, &prepared), EINVAL,
+         "rank 0: gemm_all_to_all_prepare: args: NULL: not allowed");
     SAYS(fcc_buffer_write(t.in, 65530, bytes, 16), EINVAL, "rank 0: offset 65530 and 16 bytes: the buffer has 65536 bytes");
     SAYS(fcc_buffer_read(t.in, UINT64_MAX, bytes, 16), EINVAL,
          "rank 0: offset 18446744073709551615 and 16 bytes: the buffer has 65536 bytes");

@@ -295,6 +295,17 @@ static int jobs_refuse(struct json_object *answer, int status, const char *what,
     return error_set(e, status, "%s; %s%s", what, *list ? "there are: " : "there is none", list);
 }
 
+int control_job_missing(struct json_object *answer, int64_t uid, const char *job, struct error *e)
+{
+    char what[FCC_JOB_MAX + 64], owner[32] = "";
+
+    if (uid >= 0)
+        (void)snprintf(owner, sizeof(owner), " of uid %" PRId64, uid);
+    (void)snprintf(what, sizeof(what), job ? "no such job is connected: \"%.*s\"%s" : "no job is connected%.*s%s",
+                   job ? FCC_JOB_MAX - 1 : 0, job ? job : "", owner);
+    return jobs_refuse(answer, -ENOENT, what, e);
+}
+
 int control_find_job(const char *socket, int64_t uid, const char *job, uint32_t *uid_out, char job_out[FCC_JOB_MAX],
                      struct error *e)
 {
@@ -308,7 +319,7 @@ int control_find_job(const char *socket, int64_t uid, const char *job, uint32_t 
     if (n > 1 && uid < 0)
         n = jobs_count(answer, getuid(), job, &found) == 1 ? 1 : n;
     if (n == 0)
-        status = jobs_refuse(answer, -ENOENT, "no such job is connected", e);
+        status = control_job_missing(answer, uid, job, e);
     else if (n > 1)
         status = jobs_refuse(answer, -EINVAL, "several jobs match: say --job, and --uid if it is not yours", e);
     if (!status) {

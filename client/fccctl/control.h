@@ -33,6 +33,9 @@ int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_qu
 /* STATUS (each job with its user's name, or ""), DEVICES or NODES from the broker. */
 int control_ask_broker(const char *socket, enum fcc_query_kind what, struct json_object **out, struct error *e);
 
+/* -ENOENT with what was asked for (uid -1, job NULL: any), and the jobs that there are, as STATUS has answered. */
+int control_job_missing(struct json_object *answer, int64_t uid, const char *job, struct error *e);
+
 /* The job that the caller means: uid -1 and job NULL mean any. One that matches, or the only one of the caller's own among
  * several; else -ENOENT or -EINVAL with the jobs that there are. */
 int control_find_job(const char *socket, int64_t uid, const char *job, uint32_t *uid_out, char job_out[FCC_JOB_MAX],

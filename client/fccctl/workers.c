@@ -108,11 +108,13 @@ int workers_collect(const char *socket, enum fcc_query_kind what, int64_t uid, c
         answer_add(&asked[i], workers, silent);
     }
     free(asked);
+    if (n == 0 && (job || uid >= 0))
+        status = control_job_missing(answer, uid, job, e);
     (void)json_object_put(answer);
-    if (n == 0 && (job || uid >= 0)) {
+    if (status) {
         (void)json_object_put(workers);
         (void)json_object_put(silent);
-        return error_set(e, -ENOENT, "no such job is connected; 'fccctl status' lists the jobs");
+        return status;
     }
     *out = json_object_new_object();
     json_object_object_add(*out, "workers", workers);

@@ -113,6 +113,7 @@ struct conn {
     int sock;               /* RESOLVING: the pipe of the resolver */
     int failed;             /* errno of a connect() that failed at once; told by the next turn of the event loop */
     struct event *readable, *writable, *limit;
+    uint32_t limit_ms;         /* that was set last */
     struct child *resolver;    /* RESOLVING */
     struct resolved *resolved; /* ours: addresses, and which of them is tried */
     struct auth auth;

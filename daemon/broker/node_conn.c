@@ -141,6 +141,7 @@ void conn_limit(struct conn *c, uint32_t ms)
 
     if (c->until_ns && c->state < CONN_ASKING && c->until_ns < now + ms * 1000000ull)
         ms = c->until_ns > now ? (uint32_t)((c->until_ns - now) / 1000000u) : 0;
+    c->limit_ms = ms;
     struct timeval t = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
 
     (void)event_add(c->limit, &t);
@@ -452,9 +453,8 @@ static void on_limit(evutil_socket_t sock, short what, void *arg)
         conn_connect_failed(c, c->failed ? c->failed : ETIMEDOUT);
         return;
     case CONN_PROVING:
-        conn_end(c, -ETIMEDOUT, "%s %d s",
-                 c->have || c->auth.state != AUTH_HEADER ? "has not proven itself within" : "said nothing for",
-                 PROVE_MS / 1000);
+        conn_end(c, -ETIMEDOUT, "%s %u ms",
+                 c->have || c->auth.state != AUTH_HEADER ? "has not proven itself within" : "said nothing for", c->limit_ms);
         return;
     case CONN_TELLING:
         conn_end(c, -ETIMEDOUT, "it has not closed the connection");

@@ -275,7 +275,7 @@ void comm_drain(struct worker *w)
     for (c = LIST_FIRST(&w->comms); c; c = next) {
         next = LIST_NEXT(c, link);
         if (!c->current)
-            comm_abort(c, -ESHUTDOWN, "fccd is shutting down");
+            comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
         comm_release(c);
     }
 }
@@ -289,7 +289,7 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
 
     if (c->state == COMM_ABORTED || c->worker->draining) {
         submission_tell(sub, c->state == COMM_ABORTED ? c->error.status : -ESHUTDOWN,
-                        c->state == COMM_ABORTED ? c->error.text : "fccd is shutting down", NULL, 0);
+                        c->state == COMM_ABORTED ? c->error.text : c->worker->ending, NULL, 0);
         submission_free(sub);
         return;
     }
@@ -309,6 +309,7 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
     }
     TAILQ_INSERT_TAIL(&m->queue, sub, link);
     m->queued++;
+    m->alone = 0;
     if (!m->next)
         m->next = sub;
     if (c->nodes && !m->remote)
@@ -350,7 +351,7 @@ static int turn_match(const struct comm *c, struct error *e)
                              submission_name(sub), submission_name(first));
         if (sub->prepare != first->prepare)
             return error_set(e, -EINVAL, "the ranks are out of step: rank %d %s %s, rank 0 %s it", r,
-                             sub->prepare ? "prepares" : "runs", submission_name(sub), first->prepare ? "prepares" : "runs");
+                             sub->prepare ? "prepares" : "runs", op_name(sub->args.op), first->prepare ? "prepares" : "runs");
         if (sub->args.schedule != first->args.schedule)
             return error_set(e, -EINVAL, "%s: schedule: rank %d has %s, rank 0 has %s", submission_name(sub), r,
                              schedule_name(sub->args.schedule), schedule_name(first->args.schedule));
@@ -469,6 +470,6 @@ void comm_advance(struct comm *c)
         turn_end(c, &e);
     }
     if (c->worker->draining && !c->current)
-        comm_abort(c, -ESHUTDOWN, "fccd is shutting down");
+        comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
     comm_deadline_set(c);
 }

@@ -79,6 +79,15 @@ int joined_twice(const struct comm *c, int rank, pid_t pid, const char *address,
                      *first ? " on node " : "", first, pid, *address ? " on node " : "", address);
 }
 
+/* The ranks may ask for different limits, or their nodes may have different ones: the shortest holds for all. */
+static void limit_join(struct comm *c, uint32_t asked_ms)
+{
+    uint32_t limit_ms = asked_ms ? asked_ms : c->worker->config.time_limit_ms;
+
+    if (limit_ms < c->time_limit_ms)
+        comm_limit_set(c, limit_ms);
+}
+
 /* No communicator with this id forms here: does one run, or wait for its ranks to let it go? */
 static int id_check(const struct worker *w, const struct joining *m, struct error *e)
 {
@@ -308,7 +317,7 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
     bool meets_here = c && c->nodes && !c->nodes->root; /* others have come, so it is not elsewhere, whatever it is called */
 
     if (w->draining)
-        (void)error_set(&e, -ESHUTDOWN, "fccd is shutting down");
+        (void)error_set(&e, -ESHUTDOWN, "%s", w->ending);
     if (e.status || (!meets_here && nodes_root(w, &m->unique_id, &root, &e))) {
         if (!w->draining)
             (void)join_check_args(&who, &e); /* what is wrong with the call is told first */
@@ -330,6 +339,7 @@ void comm_join(struct session *s, const struct fcc_comm_init_msg *m)
         join_refuse(s, m, c, root, &e);
         return;
     }
+    limit_join(c, who.time_limit_ms);
     if (root && nodes_join(c, &c->members[m->rank], root, &e))
         comm_abort(c, e.status, "%s", e.text);
     else if (!root && c->present == c->nranks)
@@ -361,7 +371,7 @@ static int join_remote_device(struct worker *w, const struct peer_join *m, const
 static int join_remote_check_here(struct worker *w, const struct joining *who, const struct comm *c, struct error *e)
 {
     if (w->draining)
-        return error_set(e, -ESHUTDOWN, "fccd is shutting down");
+        return error_set(e, -ESHUTDOWN, "%s", w->ending);
     if (!c && (unformed_tells(w, who->unique_id, who->rank, e) || id_check(w, who, e)))
         return e->status;
     if (w->control < 0 && !(c && c->here)) /* no client comes any more */
@@ -436,7 +446,12 @@ void comm_join_remote(struct peer *p, const struct peer_join *m)
     member->state = MEMBER_JOINED;
     member->arrived_ns = clock_ns();
     c->present++;
+<<<<<<< HEAD
     nodes_joined(c, p, m);
+=======
+    limit_join(c, m->time_limit_ms);
+    nodes_joined(p, m);
+>>>>>>> origin/rest2
     if (c->present == c->nranks &&
         !c->nodes->root) /* otherwise it is not known yet that the root is here: under another name */
         comm_complete(c);

@@ -217,7 +217,7 @@ static void control_handle(struct worker *w, const void *message, size_t length,
     } else if (m->type == CONTROL_TROUBLE && length == sizeof(struct control_trouble) && !nfds) {
         text_copy(w->trouble, sizeof(w->trouble), ((const struct control_trouble *)message)->text);
     } else if (m->type == CONTROL_DRAIN) {
-        worker_drain(w);
+        worker_drain(w, "fccd is shutting down");
     } else if (m->type == CONTROL_RETIRE) {
         control_close(w); /* nothing comes after it */
         worker_retire(w);

@@ -40,6 +40,13 @@ void comm_deadline_set(struct comm *c)
     timer_start(c, (uint64_t)c->time_limit_ms * 1000000u);
 }
 
+void comm_limit_set(struct comm *c, uint32_t limit_ms)
+{
+    c->time_limit_ms = limit_ms;
+    (void)event_del(c->timer); /* it may have been set for later */
+    comm_deadline_set(c);
+}
+
 void comm_missing(const struct comm *c, char *text, size_t room)
 {
     size_t n = 0;
@@ -48,6 +55,24 @@ void comm_missing(const struct comm *c, char *text, size_t room)
     for (int r = 0; r < c->nranks && n < room; r++)
         if (c->state == COMM_FORMING ? c->members[r].state == MEMBER_ABSENT : TAILQ_EMPTY(&c->members[r].queue))
             n += (size_t)snprintf(text + n, room - n, "%srank %d", n ? ", " : "", r);
+}
+
+/* Ranks on this node that others wait for with a symmetric allocation, and that have allocated by themselves: a wrong kind, most likely. */
+static void alone_add(const struct comm *c, char *text, size_t room)
+{
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (int r = 0; r < c->nranks && n < room; r++) {
+        const struct member *m = &c->members[r];
+        const char *kind = m->alone == FCC_BUFFER_LOCAL + 1    ? "local"
+                           : m->alone == FCC_BUFFER_RESULT + 1 ? "result"
+                                                               : "unknown";
+        if (m->alone && TAILQ_EMPTY(&m->queue))
+            n += (size_t)snprintf(text + n, room - n,
+                                  "; since its last operator rank %d has called fcc_buffer_alloc of kind %llu (%s)", r,
+                                  (unsigned long long)m->alone - 1, kind);
+    }
 }
 
 /* "node 1.2.3.4:7411, ..." Leaves the text as it is, and false, if none is waited for. */
@@ -64,14 +89,16 @@ static bool nodes_missing(const struct comm *c, char *text, size_t room)
 
 const char *submission_name(const struct submission *sub)
 {
-    return sub->kind == SUBMISSION_ALLOC ? "fcc_buffer_alloc (symmetric)" : op_name(sub->args.op);
+    return sub->prepare                    ? op_prepare_name(sub->args.op)
+           : sub->kind == SUBMISSION_ALLOC ? "fcc_buffer_alloc (symmetric)"
+                                           : op_name(sub->args.op);
 }
 
 void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
 {
     struct comm *c = arg;
     uint64_t now = clock_ns();
-    char missing[256];
+    char missing[256], alone[160] = "";
 
     (void)sock, (void)what;
     /* The engine may have been busy: what has ended and what the ranks have submitted meanwhile counts. */
@@ -107,8 +134,11 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
         const struct submission *first = NULL;
         for (int r = 0; r < c->nranks && !first; r++)
             first = TAILQ_FIRST(&c->members[r].queue);
-        comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms",
-                   first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->time_limit_ms);
+        if (first && first->kind == SUBMISSION_ALLOC)
+            alone_add(c, alone, sizeof(alone));
+        comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms%s",
+                   first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->time_limit_ms,
+                   alone);
     }
     comm_release(c);
 }

@@ -115,7 +115,7 @@ int launch_match(struct comm *c, const struct op_args args[], struct error *e)
     for (int r = 0; r < c->nranks; r++)
         c->problem->node_of[r] = c->members[r].node;
     int status = op_get(op)->match(args, c->nranks, c->problem, &why);
-    return status ? error_set(e, status, "%s: %s", op_name(op), why.text) : 0;
+    return status ? error_set(e, status, "%s: %s", submission_name(c->members[0].next), why.text) : 0;
 }
 
 /* Where there are not enough cores for all, those who would spin for the result let the workgroups have them. */

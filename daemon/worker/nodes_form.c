@@ -406,7 +406,7 @@ static void on_formed(struct comm *c, const struct peer_formed *f)
         comm_release(c);
         return;
     }
-    c->time_limit_ms = f->time_limit_ms;
+    comm_limit_set(c, f->time_limit_ms);
     for (int i = 0; i < c->nodes->npeers; i++)
         here_say(c, i);
     ready_check(c);

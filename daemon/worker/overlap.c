@@ -62,7 +62,7 @@ static int inputs_match(const struct comm *c, int reader, int writer, struct err
             continue;
         (void)snprintf(of, sizeof(of), "rank %d's ", writer);
         (void)overlap_say(sub, i, other, of, &why);
-        return error_set(e, why.status, "rank %d: %s: %s", reader, op_name(sub->args.op), why.text);
+        return error_set(e, why.status, "rank %d: %s: %s", reader, submission_name(sub), why.text);
     }
     return 0;
 }

@@ -20,18 +20,16 @@ static int ranks_check(const struct comm *c, const char *name, struct error *e)
     uint64_t gpus = 0;
 
     if (c->nodes)
-        return error_set(e, -EOPNOTSUPP, "%s: prepare: the communicator's ranks are on several nodes: allowed on one", name);
+        return error_set(e, -EOPNOTSUPP, "%s: the communicator's ranks are on several nodes: allowed on one", name);
     if (c->ops->number != FCC_DEVICE_CUDA)
-        return error_set(e, -EOPNOTSUPP, "%s: prepare: the communicator's ranks are on %s devices: allowed on cuda", name,
-                         c->ops->kind);
+        return error_set(e, -EOPNOTSUPP, "%s: the communicator's ranks are on %s devices: allowed on cuda", name, c->ops->kind);
     if (!strcmp(c->worker->config.gpu_sharing, "ipc"))
-        return error_set(e, -EOPNOTSUPP, "%s: prepare: GPU_SHARING is ipc: its memory ends with the process that made it",
-                         name);
+        return error_set(e, -EOPNOTSUPP, "%s: GPU_SHARING is ipc: its memory ends with the process that made it", name);
     for (int r = 0; r < c->nranks; r++) {
         uint64_t bit = UINT64_C(1) << c->members[r].device->index;
         if (gpus & bit)
-            return error_set(e, -EOPNOTSUPP, "%s: prepare: rank %d: another rank is on its GPU, %d: each must have its own",
-                             name, r, c->members[r].device->index);
+            return error_set(e, -EOPNOTSUPP, "%s: rank %d: another rank is on its GPU, %d: each must have its own", name, r,
+                             c->members[r].device->index);
         gpus |= bit;
     }
     return 0;
@@ -40,15 +38,14 @@ static int ranks_check(const struct comm *c, const char *name, struct error *e)
 static int request_check(const struct comm *c, bool offered, struct error *e)
 {
     const struct op_args *args = &c->members[0].next->args;
-    const char *name = op_name(args->op);
+    const char *name = submission_name(c->members[0].next);
 
     if (offered && args->op == FCC_OP_NOOP)
         return ranks_check(c, name, e);
     if (args->op != FCC_OP_GEMV_ALL_REDUCE && args->op != FCC_OP_GEMM_ALL_TO_ALL)
-        return error_set(e, -EOPNOTSUPP, "%s: prepare: allowed for gemv_all_reduce and gemm_all_to_all", name);
+        return error_set(e, -EOPNOTSUPP, "%s: allowed for gemv_all_reduce and gemm_all_to_all", name);
     if (args->schedule != FCC_SCHEDULE_AUTO && args->schedule != FCC_SCHEDULE_FUSED)
-        return error_set(e, -EINVAL, "%s: prepare: schedule: %s: allowed are auto and fused", name,
-                         schedule_name(args->schedule));
+        return error_set(e, -EINVAL, "%s: schedule: %s: allowed are auto and fused", name, schedule_name(args->schedule));
     return ranks_check(c, name, e);
 }
 
@@ -215,7 +212,7 @@ static int ranks_make(struct prepared *p, const struct launch *l, const struct o
         const struct plan *plan = l->runs[r].plan;
         slots_bytes = plan->slots_bytes > slots_bytes ? plan->slots_bytes : slots_bytes;
         if (plan->staging_bytes)
-            status = error_set(e, -EOPNOTSUPP, "%s: prepare: its plan needs staging memory", op_name(args[0].op));
+            status = error_set(e, -EOPNOTSUPP, "%s: its plan needs staging memory", submission_name(c->members[0].next));
         else if (p->offered && p->op == FCC_OP_GEMV_ALL_REDUCE && !plan->only_slots)
             status = error_set(e, -EOPNOTSUPP, "its ranks store into each other's results, which may lie elsewhere each time");
     }
@@ -242,7 +239,7 @@ static int make(struct comm *c, uint64_t first, struct error *e)
     p = prepared_new(c, args[0].op);
     if (!p) {
         launch_keep(c, l);
-        return error_set(e, -ENOMEM, "prepare: out of memory");
+        return error_set(e, -ENOMEM, "%s: out of memory", submission_name(c->members[0].next));
     }
     p->offered = first != 0;
     p->first = first;

@@ -179,10 +179,17 @@ static struct comm *comm_by_number(const struct worker *w, uint32_t n, struct er
               : !found || (c->last && (!found->last || c->last->span_shown.started_ns > found->last->span_shown.started_ns)))
             found = c;
     }
-    if (!found && n)
-        (void)error_set(e, -ENOENT, "comm: %u: this job has no such communicator; fccctl comms lists them", n);
+    if (!found && n && !LIST_EMPTY(&w->comms)) {
+        char list[200] = "";
+        size_t used = 0;
+        LIST_FOREACH(c, &w->comms, link)
+            if (used < sizeof(list))
+                used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%u", used ? ", " : "", c->number);
+        (void)error_set(e, -ENOENT, "comm: %u: job \"%s\" has no such communicator; there are: %s", n, w->job, list);
+    } else if (!found && n)
+        (void)error_set(e, -ENOENT, "comm: %u: job \"%s\" has no communicator", n, w->job);
     else if (!found)
-        (void)error_set(e, -ENOENT, "this job has no communicator");
+        (void)error_set(e, -ENOENT, "job \"%s\" has no communicator", w->job);
     return found;
 }
 

@@ -137,8 +137,10 @@ static void handle_buffer_alloc(struct session *s, const struct fcc_buffer_alloc
         comm_submit(member, sub, NULL);
         return;
     }
+    member->alone = (uint64_t)m->kind + 1;
     if (m->kind != FCC_BUFFER_LOCAL && m->kind != FCC_BUFFER_RESULT) {
-        (void)error_set(&e, -EINVAL, "kind: %u: allowed are %d to %d", m->kind, FCC_BUFFER_LOCAL, FCC_BUFFER_RESULT);
+        (void)error_set(&e, -EINVAL, "rank %d: fcc_buffer_alloc: kind: %u: allowed are %d to %d", member->rank, m->kind,
+                        FCC_BUFFER_LOCAL, FCC_BUFFER_RESULT);
         session_reply_status(s, &m->msg, e.status, e.text);
     } else if (member->comm->error.status) { /* it was aborted, or a rank has died: over, as for operators */
         session_reply_status(s, &m->msg, member->comm->error.status, member->comm->error.text);

@@ -347,7 +347,9 @@ static int submit_form_check(const struct fcc_submit *m, size_t length, struct e
 /* An operator that the client's library has refused has its reason for arguments. */
 static void refusal_take(struct submission *sub, const struct member *member, const struct fcc_submit *m)
 {
-    const char *name = m->op < FCC_OP_COUNT ? op_name((enum fcc_op)m->op) : "fcc_buffer_alloc (symmetric)";
+    const char *name = m->op >= FCC_OP_COUNT            ? "fcc_buffer_alloc (symmetric)"
+                       : m->prepare == FCC_PREPARE_ONLY ? op_prepare_name((enum fcc_op)m->op)
+                                                        : op_name((enum fcc_op)m->op);
     size_t bytes = m->nattrs * sizeof(int64_t);
     char text[FCC_TEXT_MAX];
 
@@ -420,6 +422,7 @@ static void refusal_accept(struct session *s, struct member *member, const struc
     }
     sub->slot = m->slot;
     sub->number = member->operators;
+    sub->prepare = m->prepare == FCC_PREPARE_ONLY && m->op < FCC_OP_COUNT;
     if (told) {
         sub->args.op = m->op < FCC_OP_COUNT ? (enum fcc_op)m->op : FCC_OP_NOOP;
         (void)error_set(&sub->error, told->status, "rank %d: %.400s", member->rank, told->text);
@@ -500,12 +503,11 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
     }
     submission_place(sub, member, m, known ? &word : NULL);
     if (sub->prepare && m->stream)
-        (void)error_set(&sub->error, -EINVAL, "rank %d: %s: prepare: with a stream: not allowed", member->rank,
-                        op_name((enum fcc_op)m->op));
+        (void)error_set(&sub->error, -EINVAL, "rank %d: %s: with a stream: not allowed", member->rank, submission_name(sub));
     else if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->ops->number == FCC_DEVICE_CPU))
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: stream: allowed for ranks on a GPU, with a completion slot",
                         member->rank, op_name((enum fcc_op)m->op));
     else if (submission_resolve(sub, member, m, NULL, &e))
-        (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, op_name((enum fcc_op)m->op), e.text);
+        (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, submission_name(sub), e.text);
     comm_submit(member, sub, m);
 }

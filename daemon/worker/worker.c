@@ -216,7 +216,7 @@ static void on_drain_over(evutil_socket_t sock, short what, void *arg)
 
     (void)sock, (void)what;
     LIST_FOREACH(c, &w->comms, link)
-        comm_abort(c, -ESHUTDOWN, "fccd is shutting down: an operator has not ended within %u ms", w->config.drain_ms);
+        comm_abort(c, -ESHUTDOWN, "%s: an operator has not ended within %u ms", w->ending, w->config.drain_ms);
 }
 
 /* The clients' submissions, from their rings. */
@@ -238,11 +238,13 @@ static bool rings_poll(struct worker *w)
     return true;
 }
 
-void worker_drain(struct worker *w)
+void worker_drain(struct worker *w, const char *why)
 {
     struct timeval limit = {.tv_sec = w->config.drain_ms / 1000, .tv_usec = w->config.drain_ms % 1000 * 1000};
 
     (void)rings_poll(w); /* what was submitted before counts as running, or as waiting for what runs */
+    if (!w->draining)
+        text_copy(w->ending, sizeof(w->ending), why);
     w->draining = true;
     comm_drain(w);
     if (!evtimer_pending(w->drain_event, NULL))
@@ -251,8 +253,14 @@ void worker_drain(struct worker *w)
 
 static void on_terminate(evutil_socket_t number, short what, void *arg)
 {
+    struct worker *w = arg;
+    char why[sizeof(w->ending)];
+
     (void)number, (void)what;
-    worker_drain(arg);
+    (void)snprintf(why, sizeof(why), "the worker of job '%s' (pid %d) was told to end, by SIGTERM", w->job, (int)getpid());
+    if (!w->draining)
+        log_info("%s", why);
+    worker_drain(w, why);
 }
 
 static void on_log(evutil_socket_t sock, short what, void *arg)
@@ -443,7 +451,7 @@ void worker_close(struct worker *w)
 
     TAILQ_FOREACH(s, &w->sessions, link) {
         if (w->draining)
-            session_farewell(s, -ESHUTDOWN, "fccd is shutting down");
+            session_farewell(s, -ESHUTDOWN, w->ending);
         if (w->lost.status)
             session_farewell(s, w->lost.status, w->lost.text);
         session_break(s, "its worker ended");

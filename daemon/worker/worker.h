@@ -121,6 +121,7 @@ struct worker {
     uint64_t small_used, small_charged; /* ... bytes of many small things, and what is charged for them */
     unsigned unpaid;                    /* submission.c's: those that had no room */
     bool draining, quit;
+    char ending[128];  /* why it drains, for clients */
     uint64_t idle_ns;  /* since when there are operators and no client; 0: that is not so */
     bool sweep;        /* some sessions are broken */
     struct error lost; /* why the GPUs' contexts are lost; status 0: they are not */
@@ -151,7 +152,7 @@ struct spin;
 bool worker_turn(struct worker *w, const struct spin *spin);
 
 /* Finish what runs, refuse the rest, end. */
-void worker_drain(struct worker *w);
+void worker_drain(struct worker *w, const char *why);
 
 /* control.c. The first words: the broker hears that nobody can look into this process, whose arguments say which user's it is to be, and
  * says what it is (*start has room for FCC_MSG_MAX bytes). Before that nothing is told to it: see rights.c. Returns the account's descriptor,
@@ -413,6 +414,7 @@ struct member {
     uint64_t operators;                       /* that the rank has submitted */
     struct submission *next;                  /* the first that has not begun; NULL: there is none */
     unsigned queued;
+    uint64_t alone; /* it has allocated, or tried to, by itself since its last operator: the kind + 1. 0: it has not */
     struct device_memory staging; /* grows as operators need it */
     struct device_memory slots;   /* GPUs: two of comm.slots_bytes, for operators by turns */
     struct device_memory flags;   /* uint64_t[PLAN_MAX_FLAGS + 1]: epochs; workgroups of all ranks. GPUs: [GPU_FLAG_WORDS] */
@@ -515,7 +517,8 @@ void comm_release(struct comm *c);
 void comm_missing(const struct comm *c, char *text, size_t room);
 
 /* ---- deadline.c ---- */
-void comm_deadline_set(struct comm *c);                                  /* after each change of who waits for what */
+void comm_limit_set(struct comm *c, uint32_t limit_ms); /* with what that changes for those that wait already */
+void comm_deadline_set(struct comm *c);                 /* after each change of who waits for what */
 void comm_deadline_passed(evutil_socket_t sock, short what, void *comm); /* the timer event's callback */
 const char *submission_name(const struct submission *sub);               /* for people */
 

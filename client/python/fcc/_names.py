@@ -73,7 +73,8 @@ _OPTIONS: tuple[Rule, ...] = (
     (r"\bfcc_prepared_enqueue(?=: )", "a prepared operator"),
     (r"\bfcc_buffer_alloc(?=: the worker of job )", MEMORY),
     (r"\bfcc_buffer_alloc(?=: )", "symmetric memory"))
-_CALLS = {"noop": "barrier", "fcc_buffer_alloc": "an allocation of symmetric memory"}
+_CALLS = {"noop": "barrier", "fcc_buffer_alloc": "an allocation of symmetric memory",
+          "gemv_all_reduce_prepare": "prepare_gemv_all_reduce", "gemm_all_to_all_prepare": "prepare_gemm_all_to_all"}
 
 
 def _as_refused(text: str) -> str:
@@ -87,9 +88,12 @@ def in_python(text: str) -> str:
     """A text of the C library in the words of the Python functions with its operators' names."""
     text = _as_refused(text)
     for operator, rules in _ARGUMENTS.items():
-        if operator + ": " in text:
+        if operator + ": " in text or operator + "_prepare: " in text:
             text = _replaced(text, rules)
     text = _replaced(text, _OPTIONS)
+    text = re.sub(r"\b(gemv_all_reduce|gemm_all_to_all)_prepare\b", r"prepare_\1", text)
+    # what another rank's process has refused in these words
+    text = re.sub(r"\b(prepare_\w+): (?:rank \d+: )?\1: ", r"\1: ", text)
     if "out of step" in text:
         text = re.sub(r"\bcalls (noop|fcc_buffer_alloc)\b", lambda found: "calls " + _CALLS[found[1]], text)
     return re.sub(r"(?<!calls )\bnoop(?=: | #)", "barrier", text)

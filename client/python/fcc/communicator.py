@@ -179,6 +179,7 @@ class Communicator:
         device: "cpu", or "cuda" (torch's name for AMD's GPUs, too), the same kind on all ranks. With a number it is the device
             that `fccctl devices` shows under that number; without, devices are dealt out by rank.
         time_limit: seconds that an operator may wait for its ranks or run; None: the daemon's TIME_LIMIT_MS.
+            The shortest of the ranks' is in force on all of them.
         heap_bytes: the most that this rank's results may take, in bytes: those that live at the same time must fit. None:
             $FCC_HEAP_BYTES, or as much as the daemon lets the user have. It is taken as it is needed; reserve() takes some at
             once.

@@ -174,7 +174,7 @@ class NoDaemonError(Error, ConnectionRefusedError):
 
 
 class ShutdownError(Error):
-    """fccd is shutting down."""
+    """fccd is shutting down, or the job's worker process was told to end."""
 
     remedy_default = "Connect again when it is back."
 

@@ -108,19 +108,19 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int]
     return result
 
 
-def gemm_rows(c: Communicator, m: int, send_rows: Sequence[int] | None,
-              recv_rows: Sequence[int] | None) -> tuple[list[int], list[int]]:
+def gemm_rows(c: Communicator, m: int, send_rows: Sequence[int] | None, recv_rows: Sequence[int] | None,
+              op: str = "gemm_all_to_all") -> tuple[list[int], list[int]]:
     """How many rows go to each rank, and how many come."""
     if (send_rows is None) != (recv_rows is None):
-        raise ArgumentError(f"rank {c.rank}: gemm_all_to_all: send_rows, recv_rows: allowed are both, or none (then all ranks "
+        raise ArgumentError(f"rank {c.rank}: {op}: send_rows, recv_rows: allowed are both, or none (then all ranks "
                             f"have as many rows, and each rank gets the same share)")
     if send_rows is None or recv_rows is None:
         if m % c.size:
-            raise ArgumentError(f"rank {c.rank}: gemm_all_to_all: a: {m} rows: allowed without send_rows are multiples of "
+            raise ArgumentError(f"rank {c.rank}: {op}: a: {m} rows: allowed without send_rows are multiples of "
                                 f"{c.size}")
         return [m // c.size] * c.size, [m // c.size] * c.size
-    check_counts(c, "gemm_all_to_all", "send_rows", send_rows, m)
-    check_counts(c, "gemm_all_to_all", "recv_rows", recv_rows)
+    check_counts(c, op, "send_rows", send_rows, m)
+    check_counts(c, op, "recv_rows", recv_rows)
     return list(send_rows), list(recv_rows)
 
 

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from . import communicator
-from ._calls import check_floats, dense, numbers
+from ._calls import check_floats, dense, numbers, unsubmitted
 from ._connection import Member, interruptible
 from ._dispatch import has_tangent, is_wrapped
 from ._library import GEMM_ARGS, GEMV_ARGS, RESERVED, SCHEDULES, library
 from ._staging import is_plain, place
-from .communicator import Communicator, Expected, refuse, rows_check
+from .communicator import Communicator, Expected, rows_check
 from .errors import ArgumentError, Error
 from .memory import stream_of
 from .ops import gemm_rows
@@ -110,7 +110,7 @@ def _there(comm: Communicator, op: str, name: str, tensor: Tensor, stream: int) 
     if is_wrapped(tensor) or has_tangent(tensor):
         what = "it is one of torch.vmap's or torch.func's" if is_wrapped(tensor) else "it has a tangent"
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: {what}: a prepared operator has no derivatives, and reads memory as it is",
-                            remedy=f"Call fcc.{op}() there.")
+                            remedy=f"Call fcc.{op.removeprefix('prepare_')}() there.")
     check_floats(comm, op, name, tensor, 2)
     if tensor.is_neg():
         raise ArgumentError(f"rank {comm.rank}: {op}: {name}: it is a view that torch negates when it is read: a prepared "
@@ -138,14 +138,14 @@ def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = No
     Raises: as gemv_all_reduce(), and UnsupportedError where ranks cannot launch it (not on CUDA GPUs, over nodes, two ranks on a
         GPU), DriverError.
     """
-    comm, op = comm or communicator.default(), "gemv_all_reduce"
+    comm, op, called = comm or communicator.default(), "gemv_all_reduce", "prepare_gemv_all_reduce"
     stream = stream_of(comm)
     try:
-        at_x, at_w = _there(comm, op, "x", x, stream), _there(comm, op, "w", w, stream)
+        at_x, at_w = _there(comm, called, "x", x, stream), _there(comm, called, "w", w, stream)
         shape = (x.shape[0], w.shape[0])
         y, handle, offset = comm._heap.take(shape, x.dtype, stream)
     except Exception as e:
-        raise refuse(comm, op, e) from None
+        raise unsubmitted(comm, f"{op}_prepare", called, e, x=x, w=w) from None
     packed = GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, *shape), SCHEDULES["fused"], *RESERVED)
     return PreparedOperator(comm, op, packed, y, {"x": x, "w": w})
 
@@ -158,22 +158,22 @@ def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = No
 
     Returns: the operator; its result is c, [sum of recv_rows][N].
     """
-    comm, op = comm or communicator.default(), "gemm_all_to_all"
+    comm, op, called = comm or communicator.default(), "gemm_all_to_all", "prepare_gemm_all_to_all"
     stream = stream_of(comm)
     try:
-        at_a, at_b = _there(comm, op, "a", a, stream), _there(comm, op, "b", b, stream)
-        send, expected = gemm_rows(comm, a.shape[0], send_rows, recv_rows)
+        at_a, at_b = _there(comm, called, "a", a, stream), _there(comm, called, "b", b, stream)
+        send, expected = gemm_rows(comm, a.shape[0], send_rows, recv_rows, called)
         shape = (sum(expected), b.shape[1])
         c, handle, offset = comm._heap.take(shape, a.dtype, stream)
     except Exception as e:
-        raise refuse(comm, op, e) from None
+        raise unsubmitted(comm, f"{op}_prepare", called, e, a=a, b=b, send_rows=send_rows, recv_rows=recv_rows) from None
     sent, send_address = numbers(send)
     received, received_address = numbers([-1] * comm.size)
     packed = GEMM_ARGS.pack(*at_a, *at_b, send_address, *dense(handle, offset, a.dtype, *shape), received_address,
                             SCHEDULES["fused"], *RESERVED)
     operator = PreparedOperator(comm, op, packed, c, {"a": a, "b": b})
     try:
-        rows_check(comm.member, list(received), Expected(op, expected))
+        rows_check(comm.member, list(received), Expected(called, expected))
     except Error:
         operator.close()
         raise

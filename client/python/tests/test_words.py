@@ -30,6 +30,20 @@ def cases(comm):
     bags = fcc.nn.ShardedEmbeddingBagCollection([10] * n, 4, comm=comm)
     index = torch.zeros(1, n, 2, dtype=torch.int64, device=x.device)
     return [
+        # ---- what prepares them ----
+        (lambda: fcc.prepare_gemv_all_reduce(pick(x[0], x), w, comm),
+         "rank 1: prepare_gemv_all_reduce: x: 1 dimensions, [8]: allowed are 2"),
+        (lambda: fcc.prepare_gemv_all_reduce(pick("x", x), w, comm),
+         "rank 1: prepare_gemv_all_reduce: x: str 'x': allowed is a torch.Tensor"),
+        (lambda: fcc.prepare_gemv_all_reduce(pick(x[:, :7], x), w, comm),
+         "rank 1: prepare_gemv_all_reduce: w: shape[1] 8: allowed is 7 (x's shape[1], K)"),
+        (lambda: fcc.prepare_gemm_all_to_all(pick(a[1:], a), b, comm),
+         "rank 1: prepare_gemm_all_to_all: a: 7 rows: allowed without send_rows are multiples of 2"),
+        (lambda: fcc.prepare_gemm_all_to_all(a, b, comm, send_rows=pick([1] * n, even), recv_rows=even),
+         "rank 1: prepare_gemm_all_to_all: send_rows: [1, 1]: allowed are 2 numbers, 0 and more, one for each rank, 8 in all"),
+        (lambda: fcc.prepare_gemm_all_to_all(a, pick(b.cpu().clone(), b), comm),
+         "rank 1: prepare_gemm_all_to_all: b: it does not lie in the daemon's memory, with dense rows: a prepared operator "
+         "reads it where it is"),
         # ---- functions ----
         (lambda: fcc.gemv_all_reduce(pick(x[:, :7], x), w, comm),
          "rank 1: gemv_all_reduce: w: shape[1] 8: allowed is 7 (x's shape[1], K)"),
