@@ -381,8 +381,8 @@ void context_collect(struct fcc_context *c);
 
 /* Behind the "rank N: " that it may begin with. */
 const char *text_without_rank(int rank, const char *text);
-/* The operator (FCC_OP_COUNT: a symmetric allocation; with OP_PREPARED what prepares it) is refused in this process; its text says which argument and why, without the rank and the
- * operator. It takes its place among the rank's operators, so that all ranks hear of it and stay in step. comm->order is not held. `wait`: until
+/* The operator (FCC_OP_COUNT: a symmetric allocation; with OP_PREPARED what prepares it) is refused in this process; its text says which
+ * argument and why, without the rank and the operator. It takes its place among the rank's operators, so that all ranks hear of it and stay in step. comm->order is not held. `wait`: until
  * that is so. Returns status, or what has ended the communicator, as the last error. */
 int comm_refuse(struct fcc_comm *comm, unsigned op, int status, const char *text, bool wait);
 /* The same with the last error as text, unless it is one that has ended the communicator for this rank already. Does not wait. */

@@ -317,8 +317,8 @@ const volatile uint64_t *fcc_pool_frees(void);
  * for the CPU or for the GPU of this rank. It is good until `buffer`, this rank's part, is freed: also if the other rank frees
  * its own or dies before. Its memory is kept so long, and what is stored there then is seen by nobody. (Counted against the
  * user's memory as long as it is kept.) Asked for again it is the same address. rank may be the own one.
- * Errors: -EINVAL (a buffer that is not symmetric, for the own rank, too; rank), -EXDEV (the rank is on another node), -ENOENT (that rank has freed its part or has left),
- * -ENOMEM, -EMFILE, -EIO, -ECONNABORTED, -ECONNRESET. */
+ * Errors: -EINVAL (a buffer that is not symmetric, for the own rank, too; rank), -EXDEV (the rank is on another node), -ENOENT (that rank
+ * has freed its part or has left), -ENOMEM, -EMFILE, -EIO, -ECONNABORTED, -ECONNRESET. */
 int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out);
 
 /* Where kernels of this rank's device (for a rank on a GPU) or this process's threads read the communicator's status: 0, or a

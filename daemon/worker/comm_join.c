@@ -446,12 +446,8 @@ void comm_join_remote(struct peer *p, const struct peer_join *m)
     member->state = MEMBER_JOINED;
     member->arrived_ns = clock_ns();
     c->present++;
-<<<<<<< HEAD
-    nodes_joined(c, p, m);
-=======
     limit_join(c, m->time_limit_ms);
-    nodes_joined(p, m);
->>>>>>> origin/rest2
+    nodes_joined(c, p, m);
     if (c->present == c->nranks &&
         !c->nodes->root) /* otherwise it is not known yet that the root is here: under another name */
         comm_complete(c);
