@@ -122,6 +122,7 @@ static void cpu_quota(void)
     daemon_start(&d, NULL);
     operators(4, group_rank);
     CHECK(group_waits() > 0);
+    CHECK(group_write("cpu.cfs_quota_us", "-1") || group_write("cpu.max", "max")); /* the end takes no longer than elsewhere */
     daemon_stop(&d);
     for (double until = now_ms() + 10e3; rmdir(group) && now_ms() < until;) /* the last process has just ended */
         (void)usleep(5000);
