@@ -176,18 +176,17 @@ static void never_comes(void)
 /* The ranks say different limits: the shortest is in force for all, whoever comes first, and none gives up its worker. */
 static void unequal_rank(int rank, const struct ranks *all, void *argument)
 {
-    const uint32_t limits[] = {60000, 400, 0}; /* 0: the daemon's, which is 30000 */
+    const uint32_t limits[] = {60000, 3000, 0}; /* 0: the daemon's, which is 30000 */
     fcc_comm *comm = comm_open(all, rank, limits[rank]);
     _Atomic int *told = argument;
 
-    OK(fcc_noop(comm));
     if (rank != 2) {
-        FAILS(fcc_noop(comm), -ETIMEDOUT, "noop #2: rank 2 did not come within the time limit of 400 ms");
+        FAILS(fcc_noop(comm), -ETIMEDOUT, "noop #1: rank 2 did not come within the time limit of 3000 ms");
         ++*told;
     }
     while (*told < 2)
         nap();
-    FAILS(fcc_noop(comm), -ETIMEDOUT, "noop #2: rank 2 did not come within the time limit of 400 ms");
+    FAILS(fcc_noop(comm), -ETIMEDOUT, "noop #1: rank 2 did not come within the time limit of 3000 ms");
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());
 }
@@ -215,8 +214,10 @@ static void unequal_limits(void)
         struct test_daemon d;
         struct ranks r;
         daemons_start(&d, nodes, NULL);
-        ranks_start(&r, 3, unequal_rank, shared_memory(sizeof(int)));
-        ranks_join(&r);
+        if (nodes == 2) {
+            ranks_start(&r, 3, unequal_rank, shared_memory(sizeof(int)));
+            ranks_join(&r);
+        }
         for (int first = 0; first < 2; first++) {
             ranks_start(&r, 2, unequal_forming_rank, &first);
             ranks_join(&r);

@@ -98,7 +98,7 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
 {
     struct comm *c = arg;
     uint64_t now = clock_ns();
-    char missing[256], alone[160] = "";
+    char missing[256], alone[256] = "";
 
     (void)sock, (void)what;
     /* The engine may have been busy: what has ended and what the ranks have submitted meanwhile counts. */
