@@ -364,13 +364,13 @@ def sizes_rank(comm):
                     (lambda x: fcc.all_reduce(x, comm), (0,), (ones(n, 3),), "all_reduce: x: elements")):
                 with pytest.raises(fcc.ArgumentError) as e:
                     torch.vmap(function, dims)(*given)
-                    comm.check(wait=True)
+                    comm.synchronize()
                 assert says in str(e.value), (says, str(e.value))
                 next_is_right(comm)
             if less:  # whole operators of 64 rows, of which rank 0 has more, and what some ranks do by one
                 with pytest.raises(fcc.ArgumentError) as e:
                     torch.vmap(lambda x: gemv(x, ones(2, 3)))(ones(n, 64, 3))
-                    comm.check(wait=True)
+                    comm.synchronize()
                 assert less == 1 or "gemv_all_reduce: x: rows of all that is mapped: " in str(e.value), str(e.value)
                 next_is_right(comm)
 

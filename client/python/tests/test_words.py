@@ -41,7 +41,7 @@ def cases(comm):
          "rank 1: prepare_gemm_all_to_all: a: 7 rows: allowed without send_rows are multiples of 2"),
         (lambda: fcc.prepare_gemm_all_to_all(a, b, comm, send_rows=pick([1] * n, even), recv_rows=even),
          "rank 1: prepare_gemm_all_to_all: send_rows: [1, 1]: allowed are 2 numbers, 0 and more, one for each rank, 8 in all"),
-        (lambda: fcc.prepare_gemm_all_to_all(a, pick(b.cpu().clone(), b), comm),
+        (lambda: fcc.prepare_gemm_all_to_all(a, pick(torch.zeros(8, 3, device=b.device), b), comm),
          "rank 1: prepare_gemm_all_to_all: b: it does not lie in the daemon's memory, with dense rows: a prepared operator "
          "reads it where it is"),
         # ---- functions ----
