@@ -14,6 +14,7 @@ enum { RANKS = 3, OWN = 1, THIRD = 2 };
 struct scene {
     struct bed b;
     int client;
+    uint32_t limit_ms; /* that the root says is in force */
     struct fcc_unique_id id;
     struct other root, third;
 };
@@ -24,6 +25,7 @@ static void scene_join_within(struct scene *s, uint32_t limit_ms)
 
     s->id = id_make(1, s->root.address);
     s->client = bed_client(&s->b);
+    s->limit_ms = limit_ms ? limit_ms : 30000; /* of all ranks: this one's is the shortest, or they have all said none */
     client_join_within(s->client, &s->id, RANKS, OWN, limit_ms);
     bed_connect(&s->b, &s->root, NULL);
     (void)other_heard(&s->root, PEER_JOIN, id_number(&s->id));
@@ -41,7 +43,7 @@ static struct peer_formed formed_make(const struct scene *s)
 {
     struct peer_formed f = {.nranks = RANKS,
                             .nnodes = RANKS,
-                            .time_limit_ms = 30000,
+                            .time_limit_ms = s->limit_ms,
                             .pids = {1, 2, 3},
                             .node_of = {0, OWN, THIRD},
                             .workers = {s->root.who, {BED_BROKER, 1}, s->third.who}};

@@ -33,12 +33,13 @@ struct call {
 };
 
 /* What the error says of it: which input overlaps which result. */
-static void says(const struct call *c, char input[32], char result[32])
+static void says(const struct call *c, bool prepares, char input[40], char result[32])
 {
     static const char *const names[2][NVICTIMS] = {{"x", "w"}, {"a", "b"}};
     bool rows = c->work == ROWS_SENT;
 
-    (void)snprintf(input, 32, "_all_%s: %s: bytes ", rows ? "to_all" : "reduce", names[rows][c->input]);
+    (void)snprintf(input, 40, "_all_%s%s: %s: bytes ", rows ? "to_all" : "reduce", prepares ? "_prepare" : "",
+                   names[rows][c->input]);
     (void)snprintf(result, 32, " overlap %s, bytes ", rows ? "c" : "y");
 }
 
@@ -83,10 +84,10 @@ static void scene_run(void (*rank)(int, const struct ranks *, void *))
 
 static void prepared_refused(struct lane *l, const struct call *c)
 {
-    char input[32], result[32];
+    char input[40], result[32];
     fcc_prepared *p = NULL;
 
-    says(c, input, result);
+    says(c, true, input, result);
     FAILS(call_make(l, c, &p), -EINVAL, "rank 1: ", input, result, "allowed are inputs that no result is stored into");
     CHECK(!p);
 }
@@ -143,9 +144,9 @@ static void repeated_runs(struct lane *l, enum work work, int n)
 /* By now their kernels stand on the streams before the worker has seen the arguments. Of those that are refused none has stored anything. */
 static void repeated_refused(struct lane *l, const struct call *c)
 {
-    char input[32], result[32];
+    char input[40], result[32];
 
-    says(c, input, result);
+    says(c, false, input, result);
     CHECK(gpu.stream_function(l->stream, result_wipe, &l->results[c->work]) == 0);
     if (c->grouped)
         fcc_group_begin();
