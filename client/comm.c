@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client.h"
-#include "offer.h"
-#include "prepared.h"
+#include "client/core/client.h"
+#include "client/stream/bound.h"
+#include "client/stream/offer.h"
 
 #define GPU_OPEN_MS 30000
 #define DESTROY_GRACE_MS 1000 /* beyond the time limit, so that it is the daemon's verdict that ends what is in flight */

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "client.h"
+#include "client/core/client.h"
 
 /* The communicators of all contexts of this process have one order, which is that of the ranks in other processes too. Taken before any
  * lock of a context, and held while ranks meet. */

@@ -16,9 +16,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client.h"
-#include "prepared.h"
-#include "variables.h"
+#include "client/core/client.h"
+#include "client/stream/bound.h"
+#include "proto/variables.h"
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)

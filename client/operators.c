@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client.h"
-#include "prepared.h"
+#include "client/core/client.h"
+#include "client/stream/bound.h"
 
 size_t fcc_dtype_size(enum fcc_dtype dtype)
 {

@@ -10,11 +10,11 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "broker/background.h"
-#include "broker/broker.h"
-#include "gpus.h"
-#include "json_fd.h"
-#include "worker/worker.h"
+#include "daemon/broker/background.h"
+#include "daemon/broker/broker.h"
+#include "daemon/common/gpus.h"
+#include "daemon/worker/worker.h"
+#include "proto/base/json_fd.h"
 
 #define STACK_BYTES ((rlim_t)1 << 20) /* of each thread, at least */
 

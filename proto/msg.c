@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "msg.h"
+#include "proto/msg.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -2,13 +2,13 @@
  *
  * msg.h - one message, with file descriptors, over a SOCK_SEQPACKET socket.
  */
-#ifndef FCC_MSG_H
-#define FCC_MSG_H
+#ifndef FCC_PROTO_MSG_H
+#define FCC_PROTO_MSG_H
 
 #include <sys/socket.h>
 #include <sys/types.h>
 
-#include "proto.h"
+#include "proto/proto.h"
 
 #define MSG_FDS_LOST (-1)
 #ifndef SO_PASSRIGHTS /* the C library's headers may be older than the kernel */

@@ -3,10 +3,10 @@
  * operators.h - the operators' numbers, tensors and attributes, and kinds of memory: on the wire and everywhere. Plain C and
  * C++.
  */
-#ifndef FCC_OPERATORS_H
-#define FCC_OPERATORS_H
+#ifndef FCC_PROTO_OPERATORS_H
+#define FCC_PROTO_OPERATORS_H
 
-/* Every operator: X(NAME, name, number). The number is for ever. The rest of an operator stands in kernels/op.c. */
+/* Every operator: X(NAME, name, number). The number is for ever. The rest of an operator stands in kernels/plan/program.c. */
 #define FCC_OPERATORS(X)                                                                                                       \
     X(NOOP, noop, 0)                                                                                                           \
     X(EMBEDDING_ALL_TO_ALL, embedding_all_to_all, 1)                                                                           \

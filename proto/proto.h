@@ -25,17 +25,17 @@
  * same SUBMIT messages as the socket. The client writes `head`, `data`, `life` and `slot[].state` (only FCC_SLOT_PENDING and
  * FCC_SLOT_WAITING), and `status` when the worker is gone, its kernels `prepared`; the worker writes the rest. Neither trusts what the other wrote.
  */
-#ifndef FCC_PROTO_H
-#define FCC_PROTO_H
+#ifndef FCC_PROTO_PROTO_H
+#define FCC_PROTO_PROTO_H
 
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "fccclient.h"
-#include "operators.h"
+#include "proto/base/error.h"
+#include "proto/fccclient.h"
+#include "proto/operators.h"
 
 #define FCC_PROTO_MAGIC 0x64636366u /* "fccd" */
 #define FCC_PROTO_VERSION 4u
@@ -320,7 +320,7 @@ struct fcc_submit_reply {
 static_assert(sizeof(struct fcc_submit_reply) == 1056, "wire");
 
 /* Operators that clients launch themselves. With the completion of a SUBMIT with `prepare` the worker has made, for each rank, a plan that
- * the plug-in understands (kernels/gpu_prepared.h), and memory for flags and words that all ranks' kernels address. */
+ * the plug-in understands (kernels/gpu/bound.h), and memory for flags and words that all ranks' kernels address. */
 enum fcc_prepared_what {
     FCC_PREPARED_PLAN,   /* this rank's plan: a sealed memfd */
     FCC_PREPARED_AREA,   /* the memory of a rank's flags and words */
@@ -395,7 +395,7 @@ static_assert(sizeof(struct fcc_slot) == 1056, "wire");
 
 #define FCC_STREAM_LAST (UINT32_MAX - 1) /* the largest n */
 
-/* A prepared operator's runs on this rank, as its kernels say: run n has begun; it has ended (kernels/gpu.h: gpu_done_make(n, ticks)).
+/* A prepared operator's runs on this rank, as its kernels say: run n has begun; it has ended (kernels/gpu/abi.h: gpu_done_make(n, ticks)).
  *
  * Offers. An operator that all ranks asked for (FCC_PREPARE_ASK) is prepared beside the ranks' requests, and the rest of this says so to the
  * client, who need not hear of it at a certain time. Its operators are numbered, in each communicator, from 1 on, as they are submitted.

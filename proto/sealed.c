@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "sealed.h"
+#include "proto/sealed.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,8 +3,8 @@
  * variables.h - the environment variables that fccd's programs and its library read, and which of a process's look like one of
  * them but are none: a misspelt name is otherwise a setting that silently does nothing.
  */
-#ifndef FCC_VARIABLES_H
-#define FCC_VARIABLES_H
+#ifndef FCC_PROTO_VARIABLES_H
+#define FCC_PROTO_VARIABLES_H
 
 #include <stddef.h>
 

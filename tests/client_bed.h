@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "fake_worker.h"
+#include "tests/fake_worker.h"
 
 #define TEST_LIMIT_S 60
 

@@ -5,7 +5,7 @@
 #ifndef CLIENT_CALLS_H
 #define CLIENT_CALLS_H
 
-#include "client_bed.h"
+#include "tests/client_bed.h"
 
 static inline int call_unique_id(struct bed *b)
 {

@@ -6,12 +6,12 @@
 #ifndef CLIENT_GPU_BED_H
 #define CLIENT_GPU_BED_H
 
-#include "client_bed.h"
+#include "tests/client_bed.h"
 
 #include <dlfcn.h>
 
-#include "client.h"
-#include "fake_driver.h"
+#include "client/core/client.h"
+#include "tests/fake_driver.h"
 
 #define GPU FAKE_DEVICE    /* the fake worker's answer, and which of the fake driver's it is */
 #define WORDS_GPUS 0x8005u /* of the communicator */

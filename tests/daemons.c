@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "raw.h"
+#include "tests/harness.h"
+#include "tests/raw.h"
 
 #define POLL_US 2000
 #define NODE_PORT 7411 /* where each has a host of its own */

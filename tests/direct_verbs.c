@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#include "net.h"
+#include "daemon/net/net.h"
 
 #define MAPPINGS 64u
 

@@ -4,7 +4,7 @@
  * libamdhip64.so.5, and has what driver.h lists under both drivers' names. Device memory is the mapped descriptor, a device
  * address is the CPU's, and a stream is a thread that does one thing after the other.
  */
-#include "fake_driver.h"
+#include "tests/fake_driver.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "driver.h"
-#include "proto.h"
+#include "client/device/driver.h"
+#include "proto/proto.h"
 
 struct fake_driver fake_driver = {.fail = -1, .gpus = FAKE_GPUS, .hip_version = 50221153};
 

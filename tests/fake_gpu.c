@@ -9,10 +9,10 @@
  * What it does do: device memory is a memfd, whose address is the CPU's; a GPU is a thread with a queue. A launch waits there
  * until its words have come, runs its plan's waits and signals (so that it depends on the other GPUs' kernels as a real one
  * does), looks at its failure epochs meanwhile, leaves when they say so, and then tells the host and the clients' streams, in
- * the order of gpu_execute.h. The rest is contract: what the worker must not do (gpu.h) is counted in fake_gpus.wrong, above
+ * the order of kernels/gpu/device/execute.h. The rest is contract: what the worker must not do (kernels/gpu/abi.h) is counted in fake_gpus.wrong, above
  * all to free memory that a launch in a queue may still touch.
  */
-#include "fake_gpu_inside.h"
+#include "tests/fake_gpu_inside.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,7 +23,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fake_driver.h"
+#include "tests/fake_driver.h"
 
 struct fake_gpus *control;
 pthread_t engine;

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "gpu.h"
+#include "kernels/gpu/abi.h"
 
 #define FAKE_GPU_CONTROL "control"
 

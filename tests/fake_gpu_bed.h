@@ -20,11 +20,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "driver.h"
-#include "fake_driver.h"
-#include "fake_gpu.h"
-#include "harness.h"
-#include "program.h"
+#include "client/device/driver.h"
+#include "tests/fake_driver.h"
+#include "tests/fake_gpu.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 enum { GPUS = 3, PAIR = 2 }; /* of most tests: GPUs, and ranks */
 #define ALL_GPUS 0xffffu
@@ -270,7 +270,7 @@ static inline void stream_gate(void *stream, _Atomic int *open)
 
 /* ---- an operator with buffers of its own. Nothing is computed ---- */
 
-/* Too many sums for one step, also of one rank (gemv_all_reduce.c). */
+/* Too many sums for one step, also of one rank (kernels/plan/compute/gemv.c). */
 #ifdef __SANITIZE_THREAD__
 enum { PRODUCT_M = 32 }; /* what kernels add up, word by word, is most of the time there */
 #else

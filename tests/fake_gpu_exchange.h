@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "fake_gpu_bed.h"
+#include "tests/fake_gpu_bed.h"
 
 enum { ROWS = 192, COLS = 320, K = 8, DIM = 12, BATCH = 40, TABLES = 3, NOBODY = -1 };
 

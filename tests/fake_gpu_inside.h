@@ -15,7 +15,7 @@
 #include <pthread.h>
 #include <sys/queue.h>
 
-#include "fake_gpu.h"
+#include "tests/fake_gpu.h"
 
 extern struct fake_gpus *control;
 /* Map the file beside this plug-in, once. */
@@ -96,7 +96,7 @@ static inline uint64_t address_of(const void *p)
 /* All that it touches is known. */
 void task_check(const struct task *t);
 
-/* The plug-in's functions of these names: gpu.h. */
+/* The plug-in's functions of these names: kernels/gpu/abi.h. */
 int fake_memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e);
 void fake_memory_free(struct gpu_memory *m);
 int fake_memory_copy(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e);
@@ -111,7 +111,7 @@ int fake_copies_await(int gpu, struct error *e);
 int fake_memory_export(int gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset, struct error *e);
 int fake_writes_flush(int gpu, struct error *e);
 
-/* ---- kernels: gpu_execute.h. Who returns false says that it is to leave ---- */
+/* ---- kernels: kernels/gpu/device/execute.h. Who returns false says that it is to leave ---- */
 
 bool task_must_leave(const struct task *t);
 void gpu_nap(void);

@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "fake_gpu_inside.h"
-#include "proto.h"
+#include "proto/proto.h"
+#include "tests/fake_gpu_inside.h"
 
 #define NAP_NS 20000
 
@@ -138,7 +138,7 @@ static bool kernel_hold(const struct gpu *g, const struct task *t)
     return !leaves;
 }
 
-/* The test's failure, as gpu_fail() in gpu_execute.h. */
+/* The test's failure, as gpu_fail() in kernels/gpu/device/execute.h. */
 static bool kernel_is_well(const struct task *t)
 {
     const struct gpu_fixed *fixed = &t->launch->fixed;
@@ -179,7 +179,7 @@ void flag_raise(const struct task *t, uint32_t rank, uint32_t flag)
           "a flag goes back");
 }
 
-/* The word of an element of y from `source`, in the slots of rank `at`: as in gemv_words.h. */
+/* The word of an element of y from `source`, in the slots of rank `at`: as in kernels/gpu/device/exchange/packets.h. */
 static _Atomic uint64_t *word_of(const struct task *t, uint32_t at, uint32_t source, uint32_t row, uint32_t col)
 {
     const struct gpu_fixed *fixed = &t->launch->fixed;

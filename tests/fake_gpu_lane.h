@@ -5,9 +5,9 @@
 #ifndef FAKE_GPU_LANE_H
 #define FAKE_GPU_LANE_H
 
-#include "fake_gpu_bed.h"
+#include "tests/fake_gpu_bed.h"
 
-enum { AHEAD = 4 /* device_gpu.c */, MANY = 2 * AHEAD + 1 };
+enum { AHEAD = 4 /* daemon/worker/device/gpu/device.c */, MANY = 2 * AHEAD + 1 };
 
 /* A sanitizer's build on a machine that does other things takes its time for what is to be in time. */
 static inline int limit_ms(void)

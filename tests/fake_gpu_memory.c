@@ -8,7 +8,7 @@
  * nobody stands behind any more, of an operator that has failed, may find that newer data has begun to come to the same place; then a
  * newer copy follows it, before any kernel looks.
  */
-#include "fake_gpu_inside.h"
+#include "tests/fake_gpu_inside.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * fake_gpu_nodes.c - what a fake GPU's kernels do besides if the operator is over several nodes: as in gpu_nodes.h and gemv_sums.h.
+ * fake_gpu_nodes.c - what a fake GPU's kernels do besides if the operator is over several nodes: as in kernels/gpu/device/triggers.h and kernels/gpu/device/exchange/reduce_nodes.h.
  */
 #include <string.h>
 
-#include "fake_gpu_inside.h"
+#include "tests/fake_gpu_inside.h"
 
 bool plan_goes_to(const struct gpu_plan *plan, uint32_t dst, uint32_t rank)
 {

@@ -5,12 +5,12 @@
 #ifndef FAKE_GPU_OFFERS_H
 #define FAKE_GPU_OFFERS_H
 
-#include "fake_gpu_runs.h"
+#include "tests/fake_gpu_runs.h"
 
 enum {
     UNTIL = 16 + 128 + 16, /* operators by which they are offered: asked for, from then on so many, and some */
     MORE = 100,
-    GRANTED_AHEAD = 16, /* gpu_parts.h */
+    GRANTED_AHEAD = 16, /* daemon/worker/device/gpu/parts.h */
 };
 
 static inline void ranks_all(int n, void (*rank)(int, const struct ranks *, void *))

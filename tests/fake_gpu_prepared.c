@@ -6,7 +6,7 @@
  * Of f32 it computes something, too: the product of only the first element of each row and each column. So where all others are 0 it is
  * the whole product, which shows that each rank found all ranks' memory, and in the order of the stream.
  */
-#include "fake_gpu_inside.h"
+#include "tests/fake_gpu_inside.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gpu_prepared_check.h"
+#include "kernels/gpu/bound_check.h"
 
 struct gpu_prepared {
     struct gpu gpu; /* has nothing but its number */
@@ -96,7 +96,7 @@ static _Atomic uint32_t *place(uint64_t address, uint64_t pitch, uint32_t slot)
     return pointer(address + slot * pitch);
 }
 
-/* As gpu_execute.h: false, the run does not begin, and the worker's has ended. */
+/* As kernels/gpu/device/execute.h: false, the run does not begin, and the worker's has ended. */
 static bool is_granted(const struct gpu_prepared *p, const struct task *t, const struct gpu_offered_run *run)
 {
     uint32_t rank = p->launch.fixed.plans[0].rank;

@@ -6,8 +6,8 @@
 #ifndef FAKE_GPU_RAW_H
 #define FAKE_GPU_RAW_H
 
-#include "fake_gpu_bed.h"
-#include "raw.h"
+#include "tests/fake_gpu_bed.h"
+#include "tests/raw.h"
 
 enum { K = 16, N = 64, BYTES = 1 << 18 };
 

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#include "fake_gpu_bed.h"
+#include "tests/fake_gpu_bed.h"
 
 /* Small enough to be done in one step, which sends only words; too large for that; rows for all ranks, some of them none. */
 enum work { ONE_STEP, TWO_STEPS, ROWS_SENT, WORKS };

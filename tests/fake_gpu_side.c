@@ -4,8 +4,8 @@
  */
 #include <stdlib.h>
 
-#include "fake_gpu_inside.h"
-#include "proto.h"
+#include "proto/proto.h"
+#include "tests/fake_gpu_inside.h"
 
 void side_store(struct gpu *g, uint64_t address, uint64_t value)
 {

@@ -15,8 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "msg.h"
-#include "proto.h"
+#include "proto/msg.h"
+#include "proto/proto.h"
 
 enum fault {
     HONEST,

@@ -28,8 +28,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "driver.h"
-#include "fake_submit.h"
+#include "client/device/driver.h"
+#include "tests/fake_submit.h"
 
 static int fake_memfd(size_t bytes, bool sealed)
 {

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "program.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 #define OUTPUT_MAX (4u << 20)
 

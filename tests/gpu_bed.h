@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "gpu_call.h"
-#include "plugin.h"
+#include "daemon/common/plugin.h"
+#include "daemon/worker/device/gpu/call.h"
 
 /* Of each rank: what the largest case needs of each. */
 enum { BED_ARENA = 128 << 20, BED_SLOTS = 20 << 20, BED_PAGES = 1 << 16, BED_LIMIT_S = 20 };

@@ -6,8 +6,8 @@
 #ifndef GPU_CHAIN_H
 #define GPU_CHAIN_H
 
-#include "gpu_client.h"
-#include "value.h"
+#include "tests/gpu_client.h"
+#include "tests/value.h"
 
 /* Each on a GPU of its own: a power of 2, so that a division by it is exact. */
 static inline int ranks_of_gpus(void)

@@ -17,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "program.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 /* ---- the driver: prototypes as in cuda.h. A CUdeviceptr is an uint64_t; handles are void *; a CUresult is an int, 0 is
  * success ---- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "harness.h"
+#include "tests/harness.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -9,7 +9,7 @@
 #ifndef FCC_TEST_HARNESS_H
 #define FCC_TEST_HARNESS_H
 
-#include <fccclient.h>
+#include "proto/fccclient.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

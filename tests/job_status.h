@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "raw.h"
+#include "tests/raw.h"
 
 static inline struct fcc_hello hello_job(const char *job, uint32_t role)
 {

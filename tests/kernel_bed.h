@@ -18,8 +18,8 @@
 #include <errno.h>
 #include <math.h>
 
-#include "op.h"
-#include "random.h"
+#include "kernels/plan/program.h"
+#include "tests/random.h"
 
 enum { RANKS = 8, GUARD = 256, POISON = 0xff, ATTRS = 256 };
 
@@ -309,7 +309,7 @@ static int execute_all(const struct test_case *c, struct execution *x, struct er
     return status;
 }
 
-#include "gpu_bed.h"
+#include "tests/gpu_bed.h"
 
 /* Poison the outputs, make the plans, run them. */
 static int execute(struct test_case *c, struct schedule schedule, struct error *e)

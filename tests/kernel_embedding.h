@@ -5,7 +5,7 @@
 #ifndef FCC_TEST_KERNEL_EMBEDDING_H
 #define FCC_TEST_KERNEL_EMBEDDING_H
 
-#include "kernel_bed.h"
+#include "tests/kernel_bed.h"
 
 struct embedding {
     int64_t batch, split[RANKS], tables[RANKS], table_rows[RANKS][8], all_tables, dim;

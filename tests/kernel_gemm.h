@@ -5,7 +5,7 @@
 #ifndef FCC_TEST_KERNEL_GEMM_H
 #define FCC_TEST_KERNEL_GEMM_H
 
-#include "kernel_bed.h"
+#include "tests/kernel_bed.h"
 
 /* Up to `most` rows for each rank. The ranks' k is random; where all is regular it is k_most, or a little less with rows of a as
  * far apart as if it were not. */

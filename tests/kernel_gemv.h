@@ -5,7 +5,7 @@
 #ifndef FCC_TEST_KERNEL_GEMV_H
 #define FCC_TEST_KERNEL_GEMV_H
 
-#include "kernel_bed.h"
+#include "tests/kernel_bed.h"
 
 /* The ranks' k is random, from k_least on (-1: mostly small). Where all is regular it is a multiple of 8, but for one row: there
  * it may be less, with rows as far apart as if it were not. */

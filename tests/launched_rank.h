@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 /* FCC_TEST_GATHER names a file: wait until all four ranks of two worlds have come there. */
 static inline void gather(void)

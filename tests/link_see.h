@@ -8,8 +8,8 @@
 #include <json-c/json.h>
 #include <string.h>
 
-#include "harness.h"
-#include "program.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 struct link_seen {
     char state[16], transport[16], devices[128]; /* "rxe0 rxe1" */

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "net_verbs_near.h"
+#include "daemon/net/verbs/near.h"
 
 enum { XML_MAX = 16384 };
 

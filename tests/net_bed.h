@@ -11,10 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "clock.h"
-#include "net_frame.h"
-#include "net_sockets.h"
-#include "random.h"
+#include "daemon/net/frame.h"
+#include "proto/base/clock.h"
+#include "tests/net_sockets.h"
+#include "tests/random.h"
 
 /* Of a region, what is written is in the first DATA_BYTES, and signals lie behind it: those are stored by the receiver, and may
  * come after writes that were sent later. */

@@ -5,7 +5,7 @@
 #ifndef FCC_TEST_NET_MIX_H
 #define FCC_TEST_NET_MIX_H
 
-#include "net_bed.h"
+#include "tests/net_bed.h"
 
 /* Sources that the link says it does not need are gone at once. */
 static inline void bed_free_flushed(struct bed *b)

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net.h"
+#include "daemon/net/net.h"
 
 enum bed_kind { BED_UNIX, BED_TCP, BED_KINDS, BED_VERBS = BED_KINDS };
 

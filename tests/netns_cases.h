@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-#include "harness.h"
-#include "value.h"
+#include "tests/harness.h"
+#include "tests/value.h"
 
 #ifdef __SANITIZE_THREAD__
 enum { TYPES = 1 }; /* threads do the same for each */

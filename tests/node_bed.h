@@ -18,9 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "msg.h"
-#include "program.h"
+#include "proto/msg.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 #define NODE_WAIT_MS 60000.0 /* for what must happen; the test's own limit comes first */
 #define POLL_EVERY_US 5000

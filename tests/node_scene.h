@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "link_see.h"
+#include "tests/link_see.h"
 
 enum { NODES = 2, RANKS = 4, K = 256 };
 

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness.h"
-#include "reference.h"
-#include "value.h"
+#include "tests/demo/reference.h"
+#include "tests/harness.h"
+#include "tests/value.h"
 
 #define ELEMENTS_MAX 16384
 #define RANKS 8

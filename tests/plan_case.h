@@ -16,9 +16,9 @@
 #include <cmocka.h>
 #include <errno.h>
 
-#include "gpu_call.h"
-#include "op.h"
-#include "random.h"
+#include "daemon/worker/device/gpu/call.h"
+#include "kernels/plan/program.h"
+#include "tests/random.h"
 
 enum { RANKS = 8, ROWS = 96, COLS = 96, WIDE = 1600, FLAGS = 1200 };
 

@@ -5,7 +5,7 @@
 #ifndef PLAN_DELIVERY_H
 #define PLAN_DELIVERY_H
 
-#include "plan_case.h"
+#include "tests/plan_case.h"
 
 /* ---- what is computed and delivered ---- */
 

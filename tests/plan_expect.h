@@ -5,10 +5,10 @@
 #ifndef PLAN_EXPECT_H
 #define PLAN_EXPECT_H
 
-#include "plan_case.h"
-#include "plan_delivery.h"
-#include "plan_order.h"
-#include "plan_run.h"
+#include "tests/plan_case.h"
+#include "tests/plan_delivery.h"
+#include "tests/plan_order.h"
+#include "tests/plan_run.h"
 
 static inline void expect_same_again(const struct test_case *c)
 {
@@ -50,7 +50,7 @@ static inline void expect_gpu_phases(const struct test_case *c, const struct pla
     }
 }
 
-/* Of a slice of a GPU's plan: its phase, and which of the kernels of an operator over nodes it is in (gemv_nodes.c). */
+/* Of a slice of a GPU's plan: its phase, and which of the kernels of an operator over nodes it is in (kernels/plan/exchange/reduce_nodes.c). */
 static inline int phase_of(const struct slice *s)
 {
     return s->kind == SLICE_WAIT          ? GPU_PHASE_WAIT

@@ -5,7 +5,7 @@
 #ifndef PLAN_ORDER_H
 #define PLAN_ORDER_H
 
-#include "plan_case.h"
+#include "tests/plan_case.h"
 
 /* ---- order ---- */
 

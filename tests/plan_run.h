@@ -5,7 +5,7 @@
 #ifndef PLAN_RUN_H
 #define PLAN_RUN_H
 
-#include "plan_case.h"
+#include "tests/plan_case.h"
 
 /* ---- execution in any order ---- */
 

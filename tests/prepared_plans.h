@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu_call.h"
-#include "gpu_prepared_check.h"
-#include "plan.h"
+#include "daemon/worker/device/gpu/call.h"
+#include "kernels/gpu/bound_check.h"
+#include "kernels/plan/plan.h"
 
 /* The plan of one rank of a small problem, with places as the worker sets them for dense tensors. NULL: there is no such plan. */
 static inline struct gpu_prepared_plan *prepared_plan_make(const struct problem *problem, int rank)

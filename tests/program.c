@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "program.h"
+#include "tests/program.h"
 
 #include <fcntl.h>
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 enum { ARGUMENTS = 64 };
 

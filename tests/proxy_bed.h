@@ -8,10 +8,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "net_frame.h"
-#include "net_sockets.h"
-#include "proxy.h"
-#include "rails.h"
+#include "daemon/net/frame.h"
+#include "daemon/net/proxy.h"
+#include "daemon/net/rails.h"
+#include "tests/net_sockets.h"
 
 enum {
     COMM = 5,

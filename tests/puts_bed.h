@@ -8,7 +8,7 @@
 
 #include <signal.h>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 #define NODES 2 /* rank r is on node r modulo this */
 #define RANKS 4

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "raw.h"
+#include "tests/raw.h"
 
 #include <errno.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 struct raw *raw_open(const struct test_daemon *d)
 {

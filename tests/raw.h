@@ -7,8 +7,8 @@
 
 #include <stdbool.h>
 
-#include "harness.h"
-#include "msg.h"
+#include "proto/msg.h"
+#include "tests/harness.h"
 
 struct raw {
     int sock;

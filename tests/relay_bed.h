@@ -7,8 +7,8 @@
 
 #include <netinet/tcp.h>
 
-#include "control.h"
-#include "node_bed.h"
+#include "daemon/common/control.h"
+#include "tests/node_bed.h"
 
 /* Of a broker, for a user: the page of its memory account. */
 #define USER_DESCRIPTORS 1

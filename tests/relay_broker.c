@@ -11,9 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker/broker.h"
-#include "gpus.h"
-#include "msg.h"
+#include "daemon/broker/broker.h"
+#include "daemon/common/gpus.h"
+#include "proto/msg.h"
 
 static int client; /* the job's first */
 

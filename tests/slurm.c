@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "slurm.h"
+#include "tests/slurm.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "program.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 #define START_MS 20e3
 #define KEY_BYTES 128

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "spaces.h"
+#include "tests/spaces.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "program.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 #define WORDS_MAX 24
 

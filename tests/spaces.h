@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "wire.h"
+#include "tests/wire.h"
 
 #define SPACES_MAX 4
 

@@ -18,8 +18,8 @@
 
 #include <cmocka.h>
 
-#include "account.h"
-#include "cgroup.h"
+#include "daemon/common/account.h"
+#include "daemon/common/cgroup.h"
 
 /* ---- the account ---- */
 

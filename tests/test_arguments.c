@@ -15,9 +15,9 @@
 #include <cmocka.h>
 #include <errno.h>
 
-#include "op.h"
-#include "random.h"
-#include "tensor.h"
+#include "kernels/plan/program.h"
+#include "kernels/plan/tensor.h"
+#include "tests/random.h"
 
 enum { RANKS = 3, WORDS = 64 };
 

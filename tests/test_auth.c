@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "auth.h"
+#include "daemon/common/auth.h"
 
 #define A "node-a:7000"
 #define B "[fd00::2]:7001"

@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
-#include "harness.h"
-#include "random.h"
+#include "tests/harness.h"
+#include "tests/random.h"
 
 #define RANKS 3
 #define N 32     /* columns */

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "job_status.h"
-#include "program.h"
+#include "tests/job_status.h"
+#include "tests/program.h"
 
 #define CONNECT_END_MS 25000                        /* connecting is given up after 10 s: more means that it waits on */
 enum { FCCCTL_UNWELL = 1, FCCCTL_UNREACHABLE = 3 }; /* fccctl's exit codes */

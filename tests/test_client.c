@@ -3,7 +3,7 @@
  * test_client.c - libfccclient's connection, calls, buffers and arguments, against a worker that is honest, or is not
  * (fake_worker.h). test_client_submit.c has the way of a request.
  */
-#include "client_bed.h"
+#include "tests/client_bed.h"
 
 /* ---- connecting ---- */
 

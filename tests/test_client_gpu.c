@@ -3,7 +3,7 @@
  * test_client_gpu.c - libfccclient's ranks on GPUs: finding the GPU, its memory, and a driver that fails; with both fake
  * drivers.
  */
-#include "client_gpu_bed.h"
+#include "tests/client_gpu_bed.h"
 
 static void buffer_life(struct bed *b, enum fcc_memory_kind kind, int hip_version)
 {

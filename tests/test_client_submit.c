@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "client_bed.h"
+#include "tests/client_bed.h"
 
 /* ---- the ring ---- */
 

@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <limits.h>
 
-#include "client_bed.h"
+#include "tests/client_bed.h"
 
 /* ---- replies ---- */
 

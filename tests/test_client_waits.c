@@ -5,8 +5,8 @@
  *
  * The alarm of each test (client_bed.h) is what ends a wait that has no end of its own.
  */
-#include "client_calls.h"
-#include "client_gpu_bed.h"
+#include "tests/client_calls.h"
+#include "tests/client_gpu_bed.h"
 
 #define SHORT_MS 100
 #define LONG_MS 10000 /* while the worker answers, on a machine that may be busy */

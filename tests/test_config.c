@@ -18,7 +18,7 @@
 
 #include <sys/stat.h>
 
-#include "cluster.h"
+#include "daemon/common/cluster.h"
 
 static char path[64];
 

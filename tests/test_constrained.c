@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "operator_cases.h"
+#include "tests/operator_cases.h"
 
 #define PATIENCE_MS 120000 /* of a communicator: on such a machine a rank may come late, but all of them come */
 

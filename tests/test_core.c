@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "client.h"
-#include "timeslice.h"
+#include "client/core/client.h"
+#include "proto/base/timeslice.h"
 
 enum { FIRST = 64, TRIES = 100, SPIN_US = 2000, LONG_US = 1000, SKIPPED = 255 };
 

@@ -16,8 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "denial.h"
-#include "harness.h"
+#include "daemon/common/denial.h"
+#include "tests/harness.h"
 
 enum { RANKS = 3, WRONG = 1, LIMIT_MS = 25000, SHORT_MS = 1500, ORDERS = 2, SCENES = 4 };
 

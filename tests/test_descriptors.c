@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "users_bed.h"
+#include "tests/harness.h"
+#include "tests/users_bed.h"
 
 #define LINGER_S 25 /* longer than a client waits, and than any test here may take */
 #define SOON_MS 15e3

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_early.c - small operators whose products begin before all ranks have come (launch_early.c): the last rank comes late, with what
+ * test_early.c - small operators whose products begin before all ranks have come (daemon/worker/comm/early.c): the last rank comes late, with what
  * the first ones expected, or with something else; and what these come with changes, too. Results are those of the inputs as they were
  * when the operator was called.
  */
@@ -8,8 +8,8 @@
 #include <json-c/json.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "program.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 enum { RANKS = 3, N = 256, K = 256, ROUNDS = 60, LATE_US = 3000 };
 

@@ -3,9 +3,9 @@
  * test_env.c - what launchers say: fcc_env_find() with the variables of each, right, wrong and contradictory; and
  * the ids that follow from names. test_hostlist.c has the lists of hosts.
  */
-#include "client_bed.h"
+#include "tests/client_bed.h"
 
-#include "meeting.h"
+#include "daemon/worker/session/meeting.h"
 
 /* ---- one environment and what is found in it ---- */
 

@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <sys/wait.h>
 
-#include "fccctl_run.h"
+#include "tests/fccctl_run.h"
 
 #define ARGUMENTS_MAX 40
 

@@ -14,9 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "msg.h"
-#include "program.h"
+#include "proto/msg.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 static char output[1 << 16]; /* of the last fccctl */
 

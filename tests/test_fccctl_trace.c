@@ -2,7 +2,7 @@
  *
  * test_fccctl_trace.c - what `fccctl trace` shows: of slices that were computed together, and of the next operator.
  */
-#include "fccctl_run.h"
+#include "tests/fccctl_run.h"
 
 static void product_rank(int rank, const struct ranks *all, void *argument)
 {

@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "fifo.h"
+#include "daemon/net/fifo.h"
 
 enum { PRODUCERS = 8, PUSHES = 600 };
 

@@ -3,7 +3,7 @@
  * test_forming.c - a communicator of three nodes forms, as the worker sees it that is neither the root nor alone: what the root says of
  * the third node's worker, and what has become of the connections to that one from earlier. A rank comes twice; a rank ends it too early.
  */
-#include "worker_bed.h"
+#include "tests/worker_bed.h"
 
 #define IDLE "60000"
 

@@ -6,7 +6,7 @@
  */
 #include <signal.h>
 
-#include "gpu_client.h"
+#include "tests/gpu_client.h"
 
 enum { MEMBERS = 3, VICTIM = 1, LIMIT_MS = 300 };
 #define WHY "the loss is not a number"

@@ -3,7 +3,7 @@
  * test_gpu_groups.c - operators in groups, through the real daemon on NVIDIA GPUs: each uses what the one before has stored, though
  * no stream has seen its end; and the end of the group is the end of them all.
  */
-#include "gpu_client.h"
+#include "tests/gpu_client.h"
 
 enum { N = 512, STEPS = 48, ROUNDS = 40 };
 

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "gpu_client.h"
+#include "tests/gpu_client.h"
 
 enum { MEMBERS = 2, VICTIM = 1, LIMIT_MS = 60000, AGAIN_LIMIT_MS = 10000 };
 #define NOWHERE 0x10u

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_gpu_offers.c - operators that come to a stream again and again, whose kernels the ranks' own processes put there ahead of the worker's
- * decision (client/offer.c), through the real daemon on NVIDIA GPUs. Whose turn it is and how it ends is tested on fake GPUs
+ * decision (client/stream/offer.c), through the real daemon on NVIDIA GPUs. Whose turn it is and how it ends is tested on fake GPUs
  * (test_gpu_worker_offers.c).
  */
-#include "gpu_chain.h"
+#include "tests/gpu_chain.h"
 
 /* As many as the ranks take to have them offered, and more. */
 static const struct shape row_f32 = {.dtype = FCC_F32, .m = 1, .n = 512, .steps = 48, .rounds = 60, .offered = true};

@@ -4,7 +4,7 @@
  * each run uses what the one before it has stored, on whatever stream, beside operators that the daemon runs. How they end is in
  * test_gpu_prepared_ends.c.
  */
-#include "gpu_chain.h"
+#include "tests/gpu_chain.h"
 
 /* One row, in one step: those are other kernels than those of several rows. */
 static const struct shape row_f32 = {.dtype = FCC_F32, .m = 1, .n = 512, .steps = 48, .rounds = 60};

@@ -4,7 +4,7 @@
  * reason, all others' streams go on, they hear why, and the GPUs are free for another communicator. How long it took is printed, and
  * decides nothing.
  */
-#include "gpu_client.h"
+#include "tests/gpu_client.h"
 
 enum { LIMIT_MS = 500, SENT_ROWS = 8 /* to each */ };
 #define WHY "the loss is not a number"

@@ -6,9 +6,9 @@
 #include <json-c/json.h>
 #include <math.h>
 
-#include "gpu_client.h"
-#include "reference.h"
-#include "value.h"
+#include "tests/demo/reference.h"
+#include "tests/gpu_client.h"
+#include "tests/value.h"
 
 /* ---- memory ---- */
 

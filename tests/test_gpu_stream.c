@@ -4,7 +4,7 @@
  * waits for nothing, the operator sees what came before it on its stream, and what follows sees its result. Once by the
  * streams' memory operations and once by functions on the CPU. Several streams, several communicators in opposite orders.
  */
-#include "gpu_client.h"
+#include "tests/gpu_client.h"
 
 struct mode {
     const struct fcc_connect_options connect;

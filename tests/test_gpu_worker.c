@@ -6,7 +6,7 @@
  */
 #include <pthread.h>
 
-#include "fake_gpu_bed.h"
+#include "tests/fake_gpu_bed.h"
 
 /* ---- the order of operators and streams ---- */
 

@@ -5,7 +5,7 @@
  * befalls it alone. The fake GPUs themselves count it as wrong when one begins on a GPU
  * while the one before is not over on another.
  */
-#include "fake_gpu_lane.h"
+#include "tests/fake_gpu_lane.h"
 
 /* What an operator waits for: a product in two steps for all ranks before it begins; one in one step for its own rank only; one whose rows
  * go to all ranks, of few tiles, for the others before it stores anything there. */

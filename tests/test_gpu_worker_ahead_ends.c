@@ -4,7 +4,7 @@
  * daemon and the real library on fake GPUs: what ends the communicator ends all of them, for its reason, and what drains the
  * daemon none.
  */
-#include "fake_gpu_lane.h"
+#include "tests/fake_gpu_lane.h"
 
 #define WHY "the loss is not a number"
 

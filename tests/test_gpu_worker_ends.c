@@ -3,7 +3,7 @@
  * test_gpu_worker_ends.c - the end of a worker with GPUs: its context is lost, or the daemon is stopped. With the real daemon and
  * the real library on fake GPUs; some of the same on real ones is in test_gpu_jobs.c.
  */
-#include "fake_gpu_bed.h"
+#include "tests/fake_gpu_bed.h"
 
 enum { VICTIM = 1 };
 

@@ -6,7 +6,7 @@
  * test_gpu_worker_ends.c. Some of the same on real GPUs is in test_gpu_errors.c and test_gpu_jobs.c; here it runs under the
  * sanitizers, and comes about at will.
  */
-#include "fake_gpu_bed.h"
+#include "tests/fake_gpu_bed.h"
 
 /* ---- failures: the others hear who and why, streams go on, and the GPUs are free for another communicator ---- */
 

@@ -3,7 +3,7 @@
  * test_gpu_worker_join.c - which ranks may join a communicator on GPUs, and what those are told that may not, with the real
  * daemon and the real library on fake GPUs; also that what lies on another device is no operator's argument.
  */
-#include "fake_gpu_bed.h"
+#include "tests/fake_gpu_bed.h"
 
 static int join(fcc_context *context, const struct ranks *all, int rank, int device, enum fcc_device_kind kind, fcc_comm **out)
 {

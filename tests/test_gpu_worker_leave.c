@@ -6,9 +6,9 @@
  */
 #include <pthread.h>
 
-#include "fake_gpu_raw.h"
-#include "fake_gpu_runs.h"
-#include "gpu_prepared.h"
+#include "kernels/gpu/bound.h"
+#include "tests/fake_gpu_raw.h"
+#include "tests/fake_gpu_runs.h"
 
 /* Writes a word all the time. */
 struct writer {

@@ -8,7 +8,7 @@
  * their results, then the same as above: the daemon and its worker on the machine that `dies` are killed. The ids, in hexadecimal digits, are
  * of the two communicators.
  */
-#include "fake_gpu_exchange.h"
+#include "tests/fake_gpu_exchange.h"
 
 enum { NODES = 2, RANKS = 4, BEFORE = 5 };
 

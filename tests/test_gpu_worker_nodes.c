@@ -3,7 +3,7 @@
  * test_gpu_worker_nodes.c - GPUs of several nodes: real daemons and the real library, on fake GPUs. What operators give there shows
  * whether all ranks' slices have come: through shadows, the GPUs' FIFOs, the proxies, landing places and copies.
  */
-#include "fake_gpu_exchange.h"
+#include "tests/fake_gpu_exchange.h"
 
 enum { NODES = 2, RANKS = 4 };
 

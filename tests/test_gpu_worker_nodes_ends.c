@@ -3,7 +3,7 @@
  * test_gpu_worker_nodes_ends.c - GPUs of several nodes: real daemons and the real library, on fake GPUs. What fails on one node is
  * heard on all: by operators, and by those who join.
  */
-#include "fake_gpu_exchange.h"
+#include "tests/fake_gpu_exchange.h"
 
 enum { NODES = 2, RANKS = 4, ROUNDS = 6 };
 

@@ -3,7 +3,7 @@
  * test_gpu_worker_offers_ends.c - operators that are offered (test_gpu_worker_offers.c) and fail, or whose communicator ends: nothing waits
  * for ever, and all ranks hear why.
  */
-#include "fake_gpu_offers.h"
+#include "tests/fake_gpu_offers.h"
 
 struct scene {
     _Atomic int step, open, heard;

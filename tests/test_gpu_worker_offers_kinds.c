@@ -3,7 +3,7 @@
  * test_gpu_worker_offers_kinds.c - which operators are offered (test_gpu_worker_offers.c): rows that ranks store into each other's results,
  * noops, and several kinds side by side.
  */
-#include "fake_gpu_offers.h"
+#include "tests/fake_gpu_offers.h"
 
 struct scene {
     _Atomic int step;

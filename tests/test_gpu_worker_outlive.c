@@ -3,7 +3,7 @@
  * test_gpu_worker_outlive.c - streams and kernels that go on when their communicator, or their session, is over: what they
  * touch stays until they are done with it, and harms nobody. With the real daemon and the real library on fake GPUs.
  */
-#include "fake_gpu_bed.h"
+#include "tests/fake_gpu_bed.h"
 
 enum { VICTIM = 1, LIMIT_MS = 1000 };
 #define WHY "the loss is not a number"

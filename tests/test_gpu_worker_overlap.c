@@ -4,7 +4,7 @@
  * those that come to a stream again and again (test_gpu_worker_offers.c). They are refused on all ranks before anything is stored, and the
  * next ones are right. With the real daemon and the real library on fake GPUs; what the worker launches: test_overlap.c.
  */
-#include "fake_gpu_offers.h"
+#include "tests/fake_gpu_offers.h"
 
 enum { WRONG = 1, NVICTIMS = 2 /* inputs of an operator */ };
 

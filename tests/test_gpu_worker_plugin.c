@@ -5,7 +5,7 @@
  */
 #include <limits.h>
 
-#include "fake_gpu_runs.h"
+#include "tests/fake_gpu_runs.h"
 
 #define VARIABLE "FCC_PLUGIN_DIR"
 

@@ -3,7 +3,7 @@
  * test_gpu_worker_posted.c - a client that lets go of memory into which the worker has just stored something in passing: the word by which it
  * is decided whether an operator that was offered may run. No libfccclient does that, which waits for its kernels; so this one speaks bytes.
  */
-#include "fake_gpu_raw.h"
+#include "tests/fake_gpu_raw.h"
 
 enum { STORE_US = 400000 };
 

@@ -4,7 +4,7 @@
  * real library on fake GPUs: runs give what they should in the order of the streams, and what cannot be prepared is refused on all
  * ranks and harms nobody. How they end is in test_gpu_worker_prepared_ends.c; real GPUs are in test_gpu_prepared.c.
  */
-#include "fake_gpu_runs.h"
+#include "tests/fake_gpu_runs.h"
 
 struct scene {
     enum work work;

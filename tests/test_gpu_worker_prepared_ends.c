@@ -3,7 +3,7 @@
  * test_gpu_worker_prepared_ends.c - prepared operators whose run a rank does not come to, whatever the reason: no stream waits for ever,
  * all ranks hear why, and the GPUs are free for another communicator. With the real daemon and the real library on fake GPUs.
  */
-#include "fake_gpu_runs.h"
+#include "tests/fake_gpu_runs.h"
 
 #define WHY "the loss is not a number"
 #define OUTSIDE "night shift"

@@ -3,7 +3,7 @@
  * test_gpu_worker_refusals.c - what ends one operator, or one call, and nothing else, with the real daemon and the real library
  * on fake GPUs: what a kernel finds wrong, and what the GPUs' runtime refuses.
  */
-#include "fake_gpu_bed.h"
+#include "tests/fake_gpu_bed.h"
 
 /* ---- what a kernel finds wrong is told in the cpu's words ---- */
 

@@ -5,7 +5,7 @@
  */
 #include <json-c/json.h>
 
-#include "fake_gpu_runs.h"
+#include "tests/fake_gpu_runs.h"
 
 /* ---- what fccctl shows ---- */
 

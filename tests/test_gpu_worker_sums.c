@@ -4,8 +4,8 @@
  * Each result has the bits of the order of additions that its route is said to have, whatever the sizes, dtypes and ranks of nodes
  * are; and what goes between nodes is counted: hierarchical, one sum for each other node, and one result to it.
  */
-#include "fake_gpu_exchange.h"
-#include "link_see.h"
+#include "tests/fake_gpu_exchange.h"
+#include "tests/link_see.h"
 
 static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
 static const uint32_t kinds[] = {FCC_SCHEDULE_FUSED, FCC_SCHEDULE_SEQUENTIAL, FCC_SCHEDULE_AUTO};

@@ -4,7 +4,7 @@
  * takes its time, as long as it likes here, and nothing comes too late. With the real daemon and the real library on fake GPUs,
  * which say so when such a store goes over a newer one, or into memory that was freed (fake_gpu_kernel.c).
  */
-#include "fake_gpu_bed.h"
+#include "tests/fake_gpu_bed.h"
 
 #define WHY "the loss is not a number"
 enum { STORE_US = 50000, TRIED = 300 };

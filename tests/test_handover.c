@@ -9,7 +9,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 
-#include "worker_bed.h"
+#include "tests/worker_bed.h"
 
 #define IDLE "40"
 

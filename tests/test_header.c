@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "program.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 static const char source[] =
     "#include <fccclient.h>\n"
@@ -34,7 +34,7 @@ static void compile(const char *compiler, const char *path)
 
     for (size_t i = 0; i < sizeof(standards) / sizeof(standards[0]); i++) {
         const char *arguments[] = {standards[i], "-Wall",         "-Wextra", "-Wpedantic", "-Wconversion", "-Werror",
-                                   "-Iclient",   "-fsyntax-only", "-x",      "c++",        path,           NULL};
+                                   "-Iproto",    "-fsyntax-only", "-x",      "c++",        path,           NULL};
         if (!program_run(text, sizeof(text), compiler, arguments))
             continue;
         if (strstr(text, "invalid value") || strstr(text, "unrecognized command-line option"))

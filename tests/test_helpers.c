@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "helpers.h"
+#include "daemon/worker/device/helpers.h"
 
 static int yields;
 static unsigned away_us;
@@ -27,7 +27,7 @@ static int yield(void)
 
 /* For spin_once() in this file; that of helpers.c yields to whom it likes. */
 #define sched_yield yield
-#include "spin.h"
+#include "proto/base/spin.h"
 
 #define JOBS 1000u
 #define MOST 8

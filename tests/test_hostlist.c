@@ -3,7 +3,7 @@
  * test_hostlist.c - Slurm's lists of hosts and of tasks, and addresses of nodes: known ones, wrong ones, random ones that were made by
  * hand, and any bytes.
  */
-#include "hostlist.h"
+#include "client/launchers/hostlist.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "address.h"
-#include "random.h"
+#include "proto/base/address.h"
+#include "tests/random.h"
 
 /* ---- lists of hosts ---- */
 

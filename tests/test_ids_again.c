@@ -3,8 +3,8 @@
  * test_ids_again.c - a unique id serves again after its communicator has ended. Whatever another node has said of that one, and comes late,
  * is not taken for the next one's: neither while that forms nor when it runs, at the node where they meet or at another.
  */
-#include "nodes_inside.h"
-#include "worker_bed.h"
+#include "daemon/worker/nodes/inside.h"
+#include "tests/worker_bed.h"
 
 #define IDLE "60000"
 #define BYTES 65536u

@@ -14,10 +14,10 @@
 
 #include <cmocka.h>
 
-#include "device.h"
-#include "helpers.h"
-#include "launch.h"
-#include "view.h"
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/device/helpers.h"
+#include "daemon/worker/device/launch.h"
+#include "kernels/cpu/view.h"
 
 #define RANKS 4
 #define ROUNDS 300

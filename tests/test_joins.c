@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 enum { RANKS = 3, WRONG = 1, LIMIT_MS = 25000, ORDERS = 2, ROOTS = 2 };
 

@@ -7,11 +7,11 @@
  *
  * FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
  */
-#include "kernel_embedding.h"
-#include "kernel_gemm.h"
-#include "kernel_gemv.h"
+#include "tests/kernel_embedding.h"
+#include "tests/kernel_gemm.h"
+#include "tests/kernel_gemv.h"
 
-#include "dtype.h"
+#include "kernels/plan/dtype.h"
 
 /* ---- f16 and bf16 ---- */
 

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 enum { RANKS = 4, K = 512, N = 1024, ROWS = 16 };
 enum { FORMING_LIMIT_MS = 1500, RUNNING_LIMIT_MS = 60000, STOPPED_LIMIT_MS = 3000 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_lanes.c - the choice of lanes (gpu_lanes.h), against a machine of which the test knows what each lane is worth.
+ * test_lanes.c - the choice of lanes (daemon/worker/device/gpu/lanes.h), against a machine of which the test knows what each lane is worth.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "gpu_lanes.h"
+#include "daemon/worker/device/gpu/lanes.h"
 
 #define AHEAD 4 /* launches that have their lanes already when others are chosen */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_launchers.c - ranks that find each other by what their launcher says: under real mpirun, mpiexec, srun and torchrun, where these
- * are there. This program is the ranks' program too ("test_launchers rank"), beside client/example_env.c.
+ * are there. This program is the ranks' program too ("test_launchers rank"), beside client/examples/example_env.c.
  *
  * FCC_TEST_SOCKETS, a list of sockets of daemons that run already and speak to each other, spreads the ranks over these, rank by rank;
  * FCC_TEST_MEETING is then the address of the first one.
@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "launched_rank.h"
-#include "program.h"
-#include "slurm.h"
+#include "tests/launched_rank.h"
+#include "tests/program.h"
+#include "tests/slurm.h"
 
 #define TEXT_ROOM 65536
 #define WORDS_MAX 40

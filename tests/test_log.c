@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "error.h"
-#include "log_limit.h"
+#include "proto/base/error.h"
+#include "proto/base/log_limit.h"
 
 #define SECOND_NS 1000000000ull
 

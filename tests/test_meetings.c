@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launched_rank.h"
-#include "raw.h"
+#include "tests/launched_rank.h"
+#include "tests/raw.h"
 
 /* Rank 0 gives up once before rank 1 has come: that does not count, and they meet. */
 static void late_rank(void)

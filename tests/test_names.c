@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "users_bed.h"
+#include "tests/users_bed.h"
 
 static void names_slow(const char *ms)
 {

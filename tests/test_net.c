@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "net_hello.h"
-#include "net_mix.h"
+#include "daemon/net/hello.h"
+#include "tests/net_mix.h"
 
 static void mixes(void **state)
 {

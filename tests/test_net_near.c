@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "near_bed.h"
+#include "tests/near_bed.h"
 
 static const char *chosen(hwloc_topology_t t, unsigned long cpus, unsigned gpu_bus, const char *const devices[], int n)
 {

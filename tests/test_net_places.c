@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "near_bed.h"
-#include "net_verbs_places.h"
+#include "daemon/net/verbs/places.h"
+#include "tests/near_bed.h"
 
 /* A node of the machine of near_bed.h. */
 struct node {

@@ -14,7 +14,7 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "net_bed.h"
+#include "tests/net_bed.h"
 
 static struct net_frame frame_put(uint32_t region, uint64_t offset, uint64_t row_bytes, uint64_t stride, uint32_t rows)
 {

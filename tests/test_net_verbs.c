@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "verbs_bed.h"
+#include "tests/verbs_bed.h"
 
 /* ---- tests ---- */
 

@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "net_verbs_link.h"
-#include "net_verbs_receiver.h"
-#include "verbs_bed.h"
+#include "daemon/net/verbs/link.h"
+#include "daemon/net/verbs/receiver.h"
+#include "tests/verbs_bed.h"
 
 enum { OTHER = 1000, OTHER_BYTES = 1 << 20, OTHERS = 24 };
 

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "netns_cases.h"
-#include "spaces.h"
+#include "tests/netns_cases.h"
+#include "tests/spaces.h"
 
 /* ---- the nodes ---- */
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "node_scene.h"
+#include "tests/node_scene.h"
 
 /* A worker may be silent for so long, whatever the environment says; and longer than that. */
 static const char *const silence[] = {"--silence-ms", "2500", NULL};

@@ -3,7 +3,7 @@
  * test_node_messages.c - what a worker on another node may say at a bad moment, or wrongly: the worker here believes nothing of it. It goes on,
  * with that node or without it, and its memory is as it was.
  */
-#include "worker_bed.h"
+#include "tests/worker_bed.h"
 
 #define IDLE "60000"
 #define BYTES 65536u

@@ -6,9 +6,9 @@
 #include <signal.h>
 #include <string.h>
 
-#include "broker/node.h"
-#include "node_bed.h"
-#include "users_bed.h"
+#include "daemon/broker/nodes/node.h"
+#include "tests/node_bed.h"
+#include "tests/users_bed.h"
 
 static struct bed_node a, b, c;
 

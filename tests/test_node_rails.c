@@ -5,7 +5,7 @@
  */
 #include <limits.h>
 
-#include "node_scene.h"
+#include "tests/node_scene.h"
 
 static int rails_of[NODES]; /* RAILS of each node */
 

@@ -2,8 +2,8 @@
  *
  * test_nodes.c - brokers that know each other: links, their end and return, and whoever else comes to the port.
  */
-#include "auth.h"
-#include "node_bed.h"
+#include "daemon/common/auth.h"
+#include "tests/node_bed.h"
 
 static struct bed_node a, b;
 

@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "operator_cases.h"
+#include "tests/operator_cases.h"
 
 static fcc_comm *join(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank)
 {

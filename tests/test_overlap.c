@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 /* Every rank has one buffer of floats for results, of either kind, in which most of it lies, and a local one. */
 enum { FLOATS = 65536, RANKS = 2, KINDS = 2 };

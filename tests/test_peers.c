@@ -3,7 +3,7 @@
  * test_peers.c - connections between the workers of a job on two nodes, made by their brokers. The test is the workers
  * (relay_broker.c).
  */
-#include "relay_bed.h"
+#include "tests/relay_bed.h"
 
 static void handed_over(void)
 {

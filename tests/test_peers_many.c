@@ -5,8 +5,8 @@
  */
 #include <poll.h>
 
-#include "broker/node.h"
-#include "relay_bed.h"
+#include "daemon/broker/nodes/node.h"
+#include "tests/relay_bed.h"
 
 /* Many at a time, in both directions: each answered once, and each end has its own other end. */
 static void many(void)

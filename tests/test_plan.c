@@ -5,8 +5,8 @@
  *
  * FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
  */
-#include "plan_case.h"
-#include "plan_expect.h"
+#include "tests/plan_case.h"
+#include "tests/plan_expect.h"
 
 enum { CASES = 4000 };
 

@@ -11,8 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "huge.h"
+#include "proto/base/huge.h"
+#include "tests/harness.h"
 
 static void one_rank(void (*run)(int, const struct ranks *, void *))
 {

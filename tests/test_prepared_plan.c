@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "prepared_plans.h"
+#include "tests/prepared_plans.h"
 
 static uint64_t state = 88172645463325252u;
 

@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "raw.h"
+#include "tests/harness.h"
+#include "tests/raw.h"
 
 static void refused(const struct test_daemon *d, const void *bytes, size_t length, const int *fds, int nfds, int status,
                     const char *says)

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "program.h"
-#include "raw.h"
+#include "tests/harness.h"
+#include "tests/program.h"
+#include "tests/raw.h"
 
 /* Are there no communicators in this user's jobs, as fccctl says? */
 static bool no_comms(void)

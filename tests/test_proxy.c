@@ -15,9 +15,9 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "net_frame.h"
-#include "net_hello.h"
-#include "proxy_bed.h"
+#include "daemon/net/frame.h"
+#include "daemon/net/hello.h"
+#include "tests/proxy_bed.h"
 
 static unsigned char slice_byte(uint32_t node, uint32_t epoch, uint32_t slice)
 {

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "net_frame.h"
-#include "proxy_bed.h"
+#include "daemon/net/frame.h"
+#include "tests/proxy_bed.h"
 
 /* The next flag that comes out of a link, behind signs of life. */
 static uint64_t flag_receive(int sock)

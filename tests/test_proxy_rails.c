@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "net_frame.h"
-#include "net_hello.h"
-#include "proxy_bed.h"
+#include "daemon/net/frame.h"
+#include "daemon/net/hello.h"
+#include "tests/proxy_bed.h"
 
 enum { RAILS = 3, EPOCHS = 40, PER_RAIL = SLICES / RAILS };
 

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "puts_bed.h"
+#include "tests/puts_bed.h"
 
 /* ---- data before its signal ---- */
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "puts_bed.h"
+#include "tests/puts_bed.h"
 
 /* ---- ranks that go ---- */
 

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "puts_bed.h"
+#include "tests/puts_bed.h"
 
 static void refused_rank(int rank, const struct ranks *all, void *argument)
 {

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "job_status.h"
+#include "tests/job_status.h"
 
 #define MIB (1 << 20)
 

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 enum { N = 100, K = 16, RANKS = 3, LIMIT_MS = 20000 };
 

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 #define RANKS 4
 #define N 96

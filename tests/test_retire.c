@@ -3,7 +3,7 @@
  * test_retire.c - a worker that goes and the next one of its job, at the broker: what it hands to whom, and what it tells others of
  * them. The test is the workers; test_handover.c has the workers' part.
  */
-#include "relay_bed.h"
+#include "tests/relay_bed.h"
 
 static void retire_send(const struct worker_end *w, uint64_t handed)
 {

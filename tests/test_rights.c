@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "control.h"
-#include "harness.h"
+#include "daemon/common/control.h"
+#include "tests/harness.h"
 
 static pid_t user_fork(uid_t uid)
 {

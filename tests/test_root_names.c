@@ -5,7 +5,7 @@
  */
 #include <endian.h>
 
-#include "worker_bed.h"
+#include "tests/worker_bed.h"
 
 #define IDLE "40"
 

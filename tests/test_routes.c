@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "link_see.h"
+#include "tests/link_see.h"
 
 enum { NODES = 2, RANKS = 5, ROWS = 8, COLS = 1501, ELEMENTS = ROWS * COLS, ROUNDS = 3 };
 

@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "harness.h"
-#include "program.h"
+#include "tests/harness.h"
+#include "tests/program.h"
 
 static char *in_directory(const char *name)
 {

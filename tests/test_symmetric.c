@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "raw.h"
+#include "tests/harness.h"
+#include "tests/raw.h"
 
 #define RANKS 4
 #define WORDS 512

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 enum { N = 96, K = 64, M = 8, ROWS = 10, DIM = 4, BATCH = 3, BAGS = BATCH, POOL = 2 };
 

@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "program.h"
-#include "raw.h"
+#include "tests/program.h"
+#include "tests/raw.h"
 
 /* Run in a child as that user. */
 static void as_user(uid_t uid, void (*run)(void *), void *argument)

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "config.h"
-#include "variables.h"
+#include "daemon/common/config.h"
+#include "proto/variables.h"
 
 /* The library knows the daemon's variables, and not their keys: it must not call one of them unknown. */
 static void known_ones(void **state)

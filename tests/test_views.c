@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_views.c - memory mapped side by side (kernels/view.h), and gemm_all_to_all through the real daemon where it uses that: with
+ * test_views.c - memory mapped side by side (kernels/cpu/view.h), and gemm_all_to_all through the real daemon where it uses that: with
  * rows that fill whole pages, in buffers that are freed and made again between the calls.
  */
 #include <pthread.h>
@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "view.h"
+#include "kernels/cpu/view.h"
+#include "tests/harness.h"
 
 #define PAGES 4
 

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "job_status.h"
-#include "users_bed.h"
+#include "tests/job_status.h"
+#include "tests/users_bed.h"
 
 /* The same for one with a siege of his own, whose connections make room for each other: a new one may have to go for the next, also for those
  * that the broker has still to accept when the siege is over. */

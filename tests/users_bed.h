@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "program.h"
-#include "raw.h"
+#include "tests/program.h"
+#include "tests/raw.h"
 
 #define HOSTILE 40001
 #define OTHER 40002

@@ -5,7 +5,7 @@
 #ifndef FCC_TEST_VALUE_H
 #define FCC_TEST_VALUE_H
 
-#include <fccclient.h>
+#include "proto/fccclient.h"
 #include <stdint.h>
 #include <string.h>
 

@@ -8,8 +8,8 @@
 
 #include <ifaddrs.h>
 
-#include "net_mix.h"
-#include "net_verbs.h"
+#include "daemon/net/verbs/verbs.h"
+#include "tests/net_mix.h"
 
 /* ---- a sender that says what it likes ---- */
 

@@ -7,8 +7,8 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "net_verbs_link.h"
-#include "net_verbs_receiver.h"
+#include "daemon/net/verbs/link.h"
+#include "daemon/net/verbs/receiver.h"
 
 static volatile sig_atomic_t break_sender, break_receiver;
 

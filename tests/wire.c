@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "wire.h"
+#include "tests/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -15,10 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness.h"
-#include "msg.h"
-#include "net_frame.h"
-#include "peer.h"
+#include "daemon/net/frame.h"
+#include "daemon/worker/nodes/peer.h"
+#include "proto/msg.h"
+#include "tests/harness.h"
 
 #define BED_ADDRESS "192.0.2.1:7000" /* of the worker's node: nobody connects to it */
 enum { BED_BROKER = 100 };           /* the worker's: incarnations of others have other ones */

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "fccctl.h"
-#include "format.h"
+#include "client/fccctl/fccctl.h"
+#include "client/fccctl/format.h"
+#include "proto/base/error.h"
 
 #define ARGS_MAX 40
 

@@ -2,20 +2,20 @@
  *
  * comms.c - the verb comms: where each communicator and each rank stands, and which ranks have not come.
  */
-#include "comms.h"
+#include "client/fccctl/comms.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "control.h"
-#include "error.h"
-#include "fccctl.h"
-#include "field.h"
-#include "format.h"
-#include "table.h"
-#include "workers.h"
+#include "client/fccctl/control.h"
+#include "client/fccctl/fccctl.h"
+#include "client/fccctl/field.h"
+#include "client/fccctl/format.h"
+#include "client/fccctl/table.h"
+#include "client/fccctl/workers.h"
+#include "proto/base/error.h"
 
 /* "ranks 1, 3" in this state; returns how many. since_ms is that of the rank that has waited longest, of all ranks in any other
  * state. */

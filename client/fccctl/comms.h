@@ -2,14 +2,14 @@
  *
  * comms.h - the communicators of all jobs that the caller may see, and which of them are in trouble.
  */
-#ifndef FCC_COMMS_H
-#define FCC_COMMS_H
+#ifndef FCC_CLIENT_FCCCTL_COMMS_H
+#define FCC_CLIENT_FCCCTL_COMMS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "error.h"
-#include "proto.h"
+#include "proto/base/error.h"
+#include "proto/proto.h"
 
 struct json_object;
 

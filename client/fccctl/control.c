@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "control.h"
+#include "client/fccctl/control.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,10 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "fccctl.h"
-#include "field.h"
-#include "msg.h"
-#include "sealed.h"
+#include "client/fccctl/fccctl.h"
+#include "client/fccctl/field.h"
+#include "proto/msg.h"
+#include "proto/sealed.h"
 
 #define ANSWER_MAX (256 << 20) /* bytes of JSON */
 

@@ -2,13 +2,13 @@
  *
  * control.h - ask the broker, or the worker of a job, a question and get its answer as JSON.
  */
-#ifndef FCC_CONTROL_H
-#define FCC_CONTROL_H
+#ifndef FCC_CLIENT_FCCCTL_CONTROL_H
+#define FCC_CLIENT_FCCCTL_CONTROL_H
 
 #include <stdint.h>
 
-#include "error.h"
-#include "proto.h"
+#include "proto/base/error.h"
+#include "proto/proto.h"
 
 struct json_object;
 struct control;

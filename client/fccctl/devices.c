@@ -2,18 +2,18 @@
  *
  * devices.c - the verb devices, and what other verbs need to know of devices.
  */
-#include "devices.h"
+#include "client/fccctl/devices.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "control.h"
-#include "fccctl.h"
-#include "field.h"
-#include "format.h"
-#include "table.h"
+#include "client/fccctl/control.h"
+#include "client/fccctl/fccctl.h"
+#include "client/fccctl/field.h"
+#include "client/fccctl/format.h"
+#include "client/fccctl/table.h"
 
 int devices_ask(const char *socket, struct json_object **out, struct error *e)
 {

@@ -2,13 +2,13 @@
  *
  * devices.h - the node's devices, as the broker lists them.
  */
-#ifndef FCC_DEVICES_H
-#define FCC_DEVICES_H
+#ifndef FCC_CLIENT_FCCCTL_DEVICES_H
+#define FCC_CLIENT_FCCCTL_DEVICES_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "error.h"
+#include "proto/base/error.h"
 
 struct json_object;
 

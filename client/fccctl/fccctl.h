@@ -2,8 +2,8 @@
  *
  * fccctl.h - what the verbs of fccctl share: how one is called, its options, its exit codes.
  */
-#ifndef FCC_FCCCTL_H
-#define FCC_FCCCTL_H
+#ifndef FCC_CLIENT_FCCCTL_FCCCTL_H
+#define FCC_CLIENT_FCCCTL_FCCCTL_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "field.h"
+#include "client/fccctl/field.h"
 
 #include <stdio.h>
 
-#include "error.h"
+#include "proto/base/error.h"
 
 static struct json_object *field(struct json_object *object, const char *name, enum json_type type)
 {

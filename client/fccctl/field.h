@@ -3,8 +3,8 @@
  * field.h - read and print JSON values. A field that is missing or of another type reads as the value that the caller names, so
  * that fccctl works with a daemon of another version.
  */
-#ifndef FCC_FIELD_H
-#define FCC_FIELD_H
+#ifndef FCC_CLIENT_FCCCTL_FIELD_H
+#define FCC_CLIENT_FCCCTL_FIELD_H
 
 #include <stdbool.h>
 #include <stdint.h>

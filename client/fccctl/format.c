@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "format.h"
+#include "client/fccctl/format.h"
 
 #include <stdio.h>
 

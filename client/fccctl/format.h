@@ -2,8 +2,8 @@
  *
  * format.h - figures as people read them.
  */
-#ifndef FCC_FORMAT_H
-#define FCC_FORMAT_H
+#ifndef FCC_CLIENT_FCCCTL_FORMAT_H
+#define FCC_CLIENT_FCCCTL_FORMAT_H
 
 #include <stddef.h>
 

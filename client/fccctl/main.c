@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fccctl.h"
-#include "proto.h"
-#include "variables.h"
+#include "client/fccctl/fccctl.h"
+#include "proto/proto.h"
+#include "proto/variables.h"
 
 static const struct verb verbs[] = {
     {"status", verb_status, "Show the daemon, its counters and its jobs", "[--json]"},

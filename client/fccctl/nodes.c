@@ -7,13 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "control.h"
-#include "error.h"
-#include "fccctl.h"
-#include "field.h"
-#include "format.h"
-#include "table.h"
-#include "workers.h"
+#include "client/fccctl/control.h"
+#include "client/fccctl/fccctl.h"
+#include "client/fccctl/field.h"
+#include "client/fccctl/format.h"
+#include "client/fccctl/table.h"
+#include "client/fccctl/workers.h"
+#include "proto/base/error.h"
 
 #define PING_MS 2000 /* for each round trip, the broker waits no longer */
 

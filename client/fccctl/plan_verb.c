@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "field.h"
-#include "format.h"
-#include "shape.h"
-#include "table.h"
+#include "client/fccctl/bench/shape.h"
+#include "client/fccctl/field.h"
+#include "client/fccctl/format.h"
+#include "client/fccctl/table.h"
 
 struct plan_options {
     struct shape shape;

@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "control.h"
-#include "error.h"
-#include "fccctl.h"
-#include "field.h"
-#include "format.h"
-#include "table.h"
+#include "client/fccctl/control.h"
+#include "client/fccctl/fccctl.h"
+#include "client/fccctl/field.h"
+#include "client/fccctl/format.h"
+#include "client/fccctl/table.h"
+#include "proto/base/error.h"
 
 static void jobs_table(struct json_object *answer)
 {

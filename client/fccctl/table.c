@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "table.h"
+#include "client/fccctl/table.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "format.h"
+#include "client/fccctl/format.h"
+#include "proto/base/error.h"
 
 #define COLUMNS_MAX 16
 

@@ -2,8 +2,8 @@
  *
  * table.h - aligned columns of text.
  */
-#ifndef FCC_TABLE_H
-#define FCC_TABLE_H
+#ifndef FCC_CLIENT_FCCCTL_TABLE_H
+#define FCC_CLIENT_FCCCTL_TABLE_H
 
 #include <stdio.h>
 

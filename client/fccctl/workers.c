@@ -3,7 +3,7 @@
  * workers.c - one question to the workers of all jobs. A worker that hangs must not keep the others' answers back, so each is
  * asked by a thread of its own.
  */
-#include "workers.h"
+#include "client/fccctl/workers.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "control.h"
-#include "field.h"
+#include "client/fccctl/control.h"
+#include "client/fccctl/field.h"
 
 /* One job. A thread writes answer and error, and reads the rest; who started it reads them after it has ended. */
 struct asked {

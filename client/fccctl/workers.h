@@ -2,13 +2,13 @@
  *
  * workers.h - one question to the workers of all jobs.
  */
-#ifndef FCCCTL_WORKERS_H
-#define FCCCTL_WORKERS_H
+#ifndef FCC_CLIENT_FCCCTL_WORKERS_H
+#define FCC_CLIENT_FCCCTL_WORKERS_H
 
 #include <stdint.h>
 
-#include "error.h"
-#include "proto.h"
+#include "proto/base/error.h"
+#include "proto/proto.h"
 
 struct json_object;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "background.h"
+#include "daemon/broker/background.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "log.h"
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
 
 #define START_LIMIT_MS 60000 /* for the daemon to listen: it looks up a group, and addresses of this node */
 #define END_LIMIT_MS 2000    /* for another daemon, which has PID_FILE, to end */

@@ -2,10 +2,10 @@
  *
  * background.h - fccd --background: the process that was started returns when the daemon listens, or says why it does not.
  */
-#ifndef FCCD_BACKGROUND_H
-#define FCCD_BACKGROUND_H
+#ifndef FCC_DAEMON_BROKER_BACKGROUND_H
+#define FCC_DAEMON_BROKER_BACKGROUND_H
 
-#include "config.h"
+#include "daemon/common/config.h"
 
 /* Returns in a child process that has left the terminal's session; the one that was started waits here for background_ready(),
  * prints where the process id and the log are, and exits with 0. If the child ends before that, it exits with the child's status. Call

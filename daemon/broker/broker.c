@@ -2,7 +2,7 @@
  *
  * broker.c - start, signals, shutdown.
  */
-#include "broker.h"
+#include "daemon/broker/broker.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,11 +15,11 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include "background.h"
-#include "log.h"
-#include "log_limit.h"
-#include "node.h"
-#include "variables.h"
+#include "daemon/broker/background.h"
+#include "daemon/broker/nodes/node.h"
+#include "proto/base/log.h"
+#include "proto/base/log_limit.h"
+#include "proto/variables.h"
 
 #define VISITORS_MAX 1024        /* connections that are in no job yet */
 #define DESCRIPTORS_MAX 1000000u /* counted with, however many more there may be */
@@ -177,7 +177,7 @@ static void variable_unknown(const char *name, const char *nearest)
     log_warning("the environment's variable %s is unknown and does nothing: the nearest known one is %s", name, nearest);
 }
 
-/* Workers are shut off from their users' other processes, but for what is set here: worker/rights.c. */
+/* Workers are shut off from their users' other processes, but for what is set here: daemon/worker/engine/rights.c. */
 static void dumpable_warn(void)
 {
     FILE *f = geteuid() ? NULL : fopen("/proc/sys/fs/suid_dumpable", "re");

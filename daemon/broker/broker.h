@@ -18,17 +18,17 @@
  *   query.c    what fccctl asks the broker itself
  *   node*.c    other nodes' brokers: node.h
  */
-#ifndef FCCD_BROKER_H
-#define FCCD_BROKER_H
+#ifndef FCC_DAEMON_BROKER_BROKER_H
+#define FCC_DAEMON_BROKER_BROKER_H
 
 #include <event2/event.h>
 #include <stdbool.h>
 #include <sys/queue.h>
 #include <sys/types.h>
 
-#include "account.h"
-#include "clock.h"
-#include "control.h"
+#include "daemon/common/account.h"
+#include "daemon/common/control.h"
+#include "proto/base/clock.h"
 
 #define BROKER_SIGNALS 4
 

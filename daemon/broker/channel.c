@@ -4,7 +4,7 @@
  * and sent later, in its order. So a worker that is stopped delays nobody, and as it is kept for some time only and up to some number,
  * it does not make the broker grow.
  *
- * A new worker hears nothing before it has said CLOSED (control.h, daemon/worker/rights.c): until then, too, messages are kept.
+ * A new worker hears nothing before it has said CLOSED (control.h, daemon/worker/engine/rights.c): until then, too, messages are kept.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,9 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker.h"
-#include "log.h"
-#include "msg.h"
+#include "daemon/broker/broker.h"
+#include "proto/base/log.h"
+#include "proto/msg.h"
 
 #define PARCELS_PER_USER 512 /* connections that wait for workers of one user */
 #define PARCEL_MS 10000      /* a connection that its worker has not taken is told so after: a client waits as long */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "daemon/broker/broker.h"
 
 /* Workers that have retired keep their places until their processes have ended, and the next ones have places already. */
 #define PLACES(jobs) (2 * (jobs) + 16)

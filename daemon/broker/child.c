@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "daemon/broker/broker.h"
 
 #define OUT_FD 3
 

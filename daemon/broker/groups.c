@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "daemon/broker/broker.h"
 
 #define LOOKUPS_AT_ONCE 16
 #define LOOKUPS_OF_USER 4 /* ... of one user, who may come with each of his groups */

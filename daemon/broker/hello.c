@@ -7,9 +7,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "broker.h"
-#include "log.h"
-#include "msg.h"
+#include "daemon/broker/broker.h"
+#include "proto/base/log.h"
+#include "proto/msg.h"
 
 #define HELLO_LIMIT_S 5 /* a connection says who it is within this time; one of fccctl's asks again within it */
 

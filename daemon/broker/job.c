@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "broker.h"
-#include "log.h"
-#include "msg.h"
+#include "daemon/broker/broker.h"
+#include "proto/base/log.h"
+#include "proto/msg.h"
 
 static void job_read(evutil_socket_t sock, short what, void *arg);
 

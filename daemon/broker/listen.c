@@ -10,8 +10,8 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include "broker.h"
-#include "log.h"
+#include "daemon/broker/broker.h"
+#include "proto/base/log.h"
 
 #define BACKLOG 1024
 

@@ -16,9 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "broker.h"
-#include "gpus.h"
-#include "log.h"
+#include "daemon/broker/broker.h"
+#include "daemon/common/gpus.h"
+#include "proto/base/log.h"
 
 #define PROBE_LIMIT_S 20
 #define PROBE_SAYS_MAX (1u << 20) /* bytes of a list */

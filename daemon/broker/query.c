@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker.h"
-#include "json_fd.h"
+#include "daemon/broker/broker.h"
+#include "proto/base/json_fd.h"
 
 static struct json_object *job_describe(const struct job *j)
 {

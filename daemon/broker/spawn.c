@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * spawn.c - a worker: this program again, with one descriptor and an environment that says nothing about the broker's. It becomes the
- * job's user by itself, first of all (worker/rights.c says why not here). And the lister: this program again, as the broker's user, which
+ * job's user by itself, first of all (daemon/worker/engine/rights.c says why not here). And the lister: this program again, as the broker's user, which
  * asks the GPUs' runtimes what there is.
  */
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "daemon/broker/broker.h"
 
 /* What the children get of the broker's environment: how to run sanitizers, and where the service manager's log is. */
 static const char *const kept[] = {"ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "JOURNAL_STREAM", "TZ"};

@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "broker.h"
+#include "daemon/broker/broker.h"
 
 struct user *user_find(const struct broker *b, uid_t uid)
 {

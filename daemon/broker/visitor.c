@@ -13,9 +13,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "broker.h"
-#include "log.h"
-#include "msg.h"
+#include "daemon/broker/broker.h"
+#include "proto/base/log.h"
+#include "proto/msg.h"
 
 #define ACCEPTS_AT_ONCE 16
 #define ACCEPT_PAUSE_MS 200 /* when there is no room for another descriptor */

@@ -7,7 +7,7 @@
  * sockets and timers. The two steps, both sequentially consistent, are the worker's half of the doorbell argument in
  * proto.h; for launches that come back the same argument holds with engine_sleeps and wake_fd.
  */
-#include "worker.h"
+#include "daemon/worker/worker.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -19,17 +19,17 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "device.h"
-#include "helpers.h"
-#include "launch.h"
-#include "log.h"
-#include "log_limit.h"
-#include "msg.h"
-#include "nodes.h"
-#include "spin.h"
-#include "timeslice.h"
-#include "unformed.h"
-#include "view.h"
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/device/helpers.h"
+#include "daemon/worker/device/launch.h"
+#include "daemon/worker/nodes/nodes.h"
+#include "daemon/worker/nodes/unformed.h"
+#include "kernels/cpu/view.h"
+#include "proto/base/log.h"
+#include "proto/base/log_limit.h"
+#include "proto/base/spin.h"
+#include "proto/base/timeslice.h"
+#include "proto/msg.h"
 
 #define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
 #define IDLE_AGAIN_MS 20       /* who is idle and has to stay looks this often whether it still has to, at most */
@@ -88,7 +88,7 @@ bool worker_collect(struct worker *w)
     return true;
 }
 
-/* GPUs are not waited for by anybody else while the engine is awake (gpu_watch.h). */
+/* GPUs are not waited for by anybody else while the engine is awake (device/gpu/watch.h). */
 static bool gpus_poll(struct worker *w)
 {
     struct comm *c, *next;

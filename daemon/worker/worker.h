@@ -4,28 +4,28 @@
  *
  *   worker.c      start, the loop, the end
  *   rights.c      it becomes its user's
- *   control.c     the channel to the broker
- *   memory.c      what it may take of the user's memory account
- *   session.c     a client's connection: messages in, replies out; session_messages.c: what they ask for
- *   ring.c        its shared memory: the submission ring and the completion slots
+ *   engine/channel.c     the channel to the broker
+ *   engine/account.c      what it may take of the user's memory account
+ *   session.c     a client's connection: messages in, replies out; session/messages.c: what they ask for
+ *   session/ring.c        its shared memory: the submission ring and the completion slots
  *   submission.c  a request copied out, checked, and resolved to memory
- *   comm_join.c   communicators: how they begin, who has joined
+ *   comm/join.c   communicators: how they begin, who has joined
  *   unformed.c    ... and those that did not begin, for ranks that come too late
- *   comm.c        whose turn it is in them, how they end
+ *   comm/comm.c        whose turn it is in them, how they end
  *   deadline.c    its time limits
- *   launch.c      one operator of all ranks: staging, start, completion
- *   launch_make.c, launch_early.c   ... made, with its plans, and kept; begun before all ranks have come
+ *   comm/turn.c      one operator of all ranks: staging, start, completion
+ *   device/launch.c, comm/early.c   ... made, with its plans, and kept; begun before all ranks have come
  *   tune.c        which schedule `auto` takes
  *   overlap.c     whether an input lies where a result is stored
- *   buffer.c      memory that clients use
+ *   comm/buffer.c      memory that clients use
  *   puts.c, puts_check.c   what programs' own kernels send to other nodes
- *   prepared.c    operators that the ranks' own processes launch; prepared_make.c: what they are given for that; offers.c: ...
+ *   comm/bound.c    operators that the ranks' own processes launch; comm/bind.c: what they are given for that; offers.c: ...
  *                 that they launch though the program has not prepared them
- *   device.h      what holds memory and runs plans: device_cpu.c (and cpu_execute.c), device_gpu.c (and gpu_node.c, gpu_nodes.c,
- *                 gpu_parts.c, gpu_stream.c, gpu_watch.c); helpers.c, threads that help the engine with either
+ *   device.h      what holds memory and runs plans: device/cpu/device.c (and device/cpu/execute.c), device/gpu/device.c (and device/gpu/gpus.c, device/gpu/steps.c,
+ *                 device/gpu/parts.c, device/gpu/stream.c, device/gpu/watch.c); helpers.c, threads that help the engine with either
  *   life.c        hears that a client has died
  *   meeting.c     the id of a communicator whose ranks agreed on a name
- *   query.c       what fccctl asks
+ *   session/query.c       what fccctl asks
  *
  * Threads. The engine thread runs worker.c's loop and owns every object here. The workgroups of the devices touch only a
  * launch that they were given, and in it only what launch.h says is theirs, until they hand it back. The last of them also tells
@@ -35,8 +35,8 @@
  * owns its members (one per rank); a member owns its queue of submissions. A submission holds a reference on each buffer that
  * it uses, so memory outlives its handle and its session while an operator may touch it.
  */
-#ifndef FCCD_WORKER_H
-#define FCCD_WORKER_H
+#ifndef FCC_DAEMON_WORKER_WORKER_H
+#define FCC_DAEMON_WORKER_WORKER_H
 
 #include <event2/event.h>
 #include <pthread.h>
@@ -44,11 +44,11 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
-#include "account.h"
-#include "cgroup.h"
-#include "clock.h"
-#include "control.h"
-#include "op.h"
+#include "daemon/common/account.h"
+#include "daemon/common/cgroup.h"
+#include "daemon/common/control.h"
+#include "kernels/plan/program.h"
+#include "proto/base/clock.h"
 
 struct comm;
 struct device;
@@ -76,7 +76,7 @@ struct worker {
     int control; /* to the broker; -1: it is gone */
     struct event *control_event, *control_write_event, *terminate_event, *hangup_event, *idle_event, *drain_event, *wake_event,
         *log_event;
-    TAILQ_HEAD(letters_head, letter) letters; /* control.c's: messages to the broker that its socket had no room for */
+    TAILQ_HEAD(letters_head, letter) letters; /* engine/channel.c's: messages to the broker that its socket had no room for */
     int spare;                                /* ... a descriptor that makes room for one that comes; -1: there is none */
     TAILQ_HEAD(sessions_head, session) sessions;
     uint32_t nclients, ncontrols;
@@ -84,7 +84,7 @@ struct worker {
     LIST_HEAD(comms_head, comm) comms;
     TAILQ_HEAD(unformed_head, unformed) unformed; /* unformed.c's */
     unsigned nunformed;
-    unsigned char denials[DENIALS_KEPT][DENIAL_NONCE_BYTES]; /* nodes_deny.c's: that were taken; those of the last */
+    unsigned char denials[DENIALS_KEPT][DENIAL_NONCE_BYTES]; /* nodes/deny.c's: that were taken; those of the last */
     unsigned ndenials;
     uint32_t comm_number;   /* of the comm made last */
     struct device *devices; /* cpu */
@@ -93,7 +93,7 @@ struct worker {
     struct helpers *helpers; /* with small operators of the cpu devices; NULL: there are none */
     bool helpers_tried;      /* they are, or could not be */
     uint64_t launches;       /* that have begun */
-    struct gpus *gpus;       /* device_gpu.c's; NULL: nobody has asked for a GPU */
+    struct gpus *gpus;       /* device/gpu/device.c's; NULL: nobody has asked for a GPU */
     char node[FCC_NODE_MAX]; /* this node's address; "": it speaks to no other */
     unsigned char meeting_key[32];
     struct incarnation self;
@@ -102,18 +102,18 @@ struct worker {
     uint64_t handed;                   /* SESSION and PEER messages that have come */
     bool retiring; /* has asked the broker, and knows of no answer: no other node's work is taken meanwhile */
     LIST_HEAD(peers_head, peer) peers;                /* peer.c's: the job's workers on other nodes */
-    LIST_HEAD(accounts_head, nodes_account) accounts; /* nodes_links.c's: of nodes whose peers have gone */
+    LIST_HEAD(accounts_head, nodes_account) accounts; /* nodes/links.c's: of nodes whose peers have gone */
     struct event *ping_event;                         /* peer.c's */
     unsigned peer_index;                              /* ... */
     uint64_t connect_id;                              /* ... */
     uint32_t peer_serial;                             /* ... */
-    struct nodes_data *data;                          /* nodes_data.c's; NULL: there is no other node */
+    struct nodes_data *data;                          /* nodes/data.c's; NULL: there is no other node */
     char mps_pipe[FCC_MPS_PIPE_MAX];
     int cores;              /* that this process may use */
     struct comm *awaits;    /* the last one of which a rank has come to an operator, and not all; NULL: none */
     uint64_t arrivals_ns;   /* when what is being read from the rings came; 0: nothing is */
     unsigned crowded;       /* launches in flight that need all cores: the engine does not spin while there are any */
-    struct account account; /* memory.c's: the user's */
+    struct account account; /* engine/account.c's: the user's */
     uint32_t place;         /* ... this worker's in it */
     uint64_t memory_limit;  /* ... of all that is in it */
     struct cgroup cgroup;   /* ... */
@@ -154,7 +154,7 @@ bool worker_turn(struct worker *w, const struct spin *spin);
 /* Finish what runs, refuse the rest, end. */
 void worker_drain(struct worker *w, const char *why);
 
-/* control.c. The first words: the broker hears that nobody can look into this process, whose arguments say which user's it is to be, and
+/* engine/channel.c. The first words: the broker hears that nobody can look into this process, whose arguments say which user's it is to be, and
  * says what it is (*start has room for FCC_MSG_MAX bytes). Before that nothing is told to it: see rights.c. Returns the account's descriptor,
  * which is the caller's, or -1 if nobody is there who starts a worker. */
 int control_start(int argc, char *argv[], struct control_start *start);
@@ -163,7 +163,7 @@ void control_close(struct worker *w); /* the broker is gone, or not needed any m
 /* Send a message, or keep it until the broker's socket has room for it. -EPIPE: the broker is gone; -ENOMEM. */
 int control_send(struct worker *w, struct fcc_msg *m, size_t length);
 
-/* memory.c. Charge `bytes` to the user's account. 0, or -ENOMEM with the reason: MEMORY_PER_USER_MB, or the control group has no more. */
+/* engine/account.c. Charge `bytes` to the user's account. 0, or -ENOMEM with the reason: MEMORY_PER_USER_MB, or the control group has no more. */
 int worker_memory_charge(struct worker *w, uint64_t bytes, struct error *e);
 void worker_memory_release(struct worker *w, uint64_t bytes);
 /* The same for what is small and comes often, as a request that waits: mostly without a look at the account. */
@@ -184,7 +184,7 @@ bool worker_collect(struct worker *w);
 /* Any thread, after it has stored what nodes_have_news() looks at (sequentially consistent): wake the engine if it sleeps. */
 void worker_wake(struct worker *w);
 
-/* ---- buffer.c ---- */
+/* ---- comm/buffer.c ---- */
 
 /* Memory of a device, as this process and the devices of its kind address it. */
 struct device_memory {
@@ -192,7 +192,7 @@ struct device_memory {
     uint64_t bytes;      /* at least what was asked for */
     enum fcc_memory_kind kind;
     struct gpu_memory gpu;
-    struct gpus *gpus; /* host memory that GPUs see (gpu_nodes.c); NULL: it is not */
+    struct gpus *gpus; /* host memory that GPUs see (device/gpu/steps.c); NULL: it is not */
 };
 
 struct buffer_peers {
@@ -238,7 +238,7 @@ int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e
 void buffer_unref(struct buffer *b);
 void buffer_drop_handle(struct buffer *b); /* and its reference */
 
-/* ---- session.c, session_messages.c, ring.c ---- */
+/* ---- session.c, session/messages.c, session/ring.c ---- */
 
 struct session {
     struct worker *worker;
@@ -257,7 +257,7 @@ struct session {
     uint64_t gpu_address;              /* where GPUs see `memory`; 0: they do not */
     TAILQ_ENTRY(session) life_link;    /* life.c's, while gpu_address is not 0 */
     _Atomic bool life_over;            /* its process has died */
-    struct gpu_words *words;           /* gpu_stream.c's: its streams' words in the memory of GPUs; NULL: none */
+    struct gpu_words *words;           /* device/gpu/stream.c's: its streams' words in the memory of GPUs; NULL: none */
     uint32_t words_gpus;               /* ... of these */
     int doorbell;
     uint64_t tail;        /* bytes read from the ring: ours, memory->tail is for the client */
@@ -265,8 +265,8 @@ struct session {
     LIST_HEAD(members_head, member) members;
     LIST_HEAD(buffers_head, buffer) buffers;
     uint32_t last_handle;
-    uint64_t status_words[FCC_STATUS_WORDS / 64]; /* ring.c: a bit for each that is in use */
-    uint64_t prepared_places;                     /* prepared.c: a bit for each of memory->prepared[] that is in use */
+    uint64_t status_words[FCC_STATUS_WORDS / 64]; /* session/ring.c: a bit for each that is in use */
+    uint64_t prepared_places;                     /* comm/bound.c: a bit for each of memory->prepared[] that is in use */
     uint64_t offered_places;                      /* ... for those behind them */
     uint64_t stream_slots;                        /* submission.c: a bit for each whose operator has its place on a stream */
     const char *broken;                           /* why it is about to be freed; NULL: it is not */
@@ -284,7 +284,7 @@ void sessions_sweep(struct worker *w);
 /* Send a reply; takes care of a full socket, and of a kernel that takes no more descriptors for a while. fds are duplicated as needed; the
  * caller keeps its own. What cannot be sent ends the connection. */
 void session_reply(struct session *s, struct fcc_reply *reply, size_t length, const int *fds, int nfds);
-/* session_messages.c: do what a message asks for, of `length` bytes and with so many descriptors, and answer it. */
+/* session/messages.c: do what a message asks for, of `length` bytes and with so many descriptors, and answer it. */
 void session_handle(struct session *s, const struct fcc_msg *m, size_t length, int nfds);
 /* A reply without a body. */
 void session_reply_status(struct session *s, const struct fcc_msg *request, int status, const char *text);
@@ -347,7 +347,7 @@ struct submission {
     uint32_t stream;   /* not 0: it has its place on a stream of the client (struct fcc_slot) */
     bool gpu_words;    /* ... by the words in the memory of GPUs */
     uint32_t own_gpus; /* ... a bit for the rank's */
-    bool prepare;      /* the operator is not to run, but to be prepared (prepared.c) */
+    bool prepare;      /* the operator is not to run, but to be prepared (comm/bound.c) */
     bool asks;         /* ... or, if all ranks ask, to be prepared beside, as what the client calls `request` */
     uint32_t request;
     uint64_t number; /* the how-manieth operator of its rank in the communicator; an allocation: 0 */
@@ -406,7 +406,7 @@ struct member {
     struct puts *puts;           /* puts.c's: what its program's kernels send to other nodes; NULL: nothing */
     char *leaving;               /* it has left (why; "": by its own wish) after leaving_turns, which have not ended here yet */
     uint64_t leaving_turns;
-    uint64_t staged_bytes; /* nodes.c: of staging memory that all nodes know the rank to have */
+    uint64_t staged_bytes; /* nodes/nodes.c: of staging memory that all nodes know the rank to have */
     struct device *device;
     uint64_t join_id;                         /* of the COMM_INIT message, answered when all have joined */
     TAILQ_HEAD(queue_head, submission) queue; /* those of the launches that run, then those that have not begun */
@@ -439,7 +439,7 @@ struct comm {
     enum comm_state state;
     int nranks, present;      /* members that are JOINED */
     int here;                 /* of them on this node */
-    struct comm_nodes *nodes; /* nodes.c's; NULL: all ranks are here */
+    struct comm_nodes *nodes; /* nodes/nodes.c's; NULL: all ranks are here */
     uint32_t time_limit_ms;
     struct error error;           /* why it was aborted */
     uint32_t allocations;         /* symmetric, that have succeeded: the same on all nodes */
@@ -455,10 +455,10 @@ struct comm {
     unsigned running;             /* how many */
     struct launch *last;          /* finished last, with its times: in the cache, or running again; NULL: none */
     struct launch *cache;         /* finished launches, kept for their plans, most recently used first */
-    struct launch *early;         /* of these: some of its slices have run already, for the next operator; launch_early.c */
+    struct launch *early;         /* of these: some of its slices have run already, for the next operator; comm/early.c */
     struct problem *problem;      /* scratch for matching */
     struct tune *tune;
-    LIST_HEAD(, prepared) prepared;          /* prepared.c's: operators that its ranks launch themselves */
+    LIST_HEAD(, prepared) prepared;          /* comm/bound.c's: operators that its ranks launch themselves */
     uint32_t offers_refused[OFFERS_REFUSED]; /* offers.c: requests of rank 0 that are none to be offered */
     unsigned offers_nrefused;
     uint64_t granted, declined;                                /* ... operators that were offered by ranks */
@@ -471,7 +471,7 @@ struct comm {
     struct member members[];
 };
 
-/* ---- comm_join.c ---- */
+/* ---- comm/join.c ---- */
 
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m);
 /* The same for a rank that is on another node, and comes to form a communicator here. */
@@ -491,7 +491,7 @@ int joined_twice(const struct comm *c, int rank, pid_t pid, const char *address,
 /* Tell a rank here what has come of its joining. */
 void comm_join_answer(struct member *m, int status, const char *text);
 
-/* ---- comm.c ---- */
+/* ---- comm/comm.c ---- */
 
 /* It ends, as comm_abort(), but what is told is another node's. */
 void comm_leave_remote(struct member *m, const char *why);
@@ -522,7 +522,7 @@ void comm_deadline_set(struct comm *c);                 /* after each change of 
 void comm_deadline_passed(evutil_socket_t sock, short what, void *comm); /* the timer event's callback */
 const char *submission_name(const struct submission *sub);               /* for people */
 
-/* ---- query.c ---- */
+/* ---- session/query.c ---- */
 void query_handle(struct session *s, const struct fcc_query *q);
 void trace_waiters_answer(struct comm *c, const struct error *e); /* after an operator, or at the comm's end */
 void trace_waiters_forget(struct session *s);

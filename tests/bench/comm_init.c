@@ -7,7 +7,7 @@
  *
  * The ranks are processes. They meet before each call, so that none waits for another that has not called it yet.
  */
-#include <fccclient.h>
+#include "proto/fccclient.h"
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>

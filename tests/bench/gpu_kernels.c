@@ -21,7 +21,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "gpu_kernels.h"
+#include "tests/bench/gpu_kernels.h"
 
 #define SHAPES_FILE "tests/bench/gpu_kernels.shapes" /* seen from the repository's root */
 #define EXIT_USAGE 2

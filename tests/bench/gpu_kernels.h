@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-#include "op.h"
+#include "kernels/plan/program.h"
 
 /* One shape; sizes as in gpu_kernels.c's table. What is not its operator's is 0. */
 struct row {

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dtype.h"
-#include "gpu_kernels.h"
+#include "kernels/plan/dtype.h"
+#include "tests/bench/gpu_kernels.h"
 
 #define NUMBERS 16777213u /* primes, so that no row's length divides them */
 #define IDS 4194301u

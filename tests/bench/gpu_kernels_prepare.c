@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_kernels_prepare.c - GPUs, memory, plans and launches, as the daemon's worker has them (device_gpu.c).
+ * gpu_kernels_prepare.c - GPUs, memory, plans and launches, as the daemon's worker has them (daemon/worker/device/gpu/device.c).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -9,9 +9,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "gpu_call.h"
-#include "gpu_kernels.h"
-#include "plugin.h"
+#include "daemon/common/plugin.h"
+#include "daemon/worker/device/gpu/call.h"
+#include "tests/bench/gpu_kernels.h"
 
 enum {
     SHARED_BYTES = 1 << 16,

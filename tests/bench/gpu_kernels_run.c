@@ -14,8 +14,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "gpu_call.h"
-#include "gpu_kernels.h"
+#include "daemon/worker/device/gpu/call.h"
+#include "tests/bench/gpu_kernels.h"
 
 enum {
     CALL_LIMIT_S = 10,
@@ -39,7 +39,7 @@ static double now_us(void)
 
 /* ---- one call ---- */
 
-/* What the worker gives a launch: device_gpu.c's part_fill() and part_start(). */
+/* What the worker gives a launch: daemon/worker/device/gpu/device.c's part_fill() and part_start(). */
 static int gpu_start(struct prepared *p, const struct op_args *args, int gpu, struct error *e)
 {
     struct gpu_waits waits = {.words = {bench.address + offsetof(struct shared, gate)},

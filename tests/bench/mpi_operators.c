@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "blas.h"
-#include "sequence.h"
-#include "thin.h"
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/thin.h"
+#include "tests/bench/sequence.h"
 
 static void *allocate(const struct sequence *s, int64_t elements, size_t size)
 {

@@ -5,7 +5,7 @@
  * For each iteration and variant: the ranks meet in a barrier, each takes the time of its computation and its call of MPI, and
  * the slowest rank's counts. Variants take turns, every other iteration backwards. See sequence.h.
  */
-#include "sequence.h"
+#include "tests/bench/sequence.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "field.h"
+#include "client/fccctl/field.h"
 
 /* Where computing ends and where the iteration ends, in seconds from its start: [variant][iteration], of this rank or of the
  * slowest. */

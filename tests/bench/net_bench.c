@@ -18,10 +18,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "must.h"
-#include "net_frame.h"
-#include "proxy.h"
+#include "daemon/net/frame.h"
+#include "daemon/net/proxy.h"
+#include "proto/base/clock.h"
+#include "tests/bench/must.h"
 
 enum { ROUNDS = 5, MEMORY = 8 << 20, TRIGGERS = 4000, COMM = 1, PAUSE_US = 20 };
 

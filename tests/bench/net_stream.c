@@ -25,9 +25,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "must.h"
-#include "proxy.h"
+#include "daemon/net/proxy.h"
+#include "proto/base/clock.h"
+#include "tests/bench/must.h"
 
 enum { TRIGGERS_MAX = 100000, TRIGGER_BYTES = 64, TRIGGER_PAUSE_US = 50, TRIGGER_LIMIT_MS = 2000, END_LIMIT_MS = 60000 };
 enum { COMM = 1, MEMORY = 16 << 20, SPIN_US = 200, CONNECT_TRIES = 500 };

@@ -10,8 +10,8 @@
 
 #include <mpi.h>
 
-#include "bench.h"
-#include "op.h"
+#include "client/fccctl/bench/bench.h"
+#include "kernels/plan/program.h"
 
 #define SEQUENCE_VARIANTS 4
 

@@ -12,9 +12,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "error.h"
-#include "fccclient.h"
-#include "reference.h"
+#include "proto/base/error.h"
+#include "proto/fccclient.h"
+#include "tests/demo/reference.h"
 
 #define DEMO_RANKS 4
 #define DEMO_ITERS 51

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "demo.h"
+#include "tests/demo/demo.h"
 
 #define FEATURE_MAX 32 /* ids that one word may add to a bag */
 #define WINDOW_MIN 4

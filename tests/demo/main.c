@@ -19,8 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "demo.h"
-#include "fccctl/local.h"
+#include "client/fccctl/bench/local.h"
+#include "tests/demo/demo.h"
 
 #define TEXT_DEFAULT "/usr/share/common-licenses/GPL-3"
 #define OUT_DEFAULT "build/demo"

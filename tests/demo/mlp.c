@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "demo.h"
+#include "tests/demo/demo.h"
 
 #define CONTEXT_WORDS 64
 

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "demo.h"
+#include "tests/demo/demo.h"
 
 #define SPARE_ROWS 8 /* of the result: nobody may write there */
 

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "demo.h"
+#include "tests/demo/demo.h"
 
 static uint32_t float_bits(float value)
 {

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "demo.h"
+#include "tests/demo/demo.h"
 
 #define ID_LIMIT_MS 20000
 #define LEAVE_LIMIT_MS (DEMO_LIMIT_S * 1000)

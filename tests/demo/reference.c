@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "reference.h"
+#include "tests/demo/reference.h"
 
 #include <math.h>
 #include <string.h>

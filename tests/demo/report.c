@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "demo.h"
+#include "tests/demo/demo.h"
 
 static int compare_doubles(const void *a, const void *b)
 {

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "demo.h"
+#include "tests/demo/demo.h"
 
 static double bits_f32(uint32_t bits)
 {

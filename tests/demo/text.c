@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "demo.h"
+#include "tests/demo/demo.h"
 
 #define TEXT_MAX_BYTES (16u << 20)
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "bed.h"
+#include "tests/fuzz/bed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "msg.h"
-#include "scarce.h"
+#include "proto/msg.h"
+#include "tests/fuzz/scarce.h"
 
 struct bed bed;
 

@@ -8,9 +8,9 @@
 #ifndef FCC_FUZZ_BED_H
 #define FCC_FUZZ_BED_H
 
-#include "fuzz.h"
-#include "spin.h"
-#include "worker.h"
+#include "daemon/worker/worker.h"
+#include "proto/base/spin.h"
+#include "tests/fuzz/fuzz.h"
 
 enum { BED_NODES = 2 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "client.h"
+#include "tests/fuzz/client.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "msg.h"
+#include "proto/msg.h"
 
 struct client clients[CLIENTS];
 struct client_id ids[IDS];

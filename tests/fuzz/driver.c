@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "fuzz.h"
+#include "tests/fuzz/fuzz.h"
 
 enum { INPUTS_MAX = 4096, CHANGES_MAX = 8 };
 

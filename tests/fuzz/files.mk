@@ -30,7 +30,7 @@ FUZZ := build/fuzz
 FUZZ_BUILD := $(FUZZ)/$(FUZZ_ENGINE_USED)
 FUZZ_CC := $(if $(filter libfuzzer,$(FUZZ_ENGINE_USED)),$(FUZZ_CLANG),$(CC))
 FUZZ_SAN := address,undefined
-FUZZ_CPPFLAGS := -D_GNU_SOURCE -Iclient -Iproto -Ikernels -Idaemon -Idaemon/broker -Idaemon/worker -Iclient/fccctl -Itests -Itests/fuzz \
+FUZZ_CPPFLAGS := -D_GNU_SOURCE -I. \
 	$(BLAS_CFLAGS) -DFCC_BLAS_LIBRARY='"$(BLAS_LIBRARY)"'
 FUZZ_CFLAGS := -std=gnu11 -g -O1 -fPIC -fno-math-errno -pthread -fno-omit-frame-pointer -fno-sanitize-recover=all \
 	-fsanitize=$(FUZZ_SAN)$(if $(filter libfuzzer,$(FUZZ_ENGINE_USED)),$(comma)fuzzer-no-link) -Wall -Wextra -Wmissing-prototypes $(if $(WERROR),-Werror)
@@ -55,13 +55,13 @@ $(FUZZ_BUILD)/arguments: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz
 $(FUZZ_BUILD)/plan: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_plan.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) -lm
-$(FUZZ_BUILD)/config: $(call fuzz_objects,daemon/cgroup.c daemon/cluster.c daemon/text_file.c daemon/config.c daemon/log.c daemon/log_limit.c daemon/network.c client/hostlist.c proto/error.c proto/variables.c tests/fuzz/fuzz_config.c)
+$(FUZZ_BUILD)/config: $(call fuzz_objects,daemon/common/cgroup.c daemon/common/cluster.c daemon/common/text_file.c daemon/common/config.c proto/base/log.c proto/base/log_limit.c proto/base/network.c client/launchers/hostlist.c proto/base/error.c proto/variables.c tests/fuzz/fuzz_config.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(shell pkg-config --libs json-c)
-$(FUZZ_BUILD)/auth: $(call fuzz_objects,daemon/auth.c daemon/cluster.c daemon/text_file.c proto/error.c tests/fuzz/fuzz_auth.c)
+$(FUZZ_BUILD)/auth: $(call fuzz_objects,daemon/common/auth.c daemon/common/cluster.c daemon/common/text_file.c proto/base/error.c tests/fuzz/fuzz_auth.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(shell pkg-config --libs libcrypto)
-$(FUZZ_BUILD)/fds: $(call fuzz_objects,proto/msg.c proto/error.c tests/fuzz/fuzz_fds.c)
+$(FUZZ_BUILD)/fds: $(call fuzz_objects,proto/msg.c proto/base/error.c tests/fuzz/fuzz_fds.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK)
 $(FUZZ_BUILD)/prepared: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_prepared.c)
@@ -80,7 +80,7 @@ $(addprefix $(FUZZ_BUILD)/,worker nodes peers gpus): $(FUZZ_BUILD)/%: $(call fuz
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) -Wl,--wrap=sendmsg $(DAEMON_LIBS) -ldl -lm
 $(FUZZ_BUILD)/gpus: | $(FUZZ_BUILD)/fake_plugin/cuda.so
-$(FUZZ_BUILD)/fake_plugin/cuda.so: $(patsubst %.c,$(FUZZ_BUILD)/obj/%.o,$(FAKE_GPU) proto/error.c)
+$(FUZZ_BUILD)/fake_plugin/cuda.so: $(patsubst %.c,$(FUZZ_BUILD)/obj/%.o,$(FAKE_GPU) proto/base/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(FUZZ_CC) -pthread -fsanitize=$(FUZZ_SAN) -shared $^ -o $@

@@ -9,8 +9,8 @@
  */
 #include <errno.h>
 
-#include "fuzz.h"
-#include "op.h"
+#include "kernels/plan/program.h"
+#include "tests/fuzz/fuzz.h"
 
 enum { RANKS = 8, WORDS = 48, PROBES = 64, PLAIN_SLICES = 8192 };
 #define VIRTUAL_BYTES ((__int128)1 << 42) /* of a buffer: nothing of it is touched */

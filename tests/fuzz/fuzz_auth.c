@@ -8,8 +8,8 @@
  */
 #include <errno.h>
 
-#include "auth.h"
-#include "fuzz.h"
+#include "daemon/common/auth.h"
+#include "tests/fuzz/fuzz.h"
 
 #define A "node-a:7000"
 #define B "[fd00::2]:7001"

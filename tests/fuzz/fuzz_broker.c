@@ -14,13 +14,13 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "broker.h"
-#include "clock.h"
-#include "cluster.h"
-#include "log.h"
-#include "msg.h"
-#include "other_node.h"
-#include "raw_send.h"
+#include "daemon/broker/broker.h"
+#include "daemon/common/cluster.h"
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+#include "proto/msg.h"
+#include "tests/fuzz/other_node.h"
+#include "tests/fuzz/raw_send.h"
 
 enum { VISITORS = 8, WORKERS = 8, SPAWNED = 256, ACCOUNT_BYTES = 4096, LIMIT_S = 30 };
 

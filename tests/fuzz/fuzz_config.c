@@ -12,10 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cluster.h"
-#include "config.h"
-#include "fuzz.h"
-#include "hostlist.h"
+#include "client/launchers/hostlist.h"
+#include "daemon/common/cluster.h"
+#include "daemon/common/config.h"
+#include "tests/fuzz/fuzz.h"
 
 /* Fixed, so that inputs can name the files: /proc/self/fd/100 and so on. */
 enum { FD_FILE = 100, FD_NODES, FD_KEY, ARGS_MAX = 24 };

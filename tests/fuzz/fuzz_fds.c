@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fuzz.h"
-#include "msg.h"
+#include "proto/msg.h"
+#include "tests/fuzz/fuzz.h"
 
 enum { FDS_MAX = 64, PLACES = 160 };
 

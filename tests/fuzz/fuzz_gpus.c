@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fake_gpu.h"
-#include "program.h"
+#include "tests/fake_gpu.h"
+#include "tests/fuzz/program.h"
 
 static struct fake_gpus *fake;
 static char directory[] = "/tmp/fccd-fuzz.XXXXXX";

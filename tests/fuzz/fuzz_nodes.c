@@ -2,7 +2,7 @@
  *
  * fuzz_nodes.c - clients of any manners, and the workers of two nodes (program.h).
  */
-#include "program.h"
+#include "tests/fuzz/program.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)

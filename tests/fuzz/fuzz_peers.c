@@ -2,7 +2,7 @@
  *
  * fuzz_peers.c - clients of any manners, a worker, and another node with the cluster's key whose frames are the input's (outside.h).
  */
-#include "program.h"
+#include "tests/fuzz/program.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)

@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "random_input.h"
+#include "tests/fuzz/random_input.h"
 
-#include "plan_expect.h"
+#include "tests/plan_expect.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -6,9 +6,9 @@
  * Whatever comes: a plan that is found right, with memory that is found large enough, leads nobody out of that memory (prepared_plans.h
  * follows it, and the sanitizer watches); and one that was not changed is found right.
  */
-#include "fuzz.h"
+#include "tests/fuzz/fuzz.h"
 
-#include "prepared_plans.h"
+#include "tests/prepared_plans.h"
 
 enum { CHANGES_MAX = 6, MAPPED_MAX = 1 << 20 };
 

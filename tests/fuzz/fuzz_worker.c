@@ -2,7 +2,7 @@
  *
  * fuzz_worker.c - clients of any manners, and a worker of one node with its cpu devices (program.h).
  */
-#include "program.h"
+#include "tests/fuzz/program.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)

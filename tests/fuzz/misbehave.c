@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "misbehave.h"
+#include "tests/fuzz/misbehave.h"
 
-#include "raw_send.h"
+#include "tests/fuzz/raw_send.h"
 
 void send_anything(struct client *c, struct input *in)
 {

@@ -5,7 +5,7 @@
 #ifndef FCC_FUZZ_MISBEHAVE_H
 #define FCC_FUZZ_MISBEHAVE_H
 
-#include "client.h"
+#include "tests/fuzz/client.h"
 
 /* Any message at all, with any descriptors. Its id is one that nobody awaits. */
 void send_anything(struct client *c, struct input *in);

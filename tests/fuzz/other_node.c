@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "other_node.h"
+#include "tests/fuzz/other_node.h"
 
 #include <arpa/inet.h>
 #include <endian.h>
@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "node.h"
+#include "daemon/broker/nodes/node.h"
 
 enum { WIRES = 6, ROOM = 4096 };
 

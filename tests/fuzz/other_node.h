@@ -9,8 +9,8 @@
 #ifndef FCC_FUZZ_OTHER_NODE_H
 #define FCC_FUZZ_OTHER_NODE_H
 
-#include "config.h"
-#include "fuzz.h"
+#include "daemon/common/config.h"
+#include "tests/fuzz/fuzz.h"
 
 /* Once in the process: the addresses of the real broker and of this one, and the file of the key that both have, in the directory. */
 void other_begin(const char *directory, char real[FCC_NODE_MAX], char other[FCC_NODE_MAX]);

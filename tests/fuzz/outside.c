@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-#include "outside.h"
+#include "tests/fuzz/outside.h"
 
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "client.h"
-#include "net_frame.h"
-#include "net_hello.h"
-#include "nodes_inside.h"
-#include "outside_wire.h"
-#include "submit.h"
+#include "daemon/net/frame.h"
+#include "daemon/net/hello.h"
+#include "daemon/worker/nodes/inside.h"
+#include "tests/fuzz/client.h"
+#include "tests/fuzz/outside_wire.h"
+#include "tests/fuzz/submit.h"
 
 enum { HANDLES = 4, CLAIMS = 4, RANKS = 4, HERE = 1 /* what this node calls each communicator (peer_msg.from) */ };
 

@@ -8,7 +8,7 @@
 #ifndef FCC_FUZZ_OUTSIDE_H
 #define FCC_FUZZ_OUTSIDE_H
 
-#include "bed.h"
+#include "tests/fuzz/bed.h"
 
 #define OUTSIDE_ADDRESS "node-1:7000"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#include "outside_wire.h"
+#include "tests/fuzz/outside_wire.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net_hello.h"
-#include "outside.h"
+#include "daemon/net/hello.h"
+#include "tests/fuzz/outside.h"
 
 enum { INS = 8, ROOM = 2 * PEER_MSG_MAX };
 

@@ -5,9 +5,9 @@
 #ifndef FCC_FUZZ_OUTSIDE_WIRE_H
 #define FCC_FUZZ_OUTSIDE_WIRE_H
 
-#include "bed.h"
-#include "net_frame.h"
-#include "peer.h"
+#include "daemon/net/frame.h"
+#include "daemon/worker/nodes/peer.h"
+#include "tests/fuzz/bed.h"
 
 void wire_open(bool connects); /* connects: when the worker does */
 void wire_close(void);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-#include "program.h"
+#include "tests/fuzz/program.h"
 
 #include <dirent.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "client.h"
-#include "misbehave.h"
-#include "outside.h"
-#include "scarce.h"
-#include "submit.h"
+#include "tests/fuzz/client.h"
+#include "tests/fuzz/misbehave.h"
+#include "tests/fuzz/outside.h"
+#include "tests/fuzz/scarce.h"
+#include "tests/fuzz/submit.h"
 
 static const struct program_kind *kind;
 

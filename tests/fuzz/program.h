@@ -6,7 +6,7 @@
 #ifndef FCC_FUZZ_PROGRAM_H
 #define FCC_FUZZ_PROGRAM_H
 
-#include "bed.h"
+#include "tests/fuzz/bed.h"
 
 /* Where the ranks are. */
 struct program_kind {

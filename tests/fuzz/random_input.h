@@ -8,7 +8,7 @@
 
 #define FCC_TEST_RANDOM_H /* random.h has nothing to say then */
 
-#include "fuzz.h"
+#include "tests/fuzz/fuzz.h"
 
 static struct input choices;
 static uint64_t random_state;

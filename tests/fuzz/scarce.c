@@ -2,7 +2,7 @@
  *
  * scarce.c - linked with --wrap=sendmsg.
  */
-#include "scarce.h"
+#include "tests/fuzz/scarce.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "fuzz.h"
+#include "tests/fuzz/fuzz.h"
 
 static rlim_t places;                /* 0: as many as the process has */
 static unsigned in_flight;           /* messages that are still refused */

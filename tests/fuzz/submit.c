@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "submit.h"
+#include "tests/fuzz/submit.h"
 
 enum { WORDS = 48 };
 

@@ -5,7 +5,7 @@
 #ifndef FCC_FUZZ_SUBMIT_H
 #define FCC_FUZZ_SUBMIT_H
 
-#include "client.h"
+#include "tests/fuzz/client.h"
 
 struct submit {
     struct fcc_submit m; /* and what follows it on the wire */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""libfccclient as Python sees it. client/fccclient.h is the contract; the structs here are copies of its (tests/test_library.py
+"""libfccclient as Python sees it. proto/fccclient.h is the contract; the structs here are copies of its (tests/test_library.py
 compiles the header and compares them).
 
 ctypes, not cffi: both cost about 0.3 us a call, and ctypes needs no package. What operators are given is packed by `struct`, in

@@ -43,7 +43,7 @@ def test_header(tmp_path):
     lines += [f'printf("fcc_tensor.{field} %zu\\n", offsetof(struct fcc_tensor, {field}));' for field in TENSOR]
     lines += [f'printf("{name} %d\\n", (int){name});' for name in CONSTANTS]
     (tmp_path / "offsets.c").write_text("#include <stdio.h>\n#include <fccclient.h>\nint main(void) { " + "\n".join(lines) + " }\n")
-    subprocess.run([compiler, "-I", ROOT / "client", tmp_path / "offsets.c", "-o", tmp_path / "offsets"], check=True)
+    subprocess.run([compiler, "-I", ROOT / "proto", tmp_path / "offsets.c", "-o", tmp_path / "offsets"], check=True)
     said = subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True).stdout
     found = {name: int(value) for name, value in (line.split() for line in said.splitlines())}
     for name, kind in STRUCTS.items():
@@ -67,13 +67,13 @@ def test_header(tmp_path):
 
 
 def test_every_function_is_declared():
-    header = (ROOT / "client" / "fccclient.h").read_text()
+    header = (ROOT / "proto" / "fccclient.h").read_text()
     for name in _library._FUNCTIONS:
         assert re.search(rf"\b{name}\(", header), name
 
 
 def test_every_errno_has_an_exception():
-    header = (ROOT / "client" / "fccclient.h").read_text()
+    header = (ROOT / "proto" / "fccclient.h").read_text()
     listed = set(re.findall(r"^ \*   -(E[A-Z]+)  ", header, re.M)) - {"EAGAIN"}
     assert len(listed) > 10
     assert {getattr(errors.errno, name) for name in listed} == set(errors._KINDS)
@@ -83,8 +83,8 @@ def test_every_errno_has_an_exception():
 
 
 def test_capture_is_refused_with_advice():
-    """The words are the C library's (client/stream.c)."""
-    assert "it is being captured into a graph" in (ROOT / "client" / "stream.c").read_text()
+    """The words are the C library's (client/stream/stream.c)."""
+    assert "it is being captured into a graph" in (ROOT / "client" / "stream" / "stream.c").read_text()
     error = errors.error_of(-errors.errno.EINVAL, "rank 1: stream: it is being captured into a graph: not allowed")
     assert type(error) is fcc.CaptureError and "leave them out of the capture" in error.remedy and error.rank == 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What compare_gpu calls of libfccclient, by ctypes. client/fccclient.h is the contract; the structs here are copies of its."""
+"""What compare_gpu calls of libfccclient, by ctypes. proto/fccclient.h is the contract; the structs here are copies of its."""
 import contextlib
 import ctypes
 import errno

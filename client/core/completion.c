@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * completion.c - a request from its submission to its result.
+ *
+ * Its message goes into the submission ring and its completion comes into a slot (ring.c), or both go over the socket (call.c).
+ * Whoever looks first takes the completion out, under context->lock: a thread that tests or waits, one that needs a slot, or
+ * fcc_comm_destroy(). `finished` is set then, and the slot has a new owner perhaps, so others look at `finished` first.
+ *
+ * A request that is freed while it runs becomes an orphan: the worker will still write to its slot, so the slot (or the reply's
+ * place) is kept until it has.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/core/client.h"
+#include "client/stream/offer.h"
+
+/* Locked. The completion is in r->result, as the worker wrote it: make something of it that can be relied on. */
+static void completion_check(struct fcc_request *r)
+{
+    struct fcc_submit_reply *result = &r->result;
+    struct fcc_reply *reply = &result->reply;
+
+    reply->text[FCC_TEXT_MAX - 1] = 0;
+    if (reply->status)
+        (void)text_clean(reply->text);
+    if (reply->msg.id != r->id) {
+        reply->status = -EPROTO;
+        (void)snprintf(reply->text, sizeof(reply->text), "the worker completed request %llu in the slot of request %llu",
+                       (unsigned long long)reply->msg.id, (unsigned long long)r->id);
+    } else if (status_taken(reply->status) != reply->status) {
+        (void)snprintf(reply->text, sizeof(reply->text),
+                       "the worker completed a request with status %d: allowed are 0 and negative errno values", reply->status);
+        reply->status = -EPROTO;
+    } else if (!reply->status &&
+               (result->nvalues > FCC_MAX_RANKS || (r->recv_rows && result->nvalues != (uint32_t)r->nranks))) {
+        (void)snprintf(reply->text, sizeof(reply->text), "the worker completed a request of %d ranks with %u values", r->nranks,
+                       result->nvalues);
+        reply->status = -EPROTO;
+    } else if (reply->status && !reply->text[0]) {
+        (void)snprintf(reply->text, sizeof(reply->text), "%s", strerror(-reply->status));
+    }
+}
+
+bool request_poll(struct fcc_request *r)
+{
+    const struct error *dead = &r->context->dead;
+    bool by_ring = r->slot != FCC_NO_SLOT;
+
+    if (atomic_load_explicit(&r->finished, memory_order_relaxed))
+        return true;
+    /* The completion first: an operator that finished before the worker died has finished. */
+    if (by_ring ? slot_collect(r) : r->pending.done) {
+        completion_check(r);
+    } else if (dead->status) {
+        r->result.reply.status = dead->status;
+        dead_text(r->context, operator_name(r->op), r->result.reply.text);
+    } else {
+        return false;
+    }
+    if (r->comm)
+        r->comm->completed++;
+    atomic_store(&r->finished, true); /* before `sleepers` is read: see slot_sleep() */
+    if (by_ring && atomic_load(&r->sleepers))
+        slot_wake(r);
+    return true;
+}
+
+/* Locked. An orphan has finished: the error of one that nobody attends to is its communicator's. */
+static void orphan_end(struct fcc_request *r)
+{
+    const struct fcc_reply *reply = &r->result.reply;
+
+    if (r->unattended && r->comm && reply->status && (!r->comm->error.status || r->id < r->comm->error_id)) {
+        (void)error_set(&r->comm->error, reply->status, "%s", reply->text);
+        r->comm->error_id = r->id; /* they are not collected in order */
+    }
+    LIST_REMOVE(r, link);
+    free(r);
+}
+
+void context_collect(struct fcc_context *c)
+{
+    struct fcc_request *r, *next;
+
+    LIST_FOREACH(r, &c->requests, link)
+        (void)request_poll(r);
+    for (r = LIST_FIRST(&c->orphans); r; r = next) {
+        next = LIST_NEXT(r, link);
+        if (request_poll(r))
+            orphan_end(r);
+    }
+}
+
+/* Locked. The result of a finished request, for the thread that asked. */
+static int request_result(struct fcc_request *r)
+{
+    const struct fcc_reply *reply = &r->result.reply;
+
+    if (reply->status)
+        return last_error_set(reply->status, "%s", reply->text);
+    if (r->recv_rows)
+        memcpy(r->recv_rows, r->result.values, (size_t)r->nranks * sizeof(r->recv_rows[0]));
+    r->recv_rows = NULL;
+    return 0;
+}
+
+static int request_submit_ring(struct fcc_request *r, struct fcc_submit *msg)
+{
+    struct fcc_context *c = r->context;
+    int status;
+
+    (void)pthread_mutex_lock(&c->lock);
+    status = slot_take(c, r);
+    if (!status) {
+        r->id = ++c->last_id;
+        LIST_INSERT_HEAD(&c->requests, r, link);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    if (status)
+        return status;
+
+    msg->slot = r->slot;
+    msg->msg.id = r->id;
+    status = ring_push(c, msg);
+    if (status) {
+        (void)pthread_mutex_lock(&c->lock);
+        LIST_REMOVE(r, link);
+        if (!r->finished)
+            slot_return(c, r->slot); /* the worker has never heard of it */
+        (void)pthread_mutex_unlock(&c->lock);
+    }
+    return status;
+}
+
+/* Locked; releases the lock. Through the ring slots limit how many operators are in flight; over the socket this does, so that no rank has more
+ * than the worker takes. -ETIMEDOUT, or the context's end. */
+static int socket_room(struct fcc_context *c, const char *called)
+{
+    int64_t deadline = 0;
+
+    while (!c->dead.status) {
+        const struct fcc_request *r;
+        unsigned n = 0;
+        context_collect(c);
+        LIST_FOREACH(r, &c->requests, link)
+            n += !r->finished;
+        LIST_FOREACH(r, &c->orphans, link)
+            n++;
+        if (n < FCC_QUEUE_MAX)
+            break;
+        if (!deadline)
+            deadline = deadline_in_ms(context_patience_ms(c));
+        if (now_ns() >= deadline)
+            return last_error_set(-ETIMEDOUT, "%u operators are in flight, and none has finished for %lld ms", n,
+                                  (long long)context_patience_ms(c));
+        context_pump(c, deadline);
+    }
+    return context_dead(c, called);
+}
+
+static int request_submit_socket(struct fcc_request *r, struct fcc_submit *msg)
+{
+    struct fcc_context *c = r->context;
+    int status;
+
+    r->slot = FCC_NO_SLOT;
+    r->pending = (struct pending){
+        .type = FCC_MSG_SUBMIT, .called = operator_name(r->op), .reply = &r->result.reply, .size = sizeof(r->result)};
+    (void)pthread_mutex_lock(&c->lock);
+    if (!LIST_EMPTY(&c->orphans)) { /* nobody waits for them, so nobody has read their replies */
+        context_pump(c, 0);
+        context_collect(c);
+    }
+    status = socket_room(c, r->pending.called);
+    if (!status) {
+        pending_add(c, &r->pending);
+        r->id = r->pending.id;
+        LIST_INSERT_HEAD(&c->requests, r, link);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    if (status)
+        return status;
+
+    msg->slot = FCC_NO_SLOT;
+    msg->msg.id = r->id;
+    status = context_send(c, &msg->msg, msg->msg.length, r->pending.called);
+    if (status) {
+        (void)pthread_mutex_lock(&c->lock);
+        LIST_REMOVE(r, link);
+        if (!r->pending.done)
+            LIST_REMOVE(&r->pending, link);
+        (void)pthread_mutex_unlock(&c->lock);
+    }
+    return status;
+}
+
+/* The worker takes what is in the ring within a microsecond, or in some tens if the doorbell has to wake it. Where it does not, it
+ * is likely to need this very core: a yield need not give it to one that had it for long (EEVDF, Linux 6.6). So then no more
+ * spinning. A hint: the ring may hold other threads' records. */
+#define TAKEN_WITHIN_NS 30000
+
+static bool is_in_vain(const struct fcc_context *c, int64_t since)
+{
+    return !ring_is_taken(c) && now_ns() - since > TAKEN_WITHIN_NS;
+}
+
+/* Locked. The request has not finished, and somebody waits for it or asks for it, perhaps not for the first time: if that has gone on for
+ * longer than a worker can take, and no operator before it has ended meanwhile either, the worker is given up, and the request ends. */
+static void request_look(struct fcc_request *r)
+{
+    int64_t limit_ms = r->comm ? comm_patience_ms(r->comm) : context_patience_ms(r->context);
+    uint64_t completed = r->comm ? r->comm->completed : 0;
+
+    if (patience_has_begun(&r->patience) && !patience_over(&r->patience))
+        return;
+    if (patience_has_begun(&r->patience)) {
+        context_collect(r->context);
+        completed = r->comm ? r->comm->completed : 0;
+        if (r->finished)
+            return;
+        if (completed == r->seen_completed) {
+            (void)context_give_up(r->context, operator_name(r->op), limit_ms);
+            return;
+        }
+    }
+    r->seen_completed = completed;
+    patience_begin(&r->patience, limit_ms);
+}
+
+/* Wait until the request has finished or the deadline has passed. With NEVER this ends because the daemon's time limit ends
+ * every operator, because the end of the worker is seen, at most a slice after it came, and because a worker that does nothing is given
+ * up. */
+static int request_await(struct fcc_request *r, int64_t deadline)
+{
+    struct fcc_context *c = r->context;
+    bool by_ring = r->slot != FCC_NO_SLOT, hung_up;
+    struct spin spin;
+    int status = -EAGAIN;
+
+    if (by_ring) {
+        int64_t since = now_ns();
+        spin_begin(&spin, c->spin_us, deadline);
+        while (!atomic_load_explicit(&r->finished, memory_order_relaxed) && !slot_is_done(r) && !slot_is_running(r) &&
+               !is_in_vain(c, since) && spin_more(&spin)) {
+        }
+        core_share(&spin, atomic_load_explicit(&c->memory->engine_core, memory_order_relaxed));
+    }
+    (void)pthread_mutex_lock(&c->lock);
+    while (!request_poll(r) && now_ns() < deadline) {
+        request_look(r);
+        if (r->context->dead.status)
+            continue;
+        if (!by_ring) {
+            context_pump(c, deadline);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&c->lock);
+        slot_sleep(r, deadline);
+        hung_up = !slot_is_done(r) && context_hung_up(c, 0);
+        (void)pthread_mutex_lock(&c->lock);
+        if (hung_up)
+            context_pump(c, 0);
+    }
+    if (r->finished)
+        status = request_result(r);
+    (void)pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+void request_begin(struct fcc_request *r, struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows)
+{
+    r->context = comm->context;
+    r->comm = comm;
+    r->stream = 0;
+    r->run = (struct slot_run){.place = 0};
+    r->unattended = false;
+    r->past = false;
+    r->patience = (struct patience){.looked_ns = 0};
+    r->nranks = comm->nranks;
+    r->recv_rows = recv_rows;
+    atomic_init(&r->finished, false);
+    atomic_init(&r->sleepers, 0);
+    r->op = (uint16_t)(msg->op | (msg->prepare == FCC_PREPARE_ONLY ? OP_PREPARED : 0));
+    msg->msg = (struct fcc_msg){.length = (uint32_t)length, .type = FCC_MSG_SUBMIT};
+    msg->comm = comm->handle;
+}
+
+int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, fcc_request **out)
+{
+    struct fcc_context *c = comm->context;
+    struct fcc_request on_stack, *r = &on_stack; /* request_begin() sets what is needed, which is little of it */
+    struct offer offer;
+    int status;
+
+    if (out)
+        r = malloc(sizeof(*r));
+    if (!r)
+        return msg->refused ? -ENOMEM
+                            : comm_refuse(comm, msg->op | (msg->prepare == FCC_PREPARE_ONLY ? OP_PREPARED : 0), -ENOMEM,
+                                          "request: out of memory", true);
+    request_begin(r, comm, msg, length, recv_rows);
+    (void)pthread_mutex_lock(&comm->order);
+    status = comm_lost(comm);
+    if (!status) {
+        offer_begin(comm, msg, NULL, &offer);
+        status = c->no_ring ? request_submit_socket(r, msg) : request_submit_ring(r, msg);
+        if (status)
+            status = comm_lose(comm, status);
+        else
+            offer_end(&offer);
+        comm->operators += !status;
+    }
+    (void)pthread_mutex_unlock(&comm->order);
+    if (status) {
+        if (out)
+            free(r);
+        return status;
+    }
+    if (out) {
+        *out = r;
+        return 0;
+    }
+    status = request_await(r, NEVER);
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_REMOVE(r, link);
+    (void)pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+int fcc_request_test(fcc_request *request, int *done)
+{
+    struct fcc_context *c;
+    bool finished;
+    int status = request_check(request);
+
+    if (status)
+        return status;
+    if (!done)
+        return last_error_set(-EINVAL, "done: NULL: not allowed");
+    c = request->context;
+    (void)pthread_mutex_lock(&c->lock);
+    finished = request_poll(request);
+    if (!finished && (c->no_ring || context_hung_up(c, 0))) {
+        context_pump(c, 0);
+        finished = request_poll(request);
+    }
+    if (!finished) {
+        request_look(request);
+        finished = request_poll(request);
+    }
+    if (finished && !request->result.reply.status)
+        (void)request_result(request);
+    (void)pthread_mutex_unlock(&c->lock);
+    *done = finished;
+    return 0;
+}
+
+int fcc_request_wait(fcc_request *request, int timeout_ms)
+{
+    int status = request_check(request);
+
+    if (status)
+        return status;
+    if (timeout_ms < -1)
+        return last_error_set(-EINVAL, "timeout_ms: %d: allowed are -1 (no limit) and more", timeout_ms);
+    status = request_await(request, deadline_in_ms(timeout_ms));
+    if (status == -EAGAIN && !request->finished)
+        (void)last_error_set(status, "the operator has not finished within %d ms", timeout_ms);
+    return status;
+}
+
+void fcc_request_free(fcc_request *request)
+{
+    struct fcc_context *c;
+
+    if (!request || request_check(request))
+        return;
+    c = request->context;
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_REMOVE(request, link);
+    if (request_poll(request)) {
+        free(request);
+    } else {
+        request->recv_rows = NULL;
+        LIST_INSERT_HEAD(&c->orphans, request, link);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+}

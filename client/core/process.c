@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * process.c - which process an object is of. A child of a fork has copies of its parent's objects, with the parent's socket and the parent's
+ * session memory behind them: whatever it did there, the worker would take for the parent's. So every public function asks whether what it is
+ * given is this process's, and refuses it before it touches anything, locks included: another thread may have held them when the process
+ * forked.
+ *
+ * It costs no system call. The number of the process lies in a page that the kernel empties in a child (MADV_WIPEONFORK), however that was
+ * made; where the kernel cannot, a handler of pthread_atfork() sets the number to 0, in children of fork(). An object has the number of the
+ * process that made it, and a child's first connection gives the child the next number, which none of its parents' objects has.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client/core/client.h"
+
+static _Atomic uint32_t no_process; /* 0: nobody has connected yet */
+const _Atomic uint32_t *_Atomic process_number = &no_process;
+static _Atomic(_Atomic uint32_t *) process_page; /* where process_number points then */
+static _Atomic uint32_t process_numbers;         /* given out, by this process and those before it */
+
+/* In the child. Its only thread is the one that forked, so what others held is free. */
+static void process_forked(void)
+{
+    atomic_store(atomic_load(&process_page), 0);
+    env_forked();
+    pools_forked();
+    prepared_forked();
+}
+
+/* Without a lock, because nothing would free it in a child. */
+static int page_make(void)
+{
+    size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    _Atomic uint32_t *none = NULL;
+    int status;
+
+    if (page == MAP_FAILED)
+        return -errno;
+    (void)madvise(page, bytes, MADV_WIPEONFORK);
+    if (!atomic_compare_exchange_strong(&process_page, &none, (_Atomic uint32_t *)page)) {
+        (void)munmap(page, bytes); /* another thread was faster */
+        return 0;
+    }
+    status = pthread_atfork(NULL, NULL, process_forked);
+    return -status;
+}
+
+int process_begin(struct fcc_context *c)
+{
+    int status = atomic_load(&process_page) ? 0 : page_make();
+    _Atomic uint32_t *number = atomic_load(&process_page);
+    uint32_t none = 0;
+
+    if (status)
+        return last_error_set(status, "context: finding out about forks: %s", strerror(-status));
+    (void)atomic_compare_exchange_strong(number, &none, atomic_fetch_add(&process_numbers, 1) + 1);
+    atomic_store(&process_number, number);
+    c->process = atomic_load(number);
+    c->pid = getpid();
+    return 0;
+}
+
+int handle_refuse(const char *name, const struct fcc_context *c)
+{
+    if (!c)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", name);
+    return last_error_set(
+        -ECHILD,
+        "%s: it is of pid %d, from which this process (pid %d) was forked: a child cannot use what its parent "
+        "connected; fcc_connect() gives it a connection of its own",
+        name, c->pid, getpid());
+}

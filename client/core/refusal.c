@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * refusal.c - operators that this process refuses.
+ *
+ * The ranks' operators are told apart by nothing but their order. So one that is refused here takes its place nevertheless: it is submitted
+ * with the reason instead of its arguments (fcc_submit.refused), and when its turn comes all ranks are told. An operator that cannot even be
+ * submitted that way ends the communicator for this rank, as everything that it submitted later would be taken for the one before.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/core/client.h"
+
+const char *text_without_rank(int rank, const char *text)
+{
+    char head[24];
+    int n = snprintf(head, sizeof(head), "rank %d: ", rank);
+
+    return strncmp(text, head, (size_t)n) != 0 ? text : text + n;
+}
+
+/* Without the rank and the operator, which the worker puts in front of it. */
+static const char *text_bare(const struct fcc_comm *comm, unsigned op, const char *text)
+{
+    char head[64];
+    int n = snprintf(head, sizeof(head), "%s: ", operator_name((uint16_t)op));
+
+    text = text_without_rank(comm->rank, text);
+    text = strncmp(text, head, (size_t)n) != 0 ? text : text + n;
+    return op & OP_PREPARED && !strncmp(text, "prepare: ", 9) ? text + 9 : text;
+}
+
+/* A SUBMIT that says why there is none. */
+struct refusal {
+    struct fcc_submit submit;
+    char text[FCC_REFUSED_WORDS * sizeof(int64_t)];
+};
+
+/* Returns the message's length. */
+static size_t refusal_make(const struct fcc_comm *comm, unsigned op, int status, const char *text, struct refusal *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->submit.op = (uint16_t)(op & ~OP_PREPARED);
+    out->submit.prepare = op & OP_PREPARED ? FCC_PREPARE_ONLY : 0;
+    out->submit.refused = (uint32_t)-status;
+    text_copy(out->text, sizeof(out->text), text_bare(comm, op, text));
+    out->submit.nattrs = (uint32_t)(strlen(out->text) / sizeof(int64_t) + 1);
+    return sizeof(out->submit) + out->submit.nattrs * sizeof(int64_t);
+}
+
+int comm_refuse(struct fcc_comm *comm, unsigned op, int status, const char *text, bool wait)
+{
+    struct refusal msg;
+    size_t length = refusal_make(comm, op, status, text, &msg);
+    fcc_request *request = NULL;
+    char bare[FCC_TEXT_MAX];
+    int told;
+
+    text_copy(bare, sizeof(bare), msg.text);
+    told = comm_submit(comm, &msg.submit, length, NULL, wait ? NULL : &request);
+    if (told == -ENOMEM && !wait) /* for the request: without one it has to be waited for */
+        told = comm_submit(comm, &msg.submit, length, NULL, NULL);
+    fcc_request_free(request); /* nobody asks for its result: the caller knows it */
+    if (told)
+        return told;
+    return last_error_set(status, "rank %d: %s: %.400s", comm->rank, operator_name((uint16_t)op), bare);
+}
+
+int comm_refuse_last(struct fcc_comm *comm, unsigned op, int status)
+{
+    char text[FCC_TEXT_MAX];
+    bool over;
+
+    text_copy(text, sizeof(text), fcc_last_error());
+    (void)pthread_mutex_lock(&comm->order);
+    over = comm->lost.status != 0;
+    (void)pthread_mutex_unlock(&comm->order);
+    return over ? status : comm_refuse(comm, op, status, text, false);
+}
+
+int comm_lose(struct fcc_comm *comm, int status)
+{
+    char reason[FCC_ABORT_REASON_MAX + 1], text[FCC_TEXT_MAX];
+    bool dead;
+
+    text_copy(text, sizeof(text), fcc_last_error());
+    (void)pthread_mutex_lock(&comm->context->lock);
+    dead = comm->context->dead.status != 0;
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    if (dead || comm->lost.status) /* which says so to every call */
+        return status;
+    (void)error_set(&comm->lost, status,
+                    "rank %d: an operator could not be submitted, so the communicator is over for this rank: %.300s",
+                    comm->rank, text);
+    (void)snprintf(reason, sizeof(reason), "one of its operators could not be submitted: %.140s", text);
+    (void)fcc_comm_abort(comm, reason);
+    return last_error_set(status, "%s", text);
+}
+
+int comm_lost(const struct fcc_comm *comm)
+{
+    return comm->lost.status ? last_error_set(comm->lost.status, "%s", comm->lost.text) : 0;
+}
+
+int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out)
+{
+    unsigned number = 0;
+    struct refusal msg;
+    int failed = comm_check(comm);
+
+    if (failed)
+        return failed;
+    if (!op || !reason || !out)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", !op ? "op" : !reason ? "reason" : "out");
+    while (number <= FCC_OP_COUNT && strcmp(op, operator_name((uint16_t)number)) != 0)
+        number++;
+    for (unsigned i = 0; number > FCC_OP_COUNT && i < FCC_OP_COUNT; i++)
+        if ((i == FCC_OP_GEMV_ALL_REDUCE || i == FCC_OP_GEMM_ALL_TO_ALL) &&
+            !strcmp(op, operator_name((uint16_t)(i | OP_PREPARED))))
+            number = i | OP_PREPARED;
+    if (number > FCC_OP_COUNT && !(number & OP_PREPARED))
+        return last_error_set(-EINVAL, "op: \"%.40s\": allowed are the operators' names and %s", op,
+                              operator_name(FCC_OP_COUNT));
+    if (status >= 0 || status < -FCC_REFUSED_MAX)
+        return last_error_set(-EINVAL, "status: %d: allowed are -1 to -%d", status, FCC_REFUSED_MAX);
+    return comm_submit(comm, &msg.submit, refusal_make(comm, number, status, reason, &msg), NULL, out);
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * watch.c - the thread that sees the end of the worker while all others sit in their GPU's driver.
+ *
+ * Who waits for an operator on the CPU looks for the worker's end himself (completion.c). A thread that waits for a stream, or
+ * that has only enqueued, does not come by here; and its stream would wait for ever, because nobody is left to write
+ * stream_finished. So a context with a rank on a GPU has this thread, and so has one whose program has asked for a communicator's
+ * status word: its own kernels may be what waits. It sleeps until the socket ends, then lets the context die, which releases the
+ * streams (context_die()); those that wait in the memory of GPUs it releases itself, whoever has let the context die (words.c).
+ *
+ * It also sees that the worker does nothing, though it lives: once in a while it looks at what is in flight, and when of a communicator nothing
+ * has ended for longer than a worker can take (patience_ms()), it gives the worker up, with the same effect. Where somebody may wait without
+ * anything in flight that this library knows of (context->waits_unseen), it asks the worker now and then whether it is there.
+ *
+ * And it is the sign of life of this process to the worker.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "client/core/client.h"
+#include "client/stream/bound.h"
+
+/* The thread's list of robust futexes has one, so the kernel marks it when the process dies: long before it closes the
+ * socket, if there is a GPU context to take down. The list is the thread's own, in place of the C library's: it holds no
+ * robust mutex. */
+struct life {
+    struct robust_list_head head;
+    struct robust_list entry;
+};
+
+static void life_begin(struct life *life, _Atomic uint32_t *word)
+{
+    *life = (struct life){.head.futex_offset = (long)((uintptr_t)word - (uintptr_t)&life->entry)};
+    life->head.list.next = &life->entry;
+    life->entry.next = &life->head.list;
+    atomic_store(word, (uint32_t)syscall(SYS_gettid));
+    (void)syscall(SYS_set_robust_list, &life->head, sizeof(life->head));
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); /* who waited for another value */
+}
+
+static void life_end(_Atomic uint32_t *word)
+{
+    (void)syscall(SYS_set_robust_list, NULL, sizeof(struct robust_list_head));
+    atomic_store(word, 0);
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+#define WATCH_LOOK_MS 1000 /* between two looks at what is in flight */
+
+/* Sleep until there is something to look at: the end of the socket (true), a call of watch_wake() or watch_stop(), or time. */
+static bool watch_sleep(const struct fcc_context *c)
+{
+    struct pollfd p[2] = {{.fd = c->sock, .events = POLLRDHUP}, {.fd = c->watch_wake, .events = POLLIN}};
+    eventfd_t ignored;
+
+    while (poll(p, 2, WATCH_LOOK_MS) < 0 && errno == EINTR) {
+    }
+    if (p[1].revents)
+        (void)eventfd_read(p[1].fd, &ignored);
+    return p[0].revents != 0;
+}
+
+/* Locked. One communicator's operators. */
+static void comm_look(struct fcc_comm *comm)
+{
+    if (!comm_is_busy(comm) || comm->completed != comm->watched_completed || !patience_has_begun(&comm->watched)) {
+        comm->watched_completed = comm->completed;
+        patience_begin(&comm->watched, comm_patience_ms(comm));
+    } else if (patience_over(&comm->watched)) {
+        (void)context_give_up(comm->context, NULL, comm_patience_ms(comm));
+    }
+}
+
+#define QUESTIONS 8 /* within a patience: an answer is as good for so long as one of its parts */
+
+/* "Are you there?": something that costs the worker next to nothing to answer. The thread's own; `pending` is in context->pending from
+ * question_begin() until it is done. */
+struct question {
+    struct pending pending;
+    struct fcc_unique_id_reply reply;
+    struct patience patience; /* with the answer */
+    uint64_t completed;       /* operators of all communicators when that began */
+    int64_t next_ns;          /* when to ask again */
+    bool open, sent;
+};
+
+/* Locked. */
+static uint64_t completed_of_all(const struct fcc_context *c)
+{
+    const struct fcc_comm *comm;
+    uint64_t sum = 0;
+
+    LIST_FOREACH(comm, &c->comms, link)
+        sum += comm->completed;
+    return sum;
+}
+
+/* Locked. */
+static void question_begin(struct question *q, struct fcc_context *c)
+{
+    q->pending = (struct pending){.type = FCC_MSG_UNIQUE_ID, .reply = &q->reply.reply, .size = sizeof(q->reply)};
+    pending_add(c, &q->pending);
+    q->open = true;
+    q->sent = false;
+    q->completed = completed_of_all(c);
+    patience_begin(&q->patience, context_patience_ms(c));
+}
+
+/* Locked; releases the lock meanwhile. Never waits: a socket that is full is tried again at the next look, and the patience goes on. */
+static void question_look(struct question *q, struct fcc_context *c)
+{
+    if (!q->open && c->waits_unseen && now_ns() >= q->next_ns)
+        question_begin(q, c);
+    if (!q->open)
+        return;
+    if (!q->sent && !q->pending.done) {
+        struct fcc_msg ask = {.type = q->pending.type, .id = q->pending.id};
+        q->sent = msg_send(c->sock, &ask, sizeof(ask), NULL, 0) == 0;
+    }
+    if (!q->pending.done)
+        context_pump(c, 0);
+    if (q->pending.done) {
+        q->open = false;
+        q->next_ns = deadline_in_ms(context_patience_ms(c) / QUESTIONS);
+    } else if (q->completed != completed_of_all(c)) { /* it is busy */
+        q->completed = completed_of_all(c);
+        patience_begin(&q->patience, context_patience_ms(c));
+    } else if (patience_over(&q->patience)) {
+        (void)context_give_up(c, NULL, context_patience_ms(c));
+    }
+}
+
+/* Locked. */
+static void question_end(struct question *q)
+{
+    if (q->open && !q->pending.done)
+        LIST_REMOVE(&q->pending, link);
+    q->open = false;
+}
+
+/* Locked; releases the lock meanwhile. Has the worker not done for too long what it has to do? */
+static void watch_look(struct fcc_context *c, struct question *q)
+{
+    struct fcc_comm *comm;
+
+    if (c->dead.status)
+        return;
+    context_collect(c);
+    LIST_FOREACH(comm, &c->comms, link)
+        comm_look(comm);
+    if (!c->dead.status && !c->watch_end)
+        question_look(q, c);
+}
+
+static void *watch_run(void *argument)
+{
+    struct fcc_context *c = argument;
+    bool hung_up = false, end = false, released = false, dead;
+    struct question question = {.open = false};
+    struct life life;
+
+    life_begin(&life, &c->memory->life);
+    while (!hung_up && !end) {
+        hung_up = watch_sleep(c);
+        if (hung_up)
+            life_end(&c->memory->life);
+        /* What the worker sent last, its farewell among it, comes before the end. If another thread is the reader, it is awake
+         * too. */
+        (void)pthread_mutex_lock(&c->lock);
+        while (hung_up && !c->watch_end && !c->dead.status)
+            context_pump(c, deadline_in_ms(1));
+        watch_look(c, &question);
+        end = c->watch_end;
+        dead = c->dead.status != 0;
+        if (end || hung_up)
+            question_end(&question);
+        (void)pthread_mutex_unlock(&c->lock);
+        if (dead && !released) {
+            words_release(c);
+            prepared_release(c);
+        }
+        released |= dead;
+    }
+    if (!hung_up)
+        life_end(&c->memory->life);
+    return NULL;
+}
+
+int watch_start(struct fcc_context *c)
+{
+    sigset_t all, before;
+    int status, wake;
+
+    if (c->watch_wake >= 0)
+        return 0;
+    wake = eventfd(0, EFD_CLOEXEC);
+    if (wake < 0)
+        return last_error_set(status_of_file(errno), "watching for the worker's end: eventfd: %s", strerror(errno));
+    (void)pthread_mutex_lock(&c->lock);
+    c->watch_wake = wake;
+    (void)pthread_mutex_unlock(&c->lock);
+    (void)sigfillset(&all); /* signals are the program's threads' */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    status = pthread_create(&c->watch, NULL, watch_run, c);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!status)
+        return 0;
+    (void)pthread_mutex_lock(&c->lock);
+    c->watch_wake = -1;
+    (void)pthread_mutex_unlock(&c->lock);
+    (void)close(wake);
+    return last_error_set(-ENOMEM, "watching for the worker's end: a thread: %s", strerror(status));
+}
+
+void watch_wake(struct fcc_context *c)
+{
+    if (c->watch_wake >= 0)
+        (void)eventfd_write(c->watch_wake, 1);
+}
+
+void watch_stop(struct fcc_context *c)
+{
+    if (c->watch_wake < 0)
+        return;
+    (void)pthread_mutex_lock(&c->lock);
+    c->watch_end = true;
+    watch_wake(c);
+    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_join(c->watch, NULL);
+    (void)close(c->watch_wake);
+    c->watch_wake = -1;
+}

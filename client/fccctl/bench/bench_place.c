@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bench_place.c - where a benchmark's ranks go: which node, which device there; and the private daemons of --local.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/fccctl/bench/bench.h"
+#include "client/fccctl/control.h"
+#include "client/fccctl/devices.h"
+#include "client/fccctl/field.h"
+
+#define SLACK_MS 30000 /* beyond the daemon's time limit, until a benchmark counts as hanging */
+
+/* ---- the nodes' daemons ---- */
+
+int bench_sockets_split(struct bench *b, char *list)
+{
+    char *rest = list, *path;
+
+    for (b->nodes = 0; (path = strsep(&rest, ","));) {
+        if (!*path || b->nodes == FCC_MAX_RANKS)
+            return -EINVAL;
+        b->sockets[b->nodes++] = path;
+    }
+    return 0;
+}
+
+static int node_ranks(const struct bench *b, int node)
+{
+    int n = 0;
+
+    for (int r = 0; r < b->shape.nranks; r++)
+        n += bench_node(b, r) == node;
+    return n;
+}
+
+/* Private daemons with what the ranks need, and no more: listing GPUs takes time. */
+int bench_local_start(struct bench *b, struct local_nodes *out, struct error *e)
+{
+    struct local_options options[FCC_MAX_RANKS];
+    bool cpu = strcmp(b->device, "cpu") == 0;
+    int status;
+
+    for (int i = 0; i < b->nodes; i++)
+        options[i] = (struct local_options){.devices = cpu ? node_ranks(b, i) : 1,
+                                            .gpus = cpu                             ? "none"
+                                                    : strcmp(b->device, "gpu") == 0 ? "auto"
+                                                                                    : b->device};
+    status = local_nodes_start(options, b->nodes, out, e);
+    for (int i = 0; i < b->nodes && !status; i++)
+        b->sockets[i] = out->daemons[i].socket;
+    return status;
+}
+
+/* ---- devices ---- */
+
+/* The kind of device that the ranks will use, among those that the daemon has: "gpu" is the first GPU's. */
+static void kind_resolve(struct bench *b, struct json_object *answer)
+{
+    static const struct {
+        const char *name;
+        enum fcc_device_kind kind;
+    } kinds[] = {{"cpu", FCC_DEVICE_CPU}, {"cuda", FCC_DEVICE_CUDA}, {"hip", FCC_DEVICE_HIP}};
+    const char *name = b->device;
+
+    for (size_t i = 0; i < field_count(answer, "devices") && strcmp(name, "gpu") == 0; i++) {
+        if (device_is_gpu(field_at(answer, "devices", i)))
+            name = field_text(field_at(answer, "devices", i), "kind");
+    }
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (strcmp(kinds[i].name, name) == 0) {
+            b->device = kinds[i].name;
+            b->device_kind = kinds[i].kind;
+        }
+    }
+}
+
+/* Give each rank of the node a device of the kind asked for. The daemons of one machine all have its GPUs: there the ranks of one go on
+ * where those of the one before ended. 0, or an exit code (printed). */
+static int ranks_place(const struct call *call, struct bench *b, int node, struct json_object *answer)
+{
+    int found[1024], nfound = 0, next = 0;
+    char why[1024];
+
+    kind_resolve(b, answer);
+    for (size_t i = 0; i < field_count(answer, "devices") && nfound < 1024; i++) {
+        struct json_object *d = field_at(answer, "devices", i);
+        if (strcmp(field_text(d, "kind"), b->device) == 0)
+            found[nfound++] = (int)field_int(d, "device", 0);
+    }
+    if (nfound == 0) {
+        (void)devices_why_none(answer, strcmp(b->device, "gpu") == 0 ? NULL : b->device, why, sizeof(why));
+        return verb_error(call, EXIT_UNWELL, "--device: \"%s\": this fccd has none%s%s%s; 'fccctl devices' lists what it has",
+                          b->device, *why ? " (" : "", why, *why ? ")" : "");
+    }
+    for (int r = 0; r < b->shape.nranks; r++) {
+        bool here = bench_node(b, r) == node;
+        if (here)
+            b->devices[r] = found[next % nfound];
+        next += here || b->device_kind != FCC_DEVICE_CPU;
+    }
+    return 0;
+}
+
+/* What other nodes call it. 0, or an exit code (printed). */
+static int address_learn(const struct call *call, struct bench *b, int node)
+{
+    struct json_object *answer;
+    struct error e;
+
+    if (b->nodes == 1)
+        return 0;
+    if (control_ask_broker(b->sockets[node], FCC_QUERY_NODES, &answer, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    for (size_t i = 0; i < field_count(answer, "nodes"); i++) {
+        struct json_object *n = field_at(answer, "nodes", i);
+        if (strcmp(field_text(n, "state"), "here") == 0)
+            (void)snprintf(b->addresses[node], FCC_NODE_MAX, "%s", field_text(n, "address"));
+    }
+    (void)json_object_put(answer);
+    if (*b->addresses[node])
+        return 0;
+    return verb_error(call, EXIT_UNWELL, "%s: this fccd speaks to no other node: its NODE_LISTEN is empty", b->sockets[node]);
+}
+
+static int node_choose(const struct call *call, struct bench *b, int node)
+{
+    struct json_object *answer;
+    struct error e;
+    int code, limit_ms;
+
+    if (devices_ask(b->sockets[node], &answer, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    code = ranks_place(call, b, node, answer);
+    (void)json_object_put(answer);
+    if (code || (code = address_learn(call, b, node)))
+        return code;
+    if (control_ask_broker(b->sockets[node], FCC_QUERY_STATUS, &answer, &e))
+        return verb_error(call, control_exit(&e), "%s", e.text);
+    limit_ms = (int)(field_int(answer, "time_limit_ms", 30000) % 86400001) + SLACK_MS;
+    b->limit_ms = limit_ms > b->limit_ms ? limit_ms : b->limit_ms;
+    (void)json_object_put(answer);
+    return 0;
+}
+
+int bench_devices_choose(const struct call *call, struct bench *b)
+{
+    int code = 0;
+
+    for (int i = 0; i < b->nodes && !code; i++)
+        code = node_choose(call, b, i);
+    return code;
+}

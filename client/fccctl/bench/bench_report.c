@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bench_report.c - what a benchmark found, as a table in the manner of nccl-tests or as one line of JSON.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "client/fccctl/bench/bench.h"
+#include "client/fccctl/field.h"
+
+/* Of one schedule, in microseconds: an iteration takes as long as its slowest rank. */
+struct summary {
+    bool measured;
+    double min, p50, p99;
+};
+
+int64_t bench_wrong(const struct bench *b, enum bench_kind kind)
+{
+    int64_t wrong = 0;
+
+    for (int r = 0; r < b->shape.nranks; r++)
+        wrong += b->ranks[r].wrong[kind];
+    return wrong;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The value that p % of the sorted ones do not exceed. */
+static double percentile(const double *sorted, int64_t n, double p)
+{
+    int64_t i = (int64_t)ceil(p / 100 * (double)n) - 1;
+    return sorted[i < 0 ? 0 : i];
+}
+
+static void summarise(const struct bench *b, int kind, double *room, struct summary *out)
+{
+    for (int64_t i = 0; i < b->iters; i++) {
+        room[i] = 0;
+        for (int r = 0; r < b->shape.nranks; r++)
+            room[i] = fmax(room[i], *bench_time(b, kind, i, r) * 1e6);
+    }
+    qsort(room, (size_t)b->iters, sizeof(*room), compare);
+    *out = (struct summary){true, room[0], percentile(room, b->iters, 50), percentile(room, b->iters, 99)};
+}
+
+/* Bytes of the collective's message as nccl-tests counts them: what a rank sends (all-to-all), or the result (all-reduce); and
+ * what turns its bandwidth into that of the bus. */
+static double message_bytes(const struct shape *s, double *bus)
+{
+    double n = s->nranks, size = (double)dtype_size(s->dtype);
+
+    *bus = (n - 1) / n;
+    switch (s->op) {
+    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+        return (double)s->tables * (double)s->batch * (double)s->dim * size;
+    case FCC_OP_GEMV_ALL_REDUCE:
+        *bus *= 2;
+        return (double)s->m * (double)s->n * size;
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        return (double)s->m * (double)s->n * size;
+    case FCC_OP_NOOP:
+    case FCC_OP_COUNT:
+        break;
+    }
+    return 0;
+}
+
+/* sequential p50 / fused p50, and (compute + comm - fused) / min(compute, comm); NAN if not measured. */
+static double speedup(const struct summary s[BENCH_KINDS])
+{
+    if (!s[BENCH_FUSED].measured || !s[BENCH_SEQUENTIAL].measured)
+        return NAN;
+    return s[BENCH_SEQUENTIAL].p50 / s[BENCH_FUSED].p50;
+}
+
+static double overlap(const struct summary s[BENCH_KINDS])
+{
+    double compute = s[BENCH_COMPUTE].p50, comm = s[BENCH_COMM].p50;
+
+    if (!s[BENCH_FUSED].measured || !s[BENCH_COMPUTE].measured || !s[BENCH_COMM].measured)
+        return NAN;
+    return (compute + comm - s[BENCH_FUSED].p50) / fmin(compute, comm);
+}
+
+/* The nodes' addresses, each with its ranks. */
+static struct json_object *placement_json(const struct bench *b)
+{
+    struct json_object *nodes = json_object_new_array();
+
+    for (int i = 0; i < b->nodes; i++) {
+        struct json_object *node = json_object_new_object(), *ranks = json_object_new_array();
+        json_object_object_add(node, "address", json_object_new_string(b->addresses[i]));
+        for (int r = 0; r < b->shape.nranks; r++) {
+            if (bench_node(b, r) == i)
+                (void)json_object_array_add(ranks, json_object_new_int(r));
+        }
+        json_object_object_add(node, "ranks", ranks);
+        (void)json_object_array_add(nodes, node);
+    }
+    return nodes;
+}
+
+static void report_json(const struct bench *b, const struct summary s[BENCH_KINDS])
+{
+    static const char *const names[BENCH_KINDS] = {
+        [BENCH_AUTO] = "auto_us",
+        [BENCH_FUSED] = "fused_us",
+        [BENCH_SEQUENTIAL] = "sequential_us",
+        [BENCH_COMPUTE] = "compute_us",
+        [BENCH_COMM] = "comm_us",
+        [BENCH_FLAT] = "flat_us",
+        [BENCH_HIERARCHICAL] = "hierarchical_us",
+        [BENCH_COMM_FLAT] = "comm_flat_us",
+        [BENCH_COMM_HIERARCHICAL] = "comm_hierarchical_us",
+    };
+    static const enum bench_kind order[] = {BENCH_FUSED,        BENCH_SEQUENTIAL, BENCH_COMPUTE,
+                                            BENCH_COMM,         BENCH_AUTO,       BENCH_FLAT,
+                                            BENCH_HIERARCHICAL, BENCH_COMM_FLAT,  BENCH_COMM_HIERARCHICAL};
+    struct json_object *o = json_object_new_object();
+    int64_t wrong = 0;
+
+    json_object_object_add(o, "operator", json_object_new_string(op_name(b->shape.op)));
+    json_object_object_add(o, "device", json_object_new_string(b->device));
+    json_object_object_add(o, "dtype", json_object_new_string(dtype_name(b->shape.dtype)));
+    json_object_object_add(o, "ranks", json_object_new_int(b->shape.nranks));
+    json_object_object_add(o, "nodes", json_object_new_int(b->nodes));
+    if (b->nodes > 1)
+        json_object_object_add(o, "placement", placement_json(b));
+    json_object_object_add(o, "shape", shape_json(&b->shape));
+    json_object_object_add(o, "iters", json_object_new_int64(b->iters));
+    json_object_object_add(o, "stream", json_object_new_int64(b->stream));
+    json_object_object_add(o, "group", json_object_new_boolean(b->group));
+    json_object_object_add(o, "prepared", json_object_new_boolean(b->prepared));
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        const struct summary *m = &s[order[i]];
+        if (!m->measured)
+            continue;
+        struct json_object *t = json_object_new_object();
+        json_object_object_add(t, "min", json_number(m->min, 3));
+        json_object_object_add(t, "p50", json_number(m->p50, 3));
+        json_object_object_add(t, "p99", json_number(m->p99, 3));
+        json_object_object_add(o, names[order[i]], t);
+    }
+    if (!isnan(speedup(s)))
+        json_object_object_add(o, "speedup", json_number(speedup(s), 4));
+    if (!isnan(overlap(s)))
+        json_object_object_add(o, "overlap", json_number(overlap(s), 4));
+    for (int i = 0; i < b->nkinds; i++)
+        wrong += bench_wrong(b, b->kinds[i]);
+    json_object_object_add(o, "wrong", b->check ? json_object_new_int64(wrong) : NULL);
+    json_print(o, false);
+    (void)json_object_put(o);
+}
+
+static void row_print(const struct bench *b, enum bench_kind kind, const struct summary *s)
+{
+    static const char *const names[BENCH_KINDS] = {
+        [BENCH_AUTO] = "auto",
+        [BENCH_FUSED] = "fused",
+        [BENCH_SEQUENTIAL] = "sequential",
+        [BENCH_COMPUTE] = "compute only",
+        [BENCH_COMM] = "comm only",
+        [BENCH_FLAT] = "flat",
+        [BENCH_HIERARCHICAL] = "hierarchical",
+        [BENCH_COMM_FLAT] = "comm, flat",
+        [BENCH_COMM_HIERARCHICAL] = "comm, hier.",
+    };
+    double bus, bytes = message_bytes(&b->shape, &bus), algbw = bytes / s->p50 / 1e3;
+    char checked[24] = "-";
+
+    printf("%12.0f  %5s  %5d  %-12s  %9.1f  %9.1f  %9.1f", bytes, dtype_name(b->shape.dtype), b->shape.nranks, names[kind],
+           s->min, s->p50, s->p99);
+    if (kind == BENCH_COMPUTE || bytes == 0)
+        printf("  %7s  %7s", "-", "-");
+    else
+        printf("  %7.3f  %7.3f", algbw, algbw * bus);
+    if (b->check && kind != BENCH_COMPUTE && kind != BENCH_COMM && kind != BENCH_COMM_FLAT && kind != BENCH_COMM_HIERARCHICAL)
+        (void)snprintf(checked, sizeof(checked), "%" PRId64, bench_wrong(b, kind));
+    printf("  %6s\n", checked);
+}
+
+static void report_table(const struct bench *b, const struct summary s[BENCH_KINDS])
+{
+    const char *manner = b->group ? ", as a group," : "";
+    char shape[160];
+
+    if (b->prepared)
+        manner = ", as runs of one prepared operator,";
+    printf("# fccctl bench %s%s%s\n", op_name(b->shape.op), b->shape.op == FCC_OP_NOOP ? "" : "  ",
+           shape_text(&b->shape, shape, sizeof(shape)));
+    printf("# device %s, %d rank%s on %d node%s, %" PRId64 " iterations after %" PRId64
+           " to warm up; time of the slowest rank, bandwidth at p50\n",
+           b->device, b->shape.nranks, b->shape.nranks > 1 ? "s" : "", b->nodes, b->nodes > 1 ? "s" : "", b->iters, b->warmup);
+    for (int r = 0, last; b->nodes > 1 && r < b->shape.nranks; r = last + 1) {
+        for (last = r; last + 1 < b->shape.nranks && bench_node(b, last + 1) == bench_node(b, r);)
+            last++;
+        printf("# node %s: rank", b->addresses[bench_node(b, r)]);
+        printf(last > r ? "s %d to %d\n" : " %d\n", r, last);
+    }
+    if (b->stream)
+        printf("# each iteration enqueues %" PRId64 " on a stream%s and waits for them; times are per operator\n", b->stream,
+               manner);
+    printf("#\n");
+    printf("#%11s  %5s  %5s  %-12s  %9s  %9s  %9s  %7s  %7s  %6s\n", "size", "type", "ranks", "schedule", "min", "p50", "p99",
+           "algbw", "busbw", "#wrong");
+    printf("#%11s  %5s  %5s  %-12s  %9s  %9s  %9s  %7s  %7s\n", "(B)", "", "", "", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)");
+    for (int i = 0; i < b->nkinds; i++)
+        row_print(b, b->kinds[i], &s[b->kinds[i]]);
+    if (!isnan(speedup(s)))
+        printf("# speed-up %.2f (sequential / fused)", speedup(s));
+    if (!isnan(overlap(s)))
+        printf(", overlap %.2f ((compute + comm - fused) / min(compute, comm))", overlap(s));
+    if (!isnan(speedup(s)))
+        printf("\n");
+    if (s[BENCH_FLAT].measured)
+        printf("# flat / hierarchical %.2f, comm only %.2f\n", s[BENCH_FLAT].p50 / s[BENCH_HIERARCHICAL].p50,
+               s[BENCH_COMM_FLAT].p50 / s[BENCH_COMM_HIERARCHICAL].p50);
+}
+
+int bench_report(const struct bench *b)
+{
+    struct summary s[BENCH_KINDS] = {0};
+    double *room = calloc((size_t)b->iters, sizeof(*room));
+
+    if (!room)
+        return -ENOMEM;
+    for (int i = 0; i < b->nkinds; i++)
+        summarise(b, i, room, &s[b->kinds[i]]);
+    free(room);
+    if (b->json)
+        report_json(b, s);
+    else
+        report_table(b, s);
+    return 0;
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+#include "client/fccctl/bench/local.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/fccctl/control.h"
+
+#define STEP_MS 5
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void step(void)
+{
+    const struct timespec t = {.tv_nsec = STEP_MS * 1000000L};
+    (void)nanosleep(&t, NULL); /* a signal may cut it short */
+}
+
+static int find_in_path(char *out, size_t room)
+{
+    const char *path = getenv("PATH");
+
+    for (const char *p = path ? path : "/usr/sbin:/usr/bin"; *p;) {
+        size_t n = strcspn(p, ":");
+        if (n > 0 && snprintf(out, room, "%.*s/fccd", (int)n, p) < (int)room && access(out, X_OK) == 0)
+            return 0;
+        p += n + (p[n] == ':');
+    }
+    return -ENOENT;
+}
+
+int local_find_daemon(char *out, size_t room, struct error *e)
+{
+    const char *named = getenv("FCCD_BINARY");
+    char self[4096];
+    ssize_t n;
+
+    if (named && *named) {
+        if (access(named, X_OK) != 0)
+            return error_set(e, -ENOENT, "$FCCD_BINARY: \"%s\": %s", named, strerror(errno));
+        if (snprintf(out, room, "%s", named) >= (int)room)
+            return error_set(e, -ENOENT, "$FCCD_BINARY: longer than %zu characters", room - 1);
+        return 0;
+    }
+    n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (n > 0) {
+        self[n] = '\0';
+        char *slash = strrchr(self, '/');
+        if (slash && snprintf(out, room, "%.*s/fccd", (int)(slash - self), self) < (int)room && access(out, X_OK) == 0)
+            return 0;
+    }
+    if (find_in_path(out, room) == 0)
+        return 0;
+    return error_set(e, -ENOENT, "no fccd beside this program nor in $PATH; $FCCD_BINARY may name it");
+}
+
+int local_directory_make(char out[96], struct error *e)
+{
+    const char *tmp = getenv("TMPDIR");
+    char path[96];
+
+    if (snprintf(path, sizeof(path), "%s/fccd-XXXXXX", tmp && *tmp ? tmp : "/tmp") >= (int)sizeof(path))
+        return error_set(e, -ENAMETOOLONG, "$TMPDIR: \"%s\": too long for a socket's path", tmp);
+    if (!mkdtemp(path))
+        return error_set(e, -errno, "%s: %s", path, strerror(errno));
+    memcpy(out, path, sizeof(path));
+    return 0;
+}
+
+void local_directory_remove(const char *path)
+{
+    DIR *dir = *path ? opendir(path) : NULL;
+
+    if (!*path)
+        return;
+    if (dir) { /* the daemon makes no directories */
+        const struct dirent *entry;
+        while ((entry = readdir(dir))) {
+            if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+                (void)unlinkat(dirfd(dir), entry->d_name, 0);
+        }
+        (void)closedir(dir);
+    }
+    (void)rmdir(path);
+}
+
+/* In the child: become fccd. What the caller has open on descriptors beyond 2 is close-on-exec. */
+static void become_daemon(const char *binary, const struct local_options *options, const struct local_daemon *d, pid_t parent)
+{
+    char *argv[20] = {"fccd"}, devices[16];
+    const char *const pairs[][2] = {
+        {"--config", "/dev/null"},
+        {"--socket", d->socket},
+        {"--cpu-devices", devices},
+        {"--gpus", options->gpus ? options->gpus : "none"},
+        {"--log-level", options->log_level ? options->log_level : "warning"},
+        {"--node-listen", options->listen},
+        {"--cluster-key", options->key},
+    };
+    int n = 1;
+    sigset_t none;
+
+    (void)setpgid(0, 0); /* the terminal's SIGINT is for the caller, who then ends the daemon in order */
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(1);
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)signal(SIGPIPE, SIG_DFL);
+    (void)snprintf(devices, sizeof(devices), "%d", options->devices);
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        if (!pairs[i][1])
+            continue;
+        argv[n++] = (char *)(uintptr_t)pairs[i][0];
+        argv[n++] = (char *)(uintptr_t)pairs[i][1];
+    }
+    if (options->cores && sched_setaffinity(0, sizeof(*options->cores), options->cores))
+        _exit(1);
+    (void)execv(binary, argv);
+    _exit(127);
+}
+
+static const char *how_it_ended(int wait_status, char out[64])
+{
+    if (WIFSIGNALED(wait_status))
+        (void)snprintf(out, 64, "was killed by signal %d", WTERMSIG(wait_status));
+    else
+        (void)snprintf(out, 64, "ended with exit status %d", WEXITSTATUS(wait_status));
+    return out;
+}
+
+/* Wait until the daemon answers a HELLO. */
+static int wait_until_up(struct local_daemon *d, const char *binary, struct error *e)
+{
+    int64_t deadline = now_ms() + LOCAL_LIMIT_MS;
+    struct error last = {0};
+    struct control *c;
+    int wait_status;
+    char how[64];
+
+    while (now_ms() < deadline) {
+        if (waitpid(d->pid, &wait_status, WNOHANG) == d->pid) {
+            d->pid = 0;
+            return error_set(e, -ECONNREFUSED, "%s %s before it took connections", binary, how_it_ended(wait_status, how));
+        }
+        if (control_open(d->socket, getuid(), "", &c, &last) == 0) {
+            control_close(c);
+            return 0;
+        }
+        if (last.status != -ECONNREFUSED)
+            return error_set(e, last.status, "%s: %s", binary, last.text);
+        step();
+    }
+    return error_set(e, -ETIMEDOUT, "%s took no connections within %d s: %s", binary, LOCAL_LIMIT_MS / 1000, last.text);
+}
+
+int local_daemon_start(const struct local_options *options, struct local_daemon *out, struct error *e)
+{
+    struct local_daemon d = {0};
+    char binary[4096];
+    pid_t self = getpid();
+    int status;
+
+    if (options->binary)
+        (void)snprintf(binary, sizeof(binary), "%s", options->binary);
+    else if ((status = local_find_daemon(binary, sizeof(binary), e)))
+        return status;
+    if ((status = local_directory_make(d.directory, e)))
+        return status;
+    (void)snprintf(d.socket, sizeof(d.socket), "%s/fccd.sock", d.directory);
+    (void)fflush(NULL);
+    d.pid = fork();
+    if (d.pid < 0) {
+        status = error_set(e, -errno, "no new process: %s", strerror(errno));
+        (void)rmdir(d.directory);
+        return status;
+    }
+    if (d.pid == 0)
+        become_daemon(binary, options, &d, self);
+    status = wait_until_up(&d, binary, e);
+    if (status) {
+        (void)local_daemon_stop(&d, NULL);
+        return status;
+    }
+    *out = d;
+    return 0;
+}
+
+/* True when the child has ended within the limit; it is reaped then. */
+static bool wait_for_end(pid_t pid, int limit_ms, int *wait_status)
+{
+    int64_t deadline = now_ms() + limit_ms;
+
+    for (;;) {
+        pid_t got = waitpid(pid, wait_status, WNOHANG);
+        if (got == pid || (got < 0 && errno != EINTR))
+            return true;
+        if (now_ms() >= deadline)
+            return false;
+        step();
+    }
+}
+
+void local_daemon_terminate(struct local_daemon *d)
+{
+    if (d->pid > 0 && !d->terminated) /* a second one would end it without waiting for its jobs */
+        (void)kill(d->pid, SIGTERM);
+    d->terminated = true;
+}
+
+int local_daemon_stop(struct local_daemon *d, struct error *e)
+{
+    int status = 0, wait_status = 0;
+    char how[64];
+
+    if (d->pid > 0) {
+        local_daemon_terminate(d);
+        if (!wait_for_end(d->pid, LOCAL_LIMIT_MS, &wait_status)) {
+            (void)kill(d->pid, SIGKILL);
+            (void)wait_for_end(d->pid, LOCAL_LIMIT_MS, &wait_status);
+            status = error_set(e, -ETIMEDOUT, "fccd did not end within %d s of SIGTERM and was killed", LOCAL_LIMIT_MS / 1000);
+        } else if (wait_status != 0) {
+            status = error_set(e, -EIO, "fccd %s", how_it_ended(wait_status, how));
+        }
+        d->pid = 0;
+    }
+    local_directory_remove(d->directory);
+    d->directory[0] = '\0';
+    return status;
+}

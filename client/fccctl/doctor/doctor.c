@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * doctor.c - the verb doctor: what is wrong with this machine and how to mend it.
+ */
+#include "client/fccctl/doctor/doctor.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/fccctl/fccctl.h"
+#include "client/fccctl/field.h"
+#include "client/fccctl/format.h"
+#include "proto/base/error.h"
+
+static const char *const level_names[] = {[FINDING_OK] = "ok", [FINDING_WARN] = "warn", [FINDING_BAD] = "bad"};
+
+struct group_name group_name(const struct group *group, gid_t gid)
+{
+    struct group_name name;
+
+    if (group)
+        (void)snprintf(name.text, sizeof(name.text), "%s", group->gr_name);
+    else
+        (void)snprintf(name.text, sizeof(name.text), "%u", (unsigned)gid);
+    return name;
+}
+
+void finding_add(struct doctor *d, enum finding_level level, const char *check, const char *remedy, const char *format, ...)
+{
+    struct json_object *o = json_object_new_object();
+    char text[1024];
+    va_list ap;
+
+    va_start(ap, format);
+    (void)vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    json_object_object_add(o, "check", json_object_new_string(check));
+    json_object_object_add(o, "level", json_object_new_string(level_names[level]));
+    json_object_object_add(o, "finding", json_object_new_string(text_clean(text)));
+    if (*remedy)
+        json_object_object_add(o, "remedy", json_object_new_string(remedy));
+    (void)json_object_array_add(d->findings, o);
+    d->count[level]++;
+}
+
+static void findings_print(const struct doctor *d)
+{
+    for (size_t i = 0; i < json_object_array_length(d->findings); i++) {
+        struct json_object *o = json_object_array_get_idx(d->findings, i);
+        printf("%-4s  %-12s  %s\n", field_text(o, "level"), field_text(o, "check"), field_text(o, "finding"));
+        if (*field_text(o, "remedy"))
+            printf("      %-12s  -> %s\n", "", field_text(o, "remedy"));
+    }
+    printf("%d bad, %d to look at, %d ok\n", d->count[FINDING_BAD], d->count[FINDING_WARN], d->count[FINDING_OK]);
+}
+
+int verb_doctor(struct call *call)
+{
+    struct doctor d = {.socket = call->socket};
+
+    if (!args_parse(call, NULL, 0, 0))
+        return call->exit;
+    d.socket = call->socket;
+    d.findings = json_object_new_array();
+    doctor_daemon(&d);
+    doctor_nodes(&d);
+    doctor_machine(&d);
+    doctor_gpus(&d);
+    doctor_mps(&d);
+    doctor_jobs(&d);
+    if (call->json) {
+        struct json_object *o = json_object_new_object();
+        json_object_object_add(o, "well", json_object_new_boolean(d.count[FINDING_BAD] == 0));
+        json_object_object_add(o, "findings", json_object_get(d.findings));
+        json_print(o, true);
+        (void)json_object_put(o);
+    } else {
+        findings_print(&d);
+    }
+    (void)json_object_put(d.findings);
+    (void)json_object_put(d.status);
+    (void)json_object_put(d.devices);
+    return d.count[FINDING_BAD] ? EXIT_UNWELL : EXIT_WELL;
+}

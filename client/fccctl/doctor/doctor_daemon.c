@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * doctor_daemon.c - the socket, the daemon behind it, its configuration and its jobs.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/fccctl/bench/local.h"
+#include "client/fccctl/comms.h"
+#include "client/fccctl/control.h"
+#include "client/fccctl/devices.h"
+#include "client/fccctl/doctor/doctor.h"
+#include "client/fccctl/field.h"
+#include "client/fccctl/workers.h"
+
+#define CHECK_LIMIT_MS 10000
+
+/* What to do about an answer that is an error, or about none. */
+static void answer_remedy(const struct doctor *d, int status, char *remedy, size_t room)
+{
+    if (status == -ECONNREFUSED)
+        doctor_start_remedy(d, remedy, room);
+    else if (status == -EHOSTDOWN)
+        (void)snprintf(
+            remedy, room,
+            "'ps -C fccd -o pid,stat,args' shows it; where STAT begins with T it was stopped, and 'kill -CONT PID' lets it go "
+            "on; " DOCTOR_LOG);
+    else if (status == -EPERM)
+        doctor_own_daemon(remedy, room);
+    else
+        (void)snprintf(remedy, room, DOCTOR_LOG);
+}
+
+static void check_reachable(struct doctor *d)
+{
+    struct error e;
+    char remedy[2048];
+
+    if (control_ask_broker(d->socket, FCC_QUERY_STATUS, &d->status, &e)) {
+        d->status = NULL;
+        answer_remedy(d, e.status, remedy, sizeof(remedy));
+        finding_add(d, FINDING_BAD, "daemon", remedy, "%s", e.text);
+        return;
+    }
+    if (devices_ask(d->socket, &d->devices, &e)) {
+        d->devices = NULL;
+        answer_remedy(d, e.status, remedy, sizeof(remedy));
+        finding_add(d, FINDING_BAD, "daemon", remedy, "it does not tell its devices: %s", e.text);
+        return;
+    }
+    if (strcmp(field_text(d->status, "version"), fcc_version()) != 0)
+        finding_add(d, FINDING_WARN, "daemon", "restart fccd after an upgrade, or upgrade this side",
+                    "fccd %s runs, and this library is %s", field_text(d->status, "version"), fcc_version());
+    else if (field_bool(d->status, "draining"))
+        finding_add(d, FINDING_WARN, "daemon", "", "fccd is draining: it ends when its jobs have ended and takes no new ones");
+    else
+        finding_add(d, FINDING_OK, "daemon", "", "fccd %s, pid %" PRId64 ", takes connections", fcc_version(),
+                    field_int(d->status, "pid", 0));
+}
+
+/* Run `fccd --check-config` and read what it says. Returns its wait status, or -1. */
+static int config_run(const char *binary, char *said, size_t room)
+{
+    const struct timespec step = {.tv_nsec = 5000000L};
+    int pipe_fds[2], wait_status = -1;
+    ssize_t n;
+    pid_t pid;
+
+    said[0] = '\0';
+    if (pipe2(pipe_fds, O_CLOEXEC) != 0)
+        return -1;
+    (void)fflush(NULL);
+    pid = fork();
+    if (pid == 0) {
+        (void)dup2(pipe_fds[1], 1);
+        (void)dup2(pipe_fds[1], 2);
+        (void)execl(binary, "fccd", "--check-config", (char *)NULL);
+        _exit(127);
+    }
+    (void)close(pipe_fds[1]);
+    for (int waited = 0; pid > 0 && waitpid(pid, &wait_status, WNOHANG) == 0; waited += 5) {
+        if (waited == CHECK_LIMIT_MS)
+            (void)kill(pid, SIGKILL);
+        (void)nanosleep(&step, NULL);
+    }
+    (void)fcntl(pipe_fds[0], F_SETFL, O_NONBLOCK);
+    n = read(pipe_fds[0], said, room - 1);
+    said[n > 0 ? n : 0] = '\0';
+    said[strcspn(said, "\n")] = '\0';
+    (void)close(pipe_fds[0]);
+    return pid > 0 ? wait_status : -1;
+}
+
+/* The configuration, and more so the cluster's key, may be closed to the service's users: no fault. */
+static bool is_for_root(const char *said)
+{
+    return strstr(said, strerror(EACCES)) || (strstr(said, "CLUSTER_KEY") && strstr(said, "belongs to"));
+}
+
+static void check_config(struct doctor *d)
+{
+    char binary[4096], said[512];
+    struct error e;
+    int wait_status;
+
+    if (local_find_daemon(binary, sizeof(binary), &e)) {
+        finding_add(d, FINDING_WARN, "config", "install fccd, or name it in $FCCD_BINARY", "not checked: %s", e.text);
+        return;
+    }
+    wait_status = config_run(binary, said, sizeof(said));
+    if (wait_status == 0)
+        finding_add(d, FINDING_OK, "config", "", "'%s --check-config' finds no error", binary);
+    else if (geteuid() != 0 && is_for_root(said))
+        finding_add(d, FINDING_OK, "config", "", "root's to check, whom alone it lets read all of it: %s", said);
+    else
+        finding_add(d, FINDING_BAD, "config", "mend the line or the variable that it names; fccd.conf(5) lists the keys",
+                    "'%s --check-config': %s", binary, *said ? said : "failed");
+}
+
+void doctor_daemon(struct doctor *d)
+{
+    if (doctor_socket(d))
+        check_reachable(d);
+    check_config(d);
+}
+
+static void check_comms(struct doctor *d, struct json_object *all)
+{
+    char text[FCC_TEXT_MAX + 256], remedy[2048], job[4 * FCC_JOB_MAX + 4], socket[512];
+    size_t found = 0, comms = 0;
+
+    doctor_socket_option(d, socket, sizeof(socket));
+    for (size_t w = 0; w < field_count(all, "workers"); w++) {
+        struct json_object *worker = field_at(all, "workers", w);
+        for (size_t i = 0; i < field_count(worker, "comms"); i++, comms++) {
+            struct json_object *comm = field_at(worker, "comms", i);
+            if (!comm_is_unwell(comm, COMMS_STUCK_AFTER_S, text, sizeof(text)))
+                continue;
+            shell_word(field_text(worker, "job"), job, sizeof(job));
+            (void)snprintf(remedy, sizeof(remedy),
+                           "look at 'fccctl %scomms'; this ends it: fccctl %sabort --uid %" PRId64 " --job %s --comm %" PRId64,
+                           socket, socket, field_int(worker, "uid", 0), job, field_int(comm, "comm", 0));
+            finding_add(d, FINDING_BAD, "comms", remedy, "job \"%s\", communicator %" PRId64 ": %s", field_text(worker, "job"),
+                        field_int(comm, "comm", 0), text);
+            found++;
+        }
+    }
+    for (size_t i = 0; i < field_count(all, "silent"); i++, found++) {
+        struct json_object *s = field_at(all, "silent", i);
+        (void)snprintf(remedy, sizeof(remedy),
+                       "'ps -o pid,stat,args %" PRId64
+                       "' shows it; where STAT begins with T it was stopped, and 'kill -CONT %" PRId64
+                       "' lets it go on; 'kill -KILL %" PRId64 "' ends the job",
+                       field_int(s, "pid", 0), field_int(s, "pid", 0), field_int(s, "pid", 0));
+        finding_add(d, FINDING_BAD, "comms", remedy, "job \"%s\" of uid %" PRId64 ": %s", field_text(s, "job"),
+                    field_int(s, "uid", -1), field_text(s, "error"));
+    }
+    if (!found)
+        finding_add(d, FINDING_OK, "comms", "", "%zu jobs, %zu communicators, none waits for its ranks",
+                    field_count(all, "workers"), comms);
+}
+
+void doctor_jobs(struct doctor *d)
+{
+    struct json_object *all;
+    struct error e;
+    int64_t died;
+
+    if (!d->status)
+        return;
+    died = field_int(d->status, "workers_died", 0);
+    if (died > 0)
+        finding_add(d, FINDING_WARN, "workers",
+                    "fccd's log ('journalctl -u fccd', or its LOG_FILE) tells which job, and how its worker ended",
+                    "%" PRId64 " of %" PRId64 " workers died", died, field_int(d->status, "workers_started", 0));
+    else
+        finding_add(d, FINDING_OK, "workers", "", "%" PRId64 " started, none died", field_int(d->status, "workers_started", 0));
+    if (workers_collect(d->socket, FCC_QUERY_COMMS, -1, NULL, &all, &e)) {
+        finding_add(d, FINDING_BAD, "comms", DOCTOR_LOG, "%s", e.text);
+        return;
+    }
+    check_comms(d, all);
+    (void)json_object_put(all);
+}

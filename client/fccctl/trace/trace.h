@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * trace.h - draw a trace: what the slices of one operator did and when, on every rank and workgroup.
+ *
+ * A trace is the JSON that fccd answers to a TRACE query:
+ *   {"comm", "op", "number", "schedule", "dtype", "nranks", "duration_ns", "ranks": [{"rank", "device", "workgroups":
+ *     [{"workgroup", "events": [{"slice", "kind", "dst" (-1: several), "row", "rows", "col", "cols", "start_ns", "end_ns"}]}]}]}
+ * with times from the operator's launch.
+ */
+#ifndef FCC_CLIENT_FCCCTL_TRACE_TRACE_H
+#define FCC_CLIENT_FCCCTL_TRACE_TRACE_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "proto/base/error.h"
+#include "proto/proto.h"
+
+struct json_object;
+
+/* What a slice did, from its "kind". */
+enum trace_kind { TRACE_COMPUTE_PUT, TRACE_COMPUTE, TRACE_PUT, TRACE_REDUCE, TRACE_WAIT, TRACE_OTHER, TRACE_KINDS };
+enum trace_kind trace_kind(struct json_object *event);
+extern const char *const trace_kind_names[TRACE_KINDS];
+
+/* The latest of the operator's duration and its events' ends, in ns; at least 1. */
+double trace_duration(struct json_object *trace);
+
+/* 0, or -EPROTO with what is missing: a trace without ranks or without an event cannot be drawn. */
+int trace_check(struct json_object *trace, struct error *e);
+
+/* A self-contained picture: a lane for each workgroup, grouped by rank, slices coloured by kind and marked by destination.
+ * Draws what trace_check() lets pass. 0 or -ENOMEM; whether the writing went well is ferror()'s to tell. */
+int trace_svg(struct json_object *trace, FILE *out);
+
+/* Trace events as chrome://tracing and Perfetto open them: a process for each rank, a thread for each workgroup. */
+void trace_chrome(struct json_object *trace, FILE *out);
+
+/* Draw into a file, whole or not at all. */
+int trace_write_svg(struct json_object *trace, const char *path, struct error *e);
+int trace_write_chrome(struct json_object *trace, const char *path, struct error *e);
+
+/* How the ranks' time was spent, one line each. */
+void trace_summary(struct json_object *trace, FILE *out);
+
+#endif

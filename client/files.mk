@@ -1,0 +1,29 @@
+# The library, fccctl, and the examples.
+CLIENT := $(call in,client client/core client/device client/launchers client/memory client/stream)
+FCCCTL_COMMON := $(addprefix client/fccctl/,args.c control.c field.c format.c table.c \
+	$(addprefix bench/,bench_check.c bench_data.c local.c local_nodes.c shape.c))
+FCCCTL := $(call in,client/fccctl client/fccctl/bench client/fccctl/doctor client/fccctl/trace)
+EXAMPLES := $(call in,client/examples)
+
+$(BUILD)/lib/libfccclient.so.$(VERSION): $(call objects,$(CLIENT) $(PROTO)) client/libfccclient.map
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) -shared -Wl,-soname,libfccclient.so.$(SOVERSION) -Wl,--version-script=client/libfccclient.map
+
+$(BUILD)/lib/libfccclient.so: $(BUILD)/lib/libfccclient.so.$(VERSION)
+	$(Q)ln -sf libfccclient.so.$(VERSION) $(BUILD)/lib/libfccclient.so.$(SOVERSION)
+	$(Q)ln -sf libfccclient.so.$(SOVERSION) $@
+
+LINK_CLIENT = -L$(BUILD)/lib -lfccclient -Wl,-rpath,'$$ORIGIN/../lib'
+
+$(BUILD)/bin/fccctl: $(call objects,$(FCCCTL) $(KERNELS) $(PROTO)) $(BUILD)/lib/libfccclient.so
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) $(LINK_CLIENT) $(JSON_LIBS) -lm
+
+# They include <fccclient.h>, as programs elsewhere do.
+$(BUILD)/obj/client/examples/%.o: CPPFLAGS += -Iproto
+$(patsubst client/examples/%.c,$(BUILD)/bin/%,$(EXAMPLES)): $(BUILD)/bin/%: $(BUILD)/obj/client/examples/%.o $(BUILD)/lib/libfccclient.so
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) $(LINK_CLIENT)

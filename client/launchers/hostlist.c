@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * hostlist.c - Slurm's lists: hosts ("a[1-3,07],b2-ib") and tasks per host ("2(x3),1").
+ *
+ * A list has elements with commas between them. A host's element is text with any number of brackets in it, each with numbers and
+ * ranges; numbers keep the leading zeros of the range's first. With several brackets the last one counts fastest. Nothing is
+ * expanded: an element's hosts are counted, and the one that is looked for is written by its digits in that mixed radix.
+ */
+#include "client/launchers/hostlist.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DIGITS_MAX 9 /* of one number: it fits 32 bits */
+
+/* Where reading stands; `e` is set when it failed. */
+struct reader {
+    const char *what, *list, *at;
+    struct error *e;
+};
+
+static int refuse(const struct reader *r, const char *why)
+{
+    return error_set(r->e, -EINVAL, "%s: \"%.200s\": character %zu: %s", r->what, r->list, (size_t)(r->at - r->list), why);
+}
+
+/* A number; its number of digits in *width. */
+static int number_read(struct reader *r, uint32_t *value, size_t *width)
+{
+    *width = strspn(r->at, "0123456789");
+    if (*width == 0 || *width > DIGITS_MAX)
+        return refuse(r, *width ? "a number of more than 9 digits" : "expected a number");
+    *value = 0;
+    for (size_t i = 0; i < *width; i++)
+        *value = *value * 10 + (uint32_t)(*r->at++ - '0');
+    return 0;
+}
+
+struct range {
+    uint32_t low, high;
+    size_t width; /* of the numbers, filled up with zeros */
+};
+
+/* "3" or "3-7". */
+static int range_read(struct reader *r, struct range *range)
+{
+    size_t width;
+    int status = number_read(r, &range->low, &range->width);
+
+    range->high = range->low;
+    if (status || *r->at != '-')
+        return status;
+    r->at++;
+    status = number_read(r, &range->high, &width);
+    if (!status && range->high < range->low)
+        status = refuse(r, "a range that ends before it begins");
+    return status;
+}
+
+/* "[1-3,07]": how many numbers. The one at `index` is written, if `to` is not NULL. */
+static int bracket_read(struct reader *r, uint32_t index, char *to, size_t room, uint32_t *count)
+{
+    struct range range;
+
+    *count = 0;
+    do {
+        r->at++; /* the bracket, or a comma */
+        int status = range_read(r, &range);
+        if (status)
+            return status;
+        uint32_t n = range.high - range.low + 1;
+        if (to && index >= *count && index - *count < n)
+            (void)snprintf(to, room, "%0*u", (int)range.width, range.low + (index - *count));
+        if (n > HOSTLIST_MAX - *count)
+            return refuse(r, "more hosts than can be");
+        *count += n;
+    } while (*r->at == ',');
+    if (*r->at != ']')
+        return refuse(r, "expected a comma or ]");
+    r->at++;
+    return 0;
+}
+
+static bool host_character(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' || c == '_';
+}
+
+/* One element, up to its comma or the end: how many hosts. */
+static int element_count(struct reader *r, uint32_t *count)
+{
+    const char *from = r->at;
+    uint32_t n;
+
+    *count = 1;
+    while (*r->at && *r->at != ',') {
+        if (*r->at == '[') {
+            int status = bracket_read(r, 0, NULL, 0, &n);
+            if (status)
+                return status;
+            if (n > HOSTLIST_MAX / *count)
+                return refuse(r, "more hosts than can be");
+            *count *= n;
+        } else if (host_character(*r->at)) {
+            r->at++;
+        } else {
+            return refuse(r, "expected letters, digits, - . _ or numbers in [ ]");
+        }
+    }
+    return r->at == from ? refuse(r, "expected a host") : 0;
+}
+
+/* Write the host number `index` of an element of `count` hosts that has been read before. */
+static int element_write(struct reader *r, uint32_t index, uint32_t count, char *host, size_t room)
+{
+    size_t n = 0;
+
+    while (*r->at && *r->at != ',') {
+        char text[DIGITS_MAX + 2] = {*r->at};
+        if (*r->at == '[') {
+            const struct reader begin = *r;
+            uint32_t numbers = 0;
+            if (bracket_read(r, 0, NULL, 0, &numbers) || numbers == 0 || numbers > count)
+                return refuse(r, "not what was counted");
+            *r = begin;
+            count /= numbers; /* hosts for each of its numbers */
+            (void)bracket_read(r, index / count, text, sizeof(text), &numbers);
+            index %= count;
+        } else {
+            r->at++;
+        }
+        size_t length = strlen(text);
+        if (n + length >= room)
+            return refuse(r, "a host's name that is too long");
+        memcpy(host + n, text, length);
+        n += length;
+    }
+    host[n] = '\0';
+    return 0;
+}
+
+int hostlist_find(const char *what, const char *list, uint32_t index, char *host, size_t room, uint32_t *count, struct error *e)
+{
+    struct reader r = {.what = what, .list = list, .at = list, .e = e};
+    uint32_t sum = 0, n = 0;
+
+    for (;;) {
+        struct reader element = r;
+        int status = element_count(&r, &n);
+        if (!status && n > HOSTLIST_MAX - sum)
+            status = refuse(&r, "more hosts than can be");
+        if (!status && index >= sum && index - sum < n)
+            status = element_write(&element, index - sum, n, host, room);
+        if (status)
+            return status;
+        sum += n;
+        if (!*r.at)
+            break;
+        r.at++;
+    }
+    if (index >= sum)
+        return error_set(e, -EINVAL, "%s: \"%.200s\": %u hosts: host number %u is none of them", what, list, sum, index);
+    *count = sum;
+    return 0;
+}
+
+/* "2" or "2(x3)". */
+static int tasks_read(struct reader *r, uint32_t *tasks, uint32_t *times)
+{
+    size_t width;
+    int status = number_read(r, tasks, &width);
+
+    *times = 1;
+    if (status || *r->at != '(')
+        return status;
+    r->at++;
+    if (*r->at != 'x')
+        return refuse(r, "expected x and a number");
+    r->at++;
+    status = number_read(r, times, &width);
+    if (!status && *r->at != ')')
+        status = refuse(r, "expected )");
+    if (!status)
+        r->at++;
+    return status;
+}
+
+int tasklist_find(const char *what, const char *list, uint32_t index, uint32_t *tasks, uint32_t *count, uint32_t *sum,
+                  struct error *e)
+{
+    struct reader r = {.what = what, .list = list, .at = list, .e = e};
+    uint32_t hosts = 0, found = 0, n = 0, times = 1;
+    uint64_t all = 0;
+
+    for (;;) {
+        int status = tasks_read(&r, &n, &times);
+        if (!status && (times > HOSTLIST_MAX - hosts || all + (uint64_t)n * times > INT32_MAX))
+            status = refuse(&r, "more tasks than can be");
+        if (!status && *r.at && *r.at != ',')
+            status = refuse(&r, "expected a comma");
+        if (status)
+            return status;
+        if (index >= hosts && index - hosts < times)
+            found = n;
+        hosts += times;
+        all += (uint64_t)n * times;
+        if (!*r.at)
+            break;
+        r.at++;
+    }
+    if (index >= hosts)
+        return error_set(e, -EINVAL, "%s: \"%.200s\": %u hosts: host number %u is none of them", what, list, hosts, index);
+    *tasks = found;
+    *count = hosts;
+    *sum = (uint32_t)all;
+    return 0;
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * buffer.c - memory that the daemon allocates and the client maps.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "client/core/client.h"
+#include "client/stream/offer.h"
+#include "proto/base/huge.h"
+
+#define ZEROED_BYTES_MS (128 << 10) /* the worker zeroes and maps memory at least so fast: 128 MiB/s */
+#define ZEROING_LONGEST_MS 3600000  /* an hour */
+
+int shared_map(int fd, size_t bytes, const char *what, void **out)
+{
+    int seals = fcntl(fd, F_GET_SEALS), status = 0;
+    void *data = MAP_FAILED;
+    struct stat st;
+
+    if (fstat(fd, &st) || st.st_size < 0 || (uint64_t)st.st_size < bytes)
+        status = last_error_set(-EPROTO, "%s: the worker sent a descriptor of less than %zu bytes", what, bytes);
+    else if (seals < 0 || !(seals & F_SEAL_SHRINK))
+        status = last_error_set(-EPROTO, "%s: the worker sent a descriptor that is not sealed against shrinking", what);
+    else
+        data = huge_map(bytes, MAP_SHARED, fd);
+    if (!status && data == MAP_FAILED)
+        status = last_error_set(errno == ENOMEM ? -ENOMEM : -EPROTO, "%s: mapping %zu bytes: %s", what, bytes, strerror(errno));
+    (void)close(fd);
+    if (!status)
+        *out = data;
+    return status;
+}
+
+int buffer_map(const struct fcc_buffer *b, int fd, uint32_t memory, struct mapping *m)
+{
+    const struct accelerator *a = b->comm->accelerator;
+    int status;
+
+    if (a) {
+        status = accelerator_map(a, fd, memory, m->bytes, &m->gpu);
+        m->data = status ? NULL : (void *)(uintptr_t)m->gpu.address;
+        return status;
+    }
+    if (memory != FCC_MEMORY_HOST) {
+        (void)close(fd);
+        return last_error_set(-EPROTO, "buffer: the worker sent memory of kind %u to a rank on the cpu: allowed is %d", memory,
+                              FCC_MEMORY_HOST);
+    }
+    return shared_map(fd, m->bytes, "buffer", &m->data);
+}
+
+void mapping_end(const struct fcc_comm *comm, const struct mapping *m)
+{
+    if (m->data && comm->accelerator)
+        accelerator_unmap(comm->accelerator, &m->gpu);
+    else if (m->data)
+        (void)munmap(m->data, m->bytes);
+}
+
+void buffer_unmap(struct fcc_buffer *b)
+{
+    for (int r = 0; b->peers && r < b->comm->nranks; r++)
+        mapping_end(b->comm, &b->peers[r]);
+    free(b->peers);
+    b->peers = NULL;
+    mapping_end(b->comm, &b->map);
+}
+
+static int buffer_release(struct fcc_context *c, uint32_t handle)
+{
+    struct fcc_buffer_free_msg msg = {.buffer = handle};
+    struct fcc_reply reply;
+
+    return context_call(
+        c,
+        &(struct call){
+            .type = FCC_MSG_BUFFER_FREE, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
+}
+
+/* How long zeroing that many bytes may take. Any size_t may come here: the worker says what is too much. */
+static int64_t zeroing_ms(size_t bytes)
+{
+    size_t ms = bytes / ZEROED_BYTES_MS;
+
+    return ms < ZEROING_LONGEST_MS ? (int64_t)ms : ZEROING_LONGEST_MS;
+}
+
+/* A symmetric allocation is one of the rank's operators. */
+static int alloc_refuse(fcc_comm *comm, enum fcc_buffer_kind kind, int status, const char *text)
+{
+    return kind == FCC_BUFFER_SYMMETRIC ? comm_refuse(comm, FCC_OP_COUNT, status, text, true)
+                                        : last_error_set(status, "%s", text);
+}
+
+int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fcc_buffer **out)
+{
+    struct fcc_buffer_alloc_reply reply = {.buffer = 0};
+    struct fcc_context *c;
+    struct fcc_buffer *b;
+    int status, fd = -1;
+
+    status = comm_check(comm);
+    if (status)
+        return status;
+    if (!out)
+        return alloc_refuse(comm, kind, -EINVAL, "out: NULL: not allowed");
+    c = comm->context;
+    b = calloc(1, sizeof(*b));
+    if (!b)
+        return alloc_refuse(comm, kind, -ENOMEM, "buffer: out of memory");
+
+    struct fcc_buffer_alloc_msg msg = {.comm = comm->handle, .kind = (uint32_t)kind, .bytes = bytes};
+    status = context_call(c, &(struct call){.type = FCC_MSG_BUFFER_ALLOC,
+                                            .msg = &msg.msg,
+                                            .length = sizeof(msg),
+                                            .reply = &reply,
+                                            .reply_size = sizeof(reply),
+                                            .fds = &fd,
+                                            .more_ms = zeroing_ms(bytes),
+                                            .behind = comm});
+    if (status == -EMFILE && reply.buffer) { /* the worker has it, and this process cannot take it */
+        struct error why;
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        (void)buffer_release(c, reply.buffer);
+        (void)last_error_set(status, "%s", why.text);
+    }
+    if (status)
+        goto out_free;
+    *b = (struct fcc_buffer){
+        .comm = comm, .handle = reply.buffer, .kind = kind, .bytes = bytes, .map.bytes = (size_t)reply.map_bytes};
+    if (reply.map_bytes < bytes || reply.map_bytes > SIZE_MAX || !reply.buffer) {
+        status = last_error_set(-EPROTO, "buffer %u: the worker sent %llu bytes where %zu were asked for", reply.buffer,
+                                (unsigned long long)reply.map_bytes, bytes);
+        (void)close(fd);
+        goto out_free;
+    }
+    status = buffer_map(b, fd, reply.memory, &b->map);
+    if (status) {
+        struct error why = {.status = status};
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        (void)buffer_release(c, b->handle);
+        (void)last_error_set(status, "%s", why.text);
+        goto out_free;
+    }
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_INSERT_HEAD(&c->buffers, b, link);
+    (void)pthread_mutex_unlock(&c->lock);
+    *out = b;
+    return 0;
+out_free:
+    free(b);
+    return status;
+}
+
+void fcc_buffer_free(fcc_buffer *buffer)
+{
+    struct fcc_context *c;
+
+    if (!buffer || buffer_check(buffer))
+        return;
+    c = buffer->comm->context;
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_REMOVE(buffer, link);
+    (void)pthread_mutex_unlock(&c->lock);
+    offers_forget_buffer(buffer->comm, buffer->handle);
+    buffer_unmap(buffer);
+    (void)buffer_release(c, buffer->handle); /* if that fails, the connection's end will do it */
+    free(buffer);
+}
+
+uint32_t buffer_handle(const struct fcc_context *c, const struct fcc_buffer *buffer, uint64_t *address)
+{
+    const struct fcc_buffer *b;
+
+    LIST_FOREACH(b, &c->buffers, link)
+        if (b == buffer) {
+            if (address)
+                *address = b->map.gpu.address;
+            return b->handle;
+        }
+    return 0;
+}
+
+void *fcc_buffer_data(const fcc_buffer *buffer)
+{
+    return buffer_check(buffer) ? NULL : buffer->map.data;
+}
+
+size_t fcc_buffer_size(const fcc_buffer *buffer)
+{
+    return buffer_check(buffer) ? 0 : buffer->bytes;
+}
+
+fcc_buffer *fcc_buffer_find(const fcc_context *context, const void *address)
+{
+    struct fcc_context *c = (struct fcc_context *)(uintptr_t)context; /* for its lock */
+    struct fcc_buffer *b;
+
+    if (context_check(context))
+        return NULL;
+    (void)pthread_mutex_lock(&c->lock);
+    LIST_FOREACH(b, &c->buffers, link)
+        if ((uintptr_t)address - (uintptr_t)b->map.data < b->bytes)
+            break;
+    (void)pthread_mutex_unlock(&c->lock);
+    return b;
+}
+
+/* Do these bytes lie in the buffer? */
+static int range_check(const struct fcc_buffer *b, uint64_t offset, const char *name, const void *host, size_t bytes)
+{
+    int status = buffer_check(b);
+
+    if (status)
+        return status;
+    if (!host && bytes)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", name);
+    if (offset > b->bytes || bytes > b->bytes - offset)
+        return last_error_set(-EINVAL, "rank %d: offset %llu and %zu bytes: the buffer has %zu bytes", b->comm->rank,
+                              (unsigned long long)offset, bytes, b->bytes);
+    return 0;
+}
+
+int fcc_buffer_write(fcc_buffer *buffer, uint64_t offset, const void *from, size_t bytes)
+{
+    int status = range_check(buffer, offset, "from", from, bytes);
+
+    if (status || !bytes)
+        return status;
+    if (buffer->comm->accelerator)
+        return accelerator_copy_in(buffer->comm->accelerator, buffer->map.gpu.address + offset, from, bytes);
+    memcpy((unsigned char *)buffer->map.data + offset, from, bytes);
+    return 0;
+}
+
+int fcc_buffer_read(const fcc_buffer *buffer, uint64_t offset, void *to, size_t bytes)
+{
+    int status = range_check(buffer, offset, "to", to, bytes);
+
+    if (status || !bytes)
+        return status;
+    if (buffer->comm->accelerator)
+        return accelerator_copy_out(buffer->comm->accelerator, to, buffer->map.gpu.address + offset, bytes);
+    memcpy(to, (const unsigned char *)buffer->map.data + offset, bytes);
+    return 0;
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * pool.c - buffers for allocators that know no handles: functions of a size and a device's number (torch.cuda.MemPool).
+ *
+ * Such a function has no place for a pointer of its caller's, so what it needs is the process's: which communicator's memory each
+ * device's allocations are, and which buffer lies behind an address. Few and large allocations come here (the allocator above
+ * deals them out in pieces), so a list is enough.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "client/core/client.h"
+
+struct allocation {
+    LIST_ENTRY(allocation) link;
+    fcc_buffer *buffer;
+};
+
+struct pool {
+    fcc_comm *comm; /* the caller's; NULL: not open */
+    unsigned busy;  /* threads that allocate from it now */
+    LIST_HEAD(allocations_head, allocation) allocations;
+};
+
+/* Below all other locks: nothing is called with it held. */
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pool pools[FCC_POOL_DEVICES]; /* pools_lock */
+static volatile uint64_t pool_frees;        /* written under pools_lock, read by anyone: aligned, so never torn */
+
+/* The parent's pools are no pools of the child's. Who knows their allocations is the parent. */
+void pools_forked(void)
+{
+    (void)pthread_mutex_init(&pools_lock, NULL);
+    for (int device = 0; device < FCC_POOL_DEVICES; device++)
+        pools[device] = (struct pool){.comm = NULL};
+}
+
+static bool device_is_valid(int device)
+{
+    return device >= 0 && device < FCC_POOL_DEVICES;
+}
+
+static int device_wrong(int device)
+{
+    return last_error_set(-EINVAL, "pool: device %d: allowed are 0 to %d", device, FCC_POOL_DEVICES - 1);
+}
+
+int fcc_pool_open(fcc_comm *comm, int device)
+{
+    int status = comm_check(comm);
+
+    if (status)
+        return status;
+    if (!device_is_valid(device))
+        return device_wrong(device);
+    (void)pthread_mutex_lock(&pools_lock);
+    if (pools[device].comm)
+        status = -EALREADY;
+    else
+        pools[device].comm = comm;
+    (void)pthread_mutex_unlock(&pools_lock);
+    return status ? last_error_set(status, "rank %d: pool: device %d has one that is open", comm->rank, device) : 0;
+}
+
+int fcc_pool_close(int device)
+{
+    int status = 0;
+
+    if (!device_is_valid(device))
+        return device_wrong(device);
+    (void)pthread_mutex_lock(&pools_lock);
+    if (!pools[device].comm)
+        status = -ENOENT;
+    else if (pools[device].busy || !LIST_EMPTY(&pools[device].allocations))
+        status = -EBUSY;
+    else
+        pools[device].comm = NULL;
+    (void)pthread_mutex_unlock(&pools_lock);
+    return !status ? 0
+                   : last_error_set(status,
+                                    status == -ENOENT ? "pool: device %d has none that is open"
+                                                      : "pool: device %d: what was allocated from it is not all freed",
+                                    device);
+}
+
+/* The pool's communicator, which stays until pool_leave(). NULL, with the error set: it is not open. */
+static fcc_comm *pool_enter(struct pool *p, int device)
+{
+    fcc_comm *comm;
+
+    (void)pthread_mutex_lock(&pools_lock);
+    comm = p->comm;
+    p->busy += comm != NULL;
+    (void)pthread_mutex_unlock(&pools_lock);
+    if (!comm)
+        (void)last_error_set(-ENOENT, "pool: device %d has none that is open", device);
+    return comm;
+}
+
+/* `a` is what was allocated, or NULL. */
+static void pool_leave(struct pool *p, struct allocation *a)
+{
+    (void)pthread_mutex_lock(&pools_lock);
+    p->busy--;
+    if (a)
+        LIST_INSERT_HEAD(&p->allocations, a, link);
+    (void)pthread_mutex_unlock(&pools_lock);
+}
+
+void *fcc_pool_alloc(ptrdiff_t bytes, int device, void *stream)
+{
+    struct allocation *a;
+    fcc_comm *comm;
+
+    (void)stream;
+    if (!device_is_valid(device) || bytes < 1) {
+        (void)(bytes < 1 ? last_error_set(-EINVAL, "pool: %td bytes: allowed are 1 and more", bytes) : device_wrong(device));
+        return NULL;
+    }
+    comm = pool_enter(&pools[device], device);
+    if (!comm)
+        return NULL;
+    a = malloc(sizeof(*a));
+    if (!a)
+        (void)last_error_set(-ENOMEM, "rank %d: pool: out of memory", comm->rank);
+    if (a && fcc_buffer_alloc(comm, FCC_BUFFER_LOCAL, (size_t)bytes, &a->buffer)) {
+        free(a);
+        a = NULL;
+    }
+    pool_leave(&pools[device], a);
+    return a ? fcc_buffer_data(a->buffer) : NULL;
+}
+
+/* Take the allocation at that address from its pool; NULL if there is none. The pool stays until pool_leave(). */
+static struct allocation *allocation_take(struct pool *p, const void *memory)
+{
+    struct allocation *a;
+
+    (void)pthread_mutex_lock(&pools_lock);
+    LIST_FOREACH(a, &p->allocations, link)
+        if (a->buffer->map.data == memory)
+            break;
+    if (a) {
+        LIST_REMOVE(a, link);
+        p->busy++;
+        pool_frees++;
+    }
+    (void)pthread_mutex_unlock(&pools_lock);
+    return a;
+}
+
+void fcc_pool_free(void *memory, ptrdiff_t bytes, int device, void *stream)
+{
+    struct allocation *a;
+
+    (void)bytes, (void)stream;
+    if (!memory || !device_is_valid(device))
+        return;
+    a = allocation_take(&pools[device], memory);
+    if (!a)
+        return;
+    (void)accelerators_synchronize(a->buffer->comm->context); /* a GPU that has failed does nothing any more */
+    fcc_buffer_free(a->buffer);
+    free(a);
+    pool_leave(&pools[device], NULL);
+}
+
+const volatile uint64_t *fcc_pool_frees(void)
+{
+    return &pool_frees;
+}

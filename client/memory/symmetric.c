@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * symmetric.c - what a program's own kernels need to store into other ranks' symmetric buffers, and to wait for what others
+ * store into theirs.
+ *
+ * The status word lies in the session memory, which every GPU of the context sees already. The worker writes it; when the
+ * worker has died, this side does, from whichever thread sees that first: the watch (watch.c), if nobody else.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "client/core/client.h"
+
+/* ---- other ranks' parts of a symmetric buffer ---- */
+
+static int peer_ask(const struct fcc_buffer *b, int rank, struct mapping *out)
+{
+    struct fcc_buffer_peer_msg msg = {.buffer = b->handle, .rank = rank};
+    struct fcc_buffer_alloc_reply reply = {.map_bytes = 0};
+    int fd = -1;
+    int status = context_call(b->comm->context, &(struct call){.type = FCC_MSG_BUFFER_PEER,
+                                                               .msg = &msg.msg,
+                                                               .length = sizeof(msg),
+                                                               .reply = &reply.reply,
+                                                               .reply_size = sizeof(reply),
+                                                               .fds = &fd});
+
+    if (status)
+        return status;
+    if (reply.buffer != b->handle || !reply.map_bytes || reply.map_bytes < b->bytes || reply.map_bytes > SIZE_MAX) {
+        (void)close(fd);
+        return last_error_set(-EPROTO, "rank %d: the worker sent %llu bytes of buffer %u where buffer %u has %zu", rank,
+                              (unsigned long long)reply.map_bytes, reply.buffer, b->handle, b->bytes);
+    }
+    out->bytes = (size_t)reply.map_bytes;
+    return buffer_map(b, fd, reply.memory, out);
+}
+
+/* Locked. Where the part of a rank of the communicator is mapped; NULL: nowhere. */
+static void *peer_known(const struct fcc_buffer *b, int rank)
+{
+    if (rank == b->comm->rank)
+        return b->map.data;
+    return b->peers ? b->peers[rank].data : NULL;
+}
+
+int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out)
+{
+    struct mapping m = {.data = NULL};
+    struct fcc_context *c;
+    void *known;
+    int status;
+
+    status = buffer_check(buffer);
+    if (status)
+        return status;
+    if (!out)
+        return last_error_set(-EINVAL, "out: NULL: not allowed");
+    c = buffer->comm->context;
+    if (rank < 0 || rank >= buffer->comm->nranks)
+        return last_error_set(-EINVAL, "rank: %d: allowed are 0 to %d", rank, buffer->comm->nranks - 1);
+    if (buffer->kind != FCC_BUFFER_SYMMETRIC)
+        return last_error_set(
+            -EINVAL, "rank %d: fcc_buffer_peer: buffer: kind %d (%s): it is not symmetric: allowed is kind %d (symmetric)",
+            buffer->comm->rank, buffer->kind, buffer->kind == FCC_BUFFER_LOCAL ? "local" : "result", FCC_BUFFER_SYMMETRIC);
+    (void)pthread_mutex_lock(&c->lock);
+    known = peer_known(buffer, rank);
+    (void)pthread_mutex_unlock(&c->lock);
+    status = known ? 0 : peer_ask(buffer, rank, &m);
+    if (status)
+        return status;
+    (void)pthread_mutex_lock(&c->lock);
+    if (!known)
+        known = peer_known(buffer, rank); /* another thread may have been faster */
+    if (!known && !buffer->peers)
+        buffer->peers = calloc((size_t)buffer->comm->nranks, sizeof(buffer->peers[0]));
+    if (!known && buffer->peers) {
+        buffer->peers[rank] = m;
+        known = m.data;
+        m.data = NULL;
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    mapping_end(buffer->comm, &m);
+    if (!known)
+        return last_error_set(-ENOMEM, "rank %d: out of memory", rank);
+    *out = known;
+    return 0;
+}
+
+/* ---- status ---- */
+
+void statuses_raise(struct fcc_context *c, int status)
+{
+    const struct fcc_comm *comm;
+    int32_t none;
+
+    LIST_FOREACH(comm, &c->comms, link) {
+        none = 0;
+        if (comm->status_word < FCC_STATUS_WORDS)
+            (void)atomic_compare_exchange_strong_explicit(&c->memory->status[comm->status_word], &none, status,
+                                                          memory_order_release, memory_order_relaxed);
+    }
+}
+
+int status_of(const struct fcc_comm *comm)
+{
+    return comm->status_word < FCC_STATUS_WORDS
+               ? status_taken(atomic_load_explicit(&comm->context->memory->status[comm->status_word], memory_order_acquire))
+               : 0;
+}
+
+int fcc_comm_status(fcc_comm *comm, const int32_t **out)
+{
+    struct fcc_context *c;
+    size_t at;
+    int status;
+
+    status = comm_check(comm);
+    if (status)
+        return status;
+    if (!out)
+        return last_error_set(-EINVAL, "out: NULL: not allowed");
+    c = comm->context;
+    if (comm->status_word >= FCC_STATUS_WORDS)
+        return last_error_set(-ENOMEM, "rank %d: this context has more than %u communicators: this one has no status word",
+                              comm->rank, FCC_STATUS_WORDS);
+    (void)pthread_mutex_lock(&c->accelerator_lock);
+    status = watch_start(c); /* nobody may come by here any more */
+    (void)pthread_mutex_unlock(&c->accelerator_lock);
+    if (status)
+        return status;
+    (void)pthread_mutex_lock(&c->lock);
+    c->waits_unseen = true;
+    if (c->dead.status) /* perhaps since before the communicator was there */
+        statuses_raise(c, c->dead.status);
+    (void)pthread_mutex_unlock(&c->lock);
+    at = offsetof(struct fcc_session_memory, status) + comm->status_word * sizeof(c->memory->status[0]);
+    *out = comm->accelerator ? (const int32_t *)(uintptr_t)(comm->accelerator->memory + at)
+                             : (const int32_t *)(const void *)((const char *)c->memory + at);
+    return 0;
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bound.c - operators that this process launches itself: kernels/gpu/bound.h says how they work, and why nobody waits for ever;
+ * bound_plan.c gets what the worker has made.
+ *
+ * The plug-in is fccd's own file, which the worker names: it has the kernels that fit the worker's plans, and libfccclient needs no GPU
+ * runtime to be built or loaded. It stays loaded. Its runtime works in the GPU's primary context, as the program's does.
+ *
+ * When the context dies (the worker is gone), the failure epoch of each operator's own area is written by the thread that watches, as the
+ * words of streams are (words.c).
+ */
+#include "client/stream/bound_inside.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define CALL ACCELERATOR_CALL
+#define RUNS_LIMIT_MS 1000
+
+/* The plug-in is the process's: whatever the context, one thread at a time opens and closes operators. */
+static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void prepared_forked(void)
+{
+    (void)pthread_mutex_init(&plugin_lock, NULL);
+}
+
+/* ---- the end ---- */
+
+static void memories_unmap(const struct fcc_prepared *p)
+{
+    for (int r = 0; r < FCC_MAX_RANKS; r++) {
+        if (p->areas[r].bytes)
+            accelerator_unmap(p->comm->accelerator, &p->areas[r]);
+        if (p->results[r].bytes)
+            accelerator_unmap(p->comm->accelerator, &p->results[r]);
+    }
+}
+
+bool prepared_is_idle(const struct fcc_prepared *p)
+{
+    const struct slot_run last = {.place = p->place, .number = (uint32_t)p->runs};
+
+    return !p->runs || run_is_over(p->comm->context, &last);
+}
+
+/* Runs that were offered are not the program's to await. Their operators are over, or their kernels leave. False: not within the time. */
+static bool runs_await(const struct fcc_prepared *p)
+{
+    int64_t deadline = deadline_in_ms(RUNS_LIMIT_MS);
+    static const struct timespec nap = {.tv_nsec = 1000000};
+
+    while (!prepared_is_idle(p)) {
+        if (now_ns() >= deadline)
+            return false;
+        (void)nanosleep(&nap, NULL);
+    }
+    return true;
+}
+
+/* All that this process has of it. */
+static void prepared_end(struct fcc_prepared *p)
+{
+    int before = 0;
+
+    if (p->gpu && !accelerator_enter(p->comm->accelerator, &before)) {
+        (void)pthread_mutex_lock(&plugin_lock);
+        p->functions->close(p->gpu);
+        (void)pthread_mutex_unlock(&plugin_lock);
+        accelerator_leave(p->comm->accelerator, before);
+    }
+    memories_unmap(p);
+    (void)pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+static void prepared_tell_freed(const struct fcc_prepared *p)
+{
+    struct fcc_prepared_msg msg = {.comm = p->comm->handle, .number = p->number};
+    struct fcc_reply reply;
+
+    (void)context_call(p->comm->context, &(struct call){.type = FCC_MSG_PREPARED_FREE,
+                                                        .msg = &msg.msg,
+                                                        .length = sizeof(msg),
+                                                        .reply = &reply,
+                                                        .reply_size = sizeof(reply)});
+}
+
+void fcc_prepared_free(fcc_prepared *prepared)
+{
+    if (!prepared || handle_check("prepared", prepared->comm->context))
+        return;
+    struct fcc_context *c = prepared->comm->context;
+
+    (void)pthread_mutex_lock(&c->prepared_lock);
+    LIST_REMOVE(prepared, link);
+    (void)pthread_mutex_unlock(&c->prepared_lock);
+    if (prepared->offered && !runs_await(prepared))
+        return;                    /* a GPU that hangs: what its kernels use stays where it is */
+    prepared_tell_freed(prepared); /* the memory is there as long as it is mapped */
+    prepared_end(prepared);
+}
+
+void prepared_free_all(struct fcc_comm *comm)
+{
+    struct fcc_context *c = comm->context;
+    struct fcc_prepared *p;
+
+    do {
+        (void)pthread_mutex_lock(&c->prepared_lock);
+        LIST_FOREACH(p, &c->prepared, link)
+            if (p->comm == comm)
+                break;
+        (void)pthread_mutex_unlock(&c->prepared_lock);
+        fcc_prepared_free(p);
+    } while (p);
+}
+
+void prepared_forget_all(struct fcc_context *c)
+{
+    struct fcc_prepared *p;
+
+    while ((p = LIST_FIRST(&c->prepared))) {
+        LIST_REMOVE(p, link);
+        if (!p->offered || runs_await(p))
+            prepared_end(p);
+    }
+}
+
+void prepared_release(struct fcc_context *c)
+{
+    static const uint64_t all = UINT64_MAX;
+    const struct fcc_prepared *p;
+
+    (void)pthread_mutex_lock(&c->prepared_lock);
+    LIST_FOREACH(p, &c->prepared, link)
+        (void)accelerator_copy_in(p->comm->accelerator, p->areas[p->comm->rank].address + GPU_PREPARED_FAILURE_AT, &all,
+                                  sizeof(all));
+    (void)pthread_mutex_unlock(&c->prepared_lock);
+}
+
+/* ---- preparing ---- */
+
+static uint64_t buffer_address(const fcc_buffer *b)
+{
+    return b ? b->map.gpu.address : 0;
+}
+
+/* The words of the rank's streams, as the worker's launches use them. */
+static void places_fill(const struct fcc_comm *comm, struct gpu_stream_places *out)
+{
+    const struct accelerator *a = comm->accelerator;
+
+    for (unsigned gpu = 0; gpu < FCC_MAX_GPUS; gpu++)
+        if (comm->words_gpus >> gpu & 1u) {
+            out->started[out->n].address = a->words[gpu].address + offsetof(struct fcc_stream_words, started);
+            out->started[out->n++].pitch = sizeof(struct fcc_stream_word);
+        }
+    out->started[out->n].address =
+        a->memory + offsetof(struct fcc_session_memory, slot) + offsetof(struct fcc_slot, stream_started);
+    out->started[out->n++].pitch = sizeof(struct fcc_slot);
+    out->finished.address = a->words[a->number].address + offsetof(struct fcc_stream_words, finished);
+    out->finished.pitch = sizeof(struct fcc_stream_word);
+}
+
+/* buffers is NULL: each run has its own. */
+static int memories_map(struct fcc_prepared *p, const struct prepared_buffers *buffers, struct gpu_prepared_memory *out,
+                        struct gpu_prepared_sizes *sizes)
+{
+    const struct fcc_comm *comm = p->comm;
+    uint64_t words = comm->accelerator->memory + offsetof(struct fcc_session_memory, prepared) +
+                     p->place * sizeof(struct fcc_prepared_words);
+    int status = 0;
+
+    *out = (struct gpu_prepared_memory){.begun = words + offsetof(struct fcc_prepared_words, begun),
+                                        .ended = words + offsetof(struct fcc_prepared_words, ended)};
+    if (!buffers)
+        places_fill(comm, &out->places);
+    for (int i = 0; buffers && i < GPU_PREPARED_INPUTS; i++)
+        out->inputs[i] = buffer_address(buffers->inputs[i]);
+    for (int r = 0; r < comm->nranks && !status; r++) {
+        status = prepared_memory_map(comm, p->number, FCC_PREPARED_AREA, r, &p->areas[r]);
+        if (!status && r != comm->rank && p->needs_results)
+            status = prepared_memory_map(comm, p->number, FCC_PREPARED_RESULT, r, &p->results[r]);
+        sizes->areas[r] = p->areas[r].bytes;
+        sizes->results[r] = r != comm->rank ? p->results[r].bytes
+                            : buffers       ? (buffers->result ? buffers->result->bytes : 0)
+                                            : UINT64_MAX;
+        out->areas[r] = p->areas[r].address;
+        out->results[r] = r != comm->rank ? p->results[r].address : buffers ? buffer_address(buffers->result) : 0;
+    }
+    return status;
+}
+
+static int prepared_open(struct fcc_prepared *p, const struct prepared_wanted *wanted, const struct prepared_buffers *buffers)
+{
+    const struct accelerator *a = p->comm->accelerator;
+    struct prepared_plan plan = {.plan = NULL};
+    struct gpu_prepared_sizes sizes = {.areas = {0}};
+    struct gpu_prepared_memory memory;
+    struct error e = {.status = 0};
+    int before = 0, status = prepared_plan_get(p->comm, p->number, wanted, &plan);
+
+    if (status)
+        return status;
+    p->functions = plan.functions;
+    p->needs_results = gpu_prepared_needs_results(plan.plan);
+    status = memories_map(p, buffers, &memory, &sizes);
+    if (!status)
+        status = prepared_sizes_check(p->comm, &plan, &sizes);
+    if (!status)
+        status = accelerator_enter(a, &before);
+    if (!status) {
+        (void)pthread_mutex_lock(&plugin_lock);
+        if (p->functions->open(a->ordinal, plan.plan, plan.bytes, &memory, &p->gpu, &e))
+            status = last_error_set(e.status, "rank %d: prepare: %s", p->comm->rank, e.text);
+        (void)pthread_mutex_unlock(&plugin_lock);
+        accelerator_leave(a, before);
+    }
+    free(plan.plan);
+    return status;
+}
+
+/* Ask the worker, with all other ranks: values[0] and values[1] are set. */
+static int prepare_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows, int64_t values[2])
+{
+    fcc_request *request = NULL;
+    int status;
+
+    msg->prepare = FCC_PREPARE_ONLY;
+    status = comm_submit(comm, msg, length, NULL, &request);
+    if (status)
+        return status;
+    status = fcc_request_wait(request, -1);
+    if (!status && request->result.nvalues < 2)
+        status = last_error_set(-EPROTO, "prepare: the worker completed it with %u values", request->result.nvalues);
+    if (!status)
+        memcpy(values, request->result.values, 2 * sizeof(values[0]));
+    if (!status && recv_rows && request->result.nvalues == 2 + (uint32_t)comm->nranks)
+        memcpy(recv_rows, request->result.values + 2, (size_t)comm->nranks * sizeof(recv_rows[0]));
+    fcc_request_free(request);
+    if (!status && (values[0] < 1 || values[0] > UINT32_MAX || values[1] < 0 || values[1] >= FCC_PREPARED_MAX))
+        status =
+            last_error_set(-EPROTO, "prepare: the worker gave it number %lld and place %lld: allowed are 1 to %u and 0 to %d",
+                           (long long)values[0], (long long)values[1], UINT32_MAX, FCC_PREPARED_MAX - 1);
+    return status;
+}
+
+static struct fcc_prepared *prepared_new(struct fcc_comm *comm, int64_t number, int64_t place)
+{
+    struct fcc_prepared *p = calloc(1, sizeof(*p));
+
+    if (!p)
+        return NULL;
+    p->comm = comm;
+    p->number = (uint32_t)number;
+    p->place = (uint32_t)place;
+    (void)pthread_mutex_init(&p->lock, NULL);
+    return p;
+}
+
+/* With the worker's answer: 0, and the context has *out, which is p, or p is no more. */
+static int prepared_begin(struct fcc_prepared *p, const struct prepared_wanted *wanted, const struct prepared_buffers *buffers,
+                          struct fcc_prepared **out)
+{
+    struct fcc_context *c = p->comm->context;
+    struct error why;
+    int status = prepared_open(p, wanted, buffers);
+
+    if (status) {
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        prepared_tell_freed(p);
+        prepared_end(p);
+        return last_error_set(status, "%s", why.text);
+    }
+    (void)pthread_mutex_lock(&c->prepared_lock);
+    LIST_INSERT_HEAD(&c->prepared, p, link);
+    (void)pthread_mutex_unlock(&c->prepared_lock);
+    (void)pthread_mutex_lock(&c->lock);
+    c->waits_unseen = true;
+    (void)pthread_mutex_unlock(&c->lock);
+    *out = p;
+    return 0;
+}
+
+struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place,
+                                    const struct prepared_wanted *wanted)
+{
+    struct fcc_prepared *p = prepared_new(comm, number, place), *out = NULL;
+
+    if (!p) {
+        prepared_tell_freed(&(struct fcc_prepared){.comm = comm, .number = number});
+        return NULL;
+    }
+    p->offered = true;
+    (void)prepared_begin(p, wanted, NULL, &out);
+    return out;
+}
+
+/* All ranks have got their parts of it from the worker: do all have what they need of it in their own processes, too? One that has not
+ * never comes to a run, so nobody keeps it then. why: what went wrong in this one; status 0: nothing. */
+static int prepare_confirm(struct fcc_comm *comm, unsigned op, const struct error *why)
+{
+    struct fcc_submit msg = {.op = FCC_OP_NOOP};
+
+    return why->status ? comm_refuse(comm, op, why->status, why->text, true) : comm_submit(comm, &msg, sizeof(msg), NULL, NULL);
+}
+
+int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
+                 const struct prepared_buffers *buffers, fcc_prepared **out)
+{
+    struct fcc_prepared *p = prepared_new(comm, 0, 0); /* before anybody has been asked */
+    struct error why = {.status = 0};
+    const unsigned op = msg->op, called = op | OP_PREPARED;
+    int64_t values[2] = {0};
+    int status;
+
+    if (!p)
+        return comm_refuse(comm, called, -ENOMEM, "out of memory", true);
+    status = prepare_submit(comm, msg, length, recv_rows, values);
+    if (status) {
+        prepared_end(p);
+        return status;
+    }
+    p->number = (uint32_t)values[0];
+    p->place = (uint32_t)values[1];
+    status = prepared_begin(
+        p, &(struct prepared_wanted){.op = op, .ntensors = msg->ntensors, .tensors = (const struct fcc_wire_tensor *)(msg + 1)},
+        buffers, &p);
+    if (status)
+        (void)error_set(&why, status, "%s", fcc_last_error());
+    status = prepare_confirm(comm, called, &why);
+    if (status && !why.status) {
+        (void)error_set(&why, status, "%s", fcc_last_error());
+        fcc_prepared_free(p);
+        return last_error_set(status, "%s", why.text);
+    }
+    if (!status)
+        *out = p;
+    return status;
+}

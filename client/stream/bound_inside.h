@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bound_inside.h - what bound.c and bound_run.c have in common.
+ */
+#ifndef FCC_CLIENT_STREAM_BOUND_INSIDE_H
+#define FCC_CLIENT_STREAM_BOUND_INSIDE_H
+
+#include "client/stream/bound.h"
+
+struct fcc_prepared {
+    LIST_ENTRY(fcc_prepared) link; /* context->prepared. context->prepared_lock */
+    struct fcc_comm *comm;
+    uint32_t number, place;
+    bool needs_results;
+    bool offered; /* by offer.c; the program does not know of it */
+    const struct gpu_prepared_functions *functions;
+    struct gpu_prepared *gpu;                                               /* NULL: not open */
+    struct accelerator_memory areas[FCC_MAX_RANKS], results[FCC_MAX_RANKS]; /* bytes is 0: not mapped */
+    pthread_mutex_t lock;
+    uint64_t runs;   /* lock */
+    bool is_refused; /* the next run, as the worker knows. lock */
+};
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * group.c - operators that stand directly behind each other: their streams wait for them only when the group ends.
+ *
+ * An operator's place on a stream is a word that the stream writes (it has come) and one that it waits for (stream.c). In a group
+ * the waits of all operators come behind the writes of all, so what each of them is told before it begins has been written when
+ * the one before is still running, and the worker's GPUs go from one to the next without the stream. They keep their order, and
+ * each its own words and its own wait: one that fails early lets the stream go past nothing but itself.
+ *
+ * Only waits for words in the memory of GPUs are put off. Where a stream waits by a function on the CPU, or its words may begin
+ * anew (stream_number()), it waits at once, as without a group.
+ */
+#include <errno.h>
+
+#include "client/core/client.h"
+
+struct group_wait {
+    struct fcc_context *context;
+    const struct accelerator *accelerator; /* the context's */
+    void *stream;
+    uint64_t word;
+    uint32_t value;
+};
+
+/* A slot has one operator at a time, so more waits than these are never of operators that run. */
+#define GROUP_WAITS FCC_SLOTS
+
+static _Thread_local struct group {
+    unsigned depth; /* of fcc_group_begin() in each other */
+    unsigned n;
+    struct group_wait waits[GROUP_WAITS];
+} group;
+
+/* Those from the first on that are of the same stream, in one call. How many there were is in *n. The last one is waited for first: it
+ * mostly ends last, and a stream that has to wait again with every end disturbs the GPU's work on the operators (daemon/worker/device/gpu/lanes.h). */
+static int waits_put(const struct group_wait *first, const struct group_wait *end, unsigned *n)
+{
+    struct driver_operation operations[GROUP_WAITS];
+    const struct group_wait *w = first;
+    int before = 0, status;
+
+    while (w < end && w->accelerator == first->accelerator && w->stream == first->stream)
+        w++;
+    *n = (unsigned)(w - first);
+    for (unsigned i = 0; i < *n; i++) {
+        w--;
+        operations[i] = (struct driver_operation){
+            .operation = DRIVER_BATCH_WAIT, .address = w->word, .value = w->value, .flags = DRIVER_WAIT_REACHED};
+    }
+    status = accelerator_enter(first->accelerator, &before);
+    if (status)
+        return status;
+    status = ACCELERATOR_CALL(first->accelerator, stream_batch, first->stream, *n, operations, 0);
+    accelerator_leave(first->accelerator, before);
+    return status;
+}
+
+/* All of them, whatever happens to one. The first error, and the last error set. */
+static int group_flush(void)
+{
+    const struct group_wait *w = group.waits, *end = w + group.n;
+    struct error why = {0};
+
+    if (group.n && !context_is_ours(w->context)) { /* the group of the thread that forked: its streams are the parent's */
+        group.n = 0;
+        return context_check(w->context);
+    }
+    while (w < end) {
+        unsigned n;
+        int status = waits_put(w, end, &n);
+        if (status && !why.status)
+            (void)error_set(&why, status, "%s", fcc_last_error());
+        w += n;
+    }
+    group.n = 0;
+    return why.status ? last_error_set(why.status, "%.300s (operators of the group run, but a stream does not wait for them)",
+                                       why.text)
+                      : 0;
+}
+
+bool group_is_open(void)
+{
+    return group.depth != 0;
+}
+
+bool group_is_waiting(void)
+{
+    return group.n != 0;
+}
+
+int group_add(const struct fcc_request *r, const struct accelerator *a, void *stream, uint64_t word)
+{
+    int status = group.n == GROUP_WAITS ? group_flush() : 0;
+
+    group.waits[group.n++] =
+        (struct group_wait){.context = r->context, .accelerator = a, .stream = stream, .word = word, .value = r->stream};
+    return status;
+}
+
+void group_forget(const struct fcc_context *c)
+{
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < group.n; i++)
+        if (group.waits[i].context != c)
+            group.waits[kept++] = group.waits[i];
+    group.n = kept;
+}
+
+void fcc_group_begin(void)
+{
+    group.depth++;
+}
+
+int fcc_group_end(void)
+{
+    if (!group.depth)
+        return last_error_set(-EINVAL, "fcc_group_end: no group has begun in this thread");
+    return --group.depth ? 0 : group_flush();
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * words.c - the words of streams in the memory of GPUs (struct fcc_stream_words in proto.h): this side of them. The memory is the
+ * worker's, imported as buffers are, and is there as long as it is imported, also when the worker has died.
+ *
+ * A CPU cannot store into it. So when the context has died, the numbers that streams wait for are copied there, on the GPU's
+ * side stream, which is in order with no other, by the thread that watches (or fcc_disconnect()): whoever finds the context's
+ * end holds locks, and a driver may wait.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/core/client.h"
+
+#define CALL ACCELERATOR_CALL
+
+static uint64_t started_at(const struct accelerator *a, unsigned gpu, uint32_t slot)
+{
+    return a->words[gpu].address + offsetof(struct fcc_stream_words, started) + slot * sizeof(struct fcc_stream_word);
+}
+
+static uint64_t finished_at(const struct accelerator *a, uint32_t slot)
+{
+    return a->words[a->number].address + offsetof(struct fcc_stream_words, finished) + slot * sizeof(struct fcc_stream_word);
+}
+
+/* Those of one GPU. -EIO: this process cannot have them. */
+static int words_import(struct fcc_comm *comm, struct accelerator *a, unsigned gpu)
+{
+    struct fcc_stream_words_msg msg = {.comm = comm->handle, .gpu = gpu};
+    struct fcc_stream_words_reply reply = {.memory = 0};
+    int fd = -1, status;
+
+    status = context_call(comm->context, &(struct call){.type = FCC_MSG_STREAM_WORDS,
+                                                        .msg = &msg.msg,
+                                                        .length = sizeof(msg),
+                                                        .reply = &reply.reply,
+                                                        .reply_size = sizeof(reply),
+                                                        .fds = &fd});
+    if (status)
+        return status;
+    if (reply.memory != FCC_MEMORY_GPU_FD || reply.map_bytes < sizeof(struct fcc_stream_words) || reply.map_bytes > SIZE_MAX) {
+        (void)close(fd);
+        return last_error_set(
+            -EPROTO, "stream words: the worker sent memory of kind %u and %llu bytes: expected are %d and %zu", reply.memory,
+            (unsigned long long)reply.map_bytes, FCC_MEMORY_GPU_FD, sizeof(struct fcc_stream_words));
+    }
+    status = accelerator_map(a, fd, reply.memory, (size_t)reply.map_bytes, &a->words[gpu]);
+    if (!status)
+        a->words_gpus |= 1u << gpu;
+    return status;
+}
+
+/* From now on they are released with the context. */
+static int words_register(struct fcc_context *c, const struct accelerator *a)
+{
+    unsigned n = 0;
+    int status;
+
+    (void)pthread_mutex_lock(&c->lock);
+    status = context_dead(c, "fcc_comm_init");
+    while (n < c->nstream_words && c->stream_words[n].accelerator != a)
+        n++;
+    if (!status && n == FCC_MAX_GPUS)
+        status = last_error_set(-EPROTO, "stream words: the worker has put ranks on more than %d GPUs", FCC_MAX_GPUS);
+    if (!status && n == c->nstream_words)
+        c->stream_words[c->nstream_words++] = (struct stream_words){.accelerator = a, .finished = finished_at(a, 0)};
+    (void)pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+int words_open(struct fcc_comm *comm, struct accelerator *a, uint32_t gpus)
+{
+    int status = 0;
+
+    /* Without stream_batch or waits that compare cyclically the slots' words are used: a driver that lacks them is none on
+     * which fccd has words in GPUs' memory. */
+    if (!gpus || !a->stream_words || comm->context->no_stream_words || !a->driver->stream_batch || !a->driver->waits_cyclically)
+        return 0;
+    if (gpus >> FCC_MAX_GPUS || !(gpus >> a->number & 1u))
+        return last_error_set(-EPROTO, "stream words: the worker names GPUs 0x%x for a rank on GPU %d", gpus, a->number);
+    for (unsigned gpu = 0; gpu < FCC_MAX_GPUS && !status; gpu++)
+        if (gpus & ~a->words_gpus & 1u << gpu)
+            status = words_import(comm, a, gpu);
+    if (status == -EIO || status == -EOPNOTSUPP)
+        return 0; /* a GPU that this process may not use at all, say. The worker's log tells of it */
+    if (!status)
+        status = words_register(comm->context, a);
+    if (!status)
+        comm->words_gpus = gpus;
+    return status;
+}
+
+int words_finished(const struct fcc_comm *comm, uint32_t out[FCC_SLOTS])
+{
+    struct fcc_stream_word finished[FCC_SLOTS];
+    int status = accelerator_copy_out(comm->accelerator, finished, finished_at(comm->accelerator, 0), sizeof(finished));
+
+    for (unsigned s = 0; s < FCC_SLOTS && !status; s++)
+        out[s] = atomic_load_explicit(&finished[s].value, memory_order_relaxed);
+    return status;
+}
+
+void words_release(struct fcc_context *c)
+{
+    struct stream_words words[FCC_MAX_GPUS];
+    struct fcc_stream_word finished[FCC_SLOTS] = {{.zero = 0}};
+    unsigned n;
+
+    (void)pthread_mutex_lock(&c->lock);
+    n = c->nstream_words;
+    memcpy(words, c->stream_words, sizeof(words));
+    for (unsigned s = 0; s < FCC_SLOTS; s++)
+        atomic_init(&finished[s].value, c->stream_count[s]);
+    (void)pthread_mutex_unlock(&c->lock);
+    for (unsigned i = 0; i < n; i++)
+        (void)accelerator_copy_in(words[i].accelerator, words[i].finished, finished, sizeof(finished));
+}
+
+int words_begin(const struct fcc_request *r, const struct accelerator *a, uint64_t started, void *stream)
+{
+    struct driver_operation operations[FCC_MAX_GPUS + 1];
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < FCC_MAX_GPUS; i++) { /* from its own on, which is the nearest */
+        unsigned gpu = ((unsigned)a->number + i) % FCC_MAX_GPUS;
+        if (r->comm->words_gpus >> gpu & 1u)
+            operations[n++] = (struct driver_operation){
+                .operation = DRIVER_BATCH_WRITE, .address = started_at(a, gpu, r->slot), .value = r->stream};
+    }
+    operations[n++] = (struct driver_operation){.operation = DRIVER_BATCH_WRITE, .address = started, .value = r->stream};
+    return CALL(a, stream_batch, stream, n, operations, 0);
+}
+
+int words_end(const struct fcc_request *r, const struct accelerator *a, void *stream)
+{
+    if (group_is_open())
+        return group_add(r, a, stream, finished_at(a, r->slot));
+    return CALL(a, stream_wait, stream, finished_at(a, r->slot), r->stream, DRIVER_WAIT_REACHED);
+}

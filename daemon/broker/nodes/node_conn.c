@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * node_conn.c - a TCP connection between two brokers. It reads no more than the message that it expects, and that has a fixed
+ * size in every state: what follows may be for others.
+ */
+#include <endian.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/broker/nodes/node.h"
+#include "proto/base/log.h"
+
+static void on_readable(evutil_socket_t sock, short what, void *arg);
+static void on_writable(evutil_socket_t sock, short what, void *arg);
+static void on_limit(evutil_socket_t sock, short what, void *arg);
+
+/* ---- life ---- */
+
+struct conn *conn_new(struct nodes *ns, const struct conn_ops *ops, void *owner, bool ours)
+{
+    struct conn *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return NULL;
+    *c = (struct conn){.nodes = ns, .ops = ops, .owner = owner, .ours = ours, .sock = -1, .awaited_ns = clock_ns()};
+    c->limit = evtimer_new(ns->broker->base, on_limit, c);
+    if (!c->limit) {
+        free(c);
+        return NULL;
+    }
+    TAILQ_INSERT_TAIL(&ns->conns, c, link);
+    ns->nguests += !ours;
+    ns->nstrangers += !ours;
+    c->state = CONN_PROVING;
+    return c;
+}
+
+bool conn_is_stranger(const struct conn *c)
+{
+    return !c->ours && c->state == CONN_PROVING;
+}
+
+void conn_state_set(struct conn *c, enum conn_state state, size_t want)
+{
+    c->nodes->nstrangers -= conn_is_stranger(c) && state != CONN_PROVING;
+    c->state = state;
+    c->want = want;
+}
+
+/* Events of this socket. The connection has none now. */
+int conn_events_make(struct conn *c, int sock)
+{
+    c->sock = sock;
+    c->readable = event_new(c->nodes->broker->base, sock, EV_READ | EV_PERSIST, on_readable, c);
+    c->writable = event_new(c->nodes->broker->base, sock, EV_WRITE, on_writable, c);
+    return c->readable && c->writable ? 0 : -ENOMEM;
+}
+
+static void events_free(struct conn *c)
+{
+    if (c->readable)
+        event_free(c->readable);
+    if (c->writable)
+        event_free(c->writable);
+    c->readable = c->writable = NULL;
+}
+
+void conn_sock_close(struct conn *c)
+{
+    events_free(c);
+    if (c->sock >= 0)
+        (void)close(c->sock);
+    c->sock = -1;
+    if (c->resolver)
+        child_kill(c->resolver);
+}
+
+/* Nothing of it happens any more. */
+static void conn_detach(struct conn *c)
+{
+    c->nodes->nstrangers -= conn_is_stranger(c);
+    c->nodes->nguests -= !c->ours;
+    if (c->user) {
+        c->user->held--;
+        user_put(c->user);
+    }
+    c->user = NULL;
+    TAILQ_REMOVE(&c->nodes->conns, c, link);
+    events_free(c);
+    event_free(c->limit);
+    c->limit = NULL;
+}
+
+int conn_release(struct conn *c, bool keep)
+{
+    int sock = keep ? c->sock : -1;
+
+    conn_detach(c);
+    if (keep)
+        c->sock = -1;
+    conn_sock_close(c);
+    auth_end(&c->auth);
+    free(c->resolved);
+    free(c);
+    return sock;
+}
+
+void conn_end(struct conn *c, int status, const char *format, ...)
+{
+    struct error e = {.status = status};
+    va_list ap;
+
+    va_start(ap, format);
+    (void)vsnprintf(e.text, sizeof(e.text), format, ap);
+    va_end(ap);
+    c->ops->ended(c, &e);
+    (void)conn_release(c, false);
+}
+
+bool conn_refused(const struct conn *c, const struct error *why)
+{
+    switch (why->status) {
+    case -EACCES:
+    case -EPROTO:
+    case -EPROTONOSUPPORT:
+    case -EADDRNOTAVAIL:
+        return c->state >= CONN_PROVING;
+    default:
+        return false;
+    }
+}
+
+void conn_limit(struct conn *c, uint32_t ms)
+{
+    uint64_t now = clock_ns();
+
+    if (c->until_ns && c->state < CONN_ASKING && c->until_ns < now + ms * 1000000ull)
+        ms = c->until_ns > now ? (uint32_t)((c->until_ns - now) / 1000000u) : 0;
+    c->limit_ms = ms;
+    struct timeval t = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+
+    (void)event_add(c->limit, &t);
+}
+
+/* ---- saying ---- */
+
+/* What the kernel does not take now goes when it can. */
+static int conn_flush(struct conn *c)
+{
+    while (c->pending) {
+        ssize_t n = send(c->sock, c->out, c->pending, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return event_add(c->writable, NULL) ? -ENOMEM : 0;
+        if (n < 0)
+            return errno == EPIPE ? -ECONNRESET : -errno; /* which of the two depends on what came first */
+        c->pending -= (size_t)n;
+        memmove(c->out, c->out + n, c->pending);
+        if (c->node)
+            c->node->bytes_out += (size_t)n;
+    }
+    return 0;
+}
+
+int conn_say(struct conn *c, const void *bytes, size_t n)
+{
+    if (n > sizeof(c->out) - c->pending)
+        return -ENOBUFS; /* it does not read what it asked for */
+    memcpy(c->out + c->pending, bytes, n);
+    c->pending += n;
+    return conn_flush(c);
+}
+
+static int conn_say_sealed(struct conn *c, const void *frame, size_t n)
+{
+    unsigned char message[NODE_FRAME_MAX];
+
+    memcpy(message, frame, n);
+    int status = auth_seal(&c->auth, frame, n, message + n);
+    return status ? status : conn_say(c, message, n + AUTH_TAG_BYTES);
+}
+
+int conn_beat(struct conn *c, uint64_t number)
+{
+    struct node_beat beat = {.number = htole64(number)};
+    return conn_say_sealed(c, &beat, sizeof(beat));
+}
+
+/* To the byte order of the wire, or back. */
+static struct incarnation incarnation_turned(const struct incarnation *i)
+{
+    return (struct incarnation){.broker = htole64(i->broker), .number = htole64(i->number)};
+}
+
+int conn_answer(struct conn *c, int status, const char *text)
+{
+    struct node_answer answer = {.status = (int32_t)htole32((uint32_t)status)};
+    int failed;
+
+    answer.at = incarnation_turned(&c->at);
+    text_copy(answer.text, sizeof(answer.text), text);
+    failed = conn_say_sealed(c, &answer, sizeof(answer));
+    if (failed)
+        return failed;
+    if (status == 0 && c->request.what == NODE_LINK)
+        conn_state_set(c, CONN_LINKED, sizeof(struct node_beat) + AUTH_TAG_BYTES);
+    return c->pending ? -EAGAIN : 0; /* never so on a new connection, which has room for more than this */
+}
+
+static int request_send(struct conn *c)
+{
+    struct node_request r = c->request;
+    uint64_t now = clock_ns();
+
+    if (c->until_ns) /* what is left of it */
+        r.limit_ms = c->until_ns > now ? (uint32_t)((c->until_ns - now) / 1000000u) : 0;
+    conn_limit(c, r.limit_ms + PROVE_MS);
+    r.what = htole32(r.what);
+    r.uid = htole32(r.uid);
+    r.purpose = htole32(r.purpose);
+    r.limit_ms = htole32(r.limit_ms);
+    r.from = incarnation_turned(&r.from);
+    r.to = incarnation_turned(&r.to);
+    return conn_say_sealed(c, &r, sizeof(r));
+}
+
+/* ---- hearing ---- */
+
+/* The next part of what proves it has come, and was answered with n bytes. */
+static void conn_await(struct conn *c, size_t n)
+{
+    conn_state_set(c, CONN_PROVING, auth_wants(&c->auth));
+    if (!n)
+        return;
+    c->awaited_ns = clock_ns();
+    TAILQ_REMOVE(&c->nodes->conns, c, link);
+    TAILQ_INSERT_TAIL(&c->nodes->conns, c, link);
+}
+
+/* Each has proven itself to the other. n bytes: the rest of this side's proof. */
+static void conn_ask(struct conn *c, const void *says, size_t n)
+{
+    int status;
+
+    if (!c->ours) {
+        text_copy(c->who, sizeof(c->who), auth_other(&c->auth));
+        conn_state_set(c, CONN_ASKING, sizeof(struct node_request) + AUTH_TAG_BYTES);
+        return;
+    }
+    conn_state_set(c, CONN_ASKING, sizeof(struct node_answer) + AUTH_TAG_BYTES);
+    status = conn_say(c, says, n);
+    if (!status)
+        status = request_send(c);
+    if (!status)
+        calls_next(c->nodes, c->who);
+    else if (status == -ECONNRESET)
+        conn_closed(c, ECONNRESET);
+    else
+        conn_end(c, status, "%s", strerror(-status));
+}
+
+static void proof_take(struct conn *c)
+{
+    unsigned char says[sizeof(c->auth.says)];
+    struct error e = {0};
+
+    if (c->denies) {
+        denial_hear(c);
+        return;
+    }
+    if (denial_begins(c))
+        return;
+    int status = auth_take(&c->auth, c->in, &e);
+    size_t n = auth_says(&c->auth, says);
+
+    if (auth_done(&c->auth)) {
+        conn_ask(c, says, n);
+        return;
+    }
+    int said = n ? conn_say(c, says, n) : 0;
+    if (!status && !said) {
+        conn_await(c, n);
+        return;
+    }
+    if (status && n) { /* the version that this fccd speaks: closing over what is unread would take it back */
+        (void)shutdown(c->sock, SHUT_WR);
+        (void)recv(c->sock, c->in, sizeof(c->in), MSG_DONTWAIT);
+    }
+    conn_end(c, status ? status : said, "%s", status ? e.text : strerror(-said));
+}
+
+static void answer_take(struct conn *c)
+{
+    struct node_answer answer;
+
+    memcpy(&answer, c->in, sizeof(answer));
+    answer.status = (int32_t)le32toh((uint32_t)answer.status);
+    answer.text[sizeof(answer.text) - 1] = '\0';
+    c->at = incarnation_turned(&answer.at);
+    if (answer.status > 0 || answer.status < -4095) {
+        conn_end(c, -EPROTO, "its answer has status %d", answer.status);
+    } else if (answer.status) {
+        conn_end(c, answer.status, "%s", text_clean(answer.text));
+    } else {
+        if (c->request.what == NODE_LINK)
+            conn_state_set(c, CONN_LINKED, sizeof(struct node_beat) + AUTH_TAG_BYTES);
+        c->ops->answered(c);
+    }
+}
+
+static void request_take(struct conn *c)
+{
+    struct node_request *r = &c->request;
+
+    memcpy(r, c->in, sizeof(*r));
+    r->what = le32toh(r->what);
+    r->uid = le32toh(r->uid);
+    r->purpose = le32toh(r->purpose);
+    r->limit_ms = le32toh(r->limit_ms);
+    r->from = incarnation_turned(&r->from);
+    r->to = incarnation_turned(&r->to);
+    if ((r->what != NODE_LINK && r->what != NODE_PEER) || !memchr(r->job, 0, sizeof(r->job)) || r->limit_ms > CALL_MAX_MS) {
+        conn_end(c, -EPROTO, "its request is none: purpose %u, %u ms", r->what, r->limit_ms);
+        return;
+    }
+    c->ops->asked(c);
+}
+
+/* The resolver has said something, or has ended. */
+static void resolver_hear(struct conn *c)
+{
+    ssize_t n = read(c->sock, (unsigned char *)c->resolved + c->have, c->want - c->have);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    c->have += n > 0 ? (size_t)n : 0;
+    if (n <= 0 || c->have == c->want)
+        conn_resolved(c);
+}
+
+/* c->in is complete. May free the connection. */
+static void message_take(struct conn *c)
+{
+    size_t n = c->want - AUTH_TAG_BYTES;
+    struct node_beat beat;
+
+    if (c->state == CONN_PROVING) {
+        proof_take(c);
+        return;
+    }
+    if (c->state == CONN_TELLING) {
+        conn_end(c, -EPROTO, "it answers what asks for no answer");
+        return;
+    }
+    int status = auth_open(&c->auth, c->in, n, c->in + n);
+    if (status) {
+        conn_end(c, status, "what it said was changed on the way");
+    } else if (c->state == CONN_LINKED) {
+        memcpy(&beat, c->in, sizeof(beat));
+        c->ops->beat(c, le64toh(beat.number));
+    } else if (c->ours) {
+        answer_take(c);
+    } else {
+        request_take(c);
+    }
+}
+
+void conn_closed(struct conn *c, int error)
+{
+    const char *how = error ? strerror(error) : "closed";
+
+    if (c->ours && (c->state == CONN_PROVING || c->state == CONN_ASKING))
+        conn_end(c, -ECONNRESET, "%s before it had %s", how, c->state == CONN_PROVING ? "proven itself" : "answered");
+    else if (conn_is_stranger(c) && c->auth.state == AUTH_PROOF)
+        conn_end(c, -EACCES,
+                 "%s when it had seen this node's proof: it has another CLUSTER_KEY, or calls this node by another name", how);
+    else if (conn_is_stranger(c))
+        conn_end(c, -EPROTO, "%s before it had %s", how,
+                 c->have || c->auth.state != AUTH_HEADER ? "proven itself" : "said anything");
+    else
+        conn_end(c, -ECONNRESET, "its connection ended: %s", how);
+}
+
+void conn_hear(struct conn *c)
+{
+    bool held = c->state == CONN_HELD;
+    unsigned char early;
+    ssize_t n;
+
+    if (c->state == CONN_RESOLVING) {
+        resolver_hear(c);
+        return;
+    }
+    n = held ? recv(c->sock, &early, 1, MSG_DONTWAIT | MSG_PEEK)
+             : recv(c->sock, c->in + c->have, c->want - c->have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        conn_closed(c, n < 0 ? errno : 0);
+        return;
+    }
+    if (held) {
+        conn_end(c, -EPROTO, "it sends before it was answered");
+        return;
+    }
+    c->have += (size_t)n;
+    if (c->node)
+        c->node->bytes_in += (size_t)n;
+    if (c->have < c->want)
+        return;
+    c->have = 0;
+    message_take(c);
+}
+
+static void on_readable(evutil_socket_t sock, short what, void *arg)
+{
+    (void)sock, (void)what;
+    conn_hear(arg);
+}
+
+static void on_writable(evutil_socket_t sock, short what, void *arg)
+{
+    struct conn *c = arg;
+
+    (void)sock, (void)what;
+    if (c->state == CONN_CONNECTING) {
+        conn_connected(c);
+        return;
+    }
+    int status = conn_flush(c);
+    if (status)
+        conn_closed(c, -status);
+}
+
+/* ---- time limits ---- */
+
+static void on_limit(evutil_socket_t sock, short what, void *arg)
+{
+    struct conn *c = arg;
+
+    (void)sock, (void)what;
+    switch (c->state) {
+    case CONN_RESOLVING:
+        conn_end(c, -EHOSTUNREACH, "the name of its host is not resolved in time");
+        return;
+    case CONN_CONNECTING:
+        conn_connect_failed(c, c->failed ? c->failed : ETIMEDOUT);
+        return;
+    case CONN_PROVING:
+        conn_end(c, -ETIMEDOUT, "%s %u ms",
+                 c->have || c->auth.state != AUTH_HEADER ? "has not proven itself within" : "said nothing for", c->limit_ms);
+        return;
+    case CONN_TELLING:
+        conn_end(c, -ETIMEDOUT, "it has not closed the connection");
+        return;
+    case CONN_ASKING:
+        conn_end(c, -ETIMEDOUT, "%s", c->ours ? "did not answer in time" : "has not said in time what it wants");
+        return;
+    case CONN_HELD:
+    case CONN_LINKED:
+        c->ops->late(c);
+        return;
+    }
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * node_denial.c - denials (denial.h): those of workers here are told to the brokers of other nodes; those of other nodes are handed to the workers
+ * here, which judge them.
+ *
+ * Nothing of a denial stays where it is heard, as anybody may send one. It may be told before the worker there, or the communicator, has come. So
+ * it is told again and again, for as long as the ranks there may wait. Whoever is not believed hears the same as whoever is: nothing.
+ */
+#include <endian.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/broker/nodes/node.h"
+#include "proto/base/log.h"
+
+#define TELLINGS_OF_USER 16 /* denials that are being told */
+#define NAMES_OF_TELLINGS 2 /* ... for which names of hosts are looked up at a time, of a user */
+#define TELL_FIRST_MS 500   /* between two times that one is told; doubled each time */
+#define TELL_LAST_MS 2000
+#define HEARD_PER_SECOND 64 /* that are handed to workers, whoever sent them: what is more comes again */
+#define SECOND_NS 1000000000ull
+
+/* Owned by nodes.tellings. It outlives the worker whose denial it is. */
+struct telling {
+    TAILQ_ENTRY(telling) link;
+    struct nodes *nodes;
+    struct user *user;
+    char address[FCC_NODE_MAX];
+    struct denial denial;
+    uint64_t until_ns;
+    uint32_t again_ms;
+    struct conn *conn; /* NULL between attempts */
+    struct event *timer;
+};
+
+static void telling_free(struct telling *t)
+{
+    TAILQ_REMOVE(&t->nodes->tellings, t, link);
+    t->user->tellings--;
+    user_put(t->user);
+    if (t->conn)
+        (void)conn_release(t->conn, false);
+    event_free(t->timer);
+    free(t);
+}
+
+void tellings_end(struct nodes *ns)
+{
+    struct telling *t, *next;
+
+    for (t = TAILQ_FIRST(&ns->tellings); t; t = next) {
+        next = TAILQ_NEXT(t, link);
+        telling_free(t);
+    }
+}
+
+/* ---- telling ---- */
+
+static void telling_wait(struct telling *t)
+{
+    struct timeval wait = {.tv_sec = (time_t)(t->again_ms / 1000), .tv_usec = (suseconds_t)(t->again_ms % 1000 * 1000)};
+
+    if (clock_ns() + t->again_ms * 1000000ull >= t->until_ns || event_add(t->timer, &wait))
+        telling_free(t);
+    else
+        t->again_ms = 2 * t->again_ms < TELL_LAST_MS ? 2 * t->again_ms : TELL_LAST_MS;
+}
+
+static void telling_ended(struct conn *c, const struct error *why)
+{
+    struct telling *t = c->owner;
+
+    log_debug("node %s: to be told that a rank of job %u/%s cannot join: %s", t->address, t->user->uid, t->denial.job,
+              why->text);
+    t->conn = NULL;
+    if (why->status == -EPERM) /* this broker may not connect there for that user */
+        telling_free(t);
+    else
+        telling_wait(t);
+}
+
+static void never(struct conn *c)
+{
+    conn_end(c, -EPROTO, "it answers what asks for no answer"); /* no state lets it */
+}
+
+static void never_beat(struct conn *c, uint64_t number)
+{
+    (void)number;
+    never(c);
+}
+
+static const struct conn_ops telling_ops = {
+    .answered = never, .asked = never, .beat = never_beat, .late = never, .ended = telling_ended};
+
+/* Are as many names of hosts looked up for that user as may be? */
+static bool telling_must_wait_for_names(const struct telling *t)
+{
+    const struct telling *other;
+    struct resolved number;
+    unsigned n = 0;
+
+    TAILQ_FOREACH(other, &t->nodes->tellings, link)
+        n += other->user == t->user && other->conn && other->conn->state == CONN_RESOLVING;
+    return n >= NAMES_OF_TELLINGS && resolve_number(t->address, &number) == -EAGAIN;
+}
+
+static void on_timer(evutil_socket_t sock, short what, void *arg)
+{
+    const struct node_request none = {.what = NODE_PEER};
+    struct telling *t = arg;
+    struct error e;
+
+    (void)sock, (void)what;
+    if (telling_must_wait_for_names(t) ||
+        conn_open(t->nodes, t->address, &none, 0, t->user->uid, &telling_ops, t, &t->conn, &e))
+        telling_wait(t);
+    else
+        t->conn->denial = &t->denial;
+}
+
+/* The worker is a user's process: it may deny for that user's job only. */
+static bool deny_is_good(const struct job *j, const struct control_deny *m)
+{
+    const struct denial *d = &m->denial;
+    const struct user *u = user_find(j->broker, j->uid);
+    struct error ignored;
+
+    return memchr(m->address, 0, sizeof(m->address)) && !node_check(j->broker->nodes, m->address, &ignored) &&
+           m->limit_ms <= CALL_MAX_MS && le32toh(d->uid) == j->uid && memchr(d->job, 0, sizeof(d->job)) &&
+           !strcmp(d->job, j->name) && !(u && u->tellings >= TELLINGS_OF_USER);
+}
+
+void job_deny(struct job *j, const struct control_deny *m)
+{
+    static const struct timeval at_once;
+    struct nodes *ns = j->broker->nodes;
+    struct telling *t = deny_is_good(j, m) ? calloc(1, sizeof(*t)) : NULL;
+    struct user *u = t ? user_get(j->broker, j->uid) : NULL;
+
+    if (!u) {
+        free(t);
+        return; /* the other ranks wait */
+    }
+    *t = (struct telling){.nodes = ns,
+                          .user = u,
+                          .denial = m->denial,
+                          .until_ns = clock_ns() + m->limit_ms * 1000000ull,
+                          .again_ms = TELL_FIRST_MS,
+                          .timer = evtimer_new(ns->broker->base, on_timer, t)};
+    t->denial.header = denial_header();
+    text_copy(t->address, sizeof(t->address), m->address);
+    if (!t->timer) {
+        user_put(u);
+        free(t);
+        return;
+    }
+    u->tellings++;
+    TAILQ_INSERT_TAIL(&ns->tellings, t, link);
+    if (event_add(t->timer, &at_once))
+        telling_free(t);
+}
+
+/* ---- hearing ---- */
+
+bool denial_begins(struct conn *c)
+{
+    const struct auth_header header = denial_header();
+
+    if (c->ours || c->denies || c->auth.state != AUTH_HEADER || memcmp(c->in, &header, sizeof(header)) != 0)
+        return false;
+    c->denies = true;
+    c->want = sizeof(struct denial) - sizeof(header);
+    return true;
+}
+
+static bool may_be_heard(struct nodes *ns)
+{
+    uint64_t now = clock_ns();
+
+    if (now - ns->denials_since_ns >= SECOND_NS) {
+        ns->denials_since_ns = now;
+        ns->ndenials = 0;
+    }
+    return ns->ndenials++ < HEARD_PER_SECOND;
+}
+
+void denial_hear(struct conn *c)
+{
+    struct control_denied m = {.msg = {.type = CONTROL_DENIED}, .denial = {.header = denial_header()}};
+    struct nodes *ns = c->nodes;
+    struct job *j;
+
+    log_debug("node %s: it says, and has not proven, that a rank cannot join", c->who);
+    memcpy((unsigned char *)&m.denial + sizeof(m.denial.header), c->in, sizeof(m.denial) - sizeof(m.denial.header));
+    if (memchr(m.denial.job, 0, sizeof(m.denial.job)) && may_be_heard(ns) &&
+        (j = job_find(ns->broker, le32toh(m.denial.uid), m.denial.job)))
+        (void)channel_try(j, &m.msg, sizeof(m), -1); /* if its channel is full, the denial comes again */
+    (void)conn_release(c, false);
+}

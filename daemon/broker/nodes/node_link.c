@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * node_link.c - the link to each node, begun again whenever it ends; and the links that other nodes have to this one, whose
+ * heartbeats are answered.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/broker/nodes/node.h"
+#include "proto/base/log.h"
+
+static const struct conn_ops link_ops;
+
+const char *node_state_name(enum node_state state)
+{
+    static const char *const names[] = {
+        [NODE_CONNECTING] = "connecting", [NODE_CONNECTED] = "connected", [NODE_LOST] = "lost", [NODE_REFUSED] = "refused"};
+    return names[state];
+}
+
+static void state_set(struct node *n, enum node_state state, const char *why)
+{
+    bool same = n->state == state;
+
+    if (same && !strcmp(n->why, why))
+        return;
+    text_copy(n->why, sizeof(n->why), why);
+    if (!same)
+        n->since_ns = clock_ns();
+    n->state = state;
+    if (n->configured)
+        trouble_update(n->nodes);
+}
+
+/* ---- the link that this node begins ---- */
+
+static void retry_later(struct node *n)
+{
+    struct timeval wait = {.tv_sec = (time_t)(n->backoff_ms / 1000), .tv_usec = (suseconds_t)(n->backoff_ms % 1000 * 1000)};
+
+    n->backoff_ms = 2 * n->backoff_ms < BACKOFF_LAST_MS ? 2 * n->backoff_ms : BACKOFF_LAST_MS;
+    (void)event_add(n->timer, &wait);
+}
+
+static void link_failed(struct node *n, bool refused, const struct error *why)
+{
+    bool was = n->state == NODE_CONNECTED;
+
+    n->errors++;
+    if (refused)
+        state_set(n, NODE_REFUSED, why->text);
+    else
+        state_set(n, n->was_connected ? NODE_LOST : NODE_CONNECTING, why->text);
+    if (was)
+        log_warning("node %s is lost: %s", n->address, why->text);
+    else
+        nodes_complain(n->nodes, n->address, why);
+    retry_later(n);
+}
+
+static void on_timer(evutil_socket_t sock, short what, void *arg)
+{
+    const struct node_request request = {.what = NODE_LINK};
+    struct node *n = arg;
+    struct error e;
+
+    (void)sock, (void)what;
+    if (n->conn)
+        return;
+    if (!n->configured && n->state != NODE_CONNECTED && clock_ns() - n->since_ns > FORGET_MS * 1000000ull) {
+        log_info("node %s is forgotten: it is not in NODES, and not there", n->address);
+        node_free(n);
+        return;
+    }
+    int status = conn_open(n->nodes, n->address, &request, 0, 0, &link_ops, n, &n->conn, &e);
+    if (!status)
+        n->conn->node = n;
+    else if (status == -EAGAIN)
+        retry_later(n); /* only too much at once */
+    else
+        link_failed(n, false, &e);
+}
+
+int node_start(struct node *n)
+{
+    static const struct timeval at_once;
+
+    n->timer = evtimer_new(n->nodes->broker->base, on_timer, n);
+    return n->timer && !event_add(n->timer, &at_once) ? 0 : -ENOMEM;
+}
+
+/* It was heard of: whatever kept the link down may be over. */
+static void node_hurry(struct node *n)
+{
+    static const struct timeval at_once;
+
+    if (n->conn)
+        return;
+    n->backoff_ms = BACKOFF_FIRST_MS;
+    (void)event_add(n->timer, &at_once);
+}
+
+static void beat_send(struct conn *c)
+{
+    struct node *n = c->owner;
+
+    n->beats = true;
+    n->beat_ns = clock_ns();
+    conn_limit(c, LOST_MS);
+    int status = conn_beat(c, ++n->number);
+    if (status)
+        conn_end(c, status, "%s", strerror(-status));
+}
+
+static void link_answered(struct conn *c)
+{
+    struct node *n = c->owner;
+
+    log_info("node %s is connected", n->address);
+    state_set(n, NODE_CONNECTED, "");
+    n->was_connected = true;
+    n->backoff_ms = BACKOFF_FIRST_MS;
+    beat_send(c);
+}
+
+static void link_beat(struct conn *c, uint64_t number)
+{
+    struct node *n = c->owner;
+
+    if (!n->beats || number != n->number) {
+        conn_end(c, -EPROTO, "it answered heartbeat %llu, which was not sent", (unsigned long long)number);
+        return;
+    }
+    n->beats = false;
+    n->round_trip_ns = clock_ns() - n->beat_ns;
+    conn_limit(c, HEARTBEAT_MS);
+}
+
+static void link_late(struct conn *c)
+{
+    const struct node *n = c->owner;
+
+    if (n->beats)
+        conn_end(c, -ETIMEDOUT, "has not answered for %d ms", LOST_MS);
+    else
+        beat_send(c);
+}
+
+static void link_ended(struct conn *c, const struct error *why)
+{
+    struct node *n = c->owner;
+
+    n->conn = NULL;
+    n->beats = false;
+    link_failed(n, conn_refused(c, why), why);
+}
+
+static void never_asked(struct conn *c)
+{
+    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* no state lets it */
+}
+
+static const struct conn_ops link_ops = {
+    .answered = link_answered, .asked = never_asked, .beat = link_beat, .late = link_late, .ended = link_ended};
+
+/* ---- the connections of others ---- */
+
+static void guest_answered(struct conn *c)
+{
+    conn_end(c, -EPROTO, "an answer came on a connection of another node's"); /* no state lets it */
+}
+
+static void guest_asked(struct conn *c)
+{
+    struct node *n = node_know(c->nodes, c->who);
+
+    if (!strcmp(c->who, c->nodes->own)) {
+        (void)conn_answer(c, -EADDRNOTAVAIL, "its NODE_ADDRESS is that of the node that asks");
+        conn_end(c, -EPROTO, "its NODE_ADDRESS is that of this node");
+        return;
+    }
+    c->node = n;
+    if (n)
+        node_hurry(n);
+    if (c->request.what == NODE_PEER) {
+        peer_hold(c);
+        return;
+    }
+    int status = conn_answer(c, 0, "");
+    conn_limit(c, LINK_IDLE_MS);
+    if (status)
+        conn_end(c, status, "%s", strerror(-status));
+}
+
+static void guest_beat(struct conn *c, uint64_t number)
+{
+    int status = conn_beat(c, number);
+
+    conn_limit(c, LINK_IDLE_MS);
+    if (status)
+        conn_end(c, status, "%s", strerror(-status));
+}
+
+static void guest_late(struct conn *c)
+{
+    if (c->state == CONN_LINKED) {
+        conn_end(c, -ETIMEDOUT, "its link has been silent for %d ms", LINK_IDLE_MS);
+        return;
+    }
+    char text[FCC_TEXT_MAX];
+    (void)snprintf(text, sizeof(text), "job %u/%s has no process there", c->request.uid, c->request.job);
+    (void)conn_answer(c, -ETIMEDOUT, text);
+    conn_end(c, -ETIMEDOUT, "%s", text);
+}
+
+static void guest_ended(struct conn *c, const struct error *why)
+{
+    bool known = c->state == CONN_HELD || c->state == CONN_LINKED;
+
+    if (c->nodes->closing)
+        return;
+    if (known && why->status != -EPROTO && why->status != -EACCES) {
+        log_debug("node %s: %s", c->who, why->text);
+        return;
+    }
+    c->nodes->refused++;
+    nodes_complain(c->nodes, c->who, why);
+}
+
+const struct conn_ops guest_ops = {
+    .answered = guest_answered, .asked = guest_asked, .beat = guest_beat, .late = guest_late, .ended = guest_ended};

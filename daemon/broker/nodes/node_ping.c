@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * node_ping.c - fccctl ping: a connection of its own to a node, and so many heartbeats on it, one after the other.
+ */
+#include <errno.h>
+#include <json-c/json.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/broker/nodes/node.h"
+#include "proto/base/json_fd.h"
+
+#define PINGS_AT_ONCE 8 /* of a user */
+
+struct ping {
+    struct visitor *visitor;
+    struct conn *conn;
+    uint32_t count, done;
+    uint64_t sent_ns;
+    uint64_t times_ns[];
+};
+
+static void ping_fail(struct ping *p, const struct error *e)
+{
+    struct visitor *v = p->visitor;
+
+    free(p);
+    visitor_pinged(v, -1, e);
+}
+
+static int order(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static struct json_object *ping_describe(struct ping *p, const char *address)
+{
+    struct json_object *o = json_object_new_object();
+    const uint64_t *t = p->times_ns;
+    uint32_t below = (p->count - 1) / 2, above = p->count / 2;
+
+    qsort(p->times_ns, p->count, sizeof(p->times_ns[0]), order);
+    json_object_object_add(o, "address", json_object_new_string(address));
+    json_object_object_add(o, "round_trips", json_object_new_int64(p->count));
+    json_object_object_add(o, "min_us", json_object_new_double((double)t[0] / 1e3));
+    json_object_object_add(o, "median_us", json_object_new_double((double)(t[below] + t[above]) / 2e3));
+    json_object_object_add(o, "max_us", json_object_new_double((double)t[p->count - 1] / 1e3));
+    return o;
+}
+
+static void ping_finish(struct conn *c)
+{
+    struct ping *p = c->owner;
+    struct visitor *v = p->visitor;
+    struct error e = {0};
+    int fd = json_to_fd(ping_describe(p, c->who), &e);
+
+    (void)conn_release(c, false);
+    free(p);
+    visitor_pinged(v, fd, &e);
+}
+
+static void ping_send(struct conn *c)
+{
+    struct ping *p = c->owner;
+
+    conn_limit(c, LOST_MS);
+    p->sent_ns = clock_ns();
+    int status = conn_beat(c, p->done);
+    if (status)
+        conn_end(c, status, "%s", strerror(-status));
+}
+
+static void ping_beat(struct conn *c, uint64_t number)
+{
+    struct ping *p = c->owner;
+
+    if (number != p->done) {
+        conn_end(c, -EPROTO, "it answered heartbeat %llu, which was not sent", (unsigned long long)number);
+        return;
+    }
+    p->times_ns[p->done++] = clock_ns() - p->sent_ns;
+    if (p->done == p->count)
+        ping_finish(c);
+    else
+        ping_send(c);
+}
+
+static void ping_late(struct conn *c)
+{
+    conn_end(c, -ETIMEDOUT, "has not answered for %d ms", LOST_MS);
+}
+
+static void ping_ended(struct conn *c, const struct error *why)
+{
+    struct error e;
+
+    (void)error_set(&e, why->status, "node %s: %s", c->who, why->text);
+    ping_fail(c->owner, &e);
+}
+
+static void ping_asked(struct conn *c)
+{
+    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* no state lets it */
+}
+
+static const struct conn_ops ping_ops = {
+    .answered = ping_send, .asked = ping_asked, .beat = ping_beat, .late = ping_late, .ended = ping_ended};
+
+/* Root's broker would connect anywhere for anybody: so what NODES does not name only root may ask for, or as whom the broker runs; also
+ * where NODES is empty, since a ping, unlike a job, needs no other node. Each node that is asked has a connection for it. */
+static int ping_permit(const struct visitor *v, const char *address, struct error *e)
+{
+    const struct visitor *other;
+    const struct node *n = node_find(v->broker->nodes, address);
+    unsigned pings = 0;
+
+    if (v->uid != 0 && v->uid != geteuid() && !(n && n->configured))
+        return error_set(e, -EPERM, "ping: node %s is not in this node's NODES: only root may ask for others, not uid %u",
+                         address, v->uid);
+    LIST_FOREACH(other, &v->broker->visitors, link)
+        pings += other->ping && other->user == v->user;
+    if (pings >= PINGS_AT_ONCE)
+        return error_set(e, -EAGAIN, "ping: uid %u waits for %u at a time already: allowed are %d", v->uid, pings,
+                         PINGS_AT_ONCE);
+    return 0;
+}
+
+int ping_start(struct visitor *v, const struct fcc_query *q, struct error *e)
+{
+    const struct node_request request = {.what = NODE_LINK};
+    struct nodes *ns = v->broker->nodes;
+    struct ping *p;
+
+    if (!memchr(q->text, 0, FCC_NODE_MAX))
+        return error_set(e, -EINVAL, "ping: the node's address: allowed is " ADDRESS_ALLOWED);
+    if (q->comm < 1 || q->comm > FCC_PINGS_MAX)
+        return error_set(e, -EINVAL, "ping: %u round trips: allowed are 1 to %u", q->comm, FCC_PINGS_MAX);
+    if (node_check(ns, q->text, e) || ping_permit(v, q->text, e))
+        return e->status;
+    p = calloc(1, sizeof(*p) + q->comm * sizeof(p->times_ns[0]));
+    if (!p)
+        return error_set(e, -ENOMEM, "out of memory");
+    p->visitor = v;
+    p->count = q->comm;
+    int status = conn_open(ns, q->text, &request, 0, v->uid, &ping_ops, p, &p->conn, e);
+    if (status) {
+        free(p);
+        return status;
+    }
+    v->ping = p;
+    return 0;
+}
+
+void ping_forget(struct ping *p)
+{
+    (void)conn_release(p->conn, false);
+    free(p);
+}

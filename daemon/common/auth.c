@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * auth.c - mutual challenge and response with the cluster's key K.
+ *
+ *   initiator                                        responder
+ *     HI = magic, version, nonce NI, address AI -------->
+ *     <-------- HR = magic, version, nonce NR, address AR;  PR = HMAC(K, "responder" | HI | HR)
+ *     PI = HMAC(K, "initiator" | HI | HR) -------------->
+ *
+ * HMAC is HMAC-SHA-256; every part of its input has a fixed length, so an input can be read in one way only. Each side sends,
+ * before its proof, nothing but a random number and its name, and does not use what the other sent until the other's proof fits.
+ * Proofs are compared in constant time.
+ *
+ * Who sends a proof that fits holds K, and made it in this very exchange:
+ * - Replay: PR covers NI, and PI covers NR, which the side that checks has drawn for this connection from the kernel. What was
+ *   recorded elsewhere covers other nonces.
+ * - Reflection: a proof opens with its role's label, and nobody checks the label of his own role. So a side's proof sent back to
+ *   it, or into another connection on which it has the same role, never fits. Who repeats a daemon's HI to that daemon does get
+ *   a PR that fits it; but this names the daemon as the one called, and it calls nobody by its own name. So it sends no PI.
+ * - Another place: both names are covered. The initiator goes on only if AR is whom it called; so a proof that another node made
+ *   (it being called by somebody in between, in the initiator's name) is of no use to one who pretends to be the node called.
+ * - Another version: covered too, so nobody in between can talk two daemons down to an old one.
+ *
+ * A responder proves itself to whoever asks, over a nonce of the asker's choice: what that yields is one HMAC with the
+ * responder's label and its fresh NR, which fits nowhere else. Guessing K from it is guessing at least 256 bits, if K is
+ * random; fccd.conf(5) says how to make it so.
+ *
+ * Somebody in between may still pass all messages on unchanged, and then be in the middle. So what the two daemons say
+ * afterwards is sealed: each frame carries HMAC(S, number | frame), where S is derived from K and both hellos, one for each
+ * direction, and number counts the frames. Nothing is encrypted.
+ */
+#include "daemon/common/auth.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define LABEL_BYTES 32
+
+static const unsigned char magic[8] = {'f', 'c', 'c', 'd', 'n', 'o', 'd', 'e'};
+static const char proof_label[2][LABEL_BYTES] = {"fccd: initiator's proof", "fccd: responder's proof"};
+static const char frames_label[2][LABEL_BYTES] = {"fccd: initiator's frames", "fccd: responder's frames"};
+
+int auth_tag(const void *key, size_t nkey, const void *data, size_t n, unsigned char out[AUTH_TAG_BYTES])
+{
+    size_t length = 0;
+
+    return EVP_Q_mac(NULL, "HMAC", NULL, "SHA256", NULL, key, nkey, data, n, out, AUTH_TAG_BYTES, &length) &&
+                   length == AUTH_TAG_BYTES
+               ? 0
+               : -EIO;
+}
+
+/* Of a label and both hellos. */
+static int transcript_hmac(const struct auth *a, const char label[LABEL_BYTES], unsigned char out[AUTH_TAG_BYTES])
+{
+    unsigned char input[LABEL_BYTES + sizeof(a->hellos)];
+
+    memcpy(input, label, LABEL_BYTES);
+    memcpy(input + LABEL_BYTES, a->hellos, sizeof(a->hellos));
+    return auth_tag(a->key->bytes, a->key->length, input, sizeof(input), out);
+}
+
+static int fail(struct auth *a, int status)
+{
+    a->state = AUTH_FAILED;
+    return status;
+}
+
+static void say(struct auth *a, const void *bytes, size_t n)
+{
+    memcpy(a->says + a->nsays, bytes, n);
+    a->nsays += n;
+}
+
+int auth_begin(struct auth *a, enum auth_role role, const struct cluster_key *key, const char *own, const char *called,
+               struct error *e)
+{
+    struct auth_hello *hello = &a->hellos[role];
+
+    *a = (struct auth){.key = key, .role = role, .state = AUTH_HEADER};
+    memcpy(hello->header.magic, magic, sizeof(magic));
+    hello->header.version = htole32(AUTH_VERSION);
+    text_copy(hello->address, sizeof(hello->address), own);
+    if (called)
+        text_copy(a->called, sizeof(a->called), called);
+    if (getrandom(hello->nonce, sizeof(hello->nonce), 0) != sizeof(hello->nonce))
+        return fail(a, error_set(e, -EIO, "no random numbers: %s", strerror(errno)));
+    if (role == AUTH_INITIATOR)
+        say(a, hello, sizeof(*hello));
+    return 0;
+}
+
+size_t auth_wants(const struct auth *a)
+{
+    switch (a->state) {
+    case AUTH_HEADER:
+        return sizeof(struct auth_header);
+    case AUTH_REST: /* a responder's proof comes with its hello */
+        return sizeof(struct auth_hello) - sizeof(struct auth_header) + (a->role == AUTH_INITIATOR ? AUTH_TAG_BYTES : 0);
+    case AUTH_PROOF:
+        return AUTH_TAG_BYTES;
+    case AUTH_DONE:
+    case AUTH_FAILED:
+        break;
+    }
+    return 0;
+}
+
+size_t auth_says(struct auth *a, void *out)
+{
+    size_t n = a->nsays;
+
+    memcpy(out, a->says, n);
+    a->nsays = 0;
+    return n;
+}
+
+const char *auth_other(const struct auth *a)
+{
+    return a->hellos[!a->role].address;
+}
+
+static int header_take(struct auth *a, const struct auth_header *h, struct error *e)
+{
+    uint32_t version = le32toh(h->version);
+
+    if (memcmp(h->magic, magic, sizeof(magic)) != 0 || h->zero)
+        return fail(a, error_set(e, -EPROTO, "it does not speak as an fccd does"));
+    if (version != AUTH_VERSION) {
+        if (a->role == AUTH_RESPONDER) /* so that the other can say why */
+            say(a, &a->hellos[AUTH_RESPONDER].header, sizeof(struct auth_header));
+        return fail(a, error_set(e, -EPROTONOSUPPORT, "it speaks version %u between nodes, this fccd version %u", version,
+                                 AUTH_VERSION));
+    }
+    a->hellos[!a->role].header = *h;
+    a->state = AUTH_REST;
+    return 0;
+}
+
+static int proof_check(struct auth *a, const unsigned char proof[AUTH_TAG_BYTES], struct error *e)
+{
+    unsigned char expected[AUTH_TAG_BYTES];
+
+    if (transcript_hmac(a, proof_label[!a->role], expected))
+        return fail(a, error_set(e, -EIO, "libcrypto fails"));
+    if (CRYPTO_memcmp(proof, expected, sizeof(expected)) != 0)
+        return fail(a, error_set(e, -EACCES, "its proof is wrong: it has another CLUSTER_KEY, or repeats what others said"));
+    if (transcript_hmac(a, frames_label[AUTH_INITIATOR], a->session[AUTH_INITIATOR]) ||
+        transcript_hmac(a, frames_label[AUTH_RESPONDER], a->session[AUTH_RESPONDER]))
+        return fail(a, error_set(e, -EIO, "libcrypto fails"));
+    return 0;
+}
+
+/* Make the proof and say it; for the responder with its hello. */
+static int prove(struct auth *a, struct error *e)
+{
+    unsigned char proof[AUTH_TAG_BYTES];
+
+    if (transcript_hmac(a, proof_label[a->role], proof))
+        return fail(a, error_set(e, -EIO, "libcrypto fails"));
+    if (a->role == AUTH_RESPONDER)
+        say(a, &a->hellos[AUTH_RESPONDER], sizeof(a->hellos[AUTH_RESPONDER]));
+    say(a, proof, sizeof(proof));
+    a->state = a->role == AUTH_RESPONDER ? AUTH_PROOF : AUTH_DONE;
+    return 0;
+}
+
+static int rest_take(struct auth *a, const unsigned char *bytes, struct error *e)
+{
+    struct auth_hello *other = &a->hellos[!a->role];
+    size_t n = sizeof(*other) - sizeof(other->header), used;
+
+    memcpy((unsigned char *)other + sizeof(other->header), bytes, n);
+    used = strnlen(other->address, sizeof(other->address));
+    if (used == sizeof(other->address) || address_split(other->address, NULL, NULL))
+        return fail(a, error_set(e, -EPROTO, "it does not speak as an fccd does: its address is none"));
+    for (; used < sizeof(other->address); used++)
+        if (other->address[used])
+            return fail(a, error_set(e, -EPROTO, "it does not speak as an fccd does: its address is none"));
+    if (a->role == AUTH_RESPONDER)
+        return prove(a, e);
+    int status = proof_check(a, bytes + n, e);
+    if (status)
+        return status;
+    if (!strcmp(other->address, a->hellos[AUTH_INITIATOR].address))
+        return fail(a, error_set(e, -EADDRNOTAVAIL, "it is this node itself, which is called %s", other->address));
+    if (strcmp(other->address, a->called) != 0)
+        return fail(a, error_set(e, -EADDRNOTAVAIL, "it calls itself %s (NODE_ADDRESS there): it must be called by that name",
+                                 other->address));
+    return prove(a, e);
+}
+
+int auth_take(struct auth *a, const void *bytes, struct error *e)
+{
+    struct auth_header header;
+    int status;
+
+    switch (a->state) {
+    case AUTH_HEADER:
+        memcpy(&header, bytes, sizeof(header));
+        return header_take(a, &header, e);
+    case AUTH_REST:
+        return rest_take(a, bytes, e);
+    case AUTH_PROOF:
+        status = proof_check(a, bytes, e);
+        if (!status)
+            a->state = AUTH_DONE;
+        return status;
+    case AUTH_DONE:
+    case AUTH_FAILED:
+        break;
+    }
+    return error_set(e, -EINVAL, "nothing was to be taken");
+}
+
+static int frame_hmac(const struct auth *a, enum auth_role sender, const void *frame, size_t n,
+                      unsigned char tag[AUTH_TAG_BYTES])
+{
+    unsigned char input[sizeof(uint64_t) + AUTH_FRAME_MAX];
+    uint64_t number = htole64(a->frames[sender]);
+
+    if (n > AUTH_FRAME_MAX || a->state != AUTH_DONE)
+        return -EINVAL;
+    memcpy(input, &number, sizeof(number));
+    memcpy(input + sizeof(number), frame, n);
+    return auth_tag(a->session[sender], AUTH_TAG_BYTES, input, sizeof(number) + n, tag);
+}
+
+int auth_seal(struct auth *a, const void *frame, size_t n, unsigned char tag[AUTH_TAG_BYTES])
+{
+    int status = frame_hmac(a, a->role, frame, n, tag);
+
+    a->frames[a->role] += !status;
+    return status;
+}
+
+int auth_open(struct auth *a, const void *frame, size_t n, const unsigned char tag[AUTH_TAG_BYTES])
+{
+    unsigned char expected[AUTH_TAG_BYTES];
+    int status = frame_hmac(a, !a->role, frame, n, expected);
+
+    if (status)
+        return status;
+    if (CRYPTO_memcmp(tag, expected, sizeof(expected)) != 0)
+        return -EACCES;
+    a->frames[!a->role]++;
+    return 0;
+}
+
+int auth_meeting_key(const struct cluster_key *key, uint32_t uid, const char *job, unsigned char out[AUTH_TAG_BYTES])
+{
+    struct {
+        char label[7]; /* "meeting": no other input of the key is as short */
+        unsigned char uid[4];
+        char job[FCC_JOB_MAX]; /* zeros behind it */
+    } input = {.label = {'m', 'e', 'e', 't', 'i', 'n', 'g'}};
+    uint32_t little = htole32(uid);
+
+    memcpy(input.uid, &little, sizeof(little));
+    text_copy(input.job, sizeof(input.job), job);
+    return auth_tag(key->bytes, key->length, &input, sizeof(input), out);
+}
+
+void auth_end(struct auth *a)
+{
+    explicit_bzero(a, sizeof(*a));
+}

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/common/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/common/cgroup.h"
+#include "daemon/common/cluster.h"
+#include "daemon/common/text_file.h"
+#include "proto/base/log.h"
+#include "proto/variables.h"
+
+#ifndef SYSCONFDIR
+#define SYSCONFDIR "/etc"
+#endif
+#define CONFIG_FILE_DEFAULT SYSCONFDIR "/fccd/fccd.conf" /* SYSCONFDIR: the build's */
+#define LINE_MAX_BYTES 8190                              /* of the file: the longest value and its key */
+
+struct key {
+    const char *name, *what, *unit, *standard_text;
+    size_t offset, bytes; /* bytes: of a string; 0: a number */
+    uint64_t standard, smallest, largest;
+};
+
+static const struct key keys[] = {
+#define X(KEY, field, unit_, standard_, smallest_, largest_, what_)                                                            \
+    {.name = #KEY,                                                                                                             \
+     .what = (what_),                                                                                                          \
+     .unit = (unit_),                                                                                                          \
+     .offset = offsetof(struct config, field),                                                                                 \
+     .standard = (standard_),                                                                                                  \
+     .smallest = (smallest_),                                                                                                  \
+     .largest = (largest_)},
+    CONFIG_NUMBERS(X)
+#undef X
+#define X(KEY, field, bytes_, standard_, what_)                                                                                \
+    {.name = #KEY,                                                                                                             \
+     .what = (what_),                                                                                                          \
+     .unit = "",                                                                                                               \
+     .standard_text = (standard_),                                                                                             \
+     .offset = offsetof(struct config, field),                                                                                 \
+     .bytes = (bytes_)},
+        CONFIG_STRINGS(X)
+#undef X
+};
+#define KEYS (sizeof(keys) / sizeof(keys[0]))
+
+static const struct key *key_by_name(const char *name)
+{
+    for (size_t i = 0; i < KEYS; i++)
+        if (!strcmp(keys[i].name, name))
+            return &keys[i];
+    return NULL;
+}
+
+/* What the program can be asked to do, beside its keys. */
+static const char *const actions[] = {[CONFIG_BACKGROUND] = "BACKGROUND",
+                                      [CONFIG_CHECK] = "CHECK_CONFIG",
+                                      [CONFIG_LIST_GPUS] = "LIST_GPUS",
+                                      [CONFIG_HELP] = "HELP",
+                                      [CONFIG_VERSION] = "VERSION"};
+#define ACTIONS (sizeof(actions) / sizeof(actions[0]))
+
+/* " (did you mean KEY?)" for a key that there is not. */
+struct guess {
+    char text[64];
+};
+
+/* A key's name, from how the environment or the command line would write it: "--cpu-devices" and "FCCD_CPU_DEVICES" are CPU_DEVICES. */
+static void name_plain(const char *name, size_t length, char *plain, size_t room)
+{
+    size_t n = 0;
+
+    for (; length && (*name == '-' || *name == '_'); length--)
+        name++;
+    for (; n < length && n + 1 < room; n++)
+        plain[n] = (char)(name[n] == '-' ? '_' : toupper((unsigned char)name[n]));
+    plain[n] = '\0';
+    if (!strncmp(plain, "FCCD_", 5))
+        memmove(plain, plain + 5, n - 4);
+}
+
+static struct guess key_guess(const char *name)
+{
+    const char *names[KEYS];
+    char plain[64];
+    struct guess guess = {""};
+
+    name_plain(name, strlen(name), plain, sizeof(plain));
+    for (size_t i = 0; i < KEYS; i++)
+        names[i] = keys[i].name;
+    if (*plain)
+        (void)snprintf(guess.text, sizeof(guess.text), " (did you mean %s?)", name_nearest(plain, names, KEYS));
+    return guess;
+}
+
+static int number_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
+{
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(value, &end, 10);
+    if (errno || !isdigit((unsigned char)value[0]) || *end || n < k->smallest || n > k->largest)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is a number from %llu to %llu%s%s", where, k->name, value,
+                         (unsigned long long)k->smallest, (unsigned long long)k->largest, *k->unit ? " " : "", k->unit);
+    uint32_t v = (uint32_t)n;
+    memcpy((char *)c + k->offset, &v, sizeof(v));
+    return 0;
+}
+
+static bool gpus_value_is_known(const char *value)
+{
+    static const char *const known[] = {"auto", "none", "cuda", "hip"};
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (!strcmp(value, known[i]))
+            return true;
+    return false;
+}
+
+static bool is_optional_path(const struct config *c, const char *field)
+{
+    return field == c->cluster_key || field == c->plugin_dir || field == c->log_file || field == c->pid_file;
+}
+
+static int string_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
+{
+    char *field = (char *)c + k->offset;
+
+    if (strlen(value) >= k->bytes)
+        return error_set(e, -EINVAL, "%s: %s: \"%.120s%s\": allowed are at most %zu characters", where, k->name, value,
+                         strlen(value) > 120 ? "..." : "", k->bytes - 1);
+    if ((field == c->node_listen || field == c->node_address) && *value && address_split(value, NULL, NULL))
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is " ADDRESS_ALLOWED ", or nothing", where, k->name, value);
+    if (is_optional_path(c, field) && *value && value[0] != '/')
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path, or nothing", where, k->name, value);
+    if (field == c->log_level && log_level_by_name(value) < 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are error, warning, info and debug", where, k->name, value);
+    if (field == c->log_format && log_format_by_name(value) < 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are text and json", where, k->name, value);
+    if (field == c->socket && value[0] != '/')
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed is an absolute path", where, k->name, value);
+    if (field == c->gpus && !gpus_value_is_known(value))
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none, cuda and hip", where, k->name, value);
+    if (field == c->transport && strcmp(value, "auto") != 0 && strcmp(value, "tcp") != 0 && strcmp(value, "verbs") != 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, tcp and verbs", where, k->name, value);
+    if (field == c->rails && strcmp(value, "auto") != 0 && (strlen(value) != 1 || value[0] < '1' || value[0] > '8'))
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and a number from 1 to 8", where, k->name, value);
+    if (field == c->rail_networks && networks_parse(value, (struct network[NETWORKS_MAX]){{0}}) < 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%.120s%s\": allowed are " NETWORKS_ALLOWED, where, k->name, value,
+                         strlen(value) > 120 ? "..." : "");
+    if (field == c->gpu_sharing && strcmp(value, "auto") != 0 && strcmp(value, "ipc") != 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto and ipc", where, k->name, value);
+    if (field == c->gpu_begin && strcmp(value, "alone") != 0 && strcmp(value, "together") != 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are alone and together", where, k->name, value);
+    (void)snprintf(field, k->bytes, "%s", value);
+    return 0;
+}
+
+static int key_set(struct config *c, const struct key *k, const char *value, const char *where, struct error *e)
+{
+    return k->bytes ? string_set(c, k, value, where, e) : number_set(c, k, value, where, e);
+}
+
+/* One line of the file. */
+static int line_take(void *config, char *line, const char *where, struct error *e)
+{
+    char *s = text_trim(line), *equals = strchr(s, '=');
+
+    if (!*s || *s == '#')
+        return 0;
+    if (!equals)
+        return error_set(e, -EINVAL, "%s: \"%.200s\": allowed are lines KEY=VALUE, comments (#) and empty lines", where, s);
+    *equals = '\0';
+    const char *name = text_trim(s);
+    const struct key *k = key_by_name(name);
+    if (!k)
+        return error_set(e, -EINVAL, "%s: unknown key \"%.200s\"%s; fccd --help lists the keys", where, name,
+                         key_guess(name).text);
+    return key_set(config, k, text_trim(equals + 1), where, e);
+}
+
+/* NULL: the default one, which need not exist. A relative name is seen from the directory in which the program was started, also when the
+ * file is read again by a daemon in the background, which has left it. */
+static int file_read(struct config *c, const char *path, struct error *e)
+{
+    static char started_in[PATH_MAX]; /* set at the first reading; only main()'s thread reads configurations */
+    char whole[2 * PATH_MAX];
+    const char *name = path ? path : CONFIG_FILE_DEFAULT;
+
+    if (!*started_in) {
+        if (!getcwd(started_in, sizeof(started_in)))
+            (void)snprintf(started_in, sizeof(started_in), "."); /* it was removed */
+    } else if (*name != '/' && *name && snprintf(whole, sizeof(whole), "%s/%s", started_in, name) < (int)sizeof(whole)) {
+        name = whole;
+    }
+    const struct text_file file = {.path = name, .longest = LINE_MAX_BYTES, .may_be_gone = !path, .take = line_take, .arg = c};
+
+    return text_file_read(&file, e);
+}
+
+static int environment_read(struct config *c, struct error *e)
+{
+    for (size_t i = 0; i < KEYS; i++) {
+        char name[64];
+        (void)snprintf(name, sizeof(name), "FCCD_%s", keys[i].name);
+        const char *value = getenv(name);
+        int status = value ? key_set(c, &keys[i], value, name, e) : 0;
+        if (status)
+            return status;
+    }
+    return 0;
+}
+
+/* "cpu-devices", of the option --cpu-devices, stands for CPU_DEVICES. */
+static bool option_is(const char *option, size_t length, const char *name)
+{
+    size_t n = strlen(name), i = 0;
+
+    for (; n == length && i < n; i++)
+        if ((name[i] == '_' ? '-' : tolower((unsigned char)name[i])) != option[i])
+            break;
+    return n == length && i == n;
+}
+
+static const struct key *key_by_option(const char *option, size_t length)
+{
+    for (size_t i = 0; i < KEYS; i++)
+        if (option_is(option, length, keys[i].name))
+            return &keys[i];
+    return NULL;
+}
+
+/* " (did you mean --key?)" for what looks like an option. */
+static struct guess option_guess(const char *arg, size_t length)
+{
+    const char *names[KEYS + ACTIONS];
+    char plain[64];
+    struct guess guess = {""};
+    size_t n = 0;
+
+    name_plain(arg, length, plain, sizeof(plain));
+    if (strncmp(arg, "--", 2) != 0 || !*plain)
+        return guess;
+    for (size_t i = 0; i < KEYS; i++)
+        names[n++] = keys[i].name;
+    for (size_t i = CONFIG_BACKGROUND; i < ACTIONS; i++)
+        names[n++] = actions[i];
+    names[n++] = "CONFIG";
+    (void)snprintf(guess.text, sizeof(guess.text), " (did you mean --%s?)", name_nearest(plain, names, n));
+    for (char *p = guess.text + strlen(" (did you mean "); *p; p++)
+        *p = (char)(*p == '_' ? '-' : tolower((unsigned char)*p));
+    return guess;
+}
+
+/* One option with its value, "--key=value" or "--key value". Sets *used to the number of arguments that it took. */
+static int option_read(struct config *c, char *argv[], int *used, const char **file, struct error *e)
+{
+    char where[128];
+    const char *arg = argv[0], *equals = strchr(arg, '=');
+    size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
+    const char *value = equals ? equals + 1 : argv[1];
+    bool is_file = length == strlen("--config") && !strncmp(arg, "--config", length);
+    const struct key *k = length > 2 && !strncmp(arg, "--", 2) ? key_by_option(arg + 2, length - 2) : NULL;
+
+    if (!k && !is_file)
+        return error_set(e, -EINVAL, "%.200s: unknown argument%s; fccd --help lists what there is", arg,
+                         option_guess(arg, length).text);
+    if (!value)
+        return error_set(e, -EINVAL, "%s: the value is missing", arg);
+    *used = equals ? 1 : 2;
+    if (is_file) {
+        *file = value;
+        return 0;
+    }
+    (void)snprintf(where, sizeof(where), "%.*s", (int)length, arg);
+    return key_set(c, k, value, where, e);
+}
+
+static void defaults_set(struct config *c)
+{
+    memset(c, 0, sizeof(*c));
+    for (size_t i = 0; i < KEYS; i++) {
+        uint32_t v = (uint32_t)keys[i].standard;
+        if (keys[i].bytes)
+            (void)snprintf((char *)c + keys[i].offset, keys[i].bytes, "%s", keys[i].standard_text);
+        else
+            memcpy((char *)c + keys[i].offset, &v, sizeof(v));
+    }
+}
+
+/* What the program is asked to do, if the argument says that; the last one counts. */
+static bool action_read(const char *arg, enum config_action *action)
+{
+    for (size_t i = CONFIG_BACKGROUND; i < ACTIONS; i++)
+        if (!strncmp(arg, "--", 2) && option_is(arg + 2, strlen(arg + 2), actions[i])) {
+            *action = (enum config_action)i;
+            return true;
+        }
+    return false;
+}
+
+/* The whole command line, into *c. Sets *file if it names one. */
+static int arguments_read(int argc, char *argv[], struct config *c, const char **file, enum config_action *action,
+                          struct error *e)
+{
+    int used, status = 0;
+
+    for (int i = 1; !status && i < argc; i += used) {
+        used = 1;
+        if (!action_read(argv[i], action))
+            status = option_read(c, argv + i, &used, file, e);
+    }
+    return status;
+}
+
+/* What is empty stands beside the socket: "/run/fccd/fccd.sock" makes "/run/fccd/fccd.pid". */
+static int path_beside(const struct config *c, char *path, size_t room, const char *key, const char *ending, struct error *e)
+{
+    const char *slash = strrchr(c->socket, '/'), *dot = strrchr(c->socket, '.');
+    int stem = (int)(dot && dot > slash + 1 ? dot - c->socket : (long)strlen(c->socket));
+
+    if (*path)
+        return 0;
+    if (snprintf(path, room, "%.*s%s", stem, c->socket, ending) >= (int)room)
+        return error_set(e, -EINVAL, "%s: beside SOCKET=%s its path is too long: name a file", key, c->socket);
+    return 0;
+}
+
+int config_load(int argc, char *argv[], struct config *out, enum config_action *action, struct error *e)
+{
+    struct config c, ignored;
+    const char *file = NULL;
+    enum config_action todo = CONFIG_RUN;
+    int status;
+
+    /* The command line twice: first for the file's name and mistakes, last because it wins. */
+    defaults_set(&c);
+    defaults_set(&ignored);
+    status = arguments_read(argc, argv, &ignored, &file, &todo, e);
+    if (!status)
+        status = file_read(&c, file, e);
+    if (!status)
+        status = environment_read(&c, e);
+    if (!status)
+        status = arguments_read(argc, argv, &c, &file, &todo, e);
+    if (!status && (todo == CONFIG_RUN || todo == CONFIG_BACKGROUND || todo == CONFIG_CHECK))
+        status = cluster_check(&c, e);
+    if (!status && todo == CONFIG_BACKGROUND &&
+        !(status = path_beside(&c, c.pid_file, sizeof(c.pid_file), "PID_FILE", ".pid", e)))
+        status = path_beside(&c, c.log_file, sizeof(c.log_file), "LOG_FILE", ".log", e);
+    if (status)
+        return status;
+    *out = c;
+    *action = todo;
+    return 0;
+}
+
+/* The broker reads these anew each time; workers get them when they start. */
+static bool can_change(const char *key)
+{
+    static const char *const can[] = {"CPU_WORKGROUPS", "TIME_LIMIT_MS",       "MEMORY_PER_USER_MB",
+                                      "JOBS_PER_USER",  "CONNECTIONS_PER_JOB", "CONNECTIONS_PER_USER",
+                                      "SPIN_US",        "WORKER_IDLE_MS",      "SILENCE_MS",
+                                      "DRAIN_MS",       "GPU_BEGIN",           "LOG_LEVEL",
+                                      "LOG_FORMAT"};
+
+    for (size_t i = 0; i < sizeof(can) / sizeof(can[0]); i++)
+        if (!strcmp(key, can[i]))
+            return true;
+    return false;
+}
+
+void config_take(struct config *running, const struct config *fresh, void (*changed)(const char *key, bool taken))
+{
+    for (size_t i = 0; i < KEYS; i++) {
+        const struct key *k = &keys[i];
+        char *to = (char *)running + k->offset;
+        const char *from = (const char *)fresh + k->offset;
+        if (k->bytes ? !strcmp(to, from) : !memcmp(to, from, sizeof(uint32_t)))
+            continue;
+        if (can_change(k->name))
+            memcpy(to, from, k->bytes ? k->bytes : sizeof(uint32_t));
+        changed(k->name, can_change(k->name));
+    }
+}
+
+void config_print_help(void)
+{
+    printf("fccd - serves fused computation-collectives to the processes of this node\n\n"
+           "Usage: fccd [--background] [--config FILE] [--KEY VALUE ...]\n"
+           "       fccd --check-config | --list-gpus | --help | --version\n\n"
+           "With --background it returns when it listens, and says where its process id and its log are.\n"
+           "Settings come from " CONFIG_FILE_DEFAULT " (KEY=VALUE lines), from the environment (FCCD_KEY)\n"
+           "and from the command line (--key), which wins.\n\n");
+    for (size_t i = 0; i < KEYS; i++) {
+        char option[64], standard[160];
+        (void)snprintf(option, sizeof(option), "--%s", keys[i].name);
+        for (char *p = option; *p; p++)
+            *p = (char)(*p == '_' ? '-' : tolower((unsigned char)*p));
+        if (keys[i].bytes)
+            (void)snprintf(standard, sizeof(standard), "%s", *keys[i].standard_text ? keys[i].standard_text : "empty");
+        else
+            (void)snprintf(standard, sizeof(standard), "%llu%s%s", (unsigned long long)keys[i].standard,
+                           *keys[i].unit ? " " : "", keys[i].unit);
+        printf("  %-23s %s (%s)\n", option, keys[i].what, standard);
+    }
+}
+
+uint64_t config_memory_per_user(const struct config *config)
+{
+    if (config->memory_per_user_mb)
+        return (uint64_t)config->memory_per_user_mb << 20;
+    struct cgroup group;
+    uint64_t node = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    cgroup_find(&group, "");
+    uint64_t limit = cgroup_limit(&group);
+    return (limit < node ? limit : node) / 2;
+}
+
+uint32_t config_cpu_workgroups(const struct config *config)
+{
+    cpu_set_t mine; /* those that this process may use: a container or taskset may leave it a few */
+    long cores = sched_getaffinity(0, sizeof(mine), &mine) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&mine);
+
+    if (config->cpu_workgroups)
+        return config->cpu_workgroups;
+    return cores > (long)config->cpu_devices ? (uint32_t)cores / config->cpu_devices : 1;
+}
+
+uint32_t config_rails(const struct config *config)
+{
+    return strcmp(config->rails, "auto") != 0 ? (uint32_t)(config->rails[0] - '0') : 0;
+}
+
+bool config_allows_gpus(const struct config *config, const char *kind)
+{
+    return !strcmp(config->gpus, "auto") || !strcmp(config->gpus, kind);
+}

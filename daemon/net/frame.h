@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * frame.h - what opens everything that tcp sends: 56 bytes, little-endian. A put's rows follow it, without gaps.
+ */
+#ifndef FCC_DAEMON_NET_FRAME_H
+#define FCC_DAEMON_NET_FRAME_H
+
+#include <assert.h>
+#include <endian.h>
+#include <stdint.h>
+
+#define NET_FRAME_MAGIC 0x6e636366u /* "fccn" */
+#define NET_FRAME_VERSION 1u
+
+enum net_frame_kind {
+    NET_FRAME_PUT = 1,
+    NET_FRAME_FLAG = 2,   /* region: the flag's number; offset: the epoch; the rest 0 */
+    NET_FRAME_BEAT = 3,   /* a sign of life: the rest 0 */
+    NET_FRAME_SIGNAL = 4, /* region and offset: where; stride: the value; the rest 0 */
+};
+
+struct net_frame {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t kind; /* enum net_frame_kind */
+    uint64_t comm;
+    uint32_t rank;
+    uint32_t region;
+    uint64_t offset;
+    uint64_t row_bytes;
+    uint64_t stride;
+    uint32_t rows;
+    uint32_t zero;
+};
+static_assert(sizeof(struct net_frame) == 56, "wire");
+
+/* From this host's order to the wire's, or back. */
+static inline struct net_frame net_frame_order(struct net_frame f)
+{
+    return (struct net_frame){
+        .magic = htole32(f.magic),
+        .version = htole16(f.version),
+        .kind = htole16(f.kind),
+        .comm = htole64(f.comm),
+        .rank = htole32(f.rank),
+        .region = htole32(f.region),
+        .offset = htole64(f.offset),
+        .row_bytes = htole64(f.row_bytes),
+        .stride = htole64(f.stride),
+        .rows = htole32(f.rows),
+        .zero = htole32(f.zero),
+    };
+}
+
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * hello.h - what a receiving end says first, and only once, over the socket that it was given: which transport it takes. So
+ * two ends that were set differently tell that, and do not misread each other. 720 bytes, little-endian. The first 8 are the same in all
+ * versions, and judged alone: what follows them is another version's matter.
+ *
+ * It says that when the first bytes have come from the sender, and not before: until then the other node's broker may still be
+ * reading from the socket (control.h). A sender has something to say at once: its first sign of life.
+ */
+#ifndef FCC_DAEMON_NET_HELLO_H
+#define FCC_DAEMON_NET_HELLO_H
+
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "proto/base/error.h"
+
+#define NET_HELLO_MAGIC 0x68636366u /* "fcch" */
+#define NET_HELLO_VERSION 5u
+#define NET_HELLO_HEAD 8u /* bytes: magic, version and transport */
+#define NET_HELLO_PLACES 32u
+#define NET_TOKEN_BYTES 32
+
+enum net_transport { NET_TCP = 1, NET_VERBS = 2 };
+
+/* verbs: an address at which it listens, and the network in which that is. */
+struct net_hello_place {
+    unsigned char address[16];
+    uint8_t family; /* NETWORK_IPV4 or NETWORK_IPV6 (network.h) */
+    uint8_t prefix; /* bits of the network */
+    uint16_t port;
+};
+static_assert(sizeof(struct net_hello_place) == 20, "wire");
+
+struct net_hello {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t transport; /* enum net_transport */
+    /* verbs: */
+    uint32_t nplaces; /* at least 1 */
+    uint8_t zero[36];
+    unsigned char token[NET_TOKEN_BYTES]; /* what whoever connects there has to show */
+    struct net_hello_place
+        places[NET_HELLO_PLACES]; /* the first one: the address that the socket has; the others: one for each network */
+};
+static_assert(sizeof(struct net_hello) == 720, "wire");
+
+/* What of one has come. */
+struct net_hello_in {
+    struct net_hello hello;
+    uint32_t bytes;
+};
+
+static inline const char *net_transport_name(unsigned transport)
+{
+    return transport == NET_TCP ? "tcp" : transport == NET_VERBS ? "verbs" : "a transport of another version of fccd";
+}
+
+/* Nothing was sent before, so there is room for it. with: what verbs says besides, or NULL. */
+static inline int net_hello_send(int sock, enum net_transport transport, const struct net_hello *with, struct error *e)
+{
+    struct net_hello hello = with ? *with : (struct net_hello){.nplaces = 0};
+
+    hello.magic = htole32(NET_HELLO_MAGIC);
+    hello.version = htole16(NET_HELLO_VERSION);
+    hello.transport = htole16((uint16_t)transport);
+    ssize_t n = send(sock, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n == (ssize_t)sizeof(hello))
+        return 0;
+    if (n < 0 && (errno == EPIPE || errno == ECONNRESET))
+        return 0; /* it is gone already: the first read tells */
+    return error_set(e, -EIO, "cannot greet the other end: %s", n < 0 ? strerror(errno) : "no room");
+}
+
+/* Its first NET_HELLO_HEAD bytes are here. */
+static inline int net_hello_judge(const struct net_hello *hello, enum net_transport transport, struct error *e)
+{
+    if (le32toh(hello->magic) != NET_HELLO_MAGIC)
+        return error_set(e, -EPROTO, "the other end sends something that no receiver says");
+    if (le16toh(hello->transport) != (uint16_t)transport)
+        return error_set(e, -EPROTONOSUPPORT,
+                         "the other end takes %s and this one sends over %s: TRANSPORT must be the same on all nodes (and auto "
+                         "takes verbs where the node's address is one of an RDMA device)",
+                         net_transport_name(le16toh(hello->transport)), net_transport_name(transport));
+    if (le16toh(hello->version) != NET_HELLO_VERSION)
+        return error_set(e, -EPROTO, "the other end is of another version of fccd");
+    return 0;
+}
+
+/* Read some of it. 1: it is here whole, and the other end takes `transport`; 0: more is to come; -ESHUTDOWN: the end, without a
+ * text; another error: with it. */
+static inline int net_hello_read(int sock, struct net_hello_in *in, enum net_transport transport, struct error *e)
+{
+    struct net_hello *hello = &in->hello;
+
+    while (in->bytes < sizeof(*hello)) { /* to the end of what is there: epoll does not tell twice */
+        ssize_t n = recv(sock, (unsigned char *)hello + in->bytes, sizeof(*hello) - in->bytes, MSG_DONTWAIT);
+        if (n == 0)
+            return -ESHUTDOWN;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return 0;
+        if (n < 0)
+            return error_set(e, -errno, "%s",
+                             errno == ECONNRESET ? "the other end has closed the connection" : strerror(errno));
+        in->bytes += (uint32_t)n;
+        int status = in->bytes < NET_HELLO_HEAD ? 0 : net_hello_judge(hello, transport, e);
+        if (status)
+            return status;
+    }
+    return 1;
+}
+
+#endif

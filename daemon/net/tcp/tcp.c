@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tcp.c - the sending end over TCP.
+ *
+ * Frames wait in a ring of descriptions. progress() turns the first of them into a list of memory pieces for one sendmsg(): heads
+ * and short rows are copied together into `copy`, long rows are sent from where they lie. A list is sent to its end before
+ * the next one is made, however many calls that takes, so nothing is copied twice and the stream is what the lists say, in order.
+ * A frame is flushed when the kernel has taken its last byte: it keeps a copy of its own. (MSG_ZEROCOPY would save that copy on
+ * adapters that gather; over loopback the kernel copies all the same, and each send then costs a notification to read. It
+ * is left out: nothing here could show that it pays.)
+ */
+#include "daemon/net/tcp/tcp.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "daemon/net/frame.h"
+#include "daemon/net/hello.h"
+
+#define TCP_COPY (256u * 1024u) /* heads and short rows of one list */
+#define TCP_TRIES 8             /* system calls of one progress(), if each takes only a part */
+
+struct tcp_item {
+    struct net_frame frame; /* in this host's order */
+    const unsigned char *from;
+    uint64_t length; /* of the payload */
+    uint64_t end;    /* bytes of the stream up to its end */
+    bool is_message;
+};
+
+struct tcp_link {
+    struct net_link link;
+    uint32_t queue;   /* items, a power of two */
+    uint64_t beat_ns; /* options.beat_ms */
+    struct net_hello_in hello;
+    struct tcp_item *items;    /* item n, of all that ever were, at [n % queue]: link.flushed <= n < link.queued */
+    uint64_t built;            /* items before it are in lists, or sent */
+    uint64_t built_at;         /* of that one: bytes that are, head first */
+    uint64_t stream_end, sent; /* bytes of the stream: that were queued, that were sent */
+    struct iovec iov[TCP_IOVECS];
+    unsigned iov_at, iov_count;
+    uint32_t copied; /* bytes in use */
+    unsigned char copy[TCP_COPY];
+};
+
+static struct tcp_link *tcp_of(struct net_link *l)
+{
+    return (struct tcp_link *)l; /* its first member */
+}
+
+/* TCP's own options do not exist on a Unix socket: there is nothing to be late or lost. */
+int tcp_socket_prepare(int sock, const struct net_options *options, struct error *e)
+{
+    int domain, type, one = 1, size = (int)options->buffer_bytes;
+    unsigned limit_ms = options->silent_ms;
+    socklen_t length = sizeof(domain);
+
+    if (getsockopt(sock, SOL_SOCKET, SO_DOMAIN, &domain, &length) || getsockopt(sock, SOL_SOCKET, SO_TYPE, &type, &length))
+        return error_set(e, -errno, "not a socket: %s", strerror(errno));
+    if (type != SOCK_STREAM)
+        return error_set(e, -EINVAL, "not a stream socket");
+    if (size && (setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)) ||
+                 setsockopt(sock, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size))))
+        return error_set(e, -errno, "cannot set a socket's buffers: %s", strerror(errno));
+    if (domain != AF_INET && domain != AF_INET6)
+        return 0;
+    /* A message is as small as a flag, and the next one does not come before somebody has seen it. */
+    if (setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)))
+        return error_set(e, -errno, "cannot set TCP_NODELAY: %s", strerror(errno));
+    /* A peer that takes nothing for so long is gone. A sender always has something under way: at least its signs of life. */
+    if (setsockopt(sock, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms)))
+        return error_set(e, -errno, "cannot set TCP_USER_TIMEOUT: %s", strerror(errno));
+    return 0;
+}
+
+static int tcp_link_open(int sock, const struct net_options *options, struct net_counts *counts, struct net_link **out,
+                         struct error *e)
+{
+    if (!options->queue || options->queue & (options->queue - 1))
+        return error_set(e, -EINVAL, "a queue of %u frames: not a power of two", options->queue);
+    int status = tcp_socket_prepare(sock, options, e);
+    if (status)
+        return status;
+    struct tcp_link *t = calloc(1, sizeof(*t));
+    struct tcp_item *items = calloc(options->queue, sizeof(*items));
+    if (!t || !items) {
+        free(t);
+        free(items);
+        return error_set(e, -ENOMEM, "no memory for a link");
+    }
+    t->items = items;
+    t->queue = options->queue;
+    t->beat_ns = options->beat_ms * 1000000ull;
+    t->link = (struct net_link){.ops = &net_tcp, .fd = sock, .counts = counts, .rails = net_rails_plain(options)};
+    *out = &t->link;
+    return 0;
+}
+
+static void tcp_link_close(struct net_link *l)
+{
+    struct tcp_link *t = tcp_of(l);
+
+    (void)net_hello_read(l->fd, &t->hello, NET_TCP, NULL); /* what is unread would take what was sent away with it */
+    (void)shutdown(l->fd, SHUT_RDWR); /* behind what was sent; who handed the socket over may still have it open */
+    (void)close(l->fd);
+    free(t->items);
+    free(t);
+}
+
+/* ---- the queue ---- */
+
+static int item_add(struct tcp_link *t, struct net_frame frame, const void *from, uint64_t length)
+{
+    if (t->link.queued - t->link.flushed == t->queue)
+        return -EAGAIN;
+    struct tcp_item *item = &t->items[t->link.queued & (t->queue - 1)];
+    frame.magic = NET_FRAME_MAGIC;
+    frame.version = NET_FRAME_VERSION;
+    t->stream_end += sizeof(frame) + length; /* 64 bits do not wrap at any rate there is */
+    *item = (struct tcp_item){frame, from, length, t->stream_end, frame.kind != NET_FRAME_BEAT};
+    t->link.queued++;
+    t->link.due_ns = UINT64_MAX; /* what is sent is a sign of life, and sets it anew */
+    return 0;
+}
+
+static int tcp_write(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area)
+{
+    struct net_area a = *area;
+    uint64_t length;
+
+    if (!a.rows || !a.row_bytes)
+        return 0;
+    if (net_area_simplify(&a, to->offset, &length, &l->error))
+        return l->error.status;
+    return item_add(tcp_of(l),
+                    (struct net_frame){.kind = NET_FRAME_PUT,
+                                       .comm = to->comm,
+                                       .rank = to->rank,
+                                       .region = to->region,
+                                       .offset = to->offset,
+                                       .row_bytes = a.row_bytes,
+                                       .stride = a.stride,
+                                       .rows = a.rows},
+                    from, length);
+}
+
+static int tcp_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
+{
+    return item_add(tcp_of(l),
+                    (struct net_frame){.kind = NET_FRAME_FLAG, .comm = comm, .rank = rank, .region = flag, .offset = epoch},
+                    NULL, 0);
+}
+
+static int tcp_signal(struct net_link *l, const struct net_place *to, uint64_t value)
+{
+    return item_add(tcp_of(l),
+                    (struct net_frame){.kind = NET_FRAME_SIGNAL,
+                                       .comm = to->comm,
+                                       .rank = to->rank,
+                                       .region = to->region,
+                                       .offset = to->offset,
+                                       .stride = value},
+                    NULL, 0);
+}
+
+/* ---- lists ---- */
+
+/* Append bytes by copying them. The caller has seen that there is room for them, and for a piece. */
+static void list_copy(struct tcp_link *t, const void *from, size_t bytes)
+{
+    unsigned char *to = t->copy + t->copied;
+    struct iovec *last = t->iov_count ? &t->iov[t->iov_count - 1] : NULL;
+
+    memcpy(to, from, bytes);
+    t->copied += (uint32_t)bytes;
+    if (last && (unsigned char *)last->iov_base + last->iov_len == to)
+        last->iov_len += bytes;
+    else
+        t->iov[t->iov_count++] = (struct iovec){to, bytes};
+}
+
+/* Append the next piece of the item's payload. Returns its bytes; 0: no room. */
+static uint64_t list_payload(struct tcp_link *t, const struct tcp_item *item, uint64_t at, uint64_t room)
+{
+    uint64_t row = at / item->frame.row_bytes, inside = at % item->frame.row_bytes;
+    uint64_t bytes = item->frame.row_bytes - inside;
+    const unsigned char *from = item->from + row * item->frame.stride + inside;
+
+    if (item->frame.row_bytes < TCP_LONG_ROW) {
+        if (bytes > TCP_COPY - t->copied)
+            return 0;
+        list_copy(t, from, bytes);
+        return bytes;
+    }
+    if (bytes > room)
+        bytes = room;
+    t->iov[t->iov_count++] = (struct iovec){(void *)from, bytes}; /* sendmsg() does not write to it */
+    return bytes;
+}
+
+/* A list of what is next; empty if there is nothing. */
+static void list_build(struct tcp_link *t)
+{
+    uint64_t total = 0;
+
+    t->iov_at = t->iov_count = t->copied = 0;
+    while (t->built < t->link.queued && t->iov_count < TCP_IOVECS && total < TCP_AT_ONCE) {
+        const struct tcp_item *item = &t->items[t->built & (t->queue - 1)];
+        uint64_t bytes;
+        if (t->built_at < sizeof(item->frame)) {
+            struct net_frame wire = net_frame_order(item->frame);
+            bytes = sizeof(wire);
+            if (bytes > TCP_COPY - t->copied)
+                return;
+            list_copy(t, &wire, bytes);
+        } else {
+            bytes = list_payload(t, item, t->built_at - sizeof(item->frame), TCP_AT_ONCE - total);
+            if (!bytes)
+                return;
+        }
+        total += bytes;
+        t->built_at += bytes;
+        if (t->built_at == sizeof(item->frame) + item->length) {
+            t->built++;
+            t->built_at = 0;
+        }
+    }
+}
+
+static void list_sent(struct tcp_link *t, size_t bytes)
+{
+    t->sent += bytes;
+    net_count(&t->link.counts->bytes, bytes);
+    while (bytes) {
+        struct iovec *piece = &t->iov[t->iov_at];
+        size_t n = bytes < piece->iov_len ? bytes : piece->iov_len;
+        piece->iov_base = (unsigned char *)piece->iov_base + n;
+        piece->iov_len -= n;
+        bytes -= n;
+        if (!piece->iov_len)
+            t->iov_at++;
+    }
+    while (t->link.flushed < t->link.queued) {
+        const struct tcp_item *item = &t->items[t->link.flushed & (t->queue - 1)];
+        if (item->end > t->sent)
+            break;
+        t->link.flushed++;
+        if (item->is_message)
+            net_count(&t->link.counts->messages, 1);
+    }
+}
+
+/* ---- sending ---- */
+
+static int link_broken(struct net_link *l, int error)
+{
+    if (error == EPIPE || error == ECONNRESET)
+        return error_set(&l->error, -ECONNRESET, "the other end has closed the connection");
+    if (error == ETIMEDOUT)
+        return error_set(&l->error, -ETIMEDOUT, "the other end has taken nothing for too long");
+    return error_set(&l->error, -error, "sending: %s", strerror(error));
+}
+
+static int tcp_progress(struct net_link *l, uint64_t now_ns)
+{
+    struct tcp_link *t = tcp_of(l);
+
+    if (l->queued == l->flushed && now_ns >= l->due_ns)
+        (void)item_add(t, (struct net_frame){.kind = NET_FRAME_BEAT}, NULL, 0); /* there is room: it is empty */
+    l->is_blocked = false;
+    for (int tries = 0; tries < TCP_TRIES; tries++) {
+        /* After a list that went out in one piece the caller looks at its other links. */
+        if (t->iov_at == t->iov_count) {
+            if (tries)
+                break;
+            list_build(t);
+        }
+        if (t->iov_at == t->iov_count)
+            break;
+        struct msghdr message = {.msg_iov = t->iov + t->iov_at, .msg_iovlen = t->iov_count - t->iov_at};
+        ssize_t n = sendmsg(l->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) { /* only this makes the edge that epoll tells of */
+            l->is_blocked = true;
+            break;
+        }
+        if (n < 0)
+            return link_broken(l, errno);
+        list_sent(t, (size_t)n);
+        l->due_ns = now_ns + t->beat_ns;
+    }
+    if (l->queued != l->flushed) {
+        l->due_ns = UINT64_MAX;
+        return 1;
+    }
+    return 0;
+}
+
+static int tcp_look(struct net_link *l)
+{
+    unsigned char byte;
+    int status = net_hello_read(l->fd, &tcp_of(l)->hello, NET_TCP, &l->error);
+
+    if (status == 0 || (status < 0 && status != -ESHUTDOWN))
+        return status;
+    ssize_t n = recv(l->fd, &byte, sizeof(byte), MSG_DONTWAIT | MSG_PEEK);
+    if (n > 0)
+        return error_set(&l->error, -EPROTO, "the other end sends on a link that it is to read");
+    if (n == 0 && l->queued != l->flushed)
+        return error_set(&l->error, -ECONNRESET, "the other end has closed the connection while there was more to send");
+    if (n == 0)
+        return error_set(&l->error, -ESHUTDOWN, "the other end has closed the connection");
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : link_broken(l, errno);
+}
+
+const struct net_ops net_tcp = {
+    .name = "tcp",
+    .link_open = tcp_link_open,
+    .receiver_open = tcp_receiver_open,
+    .write = tcp_write,
+    .flag = tcp_flag,
+    .signal = tcp_signal,
+    .progress = tcp_progress,
+    .look = tcp_look,
+    .receive = tcp_receive,
+    .link_close = tcp_link_close,
+    .receiver_close = tcp_receiver_close,
+};

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tcp.h - the two halves of the tcp transport: tcp.c sends, tcp_receive.c receives. Also over Unix stream sockets.
+ */
+#ifndef FCC_DAEMON_NET_TCP_TCP_H
+#define FCC_DAEMON_NET_TCP_TCP_H
+
+#include "daemon/net/net.h"
+
+#define TCP_LONG_ROW 4096u        /* rows from here on go without being copied together */
+#define TCP_IOVECS 256u           /* of one system call */
+#define TCP_AT_ONCE (1024 * 1024) /* bytes of one system call, so that a thread comes round to its other links */
+
+/* What both ends of a socket are set to. */
+int tcp_socket_prepare(int sock, const struct net_options *options, struct error *e);
+
+int tcp_receiver_open(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,
+                      struct net_receiver **out, struct error *e);
+int tcp_receive(struct net_receiver *r, uint64_t now_ns);
+void tcp_receiver_close(struct net_receiver *r);
+
+#endif

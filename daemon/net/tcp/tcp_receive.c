@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tcp_receive.c - the receiving end over TCP.
+ *
+ * One read takes what is left of the current frame's rows straight into their place and, behind it, the beginning of what
+ * follows into a small buffer. Short rows are read into the buffer and copied from there: a list of many small pieces would cost
+ * the kernel more. The part of a payload that came into the buffer is copied, too.
+ *
+ * Trust: a head is checked whole before a byte of its payload is stored, against the registration of the region that it
+ * names; that registration is held, and must still be the same one, for each read and each copy (daemon/net/region.h).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "daemon/net/frame.h"
+#include "daemon/net/hello.h"
+#include "daemon/net/tcp/tcp.h"
+#include "proto/base/clock.h"
+
+#define TCP_BUFFER 65536u
+#define TCP_AHEAD                                                                                                              \
+    4096u           /* of the buffer, what is read behind a payload: a few heads, and not much payload that would be copied */
+#define TCP_READS 8 /* system calls of one receive() */
+
+struct tcp_receiver {
+    struct net_receiver receiver;
+    const struct net_sink *sink;
+    struct net_silence silence;
+    bool has_greeted;
+    struct net_frame put;   /* the frame whose payload is under way: valid while at < length */
+    uint64_t length, at;    /* bytes of its payload: all, stored */
+    uint64_t serial;        /* of the region's registration; 0: the payload is dropped */
+    uint32_t start, filled; /* of the buffer */
+    unsigned char buffer[TCP_BUFFER];
+};
+
+static struct tcp_receiver *tcp_of(struct net_receiver *r)
+{
+    return (struct tcp_receiver *)r; /* its first member */
+}
+
+int tcp_receiver_open(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,
+                      struct net_receiver **out, struct error *e)
+{
+    int status = tcp_socket_prepare(sock, options, e);
+
+    if (status)
+        return status;
+    struct tcp_receiver *t = calloc(1, sizeof(*t));
+    if (!t)
+        return error_set(e, -ENOMEM, "no memory for a link");
+    t->receiver = (struct net_receiver){.ops = &net_tcp, .fd = sock, .counts = counts};
+    t->sink = sink;
+    t->silence.limit_ns = options->silent_ms * 1000000ull;
+    net_heard(&t->silence, clock_ns());
+    t->receiver.due_ns = net_look_due(&t->silence);
+    *out = &t->receiver;
+    return 0;
+}
+
+void tcp_receiver_close(struct net_receiver *r)
+{
+    (void)shutdown(r->fd, SHUT_RDWR);
+    (void)close(r->fd);
+    free(tcp_of(r));
+}
+
+/* ---- frames ---- */
+
+static int frame_refused(struct tcp_receiver *t, int status, const char *why)
+{
+    return error_set(&t->receiver.error, status, "refused what came from there: %s", why);
+}
+
+static int put_begin(struct tcp_receiver *t, const struct net_frame *f)
+{
+    struct net_area area = {.row_bytes = f->row_bytes, .stride = f->stride, .rows = f->rows};
+    struct net_regions *regions = t->sink->regions;
+    struct net_held memory;
+    uint64_t length;
+
+    if (f->region == NET_FLAGS)
+        return frame_refused(t, -EPROTO, "a write over flags");
+    int status = net_regions_hold(regions, f->comm, f->rank, f->region, &memory);
+    if (status == -ECANCELED) { /* nobody wants it: it only has to be an area */
+        memory.serial = 0;
+        status = net_area_check(&area, f->offset, UINT64_MAX, &length);
+    } else if (status) {
+        return frame_refused(t, -EPROTO, "a write into a region that is not known here");
+    } else {
+        net_regions_release(regions);
+        status = net_area_check(&area, f->offset, memory.bytes, &length);
+    }
+    if (status)
+        return frame_refused(t, -EPROTO, "a write past the end of a region");
+    t->put = *f;
+    t->length = length;
+    t->at = 0;
+    t->serial = memory.serial;
+    return 0;
+}
+
+static int flag_raise(struct tcp_receiver *t, const struct net_frame *f)
+{
+    const struct net_sink *sink = t->sink;
+    struct net_held flags;
+
+    if (f->row_bytes || f->stride || f->rows)
+        return frame_refused(t, -EPROTO, "a flag with an area");
+    int status = net_regions_hold(sink->regions, f->comm, f->rank, NET_FLAGS, &flags);
+    if (status == -ECANCELED)
+        return 0;
+    if (status)
+        return frame_refused(t, -EPROTO, "a flag of a rank that is not known here");
+    status = f->region < flags.bytes ? sink->raise(sink->ctx, f->comm, f->rank, f->region, f->offset) : -EPROTO;
+    net_regions_release(sink->regions);
+    return status ? frame_refused(t, status, "a flag that there is not") : 0;
+}
+
+static int signal_store(struct tcp_receiver *t, const struct net_frame *f)
+{
+    if (f->row_bytes || f->rows)
+        return frame_refused(t, -EPROTO, "a signal with an area");
+    int status = net_regions_signal(t->sink->regions, f->comm, f->rank, f->region, f->offset, f->stride);
+    return status ? frame_refused(t, -EPROTO,
+                                  status == -ENOENT ? "a signal in a region that is not known here"
+                                                    : "a signal past the end of a region, or not aligned")
+                  : 0;
+}
+
+static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
+{
+    int status;
+
+    if (f->magic != NET_FRAME_MAGIC)
+        return frame_refused(t, -EPROTO, "not a frame: TRANSPORT must be the same on all nodes");
+    if (f->version != NET_FRAME_VERSION)
+        return frame_refused(t, -EPROTO, "a frame of another version of fccd");
+    if (f->zero)
+        return frame_refused(t, -EPROTO, "a frame with something where nothing should be");
+    switch (f->kind) {
+    case NET_FRAME_PUT:
+        status = put_begin(t, f);
+        break;
+    case NET_FRAME_FLAG:
+        status = flag_raise(t, f);
+        break;
+    case NET_FRAME_SIGNAL:
+        status = signal_store(t, f);
+        break;
+    case NET_FRAME_BEAT:
+        return 0;
+    default:
+        return frame_refused(t, -EPROTO, "a frame of an unknown kind");
+    }
+    if (!status)
+        net_count(&t->receiver.counts->messages, 1);
+    return status;
+}
+
+/* ---- payload ---- */
+
+/* Hold the memory of the payload that is under way. *dropped: there is none and none is held. */
+static int payload_hold(struct tcp_receiver *t, struct net_held *memory, bool *dropped)
+{
+    *dropped = t->serial == 0;
+    if (*dropped)
+        return 0;
+    int status = net_regions_hold(t->sink->regions, t->put.comm, t->put.rank, t->put.region, memory);
+    if (!status && memory->serial != t->serial) {
+        net_regions_release(t->sink->regions);
+        status = -ENOENT;
+    }
+    if (status == -ECANCELED) {
+        t->serial = 0;
+        *dropped = true;
+        return 0;
+    }
+    return status ? frame_refused(t, -EPROTO, "a write into a region that was removed meanwhile") : 0;
+}
+
+/* The piece of a row that begins at byte `at` of the payload. Within the region: put_begin() has checked the whole area, and the
+ * registration is the same. */
+static struct iovec payload_piece(const struct tcp_receiver *t, const struct net_held *memory, uint64_t at)
+{
+    uint64_t row = at / t->put.row_bytes, inside = at % t->put.row_bytes;
+
+    return (struct iovec){memory->base + t->put.offset + row * t->put.stride + inside, t->put.row_bytes - inside};
+}
+
+/* More of the payload has been stored; the region is still held. Perhaps it is whole. */
+static int payload_stored(struct tcp_receiver *t, const struct net_held *memory, uint64_t bytes)
+{
+    const struct net_area area = {.row_bytes = t->put.row_bytes, .stride = t->put.stride, .rows = t->put.rows};
+
+    t->at += bytes;
+    if (t->at < t->length || !memory->landing.landed)
+        return 0;
+    return memory->landing.landed(memory->landing.ctx, t->put.offset, &area, &t->receiver.error);
+}
+
+/* Store what the buffer has of the payload. */
+static int payload_copy(struct tcp_receiver *t)
+{
+    struct net_held memory;
+    bool dropped;
+    uint64_t bytes = t->filled - t->start;
+    int status = payload_hold(t, &memory, &dropped);
+
+    if (status)
+        return status;
+    if (bytes > t->length - t->at)
+        bytes = t->length - t->at;
+    for (uint64_t done = 0; done < bytes && !dropped;) {
+        struct iovec piece = payload_piece(t, &memory, t->at + done);
+        uint64_t n = piece.iov_len < bytes - done ? piece.iov_len : bytes - done;
+        memcpy(piece.iov_base, t->buffer + t->start + done, n);
+        done += n;
+    }
+    t->start += (uint32_t)bytes;
+    if (dropped) {
+        t->at += bytes;
+        return 0;
+    }
+    status = payload_stored(t, &memory, bytes);
+    net_regions_release(t->sink->regions);
+    return status;
+}
+
+/* Deal with what the buffer has: 0 when it has nothing more, or only a part of a head. */
+static int buffer_take(struct tcp_receiver *t)
+{
+    int status = 0;
+
+    while (!status && t->start < t->filled) {
+        if (t->at < t->length) {
+            status = payload_copy(t);
+        } else {
+            struct net_frame wire;
+            if (t->filled - t->start < sizeof(wire))
+                break;
+            memcpy(&wire, t->buffer + t->start, sizeof(wire));
+            wire = net_frame_order(wire);
+            t->start += sizeof(wire);
+            status = frame_begin(t, &wire);
+        }
+    }
+    t->filled -= t->start;
+    memmove(t->buffer, t->buffer + t->start, t->filled); /* less than a head */
+    t->start = 0;
+    return status;
+}
+
+/* ---- reading ---- */
+
+static ssize_t socket_read(const struct tcp_receiver *t, struct iovec *iov, size_t count)
+{
+    struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
+
+    return recvmsg(t->receiver.fd, &message, MSG_DONTWAIT);
+}
+
+/* Into the buffer: a bit of what comes next and, of a payload that is copied or dropped, as much as fits. */
+static ssize_t read_buffer(struct tcp_receiver *t)
+{
+    uint64_t room = TCP_BUFFER - t->filled, payload = t->length - t->at; /* of any size, if it is dropped */
+    uint64_t want = payload < room ? payload + TCP_AHEAD : room;
+    struct iovec piece = {t->buffer + t->filled, room < want ? room : want};
+    ssize_t n = socket_read(t, &piece, 1);
+
+    if (n > 0)
+        t->filled += (uint32_t)n;
+    return n;
+}
+
+/* Long rows into their place, and a bit of what comes next. The buffer is empty. The registration is held during the read,
+ * which does not wait. What the read gave; *status: not 0, the link is broken. */
+static ssize_t read_rows(struct tcp_receiver *t, const struct net_held *memory, int *status)
+{
+    struct iovec iov[TCP_IOVECS];
+    uint64_t at = t->at, direct;
+    size_t count = 0;
+
+    while (at < t->length && count < TCP_IOVECS - 1 && at - t->at < TCP_AT_ONCE) {
+        iov[count] = payload_piece(t, memory, at);
+        if (iov[count].iov_len > TCP_AT_ONCE)
+            iov[count].iov_len = TCP_AT_ONCE;
+        at += iov[count++].iov_len;
+    }
+    direct = at - t->at;
+    if (at == t->length)
+        iov[count++] = (struct iovec){t->buffer, TCP_AHEAD};
+    ssize_t n = socket_read(t, iov, count);
+    if (n > 0) {
+        uint64_t stored = (uint64_t)n < direct ? (uint64_t)n : direct;
+        *status = payload_stored(t, memory, stored);
+        t->filled = (uint32_t)((uint64_t)n - stored);
+    }
+    return n;
+}
+
+/* One read: what it gave (0: the end), or a negative errno; *refused: that of a link that is broken already. */
+static ssize_t read_once(struct tcp_receiver *t, bool *refused)
+{
+    struct net_held memory;
+    bool dropped = true;
+    ssize_t n;
+
+    *refused = false;
+    if (t->at < t->length && t->put.row_bytes >= TCP_LONG_ROW) {
+        int status = payload_hold(t, &memory, &dropped);
+        *refused = status != 0;
+        if (status)
+            return status;
+    }
+    if (dropped) {
+        n = read_buffer(t);
+    } else {
+        int status = 0;
+        n = read_rows(t, &memory, &status);
+        int error = errno;
+        net_regions_release(t->sink->regions);
+        errno = error;
+        *refused = status != 0;
+        n = status ? status : n;
+        if (status)
+            return n;
+    }
+    return n < 0 ? -errno : n;
+}
+
+static int receiver_broken(struct tcp_receiver *t, ssize_t n)
+{
+    struct error *e = &t->receiver.error;
+
+    if (n == 0 && t->at == t->length && !t->filled)
+        return error_set(e, -ESHUTDOWN, "the other end has closed the connection");
+    if (n == 0 || n == -ECONNRESET)
+        return error_set(e, -ECONNRESET, "the connection was lost%s", n ? "" : " in the middle of a frame");
+    return error_set(e, (int)n, "receiving: %s", strerror((int)-n));
+}
+
+int tcp_receive(struct net_receiver *r, uint64_t now_ns)
+{
+    struct tcp_receiver *t = tcp_of(r);
+    uint64_t total = 0;
+    bool refused;
+
+    for (int reads = 0; reads < TCP_READS && total < TCP_AT_ONCE; reads++) {
+        ssize_t n = read_once(t, &refused);
+        if (refused)
+            return (int)n;
+        if (n == -EINTR)
+            continue;
+        if (n == -EAGAIN || n == -EWOULDBLOCK) {
+            if (net_is_silent(&t->silence, now_ns))
+                return error_set(&r->error, -ETIMEDOUT, "nothing has come from there for %llu ms",
+                                 (unsigned long long)(t->silence.limit_ns / 1000000));
+            r->due_ns = net_look_due(&t->silence);
+            return 0;
+        }
+        if (n <= 0)
+            return receiver_broken(t, n);
+        if (!t->has_greeted && net_hello_send(r->fd, NET_TCP, NULL, &r->error))
+            return r->error.status;
+        t->has_greeted = true;
+        net_count(&r->counts->bytes, (uint64_t)n);
+        total += (uint64_t)n;
+        net_heard(&t->silence, now_ns);
+        r->due_ns = net_look_due(&t->silence);
+        int status = buffer_take(t);
+        if (status)
+            return status;
+    }
+    return 1;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * notice.c - what the messages on a queue pair stand for, at the receiving end: flags, signals, rows that have landed. It is not
+ * trusted.
+ */
+#include <endian.h>
+#include <errno.h>
+
+#include "daemon/net/verbs/receiver.h"
+
+int verbs_refused(struct verbs_receiver *v, int status, const char *why)
+{
+    return error_set(&v->receiver.error, status, "refused what came from there: %s", why);
+}
+
+static int signal_store(struct verbs_receiver *v, const struct verbs_notice *n)
+{
+    int status = net_regions_signal(v->sink->regions, n->comm, n->rank, n->region, n->offset, n->value);
+
+    return status ? verbs_refused(v, -EPROTO,
+                                  status == -ENOENT ? "a signal in a region that is not known here"
+                                                    : "a signal past the end of a region, or not aligned")
+                  : 0;
+}
+
+static int flag_raise(struct verbs_receiver *v, const struct verbs_notice *n)
+{
+    const struct net_sink *sink = v->sink;
+    struct net_held flags;
+
+    if (n->region != NET_FLAGS)
+        return verbs_refused(v, -EPROTO, "a flag with a region");
+    int status = net_regions_hold(sink->regions, n->comm, n->rank, NET_FLAGS, &flags);
+    if (status == -ECANCELED)
+        return 0;
+    if (status)
+        return verbs_refused(v, -EPROTO, "a flag of a rank that is not known here");
+    status = n->number < flags.bytes ? sink->raise(sink->ctx, n->comm, n->rank, n->number, n->value) : -EPROTO;
+    net_regions_release(sink->regions);
+    return status ? verbs_refused(v, status, "a flag that there is not") : 0;
+}
+
+/* Rows lie in a landing place: the writes before this message are there (verbs.h). Perhaps not in the registration that the region has
+ * now: where it was made anew meanwhile, an operator has failed, and what is passed on is nobody's. */
+static int landed_take(struct verbs_receiver *v, const struct verbs_notice *n)
+{
+    const struct net_area area = {.row_bytes = n->value, .stride = n->stride, .rows = n->number};
+    struct net_regions *regions = v->sink->regions;
+    struct net_held held;
+    uint64_t length;
+
+    int status = n->region == NET_FLAGS ? -ENOENT : net_regions_hold(regions, n->comm, n->rank, n->region, &held);
+    if (status == -ECANCELED)
+        return 0;
+    if (status)
+        return verbs_refused(v, -EPROTO, "rows in a region that is not known here");
+    if (!held.landing.landed || net_area_check(&area, n->offset, held.bytes, &length))
+        status = verbs_refused(
+            v, -EPROTO, held.landing.landed ? "rows past the end of a region" : "rows that land where no place for that is");
+    else
+        status = held.landing.landed(held.landing.ctx, n->offset, &area, &v->receiver.error);
+    net_regions_release(regions);
+    return status;
+}
+
+static struct verbs_notice notice_order(struct verbs_notice n)
+{
+    return (struct verbs_notice){.comm = le64toh(n.comm),
+                                 .rank = le32toh(n.rank),
+                                 .region = le32toh(n.region),
+                                 .bytes = le64toh(n.bytes),
+                                 .messages = le64toh(n.messages),
+                                 .kind = le16toh(n.kind),
+                                 .zero = n.zero,
+                                 .number = le32toh(n.number),
+                                 .offset = le64toh(n.offset),
+                                 .value = le64toh(n.value),
+                                 .stride = le64toh(n.stride)};
+}
+
+int verbs_notice_take(struct verbs_receiver *v, struct verbs_notice n)
+{
+    n = notice_order(n);
+    net_count(&v->receiver.counts->bytes, n.bytes - v->bytes);
+    net_count(&v->receiver.counts->messages, n.messages - v->messages);
+    v->bytes = n.bytes;
+    v->messages = n.messages;
+    if (n.zero)
+        return verbs_refused(v, -EPROTO, "a message with something where nothing should be");
+    switch (n.kind) {
+    case VERBS_FLAG:
+        return flag_raise(v, &n);
+    case VERBS_SIGNAL:
+        return signal_store(v, &n);
+    case VERBS_LANDED:
+        return landed_take(v, &n);
+    default:
+        return verbs_refused(v, -EPROTO, "a message of an unknown kind");
+    }
+}

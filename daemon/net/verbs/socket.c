@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * socket.c - messages over the socket beside a queue pair: questions, answers, signs of life.
+ */
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "daemon/net/verbs/verbs.h"
+
+static struct verbs_msg msg_order(struct verbs_msg m)
+{
+    return (struct verbs_msg){.magic = htole32(m.magic),
+                              .kind = htole16(m.kind),
+                              .lands = htole16(m.lands),
+                              .comm = htole64(m.comm),
+                              .rank = htole32(m.rank),
+                              .region = htole32(m.region),
+                              .version = htole64(m.version),
+                              .address = htole64(m.address),
+                              .bytes = htole64(m.bytes),
+                              .rkey = htole32(m.rkey),
+                              .status = (int32_t)htole32((uint32_t)m.status)};
+}
+
+static int socket_broken(int error, struct error *e)
+{
+    if (error == EPIPE || error == ECONNRESET)
+        return error_set(e, -ECONNRESET, "the other end has closed the connection");
+    if (error == ETIMEDOUT)
+        return error_set(e, -ETIMEDOUT, "the other end has taken nothing for too long");
+    return error_set(e, -error, "its connection: %s", strerror(error));
+}
+
+int verbs_socket_flush(struct verbs_socket *s, struct error *e)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u32 = VERBS_SOCKET};
+
+    while (s->nout) {
+        ssize_t n = send(s->fd, s->out, s->nout, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (n < 0)
+            return socket_broken(errno, e);
+        s->nout -= (uint32_t)n;
+        memmove(s->out, s->out + n, s->nout);
+    }
+    if (s->waits_out == (s->nout > 0))
+        return 0;
+    s->waits_out = s->nout > 0;
+    if (s->waits_out)
+        event.events |= EPOLLOUT;
+    return epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->fd, &event)
+               ? error_set(e, -errno, "cannot watch a connection: %s", strerror(errno))
+               : 0;
+}
+
+int verbs_socket_send(struct verbs_socket *s, struct verbs_msg m, struct error *e)
+{
+    m.magic = VERBS_MAGIC;
+    m = msg_order(m);
+    if (sizeof(s->out) - s->nout < sizeof(m))
+        return error_set(e, -ETIMEDOUT, "the other end does not read what it is told");
+    memcpy(s->out + s->nout, &m, sizeof(m));
+    s->nout += sizeof(m);
+    return verbs_socket_flush(s, e);
+}
+
+int verbs_socket_read(struct verbs_socket *s, struct verbs_msg out[VERBS_MSGS], struct error *e)
+{
+    ssize_t n = recv(s->fd, s->in + s->nin, sizeof(s->in) - s->nin, MSG_DONTWAIT);
+    int count = 0;
+
+    if (n == 0)
+        return -ESHUTDOWN;
+    if (n < 0)
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : socket_broken(errno, e);
+    s->nin += (uint32_t)n;
+    for (; s->nin - (uint32_t)count * sizeof(*out) >= sizeof(*out); count++) {
+        memcpy(&out[count], s->in + (uint32_t)count * sizeof(*out), sizeof(*out));
+        out[count] = msg_order(out[count]);
+        if (out[count].magic != VERBS_MAGIC)
+            return error_set(e, -EPROTO,
+                             "the other end does not speak as a verbs link does: TRANSPORT must be the same on all nodes");
+    }
+    s->nin -= (uint32_t)count * (uint32_t)sizeof(*out);
+    memmove(s->in, s->in + (uint32_t)count * sizeof(*out), s->nin);
+    return count;
+}

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * verbs.c - the sending end over RDMA verbs (verbs.h).
+ *
+ * Frames wait in a ring of descriptions. progress() turns the first of them into one list of work requests, and hands that to the
+ * device at once: one doorbell, and one completion, of the last request. Short rows and flags go inline; others are copied into
+ * memory that is registered once, and which a completion frees up to where its list ended: completions come in the order of
+ * requests. So a frame does not need its source any more when it has been posted. (Sending from the source itself would need it
+ * registered, and the registration to end with it: shadows come and go, and most of their pages are never touched. A copy
+ * is what tcp costs, too.)
+ *
+ * The queue of requests and that memory are bounded: what finds no room waits for a completion.
+ */
+#include "daemon/net/verbs/link.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "proto/base/clock.h"
+
+#define PIECE (256u << 10) /* bytes of one request */
+#define SETUP_MS 10000u    /* for the queue pair */
+#define LINGER_MS 300      /* of a link that is closed, for what it was given */
+
+static struct verbs_link *verbs_of(struct net_link *l)
+{
+    return (struct verbs_link *)l; /* its first member */
+}
+
+/* ---- the queue ---- */
+
+static int item_add(struct verbs_link *v, struct verbs_item item)
+{
+    if (v->link.queued - v->link.flushed == v->queue)
+        return -EAGAIN;
+    v->items[v->link.queued++ & (v->queue - 1)] = item;
+    return 0;
+}
+
+static int key_ask(struct verbs_link *v, const struct net_place *to)
+{
+    struct verbs_msg m = {.kind = VERBS_ASK, .comm = to->comm, .rank = to->rank, .region = to->region, .version = to->version};
+
+    return verbs_socket_send(&v->end.socket, m, &v->link.error);
+}
+
+static int verbs_write(struct net_link *l, const struct net_place *to, const void *from, const struct net_area *area)
+{
+    struct verbs_link *v = verbs_of(l);
+    struct net_area a = *area;
+    uint64_t length;
+
+    if (!a.rows || !a.row_bytes)
+        return 0;
+    if (net_area_simplify(&a, to->offset, &length, &l->error))
+        return l->error.status;
+    int status = item_add(v, (struct verbs_item){.to = *to, .area = a, .from = from, .length = length});
+    /* Its key is on its way while others are sent. */
+    if (!status && v->state == READY && v->end.socket.nout < VERBS_OUT / 2 && verbs_keys_want(v->keys, to))
+        status = key_ask(v, to);
+    return status;
+}
+
+static int verbs_flag(struct net_link *l, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
+{
+    struct net_place to = {.comm = comm, .rank = rank, .region = NET_FLAGS};
+
+    return item_add(verbs_of(l), (struct verbs_item){.to = to, .flag = flag, .epoch = epoch});
+}
+
+static int verbs_signal(struct net_link *l, const struct net_place *to, uint64_t value)
+{
+    return item_add(verbs_of(l), (struct verbs_item){.to = *to, .epoch = value});
+}
+
+/* ---- lists of work requests ---- */
+
+static bool list_has_room(const struct verbs_link *v)
+{
+    return v->nwrs < VERBS_LIST && v->posted - v->done + v->nwrs < v->end.cap.max_send_wr;
+}
+
+/* Room in the ring for bytes in one piece: where, or NULL. What is left at its end is skipped, and freed with the rest. */
+static unsigned char *ring_take(struct verbs_link *v, uint64_t bytes)
+{
+    uint64_t at = v->ring_posted & (VERBS_RING - 1), skip = VERBS_RING - at < bytes ? VERBS_RING - at : 0;
+
+    if (v->ring_posted + skip + bytes - v->ring_done > VERBS_RING)
+        return NULL;
+    v->ring_posted += skip + bytes;
+    return v->ring + ((v->ring_posted - bytes) & (VERBS_RING - 1));
+}
+
+/* Append a request for bytes at `from`, which stay until the list is posted: inline, or copied. NULL: no room. */
+static struct ibv_send_wr *list_add(struct verbs_link *v, const void *from, uint32_t bytes)
+{
+    bool is_inline = bytes <= v->end.cap.max_inline_data;
+    unsigned char *copy = is_inline ? NULL : ring_take(v, bytes);
+
+    if (!is_inline && !copy)
+        return NULL;
+    if (copy)
+        memcpy(copy, from, bytes);
+    struct ibv_sge *sge = &v->sges[v->nwrs];
+    *sge = (struct ibv_sge){copy ? (uintptr_t)copy : (uintptr_t)from, bytes, copy ? v->ring_mr->lkey : 0};
+    struct ibv_send_wr *wr = &v->wrs[v->nwrs];
+    *wr = (struct ibv_send_wr){.wr_id = v->posted + v->nwrs + 1, .sg_list = sge, .num_sge = 1};
+    wr->send_flags = is_inline ? IBV_SEND_INLINE : 0;
+    if (v->nwrs)
+        v->wrs[v->nwrs - 1].next = wr;
+    v->nwrs++;
+    v->marks[wr->wr_id % VERBS_SENDS] = v->ring_posted;
+    return wr;
+}
+
+/* Append a message, whose counts and kind are filled in: 1; 0: no room. `bytes` of writes that it tells of are counted already, the
+ * message that they are is counted with it. */
+static int list_notice(struct verbs_link *v, enum verbs_notice_kind kind, const struct verbs_item *item, struct verbs_notice n)
+{
+    struct verbs_notice *there = &v->notices[v->nwrs];
+
+    if (!list_has_room(v))
+        return 0;
+    n.kind = htole16((uint16_t)kind);
+    n.comm = htole64(item->to.comm);
+    n.rank = htole32(item->to.rank);
+    n.region = htole32(item->to.region);
+    n.bytes = htole64(v->bytes + sizeof(n));
+    n.messages = htole64(v->messages + 1);
+    *there = n;
+    struct ibv_send_wr *wr = list_add(v, there, sizeof(n));
+    if (!wr)
+        return 0;
+    wr->opcode = IBV_WR_SEND;
+    v->bytes += sizeof(n);
+    v->messages++;
+    return 1;
+}
+
+/* A flag, or a signal. */
+static int list_flag(struct verbs_link *v, const struct verbs_item *item)
+{
+    bool is_flag = item->to.region == NET_FLAGS;
+
+    return list_notice(v, is_flag ? VERBS_FLAG : VERBS_SIGNAL, item,
+                       (struct verbs_notice){.number = htole32(item->flag),
+                                             .offset = htole64(is_flag ? 0 : item->to.offset),
+                                             .value = htole64(item->epoch)});
+}
+
+/* What has been written to a landing place. */
+static int list_landed(struct verbs_link *v, const struct verbs_item *item)
+{
+    return list_notice(v, VERBS_LANDED, item,
+                       (struct verbs_notice){.number = htole32(item->area.rows),
+                                             .offset = htole64(item->to.offset),
+                                             .value = htole64(item->area.row_bytes),
+                                             .stride = htole64(item->area.stride)});
+}
+
+/* 1: all of the payload is in lists, and what tells of it, or dropped; 0: no room, or no key yet; or an error. */
+static int list_put(struct verbs_link *v, const struct verbs_item *item)
+{
+    struct error *e = &v->link.error;
+    struct verbs_msg key;
+    uint64_t length;
+    bool ask;
+
+    if (verbs_keys_find(v->keys, &item->to, &key, &ask))
+        return ask ? key_ask(v, &item->to) : 0;
+    if (key.status == -ECANCELED)
+        return 1; /* nobody wants it */
+    if (key.status)
+        return error_set(e, key.status, "the other end has no memory for what is sent: %s; look at its log",
+                         strerror(-key.status));
+    if (net_area_check(&item->area, item->to.offset, key.bytes, &length))
+        return error_set(e, -EPROTO, "a write past the end of a region of %llu bytes", (unsigned long long)key.bytes);
+    while (v->first_at < length) {
+        uint64_t row = v->first_at / item->area.row_bytes, inside = v->first_at % item->area.row_bytes;
+        uint64_t bytes = item->area.row_bytes - inside, from = row * item->area.stride + inside;
+        if (bytes > PIECE)
+            bytes = PIECE;
+        struct ibv_send_wr *wr = list_has_room(v) ? list_add(v, item->from + from, (uint32_t)bytes) : NULL;
+        if (!wr)
+            return 0;
+        wr->opcode = IBV_WR_RDMA_WRITE;
+        wr->wr.rdma.remote_addr = key.address + item->to.offset + from;
+        wr->wr.rdma.rkey = key.rkey;
+        v->first_at += bytes;
+        v->bytes += bytes;
+    }
+    if (key.lands)
+        return list_landed(v, item);
+    v->messages++;
+    return 1;
+}
+
+static int list_post(struct verbs_link *v)
+{
+    struct ibv_send_wr *bad;
+
+    v->wrs[v->nwrs - 1].send_flags |= IBV_SEND_SIGNALED;
+    int error = ibv_post_send(v->end.id->qp, v->wrs, &bad);
+    if (error)
+        return error_set(&v->link.error, -EIO, "RDMA: the device does not take what is to be sent: %s", strerror(error));
+    v->posted += v->nwrs;
+    v->nwrs = 0;
+    return 0;
+}
+
+/* Post a list of what is next. 1: there was something; 0: there is no room, no key, or nothing. */
+static int list_send(struct verbs_link *v)
+{
+    uint64_t bytes = v->bytes, messages = v->messages, flushed = v->link.flushed;
+    int status = 1;
+
+    v->nwrs = 0;
+    while (flushed < v->link.queued && list_has_room(v)) {
+        const struct verbs_item *item = &v->items[flushed & (v->queue - 1)];
+        status = item->from ? list_put(v, item) : list_flag(v, item);
+        if (status <= 0)
+            break;
+        flushed++;
+        v->first_at = 0;
+    }
+    if (status < 0)
+        return status;
+    bool any = v->nwrs > 0 || flushed > v->link.flushed;
+    status = v->nwrs ? list_post(v) : 0;
+    if (status)
+        return status;
+    v->link.flushed = flushed; /* their bytes are in the ring or in the requests */
+    net_count(&v->link.counts->bytes, v->bytes - bytes);
+    net_count(&v->link.counts->messages, v->messages - messages);
+    return any;
+}
+
+/* ---- completions ---- */
+
+int verbs_completions_take(struct verbs_link *v)
+{
+    struct ibv_wc wc[16];
+    int total = 0;
+
+    for (;;) {
+        int n = ibv_poll_cq(v->end.cq, 16, wc);
+        if (n < 0)
+            return error_set(&v->link.error, -EIO, "RDMA: the completion queue is in error");
+        for (int i = 0; i < n; i++) {
+            if (wc[i].status != IBV_WC_SUCCESS)
+                return verbs_wc_error(&wc[i], &v->link.error);
+            v->done = wc[i].wr_id;
+            v->ring_done = v->marks[wc[i].wr_id % VERBS_SENDS];
+        }
+        total += n;
+        if (n < 16)
+            return total;
+    }
+}
+
+int verbs_end_take(struct verbs_link *v, uint64_t comm)
+{
+    if (v->ends_next - v->ends_first == VERBS_ENDS)
+        return error_set(&v->link.error, -EPROTO, "the other end has ended more than %u communicators at a time", VERBS_ENDS);
+    verbs_keys_end(v->keys, comm);
+    v->ends[v->ends_next % VERBS_ENDS].comm = comm;
+    v->ends[v->ends_next++ % VERBS_ENDS].posted = v->posted;
+    return 0;
+}
+
+int verbs_ends_answer(struct verbs_link *v)
+{
+    struct verbs_msg m = {.kind = VERBS_ENDED};
+    int n = 1;
+
+    while (v->ends_first != v->ends_next) {
+        uint64_t at = v->ends_first % VERBS_ENDS;
+        if (v->done < v->ends[at].posted && n == 0)
+            return 0;                       /* the next completion is announced */
+        if (v->done < v->ends[at].posted) { /* looking after the request for it closes the gap before */
+            if (ibv_req_notify_cq(v->end.cq, 0))
+                return error_set(&v->link.error, -EIO, "RDMA: the device announces no completions");
+            n = verbs_completions_take(v);
+            if (n < 0)
+                return n;
+            continue;
+        }
+        m.comm = v->ends[at].comm;
+        v->ends_first++;
+        int status = verbs_socket_send(&v->end.socket, m, &v->link.error);
+        if (status)
+            return status;
+    }
+    return 0;
+}
+
+/* Nothing can be posted: sleep until a completion or an answer comes. Looking once more after the request closes the gap
+ * before it. 1: something has come meanwhile. */
+static int block(struct verbs_link *v)
+{
+    if (v->state == READY && v->posted != v->done) {
+        if (ibv_req_notify_cq(v->end.cq, 0))
+            return error_set(&v->link.error, -EIO, "RDMA: the device announces no completions");
+        int n = verbs_completions_take(v);
+        if (n)
+            return n;
+    }
+    v->link.is_blocked = true;
+    return 0;
+}
+
+static int send_some(struct verbs_link *v)
+{
+    int status = verbs_completions_take(v);
+
+    if (status < 0)
+        return status;
+    status = verbs_ends_answer(v);
+    if (status)
+        return status;
+    while (v->link.queued != v->link.flushed) {
+        status = list_send(v);
+        if (status == 0)
+            status = block(v);
+        if (status <= 0)
+            return status;
+    }
+    return 0;
+}
+
+static int verbs_progress(struct net_link *l, uint64_t now_ns)
+{
+    struct verbs_link *v = verbs_of(l);
+    int status = 0;
+
+    if (now_ns >= l->due_ns) {
+        status = verbs_socket_send(&v->end.socket, (struct verbs_msg){.kind = VERBS_BEAT}, &l->error);
+        l->due_ns = now_ns + v->beat_ns;
+    }
+    if (!status && v->state == READY)
+        status = send_some(v);
+    else if (!status && verbs_connect_late(v, now_ns))
+        status = l->error.status;
+    else if (!status && now_ns - v->opened_ns > SETUP_MS * 1000000ull && now_ns > v->opened_ns)
+        status = error_set(&l->error, -ETIMEDOUT, "the queue pair has not come about within %u ms: %s", SETUP_MS,
+                           v->state == WAITS_HELLO
+                               ? "the other end has said nothing: is it of the same version of fccd?"
+                               : "look at the link (rdma link) and whether UDP port 4791 gets through, for RoCE");
+    else if (!status)
+        l->is_blocked = true;
+    if (status < 0)
+        return status;
+    return l->queued != l->flushed || v->posted != v->done;
+}
+
+/* ---- coming and going ---- */
+
+static void link_free(struct verbs_link *v)
+{
+    verbs_link_drop(v);
+    verbs_end_close(&v->end);
+    verbs_places_free(v->places);
+    verbs_keys_free(v->keys);
+    free(v->items);
+    free(v);
+}
+
+static int verbs_link_open(int sock, const struct net_options *options, struct net_counts *counts, struct net_link **out,
+                           struct error *e)
+{
+    if (!options->queue || options->queue & (options->queue - 1))
+        return error_set(e, -EINVAL, "a queue of %u frames: not a power of two", options->queue);
+    struct verbs_link *v = calloc(1, sizeof(*v));
+    if (!v)
+        return error_set(e, -ENOMEM, "no memory for a link");
+    v->end.epoll = -1;
+    v->items = calloc(options->queue, sizeof(*v->items));
+    v->keys = verbs_keys_new();
+    int status =
+        v->items && v->keys ? verbs_end_open(&v->end, sock, options, e) : error_set(e, -ENOMEM, "no memory for a link");
+    if (!status)
+        status = verbs_places_find(sock, options, &v->places, e);
+    if (status) {
+        link_free(v);
+        return status;
+    }
+    v->queue = options->queue;
+    v->beat_ns = options->beat_ms * 1000000ull;
+    v->opened_ns = clock_ns();
+    v->link = (struct net_link){.ops = &net_verbs, .fd = v->end.epoll, .counts = counts, .rails = places_rails(v->places)};
+    *out = &v->link;
+    return 0;
+}
+
+/* What the device was given is lost if its queue pair goes before it is acknowledged; a socket's would not be. */
+static void linger(struct verbs_link *v)
+{
+    uint64_t end = clock_ns() + LINGER_MS * 1000000ull, now;
+
+    while (v->state == READY && !v->link.error.status && v->posted != v->done && (now = clock_ns()) < end) {
+        struct pollfd fd = {.fd = v->end.completions->fd, .events = POLLIN};
+        if (block(v) == 0) {
+            (void)poll(&fd, 1, (int)((end - now) / 1000000 + 1));
+            (void)verbs_end_notified(&v->end, &v->link.error);
+        }
+    }
+}
+
+static void verbs_link_close(struct net_link *l)
+{
+    struct verbs_link *v = verbs_of(l);
+    int sock = v->end.socket.fd;
+
+    linger(v);
+    link_free(v);
+    (void)shutdown(sock, SHUT_RDWR);
+    (void)close(sock);
+}
+
+const struct net_ops net_verbs = {
+    .name = "verbs",
+    .usable = verbs_usable,
+    .link_open = verbs_link_open,
+    .receiver_open = verbs_receiver_open,
+    .write = verbs_write,
+    .flag = verbs_flag,
+    .signal = verbs_signal,
+    .progress = verbs_progress,
+    .look = verbs_look,
+    .receive = verbs_receive,
+    .link_close = verbs_link_close,
+    .receiver_close = verbs_receiver_close,
+};

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bind.c - an operator is prepared: the ranks' requests are compared, and each rank gets a plan for its plug-in and an area.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "daemon/worker/comm/bound_inside.h"
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/device/gpu/call.h"
+#include "kernels/gpu/bound.h"
+
+/* Whether the communicator's ranks can have such operators at all. */
+static int ranks_check(const struct comm *c, const char *name, struct error *e)
+{
+    uint64_t gpus = 0;
+
+    if (c->nodes)
+        return error_set(e, -EOPNOTSUPP, "%s: the communicator's ranks are on several nodes: allowed on one", name);
+    if (c->ops->number != FCC_DEVICE_CUDA)
+        return error_set(e, -EOPNOTSUPP, "%s: the communicator's ranks are on %s devices: allowed on cuda", name, c->ops->kind);
+    if (!strcmp(c->worker->config.gpu_sharing, "ipc"))
+        return error_set(e, -EOPNOTSUPP, "%s: GPU_SHARING is ipc: its memory ends with the process that made it", name);
+    for (int r = 0; r < c->nranks; r++) {
+        uint64_t bit = UINT64_C(1) << c->members[r].device->index;
+        if (gpus & bit)
+            return error_set(e, -EOPNOTSUPP, "%s: rank %d: another rank is on its GPU, %d: each must have its own", name, r,
+                             c->members[r].device->index);
+        gpus |= bit;
+    }
+    return 0;
+}
+
+static int request_check(const struct comm *c, bool offered, struct error *e)
+{
+    const struct op_args *args = &c->members[0].next->args;
+    const char *name = submission_name(c->members[0].next);
+
+    if (offered && args->op == FCC_OP_NOOP)
+        return ranks_check(c, name, e);
+    if (args->op != FCC_OP_GEMV_ALL_REDUCE && args->op != FCC_OP_GEMM_ALL_TO_ALL)
+        return error_set(e, -EOPNOTSUPP, "%s: allowed for gemv_all_reduce and gemm_all_to_all", name);
+    if (args->schedule != FCC_SCHEDULE_AUTO && args->schedule != FCC_SCHEDULE_FUSED)
+        return error_set(e, -EINVAL, "%s: schedule: %s: allowed are auto and fused", name, schedule_name(args->schedule));
+    return ranks_check(c, name, e);
+}
+
+/* A number in a tensor's memory; what is absent has none. */
+static uint64_t place_in(uint64_t address, const struct buffer *b)
+{
+    return b ? address - (uint64_t)(uintptr_t)b->memory.data : 0;
+}
+
+/* What gpu_rank() has filled in are this process's addresses. offered: each run has its own rank's. */
+static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, const struct op_args args[], bool offered)
+{
+    const struct op *op = op_get(args[0].op);
+    struct buffer *const *own = c->members[plan->rank].next->buffers;
+    int result = prepared_result_tensor(args[0].op);
+
+    for (int r = 0; r < c->nranks; r++) {
+        struct gpu_input in;
+        op->gpu_rank(&args[r], &plan->out[r], &in);
+        plan->out[r].data = result < 0 ? 0 : place_in(plan->out[r].data, c->members[r].next->buffers[result]);
+        if (r == (int)plan->rank)
+            plan->in = in;
+    }
+    plan->in.failure = 0; /* these operators have no data that could be wrong */
+    if (offered)
+        plan->out[plan->rank].data = 0;
+    if (args[0].op == FCC_OP_GEMV_ALL_REDUCE) {
+        plan->in.gemv.x = offered ? 0 : place_in(plan->in.gemv.x, own[FCC_GEMV_X]);
+        plan->in.gemv.w = offered ? 0 : place_in(plan->in.gemv.w, own[FCC_GEMV_W]);
+    } else if (args[0].op == FCC_OP_GEMM_ALL_TO_ALL) {
+        plan->in.gemm.a = offered ? 0 : place_in(plan->in.gemm.a, own[FCC_GEMM_A]);
+        plan->in.gemm.b = offered ? 0 : place_in(plan->in.gemm.b, own[FCC_GEMM_B]);
+    }
+}
+
+/* A rank's plan as a sealed file. */
+static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, const struct op_args args[], bool offered,
+                      int *fd, struct error *e)
+{
+    struct gpu_prepared_plan *p = NULL;
+    int status = gpu_prepared_make(l->problem, l->runs[rank].plan, slots_bytes, &p, e);
+
+    if (status)
+        return status;
+    places_set(p, l->comm, args, offered);
+    int file = memfd_create("fccd-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (file < 0 || write(file, p, p->bytes) != (ssize_t)p->bytes ||
+        fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)) {
+        status = error_set(e, -ENOMEM, "prepare: a plan of %llu bytes: %s", (unsigned long long)p->bytes, strerror(errno));
+        if (file >= 0)
+            (void)close(file);
+    } else {
+        *fd = file;
+    }
+    free(p);
+    return status;
+}
+
+/* A place in the session's memory for its words. */
+static int place_take(struct session *s, const struct prepared *p, int rank, uint32_t *place, struct error *e)
+{
+    uint64_t *taken = p->offered ? &s->offered_places : &s->prepared_places;
+
+    if (*taken == UINT64_MAX)
+        return error_set(e, -ENOMEM, "rank %d: prepare: its context has %d prepared operators: no more are allowed", rank,
+                         FCC_PREPARED_MAX);
+    *place = (uint32_t)__builtin_ctzll(~*taken);
+    *taken |= UINT64_C(1) << *place;
+    *place += p->offered ? FCC_PREPARED_MAX : 0;
+    atomic_store_explicit(&s->memory->prepared[*place].first, 0, memory_order_relaxed);
+    atomic_store_explicit(&s->memory->prepared[*place].begun, 0, memory_order_relaxed);
+    atomic_store_explicit(&s->memory->prepared[*place].ended, 0, memory_order_relaxed);
+    return 0;
+}
+static_assert(FCC_PREPARED_MAX == 64 && FCC_OFFERED_MAX == 64, "the session has a bit for each");
+
+void prepared_place_free(struct session *s, uint32_t place)
+{
+    if (place < FCC_PREPARED_MAX)
+        s->prepared_places &= ~(UINT64_C(1) << place);
+    else
+        s->offered_places &= ~(UINT64_C(1) << (place - FCC_PREPARED_MAX));
+}
+
+static int rank_make(struct prepared *p, const struct launch *l, struct member *m, uint64_t slots_bytes,
+                     const struct op_args args[], struct error *e)
+{
+    struct prepared_rank *rank = &p->ranks[m->rank];
+    struct error why = {0};
+    int kept = l->runs[m->rank].plan->only_slots ? -1 : prepared_result_tensor(p->op);
+    int status = place_take(m->session, p, m->rank, &rank->place, e);
+
+    if (status)
+        return status;
+    rank->held = true;
+    p->holders++;
+    for (int t = 0; t < FCC_MAX_TENSORS; t++)
+        if ((!p->offered || t == kept) && (rank->buffers[t] = m->next->buffers[t]))
+            rank->buffers[t]->refs++;
+    if (device_memory_alloc(m->device, GPU_PREPARED_SLOTS_AT + 2 * slots_bytes, &rank->area, &rank->area_fd, &why))
+        return error_set(e, why.status, "rank %d: prepare: memory for flags and words: %s", m->rank, why.text);
+    if (rank->area.kind != FCC_MEMORY_GPU_FD)
+        return error_set(e, -EOPNOTSUPP, "rank %d: prepare: its GPU's memory is not shared by file descriptors", m->rank);
+    return plan_write(l, m->rank, slots_bytes, args, p->offered, &rank->plan_fd, e);
+}
+
+static struct prepared *prepared_new(struct comm *c, enum fcc_op op)
+{
+    struct prepared *p = calloc(1, sizeof(*p) + (size_t)c->nranks * sizeof(p->ranks[0]));
+
+    if (!p)
+        return NULL;
+    p->comm = c;
+    p->op = op;
+    p->number = ++c->prepared_number;
+    for (int r = 0; r < c->nranks; r++)
+        p->ranks[r].plan_fd = p->ranks[r].area_fd = -1;
+    return p;
+}
+
+/* As if it had never been. */
+static void prepared_undo(struct prepared *p)
+{
+    for (int r = 0; r < p->comm->nranks; r++)
+        if (p->ranks[r].held)
+            prepared_place_free(p->comm->members[r].session, p->ranks[r].place);
+    prepared_free(p);
+}
+
+/* Tell the ranks: its number, the place of the words, and what the operator itself has to say. */
+static void ranks_tell(const struct prepared *p, const struct launch *l)
+{
+    for (int r = 0; r < p->comm->nranks; r++) {
+        int64_t values[2 + FCC_MAX_RANKS] = {p->number, p->ranks[r].place};
+        int n = op_get(p->op)->values(l->problem, r, values + 2);
+        assert(2 + n <= FCC_MAX_RANKS);
+        submission_tell(p->comm->members[r].next, 0, "", values, 2 + n);
+    }
+}
+
+/* Let the ranks know what they may offer, when they look. */
+static void ranks_offer(const struct prepared *p)
+{
+    for (int r = 0; r < p->comm->nranks; r++) {
+        const struct member *m = &p->comm->members[r];
+        struct fcc_prepared_words *words = &m->session->memory->prepared[p->ranks[r].place];
+        /* Released: behind the 0 that place_take() has put there. See proto.h. */
+        atomic_store_explicit(&words->comm, m->handle, memory_order_release);
+        atomic_store_explicit(&words->request, m->next->request, memory_order_release);
+        atomic_store_explicit(&words->number, p->number, memory_order_release);
+        atomic_store_explicit(&words->first, p->first, memory_order_release);
+        (void)atomic_fetch_add_explicit(&m->session->memory->offers, 1, memory_order_release);
+    }
+}
+
+/* c->problem has been matched: the plans, and what each rank has of it. */
+static int ranks_make(struct prepared *p, const struct launch *l, const struct op_args args[], struct error *e)
+{
+    struct comm *c = p->comm;
+    uint64_t slots_bytes = 0;
+    int status = 0;
+
+    for (int r = 0; r < c->nranks && !status; r++) {
+        const struct plan *plan = l->runs[r].plan;
+        slots_bytes = plan->slots_bytes > slots_bytes ? plan->slots_bytes : slots_bytes;
+        if (plan->staging_bytes)
+            status = error_set(e, -EOPNOTSUPP, "%s: its plan needs staging memory", submission_name(c->members[0].next));
+        else if (p->offered && p->op == FCC_OP_GEMV_ALL_REDUCE && !plan->only_slots)
+            status = error_set(e, -EOPNOTSUPP, "its ranks store into each other's results, which may lie elsewhere each time");
+    }
+    for (int r = 0; r < c->nranks && !status; r++)
+        status = rank_make(p, l, &c->members[r], slots_bytes, args, e);
+    return status;
+}
+
+/* first: from which operator on it is offered; 0: by the program's wish, and the ranks are told. */
+static int make(struct comm *c, uint64_t first, struct error *e)
+{
+    struct op_args args[FCC_MAX_RANKS];
+    struct prepared *p;
+    int status = request_check(c, first != 0, e);
+
+    assert(!c->current && c->nranks > 0);
+    for (int r = 0; r < c->nranks; r++)
+        op_args_copy(&args[r], &c->members[r].next->args);
+    if (!status)
+        status = launch_match(c, args, e);
+    struct launch *l = status ? NULL : launch_get(c, FCC_SCHEDULE_FUSED, args[0].route, e);
+    if (!l)
+        return e->status;
+    p = prepared_new(c, args[0].op);
+    if (!p) {
+        launch_keep(c, l);
+        return error_set(e, -ENOMEM, "%s: out of memory", submission_name(c->members[0].next));
+    }
+    p->offered = first != 0;
+    p->first = first;
+    p->request = c->members[0].next->request;
+    status = ranks_make(p, l, args, e);
+    if (!status && !first)
+        status = prepared_watch_begin(c, e);
+    if (status) {
+        prepared_undo(p);
+    } else {
+        LIST_INSERT_HEAD(&c->prepared, p, link);
+        if (first)
+            ranks_offer(p);
+        else
+            ranks_tell(p, l);
+    }
+    launch_keep(c, l); /* its plans may serve again */
+    return status;
+}
+
+int prepared_make(struct comm *c, struct error *e)
+{
+    return make(c, 0, e);
+}
+
+int prepared_make_offered(struct comm *c, uint64_t first, struct error *e)
+{
+    return make(c, first, e);
+}

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/worker/comm/bound_inside.h"
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/common/plugin.h"
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/device/gpu/gpus.h"
+#include "daemon/worker/device/gpu/stream.h"
+#include "kernels/gpu/bound.h"
+
+#define WATCH_MS 100    /* between looks at the runs */
+#define REFUSED_MS 1000 /* a run that a rank's process refuses while others' wait for it may be repeated for so long */
+
+struct prepared *prepared_find(const struct comm *c, uint32_t number)
+{
+    struct prepared *p;
+
+    LIST_FOREACH(p, &c->prepared, link)
+        if (p->number == number)
+            return p;
+    return NULL;
+}
+
+int prepared_result_tensor(enum fcc_op op)
+{
+    if (op == FCC_OP_NOOP)
+        return -1;
+    return op == FCC_OP_GEMV_ALL_REDUCE ? FCC_GEMV_Y : FCC_GEMM_C;
+}
+
+/* ---- the runs ---- */
+
+/* What a rank's kernels have said, or had when it let go of the operator. */
+static struct progress progress_of(const struct prepared *p, int r)
+{
+    const struct prepared_rank *rank = &p->ranks[r];
+
+    if (!rank->held)
+        return rank->last;
+    const struct fcc_prepared_words *words = &p->comm->members[r].session->memory->prepared[rank->place];
+    return (struct progress){.begun = (uint32_t)atomic_load_explicit(&words->begun, memory_order_relaxed),
+                             .ended = (uint32_t)atomic_load_explicit(&words->ended, memory_order_relaxed)};
+}
+
+static bool is_running(const struct prepared *p, int r, struct progress *out)
+{
+    *out = progress_of(p, r);
+    return p->ranks[r].held && (int32_t)(out->begun - out->ended) > 0;
+}
+
+/* Has the rank not come to the run? One that is gone need not only have come, but have done its part. */
+static bool is_missing(const struct prepared *p, int r, uint32_t run)
+{
+    struct progress at = progress_of(p, r);
+
+    return (int32_t)((p->ranks[r].held ? at.begun : at.ended) - run) < 0;
+}
+
+bool prepared_awaits(const struct member *m, bool dead)
+{
+    const struct prepared *p;
+    struct progress at, mine;
+
+    LIST_FOREACH(p, &m->comm->prepared, link) {
+        if (p->offered)
+            continue; /* its runs are operators, which are looked at as such */
+        mine = progress_of(p, m->rank);
+        for (int r = 0; r < m->comm->nranks; r++)
+            if (r != m->rank && is_running(p, r, &at) && (int32_t)((dead ? mine.ended : mine.begun) - at.begun) < 0)
+                return true;
+    }
+    return false;
+}
+
+/* "rank 1, rank 3": those that have not come to the run. Returns how many. */
+static int ranks_missing(const struct prepared *p, uint32_t run, char *text, size_t room)
+{
+    size_t n = 0;
+    int count = 0;
+
+    text[0] = '\0';
+    for (int r = 0; r < p->comm->nranks && n < room; r++)
+        if (is_missing(p, r, run))
+            n += (size_t)snprintf(text + n, room - n, "%srank %d", count++ ? ", " : "", r);
+    return count;
+}
+
+/* ---- the end ---- */
+
+/* Those of a rank that run, or come yet. */
+static void kernels_end(const struct prepared *p, int r)
+{
+    const struct comm *c = p->comm;
+
+    gpus_word_store(c->worker->gpus, c->members[r].device->index,
+                    (uint64_t)(uintptr_t)p->ranks[r].area.data + GPU_PREPARED_FAILURE_AT, UINT64_MAX);
+}
+
+void prepared_free(struct prepared *p)
+{
+    for (int r = 0; r < p->comm->nranks; r++) {
+        struct prepared_rank *rank = &p->ranks[r];
+        if (rank->plan_fd >= 0)
+            (void)close(rank->plan_fd);
+        if (rank->area_fd >= 0)
+            (void)close(rank->area_fd);
+        free(rank->refused);
+        device_memory_free(p->comm->members[r].device, &rank->area);
+        for (int t = 0; t < FCC_MAX_TENSORS; t++)
+            if (rank->buffers[t])
+                buffer_unref(rank->buffers[t]);
+    }
+    free(p);
+}
+
+/* Runs that the rank has offered will not be decided any more: their kernels are to leave. */
+static void undecided_end(const struct prepared *p, const struct member *m)
+{
+    struct submission *sub;
+    bool some = false;
+
+    TAILQ_FOREACH(sub, &m->queue, link)
+        if (sub->offer == p->number && !sub->decided)
+            some = sub->decided = true;
+    if (some)
+        kernels_end(p, m->rank);
+}
+
+/* A rank lets go of it: others' kernels may use its memory yet. */
+static void rank_drop(struct prepared *p, const struct member *m)
+{
+    struct prepared_rank *rank = &p->ranks[m->rank];
+
+    if (!rank->held)
+        return;
+    undecided_end(p, m);
+    rank->last = progress_of(p, m->rank);
+    atomic_store_explicit(&m->session->memory->prepared[rank->place].first, 0, memory_order_relaxed);
+    rank->held = false;
+    /* A kernel that was offered may come yet, where the communicator is over, and says so there: then nobody gets the place. */
+    if (!p->offered || fcc_run_ended(rank->last.ended, rank->last_run))
+        prepared_place_free(m->session, rank->place);
+    if (--p->holders)
+        return;
+    LIST_REMOVE(p, link);
+    prepared_free(p);
+}
+
+int prepared_drop(struct member *m, uint32_t number, struct error *e)
+{
+    struct prepared *p = prepared_find(m->comm, number);
+
+    if (!p || !p->ranks[m->rank].held)
+        return error_set(e, -ENOENT, "prepared: %u: no such operator of this rank", number);
+    if (p->offered)
+        prepared_offers_end(p);
+    rank_drop(p, m);
+    return 0;
+}
+
+void prepared_offers_end(struct prepared *p)
+{
+    p->first = FCC_OFFERS_END;
+    for (int r = 0; r < p->comm->nranks; r++)
+        if (p->ranks[r].held)
+            atomic_store_explicit(&p->comm->members[r].session->memory->prepared[p->ranks[r].place].first, FCC_OFFERS_END,
+                                  memory_order_relaxed);
+}
+
+void prepared_buffer_freed(struct session *s, const struct buffer *b)
+{
+    struct member *m;
+
+    LIST_FOREACH(m, &s->members, link) {
+        struct prepared *p, *next;
+        for (p = LIST_FIRST(&m->comm->prepared); p; p = next) {
+            int t = prepared_result_tensor(p->op);
+            next = LIST_NEXT(p, link);
+            if (!p->offered || t < 0 || p->ranks[m->rank].buffers[t] != b)
+                continue;
+            prepared_offers_end(p);
+            rank_drop(p, m);
+        }
+    }
+}
+
+void prepared_leave(struct member *m)
+{
+    struct prepared *p, *next;
+
+    for (p = LIST_FIRST(&m->comm->prepared); p; p = next) {
+        next = LIST_NEXT(p, link);
+        rank_drop(p, m);
+    }
+}
+
+void prepared_close(struct comm *c)
+{
+    struct prepared *p;
+
+    while ((p = LIST_FIRST(&c->prepared))) {
+        LIST_REMOVE(p, link);
+        prepared_free(p);
+    }
+    if (c->prepared_watch)
+        event_free(c->prepared_watch);
+    c->prepared_watch = NULL;
+}
+
+void prepared_abort(struct comm *c)
+{
+    const struct prepared *p;
+
+    LIST_FOREACH(p, &c->prepared, link)
+        for (int r = 0; r < c->nranks; r++)
+            kernels_end(p, r);
+}
+
+/* What tells kernels to leave lies in memory that all ranks' programs can write. One that goes over it is not to keep another's kernels there. */
+static void abort_again(const struct comm *c)
+{
+    const struct prepared *p;
+    struct progress at;
+
+    LIST_FOREACH(p, &c->prepared, link)
+        for (int r = 0; r < c->nranks; r++)
+            if (is_running(p, r, &at))
+                kernels_end(p, r);
+}
+
+/* ---- runs that a rank's process refuses ---- */
+
+int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *msg, struct error *e)
+{
+    struct prepared *p = prepared_find(m->comm, msg->number);
+    struct refused_run *refused;
+    char text[FCC_TEXT_MAX];
+
+    if (!p || p->offered || !p->ranks[m->rank].held)
+        return error_set(e, -ENOENT, "prepared: %u: no such operator of this rank", msg->number);
+    if (msg->refused > FCC_REFUSED_MAX)
+        return error_set(e, -EINVAL, "prepared %u: refused: %u: allowed are 0 to %d", p->number, msg->refused, FCC_REFUSED_MAX);
+    refused = p->ranks[m->rank].refused;
+    if (!msg->refused) {
+        free(refused);
+        p->ranks[m->rank].refused = NULL;
+        return 0;
+    }
+    if (!refused && !(refused = malloc(sizeof(*refused))))
+        return error_set(e, -ENOMEM, "prepared %u: no memory", p->number);
+    p->ranks[m->rank].refused = refused;
+    refused->run = msg->run;
+    refused->since_ns = clock_ns();
+    text_copy(text, sizeof(text), msg->text);
+    (void)error_set(&refused->why, -(int)msg->refused, "rank %d: %s, prepared as %u, run %u: %.300s", m->rank, op_name(p->op),
+                    p->number, msg->run, text_clean(text));
+    return 0;
+}
+
+/* Why a rank does not come to the run that has waited since then, and will not, as it has had the time to do so. NULL: no reason is known. */
+static const struct error *run_refusal(const struct prepared *p, uint32_t run, uint64_t since_ns, uint64_t now)
+{
+    for (int r = 0; r < p->comm->nranks; r++) {
+        const struct refused_run *refused = p->ranks[r].refused;
+        if (refused && refused->run == run && is_missing(p, r, run) &&
+            now - (refused->since_ns > since_ns ? refused->since_ns : since_ns) >= REFUSED_MS * 1000000ull)
+            return &refused->why;
+    }
+    return NULL;
+}
+
+/* ---- watching ---- */
+
+/* One rank's run: has it taken too long, or does it wait for a rank that is gone? True: the communicator has been aborted. */
+static bool run_watch(struct prepared *p, int r, uint64_t now)
+{
+    struct comm *c = p->comm;
+    struct prepared_rank *rank = &p->ranks[r];
+    struct progress at;
+    char missing[256];
+
+    if (p->offered || !is_running(p, r, &at)) {
+        rank->since_ns = 0;
+        return false;
+    }
+    if (!rank->since_ns || rank->seen != at.begun) {
+        rank->seen = at.begun;
+        rank->since_ns = now;
+    }
+    int count = ranks_missing(p, at.begun, missing, sizeof(missing));
+    const struct error *refused = count ? run_refusal(p, at.begun, rank->since_ns, now) : NULL;
+    if (refused) {
+        comm_abort(c, refused->status, "%s", refused->text);
+    } else if (count && c->present < c->nranks && c->error.status) {
+        comm_abort(c, c->error.status, "%s", c->error.text); /* who, and how he went */
+    } else if (count && c->present < c->nranks) {
+        comm_abort(c, -ECONNABORTED, "%s, prepared as %u, run %u: %s has left the communicator", op_name(p->op), p->number,
+                   at.begun, missing);
+    } else if (now - rank->since_ns < (uint64_t)c->time_limit_ms * 1000000u) {
+        return false;
+    } else if (count) {
+        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms", op_name(p->op),
+                   p->number, at.begun, missing, c->time_limit_ms);
+    } else {
+        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: rank %d ran longer than the time limit of %u ms", op_name(p->op),
+                   p->number, at.begun, r, c->time_limit_ms);
+    }
+    return true;
+}
+
+static void runs_watch(evutil_socket_t sock, short what, void *arg)
+{
+    struct comm *c = arg;
+    uint64_t now = clock_ns();
+    struct prepared *p;
+
+    (void)sock, (void)what;
+    if (LIST_EMPTY(&c->prepared)) {
+        (void)event_del(c->prepared_watch);
+        return;
+    }
+    if (c->state != COMM_ACTIVE) {
+        abort_again(c);
+        return;
+    }
+    LIST_FOREACH(p, &c->prepared, link)
+        for (int r = 0; r < c->nranks; r++)
+            if (run_watch(p, r, now))
+                return;
+}
+
+int prepared_watch_begin(struct comm *c, struct error *e)
+{
+    static const struct timeval period = {.tv_usec = WATCH_MS * 1000};
+
+    if (!c->prepared_watch)
+        c->prepared_watch = event_new(c->worker->base, -1, EV_PERSIST, runs_watch, c);
+    if (!c->prepared_watch || event_add(c->prepared_watch, &period))
+        return error_set(e, -ENOMEM, "prepare: out of memory");
+    return 0;
+}
+
+static struct json_object *run_describe(const struct prepared *p, uint32_t run, uint64_t since_ns)
+{
+    struct json_object *o = json_object_new_object(), *missing = json_object_new_array();
+
+    for (int r = 0; r < p->comm->nranks; r++)
+        if (is_missing(p, r, run))
+            (void)json_object_array_add(missing, json_object_new_int(r));
+    (void)json_object_object_add(o, "prepared", json_object_new_int64(p->number));
+    (void)json_object_object_add(o, "op", json_object_new_string(op_name(p->op)));
+    (void)json_object_object_add(o, "run", json_object_new_int64(run));
+    (void)json_object_object_add(o, "since_ms", json_object_new_double(since_ns ? (double)(clock_ns() - since_ns) / 1e6 : 0));
+    (void)json_object_object_add(o, "missing", missing);
+    return o;
+}
+
+struct json_object *prepared_describe(const struct comm *c)
+{
+    struct json_object *list = NULL;
+    const struct prepared *p;
+
+    LIST_FOREACH(p, &c->prepared, link) {
+        struct progress at;
+        uint32_t newest = 0;
+        uint64_t since_ns = 0;
+        bool runs = false;
+        for (int r = 0; r < c->nranks; r++) {
+            if (p->offered || !is_running(p, r, &at) || (runs && (int32_t)(at.begun - newest) <= 0))
+                continue;
+            runs = true;
+            newest = at.begun;
+            since_ns = p->ranks[r].seen == at.begun ? p->ranks[r].since_ns : 0;
+        }
+        if (runs && !list)
+            list = json_object_new_array();
+        if (runs)
+            (void)json_object_array_add(list, run_describe(p, newest, since_ns));
+    }
+    return list;
+}
+
+/* ---- giving ---- */
+
+static int result_give(const struct prepared *p, int rank, struct fcc_prepared_reply *out, int *fd, struct error *e)
+{
+    int t = prepared_result_tensor(p->op);
+    const struct buffer *b = t < 0 ? NULL : p->ranks[rank].buffers[t];
+
+    if (!b || b->fd < 0)
+        return error_set(e, -ENOENT, "prepared %u: rank %d: it has no result that others could store into", p->number, rank);
+    out->memory = b->memory.kind;
+    out->map_bytes = b->memory.bytes;
+    *fd = b->fd;
+    return 0;
+}
+
+int prepared_give(const struct member *m, const struct fcc_prepared_msg *msg, struct fcc_prepared_reply *out, int *fd,
+                  struct error *e)
+{
+    const struct comm *c = m->comm;
+    const struct prepared *p = prepared_find(c, msg->number);
+
+    if (!p || !p->ranks[m->rank].held)
+        return error_set(e, -ENOENT, "prepared: %u: no such operator of this rank", msg->number);
+    if (msg->rank < 0 || msg->rank >= c->nranks || msg->what > FCC_PREPARED_RESULT)
+        return error_set(e, -EINVAL, "prepared %u: memory %u of rank %d: allowed are 0 to %d of ranks 0 to %d", p->number,
+                         msg->what, msg->rank, FCC_PREPARED_RESULT, c->nranks - 1);
+    if (msg->what == FCC_PREPARED_RESULT)
+        return result_give(p, msg->rank, out, fd, e);
+    if (msg->what == FCC_PREPARED_AREA) {
+        out->memory = p->ranks[msg->rank].area.kind;
+        out->map_bytes = p->ranks[msg->rank].area.bytes;
+        *fd = p->ranks[msg->rank].area_fd;
+        return 0;
+    }
+    if (msg->rank != m->rank)
+        return error_set(e, -EPERM, "prepared %u: rank %d asks for the plan of rank %d", p->number, m->rank, msg->rank);
+    off_t bytes = lseek(p->ranks[m->rank].plan_fd, 0, SEEK_END);
+    out->memory = FCC_MEMORY_HOST;
+    out->map_bytes = (uint64_t)bytes;
+    *fd = p->ranks[m->rank].plan_fd;
+    return plugin_file(c->ops->kind, c->worker->config.plugin_dir, out->plugin, sizeof(out->plugin), e);
+}

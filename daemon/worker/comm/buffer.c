@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * buffer.c - memory that clients use. The worker's device makes it and maps it, the client imports it: a client that dies never
+ * takes memory with it that an operator still uses.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/nodes/nodes.h"
+#include "daemon/worker/nodes/puts.h"
+
+int buffer_bytes_check(uint64_t bytes, struct error *e)
+{
+    if (bytes < 1 || bytes > BUFFER_BYTES_MAX)
+        return error_set(e, -EINVAL, "bytes: %llu: allowed are 1 to %llu", (unsigned long long)bytes, BUFFER_BYTES_MAX);
+    return 0;
+}
+
+int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd, struct error *e)
+{
+    struct buffer *b;
+
+    if (buffer_bytes_check(bytes, e))
+        return e->status;
+    b = calloc(1, sizeof(*b));
+    if (!b)
+        return error_set(e, -ENOMEM, "buffer: out of memory");
+    *b = (struct buffer){.device = m->device,
+                         .refs = 1,
+                         .fd = -1,
+                         .session = m->session,
+                         .kind = kind,
+                         .comm = m->comm->number,
+                         .rank = m->rank,
+                         .handle = ++m->session->last_handle,
+                         .bytes = bytes};
+    struct error why = {0};
+    if (device_memory_alloc(m->device, bytes, &b->memory, fd, &why)) {
+        free(b);
+        return error_set(e, why.status, "buffer: %s", why.text);
+    }
+    if (buffer_takes_results(b) && m->comm->nodes &&
+        nodes_region_add(m->comm, m->rank, b->handle, &b->memory, b->bytes, &why)) {
+        device_memory_free(m->device, &b->memory);
+        (void)close(*fd);
+        free(b);
+        return error_set(e, why.status, "buffer: %s", why.text);
+    }
+    LIST_INSERT_HEAD(&m->session->buffers, b, link);
+    *out = b;
+    return 0;
+}
+
+int buffer_alloc_result(struct member *m, uint64_t bytes, struct buffer **out, int *fd, struct error *e)
+{
+    int status = buffer_alloc(m, FCC_BUFFER_RESULT, bytes, out, fd, e);
+
+    if (status)
+        return status;
+    if (m->comm->here > 1 && ((*out)->fd = fcntl(*fd, F_DUPFD_CLOEXEC, 0)) < 0) {
+        status = error_set(e, -errno, "buffer: no descriptor for the other ranks: %s", strerror(errno));
+        (void)close(*fd);
+        buffer_drop_handle(*out);
+        return status;
+    }
+    if (m->comm->nodes)
+        nodes_result_tell(m->comm, *out);
+    return 0;
+}
+
+struct buffer *buffer_find(const struct session *s, uint32_t handle)
+{
+    struct buffer *b;
+
+    LIST_FOREACH(b, &s->buffers, link)
+        if (b->handle == handle)
+            return b;
+    return NULL;
+}
+
+bool buffer_publish(struct buffer *b, const struct comm *c, int fd)
+{
+    b->number = c->allocations;
+    if (c->here > 1)
+        b->fd = fd;
+    return c->here > 1;
+}
+
+/* The membership that the buffer was allocated in, if its client still has it. */
+static const struct member *member_of(const struct buffer *b)
+{
+    const struct member *m;
+
+    LIST_FOREACH(m, &b->session->members, link)
+        if (m->comm->number == b->comm)
+            return m;
+    return NULL;
+}
+
+static struct buffer *part_find(const struct member *m, uint32_t number)
+{
+    struct buffer *b;
+
+    LIST_FOREACH(b, &m->session->buffers, link)
+        if (b->comm == m->comm->number && b->rank == m->rank && b->number == number)
+            return b;
+    return NULL;
+}
+
+int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e)
+{
+    const struct member *mine = member_of(b), *other;
+    struct buffer *part;
+
+    if (!mine)
+        return error_set(e, -ENOENT, "buffer %u: its communicator has ended", b->handle);
+    if (!b->number)
+        return error_set(e, -EINVAL, "rank %d: buffer %u: it is not symmetric: other ranks have no part of it", b->rank,
+                         b->handle);
+    if (rank < 0 || rank >= mine->comm->nranks)
+        return error_set(e, -EINVAL, "rank: %d: allowed are 0 to %d", rank, mine->comm->nranks - 1);
+    other = &mine->comm->members[rank];
+    if (other->remote)
+        return error_set(e, -EXDEV, "rank %d: it is on another node%s%s: its memory cannot be mapped here, only put into", rank,
+                         other->peer ? ", " : "", other->peer ? other->peer->address : "");
+    part = other->state == MEMBER_JOINED ? part_find(other, b->number) : NULL;
+    if (!part || part->fd < 0)
+        return error_set(e, -ENOENT, "rank %d: it has freed its part of the buffer, or has left the communicator", rank);
+    if (!b->peers)
+        b->peers = calloc(1, sizeof(*b->peers));
+    if (!b->peers)
+        return error_set(e, -ENOMEM, "buffer: out of memory");
+    if (!b->peers->of[rank]) {
+        b->peers->of[rank] = part;
+        part->refs++;
+    }
+    *out = part;
+    return 0;
+}
+
+/* Its communicator over several nodes, if it has not gone: with that its region has, too. */
+static struct comm *comm_over_nodes(const struct buffer *b)
+{
+    struct comm *c = b->device && buffer_takes_results(b) ? comm_find_own(b->device->worker, b->comm) : NULL;
+
+    return c && c->nodes ? c : NULL;
+}
+
+void buffer_unref(struct buffer *b)
+{
+    if (--b->refs)
+        return;
+    if (b->fd >= 0)
+        (void)close(b->fd);
+    struct comm *c = comm_over_nodes(b);
+    if (c)
+        nodes_region_remove(c->worker, nodes_memory_here(c), b->rank, b->handle);
+    if (b->device)
+        device_memory_free(b->device, &b->memory);
+    else
+        shadow_free(&b->memory);
+    free(b);
+}
+
+void buffer_drop_handle(struct buffer *b)
+{
+    const struct comm *c = comm_over_nodes(b);
+
+    if (c && c->state != COMM_ABORTED)
+        nodes_buffer_freed(c, b->rank, b->handle);
+    puts_buffer_freed(b);
+    LIST_REMOVE(b, link);
+    b->session = NULL;
+    for (int r = 0; b->peers && r < FCC_MAX_RANKS; r++)
+        if (b->peers->of[r])
+            buffer_unref(b->peers->of[r]);
+    free(b->peers);
+    b->peers = NULL;
+    buffer_unref(b);
+}

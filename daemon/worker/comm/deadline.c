@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * deadline.c - a communicator's time limit: for its ranks to join, to come to an operator, and for the operator to run.
+ *
+ * One timer event serves all deadlines: operators set the field only, and the event, when it comes, looks how far away it is.
+ */
+#include <errno.h>
+#include <stdio.h>
+
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/nodes/nodes.h"
+
+static void timer_start(struct comm *c, uint64_t ns)
+{
+    struct timeval t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_usec = (suseconds_t)(ns % 1000000000u / 1000u + 1)};
+    if (!event_pending(c->timer, EV_TIMEOUT, NULL))
+        (void)event_add(c->timer, &t);
+}
+
+void comm_deadline_set(struct comm *c)
+{
+    uint64_t first = 0;
+
+    c->deadline_ns = 0;
+    if (c->state == COMM_ABORTED)
+        return;
+    if (c->current)
+        first = c->current->span.started_ns;
+    for (int r = 0; !c->current && r < c->nranks; r++) {
+        const struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
+        uint64_t since = sub ? sub->arrived_ns : c->state == COMM_FORMING ? c->members[r].arrived_ns : 0;
+        if (since && (!first || since < first))
+            first = since;
+    }
+    if (!first)
+        return;
+    if (first < c->turn_ns) /* it was submitted ahead: its ranks are waited for since its turn came */
+        first = c->turn_ns;
+    c->deadline_ns = first + (uint64_t)c->time_limit_ms * 1000000u;
+    timer_start(c, (uint64_t)c->time_limit_ms * 1000000u);
+}
+
+void comm_limit_set(struct comm *c, uint32_t limit_ms)
+{
+    c->time_limit_ms = limit_ms;
+    (void)event_del(c->timer); /* it may have been set for later */
+    comm_deadline_set(c);
+}
+
+void comm_missing(const struct comm *c, char *text, size_t room)
+{
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (int r = 0; r < c->nranks && n < room; r++)
+        if (c->state == COMM_FORMING ? c->members[r].state == MEMBER_ABSENT : TAILQ_EMPTY(&c->members[r].queue))
+            n += (size_t)snprintf(text + n, room - n, "%srank %d", n ? ", " : "", r);
+}
+
+/* Ranks on this node that others wait for with a symmetric allocation, and that have allocated by themselves: a wrong kind, most likely. */
+static void alone_add(const struct comm *c, char *text, size_t room)
+{
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (int r = 0; r < c->nranks && n < room; r++) {
+        const struct member *m = &c->members[r];
+        const char *kind = m->alone == FCC_BUFFER_LOCAL + 1    ? "local"
+                           : m->alone == FCC_BUFFER_RESULT + 1 ? "result"
+                                                               : "unknown";
+        if (m->alone && TAILQ_EMPTY(&m->queue))
+            n += (size_t)snprintf(text + n, room - n,
+                                  "; since its last operator rank %d has called fcc_buffer_alloc of kind %llu (%s)", r,
+                                  (unsigned long long)m->alone - 1, kind);
+    }
+}
+
+/* "node 1.2.3.4:7411, ..." Leaves the text as it is, and false, if none is waited for. */
+static bool nodes_missing(const struct comm *c, char *text, size_t room)
+{
+    const char *addresses[FCC_MAX_RANKS];
+    int awaited = nodes_awaited(c, addresses);
+    size_t n = 0;
+
+    for (int i = 0; i < awaited && n < room; i++)
+        n += (size_t)snprintf(text + n, room - n, "%snode %s", n ? ", " : "", addresses[i]);
+    return awaited;
+}
+
+const char *submission_name(const struct submission *sub)
+{
+    return sub->prepare                    ? op_prepare_name(sub->args.op)
+           : sub->kind == SUBMISSION_ALLOC ? "fcc_buffer_alloc (symmetric)"
+                                           : op_name(sub->args.op);
+}
+
+void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
+{
+    struct comm *c = arg;
+    uint64_t now = clock_ns();
+    char missing[256], alone[256] = "";
+
+    (void)sock, (void)what;
+    /* The engine may have been busy: what has ended and what the ranks have submitted meanwhile counts. */
+    if (atomic_load_explicit(&c->worker->finished, memory_order_relaxed)) {
+        timer_start(c, 0); /* the engine collects them first, which may be the end of this communicator */
+        return;
+    }
+    for (int r = 0; r < c->nranks && c->deadline_ns && now >= c->deadline_ns; r++) {
+        struct session *s = c->members[r].session;
+        if (s && s->memory && !s->broken)
+            (void)ring_poll(s);
+    }
+    if (!c->deadline_ns)
+        return;
+    if (now < c->deadline_ns) {
+        timer_start(c, c->deadline_ns - now);
+        return;
+    }
+    comm_missing(c, missing, sizeof(missing));
+    if (c->current && c->ops->number != FCC_DEVICE_CPU && gpus_launch_missing(c->current, missing, sizeof(missing))) {
+        comm_abort(c, -ETIMEDOUT, "%s #%llu: the stream of %s did not come to it within the time limit of %u ms",
+                   op_name(c->current->problem->op), (unsigned long long)c->current->span.number, missing, c->time_limit_ms);
+    } else if (c->current) {
+        comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms", op_name(c->current->problem->op),
+                   (unsigned long long)c->current->span.number, c->time_limit_ms);
+    } else if (nodes_missing(c, missing, sizeof(missing))) {
+        comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: all ranks have joined; not ready: %s",
+                   c->time_limit_ms, missing);
+    } else if (c->state == COMM_FORMING) {
+        comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %.180s did not join%s%s", c->time_limit_ms,
+                   missing, *c->worker->trouble ? "; not reached from here: " : "", c->worker->trouble);
+    } else {
+        const struct submission *first = NULL;
+        for (int r = 0; r < c->nranks && !first; r++)
+            first = TAILQ_FIRST(&c->members[r].queue);
+        if (first && first->kind == SUBMISSION_ALLOC)
+            alone_add(c, alone, sizeof(alone));
+        comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms%s",
+                   first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->time_limit_ms,
+                   alone);
+    }
+    comm_release(c);
+}

@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * submission.c - a request for an operator, from the message (already our own copy) to checked arguments in our memory map.
+ *
+ * A request that is wrong still takes its turn: it is queued with its error, and when its turn comes all ranks are told.
+ * So the ranks' order stays the same everywhere and nobody waits for a rank that was refused.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/comm/offers.h"
+#include "daemon/worker/comm/overlap.h"
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/nodes/nodes.h"
+#include "daemon/worker/nodes/peer.h"
+#include "proto/base/log.h"
+
+/* Each rank's operator has one, which is more than a kilobyte: so they are used again. The engine is one thread. */
+#define AGAIN_MAX 64  /* that are kept */
+#define AGAIN_WORDS 8 /* of attributes, that those have room for */
+static TAILQ_HEAD(, submission) unused = TAILQ_HEAD_INITIALIZER(unused);
+static unsigned nunused;
+
+struct submission *submission_new(struct session *s, enum submission_kind kind, uint64_t id, size_t words)
+{
+    bool again = words <= AGAIN_WORDS;
+    struct submission *sub = again ? TAILQ_FIRST(&unused) : NULL;
+
+    if (sub) {
+        TAILQ_REMOVE(&unused, sub, link);
+        nunused--;
+    } else {
+        sub = malloc(sizeof(*sub) + (again ? AGAIN_WORDS : words) * sizeof(sub->words[0]));
+    }
+    if (!sub)
+        return NULL;
+    sub->alloc_bytes = 0;
+    sub->stream = 0;
+    sub->gpu_words = false;
+    sub->own_gpus = 0;
+    sub->prepare = sub->asks = sub->decided = sub->reads_others = false;
+    sub->offer = 0;
+    sub->run = 0;
+    sub->number = 0;
+    sub->sample = (struct tune_sample){.ns = 0};
+    memset(&sub->args, 0, offsetof(struct op_args, tensors));
+    memset(sub->buffers, 0, sizeof(sub->buffers));
+    error_clear(&sub->error);
+    sub->again = again;
+    sub->payer = NULL;
+    sub->unpaid = false;
+    sub->session = s;
+    sub->kind = kind;
+    sub->id = id;
+    sub->slot = FCC_NO_SLOT;
+    sub->arrived_ns = s && s->worker->arrivals_ns ? s->worker->arrivals_ns : clock_ns();
+    return sub;
+}
+
+static uint64_t submission_bytes(const struct submission *sub)
+{
+    return sizeof(*sub) + (sub->again ? AGAIN_WORDS : (size_t)sub->args.nattrs) * sizeof(sub->words[0]);
+}
+
+int submission_charge(struct submission **out, struct worker *w, struct error *e)
+{
+    struct submission *sub = *out, *less;
+    struct error why = {0};
+
+    sub->payer = w;
+    if (!worker_small_charge(w, submission_bytes(sub), &why))
+        return 0;
+    sub->unpaid = true;
+    w->unpaid++;
+    (void)error_set(e, why.status, "%s: %s", submission_name(sub), why.text);
+    if (!sub->error.status)
+        sub->error = *e;
+    sub->args.attrs = NULL;
+    sub->args.nattrs = 0;
+    less = sub->again ? NULL : realloc(sub, sizeof(*sub));
+    if (less)
+        *out = less;
+    return e->status;
+}
+
+void submission_free(struct submission *sub)
+{
+    for (int i = 0; i < FCC_MAX_TENSORS; i++)
+        if (sub->buffers[i])
+            buffer_unref(sub->buffers[i]);
+    if (sub->payer && sub->unpaid)
+        sub->payer->unpaid--;
+    else if (sub->payer)
+        worker_small_release(sub->payer, submission_bytes(sub));
+    if (sub->again && nunused < AGAIN_MAX) {
+        TAILQ_INSERT_HEAD(&unused, sub, link);
+        nunused++;
+    } else {
+        free(sub);
+    }
+}
+
+void order_lose(struct member *m)
+{
+    comm_abort(m->comm, -ENOMEM, "rank %d: no memory for one of its operators", m->rank);
+}
+
+/* The answer of an operator over the socket. */
+static void submit_reply(struct session *s, uint64_t id, int status, const char *text, const int64_t *values, int nvalues)
+{
+    struct fcc_submit_reply r = {
+        .reply.msg = {.type = FCC_MSG_SUBMIT | FCC_REPLY, .id = id}, .reply.status = status, .nvalues = (uint32_t)nvalues};
+
+    if (nvalues)
+        memcpy(r.values, values, (size_t)nvalues * sizeof(values[0]));
+    if (status)
+        text_copy(r.reply.text, sizeof(r.reply.text), text);
+    session_reply(s, &r.reply, sizeof(r), NULL, 0);
+}
+
+static void request_answer(struct session *s, uint64_t id, uint32_t slot, int status, const char *text, const int64_t *values,
+                           int nvalues)
+{
+    if (slot != FCC_NO_SLOT)
+        slot_complete(s, slot, id, status, text, values, nvalues);
+    else
+        submit_reply(s, id, status, text, values, nvalues);
+}
+
+/* A request that is refused before it has become a submission. */
+static void request_refuse(struct session *s, const struct fcc_submit *m, const struct error *e)
+{
+    if (m->slot != FCC_NO_SLOT && m->stream) {
+        slot_stream_finish(s, m->slot, m->stream);
+        gpus_stream_finish(s, UINT32_MAX, m->slot, m->stream); /* it is not known what waits for which */
+    }
+    request_answer(s, m->msg.id, m->slot, e->status, e->text, NULL, 0);
+}
+
+static uint64_t slot_bit(uint32_t slot)
+{
+    return UINT64_C(1) << slot;
+}
+
+void submission_tell(struct submission *sub, int status, const char *text, const int64_t *values, int nvalues)
+{
+    struct fcc_msg m = {.type = FCC_MSG_BUFFER_ALLOC, .id = sub->id};
+
+    if (sub->session && sub->offer && !sub->decided)
+        offer_decline(sub->session->worker->gpus, &sub->word, sub->run);
+    if (sub->session && sub->kind == SUBMISSION_OPERATOR && sub->slot != FCC_NO_SLOT && sub->stream) {
+        sub->session->stream_slots &= ~slot_bit(sub->slot);
+        if (!sub->gpu_words)
+            slot_stream_finish(sub->session, sub->slot, sub->stream);
+        else if (status) /* otherwise its kernel has */
+            gpus_stream_finish(sub->session, sub->own_gpus, sub->slot, sub->stream);
+    }
+    if (sub->session && sub->kind == SUBMISSION_OPERATOR)
+        request_answer(sub->session, sub->id, sub->slot, status, text, values, nvalues);
+    else if (sub->session)
+        session_reply_status(sub->session, &m, status, text);
+    sub->session = NULL; /* told */
+}
+
+/* Bytes from the first element to behind the last one; -EOVERFLOW if that is no number. 0 if there are no elements. */
+static int tensor_extent(const struct fcc_wire_tensor *t, uint64_t *out)
+{
+    uint64_t last = 0, step, size = dtype_size((enum fcc_dtype)t->dtype);
+
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->shape[d] == 0) {
+            *out = 0;
+            return 0;
+        }
+        if (__builtin_mul_overflow((uint64_t)t->shape[d] - 1, (uint64_t)t->stride[d], &step) ||
+            __builtin_add_overflow(last, step, &last))
+            return -EOVERFLOW;
+    }
+    if (__builtin_mul_overflow(last, size, &last) || __builtin_add_overflow(last, size, out))
+        return -EOVERFLOW;
+    return 0;
+}
+
+static int tensor_form_check(const struct fcc_wire_tensor *t, const char *name, struct error *e)
+{
+    size_t size = dtype_size((enum fcc_dtype)t->dtype);
+
+    if (!size)
+        return error_set(e, -EINVAL, "%s: dtype %u: allowed are %d to %d", name, t->dtype, FCC_F32, FCC_I64);
+    if (t->ndim < 1 || t->ndim > FCC_MAX_DIMS)
+        return error_set(e, -EINVAL, "%s: %u dimensions: allowed are 1 to %d", name, t->ndim, FCC_MAX_DIMS);
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->shape[d] < 0 || t->shape[d] > INT32_MAX)
+            return error_set(e, -EINVAL, "%s: shape[%d] %lld: allowed are 0 to %d", name, d, (long long)t->shape[d], INT32_MAX);
+        if (t->stride[d] < 0)
+            return error_set(e, -EINVAL, "%s: stride[%d] %lld: allowed are 0 and more", name, d, (long long)t->stride[d]);
+    }
+    if (t->offset % size)
+        return error_set(e, -EINVAL, "%s: offset %llu: misaligned: allowed are multiples of %zu, the size of %s", name,
+                         (unsigned long long)t->offset, size, dtype_name((enum fcc_dtype)t->dtype));
+    return 0;
+}
+
+static int tensor_place_check(const struct fcc_wire_tensor *t, const char *name, uint64_t bytes, struct error *e)
+{
+    uint64_t extent;
+
+    if (!tensor_extent(t, &extent) && extent <= bytes && t->offset <= bytes - extent)
+        return 0;
+    return error_set(
+        e, -EINVAL,
+        "%s: its elements do not lie in its buffer: offset %llu, shape [%lld][%lld][%lld][%lld] %s, buffer of %llu bytes", name,
+        (unsigned long long)t->offset, (long long)t->shape[0], (long long)(t->ndim > 1 ? t->shape[1] : 1),
+        (long long)(t->ndim > 2 ? t->shape[2] : 1), (long long)(t->ndim > 3 ? t->shape[3] : 1),
+        dtype_name((enum fcc_dtype)t->dtype), (unsigned long long)bytes);
+}
+
+static void tensor_set(const struct fcc_wire_tensor *t, unsigned char *buffer, bool symmetric, struct tensor *out)
+{
+    out->data = buffer + t->offset;
+    out->dtype = (enum fcc_dtype)t->dtype;
+    out->ndim = t->ndim;
+    out->symmetric = symmetric;
+    memcpy(out->shape, t->shape, sizeof(out->shape));
+    memcpy(out->stride, t->stride, sizeof(out->stride));
+}
+
+/* Check a tensor against its buffer and give it its place in our memory. */
+static int tensor_resolve(const struct session *s, const struct comm *c, const struct fcc_wire_tensor *t, const char *name,
+                          struct tensor *out, struct buffer **buffer, struct error *e)
+{
+    struct buffer *b;
+
+    if (!t->buffer)
+        return 0; /* absent; whether it may be is the operator's to say */
+    int status = tensor_form_check(t, name, e);
+    if (status)
+        return status;
+    b = buffer_find(s, t->buffer);
+    if (!b)
+        return error_set(e, -ENOENT, "%s: no such buffer: it has been freed, or belongs to another connection", name);
+    status = tensor_place_check(t, name, b->bytes, e);
+    if (status)
+        return status;
+    if (b->device->ops != c->ops)
+        return error_set(e, -EINVAL, "%s: buffer %u: lies in the memory of %s: the communicator's ranks are on %s", name,
+                         t->buffer, b->device->ops->kind, c->ops->kind);
+    tensor_set(t, b->memory.data, buffer_takes_results(b) && b->comm == c->number, out);
+    b->refs++;
+    *buffer = b;
+    return 0;
+}
+
+/* The same for a tensor on another node: in the shadow of its buffer. What is not symmetric is of no rank's concern but its own:
+ * it lies nowhere here, but it is there. */
+static int tensor_resolve_remote(const struct member *m, const struct fcc_wire_tensor *t, const char *name, uint64_t bytes,
+                                 bool symmetric, struct tensor *out, struct buffer **buffer, struct error *e)
+{
+    static _Alignas(64) unsigned char elsewhere[64];
+    struct buffer *b;
+
+    if (!t->buffer)
+        return 0;
+    int status = tensor_form_check(t, name, e);
+    if (!status)
+        status = tensor_place_check(t, name, bytes, e);
+    if (status)
+        return status;
+    tensor_set(t, elsewhere, symmetric, out);
+    if (!symmetric) {
+        out->data = elsewhere;
+        return 0;
+    }
+    b = shadow_find(m, t->buffer);
+    if (!b || b->bytes != bytes)
+        return error_set(e, -ENOENT, "%s: buffer %u of %llu bytes, for results: it has said nothing of it", name, t->buffer,
+                         (unsigned long long)bytes);
+    tensor_set(t, b->memory.data, true, out);
+    b->refs++;
+    *buffer = b;
+    return 0;
+}
+
+/* A client that has several ranks of the communicator has all their parts. */
+static int result_check_own(const struct submission *sub, const struct member *m, const struct op *op, struct error *e)
+{
+    const struct buffer *b = op->result >= 0 ? sub->buffers[op->result] : NULL;
+
+    if (!b || !buffer_takes_results(b) || b->comm != m->comm->number || b->rank == m->rank)
+        return 0;
+    return error_set(e, -EINVAL, "%s: buffer %u: is rank %d's part of the memory for results: allowed is this rank's own",
+                     op->tensor_names[op->result], b->handle, b->rank);
+}
+
+/* `remote` is NULL for a rank here. */
+static int submission_resolve(struct submission *sub, const struct member *member, const struct fcc_submit *m,
+                              const struct peer_submit *remote, struct error *e)
+{
+    const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(m + 1);
+    const struct op *op = op_get(m->op);
+    int status;
+
+    sub->args.op = (enum fcc_op)m->op;
+    sub->args.schedule = (enum fcc_schedule_kind)(m->schedule & ~FCC_SCHEDULE_ROUTES);
+    sub->args.route = (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_FLAT           ? PLAN_FLAT
+                      : (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_HIERARCHICAL ? PLAN_HIERARCHICAL
+                                                                                         : PLAN_ROUTE_RULE;
+    sub->args.attrs = m->nattrs ? sub->words : NULL; /* which are here or there from one request to the next */
+    sub->args.nattrs = m->nattrs;
+    sub->args.ntensors = m->ntensors;
+    memset(sub->args.tensors, 0, m->ntensors * sizeof(sub->args.tensors[0]));
+    memcpy(sub->words, tensors + m->ntensors, m->nattrs * sizeof(int64_t));
+    if (!op)
+        return error_set(e, -EINVAL, "operator %u: unknown: allowed are 0 to %d", m->op, FCC_OP_COUNT - 1);
+    if ((m->schedule & ~FCC_SCHEDULE_ROUTES) > FCC_SCHEDULE_COMM_ONLY ||
+        (m->schedule & FCC_SCHEDULE_ROUTES) == FCC_SCHEDULE_ROUTES)
+        return error_set(e, -EINVAL, "schedule: %u: allowed are 0 to %d, and flat (%d) or hierarchical (%d) with it",
+                         m->schedule, FCC_SCHEDULE_COMM_ONLY, FCC_SCHEDULE_FLAT, FCC_SCHEDULE_HIERARCHICAL);
+    if (m->ntensors != op->ntensors)
+        return error_set(e, -EINVAL, "%u tensors: expected %d", m->ntensors, op->ntensors);
+    status = op_attrs_check(sub->args.attrs, sub->args.nattrs, e);
+    for (int i = 0; !status && i < m->ntensors; i++)
+        status = remote ? tensor_resolve_remote(member, &tensors[i], op->tensor_names[i], remote->buffers[i].bytes,
+                                                remote->buffers[i].symmetric, &sub->args.tensors[i], &sub->buffers[i], e)
+                        : tensor_resolve(sub->session, member->comm, &tensors[i], op->tensor_names[i], &sub->args.tensors[i],
+                                         &sub->buffers[i], e);
+    if (!status && !remote)
+        status = result_check_own(sub, member, op, e);
+    if (!status)
+        status = op->check(&sub->args, member->comm->nranks, member->rank, e);
+    if (!status && !remote)
+        status = overlap_check(sub, member, e);
+    return status;
+}
+
+static int submit_form_check(const struct fcc_submit *m, size_t length, struct error *e)
+{
+    if (length >= sizeof(*m) && m->ntensors <= FCC_MAX_TENSORS && m->nattrs <= FCC_MSG_MAX &&
+        sizeof(*m) + m->ntensors * sizeof(struct fcc_wire_tensor) + (uint64_t)m->nattrs * sizeof(int64_t) == length)
+        return 0;
+    return error_set(e, -EPROTO, "submit: %zu bytes with %u tensors and %u words of attributes: they do not add up", length,
+                     length >= sizeof(*m) ? m->ntensors : 0, length >= sizeof(*m) ? m->nattrs : 0);
+}
+
+/* An operator that the client's library has refused has its reason for arguments. */
+static void refusal_take(struct submission *sub, const struct member *member, const struct fcc_submit *m)
+{
+    const char *name = m->op >= FCC_OP_COUNT            ? "fcc_buffer_alloc (symmetric)"
+                       : m->prepare == FCC_PREPARE_ONLY ? op_prepare_name((enum fcc_op)m->op)
+                                                        : op_name((enum fcc_op)m->op);
+    size_t bytes = m->nattrs * sizeof(int64_t);
+    char text[FCC_TEXT_MAX];
+
+    text_copy(text, bytes < sizeof(text) ? bytes + 1 : sizeof(text), (const char *)(m + 1));
+    sub->args.op = m->op < FCC_OP_COUNT ? (enum fcc_op)m->op : FCC_OP_NOOP;
+    (void)error_set(&sub->error, -(int)(m->refused <= FCC_REFUSED_MAX ? m->refused : EPROTO), "rank %d: %s: %.400s",
+                    member->rank, name, text_clean(text));
+}
+
+struct submission *submission_remote(struct member *m, const struct fcc_submit *submit, size_t length,
+                                     const struct peer_submit *from, struct error *e)
+{
+    struct submission *sub;
+
+    if (from->kind == SUBMISSION_OPERATOR && submit_form_check(submit, length, e))
+        return NULL;
+    sub = submission_new(NULL, (enum submission_kind)from->kind, 0, from->kind == SUBMISSION_OPERATOR ? submit->nattrs : 0);
+    if (!sub) {
+        (void)error_set(e, -ENOMEM, "no memory for a request");
+        return NULL;
+    }
+    sub->alloc_bytes = from->alloc_bytes;
+    sub->prepare = from->kind == SUBMISSION_OPERATOR && submit->prepare == FCC_PREPARE_ONLY;
+    sub->sample = from->sample;
+    if (from->status)
+        (void)error_set(&sub->error, from->status, "%.*s", (int)sizeof(from->text) - 1, from->text);
+    if (from->kind != SUBMISSION_OPERATOR)
+        return sub;
+    if (submit->refused) {
+        refusal_take(sub, m, submit);
+        if (from->status) /* as its own node has put it */
+            (void)error_set(&sub->error, from->status, "%.*s", (int)sizeof(from->text) - 1, from->text);
+        return sub;
+    }
+    /* Its own node has found it right, and this one is to find the same. */
+    struct error why = {.status = 0};
+    if (submission_resolve(sub, m, submit, from, &why) && !from->status) {
+        *e = why;
+        submission_free(sub);
+        return NULL;
+    }
+    return sub;
+}
+
+static bool words_are_there(const struct session *s, const struct comm *c)
+{
+    return c->words_gpus && (s->words_gpus & c->words_gpus) == c->words_gpus;
+}
+
+/* Once for each rank: the slower way, where the other one is there. */
+static void words_note(struct member *m, bool gpu_words)
+{
+    if (!m->words_noted && !gpu_words && m->comm->words_gpus)
+        log_info(
+            "comm %u: rank %d: its streams hand over by words in the host's memory, not in that of GPUs: its program wants it "
+            "so, or its driver did not let it have those",
+            m->comm->number, m->rank);
+    m->words_noted = true;
+}
+
+/* It takes its turn with nothing but an error: `told` says that its client knows of it already. Other nodes get no more of it than that. */
+static void refusal_accept(struct session *s, struct member *member, const struct fcc_submit *m, const struct error *told)
+{
+    struct fcc_submit bare = {.msg = {.length = sizeof(bare), .type = FCC_MSG_SUBMIT}, .op = m->op, .refused = EPROTO};
+    struct submission *sub = submission_new(told ? NULL : s, SUBMISSION_OPERATOR, m->msg.id, 0);
+
+    if (!sub) {
+        order_lose(member);
+        return;
+    }
+    sub->slot = m->slot;
+    sub->number = member->operators;
+    sub->prepare = m->prepare == FCC_PREPARE_ONLY && m->op < FCC_OP_COUNT;
+    if (told) {
+        sub->args.op = m->op < FCC_OP_COUNT ? (enum fcc_op)m->op : FCC_OP_NOOP;
+        (void)error_set(&sub->error, told->status, "rank %d: %.400s", member->rank, told->text);
+    } else {
+        refusal_take(sub, member, m);
+    }
+    comm_submit(member, sub, &bare);
+}
+
+/* What its stream, and the offer that it makes, ask for. */
+static void submission_place(struct submission *sub, struct member *member, const struct fcc_submit *m,
+                             const struct offer_word *word)
+{
+    struct session *s = sub->session;
+
+    sub->slot = m->slot;
+    sub->stream = m->stream;
+    sub->prepare = m->prepare == FCC_PREPARE_ONLY;
+    sub->asks = m->prepare == FCC_PREPARE_ASK && m->stream;
+    sub->request = m->offer;
+    sub->number = member->operators;
+    if (word) {
+        sub->offer = m->offer;
+        sub->run = m->run;
+        sub->word = *word;
+    }
+    sub->gpu_words = m->gpu_words && words_are_there(s, member->comm);
+    sub->own_gpus = sub->gpu_words ? 1u << member->device->index : 0;
+    if (m->gpu_words && !sub->gpu_words)
+        session_break(s, "it names stream words that it has not got");
+    if (!m->stream)
+        return;
+    words_note(member, sub->gpu_words);
+    if (m->slot >= FCC_SLOTS)
+        return;
+    /* A GPU may still wait for the slot's word to reach the former one's number: what lets the one go on could hold back the other. */
+    if (s->stream_slots & slot_bit(m->slot)) {
+        (void)error_set(&sub->error, -EBUSY, "rank %d: %s: slot %u: has another operator, which is not over", member->rank,
+                        op_name((enum fcc_op)m->op), m->slot);
+        session_break(s, "it uses a slot again whose operator on a stream is not over");
+    }
+    s->stream_slots |= slot_bit(m->slot);
+}
+
+void submission_accept(struct session *s, const struct fcc_submit *m, size_t length)
+{
+    struct member *member = member_find(s, m->comm);
+    struct offer_word word = {0};
+    struct submission *sub;
+    struct error e;
+    int malformed;
+
+    error_clear(&e);
+    malformed = submit_form_check(m, length, &e);
+    if (!member && !malformed)
+        (void)error_set(&e, -ENOENT, "comm: %u: no such communicator in this session", m->comm);
+    bool outside = !member || member_may_use(member, &e);
+    if (outside || malformed)
+        request_refuse(s, m, &e);
+    if (outside)
+        return;
+    member->operators++;
+    if (malformed || m->refused) {
+        refusal_accept(s, member, m, malformed ? &e : NULL);
+        return;
+    }
+    bool offered = m->prepare == FCC_PREPARE_RUN && m->offer && m->stream, known = offered && offer_find(member, m, &word);
+    if (offered && !known)
+        session_break(s, "it offers what was not prepared");
+    sub = submission_new(s, SUBMISSION_OPERATOR, m->msg.id, m->nattrs);
+    if (!sub) {
+        if (known)
+            offer_decline(s->worker->gpus, &word, m->run);
+        (void)error_set(&e, -ENOMEM, "submit: out of memory");
+        request_refuse(s, m, &e);
+        order_lose(member);
+        return;
+    }
+    submission_place(sub, member, m, known ? &word : NULL);
+    if (sub->prepare && m->stream)
+        (void)error_set(&sub->error, -EINVAL, "rank %d: %s: with a stream: not allowed", member->rank, submission_name(sub));
+    else if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->ops->number == FCC_DEVICE_CPU))
+        (void)error_set(&sub->error, -EINVAL, "rank %d: %s: stream: allowed for ranks on a GPU, with a completion slot",
+                        member->rank, op_name((enum fcc_op)m->op));
+    else if (submission_resolve(sub, member, m, NULL, &e))
+        (void)error_set(&sub->error, e.status, "rank %d: %s: %s", member->rank, submission_name(sub), e.text);
+    comm_submit(member, sub, m);
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tune.c - which schedule `auto` takes: the one that measured faster.
+ *
+ * Problems of about the same size share their measurements, so that sizes which change from call to call (as in a mixture of
+ * experts) are learned too. Each schedule's figure is the median of its last SAMPLES times. A size that is new tries them in
+ * turn; then the faster one runs, and the other is tried again now and then while it is close, because machines change.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/device/launch.h"
+
+#define ENTRIES 64
+#define SAMPLES 8
+#define WARM_UP 1         /* times of a schedule that do not count: its pages and caches are cold */
+#define RETRY_EVERY 128   /* choices */
+#define RETRY_WITHIN 1.25 /* of the faster one's time */
+
+struct candidate {
+    uint64_t ns[SAMPLES];
+    unsigned count; /* times recorded, the warm-up too */
+    double median;  /* of ns, once these are all there */
+};
+
+struct entry {
+    struct tune_class class;
+    uint64_t choices; /* 0: unused */
+    uint64_t used;    /* the tuner's clock, for replacing the oldest */
+    struct candidate fused, sequential;
+};
+
+struct tune {
+    uint64_t clock;
+    struct entry *latest; /* NULL, or what was used last */
+    struct entry entries[ENTRIES];
+};
+
+struct tune *tune_new(void)
+{
+    return calloc(1, sizeof(struct tune));
+}
+
+static int size_class(double x)
+{
+    return x < 1 ? 0 : (int)(2 * log2(x) + 0.5);
+}
+
+struct tune_class tune_class_of(const struct problem *p)
+{
+    struct work sum = {0};
+
+    for (int r = 0; r < p->nranks; r++) {
+        struct work w = plan_work(p, r);
+        sum.bytes += w.bytes;
+        sum.flops += w.flops;
+    }
+    return (struct tune_class){.op = p->op, .dtype = p->dtype, .bytes = size_class(sum.bytes), .flops = size_class(sum.flops)};
+}
+
+static bool is_of(const struct entry *e, const struct tune_class *class)
+{
+    return e->choices && !memcmp(&e->class, class, sizeof(*class));
+}
+
+/* NULL: there is none. */
+static struct entry *entry_find(struct tune *t, const struct tune_class *class)
+{
+    if (t->latest && is_of(t->latest, class))
+        return t->latest;
+    for (int i = 0; i < ENTRIES; i++)
+        if (is_of(&t->entries[i], class))
+            return &t->entries[i];
+    return NULL;
+}
+
+/* In the place of the one that was not used for the longest time. */
+static struct entry *entry_add(struct tune *t, const struct tune_class *class)
+{
+    struct entry *oldest = &t->entries[0];
+
+    for (int i = 1; i < ENTRIES; i++)
+        if (t->entries[i].used < oldest->used)
+            oldest = &t->entries[i];
+    *oldest = (struct entry){.class = *class};
+    return oldest;
+}
+
+static struct entry *entry_get(struct tune *t, const struct tune_class *class)
+{
+    struct entry *e = entry_find(t, class);
+
+    if (!e)
+        e = entry_add(t, class);
+    e->used = ++t->clock;
+    return t->latest = e;
+}
+
+static double median_ns(const struct candidate *c)
+{
+    uint64_t sorted[SAMPLES];
+
+    memcpy(sorted, c->ns, sizeof(sorted));
+    for (int i = 1, at; i < SAMPLES; i++) { /* by insertion: there are few, and it is once an operator */
+        uint64_t ns = sorted[i];
+        for (at = i; at > 0 && sorted[at - 1] > ns; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = ns;
+    }
+    uint64_t sum = sorted[SAMPLES / 2 - 1] + sorted[SAMPLES / 2];
+    return (double)sum / 2;
+}
+
+/* The choice with that number. */
+static enum fcc_schedule_kind choice(const struct entry *e, uint64_t number)
+{
+    if (e->fused.count < SAMPLES + WARM_UP || e->sequential.count < SAMPLES + WARM_UP)
+        return e->fused.count <= e->sequential.count ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
+    double fused = e->fused.median, sequential = e->sequential.median;
+    bool retry = number % RETRY_EVERY == 0 && fused < RETRY_WITHIN * sequential && sequential < RETRY_WITHIN * fused;
+    return (fused <= sequential) != retry ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_SEQUENTIAL;
+}
+
+enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class)
+{
+    struct entry *e = entry_get(t, class);
+
+    return choice(e, ++e->choices);
+}
+
+enum fcc_schedule_kind tune_expect(struct tune *t, const struct tune_class *class)
+{
+    const struct entry *e = entry_find(t, class);
+
+    return e ? choice(e, e->choices + 1) : FCC_SCHEDULE_FUSED;
+}
+
+void tune_record(struct tune *t, const struct tune_sample *sample)
+{
+    struct entry *e = entry_get(t, &sample->class);
+    struct candidate *c = sample->kind == FCC_SCHEDULE_FUSED ? &e->fused : &e->sequential;
+
+    if (c->count >= WARM_UP)
+        c->ns[(c->count - WARM_UP) % SAMPLES] = sample->ns;
+    c->count++;
+    if (c->count >= SAMPLES + WARM_UP)
+        c->median = median_ns(c);
+}

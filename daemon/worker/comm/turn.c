@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * turn.c - one operator of all ranks: match the ranks' requests, start, finish.
+ */
+#include "daemon/worker/device/launch.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/device/gpu/steps.h"
+#include "daemon/worker/nodes/nodes.h"
+
+/* ---- beginning ---- */
+
+static int staging_make(struct member *m, uint64_t bytes, struct error *e)
+{
+    if (m->remote) {
+        shadow_free(&m->staging);
+        return shadow_make(m->comm, bytes, &m->staging, e);
+    }
+    if (m->comm->nodes && m->staging.data)
+        nodes_region_remove(m->comm->worker, nodes_memory_here(m->comm), m->rank, NET_STAGING);
+    device_memory_free(m->device, &m->staging);
+    int status = device_memory_alloc(m->device, bytes, &m->staging, NULL, e);
+    if (status == 0 && m->comm->nodes)
+        status = nodes_region_add(m->comm, m->rank, NET_STAGING, &m->staging, m->staging.bytes, e);
+    return status;
+}
+
+int launch_staging_prepare(struct comm *c, const struct launch *l, struct error *e)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        uint64_t needed = l->runs[r].plan->staging_bytes;
+        if (needed > m->staging.bytes) {
+            struct error why = {0};
+            if (c->current)
+                return -EAGAIN; /* its kernels use what there is */
+            if (staging_make(m, needed, &why))
+                return error_set(e, why.status, "rank %d: staging memory: %s", r, why.text);
+        }
+        if (l->staging[r] != m->staging.data) /* who runs it has these pointers in his caches */
+            l->staging[r] = m->staging.data;
+    }
+    return 0;
+}
+
+/* Slots, for an operator that uses them. Their words carry a stamp, which counts the operators that have used this memory: it
+ * was made zeroed, stamps begin at 1, and it is made anew before they run out, so no word is ever taken for another operator's.
+ * Odd and even stamps have a half each. So a rank may begin with n + 1 while another still reads what it got for n. Nobody
+ * begins with n + 2 before it has got every rank's words of n + 1, that is, before every rank has done with n, as each runs
+ * its operators in order; whatever other operators lie between. Nothing is in flight when the memory is freed: an operator
+ * that needs more begins when the ones before have finished on all ranks (-EAGAIN until then). */
+static int slots_prepare(struct comm *c, struct launch *l, struct error *e)
+{
+    uint64_t needed = 0;
+
+    l->stamp = 0;
+    for (int r = 0; r < c->nranks; r++)
+        needed = l->runs[r].plan->slots_bytes > needed ? l->runs[r].plan->slots_bytes : needed;
+    if (!needed)
+        return 0;
+    if (needed > c->slots_bytes || c->stamp == UINT32_MAX) {
+        if (c->current)
+            return -EAGAIN;
+        uint64_t bytes = needed > c->slots_bytes ? needed : c->slots_bytes;
+        c->slots_bytes = 0;
+        for (int r = 0; r < c->nranks; r++) {
+            struct member *m = &c->members[r];
+            struct error why = {0};
+            device_memory_free(m->device, &m->slots);
+            if (device_memory_alloc(m->device, 2 * bytes, &m->slots, NULL, &why))
+                return error_set(e, why.status, "rank %d: staging memory: %s", r, why.text);
+        }
+        c->slots_bytes = bytes;
+        c->stamp = 0;
+    }
+    l->stamp = ++c->stamp;
+    return 0;
+}
+
+/* Counters are as they were, but after a failure. A GPU's are there. */
+void launch_reset(struct launch *l)
+{
+    for (int r = 0; r < l->nranks && !l->inline_; r++)
+        atomic_store_explicit(&l->runs[r].next, 0, memory_order_relaxed);
+    if (l->error.status)
+        for (int r = 0; r < l->nranks; r++)
+            launch_groups_set(&l->runs[r]);
+    l->begun = l->left = l->leaves = l->granted = false;
+    atomic_store_explicit(&l->dropped, false, memory_order_relaxed);
+    atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
+    atomic_store_explicit(&l->parts_left, (uint32_t)l->nparts, memory_order_relaxed);
+    l->error.status = 0;
+}
+
+/* The ranks' requests. Most are what they were the last time, and then are left in the caches of who runs them. */
+static void args_keep(struct launch *l, const struct op_args args[])
+{
+    for (int r = 0; r < l->nranks; r++)
+        if (!op_args_equal(&l->args[r], &args[r]))
+            op_args_copy(&l->args[r], &args[r]);
+}
+
+int launch_match(struct comm *c, const struct op_args args[], struct error *e)
+{
+    enum fcc_op op = args[0].op;
+    struct error why;
+
+    error_clear(&why);
+    memset(c->problem, 0, launch_problem_bytes(op, c->nranks));
+    c->problem->op = op;
+    c->problem->nranks = c->nranks;
+    for (int r = 0; r < c->nranks; r++)
+        c->problem->node_of[r] = c->members[r].node;
+    int status = op_get(op)->match(args, c->nranks, c->problem, &why);
+    return status ? error_set(e, status, "%s: %s", submission_name(c->members[0].next), why.text) : 0;
+}
+
+/* Where there are not enough cores for all, those who would spin for the result let the workgroups have them. */
+static void crowd_join(struct comm *c, struct launch *l)
+{
+    struct worker *w = c->worker;
+    unsigned threads = w->nclients + 1;
+
+    if (c->ops->number != FCC_DEVICE_CPU)
+        return; /* its workgroups need no cores */
+    for (int p = 0; p < l->nparts; p++)
+        threads += l->parts[p].device->workgroups;
+    l->crowded = threads > (unsigned)w->cores;
+    w->crowded += l->crowded;
+    for (int r = 0; l->crowded && r < c->nranks; r++) {
+        const struct submission *sub = l->submissions[r];
+        if (sub->session && sub->slot != FCC_NO_SLOT)
+            slot_running(sub->session, sub->slot);
+    }
+}
+
+/* The ranks' next submissions are this launch's from now on. */
+static void running_add(struct comm *c, struct launch *l)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        l->submissions[r] = m->next;
+        m->next = TAILQ_NEXT(m->next, link);
+    }
+    l->running = true;
+    l->following = NULL;
+    if (c->current)
+        c->newest->following = l;
+    else
+        c->current = l;
+    c->newest = l;
+    c->running++;
+}
+
+static void running_remove(struct comm *c, struct launch *l)
+{
+    assert(l == c->current && l->running);
+    l->running = false;
+    c->current = l->following;
+    if (!c->current)
+        c->newest = NULL;
+    c->running--;
+}
+
+/* The schedule that was asked for, or for auto the one that is to run now. */
+static enum fcc_schedule_kind kind_choose(struct comm *c, enum fcc_schedule_kind asked)
+{
+    if (asked != FCC_SCHEDULE_AUTO)
+        return asked;
+    struct tune_class class = launch_class(c);
+    return tune_choose(c->tune, &class);
+}
+
+int launch_begin(struct comm *c, struct error *e)
+{
+    struct op_args args[FCC_MAX_RANKS];
+    struct launch *l;
+
+    assert(c->nranks > 0);
+    for (int r = 0; r < c->nranks; r++)
+        op_args_copy(&args[r], &c->members[r].next->args);
+    int status = launch_match(c, args, e);
+    if (status)
+        return status;
+    l = launch_get(c, kind_choose(c, args[0].schedule), args[0].route, e);
+    if (!l)
+        return e->status;
+    status = launch_staging_prepare(c, l, e);
+    if (status == 0)
+        status = slots_prepare(c, l, e);
+    if (status == 0 && c->nodes)
+        status = nodes_launch_open(l, e);
+    if (status == -EAGAIN) {
+        launch_keep(c, l);
+        return status;
+    }
+    if (status) {
+        (void)launch_early_take(c, NULL);
+        launch_free(l);
+        if (c->nodes) /* the other nodes begin it */
+            comm_abort(c, status, "%s", e->text);
+        return status;
+    }
+    args_keep(l, args);
+    if (!launch_early_take(c, l)) {
+        launch_reset(l);
+        l->epoch = ++c->epoch;
+    }
+    running_add(c, l);
+    l->automatic = args[0].schedule == FCC_SCHEDULE_AUTO;
+    l->serial = ++c->worker->launches;
+    l->began_ns = clock_ns();
+    l->span.number = c->operators;
+    l->span.started_ns = l->early_ns ? l->early_ns : l->began_ns;
+    if (l->inline_) {
+        device_cpu_run_inline(l);
+        launch_finish(l);
+        return 0;
+    }
+    crowd_join(c, l);
+    comm_deadline_set(c);
+    if (c->nodes && !nodes_staged(c, l))
+        return 0; /* it is started when they have */
+    device_launch(l);
+    if (c->nodes)
+        nodes_launch_started(l);
+    return 0;
+}
+
+/* ---- the end ---- */
+
+void launch_fail(struct launch *l, int rank, const struct error *e)
+{
+    if (!atomic_exchange_explicit(&l->failed, 1, memory_order_relaxed))
+        (void)error_set(&l->error, e->status, "rank %d: %s: %s", rank, op_name(l->problem->op), e->text);
+    /* An abort may have set the word: then the communicator's own reason stands. */
+    int32_t none = 0;
+    (void)atomic_compare_exchange_strong_explicit(l->status, &none, e->status, memory_order_relaxed, memory_order_relaxed);
+}
+
+/* Locked: a rank that waits for its slot. Another one, and what went wrong, is the engine's to tell. */
+static void rank_tell_success(const struct launch *l, int rank)
+{
+    struct submission *sub = l->submissions[rank];
+    int64_t values[FCC_MAX_RANKS];
+
+    if (!sub->session || sub->kind != SUBMISSION_OPERATOR || sub->slot == FCC_NO_SLOT || sub->stream)
+        return;
+    int n = op_get(l->problem->op)->values(l->problem, rank, values);
+    slot_succeed(sub->session, sub->slot, sub->id, values, n);
+    sub->session = NULL; /* told */
+}
+
+/* A workgroup runs already; the engine would have to be woken first, and after a large operator it sleeps, as the workgroups need its core:
+ * that takes as long as to wake a client.
+ *
+ * What the engine does meanwhile. The launch is handed back before any rank is told, and the engine collects what was handed back before
+ * it hears a client, so whatever a client does next, to the engine its operator is over. If the engine is awake it finishes the launch when
+ * all ranks have been told (tell_lock). It may abort the communicator or let a rank go at any time: under the same lock, so a rank is told
+ * once, the one or the other, and its session is there while it is told.
+ *
+ * Memory order. All slices are done: this thread has counted down the last part (acquire), so it sees all that the others have stored,
+ * among that the status word that makes them leave; the slot's state releases it to the client. */
+void launch_end(struct launch *l)
+{
+    struct worker *w = l->worker;
+
+    (void)pthread_mutex_lock(&w->tell_lock);
+    worker_launch_give(w, l);
+    if (!atomic_load_explicit(&l->failed, memory_order_relaxed) && !atomic_load_explicit(l->status, memory_order_relaxed))
+        for (int r = 0; r < l->nranks; r++)
+            rank_tell_success(l, r);
+    (void)pthread_mutex_unlock(&w->tell_lock);
+    worker_wake(w);
+}
+
+static void ranks_tell(struct comm *c, const struct launch *l)
+{
+    const struct op *op = op_get(l->problem->op);
+    const struct error *e = c->state == COMM_ABORTED ? &c->error : &l->error;
+
+    if (!l->inline_)
+        (void)pthread_mutex_lock(&c->worker->tell_lock);
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        struct submission *sub = l->submissions[r];
+        int64_t values[FCC_MAX_RANKS];
+        int n = e->status ? 0 : op->values(l->problem, r, values);
+        assert(sub == TAILQ_FIRST(&m->queue));
+        TAILQ_REMOVE(&m->queue, sub, link);
+        m->queued--;
+        submission_tell(sub, e->status, e->text, values, n);
+        submission_free(sub);
+    }
+    if (!l->inline_)
+        (void)pthread_mutex_unlock(&c->worker->tell_lock);
+}
+
+bool launch_returned(struct launch *l)
+{
+    if (!l->comm->ops->launch_collect(l->parts[0].device, l))
+        return false;
+    launch_finish(l);
+    return true;
+}
+
+void launch_finish(struct launch *l)
+{
+    struct comm *c = l->comm;
+
+    l->span.finished_ns = clock_ns();
+    if (c->nodes)
+        nodes_launch_close(l);
+    c->worker->crowded -= l->crowded;
+    l->crowded = false;
+    if (l->automatic && !l->error.status && c->state == COMM_ACTIVE) {
+        struct tune_sample sample = {
+            .class = l->class, .kind = l->schedule.kind, .ns = l->busy_ns ? l->busy_ns : l->span.finished_ns - l->began_ns};
+        if (!c->nodes)
+            tune_record(c->tune, &sample);
+        else if (!c->members[0].remote)
+            nodes_measured(c, &sample);
+    }
+    if (l->early_ns)
+        launch_early_end(l);
+    if (!l->granted) {
+        l->span_shown = l->span;
+        l->turn ^= 1; /* what was written is shown. A GPU's times are fetched when somebody asks */
+    }
+    running_remove(c, l);
+    c->turn_ns = l->span.finished_ns;
+    if (l->problem->op != FCC_OP_NOOP && !l->granted) /* which have nothing to show */
+        c->last = l;
+    launch_keep(c, l);
+    ranks_tell(c, l);
+    if (c->nodes && l->error.status && c->state == COMM_ACTIVE)
+        nodes_launch_failed(l);
+    if (c->nodes)
+        nodes_turn_ended(c);
+    if (c->state == COMM_ACTIVE && atomic_load_explicit(&c->shared->status, memory_order_relaxed))
+        atomic_store_explicit(&c->shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
+    if (c->state == COMM_ACTIVE && c->current && atomic_load_explicit(&c->current->failed, memory_order_relaxed))
+        gpus_launch_abort(c->current); /* it has failed already; but what lets it leave would have let this one leave too */
+    if ((l->problem->op != FCC_OP_NOOP && !l->granted) || l->error.status)
+        trace_waiters_answer(c, &l->error);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * early.c - what a rank's part of a small operator computes from the rank's own inputs, before the others have come
+ * (comm/early.c). By the engine alone, between operators.
+ */
+#include "daemon/worker/device/cpu/threads.h"
+
+bool device_cpu_run_early(struct launch *l, int rank)
+{
+    struct launch_run *r = &l->runs[rank];
+    struct workgroup *wg = &((struct cpu_device *)r->device->state)->inline_[0].workgroup;
+    const struct op *op = op_get(l->problem->op);
+    uint64_t start_ns, now_ns = clock_ns();
+    struct slice compute;
+    struct error ignored;
+
+    error_clear(&ignored);
+    for (uint32_t i = 0; i < r->plan->nslices && i < CPU_EARLY_SLICES; i++) {
+        const struct slice *s = &r->plan->slices[i];
+        if (s->kind != SLICE_COMPUTE && s->kind != SLICE_COMPUTE_PUT)
+            continue;
+        bool staged = s->kind == SLICE_COMPUTE_PUT && op->early == EARLY_STAGED;
+        if (staged && !r->plan->staging_bytes)
+            break; /* no room */
+        compute = *s;
+        compute.kind = staged ? SLICE_COMPUTE : s->kind;
+        start_ns = now_ns;
+        if (op->slice(&r->run, &compute, wg, &ignored))
+            break; /* it will fail again when its turn comes, and be told then */
+        now_ns = clock_ns();
+        r->times[l->turn][i].wait_ns = 0;
+        cpu_times_note(s, &r->times[l->turn][i], 1, 0, start_ns, now_ns);
+        *(staged ? &r->staged : &r->early) |= UINT64_C(1) << i;
+        if (!staged)
+            cpu_slice_signal(l, r, s, true);
+    }
+    return r->early || r->staged;
+}

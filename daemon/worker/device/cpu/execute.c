@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * execute.c - the threads of a cpu device.
+ *
+ * They take the device's parts in order, each thread every part; within a part they take the slices of its runs (one run per rank on this
+ * device) through the run's counter, so each slice is done once. A thread that holds a slice whose flags have not come keeps it
+ * and looks at the part's other runs; when none of them can go on, it takes the next part besides. So parts that wait for another
+ * node do not hold up those behind them: the nodes need no common order of communicators, which they do not have. When
+ * there is nothing to do in all of them, the thread backs off: spins, gives its core away, then sleeps on the device's signal word, which
+ * whoever raises a flag for this device, or gives it a part, increments.
+ *
+ * Sleeping loses no signal: the sleeper announces itself (sleepers), reads the signal word, looks at the flags and for a part again, and
+ * sleeps if the word is still the same. The raiser stores the flag, then reads `sleepers`, then moves the word. All of these
+ * are sequentially consistent, so either the raiser sees the sleeper or the sleeper sees the flag. Sleeps are bounded
+ * anyway, to poll the status word.
+ *
+ * The queue: the engine appends under the mutex; a thread takes the part whose number is next for it under the mutex, which
+ * orders the engine's preparation before the workgroups. The last thread to leave a part (acquire-release countdown) unlinks it
+ * and, if it was the launch's last part, hands the launch back with a release push that the engine pairs with an acquire, and tells
+ * the ranks (launch_end()).
+ *
+ * An inline launch is run by the engine and, where helpers look for work, by these, at the same time: a part by one thread, or by several
+ * that share its slices in turns, always the same thread the same slices. So what a helper works with stays in its core's caches from one
+ * operator to the next, and where it has a run to itself, counting needs no instructions that lock anything. Dealt out or taken, a thread's
+ * slices are in the plan's order, which is all that its argument against deadlocks needs: of the slices that are not done, one with the lowest
+ * level is the next one of its thread, and whoever runs several shares goes round them.
+ */
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "daemon/worker/device/cpu/threads.h"
+#include "daemon/worker/device/helpers.h"
+#include "daemon/worker/nodes/nodes.h"
+#include "proto/base/spin.h"
+
+#define BACKOFF_SLEEP_NS 20000000 /* the status word is polled at least this often */
+
+/* ---- slices ---- */
+
+/* Where a thread stands in one run. */
+struct cursor {
+    uint32_t slice;
+    uint32_t next, step; /* step: it takes each step-th slice, and `next` is the next one. 0: whatever nobody has taken */
+    bool holds, finished;
+};
+
+static bool slice_ready(const struct launch_run *r, const struct slice *s, uint64_t epoch)
+{
+    /* acquire, for the data; sequentially consistent, for the argument about sleeping above: the same instruction on x86 and
+     * arm64 */
+    for (uint32_t i = 0; i < s->wait_count; i++)
+        if (atomic_load_explicit(&r->flags[s->wait_first + i * s->wait_stride], memory_order_seq_cst) < epoch)
+            return false;
+    return true;
+}
+
+void cpu_device_signal(struct device *d)
+{
+    struct cpu_device *cpu = d->state;
+
+    if (!atomic_load_explicit(&cpu->sleepers, memory_order_seq_cst))
+        return;
+    atomic_fetch_add_explicit(&cpu->signals, 1, memory_order_seq_cst);
+    (void)syscall(SYS_futex, &cpu->signals, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void flag_raise(struct launch *l, const struct launch_run *from, int rank, uint32_t flag)
+{
+    struct launch_run *r = &l->runs[rank];
+
+    if (!r->device) {
+        nodes_flag(l, from, rank, flag);
+        return;
+    }
+    if (l->inline_) { /* nobody sleeps for it */
+        atomic_store_explicit(&r->flags[flag], l->epoch, memory_order_release);
+        return;
+    }
+    atomic_store_explicit(&r->flags[flag], l->epoch, memory_order_seq_cst);
+    cpu_device_signal(r->device);
+}
+
+/* A flag that was raised by a rank on another node. */
+void device_cpu_flag_raise(struct device *d, _Atomic uint64_t *flag, uint64_t epoch)
+{
+    atomic_store_explicit(flag, epoch, memory_order_seq_cst);
+    cpu_device_signal(d);
+}
+
+/* A slice is done. True if it is the last of its group, which then is as it was before the operator. */
+static bool group_leave(struct launch_run *r, uint32_t group, bool alone)
+{
+    uint32_t left;
+
+    if (alone) {
+        left = atomic_load_explicit(&r->group_left[group], memory_order_relaxed) - 1;
+        atomic_store_explicit(&r->group_left[group], left, memory_order_relaxed);
+    } else {
+        left = atomic_fetch_sub_explicit(&r->group_left[group], 1, memory_order_acq_rel) - 1;
+    }
+    if (!left)
+        atomic_store_explicit(&r->group_left[group], r->plan->groups[group].slices, memory_order_relaxed);
+    return !left;
+}
+
+void cpu_slice_signal(struct launch *l, struct launch_run *r, const struct slice *s, bool alone)
+{
+    if (s->group == SLICE_NO_GROUP || !group_leave(r, s->group, alone))
+        return;
+    const struct signal_group *g = &r->plan->groups[s->group];
+    if (!(g->dst & SLICE_DST_SET)) {
+        flag_raise(l, r, g->dst, g->flag);
+        return;
+    }
+    for (int i = 1; i <= l->nranks; i++) { /* beginning with the next rank, as the puts do */
+        int rank = (r->run.rank + i) % l->nranks;
+        if (plan_reaches(r->plan, g->dst, rank))
+            flag_raise(l, r, rank, g->flag);
+    }
+}
+
+static void slice_take(struct launch *l, struct launch_run *r, struct cursor *c)
+{
+    while (r->early && c->next < CPU_EARLY_SLICES && r->early >> c->next & 1u)
+        c->next += c->step;
+    c->slice = c->step ? c->next : atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
+    c->next += c->step;
+    c->finished = c->slice >= r->plan->nslices;
+    c->holds = !c->finished;
+    if (c->holds)
+        r->times[l->turn][c->slice].wait_ns = 0;
+}
+
+/* How many slices, from one on that this thread has taken, it executes together. If there are more they are taken, too. Between nodes
+ * each is to leave as soon as it is done. */
+static uint32_t slices_take(const struct launch *l, const struct launch_run *r, struct cursor *c)
+{
+    const struct op *op = op_get(l->problem->op);
+    uint32_t count =
+        c->step == 1 && !r->early && !r->staged && !l->nodes_number && op->together ? op->together(&r->run, c->slice) : 1;
+
+    c->next += count - 1;
+    return count;
+}
+
+void cpu_times_note(const struct slice s[], struct slice_time t[], uint32_t count, unsigned wg_index, uint64_t start_ns,
+                    uint64_t end_ns)
+{
+    double all = 0, done = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        all += (double)s[i].rows * s[i].cols;
+    for (uint32_t i = 0; i < count; i++) {
+        t[i].workgroup = wg_index;
+        t[i].wait_ns = i ? 0 : t[0].wait_ns;
+        t[i].start_ns = i ? t[i - 1].end_ns : start_ns;
+        done += (double)s[i].rows * s[i].cols;
+        t[i].end_ns = i + 1 < count ? start_ns + (uint64_t)((double)(end_ns - start_ns) * done / all) : end_ns;
+    }
+}
+
+/* A slice's product is in staging memory: what is left is to put it. */
+static bool is_staged(const struct launch_run *r, uint32_t slice)
+{
+    return slice < CPU_EARLY_SLICES && r->staged >> slice & 1u;
+}
+
+static int staged_put(const struct launch_run *r, uint32_t slice, struct workgroup *wg, struct error *e)
+{
+    struct slice put = r->plan->slices[slice];
+
+    put.kind = SLICE_PUT;
+    return op_get(r->run.problem->op)->slice(&r->run, &put, wg, e);
+}
+
+/* *now_ns: what the clock said last, if nothing has been waited for since; 0: it is to be looked at. */
+static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, struct workgroup *wg, unsigned wg_index,
+                      uint64_t *now_ns)
+{
+    const struct op *op = op_get(l->problem->op);
+    const uint32_t first = c->slice, count = slices_take(l, r, c);
+    const struct slice *s = &r->plan->slices[first];
+    struct error e;
+    int status = 0;
+
+    error_clear(&e);
+    uint64_t start_ns = *now_ns ? *now_ns : clock_ns();
+    if (count > 1)
+        status = op->slices(&r->run, first, count, wg, &e);
+    else if (is_staged(r, first))
+        status = staged_put(r, first, wg, &e);
+    else if (s->kind != SLICE_WAIT)
+        status = op->slice(&r->run, s, wg, &e);
+    *now_ns = s->kind == SLICE_WAIT ? start_ns : clock_ns();
+    if (!is_staged(r, first)) /* whose time is its product's, which has been noted */
+        cpu_times_note(s, &r->times[l->turn][first], count, wg_index, start_ns, *now_ns);
+    if (status) {
+        launch_fail(l, r->run.rank, &e);
+        return status;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (l->nodes_number)
+            nodes_put(l, r, first + i); /* before its flag */
+        cpu_slice_signal(l, r, &s[i], wg->alone);
+    }
+    if (l->nodes_number)
+        *now_ns = 0; /* that took a while */
+    return 0;
+}
+
+/* Go on with one run as far as it goes. True if something was done. */
+static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c, struct workgroup *wg, unsigned wg_index)
+{
+    bool progress = false;
+    uint64_t now_ns = 0;
+
+    while (!atomic_load_explicit(l->status, memory_order_relaxed)) {
+        if (!c->holds)
+            slice_take(l, r, c);
+        if (c->finished)
+            return true;
+        if (!slice_ready(r, &r->plan->slices[c->slice], l->epoch)) {
+            if (!r->times[l->turn][c->slice].wait_ns)
+                r->times[l->turn][c->slice].wait_ns = clock_ns();
+            return progress;
+        }
+        c->holds = false;
+        progress = true;
+        if (slices_run(l, r, c, wg, wg_index, &now_ns))
+            return true;
+    }
+    return progress;
+}
+
+/* ---- parts ---- */
+
+/* A part that a thread has begun. */
+struct job {
+    struct launch_part *part;
+    uint64_t serial; /* inline: of the operator */
+    int finished;    /* of its runs */
+    struct cursor cursors[FCC_MAX_RANKS];
+};
+
+struct cpu_jobs {
+    int n;
+    struct job job[];
+};
+
+/* first, step: of the slices of each run that the thread takes, see struct cursor. */
+static void job_begin(struct job *j, struct launch_part *p, uint32_t first, uint32_t step)
+{
+    j->part = p;
+    j->serial = p->launch->serial;
+    j->finished = 0;
+    for (int i = 0; i < p->nruns; i++)
+        j->cursors[i] = (struct cursor){.next = first, .step = step};
+}
+
+static bool job_is_over(const struct job *j)
+{
+    return j->finished == j->part->nruns || atomic_load_explicit(j->part->launch->status, memory_order_relaxed);
+}
+
+/* Go on with it as far as it goes. True if something was done. */
+static bool job_advance(struct job *j, struct workgroup *wg, unsigned wg_index)
+{
+    const struct launch_part *p = j->part;
+    bool progress = false;
+
+    for (int i = 0; i < p->nruns; i++) {
+        if (j->cursors[i].finished)
+            continue;
+        progress |= run_advance(p->launch, &p->launch->runs[p->ranks[i]], &j->cursors[i], wg, wg_index);
+        j->finished += j->cursors[i].finished;
+    }
+    return progress;
+}
+
+static bool job_is_ready(const struct job *j)
+{
+    const struct launch_part *p = j->part;
+
+    for (int i = 0; i < p->nruns; i++) {
+        const struct launch_run *r = &p->launch->runs[p->ranks[i]];
+        if (j->cursors[i].holds && slice_ready(r, &r->plan->slices[j->cursors[i].slice], p->launch->epoch))
+            return true;
+    }
+    return atomic_load_explicit(p->launch->status, memory_order_relaxed) != 0;
+}
+
+/* `next`: the number of the part that would be taken besides; UINT64_MAX: none would. */
+static void backoff_sleep(struct cpu_device *cpu, const struct job *jobs, int njobs, uint64_t next)
+{
+    const struct timespec limit = {.tv_nsec = BACKOFF_SLEEP_NS};
+
+    atomic_fetch_add_explicit(&cpu->sleepers, 1, memory_order_seq_cst);
+    uint32_t seen = atomic_load_explicit(&cpu->signals, memory_order_seq_cst);
+    bool ready = atomic_load_explicit(&cpu->submitted, memory_order_seq_cst) > next;
+    for (int i = 0; i < njobs && !ready; i++)
+        ready = job_is_ready(&jobs[i]);
+    if (!ready)
+        (void)syscall(SYS_futex, &cpu->signals, FUTEX_WAIT_PRIVATE, seen, &limit, NULL, 0);
+    atomic_fetch_sub_explicit(&cpu->sleepers, 1, memory_order_relaxed);
+}
+
+static void part_leave(struct cpu_device *cpu, struct launch_part *p)
+{
+    struct launch *l = p->launch;
+
+    if (atomic_fetch_sub_explicit(&p->workgroups_left, 1, memory_order_acq_rel) != 1)
+        return;
+    (void)pthread_mutex_lock(&cpu->lock);
+    TAILQ_REMOVE(&cpu->queue, p, link);
+    (void)pthread_mutex_unlock(&cpu->lock);
+    if (atomic_fetch_sub_explicit(&l->parts_left, 1, memory_order_acq_rel) != 1)
+        return;
+    if (l->nodes_number)
+        nodes_launch_left(l);
+    else
+        launch_end(l);
+}
+
+/* The part with this number; NULL: it has not come. */
+static struct launch_part *part_find(struct cpu_device *cpu, uint64_t number)
+{
+    struct launch_part *p = NULL;
+
+    if (atomic_load_explicit(&cpu->submitted, memory_order_relaxed) <= number)
+        return NULL;
+    (void)pthread_mutex_lock(&cpu->lock);
+    TAILQ_FOREACH(p, &cpu->queue, link)
+        if (p->number == number)
+            break;
+    (void)pthread_mutex_unlock(&cpu->lock);
+    return p;
+}
+
+/* Wait for it; NULL if the device closes. */
+static struct launch_part *part_await(struct cpu_device *cpu, uint64_t number, uint32_t spin_us)
+{
+    struct spin spin = {0};
+
+    while (atomic_load_explicit(&cpu->submitted, memory_order_relaxed) <= number && spin_once(&spin, spin_us))
+        ;
+    (void)pthread_mutex_lock(&cpu->lock);
+    while (atomic_load_explicit(&cpu->submitted, memory_order_relaxed) <= number && !cpu->stop)
+        (void)pthread_cond_wait(&cpu->more, &cpu->lock);
+    (void)pthread_mutex_unlock(&cpu->lock);
+    return part_find(cpu, number);
+}
+
+/* Go on with all jobs; those that are over leave. True if something was done. */
+static bool jobs_advance(struct cpu_thread *t)
+{
+    struct cpu_jobs *jobs = t->jobs;
+    bool progress = false;
+    int kept = 0;
+
+    for (int i = 0; i < jobs->n; i++) {
+        struct job *j = &jobs->job[i];
+        progress |= !job_is_over(j) && job_advance(j, &t->workgroup, t->index);
+        if (job_is_over(j)) {
+            part_leave(t->device->state, j->part);
+            progress = true;
+            continue;
+        }
+        if (kept != i)
+            jobs->job[kept] = *j;
+        kept++;
+    }
+    jobs->n = kept;
+    return progress;
+}
+
+void *cpu_thread_main(void *arg)
+{
+    struct cpu_thread *t = arg;
+    struct cpu_device *cpu = t->device->state;
+    struct cpu_jobs *jobs = t->jobs;
+    uint32_t spin_us = t->device->worker->config.spin_us;
+    struct launch_part *p;
+    struct spin spin = {0};
+
+    for (uint64_t number = 0; (p = part_await(cpu, number, spin_us)); spin_reset(&spin)) {
+        job_begin(&jobs->job[jobs->n++], p, 0, t->workgroup.alone ? 1 : 0);
+        number++;
+        while (jobs->n > 0) {
+            if (jobs_advance(t)) {
+                spin_reset(&spin);
+            } else if (jobs->n < CPU_JOBS_MAX && (p = part_find(cpu, number))) {
+                job_begin(&jobs->job[jobs->n++], p, 0, t->workgroup.alone ? 1 : 0);
+                number++;
+            } else if (!spin_once(&spin, spin_us)) {
+                backoff_sleep(cpu, jobs->job, jobs->n, jobs->n < CPU_JOBS_MAX ? number : UINT64_MAX);
+            }
+        }
+    }
+    workgroup_release(&t->workgroup);
+    return NULL;
+}
+
+struct cpu_jobs *cpu_jobs_new(int room)
+{
+    return calloc(1, sizeof(struct cpu_jobs) + (size_t)room * sizeof(struct job));
+}
+
+/* ---- inline launches ---- */
+
+/* The engine runs these, so no timer of its comes meanwhile. All ranks have come: only an error in a plan could make it take long. */
+#define VAIN_LOOKS 1024u /* of a thread between two looks at the clock; each takes 20 ns to 50 us */
+
+static void inline_time_look(struct launch *l, const struct launch_part *p)
+{
+    uint32_t limit_ms = l->comm->time_limit_ms;
+    struct error e;
+
+    if (clock_ns() - l->began_ns <= (uint64_t)limit_ms * 1000000u)
+        return;
+    (void)error_set(&e, -ETIMEDOUT, "within %u ms not all that its plan waits for has come", limit_ms);
+    launch_fail(l, p->ranks[0], &e);
+}
+
+/* A share of a part as far as it goes. True if it is over. */
+static bool inline_share_run(struct launch *l, struct launch_part *p, int share)
+{
+    struct cpu_device *cpu = p->device->state;
+    struct cpu_thread *t = &cpu->inline_[share];
+    struct job *j = &t->jobs->job[0];
+
+    if (j->serial != l->serial) {
+        t->workgroup.alone = l->shares == 1;
+        job_begin(j, p, (uint32_t)share, (uint32_t)l->shares);
+    }
+    if (!job_is_over(j) && !job_advance(j, &t->workgroup, t->index) && ++t->vain % VAIN_LOOKS == 0)
+        inline_time_look(l, p);
+    return job_is_over(j);
+}
+
+/* What helper i is to do: always the same share of the same part. The engine's own is the first share of the first part. */
+static bool inline_run(void *launch, int i)
+{
+    struct launch *l = launch;
+    bool over = true;
+
+    for (; i < l->nparts * l->shares; i += HELPERS_PARTS)
+        over &= inline_share_run(l, &l->parts[i % l->nparts], i / l->nparts);
+    return over;
+}
+
+void cpu_inline_execute(struct launch *l, struct helpers *helpers, bool rouse)
+{
+    int all = l->nparts * l->shares, n = all < HELPERS_PARTS ? all : HELPERS_PARTS;
+    bool over = helpers != NULL;
+
+    if (helpers)
+        helpers_run(helpers, (1u << n) - 1, rouse, inline_run, l);
+    while (!over) {
+        over = true;
+        for (int i = 0; i < n; i++)
+            over &= inline_run(l, i);
+    }
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * leave.c - kernels that are to leave. One that has begun polls its ranks' failure epochs, which lie in memory that no client has. One that
+ * has not begun stands behind words that clients can write, too: those of their streams, and those that tell of the ends of the kernels that
+ * they have launched themselves. The worker writes there what lets it go on. A client may write over that, by mistake or not, and also when its
+ * connection is over, as it may keep its mapping; the GPU may not have looked meanwhile. So until the kernels have left, the words are looked
+ * at again and again.
+ */
+#include "daemon/worker/device/gpu/leave.h"
+
+#include <errno.h>
+
+#include "daemon/worker/comm/offers.h"
+#include "daemon/worker/device/gpu/stream.h"
+#include "daemon/worker/device/launch.h"
+
+#define AGAIN_MS 10
+
+static void words_pass(struct launch *l)
+{
+    offers_pass(l);
+    streams_pass(l);
+}
+
+static void look_again(struct gpus *g)
+{
+    static const struct timeval period = {.tv_usec = AGAIN_MS * 1000};
+
+    if (!evtimer_pending(g->leave_event, NULL))
+        (void)event_add(g->leave_event, &period);
+}
+
+static void on_time(evutil_socket_t sock, short what, void *arg)
+{
+    struct gpus *g = arg;
+    struct comm *c;
+    bool any = false;
+
+    (void)sock, (void)what;
+    LIST_FOREACH(c, &g->worker->comms, link)
+        for (struct launch *l = c->current; l; l = l->following) {
+            if (!l->leaves || l->left)
+                continue;
+            words_pass(l);
+            any = true;
+        }
+    if (any)
+        look_again(g);
+}
+
+int gpu_leave_open(struct gpus *g, struct error *e)
+{
+    g->leave_event = evtimer_new(g->worker->base, on_time, g);
+    return g->leave_event ? 0 : error_set(e, -ENOMEM, "no memory for GPUs");
+}
+
+void gpu_leave_close(struct gpus *g)
+{
+    event_free(g->leave_event);
+}
+
+/* Kernels poll their ranks' failure epochs: those up to this one leave. */
+static void epoch_fail(struct comm *c, uint64_t epoch)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        const struct member *m = &c->members[r];
+        if (!m->device)
+            continue; /* another node's */
+        uint64_t failed = (uint64_t)(uintptr_t)m->flags.data + PLAN_MAX_FLAGS * sizeof(uint64_t);
+        gpus_word_store(c->worker->gpus, m->device->index, failed, epoch);
+    }
+}
+
+static void launch_leave(struct launch *l)
+{
+    l->leaves = true;
+    words_pass(l);
+    look_again(l->worker->gpus);
+}
+
+void gpus_launch_abort(struct launch *l)
+{
+    if (l->gated)
+        return;
+    epoch_fail(l->comm, l->epoch);
+    launch_leave(l);
+}
+
+void gpus_comm_abort(struct comm *c)
+{
+    if (c->current->gated)
+        return; /* it is the only one */
+    epoch_fail(c, c->newest->epoch);
+    for (struct launch *l = c->current; l; l = l->following) {
+        launch_leave(l);
+        atomic_store_explicit(&l->dropped, true, memory_order_relaxed);
+    }
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Words in the memory of a GPU are nothing that this CPU can store into. It lets the GPU's side stream do that
+ * (word_store()), which nothing blocks, but which takes its time. Two stores of ours must not come late:
+ *
+ *   started = fcc_stream_passed(n), of an operator that is to leave: it would let the slot's next operator begin without its
+ *   stream. So when the operator has left, n is stored there, behind it on the side stream, and waited for, before the client
+ *   hears that the operator is over and may use the slot again. Meanwhile the client's stream may write n, too: the same.
+ *
+ *   finished = n, of an operator that no kernel has finished: it would go over what the kernel of the slot's next one stores.
+ *   So before an operator is launched on a GPU, what was stored there in passing is waited for (stores_settle()).
+ *
+ * All this happens only where operators fail. What is posted besides (gpus_word_post()), as whether an operator that is offered may run, goes
+ * over nothing that a kernel stores, so no launch waits for it. But no memory of a GPU is freed before all that was to be stored there in
+ * passing has been (stores_settle_all()): whoever owns it may let it go at once.
+ */
+#include "daemon/worker/device/gpu/stream.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/worker/comm/offers.h"
+#include "proto/base/log.h"
+
+static_assert(GPU_MAX_GPUS <= FCC_MAX_GPUS, "masks have a bit for each");
+
+/* A session's words in the memory of GPUs. */
+struct gpu_words {
+    struct device_memory memory[GPU_MAX_GPUS]; /* struct fcc_stream_words; none: the client has not asked */
+    int fds[GPU_MAX_GPUS];                     /* ... what it imports */
+};
+
+static uint64_t started_at(const struct gpu_words *words, int gpu, uint32_t slot)
+{
+    return (uint64_t)(uintptr_t)words->memory[gpu].data + offsetof(struct fcc_stream_words, started) +
+           slot * sizeof(struct fcc_stream_word);
+}
+
+static uint64_t finished_at(const struct gpu_words *words, int gpu, uint32_t slot)
+{
+    return (uint64_t)(uintptr_t)words->memory[gpu].data + offsetof(struct fcc_stream_words, finished) +
+           slot * sizeof(struct fcc_stream_word);
+}
+
+/* ---- sessions ---- */
+
+uint32_t gpus_words_of(const struct comm *c)
+{
+    const struct gpus *g = c->worker->gpus;
+    uint32_t mask = 0;
+
+    if (c->ops->number == FCC_DEVICE_CPU || !strcmp(c->worker->config.gpu_sharing, "ipc"))
+        return 0; /* memory that is shared by IPC handles ends with the process that made it */
+    if (c->nodes)
+        return 0; /* its operators are held back until their streams have come, and begin when other nodes say so: by this CPU */
+    for (int r = 0; r < c->nranks; r++) {
+        const struct device *d = c->members[r].device;
+        if (!g->descriptions[d->index].words_in_memory)
+            return 0;
+        mask |= 1u << d->index;
+    }
+    return mask;
+}
+
+static int words_make(struct gpus *g, struct gpu_words *words, uint32_t gpu, struct error *e)
+{
+    struct device_memory *m = &words->memory[gpu];
+    struct error why = {0};
+
+    if (device_memory_alloc(&g->devices[gpu], sizeof(struct fcc_stream_words), m, &words->fds[gpu], &why))
+        return error_set(e, why.status, "stream words: %s", why.text);
+    if (m->kind == FCC_MEMORY_GPU_FD)
+        return 0;
+    (void)close(words->fds[gpu]);
+    device_memory_free(&g->devices[gpu], m);
+    return error_set(e, -EOPNOTSUPP, "stream words: the driver has no memory that is shared by file descriptors");
+}
+
+int gpus_stream_words(struct session *s, const struct comm *c, uint32_t gpu, struct device_memory *out, int *fd,
+                      struct error *e)
+{
+    int status = 0;
+
+    if (gpu >= GPU_MAX_GPUS || !(c->words_gpus >> gpu & 1u))
+        return error_set(e, -EINVAL, "stream words: gpu: %u: allowed are those that the communicator was said to have", gpu);
+    if (!s->words)
+        s->words = calloc(1, sizeof(*s->words));
+    if (!s->words)
+        return error_set(e, -ENOMEM, "stream words: out of memory");
+    if (!(s->words_gpus >> gpu & 1u))
+        status = words_make(c->worker->gpus, s->words, gpu, e);
+    if (status)
+        return status;
+    s->words_gpus |= 1u << gpu;
+    *out = s->words->memory[gpu];
+    *fd = s->words->fds[gpu];
+    return 0;
+}
+
+void gpu_words_free(struct gpus *g, struct gpu_words *words)
+{
+    for (int i = 0; words && i < GPU_MAX_GPUS; i++) {
+        if (!words->memory[i].data)
+            continue;
+        (void)close(words->fds[i]);
+        device_memory_free(&g->devices[i], &words->memory[i]);
+    }
+    free(words);
+}
+
+/* ---- stores in passing ---- */
+
+void gpus_word_post(struct gpus *g, int gpu, uint64_t at, uint64_t value)
+{
+    struct error e = {0};
+
+    if (g->plugin->word_store(gpu, at, value, &e))
+        log_error("%s", e.text); /* its context is lost, and what waits there ends by that */
+    g->posted |= 1u << gpu;
+    g->stored_at[gpu] = at;
+}
+
+void gpus_word_store(struct gpus *g, int gpu, uint64_t at, uint64_t value)
+{
+    gpus_word_post(g, gpu, at, value);
+    g->stored |= 1u << gpu;
+}
+
+void gpus_stream_finish(struct session *s, uint32_t gpus, uint32_t slot, uint32_t value)
+{
+    for (int i = 0; i < GPU_MAX_GPUS; i++)
+        if (gpus & s->words_gpus & 1u << i)
+            gpus_word_store(s->worker->gpus, i, finished_at(s->words, i, slot), value);
+}
+
+int stores_settle(struct gpus *g, uint32_t mask, struct error *e)
+{
+    uint64_t seen;
+    int status = 0;
+
+    for (int i = 0; i < GPU_MAX_GPUS && status == 0; i++) {
+        if (!(g->stored & mask & 1u << i))
+            continue;
+        /* What is on the side stream before this copy is done before it. */
+        status = g->plugin->memory_copy(&seen, i, g->stored_at[i], sizeof(seen), e);
+        g->stored &= ~(1u << i);
+        g->posted &= ~(1u << i);
+    }
+    return status;
+}
+
+void stores_settle_all(struct gpus *g, int gpu)
+{
+    struct error ignored = {0}; /* its context is lost: nothing is stored there any more */
+
+    g->stored |= g->posted & 1u << gpu;
+    (void)stores_settle(g, 1u << gpu, &ignored);
+}
+
+/* ---- launches ---- */
+
+int streams_note(struct launch *l)
+{
+    int n = 0;
+
+    for (int r = 0; r < l->nranks; r++) {
+        const struct submission *sub = l->submissions[r];
+        struct session *s = sub->session;
+        l->streams[r] = (struct launch_stream){.value = 0};
+        if (!sub->stream || !s)
+            continue;
+        uint64_t slot = s->gpu_address + offsetof(struct fcc_session_memory, slot) + sub->slot * sizeof(struct fcc_slot);
+        l->streams[r] = (struct launch_stream){.started = &s->memory->slot[sub->slot].stream_started,
+                                               .started_address = slot + offsetof(struct fcc_slot, stream_started),
+                                               .finished_address = slot + offsetof(struct fcc_slot, stream_finished),
+                                               .words = sub->gpu_words ? s->words : NULL,
+                                               .slot = sub->slot,
+                                               .value = sub->stream};
+        if (sub->gpu_words)
+            l->streams[r].finished_address = finished_at(s->words, l->comm->members[r].device->index, sub->slot);
+        n++;
+    }
+    l->passed = false;
+    return n;
+}
+
+static bool stream_has_come(const struct launch_stream *s)
+{
+    return !s->value || (int32_t)(atomic_load_explicit(s->started, memory_order_acquire) - s->value) >= 0;
+}
+
+bool streams_have_come(const struct launch *l)
+{
+    for (int r = 0; r < l->nranks; r++)
+        if (!stream_has_come(&l->streams[r]))
+            return false;
+    return true;
+}
+
+int gpus_launch_missing(const struct launch *l, char *text, size_t room)
+{
+    size_t n = 0;
+    int count = 0;
+
+    for (int r = 0; r < l->nranks && n < room; r++)
+        if (l->granted ? !offer_has_begun(l, r) : !stream_has_come(&l->streams[r]))
+            n += (size_t)snprintf(text + n, room - n, "%srank %d", count++ ? ", " : "", r);
+    return count;
+}
+
+/* A stream that has come, as this CPU sees, is not waited for: it wrote its word (a fence of the system before it) after all that was on it,
+ * that was read with acquire, and the kernel is launched behind. In a group (fcc_group_begin()) all but the first have. */
+int streams_await(const struct launch *l, const struct launch_part *p, bool own, uint64_t words[], uint32_t values[], int n)
+{
+    for (int r = 0; r < l->nranks; r++) {
+        const struct launch_stream *s = &l->streams[r];
+        if (own != (l->runs[r].device == p->device) || stream_has_come(s))
+            continue;
+        words[n] = s->words ? started_at(s->words, p->device->index, s->slot) : s->started_address;
+        values[n++] = s->value;
+    }
+    return n;
+}
+
+void streams_tell(const struct launch *l, const struct launch_part *p, struct gpu_end *end)
+{
+    for (int i = 0; i < p->nruns; i++) {
+        const struct launch_stream *s = &l->streams[p->ranks[i]];
+        if (!s->value)
+            continue;
+        end->words[end->nwords] = s->finished_address;
+        end->values[end->nwords++] = s->value;
+    }
+}
+
+/* In the memory of all GPUs of the launch. */
+static void started_store(struct launch *l, const struct launch_stream *s, uint32_t value)
+{
+    for (int p = 0; p < l->nparts; p++) {
+        int gpu = l->parts[p].device->index;
+        gpus_word_store(l->worker->gpus, gpu, started_at(s->words, gpu, s->slot), value);
+    }
+}
+
+void streams_pass(struct launch *l)
+{
+    for (int r = 0; r < l->nranks; r++) {
+        struct launch_stream *s = &l->streams[r];
+        if (!s->value)
+            continue;
+        if (s->words) {
+            started_store(l, s, fcc_stream_passed(s->value));
+            l->passed = true;
+            continue;
+        }
+        /* Not over the stream's own write, which the client waits for before it uses the slot again. */
+        uint32_t seen = atomic_load_explicit(s->started, memory_order_relaxed);
+        if (!gpu_word_reached(seen, s->value))
+            (void)atomic_compare_exchange_strong_explicit(s->started, &seen, fcc_stream_passed(s->value), memory_order_release,
+                                                          memory_order_relaxed);
+    }
+}
+
+void streams_restore(struct launch *l)
+{
+    uint32_t mask = 0;
+    struct error e = {0};
+
+    if (!l->passed)
+        return;
+    for (int p = 0; p < l->nparts; p++)
+        mask |= 1u << l->parts[p].device->index;
+    for (int r = 0; r < l->nranks; r++)
+        if (l->streams[r].value && l->streams[r].words)
+            started_store(l, &l->streams[r], l->streams[r].value);
+    if (stores_settle(l->worker->gpus, mask, &e))
+        log_error("comm %u: %s", l->comm->number, e.text);
+    l->passed = false;
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * launch.c - launches are made, with their plans, and kept.
+ *
+ * Plans depend on the problem and the schedule only, so finished launches are kept, with their plans, and used again when
+ * the same problem comes: then an operator costs no planning.
+ */
+#include "daemon/worker/device/launch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/device/gpu/steps.h"
+
+#define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
+
+/* An operator whose work is estimated to take one core less than this is run by the engine itself: waking the workgroups
+ * and being woken by them would take longer. The rates are those of one core, whose second-level cache holds CACHE_BYTES. */
+#define INLINE_NS 40000.0
+#define LONG_NS 2000.0 /* ... and by its helpers, from here on: to give them something takes half a microsecond */
+#define CACHE_BYTES (1 << 20)
+#define CACHE_BYTES_PER_NS 50.0
+#define MEMORY_BYTES_PER_NS 10.0
+#define FLOPS_PER_NS 80.0
+#define HALF_FLOPS_PER_NS 8.0 /* f16 and bf16 are converted first */
+
+size_t launch_problem_bytes(enum fcc_op op, int nranks)
+{
+    switch (op) {
+    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+        return offsetof(struct problem, embedding) + sizeof(((struct problem *)0)->embedding);
+    case FCC_OP_GEMV_ALL_REDUCE:
+        return offsetof(struct problem, gemv) + sizeof(((struct problem *)0)->gemv);
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        return offsetof(struct problem, gemm.rows) + (size_t)nranks * sizeof(((struct problem *)0)->gemm.rows[0]);
+    case FCC_OP_NOOP:
+    case FCC_OP_COUNT:
+        break;
+    }
+    return offsetof(struct problem, embedding);
+}
+
+void launch_free(struct launch *l)
+{
+    assert(!l->running);
+    if (l->comm->last == l)
+        l->comm->last = NULL;
+    if (l->comm->early == l)
+        l->comm->early = NULL;
+    if (l->nparts)
+        l->comm->ops->launch_release(l->parts[0].device, l);
+    free(l->streams);
+    free(l->submissions);
+    for (int r = 0; r < l->nranks; r++) {
+        plan_free(l->runs[r].plan);
+        free((void *)l->runs[r].group_left);
+        free(l->runs[r].times[0]);
+        free(l->runs[r].times[1]);
+        for (int step = 0; step < GPU_STEPS; step++)
+            free(l->runs[r].awaited[step].flags);
+    }
+    free(l->parts);
+    free(l->args);
+    free((void *)l->staging);
+    free(l->problem);
+    worker_small_release(l->comm->worker, l->charged);
+    free(l);
+}
+
+static void parts_make(struct launch *l)
+{
+    for (int r = 0; r < l->nranks; r++) {
+        struct launch_part *p = l->parts;
+        if (!l->runs[r].device)
+            continue; /* on another node */
+        while (p < l->parts + l->nparts && p->device != l->runs[r].device)
+            p++;
+        if (p == l->parts + l->nparts) {
+            l->nparts++;
+            p->launch = l;
+            p->device = l->runs[r].device;
+        }
+        p->ranks[p->nruns++] = (uint16_t)r;
+    }
+}
+
+/* Zeroed memory that shares no cache line with any other. */
+static void *lines_alloc(size_t bytes)
+{
+    size_t whole = (bytes + 63) / 64 * 64;
+    void *p = aligned_alloc(64, whole);
+
+    return p ? memset(p, 0, whole) : NULL;
+}
+
+void launch_groups_set(struct launch_run *run)
+{
+    for (uint32_t g = 0; g < run->plan->ngroups; g++)
+        atomic_store_explicit(&run->group_left[g], run->plan->groups[g].slices, memory_order_relaxed);
+}
+
+static int products_count(const struct plan *plan)
+{
+    int n = 0;
+
+    for (uint32_t i = 0; i < plan->nslices; i++)
+        n += plan->slices[i].kind == SLICE_COMPUTE || plan->slices[i].kind == SLICE_COMPUTE_PUT;
+    return n;
+}
+
+static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
+{
+    struct launch_run *run = &l->runs[r];
+    struct schedule schedule = l->schedule;
+
+    if (c->members[r].device)
+        schedule.workgroups = c->members[r].device->workgroups;
+    int status = plan_make(l->problem, r, &schedule, &run->plan, e);
+
+    if (status)
+        return status;
+    assert(run->plan);
+    run->device = c->members[r].device; /* NULL, and no flags: another node's */
+    run->flags = (_Atomic uint64_t *)(void *)c->members[r].flags.data;
+    run->group_left = lines_alloc((run->plan->ngroups + 1) * sizeof(run->group_left[0]));
+    for (int i = 0; i < 2; i++)
+        run->times[i] = lines_alloc((run->plan->nslices + 1) * sizeof(run->times[i][0]));
+    run->run = (struct run){.plan = run->plan, .problem = l->problem, .rank = r, .args = l->args, .staging = l->staging};
+    if (!run->group_left || !run->times[0] || !run->times[1])
+        return error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
+    launch_groups_set(run);
+    int products = products_count(run->plan);
+    l->products = r == 0 || products < l->products ? products : l->products;
+    return 0;
+}
+
+/* A guess at how long one core takes. */
+static double work_ns(struct work w, enum fcc_dtype dtype)
+{
+    double bytes_per_ns = w.bytes <= CACHE_BYTES ? CACHE_BYTES_PER_NS : MEMORY_BYTES_PER_NS;
+    return w.bytes / bytes_per_ns + w.flops / (dtype == FCC_F32 ? FLOPS_PER_NS : HALF_FLOPS_PER_NS);
+}
+
+static bool arrays_alloc(struct launch *l)
+{
+    size_t n = (size_t)l->nranks;
+
+    l->problem = malloc(sizeof(*l->problem));
+    l->args = calloc(n, sizeof(l->args[0]));
+    l->staging = calloc(n, sizeof(l->staging[0]));
+    l->parts = lines_alloc(n * sizeof(l->parts[0]));
+    l->streams = calloc(n, sizeof(l->streams[0]));
+    l->submissions = calloc(n, sizeof(void *));
+    return l->problem && l->args && l->staging && l->parts && l->streams && l->submissions;
+}
+
+static int runs_make(struct launch *l, struct comm *c, struct error *e)
+{
+    struct work sum = {0};
+    int status = 0;
+
+    for (int r = 0; !status && r < c->nranks; r++) {
+        struct work work = plan_work(l->problem, r);
+        sum.bytes += work.bytes;
+        sum.flops += work.flops;
+        status = run_make(l, c, r, e);
+    }
+    l->work_ns = work_ns(sum, l->problem->dtype);
+    return status;
+}
+
+/* What a launch takes and keeps, about: its plans are the largest part. */
+static int launch_charge(struct launch *l, struct error *e)
+{
+    uint64_t bytes = sizeof(*l) + sizeof(*l->problem);
+    struct error why = {0};
+
+    for (int r = 0; r < l->nranks; r++) {
+        const struct plan *p = l->runs[r].plan;
+        bytes += sizeof(l->runs[r]) + sizeof(l->args[0]) + sizeof(l->parts[0]) + sizeof(*p);
+        bytes += p->nslices * (sizeof(p->slices[0]) + 2 * sizeof(l->runs[r].times[0][0]));
+        bytes += p->ngroups * (sizeof(p->groups[0]) + sizeof(l->runs[r].group_left[0]));
+    }
+    if (worker_small_charge(l->worker, bytes, &why))
+        return error_set(e, why.status, "its plans: %s", why.text);
+    l->charged = bytes;
+    return 0;
+}
+
+static bool is_of_problem(const struct launch *l, const struct problem *p)
+{
+    return l->problem->op == p->op && !memcmp(l->problem, p, launch_problem_bytes(p->op, l->nranks));
+}
+
+struct tune_class launch_class(const struct comm *c)
+{
+    for (const struct launch *l = c->cache; l; l = l->next_cached)
+        if (is_of_problem(l, c->problem))
+            return l->class;
+    return tune_class_of(c->problem);
+}
+
+static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
+{
+    struct launch *l = lines_alloc(sizeof(*l) + (size_t)c->nranks * sizeof(l->runs[0]));
+
+    if (l) {
+        l->comm = c;
+        l->nranks = c->nranks;
+    }
+    if (!l || !arrays_alloc(l)) {
+        (void)error_set(e, -ENOMEM, "no memory for a launch");
+        if (l)
+            launch_free(l);
+        return NULL;
+    }
+    l->worker = c->worker;
+    l->schedule.kind = kind;
+    l->schedule.route = route;
+    l->schedule.target = c->ops->number == FCC_DEVICE_CPU ? PLAN_CPU : PLAN_GPU;
+    l->status = &c->shared->status;
+    *l->problem = *c->problem;
+    l->class = launch_class(c);
+    int status = runs_make(l, c, e);
+    if (!status)
+        status = launch_charge(l, e);
+    if (!status)
+        parts_make(l);
+    if (!status && c->nodes && l->schedule.target == PLAN_GPU)
+        status = gpus_steps_make(l, e);
+    if (status) {
+        launch_free(l);
+        return NULL;
+    }
+    l->inline_ = l->schedule.target == PLAN_CPU && !c->nodes && l->work_ns < INLINE_NS;
+    l->is_long = l->work_ns >= LONG_NS;
+    return l;
+}
+
+/* Keep the CACHE_MAX that were used last, and the one whose times are shown: prepared operators and noops come before it. */
+static void cache_trim(struct comm *c)
+{
+    struct launch **at = &c->cache;
+
+    for (int i = 0; *at; i++) {
+        struct launch *l = *at;
+        if (i < CACHE_MAX || l == c->last) {
+            at = &l->next_cached;
+            continue;
+        }
+        *at = l->next_cached;
+        launch_free(l);
+    }
+}
+
+void launch_keep(struct comm *c, struct launch *l)
+{
+    l->next_cached = c->cache;
+    c->cache = l;
+    cache_trim(c);
+}
+
+struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
+{
+    for (struct launch **at = &c->cache; *at; at = &(*at)->next_cached) {
+        struct launch *l = *at;
+        if (l->schedule.kind == kind && l->schedule.route == route && is_of_problem(l, c->problem)) {
+            *at = l->next_cached;
+            l->next_cached = NULL;
+            return l;
+        }
+    }
+    return launch_make(c, kind, route, e);
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * launch.h - one operator of all local ranks, on its way through the devices.
+ *
+ * The engine prepares a launch, gives its parts to the devices (one part per device, with the runs of all ranks there) and
+ * does not touch it until it is handed back. Fields marked W are written by workgroups meanwhile.
+ *
+ * Memory order. A workgroup stores a slice's results, then counts down its signal group (acquire-release, so that the last one
+ * to count has seen what the others stored), and the last one raises the flag (release). Who waits loads the flag (acquire) and
+ * then the data. Handing a part over and back is a release and an acquire of its own (device/cpu/device.c).
+ */
+#ifndef FCC_DAEMON_WORKER_DEVICE_LAUNCH_H
+#define FCC_DAEMON_WORKER_DEVICE_LAUNCH_H
+
+#include "daemon/worker/worker.h"
+
+/* GPUs, over nodes: an operator is several kernels, one after the other, each of some phases of the plans (device/gpu/steps.c). */
+enum gpu_step { GPU_STEP_SEND, GPU_STEP_REDUCE, GPU_STEP_WAIT, GPU_STEPS };
+
+/* Flags of a rank that other nodes raise, and that have to be there before a step. */
+struct awaited_flags {
+    uint32_t *flags; /* [n] */
+    uint32_t n;
+    _Atomic uint32_t come; /* the first so many have, in this call */
+};
+
+/* What is written with every operator has a cache line of its own, in memory that begins with one, so that ranks on different
+ * cores do not wait for each other's writes; so has what a workgroup counts in. */
+struct launch_run {
+    struct run run; /* what the kernels see */
+    struct plan *plan;
+    struct device *device;
+    _Atomic uint64_t *flags;      /* W: of this rank. A cpu's; for a GPU only an address */
+    _Atomic uint32_t *group_left; /* W: [plan->ngroups] slices that have not finished. Set back by who finishes the last one */
+    /* [plan->nslices]. cpu, W: [launch's turn], each by the workgroup that took the slice. The other ones: of the run before, what
+     * fccctl trace shows while this one runs. They are fetched. */
+    struct slice_time *times[2];
+    struct awaited_flags awaited[GPU_STEPS];
+    uint64_t early;                     /* comm/early.c: a bit for each of its first slices that has run already */
+    uint64_t staged;                    /* ... that has been computed into staging memory, and not put yet */
+    _Alignas(64) _Atomic uint32_t next; /* W: the slice that nobody has taken yet, where threads take what comes */
+};
+
+/* What one device has to do. */
+struct launch_part {
+    struct launch *launch;
+    struct device *device;
+    TAILQ_ENTRY(launch_part) link;    /* the device's queue */
+    uint64_t number;                  /* in the device's order */
+    _Atomic uint32_t workgroups_left; /* W */
+    struct gpu_launch *gpu;           /* the plug-in's */
+    unsigned gpu_index;               /* device->index, for device/gpu/watch.c */
+    bool absent;                      /* GPU: it could not be started */
+    int nruns;
+    uint16_t ranks[FCC_MAX_RANKS];
+};
+
+/* A slot's words, for an operator that has its place on a client's stream (device/gpu/stream.c). */
+struct launch_stream {
+    _Atomic uint32_t *started;     /* in the session's memory */
+    uint64_t started_address;      /* of that */
+    uint64_t finished_address;     /* wherever it is */
+    const struct gpu_words *words; /* the session's, in the memory of GPUs; NULL: those in its own memory are meant */
+    uint32_t slot;
+    uint32_t value; /* 0: no stream */
+    /* A granted launch's (offers.h), whose streams have no words: what the rank's kernel says. Another one's: what that of the newest granted
+     * launch before it says, which it waits for; NULL: there is none. */
+    struct fcc_prepared_words *kernel;
+    uint64_t ended_address; /* where the GPUs see its `ended` */
+    uint32_t run;           /* its lower half */
+};
+
+struct launch {
+    /* The same for as long as it is kept. */
+    struct worker *worker;
+    struct comm *comm;
+    struct problem *problem;
+    struct tune_class class;   /* of such problems */
+    struct schedule schedule;  /* as asked for: zeros mean the operator's defaults */
+    _Atomic int32_t *status;   /* W: the communicator's word; a workgroup that fails sets it */
+    struct op_args *args;      /* [nranks] */
+    unsigned char **staging;   /* [nranks] */
+    struct launch_part *parts; /* [nparts] */
+    int nparts, nranks;
+    uint64_t charged;                /* bytes */
+    bool inline_;                    /* small: the engine runs it itself */
+    bool is_long;                    /* ... and then it is worth to give helpers some of it */
+    int products;                    /* slices that compute, of the rank that has the fewest */
+    double work_ns;                  /* a guess at how long one core would take for all ranks */
+    uint32_t steps;                  /* GPU, over nodes: a bit for each enum gpu_step that there is; the last always is */
+    struct submission **submissions; /* [nranks]: what it was made of */
+    struct launch_stream *streams;   /* GPU: [nranks] */
+
+    /* Of this operator. Threads that run it read the first ones. */
+    _Alignas(64) uint64_t epoch;
+    uint64_t serial;       /* among all that the worker has begun */
+    int shares;            /* inline: threads that share each part */
+    bool aided;            /* ... helpers were among them, the last time */
+    uint64_t early_ns;     /* ... when the first slices ran, before all ranks had come; 0: none did */
+    uint64_t began_ns;     /* when all had come */
+    unsigned turn;         /* which of the runs' times are written */
+    uint32_t nodes_number; /* nodes/triggers.c's, while it runs; its ranks are on several nodes. 0: they are all here */
+    uint32_t stamp;        /* GPU: for the words in the slots; 0: it uses none */
+    bool crowded;          /* with its workgroups, the engine and the clients there are more threads than cores */
+    bool automatic;        /* its time tells the tuner */
+    bool gated;            /* GPU: waits, on the CPU's side, for the clients' streams or for other nodes; device/gpu/device.c */
+    bool granted;          /* GPU: its ranks' own processes have put its kernels onto their streams; offers.h */
+    _Atomic bool dropped;  /* GPU: ... and nobody waits for their ends any more */
+    bool passed;           /* GPU: was told not to wait for words in the memory of GPUs; device/gpu/stream.c */
+    bool leaves;           /* GPU: its kernels were told to leave; device/gpu/leave.c */
+    bool running;          /* among those of its communicator */
+    bool begun;            /* GPU: it has been given to the device */
+    bool left;             /* GPU: nodes_launch_left() has been called; no kernel of it runs any more */
+    enum gpu_step step;    /* GPU: of `steps`, the one that runs or ran last. Without nodes: WAIT, which then is all of it */
+    bool first_step;       /* ... no other one has run before it */
+    bool behind;           /* GPU: others of its communicator ran when it was enqueued */
+    bool alone;            /* GPU: each begins when its own ranks' streams have come, whatever the others do */
+    bool tries_lanes;      /* GPU: its time tells what lanes are worth */
+    uint32_t lanes;        /* GPU: bit g: it comes to GPU g by the second lane; device/gpu/lanes.h */
+    struct launch *following;    /* the one that began after it, if it runs already */
+    uint64_t busy_ns;            /* GPU: how long its kernels ran */
+    TAILQ_ENTRY(launch) watched; /* device/gpu/watch.c's */
+    bool is_watched;             /* ... */
+    struct launch_span {
+        uint64_t number, started_ns, finished_ns; /* started: with its first slice, if some ran early */
+    } span, span_shown;                           /* of this run, and of the one before */
+    struct launch *next_finished;                 /* the worker's stack */
+    struct launch *next_cached;                   /* the communicator's cache */
+    _Atomic uint32_t parts_left;                  /* W */
+    _Atomic uint32_t failed;                      /* W: the first to set it may write `error` */
+    struct error error;                           /* W */
+    struct launch_run runs[];                     /* [nranks] */
+};
+
+/* The times of a run's slices that are not being written now: of the operator before, or, once it is over, of this one. */
+static inline struct slice_time *launch_times_shown(const struct launch *l, int rank)
+{
+    return l->runs[rank].times[!l->turn];
+}
+
+/* Begin the operator that is every member's next. 0: it runs, or (small) has run already and comm_advance() is due; otherwise
+ * an error for all ranks, or, while others run, for none: then it is to be tried again when they have finished. */
+int launch_begin(struct comm *c, struct error *e);
+/* The engine, when the launch was handed back: true if it is over; then the ranks have been told, and it is time to go on. */
+bool launch_returned(struct launch *l);
+void launch_finish(struct launch *l);
+/* Compare the ranks' requests, args[nranks], and fill in c->problem. */
+int launch_match(struct comm *c, const struct op_args args[], struct error *e);
+
+/* The last workgroup of a launch whose ranks are all here: hand it back, and tell the ranks if it went well. */
+void launch_end(struct launch *l);
+/* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */
+void launch_fail(struct launch *l, int rank, const struct error *e);
+
+/* ---- launch.c ---- */
+
+/* The bytes of a problem that mean something: rows of the counts matrix beyond the ranks do not. */
+size_t launch_problem_bytes(enum fcc_op op, int nranks);
+struct tune_class launch_class(const struct comm *c); /* c->problem's */
+/* A launch of c->problem, with its plans: a kept one, which then is kept no more, or a new one; NULL with an error. */
+struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e);
+/* Keep it until the same problem comes, or until others have come since. */
+void launch_keep(struct comm *c, struct launch *l);
+void launch_free(struct launch *l); /* none that runs; its communicator does not show it any more */
+/* Every signal group waits for all of its slices. */
+void launch_groups_set(struct launch_run *run);
+
+/* ---- comm/early.c ---- */
+
+/* While the engine waits for the other ranks of c's next operator: run what may be run of it. True if something was done. */
+bool launch_early_run(struct comm *c);
+/* l is the next operator, NULL: it is not to run. True if slices of l have run already; what has run of another one is forgotten. */
+bool launch_early_take(struct comm *c, struct launch *l);
+void launch_early_end(struct launch *l); /* it is over, or forgotten */
+
+/* ---- comm/turn.c ---- */
+
+/* Where the plan's staging memory is, which is made if it has to be. 0, -EAGAIN: when nothing runs, or an error. */
+int launch_staging_prepare(struct comm *c, const struct launch *l, struct error *e);
+/* All is as before its first slice. */
+void launch_reset(struct launch *l);
+
+/* ---- tune.c ---- */
+
+struct tune *tune_new(void);
+/* What a problem has in common with others of about its size; and the schedule kind to run such problems with. */
+struct tune_class tune_class_of(const struct problem *problem);
+enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class);
+enum fcc_schedule_kind tune_expect(struct tune *t, const struct tune_class *class); /* ... the next time */
+/* A time of a problem under a schedule; where ranks are on several nodes, all nodes record those of one (nodes/nodes.c). */
+void tune_record(struct tune *t, const struct tune_sample *sample);
+
+#endif

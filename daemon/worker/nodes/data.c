@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * data.c - the data of communicators over several nodes.
+ *
+ * Sending. Workgroups push triggers, which name what is in their shadows: triggers.c.
+ *
+ * Receiving. The proxy thread stores into the memory that regions name, then raises flags (device_cpu_flag_raise()). The flag
+ * DONE is not a rank's: it tells how many turns have ended at the node that the rank is on, behind all that was sent for them: on each rail
+ * that its ranks use, and what counts is told by all of them (rails.c). LEFT tells that a rank has left, behind all that its kernels
+ * have put by themselves (puts.h), on that rank's rail.
+ *
+ * GPUs. Their kernels push into FIFOs of their own, and what comes for their memory lands in host memory first: device/gpu/steps.c.
+ *
+ * What the proxy thread touches of the engine's: entries that are in use, and the launch of one until END has come back; flags, under the
+ * registry's lock (daemon/net/region.h); done[]; news and lost.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/device/gpu/steps.h"
+#include "daemon/worker/nodes/inside.h"
+#include "daemon/worker/nodes/puts.h"
+#include "daemon/worker/nodes/transport.h"
+#include "proto/base/log.h"
+
+#define FIFO_CAPACITY 8192u /* triggers */
+
+/* ---- the proxy's thread ---- */
+
+void nodes_news_tell(struct nodes_data *d)
+{
+    atomic_store_explicit(&d->news, 1, memory_order_seq_cst);
+    worker_wake(d->worker);
+}
+
+static bool more(void *ctx, struct proxy_send *out)
+{
+    const struct nodes_data *d = ctx;
+
+    return puts_next(d->puts, out);
+}
+
+static int more_ms(void *ctx)
+{
+    const struct nodes_data *d = ctx;
+
+    return puts_next_ms(d->puts);
+}
+
+static void failed(void *ctx, uint32_t node, const struct error *e)
+{
+    struct nodes_data *d = ctx;
+
+    if (atomic_load_explicit(&d->lost, memory_order_acquire) >> node & 1u)
+        return; /* the engine has not looked yet */
+    d->errors[node] = *e;
+    (void)atomic_fetch_or_explicit(&d->lost, UINT64_C(1) << node, memory_order_release);
+    nodes_news_tell(d);
+}
+
+static struct rank_flags flags_find(struct nodes_data *d, uint64_t comm, uint32_t rank)
+{
+    struct rank_flags found = {.flags = NULL};
+
+    (void)pthread_rwlock_rdlock(&d->flags_lock);
+    for (uint32_t i = 0; i < FLAGS_TABLE && !found.flags; i++)
+        if (d->flags[i].flags && d->flags[i].comm == comm && d->flags[i].rank == rank)
+            found = d->flags[i];
+    (void)pthread_rwlock_unlock(&d->flags_lock);
+    return found;
+}
+
+/* A node has told over one of its rails how many of its turns have ended. What it sent before over that rail is here; over the others,
+ * when they have told it, too. */
+static void done_raise(struct nodes_data *d, const struct rank_flags *f, uint32_t number, uint64_t turns)
+{
+    uint32_t node = done_node(number);
+
+    if (!done_by_all(f->done_rails[node], number, turns))
+        return;
+    if (f->device->ops->number != FCC_DEVICE_CPU)
+        gpus_done_flush(f->device);
+    /* release: what came before is in our memory, or on its way to a GPU's; one thread has taken it from all rails */
+    atomic_store_explicit(&f->done[node], turns, memory_order_release);
+    nodes_news_tell(d);
+}
+
+/* What is found stays while this runs: who takes it away forgets the rank's NET_FLAGS first, and that waits (net.h). */
+static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch)
+{
+    struct nodes_data *d = ctx;
+    struct rank_flags f = flags_find(d, comm, rank);
+
+    if (!f.flags)
+        return -ENOENT;
+    if (flag < FLAG_DONE && f.device->ops->number == FCC_DEVICE_CPU) {
+        device_cpu_flag_raise(f.device, &f.flags[flag], epoch);
+    } else if (flag < FLAG_DONE) {
+        /* what came before is there, or on its way to the GPU in the order of its copies (device/gpu/steps.c) */
+        gpus_flag_raise(f.device, &f.flags[flag], epoch);
+    } else if (flag < FLAG_LEFT) {
+        done_raise(d, &f, flag - FLAG_DONE, epoch);
+    } else { /* release: likewise */
+        (void)atomic_fetch_or_explicit(f.left, UINT64_C(1) << (flag - FLAG_LEFT), memory_order_release);
+        nodes_news_tell(d);
+    }
+    return 0;
+}
+
+/* ---- the engine's ---- */
+
+static const struct net_ops *transport_choose(void *ctx, int sock, struct net_options *net, struct error *e)
+{
+    const struct nodes_data *d = ctx;
+    const struct config *c = &d->worker->config;
+
+    nodes_rails_options(d->worker, net);
+    return net_choose(c->transport, c->plugin_dir, sock, e);
+}
+
+/* What there is once a communicator has ranks on other nodes. */
+static int data_open(struct worker *w, struct error *e)
+{
+    static const struct proxy_owner calls = {
+        .resolve = nodes_resolve, .done = nodes_done, .failed = failed, .raise = raise_flag, .more = more, .more_ms = more_ms};
+    struct nodes_data *d = w->data;
+    struct proxy_owner owner = calls;
+    uint32_t producers = 1;
+
+    if (d)
+        return 0;
+    d = calloc(1, sizeof(*d));
+    if (!d)
+        return error_set(e, -ENOMEM, "no memory for the proxy");
+    d->worker = w;
+    (void)pthread_rwlock_init(&d->flags_lock, NULL);
+    for (int i = 0; i < w->ndevices; i++)
+        producers += w->devices[i].workgroups;
+    owner.ctx = d;
+    d->puts = puts_all_new(w, e);
+    int status = d->puts ? net_regions_open(&d->regions, e) : e->status;
+    if (!status) {
+        struct proxy_options options = {
+            .choose = transport_choose,
+            .net = {.beat_ms = NET_BEAT_MS, .silent_ms = w->config.silence_ms, .queue = NET_QUEUE, .log = log_write},
+            .regions = d->regions,
+            .capacity = FIFO_CAPACITY,
+            .producers = producers < FIFO_CAPACITY / 2 ? producers : FIFO_CAPACITY / 2,
+            .spin_us = w->config.spin_us,
+        };
+        status = proxy_start(&owner, &options, &d->proxy, e);
+    }
+    if (status) {
+        if (d->regions)
+            net_regions_close(d->regions);
+        if (d->puts)
+            puts_all_free(d->puts);
+        free(d);
+        return status;
+    }
+    d->fifo = proxy_fifo(d->proxy);
+    w->data = d;
+    return 0;
+}
+
+struct proxy *nodes_proxy(const struct worker *w)
+{
+    return w->data->proxy;
+}
+
+void nodes_data_stop(struct worker *w)
+{
+    struct nodes_data *d = w->data;
+
+    if (!d)
+        return;
+    proxy_stop(d->proxy);
+    puts_all_free(d->puts);
+    d->puts = NULL;
+}
+
+void nodes_data_free(struct worker *w)
+{
+    struct nodes_data *d = w->data;
+
+    if (!d)
+        return;
+    proxy_free(d->proxy);
+    net_regions_close(d->regions);
+    (void)pthread_rwlock_destroy(&d->flags_lock);
+    free(d);
+    w->data = NULL;
+}
+
+int nodes_data_open(struct peer *p, uint32_t rail, int sock, struct error *e)
+{
+    int status = data_open(p->worker, e);
+
+    if (status)
+        (void)close(sock);
+    else
+        status = proxy_link_add(p->worker->data->proxy, p->index, rail, sock, e);
+    if (status)
+        return status;
+    const struct nodes_data *d = p->worker->data;
+    if (rail == 0) {
+        const struct net_rails rails = proxy_rails(d->proxy, p->index, 0);
+        nodes_rails_set(p, &rails);
+    }
+    log_info("node %s: data goes there over %s, rail %u of %u", p->address,
+             atomic_load_explicit(&nodes_counts(p, true)->transport, memory_order_acquire), rail, p->rails.n);
+    return 0;
+}
+
+int nodes_data_accept(struct peer *p, uint32_t rail, int sock, struct error *e)
+{
+    int status = data_open(p->worker, e);
+
+    if (status)
+        (void)close(sock);
+    return status ? status : proxy_receive(p->worker->data->proxy, p->index, rail, sock, e);
+}
+
+const char *nodes_rail_device(const struct peer *p, uint32_t rail)
+{
+    return proxy_rail_device(p->worker->data->proxy, p->index, rail);
+}
+
+const struct net_counts *nodes_counts(const struct peer *p, bool sent)
+{
+    const struct nodes_data *d = p->worker->data;
+
+    if (!d)
+        return NULL;
+    return sent ? proxy_sent(d->proxy, p->index) : proxy_received(d->proxy, p->index);
+}
+
+void nodes_data_forget(const struct peer *p)
+{
+    if (p->worker->data)
+        proxy_forget(p->worker->data->proxy, p->index);
+}
+
+int nodes_region_add(struct comm *c, int rank, uint32_t region, const struct device_memory *m, uint64_t bytes, struct error *e)
+{
+    struct net_landing landing = {.landed = NULL};
+    void *base = m->data;
+    int status = data_open(c->worker, e);
+
+    if (!status && c->ops->number != FCC_DEVICE_CPU)
+        status = gpus_landing_add(c, rank, region, m, bytes, &base, &landing, e);
+    if (status)
+        return status;
+    status = net_region_add_landing(c->worker->data->regions, nodes_memory_here(c), (uint32_t)rank, region, base, bytes,
+                                    &landing, e);
+    if (status)
+        gpus_landings_remove(c->worker, nodes_memory_here(c), rank, region);
+    return status;
+}
+
+void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t region)
+{
+    if (!w->data)
+        return;
+    net_region_retire(w->data->regions, number, (uint32_t)rank, region);
+    gpus_landings_remove(w, number, rank, region);
+}
+
+int nodes_flags_add(struct comm *c, int rank, struct error *e)
+{
+    struct member *m = &c->members[rank];
+    bool is_cpu = c->ops->number == FCC_DEVICE_CPU;
+    struct rank_flags *f = NULL;
+    int status = data_open(c->worker, e);
+
+    if (!status && !is_cpu)
+        status = gpus_nodes_open(m, c->worker->data->proxy, e);
+    if (status)
+        return status;
+    for (uint32_t i = 0; i < FLAGS_TABLE && !f; i++)
+        if (!c->worker->data->flags[i].flags)
+            f = &c->worker->data->flags[i];
+    if (!f)
+        return error_set(e, -ENOMEM,
+                         "rank %d: %u ranks of this job on this node are in communicators over several nodes already", rank,
+                         FLAGS_TABLE);
+    (void)pthread_rwlock_wrlock(&c->worker->data->flags_lock);
+    *f = (struct rank_flags){.comm = nodes_memory_here(c),
+                             .rank = (uint32_t)rank,
+                             .flags = is_cpu ? (_Atomic uint64_t *)(void *)m->flags.data : m->arrived,
+                             .done = c->nodes->done,
+                             .done_rails = c->nodes->done_rails,
+                             .left = &c->nodes->left,
+                             .device = m->device};
+    (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
+    /* If that fails the communicator does not form, and its end takes the flags away again. */
+    return net_region_add(c->worker->data->regions, nodes_memory_here(c), (uint32_t)rank, NET_FLAGS, NULL,
+                          FLAG_LEFT + FCC_MAX_RANKS, e);
+}
+
+void nodes_data_drop(const struct comm *c)
+{
+    if (c->worker->data && c->nodes->formed) /* otherwise nobody knows any of its memory */
+        net_comm_end(c->worker->data->regions, nodes_memory_here(c));
+}
+
+void nodes_data_end(struct comm *c)
+{
+    struct nodes_data *d = c->worker->data;
+
+    nodes_data_drop(c);
+    if (!d || !c->nodes->formed)
+        return;
+    (void)pthread_rwlock_wrlock(&d->flags_lock);
+    for (uint32_t i = 0; i < FLAGS_TABLE; i++)
+        if (d->flags[i].flags && d->flags[i].comm == nodes_memory_here(c))
+            d->flags[i].flags = NULL;
+    (void)pthread_rwlock_unlock(&d->flags_lock);
+    gpus_landings_remove(c->worker, nodes_memory_here(c), -1, 0);
+    nodes_channel_close(c);
+}
+
+static void lost_look(struct worker *w)
+{
+    uint64_t lost = atomic_load_explicit(&w->data->lost, memory_order_acquire);
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link) {
+        const struct error *e = &w->data->errors[p->index];
+        if (!(lost >> p->index & 1u))
+            continue;
+        if (e->status == -ESHUTDOWN) /* which to ranks is this node's end */
+            peer_ends(p, -ECONNRESET, "%s", e->text);
+        else
+            peer_break(p, e->status, "%s", e->text);
+    }
+    (void)atomic_fetch_and_explicit(&w->data->lost, ~lost, memory_order_release);
+}
+
+bool nodes_have_news(const struct worker *w)
+{
+    return w->data && atomic_load_explicit(&w->data->news, memory_order_seq_cst);
+}
+
+bool nodes_poll(struct worker *w)
+{
+    struct comm *c, *next;
+
+    if (!w->data || !atomic_load_explicit(&w->data->news, memory_order_relaxed))
+        return false;
+    atomic_store_explicit(&w->data->news, 0, memory_order_seq_cst);
+    if (atomic_load_explicit(&w->data->lost, memory_order_relaxed))
+        lost_look(w);
+    puts_poll(w->data->puts);
+    for (c = LIST_FIRST(&w->comms); c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (!c->nodes || c->state != COMM_ACTIVE)
+            continue;
+        uint64_t left = atomic_load_explicit(&c->nodes->left, memory_order_acquire);
+        if (left != c->nodes->left_seen)
+            comm_status_raise(c, -ECONNABORTED);
+        c->nodes->left_seen = left;
+        comm_advance(c);
+        comm_release(c);
+    }
+    return true;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * end.c - how a communicator over several nodes ends: its ranks leave, it is aborted, or a node's worker is lost.
+ *
+ * ABORT ends it at all nodes. LEAVE waits at a node where the turns that the rank has taken part in have not ended yet.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/nodes/nodes.h"
+#include "daemon/worker/nodes/puts.h"
+
+/* ---- ranks that leave ---- */
+
+void nodes_left(const struct member *m, const char *why)
+{
+    const struct comm *c = m->comm;
+    struct peer_turn t = {.turn = c->nodes->turns, .rank = m->rank};
+
+    if (!c->nodes->formed)
+        return; /* the root has been told by ABORT */
+    text_copy(t.text, sizeof(t.text), why ? why : "");
+    nodes_tell_all(c, &t.msg, PEER_LEAVE, sizeof(t));
+    if (!why && c->state == COMM_ACTIVE) /* otherwise they are told by ABORT, and that says why */
+        nodes_left_tell(c, m->rank);
+}
+
+void nodes_leave_told(struct peer *p, struct comm *c, const struct peer_turn *m)
+{
+    struct member *member = nodes_member_at(c, p, m->rank);
+    char why[FCC_TEXT_MAX];
+
+    if (!member || member->leaving)
+        return;
+    text_copy(why, sizeof(why), m->text);
+    if (m->turn > c->nodes->turns) {
+        member->leaving = strdup(why);
+        member->leaving_turns = m->turn;
+        return;
+    }
+    comm_leave_remote(member, *why ? why : NULL);
+    comm_advance(c);
+    comm_release(c);
+}
+
+void nodes_leave_due(struct comm *c)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        if (!m->leaving || m->leaving_turns > c->nodes->turns)
+            continue;
+        char *why = m->leaving;
+        m->leaving = NULL;
+        comm_leave_remote(m, *why ? why : NULL);
+        free(why);
+    }
+}
+
+/* ---- abort ---- */
+
+/* A connection of ours to who has connected to us. */
+static struct peer *peer_again(const struct peer *p, struct error *e)
+{
+    return p->broken.status ? NULL : peer_get(p->worker, p->address, &p->who, e);
+}
+
+/* The root cannot be reached: one rank that was here is enough to end it there. */
+static void deny_tell(const struct comm *c)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        if (c->members[r].remote || c->members[r].state == MEMBER_ABSENT)
+            continue;
+        nodes_deny_rank(&c->members[r], c->nodes->root_address, &c->error);
+        return;
+    }
+}
+
+/* Another node than the root has told of the end, and tells the root, too. But a rank here may join anew at once, and the root has to hear of the end
+ * before. */
+static void root_tell(const struct comm *c)
+{
+    struct peer_turn m = {.status = c->error.status};
+
+    text_copy(m.text, sizeof(m.text), c->error.text);
+    nodes_tell(c, c->nodes->root, &m.msg, PEER_ABORT, sizeof(m));
+}
+
+/* Who tells whom. A node that has heard FORMED knows all the others and tells them itself; before that it knows the root only, and it may be
+ * one that the root has refused. So as long as it forms the root tells all but who has told it. */
+static void abort_tell(const struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+    struct peer_turn m = {.status = c->error.status};
+    struct error ignored = {0};
+
+    text_copy(m.text, sizeof(m.text), c->error.text);
+    for (int i = 0; n->formed && i < n->npeers; i++)
+        if (n->peers[i] != n->aborter)
+            nodes_tell(c, n->peers[i], &m.msg, PEER_ABORT, sizeof(m));
+    if (!n->formed && n->root && n->root->is_unreachable)
+        deny_tell(c);
+    else if (!n->formed && n->root)
+        nodes_tell(c, n->root, &m.msg, PEER_ABORT, sizeof(m));
+    for (int r = 0; !n->formed && !n->root && r < c->nranks; r++) {
+        struct peer *p =
+            c->members[r].peer && c->members[r].peer != n->aborter ? peer_again(c->members[r].peer, &ignored) : NULL;
+        if (p)
+            nodes_tell(c, p, &m.msg, PEER_ABORT, sizeof(m));
+    }
+}
+
+void nodes_aborted(struct comm *c, bool was_forming)
+{
+    struct comm_nodes *n = c->nodes;
+    struct launch *l = n->staging;
+
+    /* The ranks here have been told, and will free their buffers, while other nodes still send into them. */
+    nodes_data_drop(c);
+    if (n->alloc || n->next_alloc)
+        nodes_alloc_drop(c);
+    n->staging = NULL;
+    if (!n->aborter || (was_forming && !n->root))
+        abort_tell(c);
+    else if (was_forming && n->root != n->aborter)
+        root_tell(c);
+    if (l) /* it has not started: it ends at once */
+        nodes_launch_left(l);
+}
+
+void nodes_abort_told(struct peer *p, struct comm *c, const struct peer_turn *m)
+{
+    bool is_placed = strstr(m->text, " on node ") || strstr(m->text, "(node ");
+
+    c->nodes->aborter = p;
+    if (is_placed)
+        comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%s", m->text);
+    else
+        comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%s (node %s)", m->text, p->address);
+    comm_release(c);
+}
+
+void nodes_release(struct comm *c)
+{
+    nodes_alloc_drop(c);
+    nodes_data_end(c);
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        struct buffer *b;
+        free(m->leaving);
+        free((void *)m->arrived);
+        m->arrived = NULL;
+        if (!m->remote)
+            continue;
+        while ((b = LIST_FIRST(&m->shadows)))
+            shadow_drop(b);
+        shadow_free(&m->staging);
+    }
+    free(c->nodes);
+    c->nodes = NULL;
+}
+
+/* ---- a worker that is lost ---- */
+
+/* Has it ranks that have not left? Those that have (also if that is told later, when the turns that they have taken part in have ended
+ * here) need it no more: what they have put is on its way on the data connection, which the proxy reads to its end. */
+static bool comm_needs(const struct comm *c, const struct peer *p)
+{
+    bool needs = c->nodes && c->state == COMM_FORMING && c->nodes->root == p;
+
+    for (int r = 0; c->nodes && r < c->nranks; r++)
+        needs |= c->members[r].peer == p && c->members[r].state == MEMBER_JOINED && !c->members[r].leaving;
+    return needs;
+}
+
+/* Nobody speaks to it any more. */
+static void peer_forget(struct comm *c, const struct peer *p)
+{
+    struct comm_nodes *n = c->nodes;
+    bool had_left = false;
+    int kept = 0;
+
+    for (int i = 0; i < n->npeers; i++)
+        if (n->peers[i] != p) {
+            n->peer_node[kept] = n->peer_node[i];
+            n->peer_rank[kept] = n->peer_rank[i];
+            n->peers[kept++] = n->peers[i];
+        }
+    n->npeers = kept;
+    nodes_here_forget(c, p);
+    n->root = n->root == p ? NULL : n->root;
+    for (int r = 0; r < c->nranks; r++) {
+        if (c->members[r].peer != p)
+            continue;
+        had_left |= c->members[r].state == MEMBER_LEFT;
+        puts_rank_gone(c, r);
+        c->members[r].peer = NULL;
+    }
+    if (had_left) /* nothing comes from there any more, not even LEFT */
+        comm_status_raise(c, -ECONNABORTED);
+}
+
+bool nodes_peer_lost(struct peer *p)
+{
+    struct comm *c, *next;
+    bool was_needed = false;
+
+    if (p->is_unreachable)
+        nodes_deny_unsaid(p);
+    for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (!c->nodes)
+            continue;
+        if (nodes_may_join_again(c, p)) {
+            peer_forget(c, p);
+            nodes_join_again(c, p);
+            continue;
+        }
+        if (nodes_may_connect_again(c, p)) {
+            was_needed = true;
+            nodes_connect_again(c, p);
+            continue;
+        }
+        if (comm_needs(c, p)) {
+            was_needed = true;
+            comm_abort(c, p->broken.status, "%s", p->broken.text);
+        }
+        peer_forget(c, p);
+        comm_release(c);
+    }
+    return was_needed;
+}

@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * form.c - how communicators form whose ranks are on several nodes.
+ *
+ * The unique id says on which node the ranks meet: the root. Each worker tells the root's of the ranks that join at it:
+ *
+ *   worker                    root
+ *     JOIN a rank ------------->|   or, if it may not, <-- REFUSE. If it may not there already: DENY, so that the others hear
+ *     <------------------ JOINED|
+ *     <------------------ FORMED|   all have joined: who is where
+ *     connects to all others    |   (so does the root), and each says HERE to each
+ *     READY ------------------->|   when it has heard that from all
+ *     <---------------------- GO|   all are ready: the ranks are told
+ *
+ * A worker without clients may go while a JOIN is on its way to it. So a rank that has no JOINED joins again, at the next worker of that
+ * node, when the connection ends: for nobody has known of it. With a JOINED the root's end is the communicator's.
+ *
+ * Two other workers may have connections from earlier, of which one has seen the end, and the other has not: when the link between them
+ * was down for as long as that. So READY needs the others' HERE, which comes on a connection that its sender believes in, and until then
+ * whoever loses another than the root connects anew and says HERE again. From READY on such a loss is the communicator's end. With the
+ * root, JOIN, FORMED and READY themselves show that both directions live.
+ *
+ * The root may be named otherwise than it calls itself. Its broker then says how (CONTROL_CONNECTED), and the ranks join there; or here,
+ * if it is this node.
+ */
+#include "daemon/worker/nodes/nodes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/device/device.h"
+#include "proto/base/address.h"
+#include "proto/base/log.h"
+
+#define JOIN_TRIES 4    /* workers of the root's node that end one after the other */
+#define CONNECT_TRIES 4 /* connections to others that end one after the other */
+
+/* ---- who ---- */
+
+uint64_t nodes_number(const struct fcc_unique_id *id)
+{
+    uint64_t number; /* of the secret: random */
+
+    memcpy(&number, id->bytes, sizeof(number));
+    return number ? number : 1;
+}
+
+/* One that was cut, or filled with something else, is told so at once: nobody looks for a node by its bytes. */
+static bool id_is_one(const struct fcc_unique_id_layout *l)
+{
+    static const unsigned char zero[sizeof(l->zero)];
+    struct error e;
+
+    return memchr(l->root, '\0', sizeof(l->root)) && !memcmp(l->zero, zero, sizeof(zero)) &&
+           (!*l->root || !address_check("id", l->root, NULL, &e));
+}
+
+int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const char **root, struct error *e)
+{
+    const struct fcc_unique_id_layout *l = (const struct fcc_unique_id_layout *)id;
+
+    *root = NULL;
+    if (!id_is_one(l))
+        return error_set(e, -EINVAL, "id: is none that fcc_get_unique_id() made");
+    if (!*l->root && *w->node)
+        return error_set(e, -ENETUNREACH, "id: the node that made it speaks to no other (NODE_LISTEN), this one is %s",
+                         w->node);
+    if (!*l->root || !strcmp(l->root, w->node) || !strcmp(l->root, w->alias))
+        return 0;
+    if (!*w->node)
+        return error_set(e, -ENETUNREACH, "id: its ranks meet on node %s: this node speaks to no other (NODE_LISTEN)", l->root);
+    *root = l->root;
+    return 0;
+}
+
+/* ---- forming ---- */
+
+int nodes_begin(struct comm *c, struct peer *root, struct error *e)
+{
+    if (c->nodes)
+        return 0;
+    c->nodes = calloc(1, sizeof(*c->nodes));
+    if (!c->nodes)
+        return error_set(e, -ENOMEM, "no memory for a communicator");
+    c->nodes->number = nodes_number(&c->unique_id);
+    c->nodes->root = root;
+    text_copy(c->nodes->root_address, sizeof(c->nodes->root_address), root ? root->address : "");
+    return 0;
+}
+
+static void join_send(const struct comm *c, const struct member *m)
+{
+    struct peer_join join = {.unique_id = c->unique_id,
+                             .nranks = c->nranks,
+                             .rank = m->rank,
+                             .time_limit_ms = c->time_limit_ms,
+                             .device_kind = c->ops->number,
+                             .pid = m->pid};
+
+    nodes_tell(c, c->nodes->root, &join.msg, PEER_JOIN, sizeof(join));
+}
+
+int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e)
+{
+    struct peer *p = c->nodes ? c->nodes->root : peer_get(c->worker, root, NULL, e);
+
+    if (!p || nodes_begin(c, p, e)) {
+        nodes_deny_rank(m, root, e);
+        return e->status;
+    }
+    join_send(c, m);
+    return 0;
+}
+
+/* All ranks here join at the node that is the root by now. */
+static void join_all(struct comm *c)
+{
+    struct error e = {0};
+
+    c->nodes->root_comm = 0;
+    c->nodes->root = peer_get(c->worker, c->nodes->root_address, NULL, &e);
+    if (!c->nodes->root) {
+        comm_abort(c, e.status, "%s", e.text);
+        comm_release(c);
+        return;
+    }
+    for (int r = 0; r < c->nranks; r++)
+        if (c->members[r].session)
+            join_send(c, &c->members[r]);
+}
+
+/* The root is this node, under another name. Others, who know it by this one or another, may have joined here. */
+static void root_is_here(struct comm *c, const char *alias)
+{
+    int remote = 0;
+
+    text_copy(c->worker->alias, sizeof(c->worker->alias), alias);
+    for (int r = 0; r < c->nranks; r++)
+        remote += c->members[r].remote;
+    c->nodes->root = NULL;
+    c->nodes->root_address[0] = '\0';
+    if (!remote) { /* perhaps of one node: if not, others make it one of several again */
+        free(c->nodes);
+        c->nodes = NULL;
+    }
+    if (c->present == c->nranks)
+        comm_complete(c);
+    comm_release(c);
+}
+
+bool nodes_may_join_again(const struct comm *c, const struct peer *p)
+{
+    const struct comm_nodes *n = c->nodes;
+
+    if (c->state != COMM_FORMING || n->root != p || n->known)
+        return false;
+    return *p->named ? !n->renamed : !p->is_unreachable && n->tries < JOIN_TRIES;
+}
+
+void nodes_join_again(struct comm *c, const struct peer *p)
+{
+    struct comm_nodes *n = c->nodes;
+
+    if (*p->named) {
+        log_info("comm %u: its ranks meet at node %s, which is called %s", c->number, p->address, p->named);
+        n->renamed = true;
+        text_copy(n->root_address, sizeof(n->root_address), p->named);
+    } else {
+        n->tries++;
+        log_info("comm %u: its ranks join at node %s again: %s", c->number, p->address, p->broken.text);
+    }
+    if (strcmp(n->root_address, c->worker->node) != 0)
+        join_all(c);
+    else
+        root_is_here(c, p->address);
+}
+
+void nodes_joined(const struct comm *c, struct peer *p, const struct peer_join *m)
+{
+    struct peer_joined j = {.msg = {.from = c->number, .to = m->msg.from}, .rank = m->rank};
+    struct error ignored = {0};
+    struct peer *back = peer_get(p->worker, p->address, &p->who, &ignored); /* it has connected to us: now we to it */
+
+    if (back)
+        peer_send(back, &j.msg, nodes_number(&m->unique_id), PEER_JOINED, sizeof(j));
+}
+
+void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e)
+{
+    struct peer_refuse r = {.msg.to = m->msg.from, .rank = m->rank, .status = e->status};
+    struct error ignored = {0};
+    struct peer *back = peer_get(p->worker, p->address, &p->who, &ignored);
+
+    text_copy(r.text, sizeof(r.text), e->text);
+    if (back)
+        peer_send(back, &r.msg, nodes_number(&m->unique_id), PEER_REFUSE, sizeof(r));
+}
+
+static void on_refuse(struct peer *p, struct comm *c, const struct peer_refuse *m)
+{
+    if (m->status == -ESTALE && !c->nodes->known && c->nodes->tries++ < JOIN_TRIES) {
+        p->is_past = true;
+        join_all(c);
+        return;
+    }
+    comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%.*s", (int)sizeof(m->text) - 1, m->text);
+    comm_release(c);
+}
+
+/* The node numbers of all ranks' nodes, or rather workers; the root's own address is this node's. */
+static void formed_fill(const struct comm *c, struct peer_formed *f)
+{
+    f->nranks = (uint32_t)c->nranks;
+    f->time_limit_ms = c->time_limit_ms;
+    for (int r = 0; r < c->nranks; r++) {
+        const struct member *m = &c->members[r];
+        const char *address = m->remote ? m->peer->address : c->worker->node;
+        const struct incarnation *worker = m->remote ? &m->peer->who : &c->worker->self;
+        uint32_t n = 0;
+        while (n < f->nnodes && (strcmp(f->addresses[n], address) != 0 || !incarnation_same(&f->workers[n], worker)))
+            n++;
+        if (n == f->nnodes) {
+            f->workers[n] = *worker;
+            f->comms[n] = m->remote ? m->comm_there : c->number;
+            text_copy(f->addresses[f->nnodes++], FCC_NODE_MAX, address);
+        }
+        f->node_of[r] = (uint16_t)n;
+        f->pids[r] = m->pid;
+    }
+}
+
+static void here_say(const struct comm *c, int peer)
+{
+    struct peer_here m = {.node = (uint32_t)c->nodes->node};
+
+    if (c->nodes->node >= 0 && c->nodes->root && c->nodes->root != c->nodes->peers[peer])
+        nodes_tell(c, c->nodes->peers[peer], &m.msg, PEER_HERE, sizeof(m));
+}
+
+/* Has that other node said so, on the connection that is its own now? */
+static bool is_here(const struct comm_nodes *n, int peer)
+{
+    return n->node < 0 || !n->root || n->peers[peer] == n->root || n->here[n->peer_node[peer]] == n->peers[peer];
+}
+
+void nodes_here_forget(struct comm *c, const struct peer *p)
+{
+    for (int i = 0; i < FCC_MAX_RANKS; i++)
+        if (c->nodes->here[i] == p)
+            c->nodes->here[i] = NULL;
+}
+
+/* Whether this node can send to that one, over the rails that its ranks take. What is missing has been asked for. */
+static bool connection_is_open(const struct comm *c, int peer)
+{
+    return peer_is_open(c->nodes->peers[peer]) && nodes_rails_open(c, c->nodes->peers[peer]);
+}
+
+/* Is that other node waited for? Until this one is READY, for the connections; then, by the root, for its READY. */
+static bool is_awaited(const struct comm *c, int peer)
+{
+    const struct comm_nodes *n = c->nodes;
+
+    if (n->ready)
+        return !(n->ready_nodes >> n->peer_node[peer] & 1u);
+    return !connection_is_open(c, peer) || !is_here(n, peer);
+}
+
+static bool all_have_come(const struct comm *c)
+{
+    bool all = true;
+
+    for (int i = 0; i < c->nodes->npeers; i++)
+        all &= !is_awaited(c, i);
+    return all;
+}
+
+int nodes_awaited(const struct comm *c, const char *addresses[FCC_MAX_RANKS])
+{
+    const struct comm_nodes *n = c->nodes;
+    int awaited = 0;
+
+    if (!n || !n->formed || c->state != COMM_FORMING)
+        return 0;
+    if (n->ready && n->root) { /* its GO; it knows who else is not ready */
+        addresses[0] = n->root_address;
+        return 1;
+    }
+    for (int i = 0; i < n->npeers; i++)
+        if (is_awaited(c, i))
+            addresses[awaited++] = n->peers[i]->address;
+    return awaited;
+}
+
+/* This node's part is done: all its connections are there. The caller releases the communicator, of whose ranks perhaps none is here. */
+static void ready_check(struct comm *c)
+{
+    struct comm_nodes *n = c->nodes;
+    struct peer_msg m = {0};
+
+    if (!n->formed || c->state != COMM_FORMING)
+        return;
+    if (!n->ready && !all_have_come(c))
+        return;
+    if (!n->ready && n->root)
+        nodes_tell(c, n->root, &m, PEER_READY, sizeof(m));
+    n->ready = true;
+    if (n->root || !all_have_come(c))
+        return;
+    nodes_tell_all(c, &m, PEER_GO, sizeof(m));
+    comm_active(c);
+}
+
+/* Do the ranks that have joined here stand there as this node's? Another process may have come to the root before, as the same rank: then
+ * nobody knows whose the rank is, and all hear of both. */
+static int ranks_here_check(const struct comm *c, const struct peer_formed *f, struct error *e)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        uint32_t node = f->node_of[r];
+        if (c->members[r].session && !incarnation_same(&f->workers[node], &c->worker->self))
+            return joined_twice(c, r, f->pids[r], f->addresses[node], e);
+    }
+    return 0;
+}
+
+/* Get to know all ranks' nodes. */
+static int formed_apply(struct comm *c, const struct peer_formed *f, struct error *e)
+{
+    struct comm_nodes *n = c->nodes;
+    struct peer *peers[FCC_MAX_RANKS] = {NULL};
+
+    if (ranks_here_check(c, f, e))
+        return e->status;
+    n->node = -1;
+    for (uint32_t i = 0; i < f->nnodes; i++) {
+        if (incarnation_same(&f->workers[i], &c->worker->self)) {
+            n->node = (int)i;
+            continue;
+        }
+        if (!strcmp(f->addresses[i], c->worker->node))
+            return error_set(e, -ESTALE, "node %s: another worker of this job has ranks there, too: of an fccd that is gone",
+                             c->worker->node);
+        peers[i] = peer_get(c->worker, f->addresses[i], &f->workers[i], e);
+        if (!peers[i])
+            return e->status;
+        n->peer_node[n->npeers] = (int)i;
+        for (int r = c->nranks; r-- > 0;)
+            if (f->node_of[r] == i)
+                n->peer_rank[n->npeers] = r;
+        n->peers[n->npeers++] = peers[i];
+    }
+    for (int r = 0; r < c->nranks; r++) {
+        struct member *m = &c->members[r];
+        struct peer *p = peers[f->node_of[r]];
+        m->node = f->node_of[r];
+        if (!p && (m->state != MEMBER_JOINED || m->remote)) /* perhaps another node's has, here */
+            return error_set(e, -EPROTO, "rank %d: has joined at this node, says the root: it has not", r);
+        if (!p)
+            continue;
+        if (m->state != MEMBER_JOINED)
+            c->present++;
+        m->state = MEMBER_JOINED;
+        m->remote = true;
+        m->peer = p;
+        m->comm_there = f->comms[m->node];
+        m->pid = f->pids[r];
+        LIST_INIT(&m->shadows);
+    }
+    n->formed = true;
+    for (int r = 0; r < c->nranks; r++)
+        if (!c->members[r].remote && nodes_flags_add(c, r, e))
+            return e->status;
+    return nodes_channel_open(c, e);
+}
+
+void nodes_form(struct comm *c)
+{
+    struct peer_formed f = {.nnodes = 0};
+    struct error e = {0};
+
+    formed_fill(c, &f);
+    if (formed_apply(c, &f, &e)) {
+        comm_abort(c, e.status, "%s", e.text);
+        return;
+    }
+    nodes_tell_all(c, &f.msg, PEER_FORMED, sizeof(f));
+    ready_check(c);
+}
+
+static void on_formed(struct comm *c, const struct peer_formed *f)
+{
+    struct error e = {0};
+    bool well = f->nranks == (uint32_t)c->nranks && f->nnodes >= 1 && f->nnodes <= f->nranks && !c->nodes->formed;
+
+    for (int r = 0; well && r < c->nranks; r++)
+        well = f->node_of[r] < f->nnodes;
+    for (uint32_t i = 0; well && i < f->nnodes; i++)
+        well = memchr(f->addresses[i], '\0', FCC_NODE_MAX) != NULL;
+    if (!well)
+        (void)error_set(&e, -EPROTO, "node %s: who has joined makes no sense", c->nodes->root->address);
+    else
+        (void)formed_apply(c, f, &e);
+    if (e.status) {
+        comm_abort(c, e.status, "%s", e.text);
+        comm_release(c);
+        return;
+    }
+    comm_limit_set(c, f->time_limit_ms);
+    for (int i = 0; i < c->nodes->npeers; i++)
+        here_say(c, i);
+    ready_check(c);
+}
+
+/* ---- a connection from earlier that has ended ---- */
+
+bool nodes_may_connect_again(const struct comm *c, const struct peer *p)
+{
+    const struct comm_nodes *n = c->nodes;
+    bool is_gone = p->is_unreachable || p->broken.status == -ESTALE;
+
+    return c->state == COMM_FORMING && n->formed && !n->ready && n->root && n->root != p && nodes_peer_number(c, p) >= 0 &&
+           !is_gone && n->lost < CONNECT_TRIES;
+}
+
+void nodes_connect_again(struct comm *c, const struct peer *p)
+{
+    struct comm_nodes *n = c->nodes;
+    int peer = nodes_peer_number(c, p);
+    struct error e = {0};
+    struct peer *next = peer_get(c->worker, p->address, &p->who, &e); /* the one that has connected to us anew, if it has */
+
+    n->lost++;
+    nodes_here_forget(c, p);
+    if (!next) {
+        comm_abort(c, e.status, "%s", e.text);
+        comm_release(c);
+        return;
+    }
+    n->peers[peer] = next;
+    for (int r = 0; r < c->nranks; r++)
+        if (c->members[r].peer == p)
+            c->members[r].peer = next;
+    nodes_channel_peers(c);
+    here_say(c, peer);
+    ready_check(c);
+}
+
+/* ---- what comes ---- */
+
+void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg *m)
+{
+    struct comm_nodes *n = c->nodes;
+    int peer = nodes_peer_number(c, p);
+
+    if (m->type == PEER_READY && !n->root && peer >= 0) {
+        n->ready_nodes |= UINT64_C(1) << n->peer_node[peer];
+        ready_check(c);
+        comm_release(c);
+    } else if (m->type == PEER_JOINED || m->type == PEER_REFUSE) { /* by whom our ranks have left for another: no matter */
+        if (n->root == p && m->type == PEER_JOINED) {
+            n->known = true;
+            n->root_comm = m->from;
+        } else if (n->root == p)
+            on_refuse(p, c, (const struct peer_refuse *)m);
+    } else if (m->type == PEER_HERE) {
+        n->here[((const struct peer_here *)m)->node] = p;
+        ready_check(c);
+    } else if (m->type == PEER_FORMED && n->root == p) {
+        on_formed(c, (const struct peer_formed *)m);
+    } else if (m->type == PEER_GO && n->root == p && n->ready) {
+        comm_active(c);
+        comm_advance(c); /* others may have heard it before, and submitted */
+    } else {
+        peer_break(p, -EPROTO, "%s, which it may not say now", peer_type_name(m->type));
+    }
+}
+
+void nodes_peer_open(struct peer *p)
+{
+    struct comm *c, *next;
+
+    for (c = LIST_FIRST(&p->worker->comms); c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (!c->nodes || c->state != COMM_FORMING)
+            continue;
+        ready_check(c);
+        comm_release(c);
+    }
+}

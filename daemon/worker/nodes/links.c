@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * links.c - what the job has exchanged with each other node, for fccctl nodes.
+ *
+ * The proxy counts for a peer. A peer that is lost gives its counts to the node's account, and the next peer of that address begins
+ * with zero. All of this is the engine thread's; the proxy's counts are read while it writes them.
+ */
+#include <json-c/json.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/net/proxy.h"
+#include "daemon/worker/nodes/nodes.h"
+
+struct nodes_account {
+    LIST_ENTRY(nodes_account) link; /* worker.accounts */
+    char address[FCC_NODE_MAX];
+    uint64_t bytes_out, bytes_in, messages_out, messages_in, waits;
+    uint64_t errors; /* how often it was lost with ranks that were needed */
+};
+
+static uint64_t count(const _Atomic uint64_t *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+/* What the peer has exchanged, on top of that. The index of its connections may have been another peer's before (peer.c). */
+static void counts_add(const struct peer *p, struct nodes_account *a)
+{
+    const struct net_counts *sent = nodes_counts(p, true), *received = nodes_counts(p, false);
+
+    if (!sent || !received)
+        return;
+    a->bytes_out += count(&sent->bytes) - p->before.bytes_out;
+    a->bytes_in += count(&received->bytes) - p->before.bytes_in;
+    a->messages_out += count(&sent->messages) - p->before.messages_out;
+    a->messages_in += count(&received->messages) - p->before.messages_in;
+    a->waits += count(&sent->full) - p->before.waits;
+}
+
+void nodes_link_begin(struct peer *p)
+{
+    struct nodes_account before = {.bytes_out = 0};
+
+    memset(&p->before, 0, sizeof(p->before));
+    counts_add(p, &before);
+    p->before.bytes_out = before.bytes_out;
+    p->before.bytes_in = before.bytes_in;
+    p->before.messages_out = before.messages_out;
+    p->before.messages_in = before.messages_in;
+    p->before.waits = before.waits;
+}
+
+static struct nodes_account *account_find(const struct worker *w, const char *address)
+{
+    struct nodes_account *a;
+
+    LIST_FOREACH(a, &w->accounts, link)
+        if (!strcmp(a->address, address))
+            return a;
+    return NULL;
+}
+
+void nodes_link_end(const struct peer *p, bool was_needed)
+{
+    struct nodes_account *a = account_find(p->worker, p->address);
+
+    if (!a) {
+        a = calloc(1, sizeof(*a));
+        if (!a)
+            return; /* fewer counts are shown */
+        text_copy(a->address, sizeof(a->address), p->address);
+        LIST_INSERT_HEAD(&p->worker->accounts, a, link);
+    }
+    counts_add(p, a);
+    a->errors += was_needed;
+}
+
+void nodes_links_free(struct worker *w)
+{
+    struct nodes_account *a;
+
+    while ((a = LIST_FIRST(&w->accounts))) {
+        LIST_REMOVE(a, link);
+        free(a);
+    }
+}
+
+/* ---- fccctl nodes ---- */
+
+static void add(struct json_object *o, const char *key, struct json_object *value)
+{
+    json_object_object_add(o, key, value);
+}
+
+static struct json_object *text_of(const char *text)
+{
+    return json_object_new_string(text ? text : "");
+}
+
+static struct json_object *number(uint64_t n)
+{
+    return json_object_new_int64((int64_t)n);
+}
+
+/* The links that are open, and the adapters that serve them. */
+static void rails_describe(struct json_object *o, const struct peer *p)
+{
+    struct json_object *devices = json_object_new_array();
+    uint32_t rails = 0;
+
+    for (uint32_t r = 0; p && r < NET_RAILS_MAX; r++) {
+        const char *device = p->data[r] == PEER_OPEN ? nodes_rail_device(p, r) : NULL;
+        rails += p->data[r] == PEER_OPEN;
+        if (device)
+            json_object_array_add(devices, json_object_new_string(device));
+    }
+    add(o, "rails", json_object_new_int((int)rails));
+    add(o, "devices", devices);
+}
+
+static struct json_object *account_describe(const struct nodes_account *a, const struct peer *p)
+{
+    const struct net_counts *sent = p ? nodes_counts(p, true) : NULL;
+    struct json_object *o = json_object_new_object();
+
+    add(o, "node", json_object_new_string(a->address));
+    add(o, "state", json_object_new_string(!p ? "closed" : peer_is_open(p) ? "open" : "connecting"));
+    add(o, "transport", text_of(sent ? atomic_load_explicit(&sent->transport, memory_order_acquire) : NULL));
+    rails_describe(o, p);
+    add(o, "bytes_out", number(a->bytes_out));
+    add(o, "bytes_in", number(a->bytes_in));
+    add(o, "messages_out", number(a->messages_out));
+    add(o, "messages_in", number(a->messages_in));
+    add(o, "waits", number(a->waits));
+    add(o, "errors", number(a->errors));
+    return o;
+}
+
+struct json_object *nodes_links_describe(const struct worker *w)
+{
+    struct json_object *o = json_object_new_object(), *links = json_object_new_array();
+    const struct nodes_account *a;
+    const struct peer *p;
+
+    add(o, "uid", number(w->uid));
+    add(o, "job", json_object_new_string(w->job));
+    add(o, "pid", json_object_new_int(getpid()));
+    add(o, "links", links);
+    LIST_FOREACH(p, &w->peers, link) {
+        struct nodes_account sum = {.bytes_out = 0};
+        if (p->broken.status)
+            continue;
+        a = account_find(w, p->address);
+        if (a)
+            sum = *a;
+        text_copy(sum.address, sizeof(sum.address), p->address);
+        counts_add(p, &sum);
+        json_object_array_add(links, account_describe(&sum, p));
+    }
+    LIST_FOREACH(a, &w->accounts, link) {
+        LIST_FOREACH(p, &w->peers, link)
+            if (!p->broken.status && !strcmp(p->address, a->address))
+                break;
+        if (!p)
+            json_object_array_add(links, account_describe(a, NULL));
+    }
+    return o;
+}

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * nodes.c - communicators whose ranks are on several nodes: how they take turns.
+ *
+ * Turns. Each worker has all ranks' queues. What a rank submits is sent to all other nodes (SUBMIT) and stands in its queue there, too; so
+ * each worker finds by itself what the next turn is, whether the requests fit together, and the plans, and all find the same. A turn
+ * begins at a worker when all ranks have come to it and all nodes have done with the turn before: `done`, which comes
+ * with the data, behind all that the node has put (data.c). So nothing of an earlier operator comes after that.
+ *
+ * Staging memory grows as operators need it. Every worker knows from the plans whose grows with a turn; it starts the operator when the nodes of these ranks
+ * have said that the memory is there (STAGED). A symmetric allocation is a turn, too (alloc.c).
+ *
+ * An operator that fails at a node (FAIL) fails at all; one that had ended already at another node has ended well there. How the
+ * communicator ends is in end.c.
+ */
+#include "daemon/worker/nodes/nodes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/nodes/puts.h"
+
+int nodes_peer_number(const struct comm *c, const struct peer *p)
+{
+    for (int i = 0; i < c->nodes->npeers; i++)
+        if (c->nodes->peers[i] == p)
+            return i;
+    return -1;
+}
+
+uint64_t nodes_memory_number(const struct comm *c, uint32_t comm)
+{
+    return c->nodes->number + comm; /* random, and each number of a worker's is given once */
+}
+
+uint64_t nodes_memory_here(const struct comm *c)
+{
+    return nodes_memory_number(c, c->number);
+}
+
+uint64_t nodes_memory_there(const struct member *m)
+{
+    return nodes_memory_number(m->comm, m->comm_there);
+}
+
+/* A worker's number of the communicator; 0: it has not said so. */
+static uint32_t comm_at(const struct comm *c, const struct peer *p)
+{
+    int peer = nodes_peer_number(c, p);
+
+    if (peer >= 0)
+        return c->members[c->nodes->peer_rank[peer]].comm_there;
+    if (c->nodes->root == p)
+        return c->nodes->root_comm;
+    /* It forms here. p is that worker, if perhaps not by the connection on which it joined. */
+    for (int r = 0; r < c->nranks; r++)
+        if (c->members[r].peer && !strcmp(c->members[r].peer->address, p->address) &&
+            incarnation_same(&c->members[r].peer->who, &p->who))
+            return c->members[r].comm_there;
+    return 0;
+}
+
+void nodes_tell(const struct comm *c, struct peer *p, struct peer_msg *m, enum peer_type type, size_t length)
+{
+    m->from = c->number;
+    m->to = comm_at(c, p);
+    peer_send(p, m, c->nodes->number, type, length);
+}
+
+void nodes_tell_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length)
+{
+    for (int i = 0; i < c->nodes->npeers; i++)
+        nodes_tell(c, c->nodes->peers[i], m, type, length);
+}
+
+/* ---- turns ---- */
+
+void nodes_measured(struct comm *c, const struct tune_sample *sample)
+{
+    c->nodes->measured = *sample;
+}
+
+void nodes_tune(struct comm *c)
+{
+    const struct tune_sample *sample = &c->members[0].next->sample;
+
+    if (sample->ns && (sample->kind == FCC_SCHEDULE_FUSED || sample->kind == FCC_SCHEDULE_SEQUENTIAL))
+        tune_record(c->tune, sample);
+}
+
+void nodes_submit(const struct member *m, struct submission *sub, const struct fcc_submit *submit)
+{
+    static _Alignas(16) unsigned char buf[PEER_MSG_MAX]; /* the engine is one thread */
+    struct peer_submit *p = (struct peer_submit *)buf;
+    size_t length = sizeof(*p);
+
+    memset(p, 0, sizeof(*p));
+    p->rank = m->rank;
+    p->kind = sub->kind;
+    p->alloc_bytes = sub->alloc_bytes;
+    p->status = sub->error.status;
+    text_copy(p->text, sizeof(p->text), sub->error.text);
+    if (m->rank == 0) {
+        sub->sample = m->comm->nodes->measured;
+        m->comm->nodes->measured.ns = 0;
+    }
+    p->sample = sub->sample;
+    for (int i = 0; i < FCC_MAX_TENSORS; i++)
+        if (sub->buffers[i]) {
+            p->buffers[i].bytes = sub->buffers[i]->bytes;
+            p->buffers[i].symmetric = sub->args.tensors[i].symmetric;
+        }
+    if (submit) {
+        memcpy(buf + length, submit, submit->msg.length);
+        length += submit->msg.length;
+    }
+    nodes_tell_all(m->comm, &p->msg, PEER_SUBMIT, length);
+}
+
+struct member *nodes_member_at(struct comm *c, const struct peer *p, int32_t rank)
+{
+    return rank >= 0 && rank < c->nranks && c->members[rank].peer == p && c->members[rank].state == MEMBER_JOINED
+               ? &c->members[rank]
+               : NULL;
+}
+
+static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *m)
+{
+    struct member *member = nodes_member_at(c, p, m->rank);
+    struct submission *sub;
+    struct error e = {0};
+
+    if (!member || m->kind > SUBMISSION_ALLOC || m->status > 0) {
+        peer_break(p, -EPROTO, "a request of rank %d, which is not there, of kind %u, with status %d", m->rank, m->kind,
+                   m->status);
+        return;
+    }
+    sub = submission_remote(member, (const struct fcc_submit *)(m + 1), m->msg.length - sizeof(*m), m, &e);
+    if (sub)
+        comm_submit(member, sub, NULL);
+    else
+        comm_abort(c, e.status, "rank %d (node %s): %s", m->rank, p->address, e.text);
+    comm_release(c);
+}
+
+bool nodes_turn_ready(const struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+
+    if (n->alloc || n->staging)
+        return false;
+    for (int i = 0; i < n->npeers; i++)
+        if (atomic_load_explicit(&n->done[n->peer_node[i]], memory_order_acquire) < n->turns)
+            return false;
+    return true;
+}
+
+void nodes_turn_ended(struct comm *c)
+{
+    c->nodes->turns++;
+    nodes_done_tell(c);
+    nodes_leave_due(c);
+}
+
+/* ---- operators ---- */
+
+/* Whether all nodes with ranks whose staging memory grows have made room: their shadows here were too small before. */
+static bool staged_by_all(const struct comm *c, const struct launch *l)
+{
+    const struct comm_nodes *n = c->nodes;
+
+    for (int r = 0; r < c->nranks; r++) {
+        const struct member *m = &c->members[r];
+        if (m->remote && m->peer && l->runs[r].plan->staging_bytes > m->staged_bytes && n->staged[m->node] <= n->turns)
+            return false;
+    }
+    return true;
+}
+
+static void staged_note(struct comm *c, const struct launch *l)
+{
+    for (int r = 0; r < c->nranks; r++)
+        if (l->runs[r].plan->staging_bytes > c->members[r].staged_bytes)
+            c->members[r].staged_bytes = l->runs[r].plan->staging_bytes;
+}
+
+bool nodes_staged(struct comm *c, struct launch *l)
+{
+    struct peer_turn m = {.turn = c->nodes->turns + 1};
+    bool grown = false;
+
+    for (int r = 0; r < c->nranks; r++)
+        grown |= !c->members[r].remote && l->runs[r].plan->staging_bytes > c->members[r].staged_bytes;
+    if (grown)
+        nodes_tell_all(c, &m.msg, PEER_STAGED, sizeof(m));
+    if (!staged_by_all(c, l)) {
+        c->nodes->staging = l;
+        return false;
+    }
+    staged_note(c, l);
+    return true;
+}
+
+static void on_staged(struct peer *p, struct comm *c, const struct peer_turn *m)
+{
+    struct comm_nodes *n = c->nodes;
+    struct launch *l = n->staging;
+
+    if (n->staged[n->peer_node[nodes_peer_number(c, p)]] < m->turn)
+        n->staged[n->peer_node[nodes_peer_number(c, p)]] = m->turn;
+    if (!l || !staged_by_all(c, l))
+        return;
+    staged_note(c, l);
+    n->staging = NULL;
+    device_launch(l);
+    nodes_launch_started(l);
+}
+
+/* Elsewhere: the text says which rank and operator. */
+static void launch_fail_elsewhere(struct launch *l, const struct error *e)
+{
+    int32_t none = 0;
+
+    if (!atomic_exchange_explicit(&l->failed, 1, memory_order_relaxed))
+        l->error = *e;
+    (void)atomic_compare_exchange_strong_explicit(l->status, &none, e->status, memory_order_relaxed, memory_order_relaxed);
+}
+
+void nodes_launch_started(struct launch *l)
+{
+    const struct comm_nodes *n = l->comm->nodes;
+
+    if (!n->fail.status || n->fail_turn != n->turns)
+        return;
+    launch_fail_elsewhere(l, &n->fail);
+    if (l->comm->ops->number != FCC_DEVICE_CPU)
+        gpus_launch_abort(l);
+}
+
+void nodes_launch_failed(const struct launch *l)
+{
+    struct comm_nodes *n = l->comm->nodes;
+    struct peer_turn m = {.turn = n->turns, .status = l->error.status};
+
+    n->is_late = true;
+    if (n->fail.status && n->fail_turn == n->turns)
+        return; /* we have heard of it */
+    text_copy(m.text, sizeof(m.text), l->error.text);
+    nodes_tell_all(l->comm, &m.msg, PEER_FAIL, sizeof(m));
+}
+
+static void on_fail(struct peer *p, struct comm *c, const struct peer_turn *m)
+{
+    struct comm_nodes *n = c->nodes;
+
+    (void)p;
+    if (m->turn < n->turns || m->status >= 0)
+        return; /* it has ended here */
+    (void)error_set(&n->fail, m->status, "%.*s", (int)sizeof(m->text) - 1, m->text);
+    n->fail_turn = m->turn;
+    if (m->turn == n->turns && c->current && c->current != n->staging)
+        nodes_launch_started(c->current);
+}
+
+/* ---- what comes ---- */
+
+/* JOINED and REFUSE answer a JOIN, of a rank that is here; HERE names the node that says it, and before FORMED, perhaps: then this one does
+ * not know yet who has which number. */
+static bool forming_may_be(struct peer *p, const struct comm *c, const struct peer_msg *m)
+{
+    const struct comm_nodes *n = c->nodes;
+    int peer = nodes_peer_number(c, p);
+
+    if (m->type == PEER_HERE) {
+        uint32_t node = ((const struct peer_here *)m)->node;
+        if (node < (uint32_t)c->nranks && (!n->formed || peer < 0 || n->peer_node[peer] == (int)node))
+            return true;
+        peer_break(p, -EPROTO, "here: node %u: not its number among the nodes of %d ranks", node, c->nranks);
+        return false;
+    }
+    if ((m->type != PEER_JOINED && m->type != PEER_REFUSE) || n->root != p)
+        return true;
+    int32_t rank = m->type == PEER_JOINED ? ((const struct peer_joined *)m)->rank : ((const struct peer_refuse *)m)->rank;
+    if (rank >= 0 && rank < c->nranks && c->members[rank].state == MEMBER_JOINED && !c->members[rank].remote)
+        return true;
+    peer_break(p, -EPROTO, "%s: rank %d: none that has joined here", peer_type_name(m->type), rank);
+    return false;
+}
+
+/* Nodes begin a turn when the one before has ended at all of them. So another one that tells of a turn is in the same one as this node, or has
+ * ended that: it makes room for the turn that it is in (counted from 1), which has failed there, or leaves when so many have ended. */
+static bool turn_may_be(const struct comm *c, const struct peer_turn *m)
+{
+    uint64_t most = c->nodes->turns + (m->msg.type != PEER_FAIL);
+
+    return m->turn <= most && (m->turn || m->msg.type != PEER_STAGED);
+}
+
+void nodes_message(struct peer *p, const struct peer_msg *m)
+{
+    struct comm *c;
+    struct error e = {0};
+
+    if (peer_message_check(m, &e)) {
+        peer_break(p, e.status, "%s", e.text);
+        return;
+    }
+    if (m->type == PEER_JOIN) {
+        comm_join_remote(p, (const struct peer_join *)m);
+        return;
+    }
+    if (m->type == PEER_DENY) {
+        comm_deny_remote(p, (const struct peer_deny *)m);
+        return;
+    }
+    c = comm_find_addressed(p->worker, p, m);
+    if (!c)
+        return; /* it has ended here; another one with its id may have begun */
+    if (m->type <= PEER_GO) {
+        if (c->state == COMM_FORMING && forming_may_be(p, c, m))
+            nodes_forming_message(p, c, m);
+        return;
+    }
+    if (m->type == PEER_ABORT) {
+        /* One that was refused tells so to its root, where the communicator may have formed without it, and goes on. */
+        if (c->nodes->root == p || nodes_peer_number(c, p) >= 0 || c->state == COMM_FORMING)
+            nodes_abort_told(p, c, (const struct peer_turn *)m);
+        return;
+    }
+    if (nodes_peer_number(c, p) < 0) {
+        peer_break(p, -EPROTO, "%s of a communicator in which it has no rank", peer_type_name(m->type));
+        return;
+    }
+    if ((m->type == PEER_STAGED || m->type == PEER_FAIL || m->type == PEER_LEAVE) &&
+        !turn_may_be(c, (const struct peer_turn *)m)) {
+        peer_break(p, -EPROTO, "%s: turn %llu: %llu have ended here", peer_type_name(m->type),
+                   (unsigned long long)((const struct peer_turn *)m)->turn, (unsigned long long)c->nodes->turns);
+        return;
+    }
+    switch (m->type) {
+    case PEER_SUBMIT:
+        on_submit(p, c, (const struct peer_submit *)m);
+        break;
+    case PEER_MEMORY:
+        nodes_alloc_told(p, c, (const struct peer_memory *)m);
+        break;
+    case PEER_RESULT:
+        nodes_result_told(p, c, (const struct peer_result *)m);
+        break;
+    case PEER_FREE:
+        nodes_free_told(p, c, (const struct peer_free *)m);
+        break;
+    case PEER_STAGED:
+        on_staged(p, c, (const struct peer_turn *)m);
+        break;
+    case PEER_FAIL:
+        on_fail(p, c, (const struct peer_turn *)m);
+        break;
+    default:
+        nodes_leave_told(p, c, (const struct peer_turn *)m);
+        break;
+    }
+}

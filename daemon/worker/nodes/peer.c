@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * peer.c - connections between the workers of a job: made when a communicator needs them (peer_connect.c), kept for the job's life.
+ *
+ * Who sends nothing else sends a PING every half second. A peer that is silent for too long, or whose connection ends, is lost: its communicators
+ * end with an error that names it, and the next one connects anew. Silence is counted in our own pings: when this process does not run, as it
+ * is stopped or the machine has too much to do, it hears nobody, and that is nobody's silence. What came meanwhile is read before the next ping.
+ * When another connection ends than the one on which its messages come, its worker may have ended in good order. What it said last, as that its
+ * ranks have left, may come later than this; so its messages are read to their end, for one SILENCE_MS at most.
+ *
+ * A PING is the engine's, which may be busy for seconds: it opens GPUs, maps memory and gives it back. So too long is SILENCES times SILENCE_MS.
+ * A process that stops altogether is lost after one SILENCE_MS wherever there are operators: the proxies, which have no such work, send signs of
+ * life, too (net.h).
+ */
+#include "daemon/worker/nodes/peer.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/worker/nodes/nodes.h"
+#include "proto/base/log.h"
+#include "proto/msg.h"
+
+#define PING_MS 500
+#define SILENCES 4
+#define WAITING_MAX (16u << 20) /* bytes that a peer has not taken */
+
+const char *peer_type_name(unsigned type)
+{
+    static const char *const names[PEER_TYPES] = {
+        [PEER_PING] = "ping",     [PEER_JOIN] = "join",     [PEER_JOINED] = "joined", [PEER_REFUSE] = "refuse",
+        [PEER_DENY] = "deny",     [PEER_FORMED] = "formed", [PEER_HERE] = "here",     [PEER_READY] = "ready",
+        [PEER_GO] = "go",         [PEER_SUBMIT] = "submit", [PEER_MEMORY] = "memory", [PEER_FREE] = "free",
+        [PEER_STAGED] = "staged", [PEER_FAIL] = "fail",     [PEER_ABORT] = "abort",   [PEER_LEAVE] = "leave",
+        [PEER_RESULT] = "result"};
+
+    return type < PEER_TYPES && names[type] ? names[type] : "unknown";
+}
+
+void peer_break(struct peer *p, int status, const char *format, ...)
+{
+    char text[FCC_TEXT_MAX - FCC_NODE_MAX - 16];
+    va_list ap;
+
+    if (p->broken.status)
+        return;
+    va_start(ap, format);
+    (void)vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    (void)error_set(&p->broken, status, "node %s: %s", p->address, text_clean(text));
+    p->worker->sweep = true;
+}
+
+void peer_ends(struct peer *p, int status, const char *format, ...)
+{
+    char text[FCC_TEXT_MAX - FCC_NODE_MAX - 16];
+    va_list ap;
+
+    va_start(ap, format);
+    (void)vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    if (!p->reader)
+        peer_break(p, status, "%s", text);
+    else if (!p->ending.status)
+        (void)error_set(&p->ending, status, "%s", text);
+    p->is_past = true;
+}
+
+bool peer_is_open(const struct peer *p)
+{
+    return p->out == PEER_OPEN && p->data[0] == PEER_OPEN && !p->broken.status && !p->ending.status;
+}
+
+/* ---- messages out ---- */
+
+void peer_send(struct peer *p, struct peer_msg *m, uint64_t comm, enum peer_type type, size_t length)
+{
+    struct evbuffer *to = p->writer ? bufferevent_get_output(p->writer) : p->waiting;
+
+    if (p->broken.status || p->ending.status)
+        return;
+    m->length = (uint32_t)length;
+    m->type = (uint16_t)type;
+    m->comm = comm;
+    if (evbuffer_get_length(to) + length > WAITING_MAX)
+        peer_break(p, -ETIMEDOUT, "it does not take what it is sent");
+    else if (evbuffer_add(to, m, length))
+        peer_break(p, -ENOMEM, "no memory for a message to it");
+}
+
+static void on_writer_event(struct bufferevent *b, short what, void *arg)
+{
+    (void)bufferevent_disable(b, EV_READ | EV_WRITE);
+    peer_ends(arg, -ECONNRESET, "the connection to it has ended%s%s", what & BEV_EVENT_ERROR ? ": " : "",
+              what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
+}
+
+/* Nothing comes on a connection of ours: only its end. */
+static void on_writer_read(struct bufferevent *b, void *arg)
+{
+    (void)b;
+    peer_break(arg, -EPROTO, "it sends on a connection that is not its own");
+}
+
+/* ---- messages in ---- */
+
+static void on_read(struct bufferevent *b, void *arg)
+{
+    static _Alignas(16) unsigned char buf[PEER_MSG_MAX]; /* the engine is one thread */
+    struct peer *p = arg;
+    struct evbuffer *in = bufferevent_get_input(b);
+    const struct peer_msg *m = (const struct peer_msg *)buf;
+
+    p->silent = 0;
+    while (!p->broken.status && evbuffer_copyout(in, buf, sizeof(*m)) == (ssize_t)sizeof(*m)) {
+        if (m->length < sizeof(*m) || m->length > sizeof(buf) || m->zero) {
+            peer_break(p, -EPROTO, "a message of %u bytes: allowed are %zu to %zu", m->length, sizeof(*m), sizeof(buf));
+            return;
+        }
+        if (evbuffer_get_length(in) < m->length)
+            return;
+        (void)evbuffer_remove(in, buf, m->length);
+        if (m->type != PEER_PING)
+            nodes_message(p, m);
+    }
+}
+
+static void on_reader_event(struct bufferevent *b, short what, void *arg)
+{
+    (void)b;
+    peer_break(arg, -ECONNRESET, "its connection has ended%s%s", what & BEV_EVENT_ERROR ? ": " : "",
+               what & BEV_EVENT_ERROR ? strerror(EVUTIL_SOCKET_ERROR()) : "");
+}
+
+/* ---- heartbeat ---- */
+
+static void on_ping(evutil_socket_t sock, short what, void *arg)
+{
+    struct worker *w = arg;
+    struct peer *p;
+
+    (void)sock, (void)what;
+    uint64_t limit_ms = (uint64_t)SILENCES * w->config.silence_ms;
+    LIST_FOREACH(p, &w->peers, link) {
+        struct peer_msg m = {0};
+        if (p->ending.status && p->ended++ * PING_MS >= w->config.silence_ms)
+            peer_break(p, p->ending.status, "%s", p->ending.text);
+        else if (p->writer && !p->ending.status)
+            peer_send(p, &m, 0, PEER_PING, sizeof(m));
+        if (p->reader && !w->retiring && p->silent++ * PING_MS >= limit_ms)
+            peer_break(p, -ETIMEDOUT, "it has been silent for %llu ms", (unsigned long long)limit_ms);
+    }
+}
+
+int peers_ping_start(struct worker *w)
+{
+    const struct timeval every = {.tv_usec = PING_MS * 1000};
+
+    if (w->ping_event)
+        return 0;
+    w->ping_event = event_new(w->base, -1, EV_PERSIST, on_ping, w);
+    return !w->ping_event || event_add(w->ping_event, &every) ? -ENOMEM : 0;
+}
+
+/* ---- coming and going ---- */
+
+void peer_writer_open(struct peer *p, int sock)
+{
+    p->writer = bufferevent_socket_new(p->worker->base, sock, BEV_OPT_CLOSE_ON_FREE);
+    if (!p->writer) {
+        (void)close(sock);
+        peer_break(p, -ENOMEM, "no memory for its connection");
+        return;
+    }
+    p->out = PEER_OPEN;
+    bufferevent_setcb(p->writer, on_writer_read, NULL, on_writer_event, p);
+    (void)bufferevent_enable(p->writer, EV_READ | EV_WRITE);
+    (void)evbuffer_add_buffer(bufferevent_get_output(p->writer), p->waiting);
+}
+
+bool peer_reader_open(struct peer *p, int sock)
+{
+    p->reader = bufferevent_socket_new(p->worker->base, sock, BEV_OPT_CLOSE_ON_FREE);
+    if (!p->reader)
+        return false;
+    p->silent = 0;
+    bufferevent_setcb(p->reader, on_read, NULL, on_reader_event, p);
+    (void)bufferevent_enable(p->reader, EV_READ);
+    return true;
+}
+
+static void peer_free(struct peer *p)
+{
+    LIST_REMOVE(p, link);
+    if (p->writer)
+        bufferevent_free(p->writer);
+    if (p->reader)
+        bufferevent_free(p->reader);
+    evbuffer_free(p->waiting);
+    free(p);
+}
+
+void peers_sweep(struct worker *w)
+{
+    struct peer *p, *next;
+
+    for (p = LIST_FIRST(&w->peers); p; p = next) {
+        next = LIST_NEXT(p, link);
+        if (!p->broken.status)
+            continue;
+        bool was_needed = nodes_peer_lost(p);
+        nodes_link_end(p, was_needed);
+        if (was_needed) {
+            log_warning("%s", p->broken.text);
+            nodes_data_forget(p);
+        } else {
+            log_info("%s", p->broken.text); /* its last rank had left: its worker may go, when what it sent has been read */
+        }
+        peer_free(p);
+    }
+}
+
+bool peers_are_busy(const struct worker *w)
+{
+    const struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (!p->broken.status && !p->ending.status &&
+            evbuffer_get_length(p->writer ? bufferevent_get_output(p->writer) : p->waiting)) /* until its time limit at most */
+            return true;
+    return false;
+}
+
+void peers_pause(struct worker *w)
+{
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (p->reader)
+            (void)bufferevent_disable(p->reader, EV_READ);
+}
+
+void peers_resume(struct worker *w)
+{
+    struct peer *p;
+
+    LIST_FOREACH(p, &w->peers, link)
+        if (p->reader) {
+            p->silent = 0; /* it was not listened to */
+            (void)bufferevent_enable(p->reader, EV_READ);
+        }
+}
+
+void peers_close(struct worker *w)
+{
+    struct peer *p, *next;
+
+    for (p = LIST_FIRST(&w->peers); p; p = next) {
+        next = LIST_NEXT(p, link);
+        peer_free(p);
+    }
+    if (w->ping_event)
+        event_free(w->ping_event);
+    w->ping_event = NULL;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * peer_check.c - the form of what another node's worker says: its length, its text and its status. Whether it makes sense then is for those who
+ * know the communicator.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "daemon/worker/nodes/peer.h"
+
+static size_t least_bytes(unsigned type)
+{
+    static const size_t bytes[PEER_TYPES] = {
+        [PEER_JOIN] = sizeof(struct peer_join),     [PEER_JOINED] = sizeof(struct peer_joined),
+        [PEER_REFUSE] = sizeof(struct peer_refuse), [PEER_FORMED] = sizeof(struct peer_formed),
+        [PEER_HERE] = sizeof(struct peer_here),     [PEER_READY] = sizeof(struct peer_msg),
+        [PEER_GO] = sizeof(struct peer_msg),        [PEER_SUBMIT] = sizeof(struct peer_submit),
+        [PEER_MEMORY] = sizeof(struct peer_memory), [PEER_FREE] = sizeof(struct peer_free),
+        [PEER_STAGED] = sizeof(struct peer_turn),   [PEER_FAIL] = sizeof(struct peer_turn),
+        [PEER_ABORT] = sizeof(struct peer_turn),    [PEER_LEAVE] = sizeof(struct peer_turn),
+        [PEER_RESULT] = sizeof(struct peer_result), [PEER_DENY] = sizeof(struct peer_deny)};
+
+    return type < PEER_TYPES ? bytes[type] : 0;
+}
+
+/* The text of a message that has one, otherwise NULL; and its status, otherwise 0. */
+static const char *text_of(const struct peer_msg *m, int32_t *status)
+{
+    *status = 0;
+    switch (m->type) {
+    case PEER_REFUSE:
+        *status = ((const struct peer_refuse *)m)->status;
+        return ((const struct peer_refuse *)m)->text;
+    case PEER_DENY:
+        *status = ((const struct peer_deny *)m)->status;
+        return ((const struct peer_deny *)m)->text;
+    case PEER_SUBMIT:
+        *status = ((const struct peer_submit *)m)->status;
+        return ((const struct peer_submit *)m)->text;
+    case PEER_MEMORY:
+        *status = ((const struct peer_memory *)m)->status;
+        return ((const struct peer_memory *)m)->text;
+    case PEER_FAIL:
+    case PEER_ABORT:
+    case PEER_LEAVE:
+        *status = ((const struct peer_turn *)m)->status;
+        return ((const struct peer_turn *)m)->text;
+    default:
+        return NULL;
+    }
+}
+
+int peer_message_check(const struct peer_msg *m, struct error *e)
+{
+    size_t least = least_bytes(m->type);
+    const char *text;
+    int32_t status;
+
+    if (!least || m->length < least || (m->length != least && m->type != PEER_SUBMIT))
+        return error_set(e, -EPROTO, "a message of type %u and %u bytes: there is no such message", m->type, m->length);
+    text = text_of(m, &status);
+    if (text && !memchr(text, '\0', FCC_TEXT_MAX))
+        return error_set(e, -EPROTO, "%s: a text without an end", peer_type_name(m->type));
+    if (status > 0 || status < -STATUS_LAST)
+        return error_set(e, -EPROTO, "%s: status %d: allowed are 0 and negative errno values", peer_type_name(m->type), status);
+    return 0;
+}

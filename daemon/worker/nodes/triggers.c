@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * triggers.c - what triggers stand for: who pushes them, and what the proxy is to send by them.
+ *
+ * A slice whose destination is a rank on another node is stored, as all are, at that rank's tensor: here, in its shadow. Then the workgroup
+ * pushes a trigger, and the proxy thread finds by it (put_resolve()) which area of the shadow goes to which place there. A
+ * flag's trigger is pushed after those of all slices of its group (the countdown of slice_signal() orders them), so it goes
+ * behind them. When all workgroups have left a launch the last one pushes END; the launch is handed back to the engine when the
+ * proxy has sent all that came before: so shadows are not written again before that.
+ */
+#include <errno.h>
+
+#include "daemon/worker/nodes/inside.h"
+#include "daemon/worker/nodes/puts.h"
+
+static_assert(PLAN_MAX_SLICES - 1u <= FCC_TRIGGER_NUMBER, "a slice has a number");
+
+/* ---- the proxy's thread ---- */
+
+/* False: there is nothing to send. */
+static bool put_resolve(const struct entry *entry, const struct fcc_trigger *t, struct proxy_send *out)
+{
+    const struct launch *l = entry->launch;
+
+    assert(l); /* only launches push PUT */
+    const struct run *run = &l->runs[t->rank].run;
+    const struct slice *s = &run->plan->slices[t->what & FCC_TRIGGER_NUMBER];
+    const unsigned char *base = l->staging[t->dst];
+    struct put_area area;
+
+    op_get(l->problem->op)->area(run, s, t->dst, &area);
+    if (!area.planes || !area.rows || !area.row_bytes)
+        return false;
+    out->to.region = NET_STAGING;
+    if (area.tensor != PUT_STAGING) {
+        const struct buffer *b = l->submissions[t->dst]->buffers[area.tensor];
+        out->to.region = b->handle;
+        base = b->memory.data;
+    } else { /* a rank's grows: it is another one then. A buffer's number is never used again */
+        out->to.version = l->comm->members[t->dst].staging.bytes;
+    }
+    out->from = area.at;
+    out->to.offset = (uint64_t)(area.at - base);
+    out->area = (struct net_area){.row_bytes = area.row_bytes, .stride = area.row_stride, .rows = area.rows};
+    out->more = area.planes - 1;
+    out->plane_bytes = area.plane_bytes;
+    return true;
+}
+
+bool nodes_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *out)
+{
+    struct nodes_data *d = ctx;
+    struct entry *entry = &d->entries[t->launch - 1];
+    const struct entry *comm = entry->launch ? &d->entries[entry->launch->comm->nodes->channel - 1] : entry;
+
+    if (entry->launch && atomic_load_explicit(entry->launch->status, memory_order_relaxed))
+        return false; /* it is to leave: nobody waits for this any more */
+    out->node = comm->peer[t->dst];
+    out->rail = nodes_rail_of(d, out->node, comm->source[t->rank]);
+    out->to.comm = comm->comm[t->dst];
+    out->to.rank = t->dst;
+    if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT)
+        return put_resolve(entry, t, out);
+    out->flag = t->what & FCC_TRIGGER_NUMBER;
+    if (!entry->launch) /* from the lower half of the number of turns, which is larger than the last one */
+        entry->turns += t->epoch - (uint32_t)entry->turns;
+    out->epoch = entry->launch ? entry->launch->epoch : entry->turns;
+    return true;
+}
+
+void nodes_done(void *ctx, uint32_t number)
+{
+    struct nodes_data *d = ctx;
+    struct entry *entry = &d->entries[number - 1];
+
+    if (entry->launch) {
+        worker_launch_finished(d->worker, entry->launch);
+    } else if (entry->puts) {
+        puts_end(entry->puts);
+        nodes_news_tell(d);
+    } else {
+        atomic_store_explicit(&entry->used, false, memory_order_release);
+    }
+}
+
+/* ---- the engine's ---- */
+
+/* An entry, to be filled in; its number, or 0. */
+static uint32_t entry_new(struct nodes_data *d)
+{
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        struct entry *entry = &d->entries[i];
+        if (atomic_load_explicit(&entry->used, memory_order_acquire))
+            continue;
+        entry->launch = NULL;
+        entry->puts = NULL;
+        entry->turns = 0;
+        atomic_store_explicit(&entry->used, true, memory_order_relaxed);
+        return i + 1;
+    }
+    return 0;
+}
+
+void nodes_channel_peers(const struct comm *c)
+{
+    struct entry *entry = c->nodes->channel ? &c->worker->data->entries[c->nodes->channel - 1] : NULL;
+
+    for (int r = 0; entry && r < c->nranks; r++)
+        entry->peer[r] = c->members[r].peer ? (uint8_t)c->members[r].peer->index : 0;
+}
+
+int nodes_channel_open(struct comm *c, struct error *e)
+{
+    struct comm_nodes *n = c->nodes;
+    struct entry *entry;
+
+    if (n->node < 0)
+        return 0; /* none of its ranks is here: it is not taken part in */
+    n->channel = entry_new(c->worker->data);
+    if (!n->channel)
+        return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
+    entry = &c->worker->data->entries[n->channel - 1];
+    nodes_channel_peers(c);
+    for (int r = 0; r < c->nranks; r++) {
+        entry->comm[r] = nodes_memory_there(&c->members[r]);
+        entry->source[r] = nodes_source(&c->members[r]);
+    }
+    return 0;
+}
+
+static void push(struct worker *w, const struct fcc_trigger *t)
+{
+    (void)fifo_push(w->data->fifo, *t, NULL);
+}
+
+void nodes_channel_close(struct comm *c)
+{
+    if (c->nodes->channel) /* the proxy may have triggers that name it: it is free behind them */
+        push(c->worker, &(struct fcc_trigger){.launch = c->nodes->channel, .what = FCC_TRIGGER_END});
+    c->nodes->channel = 0;
+}
+
+void nodes_done_tell(struct comm *c)
+{
+    const struct comm_nodes *n = c->nodes;
+    struct fcc_trigger t = {.launch = n->channel, .epoch = (uint32_t)n->turns};
+
+    for (int i = 0; n->channel && i < n->npeers; i++) {
+        uint16_t ranks[NET_RAILS_MAX];
+        uint32_t rails = nodes_rails_used(c, n->peers[i], ranks);
+        t.dst = (uint16_t)n->peer_rank[i];
+        for (uint32_t r = 0; r < rails; r++) {
+            t.rank = ranks[r];
+            t.what = FCC_TRIGGER_FLAG | (FLAG_DONE + done_number((uint32_t)n->node, rails, r));
+            push(c->worker, &t);
+        }
+    }
+}
+
+void nodes_left_tell(const struct comm *c, int rank)
+{
+    const struct comm_nodes *n = c->nodes;
+    struct fcc_trigger t = {.launch = n->channel,
+                            .rank = (uint16_t)rank,
+                            .what = FCC_TRIGGER_FLAG | (FLAG_LEFT + (uint32_t)rank),
+                            .epoch = (uint32_t)n->turns};
+
+    for (int i = 0; n->channel && i < n->npeers; i++) {
+        t.dst = (uint16_t)n->peer_rank[i];
+        push(c->worker, &t);
+    }
+}
+
+/* ---- puts of programs' kernels ---- */
+
+struct puts_all *nodes_puts(const struct worker *w)
+{
+    return w->data ? w->data->puts : NULL;
+}
+
+int nodes_puts_enter(struct worker *w, struct puts *p, uint32_t *entry, struct error *e)
+{
+    uint32_t number = entry_new(w->data);
+
+    if (!number)
+        return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
+    w->data->entries[number - 1].puts = p;
+    *entry = number;
+    return 0;
+}
+
+void nodes_puts_leave(struct worker *w, uint32_t entry)
+{
+    atomic_store_explicit(&w->data->entries[entry - 1].used, false, memory_order_relaxed);
+}
+
+void nodes_puts_push_end(struct worker *w, uint32_t entry)
+{
+    push(w, &(struct fcc_trigger){.launch = entry, .what = FCC_TRIGGER_END});
+}
+
+void nodes_puts_look(struct worker *w)
+{
+    proxy_look(w->data->proxy);
+}
+
+void nodes_puts_news(const struct worker *w)
+{
+    nodes_news_tell(w->data);
+}
+
+int nodes_launch_open(struct launch *l, struct error *e)
+{
+    l->nodes_number = entry_new(l->worker->data);
+    if (!l->nodes_number)
+        return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
+    l->worker->data->entries[l->nodes_number - 1].launch = l;
+    return 0;
+}
+
+void nodes_launch_close(struct launch *l)
+{
+    if (l->nodes_number)
+        atomic_store_explicit(&l->worker->data->entries[l->nodes_number - 1].used, false, memory_order_relaxed);
+    l->nodes_number = 0;
+}
+
+/* ---- workgroups ---- */
+
+void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice)
+{
+    const struct slice *s = &r->plan->slices[slice];
+    struct fcc_trigger t = {
+        .launch = l->nodes_number, .rank = (uint16_t)r->run.rank, .what = FCC_TRIGGER_PUT | slice, .epoch = (uint32_t)l->epoch};
+
+    if (s->kind == SLICE_COMPUTE || s->kind == SLICE_WAIT)
+        return; /* these stay on the rank */
+    for (int i = 1; i <= l->nranks; i++) {
+        int dst = (r->run.rank + i) % l->nranks;
+        if (l->runs[dst].device || !plan_reaches(r->plan, s->dst, dst))
+            continue;
+        t.dst = (uint16_t)dst;
+        if (!fifo_push(l->worker->data->fifo, t, (const _Atomic uint32_t *)l->status))
+            return; /* the operator is to leave */
+    }
+}
+
+void nodes_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t flag)
+{
+    struct fcc_trigger t = {.launch = l->nodes_number,
+                            .rank = (uint16_t)r->run.rank,
+                            .dst = (uint16_t)dst,
+                            .what = FCC_TRIGGER_FLAG | flag,
+                            .epoch = (uint32_t)l->epoch};
+
+    (void)fifo_push(l->worker->data->fifo, t, (const _Atomic uint32_t *)l->status);
+}
+
+void nodes_launch_left(struct launch *l)
+{
+    l->left = true;
+    push(l->worker, &(struct fcc_trigger){.launch = l->nodes_number, .what = FCC_TRIGGER_END});
+}

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * session.c - a client's (or fccctl's) connection, from the worker's side.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/process.h"
+#include "daemon/worker/worker.h"
+#include "proto/base/log.h"
+#include "proto/msg.h"
+
+#define LAST_MESSAGES 1024 /* of a process that has ended */
+#define OUTBOX_MAX 4096    /* replies that a client has not fetched */
+#define AGAIN_MS 10        /* a reply that the kernel does not take is tried again after */
+#define AGAIN_FOR_MS 8000  /* ... and for so long: its client has not given up by then */
+#define EVENTS_BYTES 1024  /* what libevent keeps of a session, about */
+
+/* A reply that waits for room in the socket. */
+struct outgoing {
+    TAILQ_ENTRY(outgoing) link; /* session.outbox */
+    int fds[FCC_MAX_FDS], nfds; /* owned */
+    size_t length;
+    _Alignas(16) unsigned char bytes[];
+};
+
+/* ---- replies ---- */
+
+static void outgoing_free(struct session *s, struct outgoing *o)
+{
+    TAILQ_REMOVE(&s->outbox, o, link);
+    s->outbox_length--;
+    worker_small_release(s->worker, sizeof(*o) + o->length);
+    fds_close(o->fds, o->nfds);
+    free(o);
+}
+
+/* The socket has room, but the kernel has not: for descriptors that are on their way (too many of this user's are, perhaps other processes'), or
+ * for memory. */
+static bool passes(int status)
+{
+    return status == -ETOOMANYREFS || status == -ENOBUFS || status == -ENOMEM;
+}
+
+static bool peer_is_gone(int status)
+{
+    return status == -EPIPE || status == -ECONNRESET || status == -ENOTCONN;
+}
+
+/* The first reply was not sent: when to try again, if at all. */
+static void outbox_wait(struct session *s, int status)
+{
+    static const struct timeval soon = {.tv_usec = AGAIN_MS * 1000};
+    uint64_t now = clock_ns();
+
+    if (status == -EAGAIN) {
+        s->outbox_since_ns = 0;
+        (void)event_add(s->write_event, NULL);
+        return;
+    }
+    if (!s->outbox_since_ns)
+        s->outbox_since_ns = now;
+    if (passes(status) && now - s->outbox_since_ns < AGAIN_FOR_MS * 1000000ull) {
+        (void)event_add(s->again_event, &soon);
+        return;
+    }
+    log_warning("pid %d: its connection ends: a reply could not be sent: %s", s->pid, strerror(-status));
+    session_break(s, "a reply could not be sent to it");
+}
+
+static void outbox_flush(evutil_socket_t sock, short what, void *arg)
+{
+    struct session *s = arg;
+    struct outgoing *o, *next;
+
+    (void)sock, (void)what;
+    for (o = s->broken ? NULL : TAILQ_FIRST(&s->outbox); o; o = next) {
+        next = TAILQ_NEXT(o, link);
+        int status = msg_send(s->sock, (struct fcc_msg *)o->bytes, o->length, o->fds, o->nfds);
+        if (status && !peer_is_gone(status)) {
+            outbox_wait(s, status);
+            return;
+        }
+        s->outbox_since_ns = 0;
+        outgoing_free(s, o); /* if the peer is gone, the read event says so */
+    }
+}
+
+/* Room for a reply that is to be sent later, with its descriptors. NULL with the reason: a literal, and logged. */
+static struct outgoing *outgoing_new(struct session *s, size_t length, const int *fds, int nfds, const char **why)
+{
+    struct outgoing *o = NULL;
+    struct error e = {0};
+
+    if (s->outbox_length >= OUTBOX_MAX)
+        *why = "it does not read its replies";
+    else if (worker_small_charge(s->worker, sizeof(*o) + length, &e))
+        *why = "its replies, which it does not read, take more memory than is allowed";
+    else if (!(o = malloc(sizeof(*o) + length)))
+        *why = "no memory for a reply to it";
+    for (int i = 0; o && i < nfds; i++) {
+        o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+        if (o->fds[i] >= 0)
+            continue;
+        *why = "no file descriptor is left to keep a reply to it (RLIMIT_NOFILE)";
+        fds_close(o->fds, i);
+        free(o);
+        o = NULL;
+    }
+    if (o)
+        return o;
+    if (s->outbox_length < OUTBOX_MAX && !e.status)
+        worker_small_release(s->worker, sizeof(*o) + length);
+    log_warning("pid %d: its connection ends: %s%s%s", s->pid, *why, e.status ? ": " : "", e.text);
+    return NULL;
+}
+
+/* status: why it cannot be sent now. */
+static void outbox_add(struct session *s, const struct fcc_reply *reply, size_t length, const int *fds, int nfds, int status)
+{
+    const char *why = NULL;
+    struct outgoing *o = outgoing_new(s, length, fds, nfds, &why);
+
+    if (!o) {
+        session_break(s, why);
+        return;
+    }
+    memcpy(o->bytes, reply, length);
+    o->length = length;
+    o->nfds = nfds;
+    TAILQ_INSERT_TAIL(&s->outbox, o, link);
+    s->outbox_length++;
+    if (s->outbox_length == 1)
+        outbox_wait(s, status);
+}
+
+void session_reply(struct session *s, struct fcc_reply *reply, size_t length, const int *fds, int nfds)
+{
+    reply->fds = (uint32_t)nfds;
+    if (s->broken)
+        return;
+    int status = TAILQ_EMPTY(&s->outbox) ? msg_send(s->sock, &reply->msg, length, fds, nfds) : -EAGAIN;
+    if (!status || peer_is_gone(status)) /* which the read event says */
+        return;
+    reply->msg.length = (uint32_t)length;
+    outbox_add(s, reply, length, fds, nfds, status);
+}
+
+void session_reply_status(struct session *s, const struct fcc_msg *request, int status, const char *text)
+{
+    struct fcc_reply r = {.msg = {.type = (uint16_t)(request->type | FCC_REPLY), .id = request->id}, .status = status};
+
+    if (status)
+        text_copy(r.text, sizeof(r.text), text);
+    session_reply(s, &r, sizeof(r), NULL, 0);
+}
+
+/* One message. False: there is none. */
+static bool session_take(struct session *s)
+{
+    static _Alignas(16) unsigned char buf[FCC_MSG_MAX]; /* the engine is one thread */
+    int fds[FCC_MAX_FDS], nfds = 0;
+    ssize_t n;
+
+    (void)worker_collect(s->worker); /* what the client has been told of is over */
+    if (s->broken)
+        return false;
+    n = msg_recv(s->sock, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds);
+    if (n > 0) {
+        fds_discard(fds, nfds); /* no request carries any */
+        if (s->memory)
+            (void)ring_poll(s); /* what the client put into its ring before it sent this comes before this */
+        session_handle(s, (const struct fcc_msg *)buf, (size_t)n, nfds);
+    } else if (n == -EPROTO) {
+        const struct fcc_msg none = {0};
+        session_reply_status(s, &none, -EPROTO, "malformed message: truncated, oversized, or its length field lies");
+        session_break(s, "it sent a malformed message");
+    } else if (n != -EAGAIN) {
+        if (s->memory)
+            (void)ring_poll(s); /* what it submitted last counts, too */
+        session_break(s, "its connection closed");
+    }
+    return n > 0;
+}
+
+static void session_read(evutil_socket_t sock, short what, void *arg)
+{
+    (void)sock, (void)what;
+    (void)session_take(arg); /* one message a call: the loop polls the rings in between */
+}
+
+/* What it sent last counts, up to some: a child of it that has the socket may go on sending. */
+static void process_ended(evutil_socket_t fd, short what, void *arg)
+{
+    struct session *s = arg;
+
+    (void)fd, (void)what;
+    for (int i = 0; i < LAST_MESSAGES && session_take(s); i++) {
+    }
+    if (s->memory)
+        (void)ring_poll(s);
+    session_break(s, "its process has ended");
+}
+
+static void doorbell_rung(evutil_socket_t fd, short what, void *arg)
+{
+    uint64_t n;
+
+    (void)what, (void)arg; /* the loop polls the rings itself */
+    /* The client has this descriptor, too, and may have read it meanwhile, and have taken O_NONBLOCK from both. */
+    struct iovec v = {.iov_base = &n, .iov_len = sizeof(n)};
+    if (preadv2(fd, &v, 1, -1, RWF_NOWAIT) < 0 && errno == EOPNOTSUPP && read(fd, &n, sizeof(n)) < 0)
+        return; /* Linux before 5.8, and somebody's ring was heard before */
+}
+
+/* ---- life ---- */
+
+static int session_events_open(struct session *s)
+{
+    struct event_base *base = s->worker->base;
+
+    s->event = event_new(base, s->sock, EV_READ | EV_PERSIST, session_read, s);
+    s->write_event = event_new(base, s->sock, EV_WRITE, outbox_flush, s);
+    s->again_event = evtimer_new(base, outbox_flush, s);
+    if (!s->event || !s->write_event || !s->again_event || event_add(s->event, NULL))
+        return -ENOMEM;
+    s->process_event = s->process < 0 ? NULL : event_new(base, s->process, EV_READ, process_ended, s);
+    if (s->process >= 0 && (!s->process_event || event_add(s->process_event, NULL)))
+        return -ENOMEM;
+    if (s->role != FCC_ROLE_CLIENT)
+        return 0;
+    s->doorbell_event = event_new(base, s->doorbell, EV_READ | EV_PERSIST, doorbell_rung, s);
+    return !s->doorbell_event || event_add(s->doorbell_event, NULL) ? -ENOMEM : 0;
+}
+
+/* fccctl's connections cost little, and are to be possible where memory is short; CONNECTIONS_PER_JOB bounds them. */
+static int session_charge(struct session *s, struct error *e)
+{
+    uint64_t bytes = sizeof(*s) + sizeof(*s->memory) + EVENTS_BYTES;
+    int status = s->role == FCC_ROLE_CLIENT ? worker_memory_charge(s->worker, bytes, e) : 0;
+
+    if (!status && s->role == FCC_ROLE_CLIENT)
+        s->charged = bytes;
+    return status;
+}
+
+/* What it says before anything else, and at its end: nothing waits in its socket. */
+static void session_refuse(struct session *s, uint64_t id, const struct error *e)
+{
+    struct fcc_reply r = {.msg = {.type = FCC_MSG_ERROR, .id = id}, .status = e->status};
+
+    text_copy(r.text, sizeof(r.text), e->text);
+    (void)msg_send(s->sock, &r.msg, sizeof(r), NULL, 0); /* if it cannot be told, the closed connection says enough */
+}
+
+void session_open(struct worker *w, int sock, const struct control_session *who)
+{
+    struct fcc_welcome welcome = {.reply.msg = {.type = FCC_MSG_HELLO | FCC_REPLY, .id = who->msg.id},
+                                  .version = FCC_PROTO_VERSION,
+                                  .devices = (uint32_t)w->ndevices,
+                                  .worker_pid = (uint32_t)getpid(),
+                                  .spin_us = w->config.spin_us};
+    struct session *s = calloc(1, sizeof(*s));
+    struct error e = {0};
+    int memory_fd = -1;
+
+    if (!s) {
+        log_error("pid %d: refused: out of memory", who->pid);
+        (void)close(sock);
+        worker_sessions_changed(w); /* it is not on its way any more */
+        return;
+    }
+    *s = (struct session){
+        .worker = w, .sock = sock, .role = who->role, .uid = who->uid, .pid = who->pid, .doorbell = -1, .process = -1};
+    TAILQ_INIT(&s->outbox);
+    LIST_INIT(&s->members);
+    LIST_INIT(&s->buffers);
+    TAILQ_INSERT_TAIL(&w->sessions, s, link);
+    w->nclients += s->role == FCC_ROLE_CLIENT;
+    w->ncontrols += s->role != FCC_ROLE_CLIENT;
+    int status = session_charge(s, &e);
+    if (!status)
+        status = process_watch(sock, who->pid, &s->process, &e);
+    if (!status && s->role == FCC_ROLE_CLIENT)
+        status = ring_open(s, &memory_fd, &e);
+    if (!status)
+        status = session_events_open(s);
+    if (!status) {
+        int fds[] = {memory_fd, s->doorbell};
+        session_reply(s, &welcome.reply, sizeof(welcome), fds, s->role == FCC_ROLE_CLIENT ? 2 : 0);
+        log_debug("pid %d: connected", s->pid);
+        if (s->role == FCC_ROLE_CLIENT && strcmp(who->mps_pipe, w->mps_pipe) != 0)
+            log_warning(
+                "pid %d: its CUDA_MPS_PIPE_DIRECTORY is \"%s\", that of the job's first client was \"%s\": on NVIDIA GPUs "
+                "each hand-over between it and this worker costs about 0.3 ms instead of 3 to 4 us",
+                s->pid, who->mps_pipe, w->mps_pipe);
+    } else {
+        if (!e.status)
+            (void)error_set(&e, status, "job %s: its worker has no room for another connection: %s", w->job, strerror(-status));
+        log_warning("pid %d: refused: %s", who->pid, e.text);
+        session_refuse(s, who->msg.id, &e);
+        session_break(s, "there is no room for it");
+    }
+    if (memory_fd >= 0)
+        (void)close(memory_fd);
+    worker_sessions_changed(w);
+}
+
+void session_farewell(struct session *s, int status, const char *text)
+{
+    struct fcc_reply r = {.msg = {.type = FCC_MSG_ERROR}, .status = status};
+
+    text_copy(r.text, sizeof(r.text), text);
+    session_reply(s, &r, sizeof(r), NULL, 0);
+}
+
+void session_break(struct session *s, const char *why)
+{
+    if (s->broken)
+        return;
+    s->broken = why;
+    s->worker->sweep = true;
+}
+
+static void session_free(struct session *s)
+{
+    struct worker *w = s->worker;
+    struct outgoing *o, *next;
+    struct member *m;
+    struct buffer *b;
+
+    log_debug("pid %d: closed: %s", s->pid, s->broken);
+    while ((m = LIST_FIRST(&s->members)))
+        comm_leave(m, s->broken);
+    trace_waiters_forget(s);
+    while ((b = LIST_FIRST(&s->buffers)))
+        buffer_drop_handle(b);
+    for (o = TAILQ_FIRST(&s->outbox); o; o = next) {
+        next = TAILQ_NEXT(o, link);
+        outgoing_free(s, o);
+    }
+    if (s->event)
+        event_free(s->event);
+    if (s->write_event)
+        event_free(s->write_event);
+    if (s->again_event)
+        event_free(s->again_event);
+    if (s->doorbell_event)
+        event_free(s->doorbell_event);
+    if (s->process_event)
+        event_free(s->process_event);
+    if (s->process >= 0)
+        (void)close(s->process);
+    ring_close(s);
+    (void)close(s->sock);
+    TAILQ_REMOVE(&w->sessions, s, link);
+    w->nclients -= s->role == FCC_ROLE_CLIENT;
+    w->ncontrols -= s->role != FCC_ROLE_CLIENT;
+    worker_memory_release(w, s->charged);
+    free(s);
+    worker_sessions_changed(w);
+}
+
+void sessions_sweep(struct worker *w)
+{
+    while (w->sweep) { /* a session that ends may break others: their replies do not fit */
+        struct session *s, *next;
+        w->sweep = false;
+        for (s = TAILQ_FIRST(&w->sessions); s; s = next) {
+            next = TAILQ_NEXT(s, link);
+            if (s->broken)
+                session_free(s);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * blas.h - the BLAS, loaded when the first dense tile or cpu device needs it, with its own threads off: workgroups are the
+ * threads.
+ *
+ * It is OpenBLAS's build with locks (Debian's openblas-pthread), told before it is loaded to start no threads. Its serial build
+ * must not be used: it gives the same work memory to two threads that call it at the same time (seen with 0.3.21).
+ */
+#ifndef FCC_KERNELS_CPU_BLAS_H
+#define FCC_KERNELS_CPU_BLAS_H
+
+#include <cblas.h>
+
+#include "proto/base/error.h"
+
+/* Set by blas_open(). */
+extern __typeof__(cblas_sgemm) *blas_sgemm;
+extern __typeof__(cblas_sgemv) *blas_sgemv;
+
+/* Load it, if it is not there yet; from any thread. 0, or -ENOENT with the reason, which may be another one the next time: descriptors and
+ * memory that there were not then. */
+int blas_open(struct error *e);
+
+/* So many more threads may call it at a time. Each call takes work memory, which the BLAS keeps; where there is none it looks for some for
+ * ever. Address space that has no limit is always enough. Where RLIMIT_AS or RLIMIT_DATA sets one, the work memory is taken now: 0, or
+ * -ENOMEM with the reason. One thread at a time. */
+int blas_reserve(unsigned calls, struct error *e);
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * dense.c - products of dense tiles by way of a BLAS.
+ *
+ * What the BLAS can read and write as it lies (f32, rows that do not overlap) it gets whole. Everything else goes block by
+ * block: blocks of a and b are converted to f32 in scratch memory of bounded size, multiplied and added up in f32, and rounded
+ * once when a block of c is complete.
+ */
+#include "kernels/cpu/dense.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/thin.h"
+#include "kernels/plan/dtype.h"
+
+/* A block of b with up to THIN_M rows of a should stay in the second-level cache; beyond that the BLAS wants long rows. */
+enum { BLOCK_M = 256, BLOCK_K = 512, BLOCK_N_THIN = 128, BLOCK_N = 1024, THIN_M = 64 };
+
+/* Up to so many rows, one matrix-vector product for each is faster than the matrix product, which packs b first (measured
+ * with OpenBLAS); they go over GEMV_ELEMENTS of b at a time, so that b comes from memory once. */
+enum { GEMV_M = 6, GEMV_ELEMENTS = 1 << 16 };
+
+/* Up to so many rows the loop of thin.h is faster than a BLAS, or than converting first. */
+enum { THIN_F32_M = 1, THIN_HALF_M = 2 };
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The BLAS wants at least the length of a row, also where there is only one. */
+static int blas_ld(int64_t rows, int64_t cols, int64_t ld)
+{
+    if (rows > 1)
+        return (int)ld;
+    return cols > 0 ? (int)cols : 1;
+}
+
+/* A matrix the BLAS can take as it lies. */
+static bool is_direct(enum fcc_dtype dtype, int64_t rows, int64_t cols, int64_t ld)
+{
+    return dtype == FCC_F32 && (rows <= 1 || (ld >= cols && ld >= 1 && ld <= INT32_MAX));
+}
+
+/* c = a . b^T, or c += if add. */
+static void multiply_thin(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, bool add,
+                          float *c, int64_t ldc)
+{
+    int64_t step = GEMV_ELEMENTS / k / 16 * 16;
+
+    if (m == 1)
+        step = n;
+    else if (step < 16)
+        step = 16;
+    for (int64_t j = 0; j < n; j += step) {
+        int64_t cols = smaller(step, n - j);
+        for (int64_t i = 0; i < m; i++) {
+            float *y = c + i * ldc + j;
+            if (!add)
+                memset(y, 0, (size_t)cols * sizeof(float));
+            blas_sgemv(CblasRowMajor, CblasNoTrans, (int)cols, (int)k, 1.0f, b + j * ldb, blas_ld(cols, k, ldb), a + i * lda, 1,
+                       1.0f, y, 1);
+        }
+    }
+}
+
+/* f32 only; m, n and k are at least 1. */
+static void multiply(bool b_transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+                     int64_t ldb, bool add, float *c, int64_t ldc)
+{
+    if (b_transposed && m <= GEMV_M)
+        multiply_thin(m, n, k, a, lda, b, ldb, add, c, ldc);
+    else
+        blas_sgemm(CblasRowMajor, CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a,
+                   blas_ld(m, k, lda), b, b_transposed ? blas_ld(n, k, ldb) : blas_ld(k, n, ldb), add ? 1.0f : 0.0f, c,
+                   blas_ld(m, n, ldc));
+}
+
+static const void *element(const void *matrix, enum fcc_dtype dtype, int64_t ld, int64_t row, int64_t col)
+{
+    return (const unsigned char *)matrix + (row * ld + col) * (int64_t)dtype_size(dtype);
+}
+
+/* A block as f32, its rows one after the other. */
+static void block_load(float *dst, const void *matrix, enum fcc_dtype dtype, int64_t ld, int64_t row, int64_t rows, int64_t col,
+                       int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        dtype_to_f32(dst + i * cols, element(matrix, dtype, ld, row + i, col), dtype, (size_t)cols);
+}
+
+/* c's block [row .. row + rows) x [col .. col + cols), whole in k. */
+static void multiply_block(const struct product *p, int64_t row, int64_t rows, int64_t col, int64_t cols, float *a, float *b,
+                           float *sum)
+{
+    unsigned char *c = (unsigned char *)p->c + (row * p->ldc + col) * (int64_t)dtype_size(p->c_dtype);
+
+    for (int64_t k = 0; k < p->k; k += BLOCK_K) {
+        int64_t depth = smaller(BLOCK_K, p->k - k);
+        block_load(a, p->a, p->dtype, p->lda, row, rows, k, depth);
+        if (p->b_transposed)
+            block_load(b, p->b, p->dtype, p->ldb, col, cols, k, depth);
+        else
+            block_load(b, p->b, p->dtype, p->ldb, k, depth, col, cols);
+        multiply(p->b_transposed, rows, cols, depth, a, depth, b, p->b_transposed ? depth : cols, k > 0, sum, cols);
+    }
+    for (int64_t i = 0; i < rows; i++)
+        dtype_from_f32(c + i * p->ldc * (int64_t)dtype_size(p->c_dtype), sum + i * cols, p->c_dtype, (size_t)cols);
+}
+
+/* A few rows times a large matrix: bound by reading the matrix. a is converted if need be; c is f32. */
+static bool is_thin(const struct product *p)
+{
+    return p->b_transposed && p->c_dtype == FCC_F32 && p->m <= (p->dtype == FCC_F32 ? THIN_F32_M : THIN_HALF_M);
+}
+
+static int multiply_thin_rows(const struct product *p, struct workgroup *wg, struct error *e)
+{
+    size_t bytes = (size_t)p->m * (size_t)p->k * sizeof(float);
+    float *a;
+
+    if (p->dtype == FCC_F32) {
+        thin_multiply(p->m, p->n, p->k, p->a, p->lda, p->b, p->dtype, p->ldb, p->c, p->ldc);
+        return 0;
+    }
+    a = workgroup_scratch(wg, bytes);
+    if (!a)
+        return error_set(e, -ENOMEM, "scratch memory: %zu bytes: not there", bytes);
+    block_load(a, p->a, p->dtype, p->lda, 0, p->m, 0, p->k);
+    thin_multiply(p->m, p->n, p->k, a, p->k, p->b, p->dtype, p->ldb, p->c, p->ldc);
+    return 0;
+}
+
+static int multiply_blocks(const struct product *p, struct workgroup *wg, struct error *e)
+{
+    int64_t block_n = smaller(p->n, p->m <= THIN_M ? BLOCK_N_THIN : BLOCK_N), block_m = smaller(p->m, BLOCK_M),
+            block_k = smaller(p->k, BLOCK_K);
+    size_t a_size = (size_t)(block_m * block_k + 15) & ~(size_t)15, b_size = (size_t)(block_n * block_k + 15) & ~(size_t)15;
+    size_t bytes = (a_size + b_size + (size_t)(block_m * block_n)) * sizeof(float);
+    float *scratch = workgroup_scratch(wg, bytes);
+
+    if (!scratch)
+        return error_set(e, -ENOMEM, "scratch memory: %zu bytes: not there", bytes);
+    for (int64_t i = 0; i < p->m; i += block_m)
+        for (int64_t j = 0; j < p->n; j += block_n)
+            multiply_block(p, i, smaller(block_m, p->m - i), j, smaller(block_n, p->n - j), scratch, scratch + a_size,
+                           scratch + a_size + b_size);
+    return 0;
+}
+
+int dense_multiply(const struct product *p, struct workgroup *wg, struct error *e)
+{
+    int64_t b_rows = p->b_transposed ? p->n : p->k, b_cols = p->b_transposed ? p->k : p->n;
+
+    if (p->m == 0 || p->n == 0)
+        return 0;
+    int status = blas_open(e);
+    if (status)
+        return status;
+    if (p->k == 0) {
+        size_t size = dtype_size(p->c_dtype);
+        for (int64_t i = 0; i < p->m; i++)
+            memset((unsigned char *)p->c + (size_t)(i * p->ldc) * size, 0, (size_t)p->n * size);
+        return 0;
+    }
+    if (is_thin(p))
+        return multiply_thin_rows(p, wg, e);
+    if (p->c_dtype == FCC_F32 && is_direct(p->dtype, p->m, p->k, p->lda) && is_direct(p->dtype, b_rows, b_cols, p->ldb) &&
+        is_direct(p->c_dtype, p->m, p->n, p->ldc)) {
+        multiply(p->b_transposed, p->m, p->n, p->k, p->a, p->lda, p->b, p->ldb, false, p->c, p->ldc);
+        return 0;
+    }
+    return multiply_blocks(p, wg, e);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * dense.h - products of dense tiles on the cpu: a BLAS for f32, and f16 and bf16 by way of f32.
+ */
+#ifndef FCC_KERNELS_CPU_DENSE_H
+#define FCC_KERNELS_CPU_DENSE_H
+
+#include <stdbool.h>
+
+#include "kernels/plan/program.h"
+
+/* c[m][n] = a[m][k] . b[k][n], or a[m][k] . b[n][k]^T if b_transposed. Rows lie ld elements apart. Sizes are 0 to INT32_MAX;
+ * k = 0 makes c zero. Sums are f32, rounded once to c_dtype, which is f32 or dtype. c overlaps neither a nor b. */
+struct product {
+    bool b_transposed;
+    enum fcc_dtype dtype, c_dtype;
+    int64_t m, n, k;
+    const void *a, *b;
+    void *c;
+    int64_t lda, ldb, ldc;
+};
+
+/* 0, -ENOMEM if there is no scratch memory, or -ENOENT if there is no BLAS. The same product gives the same bits each time. */
+int dense_multiply(const struct product *p, struct workgroup *wg, struct error *e);
+
+#endif

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * pool.c - pooling the bags of one embedding table on the cpu.
+ *
+ * The rows of a bag lie anywhere in a table that is larger than the caches, so this is bound by how many cache misses are under
+ * way at a time. Indices are read and checked some time before they are used, into a short array; from there, rows AHEAD of the
+ * one that is being added are prefetched, over the bags' borders, into the second-level cache, which has more misses under way
+ * than the first. Sums stay in registers, 64 elements at a time.
+ *
+ * A row is taken in blocks of 16 elements. The last block of a row that is no multiple of 16 long begins early, so that it ends
+ * with the row: what it has in common with the block before is summed twice, in a place of its own, to the same result.
+ */
+#include "kernels/cpu/pool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "kernels/plan/dtype.h"
+
+enum {
+    AHEAD = 64,            /* rows between prefetch and use (tests/bench/TRIED.md) */
+    BAGS = 256,            /* bags whose offsets are read at a time */
+    IDS = 1024,            /* indices that are read at a time */
+    PREFETCH_BYTES = 1024, /* of one row: the hardware's prefetcher follows long ones */
+    NEAR_BYTES = 1 << 19,  /* tables that stay in the second-level cache: prefetching costs a fifth there, and gains nothing */
+    BLOCK = 16,            /* elements */
+};
+
+/* The bags and indices being worked on: private copies, checked. */
+struct window {
+    int64_t offsets[BAGS + 1];
+    int64_t nbags, bag;        /* offsets[0] is where bag `bag` of the table begins */
+    int64_t position;          /* of ids[0] among all indices */
+    int64_t count;             /* ids that are there */
+    uint32_t ids[IDS + AHEAD]; /* when the last ones are there, AHEAD copies of the last one follow */
+};
+
+/* The one read of a value that the client may be changing. */
+FCC_INLINE int64_t read_once(const void *array, bool wide, int64_t i)
+{
+    return wide ? ((const volatile int64_t *)array)[i] : ((const volatile int32_t *)array)[i];
+}
+
+/* ---- offsets and indices ---- */
+
+int pool_offset_error(struct error *e, int64_t at, int64_t offset, int table, bool end, int64_t bag, int64_t least,
+                      int64_t most)
+{
+    return error_set(e, -ERANGE,
+                     "offsets[%" PRId64 "]: %" PRId64 ": table %d, %s of bag %" PRId64 ": allowed are %" PRId64 " to %" PRId64,
+                     at, offset, table, end ? "end" : "begin", bag, least, most);
+}
+
+int pool_index_error(struct error *e, int64_t at, int64_t id, int table, int64_t bag, int64_t position, int64_t nrows)
+{
+    if (nrows == 0)
+        return error_set(e, -ERANGE,
+                         "indices[%" PRId64 "]: %" PRId64 ": table %d, bag %" PRId64 ", position %" PRId64
+                         ": none is allowed, the table has no rows",
+                         at, id, table, bag, position);
+    return error_set(e, -ERANGE,
+                     "indices[%" PRId64 "]: %" PRId64 ": table %d, bag %" PRId64 ", position %" PRId64
+                     ": allowed are 0 to %" PRId64,
+                     at, id, table, bag, position, nrows - 1);
+}
+
+static int window_open(struct window *w, const struct pool *p, int64_t bag, int64_t nbags, struct error *e)
+{
+    int64_t least = 0;
+
+    for (int64_t i = 0; i <= nbags; i++) {
+        int64_t at = p->first_bag + bag + i, offset = read_once(p->offsets, p->wide, at);
+        if (offset < least || offset > p->nnz)
+            return pool_offset_error(e, at, offset, p->table, i > 0, i ? bag + i - 1 : bag, least, p->nnz);
+        w->offsets[i] = least = offset;
+    }
+    w->bag = bag;
+    w->nbags = nbags;
+    w->position = w->offsets[0];
+    w->count = 0;
+    return 0;
+}
+
+static int bad_index(const struct window *w, const struct pool *p, int64_t position, int64_t id, struct error *e)
+{
+    int64_t bag = 0;
+
+    while (bag + 1 < w->nbags && w->offsets[bag + 1] <= position)
+        bag++;
+    return pool_index_error(e, position, id, p->table, w->bag + bag, position - w->offsets[bag], p->nrows);
+}
+
+/* Drop the ids before `position`, at most AHEAD stay, and fill up. */
+static int window_fill(struct window *w, const struct pool *p, int64_t position, struct error *e)
+{
+    int64_t keep = w->position + w->count - position, end = w->offsets[w->nbags], room, id;
+
+    memmove(w->ids, w->ids + (position - w->position), (size_t)keep * sizeof(w->ids[0]));
+    w->position = position;
+    w->count = keep;
+    room = end - position < IDS ? end - position : IDS;
+    for (; w->count < room; w->count++) {
+        id = read_once(p->indices, p->wide, position + w->count);
+        if ((uint64_t)id >= (uint64_t)p->nrows)
+            return bad_index(w, p, position + w->count, id, e);
+        w->ids[w->count] = (uint32_t)id;
+    }
+    if (position + w->count == end)
+        for (int i = 0; i < AHEAD; i++)
+            w->ids[w->count + i] = w->ids[w->count - 1];
+    return 0;
+}
+
+/* How far ids may be used: where they do not end yet, AHEAD of them are for prefetching only. */
+static int64_t window_end(const struct window *w)
+{
+    int64_t end = w->position + w->count;
+
+    return end == w->offsets[w->nbags] ? end : end - AHEAD;
+}
+
+/* ---- sums ---- */
+
+static int64_t blocks_of(int64_t dim)
+{
+    return (dim + BLOCK - 1) / BLOCK;
+}
+
+/* Where a block begins in a row. */
+FCC_INLINE int64_t block_start(int64_t dim, int64_t block)
+{
+    return (block + 1) * BLOCK > dim ? dim - BLOCK : block * BLOCK;
+}
+
+/* How much of each row is prefetched. */
+static int64_t prefetched_bytes(const struct pool *p)
+{
+    int64_t bytes = p->dim * (int64_t)dtype_size(p->dtype);
+
+    if ((uint64_t)p->nrows * p->row_bytes <= NEAR_BYTES)
+        return 0;
+    return bytes < PREFETCH_BYTES ? bytes : PREFETCH_BYTES;
+}
+
+FCC_INLINE void row_prefetch(const struct pool *p, uint32_t id, int64_t bytes)
+{
+    enum { TO_READ = 0, INTO_L2 = 2 };
+    uintptr_t at = (uintptr_t)(p->rows + (size_t)id * p->row_bytes), end = at + (size_t)bytes;
+
+    for (at &= ~(uintptr_t)63; bytes && at < end; at += 64)
+        __builtin_prefetch((const void *)at, TO_READ, INTO_L2);
+}
+
+/* sums[first .. first + blocks) += rows' blocks. dtype, blocks, weighted and prefetch are constants; dim is 16 or more. */
+FCC_INLINE void add_blocks(float *sums, const struct pool *p, enum fcc_dtype dtype, const uint32_t *ids, int64_t n,
+                           const float *weights, int64_t first, const int blocks, const bool weighted, const bool prefetch)
+{
+    const int64_t size = dtype == FCC_F32 ? 4 : 2;
+    const int64_t bytes = prefetched_bytes(p);
+    const unsigned char *rows = p->rows + first * BLOCK * size;
+    int64_t last = (block_start(p->dim, first + blocks - 1) - first * BLOCK) * size;
+    f32x16 sum[4] = {{0}}, v = {0};
+
+    memcpy(sum, sums + first * BLOCK, (size_t)blocks * sizeof(v));
+    for (int64_t i = 0; i < n; i++) {
+        const unsigned char *row = rows + (size_t)ids[i] * p->row_bytes;
+        if (prefetch)
+            row_prefetch(p, ids[i + AHEAD], bytes);
+#pragma GCC unroll 4
+        for (int j = 0; j < blocks; j++) {
+            f32x16_load(&v, row + (j == blocks - 1 ? last : (int64_t)j * BLOCK * size), dtype);
+            sum[j] += weighted ? v * weights[i] : v;
+        }
+    }
+    memcpy(sums + first * BLOCK, sum, (size_t)blocks * sizeof(v));
+}
+
+/* Rows shorter than a block. */
+FCC_INLINE void add_short(float *sums, const struct pool *p, enum fcc_dtype dtype, const uint32_t *ids, int64_t n,
+                          const float *weights, const bool weighted)
+{
+    const size_t size = dtype == FCC_F32 ? 4 : 2;
+    const int64_t bytes = prefetched_bytes(p);
+    unsigned char row[sizeof(f32x16)] = {0};
+    f32x16 sum, v = {0};
+
+    memcpy(&sum, sums, sizeof(sum));
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(row, p->rows + (size_t)ids[i] * p->row_bytes, (size_t)p->dim * size);
+        row_prefetch(p, ids[i + AHEAD], bytes);
+        f32x16_load(&v, row, dtype);
+        sum += weighted ? v * weights[i] : v;
+    }
+    memcpy(sums, &sum, sizeof(sum));
+}
+
+FCC_INLINE void add_rows(float *sums, const struct pool *p, enum fcc_dtype dtype, const uint32_t *ids, int64_t n,
+                         const float *weights, const bool weighted)
+{
+    int64_t block = 0, blocks = blocks_of(p->dim);
+
+    if (p->dim < BLOCK) {
+        add_short(sums, p, dtype, ids, n, weights, weighted);
+        return;
+    }
+    if (blocks >= 4)
+        add_blocks(sums, p, dtype, ids, n, weights, 0, 4, weighted, true);
+    else if (blocks >= 2)
+        add_blocks(sums, p, dtype, ids, n, weights, 0, 2, weighted, true);
+    else
+        add_blocks(sums, p, dtype, ids, n, weights, 0, 1, weighted, true);
+    block = blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
+    for (; block + 4 <= blocks; block += 4)
+        add_blocks(sums, p, dtype, ids, n, weights, block, 4, weighted, false);
+    for (; block < blocks; block++)
+        add_blocks(sums, p, dtype, ids, n, weights, block, 1, weighted, false);
+}
+
+#define ADD_ROWS(name, dtype, weighted)                                                                                        \
+    FCC_CLONES                                                                                                                 \
+    static void name(float *sums, const struct pool *p, const uint32_t *ids, int64_t n, const float *weights)                  \
+    {                                                                                                                          \
+        add_rows(sums, p, dtype, ids, n, weights, weighted);                                                                   \
+    }
+ADD_ROWS(add_f32, FCC_F32, false)
+ADD_ROWS(add_f16, FCC_F16, false)
+ADD_ROWS(add_bf16, FCC_BF16, false)
+ADD_ROWS(add_f32_weighted, FCC_F32, true)
+ADD_ROWS(add_f16_weighted, FCC_F16, true)
+ADD_ROWS(add_bf16_weighted, FCC_BF16, true)
+
+typedef void add_rows_fn(float *sums, const struct pool *p, const uint32_t *ids, int64_t n, const float *weights);
+
+static add_rows_fn *add_rows_choose(const struct pool *p)
+{
+    if (p->dtype == FCC_F16)
+        return p->weights ? add_f16_weighted : add_f16;
+    if (p->dtype == FCC_BF16)
+        return p->weights ? add_bf16_weighted : add_bf16;
+    return p->weights ? add_f32_weighted : add_f32;
+}
+
+/* The sums, divided by the number of rows for a mean, as elements. */
+static void store_result(unsigned char *out, float *sums, const struct pool *p, int64_t nrows)
+{
+    int64_t blocks = blocks_of(p->dim), size = (int64_t)dtype_size(p->dtype);
+
+    if (p->mean && nrows > 1)
+        for (int64_t i = 0; i < blocks * BLOCK; i++)
+            sums[i] /= (float)nrows;
+    if (p->dim < BLOCK) {
+        dtype_from_f32(out, sums, p->dtype, (size_t)p->dim);
+        return;
+    }
+    dtype_from_f32(out, sums, p->dtype, (size_t)(p->dim / BLOCK * BLOCK));
+    if (p->dim % BLOCK)
+        dtype_from_f32(out + (p->dim - BLOCK) * size, sums + (blocks - 1) * BLOCK, p->dtype, BLOCK);
+}
+
+static int pool_window(struct window *w, const struct pool *p, unsigned char *out, size_t out_bytes, float *sums,
+                       struct error *e)
+{
+    add_rows_fn *add = add_rows_choose(p);
+
+    for (int64_t i = 0; i < w->nbags; i++) {
+        int64_t end = w->offsets[i + 1];
+        memset(sums, 0, (size_t)(blocks_of(p->dim) * BLOCK) * sizeof(float));
+        for (int64_t at = w->offsets[i]; at < end;) {
+            int64_t stop = window_end(w);
+            if (at >= stop) {
+                int status = window_fill(w, p, at, e);
+                if (status)
+                    return status;
+                continue;
+            }
+            stop = stop < end ? stop : end;
+            add(sums, p, w->ids + (at - w->position), stop - at, p->weights ? p->weights + at : NULL);
+            at = stop;
+        }
+        store_result(out + (size_t)i * out_bytes, sums, p, end - w->offsets[i]);
+    }
+    return 0;
+}
+
+int pool_bags(const struct pool *p, int64_t bag, int64_t n, unsigned char *out, size_t out_bytes, struct workgroup *wg,
+              struct error *e)
+{
+    size_t nsums = (size_t)(blocks_of(p->dim) * BLOCK), bytes = nsums * sizeof(float) + sizeof(struct window);
+    float *sums = workgroup_scratch(wg, bytes);
+
+    if (!sums)
+        return error_set(e, -ENOMEM, "scratch memory: %zu bytes: not there", bytes);
+    struct window *w = (struct window *)(void *)(sums + nsums);
+    for (int64_t done = 0; done < n; done += w->nbags) {
+        int status = window_open(w, p, bag + done, n - done < BAGS ? n - done : BAGS, e);
+        if (status == 0)
+            status = pool_window(w, p, out + (size_t)done * out_bytes, out_bytes, sums, e);
+        if (status)
+            return status;
+    }
+    return 0;
+}

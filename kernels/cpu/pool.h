@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * pool.h - pooling the bags of one embedding table on the cpu.
+ */
+#ifndef FCC_KERNELS_CPU_POOL_H
+#define FCC_KERNELS_CPU_POOL_H
+
+#include <stdbool.h>
+
+#include "kernels/plan/program.h"
+
+/* One table and the indices into it. Offsets and indices are the client's: whatever is read of them is read once, and checked
+ * before it is used. */
+struct pool {
+    const unsigned char *rows; /* row 0 of the table */
+    int64_t nrows;             /* at most INT32_MAX */
+    size_t row_bytes;          /* from one row to the next */
+    enum fcc_dtype dtype;      /* f32, f16 or bf16 */
+    int64_t dim;               /* 1 or more */
+    const void *indices;       /* all tables' */
+    const void *offsets;       /* all tables' */
+    bool wide;                 /* indices and offsets are i64, not i32 */
+    int64_t nnz;               /* number of indices */
+    const float *weights;      /* [nnz], or NULL: 1 */
+    bool mean;
+    int table;         /* for errors: the table's number */
+    int64_t first_bag; /* where the table's bags begin in offsets */
+};
+
+/* Pool bags [bag, bag + n) of the table; the i-th result is dim elements of dtype at out + i * out_bytes. Sums are f32, rounded
+ * once. 0, -ERANGE, or -ENOMEM. */
+int pool_bags(const struct pool *p, int64_t bag, int64_t n, unsigned char *out, size_t out_bytes, struct workgroup *wg,
+              struct error *e);
+
+/* -ERANGE in words, for every device: offsets[at], the begin or the end of a table's bag, or indices[at], at a position of
+ * its bag. */
+int pool_offset_error(struct error *e, int64_t at, int64_t offset, int table, bool end, int64_t bag, int64_t least,
+                      int64_t most);
+int pool_index_error(struct error *e, int64_t at, int64_t id, int table, int64_t bag, int64_t position, int64_t nrows);
+
+#endif

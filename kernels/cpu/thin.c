@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * thin.c - dot products, those of STREAMS rows of the matrix at a time.
+ *
+ * This is bound by reading the matrix, so what counts is how it is walked. Rows are taken in bands of BAND; a band is cut into
+ * STREAMS runs of whole rows, and the runs are read side by side, each from its first byte to its last. The hardware's
+ * prefetcher follows each of them, and when one crosses into the next page, where the prefetcher begins anew, the others go on.
+ * One stream alone, or rows that are neighbours (a stream is then as long as a row), leave an eighth to a fifth of the memory's
+ * rate; so does prefetching by instruction 1 to 16 KiB ahead (tests/bench/TRIED.md).
+ *
+ * Each product has SUMS running sums of 16 elements; STREAMS times that keeps enough additions under way. With several rows of
+ * a, the rows of b are taken in pieces that stay in the first-level cache until all of a's rows have had them.
+ */
+#include "kernels/cpu/thin.h"
+
+#include <stdbool.h>
+
+#include "kernels/plan/dtype.h"
+
+enum {
+    STREAMS = 4,
+    BAND = 64, /* rows; a multiple of STREAMS. With 16 rows it loses 4 %, with 1024 and more 4 to 8 % (64 MiB of f32) */
+    SUMS = 2,
+    PIECE = 1024, /* elements; a multiple of 16 * SUMS */
+};
+
+typedef float f32x4 __attribute__((vector_size(16)));
+
+/* The last n elements of a row, 1 to 15, with zeros before or behind them. at: of the first one. */
+FCC_INLINE void load_rest(f32x16 *out, const unsigned char *src, enum fcc_dtype dtype, int64_t at, int64_t n)
+{
+    const int64_t size = dtype == FCC_F32 ? 4 : 2;
+    const u32x16 index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+    if (at + n < 16) {
+        _Alignas(64) unsigned char rest[64] = {0};
+        memcpy(rest, src + at * size, (size_t)n * (size_t)size);
+        f32x16_load(out, rest, dtype);
+    } else { /* 16 elements that end where the row does; those that have been added already do not count, whatever they are */
+        f32x16_load(out, src + (at + n - 16) * size, dtype);
+        *out = (f32x16)((u32x16)*out & (u32x16)(index >= (uint32_t)(16 - n)));
+    }
+}
+
+/* Sixteen become four: in a tree, for it is short. */
+FCC_INLINE void sums_fold(f32x4 *out, const f32x16 *v)
+{
+    f32x4 q[4];
+
+    memcpy(q, v, sizeof(q));
+    *out = (q[0] + q[2]) + (q[1] + q[3]);
+}
+
+/* c[s * apart] += a . row number s * apart of b, for `streams` rows of k elements. `streams` is a constant. */
+FCC_INLINE void dots(const float *a, const unsigned char *b, enum fcc_dtype dtype, int64_t row_bytes, int64_t k,
+                     const int streams, int64_t apart, float *c)
+{
+    const int64_t size = dtype == FCC_F32 ? 4 : 2, step = 16 * SUMS;
+    f32x16 sums[STREAMS][SUMS] = {{{0}}}, x, v;
+    int64_t i = 0;
+
+    for (; i + step <= k; i += step)
+#pragma GCC unroll 2
+        for (int u = 0; u < SUMS; u++) {
+            memcpy(&x, a + i + u * 16, sizeof(x));
+#pragma GCC unroll 4
+            for (int s = 0; s < streams; s++) {
+                f32x16_load(&v, b + s * apart * row_bytes + (i + u * 16) * size, dtype);
+                sums[s][u] += x * v;
+            }
+        }
+    if (i + 16 <= k) {
+        memcpy(&x, a + i, sizeof(x));
+#pragma GCC unroll 4
+        for (int s = 0; s < streams; s++) {
+            f32x16_load(&v, b + s * apart * row_bytes + i * size, dtype);
+            sums[s][0] += x * v;
+        }
+        i += 16;
+    }
+    if (i < k) {
+        load_rest(&x, (const unsigned char *)a, FCC_F32, i, k - i);
+#pragma GCC unroll 4
+        for (int s = 0; s < streams; s++) {
+            load_rest(&v, b + s * apart * row_bytes, dtype, i, k - i);
+            sums[s][1] += x * v;
+        }
+    }
+#pragma GCC unroll 4
+    for (int s = 0; s < streams; s++) {
+        f32x4 four;
+        sums[s][0] += sums[s][1];
+        sums_fold(&four, &sums[s][0]);
+        c[s * apart] += (four[0] + four[2]) + (four[1] + four[3]);
+    }
+}
+
+/* The products of row j of b, and of the rows `apart` behind it, with all rows of a. */
+FCC_INLINE void rows_multiply(int64_t m, int64_t j, int64_t k, const float *a, int64_t lda, const unsigned char *b,
+                              enum fcc_dtype dtype, int64_t ldb, float *c, int64_t ldc, const int streams, int64_t apart)
+{
+    const int64_t size = dtype == FCC_F32 ? 4 : 2, piece = m == 1 ? k : PIECE;
+
+    for (int64_t q = 0; q < k; q += piece)
+        for (int64_t i = 0; i < m; i++)
+            dots(a + i * lda + q, b + (j * ldb + q) * size, dtype, ldb * size, k - q < piece ? k - q : piece, streams, apart,
+                 c + i * ldc + j);
+}
+
+FCC_INLINE void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const unsigned char *b,
+                         enum fcc_dtype dtype, int64_t ldb, float *c, int64_t ldc)
+{
+    for (int64_t i = 0; i < m; i++)
+        memset(c + i * ldc, 0, (size_t)n * sizeof(*c));
+    for (int64_t band = 0; band < n; band += BAND) {
+        int64_t rows = n - band < BAND ? n - band : BAND, apart = rows / STREAMS;
+        for (int64_t j = 0; j < apart; j++)
+            rows_multiply(m, band + j, k, a, lda, b, dtype, ldb, c, ldc, STREAMS, apart);
+        for (int64_t j = apart * STREAMS; j < rows; j++)
+            rows_multiply(m, band + j, k, a, lda, b, dtype, ldb, c, ldc, 1, 0);
+    }
+}
+
+/* One for each dtype, as a constant. */
+#define X(name, dtype)                                                                                                         \
+    FCC_CLONES                                                                                                                 \
+    static void name(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const unsigned char *b, int64_t ldb,        \
+                     float *c, int64_t ldc)                                                                                    \
+    {                                                                                                                          \
+        multiply(m, n, k, a, lda, b, dtype, ldb, c, ldc);                                                                      \
+    }
+X(multiply_f32, FCC_F32)
+X(multiply_f16, FCC_F16)
+X(multiply_bf16, FCC_BF16)
+#undef X
+
+void thin_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const void *b, enum fcc_dtype dtype,
+                   int64_t ldb, float *c, int64_t ldc)
+{
+    if (dtype == FCC_F16)
+        multiply_f16(m, n, k, a, lda, b, ldb, c, ldc);
+    else if (dtype == FCC_BF16)
+        multiply_bf16(m, n, k, a, lda, b, ldb, c, ldc);
+    else
+        multiply_f32(m, n, k, a, lda, b, ldb, c, ldc);
+}

@@ -1,0 +1,32 @@
+# Plans, what runs on cores, and the GPU plug-ins, each where its compiler is found.
+KERNELS := $(call in,kernels/plan kernels/plan/compute kernels/plan/exchange kernels/cpu) daemon/worker/device/gpu/call.c
+
+$(BUILD)/obj/kernels/%.o: OPTIMIZE := $(if $(findstring undefined,$(SAN)),-O1,-O3)
+$(BUILD)/obj/kernels/%.o: CPPFLAGS += $(BLAS_CFLAGS) -DFCC_BLAS_LIBRARY='"$(BLAS_LIBRARY)"'
+
+NVCC ?= $(firstword $(shell command -v nvcc /usr/local/cuda/bin/nvcc 2>/dev/null))
+HIPCC ?= $(shell command -v hipcc 2>/dev/null)
+CUDA_TARGETS := -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=[sm_80,compute_80]
+# gfx942, where the compiler knows it (LLVM 17 does, Debian 12's 15 does not).
+HIP_TARGETS = --offload-arch=gfx90a,gfx940,gfx1030$(if $(shell $(HIPCC) --offload-arch=gfx942 -E -x hip /dev/null -o /dev/null 2>/dev/null && echo yes),$(comma)gfx942)
+GPU_SOURCES := $(sort $(wildcard kernels/gpu/device/compute/*.hip kernels/gpu/plugin/*.hip))
+GPU_CPPFLAGS := -D_GNU_SOURCE -I.
+PLUGINS := $(if $(SAN),,$(if $(NVCC),$(BUILD)/lib/fccd/cuda.so) $(if $(HIPCC),$(BUILD)/lib/fccd/hip.so))
+
+$(BUILD)/obj/cuda/%.o: %.hip Makefile
+	@mkdir -p $(@D)
+	$(call say,NVCC)
+	$(Q)$(NVCC) -std=c++17 -O3 -g -x cu $(CUDA_TARGETS) $(GPU_CPPFLAGS) \
+		-Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra$(if $(WERROR),$(comma)-Werror) $(if $(WERROR),-Werror all-warnings) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+$(BUILD)/obj/hip/%.o: %.hip Makefile
+	@mkdir -p $(@D)
+	$(call say,HIPCC)
+	$(Q)$(HIPCC) -std=c++17 -O3 $(HIP_TARGETS) $(GPU_CPPFLAGS) -fPIC -fvisibility=hidden -Wall -Wextra $(if $(WERROR),-Werror) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+$(BUILD)/lib/fccd/cuda.so: $(patsubst %.hip,$(BUILD)/obj/cuda/%.o,$(GPU_SOURCES)) $(call objects,proto/base/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(NVCC) -shared -cudart static $(CUDA_TARGETS) -Xlinker -z,relro,-z,now $^ -o $@
+$(BUILD)/lib/fccd/hip.so: $(patsubst %.hip,$(BUILD)/obj/hip/%.o,$(GPU_SOURCES)) $(call objects,proto/base/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(HIPCC) -shared $(HIP_TARGETS) -Wl,-z,relro,-z,now $^ -o $@

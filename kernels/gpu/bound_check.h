@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bound_check.h - is what came from another process a plan that may be launched? Plain C and C++: the client, the plug-ins and the
+ * tests' plug-in ask the same question.
+ *
+ * A plan is a copy that nobody else changes any more. Whatever in it is an index, a length, a divisor or a place is bounded here, so a
+ * kernel that follows it stores into nothing but the areas and results that the client has mapped for it. What a plan is right
+ * about (that its waits end, that its sums are the operator's) is not asked: a wrong one costs its own ranks an operator.
+ */
+#ifndef FCC_KERNELS_GPU_BOUND_CHECK_H
+#define FCC_KERNELS_GPU_BOUND_CHECK_H
+
+#include <errno.h>
+
+#include "kernels/gpu/bound.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GPU_PREPARED_SLICES_MAX (1u << 20) /* as many as plans have: PLAN_MAX_SLICES */
+#define GPU_PREPARED_ALIGN 256u            /* of the slots, their halves and each rank's part of them */
+
+/* What the client has mapped, in bytes. Of its own rank's result: UINT64_MAX where each run has another. */
+struct gpu_prepared_sizes {
+    uint64_t areas[FCC_MAX_RANKS], results[FCC_MAX_RANKS];
+};
+
+static inline uint64_t gpu_prepared_element_bytes(const struct gpu_prepared_plan *plan)
+{
+    return plan->shape.dtype == FCC_F32 ? 4 : 2;
+}
+
+static inline const struct slice *gpu_prepared_slices(const struct gpu_prepared_plan *plan)
+{
+    return (const struct slice *)(const void *)((const char *)plan + plan->slices);
+}
+
+static inline const struct signal_group *gpu_prepared_groups(const struct gpu_prepared_plan *plan)
+{
+    return (const struct signal_group *)(const void *)((const char *)plan + plan->groups);
+}
+
+static inline bool gpu_prepared_part_fits(const struct gpu_prepared_plan *plan, uint64_t at, uint64_t count, size_t size)
+{
+    return at >= sizeof(*plan) && at <= plan->bytes && at % 4 == 0 && count <= (plan->bytes - at) / size;
+}
+
+static inline int gpu_prepared_head_check(const struct gpu_prepared_plan *plan, size_t bytes, struct error *e)
+{
+    const struct gpu_shape *s = &plan->shape;
+    bool is_noop, known;
+
+    if (bytes < sizeof(*plan) || plan->bytes != bytes || plan->abi != GPU_PLUGIN_ABI)
+        return error_set(e, -EPROTO, "plan: %zu bytes, which are not of this plug-in", bytes);
+    is_noop = s->op == FCC_OP_NOOP;
+    known = is_noop || s->op == FCC_OP_GEMV_ALL_REDUCE || s->op == FCC_OP_GEMM_ALL_TO_ALL;
+    if (!known || (!is_noop && s->dtype != FCC_F32 && s->dtype != FCC_F16 && s->dtype != FCC_BF16))
+        return error_set(e, -EINVAL, "plan: operator %u with dtype %u: no client launches such kernels", s->op, s->dtype);
+    if (s->nranks < 1 || s->nranks > GPU_MAX_GPUS || plan->rank >= s->nranks)
+        return error_set(e, -EINVAL, "plan: rank %u of %u: allowed are 1 to %d ranks", plan->rank, s->nranks, GPU_MAX_GPUS);
+    if (s->over_nodes || plan->only_slots > (s->op == FCC_OP_GEMV_ALL_REDUCE))
+        return error_set(e, -EINVAL, "plan: over_nodes %u, only_slots %u: allowed are 0, and 0 or, of gemv_all_reduce, 1",
+                         s->over_nodes, plan->only_slots);
+    return 0;
+}
+
+static inline int gpu_prepared_shape_check(const struct gpu_prepared_plan *plan, struct error *e)
+{
+    const struct gpu_shape *s = &plan->shape;
+    int64_t k = s->op == FCC_OP_GEMV_ALL_REDUCE ? plan->in.gemv.k : s->op == FCC_OP_GEMM_ALL_TO_ALL ? plan->in.gemm.k : 0;
+    int64_t before = 0;
+
+    if (s->m < 0 || s->m > INT32_MAX || s->n < 0 || s->n > INT32_MAX || s->k < 0 || s->k > INT32_MAX || k < 0 || k > INT32_MAX)
+        return error_set(e, -EINVAL, "plan: m %lld, n %lld, k %lld and %lld: allowed are 0 to %d", (long long)s->m,
+                         (long long)s->n, (long long)s->k, (long long)k, INT32_MAX);
+    if (s->op != FCC_OP_GEMV_ALL_REDUCE)
+        return 0;
+    if (k > s->k || (plan->in.gemv.m && plan->in.gemv.m != s->m) || (plan->in.gemv.n && plan->in.gemv.n != s->n))
+        return error_set(e, -EINVAL, "plan: inputs of %lld x %lld x %lld for an operator of %lld x %lld x %lld",
+                         (long long)plan->in.gemv.m, (long long)plan->in.gemv.n, (long long)k, (long long)s->m, (long long)s->n,
+                         (long long)s->k);
+    for (uint32_t r = 0; r < s->nranks; before = s->first[r++])
+        if (s->first[r] < before || s->first[r] > s->n)
+            return error_set(e, -EINVAL, "plan: rank %u reduces from column %lld on: allowed are %lld to %lld", r,
+                             (long long)s->first[r], (long long)before, (long long)s->n);
+    return 0;
+}
+
+/* The slots of a half: one rank's part for each rank. */
+static inline int gpu_prepared_slots_check(const struct gpu_prepared_plan *plan, struct error *e)
+{
+    const struct gpu_shape *s = &plan->shape;
+    uint64_t words = (GPU_FLAG_WORDS + GPU_OFFER_WORDS) * sizeof(uint64_t);
+
+    if (plan->slots_at < words || plan->slots_at > UINT32_MAX || plan->slots_at % GPU_PREPARED_ALIGN ||
+        plan->slots_bytes % GPU_PREPARED_ALIGN || plan->slots_bytes > UINT64_MAX / 4)
+        return error_set(e, -EINVAL, "plan: %llu bytes of slots from %llu on: they begin behind %llu bytes of words",
+                         (unsigned long long)plan->slots_bytes, (unsigned long long)plan->slots_at, (unsigned long long)words);
+    if (s->op == FCC_OP_GEMV_ALL_REDUCE &&
+        (s->slot_bytes % GPU_PREPARED_ALIGN || s->slot_bytes > plan->slots_bytes / s->nranks))
+        return error_set(e, -EINVAL, "plan: slots of %llu bytes for each of %u ranks, in %llu bytes",
+                         (unsigned long long)s->slot_bytes, s->nranks, (unsigned long long)plan->slots_bytes);
+    return 0;
+}
+
+/* Where the parts lie, and which slices each phase has. */
+static inline int gpu_prepared_parts_check(const struct gpu_prepared_plan *plan, struct error *e)
+{
+    uint32_t nslices = plan->first[GPU_PHASES];
+
+    for (int phase = 0; phase < GPU_PHASES; phase++)
+        if (plan->first[phase] > plan->first[phase + 1] || plan->first[0])
+            return error_set(e, -EINVAL, "plan: phase %d has slices %u to %u: phases follow each other, from slice 0 on", phase,
+                             plan->first[phase], plan->first[phase + 1]);
+    if (nslices > GPU_PREPARED_SLICES_MAX || (!nslices && plan->shape.op != FCC_OP_NOOP))
+        return error_set(e, -EINVAL, "plan: %u slices: allowed are 1 to %u", nslices, GPU_PREPARED_SLICES_MAX);
+    if (!gpu_prepared_part_fits(plan, plan->slices, nslices, sizeof(struct slice)) ||
+        !gpu_prepared_part_fits(plan, plan->groups, plan->ngroups, sizeof(struct signal_group)))
+        return error_set(e, -EINVAL, "plan: %u slices at %llu, %u groups at %llu: not in its %llu bytes", nslices,
+                         (unsigned long long)plan->slices, plan->ngroups, (unsigned long long)plan->groups,
+                         (unsigned long long)plan->bytes);
+    return 0;
+}
+
+static inline int gpu_prepared_groups_check(const struct gpu_prepared_plan *plan, struct error *e)
+{
+    for (uint32_t i = 0; i < plan->ngroups; i++) {
+        const struct signal_group *g = &gpu_prepared_groups(plan)[i];
+        if ((g->dst != SLICE_DST_ALL && g->dst >= plan->shape.nranks) || g->flag >= GPU_FLAGS || !g->slices ||
+            g->slices > plan->first[GPU_PHASES])
+            return error_set(e, -EINVAL, "plan: group %u of %u slices: flag %u at rank %u", i, g->slices, g->flag, g->dst);
+    }
+    return 0;
+}
+
+/* In the slots of the rank that reduces a tile: words stand in blocks of 8 columns, from that rank's first column on. */
+static inline bool gpu_prepared_words_fit(const struct gpu_prepared_plan *plan, const struct slice *s, uint32_t owner)
+{
+    const struct gpu_shape *shape = &plan->shape;
+    uint64_t end = (uint64_t)s->col + s->cols;
+
+    if (s->col < (uint64_t)shape->first[owner])
+        return false;
+    uint64_t columns = (end - (uint64_t)shape->first[owner] + 7) / 8 * 8;
+    return !shape->m || columns <= shape->slot_bytes / sizeof(struct gpu_stamped) / (uint64_t)shape->m;
+}
+
+static inline bool gpu_prepared_gemv_fits(const struct gpu_prepared_plan *plan, const struct slice *s)
+{
+    const struct gpu_shape *shape = &plan->shape;
+    bool all = s->dst == SLICE_DST_ALL, reduces = s->kind == SLICE_REDUCE;
+    bool fits = s->row == 0 && s->dst_row == 0 && s->dst_col == s->col && s->rows <= (uint64_t)shape->m &&
+                (uint64_t)s->col + s->cols <= (uint64_t)shape->n && (all || s->dst < shape->nranks);
+
+    if (reduces) /* only_slots: it stores into no result but its own */
+        return fits && (all ? !plan->only_slots : s->dst == plan->rank) && gpu_prepared_words_fit(plan, s, plan->rank);
+    for (uint32_t r = all ? 0 : s->dst; fits && r < (all ? shape->nranks : s->dst + 1u); r++)
+        fits = gpu_prepared_words_fit(plan, s, r);
+    return fits;
+}
+
+static inline bool gpu_prepared_gemm_fits(const struct gpu_prepared_plan *plan, const struct slice *s)
+{
+    const struct gpu_shape *shape = &plan->shape;
+
+    return s->dst < shape->nranks && (uint64_t)s->row + s->rows <= INT32_MAX && (uint64_t)s->dst_row + s->rows <= INT32_MAX &&
+           (uint64_t)s->col + s->cols <= (uint64_t)shape->n && (uint64_t)s->dst_col + s->cols <= (uint64_t)shape->n;
+}
+
+static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan, enum gpu_phase phase, const struct slice *s)
+{
+    /* 0: on one node such a phase has none */
+    static const uint8_t kinds[GPU_PHASES] = {SLICE_COMPUTE_PUT, SLICE_COMPUTE_PUT, 0, SLICE_REDUCE, 0, SLICE_WAIT};
+    bool is_gemv = plan->shape.op == FCC_OP_GEMV_ALL_REDUCE, waits = s->wait_count != 0;
+
+    if (!kinds[phase] || s->kind != kinds[phase] || (waits && phase == GPU_PHASE_FREE) || (s->kind == SLICE_REDUCE && !is_gemv))
+        return false;
+    if (waits &&
+        (s->wait_first >= GPU_FLAGS || (uint64_t)(s->wait_count - 1) * s->wait_stride >= (uint64_t)GPU_FLAGS - s->wait_first))
+        return false;
+    if (s->group != SLICE_NO_GROUP && s->group >= plan->ngroups)
+        return false;
+    if (s->kind == SLICE_WAIT)
+        return true; /* it has no tile */
+    return s->rows && s->cols && (is_gemv ? gpu_prepared_gemv_fits(plan, s) : gpu_prepared_gemm_fits(plan, s));
+}
+
+static inline int gpu_prepared_slices_check(const struct gpu_prepared_plan *plan, struct error *e)
+{
+    if (plan->shape.op == FCC_OP_NOOP)
+        return 0; /* its kernel looks at none */
+    for (int phase = 0; phase < GPU_PHASES; phase++)
+        for (uint32_t i = plan->first[phase]; i < plan->first[phase + 1]; i++) {
+            const struct slice *s = &gpu_prepared_slices(plan)[i];
+            if (!gpu_prepared_slice_fits(plan, (enum gpu_phase)phase, s))
+                return error_set(e, -EINVAL,
+                                 "plan: slice %u, in phase %d: kind %u to rank %u, rows %u+%u, columns %u+%u, to %u and %u, "
+                                 "group %u, waits for %u flags from %u on: not in an operator of %lld x %lld with %u groups",
+                                 i, phase, s->kind, s->dst, s->row, s->rows, s->col, s->cols, s->dst_row, s->dst_col, s->group,
+                                 s->wait_count, s->wait_first, (long long)plan->shape.m, (long long)plan->shape.n,
+                                 plan->ngroups);
+        }
+    return 0;
+}
+
+/* 0, -EPROTO (it is of another plug-in), or -EINVAL and what is wrong. */
+static inline int gpu_prepared_plan_check(const struct gpu_prepared_plan *plan, size_t bytes, struct error *e)
+{
+    int status = gpu_prepared_head_check(plan, bytes, e);
+
+    if (!status)
+        status = gpu_prepared_shape_check(plan, e);
+    if (!status)
+        status = gpu_prepared_slots_check(plan, e);
+    if (!status)
+        status = gpu_prepared_parts_check(plan, e);
+    if (!status)
+        status = gpu_prepared_groups_check(plan, e);
+    return status ? status : gpu_prepared_slices_check(plan, e);
+}
+
+/* As many bytes as rows of so many elements take, from `at` on; UINT64_MAX: too many for any memory. */
+static inline uint64_t gpu_prepared_extent(const struct gpu_prepared_plan *plan, uint64_t at, uint64_t rows, int64_t stride,
+                                           uint64_t cols)
+{
+    if (!rows || !cols)
+        return 0;
+    if (rows > INT32_MAX || cols > INT32_MAX || (rows > 1 && (stride < 0 || stride > INT32_MAX)) || at > UINT64_MAX / 2)
+        return UINT64_MAX;
+    uint64_t elements = (rows > 1 ? (rows - 1) * (uint64_t)stride : 0) + cols;
+    return elements > UINT64_MAX / 16 ? UINT64_MAX : at + elements * gpu_prepared_element_bytes(plan);
+}
+
+/* How many bytes of a rank's result the plan's kernels may store into. The plan has been checked. */
+static inline uint64_t gpu_prepared_result_bytes(const struct gpu_prepared_plan *plan, uint32_t rank)
+{
+    const struct gpu_output *out = &plan->out[rank];
+    uint64_t rows = 0, cols = 0;
+
+    if (plan->shape.op == FCC_OP_NOOP || (plan->only_slots && rank != plan->rank))
+        return 0;
+    if (plan->shape.op == FCC_OP_GEMV_ALL_REDUCE)
+        return gpu_prepared_extent(plan, out->data, (uint64_t)plan->shape.m, out->stride[0], (uint64_t)plan->shape.n);
+    for (uint32_t i = 0; i < plan->first[GPU_PHASE_WAIT]; i++) {
+        const struct slice *s = &gpu_prepared_slices(plan)[i];
+        if (s->dst != rank)
+            continue;
+        rows = (uint64_t)s->dst_row + s->rows > rows ? (uint64_t)s->dst_row + s->rows : rows;
+        cols = (uint64_t)s->dst_col + s->cols > cols ? (uint64_t)s->dst_col + s->cols : cols;
+    }
+    return gpu_prepared_extent(plan, out->data, rows, out->stride[0], cols);
+}
+
+/* The plan has been checked. Is all mapped that its kernels store into? */
+static inline int gpu_prepared_sizes_check(const struct gpu_prepared_plan *plan, const struct gpu_prepared_sizes *sizes,
+                                           struct error *e)
+{
+    uint64_t area = plan->slots_at + 2 * plan->slots_bytes;
+
+    for (uint32_t r = 0; r < plan->shape.nranks; r++) {
+        uint64_t result = gpu_prepared_result_bytes(plan, r);
+        if (sizes->areas[r] < area || sizes->results[r] < result)
+            return error_set(
+                e, -EINVAL, "plan: rank %u has an area of %llu bytes and a result of %llu: its kernels would use %llu and %llu",
+                r, (unsigned long long)sizes->areas[r], (unsigned long long)sizes->results[r], (unsigned long long)area,
+                (unsigned long long)result);
+    }
+    return 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

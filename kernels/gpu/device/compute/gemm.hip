@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gemm.hip - C_r = A_r . B_r, whose rows are sent to the ranks, on a GPU. What a slice is: kernels/plan/compute/gemm.c.
+ *
+ *   compute+put   a workgroup computes the tile and stores it straight into the destination's c, on whichever GPU that is
+ *   compute       the same, into the own rank's staging memory: dense [M_r][N]
+ *   put           copies rows from there into the destination's c
+ *
+ * Memory order: a tile is stored by plain stores of all threads; gpu_execute() then fences and raises the flags, and waits for
+ * them before a put. Tiles of a destination's c come from one source each and do not overlap.
+ *
+ * A slice may have any size; it is computed in tiles of kernels/gpu/device/matrix.h's engine. Whole tiles are best: 128 rows x 256 columns of
+ * f16 and bf16, 128 x 128 of f32.
+ */
+#include "kernels/gpu/device/execute.h"
+#include "kernels/gpu/device/matrix.h"
+#include "kernels/gpu/device/offer.h"
+#include "kernels/gpu/runtime.h"
+
+extern __shared__ __align__(16) unsigned char gemm_shared_bytes[];
+
+#if defined(__CUDACC__)
+#include "kernels/gpu/device/compute/gemm_hopper.h"
+#include "kernels/gpu/device/compute/gemm_hopper_split.h"
+#endif
+
+template <typename T> struct gemm_operator {
+    struct gpu_product<T> *product; /* in shared memory, where it takes no registers while it is computed */
+
+    __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    {
+        const struct gpu_input &in = call.in[run];
+        int64_t n = call.fixed->shape.n, stride = n;
+        T *here = (T *)call.fixed->staging[gpu_plan_of(call, run)->rank] + s.row * n + s.col, *to = here;
+
+        if (s.kind != SLICE_COMPUTE) {
+            stride = call.out[s.dst].stride[0];
+            to = (T *)call.out[s.dst].data + s.dst_row * stride + s.dst_col;
+        }
+        if (s.kind == SLICE_PUT) {
+            gpu_rows_copy<T>(to, stride, here, n, s.rows, s.cols, threadIdx.x, GPU_MATRIX_THREADS);
+            return true;
+        }
+        if (!in.gemm.b) { /* the rows as they are */
+            gpu_rows_copy<T>(to, stride, (const T *)in.gemm.a + s.row * in.gemm.a_stride + s.col, in.gemm.a_stride, s.rows,
+                             s.cols, threadIdx.x, GPU_MATRIX_THREADS);
+            return true;
+        }
+        if (threadIdx.x == 0)
+            *product = {(const T *)in.gemm.a + s.row * in.gemm.a_stride,
+                        (const T *)in.gemm.b + s.col,
+                        to,
+                        in.gemm.a_stride,
+                        in.gemm.b_stride,
+                        stride,
+                        in.gemm.k,
+                        s.rows,
+                        s.cols};
+        __syncthreads();
+        gpu_multiply<T>(*product, gemm_shared_bytes);
+        return true;
+    }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
+    gemm_all_to_all_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    __shared__ struct gpu_product<T> product;
+    struct gemm_operator<T> op = {
+        &product
+    };
+
+    if (gpu_stands_back(call))
+        return;
+    gpu_execute(call, op);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
+    gemm_over_nodes_kernel(GPU_PARAMETER struct gpu_call call)
+{
+    __shared__ struct gpu_product<T> product;
+    struct gemm_operator<T> op = {
+        &product
+    };
+
+    gpu_execute_over_nodes(call, op);
+}
+
+template <typename T> static struct gpu_kernel kernel_make(int gpu, bool over_nodes)
+{
+    const size_t without_asking = 48 * 1024; /* what every kernel may have */
+    struct gpu_kernel kernel = {over_nodes ? (const void *)gemm_over_nodes_kernel<T> : (const void *)gemm_all_to_all_kernel<T>,
+                                GPU_MATRIX_THREADS, 0, 0};
+    hipDeviceProp_t properties;
+
+    if (hipGetDeviceProperties(&properties, gpu) != hipSuccess)
+        return {NULL, 0, 0, 0};
+    kernel.shared_bytes = gpu_matrix_shared_bytes<T>(properties.major, properties.minor);
+    if (kernel.shared_bytes > without_asking && hipFuncSetAttribute(kernel.function, hipFuncAttributeMaxDynamicSharedMemorySize,
+                                                                    (int)kernel.shared_bytes) != hipSuccess)
+        return {NULL, 0, 0, 0};
+    return kernel;
+}
+
+/* `gpu` is the current device. function is NULL if the GPU does not answer, or for a dtype that has no kernel. */
+struct gpu_kernel gpu_gemm_kernel(enum fcc_dtype dtype, int gpu, bool over_nodes)
+{
+    switch (dtype) {
+    case FCC_F32:
+        return kernel_make<float>(gpu, over_nodes);
+    case FCC_F16:
+        return kernel_make<gpu_f16>(gpu, over_nodes);
+    case FCC_BF16:
+        return kernel_make<gpu_bf16>(gpu, over_nodes);
+    default:
+        return {NULL, 0, 0, 0};
+    }
+}
+
+#if defined(__CUDACC__)
+
+/* ---- the quick kernel: the host's side ---- */
+
+template <typename T, int ROWS, int COLS, bool PAIR> static struct gpu_kernel gemm_hopper_kernel_get()
+{
+    typedef gemm_shape<T, ROWS, COLS, PAIR> shape;
+    struct gpu_kernel k = {
+        (const void *)gemm_hopper_kernel<T, ROWS, COLS, PAIR>, GEMM_THREADS, shape::SHARED_BYTES, 1, shape::CLUSTER, 0};
+
+    if (hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
+        k.function = NULL;
+    return k;
+}
+
+/* For tiles of at most so many rows, and slices of so many columns; without `pair`, larger slices are cut. */
+template <typename T> static struct gpu_kernel gemm_hopper_choose(uint32_t rows, uint32_t cols, bool pair)
+{
+    if (rows <= 64 && cols <= 64)
+        return gemm_hopper_kernel_get<T, 64, 64, false>();
+    if (rows <= 64 && cols <= 128)
+        return gemm_hopper_kernel_get<T, 64, 128, false>();
+    if (rows <= 64)
+        return pair ? gemm_hopper_kernel_get<T, 64, 256, true>() : gemm_hopper_kernel_get<T, 64, 256, false>();
+    if (cols <= 128)
+        return pair ? gemm_hopper_kernel_get<T, 128, 128, true>() : gemm_hopper_kernel_get<T, 128, 128, false>();
+    return pair ? gemm_hopper_kernel_get<T, 128, 256, true>() : gemm_hopper_kernel_get<T, 128, 256, false>();
+}
+
+/* A matrix of so many elements a row, stride elements apart, in boxes of 64 elements x `box` rows. False: the copy engine cannot
+ * read it. */
+static bool gemm_map_make(CUtensorMap *map, enum fcc_dtype dtype, uint64_t at, int64_t cols, int64_t rows, int64_t stride,
+                          uint32_t box)
+{
+    cuuint64_t sizes[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, pitch = (cuuint64_t)stride * 2;
+    cuuint32_t boxes[2] = {64, box}, every[2] = {1, 1};
+
+    return at % 16 == 0 && pitch % 16 == 0 && pitch > 0 && cols > 0 && rows > 0 &&
+           driver_tensor_map(map, dtype == FCC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+                             (void *)at, sizes, &pitch, boxes, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == cudaSuccess;
+}
+
+/* The compute slices' largest tile. False: one of them cannot be stored 16 bytes at a time, or there are other slices among
+ * them. */
+static bool slices_suit(const struct gpu_run *run, uint32_t *rows, uint32_t *cols, int64_t *end)
+{
+    *end = 0;
+    for (uint32_t i = run->first[GPU_PHASE_FREE]; i < run->first[GPU_PHASE_FREE + 1]; i++) {
+        const struct slice *s = &run->slices[i];
+        if ((s->kind != SLICE_COMPUTE && s->kind != SLICE_COMPUTE_PUT) || (s->col | s->cols | s->dst_col) % 8)
+            return false;
+        *rows = s->rows > *rows ? s->rows : *rows;
+        *cols = s->cols > *cols ? s->cols : *cols;
+        *end = (int64_t)s->row + s->rows > *end ? (int64_t)s->row + s->rows : *end;
+    }
+    return true;
+}
+
+/* Whether each `count` compute slices, from the first on, have the same columns and rows that follow each other, `most` in all. */
+static bool slices_go_together(const struct gpu_run *run, uint32_t count, uint32_t most)
+{
+    for (uint32_t i = 0, end = run->first[GPU_PHASE_FREE + 1]; i < end; i += count) {
+        const struct slice *s = &run->slices[i];
+        uint32_t rows = s->rows;
+        for (uint32_t j = 1; j < count; j++) {
+            if (i + j >= end || s[j].col != s->col || s[j].cols != s->cols || s[j].row != s->row + rows)
+                return false;
+            rows += s[j].rows;
+        }
+        if (rows > most)
+            return false;
+    }
+    return true;
+}
+
+/* Compute slices that stay with the rank that computes them. They are its last ones. */
+static uint32_t slices_own(const struct gpu_run *run)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = run->first[GPU_PHASE_FREE]; i < run->first[GPU_PHASE_FREE + 1]; i++)
+        n += run->slices[i].kind == SLICE_COMPUTE_PUT && run->slices[i].dst == run->rank;
+    return n;
+}
+
+/* The most slices, up to `most`, that make one tile of so many rows, everywhere in the plan. */
+static uint32_t slices_together(const struct gpu_run *run, uint32_t most, uint32_t rows)
+{
+    while (most > 1 && !slices_go_together(run, most, rows))
+        most--;
+    return most;
+}
+
+/* ---- few tiles: K is split (gemm_hopper_split.h) ---- */
+
+/* What a plan is cut into for tiles of so many rows. */
+struct gemm_tiles {
+    uint32_t rows;
+    uint32_t count;  /* of all runs */
+    uint32_t others; /* slices of later phases */
+    uint32_t together[GPU_MAX_RUNS], high[GPU_MAX_RUNS];
+};
+
+static struct gemm_tiles gemm_tiles_get(const struct gpu_run runs[], int nruns, uint32_t nranks, uint32_t rows)
+{
+    struct gemm_tiles t = {};
+
+    t.rows = rows;
+    for (int i = 0; i < nruns; i++) {
+        const struct slice *s = runs[i].slices;
+        uint32_t n = runs[i].first[GPU_PHASE_FREE + 1], high = 1;
+        uint32_t each = slices_together(&runs[i], nranks < GEMM_SPLIT_TOGETHER ? nranks : GEMM_SPLIT_TOGETHER, rows);
+        while (high * each < n && s[high * each].col == s[0].col)
+            high++;
+        t.together[i] = each;
+        t.high[i] = high;
+        t.count += (n + each - 1) / each;
+        t.others += runs[i].first[GPU_PHASES] - n;
+    }
+    return t;
+}
+
+/* With so many workgroups for a tile, if all tiles then have theirs at the same time. */
+template <typename T, int ROWS, int COLS, int PARTS>
+static bool gemm_split_suits(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_kernel *out)
+{
+    typedef gemm_split_shape<T, ROWS, COLS, PARTS> shape;
+    struct gpu_kernel k = {
+        (const void *)gemm_split_kernel<T, ROWS, COLS, PARTS>, shape::THREADS, shape::SHARED_BYTES, 1, PARTS, 0};
+
+    if (tiles->count * PARTS > multiprocessors ||
+        hipFuncSetAttribute(k.function, hipFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes) != hipSuccess)
+        return false;
+    uint32_t fit = gpu_clusters_resident(k.function, k.threads, k.shared_bytes, PARTS);
+    uint32_t useful = (tiles->others + PARTS - 1) / PARTS > tiles->count ? (tiles->others + PARTS - 1) / PARTS : tiles->count;
+    k.workgroups = (useful < fit ? useful : fit) * PARTS;
+    *out = k;
+    return tiles->count <= fit;
+}
+
+template <typename T>
+static bool gemm_split_get(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_kernel *out)
+{
+    if (tiles->rows == 64)
+        return gemm_split_suits<T, 64, 64, 8>(tiles, multiprocessors, out) ||
+               gemm_split_suits<T, 64, 64, 4>(tiles, multiprocessors, out) ||
+               gemm_split_suits<T, 64, 64, 2>(tiles, multiprocessors, out);
+    return gemm_split_suits<T, 128, 128, 8>(tiles, multiprocessors, out) ||
+           gemm_split_suits<T, 128, 128, 4>(tiles, multiprocessors, out) ||
+           gemm_split_suits<T, 128, 128, 2>(tiles, multiprocessors, out);
+}
+
+/* For slices of at most so many rows and columns, where each is (a part of) one of few tiles: of 128 rows, unless 64 make as few,
+ * and as few columns. There is none of 256 columns: half of K takes as long there as all of it in tiles of 128. */
+static bool gemm_split_choose(const struct gemm_tiles *high, const struct gemm_tiles *low, enum fcc_dtype dtype, uint32_t rows,
+                              uint32_t cols, uint32_t multiprocessors, struct gpu_gemm_quick *out)
+{
+    const struct gemm_tiles *tiles = rows <= 64 && cols <= 64 && low->count == high->count ? low : high;
+
+    if (rows > 128 || cols > 128 || tiles->count == 0)
+        return false;
+    if (!(dtype == FCC_F16 ? gemm_split_get<gpu_f16>(tiles, multiprocessors, &out->kernel)
+                           : gemm_split_get<gpu_bf16>(tiles, multiprocessors, &out->kernel))) {
+        out->kernel = {};
+        return false;
+    }
+    out->tile_rows = tiles->rows;
+    memcpy(out->together, tiles->together, sizeof(out->together));
+    memcpy(out->high, tiles->high, sizeof(out->high));
+    out->can_wait = out->kernel.workgroups <= gpu_multiprocessors_beside(multiprocessors);
+    return true;
+}
+
+/* Everything that leaves a rank is stored by the compute slices' storers. */
+static bool slices_leave_as_computed(const struct gpu_run runs[], int nruns)
+{
+    for (int i = 0; i < nruns; i++)
+        for (uint32_t j = 0; j < runs[i].first[GPU_PHASES]; j++)
+            if (runs[i].slices[j].kind != SLICE_COMPUTE_PUT && runs[i].slices[j].kind != SLICE_WAIT)
+                return false;
+    return true;
+}
+
+/* The kernel can wait for the other ranks itself if it leaves some multiprocessors free. It does where it takes no longer so: where its tiles
+ * make as many rounds, as those of most sizes do, which are powers of two. For slices of a tile each, or less. */
+static void gemm_leave_room(const struct gemm_tiles *tiles, uint32_t multiprocessors, struct gpu_gemm_quick *out)
+{
+    const uint32_t cluster = out->kernel.cluster > 1 ? out->kernel.cluster : 1, units = (tiles->count + cluster - 1) / cluster;
+    const uint32_t all = multiprocessors / cluster, most = gpu_multiprocessors_beside(multiprocessors) / cluster;
+    const uint32_t others = (tiles->others + cluster - 1) / cluster, useful = units > others ? units : others;
+
+    if (units == 0 || (units + all - 1) / all != (units + most - 1) / most)
+        return;
+    out->kernel.workgroups = (useful < most ? useful : most) * cluster;
+    out->can_wait = true;
+}
+
+void gpu_gemm_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
+                           struct gpu_gemm_quick *out)
+{
+    enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
+    hipDeviceProp_t properties;
+    uint32_t rows = 0, cols = 0, own = 0;
+
+    *out = {};
+    if (shape->over_nodes || (dtype != FCC_F16 && dtype != FCC_BF16) || shape->n % 8 ||
+        hipGetDeviceProperties(&properties, gpu) != hipSuccess || properties.major != 9 || properties.minor != 0)
+        return;
+    for (int i = 0; i < nruns; i++)
+        if (!slices_suit(&runs[i], &rows, &cols, &out->rows[i]))
+            return;
+    const struct gemm_tiles high = gemm_tiles_get(runs, nruns, shape->nranks, 128),
+                            low = gemm_tiles_get(runs, nruns, shape->nranks, 64);
+    if (gemm_split_choose(&high, &low, dtype, rows, cols, (uint32_t)properties.multiProcessorCount, out)) {
+        out->can_wait = out->can_wait && slices_leave_as_computed(runs, nruns);
+        return;
+    }
+    /* Where 128 rows are fewer tiles, these take less from the memory than two of 64 rows. */
+    const struct gemm_tiles *tiles = rows <= 64 && low.count == high.count ? &low : &high;
+    bool pair = rows <= 128 && cols <= 256, whole = true;
+    out->tile_rows = tiles->rows;
+    for (int i = 0; i < nruns; i++) {
+        out->together[i] = cols > 256 ? 1 : tiles->together[i];
+        pair = pair && tiles->high[i] > 1; /* else no two have columns in common */
+        whole = whole && out->together[i] == 1;
+        own += slices_own(&runs[i]);
+    }
+    /* A slice is a tile then. Nearly every workgroup ends with one that leaves at once: what is spread is over by then. */
+    out->spread = pair && whole && own * 10 >= (uint32_t)properties.multiProcessorCount * 9;
+    out->kernel = dtype == FCC_F16 ? gemm_hopper_choose<gpu_f16>(out->tile_rows, cols, pair)
+                                   : gemm_hopper_choose<gpu_bf16>(out->tile_rows, cols, pair);
+    if (rows <= out->tile_rows && cols <= 256 && shape->nranks > 1 && slices_leave_as_computed(runs, nruns))
+        gemm_leave_room(tiles, (uint32_t)properties.multiProcessorCount, out);
+}
+
+void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *quick, const struct gpu_call *call, const struct gpu_fixed *fixed)
+{
+    static thread_local struct gemm_maps maps;
+    const struct gpu_shape *shape = &fixed->shape;
+    bool suits = true;
+
+    for (uint32_t r = 0; r < shape->nranks; r++)
+        suits = suits && call->out[r].data % 16 == 0 && call->out[r].stride[0] % 8 == 0 && fixed->staging[r] % 16 == 0;
+    memcpy(maps.together, quick->together, sizeof(maps.together));
+    memcpy(maps.high, quick->high, sizeof(maps.high));
+    maps.spread = quick->spread;
+    maps.ngates = 0;
+    for (uint32_t i = 0; i < call->nruns && suits; i++) {
+        const struct gpu_input *in = &call->in[i];
+        enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
+        if (quick->rows[i] == 0)
+            continue;                                  /* which needs none */
+        int64_t eights = (quick->rows[i] + 7) / 8 * 8; /* of rows: the swizzle's pattern */
+        uint32_t rows = eights < quick->tile_rows ? (uint32_t)eights : quick->tile_rows;
+        maps.a_bytes[i] = rows * GEMM_STEP * 2;
+        suits = in->gemm.b && /* else there is nothing to multiply */
+                gemm_map_make(&maps.runs[i].a, dtype, in->gemm.a, in->gemm.k, quick->rows[i], in->gemm.a_stride, rows) &&
+                gemm_map_make(&maps.runs[i].b, dtype, in->gemm.b, shape->n, in->gemm.k, in->gemm.b_stride, GEMM_STEP);
+    }
+    return suits ? &maps : NULL;
+}
+
+bool gpu_gemm_quick_gate(const struct gpu_gemm_quick *quick, void *argument, const struct gpu_waits *waits)
+{
+    struct gemm_maps *maps = (struct gemm_maps *)argument;
+    uint32_t n = (uint32_t)(waits->count - waits->before);
+
+    if (!quick->can_wait || n > GEMM_GATES)
+        return false;
+    maps->ngates = n;
+    memcpy(maps->gates, waits->words + waits->before, n * sizeof(maps->gates[0]));
+    memcpy(maps->gate_values, waits->values + waits->before, n * sizeof(maps->gate_values[0]));
+    return n > 0;
+}
+
+#else
+
+void gpu_gemm_quick_choose(const struct gpu_shape *, int, const struct gpu_run[], int, struct gpu_gemm_quick *out)
+{
+    *out = {};
+}
+
+void *gpu_gemm_quick_maps(const struct gpu_gemm_quick *, const struct gpu_call *, const struct gpu_fixed *)
+{
+    return NULL;
+}
+
+bool gpu_gemm_quick_gate(const struct gpu_gemm_quick *, void *, const struct gpu_waits *)
+{
+    return false;
+}
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gemm_hopper_shape.h - gemm_hopper.h's kernels: their second argument, their tiles and what these take of the shared memory, and
+ * the job that its parts hand to each other.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_SHAPE_H
+#define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_SHAPE_H
+
+#include "kernels/gpu/abi.h"
+#include "kernels/gpu/runtime.h"
+
+/* Of each run: a and b for the copy engine, how many slices make one tile, the bytes of A in a stage, which are few where there
+ * are only a few rows in all, and how many of the first tiles have the same columns. */
+#define GEMM_GATES 32
+struct gemm_maps {
+    struct gemm_run_maps {
+        CUtensorMap a, b;
+    } runs[GPU_MAX_RUNS];
+    uint32_t together[GPU_MAX_RUNS];
+    uint32_t a_bytes[GPU_MAX_RUNS];
+    uint32_t high[GPU_MAX_RUNS];
+    uint32_t spread; /* 1: what is for others leaves over the time of a tile */
+    /* Before anything is stored at other ranks, these words in the GPU's memory have reached their values. A lane each. */
+    uint32_t ngates, gate_values[GEMM_GATES];
+    uint64_t gates[GEMM_GATES];
+};
+
+/* May anything be stored at other ranks? Who does so finds out when it first has something for them. */
+enum gemm_gate { GEMM_GATE_UNKNOWN, GEMM_GATE_OPEN, GEMM_GATE_SHUT };
+
+#define GEMM_STEP 64 /* k of a stage */
+#define GEMM_JOBS 3  /* places for them; no fewer: gemm_hopper.h */
+#define GEMM_THREADS 384
+#define GEMM_WARPS 8             /* of the two groups */
+#define GEMM_REGISTERS 168       /* of a thread, as the kernel begins: all that there are */
+#define GEMM_GROUP_REGISTERS 208 /* of one that multiplies, where it needs more; then the others have ... */
+#define GEMM_OTHER_REGISTERS 88
+#define GEMM_BARRIER_OTHERS 1 /* 0 is __syncthreads() */
+#define GEMM_BARRIER_GROUPS 2
+#define GEMM_SPREAD_ROWS 8u     /* that leave at a time */
+#define GEMM_SPREAD_PERCENT 85u /* of a tile's time that all of them are spread over */
+#define GEMM_SPREAD_NAP_NS 100u
+
+template <typename T, int ROWS_, int COLS_, bool PAIR_> struct gemm_shape {
+    static constexpr int ROWS = ROWS_, COLS = COLS_, CLUSTER = PAIR_ ? 2 : 1;
+    static constexpr bool PAIR = PAIR_;
+    /* A group has 64 rows; where the tile has no more, half of the columns; where these are 64, half of each stage's k. */
+    static constexpr bool SPLIT = ROWS == 64 && COLS == 64;
+    static constexpr int GROUP_COLS = ROWS == 128 || SPLIT ? COLS : COLS / 2;
+    static constexpr uint32_t OUT_WARPS = SPLIT ? GEMM_WARPS / 2 : GEMM_WARPS;
+    static constexpr int SUMS = GROUP_COLS / 2;                                                 /* of a thread */
+    static constexpr uint32_t A_BYTES = ROWS * GEMM_STEP * sizeof(T), B_PART = GEMM_STEP * 128; /* of 64 columns */
+    static constexpr uint32_t STAGE_BYTES = A_BYTES + COLS / 64 * B_PART;
+    static constexpr uint32_t OUT_PITCH = COLS + 8; /* elements: rows begin at multiples of 16 bytes and in different banks */
+    /* There is no room for a fourth stage beside all of the largest tile: so it leaves in two turns, every other 8 rows in each. */
+    static constexpr int TURNS = ROWS == 128 && COLS == 256 ? 2 : 1, OUT_ROWS = ROWS / TURNS, HELD = TURNS == 1 ? 1 : SUMS / 4;
+    static constexpr uint32_t TILE_BYTES = OUT_ROWS * OUT_PITCH * sizeof(T),
+                              HALF_BYTES = SPLIT ? SUMS * 128 * sizeof(float) : 0;
+    static constexpr uint32_t OUT_BYTES = TILE_BYTES + HALF_BYTES, ALIGN = 1024;
+    static constexpr uint32_t MOST = 227 * 1024 - 1024; /* a workgroup's, but for what is not dynamic */
+    static constexpr int ROOM = (int)((MOST - OUT_BYTES - ALIGN) / STAGE_BYTES), STAGES = ROOM < 8 ? ROOM : 8;
+    static constexpr size_t SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + ALIGN;
+    static_assert(sizeof(T) == 2 && STAGES >= 4, "");
+    static_assert(2 * GEMM_GROUP_REGISTERS + GEMM_OTHER_REGISTERS == 3 * GEMM_REGISTERS, "");
+
+    /* The tile's row that leaves from a row of the memory for finished ones. */
+    static __device__ __forceinline__ uint32_t row_leaving(uint32_t place, uint32_t turn)
+    {
+        return TURNS == 1 ? place : (place / 8 * TURNS + turn) * 8 + place % 8;
+    }
+};
+
+/* One tile: of `together` slices from `index` on, as far as they lie in it. */
+struct gemm_job {
+    int32_t steps;     /* 0: no more jobs */
+    uint32_t row, col; /* in the run's a and b */
+    uint32_t run, index, together;
+    uint32_t last;      /* of its slices */
+    uint32_t in_common; /* with the other workgroup of the cluster: the columns */
+    uint64_t start;
+};
+static_assert(sizeof(struct gemm_job) == 40, "is copied in words of 8 bytes");
+
+#endif

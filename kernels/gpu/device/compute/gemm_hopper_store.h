@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gemm_hopper_store.h - gemm_hopper.h's shared memory, and its storer: a warp that has finished tiles stored at whichever ranks they are for,
+ * when it may and spread over the time of a tile.
+ *
+ * Workgroups end their tiles at about the same time, and what they then store for other GPUs is more than the links take at once.
+ * What waits for a link stands in its multiprocessor's way out, and the loads of the next tile stand behind it: 8 to 14 % of
+ * a kernel (tests/bench/TRIED.md). So where workgroups have enough tiles for their own GPU to end with, the storer hands the
+ * others' rows over a few at a time, spread over most of the time that a tile takes (gemm_maps.spread): the shortest so far, as others
+ * include waiting, also for what the storer itself has been late with, which would so stay late.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_STORE_H
+#define FCC_KERNELS_GPU_DEVICE_COMPUTE_GEMM_HOPPER_STORE_H
+
+#include "kernels/gpu/device/compute/gemm_hopper_shape.h"
+#include "kernels/gpu/device/execute.h"
+#include "kernels/gpu/device/hopper.h"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* A place in a ring of N, and the parity of the phase that makes it full; the one that makes it empty has the other. */
+template <int N> struct gemm_ring {
+    uint32_t at = 0, parity = 0;
+
+    __device__ __forceinline__ void next()
+    {
+        at = at + 1 == N ? 0 : at + 1;
+        parity ^= at == 0;
+    }
+};
+
+/* The storer's warp: until other ranks' memory may be stored into. False: the operator has been made to leave. */
+GPU_DEVICE bool gemm_gates_await(const struct gpu_call &call, const struct gemm_maps &maps)
+{
+    uint32_t lane = threadIdx.x % 32;
+    bool leave = false;
+
+    if (lane < maps.ngates) {
+        const uint64_t *word = (const uint64_t *)maps.gates[lane];
+        uint32_t value = maps.gate_values[lane];
+        for (uint32_t spins = 1; (int32_t)((uint32_t)gpu_load_relaxed(word) - value) < 0 && !leave; spins++)
+            if (spins % GPU_LOOK_SPINS == 0)
+                leave = gpu_must_leave(call, 0);
+        (void)gpu_load_acquire(word);
+    }
+    leave = __any_sync(0xffffffffu, leave);
+    gpu_fence_for_async();
+    return !leave;
+}
+
+template <typename S> struct gemm_shared {
+    uint64_t stage_full[S::STAGES], stage_empty[S::STAGES], job_full[GEMM_JOBS], job_empty[GEMM_JOBS];
+    uint64_t out_full, out_empty, half_full, half_empty;
+    uint32_t leave;
+    struct gpu_group taken;
+    union {
+        struct gemm_job jobs[GEMM_JOBS];
+        uint64_t job_words[GEMM_JOBS][sizeof(struct gemm_job) / sizeof(uint64_t)];
+    };
+};
+
+/* A workgroup of the kernel. */
+template <typename T, typename S> struct gemm_storing {
+    const struct gpu_call &call;
+    const struct gemm_maps &maps;
+    struct gemm_shared<S> &shared;
+    unsigned char *stages; /* then the finished tile */
+    uint32_t rank;         /* in the cluster */
+
+    /* The next job is there, and may have come from the cluster's other workgroup. */
+    __device__ __forceinline__ void job_await(const gemm_ring<GEMM_JOBS> &ring)
+    {
+        if constexpr (S::PAIR)
+            gpu_barrier_await_cluster(&shared.job_full[ring.at], ring.parity);
+        else
+            gpu_barrier_await(&shared.job_full[ring.at], ring.parity);
+    }
+
+    /* One thread of a part: it has done with the job. */
+    __device__ __forceinline__ void job_done(const gemm_ring<GEMM_JOBS> &ring)
+    {
+        if constexpr (S::PAIR)
+            gpu_barrier_done_at(&shared.job_empty[ring.at], 0);
+        else
+            gpu_barrier_arrive(&shared.job_empty[ring.at]);
+    }
+
+    /* ---- storer ---- */
+
+    /* All lanes: begin to store what the tile has of a slice, and of this turn, as 16 bytes and more at a time. One that is only computed
+     * goes to staging; dense there. The rows were finished at now_ns, and the tile took took_ns. */
+    __device__ __forceinline__ void part_store(const struct gemm_job &job, const struct slice &s, uint32_t turn,
+                                               uint64_t now_ns, uint64_t took_ns)
+    {
+        bool spread = maps.spread && s.kind != SLICE_COMPUTE && s.dst != gpu_plan_of(call, job.run)->rank;
+        uint64_t each_ns = spread ? took_ns * GEMM_SPREAD_PERCENT / 100 * GEMM_SPREAD_ROWS / S::ROWS : 0;
+        uint32_t most = spread ? GEMM_SPREAD_ROWS : 32;
+        const T *out = (const T *)(stages + S::STAGES * S::STAGE_BYTES);
+        uint32_t first = s.row > job.row ? s.row - job.row : 0; /* row of the tile */
+        uint32_t end = min(s.row + s.rows - job.row, (uint32_t)S::ROWS),
+                 cols = min(s.col + s.cols - job.col, (uint32_t)S::COLS);
+        int64_t n = call.fixed->shape.n, pitch = s.kind == SLICE_COMPUTE ? n : call.out[s.dst].stride[0];
+        T *to = s.kind == SLICE_COMPUTE ? (T *)call.fixed->staging[gpu_plan_of(call, job.run)->rank] + job.row * n + job.col
+                                        : (T *)call.out[s.dst].data + ((int64_t)s.dst_row + job.row - s.row) * pitch +
+                                              s.dst_col + (job.col - s.col);
+
+        for (uint32_t at = S::TURNS == 1 ? first : 0; at < (S::TURNS == 1 ? end : S::OUT_ROWS); at += most) {
+            uint32_t lane = threadIdx.x % 32, row = S::row_leaving(at + lane, turn);
+            if (lane < most && row >= first && row < end)
+                gpu_bulk_store(to + row * pitch, out + (at + lane) * S::OUT_PITCH, cols * (uint32_t)sizeof(T));
+            now_ns += each_ns;
+            while (spread && (int64_t)(gpu_clock() - now_ns) < 0)
+                __nanosleep(GEMM_SPREAD_NAP_NS);
+            __syncwarp();
+        }
+    }
+
+    /* One thread; for each slice of a tile another one, so that their fences and counts take no longer than one's. */
+    __device__ __forceinline__ void part_signal(const struct gemm_job &job, uint32_t index, const struct slice &s)
+    {
+        struct slice_time *times = (struct slice_time *)gpu_plan_of(call, job.run)->times;
+
+        gpu_slice_signal(call, job.run, s);
+        times[index] = {0, job.start, gpu_clock(), blockIdx.x, (uint32_t)call.epoch};
+    }
+
+    /* What the tile has of its slices. The first one that is another rank's waits until that may be stored; what has been made to leave
+     * stores no more there. */
+    __device__ __forceinline__ void tile_store(const struct gemm_job &job, const struct slice *slices, uint32_t turn,
+                                               uint64_t took_ns, enum gemm_gate *gate)
+    {
+        uint64_t now_ns = gpu_clock();
+
+        for (uint32_t i = 0; i < job.together; i++) {
+            bool is_own = slices[i].kind == SLICE_COMPUTE || slices[i].dst == gpu_plan_of(call, job.run)->rank;
+            if (!is_own && *gate == GEMM_GATE_UNKNOWN) {
+                *gate = gemm_gates_await(call, maps) ? GEMM_GATE_OPEN : GEMM_GATE_SHUT;
+                now_ns = gpu_clock();
+            }
+            if (is_own || *gate == GEMM_GATE_OPEN)
+                part_store(job, slices[i], turn, now_ns, took_ns);
+        }
+    }
+
+    __device__ __forceinline__ void store()
+    {
+        uint32_t lane = threadIdx.x % 32;
+        enum gemm_gate gate = GEMM_GATE_UNKNOWN;
+        gemm_ring<GEMM_JOBS> jobs;
+        gemm_ring<1> out;
+        uint64_t before_ns = 0, least_ns = UINT64_MAX;
+        uint32_t run = UINT32_MAX;
+
+        if (blockIdx.x == 0)
+            gpu_say_come(call);
+        for (;; jobs.next()) {
+            job_await(jobs);
+            const struct gemm_job job = shared.jobs[jobs.at];
+            if (job.steps == 0)
+                return;
+            const struct slice *slices = (const struct slice *)gpu_plan_of(call, job.run)->slices + job.index;
+            for (uint32_t turn = 0; turn < S::TURNS; turn++, out.next()) {
+                gpu_barrier_await(&shared.out_full, out.parity);
+                if (turn == 0) {
+                    uint64_t now_ns = gpu_clock(), took_ns = now_ns - (before_ns ? before_ns : job.start);
+                    before_ns = now_ns;
+                    least_ns = job.run == run ? min(least_ns, took_ns) : took_ns;
+                    run = job.run;
+                }
+                tile_store(job, slices, turn, least_ns, &gate);
+                gpu_bulk_end_group();
+                gpu_bulk_await_read();
+                __syncwarp();
+                if (lane == 0)
+                    gpu_barrier_arrive(&shared.out_empty);
+            }
+            gpu_bulk_await();
+            __syncwarp();
+            for (uint32_t i = lane; i < job.together && job.last; i += 32)
+                part_signal(job, job.index + i, slices[i]);
+            __syncwarp();
+            if (lane == 0)
+                job_done(jobs);
+        }
+    }
+};
+
+#endif
+#endif

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * packets.h - how gemv_all_reduce's partial sums come together on the GPUs of one node: as words (struct gpu_stamped) in slots, and, unless
+ * fused, first as they are in the rank's own staging memory. Part of kernels/gpu/device/compute/gemv.hip; the plan, its phases and the argument
+ * why the order is right are kernels/plan/compute/gemv.c's.
+ *
+ * A slot has the words of one rank for the columns that are reduced there, in blocks of 8 columns: [columns / 8][M][8]. So what
+ * a workgroup has of 8 columns leaves in whole lines, however many rows there are.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_PACKETS_H
+#define FCC_KERNELS_GPU_DEVICE_EXCHANGE_PACKETS_H
+
+#include "kernels/gpu/device/execute.h"
+#include "kernels/gpu/device/offer.h"
+#include "kernels/gpu/device/vector.h"
+
+enum { GEMV_BLOCK = 8 /* columns of which words stand together */ };
+
+/* A rank's own partial sums, unless fused: as y. */
+GPU_DEVICE float *gemv_local_at(const struct gpu_call &call, uint32_t run, uint32_t row, uint32_t col)
+{
+    return (float *)call.fixed->staging[gpu_plan_of(call, run)->rank] + (uint64_t)row * call.fixed->shape.n + col;
+}
+
+/* What `source` sends to `owner`. */
+GPU_DEVICE uint64_t *gemv_slot_at(const struct gpu_call &call, uint32_t owner, uint32_t source)
+{
+    return (uint64_t *)(call.fixed->slots[owner] + call.slots_at + source * call.fixed->shape.slot_bytes);
+}
+
+/* Where a column's word stands in a slot for m rows. */
+GPU_DEVICE uint64_t gemv_place(uint32_t m, uint32_t row, uint32_t col)
+{
+    return ((uint64_t)(col / GEMV_BLOCK) * m + row) * GEMV_BLOCK + col % GEMV_BLOCK;
+}
+
+GPU_DEVICE void gemv_word_store(uint64_t *at, float sum, uint32_t stamp)
+{
+    gpu_store_relaxed(at, (uint64_t)stamp << 32 | __float_as_uint(sum));
+}
+
+/* The column at which slice `number` of the first phase begins, if it is as in most plans: all slices have the size of the
+ * first one, and follow each other, from the last column to the first. UINT32_MAX: there is no such slice. Takes no look at the
+ * GPU's memory, and so is there at once when a kernel begins; but it is a guess, good for asking for w early and for nothing
+ * else. */
+GPU_DEVICE uint32_t gemv_column_guess(const struct gpu_call &call, uint32_t run, uint32_t number)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    uint64_t n = (uint64_t)call.in[run].gemv.n, col = plan->free_col + (uint64_t)number * plan->free_cols;
+
+    if (number >= plan->first[GPU_PHASE_FREE + 1])
+        return UINT32_MAX;
+    col -= col < n ? 0 : n;
+    return col < n ? (uint32_t)col : UINT32_MAX;
+}
+
+/* Rank number `i`, from 0 on, in the order in which a rank serves them: beginning with the next one, itself last. */
+GPU_DEVICE uint32_t gemv_rank_at(uint32_t i, uint32_t rank, uint32_t nranks)
+{
+    return rank + 1 + i < nranks ? rank + 1 + i : rank + 1 + i - nranks;
+}
+
+/* Where a slice's words go, four of the ranks at a time, and what else has to be known, asked for all together. */
+struct gemv_targets {
+    uint64_t *slots[4];
+    uint32_t first[4]; /* columns */
+    uint32_t count, m;
+};
+
+/* Those from `number` on. */
+GPU_DEVICE struct gemv_targets gemv_targets_get(const struct gpu_call &call, uint32_t run, uint32_t dst, uint32_t number)
+{
+    const struct gpu_shape &shape = call.fixed->shape;
+    uint32_t rank = gpu_plan_of(call, run)->rank;
+    bool all = dst == SLICE_DST_ALL;
+    struct gemv_targets t;
+
+    t.count = all ? shape.nranks : 1;
+    t.m = (uint32_t)shape.m;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t to = all ? gemv_rank_at(number + i, rank, shape.nranks) : dst;
+        to = number + i < t.count ? to : rank; /* not used */
+        t.slots[i] = gemv_slot_at(call, to, rank);
+        t.first[i] = (uint32_t)shape.first[to];
+    }
+    return t;
+}
+
+/* One thread: COUNT sums, those that are `wanted`, to all targets of a slice, of which t are the first. */
+template <int COUNT>
+GPU_DEVICE void gemv_words_put(const struct gpu_call &call, uint32_t run, uint32_t dst, struct gemv_targets t,
+                               const uint32_t (&row)[COUNT], const uint32_t (&col)[COUNT], const float (&sum)[COUNT],
+                               const bool (&wanted)[COUNT])
+{
+    for (uint32_t number = 0;; t = gemv_targets_get(call, run, dst, number)) {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                if (number + i < t.count && wanted[j])
+                    gemv_word_store(t.slots[i] + gemv_place(t.m, row[j], col[j] - t.first[i]), sum[j], call.stamp);
+        number += 4;
+        if (number >= t.count)
+            return;
+    }
+}
+
+/* One thread: a sum to where its slice says. */
+GPU_DEVICE void gemv_sum_put(const struct gpu_call &call, uint32_t run, const struct slice &s, uint32_t row, uint32_t col,
+                             float sum)
+{
+    if (s.kind == SLICE_COMPUTE)
+        *gemv_local_at(call, run, row, col) = sum;
+    else
+        gemv_words_put<1>(call, run, s.dst, gemv_targets_get(call, run, s.dst, 0), {row}, {col}, {sum}, {true});
+}
+
+/* ---- reducing ---- */
+
+enum { GEMV_QUAD = 4 /* neighbouring columns, of one block: what a thread reduces at a time */ };
+
+/* What a thread has of a quad without any words: one rank's. */
+struct gemv_at_hand {
+    uint32_t rank; /* UINT32_MAX: it has nothing */
+    float sums[GEMV_QUAD];
+};
+
+/* One thread awaits the words of the first `count` of a quad's columns from all ranks but the one at hand, `slot` words apart, and adds
+ * them in rank order. Now and then it asks give_up(): false: that said so. */
+template <typename Ask>
+GPU_DEVICE bool gemv_quad_add(const struct gpu_call &call, const uint64_t *from, uint64_t slot, uint32_t nranks, uint32_t count,
+                              float (&sum)[GEMV_QUAD], Ask &give_up, const struct gemv_at_hand &own = {UINT32_MAX, {}})
+{
+    enum { AHEAD = 4, PAIRS = GEMV_QUAD / 2 };
+
+    for (uint32_t first = 0; first < nranks; first += AHEAD) {
+        uint64_t words[AHEAD][GEMV_QUAD];
+        uint32_t missing[AHEAD][PAIRS], some = 1; /* not 0: some of them are */
+#pragma unroll
+        for (uint32_t r = 0; r < AHEAD; r++)
+#pragma unroll
+            for (uint32_t i = 0; i < PAIRS; i++) {
+                bool is_here = first + r == own.rank;
+                missing[r][i] = first + r < nranks && 2 * i < count && !is_here;
+                words[r][2 * i] = (uint64_t)call.stamp << 32 | (is_here ? __float_as_uint(own.sums[2 * i]) : 0);
+                words[r][2 * i + 1] = (uint64_t)call.stamp << 32 | (is_here ? __float_as_uint(own.sums[2 * i + 1]) : 0);
+            }
+        for (uint32_t spins = 1; some; spins++) {
+            some = 0;
+            /* All looks are under way before an answer is looked at: else each would take as long as all. */
+#pragma unroll
+            for (uint32_t r = 0; r < AHEAD; r++)
+#pragma unroll
+                for (uint32_t i = 0; i < PAIRS; i++)
+                    gpu_load_relaxed_pair(missing[r][i], from + (first + r) * slot + 2 * i, &words[r][2 * i],
+                                          &words[r][2 * i + 1]);
+#pragma unroll
+            for (uint32_t r = 0; r < AHEAD; r++)
+#pragma unroll
+                for (uint32_t i = 0; i < PAIRS; i++) {
+                    missing[r][i] = (uint32_t)(words[r][2 * i] >> 32) ^ call.stamp;
+                    missing[r][i] |= 2 * i + 1 < count ? (uint32_t)(words[r][2 * i + 1] >> 32) ^ call.stamp : 0;
+                    some |= missing[r][i];
+                }
+            if (some && spins % GPU_LOOK_SPINS == 0 && give_up())
+                return false;
+        }
+#pragma unroll
+        for (uint32_t r = 0; r < AHEAD; r++)
+#pragma unroll
+            for (uint32_t i = 0; i < GEMV_QUAD; i++)
+                if (first + r < nranks) {
+                    float part = __uint_as_float((uint32_t)words[r][i]);
+                    sum[i] = first + r == 0 ? part : sum[i] + part;
+                }
+    }
+    return true;
+}
+
+struct gemv_must_leave {
+    const struct gpu_call &call;
+    uint32_t run;
+
+    __device__ __forceinline__ bool operator()() const
+    {
+        return gpu_must_leave(call, run);
+    }
+};
+
+/* Some results side by side, in one store where that can be. */
+template <typename T> GPU_DEVICE void gemv_quad_store(T *to, const T (&results)[GEMV_QUAD], uint32_t count)
+{
+    struct alignas(sizeof(T) * GEMV_QUAD) whole {
+        typename gpu_bits<sizeof(T)>::type bits[GEMV_QUAD];
+    } all;
+
+    memcpy(&all, results, sizeof(all));
+    if (count == GEMV_QUAD && (uint64_t)to % sizeof(all) == 0) {
+        *(struct whole *)to = all;
+        return;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < GEMV_QUAD; i++)
+        if (i < count)
+            to[i] = results[i];
+}
+
+/* Where the words lie that a run reduces: those of the first rank, of column `column` on; how many lie between two ranks'. */
+struct gemv_words {
+    const uint64_t *first;
+    uint64_t slot;
+    uint32_t column, nranks;
+};
+
+/* All ranks' words of some columns into the own y or into every rank's, beginning with the next one. False, in any thread:
+ * leave. */
+template <typename T>
+GPU_DEVICE bool gemv_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s, const struct gemv_words &words)
+{
+    const uint32_t nranks = words.nranks, rank = gpu_plan_of(call, run)->rank, quads = (s.cols + GEMV_QUAD - 1) / GEMV_QUAD;
+    struct gpu_walk at = gpu_walk_at(threadIdx.x, quads, s.rows), step = gpu_walk_at(blockDim.x, quads, s.rows);
+    const struct gemv_must_leave leave = {call, run};
+
+    for (; at.z < 1; gpu_walk_next(&at, step, quads, s.rows)) {
+        uint32_t col = at.x * GEMV_QUAD, count = s.cols - col < GEMV_QUAD ? s.cols - col : GEMV_QUAD;
+        float sum[GEMV_QUAD];
+        T results[GEMV_QUAD];
+        if (!gemv_quad_add(call, words.first + gemv_place(s.rows, at.y, s.col + col - words.column), words.slot, nranks, count,
+                           sum, leave))
+            return false;
+#pragma unroll
+        for (int i = 0; i < GEMV_QUAD; i++)
+            gpu_from_f32(&results[i], sum[i]);
+        for (uint32_t i = s.dst == SLICE_DST_ALL ? 0 : nranks - 1; i < nranks; i++) {
+            const struct gpu_output &y = call.out[gemv_rank_at(i, rank, nranks)];
+            gemv_quad_store((T *)y.data + at.y * y.stride[0] + s.col + col, results, count);
+        }
+    }
+    return true;
+}
+
+/* The phases after computing: a rank's own partial sums to where they are reduced, and that. */
+template <typename T> struct gemv_rest {
+    __device__ __forceinline__ bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    {
+        if (s.kind == SLICE_REDUCE) {
+            const struct gpu_shape &shape = call.fixed->shape;
+            uint32_t rank = gpu_plan_of(call, run)->rank;
+            return gemv_reduce<T>(
+                call, run, s,
+                {gemv_slot_at(call, rank, 0), shape.slot_bytes / sizeof(uint64_t), (uint32_t)shape.first[rank], shape.nranks});
+        }
+        /* Along a block's rows, as its words stand. */
+        struct gpu_walk at = gpu_walk_at(threadIdx.x, s.cols, s.rows), step = gpu_walk_at(blockDim.x, s.cols, s.rows);
+        for (; at.z < 1; gpu_walk_next(&at, step, s.cols, s.rows))
+            gemv_sum_put(call, run, s, at.y, s.col + at.x, *gemv_local_at(call, run, at.y, s.col + at.x));
+        return true;
+    }
+};
+
+#endif

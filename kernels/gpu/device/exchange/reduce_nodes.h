@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * reduce_nodes.h - how gemv_all_reduce's partial sums come together on GPUs when ranks are on several nodes: as they are, tile by tile,
+ * with a flag for each tile. A word that carries its stamp would have to be sent word by word, and be waited for in a kernel. The plan is
+ * kernels/plan/exchange/reduce_nodes.c's, as on a cpu, and so are the order of additions, and where tiles lie: flat, or hierarchical. Part of
+ * kernels/gpu/device/compute/gemv.hip.
+ *
+ * Staging memory of a rank: its own partial sums of all tiles, unless fused; behind these its slots, for the tiles of its own chunk and
+ * of those that it collects partial sums for (kernels/plan/exchange/reduce.h). Each tile is dense, [M][columns]. A slice says which slot.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_NODES_H
+#define FCC_KERNELS_GPU_DEVICE_EXCHANGE_REDUCE_NODES_H
+
+#include "kernels/gpu/device/exchange/packets.h"
+
+/* The rank that reduces a column: the only one whose chunk it is in. */
+GPU_DEVICE uint32_t gemv_owner_of(const struct gpu_shape &shape, uint32_t col)
+{
+    uint32_t least = 0, most = shape.nranks - 1;
+
+    while (least < most) {
+        uint32_t middle = (least + most) / 2;
+        if (shape.first[middle + 1] > (int64_t)col)
+            most = middle;
+        else
+            least = middle + 1;
+    }
+    return least;
+}
+
+/* A tile, in one of rank `at`'s slots: on another node that is a shadow. */
+GPU_DEVICE float *gemv_tile_at(const struct gpu_call &call, uint32_t at, uint32_t slot, const struct slice &s)
+{
+    const struct gpu_shape &shape = call.fixed->shape;
+
+    return (float *)(call.fixed->staging[at] + shape.local_bytes + slot * shape.slot_bytes) +
+           shape.m * ((int64_t)s.col - shape.first[gemv_owner_of(shape, s.col)]);
+}
+
+/* A rank's own partial sums of a tile, unless fused. */
+GPU_DEVICE float *gemv_own_tile_at(const struct gpu_call &call, uint32_t run, uint32_t col)
+{
+    const struct gpu_shape &shape = call.fixed->shape;
+
+    return (float *)call.fixed->staging[gpu_plan_of(call, run)->rank] + shape.m * (int64_t)col;
+}
+
+/* A sum to where its slice says. */
+struct gemv_put_sum {
+    typedef float *place;
+
+    static __device__ __forceinline__ place at(const struct gpu_call &call, uint32_t run, const struct slice &s)
+    {
+        return s.kind == SLICE_COMPUTE ? gemv_own_tile_at(call, run, s.col) : gemv_tile_at(call, s.dst, s.slot, s);
+    }
+
+    static __device__ __forceinline__ void put(const struct gpu_call &, uint32_t, const struct slice &s, place tile,
+                                               uint32_t row, uint32_t col, float sum)
+    {
+        tile[(uint64_t)row * s.cols + (col - s.col)] = sum;
+    }
+};
+
+/* All threads: the own partial sums of a tile to who collects them. */
+GPU_DEVICE void gemv_tile_put(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    float *to = gemv_tile_at(call, s.dst, s.slot, s);
+    const float *from = gemv_own_tile_at(call, run, s.col);
+
+    for (uint32_t i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x)
+        to[i] = from[i];
+}
+
+/* Element i of a tile: this node's partial sums, n of them, in rank order. `apart`: from one to the next. */
+GPU_DEVICE float gemv_node_sum(const float *first, uint64_t apart, uint32_t n, uint32_t i)
+{
+    float sum = first[i];
+
+    for (uint32_t r = 1; r < n; r++)
+        sum += first[r * apart + i];
+    return sum;
+}
+
+/* All threads: this node's sum of a tile, to its owner on another one. */
+GPU_DEVICE void gemv_tile_reduce_node(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    const float *first = gemv_tile_at(call, gpu_plan_of(call, run)->rank, s.terms, s);
+    const uint64_t apart = call.fixed->shape.slot_bytes / sizeof(float);
+    float *to = gemv_tile_at(call, s.dst, s.slot, s);
+
+    for (uint32_t i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x)
+        to[i] = gemv_node_sum(first, apart, s.wait_count, i);
+}
+
+/* Element i of an own tile: this node's sum, of n ranks, at its place among the other nodes', whose slots are behind those. */
+GPU_DEVICE float gemv_sum(const float *first, uint64_t apart, uint32_t n, uint32_t nodes, uint32_t own, uint32_t i)
+{
+    float here = gemv_node_sum(first, apart, n, i), total = own == 0 ? here : first[n * apart + i];
+
+    for (uint32_t j = 1; j < nodes; j++)
+        total += j == own ? here : first[(n + j - (j > own)) * apart + i];
+    return total;
+}
+
+/* All threads: a tile's sum into the y of all that it goes to, beginning with the next rank. It waits for a flag of each term. */
+template <typename T> GPU_DEVICE void gemv_tile_reduce(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    const struct gpu_shape &shape = call.fixed->shape;
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    const uint32_t nranks = shape.nranks, nodes = shape.nodes, rank = plan->rank, here = s.wait_count - (nodes - 1);
+    const float *first = gemv_tile_at(call, rank, s.terms, s);
+
+    for (uint32_t i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x) {
+        T result;
+        gpu_from_f32(&result, gemv_sum(first, shape.slot_bytes / sizeof(float), here, nodes, s.slot, i));
+        for (uint32_t r = 0; r < nranks; r++) {
+            uint32_t dst = gemv_rank_at(r, rank, nranks);
+            const struct gpu_output &y = call.out[dst];
+            if (gpu_plan_reaches(plan, s.dst, dst))
+                ((T *)y.data)[(int64_t)(i / s.cols) * y.stride[0] + s.col + i % s.cols] = result;
+        }
+    }
+}
+
+/* All threads: a tile of the own y, which has come from another node, into those of other ranks here. */
+template <typename T> GPU_DEVICE void gemv_tile_forward(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    const uint32_t nranks = call.fixed->shape.nranks, rank = plan->rank;
+    const struct gpu_output &from = call.out[rank];
+
+    for (uint32_t i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x) {
+        int64_t row = i / s.cols, col = s.col + i % s.cols;
+        T result = ((const T *)from.data)[row * from.stride[0] + col];
+        for (uint32_t r = 0; r < nranks; r++) {
+            uint32_t dst = gemv_rank_at(r, rank, nranks);
+            if (gpu_plan_reaches(plan, s.dst, dst))
+                ((T *)call.out[dst].data)[row * call.out[dst].stride[0] + col] = result;
+        }
+    }
+}
+
+#endif

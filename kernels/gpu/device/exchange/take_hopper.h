@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * take_hopper.h - gemv_hopper.h's taker: a warp of a cluster's first workgroup that takes slices, makes jobs of them for
+ * all workgroups, and signals a job's slices when all have done with it.
+ *
+ * w's bytes for a job come within 3 to 4 microseconds; as long take four answers of a GPU's memory that is busy with them. Between a
+ * job's room and the job there are two of them: which slices, and what these are, which has been brought near when the kernel began. A job
+ * is sent, not stored and released, which would wait until the memory has everything that the warp has stored. The first ones are
+ * dealt out. Nothing is asked for sooner than there is room for: what a cluster has in hand no other one can do, and with five jobs in
+ * hand instead of three, and one asked for besides, clusters ended up to 11 us apart.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_TAKE_HOPPER_H
+#define FCC_KERNELS_GPU_DEVICE_EXCHANGE_TAKE_HOPPER_H
+
+#include "kernels/gpu/device/compute/gemv_hopper_shape.h"
+#include "kernels/gpu/device/execute.h"
+#include "kernels/gpu/device/hopper.h"
+#include "kernels/gpu/device/vector.h"
+
+/* The run with which a cluster begins (i is 0), and those that follow: as gpu_run_of(), the same for a cluster. */
+GPU_DEVICE uint32_t gemv_run_at(const struct gpu_call &call, uint32_t i)
+{
+    return (blockIdx.x / GEMV_PARTS + i) % call.nruns;
+}
+
+/* All threads of all workgroups: the slices that clusters begin with come nearer. */
+GPU_DEVICE void gemv_slices_prefetch(const struct gpu_call &call)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, gemv_run_at(call, 0));
+    uint32_t i = blockIdx.x + threadIdx.x * gridDim.x;
+
+    if (i < plan->first[GPU_PHASES])
+        gpu_prefetch((const struct slice *)plan->slices + i);
+}
+
+/* The column of a cluster's first job. UINT32_MAX: there is none, or the copy engine cannot read it. */
+GPU_DEVICE uint32_t gemv_early_column(const struct gpu_call &call, const struct gemv_maps &maps)
+{
+    uint32_t run = gemv_run_at(call, 0), cluster = blockIdx.x / GEMV_PARTS;
+
+    return maps.w_by_engine[run] ? gemv_column_guess(call, run, cluster / call.nruns * maps.together[run]) : UINT32_MAX;
+}
+
+/* A workgroup's part of K, in steps. */
+GPU_DEVICE void gemv_steps_get(const struct gpu_call &call, uint32_t run, uint32_t rank, uint32_t *first, uint32_t *end)
+{
+    uint32_t steps = ((uint32_t)call.in[run].gemv.k + GEMV_STEP - 1) / GEMV_STEP;
+
+    *first = steps * rank / GEMV_PARTS;
+    *end = steps * (rank + 1) / GEMV_PARTS;
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* One thread, when the kernel begins: a workgroup's part of what the first job reads comes nearer, as much as there will be
+ * room for when it is known. */
+GPU_DEVICE void gemv_early_prefetch(const struct gpu_call &call, const struct gemv_maps &maps, uint32_t rank)
+{
+    uint32_t run = gemv_run_at(call, 0), col = gemv_early_column(call, maps), first, end;
+
+    gemv_steps_get(call, run, rank, &first, &end);
+    for (uint32_t step = first; step < end && step < first + maps.stages && col != UINT32_MAX; step++)
+        gpu_box_prefetch(&maps.runs[run].w, (int32_t)(step * GEMV_STEP), (int32_t)col);
+}
+
+/* ---- what is dealt out ----
+ *
+ * To ask for slices, and then for what they are, takes two answers of the GPU's memory, and those who ask with counters that are set back
+ * between calls have to wait for the end of the kernel before. So the first slices of a run are dealt out: cluster c has the part that
+ * it would get if clusters asked in their order, and begins with it without asking; the counters count from behind these on. That cluster may
+ * not come (its workgroups find no place beside other kernels), and nothing may depend on it: so it claims its part, and when there are no
+ * more slices to be asked for, the clusters that run claim what nobody has.
+ *
+ * A claim is the call's epoch, as a maximum. It is never set back, so it may be made before the kernel before this one has ended. All of
+ * that one's clusters have made theirs by then, which a claim of this call would take from them: this kernel comes when all workgroups there
+ * have let it, for which they have met, and a cluster's workgroups meet when its claim has been answered. */
+
+/* Clusters that have one, of all. */
+GPU_DEVICE uint32_t gemv_dealt()
+{
+    return min(gridDim.x / GEMV_PARTS, (uint32_t)GPU_CLAIMS);
+}
+
+/* Those that begin with this run. */
+GPU_DEVICE uint32_t gemv_dealt_of(const struct gpu_call &call, uint32_t run)
+{
+    return (gemv_dealt() + call.nruns - 1 - run) / call.nruns;
+}
+
+/* All lanes of the warp. */
+struct gemv_taker {
+    const struct gpu_call &call;
+    const struct gemv_maps &maps;
+    struct gemv_shared &shared;
+    gemv_ring ring;
+    uint32_t made = 0, leave = 0;
+
+    __device__ __forceinline__ static uint32_t lane_get()
+    {
+        return threadIdx.x % 32;
+    }
+
+    __device__ __forceinline__ static uint32_t slices_of(const struct gpu_plan *plan)
+    {
+        return plan->first[GPU_PHASE_FREE + 1] - plan->first[GPU_PHASE_FREE];
+    }
+
+    /* What is dealt to cluster `of`: its run and the number of its first slice. False: nothing is. */
+    __device__ __forceinline__ bool share_of(uint32_t of, uint32_t *run, uint32_t *number) const
+    {
+        *run = of % call.nruns;
+        *number = of / call.nruns * maps.together[*run];
+        return of < gemv_dealt() && *number < slices_of(gpu_plan_of(call, *run));
+    }
+
+    /* The warp: what is dealt to cluster `of` becomes this one's, unless it is somebody's. */
+    __device__ __forceinline__ bool claim(uint32_t of) const
+    {
+        unsigned long long *at = (unsigned long long *)call.fixed->claims + of, before = 0;
+
+        if (lane_get() == 0)
+            before = atomicMax(at, (unsigned long long)call.epoch);
+        return gpu_team_get((uint32_t)(before < call.epoch), 0, 32) != 0;
+    }
+
+    /* Before the cluster's workgroups meet, and before the kernel before this one has ended. */
+    __device__ __forceinline__ void first_claim()
+    {
+        uint32_t run, number, own = blockIdx.x / GEMV_PARTS;
+
+        bool has = share_of(own, &run, &number) && claim(own);
+        if (lane_get() == 0)
+            *(volatile uint32_t *)&shared.has_first = has; /* which waits for the answer */
+        __syncwarp();
+    }
+
+    /* There is room for a job. If it was another one's, that has been done by all. */
+    __device__ __forceinline__ void room_await()
+    {
+        uint32_t lane = lane_get();
+
+        gpu_barrier_await_cluster(&shared.job_empty[ring.at], ring.parity ^ 1);
+        if (made < GEMV_JOBS)
+            return;
+        const struct gemv_taken &taken = shared.taken[ring.at];
+        if (lane < taken.count) {
+            struct slice s = {};
+            s.group = taken.groups[lane];
+            gpu_slice_signal(call, taken.run, s);
+            ((struct slice_time *)gpu_plan_of(call, taken.run)->times)[taken.index + lane] = {0, taken.start, gpu_clock(),
+                                                                                              blockIdx.x, (uint32_t)call.epoch};
+        }
+        __syncwarp();
+    }
+
+    /* `group`: a lane's, if there is a slice for it. */
+    __device__ __forceinline__ void job_make(const struct gemv_job &job, const struct gemv_taken &taken, uint32_t group)
+    {
+        constexpr uint32_t WORDS = sizeof(job) / sizeof(uint64_t);
+        uint32_t lane = lane_get();
+
+        room_await();
+        if (lane < taken.count)
+            shared.taken[ring.at].groups[lane] = group;
+        if (lane == 0) {
+            shared.taken[ring.at].run = taken.run;
+            shared.taken[ring.at].index = taken.index;
+            shared.taken[ring.at].count = taken.count;
+            shared.taken[ring.at].start = taken.start;
+        }
+        if (lane < GEMV_PARTS) {
+            uint32_t there = gpu_cluster_address(&shared.jobs[ring.at], lane);
+            uint32_t full = gpu_cluster_address(&shared.job_full[ring.at], lane);
+            uint64_t words[WORDS];
+            memcpy(words, &job, sizeof(job));
+            gpu_barrier_expect_at(&shared.job_full[ring.at], lane, sizeof(job));
+#pragma unroll
+            for (uint32_t i = 0; i < WORDS; i += 2)
+                gpu_cluster_send_words(there + i * sizeof(uint64_t), words[i], words[i + 1], full);
+        }
+        __syncwarp();
+        ring.next(GEMV_JOBS);
+        made++;
+    }
+
+    /* The jobs of the slices of a run that are taken together, from `number` on: wide ones in pieces, narrow neighbours together. */
+    __device__ __forceinline__ void jobs_make(uint32_t run, uint32_t number)
+    {
+        const struct gpu_plan *plan = gpu_plan_of(call, run);
+        const uint32_t index = plan->first[GPU_PHASE_FREE] + number;
+        const uint32_t count = min(maps.together[run], slices_of(plan) - number);
+        const struct slice *slices = (const struct slice *)plan->slices + index;
+        uint32_t lane = lane_get(), mine = lane < count ? lane : 0, n;
+        uint32_t col = slices[mine].col, cols = slices[mine].cols, dst = slices[mine].dst, kind = slices[mine].kind;
+        uint32_t group = slices[mine].group;
+        uint64_t now = gpu_clock();
+
+        for (uint32_t i = 0; i < count; i += n) {
+            uint32_t first = gpu_team_get(col, i, 32), all = gpu_team_get(cols, i, 32), to = gpu_team_get(dst, i, 32);
+            bool goes_on = true;
+            for (n = 1; i + n < count && goes_on; n += goes_on) {
+                uint32_t more = gpu_team_get(cols, i + n, 32);
+                goes_on = gpu_team_get(col, i + n, 32) == first + all && all + more <= GEMV_COLS &&
+                          gpu_team_get(dst, i + n, 32) == to;
+                all += goes_on ? more : 0;
+            }
+            uint32_t its_group = gpu_team_get(group, i + lane, 32);
+            for (uint32_t at = 0; at < all; at += GEMV_COLS) {
+                uint32_t left = all - at, last = left <= GEMV_COLS;
+                job_make({1, 0, run, kind, to, first + at, last ? left : GEMV_COLS, 0},
+                         {run, index + i, last ? n : 0, 0, now, {}}, its_group);
+            }
+        }
+    }
+
+    /* When the cluster's workgroups have met: they have something to do when the kernel before this one has ended. */
+    __device__ __forceinline__ void first_make()
+    {
+        uint32_t run, number;
+
+        if (shared.has_first && share_of(blockIdx.x / GEMV_PARTS, &run, &number))
+            jobs_make(run, number);
+    }
+
+    /* The next slices, behind what is dealt out, when there is room for a job. */
+    __device__ __forceinline__ struct gpu_ticket ask(uint32_t run) const
+    {
+        struct gpu_ticket t = {0, 0};
+
+        gpu_barrier_await_cluster(&shared.job_empty[ring.at], ring.parity ^ 1);
+        if (threadIdx.x == GEMV_ASKS)
+            t = gpu_slice_ask(call, run, GPU_PHASE_FREE, maps.together[run]);
+        return t;
+    }
+
+    /* What is dealt to clusters that have not come. */
+    __device__ __forceinline__ void left_over_make()
+    {
+        uint32_t run, number;
+        bool is_free = share_of(lane_get(), &run, &number) && gpu_load_relaxed(call.fixed->claims + lane_get()) < call.epoch;
+
+        for (uint64_t some = gpu_wave_vote(is_free); some; some &= some - 1) {
+            uint32_t of = (uint32_t)__ffsll((long long)some) - 1;
+            if (share_of(of, &run, &number) && claim(of))
+                jobs_make(run, number);
+        }
+    }
+
+    __device__ __forceinline__ void take()
+    {
+        if (lane_get() < min(made, (uint32_t)GEMV_JOBS))
+            shared.taken[lane_get()].start = gpu_clock(); /* until now they have waited for the kernel before this one */
+        __syncwarp();
+        for (uint32_t i = 0; i < call.nruns && !leave; i++) {
+            uint32_t run = gemv_run_at(call, i), all = slices_of(gpu_plan_of(call, run));
+            uint32_t dealt = gemv_dealt_of(call, run) * maps.together[run];
+            for (;;) {
+                struct gpu_ticket next = ask(run);
+                uint32_t number = gpu_team_get(next.number, 0, 32) + dealt;
+                leave = gpu_team_get((uint32_t)(next.failed >= call.epoch), 0, 32);
+                if (leave || number >= all)
+                    break;
+                jobs_make(run, number);
+            }
+        }
+        if (!leave)
+            left_over_make();
+        job_make({0, leave, 0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, {}}, 0);
+        for (int i = 1; i < GEMV_JOBS; i++, made++, ring.next(GEMV_JOBS)) /* the last jobs are still under way */
+            room_await();
+    }
+};
+
+#endif
+#endif

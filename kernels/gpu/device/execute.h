@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * execute.h - how a kernel runs plans: the loop that all operators share.
+ *
+ * A kernel serves all ranks (runs) on its GPU. Its workgroups take slices from counters, in the plan's order, phase by phase
+ * (enum gpu_phase), each phase for all runs. In each phase a workgroup begins with run (its index modulo the number of runs),
+ * so that the runs go on side by side, and helps the others when that one has nothing left.
+ *
+ * An answer of the GPU's memory takes about a microsecond, as long as a small slice. So the next slice is asked for when one
+ * begins (gpu_slice_ask()), by a thread that does nothing else between slices, and looked at when that one has been computed;
+ * so is the failure epoch. Nobody asks for more than one: what it asked for no other workgroup can do. And nobody asks for one
+ * of another phase: who waits has nothing in hand of the phases before.
+ *
+ * Why nothing deadlocks, however few workgroups are resident, also beside other jobs' kernels: slices of the first phase never
+ * wait, so one resident workgroup per GPU is enough to finish it everywhere. A workgroup that waits in a later phase waits for
+ * slices of earlier phases only (of any rank), and its own GPU's are all done or in the hands of workgroups that run. So by
+ * induction one resident workgroup per GPU finishes every phase (where nobody waits for what is reduced, that phase may be
+ * dealt out: kernels/gpu/device/exchange/reduce_hopper.h says why). All waits end when the rank's failure epoch says so: a kernel that fails stores it
+ * at all ranks, and so does the host when the operator is aborted. It lies in the GPU's own memory, because a look across the
+ * bus by every workgroup costs more than a small operator.
+ *
+ * Memory order. A slice's stores, by all threads; __syncthreads(); one thread: fence (system), count down the slice's signal
+ * group (atomic); who counts to zero: fence, then store the flag at the destination (relaxed: the fence before it makes it a
+ * release). A group of one slice has no count and one fence. A waiting thread looks at its flags (relaxed) until they are
+ * there, then loads them (acquire, system), then __syncthreads(), then the workgroup reads the data. The fence before the count
+ * orders this slice's stores, the fence after it what the other workgroups of the group had stored before theirs.
+ *
+ * A sum that travels with its stamp (struct gpu_stamped) needs none of this: it is the flag.
+ *
+ * The last workgroup to leave has seen the others leave (one atomic: it releases what a workgroup has stored and awaited, and
+ * acquires what those before it released), so what it releases comes after every result of its ranks. That atomic is between
+ * workgroups of one GPU, and needs no wider scope; what goes beyond is the fence (system) of the last one, which covers what it
+ * has seen: all results, and what other GPUs released to the workgroups that awaited it. What a workgroup has stored at other
+ * GPUs is behind fences of its own by then, or carries its stamp. It tells the clients' streams and the other GPUs, sets the
+ * counters back for the next call, then tells the host. All this is two fences, and at neither anything is on its way to the
+ * host's memory, unless the operator has failed, streams wait there or it is over nodes: a fence waits until that has taken what
+ * was stored, which is far away. So the kernel's begin is kept in the GPU's memory, and its duration goes into the word that
+ * tells the host. A kernel that a client launches itself (end.in_stream; kernels/gpu/bound.h) needs none of that: who uses its results stands
+ * behind it on its stream, and its counters take turns with others, which it sets back.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_EXECUTE_H
+#define FCC_KERNELS_GPU_DEVICE_EXECUTE_H
+
+#include "kernels/gpu/abi.h"
+#include "kernels/gpu/device/registry.h"
+#include "kernels/gpu/device/triggers.h"
+#include "kernels/gpu/platform.h"
+
+/* What a workgroup keeps in shared memory beside the operator's own. */
+struct __align__(16) gpu_group
+{
+    struct slice slice;
+    uint32_t index;
+    uint32_t leave;
+};
+
+#define GPU_LOOK_SPINS 64 /* looks at a flag between looks at the failure epoch */
+
+GPU_DEVICE const struct gpu_plan *gpu_plan_of(const struct gpu_call &call, uint32_t run)
+{
+    return &call.plans[run];
+}
+
+GPU_DEVICE uint64_t *gpu_flags_of(const struct gpu_call &call, uint32_t rank)
+{
+    return (uint64_t *)call.fixed->flags[rank];
+}
+
+GPU_DEVICE bool gpu_must_leave(const struct gpu_call &call, uint32_t run)
+{
+    return gpu_load_relaxed((const uint64_t *)gpu_plan_of(call, run)->flags + GPU_FLAGS) >= call.epoch;
+}
+
+/* One thread of the workgroup that found it. The first failure of a run is kept; all ranks leave. */
+GPU_DEVICE void gpu_fail(const struct gpu_call &call, uint32_t run, const struct gpu_failure &what)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+
+    if (atomicExch((uint32_t *)plan->counters + GPU_FAILED, 1u) == 0) {
+        volatile struct gpu_failure *out = (volatile struct gpu_failure *)call.in[run].failure;
+        out->table = what.table;
+        out->at = what.at;
+        out->value = what.value;
+        out->bag = what.bag;
+        out->position = what.position;
+        out->least = what.least;
+        out->most = what.most;
+        gpu_fence_system();
+        out->kind = what.kind;
+    }
+    gpu_fence_system();
+    for (uint32_t r = 0; r < call.fixed->shape.nranks; r++)
+        if (gpu_flags_of(call, r)) /* other nodes hear of it from this one's worker */
+            gpu_store_release(gpu_flags_of(call, r) + GPU_FLAGS, call.epoch);
+}
+
+/* All threads: until flags [first + i * stride] of this rank, i < count, have come. False: leave. */
+GPU_DEVICE bool gpu_flags_await(const struct gpu_call &call, uint32_t run, uint32_t first, uint32_t count, uint32_t stride)
+{
+    const uint64_t *flags = (const uint64_t *)gpu_plan_of(call, run)->flags + first;
+    bool leave = false;
+
+    for (uint32_t i = threadIdx.x; i < count && !leave; i += blockDim.x) {
+        const uint64_t *flag = flags + (uint64_t)i * stride;
+        for (uint32_t spins = 1; gpu_load_relaxed(flag) < call.epoch && !leave; spins++)
+            if (spins % GPU_LOOK_SPINS == 0)
+                leave = gpu_must_leave(call, run);
+        (void)gpu_load_acquire(flag); /* it is there: now with what came before it */
+    }
+    return __syncthreads_or(leave) == 0;
+}
+
+GPU_DEVICE bool gpu_slice_await(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    return gpu_flags_await(call, run, s.wait_first, s.wait_count, s.wait_stride);
+}
+
+/* One thread, after the workgroup's __syncthreads(). */
+GPU_DEVICE void gpu_slice_signal(const struct gpu_call &call, uint32_t run, const struct slice &s)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    uint32_t nranks = call.fixed->shape.nranks;
+
+    if (s.group == SLICE_NO_GROUP)
+        return;
+    const struct signal_group g = ((const struct signal_group *)plan->groups)[s.group];
+    gpu_fence_system();
+    if (g.slices > 1) {
+        uint32_t *missing = (uint32_t *)plan->counters + GPU_GROUPS + s.group;
+        if (atomicSub(missing, 1u) != 1)
+            return;
+        *missing = g.slices; /* for the next call */
+        gpu_fence_system();
+    }
+    if (g.dst != SLICE_DST_ALL) {
+        gpu_store_relaxed(gpu_flags_of(call, g.dst) + g.flag, call.epoch);
+        return;
+    }
+    for (uint32_t i = 1; i <= nranks; i++) /* beginning with the next rank, as the puts do */
+        gpu_store_relaxed(gpu_flags_of(call, (plan->rank + i) % nranks) + g.flag, call.epoch);
+}
+
+/* Whether a slice or a signal group with this destination goes to that rank, too. */
+GPU_DEVICE bool gpu_plan_reaches(const struct gpu_plan *plan, uint32_t dst, uint32_t rank)
+{
+    if (dst == SLICE_DST_ALL || !(dst & SLICE_DST_SET))
+        return dst == SLICE_DST_ALL || dst == rank;
+    return plan->sets[dst - SLICE_DST_SET] >> rank & 1u;
+}
+
+/* The same over nodes: what goes to other nodes is handed to the proxy, then its flag. */
+GPU_DEVICE void gpu_slice_send(const struct gpu_call &call, uint32_t run, const struct slice &s, uint32_t index)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    const uint32_t nranks = call.fixed->shape.nranks, rank = plan->rank;
+    auto must_leave = [&] { return gpu_must_leave(call, run); };
+    bool puts = s.kind != SLICE_COMPUTE && s.kind != SLICE_WAIT;
+
+    gpu_fence_system();
+    for (uint32_t i = 1; i < nranks && puts && call.nodes.remote; i++) {
+        uint32_t dst = (rank + i) % nranks;
+        if (gpu_plan_reaches(plan, s.dst, dst) && gpu_is_remote(call, dst) &&
+            !gpu_trigger_push(call, rank, dst, GPU_TRIGGER_PUT | index, must_leave))
+            return; /* and the group is not counted down: nobody takes it for finished */
+    }
+    if (s.group == SLICE_NO_GROUP)
+        return;
+    const struct signal_group g = ((const struct signal_group *)plan->groups)[s.group];
+    if (g.slices > 1) {
+        uint32_t *missing = (uint32_t *)plan->counters + GPU_GROUPS + s.group;
+        if (gpu_add_acq_rel(missing, ~0u) != 1)
+            return;
+        *missing = g.slices; /* for the next call */
+        gpu_fence_system();
+    }
+    for (uint32_t i = 1; i <= nranks; i++) {
+        uint32_t dst = (rank + i) % nranks;
+        if (!gpu_plan_reaches(plan, g.dst, dst))
+            continue;
+        if (!gpu_is_remote(call, dst))
+            gpu_store_relaxed(gpu_flags_of(call, dst) + g.flag, call.epoch);
+        else if (!gpu_trigger_push(call, rank, dst, GPU_TRIGGER_FLAG | g.flag, must_leave))
+            return;
+    }
+}
+
+/* The thread of a workgroup that takes slices: not the one that signals, if there is more than one wave. */
+GPU_DEVICE bool gpu_is_taker()
+{
+    return threadIdx.x == (blockDim.x > GPU_WAVE ? blockDim.x - GPU_WAVE : 0);
+}
+
+/* What the taker has asked for. The GPU's memory answers while the thread goes on, until it looks at this. */
+struct gpu_ticket {
+    uint32_t number; /* in the phase; there may be none of this number */
+    uint64_t failed; /* the failure epoch */
+};
+
+/* For `count` slices that follow each other. */
+GPU_DEVICE struct gpu_ticket gpu_slice_ask(const struct gpu_call &call, uint32_t run, uint32_t phase, uint32_t count = 1)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    struct gpu_ticket t;
+
+    t.number = atomicAdd((uint32_t *)plan->counters + GPU_NEXT + phase, count);
+    t.failed = gpu_load_relaxed((const uint64_t *)plan->flags + GPU_FLAGS);
+    return t;
+}
+
+/* The same thread: what it asked for, into shared memory, where it is after gpu_copies_await(). */
+GPU_DEVICE void gpu_slice_get(const struct gpu_call &call, uint32_t run, uint32_t phase, const struct gpu_ticket &t,
+                              struct gpu_group *group)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+    bool some = t.number < plan->first[phase + 1] - plan->first[phase];
+
+    group->leave = t.failed >= call.epoch;
+    group->index = some ? plan->first[phase] + t.number : SLICE_NO_GROUP;
+    static_assert(sizeof(struct slice) % 16 == 0, "slices and their copies are aligned to 16 bytes");
+    const char *slice = (const char *)plan->slices + (uint64_t)(plan->first[phase] + t.number) * sizeof(struct slice);
+    for (uint32_t i = 0; i < sizeof(struct slice) && some; i += 16)
+        gpu_copy_16((char *)&group->slice + i, slice + i);
+}
+
+/* One thread: take the next `count` slices of a phase, and wait for the first, which comes into shared memory. */
+GPU_DEVICE void gpu_slice_take(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group,
+                               uint32_t count = 1)
+{
+    gpu_slice_get(call, run, phase, gpu_slice_ask(call, run, phase, count), group);
+    gpu_copies_await();
+}
+
+GPU_DEVICE bool gpu_phase_is_empty(const struct gpu_call &call, uint32_t run, uint32_t phase)
+{
+    const struct gpu_plan *plan = gpu_plan_of(call, run);
+
+    return plan->first[phase] == plan->first[phase + 1];
+}
+
+/* Over nodes: does the kernel look at the flags of a slice that waits for some? One that does not begin with the first phase looks at
+ * those only that its own phases may raise, here: all others have come, also the other GPUs' here (daemon/worker/device/gpu/steps.c), and
+ * what other nodes raise never comes into a GPU's memory. */
+GPU_DEVICE bool gpu_slice_looks(const struct gpu_call &call, const struct slice &s)
+{
+    return call.nodes.phase_first == GPU_PHASE_FREE || s.is_here;
+}
+
+/* One phase of one run. False: leave. `group` may be written before and after. Unless `ahead`, a slice is asked for when the
+ * one before has been done. NODES: over nodes. */
+template <bool NODES = false, typename Operator>
+GPU_DEVICE bool gpu_phase_run(const struct gpu_call &call, uint32_t run, uint32_t phase, struct gpu_group *group, Operator &op,
+                              bool ahead = true)
+{
+    struct slice_time *times = (struct slice_time *)gpu_plan_of(call, run)->times;
+    struct gpu_ticket next = {0, 0};
+
+    if (gpu_phase_is_empty(call, run, phase))
+        return true;
+    if (gpu_is_taker())
+        gpu_slice_take(call, run, phase, group);
+    for (;;) {
+        __syncthreads();
+        uint32_t index = group->index;
+        bool leave = group->leave != 0;
+        struct slice s = group->slice;
+        if (leave || index == SLICE_NO_GROUP) {
+            __syncthreads(); /* `group` may be written again */
+            return !leave;
+        }
+        if (ahead && gpu_is_taker())
+            next = gpu_slice_ask(call, run, phase);
+        struct slice_time t = {0, 0, 0, blockIdx.x, (uint32_t)call.epoch};
+        if (s.wait_count && (!NODES || gpu_slice_looks(call, s))) {
+            t.wait_ns = gpu_clock();
+            if (!gpu_slice_await(call, run, s))
+                return false;
+        }
+        t.start_ns = gpu_clock();
+        bool well = s.kind == SLICE_WAIT || op.slice(call, run, s);
+        if (__syncthreads_or(!well))
+            return false;
+        if (gpu_is_taker())
+            gpu_slice_get(call, run, phase, ahead ? next : gpu_slice_ask(call, run, phase), group);
+        if (threadIdx.x == 0) {
+            if constexpr (NODES)
+                gpu_slice_send(call, run, s, index);
+            else
+                gpu_slice_signal(call, run, s);
+            t.end_ns = gpu_clock();
+            times[index] = t;
+        }
+        gpu_copies_await();
+    }
+}
+
+/* One thread, behind the fence that releases what the ranks' streams and the other GPUs may see now. */
+GPU_DEVICE void gpu_tell(const struct gpu_end &end)
+{
+    for (uint32_t i = 0; i < end.nwords; i++)
+        gpu_store_relaxed((uint32_t *)end.words[i], end.values[i]);
+    for (uint32_t i = 0; i < end.npeers; i++)
+        gpu_store_relaxed((uint32_t *)end.peers[i], end.epoch);
+}
+
+/* One thread, behind the fence that releases what the host may free now. */
+GPU_DEVICE void gpu_tell_host(const struct gpu_end &end, uint64_t ticks)
+{
+    ticks = ticks < UINT32_MAX ? ticks : UINT32_MAX;
+    gpu_store_relaxed((uint64_t *)end.done, ticks << 32 | end.epoch);
+}
+
+/* One thread, when the kernel begins. It is on its way to the host long before the first fence. */
+GPU_DEVICE void gpu_say_begun(const struct gpu_end &end, uint64_t epoch)
+{
+    if (end.begun)
+        gpu_store_relaxed((uint64_t *)end.begun, epoch);
+}
+
+/* One wave. What the stream has done before is over (gpu_follow()), and comes before the words (release, system). */
+GPU_DEVICE void gpu_say_come(const struct gpu_call &call)
+{
+    for (uint32_t i = threadIdx.x % GPU_WAVE; i < call.meeting.n; i += GPU_WAVE)
+        gpu_store_release((uint64_t *)call.meeting.words[i], call.epoch);
+}
+
+/* All threads: who has counted a group's last slice has set that counter back (gpu_slice_signal()). But not all have been counted
+ * where workgroups were told to leave. */
+GPU_DEVICE void gpu_groups_set(const struct gpu_plan *plan)
+{
+    uint32_t *counters = (uint32_t *)plan->counters;
+    const struct signal_group *groups = (const struct signal_group *)plan->groups;
+
+    for (uint32_t g = threadIdx.x; g < plan->ngroups; g += blockDim.x)
+        counters[GPU_GROUPS + g] = groups[g].slices;
+}
+
+/* All threads: set everything back for the next call, tell the streams and the host. The fence releases what was set back, too: the
+ * host frees nothing before `done`; and the next kernel on this stream comes after the end of this one. Whoever has left before its time
+ * has seen that it must, and this comes after that. */
+GPU_DEVICE void gpu_last_leaves(const struct gpu_call &call)
+{
+    struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
+    uint64_t ticks = gpu_clock() - fixed->began;
+    uint32_t looks_at = threadIdx.x - GPU_WAVE; /* a run. Not the first wave, whose fence would wait for it */
+
+    for (uint32_t run = 0; run < call.nruns; run++)
+        for (uint32_t i = threadIdx.x; i < GPU_GROUPS; i += blockDim.x)
+            ((uint32_t *)gpu_plan_of(call, run)->counters)[i] = 0;
+    if (threadIdx.x == 0)
+        fixed->left = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        gpu_fence_system();
+        gpu_tell(call.end);
+    }
+    if (__syncthreads_or(looks_at < call.nruns && gpu_must_leave(call, looks_at))) {
+        for (uint32_t run = 0; run < call.nruns; run++)
+            gpu_groups_set(gpu_plan_of(call, run));
+        __syncthreads();
+        if (threadIdx.x == 0)
+            gpu_fence_system();
+    }
+    if (threadIdx.x == 0)
+        gpu_tell_host(call.end, ticks);
+}
+
+/* A kernel is gpu_begin(), all phases for all runs in gpu_run_of()'s order, until one says "leave", and gpu_leave(): by all
+ * threads. NODES: over nodes, where an operator's time is that from its first kernel's begin to its last one's end. */
+template <bool NODES = false> GPU_DEVICE void gpu_begin(const struct gpu_call &call)
+{
+    if (blockIdx.x == 0 && threadIdx.x == 0 && !(NODES && call.nodes.later)) {
+        ((struct gpu_fixed *)call.fixed)->began = gpu_clock(); /* the last to leave sees it: this thread leaves, too */
+        gpu_say_begun(call.end, call.epoch);
+    }
+    if (call.idle_counters && blockIdx.x == 0 && threadIdx.x < GPU_GROUPS)
+        ((uint32_t *)call.idle_counters)[threadIdx.x] = 0; /* the run before has ended: gpu_follow() */
+}
+
+/* All threads: what the workgroup needs before its first slice and in it comes nearer; it was last read before other data filled the
+ * caches. No kernel writes it, so there is nothing to wait for. */
+GPU_DEVICE void gpu_bring_nearer(const struct gpu_call &call)
+{
+    enum { LINE = 128 };
+
+    for (uint32_t at = threadIdx.x * LINE; at < offsetof(struct gpu_fixed, plans); at += blockDim.x * LINE)
+        gpu_prefetch((const char *)call.fixed + at);
+    if (threadIdx.x < call.nruns && blockIdx.x < call.plans[threadIdx.x].first[GPU_PHASES])
+        gpu_prefetch((const struct slice *)call.plans[threadIdx.x].slices + blockIdx.x);
+}
+
+GPU_DEVICE uint32_t gpu_run_of(const struct gpu_call &call, uint32_t i)
+{
+    return (blockIdx.x + i) % call.nruns;
+}
+
+/* Of a kernel that is launched by who uses its results, behind it on its stream: its end itself releases these, so nothing has to be ordered,
+ * which takes as long as the farthest store is on its way. The count is for the host, which only shows it. */
+GPU_DEVICE void gpu_leave_in_stream(const struct gpu_call &call)
+{
+    struct gpu_fixed *fixed = (struct gpu_fixed *)call.fixed;
+
+    if (threadIdx.x || atomicAdd(&fixed->left, 1u) != gridDim.x - 1)
+        return;
+    fixed->left = 0;
+    gpu_tell_host(call.end, 0);
+}
+
+GPU_DEVICE void gpu_leave(const struct gpu_call &call, struct gpu_group *group)
+{
+    gpu_let_follow();
+    if (call.end.in_stream) {
+        gpu_leave_in_stream(call);
+        return;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        group->index = gpu_add_acq_rel((uint32_t *)&call.fixed->left, 1u);
+    __syncthreads();
+    if (group->index == gridDim.x - 1)
+        gpu_last_leaves(call);
+}
+
+/* The phases from `first` on, and the kernel's end. go_on: no phase before has made this workgroup leave. Operator has
+ *     bool slice(const struct gpu_call &call, uint32_t run, const struct slice &s);
+ * called by all threads of the workgroup with the same arguments, never for a SLICE_WAIT: computes and stores; false, in any
+ * thread, if all ranks have been told to leave: by gpu_fail(), or whoever made gpu_must_leave() true. Its first access to
+ * shared memory needs no barrier before it, and its last none after it. */
+template <typename Operator>
+GPU_DEVICE void gpu_execute_from(const struct gpu_call &call, Operator &op, uint32_t first, bool go_on)
+{
+    __shared__ struct gpu_group group;
+
+    for (uint32_t phase = first; phase < GPU_PHASES && go_on; phase++)
+        for (uint32_t i = 0; i < call.nruns && go_on; i++)
+            go_on = gpu_phase_run(call, gpu_run_of(call, i), phase, &group, op);
+    gpu_leave(call, &group);
+}
+
+/* The whole kernel. */
+template <typename Operator> GPU_DEVICE void gpu_execute(const struct gpu_call &call, Operator &op)
+{
+    gpu_bring_nearer(call);
+    gpu_follow();
+    gpu_begin(call);
+    gpu_execute_from(call, op, GPU_PHASE_FREE, true);
+}
+
+/* The same for an operator over nodes: the phases that the call says. */
+template <typename Operator> GPU_DEVICE void gpu_execute_over_nodes(const struct gpu_call &call, Operator &op)
+{
+    __shared__ struct gpu_group group;
+    bool go_on = true;
+
+    gpu_bring_nearer(call);
+    gpu_follow();
+    gpu_begin<true>(call);
+    for (uint32_t phase = call.nodes.phase_first; phase < call.nodes.phase_next && go_on; phase++)
+        for (uint32_t i = 0; i < call.nruns && go_on; i++)
+            go_on = gpu_phase_run<true>(call, gpu_run_of(call, i), phase, &group, op);
+    gpu_leave(call, &group);
+}
+
+#endif

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * hopper.h - Hopper's own instructions (sm_90a): warpgroup matrix instructions, barriers in shared memory, and the copy
+ * engine (TMA). Names of the PTX ISA stand in the comments.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_HOPPER_H
+#define FCC_KERNELS_GPU_DEVICE_HOPPER_H
+
+#include "kernels/gpu/platform.h"
+
+/* A matrix for wgmma: where it begins in shared memory, and the two offsets, in bytes; 128-byte swizzle. */
+__host__ __device__ __forceinline__ uint64_t gpu_wgmma_matrix(uint32_t address, uint32_t leading, uint32_t stride)
+{
+    return (uint64_t)(address & 0x3ffff) >> 4 | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* This thread's accesses to shared memory, before what the matrix units and the copy engine do there after the next barrier. */
+GPU_DEVICE void gpu_fence_for_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- matrix instructions (wgmma), by all 128 threads of a warpgroup ---- */
+
+GPU_DEVICE void gpu_wgmma_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+GPU_DEVICE void gpu_wgmma_end_group()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int newest> GPU_DEVICE void gpu_wgmma_await_all_but()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
+}
+
+/* What the compiler does with the sums stays on its side of this line: it does not know that they change until they are
+ * awaited. */
+template <int N> GPU_DEVICE void gpu_wgmma_pin(float (&sums)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+#define GPU_SUMS_8(i)                                                                                                          \
+    "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]),              \
+        "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define GPU_SUMS_32(i) GPU_SUMS_8(i), GPU_SUMS_8(i + 8), GPU_SUMS_8(i + 16), GPU_SUMS_8(i + 24)
+#define GPU_PLACES_0                                                                                                           \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                                   \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define GPU_PLACES_32                                                                                                          \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                                         \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define GPU_PLACES_64                                                                                                          \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                                         \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define GPU_PLACES_96                                                                                                          \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                             \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+
+/* sums (+)= A . B for 16 k; A [64][16] K-major, B [16][n] N-major (b_order 1) or K-major (0). Without `add` the sums are 0
+ * before. */
+#define GPU_WGMMA(n, type, b_order, places, a_place, b_place, add_place, ...)                                                  \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_place ", 0;\n"                                                    \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" places "}, " a_place ", " b_place         \
+                 ", add, 1, 1, 0, " b_order ";\n}"                                                                             \
+                 : __VA_ARGS__                                                                                                 \
+                 : "l"(a), "l"(b), "r"((uint32_t)add))
+#define GPU_WGMMA_256(type)                                                                                                    \
+    GPU_WGMMA("256", type, "1", GPU_PLACES_0 ", " GPU_PLACES_32 ", " GPU_PLACES_64 ", " GPU_PLACES_96, "%128", "%129", "%130", \
+              GPU_SUMS_32(0), GPU_SUMS_32(32), GPU_SUMS_32(64), GPU_SUMS_32(96))
+#define GPU_WGMMA_128(type)                                                                                                    \
+    GPU_WGMMA("128", type, "1", GPU_PLACES_0 ", " GPU_PLACES_32, "%64", "%65", "%66", GPU_SUMS_32(0), GPU_SUMS_32(32))
+#define GPU_WGMMA_64(type) GPU_WGMMA("64", type, "1", GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[128], uint64_t a, uint64_t b, bool add, gpu_f16)
+{
+    GPU_WGMMA_256("f16");
+}
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[128], uint64_t a, uint64_t b, bool add, gpu_bf16)
+{
+    GPU_WGMMA_256("bf16");
+}
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[64], uint64_t a, uint64_t b, bool add, gpu_f16)
+{
+    GPU_WGMMA_128("f16");
+}
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[64], uint64_t a, uint64_t b, bool add, gpu_bf16)
+{
+    GPU_WGMMA_128("bf16");
+}
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[32], uint64_t a, uint64_t b, bool add, gpu_f16)
+{
+    GPU_WGMMA_64("f16");
+}
+
+GPU_DEVICE void gpu_wgmma_add(float (&sums)[32], uint64_t a, uint64_t b, bool add, gpu_bf16)
+{
+    GPU_WGMMA_64("bf16");
+}
+
+/* The same with B K-major: both matrices as they lie in memory where a row is a vector. 8, 16, 32 or 64 columns. */
+#define GPU_WGMMA_ROWS_64(type) GPU_WGMMA("64", type, "0", GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))
+#define GPU_WGMMA_ROWS_32(type)                                                                                                \
+    GPU_WGMMA("32", type, "0", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "%16", "%17", "%18",    \
+              GPU_SUMS_8(0), GPU_SUMS_8(8))
+#define GPU_WGMMA_ROWS_16(type) GPU_WGMMA("16", type, "0", "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%9", "%10", GPU_SUMS_8(0))
+#define GPU_WGMMA_ROWS_8(type)                                                                                                 \
+    GPU_WGMMA("8", type, "0", "%0, %1, %2, %3", "%4", "%5", "%6", "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]))
+#define GPU_WGMMA_ROWS(n)                                                                                                      \
+    GPU_DEVICE void gpu_wgmma_add_rows(float(&sums)[n / 2], uint64_t a, uint64_t b, bool add, gpu_f16)                         \
+    {                                                                                                                          \
+        GPU_WGMMA_ROWS_##n("f16");                                                                                             \
+    }                                                                                                                          \
+    GPU_DEVICE void gpu_wgmma_add_rows(float(&sums)[n / 2], uint64_t a, uint64_t b, bool add, gpu_bf16)                        \
+    {                                                                                                                          \
+        GPU_WGMMA_ROWS_##n("bf16");                                                                                            \
+    }
+GPU_WGMMA_ROWS(8)
+GPU_WGMMA_ROWS(16)
+GPU_WGMMA_ROWS(32)
+GPU_WGMMA_ROWS(64)
+
+/* Two sums as one word, the first in the low half. */
+GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_f16)
+{
+    __half2 pair = __floats2half2_rn(low, high);
+    uint32_t word;
+
+    memcpy(&word, &pair, sizeof(word));
+    return word;
+}
+
+GPU_DEVICE uint32_t gpu_wgmma_pair(float low, float high, gpu_bf16)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t word;
+
+    memcpy(&word, &pair, sizeof(word));
+    return word;
+}
+
+/* ---- registers ---- */
+
+/* All threads of a warpgroup: from here on each has N registers instead of what it had, which is fewer; waits until others have given back
+ * so many. N is a multiple of 8. Between one such change and the next there must be a barrier of the whole warpgroup. */
+template <int N> GPU_DEVICE void gpu_registers_more()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* The same, which is more. */
+template <int N> GPU_DEVICE void gpu_registers_fewer()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* ---- barriers in shared memory (mbarrier): phases of so many arrivals, and of the bytes that copies are to bring ---- */
+
+GPU_DEVICE uint32_t gpu_shared_address(const void *at)
+{
+    return (uint32_t)__cvta_generic_to_shared(at);
+}
+
+/* One thread; then gpu_barriers_made() by it, then a barrier of the workgroup. */
+GPU_DEVICE void gpu_barrier_make(uint64_t *barrier, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gpu_shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+GPU_DEVICE void gpu_barriers_made()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    gpu_fence_for_async();
+}
+
+/* Releases what this thread did before. */
+GPU_DEVICE void gpu_barrier_arrive(uint64_t *barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gpu_shared_address(barrier)) : "memory");
+}
+
+GPU_DEVICE void gpu_barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gpu_shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+#define GPU_BARRIER_ARRIVE_AT(how)                                                                                             \
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"                                              \
+                 "mbarrier.arrive" how ".shared::cluster.b64 _, [there];\n}" ::"r"(gpu_shared_address(barrier)),               \
+                 "r"(rank)                                                                                                     \
+                 : "memory")
+
+/* The same for the barrier at this place in workgroup `rank` of the cluster, which may be another one: that one may then read
+ * what this thread has stored there. Takes a fence of the GPU's memory. */
+GPU_DEVICE void gpu_barrier_arrive_at(uint64_t *barrier, uint32_t rank)
+{
+    GPU_BARRIER_ARRIVE_AT(".release.cluster");
+}
+
+/* The same for who has only read something, and tells those who will overwrite it. Waits for nothing that it has stored. */
+GPU_DEVICE void gpu_barrier_done_at(uint64_t *barrier, uint32_t rank)
+{
+    GPU_BARRIER_ARRIVE_AT("");
+}
+
+/* The same, and the bytes that are to come there by gpu_cluster_send_...() are expected. */
+GPU_DEVICE void gpu_barrier_expect_at(uint64_t *barrier, uint32_t rank, uint32_t bytes)
+{
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [there], %2;\n}" ::"r"(gpu_shared_address(barrier)),
+                 "r"(rank), "r"(bytes)
+                 : "memory");
+}
+
+/* A word in the workgroup's shared memory that says what other warps may read there. */
+GPU_DEVICE void gpu_shared_release(uint32_t *at, uint32_t value)
+{
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(gpu_shared_address(at)), "r"(value) : "memory");
+}
+
+GPU_DEVICE uint32_t gpu_shared_acquire(const uint32_t *at)
+{
+    uint32_t value;
+
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(gpu_shared_address(at)) : "memory");
+    return value;
+}
+
+/* A barrier for THREADS threads of the workgroup, whole warps. ID is not 0, which is __syncthreads()'s. */
+template <int ID, int THREADS> GPU_DEVICE void gpu_barrier_some()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
+#define GPU_BARRIER_AWAIT(how)                                                                                                 \
+    asm volatile("{\n.reg .pred over;\nlook:\n"                                                                                \
+                 "mbarrier.try_wait.parity" how ".shared::cta.b64 over, [%0], %1;\n"                                           \
+                 "@!over bra look;\n}" ::"r"(gpu_shared_address(barrier)),                                                     \
+                 "r"(parity)                                                                                                   \
+                 : "memory")
+
+/* Until the phase of this parity is over; acquires what those who arrived did before, also in the cluster's other workgroups. */
+GPU_DEVICE void gpu_barrier_await_cluster(uint64_t *barrier, uint32_t parity)
+{
+    GPU_BARRIER_AWAIT(".acquire.cluster");
+}
+
+/* The same, within the workgroup. */
+GPU_DEVICE void gpu_barrier_await(uint64_t *barrier, uint32_t parity)
+{
+    GPU_BARRIER_AWAIT("");
+}
+
+/* Whether it is, now. */
+GPU_DEVICE bool gpu_barrier_over(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t over;
+
+    asm volatile("{\n.reg .pred over;\nmbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\nselp.u32 %0, 1, 0, over;\n}"
+                 : "=r"(over)
+                 : "r"(gpu_shared_address(barrier)), "r"(parity)
+                 : "memory");
+    return over != 0;
+}
+
+/* ---- clusters: workgroups that see each other's shared memory ---- */
+
+GPU_DEVICE uint32_t gpu_cluster_rank()
+{
+    uint32_t rank;
+
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* All threads of all workgroups. */
+GPU_DEVICE void gpu_cluster_barrier()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* The same, but what the threads have stored is not ordered: nobody waits for it. */
+GPU_DEVICE void gpu_cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* Into the shared memory of workgroup `rank` of the cluster, at the place of `at`. */
+GPU_DEVICE void gpu_cluster_store(uint64_t *at, uint32_t rank, uint64_t value)
+{
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "st.shared::cluster.u64 [there], %2;\n"
+                 "}" ::"r"(gpu_shared_address(at)),
+                 "r"(rank), "l"(value)
+                 : "memory");
+}
+
+/* Where `at` is in workgroup `rank` of the cluster, for what follows. */
+GPU_DEVICE uint32_t gpu_cluster_address(const void *at, uint32_t rank)
+{
+    uint32_t there;
+
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(gpu_shared_address(at)), "r"(rank));
+    return there;
+}
+
+/* Two words, and the barrier `full` beside them is told of 16 bytes, once they are there: who awaits it, as for the cluster,
+ * has them. No thread has to arrive or to release anything. Both are gpu_cluster_address()es in the same workgroup. */
+GPU_DEVICE void gpu_cluster_send_words(uint32_t there, uint64_t first, uint64_t second, uint32_t full)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%0], {%1, %2}, [%3];" ::"r"(there),
+                 "l"(first), "l"(second), "r"(full)
+                 : "memory");
+}
+
+/* The same for four numbers. */
+GPU_DEVICE void gpu_cluster_send_four(uint32_t there, float a, float b, float c, float d, uint32_t full)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
+                 "f"(a), "f"(b), "f"(c), "f"(d), "r"(full)
+                 : "memory");
+}
+
+/* ---- the copy engine (cp.async.bulk) ---- */
+
+/* A matrix is about to be read: its description, which lies in a kernel's arguments, comes nearer. */
+GPU_DEVICE void gpu_map_prefetch(const void *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* A box of a matrix into shared memory; `barrier` is told of the bytes. x counts elements of a row. */
+GPU_DEVICE void gpu_box_load(void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            gpu_shared_address(to)),
+        "l"(map), "r"(x), "r"(y), "r"(gpu_shared_address(barrier))
+        : "memory");
+}
+
+/* How the caches are to treat what is read once: it goes first when there is no room. */
+GPU_DEVICE uint64_t gpu_policy_once()
+{
+    uint64_t policy;
+
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* As gpu_box_load(), with such a policy. */
+GPU_DEVICE void gpu_box_load_as(uint64_t policy, void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gpu_shared_address(to)),
+                 "l"(map), "r"(x), "r"(y), "r"(gpu_shared_address(barrier)), "l"(policy)
+                 : "memory");
+}
+
+/* Neighbouring bytes into shared memory; their number and both addresses are multiples of 16. */
+GPU_DEVICE void gpu_bulk_load(void *to, const void *from, uint32_t bytes, uint64_t *barrier)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(gpu_shared_address(to)),
+        "l"(from), "r"(bytes), "r"(gpu_shared_address(barrier))
+        : "memory");
+}
+
+GPU_DEVICE void gpu_bulk_load_as(uint64_t policy, void *to, const void *from, uint32_t bytes, uint64_t *barrier)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            gpu_shared_address(to)),
+        "l"(from), "r"(bytes), "r"(gpu_shared_address(barrier)), "l"(policy)
+        : "memory");
+}
+
+/* A box comes nearer. */
+GPU_DEVICE void gpu_box_prefetch(const void *map, int32_t x, int32_t y)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+}
+
+/* As gpu_box_load(), into both workgroups of a cluster, at the same place; each one's barrier is told. */
+GPU_DEVICE void gpu_box_load_both(void *to, const void *map, int32_t x, int32_t y, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gpu_shared_address(to)),
+                 "l"(map), "r"(x), "r"(y), "r"(gpu_shared_address(barrier)), "h"((uint16_t)3)
+                 : "memory");
+}
+
+/* `bytes` and both addresses are multiples of 16. Belongs to this thread's next group. */
+GPU_DEVICE void gpu_bulk_store(void *to, const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(gpu_shared_address(from)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+GPU_DEVICE void gpu_bulk_end_group()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* All of this thread's groups have been read from shared memory. */
+GPU_DEVICE void gpu_bulk_await_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/* All of this thread's groups have been written: visible to this thread, as if it had stored them itself. */
+GPU_DEVICE void gpu_bulk_await()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+#endif
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * matrix.h - products of dense matrices on a GPU: one tile of C = A . B by one workgroup. Sums are kept in f32.
+ *
+ * Three engines with one interface; which one a GPU runs is decided when its code is compiled:
+ *     gpu_wgmma<T>   sm_90a, f16 and bf16: the warpgroups' matrix instructions
+ *     gpu_mfma<T>    gfx90a, gfx940, gfx942: the waves' matrix instructions
+ *     gpu_fma<T>     all others, and f32 on every NVIDIA GPU: there the matrix instructions would round f32 to 10 bits
+ *
+ * An engine has
+ *     ROWS, COLS     the largest tile
+ *     SHARED_BYTES   dynamic shared memory
+ *     RESIDENT       workgroups that are to fit on a multiprocessor at a time
+ *     static void multiply(const struct gpu_tile<T> &p, unsigned char *shared)
+ * multiply() is called by all GPU_MATRIX_THREADS threads of a workgroup with the same arguments. It begins with any access to
+ * `shared` and ends with a barrier, so it may be called again at once.
+ *
+ * Rows and columns beyond p.rows, p.cols and p.k are never read; inside shared memory they are zeros. So a tile may lie at any
+ * edge, and k = 0 gives zeros.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_MATRIX_H
+#define FCC_KERNELS_GPU_DEVICE_MATRIX_H
+
+#include "kernels/gpu/platform.h"
+
+#define GPU_MATRIX_THREADS 256
+
+/* c[rows][cols] = a[rows][k] . b[k][cols]. Strides in elements, from row to row; in a row elements are side by side. Addresses
+ * need no more alignment than an element's; with 16 bytes it is faster. */
+template <typename T> struct gpu_product {
+    const T *a, *b;
+    T *c;
+    int64_t a_stride, b_stride, c_stride, k, rows, cols;
+};
+
+/* What an engine multiplies: at least one row and column, at most its ROWS and COLS. */
+template <typename T> struct gpu_tile : gpu_product<T> {
+    unsigned alignment; /* 2, 4, 8 or 16: in bytes, of all rows of a and b */
+};
+
+/* An element's bits: what is moved, not computed with. */
+template <size_t size> struct gpu_bits_of;
+template <> struct gpu_bits_of<2> {
+    typedef uint16_t type;
+};
+template <> struct gpu_bits_of<4> {
+    typedef uint32_t type;
+};
+template <typename T> using gpu_bits = typename gpu_bits_of<sizeof(T)>::type;
+
+/* COUNT elements at `at`, of which the first `valid` exist; the others become zeros. in_one: they may be read in one access. */
+template <typename T, int COUNT>
+GPU_DEVICE void gpu_elements_load(gpu_bits<T> (&out)[COUNT], const T *at, int valid, bool in_one)
+{
+    struct alignas(sizeof(T) * COUNT) whole {
+        gpu_bits<T> bits[COUNT];
+    };
+    const gpu_bits<T> *bits = (const gpu_bits<T> *)at;
+
+    if (in_one && valid >= COUNT) {
+        struct whole all = *(const struct whole *)at;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            out[i] = all.bits[i];
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        out[i] = i < valid ? bits[i] : (gpu_bits<T>)0;
+}
+
+/* ---- rows from one place to another ---- */
+
+/* Columns [0, cols) of rows, `sizeof(V)` bytes at a time; thread `first` of `step` threads. A few loads are under way before
+ * the first store. The positions advance by `step` without a division for each. */
+template <typename V>
+GPU_DEVICE void gpu_rows_copy_by(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride,
+                                 uint32_t rows, uint32_t cols, uint32_t first, uint32_t step)
+{
+    constexpr int AT_ONCE = 4;
+    uint32_t row = first / cols, col = first % cols, more_rows = step / cols, more_cols = step % cols;
+
+    while (row < rows) {
+        V held[AT_ONCE];
+        V *there[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            there[i] = nullptr;
+            if (row < rows) {
+                there[i] = (V *)(to + row * to_stride) + col;
+                held[i] = *((const V *)(from + row * from_stride) + col);
+            }
+            row += more_rows;
+            col += more_cols;
+            if (col >= cols) {
+                col -= cols;
+                row++;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (there[i])
+                *there[i] = held[i];
+    }
+}
+
+template <typename T, typename V>
+GPU_DEVICE void gpu_rows_copy_mostly_by(T *to, int64_t to_stride, const T *from, int64_t from_stride, uint32_t rows,
+                                        uint32_t cols, uint32_t first, uint32_t step)
+{
+    constexpr uint32_t PER = sizeof(V) / sizeof(T);
+    uint32_t whole = cols / PER, done = whole * PER;
+    int64_t size = sizeof(T);
+
+    if (whole)
+        gpu_rows_copy_by<V>((unsigned char *)to, to_stride * size, (const unsigned char *)from, from_stride * size, rows, whole,
+                            first, step);
+    if (done < cols)
+        gpu_rows_copy_by<gpu_bits<T>>((unsigned char *)(to + done), to_stride * size, (const unsigned char *)(from + done),
+                                      from_stride * size, rows, cols - done, first, step);
+}
+
+/* Copy a rectangle, in global or shared memory, by `step` threads of which this is `first`, with the widest accesses that both
+ * ends allow. Strides in elements. rows and cols may be 0 or less: nothing. `from` is never read through a cache that may be
+ * stale. */
+template <typename T>
+GPU_DEVICE void gpu_rows_copy(T *to, int64_t to_stride, const T *from, int64_t from_stride, int64_t rows, int64_t cols,
+                              uint32_t first, uint32_t step)
+{
+    uint64_t all = (uint64_t)to | (uint64_t)from | (uint64_t)(to_stride | from_stride) * sizeof(T);
+    uint32_t m = (uint32_t)rows, n = (uint32_t)cols;
+
+    if (rows <= 0 || cols <= 0)
+        return;
+    if (all % 16 == 0)
+        gpu_rows_copy_mostly_by<T, uint4>(to, to_stride, from, from_stride, m, n, first, step);
+    else if (all % 8 == 0)
+        gpu_rows_copy_mostly_by<T, uint2>(to, to_stride, from, from_stride, m, n, first, step);
+    else if (all % 4 == 0)
+        gpu_rows_copy_mostly_by<T, uint32_t>(to, to_stride, from, from_stride, m, n, first, step);
+    else
+        gpu_rows_copy_mostly_by<T, gpu_bits<T>>(to, to_stride, from, from_stride, m, n, first, step);
+}
+
+/* ---- the engines ---- */
+
+#include "kernels/gpu/device/matrix_fma.h"
+#if defined(__CUDACC__)
+#include "kernels/gpu/device/matrix_wgmma.h"
+#else
+#include "kernels/gpu/device/matrix_mfma.h"
+#endif
+
+/* The one for the GPU that is compiled for; when the host's side is compiled, any. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+template <typename T> struct gpu_engine : gpu_wgmma<T> {
+};
+template <> struct gpu_engine<float> : gpu_fma<float> {
+};
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#error "sm_90 lacks the matrix instructions that the host expects of such a GPU: build for sm_90a"
+#elif defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__)
+template <typename T> struct gpu_engine : gpu_mfma<T> {
+};
+#else
+template <typename T> struct gpu_engine : gpu_fma<T> {
+};
+#endif
+
+/* The tile that begins at (row, col). */
+template <typename T>
+GPU_DEVICE void gpu_tile_make(struct gpu_tile<T> *out, const struct gpu_product<T> &whole, int64_t row, int64_t col)
+{
+    int64_t rows = whole.rows - row, cols = whole.cols - col;
+
+    out->a = whole.a + row * whole.a_stride;
+    out->b = whole.b + col;
+    out->c = whole.c + row * whole.c_stride + col;
+    out->a_stride = whole.a_stride;
+    out->b_stride = whole.b_stride;
+    out->c_stride = whole.c_stride;
+    out->k = whole.k;
+    out->rows = rows < gpu_engine<T>::ROWS ? rows : gpu_engine<T>::ROWS;
+    out->cols = cols < gpu_engine<T>::COLS ? cols : gpu_engine<T>::COLS;
+    uint64_t all = (uint64_t)out->a | (uint64_t)out->b | (uint64_t)(out->a_stride | out->b_stride) * sizeof(T) | 16;
+    out->alignment = (unsigned)(all & -all);
+}
+
+/* A product of any size, tile by tile; by all threads of a workgroup. Both arguments in shared memory: so they take no
+ * registers while an engine works. Begins and ends as an engine's multiply(). */
+template <typename T> GPU_DEVICE void gpu_multiply(const struct gpu_product<T> &whole, unsigned char *shared)
+{
+    __shared__ struct gpu_tile<T> tile;
+
+    for (int64_t col = 0; col < whole.cols; col += gpu_engine<T>::COLS) {
+        for (int64_t row = 0; row < whole.rows; row += gpu_engine<T>::ROWS) {
+            if (threadIdx.x == 0)
+                gpu_tile_make(&tile, whole, row, col);
+            __syncthreads();
+            gpu_engine<T>::multiply(tile, shared);
+        }
+    }
+}
+
+/* ---- the host's side ---- */
+
+/* The dynamic shared memory that a kernel with gpu_engine<T> needs on a GPU of this compute capability (AMD: whatever the GPU).
+ * It is the same number that the GPU's own code was compiled with, or more. */
+template <typename T> static inline size_t gpu_matrix_shared_bytes(int major, int minor)
+{
+#if defined(__CUDACC__)
+    if (major == 9 && minor == 0 && sizeof(T) == 2)
+        return gpu_wgmma<T>::SHARED_BYTES;
+    return gpu_fma<T>::SHARED_BYTES;
+#else
+    (void)major;
+    (void)minor;
+    return gpu_mfma<T>::SHARED_BYTES > gpu_fma<T>::SHARED_BYTES ? gpu_mfma<T>::SHARED_BYTES : gpu_fma<T>::SHARED_BYTES;
+#endif
+}
+
+#endif

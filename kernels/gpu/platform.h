@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * platform.h - the one place where GPUs differ. Sources are written in HIP's spelling; under nvcc the names become CUDA's.
+ * What differs by chip (fences, clocks, the width of a wave) has a name here that the operators use; matrix instructions have
+ * theirs in kernels/gpu/device/matrix.h.
+ */
+#ifndef FCC_KERNELS_GPU_PLATFORM_H
+#define FCC_KERNELS_GPU_PLATFORM_H
+
+#include <stdint.h>
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#define GPU_KIND "cuda"
+#define GPU_PARAMETER const __grid_constant__ /* a kernel's argument that stays where the launch put it */
+typedef __nv_bfloat16 gpu_bf16;
+#else
+#include <hip/hip_fp16.h>
+#include <hip/hip_runtime.h>
+#define GPU_KIND "hip"
+#define GPU_PARAMETER const
+struct gpu_bf16 {
+    uint16_t bits;
+};
+#endif
+typedef __half gpu_f16;
+
+#define GPU_DEVICE static __device__ __forceinline__
+
+/* ---- numbers ---- */
+
+GPU_DEVICE float gpu_to_f32(float x)
+{
+    return x;
+}
+
+GPU_DEVICE float gpu_to_f32(gpu_f16 x)
+{
+    return __half2float(x);
+}
+
+GPU_DEVICE float gpu_to_f32(gpu_bf16 x)
+{
+#if defined(__CUDACC__)
+    return __bfloat162float(x);
+#else
+    return __uint_as_float((uint32_t)x.bits << 16);
+#endif
+}
+
+/* Rounds to the nearest, ties to even; keeps infinities and NaN. */
+GPU_DEVICE void gpu_from_f32(float *out, float x)
+{
+    *out = x;
+}
+
+GPU_DEVICE void gpu_from_f32(gpu_f16 *out, float x)
+{
+    *out = __float2half_rn(x);
+}
+
+GPU_DEVICE void gpu_from_f32(gpu_bf16 *out, float x)
+{
+#if defined(__CUDACC__)
+    *out = __float2bfloat16_rn(x);
+#else
+    uint32_t bits = __float_as_uint(x);
+    bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    out->bits = (uint16_t)(is_nan ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+
+/* ---- memory order ----
+ * A workgroup's results are released by one of its threads: all threads store, __syncthreads() (which orders their stores
+ * before what that thread does next), then gpu_fence_system() and a store of the flag. On NVIDIA a fence is cumulative: it
+ * covers what the thread has observed, so also the others' stores. On AMD __syncthreads() waits for all stores of the
+ * workgroup to reach the L2, and the system-scope fence writes the L2 back. */
+
+GPU_DEVICE void gpu_fence_system()
+{
+#if defined(__CUDACC__)
+    asm volatile("fence.acq_rel.sys;" ::: "memory"); /* __threadfence_system() is the dearer fence.sc */
+#else
+    __threadfence_system();
+#endif
+}
+
+GPU_DEVICE void gpu_store_release(uint64_t *at, uint64_t value)
+{
+#if defined(__CUDACC__)
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+#else
+    __hip_atomic_store(at, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
+GPU_DEVICE void gpu_store_release(uint32_t *at, uint32_t value)
+{
+#if defined(__CUDACC__)
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+#else
+    __hip_atomic_store(at, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
+GPU_DEVICE void gpu_store_relaxed(uint64_t *at, uint64_t value)
+{
+#if defined(__CUDACC__)
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+#else
+    __hip_atomic_store(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
+GPU_DEVICE uint64_t gpu_load_acquire(const uint64_t *at)
+{
+#if defined(__CUDACC__)
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+#else
+    return __hip_atomic_load(at, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
+/* A look at a word that carries no data. */
+GPU_DEVICE uint64_t gpu_load_relaxed(const uint64_t *at)
+{
+#if defined(__CUDACC__)
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+#else
+    return __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
+/* Two such words side by side, aligned to 16 bytes. Each is whole; which of them is newer is not said. Not `wanted`: they stay
+ * as they are. No branch, so that the compiler need not look at the answer of one before it asks for the next. */
+GPU_DEVICE void gpu_load_relaxed_pair(bool wanted, const uint64_t *at, uint64_t *first, uint64_t *second)
+{
+#if defined(__CUDACC__)
+    asm volatile("{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %3, 0;\n"
+                 "@wanted ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];\n}"
+                 : "+l"(*first), "+l"(*second)
+                 : "l"(at), "r"((uint32_t)wanted)
+                 : "memory");
+#else
+    *first = wanted ? gpu_load_relaxed(at) : *first;
+    *second = wanted ? gpu_load_relaxed(at + 1) : *second;
+#endif
+}
+
+GPU_DEVICE int32_t gpu_load_relaxed(const int32_t *at)
+{
+#if defined(__CUDACC__)
+    int32_t value;
+    asm volatile("ld.relaxed.sys.global.s32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+#else
+    return __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
+GPU_DEVICE void gpu_store_relaxed(uint32_t *at, uint32_t value)
+{
+#if defined(__CUDACC__)
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+#else
+    __hip_atomic_store(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+#endif
+}
+
+/* Adds and returns what was there. Releases what the thread has stored or seen, and acquires what those released who added
+ * before it, all on one GPU: one fence where a fence, an atomic and another fence would be three. Who then releases something
+ * to others than this GPU, by a fence (system), does so for all of them. */
+GPU_DEVICE uint32_t gpu_add_acq_rel(uint32_t *at, uint32_t value)
+{
+#if defined(__CUDACC__)
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
+    return before;
+#else
+    return __hip_atomic_fetch_add(at, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+#endif
+}
+
+/* ---- from device memory to a workgroup's ---- */
+
+/* Sixteen bytes, aligned, which nothing writes meanwhile. The thread goes on and needs no register for them; they are there
+ * after its gpu_copies_await(). */
+GPU_DEVICE void gpu_copy_16(void *to, const void *from)
+{
+#if defined(__CUDACC__)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+#else
+    *(uint4 *)to = *(const uint4 *)from;
+#endif
+}
+
+/* A hint that this will be read soon. */
+GPU_DEVICE void gpu_prefetch(const void *at)
+{
+#if defined(__CUDACC__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#else
+    (void)at;
+#endif
+}
+
+/* The same for some bytes; their number and `at` are multiples of 16. */
+GPU_DEVICE void gpu_prefetch_bytes(const void *at, uint32_t bytes)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
+#else
+    for (uint32_t i = 0; i < bytes; i += 128)
+        gpu_prefetch((const char *)at + i);
+#endif
+}
+
+GPU_DEVICE void gpu_copies_await()
+{
+#if defined(__CUDACC__)
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+/* ---- kernels that follow each other ---- */
+
+/* The first thing in every kernel, by all of its threads: the one before it on the stream has ended, and its stores are seen. A
+ * kernel's workgroups are brought onto the GPU when those of the one before have left, which is sooner (gpu_kernel_launch()). */
+GPU_DEVICE void gpu_follow()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The workgroup has done its work, and waits for nothing but its own GPU: what comes next on the stream may be brought onto the GPU beside
+ * what is left of this kernel, as soon as all workgroups have said so. It still waits for this one's end (gpu_follow()). */
+GPU_DEVICE void gpu_let_follow()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* ---- the GPU's clock: runs evenly, the same for all its multiprocessors; kernels/gpu/plugin/plugin.hip relates it to CLOCK_MONOTONIC ---- */
+
+#if defined(__CUDACC__)
+#define GPU_CLOCK_IS_NS true
+#else
+#define GPU_CLOCK_IS_NS false
+#endif
+
+GPU_DEVICE uint64_t gpu_clock()
+{
+#if defined(__CUDACC__)
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+#else
+    return __builtin_amdgcn_s_memrealtime();
+#endif
+}
+
+/* ---- waves ---- */
+
+#define GPU_WAVE_MOST 64
+#if defined(__CUDACC__)
+#define GPU_WAVE 32
+#else
+#define GPU_WAVE __AMDGCN_WAVEFRONT_SIZE /* 64 on gfx9, 32 on gfx10 */
+#endif
+
+/* The sum over a wave, in every lane; the order of the additions is the same every run. */
+GPU_DEVICE float gpu_wave_sum(float x)
+{
+    for (int step = GPU_WAVE / 2; step > 0; step /= 2)
+#if defined(__CUDACC__)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+#else
+        x += __shfl_xor(x, step);
+#endif
+    return x;
+}
+
+#endif

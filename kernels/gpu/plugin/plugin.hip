@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * plugin.hip - the GPUs of the node: what they are, their contexts, streams and clocks; and the plug-in's table.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "kernels/gpu/plugin/inside.h"
+
+#define CLOCK_ROUNDS 32
+#define CLOCK_LIMIT_NS 200000000u /* for all rounds */
+
+struct gpu gpus[GPU_MAX_GPUS];
+bool gpus_share_by_ipc;
+
+int gpu_error(struct error *e, int gpu, const char *what, hipError_t status)
+{
+    (void)hipGetLastError(); /* what is not sticky is told once */
+    return error_set(e, status == hipErrorMemoryAllocation ? -ENOMEM : -EIO, "%s GPU %d: %s: %s", GPU_KIND, gpu, what,
+                     hipGetErrorString(status));
+}
+
+/* ---- what there is ---- */
+
+static int plugin_count(struct error *e)
+{
+    int count = 0;
+    hipError_t status = hipGetDeviceCount(&count);
+
+    /* Others are of the moment, as an MPS server that does not take clients now; but the runtime keeps to its first answer. */
+    if (status != hipSuccess && status != hipErrorNoDevice && status != hipErrorInsufficientDriver)
+        return error_set(e, -EAGAIN, "the GPUs' runtime does not start: %s", hipGetErrorString(status));
+    if (status != hipSuccess || count < 1)
+        return error_set(e, -ENODEV, "no GPU: %s", status != hipSuccess ? hipGetErrorString(status) : "the driver has none");
+    return count < GPU_MAX_GPUS ? count : GPU_MAX_GPUS;
+}
+
+uint32_t gpu_peers(int gpu)
+{
+    uint32_t mask = 1u << gpu;
+    int count = plugin_count(NULL);
+
+    for (int p = 0; p < count; p++) {
+        int can = 0;
+        if (p != gpu && hipDeviceCanAccessPeer(&can, p, gpu) == hipSuccess && can)
+            mask |= 1u << p;
+    }
+    return mask;
+}
+
+static int plugin_describe(int gpu, struct gpu_description *out, struct error *e)
+{
+    hipDeviceProp_t properties;
+    int count = plugin_count(e);
+
+    if (count < 0)
+        return count;
+    if (gpu < 0 || gpu >= count)
+        return error_set(e, -ENOENT, "%s GPU %d: allowed are 0 to %d", GPU_KIND, gpu, count - 1);
+    hipError_t status = hipGetDeviceProperties(&properties, gpu);
+    if (status != hipSuccess)
+        return gpu_error(e, gpu, "its properties", status);
+    memset(out, 0, sizeof(*out));
+    (void)snprintf(out->name, sizeof(out->name), "%.*s", (int)sizeof(out->name) - 1, properties.name);
+    (void)hipDeviceGetPCIBusId(out->pci, (int)sizeof(out->pci), gpu);
+    gpu_uuid(gpu, out->uuid);
+    out->memory_bytes = properties.totalGlobalMem;
+    out->multiprocessors = (uint32_t)properties.multiProcessorCount;
+    out->peers = gpu_peers(gpu) & ~(1u << gpu);
+    for (int p = 0; p < count; p++)
+        if (out->peers & 1u << p)
+            (void)snprintf(out->links[p], sizeof(out->links[p]), "%s", gpu_link_name(gpu, p));
+    out->stream_memory_operations = (uint32_t)gpu_stream_waits(gpu);
+    out->words_in_memory = (uint32_t)(gpu_stream_waits(gpu) && gpu_words_in_memory(gpu));
+    out->lanes = strcmp(GPU_KIND, "cuda") ? 1 : GPU_LANES; /* measured on NVIDIA's only */
+    return 0;
+}
+
+/* ---- clock ---- */
+
+uint64_t host_clock_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+struct clock_words {
+    volatile uint64_t ping, pong; /* the round that the host asks for; that the GPU has answered */
+    volatile uint64_t clock;      /* the GPU's, valid before pong */
+    volatile uint64_t stop;
+};
+
+/* One thread: answers each ping with the time. Ends with the last round, or when it is told to. */
+static __global__ void clock_answer(struct clock_words *w, uint64_t rounds)
+{
+    for (uint64_t round = 1; round <= rounds; round++) {
+        while (w->ping < round)
+            if (w->stop)
+                return;
+        w->clock = gpu_clock();
+        gpu_fence_system();
+        w->pong = round;
+    }
+}
+
+/* The answer that came back soonest is the best: the GPU read its clock between `before` and `after`. */
+static int clock_ask(struct clock_words *w, uint64_t *clock, uint64_t *ns)
+{
+    uint64_t start = host_clock_ns(), best = UINT64_MAX, after = start;
+
+    for (uint64_t round = 1; round <= CLOCK_ROUNDS; round++) {
+        uint64_t before = host_clock_ns();
+        w->ping = round;
+        __sync_synchronize();
+        while (w->pong < round)
+            if (host_clock_ns() - start > CLOCK_LIMIT_NS)
+                return -ETIMEDOUT;
+        after = host_clock_ns();
+        if (after - before < best) {
+            best = after - before;
+            *clock = w->clock;
+            *ns = before + best / 2;
+        }
+    }
+    return 0;
+}
+
+int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e)
+{
+    struct clock_words *w = (struct clock_words *)gpus[gpu].clock_words, *there = NULL;
+    uint64_t rounds = CLOCK_ROUNDS;
+    int answer = 0;
+    hipError_t status = hipSetDevice(gpu);
+
+    memset((void *)w, 0, sizeof(*w));
+    if (status == hipSuccess)
+        status = hipHostGetDevicePointer((void **)&there, (void *)w, 0);
+    void *arguments[] = {&there, &rounds};
+    if (status == hipSuccess)
+        status = hipLaunchKernel((const void *)clock_answer, dim3(1), dim3(1), arguments, 0, gpus[gpu].side);
+    if (status == hipSuccess) {
+        answer = clock_ask(w, clock, ns);
+        w->stop = 1;
+        status = hipStreamSynchronize(gpus[gpu].side);
+    }
+    if (status != hipSuccess)
+        return gpu_error(e, gpu, "reading its clock", status);
+    return answer ? error_set(e, answer, "%s GPU %d: its clock did not answer", GPU_KIND, gpu) : 0;
+}
+
+/* ---- contexts ---- */
+
+/* What is freed in passing (hipFreeAsync) stays with the process: to give it back the driver would wait for the GPU, whose queue may
+ * stand behind a client's stream. */
+static hipError_t pool_keep(int gpu)
+{
+    uint64_t all = UINT64_MAX;
+    hipMemPool_t pool;
+    hipError_t status = hipDeviceGetDefaultMemPool(&pool, gpu);
+
+    return status == hipSuccess ? hipMemPoolSetAttribute(pool, hipMemPoolAttrReleaseThreshold, &all) : status;
+}
+
+static int gpu_open(int gpu, struct error *e)
+{
+    struct gpu *g = &gpus[gpu];
+    hipDeviceProp_t properties;
+    hipError_t status = hipSetDevice(gpu);
+
+    if (status == hipSuccess)
+        status = hipFree(NULL); /* makes the context */
+    if (status == hipSuccess)
+        status = pool_keep(gpu);
+    if (status == hipSuccess)
+        status = hipGetDeviceProperties(&properties, gpu);
+    for (uint32_t i = 0; i < GPU_LANES && status == hipSuccess; i++)
+        status = hipStreamCreateWithFlags(&g->run[i], hipStreamNonBlocking);
+    if (status == hipSuccess)
+        status = hipStreamCreateWithFlags(&g->side, hipStreamNonBlocking);
+    if (status == hipSuccess)
+        status = hipStreamCreateWithFlags(&g->in, hipStreamNonBlocking);
+    if (status == hipSuccess)
+        status = hipEventCreateWithFlags(&g->moved, hipEventDisableTiming);
+    if (status == hipSuccess)
+        status = hipEventCreateWithFlags(&g->copied, hipEventDisableTiming);
+    if (status == hipSuccess)
+        status = hipHostMalloc(&g->clock_words, sizeof(struct clock_words), hipHostMallocMapped | hipHostMallocPortable);
+    if (status != hipSuccess)
+        return gpu_error(e, gpu, "making a context", status);
+    g->multiprocessors = (uint32_t)properties.multiProcessorCount;
+    g->follows = GPU_FOLLOWS(properties);
+#if !defined(__CUDACC__)
+    g->data_path = properties.hdpMemFlushCntl;
+#endif
+    g->open = true;
+    return gpu_clock_read(gpu, &g->opened_clock, &g->opened_ns, e);
+}
+
+static int plugin_open(uint32_t mask, bool ipc, struct error *e)
+{
+    int count = plugin_count(e), status = 0;
+    uint32_t opened = 0;
+
+    if (count < 0)
+        return count;
+    gpus_share_by_ipc = ipc;
+    for (int g = 0; g < GPU_MAX_GPUS && status == 0; g++) {
+        if (!(mask & 1u << g) || gpus[g].open)
+            continue;
+        if (g >= count)
+            return error_set(e, -ENOENT, "%s GPU %d: allowed are 0 to %d", GPU_KIND, g, count - 1);
+        status = gpu_open(g, e);
+        opened |= 1u << g;
+    }
+    return status == 0 && opened ? memory_open(opened, e) : status;
+}
+
+static void plugin_close(void)
+{
+    for (int g = 0; g < GPU_MAX_GPUS; g++) {
+        if (!gpus[g].open || hipSetDevice(g) != hipSuccess)
+            continue;
+        for (uint32_t i = 0; i < GPU_LANES; i++) {
+            (void)hipStreamSynchronize(gpus[g].run[i]);
+            (void)hipStreamDestroy(gpus[g].run[i]);
+        }
+        (void)hipStreamDestroy(gpus[g].side);
+        (void)hipStreamDestroy(gpus[g].in);
+        (void)hipEventDestroy(gpus[g].moved);
+        (void)hipEventDestroy(gpus[g].copied);
+        (void)hipHostFree(gpus[g].clock_words);
+        gpus[g].open = false;
+    }
+}
+
+static int plugin_health(int gpu, struct error *e)
+{
+    hipError_t status = hipStreamQuery(gpus[gpu].run[0]);
+
+    return status == hipSuccess || status == hipErrorNotReady ? 0 : gpu_error(e, gpu, "its context is lost", status);
+}
+
+static const struct gpu_plugin plugin = {
+    GPU_PLUGIN_ABI, GPU_KIND,     plugin_count, plugin_describe, plugin_open,     plugin_close,      memory_alloc,
+    memory_free,    memory_copy,  memory_write, host_register,   host_unregister, launch_make,       launch_free,
+    launch_tables,  launch_start, word_store,   plugin_health,   launch_times,    launch_workgroups, host_alloc,
+    host_free,      copy_in,      copies_await, memory_export,   writes_flush,
+};
+
+extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_plugin(void)
+{
+    /* All kernels are loaded with the context: to load one when it is first launched, the driver may wait for the GPU, whose queue
+     * may stand behind a client's stream. (CUDA; HIP does so anyway.) */
+    (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    /* Channels enough that the two lanes of a GPU do not share one, nor the unit of the GPU that reads it (daemon/worker/device/gpu/lanes.h):
+     * under MPS it would be 2 of them, with which, or with 3, both lanes hand over alike; and a GPU has about 120 for all processes,
+     * each of which takes as many as it may, so 32 would leave room for three workers. All measured on an H200. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "5", 0);
+    return &plugin;
+}

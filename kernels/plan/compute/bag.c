@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bag.c - EmbeddingBag over tables sharded by table, then All-to-All from tables to samples.
+ *
+ * A rank's result for destination p is the matrix [samples of p][own tables], an element of which is a pooled vector; the
+ * phases are those of kernels/plan/exchange/put.h. In compute+put a bag is pooled in registers and stored straight into the destination's out.
+ * The ranks' columns of out are disjoint, so the order of stores does not matter; the flag of a source is raised (release)
+ * after its last tile and awaited (acquire) by the receiver.
+ *
+ * Staging, unless fused: all pooled vectors, dense, [destination][sample][own table][dim], dtype of the tables.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cpu/pool.h"
+#include "kernels/plan/exchange/put.h"
+#include "kernels/plan/table.h"
+#include "kernels/plan/tensor.h"
+
+static const char *const names[] = {
+    [FCC_EMB_TABLES] = "tables",          [FCC_EMB_INDICES] = "indices", [FCC_EMB_OFFSETS] = "offsets",
+    [FCC_EMB_WEIGHTS] = "sample_weights", [FCC_EMB_OUT] = "out",
+};
+
+/* ---- arguments ---- */
+
+static int64_t one_attr(const struct op_args *args, enum fcc_attr key)
+{
+    size_t count;
+
+    return *op_attr(args, key, &count);
+}
+
+static void split_get(const struct op_args *args, int nranks, int64_t split[])
+{
+    int64_t batch = one_attr(args, FCC_ATTR_BATCH);
+    size_t count;
+    const int64_t *given = op_attr(args, FCC_ATTR_BATCH_SPLIT, &count);
+
+    for (int p = 0; p < nranks; p++)
+        split[p] = given ? given[p] : batch / nranks + (p < batch % nranks);
+}
+
+static int attrs_check(const struct op_args *args, int nranks, struct error *e)
+{
+    size_t tables, poolings, batches, splits;
+    const int64_t *pooling = op_attr(args, FCC_ATTR_POOLING, &poolings), *batch = op_attr(args, FCC_ATTR_BATCH, &batches),
+                  *split = op_attr(args, FCC_ATTR_BATCH_SPLIT, &splits);
+
+    if (!op_attr(args, FCC_ATTR_TABLE_ROWS, &tables))
+        return error_set(e, -EINVAL, "table_rows: absent: it must be there");
+    if (tables > FCC_MAX_TABLES)
+        return error_set(e, -EINVAL, "num_tables: %zu: allowed are 0 to %d", tables, FCC_MAX_TABLES);
+    if (!pooling || poolings != 1)
+        return error_set(e, -EINVAL, "pooling: %zu values: allowed is 1", poolings);
+    if (*pooling != FCC_POOLING_SUM && *pooling != FCC_POOLING_MEAN)
+        return error_set(e, -EINVAL, "pooling: %lld: allowed are %d (sum) and %d (mean)", (long long)*pooling, FCC_POOLING_SUM,
+                         FCC_POOLING_MEAN);
+    if (!batch || batches != 1)
+        return error_set(e, -EINVAL, "batch: %zu values: allowed is 1", batches);
+    if (*batch < 0 || *batch > INT32_MAX)
+        return error_set(e, -EINVAL, "batch: %lld: allowed are 0 to %d", (long long)*batch, INT32_MAX);
+    return split ? counts_check(split, splits, (size_t)nranks, *batch, "batch_split", "batch", e) : 0;
+}
+
+static int out_check(const struct op_args *args, int nranks, int rank, struct error *e)
+{
+    const struct tensor *out = &args->tensors[FCC_EMB_OUT];
+    int64_t split[FCC_MAX_RANKS];
+    int status = tensor_check(out, "out", DTYPES_FLOAT, 3, e);
+
+    split_get(args, nranks, split);
+    if (status == 0)
+        status = tensor_check_shape(out, "out", 0, split[rank], "this rank's part of the batch", e);
+    if (status == 0 && out->shape[2] < 1)
+        status = error_set(e, -EINVAL, "out: shape[2] %lld: allowed are 1 to %d", (long long)out->shape[2], INT32_MAX);
+    if (status == 0)
+        status = tensor_check_result(out, "out", e);
+    return status;
+}
+
+/* A rank without tables needs none of the inputs. */
+static int tables_check(const struct op_args *args, struct error *e)
+{
+    const struct tensor *tables = &args->tensors[FCC_EMB_TABLES], *out = &args->tensors[FCC_EMB_OUT];
+    size_t ntables;
+    const int64_t *rows = op_attr(args, FCC_ATTR_TABLE_ROWS, &ntables);
+    int status;
+
+    if (ntables == 0 && !tables->data)
+        return 0;
+    status = tensor_check(tables, "tables", DTYPES_FLOAT, 2, e);
+    if (status == 0)
+        status = tensor_check_dtype(tables, "tables", out->dtype, "out's", e);
+    if (status == 0)
+        status = tensor_check_shape(tables, "tables", 1, out->shape[2], "out's shape[2], dim", e);
+    if (status == 0)
+        status = counts_check(rows, ntables, ntables, tables->shape[0], "table_rows", "tables' shape[0]", e);
+    return status;
+}
+
+static int indices_check(const struct op_args *args, struct error *e)
+{
+    const struct tensor *indices = &args->tensors[FCC_EMB_INDICES], *offsets = &args->tensors[FCC_EMB_OFFSETS],
+                        *weights = &args->tensors[FCC_EMB_WEIGHTS];
+    size_t ntables;
+    int status;
+
+    (void)op_attr(args, FCC_ATTR_TABLE_ROWS, &ntables);
+    if (ntables == 0 && !indices->data && !offsets->data && !weights->data)
+        return 0;
+    status = tensor_check(indices, "indices", DTYPES_INDEX, 1, e);
+    if (status == 0)
+        status = tensor_check(offsets, "offsets", DTYPES_INDEX, 1, e);
+    if (status == 0)
+        status = tensor_check_dtype(offsets, "offsets", indices->dtype, "indices'", e);
+    if (status == 0)
+        status = tensor_check_shape(offsets, "offsets", 0, (int64_t)ntables * one_attr(args, FCC_ATTR_BATCH) + 1,
+                                    "num_tables * batch + 1", e);
+    if (status || !weights->data)
+        return status;
+    status = tensor_check(weights, "sample_weights", 1u << FCC_F32, 1, e);
+    if (status == 0)
+        status = tensor_check_shape(weights, "sample_weights", 0, indices->shape[0], "indices' shape[0]", e);
+    if (status == 0 && one_attr(args, FCC_ATTR_POOLING) == FCC_POOLING_MEAN)
+        status = error_set(e, -EINVAL, "sample_weights: with mean pooling: allowed with sum only");
+    return status;
+}
+
+static int embedding_check(const struct op_args *args, int nranks, int rank, struct error *e)
+{
+    unsigned mask = 1u << FCC_ATTR_TABLE_ROWS | 1u << FCC_ATTR_POOLING | 1u << FCC_ATTR_BATCH | 1u << FCC_ATTR_BATCH_SPLIT;
+    int status = args_check(args, FCC_EMB_TENSORS, mask, e);
+
+    if (status == 0)
+        status = attrs_check(args, nranks, e);
+    if (status == 0)
+        status = out_check(args, nranks, rank, e);
+    if (status == 0)
+        status = tables_check(args, e);
+    if (status == 0)
+        status = indices_check(args, e);
+    return status;
+}
+
+static int match_split(int rank, const int64_t split[], const int64_t split0[], int nranks, struct error *e)
+{
+    char what[32];
+
+    for (int p = 0; p < nranks; p++) {
+        if (split[p] == split0[p])
+            continue;
+        (void)snprintf(what, sizeof(what), "batch_split[%d]", p);
+        return match_value(what, rank, split[p], split0[p], e);
+    }
+    return 0;
+}
+
+static int embedding_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
+{
+    const struct tensor *out0 = &args[0].tensors[FCC_EMB_OUT];
+    int64_t split[FCC_MAX_RANKS], split0[FCC_MAX_RANKS], batch0 = one_attr(&args[0], FCC_ATTR_BATCH), total = 0;
+    int64_t tables[FCC_MAX_RANKS];
+    int status = match_schedule(args, nranks, e);
+
+    split_get(&args[0], nranks, split0);
+    for (int r = 0; r < nranks && status == 0; r++) {
+        const struct tensor *t = &args[r].tensors[FCC_EMB_OUT];
+        size_t count;
+        status = match_dtype("out", r, t->dtype, out0->dtype, e);
+        if (status == 0)
+            status = match_value("out: shape[2]", r, t->shape[2], out0->shape[2], e);
+        if (status == 0)
+            status = match_value("batch", r, one_attr(&args[r], FCC_ATTR_BATCH), batch0, e);
+        split_get(&args[r], nranks, split);
+        if (status == 0)
+            status = match_split(r, split, split0, nranks, e);
+        (void)op_attr(&args[r], FCC_ATTR_TABLE_ROWS, &count);
+        total += tables[r] = (int64_t)count;
+    }
+    for (int r = 0; r < nranks && status == 0; r++)
+        if (args[r].tensors[FCC_EMB_OUT].shape[1] != total)
+            status = error_set(e, -EINVAL, "out: rank %d has shape[1] %lld, all ranks together have %lld tables", r,
+                               (long long)args[r].tensors[FCC_EMB_OUT].shape[1], (long long)total);
+    if (status)
+        return status;
+    out->dtype = out0->dtype;
+    out->embedding.dim = out0->shape[2];
+    out->embedding.batch = batch0;
+    for (int r = 0; r < nranks; r++) {
+        out->embedding.tables[r] = tables[r];
+        out->embedding.split[r] = split0[r];
+        out->embedding.nnz[r] = args[r].tensors[FCC_EMB_INDICES].data ? args[r].tensors[FCC_EMB_INDICES].shape[0] : 0;
+    }
+    return 0;
+}
+
+/* ---- plan ---- */
+
+static int64_t samples_before(const struct problem *problem, int rank)
+{
+    int64_t sum = 0;
+
+    for (int p = 0; p < rank; p++)
+        sum += problem->embedding.split[p];
+    return sum;
+}
+
+/* Slices of about 1 MiB of memory traffic, samples of one table before further tables: a table's rows and page table entries
+ * are used again, and its indices are contiguous. For GPUs of 128 KiB: there are hundreds of workgroups to share them, of which
+ * several on a multiprocessor cover each other's ends of slices; and of a multiple of 8 samples, so that all of a workgroup's
+ * waves or half waves have the same number. */
+static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
+{
+    const bool gpu = schedule->target == PLAN_GPU;
+    int64_t tables = problem->embedding.tables[rank], bags = tables * problem->embedding.batch;
+    double vector = (double)(problem->embedding.dim * (int64_t)dtype_size(problem->dtype));
+    double bag = vector * (bags > 0 ? (double)problem->embedding.nnz[rank] / (double)bags + 2 : 2);
+    double fit = (gpu ? 1 << 17 : 1 << 20) / bag, fewest = gpu ? 8 : 16;
+    int64_t most = 1;
+
+    for (int p = 0; p < problem->nranks; p++)
+        most = problem->embedding.split[p] > most ? problem->embedding.split[p] : most;
+    if (schedule->slice_rows == 0) {
+        double rows = fit < fewest ? fewest : fit;
+        /* With the largest numbers of tables and samples, larger slices instead of too many. */
+        fewest = (double)bags / 65536;
+        rows = rows < fewest ? fewest : rows;
+        rows = gpu ? ceil(rows / 8) * 8 : rows;
+        schedule->slice_rows = (uint32_t)(rows < (double)most ? rows : (double)most);
+    }
+    if (schedule->slice_cols == 0) {
+        double cols = fit / schedule->slice_rows;
+        cols = cols < 1024 ? cols : 1024; /* between nodes each may be an area of its own */
+        schedule->slice_cols = cols < 1 || tables < 1 ? 1 : (uint32_t)(cols < (double)tables ? cols : (double)tables);
+    }
+}
+
+static void embedding_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
+{
+    struct rectangle parts[FCC_MAX_RANKS];
+    bool from[FCC_MAX_RANKS];
+    int64_t tables_before = 0, tables = problem->embedding.tables[rank];
+
+    choose_tile(problem, rank, schedule);
+    for (int r = 0; r < rank; r++)
+        tables_before += problem->embedding.tables[r];
+    for (int p = 0; p < problem->nranks; p++) {
+        parts[p] = (struct rectangle){
+            .rows = (uint32_t)problem->embedding.split[p], .cols = (uint32_t)tables, .dst_col = (uint32_t)tables_before};
+        from[p] = problem->embedding.tables[p] > 0 && problem->embedding.split[rank] > 0;
+    }
+    if (schedule->kind != FCC_SCHEDULE_FUSED)
+        b->plan->staging_bytes =
+            (uint64_t)(problem->embedding.batch * tables) * (uint64_t)problem->embedding.dim * dtype_size(problem->dtype);
+    all_to_all_plan(problem, rank, schedule, parts, from,
+                    schedule->target == PLAN_GPU ? ALL_TO_ALL_IN_TURNS : ALL_TO_ALL_IN_PARTS, NULL, b);
+}
+
+static struct work embedding_work(const struct problem *problem, int rank)
+{
+    double vector = (double)(problem->embedding.dim * (int64_t)dtype_size(problem->dtype));
+    double bags = (double)problem->embedding.tables[rank] * (double)problem->embedding.batch;
+    double nnz = (double)problem->embedding.nnz[rank];
+
+    return (struct work){.bytes = nnz * (vector + sizeof(int64_t)) + bags * (vector + sizeof(int64_t)),
+                         .flops = nnz * (double)problem->embedding.dim};
+}
+
+/* ---- execution ---- */
+
+/* Where a pooled vector goes, and the bytes from one sample and one table to the next. */
+struct place {
+    unsigned char *at;
+    size_t sample_bytes, table_bytes;
+};
+
+static struct place place_in_out(const struct run *run, const struct slice *s)
+{
+    const struct tensor *out = &run->args[s->dst].tensors[FCC_EMB_OUT];
+    size_t size = dtype_size(out->dtype);
+    struct place place = {.sample_bytes = (size_t)out->stride[0] * size, .table_bytes = (size_t)out->stride[1] * size};
+
+    place.at = out->data + s->dst_row * place.sample_bytes + s->dst_col * place.table_bytes;
+    return place;
+}
+
+static struct place place_in_staging(const struct run *run, const struct slice *s)
+{
+    size_t vector = (size_t)run->problem->embedding.dim * dtype_size(run->problem->dtype);
+    struct place place = {.sample_bytes = (size_t)run->problem->embedding.tables[run->rank] * vector, .table_bytes = vector};
+    uint64_t sample = (uint64_t)samples_before(run->problem, s->dst) + s->row;
+
+    place.at = run->staging[run->rank] + sample * place.sample_bytes + s->col * vector;
+    return place;
+}
+
+static int compute_tile(const struct run *run, const struct slice *s, struct place place, struct workgroup *wg, struct error *e)
+{
+    const struct op_args *args = &run->args[run->rank];
+    const struct tensor *tables = &args->tensors[FCC_EMB_TABLES], *indices = &args->tensors[FCC_EMB_INDICES];
+    size_t ntables;
+    const int64_t *table_rows = op_attr(args, FCC_ATTR_TABLE_ROWS, &ntables);
+    int64_t rows_before = 0, first = samples_before(run->problem, s->dst) + s->row;
+    struct pool p = {
+        .row_bytes = (size_t)tables->stride[0] * dtype_size(tables->dtype),
+        .dtype = tables->dtype,
+        .dim = run->problem->embedding.dim,
+        .indices = indices->data,
+        .offsets = args->tensors[FCC_EMB_OFFSETS].data,
+        .wide = indices->dtype == FCC_I64,
+        .nnz = indices->shape[0],
+        .weights = (const float *)(const void *)args->tensors[FCC_EMB_WEIGHTS].data,
+        .mean = one_attr(args, FCC_ATTR_POOLING) == FCC_POOLING_MEAN,
+    };
+
+    for (uint32_t t = 0; t < s->col; t++)
+        rows_before += table_rows[t];
+    for (uint32_t t = s->col; t < s->col + s->cols; t++) {
+        p.rows = tables->data + (size_t)rows_before * p.row_bytes;
+        p.nrows = table_rows[t];
+        p.table = (int)t;
+        p.first_bag = t * run->problem->embedding.batch;
+        int status = pool_bags(&p, first, s->rows, place.at + (t - s->col) * place.table_bytes, place.sample_bytes, wg, e);
+        if (status)
+            return status;
+        rows_before += table_rows[t];
+    }
+    return 0;
+}
+
+static void put_tile(const struct run *run, const struct slice *s)
+{
+    struct place to = place_in_out(run, s), from = place_in_staging(run, s);
+    size_t vector = from.table_bytes;
+
+    if (to.table_bytes == vector || s->cols == 1) {
+        rows_copy(to.at, (int64_t)to.sample_bytes, from.at, (int64_t)from.sample_bytes, s->rows, s->cols * vector);
+        return;
+    }
+    for (uint32_t t = 0; t < s->cols; t++)
+        rows_copy(to.at + t * to.table_bytes, (int64_t)to.sample_bytes, from.at + t * vector, (int64_t)from.sample_bytes,
+                  s->rows, vector);
+}
+
+static int embedding_slice(const struct run *run, const struct slice *s, struct workgroup *wg, struct error *e)
+{
+    switch (s->kind) {
+    case SLICE_COMPUTE_PUT:
+        return compute_tile(run, s, place_in_out(run, s), wg, e);
+    case SLICE_COMPUTE:
+        return compute_tile(run, s, place_in_staging(run, s), wg, e);
+    default:
+        put_tile(run, s);
+        return 0;
+    }
+}
+
+/* Of each sample the tables' vectors, in one row where they lie dense; otherwise a plane for each table. */
+static void embedding_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
+{
+    struct place to = place_in_out(run, s);
+    uint64_t vector = (uint64_t)run->problem->embedding.dim * dtype_size(run->problem->dtype);
+    bool dense = to.table_bytes == vector;
+
+    (void)dst;
+    *out = (struct put_area){.tensor = FCC_EMB_OUT,
+                             .planes = dense ? 1 : s->cols,
+                             .rows = s->rows,
+                             .at = to.at,
+                             .plane_bytes = to.table_bytes,
+                             .row_bytes = dense ? s->cols * vector : vector,
+                             .row_stride = to.sample_bytes};
+}
+
+/* ---- on a GPU ---- */
+
+static void embedding_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
+{
+    (void)schedule;
+    out->dim = problem->embedding.dim;
+    out->batch = problem->embedding.batch;
+    for (int p = 0; p <= problem->nranks; p++)
+        out->first[p] = samples_before(problem, p);
+}
+
+static void embedding_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
+{
+    const struct tensor *tables = &args->tensors[FCC_EMB_TABLES], *indices = &args->tensors[FCC_EMB_INDICES],
+                        *to = &args->tensors[FCC_EMB_OUT];
+    size_t ntables;
+
+    (void)op_attr(args, FCC_ATTR_TABLE_ROWS, &ntables);
+    *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)to->data, .stride = {to->stride[0], to->stride[1]}};
+    in->embedding.tables = (uint64_t)(uintptr_t)tables->data;
+    in->embedding.row_stride = tables->stride[0];
+    in->embedding.indices = (uint64_t)(uintptr_t)indices->data;
+    in->embedding.offsets = (uint64_t)(uintptr_t)args->tensors[FCC_EMB_OFFSETS].data;
+    in->embedding.weights = (uint64_t)(uintptr_t)args->tensors[FCC_EMB_WEIGHTS].data;
+    in->embedding.nnz = indices->shape[0];
+    in->embedding.ntables = (uint32_t)ntables;
+    in->embedding.flags = (indices->dtype == FCC_I64 ? GPU_INDEX_WIDE : 0u) |
+                          (one_attr(args, FCC_ATTR_POOLING) == FCC_POOLING_MEAN ? GPU_POOL_MEAN : 0u);
+}
+
+const struct op op_embedding_all_to_all = {
+    .name = "embedding_all_to_all",
+    .ntensors = FCC_EMB_TENSORS,
+    .tensor_names = names,
+    .result = FCC_EMB_OUT,
+    .check = embedding_check,
+    .match = embedding_match,
+    .plan = embedding_plan,
+    .work = embedding_work,
+    .slice = embedding_slice,
+    .area = embedding_area,
+    .gpu_shape = embedding_gpu_shape,
+    .gpu_rank = embedding_gpu_rank,
+    .values = op_no_values,
+};

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * put.c - the plan of an operator that ends in an All-to-All.
+ */
+#include "kernels/plan/exchange/put.h"
+
+enum { BAND_TILES = 16 };
+
+static uint32_t least(uint64_t a, uint64_t b)
+{
+    return (uint32_t)(a < b ? a : b);
+}
+
+static bool is_empty(const struct rectangle *part)
+{
+    return part->rows == 0 || part->cols == 0;
+}
+
+/* How many rows of a part are cut together: all, or about 16 tiles, and an even number of them, as two neighbours may be computed
+ * together. A GPU has some 130 tiles under way, mostly of 128 x 256. */
+static uint64_t band_rows(const struct rectangle *part, uint32_t tile_rows, bool bands)
+{
+    uint64_t high = ((uint64_t)part->rows + tile_rows - 1) / tile_rows, count = (high + BAND_TILES / 2) / BAND_TILES;
+
+    return bands && count > 1 ? ((high + count - 1) / count + 1) / 2 * 2 * tile_rows : part->rows;
+}
+
+/* Cuts a part into tiles, column block by column block; each band of so many rows by itself. `like` has what they have in common. */
+static void add_tiles(struct plan_builder *b, const struct rectangle *part, uint32_t tile_rows, uint32_t tile_cols,
+                      uint64_t band, struct slice like)
+{
+    for (uint64_t top = 0; top < part->rows && b->status == 0; top += band) {
+        uint64_t end = least(top + band, part->rows);
+        for (uint64_t col = 0; col < part->cols && b->status == 0; col += tile_cols)
+            for (uint64_t row = top; row < end && b->status == 0; row += tile_rows) {
+                like.row = part->row + (uint32_t)row;
+                like.rows = least(tile_rows, part->rows - row);
+                like.col = part->col + (uint32_t)col;
+                like.cols = least(tile_cols, part->cols - col);
+                like.dst_row = part->dst_row + (uint32_t)row;
+                like.dst_col = part->dst_col + (uint32_t)col;
+                plan_add_slice(b, like);
+            }
+    }
+}
+
+/* The tiles for all destinations, each destination's with a signal group of its own. */
+static void add_puts(struct plan_builder *b, enum slice_kind kind, const int order[], const struct schedule *schedule,
+                     const struct rectangle parts[], bool bands, bool wait_for_own)
+{
+    struct plan *plan = b->plan;
+
+    for (int i = 0; i < plan->nranks; i++) {
+        const struct rectangle *part = &parts[order[i]];
+        uint32_t tile_rows = schedule->slice_rows, tile_cols = schedule->slice_cols;
+        if (is_empty(part))
+            continue;
+        if (kind == SLICE_PUT) {
+            /* As much as a computed tile, but whole rows: they are contiguous at both ends. */
+            uint64_t elements = (uint64_t)tile_rows * least(tile_cols, part->cols);
+            tile_rows = elements > part->cols ? least(elements / part->cols, part->rows) : 1;
+            tile_cols = part->cols;
+        }
+        add_tiles(b, part, tile_rows, tile_cols, band_rows(part, tile_rows, bands),
+                  (struct slice){.kind = (uint8_t)kind,
+                                 .dst = (uint16_t)order[i],
+                                 .group = plan_add_group(b, (unsigned)order[i], (uint32_t)plan->rank),
+                                 .wait_first = wait_for_own ? (uint32_t)plan->nranks : 0,
+                                 .wait_count = wait_for_own ? 1 : 0,
+                                 .wait_stride = wait_for_own ? 1 : 0});
+    }
+}
+
+/* Tile number t of a part, in the order of add_tiles(). False: there are not so many. */
+static bool tile_get(const struct rectangle *part, const struct schedule *schedule, uint64_t t, struct slice *out)
+{
+    uint64_t high = (part->rows + (uint64_t)schedule->slice_rows - 1) / schedule->slice_rows;
+    uint64_t row = high ? t % high * schedule->slice_rows : 0, col = high ? t / high * schedule->slice_cols : 0;
+
+    if (is_empty(part) || col >= part->cols)
+        return false;
+    out->row = part->row + (uint32_t)row;
+    out->rows = least(schedule->slice_rows, part->rows - row);
+    out->col = part->col + (uint32_t)col;
+    out->cols = least(schedule->slice_cols, part->cols - col);
+    out->dst_row = part->dst_row + (uint32_t)row;
+    out->dst_col = part->dst_col + (uint32_t)col;
+    return true;
+}
+
+/* The first tile for each destination, the second for each, ... */
+static void add_puts_in_turns(struct plan_builder *b, const int order[], const struct schedule *schedule,
+                              const struct rectangle parts[])
+{
+    struct plan *plan = b->plan;
+    uint32_t groups[FCC_MAX_RANKS];
+    bool some = true;
+
+    for (int i = 0; i < plan->nranks; i++)
+        groups[i] = is_empty(&parts[order[i]]) ? SLICE_NO_GROUP : plan_add_group(b, (unsigned)order[i], (uint32_t)plan->rank);
+    for (uint64_t t = 0; some && b->status == 0; t++) {
+        some = false;
+        for (int i = 0; i < plan->nranks; i++) {
+            struct slice s = {.kind = SLICE_COMPUTE_PUT, .dst = (uint16_t)order[i], .group = groups[i]};
+            if (!tile_get(&parts[order[i]], schedule, t, &s))
+                continue;
+            plan_add_slice(b, s);
+            some = true;
+        }
+    }
+}
+
+/* One tile of each destination's rows, then the same of the next columns, so that those of the same columns and of rows that
+ * follow each other stand together. */
+static void add_short_puts(struct plan_builder *b, const struct schedule *schedule, const struct rectangle parts[])
+{
+    struct plan *plan = b->plan;
+    uint32_t groups[FCC_MAX_RANKS], cols = 0;
+
+    for (int p = 0; p < plan->nranks; p++) {
+        groups[p] = is_empty(&parts[p]) ? SLICE_NO_GROUP : plan_add_group(b, (unsigned)p, (uint32_t)plan->rank);
+        cols = parts[p].cols;
+    }
+    for (uint64_t col = 0; col < cols && b->status == 0; col += schedule->slice_cols)
+        for (int p = 0; p < plan->nranks; p++)
+            if (!is_empty(&parts[p]))
+                plan_add_slice(b, (struct slice){.kind = SLICE_COMPUTE_PUT,
+                                                 .dst = (uint16_t)p,
+                                                 .group = groups[p],
+                                                 .row = parts[p].row,
+                                                 .rows = parts[p].rows,
+                                                 .col = parts[p].col + (uint32_t)col,
+                                                 .cols = least(schedule->slice_cols, cols - col),
+                                                 .dst_row = parts[p].dst_row,
+                                                 .dst_col = parts[p].dst_col + (uint32_t)col});
+}
+
+/* All tiles into staging memory. Returns whether there are any. */
+static bool add_computes(struct plan_builder *b, const int order[], const struct schedule *schedule,
+                         const struct rectangle parts[], bool bands)
+{
+    struct plan *plan = b->plan;
+    uint32_t group = SLICE_NO_GROUP;
+
+    for (int i = 0; i < plan->nranks; i++) {
+        if (is_empty(&parts[order[i]]))
+            continue;
+        if (group == SLICE_NO_GROUP)
+            group = plan_add_group(b, (unsigned)plan->rank, (uint32_t)plan->nranks);
+        add_tiles(b, &parts[order[i]], schedule->slice_rows, schedule->slice_cols,
+                  band_rows(&parts[order[i]], schedule->slice_rows, bands),
+                  (struct slice){.kind = SLICE_COMPUTE, .dst = (uint16_t)order[i], .group = group});
+    }
+    return group != SLICE_NO_GROUP;
+}
+
+static void add_wait(struct plan_builder *b, uint32_t first, uint32_t count)
+{
+    plan_add_slice(b, (struct slice){.kind = SLICE_WAIT,
+                                     .dst = (uint16_t)b->plan->rank,
+                                     .group = SLICE_NO_GROUP,
+                                     .wait_first = first,
+                                     .wait_count = count,
+                                     .wait_stride = 1});
+}
+
+/* One wait for each run of sources that have something for this rank. */
+static void add_waits(struct plan_builder *b, const bool from[])
+{
+    int nranks = b->plan->nranks;
+
+    for (int first = 0, end; first < nranks; first = end + 1) {
+        for (end = first; end < nranks && from[end];)
+            end++;
+        if (end > first)
+            add_wait(b, (uint32_t)first, (uint32_t)(end - first));
+    }
+}
+
+/* A flag for each slice that is put, instead of those that there are; and the wait for all that come. */
+static void flags_split(struct plan_builder *b, const struct all_to_all_tiles *tiles)
+{
+    struct plan *plan = b->plan;
+    uint32_t next[FCC_MAX_RANKS] = {0}, most = 0, awaited = 0;
+
+    for (int p = 0; p < plan->nranks; p++) {
+        uint32_t all = 0;
+        for (int r = 0; r < plan->nranks; r++) {
+            next[p] = r == plan->rank ? all : next[p];
+            all += tiles->count[r][p];
+        }
+        most = all > most ? all : most;
+        awaited = p == plan->rank ? all : awaited;
+    }
+    plan->ngroups = 0;
+    plan->nflags = most;
+    for (uint32_t i = 0; i < plan->nslices && b->status == 0; i++) {
+        struct slice *s = &plan->slices[i];
+        s->group = plan_add_group(b, s->dst, next[s->dst]++);
+        if (b->status == 0)
+            plan->groups[s->group].slices = 1;
+    }
+    if (awaited)
+        add_wait(b, 0, awaited);
+}
+
+void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
+                     const bool from[], enum all_to_all_order in, const struct all_to_all_tiles *tiles, struct plan_builder *b)
+{
+    uint32_t own_flag = (uint32_t)problem->nranks;
+    const bool bands = in == ALL_TO_ALL_IN_BANDS;
+    int order[FCC_MAX_RANKS];
+
+    plan_destination_order(problem, rank, order);
+    b->plan->nflags = own_flag + 1;
+    switch (schedule->kind) {
+    case FCC_SCHEDULE_COMPUTE_ONLY:
+        if (add_computes(b, order, schedule, parts, bands))
+            add_wait(b, own_flag, 1);
+        return;
+    case FCC_SCHEDULE_SEQUENTIAL:
+        (void)add_computes(b, order, schedule, parts, bands);
+        add_puts(b, SLICE_PUT, order, schedule, parts, bands, true);
+        break;
+    case FCC_SCHEDULE_COMM_ONLY:
+        add_puts(b, SLICE_PUT, order, schedule, parts, bands, false);
+        break;
+    default:
+        if (in == ALL_TO_ALL_TOGETHER)
+            add_short_puts(b, schedule, parts);
+        else if (in == ALL_TO_ALL_IN_TURNS)
+            add_puts_in_turns(b, order, schedule, parts);
+        else
+            add_puts(b, SLICE_COMPUTE_PUT, order, schedule, parts, bands, false);
+        if (tiles) {
+            flags_split(b, tiles);
+            return;
+        }
+        break;
+    }
+    add_waits(b, from);
+}

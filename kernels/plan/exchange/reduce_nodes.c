@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * reduce_nodes.c - gemv_all_reduce's plan on the cpu, and on GPUs of several nodes: flat, and hierarchical.
+ *
+ * Hierarchical, a tile's way is, if it is not its owner's own node that computes it:
+ *
+ *   each rank of a node        compute+put    its partial sum, to the owner's deputy on the node
+ *   the deputy                 reduce in node the ranks' partial sums in rank order; the node's sum, to the owner: one message
+ *   the owner                  reduce         its own node's partial sums in rank order, then the nodes' sums in order of the
+ *                                             nodes' first ranks; rounded once; to its node's ranks, and once to each other
+ *                                             node: to the deputy's y
+ *   the deputy                 forward        from its y to those of the other ranks of its node
+ *
+ * A rank that is alone on its node puts its partial sum straight to the owner: it is the node's sum. The owner's deputy has the
+ * place in its node that the owner has in its own (modulo the number of ranks): so all ranks have a share of the work.
+ *
+ * The order. Tiles of other nodes come first, and the same ones at the same time on all ranks of a node (in turns over the
+ * owners, from the next node on): so their partial sums meet soon, and the node's sum leaves while the rest is computed.
+ * "Reduce in node" of such a tile stands AHEAD tiles behind its compute+put, by when the others have mostly put theirs, too.
+ * Levels (plan.h): tile i of this order has level 2i; so has what stands in its place of the own node's tiles, which
+ * follow; reduce in node, behind tile i + AHEAD, level 2(i + AHEAD) + 1; then come reduce, forward, and wait. All ranks of a
+ * node have the same number of tiles of each sort, so these are levels in the sense of plan.h.
+ *
+ * On GPUs, whose kernels may wait for GPUs of their own node but for no other node, the same slices stand in the order of enum
+ * gpu_phase, and the operator is as many kernels as it has dependences on other nodes, and one (daemon/worker/device/gpu/steps.c):
+ *
+ *   send     compute (FREE), put (PUT), reduce in node (NODE: for its ranks' puts, by flags that GPUs here raise)
+ *   reduce   reduce (REDUCE: the worker has seen the other nodes' sums come; its own node's kernels have ended)
+ *   wait     forward (FORWARD: the worker has seen the results come), wait (WAIT: for what others here hand on, by flags)
+ *
+ * So "reduce in node" stands behind all puts there: AHEAD tiles would not do, because one workgroup may be all that a GPU has
+ * room for, and that takes the slices of one of its ranks before those of the next (kernels/gpu/device/execute.h). And the last wait is in parts:
+ * for flags that ranks of this node raise (slice.is_here), which the kernel looks at, and for those that come from other nodes, which
+ * it never sees and need not, as the worker does not start it before.
+ *
+ * Memory: a deputy reads a tile of its own y after its result flag (acquire), which the proxy's thread raised (release) when it had stored
+ * the tile; it raises the other ranks' flags behind its stores to them.
+ */
+#include "kernels/plan/exchange/reduce.h"
+
+#define AHEAD 2
+
+/* ---- where everything is ---- */
+
+/* Number the nodes in order of their first ranks; flat: there is one. */
+static void nodes_number(const struct problem *problem, bool flat, struct gemv_layout *l)
+{
+    int32_t id[FCC_MAX_RANKS];
+    int most = 0, at = 0;
+
+    l->nnodes = 0;
+    for (int r = 0; r < problem->nranks; r++) {
+        int j = 0;
+        while (j < l->nnodes && !flat && id[j] != problem->node_of[r])
+            j++;
+        if (j == l->nnodes) {
+            id[l->nnodes++] = problem->node_of[r];
+            l->size[j] = 0;
+        }
+        l->node[r] = (unsigned char)j;
+        l->place[r] = l->size[j]++;
+        most = l->size[j] > most ? l->size[j] : most;
+    }
+    for (int j = 0; j < l->nnodes; at += l->size[j++])
+        l->first[j] = (unsigned char)at;
+    for (int r = 0; r < problem->nranks; r++)
+        l->member[l->first[l->node[r]] + l->place[r]] = (unsigned char)r;
+    l->owner_slots = most + l->nnodes - 1;
+}
+
+void gemv_layout_make(const struct problem *problem, const struct schedule *schedule, struct gemv_layout *out)
+{
+    int64_t n = problem->gemv.n, tile = schedule->slice_cols;
+
+    gemv_chunks(problem, out->columns);
+    out->tiles[0] = 0;
+    for (int p = 0; p < problem->nranks; p++)
+        out->tiles[p + 1] = out->tiles[p] + (out->columns[p + 1] - out->columns[p] + tile - 1) / tile;
+    out->ntiles = out->tiles[problem->nranks];
+    out->slot_bytes = ((uint64_t)(problem->gemv.m * out->columns[1]) * sizeof(float) + 63) & ~(uint64_t)63;
+    out->local_bytes = ((uint64_t)(problem->gemv.m * n) * sizeof(float) + 63) & ~(uint64_t)63;
+    if (schedule->kind == FCC_SCHEDULE_FUSED)
+        out->local_bytes = 0;
+    nodes_number(problem, schedule->route == PLAN_FLAT, out);
+}
+
+int64_t gemv_slot_flags(const struct gemv_layout *l)
+{
+    return l->owner_slots * l->ntiles;
+}
+
+int gemv_owner(const struct gemv_layout *l, int64_t col)
+{
+    int p = 0;
+
+    while (l->columns[p + 1] <= col)
+        p++;
+    return p;
+}
+
+int gemv_deputy(const struct gemv_layout *l, int owner, int node)
+{
+    return l->member[l->first[node] + l->place[owner] % l->size[node]];
+}
+
+int gemv_collector(const struct gemv_layout *l, int owner, int source)
+{
+    int node = l->node[source];
+
+    return node == l->node[owner] || l->size[node] == 1 ? owner : gemv_deputy(l, owner, node);
+}
+
+int gemv_node_slot(const struct gemv_layout *l, int owner, int node)
+{
+    int own = l->node[owner];
+
+    return l->size[own] + node - (node > own);
+}
+
+int gemv_slot(const struct gemv_layout *l, int owner, int source)
+{
+    int node = l->node[source];
+
+    return node == l->node[owner] || l->size[node] > 1 ? l->place[source] : gemv_node_slot(l, owner, node);
+}
+
+int gemv_slot_number(const struct gemv_layout *l, int owner, int at, int slot)
+{
+    int node = l->node[at], chunks = 0;
+
+    if (at == owner)
+        return slot;
+    for (int p = 0; p < owner; p++)
+        chunks += l->node[p] != node && gemv_deputy(l, p, node) == at;
+    return l->owner_slots + chunks * l->size[node] + slot;
+}
+
+/* The first rank of a node is deputy for as many chunks as any other of it. */
+uint64_t gemv_staging_bytes(const struct gemv_layout *l)
+{
+    uint64_t most = 0;
+
+    for (int j = 0; j < l->nnodes; j++) {
+        uint64_t slots = 0;
+        for (int i = 0; i < l->nnodes && l->size[j] > 1; i++)
+            slots += i == j ? 0u : ((unsigned)l->size[i] + l->size[j] - 1) / l->size[j] * l->size[j];
+        most = slots > most ? slots : most;
+    }
+    return l->local_bytes + ((uint64_t)l->owner_slots + most) * l->slot_bytes;
+}
+
+/* ---- the plan ---- */
+
+/* Goes over the tiles of other nodes in the order in which all ranks of this node take them: the first of each owner, the second
+ * of each, ... */
+struct turn {
+    int64_t step; /* in each chunk */
+    int next;     /* among the ranks of other nodes */
+};
+
+struct maker {
+    struct plan_builder *b;
+    const struct gemv_layout *l;
+    int rank, node;
+    uint32_t results, computed; /* the first flag of the results; the flag that the own partial sums are there */
+    bool puts_wait;             /* for that one */
+    struct turn reduced;        /* before it all tiles are reduced in this node, by slices that are in the plan */
+    int64_t puts;               /* that are */
+};
+
+enum { SET_RESULTS, SET_FORWARD }; /* whom an owner sends its results to; whom a deputy hands them on to */
+
+/* Tile t of owner's chunk. */
+static struct slice tile_slice(const struct maker *m, int owner, int64_t t, enum slice_kind kind, unsigned dst)
+{
+    const struct schedule *schedule = &m->b->plan->schedule;
+    int64_t col = m->l->columns[owner] + (t - m->l->tiles[owner]) * schedule->slice_cols, left = m->l->columns[owner + 1] - col;
+
+    return (struct slice){.kind = (uint8_t)kind,
+                          .dst = (uint16_t)dst,
+                          .group = SLICE_NO_GROUP,
+                          .rows = schedule->slice_rows,
+                          .col = (uint32_t)col,
+                          .dst_col = (uint32_t)col,
+                          .cols = (uint32_t)(left < schedule->slice_cols ? left : schedule->slice_cols)};
+}
+
+/* Adds it with a signal group of its own: a flag where it goes. */
+static void add_signalled(const struct maker *m, struct slice s, int64_t flag)
+{
+    s.group = plan_add_group(m->b, s.dst, (uint32_t)flag);
+    plan_add_slice(m->b, s);
+}
+
+static void add_computes(const struct maker *m, const int order[])
+{
+    const struct gemv_layout *l = m->l;
+    uint32_t group = plan_add_group(m->b, (unsigned)m->rank, m->computed);
+
+    for (int i = 0; i < m->b->plan->nranks; i++)
+        for (int64_t t = l->tiles[order[i]]; t < l->tiles[order[i] + 1] && m->b->status == 0; t++) {
+            struct slice s = tile_slice(m, order[i], t, SLICE_COMPUTE, (unsigned)order[i]);
+            s.group = group;
+            plan_add_slice(m->b, s);
+        }
+}
+
+/* The next tile of the turn; false: that was the last one. */
+static bool turn_next(const struct maker *m, struct turn *at, int *owner, int64_t *t)
+{
+    const struct gemv_layout *l = m->l;
+    int nranks = m->b->plan->nranks, others = nranks - l->size[m->node], begin = l->first[m->node] + l->size[m->node];
+
+    for (int passed = 0; passed < others; passed++) {
+        *owner = l->member[(begin + at->next) % nranks]; /* from the next node on */
+        *t = l->tiles[*owner] + at->step;
+        if (++at->next == others) {
+            at->next = 0;
+            at->step++;
+        }
+        if (*t < l->tiles[*owner + 1])
+            return true;
+    }
+    return false;
+}
+
+/* The next tile of other nodes: reduced in this node, if it is this rank that does so. False: there is no more. */
+static bool add_node_reduce(struct maker *m)
+{
+    const struct gemv_layout *l = m->l;
+    int owner;
+    int64_t t;
+
+    if (m->b->status || !turn_next(m, &m->reduced, &owner, &t))
+        return false;
+    if (gemv_collector(l, owner, m->rank) != m->rank)
+        return true;
+    struct slice s = tile_slice(m, owner, t, SLICE_REDUCE_NODE, (unsigned)owner);
+    s.wait_first = (uint32_t)t;
+    s.wait_count = l->size[m->node];
+    s.wait_stride = (uint32_t)l->ntiles;
+    s.slot = (uint16_t)gemv_node_slot(l, owner, m->node);
+    s.terms = (uint16_t)gemv_slot_number(l, owner, m->rank, 0);
+    add_signalled(m, s, s.slot * l->ntiles + t);
+    return true;
+}
+
+static void add_put(struct maker *m, int owner, int64_t t)
+{
+    const struct gemv_layout *l = m->l;
+    bool fused = m->b->plan->schedule.kind == FCC_SCHEDULE_FUSED, gpu = m->b->plan->schedule.target == PLAN_GPU;
+    int collector = gemv_collector(l, owner, m->rank), slot = gemv_slot(l, owner, m->rank);
+    struct slice s = tile_slice(m, owner, t, fused ? SLICE_COMPUTE_PUT : SLICE_PUT, (unsigned)collector);
+
+    if (m->puts_wait) {
+        s.wait_first = m->computed;
+        s.wait_count = s.wait_stride = 1;
+    }
+    s.slot = (uint16_t)gemv_slot_number(l, owner, collector, slot);
+    add_signalled(m, s, slot * l->ntiles + t);
+    if (++m->puts > AHEAD && !gpu)
+        (void)add_node_reduce(m);
+}
+
+/* All partial sums, of other nodes' tiles first, and those tiles' sums of this node. */
+static void add_puts(struct maker *m, const int order[])
+{
+    const struct gemv_layout *l = m->l;
+    struct turn at = {0};
+    int owner;
+    int64_t t;
+
+    while (m->b->status == 0 && turn_next(m, &at, &owner, &t))
+        add_put(m, owner, t);
+    for (int i = 0; i < m->b->plan->nranks; i++)
+        for (t = l->tiles[order[i]]; t < l->tiles[order[i] + 1] && l->node[order[i]] == m->node && m->b->status == 0; t++)
+            add_put(m, order[i], t);
+    while (add_node_reduce(m))
+        ;
+}
+
+/* The own tiles. */
+static void add_reduces(const struct maker *m)
+{
+    const struct gemv_layout *l = m->l;
+    unsigned dst = l->nnodes > 1 ? SLICE_DST_SET + SET_RESULTS : SLICE_DST_ALL;
+
+    for (int64_t t = l->tiles[m->rank]; t < l->tiles[m->rank + 1] && m->b->status == 0; t++) {
+        struct slice s = tile_slice(m, m->rank, t, SLICE_REDUCE, dst);
+        s.wait_first = (uint32_t)t;
+        s.wait_count = (uint32_t)(l->size[m->node] + l->nnodes - 1);
+        s.wait_stride = (uint32_t)l->ntiles;
+        s.slot = (uint16_t)m->node;
+        add_signalled(m, s, m->results + t);
+    }
+}
+
+/* The tiles that come to this rank for its node. */
+static void add_forwards(const struct maker *m)
+{
+    const struct gemv_layout *l = m->l;
+    struct turn at = {0};
+    int owner;
+    int64_t t;
+
+    while (m->b->status == 0 && l->size[m->node] > 1 && turn_next(m, &at, &owner, &t)) {
+        if (gemv_deputy(l, owner, m->node) != m->rank)
+            continue;
+        struct slice s = tile_slice(m, owner, t, SLICE_FORWARD, SLICE_DST_SET + SET_FORWARD);
+        s.wait_first = (uint32_t)(m->results + t);
+        s.wait_count = s.wait_stride = 1;
+        add_signalled(m, s, m->results + t);
+    }
+}
+
+/* Do the results of its tiles come to this rank from a rank of its node? */
+static bool comes_from_here(const struct maker *m, int owner)
+{
+    return m->l->node[owner] == m->node || gemv_deputy(m->l, owner, m->node) != m->rank;
+}
+
+/* For all results; on GPUs of a hierarchical plan apart by where they come from. */
+static void add_waits(const struct maker *m)
+{
+    const struct gemv_layout *l = m->l;
+    const struct plan *plan = m->b->plan;
+    int p = 0, next;
+
+    if (plan->schedule.target == PLAN_CPU || l->nnodes == 1) {
+        gemv_add_wait(m->b, m->results, l->ntiles, false);
+        return;
+    }
+    for (; p < plan->nranks; p = next) {
+        bool is_here = comes_from_here(m, p);
+        for (next = p + 1; next < plan->nranks && comes_from_here(m, next) == is_here;)
+            next++;
+        gemv_add_wait(m->b, m->results + l->tiles[p], l->tiles[next] - l->tiles[p], is_here);
+    }
+}
+
+static void sets_make(const struct maker *m)
+{
+    const struct gemv_layout *l = m->l;
+    uint64_t *sets = m->b->plan->sets;
+
+    for (int j = 0; j < l->nnodes; j++)
+        sets[SET_RESULTS] |= UINT64_C(1) << gemv_deputy(l, m->rank, j);
+    for (int i = 0; i < l->size[m->node]; i++)
+        sets[SET_RESULTS] |= UINT64_C(1) << l->member[l->first[m->node] + i];
+    for (int i = 0; i < l->size[m->node]; i++)
+        sets[SET_FORWARD] |= UINT64_C(1) << l->member[l->first[m->node] + i];
+    sets[SET_FORWARD] &= ~(UINT64_C(1) << m->rank);
+}
+
+void gemv_flags_plan(const struct problem *problem, int rank, struct plan_builder *b)
+{
+    enum fcc_schedule_kind kind = b->plan->schedule.kind;
+    int order[FCC_MAX_RANKS];
+    struct gemv_layout l;
+
+    gemv_layout_make(problem, &b->plan->schedule, &l);
+    plan_keep_layout(b, &l, sizeof(l));
+    struct maker m = {.b = b, .l = &l, .rank = rank, .node = l.node[rank], .results = (uint32_t)gemv_slot_flags(&l)};
+    m.computed = m.results + (uint32_t)l.ntiles;
+    b->plan->nflags = m.computed + 1;
+    b->plan->staging_bytes = gemv_staging_bytes(&l);
+    plan_destination_order(problem, rank, order);
+    if (l.nnodes > 1)
+        sets_make(&m);
+    if ((kind == FCC_SCHEDULE_SEQUENTIAL || kind == FCC_SCHEDULE_COMPUTE_ONLY) && l.ntiles > 0) {
+        add_computes(&m, order);
+        m.puts_wait = true;
+        if (kind == FCC_SCHEDULE_COMPUTE_ONLY) {
+            gemv_add_wait(b, m.computed, 1, false);
+            return;
+        }
+    }
+    add_puts(&m, order);
+    add_reduces(&m);
+    add_forwards(&m);
+    add_waits(&m);
+}

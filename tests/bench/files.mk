@@ -1,0 +1,49 @@
+# Benchmarks.
+PACKAGES_BENCH := openmpi-bin libopenmpi-dev python3
+PACKAGES_BENCH_NODES := iperf3 iproute2 python3
+
+.PHONY: bench bench-run bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu deps-bench deps-bench-nodes
+deps-bench:
+	@tests/packages $(PACKAGES_BENCH)
+deps-bench-nodes:
+	@tests/packages $(PACKAGES_BENCH_NODES)
+
+$(BUILD)/tests/mpi_sequence: tests/bench/mpi_sequence.c tests/bench/mpi_operators.c $(call objects,$(FCCCTL_COMMON) $(KERNELS) $(PROTO))
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)OMPI_CC=$(CC) mpicc $(CPPFLAGS) $(BLAS_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ -o $@ $(JSON_LIBS) -lm
+
+bench: deps deps-bench
+	@$(MAKE) --no-print-directory bench-run
+bench-run: all $(addprefix $(BUILD)/tests/,mpi_sequence pace)
+	tests/bench/compare --build $(BUILD) $(BENCH_ARGS)
+
+# pace is linked with nothing of ours. gpu_kernels: the kernels alone, without a daemon and without PyTorch. net_bench: links between
+# nodes over loopback, beside plain sockets. net_stream: nodes in network namespaces, beside iperf3; as root.
+$(BUILD)/tests/pace: $(call objects,tests/bench/pace.c)
+$(BUILD)/tests/gpu_kernels: $(call objects,$(sort $(wildcard tests/bench/gpu_kernels*.c)) $(KERNELS) $(PROTO) daemon/common/plugin.c)
+$(BUILD)/tests/net_bench: $(call objects,tests/bench/net_bench.c $(NET) proto/base/error.c)
+$(BUILD)/tests/net_stream: $(call objects,tests/bench/net_stream.c $(NET) proto/base/error.c)
+$(addprefix $(BUILD)/tests/,pace gpu_kernels net_bench net_stream):
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) -lm
+$(BUILD)/tests/comm_init: $(call objects,tests/bench/comm_init.c) $(BUILD)/lib/libfccclient.so
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) $(LINK_CLIENT)
+
+NODES_BENCH := $(addprefix $(BUILD)/tests/,net_stream comm_init)
+bench-nodes: deps deps-bench-nodes
+	@$(MAKE) --no-print-directory bench-nodes-run
+bench-nodes-run: all $(NODES_BENCH)
+	tests/bench/nodes --build $(BUILD) $(BENCH_ARGS)
+# Figures of the two emulated machines of make test-rdma.
+bench-rdma: deps deps-rdma
+	@$(MAKE) --no-print-directory bench-rdma-run
+bench-rdma-run: all $(NODES_BENCH)
+	tests/rdma/guests --build $(BUILD) --kernel build/rdma --tests 'net_stream comm_init' --script tests/rdma/bench
+
+# On a machine with NVIDIA GPUs and PyTorch.
+bench-gpu: all
+	tests/bench/compare_gpu --build $(BUILD) $(BENCH_ARGS)

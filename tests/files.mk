@@ -1,0 +1,194 @@
+# Tests, the demo, lint, and what they need of Debian. tests/bench/files.mk and tests/fuzz/files.mk have benchmarks and fuzz targets.
+
+PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc \
+	libibverbs-dev librdmacm-dev libhwloc-dev
+PACKAGES_TEST := libcmocka-dev python3 python3-venv iproute2
+PACKAGES_LINT := clang-format clang-tidy cppcheck mypy
+PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
+PACKAGES_LAUNCHERS := openmpi-bin openssh-client mpich slurmctld slurmd slurm-client munge python3-torch
+# iproute2 has rdma(8); Debian's kernel for the guests and a busybox are fetched, not installed.
+PACKAGES_RDMA := qemu-system-x86 iproute2 ibverbs-providers kmod cpio python3
+
+.PHONY: deps deps-gpu deps-lint deps-rdma deps-launchers
+deps:
+	@tests/packages $(PACKAGES_BUILD) $(PACKAGES_TEST)
+deps-lint:
+	@tests/packages $(PACKAGES_LINT)
+deps-rdma:
+	@tests/packages $(PACKAGES_RDMA)
+	@tests/rdma/fetch build/rdma
+deps-launchers:
+	@tests/packages $(PACKAGES_LAUNCHERS)
+deps-gpu:
+	@tests/packages $(PACKAGES_GPU)
+
+# ---- which there are -------------------------------------------------------------------------------------------------
+
+# Tests of the daemon's and the kernels' parts, and of the library's, which need no daemon. GPU_SYSTEM: those that need a GPU.
+UNIT := kernels plan lanes helpers inline arguments prepared_plan reference config variables log auth account hostlist core \
+	fifo net net_refused proxy proxy_forget proxy_rails
+UNIT_VERBS := net_near net_places net_verbs net_verbs_ends
+UNIT_CLIENT := client client_gpu client_groups client_stream client_submit client_trust client_waits env
+GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepared_ends gpu_ranks gpu_stream
+# All others start their own daemons. Those that take longest come first, so that none is alone at the end.
+SLOW := early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words \
+	gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming
+SYSTEM := $(SLOW) $(filter-out $(UNIT) $(UNIT_VERBS) $(UNIT_CLIENT) $(GPU_SYSTEM) $(SLOW),$(patsubst tests/test_%.c,%,$(sort $(wildcard tests/test_*.c))))
+# The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
+LAUNCHED := launchers root_names
+ONE_THREAD := kernels plan lanes core hostlist
+
+TESTS := kernels $(SYSTEM) $(filter-out kernels,$(UNIT)) $(if $(VERBS_LIBS),$(UNIT_VERBS)) $(UNIT_CLIENT)
+test_binaries = $(addprefix $(BUILD)/tests/test_,$(1))
+TEST_BINARIES := $(call test_binaries,$(filter-out $(if $(SAN),$(LAUNCHED)) $(if $(filter thread,$(SAN)),$(ONE_THREAD)),$(TESTS)))
+GPU_BINARIES := $(call test_binaries,$(GPU_SYSTEM))
+# The same assertions again on GPUs, for every plug-in that was built; without a GPU they say so.
+GPU_TESTS := $(if $(SAN),,$(foreach kind,$(patsubst $(BUILD)/lib/fccd/%.so,%,$(PLUGINS)),$(addprefix $(kind):,$(call test_binaries,kernels operators routes $(if $(filter cuda,$(kind)),$(GPU_SYSTEM))))))
+TEST_JOBS ?= 4
+
+# ---- what they are made of: a test takes from these archives what it uses -------------------------------------------------
+
+BED := tests/daemons.c tests/harness.c tests/program.c tests/raw.c tests/slurm.c tests/spaces.c tests/wire.c tests/demo/number.c tests/demo/reference.c
+$(BUILD)/tests/bed.a: $(call objects,$(BED))
+$(BUILD)/tests/daemon.a: $(call objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(PROTO) $(if $(VERBS_LIBS),$(VERBS)))
+$(BUILD)/tests/client.a: $(call objects,$(CLIENT) $(PROTO))
+$(BUILD)/tests/%.a:
+	@mkdir -p $(@D)
+	$(call say,AR)
+	$(Q)rm -f $@ && ar qcsT $@ $^
+
+TEST_LIBS = -Wl,--as-needed -lcmocka -lm
+$(call test_binaries,$(UNIT) $(UNIT_VERBS)): $(BUILD)/tests/test_%: $(BUILD)/obj/tests/test_%.o $(BUILD)/tests/bed.a $(BUILD)/tests/daemon.a
+	$(call say,LD)
+	$(LINK) $(TEST_LINK) $(TEST_LIBS) $(DAEMON_LIBS) $(VERBS_LIBS)
+$(call test_binaries,$(UNIT_CLIENT)): $(BUILD)/tests/test_%: $(BUILD)/obj/tests/test_%.o $(BUILD)/tests/client.a
+	$(call say,LD)
+	$(LINK) $(TEST_LINK) $(TEST_LIBS) $(DAEMON_LIBS)
+$(call test_binaries,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(BUILD)/obj/tests/test_%.o $(BUILD)/tests/bed.a $(BUILD)/tests/daemon.a $(BUILD)/lib/libfccclient.so
+	$(call say,LD)
+	$(LINK) $(LINK_CLIENT) $(TEST_LIBS) $(DAEMON_LIBS)
+$(BUILD)/obj/tests/test_reference.o: $(BUILD)/obj/tests/demo/test_reference.o
+	$(Q)cp $< $@
+$(BUILD)/tests/test_client_waits: TEST_LINK := -Wl,--wrap=patience_ms
+$(BUILD)/tests/test_core: TEST_LINK := -Wl,--wrap=sched_setaffinity -Wl,--wrap=sched_getcpu -Wl,--wrap=sched_yield
+$(BUILD)/tests/test_core: $(call objects,client/core/core.c client/core/wait.c)
+$(BUILD)/tests/test_hostlist: $(call objects,client/launchers/hostlist.c)
+$(BUILD)/tests/test_env: $(call objects,daemon/worker/session/meeting.c)
+
+# ---- what they start or load -----------------------------------------------------------------------------------------
+
+SHARED = $(LINK) -shared
+# The GPUs' driver libraries, and a GPU plug-in, without a GPU: for the library's and the worker's side of them under the sanitizers.
+FAKE_DRIVERS := $(addprefix $(BUILD)/tests/fake_driver/,libcuda.so.1 libamdhip64.so.5)
+$(FAKE_DRIVERS): $(BUILD)/obj/tests/fake_driver.o
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(SHARED)
+FAKE_GPU := $(sort $(wildcard tests/fake_gpu*.c))
+FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so
+$(FAKE_PLUGIN): $(call objects,$(FAKE_GPU) proto/base/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(SHARED)
+# The verbs plug-in with a way to break queue pairs; and in its place an adapter that is none, which writes into fake GPUs' memory.
+FAULTY_VERBS := $(if $(VERBS_LIBS),$(BUILD)/tests/faulty_plugin/verbs.so)
+$(BUILD)/tests/faulty_plugin/verbs.so: $(call objects,tests/verbs_faults.c $(VERBS) $(NET) proto/base/network.c proto/base/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(VERBS_LINK) $(VERBS_LIBS)
+DIRECT_VERBS := $(BUILD)/tests/direct_plugin/verbs.so
+$(DIRECT_VERBS): $(call objects,tests/direct_verbs.c $(NET) proto/base/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(VERBS_LINK) -Wl,--wrap=net_regions_hold
+# The broker with a relay for workers, and a name service that is slow.
+RELAY_BROKER := $(BUILD)/tests/relay_broker
+$(RELAY_BROKER): $(call objects,tests/relay_broker.c $(filter-out daemon/main.c daemon/net/% daemon/worker/%,$(DAEMON)) $(PROTO))
+	$(call say,LD)
+	$(LINK) $(DAEMON_LIBS)
+# fccd as it will be when nodes have a new version of what they say to each other.
+OTHER_VERSION := $(BUILD)/tests/fccd_other_version
+$(BUILD)/obj/tests/other_version.o: daemon/common/auth.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) -DAUTH_VERSION=10001u $(CFLAGS) -MMD -MP -c $< -o $@
+$(OTHER_VERSION): $(BUILD)/obj/tests/other_version.o $(call objects,$(filter-out daemon/common/auth.c,$(DAEMON)) $(KERNELS) $(PROTO))
+	$(call say,LD)
+	$(LINK) $(DAEMON_LIBS) -lm
+SLOW_NAMES := $(BUILD)/tests/slow_names.so
+$(SLOW_NAMES): $(call objects,tests/slow_names.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(SHARED)
+
+$(call test_binaries,$(filter client_%,$(UNIT_CLIENT))): | $(FAKE_DRIVERS)
+$(call test_binaries,$(filter gpu_worker%,$(SYSTEM))): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
+$(call test_binaries,gpu_worker_nodes): | $(DIRECT_VERBS)
+$(call test_binaries,node_faults): | $(FAULTY_VERBS)
+$(call test_binaries,node_rails): | $(call test_binaries,operators)
+$(call test_binaries,peers peers_many retire): | $(RELAY_BROKER)
+$(call test_binaries,names): | $(SLOW_NAMES)
+$(call test_binaries,denials): | $(OTHER_VERSION)
+
+# ---- run them --------------------------------------------------------------------------------------------------------
+
+.PHONY: test check check-build test-rdma check-rdma test-rdma-if test-python check-gpu-code demo demo-run lint lint-run
+# Installs what is missing, builds, and runs every test. SAN=address, undefined, address,undefined or thread: the same under these sanitizers.
+test: deps
+	@$(MAKE) --no-print-directory check
+	$(if $(SAN),,@$(MAKE) --no-print-directory test-rdma-if)
+	$(if $(SAN),,@$(MAKE) --no-print-directory test-python)
+check: check-build
+	$(if $(SAN),,tests/layers)
+	$(if $(SAN),,tests/bench/test_compare_gpu)
+	$(if $(SAN),,@BUILD=$(BUILD) tests/words)
+	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
+
+check-build: all $(TEST_BINARIES) $(GPU_BINARIES) $(if $(PLUGINS),$(BUILD)/tests/gpu_kernels)
+
+# Two kernels in QEMU (emulated, so anywhere), joined by soft-RoCE: data between nodes over real verbs.
+RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines
+test-rdma: deps deps-rdma
+	@$(MAKE) --no-print-directory check-rdma
+check-rdma: all $(addprefix $(BUILD)/tests/,$(RDMA_TESTS))
+	tests/rdma/guests --build $(BUILD) --kernel build/rdma --tests '$(RDMA_TESTS)'
+# The same as a part of make test: where its packages cannot be had it says so.
+test-rdma-if:
+	@if $(MAKE) --no-print-directory deps-rdma >build/rdma.log 2>&1; then $(MAKE) --no-print-directory check-rdma; \
+	else echo "skipped: two guests with soft-RoCE: $$(tail -n 1 build/rdma.log)"; fi
+
+# The Python package, in a virtual environment with PyTorch from PyPI. FCC_TEST_DEVICE=cuda: on GPUs; PYTEST_ARGS: for pytest.
+test-python: all
+	@BUILD=$(BUILD) tests/python $(PYTEST_ARGS)
+
+# Have the plug-ins the matrix instructions that they should? (cuobjdump, from CUDA, for cuda.so)
+check-gpu-code: plugins
+	tests/gpu_code $(PLUGINS)
+
+# ---- the demo ----------------------------------------------------------------------------------------------------------
+
+DEMO := $(filter-out tests/demo/test_%,$(call in,tests/demo))
+$(BUILD)/tests/demo: $(call objects,$(DEMO) $(FCCCTL_COMMON) $(KERNELS) $(PROTO)) $(BUILD)/lib/libfccclient.so
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) $(LINK_CLIENT) $(JSON_LIBS) -lm
+
+TEXT ?=
+demo: deps
+	@$(MAKE) --no-print-directory demo-run
+demo-run: all $(BUILD)/tests/demo
+	$(BUILD)/tests/demo $(if $(TEXT),--text '$(TEXT)')
+
+# ---- lint --------------------------------------------------------------------------------------------------------------
+
+# All sources but those that need a header that is not there: MPI's, RDMA's.
+SOURCES := $(filter-out tests/bench/mpi_% $(if $(VERBS_LIBS),,daemon/net/verbs/% tests/%verbs%.c),$(shell git ls-files '*.c'))
+LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Iproto $(BLAS_CFLAGS)
+
+lint: deps deps-lint
+	@$(MAKE) --no-print-directory lint-run
+lint-run:
+	@tests/layers
+	@clang-format --dry-run -Werror $(SOURCES) $(shell git ls-files '*.h' '*.hip')
+	@tests/lint $(LINT_FLAGS) -- $(SOURCES)
+	cd client/python && mypy --cache-dir '$(CURDIR)/$(BUILD)/mypy'
