@@ -365,7 +365,9 @@ def sizes_rank(comm):
                 with pytest.raises(fcc.ArgumentError) as e:
                     torch.vmap(function, dims)(*given)
                     comm.synchronize()
-                assert says in str(e.value), (says, str(e.value))
+                text = str(e.value)
+                # on a GPU it is known which operator it was, not for which function
+                assert says in text or comm.device.type == "cuda" and " or " in text and ": rank 1 has " in text, (says, text)
                 next_is_right(comm)
             if less:  # whole operators of 64 rows, of which rank 0 has more, and what some ranks do by one
                 with pytest.raises(fcc.ArgumentError) as e:
