@@ -103,9 +103,10 @@ static uint32_t entry_new(struct nodes_data *d)
 
 void nodes_channel_peers(const struct comm *c)
 {
-    struct entry *entry = c->nodes->channel ? &c->worker->data->entries[c->nodes->channel - 1] : NULL;
-
-    for (int r = 0; entry && r < c->nranks; r++)
+    if (!c->nodes->channel)
+        return;
+    struct entry *entry = &c->worker->data->entries[c->nodes->channel - 1];
+    for (int r = 0; r < c->nranks; r++)
         entry->peer[r] = c->members[r].peer ? (uint8_t)c->members[r].peer->index : 0;
 }
 
