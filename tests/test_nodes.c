@@ -190,8 +190,8 @@ static void stopped(void)
     printf("lost %.0f ms after SIGSTOP\n", node_await(&a, b.address, "lost", ""));
     CHECK(log_count(&a, "is lost: has not answered for 2000 ms") == 1);
     CHECK(doctor_finds("bad", "lost", ""));
-    (void)node_await(&a, b.address, "lost", "said nothing for 3 s"); /* its socket still takes connections */
-    CHECK(doctor_finds("bad", "lost", "said nothing for 3 s"));
+    (void)node_await(&a, b.address, "lost", "said nothing for 3000 ms"); /* its socket still takes connections */
+    CHECK(doctor_finds("bad", "lost", "said nothing for 3000 ms"));
     CHECK(kill(b.d.pid, SIGCONT) == 0);
     (void)node_await(&a, b.address, "connected", "");
     (void)node_await(&b, a.address, "connected", "");
@@ -369,8 +369,8 @@ static void never_answers(void)
     int mute = tcp_listen(b.port);
     node_run(&a, daemon_binary(), key, b.address, NULL);
     CHECK(doctor_finds("warn", "connecting", "")); /* it may be about to come */
-    (void)node_await(&a, b.address, "connecting", "said nothing for 3 s");
-    for (double until = now_ms() + NODE_WAIT_MS; !doctor_finds("bad", "connecting", "said nothing for 3 s");
+    (void)node_await(&a, b.address, "connecting", "said nothing for 3000 ms");
+    for (double until = now_ms() + NODE_WAIT_MS; !doctor_finds("bad", "connecting", "said nothing for 3000 ms");
          (void)usleep(100000))
         CHECK(now_ms() < until);
     (void)close(mute);
