@@ -301,6 +301,29 @@ static void where_they_do_not_meet(void)
     again(false);
 }
 
+/* The other node's ranks have come to the end of an allocation, one of them has left, and who waits for it there ends the communicator: the
+ * allocation still ends well here, where it runs, and what comes then is told why. */
+static void ends_behind_what_runs(void)
+{
+    struct peer_turn left = {.turn = 1, .status = -ECONNABORTED, .text = "rank 1 (pid 4711) has left the communicator"};
+    struct scene s;
+
+    scene_open(&s, true);
+    forms_here(&s, true);
+    for (int i = 0; i < 2; i++)
+        client_joined(s.client, 0, "");
+    s.handle += 2;
+    all_allocate(&s);
+    say(&s, &left.msg, PEER_ABORT, sizeof(left));
+    allocation_ends(&s, 0);
+    struct fcc_buffer_alloc_msg ask = {
+        .msg = {.type = FCC_MSG_BUFFER_ALLOC, .id = 5}, .comm = s.handle - 1, .kind = FCC_BUFFER_SYMMETRIC, .bytes = BYTES};
+    CHECK(msg_send(s.client, &ask.msg, sizeof(ask), NULL, 0) == 0);
+    client_answered(s.client, FCC_MSG_BUFFER_ALLOC, -ECONNABORTED, "rank 1 (pid 4711) has left the communicator (node ");
+    client_is_served(s.client);
+    scene_close(&s);
+}
+
 /* A third node tells of the end while it forms, and the rank here joins anew: the root, which may not have heard of the end, hears of it from here
  * before the JOIN. */
 static void told_by_another(void)
@@ -352,6 +375,7 @@ int main(void)
         {"where_they_meet", where_they_meet, 0},
         {"where_they_do_not_meet", where_they_do_not_meet, 0},
         {"told_by_another", told_by_another, 0},
+        {"ends_behind_what_runs", ends_behind_what_runs, 0},
     };
 
     return tests_run("ids_again", TESTS(tests));

@@ -2,6 +2,7 @@
 """The library of torch.ops.fcc.*, how a call is known that needs nothing of torch but its arguments, and forward mode."""
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -28,14 +29,17 @@ def _learn_kernel(keyset: Any, tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0)
 
 
+_look = (functools.partial(torch._C._enter_dual_level), functools.partial(torch._C._exit_dual_level, 0))
+
+
 def is_forward_mode() -> bool:
     """Whoever has begun it: a graph of torch.compile does so unknown to torch.autograd.forward_ad. (Only one level at a time is allowed.)"""
     try:
-        level = torch._C._enter_dual_level()
+        # One call of C's: no other thread runs between the two, in which to begin forward mode would fail, or which would take this for it.
+        list(map(functools.partial.__call__, _look))
     except RuntimeError:
         return True
-    torch._C._exit_dual_level(level)
-    return level > 0
+    return False
 
 
 def has_tangent(tensor: torch.Tensor) -> bool:

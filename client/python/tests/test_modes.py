@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The operators in torch's modes and transformations: inference mode, forward mode, torch.func, vmap, checkpoints, gradients of
 gradients. Each time torch's own operators say what is right."""
+import sys
+import threading
 import warnings
 
 import fcc
 import pytest
 import reference
 import torch
+from fcc._dispatch import is_forward_mode
 from fcc.triton import window
 from torch.autograd import forward_ad
 from torch.utils import _pytree
@@ -436,3 +439,28 @@ def test_compiled(run):
 @pytest.mark.parametrize("function", [sizes_rank, refused_rank])
 def test_stays_out(run, function):
     run(2, function)
+
+
+def test_looking_for_forward_mode_disturbs_no_other_thread():
+    """There is one forward mode for all threads: one that begins it while another looks for it is not told that it is on already."""
+    interval, ends, wrong = sys.getswitchinterval(), threading.Event(), []
+
+    def look():
+        while not ends.is_set():
+            is_forward_mode()
+
+    thread = threading.Thread(target=look)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for _ in range(20000):
+            try:
+                with forward_ad.dual_level():
+                    assert is_forward_mode()
+            except RuntimeError as e:
+                wrong.append(e)
+    finally:
+        ends.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert not wrong and not is_forward_mode()

@@ -167,6 +167,14 @@ static bool refusal_tell(struct member *m, struct error *refused)
     return true;
 }
 
+/* Ranks wait for one that has left in good order. Nodes where operators still run that have ended here let them end. */
+static void abort_left(struct comm *c, int rank, const char *where)
+{
+    if (c->nodes)
+        c->nodes->is_left = !c->current;
+    comm_abort(c, -ECONNABORTED, "rank %d (%s) has left the communicator", rank, where);
+}
+
 /* Its rank comes no more: how the communicator ends for the others, if they wait for it. */
 static void leave_tell(struct member *m, const char *why)
 {
@@ -194,7 +202,7 @@ static void leave_tell(struct member *m, const char *why)
     else if (head || c->current)
         comm_abort(c, -ECONNABORTED, "rank %d (%s) destroyed the communicator with operators in flight", m->rank, where);
     else if (busy) /* the others wait for an operator to which this one will not come */
-        comm_abort(c, -ECONNABORTED, "rank %d (%s) has left the communicator", m->rank, where);
+        abort_left(c, m->rank, where);
     if (m->state != MEMBER_JOINED)
         return; /* comm_abort() of a forming one has let it go */
     struct submission *sub;
@@ -421,7 +429,7 @@ static bool turn_ready(struct comm *c)
         comm_abort(c, c->error.status, "%s", c->error.text);
     for (int r = 0; any && c->state == COMM_ACTIVE && r < c->nranks; r++)
         if (c->members[r].state == MEMBER_LEFT)
-            comm_abort(c, -ECONNABORTED, "rank %d (%s) has left the communicator", r, member_where(&c->members[r], where));
+            abort_left(c, r, member_where(&c->members[r], where));
     return all && c->state == COMM_ACTIVE && (!c->nodes || nodes_turn_ready(c));
 }
 

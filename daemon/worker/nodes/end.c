@@ -2,7 +2,8 @@
  *
  * end.c - how a communicator over several nodes ends: its ranks leave, it is aborted, or a node's worker is lost.
  *
- * ABORT ends it at all nodes. LEAVE waits at a node where the turns that the rank has taken part in have not ended yet.
+ * ABORT ends it at all nodes. LEAVE waits at a node where the turns that the rank has taken part in have not ended yet, and so does an ABORT that
+ * says only that others wait in vain for a rank that has left: an operator that has gone well on one node does so on all.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -45,8 +46,16 @@ void nodes_leave_told(struct peer *p, struct comm *c, const struct peer_turn *m)
     comm_release(c);
 }
 
+static void abort_from(struct comm *c, const struct peer *p, const struct error *e)
+{
+    c->nodes->aborter = p;
+    comm_abort(c, e->status, "%s", e->text);
+}
+
 void nodes_leave_due(struct comm *c)
 {
+    if (c->nodes->due.status && c->nodes->due_turn <= c->nodes->turns)
+        abort_from(c, c->nodes->due_from, &c->nodes->due);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         if (!m->leaving || m->leaving_turns > c->nodes->turns)
@@ -92,7 +101,7 @@ static void root_tell(const struct comm *c)
 static void abort_tell(const struct comm *c)
 {
     const struct comm_nodes *n = c->nodes;
-    struct peer_turn m = {.status = c->error.status};
+    struct peer_turn m = {.turn = n->is_left ? n->turns : 0, .status = c->error.status};
     struct error ignored = {0};
 
     text_copy(m.text, sizeof(m.text), c->error.text);
@@ -132,12 +141,22 @@ void nodes_aborted(struct comm *c, bool was_forming)
 void nodes_abort_told(struct peer *p, struct comm *c, const struct peer_turn *m)
 {
     bool is_placed = strstr(m->text, " on node ") || strstr(m->text, "(node ");
+    struct comm_nodes *n = c->nodes;
+    struct error e = {0};
 
-    c->nodes->aborter = p;
     if (is_placed)
-        comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%s", m->text);
+        (void)error_set(&e, m->status < 0 ? m->status : -EPROTO, "%s", m->text);
     else
-        comm_abort(c, m->status < 0 ? m->status : -EPROTO, "%s (node %s)", m->text, p->address);
+        (void)error_set(&e, m->status < 0 ? m->status : -EPROTO, "%s (node %s)", m->text, p->address);
+    if (c->state == COMM_ACTIVE && m->turn == n->turns + 1) { /* a node is at most one turn ahead */
+        if (!n->due.status) {
+            n->due = e;
+            n->due_from = p;
+            n->due_turn = m->turn;
+        }
+        return;
+    }
+    abort_from(c, p, &e);
     comm_release(c);
 }
 

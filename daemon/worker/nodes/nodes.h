@@ -56,7 +56,11 @@ struct comm_nodes {
     struct alloc_turn *alloc;       /* a symmetric allocation whose turn it is */
     struct alloc_turn *next_alloc;  /* the same, or, before its turn has come here, what others have told of it */
     struct error alloc_error;
-    const struct peer *aborter;  /* the other node that has told of its end; NULL: none. Only compared */
+    const struct peer *aborter; /* the other node that has told of its end; NULL: none. Only compared */
+    bool is_left;               /* it ends since a rank has left in good order: elsewhere what has ended here still ends well */
+    struct error due;           /* another node has said so: it ends so when turn due_turn has ended here. Status 0: no */
+    const struct peer *due_from; /* ... which. Only compared */
+    uint64_t due_turn;
     struct tune_sample measured; /* rank 0's node: not sent yet; ns 0: there is none */
     bool is_late;      /* GPUs: what the last operator's other nodes have put may still be on its way: it has failed */
     struct error fail; /* the operator of turn fail_turn has failed elsewhere */
