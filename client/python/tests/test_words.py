@@ -144,11 +144,11 @@ def cases(comm):
 
 def late(comm, reason, want):
     """On a GPU an error comes with a later call. There it is known of which operator it is, but not for which of the functions that have used
-    it: then all of these are named, and the argument as that operator has it."""
-    ranks = re.compile(r"rank \d+ (?:has|receives) .*")
-    if comm.device.type != "cuda" or " or " not in reason or not ranks.search(want):
+    it, or in which module: then it is in the words of the operator, or names all of these functions; what is wrong is the same."""
+    wrong = re.compile(r"rank \d+ (?:has|receives) .*|bag \d+, position \d+: .*|dtype \w+: allowed is \w+")
+    if comm.device.type != "cuda" or not wrong.search(want) or not wrong.search(reason):
         return reason
-    return want if ranks.search(reason)[0] == ranks.search(want)[0] else reason
+    return want if wrong.search(reason)[0] == wrong.search(want)[0] else reason
 
 
 def told_rank(comm):
