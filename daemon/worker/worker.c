@@ -22,6 +22,7 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/helpers.h"
 #include "daemon/worker/device/launch.h"
+#include "daemon/worker/idle.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/unformed.h"
 #include "kernels/cpu/view.h"
@@ -32,7 +33,6 @@
 #include "proto/msg.h"
 
 #define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
-#define IDLE_AGAIN_MS 20       /* who is idle and has to stay looks this often whether it still has to, at most */
 
 /* ---- launches that come back ---- */
 
@@ -113,99 +113,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
         return; /* read before */
 }
 
-/* ---- sessions come and go ---- */
-
-static void idle_watch_for(struct worker *w, uint32_t ms)
-{
-    struct timeval idle = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000 + 1};
-
-    if (TAILQ_EMPTY(&w->sessions)) {
-        (void)event_add(w->idle_event, &idle);
-    } else {
-        (void)event_del(w->idle_event);
-        w->idle_ns = 0;
-    }
-}
-
-static void idle_watch(struct worker *w)
-{
-    idle_watch_for(w, w->config.worker_idle_ms);
-}
-
-/* It could not go: look again soon, but not all the time. */
-static void idle_watch_again(struct worker *w)
-{
-    idle_watch_for(w, w->config.worker_idle_ms > IDLE_AGAIN_MS ? w->config.worker_idle_ms : IDLE_AGAIN_MS);
-}
-
-void worker_sessions_changed(struct worker *w)
-{
-    struct control_sessions m = {
-        .msg = {.type = CONTROL_SESSIONS}, .sessions = w->nclients, .controls = w->ncontrols, .got = w->sessions_got};
-
-    (void)control_send(w, &m.msg, sizeof(m)); /* if the broker is gone, nobody counts them */
-    idle_watch(w);
-}
-
-static bool anything_runs(const struct worker *w)
-{
-    const struct comm *c;
-
-    LIST_FOREACH(c, &w->comms, link)
-        if (c->current)
-            return true;
-    return false;
-}
-
-void worker_handed(struct worker *w)
-{
-    w->handed++;
-    if (w->retiring)
-        peers_resume(w);
-    w->retiring = false;
-    idle_watch(w); /* what was handed over has the whole time to become a client or a rank */
-}
-
-void worker_retire(struct worker *w)
-{
-    w->quit = TAILQ_EMPTY(&w->sessions); /* always so: the broker has counted what it handed over */
-}
-
-/* No client for a while, no rank of another node's that waits for one, nothing unsent: ask the broker whether something is on its way.
- * What it has handed over meanwhile is the answer no (control.h). */
-static void retire_ask(struct worker *w)
-{
-    struct control_retire m = {.msg = {.type = CONTROL_RETIRE}, .handed = w->handed};
-
-    if (w->control < 0) {
-        w->quit = true;
-    } else if (!w->retiring && LIST_EMPTY(&w->comms) && !peers_are_busy(w)) {
-        w->retiring = true;
-        peers_pause(w);
-        if (control_send(w, &m.msg, sizeof(m)))
-            control_close(w);
-    }
-    idle_watch_again(w); /* if it has to stay, or the broker is gone */
-}
-
-static void on_idle(evutil_socket_t sock, short what, void *arg)
-{
-    struct worker *w = arg;
-
-    (void)sock, (void)what;
-    if (anything_runs(w) && !w->idle_ns)
-        w->idle_ns = clock_ns();
-    if (anything_runs(w) && clock_ns() - w->idle_ns < (uint64_t)w->config.drain_ms * 1000000u) {
-        idle_watch_again(w); /* an operator of clients that are gone: it has been told to leave */
-        return;
-    }
-    if (anything_runs(w)) { /* its kernel does not come back: there is nothing that can be taken down in order */
-        (void)error_set(&w->lost, -EIO, "an operator without clients has not left its device within %u ms", w->config.drain_ms);
-        w->quit = true;
-        return;
-    }
-    retire_ask(w);
-}
+/* ---- the end ---- */
 
 /* What still runs is told to leave. A worker that is killed while its kernels run takes, under MPS, all clients of its MPS server
  * with it. */
@@ -337,7 +245,7 @@ static void engine_loop(struct worker *w)
     struct spin spin = {0};
     uint64_t sockets_ns = 0;
 
-    while (!w->quit && !(w->draining && !anything_runs(w)) && !gpus_are_lost(w, &w->lost)) {
+    while (!w->quit && !(w->draining && !worker_anything_runs(w)) && !gpus_are_lost(w, &w->lost)) {
         if (worker_turn(w, &spin)) {
             spin_reset(&spin);
         } else if (w->crowded || !spin_once(&spin, w->config.spin_us)) {
@@ -373,7 +281,7 @@ static int worker_events_open(struct worker *w)
         return -ENOMEM;
     w->terminate_event = evsignal_new(w->base, SIGTERM, on_terminate, w);
     w->hangup_event = evsignal_new(w->base, SIGHUP, on_hangup, w);
-    w->idle_event = evtimer_new(w->base, on_idle, w);
+    w->idle_event = evtimer_new(w->base, worker_on_idle, w);
     w->drain_event = evtimer_new(w->base, on_drain_over, w);
     w->log_event = event_new(w->base, -1, EV_PERSIST, on_log, w);
     w->wake_event = event_new(w->base, w->wake_fd, EV_READ | EV_PERSIST, on_wake, w);
