@@ -126,9 +126,10 @@ static int pid_file_lock(const char *path)
         if (!status && !lstat(path, &at) && at.st_dev == st.st_dev && at.st_ino == st.st_ino)
             return fd;
         (void)close(fd);
-        if (status && (status != -EWOULDBLOCK || !is_to_wait(since)))
+        if (!status) /* a daemon that ended has removed it before it was locked here */
+            status = -EWOULDBLOCK;
+        if (status != -EWOULDBLOCK || !is_to_wait(since))
             return status;
-        /* or a daemon that ended has removed it before it was locked here */
     }
 }
 
