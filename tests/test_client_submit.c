@@ -315,6 +315,19 @@ static void *destroy_in_a_thread(void *arg)
     return NULL;
 }
 
+/* The communicator that is being destroyed in that thread is not before its operator has ended. */
+static void destroyed_behind(struct bed *b, pthread_t thread, fcc_request *kept)
+{
+    (void)poll(NULL, 0, 30);
+    assert_int_equal(b->fake->calls[FCC_MSG_COMM_DESTROY], 0);
+    release(b);
+    (void)pthread_join(thread, NULL);
+    assert_int_equal(b->fake->calls[FCC_MSG_COMM_DESTROY], 1);
+    assert_int_equal(fcc_request_wait(kept, 0), 0);
+    fcc_request_free(kept);
+    bed_close(b);
+}
+
 /* The communicator goes when its operators have finished; a request outlives it. */
 static void test_destroy_waits(void **state)
 {
@@ -328,14 +341,7 @@ static void test_destroy_waits(void **state)
     assert_int_equal(fcc_noop_start(b.comm, &freed), 0);
     fcc_request_free(freed);
     (void)pthread_create(&thread, NULL, destroy_in_a_thread, &b);
-    (void)poll(NULL, 0, 30);
-    assert_int_equal(b.fake->calls[FCC_MSG_COMM_DESTROY], 0);
-    release(&b);
-    (void)pthread_join(thread, NULL);
-    assert_int_equal(b.fake->calls[FCC_MSG_COMM_DESTROY], 1);
-    assert_int_equal(fcc_request_wait(kept, 0), 0);
-    fcc_request_free(kept);
-    bed_close(&b);
+    destroyed_behind(&b, thread, kept);
 }
 
 static void be_stopped(int ms)
@@ -366,14 +372,7 @@ static void test_destroy_waits_though_stopped(void **state)
     (void)pthread_create(&thread, NULL, destroy_in_a_thread, &b);
     (void)poll(NULL, 0, 10); /* so that it waits, most likely */
     be_stopped(2200);        /* longer than it would wait */
-    (void)poll(NULL, 0, 30);
-    assert_int_equal(b.fake->calls[FCC_MSG_COMM_DESTROY], 0);
-    release(&b);
-    (void)pthread_join(thread, NULL);
-    assert_int_equal(b.fake->calls[FCC_MSG_COMM_DESTROY], 1);
-    assert_int_equal(fcc_request_wait(kept, 0), 0);
-    fcc_request_free(kept);
-    bed_close(&b);
+    destroyed_behind(&b, thread, kept);
 }
 
 /* ---- the end of the worker ---- */
