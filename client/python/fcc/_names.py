@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable
+
 Rule = tuple[str, "str | Callable[[re.Match[str]], str]"]
 
 
