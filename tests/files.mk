@@ -25,7 +25,7 @@ deps-gpu:
 # ---- which there are -------------------------------------------------------------------------------------------------
 
 # Tests of the daemon's and the kernels' parts, and of the library's, which need no daemon. GPU_SYSTEM: those that need a GPU.
-UNIT := kernels plan lanes helpers inline arguments prepared_plan reference config variables log auth account hostlist core \
+UNIT := kernels plan specs lanes helpers inline arguments prepared_plan reference config variables log auth account hostlist core \
 	fifo net net_refused proxy proxy_forget proxy_rails
 UNIT_VERBS := net_near net_places net_verbs net_verbs_ends
 UNIT_CLIENT := client client_gpu client_groups client_stream client_submit client_trust client_waits env
@@ -36,7 +36,7 @@ SLOW := early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_w
 SYSTEM := $(SLOW) $(filter-out $(UNIT) $(UNIT_VERBS) $(UNIT_CLIENT) $(GPU_SYSTEM) $(SLOW),$(patsubst tests/test_%.c,%,$(sort $(wildcard tests/test_*.c))))
 # The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
-ONE_THREAD := kernels plan lanes core hostlist
+ONE_THREAD := kernels plan specs lanes core hostlist
 
 TESTS := kernels $(SYSTEM) $(filter-out kernels,$(UNIT)) $(if $(VERBS_LIBS),$(UNIT_VERBS)) $(UNIT_CLIENT)
 test_binaries = $(addprefix $(BUILD)/tests/test_,$(1))

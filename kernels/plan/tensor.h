@@ -6,9 +6,7 @@
 #define FCC_KERNELS_PLAN_TENSOR_H
 
 #include "kernels/plan/program.h"
-
-#define DTYPES_FLOAT (1u << FCC_F32 | 1u << FCC_F16 | 1u << FCC_BF16)
-#define DTYPES_INDEX (1u << FCC_I32 | 1u << FCC_I64)
+#include "kernels/plan/spec.h"
 
 /* The number of tensors, the schedule, and that there are no attributes but those of the mask (1 << key). */
 int args_check(const struct op_args *args, int ntensors, unsigned attr_mask, struct error *e);

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * spec.c - the rows of operators.def as a table.
+ */
+#include "kernels/plan/spec.h"
+
+#include <stddef.h>
+
+#define ARGS(operator) struct fcc_##operator##_args
+#define MEMBER_BYTES(operator, member) sizeof(((ARGS(operator) *)0)->member)
+/* Lists whose elements each end with a comma; an element without a name ends them. */
+#define LIST(type, ...) ((const type[]){__VA_ARGS__{.name = NULL}})
+#define COUNT(type, ...) (sizeof(LIST(type, __VA_ARGS__)) / sizeof(type) - 1)
+
+enum { NEEDED, OPTIONAL };
+#define TENSOR(operator, member, role_, dtypes_, ndim_, presence)                                                              \
+    {.name = #member,                                                                                                          \
+     .role = TENSOR_##role_,                                                                                                   \
+     .dtypes = DTYPES_##dtypes_,                                                                                               \
+     .ndim = (ndim_),                                                                                                          \
+     .optional = (presence) == OPTIONAL,                                                                                       \
+     .at = offsetof(ARGS(operator), member)},
+#define ATTR_NUMBER(operator, member, key_)                                                                                    \
+    {.name = #member,                                                                                                          \
+     .key = FCC_ATTR_##key_,                                                                                                   \
+     .kind = ATTR_NUMBER,                                                                                                      \
+     .bytes = MEMBER_BYTES(operator, member),                                                                                  \
+     .at = offsetof(ARGS(operator), member)},
+#define ATTR_RANKS(operator, member, key_)                                                                                     \
+    {.name = #member, .key = FCC_ATTR_##key_, .kind = ATTR_RANKS, .at = offsetof(ARGS(operator), member)},
+#define ATTR_LIST(operator, member, key_, count, most)                                                                         \
+    {.name = #member,                                                                                                          \
+     .key = FCC_ATTR_##key_,                                                                                                   \
+     .kind = ATTR_LIST,                                                                                                        \
+     .at = offsetof(ARGS(operator), member),                                                                                   \
+     .count_at = offsetof(ARGS(operator), count),                                                                              \
+     .count_most = (most),                                                                                                     \
+     .count_name = #count},
+#define VALUES(operator, member) offsetof(ARGS(operator), member)
+#define NO_VALUES 0
+
+/* The result is the last tensor, which test_specs sees to. */
+#define OPERATOR(NAME, name_, compute_, exchange_, bind_, tensors_, attrs_, values_)                                           \
+    [FCC_OP_##NAME] = {.name = #name_,                                                                                         \
+                       .prepare_name = #name_ "_prepare",                                                                      \
+                       .compute = COMPUTE_##compute_,                                                                          \
+                       .exchange = EXCHANGE_##exchange_,                                                                       \
+                       .bind = BIND_##bind_,                                                                                   \
+                       .ntensors = COUNT(struct tensor_spec, tensors_),                                                        \
+                       .nattrs = COUNT(struct attr_spec, attrs_),                                                              \
+                       .result = COUNT(struct tensor_spec, tensors_) - 1,                                                      \
+                       .tensors = LIST(struct tensor_spec, tensors_),                                                          \
+                       .attrs = LIST(struct attr_spec, attrs_),                                                                \
+                       .args_bytes = sizeof(ARGS(name_)),                                                                      \
+                       .values_at = (values_),                                                                                 \
+                       .schedule_at = offsetof(ARGS(name_), schedule)},
+#define OPERATOR_BARE(NAME, name_, compute_, exchange_, bind_)                                                                 \
+    [FCC_OP_##NAME] = {.name = #name_,                                                                                         \
+                       .prepare_name = #name_ "_prepare",                                                                      \
+                       .compute = COMPUTE_##compute_,                                                                          \
+                       .exchange = EXCHANGE_##exchange_,                                                                       \
+                       .bind = BIND_##bind_,                                                                                   \
+                       .result = -1},
+
+static const struct op_spec operators[FCC_OP_COUNT] = {
+#include "kernels/plan/operators.def"
+};
+
+const struct op_spec *op_spec(unsigned op)
+{
+    return op < FCC_OP_COUNT ? &operators[op] : NULL;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * spec.h - what an operator is, as data: the rows of operators.def. The client packs calls by them, the worker checks requests by them, and
+ * neither needs to know an operator by its name. No I/O, no device, no kernels.
+ */
+#ifndef FCC_KERNELS_PLAN_SPEC_H
+#define FCC_KERNELS_PLAN_SPEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/fccclient.h"
+#include "proto/operators.h"
+
+/* The parts that operators are made of: what each rank computes, and how the results are exchanged. */
+enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM };
+enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE };
+
+/* INPUT: the operator reads it. RESULT: the operator stores into it, and the plan says whether other ranks do (with packets only its own rank
+ * does). SHARED: under every plan other ranks store into it, so it lies where they can map it. */
+enum tensor_role { TENSOR_INPUT, TENSOR_RESULT, TENSOR_SHARED };
+
+#define DTYPES_F32 (1u << FCC_F32)
+#define DTYPES_FLOAT (1u << FCC_F32 | 1u << FCC_F16 | 1u << FCC_BF16)
+#define DTYPES_INDEX (1u << FCC_I32 | 1u << FCC_I64)
+
+struct tensor_spec {
+    const char *name;
+    uint8_t role;   /* enum tensor_role */
+    uint8_t dtypes; /* those that are allowed, a bit (1 << enum fcc_dtype) each */
+    uint8_t ndim;
+    bool optional; /* it may be absent; the operator's compute says when */
+    uint16_t at;   /* the offset of its struct fcc_tensor in the arguments */
+};
+
+/* NUMBER: the arguments have the number itself. RANKS, LIST: they have a pointer to the numbers. */
+enum attr_kind { ATTR_NUMBER, ATTR_RANKS, ATTR_LIST };
+
+struct attr_spec {
+    const char *name;
+    uint8_t key;   /* enum fcc_attr */
+    uint8_t kind;  /* enum attr_kind */
+    uint8_t bytes; /* NUMBER: the size of the member, 4 or 8, signed */
+    uint16_t at;   /* the offset of the member in the arguments */
+    /* LIST: the int32_t member that says how many numbers there are. */
+    uint16_t count_at;
+    int32_t count_most;
+    const char *count_name;
+};
+
+/* Who may launch an operator on GPUs beside the worker. REPEATED: the ranks' own processes, when it comes again and again. PREPARED: they may,
+ * and a program may ask for it (fcc_NAME_prepare). */
+enum op_bind { BIND_NEVER, BIND_REPEATED, BIND_PREPARED };
+
+struct op_spec {
+    const char *name, *prepare_name; /* prepare_name: "NAME_prepare", whether it can be prepared or not */
+    uint8_t compute, exchange, bind; /* enum compute_kind, exchange_kind, op_bind */
+    uint8_t ntensors, nattrs;
+    int8_t result; /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
+    const struct tensor_spec *tensors;
+    const struct attr_spec *attrs;
+    uint16_t args_bytes;  /* of the public struct; 0: the operator takes none */
+    uint16_t values_at;   /* the offset of its member int64_t *, [nranks], for the values of the completion; 0: none */
+    uint16_t schedule_at; /* of its members uint32_t schedule, reserved[7] */
+};
+
+/* The operator's row, or NULL for an unknown number. */
+const struct op_spec *op_spec(unsigned op);
+
+#endif
