@@ -13,7 +13,7 @@
 #include "daemon/broker/background.h"
 #include "daemon/broker/broker.h"
 #include "daemon/common/gpus.h"
-#include "daemon/worker/worker.h"
+#include "daemon/worker/run.h"
 #include "proto/base/json_fd.h"
 
 #define STACK_BYTES ((rlim_t)1 << 20) /* of each thread, at least */

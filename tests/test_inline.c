@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/helpers.h"
 #include "daemon/worker/device/launch.h"

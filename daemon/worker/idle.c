@@ -7,43 +7,11 @@
 
 #include <errno.h>
 
+#include "daemon/worker/engine/channel.h"
 #include "daemon/worker/nodes/peer.h"
-#include "daemon/worker/worker.h"
 #include "proto/base/clock.h"
 
-#define IDLE_AGAIN_MS 20 /* who is idle and has to stay looks this often whether it still has to, at most */
-
-static void idle_watch_for(struct worker *w, uint32_t ms)
-{
-    struct timeval idle = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000 + 1};
-
-    if (TAILQ_EMPTY(&w->sessions)) {
-        (void)event_add(w->idle_event, &idle);
-    } else {
-        (void)event_del(w->idle_event);
-        w->idle_ns = 0;
-    }
-}
-
-static void idle_watch(struct worker *w)
-{
-    idle_watch_for(w, w->config.worker_idle_ms);
-}
-
-/* It could not go: look again soon, but not all the time. */
-static void idle_watch_again(struct worker *w)
-{
-    idle_watch_for(w, w->config.worker_idle_ms > IDLE_AGAIN_MS ? w->config.worker_idle_ms : IDLE_AGAIN_MS);
-}
-
-void worker_sessions_changed(struct worker *w)
-{
-    struct control_sessions m = {
-        .msg = {.type = CONTROL_SESSIONS}, .sessions = w->nclients, .controls = w->ncontrols, .got = w->sessions_got};
-
-    (void)control_send(w, &m.msg, sizeof(m)); /* if the broker is gone, nobody counts them */
-    idle_watch(w);
-}
+#define IDLE_AGAIN_MS 20 /* a worker that is idle and has to stay looks this often whether it still has to, at most */
 
 bool worker_anything_runs(const struct worker *w)
 {
@@ -61,7 +29,7 @@ void worker_handed(struct worker *w)
     if (w->retiring)
         peers_resume(w);
     w->retiring = false;
-    idle_watch(w); /* what was handed over has the whole time to become a client or a rank */
+    worker_idle_watch(w, 0); /* what was handed over has the whole time to become a client or a rank */
 }
 
 void worker_retire(struct worker *w)
@@ -83,7 +51,7 @@ static void retire_ask(struct worker *w)
         if (control_send(w, &m.msg, sizeof(m)))
             control_close(w);
     }
-    idle_watch_again(w); /* if it has to stay, or the broker is gone */
+    worker_idle_watch(w, IDLE_AGAIN_MS); /* if it has to stay, or the broker is gone */
 }
 
 void worker_on_idle(evutil_socket_t sock, short what, void *arg)
@@ -94,7 +62,7 @@ void worker_on_idle(evutil_socket_t sock, short what, void *arg)
     if (worker_anything_runs(w) && !w->idle_ns)
         w->idle_ns = clock_ns();
     if (worker_anything_runs(w) && clock_ns() - w->idle_ns < (uint64_t)w->config.drain_ms * 1000000u) {
-        idle_watch_again(w); /* an operator of clients that are gone: it has been told to leave */
+        worker_idle_watch(w, IDLE_AGAIN_MS); /* an operator of clients that are gone: it has been told to leave */
         return;
     }
     if (worker_anything_runs(w)) { /* its kernel does not come back: there is nothing that can be taken down in order */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * idle.h - the loop's part of a worker's end by itself. What sessions and the broker say of it is in worker.h.
+ * idle.h - when a worker ends by itself.
  */
 #ifndef FCC_DAEMON_WORKER_IDLE_H
 #define FCC_DAEMON_WORKER_IDLE_H
@@ -12,6 +12,10 @@ struct worker;
 
 /* Has a communicator an operator that has not ended? */
 bool worker_anything_runs(const struct worker *w);
+/* The broker has handed a connection over. The worker is not idle, whatever it has told the broker (control.h). */
+void worker_handed(struct worker *w);
+/* The broker says that the worker may go. */
+void worker_retire(struct worker *w);
 /* The callback of worker.idle_event. */
 void worker_on_idle(evutil_socket_t sock, short what, void *worker);
 

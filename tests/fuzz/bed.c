@@ -9,6 +9,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/engine/engine.h"
+#include "daemon/worker/run.h"
+#include "proto/base/clock.h"
 #include "proto/msg.h"
 #include "tests/fuzz/scarce.h"
 

@@ -8,7 +8,7 @@
 #ifndef FCC_FUZZ_BED_H
 #define FCC_FUZZ_BED_H
 
-#include "daemon/worker/worker.h"
+#include "daemon/worker/engine/engine.h"
 #include "proto/base/spin.h"
 #include "tests/fuzz/fuzz.h"
 

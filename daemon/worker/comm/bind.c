@@ -10,8 +10,11 @@
 #include <unistd.h>
 
 #include "daemon/worker/comm/bound_inside.h"
+#include "daemon/worker/comm/buffer.h"
+#include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/call.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "kernels/gpu/bound.h"
 
 /* Whether the communicator's ranks can have such operators at all. */

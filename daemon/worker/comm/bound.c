@@ -9,10 +9,13 @@
 #include <unistd.h>
 
 #include "daemon/common/plugin.h"
+#include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/stream.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "kernels/gpu/bound.h"
+#include "proto/base/clock.h"
 
 #define WATCH_MS 100    /* between looks at the runs */
 #define REFUSED_MS 1000 /* a run that a rank's process refuses while others' wait for it may be repeated for so long */

@@ -9,7 +9,7 @@
 #ifndef FCC_DAEMON_WORKER_COMM_BOUND_H
 #define FCC_DAEMON_WORKER_COMM_BOUND_H
 
-#include "daemon/worker/worker.h"
+#include "daemon/worker/comm/comm.h"
 
 struct json_object;
 

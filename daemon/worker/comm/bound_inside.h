@@ -6,6 +6,7 @@
 #define FCC_DAEMON_WORKER_COMM_BOUND_INSIDE_H
 
 #include "daemon/worker/comm/bound.h"
+#include "daemon/worker/device/memory.h"
 
 /* How far a rank's runs are: numbers' lower halves. */
 struct progress {

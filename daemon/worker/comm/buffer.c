@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/puts.h"
 

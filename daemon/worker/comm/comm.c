@@ -22,11 +22,14 @@
 #include "daemon/worker/comm/bound.h"
 #include "daemon/worker/comm/offers.h"
 #include "daemon/worker/comm/overlap.h"
+#include "daemon/worker/comm/trace.h"
+#include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/puts.h"
 #include "daemon/worker/nodes/unformed.h"
-#include "daemon/worker/worker.h"
+#include "proto/base/clock.h"
 #include "proto/base/log.h"
 
 #define UNPAID_MAX 8192 /* submissions of all ranks that only say that there was no memory for them: some 12 MiB */

@@ -8,7 +8,10 @@
 #include <stdio.h>
 
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
+#include "daemon/worker/session/session.h"
+#include "proto/base/clock.h"
 
 static void timer_start(struct comm *c, uint64_t ns)
 {

@@ -13,9 +13,13 @@
  * other ranks may still read; and only with the same arguments in the same places. Attributes may differ in the same place: they
  * are compared with the problem, by operators that can tell; to the others a request must bring none.
  */
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/submission.h"
+#include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/launch.h"
 
 #include "daemon/worker/device/device.h"
+#include "proto/base/clock.h"
 
 #define GUESSES 4 /* launches that are looked at */
 

@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/unformed.h"
-#include "daemon/worker/worker.h"
+#include "proto/base/clock.h"
 #include "proto/base/log.h"
 
 /* What a rank says of the communicator when it joins. */

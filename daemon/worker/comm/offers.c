@@ -8,6 +8,7 @@
 #include "daemon/worker/comm/bound_inside.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/stream.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "kernels/gpu/bound.h"
 #include "proto/base/log.h"
 

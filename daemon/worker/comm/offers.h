@@ -20,6 +20,9 @@
 #include "daemon/worker/device/launch.h"
 #include "kernels/gpu/abi.h"
 
+struct member;
+struct offer_word;
+
 /* All ranks ask for c's next operator, and may have it prepared: when nothing runs, by offers_make(). */
 bool offers_are_asked(const struct comm *c);
 void offers_make(struct comm *c);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 
+#include "daemon/worker/comm/buffer.h"
 #include "kernels/plan/tensor.h"
 
 /* The first and the last byte of a tensor in its buffer; it has elements. */

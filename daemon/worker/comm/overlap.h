@@ -8,7 +8,7 @@
 #ifndef FCC_DAEMON_WORKER_COMM_OVERLAP_H
 #define FCC_DAEMON_WORKER_COMM_OVERLAP_H
 
-#include "daemon/worker/worker.h"
+#include "daemon/worker/comm/comm.h"
 
 /* One rank's request, resolved and checked: 0, or -EINVAL, which names both arguments and the ranges of bytes. Notes in the submission
  * whether an input lies in memory for results that is another rank's. */

@@ -10,11 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/offers.h"
 #include "daemon/worker/comm/overlap.h"
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/account.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/peer.h"
+#include "proto/base/clock.h"
 #include "proto/base/log.h"
 
 /* Each rank's operator has one, which is more than a kilobyte: so they are used again. The engine is one thread. */

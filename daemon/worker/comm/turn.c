@@ -2,6 +2,9 @@
  *
  * turn.c - one operator of all ranks: match the ranks' requests, start, finish.
  */
+#include "daemon/worker/comm/turn.h"
+
+#include "daemon/worker/comm/trace.h"
 #include "daemon/worker/device/launch.h"
 
 #include <errno.h>
@@ -9,7 +12,9 @@
 
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/steps.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
+#include "proto/base/clock.h"
 
 /* ---- beginning ---- */
 
@@ -269,7 +274,7 @@ void launch_end(struct launch *l)
     struct worker *w = l->worker;
 
     (void)pthread_mutex_lock(&w->tell_lock);
-    worker_launch_give(w, l);
+    worker_launch_give(w, &l->finished);
     if (!atomic_load_explicit(&l->failed, memory_order_relaxed) && !atomic_load_explicit(l->status, memory_order_relaxed))
         for (int r = 0; r < l->nranks; r++)
             rank_tell_success(l, r);
@@ -346,4 +351,44 @@ void launch_finish(struct launch *l)
         gpus_launch_abort(c->current); /* it has failed already; but what lets it leave would have let this one leave too */
     if ((l->problem->op != FCC_OP_NOOP && !l->granted) || l->error.status)
         trace_waiters_answer(c, &l->error);
+}
+
+/* ---- launches that devices hand back ---- */
+
+static void launch_handle(struct launch *l)
+{
+    struct comm *c = l->comm;
+
+    if (!launch_returned(l))
+        return;
+    comm_advance(c);
+    comm_release(c);
+}
+
+bool launches_collect(struct worker *w)
+{
+    struct finished *f = worker_launches_take(w), *next;
+    bool any = f != NULL;
+
+    for (; f; f = next) {
+        next = f->next; /* its launch may be freed */
+        launch_handle(f->launch);
+    }
+    return any;
+}
+
+/* GPUs are not waited for by anybody else while the engine is awake (device/gpu/watch.h). */
+bool launches_poll(struct worker *w)
+{
+    struct comm *c, *next;
+    bool any = false;
+
+    for (c = w->gpus ? LIST_FIRST(&w->comms) : NULL; c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (!c->current || c->ops->number == FCC_DEVICE_CPU || !gpus_launch_take(c->current))
+            continue;
+        launch_handle(c->current);
+        any = true;
+    }
+    return any;
 }

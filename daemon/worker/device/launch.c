@@ -11,8 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/steps.h"
+#include "daemon/worker/engine/account.h"
 
 #define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
 
@@ -208,6 +211,7 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, e
 
     if (l) {
         l->comm = c;
+        l->finished.launch = l;
         l->nranks = c->nranks;
     }
     if (!l || !arrays_alloc(l)) {

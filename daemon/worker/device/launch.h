@@ -12,7 +12,16 @@
 #ifndef FCC_DAEMON_WORKER_DEVICE_LAUNCH_H
 #define FCC_DAEMON_WORKER_DEVICE_LAUNCH_H
 
-#include "daemon/worker/worker.h"
+#include "daemon/worker/comm/tune.h"
+#include "daemon/worker/device/memory.h"
+#include "daemon/worker/engine/engine.h"
+#include "kernels/plan/program.h"
+#include "kernels/plan/slice.h"
+
+struct comm;
+struct gpu_launch;
+struct gpu_words;
+struct submission;
 
 /* GPUs, over nodes: an operator is several kernels, one after the other, each of some phases of the plans (device/gpu/steps.c). */
 enum gpu_step { GPU_STEP_SEND, GPU_STEP_REDUCE, GPU_STEP_WAIT, GPU_STEPS };
@@ -124,7 +133,7 @@ struct launch {
     struct launch_span {
         uint64_t number, started_ns, finished_ns; /* started: with its first slice, if some ran early */
     } span, span_shown;                           /* of this run, and of the one before */
-    struct launch *next_finished;                 /* the worker's stack */
+    struct finished finished;                     /* handed back */
     struct launch *next_cached;                   /* the communicator's cache */
     _Atomic uint32_t parts_left;                  /* W */
     _Atomic uint32_t failed;                      /* W: the first to set it may write `error` */
@@ -138,56 +147,13 @@ static inline struct slice_time *launch_times_shown(const struct launch *l, int 
     return l->runs[rank].times[!l->turn];
 }
 
-/* Begin the operator that is every member's next. 0: it runs, or (small) has run already and comm_advance() is due; otherwise
- * an error for all ranks, or, while others run, for none: then it is to be tried again when they have finished. */
-int launch_begin(struct comm *c, struct error *e);
-/* The engine, when the launch was handed back: true if it is over; then the ranks have been told, and it is time to go on. */
-bool launch_returned(struct launch *l);
-void launch_finish(struct launch *l);
-/* Compare the ranks' requests, args[nranks], and fill in c->problem. */
-int launch_match(struct comm *c, const struct op_args args[], struct error *e);
-
 /* The last workgroup of a launch whose ranks are all here: hand it back, and tell the ranks if it went well. */
 void launch_end(struct launch *l);
 /* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */
 void launch_fail(struct launch *l, int rank, const struct error *e);
-
-/* ---- launch.c ---- */
-
-/* The bytes of a problem that mean something: rows of the counts matrix beyond the ranks do not. */
-size_t launch_problem_bytes(enum fcc_op op, int nranks);
-struct tune_class launch_class(const struct comm *c); /* c->problem's */
-/* A launch of c->problem, with its plans: a kept one, which then is kept no more, or a new one; NULL with an error. */
-struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e);
-/* Keep it until the same problem comes, or until others have come since. */
-void launch_keep(struct comm *c, struct launch *l);
-void launch_free(struct launch *l); /* none that runs; its communicator does not show it any more */
+/* Free a launch that does not run. Its communicator does not show it any more. */
+void launch_free(struct launch *l);
 /* Every signal group waits for all of its slices. */
 void launch_groups_set(struct launch_run *run);
-
-/* ---- comm/early.c ---- */
-
-/* While the engine waits for the other ranks of c's next operator: run what may be run of it. True if something was done. */
-bool launch_early_run(struct comm *c);
-/* l is the next operator, NULL: it is not to run. True if slices of l have run already; what has run of another one is forgotten. */
-bool launch_early_take(struct comm *c, struct launch *l);
-void launch_early_end(struct launch *l); /* it is over, or forgotten */
-
-/* ---- comm/turn.c ---- */
-
-/* Where the plan's staging memory is, which is made if it has to be. 0, -EAGAIN: when nothing runs, or an error. */
-int launch_staging_prepare(struct comm *c, const struct launch *l, struct error *e);
-/* All is as before its first slice. */
-void launch_reset(struct launch *l);
-
-/* ---- tune.c ---- */
-
-struct tune *tune_new(void);
-/* What a problem has in common with others of about its size; and the schedule kind to run such problems with. */
-struct tune_class tune_class_of(const struct problem *problem);
-enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class);
-enum fcc_schedule_kind tune_expect(struct tune *t, const struct tune_class *class); /* ... the next time */
-/* A time of a problem under a schedule; where ranks are on several nodes, all nodes record those of one (nodes/nodes.c). */
-void tune_record(struct tune *t, const struct tune_sample *sample);
 
 #endif

@@ -6,9 +6,11 @@
  * What is small and comes often, as the requests that wait in queues, is charged in steps: the engine adds to a number of its own, and
  * looks at the account when that has grown by a step. The first steps are short, so that who uses little takes little from the others.
  */
+#include "daemon/worker/engine/account.h"
+
 #include <errno.h>
 
-#include "daemon/worker/worker.h"
+#include "daemon/worker/engine/engine.h"
 
 #define FEW (16u << 10)
 #define FEW_STEP (4u << 10)

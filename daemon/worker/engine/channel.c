@@ -3,7 +3,7 @@
  * channel.c - the worker's end of the control channel (control.h). The engine never waits for the broker: what its socket has no room
  * for is kept in order, and sent by the event loop.
  */
-#include "daemon/common/control.h"
+#include "daemon/worker/engine/channel.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,10 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/worker/engine/engine.h"
 #include "daemon/worker/engine/rights.h"
-#include "daemon/worker/nodes/nodes.h"
-#include "daemon/worker/nodes/peer.h"
-#include "daemon/worker/worker.h"
 #include "proto/base/log.h"
 #include "proto/msg.h"
 
@@ -164,7 +162,7 @@ static void refuse_full(struct worker *w, const struct fcc_msg *m, int fd)
                     "job %s: its worker (pid %d) has no file descriptor left for another connection (RLIMIT_NOFILE)", w->job,
                     getpid());
     log_warning("refused a connection: %s", e.text);
-    worker_handed(w);
+    w->channel_ops->handed(w);
     if (m->type == CONTROL_SESSION) {
         w->sessions_got++;
         text_copy(reply.text, sizeof(reply.text), e.text);
@@ -182,7 +180,7 @@ static void connected_lost(struct worker *w, const struct control_connected *m)
 
     lost.status = -EMFILE;
     text_copy(lost.text, sizeof(lost.text), "this job's worker has no file descriptor left for the connection (RLIMIT_NOFILE)");
-    peer_connected(w, &lost, -1);
+    w->channel_ops->connected(w, &lost, -1);
 }
 
 static void control_handle(struct worker *w, const void *message, size_t length, const int *fds, int nfds)
@@ -197,30 +195,30 @@ static void control_handle(struct worker *w, const void *message, size_t length,
         refuse_full(w, m, fds[0]);
     } else if (nfds == MSG_FDS_LOST && (session || peer)) {
         log_warning("a connection is lost: no file descriptor was left for it");
-        worker_handed(w);
+        w->channel_ops->handed(w);
         w->sessions_got += session;
         worker_sessions_changed(w);
     } else if (session && nfds == 1) {
-        worker_handed(w);
+        w->channel_ops->handed(w);
         w->sessions_got++;
-        session_open(w, fds[0], message);
+        w->channel_ops->session(w, fds[0], message);
     } else if (peer && nfds == 1) {
-        worker_handed(w);
-        peer_arrived(w, message, fds[0]);
+        w->channel_ops->handed(w);
+        w->channel_ops->peer(w, message, fds[0]);
     } else if (connected && (nfds == MSG_FDS_LOST || (nfds == 1 && !room))) {
         fds_close(fds, nfds);
         connected_lost(w, message);
     } else if (connected && nfds <= 1) {
-        peer_connected(w, message, nfds ? fds[0] : -1);
+        w->channel_ops->connected(w, message, nfds ? fds[0] : -1);
     } else if (m->type == CONTROL_DENIED && length == sizeof(struct control_denied) && !nfds) {
-        nodes_denial_heard(w, message);
+        w->channel_ops->denied(w, message);
     } else if (m->type == CONTROL_TROUBLE && length == sizeof(struct control_trouble) && !nfds) {
         text_copy(w->trouble, sizeof(w->trouble), ((const struct control_trouble *)message)->text);
     } else if (m->type == CONTROL_DRAIN) {
-        worker_drain(w, "fccd is shutting down");
+        w->channel_ops->drain(w, "fccd is shutting down");
     } else if (m->type == CONTROL_RETIRE) {
         control_close(w); /* nothing comes after it */
-        worker_retire(w);
+        w->channel_ops->retire(w);
     } else {
         log_error("the broker sent a message of type %u and %zu bytes with %d file descriptors", m->type, length, nfds);
         fds_close(fds, nfds);

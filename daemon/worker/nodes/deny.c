@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/worker/engine/channel.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "proto/base/log.h"
 

@@ -16,6 +16,7 @@
 #define FCC_DAEMON_WORKER_NODES_NODES_H
 
 #include "daemon/net/region.h"
+#include "daemon/worker/comm/tune.h"
 #include "daemon/worker/nodes/peer.h"
 
 struct puts;

@@ -17,7 +17,8 @@
 #define FCC_DAEMON_WORKER_NODES_PEER_H
 
 #include "daemon/net/net.h"
-#include "daemon/worker/worker.h"
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/tune.h"
 
 struct bufferevent;
 struct evbuffer;

@@ -2,6 +2,7 @@
  *
  * peer_connect.c - which worker of which node a peer is, and how the connections come about: the broker makes ours, and hands over theirs.
  */
+#include "daemon/worker/engine/channel.h"
 #include "daemon/worker/nodes/peer.h"
 
 #include <errno.h>

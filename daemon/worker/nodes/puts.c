@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/account.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
 
 #define PUTS_MAX 65536u /* of a rank */

@@ -13,7 +13,8 @@
 #define FCC_DAEMON_WORKER_NODES_PUTS_H
 
 #include "daemon/net/proxy.h"
-#include "daemon/worker/worker.h"
+#include "daemon/worker/comm/buffer.h"
+#include "daemon/worker/comm/comm.h"
 
 struct put {
     bool used;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/nodes/nodes.h"

@@ -74,7 +74,7 @@ void nodes_done(void *ctx, uint32_t number)
     struct entry *entry = &d->entries[number - 1];
 
     if (entry->launch) {
-        worker_launch_finished(d->worker, entry->launch);
+        worker_launch_finished(d->worker, &entry->launch->finished);
     } else if (entry->puts) {
         puts_end(entry->puts);
         nodes_news_tell(d);

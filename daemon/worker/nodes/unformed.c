@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/engine/engine.h"
+#include "proto/base/clock.h"
+
 #define KEPT_MAX 64u
 
 static_assert(FCC_MAX_RANKS <= 64, "unformed.told has a bit for each rank");

@@ -9,7 +9,13 @@
 #ifndef FCC_DAEMON_WORKER_NODES_UNFORMED_H
 #define FCC_DAEMON_WORKER_NODES_UNFORMED_H
 
-#include "daemon/worker/worker.h"
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "proto/base/error.h"
+#include "proto/proto.h"
+
+struct worker;
 
 struct unformed {
     TAILQ_ENTRY(unformed) link; /* worker.unformed, the oldest first */

@@ -9,9 +9,10 @@
 
 #include "daemon/worker/comm/bound.h"
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/puts.h"
 #include "daemon/worker/session/meeting.h"
-#include "daemon/worker/worker.h"
+#include "daemon/worker/session/session.h"
 
 /* ---- requests: one handler for every row of FCC_MESSAGES ---- */
 

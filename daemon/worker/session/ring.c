@@ -14,7 +14,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "daemon/worker/comm/submission.h"
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/session/session.h"
 #include "proto/base/cache.h"
 
 static_assert((FCC_RING_BYTES & (FCC_RING_BYTES - 1)) == 0, "offsets are taken modulo the size");
@@ -122,87 +125,4 @@ void ring_set_sleeping(struct session *s, bool sleeping)
 bool ring_has_more(const struct session *s)
 {
     return atomic_load_explicit(&s->memory->head, memory_order_seq_cst) != s->tail;
-}
-
-void slot_running(struct session *s, uint32_t slot)
-{
-    uint32_t pending = FCC_SLOT_PENDING; /* WAITING: it sleeps already. Anything else is the client's own affair */
-
-    (void)atomic_compare_exchange_strong_explicit(&s->memory->slot[slot].state, &pending, FCC_SLOT_RUNNING,
-                                                  memory_order_relaxed, memory_order_relaxed);
-}
-
-/* The engine's core, where clients that spin have to share cores with each other or with the engine. Better with each other. */
-static void engine_core_tell(struct session *s)
-{
-    const struct worker *w = s->worker;
-    uint32_t core = (int)w->nclients >= w->cores ? (uint32_t)sched_getcpu() + 1 : 0;
-
-    if (core != s->engine_core)
-        atomic_store_explicit(&s->memory->engine_core, core, memory_order_relaxed);
-    s->engine_core = core;
-}
-
-static void slot_finish(const struct session *s, uint32_t slot, uint64_t id, int status, const char *text,
-                        const int64_t *values, int nvalues)
-{
-    struct fcc_slot *t = &s->memory->slot[slot];
-
-    t->id = id;
-    t->status = status;
-    t->nvalues = (uint32_t)nvalues;
-    if (nvalues)
-        memcpy(t->values, values, (size_t)nvalues * sizeof(values[0]));
-    t->text[0] = '\0';
-    if (status)
-        text_copy(t->text, sizeof(t->text), text);
-    /* Release: the client that sees DONE (acquire) sees the rest. The exchange tells whether it may be asleep. */
-    if (atomic_exchange_explicit(&t->state, FCC_SLOT_DONE, memory_order_acq_rel) == FCC_SLOT_WAITING)
-        (void)syscall(SYS_futex, &t->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-void slot_complete(struct session *s, uint32_t slot, uint64_t id, int status, const char *text, const int64_t *values,
-                   int nvalues)
-{
-    engine_core_tell(s);
-    slot_finish(s, slot, id, status, text, values, nvalues);
-}
-
-void slot_succeed(const struct session *s, uint32_t slot, uint64_t id, const int64_t *values, int nvalues)
-{
-    slot_finish(s, slot, id, 0, "", values, nvalues);
-}
-
-uint32_t status_word_take(struct session *s)
-{
-    for (uint32_t i = 0; i < FCC_STATUS_WORDS; i++) {
-        if (s->status_words[i / 64] >> i % 64 & 1u)
-            continue;
-        s->status_words[i / 64] |= UINT64_C(1) << i % 64;
-        atomic_store_explicit(&s->memory->status[i], 0, memory_order_relaxed);
-        return i;
-    }
-    return FCC_NO_STATUS_WORD;
-}
-
-void status_word_give(struct session *s, uint32_t word)
-{
-    if (word != FCC_NO_STATUS_WORD)
-        s->status_words[word / 64] &= ~(UINT64_C(1) << word % 64);
-}
-
-void status_word_raise(struct session *s, uint32_t word, int status)
-{
-    int32_t none = 0;
-
-    /* Release: the engine has heard of what a rank did last before it tells its end to others (proto.h). */
-    if (word != FCC_NO_STATUS_WORD)
-        (void)atomic_compare_exchange_strong_explicit(&s->memory->status[word], &none, status, memory_order_release,
-                                                      memory_order_relaxed);
-}
-
-void slot_stream_finish(struct session *s, uint32_t slot, uint32_t value)
-{
-    /* Release: what the engine wrote for this operator comes before. The stream looks by itself; nobody is to be woken. */
-    atomic_store_explicit(&s->memory->slot[slot].stream_finished, value, memory_order_release);
 }

@@ -2,6 +2,8 @@
  *
  * session.c - a client's (or fccctl's) connection, from the worker's side.
  */
+#include "daemon/worker/session/session.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,156 +12,19 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "daemon/worker/comm/buffer.h"
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/trace.h"
+#include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/engine/account.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/engine/process.h"
-#include "daemon/worker/worker.h"
 #include "proto/base/log.h"
 #include "proto/msg.h"
 
 #define LAST_MESSAGES 1024 /* of a process that has ended */
-#define OUTBOX_MAX 4096    /* replies that a client has not fetched */
-#define AGAIN_MS 10        /* a reply that the kernel does not take is tried again after */
-#define AGAIN_FOR_MS 8000  /* ... and for so long: its client has not given up by then */
 #define EVENTS_BYTES 1024  /* what libevent keeps of a session, about */
-
-/* A reply that waits for room in the socket. */
-struct outgoing {
-    TAILQ_ENTRY(outgoing) link; /* session.outbox */
-    int fds[FCC_MAX_FDS], nfds; /* owned */
-    size_t length;
-    _Alignas(16) unsigned char bytes[];
-};
-
-/* ---- replies ---- */
-
-static void outgoing_free(struct session *s, struct outgoing *o)
-{
-    TAILQ_REMOVE(&s->outbox, o, link);
-    s->outbox_length--;
-    worker_small_release(s->worker, sizeof(*o) + o->length);
-    fds_close(o->fds, o->nfds);
-    free(o);
-}
-
-/* The socket has room, but the kernel has not: for descriptors that are on their way (too many of this user's are, perhaps other processes'), or
- * for memory. */
-static bool passes(int status)
-{
-    return status == -ETOOMANYREFS || status == -ENOBUFS || status == -ENOMEM;
-}
-
-static bool peer_is_gone(int status)
-{
-    return status == -EPIPE || status == -ECONNRESET || status == -ENOTCONN;
-}
-
-/* The first reply was not sent: when to try again, if at all. */
-static void outbox_wait(struct session *s, int status)
-{
-    static const struct timeval soon = {.tv_usec = AGAIN_MS * 1000};
-    uint64_t now = clock_ns();
-
-    if (status == -EAGAIN) {
-        s->outbox_since_ns = 0;
-        (void)event_add(s->write_event, NULL);
-        return;
-    }
-    if (!s->outbox_since_ns)
-        s->outbox_since_ns = now;
-    if (passes(status) && now - s->outbox_since_ns < AGAIN_FOR_MS * 1000000ull) {
-        (void)event_add(s->again_event, &soon);
-        return;
-    }
-    log_warning("pid %d: its connection ends: a reply could not be sent: %s", s->pid, strerror(-status));
-    session_break(s, "a reply could not be sent to it");
-}
-
-static void outbox_flush(evutil_socket_t sock, short what, void *arg)
-{
-    struct session *s = arg;
-    struct outgoing *o, *next;
-
-    (void)sock, (void)what;
-    for (o = s->broken ? NULL : TAILQ_FIRST(&s->outbox); o; o = next) {
-        next = TAILQ_NEXT(o, link);
-        int status = msg_send(s->sock, (struct fcc_msg *)o->bytes, o->length, o->fds, o->nfds);
-        if (status && !peer_is_gone(status)) {
-            outbox_wait(s, status);
-            return;
-        }
-        s->outbox_since_ns = 0;
-        outgoing_free(s, o); /* if the peer is gone, the read event says so */
-    }
-}
-
-/* Room for a reply that is to be sent later, with its descriptors. NULL with the reason: a literal, and logged. */
-static struct outgoing *outgoing_new(struct session *s, size_t length, const int *fds, int nfds, const char **why)
-{
-    struct outgoing *o = NULL;
-    struct error e = {0};
-
-    if (s->outbox_length >= OUTBOX_MAX)
-        *why = "it does not read its replies";
-    else if (worker_small_charge(s->worker, sizeof(*o) + length, &e))
-        *why = "its replies, which it does not read, take more memory than is allowed";
-    else if (!(o = malloc(sizeof(*o) + length)))
-        *why = "no memory for a reply to it";
-    for (int i = 0; o && i < nfds; i++) {
-        o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
-        if (o->fds[i] >= 0)
-            continue;
-        *why = "no file descriptor is left to keep a reply to it (RLIMIT_NOFILE)";
-        fds_close(o->fds, i);
-        free(o);
-        o = NULL;
-    }
-    if (o)
-        return o;
-    if (s->outbox_length < OUTBOX_MAX && !e.status)
-        worker_small_release(s->worker, sizeof(*o) + length);
-    log_warning("pid %d: its connection ends: %s%s%s", s->pid, *why, e.status ? ": " : "", e.text);
-    return NULL;
-}
-
-/* status: why it cannot be sent now. */
-static void outbox_add(struct session *s, const struct fcc_reply *reply, size_t length, const int *fds, int nfds, int status)
-{
-    const char *why = NULL;
-    struct outgoing *o = outgoing_new(s, length, fds, nfds, &why);
-
-    if (!o) {
-        session_break(s, why);
-        return;
-    }
-    memcpy(o->bytes, reply, length);
-    o->length = length;
-    o->nfds = nfds;
-    TAILQ_INSERT_TAIL(&s->outbox, o, link);
-    s->outbox_length++;
-    if (s->outbox_length == 1)
-        outbox_wait(s, status);
-}
-
-void session_reply(struct session *s, struct fcc_reply *reply, size_t length, const int *fds, int nfds)
-{
-    reply->fds = (uint32_t)nfds;
-    if (s->broken)
-        return;
-    int status = TAILQ_EMPTY(&s->outbox) ? msg_send(s->sock, &reply->msg, length, fds, nfds) : -EAGAIN;
-    if (!status || peer_is_gone(status)) /* which the read event says */
-        return;
-    reply->msg.length = (uint32_t)length;
-    outbox_add(s, reply, length, fds, nfds, status);
-}
-
-void session_reply_status(struct session *s, const struct fcc_msg *request, int status, const char *text)
-{
-    struct fcc_reply r = {.msg = {.type = (uint16_t)(request->type | FCC_REPLY), .id = request->id}, .status = status};
-
-    if (status)
-        text_copy(r.text, sizeof(r.text), text);
-    session_reply(s, &r, sizeof(r), NULL, 0);
-}
 
 /* One message. False: there is none. */
 static bool session_take(struct session *s)
@@ -168,7 +33,7 @@ static bool session_take(struct session *s)
     int fds[FCC_MAX_FDS], nfds = 0;
     ssize_t n;
 
-    (void)worker_collect(s->worker); /* what the client has been told of is over */
+    (void)launches_collect(s->worker); /* what the client has been told of is over */
     if (s->broken)
         return false;
     n = msg_recv(s->sock, buf, sizeof(buf), MSG_DONTWAIT, fds, &nfds);
@@ -226,8 +91,8 @@ static int session_events_open(struct session *s)
     struct event_base *base = s->worker->base;
 
     s->event = event_new(base, s->sock, EV_READ | EV_PERSIST, session_read, s);
-    s->write_event = event_new(base, s->sock, EV_WRITE, outbox_flush, s);
-    s->again_event = evtimer_new(base, outbox_flush, s);
+    s->write_event = event_new(base, s->sock, EV_WRITE, session_on_room, s);
+    s->again_event = evtimer_new(base, session_on_room, s);
     if (!s->event || !s->write_event || !s->again_event || event_add(s->event, NULL))
         return -ENOMEM;
     s->process_event = s->process < 0 ? NULL : event_new(base, s->process, EV_READ, process_ended, s);
@@ -312,26 +177,9 @@ void session_open(struct worker *w, int sock, const struct control_session *who)
     worker_sessions_changed(w);
 }
 
-void session_farewell(struct session *s, int status, const char *text)
-{
-    struct fcc_reply r = {.msg = {.type = FCC_MSG_ERROR}, .status = status};
-
-    text_copy(r.text, sizeof(r.text), text);
-    session_reply(s, &r, sizeof(r), NULL, 0);
-}
-
-void session_break(struct session *s, const char *why)
-{
-    if (s->broken)
-        return;
-    s->broken = why;
-    s->worker->sweep = true;
-}
-
 static void session_free(struct session *s)
 {
     struct worker *w = s->worker;
-    struct outgoing *o, *next;
     struct member *m;
     struct buffer *b;
 
@@ -341,10 +189,7 @@ static void session_free(struct session *s)
     trace_waiters_forget(s);
     while ((b = LIST_FIRST(&s->buffers)))
         buffer_drop_handle(b);
-    for (o = TAILQ_FIRST(&s->outbox); o; o = next) {
-        next = TAILQ_NEXT(o, link);
-        outgoing_free(s, o);
-    }
+    session_outbox_free(s);
     if (s->event)
         event_free(s->event);
     if (s->write_event)

@@ -14,7 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/worker/comm/comm.h"
 #include "daemon/worker/device/cpu/threads.h"
+#include "daemon/worker/engine/account.h"
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/view.h"
 #include "proto/base/huge.h"

@@ -4,6 +4,7 @@
  * (comm/early.c). By the engine alone, between operators.
  */
 #include "daemon/worker/device/cpu/threads.h"
+#include "proto/base/clock.h"
 
 bool device_cpu_run_early(struct launch *l, int rank)
 {

@@ -34,6 +34,7 @@
 #include "daemon/worker/device/cpu/threads.h"
 #include "daemon/worker/device/helpers.h"
 #include "daemon/worker/nodes/nodes.h"
+#include "proto/base/clock.h"
 #include "proto/base/spin.h"
 
 #define BACKOFF_SLEEP_NS 20000000 /* the status word is polled at least this often */

@@ -59,6 +59,7 @@
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/device/gpu/stream.h"
 #include "daemon/worker/nodes/nodes.h"
+#include "proto/base/clock.h"
 #include "proto/base/log.h"
 
 static int gpu_open(struct device *d, struct error *e)

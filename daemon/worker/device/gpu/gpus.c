@@ -16,7 +16,7 @@
 #include "daemon/common/plugin.h"
 #include "daemon/worker/device/gpu/leave.h"
 #include "daemon/worker/device/gpu/steps.h"
-#include "daemon/worker/session/life.h"
+#include "daemon/worker/engine/life.h"
 #include "proto/base/log.h"
 
 /* A session's memory whose session is gone. */

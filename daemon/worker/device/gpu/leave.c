@@ -10,6 +10,7 @@
 
 #include <errno.h>
 
+#include "daemon/worker/comm/comm.h"
 #include "daemon/worker/comm/offers.h"
 #include "daemon/worker/device/gpu/stream.h"
 #include "daemon/worker/device/launch.h"

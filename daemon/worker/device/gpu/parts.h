@@ -5,6 +5,7 @@
 #ifndef FCC_DAEMON_WORKER_DEVICE_GPU_PARTS_H
 #define FCC_DAEMON_WORKER_DEVICE_GPU_PARTS_H
 
+#include "daemon/worker/comm/comm.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/call.h"
 #include "daemon/worker/device/gpu/lanes.h"

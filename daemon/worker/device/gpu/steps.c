@@ -61,6 +61,7 @@
 
 #include "daemon/net/proxy.h"
 #include "daemon/worker/device/gpu/gpus.h"
+#include "daemon/worker/engine/account.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "proto/base/log.h"
 

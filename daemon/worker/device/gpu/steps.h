@@ -9,6 +9,7 @@
 #include "daemon/net/region.h"
 #include "daemon/worker/device/launch.h"
 
+struct member;
 struct gpus;
 struct proxy;
 

@@ -22,7 +22,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/worker/comm/comm.h"
 #include "daemon/worker/comm/offers.h"
+#include "daemon/worker/comm/submission.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "proto/base/log.h"
 
 static_assert(GPU_MAX_GPUS <= FCC_MAX_GPUS, "masks have a bit for each");

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "proto/base/clock.h"
 #include "proto/base/spin.h"
 
 #define NAP_NS 20000       /* between looks, once spinning has not helped */
@@ -55,7 +56,7 @@ static bool launches_look(struct gpu_watch *watch, bool engine_sleeps)
         if (engine_sleeps && is_first(watch, l) && gpu_launch_is_due(l)) {
             l->is_watched = false;
             TAILQ_REMOVE(&watch->launches, l, watched);
-            worker_launch_finished(watch->worker, l);
+            worker_launch_finished(watch->worker, &l->finished);
             any = true;
             continue;
         }

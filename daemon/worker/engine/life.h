@@ -8,10 +8,10 @@
  * waits for the words of all such sessions. On a kernel without futex_waitv (before 5.16) the end of the connection has to
  * do.
  */
-#ifndef FCC_DAEMON_WORKER_SESSION_LIFE_H
-#define FCC_DAEMON_WORKER_SESSION_LIFE_H
+#ifndef FCC_DAEMON_WORKER_ENGINE_LIFE_H
+#define FCC_DAEMON_WORKER_ENGINE_LIFE_H
 
-#include "daemon/worker/worker.h"
+#include "daemon/worker/engine/endpoint.h"
 
 struct lives;
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * worker.c - start, the engine's loop, and the control channel to the broker.
+ * run.c - a worker, put together: start, the engine's loop, the end.
  *
  * The loop polls the clients' rings and the launches that come back. When nothing has come for SPIN_US it tells all
  * clients that it sleeps (so they ring the doorbell), looks once more, and waits in the event loop, which also serves the
  * sockets and timers. The two steps, both sequentially consistent, are the worker's half of the doorbell argument in
  * proto.h; for launches that come back the same argument holds with engine_sleeps and wake_fd.
  */
-#include "daemon/worker/worker.h"
+#include "daemon/worker/run.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -19,13 +19,18 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/helpers.h"
 #include "daemon/worker/device/launch.h"
+#include "daemon/worker/engine/channel.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/idle.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/unformed.h"
+#include "daemon/worker/session/session.h"
 #include "kernels/cpu/view.h"
+#include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "proto/base/log_limit.h"
 #include "proto/base/spin.h"
@@ -33,85 +38,6 @@
 #include "proto/msg.h"
 
 #define SOCKETS_EVERY_NS 20000 /* while rings are busy, sockets and timers are served this often */
-
-/* ---- launches that come back ---- */
-
-void worker_launch_give(struct worker *w, struct launch *l)
-{
-    struct launch *top = atomic_load_explicit(&w->finished, memory_order_relaxed);
-
-    /* release: the engine sees all that the workgroups wrote; seq_cst: before the look at engine_sleeps */
-    do
-        l->next_finished = top;
-    while (!atomic_compare_exchange_weak_explicit(&w->finished, &top, l, memory_order_seq_cst, memory_order_relaxed));
-}
-
-void worker_launch_finished(struct worker *w, struct launch *l)
-{
-    worker_launch_give(w, l);
-    worker_wake(w);
-}
-
-void worker_wake(struct worker *w)
-{
-    uint64_t one = 1;
-
-    if (atomic_load_explicit(&w->engine_sleeps, memory_order_seq_cst) && write(w->wake_fd, &one, sizeof(one)) < 0)
-        return; /* the counter is full: it is awake */
-}
-
-static void launch_handle(struct launch *l)
-{
-    struct comm *c = l->comm;
-
-    if (!launch_returned(l))
-        return;
-    comm_advance(c);
-    comm_release(c);
-}
-
-bool worker_collect(struct worker *w)
-{
-    struct launch *l, *next, *first = NULL;
-
-    if (!atomic_load_explicit(&w->finished, memory_order_relaxed))
-        return false;
-    for (l = atomic_exchange_explicit(&w->finished, NULL, memory_order_acquire); l; l = next) {
-        next = l->next_finished;
-        l->next_finished = first;
-        first = l;
-    }
-    for (l = first; l; l = next) {
-        next = l->next_finished;
-        launch_handle(l);
-    }
-    return true;
-}
-
-/* GPUs are not waited for by anybody else while the engine is awake (device/gpu/watch.h). */
-static bool gpus_poll(struct worker *w)
-{
-    struct comm *c, *next;
-    bool any = false;
-
-    for (c = w->gpus ? LIST_FIRST(&w->comms) : NULL; c; c = next) {
-        next = LIST_NEXT(c, link);
-        if (!c->current || c->ops->number == FCC_DEVICE_CPU || !gpus_launch_take(c->current))
-            continue;
-        launch_handle(c->current);
-        any = true;
-    }
-    return any;
-}
-
-static void on_wake(evutil_socket_t fd, short what, void *arg)
-{
-    uint64_t n;
-
-    (void)what, (void)arg; /* the loop polls */
-    if (read(fd, &n, sizeof(n)) < 0)
-        return; /* read before */
-}
 
 /* ---- the end ---- */
 
@@ -210,7 +136,7 @@ static void engine_sleep(struct worker *w)
 static void sweep(struct worker *w)
 {
     if (w->sweep)
-        (void)worker_collect(w);
+        (void)launches_collect(w);
     while (w->sweep) {
         sessions_sweep(w);
         peers_sweep(w);
@@ -228,9 +154,9 @@ static bool begins_early(struct worker *w)
 
 bool worker_turn(struct worker *w, const struct spin *spin)
 {
-    bool busy = worker_collect(w);
+    bool busy = launches_collect(w);
 
-    busy |= gpus_poll(w);
+    busy |= launches_poll(w);
     busy |= rings_poll(w);
     busy |= nodes_poll(w);
     /* Where somebody else runs on this core it is likely to be who is awaited: first it is offered. */
@@ -284,7 +210,7 @@ static int worker_events_open(struct worker *w)
     w->idle_event = evtimer_new(w->base, worker_on_idle, w);
     w->drain_event = evtimer_new(w->base, on_drain_over, w);
     w->log_event = event_new(w->base, -1, EV_PERSIST, on_log, w);
-    w->wake_event = event_new(w->base, w->wake_fd, EV_READ | EV_PERSIST, on_wake, w);
+    w->wake_event = event_new(w->base, w->wake_fd, EV_READ | EV_PERSIST, worker_on_wake, w);
     if (!w->terminate_event || !w->hangup_event || !w->idle_event || !w->drain_event || !w->wake_event || !w->log_event ||
         event_add(w->terminate_event, NULL) || event_add(w->hangup_event, NULL) || event_add(w->wake_event, NULL) ||
         event_add(w->log_event, &log_every))
@@ -310,11 +236,22 @@ static void descriptors_allow(void)
     }
 }
 
+static const struct channel_ops channel_ops = {
+    .session = session_open,
+    .peer = peer_arrived,
+    .connected = peer_connected,
+    .denied = nodes_denial_heard,
+    .drain = worker_drain,
+    .handed = worker_handed,
+    .retire = worker_retire,
+};
+
 int worker_open(struct worker *w, const struct control_start *start, int account)
 {
     char who[96];
 
     w->config = start->config;
+    w->channel_ops = &channel_ops;
     w->uid = start->uid;
     memcpy(w->job, start->job, sizeof(w->job));
     memcpy(w->mps_pipe, start->mps_pipe, sizeof(w->mps_pipe));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/worker/session/life.h"
+#include "daemon/worker/engine/life.h"
 
 #include <errno.h>
 #include <linux/futex.h>
