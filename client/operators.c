@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * operators.c - a typed call becomes a SUBMIT message.
+ * operators.c - a typed call becomes a SUBMIT message, by the operator's row (kernels/plan/operators.def).
  *
  * What is checked here is only what the message could not carry, or would carry wrongly: pointers to nothing, buffers that are
  * not this connection's, numbers that do not fit their fields. All else is the daemon's to judge, which tells every rank; and so it does
@@ -14,6 +14,7 @@
 
 #include "client/core/client.h"
 #include "client/stream/bound.h"
+#include "kernels/plan/spec.h"
 
 size_t fcc_dtype_size(enum fcc_dtype dtype)
 {
@@ -39,30 +40,13 @@ struct manner {
     fcc_prepared **prepared;
 };
 
-static const char *const op_names[] = {
-#define X(NAME, name, number) [number] = #name,
-    FCC_OPERATORS(X)
-#undef X
-        [FCC_OP_COUNT] = "fcc_buffer_alloc",
-};
-
-const char *operator_name(uint16_t op)
-{
-    static const char *const prepared[] = {
-#define X(NAME, name, number) [FCC_OP_##NAME] = #name "_prepare",
-        FCC_OPERATORS(X)
-#undef X
-    };
-
-    return op & OP_PREPARED ? prepared[op & ~OP_PREPARED] : op_names[op];
-}
-
 /* ---- a SUBMIT message under construction: the first failure is kept, later calls do nothing ---- */
 
 struct submission {
     struct fcc_comm *comm;
-    enum fcc_op op;
-    struct fcc_submit *msg; /* malloc'ed, room bytes; NULL: there was no memory, or too much would be needed */
+    const struct op_spec *op;
+    const unsigned char *args; /* the public struct; NULL: the operator takes none */
+    struct fcc_submit *msg;    /* malloc'ed, room bytes; NULL: there was no memory */
     size_t room, length;
     struct error error;                  /* why it is refused */
     uint64_t addresses[FCC_MAX_TENSORS]; /* of the tensors' first elements on the rank's GPU, if it is on one */
@@ -81,18 +65,59 @@ static void submission_fail(struct submission *s, int status, const char *format
     va_end(ap);
 }
 
-/* A message with room for ntensors tensors and nwords words of attributes. */
-static void submission_begin(struct submission *s, fcc_comm *comm, enum fcc_op op, size_t ntensors, size_t nwords)
+/* The numbers of an attribute; NULL: it is absent. A list that attr_check() refuses has none. room: for a number. */
+static const int64_t *attr_values(const struct submission *s, const struct attr_spec *a, int64_t *room, size_t *count)
 {
+    const unsigned char *at = s->args + a->at;
+    const int64_t *values = room;
+    int32_t n;
+
+    *count = 1;
+    if (a->kind == ATTR_NUMBER) {
+        *room = a->bytes == sizeof(int64_t) ? *(const int64_t *)(const void *)at : *(const int32_t *)(const void *)at;
+        return values;
+    }
+    values = *(const int64_t *const *)(const void *)at;
+    *count = (size_t)s->comm->nranks;
+    if (a->kind == ATTR_RANKS)
+        return values;
+    n = *(const int32_t *)(const void *)(s->args + a->count_at);
+    *count = values && n > 0 && n <= a->count_most ? (size_t)n : 0;
+    return values ? values : room;
+}
+
+static void attr_check(struct submission *s, const struct attr_spec *a)
+{
+    int32_t n;
+
+    if (a->kind != ATTR_LIST)
+        return;
+    n = *(const int32_t *)(const void *)(s->args + a->count_at);
+    if (n < 0 || n > a->count_most)
+        submission_fail(s, -EINVAL, "%s: %d: allowed are 0 to %d", a->count_name, n, a->count_most);
+    else if (n && !*(const int64_t *const *)(const void *)(s->args + a->at))
+        submission_fail(s, -EINVAL, "%s: NULL: allowed only if %s is 0", a->name, a->count_name);
+}
+
+/* A message with room for all that the operator has. */
+static void submission_begin(struct submission *s, fcc_comm *comm, const struct op_spec *op, const void *args)
+{
+    int64_t number;
+    size_t count;
+
     s->comm = comm;
     s->op = op;
-    s->room = sizeof(*s->msg) + ntensors * sizeof(struct fcc_wire_tensor) + nwords * sizeof(int64_t);
+    s->args = args;
     s->length = sizeof(*s->msg);
+    s->room = sizeof(*s->msg) + op->ntensors * sizeof(struct fcc_wire_tensor);
+    for (int i = 0; i < op->nattrs; i++)
+        if (attr_values(s, &op->attrs[i], &number, &count))
+            s->room += (1 + count) * sizeof(int64_t);
     s->error.status = 0; /* its text costs time, and is seldom needed */
     memset(s->addresses, 0, sizeof(s->addresses));
     s->msg = malloc(s->room);
     if (s->msg)
-        *s->msg = (struct fcc_submit){.op = (uint16_t)op};
+        *s->msg = (struct fcc_submit){.op = op->number};
     else
         submission_fail(s, -ENOMEM, "out of memory");
 }
@@ -166,210 +191,139 @@ static void submission_tensor(struct submission *s, const char *name, const stru
         memcpy(submission_extend(s, sizeof(w)), &w, sizeof(w));
 }
 
-static void submission_attr(struct submission *s, enum fcc_attr key, const int64_t *values, size_t count)
+static void submission_attr(struct submission *s, const struct attr_spec *a)
 {
-    int64_t *words;
+    int64_t number, *words;
+    size_t count;
+    const int64_t *values = attr_values(s, a, &number, &count);
 
-    if (s->error.status)
+    if (s->error.status || !values)
         return;
     words = submission_extend(s, (1 + count) * sizeof(*words));
-    words[0] = (int64_t)((uint64_t)key << 32 | count);
+    words[0] = (int64_t)((uint64_t)a->key << 32 | count);
     if (count)
         memcpy(words + 1, values, count * sizeof(*words));
     s->msg->nattrs += (uint32_t)(1 + count);
 }
 
-static int operator_refuse(fcc_comm *comm, enum fcc_op op, int status, const char *text, const struct manner *how)
+static const struct fcc_tensor *arg_tensor(const struct submission *s, int i)
 {
-    return comm_refuse(comm, op | (how->prepare ? OP_PREPARED : 0), status, text, !how->enqueue && !how->start);
+    return (const struct fcc_tensor *)(const void *)(s->args + s->op->tensors[i].at);
 }
 
-/* Submit the finished message, or give up with the first failure. */
-static int submission_end(struct submission *s, int64_t *recv_rows, const struct prepared_buffers *buffers,
-                          const struct manner *how)
+/* The arguments, in the order of the wire. */
+static void submission_pack(struct submission *s)
+{
+    const struct op_spec *op = s->op;
+    const uint32_t *options = (const uint32_t *)(const void *)(s->args + op->schedule_at);
+
+    for (int i = 0; i < op->nattrs; i++)
+        attr_check(s, &op->attrs[i]);
+    submission_options(s, options[0], options + 1);
+    for (int i = 0; i < op->ntensors; i++)
+        submission_tensor(s, op->tensors[i].name, arg_tensor(s, i));
+    for (int i = 0; i < op->nattrs; i++)
+        submission_attr(s, &op->attrs[i]);
+}
+
+static int operator_refuse(fcc_comm *comm, const struct op_spec *op, int status, const char *text, const struct manner *how)
+{
+    return comm_refuse(comm, op->number | (how->prepare ? OP_PREPARED : 0), status, text, !how->enqueue && !how->start);
+}
+
+static int submission_prepare(struct submission *s, int64_t *values, fcc_prepared **out)
+{
+    struct prepared_buffers buffers = {.result = NULL};
+    int inputs = 0;
+
+    for (int i = 0; i < s->op->ntensors; i++) {
+        if (i == s->op->result)
+            buffers.result = arg_tensor(s, i)->buffer;
+        else
+            buffers.inputs[inputs++] = arg_tensor(s, i)->buffer;
+    }
+    return comm_prepare(s->comm, s->msg, s->length, values, &buffers, out);
+}
+
+/* Submit the finished message, or give up with the first failure. values: where the completion's go. */
+static int submission_end(struct submission *s, int64_t *values, const struct manner *how)
 {
     int status;
 
     if (s->length > FCC_MSG_MAX)
         submission_fail(s, -EINVAL, "request: %zu bytes: allowed are at most %u", s->length, FCC_MSG_MAX);
-    if (how->enqueue && !how->out && recv_rows)
-        submission_fail(s, -EINVAL, "recv_rows: not NULL: allowed only with a request, which says when they are there");
+    if (how->enqueue && !how->out && values)
+        submission_fail(s, -EINVAL, "%s: not NULL: allowed only with a request, which says when they are there",
+                        s->op->values_name);
     if (s->error.status)
         status = operator_refuse(s->comm, s->op, s->error.status, s->error.text, how);
     else if (how->prepare)
-        status = comm_prepare(s->comm, s->msg, s->length, recv_rows, buffers, how->prepared);
+        status = submission_prepare(s, values, how->prepared);
     else if (how->enqueue)
-        status = comm_enqueue(s->comm, s->msg, s->length, s->addresses, recv_rows, how->stream, how->out);
+        status = comm_enqueue(s->comm, s->msg, s->length, s->addresses, values, how->stream, how->out);
     else
-        status = comm_submit(s->comm, s->msg, s->length, recv_rows, how->out);
+        status = comm_submit(s->comm, s->msg, s->length, values, how->out);
     free(s->msg);
     return status;
 }
 
-/* ---- the operators: each submits ---- */
+/* ---- the operators: all are called alike ---- */
 
-/* Pointers to nothing. 0: there are none. */
-static int call_check(fcc_comm *comm, enum fcc_op op, bool has_args, const struct manner *how)
+static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const struct manner *how)
 {
+    const struct op_spec *op = op_spec(number);
+    struct submission s;
+    int64_t *values = NULL;
     int status = comm_check(comm);
 
     if (status)
         return status;
-    if (!has_args)
+    if (op->args_bytes && !args)
         return operator_refuse(comm, op, -EINVAL, "args: NULL: not allowed", how);
     if ((how->start && !how->out) || (how->prepare && !how->prepared))
         return operator_refuse(comm, op, -EINVAL, "out: NULL: not allowed", how);
-    return 0;
+    submission_begin(&s, comm, op, args);
+    if (args)
+        submission_pack(&s);
+    if (args && op->values_at)
+        values = *(int64_t *const *)(const void *)(s.args + op->values_at);
+    return submission_end(&s, values, how);
 }
 
-static int noop_submit(fcc_comm *comm, const struct manner *how)
-{
-    struct submission s;
-    int status = call_check(comm, FCC_OP_NOOP, true, how);
-
-    if (status)
-        return status;
-    submission_begin(&s, comm, FCC_OP_NOOP, 0, 0);
-    return submission_end(&s, NULL, NULL, how);
-}
-
-static int embedding_submit(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, const struct manner *how)
-{
-    struct submission s;
-    size_t ntables, nranks;
-    int64_t pooling;
-    bool well;
-    int status = call_check(comm, FCC_OP_EMBEDDING_ALL_TO_ALL, args != NULL, how);
-
-    if (status || !args)
-        return status;
-    well = args->num_tables >= 0 && args->num_tables <= FCC_MAX_TABLES;
-    ntables = well && args->table_rows ? (size_t)args->num_tables : 0;
-    nranks = (size_t)comm->nranks;
-    pooling = args->pooling;
-    submission_begin(&s, comm, FCC_OP_EMBEDDING_ALL_TO_ALL, FCC_EMB_TENSORS, ntables + nranks + 6);
-    if (!well)
-        submission_fail(&s, -EINVAL, "num_tables: %d: allowed are 0 to %d", args->num_tables, FCC_MAX_TABLES);
-    else if (args->num_tables && !args->table_rows)
-        submission_fail(&s, -EINVAL, "table_rows: NULL: allowed only if num_tables is 0");
-    submission_options(&s, args->schedule, args->reserved);
-    submission_tensor(&s, "tables", &args->tables);
-    submission_tensor(&s, "indices", &args->indices);
-    submission_tensor(&s, "offsets", &args->offsets);
-    submission_tensor(&s, "sample_weights", &args->sample_weights);
-    submission_tensor(&s, "out", &args->out);
-    submission_attr(&s, FCC_ATTR_TABLE_ROWS, args->table_rows, ntables);
-    submission_attr(&s, FCC_ATTR_POOLING, &pooling, 1);
-    submission_attr(&s, FCC_ATTR_BATCH, &args->batch, 1);
-    if (args->batch_split)
-        submission_attr(&s, FCC_ATTR_BATCH_SPLIT, args->batch_split, nranks);
-    return submission_end(&s, NULL, NULL, how);
-}
-
-static int gemv_submit(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, const struct manner *how)
-{
-    struct submission s;
-    int status = call_check(comm, FCC_OP_GEMV_ALL_REDUCE, args != NULL, how);
-
-    if (status || !args)
-        return status;
-    submission_begin(&s, comm, FCC_OP_GEMV_ALL_REDUCE, FCC_GEMV_TENSORS, 0);
-    submission_options(&s, args->schedule, args->reserved);
-    submission_tensor(&s, "x", &args->x);
-    submission_tensor(&s, "w", &args->w);
-    submission_tensor(&s, "y", &args->y);
-    return submission_end(
-        &s, NULL, &(struct prepared_buffers){.inputs = {args->x.buffer, args->w.buffer}, .result = args->y.buffer}, how);
-}
-
-static int gemm_submit(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, const struct manner *how)
-{
-    struct submission s;
-    size_t nranks;
-    int status = call_check(comm, FCC_OP_GEMM_ALL_TO_ALL, args != NULL, how);
-
-    if (status || !args)
-        return status;
-    nranks = (size_t)comm->nranks;
-    submission_begin(&s, comm, FCC_OP_GEMM_ALL_TO_ALL, FCC_GEMM_TENSORS, nranks + 1);
-    submission_options(&s, args->schedule, args->reserved);
-    submission_tensor(&s, "a", &args->a);
-    submission_tensor(&s, "b", &args->b);
-    submission_tensor(&s, "c", &args->c);
-    if (args->send_rows)
-        submission_attr(&s, FCC_ATTR_SEND_ROWS, args->send_rows, nranks);
-    return submission_end(&s, args->recv_rows,
-                          &(struct prepared_buffers){.inputs = {args->a.buffer, args->b.buffer}, .result = args->c.buffer},
-                          how);
-}
-
-int fcc_noop(fcc_comm *comm)
-{
-    return noop_submit(comm, &(struct manner){0});
-}
-
-int fcc_noop_start(fcc_comm *comm, fcc_request **out)
-{
-    return noop_submit(comm, &(struct manner){.start = true, .out = out});
-}
-
-int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out)
-{
-    return noop_submit(comm, &(struct manner){.enqueue = true, .stream = stream, .out = out});
-}
-
-int fcc_embedding_all_to_all(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args)
-{
-    return embedding_submit(comm, args, &(struct manner){0});
-}
-
-int fcc_embedding_all_to_all_start(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, fcc_request **out)
-{
-    return embedding_submit(comm, args, &(struct manner){.start = true, .out = out});
-}
-
-int fcc_embedding_all_to_all_enqueue(fcc_comm *comm, const struct fcc_embedding_all_to_all_args *args, void *stream,
-                                     fcc_request **out)
-{
-    return embedding_submit(comm, args, &(struct manner){.enqueue = true, .stream = stream, .out = out});
-}
-
-int fcc_gemv_all_reduce(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args)
-{
-    return gemv_submit(comm, args, &(struct manner){0});
-}
-
-int fcc_gemv_all_reduce_start(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_request **out)
-{
-    return gemv_submit(comm, args, &(struct manner){.start = true, .out = out});
-}
-
-int fcc_gemv_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, void *stream, fcc_request **out)
-{
-    return gemv_submit(comm, args, &(struct manner){.enqueue = true, .stream = stream, .out = out});
-}
-
-int fcc_gemm_all_to_all(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args)
-{
-    return gemm_submit(comm, args, &(struct manner){0});
-}
-
-int fcc_gemm_all_to_all_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_request **out)
-{
-    return gemm_submit(comm, args, &(struct manner){.start = true, .out = out});
-}
-
-int fcc_gemm_all_to_all_enqueue(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, void *stream, fcc_request **out)
-{
-    return gemm_submit(comm, args, &(struct manner){.enqueue = true, .stream = stream, .out = out});
-}
-
-int fcc_gemv_all_reduce_prepare(fcc_comm *comm, const struct fcc_gemv_all_reduce_args *args, fcc_prepared **out)
-{
-    return gemv_submit(comm, args, &(struct manner){.prepare = true, .prepared = out});
-}
-
-int fcc_gemm_all_to_all_prepare(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_prepared **out)
-{
-    return gemm_submit(comm, args, &(struct manner){.prepare = true, .prepared = out});
-}
+/* fcc_NAME(), fcc_NAME_start(), fcc_NAME_enqueue(), and fcc_NAME_prepare() of operators that have it. */
+#define CALL(NAME, ARGS, ...) op_call(comm, FCC_OP_##NAME, ARGS, &(struct manner){__VA_ARGS__})
+#define PREPARE_NEVER(NAME, name)
+#define PREPARE_REPEATED(NAME, name)
+#define PREPARE_PREPARED(NAME, name)                                                                                           \
+    int fcc_##name##_prepare(fcc_comm *comm, const struct fcc_##name##_args *args, fcc_prepared **out)                         \
+    {                                                                                                                          \
+        return CALL(NAME, args, .prepare = true, .prepared = out);                                                             \
+    }
+#define OPERATOR(NAME, name, compute, exchange, bind, tensors, attributes, values)                                             \
+    int fcc_##name(fcc_comm *comm, const struct fcc_##name##_args *args)                                                       \
+    {                                                                                                                          \
+        return CALL(NAME, args, .out = NULL);                                                                                  \
+    }                                                                                                                          \
+    int fcc_##name##_start(fcc_comm *comm, const struct fcc_##name##_args *args, fcc_request **out)                            \
+    {                                                                                                                          \
+        return CALL(NAME, args, .start = true, .out = out);                                                                    \
+    }                                                                                                                          \
+    int fcc_##name##_enqueue(fcc_comm *comm, const struct fcc_##name##_args *args, void *stream, fcc_request **out)            \
+    {                                                                                                                          \
+        return CALL(NAME, args, .enqueue = true, .stream = stream, .out = out);                                                \
+    }                                                                                                                          \
+    PREPARE_##bind(NAME, name)
+#define OPERATOR_BARE(NAME, name, compute, exchange, bind)                                                                     \
+    int fcc_##name(fcc_comm *comm)                                                                                             \
+    {                                                                                                                          \
+        return CALL(NAME, NULL, .out = NULL);                                                                                  \
+    }                                                                                                                          \
+    int fcc_##name##_start(fcc_comm *comm, fcc_request **out)                                                                  \
+    {                                                                                                                          \
+        return CALL(NAME, NULL, .start = true, .out = out);                                                                    \
+    }                                                                                                                          \
+    int fcc_##name##_enqueue(fcc_comm *comm, void *stream, fcc_request **out)                                                  \
+    {                                                                                                                          \
+        return CALL(NAME, NULL, .enqueue = true, .stream = stream, .out = out);                                                \
+    }
+#include "kernels/plan/operators.def"

@@ -11,6 +11,27 @@
 #include <string.h>
 
 #include "client/core/client.h"
+#include "kernels/plan/spec.h"
+
+const char *operator_name(uint16_t op)
+{
+    const struct op_spec *spec = op_spec(op & ~OP_PREPARED);
+
+    return !spec ? "fcc_buffer_alloc" : op & OP_PREPARED ? spec->prepare_name : spec->name;
+}
+
+/* The number of what can be refused by this name; -1: there is none. */
+static int operator_by_name(const char *name)
+{
+    for (unsigned op = 0; op <= FCC_OP_COUNT; op++) {
+        const struct op_spec *spec = op_spec(op);
+        if (!strcmp(name, operator_name((uint16_t)op)))
+            return (int)op;
+        if (spec && spec->bind == BIND_PREPARED && !strcmp(name, spec->prepare_name))
+            return (int)(op | OP_PREPARED);
+    }
+    return -1;
+}
 
 const char *text_without_rank(int rank, const char *text)
 {
@@ -105,24 +126,18 @@ int comm_lost(const struct fcc_comm *comm)
 
 int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out)
 {
-    unsigned number = 0;
     struct refusal msg;
-    int failed = comm_check(comm);
+    int number, failed = comm_check(comm);
 
     if (failed)
         return failed;
     if (!op || !reason || !out)
         return last_error_set(-EINVAL, "%s: NULL: not allowed", !op ? "op" : !reason ? "reason" : "out");
-    while (number <= FCC_OP_COUNT && strcmp(op, operator_name((uint16_t)number)) != 0)
-        number++;
-    for (unsigned i = 0; number > FCC_OP_COUNT && i < FCC_OP_COUNT; i++)
-        if ((i == FCC_OP_GEMV_ALL_REDUCE || i == FCC_OP_GEMM_ALL_TO_ALL) &&
-            !strcmp(op, operator_name((uint16_t)(i | OP_PREPARED))))
-            number = i | OP_PREPARED;
-    if (number > FCC_OP_COUNT && !(number & OP_PREPARED))
+    number = operator_by_name(op);
+    if (number < 0)
         return last_error_set(-EINVAL, "op: \"%.40s\": allowed are the operators' names and %s", op,
                               operator_name(FCC_OP_COUNT));
     if (status >= 0 || status < -FCC_REFUSED_MAX)
         return last_error_set(-EINVAL, "status: %d: allowed are -1 to -%d", status, FCC_REFUSED_MAX);
-    return comm_submit(comm, &msg.submit, refusal_make(comm, number, status, reason, &msg), NULL, out);
+    return comm_submit(comm, &msg.submit, refusal_make(comm, (unsigned)number, status, reason, &msg), NULL, out);
 }

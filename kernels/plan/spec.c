@@ -36,13 +36,14 @@ enum { NEEDED, OPTIONAL };
      .count_at = offsetof(ARGS(operator), count),                                                                              \
      .count_most = (most),                                                                                                     \
      .count_name = #count},
-#define VALUES(operator, member) offsetof(ARGS(operator), member)
-#define NO_VALUES 0
+#define VALUES(operator, member) .values_at = offsetof(ARGS(operator), member), .values_name = #member
+#define NO_VALUES .values_at = 0
 
 /* The result is the last tensor, which test_specs sees to. */
 #define OPERATOR(NAME, name_, compute_, exchange_, bind_, tensors_, attrs_, values_)                                           \
     [FCC_OP_##NAME] = {.name = #name_,                                                                                         \
                        .prepare_name = #name_ "_prepare",                                                                      \
+                       .number = FCC_OP_##NAME,                                                                                \
                        .compute = COMPUTE_##compute_,                                                                          \
                        .exchange = EXCHANGE_##exchange_,                                                                       \
                        .bind = BIND_##bind_,                                                                                   \
@@ -52,11 +53,12 @@ enum { NEEDED, OPTIONAL };
                        .tensors = LIST(struct tensor_spec, tensors_),                                                          \
                        .attrs = LIST(struct attr_spec, attrs_),                                                                \
                        .args_bytes = sizeof(ARGS(name_)),                                                                      \
-                       .values_at = (values_),                                                                                 \
+                       values_,                                                                                                \
                        .schedule_at = offsetof(ARGS(name_), schedule)},
 #define OPERATOR_BARE(NAME, name_, compute_, exchange_, bind_)                                                                 \
     [FCC_OP_##NAME] = {.name = #name_,                                                                                         \
                        .prepare_name = #name_ "_prepare",                                                                      \
+                       .number = FCC_OP_##NAME,                                                                                \
                        .compute = COMPUTE_##compute_,                                                                          \
                        .exchange = EXCHANGE_##exchange_,                                                                       \
                        .bind = BIND_##bind_,                                                                                   \

@@ -54,13 +54,15 @@ enum op_bind { BIND_NEVER, BIND_REPEATED, BIND_PREPARED };
 
 struct op_spec {
     const char *name, *prepare_name; /* prepare_name: "NAME_prepare", whether it can be prepared or not */
+    uint16_t number;                 /* enum fcc_op */
     uint8_t compute, exchange, bind; /* enum compute_kind, exchange_kind, op_bind */
     uint8_t ntensors, nattrs;
     int8_t result; /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
     const struct tensor_spec *tensors;
     const struct attr_spec *attrs;
-    uint16_t args_bytes;  /* of the public struct; 0: the operator takes none */
-    uint16_t values_at;   /* the offset of its member int64_t *, [nranks], for the values of the completion; 0: none */
+    uint16_t args_bytes; /* of the public struct; 0: the operator takes none */
+    uint16_t values_at;  /* the offset of its member int64_t *, [nranks], for the values of the completion; 0: none */
+    const char *values_name;
     uint16_t schedule_at; /* of its members uint32_t schedule, reserved[7] */
 };
 
