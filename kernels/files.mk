@@ -1,5 +1,6 @@
 # Plans, what runs on cores, and the GPU plug-ins, each where its compiler is found.
-KERNELS := $(call in,kernels/plan kernels/plan/compute kernels/plan/exchange kernels/cpu) daemon/worker/device/gpu/call.c
+PLANS := $(call in,kernels/plan kernels/plan/compute kernels/plan/exchange)
+KERNELS := $(PLANS) $(call in,kernels/cpu) daemon/worker/device/gpu/call.c
 
 $(BUILD)/obj/kernels/%.o: OPTIMIZE := $(if $(findstring undefined,$(SAN)),-O1,-O3)
 $(BUILD)/obj/kernels/%.o: CPPFLAGS += $(BLAS_CFLAGS) -DFCC_BLAS_LIBRARY='"$(BLAS_LIBRARY)"'

@@ -18,7 +18,7 @@
 #include <errno.h>
 #include <math.h>
 
-#include "kernels/plan/program.h"
+#include "kernels/cpu/execute.h"
 #include "tests/random.h"
 
 enum { RANKS = 8, GUARD = 256, POISON = 0xff, ATTRS = 256 };
@@ -266,20 +266,19 @@ static void slice_finished(const struct test_case *c, struct execution *x, const
 /* Run one slice of rank r, or several together if the workgroup is alone, and raise the flags of the groups that end. */
 static int execute_slices(const struct test_case *c, struct execution *x, int r, struct workgroup *wg, struct error *e)
 {
-    const struct op *op = op_get(c->problem.op);
     const struct plan *plan = x->plans[r];
     uint32_t first = x->next[r], count = 1;
     const struct slice *s = &plan->slices[first];
     struct run run = {.plan = plan, .problem = &c->problem, .rank = r, .args = c->args, .staging = x->staging};
     int status = 0;
 
-    if (wg->alone && op->together)
-        count = op->together(&run, first);
+    if (wg->alone)
+        count = cpu_slices_together(&run, first);
     EXPECT(count >= 1 && count <= plan->nslices - first);
     if (count > 1)
-        status = op->slices(&run, first, count, wg, e);
+        status = cpu_slices(&run, first, count, wg, e);
     else if (s->kind != SLICE_WAIT)
-        status = op->slice(&run, s, wg, e);
+        status = cpu_slice(&run, s, wg, e);
     x->next[r] += count;
     for (uint32_t i = 0; i < count && status == 0; i++) {
         EXPECT(count == 1 || s[i].wait_count == 0);

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/plan/program.h"
+#include "kernels/cpu/execute.h"
 
 /* c[m][n] = a[m][k] . b[k][n], or a[m][k] . b[n][k]^T if b_transposed. Rows lie ld elements apart. Sizes are 0 to INT32_MAX;
  * k = 0 makes c zero. Sums are f32, rounded once to c_dtype, which is f32 or dtype. c overlaps neither a nor b. */

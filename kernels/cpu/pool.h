@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/plan/program.h"
+#include "kernels/cpu/execute.h"
 
 /* One table and the indices into it. Offsets and indices are the client's: whatever is read of them is read once, and checked
  * before it is used. */

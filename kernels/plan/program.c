@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * program.c - the operator table, the attributes of a request, and a workgroup's scratch memory.
+ * program.c - the operator table, and the attributes of a request.
  */
 #include "kernels/plan/program.h"
 
 #include <errno.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/plan/table.h"
@@ -96,27 +95,4 @@ const int64_t *op_attr(const struct op_args *args, enum fcc_attr key, size_t *co
     }
     *count = 0;
     return NULL;
-}
-
-void *workgroup_scratch(struct workgroup *wg, size_t bytes)
-{
-    if (bytes > wg->scratch_bytes || !wg->scratch) {
-        if (bytes > SIZE_MAX - 4096)
-            return NULL;
-        size_t room = (bytes + 4095) & ~(size_t)4095;
-        void *memory = aligned_alloc(64, room ? room : 4096);
-        if (!memory)
-            return NULL;
-        free(wg->scratch);
-        wg->scratch = memory;
-        wg->scratch_bytes = room ? room : 4096;
-    }
-    return wg->scratch;
-}
-
-void workgroup_release(struct workgroup *wg)
-{
-    free(wg->scratch);
-    wg->scratch = NULL;
-    wg->scratch_bytes = 0;
 }

@@ -8,7 +8,6 @@
 
 #include <stdbool.h>
 
-#include "kernels/gpu/abi.h"
 #include "kernels/plan/plan.h"
 #include "proto/proto.h"
 
@@ -44,36 +43,6 @@ int op_attrs_check(const int64_t *attrs, size_t nattrs, struct error *e);
 /* The values of an attribute and their number, or NULL (and 0) if it is absent. */
 const int64_t *op_attr(const struct op_args *args, enum fcc_attr key, size_t *count);
 
-/* One rank's execution of its plan on a device whose memory this process can address. */
-struct run {
-    const struct plan *plan;
-    const struct problem *problem;
-    int rank;
-    const struct op_args *args;    /* [nranks]: all ranks' requests */
-    unsigned char *const *staging; /* [nranks]: all ranks' staging memory, plan->staging_bytes each, 64-byte aligned */
-};
-
-/* Where a slice that is put (all but compute and wait) lies at one of its destinations, as addressed in this process: `planes`
- * of them, plane_bytes apart, each of `rows` rows of row_bytes, row_stride bytes apart. For who sends it on to another node. */
-struct put_area {
-    int tensor; /* the destination's, whose memory it is; PUT_STAGING: its staging memory */
-    uint32_t planes, rows;
-    unsigned char *at;
-    uint64_t plane_bytes, row_bytes, row_stride;
-};
-#define PUT_STAGING (-1)
-
-/* One thread of a cpu device. Its scratch memory grows and is reused from slice to slice. */
-struct workgroup {
-    void *scratch;
-    size_t scratch_bytes;
-    bool alone;          /* no other takes slices of the runs that it executes */
-    struct views *views; /* of the worker's shared memory; NULL: there are none */
-};
-/* At least `bytes` of 64-byte aligned memory with undefined contents, valid until the next call; or NULL. */
-void *workgroup_scratch(struct workgroup *wg, size_t bytes);
-void workgroup_release(struct workgroup *wg);
-
 /* How a slice that is computed and put may be computed before the other ranks have come, while they may still read their results. */
 enum op_early {
     EARLY_NEVER,
@@ -95,22 +64,10 @@ struct op {
     /* Fill the builder's plan; schedule's zeros become the defaults. */
     void (*plan)(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b);
     struct work (*work)(const struct problem *problem, int rank);
-    /* Execute one slice (never a SLICE_WAIT) on the cpu: its compute and its stores, not its waits and signals. Indices and
-     * offsets are read from the client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
-    int (*slice)(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e);
     enum op_early early;
     /* Whether a rank's request is one of this problem by its attributes. For operators whose problem has all that these say; NULL: it is
      * if it has none. */
     bool (*attrs_fit)(const struct problem *problem, int rank, const struct op_args *args);
-    /* How many slices from this one on, which wait for nothing, a workgroup that is alone had better execute together: 1 or more. NULL:
-     * always 1. And do that. */
-    uint32_t (*together)(const struct run *run, uint32_t first);
-    int (*slices)(const struct run *run, uint32_t first, uint32_t count, struct workgroup *wg, struct error *e);
-    /* Where a slice that is put lies at rank dst, which is its destination, or one of several. */
-    void (*area)(const struct run *run, const struct slice *slice, int dst, struct put_area *out);
-    /* What its GPU kernels are told (daemon/worker/device/gpu/call.c): of the operator, and of one rank. What is not the operator's is zero. */
-    void (*gpu_shape)(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out);
-    void (*gpu_rank)(const struct op_args *args, struct gpu_output *out, struct gpu_input *in);
     /* Values to return to the rank with its completion, at most FCC_MAX_RANKS; returns how many. */
     int (*values)(const struct problem *problem, int rank, int64_t values[]);
 };

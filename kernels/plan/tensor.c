@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 
 int args_check(const struct op_args *args, int ntensors, unsigned attr_mask, struct error *e)
 {
@@ -239,10 +238,4 @@ int match_schedule(const struct op_args args[], int nranks, struct error *e)
                              route_name(args[0].route));
     }
     return 0;
-}
-
-void rows_copy(unsigned char *dst, int64_t dst_stride, const unsigned char *src, int64_t src_stride, int64_t rows, size_t bytes)
-{
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(dst + i * dst_stride, src + i * src_stride, bytes);
 }

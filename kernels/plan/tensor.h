@@ -36,8 +36,4 @@ int match_value(const char *what, int rank, int64_t value, int64_t value0, struc
 int match_dtype(const char *name, int rank, enum fcc_dtype dtype, enum fcc_dtype dtype0, struct error *e);
 int match_schedule(const struct op_args args[], int nranks, struct error *e);
 
-/* Copy rows of `bytes` from one place to another. */
-void rows_copy(unsigned char *dst, int64_t dst_stride, const unsigned char *src, int64_t src_stride, int64_t rows,
-               size_t bytes);
-
 #endif

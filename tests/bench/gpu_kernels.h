@@ -12,6 +12,7 @@
 
 #include <stdatomic.h>
 
+#include "kernels/gpu/abi.h"
 #include "kernels/plan/program.h"
 
 /* One shape; sizes as in gpu_kernels.c's table. What is not its operator's is 0. */

@@ -70,7 +70,7 @@ static void embedding_compute(struct sequence *s)
     staging[s->rank] = (unsigned char *)s->computed;
     for (uint32_t i = 0; i < s->plan->nslices; i++) {
         const struct slice *slice = &s->plan->slices[i];
-        if (slice->kind == SLICE_COMPUTE && op_get(FCC_OP_EMBEDDING_ALL_TO_ALL)->slice(&run, slice, &s->workgroup, &e))
+        if (slice->kind == SLICE_COMPUTE && cpu_slice(&run, slice, &s->workgroup, &e))
             sequence_fail(s, "%s", e.text);
     }
 }

@@ -11,7 +11,7 @@
 #include <mpi.h>
 
 #include "client/fccctl/bench/bench.h"
-#include "kernels/plan/program.h"
+#include "kernels/cpu/execute.h"
 
 #define SEQUENCE_VARIANTS 4
 

@@ -58,16 +58,15 @@ static uint64_t place_in(uint64_t address, const struct buffer *b)
     return b ? address - (uint64_t)(uintptr_t)b->memory.data : 0;
 }
 
-/* What gpu_rank() has filled in are this process's addresses. offered: each run has its own rank's. */
+/* What gpu_rank_fill() has filled in are this process's addresses. offered: each run has its own rank's. */
 static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, const struct op_args args[], bool offered)
 {
-    const struct op *op = op_get(args[0].op);
     struct buffer *const *own = c->members[plan->rank].next->buffers;
     int result = prepared_result_tensor(args[0].op);
 
     for (int r = 0; r < c->nranks; r++) {
         struct gpu_input in;
-        op->gpu_rank(&args[r], &plan->out[r], &in);
+        gpu_rank_fill(&args[r], &plan->out[r], &in);
         plan->out[r].data = result < 0 ? 0 : place_in(plan->out[r].data, c->members[r].next->buffers[result]);
         if (r == (int)plan->rank)
             plan->in = in;

@@ -15,6 +15,7 @@
 #include "daemon/worker/comm/tune.h"
 #include "daemon/worker/device/memory.h"
 #include "daemon/worker/engine/engine.h"
+#include "kernels/cpu/execute.h"
 #include "kernels/plan/program.h"
 #include "kernels/plan/slice.h"
 

@@ -28,7 +28,7 @@ static bool put_resolve(const struct entry *entry, const struct fcc_trigger *t, 
     const unsigned char *base = l->staging[t->dst];
     struct put_area area;
 
-    op_get(l->problem->op)->area(run, s, t->dst, &area);
+    cpu_slice_area(run, s, t->dst, &area);
     if (!area.planes || !area.rows || !area.row_bytes)
         return false;
     out->to.region = NET_STAGING;

@@ -12,9 +12,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
-#include "kernels/cpu/pool.h"
 #include "kernels/plan/exchange/put.h"
 #include "kernels/plan/table.h"
 #include "kernels/plan/tensor.h"
@@ -199,15 +197,6 @@ static int embedding_match(const struct op_args args[], int nranks, struct probl
 
 /* ---- plan ---- */
 
-static int64_t samples_before(const struct problem *problem, int rank)
-{
-    int64_t sum = 0;
-
-    for (int p = 0; p < rank; p++)
-        sum += problem->embedding.split[p];
-    return sum;
-}
-
 /* Slices of about 1 MiB of memory traffic, samples of one table before further tables: a table's rows and page table entries
  * are used again, and its indices are contiguous. For GPUs of 128 KiB: there are hundreds of workgroups to share them, of which
  * several on a multiprocessor cover each other's ends of slices; and of a multiple of 8 samples, so that all of a workgroup's
@@ -255,7 +244,7 @@ static void embedding_plan(const struct problem *problem, int rank, struct sched
     if (schedule->kind != FCC_SCHEDULE_FUSED)
         b->plan->staging_bytes =
             (uint64_t)(problem->embedding.batch * tables) * (uint64_t)problem->embedding.dim * dtype_size(problem->dtype);
-    all_to_all_plan(problem, rank, schedule, parts, from,
+    all_to_all_plan(problem, rank, schedule, parts, (uint64_t)problem->embedding.dim * dtype_size(problem->dtype), from,
                     schedule->target == PLAN_GPU ? ALL_TO_ALL_IN_TURNS : ALL_TO_ALL_IN_PARTS, NULL, b);
 }
 
@@ -269,142 +258,6 @@ static struct work embedding_work(const struct problem *problem, int rank)
                          .flops = nnz * (double)problem->embedding.dim};
 }
 
-/* ---- execution ---- */
-
-/* Where a pooled vector goes, and the bytes from one sample and one table to the next. */
-struct place {
-    unsigned char *at;
-    size_t sample_bytes, table_bytes;
-};
-
-static struct place place_in_out(const struct run *run, const struct slice *s)
-{
-    const struct tensor *out = &run->args[s->dst].tensors[FCC_EMB_OUT];
-    size_t size = dtype_size(out->dtype);
-    struct place place = {.sample_bytes = (size_t)out->stride[0] * size, .table_bytes = (size_t)out->stride[1] * size};
-
-    place.at = out->data + s->dst_row * place.sample_bytes + s->dst_col * place.table_bytes;
-    return place;
-}
-
-static struct place place_in_staging(const struct run *run, const struct slice *s)
-{
-    size_t vector = (size_t)run->problem->embedding.dim * dtype_size(run->problem->dtype);
-    struct place place = {.sample_bytes = (size_t)run->problem->embedding.tables[run->rank] * vector, .table_bytes = vector};
-    uint64_t sample = (uint64_t)samples_before(run->problem, s->dst) + s->row;
-
-    place.at = run->staging[run->rank] + sample * place.sample_bytes + s->col * vector;
-    return place;
-}
-
-static int compute_tile(const struct run *run, const struct slice *s, struct place place, struct workgroup *wg, struct error *e)
-{
-    const struct op_args *args = &run->args[run->rank];
-    const struct tensor *tables = &args->tensors[FCC_EMB_TABLES], *indices = &args->tensors[FCC_EMB_INDICES];
-    size_t ntables;
-    const int64_t *table_rows = op_attr(args, FCC_ATTR_TABLE_ROWS, &ntables);
-    int64_t rows_before = 0, first = samples_before(run->problem, s->dst) + s->row;
-    struct pool p = {
-        .row_bytes = (size_t)tables->stride[0] * dtype_size(tables->dtype),
-        .dtype = tables->dtype,
-        .dim = run->problem->embedding.dim,
-        .indices = indices->data,
-        .offsets = args->tensors[FCC_EMB_OFFSETS].data,
-        .wide = indices->dtype == FCC_I64,
-        .nnz = indices->shape[0],
-        .weights = (const float *)(const void *)args->tensors[FCC_EMB_WEIGHTS].data,
-        .mean = one_attr(args, FCC_ATTR_POOLING) == FCC_POOLING_MEAN,
-    };
-
-    for (uint32_t t = 0; t < s->col; t++)
-        rows_before += table_rows[t];
-    for (uint32_t t = s->col; t < s->col + s->cols; t++) {
-        p.rows = tables->data + (size_t)rows_before * p.row_bytes;
-        p.nrows = table_rows[t];
-        p.table = (int)t;
-        p.first_bag = t * run->problem->embedding.batch;
-        int status = pool_bags(&p, first, s->rows, place.at + (t - s->col) * place.table_bytes, place.sample_bytes, wg, e);
-        if (status)
-            return status;
-        rows_before += table_rows[t];
-    }
-    return 0;
-}
-
-static void put_tile(const struct run *run, const struct slice *s)
-{
-    struct place to = place_in_out(run, s), from = place_in_staging(run, s);
-    size_t vector = from.table_bytes;
-
-    if (to.table_bytes == vector || s->cols == 1) {
-        rows_copy(to.at, (int64_t)to.sample_bytes, from.at, (int64_t)from.sample_bytes, s->rows, s->cols * vector);
-        return;
-    }
-    for (uint32_t t = 0; t < s->cols; t++)
-        rows_copy(to.at + t * to.table_bytes, (int64_t)to.sample_bytes, from.at + t * vector, (int64_t)from.sample_bytes,
-                  s->rows, vector);
-}
-
-static int embedding_slice(const struct run *run, const struct slice *s, struct workgroup *wg, struct error *e)
-{
-    switch (s->kind) {
-    case SLICE_COMPUTE_PUT:
-        return compute_tile(run, s, place_in_out(run, s), wg, e);
-    case SLICE_COMPUTE:
-        return compute_tile(run, s, place_in_staging(run, s), wg, e);
-    default:
-        put_tile(run, s);
-        return 0;
-    }
-}
-
-/* Of each sample the tables' vectors, in one row where they lie dense; otherwise a plane for each table. */
-static void embedding_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
-{
-    struct place to = place_in_out(run, s);
-    uint64_t vector = (uint64_t)run->problem->embedding.dim * dtype_size(run->problem->dtype);
-    bool dense = to.table_bytes == vector;
-
-    (void)dst;
-    *out = (struct put_area){.tensor = FCC_EMB_OUT,
-                             .planes = dense ? 1 : s->cols,
-                             .rows = s->rows,
-                             .at = to.at,
-                             .plane_bytes = to.table_bytes,
-                             .row_bytes = dense ? s->cols * vector : vector,
-                             .row_stride = to.sample_bytes};
-}
-
-/* ---- on a GPU ---- */
-
-static void embedding_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
-{
-    (void)schedule;
-    out->dim = problem->embedding.dim;
-    out->batch = problem->embedding.batch;
-    for (int p = 0; p <= problem->nranks; p++)
-        out->first[p] = samples_before(problem, p);
-}
-
-static void embedding_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
-{
-    const struct tensor *tables = &args->tensors[FCC_EMB_TABLES], *indices = &args->tensors[FCC_EMB_INDICES],
-                        *to = &args->tensors[FCC_EMB_OUT];
-    size_t ntables;
-
-    (void)op_attr(args, FCC_ATTR_TABLE_ROWS, &ntables);
-    *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)to->data, .stride = {to->stride[0], to->stride[1]}};
-    in->embedding.tables = (uint64_t)(uintptr_t)tables->data;
-    in->embedding.row_stride = tables->stride[0];
-    in->embedding.indices = (uint64_t)(uintptr_t)indices->data;
-    in->embedding.offsets = (uint64_t)(uintptr_t)args->tensors[FCC_EMB_OFFSETS].data;
-    in->embedding.weights = (uint64_t)(uintptr_t)args->tensors[FCC_EMB_WEIGHTS].data;
-    in->embedding.nnz = indices->shape[0];
-    in->embedding.ntables = (uint32_t)ntables;
-    in->embedding.flags = (indices->dtype == FCC_I64 ? GPU_INDEX_WIDE : 0u) |
-                          (one_attr(args, FCC_ATTR_POOLING) == FCC_POOLING_MEAN ? GPU_POOL_MEAN : 0u);
-}
-
 const struct op op_embedding_all_to_all = {
     .name = "embedding_all_to_all",
     .ntensors = FCC_EMB_TENSORS,
@@ -414,9 +267,5 @@ const struct op op_embedding_all_to_all = {
     .match = embedding_match,
     .plan = embedding_plan,
     .work = embedding_work,
-    .slice = embedding_slice,
-    .area = embedding_area,
-    .gpu_shape = embedding_gpu_shape,
-    .gpu_rank = embedding_gpu_rank,
     .values = op_no_values,
 };

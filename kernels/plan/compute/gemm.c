@@ -11,10 +11,7 @@
  * the destination has come.
  */
 #include <errno.h>
-#include <string.h>
 
-#include "kernels/cpu/dense.h"
-#include "kernels/cpu/view.h"
 #include "kernels/plan/exchange/put.h"
 #include "kernels/plan/table.h"
 #include "kernels/plan/tensor.h"
@@ -243,7 +240,7 @@ static void gemm_plan(const struct problem *problem, int rank, struct schedule *
     if (schedule->kind != FCC_SCHEDULE_FUSED ||
         (schedule->target == PLAN_CPU && !plan_is_over_nodes(problem) && bytes <= EARLY_BYTES))
         b->plan->staging_bytes = bytes;
-    all_to_all_plan(problem, rank, schedule, parts, from,
+    all_to_all_plan(problem, rank, schedule, parts, dtype_size(problem->dtype), from,
                     are_short(problem, rank, schedule) ? ALL_TO_ALL_TOGETHER
                     : schedule->target == PLAN_GPU     ? ALL_TO_ALL_IN_BANDS
                                                        : ALL_TO_ALL_IN_PARTS,
@@ -257,167 +254,6 @@ static struct work gemm_work(const struct problem *problem, int rank)
     return (struct work){.bytes = (m * k + k * n + m * n) * (double)dtype_size(problem->dtype), .flops = 2 * m * n * k};
 }
 
-/* ---- execution ---- */
-
-/* `rows` of them from the slice's first one on, in its columns. */
-static int compute_rows(const struct run *run, const struct slice *s, uint32_t rows, unsigned char *c, int64_t ldc,
-                        struct workgroup *wg, struct error *e)
-{
-    const struct tensor *a = &run->args[run->rank].tensors[FCC_GEMM_A], *b = &run->args[run->rank].tensors[FCC_GEMM_B];
-    int64_t size = (int64_t)dtype_size(run->problem->dtype);
-    struct product p = {
-        .dtype = run->problem->dtype,
-        .c_dtype = run->problem->dtype,
-        .m = rows,
-        .n = s->cols,
-        .k = run->problem->gemm.k[run->rank],
-        .a = tensor_at(a, s->row, 0),
-        .lda = a->stride[0],
-        .c = c,
-        .ldc = ldc,
-    };
-
-    if (!b->data) {
-        rows_copy(c, ldc * size, tensor_at(a, s->row, s->col), a->stride[0] * size, rows, (size_t)(s->cols * size));
-        return 0;
-    }
-    p.b = tensor_at(b, 0, s->col);
-    p.ldb = b->stride[0];
-    return dense_multiply(&p, wg, e);
-}
-
-static int gemm_slice(const struct run *run, const struct slice *s, struct workgroup *wg, struct error *e)
-{
-    const struct tensor *c = &run->args[s->dst].tensors[FCC_GEMM_C];
-    int64_t n = run->problem->gemm.n, size = (int64_t)dtype_size(run->problem->dtype), stride = c->stride[0];
-    unsigned char *there = tensor_at(c, s->dst_row, s->dst_col), *here;
-
-    if (s->kind == SLICE_COMPUTE_PUT)
-        return compute_rows(run, s, s->rows, there, stride, wg, e);
-    here = run->staging[run->rank] + (s->row * n + s->col) * size;
-    if (s->kind == SLICE_COMPUTE)
-        return compute_rows(run, s, s->rows, here, n, wg, e);
-    if (s->cols == n && stride == n)
-        memcpy(there, here, (size_t)(s->rows * n * size));
-    else
-        rows_copy(there, stride * size, here, n * size, s->rows, (size_t)(s->cols * size));
-    return 0;
-}
-
-/* ---- several slices by one product ----
- *
- * The BLAS packs b for each product: with M = N = K = 1024 two products of half the rows take 1 to 5 % longer than one. A workgroup
- * that has all slices of its rank to itself gains nothing from their being apart, within a node, so it computes those of the same
- * columns together, as long as that takes no longer than some tens of milliseconds.
- */
-
-#define TOGETHER_FLOPS 4e9
-enum { TOGETHER_SLICES = VIEW_PIECES };
-
-static uint32_t gemm_together(const struct run *run, uint32_t first)
-{
-    const struct slice *s = &run->plan->slices[first];
-    double flops = 2.0 * s->rows * s->cols * (double)run->problem->gemm.k[run->rank], all = flops;
-    uint32_t count = 1, left = run->plan->nslices - first;
-
-    if (run->problem->dtype != FCC_F32 || (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_COMPUTE))
-        return 1; /* what is converted is so block by block, rows and all */
-    while (count < left && count < TOGETHER_SLICES && s[count].kind == s->kind && s[count].col == s->col &&
-           s[count].cols == s->cols) {
-        all += flops / s->rows * s[count].rows;
-        if (all > TOGETHER_FLOPS)
-            break;
-        count++;
-    }
-    return count;
-}
-
-/* Where a slice's rows are to go, from their first column on, and the distance of rows. */
-static unsigned char *slice_place(const struct run *run, const struct slice *s, int64_t *stride)
-{
-    const struct tensor *c = &run->args[s->dst].tensors[FCC_GEMM_C];
-    int64_t n = run->problem->gemm.n, size = (int64_t)dtype_size(run->problem->dtype);
-
-    *stride = s->kind == SLICE_COMPUTE ? n : c->stride[0];
-    if (s->kind == SLICE_COMPUTE)
-        return run->staging[run->rank] + s->row * n * size;
-    return tensor_at(c, s->dst_row, 0);
-}
-
-/* Slices of rows that follow each other, as one product. False: their places cannot be brought side by side. */
-static bool multiply_together(const struct run *run, const struct slice slices[], uint32_t count, struct workgroup *wg,
-                              struct error *e, int *status)
-{
-    int64_t n = run->problem->gemm.n, size = (int64_t)dtype_size(run->problem->dtype), stride;
-    struct view_piece pieces[TOGETHER_SLICES];
-    unsigned char *c;
-    uint32_t rows = 0;
-    int npieces = 0;
-
-    pieces[0] = (struct view_piece){0};
-    for (uint32_t i = 0; i < count; i++) {
-        unsigned char *at = slice_place(run, &slices[i], &stride);
-        size_t bytes = (size_t)(slices[i].rows * n * size);
-        if (stride != n)
-            return false;
-        if (npieces > 0 && pieces[npieces - 1].at + pieces[npieces - 1].bytes == at)
-            pieces[npieces - 1].bytes += bytes;
-        else
-            pieces[npieces++] = (struct view_piece){.at = at, .bytes = bytes};
-        rows += slices[i].rows;
-    }
-    if (npieces > 1 && !wg->views)
-        return false;
-    c = npieces > 1 ? views_get(wg->views, pieces, npieces) : pieces[0].at;
-    if (!c)
-        return false;
-    *status = compute_rows(run, &slices[0], rows, c + slices[0].col * size, n, wg, e);
-    if (npieces > 1)
-        views_release(wg->views, c);
-    return true;
-}
-
-/* A few, which are nearly sorted: two ascending sequences, as the rank's own rows come last. */
-static void slices_sort(struct slice out[], const struct slice in[], uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t at = i;
-        for (; at > 0 && out[at - 1].row > in[i].row; at--)
-            out[at] = out[at - 1];
-        out[at] = in[i];
-    }
-}
-
-static int gemm_slices(const struct run *run, uint32_t first, uint32_t count, struct workgroup *wg, struct error *e)
-{
-    struct slice slices[TOGETHER_SLICES];
-    int status = 0;
-
-    slices_sort(slices, &run->plan->slices[first], count);
-    for (uint32_t i = 0, end; i < count && status == 0; i = end) {
-        for (end = i + 1; end < count && slices[end].row == slices[end - 1].row + slices[end - 1].rows;)
-            end++;
-        if (multiply_together(run, slices + i, end - i, wg, e, &status))
-            continue;
-        for (uint32_t j = i; j < end && status == 0; j++)
-            status = gemm_slice(run, &slices[j], wg, e);
-    }
-    return status;
-}
-
-static void gemm_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
-{
-    const struct tensor *c = &run->args[dst].tensors[FCC_GEMM_C];
-    uint64_t size = dtype_size(run->problem->dtype);
-
-    *out = (struct put_area){.tensor = FCC_GEMM_C,
-                             .planes = 1,
-                             .rows = s->rows,
-                             .at = tensor_at(c, s->dst_row, s->dst_col),
-                             .row_bytes = s->cols * size,
-                             .row_stride = (uint64_t)c->stride[0] * size};
-}
-
 static bool gemm_attrs_fit(const struct problem *problem, int rank, const struct op_args *args)
 {
     int64_t rows[FCC_MAX_RANKS];
@@ -427,24 +263,6 @@ static bool gemm_attrs_fit(const struct problem *problem, int rank, const struct
     for (int p = 0; p < problem->nranks; p++)
         fit &= rows[p] == problem->gemm.rows[rank][p];
     return fit;
-}
-
-static void gemm_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
-{
-    (void)schedule;
-    out->n = problem->gemm.n;
-}
-
-static void gemm_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
-{
-    const struct tensor *a = &args->tensors[FCC_GEMM_A], *b = &args->tensors[FCC_GEMM_B], *c = &args->tensors[FCC_GEMM_C];
-
-    *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)c->data, .stride = {c->stride[0]}};
-    in->gemm.a = (uint64_t)(uintptr_t)a->data;
-    in->gemm.a_stride = a->stride[0];
-    in->gemm.b = (uint64_t)(uintptr_t)b->data;
-    in->gemm.b_stride = b->data ? b->stride[0] : 0;
-    in->gemm.k = a->shape[1];
 }
 
 static int gemm_values(const struct problem *problem, int rank, int64_t values[])
@@ -463,13 +281,7 @@ const struct op op_gemm_all_to_all = {
     .match = gemm_match,
     .plan = gemm_plan,
     .work = gemm_work,
-    .slice = gemm_slice,
-    .together = gemm_together,
-    .slices = gemm_slices,
     .early = EARLY_STAGED,
     .attrs_fit = gemm_attrs_fit,
-    .area = gemm_area,
-    .gpu_shape = gemm_gpu_shape,
-    .gpu_rank = gemm_gpu_rank,
     .values = gemm_values,
 };

@@ -2,8 +2,6 @@
  *
  * none.c - all ranks meet, and nothing else. Its plan is the bare wait that plan_make() gives to every plan without slices.
  */
-#include <errno.h>
-
 #include "kernels/plan/table.h"
 #include "kernels/plan/tensor.h"
 
@@ -38,35 +36,6 @@ static struct work noop_work(const struct problem *problem, int rank)
     return (struct work){0};
 }
 
-static int noop_slice(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e)
-{
-    (void)run;
-    (void)wg;
-    return error_set(e, -EINVAL, "slice: %s: noop has only wait", slice_kind_name((enum slice_kind)slice->kind));
-}
-
-static void noop_area(const struct run *run, const struct slice *slice, int dst, struct put_area *out)
-{
-    (void)run;
-    (void)slice;
-    (void)dst;
-    *out = (struct put_area){.tensor = PUT_STAGING};
-}
-
-static void noop_gpu_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
-{
-    (void)problem;
-    (void)schedule;
-    (void)out;
-}
-
-static void noop_gpu_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
-{
-    (void)args;
-    (void)out;
-    (void)in;
-}
-
 const struct op op_noop = {
     .name = "noop",
     .ntensors = 0,
@@ -76,9 +45,5 @@ const struct op op_noop = {
     .match = noop_match,
     .plan = noop_plan,
     .work = noop_work,
-    .slice = noop_slice,
-    .area = noop_area,
-    .gpu_shape = noop_gpu_shape,
-    .gpu_rank = noop_gpu_rank,
     .values = op_no_values,
 };

@@ -204,14 +204,28 @@ static void flags_split(struct plan_builder *b, const struct all_to_all_tiles *t
         add_wait(b, 0, awaited);
 }
 
+static void layout_keep(struct plan_builder *b, const struct rectangle parts[], uint64_t element_bytes)
+{
+    struct put_layout l = {.element_bytes = element_bytes};
+    uint64_t rows = 0;
+
+    for (int p = 0; p < b->plan->nranks; p++)
+        l.row_bytes = parts[p].cols * element_bytes > l.row_bytes ? parts[p].cols * element_bytes : l.row_bytes;
+    for (int p = 0; p < b->plan->nranks; rows += parts[p++].rows)
+        l.at[p] = (rows - parts[p].row) * l.row_bytes;
+    plan_keep_layout(b, &l, sizeof(l));
+}
+
 void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
-                     const bool from[], enum all_to_all_order in, const struct all_to_all_tiles *tiles, struct plan_builder *b)
+                     uint64_t element_bytes, const bool from[], enum all_to_all_order in, const struct all_to_all_tiles *tiles,
+                     struct plan_builder *b)
 {
     uint32_t own_flag = (uint32_t)problem->nranks;
     const bool bands = in == ALL_TO_ALL_IN_BANDS;
     int order[FCC_MAX_RANKS];
 
     plan_destination_order(problem, rank, order);
+    layout_keep(b, parts, element_bytes);
     b->plan->nflags = own_flag + 1;
     switch (schedule->kind) {
     case FCC_SCHEDULE_COMPUTE_ONLY:

@@ -22,6 +22,13 @@ struct rectangle {
     uint32_t dst_row, dst_col;
 };
 
+/* Where the tiles of each destination lie in the staging memory, dense, the destinations' in rank order: the element at [row][col] is
+ * `element_bytes` at at[dst] + row * row_bytes + col * element_bytes. What a fused plan without staging memory keeps of this is the
+ * element's size. */
+struct put_layout {
+    uint64_t element_bytes, row_bytes, at[FCC_MAX_RANKS];
+};
+
 /* In which order the fused schedule has its slices. */
 enum all_to_all_order {
     ALL_TO_ALL_IN_PARTS, /* one destination's after the other's, the own rank's last: the links have time until the end */
@@ -36,10 +43,10 @@ struct all_to_all_tiles {
     uint32_t count[FCC_MAX_RANKS][FCC_MAX_RANKS]; /* [source][destination] */
 };
 
-/* parts[nranks] by destination; from[source]: whether source has something for this rank, so that its flag will come. The
+/* parts[nranks] by destination, of elements of so many bytes; from[source]: whether source has something for this rank, so that its flag will come. The
  * schedule's sizes are set. tiles: NULL, or (fused) each tile has a flag. */
 void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
-                     const bool from[], enum all_to_all_order order, const struct all_to_all_tiles *tiles,
-                     struct plan_builder *b);
+                     uint64_t element_bytes, const bool from[], enum all_to_all_order order,
+                     const struct all_to_all_tiles *tiles, struct plan_builder *b);
 
 #endif

@@ -5,7 +5,6 @@
 #ifndef FCC_KERNELS_PLAN_EXCHANGE_REDUCE_H
 #define FCC_KERNELS_PLAN_EXCHANGE_REDUCE_H
 
-#include "kernels/gpu/abi.h"
 #include "kernels/plan/plan.h"
 
 /* ---- kernels/plan/compute/gemv.c ---- */
@@ -62,7 +61,10 @@ void gemv_flags_plan(const struct problem *problem, int rank, struct plan_builde
 
 /* ---- reduce_packets.c: on GPUs of one node ---- */
 
+#define PACKET_BYTES 8u /* a partial sum and the stamp of its operator */
+
 void gemv_words_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b);
-void gemv_words_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out);
+/* Bytes of one rank's packets in another one's memory for them; and the first column of those that each rank reduces: first[nranks]. */
+uint64_t gemv_packets_place(const struct problem *problem, int64_t first[]);
 
 #endif

@@ -15,9 +15,6 @@
  * Flags: [t] result slice t of all ranks' is here; then: own partial sums are computed. In one step only the latter. Staging is
  * for these alone, [M][N].
  */
-#include <string.h>
-
-#include "kernels/plan/dtype.h"
 #include "kernels/plan/exchange/reduce.h"
 
 /* In one step every rank sends all of its partial sums to all ranks, in two steps each to its owner only, which sends the
@@ -32,7 +29,7 @@
 static bool is_one_shot(const struct problem *problem)
 {
     uint64_t n = (uint64_t)problem->gemv.n, nranks = (uint64_t)problem->nranks;
-    uint64_t bytes = (uint64_t)problem->gemv.m * n * sizeof(struct gpu_stamped); /* of one rank's words */
+    uint64_t bytes = (uint64_t)problem->gemv.m * n * PACKET_BYTES; /* of one rank's words */
     uint64_t w = n * (uint64_t)gemv_longest_k(problem) * dtype_size(problem->dtype);
 
     return bytes * nranks <= ONE_SHOT_BYTES || (bytes * nranks <= ONE_SHOT_MOST && bytes * (nranks - 1) <= w / ONE_SHOT_OF_W);
@@ -41,7 +38,7 @@ static bool is_one_shot(const struct problem *problem)
 /* A slot: of one rank's words of some columns, whole blocks of 8. */
 static uint64_t words_bytes(const struct problem *problem, int64_t columns)
 {
-    return ((uint64_t)(problem->gemv.m * ((columns + 7) / 8 * 8)) * sizeof(struct gpu_stamped) + 255) & ~(uint64_t)255;
+    return ((uint64_t)(problem->gemv.m * ((columns + 7) / 8 * 8)) * PACKET_BYTES + 255) & ~(uint64_t)255;
 }
 
 /* One row: one or two columns for each of a workgroup's 8 waves, and some hundreds of tiles for the workgroups to take; but where
@@ -165,15 +162,11 @@ void gemv_words_plan(const struct problem *problem, int rank, struct schedule *s
                     (struct slice){.kind = SLICE_REDUCE, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
 }
 
-void gemv_words_shape(const struct problem *problem, const struct schedule *schedule, struct gpu_shape *out)
+uint64_t gemv_packets_place(const struct problem *problem, int64_t first[])
 {
     struct reduction d = reduction_make(problem);
 
-    (void)schedule;
-    out->m = problem->gemv.m;
-    out->n = problem->gemv.n;
-    out->k = gemv_longest_k(problem);
-    out->slot_bytes = words_bytes(problem, d.columns[1]);
     for (int r = 0; r < problem->nranks; r++)
-        out->first[r] = d.nchunks > 1 ? d.columns[r] : 0;
+        first[r] = d.nchunks > 1 ? d.columns[r] : 0;
+    return words_bytes(problem, d.columns[1]);
 }

@@ -26,7 +26,7 @@ bool device_cpu_run_early(struct launch *l, int rank)
         compute = *s;
         compute.kind = staged ? SLICE_COMPUTE : s->kind;
         start_ns = now_ns;
-        if (op->slice(&r->run, &compute, wg, &ignored))
+        if (cpu_slice(&r->run, &compute, wg, &ignored))
             break; /* it will fail again when its turn comes, and be told then */
         now_ns = clock_ns();
         r->times[l->turn][i].wait_ns = 0;

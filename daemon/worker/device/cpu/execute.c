@@ -139,9 +139,7 @@ static void slice_take(struct launch *l, struct launch_run *r, struct cursor *c)
  * each is to leave as soon as it is done. */
 static uint32_t slices_take(const struct launch *l, const struct launch_run *r, struct cursor *c)
 {
-    const struct op *op = op_get(l->problem->op);
-    uint32_t count =
-        c->step == 1 && !r->early && !r->staged && !l->nodes_number && op->together ? op->together(&r->run, c->slice) : 1;
+    uint32_t count = c->step == 1 && !r->early && !r->staged && !l->nodes_number ? cpu_slices_together(&r->run, c->slice) : 1;
 
     c->next += count - 1;
     return count;
@@ -174,14 +172,13 @@ static int staged_put(const struct launch_run *r, uint32_t slice, struct workgro
     struct slice put = r->plan->slices[slice];
 
     put.kind = SLICE_PUT;
-    return op_get(r->run.problem->op)->slice(&r->run, &put, wg, e);
+    return cpu_slice(&r->run, &put, wg, e);
 }
 
 /* *now_ns: what the clock said last, if nothing has been waited for since; 0: it is to be looked at. */
 static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, struct workgroup *wg, unsigned wg_index,
                       uint64_t *now_ns)
 {
-    const struct op *op = op_get(l->problem->op);
     const uint32_t first = c->slice, count = slices_take(l, r, c);
     const struct slice *s = &r->plan->slices[first];
     struct error e;
@@ -190,11 +187,11 @@ static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, 
     error_clear(&e);
     uint64_t start_ns = *now_ns ? *now_ns : clock_ns();
     if (count > 1)
-        status = op->slices(&r->run, first, count, wg, &e);
+        status = cpu_slices(&r->run, first, count, wg, &e);
     else if (is_staged(r, first))
         status = staged_put(r, first, wg, &e);
     else if (s->kind != SLICE_WAIT)
-        status = op->slice(&r->run, s, wg, &e);
+        status = cpu_slice(&r->run, s, wg, &e);
     *now_ns = s->kind == SLICE_WAIT ? start_ns : clock_ns();
     if (!is_staged(r, first)) /* whose time is its product's, which has been noted */
         cpu_times_note(s, &r->times[l->turn][first], count, wg_index, start_ns, *now_ns);

@@ -6,9 +6,106 @@
 #include <string.h>
 
 #include "kernels/cpu/pool.h"
+#include "kernels/plan/exchange/reduce.h"
 
 static_assert(PLAN_MAX_FLAGS == GPU_FLAGS, "flags are numbered by the plan, and the failure epoch follows them");
 static_assert(PLAN_SETS == GPU_SETS, "of a plan");
+static_assert(PACKET_BYTES == sizeof(struct gpu_stamped), "as plans have room for them");
+
+/* ---- what the operators' kernels are told: of the operator, and of one rank. What is not the operator's is zero ---- */
+
+static void gemm_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
+{
+    (void)plan;
+    out->n = problem->gemm.n;
+}
+
+static void gemm_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
+{
+    const struct tensor *a = &args->tensors[FCC_GEMM_A], *b = &args->tensors[FCC_GEMM_B], *c = &args->tensors[FCC_GEMM_C];
+
+    *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)c->data, .stride = {c->stride[0]}};
+    in->gemm.a = (uint64_t)(uintptr_t)a->data;
+    in->gemm.a_stride = a->stride[0];
+    in->gemm.b = (uint64_t)(uintptr_t)b->data;
+    in->gemm.b_stride = b->data ? b->stride[0] : 0;
+    in->gemm.k = a->shape[1];
+}
+
+static void gemv_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
+{
+    const struct gemv_layout *l = plan->layout; /* NULL: packets */
+
+    out->m = problem->gemv.m;
+    out->n = problem->gemv.n;
+    out->k = gemv_longest_k(problem);
+    if (!l) {
+        out->slot_bytes = gemv_packets_place(problem, out->first);
+        return;
+    }
+    out->slot_bytes = l->slot_bytes;
+    out->local_bytes = l->local_bytes;
+    out->nodes = (uint32_t)l->nnodes;
+    memcpy(out->first, l->columns, ((size_t)problem->nranks + 1) * sizeof(out->first[0]));
+}
+
+static void gemv_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
+{
+    const struct tensor *x = &args->tensors[FCC_GEMV_X], *w = &args->tensors[FCC_GEMV_W], *y = &args->tensors[FCC_GEMV_Y];
+
+    *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)y->data, .stride = {y->stride[0]}};
+    in->gemv.x = (uint64_t)(uintptr_t)x->data;
+    in->gemv.x_stride = x->stride[0];
+    in->gemv.w = (uint64_t)(uintptr_t)w->data;
+    in->gemv.w_stride = w->stride[0];
+    in->gemv.m = x->shape[0];
+    in->gemv.n = w->shape[0];
+    in->gemv.k = x->shape[1];
+}
+
+static void embedding_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
+{
+    (void)plan;
+    out->dim = problem->embedding.dim;
+    out->batch = problem->embedding.batch;
+    for (int p = 0; p <= problem->nranks; p++)
+        out->first[p] = p ? out->first[p - 1] + problem->embedding.split[p - 1] : 0;
+}
+
+static void embedding_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
+{
+    const struct tensor *tables = &args->tensors[FCC_EMB_TABLES], *indices = &args->tensors[FCC_EMB_INDICES],
+                        *to = &args->tensors[FCC_EMB_OUT];
+    size_t ntables, count;
+    const int64_t *pooling = op_attr(args, FCC_ATTR_POOLING, &count);
+
+    (void)op_attr(args, FCC_ATTR_TABLE_ROWS, &ntables);
+    *out = (struct gpu_output){.data = (uint64_t)(uintptr_t)to->data, .stride = {to->stride[0], to->stride[1]}};
+    in->embedding.tables = (uint64_t)(uintptr_t)tables->data;
+    in->embedding.row_stride = tables->stride[0];
+    in->embedding.indices = (uint64_t)(uintptr_t)indices->data;
+    in->embedding.offsets = (uint64_t)(uintptr_t)args->tensors[FCC_EMB_OFFSETS].data;
+    in->embedding.weights = (uint64_t)(uintptr_t)args->tensors[FCC_EMB_WEIGHTS].data;
+    in->embedding.nnz = indices->shape[0];
+    in->embedding.ntables = (uint32_t)ntables;
+    in->embedding.flags =
+        (indices->dtype == FCC_I64 ? GPU_INDEX_WIDE : 0u) | (*pooling == FCC_POOLING_MEAN ? GPU_POOL_MEAN : 0u);
+}
+
+static const struct {
+    void (*shape)(const struct problem *problem, const struct plan *plan, struct gpu_shape *out);
+    void (*rank)(const struct op_args *args, struct gpu_output *out, struct gpu_input *in);
+} operators[FCC_OP_COUNT] = {
+    [FCC_OP_EMBEDDING_ALL_TO_ALL] = {embedding_shape, embedding_rank},
+    [FCC_OP_GEMV_ALL_REDUCE] = {gemv_shape, gemv_rank},
+    [FCC_OP_GEMM_ALL_TO_ALL] = {gemm_shape, gemm_rank},
+};
+
+void gpu_rank_fill(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
+{
+    if (operators[args->op].rank)
+        operators[args->op].rank(args, out, in);
+}
 
 void gpu_shape_make(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
 {
@@ -17,7 +114,8 @@ void gpu_shape_make(const struct problem *problem, const struct plan *plan, stru
     out->dtype = problem->dtype;
     out->nranks = (uint32_t)problem->nranks;
     out->over_nodes = plan_is_over_nodes(problem);
-    op_get(problem->op)->gpu_shape(problem, &plan->schedule, out);
+    if (operators[problem->op].shape)
+        operators[problem->op].shape(problem, plan, out);
 }
 
 static enum gpu_phase phase_of(const struct slice *s)
@@ -102,16 +200,15 @@ static int tables_fill(const struct gpu_plugin *plugin, struct gpu_launch *launc
 int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, const struct op_args args[], int nranks,
                   const int ranks[], int nruns, struct gpu_call *out, struct error *e)
 {
-    const struct op *op = op_get(args[0].op);
     struct gpu_input ignored;
     int status = 0;
 
     out->nodes = (struct gpu_nodes){.phase_next = GPU_PHASES};
     for (int r = 0; r < nranks; r++)
-        op->gpu_rank(&args[r], &out->out[r], &ignored);
+        gpu_rank_fill(&args[r], &out->out[r], &ignored);
     for (int i = 0; i < nruns && status == 0; i++) {
         struct gpu_output unused;
-        op->gpu_rank(&args[ranks[i]], &unused, &out->in[i]);
+        gpu_rank_fill(&args[ranks[i]], &unused, &out->in[i]);
         if (args[0].op == FCC_OP_EMBEDDING_ALL_TO_ALL)
             status = tables_fill(plugin, launch, i, &args[ranks[i]], &out->in[i], e);
     }

@@ -9,13 +9,15 @@
 #include "kernels/gpu/bound.h"
 #include "kernels/plan/program.h"
 
-/* The plan of any rank tells the sizes of slices. */
+/* Of the plan of any rank. */
 void gpu_shape_make(const struct problem *problem, const struct plan *plan, struct gpu_shape *out);
 /* Points into the plan, whose slices must stand in the order of enum gpu_phase: -EINVAL if they do not. */
 int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e);
 /* What a client is told of a rank's plan, without the places of results and inputs; to be freed with free(). The shape is that of all ranks. */
 int gpu_prepared_make(const struct problem *problem, const struct plan *plan, uint64_t slots_bytes,
                       struct gpu_prepared_plan **out, struct error *e);
+/* Where one rank's result lies, and what it computes from. What an operator has not is left as it is. */
+void gpu_rank_fill(const struct op_args *args, struct gpu_output *out, struct gpu_input *in);
 /* The outputs of all ranks and the inputs of `run`, the index of args[rank]'s in the launch. One kernel runs all phases, and all ranks are
  * here: where that is not so the caller changes `nodes`. */
 int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, const struct op_args args[], int nranks,

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * execute.h - slices on cores. A slice that computes has its tile computed by the operator's compute, to the place that the operator's
+ * exchange says; every other slice is the exchange's alone.
+ */
+#ifndef FCC_KERNELS_CPU_EXECUTE_H
+#define FCC_KERNELS_CPU_EXECUTE_H
+
+#include "kernels/plan/program.h"
+#include "kernels/plan/spec.h"
+
+/* One rank's execution of its plan on a device whose memory this process can address. */
+struct run {
+    const struct plan *plan;
+    const struct problem *problem;
+    int rank;
+    const struct op_args *args;    /* [nranks]: all ranks' requests */
+    unsigned char *const *staging; /* [nranks]: all ranks' staging memory, plan->staging_bytes each, 64-byte aligned */
+};
+
+/* Where a slice that is put (all but compute and wait) lies at one of its destinations, as addressed in this process: `planes`
+ * of them, plane_bytes apart, each of `rows` rows of row_bytes, row_stride bytes apart. For who sends it on to another node. */
+struct put_area {
+    int tensor; /* the destination's, whose memory it is; PUT_STAGING: its staging memory */
+    uint32_t planes, rows;
+    unsigned char *at;
+    uint64_t plane_bytes, row_bytes, row_stride;
+};
+#define PUT_STAGING (-1)
+
+/* One thread of a cpu device. Its scratch memory grows and is reused from slice to slice. */
+struct workgroup {
+    void *scratch;
+    size_t scratch_bytes;
+    bool alone;          /* no other takes slices of the runs that it executes */
+    struct views *views; /* of the worker's shared memory; NULL: there are none */
+};
+/* At least `bytes` of 64-byte aligned memory with undefined contents, valid until the next call; or NULL. */
+void *workgroup_scratch(struct workgroup *wg, size_t bytes);
+void workgroup_release(struct workgroup *wg);
+
+/* Execute one slice (never a SLICE_WAIT): its compute and its stores, not its waits and signals. Indices and offsets are read from the
+ * client's memory once and checked before use. 0, -ERANGE or -ENOMEM with the reason. */
+int cpu_slice(const struct run *run, const struct slice *slice, struct workgroup *wg, struct error *e);
+/* How many slices from this one on, which wait for nothing, a workgroup that is alone had better execute together: 1 or more. And do
+ * that. */
+uint32_t cpu_slices_together(const struct run *run, uint32_t first);
+int cpu_slices(const struct run *run, uint32_t first, uint32_t count, struct workgroup *wg, struct error *e);
+/* Where a slice that is put lies at rank dst, which is its destination, or one of several. */
+void cpu_slice_area(const struct run *run, const struct slice *slice, int dst, struct put_area *out);
+
+/* ---- what computes and exchanges have: for those who execute slices ---- */
+
+/* Where a tile lies: `dtype` elements, or groups of them, each col_bytes behind the one before; rows row_bytes apart. */
+struct place {
+    unsigned char *at;
+    size_t row_bytes, col_bytes;
+    enum fcc_dtype dtype; /* of what is computed */
+};
+
+/* Computes the slice's tile. */
+typedef int cpu_compute(const struct run *run, const struct slice *slice, const struct place *to, struct workgroup *wg,
+                        struct error *e);
+cpu_compute cpu_bag, cpu_gemv, cpu_gemm;
+
+struct cpu_exchange {
+    struct place (*place)(const struct run *run, const struct slice *slice); /* of a tile that is computed */
+    void (*move)(const struct run *run, const struct slice *slice);          /* any other slice */
+    void (*area)(const struct run *run, const struct slice *slice, int dst, struct put_area *out);
+};
+extern const struct cpu_exchange cpu_put, cpu_reduce;
+
+/* Slices of a product whose rows lie side by side, as one product. */
+uint32_t gemm_together(const struct run *run, uint32_t first);
+int gemm_slices(const struct run *run, uint32_t first, uint32_t count, struct workgroup *wg, struct error *e);
+
+/* Copy rows of `bytes` from one place to another. */
+void rows_copy(unsigned char *dst, size_t dst_stride, const unsigned char *src, size_t src_stride, uint32_t rows, size_t bytes);
+
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gemm.c - tiles of dense products: C = A . B, and y = x . w^T. Without B, C = A: its rows are copied, bit for bit, which a product with
+ * the identity would not do (infinities, NaNs, -0).
+ *
+ * The BLAS packs B for each product: with M = N = K = 1024 two products of half the rows take 1 to 5 % longer than one. A workgroup
+ * that has all slices of its rank to itself gains nothing from their being apart, within a node, so it computes those of the same
+ * columns together, as long as that takes no longer than some tens of milliseconds.
+ */
+#include "kernels/cpu/dense.h"
+#include "kernels/cpu/view.h"
+#include "kernels/plan/tensor.h"
+
+/* `rows` of them from the slice's first one on, in its columns. */
+static int rows_multiply(const struct run *run, const struct slice *s, uint32_t rows, bool b_transposed, const struct place *to,
+                         struct workgroup *wg, struct error *e)
+{
+    const struct tensor *a = &run->args[run->rank].tensors[FCC_GEMM_A], *b = &run->args[run->rank].tensors[FCC_GEMM_B];
+    size_t size = dtype_size(run->problem->dtype);
+
+    if (!b->data) {
+        rows_copy(to->at, to->row_bytes, tensor_at(a, s->row, s->col), (size_t)a->stride[0] * size, rows, s->cols * size);
+        return 0;
+    }
+    struct product p = {
+        .b_transposed = b_transposed,
+        .dtype = run->problem->dtype,
+        .c_dtype = to->dtype,
+        .m = rows,
+        .n = s->cols,
+        .k = a->shape[1],
+        .a = tensor_at(a, s->row, 0),
+        .lda = a->stride[0],
+        .b = b_transposed ? tensor_at(b, s->col, 0) : tensor_at(b, 0, s->col),
+        .ldb = b->stride[0],
+        .c = to->at,
+        .ldc = (int64_t)(to->row_bytes / dtype_size(to->dtype)),
+    };
+    return dense_multiply(&p, wg, e);
+}
+
+int cpu_gemm(const struct run *run, const struct slice *s, const struct place *to, struct workgroup *wg, struct error *e)
+{
+    return rows_multiply(run, s, s->rows, false, to, wg, e);
+}
+
+int cpu_gemv(const struct run *run, const struct slice *s, const struct place *to, struct workgroup *wg, struct error *e)
+{
+    static_assert((int)FCC_GEMV_X == (int)FCC_GEMM_A && (int)FCC_GEMV_W == (int)FCC_GEMM_B, "the same tensors' places");
+
+    return rows_multiply(run, s, s->rows, true, to, wg, e);
+}
+
+/* ---- several slices by one product ---- */
+
+#define TOGETHER_FLOPS 4e9
+enum { TOGETHER_SLICES = VIEW_PIECES };
+
+uint32_t gemm_together(const struct run *run, uint32_t first)
+{
+    const struct slice *s = &run->plan->slices[first];
+    double flops = 2.0 * s->rows * s->cols * (double)run->problem->gemm.k[run->rank], all = flops;
+    uint32_t count = 1, left = run->plan->nslices - first;
+
+    if (run->problem->dtype != FCC_F32 || (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_COMPUTE))
+        return 1; /* what is converted is so block by block, rows and all */
+    while (count < left && count < TOGETHER_SLICES && s[count].kind == s->kind && s[count].col == s->col &&
+           s[count].cols == s->cols) {
+        all += flops / s->rows * s[count].rows;
+        if (all > TOGETHER_FLOPS)
+            break;
+        count++;
+    }
+    return count;
+}
+
+/* Slices of rows that follow each other, as one product. False: their places cannot be brought side by side. */
+static bool multiply_together(const struct run *run, const struct slice slices[], uint32_t count, struct workgroup *wg,
+                              struct error *e, int *status)
+{
+    size_t row_bytes = (size_t)run->problem->gemm.n * dtype_size(run->problem->dtype), before = 0;
+    struct view_piece pieces[TOGETHER_SLICES];
+    struct place to = {0};
+    uint32_t rows = 0;
+    int npieces = 0;
+
+    pieces[0] = (struct view_piece){0};
+    for (uint32_t i = 0; i < count; i++) {
+        to = cpu_put.place(run, &slices[i]);
+        if (to.row_bytes != row_bytes)
+            return false;
+        before = slices[i].col * to.col_bytes; /* of a row, in front of the tile */
+        unsigned char *at = to.at - before;
+        size_t bytes = slices[i].rows * row_bytes;
+        if (npieces > 0 && pieces[npieces - 1].at + pieces[npieces - 1].bytes == at)
+            pieces[npieces - 1].bytes += bytes;
+        else
+            pieces[npieces++] = (struct view_piece){.at = at, .bytes = bytes};
+        rows += slices[i].rows;
+    }
+    if (npieces > 1 && !wg->views)
+        return false;
+    unsigned char *all = npieces > 1 ? views_get(wg->views, pieces, npieces) : pieces[0].at;
+    if (!all)
+        return false;
+    to.at = all + before;
+    *status = rows_multiply(run, &slices[0], rows, false, &to, wg, e);
+    if (npieces > 1)
+        views_release(wg->views, all);
+    return true;
+}
+
+/* A few, which are nearly sorted: two ascending sequences, as the rank's own rows come last. */
+static void slices_sort(struct slice out[], const struct slice in[], uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = i;
+        for (; at > 0 && out[at - 1].row > in[i].row; at--)
+            out[at] = out[at - 1];
+        out[at] = in[i];
+    }
+}
+
+int gemm_slices(const struct run *run, uint32_t first, uint32_t count, struct workgroup *wg, struct error *e)
+{
+    struct slice slices[TOGETHER_SLICES];
+    int status = 0;
+
+    slices_sort(slices, &run->plan->slices[first], count);
+    for (uint32_t i = 0, end; i < count && status == 0; i = end) {
+        for (end = i + 1; end < count && slices[end].row == slices[end - 1].row + slices[end - 1].rows;)
+            end++;
+        if (multiply_together(run, slices + i, end - i, wg, e, &status))
+            continue;
+        for (uint32_t j = i; j < end && status == 0; j++)
+            status = cpu_slice(run, &slices[j], wg, e);
+    }
+    return status;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * put.c - tiles of an All-to-All on cores: computed into the destination's result or into the rank's own staging memory, and put from
+ * there (kernels/plan/exchange/put.h).
+ *
+ * Why the order of memory is right: tiles of a destination's result come from one source each and do not overlap, so the order of stores
+ * does not matter; the flag of a source is raised (release) after its last tile and awaited (acquire) by the receiver.
+ */
+#include "kernels/plan/exchange/put.h"
+
+#include "kernels/cpu/execute.h"
+
+/* At destination dst. */
+static struct place place_in_result(const struct run *run, const struct slice *s, int dst)
+{
+    const struct tensor *t = &run->args[dst].tensors[op_spec(run->plan->op)->result];
+    size_t size = dtype_size(t->dtype);
+    struct place place = {.row_bytes = (size_t)t->stride[0] * size, .col_bytes = size, .dtype = t->dtype};
+
+    if (t->ndim > 2)
+        place.col_bytes *= (size_t)t->stride[1];
+    place.at = t->data + s->dst_row * place.row_bytes + s->dst_col * place.col_bytes;
+    return place;
+}
+
+static struct place place_in_staging(const struct run *run, const struct slice *s)
+{
+    const struct put_layout *l = run->plan->layout;
+
+    return (struct place){.at = run->staging[run->rank] + l->at[s->dst] + s->row * l->row_bytes + s->col * l->element_bytes,
+                          .row_bytes = l->row_bytes,
+                          .col_bytes = l->element_bytes,
+                          .dtype = run->problem->dtype};
+}
+
+static struct place place_of(const struct run *run, const struct slice *s)
+{
+    return s->kind == SLICE_COMPUTE ? place_in_staging(run, s) : place_in_result(run, s, s->dst);
+}
+
+/* Rows of elements that lie dense; otherwise an element of each row at a time. */
+static void put_tile(const struct run *run, const struct slice *s)
+{
+    struct place to = place_in_result(run, s, s->dst), from = place_in_staging(run, s);
+    size_t element = from.col_bytes;
+
+    if (to.col_bytes == element || s->cols == 1) {
+        rows_copy(to.at, to.row_bytes, from.at, from.row_bytes, s->rows, s->cols * element);
+        return;
+    }
+    for (uint32_t i = 0; i < s->cols; i++)
+        rows_copy(to.at + i * to.col_bytes, to.row_bytes, from.at + i * element, from.row_bytes, s->rows, element);
+}
+
+/* One area where the elements of a row lie dense; otherwise a plane for each column. */
+static void put_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
+{
+    const struct put_layout *l = run->plan->layout;
+    struct place to = place_in_result(run, s, dst);
+    bool dense = to.col_bytes == l->element_bytes;
+
+    *out = (struct put_area){.tensor = op_spec(run->plan->op)->result,
+                             .planes = dense ? 1 : s->cols,
+                             .rows = s->rows,
+                             .at = to.at,
+                             .plane_bytes = dense ? 0 : to.col_bytes,
+                             .row_bytes = dense ? s->cols * l->element_bytes : l->element_bytes,
+                             .row_stride = to.row_bytes};
+}
+
+const struct cpu_exchange cpu_put = {.place = place_of, .move = put_tile, .area = put_area};

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * reduce.c - an AllReduce on cores: partial sums into slots of who adds them up, sums in the order that the plan says, and results
+ * (kernels/plan/exchange/reduce_nodes.c). A tile of partial sums lies dense, [rows][cols].
+ *
+ * Why the order of memory is right: a partial sum is read only after its flag (raise: release; wait: acquire), and is in a slot that
+ * nothing else writes. A slot is written again by the next operator only: its ranks start it when they have finished this one,
+ * that is, after the result flags of all tiles, which their owners raised after reading the slots; an owner has read a node's sum
+ * after the deputy there had read the slots that it is the sum of.
+ */
+#include "kernels/plan/exchange/reduce.h"
+
+#include "kernels/cpu/execute.h"
+#include "kernels/plan/dtype.h"
+#include "kernels/plan/tensor.h"
+
+static int result_of(const struct run *run)
+{
+    return op_spec(run->plan->op)->result;
+}
+
+/* The slice's tile, dense, in one of the slots of a rank that collects its partial sums. */
+static unsigned char *slot_at(const struct run *run, const struct gemv_layout *l, const struct slice *s, int at, int slot)
+{
+    return run->staging[at] + l->local_bytes + (uint64_t)slot * l->slot_bytes +
+           (uint64_t)(run->problem->gemv.m * (s->col - l->columns[gemv_owner(l, s->col)])) * sizeof(float);
+}
+
+/* Where the partial sum goes that this rank puts: its own, or its node's. */
+static unsigned char *partial_at(const struct run *run, const struct gemv_layout *l, const struct slice *s)
+{
+    return slot_at(run, l, s, s->dst, s->slot);
+}
+
+/* A tile of the own partial sums. */
+static unsigned char *local_at(const struct run *run, const struct slice *s)
+{
+    return run->staging[run->rank] + (uint64_t)(run->problem->gemv.m * s->col) * sizeof(float);
+}
+
+/* sum[i] = terms[0][i] + terms[1][i] + ..., in this order. sum may be one of them. */
+FCC_CLONES
+static void add_in_order(unsigned char *sum, const unsigned char *const terms[], int nterms, size_t n)
+{
+    size_t whole = n / 16 * 16;
+
+    for (size_t i = 0; i < whole; i += 16) {
+        f32x16 total, v;
+        memcpy(&total, terms[0] + i * sizeof(float), sizeof(total));
+        for (int t = 1; t < nterms; t++) {
+            memcpy(&v, terms[t] + i * sizeof(float), sizeof(v));
+            total += v;
+        }
+        memcpy(sum + i * sizeof(float), &total, sizeof(total));
+    }
+    for (size_t i = whole; i < n; i++) {
+        float total, v;
+        memcpy(&total, terms[0] + i * sizeof(float), sizeof(total));
+        for (int t = 1; t < nterms; t++) {
+            memcpy(&v, terms[t] + i * sizeof(float), sizeof(v));
+            total += v;
+        }
+        memcpy(sum + i * sizeof(float), &total, sizeof(total));
+    }
+}
+
+/* The partial sums of this node's ranks, in rank order, from element `at` of the tile on. Returns how many. */
+static int node_terms(const struct run *run, const struct gemv_layout *l, const struct slice *s, size_t at,
+                      const unsigned char *terms[FCC_MAX_RANKS])
+{
+    const unsigned char *first = slot_at(run, l, s, run->rank, s->terms) + at * sizeof(float);
+    int n = 0;
+
+    do
+        terms[n] = first + (uint64_t)n * l->slot_bytes;
+    while (++n < l->size[l->node[run->rank]]); /* this rank is one of them */
+    return n;
+}
+
+static void reduce_in_node(const struct run *run, const struct gemv_layout *l, const struct slice *s)
+{
+    const unsigned char *terms[FCC_MAX_RANKS];
+    int n = node_terms(run, l, s, 0, terms);
+
+    add_in_order(partial_at(run, l, s), terms, n, (size_t)s->rows * s->cols);
+}
+
+/* n sums from element `at` of an own tile on: this node's ranks, then the nodes. Flat: there is one node. */
+static void reduce_piece(const struct run *run, const struct gemv_layout *l, const struct slice *s, size_t at, size_t n,
+                         unsigned char *sum)
+{
+    const unsigned char *terms[FCC_MAX_RANKS];
+    int own = s->slot, nterms = node_terms(run, l, s, at, terms);
+
+    add_in_order(sum, terms, nterms, n);
+    if (l->nnodes == 1)
+        return;
+    for (int j = 0; j < l->nnodes; j++)
+        terms[j] = j == own ? sum : slot_at(run, l, s, run->rank, gemv_node_slot(l, run->rank, j)) + at * sizeof(float);
+    add_in_order(sum, terms, l->nnodes, n);
+}
+
+static void reduce_tile(const struct run *run, const struct gemv_layout *l, const struct slice *s)
+{
+    enum { PIECE = 1024 };
+    _Alignas(64) float sum[PIECE];
+    _Alignas(64) unsigned char rounded[PIECE * sizeof(float)];
+    enum fcc_dtype dtype = run->problem->dtype;
+    size_t size = dtype_size(dtype);
+
+    for (uint32_t m = 0; m < s->rows; m++) {
+        for (uint32_t done = 0; done < s->cols; done += PIECE) {
+            size_t n = s->cols - done < PIECE ? s->cols - done : PIECE;
+            reduce_piece(run, l, s, (size_t)m * s->cols + done, n, (unsigned char *)sum);
+            dtype_from_f32(rounded, sum, dtype, n);
+            for (int r = 0; r < run->problem->nranks; r++)
+                if (plan_reaches(run->plan, s->dst, r))
+                    memcpy(tensor_at(&run->args[r].tensors[result_of(run)], m, (int64_t)s->col + done), rounded, n * size);
+        }
+    }
+}
+
+static void forward_tile(const struct run *run, const struct slice *s)
+{
+    const struct tensor *from = &run->args[run->rank].tensors[result_of(run)];
+    size_t size = dtype_size(run->problem->dtype);
+
+    for (int r = 0; r < run->problem->nranks; r++) {
+        const struct tensor *to = &run->args[r].tensors[result_of(run)];
+        if (plan_reaches(run->plan, s->dst, r))
+            rows_copy(tensor_at(to, 0, s->col), (size_t)to->stride[0] * size, tensor_at(from, 0, s->col),
+                      (size_t)from->stride[0] * size, s->rows, s->cols * size);
+    }
+}
+
+static struct place place_of(const struct run *run, const struct slice *s)
+{
+    unsigned char *at = s->kind == SLICE_COMPUTE ? local_at(run, s) : partial_at(run, run->plan->layout, s);
+
+    return (struct place){.at = at, .row_bytes = s->cols * sizeof(float), .col_bytes = sizeof(float), .dtype = FCC_F32};
+}
+
+static void move(const struct run *run, const struct slice *s)
+{
+    const struct gemv_layout *l = run->plan->layout;
+
+    switch (s->kind) {
+    case SLICE_PUT:
+        memcpy(partial_at(run, l, s), local_at(run, s), (size_t)s->rows * s->cols * sizeof(float));
+        break;
+    case SLICE_REDUCE_NODE:
+        reduce_in_node(run, l, s);
+        break;
+    case SLICE_FORWARD:
+        forward_tile(run, s);
+        break;
+    default:
+        reduce_tile(run, l, s);
+        break;
+    }
+}
+
+/* Partial sums, a rank's or a node's, lie dense in staging memory; a result in the result tensor. */
+static void reduce_area(const struct run *run, const struct slice *s, int dst, struct put_area *out)
+{
+    const struct tensor *y = &run->args[dst].tensors[result_of(run)];
+    uint64_t size = dtype_size(run->problem->dtype), sums = (uint64_t)s->rows * s->cols * sizeof(float);
+    const struct gemv_layout *l = run->plan->layout;
+
+    if (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD) {
+        *out = (struct put_area){.tensor = result_of(run),
+                                 .planes = 1,
+                                 .rows = s->rows,
+                                 .at = tensor_at(y, 0, s->col),
+                                 .row_bytes = s->cols * size,
+                                 .row_stride = (uint64_t)y->stride[0] * size};
+        return;
+    }
+    *out = (struct put_area){
+        .tensor = PUT_STAGING, .planes = 1, .rows = 1, .at = partial_at(run, l, s), .row_bytes = sums, .row_stride = sums};
+}
+
+const struct cpu_exchange cpu_reduce = {.place = place_of, .move = move, .area = reduce_area};
