@@ -196,7 +196,7 @@ static void contract_check(const struct gpu_prepared_plan *plan, const struct gp
     wrong(!m->begun || !m->ended || m->begun % 8 || m->ended % 8, "no words of begin and end");
     for (uint32_t r = 0; r < nranks; r++) {
         wrong(!m->areas[r], "a rank without an area");
-        wrong(!m->results[r] && (r == plan->rank ? !m->places.n : gpu_prepared_needs_results(plan)), "a rank without a result");
+        wrong(!m->results[r] && (r == plan->rank ? !m->places.n : plan->shares_result), "a rank without a result");
         for (uint32_t other = 0; other < r; other++)
             wrong(m->areas[r] == m->areas[other], "two ranks with one area");
     }

@@ -206,6 +206,7 @@ static inline void expect_all_reduce(const struct test_case *c)
         EXPECT(c->plans[r]->slots_bytes == c->plans[0]->slots_bytes && (words || c->plans[r]->slots_bytes == 0));
         /* results go to the own rank alone, partial sums into slots */
         EXPECT(c->plans[r]->only_slots == (one_shot && c->schedule.kind == FCC_SCHEDULE_FUSED));
+        EXPECT(c->plans[r]->shared == (one_shot ? 0 : 1u << FCC_GEMV_Y));
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];
             for (uint32_t j = s->col; j < s->col + s->cols && puts_tile(s) && !is_hierarchical(c); j++)

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/gpu/bound.h"
 #include "kernels/plan/plan.h"
 #include "kernels/plan/spec.h"
 #include "proto/proto.h"
@@ -88,6 +89,8 @@ static void test_rows(void **state)
         assert_string_equal(op->prepare_name, prepare);
         assert_int_equal(op->compute == COMPUTE_NONE, op->exchange == EXCHANGE_NONE);
         assert_int_equal(op->result, op->ntensors - 1);
+        if (op->bind == BIND_PREPARED) /* as many inputs as struct gpu_prepared_memory has, and a result */
+            assert_int_equal(op->ntensors, GPU_PREPARED_INPUTS + 1);
         if (op->args_bytes)
             expect_args(op);
         else
@@ -103,9 +106,21 @@ static void test_roles(void **state)
     (void)state;
     for (unsigned i = 0; i < FCC_OP_COUNT; i++) {
         const struct op_spec *op = op_spec(i);
+        assert_int_equal(op_shared(op), op->exchange == EXCHANGE_PUT ? 1u << op->result : 0);
         if (op->result >= 0)
             assert_int_equal(op->tensors[op->result].role, op->exchange == EXCHANGE_PUT ? TENSOR_SHARED : TENSOR_RESULT);
     }
+}
+
+static void test_names(void **state)
+{
+    char out[200];
+
+    (void)state;
+    assert_string_equal(op_names(BIND_PREPARED, " and ", out, sizeof(out)), "gemv_all_reduce and gemm_all_to_all");
+    assert_string_equal(op_names(BIND_NEVER, ", ", out, sizeof(out)),
+                        "noop, embedding_all_to_all, gemv_all_reduce, gemm_all_to_all");
+    assert_string_equal(op_names(BIND_NEVER, ", ", out, 8), "noop, e");
 }
 
 /* The wire's order, which clients and workers of one protocol version share. */
@@ -142,6 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_names),
         cmocka_unit_test(test_order),
     };
 

@@ -207,7 +207,7 @@ static int prepared_open(struct fcc_prepared *p, const struct prepared_wanted *w
     if (status)
         return status;
     p->functions = plan.functions;
-    p->needs_results = gpu_prepared_needs_results(plan.plan);
+    p->needs_results = plan.plan->shares_result;
     status = memories_map(p, buffers, &memory, &sizes);
     if (!status)
         status = prepared_sizes_check(p->comm, &plan, &sizes);
@@ -304,9 +304,7 @@ struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint
  * never comes to a run, so nobody keeps it then. why: what went wrong in this one; status 0: nothing. */
 static int prepare_confirm(struct fcc_comm *comm, unsigned op, const struct error *why)
 {
-    struct fcc_submit msg = {.op = FCC_OP_NOOP};
-
-    return why->status ? comm_refuse(comm, op, why->status, why->text, true) : comm_submit(comm, &msg, sizeof(msg), NULL, NULL);
+    return why->status ? comm_refuse(comm, op, why->status, why->text, true) : fcc_noop(comm);
 }
 
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,

@@ -27,12 +27,12 @@
 #include "client/core/client.h"
 #include "client/stream/bound.h"
 #include "client/stream/offer.h"
+#include "kernels/plan/spec.h"
 
 #define OFFER_AFTER 16u
 #define KINDS 16u /* of requests that are remembered, in a communicator */
 #define OFFER_TENSORS 3u
 #define OFFER_ATTRS 17u /* words: a number for each of 16 ranks, behind their key */
-static_assert(FCC_GEMV_TENSORS == OFFER_TENSORS && FCC_GEMM_TENSORS == OFFER_TENSORS, "as many tensors as these have");
 
 /* Of a request, in the order of its message, what must be the same. */
 struct kind_key {
@@ -58,18 +58,13 @@ struct offers {
     struct kind kinds[KINDS];
 };
 
-/* The tensor that other ranks store into; -1: there is none. */
-static int shared_tensor(uint32_t op)
-{
-    return op == FCC_OP_GEMM_ALL_TO_ALL ? (int)FCC_GEMM_C : -1;
-}
-
 static bool key_make(const struct fcc_submit *msg, struct kind_key *key)
 {
     const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(msg + 1);
-    bool known = msg->op == FCC_OP_NOOP || msg->op == FCC_OP_GEMV_ALL_REDUCE || msg->op == FCC_OP_GEMM_ALL_TO_ALL;
+    const struct op_spec *op = op_spec(msg->op);
 
-    if (!known || msg->refused || msg->ntensors > OFFER_TENSORS || msg->nattrs > OFFER_ATTRS || msg->prepare)
+    if (!op || op->bind == BIND_NEVER || msg->refused || msg->ntensors > OFFER_TENSORS || msg->nattrs > OFFER_ATTRS ||
+        msg->prepare)
         return false;
     memset(key, 0, sizeof(*key));
     key->op = msg->op;
@@ -81,7 +76,7 @@ static bool key_make(const struct fcc_submit *msg, struct kind_key *key)
     for (int i = 0; i < msg->ntensors; i++) {
         if (!key->tensors[i].buffer)
             return false; /* a rank without a part of the sum, say: left to the worker */
-        if (i == shared_tensor(msg->op))
+        if (op->tensors[i].role == TENSOR_SHARED)
             continue;
         key->tensors[i].buffer = 0;
         key->tensors[i].offset = 0;
@@ -202,20 +197,11 @@ void offer_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct off
 
 void offer_addresses(const struct offer *o, uint64_t inputs[2], uint64_t *result)
 {
-    switch (o->kind->key.op) {
-    case FCC_OP_GEMV_ALL_REDUCE:
-        inputs[0] = o->addresses[FCC_GEMV_X];
-        inputs[1] = o->addresses[FCC_GEMV_W];
-        *result = o->addresses[FCC_GEMV_Y];
-        return;
-    case FCC_OP_GEMM_ALL_TO_ALL:
-        inputs[0] = o->addresses[FCC_GEMM_A];
-        inputs[1] = o->addresses[FCC_GEMM_B];
-        *result = o->addresses[FCC_GEMM_C];
-        return;
-    default:
-        inputs[0] = inputs[1] = *result = 0;
-    }
+    const struct op_spec *op = op_spec(o->kind->key.op);
+
+    inputs[0] = inputs[1] = *result = 0;
+    for (int i = 0, n = 0; i < op->ntensors; i++)
+        *(i == op->result ? result : &inputs[n++]) = o->addresses[i];
 }
 
 void offers_end(struct fcc_comm *comm)
@@ -233,8 +219,10 @@ void offers_forget_buffer(struct fcc_comm *comm, uint32_t handle)
     (void)pthread_mutex_lock(&comm->order);
     for (unsigned i = 0; comm->offers && i < KINDS; i++) {
         struct kind *k = &comm->offers->kinds[i];
-        int t = shared_tensor(k->key.op);
-        if (!k->number || t < 0 || k->key.tensors[t].buffer != handle)
+        bool holds = false; /* the key has only those buffers that are the same in all requests of the kind */
+        for (unsigned t = 0; t < OFFER_TENSORS; t++)
+            holds = holds || k->key.tensors[t].buffer == handle;
+        if (!k->number || !holds)
             continue;
         fcc_prepared_free(k->prepared);
         *k = (struct kind){.number = 0};

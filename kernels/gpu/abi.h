@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 13u
+#define GPU_PLUGIN_ABI 14u
 #define GPU_MAX_GPUS 16
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may go to */
 #define GPU_LANES 2u                                 /* queues of a GPU by which launches may come to it */

@@ -47,7 +47,7 @@ struct gpu_prepared_plan {
     uint32_t only_slots; /* 1: it need not meet the others, and stores into no result but its own */
     uint32_t ngroups;
     uint32_t first[GPU_PHASES + 1];
-    uint32_t zero;
+    uint32_t shares_result; /* 1: ranks store into each other's results */
     uint64_t sets[GPU_SETS];
     uint64_t slices, groups;              /* where they begin in the plan */
     uint64_t slots_at, slots_bytes;       /* in an area: where the slots begin; of one half of them */
@@ -84,12 +84,6 @@ static inline void gpu_call_inputs_set(struct gpu_call *call, uint32_t op, const
         call->in[0].gemm.a = inputs[0];
         call->in[0].gemm.b = inputs[1];
     }
-}
-
-/* Do the ranks store into each other's results? */
-static inline bool gpu_prepared_needs_results(const struct gpu_prepared_plan *plan)
-{
-    return !plan->only_slots && plan->shape.op != FCC_OP_NOOP;
 }
 
 /* A run that is offered. */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/plan/program.h"
+#include "kernels/plan/spec.h"
 
 /* ---- making a plan ---- */
 
@@ -164,6 +165,7 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
     b.plan->rank = rank;
     b.plan->nranks = problem->nranks;
     b.plan->schedule = *schedule;
+    b.plan->shared = op_spec(problem->op)->result < 0 ? 0 : 1u << op_spec(problem->op)->result;
     if (problem->op != FCC_OP_GEMV_ALL_REDUCE)
         b.plan->schedule.route = PLAN_FLAT; /* its slices have one destination each */
     op_get(problem->op)->plan(problem, rank, &b.plan->schedule, &b);

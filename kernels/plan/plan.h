@@ -91,6 +91,8 @@ struct plan {
     uint64_t staging_bytes; /* memory that this rank needs besides the tensors */
     uint64_t slots_bytes;   /* GPUs: memory for words that carry their epoch (kernels/gpu/abi.h), the same on all ranks */
     bool only_slots;        /* GPUs: it uses such words and no flags, so a rank may begin before others have come */
+    uint32_t
+        shared; /* tensors, a bit each, that other ranks store into: a result with the role SHARED, and RESULT if this plan does */
     void *layout; /* the operator's: where things are, for those who execute its slices on the cpu. NULL: it keeps none */
 };
 

@@ -4,7 +4,7 @@
  */
 #include "kernels/plan/spec.h"
 
-#include <stddef.h>
+#include <stdio.h>
 
 #define ARGS(operator) struct fcc_##operator##_args
 #define MEMBER_BYTES(operator, member) sizeof(((ARGS(operator) *)0)->member)
@@ -71,4 +71,20 @@ static const struct op_spec operators[FCC_OP_COUNT] = {
 const struct op_spec *op_spec(unsigned op)
 {
     return op < FCC_OP_COUNT ? &operators[op] : NULL;
+}
+
+uint32_t op_shared(const struct op_spec *op)
+{
+    return op->result >= 0 && op->tensors[op->result].role == TENSOR_SHARED ? 1u << op->result : 0;
+}
+
+const char *op_names(enum op_bind least, const char *separator, char *out, size_t room)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (unsigned op = 0; op < FCC_OP_COUNT && used < room; op++)
+        if (operators[op].bind >= least)
+            used += (size_t)snprintf(out + used, room - used, "%s%s", used ? separator : "", operators[op].name);
+    return out;
 }

@@ -7,6 +7,7 @@
 #define FCC_KERNELS_PLAN_SPEC_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/fccclient.h"
@@ -57,7 +58,7 @@ struct op_spec {
     uint16_t number;                 /* enum fcc_op */
     uint8_t compute, exchange, bind; /* enum compute_kind, exchange_kind, op_bind */
     uint8_t ntensors, nattrs;
-    int8_t result; /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
+    int16_t result; /* the tensor whose role is not INPUT: an operator has one, or none (-1) */
     const struct tensor_spec *tensors;
     const struct attr_spec *attrs;
     uint16_t args_bytes; /* of the public struct; 0: the operator takes none */
@@ -68,5 +69,9 @@ struct op_spec {
 
 /* The operator's row, or NULL for an unknown number. */
 const struct op_spec *op_spec(unsigned op);
+/* The tensors, a bit each, that other ranks store into under every plan. */
+uint32_t op_shared(const struct op_spec *op);
+/* The names of those that may be bound so, or by more: "gemv_all_reduce and gemm_all_to_all" with the separator " and ". Returns out. */
+const char *op_names(enum op_bind least, const char *separator, char *out, size_t room);
 
 #endif

@@ -16,6 +16,7 @@
 #include "daemon/worker/device/gpu/call.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "kernels/gpu/bound.h"
+#include "kernels/plan/spec.h"
 
 /* Whether the communicator's ranks can have such operators at all. */
 static int ranks_check(const struct comm *c, const char *name, struct error *e)
@@ -42,11 +43,13 @@ static int request_check(const struct comm *c, bool offered, struct error *e)
 {
     const struct op_args *args = &c->members[0].next->args;
     const char *name = submission_name(c->members[0].next);
+    enum op_bind bind = (enum op_bind)op_spec(args->op)->bind;
+    char names[256];
 
-    if (offered && args->op == FCC_OP_NOOP)
+    if (offered && bind == BIND_REPEATED)
         return ranks_check(c, name, e);
-    if (args->op != FCC_OP_GEMV_ALL_REDUCE && args->op != FCC_OP_GEMM_ALL_TO_ALL)
-        return error_set(e, -EOPNOTSUPP, "%s: allowed for gemv_all_reduce and gemm_all_to_all", name);
+    if (bind != BIND_PREPARED)
+        return error_set(e, -EOPNOTSUPP, "%s: allowed for %s", name, op_names(BIND_PREPARED, " and ", names, sizeof(names)));
     if (args->schedule != FCC_SCHEDULE_AUTO && args->schedule != FCC_SCHEDULE_FUSED)
         return error_set(e, -EINVAL, "%s: schedule: %s: allowed are auto and fused", name, schedule_name(args->schedule));
     return ranks_check(c, name, e);
@@ -62,7 +65,7 @@ static uint64_t place_in(uint64_t address, const struct buffer *b)
 static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, const struct op_args args[], bool offered)
 {
     struct buffer *const *own = c->members[plan->rank].next->buffers;
-    int result = prepared_result_tensor(args[0].op);
+    int result = op_spec(args[0].op)->result;
 
     for (int r = 0; r < c->nranks; r++) {
         struct gpu_input in;
@@ -137,7 +140,7 @@ static int rank_make(struct prepared *p, const struct launch *l, struct member *
 {
     struct prepared_rank *rank = &p->ranks[m->rank];
     struct error why = {0};
-    int kept = l->runs[m->rank].plan->only_slots ? -1 : prepared_result_tensor(p->op);
+    uint32_t shared = l->runs[m->rank].plan->shared;
     int status = place_take(m->session, p, m->rank, &rank->place, e);
 
     if (status)
@@ -145,7 +148,7 @@ static int rank_make(struct prepared *p, const struct launch *l, struct member *
     rank->held = true;
     p->holders++;
     for (int t = 0; t < FCC_MAX_TENSORS; t++)
-        if ((!p->offered || t == kept) && (rank->buffers[t] = m->next->buffers[t]))
+        if ((!p->offered || shared >> t & 1) && (rank->buffers[t] = m->next->buffers[t]))
             rank->buffers[t]->refs++;
     if (device_memory_alloc(m->device, GPU_PREPARED_SLOTS_AT + 2 * slots_bytes, &rank->area, &rank->area_fd, &why))
         return error_set(e, why.status, "rank %d: prepare: memory for flags and words: %s", m->rank, why.text);
@@ -215,7 +218,7 @@ static int ranks_make(struct prepared *p, const struct launch *l, const struct o
         slots_bytes = plan->slots_bytes > slots_bytes ? plan->slots_bytes : slots_bytes;
         if (plan->staging_bytes)
             status = error_set(e, -EOPNOTSUPP, "%s: its plan needs staging memory", submission_name(c->members[0].next));
-        else if (p->offered && p->op == FCC_OP_GEMV_ALL_REDUCE && !plan->only_slots)
+        else if (p->offered && plan->shared & ~op_shared(op_spec(p->op)))
             status = error_set(e, -EOPNOTSUPP, "its ranks store into each other's results, which may lie elsewhere each time");
     }
     for (int r = 0; r < c->nranks && !status; r++)

@@ -15,6 +15,7 @@
 #include "daemon/worker/device/gpu/stream.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "kernels/gpu/bound.h"
+#include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
 
 #define WATCH_MS 100    /* between looks at the runs */
@@ -28,13 +29,6 @@ struct prepared *prepared_find(const struct comm *c, uint32_t number)
         if (p->number == number)
             return p;
     return NULL;
-}
-
-int prepared_result_tensor(enum fcc_op op)
-{
-    if (op == FCC_OP_NOOP)
-        return -1;
-    return op == FCC_OP_GEMV_ALL_REDUCE ? FCC_GEMV_Y : FCC_GEMM_C;
 }
 
 /* ---- the runs ---- */
@@ -183,9 +177,11 @@ void prepared_buffer_freed(struct session *s, const struct buffer *b)
     LIST_FOREACH(m, &s->members, link) {
         struct prepared *p, *next;
         for (p = LIST_FIRST(&m->comm->prepared); p; p = next) {
-            int t = prepared_result_tensor(p->op);
+            bool holds = false; /* of an operator that is offered: only what other ranks store into */
             next = LIST_NEXT(p, link);
-            if (!p->offered || t < 0 || p->ranks[m->rank].buffers[t] != b)
+            for (int t = 0; t < FCC_MAX_TENSORS; t++)
+                holds = holds || p->ranks[m->rank].buffers[t] == b;
+            if (!p->offered || !holds)
                 continue;
             prepared_offers_end(p);
             rank_drop(p, m);
@@ -393,7 +389,7 @@ struct json_object *prepared_describe(const struct comm *c)
 
 static int result_give(const struct prepared *p, int rank, struct fcc_prepared_reply *out, int *fd, struct error *e)
 {
-    int t = prepared_result_tensor(p->op);
+    int t = op_spec(p->op)->result;
     const struct buffer *b = t < 0 ? NULL : p->ranks[rank].buffers[t];
 
     if (!b || b->fd < 0)

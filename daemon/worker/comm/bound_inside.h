@@ -53,8 +53,6 @@ struct prepared {
 
 /* NULL: there is none (any more). */
 struct prepared *prepared_find(const struct comm *c, uint32_t number);
-/* -1: it has none. */
-int prepared_result_tensor(enum fcc_op op);
 /* A place in the session's memory is not used any more. */
 void prepared_place_free(struct session *s, uint32_t place);
 void prepared_free(struct prepared *p);

@@ -143,6 +143,7 @@ void gemv_words_plan(const struct problem *problem, int rank, struct schedule *s
     b->plan->nflags = computed + 1;
     b->plan->staging_bytes = fused ? 0 : (uint64_t)(problem->gemv.m * problem->gemv.n) * sizeof(float);
     b->plan->only_slots = fused && d.nchunks == 1;
+    b->plan->shared = d.nchunks == 1 ? 0 : b->plan->shared; /* in one step each rank adds all for itself */
     b->plan->slots_bytes = puts ? (uint64_t)problem->nranks * words_bytes(problem, d.columns[1]) : 0;
     if (!fused && computes && some) {
         uint32_t group = plan_add_group(b, (unsigned)rank, computed);

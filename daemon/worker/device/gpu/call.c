@@ -165,6 +165,7 @@ int gpu_prepared_make(const struct problem *problem, const struct plan *plan, ui
                                     .rank = (uint32_t)plan->rank,
                                     .bytes = sizeof(*p) + slices + groups,
                                     .only_slots = plan->only_slots,
+                                    .shares_result = plan->shared != 0,
                                     .ngroups = plan->ngroups,
                                     .slices = sizeof(*p),
                                     .groups = sizeof(*p) + slices,
