@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define FDS_AT_ONCE 253 /* the kernel passes no more with one message */
+#define FDS_AT_ONCE 253 /* the kernel's limit for one message (SCM_MAX_FD) */
 
 int msg_send(int sock, struct fcc_msg *msg, size_t length, const int *fds, int nfds)
 {
@@ -39,7 +39,7 @@ int msg_send(int sock, struct fcc_msg *msg, size_t length, const int *fds, int n
     return n < 0 ? -errno : 0;
 }
 
-/* Takes the descriptors out of a received message; returns -EPROTO if there are too many. */
+/* Appends a received message's descriptors to fds. Discards those beyond FCC_MAX_FDS; then -EPROTO. */
 static int take_fds(struct msghdr *h, int fds[FCC_MAX_FDS], int *nfds)
 {
     int status = 0;
@@ -66,7 +66,7 @@ ssize_t msg_recv(int sock, void *buf, size_t room, int flags, int fds[FCC_MAX_FD
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * FDS_AT_ONCE)]; /* so that a surplus is seen, and can be discarded */
+        char bytes[CMSG_SPACE(sizeof(int) * FDS_AT_ONCE)]; /* room for surplus descriptors, so that they can be discarded */
     } control;
     struct iovec iov = {.iov_base = buf, .iov_len = room};
     struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
@@ -75,7 +75,8 @@ ssize_t msg_recv(int sock, void *buf, size_t room, int flags, int fds[FCC_MAX_FD
     int status;
 
     *nfds = 0;
-    /* A peer that closed without having read all is told by ECONNRESET, once; what it sent before is still there. */
+    /* If the peer closed with messages unread, the first recvmsg() fails with ECONNRESET. The peer's own messages can be read
+     * after it. */
     bool reset = false;
     do
         n = recvmsg(sock, &h, flags | MSG_CMSG_CLOEXEC);
@@ -87,7 +88,8 @@ ssize_t msg_recv(int sock, void *buf, size_t room, int flags, int fds[FCC_MAX_FD
         return 0;
     if (status || (h.msg_flags & MSG_TRUNC) || n < (ssize_t)sizeof(msg))
         goto malformed;
-    if (h.msg_flags & MSG_CTRUNC) { /* not for want of room in `control`, which take_fds() would have seen as a surplus */
+    if (h.msg_flags &
+        MSG_CTRUNC) { /* this process is out of descriptors: `control` has room for all that one message can carry */
         fds_discard(fds, *nfds);
         *nfds = MSG_FDS_LOST;
     }
@@ -115,8 +117,8 @@ void msg_fds_forbid(int sock)
     (void)setsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)); /* fails on an older kernel */
 }
 
-/* Both fail on what is no such socket. Its owner may set SO_LINGER again meanwhile; what he does not have meanwhile is a connection with
- * something to wait for. */
+/* setsockopt() and connect() fail on a descriptor that is not a socket, which does no harm. The sender may set SO_LINGER again
+ * in between, but the socket is disconnected then, and its close waits for nothing. */
 void fds_discard(const int *fds, int nfds)
 {
     static const struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
@@ -129,8 +131,8 @@ void fds_discard(const int *fds, int nfds)
     }
 }
 
-/* One message goes, with its descriptors. False: there is none. A message of no bytes is told from the end by the credentials that come with
- * every one. */
+/* Receives and discards one message with its descriptors. Returns false if there is none. A message of 0 bytes differs from the
+ * end of the connection by its credentials (SO_PASSCRED), which come with every message. */
 static bool unread_discard(int sock)
 {
     union {
@@ -144,7 +146,7 @@ static bool unread_discard(int sock)
     ssize_t n = recvmsg(sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
     if (n < 0)
-        return errno == EINTR || errno == ECONNRESET; /* the latter comes once */
+        return errno == EINTR || errno == ECONNRESET; /* ECONNRESET is reported only once */
     bool any = n > 0 || h.msg_controllen > 0;
     (void)take_fds(&h, fds, &nfds);
     fds_discard(fds, nfds);
@@ -155,7 +157,7 @@ void msg_close(int sock)
 {
     const int on = 1;
 
-    (void)shutdown(sock, SHUT_RD); /* nothing more comes, so this ends */
+    (void)shutdown(sock, SHUT_RD); /* no more messages can arrive, so the loop ends */
     (void)setsockopt(sock, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
     while (unread_discard(sock)) {
     }

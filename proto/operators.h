@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * operators.h - the operators' numbers, tensors and attributes, and kinds of memory: on the wire and everywhere. Plain C and
- * C++.
+ * operators.h - the operators' numbers, tensors and attributes, and kinds of memory, on the wire and in all processes. Plain C
+ * and C++.
  */
 #ifndef FCC_PROTO_OPERATORS_H
 #define FCC_PROTO_OPERATORS_H
 
-/* Every operator: X(NAME, name, number). The number is for ever. The rest of an operator stands in kernels/plan/program.c. */
+/* Every operator: X(NAME, name, number). Numbers never change. kernels/plan/program.c has the rest of each operator. */
 #define FCC_OPERATORS(X)                                                                                                       \
     X(NOOP, noop, 0)                                                                                                           \
     X(EMBEDDING_ALL_TO_ALL, embedding_all_to_all, 1)                                                                           \
@@ -25,18 +25,18 @@ enum fcc_gemv_tensor { FCC_GEMV_X, FCC_GEMV_W, FCC_GEMV_Y, FCC_GEMV_TENSORS };
 enum fcc_gemm_tensor { FCC_GEMM_A, FCC_GEMM_B, FCC_GEMM_C, FCC_GEMM_TENSORS };
 
 enum fcc_attr {
-    FCC_ATTR_TABLE_ROWS = 1,  /* [num_tables]; always there, may be empty */
+    FCC_ATTR_TABLE_ROWS = 1,  /* [num_tables]; always present, may be empty */
     FCC_ATTR_POOLING = 2,     /* [1] enum fcc_pooling */
     FCC_ATTR_BATCH = 3,       /* [1] */
     FCC_ATTR_BATCH_SPLIT = 4, /* [nranks]; absent: even */
     FCC_ATTR_SEND_ROWS = 5,   /* [nranks]; absent: equal */
 };
 
-/* How a client maps a buffer by the file descriptor that it is sent. */
+/* What a file descriptor of memory is, and so how a client maps it. */
 enum fcc_memory_kind {
     FCC_MEMORY_HOST = 0, /* a memfd, sealed against shrinking */
-    FCC_MEMORY_GPU_FD =
-        1, /* a GPU allocation's shareable handle (hipMemExportToShareableHandle, cuMemExportToShareableHandle) */
+    /* a GPU allocation's shareable handle (hipMemExportToShareableHandle, cuMemExportToShareableHandle) */
+    FCC_MEMORY_GPU_FD = 1,
     FCC_MEMORY_GPU_IPC = 2, /* a memfd that holds the allocation's IPC handle (hipIpcMemHandle_t, CUipcMemHandle: 64 bytes) */
 };
 

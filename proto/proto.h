@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * proto.h - all that passes between a client and its node's daemon.
+ * proto.h - the protocol between a client and its node's daemon: messages on a socket, and the session memory that both map.
  *
- * Transport: a Unix socket of type SOCK_SEQPACKET. One packet is one message: struct fcc_msg, then the body that its type
- * says, host byte order (both ends are on one host). The choreography:
+ * Transport: a Unix socket of type SOCK_SEQPACKET. One packet is one message: struct fcc_msg, then the body of its type, in
+ * host byte order (both ends are on one host).
  *
- * Order: before the worker handles a message from the socket it takes what is in the ring, so what a client submitted before it
- * sent the message comes before it.
+ * Order: before the worker handles a message from the socket, it takes all submissions from the ring. So operators that a
+ * client submitted before it sent a message are handled before that message.
  *
  *   client              broker                    worker
  *     HELLO ------------->|
- *                         | SO_PEERCRED: who is it? may he? which job?
+ *                         | SO_PEERCRED: which user? permitted? which job?
  *                         |--- the connected socket ---->|
  *     <------------------------------------- WELCOME + 2 fds (session memory, doorbell)
  *     COMM_INIT, BUFFER_ALLOC, ... ------------------->|
@@ -18,12 +18,13 @@
  *     ring: SUBMIT ----------------------------------->|
  *     <------------------- the completion in its slot of the session memory
  *
- * fccctl says in its HELLO that it comes to look (FCC_ROLE_CONTROL) and at which job; to job "" the broker answers itself.
- * Whatever is wrong with a HELLO is answered by an ERROR message, then the connection is closed.
+ * fccctl's HELLO has the role FCC_ROLE_CONTROL and names the job to inspect; for job "" the broker itself answers. A bad HELLO
+ * is answered by an ERROR message, then the connection is closed.
  *
- * Session memory: struct fcc_session_memory, a sealed memfd that the worker made. The submission ring carries the
+ * Session memory: struct fcc_session_memory, a sealed memfd that the worker allocates. The submission ring carries the
  * same SUBMIT messages as the socket. The client writes `head`, `data`, `life` and `slot[].state` (only FCC_SLOT_PENDING and
- * FCC_SLOT_WAITING), and `status` when the worker is gone, its kernels `prepared`; the worker writes the rest. Neither trusts what the other wrote.
+ * FCC_SLOT_WAITING), and `status` when the worker is gone; the client's kernels write `prepared`; the worker writes the rest.
+ * Neither side trusts the other's values.
  */
 #ifndef FCC_PROTO_PROTO_H
 #define FCC_PROTO_PROTO_H
@@ -47,9 +48,9 @@
 #define FCC_NODE_MAX 64   /* bytes of a node's address, "host:port", with its NUL */
 #define FCC_MAX_TENSORS 8 /* tensors of one operator */
 #define FCC_MAX_FDS 4     /* file descriptors with one message */
-#define FCC_MAX_GPUS 16   /* of a node */
+#define FCC_MAX_GPUS 16   /* GPUs of one node */
 
-/* Every message that a client may send: X(NAME, name, bytes of the fixed part, fds that come with the reply).
+/* Every message that a client may send: X(NAME, name, bytes of the fixed part, file descriptors with the reply).
  * The enum, the names, the size checks and the worker's table of handlers are made from this list. */
 #define FCC_MESSAGES(X)                                                                                                        \
     X(HELLO, hello, sizeof(struct fcc_hello), 2)                                                                               \
@@ -85,7 +86,7 @@ struct fcc_msg {
     uint32_t length; /* of the whole message */
     uint16_t type;   /* enum fcc_msg_type */
     uint16_t zero;
-    uint64_t id; /* the sender's; repeated in the reply */
+    uint64_t id; /* chosen by the sender; the reply repeats it */
 };
 static_assert(sizeof(struct fcc_msg) == 16, "wire");
 
@@ -96,10 +97,11 @@ struct fcc_hello {
     uint32_t magic;
     uint32_t version;
     uint32_t role;         /* enum fcc_role */
-    uint32_t uid;          /* control: whose job. client: 0xffffffff */
-    char job[FCC_JOB_MAX]; /* NUL-terminated printable ASCII. control: "" speaks to the broker */
-    /* client: its CUDA_MPS_PIPE_DIRECTORY, or "". The worker that is started for it joins the same MPS server: stream order
-     * between two processes is fast only there (NVIDIA Multi-Process Service). NUL-terminated printable ASCII, absolute */
+    uint32_t uid;          /* control: the user whose job it is. client: 0xffffffff */
+    char job[FCC_JOB_MAX]; /* the job's id: NUL-terminated printable ASCII. control: "" is the broker itself */
+    /* client: its CUDA_MPS_PIPE_DIRECTORY, an absolute path, or "". A worker that is started for this client joins the same MPS
+     * server (NVIDIA Multi-Process Service), because streams of two processes synchronize fast only under one server.
+     * NUL-terminated printable ASCII. */
     char mps_pipe[FCC_MPS_PIPE_MAX];
 };
 static_assert(sizeof(struct fcc_hello) == 208, "wire");
@@ -108,24 +110,26 @@ static_assert(sizeof(struct fcc_hello) == 208, "wire");
 struct fcc_reply {
     struct fcc_msg msg;
     int32_t status;          /* 0 or a negative errno value */
-    uint32_t fds;            /* file descriptors that came along */
+    uint32_t fds;            /* number of file descriptors with this message */
     char text[FCC_TEXT_MAX]; /* the reason, if status is not 0 */
 };
 static_assert(sizeof(struct fcc_reply) == 536, "wire");
 
-struct fcc_welcome { /* reply to HELLO; fds (client): session memory, doorbell eventfd. (control): none */
+/* The reply to HELLO. File descriptors for a client: the session memory, the doorbell eventfd. For control: none. */
+struct fcc_welcome {
     struct fcc_reply reply;
     uint32_t version;
-    uint32_t devices;
+    uint32_t devices; /* number of the node's devices */
     uint32_t worker_pid;
     uint32_t spin_us; /* how long a client may spin before it sleeps */
 };
 static_assert(sizeof(struct fcc_welcome) == 552, "wire");
 
-/* What lies in a struct fcc_unique_id; nobody but the daemon looks into it. */
+/* The contents of a struct fcc_unique_id, which only the daemon reads. */
 struct fcc_unique_id_layout {
     unsigned char secret[40];
-    char root[FCC_NODE_MAX]; /* address of the node that made it, where the ranks meet; "": that node speaks to no other */
+    char root
+        [FCC_NODE_MAX]; /* address of the node that made the id, where the ranks meet; "": that node has no network listener */
     unsigned char zero[24];
 };
 static_assert(sizeof(struct fcc_unique_id_layout) == sizeof(struct fcc_unique_id) && sizeof(struct fcc_unique_id) == 128,
@@ -137,13 +141,13 @@ struct fcc_unique_id_reply {
 };
 static_assert(sizeof(struct fcc_unique_id_reply) == 664, "wire");
 
-/* MEETING: ranks that know each other's launcher, and have exchanged nothing, get the same id on all nodes: it follows from the
- * name, the root, and a key that the workers of the job have in common. */
+/* MEETING: a rendezvous by name. Ranks of one launcher get the same id on all nodes without exchanging anything: the worker
+ * derives it from the name, the root, and a key that all workers of the job share. The reply is a fcc_unique_id_reply. */
 #define FCC_MEETING_NAME_MAX 128
-struct fcc_meeting { /* answered with a fcc_unique_id_reply */
+struct fcc_meeting {
     struct fcc_msg msg;
     char name[FCC_MEETING_NAME_MAX]; /* NUL-terminated printable ASCII, not "" */
-    char root[FCC_NODE_MAX];         /* a node; without a port: this node's port. "": this node */
+    char root[FCC_NODE_MAX];         /* address of the node where the ranks meet; no port: this node's port. "": this node */
 };
 static_assert(sizeof(struct fcc_meeting) == 208, "wire");
 
@@ -152,30 +156,30 @@ struct fcc_comm_init_msg {
     struct fcc_unique_id unique_id;
     int32_t nranks;
     int32_t rank;
-    int32_t device;         /* among those of its kind; -1: the daemon's choice */
-    uint32_t time_limit_ms; /* 0: the daemon's */
+    int32_t device;         /* index among the devices of its kind; -1: the daemon chooses */
+    uint32_t time_limit_ms; /* 0: the daemon's default */
     uint32_t device_kind;   /* enum fcc_device_kind */
-    /* 0, or a positive errno value: the client's library has refused to join, and the other ranks are to hear of it. A text follows that says
-     * why; without, nothing does. */
+    /* A positive errno value: the client's library refuses to join, and the worker tells the other ranks; the reason's text
+     * follows this struct. 0: a request to join; nothing follows. */
     uint32_t refused;
 };
 static_assert(sizeof(struct fcc_comm_init_msg) == 168, "wire");
 
 struct fcc_comm_init_reply {
     struct fcc_reply reply;
-    uint32_t comm; /* handle, valid in this session */
+    uint32_t comm; /* the communicator's handle, valid in this session */
     int32_t device;
-    uint32_t time_limit_ms;        /* in force */
+    uint32_t time_limit_ms;        /* the limit in force */
     uint32_t device_kind;          /* enum fcc_device_kind: CPU, HIP or CUDA */
-    unsigned char device_uuid[16]; /* of a GPU: the client may number them differently */
-    uint32_t status_word;          /* in fcc_session_memory.status; FCC_NO_STATUS_WORD: they are all in use */
-    /* The communicator's GPUs, a bit for each device, if streams can hand over to it by words in the memory of all of them
-     * (STREAM_WORDS). 0: by words in the session memory only; over several nodes, too. */
+    unsigned char device_uuid[16]; /* identifies a GPU, whose index may differ in the client */
+    uint32_t status_word;          /* index in fcc_session_memory.status; FCC_NO_STATUS_WORD: all of them are in use */
+    /* A bit for each GPU of the communicator, if streams synchronize with it by words in the memory of all these GPUs
+     * (STREAM_WORDS). 0: streams synchronize by words in the session memory; always so over several nodes. */
     uint32_t words_gpus;
 };
 static_assert(sizeof(struct fcc_comm_init_reply) == 576, "wire");
 
-struct fcc_comm_msg { /* COMM_DESTROY; COMM_ABORT */
+struct fcc_comm_msg { /* COMM_DESTROY, COMM_ABORT */
     struct fcc_msg msg;
     uint32_t comm;
     uint32_t zero;
@@ -191,11 +195,11 @@ struct fcc_buffer_alloc_msg {
 };
 static_assert(sizeof(struct fcc_buffer_alloc_msg) == 32, "wire");
 
-struct fcc_buffer_alloc_reply { /* fd: the memory */
+struct fcc_buffer_alloc_reply { /* file descriptor: the memory */
     struct fcc_reply reply;
-    uint32_t buffer;    /* handle, valid in this session */
+    uint32_t buffer;    /* the buffer's handle, valid in this session */
     uint32_t memory;    /* enum fcc_memory_kind */
-    uint64_t map_bytes; /* of the memory */
+    uint64_t map_bytes; /* size of the memory to map */
 };
 static_assert(sizeof(struct fcc_buffer_alloc_reply) == 552, "wire");
 
@@ -206,26 +210,29 @@ struct fcc_buffer_free_msg {
 };
 static_assert(sizeof(struct fcc_buffer_free_msg) == 24, "wire");
 
-/* The memory of another rank's part of a symmetric allocation. Answered with a fcc_buffer_alloc_reply (buffer: the one that was
- * named). The worker keeps that memory until the named buffer is freed, also if the other rank frees its own before. */
+/* BUFFER_PEER: asks for the memory of another rank's part of a symmetric buffer. The reply is a fcc_buffer_alloc_reply whose
+ * `buffer` is the request's. The worker keeps the other part's memory until this rank's part is freed, even if the other rank
+ * frees its part first. */
 struct fcc_buffer_peer_msg {
     struct fcc_msg msg;
     uint32_t buffer; /* this rank's part */
-    int32_t rank;    /* whose is wanted */
+    int32_t rank;    /* the rank whose part is wanted */
 };
 static_assert(sizeof(struct fcc_buffer_peer_msg) == 24, "wire");
 
 /* ---- puts to other nodes ---- */
 
-/* A rank's trigger FIFO, a sealed memfd that the worker made with the first of these messages. Its programs' kernels write
- * `head` and the slots, the worker `tail` and the zeroes. A producer
+/* A rank's trigger FIFO: a sealed memfd that the worker makes at the rank's first TRIGGERS message. The program's kernels write
+ * `head` and the slots. The worker writes `tail` and empties the slots. A producer
  *   - takes the position p = head++ (acquire, release);
- *   - waits until p - tail < FCC_TRIGGER_SLOTS (tail: acquire), or leaves for good when the communicator's status is not 0: the
- *     position stays empty, and nothing behind it is ever taken, but the communicator is over;
+ *   - waits until p - tail < FCC_TRIGGER_SLOTS (tail: acquire). If the communicator's status becomes not 0, it leaves for good:
+ *   its
+ *     position stays empty and the worker never passes it, which does no harm as the communicator has ended;
  *   - stores `second` of slot p % FCC_TRIGGER_SLOTS, then `first` (release).
- * The worker takes the slots in their order: waits until `first` is not 0 (acquire), copies both words out, stores 0 there,
- * then tail (release). So a producer stores into a slot after the worker has emptied it, and what it had stored before comes
- * before the put. The worker believes nothing: it has a tail of its own, and looks a number up in its own table. */
+ * The worker takes the slots in order: it waits until `first` is not 0 (acquire), copies both words out, stores 0 into `first`,
+ * then stores tail (release). So a producer stores into a slot only after the worker has emptied it, and the producer's earlier
+ * stores happen before the put. The worker trusts nothing in this memory: it has its own tail, and looks the number up in its
+ * own table. */
 #define FCC_TRIGGER_SLOTS 4096u
 struct fcc_trigger_memory {
     _Alignas(64) _Atomic uint64_t head;
@@ -237,18 +244,19 @@ struct fcc_trigger_memory {
 };
 static_assert(sizeof(struct fcc_trigger_memory) == 128 + 16 * FCC_TRIGGER_SLOTS, "wire");
 
-struct fcc_triggers_msg { /* fd of the reply: the memory */
+struct fcc_triggers_msg { /* the reply's file descriptor: a struct fcc_trigger_memory */
     struct fcc_msg msg;
     uint32_t comm;
     uint32_t zero;
 };
 static_assert(sizeof(struct fcc_triggers_msg) == 24, "wire");
 
-struct fcc_put_msg { /* struct fcc_put; buffers are this rank's. Answered with a fcc_put_reply */
+/* PUT_REGISTER: the fields of struct fcc_put, with this rank's buffers by handle. The reply is a fcc_put_reply. */
+struct fcc_put_msg {
     struct fcc_msg msg;
     uint32_t comm;
     int32_t rank;
-    uint32_t from, to, signals; /* 0: none */
+    uint32_t from, to, signals; /* buffer handles; 0: none */
     uint32_t rows;
     uint64_t row_bytes, stride;
     uint64_t from_offset, to_offset, signal_offset;
@@ -270,47 +278,51 @@ struct fcc_wire_tensor {
     uint16_t ndim;
     uint64_t offset; /* bytes */
     int64_t shape[FCC_MAX_DIMS];
-    int64_t stride[FCC_MAX_DIMS]; /* elements; the library has filled in the dense ones */
+    int64_t stride[FCC_MAX_DIMS]; /* elements; never all 0: the library has computed a dense tensor's strides */
 };
 static_assert(sizeof(struct fcc_wire_tensor) == 80, "wire");
 
 enum fcc_prepare {
-    FCC_PREPARE_RUN,
-    FCC_PREPARE_ONLY, /* do not run it, but prepare it (PREPARED). values[0] of the completion is its number, in the communicator, values[1]
-                         its place in the session memory */
-    FCC_PREPARE_ASK, /* run it; and if all ranks ask, prepare it, so that later ones can be offered: struct fcc_prepared_words */
+    FCC_PREPARE_RUN, /* run the operator */
+    /* Do not run the operator but bind it (PREPARED). values[0] of the completion is the bound operator's number in the
+     * communicator; values[1] is its index in fcc_session_memory.prepared. */
+    FCC_PREPARE_ONLY,
+    /* Run the operator. If all ranks ask, bind it as well, so that later ones can be offered: struct fcc_prepared_words. */
+    FCC_PREPARE_ASK,
 };
 
-/* A request for an operator: this, then ntensors tensors in the operator's order (enum fcc_*_tensor), then nattrs words of
- * attributes. An attribute is one word (key << 32 | count) and `count` words of values. */
+/* SUBMIT: a request for an operator. This struct is followed by ntensors tensors in the operator's order (enum fcc_*_tensor),
+ * then nattrs words of attributes. An attribute is one word (key << 32 | count) and `count` words of values. */
 struct fcc_submit {
     struct fcc_msg msg;
     uint32_t comm;
     uint16_t op;      /* enum fcc_op */
     uint8_t schedule; /* enum fcc_schedule_kind | enum fcc_schedule_route */
     uint8_t ntensors; /* at most FCC_MAX_TENSORS */
-    uint32_t slot;    /* where the completion goes; FCC_NO_SLOT: a fcc_submit_reply over the socket */
-    uint32_t nattrs;  /* words */
-    uint32_t
-        stream; /* 0: begins when all ranks have submitted. Otherwise, with a slot, on a GPU: the operator has its place on a
-                         stream of the client, see struct fcc_slot */
-    uint16_t gpu_words; /* 1: by the words in the memory of GPUs, which the session has on all of the communicator's */
+    uint32_t slot;    /* the completion slot; FCC_NO_SLOT: the completion is a fcc_submit_reply over the socket */
+    uint32_t nattrs;  /* words of attributes */
+    /* 0: the operator begins when all ranks have submitted it. Otherwise (needs a slot and a rank on a GPU) it is ordered on a
+     * stream of the client, and this is the slot's stream count n: struct fcc_slot. */
+    uint32_t stream;
+    uint16_t gpu_words; /* 1: the stream uses the words in GPU memory, which the session has on all GPUs of the communicator */
     uint16_t prepare;   /* enum fcc_prepare */
-    /* RUN: the number of what was prepared, in the communicator, whose run `run` stands on the stream: see struct fcc_prepared_words. 0: no
-     * kernel stands there. ASK: the client's own number of the request, not 0. */
+    /* RUN: number of the bound operator whose run `run` the client has enqueued on the stream for this request (struct
+     * fcc_prepared_words). 0: the client has enqueued no kernel. ASK: the client's id of its bind request, not 0. */
     uint32_t offer;
-    /* 0, or a positive errno value: the client's library has refused the operator, which takes its turn nevertheless, so that all ranks hear of
-     * it. It has no tensors; the words of attributes are a text that says why. op may be FCC_OP_COUNT then: a symmetric allocation. */
+    /* A positive errno value: the client's library has refused the operator. It takes its place in the rank's order
+     * nevertheless, so that all ranks get the error. Then there are no tensors, the words of attributes hold the reason's text,
+     * and op may be FCC_OP_COUNT: a symmetric allocation. 0: not refused. */
     uint32_t refused;
     uint64_t run;
 };
 static_assert(sizeof(struct fcc_submit) == 56, "wire");
-#define FCC_REFUSED_WORDS (FCC_TEXT_MAX / 8) /* at most, the text's NUL among them */
+#define FCC_REFUSED_WORDS (FCC_TEXT_MAX / 8) /* the longest refusal's text with its NUL, in words */
 #define FCC_QUEUE_MAX 1024u                  /* operators of one rank in flight: one more ends its communicator */
 #define FCC_REFUSED_MAX 4095                 /* the largest errno value */
 #define FCC_NO_SLOT 0xffffffffu
 
-/* What a finished operator returns besides its status: gemm_all_to_all the rows received from each rank. */
+/* The completion of an operator without a slot. values: what the operator returns besides its status; gemm_all_to_all the
+ * number of rows received from each rank. */
 struct fcc_submit_reply {
     struct fcc_reply reply;
     uint32_t nvalues;
@@ -319,40 +331,42 @@ struct fcc_submit_reply {
 };
 static_assert(sizeof(struct fcc_submit_reply) == 1056, "wire");
 
-/* Operators that clients launch themselves. With the completion of a SUBMIT with `prepare` the worker has made, for each rank, a plan that
- * the plug-in understands (kernels/gpu/bound.h), and memory for flags and words that all ranks' kernels address. */
+/* Bound operators, which clients launch themselves. When the worker completes a SUBMIT whose `prepare` asks to bind, it has
+ * made for each rank a plan that the plug-in can launch (kernels/gpu/bound.h), and control memory (flags and words) that all
+ * ranks' kernels address. */
 enum fcc_prepared_what {
     FCC_PREPARED_PLAN,   /* this rank's plan: a sealed memfd */
-    FCC_PREPARED_AREA,   /* the memory of a rank's flags and words */
-    FCC_PREPARED_RESULT, /* the memory of a rank's result. The worker keeps both until all ranks have freed the operator */
+    FCC_PREPARED_AREA,   /* a rank's control memory. The worker keeps it until all ranks have freed the operator */
+    FCC_PREPARED_RESULT, /* the memory of a rank's result. The worker keeps it until all ranks have freed the operator */
 };
-struct fcc_prepared_msg { /* PREPARED; PREPARED_FREE: only comm and number */
+struct fcc_prepared_msg { /* PREPARED. PREPARED_FREE uses only comm and number */
     struct fcc_msg msg;
     uint32_t comm;
-    uint32_t number;
-    uint32_t what; /* enum fcc_prepared_what */
-    int32_t rank;  /* whose; PLAN: this one's */
+    uint32_t number; /* the bound operator's number */
+    uint32_t what;   /* enum fcc_prepared_what */
+    int32_t rank;    /* the rank whose memory is wanted. PLAN: this rank */
 };
 static_assert(sizeof(struct fcc_prepared_msg) == 32, "wire");
 
-/* This rank has not come to a run of a prepared operator that it was to launch by itself: the others' runs wait for it. */
+/* RUN_REFUSED: this rank could not launch a run of a bound operator, and the other ranks' runs wait for it; or it has launched
+ * it since. */
 struct fcc_run_refused_msg {
     struct fcc_msg msg;
     uint32_t comm;
-    uint32_t number;         /* of the operator */
-    uint32_t run;            /* its lower half */
-    uint32_t refused;        /* why: a positive errno value; 0: it has come after all */
-    char text[FCC_TEXT_MAX]; /* ... in words. NUL-terminated */
+    uint32_t number;         /* the bound operator's number */
+    uint32_t run;            /* lower half of the run's number */
+    uint32_t refused;        /* a positive errno value: why the run was not launched; 0: it has been launched since */
+    char text[FCC_TEXT_MAX]; /* the reason in words. NUL-terminated */
 };
 static_assert(sizeof(struct fcc_run_refused_msg) == 32 + FCC_TEXT_MAX, "wire");
 
 #define FCC_PLUGIN_PATH_MAX 1024
-struct fcc_prepared_reply { /* fd: the memory */
+struct fcc_prepared_reply { /* file descriptor: the memory, or the plan */
     struct fcc_reply reply;
     uint32_t memory; /* enum fcc_memory_kind */
     uint32_t zero;
-    uint64_t map_bytes;               /* of the memory */
-    char plugin[FCC_PLUGIN_PATH_MAX]; /* PLAN: the worker's file of the plug-in, for texts. NUL-terminated */
+    uint64_t map_bytes;               /* size of the memory to map */
+    char plugin[FCC_PLUGIN_PATH_MAX]; /* PLAN: path of the worker's plug-in, for error texts. NUL-terminated */
 };
 static_assert(sizeof(struct fcc_prepared_reply) == 1576, "wire");
 
@@ -366,28 +380,30 @@ enum fcc_slot_state {
     FCC_SLOT_FREE = 0,
     FCC_SLOT_PENDING = 1, /* submitted */
     FCC_SLOT_WAITING = 2, /* submitted, and a thread sleeps on the state's futex */
-    FCC_SLOT_RUNNING = 4, /* the workgroups have begun and need the cores: who waits sleeps rather than spins (worker writes) */
-    FCC_SLOT_DONE = 3,    /* the rest of the slot is valid (release by the worker, acquire by the client) */
+    FCC_SLOT_RUNNING =
+        4, /* written by the worker: workgroups have begun and need the cores, so a waiting thread sleeps, not spins */
+    FCC_SLOT_DONE = 3, /* completed: the rest of the slot is valid (release by the worker, acquire by the client) */
 };
 
+/* A completion slot. */
 struct fcc_slot {
-    _Atomic uint32_t state; /* futex */
-    int32_t status;
-    uint64_t id; /* of the message */
-    uint32_t nvalues;
+    _Atomic uint32_t state; /* enum fcc_slot_state; a futex */
+    int32_t status;         /* the operator's result: 0 or a negative errno value */
+    uint64_t id;            /* id of the SUBMIT message */
+    uint32_t nvalues;       /* number of `values`; as in fcc_submit_reply */
     uint32_t zero;
     int64_t values[FCC_MAX_RANKS];
-    char text[FCC_TEXT_MAX];
-    /* Stream order. For an operator that is submitted with stream = n (each slot counts its own, from 1; compared cyclically,
-     * but a HIP client begins anew at 1 before its counts wrap, because HIP's streams compare without sign): the client's
-     * stream sets stream_started to n, then waits for stream_finished to reach n. The worker's GPU waits for stream_started,
-     * runs the operator, and sets stream_finished. The worker's CPU sets stream_finished too when an operator ends otherwise,
-     * and the client's when the worker has died: so no stream waits for ever. If the operator is to leave before the stream
-     * has come, the worker sets stream_started, for its own GPU, to fcc_stream_passed(n). The stream's write of n still
-     * follows: until it has come, the slot's words are not used again.
+    char text[FCC_TEXT_MAX]; /* the reason, if status is not 0 */
+    /* Stream order, for an operator that is submitted with stream = n. Each slot counts n from 1. Counts are compared
+     * cyclically; HIP's streams compare unsigned values, so a HIP client starts again at 1 before n wraps.
+     * The client's stream sets stream_started to n, then waits until stream_finished reaches n. The worker's GPU waits for
+     * stream_started, runs the operator, and sets stream_finished. If the operator ends in another way, the worker's CPU sets
+     * stream_finished; if the worker has died, the client's CPU does. So no stream waits for ever. If the worker's GPU must
+     * stop waiting before the client's stream has arrived, the worker sets stream_started to fcc_stream_passed(n). The stream's
+     * store of n still follows, and the slot's words are not reused before it.
      *
-     * With gpu_words this is said by the words of struct fcc_stream_words instead. stream_started is set to n nevertheless,
-     * after those, for the CPUs; stream_finished is not. */
+     * With gpu_words = 1 the words of struct fcc_stream_words take the place of these. After them stream_started is set to n as
+     * well, for the CPUs; stream_finished is not set. */
     _Atomic uint32_t stream_started;
     _Atomic uint32_t stream_finished;
 };
@@ -395,76 +411,86 @@ static_assert(sizeof(struct fcc_slot) == 1056, "wire");
 
 #define FCC_STREAM_LAST (UINT32_MAX - 1) /* the largest n */
 
-/* A prepared operator's runs on this rank, as its kernels say: run n has begun; it has ended (kernels/gpu/abi.h: gpu_done_make(n, ticks)).
+/* The state of a bound operator on this rank. Its kernels write `begun` and `ended`; the worker writes the rest.
  *
- * Offers. An operator that all ranks asked for (FCC_PREPARE_ASK) is prepared beside the ranks' requests, and the rest of this says so to the
- * client, who need not hear of it at a certain time. Its operators are numbered, in each communicator, from 1 on, as they are submitted.
- * From number `first` on each one of the kind that was asked for is the next run, 1, 2, 3, ..., if the client has been able to get what the
- * run needs: it puts the run's kernel onto the stream, and says so (fcc_submit.offer). The kernel waits for a word of its rank's area,
- * by which the worker decides: it begins; or it stands back, and the operator is run as if it had not been offered, the kernel doing
- * at the stream's words what the stream would have done. All ranks have the same number of runs, or none is granted any more. */
+ * Offers. If all ranks have asked to bind an operator (FCC_PREPARE_ASK), the worker binds it while their requests run, and
+ * announces that by the fields from `comm` on. The client may notice at any later time. A client numbers the operators of each
+ * communicator from 1, in the order of submission. From operator `first` on, each operator with the bound arguments is the next
+ * run, 1, 2, 3, ..., provided that the client has been able to map what the run needs: the client enqueues the run's kernel on
+ * the stream and says so in the request (fcc_submit.offer). The kernel waits for a word of its rank's control memory, which
+ * carries the worker's decision. Either the kernel begins; or it returns at once, having done to the stream's words what the
+ * stream would have done, and the worker launches the operator. The ranks' numbers of runs are equal, or no further run is
+ * granted. */
 struct fcc_prepared_words {
-    _Alignas(64) _Atomic uint64_t begun;
-    _Atomic uint64_t ended;
-    /* The client's handle; what the client called it; what the worker does. Of the offering that `first` tells of, if that is the same before
-     * and after they are read: the worker sets it to 0 before it writes them anew. */
-    _Atomic uint32_t comm, request, number;
+    _Alignas(64) _Atomic uint64_t begun; /* number of the last run that has begun */
+    _Atomic uint64_t ended;              /* gpu_done_make(n, ticks) of the last run n that has ended: kernels/gpu/abi.h */
+    /* The three numbers of the announcement. They are valid if `first` has the same value before and after they are read: the
+     * worker sets `first` to 0 before it changes them. */
+    _Atomic uint32_t comm;    /* the client's communicator handle */
+    _Atomic uint32_t request; /* the client's id of its bind request */
+    _Atomic uint32_t number;  /* the worker's number of the bound operator */
     uint32_t zero;
-    _Atomic uint64_t first; /* release; 0: it is none to be offered; FCC_OFFERS_END: it is no more */
+    _Atomic uint64_t
+        first; /* number of the first operator to be offered (release); 0: not offered; FCC_OFFERS_END: not any more */
 };
 #define FCC_OFFERS_END UINT64_MAX
 #define FCC_OFFERED_MAX 64u
-#define FCC_PREPARED_PLACES (FCC_PREPARED_MAX + FCC_OFFERED_MAX) /* the program's, then those that are offered */
+#define FCC_PREPARED_PLACES (FCC_PREPARED_MAX + FCC_OFFERED_MAX) /* the program's prepared operators, then the offered ones */
 static_assert(sizeof(struct fcc_prepared_words) == 64, "wire");
 
-#define FCC_STATUS_WORDS 1024u /* communicators that a session's programs can look at, at a time */
+#define FCC_STATUS_WORDS 1024u /* communicators of one session that can have a status word at a time */
 #define FCC_NO_STATUS_WORD 0xffffffffu
 
-/* A session's words in the memory of one GPU: for a GPU to wait for a word in its own memory takes a fraction of what one
- * in the host's takes. The worker makes them, when the client asks for them, and they live as long as either has them, whoever
- * dies. The client's stream sets started[slot] on every GPU of the communicator, each of which waits for its own; the last one to set
- * finished[slot], on the rank's GPU, is its kernel. What no kernel finishes, and what is to leave, the worker sets by a
- * stream of its own; when it is dead, the client does. Where the worker has set started[slot] to fcc_stream_passed(n), it sets it to
- * n before it completes the operator: so it is n, by whomever, when the slot is used again. */
+/* A session's stream words in the memory of one GPU. A GPU waits for a word in its own memory much faster than for one in host
+ * memory. The worker allocates them at the client's request. The memory lives as long as either process maps it, even if the
+ * other dies. The client's stream sets started[slot] on every GPU of the communicator, and each GPU waits for its own copy. The
+ * operator's kernel on the rank's GPU sets finished[slot] last. If no kernel will set a word, or a wait must be cut short, the
+ * worker sets the word by a stream of its own; if the worker is dead, the client does. If the worker has set started[slot] to
+ * fcc_stream_passed(n), it sets it to n before it completes the operator. So started[slot] is n when the slot is reused,
+ * whoever has stored it. */
 struct fcc_stream_word {
     _Atomic uint32_t value;
-    uint32_t zero; /* what GPUs' streams store in passing is 8 bytes */
+    uint32_t zero; /* padding: values that a GPU's stream stores are 8 bytes long */
 };
 struct fcc_stream_words {
     struct fcc_stream_word started[FCC_SLOTS], finished[FCC_SLOTS];
 };
 static_assert(sizeof(struct fcc_stream_words) == 1024, "shared by GPUs");
 
-struct fcc_stream_words_msg { /* STREAM_WORDS: those on one GPU */
+struct fcc_stream_words_msg { /* STREAM_WORDS: asks for the stream words on one GPU */
     struct fcc_msg msg;
-    uint32_t comm; /* of which it is one of words_gpus */
-    uint32_t gpu;
+    uint32_t comm;
+    uint32_t gpu; /* one of the communicator's words_gpus */
 };
 static_assert(sizeof(struct fcc_stream_words_msg) == 24, "wire");
 
-struct fcc_stream_words_reply { /* fd: the memory, which begins with a struct fcc_stream_words. -EOPNOTSUPP: use the others */
+/* File descriptor: the memory, which begins with a struct fcc_stream_words. Status -EOPNOTSUPP: use the words in the session
+ * memory. */
+struct fcc_stream_words_reply {
     struct fcc_reply reply;
     uint32_t memory; /* enum fcc_memory_kind */
     uint32_t zero;
-    uint64_t map_bytes; /* of the memory */
+    uint64_t map_bytes; /* size of the memory to map */
 };
 static_assert(sizeof(struct fcc_stream_words_reply) == 552, "wire");
 
-/* Not n, and past it by either way to compare. */
+/* A value that differs from n and is past it in both signed (cyclic) and unsigned comparison. */
 static inline uint32_t fcc_stream_passed(uint32_t n)
 {
     return UINT32_MAX - n < 1u << 30 ? UINT32_MAX : n + (1u << 30);
 }
 
-/* Has run n of a prepared operator ended, by its word `ended`? Where one of the worker's own kernels stands behind the run and is to leave, the
- * worker sets the word to fcc_stream_passed(n): then that one waits no more, but the run has not ended for that. */
+/* Has run n of a bound operator ended? `ended` is its fcc_prepared_words.ended. A kernel of the worker may wait for the run's
+ * end; to make it stop waiting the worker sets `ended` to fcc_stream_passed(n), which does not count as the run's end. */
 static inline bool fcc_run_ended(uint64_t ended, uint32_t n)
 {
     return (uint32_t)ended - n < 1u << 30;
 }
 
-/* head and tail count bytes ever written and ever read; they never wrap. Record n lies at data[offset % FCC_RING_BYTES] and may
- * continue at data[0].
+/* Session memory, shared by a client and its worker.
+ *
+ * Submission ring: head and tail count all bytes ever written and read; they never wrap. The record at count `offset` begins at
+ * data[offset % FCC_RING_BYTES] and may continue at data[0].
  *
  * Doorbell: the client stores head, then loads worker_sleeps; the worker stores worker_sleeps, then loads head once more
  * before it sleeps; all four sequentially consistent. So either the client sees the flag and rings, or the worker sees the
@@ -472,28 +498,29 @@ static inline bool fcc_run_ended(uint64_t ended, uint32_t n)
 struct fcc_session_memory {
     _Alignas(64) _Atomic uint64_t head;          /* client writes */
     _Alignas(64) _Atomic uint64_t tail;          /* worker writes */
-    _Alignas(64) _Atomic uint32_t worker_sleeps; /* worker writes: 1 means ring the doorbell */
-    _Atomic uint32_t engine_core;   /* worker writes, now and then: 1 + the core it runs on, where cores are short; or 0 */
-    _Atomic uint32_t time_limit_ms; /* worker writes, once: of communicators whose ranks name none */
-    /* A client with a rank on a GPU: a robust futex (man 2 get_robust_list) that a thread of it holds until it disconnects. 0
-     * before and after; the thread's TID; with FUTEX_OWNER_DIED, by the kernel, when the process dies. The worker adds
-     * FUTEX_WAITERS. */
+    _Alignas(64) _Atomic uint32_t worker_sleeps; /* worker writes: 1: ring the doorbell */
+    _Atomic uint32_t engine_core; /* worker writes, now and then: 1 + the core its engine runs on if cores are scarce, else 0 */
+    _Atomic uint32_t time_limit_ms; /* worker writes, once: the limit of communicators whose ranks ask for none */
+    /* Tells the worker of the death of a client that has a rank on a GPU: a robust futex (man 2 get_robust_list) that a thread
+     * of the client holds until it disconnects. 0: not held. While held: the thread's TID. When the process dies, the kernel
+     * sets FUTEX_OWNER_DIED. The worker adds FUTEX_WAITERS. */
     _Alignas(64) _Atomic uint32_t life;
-    /* Of each of the session's communicators, for kernels of the client that wait for other ranks: 0, or (negative errno value)
-     * why nobody should wait any more. Release: what the ranks that are gone had stored before comes before it. */
+    /* The status word of each of the session's communicators, for kernels of the client that wait for other ranks. 0: keep
+     * waiting. A negative errno value: nobody should wait any more. Stored with release: all stores of ranks that are gone
+     * happen before it. */
     _Alignas(64) _Atomic int32_t status[FCC_STATUS_WORDS];
     _Alignas(64) struct fcc_slot slot[FCC_SLOTS];
-    _Alignas(64) unsigned char data[FCC_RING_BYTES];
-    _Alignas(
-        64) _Atomic uint32_t offers; /* worker writes (release): how many of `prepared` have ever been ones to be offered */
+    _Alignas(64) unsigned char data[FCC_RING_BYTES]; /* the submission ring's records */
+    /* Worker writes (release): how many entries of `prepared` have ever been offered. */
+    _Alignas(64) _Atomic uint32_t offers;
     _Alignas(64) struct fcc_prepared_words prepared[FCC_PREPARED_PLACES];
 };
 static_assert(sizeof(struct fcc_session_memory) % 64 == 0, "layout");
 
 /* ---- control ---- */
 
-/* What fccctl asks. X(NAME, name): the broker answers status, devices, nodes and ping; a worker the rest, and nodes for its job's
- * links. The reply's fd is a sealed memfd of JSON. */
+/* fccctl's queries: X(NAME, name). The broker answers status, devices, nodes and ping. A worker answers comms, trace and abort,
+ * and nodes with its job's links. The reply's file descriptor is a sealed memfd that holds JSON. */
 #define FCC_QUERIES(X)                                                                                                         \
     X(STATUS, status) X(DEVICES, devices) X(COMMS, comms) X(TRACE, trace) X(ABORT, abort) X(NODES, nodes) X(PING, ping)
 
@@ -509,10 +536,10 @@ enum fcc_query_kind {
 struct fcc_query {
     struct fcc_msg msg;
     uint32_t what; /* enum fcc_query_kind */
-    uint32_t
-        comm; /* TRACE, ABORT: the communicator's number in COMMS; 0: the only one, or the one used last. PING: how often */
-    uint32_t next;    /* TRACE: 1 waits for the next operator, 0 takes the last finished one */
-    uint32_t wait_ms; /* TRACE next: how long */
+    /* TRACE, ABORT: the communicator's number in COMMS; 0: the only one, or the one used last. PING: the number of pings. */
+    uint32_t comm;
+    uint32_t next;    /* TRACE: 1: wait for the next operator; 0: take the last finished one */
+    uint32_t wait_ms; /* TRACE with next = 1: how long to wait */
     char text[208];   /* ABORT: the reason. PING: the node's address */
 };
 static_assert(sizeof(struct fcc_query) == 240, "wire");

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The descriptor is no file that could keep a reader waiting: only memfds have seals. */
+/* Checks that the descriptor is a sealed memfd of an allowed size. Only memfds have seals, so reading it cannot block. */
 static int file_check(int fd, uint64_t least, uint64_t most, const char *what, uint64_t *bytes, struct error *e)
 {
     const int wanted = F_SEAL_SHRINK | F_SEAL_WRITE;

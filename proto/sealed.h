@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * sealed.h - what another process has sent as a file: read once, into memory of our own.
+ * sealed.h - reads a sealed memfd from another process once, into private memory.
  */
 #ifndef FCC_PROTO_SEALED_H
 #define FCC_PROTO_SEALED_H
@@ -10,9 +10,10 @@
 
 #include "proto/base/error.h"
 
-/* The whole of a memfd that can be neither shrunk nor written to any more: so reading does not block, and nobody changes it meanwhile. It is
- * of `least` to `most` bytes. *out is the caller's to free, and the descriptor stays the caller's. -EPROTO and what is wrong with it, or
- * -ENOMEM; `what` names it. */
+/* Reads all of a memfd of `least` to `most` bytes. It must be sealed against shrinking and writing, so that reading does not
+ * block and its contents cannot change meanwhile. The caller frees *out and keeps the descriptor. `what` names the file in the
+ * error's text.
+ * Errors: -EPROTO (not sealed, wrong size, unreadable), -ENOMEM. */
 int sealed_read(int fd, uint64_t least, uint64_t most, const char *what, void **out, size_t *bytes, struct error *e);
 
 #endif

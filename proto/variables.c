@@ -4,10 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NAME_MAX_BYTES 64 /* of a name with its NUL; what is longer is compared by its beginning */
+#define NAME_MAX_BYTES 64 /* bytes of a name with its NUL; of a longer name only the beginning is compared */
 
 static const char *const known[] = {
-    /* the library, and programs that look for their ranks */
+    /* the library */
     "FCCD_SOCKET",
     "FCCD_JOB",
     "FCC_MEETING",
@@ -56,11 +56,12 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* What makes `name` the known one: characters that were left out are the likeliest mistake ("FCCD_MEMORY_MB"), those that are too many the
- * least likely one. */
+/* Weights of the edits that turn `name` into a known name. Missing characters are the likeliest mistake ("FCCD_MEMORY_MB"),
+ * surplus characters the least likely one. */
 enum { SWAP = 1, INSERT = 1, REPLACE = 2, DELETE = 3 };
 
-/* Damerau's and Levenshtein's distance with these weights, where no part is edited twice: three rows of its table. */
+/* The Damerau-Levenshtein distance with these weights, in its restricted form (no part is edited twice). Three rows of its
+ * table suffice. */
 static unsigned distance(const char *name, const char *to)
 {
     unsigned rows[3][NAME_MAX_BYTES] = {{0}};

@@ -8,7 +8,7 @@
 
 #define PORT_DIGITS 5
 
-/* A port with nothing behind it; 0: it is none. */
+/* Parses text that is a port and nothing else; returns 0 if it is not one. */
 static uint32_t port_parse(const char *text)
 {
     size_t digits = strspn(text, "0123456789");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * address.h - a node's address in words: "host", "host:port", "[IPv6]" or "[IPv6]:port".
+ * address.h - a node's address as text: "host", "host:port", "[IPv6]" or "[IPv6]:port".
  */
 #ifndef FCC_PROTO_BASE_ADDRESS_H
 #define FCC_PROTO_BASE_ADDRESS_H
@@ -13,8 +13,8 @@
 extern "C" {
 #endif
 
-/* Checks an address, of which nothing is looked up; `what` names it in the error's text. *port is 0 if it has none; NULL is
- * allowed. -EINVAL. */
+/* Checks an address's form; resolves nothing. `what` names the address in the error's text. Sets *port, to 0 if the address has
+ * no port; port may be NULL. Returns 0 or -EINVAL. */
 int address_check(const char *what, const char *address, uint32_t *port, struct error *e);
 
 #ifdef __cplusplus

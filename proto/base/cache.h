@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * cache.h - bringing memory that another process wrote or read last nearer before it is needed, so that its cache lines come at the
- * same time, and while there is something else to do. Hints: they change nothing but times.
+ * cache.h - prefetch hints for memory that another process used last. Its cache lines are then fetched in parallel, while this
+ * core does other work.
  */
 #ifndef FCC_PROTO_BASE_CACHE_H
 #define FCC_PROTO_BASE_CACHE_H
@@ -9,19 +9,19 @@
 #include <stddef.h>
 
 #define CACHE_LINE 64u
-#define CACHE_FETCH_MOST 512u /* bytes of a ring that are worth it: what a record with some tensors takes */
+#define CACHE_FETCH_MOST 512u /* bytes of a ring that are worth prefetching: a record with some tensors */
 
-/* To be read. */
+/* Prefetches a cache line to be read. */
 static inline void cache_fetch(const void *p)
 {
     __builtin_prefetch(p);
 }
 
-/* To be written: no other core has it then. */
+/* Prefetches a cache line to be written: takes it from the other cores. */
 static inline void cache_own(void *p)
 {
 #if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*(char *)p)); /* the built-in makes it only where all x86 processors have it */
+    __asm__ volatile("prefetchw %0" : : "m"(*(char *)p)); /* the built-in emits prefetchw only with -mprfchw */
 #else
     __builtin_prefetch(p, 1);
 #endif

@@ -7,14 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How many bytes of text the character takes that begins here, as UTF-8 has it; 0: none does. A NUL ends the text, so nothing behind it is
- * looked at. */
+/* Bytes of the UTF-8 character that begins at p; 0 if none does. Reads nothing behind the text's NUL. */
 static size_t character_length(const unsigned char *p)
 {
     static const struct {
-        unsigned char first, last; /* lead bytes */
-        unsigned char least, most; /* the byte behind it */
-        unsigned char length;
+        unsigned char first, last; /* range of the lead byte */
+        unsigned char least, most; /* range of the second byte */
+        unsigned char length;      /* bytes of the character */
     } kinds[] = {{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
                  {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
                  {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
@@ -34,7 +33,7 @@ static size_t character_length(const unsigned char *p)
     return 0;
 }
 
-/* The text was cut: a character that lost its end goes, too. */
+/* Removes an incomplete UTF-8 character from the end of a text that was cut to `length` bytes. */
 static void text_cut(char *text, size_t length)
 {
     for (size_t back = 1; back <= 3 && back <= length; back++) {

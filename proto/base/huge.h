@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * huge.h - mapping memory where a huge page can begin, so that those it has are mapped as such. Kernels do so by themselves for
- * some memory, for shared memory seldom.
+ * huge.h - maps memory at a multiple of the huge page's size, so that huge pages can be used. Linux aligns some mappings by
+ * itself, shared memory seldom.
  */
 #ifndef FCC_PROTO_BASE_HUGE_H
 #define FCC_PROTO_BASE_HUGE_H
@@ -10,12 +10,12 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-#define HUGE_BYTES ((size_t)2 << 20) /* of x86, and of arm64 with small pages of 4 KiB; elsewhere this does no harm */
+#define HUGE_BYTES ((size_t)2 << 20) /* a huge page of x86, and of arm64 with 4 KiB pages; harmless elsewhere */
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-/* As mmap(2), to read and write, anywhere and from offset 0 on. `bytes` are whole small pages. */
+/* As mmap(2) with read and write access, at any address and from offset 0. `bytes` is a multiple of the small page's size. */
 static inline void *huge_map(size_t bytes, int flags, int fd)
 {
     size_t room = bytes + HUGE_BYTES, before;

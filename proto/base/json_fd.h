@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * json_fd.h - a JSON text as a sealed memfd: an answer of any length in one descriptor.
+ * json_fd.h - JSON text in a sealed memfd: an answer of any length in one descriptor.
  */
 #ifndef FCC_PROTO_BASE_JSON_FD_H
 #define FCC_PROTO_BASE_JSON_FD_H

@@ -17,7 +17,7 @@
 #include "proto/base/error.h"
 #include "proto/base/log_limit.h"
 
-#define MESSAGE_MAX 1024 /* bytes of a message with its NUL; what is longer is cut */
+#define MESSAGE_MAX 1024 /* bytes of a message with its NUL; a longer one is cut */
 
 static struct {
     enum log_level level;
@@ -32,8 +32,8 @@ static const char *const format_names[LOG_FORMATS] = {[LOG_FORMAT_TEXT] = "text"
 static const int priorities[LOG_LEVELS] = {
     [LOG_LEVEL_ERROR] = 3, [LOG_LEVEL_WARNING] = 4, [LOG_LEVEL_INFO] = 6, [LOG_LEVEL_DEBUG] = 7};
 
-/* JOURNAL_STREAM says "DEVICE:INODE" of the stream to the journal. It is inherited, so what counts is whether standard error still is
- * that stream (systemd.exec(5)). */
+/* JOURNAL_STREAM is "DEVICE:INODE" of the stream to the journal (systemd.exec(5)). A process inherits the variable even if its
+ * standard error was redirected, so the two are compared. */
 static bool stderr_is_journal(void)
 {
     const char *stream = getenv("JOURNAL_STREAM");
@@ -125,7 +125,7 @@ static void text_line_write(enum log_level level, const struct timespec *t, cons
         return; /* nowhere to report it */
 }
 
-/* The line as it is: nothing holds it back. */
+/* Writes a line without a rate limit. */
 static void line_write(enum log_level level, const char *message)
 {
     struct timespec t;

@@ -8,17 +8,17 @@
 #define WINDOW_NS (LOG_WINDOW_S * 1000000000ull)
 
 struct kind {
-    const char *format; /* NULL: the place is free; formats are string literals, so the address is enough */
+    const char *format; /* compared by address, as formats are string literals; NULL: the entry is free */
     uint64_t subject;
-    uint64_t since_ns;
-    unsigned may, said; /* lines of this window */
-    uint64_t unsaid;
+    uint64_t since_ns;  /* when the window began */
+    unsigned may, said; /* lines that may be written in this window, and that were */
+    uint64_t unsaid;    /* lines that were suppressed in this window */
     enum log_level level;
     char text[200]; /* the last line that was written */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
-static struct kind kinds[LOG_KINDS + 1];                 /* the last one: of all that have no place of their own */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects kinds */
+static struct kind kinds[LOG_KINDS + 1];                 /* the last entry is shared by kinds that found no free entry */
 
 static bool kind_is_over(const struct kind *k, uint64_t now_ns)
 {
@@ -36,7 +36,7 @@ static void count_say(const struct kind *k, uint64_t now_ns, log_say say)
     say(k->level, text);
 }
 
-/* Its time is over: what was not said is said, and the next window begins. */
+/* Ends the kind's window: writes its count, and begins the next window. */
 static void kind_renew(struct kind *k, uint64_t now_ns, log_say say)
 {
     count_say(k, now_ns, say);
@@ -54,7 +54,7 @@ static struct kind *kind_find(const char *format, uint64_t subject)
     return NULL;
 }
 
-/* A place for it: a free one, or one whose time is over, or the one that all others share. */
+/* An entry for a new kind: a free one, else one whose window has ended, else the shared one. */
 static struct kind *kind_place(const char *format, uint64_t subject, uint64_t now_ns, log_say say)
 {
     struct kind *k = &kinds[LOG_KINDS];

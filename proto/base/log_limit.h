@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * log_limit.h - how often a line of one kind may be written, so that nobody who can cause lines fills the log. A kind is a format and a
- * subject: a user's number, say, so that one user's flood does not hide another's lines. Of each kind LOG_BURST lines are written in
- * LOG_WINDOW_S; what comes beyond is counted, and when the time is over one line says the count. A kind that had too many lines in one
- * window has one line in the next. Lines of more than LOG_KINDS kinds at a time share one place more.
+ * log_limit.h - limits the rate of log lines, so that nobody who can cause lines fills the log. The limit is per kind of line.
+ * A kind is a format and a subject, such as a user's number, so that one user's flood does not hide another user's lines.
+ * LOG_BURST lines of each kind are written in a window of LOG_WINDOW_S; further lines are counted, and one line at the window's
+ * end says the count. A kind that exceeded its limit in one window has a limit of one line in the next. If more than LOG_KINDS
+ * kinds have lines at a time, the further kinds share one limit.
  *
- * Any thread may call any of it.
+ * All functions may be called from any thread.
  */
 #ifndef FCC_PROTO_BASE_LOG_LIMIT_H
 #define FCC_PROTO_BASE_LOG_LIMIT_H
@@ -19,15 +20,16 @@
 #define LOG_WINDOW_S 10
 #define LOG_KINDS 128
 
-/* What says a count: log.c's line, in the daemon. */
+/* Writes the line that says a count. */
 typedef void (*log_say)(enum log_level level, const char *text);
 
-/* May a line of that kind be written at that time? If not, it is counted. Counts whose time is over and that had to make room are
- * said first. */
+/* May a line of that kind be written now? If not, it is counted. Before that the kind's last window is closed if it has ended,
+ * and an old kind may be replaced; their counts are written by say(). */
 bool log_limit_take(enum log_level level, const char *format, uint64_t subject, uint64_t now_ns, log_say say);
-/* That is what the line says: the count will quote it. */
+/* Records the text of a line that was written. The line with the count will quote it. */
 void log_limit_note(const char *format, uint64_t subject, const char *text);
-/* Say the counts whose time is over at now_ns; all: and the others, too. To be called every LOG_WINDOW_S, and at the end. */
+/* Writes the counts of windows that have ended by now_ns; with `all` those of all windows. To be called every LOG_WINDOW_S, and
+ * at the end. */
 void log_limit_catch_up(uint64_t now_ns, bool all, log_say say);
 
 #endif

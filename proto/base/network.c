@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Are the first so many bits the same? */
+/* Are the first `bits` bits the same? */
 static bool bits_are_same(const unsigned char *a, const unsigned char *b, unsigned bits)
 {
     unsigned rest = bits % 8;
@@ -37,7 +37,7 @@ void network_address_text(const struct network *n, char text[NETWORK_TEXT_MAX])
         memcpy(text, "?", 2);
 }
 
-/* One, which is changed. */
+/* Parses one network. Changes the text. */
 static int network_parse(char *text, struct network *out)
 {
     char *slash = strchr(text, '/'), *end;
@@ -61,7 +61,7 @@ int networks_parse(const char *text, struct network out[NETWORKS_MAX])
 
     if (!strcmp(text, "auto"))
         return 0;
-    for (;; text++) { /* behind a comma */
+    for (;; text++) { /* text++ skips the comma */
         size_t length = strcspn(text, ",");
         if (n == NETWORKS_MAX || length >= sizeof(one))
             return -EINVAL;

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * spin.h - looking for something for a short while without sleeping, on machines with fewer cores than processes too.
+ * spin.h - polls for a condition for a short time before sleeping, also on machines with fewer cores than processes.
  *
- * The first turns only pause the core; after that each turn offers the core to whoever is ready to run, because what is
- * looked for may need this very core to come about. Where that was so the last time (the offer was taken, which shows in the
- * time that it took), there are few turns before it: who is to bring what is looked for has been kept waiting by all of them.
- * And there are not many offers that are taken, one after the other: what they have not brought is not near, and who sleeps leaves the
- * core to those who have something to do.
+ * The first iterations only pause the core. Each further one yields the core (sched_yield()), because the thread that will make
+ * the condition true may need this very core. A yield that takes long was taken: another thread ran. After such a yield fewer
+ * pauses come before the next one, as they only delay that thread. The number of taken yields is limited: if they have not made
+ * the condition true, it is not near, and a sleeping thread leaves the core to threads that have work.
  *
- * Somebody who keeps the core for long when it is offered computes, and an offer costs as much as the kernel lets him: milliseconds. Who
- * sleeps instead is put before him when he is woken, at once if he has asked for short turns (timeslice.h). So then there are no
- * more offers for a while. Two ranks that share a gemv of 256 x 256 beside 4 processes that compute, on two cores: 0.4 ms an operator
- * for 8.
+ * A thread that keeps a yielded core for long is computing. Then a yield costs that thread's whole time slice: milliseconds. A
+ * thread that sleeps instead preempts the computing one when it is woken, at once if its slice is short (timeslice.h). So after
+ * such a yield there are no yields for a while. Two ranks with a gemv of 256 x 256 beside 4 computing processes on two cores:
+ * 0.4 ms an operator, 8 ms without this.
  */
 #ifndef FCC_PROTO_BASE_SPIN_H
 #define FCC_PROTO_BASE_SPIN_H
@@ -19,21 +18,23 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <time.h>
 
-#define SPIN_PAUSES 32       /* turns that keep the core: about a microsecond */
-#define SPIN_PAUSES_SHARED 4 /* ... where somebody else took it */
-#define SPIN_TAKEN 16        /* offers that somebody took, at most */
-#define SPIN_OFFER_NS 1000   /* an offer that nobody takes is a system call, 0.1 to 0.7 us; two switches are 2 and more */
-#define SPIN_LONG_NS 500000  /* who keeps the core for longer computes */
-#define SPIN_SKIPPED 256     /* ... and for as many times it is not offered */
+#include "proto/base/clock.h"
+
+#define SPIN_PAUSES 32       /* pauses before a yield: about a microsecond */
+#define SPIN_PAUSES_SHARED 4 /* pauses before a yield if the last yield was taken */
+#define SPIN_TAKEN 16        /* the most yields that may be taken before the caller is to sleep */
+#define SPIN_OFFER_NS                                                                                                          \
+    1000 /* a longer yield was taken: a bare system call takes 0.1 to 0.7 us, two context switches 2 us or more */
+#define SPIN_LONG_NS 500000 /* a thread that keeps the core for longer is computing */
+#define SPIN_SKIPPED 256    /* yields to leave out after such a thread */
 
 struct spin {
-    unsigned turns;
-    unsigned taken;    /* offers of the core */
-    unsigned skip;     /* so many times the core is not to be offered */
-    bool shared;       /* the last offer of the core was taken */
-    uint64_t until_ns; /* 0: not set yet */
+    unsigned turns;    /* pauses since the start or the last yield */
+    unsigned taken;    /* yields that were taken */
+    unsigned skip;     /* yields that are still to be left out */
+    bool shared;       /* the last yield was taken */
+    uint64_t until_ns; /* when to stop; 0: not set yet */
 };
 
 static inline void spin_reset(struct spin *s)
@@ -43,24 +44,16 @@ static inline void spin_reset(struct spin *s)
     s->until_ns = 0;
 }
 
-/* Turns were made, but none yet that offers the core. */
+/* Has the caller paused, but not yet yielded the core? */
 static inline bool spin_keeps_core(const struct spin *s)
 {
     return s->turns && s->turns < (s->shared ? SPIN_PAUSES_SHARED : SPIN_PAUSES);
 }
 
-/* The core has been offered since the first turn. */
+/* Has the caller paused as long as before a yield? */
 static inline bool spin_has_offered(const struct spin *s)
 {
     return s->turns >= SPIN_PAUSES;
-}
-
-static inline uint64_t spin_clock_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 static inline void spin_pause(void)
@@ -72,7 +65,8 @@ static inline void spin_pause(void)
 #endif
 }
 
-/* One turn. False when limit_us have passed since the first one, or others need the core: sleep now. */
+/* One iteration: a pause or a yield. Returns false if the caller is to sleep now: limit_us have passed since its first yield,
+ * or other threads need the core. */
 static inline bool spin_once(struct spin *s, uint32_t limit_us)
 {
     if (s->turns < (s->shared ? SPIN_PAUSES_SHARED : SPIN_PAUSES)) {
@@ -84,13 +78,13 @@ static inline bool spin_once(struct spin *s, uint32_t limit_us)
         s->skip--;
         return false;
     }
-    uint64_t now = spin_clock_ns();
+    uint64_t now = clock_ns();
     if (!s->until_ns)
         s->until_ns = now + (uint64_t)limit_us * 1000u;
     if (now >= s->until_ns || s->taken >= SPIN_TAKEN)
         return false;
     (void)sched_yield();
-    uint64_t away = spin_clock_ns() - now;
+    uint64_t away = clock_ns() - now;
     s->shared = away > SPIN_OFFER_NS;
     s->taken += s->shared;
     s->turns = SPIN_PAUSES;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * timeslice.h - short turns on a core, for a thread that needs it for microseconds at a time.
+ * timeslice.h - a short time slice for a thread that needs a core for microseconds at a time.
  *
- * A thread of Linux's fair scheduler that is woken where somebody computes may have to wait until that one's slice is over: 3 or 4 ms.
- * Whose own slice is shorter (Linux 6.12) runs at once, and gets no more of the core than before. sched_setattr(2);
- * Documentation/scheduler/sched-eevdf.rst in the kernel.
+ * A thread under Linux's fair scheduler that is woken on a core where another thread computes may have to wait for the end of
+ * that thread's slice: 3 or 4 ms. A woken thread with a shorter slice (Linux 6.12) preempts it at once; its share of the core
+ * stays the same. See sched_setattr(2), and Documentation/scheduler/sched-eevdf.rst of the kernel.
  */
 #ifndef FCC_PROTO_BASE_TIMESLICE_H
 #define FCC_PROTO_BASE_TIMESLICE_H
@@ -15,9 +15,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define TIMESLICE_NS 100000 /* the shortest that there is */
+#define TIMESLICE_NS 100000 /* the shortest slice that Linux allows */
 
-/* The kernel's struct sched_attr, as far as its first version goes (sched_setattr(2)). */
+/* The first version of the kernel's struct sched_attr (sched_setattr(2)). */
 struct timeslice_attr {
     uint32_t size, policy;
     uint64_t flags;
@@ -26,8 +26,8 @@ struct timeslice_attr {
     uint64_t runtime, deadline, period;
 };
 
-/* From now on the calling thread, and those that it starts, have the shortest slice. False where that is not to be had: an older kernel, a
- * thread that is not of the fair scheduler. */
+/* Gives the calling thread, and threads that it starts later, the shortest slice. Returns false if that is not possible: an
+ * older kernel, or a thread under another scheduler. */
 static inline bool timeslice_shorten(void)
 {
     struct timeslice_attr a;
