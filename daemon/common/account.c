@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TRIES 16 /* of workers that get into each other's way */
+#define TRIES 16 /* attempts to charge if other workers charge at the same time */
 
 static int account_map(struct account *a, int fd, size_t bytes)
 {
@@ -87,7 +87,7 @@ bool account_charge(struct account *a, uint32_t place, uint64_t bytes, uint64_t 
         (void)atomic_fetch_sub_explicit(&a->places[place], bytes, memory_order_seq_cst);
         *used = account_used(a);
         if (bytes > limit || *used > limit - bytes)
-            return false; /* without anybody else's attempt, too */
+            return false; /* over the limit even without other workers' attempts */
         (void)sched_yield();
     }
     return false;

@@ -7,27 +7,31 @@
  *     <-------- HR = magic, version, nonce NR, address AR;  PR = HMAC(K, "responder" | HI | HR)
  *     PI = HMAC(K, "initiator" | HI | HR) -------------->
  *
- * HMAC is HMAC-SHA-256; every part of its input has a fixed length, so an input can be read in one way only. Each side sends,
- * before its proof, nothing but a random number and its name, and does not use what the other sent until the other's proof fits.
- * Proofs are compared in constant time.
+ * HMAC is HMAC-SHA-256. Every part of its input has a fixed length, so an input can be parsed in one way only. Before its proof
+ * each side sends only a random number and its name, and it does not use what the other sent before the other's proof is
+ * verified. Proofs are compared in constant time.
  *
- * Who sends a proof that fits holds K, and made it in this very exchange:
- * - Replay: PR covers NI, and PI covers NR, which the side that checks has drawn for this connection from the kernel. What was
- *   recorded elsewhere covers other nonces.
- * - Reflection: a proof opens with its role's label, and nobody checks the label of his own role. So a side's proof sent back to
- *   it, or into another connection on which it has the same role, never fits. Who repeats a daemon's HI to that daemon does get
- *   a PR that fits it; but this names the daemon as the one called, and it calls nobody by its own name. So it sends no PI.
- * - Another place: both names are covered. The initiator goes on only if AR is whom it called; so a proof that another node made
- *   (it being called by somebody in between, in the initiator's name) is of no use to one who pretends to be the node called.
- * - Another version: covered too, so nobody in between can talk two daemons down to an old one.
+ * The sender of a valid proof holds K, and made the proof in this very exchange:
+ * - Replay: PR covers NI, and PI covers NR. The verifying side has drawn its nonce from the kernel for this connection;
+ * recorded
+ *   proofs cover other nonces.
+ * - Reflection: a proof begins with the label of its sender's role, and no side accepts the label of its own role. So a side's
+ * proof
+ *   is not valid when it is sent back to that side, nor on another connection on which that side has the same role. An attacker
+ *   who sends a daemon's own HI back to that daemon does get a valid PR. But this PR names the daemon itself as the node
+ *   called, and no daemon calls itself, so no PI follows.
+ * - Another node: both names are covered. The initiator goes on only if AR is the node that it called. So an attacker who
+ * pretends to
+ *   be that node cannot use a proof of another node, which he obtained by calling it in the initiator's name.
+ * - Another version: the versions are covered too, so an attacker cannot downgrade two daemons to an old one.
  *
- * A responder proves itself to whoever asks, over a nonce of the asker's choice: what that yields is one HMAC with the
- * responder's label and its fresh NR, which fits nowhere else. Guessing K from it is guessing at least 256 bits, if K is
- * random; fccd.conf(5) says how to make it so.
+ * A responder proves itself to anybody who asks, over a nonce of the asker's choice. That yields one HMAC with the responder's
+ * label and its fresh NR, which is valid nowhere else. To guess K from it is to guess at least 256 bits if K is random;
+ * fccd.conf(5) says how to make such a key.
  *
- * Somebody in between may still pass all messages on unchanged, and then be in the middle. So what the two daemons say
- * afterwards is sealed: each frame carries HMAC(S, number | frame), where S is derived from K and both hellos, one for each
- * direction, and number counts the frames. Nothing is encrypted.
+ * An attacker may still forward all messages unchanged, and then be a man in the middle. So the frames that the two daemons
+ * exchange afterwards are sealed: each frame carries HMAC(S, number | frame). S is derived from K and both hellos, one for each
+ * direction; number counts the frames. Nothing is encrypted.
  */
 #include "daemon/common/auth.h"
 
@@ -54,7 +58,7 @@ int auth_tag(const void *key, size_t nkey, const void *data, size_t n, unsigned 
                : -EIO;
 }
 
-/* Of a label and both hellos. */
+/* HMAC of a label and both hellos with the cluster's key. */
 static int transcript_hmac(const struct auth *a, const char label[LABEL_BYTES], unsigned char out[AUTH_TAG_BYTES])
 {
     unsigned char input[LABEL_BYTES + sizeof(a->hellos)];
@@ -131,7 +135,7 @@ static int header_take(struct auth *a, const struct auth_header *h, struct error
     if (memcmp(h->magic, magic, sizeof(magic)) != 0 || h->zero)
         return fail(a, error_set(e, -EPROTO, "it does not speak as an fccd does"));
     if (version != AUTH_VERSION) {
-        if (a->role == AUTH_RESPONDER) /* so that the other can say why */
+        if (a->role == AUTH_RESPONDER) /* so that the initiator can report the version */
             say(a, &a->hellos[AUTH_RESPONDER].header, sizeof(struct auth_header));
         return fail(a, error_set(e, -EPROTONOSUPPORT, "it speaks version %u between nodes, this fccd version %u", version,
                                  AUTH_VERSION));
@@ -155,7 +159,7 @@ static int proof_check(struct auth *a, const unsigned char proof[AUTH_TAG_BYTES]
     return 0;
 }
 
-/* Make the proof and say it; for the responder with its hello. */
+/* Makes this side's proof and queues it; the responder's hello goes before its proof. */
 static int prove(struct auth *a, struct error *e)
 {
     unsigned char proof[AUTH_TAG_BYTES];
@@ -254,9 +258,9 @@ int auth_open(struct auth *a, const void *frame, size_t n, const unsigned char t
 int auth_meeting_key(const struct cluster_key *key, uint32_t uid, const char *job, unsigned char out[AUTH_TAG_BYTES])
 {
     struct {
-        char label[7]; /* "meeting": no other input of the key is as short */
+        char label[7]; /* "meeting". No other input of an HMAC with this key has the length of this struct */
         unsigned char uid[4];
-        char job[FCC_JOB_MAX]; /* zeros behind it */
+        char job[FCC_JOB_MAX]; /* padded with zeros */
     } input = {.label = {'m', 'e', 'e', 't', 'i', 'n', 'g'}};
     uint32_t little = htole32(uid);
 

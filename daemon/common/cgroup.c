@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_EVERY (1u << 20)  /* bytes: so many small pieces are allowed without a look */
-#define MARGIN_MAX (16u << 20) /* for what the kernel and the libraries take beside */
+#define LOOK_EVERY (1u << 20)  /* bytes that may be taken in small pieces between two reads of the groups' files */
+#define MARGIN_MAX (16u << 20) /* bytes left for the kernel and the libraries */
 
 static const struct names {
-    const char *limit, *used, *cache[2]; /* cache: in memory.stat. Shared memory is in neither */
+    const char *limit, *used; /* files */
+    const char *cache[2];     /* keys in memory.stat. The file cache is their sum; shared memory is not in it */
 } names[] = {
     [1] = {"memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}},
     [2] = {"memory.max", "memory.current", {"inactive_file", "active_file"}},
@@ -18,7 +19,8 @@ static const struct names {
 
 /* ---- which groups ---- */
 
-/* The line of /proc/self/cgroup that has the memory controller ("4:memory:/path"), or else version 2's ("0::/path"). */
+/* Finds this process's group: the line of /proc/self/cgroup with the memory controller ("4:memory:/path"), else that of version
+ * 2 ("0::/path"). Returns the version. */
 static int own_path(const char *root, char path[CGROUP_PATH])
 {
     char file[CGROUP_PATH], line[CGROUP_PATH + 256];
@@ -55,7 +57,8 @@ static bool option_has(const char *options, const char *wanted)
     return false;
 }
 
-/* Where that version's hierarchy is mounted, and which of its groups is there: a container sees its own as the outermost. */
+/* Finds where that version's hierarchy is mounted, and which group is mounted there: in a container that is the container's
+ * own. */
 static bool mount_point(const char *root, int version, char where[CGROUP_PATH], char outermost[CGROUP_PATH])
 {
     char file[CGROUP_PATH], line[4096], type[32], options[512];
@@ -87,7 +90,7 @@ void cgroup_find(struct cgroup *g, const char *root)
     }
     size_t n = strlen(outermost);
     if (n > 1 && !strncmp(own, outermost, n) && (own[n] == '/' || !own[n]))
-        below = own + n; /* the host's path of a group that is mounted here as the outermost one */
+        below = own + n; /* the path of this process's group below the mounted one */
     else if (n > 1)
         below = "";
     char *end = own + strlen(own);
@@ -105,7 +108,8 @@ void cgroup_find(struct cgroup *g, const char *root)
 
 /* ---- how much ---- */
 
-/* A number, or UINT64_MAX for "max" and for a file that is not there, as the outermost group of version 2 has none. */
+/* The number in a group's file; UINT64_MAX for "max" and if there is no such file (the root group of version 2 has no limit's
+ * file). */
 static uint64_t number_read(const char *path, const char *name)
 {
     char file[CGROUP_PATH + 32], text[64] = "";
@@ -137,7 +141,7 @@ static uint64_t cache_read(const char *path, const struct names *n)
     return sum;
 }
 
-/* Version 1 says "no limit" with the largest number of pages that it can count. */
+/* In version 1 "no limit" is a very large number of bytes. */
 static uint64_t limit_read(const struct cgroup *g, int level)
 {
     uint64_t n = number_read(g->path[level], names[g->version].limit);
@@ -162,7 +166,7 @@ static int level_check(const struct cgroup *g, int level, uint64_t bytes, uint64
     uint64_t used = number_read(g->path[level], n->used), margin = limit / 32 < MARGIN_MAX ? limit / 32 : MARGIN_MAX;
 
     if (used == UINT64_MAX)
-        return 0; /* it does not say */
+        return 0; /* usage unknown */
     if (bytes <= limit && used <= limit - bytes && margin <= limit - bytes - used)
         return 0;
     uint64_t cache = cache_read(g->path[level], n), busy = cache < used ? used - cache : 0;

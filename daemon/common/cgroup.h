@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * cgroup.h - how much memory the control groups of this process allow (versions 1 and 2), and have left. Beyond that the kernel kills
- * a process of the group, so who is to take memory asks before.
+ * cgroup.h - the memory limits of this process's control groups (versions 1 and 2), and how much is left. If a group exceeds
+ * its limit, the kernel kills one of its processes. So fccd checks before it takes memory.
  */
 #ifndef FCC_DAEMON_COMMON_CGROUP_H
 #define FCC_DAEMON_COMMON_CGROUP_H
@@ -15,18 +15,18 @@
 #define CGROUP_PATH 512
 
 struct cgroup {
-    int version; /* 1 or 2; 0: there is no such controller */
-    int levels;
+    int version; /* of the memory controller: 1 or 2; 0: there is none */
+    int levels;  /* number of groups in path: this process's group first, then each one's parent */
     char path[CGROUP_LEVELS][CGROUP_PATH];
-    uint64_t unlooked; /* bytes that have been allowed since it was looked at */
+    uint64_t unlooked; /* bytes that cgroup_check() has allowed since it last read the groups' files */
 };
 
-/* Find the groups. `root` stands before /proc and the mount points: "", but in tests. */
+/* Finds the groups. `root` is prepended to /proc and the mount points; "" outside of tests. */
 void cgroup_find(struct cgroup *g, const char *root);
-/* The smallest limit, in bytes; UINT64_MAX: there is none. */
+/* The smallest limit of all groups in bytes; UINT64_MAX: no limit. */
 uint64_t cgroup_limit(const struct cgroup *g);
-/* May that much be taken now? What can be dropped from the file cache counts as free. 0, or -ENOMEM with the group, what it has, and what
- * it is allowed. *limited: some group has a limit; as it was, if it was not looked at. */
+/* May that many bytes be taken now? The file cache counts as free. Returns 0, or -ENOMEM with the group, its usage and its
+ * limit. Sets *limited to whether any group has a limit; leaves it unchanged if the files were not read. */
 int cgroup_check(struct cgroup *g, uint64_t bytes, bool *limited, struct error *e);
 
 #endif

@@ -69,7 +69,7 @@ struct list {
     size_t n, room;
 };
 
-/* One entry of the list, in its place. */
+/* Appends one entry of NODES to the list unless it is this node or in the list. */
 static int node_take(struct list *list, const char *own, const char *entry, const char *where, struct error *e)
 {
     if (address_split(entry, NULL, NULL))
@@ -150,7 +150,7 @@ static int key_refuse(const char *path, const char *why, struct error *e)
     return error_set(e, -EINVAL, "CLUSTER_KEY: \"%s\": %s", path, why);
 }
 
-/* What was opened is what is looked at and read: nobody can put another file in its place meanwhile. */
+/* Checks and reads the opened file, so that it cannot be exchanged between check and read. */
 static int key_take(int fd, const char *path, struct cluster_key *out, struct error *e)
 {
     struct stat st;
@@ -189,7 +189,7 @@ static int key_take(int fd, const char *path, struct cluster_key *out, struct er
 int cluster_key_read(const struct config *config, struct cluster_key *out, struct error *e)
 {
     const char *path = config->cluster_key;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO must not hold us up */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: opening a FIFO must not block */
 
     if (fd < 0)
         return key_refuse(path, strerror(errno), e);

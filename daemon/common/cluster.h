@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * cluster.h - what a node is told of the cluster: addresses of nodes, the list of them, the key that all of them have.
+ * cluster.h - a node's configuration of the cluster: addresses of nodes, their list, and the key that all of them hold.
  */
 #ifndef FCC_DAEMON_COMMON_CLUSTER_H
 #define FCC_DAEMON_COMMON_CLUSTER_H
@@ -13,7 +13,7 @@
 #define CLUSTER_KEY_MIN 32 /* bytes of the key's file */
 #define CLUSTER_KEY_MAX 4096
 
-/* What an address must look like, for error texts. */
+/* The allowed form of an address, for error texts. */
 #define ADDRESS_ALLOWED "host:port, with an IPv6 address as [address]:port, of at most 63 characters"
 
 struct cluster_key {
@@ -23,21 +23,21 @@ struct cluster_key {
 
 typedef char node_address[FCC_NODE_MAX];
 
-/* The two parts of an address. -EINVAL if it is none; the parts are then not set. Either may be NULL. */
+/* Splits an address into host and port; either output may be NULL. Returns 0, or -EINVAL with the outputs not set. */
 int address_split(const char *address, char host[FCC_NODE_MAX], char port[6]);
-/* Is it an address to listen at that nobody can connect to, as 0.0.0.0:port is? */
+/* Is it a wildcard address such as 0.0.0.0:port, at which one can listen but to which nobody can connect? */
 bool address_is_any(const char *address);
 
-/* NODES, as a list without duplicates and without this node itself: *out, of *n, to be freed by the caller. -EINVAL with the
- * reason, and with the place in the file if there is one. */
+/* Reads NODES into a list without duplicates and without this node. The caller frees *out, which has *n entries. -EINVAL with
+ * the reason, and with file and line if NODES is a file. */
 int cluster_nodes_read(const struct config *config, node_address **out, size_t *n, struct error *e);
 
-/* The file CLUSTER_KEY. -EINVAL with the reason: it must be a regular file of 32 to 4096 bytes that only the daemon's user can
- * read. */
+/* Reads the file CLUSTER_KEY. It must be a regular file of 32 to 4096 bytes that only the daemon's user can read; else -EINVAL
+ * with the reason. */
 int cluster_key_read(const struct config *config, struct cluster_key *out, struct error *e);
 
-/* All that one key alone does not show: what NODE_LISTEN needs, and whether the files can be used. Sets NODE_ADDRESS to what
- * it stands for. */
+/* Checks settings that depend on each other: what NODE_LISTEN needs, and whether the files can be used. Sets an empty
+ * NODE_ADDRESS to NODE_LISTEN. */
 int cluster_check(struct config *config, struct error *e);
 
 #endif

@@ -20,12 +20,12 @@
 #ifndef SYSCONFDIR
 #define SYSCONFDIR "/etc"
 #endif
-#define CONFIG_FILE_DEFAULT SYSCONFDIR "/fccd/fccd.conf" /* SYSCONFDIR: the build's */
-#define LINE_MAX_BYTES 8190                              /* of the file: the longest value and its key */
+#define CONFIG_FILE_DEFAULT SYSCONFDIR "/fccd/fccd.conf" /* the build sets SYSCONFDIR */
+#define LINE_MAX_BYTES 8190                              /* a line of the file: the longest value and its key */
 
 struct key {
     const char *name, *what, *unit, *standard_text;
-    size_t offset, bytes; /* bytes: of a string; 0: a number */
+    size_t offset, bytes; /* bytes: room of a string; 0: the value is a number */
     uint64_t standard, smallest, largest;
 };
 
@@ -60,7 +60,7 @@ static const struct key *key_by_name(const char *name)
     return NULL;
 }
 
-/* What the program can be asked to do, beside its keys. */
+/* Options that are not settings. */
 static const char *const actions[] = {[CONFIG_BACKGROUND] = "BACKGROUND",
                                       [CONFIG_CHECK] = "CHECK_CONFIG",
                                       [CONFIG_LIST_GPUS] = "LIST_GPUS",
@@ -68,12 +68,13 @@ static const char *const actions[] = {[CONFIG_BACKGROUND] = "BACKGROUND",
                                       [CONFIG_VERSION] = "VERSION"};
 #define ACTIONS (sizeof(actions) / sizeof(actions[0]))
 
-/* " (did you mean KEY?)" for a key that there is not. */
+/* " (did you mean KEY?)" for an unknown key. */
 struct guess {
     char text[64];
 };
 
-/* A key's name, from how the environment or the command line would write it: "--cpu-devices" and "FCCD_CPU_DEVICES" are CPU_DEVICES. */
+/* Turns the forms of the command line and the environment into a key's name: "--cpu-devices", "FCCD_CPU_DEVICES" become
+ * CPU_DEVICES. */
 static void name_plain(const char *name, size_t length, char *plain, size_t room)
 {
     size_t n = 0;
@@ -168,7 +169,7 @@ static int key_set(struct config *c, const struct key *k, const char *value, con
     return k->bytes ? string_set(c, k, value, where, e) : number_set(c, k, value, where, e);
 }
 
-/* One line of the file. */
+/* Parses one line of the file. */
 static int line_take(void *config, char *line, const char *where, struct error *e)
 {
     char *s = text_trim(line), *equals = strchr(s, '=');
@@ -186,8 +187,8 @@ static int line_take(void *config, char *line, const char *where, struct error *
     return key_set(config, k, text_trim(equals + 1), where, e);
 }
 
-/* NULL: the default one, which need not exist. A relative name is seen from the directory in which the program was started, also when the
- * file is read again by a daemon in the background, which has left it. */
+/* Reads the file at `path`; NULL: the default file, which may be missing. A relative path is resolved against the directory in
+ * which the program was started, also when a background daemon, whose directory is another one, reads the file again. */
 static int file_read(struct config *c, const char *path, struct error *e)
 {
     static char started_in[PATH_MAX]; /* set at the first reading; only main()'s thread reads configurations */
@@ -196,7 +197,7 @@ static int file_read(struct config *c, const char *path, struct error *e)
 
     if (!*started_in) {
         if (!getcwd(started_in, sizeof(started_in)))
-            (void)snprintf(started_in, sizeof(started_in), "."); /* it was removed */
+            (void)snprintf(started_in, sizeof(started_in), "."); /* the directory was removed */
     } else if (*name != '/' && *name && snprintf(whole, sizeof(whole), "%s/%s", started_in, name) < (int)sizeof(whole)) {
         name = whole;
     }
@@ -218,7 +219,7 @@ static int environment_read(struct config *c, struct error *e)
     return 0;
 }
 
-/* "cpu-devices", of the option --cpu-devices, stands for CPU_DEVICES. */
+/* Does the option's name ("cpu-devices") stand for that key (CPU_DEVICES)? */
 static bool option_is(const char *option, size_t length, const char *name)
 {
     size_t n = strlen(name), i = 0;
@@ -237,7 +238,7 @@ static const struct key *key_by_option(const char *option, size_t length)
     return NULL;
 }
 
-/* " (did you mean --key?)" for what looks like an option. */
+/* " (did you mean --key?)" for an unknown argument that looks like an option. */
 static struct guess option_guess(const char *arg, size_t length)
 {
     const char *names[KEYS + ACTIONS];
@@ -259,7 +260,7 @@ static struct guess option_guess(const char *arg, size_t length)
     return guess;
 }
 
-/* One option with its value, "--key=value" or "--key value". Sets *used to the number of arguments that it took. */
+/* Reads one option with its value, "--key=value" or "--key value". Sets *used to the number of arguments that it took. */
 static int option_read(struct config *c, char *argv[], int *used, const char **file, struct error *e)
 {
     char where[128];
@@ -295,7 +296,7 @@ static void defaults_set(struct config *c)
     }
 }
 
-/* What the program is asked to do, if the argument says that; the last one counts. */
+/* If the argument is an action, sets *action; the last one counts. */
 static bool action_read(const char *arg, enum config_action *action)
 {
     for (size_t i = CONFIG_BACKGROUND; i < ACTIONS; i++)
@@ -306,7 +307,7 @@ static bool action_read(const char *arg, enum config_action *action)
     return false;
 }
 
-/* The whole command line, into *c. Sets *file if it names one. */
+/* Reads the whole command line into *c. Sets *file if --config names one. */
 static int arguments_read(int argc, char *argv[], struct config *c, const char **file, enum config_action *action,
                           struct error *e)
 {
@@ -320,7 +321,7 @@ static int arguments_read(int argc, char *argv[], struct config *c, const char *
     return status;
 }
 
-/* What is empty stands beside the socket: "/run/fccd/fccd.sock" makes "/run/fccd/fccd.pid". */
+/* Sets an empty path to a file beside the socket: for "/run/fccd/fccd.sock" and ".pid" it is "/run/fccd/fccd.pid". */
 static int path_beside(const struct config *c, char *path, size_t room, const char *key, const char *ending, struct error *e)
 {
     const char *slash = strrchr(c->socket, '/'), *dot = strrchr(c->socket, '.');
@@ -340,7 +341,7 @@ int config_load(int argc, char *argv[], struct config *out, enum config_action *
     enum config_action todo = CONFIG_RUN;
     int status;
 
-    /* The command line twice: first for the file's name and mistakes, last because it wins. */
+    /* The command line is read twice: first for the file's name and for mistakes, and last because it overrides the rest. */
     defaults_set(&c);
     defaults_set(&ignored);
     status = arguments_read(argc, argv, &ignored, &file, &todo, e);
@@ -362,7 +363,8 @@ int config_load(int argc, char *argv[], struct config *out, enum config_action *
     return 0;
 }
 
-/* The broker reads these anew each time; workers get them when they start. */
+/* Can a running daemon change this setting? Such settings are read at each use by the broker, and sent to workers when they
+ * start. */
 static bool can_change(const char *key)
 {
     static const char *const can[] = {"CPU_WORKGROUPS", "TIME_LIMIT_MS",       "MEMORY_PER_USER_MB",
@@ -426,7 +428,7 @@ uint64_t config_memory_per_user(const struct config *config)
 
 uint32_t config_cpu_workgroups(const struct config *config)
 {
-    cpu_set_t mine; /* those that this process may use: a container or taskset may leave it a few */
+    cpu_set_t mine; /* the cores that this process may use, which a container or taskset may limit */
     long cores = sched_getaffinity(0, sizeof(mine), &mine) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&mine);
 
     if (config->cpu_workgroups)

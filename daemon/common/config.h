@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * config.h - what an administrator can set: one list of keys, from which the defaults, the file's parser, the
- * environment (FCCD_KEY), the command line (--key) and the help text are made. Command line over environment over file.
+ * config.h - the administrator's settings. The defaults, the file's parser, the environment (FCCD_KEY), the command line
+ * (--key) and the help text are all made from one list of keys. The command line overrides the environment, which overrides the
+ * file.
  */
 #ifndef FCC_DAEMON_COMMON_CONFIG_H
 #define FCC_DAEMON_COMMON_CONFIG_H
@@ -14,7 +15,7 @@
 #include "proto/base/network.h"
 #include "proto/proto.h"
 
-/* X(KEY, field, unit, default, smallest, largest, what it is) */
+/* X(KEY, field, unit, default, smallest, largest, description) */
 #define CONFIG_NUMBERS(X)                                                                                                      \
     X(CPU_DEVICES, cpu_devices, "", 1, 1, 64, "number of cpu devices that the node offers")                                    \
     X(CPU_WORKGROUPS, cpu_workgroups, "", 0, 0, 256, "threads of each cpu device; 0: the node's cores shared out, at least 1") \
@@ -29,7 +30,7 @@
     X(SILENCE_MS, silence_ms, "ms", 2500, 2500, 86400000, "how long another node's worker may be silent before it is lost")    \
     X(DRAIN_MS, drain_ms, "ms", 5000, 0, 86400000, "how long running operators may go on at a shutdown")
 
-/* X(KEY, field, bytes, default, what it is) */
+/* X(KEY, field, bytes, default, description) */
 #define CONFIG_STRINGS(X)                                                                                                      \
     X(SOCKET, socket, sizeof(((struct sockaddr_un *)0)->sun_path), FCC_SOCKET_DEFAULT, "path of the socket")                   \
     X(SOCKET_GROUP, socket_group, 64, "", "group that may connect; empty: the daemon's own group")                             \
@@ -61,19 +62,19 @@ struct config {
 
 enum config_action { CONFIG_RUN, CONFIG_BACKGROUND, CONFIG_CHECK, CONFIG_LIST_GPUS, CONFIG_HELP, CONFIG_VERSION };
 
-/* Read defaults, file, environment and command line into *out, and what to do into *action. An unknown key, a value that
- * is not allowed or a file that cannot be read (unless it is the default one and does not exist) is -EINVAL with the place,
- * the key, the value and what is allowed. */
+/* Reads defaults, file, environment and command line into *out, and what the program is to do into *action. -EINVAL for an
+ * unknown key, a value that is not allowed or a file that cannot be read, with the place, the key, the value and what is
+ * allowed. (The default file may be missing.) */
 int config_load(int argc, char *argv[], struct config *out, enum config_action *action, struct error *e);
 
-/* Take over what a running daemon can change from `fresh`, which was read later. For each key that differs, changed() is told its name,
- * and whether it was taken over or needs a restart. */
+/* Copies from `fresh`, which was read later, the settings that a running daemon can change. Calls changed() for each key that
+ * differs: `taken` is true if the value was copied, false if it needs a restart. */
 void config_take(struct config *running, const struct config *fresh, void (*changed)(const char *key, bool taken));
 
-/* The text for --help. */
+/* Prints the text for --help. */
 void config_print_help(void);
 
-/* What 0 stands for. */
+/* Settings with their automatic value (0) replaced by the actual one. */
 uint64_t config_memory_per_user(const struct config *config); /* bytes */
 uint32_t config_cpu_workgroups(const struct config *config);
 uint32_t config_rails(const struct config *config); /* 0: auto */

@@ -1,39 +1,44 @@
 /* SPDX-License-Identifier: MIT
  *
- * control.h - what the broker and a worker say to each other, over a SOCK_SEQPACKET socketpair (the worker's descriptor 3).
+ * control.h - messages between the broker and a worker, on a SOCK_SEQPACKET socketpair (the worker's descriptor 3).
  *
  *   broker                          worker
- *     <------------------------- CLOSED   once, first: it has its user's rights, and nobody can look into it (daemon/worker/engine/rights.c)
- *     START + its user's account ---->|   once, and nothing before it
+ *     <------------------------- CLOSED   first and once: the worker runs as its user, and other processes cannot inspect its
+ *                                         memory (daemon/worker/engine/rights.c)
+ *     START + its user's account ---->|   once; the broker's first message
  *     SESSION + the client's socket ->|   for every connection to this job
- *     <------------------------ SESSIONS  when the number of connections changed
- *     <-------------------------- RETIRE  no client for a while, and so many SESSION and PEER have come: may I go?
- *     RETIRE ------------------------>|   yes: nothing comes after this message. A no is what has been sent meanwhile
- *     DRAIN ------------------------->|   finish what runs, refuse the rest, go
- *     <------------------------- CONNECT  a connection to this job's worker on another node, please
- *     CONNECTED [+ the socket] ------>|   same id, for every CONNECT, in any order
- *     PEER + the socket ------------->|   this job's worker on another node asked for a connection to here
- *     <---------------------------- DENY  tell that node that a rank here cannot join there (denial.h), until so long from now
- *     DENIED ------------------------>|   somebody says so of a rank of this job elsewhere: it is the worker's to judge
- *     TROUBLE ----------------------->|   which nodes of NODES this one does not reach now, and why: for the errors of who waits in vain
+ *     <------------------------ SESSIONS  when the number of connections has changed
+ *     <-------------------------- RETIRE  asks whether the worker may end: it has had no client for a while. Has the number of
+ *                                         SESSION and PEER messages that the worker has received
+ *     RETIRE ------------------------>|   the worker may end; no message follows. (A refusal is not sent: see below)
+ *     DRAIN ------------------------->|   finish running operators, refuse new ones, then end
+ *     <------------------------- CONNECT  asks for a connection to this job's worker on another node
+ *     CONNECTED [+ the socket] ------>|   the answer to a CONNECT, with the same id; in any order
+ *     PEER + the socket ------------->|   a connection that this job's worker on another node has asked for
+ *     <---------------------------- DENY  asks to tell another node that a rank of this node cannot join there (denial.h),
+ *                                         within a time limit
+ *     DENIED ------------------------>|   a denial about a rank of this job elsewhere, which the worker must verify
+ *     TROUBLE ----------------------->|   which nodes of NODES cannot be reached now, and why: for the error texts of ranks
+ *                                         that time out
  *
- * Neither end waits for the other: what the other's socket has no room for is kept, and sent later (daemon/worker/engine/channel.c,
- * daemon/broker/channel.c). Memory is charged without a word: account.h.
+ * Neither end waits for the other: messages for which the socket has no room are queued (daemon/worker/engine/channel.c,
+ * daemon/broker/channel.c). Charging memory needs no message: account.h.
  *
- * A socket that comes with CONNECTED or PEER is a TCP connection to the other worker, non-blocking, TCP_NODELAY, on which
- * nothing has been sent or read yet. Who asked for it sends first; CONNECTED comes when the other broker has handed the
+ * The socket with CONNECTED or PEER is a TCP connection to the other worker, non-blocking, TCP_NODELAY, on which nothing has
+ * been sent or read yet. The worker that asked for it sends first. CONNECTED is sent when the other broker has handed the
  * connection's other end to its worker.
  *
- * RETIRE is a handshake because a SESSION or a PEER may be on its way. The broker counts what it has handed over, the worker what it
- * has got, and RETIRE says how much that was. If the numbers are the same, nothing is on its way: the broker says RETIRE, hands over
- * nothing any more, and starts another worker for the next connection. If they are not, the broker says nothing: what the worker
- * will read next tells it to go on, and it asks again when it is idle again. So the broker never waits, no connection is lost, and
- * no job has two workers that both get connections. While the worker waits for the answer it takes no work from other nodes either
- * (peer.c). Each end notices the other's death by the end of the connection. A worker whose broker died goes on serving its
- * clients and goes when the last one has left.
+ * RETIRE is a handshake because a SESSION or a PEER may be in flight. The broker counts the messages that it has sent, the
+ * worker those that it has received, and the worker's RETIRE has its count. If both counts are equal, nothing is in flight: the
+ * broker answers RETIRE, sends nothing more to this worker, and starts another worker for the next connection. If the counts
+ * differ, the broker does not answer: the message in flight tells the worker to go on, and the worker asks again when it is
+ * idle again. So the broker never waits, no connection is lost, and no job has two workers that both get connections. While the
+ * worker waits for the answer, it accepts no work from other nodes (daemon/worker/nodes/peer.c). Each end notices the other's
+ * death by the end of the connection. A worker whose broker has died goes on serving its clients, and ends when the last one
+ * has left.
  *
- * Other nodes may hear of a worker's successor before they have heard of its end. So brokers give each worker an incarnation, and tell
- * those whom they connect to each other which one is at the other end.
+ * Another node may hear of a worker's successor before it hears of that worker's end. So the brokers give each worker an
+ * incarnation, and tell both ends of a connection between workers the other end's incarnation.
  */
 #ifndef FCC_DAEMON_COMMON_CONTROL_H
 #define FCC_DAEMON_COMMON_CONTROL_H
@@ -63,11 +68,12 @@ enum control_type {
 
 #define CONTROL_KEY_BYTES 32
 
-/* Of a worker. Of two that the same broker has started for a job the one with the larger number came later, and the other had
- * retired or was gone then. Of different brokers' nothing is known: one whose broker died may serve its clients still. */
+/* Identifies a worker among all workers of its job on a node. If two have the same broker, the one with the larger number was
+ * started later, when the other had retired or died. Workers of different brokers have no order: a worker whose broker has died
+ * may still serve clients. */
 struct incarnation {
-    uint64_t broker; /* random: drawn when the broker started */
-    uint64_t number; /* from 1; 0: none, or not known */
+    uint64_t broker; /* random number that the broker has drawn at its start */
+    uint64_t number; /* from 1; 0: none, or unknown */
 };
 
 static inline bool incarnation_same(const struct incarnation *a, const struct incarnation *b)
@@ -75,77 +81,79 @@ static inline bool incarnation_same(const struct incarnation *a, const struct in
     return a->broker == b->broker && a->number == b->number;
 }
 
-/* Has a's place been taken by b? */
+/* Is b a successor of a? */
 static inline bool incarnation_before(const struct incarnation *a, const struct incarnation *b)
 {
     return a->broker == b->broker && a->number < b->number;
 }
 
-struct control_start { /* fd: the user's account */
+struct control_start { /* file descriptor: the user's account */
     struct fcc_msg msg;
     struct config config;
     uint32_t uid;
-    uint32_t place;        /* the worker's in the account */
-    uint64_t memory_limit; /* bytes of all of the user's workers together */
+    uint32_t place;        /* index of the worker's entry in the account */
+    uint64_t memory_limit; /* bytes that all of the user's workers together may use */
     char job[FCC_JOB_MAX];
-    char mps_pipe[FCC_MPS_PIPE_MAX]; /* as in fcc_hello, of the client that the worker is started for */
-    char node[FCC_NODE_MAX];         /* this node's address; "": it speaks to no other */
-    /* Same for all workers of this (uid, job) on nodes with the same cluster key. Without a cluster key: random, this worker's. */
+    char mps_pipe[FCC_MPS_PIPE_MAX]; /* fcc_hello.mps_pipe of the client for which the worker is started */
+    char node[FCC_NODE_MAX];         /* this node's address; "": fccd does not serve other nodes */
+    /* The rendezvous key: the same for all workers of this (uid, job) on nodes with the same cluster key. Without a cluster
+     * key: random. */
     unsigned char meeting_key[CONTROL_KEY_BYTES];
     struct incarnation self; /* this worker */
 };
 
 struct control_session {
-    struct fcc_msg msg; /* id: of the client's HELLO */
+    struct fcc_msg msg; /* id: that of the client's HELLO */
     uint32_t role;      /* enum fcc_role */
-    uint32_t uid;       /* who is there: from the kernel */
+    uint32_t uid;       /* the client's uid and pid, from the kernel */
     int32_t pid;
     uint32_t zero;
-    char mps_pipe[FCC_MPS_PIPE_MAX]; /* this client's own */
+    char mps_pipe[FCC_MPS_PIPE_MAX]; /* fcc_hello.mps_pipe of this client */
 };
 
 struct control_sessions {
     struct fcc_msg msg;
-    uint32_t sessions; /* of clients */
-    uint32_t controls; /* of fccctl */
-    uint64_t got;      /* SESSION messages that have come: of those that were sent the others are on their way */
+    uint32_t sessions; /* connections of clients */
+    uint32_t controls; /* connections of fccctl */
+    uint64_t got;      /* SESSION messages received so far; the broker knows by it how many are in flight */
 };
 
-struct control_retire { /* the worker's */
+struct control_retire { /* of the worker; the broker's answer is a fcc_msg alone */
     struct fcc_msg msg;
-    uint64_t handed; /* SESSION and PEER messages that it has got */
+    uint64_t handed; /* SESSION and PEER messages that the worker has received */
 };
 
 struct control_connect {
     struct fcc_msg msg;
-    char address[FCC_NODE_MAX]; /* the other node's */
-    struct incarnation to; /* number 0: whichever the job has there. Otherwise -ESTALE, if that one is not there any more */
-    uint32_t purpose;      /* the worker's own number: the other worker reads it in its PEER */
-    uint32_t limit_ms;     /* how long the job may take to have a worker there */
+    char address[FCC_NODE_MAX]; /* address of the other node */
+    struct incarnation to;      /* the worker there; -ESTALE if it is gone. number 0: any worker of the job */
+    uint32_t purpose;           /* a number of the worker's choice, which the other worker gets in its PEER */
+    uint32_t limit_ms;          /* how long it may take until the job has a worker there */
 };
 
 struct control_connected {
-    struct fcc_msg msg; /* id: the CONNECT's */
-    int32_t status;     /* 0: the socket came along. Otherwise a negative errno value, and no socket */
+    struct fcc_msg msg; /* id: that of the CONNECT */
+    int32_t status;     /* 0: the message has the socket. A negative errno value: it has none */
     uint32_t zero;
-    struct incarnation to; /* who has the other end */
-    char named
-        [FCC_NODE_MAX]; /* -EADDRNOTAVAIL: whom that address leads to is called so: another node, or this one; otherwise "" */
-    char text[FCC_TEXT_MAX]; /* the reason; it names the node */
+    struct incarnation to; /* the worker at the other end */
+    /* With -EADDRNOTAVAIL: the name of the node that answers at the address, which is another node or this one. Otherwise
+     * "". */
+    char named[FCC_NODE_MAX];
+    char text[FCC_TEXT_MAX]; /* the reason, which names the node */
 };
 
 struct control_peer {
     struct fcc_msg msg;
-    char address[FCC_NODE_MAX]; /* of the node whose worker asked for the connection */
-    struct incarnation from;    /* ... and which one */
-    uint32_t purpose;
+    char address[FCC_NODE_MAX]; /* address of the node whose worker asked for the connection */
+    struct incarnation from;    /* that worker */
+    uint32_t purpose;           /* as in that worker's control_connect */
     uint32_t zero;
 };
 
 struct control_deny {
     struct fcc_msg msg;
-    char address[FCC_NODE_MAX]; /* of the node where the ranks meet */
-    uint32_t limit_ms, zero;
+    char address[FCC_NODE_MAX]; /* address of the node where the ranks meet */
+    uint32_t limit_ms, zero;    /* limit_ms: how long to try */
     struct denial denial;
 };
 
@@ -154,10 +162,10 @@ struct control_denied {
     struct denial denial;
 };
 
-#define CONTROL_TROUBLE_MAX 256 /* with the rest of an error it must fit into FCC_TEXT_MAX */
+#define CONTROL_TROUBLE_MAX 256 /* the text must fit into FCC_TEXT_MAX together with the rest of an error */
 struct control_trouble {
     struct fcc_msg msg;
-    char text[CONTROL_TROUBLE_MAX]; /* "": there is none */
+    char text[CONTROL_TROUBLE_MAX]; /* "": all nodes can be reached */
 };
 
 #endif

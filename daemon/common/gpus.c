@@ -54,7 +54,7 @@ static struct json_object *list_new(struct json_object *gpus, struct json_object
 
 /* ---- one GPU ---- */
 
-/* The memory node that a PCI device is nearest to; -1 if the kernel does not say. */
+/* The NUMA node of a PCI device; -1 if the kernel does not know it. */
 static int numa_node_of(const char *pci)
 {
     char path[128], line[32] = "";
@@ -69,7 +69,7 @@ static int numa_node_of(const char *pci)
     return node < 0 ? -1 : node;
 }
 
-/* The kinds of link that the plug-ins know, the fastest first. */
+/* The plug-ins' kinds of link, the fastest first. */
 static const char *const link_order[] = {"NVLink", "xGMI", "PCIe"};
 #define LINKS (sizeof(link_order) / sizeof(link_order[0]))
 
@@ -107,7 +107,7 @@ static struct json_object *gpu_describe(const char *kind, int gpu, int ngpus, st
     char uuid[40];
 
     for (char *p = d->pci; *p; p++)
-        *p = (char)tolower((unsigned char)*p); /* as the kernel names it */
+        *p = (char)tolower((unsigned char)*p); /* the kernel uses lower case */
     (void)snprintf(uuid, sizeof(uuid), "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2],
                    u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
     add_number(o, "device", (uint64_t)gpu);
@@ -125,7 +125,8 @@ static struct json_object *gpu_describe(const char *kind, int gpu, int ngpus, st
 
 /* ---- the list ---- */
 
-/* All GPUs of one plug-in. One that cannot be described is left out, and the status says so: the others keep their numbers. */
+/* Adds all GPUs of one plug-in. A GPU that cannot be described is left out, and the plug-in's status says so; the others keep
+ * their indices. */
 static void kind_list(const struct gpu_plugin *plugin, struct json_object *gpus, struct json_object *plugins)
 {
     struct error e = {0}, left_out = {0};
@@ -199,7 +200,7 @@ int gpus_print(const struct config *config)
     FILE *out = NULL;
     int keep;
 
-    /* What a GPU's runtime prints must not come between: it goes to standard error. */
+    /* A GPU's runtime may print to standard output, which would spoil the JSON. So its output goes to standard error. */
     (void)fflush(stdout);
     keep = dup(STDOUT_FILENO);
     if (keep >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0)

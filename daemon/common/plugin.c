@@ -25,7 +25,7 @@ static int plugin_path(const char *kind, const char *dir, char out[PATH_ROOM], s
     if (n < 0)
         return error_set(e, -errno, "/proc/self/exe: %s: without /proc, PLUGIN_DIR must say where the plug-ins are",
                          strerror(errno));
-    here[n] = '\0'; /* DIR/bin/fccd; of a program that was replaced, "DIR/bin/fccd (deleted)" */
+    here[n] = '\0'; /* DIR/bin/fccd; "DIR/bin/fccd (deleted)" if the file was replaced */
     for (int i = 0; i < 2; i++) {
         char *slash = strrchr(here, '/');
         if (slash)
@@ -86,7 +86,7 @@ const struct gpu_plugin *plugin_load(const char *kind, const char *dir, struct e
     if (!library || plugin_path(kind, dir, path, e))
         return NULL;
     void *symbol = dlsym(library, GPU_PLUGIN_SYMBOL);
-    memcpy(&function, &symbol, sizeof(function)); /* the way from an object's address to a function's that C allows */
+    memcpy(&function, &symbol, sizeof(function)); /* ISO C has no cast from void * to a function pointer */
     const struct gpu_plugin *plugin = symbol ? function() : NULL;
     if (!plugin)
         (void)error_set(e, -EPROTO, "%s: no plug-in of fccd: it has no %s()", path, GPU_PLUGIN_SYMBOL);

@@ -28,7 +28,7 @@ static int lines_read(const struct text_file *file, FILE *f, struct error *e)
         (void)snprintf(where, sizeof(where), "%.200s:%d", file->path, number);
         if (length && line[length - 1] == '\n')
             line[--length] = '\0';
-        if (number == 1 && length >= 3 && !memcmp(line, "\xef\xbb\xbf", 3)) /* some editors' mark that a file is UTF-8 */
+        if (number == 1 && length >= 3 && !memcmp(line, "\xef\xbb\xbf", 3)) /* UTF-8 byte order mark */
             memmove(line, line + 3, (size_t)(length -= 3) + 1);
         if ((size_t)length > file->longest)
             status = error_set(e, -EINVAL, "%s: allowed are lines of at most %zu characters", where, file->longest);
@@ -43,8 +43,8 @@ static int lines_read(const struct text_file *file, FILE *f, struct error *e)
     return status;
 }
 
-/* What is no regular file may have no end, may keep who reads it waiting, and is another one, or nothing, when it is read again. /dev/null is the
- * empty file. */
+/* Allows regular files, and /dev/null as the empty file. Other files may have no end, may block the reader, or may have other
+ * contents when they are read again. */
 static int kind_check(const struct text_file *file, int fd, struct error *e)
 {
     struct stat st;
@@ -60,7 +60,7 @@ static int kind_check(const struct text_file *file, int fd, struct error *e)
 
 int text_file_read(const struct text_file *file, struct error *e)
 {
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO must not hold us up */
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: opening a FIFO must not block */
     int status;
     FILE *f;
 
