@@ -19,13 +19,11 @@
 #include "client/core/client.h"
 #include "client/stream/bound.h"
 #include "proto/variables.h"
-
-#define STRING_(x) #x
-#define STRING(x) STRING_(x)
+#include "proto/version.h"
 
 const char *fcc_version(void)
 {
-    return STRING(FCC_VERSION_MAJOR) "." STRING(FCC_VERSION_MINOR) "." STRING(FCC_VERSION_PATCH);
+    return VERSION_TEXT;
 }
 
 /* ---- the socket ---- */

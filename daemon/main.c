@@ -14,7 +14,7 @@
 #include "daemon/broker/broker.h"
 #include "daemon/common/gpus.h"
 #include "daemon/worker/run.h"
-#include "proto/base/json_fd.h"
+#include "proto/version.h"
 
 #define STACK_BYTES ((rlim_t)1 << 20) /* of each thread, at least */
 
@@ -63,7 +63,7 @@ int main(int argc, char *argv[])
         config_print_help();
         return EXIT_SUCCESS;
     case CONFIG_VERSION:
-        printf("fccd %s\n", fcc_version_string);
+        puts("fccd " VERSION_TEXT);
         return EXIT_SUCCESS;
     case CONFIG_CHECK:
         printf("fccd: the configuration is well\n");

@@ -34,6 +34,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "proto/base/address.h"
 #include "proto/base/error.h"
 #include "proto/fccclient.h"
 #include "proto/operators.h"
@@ -45,7 +46,7 @@
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */
 #define FCC_JOB_MAX 64     /* bytes of a job's id with its NUL */
 #define FCC_MPS_PIPE_MAX 112
-#define FCC_NODE_MAX 64   /* bytes of a node's address, "host:port", with its NUL */
+#define FCC_NODE_MAX ADDRESS_BYTES
 #define FCC_MAX_TENSORS 8 /* tensors of one operator */
 #define FCC_MAX_FDS 4     /* file descriptors with one message */
 #define FCC_MAX_GPUS 16   /* GPUs of one node */

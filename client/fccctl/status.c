@@ -13,6 +13,7 @@
 #include "client/fccctl/format.h"
 #include "client/fccctl/table.h"
 #include "proto/base/error.h"
+#include "proto/version.h"
 
 static void jobs_table(struct json_object *answer)
 {
@@ -132,20 +133,17 @@ int verb_abort(struct call *call)
 
 int verb_version(struct call *call)
 {
-    char own[32];
-
     if (!args_parse(call, NULL, 0, 0))
         return call->exit;
-    (void)snprintf(own, sizeof(own), "%d.%d.%d", FCC_VERSION_MAJOR, FCC_VERSION_MINOR, FCC_VERSION_PATCH);
     if (call->json) {
         struct json_object *object = json_object_new_object();
-        json_object_object_add(object, "fccctl", json_object_new_string(own));
+        json_object_object_add(object, "fccctl", json_object_new_string(VERSION_TEXT));
         json_object_object_add(object, "libfccclient", json_object_new_string(fcc_version()));
         json_object_object_add(object, "protocol", json_object_new_int(FCC_PROTO_VERSION));
         json_print(object, true);
         (void)json_object_put(object);
     } else {
-        printf("fccctl %s, libfccclient %s, protocol %u\n", own, fcc_version(), FCC_PROTO_VERSION);
+        printf("fccctl %s, libfccclient %s, protocol %u\n", VERSION_TEXT, fcc_version(), FCC_PROTO_VERSION);
     }
     return EXIT_WELL;
 }

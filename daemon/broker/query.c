@@ -9,6 +9,7 @@
 
 #include "daemon/broker/broker.h"
 #include "proto/base/json_fd.h"
+#include "proto/version.h"
 
 static struct json_object *job_describe(const struct job *j)
 {
@@ -45,7 +46,7 @@ static struct json_object *status_describe(const struct broker *b, uid_t asks)
     struct json_object *o = json_object_new_object(), *jobs = json_object_new_array();
     const struct job *j;
 
-    json_object_object_add(o, "version", json_object_new_string(fcc_version_string));
+    json_object_object_add(o, "version", json_object_new_string(VERSION_TEXT));
     json_object_object_add(o, "pid", json_object_new_int(getpid()));
     json_object_object_add(o, "uptime_s", json_object_new_double((double)(clock_ns() - b->started_ns) / 1e9));
     json_object_object_add(o, "socket", json_object_new_string(b->config.socket));

@@ -4,8 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "proto/proto.h"
-
 #define PORT_DIGITS 5
 
 /* Parses text that is a port and nothing else; returns 0 if it is not one. */
@@ -28,8 +26,8 @@ int address_check(const char *what, const char *address, uint32_t *port, struct 
     const char *host = address, *end;
     uint32_t number = 0;
 
-    if (length == 0 || length >= FCC_NODE_MAX)
-        return error_set(e, -EINVAL, "%s: %zu characters: allowed are 1 to %d", what, length, FCC_NODE_MAX - 1);
+    if (length == 0 || length >= ADDRESS_BYTES)
+        return error_set(e, -EINVAL, "%s: %zu characters: allowed are 1 to %d", what, length, ADDRESS_BYTES - 1);
     for (size_t i = 0; i < length; i++)
         if (address[i] <= ' ' || address[i] > '~')
             return error_set(e, -EINVAL, "%s: character %zu is 0x%02x: %s", what, i, (unsigned char)address[i], shapes);

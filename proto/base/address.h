@@ -13,6 +13,8 @@
 extern "C" {
 #endif
 
+#define ADDRESS_BYTES 64 /* the most that an address takes, with its NUL */
+
 /* Checks an address's form; resolves nothing. `what` names the address in the error's text. Sets *port, to 0 if the address has
  * no port; port may be NULL. Returns 0 or -EINVAL. */
 int address_check(const char *what, const char *address, uint32_t *port, struct error *e);

@@ -7,12 +7,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "proto/fccclient.h"
-
-#define TEXT(x) #x
-#define VERSION(a, b, c) TEXT(a) "." TEXT(b) "." TEXT(c)
-const char fcc_version_string[] = VERSION(FCC_VERSION_MAJOR, FCC_VERSION_MINOR, FCC_VERSION_PATCH);
-
 int json_to_fd(struct json_object *object, struct error *e)
 {
     size_t length = 0, done = 0;

@@ -9,8 +9,6 @@
 
 #include "proto/base/error.h"
 
-extern const char fcc_version_string[]; /* "MAJOR.MINOR.PATCH" */
-
 /* Takes the caller's reference of `object`. Returns the descriptor, which the caller closes, or -errno with the reason. */
 int json_to_fd(struct json_object *object, struct error *e);
 
