@@ -12,6 +12,7 @@
 
 #include "client/fccctl/fccctl.h"
 #include "client/fccctl/format.h"
+#include "kernels/plan/spec.h"
 #include "proto/base/error.h"
 
 #define ARGS_MAX 40
@@ -67,8 +68,11 @@ static void help_print(const struct verb *verb, const struct arg *args, size_t n
         {.name = "json", .help = "print JSON"},
         {.name = "help", .letter = 'h', .help = "print this"},
     };
+    char operators[256];
 
     printf("usage: fccctl %s%s%s\n\n%s.\n\n", verb->name, *verb->usage ? " " : "", verb->usage, verb->summary);
+    if (!strncmp(verb->usage, "OPERATOR", 8))
+        printf("Operators: %s\n\n", op_names(BIND_NEVER, ", ", operators, sizeof(operators)));
     for (size_t i = 0; i < nargs; i++)
         help_line(&args[i]);
     for (size_t i = 0; i < sizeof(common) / sizeof(common[0]); i++)

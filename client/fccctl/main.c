@@ -24,10 +24,7 @@ static const struct verb verbs[] = {
     {"bench", verb_bench, "Measure an operator, fused and in sequence",
      "OPERATOR [SHAPE] [--local] [--device cpu|gpu|cuda|hip] [--ranks N] [--dtype f32|f16|bf16]\n"
      "                    [--stream K] [--iters I] [--warmup W] [--schedule both|fused|sequential|auto|routes] [--check] "
-     "[--json]\n"
-     "  gemv_all_reduce, gemm_all_to_all:  -m M -n N -k K      (K per rank)\n"
-     "  embedding_all_to_all:  --tables T (per rank) --rows R --dim D --batch B (global) --pooling L\n"
-     "  noop                   (the round trip through the daemon and nothing else)"},
+     "[--json]"},
     {"trace", verb_trace, "Draw the slices of the last or the next operator: Chrome trace JSON for Perfetto, SVG for a browser",
      "[--job JOB] [--uid UID] [--comm N] [--next [--wait SECONDS]] [--chrome FILE] [--svg FILE] [--json]"},
     {"abort", verb_abort, "End a communicator for all of its ranks",

@@ -126,9 +126,9 @@ static void summary_print(const struct plan_options *o, const struct problem *pr
     double elements[3], total;
     char shape[160], bytes[FORMAT_ROOM];
 
-    if (plan->op == FCC_OP_NOOP) { /* without sizes, a dtype and a schedule */
-        printf("noop: rank %d of %d on %" PRId64 " node%s%s\n", plan->rank, plan->nranks, o->nodes, plural((uint32_t)o->nodes),
-               o->device == PLAN_GPU ? ", for a GPU" : "");
+    if (!o->shape.spec->compute) { /* without sizes, a dtype and a schedule */
+        printf("%s: rank %d of %d on %" PRId64 " node%s%s\n", o->shape.spec->name, plan->rank, plan->nranks, o->nodes,
+               plural((uint32_t)o->nodes), o->device == PLAN_GPU ? ", for a GPU" : "");
         printf("%" PRIu32 " slice: the ranks meet, and nothing is computed or moved\n", plan->nslices);
         return;
     }

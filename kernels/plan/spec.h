@@ -14,7 +14,7 @@
 #include "proto/operators.h"
 
 /* The parts that operators are made of: what each rank computes, and how the results are exchanged. */
-enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM };
+enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_KINDS };
 enum exchange_kind { EXCHANGE_NONE, EXCHANGE_PUT, EXCHANGE_REDUCE };
 
 /* INPUT: the operator reads it. RESULT: the operator stores into it, and the plan says whether other ranks do (with packets only its own rank

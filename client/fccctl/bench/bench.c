@@ -69,7 +69,7 @@ static void kinds_choose(struct bench *b, int schedule)
 
     if (schedule == UNSAID)
         schedule = b->prepared ? FUSED : BOTH;
-    if (b->shape.op == FCC_OP_NOOP)
+    if (!b->shape.spec->compute)
         schedule = FUSED; /* it has one schedule */
     b->nkinds = count[schedule];
     if (b->prepared)
@@ -98,6 +98,8 @@ static int nodes_parse(const struct call *call, struct bench *b, const char *lis
 /* What the options say about streams: 0, or EXIT_USAGE (printed). */
 static int stream_parse(const struct call *call, const struct bench *b, bool cpu)
 {
+    char names[256];
+
     if (b->stream && cpu)
         return usage_error(call, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);
     if (b->group && !b->stream)
@@ -106,9 +108,9 @@ static int stream_parse(const struct call *call, const struct bench *b, bool cpu
         return usage_error(call, "--prepared: allowed with --stream");
     if (b->prepared && b->group)
         return usage_error(call, "--prepared: allowed without --group");
-    if (b->prepared && b->shape.op != FCC_OP_GEMV_ALL_REDUCE && b->shape.op != FCC_OP_GEMM_ALL_TO_ALL)
-        return usage_error(call, "--prepared: %s cannot be prepared; gemv_all_reduce and gemm_all_to_all can",
-                           op_name(b->shape.op));
+    if (b->prepared && b->shape.spec->bind != BIND_PREPARED)
+        return usage_error(call, "--prepared: %s cannot be prepared; %s can", b->shape.spec->name,
+                           op_names(BIND_PREPARED, " and ", names, sizeof(names)));
     return 0;
 }
 
@@ -116,8 +118,9 @@ static int schedule_parse(const struct call *call, const struct bench *b, int sc
 {
     if (b->prepared && schedule != UNSAID && schedule != FUSED && schedule != AUTO)
         return usage_error(call, "--schedule: %s: allowed with --prepared are fused and auto", name);
-    if (schedule == ROUTES && b->shape.op != FCC_OP_GEMV_ALL_REDUCE)
-        return usage_error(call, "--schedule: routes: %s has one; gemv_all_reduce has several", op_name(b->shape.op));
+    if (schedule == ROUTES && b->shape.spec->exchange != EXCHANGE_REDUCE)
+        return usage_error(call, "--schedule: routes: %s has one; what adds the ranks' results has several",
+                           b->shape.spec->name);
     return 0;
 }
 
@@ -145,7 +148,7 @@ static bool options_parse(struct call *call, struct bench *b)
         {"group", 0, ARG_FLAG, &b->group, 0, 0, NULL, NULL,
          "with --stream: as one group, which the stream waits for at its end"},
         {"prepared", 0, ARG_FLAG, &b->prepared, 0, 0, NULL, NULL,
-         "with --stream, on CUDA GPUs: as runs of one operator, prepared once (gemv_all_reduce, gemm_all_to_all)"},
+         "with --stream, on CUDA GPUs: as runs of one operator, prepared once"},
         {"schedule", 0, ARG_CHOICE, &schedule, 0, 0, schedules, "S",
          "both, fused, sequential, auto (beside both), or routes: flat and hierarchical [both]"},
         {"check", 0, ARG_FLAG, &b->check, 0, 0, NULL, NULL, "compare the results with a plain reference"},
@@ -172,7 +175,7 @@ static bool options_parse(struct call *call, struct bench *b)
     if (call->exit)
         return false;
     kinds_choose(b, schedule);
-    if (b->shape.op == FCC_OP_NOOP)
+    if (!b->shape.spec->compute)
         b->check = false; /* it has no result */
     return true;
 }

@@ -3,7 +3,8 @@
  * bench.h - what the parts of the verb bench share.
  *
  * bench.c parses, forks one process for each rank and waits for them; bench_place.c says on which node and device each is;
- * bench_rank.c is such a process; bench_data.c makes inputs that every process can compute again; bench_check.c compares a result with a plain reference; bench_report.c prints.
+ * bench_rank.c is such a process, and bench_args.c has what it calls the operator with; bench_data.c makes inputs that every process can
+ * compute again; bench_check.c compares a result with a plain reference; bench_report.c prints.
  */
 #ifndef FCC_CLIENT_FCCCTL_BENCH_BENCH_H
 #define FCC_CLIENT_FCCCTL_BENCH_BENCH_H
@@ -29,7 +30,8 @@ enum bench_kind {
     BENCH_COMM_HIERARCHICAL,
     BENCH_KINDS,
 };
-#define BENCH_STREAM_MAX 64 /* operators of a context that may be in flight */
+#define BENCH_ARGS_BYTES 1024 /* at least as many as an operator's arguments have */
+#define BENCH_STREAM_MAX 64   /* operators of a context that may be in flight */
 
 /* One rank's part of the memory that the parent and the ranks share. The rank writes; the parent reads progress at any time,
  * and the rest when the rank has ended. */
@@ -87,8 +89,35 @@ int bench_local_start(struct bench *b, struct local_nodes *out, struct error *e)
 /* Place the ranks, and learn the daemons' addresses and time limit. 0, or an exit code (printed). */
 int bench_devices_choose(const struct call *call, struct bench *b);
 
+/* ---- bench_args.c: the operator's arguments, by its row ---- */
+
+/* One rank's memory and arguments. */
+struct bench_args {
+    _Alignas(16) unsigned char args[BENCH_ARGS_BYTES]; /* struct fcc_NAME_args */
+    fcc_buffer *result;
+    int64_t *numbers[FCC_ATTR_SEND_ROWS]; /* of its attributes */
+    int64_t recv_rows[FCC_MAX_RANKS];     /* where the values of the completion go */
+    void *room;                           /* BENCH_PIECE_BYTES, for one piece of a tensor */
+};
+#define BENCH_PIECE (INT64_C(1) << 20) /* elements that are made and written at a time; a sign of life after each */
+#define BENCH_PIECE_BYTES ((size_t)BENCH_PIECE * sizeof(int64_t))
+
+/* Allocate and fill the tensors, on all ranks; *out is zeroed. 0, or what bench_fail() returned: *out is to be freed either way. */
+int bench_args_make(struct bench *b, int rank, fcc_comm *comm, struct bench_args *out);
+void bench_args_schedule(const struct bench *b, struct bench_args *a, uint32_t schedule);
+void bench_args_free(struct bench_args *a);
+/* The operator's functions, which take the arguments whatever their type. */
+struct bench_calls {
+    int (*call)(fcc_comm *comm, const void *args);
+    int (*enqueue)(fcc_comm *comm, const void *args, void *stream, fcc_request **out);
+    int (*prepare)(fcc_comm *comm, const void *args, fcc_prepared **out); /* NULL: it cannot be prepared */
+};
+const struct bench_calls *bench_calls(enum fcc_op op);
+
 /* ---- bench_rank.c ---- */
 
+/* Note in the rank's part of the shared memory what failed, and why. Returns status. */
+int bench_fail(struct bench *b, int rank, int status, const char *what, const char *why);
 /* A rank's process: everything from connect to disconnect. Returns 0 or a negative errno, with the reason in its bench_rank. */
 int bench_rank_run(struct bench *b, int rank);
 
@@ -108,7 +137,8 @@ double data_read(enum fcc_dtype dtype, const void *data, uint64_t index);
 
 /* ---- bench_check.c ---- */
 
-/* Rows and columns of rank's result. */
+/* Rows and columns of what each rank computes, and of rank's result. */
+void computed_size(const struct shape *shape, int64_t *rows, int64_t *cols);
 void result_size(const struct shape *shape, int rank, int64_t *rows, int64_t *cols);
 /* What rank's dense result should be: to be freed by the caller; NULL if there is no memory. */
 double *result_want(const struct bench *b, int rank);

@@ -7,29 +7,30 @@
 
 #include "client/fccctl/bench/bench.h"
 
-void result_size(const struct shape *s, int rank, int64_t *rows, int64_t *cols)
+/* Do a result's parts from the ranks stand beside each other, as other columns, or below each other, as other rows? */
+static bool is_beside(const struct shape *s)
 {
-    switch (s->op) {
-    case FCC_OP_EMBEDDING_ALL_TO_ALL:
-        *rows = shape_share(s->batch, s->nranks, rank);
-        *cols = s->tables * s->nranks * s->dim;
-        return;
-    case FCC_OP_GEMV_ALL_REDUCE:
-        *rows = s->m;
-        *cols = s->n;
-        return;
-    case FCC_OP_GEMM_ALL_TO_ALL:
-        *rows = shape_share(s->m, s->nranks, rank) * s->nranks;
-        *cols = s->n;
-        return;
-    case FCC_OP_NOOP:
-    case FCC_OP_COUNT:
-        break;
-    }
-    *rows = *cols = 0;
+    return s->spec->compute == COMPUTE_BAG;
 }
 
-/* The first row of the whole (batch, or rows of C) that goes to this rank. */
+void computed_size(const struct shape *s, int64_t *rows, int64_t *cols)
+{
+    bool bag = s->spec->compute == COMPUTE_BAG;
+
+    *rows = bag ? s->batch : s->m;
+    *cols = bag ? s->tables * s->dim : s->n;
+}
+
+void result_size(const struct shape *s, int rank, int64_t *rows, int64_t *cols)
+{
+    computed_size(s, rows, cols);
+    if (s->spec->exchange != EXCHANGE_PUT)
+        return;
+    *rows = shape_share(*rows, s->nranks, rank);
+    *(is_beside(s) ? cols : rows) *= s->nranks;
+}
+
+/* The first row of the whole that goes to this rank. */
 static int64_t first_of_share(int64_t total, int nranks, int rank)
 {
     int64_t first = 0;
@@ -39,92 +40,101 @@ static int64_t first_of_share(int64_t total, int nranks, int rank)
     return first;
 }
 
-/* out[s][t][d] = sum over the bag (t, s) of tables[id][d] */
-static void embedding_want(const struct bench *b, int rank, double *want)
+/* Rows of what rank `source` computes, to be added to `out`, whose rows are `stride` apart. */
+struct part {
+    int source, rank; /* rank: who compares, and says that it gets on */
+    int64_t first, rows, stride;
+    double *out;
+    float *room;
+};
+
+/* out[s][t][d] += sum over the bag (t, s) of tables[id][d] */
+static void bag_add(const struct bench *b, const struct part *p)
 {
     const struct shape *s = &b->shape;
-    int64_t first = first_of_share(s->batch, s->nranks, rank), samples = shape_share(s->batch, s->nranks, rank);
 
-    for (int64_t i = 0; i < samples; i++) {
-        for (int64_t t = 0; t < s->tables * s->nranks; t++) {
-            int source = (int)(t / s->tables);
-            int64_t table = t % s->tables, bag = table * s->batch + first + i;
-            double *out = want + (i * s->tables * s->nranks + t) * s->dim;
-            for (int64_t p = 0; p < s->pooling; p++) {
-                int64_t row = table * s->rows + data_id(s, source, (uint64_t)(bag * s->pooling + p));
+    for (int64_t i = 0; i < p->rows; i++) {
+        for (int64_t t = 0; t < s->tables; t++) {
+            int64_t bag = t * s->batch + p->first + i;
+            double *out = p->out + i * p->stride + t * s->dim;
+            for (int64_t l = 0; l < s->pooling; l++) {
+                int64_t row = t * s->rows + data_id(s, p->source, (uint64_t)(bag * s->pooling + l));
                 for (int64_t d = 0; d < s->dim; d++)
-                    out[d] += data_value(s, BENCH_TABLES, source, (uint64_t)(row * s->dim + d));
+                    out[d] += data_value(s, BENCH_TABLES, p->source, (uint64_t)(row * s->dim + d));
             }
         }
-        bench_progress(b, rank);
+        bench_progress(b, p->rank);
     }
 }
 
-/* y[m][n] = sum over ranks r and k of x_r[m][k] * w_r[n][k]. room: (m + 1) * k floats. */
-static void gemv_want(const struct bench *b, int rank, float *room, double *want)
+/* out[m][n] += sum over k of x[m][k] * w[n][k]. room: (m + 1) * k floats. */
+static void gemv_add(const struct bench *b, const struct part *p)
 {
     const struct shape *s = &b->shape;
-    float *x = room, *w = room + s->m * s->k;
+    float *x = p->room, *w = p->room + p->rows * s->k;
 
-    for (int r = 0; r < s->nranks; r++) {
-        data_floats(s, BENCH_X, r, 0, (uint64_t)(s->m * s->k), x);
-        for (int64_t n = 0; n < s->n; n++) {
-            data_floats(s, BENCH_W, r, (uint64_t)(n * s->k), (uint64_t)s->k, w);
-            for (int64_t m = 0; m < s->m; m++) {
-                double sum = 0;
-                for (int64_t k = 0; k < s->k; k++)
-                    sum += (double)x[m * s->k + k] * (double)w[k];
-                want[m * s->n + n] += sum;
-            }
-            bench_progress(b, rank);
+    data_floats(s, BENCH_X, p->source, (uint64_t)(p->first * s->k), (uint64_t)(p->rows * s->k), x);
+    for (int64_t n = 0; n < s->n; n++) {
+        data_floats(s, BENCH_W, p->source, (uint64_t)(n * s->k), (uint64_t)s->k, w);
+        for (int64_t m = 0; m < p->rows; m++) {
+            double sum = 0;
+            for (int64_t k = 0; k < s->k; k++)
+                sum += (double)x[m * s->k + k] * (double)w[k];
+            p->out[m * p->stride + n] += sum;
         }
+        bench_progress(b, p->rank);
     }
 }
 
-/* This rank's rows of each rank's A . B, below one another. room: (n + 1) * k floats. */
-static void gemm_want(const struct bench *b, int rank, float *room, double *want)
+/* out[m][n] += sum over k of a[m][k] * b[k][n]. room: (n + 1) * k floats. */
+static void gemm_add(const struct bench *b, const struct part *p)
 {
     const struct shape *s = &b->shape;
-    int64_t first = first_of_share(s->m, s->nranks, rank), rows = shape_share(s->m, s->nranks, rank);
-    float *a = room, *bb = room + s->k;
+    float *a = p->room, *bb = p->room + s->k;
 
-    for (int r = 0; r < s->nranks; r++) {
-        data_floats(s, BENCH_W, r, 0, (uint64_t)(s->k * s->n), bb);
-        for (int64_t i = 0; i < rows; i++) {
-            double *out = want + (r * rows + i) * s->n;
-            data_floats(s, BENCH_X, r, (uint64_t)((first + i) * s->k), (uint64_t)s->k, a);
-            for (int64_t k = 0; k < s->k; k++) {
-                double factor = a[k];
-                for (int64_t n = 0; n < s->n; n++)
-                    out[n] += factor * (double)bb[k * s->n + n];
-            }
-            bench_progress(b, rank);
+    data_floats(s, BENCH_W, p->source, 0, (uint64_t)(s->k * s->n), bb);
+    for (int64_t i = 0; i < p->rows; i++) {
+        double *out = p->out + i * p->stride;
+        data_floats(s, BENCH_X, p->source, (uint64_t)((p->first + i) * s->k), (uint64_t)s->k, a);
+        for (int64_t k = 0; k < s->k; k++) {
+            double factor = a[k];
+            for (int64_t n = 0; n < s->n; n++)
+                out[n] += factor * (double)bb[k * s->n + n];
         }
+        bench_progress(b, p->rank);
     }
 }
 
 double *result_want(const struct bench *b, int rank)
 {
+    static void (*const add[COMPUTE_KINDS])(const struct bench *, const struct part *) = {
+        [COMPUTE_BAG] = bag_add, [COMPUTE_GEMV] = gemv_add, [COMPUTE_GEMM] = gemm_add};
     const struct shape *s = &b->shape;
-    int64_t rows, cols, room = s->op == FCC_OP_GEMV_ALL_REDUCE ? (s->m + 1) * s->k : (s->n + 1) * s->k;
+    int64_t computed, width, rows, cols, room = (s->spec->compute == COMPUTE_GEMV ? s->m + 1 : s->n + 1) * s->k;
+    struct part part = {.rank = rank};
     double *want;
-    float *floats;
 
     result_size(s, rank, &rows, &cols);
+    computed_size(s, &computed, &width);
     want = calloc((size_t)(rows * cols) + 1, sizeof(*want));
-    floats = malloc(((size_t)room + 1) * sizeof(*floats));
-    if (!want || !floats) {
-        free(want);
-        free(floats);
-        return NULL;
+    part.room = malloc(((size_t)room + 1) * sizeof(*part.room));
+    part.rows = computed;
+    part.stride = cols;
+    if (s->spec->exchange == EXCHANGE_PUT) {
+        part.first = first_of_share(computed, s->nranks, rank);
+        part.rows = shape_share(computed, s->nranks, rank);
     }
-    if (s->op == FCC_OP_EMBEDDING_ALL_TO_ALL)
-        embedding_want(b, rank, want);
-    else if (s->op == FCC_OP_GEMV_ALL_REDUCE)
-        gemv_want(b, rank, floats, want);
-    else
-        gemm_want(b, rank, floats, want);
-    free(floats);
+    for (part.source = 0; want && part.room && part.source < s->nranks; part.source++) {
+        part.out = want;
+        if (s->spec->exchange == EXCHANGE_PUT)
+            part.out += part.source * (is_beside(s) ? width : part.rows * cols);
+        add[s->spec->compute](b, &part);
+    }
+    if (!part.room) {
+        free(want);
+        want = NULL;
+    }
+    free(part.room);
     return want;
 }
 

@@ -50,26 +50,16 @@ static void summarise(const struct bench *b, int kind, double *room, struct summ
     *out = (struct summary){true, room[0], percentile(room, b->iters, 50), percentile(room, b->iters, 99)};
 }
 
-/* Bytes of the collective's message as nccl-tests counts them: what a rank sends (all-to-all), or the result (all-reduce); and
- * what turns its bandwidth into that of the bus. */
+/* Bytes of the collective's message as nccl-tests counts them, and what turns its bandwidth into that of the bus: all that a rank computes, which it
+ * sends to all (all-to-all), or whose sum is the result (all-reduce). */
 static double message_bytes(const struct shape *s, double *bus)
 {
-    double n = s->nranks, size = (double)dtype_size(s->dtype);
+    double n = s->nranks;
+    int64_t rows, cols;
 
-    *bus = (n - 1) / n;
-    switch (s->op) {
-    case FCC_OP_EMBEDDING_ALL_TO_ALL:
-        return (double)s->tables * (double)s->batch * (double)s->dim * size;
-    case FCC_OP_GEMV_ALL_REDUCE:
-        *bus *= 2;
-        return (double)s->m * (double)s->n * size;
-    case FCC_OP_GEMM_ALL_TO_ALL:
-        return (double)s->m * (double)s->n * size;
-    case FCC_OP_NOOP:
-    case FCC_OP_COUNT:
-        break;
-    }
-    return 0;
+    computed_size(s, &rows, &cols);
+    *bus = (s->spec->exchange == EXCHANGE_REDUCE ? 2 : 1) * (n - 1) / n;
+    return (double)rows * (double)cols * (double)dtype_size(s->dtype);
 }
 
 /* sequential p50 / fused p50, and (compute + comm - fused) / min(compute, comm); NAN if not measured. */
@@ -193,7 +183,7 @@ static void report_table(const struct bench *b, const struct summary s[BENCH_KIN
 
     if (b->prepared)
         manner = ", as runs of one prepared operator,";
-    printf("# fccctl bench %s%s%s\n", op_name(b->shape.op), b->shape.op == FCC_OP_NOOP ? "" : "  ",
+    printf("# fccctl bench %s%s%s\n", b->shape.spec->name, b->shape.spec->compute ? "  " : "",
            shape_text(&b->shape, shape, sizeof(shape)));
     printf("# device %s, %d rank%s on %d node%s, %" PRId64 " iterations after %" PRId64
            " to warm up; time of the slowest rank, bandwidth at p50\n",

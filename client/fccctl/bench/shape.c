@@ -10,28 +10,29 @@
 #define NOT_GIVEN (-1)
 #define ELEMENTS_MAX (INT64_C(1) << 38) /* of one tensor */
 
-/* The sizes: which operators have them, and what they are when not given. */
+/* The sizes, and what they are for each compute when not given. 0: the compute has no such size. */
 struct size {
     const char *name;
     size_t offset; /* in struct shape */
-    bool here[FCC_OP_COUNT];
-    int64_t otherwise[FCC_OP_COUNT];
+    int64_t otherwise[COMPUTE_KINDS];
 };
 
-#define EMB FCC_OP_EMBEDDING_ALL_TO_ALL
-#define GEMV FCC_OP_GEMV_ALL_REDUCE
-#define GEMM FCC_OP_GEMM_ALL_TO_ALL
 static const struct size sizes[] = {
-    {"m", offsetof(struct shape, m), {[GEMV] = true, [GEMM] = true}, {[GEMV] = 1, [GEMM] = 1024}},
-    {"n", offsetof(struct shape, n), {[GEMV] = true, [GEMM] = true}, {[GEMV] = 4096, [GEMM] = 1024}},
-    {"k", offsetof(struct shape, k), {[GEMV] = true, [GEMM] = true}, {[GEMV] = 4096, [GEMM] = 1024}},
-    {"tables", offsetof(struct shape, tables), {[EMB] = true}, {[EMB] = 8}},
-    {"rows", offsetof(struct shape, rows), {[EMB] = true}, {[EMB] = 100000}},
-    {"dim", offsetof(struct shape, dim), {[EMB] = true}, {[EMB] = 64}},
-    {"batch", offsetof(struct shape, batch), {[EMB] = true}, {[EMB] = 2048}},
-    {"pooling", offsetof(struct shape, pooling), {[EMB] = true}, {[EMB] = 20}},
+    {"m", offsetof(struct shape, m), {[COMPUTE_GEMV] = 1, [COMPUTE_GEMM] = 1024}},
+    {"n", offsetof(struct shape, n), {[COMPUTE_GEMV] = 4096, [COMPUTE_GEMM] = 1024}},
+    {"k", offsetof(struct shape, k), {[COMPUTE_GEMV] = 4096, [COMPUTE_GEMM] = 1024}},
+    {"tables", offsetof(struct shape, tables), {[COMPUTE_BAG] = 8}},
+    {"rows", offsetof(struct shape, rows), {[COMPUTE_BAG] = 100000}},
+    {"dim", offsetof(struct shape, dim), {[COMPUTE_BAG] = 64}},
+    {"batch", offsetof(struct shape, batch), {[COMPUTE_BAG] = 2048}},
+    {"pooling", offsetof(struct shape, pooling), {[COMPUTE_BAG] = 20}},
 };
 #define NSIZES (sizeof(sizes) / sizeof(sizes[0]))
+
+static bool is_here(const struct shape *shape, const struct size *size)
+{
+    return size->otherwise[shape->spec->compute] != 0;
+}
 
 static int64_t *size_at(struct shape *shape, const struct size *size)
 {
@@ -78,22 +79,25 @@ static bool product_fits(int64_t a, int64_t b, int64_t c)
     return !__builtin_mul_overflow(a, b, &ab) && !__builtin_mul_overflow(ab, c, &abc) && abc <= ELEMENTS_MAX;
 }
 
-static int shape_limits(const struct shape *s, const struct call *call)
+static int bag_limits(const struct shape *s, const struct call *call)
 {
-    if (s->op == GEMV && s->m > FCC_GEMV_MAX_M)
-        return usage_error(call, "-m: %" PRId64 ": allowed are 1 to %d", s->m, FCC_GEMV_MAX_M);
-    if (s->op == EMB && !product_fits(s->tables, s->rows, s->dim))
+    if (!product_fits(s->tables, s->rows, s->dim))
         return usage_error(call, "--tables %" PRId64 " --rows %" PRId64 " --dim %" PRId64 ": the tables: " TOO_MANY, s->tables,
                            s->rows, s->dim, ELEMENTS_MAX);
-    if (s->op == EMB && !product_fits(s->tables, s->batch, s->pooling))
+    if (!product_fits(s->tables, s->batch, s->pooling))
         return usage_error(call, "--tables %" PRId64 " --batch %" PRId64 " --pooling %" PRId64 ": the ids: " TOO_MANY,
                            s->tables, s->batch, s->pooling, ELEMENTS_MAX);
-    if (s->op == EMB && !product_fits(s->tables * s->nranks, s->batch, s->dim))
+    if (!product_fits(s->tables * s->nranks, s->batch, s->dim))
         return usage_error(call,
                            "--ranks %d --tables %" PRId64 " --batch %" PRId64 " --dim %" PRId64 ": the results: " TOO_MANY,
                            s->nranks, s->tables, s->batch, s->dim, ELEMENTS_MAX);
-    if (s->op != GEMV && s->op != GEMM)
-        return 0;
+    return 0;
+}
+
+static int product_limits(const struct shape *s, const struct call *call)
+{
+    if (s->spec->compute == COMPUTE_GEMV && s->m > FCC_GEMV_MAX_M)
+        return usage_error(call, "-m: %" PRId64 ": allowed are 1 to %d", s->m, FCC_GEMV_MAX_M);
     if (!product_fits(s->m, s->k, 1))
         return usage_error(call, "-m %" PRId64 " -k %" PRId64 ": " TOO_MANY, s->m, s->k, ELEMENTS_MAX);
     if (!product_fits(s->n, s->k, 1))
@@ -108,25 +112,27 @@ int shape_finish(struct shape *s, const struct call *call, const char *op)
 {
     static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
     int number = op_by_name(op);
+    char names[256];
 
     if (number < 0)
-        return usage_error(
-            call, "\"%s\": no such operator; there are noop, embedding_all_to_all, gemv_all_reduce, gemm_all_to_all", op);
+        return usage_error(call, "\"%s\": no such operator; there are %s", op,
+                           op_names(BIND_NEVER, ", ", names, sizeof(names)));
     s->op = (enum fcc_op)number;
+    s->spec = op_spec(s->op);
     s->nranks = (int)s->ranks_option;
     s->dtype = dtypes[s->dtype_option];
     for (size_t i = 0; i < NSIZES; i++) {
         int64_t *value = size_at(s, &sizes[i]);
-        if (*value != NOT_GIVEN && !sizes[i].here[s->op])
+        if (*value != NOT_GIVEN && !is_here(s, &sizes[i]))
             return usage_error(call, "%s%s: %s has no such size", strlen(sizes[i].name) > 1 ? "--" : "-", sizes[i].name, op);
         if (*value == NOT_GIVEN)
-            *value = sizes[i].here[s->op] ? sizes[i].otherwise[s->op] : 0;
+            *value = sizes[i].otherwise[s->spec->compute];
     }
-    if (s->op != EMB && (s->zipf >= 0 || s->index_option != NOT_GIVEN))
+    if (s->spec->compute != COMPUTE_BAG && (s->zipf >= 0 || s->index_option != NOT_GIVEN))
         return usage_error(call, "--%s: %s has no ids", s->zipf >= 0 ? "zipf" : "index", op);
     s->zipf = s->zipf >= 0 ? s->zipf : 0;
     s->index_dtype = s->index_option == 1 ? FCC_I32 : FCC_I64;
-    return shape_limits(s, call);
+    return s->spec->compute == COMPUTE_BAG ? bag_limits(s, call) : product_limits(s, call);
 }
 
 int64_t shape_share(int64_t total, int nranks, int rank)
@@ -140,25 +146,25 @@ void shape_problem(const struct shape *s, int nodes, struct problem *out)
 
     for (int r = 0; r < s->nranks; r++) {
         p.node_of[r] = (int32_t)((int64_t)r * nodes / s->nranks);
-        if (s->op == EMB) {
+        if (s->spec->compute == COMPUTE_BAG) {
             p.embedding.tables[r] = s->tables;
             p.embedding.split[r] = shape_share(s->batch, s->nranks, r);
             p.embedding.nnz[r] = s->tables * s->batch * s->pooling;
-        } else if (s->op == GEMV) {
+        } else if (s->spec->compute == COMPUTE_GEMV) {
             p.gemv.k[r] = s->k;
-        } else if (s->op == GEMM) {
+        } else if (s->spec->compute == COMPUTE_GEMM) {
             p.gemm.k[r] = s->k;
             for (int dst = 0; dst < s->nranks; dst++)
                 p.gemm.rows[r][dst] = shape_share(s->m, s->nranks, dst);
         }
     }
-    if (s->op == EMB) {
+    if (s->spec->compute == COMPUTE_BAG) {
         p.embedding.dim = s->dim;
         p.embedding.batch = s->batch;
-    } else if (s->op == GEMV) {
+    } else if (s->spec->compute == COMPUTE_GEMV) {
         p.gemv.m = s->m;
         p.gemv.n = s->n;
-    } else if (s->op == GEMM) {
+    } else if (s->spec->compute == COMPUTE_GEMM) {
         p.gemm.n = s->n;
     }
     *out = p;
@@ -169,10 +175,10 @@ struct json_object *shape_json(const struct shape *s)
     struct json_object *object = json_object_new_object();
 
     for (size_t i = 0; i < NSIZES; i++) {
-        if (sizes[i].here[s->op])
+        if (is_here(s, &sizes[i]))
             json_object_object_add(object, sizes[i].name, json_object_new_int64(size_value(s, &sizes[i])));
     }
-    if (s->op == EMB) {
+    if (s->spec->compute == COMPUTE_BAG) {
         json_object_object_add(object, "zipf", json_number(s->zipf, 3));
         json_object_object_add(object, "index", json_object_new_string(dtype_name(s->index_dtype)));
     }
@@ -185,11 +191,11 @@ const char *shape_text(const struct shape *s, char *out, size_t room)
 
     out[0] = '\0';
     for (size_t i = 0; i < NSIZES && used < room; i++) {
-        if (sizes[i].here[s->op])
+        if (is_here(s, &sizes[i]))
             used += (size_t)snprintf(out + used, room - used, "%s%s %" PRId64, used ? " " : "", sizes[i].name,
                                      size_value(s, &sizes[i]));
     }
-    if (s->op == EMB && s->zipf > 0 && used < room)
+    if (s->spec->compute == COMPUTE_BAG && s->zipf > 0 && used < room)
         (void)snprintf(out + used, room - used, " zipf %g", s->zipf);
     return out;
 }

@@ -7,16 +7,18 @@
 
 #include "client/fccctl/fccctl.h"
 #include "kernels/plan/plan.h"
+#include "kernels/plan/spec.h"
 
 struct json_object;
 
 struct shape {
     enum fcc_op op;
+    const struct op_spec *spec; /* op's */
     enum fcc_dtype dtype;
     enum fcc_dtype index_dtype;
     int nranks;
-    int64_t m, n, k;                           /* gemv, gemm; k and gemm's m are a rank's own */
-    int64_t tables, rows, dim, batch, pooling; /* embedding; tables are a rank's own, batch is global */
+    int64_t m, n, k;                           /* of compute gemv and gemm; k and gemm's m are a rank's own */
+    int64_t tables, rows, dim, batch, pooling; /* of compute bag; tables are a rank's own, batch is global */
     double zipf;                               /* how skewed the ids are; 0: uniform */
     int64_t ranks_option;                      /* targets of the options */
     int dtype_option, index_option;

@@ -27,7 +27,7 @@ _fccctl() {
     elif [[ $2 == -* ]]; then
         COMPREPLY=($(compgen -W "$("$1" "$verb" --help 2>/dev/null | grep -oE '^  (-[a-z], )?--?[a-z-]+' | tr -d ' ,')" -- "$2"))
     elif [[ $verb == plan || $verb == bench ]]; then
-        COMPREPLY=($(compgen -W 'gemv_all_reduce gemm_all_to_all embedding_all_to_all noop' -- "$2"))
+        COMPREPLY=($(compgen -W "$("$1" "$verb" --help 2>/dev/null | sed -n 's/^Operators: //p' | tr -d ,)" -- "$2"))
     fi
 }
 complete -F _fccctl fccctl
