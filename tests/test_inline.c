@@ -58,22 +58,25 @@ static void bed_open(struct bed *b, int helpers)
     }
     struct comm *c = b->c = calloc(1, sizeof(*c) + RANKS * sizeof(c->members[0]));
     assert_non_null(c);
-    c->ops = &device_cpu;
-    c->worker = &b->w;
+    c->dev.ops = &device_cpu;
+    c->worker = c->dev.worker = &b->w;
+    c->dev.ranks = calloc(RANKS, sizeof(c->dev.ranks[0]));
+    assert_non_null(c->dev.ranks);
     c->state = COMM_ACTIVE;
-    c->nranks = RANKS;
-    c->time_limit_ms = 30000;
+    c->nranks = c->dev.nranks = RANKS;
+    c->dev.time_limit_ms = 30000;
     c->problem = calloc(1, sizeof(*c->problem));
     c->tune = tune_new();
     c->timer = evtimer_new(b->w.base, comm_deadline_passed, c);
     LIST_INIT(&c->trace_waiters);
     LIST_INSERT_HEAD(&b->w.comms, c, link);
-    assert_true(c->problem && c->tune && c->timer && !device_cpu.comm_open(b->devices, c, &e));
+    assert_true(c->problem && c->tune && c->timer && !device_cpu.comm_open(b->devices, &c->dev, &e));
     for (int r = 0; r < RANKS; r++) {
         struct member *m = &c->members[r];
-        *m = (struct member){.comm = c, .rank = r, .device = &b->devices[r], .state = MEMBER_JOINED};
+        *m = (struct member){.comm = c, .rank = r, .dev = &c->dev.ranks[r], .state = MEMBER_JOINED};
+        m->dev->device = &b->devices[r];
         TAILQ_INIT(&m->queue);
-        assert_int_equal(device_memory_alloc(m->device, GPU_FLAG_WORDS * sizeof(uint64_t), &m->flags, NULL, &e), 0);
+        assert_int_equal(device_memory_alloc(m->dev->device, GPU_FLAG_WORDS * sizeof(uint64_t), &m->dev->flags, NULL, &e), 0);
     }
 }
 
@@ -123,7 +126,7 @@ static void operator_try(struct bed *b, enum fcc_op op, enum fcc_schedule_kind k
         m->next = sub;
     }
     assert_int_equal(launch_begin(b->c, &e), 0);
-    assert_null(b->c->current);
+    assert_null(b->c->dev.current);
     assert_true(b->c->last->inline_ && b->c->last->is_long);
 }
 
@@ -223,7 +226,7 @@ static void a_plan_waits_for_ever(void **state)
         uint32_t at = 0, right;
 
         bed_open(&b, helpers[i]);
-        const uint32_t ample = b.c->time_limit_ms;
+        const uint32_t ample = b.c->dev.time_limit_ms;
         for (int r = 0; r < RANKS; r++) {
             t[r][FCC_GEMV_X] = matrix(&b, 1, K);
             t[r][FCC_GEMV_W] = matrix(&b, N, K);
@@ -235,9 +238,9 @@ static void a_plan_waits_for_ever(void **state)
             assert_true(++at < plan->nslices);
         right = plan->slices[at].wait_first;
         plan->slices[at].wait_first = NOBODYS;
-        b.c->time_limit_ms = LIMIT_MS;
+        b.c->dev.time_limit_ms = LIMIT_MS;
         operator_try(&b, FCC_OP_GEMV_ALL_REDUCE, FCC_SCHEDULE_FUSED, t);
-        b.c->time_limit_ms = ample;
+        b.c->dev.time_limit_ms = ample;
         assert_int_equal(b.c->last->error.status, -ETIMEDOUT);
         assert_non_null(
             strstr(b.c->last->error.text, "gemv_all_reduce: within 30 ms not all that its plan waits for has come"));

@@ -18,7 +18,7 @@ bool worker_anything_runs(const struct worker *w)
     const struct comm *c;
 
     LIST_FOREACH(c, &w->comms, link)
-        if (c->current)
+        if (c->dev.current)
             return true;
     return false;
 }

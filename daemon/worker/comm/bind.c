@@ -25,15 +25,16 @@ static int ranks_check(const struct comm *c, const char *name, struct error *e)
 
     if (c->nodes)
         return error_set(e, -EOPNOTSUPP, "%s: the communicator's ranks are on several nodes: allowed on one", name);
-    if (c->ops->number != FCC_DEVICE_CUDA)
-        return error_set(e, -EOPNOTSUPP, "%s: the communicator's ranks are on %s devices: allowed on cuda", name, c->ops->kind);
+    if (c->dev.ops->number != FCC_DEVICE_CUDA)
+        return error_set(e, -EOPNOTSUPP, "%s: the communicator's ranks are on %s devices: allowed on cuda", name,
+                         c->dev.ops->kind);
     if (!strcmp(c->worker->config.gpu_sharing, "ipc"))
         return error_set(e, -EOPNOTSUPP, "%s: GPU_SHARING is ipc: its memory ends with the process that made it", name);
     for (int r = 0; r < c->nranks; r++) {
-        uint64_t bit = UINT64_C(1) << c->members[r].device->index;
+        uint64_t bit = UINT64_C(1) << c->members[r].dev->device->index;
         if (gpus & bit)
             return error_set(e, -EOPNOTSUPP, "%s: rank %d: another rank is on its GPU, %d: each must have its own", name, r,
-                             c->members[r].device->index);
+                             c->members[r].dev->device->index);
         gpus |= bit;
     }
     return 0;
@@ -95,7 +96,7 @@ static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, co
 
     if (status)
         return status;
-    places_set(p, l->comm, args, offered);
+    places_set(p, launch_comm(l), args, offered);
     int file = memfd_create("fccd-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0 || write(file, p, p->bytes) != (ssize_t)p->bytes ||
         fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)) {
@@ -150,7 +151,7 @@ static int rank_make(struct prepared *p, const struct launch *l, struct member *
     for (int t = 0; t < FCC_MAX_TENSORS; t++)
         if ((!p->offered || shared >> t & 1) && (rank->buffers[t] = m->next->buffers[t]))
             rank->buffers[t]->refs++;
-    if (device_memory_alloc(m->device, GPU_PREPARED_SLOTS_AT + 2 * slots_bytes, &rank->area, &rank->area_fd, &why))
+    if (device_memory_alloc(m->dev->device, GPU_PREPARED_SLOTS_AT + 2 * slots_bytes, &rank->area, &rank->area_fd, &why))
         return error_set(e, why.status, "rank %d: prepare: memory for flags and words: %s", m->rank, why.text);
     if (rank->area.kind != FCC_MEMORY_GPU_FD)
         return error_set(e, -EOPNOTSUPP, "rank %d: prepare: its GPU's memory is not shared by file descriptors", m->rank);
@@ -233,7 +234,7 @@ static int make(struct comm *c, uint64_t first, struct error *e)
     struct prepared *p;
     int status = request_check(c, first != 0, e);
 
-    assert(!c->current && c->nranks > 0);
+    assert(!c->dev.current && c->nranks > 0);
     for (int r = 0; r < c->nranks; r++)
         op_args_copy(&args[r], &c->members[r].next->args);
     if (!status)

@@ -95,7 +95,7 @@ static void kernels_end(const struct prepared *p, int r)
 {
     const struct comm *c = p->comm;
 
-    gpus_word_store(c->worker->gpus, c->members[r].device->index,
+    gpus_word_store(c->worker->gpus, c->members[r].dev->device->index,
                     (uint64_t)(uintptr_t)p->ranks[r].area.data + GPU_PREPARED_FAILURE_AT, UINT64_MAX);
 }
 
@@ -108,7 +108,7 @@ void prepared_free(struct prepared *p)
         if (rank->area_fd >= 0)
             (void)close(rank->area_fd);
         free(rank->refused);
-        device_memory_free(p->comm->members[r].device, &rank->area);
+        device_memory_free(p->comm->members[r].dev->device, &rank->area);
         for (int t = 0; t < FCC_MAX_TENSORS; t++)
             if (rank->buffers[t])
                 buffer_unref(rank->buffers[t]);
@@ -301,14 +301,14 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
     } else if (count && c->present < c->nranks) {
         comm_abort(c, -ECONNABORTED, "%s, prepared as %u, run %u: %s has left the communicator", op_name(p->op), p->number,
                    at.begun, missing);
-    } else if (now - rank->since_ns < (uint64_t)c->time_limit_ms * 1000000u) {
+    } else if (now - rank->since_ns < (uint64_t)c->dev.time_limit_ms * 1000000u) {
         return false;
     } else if (count) {
         comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms", op_name(p->op),
-                   p->number, at.begun, missing, c->time_limit_ms);
+                   p->number, at.begun, missing, c->dev.time_limit_ms);
     } else {
         comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: rank %d ran longer than the time limit of %u ms", op_name(p->op),
-                   p->number, at.begun, r, c->time_limit_ms);
+                   p->number, at.begun, r, c->dev.time_limit_ms);
     }
     return true;
 }
@@ -425,5 +425,5 @@ int prepared_give(const struct member *m, const struct fcc_prepared_msg *msg, st
     out->memory = FCC_MEMORY_HOST;
     out->map_bytes = (uint64_t)bytes;
     *fd = p->ranks[m->rank].plan_fd;
-    return plugin_file(c->ops->kind, c->worker->config.plugin_dir, out->plugin, sizeof(out->plugin), e);
+    return plugin_file(c->dev.ops->kind, c->worker->config.plugin_dir, out->plugin, sizeof(out->plugin), e);
 }

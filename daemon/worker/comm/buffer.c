@@ -30,7 +30,7 @@ int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, st
     b = calloc(1, sizeof(*b));
     if (!b)
         return error_set(e, -ENOMEM, "buffer: out of memory");
-    *b = (struct buffer){.device = m->device,
+    *b = (struct buffer){.device = m->dev->device,
                          .refs = 1,
                          .fd = -1,
                          .session = m->session,
@@ -40,13 +40,13 @@ int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, st
                          .handle = ++m->session->last_handle,
                          .bytes = bytes};
     struct error why = {0};
-    if (device_memory_alloc(m->device, bytes, &b->memory, fd, &why)) {
+    if (device_memory_alloc(m->dev->device, bytes, &b->memory, fd, &why)) {
         free(b);
         return error_set(e, why.status, "buffer: %s", why.text);
     }
     if (buffer_takes_results(b) && m->comm->nodes &&
         nodes_region_add(m->comm, m->rank, b->handle, &b->memory, b->bytes, &why)) {
-        device_memory_free(m->device, &b->memory);
+        device_memory_free(m->dev->device, &b->memory);
         (void)close(*fd);
         free(b);
         return error_set(e, why.status, "buffer: %s", why.text);

@@ -123,9 +123,9 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     c->state = COMM_ABORTED;
     c->deadline_ns = 0;
     /* The word that every wait polls. Relaxed: it carries no data; who leaves hands its part back with a release. */
-    atomic_store_explicit(&c->shared->status, status, memory_order_relaxed);
-    if (c->current && c->ops->number != FCC_DEVICE_CPU)
-        gpus_comm_abort(c);
+    atomic_store_explicit(&c->dev.shared->status, status, memory_order_relaxed);
+    if (c->dev.current && c->dev.ops->number != FCC_DEVICE_CPU)
+        gpus_comm_abort(&c->dev);
     prepared_abort(c);
     comm_status_raise(c, status);
     for (int r = 0; r < c->nranks; r++) {
@@ -139,7 +139,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
         }
     }
     if (before == COMM_FORMING && (!c->nodes || !c->nodes->root) && status != -ESHUTDOWN)
-        unformed_note(c->worker, &c->unique_id, told, c->time_limit_ms, &c->error);
+        unformed_note(c->worker, &c->unique_id, told, c->dev.time_limit_ms, &c->error);
     if (c->nodes)
         nodes_aborted(c, before == COMM_FORMING);
     trace_waiters_answer(c, &c->error);
@@ -174,7 +174,7 @@ static bool refusal_tell(struct member *m, struct error *refused)
 static void abort_left(struct comm *c, int rank, const char *where)
 {
     if (c->nodes)
-        c->nodes->is_left = !c->current;
+        c->nodes->is_left = !c->dev.current;
     comm_abort(c, -ECONNABORTED, "rank %d (%s) has left the communicator", rank, where);
 }
 
@@ -194,15 +194,15 @@ static void leave_tell(struct member *m, const char *why)
     for (int r = 0; r < c->nranks; r++)
         busy |= !TAILQ_EMPTY(&c->members[r].queue);
     busy |= prepared_awaits(m, why != NULL);
-    if (why && c->current)
+    if (why && c->dev.current)
         comm_abort(c, -ECONNABORTED, "rank %d (%s) is gone: %s while %s #%llu was running", m->rank, where, why,
-                   op_name(c->current->problem->op), (unsigned long long)c->current->span.number);
+                   op_name(c->dev.current->problem->op), (unsigned long long)c->dev.current->span.number);
     else if (why && (busy || c->state == COMM_FORMING))
         comm_abort(c, -ECONNABORTED, "rank %d (%s) is gone: %s before %s", m->rank, where, why,
                    c->state == COMM_FORMING ? "all ranks had joined" : "it came to the others' operator");
     else if (c->state == COMM_FORMING && !m->remote) /* another node's may have heard GO before */
         comm_abort(c, -ECONNABORTED, "rank %d (%s) destroyed the communicator before all ranks had joined", m->rank, where);
-    else if (head || c->current)
+    else if (head || c->dev.current)
         comm_abort(c, -ECONNABORTED, "rank %d (%s) destroyed the communicator with operators in flight", m->rank, where);
     else if (busy) /* the others wait for an operator to which this one will not come */
         abort_left(c, m->rank, where);
@@ -242,7 +242,7 @@ bool comm_is_only(const struct comm *mine)
     const struct comm *c;
 
     LIST_FOREACH(c, &mine->worker->comms, link)
-        if (c != mine && c->ops == mine->ops)
+        if (c != mine && c->dev.ops == mine->dev.ops)
             return false;
     return true;
 }
@@ -250,7 +250,7 @@ bool comm_is_only(const struct comm *mine)
 void comm_release(struct comm *c)
 {
     /* One that forms here may have ranks on other nodes only, so far. */
-    if ((c->state == COMM_FORMING ? c->present : c->here) > 0 || c->current)
+    if ((c->state == COMM_FORMING ? c->present : c->here) > 0 || c->dev.current)
         return;
     trace_waiters_answer(c, &(struct error){.status = -ENOENT, .text = "the communicator has ended"});
     prepared_close(c);
@@ -258,24 +258,25 @@ void comm_release(struct comm *c)
         nodes_release(c);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
-        if (m->device) {
-            device_memory_free(m->device, &m->staging);
-            device_memory_free(m->device, &m->slots);
-            device_memory_free(m->device, &m->flags);
+        if (m->dev->device) {
+            device_memory_free(m->dev->device, &m->dev->staging);
+            device_memory_free(m->dev->device, &m->dev->slots);
+            device_memory_free(m->dev->device, &m->dev->flags);
         }
     }
     while (c->cache) {
         struct launch *l = c->cache;
         c->cache = l->next_cached;
-        launch_free(l);
+        launch_forget(l);
     }
-    c->ops->comm_close(&c->worker->devices[0], c);
+    c->dev.ops->comm_close(&c->worker->devices[0], &c->dev);
     event_free(c->timer);
     LIST_REMOVE(c, link);
     if (c->worker->awaits == c)
         c->worker->awaits = NULL;
     free(c->tune);
     free(c->problem);
+    free(c->dev.ranks);
     free(c);
 }
 
@@ -285,7 +286,7 @@ void comm_drain(struct worker *w)
 
     for (c = LIST_FIRST(&w->comms); c; c = next) {
         next = LIST_NEXT(c, link);
-        if (!c->current)
+        if (!c->dev.current)
             comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
         comm_release(c);
     }
@@ -333,7 +334,7 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
 void turn_end(struct comm *c, const struct error *e)
 {
     (void)launch_early_take(c, NULL);
-    c->turn_ns = clock_ns();
+    c->dev.turn_ns = clock_ns();
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         struct submission *sub = TAILQ_FIRST(&m->queue);
@@ -447,12 +448,14 @@ static bool turn_follows(const struct comm *c)
             return false;
     if (offers_are_asked(c))
         return false; /* it is prepared when nothing runs */
-    return c->ops->launch_follows(c) && !turn_check(c, &ignored);
+    return c->dev.ops->launch_follows(&c->dev) && !turn_check(c, &ignored);
 }
 
 void comm_advance(struct comm *c)
 {
-    while (c->state == COMM_ACTIVE && turn_ready(c) && (!c->current || turn_follows(c))) {
+    c->dev.exclusive = comm_is_only(c);
+    c->dev.traced = !LIST_EMPTY(&c->trace_waiters);
+    while (c->state == COMM_ACTIVE && turn_ready(c) && (!c->dev.current || turn_follows(c))) {
         const struct submission *head = c->members[0].next;
         struct error e;
         error_clear(&e);
@@ -468,19 +471,19 @@ void comm_advance(struct comm *c)
         } else if (!status && head->prepare) {
             (void)prepared_make(c, &e);
         } else if (!status) {
-            if (!c->current && offers_are_asked(c))
+            if (!c->dev.current && offers_are_asked(c))
                 offers_make(c);
             c->operators++;
-            if ((head->args.op != FCC_OP_NOOP || c->ops->number != FCC_DEVICE_CPU) && !launch_begin(c, &e))
-                continue;     /* it runs, or has run and ended its turn */
-            if (c->current) { /* what is wrong is told when nothing runs */
+            if ((head->args.op != FCC_OP_NOOP || c->dev.ops->number != FCC_DEVICE_CPU) && !launch_begin(c, &e))
+                continue;         /* it runs, or has run and ended its turn */
+            if (c->dev.current) { /* what is wrong is told when nothing runs */
                 c->operators--;
                 break;
             }
         }
         turn_end(c, &e);
     }
-    if (c->worker->draining && !c->current)
+    if (c->worker->draining && !c->dev.current)
         comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
     comm_deadline_set(c);
 }

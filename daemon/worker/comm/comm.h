@@ -21,7 +21,7 @@
 #include <sys/queue.h>
 
 #include "daemon/worker/comm/submission.h"
-#include "daemon/worker/device/memory.h"
+#include "daemon/worker/device/launch.h"
 #include "daemon/worker/engine/engine.h"
 #include "kernels/plan/program.h"
 
@@ -60,31 +60,22 @@ struct member {
     struct puts *puts;           /* puts.c's: what its program's kernels send to other nodes; NULL: nothing */
     char *leaving;               /* it has left (why; "": by its own wish) after leaving_turns, which have not ended here yet */
     uint64_t leaving_turns;
-    uint64_t staged_bytes; /* nodes/nodes.c: of staging memory that all nodes know the rank to have */
-    struct device *device;
+    uint64_t staged_bytes;                    /* nodes/nodes.c: of staging memory that all nodes know the rank to have */
+    struct device_rank *dev;                  /* the rank as devices know it */
     uint64_t join_id;                         /* of the COMM_INIT message, answered when all have joined */
     TAILQ_HEAD(queue_head, submission) queue; /* those of the launches that run, then those that have not begun */
     bool words_noted;                         /* submission.c's */
     uint64_t operators;                       /* that the rank has submitted */
     struct submission *next;                  /* the first that has not begun; NULL: there is none */
     unsigned queued;
-    uint64_t alone; /* it has allocated, or tried to, by itself since its last operator: the kind + 1. 0: it has not */
-    struct device_memory staging; /* grows as operators need it */
-    struct device_memory slots;   /* GPUs: two of comm.slots_bytes, for operators by turns */
-    struct device_memory flags;   /* uint64_t[PLAN_MAX_FLAGS + 1]: epochs; workgroups of all ranks. GPUs: [GPU_FLAG_WORDS] */
-    _Atomic uint64_t *arrived; /* GPUs, over nodes: [PLAN_MAX_FLAGS], flags that other nodes have raised. The proxy thread's */
-    uint64_t arrived_ns;       /* when the head of the queue came */
-};
-
-/* What workgroups and the engine share of a communicator. */
-struct comm_shared {
-    _Atomic int32_t status; /* the word that every wait polls: not 0 means leave */
-    int32_t zero;
+    uint64_t alone;      /* it has allocated, or tried to, by itself since its last operator: the kind + 1. 0: it has not */
+    uint64_t arrived_ns; /* when the head of the queue came */
 };
 
 enum comm_state { COMM_FORMING, COMM_ACTIVE, COMM_ABORTED };
 
 struct comm {
+    struct device_comm dev; /* the communicator as devices know it */
     struct worker *worker;
     LIST_ENTRY(comm) link; /* worker.comms */
     uint32_t number;       /* of all that this worker has had: for people (fccctl --comm), and for other nodes (peer_msg) */
@@ -93,23 +84,15 @@ struct comm {
     int nranks, present;      /* members that are JOINED */
     int here;                 /* of them on this node */
     struct comm_nodes *nodes; /* nodes/nodes.c's; NULL: all ranks are here */
-    uint32_t time_limit_ms;
-    struct error error;           /* why it was aborted */
-    uint32_t allocations;         /* symmetric, that have succeeded: the same on all nodes */
-    uint64_t operators;           /* begun: the number of the newest or last one */
-    uint64_t epoch;               /* of the newest or last launch */
-    uint64_t slots_bytes;         /* that an operator may have; 0: there are none */
-    uint32_t stamp;               /* of the last operator that used the slots since they were made; 0: none */
-    struct comm_shared *shared;   /* what waits look at; the device's */
-    const struct device_ops *ops; /* of all its ranks' devices: they are of one kind */
-    uint32_t words_gpus;          /* its GPUs, if streams can hand over to it by words in the memory of all of them; or 0 */
-    struct launch *current;       /* of those that run, the one that began first: the others follow (launch.following) */
-    struct launch *newest;        /* ... and the one that began last. On GPUs several run, one behind the other */
-    unsigned running;             /* how many */
-    struct launch *last;          /* finished last, with its times: in the cache, or running again; NULL: none */
-    struct launch *cache;         /* finished launches, kept for their plans, most recently used first */
-    struct launch *early;         /* of these: some of its slices have run already, for the next operator; comm/early.c */
-    struct problem *problem;      /* scratch for matching */
+    struct error error;       /* why it was aborted */
+    uint32_t allocations;     /* symmetric, that have succeeded: the same on all nodes */
+    uint64_t operators;       /* begun: the number of the newest or last one */
+    uint64_t epoch;           /* of the newest or last launch */
+    uint32_t stamp;           /* of the last operator that used the slots since they were made; 0: none */
+    struct launch *last;      /* finished last, with its times: in the cache, or running again; NULL: none */
+    struct launch *cache;     /* finished launches, kept for their plans, most recently used first */
+    struct launch *early;     /* of these: some of its slices have run already, for the next operator; comm/early.c */
+    struct problem *problem;  /* scratch for matching */
     struct tune *tune;
     LIST_HEAD(, prepared) prepared;          /* comm/bound.c's: operators that its ranks launch themselves */
     uint32_t offers_refused[OFFERS_REFUSED]; /* offers.c: requests of rank 0 that are none to be offered */
@@ -118,11 +101,16 @@ struct comm {
     struct event *prepared_watch;                              /* ... NULL: there never was one */
     uint32_t prepared_number;                                  /* ... of the newest one */
     struct event *timer;                                       /* looks at deadline_ns */
-    uint64_t turn_ns;                                          /* when the last turn ended; 0: there was none */
     uint64_t deadline_ns;                                      /* 0: nothing has a time limit now */
     LIST_HEAD(trace_waiters_head, trace_waiter) trace_waiters; /* fccctl trace --next */
     struct member members[];
 };
+
+/* The communicator of a launch. */
+static inline struct comm *launch_comm(const struct launch *l)
+{
+    return (struct comm *)(void *)((char *)l->comm - offsetof(struct comm, dev));
+}
 
 /* ---- comm/join.c ---- */
 

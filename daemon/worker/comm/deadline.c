@@ -27,9 +27,9 @@ void comm_deadline_set(struct comm *c)
     c->deadline_ns = 0;
     if (c->state == COMM_ABORTED)
         return;
-    if (c->current)
-        first = c->current->span.started_ns;
-    for (int r = 0; !c->current && r < c->nranks; r++) {
+    if (c->dev.current)
+        first = c->dev.current->span.started_ns;
+    for (int r = 0; !c->dev.current && r < c->nranks; r++) {
         const struct submission *sub = TAILQ_FIRST(&c->members[r].queue);
         uint64_t since = sub ? sub->arrived_ns : c->state == COMM_FORMING ? c->members[r].arrived_ns : 0;
         if (since && (!first || since < first))
@@ -37,15 +37,15 @@ void comm_deadline_set(struct comm *c)
     }
     if (!first)
         return;
-    if (first < c->turn_ns) /* it was submitted ahead: its ranks are waited for since its turn came */
-        first = c->turn_ns;
-    c->deadline_ns = first + (uint64_t)c->time_limit_ms * 1000000u;
-    timer_start(c, (uint64_t)c->time_limit_ms * 1000000u);
+    if (first < c->dev.turn_ns) /* it was submitted ahead: its ranks are waited for since its turn came */
+        first = c->dev.turn_ns;
+    c->deadline_ns = first + (uint64_t)c->dev.time_limit_ms * 1000000u;
+    timer_start(c, (uint64_t)c->dev.time_limit_ms * 1000000u);
 }
 
 void comm_limit_set(struct comm *c, uint32_t limit_ms)
 {
-    c->time_limit_ms = limit_ms;
+    c->dev.time_limit_ms = limit_ms;
     (void)event_del(c->timer); /* it may have been set for later */
     comm_deadline_set(c);
 }
@@ -121,17 +121,19 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
         return;
     }
     comm_missing(c, missing, sizeof(missing));
-    if (c->current && c->ops->number != FCC_DEVICE_CPU && gpus_launch_missing(c->current, missing, sizeof(missing))) {
+    if (c->dev.current && c->dev.ops->number != FCC_DEVICE_CPU &&
+        gpus_launch_missing(c->dev.current, missing, sizeof(missing))) {
         comm_abort(c, -ETIMEDOUT, "%s #%llu: the stream of %s did not come to it within the time limit of %u ms",
-                   op_name(c->current->problem->op), (unsigned long long)c->current->span.number, missing, c->time_limit_ms);
-    } else if (c->current) {
-        comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms", op_name(c->current->problem->op),
-                   (unsigned long long)c->current->span.number, c->time_limit_ms);
+                   op_name(c->dev.current->problem->op), (unsigned long long)c->dev.current->span.number, missing,
+                   c->dev.time_limit_ms);
+    } else if (c->dev.current) {
+        comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms", op_name(c->dev.current->problem->op),
+                   (unsigned long long)c->dev.current->span.number, c->dev.time_limit_ms);
     } else if (nodes_missing(c, missing, sizeof(missing))) {
         comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: all ranks have joined; not ready: %s",
-                   c->time_limit_ms, missing);
+                   c->dev.time_limit_ms, missing);
     } else if (c->state == COMM_FORMING) {
-        comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %.180s did not join%s%s", c->time_limit_ms,
+        comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: %.180s did not join%s%s", c->dev.time_limit_ms,
                    missing, *c->worker->trouble ? "; not reached from here: " : "", c->worker->trouble);
     } else {
         const struct submission *first = NULL;
@@ -140,7 +142,7 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
         if (first && first->kind == SUBMISSION_ALLOC)
             alone_add(c, alone, sizeof(alone));
         comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms%s",
-                   first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->time_limit_ms,
+                   first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->dev.time_limit_ms,
                    alone);
     }
     comm_release(c);

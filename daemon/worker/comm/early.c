@@ -26,7 +26,8 @@
 /* Would it be this launch, as far as that depends on the schedule? */
 static bool is_scheduled(const struct launch *l, const struct op_args *args)
 {
-    enum fcc_schedule_kind kind = args->schedule == FCC_SCHEDULE_AUTO ? tune_expect(l->comm->tune, &l->class) : args->schedule;
+    enum fcc_schedule_kind kind =
+        args->schedule == FCC_SCHEDULE_AUTO ? tune_expect(launch_comm(l)->tune, l->class) : args->schedule;
 
     return l->schedule.kind == kind && l->schedule.route == args->route;
 }
@@ -40,7 +41,7 @@ static bool attrs_fit(const struct launch *l, int rank, const struct op_args *ar
 
 static bool comes_again(const struct launch *l, int rank)
 {
-    const struct submission *sub = l->comm->members[rank].next;
+    const struct submission *sub = launch_comm(l)->members[rank].next;
 
     return sub && sub->kind == SUBMISSION_OPERATOR && !sub->error.status && op_tensors_equal(&l->args[rank], &sub->args) &&
            attrs_fit(l, rank, &sub->args) && is_scheduled(l, &sub->args);
@@ -83,7 +84,7 @@ bool launch_early_run(struct comm *c)
 {
     bool any = false;
 
-    if (c->state != COMM_ACTIVE || c->current)
+    if (c->state != COMM_ACTIVE || c->dev.current)
         return false;
     struct launch *l = c->early ? c->early : launch_guess(c);
     if (!l)

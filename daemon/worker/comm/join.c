@@ -25,18 +25,21 @@ struct joining {
 static struct comm *comm_new(struct worker *w, const struct joining *m, struct device *d, struct error *e)
 {
     struct comm *c = calloc(1, sizeof(*c) + (size_t)m->nranks * sizeof(c->members[0]));
+    struct device_rank *ranks = calloc((size_t)m->nranks, sizeof(*ranks));
 
-    if (!c || d->ops->comm_open(d, c, e)) {
-        if (!c)
+    if (!c || !ranks || d->ops->comm_open(d, &c->dev, e)) {
+        if (!c || !ranks)
             (void)error_set(e, -ENOMEM, "no memory for a communicator");
+        free(ranks);
         free(c);
         return NULL;
     }
-    c->ops = d->ops;
-    c->worker = w;
+    c->worker = c->dev.worker = w;
+    c->nranks = c->dev.nranks = m->nranks;
+    c->dev.ops = d->ops;
+    c->dev.ranks = ranks;
     c->unique_id = *m->unique_id;
-    c->nranks = m->nranks;
-    c->time_limit_ms = m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms;
+    c->dev.time_limit_ms = m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms;
     c->problem = calloc(1, sizeof(*c->problem));
     c->tune = tune_new();
     c->timer = evtimer_new(w->base, comm_deadline_passed, c);
@@ -46,17 +49,19 @@ static struct comm *comm_new(struct worker *w, const struct joining *m, struct d
             event_free(c->timer);
         free(c->tune);
         free(c->problem);
-        c->ops->comm_close(d, c);
+        d->ops->comm_close(d, &c->dev);
+        free(ranks);
         free(c);
         (void)error_set(e, -ENOMEM, "no memory for a communicator");
         return NULL;
     }
     for (int r = 0; r < c->nranks; r++) {
         c->members[r].comm = c;
+        c->members[r].dev = &ranks[r];
         c->members[r].rank = r;
         TAILQ_INIT(&c->members[r].queue);
     }
-    c->number = ++w->comm_number;
+    c->number = c->dev.number = ++w->comm_number;
     LIST_INSERT_HEAD(&w->comms, c, link);
     return c;
 }
@@ -85,7 +90,7 @@ static void limit_join(struct comm *c, uint32_t asked_ms)
 {
     uint32_t limit_ms = asked_ms ? asked_ms : c->worker->config.time_limit_ms;
 
-    if (limit_ms < c->time_limit_ms)
+    if (limit_ms < c->dev.time_limit_ms)
         comm_limit_set(c, limit_ms);
 }
 
@@ -186,16 +191,16 @@ static int join_check_device(const struct comm *c, int rank, const struct device
 {
     int here = 1, status = 0;
 
-    if (d->ops != c->ops)
+    if (d->ops != c->dev.ops)
         return error_set(e, -EINVAL, "rank %d: device_kind: %s: the ranks that joined before are on %s", rank, d->ops->kind,
-                         c->ops->kind);
+                         c->dev.ops->kind);
     if (d->ops->number == FCC_DEVICE_CPU)
         return 0;
     for (int r = 0; r < c->nranks && status == 0; r++) {
-        if (!c->members[r].device)
+        if (!c->members[r].dev->device)
             continue;
-        here += c->members[r].device == d;
-        status = gpus_check_peers(d, rank, c->members[r].device, r, e);
+        here += c->members[r].dev->device == d;
+        status = gpus_check_peers(d, rank, c->members[r].dev->device, r, e);
     }
     if (status == 0 && here > GPU_MAX_RUNS)
         status = error_set(e, -EINVAL, "rank %d: device: %s %d has %d ranks of the communicator: allowed are %d", rank,
@@ -212,17 +217,17 @@ static int member_open(struct member *m, struct session *s, const struct fcc_com
     if (status == 0 && d->ops->number != FCC_DEVICE_CPU)
         status = gpus_session_open(s, e);
     if (status == 0 && d->ops->number != FCC_DEVICE_CPU)
-        status = gpus_comm_open(m->comm, e);
+        status = gpus_comm_open(&m->comm->dev, e);
     if (status)
         return status;
-    if (device_memory_alloc(d, GPU_FLAG_WORDS * sizeof(uint64_t), &m->flags, NULL, &why))
+    if (device_memory_alloc(d, GPU_FLAG_WORDS * sizeof(uint64_t), &m->dev->flags, NULL, &why))
         return error_set(e, why.status, "rank %d: memory for flags: %s", msg->rank, why.text);
     m->state = MEMBER_JOINED;
     m->session = s;
     m->pid = s->pid;
     m->handle = ++s->last_handle;
     m->status_word = status_word_take(s);
-    m->device = d;
+    m->dev->device = d;
     m->join_id = msg->msg.id;
     m->arrived_ns = clock_ns();
     LIST_INSERT_HEAD(&s->members, m, link);
@@ -236,13 +241,13 @@ void comm_join_answer(struct member *m, int status, const char *text)
     struct fcc_comm_init_reply r = {.reply.msg = {.type = FCC_MSG_COMM_INIT | FCC_REPLY, .id = m->join_id},
                                     .reply.status = status,
                                     .comm = m->handle,
-                                    .device = m->device->index,
-                                    .time_limit_ms = m->comm->time_limit_ms,
-                                    .device_kind = m->device->ops->number,
+                                    .device = m->dev->device->index,
+                                    .time_limit_ms = m->comm->dev.time_limit_ms,
+                                    .device_kind = m->dev->device->ops->number,
                                     .status_word = m->status_word,
-                                    .words_gpus = m->comm->words_gpus};
-    if (m->device->ops->number != FCC_DEVICE_CPU)
-        gpu_device_uuid(m->device, r.device_uuid);
+                                    .words_gpus = m->comm->dev.words_gpus};
+    if (m->dev->device->ops->number != FCC_DEVICE_CPU)
+        gpu_device_uuid(m->dev->device, r.device_uuid);
     if (status)
         text_copy(r.reply.text, sizeof(r.reply.text), text);
     session_reply(m->session, &r.reply, sizeof(r), NULL, 0);
@@ -251,7 +256,7 @@ void comm_join_answer(struct member *m, int status, const char *text)
 void comm_active(struct comm *c)
 {
     c->state = COMM_ACTIVE;
-    c->words_gpus = gpus_words_of(c);
+    c->dev.words_gpus = gpus_words_of(&c->dev);
     log_debug("comm %u: %d ranks have joined", c->number, c->nranks);
     for (int r = 0; r < c->nranks; r++)
         if (!c->members[r].remote)
@@ -361,9 +366,9 @@ static int join_remote_device(struct worker *w, const struct peer_join *m, const
         (m->device_kind > FCC_DEVICE_CUDA || gpus_find(w, (enum fcc_device_kind)m->device_kind, &devices, &n, &why)))
         return error_set(e, why.status ? why.status : -EINVAL, "rank %d: device_kind: on node %s, where the ranks meet: %s",
                          m->rank, w->node, why.status ? why.text : "unknown");
-    if (c && c->ops != devices->ops)
+    if (c && c->dev.ops != devices->ops)
         return error_set(e, -EINVAL, "rank %d: device_kind: %s: the ranks that joined before are on %s", m->rank,
-                         devices->ops->kind, c->ops->kind);
+                         devices->ops->kind, c->dev.ops->kind);
     *out = devices;
     return m->device_kind == FCC_DEVICE_CPU ? device_open(devices, e) : 0;
 }

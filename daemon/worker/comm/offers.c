@@ -49,7 +49,7 @@ bool offers_are_asked(const struct comm *c)
 {
     const struct submission *first = next_of(c, 0);
 
-    if (!c->words_gpus || !first->asks || is_answered(c, first->request))
+    if (!c->dev.words_gpus || !first->asks || is_answered(c, first->request))
         return false;
     for (int r = 0; r < c->nranks; r++)
         if (!next_of(c, r)->asks || next_of(c, r)->number != first->number || next_of(c, r)->error.status)
@@ -85,7 +85,7 @@ bool offer_find(const struct member *m, const struct fcc_submit *submit, struct 
     if (!p || !p->offered || !p->ranks[m->rank].held)
         return false;
     out->address = (uint64_t)(uintptr_t)p->ranks[m->rank].area.data + gpu_offer_word_at(submit->run);
-    out->gpu = m->device->index;
+    out->gpu = m->dev->device->index;
     return true;
 }
 
@@ -130,7 +130,7 @@ static bool runs_agree(struct launch *l, struct prepared *p)
 static void granted_note(struct launch *l, const struct prepared *p)
 {
     for (int r = 0; r < l->nranks; r++) {
-        struct session *s = l->comm->members[r].session;
+        struct session *s = launch_comm(l)->members[r].session;
         uint32_t place = p->ranks[r].place;
         l->streams[r] = (struct launch_stream){.run = (uint32_t)l->submissions[r]->run,
                                                .kernel = &s->memory->prepared[place],
@@ -143,7 +143,7 @@ static void granted_note(struct launch *l, const struct prepared *p)
 bool offers_decide(struct launch *l)
 {
     struct gpus *g = l->worker->gpus;
-    struct comm *c = l->comm;
+    struct comm *c = launch_comm(l);
     struct prepared *p = NULL;
 
     for (int r = 0; r < l->nranks && !p; r++)
@@ -165,24 +165,7 @@ bool offers_decide(struct launch *l)
     return l->granted;
 }
 
-/* ---- running ---- */
-
-bool offers_have_ended(const struct launch *l)
-{
-    if (atomic_load_explicit(&l->dropped, memory_order_relaxed))
-        return true;
-    for (int r = 0; r < l->nranks; r++)
-        if (!gpu_done_reached(atomic_load_explicit(&l->streams[r].kernel->ended, memory_order_acquire), l->streams[r].run))
-            return false;
-    return true;
-}
-
-bool offer_has_begun(const struct launch *l, int rank)
-{
-    uint64_t begun = atomic_load_explicit(&l->streams[rank].kernel->begun, memory_order_relaxed);
-
-    return (int32_t)((uint32_t)begun - l->streams[rank].run) >= 0;
-}
+/* ---- behind a granted one ---- */
 
 void offers_note(struct launch *l)
 {
@@ -194,27 +177,5 @@ void offers_note(struct launch *l)
         l->streams[r].kernel = granted->streams[r].kernel;
         l->streams[r].ended_address = granted->streams[r].ended_address;
         l->streams[r].run = granted->streams[r].run;
-    }
-}
-
-int offers_await(const struct launch *l, uint64_t words[], uint32_t values[], int n)
-{
-    for (int r = 0; r < l->nranks && l->streams[r].kernel; r++) {
-        words[n] = l->streams[r].ended_address; /* little-endian: its lower half */
-        values[n++] = l->streams[r].run;
-    }
-    return n;
-}
-
-void offers_pass(const struct launch *l)
-{
-    for (int r = 0; r < l->nranks && l->streams[r].kernel && !l->granted; r++) {
-        _Atomic uint64_t *word = &l->streams[r].kernel->ended;
-        uint32_t run = l->streams[r].run;
-        uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
-        /* Not over what the kernel itself says. */
-        if (!gpu_word_reached((uint32_t)seen, run))
-            (void)atomic_compare_exchange_strong_explicit(word, &seen, fcc_stream_passed(run), memory_order_relaxed,
-                                                          memory_order_relaxed);
     }
 }

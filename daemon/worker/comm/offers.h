@@ -5,14 +5,14 @@
  *
  * An operator is granted if all ranks offer the same run of it. Then it runs like any other that has its place on streams, but nothing is
  * given to the GPUs: what its kernels say of their begin and end in the sessions' memory takes the place of what those of the worker tell
- * (offers_have_ended()). If one rank does not offer it, or it is to be traced, or other communicators take turns with this one,
+ * (device/gpu/stream.h: kernels_have_ended()). If one rank does not offer it, or it is to be traced, or other communicators take turns with this one,
  * it is declined: the worker runs it, and the kernels that stand on the streams write and await the streams' words. Either way it has
  * been decided before its ranks are told of its end. When the communicator is aborted nobody waits for granted kernels: whatever they use
  * is mapped by the clients, too, and stays as long as it is.
  *
  * Behind it. Within a rank all operators that are in flight are on one stream, or none is offered (client/stream/offer.c), so they follow
  * each other there. What is launched by this process behind a granted operator, and has to wait for the end of the one before on all
- * GPUs, waits for the words by which its kernels say so (offers_await()).
+ * GPUs, waits for the words by which its kernels say so (device/gpu/stream.h: kernels_await()).
  */
 #ifndef FCC_DAEMON_WORKER_COMM_OFFERS_H
 #define FCC_DAEMON_WORKER_COMM_OFFERS_H
@@ -34,14 +34,7 @@ void offer_decline(struct gpus *g, const struct offer_word *word, uint64_t run);
 
 /* l is about to be given to the GPUs: all its ranks' kernels may run (true), or those that were offered stand back. */
 bool offers_decide(struct launch *l);
-/* Any thread. A granted launch: its kernels have ended; that of a rank has begun. */
-bool offers_have_ended(const struct launch *l);
-bool offer_has_begun(const struct launch *l, int rank);
 /* l is about to be given to the GPUs, and is not granted: find the newest granted launch before it, whose end it has to wait for. */
 void offers_note(struct launch *l);
-/* The words that say so, in the host's memory, from [n] on. Returns how many there are then. Any thread that has the launch. */
-int offers_await(const struct launch *l, uint64_t words[], uint32_t values[], int n);
-/* l waits for them no more, unless who can write there takes that back. */
-void offers_pass(const struct launch *l);
 
 #endif

@@ -248,9 +248,9 @@ static int tensor_resolve(const struct session *s, const struct comm *c, const s
     status = tensor_place_check(t, name, b->bytes, e);
     if (status)
         return status;
-    if (b->device->ops != c->ops)
+    if (b->device->ops != c->dev.ops)
         return error_set(e, -EINVAL, "%s: buffer %u: lies in the memory of %s: the communicator's ranks are on %s", name,
-                         t->buffer, b->device->ops->kind, c->ops->kind);
+                         t->buffer, b->device->ops->kind, c->dev.ops->kind);
     tensor_set(t, b->memory.data, buffer_takes_results(b) && b->comm == c->number, out);
     b->refs++;
     *buffer = b;
@@ -400,13 +400,13 @@ struct submission *submission_remote(struct member *m, const struct fcc_submit *
 
 static bool words_are_there(const struct session *s, const struct comm *c)
 {
-    return c->words_gpus && (s->words_gpus & c->words_gpus) == c->words_gpus;
+    return c->dev.words_gpus && (s->words_gpus & c->dev.words_gpus) == c->dev.words_gpus;
 }
 
 /* Once for each rank: the slower way, where the other one is there. */
 static void words_note(struct member *m, bool gpu_words)
 {
-    if (!m->words_noted && !gpu_words && m->comm->words_gpus)
+    if (!m->words_noted && !gpu_words && m->comm->dev.words_gpus)
         log_info(
             "comm %u: rank %d: its streams hand over by words in the host's memory, not in that of GPUs: its program wants it "
             "so, or its driver did not let it have those",
@@ -454,7 +454,7 @@ static void submission_place(struct submission *sub, struct member *member, cons
         sub->word = *word;
     }
     sub->gpu_words = m->gpu_words && words_are_there(s, member->comm);
-    sub->own_gpus = sub->gpu_words ? 1u << member->device->index : 0;
+    sub->own_gpus = sub->gpu_words ? 1u << member->dev->device->index : 0;
     if (m->gpu_words && !sub->gpu_words)
         session_break(s, "it names stream words that it has not got");
     if (!m->stream)
@@ -508,7 +508,7 @@ void submission_accept(struct session *s, const struct fcc_submit *m, size_t len
     submission_place(sub, member, m, known ? &word : NULL);
     if (sub->prepare && m->stream)
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: with a stream: not allowed", member->rank, submission_name(sub));
-    else if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->ops->number == FCC_DEVICE_CPU))
+    else if (m->stream && (m->slot == FCC_NO_SLOT || member->comm->dev.ops->number == FCC_DEVICE_CPU))
         (void)error_set(&sub->error, -EINVAL, "rank %d: %s: stream: allowed for ranks on a GPU, with a completion slot",
                         member->rank, op_name((enum fcc_op)m->op));
     else if (submission_resolve(sub, member, m, NULL, &e))

@@ -202,7 +202,7 @@ void trace_query(struct session *s, const struct fcc_query *q)
     struct comm *c = comm_by_number(s->worker, q->comm, &e);
 
     /* A GPU overwrites the last operator's times while the same one runs again: then it is this one that is shown. */
-    bool running = c && c->last && c->last->running && c->ops->number != FCC_DEVICE_CPU;
+    bool running = c && c->last && c->last->running && c->dev.ops->number != FCC_DEVICE_CPU;
 
     if (c && !q->next && c->last && !running) {
         session_reply_json(s, q->msg.id, trace_describe(c->last, &e), &e);
@@ -210,7 +210,7 @@ void trace_query(struct session *s, const struct fcc_query *q)
     }
     if (running && !q->next) {
         struct fcc_query next = *q;
-        next.wait_ms = c->time_limit_ms;
+        next.wait_ms = c->dev.time_limit_ms;
         trace_await(s, c, &next, &e);
     } else if (c && q->next && c->state == COMM_ABORTED)
         (void)error_set(&e, -ECONNABORTED, "comm %u: aborted: %s", c->number, c->error.text);
@@ -218,7 +218,7 @@ void trace_query(struct session *s, const struct fcc_query *q)
         trace_await(s, c, q, &e);
     else if (c)
         (void)error_set(&e, -ENOENT, "comm %u: no operator has finished yet%s", c->number,
-                        c->current ? "; one is running" : "");
+                        c->dev.current ? "; one is running" : "");
     if (e.status)
         session_reply_json(s, q->msg.id, NULL, &e);
 }

@@ -6,6 +6,8 @@
  * experts) are learned too. Each schedule's figure is the median of its last SAMPLES times. A size that is new tries them in
  * turn; then the faster one runs, and the other is tried again now and then while it is close, because machines change.
  */
+#include "daemon/worker/comm/tune.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

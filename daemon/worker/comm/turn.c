@@ -4,14 +4,13 @@
  */
 #include "daemon/worker/comm/turn.h"
 
-#include "daemon/worker/comm/trace.h"
-#include "daemon/worker/device/launch.h"
-
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/offers.h"
+#include "daemon/worker/comm/trace.h"
 #include "daemon/worker/device/device.h"
-#include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "proto/base/clock.h"
@@ -21,15 +20,15 @@
 static int staging_make(struct member *m, uint64_t bytes, struct error *e)
 {
     if (m->remote) {
-        shadow_free(&m->staging);
-        return shadow_make(m->comm, bytes, &m->staging, e);
+        shadow_free(&m->dev->staging);
+        return shadow_make(m->comm, bytes, &m->dev->staging, e);
     }
-    if (m->comm->nodes && m->staging.data)
+    if (m->comm->nodes && m->dev->staging.data)
         nodes_region_remove(m->comm->worker, nodes_memory_here(m->comm), m->rank, NET_STAGING);
-    device_memory_free(m->device, &m->staging);
-    int status = device_memory_alloc(m->device, bytes, &m->staging, NULL, e);
+    device_memory_free(m->dev->device, &m->dev->staging);
+    int status = device_memory_alloc(m->dev->device, bytes, &m->dev->staging, NULL, e);
     if (status == 0 && m->comm->nodes)
-        status = nodes_region_add(m->comm, m->rank, NET_STAGING, &m->staging, m->staging.bytes, e);
+        status = nodes_region_add(m->comm, m->rank, NET_STAGING, &m->dev->staging, m->dev->staging.bytes, e);
     return status;
 }
 
@@ -38,15 +37,15 @@ int launch_staging_prepare(struct comm *c, const struct launch *l, struct error 
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         uint64_t needed = l->runs[r].plan->staging_bytes;
-        if (needed > m->staging.bytes) {
+        if (needed > m->dev->staging.bytes) {
             struct error why = {0};
-            if (c->current)
+            if (c->dev.current)
                 return -EAGAIN; /* its kernels use what there is */
             if (staging_make(m, needed, &why))
                 return error_set(e, why.status, "rank %d: staging memory: %s", r, why.text);
         }
-        if (l->staging[r] != m->staging.data) /* who runs it has these pointers in his caches */
-            l->staging[r] = m->staging.data;
+        if (l->staging[r] != m->dev->staging.data) /* who runs it has these pointers in his caches */
+            l->staging[r] = m->dev->staging.data;
     }
     return 0;
 }
@@ -66,19 +65,19 @@ static int slots_prepare(struct comm *c, struct launch *l, struct error *e)
         needed = l->runs[r].plan->slots_bytes > needed ? l->runs[r].plan->slots_bytes : needed;
     if (!needed)
         return 0;
-    if (needed > c->slots_bytes || c->stamp == UINT32_MAX) {
-        if (c->current)
+    if (needed > c->dev.slots_bytes || c->stamp == UINT32_MAX) {
+        if (c->dev.current)
             return -EAGAIN;
-        uint64_t bytes = needed > c->slots_bytes ? needed : c->slots_bytes;
-        c->slots_bytes = 0;
+        uint64_t bytes = needed > c->dev.slots_bytes ? needed : c->dev.slots_bytes;
+        c->dev.slots_bytes = 0;
         for (int r = 0; r < c->nranks; r++) {
             struct member *m = &c->members[r];
             struct error why = {0};
-            device_memory_free(m->device, &m->slots);
-            if (device_memory_alloc(m->device, 2 * bytes, &m->slots, NULL, &why))
+            device_memory_free(m->dev->device, &m->dev->slots);
+            if (device_memory_alloc(m->dev->device, 2 * bytes, &m->dev->slots, NULL, &why))
                 return error_set(e, why.status, "rank %d: staging memory: %s", r, why.text);
         }
-        c->slots_bytes = bytes;
+        c->dev.slots_bytes = bytes;
         c->stamp = 0;
     }
     l->stamp = ++c->stamp;
@@ -129,7 +128,7 @@ static void crowd_join(struct comm *c, struct launch *l)
     struct worker *w = c->worker;
     unsigned threads = w->nclients + 1;
 
-    if (c->ops->number != FCC_DEVICE_CPU)
+    if (c->dev.ops->number != FCC_DEVICE_CPU)
         return; /* its workgroups need no cores */
     for (int p = 0; p < l->nparts; p++)
         threads += l->parts[p].device->workgroups;
@@ -152,22 +151,22 @@ static void running_add(struct comm *c, struct launch *l)
     }
     l->running = true;
     l->following = NULL;
-    if (c->current)
-        c->newest->following = l;
+    if (c->dev.current)
+        c->dev.newest->following = l;
     else
-        c->current = l;
-    c->newest = l;
-    c->running++;
+        c->dev.current = l;
+    c->dev.newest = l;
+    c->dev.running++;
 }
 
 static void running_remove(struct comm *c, struct launch *l)
 {
-    assert(l == c->current && l->running);
+    assert(l == c->dev.current && l->running);
     l->running = false;
-    c->current = l->following;
-    if (!c->current)
-        c->newest = NULL;
-    c->running--;
+    c->dev.current = l->following;
+    if (!c->dev.current)
+        c->dev.newest = NULL;
+    c->dev.running--;
 }
 
 /* The schedule that was asked for, or for auto the one that is to run now. */
@@ -177,6 +176,35 @@ static enum fcc_schedule_kind kind_choose(struct comm *c, enum fcc_schedule_kind
         return asked;
     struct tune_class class = launch_class(c);
     return tune_choose(c->tune, &class);
+}
+
+/* The words of the ranks' streams, for an operator that has its place on them. */
+static void streams_note(struct launch *l)
+{
+    for (int r = 0; r < l->nranks; r++) {
+        const struct submission *sub = l->submissions[r];
+        struct session *s = sub->session;
+        l->streams[r] = (struct launch_stream){.value = 0};
+        if (!sub->stream || !s)
+            continue;
+        uint64_t slot = s->gpu_address + offsetof(struct fcc_session_memory, slot) + sub->slot * sizeof(struct fcc_slot);
+        l->streams[r] = (struct launch_stream){.started = &s->memory->slot[sub->slot].stream_started,
+                                               .started_address = slot + offsetof(struct fcc_slot, stream_started),
+                                               .finished_address = slot + offsetof(struct fcc_slot, stream_finished),
+                                               .words = sub->gpu_words ? s->words : NULL,
+                                               .slot = sub->slot,
+                                               .value = sub->stream};
+    }
+}
+
+void launch_start(struct launch *l)
+{
+    if (l->comm->ops->number != FCC_DEVICE_CPU) {
+        streams_note(l);
+        if (!offers_decide(l))
+            offers_note(l);
+    }
+    device_launch(l);
 }
 
 int launch_begin(struct comm *c, struct error *e)
@@ -204,7 +232,7 @@ int launch_begin(struct comm *c, struct error *e)
     }
     if (status) {
         (void)launch_early_take(c, NULL);
-        launch_free(l);
+        launch_forget(l);
         if (c->nodes) /* the other nodes begin it */
             comm_abort(c, status, "%s", e->text);
         return status;
@@ -229,22 +257,13 @@ int launch_begin(struct comm *c, struct error *e)
     comm_deadline_set(c);
     if (c->nodes && !nodes_staged(c, l))
         return 0; /* it is started when they have */
-    device_launch(l);
+    launch_start(l);
     if (c->nodes)
         nodes_launch_started(l);
     return 0;
 }
 
 /* ---- the end ---- */
-
-void launch_fail(struct launch *l, int rank, const struct error *e)
-{
-    if (!atomic_exchange_explicit(&l->failed, 1, memory_order_relaxed))
-        (void)error_set(&l->error, e->status, "rank %d: %s: %s", rank, op_name(l->problem->op), e->text);
-    /* An abort may have set the word: then the communicator's own reason stands. */
-    int32_t none = 0;
-    (void)atomic_compare_exchange_strong_explicit(l->status, &none, e->status, memory_order_relaxed, memory_order_relaxed);
-}
 
 /* Locked: a rank that waits for its slot. Another one, and what went wrong, is the engine's to tell. */
 static void rank_tell_success(const struct launch *l, int rank)
@@ -314,7 +333,7 @@ bool launch_returned(struct launch *l)
 
 void launch_finish(struct launch *l)
 {
-    struct comm *c = l->comm;
+    struct comm *c = launch_comm(l);
 
     l->span.finished_ns = clock_ns();
     if (c->nodes)
@@ -323,7 +342,7 @@ void launch_finish(struct launch *l)
     l->crowded = false;
     if (l->automatic && !l->error.status && c->state == COMM_ACTIVE) {
         struct tune_sample sample = {
-            .class = l->class, .kind = l->schedule.kind, .ns = l->busy_ns ? l->busy_ns : l->span.finished_ns - l->began_ns};
+            .class = *l->class, .kind = l->schedule.kind, .ns = l->busy_ns ? l->busy_ns : l->span.finished_ns - l->began_ns};
         if (!c->nodes)
             tune_record(c->tune, &sample);
         else if (!c->members[0].remote)
@@ -336,7 +355,7 @@ void launch_finish(struct launch *l)
         l->turn ^= 1; /* what was written is shown. A GPU's times are fetched when somebody asks */
     }
     running_remove(c, l);
-    c->turn_ns = l->span.finished_ns;
+    c->dev.turn_ns = l->span.finished_ns;
     if (l->problem->op != FCC_OP_NOOP && !l->granted) /* which have nothing to show */
         c->last = l;
     launch_keep(c, l);
@@ -345,10 +364,10 @@ void launch_finish(struct launch *l)
         nodes_launch_failed(l);
     if (c->nodes)
         nodes_turn_ended(c);
-    if (c->state == COMM_ACTIVE && atomic_load_explicit(&c->shared->status, memory_order_relaxed))
-        atomic_store_explicit(&c->shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
-    if (c->state == COMM_ACTIVE && c->current && atomic_load_explicit(&c->current->failed, memory_order_relaxed))
-        gpus_launch_abort(c->current); /* it has failed already; but what lets it leave would have let this one leave too */
+    if (c->state == COMM_ACTIVE && atomic_load_explicit(&c->dev.shared->status, memory_order_relaxed))
+        atomic_store_explicit(&c->dev.shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
+    if (c->state == COMM_ACTIVE && c->dev.current && atomic_load_explicit(&c->dev.current->failed, memory_order_relaxed))
+        gpus_launch_abort(c->dev.current); /* it has failed already; but what lets it leave would have let this one leave too */
     if ((l->problem->op != FCC_OP_NOOP && !l->granted) || l->error.status)
         trace_waiters_answer(c, &l->error);
 }
@@ -357,7 +376,7 @@ void launch_finish(struct launch *l)
 
 static void launch_handle(struct launch *l)
 {
-    struct comm *c = l->comm;
+    struct comm *c = launch_comm(l);
 
     if (!launch_returned(l))
         return;
@@ -385,9 +404,9 @@ bool launches_poll(struct worker *w)
 
     for (c = w->gpus ? LIST_FIRST(&w->comms) : NULL; c; c = next) {
         next = LIST_NEXT(c, link);
-        if (!c->current || c->ops->number == FCC_DEVICE_CPU || !gpus_launch_take(c->current))
+        if (!c->dev.current || c->dev.ops->number == FCC_DEVICE_CPU || !gpus_launch_take(c->dev.current))
             continue;
-        launch_handle(c->current);
+        launch_handle(c->dev.current);
         any = true;
     }
     return any;

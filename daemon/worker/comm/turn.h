@@ -15,9 +15,13 @@ struct comm;
 /* Begin the operator that is every member's next. 0: it runs, or (small) has run already and comm_advance() is due; otherwise
  * an error for all ranks, or, while others run, for none: then it is to be tried again when they have finished. */
 int launch_begin(struct comm *c, struct error *e);
+/* Give a launch that has been begun to the devices. */
+void launch_start(struct launch *l);
 /* The engine, when the launch was handed back: true if it is over; then the ranks have been told, and it is time to go on. */
 bool launch_returned(struct launch *l);
 void launch_finish(struct launch *l);
+/* The last workgroup of a launch whose ranks are all here (launch_ops.ended): hand it back, and tell the ranks if it went well. */
+void launch_end(struct launch *l);
 /* The engine: what devices have handed back is over. True if something was. To be called before the engine hears what clients want that
  * may have been told of an operator's end by a workgroup. */
 bool launches_collect(struct worker *w);
@@ -30,7 +34,7 @@ int launch_staging_prepare(struct comm *c, const struct launch *l, struct error 
 /* All is as before its first slice. */
 void launch_reset(struct launch *l);
 
-/* ---- device/launch.c ---- */
+/* ---- launches.c ---- */
 
 /* The bytes of a problem that mean something: rows of the counts matrix beyond the ranks do not. */
 size_t launch_problem_bytes(enum fcc_op op, int nranks);
@@ -39,6 +43,8 @@ struct tune_class launch_class(const struct comm *c); /* c->problem's */
 struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e);
 /* Keep it until the same problem comes, or until others have come since. */
 void launch_keep(struct comm *c, struct launch *l);
+/* Free a launch that does not run. */
+void launch_forget(struct launch *l);
 
 /* ---- early.c ---- */
 

@@ -19,11 +19,11 @@ struct device_ops {
     int (*memory_alloc)(struct device *d, uint64_t bytes, struct device_memory *out, int *fd, struct error *e);
     void (*memory_free)(struct device *d, struct device_memory *m);
     /* What a communicator's waits look at (comm.status and, for GPUs, where kernels report). Fills in c->shared. */
-    int (*comm_open)(struct device *d, struct comm *c, struct error *e);
-    void (*comm_close)(struct device *d, struct comm *c);
+    int (*comm_open)(struct device *d, struct device_comm *c, struct error *e);
+    void (*comm_close)(struct device *d, struct device_comm *c);
     /* Whether a launch that has its place on a stream of every rank may begin now, while others of the communicator run. They
      * are handed back in the order in which they began. */
-    bool (*launch_follows)(const struct comm *c);
+    bool (*launch_follows)(const struct device_comm *c);
     /* Begin all parts of a launch, on all their devices, of which d is the first. When all workgroups have left the last part,
      * worker_launch_finished() is called. Does not wait. Failures are the launch's (launch_fail()). */
     void (*launch)(struct device *d, struct launch *l);
@@ -76,22 +76,22 @@ void gpu_device_uuid(const struct device *d, unsigned char out[16]);
 /* A session whose rank is on a GPU: let the GPUs see its memory (session.gpu_address). */
 int gpus_session_open(struct session *s, struct error *e);
 /* A communicator that began with ranks on other nodes: its first rank here has come, and its GPU is open. */
-int gpus_comm_open(struct comm *c, struct error *e);
+int gpus_comm_open(struct device_comm *c, struct error *e);
 /* The session's memory may be unmapped: at once if no kernel can touch it, otherwise later, by gpus_session_close(). True:
  * later. */
 bool gpus_session_close(struct session *s);
 /* The communicator's GPUs, a bit each, if streams can hand over to it by words in the memory of all of them; otherwise 0. All
  * ranks have joined. */
-uint32_t gpus_words_of(const struct comm *c);
+uint32_t gpus_words_of(const struct device_comm *c);
 /* A session's words on one of a communicator's GPUs, made when they are first asked for. The descriptor stays the session's.
  * -EOPNOTSUPP: it has to use those in its own memory. */
-int gpus_stream_words(struct session *s, const struct comm *c, uint32_t gpu, struct device_memory *out, int *fd,
+int gpus_stream_words(struct session *s, const struct device_comm *c, uint32_t gpu, struct device_memory *out, int *fd,
                       struct error *e);
 /* Let the client's stream go on that waits for the slot's operator by one of the session's words in the memory of these GPUs, of
  * which it has some perhaps. */
 void gpus_stream_finish(struct session *s, uint32_t gpus, uint32_t slot, uint32_t value);
 /* Let the kernels of a communicator leave, and those that stand behind a client's stream come and leave. */
-void gpus_comm_abort(struct comm *c);
+void gpus_comm_abort(struct device_comm *c);
 /* ... those of one launch. It is the communicator's current one: those before it would have to leave, too. */
 void gpus_launch_abort(struct launch *l);
 /* If the launch is to be handed back, take it from the watching thread: true if it is the caller's now. */

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * launch.c - launches are made, with their plans, and kept.
- *
- * Plans depend on the problem and the schedule only, so finished launches are kept, with their plans, and used again when
- * the same problem comes: then an operator costs no planning.
+ * launch.c - launches are made, with their plans, and freed.
  */
 #include "daemon/worker/device/launch.h"
 
@@ -11,13 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/worker/comm/comm.h"
-#include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/engine/account.h"
-
-#define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
 
 /* An operator whose work is estimated to take one core less than this is run by the engine itself: waking the workgroups
  * and being woken by them would take longer. The rates are those of one core, whose second-level cache holds CACHE_BYTES. */
@@ -29,29 +22,9 @@
 #define FLOPS_PER_NS 80.0
 #define HALF_FLOPS_PER_NS 8.0 /* f16 and bf16 are converted first */
 
-size_t launch_problem_bytes(enum fcc_op op, int nranks)
-{
-    switch (op) {
-    case FCC_OP_EMBEDDING_ALL_TO_ALL:
-        return offsetof(struct problem, embedding) + sizeof(((struct problem *)0)->embedding);
-    case FCC_OP_GEMV_ALL_REDUCE:
-        return offsetof(struct problem, gemv) + sizeof(((struct problem *)0)->gemv);
-    case FCC_OP_GEMM_ALL_TO_ALL:
-        return offsetof(struct problem, gemm.rows) + (size_t)nranks * sizeof(((struct problem *)0)->gemm.rows[0]);
-    case FCC_OP_NOOP:
-    case FCC_OP_COUNT:
-        break;
-    }
-    return offsetof(struct problem, embedding);
-}
-
 void launch_free(struct launch *l)
 {
     assert(!l->running);
-    if (l->comm->last == l)
-        l->comm->last = NULL;
-    if (l->comm->early == l)
-        l->comm->early = NULL;
     if (l->nparts)
         l->comm->ops->launch_release(l->parts[0].device, l);
     free(l->streams);
@@ -68,7 +41,8 @@ void launch_free(struct launch *l)
     free(l->args);
     free((void *)l->staging);
     free(l->problem);
-    worker_small_release(l->comm->worker, l->charged);
+    free(l->class);
+    worker_small_release(l->worker, l->charged);
     free(l);
 }
 
@@ -113,20 +87,20 @@ static int products_count(const struct plan *plan)
     return n;
 }
 
-static int run_make(struct launch *l, struct comm *c, int r, struct error *e)
+static int run_make(struct launch *l, struct device_comm *c, int r, struct error *e)
 {
     struct launch_run *run = &l->runs[r];
     struct schedule schedule = l->schedule;
 
-    if (c->members[r].device)
-        schedule.workgroups = c->members[r].device->workgroups;
+    if (c->ranks[r].device)
+        schedule.workgroups = c->ranks[r].device->workgroups;
     int status = plan_make(l->problem, r, &schedule, &run->plan, e);
 
     if (status)
         return status;
     assert(run->plan);
-    run->device = c->members[r].device; /* NULL, and no flags: another node's */
-    run->flags = (_Atomic uint64_t *)(void *)c->members[r].flags.data;
+    run->device = c->ranks[r].device; /* NULL, and no flags: another node's */
+    run->flags = (_Atomic uint64_t *)(void *)c->ranks[r].flags.data;
     run->group_left = lines_alloc((run->plan->ngroups + 1) * sizeof(run->group_left[0]));
     for (int i = 0; i < 2; i++)
         run->times[i] = lines_alloc((run->plan->nslices + 1) * sizeof(run->times[i][0]));
@@ -159,7 +133,7 @@ static bool arrays_alloc(struct launch *l)
     return l->problem && l->args && l->staging && l->parts && l->streams && l->submissions;
 }
 
-static int runs_make(struct launch *l, struct comm *c, struct error *e)
+static int runs_make(struct launch *l, struct device_comm *c, struct error *e)
 {
     struct work sum = {0};
     int status = 0;
@@ -192,27 +166,17 @@ static int launch_charge(struct launch *l, struct error *e)
     return 0;
 }
 
-static bool is_of_problem(const struct launch *l, const struct problem *p)
-{
-    return l->problem->op == p->op && !memcmp(l->problem, p, launch_problem_bytes(p->op, l->nranks));
-}
-
-struct tune_class launch_class(const struct comm *c)
-{
-    for (const struct launch *l = c->cache; l; l = l->next_cached)
-        if (is_of_problem(l, c->problem))
-            return l->class;
-    return tune_class_of(c->problem);
-}
-
-static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
+struct launch *launch_make(struct device_comm *c, const struct problem *problem, const struct schedule *schedule,
+                           const struct launch_ops *ops, struct error *e)
 {
     struct launch *l = lines_alloc(sizeof(*l) + (size_t)c->nranks * sizeof(l->runs[0]));
 
     if (l) {
+        l->ops = ops;
         l->comm = c;
-        l->finished.launch = l;
+        l->worker = c->worker;
         l->nranks = c->nranks;
+        l->finished.launch = l;
     }
     if (!l || !arrays_alloc(l)) {
         (void)error_set(e, -ENOMEM, "no memory for a launch");
@@ -220,61 +184,31 @@ static struct launch *launch_make(struct comm *c, enum fcc_schedule_kind kind, e
             launch_free(l);
         return NULL;
     }
-    l->worker = c->worker;
-    l->schedule.kind = kind;
-    l->schedule.route = route;
+    l->schedule = *schedule;
     l->schedule.target = c->ops->number == FCC_DEVICE_CPU ? PLAN_CPU : PLAN_GPU;
     l->status = &c->shared->status;
-    *l->problem = *c->problem;
-    l->class = launch_class(c);
+    *l->problem = *problem;
     int status = runs_make(l, c, e);
     if (!status)
         status = launch_charge(l, e);
     if (!status)
         parts_make(l);
-    if (!status && c->nodes && l->schedule.target == PLAN_GPU)
+    if (!status && c->over_nodes && l->schedule.target == PLAN_GPU)
         status = gpus_steps_make(l, e);
     if (status) {
         launch_free(l);
         return NULL;
     }
-    l->inline_ = l->schedule.target == PLAN_CPU && !c->nodes && l->work_ns < INLINE_NS;
+    l->inline_ = l->schedule.target == PLAN_CPU && !c->over_nodes && l->work_ns < INLINE_NS;
     l->is_long = l->work_ns >= LONG_NS;
     return l;
 }
 
-/* Keep the CACHE_MAX that were used last, and the one whose times are shown: prepared operators and noops come before it. */
-static void cache_trim(struct comm *c)
+void launch_fail(struct launch *l, int rank, const struct error *e)
 {
-    struct launch **at = &c->cache;
-
-    for (int i = 0; *at; i++) {
-        struct launch *l = *at;
-        if (i < CACHE_MAX || l == c->last) {
-            at = &l->next_cached;
-            continue;
-        }
-        *at = l->next_cached;
-        launch_free(l);
-    }
-}
-
-void launch_keep(struct comm *c, struct launch *l)
-{
-    l->next_cached = c->cache;
-    c->cache = l;
-    cache_trim(c);
-}
-
-struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
-{
-    for (struct launch **at = &c->cache; *at; at = &(*at)->next_cached) {
-        struct launch *l = *at;
-        if (l->schedule.kind == kind && l->schedule.route == route && is_of_problem(l, c->problem)) {
-            *at = l->next_cached;
-            l->next_cached = NULL;
-            return l;
-        }
-    }
-    return launch_make(c, kind, route, e);
+    if (!atomic_exchange_explicit(&l->failed, 1, memory_order_relaxed))
+        (void)error_set(&l->error, e->status, "rank %d: %s: %s", rank, op_name(l->problem->op), e->text);
+    /* An abort may have set the word: then the communicator's own reason stands. */
+    int32_t none = 0;
+    (void)atomic_compare_exchange_strong_explicit(l->status, &none, e->status, memory_order_relaxed, memory_order_relaxed);
 }

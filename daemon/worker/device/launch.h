@@ -12,17 +12,16 @@
 #ifndef FCC_DAEMON_WORKER_DEVICE_LAUNCH_H
 #define FCC_DAEMON_WORKER_DEVICE_LAUNCH_H
 
-#include "daemon/worker/comm/tune.h"
-#include "daemon/worker/device/memory.h"
+#include "daemon/worker/device/device_comm.h"
 #include "daemon/worker/engine/engine.h"
 #include "kernels/cpu/execute.h"
 #include "kernels/plan/program.h"
 #include "kernels/plan/slice.h"
 
-struct comm;
 struct gpu_launch;
 struct gpu_words;
 struct submission;
+struct tune_class;
 
 /* GPUs, over nodes: an operator is several kernels, one after the other, each of some phases of the plans (device/gpu/steps.c). */
 enum gpu_step { GPU_STEP_SEND, GPU_STEP_REDUCE, GPU_STEP_WAIT, GPU_STEPS };
@@ -73,19 +72,32 @@ struct launch_stream {
     const struct gpu_words *words; /* the session's, in the memory of GPUs; NULL: those in its own memory are meant */
     uint32_t slot;
     uint32_t value; /* 0: no stream */
-    /* A granted launch's (offers.h), whose streams have no words: what the rank's kernel says. Another one's: what that of the newest granted
+    /* A granted launch's (comm/offers.h), whose streams have no words: what the rank's kernel says. Another one's: what that of the newest granted
      * launch before it says, which it waits for; NULL: there is none. */
     struct fcc_prepared_words *kernel;
     uint64_t ended_address; /* where the GPUs see its `ended` */
     uint32_t run;           /* its lower half */
 };
 
+/* What a launch tells whoever has made it. Any thread that runs the launch, but for what is said otherwise. */
+struct launch_ops {
+    /* The last workgroup has left the last part. The launch is to be handed back (worker_launch_give()), at once or when all that it has sent
+     * has left; the ranks may be told before that if all went well. */
+    void (*ended)(struct launch *l);
+    /* Over nodes (NULL: all ranks are here): a slice of r has been put where what is for other nodes is sent from; a flag of a rank elsewhere is
+     * to be raised, behind what was put before. */
+    void (*put)(struct launch *l, const struct launch_run *r, uint32_t slice);
+    void (*flag)(struct launch *l, const struct launch_run *r, int dst, uint32_t flag);
+    /* Over nodes, GPUs, the engine: kernels are about to run that put and raise by themselves (struct gpu_nodes), or have ended. */
+    void (*kernels)(struct launch *l, bool run);
+};
+
 struct launch {
     /* The same for as long as it is kept. */
+    const struct launch_ops *ops;
     struct worker *worker;
-    struct comm *comm;
+    struct device_comm *comm;
     struct problem *problem;
-    struct tune_class class;   /* of such problems */
     struct schedule schedule;  /* as asked for: zeros mean the operator's defaults */
     _Atomic int32_t *status;   /* W: the communicator's word; a workgroup that fails sets it */
     struct op_args *args;      /* [nranks] */
@@ -98,7 +110,8 @@ struct launch {
     int products;                    /* slices that compute, of the rank that has the fewest */
     double work_ns;                  /* a guess at how long one core would take for all ranks */
     uint32_t steps;                  /* GPU, over nodes: a bit for each enum gpu_step that there is; the last always is */
-    struct submission **submissions; /* [nranks]: what it was made of */
+    struct submission **submissions; /* [nranks]: comm/turn.c: what the launch was made of */
+    struct tune_class *class;        /* comm/launches.c: of such problems */
     struct launch_stream *streams;   /* GPU: [nranks] */
 
     /* Of this operator. Threads that run it read the first ones. */
@@ -118,17 +131,18 @@ struct launch {
     _Atomic bool dropped;  /* GPU: ... and nobody waits for their ends any more */
     bool passed;           /* GPU: was told not to wait for words in the memory of GPUs; device/gpu/stream.c */
     bool leaves;           /* GPU: its kernels were told to leave; device/gpu/leave.c */
-    bool running;          /* among those of its communicator */
-    bool begun;            /* GPU: it has been given to the device */
-    bool left;             /* GPU: nodes_launch_left() has been called; no kernel of it runs any more */
-    enum gpu_step step;    /* GPU: of `steps`, the one that runs or ran last. Without nodes: WAIT, which then is all of it */
-    bool first_step;       /* ... no other one has run before it */
-    bool behind;           /* GPU: others of its communicator ran when it was enqueued */
-    bool alone;            /* GPU: each begins when its own ranks' streams have come, whatever the others do */
-    bool tries_lanes;      /* GPU: its time tells what lanes are worth */
-    uint32_t lanes;        /* GPU: bit g: it comes to GPU g by the second lane; device/gpu/lanes.h */
-    struct launch *following;    /* the one that began after it, if it runs already */
-    uint64_t busy_ns;            /* GPU: how long its kernels ran */
+    TAILQ_ENTRY(launch) leaving; /* ... a link, if so */
+    bool running;                /* among those of its communicator */
+    bool begun;                  /* GPU: it has been given to the device */
+    bool left;                   /* over nodes: ops->ended() has been called. GPU: no kernel of it runs any more */
+    enum gpu_step step;       /* GPU: of `steps`, the one that runs or ran last. Without nodes: WAIT, which then is all of it */
+    bool first_step;          /* ... no other one has run before it */
+    bool behind;              /* GPU: others of its communicator ran when it was enqueued */
+    bool alone;               /* GPU: each begins when its own ranks' streams have come, whatever the others do */
+    bool tries_lanes;         /* GPU: its time tells what lanes are worth */
+    uint32_t lanes;           /* GPU: bit g: it comes to GPU g by the second lane; device/gpu/lanes.h */
+    struct launch *following; /* the one that began after it, if it runs already */
+    uint64_t busy_ns;         /* GPU: how long its kernels ran */
     TAILQ_ENTRY(launch) watched; /* device/gpu/watch.c's */
     bool is_watched;             /* ... */
     struct launch_span {
@@ -148,12 +162,13 @@ static inline struct slice_time *launch_times_shown(const struct launch *l, int 
     return l->runs[rank].times[!l->turn];
 }
 
-/* The last workgroup of a launch whose ranks are all here: hand it back, and tell the ranks if it went well. */
-void launch_end(struct launch *l);
+/* A launch of *problem, which is copied, with the plans of all ranks of c, charged to the user's account. NULL with the reason. */
+struct launch *launch_make(struct device_comm *c, const struct problem *problem, const struct schedule *schedule,
+                           const struct launch_ops *ops, struct error *e);
+/* Free a launch that does not run and that nobody refers to. */
+void launch_free(struct launch *l);
 /* Workgroups: the first failure of a launch is its error, and makes all workgroups leave. */
 void launch_fail(struct launch *l, int rank, const struct error *e);
-/* Free a launch that does not run. Its communicator does not show it any more. */
-void launch_free(struct launch *l);
 /* Every signal group waits for all of its slices. */
 void launch_groups_set(struct launch_run *run);
 

@@ -21,6 +21,7 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/nodes/inside.h"
+#include "daemon/worker/nodes/landings.h"
 #include "daemon/worker/nodes/puts.h"
 #include "daemon/worker/nodes/transport.h"
 #include "proto/base/log.h"
@@ -81,7 +82,7 @@ static void done_raise(struct nodes_data *d, const struct rank_flags *f, uint32_
     if (!done_by_all(f->done_rails[node], number, turns))
         return;
     if (f->device->ops->number != FCC_DEVICE_CPU)
-        gpus_done_flush(f->device);
+        landings_flush(f->device);
     /* release: what came before is in our memory, or on its way to a GPU's; one thread has taken it from all rails */
     atomic_store_explicit(&f->done[node], turns, memory_order_release);
     nodes_news_tell(d);
@@ -99,7 +100,7 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
         device_cpu_flag_raise(f.device, &f.flags[flag], epoch);
     } else if (flag < FLAG_DONE) {
         /* what came before is there, or on its way to the GPU in the order of its copies (device/gpu/steps.c) */
-        gpus_flag_raise(f.device, &f.flags[flag], epoch);
+        landing_flag_raise(f.device, &f.flags[flag], epoch);
     } else if (flag < FLAG_LEFT) {
         done_raise(d, &f, flag - FLAG_DONE, epoch);
     } else { /* release: likewise */
@@ -163,11 +164,6 @@ static int data_open(struct worker *w, struct error *e)
     d->fifo = proxy_fifo(d->proxy);
     w->data = d;
     return 0;
-}
-
-struct proxy *nodes_proxy(const struct worker *w)
-{
-    return w->data->proxy;
 }
 
 void nodes_data_stop(struct worker *w)
@@ -249,14 +245,14 @@ int nodes_region_add(struct comm *c, int rank, uint32_t region, const struct dev
     void *base = m->data;
     int status = data_open(c->worker, e);
 
-    if (!status && c->ops->number != FCC_DEVICE_CPU)
-        status = gpus_landing_add(c, rank, region, m, bytes, &base, &landing, e);
+    if (!status && c->dev.ops->number != FCC_DEVICE_CPU)
+        status = landing_add(c, rank, region, m, bytes, &base, &landing, e);
     if (status)
         return status;
     status = net_region_add_landing(c->worker->data->regions, nodes_memory_here(c), (uint32_t)rank, region, base, bytes,
                                     &landing, e);
     if (status)
-        gpus_landings_remove(c->worker, nodes_memory_here(c), rank, region);
+        landings_remove(c->worker, nodes_memory_here(c), rank, region);
     return status;
 }
 
@@ -265,18 +261,18 @@ void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t r
     if (!w->data)
         return;
     net_region_retire(w->data->regions, number, (uint32_t)rank, region);
-    gpus_landings_remove(w, number, rank, region);
+    landings_remove(w, number, rank, region);
 }
 
 int nodes_flags_add(struct comm *c, int rank, struct error *e)
 {
     struct member *m = &c->members[rank];
-    bool is_cpu = c->ops->number == FCC_DEVICE_CPU;
+    bool is_cpu = c->dev.ops->number == FCC_DEVICE_CPU;
     struct rank_flags *f = NULL;
     int status = data_open(c->worker, e);
 
     if (!status && !is_cpu)
-        status = gpus_nodes_open(m, c->worker->data->proxy, e);
+        status = landings_rank_open(m, c->worker->data->proxy, e);
     if (status)
         return status;
     for (uint32_t i = 0; i < FLAGS_TABLE && !f; i++)
@@ -289,11 +285,11 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
     (void)pthread_rwlock_wrlock(&c->worker->data->flags_lock);
     *f = (struct rank_flags){.comm = nodes_memory_here(c),
                              .rank = (uint32_t)rank,
-                             .flags = is_cpu ? (_Atomic uint64_t *)(void *)m->flags.data : m->arrived,
+                             .flags = is_cpu ? (_Atomic uint64_t *)(void *)m->dev->flags.data : m->dev->arrived,
                              .done = c->nodes->done,
                              .done_rails = c->nodes->done_rails,
                              .left = &c->nodes->left,
-                             .device = m->device};
+                             .device = m->dev->device};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
     /* If that fails the communicator does not form, and its end takes the flags away again. */
     return net_region_add(c->worker->data->regions, nodes_memory_here(c), (uint32_t)rank, NET_FLAGS, NULL,
@@ -318,7 +314,7 @@ void nodes_data_end(struct comm *c)
         if (d->flags[i].flags && d->flags[i].comm == nodes_memory_here(c))
             d->flags[i].flags = NULL;
     (void)pthread_rwlock_unlock(&d->flags_lock);
-    gpus_landings_remove(c->worker, nodes_memory_here(c), -1, 0);
+    landings_remove(c->worker, nodes_memory_here(c), -1, 0);
     nodes_channel_close(c);
 }
 

@@ -60,7 +60,7 @@ void nodes_deny_rank(const struct member *m, const char *root, const struct erro
     struct error why;
 
     (void)error_set(&why, e->status, "rank %d on node %s cannot join: %.380s", m->rank, c->worker->node, e->text);
-    denial_send(c->worker, root, &c->unique_id, m->rank, c->time_limit_ms, &why);
+    denial_send(c->worker, root, &c->unique_id, m->rank, c->dev.time_limit_ms, &why);
 }
 
 void nodes_deny_unsaid(const struct peer *p)

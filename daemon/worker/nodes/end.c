@@ -135,7 +135,7 @@ void nodes_aborted(struct comm *c, bool was_forming)
     else if (was_forming && n->root != n->aborter)
         root_tell(c);
     if (l) /* it has not started: it ends at once */
-        nodes_launch_left(l);
+        l->ops->ended(l);
 }
 
 void nodes_abort_told(struct peer *p, struct comm *c, const struct peer_turn *m)
@@ -168,16 +168,17 @@ void nodes_release(struct comm *c)
         struct member *m = &c->members[r];
         struct buffer *b;
         free(m->leaving);
-        free((void *)m->arrived);
-        m->arrived = NULL;
+        free((void *)m->dev->arrived);
+        m->dev->arrived = NULL;
         if (!m->remote)
             continue;
         while ((b = LIST_FIRST(&m->shadows)))
             shadow_drop(b);
-        shadow_free(&m->staging);
+        shadow_free(&m->dev->staging);
     }
     free(c->nodes);
     c->nodes = NULL;
+    c->dev.over_nodes = false;
 }
 
 /* ---- a worker that is lost ---- */

@@ -81,6 +81,7 @@ int nodes_begin(struct comm *c, struct peer *root, struct error *e)
     if (c->nodes)
         return 0;
     c->nodes = calloc(1, sizeof(*c->nodes));
+    c->dev.over_nodes = c->nodes != NULL;
     if (!c->nodes)
         return error_set(e, -ENOMEM, "no memory for a communicator");
     c->nodes->number = nodes_number(&c->unique_id);
@@ -94,8 +95,8 @@ static void join_send(const struct comm *c, const struct member *m)
     struct peer_join join = {.unique_id = c->unique_id,
                              .nranks = c->nranks,
                              .rank = m->rank,
-                             .time_limit_ms = c->time_limit_ms,
-                             .device_kind = c->ops->number,
+                             .time_limit_ms = c->dev.time_limit_ms,
+                             .device_kind = c->dev.ops->number,
                              .pid = m->pid};
 
     nodes_tell(c, c->nodes->root, &join.msg, PEER_JOIN, sizeof(join));
@@ -143,6 +144,7 @@ static void root_is_here(struct comm *c, const char *alias)
     if (!remote) { /* perhaps of one node: if not, others make it one of several again */
         free(c->nodes);
         c->nodes = NULL;
+        c->dev.over_nodes = false;
     }
     if (c->present == c->nranks)
         comm_complete(c);
@@ -212,7 +214,7 @@ static void on_refuse(struct peer *p, struct comm *c, const struct peer_refuse *
 static void formed_fill(const struct comm *c, struct peer_formed *f)
 {
     f->nranks = (uint32_t)c->nranks;
-    f->time_limit_ms = c->time_limit_ms;
+    f->time_limit_ms = c->dev.time_limit_ms;
     for (int r = 0; r < c->nranks; r++) {
         const struct member *m = &c->members[r];
         const char *address = m->remote ? m->peer->address : c->worker->node;

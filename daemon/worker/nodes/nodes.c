@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/nodes/puts.h"
 
@@ -214,7 +215,7 @@ static void on_staged(struct peer *p, struct comm *c, const struct peer_turn *m)
         return;
     staged_note(c, l);
     n->staging = NULL;
-    device_launch(l);
+    launch_start(l);
     nodes_launch_started(l);
 }
 
@@ -230,7 +231,7 @@ static void launch_fail_elsewhere(struct launch *l, const struct error *e)
 
 void nodes_launch_started(struct launch *l)
 {
-    const struct comm_nodes *n = l->comm->nodes;
+    const struct comm_nodes *n = launch_comm(l)->nodes;
 
     if (!n->fail.status || n->fail_turn != n->turns)
         return;
@@ -241,14 +242,14 @@ void nodes_launch_started(struct launch *l)
 
 void nodes_launch_failed(const struct launch *l)
 {
-    struct comm_nodes *n = l->comm->nodes;
+    struct comm_nodes *n = launch_comm(l)->nodes;
     struct peer_turn m = {.turn = n->turns, .status = l->error.status};
 
-    n->is_late = true;
+    l->comm->late = true;
     if (n->fail.status && n->fail_turn == n->turns)
         return; /* we have heard of it */
     text_copy(m.text, sizeof(m.text), l->error.text);
-    nodes_tell_all(l->comm, &m.msg, PEER_FAIL, sizeof(m));
+    nodes_tell_all(launch_comm(l), &m.msg, PEER_FAIL, sizeof(m));
 }
 
 static void on_fail(struct peer *p, struct comm *c, const struct peer_turn *m)
@@ -260,8 +261,8 @@ static void on_fail(struct peer *p, struct comm *c, const struct peer_turn *m)
         return; /* it has ended here */
     (void)error_set(&n->fail, m->status, "%.*s", (int)sizeof(m->text) - 1, m->text);
     n->fail_turn = m->turn;
-    if (m->turn == n->turns && c->current && c->current != n->staging)
-        nodes_launch_started(c->current);
+    if (m->turn == n->turns && c->dev.current && c->dev.current != n->staging)
+        nodes_launch_started(c->dev.current);
 }
 
 /* ---- what comes ---- */

@@ -63,8 +63,7 @@ struct comm_nodes {
     const struct peer *due_from; /* ... which. Only compared */
     uint64_t due_turn;
     struct tune_sample measured; /* rank 0's node: not sent yet; ns 0: there is none */
-    bool is_late;      /* GPUs: what the last operator's other nodes have put may still be on its way: it has failed */
-    struct error fail; /* the operator of turn fail_turn has failed elsewhere */
+    struct error fail;           /* the operator of turn fail_turn has failed elsewhere */
     uint64_t fail_turn;
 };
 
@@ -190,7 +189,6 @@ const struct net_counts *nodes_counts(const struct peer *p, bool sent);
 /* The engine: what the proxy has heard. True if there was anything. */
 bool nodes_poll(struct worker *w);
 bool nodes_have_news(const struct worker *w);
-struct proxy *nodes_proxy(const struct worker *w); /* there is one */
 /* At the end: the proxy's thread, then, when the devices are closed, whose workgroups push to it, the rest. */
 void nodes_data_stop(struct worker *w);
 void nodes_data_free(struct worker *w);
@@ -216,11 +214,8 @@ void nodes_channel_peers(const struct comm *c); /* its ranks' peers are others n
 /* A launch that has runs on other nodes: before it starts, and when it is over. */
 int nodes_launch_open(struct launch *l, struct error *e);
 void nodes_launch_close(struct launch *l);
-/* Workgroups: a slice has been put; a flag of a rank elsewhere; all parts have left (GPUs: the engine): worker_launch_finished()
- * follows. */
-void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice);
-void nodes_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t flag);
-void nodes_launch_left(struct launch *l);
+/* What launches of communicators over nodes tell. */
+extern const struct launch_ops nodes_launch_ops;
 /* Tell every other node that so many turns have ended here, behind all that was sent before. */
 void nodes_done_tell(struct comm *c);
 /* ... that a rank here has left. */

@@ -134,9 +134,9 @@ static int puts_get(struct member *m, struct puts **out, struct error *e)
         return m->comm->error.status ? error_set(e, m->comm->error.status, "%s", m->comm->error.text)
                                      : error_set(e, -EINVAL, "rank %d: not all ranks have joined yet", m->rank);
     if (!m->comm->nodes)
-        return error_set(e, -EOPNOTSUPP, "rank %d: triggers are for ranks on other nodes: all ranks are on this one%s", m->rank,
-                         m->device->ops->number == FCC_DEVICE_CPU ? ""
-                                                                  : ", and its kernels' triggers are not there yet on GPUs");
+        return error_set(
+            e, -EOPNOTSUPP, "rank %d: triggers are for ranks on other nodes: all ranks are on this one%s", m->rank,
+            m->dev->device->ops->number == FCC_DEVICE_CPU ? "" : ", and its kernels' triggers are not there yet on GPUs");
     if (p) {
         *out = p;
         return 0;
@@ -386,7 +386,7 @@ static bool put_take(struct puts *p, struct proxy_send *out)
     uint64_t words[2];
 
     for (uint32_t dropped = 0; dropped < FCC_TRIGGER_SLOTS && !p->is_wrong && slot_take(p, words); dropped++) {
-        if (atomic_load_explicit(&p->comm->shared->status, memory_order_relaxed))
+        if (atomic_load_explicit(&p->comm->dev.shared->status, memory_order_relaxed))
             continue;
         if (words[0] > p->count) {
             p->is_wrong = true;

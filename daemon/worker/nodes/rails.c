@@ -76,8 +76,8 @@ uint8_t nodes_source(const struct member *m)
 
     if (m->remote)
         return SOURCE_NONE;
-    if (c->ops->number != FCC_DEVICE_CPU)
-        return (uint8_t)(SOURCES - NET_DEVICES_MAX + (uint32_t)m->device->index);
+    if (c->dev.ops->number != FCC_DEVICE_CPU)
+        return (uint8_t)(SOURCES - NET_DEVICES_MAX + (uint32_t)m->dev->device->index);
     for (int r = 0; r < m->rank; r++)
         place += !c->members[r].remote;
     return (uint8_t)place;

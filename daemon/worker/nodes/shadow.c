@@ -10,6 +10,7 @@
 
 #include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/device/gpu/host_memory.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/nodes/nodes.h"
 
@@ -17,7 +18,7 @@ int shadow_make(struct comm *c, uint64_t bytes, struct device_memory *out, struc
 {
     struct device_memory m = {.bytes = bytes, .kind = FCC_MEMORY_HOST};
 
-    if (c->ops->number != FCC_DEVICE_CPU)
+    if (c->dev.ops->number != FCC_DEVICE_CPU)
         return gpus_host_alloc(c->worker, bytes, out, e);
     m.data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m.data == MAP_FAILED)

@@ -37,7 +37,7 @@ static bool put_resolve(const struct entry *entry, const struct fcc_trigger *t, 
         out->to.region = b->handle;
         base = b->memory.data;
     } else { /* a rank's grows: it is another one then. A buffer's number is never used again */
-        out->to.version = l->comm->members[t->dst].staging.bytes;
+        out->to.version = launch_comm(l)->members[t->dst].dev->staging.bytes;
     }
     out->from = area.at;
     out->to.offset = (uint64_t)(area.at - base);
@@ -51,7 +51,7 @@ bool nodes_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *ou
 {
     struct nodes_data *d = ctx;
     struct entry *entry = &d->entries[t->launch - 1];
-    const struct entry *comm = entry->launch ? &d->entries[entry->launch->comm->nodes->channel - 1] : entry;
+    const struct entry *comm = entry->launch ? &d->entries[launch_comm(entry->launch)->nodes->channel - 1] : entry;
 
     if (entry->launch && atomic_load_explicit(entry->launch->status, memory_order_relaxed))
         return false; /* it is to leave: nobody waits for this any more */
@@ -228,7 +228,7 @@ void nodes_launch_close(struct launch *l)
 
 /* ---- workgroups ---- */
 
-void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice)
+static void launch_put(struct launch *l, const struct launch_run *r, uint32_t slice)
 {
     const struct slice *s = &r->plan->slices[slice];
     struct fcc_trigger t = {
@@ -246,7 +246,7 @@ void nodes_put(struct launch *l, const struct launch_run *r, uint32_t slice)
     }
 }
 
-void nodes_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t flag)
+static void launch_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t flag)
 {
     struct fcc_trigger t = {.launch = l->nodes_number,
                             .rank = (uint16_t)r->run.rank,
@@ -257,8 +257,16 @@ void nodes_flag(struct launch *l, const struct launch_run *r, int dst, uint32_t 
     (void)fifo_push(l->worker->data->fifo, t, (const _Atomic uint32_t *)l->status);
 }
 
-void nodes_launch_left(struct launch *l)
+static void launch_left(struct launch *l)
 {
     l->left = true;
     push(l->worker, &(struct fcc_trigger){.launch = l->nodes_number, .what = FCC_TRIGGER_END});
 }
+
+static void launch_kernels(struct launch *l, bool run)
+{
+    proxy_stay_awake(l->worker->data->proxy, run);
+}
+
+const struct launch_ops nodes_launch_ops = {
+    .ended = launch_left, .put = launch_put, .flag = launch_flag, .kernels = launch_kernels};

@@ -163,7 +163,7 @@ static void handle_stream_words(struct session *s, const struct fcc_stream_words
 
     if (!member)
         return;
-    if (gpus_stream_words(s, member->comm, m->gpu, &memory, &fd, &e)) {
+    if (gpus_stream_words(s, &member->comm->dev, m->gpu, &memory, &fd, &e)) {
         session_reply_status(s, &m->msg, e.status, e.text);
         return;
     }

@@ -43,7 +43,7 @@ static const char *head_name(const struct submission *sub)
 /* The number of the operator that is at the head of the ranks' queues. */
 static uint64_t head_number(const struct comm *c)
 {
-    return c->current ? c->current->span.number : c->operators + 1;
+    return c->dev.current ? c->dev.current->span.number : c->operators + 1;
 }
 
 static struct json_object *rank_describe(const struct member *m)
@@ -60,9 +60,9 @@ static struct json_object *rank_describe(const struct member *m)
             add(o, "node", json_object_new_string(m->peer->address));
         else if (!m->remote && *m->comm->worker->node && m->comm->nodes)
             add(o, "node", json_object_new_string(m->comm->worker->node));
-        if (m->device)
-            add(o, "device", json_object_new_int(m->device->index));
-        add(o, "kind", json_object_new_string(m->comm->ops->kind));
+        if (m->dev->device)
+            add(o, "device", json_object_new_int(m->dev->device->index));
+        add(o, "kind", json_object_new_string(m->comm->dev.ops->kind));
     }
     if (head) {
         add(o, "op", json_object_new_string(head_name(head)));
@@ -93,10 +93,10 @@ static struct json_object *operator_describe(const struct comm *c)
     o = json_object_new_object();
     add(o, "op", json_object_new_string(head_name(first)));
     add(o, "number", number(head_number(c)));
-    add(o, "state", json_object_new_string(c->current ? "running" : "waiting"));
-    uint64_t since_ns = c->current ? c->current->span.started_ns : first->arrived_ns;
-    if (c->current && since_ns < c->turn_ns) /* it was enqueued before its turn came */
-        since_ns = c->turn_ns;
+    add(o, "state", json_object_new_string(c->dev.current ? "running" : "waiting"));
+    uint64_t since_ns = c->dev.current ? c->dev.current->span.started_ns : first->arrived_ns;
+    if (c->dev.current && since_ns < c->dev.turn_ns) /* it was enqueued before its turn came */
+        since_ns = c->dev.turn_ns;
     add(o, "since_ms", milliseconds_since(since_ns));
     add(o, "missing", missing);
     return o;
@@ -125,7 +125,7 @@ static struct json_object *comm_describe(const struct comm *c)
     add(o, "operators", number(c->operators));
     add(o, "granted", number(c->granted));
     add(o, "declined", number(c->declined));
-    add(o, "time_limit_ms", number(c->time_limit_ms));
+    add(o, "time_limit_ms", number(c->dev.time_limit_ms));
     add(o, "operator", operator_describe(c));
     add(o, "missing_nodes", awaited_describe(c));
     add(o, "runs", prepared_describe(c));

@@ -14,7 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/worker/comm/comm.h"
 #include "daemon/worker/device/cpu/threads.h"
 #include "daemon/worker/engine/account.h"
 #include "kernels/cpu/blas.h"
@@ -128,7 +127,7 @@ static void cpu_launch(struct device *d, struct launch *l)
         part_queue(l->parts[p].device, &l->parts[p]);
 }
 
-static bool cpu_launch_follows(const struct comm *c)
+static bool cpu_launch_follows(const struct device_comm *c)
 {
     (void)c;
     return false; /* one after the other */
@@ -302,7 +301,7 @@ static void cpu_memory_free(struct device *d, struct device_memory *m)
     worker_memory_release(d->worker, m->bytes);
 }
 
-static int cpu_comm_open(struct device *d, struct comm *c, struct error *e)
+static int cpu_comm_open(struct device *d, struct device_comm *c, struct error *e)
 {
     (void)d;
     c->shared = aligned_alloc(64, 64); /* a cache line of its own: it is looked at all the time */
@@ -311,7 +310,7 @@ static int cpu_comm_open(struct device *d, struct comm *c, struct error *e)
     return c->shared ? 0 : error_set(e, -ENOMEM, "no memory for a communicator");
 }
 
-static void cpu_comm_close(struct device *d, struct comm *c)
+static void cpu_comm_close(struct device *d, struct device_comm *c)
 {
     (void)d;
     free(c->shared);

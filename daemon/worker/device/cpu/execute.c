@@ -33,7 +33,6 @@
 
 #include "daemon/worker/device/cpu/threads.h"
 #include "daemon/worker/device/helpers.h"
-#include "daemon/worker/nodes/nodes.h"
 #include "proto/base/clock.h"
 #include "proto/base/spin.h"
 
@@ -73,7 +72,7 @@ static void flag_raise(struct launch *l, const struct launch_run *from, int rank
     struct launch_run *r = &l->runs[rank];
 
     if (!r->device) {
-        nodes_flag(l, from, rank, flag);
+        l->ops->flag(l, from, rank, flag);
         return;
     }
     if (l->inline_) { /* nobody sleeps for it */
@@ -201,7 +200,7 @@ static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, 
     }
     for (uint32_t i = 0; i < count; i++) {
         if (l->nodes_number)
-            nodes_put(l, r, first + i); /* before its flag */
+            l->ops->put(l, r, first + i); /* before its flag */
         cpu_slice_signal(l, r, &s[i], wg->alone);
     }
     if (l->nodes_number)
@@ -314,12 +313,8 @@ static void part_leave(struct cpu_device *cpu, struct launch_part *p)
     (void)pthread_mutex_lock(&cpu->lock);
     TAILQ_REMOVE(&cpu->queue, p, link);
     (void)pthread_mutex_unlock(&cpu->lock);
-    if (atomic_fetch_sub_explicit(&l->parts_left, 1, memory_order_acq_rel) != 1)
-        return;
-    if (l->nodes_number)
-        nodes_launch_left(l);
-    else
-        launch_end(l);
+    if (atomic_fetch_sub_explicit(&l->parts_left, 1, memory_order_acq_rel) == 1)
+        l->ops->ended(l);
 }
 
 /* The part with this number; NULL: it has not come. */

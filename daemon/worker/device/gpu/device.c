@@ -52,13 +52,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "daemon/net/proxy.h"
-#include "daemon/worker/comm/offers.h"
 #include "daemon/worker/device/gpu/gpus.h"
+#include "daemon/worker/device/gpu/leave.h"
 #include "daemon/worker/device/gpu/parts.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/device/gpu/stream.h"
-#include "daemon/worker/nodes/nodes.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
@@ -102,7 +100,7 @@ static void gpu_memory_free(struct device *d, struct device_memory *m)
     d->worker->gpus->plugin->memory_free(&m->gpu);
 }
 
-static int gpu_comm_open(struct device *d, struct comm *c, struct error *e)
+static int gpu_comm_open(struct device *d, struct device_comm *c, struct error *e)
 {
     size_t bytes = gpu_page_round(sizeof(struct gpu_shared));
     struct gpu_shared *s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -119,14 +117,14 @@ static int gpu_comm_open(struct device *d, struct comm *c, struct error *e)
     return 0;
 }
 
-int gpus_comm_open(struct comm *c, struct error *e)
+int gpus_comm_open(struct device_comm *c, struct error *e)
 {
     struct gpu_shared *s = shared_of(c);
 
     return s->address ? 0 : c->worker->gpus->plugin->host_register(s, gpu_page_round(sizeof(*s)), &s->address, e);
 }
 
-static void gpu_comm_close(struct device *d, struct comm *c)
+static void gpu_comm_close(struct device *d, struct device_comm *c)
 {
     struct gpu_shared *s = shared_of(c);
 
@@ -140,7 +138,7 @@ static void gpu_comm_close(struct device *d, struct comm *c)
 
 /* Whether one more may run, be it granted or not. The oldest that was launched here is told of in the same place as the one AHEAD
  * behind it. */
-static bool has_room(const struct comm *c)
+static bool has_room(const struct device_comm *c)
 {
     const struct launch *l = c->current;
 
@@ -152,12 +150,12 @@ static bool has_room(const struct comm *c)
 /* Not behind one that is held back here, or that a GPU has not taken: its part would not say that it is done. Nor while
  * somebody waits to see an operator's times: the next one's would write over them. Nor where the epochs' lower halves, which
  * are what GPUs compare, come to their end. Nor over nodes, where turns begin when other nodes say so. */
-static bool gpu_launch_follows(const struct comm *c)
+static bool gpu_launch_follows(const struct device_comm *c)
 {
     const struct launch *l = c->newest;
 
-    return !c->nodes && has_room(c) && l->worker->gpus->all_wait && comm_is_only(c) && !l->gated &&
-           !atomic_load_explicit(&l->failed, memory_order_relaxed) && LIST_EMPTY(&c->trace_waiters) &&
+    return !c->over_nodes && has_room(c) && l->worker->gpus->all_wait && c->exclusive && !l->gated &&
+           !atomic_load_explicit(&l->failed, memory_order_relaxed) && !c->traced &&
            (l->epoch < GRANTED_AHEAD || (uint32_t)(l->epoch + GRANTED_AHEAD) >= 2 * GRANTED_AHEAD);
 }
 
@@ -182,7 +180,7 @@ static void lanes_choose(struct launch *l, int streams)
     struct gpu_lanes *lanes = &shared_of(l->comm)->lanes;
     const struct gpus *g = l->worker->gpus;
     uint32_t gpus = 0;
-    bool can = streams && l->comm->words_gpus && comm_is_only(l->comm);
+    bool can = streams && l->comm->words_gpus && l->comm->exclusive;
 
     for (int i = 0; i < l->nparts; i++) {
         gpus |= 1u << l->parts[i].device->index;
@@ -200,29 +198,28 @@ static void lanes_choose(struct launch *l, int streams)
 static void gpu_launch(struct device *d, struct launch *l)
 {
     struct gpus *g = d->state;
-    int streams = streams_note(l);
+    int streams = streams_prepare(l);
 
     for (int i = 0; i < l->nparts; i++)
         l->parts[i].gpu_index = (unsigned)l->parts[i].device->index;
     told_begin(l);
     lanes_choose(l, streams);
     l->step = GPU_STEP_WAIT;
-    if (offers_decide(l)) {
+    if (l->granted) {
         l->begun = l->first_step = true;
         l->gated = l->tries_lanes = l->automatic = false;
         g->in_flight++;
         gpu_watch_add(g->watch, l);
         return;
     }
-    offers_note(l);
-    if (l->comm->nodes)
+    if (l->comm->over_nodes)
         gpus_steps_begin(l);
     l->begun = l->first_step = true;
     g->in_flight++;
     /* Over nodes no kernel is enqueued that waits for anything but the GPUs here. Where no rank here has anything to send the first
      * step waits for other nodes already. */
     l->gated =
-        l->comm->nodes ? streams || !gpus_step_may_begin(l, l->step) : streams && (!g->all_wait || !comm_is_only(l->comm));
+        l->comm->over_nodes ? streams || !gpus_step_may_begin(l, l->step) : streams && (!g->all_wait || !l->comm->exclusive);
     if (!l->gated)
         gpu_parts_start(l, true);
     gpu_watch_add(g->watch, l);
@@ -253,7 +250,7 @@ static bool gate_is_due(struct launch *l)
 {
     if (atomic_load_explicit(l->status, memory_order_relaxed))
         return true;
-    return streams_have_come(l) && (!l->comm->nodes || gpus_step_may_begin(l, l->step));
+    return streams_have_come(l) && (!l->comm->over_nodes || gpus_step_may_begin(l, l->step));
 }
 
 bool gpu_launch_is_due(struct launch *l)
@@ -261,7 +258,7 @@ bool gpu_launch_is_due(struct launch *l)
     struct gpu_told *told = told_of(l);
 
     if (l->granted)
-        return offers_have_ended(l);
+        return kernels_have_ended(l);
     if (l->gated)
         return gate_is_due(l);
     for (int p = 0; p < l->nparts; p++)
@@ -269,7 +266,7 @@ bool gpu_launch_is_due(struct launch *l)
             !gpu_done_reached(atomic_load_explicit(&told->done[l->step][l->parts[p].gpu_index], memory_order_acquire),
                               l->epoch))
             return false;
-    return !l->comm->nodes || step_is_due(l);
+    return !l->comm->over_nodes || step_is_due(l);
 }
 
 bool gpus_launch_take(struct launch *l)
@@ -287,9 +284,9 @@ static bool kernels_end(struct launch *l)
         if (gpu_failure_explain(&told->failures[r], &e))
             launch_fail(l, r, &e);
     }
-    if (!l->comm->nodes)
+    if (!l->comm->over_nodes)
         return true;
-    proxy_stay_awake(nodes_proxy(l->worker), false);
+    l->ops->kernels(l, false);
     enum gpu_step next = gpus_step_next(l);
     if (next == GPU_STEPS || atomic_load_explicit(l->status, memory_order_relaxed))
         return true;
@@ -332,8 +329,10 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
     struct gpus *g = d->state;
     bool was_gated = l->gated;
 
-    if (!l->begun)
-        return true; /* over nodes: it was aborted before all had room for it */
+    if (!l->begun) { /* over nodes: it was aborted before all had room for it */
+        gpu_launch_has_left(l);
+        return true;
+    }
     if (!l->left && l->gated && !atomic_load_explicit(l->status, memory_order_relaxed)) {
         l->gated = false;
         gpu_parts_start(l, false);
@@ -348,11 +347,12 @@ static bool gpu_launch_collect(struct device *d, struct launch *l)
         if (l->tries_lanes)
             lanes_learn(l, l->behind && !was_gated);
     }
-    if (l->comm->nodes && !l->left) {
-        nodes_launch_left(l); /* it comes back when all that it has pushed has been sent */
+    if (l->comm->over_nodes && !l->left) {
+        l->ops->ended(l); /* it comes back when all that it has pushed has been sent */
         return false;
     }
     streams_restore(l);
+    gpu_launch_has_left(l);
     if (--g->in_flight == 0)
         gpus_retired_free(g);
     return true;

@@ -4,6 +4,7 @@
  * whose memory they see.
  */
 #include "daemon/worker/device/gpu/gpus.h"
+#include "daemon/worker/device/gpu/host_memory.h"
 #include "daemon/worker/device/gpu/stream.h"
 
 #include <errno.h>
@@ -59,6 +60,7 @@ static int gpus_load(struct worker *w, const char *kind, enum fcc_device_kind nu
     LIST_INIT(&g->retired);
     LIST_INIT(&g->retired_host);
     LIST_INIT(&g->landings);
+    TAILQ_INIT(&g->leaving);
     for (int i = 0; i < count; i++) {
         status = plugin->describe(i, &g->descriptions[i], e);
         if (status) {
@@ -160,7 +162,6 @@ void gpus_close(struct worker *w)
     lives_stop(g->lives);
     gpu_watch_stop(g->watch);
     helpers_close(g->helpers);
-    gpus_nodes_close(g);
     g->plugin->close();
     w->gpus = NULL;
     free(g);

@@ -32,7 +32,8 @@ struct gpus {
     const struct gpu_plugin *plugin;
     struct device_ops ops;
     struct gpu_watch *watch;
-    struct event *leave_event; /* leave.c's */
+    struct event *leave_event;                /* leave.c's */
+    TAILQ_HEAD(leaving_head, launch) leaving; /* leave.c's: launches whose kernels were told to leave */
     struct helpers *helpers;
     struct lives *lives;
     int count;

@@ -10,8 +10,6 @@
 
 #include <errno.h>
 
-#include "daemon/worker/comm/comm.h"
-#include "daemon/worker/comm/offers.h"
 #include "daemon/worker/device/gpu/stream.h"
 #include "daemon/worker/device/launch.h"
 
@@ -19,7 +17,7 @@
 
 static void words_pass(struct launch *l)
 {
-    offers_pass(l);
+    kernels_pass(l);
     streams_pass(l);
 }
 
@@ -34,14 +32,12 @@ static void look_again(struct gpus *g)
 static void on_time(evutil_socket_t sock, short what, void *arg)
 {
     struct gpus *g = arg;
-    struct comm *c;
+    struct launch *l;
     bool any = false;
 
     (void)sock, (void)what;
-    LIST_FOREACH(c, &g->worker->comms, link)
-        for (struct launch *l = c->current; l; l = l->following) {
-            if (!l->leaves || l->left)
-                continue;
+    TAILQ_FOREACH(l, &g->leaving, leaving)
+        if (!l->left) {
             words_pass(l);
             any = true;
         }
@@ -61,22 +57,33 @@ void gpu_leave_close(struct gpus *g)
 }
 
 /* Kernels poll their ranks' failure epochs: those up to this one leave. */
-static void epoch_fail(struct comm *c, uint64_t epoch)
+static void epoch_fail(struct device_comm *c, uint64_t epoch)
 {
     for (int r = 0; r < c->nranks; r++) {
-        const struct member *m = &c->members[r];
-        if (!m->device)
+        const struct device_rank *rank = &c->ranks[r];
+        if (!rank->device)
             continue; /* another node's */
-        uint64_t failed = (uint64_t)(uintptr_t)m->flags.data + PLAN_MAX_FLAGS * sizeof(uint64_t);
-        gpus_word_store(c->worker->gpus, m->device->index, failed, epoch);
+        uint64_t failed = (uint64_t)(uintptr_t)rank->flags.data + PLAN_MAX_FLAGS * sizeof(uint64_t);
+        gpus_word_store(c->worker->gpus, rank->device->index, failed, epoch);
     }
 }
 
 static void launch_leave(struct launch *l)
 {
+    struct gpus *g = l->worker->gpus;
+
+    if (!l->leaves)
+        TAILQ_INSERT_TAIL(&g->leaving, l, leaving);
     l->leaves = true;
     words_pass(l);
-    look_again(l->worker->gpus);
+    look_again(g);
+}
+
+void gpu_launch_has_left(struct launch *l)
+{
+    if (l->leaves)
+        TAILQ_REMOVE(&l->worker->gpus->leaving, l, leaving);
+    l->leaves = false;
 }
 
 void gpus_launch_abort(struct launch *l)
@@ -87,7 +94,7 @@ void gpus_launch_abort(struct launch *l)
     launch_leave(l);
 }
 
-void gpus_comm_abort(struct comm *c)
+void gpus_comm_abort(struct device_comm *c)
 {
     if (c->current->gated)
         return; /* it is the only one */

@@ -11,5 +11,7 @@
 int gpu_leave_open(struct gpus *g, struct error *e);
 /* Nothing is in flight that has not been given up. */
 void gpu_leave_close(struct gpus *g);
+/* The launch is over: none of its kernels is to leave any more. */
+void gpu_launch_has_left(struct launch *l);
 
 #endif

@@ -7,20 +7,17 @@
 
 #include <string.h>
 
-#include "daemon/net/proxy.h"
-#include "daemon/worker/comm/offers.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/device/gpu/stream.h"
-#include "daemon/worker/nodes/nodes.h"
 
 /* Where the GPUs see what a GPU tells of a launch. */
-static uint64_t told_address(const struct comm *c, uint64_t epoch)
+static uint64_t told_address(const struct device_comm *c, uint64_t epoch)
 {
     return shared_of(c)->address + offsetof(struct gpu_shared, told) + epoch % AHEAD * sizeof(struct gpu_told);
 }
 
-static uint64_t done_address(const struct comm *c, uint64_t epoch, enum gpu_step step, unsigned gpu)
+static uint64_t done_address(const struct device_comm *c, uint64_t epoch, enum gpu_step step, unsigned gpu)
 {
     return told_address(c, epoch) + offsetof(struct gpu_told, done) + ((uint64_t)step * GPU_MAX_GPUS + gpu) * sizeof(uint64_t);
 }
@@ -28,7 +25,7 @@ static uint64_t done_address(const struct comm *c, uint64_t epoch, enum gpu_step
 /* The word in the memory of part p's GPU that tells there of the ends of q's launches. */
 static uint64_t peer_address(const struct launch *l, const struct launch_part *p, const struct launch_part *q)
 {
-    return (uint64_t)(uintptr_t)l->comm->members[p->ranks[0]].flags.data + (GPU_FLAG_DONE + q->gpu_index) * sizeof(uint64_t);
+    return (uint64_t)(uintptr_t)l->comm->ranks[p->ranks[0]].flags.data + (GPU_FLAG_DONE + q->gpu_index) * sizeof(uint64_t);
 }
 
 static int part_make(struct launch *l, struct launch_part *p, struct error *e)
@@ -42,7 +39,7 @@ static int part_make(struct launch *l, struct launch_part *p, struct error *e)
     if (p->gpu)
         return 0;
     for (int r = 0; r < l->nranks; r++)
-        flags[r] = (uint64_t)(uintptr_t)l->comm->members[r].flags.data;
+        flags[r] = (uint64_t)(uintptr_t)l->comm->ranks[r].flags.data;
     for (int i = 0; i < p->nruns && status == 0; i++)
         status = gpu_run_make(l->runs[p->ranks[i]].plan, &runs[i], e);
     if (status)
@@ -73,7 +70,7 @@ static int part_fill(struct launch *l, struct launch_part *p, struct gpu_call *c
         call->in[i].failure = told + offsetof(struct gpu_told, failures) + (uint64_t)r * sizeof(struct gpu_failure);
     }
     int status = gpu_call_fill(((struct gpus *)p->device->state)->plugin, p->gpu, l->args, l->nranks, ranks, p->nruns, call, e);
-    if (!status && l->comm->nodes)
+    if (!status && l->comm->over_nodes)
         gpus_nodes_fill(l, p->device, &call->nodes);
     return status;
 }
@@ -107,7 +104,7 @@ static void part_waits(const struct launch *l, const struct launch_part *p, stru
     out->before = out->count = streams_await(l, p, true, out->words, out->values, 0);
     if (sends_only_words(l))
         return;
-    out->before = out->count = offers_await(l, out->words, out->values, out->count);
+    out->before = out->count = kernels_await(l, out->words, out->values, out->count);
     out->count = streams_await(l, p, false, out->words, out->values, out->count);
     for (int i = 0; l->comm->current != l && !before_of(l)->granted && i < l->nparts; i++) {
         const struct launch_part *q = &l->parts[i];
@@ -147,7 +144,7 @@ static bool part_start(void *argument, int gpu)
         return true;
     for (int r = 0; r < l->nranks; r++) {
         staging[r] = (uint64_t)(uintptr_t)l->staging[r];
-        slots[r] = (uint64_t)(uintptr_t)l->comm->members[r].slots.data;
+        slots[r] = (uint64_t)(uintptr_t)l->comm->ranks[r].slots.data;
     }
     waits.count = waits.before = 0;
     waits.in_kernel = false;
@@ -168,8 +165,8 @@ void gpu_parts_start(struct launch *l, bool waits)
 
     start.launch = l;
     start.waits = waits;
-    if (l->comm->nodes)
-        proxy_stay_awake(nodes_proxy(l->worker), true); /* until they have left */
+    if (l->comm->over_nodes)
+        l->ops->kernels(l, true);
     for (int i = 0; i < l->nparts; i++) {
         int gpu = l->parts[i].device->index;
         start.part_of[gpu] = i;

@@ -5,7 +5,6 @@
 #ifndef FCC_DAEMON_WORKER_DEVICE_GPU_PARTS_H
 #define FCC_DAEMON_WORKER_DEVICE_GPU_PARTS_H
 
-#include "daemon/worker/comm/comm.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/call.h"
 #include "daemon/worker/device/gpu/lanes.h"
@@ -31,7 +30,7 @@ struct gpu_shared {
     struct gpu_told told[AHEAD]; /* of launch n in [n % AHEAD] */
 };
 
-static inline struct gpu_shared *shared_of(const struct comm *c)
+static inline struct gpu_shared *shared_of(const struct device_comm *c)
 {
     return (struct gpu_shared *)c->shared;
 }

@@ -22,9 +22,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/worker/comm/comm.h"
-#include "daemon/worker/comm/offers.h"
-#include "daemon/worker/comm/submission.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "proto/base/log.h"
 
@@ -50,17 +47,17 @@ static uint64_t finished_at(const struct gpu_words *words, int gpu, uint32_t slo
 
 /* ---- sessions ---- */
 
-uint32_t gpus_words_of(const struct comm *c)
+uint32_t gpus_words_of(const struct device_comm *c)
 {
     const struct gpus *g = c->worker->gpus;
     uint32_t mask = 0;
 
     if (c->ops->number == FCC_DEVICE_CPU || !strcmp(c->worker->config.gpu_sharing, "ipc"))
         return 0; /* memory that is shared by IPC handles ends with the process that made it */
-    if (c->nodes)
+    if (c->over_nodes)
         return 0; /* its operators are held back until their streams have come, and begin when other nodes say so: by this CPU */
     for (int r = 0; r < c->nranks; r++) {
-        const struct device *d = c->members[r].device;
+        const struct device *d = c->ranks[r].device;
         if (!g->descriptions[d->index].words_in_memory)
             return 0;
         mask |= 1u << d->index;
@@ -82,7 +79,7 @@ static int words_make(struct gpus *g, struct gpu_words *words, uint32_t gpu, str
     return error_set(e, -EOPNOTSUPP, "stream words: the driver has no memory that is shared by file descriptors");
 }
 
-int gpus_stream_words(struct session *s, const struct comm *c, uint32_t gpu, struct device_memory *out, int *fd,
+int gpus_stream_words(struct session *s, const struct device_comm *c, uint32_t gpu, struct device_memory *out, int *fd,
                       struct error *e)
 {
     int status = 0;
@@ -165,26 +162,15 @@ void stores_settle_all(struct gpus *g, int gpu)
 
 /* ---- launches ---- */
 
-int streams_note(struct launch *l)
+int streams_prepare(struct launch *l)
 {
     int n = 0;
 
     for (int r = 0; r < l->nranks; r++) {
-        const struct submission *sub = l->submissions[r];
-        struct session *s = sub->session;
-        l->streams[r] = (struct launch_stream){.value = 0};
-        if (!sub->stream || !s)
-            continue;
-        uint64_t slot = s->gpu_address + offsetof(struct fcc_session_memory, slot) + sub->slot * sizeof(struct fcc_slot);
-        l->streams[r] = (struct launch_stream){.started = &s->memory->slot[sub->slot].stream_started,
-                                               .started_address = slot + offsetof(struct fcc_slot, stream_started),
-                                               .finished_address = slot + offsetof(struct fcc_slot, stream_finished),
-                                               .words = sub->gpu_words ? s->words : NULL,
-                                               .slot = sub->slot,
-                                               .value = sub->stream};
-        if (sub->gpu_words)
-            l->streams[r].finished_address = finished_at(s->words, l->comm->members[r].device->index, sub->slot);
-        n++;
+        struct launch_stream *s = &l->streams[r];
+        n += s->value != 0;
+        if (s->value && s->words)
+            s->finished_address = finished_at(s->words, l->comm->ranks[r].device->index, s->slot);
     }
     l->passed = false;
     return n;
@@ -203,13 +189,52 @@ bool streams_have_come(const struct launch *l)
     return true;
 }
 
+bool kernels_have_ended(const struct launch *l)
+{
+    if (atomic_load_explicit(&l->dropped, memory_order_relaxed))
+        return true;
+    for (int r = 0; r < l->nranks; r++)
+        if (!gpu_done_reached(atomic_load_explicit(&l->streams[r].kernel->ended, memory_order_acquire), l->streams[r].run))
+            return false;
+    return true;
+}
+
+bool kernel_has_begun(const struct launch *l, int rank)
+{
+    uint64_t begun = atomic_load_explicit(&l->streams[rank].kernel->begun, memory_order_relaxed);
+
+    return (int32_t)((uint32_t)begun - l->streams[rank].run) >= 0;
+}
+
+int kernels_await(const struct launch *l, uint64_t words[], uint32_t values[], int n)
+{
+    for (int r = 0; r < l->nranks && l->streams[r].kernel; r++) {
+        words[n] = l->streams[r].ended_address; /* little-endian: its lower half */
+        values[n++] = l->streams[r].run;
+    }
+    return n;
+}
+
+void kernels_pass(const struct launch *l)
+{
+    for (int r = 0; r < l->nranks && l->streams[r].kernel && !l->granted; r++) {
+        _Atomic uint64_t *word = &l->streams[r].kernel->ended;
+        uint32_t run = l->streams[r].run;
+        uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
+        /* Not over what the kernel itself says. */
+        if (!gpu_word_reached((uint32_t)seen, run))
+            (void)atomic_compare_exchange_strong_explicit(word, &seen, fcc_stream_passed(run), memory_order_relaxed,
+                                                          memory_order_relaxed);
+    }
+}
+
 int gpus_launch_missing(const struct launch *l, char *text, size_t room)
 {
     size_t n = 0;
     int count = 0;
 
     for (int r = 0; r < l->nranks && n < room; r++)
-        if (l->granted ? !offer_has_begun(l, r) : !stream_has_come(&l->streams[r]))
+        if (l->granted ? !kernel_has_begun(l, r) : !stream_has_come(&l->streams[r]))
             n += (size_t)snprintf(text + n, room - n, "%srank %d", count++ ? ", " : "", r);
     return count;
 }

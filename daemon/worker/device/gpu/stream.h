@@ -12,8 +12,15 @@
 
 struct gpu_words;
 
-/* Which words the streams of the ranks set. Returns how many ranks have a stream. */
-int streams_note(struct launch *l);
+/* The launch begins: where its kernels tell the ranks' streams (launch.streams). Returns how many ranks have a stream. */
+int streams_prepare(struct launch *l);
+/* Kernels that the ranks' own processes have launched (launch_stream.kernel). Any thread that has the launch. */
+bool kernels_have_ended(const struct launch *l);
+bool kernel_has_begun(const struct launch *l, int rank);
+/* What a GPU has to wait for, behind words[n], to come after such kernels; returns how many there are then. */
+int kernels_await(const struct launch *l, uint64_t words[], uint32_t values[], int n);
+/* They are not waited for any more. */
+void kernels_pass(const struct launch *l);
 /* By the words that CPUs see. Any thread that has the launch. */
 bool streams_have_come(const struct launch *l);
 /* What one GPU has to wait for, behind words[n]: the streams of its own ranks, or those of all others; returns how many there are then.

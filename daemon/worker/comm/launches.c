@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * launches.c - a communicator's launches are kept.
+ *
+ * Plans depend on the problem and the schedule only, so finished launches are kept, with their plans, and used again when
+ * the same problem comes: then an operator costs no planning.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/turn.h"
+#include "daemon/worker/nodes/nodes.h"
+
+#define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
+
+size_t launch_problem_bytes(enum fcc_op op, int nranks)
+{
+    switch (op) {
+    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+        return offsetof(struct problem, embedding) + sizeof(((struct problem *)0)->embedding);
+    case FCC_OP_GEMV_ALL_REDUCE:
+        return offsetof(struct problem, gemv) + sizeof(((struct problem *)0)->gemv);
+    case FCC_OP_GEMM_ALL_TO_ALL:
+        return offsetof(struct problem, gemm.rows) + (size_t)nranks * sizeof(((struct problem *)0)->gemm.rows[0]);
+    case FCC_OP_NOOP:
+    case FCC_OP_COUNT:
+        break;
+    }
+    return offsetof(struct problem, embedding);
+}
+
+static bool is_of_problem(const struct launch *l, const struct problem *p)
+{
+    return l->problem->op == p->op && !memcmp(l->problem, p, launch_problem_bytes(p->op, l->nranks));
+}
+
+struct tune_class launch_class(const struct comm *c)
+{
+    for (const struct launch *l = c->cache; l; l = l->next_cached)
+        if (is_of_problem(l, c->problem))
+            return *l->class;
+    return tune_class_of(c->problem);
+}
+
+void launch_forget(struct launch *l)
+{
+    struct comm *c = launch_comm(l);
+
+    if (c->last == l)
+        c->last = NULL;
+    if (c->early == l)
+        c->early = NULL;
+    launch_free(l);
+}
+
+static const struct launch_ops ops_here = {.ended = launch_end};
+
+static struct launch *launch_new(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
+{
+    const struct schedule schedule = {.kind = kind, .route = route};
+    struct launch *l = launch_make(&c->dev, c->problem, &schedule, c->nodes ? &nodes_launch_ops : &ops_here, e);
+
+    if (!l)
+        return NULL;
+    l->class = malloc(sizeof(*l->class));
+    if (!l->class) {
+        (void)error_set(e, -ENOMEM, "no memory for a launch");
+        launch_free(l);
+        return NULL;
+    }
+    *l->class = launch_class(c);
+    return l;
+}
+
+/* Keep the CACHE_MAX that were used last, and the one whose times are shown: prepared operators and noops come before it. */
+static void cache_trim(struct comm *c)
+{
+    struct launch **at = &c->cache;
+
+    for (int i = 0; *at; i++) {
+        struct launch *l = *at;
+        if (i < CACHE_MAX || l == c->last) {
+            at = &l->next_cached;
+            continue;
+        }
+        *at = l->next_cached;
+        launch_forget(l);
+    }
+}
+
+void launch_keep(struct comm *c, struct launch *l)
+{
+    l->next_cached = c->cache;
+    c->cache = l;
+    cache_trim(c);
+}
+
+struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
+{
+    for (struct launch **at = &c->cache; *at; at = &(*at)->next_cached) {
+        struct launch *l = *at;
+        if (l->schedule.kind == kind && l->schedule.route == route && is_of_problem(l, c->problem)) {
+            *at = l->next_cached;
+            l->next_cached = NULL;
+            return l;
+        }
+    }
+    return launch_new(c, kind, route, e);
+}

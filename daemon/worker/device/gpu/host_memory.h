@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * host_memory.h - pinned host memory, which GPUs see. The engine's.
+ */
+#ifndef FCC_DAEMON_WORKER_DEVICE_GPU_HOST_MEMORY_H
+#define FCC_DAEMON_WORKER_DEVICE_GPU_HOST_MEMORY_H
+
+#include "daemon/worker/device/memory.h"
+#include "proto/base/error.h"
+
+struct gpus;
+struct worker;
+
+/* Zeroed memory that GPUs and the CPU see at the same address, charged to the user; gpus_host_free() keeps it while kernels run. */
+int gpus_host_alloc(struct worker *w, uint64_t bytes, struct device_memory *out, struct error *e);
+void gpus_host_free(struct device_memory *m);
+/* No launch is in flight (or no GPU will see it any more): what was kept goes. */
+void gpus_host_retired_free(struct gpus *g);
+
+#endif
