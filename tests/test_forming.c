@@ -391,7 +391,7 @@ static void told_while_it_forms(void)
         struct peer_memory memory;
         struct peer_free free;
         struct peer_turn end;
-    } m[] = {{.submit = {.rank = THIRD, .kind = SUBMISSION_ALLOC, .alloc_bytes = 4096}},
+    } m[] = {{.submit = {.request = {.rank = THIRD, .kind = SUBMISSION_ALLOC, .alloc_bytes = 4096}}},
              {.memory = {.rank = THIRD, .handle = 17, .bytes = 4096}},
              {.free = {.rank = THIRD, .handle = 17}},
              {.end = {.turn = 1}},

@@ -84,7 +84,7 @@ static void all_said(const struct scene *s)
     struct peer_formed formed = formed_make(s);
     struct peer_here here = {.node = NODE_THERE};
     struct peer_msg none = {0};
-    struct peer_submit submit = {.rank = THERE, .kind = SUBMISSION_ALLOC, .alloc_bytes = BYTES / 2};
+    struct peer_submit submit = {.request.rank = THERE, .request.kind = SUBMISSION_ALLOC, .request.alloc_bytes = BYTES / 2};
     struct peer_memory memory = {.rank = THERE, .handle = 16, .bytes = BYTES / 2};
     struct peer_free freed = {.rank = THERE, .handle = 17};
     struct peer_result result = {.rank = THERE, .handle = 17, .bytes = BYTES};
@@ -205,7 +205,7 @@ static void forms_there(struct scene *s, bool is_first)
 /* All ranks come to an allocation. */
 static void all_allocate(struct scene *s)
 {
-    struct peer_submit m = {.rank = THERE, .kind = SUBMISSION_ALLOC, .alloc_bytes = BYTES};
+    struct peer_submit m = {.request.rank = THERE, .request.kind = SUBMISSION_ALLOC, .request.alloc_bytes = BYTES};
 
     for (uint32_t i = 0; i < 2; i++) {
         struct fcc_buffer_alloc_msg ask = {.msg = {.type = FCC_MSG_BUFFER_ALLOC, .id = 5},

@@ -19,6 +19,7 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/helpers.h"
 #include "daemon/worker/device/launch.h"
+#include "daemon/worker/nodes/nodes.h"
 #include "kernels/cpu/view.h"
 
 #define RANKS 4
@@ -38,7 +39,8 @@ static void bed_open(struct bed *b, int helpers)
     int account;
 
     *b = (struct bed){.seed = 1};
-    b->w = (struct worker){.control = -1, .wake_fd = -1, .devices = b->devices, .ndevices = RANKS, .cores = 64};
+    b->w = (struct worker){
+        .control = -1, .wake_fd = -1, .devices = b->devices, .ndevices = RANKS, .cores = 64, .span = &span_over_nodes};
     b->w.config.spin_us = 100000;
     b->w.config.cpu_workgroups = 1;
     b->w.config.memory_per_user_mb = 64;

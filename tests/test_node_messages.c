@@ -75,7 +75,7 @@ static void client_frees(const struct scene *s)
 /* The rank there comes to the allocation. */
 static void other_allocates(const struct scene *s)
 {
-    struct peer_submit m = {.rank = THERE, .kind = SUBMISSION_ALLOC, .alloc_bytes = BYTES};
+    struct peer_submit m = {.request.rank = THERE, .request.kind = SUBMISSION_ALLOC, .request.alloc_bytes = BYTES};
 
     other_say(&s->other, &m.msg, PEER_SUBMIT, id_number(&s->id), sizeof(m));
 }
@@ -183,7 +183,8 @@ static const struct {
     enum peer_type type;
     size_t length, text, status;
 } kinds[] = {
-    {PEER_SUBMIT, sizeof(struct peer_submit), offsetof(struct peer_submit, text), offsetof(struct peer_submit, status)},
+    {PEER_SUBMIT, sizeof(struct peer_submit), offsetof(struct peer_submit, request.text),
+     offsetof(struct peer_submit, request.status)},
     {PEER_MEMORY, sizeof(struct peer_memory), offsetof(struct peer_memory, text), offsetof(struct peer_memory, status)},
     {PEER_FAIL, sizeof(struct peer_turn), offsetof(struct peer_turn, text), offsetof(struct peer_turn, status)},
     {PEER_LEAVE, sizeof(struct peer_turn), offsetof(struct peer_turn, text), offsetof(struct peer_turn, status)},
@@ -235,13 +236,13 @@ static void texts_without_an_end(void)
 /* Requests and types that there are not; lengths that are not theirs. */
 static void requests_that_make_no_sense(void)
 {
-    struct peer_submit right = {.rank = THERE, .kind = SUBMISSION_ALLOC, .alloc_bytes = BYTES},
+    struct peer_submit right = {.request.rank = THERE, .request.kind = SUBMISSION_ALLOC, .request.alloc_bytes = BYTES},
                        wrong[4] = {right, right, right, right};
 
-    wrong[0].kind = SUBMISSION_ALLOC + 1;
-    wrong[1].rank = INT32_MAX;
-    wrong[2].rank = HERE;
-    wrong[3].rank = -1;
+    wrong[0].request.kind = SUBMISSION_ALLOC + 1;
+    wrong[1].request.rank = INT32_MAX;
+    wrong[2].request.rank = HERE;
+    wrong[3].request.rank = -1;
     for (size_t i = 0; i < 7; i++) {
         struct scene s;
         struct peer_submit m = i < 4 ? wrong[i] : right;

@@ -296,15 +296,6 @@ static inline bool bed_balanced(struct bed *b, uint64_t before)
     return now >= before && now - before <= (16u << 10);
 }
 
-/* The communicator's number between nodes. */
-static inline uint64_t id_number(const struct fcc_unique_id *id)
-{
-    uint64_t number;
-
-    memcpy(&number, id->bytes, sizeof(number));
-    return number;
-}
-
 static inline void client_join_within(int client, const struct fcc_unique_id *id, int nranks, int rank, uint32_t limit_ms)
 {
     struct fcc_comm_init_msg m = {.msg = {.type = FCC_MSG_COMM_INIT, .id = 100},

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "daemon/worker/comm/turn.h"
+#include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/helpers.h"
 #include "daemon/worker/device/launch.h"
@@ -28,7 +29,6 @@
 #include "daemon/worker/idle.h"
 #include "daemon/worker/nodes/landings.h"
 #include "daemon/worker/nodes/nodes.h"
-#include "daemon/worker/nodes/unformed.h"
 #include "daemon/worker/session/session.h"
 #include "kernels/cpu/view.h"
 #include "proto/base/clock.h"
@@ -253,6 +253,8 @@ int worker_open(struct worker *w, const struct control_start *start, int account
 
     w->config = start->config;
     w->channel_ops = &channel_ops;
+    w->span = &span_over_nodes;
+    w->session_poll = ring_poll;
     w->uid = start->uid;
     memcpy(w->job, start->job, sizeof(w->job));
     memcpy(w->mps_pipe, start->mps_pipe, sizeof(w->mps_pipe));

@@ -273,8 +273,8 @@ static bool nothing_is_left(char missing[BED_TEXT])
                        "worker %d has %s sessions, %s communicators (%u: state %d, %d of %d ranks, running %u: %.60s), %llu "
                        "bytes, %llu of small things, %u that are not paid for",
                        i, TAILQ_EMPTY(&w->sessions) ? "no" : "still", c ? "still" : "no", c ? c->number : 0,
-                       c ? (int)c->state : 0, c ? c->present : 0, c ? c->nranks : 0, c ? c->running : 0, c ? c->error.text : "",
-                       (unsigned long long)charged, (unsigned long long)w->small_used, w->unpaid);
+                       c ? (int)c->state : 0, c ? c->present : 0, c ? c->nranks : 0, c ? c->dev.running : 0,
+                       c ? c->error.text : "", (unsigned long long)charged, (unsigned long long)w->small_used, w->unpaid);
         return false;
     }
     return true;

@@ -51,7 +51,7 @@ static struct claim *claim_of_id(uint32_t which)
 {
     const struct client_id *id = &ids[which % IDS];
     struct claim *c = &claims[which % CLAIMS];
-    uint64_t number = nodes_number(&id->id);
+    uint64_t number = id_number(&id->id);
 
     if (!id->there)
         return NULL;
@@ -63,7 +63,7 @@ static struct claim *claim_of_id(uint32_t which)
 static struct claim *claim_of_number(uint64_t number)
 {
     for (uint32_t i = 0; i < IDS; i++)
-        if (ids[i].there && nodes_number(&ids[i].id) == number)
+        if (ids[i].there && id_number(&ids[i].id) == number)
             return claim_of_id(i);
     return NULL;
 }
@@ -132,7 +132,7 @@ static void formed_heard(struct claim *c, const struct peer_formed *m)
 /* Once for each rank of the worker; with as many here, they come in step. */
 static void submit_heard(const struct claim *c, struct peer_submit *m)
 {
-    m->rank = own_rank(c, (uint32_t)m->rank);
+    m->request.rank = own_rank(c, (uint32_t)m->request.rank);
     if (is_reflex(REFLEX_SUBMIT))
         claim_say(c, &m->msg, PEER_SUBMIT, m->msg.length, NULL);
 }
@@ -224,18 +224,18 @@ static void submit_want(const struct claim *c, struct input *in)
     struct submit s;
 
     memset(m, 0, sizeof(*m));
-    m->rank = own_rank(c, how & 3);
-    m->kind = how & 4 ? SUBMISSION_ALLOC : SUBMISSION_OPERATOR;
-    m->alloc_bytes = how & 8 ? 4096 : 65536;
-    m->status = how >= 0xf0 ? -EINVAL : 0;
-    if (m->status)
-        text_copy(m->text, sizeof(m->text), "not so");
+    m->request.rank = own_rank(c, how & 3);
+    m->request.kind = how & 4 ? SUBMISSION_ALLOC : SUBMISSION_OPERATOR;
+    m->request.alloc_bytes = how & 8 ? 4096 : 65536;
+    m->request.status = how >= 0xf0 ? -EINVAL : 0;
+    if (m->request.status)
+        text_copy(m->request.text, sizeof(m->request.text), "not so");
     for (uint32_t i = 0; i < FCC_MAX_TENSORS; i++)
-        m->buffers[i].bytes = 65536, m->buffers[i].symmetric = how >> 4 & 1u;
+        m->request.buffers[i].bytes = 65536, m->request.buffers[i].symmetric = how >> 4 & 1u;
     for (uint32_t i = 0; i < BUFFERS; i++)
         like.buffers[i].handle = i + 1;
     size_t length = sizeof(*m);
-    if (m->kind == SUBMISSION_OPERATOR) {
+    if (m->request.kind == SUBMISSION_OPERATOR) {
         submit_make(&s, &like, in, FCC_DEVICE_CPU);
         s.m.msg.length = (uint32_t)s.length;
         memcpy(buf + length, &s.m, s.length);

@@ -3,16 +3,19 @@
  * buffer.c - memory that clients use. The worker's device makes it and maps it, the client imports it: a client that dies never
  * takes memory with it that an operator still uses.
  */
+#include "daemon/worker/comm/buffer.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/worker/comm/bounce.h"
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/span.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
-#include "daemon/worker/nodes/nodes.h"
-#include "daemon/worker/nodes/puts.h"
 
 int buffer_bytes_check(uint64_t bytes, struct error *e)
 {
@@ -44,8 +47,7 @@ int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, st
         free(b);
         return error_set(e, why.status, "buffer: %s", why.text);
     }
-    if (buffer_takes_results(b) && m->comm->nodes &&
-        nodes_region_add(m->comm, m->rank, b->handle, &b->memory, b->bytes, &why)) {
+    if (buffer_takes_results(b) && m->comm->nodes && span(m->comm)->buffer_open(m, b, &why)) {
         device_memory_free(m->dev->device, &b->memory);
         (void)close(*fd);
         free(b);
@@ -69,7 +71,7 @@ int buffer_alloc_result(struct member *m, uint64_t bytes, struct buffer **out, i
         return status;
     }
     if (m->comm->nodes)
-        nodes_result_tell(m->comm, *out);
+        span(m->comm)->result_made(m->comm, *out);
     return 0;
 }
 
@@ -127,7 +129,7 @@ int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e
     other = &mine->comm->members[rank];
     if (other->remote)
         return error_set(e, -EXDEV, "rank %d: it is on another node%s%s: its memory cannot be mapped here, only put into", rank,
-                         other->peer ? ", " : "", other->peer ? other->peer->address : "");
+                         *span(mine->comm)->address(other) ? ", " : "", span(mine->comm)->address(other));
     part = other->state == MEMBER_JOINED ? part_find(other, b->number) : NULL;
     if (!part || part->fd < 0)
         return error_set(e, -ENOENT, "rank %d: it has freed its part of the buffer, or has left the communicator", rank);
@@ -159,11 +161,11 @@ void buffer_unref(struct buffer *b)
         (void)close(b->fd);
     struct comm *c = comm_over_nodes(b);
     if (c)
-        nodes_region_remove(c->worker, nodes_memory_here(c), b->rank, b->handle);
+        span(c)->buffer_close(c, b);
     if (b->device)
         device_memory_free(b->device, &b->memory);
     else
-        shadow_free(&b->memory);
+        bounce_free(&b->memory);
     free(b);
 }
 
@@ -172,8 +174,8 @@ void buffer_drop_handle(struct buffer *b)
     const struct comm *c = comm_over_nodes(b);
 
     if (c && c->state != COMM_ABORTED)
-        nodes_buffer_freed(c, b->rank, b->handle);
-    puts_buffer_freed(b);
+        span(c)->buffer_freed(c, b);
+    b->session->worker->span->puts_buffer_freed(b);
     LIST_REMOVE(b, link);
     b->session = NULL;
     for (int r = 0; b->peers && r < FCC_MAX_RANKS; r++)

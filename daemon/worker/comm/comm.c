@@ -20,15 +20,15 @@
 #include <unistd.h>
 
 #include "daemon/worker/comm/bound.h"
+#include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/offers.h"
 #include "daemon/worker/comm/overlap.h"
+#include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/trace.h"
 #include "daemon/worker/comm/turn.h"
+#include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
-#include "daemon/worker/nodes/nodes.h"
-#include "daemon/worker/nodes/puts.h"
-#include "daemon/worker/nodes/unformed.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
@@ -84,7 +84,7 @@ static void member_go(struct member *m)
         status_word_give(m->session, m->status_word);
         m->comm->here--;
     } else {
-        puts_rank_gone(m->comm, m->rank);
+        span(m->comm)->puts_rank_gone(m->comm, m->rank);
     }
     m->state = MEMBER_LEFT;
     m->session = NULL;
@@ -101,7 +101,9 @@ void comm_status_raise(const struct comm *c, int status)
 /* "pid 123", or "pid 123 on node 10.0.0.2:7711" */
 static const char *member_where(const struct member *m, char text[FCC_NODE_MAX + 32])
 {
-    (void)snprintf(text, FCC_NODE_MAX + 32, "pid %d%s%s", m->pid, m->peer ? " on node " : "", m->peer ? m->peer->address : "");
+    const char *address = m->remote ? span(m->comm)->address(m) : "";
+
+    (void)snprintf(text, FCC_NODE_MAX + 32, "pid %d%s%s", m->pid, *address ? " on node " : "", address);
     return text;
 }
 
@@ -138,10 +140,10 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
             member_go(m);
         }
     }
-    if (before == COMM_FORMING && (!c->nodes || !c->nodes->root) && status != -ESHUTDOWN)
+    if (before == COMM_FORMING && (!c->nodes || span(c)->is_root(c)) && status != -ESHUTDOWN)
         unformed_note(c->worker, &c->unique_id, told, c->dev.time_limit_ms, &c->error);
     if (c->nodes)
-        nodes_aborted(c, before == COMM_FORMING);
+        span(c)->aborted(c, before == COMM_FORMING);
     trace_waiters_answer(c, &c->error);
 }
 
@@ -173,8 +175,8 @@ static bool refusal_tell(struct member *m, struct error *refused)
 /* Ranks wait for one that has left in good order. Nodes where operators still run that have ended here let them end. */
 static void abort_left(struct comm *c, int rank, const char *where)
 {
-    if (c->nodes)
-        c->nodes->is_left = !c->dev.current;
+    if (c->nodes && !c->dev.current)
+        span(c)->ends_well(c);
     comm_abort(c, -ECONNABORTED, "rank %d (%s) has left the communicator", rank, where);
 }
 
@@ -224,10 +226,11 @@ void comm_leave(struct member *m, const char *why)
 {
     struct comm *c = m->comm;
 
-    puts_close(m);
+    if (m->puts)
+        span(c)->puts_close(m);
     leave_tell(m, why);
     if (c->nodes)
-        nodes_left(m, why);
+        span(c)->left(m, why);
     comm_release(c);
 }
 
@@ -255,7 +258,7 @@ void comm_release(struct comm *c)
     trace_waiters_answer(c, &(struct error){.status = -ENOENT, .text = "the communicator has ended"});
     prepared_close(c);
     if (c->nodes)
-        nodes_release(c);
+        span(c)->release(c);
     for (int r = 0; r < c->nranks; r++) {
         struct member *m = &c->members[r];
         if (m->dev->device) {
@@ -325,7 +328,7 @@ void comm_submit(struct member *m, struct submission *sub, const struct fcc_subm
     if (!m->next)
         m->next = sub;
     if (c->nodes && !m->remote)
-        nodes_submit(m, sub, submit);
+        span(c)->submitted(m, sub, submit);
     comm_advance(c);
     if (m->next && c->cache && c->cache->inline_)
         c->worker->awaits = c;
@@ -346,7 +349,7 @@ void turn_end(struct comm *c, const struct error *e)
         submission_free(sub);
     }
     if (c->nodes)
-        nodes_turn_ended(c);
+        span(c)->turn_ended(c);
 }
 
 /* Do the next submissions, none of which is wrong by itself, want the same? Otherwise: the error for all. */
@@ -434,7 +437,7 @@ static bool turn_ready(struct comm *c)
     for (int r = 0; any && c->state == COMM_ACTIVE && r < c->nranks; r++)
         if (c->members[r].state == MEMBER_LEFT)
             abort_left(c, r, member_where(&c->members[r], where));
-    return all && c->state == COMM_ACTIVE && (!c->nodes || nodes_turn_ready(c));
+    return all && c->state == COMM_ACTIVE && (!c->nodes || span(c)->turn_ready(c));
 }
 
 /* Whether the ranks' next turn may begin though operators run: on GPUs, an operator that has its place on a stream of every
@@ -462,9 +465,9 @@ void comm_advance(struct comm *c)
         int status = turn_check(c, &e);
 
         if (c->nodes)
-            nodes_tune(c);
+            span(c)->tune(c);
         if (!status && head->kind == SUBMISSION_ALLOC && c->nodes) {
-            nodes_alloc(c);
+            span(c)->alloc(c);
             continue; /* it has ended its turn, or will */
         } else if (!status && head->kind == SUBMISSION_ALLOC) {
             (void)turn_alloc(c, &e);

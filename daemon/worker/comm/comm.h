@@ -31,9 +31,6 @@ struct device;
 struct device_ops;
 struct launch;
 struct peer;
-struct peer_deny;
-struct peer_join;
-struct peer_msg;
 struct prepared;
 struct puts;
 struct session;
@@ -114,18 +111,12 @@ static inline struct comm *launch_comm(const struct launch *l)
 
 /* ---- comm/join.c ---- */
 
+/* A rank here joins. */
 void comm_join(struct session *s, const struct fcc_comm_init_msg *m);
-/* The same for a rank that is on another node, and comes to form a communicator here. */
-void comm_join_remote(struct peer *p, const struct peer_join *m);
-/* A rank on another node has been refused there. */
-void comm_deny_remote(struct peer *p, const struct peer_deny *m);
-/* The same, as the root of c, which forms, has learned it otherwise. It may free c. */
-void comm_deny(struct comm *c, int rank, const struct error *e);
-void comm_complete(struct comm *c); /* all ranks have joined, here. The caller releases it */
-void comm_active(struct comm *c);   /* all have joined: tell them */
-struct peer_msg;
-/* Which one that worker's message is meant for; NULL: it has ended here. */
-struct comm *comm_find_addressed(const struct worker *w, const struct peer *p, const struct peer_msg *m);
+/* The number between nodes of a communicator with this id. */
+uint64_t id_number(const struct fcc_unique_id *id);
+void comm_complete(struct comm *c);                                  /* all ranks have joined, here. The caller releases it */
+void comm_active(struct comm *c);                                    /* all have joined: tell them */
 struct comm *comm_find_own(const struct worker *w, uint32_t number); /* comm.number; in whatever state */
 /* Two processes say that they are this rank of c: the one that has joined, and this one, on that node ("": there are no others). -EALREADY */
 int joined_twice(const struct comm *c, int rank, pid_t pid, const char *address, struct error *e);

@@ -7,10 +7,11 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/span.h"
+#include "daemon/worker/comm/submission.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
-#include "daemon/worker/nodes/nodes.h"
-#include "daemon/worker/session/session.h"
 #include "proto/base/clock.h"
 
 static void timer_start(struct comm *c, uint64_t ns)
@@ -82,7 +83,7 @@ static void alone_add(const struct comm *c, char *text, size_t room)
 static bool nodes_missing(const struct comm *c, char *text, size_t room)
 {
     const char *addresses[FCC_MAX_RANKS];
-    int awaited = nodes_awaited(c, addresses);
+    int awaited = c->nodes ? span(c)->awaited(c, addresses) : 0;
     size_t n = 0;
 
     for (int i = 0; i < awaited && n < room; i++)
@@ -112,7 +113,7 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
     for (int r = 0; r < c->nranks && c->deadline_ns && now >= c->deadline_ns; r++) {
         struct session *s = c->members[r].session;
         if (s && s->memory && !s->broken)
-            (void)ring_poll(s);
+            (void)s->worker->session_poll(s);
     }
     if (!c->deadline_ns)
         return;

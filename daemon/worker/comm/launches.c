@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/turn.h"
-#include "daemon/worker/nodes/nodes.h"
 
 #define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
 
@@ -60,7 +60,7 @@ static const struct launch_ops ops_here = {.ended = launch_end};
 static struct launch *launch_new(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e)
 {
     const struct schedule schedule = {.kind = kind, .route = route};
-    struct launch *l = launch_make(&c->dev, c->problem, &schedule, c->nodes ? &nodes_launch_ops : &ops_here, e);
+    struct launch *l = launch_make(&c->dev, c->problem, &schedule, c->nodes ? span(c)->launch_ops : &ops_here, e);
 
     if (!l)
         return NULL;

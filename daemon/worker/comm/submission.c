@@ -10,14 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/comm/bounce.h"
 #include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/offers.h"
 #include "daemon/worker/comm/overlap.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/account.h"
 #include "daemon/worker/engine/endpoint.h"
-#include "daemon/worker/nodes/nodes.h"
-#include "daemon/worker/nodes/peer.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
@@ -277,7 +276,7 @@ static int tensor_resolve_remote(const struct member *m, const struct fcc_wire_t
         out->data = elsewhere;
         return 0;
     }
-    b = shadow_find(m, t->buffer);
+    b = bounce_find(m, t->buffer);
     if (!b || b->bytes != bytes)
         return error_set(e, -ENOENT, "%s: buffer %u of %llu bytes, for results: it has said nothing of it", name, t->buffer,
                          (unsigned long long)bytes);
@@ -300,7 +299,7 @@ static int result_check_own(const struct submission *sub, const struct member *m
 
 /* `remote` is NULL for a rank here. */
 static int submission_resolve(struct submission *sub, const struct member *member, const struct fcc_submit *m,
-                              const struct peer_submit *remote, struct error *e)
+                              const struct remote_request *remote, struct error *e)
 {
     const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(m + 1);
     const struct op *op = op_get(m->op);
@@ -364,7 +363,7 @@ static void refusal_take(struct submission *sub, const struct member *member, co
 }
 
 struct submission *submission_remote(struct member *m, const struct fcc_submit *submit, size_t length,
-                                     const struct peer_submit *from, struct error *e)
+                                     const struct remote_request *from, struct error *e)
 {
     struct submission *sub;
 

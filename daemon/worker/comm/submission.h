@@ -13,7 +13,6 @@
 
 struct buffer;
 struct member;
-struct peer_submit;
 struct session;
 struct worker;
 
@@ -58,12 +57,27 @@ struct submission {
     int64_t words[];      /* the attributes: our copy */
 };
 
+/* What another node's worker says of a request of a rank there, besides its SUBMIT as the client sent it. The wire (nodes/peer.h). */
+struct remote_request {
+    int32_t rank;
+    uint32_t kind; /* enum submission_kind */
+    uint64_t alloc_bytes;
+    int32_t status; /* what is wrong with the request by itself, and text; 0: nothing */
+    uint32_t zero;
+    char text[FCC_TEXT_MAX];
+    struct tune_sample sample; /* rank 0's */
+    struct {
+        uint64_t bytes;
+        uint32_t symmetric, zero;
+    } buffers[FCC_MAX_TENSORS]; /* that its tensors lie in */
+};
+
 /* Handle a SUBMIT message that lies in our own memory: check it and queue it in its communicator. The message came through
  * the ring (with a slot) or over the socket. */
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length);
-/* The same for a rank on another node, whose worker has checked it: its buffers for results are shadows here. NULL with the reason. */
+/* The same for a rank on another node, whose worker has checked it: its buffers for results have bounce buffers here. NULL with the reason. */
 struct submission *submission_remote(struct member *m, const struct fcc_submit *submit, size_t length,
-                                     const struct peer_submit *from, struct error *e);
+                                     const struct remote_request *from, struct error *e);
 struct submission *submission_new(struct session *s, enum submission_kind kind, uint64_t id, size_t words);
 /* There is no memory for a rank's turn, and what it submits later would be taken for it: the communicator is over. */
 void order_lose(struct member *m);

@@ -9,27 +9,20 @@
 
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/comm/offers.h"
+#include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/trace.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
-#include "daemon/worker/nodes/nodes.h"
 #include "proto/base/clock.h"
 
 /* ---- beginning ---- */
 
 static int staging_make(struct member *m, uint64_t bytes, struct error *e)
 {
-    if (m->remote) {
-        shadow_free(&m->dev->staging);
-        return shadow_make(m->comm, bytes, &m->dev->staging, e);
-    }
-    if (m->comm->nodes && m->dev->staging.data)
-        nodes_region_remove(m->comm->worker, nodes_memory_here(m->comm), m->rank, NET_STAGING);
+    if (m->comm->nodes)
+        return span(m->comm)->staging_make(m, bytes, e);
     device_memory_free(m->dev->device, &m->dev->staging);
-    int status = device_memory_alloc(m->dev->device, bytes, &m->dev->staging, NULL, e);
-    if (status == 0 && m->comm->nodes)
-        status = nodes_region_add(m->comm, m->rank, NET_STAGING, &m->dev->staging, m->dev->staging.bytes, e);
-    return status;
+    return device_memory_alloc(m->dev->device, bytes, &m->dev->staging, NULL, e);
 }
 
 int launch_staging_prepare(struct comm *c, const struct launch *l, struct error *e)
@@ -225,7 +218,7 @@ int launch_begin(struct comm *c, struct error *e)
     if (status == 0)
         status = slots_prepare(c, l, e);
     if (status == 0 && c->nodes)
-        status = nodes_launch_open(l, e);
+        status = span(c)->launch_open(l, e);
     if (status == -EAGAIN) {
         launch_keep(c, l);
         return status;
@@ -255,11 +248,11 @@ int launch_begin(struct comm *c, struct error *e)
     }
     crowd_join(c, l);
     comm_deadline_set(c);
-    if (c->nodes && !nodes_staged(c, l))
+    if (c->nodes && !span(c)->staged(c, l))
         return 0; /* it is started when they have */
     launch_start(l);
     if (c->nodes)
-        nodes_launch_started(l);
+        span(c)->launch_started(l);
     return 0;
 }
 
@@ -337,7 +330,7 @@ void launch_finish(struct launch *l)
 
     l->span.finished_ns = clock_ns();
     if (c->nodes)
-        nodes_launch_close(l);
+        span(c)->launch_close(l);
     c->worker->crowded -= l->crowded;
     l->crowded = false;
     if (l->automatic && !l->error.status && c->state == COMM_ACTIVE) {
@@ -346,7 +339,7 @@ void launch_finish(struct launch *l)
         if (!c->nodes)
             tune_record(c->tune, &sample);
         else if (!c->members[0].remote)
-            nodes_measured(c, &sample);
+            span(c)->measured(c, &sample);
     }
     if (l->early_ns)
         launch_early_end(l);
@@ -361,9 +354,9 @@ void launch_finish(struct launch *l)
     launch_keep(c, l);
     ranks_tell(c, l);
     if (c->nodes && l->error.status && c->state == COMM_ACTIVE)
-        nodes_launch_failed(l);
+        span(c)->launch_failed(l);
     if (c->nodes)
-        nodes_turn_ended(c);
+        span(c)->turn_ended(c);
     if (c->state == COMM_ACTIVE && atomic_load_explicit(&c->dev.shared->status, memory_order_relaxed))
         atomic_store_explicit(&c->dev.shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
     if (c->state == COMM_ACTIVE && c->dev.current && atomic_load_explicit(&c->dev.current->failed, memory_order_relaxed))

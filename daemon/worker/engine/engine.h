@@ -34,6 +34,7 @@ struct nodes_account;
 struct nodes_data;
 struct peer;
 struct session;
+struct span_ops;
 struct unformed;
 struct views;
 
@@ -94,6 +95,7 @@ struct worker {
     /* Clients. */
     TAILQ_HEAD(sessions_head, session) sessions;
     uint32_t nclients, ncontrols;
+    bool (*session_poll)(struct session *s); /* read what a client has put into its ring. True if there was anything */
     uint64_t arrivals_ns; /* when the submissions came that are being read from the rings. 0: none are being read */
 
     /* Devices. */
@@ -108,12 +110,13 @@ struct worker {
 
     /* Communicators. */
     LIST_HEAD(comms_head, comm) comms;
-    uint32_t comm_number; /* of the communicator made last */
-    struct comm *awaits;  /* the last one of which some ranks have come to an operator, and others not. NULL: none */
+    TAILQ_HEAD(unformed_head, unformed) unformed; /* comm/unformed.c */
+    unsigned nunformed;
+    uint32_t comm_number;        /* of the communicator made last */
+    const struct span_ops *span; /* for communicators over several nodes */
+    struct comm *awaits;         /* the last one of which some ranks have come to an operator, and others not. NULL: none */
 
     /* Other nodes (nodes/). */
-    TAILQ_HEAD(unformed_head, unformed) unformed; /* unformed.c */
-    unsigned nunformed;
     unsigned char denials[DENIALS_KEPT][DENIAL_NONCE_BYTES]; /* deny.c: nonces of the denials that were taken last */
     unsigned ndenials;
     char alias[FCC_NODE_MAX];                         /* another address of this node that was found to be one. "": none */

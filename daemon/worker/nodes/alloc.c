@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "daemon/worker/comm/bounce.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/puts.h"
@@ -56,7 +57,7 @@ static void alloc_free(struct comm *c, bool keep)
         if (!b)
             continue;
         if (!keep && c->members[r].remote && has_shadow(&c->members[r], b))
-            shadow_drop(b);
+            bounce_drop(b);
         else if (!keep && b->session)
             buffer_drop_handle(b);
         buffer_unref(b);
@@ -145,7 +146,7 @@ void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *
                    (unsigned long long)m->turn, m->status, (unsigned long long)c->nodes->turns);
         return;
     }
-    if (!a || (!m->status && shadow_add(member, m->handle, m->bytes, &a->buffers[m->rank], &e))) {
+    if (!a || (!m->status && bounce_add(member, m->handle, m->bytes, &a->buffers[m->rank], &e))) {
         comm_abort(c, -ENOMEM, "%s", a ? e.text : "no memory for a symmetric allocation");
         comm_release(c);
         return;
@@ -177,12 +178,12 @@ void nodes_result_told(struct peer *p, struct comm *c, const struct peer_result 
     struct buffer *b;
     struct error e = {0};
 
-    if (!member || m->bytes < 1 || m->bytes > BUFFER_BYTES_MAX || shadow_find(member, m->handle)) {
+    if (!member || m->bytes < 1 || m->bytes > BUFFER_BYTES_MAX || bounce_find(member, m->handle)) {
         peer_break(p, -EPROTO, "a result buffer %u of %llu bytes of rank %d, which is not there, or has it already", m->handle,
                    (unsigned long long)m->bytes, m->rank);
         return;
     }
-    if (shadow_add(member, m->handle, m->bytes, &b, &e)) {
+    if (bounce_add(member, m->handle, m->bytes, &b, &e)) {
         comm_abort(c, -ENOMEM, "%s", e.text);
         comm_release(c);
     }
@@ -199,10 +200,10 @@ void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle)
 void nodes_free_told(struct peer *p, struct comm *c, const struct peer_free *m)
 {
     struct member *member = nodes_member_at(c, p, m->rank);
-    struct buffer *b = member ? shadow_find(member, m->handle) : NULL;
+    struct buffer *b = member ? bounce_find(member, m->handle) : NULL;
 
     if (member)
         puts_target_freed(c, m->rank, m->handle);
     if (b)
-        shadow_drop(b);
+        bounce_drop(b);
 }

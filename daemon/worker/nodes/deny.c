@@ -49,7 +49,7 @@ void nodes_deny(struct worker *w, const char *root, const struct fcc_comm_init_m
 
     text_copy(d.text, sizeof(d.text), e->text);
     if (p)
-        peer_send(p, &d.msg, nodes_number(&m->unique_id), PEER_DENY, sizeof(d));
+        peer_send(p, &d.msg, id_number(&m->unique_id), PEER_DENY, sizeof(d));
     else
         denial_send_deny(w, root, &d, m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms);
 }
@@ -105,5 +105,5 @@ void nodes_denial_heard(struct worker *w, const struct control_denied *m)
         return;
     (void)error_set(&e, d.status < 0 && d.status >= -FCC_REFUSED_MAX ? d.status : -EPROTO, "%s", text_clean(d.text));
     log_warning("comm %u: %s", c->number, e.text);
-    comm_deny(c, d.rank, &e);
+    nodes_comm_deny(c, d.rank, &e);
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/comm/bounce.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/nodes/nodes.h"
 #include "daemon/worker/nodes/puts.h"
@@ -173,8 +174,8 @@ void nodes_release(struct comm *c)
         if (!m->remote)
             continue;
         while ((b = LIST_FIRST(&m->shadows)))
-            shadow_drop(b);
-        shadow_free(&m->dev->staging);
+            bounce_drop(b);
+        bounce_free(&m->dev->staging);
     }
     free(c->nodes);
     c->nodes = NULL;

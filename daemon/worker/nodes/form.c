@@ -38,14 +38,6 @@
 
 /* ---- who ---- */
 
-uint64_t nodes_number(const struct fcc_unique_id *id)
-{
-    uint64_t number; /* of the secret: random */
-
-    memcpy(&number, id->bytes, sizeof(number));
-    return number ? number : 1;
-}
-
 /* One that was cut, or filled with something else, is told so at once: nobody looks for a node by its bytes. */
 static bool id_is_one(const struct fcc_unique_id_layout *l)
 {
@@ -84,7 +76,7 @@ int nodes_begin(struct comm *c, struct peer *root, struct error *e)
     c->dev.over_nodes = c->nodes != NULL;
     if (!c->nodes)
         return error_set(e, -ENOMEM, "no memory for a communicator");
-    c->nodes->number = nodes_number(&c->unique_id);
+    c->nodes->number = id_number(&c->unique_id);
     c->nodes->root = root;
     text_copy(c->nodes->root_address, sizeof(c->nodes->root_address), root ? root->address : "");
     return 0;
@@ -185,7 +177,7 @@ void nodes_joined(const struct comm *c, struct peer *p, const struct peer_join *
     struct peer *back = peer_get(p->worker, p->address, &p->who, &ignored); /* it has connected to us: now we to it */
 
     if (back)
-        peer_send(back, &j.msg, nodes_number(&m->unique_id), PEER_JOINED, sizeof(j));
+        peer_send(back, &j.msg, id_number(&m->unique_id), PEER_JOINED, sizeof(j));
 }
 
 void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e)
@@ -196,7 +188,7 @@ void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error 
 
     text_copy(r.text, sizeof(r.text), e->text);
     if (back)
-        peer_send(back, &r.msg, nodes_number(&m->unique_id), PEER_REFUSE, sizeof(r));
+        peer_send(back, &r.msg, id_number(&m->unique_id), PEER_REFUSE, sizeof(r));
 }
 
 static void on_refuse(struct peer *p, struct comm *c, const struct peer_refuse *m)

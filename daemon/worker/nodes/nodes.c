@@ -95,23 +95,24 @@ void nodes_submit(const struct member *m, struct submission *sub, const struct f
 {
     static _Alignas(16) unsigned char buf[PEER_MSG_MAX]; /* the engine is one thread */
     struct peer_submit *p = (struct peer_submit *)buf;
+    struct remote_request *r = &p->request;
     size_t length = sizeof(*p);
 
     memset(p, 0, sizeof(*p));
-    p->rank = m->rank;
-    p->kind = sub->kind;
-    p->alloc_bytes = sub->alloc_bytes;
-    p->status = sub->error.status;
-    text_copy(p->text, sizeof(p->text), sub->error.text);
+    r->rank = m->rank;
+    r->kind = sub->kind;
+    r->alloc_bytes = sub->alloc_bytes;
+    r->status = sub->error.status;
+    text_copy(r->text, sizeof(r->text), sub->error.text);
     if (m->rank == 0) {
         sub->sample = m->comm->nodes->measured;
         m->comm->nodes->measured.ns = 0;
     }
-    p->sample = sub->sample;
+    r->sample = sub->sample;
     for (int i = 0; i < FCC_MAX_TENSORS; i++)
         if (sub->buffers[i]) {
-            p->buffers[i].bytes = sub->buffers[i]->bytes;
-            p->buffers[i].symmetric = sub->args.tensors[i].symmetric;
+            r->buffers[i].bytes = sub->buffers[i]->bytes;
+            r->buffers[i].symmetric = sub->args.tensors[i].symmetric;
         }
     if (submit) {
         memcpy(buf + length, submit, submit->msg.length);
@@ -129,20 +130,21 @@ struct member *nodes_member_at(struct comm *c, const struct peer *p, int32_t ran
 
 static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *m)
 {
-    struct member *member = nodes_member_at(c, p, m->rank);
+    const struct remote_request *r = &m->request;
+    struct member *member = nodes_member_at(c, p, r->rank);
     struct submission *sub;
     struct error e = {0};
 
-    if (!member || m->kind > SUBMISSION_ALLOC || m->status > 0) {
-        peer_break(p, -EPROTO, "a request of rank %d, which is not there, of kind %u, with status %d", m->rank, m->kind,
-                   m->status);
+    if (!member || r->kind > SUBMISSION_ALLOC || r->status > 0) {
+        peer_break(p, -EPROTO, "a request of rank %d, which is not there, of kind %u, with status %d", r->rank, r->kind,
+                   r->status);
         return;
     }
-    sub = submission_remote(member, (const struct fcc_submit *)(m + 1), m->msg.length - sizeof(*m), m, &e);
+    sub = submission_remote(member, (const struct fcc_submit *)(m + 1), m->msg.length - sizeof(*m), r, &e);
     if (sub)
         comm_submit(member, sub, NULL);
     else
-        comm_abort(c, e.status, "rank %d (node %s): %s", m->rank, p->address, e.text);
+        comm_abort(c, e.status, "rank %d (node %s): %s", r->rank, p->address, e.text);
     comm_release(c);
 }
 
@@ -309,14 +311,14 @@ void nodes_message(struct peer *p, const struct peer_msg *m)
         return;
     }
     if (m->type == PEER_JOIN) {
-        comm_join_remote(p, (const struct peer_join *)m);
+        nodes_join_remote(p, (const struct peer_join *)m);
         return;
     }
     if (m->type == PEER_DENY) {
-        comm_deny_remote(p, (const struct peer_deny *)m);
+        nodes_deny_remote(p, (const struct peer_deny *)m);
         return;
     }
-    c = comm_find_addressed(p->worker, p, m);
+    c = nodes_comm_addressed(p->worker, p, m);
     if (!c)
         return; /* it has ended here; another one with its id may have begun */
     if (m->type <= PEER_GO) {

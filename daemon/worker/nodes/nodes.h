@@ -2,14 +2,14 @@
  *
  * nodes.h - communicators whose ranks are on several nodes.
  *
+ *   join.c      ranks on other nodes join
  *   form.c      how they form: what the workers of the nodes say to each other about it
  *   nodes.c           how they take turns and end
  *   alloc.c     ... and allocate
  *   data.c      their data: the connections, and where what the proxy receives goes
  *   rails.c     ... which of several links to a node each rank's takes
  *   triggers.c  ... and what it sends, by which triggers
- *   shadow.c    what slices for ranks elsewhere are stored into
- *   device/gpu/steps.c       ... where the ranks are on GPUs
+ *   landings.c  ... where the ranks are on GPUs
  *   links.c     what has been exchanged with each node
  */
 #ifndef FCC_DAEMON_WORKER_NODES_NODES_H
@@ -67,10 +67,22 @@ struct comm_nodes {
     uint64_t fail_turn;
 };
 
+/* What comm/ asks of this folder. */
+extern const struct span_ops span_over_nodes;
+
+/* ---- join.c ---- */
+
+/* A rank on another node comes to form a communicator here. */
+void nodes_join_remote(struct peer *p, const struct peer_join *m);
+/* A rank on another node has been refused there. */
+void nodes_deny_remote(struct peer *p, const struct peer_deny *m);
+/* The same, as the root of c, which forms, has learned it otherwise. It may free c. */
+void nodes_comm_deny(struct comm *c, int rank, const struct error *e);
+/* The communicator that a peer's message is meant for. NULL: it has ended here. */
+struct comm *nodes_comm_addressed(const struct worker *w, const struct peer *p, const struct peer_msg *m);
+
 /* ---- form.c ---- */
 
-/* The number between nodes of a communicator with this id. */
-uint64_t nodes_number(const struct fcc_unique_id *id);
 /* Whether the ranks of that id meet on another node: its address in *root, otherwise NULL. -ENETUNREACH with the reason if this node cannot get
  * there. */
 int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const char **root, struct error *e);
@@ -228,16 +240,6 @@ void nodes_puts_leave(struct worker *w, uint32_t entry);
 void nodes_puts_push_end(struct worker *w, uint32_t entry);
 void nodes_puts_look(struct worker *w);
 void nodes_puts_news(const struct worker *w);
-
-/* ---- shadow.c ---- */
-
-/* Memory of the layout of a rank's on another node: a page of it is there when it has been written (of GPUs' ranks: at once). */
-int shadow_make(struct comm *c, uint64_t bytes, struct device_memory *out, struct error *e);
-void shadow_free(struct device_memory *m);
-/* ... of a buffer for results: one reference, its rank's. */
-int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e);
-struct buffer *shadow_find(const struct member *m, uint32_t handle); /* NULL: it has none of that handle */
-void shadow_drop(struct buffer *b);
 
 /* ---- links.c ---- */
 

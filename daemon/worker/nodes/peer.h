@@ -125,17 +125,7 @@ static_assert(sizeof(struct peer_here) == 32, "wire");
 
 struct peer_submit { /* a rank's turn; then, for an operator, its SUBMIT as the client sent it */
     struct peer_msg msg;
-    int32_t rank;
-    uint32_t kind; /* enum submission_kind */
-    uint64_t alloc_bytes;
-    int32_t status; /* what is wrong with it by itself, and text; 0: nothing */
-    uint32_t zero;
-    char text[FCC_TEXT_MAX];
-    struct tune_sample sample; /* rank 0's */
-    struct {
-        uint64_t bytes;
-        uint32_t symmetric, zero;
-    } buffers[FCC_MAX_TENSORS]; /* that its tensors lie in */
+    struct remote_request request;
 };
 static_assert(sizeof(struct peer_submit) == 80 + FCC_TEXT_MAX + 16 * FCC_MAX_TENSORS, "wire");
 

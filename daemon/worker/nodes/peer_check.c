@@ -35,8 +35,8 @@ static const char *text_of(const struct peer_msg *m, int32_t *status)
         *status = ((const struct peer_deny *)m)->status;
         return ((const struct peer_deny *)m)->text;
     case PEER_SUBMIT:
-        *status = ((const struct peer_submit *)m)->status;
-        return ((const struct peer_submit *)m)->text;
+        *status = ((const struct peer_submit *)m)->request.status;
+        return ((const struct peer_submit *)m)->request.text;
     case PEER_MEMORY:
         *status = ((const struct peer_memory *)m)->status;
         return ((const struct peer_memory *)m)->text;

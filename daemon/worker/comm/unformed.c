@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/worker/nodes/unformed.h"
+#include "daemon/worker/comm/unformed.h"
 
 #include <stdlib.h>
 #include <string.h>

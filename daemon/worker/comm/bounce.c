@@ -1,20 +1,17 @@
-/* SPDX-License-Identifier: MIT
- *
- * shadow.c - shadows: local memory of the layout of a rank's on another node, which slices for it are stored into; the proxy sends them
- * from there (data.c).
- */
+/* SPDX-License-Identifier: MIT */
+#include "daemon/worker/comm/bounce.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "daemon/worker/comm/buffer.h"
+#include "daemon/worker/comm/comm.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/host_memory.h"
-#include "daemon/worker/device/gpu/steps.h"
-#include "daemon/worker/nodes/nodes.h"
 
-int shadow_make(struct comm *c, uint64_t bytes, struct device_memory *out, struct error *e)
+int bounce_make(struct comm *c, uint64_t bytes, struct device_memory *out, struct error *e)
 {
     struct device_memory m = {.bytes = bytes, .kind = FCC_MEMORY_HOST};
 
@@ -22,12 +19,12 @@ int shadow_make(struct comm *c, uint64_t bytes, struct device_memory *out, struc
         return gpus_host_alloc(c->worker, bytes, out, e);
     m.data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m.data == MAP_FAILED)
-        return error_set(e, -ENOMEM, "%llu bytes for a shadow: %s", (unsigned long long)bytes, strerror(errno));
+        return error_set(e, -ENOMEM, "%llu bytes for a bounce buffer: %s", (unsigned long long)bytes, strerror(errno));
     *out = m;
     return 0;
 }
 
-void shadow_free(struct device_memory *m)
+void bounce_free(struct device_memory *m)
 {
     if (m->gpus)
         gpus_host_free(m);
@@ -36,14 +33,14 @@ void shadow_free(struct device_memory *m)
     *m = (struct device_memory){.data = NULL};
 }
 
-int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e)
+int bounce_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e)
 {
     struct buffer *b = calloc(1, sizeof(*b));
     struct error why = {.text = "out of memory"};
 
-    if (!b || shadow_make(m->comm, bytes, &b->memory, &why)) {
+    if (!b || bounce_make(m->comm, bytes, &b->memory, &why)) {
         free(b);
-        return error_set(e, -ENOMEM, "rank %d: no memory for the shadow of its buffer of %llu bytes: %s", m->rank,
+        return error_set(e, -ENOMEM, "rank %d: no memory for the bounce buffer of its buffer of %llu bytes: %s", m->rank,
                          (unsigned long long)bytes, why.text);
     }
     b->refs = 1;
@@ -58,7 +55,7 @@ int shadow_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer 
     return 0;
 }
 
-struct buffer *shadow_find(const struct member *m, uint32_t handle)
+struct buffer *bounce_find(const struct member *m, uint32_t handle)
 {
     struct buffer *b;
 
@@ -68,7 +65,7 @@ struct buffer *shadow_find(const struct member *m, uint32_t handle)
     return NULL;
 }
 
-void shadow_drop(struct buffer *b)
+void bounce_drop(struct buffer *b)
 {
     LIST_REMOVE(b, link);
     buffer_unref(b);

@@ -6,8 +6,8 @@
  * for those that have been told and are gone. So the worker where the ranks meet remembers why, by the id, until every rank has heard or the
  * time limit has passed in which they had to come. A rank that has heard and comes again begins anew, and with it the communicator.
  */
-#ifndef FCC_DAEMON_WORKER_NODES_UNFORMED_H
-#define FCC_DAEMON_WORKER_NODES_UNFORMED_H
+#ifndef FCC_DAEMON_WORKER_COMM_UNFORMED_H
+#define FCC_DAEMON_WORKER_COMM_UNFORMED_H
 
 #include <stdint.h>
 #include <sys/queue.h>
