@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * frame.h - what opens everything that tcp sends: 56 bytes, little-endian. A put's rows follow it, without gaps.
+ * frame.h - the header of everything that the tcp transport sends: 56 bytes, little-endian. A put's rows follow it without
+ * gaps.
  */
 #ifndef FCC_DAEMON_NET_FRAME_H
 #define FCC_DAEMON_NET_FRAME_H
@@ -13,10 +14,10 @@
 #define NET_FRAME_VERSION 1u
 
 enum net_frame_kind {
-    NET_FRAME_PUT = 1,
-    NET_FRAME_FLAG = 2,   /* region: the flag's number; offset: the epoch; the rest 0 */
-    NET_FRAME_BEAT = 3,   /* a sign of life: the rest 0 */
-    NET_FRAME_SIGNAL = 4, /* region and offset: where; stride: the value; the rest 0 */
+    NET_FRAME_PUT = 1,    /* row_bytes, stride, rows: the area. Its rows follow */
+    NET_FRAME_FLAG = 2,   /* region: the flag's number; offset: the epoch; other fields 0 */
+    NET_FRAME_BEAT = 3,   /* a heartbeat; other fields 0 */
+    NET_FRAME_SIGNAL = 4, /* region, offset: the word to store; stride: its value; other fields 0 */
 };
 
 struct net_frame {
@@ -34,7 +35,7 @@ struct net_frame {
 };
 static_assert(sizeof(struct net_frame) == 56, "wire");
 
-/* From this host's order to the wire's, or back. */
+/* Converts between the host's and the wire's byte order, either way. */
 static inline struct net_frame net_frame_order(struct net_frame f)
 {
     return (struct net_frame){

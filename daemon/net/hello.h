@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * hello.h - what a receiving end says first, and only once, over the socket that it was given: which transport it takes. So
- * two ends that were set differently tell that, and do not misread each other. 720 bytes, little-endian. The first 8 are the same in all
- * versions, and judged alone: what follows them is another version's matter.
+ * hello.h - a receiving end's only message to its sender: the transport that it expects. So two nodes with different settings
+ * report that, and do not misread each other. 720 bytes, little-endian. The first 8 bytes are the same in all versions and are
+ * checked first; the rest may differ between versions.
  *
- * It says that when the first bytes have come from the sender, and not before: until then the other node's broker may still be
- * reading from the socket (control.h). A sender has something to say at once: its first sign of life.
+ * The receiving end sends its hello after the first bytes from the sender have arrived. Before that the other node's broker may
+ * still be reading from the socket (daemon/common/control.h). A sender sends its first heartbeat at once.
  */
 #ifndef FCC_DAEMON_NET_HELLO_H
 #define FCC_DAEMON_NET_HELLO_H
@@ -27,11 +27,11 @@
 
 enum net_transport { NET_TCP = 1, NET_VERBS = 2 };
 
-/* verbs: an address at which it listens, and the network in which that is. */
+/* verbs: an address at which the receiving end listens, and that address's network. */
 struct net_hello_place {
     unsigned char address[16];
     uint8_t family; /* NETWORK_IPV4 or NETWORK_IPV6 (network.h) */
-    uint8_t prefix; /* bits of the network */
+    uint8_t prefix; /* bits of the network prefix */
     uint16_t port;
 };
 static_assert(sizeof(struct net_hello_place) == 20, "wire");
@@ -40,19 +40,18 @@ struct net_hello {
     uint32_t magic;
     uint16_t version;
     uint16_t transport; /* enum net_transport */
-    /* verbs: */
-    uint32_t nplaces; /* at least 1 */
+    /* The fields from here on are for verbs. */
+    uint32_t nplaces; /* number of `places`, at least 1 */
     uint8_t zero[36];
-    unsigned char token[NET_TOKEN_BYTES]; /* what whoever connects there has to show */
-    struct net_hello_place
-        places[NET_HELLO_PLACES]; /* the first one: the address that the socket has; the others: one for each network */
+    unsigned char token[NET_TOKEN_BYTES];            /* a secret that a queue pair's connection must present */
+    struct net_hello_place places[NET_HELLO_PLACES]; /* [0]: the socket's own address; the others: one for each network */
 };
 static_assert(sizeof(struct net_hello) == 720, "wire");
 
-/* What of one has come. */
+/* A hello that is being received. */
 struct net_hello_in {
     struct net_hello hello;
-    uint32_t bytes;
+    uint32_t bytes; /* received so far */
 };
 
 static inline const char *net_transport_name(unsigned transport)
@@ -60,7 +59,8 @@ static inline const char *net_transport_name(unsigned transport)
     return transport == NET_TCP ? "tcp" : transport == NET_VERBS ? "verbs" : "a transport of another version of fccd";
 }
 
-/* Nothing was sent before, so there is room for it. with: what verbs says besides, or NULL. */
+/* Sends the hello. It is the first thing sent on the socket, so the socket's buffer has room. `with` has the fields for verbs,
+ * or is NULL. */
 static inline int net_hello_send(int sock, enum net_transport transport, const struct net_hello *with, struct error *e)
 {
     struct net_hello hello = with ? *with : (struct net_hello){.nplaces = 0};
@@ -72,11 +72,11 @@ static inline int net_hello_send(int sock, enum net_transport transport, const s
     if (n == (ssize_t)sizeof(hello))
         return 0;
     if (n < 0 && (errno == EPIPE || errno == ECONNRESET))
-        return 0; /* it is gone already: the first read tells */
+        return 0; /* the sender has closed; the next read reports it */
     return error_set(e, -EIO, "cannot greet the other end: %s", n < 0 ? strerror(errno) : "no room");
 }
 
-/* Its first NET_HELLO_HEAD bytes are here. */
+/* Checks a hello of which at least NET_HELLO_HEAD bytes have arrived. */
 static inline int net_hello_judge(const struct net_hello *hello, enum net_transport transport, struct error *e)
 {
     if (le32toh(hello->magic) != NET_HELLO_MAGIC)
@@ -91,13 +91,13 @@ static inline int net_hello_judge(const struct net_hello *hello, enum net_transp
     return 0;
 }
 
-/* Read some of it. 1: it is here whole, and the other end takes `transport`; 0: more is to come; -ESHUTDOWN: the end, without a
- * text; another error: with it. */
+/* Reads what has arrived of the hello. Returns 1 when it is complete and its transport is `transport`, 0 if more is to come,
+ * -ESHUTDOWN (without setting e) at the connection's end, or another error. */
 static inline int net_hello_read(int sock, struct net_hello_in *in, enum net_transport transport, struct error *e)
 {
     struct net_hello *hello = &in->hello;
 
-    while (in->bytes < sizeof(*hello)) { /* to the end of what is there: epoll does not tell twice */
+    while (in->bytes < sizeof(*hello)) { /* reads until EAGAIN, as epoll is edge-triggered */
         ssize_t n = recv(sock, (unsigned char *)hello + in->bytes, sizeof(*hello) - in->bytes, MSG_DONTWAIT);
         if (n == 0)
             return -ESHUTDOWN;

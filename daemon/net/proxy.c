@@ -10,8 +10,8 @@
 #include "daemon/net/proxy_inside.h"
 #include "proto/base/clock.h"
 
-#define PROXY_BATCH 64  /* triggers between two looks at the sockets */
-#define PROXY_EVENTS 32 /* of one look */
+#define PROXY_BATCH 64  /* triggers that are taken between two polls of the sockets */
+#define PROXY_EVENTS 32 /* events of one epoll_wait() */
 
 /* ---- triggers ---- */
 
@@ -30,7 +30,7 @@ static int end_add(struct proxy *p, uint32_t launch)
     return 0;
 }
 
-/* A link that is gone, or another one now, has no source in use. */
+/* Are all links' sends from before the END flushed? A link that is gone, or was replaced, uses no source memory any more. */
 static bool end_is_due(const struct proxy *p, const struct end *end)
 {
     for (uint32_t r = 0; r < p->nrails; r++)
@@ -42,7 +42,7 @@ static bool end_is_due(const struct proxy *p, const struct end *end)
     return true;
 }
 
-/* Their marks grow from one to the next, so they become due in their order. */
+/* Answers ENDs that are due. Each END's marks are at least those of the one before it, so they become due in order. */
 static bool ends_finish(struct proxy *p)
 {
     bool any = false;
@@ -54,7 +54,7 @@ static bool ends_finish(struct proxy *p)
     return any;
 }
 
-/* One area after the other. 0, -EAGAIN, or the link's error. */
+/* Queues a put's areas one after the other. Returns 0, -EAGAIN, or the link's error. */
 static int areas_write(struct net_link *l, struct proxy_send *send)
 {
     for (;;) {
@@ -67,7 +67,8 @@ static int areas_write(struct net_link *l, struct proxy_send *send)
     }
 }
 
-/* Whether an END may be taken for what it is: nothing that was pushed before it is in a FIFO any more. */
+/* Has every GPU's FIFO been seen empty since the last END was taken? Then no trigger from before that END is in a FIFO any
+ * more. */
 static bool feeds_are_done(const struct proxy *p)
 {
     for (uint32_t i = 1; i < atomic_load_explicit(&p->nfeeds, memory_order_acquire); i++)
@@ -76,7 +77,7 @@ static bool feeds_are_done(const struct proxy *p)
     return true;
 }
 
-/* Rows, then a signal: 0; -EAGAIN: not all of it yet; or an error. */
+/* Queues rows, then a signal. Returns 0, -EAGAIN (not everything is queued yet), or the link's error. */
 static int put_send(struct net_link *l, struct proxy_send *send)
 {
     int status = send->is_written || !send->area.rows ? 0 : areas_write(l, send);
@@ -85,7 +86,7 @@ static int put_send(struct net_link *l, struct proxy_send *send)
     return !status && send->has_signal ? net_signal(l, &send->signal, send->epoch) : status;
 }
 
-/* Hand the held trigger on: 0, or -EAGAIN. */
+/* Queues what the held trigger means. Returns 0 (also if it was dropped because the link failed), or -EAGAIN. */
 static int held_send(struct proxy *p, struct feed *f)
 {
     uint32_t kind = f->held.what & FCC_TRIGGER_KIND;
@@ -113,7 +114,7 @@ static int held_send(struct proxy *p, struct feed *f)
     return status;
 }
 
-/* What the trigger that was just taken means; false: drop it. */
+/* Resolves the trigger that was just taken. Returns false if it is to be dropped. */
 static bool held_resolve(struct proxy *p, struct feed *f)
 {
     uint32_t kind = f->held.what & FCC_TRIGGER_KIND;
@@ -130,8 +131,8 @@ static bool held_resolve(struct proxy *p, struct feed *f)
     return is_wanted;
 }
 
-/* The feed's next trigger, from its FIFO or, the own one's, from elsewhere: held, with what it means. False: there is none.
- * *is_wanted: false, drop it. */
+/* Takes the feed's next trigger into `held` and resolves it. The proxy's own feed also takes from owner.more(). Returns false
+ * if there is none. Sets *is_wanted to false if the trigger is to be dropped. */
 static bool trigger_next(struct proxy *p, struct feed *f, bool *is_wanted)
 {
     bool is_own = f == &p->feeds[0];
@@ -142,14 +143,15 @@ static bool trigger_next(struct proxy *p, struct feed *f, bool *is_wanted)
         if (!is_own || p->more_next) {
             if (!fifo_pop(f->fifo, &f->held))
                 continue;
-            (void)arrivals_take(p); /* a link that was added before the push is seen: the pop acquired what the push released */
+            (void)arrivals_take(
+                p); /* finds links that were added before the push, as the pop acquires what the push released */
             *is_wanted = held_resolve(p, f);
             return true;
         }
         f->send = (struct proxy_send){0};
         if (p->owner.more && p->owner.more(p->owner.ctx, &f->send)) {
             assert(f->send.node < PROXY_NODES && f->send.rail < NET_RAILS_MAX);
-            (void)arrivals_take(p); /* likewise: who told more() of it has added the link before */
+            (void)arrivals_take(p); /* finds the link, which was added before more() returned a send for it */
             f->held = (struct fcc_trigger){.what = FCC_TRIGGER_PUT};
             return true;
         }
@@ -177,7 +179,7 @@ static bool feed_take(struct proxy *p, struct feed *f)
     return true;
 }
 
-/* An END that waits for the other FIFOs is something to do: they are looked at in the same turn. */
+/* Takes triggers from all FIFOs. Returns true if there were any, or if an END waits for the GPUs' FIFOs to be seen empty. */
 static bool triggers_take(struct proxy *p)
 {
     uint32_t nfeeds = atomic_load_explicit(&p->nfeeds, memory_order_acquire);
@@ -199,11 +201,11 @@ static void link_event(struct proxy *p, struct source *s, uint32_t events)
         return;
     if (s->link->ops->look(s->link))
         link_failed(p, s);
-    else /* relaxed: it is a name of the library's, which was there before the link */
+    else /* relaxed suffices: the name is a string of the verbs library, older than the link */
         atomic_store_explicit(&p->nodes[s->node].devices[s->rail], s->link->device, memory_order_relaxed);
 }
 
-/* What epoll has to tell, at once or within timeout_ms (-1: whenever). Receivers are marked only. */
+/* Handles epoll events; waits for them at most timeout_ms (-1: without limit). Receivers are only marked as ready. */
 static bool sockets_look(struct proxy *p, int timeout_ms)
 {
     struct epoll_event events[PROXY_EVENTS];
@@ -264,7 +266,7 @@ static bool incoming_progress(struct proxy *p)
     return any;
 }
 
-/* When something is due, in ms from now; -1: never. */
+/* Time in ms until something is due; -1: nothing is. */
 static int sleep_limit(const struct proxy *p)
 {
     uint64_t due = UINT64_MAX, now = clock_ns();
@@ -289,8 +291,8 @@ static int sleep_limit(const struct proxy *p)
     return due > now ? (int)((due - now + 999999) / 1000000) : 0;
 }
 
-/* Whether there may be something in the FIFOs of GPUs, or soon will be. The look at `awake` comes first: it acquires what was pushed before
- * it went down. */
+/* May there be a trigger in a GPU's FIFO, now or soon? `awake` is loaded first: if it is 0, the load acquires what was pushed
+ * before it became 0. */
 static bool feeds_keep_awake(const struct proxy *p)
 {
     if (atomic_load_explicit(&p->awake, memory_order_seq_cst))
@@ -301,8 +303,8 @@ static bool feeds_keep_awake(const struct proxy *p)
     return false;
 }
 
-/* GPUs ring no bell: who waits for their triggers looks all the time for so many times SPIN_US, and then every so many nanoseconds, which
- * against the time that has passed is little. Sooner where others need the core. */
+/* GPUs cannot wake the proxy. It polls their FIFOs without a pause for FEEDS_PATIENCE times SPIN_US, then every FEEDS_NAP_NS,
+ * which is little compared with the time that has passed. It naps sooner if other threads need the core. */
 enum { FEEDS_PATIENCE = 25, FEEDS_NAP_NS = 100000 };
 
 static void feeds_await(const struct proxy *p, const struct spin *spin)
@@ -315,8 +317,9 @@ static void feeds_await(const struct proxy *p, const struct spin *spin)
         (void)nanosleep(&(struct timespec){.tv_nsec = FEEDS_NAP_NS}, NULL);
 }
 
-/* Until something comes. With a trigger held there is nothing to take from the FIFO: a link that drains wakes it. Connections,
- * GPUs that begin and the end are announced before their ring, and epoll keeps the ring until it is read. */
+/* Sleeps until there is something to do. While a trigger is held, the FIFO need not be watched: epoll wakes the thread when the
+ * link drains. New connections, proxy_stay_awake() and proxy_stop() store their change before they ring, and the ring lasts
+ * until it is read. */
 static void proxy_sleep(struct proxy *p, const struct spin *spin)
 {
     if (feeds_keep_awake(p)) {

@@ -1,32 +1,33 @@
 /* SPDX-License-Identifier: MIT
  *
- * proxy.h - the thread that sends slices to other nodes, and takes what comes from there.
+ * proxy.h - the thread that sends slices to other nodes, and receives from them.
  *
- * Workgroups push triggers into its FIFO; the owner says what each means (resolve); the proxy writes the slice over the link of
- * that node, and flags behind it in the order of their triggers, without waiting for anything in between. An END trigger is
- * answered by done() when nothing that was pushed before it needs its source any more.
+ * Workgroups push triggers into the proxy's FIFO. The proxy asks its owner what each means (resolve()), writes the slice over
+ * that node's link, and raises flags in the order of their triggers, without waiting in between. It answers an END trigger by
+ * done() when all sends of earlier triggers are flushed, that is, when their source memory is free.
  *
  *   workgroup              proxy                                other node's proxy
- *     slice stored in shadow
+ *     store the slice in the
+ *     send staging buffer
  *     fifo_push(PUT) ------> resolve(), net_write() ---rows---> into the region
  *     fifo_push(FLAG) -----> resolve(), net_flag()  ---flag---> raise()
- *   somebody else's FIFO
- *     (programs' triggers) <- more(), net_write(), net_signal() -----> into the region
+ *   a program's own triggers
+ *     (its trigger FIFO) <-- more(), net_write(), net_signal() -----> into the region
  *   engine
- *     fifo_push(END) ------> done(), when the rows have left
+ *     fifo_push(END) ------> done(), when the rows have been sent
  *
- * GPUs have a FIFO each beside that of the CPU's workgroups, and cannot wake the proxy: it does not sleep while somebody has said that
- * kernels run that may push (proxy_stay_awake()), but looks every 100 us when there has been nothing for 25 times SPIN_US. An END waits
- * until these FIFOs have been seen empty: a launch on GPUs has ended, and all that it has pushed is there to be seen, before its END is
- * pushed.
+ * Each GPU has a FIFO of its own, and cannot wake the proxy. So the proxy does not sleep while kernels run that may push
+ * (proxy_stay_awake()); after an idle time of 25 times SPIN_US it polls every 100 us. A launch on GPUs pushes its END after its
+ * kernels have ended, so all their triggers are in the GPUs' FIFOs by then. The proxy handles an END only after it has seen
+ * these FIFOs empty.
  *
- * To each node there are one or several links, its rails. Each keeps its own order, and there is none between them: the owner says for each
- * trigger which one it takes, the same one for what has to stay in order. END covers all of them.
+ * A node has one or several links, its rails. Each rail is ordered, and there is no order between rails. The owner chooses the
+ * rail of each trigger, the same one for sends whose order matters. END covers all rails.
  *
- * A link's queue that is full holds up the FIFO (and so, when that is full, the workgroups), but not what other links have in
- * their queues, and nothing that comes in. So two proxies that send to each other cannot stop each other: each goes on receiving
- * whatever the state of its own sends, so what the other one sends drains, so its queue has room again. A receiver that
- * does not read at all is given up by the link after NET_SILENT_MS.
+ * If a link's queue is full, the FIFO waits, and so do the workgroups when the FIFO is full. What is queued on other links, and
+ * receiving, go on. So two proxies that send to each other cannot deadlock: each one receives whatever the state of its own
+ * sends, so the other's queue drains and has room again. The link gives up on a receiver that does not read at all after
+ * NET_SILENT_MS.
  */
 #ifndef FCC_DAEMON_NET_PROXY_H
 #define FCC_DAEMON_NET_PROXY_H
@@ -35,93 +36,98 @@
 #include "daemon/net/net.h"
 
 #define PROXY_NODES 64u /* other nodes, numbered from 0 */
-#define PROXY_FEEDS 17u /* FIFOs: the first is its own */
+#define PROXY_FEEDS 17u /* the most FIFOs; the first is the proxy's own */
 
 struct proxy;
 
-/* What a trigger means. */
+/* The meaning of a trigger. */
 struct proxy_send {
     uint32_t node, rail;
-    struct net_place to; /* a flag: its communicator and rank */
-    const void *from;    /* until done(): a put's rows, the first of them here */
-    struct net_area area;
-    uint32_t more;        /* areas like this one that follow, each plane_bytes further on at both ends */
-    uint64_t plane_bytes; /* ... */
-    uint32_t flag;
-    uint64_t epoch;
-    /* What more() tells of: rows, if there are any, and behind them a signal, if there is one. */
-    bool is_written; /* the rows are; the proxy's */
+    struct net_place to;  /* PUT: the destination. FLAG: the communicator and rank */
+    const void *from;     /* PUT: the first row, which must not change before done() */
+    struct net_area area; /* PUT: the rows */
+    uint32_t more;        /* PUT: number of further areas of the same shape */
+    uint64_t plane_bytes; /* PUT: distance from one area to the next, at both ends */
+    uint32_t flag;        /* FLAG: the flag's number */
+    uint64_t epoch;       /* FLAG: the flag's value. From more(): the signal's value */
+    /* From more() only: rows (if area.rows is not 0), then a signal (if has_signal). */
+    bool is_written; /* the rows are queued; set by the proxy */
     bool has_signal;
-    struct net_place signal; /* its value is `epoch` */
+    struct net_place signal;
 };
 
-/* Who it works for. All are called by the proxy's thread, and must neither wait (so not push either) nor call proxy_stop(). */
+/* The proxy's owner. The proxy's thread calls all functions; they must not wait (so must not push), nor call proxy_stop(). */
 struct proxy_owner {
-    /* Say what a PUT or FLAG trigger means: true. False: drop it. Called once for each, in their order. */
+    /* Sets *out to the meaning of a PUT or FLAG trigger. Returns false to drop the trigger. Called once for each, in their
+     * order. */
     bool (*resolve)(void *ctx, const struct fcc_trigger *trigger, struct proxy_send *out);
-    /* An END trigger: the sources of all triggers before it are free, sent or given up. */
+    /* The answer to an END trigger: the source memory of all earlier triggers is free, as they were sent or given up. */
     void (*done)(void *ctx, uint32_t launch);
-    /* The connections with a node are lost, all of its rails with the first one that is (-ESHUTDOWN: closed by it, in good order); triggers
-     * for it are dropped from now on. Once, until there is a new connection to it or from it. */
+    /* The connections with a node have failed; if one rail fails, all are closed. -ESHUTDOWN: the node has closed them in an
+     * orderly way. Triggers for the node are dropped from now on. Called once, until a new connection to the node or from it is
+     * added. */
     void (*failed)(void *ctx, uint32_t node, const struct error *e);
-    /* See net_sink. */
+    /* struct net_sink's function. */
     int (*raise)(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, uint64_t epoch);
     void *ctx;
-    /* What is to be sent besides: true and *out, or false: nothing now. What it sends is in order with itself, and END covers
-     * it. NULL: there never is any. */
+    /* Other things to send: sets *out and returns true, or returns false if there is nothing now. These sends are ordered among
+     * themselves, and END covers them. NULL: there are none. */
     bool (*more)(void *ctx, struct proxy_send *out);
-    /* Nobody rings for it: it is asked again after so many ms at most, when there is nothing else to do. -1: there will be
-     * none. */
+    /* The longest time in ms after which an idle proxy is to call more() again, as nobody wakes it for that. -1: not
+     * necessary. */
     int (*more_ms)(void *ctx);
 };
 
 struct proxy_options {
-    const struct net_ops *net_ops; /* NULL: choose() says for each connection */
-    /* By who adds the connection, with owner.ctx; it may change this connection's options. NULL: none */
+    const struct net_ops *net_ops; /* the transport; NULL: choose() decides for each connection */
+    /* Chooses a connection's transport, and may change that connection's options. Called with owner.ctx by the thread that adds
+     * the connection. Not used if net_ops is set. Returns NULL on error. */
     const struct net_ops *(*choose)(void *ctx, int sock, struct net_options *net, struct error *e);
-    struct net_options net;      /* but for `rail` */
-    struct net_regions *regions; /* lives longer than the proxy */
-    struct fifo_slot *slots;     /* zeroed memory for the FIFO, which lives longer than the proxy; NULL: the proxy's own */
-    uint32_t capacity;           /* of the FIFO; a power of two */
-    uint32_t producers;          /* threads that push at the same time, at most half of that */
-    uint32_t spin_us;            /* how long it looks for more before it sleeps */
+    struct net_options net;      /* for all connections, except `rail` */
+    struct net_regions *regions; /* outlives the proxy */
+    struct fifo_slot *slots;     /* zeroed memory for the FIFO, which outlives the proxy; NULL: the proxy allocates it */
+    uint32_t capacity;           /* slots of the FIFO; a power of two */
+    uint32_t producers;          /* the most threads that push at the same time; at most half of capacity */
+    uint32_t spin_us;            /* how long the thread polls before it sleeps */
 };
 
 int proxy_start(const struct proxy_owner *owner, const struct proxy_options *options, struct proxy **out, struct error *e);
-/* Returns soon: the thread waits for nothing but its sockets. Then no source is in use, no region is written, and no callback
- * comes any more; what was queued is lost. */
+/* Stops the thread, which takes little time. After that no source memory is in use, no region is written, and no function of
+ * the owner is called any more. Queued sends are lost. */
 void proxy_stop(struct proxy *p);
-/* A stopped one; nobody pushes any more. */
+/* Frees a stopped proxy. Nobody may push any more. */
 void proxy_free(struct proxy *p);
 
-/* Where to push. Rings the doorbell by itself. */
+/* The FIFO to push to. A push wakes the proxy. */
 struct fifo *proxy_fifo(struct proxy *p);
 
-/* Any thread. Another FIFO, whose producers do not ring. It is the caller's, and lives until the proxy has been stopped. -ENOMEM: there
- * are PROXY_FEEDS already. */
+/* Adds a FIFO whose producers do not wake the proxy. The caller owns it and keeps it until the proxy has been stopped. Any
+ * thread. Returns
+ * -ENOMEM if there are PROXY_FEEDS already. */
 int proxy_feed_add(struct proxy *p, struct fifo *fifo, struct error *e);
-/* Any thread, in pairs: until it is false again, look for triggers without sleeping. What was pushed before it becomes false is
- * found. */
+/* Between a call with true and the matching call with false the proxy polls without sleeping. It finds what was pushed before
+ * the call with false. Any thread. */
 void proxy_stay_awake(struct proxy *p, bool awake);
 
-/* Any thread. The socket is the proxy's from here on, also if this fails. Triggers that are pushed after it find the link; there
- * is one for each node and rail, and a new one takes the place of the old, the first rail's of all. */
+/* Adds a link to a node. The proxy takes the socket over, also if the call fails. Triggers pushed after the call use the link.
+ * A new link replaces the node's old link of that rail; a new link of rail 0 replaces the links of all rails. Any thread. */
 int proxy_link_add(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e);
-/* The same for what that node sends, on that rail of its own. There may be several. */
+/* Adds a receiving end for what a node sends on that rail of its own. A rail may have several. Any thread. */
 int proxy_receive(struct proxy *p, uint32_t node, uint32_t rail, int sock, struct error *e);
-/* Who adds links, of the one added last for that node and rail: what its transport makes of the rails. And any thread: its adapter; NULL: it
- * has none, or does not know it yet. */
+/* The rails that the transport has made for the link added last for that node and rail. To be called by the thread that adds
+ * links. */
 struct net_rails proxy_rails(const struct proxy *p, uint32_t node, uint32_t rail);
+/* That link's adapter; NULL: none, or not yet known. Any thread. */
 const char *proxy_rail_device(const struct proxy *p, uint32_t node, uint32_t rail);
 
-/* Any thread. Close all connections with a node: the owner gives it up, and hears nothing more of it until there is a new connection, but
- * for what may be on its way to failed() right now. */
+/* Closes all connections with a node that the owner has given up. failed() is not called for it until there is a new
+ * connection, except for a call that may be under way right now. Any thread. */
 void proxy_forget(struct proxy *p, uint32_t node);
 
-/* Any thread: there is something for more() now, or another more_ms(). */
+/* Wakes the proxy, because more() has something to send or more_ms() has changed. Any thread. */
 void proxy_look(struct proxy *p);
 
-/* Any thread: a node's traffic since the proxy began, over all rails. */
+/* A node's traffic since the proxy's start, over all rails. Any thread. */
 const struct net_counts *proxy_sent(const struct proxy *p, uint32_t node);
 const struct net_counts *proxy_received(const struct proxy *p, uint32_t node);
 

@@ -8,12 +8,13 @@
 
 #include "daemon/net/proxy_inside.h"
 
-#define PROXY_LAST_READS 64 /* from a node whose link was lost */
+#define PROXY_LAST_READS 64 /* reads from a node after its link has failed */
 
-/* Closing the fd alone does not take it out of epoll's set, if another process (which handed it over) still has it open. */
+/* close() alone does not remove a descriptor from epoll's set if another process (the broker that handed it over) still has it
+ * open. */
 void source_close(struct proxy *p, struct source *s)
 {
-    assert(s->link || s->receiver); /* it is open */
+    assert(s->link || s->receiver); /* the source is open */
     (void)epoll_ctl(p->epoll, EPOLL_CTL_DEL, s->link ? s->link->fd : s->receiver->fd, NULL);
     if (s->link)
         s->link->ops->link_close(s->link);
@@ -53,8 +54,8 @@ void node_failed(struct proxy *p, uint32_t index, const struct error *e)
     p->owner.failed(p->owner.ctx, index, e);
 }
 
-/* A rail of a node has ended in good order. Who ends closes all of them, but what it sent before may still be on its way on others. So
- * these are read to their end, which has to come within the time in which a sender may be silent. True: there is one. */
+/* To be called when a rail of a node was closed in an orderly way. That node closes all its rails, but data may still be in
+ * flight on others. So these are read to their end, which must come within silent_ms. Returns true if another rail is open. */
 static bool others_end(struct proxy *p, uint32_t index)
 {
     struct source *in;
@@ -82,9 +83,9 @@ int incoming_take(struct proxy *p, struct source *s)
         return status;
     struct error e = s->receiver->error;
     if (status != -ESHUTDOWN) {
-        net_count(&p->nodes[index].received.errors,
-                  !p->nodes[index].is_failed); /* one that has failed closes its other rails as it likes */
-        node_links_close(p, &p->nodes[index]); /* a node that is silent or hostile takes nothing either */
+        /* After a failure, errors of the node's other rails are not counted. */
+        net_count(&p->nodes[index].received.errors, !p->nodes[index].is_failed);
+        node_links_close(p, &p->nodes[index]); /* nothing more is sent to a silent or hostile node */
     }
     TAILQ_REMOVE(&p->incoming, s, entry);
     source_close(p, s);
@@ -93,8 +94,8 @@ int incoming_take(struct proxy *p, struct source *s)
     return status;
 }
 
-/* A node that has sent its last and ends closes all its connections. What it sent before comes first: the owner may find that
- * nothing is missing. */
+/* A node that ends closes all its connections. What it sent before is received before the owner is told, which may then find
+ * that nothing is missing. */
 void link_failed(struct proxy *p, struct source *s)
 {
     uint32_t index = s->node;
@@ -119,7 +120,7 @@ static void arrival_take(struct proxy *p, struct source *s)
 
     node->is_failed = false;
     if (s->link) {
-        if (s->rail == 0) /* a node's first: what there is was another's who had its number */
+        if (s->rail == 0) /* a node's first link: older links belong to a former node of this number */
             node_links_close(p, node);
         else if (node->links[s->rail])
             source_close(p, node->links[s->rail]);
@@ -132,7 +133,7 @@ static void arrival_take(struct proxy *p, struct source *s)
     }
     if (!epoll_ctl(p->epoll, EPOLL_CTL_ADD, s->link ? s->link->fd : s->receiver->fd, &event))
         return;
-    struct error *e = s->link ? &s->link->error : &s->receiver->error; /* found at the next turn */
+    struct error *e = s->link ? &s->link->error : &s->receiver->error; /* handled in the thread's next iteration */
     (void)error_set(e, -errno, "cannot watch a connection: %s", strerror(errno));
     s->is_ready = true;
 }
@@ -149,7 +150,7 @@ static void node_forget(struct proxy *p, uint32_t index)
         TAILQ_REMOVE(&p->incoming, in, entry);
         source_close(p, in);
     }
-    p->nodes[index].is_failed = true; /* the owner knows */
+    p->nodes[index].is_failed = true; /* the owner, who gave the node up, need not be told */
 }
 
 bool arrivals_take(struct proxy *p)
@@ -180,11 +181,11 @@ bool arrivals_take(struct proxy *p)
 void bell_ring(const struct proxy *p)
 {
     static const uint64_t one = 1;
-    ssize_t n = write(p->doorbell, &one, sizeof(one)); /* fails only if it rings already */
+    ssize_t n = write(p->doorbell, &one, sizeof(one)); /* fails only if the counter is full, so the bell rings already */
     (void)n;
 }
 
-/* Make the end of what is to be added. The caller closes the socket if that fails. */
+/* Opens the sending or receiving end of a new connection. If that fails, the caller closes the socket. */
 static int source_open(struct proxy *p, struct source *s, int sock, struct error *e)
 {
     struct net_options net = p->options.net;
@@ -238,14 +239,14 @@ static int connection_add(struct proxy *p, enum event_of of, uint32_t node, uint
     return 0;
 }
 
-static_assert(PROXY_NODES <= 64, "a bit each");
+static_assert(PROXY_NODES <= 64, "`forgotten` has a bit for each node");
 
 void proxy_forget(struct proxy *p, uint32_t node)
 {
     struct source *s, *next;
 
     (void)pthread_mutex_lock(&p->lock);
-    for (s = TAILQ_FIRST(&p->arrivals); s; s = next) { /* the thread has not seen these */
+    for (s = TAILQ_FIRST(&p->arrivals); s; s = next) { /* the proxy's thread has not taken these over */
         next = TAILQ_NEXT(s, entry);
         if (s->node != node)
             continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * proxy_inside.h - the proxy's parts: proxy.c is the thread and its triggers, proxy_connections.c what comes and goes.
+ * proxy_inside.h - the proxy's internals. proxy.c has the thread and the triggers, proxy_connections.c the connections.
  */
 #ifndef FCC_DAEMON_NET_PROXY_INSIDE_H
 #define FCC_DAEMON_NET_PROXY_INSIDE_H
@@ -10,46 +10,50 @@
 
 #include "daemon/net/proxy.h"
 
-#define PROXY_ENDS 256u /* END triggers that wait */
+#define PROXY_ENDS 256u /* the most END triggers that can wait */
 
 enum event_of { EVENT_DOORBELL, EVENT_LINK, EVENT_INCOMING };
 
-/* What epoll tells of. Lives until the end of the turn after its fd is closed: `events` of the same look may name it still. */
+/* What an epoll event refers to. A closed source is freed only after the events of the same epoll_wait() have been handled, as
+ * one of them may still refer to it. */
 struct source {
     enum event_of of;
     uint32_t node, rail;
     struct net_link *link;         /* EVENT_LINK; NULL: closed */
     struct net_receiver *receiver; /* EVENT_INCOMING; NULL: closed */
-    bool is_ready;                 /* receiver: there may be more to take */
-    uint64_t limit_ns; /* ... another rail of the node has ended in good order: this one has to, until then. 0: none has */
+    bool is_ready;                 /* EVENT_INCOMING: there may be more to receive */
+    /* EVENT_INCOMING: another rail of the node has been closed in an orderly way, and this one must be closed before this time.
+     * 0: none has been closed. */
+    uint64_t limit_ns;
     TAILQ_ENTRY(source) entry; /* in arrivals, incoming or closed */
 };
 TAILQ_HEAD(source_head, source);
 
 struct node {
-    struct source *links[NET_RAILS_MAX];          /* by rail. NULL: there is none (any more) */
-    uint64_t serials[NET_RAILS_MAX];              /* of the link: how many there have been */
-    bool is_failed;                               /* and the owner knows */
-    struct net_counts sent, received;             /* over all rails */
-    struct net_rails rails[NET_RAILS_MAX];        /* proxy_rails(): who adds links */
-    _Atomic(const char *) devices[NET_RAILS_MAX]; /* who adds a link, then the thread; any thread reads */
+    struct source *links[NET_RAILS_MAX];   /* the link of each rail; NULL: none */
+    uint64_t serials[NET_RAILS_MAX];       /* number of links that each rail has had; identifies the current one */
+    bool is_failed;                        /* the connections have failed, and the owner has been told */
+    struct net_counts sent, received;      /* over all rails */
+    struct net_rails rails[NET_RAILS_MAX]; /* for proxy_rails(); belongs to the thread that adds links */
+    _Atomic(const char *)
+        devices[NET_RAILS_MAX]; /* written when a link is added, later by the proxy's thread; read by any thread */
 };
 
-/* A launch that has pushed its last trigger: of each link, where its queue stood. */
+/* An END trigger that waits, with the position of each link's queue when the trigger was taken. */
 struct end {
     uint32_t launch;
     struct {
         uint64_t serial, queued;
-    } mark[NET_RAILS_MAX][PROXY_NODES]; /* those of rails that there were none of yet have serial 0, which no link has */
+    } mark[NET_RAILS_MAX][PROXY_NODES]; /* serial 0, which no link has: the rail had no link yet */
 };
 
-/* A FIFO, and the trigger that was taken out of it last. */
+/* A FIFO, and the trigger that was last taken out of it. */
 struct feed {
     struct fifo *fifo;
-    bool is_held; /* it waits for room */
-    bool is_done; /* since an END was taken: it has been seen empty */
-    struct fcc_trigger held;
-    struct proxy_send send; /* of a held PUT or FLAG: what is left of it */
+    bool is_held;            /* `held` waits for room in a link's queue */
+    bool is_done;            /* the FIFO has been seen empty since the last END was taken */
+    struct fcc_trigger held; /* the last trigger */
+    struct proxy_send send;  /* the rest of a held PUT or FLAG */
 };
 
 struct proxy {
@@ -61,45 +65,47 @@ struct proxy {
     int epoll, doorbell;
     pthread_t thread;
     _Atomic uint32_t stop;
-    _Atomic uint32_t awake; /* proxy_stay_awake(): how many times */
-    struct feed feeds
-        [PROXY_FEEDS]; /* [0] has `fifo`. Who adds one (with `lock`) fills it in before nfeeds (release); then the thread's */
+    _Atomic uint32_t awake; /* calls of proxy_stay_awake(true) without a matching call with false */
+    /* feeds[0] has `fifo`. A thread that adds a feed holds `lock`, fills the feed in, then stores nfeeds (release). After that
+     * the feed belongs to the proxy's thread. */
+    struct feed feeds[PROXY_FEEDS];
     _Atomic uint32_t nfeeds;
-    /* Connections on their way to the thread. `arrived` is set after one is in the list. */
+    /* Connections that the proxy's thread has yet to take over. `arrived` is set after one was added to the list. */
     pthread_mutex_t lock;
-    struct source_head arrivals; /* lock */
-    uint64_t forgotten;          /* lock: nodes, a bit each, whose connections are to be closed before these arrive */
+    struct source_head arrivals; /* protected by lock */
+    uint64_t
+        forgotten; /* protected by lock: a bit for each node whose connections are to be closed before arrivals are taken */
     _Atomic uint32_t arrived;
 
-    /* The thread's, the counts excepted. */
+    /* The fields from here on belong to the proxy's thread, except for the nodes' counts, rails and devices. */
     struct node nodes[PROXY_NODES];
-    uint32_t nrails; /* the largest number of them that any node has had */
+    uint32_t nrails; /* the largest number of rails that any node has had */
     struct source_head incoming, closed;
     struct source bell;
     uint64_t now_ns;
-    bool more_next;   /* owner.more is asked before the own FIFO: they take turns */
-    struct end *ends; /* a ring of PROXY_ENDS: end n at [n % PROXY_ENDS] */
+    bool more_next;   /* owner.more() and the proxy's own FIFO take turns: owner.more() is asked first next time */
+    struct end *ends; /* a ring: end n is at [n % PROXY_ENDS] */
     uint32_t ends_first, ends_next;
 };
 
-/* ---- proxy_connections.c: the thread's, the bell excepted ---- */
+/* ---- proxy_connections.c: called by the proxy's thread, except bell_ring() ---- */
 
 void source_close(struct proxy *p, struct source *s);
 void closed_free(struct source_head *head);
 void node_links_close(struct proxy *p, struct node *node);
-/* Tell the owner, if it does not know. */
+/* Tells the owner of a node's failure unless it has been told. */
 void node_failed(struct proxy *p, uint32_t index, const struct error *e);
-/* When to look at it even if nothing came. */
+/* When to call incoming_take() even if nothing has arrived. */
 static inline uint64_t incoming_due(const struct source *s)
 {
     return s->limit_ns && s->limit_ns < s->receiver->due_ns ? s->limit_ns : s->receiver->due_ns;
 }
 
-/* Receive. What net_receive() returns; if that is an error the connection is gone. */
+/* Receives. Returns net_receive()'s result; an error means that the connection has been closed. */
 int incoming_take(struct proxy *p, struct source *s);
-/* A link of which net.h has said that it is broken. */
+/* Handles a link that is broken (net_link.error). */
 void link_failed(struct proxy *p, struct source *s);
-/* Take over what proxy_link_add() and proxy_receive() have brought; true if there was something. */
+/* Takes over connections that proxy_link_add() and proxy_receive() have added. Returns true if there were any. */
 bool arrivals_take(struct proxy *p);
 void bell_ring(const struct proxy *p);
 

@@ -16,19 +16,18 @@ struct entry {
     struct net_grant *grants;
 };
 
-/* `lock` guards all of it: shared by receivers, exclusive for changes. */
 struct net_regions {
-    pthread_rwlock_t lock;
+    pthread_rwlock_t lock; /* protects all fields: held shared by receivers, exclusively for changes */
     struct entry *entries; /* sorted by (comm, rank, region) */
     uint32_t count, room;
     uint64_t serial;
-    uint64_t ended[NET_ENDED_KEPT]; /* a ring: the oldest is overwritten */
-    uint32_t nended;                /* in use: the first ones */
+    uint64_t ended[NET_ENDED_KEPT]; /* a ring: the oldest communicator is overwritten */
+    uint32_t nended;                /* entries in use */
     uint32_t ended_next;
     struct {
         uint64_t comm;
         uint32_t rank, region;
-    } retired[NET_ENDED_KEPT]; /* likewise */
+    } retired[NET_ENDED_KEPT]; /* a ring, as `ended` */
     uint32_t nretired, retired_next;
 };
 
@@ -38,11 +37,11 @@ int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes,
 
     if (!area->rows || !area->row_bytes || (area->rows > 1 && area->stride < area->row_bytes))
         return -EINVAL;
-    /* The last row begins rows - 1 strides behind the first one. */
+    /* The last row begins rows - 1 strides after the first one. */
     if (__builtin_mul_overflow((uint64_t)area->rows - 1, area->rows > 1 ? area->stride : 0, &span) ||
         __builtin_add_overflow(span, area->row_bytes, &span) || __builtin_add_overflow(offset, span, &end) || end > bytes)
         return -ERANGE;
-    *length = area->rows * area->row_bytes; /* at most span */
+    *length = area->rows * area->row_bytes; /* at most span, so no overflow */
     return 0;
 }
 
@@ -64,7 +63,7 @@ int net_regions_open(struct net_regions **out, struct error *e)
     if (!regions)
         return error_set(e, -ENOMEM, "no memory for the registry of regions");
     (void)pthread_rwlockattr_init(&attr);
-    /* Without this, receivers that take turns could keep a removal out for ever. */
+    /* Without this attribute, receivers that hold the lock in turns could keep a removal waiting for ever. */
     (void)pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
     (void)pthread_rwlock_init(&regions->lock, &attr);
     (void)pthread_rwlockattr_destroy(&attr);
@@ -72,7 +71,7 @@ int net_regions_open(struct net_regions **out, struct error *e)
     return 0;
 }
 
-/* The entry goes: nobody holds it. */
+/* Revokes an entry's grants. The lock is held exclusively, or no receiver is left. */
 static void grants_revoke(const struct entry *entry)
 {
     struct net_grant *grant, *next;
@@ -102,7 +101,7 @@ void net_regions_close(struct net_regions *regions)
     free(regions);
 }
 
-/* Where the entry is, or where it would have to be inserted. */
+/* The entry's index or, if it is not *found, the index at which to insert it. */
 static uint32_t entry_find(const struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, bool *found)
 {
     uint32_t low = 0, high = regions->count;
@@ -186,7 +185,7 @@ int net_region_add_landing(struct net_regions *regions, uint64_t comm, uint32_t 
     return status;
 }
 
-/* Locked. */
+/* The lock is held exclusively. */
 static void region_forget(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region)
 {
     bool found;
@@ -272,7 +271,7 @@ int net_regions_signal(struct net_regions *regions, uint64_t comm, uint32_t rank
         return status == -ECANCELED ? 0 : status;
     if (offset % sizeof(value) || memory.bytes < sizeof(value) || offset > memory.bytes - sizeof(value))
         status = -ERANGE;
-    else /* release: what this receiver has stored before; regions begin at pages */
+    else /* release: after this receiver's earlier stores. Regions are page-aligned, so the word is aligned */
         atomic_store_explicit((_Atomic uint64_t *)(void *)(memory.base + offset), value, memory_order_release);
     net_regions_release(regions);
     return status;

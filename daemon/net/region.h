@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * region.h - the memory of this node that links from other nodes may write, and nothing else may be written by them.
+ * region.h - the registry of regions: the only memory of this node that links from other nodes may write.
  *
- * The engine adds and removes; receivers look up. A receiver holds the registry (shared) while it writes into memory or raises
- * a flag, for the time of one call that does not wait; adding and removing hold it exclusively. So when a removal returns no
- * receiver is in the memory, and none gets there again: it has to look it up anew for every piece of a frame, and finds the
- * number that it remembers from the frame's head (`serial`) only if it is still the same registration. Neither side waits longer
- * than for one such piece, and a removal that waits comes before new receivers.
+ * The engine adds and removes regions; receivers look them up. A receiver holds the registry shared while it writes into a
+ * region or raises a flag, for one call that does not block. Adding and removing hold it exclusively. So when a removal
+ * returns, no receiver is writing into the region, and none will: a receiver looks the region up again for every piece of a
+ * frame, and compares the registration's number (`serial`) with the one that it found for the frame's header. Each side waits
+ * for one such piece at most, and a waiting removal goes before new receivers.
  *
- * A transport that lets other nodes write by themselves (RDMA) has no such pieces: it hangs a grant on the registration, and the
- * removal takes that back, at once. At a communicator's end the transport takes it over, and back when nobody uses it any more
- * (daemon/net/verbs/verbs.h). Making one holds the registry for as long as the kernel needs to pin the memory.
+ * With RDMA other nodes write by themselves, so there are no such pieces. The transport attaches a grant to the registration,
+ * and the removal revokes the grant at once. At a communicator's end the transport takes the grant over, and revokes it when no
+ * node uses it any more (daemon/net/verbs/verbs.h). Making a grant holds the registry while the kernel pins the memory.
  */
 #ifndef FCC_DAEMON_NET_REGION_H
 #define FCC_DAEMON_NET_REGION_H
@@ -20,9 +20,9 @@
 
 #include "proto/base/error.h"
 
-#define NET_STAGING 0u        /* a rank's staging memory; others: the number of a symmetric buffer at its node */
-#define NET_FLAGS 0xffffffffu /* not memory but how many flags the rank has: raising them is the sink's (net.h) */
-#define NET_ENDED_KEPT 4096u  /* communicators that are remembered as ended, and regions as retired */
+#define NET_STAGING 0u        /* a rank's staging memory; other numbers: a symmetric buffer's number at its node */
+#define NET_FLAGS 0xffffffffu /* no memory: its size is the rank's number of flags, which struct net_sink raises (net.h) */
+#define NET_ENDED_KEPT 4096u  /* how many ended communicators, and retired regions, are remembered */
 
 /* An area: rows of row_bytes bytes, stride bytes apart. */
 struct net_area {
@@ -30,85 +30,94 @@ struct net_area {
     uint32_t rows;
 };
 
-/* Whether the area at offset lies within bytes, its rows not within each other; then *length: what its rows hold together. Any
- * values are allowed. An empty area does not fit. */
+/* Does the area at `offset` lie within `bytes` bytes, with rows that do not overlap? Then *length is the number of bytes of all
+ * rows. Any values are allowed. An empty area is -EINVAL. */
 int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes, uint64_t *length);
 
-/* What a sender is given: 0 and *length, and one row, however long, where the rows lie dense; or -EINVAL for an area that cannot be
- * anywhere. */
+/* Prepares an area for sending: sets *length, and turns contiguous rows into one row. -EINVAL for an area that no memory can
+ * have. */
 int net_area_simplify(struct net_area *area, uint64_t offset, uint64_t *length, struct error *e);
 
-/* The memory that what lands goes on to, of as many bytes: for adapters that can write it by themselves. */
+/* The memory behind a receive bounce buffer, of the same size, for adapters that can write it directly. */
 struct net_direct {
-    int fd; /* a dma-buf; the memory begins at its byte fd_offset. Who added the region closes it when the region is gone */
-    uint64_t fd_offset;
-    uint64_t address; /* what offsets in the region are added to */
+    int fd;             /* a dma-buf, closed by the region's owner after the region is gone */
+    uint64_t fd_offset; /* where the memory begins in the dma-buf */
+    uint64_t address;   /* the memory's address, to which offsets in the region are added */
 };
 
-/* What else is to be done with what has come: where the memory is but a landing place, and others wait for it elsewhere. */
+/* For a region that is a receive bounce buffer: what arrives there goes on to other memory, a GPU's. */
 struct net_landing {
-    /* An area has come whole, and is as checked. Called by the receiver while it holds the region, and before what follows on that link:
-     * must not wait. Not 0, with the reason, breaks the link. NULL: nothing is to be done. */
+    /* An area that has been checked has arrived whole. The receiver calls this while it holds the region, and before it handles
+     * what follows on that link. It must not block. A result other than 0, with the reason, breaks the link. NULL: not a bounce
+     * buffer. */
     int (*landed)(void *ctx, uint64_t offset, const struct net_area *area, struct error *e);
     void *ctx;
-    const struct net_direct *direct; /* NULL: there is none. Stays as long as the region */
-    /* Not NULL, if landed() is not. An adapter (its name) has been given the region for others to write: the landing place, or, is_direct, what it goes on to; then
-     * nothing lands. why: the direct way was tried, and failed; or NULL. As landed(). */
+    const struct net_direct
+        *direct; /* the memory behind; valid as long as the region; NULL: adapters cannot write it directly */
+    /* Set if landed() is. Reports that an adapter (by name) can now write for other nodes: into the bounce buffer or, with
+     * is_direct, into the memory behind, and then landed() is not called. `why`: the reason if the direct way was tried and
+     * failed, else NULL. The same restrictions as landed(). */
     void (*given)(void *ctx, const char *adapter, bool is_direct, const struct error *why);
 };
 
 struct net_regions;
 int net_regions_open(struct net_regions **out, struct error *e);
-/* No receiver uses it any more. */
+/* To be called when no receiver uses the registry any more. */
 void net_regions_close(struct net_regions *regions);
 
-/* Make memory known: [base, base + bytes) of a rank. -EEXIST if there is one of that name, -ECANCELED after net_comm_end(). NET_FLAGS: base is NULL, bytes is the
- * number of flags. A region of no bytes may be added: nothing fits into it. */
+/* Registers a rank's memory [base, base + bytes). Errors: -EEXIST: there is such a region already; -ECANCELED: after
+ * net_comm_end();
+ * -ENOMEM. For NET_FLAGS base is NULL and bytes is the number of flags. A region of 0 bytes is allowed; nothing fits into
+ * it. */
 int net_region_add(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base, uint64_t bytes,
                    struct error *e);
-/* The same, with somebody who is told of what has come. */
+/* The same for a receive bounce buffer. */
 int net_region_add_landing(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, void *base,
                            uint64_t bytes, const struct net_landing *landing, struct error *e);
-/* Forget it, if it is there. What still comes for it breaks the link that it comes over. For NET_FLAGS: no flag of the rank is
- * being raised any more when this returns. */
+/* Removes a region if there is one. Data that still arrives for it breaks its link. For NET_FLAGS: when this returns, no flag
+ * of the rank is being raised any more. */
 void net_region_remove(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region);
-/* The same for a buffer, whose number is never used again: what still comes for it is read and dropped. (Of the last NET_ENDED_KEPT
- * of them. Writes that the sender makes by itself break the link all the same.) Programs' kernels put into buffers of ranks that
- * have died, until they hear of it, and that is not the fault of others who use the link. */
+/* Removes a buffer whose number is never used again. Data that still arrives for it is read and dropped, for the last
+ * NET_ENDED_KEPT such buffers; but an RDMA write breaks its link. A program's kernels may put into a buffer of a rank that has
+ * died until they hear of the death, and other users of the link must not suffer from that. */
 void net_region_retire(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region);
-/* Forget all of a communicator. From now on what comes for it is read and dropped: other nodes may still be sending when this
- * one gives a communicator up, and their links carry other communicators too. (Of the last NET_ENDED_KEPT of them.) Its memory may
- * be unmapped when this returns, and is not to be used for anything else: with grants it may still be written. */
+/* Removes all regions of a communicator. Data that still arrives for it is read and dropped, for the last NET_ENDED_KEPT
+ * communicators: other nodes may still be sending when this node ends a communicator, and their links carry other
+ * communicators, too. When this returns, the memory may be unmapped, but must not be used for anything else: by RDMA grants it
+ * may still be written. */
 void net_comm_end(struct net_regions *regions, uint64_t comm);
 
 /* ---- for receivers ---- */
 
-/* What a transport has given other nodes so that they write a registration's memory by themselves. Both of its functions are called by
- * who removes, with receivers kept out, and take the grant over. */
+/* A transport's permission for other nodes to write a registration's memory by RDMA. The thread that removes the registration
+ * calls revoke() or end() while it holds the registry exclusively; either call takes the grant over. */
 struct net_grant {
-    const void *owner; /* tells grants of one registration from each other */
-    /* The region is removed: when this returns nothing more is written. */
+    const void *owner; /* distinguishes the grants of one registration */
+    /* The region is being removed. When this returns, the memory is not written any more. */
     void (*revoke)(struct net_grant *grant);
-    /* Its communicator has ended: the memory goes to no other owner as long as something may still be written. Must not wait. */
+    /* The communicator has ended. The transport keeps the memory from being reused while it may still be written. Must not
+     * block. */
     void (*end)(struct net_grant *grant);
     struct net_grant *next;
 };
 
+/* A registration that a receiver holds. */
 struct net_held {
     unsigned char *base;
     uint64_t bytes;
-    uint64_t serial; /* of the registration; never 0 */
+    uint64_t serial; /* the registration's number; never 0 */
     struct net_landing landing;
-    struct net_grant **grants; /* its list. Several may hold it at a time: who adds has a lock of its own */
+    struct net_grant *
+        *grants; /* the registration's list. Several receivers may hold it at a time, so the transport locks additions */
 };
 
-/* Look up and hold: 0. Not held: -ENOENT, or -ECANCELED if the communicator has ended or the region was retired. Who holds must not wait, and must not
- * call anything of this file but net_regions_release(). */
+/* Looks up a region and holds the registry (0). Otherwise it is not held: -ENOENT, or -ECANCELED if the communicator has ended
+ * or the region was retired. The holder must not block, and must call no function of this file except net_regions_release(). */
 int net_regions_hold(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, struct net_held *out);
 void net_regions_release(struct net_regions *regions);
 
-/* Store a word of 8 bytes with release, if there is such a place: 0, also if there was one and nobody wants it any more.
- * -ENOENT: there is no such region. -ERANGE: it does not lie there, or not aligned. */
+/* Stores an 8-byte word with release. Returns 0, also if the communicator has ended or the region was retired. -ENOENT: there
+ * is no such region. -ERANGE: the word is not aligned, or not within the region. */
 int net_regions_signal(struct net_regions *regions, uint64_t comm, uint32_t rank, uint32_t region, uint64_t offset,
                        uint64_t value);
 

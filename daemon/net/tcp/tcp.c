@@ -2,12 +2,12 @@
  *
  * tcp.c - the sending end over TCP.
  *
- * Frames wait in a ring of descriptions. progress() turns the first of them into a list of memory pieces for one sendmsg(): heads
- * and short rows are copied together into `copy`, long rows are sent from where they lie. A list is sent to its end before
- * the next one is made, however many calls that takes, so nothing is copied twice and the stream is what the lists say, in order.
- * A frame is flushed when the kernel has taken its last byte: it keeps a copy of its own. (MSG_ZEROCOPY would save that copy on
- * adapters that gather; over loopback the kernel copies all the same, and each send then costs a notification to read. It
- * is left out: nothing here could show that it pays.)
+ * Frames are queued in a ring. progress() turns the first frames into a list of memory pieces for one sendmsg(): headers and
+ * short rows are copied together into `copy`, long rows are sent from their memory. A list is sent to its end before the next
+ * one is built, however many calls that takes. So nothing is copied twice, and the byte stream is the lists in order.
+ * A frame is flushed when the kernel, which makes a copy of its own, has taken its last byte. (MSG_ZEROCOPY could save that
+ * copy on adapters that gather. Over loopback the kernel copies all the same, and each send then costs a notification to read.
+ * It is not used, as its benefit has not been measured.)
  */
 #include "daemon/net/tcp/tcp.h"
 
@@ -23,38 +23,39 @@
 #include "daemon/net/frame.h"
 #include "daemon/net/hello.h"
 
-#define TCP_COPY (256u * 1024u) /* heads and short rows of one list */
-#define TCP_TRIES 8             /* system calls of one progress(), if each takes only a part */
+#define TCP_COPY (256u * 1024u) /* bytes of headers and short rows in one list */
+#define TCP_TRIES 8             /* the most system calls of one progress(), if each takes only a part */
 
+/* A queued frame. */
 struct tcp_item {
-    struct net_frame frame; /* in this host's order */
-    const unsigned char *from;
-    uint64_t length; /* of the payload */
-    uint64_t end;    /* bytes of the stream up to its end */
-    bool is_message;
+    struct net_frame frame;    /* in the host's byte order */
+    const unsigned char *from; /* the payload's first row */
+    uint64_t length;           /* bytes of the payload */
+    uint64_t end;              /* position of the frame's end in the byte stream */
+    bool is_message;           /* not a heartbeat */
 };
 
 struct tcp_link {
     struct net_link link;
-    uint32_t queue;   /* items, a power of two */
+    uint32_t queue;   /* size of `items`; a power of two */
     uint64_t beat_ns; /* options.beat_ms */
     struct net_hello_in hello;
-    struct tcp_item *items;    /* item n, of all that ever were, at [n % queue]: link.flushed <= n < link.queued */
-    uint64_t built;            /* items before it are in lists, or sent */
-    uint64_t built_at;         /* of that one: bytes that are, head first */
-    uint64_t stream_end, sent; /* bytes of the stream: that were queued, that were sent */
-    struct iovec iov[TCP_IOVECS];
+    struct tcp_item *items;       /* a ring: frame n is at [n % queue], for link.flushed <= n < link.queued */
+    uint64_t built;               /* frames that have been put into lists whole */
+    uint64_t built_at;            /* bytes of the next frame, from its header on, that have been put into lists */
+    uint64_t stream_end, sent;    /* bytes of the stream that have been queued, and sent */
+    struct iovec iov[TCP_IOVECS]; /* the list; its pieces before iov_at have been sent */
     unsigned iov_at, iov_count;
-    uint32_t copied; /* bytes in use */
+    uint32_t copied; /* bytes of `copy` in use */
     unsigned char copy[TCP_COPY];
 };
 
 static struct tcp_link *tcp_of(struct net_link *l)
 {
-    return (struct tcp_link *)l; /* its first member */
+    return (struct tcp_link *)l; /* `link` is the first member */
 }
 
-/* TCP's own options do not exist on a Unix socket: there is nothing to be late or lost. */
+/* Unix sockets, which tests use, have none of TCP's options. */
 int tcp_socket_prepare(int sock, const struct net_options *options, struct error *e)
 {
     int domain, type, one = 1, size = (int)options->buffer_bytes;
@@ -70,10 +71,11 @@ int tcp_socket_prepare(int sock, const struct net_options *options, struct error
         return error_set(e, -errno, "cannot set a socket's buffers: %s", strerror(errno));
     if (domain != AF_INET && domain != AF_INET6)
         return 0;
-    /* A message is as small as a flag, and the next one does not come before somebody has seen it. */
+    /* A flag is a small message, and the next message may wait for an answer to it, so it must leave at once. */
     if (setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)))
         return error_set(e, -errno, "cannot set TCP_NODELAY: %s", strerror(errno));
-    /* A peer that takes nothing for so long is gone. A sender always has something under way: at least its signs of life. */
+    /* A peer that acknowledges nothing for this time is dead. A sender always has something in flight: at least its
+     * heartbeats. */
     if (setsockopt(sock, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms)))
         return error_set(e, -errno, "cannot set TCP_USER_TIMEOUT: %s", strerror(errno));
     return 0;
@@ -106,8 +108,9 @@ static void tcp_link_close(struct net_link *l)
 {
     struct tcp_link *t = tcp_of(l);
 
-    (void)net_hello_read(l->fd, &t->hello, NET_TCP, NULL); /* what is unread would take what was sent away with it */
-    (void)shutdown(l->fd, SHUT_RDWR); /* behind what was sent; who handed the socket over may still have it open */
+    /* With unread data close() would reset the connection, and data in flight would be lost. */
+    (void)net_hello_read(l->fd, &t->hello, NET_TCP, NULL);
+    (void)shutdown(l->fd, SHUT_RDWR); /* close() alone has no effect while the broker that handed the socket over has it open */
     (void)close(l->fd);
     free(t->items);
     free(t);
@@ -122,10 +125,10 @@ static int item_add(struct tcp_link *t, struct net_frame frame, const void *from
     struct tcp_item *item = &t->items[t->link.queued & (t->queue - 1)];
     frame.magic = NET_FRAME_MAGIC;
     frame.version = NET_FRAME_VERSION;
-    t->stream_end += sizeof(frame) + length; /* 64 bits do not wrap at any rate there is */
+    t->stream_end += sizeof(frame) + length; /* 64 bits never wrap in practice */
     *item = (struct tcp_item){frame, from, length, t->stream_end, frame.kind != NET_FRAME_BEAT};
     t->link.queued++;
-    t->link.due_ns = UINT64_MAX; /* what is sent is a sign of life, and sets it anew */
+    t->link.due_ns = UINT64_MAX; /* sending the frame stands for a heartbeat, and sets due_ns */
     return 0;
 }
 
@@ -171,7 +174,7 @@ static int tcp_signal(struct net_link *l, const struct net_place *to, uint64_t v
 
 /* ---- lists ---- */
 
-/* Append bytes by copying them. The caller has seen that there is room for them, and for a piece. */
+/* Appends a copy of the bytes to the list. The caller has checked that there is room for the bytes and for a piece. */
 static void list_copy(struct tcp_link *t, const void *from, size_t bytes)
 {
     unsigned char *to = t->copy + t->copied;
@@ -185,7 +188,7 @@ static void list_copy(struct tcp_link *t, const void *from, size_t bytes)
         t->iov[t->iov_count++] = (struct iovec){to, bytes};
 }
 
-/* Append the next piece of the item's payload. Returns its bytes; 0: no room. */
+/* Appends the next piece of the frame's payload to the list. Returns the piece's bytes; 0: no room. */
 static uint64_t list_payload(struct tcp_link *t, const struct tcp_item *item, uint64_t at, uint64_t room)
 {
     uint64_t row = at / item->frame.row_bytes, inside = at % item->frame.row_bytes;
@@ -200,11 +203,11 @@ static uint64_t list_payload(struct tcp_link *t, const struct tcp_item *item, ui
     }
     if (bytes > room)
         bytes = room;
-    t->iov[t->iov_count++] = (struct iovec){(void *)from, bytes}; /* sendmsg() does not write to it */
+    t->iov[t->iov_count++] = (struct iovec){(void *)from, bytes}; /* sendmsg() only reads from it */
     return bytes;
 }
 
-/* A list of what is next; empty if there is nothing. */
+/* Builds the next list; it is empty if no frame is queued. */
 static void list_build(struct tcp_link *t)
 {
     uint64_t total = 0;
@@ -272,10 +275,10 @@ static int tcp_progress(struct net_link *l, uint64_t now_ns)
     struct tcp_link *t = tcp_of(l);
 
     if (l->queued == l->flushed && now_ns >= l->due_ns)
-        (void)item_add(t, (struct net_frame){.kind = NET_FRAME_BEAT}, NULL, 0); /* there is room: it is empty */
+        (void)item_add(t, (struct net_frame){.kind = NET_FRAME_BEAT}, NULL, 0); /* the queue is empty, so there is room */
     l->is_blocked = false;
     for (int tries = 0; tries < TCP_TRIES; tries++) {
-        /* After a list that went out in one piece the caller looks at its other links. */
+        /* When the list has been sent, return, so that the caller serves its other links. */
         if (t->iov_at == t->iov_count) {
             if (tries)
                 break;
@@ -287,7 +290,7 @@ static int tcp_progress(struct net_link *l, uint64_t now_ns)
         ssize_t n = sendmsg(l->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) { /* only this makes the edge that epoll tells of */
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) { /* epoll reports writability only after EAGAIN */
             l->is_blocked = true;
             break;
         }

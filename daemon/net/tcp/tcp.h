@@ -7,11 +7,11 @@
 
 #include "daemon/net/net.h"
 
-#define TCP_LONG_ROW 4096u        /* rows from here on go without being copied together */
-#define TCP_IOVECS 256u           /* of one system call */
-#define TCP_AT_ONCE (1024 * 1024) /* bytes of one system call, so that a thread comes round to its other links */
+#define TCP_LONG_ROW 4096u        /* rows of at least so many bytes are sent and received without a copy */
+#define TCP_IOVECS 256u           /* iovecs of one system call */
+#define TCP_AT_ONCE (1024 * 1024) /* bytes of one system call, so that a thread also serves its other links */
 
-/* What both ends of a socket are set to. */
+/* Sets the socket's options; the same at both ends. */
 int tcp_socket_prepare(int sock, const struct net_options *options, struct error *e);
 
 int tcp_receiver_open(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,

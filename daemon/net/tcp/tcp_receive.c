@@ -2,12 +2,12 @@
  *
  * tcp_receive.c - the receiving end over TCP.
  *
- * One read takes what is left of the current frame's rows straight into their place and, behind it, the beginning of what
- * follows into a small buffer. Short rows are read into the buffer and copied from there: a list of many small pieces would cost
- * the kernel more. The part of a payload that came into the buffer is copied, too.
+ * One read puts the rest of the current frame's rows directly into the region, and the beginning of what follows into a small
+ * buffer. Short rows are read into the buffer and copied from there, because a list of many small pieces would cost the kernel
+ * more. Payload that follows a header in the buffer is copied, too.
  *
- * Trust: a head is checked whole before a byte of its payload is stored, against the registration of the region that it
- * names; that registration is held, and must still be the same one, for each read and each copy (daemon/net/region.h).
+ * Trust: before any payload is stored, the whole header is checked against the registration of the region that it names. For
+ * each read and each copy the registration is held, and must still be the same one (daemon/net/region.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,25 +22,24 @@
 #include "proto/base/clock.h"
 
 #define TCP_BUFFER 65536u
-#define TCP_AHEAD                                                                                                              \
-    4096u           /* of the buffer, what is read behind a payload: a few heads, and not much payload that would be copied */
-#define TCP_READS 8 /* system calls of one receive() */
+#define TCP_AHEAD 4096u /* bytes that are read after a payload: room for a few headers, but for little payload to copy */
+#define TCP_READS 8     /* the most system calls of one receive() */
 
 struct tcp_receiver {
     struct net_receiver receiver;
     const struct net_sink *sink;
     struct net_silence silence;
     bool has_greeted;
-    struct net_frame put;   /* the frame whose payload is under way: valid while at < length */
-    uint64_t length, at;    /* bytes of its payload: all, stored */
-    uint64_t serial;        /* of the region's registration; 0: the payload is dropped */
-    uint32_t start, filled; /* of the buffer */
+    struct net_frame put;   /* the frame whose payload is being received; valid while at < length */
+    uint64_t length, at;    /* bytes of its payload: in total, and stored so far */
+    uint64_t serial;        /* the region's registration number; 0: the payload is dropped */
+    uint32_t start, filled; /* the buffer's valid bytes are [start, filled) */
     unsigned char buffer[TCP_BUFFER];
 };
 
 static struct tcp_receiver *tcp_of(struct net_receiver *r)
 {
-    return (struct tcp_receiver *)r; /* its first member */
+    return (struct tcp_receiver *)r; /* `receiver` is the first member */
 }
 
 int tcp_receiver_open(int sock, const struct net_options *options, const struct net_sink *sink, struct net_counts *counts,
@@ -86,7 +85,7 @@ static int put_begin(struct tcp_receiver *t, const struct net_frame *f)
     if (f->region == NET_FLAGS)
         return frame_refused(t, -EPROTO, "a write over flags");
     int status = net_regions_hold(regions, f->comm, f->rank, f->region, &memory);
-    if (status == -ECANCELED) { /* nobody wants it: it only has to be an area */
+    if (status == -ECANCELED) { /* the payload will be dropped; only the area's form is checked */
         memory.serial = 0;
         status = net_area_check(&area, f->offset, UINT64_MAX, &length);
     } else if (status) {
@@ -164,7 +163,7 @@ static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
 
 /* ---- payload ---- */
 
-/* Hold the memory of the payload that is under way. *dropped: there is none and none is held. */
+/* Holds the region of the payload that is being received. Sets *dropped if the payload is dropped; then nothing is held. */
 static int payload_hold(struct tcp_receiver *t, struct net_held *memory, bool *dropped)
 {
     *dropped = t->serial == 0;
@@ -183,8 +182,8 @@ static int payload_hold(struct tcp_receiver *t, struct net_held *memory, bool *d
     return status ? frame_refused(t, -EPROTO, "a write into a region that was removed meanwhile") : 0;
 }
 
-/* The piece of a row that begins at byte `at` of the payload. Within the region: put_begin() has checked the whole area, and the
- * registration is the same. */
+/* The memory from byte `at` of the payload to the end of its row. It is within the region: put_begin() has checked the whole
+ * area, and the registration is the same. */
 static struct iovec payload_piece(const struct tcp_receiver *t, const struct net_held *memory, uint64_t at)
 {
     uint64_t row = at / t->put.row_bytes, inside = at % t->put.row_bytes;
@@ -192,7 +191,7 @@ static struct iovec payload_piece(const struct tcp_receiver *t, const struct net
     return (struct iovec){memory->base + t->put.offset + row * t->put.stride + inside, t->put.row_bytes - inside};
 }
 
-/* More of the payload has been stored; the region is still held. Perhaps it is whole. */
+/* Counts payload that was stored. If it is complete now, calls landed(); the region is still held. */
 static int payload_stored(struct tcp_receiver *t, const struct net_held *memory, uint64_t bytes)
 {
     const struct net_area area = {.row_bytes = t->put.row_bytes, .stride = t->put.stride, .rows = t->put.rows};
@@ -203,7 +202,7 @@ static int payload_stored(struct tcp_receiver *t, const struct net_held *memory,
     return memory->landing.landed(memory->landing.ctx, t->put.offset, &area, &t->receiver.error);
 }
 
-/* Store what the buffer has of the payload. */
+/* Copies the payload's bytes in the buffer to the region. */
 static int payload_copy(struct tcp_receiver *t)
 {
     struct net_held memory;
@@ -231,7 +230,7 @@ static int payload_copy(struct tcp_receiver *t)
     return status;
 }
 
-/* Deal with what the buffer has: 0 when it has nothing more, or only a part of a head. */
+/* Handles the buffer's bytes. Returns 0 when at most a part of a header is left. */
 static int buffer_take(struct tcp_receiver *t)
 {
     int status = 0;
@@ -250,7 +249,7 @@ static int buffer_take(struct tcp_receiver *t)
         }
     }
     t->filled -= t->start;
-    memmove(t->buffer, t->buffer + t->start, t->filled); /* less than a head */
+    memmove(t->buffer, t->buffer + t->start, t->filled); /* less than a header */
     t->start = 0;
     return status;
 }
@@ -264,10 +263,10 @@ static ssize_t socket_read(const struct tcp_receiver *t, struct iovec *iov, size
     return recvmsg(t->receiver.fd, &message, MSG_DONTWAIT);
 }
 
-/* Into the buffer: a bit of what comes next and, of a payload that is copied or dropped, as much as fits. */
+/* Reads into the buffer: as much as fits of a payload that is copied or dropped, and TCP_AHEAD bytes of what follows. */
 static ssize_t read_buffer(struct tcp_receiver *t)
 {
-    uint64_t room = TCP_BUFFER - t->filled, payload = t->length - t->at; /* of any size, if it is dropped */
+    uint64_t room = TCP_BUFFER - t->filled, payload = t->length - t->at; /* a dropped payload may have any size */
     uint64_t want = payload < room ? payload + TCP_AHEAD : room;
     struct iovec piece = {t->buffer + t->filled, room < want ? room : want};
     ssize_t n = socket_read(t, &piece, 1);
@@ -277,8 +276,9 @@ static ssize_t read_buffer(struct tcp_receiver *t)
     return n;
 }
 
-/* Long rows into their place, and a bit of what comes next. The buffer is empty. The registration is held during the read,
- * which does not wait. What the read gave; *status: not 0, the link is broken. */
+/* Reads long rows directly into the region, and TCP_AHEAD bytes of what follows into the buffer, which is empty. The
+ * registration is held during the read, which does not block. Returns the result of the read. Sets *status if the link is
+ * broken. */
 static ssize_t read_rows(struct tcp_receiver *t, const struct net_held *memory, int *status)
 {
     struct iovec iov[TCP_IOVECS];
@@ -303,7 +303,8 @@ static ssize_t read_rows(struct tcp_receiver *t, const struct net_held *memory, 
     return n;
 }
 
-/* One read: what it gave (0: the end), or a negative errno; *refused: that of a link that is broken already. */
+/* Reads once. Returns the number of bytes, 0 at the connection's end, or a negative errno value; with *refused the value is the
+ * error of the link, which is broken. */
 static ssize_t read_once(struct tcp_receiver *t, bool *refused)
 {
     struct net_held memory;
