@@ -170,7 +170,7 @@ static int bed_execute(struct test_case *c, struct plan *const plans[], enum fcc
 
     for (int r = 0; r < c->nranks; r++) {
         bed_upload(c, r, &args[r], &used[r]);
-        assert_true(plans[r]->slots_bytes <= BED_SLOTS);
+        assert_true(plans[r]->packet_bytes <= BED_SLOTS);
         staging[r] = bed_staging(r, plans[r]->staging_bytes, kind == FCC_SCHEDULE_COMM_ONLY ? 0 : POISON, &used[r]);
     }
     bed.epoch++;

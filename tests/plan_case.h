@@ -43,25 +43,25 @@ static inline void random_problem(struct problem *p, enum fcc_op op)
     for (int r = 0; r < p->nranks; r++)
         p->node_of[r] = (int32_t)random_below(1 + random_below(4));
     if (op == FCC_OP_EMBEDDING_ALL_TO_ALL) {
-        p->embedding.dim = 1 + random_below(300);
+        p->dim[DIM_VECTOR] = 1 + random_below(300);
         for (int r = 0; r < p->nranks; r++) {
-            p->embedding.tables[r] = random_size(COLS / RANKS);
-            p->embedding.split[r] = random_size(ROWS / 2);
-            p->embedding.batch += p->embedding.split[r];
+            p->rank_dim[DIM_N][r] = random_size(COLS / RANKS);
+            p->rank_dim[DIM_M][r] = random_size(ROWS / 2);
+            p->dim[DIM_M] += p->rank_dim[DIM_M][r];
         }
         for (int r = 0; r < p->nranks; r++)
-            p->embedding.nnz[r] = random_below(1 + p->embedding.batch * p->embedding.tables[r] * 40);
+            p->rank_dim[DIM_K][r] = random_below(1 + p->dim[DIM_M] * p->rank_dim[DIM_N][r] * 40);
     } else if (op == FCC_OP_GEMV_ALL_REDUCE) {
-        p->gemv.m = FCC_GEMV_MAX_M - random_below(random_below(2) ? 8 : FCC_GEMV_MAX_M); /* some worth a hierarchy */
-        p->gemv.n = random_below(2) ? COLS : random_size(COLS);
+        p->dim[DIM_M] = FCC_GEMV_MAX_M - random_below(random_below(2) ? 8 : FCC_GEMV_MAX_M); /* some worth a hierarchy */
+        p->dim[DIM_N] = random_below(2) ? COLS : random_size(COLS);
         for (int r = 0; r < p->nranks; r++)
-            p->gemv.k[r] = random_size(100000);
+            p->rank_dim[DIM_K][r] = random_size(100000);
     } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
-        p->gemm.n = random_size(COLS);
+        p->dim[DIM_N] = random_size(COLS);
         for (int r = 0; r < p->nranks; r++) {
-            p->gemm.k[r] = random_size(1000);
+            p->rank_dim[DIM_K][r] = random_size(1000);
             for (int q = 0; q < p->nranks; q++)
-                p->gemm.rows[r][q] = random_size(ROWS / RANKS);
+                p->counts[r][q] = random_size(ROWS / RANKS);
         }
     }
 }
@@ -69,10 +69,10 @@ static inline void random_problem(struct problem *p, enum fcc_op op)
 /* More than goes to all ranks in one step; and worth a hierarchy. */
 static inline void wide_gemv(struct problem *p)
 {
-    p->gemv.m = FCC_GEMV_MAX_M - random_below(16);
-    p->gemv.n = WIDE - random_below(150);
+    p->dim[DIM_M] = FCC_GEMV_MAX_M - random_below(16);
+    p->dim[DIM_N] = WIDE - random_below(150);
     for (int r = 0; r < p->nranks; r++)
-        p->gemv.k[r] = random_size(100);
+        p->rank_dim[DIM_K][r] = random_size(100);
     memset(p->node_of, 0, sizeof(p->node_of)); /* over nodes nothing depends on that */
 }
 
@@ -132,14 +132,14 @@ static inline bool carries_words(const struct test_case *c, const struct slice *
 static inline bool is_one_shot(const struct test_case *c)
 {
     const struct problem *p = &c->problem;
-    int64_t words = p->gemv.m * p->gemv.n * 8, k = 1;
+    int64_t words = p->dim[DIM_M] * p->dim[DIM_N] * 8, k = 1;
 
     if (!has_words(c))
         return false;
     for (int r = 0; r < p->nranks; r++)
-        k = p->gemv.k[r] > k ? p->gemv.k[r] : k;
+        k = p->rank_dim[DIM_K][r] > k ? p->rank_dim[DIM_K][r] : k;
     return words * p->nranks <= 1 << 20 ||
-           (words * p->nranks <= 16 << 20 && words * (p->nranks - 1) * 16 <= p->gemv.n * k * (int64_t)dtype_size(p->dtype));
+           (words * p->nranks <= 16 << 20 && words * (p->nranks - 1) * 16 <= p->dim[DIM_N] * k * (int64_t)dtype_size(p->dtype));
 }
 
 /* Ranks of that rank's node. */
@@ -158,7 +158,7 @@ static int chosen[PLAN_GPU + 1][PLAN_HIERARCHICAL + 1]; /* by the rule */
 static inline void expect_route(const struct test_case *c)
 {
     enum plan_route route = c->plans[0]->schedule.route;
-    int64_t most = 0, sums = c->problem.gemv.m * c->problem.gemv.n * 4;
+    int64_t most = 0, sums = c->problem.dim[DIM_M] * c->problem.dim[DIM_N] * 4;
 
     for (int r = 0; r < c->problem.nranks; r++)
         most = node_ranks(c, r) > most ? node_ranks(c, r) : most;

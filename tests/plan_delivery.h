@@ -38,14 +38,14 @@ static inline struct extent extent_of(const struct problem *p, int rank)
 
     for (int q = 0; q < p->nranks; q++) {
         if (p->op == FCC_OP_EMBEDDING_ALL_TO_ALL) {
-            x.sent_rows = p->embedding.batch;
-            x.sent_cols = p->embedding.tables[rank];
-            x.result_rows = p->embedding.split[rank];
-            x.result_cols += p->embedding.tables[q];
+            x.sent_rows = p->dim[DIM_M];
+            x.sent_cols = p->rank_dim[DIM_N][rank];
+            x.result_rows = p->rank_dim[DIM_M][rank];
+            x.result_cols += p->rank_dim[DIM_N][q];
         } else {
-            x.sent_rows += p->gemm.rows[rank][q];
-            x.result_rows += p->gemm.rows[q][rank];
-            x.sent_cols = x.result_cols = p->gemm.n;
+            x.sent_rows += p->counts[rank][q];
+            x.result_rows += p->counts[q][rank];
+            x.sent_cols = x.result_cols = p->dim[DIM_N];
         }
     }
     return x;
@@ -57,17 +57,17 @@ static inline void expect_place(const struct problem *p, int rank, const struct 
     int64_t sent_before = 0, received_before = 0, tables_before = 0, samples_before = 0;
 
     for (int q = 0; q < p->nranks; q++) {
-        sent_before += q < s->dst ? p->gemm.rows[rank][q] : 0;
-        received_before += q < rank ? p->gemm.rows[q][s->dst] : 0;
-        tables_before += q < rank ? p->embedding.tables[q] : 0;
-        samples_before += q < s->dst ? p->embedding.split[q] : 0;
+        sent_before += q < s->dst ? p->counts[rank][q] : 0;
+        received_before += q < rank ? p->counts[q][s->dst] : 0;
+        tables_before += q < rank ? p->rank_dim[DIM_N][q] : 0;
+        samples_before += q < s->dst ? p->rank_dim[DIM_M][q] : 0;
     }
     if (p->op == FCC_OP_EMBEDDING_ALL_TO_ALL) {
         EXPECT(s->dst_row == s->row && s->dst_col == s->col + tables_before);
-        EXPECT((int64_t)s->row + s->rows <= p->embedding.split[s->dst]);
+        EXPECT((int64_t)s->row + s->rows <= p->rank_dim[DIM_M][s->dst]);
         *row = s->row + (uint32_t)samples_before;
     } else {
-        EXPECT(s->row >= sent_before && s->row + s->rows <= sent_before + p->gemm.rows[rank][s->dst]);
+        EXPECT(s->row >= sent_before && s->row + s->rows <= sent_before + p->counts[rank][s->dst]);
         EXPECT(s->dst_row == s->row - sent_before + received_before && s->dst_col == s->col);
         *row = s->row;
     }
@@ -152,7 +152,7 @@ static inline void expect_hierarchy(const struct test_case *c, const int owner[]
                 column_count(c, r, s, owner[j], &columns[j]);
         }
     }
-    for (int64_t j = 0; j < c->problem.gemv.n; j++) {
+    for (int64_t j = 0; j < c->problem.dim[DIM_N]; j++) {
         int collected = 0;
         for (int r = 0; r < c->problem.nranks; r++) {
             bool apart = c->problem.node_of[r] != c->problem.node_of[owner[j]];
@@ -181,7 +181,8 @@ static inline void expect_all_reduce(const struct test_case *c)
             const struct slice *s = &c->plans[r]->slices[i];
             if (s->kind == SLICE_WAIT)
                 continue;
-            EXPECT(s->row == 0 && s->rows == p->gemv.m && s->cols > 0 && s->col + s->cols <= p->gemv.n && s->dst_col == s->col);
+            EXPECT(s->row == 0 && s->rows == p->dim[DIM_M] && s->cols > 0 && s->col + s->cols <= p->dim[DIM_N] &&
+                   s->dst_col == s->col);
             for (uint32_t j = s->col; j < s->col + s->cols; j++) {
                 computed[r][j] += computes(s);
                 put[r][j] += puts_tile(s);
@@ -193,7 +194,7 @@ static inline void expect_all_reduce(const struct test_case *c)
             }
         }
     }
-    for (int64_t j = 0; j < p->gemv.n; j++) {
+    for (int64_t j = 0; j < p->dim[DIM_N]; j++) {
         for (int r = 0; r < p->nranks; r++) {
             EXPECT(reduced[r][j] == (has_comm && (one_shot || r == 0)));
             EXPECT(computed[r][j] == has_compute && put[r][j] == has_comm);
@@ -201,11 +202,11 @@ static inline void expect_all_reduce(const struct test_case *c)
     }
     /* A tile is put where it is reduced, and is the same tile on all ranks. */
     for (int r = 0; r < p->nranks && has_comm; r++) {
-        uint64_t words = has_words(c) ? (uint64_t)(p->gemv.m * p->gemv.n * 8) : 0;
-        EXPECT(c->plans[r]->slots_bytes >= words * (one_shot ? (uint64_t)p->nranks : 1));
-        EXPECT(c->plans[r]->slots_bytes == c->plans[0]->slots_bytes && (words || c->plans[r]->slots_bytes == 0));
+        uint64_t words = has_words(c) ? (uint64_t)(p->dim[DIM_M] * p->dim[DIM_N] * 8) : 0;
+        EXPECT(c->plans[r]->packet_bytes >= words * (one_shot ? (uint64_t)p->nranks : 1));
+        EXPECT(c->plans[r]->packet_bytes == c->plans[0]->packet_bytes && (words || c->plans[r]->packet_bytes == 0));
         /* results go to the own rank alone, partial sums into slots */
-        EXPECT(c->plans[r]->only_slots == (one_shot && c->schedule.kind == FCC_SCHEDULE_FUSED));
+        EXPECT(plan_starts_alone(c->plans[r]) == (one_shot && c->schedule.kind == FCC_SCHEDULE_FUSED));
         EXPECT(c->plans[r]->shared == (one_shot ? 0 : 1u << FCC_GEMV_Y));
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++) {
             const struct slice *s = &c->plans[r]->slices[i];

@@ -5,6 +5,7 @@
 #ifndef PLAN_EXPECT_H
 #define PLAN_EXPECT_H
 
+#include "kernels/plan/spec.h"
 #include "tests/plan_case.h"
 #include "tests/plan_delivery.h"
 #include "tests/plan_order.h"
@@ -109,6 +110,64 @@ static inline void expect_gpu_waits(const struct test_case *c)
         }
 }
 
+/* The level of a slice: the last one that begins at it or before. */
+static inline uint32_t level_of(const struct plan *plan, uint32_t slice)
+{
+    uint32_t level = 0;
+
+    while (plan->level_first[level + 1] <= slice)
+        level++;
+    return level;
+}
+
+/* Why no plan can deadlock (plan.h): levels never descend, and a slice waits only for slices of lower levels. */
+static inline void expect_levels(const struct test_case *c)
+{
+    static uint32_t raised[RANKS][FLAGS]; /* the highest level of the slices that raise the flag */
+
+    memset(raised, 0, sizeof(raised));
+    for (int r = 0; r < c->problem.nranks; r++) {
+        const struct plan *plan = c->plans[r];
+        EXPECT(plan->nlevels > 0 && plan->level_first[0] == 0 && plan->level_first[plan->nlevels] == plan->nslices);
+        for (uint32_t l = 0; l < plan->nlevels; l++)
+            EXPECT(plan->level_first[l] <= plan->level_first[l + 1]);
+        for (uint32_t i = 0; i < plan->nslices; i++)
+            for (int q = 0; q < c->problem.nranks && plan->slices[i].group != SLICE_NO_GROUP; q++) {
+                const struct signal_group *g = &plan->groups[plan->slices[i].group];
+                if (plan_reaches(plan, g->dst, q) && level_of(plan, i) > raised[q][g->flag])
+                    raised[q][g->flag] = level_of(plan, i);
+            }
+    }
+    for (int q = 0; q < c->problem.nranks; q++)
+        for (uint32_t i = 0; i < c->plans[q]->nslices; i++) {
+            const struct slice *s = &c->plans[q]->slices[i];
+            for (uint32_t w = 0; w < s->wait_count; w++)
+                EXPECT(raised[q][s->wait_first + w * s->wait_stride] < level_of(c->plans[q], i));
+            if (c->schedule.target == PLAN_GPU)
+                EXPECT(level_of(c->plans[q], i) == (uint32_t)phase_of(s));
+        }
+}
+
+/* What a plan says of itself is what its slices do. */
+static inline void expect_facts(const struct test_case *c, int r)
+{
+    const struct plan *plan = c->plans[r];
+    bool shares = false, sends = plan->packet_bytes > 0;
+
+    for (uint32_t i = 0; i < plan->nslices; i++) {
+        const struct slice *s = &plan->slices[i];
+        for (int q = 0; q < plan->nranks; q++) {
+            bool others = q != r && plan_reaches(plan, s->dst, q) && stores_result(c, s);
+            shares |= others;
+            EXPECT(!others || level_of(plan, i) >= plan->start_level);
+        }
+        sends |= s->kind != SLICE_COMPUTE && s->kind != SLICE_WAIT;
+    }
+    EXPECT(!shares || plan->shared == 1u << op_spec(plan->op)->result);
+    EXPECT(!sends || plan->transport == (has_words(c) ? TRANSPORT_PACKETS : TRANSPORT_FLAGS));
+    EXPECT(plan->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY || (plan->transport == TRANSPORT_NONE && !plan->shared));
+}
+
 static inline void expect_plans(const struct test_case *c)
 {
     enum fcc_op op = c->problem.op;
@@ -125,7 +184,9 @@ static inline void expect_plans(const struct test_case *c)
         if (c->schedule.target == PLAN_GPU || !is_hierarchical(c))
             expect_gpu_phases(c, c->plans[r]);
         expect_groups(c, c->plans[r]);
+        expect_facts(c, r);
     }
+    expect_levels(c);
     if (c->schedule.target == PLAN_GPU)
         expect_gpu_waits(c);
     expect_flags(c);

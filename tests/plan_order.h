@@ -21,7 +21,7 @@ static inline bool goes_together(const struct test_case *c, int rank)
     int64_t longest = 0;
 
     for (int p = 0; p < plan->nranks; p++)
-        longest = c->problem.gemm.rows[rank][p] > longest ? c->problem.gemm.rows[rank][p] : longest;
+        longest = c->problem.counts[rank][p] > longest ? c->problem.counts[rank][p] : longest;
     return plan->op == FCC_OP_GEMM_ALL_TO_ALL && plan->schedule.kind == FCC_SCHEDULE_FUSED &&
            plan->schedule.target == PLAN_GPU && longest <= plan->schedule.slice_rows;
 }

@@ -23,16 +23,16 @@ static inline struct gpu_prepared_plan *prepared_plan_make(const struct problem 
 
     if (plan_make(problem, rank, &schedule, &plan, &e))
         return NULL;
-    if (!plan->staging_bytes && !gpu_prepared_make(problem, plan, plan->slots_bytes, &out, &e)) {
+    if (!plan->staging_bytes && !gpu_prepared_make(problem, plan, plan->packet_bytes, &out, &e)) {
         for (int r = 0; r < problem->nranks; r++)
-            out->out[r].stride[0] = problem->op == FCC_OP_GEMV_ALL_REDUCE ? problem->gemv.n : problem->gemm.n;
+            out->out[r].stride[0] = problem->dim[DIM_N];
         if (problem->op == FCC_OP_GEMV_ALL_REDUCE) {
-            out->in.gemv.m = problem->gemv.m;
-            out->in.gemv.n = problem->gemv.n;
-            out->in.gemv.k = out->in.gemv.x_stride = out->in.gemv.w_stride = problem->gemv.k[rank];
+            out->in.gemv.m = problem->dim[DIM_M];
+            out->in.gemv.n = problem->dim[DIM_N];
+            out->in.gemv.k = out->in.gemv.x_stride = out->in.gemv.w_stride = problem->rank_dim[DIM_K][rank];
         } else if (problem->op == FCC_OP_GEMM_ALL_TO_ALL) {
-            out->in.gemm.k = out->in.gemm.a_stride = problem->gemm.k[rank];
-            out->in.gemm.b_stride = problem->gemm.n;
+            out->in.gemm.k = out->in.gemm.a_stride = problem->rank_dim[DIM_K][rank];
+            out->in.gemm.b_stride = problem->dim[DIM_N];
         }
     }
     plan_free(plan);

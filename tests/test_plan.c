@@ -68,30 +68,30 @@ static void test_limits(void **state)
     (void)snprintf(case_text, sizeof(case_text), "limits");
     expect_refused(&p, 2, fused, "rank: 2: allowed are 0 to 1");
     expect_refused(&p, 0, (struct schedule){.kind = FCC_SCHEDULE_AUTO}, "schedule: auto");
-    p.gemm.n = 1024;
-    p.gemm.rows[0][1] = 1025;
+    p.dim[DIM_N] = 1024;
+    p.counts[0][1] = 1025;
     expect_refused(&p, 0, small, "more than 1048576");
-    p.gemm.n = INT32_MAX; /* it ends with the last slice that is allowed, not with the last one that there would be */
+    p.dim[DIM_N] = INT32_MAX; /* it ends with the last slice that is allowed, not with the last one that there would be */
     for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_COMPUTE_ONLY; kind++)
         expect_refused(&p, 0, (struct schedule){.kind = (enum fcc_schedule_kind)kind, .slice_rows = 1, .slice_cols = 1},
                        "more than 1048576");
-    p.gemm.n = 1024;
-    p.gemm.rows[0][1] = (int64_t)1 << 40;
+    p.dim[DIM_N] = 1024;
+    p.counts[0][1] = (int64_t)1 << 40;
     expect_refused(&p, 0, fused, "send_rows: 1099511627776");
     p.op = (enum fcc_op)77;
     expect_refused(&p, 0, fused, "operator: 77");
     p = (struct problem){.op = FCC_OP_NOOP, .nranks = 65};
     expect_refused(&p, 0, fused, "nranks: 65: allowed are 1 to 64");
     p = (struct problem){.op = FCC_OP_GEMV_ALL_REDUCE, .dtype = FCC_F16, .nranks = 64};
-    p.gemv.m = 1;
-    p.gemv.n = 1000003;
+    p.dim[DIM_M] = 1;
+    p.dim[DIM_N] = 1000003;
     EXPECT(plan_make(&p, 3, &small, &plan, &e) == 0); /* tiles grow until their flags are few enough */
     EXPECT(plan->nflags <= PLAN_MAX_FLAGS && plan->schedule.slice_cols > 1);
     plan_free(plan);
     p = (struct problem){.op = FCC_OP_EMBEDDING_ALL_TO_ALL, .dtype = FCC_F32, .nranks = 1};
-    p.embedding.dim = 1;
-    p.embedding.tables[0] = FCC_MAX_TABLES;
-    p.embedding.batch = p.embedding.split[0] = INT32_MAX;
+    p.dim[DIM_VECTOR] = 1;
+    p.rank_dim[DIM_N][0] = FCC_MAX_TABLES;
+    p.dim[DIM_M] = p.rank_dim[DIM_M][0] = INT32_MAX;
     EXPECT(plan_make(&p, 0, &fused, &plan, &e) == 0);
     plan_free(plan);
 }
@@ -100,7 +100,7 @@ static void test_limits(void **state)
 static void test_workgroups(void **state)
 {
     static const int64_t sizes[][2] = {{1024, 1024}, {4096, 512}, {512, 8192}, {130, 130}, {2, 100}};
-    struct problem p = {.op = FCC_OP_GEMM_ALL_TO_ALL, .dtype = FCC_F32, .nranks = 2, .gemm.k = {64, 64}};
+    struct problem p = {.op = FCC_OP_GEMM_ALL_TO_ALL, .dtype = FCC_F32, .nranks = 2, .rank_dim[DIM_K] = {64, 64}};
     struct schedule schedule = {.kind = FCC_SCHEDULE_FUSED};
     struct plan *plan = NULL;
     struct error e;
@@ -110,16 +110,16 @@ static void test_workgroups(void **state)
         for (schedule.workgroups = 0; schedule.workgroups <= 64; schedule.workgroups = 2 * schedule.workgroups + 1) {
             (void)snprintf(case_text, sizeof(case_text), "%d x %d, %u workgroups", (int)sizes[i][0], (int)sizes[i][1],
                            schedule.workgroups);
-            p.gemm.n = sizes[i][1];
+            p.dim[DIM_N] = sizes[i][1];
             for (int r = 0; r < 2; r++)
-                p.gemm.rows[r][0] = p.gemm.rows[r][1] = sizes[i][0] / 2;
+                p.counts[r][0] = p.counts[r][1] = sizes[i][0] / 2;
             EXPECT(plan_make(&p, 1, &schedule, &plan, &e) == 0);
             const struct schedule *s = &plan->schedule;
             if (schedule.workgroups > 1)
                 EXPECT(plan->nslices >= 2 * schedule.workgroups || (s->slice_rows <= 128 && s->slice_cols <= 128));
             else
                 EXPECT(s->slice_cols == (sizes[i][1] > 6144 ? 4096 : sizes[i][1]));
-            EXPECT(s->slice_rows >= 64 && (s->slice_cols >= 64 || s->slice_cols == p.gemm.n));
+            EXPECT(s->slice_rows >= 64 && (s->slice_cols >= 64 || s->slice_cols == p.dim[DIM_N]));
             plan_free(plan);
         }
 }
@@ -128,7 +128,8 @@ static void test_workgroups(void **state)
  * number of them, unless these are a destination's last ones. */
 static void test_bands(void **state)
 {
-    struct problem p = {.op = FCC_OP_GEMM_ALL_TO_ALL, .dtype = FCC_F16, .nranks = 2, .gemm.n = 4096, .gemm.k = {64, 64}};
+    struct problem p = {
+        .op = FCC_OP_GEMM_ALL_TO_ALL, .dtype = FCC_F16, .nranks = 2, .dim[DIM_N] = 4096, .rank_dim[DIM_K] = {64, 64}};
     const struct schedule schedule = {.kind = FCC_SCHEDULE_FUSED, .target = PLAN_GPU};
     struct plan *plan = NULL;
     struct error e;
@@ -136,7 +137,7 @@ static void test_bands(void **state)
     (void)state;
     for (uint32_t high = 2; high <= 100; high++) {
         (void)snprintf(case_text, sizeof(case_text), "%u tiles high", high);
-        p.gemm.rows[0][0] = p.gemm.rows[0][1] = high * 128 - 5;
+        p.counts[0][0] = p.counts[0][1] = high * 128 - 5;
         EXPECT(plan_make(&p, 0, &schedule, &plan, &e) == 0 && plan->schedule.slice_rows == 128);
         for (uint32_t i = 0, n; plan->slices[i].kind == SLICE_COMPUTE_PUT; i += n) {
             const struct slice *s = &plan->slices[i];
@@ -146,6 +147,48 @@ static void test_bands(void **state)
             EXPECT(n <= 24 && (last || (n >= 10 && n % 2 == 0)) && (n == high || high > 23));
         }
         plan_free(plan);
+    }
+}
+
+static void expect_differs(struct problem *a, const struct problem *b, int64_t *word, bool differs)
+{
+    ++*word;
+    EXPECT(problem_equal(a, b) != differs);
+    --*word;
+    EXPECT(problem_equal(a, b));
+}
+
+/* Problems are equal if all words are that their operator uses, of the ranks that there are. */
+static void test_problems(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(all_ops) / sizeof(all_ops[0]); i++) {
+        static struct problem a, b;
+        const struct problem_spec *words = &op_get(all_ops[i])->words;
+        memset(&a, 0x55, sizeof(a)); /* beyond the ranks lies anything */
+        memset(&b, 0x2a, sizeof(b));
+        (void)snprintf(case_text, sizeof(case_text), "problems of %s", op_name(all_ops[i]));
+        for (struct problem *p = &a; p; p = p == &a ? &b : NULL) {
+            problem_begin(p, all_ops[i], 3);
+            memset(p->node_of, 0, 3 * sizeof(p->node_of[0]));
+        }
+        EXPECT(problem_equal(&a, &b));
+        for (int d = 0; d < DIMS; d++) {
+            EXPECT(a.dim[d] == 0);
+            expect_differs(&a, &b, &a.dim[d], true);
+        }
+        for (int r = 0; r < 4; r++)
+            for (int d = 0; d < RANK_DIMS; d++) {
+                EXPECT(r == 3 || a.rank_dim[d][r] == 0);
+                expect_differs(&a, &b, &a.rank_dim[d][r], r < 3 && words->rank_dim[d].name);
+            }
+        for (int r = 0; r < 16; r++)
+            expect_differs(&a, &b, &a.counts[r / 4][r % 4], r / 4 < 3 && r % 4 < 3 && words->counts);
+        a.node_of[2] = 1;
+        EXPECT(!problem_equal(&a, &b));
+        a.node_of[2] = 0;
+        a.dtype = FCC_BF16;
+        EXPECT(!problem_equal(&a, &b));
     }
 }
 
@@ -173,6 +216,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_properties), cmocka_unit_test(test_destinations), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_workgroups), cmocka_unit_test(test_bands),        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_problems),
     };
     const char *seed = getenv("FCC_TEST_SEED");
 

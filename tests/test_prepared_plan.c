@@ -28,17 +28,17 @@ static struct problem problem_make(enum fcc_op op, int nranks, int64_t m, int64_
 
     for (int r = 0; r < nranks; r++) {
         if (op == FCC_OP_GEMV_ALL_REDUCE)
-            p.gemv.k[r] = k;
+            p.rank_dim[DIM_K][r] = k;
         else
-            p.gemm.k[r] = k;
+            p.rank_dim[DIM_K][r] = k;
         for (int to = 0; to < nranks && op == FCC_OP_GEMM_ALL_TO_ALL; to++)
-            p.gemm.rows[r][to] = m;
+            p.counts[r][to] = m;
     }
     if (op == FCC_OP_GEMV_ALL_REDUCE) {
-        p.gemv.m = m;
-        p.gemv.n = n;
+        p.dim[DIM_M] = m;
+        p.dim[DIM_N] = n;
     } else {
-        p.gemm.n = n;
+        p.dim[DIM_N] = n;
     }
     return p;
 }
@@ -55,9 +55,9 @@ static struct problem problem_random(void)
     p.dtype = dtypes[below(3)];
     for (int r = 0; r < nranks; r++) {
         if (gemv && below(3) == 0)
-            p.gemv.k[r] = below(300);
+            p.rank_dim[DIM_K][r] = below(300);
         for (int to = 0; to < nranks && !gemv; to++)
-            p.gemm.rows[r][to] = below(3) ? below(300) : 0;
+            p.counts[r][to] = below(3) ? below(300) : 0;
     }
     return p;
 }

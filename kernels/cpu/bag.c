@@ -14,7 +14,7 @@ int cpu_bag(const struct run *run, const struct slice *s, const struct place *to
     struct pool p = {
         .row_bytes = (size_t)tables->stride[0] * dtype_size(tables->dtype),
         .dtype = tables->dtype,
-        .dim = run->problem->embedding.dim,
+        .dim = run->problem->dim[DIM_VECTOR],
         .indices = indices->data,
         .offsets = args->tensors[FCC_EMB_OFFSETS].data,
         .wide = indices->dtype == FCC_I64,
@@ -24,14 +24,14 @@ int cpu_bag(const struct run *run, const struct slice *s, const struct place *to
     };
 
     for (int r = 0; r < s->dst; r++)
-        first += run->problem->embedding.split[r];
+        first += run->problem->rank_dim[DIM_M][r];
     for (uint32_t t = 0; t < s->col; t++)
         rows_before += table_rows[t];
     for (uint32_t t = s->col; t < s->col + s->cols; t++) {
         p.rows = tables->data + (size_t)rows_before * p.row_bytes;
         p.nrows = table_rows[t];
         p.table = (int)t;
-        p.first_bag = t * run->problem->embedding.batch;
+        p.first_bag = t * run->problem->dim[DIM_M];
         int status = pool_bags(&p, first, s->rows, to->at + (t - s->col) * to->col_bytes, to->row_bytes, wg, e);
         if (status)
             return status;

@@ -59,7 +59,7 @@ enum { TOGETHER_SLICES = VIEW_PIECES };
 uint32_t gemm_together(const struct run *run, uint32_t first)
 {
     const struct slice *s = &run->plan->slices[first];
-    double flops = 2.0 * s->rows * s->cols * (double)run->problem->gemm.k[run->rank], all = flops;
+    double flops = 2.0 * s->rows * s->cols * (double)run->problem->rank_dim[DIM_K][run->rank], all = flops;
     uint32_t count = 1, left = run->plan->nslices - first;
 
     if (run->problem->dtype != FCC_F32 || (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_COMPUTE))
@@ -78,7 +78,7 @@ uint32_t gemm_together(const struct run *run, uint32_t first)
 static bool multiply_together(const struct run *run, const struct slice slices[], uint32_t count, struct workgroup *wg,
                               struct error *e, int *status)
 {
-    size_t row_bytes = (size_t)run->problem->gemm.n * dtype_size(run->problem->dtype), before = 0;
+    size_t row_bytes = (size_t)run->problem->dim[DIM_N] * dtype_size(run->problem->dtype), before = 0;
     struct view_piece pieces[TOGETHER_SLICES];
     struct place to = {0};
     uint32_t rows = 0;

@@ -23,7 +23,7 @@ static int result_of(const struct run *run)
 static unsigned char *slot_at(const struct run *run, const struct gemv_layout *l, const struct slice *s, int at, int slot)
 {
     return run->staging[at] + l->local_bytes + (uint64_t)slot * l->slot_bytes +
-           (uint64_t)(run->problem->gemv.m * (s->col - l->columns[gemv_owner(l, s->col)])) * sizeof(float);
+           (uint64_t)(run->problem->dim[DIM_M] * (s->col - l->columns[gemv_owner(l, s->col)])) * sizeof(float);
 }
 
 /* Where the partial sum goes that this rank puts: its own, or its node's. */
@@ -35,7 +35,7 @@ static unsigned char *partial_at(const struct run *run, const struct gemv_layout
 /* A tile of the own partial sums. */
 static unsigned char *local_at(const struct run *run, const struct slice *s)
 {
-    return run->staging[run->rank] + (uint64_t)(run->problem->gemv.m * s->col) * sizeof(float);
+    return run->staging[run->rank] + (uint64_t)(run->problem->dim[DIM_M] * s->col) * sizeof(float);
 }
 
 /* sum[i] = terms[0][i] + terms[1][i] + ..., in this order. sum may be one of them. */

@@ -4,13 +4,12 @@
  */
 #include "kernels/plan/plan.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/plan/program.h"
-#include "kernels/plan/spec.h"
 
 /* ---- making a plan ---- */
 
@@ -44,6 +43,18 @@ uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag)
     return plan->ngroups++;
 }
 
+void plan_add_level(struct plan_builder *b, uint32_t level)
+{
+    struct plan *plan = b->plan;
+
+    while (b->status == 0 && plan->nlevels <= level) {
+        b->status = array_grow(&plan->level_first, plan->nlevels, &b->levels_room, sizeof(*plan->level_first));
+        if (b->status == 0)
+            plan->level_first[plan->nlevels++] = plan->nslices;
+    }
+    assert(b->status || plan->nlevels == level + 1); /* levels never descend */
+}
+
 void plan_add_slice(struct plan_builder *b, struct slice slice)
 {
     struct plan *plan = b->plan;
@@ -66,75 +77,6 @@ void plan_keep_layout(struct plan_builder *b, const void *layout, size_t bytes)
         memcpy(b->plan->layout, layout, bytes);
     else if (b->status == 0)
         b->status = -ENOMEM;
-}
-
-static int size_check(const char *name, int64_t value, int64_t most, struct error *e)
-{
-    if (value < 0 || value > most)
-        return error_set(e, -EINVAL, "%s: %" PRId64 ": allowed are 0 to %" PRId64, name, value, most);
-    return 0;
-}
-
-/* The sizes that a plan is made from fit into its slices. (match() makes only such problems.) */
-static int embedding_check(const struct problem *p, struct error *e)
-{
-    int64_t batch = 0;
-    int status = size_check("dim", p->embedding.dim, INT32_MAX, e);
-
-    for (int r = 0; r < p->nranks && status == 0; r++) {
-        status = size_check("tables", p->embedding.tables[r], FCC_MAX_TABLES, e);
-        if (status == 0)
-            status = size_check("batch_split", p->embedding.split[r], INT32_MAX - batch, e);
-        if (status == 0)
-            batch += p->embedding.split[r];
-    }
-    return status;
-}
-
-static int gemv_check(const struct problem *p, struct error *e)
-{
-    int status = size_check("m", p->gemv.m, FCC_GEMV_MAX_M, e);
-
-    if (status == 0)
-        status = size_check("n", p->gemv.n, INT32_MAX, e);
-    for (int r = 0; r < p->nranks && status == 0; r++)
-        status = size_check("k", p->gemv.k[r], INT32_MAX, e);
-    return status;
-}
-
-static int gemm_check(const struct problem *p, struct error *e)
-{
-    int64_t sent, received;
-    int status = size_check("n", p->gemm.n, INT32_MAX, e);
-
-    for (int r = 0; r < p->nranks && status == 0; r++) {
-        status = size_check("k", p->gemm.k[r], INT32_MAX, e);
-        sent = received = 0;
-        for (int q = 0; q < p->nranks && status == 0; q++) {
-            status = size_check("send_rows", p->gemm.rows[r][q], INT32_MAX - sent, e);
-            if (status == 0)
-                status = size_check("send_rows", p->gemm.rows[q][r], INT32_MAX - received, e);
-            if (status == 0) {
-                sent += p->gemm.rows[r][q];
-                received += p->gemm.rows[q][r];
-            }
-        }
-    }
-    return status;
-}
-
-static int problem_check(const struct problem *p, struct error *e)
-{
-    switch (p->op) {
-    case FCC_OP_EMBEDDING_ALL_TO_ALL:
-        return embedding_check(p, e);
-    case FCC_OP_GEMV_ALL_REDUCE:
-        return gemv_check(p, e);
-    case FCC_OP_GEMM_ALL_TO_ALL:
-        return gemm_check(p, e);
-    default:
-        return 0;
-    }
 }
 
 static int plan_check(const struct problem *problem, int rank, const struct schedule *schedule, struct error *e)
@@ -165,13 +107,14 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
     b.plan->rank = rank;
     b.plan->nranks = problem->nranks;
     b.plan->schedule = *schedule;
-    b.plan->shared = op_spec(problem->op)->result < 0 ? 0 : 1u << op_spec(problem->op)->result;
-    if (problem->op != FCC_OP_GEMV_ALL_REDUCE)
-        b.plan->schedule.route = PLAN_FLAT; /* its slices have one destination each */
+    plan_add_level(&b, 0);
     op_get(problem->op)->plan(problem, rank, &b.plan->schedule, &b);
     /* Every plan has at least one slice, so that whoever runs it learns of its end from its slices. */
-    if (b.status == 0 && b.plan->nslices == 0)
+    if (b.status == 0 && b.plan->nslices == 0) {
+        plan_add_level(&b, b.plan->nlevels > LEVELS ? b.plan->nlevels - 1 : LEVEL_WAIT);
         plan_add_slice(&b, (struct slice){.kind = SLICE_WAIT, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
+    }
+    plan_add_level(&b, b.plan->nlevels); /* their end */
     if (b.status == -EINVAL)
         status = error_set(e, -EINVAL, "slices: more than %u: larger slices are needed than %u rows, %u columns",
                            PLAN_MAX_SLICES, b.plan->schedule.slice_rows, b.plan->schedule.slice_cols);
@@ -179,6 +122,7 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
         status = error_set(e, b.status, "plan: no memory for %u slices", b.plan->nslices);
     else if (b.plan->nflags > PLAN_MAX_FLAGS)
         status = error_set(e, -EINVAL, "flags: %u: allowed are %u: larger slices are needed", b.plan->nflags, PLAN_MAX_FLAGS);
+    b.plan->nlevels--;
     if (status) {
         plan_free(b.plan);
         return status;
@@ -193,6 +137,7 @@ void plan_free(struct plan *plan)
         return;
     free(plan->slices);
     free(plan->groups);
+    free(plan->level_first);
     free(plan->layout);
     free(plan);
 }
@@ -200,27 +145,6 @@ void plan_free(struct plan *plan)
 struct work plan_work(const struct problem *problem, int rank)
 {
     return op_get(problem->op)->work(problem, rank);
-}
-
-int plan_node_ranks(const struct problem *problem)
-{
-    int most = 1;
-
-    for (int r = 0; r < problem->nranks; r++) {
-        int n = 0;
-        for (int q = 0; q < problem->nranks; q++)
-            n += problem->node_of[q] == problem->node_of[r];
-        most = n > most ? n : most;
-    }
-    return most < problem->nranks ? most : 1;
-}
-
-bool plan_is_over_nodes(const struct problem *problem)
-{
-    for (int r = 1; r < problem->nranks; r++)
-        if (problem->node_of[r] != problem->node_of[0])
-            return true;
-    return false;
 }
 
 void plan_destination_order(const struct problem *problem, int rank, int order[])

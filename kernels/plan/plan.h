@@ -14,8 +14,8 @@
  *
  * Why no plan can deadlock: every slice has a level, such that levels never descend along a plan, and a slice waits only for
  * slices, of whichever rank, that have a lower level. Workgroups take slices in order; so of all slices that are not done, one
- * with the lowest level is in a workgroup's hands on its rank, and waits for nothing. In flat plans the levels are: what does
- * not wait; PUT that waits for the rank's own COMPUTE slices; REDUCE; the final WAIT. Hierarchical ones: kernels/plan/exchange/reduce_nodes.c.
+ * with the lowest level is in a workgroup's hands on its rank, and waits for nothing. A plan says its slices' levels
+ * (plan.level_first): enum plan_level, but in hierarchical plans for cores (kernels/plan/exchange/reduce_nodes.c).
  */
 #ifndef FCC_KERNELS_PLAN_PLAN_H
 #define FCC_KERNELS_PLAN_PLAN_H
@@ -23,35 +23,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "kernels/plan/problem.h"
 #include "kernels/plan/slice.h"
 #include "proto/base/error.h"
 #include "proto/fccclient.h"
 #include "proto/operators.h"
-
-/* What is to be done, for all ranks together. */
-struct problem {
-    enum fcc_op op;
-    enum fcc_dtype dtype;
-    int nranks;
-    int32_t node_of[FCC_MAX_RANKS]; /* topology: the node that each rank is on */
-    union {
-        struct {
-            int64_t dim, batch;
-            int64_t tables[FCC_MAX_RANKS]; /* T_r */
-            int64_t split[FCC_MAX_RANKS];  /* samples of each rank; sum is batch */
-            int64_t nnz[FCC_MAX_RANKS];    /* indices of each rank: an estimate of the work, not of the shape */
-        } embedding;
-        struct {
-            int64_t m, n;
-            int64_t k[FCC_MAX_RANKS];
-        } gemv;
-        struct {
-            int64_t n;
-            int64_t k[FCC_MAX_RANKS];
-            int64_t rows[FCC_MAX_RANKS][FCC_MAX_RANKS]; /* [source][destination] */
-        } gemm;
-    };
-};
 
 /* What the default slice sizes are made for: a few threads with caches, or hundreds of workgroups. */
 enum plan_target { PLAN_CPU, PLAN_GPU };
@@ -75,6 +51,22 @@ struct schedule {
     uint32_t slice_cols;
 };
 
+/* How data tells the rank that it goes to that it has come. NONE: no data goes to other ranks. FLAGS: a flag is raised behind it. PACKETS:
+ * each partial sum carries the stamp of its operator (kernels/gpu/abi.h, struct gpu_stamped); what the ranks make of them and hand on may
+ * still have flags. */
+enum plan_transport { TRANSPORT_NONE, TRANSPORT_FLAGS, TRANSPORT_PACKETS };
+
+/* The levels of flat plans, and of all plans for GPUs, where each is a phase of the kernels (enum gpu_phase). */
+enum plan_level {
+    LEVEL_FREE,    /* waits for nothing */
+    LEVEL_PUT,     /* waits for the own rank's slices, then puts */
+    LEVEL_NODE,    /* waits for this node's ranks, then reduces what is theirs */
+    LEVEL_REDUCE,  /* waits for all ranks, then reduces */
+    LEVEL_FORWARD, /* waits for another node, then hands on to this one */
+    LEVEL_WAIT,    /* waits only */
+    LEVELS
+};
+
 #define PLAN_SETS 2
 static_assert(FCC_MAX_RANKS <= 64, "a bit each");
 
@@ -85,15 +77,18 @@ struct plan {
     uint64_t sets[PLAN_SETS]; /* ranks, a bit each: destinations of several ranks that are not all */
     struct slice *slices;
     uint32_t nslices;
+    uint32_t *level_first; /* level l has the slices [level_first[l], level_first[l + 1]), which may be none; l < nlevels */
+    uint32_t nlevels;
+    uint32_t
+        start_level; /* slices below it store into no result of another rank and use nothing of one: they may run before any has come */
     struct signal_group *groups;
     uint32_t ngroups;
     uint32_t nflags;        /* flags used at every rank: [0, nflags) */
     uint64_t staging_bytes; /* memory that this rank needs besides the tensors */
-    uint64_t slots_bytes;   /* GPUs: memory for words that carry their epoch (kernels/gpu/abi.h), the same on all ranks */
-    bool only_slots;        /* GPUs: it uses such words and no flags, so a rank may begin before others have come */
-    uint32_t
-        shared; /* tensors, a bit each, that other ranks store into: a result with the role SHARED, and RESULT if this plan does */
-    void *layout; /* the operator's: where things are, for those who execute its slices on the cpu. NULL: it keeps none */
+    enum plan_transport transport;
+    uint64_t packet_bytes; /* memory for packets that this rank needs, the same on all ranks */
+    uint32_t shared;       /* tensors, a bit each, that other ranks store into under this plan */
+    void *layout; /* the exchange's: where things are, for those who execute its slices on the cpu. NULL: it keeps none */
 };
 
 #define PLAN_MAX_FLAGS 16384u
@@ -104,6 +99,19 @@ struct plan {
 int plan_make(const struct problem *problem, int rank, const struct schedule *schedule, struct plan **out, struct error *e);
 void plan_free(struct plan *plan);
 
+/* Whether all of its slices may run before any other rank has come. */
+static inline bool plan_starts_alone(const struct plan *plan)
+{
+    return plan->start_level >= plan->nlevels;
+}
+
+/* Whether something of a fused plan's, or of the first half of a sequential one's, may be computed before any other rank has come: slices as
+ * they are, or into staging memory what will be put in its turn. */
+static inline bool plan_starts_early(const struct plan *plan)
+{
+    return plan->start_level > 0 || (plan->schedule.kind == FCC_SCHEDULE_FUSED && plan->staging_bytes > 0);
+}
+
 /* Whether a slice or a signal group with this destination goes to that rank, too. */
 static inline bool plan_reaches(const struct plan *plan, unsigned dst, int rank)
 {
@@ -111,9 +119,6 @@ static inline bool plan_reaches(const struct plan *plan, unsigned dst, int rank)
         return dst == SLICE_DST_ALL || dst == (unsigned)rank;
     return plan->sets[dst - SLICE_DST_SET] >> rank & 1;
 }
-
-/* If there are several nodes: how many ranks the largest one has. 1: a hierarchical plan would be the flat one. */
-int plan_node_ranks(const struct problem *problem);
 
 /* Bytes read and written and floating point operations of one rank: an estimate for choosing how to run it. */
 struct work {
@@ -137,15 +142,14 @@ size_t dtype_size(enum fcc_dtype dtype);                /* bytes, or 0 */
 /* A plan under construction: arrays that grow. The first failure is kept, later calls do nothing. */
 struct plan_builder {
     struct plan *plan;
-    uint32_t slices_room, groups_room;
+    uint32_t slices_room, groups_room, levels_room;
     int status;
 };
-uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag);    /* returns its index */
+uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag); /* returns its index */
+void plan_add_level(struct plan_builder *b,
+                    uint32_t level); /* of the slices that follow: at least that of those before; 0 at first */
 void plan_add_slice(struct plan_builder *b, struct slice slice);                 /* counts it in its group */
 void plan_keep_layout(struct plan_builder *b, const void *layout, size_t bytes); /* a copy, once for a plan */
-
-/* Are its ranks on more than one node? */
-bool plan_is_over_nodes(const struct problem *problem);
 
 /* The order in which `rank` serves the destinations: ranks of other nodes first, then those of its own node, each beginning
  * with the next rank so that no two ranks begin with the same one; itself last. order[nranks]. */

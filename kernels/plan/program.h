@@ -43,28 +43,21 @@ int op_attrs_check(const int64_t *attrs, size_t nattrs, struct error *e);
 /* The values of an attribute and their number, or NULL (and 0) if it is absent. */
 const int64_t *op_attr(const struct op_args *args, enum fcc_attr key, size_t *count);
 
-/* How a slice that is computed and put may be computed before the other ranks have come, while they may still read their results. */
-enum op_early {
-    EARLY_NEVER,
-    EARLY_AS_IT_IS, /* it stores into staging memory, and no result */
-    EARLY_STAGED,   /* as one that is only computed, and then, in its turn, as one that is only put; there is staging memory */
-};
-
 /* Errors speak of arguments as "ARGUMENT: value: what is allowed"; the caller puts "rank R: OPERATOR: " in front. */
 struct op {
     const char *name;
     int ntensors;
     const char *const *tensor_names; /* [ntensors] */
     int result;                      /* the tensor that ranks store into; -1: there is none */
+    struct problem_spec words;       /* of its problems */
     /* One rank's request by itself. 0, or -EINVAL with the reason. */
     int (*check)(const struct op_args *args, int nranks, int rank, struct error *e);
-    /* All ranks' (checked) requests together: fill in *out (whose op, nranks and node_of are set, and the rest 0). 0, or -EINVAL with a reason
+    /* All ranks' (checked) requests together: fill in *out (problem_begin(), and node_of is set). 0, or -EINVAL with a reason
      * that names the rank that differs, from which one, and both values: "n: rank 2 has 128, rank 0 has 256". */
     int (*match)(const struct op_args args[], int nranks, struct problem *out, struct error *e);
     /* Fill the builder's plan; schedule's zeros become the defaults. */
     void (*plan)(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b);
     struct work (*work)(const struct problem *problem, int rank);
-    enum op_early early;
     /* Whether a rank's request is one of this problem by its attributes. For operators whose problem has all that these say; NULL: it is
      * if it has none. */
     bool (*attrs_fit)(const struct problem *problem, int rank, const struct op_args *args);

@@ -383,7 +383,7 @@ static int slots_make(struct prepared *p, struct error *e)
     int status = 0;
 
     for (int r = 0; r < bench.nranks; r++)
-        p->slots_bytes = p->plans[r]->slots_bytes > p->slots_bytes ? p->plans[r]->slots_bytes : p->slots_bytes;
+        p->slots_bytes = p->plans[r]->packet_bytes > p->slots_bytes ? p->plans[r]->packet_bytes : p->slots_bytes;
     for (int r = 0; r < bench.nranks && p->slots_bytes && status == 0; r++) {
         struct rank_memory *m = &bench.ranks[r];
         bool fresh;

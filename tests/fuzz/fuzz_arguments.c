@@ -212,17 +212,17 @@ static struct extent extent_of(const struct problem *p, int rank)
 
     for (int q = 0; q < p->nranks; q++) {
         if (p->op == FCC_OP_EMBEDDING_ALL_TO_ALL) {
-            x.sent_rows = p->embedding.batch;
-            x.sent_cols = p->embedding.tables[rank];
-            x.rows = p->embedding.split[rank];
-            x.cols += p->embedding.tables[q];
+            x.sent_rows = p->dim[DIM_M];
+            x.sent_cols = p->rank_dim[DIM_N][rank];
+            x.rows = p->rank_dim[DIM_M][rank];
+            x.cols += p->rank_dim[DIM_N][q];
         } else if (p->op == FCC_OP_GEMM_ALL_TO_ALL) {
-            x.sent_rows += p->gemm.rows[rank][q];
-            x.rows += p->gemm.rows[q][rank];
-            x.sent_cols = x.cols = p->gemm.n;
+            x.sent_rows += p->counts[rank][q];
+            x.rows += p->counts[q][rank];
+            x.sent_cols = x.cols = p->dim[DIM_N];
         } else if (p->op == FCC_OP_GEMV_ALL_REDUCE) {
-            x.sent_rows = x.rows = p->gemv.m;
-            x.sent_cols = x.cols = p->gemv.n;
+            x.sent_rows = x.rows = p->dim[DIM_M];
+            x.sent_cols = x.cols = p->dim[DIM_N];
         }
     }
     return x;
@@ -236,7 +236,7 @@ static bool is_all_to_all(const struct problem *p)
 /* No more than what all ranks' results and partial sums take together, each rounded up. */
 static void expect_staging(const struct problem *p, const struct plan *plan)
 {
-    __int128 elements = 0, width = p->op == FCC_OP_EMBEDDING_ALL_TO_ALL ? p->embedding.dim : 1;
+    __int128 elements = 0, width = p->op == FCC_OP_EMBEDDING_ALL_TO_ALL ? p->dim[DIM_VECTOR] : 1;
     struct extent x = extent_of(p, plan->rank);
 
     elements = (__int128)x.sent_rows * x.sent_cols * width;

@@ -20,17 +20,17 @@ static struct problem problem_read(struct input *in)
                         .nranks = 1 + (int)input_below(in, 8)};
 
     if (p.op == FCC_OP_GEMV_ALL_REDUCE) {
-        p.gemv.m = 1 + input_below(in, 16);
-        p.gemv.n = input_below(in, 2000);
+        p.dim[DIM_M] = 1 + input_below(in, 16);
+        p.dim[DIM_N] = input_below(in, 2000);
         for (int r = 0; r < p.nranks; r++)
-            p.gemv.k[r] = input_below(in, 200);
+            p.rank_dim[DIM_K][r] = input_below(in, 200);
         return p;
     }
-    p.gemm.n = input_below(in, 600);
+    p.dim[DIM_N] = input_below(in, 600);
     for (int r = 0; r < p.nranks; r++) {
-        p.gemm.k[r] = input_below(in, 200);
+        p.rank_dim[DIM_K][r] = input_below(in, 200);
         for (int to = 0; to < p.nranks; to++)
-            p.gemm.rows[r][to] = input_below(in, 200);
+            p.counts[r][to] = input_below(in, 200);
     }
     return p;
 }

@@ -143,29 +143,18 @@ int64_t shape_share(int64_t total, int nranks, int rank)
 void shape_problem(const struct shape *s, int nodes, struct problem *out)
 {
     struct problem p = {.op = s->op, .dtype = s->dtype, .nranks = s->nranks};
+    const bool bags = s->spec->compute == COMPUTE_BAG, puts_rows = !bags && s->spec->exchange == EXCHANGE_PUT;
 
+    p.dim[DIM_M] = bags ? s->batch : puts_rows ? 0 : s->m;
+    p.dim[DIM_N] = s->n;
+    p.dim[DIM_VECTOR] = s->dim;
     for (int r = 0; r < s->nranks; r++) {
         p.node_of[r] = (int32_t)((int64_t)r * nodes / s->nranks);
-        if (s->spec->compute == COMPUTE_BAG) {
-            p.embedding.tables[r] = s->tables;
-            p.embedding.split[r] = shape_share(s->batch, s->nranks, r);
-            p.embedding.nnz[r] = s->tables * s->batch * s->pooling;
-        } else if (s->spec->compute == COMPUTE_GEMV) {
-            p.gemv.k[r] = s->k;
-        } else if (s->spec->compute == COMPUTE_GEMM) {
-            p.gemm.k[r] = s->k;
-            for (int dst = 0; dst < s->nranks; dst++)
-                p.gemm.rows[r][dst] = shape_share(s->m, s->nranks, dst);
-        }
-    }
-    if (s->spec->compute == COMPUTE_BAG) {
-        p.embedding.dim = s->dim;
-        p.embedding.batch = s->batch;
-    } else if (s->spec->compute == COMPUTE_GEMV) {
-        p.gemv.m = s->m;
-        p.gemv.n = s->n;
-    } else if (s->spec->compute == COMPUTE_GEMM) {
-        p.gemm.n = s->n;
+        p.rank_dim[DIM_M][r] = shape_share(s->batch, s->nranks, r);
+        p.rank_dim[DIM_N][r] = s->tables;
+        p.rank_dim[DIM_K][r] = bags ? s->tables * s->batch * s->pooling : s->k;
+        for (int dst = 0; dst < s->nranks && puts_rows; dst++)
+            p.counts[r][dst] = shape_share(s->m, s->nranks, dst);
     }
     *out = p;
 }

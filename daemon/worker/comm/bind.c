@@ -216,7 +216,7 @@ static int ranks_make(struct prepared *p, const struct launch *l, const struct o
 
     for (int r = 0; r < c->nranks && !status; r++) {
         const struct plan *plan = l->runs[r].plan;
-        slots_bytes = plan->slots_bytes > slots_bytes ? plan->slots_bytes : slots_bytes;
+        slots_bytes = plan->packet_bytes > slots_bytes ? plan->packet_bytes : slots_bytes;
         if (plan->staging_bytes)
             status = error_set(e, -EOPNOTSUPP, "%s: its plan needs staging memory", submission_name(c->members[0].next));
         else if (p->offered && plan->shared & ~op_shared(op_spec(p->op)))

@@ -49,8 +49,8 @@ static bool comes_again(const struct launch *l, int rank)
 
 static bool is_worth_it(const struct launch *l)
 {
-    return l->inline_ && l->is_long && !l->aided && l->nranks > 1 && op_get(l->problem->op)->early != EARLY_NEVER &&
-           !l->error.status && !atomic_load_explicit(l->status, memory_order_relaxed);
+    return l->inline_ && l->is_long && !l->aided && l->nranks > 1 && l->starts_early && !l->error.status &&
+           !atomic_load_explicit(l->status, memory_order_relaxed);
 }
 
 /* False: there is no memory, and it will be told when all have come. */

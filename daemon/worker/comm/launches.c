@@ -15,31 +15,10 @@
 
 #define CACHE_MAX 32 /* launches kept by a communicator; several of one problem where several run at a time */
 
-size_t launch_problem_bytes(enum fcc_op op, int nranks)
-{
-    switch (op) {
-    case FCC_OP_EMBEDDING_ALL_TO_ALL:
-        return offsetof(struct problem, embedding) + sizeof(((struct problem *)0)->embedding);
-    case FCC_OP_GEMV_ALL_REDUCE:
-        return offsetof(struct problem, gemv) + sizeof(((struct problem *)0)->gemv);
-    case FCC_OP_GEMM_ALL_TO_ALL:
-        return offsetof(struct problem, gemm.rows) + (size_t)nranks * sizeof(((struct problem *)0)->gemm.rows[0]);
-    case FCC_OP_NOOP:
-    case FCC_OP_COUNT:
-        break;
-    }
-    return offsetof(struct problem, embedding);
-}
-
-static bool is_of_problem(const struct launch *l, const struct problem *p)
-{
-    return l->problem->op == p->op && !memcmp(l->problem, p, launch_problem_bytes(p->op, l->nranks));
-}
-
 struct tune_class launch_class(const struct comm *c)
 {
     for (const struct launch *l = c->cache; l; l = l->next_cached)
-        if (is_of_problem(l, c->problem))
+        if (problem_equal(l->problem, c->problem))
             return *l->class;
     return tune_class_of(c->problem);
 }
@@ -101,7 +80,7 @@ struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan
 {
     for (struct launch **at = &c->cache; *at; at = &(*at)->next_cached) {
         struct launch *l = *at;
-        if (l->schedule.kind == kind && l->schedule.route == route && is_of_problem(l, c->problem)) {
+        if (l->schedule.kind == kind && l->schedule.route == route && problem_equal(l->problem, c->problem)) {
             *at = l->next_cached;
             l->next_cached = NULL;
             return l;

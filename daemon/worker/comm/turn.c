@@ -55,7 +55,7 @@ static int slots_prepare(struct comm *c, struct launch *l, struct error *e)
 
     l->stamp = 0;
     for (int r = 0; r < c->nranks; r++)
-        needed = l->runs[r].plan->slots_bytes > needed ? l->runs[r].plan->slots_bytes : needed;
+        needed = l->runs[r].plan->packet_bytes > needed ? l->runs[r].plan->packet_bytes : needed;
     if (!needed)
         return 0;
     if (needed > c->dev.slots_bytes || c->stamp == UINT32_MAX) {
@@ -106,9 +106,7 @@ int launch_match(struct comm *c, const struct op_args args[], struct error *e)
     struct error why;
 
     error_clear(&why);
-    memset(c->problem, 0, launch_problem_bytes(op, c->nranks));
-    c->problem->op = op;
-    c->problem->nranks = c->nranks;
+    problem_begin(c->problem, op, c->nranks);
     for (int r = 0; r < c->nranks; r++)
         c->problem->node_of[r] = c->members[r].node;
     int status = op_get(op)->match(args, c->nranks, c->problem, &why);

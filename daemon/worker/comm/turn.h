@@ -36,8 +36,6 @@ void launch_reset(struct launch *l);
 
 /* ---- launches.c ---- */
 
-/* The bytes of a problem that mean something: rows of the counts matrix beyond the ranks do not. */
-size_t launch_problem_bytes(enum fcc_op op, int nranks);
 struct tune_class launch_class(const struct comm *c); /* c->problem's */
 /* A launch of c->problem, with its plans: a kept one, which then is kept no more, or a new one; NULL with an error. */
 struct launch *launch_get(struct comm *c, enum fcc_schedule_kind kind, enum plan_route route, struct error *e);

@@ -108,6 +108,7 @@ static int run_make(struct launch *l, struct device_comm *c, int r, struct error
     if (!run->group_left || !run->times[0] || !run->times[1])
         return error_set(e, -ENOMEM, "no memory for a plan of %u slices", run->plan->nslices);
     launch_groups_set(run);
+    l->starts_early |= plan_starts_early(run->plan);
     int products = products_count(run->plan);
     l->products = r == 0 || products < l->products ? products : l->products;
     return 0;

@@ -107,6 +107,7 @@ struct launch {
     uint64_t charged;                /* bytes */
     bool inline_;                    /* small: the engine runs it itself */
     bool is_long;                    /* ... and then it is worth to give helpers some of it */
+    bool starts_early;               /* a rank's plan_starts_early() */
     int products;                    /* slices that compute, of the rank that has the fewest */
     double work_ns;                  /* a guess at how long one core would take for all ranks */
     uint32_t steps;                  /* GPU, over nodes: a bit for each enum gpu_step that there is; the last always is */

@@ -185,12 +185,12 @@ static int embedding_match(const struct op_args args[], int nranks, struct probl
     if (status)
         return status;
     out->dtype = out0->dtype;
-    out->embedding.dim = out0->shape[2];
-    out->embedding.batch = batch0;
+    out->dim[DIM_VECTOR] = out0->shape[2];
+    out->dim[DIM_M] = batch0;
     for (int r = 0; r < nranks; r++) {
-        out->embedding.tables[r] = tables[r];
-        out->embedding.split[r] = split0[r];
-        out->embedding.nnz[r] = args[r].tensors[FCC_EMB_INDICES].data ? args[r].tensors[FCC_EMB_INDICES].shape[0] : 0;
+        out->rank_dim[DIM_N][r] = tables[r];
+        out->rank_dim[DIM_M][r] = split0[r];
+        out->rank_dim[DIM_K][r] = args[r].tensors[FCC_EMB_INDICES].data ? args[r].tensors[FCC_EMB_INDICES].shape[0] : 0;
     }
     return 0;
 }
@@ -204,14 +204,14 @@ static int embedding_match(const struct op_args args[], int nranks, struct probl
 static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     const bool gpu = schedule->target == PLAN_GPU;
-    int64_t tables = problem->embedding.tables[rank], bags = tables * problem->embedding.batch;
-    double vector = (double)(problem->embedding.dim * (int64_t)dtype_size(problem->dtype));
-    double bag = vector * (bags > 0 ? (double)problem->embedding.nnz[rank] / (double)bags + 2 : 2);
+    int64_t tables = problem->rank_dim[DIM_N][rank], bags = tables * problem->dim[DIM_M];
+    double vector = (double)(problem->dim[DIM_VECTOR] * (int64_t)dtype_size(problem->dtype));
+    double bag = vector * (bags > 0 ? (double)problem->rank_dim[DIM_K][rank] / (double)bags + 2 : 2);
     double fit = (gpu ? 1 << 17 : 1 << 20) / bag, fewest = gpu ? 8 : 16;
     int64_t most = 1;
 
     for (int p = 0; p < problem->nranks; p++)
-        most = problem->embedding.split[p] > most ? problem->embedding.split[p] : most;
+        most = problem->rank_dim[DIM_M][p] > most ? problem->rank_dim[DIM_M][p] : most;
     if (schedule->slice_rows == 0) {
         double rows = fit < fewest ? fewest : fit;
         /* With the largest numbers of tables and samples, larger slices instead of too many. */
@@ -231,31 +231,31 @@ static void embedding_plan(const struct problem *problem, int rank, struct sched
 {
     struct rectangle parts[FCC_MAX_RANKS];
     bool from[FCC_MAX_RANKS];
-    int64_t tables_before = 0, tables = problem->embedding.tables[rank];
+    int64_t tables_before = 0, tables = problem->rank_dim[DIM_N][rank];
 
     choose_tile(problem, rank, schedule);
     for (int r = 0; r < rank; r++)
-        tables_before += problem->embedding.tables[r];
+        tables_before += problem->rank_dim[DIM_N][r];
     for (int p = 0; p < problem->nranks; p++) {
         parts[p] = (struct rectangle){
-            .rows = (uint32_t)problem->embedding.split[p], .cols = (uint32_t)tables, .dst_col = (uint32_t)tables_before};
-        from[p] = problem->embedding.tables[p] > 0 && problem->embedding.split[rank] > 0;
+            .rows = (uint32_t)problem->rank_dim[DIM_M][p], .cols = (uint32_t)tables, .dst_col = (uint32_t)tables_before};
+        from[p] = problem->rank_dim[DIM_N][p] > 0 && problem->rank_dim[DIM_M][rank] > 0;
     }
     if (schedule->kind != FCC_SCHEDULE_FUSED)
         b->plan->staging_bytes =
-            (uint64_t)(problem->embedding.batch * tables) * (uint64_t)problem->embedding.dim * dtype_size(problem->dtype);
-    all_to_all_plan(problem, rank, schedule, parts, (uint64_t)problem->embedding.dim * dtype_size(problem->dtype), from,
+            (uint64_t)(problem->dim[DIM_M] * tables) * (uint64_t)problem->dim[DIM_VECTOR] * dtype_size(problem->dtype);
+    all_to_all_plan(problem, rank, schedule, parts, (uint64_t)problem->dim[DIM_VECTOR] * dtype_size(problem->dtype), from,
                     schedule->target == PLAN_GPU ? ALL_TO_ALL_IN_TURNS : ALL_TO_ALL_IN_PARTS, NULL, b);
 }
 
 static struct work embedding_work(const struct problem *problem, int rank)
 {
-    double vector = (double)(problem->embedding.dim * (int64_t)dtype_size(problem->dtype));
-    double bags = (double)problem->embedding.tables[rank] * (double)problem->embedding.batch;
-    double nnz = (double)problem->embedding.nnz[rank];
+    double vector = (double)(problem->dim[DIM_VECTOR] * (int64_t)dtype_size(problem->dtype));
+    double bags = (double)problem->rank_dim[DIM_N][rank] * (double)problem->dim[DIM_M];
+    double nnz = (double)problem->rank_dim[DIM_K][rank];
 
     return (struct work){.bytes = nnz * (vector + sizeof(int64_t)) + bags * (vector + sizeof(int64_t)),
-                         .flops = nnz * (double)problem->embedding.dim};
+                         .flops = nnz * (double)problem->dim[DIM_VECTOR]};
 }
 
 const struct op op_embedding_all_to_all = {
@@ -263,6 +263,10 @@ const struct op op_embedding_all_to_all = {
     .ntensors = FCC_EMB_TENSORS,
     .tensor_names = names,
     .result = FCC_EMB_OUT,
+    .words =
+        {.dim = {[DIM_M] = {"batch", INT32_MAX}, [DIM_VECTOR] = {"dim", INT32_MAX}},
+         .rank_dim =
+             {[DIM_M] = {"batch_split", INT32_MAX}, [DIM_N] = {"tables", FCC_MAX_TABLES}, [DIM_K] = {"indices", INT64_MAX}}},
     .check = embedding_check,
     .match = embedding_match,
     .plan = embedding_plan,

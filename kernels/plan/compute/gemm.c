@@ -79,7 +79,7 @@ static int64_t rows_received(const struct problem *problem, int rank)
     int64_t sum = 0;
 
     for (int r = 0; r < problem->nranks; r++)
-        sum += problem->gemm.rows[r][rank];
+        sum += problem->counts[r][rank];
     return sum;
 }
 
@@ -96,10 +96,10 @@ static int gemm_match(const struct op_args args[], int nranks, struct problem *o
     if (status)
         return status;
     out->dtype = c0->dtype;
-    out->gemm.n = c0->shape[1];
+    out->dim[DIM_N] = c0->shape[1];
     for (int r = 0; r < nranks; r++) {
-        out->gemm.k[r] = args[r].tensors[FCC_GEMM_A].shape[1];
-        send_rows_get(&args[r], nranks, out->gemm.rows[r]);
+        out->rank_dim[DIM_K][r] = args[r].tensors[FCC_GEMM_A].shape[1];
+        send_rows_get(&args[r], nranks, out->counts[r]);
     }
     for (int r = 0; r < nranks; r++) {
         int64_t received = rows_received(out, r), room = args[r].tensors[FCC_GEMM_C].shape[0];
@@ -115,7 +115,7 @@ static int64_t rows_of(const struct problem *problem, int rank)
     int64_t sum = 0;
 
     for (int p = 0; p < problem->nranks; p++)
-        sum += problem->gemm.rows[rank][p];
+        sum += problem->counts[rank][p];
     return sum;
 }
 
@@ -124,8 +124,8 @@ static int64_t tiles_apart(const struct problem *problem, int rank, int64_t rows
     int64_t high = 0;
 
     for (int p = 0; p < problem->nranks; p++)
-        high += (problem->gemm.rows[rank][p] + rows - 1) / rows;
-    return high * ((problem->gemm.n + cols - 1) / cols);
+        high += (problem->counts[rank][p] + rows - 1) / rows;
+    return high * ((problem->dim[DIM_N] + cols - 1) / cols);
 }
 
 /* The BLAS packs b anew for each slice: with M = N = K = 1024 it loses 2 to 4 % with blocks of 256 rows, 4 to 8 % with 128,
@@ -137,7 +137,7 @@ static int64_t tiles_apart(const struct problem *problem, int rank, int64_t rows
 static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     enum { LEAST = 64 };
-    int64_t half = (rows_of(problem, rank) / 2 + 15) / 16 * 16, most = 512, n = problem->gemm.n;
+    int64_t half = (rows_of(problem, rank) / 2 + 15) / 16 * 16, most = 512, n = problem->dim[DIM_N];
     int64_t wanted = schedule->workgroups > 1 ? 2 * (int64_t)schedule->workgroups : 0;
 
     for (int r = 0; r < problem->nranks && schedule->kind == FCC_SCHEDULE_FUSED; r++)
@@ -157,7 +157,7 @@ static int64_t longest_part(const struct problem *problem, int rank)
     int64_t longest = 0;
 
     for (int p = 0; p < problem->nranks; p++)
-        longest = problem->gemm.rows[rank][p] > longest ? problem->gemm.rows[rank][p] : longest;
+        longest = problem->counts[rank][p] > longest ? problem->counts[rank][p] : longest;
     return longest;
 }
 
@@ -168,12 +168,12 @@ static int64_t tiles_of(const struct problem *problem, int rank, int64_t rows, i
     int64_t high = 0, left = 0; /* rows that the last tile has room for */
 
     for (int p = 0; p < problem->nranks; p++) {
-        int64_t part = problem->gemm.rows[rank][p];
+        int64_t part = problem->counts[rank][p];
         bool joins = shared && part <= left;
         high += joins ? 0 : (part + rows - 1) / rows;
         left = joins ? left - part : part < GPU_ROWS_TOGETHER ? GPU_ROWS_TOGETHER - part : 0;
     }
-    return high * ((problem->gemm.n + cols - 1) / cols);
+    return high * ((problem->dim[DIM_N] + cols - 1) / cols);
 }
 
 /* A GPU's slice is one tile of its matrix units, so that the first ones leave early: 128 rows of 256 columns of f16 and bf16, or of
@@ -208,9 +208,9 @@ static bool tiles_get(const struct problem *problem, const struct schedule *aske
     for (int r = 0; r < problem->nranks; r++) {
         struct schedule s = *asked;
         choose_gpu_tile(problem, r, &s);
-        uint64_t wide = ((uint64_t)problem->gemm.n + s.slice_cols - 1) / s.slice_cols;
+        uint64_t wide = ((uint64_t)problem->dim[DIM_N] + s.slice_cols - 1) / s.slice_cols;
         for (int p = 0; p < problem->nranks; p++) {
-            uint64_t count = ((uint64_t)problem->gemm.rows[r][p] + s.slice_rows - 1) / s.slice_rows * wide;
+            uint64_t count = ((uint64_t)problem->counts[r][p] + s.slice_rows - 1) / s.slice_rows * wide;
             if ((all[p] += count) > GPU_FLAGS_MOST)
                 return false;
             out->count[r][p] = (uint32_t)count;
@@ -228,18 +228,20 @@ static void gemm_plan(const struct problem *problem, int rank, struct schedule *
 
     (schedule->target == PLAN_GPU ? choose_gpu_tile : choose_tile)(problem, rank, schedule);
     for (int p = 0; p < problem->nranks; p++) {
-        int64_t dst_row = 0, rows = problem->gemm.rows[rank][p];
+        int64_t dst_row = 0, rows = problem->counts[rank][p];
         for (int r = 0; r < rank; r++)
-            dst_row += problem->gemm.rows[r][p];
+            dst_row += problem->counts[r][p];
         parts[p] = (struct rectangle){
-            .row = (uint32_t)row, .rows = (uint32_t)rows, .cols = (uint32_t)problem->gemm.n, .dst_row = (uint32_t)dst_row};
+            .row = (uint32_t)row, .rows = (uint32_t)rows, .cols = (uint32_t)problem->dim[DIM_N], .dst_row = (uint32_t)dst_row};
         row += rows;
-        from[p] = problem->gemm.rows[p][rank] > 0 && problem->gemm.n > 0;
+        from[p] = problem->counts[p][rank] > 0 && problem->dim[DIM_N] > 0;
     }
-    uint64_t bytes = (uint64_t)row * (uint64_t)problem->gemm.n * dtype_size(problem->dtype);
+    uint64_t bytes = (uint64_t)row * (uint64_t)problem->dim[DIM_N] * dtype_size(problem->dtype);
     if (schedule->kind != FCC_SCHEDULE_FUSED ||
         (schedule->target == PLAN_CPU && !plan_is_over_nodes(problem) && bytes <= EARLY_BYTES))
         b->plan->staging_bytes = bytes;
+    if (schedule->kind == FCC_SCHEDULE_SEQUENTIAL || schedule->kind == FCC_SCHEDULE_COMPUTE_ONLY)
+        b->plan->start_level = LEVEL_PUT;
     all_to_all_plan(problem, rank, schedule, parts, dtype_size(problem->dtype), from,
                     are_short(problem, rank, schedule) ? ALL_TO_ALL_TOGETHER
                     : schedule->target == PLAN_GPU     ? ALL_TO_ALL_IN_BANDS
@@ -249,7 +251,7 @@ static void gemm_plan(const struct problem *problem, int rank, struct schedule *
 
 static struct work gemm_work(const struct problem *problem, int rank)
 {
-    double m = (double)rows_of(problem, rank), n = (double)problem->gemm.n, k = (double)problem->gemm.k[rank];
+    double m = (double)rows_of(problem, rank), n = (double)problem->dim[DIM_N], k = (double)problem->rank_dim[DIM_K][rank];
 
     return (struct work){.bytes = (m * k + k * n + m * n) * (double)dtype_size(problem->dtype), .flops = 2 * m * n * k};
 }
@@ -261,14 +263,14 @@ static bool gemm_attrs_fit(const struct problem *problem, int rank, const struct
 
     send_rows_get(args, problem->nranks, rows);
     for (int p = 0; p < problem->nranks; p++)
-        fit &= rows[p] == problem->gemm.rows[rank][p];
+        fit &= rows[p] == problem->counts[rank][p];
     return fit;
 }
 
 static int gemm_values(const struct problem *problem, int rank, int64_t values[])
 {
     for (int r = 0; r < problem->nranks; r++)
-        values[r] = problem->gemm.rows[r][rank];
+        values[r] = problem->counts[r][rank];
     return problem->nranks;
 }
 
@@ -277,11 +279,11 @@ const struct op op_gemm_all_to_all = {
     .ntensors = FCC_GEMM_TENSORS,
     .tensor_names = names,
     .result = FCC_GEMM_C,
+    .words = {.dim = {[DIM_N] = {"n", INT32_MAX}}, .rank_dim = {[DIM_K] = {"k", INT32_MAX}}, .counts = "send_rows"},
     .check = gemm_check,
     .match = gemm_match,
     .plan = gemm_plan,
     .work = gemm_work,
-    .early = EARLY_STAGED,
     .attrs_fit = gemm_attrs_fit,
     .values = gemm_values,
 };

@@ -75,10 +75,10 @@ static int gemv_match(const struct op_args args[], int nranks, struct problem *o
     if (status)
         return status;
     out->dtype = y0->dtype;
-    out->gemv.m = y0->shape[0];
-    out->gemv.n = y0->shape[1];
+    out->dim[DIM_M] = y0->shape[0];
+    out->dim[DIM_N] = y0->shape[1];
     for (int r = 0; r < nranks; r++)
-        out->gemv.k[r] = args[r].tensors[FCC_GEMV_X].shape[1];
+        out->rank_dim[DIM_K][r] = args[r].tensors[FCC_GEMV_X].shape[1];
     return 0;
 }
 
@@ -89,7 +89,7 @@ int64_t gemv_columns_per_line(const struct problem *problem)
 
 void gemv_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1])
 {
-    int64_t line = gemv_columns_per_line(problem), n = problem->gemv.n, lines = (n + line - 1) / line;
+    int64_t line = gemv_columns_per_line(problem), n = problem->dim[DIM_N], lines = (n + line - 1) / line;
     int64_t each = lines / problem->nranks, more = lines % problem->nranks;
 
     columns[0] = 0;
@@ -97,15 +97,6 @@ void gemv_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 
         int64_t end = columns[p] + (each + (p < more)) * line;
         columns[p + 1] = end < n ? end : n;
     }
-}
-
-int64_t gemv_longest_k(const struct problem *problem)
-{
-    int64_t k = 1;
-
-    for (int r = 0; r < problem->nranks; r++)
-        k = problem->gemv.k[r] > k ? problem->gemv.k[r] : k;
-    return k;
 }
 
 #define GPU_TILES 256 /* about */
@@ -118,9 +109,9 @@ static void choose_tile(const struct problem *problem, struct schedule *schedule
     struct gemv_layout l;
 
     if (tile == 0 && schedule->target == PLAN_GPU) /* over nodes: some for each workgroup, whole lines of y */
-        tile = (problem->gemv.n / GPU_TILES + line) / line * line;
+        tile = (problem->dim[DIM_N] / GPU_TILES + line) / line * line;
     if (tile == 0) {
-        tile = (1 << 20) / (gemv_longest_k(problem) * (int64_t)dtype_size(problem->dtype)) / line * line;
+        tile = (1 << 20) / (problem_longest_k(problem) * (int64_t)dtype_size(problem->dtype)) / line * line;
         tile = tile < line ? line : tile;
     }
     for (;; tile *= 2) {
@@ -131,20 +122,19 @@ static void choose_tile(const struct problem *problem, struct schedule *schedule
     }
     if (tile > l.columns[1])
         tile = l.columns[1] > 0 ? l.columns[1] : 1;
-    schedule->slice_rows = (uint32_t)problem->gemv.m;
+    schedule->slice_rows = (uint32_t)problem->dim[DIM_M];
     schedule->slice_cols = (uint32_t)tile;
 }
 
-void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count, bool is_here)
+struct slice gemv_wait(int rank, int64_t first, int64_t count, bool is_here)
 {
-    if (count > 0)
-        plan_add_slice(b, (struct slice){.kind = SLICE_WAIT,
-                                         .is_here = is_here,
-                                         .dst = (uint16_t)b->plan->rank,
-                                         .group = SLICE_NO_GROUP,
-                                         .wait_first = (uint32_t)first,
-                                         .wait_count = (uint32_t)count,
-                                         .wait_stride = 1});
+    return (struct slice){.kind = SLICE_WAIT,
+                          .is_here = is_here,
+                          .dst = (uint16_t)rank,
+                          .group = SLICE_NO_GROUP,
+                          .wait_first = (uint32_t)first,
+                          .wait_count = (uint32_t)count,
+                          .wait_stride = 1};
 }
 
 /* With g ranks on a node, flat sends each partial sum and each result g times as often between nodes as hierarchical does, which has
@@ -154,7 +144,7 @@ void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count, bool is
 
 static void choose_route(const struct problem *problem, struct schedule *schedule)
 {
-    int64_t ranks = plan_node_ranks(problem), sums = problem->gemv.m * problem->gemv.n * (int64_t)sizeof(float);
+    int64_t ranks = plan_node_ranks(problem), sums = problem->dim[DIM_M] * problem->dim[DIM_N] * (int64_t)sizeof(float);
 
     if (ranks == 1)
         schedule->route = PLAN_FLAT;
@@ -175,7 +165,7 @@ static void gemv_plan(const struct problem *problem, int rank, struct schedule *
 
 static struct work gemv_work(const struct problem *problem, int rank)
 {
-    double m = (double)problem->gemv.m, n = (double)problem->gemv.n, k = (double)problem->gemv.k[rank];
+    double m = (double)problem->dim[DIM_M], n = (double)problem->dim[DIM_N], k = (double)problem->rank_dim[DIM_K][rank];
     double size = (double)dtype_size(problem->dtype);
 
     return (struct work){.bytes = (n * k + m * k + m * n) * size + 2 * m * n * sizeof(float), .flops = 2 * m * n * k + m * n};
@@ -186,10 +176,10 @@ const struct op op_gemv_all_reduce = {
     .ntensors = FCC_GEMV_TENSORS,
     .tensor_names = names,
     .result = FCC_GEMV_Y,
+    .words = {.dim = {[DIM_M] = {"m", FCC_GEMV_MAX_M}, [DIM_N] = {"n", INT32_MAX}}, .rank_dim = {[DIM_K] = {"k", INT32_MAX}}},
     .check = gemv_check,
     .match = gemv_match,
     .plan = gemv_plan,
     .work = gemv_work,
-    .early = EARLY_AS_IT_IS,
     .values = op_no_values,
 };

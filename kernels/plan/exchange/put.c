@@ -4,6 +4,8 @@
  */
 #include "kernels/plan/exchange/put.h"
 
+#include "kernels/plan/spec.h"
+
 enum { BAND_TILES = 16 };
 
 static uint32_t least(uint64_t a, uint64_t b)
@@ -50,6 +52,8 @@ static void add_puts(struct plan_builder *b, enum slice_kind kind, const int ord
 {
     struct plan *plan = b->plan;
 
+    if (wait_for_own)
+        plan_add_level(b, LEVEL_PUT);
     for (int i = 0; i < plan->nranks; i++) {
         const struct rectangle *part = &parts[order[i]];
         uint32_t tile_rows = schedule->slice_rows, tile_cols = schedule->slice_cols;
@@ -156,6 +160,7 @@ static bool add_computes(struct plan_builder *b, const int order[], const struct
 
 static void add_wait(struct plan_builder *b, uint32_t first, uint32_t count)
 {
+    plan_add_level(b, LEVEL_WAIT);
     plan_add_slice(b, (struct slice){.kind = SLICE_WAIT,
                                      .dst = (uint16_t)b->plan->rank,
                                      .group = SLICE_NO_GROUP,
@@ -227,6 +232,11 @@ void all_to_all_plan(const struct problem *problem, int rank, const struct sched
     plan_destination_order(problem, rank, order);
     layout_keep(b, parts, element_bytes);
     b->plan->nflags = own_flag + 1;
+    b->plan->schedule.route = PLAN_FLAT; /* a slice has one destination */
+    if (schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY) {
+        b->plan->transport = TRANSPORT_FLAGS;
+        b->plan->shared = 1u << op_spec(problem->op)->result;
+    }
     switch (schedule->kind) {
     case FCC_SCHEDULE_COMPUTE_ONLY:
         if (add_computes(b, order, schedule, parts, bands))

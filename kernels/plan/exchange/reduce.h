@@ -9,12 +9,11 @@
 
 /* ---- kernels/plan/compute/gemv.c ---- */
 
-int64_t gemv_longest_k(const struct problem *problem); /* of a rank, at least 1 */
 int64_t gemv_columns_per_line(const struct problem *problem);
 /* Where each rank's chunk of the columns begins, and the end: whole cache lines of y. The first is as long as any. */
 void gemv_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1]);
 /* The wait for `count` flags; is_here: as in struct slice. */
-void gemv_add_wait(struct plan_builder *b, int64_t first, int64_t count, bool is_here);
+struct slice gemv_wait(int rank, int64_t first, int64_t count, bool is_here);
 
 /* ---- reduce_nodes.c: on the cpu, and on GPUs of several nodes ---- */
 

@@ -19,7 +19,8 @@
  * "Reduce in node" of such a tile stands AHEAD tiles behind its compute+put, by when the others have mostly put theirs, too.
  * Levels (plan.h): tile i of this order has level 2i; so has what stands in its place of the own node's tiles, which
  * follow; reduce in node, behind tile i + AHEAD, level 2(i + AHEAD) + 1; then come reduce, forward, and wait. All ranks of a
- * node have the same number of tiles of each sort, so these are levels in the sense of plan.h.
+ * node have the same number of tiles of each sort, so these are levels in the sense of plan.h. (Where partial sums are computed first, all
+ * these are one higher.)
  *
  * On GPUs, whose kernels may wait for GPUs of their own node but for no other node, the same slices stand in the order of enum
  * gpu_phase, and the operator is as many kernels as it has dependences on other nodes, and one (daemon/worker/device/gpu/steps.c):
@@ -37,6 +38,8 @@
  * the tile; it raises the other ranks' flags behind its stores to them.
  */
 #include "kernels/plan/exchange/reduce.h"
+
+#include "kernels/plan/spec.h"
 
 #define AHEAD 2
 
@@ -70,15 +73,15 @@ static void nodes_number(const struct problem *problem, bool flat, struct gemv_l
 
 void gemv_layout_make(const struct problem *problem, const struct schedule *schedule, struct gemv_layout *out)
 {
-    int64_t n = problem->gemv.n, tile = schedule->slice_cols;
+    int64_t n = problem->dim[DIM_N], tile = schedule->slice_cols;
 
     gemv_chunks(problem, out->columns);
     out->tiles[0] = 0;
     for (int p = 0; p < problem->nranks; p++)
         out->tiles[p + 1] = out->tiles[p] + (out->columns[p + 1] - out->columns[p] + tile - 1) / tile;
     out->ntiles = out->tiles[problem->nranks];
-    out->slot_bytes = ((uint64_t)(problem->gemv.m * out->columns[1]) * sizeof(float) + 63) & ~(uint64_t)63;
-    out->local_bytes = ((uint64_t)(problem->gemv.m * n) * sizeof(float) + 63) & ~(uint64_t)63;
+    out->slot_bytes = ((uint64_t)(problem->dim[DIM_M] * out->columns[1]) * sizeof(float) + 63) & ~(uint64_t)63;
+    out->local_bytes = ((uint64_t)(problem->dim[DIM_M] * n) * sizeof(float) + 63) & ~(uint64_t)63;
     if (schedule->kind == FCC_SCHEDULE_FUSED)
         out->local_bytes = 0;
     nodes_number(problem, schedule->route == PLAN_FLAT, out);
@@ -165,7 +168,8 @@ struct maker {
     uint32_t results, computed; /* the first flag of the results; the flag that the own partial sums are there */
     bool puts_wait;             /* for that one */
     struct turn reduced;        /* before it all tiles are reduced in this node, by slices that are in the plan */
-    int64_t puts;               /* that are */
+    int64_t puts, node_reduces; /* that are in the plan, and tiles that the turn has passed */
+    bool interleaved;           /* on cores, hierarchical: levels are not those of enum plan_level */
 };
 
 enum { SET_RESULTS, SET_FORWARD }; /* whom an owner sends its results to; whom a deputy hands them on to */
@@ -190,6 +194,17 @@ static void add_signalled(const struct maker *m, struct slice s, int64_t flag)
 {
     s.group = plan_add_group(m->b, s.dst, (uint32_t)flag);
     plan_add_slice(m->b, s);
+}
+
+/* The level of what is one of enum plan_level in other plans. Interleaved, the i-th put and the i-th node's sum have `own`. */
+static void add_level(const struct maker *m, enum plan_level level, int64_t own)
+{
+    int64_t behind = 2 * (m->l->ntiles + AHEAD) + 1; /* all puts and nodes' sums, on every rank */
+
+    if (!m->interleaved)
+        plan_add_level(m->b, level);
+    else
+        plan_add_level(m->b, (uint32_t)(level < LEVEL_REDUCE ? own + m->puts_wait : behind + level - LEVEL_REDUCE + 1));
 }
 
 static void add_computes(const struct maker *m, const int order[])
@@ -233,6 +248,7 @@ static bool add_node_reduce(struct maker *m)
 
     if (m->b->status || !turn_next(m, &m->reduced, &owner, &t))
         return false;
+    add_level(m, LEVEL_NODE, 2 * (m->node_reduces++ + AHEAD) + 1);
     if (gemv_collector(l, owner, m->rank) != m->rank)
         return true;
     struct slice s = tile_slice(m, owner, t, SLICE_REDUCE_NODE, (unsigned)owner);
@@ -252,6 +268,7 @@ static void add_put(struct maker *m, int owner, int64_t t)
     int collector = gemv_collector(l, owner, m->rank), slot = gemv_slot(l, owner, m->rank);
     struct slice s = tile_slice(m, owner, t, fused ? SLICE_COMPUTE_PUT : SLICE_PUT, (unsigned)collector);
 
+    add_level(m, m->puts_wait ? LEVEL_PUT : LEVEL_FREE, 2 * m->puts);
     if (m->puts_wait) {
         s.wait_first = m->computed;
         s.wait_count = s.wait_stride = 1;
@@ -285,6 +302,8 @@ static void add_reduces(const struct maker *m)
     const struct gemv_layout *l = m->l;
     unsigned dst = l->nnodes > 1 ? SLICE_DST_SET + SET_RESULTS : SLICE_DST_ALL;
 
+    add_level(m, LEVEL_REDUCE, 0);
+    m->b->plan->start_level = m->b->plan->nlevels - 1;
     for (int64_t t = l->tiles[m->rank]; t < l->tiles[m->rank + 1] && m->b->status == 0; t++) {
         struct slice s = tile_slice(m, m->rank, t, SLICE_REDUCE, dst);
         s.wait_first = (uint32_t)t;
@@ -303,6 +322,7 @@ static void add_forwards(const struct maker *m)
     int owner;
     int64_t t;
 
+    add_level(m, LEVEL_FORWARD, 0);
     while (m->b->status == 0 && l->size[m->node] > 1 && turn_next(m, &at, &owner, &t)) {
         if (gemv_deputy(l, owner, m->node) != m->rank)
             continue;
@@ -319,6 +339,14 @@ static bool comes_from_here(const struct maker *m, int owner)
     return m->l->node[owner] == m->node || gemv_deputy(m->l, owner, m->node) != m->rank;
 }
 
+/* Behind all other slices, for `count` flags. */
+static void add_wait(const struct maker *m, int64_t first, int64_t count, bool is_here)
+{
+    add_level(m, LEVEL_WAIT, 0);
+    if (count > 0)
+        plan_add_slice(m->b, gemv_wait(m->rank, first, count, is_here));
+}
+
 /* For all results; on GPUs of a hierarchical plan apart by where they come from. */
 static void add_waits(const struct maker *m)
 {
@@ -327,14 +355,14 @@ static void add_waits(const struct maker *m)
     int p = 0, next;
 
     if (plan->schedule.target == PLAN_CPU || l->nnodes == 1) {
-        gemv_add_wait(m->b, m->results, l->ntiles, false);
+        add_wait(m, m->results, l->ntiles, false);
         return;
     }
     for (; p < plan->nranks; p = next) {
         bool is_here = comes_from_here(m, p);
         for (next = p + 1; next < plan->nranks && comes_from_here(m, next) == is_here;)
             next++;
-        gemv_add_wait(m->b, m->results + l->tiles[p], l->tiles[next] - l->tiles[p], is_here);
+        add_wait(m, m->results + l->tiles[p], l->tiles[next] - l->tiles[p], is_here);
     }
 }
 
@@ -362,7 +390,12 @@ void gemv_flags_plan(const struct problem *problem, int rank, struct plan_builde
     plan_keep_layout(b, &l, sizeof(l));
     struct maker m = {.b = b, .l = &l, .rank = rank, .node = l.node[rank], .results = (uint32_t)gemv_slot_flags(&l)};
     m.computed = m.results + (uint32_t)l.ntiles;
+    m.interleaved = l.nnodes > 1 && b->plan->schedule.target == PLAN_CPU;
     b->plan->nflags = m.computed + 1;
+    if (kind != FCC_SCHEDULE_COMPUTE_ONLY) {
+        b->plan->transport = TRANSPORT_FLAGS;
+        b->plan->shared = 1u << op_spec(problem->op)->result;
+    }
     b->plan->staging_bytes = gemv_staging_bytes(&l);
     plan_destination_order(problem, rank, order);
     if (l.nnodes > 1)
@@ -371,7 +404,8 @@ void gemv_flags_plan(const struct problem *problem, int rank, struct plan_builde
         add_computes(&m, order);
         m.puts_wait = true;
         if (kind == FCC_SCHEDULE_COMPUTE_ONLY) {
-            gemv_add_wait(b, m.computed, 1, false);
+            add_wait(&m, m.computed, 1, false);
+            b->plan->start_level = b->plan->nlevels - 1;
             return;
         }
     }

@@ -16,6 +16,7 @@
  * for these alone, [M][N].
  */
 #include "kernels/plan/exchange/reduce.h"
+#include "kernels/plan/spec.h"
 
 /* In one step every rank sends all of its partial sums to all ranks, in two steps each to its owner only, which sends the
  * results on, with a flag. One step it is where that is so little that the second step would take longer: for 4 ranks up to 64
@@ -28,9 +29,9 @@
 
 static bool is_one_shot(const struct problem *problem)
 {
-    uint64_t n = (uint64_t)problem->gemv.n, nranks = (uint64_t)problem->nranks;
-    uint64_t bytes = (uint64_t)problem->gemv.m * n * PACKET_BYTES; /* of one rank's words */
-    uint64_t w = n * (uint64_t)gemv_longest_k(problem) * dtype_size(problem->dtype);
+    uint64_t n = (uint64_t)problem->dim[DIM_N], nranks = (uint64_t)problem->nranks;
+    uint64_t bytes = (uint64_t)problem->dim[DIM_M] * n * PACKET_BYTES; /* of one rank's words */
+    uint64_t w = n * (uint64_t)problem_longest_k(problem) * dtype_size(problem->dtype);
 
     return bytes * nranks <= ONE_SHOT_BYTES || (bytes * nranks <= ONE_SHOT_MOST && bytes * (nranks - 1) <= w / ONE_SHOT_OF_W);
 }
@@ -38,7 +39,7 @@ static bool is_one_shot(const struct problem *problem)
 /* A slot: of one rank's words of some columns, whole blocks of 8. */
 static uint64_t words_bytes(const struct problem *problem, int64_t columns)
 {
-    return ((uint64_t)(problem->gemv.m * ((columns + 7) / 8 * 8)) * PACKET_BYTES + 255) & ~(uint64_t)255;
+    return ((uint64_t)(problem->dim[DIM_M] * ((columns + 7) / 8 * 8)) * PACKET_BYTES + 255) & ~(uint64_t)255;
 }
 
 /* One row: one or two columns for each of a workgroup's 8 waves, and some hundreds of tiles for the workgroups to take; but where
@@ -46,11 +47,11 @@ static uint64_t words_bytes(const struct problem *problem, int64_t columns)
  * so that on GPUs with large matrix instructions some of them make 64 columns. */
 static uint32_t words_tile(const struct problem *problem, const struct schedule *schedule)
 {
-    int64_t n = problem->gemv.n, tile = schedule->slice_cols;
+    int64_t n = problem->dim[DIM_N], tile = schedule->slice_cols;
 
-    if (tile == 0 && problem->gemv.m == 1 && n <= 1 << 16) {
+    if (tile == 0 && problem->dim[DIM_M] == 1 && n <= 1 << 16) {
         tile = n < 4096 ? 8 : 16;
-        if (gemv_longest_k(problem) < SHORT_K)
+        if (problem_longest_k(problem) < SHORT_K)
             while (tile * 256 < n)
                 tile *= 2;
     } else if (tile == 0)
@@ -70,8 +71,8 @@ struct reduction {
  * put meanwhile, where putting is a phase of its own. Results that go to others do so in whole cache lines. */
 static struct reduction reduction_make(const struct problem *problem)
 {
-    int64_t m = problem->gemv.m, line = gemv_columns_per_line(problem);
-    struct reduction d = {.nchunks = 1, .columns = {0, problem->gemv.n}};
+    int64_t m = problem->dim[DIM_M], line = gemv_columns_per_line(problem);
+    struct reduction d = {.nchunks = 1, .columns = {0, problem->dim[DIM_N]}};
 
     if (!is_one_shot(problem)) {
         d.nchunks = problem->nranks;
@@ -113,6 +114,13 @@ static void add_tiles(struct plan_builder *b, const struct problem *problem, con
     }
 }
 
+static void add_wait(struct plan_builder *b, int64_t first, int64_t count)
+{
+    plan_add_level(b, LEVEL_WAIT);
+    if (count > 0)
+        plan_add_slice(b, gemv_wait(b->plan->rank, first, count, false));
+}
+
 /* The own chunk's results, each slice with a flag at all ranks, and the wait for all. */
 static void add_results(struct plan_builder *b, const struct reduction *d)
 {
@@ -127,39 +135,42 @@ static void add_results(struct plan_builder *b, const struct reduction *d)
             like.group = plan_add_group(b, SLICE_DST_ALL, (uint32_t)flag);
             add_columns(b, col, end, d->slice, like);
         }
-    gemv_add_wait(b, 0, d->nslices, false);
+    add_wait(b, 0, d->nslices);
 }
 
 void gemv_words_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
 {
     struct reduction d = reduction_make(problem);
     bool fused = schedule->kind == FCC_SCHEDULE_FUSED, computes = schedule->kind != FCC_SCHEDULE_COMM_ONLY;
-    bool puts = schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY, some = problem->gemv.n > 0;
+    bool puts = schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY, some = problem->dim[DIM_N] > 0;
     uint32_t computed = d.nchunks > 1 ? (uint32_t)d.nslices : 0;
     struct slice put = {.kind = fused ? SLICE_COMPUTE_PUT : SLICE_PUT, .group = SLICE_NO_GROUP};
 
-    schedule->slice_rows = (uint32_t)problem->gemv.m;
+    schedule->slice_rows = (uint32_t)problem->dim[DIM_M];
     schedule->slice_cols = words_tile(problem, schedule);
     b->plan->nflags = computed + 1;
-    b->plan->staging_bytes = fused ? 0 : (uint64_t)(problem->gemv.m * problem->gemv.n) * sizeof(float);
-    b->plan->only_slots = fused && d.nchunks == 1;
-    b->plan->shared = d.nchunks == 1 ? 0 : b->plan->shared; /* in one step each rank adds all for itself */
-    b->plan->slots_bytes = puts ? (uint64_t)problem->nranks * words_bytes(problem, d.columns[1]) : 0;
+    b->plan->staging_bytes = fused ? 0 : (uint64_t)(problem->dim[DIM_M] * problem->dim[DIM_N]) * sizeof(float);
+    b->plan->transport = puts ? TRANSPORT_PACKETS : TRANSPORT_NONE;
+    b->plan->shared = puts && d.nchunks > 1 ? 1u << op_spec(problem->op)->result : 0;
+    b->plan->start_level = fused && d.nchunks == 1 ? LEVELS : LEVEL_FREE;
+    b->plan->packet_bytes = puts ? (uint64_t)problem->nranks * words_bytes(problem, d.columns[1]) : 0;
     if (!fused && computes && some) {
         uint32_t group = plan_add_group(b, (unsigned)rank, computed);
         add_tiles(b, problem, &d, (struct slice){.kind = SLICE_COMPUTE, .group = group});
+        plan_add_level(b, LEVEL_PUT);
         put.wait_first = computed;
         put.wait_count = put.wait_stride = 1;
     }
     if (!puts) {
-        gemv_add_wait(b, computed, some, false);
+        add_wait(b, computed, some);
         return;
     }
     add_tiles(b, problem, &d, put);
+    plan_add_level(b, LEVEL_REDUCE);
     if (d.nchunks > 1)
         add_results(b, &d);
     else
-        add_columns(b, 0, problem->gemv.n, d.slice,
+        add_columns(b, 0, problem->dim[DIM_N], d.slice,
                     (struct slice){.kind = SLICE_REDUCE, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
 }
 

@@ -10,19 +10,20 @@ bool device_cpu_run_early(struct launch *l, int rank)
 {
     struct launch_run *r = &l->runs[rank];
     struct workgroup *wg = &((struct cpu_device *)r->device->state)->inline_[0].workgroup;
-    const struct op *op = op_get(l->problem->op);
+    const struct plan *plan = r->plan;
+    const uint32_t as_they_are = plan->level_first[plan->start_level < plan->nlevels ? plan->start_level : plan->nlevels];
     uint64_t start_ns, now_ns = clock_ns();
     struct slice compute;
     struct error ignored;
 
     error_clear(&ignored);
-    for (uint32_t i = 0; i < r->plan->nslices && i < CPU_EARLY_SLICES; i++) {
-        const struct slice *s = &r->plan->slices[i];
+    for (uint32_t i = 0; i < plan->nslices && i < CPU_EARLY_SLICES; i++) {
+        const struct slice *s = &plan->slices[i];
         if (s->kind != SLICE_COMPUTE && s->kind != SLICE_COMPUTE_PUT)
             continue;
-        bool staged = s->kind == SLICE_COMPUTE_PUT && op->early == EARLY_STAGED;
-        if (staged && !r->plan->staging_bytes)
-            break; /* no room */
+        bool staged = i >= as_they_are;
+        if (staged && (s->kind == SLICE_COMPUTE || !plan->staging_bytes))
+            break;
         compute = *s;
         compute.kind = staged ? SLICE_COMPUTE : s->kind;
         start_ns = now_ns;

@@ -10,6 +10,9 @@
 
 static_assert(PLAN_MAX_FLAGS == GPU_FLAGS, "flags are numbered by the plan, and the failure epoch follows them");
 static_assert(PLAN_SETS == GPU_SETS, "of a plan");
+static_assert((int)LEVEL_PUT == GPU_PHASE_PUT && (int)LEVEL_NODE == GPU_PHASE_NODE && (int)LEVEL_REDUCE == GPU_PHASE_REDUCE &&
+                  (int)LEVEL_FORWARD == GPU_PHASE_FORWARD && (int)LEVEL_WAIT == GPU_PHASE_WAIT && (int)LEVELS == GPU_PHASES,
+              "a level is a phase");
 static_assert(PACKET_BYTES == sizeof(struct gpu_stamped), "as plans have room for them");
 
 /* ---- what the operators' kernels are told: of the operator, and of one rank. What is not the operator's is zero ---- */
@@ -17,7 +20,7 @@ static_assert(PACKET_BYTES == sizeof(struct gpu_stamped), "as plans have room fo
 static void gemm_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
 {
     (void)plan;
-    out->n = problem->gemm.n;
+    out->n = problem->dim[DIM_N];
 }
 
 static void gemm_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
@@ -34,12 +37,12 @@ static void gemm_rank(const struct op_args *args, struct gpu_output *out, struct
 
 static void gemv_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
 {
-    const struct gemv_layout *l = plan->layout; /* NULL: packets */
+    const struct gemv_layout *l = plan->layout;
 
-    out->m = problem->gemv.m;
-    out->n = problem->gemv.n;
-    out->k = gemv_longest_k(problem);
-    if (!l) {
+    out->m = problem->dim[DIM_M];
+    out->n = problem->dim[DIM_N];
+    out->k = problem_longest_k(problem);
+    if (!l) { /* packets */
         out->slot_bytes = gemv_packets_place(problem, out->first);
         return;
     }
@@ -66,10 +69,10 @@ static void gemv_rank(const struct op_args *args, struct gpu_output *out, struct
 static void embedding_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
 {
     (void)plan;
-    out->dim = problem->embedding.dim;
-    out->batch = problem->embedding.batch;
+    out->dim = problem->dim[DIM_VECTOR];
+    out->batch = problem->dim[DIM_M];
     for (int p = 0; p <= problem->nranks; p++)
-        out->first[p] = p ? out->first[p - 1] + problem->embedding.split[p - 1] : 0;
+        out->first[p] = p ? out->first[p - 1] + problem->rank_dim[DIM_M][p - 1] : 0;
 }
 
 static void embedding_rank(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
@@ -118,35 +121,15 @@ void gpu_shape_make(const struct problem *problem, const struct plan *plan, stru
         operators[problem->op].shape(problem, plan, out);
 }
 
-static enum gpu_phase phase_of(const struct slice *s)
-{
-    switch (s->kind) {
-    case SLICE_WAIT:
-        return GPU_PHASE_WAIT;
-    case SLICE_FORWARD:
-        return GPU_PHASE_FORWARD;
-    case SLICE_REDUCE:
-        return GPU_PHASE_REDUCE;
-    case SLICE_REDUCE_NODE:
-        return GPU_PHASE_NODE;
-    default:
-        return s->wait_count == 0 ? GPU_PHASE_FREE : GPU_PHASE_PUT;
-    }
-}
-
 int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)
 {
-    uint32_t i = 0;
-
+    if (plan->nlevels > GPU_PHASES)
+        return error_set(e, -EINVAL, "plan: %u levels: kernels have %d phases", plan->nlevels, GPU_PHASES);
     *out = (struct gpu_run){
         .rank = plan->rank, .slices = plan->slices, .groups = plan->groups, .sets = plan->sets, .ngroups = plan->ngroups};
-    for (unsigned phase = 0; phase < GPU_PHASES; phase++) {
-        out->first[phase] = i;
-        while (i < plan->nslices && phase_of(&plan->slices[i]) == phase)
-            i++;
-    }
-    out->first[GPU_PHASES] = i;
-    return i == plan->nslices ? 0 : error_set(e, -EINVAL, "plan: slice %u stands behind what waits for it", i);
+    for (unsigned phase = 0; phase <= GPU_PHASES; phase++)
+        out->first[phase] = plan->level_first[phase < plan->nlevels ? phase : plan->nlevels];
+    return 0;
 }
 
 int gpu_prepared_make(const struct problem *problem, const struct plan *plan, uint64_t slots_bytes,
@@ -164,7 +147,7 @@ int gpu_prepared_make(const struct problem *problem, const struct plan *plan, ui
     *p = (struct gpu_prepared_plan){.abi = GPU_PLUGIN_ABI,
                                     .rank = (uint32_t)plan->rank,
                                     .bytes = sizeof(*p) + slices + groups,
-                                    .only_slots = plan->only_slots,
+                                    .only_slots = plan_starts_alone(plan),
                                     .shares_result = plan->shared != 0,
                                     .ngroups = plan->ngroups,
                                     .slices = sizeof(*p),

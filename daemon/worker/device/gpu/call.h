@@ -11,7 +11,7 @@
 
 /* Of the plan of any rank. */
 void gpu_shape_make(const struct problem *problem, const struct plan *plan, struct gpu_shape *out);
-/* Points into the plan, whose slices must stand in the order of enum gpu_phase: -EINVAL if they do not. */
+/* Points into the plan, whose levels must be those of enum plan_level: -EINVAL if there are more. */
 int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e);
 /* What a client is told of a rank's plan, without the places of results and inputs; to be freed with free(). The shape is that of all ranks. */
 int gpu_prepared_make(const struct problem *problem, const struct plan *plan, uint64_t slots_bytes,

@@ -15,7 +15,7 @@
  *
  * Alone. What other GPUs' memory tells comes late, so some operators begin on a GPU when the streams of its own ranks have come,
  * and a hand-over costs them no word of another GPU:
- *   - what sends nothing but words in slots (plan.only_slots: gemv_all_reduce in one step, fused). It does not wait for the other ranks'
+ *   - what sends nothing but words in slots (plan_starts_alone(): gemv_all_reduce in one step, fused). It does not wait for the other ranks'
  *     streams at all, nor for the other GPUs' ends of the operator before: the kernel waits for the others' words anyway, and what it writes
  *     before these come are its own ranks' results and slots, whose stamps are made for that (slots_prepare()). Flags it has
  *     none: one that another GPU raises late, for an operator before that has failed, could go over one of its own.

@@ -83,7 +83,7 @@ static bool may_begin_alone(const struct launch *l)
 /* Nothing but words in slots goes to other GPUs: device.c says why it need not wait for them at all. */
 static bool sends_only_words(const struct launch *l)
 {
-    return l->runs[0].plan->only_slots && may_begin_alone(l);
+    return plan_starts_alone(l->runs[0].plan) && may_begin_alone(l);
 }
 
 /* The launch before one that is not its communicator's first. */
