@@ -7,9 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/core/client.h"
+#include "client/comm.h"
+#include "client/core/call.h"
+#include "client/core/request.h"
+#include "client/memory/buffer.h"
 #include "client/stream/bound.h"
 #include "client/stream/offer.h"
+#include "client/stream/stream.h"
 
 #define GPU_OPEN_MS 30000
 #define DESTROY_GRACE_MS 1000 /* beyond the time limit, so that it is the daemon's verdict that ends what is in flight */
@@ -61,18 +65,6 @@ static int64_t join_patience_ms(const struct fcc_context *c, const struct fcc_co
     return options->device_kind == FCC_DEVICE_CPU ? limit : limit + GPU_OPEN_MS;
 }
 
-/* COMM_DESTROY or COMM_ABORT. */
-static int comm_call(struct fcc_comm *comm, enum fcc_msg_type type, const char *reason)
-{
-    struct fcc_comm_msg msg = {.comm = comm->handle};
-    struct fcc_reply reply;
-
-    memcpy(msg.reason, reason, strlen(reason));
-    return context_call(
-        comm->context,
-        &(struct call){.type = type, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
-}
-
 /* Is it what was asked for? The library's arrays have a place for each rank and each GPU that there can be. */
 static int joined_check(const struct fcc_comm *comm, const struct fcc_comm_options *options,
                         const struct fcc_comm_init_reply *reply)
@@ -109,6 +101,8 @@ static int comm_open(struct fcc_comm *comm, const struct fcc_comm_options *optio
         status = words_open(comm, a, reply->words_gpus);
     (void)pthread_mutex_unlock(&c->accelerator_lock);
     comm->accelerator = a;
+    if (comm->words_gpus)
+        comm->hooks = &offer_hooks;
     return status;
 }
 
@@ -120,8 +114,8 @@ static int comm_leave(struct fcc_comm *comm, int status)
 
     (void)error_set(&why, status, "rank %d: %s", comm->rank, fcc_last_error());
     text_copy(reason, sizeof(reason), fcc_last_error());
-    (void)comm_call(comm, FCC_MSG_COMM_ABORT, reason);
-    (void)comm_call(comm, FCC_MSG_COMM_DESTROY, "");
+    (void)comm_tell(comm, FCC_MSG_COMM_ABORT, reason);
+    (void)comm_tell(comm, FCC_MSG_COMM_DESTROY, "");
     (void)pthread_mutex_destroy(&comm->order);
     free(comm);
     return last_error_set(status, "%s", why.text);
@@ -246,20 +240,6 @@ int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nran
     return id ? comm_join(context, id, nranks, rank, options, out, NULL) : last_error_set(-EINVAL, "id: NULL: not allowed");
 }
 
-bool comm_is_busy(const struct fcc_comm *comm)
-{
-    struct fcc_context *c = comm->context;
-    struct fcc_request *r;
-
-    LIST_FOREACH(r, &c->requests, link)
-        if (r->comm == comm && !request_poll(r))
-            return true;
-    LIST_FOREACH(r, &c->orphans, link)
-        if (r->comm == comm && !request_poll(r))
-            return true;
-    return false;
-}
-
 /* Wait for what is in flight. What is still not finished then keeps its slot, and is the context's from now on. */
 static void comm_drain(struct fcc_comm *comm)
 {
@@ -314,7 +294,7 @@ void fcc_comm_destroy(fcc_comm *comm)
     offers_end(comm);
     prepared_free_all(comm);
     comm_free_buffers(comm);
-    (void)comm_call(comm, FCC_MSG_COMM_DESTROY, ""); /* if that fails, the connection's end will do it */
+    (void)comm_tell(comm, FCC_MSG_COMM_DESTROY, ""); /* if that fails, the connection's end will do it */
     (void)pthread_mutex_lock(&comm->context->lock);
     LIST_REMOVE(comm, link);
     (void)pthread_mutex_unlock(&comm->context->lock);
@@ -329,7 +309,7 @@ int fcc_comm_abort(fcc_comm *comm, const char *reason)
         return status;
     if (reason && strlen(reason) > FCC_ABORT_REASON_MAX)
         return last_error_set(-EINVAL, "reason: %zu characters: allowed are at most %d", strlen(reason), FCC_ABORT_REASON_MAX);
-    return comm_call(comm, FCC_MSG_COMM_ABORT, reason ? reason : "");
+    return comm_tell(comm, FCC_MSG_COMM_ABORT, reason ? reason : "");
 }
 
 int fcc_comm_rank(const fcc_comm *comm)

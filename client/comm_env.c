@@ -6,7 +6,9 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "client/core/client.h"
+#include "client/comm.h"
+#include "client/core/call.h"
+#include "client/launchers/env.h"
 
 /* The communicators of all contexts of this process have one order, which is that of the ranks in other processes too. Taken before any
  * lock of a context, and held while ranks meet. */

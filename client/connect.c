@@ -16,8 +16,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client/core/client.h"
+#include "client/comm.h"
+#include "client/core/call.h"
+#include "client/launchers/env.h"
+#include "client/memory/buffer.h"
 #include "client/stream/bound.h"
+#include "client/stream/stream.h"
 #include "proto/variables.h"
 #include "proto/version.h"
 
@@ -128,6 +132,12 @@ static void mps_pipe_find(char pipe[FCC_MPS_PIPE_MAX])
 
 /* ---- the context ---- */
 
+static void gpus_release(struct fcc_context *c)
+{
+    words_release(c);
+    prepared_release(c);
+}
+
 static struct fcc_context *context_new(void)
 {
     struct fcc_context *c = aligned_alloc(_Alignof(struct fcc_context), sizeof(*c));
@@ -136,6 +146,7 @@ static struct fcc_context *context_new(void)
     if (!c)
         return NULL;
     memset(c, 0, offsetof(struct fcc_context, inbox));
+    c->release = gpus_release;
     c->sock = -1;
     c->doorbell = -1;
     c->watch_wake = -1;
@@ -229,6 +240,13 @@ static void variables_warn(void)
     variables_check(variable_unknown);
 }
 
+static void locks_forked(void)
+{
+    env_forked();
+    pools_forked();
+    prepared_forked();
+}
+
 static int context_open(const struct fcc_connect_options *options, int64_t deadline, struct fcc_context **out)
 {
     struct fcc_context *c = context_new();
@@ -238,7 +256,7 @@ static int context_open(const struct fcc_connect_options *options, int64_t deadl
         return last_error_set(-ENOMEM, "context: out of memory");
     c->no_ring = options->no_ring != 0;
     c->no_stream_words = options->no_stream_memory_operations != 0;
-    status = process_begin(c);
+    status = process_begin(c, locks_forked);
     if (!status)
         status = job_find(options->job, c->job);
     if (!status) {
@@ -290,8 +308,7 @@ void fcc_disconnect(fcc_context *context)
     (void)pthread_mutex_lock(&context->lock);
     streams_release(context);
     (void)pthread_mutex_unlock(&context->lock);
-    words_release(context);
-    prepared_release(context);
+    context->release(context);
     prepared_forget_all(context);
     while ((r = LIST_FIRST(&context->requests))) {
         LIST_REMOVE(r, link);

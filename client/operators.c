@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/core/client.h"
+#include "client/core/request.h"
+#include "client/memory/buffer.h"
 #include "client/stream/bound.h"
+#include "client/stream/stream.h"
 #include "kernels/plan/spec.h"
 
 size_t fcc_dtype_size(enum fcc_dtype dtype)

@@ -10,7 +10,7 @@
 
 #include <dlfcn.h>
 
-#include "client/core/client.h"
+#include "client/device/accelerator.h"
 #include "tests/fake_driver.h"
 
 #define GPU FAKE_DEVICE    /* the fake worker's answer, and which of the fake driver's it is */

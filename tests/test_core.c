@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "client/core/client.h"
+#include "client/core/wait.h"
 #include "proto/base/timeslice.h"
 
 enum { FIRST = 64, TRIES = 100, SPIN_US = 2000, LONG_US = 1000, SKIPPED = 255 };

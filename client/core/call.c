@@ -14,7 +14,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "client/core/client.h"
+#include "client/core/call.h"
+#include "client/core/request.h"
 
 #define READ_BATCH 64 /* messages that the reader takes before it looks at the clock again */
 
@@ -60,6 +61,35 @@ static void pending_fail(struct pending *p, int status, const char *text)
     (void)snprintf(p->reply->text, sizeof(p->reply->text), "%s", text);
     p->done = true;
     LIST_REMOVE(p, link);
+}
+
+void statuses_raise(struct fcc_context *c, int status)
+{
+    const struct fcc_comm *comm;
+    int32_t none;
+
+    LIST_FOREACH(comm, &c->comms, link) {
+        none = 0;
+        if (comm->status_word < FCC_STATUS_WORDS)
+            (void)atomic_compare_exchange_strong_explicit(&c->memory->status[comm->status_word], &none, status,
+                                                          memory_order_release, memory_order_relaxed);
+    }
+}
+
+int status_of(const struct fcc_comm *comm)
+{
+    return comm->status_word < FCC_STATUS_WORDS
+               ? status_taken(atomic_load_explicit(&comm->context->memory->status[comm->status_word], memory_order_acquire))
+               : 0;
+}
+
+void streams_release(struct fcc_context *c)
+{
+    if (!c->memory)
+        return;
+    for (unsigned s = 0; s < FCC_SLOTS; s++)
+        if (c->stream_count[s])
+            atomic_store(&c->memory->slot[s].stream_finished, c->stream_count[s]);
 }
 
 void context_die(struct fcc_context *c, int status, const char *format, ...)
@@ -360,4 +390,15 @@ int context_call(struct fcc_context *c, const struct call *call)
     }
     (void)pthread_mutex_unlock(&c->lock);
     return status;
+}
+
+int comm_tell(struct fcc_comm *comm, enum fcc_msg_type type, const char *reason)
+{
+    struct fcc_comm_msg msg = {.comm = comm->handle};
+    struct fcc_reply reply;
+
+    memcpy(msg.reason, reason, strlen(reason));
+    return context_call(
+        comm->context,
+        &(struct call){.type = type, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
 }

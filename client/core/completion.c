@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/core/client.h"
-#include "client/stream/offer.h"
+#include "client/core/call.h"
+#include "client/core/request.h"
 
 /* Locked. The completion is in r->result, as the worker wrote it: make something of it that can be relied on. */
 static void completion_check(struct fcc_request *r)
@@ -92,6 +92,20 @@ void context_collect(struct fcc_context *c)
         if (request_poll(r))
             orphan_end(r);
     }
+}
+
+bool comm_is_busy(const struct fcc_comm *comm)
+{
+    struct fcc_context *c = comm->context;
+    struct fcc_request *r;
+
+    LIST_FOREACH(r, &c->requests, link)
+        if (r->comm == comm && !request_poll(r))
+            return true;
+    LIST_FOREACH(r, &c->orphans, link)
+        if (r->comm == comm && !request_poll(r))
+            return true;
+    return false;
 }
 
 /* Locked. The result of a finished request, for the thread that asked. */
@@ -292,7 +306,6 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
 {
     struct fcc_context *c = comm->context;
     struct fcc_request on_stack, *r = &on_stack; /* request_begin() sets what is needed, which is little of it */
-    struct offer offer;
     int status;
 
     if (out)
@@ -305,12 +318,11 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
     (void)pthread_mutex_lock(&comm->order);
     status = comm_lost(comm);
     if (!status) {
-        offer_begin(comm, msg, NULL, &offer);
+        if (comm->hooks)
+            comm->hooks->submit(comm, msg);
         status = c->no_ring ? request_submit_socket(r, msg) : request_submit_ring(r, msg);
         if (status)
             status = comm_lose(comm, status);
-        else
-            offer_end(&offer);
         comm->operators += !status;
     }
     (void)pthread_mutex_unlock(&comm->order);
@@ -328,6 +340,13 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
     LIST_REMOVE(r, link);
     (void)pthread_mutex_unlock(&c->lock);
     return status;
+}
+
+int comm_meet(struct fcc_comm *comm)
+{
+    struct fcc_submit msg = {.op = FCC_OP_NOOP};
+
+    return comm_submit(comm, &msg, sizeof(msg), NULL, NULL);
 }
 
 int fcc_request_test(fcc_request *request, int *done)

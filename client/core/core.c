@@ -12,7 +12,7 @@
  */
 #include <sched.h>
 
-#include "client/core/client.h"
+#include "client/core/wait.h"
 
 #define LEAVE_AFTER 64u              /* waits in which the engine's core was this thread's */
 #define LEAVE_AFTER_MOST (1u << 20u) /* twice as many after each time, as moving did not last */

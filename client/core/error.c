@@ -6,7 +6,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "client/core/client.h"
+#include "client/core/error.h"
+#include "proto/base/error.h"
+#include "proto/fccclient.h"
 
 static _Thread_local char last_error[FCC_TEXT_MAX];
 

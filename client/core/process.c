@@ -15,24 +15,21 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "client/core/client.h"
+#include "client/core/context.h"
 
 static _Atomic uint32_t no_process; /* 0: nobody has connected yet */
 const _Atomic uint32_t *_Atomic process_number = &no_process;
 static _Atomic(_Atomic uint32_t *) process_page; /* where process_number points then */
 static _Atomic uint32_t process_numbers;         /* given out, by this process and those before it */
 
-/* In the child. Its only thread is the one that forked, so what others held is free. */
+/* In the child. */
 static void process_forked(void)
 {
     atomic_store(atomic_load(&process_page), 0);
-    env_forked();
-    pools_forked();
-    prepared_forked();
 }
 
 /* Without a lock, because nothing would free it in a child. */
-static int page_make(void)
+static int page_make(void (*forked)(void))
 {
     size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
     void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -47,12 +44,14 @@ static int page_make(void)
         return 0;
     }
     status = pthread_atfork(NULL, NULL, process_forked);
+    if (!status)
+        status = pthread_atfork(NULL, NULL, forked);
     return -status;
 }
 
-int process_begin(struct fcc_context *c)
+int process_begin(struct fcc_context *c, void (*forked)(void))
 {
-    int status = atomic_load(&process_page) ? 0 : page_make();
+    int status = atomic_load(&process_page) ? 0 : page_make(forked);
     _Atomic uint32_t *number = atomic_load(&process_page);
     uint32_t none = 0;
 

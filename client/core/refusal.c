@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/core/client.h"
+#include "client/core/call.h"
+#include "client/core/request.h"
 #include "kernels/plan/spec.h"
 
 const char *operator_name(uint16_t op)
@@ -115,7 +116,7 @@ int comm_lose(struct fcc_comm *comm, int status)
                     "rank %d: an operator could not be submitted, so the communicator is over for this rank: %.300s",
                     comm->rank, text);
     (void)snprintf(reason, sizeof(reason), "one of its operators could not be submitted: %.140s", text);
-    (void)fcc_comm_abort(comm, reason);
+    (void)comm_tell(comm, FCC_MSG_COMM_ABORT, reason);
     return last_error_set(status, "%s", text);
 }
 

@@ -27,7 +27,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/core/client.h"
+#include "client/core/call.h"
+#include "client/core/request.h"
 #include "proto/base/cache.h"
 
 /* ---- completion slots ---- */

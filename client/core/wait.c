@@ -12,7 +12,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "client/core/client.h"
+#include "client/core/wait.h"
 #include "proto/base/timeslice.h"
 
 #define SPIN_PAUSES 48                /* looks before the first yield: about a microsecond */

@@ -24,8 +24,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "client/core/client.h"
-#include "client/stream/bound.h"
+#include "client/core/call.h"
+#include "client/core/request.h"
 
 /* The thread's list of robust futexes has one, so the kernel marks it when the process dies: long before it closes the
  * socket, if there is a GPU context to take down. The list is the thread's own, in place of the C library's: it holds no
@@ -182,10 +182,8 @@ static void *watch_run(void *argument)
         if (end || hung_up)
             question_end(&question);
         (void)pthread_mutex_unlock(&c->lock);
-        if (dead && !released) {
-            words_release(c);
-            prepared_release(c);
-        }
+        if (dead && !released)
+            c->release(c);
         released |= dead;
     }
     if (!hung_up)

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "client/core/client.h"
+#include "client/core/context.h"
 #include "proto/sealed.h"
 
 #define HIP_IMPORTS_BY_FD 70100000 /* hipRuntimeGetVersion() of HIP 7.1; before it wants the descriptor's address */

@@ -11,10 +11,8 @@
 
 #include <sys/queue.h>
 
+#include "client/core/context.h"
 #include "client/device/driver.h"
-#include "proto/proto.h"
-
-struct fcc_context;
 
 /* Memory of the worker's, mapped. */
 struct accelerator_memory {
@@ -39,7 +37,6 @@ struct accelerator {
     uint32_t words_gpus;                           /* for these GPUs of fccd's, words[] is there. accelerator_lock */
     struct accelerator_memory words[FCC_MAX_GPUS]; /* struct fcc_stream_words on each; as this GPU sees them */
 };
-SLIST_HEAD(accelerators, accelerator);
 
 /* context->accelerator_lock held. The context's accelerator with this UUID; opened if need be. `number` is fccd's. -ENODEV,
  * -ENOENT (this process does not see it), -EIO, -ENOMEM. */

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/core/client.h"
+#include "client/core/error.h"
 
 static const struct {
     const char *cuda, *hip;

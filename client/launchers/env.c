@@ -13,7 +13,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "client/core/client.h"
+#include "client/core/context.h"
+#include "client/launchers/env.h"
 #include "client/launchers/hostlist.h"
 #include "proto/base/address.h"
 

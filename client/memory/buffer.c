@@ -10,8 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "client/core/client.h"
-#include "client/stream/offer.h"
+#include "client/core/call.h"
+#include "client/core/request.h"
+#include "client/memory/buffer.h"
 #include "proto/base/huge.h"
 
 #define ZEROED_BYTES_MS (128 << 10) /* the worker zeroes and maps memory at least so fast: 128 MiB/s */
@@ -168,7 +169,8 @@ void fcc_buffer_free(fcc_buffer *buffer)
     (void)pthread_mutex_lock(&c->lock);
     LIST_REMOVE(buffer, link);
     (void)pthread_mutex_unlock(&c->lock);
-    offers_forget_buffer(buffer->comm, buffer->handle);
+    if (buffer->comm->hooks)
+        buffer->comm->hooks->buffer_free(buffer->comm, buffer->handle);
     buffer_unmap(buffer);
     (void)buffer_release(c, buffer->handle); /* if that fails, the connection's end will do it */
     free(buffer);

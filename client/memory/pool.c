@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "client/core/client.h"
+#include "client/memory/buffer.h"
 
 struct allocation {
     LIST_ENTRY(allocation) link;

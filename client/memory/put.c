@@ -9,7 +9,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "client/core/client.h"
+#include "client/core/call.h"
+#include "client/memory/buffer.h"
 
 bool triggers_left(const struct fcc_comm *comm)
 {

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "client/core/client.h"
+#include "client/core/call.h"
+#include "client/memory/buffer.h"
 
 /* ---- other ranks' parts of a symmetric buffer ---- */
 
@@ -90,26 +91,6 @@ int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out)
 }
 
 /* ---- status ---- */
-
-void statuses_raise(struct fcc_context *c, int status)
-{
-    const struct fcc_comm *comm;
-    int32_t none;
-
-    LIST_FOREACH(comm, &c->comms, link) {
-        none = 0;
-        if (comm->status_word < FCC_STATUS_WORDS)
-            (void)atomic_compare_exchange_strong_explicit(&c->memory->status[comm->status_word], &none, status,
-                                                          memory_order_release, memory_order_relaxed);
-    }
-}
-
-int status_of(const struct fcc_comm *comm)
-{
-    return comm->status_word < FCC_STATUS_WORDS
-               ? status_taken(atomic_load_explicit(&comm->context->memory->status[comm->status_word], memory_order_acquire))
-               : 0;
-}
 
 int fcc_comm_status(fcc_comm *comm, const int32_t **out)
 {

@@ -304,7 +304,7 @@ struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint
  * never comes to a run, so nobody keeps it then. why: what went wrong in this one; status 0: nothing. */
 static int prepare_confirm(struct fcc_comm *comm, unsigned op, const struct error *why)
 {
-    return why->status ? comm_refuse(comm, op, why->status, why->text, true) : fcc_noop(comm);
+    return why->status ? comm_refuse(comm, op, why->status, why->text, true) : comm_meet(comm);
 }
 
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,

@@ -5,7 +5,7 @@
 #ifndef FCC_CLIENT_STREAM_BOUND_H
 #define FCC_CLIENT_STREAM_BOUND_H
 
-#include "client/core/client.h"
+#include "client/memory/buffer.h"
 #include "client/stream/bound_plan.h"
 #include "kernels/gpu/bound.h"
 
@@ -36,6 +36,8 @@ void prepared_run_lost(struct fcc_prepared *p, uint64_t run);
 void prepared_free_all(struct fcc_comm *comm);
 /* The context is about to be freed: no messages, and nobody else has it. */
 void prepared_forget_all(struct fcc_context *c);
+/* In the child of a fork: the lock of the plug-ins is free. */
+void prepared_forked(void);
 /* The context is dead, or about to be freed: let their kernels leave. Not locked. */
 void prepared_release(struct fcc_context *c);
 

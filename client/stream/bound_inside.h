@@ -5,6 +5,8 @@
 #ifndef FCC_CLIENT_STREAM_BOUND_INSIDE_H
 #define FCC_CLIENT_STREAM_BOUND_INSIDE_H
 
+#include "client/core/call.h"
+#include "client/core/request.h"
 #include "client/stream/bound.h"
 
 struct fcc_prepared {

@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/core/call.h"
+#include "client/core/request.h"
 #include "proto/base/error.h"
 #include "proto/sealed.h"
 

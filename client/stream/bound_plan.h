@@ -5,7 +5,8 @@
 #ifndef FCC_CLIENT_STREAM_BOUND_PLAN_H
 #define FCC_CLIENT_STREAM_BOUND_PLAN_H
 
-#include "client/core/client.h"
+#include "client/core/context.h"
+#include "client/device/accelerator.h"
 #include "kernels/gpu/bound_check.h"
 
 /* What was asked for. */

@@ -100,7 +100,7 @@ static int over_explain(struct fcc_comm *comm, int status)
     why = context_dead(comm->context, "fcc_prepared_enqueue");
     (void)pthread_mutex_unlock(&comm->context->lock);
     if (!why)
-        why = fcc_noop(comm);
+        why = comm_meet(comm);
     return why ? why : last_error_set(status, "rank %d: the communicator is over: %s", comm->rank, strerror(-status));
 }
 

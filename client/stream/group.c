@@ -12,7 +12,7 @@
  */
 #include <errno.h>
 
-#include "client/core/client.h"
+#include "client/stream/stream.h"
 
 struct group_wait {
     struct fcc_context *context;

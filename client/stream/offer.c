@@ -24,9 +24,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/core/client.h"
 #include "client/stream/bound.h"
 #include "client/stream/offer.h"
+#include "client/stream/stream.h"
 #include "kernels/plan/spec.h"
 
 #define OFFER_AFTER 16u
@@ -214,7 +214,7 @@ void offers_end(struct fcc_comm *comm)
     (void)pthread_mutex_unlock(&comm->order);
 }
 
-void offers_forget_buffer(struct fcc_comm *comm, uint32_t handle)
+static void offers_forget_buffer(struct fcc_comm *comm, uint32_t handle)
 {
     (void)pthread_mutex_lock(&comm->order);
     for (unsigned i = 0; comm->offers && i < KINDS; i++) {
@@ -237,3 +237,15 @@ void offer_end(const struct offer *o)
     else if (o->kind)
         o->kind->requests++;
 }
+
+/* An operator that comes to no stream takes its number among the runs of its kind. If it cannot be submitted, the communicator is over, and the
+ * numbers are of no use any more. */
+static void offer_count(struct fcc_comm *comm, struct fcc_submit *msg)
+{
+    struct offer o;
+
+    offer_begin(comm, msg, NULL, &o);
+    offer_end(&o);
+}
+
+const struct comm_hooks offer_hooks = {.submit = offer_count, .buffer_free = offers_forget_buffer};

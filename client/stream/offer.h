@@ -5,7 +5,7 @@
 #ifndef FCC_CLIENT_STREAM_OFFER_H
 #define FCC_CLIENT_STREAM_OFFER_H
 
-#include "client/core/client.h"
+#include "client/core/context.h"
 
 /* What becomes of an operator beside its submission. */
 struct offer {
@@ -27,8 +27,9 @@ void offer_begin(struct fcc_comm *comm, struct fcc_submit *msg, const struct off
 void offer_end(const struct offer *o);
 /* Of the tensors of one that has a kernel. */
 void offer_addresses(const struct offer *o, uint64_t inputs[2], uint64_t *result);
-/* comm->order not held. The communicator is about to be destroyed; the buffer to be freed. */
+/* comm->order not held. The communicator is about to be destroyed. */
 void offers_end(struct fcc_comm *comm);
-void offers_forget_buffer(struct fcc_comm *comm, uint32_t handle);
+/* Of a communicator whose streams' words are in the memory of GPUs. */
+extern const struct comm_hooks offer_hooks;
 
 #endif

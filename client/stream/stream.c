@@ -39,25 +39,18 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "client/core/client.h"
+#include "client/core/call.h"
+#include "client/core/request.h"
 #include "client/stream/bound.h"
 #include "client/stream/offer.h"
+#include "client/stream/stream.h"
 
 #define CALL ACCELERATOR_CALL
 #define FUNCTION_SLEEP_NS 50000 /* how long a function on the CPU sleeps between looks */
 
-bool stream_word_reached(const _Atomic uint32_t *word, uint32_t value)
+static bool stream_word_reached(const _Atomic uint32_t *word, uint32_t value)
 {
     return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - value) >= 0;
-}
-
-void streams_release(struct fcc_context *c)
-{
-    if (!c->memory)
-        return;
-    for (unsigned s = 0; s < FCC_SLOTS; s++)
-        if (c->stream_count[s])
-            atomic_store(&c->memory->slot[s].stream_finished, c->stream_count[s]);
 }
 
 /* An operator that has not completed still has its slot, so the slot's number says where its stream is. The numbers are not older
@@ -244,7 +237,7 @@ static int offer_put(const struct fcc_request *r, const struct offer *offer, voi
         return 0;
     (void)error_set(&why, status, "%s", fcc_last_error());
     prepared_run_lost(offer->prepared, offer->run);
-    (void)fcc_comm_abort(r->comm, "an operator's kernel could not be put onto its stream");
+    (void)comm_tell(r->comm, FCC_MSG_COMM_ABORT, "an operator's kernel could not be put onto its stream");
     return last_error_set(status, "%s", why.text);
 }
 

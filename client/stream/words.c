@@ -12,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/core/client.h"
+#include "client/core/call.h"
+#include "client/stream/stream.h"
 
 #define CALL ACCELERATOR_CALL
 

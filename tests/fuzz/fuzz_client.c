@@ -17,7 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "client/core/client.h"
+#include "client/core/call.h"
+#include "client/memory/buffer.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { STEPS_MAX = 40, COMMS_MAX = 4, BUFFERS_MAX = 6, REQUESTS_MAX = 8, PLACES = 200 };

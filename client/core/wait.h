@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * wait.h - how a thread waits: the clock, how long a worker may take, and how it spins before it sleeps.
+ */
+#ifndef FCC_CLIENT_CORE_WAIT_H
+#define FCC_CLIENT_CORE_WAIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How long a thread sleeps at most before it looks whether the worker still lives. */
+#define WAIT_SLICE_NS 50000000LL
+
+#define NEVER INT64_MAX
+
+int64_t now_ns(void);               /* CLOCK_MONOTONIC */
+int64_t deadline_in_ms(int64_t ms); /* now + ms; negative: NEVER */
+int ms_until(int64_t deadline);     /* rounded up, 0 if it has passed, at most WAIT_SLICE_NS: for poll() */
+
+#define CONNECT_ATTEMPTS 3 /* of fcc_connect(), where the worker dies before it has read the connection */
+#define CALL_LIMIT_MS                                                                                                          \
+    10000            /* connecting, and where no time limit is known: the job's worker has to be started first, perhaps */
+#define SLOW_MS 5000 /* how late a worker that is well may be with what a time limit of its own has ended */
+
+#define LIMITS_OF_CALL 1     /* the worker waits for other ranks, at most */
+#define LIMITS_OF_OPERATOR 2 /* ... and then it runs */
+
+/* The longest that a worker can take to do something in which `limits` times a communicator's time limit may pass, one after the other, and to say
+ * that it has ended. The worker's own limits end before, as what it says tells more. Whoever has waited for so long, and has seen nothing come,
+ * gives the worker up: it is stopped, or it hangs. Time limit 0: there is no communicator. */
+int64_t patience_ms(uint32_t time_limit_ms, unsigned limits);
+
+/* How much longer somebody waits for a worker that does nothing. Time in which this process itself did not run (it was stopped, or its machine
+ * was) is not held against the worker: a look counts a second at most. So who looks less often than once a second waits longer. All zero:
+ * it has not begun. */
+struct patience {
+    int64_t left_ns, looked_ns;
+};
+void patience_begin(struct patience *p, int64_t ms);
+bool patience_has_begun(const struct patience *p);
+/* A look: is it used up? */
+bool patience_over(struct patience *p);
+
+struct spin {
+    unsigned taken; /* yields that let somebody run */
+    unsigned pauses;
+    int64_t until, keep_until;
+};
+void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline);
+/* True: has waited a moment, look again. False: the time for spinning is over, sleep. */
+bool spin_more(struct spin *s);
+
+/* After a spin: the engine's core (struct fcc_session_memory). */
+void core_share(const struct spin *s, uint32_t engine_core);
+/* The calling thread goes on elsewhere, and may come back. False: there is nowhere else that it may run. */
+bool core_leave(unsigned core);
+
+#endif
