@@ -68,6 +68,8 @@ static void bed_open(struct bed *b, int helpers)
     c->nranks = c->dev.nranks = RANKS;
     c->dev.time_limit_ms = 30000;
     c->problem = calloc(1, sizeof(*c->problem));
+    c->args = calloc(RANKS, sizeof(c->args[0]));
+    assert_non_null(c->args);
     c->tune = tune_new();
     c->timer = evtimer_new(b->w.base, comm_deadline_passed, c);
     LIST_INIT(&c->trace_waiters);

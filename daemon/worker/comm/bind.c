@@ -230,7 +230,7 @@ static int ranks_make(struct prepared *p, const struct launch *l, const struct o
 /* first: from which operator on it is offered; 0: by the program's wish, and the ranks are told. */
 static int make(struct comm *c, uint64_t first, struct error *e)
 {
-    struct op_args args[FCC_MAX_RANKS];
+    struct op_args *args = c->args;
     struct prepared *p;
     int status = request_check(c, first != 0, e);
 

@@ -133,10 +133,12 @@ int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e
     part = other->state == MEMBER_JOINED ? part_find(other, b->number) : NULL;
     if (!part || part->fd < 0)
         return error_set(e, -ENOENT, "rank %d: it has freed its part of the buffer, or has left the communicator", rank);
-    if (!b->peers)
-        b->peers = calloc(1, sizeof(*b->peers));
-    if (!b->peers)
-        return error_set(e, -ENOMEM, "buffer: out of memory");
+    if (!b->peers) {
+        b->peers = calloc(1, sizeof(*b->peers) + (size_t)mine->comm->nranks * sizeof(void *));
+        if (!b->peers)
+            return error_set(e, -ENOMEM, "buffer: out of memory");
+        b->peers->nranks = mine->comm->nranks;
+    }
     if (!b->peers->of[rank]) {
         b->peers->of[rank] = part;
         part->refs++;
@@ -178,7 +180,7 @@ void buffer_drop_handle(struct buffer *b)
     b->session->worker->span->puts_buffer_freed(b);
     LIST_REMOVE(b, link);
     b->session = NULL;
-    for (int r = 0; b->peers && r < FCC_MAX_RANKS; r++)
+    for (int r = 0; b->peers && r < b->peers->nranks; r++)
         if (b->peers->of[r])
             buffer_unref(b->peers->of[r]);
     free(b->peers);

@@ -17,7 +17,8 @@ struct member;
 struct session;
 
 struct buffer_peers {
-    struct buffer *of[FCC_MAX_RANKS];
+    int nranks;
+    struct buffer *of[]; /* [nranks] */
 };
 
 #define BUFFER_BYTES_MAX (1ull << 46)
@@ -36,7 +37,7 @@ struct buffer {
     uint64_t bytes;  /* as asked for */
     uint32_t number; /* symmetric: which allocation of its communicator, the same for all ranks' parts; 0: not one yet */
     int fd;          /* the memory, for other ranks' clients to import; -1: nobody can want it */
-    struct buffer_peers *peers; /* [FCC_MAX_RANKS] other ranks' parts that its client has mapped, a reference each; or NULL */
+    struct buffer_peers *peers; /* other ranks' parts that its client has mapped, a reference each; or NULL */
 };
 /* Do the operators of its communicator store into it, those of other ranks, too? */
 static inline bool buffer_takes_results(const struct buffer *b)

@@ -111,7 +111,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
 {
     enum comm_state before = c->state;
     char text[FCC_TEXT_MAX];
-    uint64_t told = 0;
+    struct rankset told = {{0}};
     va_list ap;
 
     if (before == COMM_ABORTED)
@@ -134,14 +134,14 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
         struct member *m = &c->members[r];
         queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */
         if (before == COMM_FORMING && m->state == MEMBER_JOINED) {
-            told |= rank_bit(r);
+            rankset_add(&told, r);
             if (!m->remote)
                 comm_join_answer(m, status, text);
             member_go(m);
         }
     }
     if (before == COMM_FORMING && (!c->nodes || span(c)->is_root(c)) && status != -ESHUTDOWN)
-        unformed_note(c->worker, &c->unique_id, told, c->dev.time_limit_ms, &c->error);
+        unformed_note(c->worker, &c->unique_id, &told, c->dev.time_limit_ms, &c->error);
     if (c->nodes)
         span(c)->aborted(c, before == COMM_FORMING);
     trace_waiters_answer(c, &c->error);
@@ -278,6 +278,7 @@ void comm_release(struct comm *c)
     if (c->worker->awaits == c)
         c->worker->awaits = NULL;
     free(c->tune);
+    free(c->args);
     free(c->problem);
     free(c->dev.ranks);
     free(c);
@@ -396,29 +397,38 @@ static int turn_check(const struct comm *c, struct error *e)
 /* A symmetric allocation: all ranks get theirs, or none does. */
 static int turn_alloc(struct comm *c, struct error *e)
 {
-    struct buffer *buffers[FCC_MAX_RANKS];
-    int fds[FCC_MAX_RANKS], done = 0, status = 0;
+    struct part {
+        struct buffer *buffer;
+        int fd;
+    } *parts = calloc((size_t)c->nranks, sizeof(*parts));
+    int done = 0, status = 0;
 
+    if (!parts)
+        return error_set(e, -ENOMEM, "no memory for a symmetric allocation");
     for (; !status && done < c->nranks; done += !status) {
         struct submission *sub = c->members[done].next;
-        status = buffer_alloc(&c->members[done], FCC_BUFFER_SYMMETRIC, sub->alloc_bytes, &buffers[done], &fds[done], e);
+        struct part *part = &parts[done];
+        status = buffer_alloc(&c->members[done], FCC_BUFFER_SYMMETRIC, sub->alloc_bytes, &part->buffer, &part->fd, e);
     }
     c->allocations += !status;
     for (int r = 0; r < done; r++) {
+        struct buffer *b = parts[r].buffer;
+        assert(b);
         struct submission *sub = c->members[r].next;
         struct fcc_buffer_alloc_reply reply = {.reply.msg = {.type = FCC_MSG_BUFFER_ALLOC | FCC_REPLY, .id = sub->id},
-                                               .buffer = buffers[r]->handle,
-                                               .memory = buffers[r]->memory.kind,
-                                               .map_bytes = buffers[r]->memory.bytes};
+                                               .buffer = b->handle,
+                                               .memory = b->memory.kind,
+                                               .map_bytes = b->memory.bytes};
         if (status) {
-            buffer_drop_handle(buffers[r]);
+            buffer_drop_handle(b);
         } else {
-            session_reply(sub->session, &reply.reply, sizeof(reply), &fds[r], 1);
+            session_reply(sub->session, &reply.reply, sizeof(reply), &parts[r].fd, 1);
             sub->session = NULL; /* told */
         }
-        if (status || !buffer_publish(buffers[r], c, fds[r]))
-            (void)close(fds[r]);
+        if (status || !buffer_publish(b, c, parts[r].fd))
+            (void)close(parts[r].fd);
     }
+    free(parts);
     return status;
 }
 

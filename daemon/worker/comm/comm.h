@@ -89,6 +89,7 @@ struct comm {
     struct launch *last;      /* finished last, with its times: in the cache, or running again; NULL: none */
     struct launch *cache;     /* finished launches, kept for their plans, most recently used first */
     struct launch *early;     /* of these: some of its slices have run already, for the next operator; comm/early.c */
+    struct op_args *args;     /* [nranks]: scratch for matching */
     struct problem *problem;  /* scratch for matching */
     struct tune *tune;
     LIST_HEAD(, prepared) prepared;          /* comm/bound.c's: operators that its ranks launch themselves */

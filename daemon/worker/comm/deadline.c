@@ -82,7 +82,7 @@ static void alone_add(const struct comm *c, char *text, size_t room)
 /* "node 1.2.3.4:7411, ..." Leaves the text as it is, and false, if none is waited for. */
 static bool nodes_missing(const struct comm *c, char *text, size_t room)
 {
-    const char *addresses[FCC_MAX_RANKS];
+    const char *addresses[SPAN_NODES];
     int awaited = c->nodes ? span(c)->awaited(c, addresses) : 0;
     size_t n = 0;
 

@@ -43,13 +43,15 @@ struct comm *comm_make(struct worker *w, const struct joining *m, struct device 
     c->unique_id = *m->unique_id;
     c->dev.time_limit_ms = m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms;
     c->problem = calloc(1, sizeof(*c->problem));
+    c->args = calloc((size_t)m->nranks, sizeof(c->args[0]));
     c->tune = tune_new();
     c->timer = evtimer_new(w->base, comm_deadline_passed, c);
     LIST_INIT(&c->trace_waiters);
-    if (!c->problem || !c->tune || !c->timer) {
+    if (!c->problem || !c->args || !c->tune || !c->timer) {
         if (c->timer)
             event_free(c->timer);
         free(c->tune);
+        free(c->args);
         free(c->problem);
         d->ops->comm_close(d, &c->dev);
         free(ranks);
@@ -274,7 +276,7 @@ static void join_refuse(struct session *s, const struct fcc_comm_init_msg *m, st
     else if (c)
         unformed_told(w, &m->unique_id, m->rank);
     else
-        unformed_note(w, &m->unique_id, rank_bit(m->rank), m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms, e);
+        unformed_note_rank(w, &m->unique_id, m->rank, m->time_limit_ms ? m->time_limit_ms : w->config.time_limit_ms, e);
 }
 
 /* What its own process has refused (proto.h). */

@@ -10,6 +10,8 @@
 
 #include "daemon/worker/comm/comm.h"
 
+#define SPAN_NODES 65 /* nodes that have ranks of a communicator, at most */
+
 struct span_ops {
     /* ---- forming ---- */
 
@@ -26,7 +28,7 @@ struct span_ops {
     bool (*has_formed)(const struct comm *c); /* all ranks have joined, and are known with their nodes */
     /* All ranks have joined, and the communicator has not formed: the addresses of the other nodes that are waited for, which stay the
      * communicator's. Returns how many; otherwise 0. */
-    int (*awaited)(const struct comm *c, const char *addresses[FCC_MAX_RANKS]);
+    int (*awaited)(const struct comm *c, const char *addresses[SPAN_NODES]);
     /* Any communicator: the address of the node that a rank is on. "": it is here, or that node is lost. */
     const char *(*address)(const struct member *m);
 

@@ -200,7 +200,7 @@ void launch_start(struct launch *l)
 
 int launch_begin(struct comm *c, struct error *e)
 {
-    struct op_args args[FCC_MAX_RANKS];
+    struct op_args *args = c->args;
     struct launch *l;
 
     assert(c->nranks > 0);

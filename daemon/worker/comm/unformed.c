@@ -9,11 +9,10 @@
 
 #define KEPT_MAX 64u
 
-static_assert(FCC_MAX_RANKS <= 64, "unformed.told has a bit for each rank");
-
-uint64_t rank_bit(int rank)
+/* What a request names may be no rank. */
+static bool rank_is_any(int rank)
 {
-    return rank >= 0 && rank < FCC_MAX_RANKS ? UINT64_C(1) << rank : 0;
+    return rank >= 0 && rank < FCC_MAX_RANKS;
 }
 
 static void unformed_drop(struct worker *w, struct unformed *u)
@@ -25,42 +24,50 @@ static void unformed_drop(struct worker *w, struct unformed *u)
 
 static struct unformed *unformed_find(struct worker *w, const struct fcc_unique_id *id)
 {
+    struct unformed *u;
+
+    TAILQ_FOREACH(u, &w->unformed, link)
+        if (clock_ns() < u->until_ns && !memcmp(&u->unique_id, id, sizeof(*id)))
+            return u;
+    return NULL;
+}
+
+/* Those whose time has passed, and the oldest one if there is no room for another. */
+static void unformed_make_room(struct worker *w)
+{
     struct unformed *u, *next;
 
     for (u = TAILQ_FIRST(&w->unformed); u; u = next) {
         next = TAILQ_NEXT(u, link);
-        if (clock_ns() >= u->until_ns)
+        if (w->nunformed == KEPT_MAX || clock_ns() >= u->until_ns)
             unformed_drop(w, u);
-        else if (!memcmp(&u->unique_id, id, sizeof(*id)))
-            return u;
     }
-    return NULL;
 }
 
-void unformed_note(struct worker *w, const struct fcc_unique_id *id, uint64_t told, uint32_t limit_ms, const struct error *e)
+void unformed_note(struct worker *w, const struct fcc_unique_id *id, const struct rankset *told, uint32_t limit_ms,
+                   const struct error *e)
 {
     static const struct fcc_unique_id none;
     struct unformed *u = unformed_find(w, id);
 
     if (!memcmp(id, &none, sizeof(none)))
         return;
-    if (u && u->told & told) { /* who has heard has come again, and with it the communicator */
+    if (u && rankset_meets(&u->told, told)) { /* who has heard has come again, and with it the communicator */
         unformed_drop(w, u);
         u = NULL;
     }
     if (u) {
-        u->told |= told;
+        rankset_join(&u->told, told);
         return;
     }
+    unformed_make_room(w);
     u = calloc(1, sizeof(*u));
     if (!u)
         return;
     u->unique_id = *id;
     u->error = *e;
-    u->told = told;
+    u->told = *told;
     u->until_ns = clock_ns() + limit_ms * UINT64_C(1000000);
-    if (w->nunformed == KEPT_MAX)
-        unformed_drop(w, TAILQ_FIRST(&w->unformed));
     TAILQ_INSERT_TAIL(&w->unformed, u, link);
     w->nunformed++;
 }
@@ -69,8 +76,8 @@ void unformed_told(struct worker *w, const struct fcc_unique_id *id, int rank)
 {
     struct unformed *u = unformed_find(w, id);
 
-    if (u)
-        u->told |= rank_bit(rank);
+    if (u && rank_is_any(rank))
+        rankset_add(&u->told, rank);
 }
 
 bool unformed_tells(struct worker *w, const struct fcc_unique_id *id, int rank, struct error *e)
@@ -79,11 +86,12 @@ bool unformed_tells(struct worker *w, const struct fcc_unique_id *id, int rank, 
 
     if (!u)
         return false;
-    if (u->told & rank_bit(rank)) {
+    if (rank_is_any(rank) && rankset_has(&u->told, rank)) {
         unformed_drop(w, u);
         return false;
     }
-    u->told |= rank_bit(rank);
+    if (rank_is_any(rank))
+        rankset_add(&u->told, rank);
     *e = u->error;
     return true;
 }
@@ -96,4 +104,13 @@ void unformed_free(struct worker *w)
         next = TAILQ_NEXT(u, link);
         unformed_drop(w, u);
     }
+}
+
+void unformed_note_rank(struct worker *w, const struct fcc_unique_id *id, int rank, uint32_t limit_ms, const struct error *e)
+{
+    struct rankset told = {{0}};
+
+    if (rank_is_any(rank))
+        rankset_add(&told, rank);
+    unformed_note(w, id, &told, limit_ms, e);
 }

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "kernels/plan/rankset.h"
 #include "proto/base/error.h"
 #include "proto/proto.h"
 
@@ -21,18 +22,19 @@ struct unformed {
     TAILQ_ENTRY(unformed) link; /* worker.unformed, the oldest first */
     struct fcc_unique_id unique_id;
     struct error error;
-    uint64_t told; /* a bit for each rank */
+    struct rankset told; /* who has heard */
     uint64_t until_ns;
 };
 
 /* It has ended, and these ranks have heard. limit_ms: in which the others would have had to come. Without memory the others wait. */
-void unformed_note(struct worker *w, const struct fcc_unique_id *id, uint64_t told, uint32_t limit_ms, const struct error *e);
+void unformed_note(struct worker *w, const struct fcc_unique_id *id, const struct rankset *told, uint32_t limit_ms,
+                   const struct error *e);
+/* The same, of this rank alone; if it is any. */
+void unformed_note_rank(struct worker *w, const struct fcc_unique_id *id, int rank, uint32_t limit_ms, const struct error *e);
 /* The rank, which was refused, has heard, too. */
 void unformed_told(struct worker *w, const struct fcc_unique_id *id, int rank);
 /* A rank comes: has its communicator ended, without its having heard? True with the reason; it has heard now. */
 bool unformed_tells(struct worker *w, const struct fcc_unique_id *id, int rank, struct error *e);
 void unformed_free(struct worker *w);
-/* 0 for what is no rank */
-uint64_t rank_bit(int rank);
 
 #endif

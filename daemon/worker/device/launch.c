@@ -39,6 +39,7 @@ void launch_free(struct launch *l)
     }
     free(l->parts);
     free(l->args);
+    free(l->ranks);
     free((void *)l->staging);
     free(l->problem);
     free(l->class);
@@ -59,7 +60,15 @@ static void parts_make(struct launch *l)
             p->launch = l;
             p->device = l->runs[r].device;
         }
-        p->ranks[p->nruns++] = (uint16_t)r;
+        p->nruns++;
+    }
+    int first = 0;
+    for (struct launch_part *p = l->parts; p < l->parts + l->nparts; first += p++->nruns) {
+        int n = 0;
+        p->ranks = l->ranks + first;
+        for (int r = 0; n < p->nruns; r++)
+            if (l->runs[r].device == p->device)
+                p->ranks[n++] = (uint16_t)r;
     }
 }
 
@@ -128,10 +137,11 @@ static bool arrays_alloc(struct launch *l)
     l->problem = malloc(sizeof(*l->problem));
     l->args = calloc(n, sizeof(l->args[0]));
     l->staging = calloc(n, sizeof(l->staging[0]));
+    l->ranks = calloc(n, sizeof(l->ranks[0]));
     l->parts = lines_alloc(n * sizeof(l->parts[0]));
     l->streams = calloc(n, sizeof(l->streams[0]));
     l->submissions = calloc(n, sizeof(void *));
-    return l->problem && l->args && l->staging && l->parts && l->streams && l->submissions;
+    return l->problem && l->args && l->staging && l->ranks && l->parts && l->streams && l->submissions;
 }
 
 static int runs_make(struct launch *l, struct device_comm *c, struct error *e)

@@ -61,7 +61,7 @@ struct launch_part {
     unsigned gpu_index;               /* device->index, for device/gpu/watch.c */
     bool absent;                      /* GPU: it could not be started */
     int nruns;
-    uint16_t ranks[FCC_MAX_RANKS];
+    uint16_t *ranks; /* [nruns], ascending; in launch.ranks */
 };
 
 /* A slot's words, for an operator that has its place on a client's stream (device/gpu/stream.c). */
@@ -104,6 +104,7 @@ struct launch {
     unsigned char **staging;   /* [nranks] */
     struct launch_part *parts; /* [nparts] */
     int nparts, nranks;
+    uint16_t *ranks;                 /* [nranks]: those of each part, one part after the other */
     uint64_t charged;                /* bytes */
     bool inline_;                    /* small: the engine runs it itself */
     bool is_long;                    /* ... and then it is worth to give helpers some of it */

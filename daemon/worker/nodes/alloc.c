@@ -16,10 +16,12 @@
 /* A client may free its part as soon as its own node has told it, or (by guessing its number) before: the FREE of another node's comes while
  * a third one's MEMORY is still on its way. So the turn has a reference to each. */
 struct alloc_turn {
-    struct buffer *buffers[FCC_MAX_RANKS]; /* of ranks here; and the shadows */
-    int fds[FCC_MAX_RANKS];
-    int told;            /* ranks that have */
-    uint64_t told_ranks; /* ... a bit each */
+    int told; /* ranks of which it is known what came of the allocation */
+    struct alloc_part {
+        struct buffer *buffer; /* of a rank here; of another one: its bounce buffer */
+        int fd;
+        bool told;
+    } parts[]; /* [nranks] */
 };
 
 /* What has come of an allocation at a rank elsewhere, perhaps before it has begun here. */
@@ -29,9 +31,9 @@ static struct alloc_turn *alloc_of(struct comm *c)
 
     if (a)
         return a;
-    a = calloc(1, sizeof(*a));
-    for (int r = 0; a && r < FCC_MAX_RANKS; r++)
-        a->fds[r] = -1;
+    a = calloc(1, sizeof(*a) + (size_t)c->nranks * sizeof(a->parts[0]));
+    for (int r = 0; a && r < c->nranks; r++)
+        a->parts[r].fd = -1;
     c->nodes->next_alloc = a;
     return a;
 }
@@ -51,9 +53,9 @@ static void alloc_free(struct comm *c, bool keep)
     struct alloc_turn *a = c->nodes->next_alloc;
 
     for (int r = 0; a && r < c->nranks; r++) {
-        struct buffer *b = a->buffers[r];
-        if (a->fds[r] >= 0)
-            (void)close(a->fds[r]);
+        struct buffer *b = a->parts[r].buffer;
+        if (a->parts[r].fd >= 0)
+            (void)close(a->parts[r].fd);
         if (!b)
             continue;
         if (!keep && c->members[r].remote && has_shadow(&c->members[r], b))
@@ -84,18 +86,18 @@ static void alloc_end(struct comm *c)
         if (c->members[r].remote || !sub->session)
             continue;
         struct fcc_buffer_alloc_reply reply = {.reply.msg = {.type = FCC_MSG_BUFFER_ALLOC | FCC_REPLY, .id = sub->id},
-                                               .buffer = a->buffers[r]->handle,
-                                               .memory = a->buffers[r]->memory.kind,
-                                               .map_bytes = a->buffers[r]->memory.bytes};
-        session_reply(sub->session, &reply.reply, sizeof(reply), &a->fds[r], 1);
+                                               .buffer = a->parts[r].buffer->handle,
+                                               .memory = a->parts[r].buffer->memory.kind,
+                                               .map_bytes = a->parts[r].buffer->memory.bytes};
+        session_reply(sub->session, &reply.reply, sizeof(reply), &a->parts[r].fd, 1);
         sub->session = NULL; /* told */
     }
     c->allocations += !e.status;
     for (int r = 0; !e.status && r < c->nranks; r++) {
         if (c->members[r].remote)
-            a->buffers[r]->number = c->allocations;
-        else if (buffer_publish(a->buffers[r], c, a->fds[r]))
-            a->fds[r] = -1;
+            a->parts[r].buffer->number = c->allocations;
+        else if (buffer_publish(a->parts[r].buffer, c, a->parts[r].fd))
+            a->parts[r].fd = -1;
     }
     alloc_free(c, !e.status);
     turn_end(c, &e);
@@ -119,16 +121,16 @@ void nodes_alloc(struct comm *c)
             continue;
         if (!m->session)
             (void)error_set(&e, -ECONNABORTED, "rank %d is gone", r);
-        else if (!buffer_alloc(m, FCC_BUFFER_SYMMETRIC, m->next->alloc_bytes, &a->buffers[r], &a->fds[r], &e))
-            a->buffers[r]->refs++;
+        else if (!buffer_alloc(m, FCC_BUFFER_SYMMETRIC, m->next->alloc_bytes, &a->parts[r].buffer, &a->parts[r].fd, &e))
+            a->parts[r].buffer->refs++;
         p.status = e.status;
         text_copy(p.text, sizeof(p.text), e.text);
-        p.handle = a->buffers[r] ? a->buffers[r]->handle : 0;
+        p.handle = a->parts[r].buffer ? a->parts[r].buffer->handle : 0;
         p.bytes = m->next->alloc_bytes;
         if (e.status && !n->alloc_error.status)
             n->alloc_error = e;
         a->told++;
-        a->told_ranks |= UINT64_C(1) << r;
+        a->parts[r].told = true;
         nodes_tell_all(c, &p.msg, PEER_MEMORY, sizeof(p));
     }
     if (a->told == c->nranks)
@@ -141,22 +143,22 @@ void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *
     struct alloc_turn *a = alloc_of(c);
     struct error e = {0};
 
-    if (!member || m->turn != c->nodes->turns || m->status > 0 || (a && a->told_ranks >> m->rank & 1u)) {
+    if (!member || m->turn != c->nodes->turns || m->status > 0 || (a && a->parts[m->rank].told)) {
         peer_break(p, -EPROTO, "memory of rank %d in turn %llu, status %d: expected is turn %llu, once", m->rank,
                    (unsigned long long)m->turn, m->status, (unsigned long long)c->nodes->turns);
         return;
     }
-    if (!a || (!m->status && bounce_add(member, m->handle, m->bytes, &a->buffers[m->rank], &e))) {
+    if (!a || (!m->status && bounce_add(member, m->handle, m->bytes, &a->parts[m->rank].buffer, &e))) {
         comm_abort(c, -ENOMEM, "%s", a ? e.text : "no memory for a symmetric allocation");
         comm_release(c);
         return;
     }
     if (!m->status)
-        a->buffers[m->rank]->refs++;
+        a->parts[m->rank].buffer->refs++;
     else if (!c->nodes->alloc_error.status)
         (void)error_set(&c->nodes->alloc_error, m->status, "%s", m->text);
     a->told++;
-    a->told_ranks |= UINT64_C(1) << m->rank;
+    a->parts[m->rank].told = true;
     if (c->nodes->alloc && a->told == c->nranks) {
         alloc_end(c);
         comm_advance(c);

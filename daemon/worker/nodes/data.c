@@ -104,7 +104,8 @@ static int raise_flag(void *ctx, uint64_t comm, uint32_t rank, uint32_t flag, ui
     } else if (flag < FLAG_LEFT) {
         done_raise(d, &f, flag - FLAG_DONE, epoch);
     } else { /* release: likewise */
-        (void)atomic_fetch_or_explicit(f.left, UINT64_C(1) << (flag - FLAG_LEFT), memory_order_release);
+        uint32_t gone = flag - FLAG_LEFT;
+        (void)atomic_fetch_or_explicit(&f.left[gone / 64], UINT64_C(1) << gone % 64, memory_order_release);
         nodes_news_tell(d);
     }
     return 0;
@@ -186,6 +187,8 @@ void nodes_data_free(struct worker *w)
     proxy_free(d->proxy);
     net_regions_close(d->regions);
     (void)pthread_rwlock_destroy(&d->flags_lock);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        free(d->entries[i].ranks);
     free(d);
     w->data = NULL;
 }
@@ -288,7 +291,7 @@ int nodes_flags_add(struct comm *c, int rank, struct error *e)
                              .flags = is_cpu ? (_Atomic uint64_t *)(void *)m->dev->flags.data : m->dev->arrived,
                              .done = c->nodes->done,
                              .done_rails = c->nodes->done_rails,
-                             .left = &c->nodes->left,
+                             .left = c->nodes->left,
                              .device = m->dev->device};
     (void)pthread_rwlock_unlock(&c->worker->data->flags_lock);
     /* If that fails the communicator does not form, and its end takes the flags away again. */
@@ -340,6 +343,19 @@ bool nodes_have_news(const struct worker *w)
     return w->data && atomic_load_explicit(&w->data->news, memory_order_seq_cst);
 }
 
+/* Have ranks elsewhere left since the last look? */
+static bool left_look(struct comm_nodes *n)
+{
+    bool any = false;
+
+    for (int i = 0; i < RANKSET_WORDS; i++) {
+        uint64_t left = atomic_load_explicit(&n->left[i], memory_order_acquire);
+        any |= left != n->left_seen.words[i];
+        n->left_seen.words[i] = left;
+    }
+    return any;
+}
+
 bool nodes_poll(struct worker *w)
 {
     struct comm *c, *next;
@@ -354,10 +370,8 @@ bool nodes_poll(struct worker *w)
         next = LIST_NEXT(c, link);
         if (!c->nodes || c->state != COMM_ACTIVE)
             continue;
-        uint64_t left = atomic_load_explicit(&c->nodes->left, memory_order_acquire);
-        if (left != c->nodes->left_seen)
+        if (left_look(c->nodes))
             comm_status_raise(c, -ECONNABORTED);
-        c->nodes->left_seen = left;
         comm_advance(c);
         comm_release(c);
     }

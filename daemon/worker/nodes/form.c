@@ -240,7 +240,7 @@ static bool is_here(const struct comm_nodes *n, int peer)
 
 void nodes_here_forget(struct comm *c, const struct peer *p)
 {
-    for (int i = 0; i < FCC_MAX_RANKS; i++)
+    for (int i = 0; i < SPAN_NODES; i++)
         if (c->nodes->here[i] == p)
             c->nodes->here[i] = NULL;
 }
@@ -257,7 +257,7 @@ static bool is_awaited(const struct comm *c, int peer)
     const struct comm_nodes *n = c->nodes;
 
     if (n->ready)
-        return !(n->ready_nodes >> n->peer_node[peer] & 1u);
+        return !n->ready_nodes[n->peer_node[peer]];
     return !connection_is_open(c, peer) || !is_here(n, peer);
 }
 
@@ -270,7 +270,7 @@ static bool all_have_come(const struct comm *c)
     return all;
 }
 
-int nodes_awaited(const struct comm *c, const char *addresses[FCC_MAX_RANKS])
+int nodes_awaited(const struct comm *c, const char *addresses[SPAN_NODES])
 {
     const struct comm_nodes *n = c->nodes;
     int awaited = 0;
@@ -322,7 +322,7 @@ static int ranks_here_check(const struct comm *c, const struct peer_formed *f, s
 static int formed_apply(struct comm *c, const struct peer_formed *f, struct error *e)
 {
     struct comm_nodes *n = c->nodes;
-    struct peer *peers[FCC_MAX_RANKS] = {NULL};
+    struct peer *peers[SPAN_NODES] = {NULL};
 
     if (ranks_here_check(c, f, e))
         return e->status;
@@ -385,7 +385,8 @@ void nodes_form(struct comm *c)
 static void on_formed(struct comm *c, const struct peer_formed *f)
 {
     struct error e = {0};
-    bool well = f->nranks == (uint32_t)c->nranks && f->nnodes >= 1 && f->nnodes <= f->nranks && !c->nodes->formed;
+    bool well = f->nranks == (uint32_t)c->nranks && f->nnodes >= 1 && f->nnodes <= f->nranks && f->nnodes <= SPAN_NODES &&
+                !c->nodes->formed;
 
     for (int r = 0; well && r < c->nranks; r++)
         well = f->node_of[r] < f->nnodes;
@@ -448,7 +449,7 @@ void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg
     int peer = nodes_peer_number(c, p);
 
     if (m->type == PEER_READY && !n->root && peer >= 0) {
-        n->ready_nodes |= UINT64_C(1) << n->peer_node[peer];
+        n->ready_nodes[n->peer_node[peer]] = true;
         ready_check(c);
         comm_release(c);
     } else if (m->type == PEER_JOINED || m->type == PEER_REFUSE) { /* by whom our ranks have left for another: no matter */

@@ -12,23 +12,27 @@
 #include "daemon/worker/device/launch.h"
 #include "daemon/worker/nodes/nodes.h"
 
-#define ENTRIES 256u                                         /* communicators and launches that the proxy knows at a time */
-#define FLAGS_TABLE 256u                                     /* ranks here, of all communicators over several nodes */
-#define FLAG_DONE (PLAN_MAX_FLAGS + 1u)                      /* and done_number(): behind a rank's own flags */
-#define FLAG_LEFT (FLAG_DONE + FCC_MAX_RANKS * DONE_OF_NODE) /* and the number of a rank */
-#define SOURCES (64u + NET_DEVICES_MAX)                      /* devices that a rank here may be on: cpu devices, then GPUs */
-#define SOURCE_NONE 0xffu                                    /* it is on another node */
+#define ENTRIES 256u                                      /* communicators and launches that the proxy knows at a time */
+#define FLAGS_TABLE 256u                                  /* ranks here, of all communicators over several nodes */
+#define FLAG_DONE (PLAN_MAX_FLAGS + 1u)                   /* and done_number(): behind a rank's own flags */
+#define FLAG_LEFT (FLAG_DONE + SPAN_NODES * DONE_OF_NODE) /* and the number of a rank */
+#define SOURCES (64u + NET_DEVICES_MAX)                   /* devices that a rank here may be on: cpu devices, then GPUs */
+#define SOURCE_NONE 0xffu                                 /* it is on another node */
 
 /* What a trigger's `launch` names: a launch or, without one, a communicator, for what is not of a launch. Does not change while it is in
  * use, but for `turns`. */
 struct entry {
     _Atomic bool used;
     struct launch *launch;
-    struct puts *puts;             /* only for its END */
-    uint64_t comm[FCC_MAX_RANKS];  /* a communicator's: of each rank elsewhere, its node's nodes_memory_number() */
-    uint64_t turns;                /* a communicator's: that were told last. The proxy thread's */
-    uint8_t peer[FCC_MAX_RANKS];   /* a communicator's: of each rank's node, the index */
-    uint8_t source[FCC_MAX_RANKS]; /* ... of each rank here, its device: nodes_source() */
+    struct puts *puts;        /* only for its END */
+    uint64_t turns;           /* a communicator's: that were told last. The proxy thread's */
+    struct entry_rank *ranks; /* a communicator's, [nranks]. Freed when the entry is used again, or with all of them */
+};
+
+struct entry_rank {
+    uint64_t comm;  /* of a rank elsewhere: its node's nodes_memory_number() */
+    uint8_t peer;   /* of a rank's node: the peer's index */
+    uint8_t source; /* of a rank here: its device, nodes_source() */
 };
 
 /* Of a rank here. */
@@ -38,7 +42,7 @@ struct rank_flags {
     _Atomic uint64_t *flags;               /* NULL: free. A GPU's: member.arrived */
     _Atomic uint64_t *done;                /* comm_nodes.done */
     uint64_t (*done_rails)[NET_RAILS_MAX]; /* comm_nodes.done_rails */
-    _Atomic uint64_t *left;                /* comm_nodes.left */
+    _Atomic uint64_t *left;                /* comm_nodes.left: [RANKSET_WORDS] */
     struct device *device;
 };
 

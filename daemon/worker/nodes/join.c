@@ -69,7 +69,7 @@ static void join_remote_refuse(struct worker *w, const struct fcc_unique_id *id,
                                const struct error *e)
 {
     if (!c) {
-        unformed_note(w, id, rank_bit(rank), w->config.time_limit_ms, e);
+        unformed_note_rank(w, id, rank, w->config.time_limit_ms, e);
     } else if (!comm_is_complete(c)) {
         comm_abort(c, e->status, "%s", e->text);
         comm_release(c);

@@ -278,7 +278,7 @@ static bool forming_may_be(struct peer *p, const struct comm *c, const struct pe
 
     if (m->type == PEER_HERE) {
         uint32_t node = ((const struct peer_here *)m)->node;
-        if (node < (uint32_t)c->nranks && (!n->formed || peer < 0 || n->peer_node[peer] == (int)node))
+        if (node < (uint32_t)c->nranks && node < SPAN_NODES && (!n->formed || peer < 0 || n->peer_node[peer] == (int)node))
             return true;
         peer_break(p, -EPROTO, "here: node %u: not its number among the nodes of %d ranks", node, c->nranks);
         return false;

@@ -16,8 +16,10 @@
 #define FCC_DAEMON_WORKER_NODES_NODES_H
 
 #include "daemon/net/region.h"
+#include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/tune.h"
 #include "daemon/worker/nodes/peer.h"
+#include "kernels/plan/rankset.h"
 
 struct puts;
 struct puts_all;
@@ -26,36 +28,36 @@ struct puts_all;
 struct launch_run;
 
 struct comm_nodes {
-    uint64_t number;                        /* between nodes: the same on all of them, and of all communicators with its id */
-    struct peer *root;                      /* where its ranks meet; NULL: here */
-    uint32_t root_comm;                     /* ... its number of the communicator; 0: it has not said so yet */
-    char root_address[FCC_NODE_MAX];        /* ... "": here */
-    bool renamed;                           /* ... which is not that in the id: the node there said that it is called so */
-    bool known;                             /* the root has said that it knows of a rank of ours */
-    unsigned tries;                         /* how often our ranks have joined anew, at another worker there */
-    unsigned lost;                          /* connections to others that have ended while it formed, and were made anew */
-    int npeers;                             /* other nodes that have ranks */
-    struct peer *peers[FCC_MAX_RANKS];      /* ... */
-    int peer_node[FCC_MAX_RANKS];           /* ... their numbers in the communicator, the same on all nodes */
-    int peer_rank[FCC_MAX_RANKS];           /* ... the first rank there */
-    int node;                               /* this one's; -1: it has no ranks */
-    bool formed;                            /* all ranks have joined, and are known with their nodes */
-    const struct peer *here[FCC_MAX_RANKS]; /* by its number in the communicator: who has said HERE. Only compared */
-    bool ready;                             /* formed, and this node has its connections, and has said so */
-    uint64_t ready_nodes;                   /* root: others that are, a bit each */
-    uint64_t turns;                         /* that have ended here */
+    uint64_t number;                     /* between nodes: the same on all of them, and of all communicators with its id */
+    struct peer *root;                   /* where its ranks meet; NULL: here */
+    uint32_t root_comm;                  /* ... its number of the communicator; 0: it has not said so yet */
+    char root_address[FCC_NODE_MAX];     /* ... "": here */
+    bool renamed;                        /* ... which is not that in the id: the node there said that it is called so */
+    bool known;                          /* the root has said that it knows of a rank of ours */
+    unsigned tries;                      /* how often our ranks have joined anew, at another worker there */
+    unsigned lost;                       /* connections to others that have ended while it formed, and were made anew */
+    int npeers;                          /* other nodes that have ranks */
+    struct peer *peers[SPAN_NODES];      /* ... */
+    int peer_node[SPAN_NODES];           /* ... their numbers in the communicator, the same on all nodes */
+    int peer_rank[SPAN_NODES];           /* ... the first rank there */
+    int node;                            /* this one's; -1: it has no ranks */
+    bool formed;                         /* all ranks have joined, and are known with their nodes */
+    const struct peer *here[SPAN_NODES]; /* by its number in the communicator: who has said HERE. Only compared */
+    bool ready;                          /* formed, and this node has its connections, and has said so */
+    bool ready_nodes[SPAN_NODES];        /* root: other nodes that are ready, by their numbers */
+    uint64_t turns;                      /* that have ended here */
     /* Turns that have ended at each node, by its number: what it put into our memory came before. Written by the proxy thread
      * (release), read by the engine (acquire). */
-    _Atomic uint64_t done[FCC_MAX_RANKS];
-    uint64_t done_rails[FCC_MAX_RANKS][NET_RAILS_MAX]; /* ... as told over each of its rails. The proxy thread's */
+    _Atomic uint64_t done[SPAN_NODES];
+    uint64_t done_rails[SPAN_NODES][NET_RAILS_MAX]; /* ... as told over each of its rails. The proxy thread's */
     /* Ranks elsewhere that have left in good order, a bit each, and all that they had put by themselves is here. Likewise. */
-    _Atomic uint64_t left;
-    uint64_t left_seen;             /* by the engine */
-    uint64_t staged[FCC_MAX_RANKS]; /* each node's last turn for which it has made room */
-    uint32_t channel;               /* triggers.c's number for it; 0: none */
-    struct launch *staging;         /* the operator that waits for that */
-    struct alloc_turn *alloc;       /* a symmetric allocation whose turn it is */
-    struct alloc_turn *next_alloc;  /* the same, or, before its turn has come here, what others have told of it */
+    _Atomic uint64_t left[RANKSET_WORDS];
+    struct rankset left_seen;      /* by the engine */
+    uint64_t staged[SPAN_NODES];   /* each node's last turn for which it has made room */
+    uint32_t channel;              /* triggers.c's number for it; 0: none */
+    struct launch *staging;        /* the operator that waits for that */
+    struct alloc_turn *alloc;      /* a symmetric allocation whose turn it is */
+    struct alloc_turn *next_alloc; /* the same, or, before its turn has come here, what others have told of it */
     struct error alloc_error;
     const struct peer *aborter; /* the other node that has told of its end; NULL: none. Only compared */
     bool is_left;               /* it ends since a rank has left in good order: elsewhere what has ended here still ends well */
@@ -105,7 +107,7 @@ void nodes_connect_again(struct comm *c, const struct peer *p);
 void nodes_here_forget(struct comm *c, const struct peer *p);
 /* All ranks have joined, and it has not formed: the addresses of the other nodes that are waited for, which stay the communicator's; how many.
  * Otherwise 0. */
-int nodes_awaited(const struct comm *c, const char *addresses[FCC_MAX_RANKS]);
+int nodes_awaited(const struct comm *c, const char *addresses[SPAN_NODES]);
 void nodes_peer_open(struct peer *p); /* both connections to it are there */
 
 /* ---- nodes.c ---- */

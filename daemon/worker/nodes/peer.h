@@ -17,7 +17,7 @@
 #define FCC_DAEMON_WORKER_NODES_PEER_H
 
 #include "daemon/net/net.h"
-#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/tune.h"
 
 struct bufferevent;
@@ -109,12 +109,14 @@ static_assert(sizeof(struct peer_deny) == 160 + FCC_TEXT_MAX, "wire");
 struct peer_formed { /* from the root: all have joined, and where */
     struct peer_msg msg;
     uint32_t nranks, nnodes, time_limit_ms, zero;
-    char addresses[FCC_MAX_RANKS][FCC_NODE_MAX];
-    struct incarnation workers[FCC_MAX_RANKS]; /* there */
-    uint32_t comms[FCC_MAX_RANKS];             /* their numbers of the communicator, as peer_msg.from of their JOINs */
+    char addresses[SPAN_NODES][FCC_NODE_MAX];
+    struct incarnation workers[SPAN_NODES]; /* there */
+    uint32_t comms[SPAN_NODES];             /* their numbers of the communicator, as peer_msg.from of their JOINs */
     int32_t pids[FCC_MAX_RANKS];
     uint16_t node_of[FCC_MAX_RANKS];
 };
+static_assert(PEERS_MAX + 1 <= SPAN_NODES, "FORMED names this node and all others");
+static_assert(sizeof(struct peer_formed) <= PEER_MSG_MAX, "it fits");
 
 struct peer_here { /* to each other node of a communicator that forms, but the root */
     struct peer_msg msg;

