@@ -278,7 +278,7 @@ static bool can_wait(const struct gpu_launch *l)
     const struct gpu_plan *plan = &l->fixed.plans[0];
     const struct slice *slices = pointer(plan->slices);
 
-    return l->fixed.shape.op == FCC_OP_GEMM_ALL_TO_ALL && !l->fixed.shape.over_nodes && slices[0].kind == SLICE_COMPUTE_PUT;
+    return l->fixed.shape.compute == COMPUTE_GEMM && !l->fixed.shape.over_nodes && slices[0].kind == SLICE_COMPUTE_PUT;
 }
 
 static int fake_launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],

@@ -269,9 +269,9 @@ static bool slice_run(const struct gpu *g, const struct task *t, const struct gp
 
     if (shape->over_nodes)
         nodes_slice_run(t, plan, s);
-    if (t->launch->computes && shape->op == FCC_OP_GEMM_ALL_TO_ALL)
+    if (t->launch->computes && shape->compute == COMPUTE_GEMM)
         prepared_rows_put(t, s);
-    if (shape->over_nodes || shape->op != FCC_OP_GEMV_ALL_REDUCE)
+    if (shape->over_nodes || shape->compute != COMPUTE_GEMV)
         return true;
     if (s->kind == SLICE_COMPUTE_PUT || s->kind == SLICE_PUT)
         words_put(t, plan->rank, s);
@@ -334,7 +334,7 @@ static bool sends_only_words(const struct task *t)
     const struct gpu_shape *shape = &t->launch->fixed.shape;
     const struct slice *slices = pointer(t->launch->fixed.plans[0].slices);
 
-    return shape->op == FCC_OP_GEMV_ALL_REDUCE && !shape->over_nodes && shape->first[shape->nranks - 1] == 0 &&
+    return shape->compute == COMPUTE_GEMV && !shape->over_nodes && shape->first[shape->nranks - 1] == 0 &&
            slices[0].kind == SLICE_COMPUTE_PUT;
 }
 

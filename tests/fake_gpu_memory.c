@@ -62,19 +62,19 @@ static struct range range_check(uint64_t address, enum place place, const char *
 }
 
 /* The device addresses of one run's inputs. */
-static int inputs_of(enum fcc_op op, const struct gpu_input *in, uint64_t out[4])
+static int inputs_of(unsigned compute, const struct gpu_input *in, uint64_t out[4])
 {
     int n = 0;
 
-    if (op == FCC_OP_EMBEDDING_ALL_TO_ALL) {
+    if (compute == COMPUTE_BAG) {
         out[n++] = in->embedding.tables;
         out[n++] = in->embedding.indices;
         out[n++] = in->embedding.offsets;
         out[n++] = in->embedding.weights;
-    } else if (op == FCC_OP_GEMV_ALL_REDUCE) {
+    } else if (compute == COMPUTE_GEMV) {
         out[n++] = in->gemv.x;
         out[n++] = in->gemv.w;
-    } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
+    } else if (compute == COMPUTE_GEMM) {
         out[n++] = in->gemm.a;
         out[n++] = in->gemm.b;
     }
@@ -107,7 +107,7 @@ static void task_visit(const struct task *t, void (*use)(uint64_t, enum place, v
     }
     for (uint32_t i = 0; i < t->call.nruns; i++) {
         use(t->call.in[i].failure, ON_HOST, argument);
-        for (int k = inputs_of((enum fcc_op)fixed->shape.op, &t->call.in[i], in); k > 0; k--)
+        for (int k = inputs_of(fixed->shape.compute, &t->call.in[i], in); k > 0; k--)
             use(in[k - 1], ON_GPU, argument);
     }
 }

@@ -149,7 +149,7 @@ static void sums_run(const struct task *t, const struct gpu_plan *plan, const st
 static void rows_put(const struct task *t, uint32_t rank, const struct slice *s)
 {
     const struct gpu_output *out = &t->call.out[s->dst];
-    bool pooled = t->launch->fixed.shape.op == FCC_OP_EMBEDDING_ALL_TO_ALL;
+    bool pooled = t->launch->fixed.shape.compute == COMPUTE_BAG;
     int64_t dim = pooled ? t->launch->fixed.shape.dim : 1, col_stride = pooled ? out->stride[1] : 1;
 
     if (s->kind != SLICE_COMPUTE_PUT && s->kind != SLICE_PUT)
@@ -164,7 +164,7 @@ void nodes_slice_run(const struct task *t, const struct gpu_plan *plan, const st
 {
     const struct gpu_shape *shape = &t->launch->fixed.shape;
 
-    if (shape->op == FCC_OP_GEMV_ALL_REDUCE)
+    if (shape->compute == COMPUTE_GEMV)
         sums_run(t, plan, s);
     else if (shape->dtype == FCC_F32)
         rows_put(t, plan->rank, s);

@@ -132,7 +132,7 @@ static void run_execute(void *argument)
     launch_groups_set(&p->launch);
     bool runs = true;
     if (run->offered.epoch) {
-        gpu_call_inputs_set(&t->call, p->launch.fixed.shape.op, run->offered.inputs);
+        gpu_call_inputs_set(&t->call, p->launch.fixed.shape.compute, run->offered.inputs);
         t->call.out[p->launch.fixed.plans[0].rank].data = run->offered.result;
         runs = is_granted(p, t, &run->offered);
     }
@@ -210,7 +210,7 @@ static void call_fill(struct gpu_call *call, const struct gpu_prepared_plan *pla
     call->nodes.phase_next = GPU_PHASES;
     call->in[0] = plan->in;
     gpu_prepared_inputs(plan, m, inputs);
-    gpu_call_inputs_set(call, plan->shape.op, inputs);
+    gpu_call_inputs_set(call, plan->shape.compute, inputs);
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {
         call->out[r] = plan->out[r];
         call->out[r].data += m->results[r];

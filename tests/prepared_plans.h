@@ -91,7 +91,7 @@ static inline void followed_slice(struct followed *f, const struct slice *s)
         bool reaches = all || s->dst == r;
         if (s->kind == SLICE_REDUCE)
             followed_words(f, s, plan->rank, r);
-        if (reaches && s->kind == SLICE_COMPUTE_PUT && plan->shape.op == FCC_OP_GEMV_ALL_REDUCE)
+        if (reaches && s->kind == SLICE_COMPUTE_PUT && plan->shape.compute == COMPUTE_GEMV)
             followed_words(f, s, r, plan->rank);
         else if (reaches)
             followed_result(f, s, r);
@@ -118,7 +118,7 @@ static inline void plan_follow(const struct gpu_prepared_plan *plan, const struc
         f.slots_at = plan->slots_at + run * plan->slots_bytes;
         for (uint32_t r = 0; r < plan->shape.nranks; r++)
             followed_flag(&f, r, gpu_offer_word_at(GPU_OFFER_WORDS - 1) / sizeof(uint64_t));
-        for (uint32_t i = 0; plan->shape.op != FCC_OP_NOOP && i < plan->first[GPU_PHASES]; i++)
+        for (uint32_t i = 0; plan->shape.compute != COMPUTE_NONE && i < plan->first[GPU_PHASES]; i++)
             followed_slice(&f, &gpu_prepared_slices(plan)[i]);
     }
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {

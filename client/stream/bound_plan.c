@@ -167,19 +167,18 @@ static bool gemm_fits(const struct gpu_prepared_plan *plan, const struct prepare
 
 static bool plan_is_wanted(const struct fcc_comm *comm, const struct gpu_prepared_plan *plan, const struct prepared_wanted *w)
 {
-    bool is_gemv = w->op == FCC_OP_GEMV_ALL_REDUCE;
+    const struct op_spec *op = op_spec(w->op);
     const struct fcc_wire_tensor *result;
 
-    if (plan->shape.op != w->op || plan->rank != (uint32_t)comm->rank || plan->shape.nranks != (uint32_t)comm->nranks)
+    if (plan->shape.compute != op->compute || plan->shape.exchange != op->exchange || plan->rank != (uint32_t)comm->rank ||
+        plan->shape.nranks != (uint32_t)comm->nranks || w->ntensors != op->ntensors)
         return false;
-    if (w->op == FCC_OP_NOOP)
+    if (op->result < 0)
         return true;
-    if (w->ntensors != (is_gemv ? (uint32_t)FCC_GEMV_TENSORS : (uint32_t)FCC_GEMM_TENSORS))
-        return false;
-    result = &w->tensors[is_gemv ? (uint32_t)FCC_GEMV_Y : (uint32_t)FCC_GEMM_C];
+    result = &w->tensors[op->result];
     return plan->shape.dtype == result->dtype && plan->out[plan->rank].stride[0] == result->stride[0] &&
            plan->out[plan->rank].data == (w->offered ? 0 : result->offset) &&
-           (is_gemv ? gemv_fits(plan, w) : gemm_fits(plan, w));
+           (op->compute == COMPUTE_GEMV ? gemv_fits(plan, w) : gemm_fits(plan, w));
 }
 
 /* ---- the whole ---- */

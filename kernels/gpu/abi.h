@@ -18,6 +18,7 @@
 #include <stddef.h>
 
 #include "kernels/plan/slice.h"
+#include "kernels/plan/spec.h"
 #include "proto/base/error.h"
 #include "proto/fccclient.h"
 #include "proto/operators.h"
@@ -40,8 +41,8 @@ extern "C" {
 
 /* The operator, for all ranks. */
 struct gpu_shape {
-    uint32_t op;    /* enum fcc_op */
-    uint32_t dtype; /* enum fcc_dtype */
+    uint16_t compute, exchange; /* enum compute_kind, exchange_kind */
+    uint32_t dtype;             /* enum fcc_dtype */
     uint32_t nranks;
     uint32_t over_nodes; /* 1: the plans are such that ranks may be on other nodes; kernels/gpu/device/triggers.h */
     int64_t m;           /* gemv: rows of x */
@@ -56,6 +57,19 @@ struct gpu_shape {
     uint32_t nodes;       /* gemv over nodes: whose sums are added up by themselves first; flat: 1 */
     uint32_t zero;
 };
+
+/* Are there kernels that exchange so what they compute? */
+static inline bool gpu_has_kernels(const struct gpu_shape *shape)
+{
+    switch (shape->compute) {
+    case COMPUTE_NONE:
+        return shape->exchange == EXCHANGE_NONE;
+    case COMPUTE_GEMV:
+        return shape->exchange == EXCHANGE_REDUCE;
+    default:
+        return shape->compute < COMPUTE_KINDS && shape->exchange == EXCHANGE_PUT;
+    }
+}
 
 /* A number on its way to another rank, together with the stamp of the call that it belongs to: one store of 8 bytes, which is
  * never seen in halves. Who finds the stamp has the number, and needs no flag and no fence. In the memory of slots there is

@@ -68,19 +68,19 @@ struct gpu_prepared_memory {
 static inline void gpu_prepared_inputs(const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *memory,
                                        uint64_t inputs[GPU_PREPARED_INPUTS])
 {
-    bool is_gemv = plan->shape.op == FCC_OP_GEMV_ALL_REDUCE;
+    bool is_gemv = plan->shape.compute == COMPUTE_GEMV;
 
     inputs[0] = memory->inputs[0] + (is_gemv ? plan->in.gemv.x : plan->in.gemm.a);
     inputs[1] = memory->inputs[1] + (is_gemv ? plan->in.gemv.w : plan->in.gemm.b);
 }
 
 /* Those of a call of one run. */
-static inline void gpu_call_inputs_set(struct gpu_call *call, uint32_t op, const uint64_t inputs[GPU_PREPARED_INPUTS])
+static inline void gpu_call_inputs_set(struct gpu_call *call, uint32_t compute, const uint64_t inputs[GPU_PREPARED_INPUTS])
 {
-    if (op == FCC_OP_GEMV_ALL_REDUCE) {
+    if (compute == COMPUTE_GEMV) {
         call->in[0].gemv.x = inputs[0];
         call->in[0].gemv.w = inputs[1];
-    } else if (op == FCC_OP_GEMM_ALL_TO_ALL) {
+    } else if (compute == COMPUTE_GEMM) {
         call->in[0].gemm.a = inputs[0];
         call->in[0].gemm.b = inputs[1];
     }

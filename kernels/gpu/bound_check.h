@@ -53,28 +53,29 @@ static inline int gpu_prepared_head_check(const struct gpu_prepared_plan *plan, 
 
     if (bytes < sizeof(*plan) || plan->bytes != bytes || plan->abi != GPU_PLUGIN_ABI)
         return error_set(e, -EPROTO, "plan: %zu bytes, which are not of this plug-in", bytes);
-    is_noop = s->op == FCC_OP_NOOP;
-    known = is_noop || s->op == FCC_OP_GEMV_ALL_REDUCE || s->op == FCC_OP_GEMM_ALL_TO_ALL;
+    is_noop = s->compute == COMPUTE_NONE;
+    known = gpu_has_kernels(s) && s->compute != COMPUTE_BAG;
     if (!known || (!is_noop && s->dtype != FCC_F32 && s->dtype != FCC_F16 && s->dtype != FCC_BF16))
-        return error_set(e, -EINVAL, "plan: operator %u with dtype %u: no client launches such kernels", s->op, s->dtype);
+        return error_set(e, -EINVAL, "plan: compute %u, exchange %u, dtype %u: no client launches such kernels", s->compute,
+                         s->exchange, s->dtype);
     if (s->nranks < 1 || s->nranks > GPU_MAX_GPUS || plan->rank >= s->nranks)
         return error_set(e, -EINVAL, "plan: rank %u of %u: allowed are 1 to %d ranks", plan->rank, s->nranks, GPU_MAX_GPUS);
-    if (s->over_nodes || plan->only_slots > (s->op == FCC_OP_GEMV_ALL_REDUCE))
-        return error_set(e, -EINVAL, "plan: over_nodes %u, only_slots %u: allowed are 0, and 0 or, of gemv_all_reduce, 1",
-                         s->over_nodes, plan->only_slots);
+    if (s->over_nodes || plan->only_slots > (s->compute == COMPUTE_GEMV))
+        return error_set(e, -EINVAL, "plan: over_nodes %u, only_slots %u: allowed are 0, and 0 or, of sums, 1", s->over_nodes,
+                         plan->only_slots);
     return 0;
 }
 
 static inline int gpu_prepared_shape_check(const struct gpu_prepared_plan *plan, struct error *e)
 {
     const struct gpu_shape *s = &plan->shape;
-    int64_t k = s->op == FCC_OP_GEMV_ALL_REDUCE ? plan->in.gemv.k : s->op == FCC_OP_GEMM_ALL_TO_ALL ? plan->in.gemm.k : 0;
+    int64_t k = s->compute == COMPUTE_GEMV ? plan->in.gemv.k : s->compute == COMPUTE_GEMM ? plan->in.gemm.k : 0;
     int64_t before = 0;
 
     if (s->m < 0 || s->m > INT32_MAX || s->n < 0 || s->n > INT32_MAX || s->k < 0 || s->k > INT32_MAX || k < 0 || k > INT32_MAX)
         return error_set(e, -EINVAL, "plan: m %lld, n %lld, k %lld and %lld: allowed are 0 to %d", (long long)s->m,
                          (long long)s->n, (long long)s->k, (long long)k, INT32_MAX);
-    if (s->op != FCC_OP_GEMV_ALL_REDUCE)
+    if (s->compute != COMPUTE_GEMV)
         return 0;
     if (k > s->k || (plan->in.gemv.m && plan->in.gemv.m != s->m) || (plan->in.gemv.n && plan->in.gemv.n != s->n))
         return error_set(e, -EINVAL, "plan: inputs of %lld x %lld x %lld for an operator of %lld x %lld x %lld",
@@ -97,8 +98,7 @@ static inline int gpu_prepared_slots_check(const struct gpu_prepared_plan *plan,
         plan->slots_bytes % GPU_PREPARED_ALIGN || plan->slots_bytes > UINT64_MAX / 4)
         return error_set(e, -EINVAL, "plan: %llu bytes of slots from %llu on: they begin behind %llu bytes of words",
                          (unsigned long long)plan->slots_bytes, (unsigned long long)plan->slots_at, (unsigned long long)words);
-    if (s->op == FCC_OP_GEMV_ALL_REDUCE &&
-        (s->slot_bytes % GPU_PREPARED_ALIGN || s->slot_bytes > plan->slots_bytes / s->nranks))
+    if (s->compute == COMPUTE_GEMV && (s->slot_bytes % GPU_PREPARED_ALIGN || s->slot_bytes > plan->slots_bytes / s->nranks))
         return error_set(e, -EINVAL, "plan: slots of %llu bytes for each of %u ranks, in %llu bytes",
                          (unsigned long long)s->slot_bytes, s->nranks, (unsigned long long)plan->slots_bytes);
     return 0;
@@ -113,7 +113,7 @@ static inline int gpu_prepared_parts_check(const struct gpu_prepared_plan *plan,
         if (plan->first[phase] > plan->first[phase + 1] || plan->first[0])
             return error_set(e, -EINVAL, "plan: phase %d has slices %u to %u: phases follow each other, from slice 0 on", phase,
                              plan->first[phase], plan->first[phase + 1]);
-    if (nslices > GPU_PREPARED_SLICES_MAX || (!nslices && plan->shape.op != FCC_OP_NOOP))
+    if (nslices > GPU_PREPARED_SLICES_MAX || (!nslices && plan->shape.compute != COMPUTE_NONE))
         return error_set(e, -EINVAL, "plan: %u slices: allowed are 1 to %u", nslices, GPU_PREPARED_SLICES_MAX);
     if (!gpu_prepared_part_fits(plan, plan->slices, nslices, sizeof(struct slice)) ||
         !gpu_prepared_part_fits(plan, plan->groups, plan->ngroups, sizeof(struct signal_group)))
@@ -172,7 +172,7 @@ static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan,
 {
     /* 0: on one node such a phase has none */
     static const uint8_t kinds[GPU_PHASES] = {SLICE_COMPUTE_PUT, SLICE_COMPUTE_PUT, 0, SLICE_REDUCE, 0, SLICE_WAIT};
-    bool is_gemv = plan->shape.op == FCC_OP_GEMV_ALL_REDUCE, waits = s->wait_count != 0;
+    bool is_gemv = plan->shape.compute == COMPUTE_GEMV, waits = s->wait_count != 0;
 
     if (!kinds[phase] || s->kind != kinds[phase] || (waits && phase == GPU_PHASE_FREE) || (s->kind == SLICE_REDUCE && !is_gemv))
         return false;
@@ -188,7 +188,7 @@ static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan,
 
 static inline int gpu_prepared_slices_check(const struct gpu_prepared_plan *plan, struct error *e)
 {
-    if (plan->shape.op == FCC_OP_NOOP)
+    if (plan->shape.compute == COMPUTE_NONE)
         return 0; /* its kernel looks at none */
     for (int phase = 0; phase < GPU_PHASES; phase++)
         for (uint32_t i = plan->first[phase]; i < plan->first[phase + 1]; i++) {
@@ -238,9 +238,9 @@ static inline uint64_t gpu_prepared_result_bytes(const struct gpu_prepared_plan 
     const struct gpu_output *out = &plan->out[rank];
     uint64_t rows = 0, cols = 0;
 
-    if (plan->shape.op == FCC_OP_NOOP || (plan->only_slots && rank != plan->rank))
+    if (plan->shape.compute == COMPUTE_NONE || (plan->only_slots && rank != plan->rank))
         return 0;
-    if (plan->shape.op == FCC_OP_GEMV_ALL_REDUCE)
+    if (plan->shape.compute == COMPUTE_GEMV)
         return gpu_prepared_extent(plan, out->data, (uint64_t)plan->shape.m, out->stride[0], (uint64_t)plan->shape.n);
     for (uint32_t i = 0; i < plan->first[GPU_PHASE_WAIT]; i++) {
         const struct slice *s = &gpu_prepared_slices(plan)[i];

@@ -64,14 +64,9 @@ enum { NEEDED, OPTIONAL };
                        .bind = BIND_##bind_,                                                                                   \
                        .result = -1},
 
-static const struct op_spec operators[FCC_OP_COUNT] = {
+const struct op_spec op_specs[FCC_OP_COUNT] = {
 #include "kernels/plan/operators.def"
 };
-
-const struct op_spec *op_spec(unsigned op)
-{
-    return op < FCC_OP_COUNT ? &operators[op] : NULL;
-}
 
 uint32_t op_shared(const struct op_spec *op)
 {
@@ -84,7 +79,7 @@ const char *op_names(enum op_bind least, const char *separator, char *out, size_
 
     out[0] = '\0';
     for (unsigned op = 0; op < FCC_OP_COUNT && used < room; op++)
-        if (operators[op].bind >= least)
-            used += (size_t)snprintf(out + used, room - used, "%s%s", used ? separator : "", operators[op].name);
+        if (op_specs[op].bind >= least)
+            used += (size_t)snprintf(out + used, room - used, "%s%s", used ? separator : "", op_specs[op].name);
     return out;
 }

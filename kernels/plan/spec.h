@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * spec.h - what an operator is, as data: the rows of operators.def. The client packs calls by them, the worker checks requests by them, and
- * neither needs to know an operator by its name. No I/O, no device, no kernels.
+ * neither needs to know an operator by its name. No I/O, no device, no kernels. Plain C and C++.
  */
 #ifndef FCC_KERNELS_PLAN_SPEC_H
 #define FCC_KERNELS_PLAN_SPEC_H
@@ -12,6 +12,10 @@
 
 #include "proto/fccclient.h"
 #include "proto/operators.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* The parts that operators are made of: what each rank computes, and how the results are exchanged. */
 enum compute_kind { COMPUTE_NONE, COMPUTE_BAG, COMPUTE_GEMV, COMPUTE_GEMM, COMPUTE_KINDS };
@@ -67,11 +71,20 @@ struct op_spec {
     uint16_t schedule_at; /* of its members uint32_t schedule, reserved[7] */
 };
 
+extern const struct op_spec op_specs[FCC_OP_COUNT];
+
 /* The operator's row, or NULL for an unknown number. */
-const struct op_spec *op_spec(unsigned op);
+static inline const struct op_spec *op_spec(unsigned op)
+{
+    return op < FCC_OP_COUNT ? &op_specs[op] : NULL;
+}
+
 /* The tensors, a bit each, that other ranks store into under every plan. */
 uint32_t op_shared(const struct op_spec *op);
 /* The names of those that may be bound so, or by more: "gemv_all_reduce and gemm_all_to_all" with the separator " and ". Returns out. */
 const char *op_names(enum op_bind least, const char *separator, char *out, size_t room);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -78,10 +78,10 @@ static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, con
     plan->in.failure = 0; /* these operators have no data that could be wrong */
     if (offered)
         plan->out[plan->rank].data = 0;
-    if (args[0].op == FCC_OP_GEMV_ALL_REDUCE) {
+    if (plan->shape.compute == COMPUTE_GEMV) {
         plan->in.gemv.x = offered ? 0 : place_in(plan->in.gemv.x, own[FCC_GEMV_X]);
         plan->in.gemv.w = offered ? 0 : place_in(plan->in.gemv.w, own[FCC_GEMV_W]);
-    } else if (args[0].op == FCC_OP_GEMM_ALL_TO_ALL) {
+    } else if (plan->shape.compute == COMPUTE_GEMM) {
         plan->in.gemm.a = offered ? 0 : place_in(plan->in.gemm.a, own[FCC_GEMM_A]);
         plan->in.gemm.b = offered ? 0 : place_in(plan->in.gemm.b, own[FCC_GEMM_B]);
     }

@@ -29,6 +29,7 @@
 #include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
@@ -487,7 +488,7 @@ void comm_advance(struct comm *c)
             if (!c->dev.current && offers_are_asked(c))
                 offers_make(c);
             c->operators++;
-            if ((head->args.op != FCC_OP_NOOP || c->dev.ops->number != FCC_DEVICE_CPU) && !launch_begin(c, &e))
+            if ((op_spec(head->args.op)->compute || c->dev.ops->number != FCC_DEVICE_CPU) && !launch_begin(c, &e))
                 continue;         /* it runs, or has run and ended its turn */
             if (c->dev.current) { /* what is wrong is told when nothing runs */
                 c->operators--;

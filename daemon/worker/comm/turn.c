@@ -13,6 +13,7 @@
 #include "daemon/worker/comm/trace.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
 
 /* ---- beginning ---- */
@@ -347,7 +348,7 @@ void launch_finish(struct launch *l)
     }
     running_remove(c, l);
     c->dev.turn_ns = l->span.finished_ns;
-    if (l->problem->op != FCC_OP_NOOP && !l->granted) /* which have nothing to show */
+    if (op_spec(l->problem->op)->compute && !l->granted) /* which have nothing to show */
         c->last = l;
     launch_keep(c, l);
     ranks_tell(c, l);
@@ -359,7 +360,7 @@ void launch_finish(struct launch *l)
         atomic_store_explicit(&c->dev.shared->status, 0, memory_order_relaxed); /* the failure was this operator's alone */
     if (c->state == COMM_ACTIVE && c->dev.current && atomic_load_explicit(&c->dev.current->failed, memory_order_relaxed))
         gpus_launch_abort(c->dev.current); /* it has failed already; but what lets it leave would have let this one leave too */
-    if ((l->problem->op != FCC_OP_NOOP && !l->granted) || l->error.status)
+    if ((op_spec(l->problem->op)->compute && !l->granted) || l->error.status)
         trace_waiters_answer(c, &l->error);
 }
 

@@ -33,7 +33,7 @@ static inline uint32_t gpu_multiprocessors_beside(uint32_t all)
  * for each of 132 as for each of 128 at most. */
 static inline uint32_t gpu_multiprocessors_for(const struct gpu_shape *shape, uint32_t all)
 {
-    bool may_wait = shape->op == FCC_OP_GEMV_ALL_REDUCE && shape->nranks > 1 && !shape->over_nodes;
+    bool may_wait = shape->compute == COMPUTE_GEMV && shape->nranks > 1 && !shape->over_nodes;
 
     return may_wait ? gpu_multiprocessors_beside(all) : all;
 }

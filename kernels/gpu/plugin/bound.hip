@@ -21,7 +21,7 @@ struct meeting {
 
 struct gpu_prepared {
     int gpu;
-    uint32_t op;
+    uint32_t compute;          /* enum compute_kind */
     struct gpu_launch *launch; /* NULL: a noop */
     struct gpu_call call;      /* of every run, but for what counts */
     uint64_t slots_bytes;
@@ -113,7 +113,7 @@ static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *pl
     call->nodes.phase_next = GPU_PHASES;
     call->in[0] = plan->in;
     gpu_prepared_inputs(plan, m, inputs);
-    gpu_call_inputs_set(call, plan->shape.op, inputs);
+    gpu_call_inputs_set(call, plan->shape.compute, inputs);
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {
         call->out[r] = plan->out[r];
         call->out[r].data += m->results[r];
@@ -122,7 +122,7 @@ static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *pl
     p->meeting.rank = plan->rank;
     p->meeting.nranks = plan->shape.nranks;
     p->meeting.begun = m->begun;
-    p->meeting.ended = p->op == FCC_OP_NOOP ? m->ended : 0;
+    p->meeting.ended = p->compute == COMPUTE_NONE ? m->ended : 0;
     for (uint32_t r = 0; p->meets && r < plan->shape.nranks; r++) {
         if (r == plan->rank)
             continue;
@@ -182,11 +182,11 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     if (!p)
         return error_set(e, -ENOMEM, "%s GPU %d: no memory for an operator", GPU_KIND, gpu);
     p->gpu = gpu;
-    p->op = plan->shape.op;
+    p->compute = plan->shape.compute;
     p->slots_bytes = plan->slots_bytes;
     p->meets = !plan->only_slots && plan->shape.nranks > 1;
     call_fill(p, plan, memory);
-    if (p->op != FCC_OP_NOOP)
+    if (p->compute != COMPUTE_NONE)
         status = launch_open(p, plan, memory, e);
     if (status == 0 && memory->places.n)
         status = places_open(p, memory, e);
@@ -232,7 +232,7 @@ static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, 
 
 static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e)
 {
-    gpu_call_inputs_set(&p->call, p->op, run->inputs);
+    gpu_call_inputs_set(&p->call, p->compute, run->inputs);
     p->call.out[p->meeting.rank].data = run->result;
     p->call.offer.word = p->meeting.areas[p->meeting.rank] + gpu_offer_word_at(run->epoch);
     p->call.offer.slot = run->slot;

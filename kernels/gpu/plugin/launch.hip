@@ -142,14 +142,16 @@ static struct gpu_kernel kernel_get(const struct gpu_shape *shape, int gpu)
 {
     enum fcc_dtype dtype = (enum fcc_dtype)shape->dtype;
 
-    switch (shape->op) {
-    case FCC_OP_EMBEDDING_ALL_TO_ALL:
+    if (!gpu_has_kernels(shape))
+        return {NULL, 0, 0, 0};
+    switch (shape->compute) {
+    case COMPUTE_BAG:
         return gpu_embedding_kernel(dtype, shape->over_nodes);
-    case FCC_OP_GEMV_ALL_REDUCE:
+    case COMPUTE_GEMV:
         return gpu_gemv_kernel(dtype, shape->over_nodes);
-    case FCC_OP_GEMM_ALL_TO_ALL:
+    case COMPUTE_GEMM:
         return gpu_gemm_kernel(dtype, gpu, shape->over_nodes);
-    case FCC_OP_NOOP:
+    case COMPUTE_NONE:
         return {(const void *)noop_kernel, GPU_WAVE_MOST, 0, 1, 0, 1};
     default:
         return {NULL, 0, 0, 0};
@@ -162,10 +164,10 @@ static int quick_choose(struct gpu_launch *l, const struct gpu_run runs[], struc
     const struct gpu_shape *shape = &l->fixed.shape;
     uint32_t most = UINT32_MAX;
 
-    if (shape->op == FCC_OP_GEMM_ALL_TO_ALL) {
+    if (shape->compute == COMPUTE_GEMM) {
         gpu_gemm_quick_choose(shape, l->gpu, runs, l->nruns, &l->gemm_quick);
         l->quick = l->gemm_quick.kernel.function ? &l->gemm_quick.kernel : NULL;
-    } else if (shape->op == FCC_OP_GEMV_ALL_REDUCE) {
+    } else if (shape->compute == COMPUTE_GEMV) {
         gpu_gemv_quick_choose(shape, l->gpu, runs, l->nruns, &l->gemv_quick);
         l->quick = l->gemv_quick.kernel.function ? &l->gemv_quick.kernel : NULL;
         most = l->gemv_quick.most;
@@ -200,8 +202,8 @@ int launch_make(int gpu, const struct gpu_shape *shape, const uint64_t flags[], 
     (void)hipSetDevice(gpu);
     l->kernel = kernel_get(shape, gpu);
     int status = l->kernel.function ? launch_upload(l, runs, e)
-                                    : error_set(e, -EINVAL, "%s GPU %d: operator %u with dtype %u: no such kernel", GPU_KIND,
-                                                gpu, shape->op, shape->dtype);
+                                    : error_set(e, -EINVAL, "%s GPU %d: compute %u, exchange %u, dtype %u: no such kernel",
+                                                GPU_KIND, gpu, shape->compute, shape->exchange, shape->dtype);
     if (status == 0)
         status = workgroups_choose(l, &l->kernel, &l->workgroups, e);
     if (status == 0)
@@ -400,7 +402,7 @@ int launch_start(struct gpu_launch *l, struct gpu_call *call, const uint64_t sta
         return result;
     void *maps = call_complete(l, call);
     struct noop_gates gates;
-    bool noop = l->fixed.shape.op == FCC_OP_NOOP;
+    bool noop = l->fixed.shape.compute == COMPUTE_NONE;
     void *arguments[] = {call, noop ? (void *)&gates : maps};
     if (noop)
         waits->in_kernel = noop_gate(l, waits, call->epoch, &gates);

@@ -98,27 +98,32 @@ static void embedding_rank(const struct op_args *args, struct gpu_output *out, s
 static const struct {
     void (*shape)(const struct problem *problem, const struct plan *plan, struct gpu_shape *out);
     void (*rank)(const struct op_args *args, struct gpu_output *out, struct gpu_input *in);
-} operators[FCC_OP_COUNT] = {
-    [FCC_OP_EMBEDDING_ALL_TO_ALL] = {embedding_shape, embedding_rank},
-    [FCC_OP_GEMV_ALL_REDUCE] = {gemv_shape, gemv_rank},
-    [FCC_OP_GEMM_ALL_TO_ALL] = {gemm_shape, gemm_rank},
+} computes[COMPUTE_KINDS] = {
+    [COMPUTE_BAG] = {embedding_shape, embedding_rank},
+    [COMPUTE_GEMV] = {gemv_shape, gemv_rank},
+    [COMPUTE_GEMM] = {gemm_shape, gemm_rank},
 };
 
 void gpu_rank_fill(const struct op_args *args, struct gpu_output *out, struct gpu_input *in)
 {
-    if (operators[args->op].rank)
-        operators[args->op].rank(args, out, in);
+    const struct op_spec *op = op_spec(args->op);
+
+    if (computes[op->compute].rank)
+        computes[op->compute].rank(args, out, in);
 }
 
 void gpu_shape_make(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
 {
+    const struct op_spec *op = op_spec(problem->op);
+
     memset(out, 0, sizeof(*out));
-    out->op = problem->op;
+    out->compute = op->compute;
+    out->exchange = op->exchange;
     out->dtype = problem->dtype;
     out->nranks = (uint32_t)problem->nranks;
     out->over_nodes = plan_is_over_nodes(problem);
-    if (operators[problem->op].shape)
-        operators[problem->op].shape(problem, plan, out);
+    if (computes[op->compute].shape)
+        computes[op->compute].shape(problem, plan, out);
 }
 
 int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)
@@ -193,7 +198,7 @@ int gpu_call_fill(const struct gpu_plugin *plugin, struct gpu_launch *launch, co
     for (int i = 0; i < nruns && status == 0; i++) {
         struct gpu_output unused;
         gpu_rank_fill(&args[ranks[i]], &unused, &out->in[i]);
-        if (args[0].op == FCC_OP_EMBEDDING_ALL_TO_ALL)
+        if (op_spec(args[0].op)->compute == COMPUTE_BAG)
             status = tables_fill(plugin, launch, i, &args[ranks[i]], &out->in[i], e);
     }
     return status;
