@@ -55,7 +55,7 @@ endif
 # A folder's sources are all that lie in it: $(call in,FOLDER...).
 in = $(foreach folder,$(1),$(sort $(wildcard $(folder)/*.c)))
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-LINK = $(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o %.a,$^) -o $@
+LINK = $(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@
 
 .PHONY: all man install uninstall clean help FORCE
 all:

@@ -24,21 +24,18 @@ deps-gpu:
 
 # ---- which there are -------------------------------------------------------------------------------------------------
 
-# Tests of the daemon's and the kernels' parts, and of the library's, which need no daemon. GPU_SYSTEM: those that need a GPU.
-UNIT := kernels plan specs lanes helpers inline arguments prepared_plan reference config variables log auth account hostlist core \
-	fifo net net_refused proxy proxy_forget proxy_rails
-UNIT_VERBS := net_near net_places net_verbs net_verbs_ends
-UNIT_CLIENT := client client_gpu client_groups client_stream client_submit client_trust client_waits env
-GPU_SYSTEM := gpu_errors gpu_groups gpu_jobs gpu_offers gpu_prepared gpu_prepared_ends gpu_ranks gpu_stream
-# All others start their own daemons. Those that take longest come first, so that none is alone at the end.
-SLOW := early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words \
+# The names of the tests in these folders of tests/. Names are unique: the programs lie side by side.
+tests_in = $(patsubst test_%,%,$(basename $(notdir $(sort $(wildcard $(patsubst %,tests/%/test_*.c,$(1)))))))
+# Those that need a GPU.
+GPU_SYSTEM := $(call tests_in,gpu)
+# Those that take longest come first, so that none is alone at the end.
+SLOW := kernels early kills visitors descriptors limits gpu_worker gpu_worker_sums gpu_worker_nodes gpu_worker_nodes_ends fccctl fccctl_trace gpu_worker_words \
 	gpu_worker_errors gpu_worker_prepared_ends launchers netns peers peers_many node_faults nodes node_rails handover forming
-SYSTEM := $(SLOW) $(filter-out $(UNIT) $(UNIT_VERBS) $(UNIT_CLIENT) $(GPU_SYSTEM) $(SLOW),$(patsubst tests/test_%.c,%,$(sort $(wildcard tests/test_*.c))))
 # The sanitizers leave out what others start, which are programs that other tests have; thread sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
 ONE_THREAD := kernels plan specs lanes core hostlist
 
-TESTS := kernels $(SYSTEM) $(filter-out kernels,$(UNIT)) $(if $(VERBS_LIBS),$(UNIT_VERBS)) $(UNIT_CLIENT)
+TESTS := $(SLOW) $(filter-out $(SLOW) $(GPU_SYSTEM) $(if $(VERBS_LIBS),,$(call tests_in,verbs)),$(call tests_in,*))
 test_binaries = $(addprefix $(BUILD)/tests/test_,$(1))
 TEST_BINARIES := $(call test_binaries,$(filter-out $(if $(SAN),$(LAUNCHED)) $(if $(filter thread,$(SAN)),$(ONE_THREAD)),$(TESTS)))
 GPU_BINARIES := $(call test_binaries,$(GPU_SYSTEM))
@@ -48,7 +45,7 @@ TEST_JOBS ?= 4
 
 # ---- what they are made of: a test takes from these archives what it uses -------------------------------------------------
 
-BED := tests/daemons.c tests/harness.c tests/program.c tests/raw.c tests/slurm.c tests/spaces.c tests/wire.c tests/demo/number.c tests/demo/reference.c
+BED := $(call in,tests/bed) tests/demo/number.c tests/demo/reference.c
 $(BUILD)/tests/bed.a: $(call objects,$(BED))
 $(BUILD)/tests/daemon.a: $(call objects,$(filter-out daemon/main.c,$(DAEMON)) $(KERNELS) $(PROTO) $(if $(VERBS_LIBS),$(VERBS)))
 $(BUILD)/tests/client.a: $(call objects,$(CLIENT) $(PROTO))
@@ -57,22 +54,18 @@ $(BUILD)/tests/%.a:
 	$(call say,AR)
 	$(Q)rm -f $@ && ar qcsT $@ $^
 
-TEST_LIBS = -Wl,--as-needed -lcmocka -lm
-$(call test_binaries,$(UNIT) $(UNIT_VERBS)): $(BUILD)/tests/test_%: $(BUILD)/obj/tests/test_%.o $(BUILD)/tests/bed.a $(BUILD)/tests/daemon.a
+# Those in tests/client/ have the library's objects, whose names it does not export; all others load the library and have the daemon's objects.
+$(foreach source,$(wildcard tests/*/test_*.c),$(eval $(BUILD)/tests/$(basename $(notdir $(source))): $(call objects,$(source))))
+ALL_TESTS := $(call test_binaries,$(call tests_in,*))
+LIBRARY_TESTS := $(call test_binaries,$(call tests_in,client))
+$(LIBRARY_TESTS): $(BUILD)/tests/bed.a $(BUILD)/tests/client.a
+$(filter-out $(LIBRARY_TESTS),$(ALL_TESTS)): $(BUILD)/tests/bed.a $(BUILD)/tests/daemon.a $(BUILD)/lib/libfccclient.so
+$(filter-out $(LIBRARY_TESTS),$(ALL_TESTS)): TEST_LINK = $(LINK_CLIENT) $(VERBS_LIBS)
+$(ALL_TESTS):
 	$(call say,LD)
-	$(LINK) $(TEST_LINK) $(TEST_LIBS) $(DAEMON_LIBS) $(VERBS_LIBS)
-$(call test_binaries,$(UNIT_CLIENT)): $(BUILD)/tests/test_%: $(BUILD)/obj/tests/test_%.o $(BUILD)/tests/client.a
-	$(call say,LD)
-	$(LINK) $(TEST_LINK) $(TEST_LIBS) $(DAEMON_LIBS)
-$(call test_binaries,$(SYSTEM) $(GPU_SYSTEM)): $(BUILD)/tests/test_%: $(BUILD)/obj/tests/test_%.o $(BUILD)/tests/bed.a $(BUILD)/tests/daemon.a $(BUILD)/lib/libfccclient.so
-	$(call say,LD)
-	$(LINK) $(LINK_CLIENT) $(TEST_LIBS) $(DAEMON_LIBS)
-$(BUILD)/obj/tests/test_reference.o: $(BUILD)/obj/tests/demo/test_reference.o
-	$(Q)cp $< $@
+	$(LINK) -Wl,--as-needed $(TEST_LINK) -lcmocka -lm $(DAEMON_LIBS)
 $(BUILD)/tests/test_client_waits: TEST_LINK := -Wl,--wrap=patience_ms
 $(BUILD)/tests/test_core: TEST_LINK := -Wl,--wrap=sched_setaffinity -Wl,--wrap=sched_getcpu -Wl,--wrap=sched_yield
-$(BUILD)/tests/test_core: $(call objects,client/core/core.c client/core/wait.c)
-$(BUILD)/tests/test_hostlist: $(call objects,client/launchers/hostlist.c)
 $(BUILD)/tests/test_env: $(call objects,daemon/worker/session/meeting.c)
 
 # ---- what they start or load -----------------------------------------------------------------------------------------
@@ -80,11 +73,11 @@ $(BUILD)/tests/test_env: $(call objects,daemon/worker/session/meeting.c)
 SHARED = $(LINK) -shared
 # The GPUs' driver libraries, and a GPU plug-in, without a GPU: for the library's and the worker's side of them under the sanitizers.
 FAKE_DRIVERS := $(addprefix $(BUILD)/tests/fake_driver/,libcuda.so.1 libamdhip64.so.5)
-$(FAKE_DRIVERS): $(BUILD)/obj/tests/fake_driver.o
+$(FAKE_DRIVERS): $(call objects,tests/fake_gpu/fake_driver.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(SHARED)
-FAKE_GPU := $(sort $(wildcard tests/fake_gpu*.c))
+FAKE_GPU := $(sort $(wildcard tests/fake_gpu/fake_gpu*.c))
 FAKE_PLUGIN := $(BUILD)/tests/fake_plugin/cuda.so
 $(FAKE_PLUGIN): $(call objects,$(FAKE_GPU) proto/base/error.c)
 	@mkdir -p $(@D)
@@ -92,18 +85,18 @@ $(FAKE_PLUGIN): $(call objects,$(FAKE_GPU) proto/base/error.c)
 	$(SHARED)
 # The verbs plug-in with a way to break queue pairs; and in its place an adapter that is none, which writes into fake GPUs' memory.
 FAULTY_VERBS := $(if $(VERBS_LIBS),$(BUILD)/tests/faulty_plugin/verbs.so)
-$(BUILD)/tests/faulty_plugin/verbs.so: $(call objects,tests/verbs_faults.c $(VERBS) $(NET) proto/base/network.c proto/base/error.c)
+$(BUILD)/tests/faulty_plugin/verbs.so: $(call objects,tests/verbs/verbs_faults.c $(VERBS) $(NET) proto/base/network.c proto/base/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(VERBS_LINK) $(VERBS_LIBS)
 DIRECT_VERBS := $(BUILD)/tests/direct_plugin/verbs.so
-$(DIRECT_VERBS): $(call objects,tests/direct_verbs.c $(NET) proto/base/error.c)
+$(DIRECT_VERBS): $(call objects,tests/fake_gpu/direct_verbs.c $(NET) proto/base/error.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(VERBS_LINK) -Wl,--wrap=net_regions_hold
 # The broker with a relay for workers, and a name service that is slow.
 RELAY_BROKER := $(BUILD)/tests/relay_broker
-$(RELAY_BROKER): $(call objects,tests/relay_broker.c $(filter-out daemon/main.c daemon/net/% daemon/worker/%,$(DAEMON)) $(PROTO))
+$(RELAY_BROKER): $(call objects,tests/nodes/relay_broker.c $(filter-out daemon/main.c daemon/net/% daemon/worker/%,$(DAEMON)) $(PROTO))
 	$(call say,LD)
 	$(LINK) $(DAEMON_LIBS)
 # fccd as it will be when nodes have a new version of what they say to each other.
@@ -116,13 +109,13 @@ $(OTHER_VERSION): $(BUILD)/obj/tests/other_version.o $(call objects,$(filter-out
 	$(call say,LD)
 	$(LINK) $(DAEMON_LIBS) -lm
 SLOW_NAMES := $(BUILD)/tests/slow_names.so
-$(SLOW_NAMES): $(call objects,tests/slow_names.c)
+$(SLOW_NAMES): $(call objects,tests/broker/slow_names.c)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(SHARED)
 
-$(call test_binaries,$(filter client_%,$(UNIT_CLIENT))): | $(FAKE_DRIVERS)
-$(call test_binaries,$(filter gpu_worker%,$(SYSTEM))): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
+$(LIBRARY_TESTS): | $(FAKE_DRIVERS)
+$(call test_binaries,$(call tests_in,worker)): | $(FAKE_PLUGIN) $(FAKE_DRIVERS)
 $(call test_binaries,gpu_worker_nodes): | $(DIRECT_VERBS)
 $(call test_binaries,node_faults): | $(FAULTY_VERBS)
 $(call test_binaries,node_rails): | $(call test_binaries,operators)
@@ -182,7 +175,7 @@ demo-run: all $(BUILD)/tests/demo
 # ---- lint --------------------------------------------------------------------------------------------------------------
 
 # All sources but those that need a header that is not there: MPI's, RDMA's.
-SOURCES := $(filter-out tests/bench/mpi_% $(if $(VERBS_LIBS),,daemon/net/verbs/% tests/%verbs%.c),$(shell git ls-files '*.c'))
+SOURCES := $(filter-out tests/bench/mpi_% $(if $(VERBS_LIBS),,daemon/net/verbs/% tests/verbs/%),$(shell git ls-files '*.c'))
 LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__FILE__ -Iproto $(BLAS_CFLAGS)
 
 lint: deps deps-lint

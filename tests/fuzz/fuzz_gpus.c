@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * fuzz_gpus.c - clients of any manners, and a worker of one node with fake GPUs (tests/fake_gpu.h), which may be slow or fail (program.h).
+ * fuzz_gpus.c - clients of any manners, and a worker of one node with fake GPUs (tests/fake_gpu/fake_gpu.h), which may be slow or fail (program.h).
  */
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/fake_gpu.h"
+#include "tests/fake_gpu/fake_gpu.h"
 #include "tests/fuzz/program.h"
 
 static struct fake_gpus *fake;

@@ -12,7 +12,7 @@
 
 #include "tests/fuzz/random_input.h"
 
-#include "tests/plan_expect.h"
+#include "tests/plan/plan_expect.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -8,7 +8,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "tests/prepared_plans.h"
+#include "tests/plan/prepared_plans.h"
 
 enum { CHANGES_MAX = 6, MAPPED_MAX = 1 << 20 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * random_input.h - in place of tests/random.h: the random cases of the tests, but the input makes the choices. When it is at its end they
+ * random_input.h - in place of tests/bed/random.h: the random cases of the tests, but the input makes the choices. When it is at its end they
  * go on from a seed. Include before what includes random.h, and after cmocka.h.
  */
 #ifndef FCC_FUZZ_RANDOM_INPUT_H

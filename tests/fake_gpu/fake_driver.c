@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_driver.c - a GPU driver without a GPU, for the tests of libfccclient: it is built as libcuda.so.1 and as
+ * libamdhip64.so.5, and has what driver.h lists under both drivers' names. Device memory is the mapped descriptor, a device
+ * address is the CPU's, and a stream is a thread that does one thing after the other.
+ */
+#include "tests/fake_gpu/fake_driver.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/queue.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/device/driver.h"
+#include "proto/proto.h"
+
+struct fake_driver fake_driver = {.fail = -1, .gpus = FAKE_GPUS, .hip_version = 50221153};
+
+static _Thread_local int depth;   /* of CUDA's stack of contexts */
+static _Thread_local int current; /* HIP's device; 0 is the default */
+
+/* A call that fails if it is told to, and does `expression` otherwise. */
+#define FAKE(member, parameters, expression)                                                                                   \
+    static int fake_##member parameters                                                                                        \
+    {                                                                                                                          \
+        return fake_driver.fail == DRIVER_##member ? FAKE_FAILURE : ((expression), 0);                                         \
+    }
+/* ... and that needs a current GPU. The tests' GPU is never number 0. */
+#define FAKE_ON_GPU(member, parameters, expression) FAKE(member, parameters, (broken(!depth && !current), (expression)))
+
+static void count(_Atomic int *what, int by)
+{
+    (void)atomic_fetch_add(what, by);
+}
+
+static void broken(bool yes)
+{
+    count(&fake_driver.broken, yes);
+}
+
+/* ---- streams ---- */
+
+struct task {
+    STAILQ_ENTRY(task) link; /* stream.tasks */
+    enum { WRITE, WRITE_SHARED, WAIT_CYCLIC, WAIT_UNSIGNED, FUNCTION, CALLBACK } kind;
+    _Atomic uint32_t *word;
+    uint32_t value;
+    void (*function)(void *);
+    void (*callback)(void *stream, int status, void *argument);
+    void *argument;
+};
+
+struct stream {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    STAILQ_HEAD(, task) tasks; /* the first one is being done */
+    bool end;
+    pthread_t thread;
+};
+
+static void task_run(struct task *t, struct stream *s)
+{
+    static const struct timespec moment = {.tv_nsec = 20000};
+    uint32_t seen;
+
+    switch (t->kind) {
+    case WRITE:
+        seen = atomic_exchange(t->word, t->value); /* the worker may have let its GPU pass */
+        broken((int32_t)(t->value - seen) <= 0 && seen != fcc_stream_passed(t->value));
+        break;
+    case WRITE_SHARED: /* ... and may have made that good again before */
+        seen = atomic_exchange(t->word, t->value);
+        broken((int32_t)(t->value - seen) < 0 && seen != fcc_stream_passed(t->value));
+        break;
+    case WAIT_CYCLIC:
+        while ((int32_t)(atomic_load(t->word) - t->value) < 0)
+            (void)nanosleep(&moment, NULL);
+        break;
+    case WAIT_UNSIGNED:
+        while (atomic_load(t->word) < t->value)
+            (void)nanosleep(&moment, NULL);
+        break;
+    case FUNCTION:
+        t->function(t->argument);
+        break;
+    case CALLBACK:
+        t->callback(s, 0, t->argument);
+    }
+}
+
+static void *stream_run(void *argument)
+{
+    struct stream *s = argument;
+    struct task *t;
+
+    (void)pthread_mutex_lock(&s->lock);
+    while (!STAILQ_EMPTY(&s->tasks) || !s->end) {
+        if (!(t = STAILQ_FIRST(&s->tasks))) {
+            (void)pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&s->lock);
+        task_run(t, s);
+        (void)pthread_mutex_lock(&s->lock);
+        STAILQ_REMOVE_HEAD(&s->tasks, link);
+        free(t);
+        (void)pthread_cond_broadcast(&s->changed);
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static void stream_push(void *stream, const struct task *task)
+{
+    struct stream *s = stream;
+    struct task *t = malloc(sizeof(*t));
+
+    *t = *task;
+    (void)pthread_mutex_lock(&s->lock);
+    STAILQ_INSERT_TAIL(&s->tasks, t, link);
+    (void)pthread_cond_broadcast(&s->changed);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+static void *stream_make(void)
+{
+    struct stream *s = calloc(1, sizeof(*s));
+
+    STAILQ_INIT(&s->tasks);
+    (void)pthread_mutex_init(&s->lock, NULL);
+    (void)pthread_cond_init(&s->changed, NULL);
+    (void)pthread_create(&s->thread, NULL, stream_run, s);
+    count(&fake_driver.streams, 1);
+    return s;
+}
+
+static void stream_drain(void *stream)
+{
+    struct stream *s = stream;
+
+    (void)pthread_mutex_lock(&s->lock);
+    while (!STAILQ_EMPTY(&s->tasks))
+        (void)pthread_cond_wait(&s->changed, &s->lock);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+static void stream_end(void *stream)
+{
+    struct stream *s = stream;
+
+    (void)pthread_mutex_lock(&s->lock);
+    s->end = true;
+    (void)pthread_cond_broadcast(&s->changed);
+    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_join(s->thread, NULL);
+    (void)pthread_mutex_destroy(&s->lock);
+    (void)pthread_cond_destroy(&s->changed);
+    free(s);
+    count(&fake_driver.streams, -1);
+}
+
+static void stream_word(void *stream, int kind, uint64_t address, uint32_t value)
+{
+    stream_push(stream, &(struct task){.kind = kind, .word = (_Atomic uint32_t *)(uintptr_t)address, .value = value});
+}
+
+static void stream_batch(void *stream, unsigned n, const struct driver_operation *operations)
+{
+    broken(n < 1 || n > 256);
+    for (unsigned i = 0; i < n; i++) {
+        const struct driver_operation *o = &operations[i];
+        bool waits = o->operation == DRIVER_BATCH_WAIT;
+        broken((!waits && o->operation != DRIVER_BATCH_WRITE) || o->flags != 0 || o->value >> 32);
+        stream_word(stream, waits ? WAIT_CYCLIC : WRITE_SHARED, o->address, (uint32_t)o->value);
+    }
+    count(&fake_driver.batches, 1);
+}
+
+/* Words in GPUs' memory are copied while streams wait for them and the worker's GPUs store them. */
+static void words_copy(uint64_t to, const void *from, size_t bytes)
+{
+    const _Atomic uint32_t *words = from;
+
+    if (to % sizeof(words[0]) || bytes % sizeof(words[0]))
+        memcpy((void *)(uintptr_t)to, from, bytes);
+    else
+        for (size_t i = 0; i < bytes / sizeof(words[0]); i++)
+            atomic_store((_Atomic uint32_t *)(uintptr_t)to + i, atomic_load_explicit(&words[i], memory_order_relaxed));
+}
+
+FAKE_ON_GPU(stream_create, (void **stream, unsigned flags), (broken(flags != DRIVER_STREAM_OWN_ORDER), *stream = stream_make()))
+FAKE(stream_destroy, (void *stream), stream_end(stream))
+FAKE(stream_synchronize, (void *stream), stream_drain(stream))
+FAKE_ON_GPU(stream_capturing, (void *stream, int *status), (broken(!stream), *status = fake_driver.capturing))
+FAKE_ON_GPU(stream_write, (void *stream, uint64_t address, uint32_t value, unsigned flags),
+            (broken(flags != 0), count(&fake_driver.writes, 1), stream_word(stream, WRITE, address, value)))
+FAKE_ON_GPU(stream_fill, (uint64_t to, uint32_t value, size_t n, void *stream),
+            (broken(n != 1), count(&fake_driver.fills, 1), stream_word(stream, WRITE, to, value)))
+FAKE_ON_GPU(stream_wait, (void *stream, uint64_t address, uint32_t value, unsigned flags),
+            (broken(flags != DRIVER_WAIT_REACHED), count(&fake_driver.waits, 1),
+             stream_word(stream, WAIT_CYCLIC, address, value)))
+FAKE_ON_GPU(stream_wait_masked, (void *stream, uint64_t address, uint32_t value, unsigned flags, uint32_t mask),
+            (broken(flags != DRIVER_WAIT_REACHED || mask != UINT32_MAX), count(&fake_driver.waits, 1),
+             stream_word(stream, WAIT_UNSIGNED, address, value)))
+FAKE_ON_GPU(stream_batch, (void *stream, unsigned n, struct driver_operation *operations, unsigned flags),
+            (broken(flags != 0), stream_batch(stream, n, operations)))
+FAKE(stream_function, (void *stream, void (*function)(void *), void *argument),
+     (count(&fake_driver.functions, 1),
+      stream_push(stream, &(struct task){.kind = FUNCTION, .function = function, .argument = argument})))
+FAKE(stream_callback,
+     (void *stream, void (*function)(void *stream, int status, void *argument), void *argument, unsigned flags),
+     (broken(flags != 0), count(&fake_driver.functions, 1),
+      stream_push(stream, &(struct task){.kind = CALLBACK, .callback = function, .argument = argument})))
+
+/* ---- devices: numbered from 10 in this process, so that nobody takes an ordinal or fccd's number for the device ---- */
+
+FAKE(init, (unsigned flags), broken(flags != 0))
+FAKE(device_count, (int *count), *count = fake_driver.gpus)
+FAKE(device_get, (int *device, int ordinal), *device = ordinal + 10)
+FAKE(device_uuid, (struct driver_uuid * uuid, int device), memset(uuid, FAKE_UUID(device - 10), sizeof(*uuid)))
+FAKE(device_attribute, (int *value, int attribute, int device),
+     (broken((attribute != 122 && attribute != 10013) || device < 10), *value = !fake_driver.no_stream_words))
+FAKE_ON_GPU(synchronize, (void), (void)0) /* the tests' streams have finished by then */
+FAKE(context_retain, (void **context, int device),
+     (broken(device < 10), count(&fake_driver.contexts, 1), *context = &fake_driver))
+FAKE(context_release, (int device), (broken(device < 10), count(&fake_driver.contexts, -1)))
+FAKE(context_push, (void *context), (broken(!context), depth++))
+FAKE(context_pop, (void **context), (broken(depth-- < 1), *context = NULL))
+FAKE(device_set, (int device), current = device)
+FAKE(device_current, (int *device), *device = current)
+FAKE(runtime_version, (int *version), *version = fake_driver.hip_version)
+FAKE(error_name, (int result, const char **text), *text = result == FAKE_FAILURE ? "FAKE_FAILURE" : NULL)
+FAKE(error_text, (int result, const char **text), *text = result == FAKE_FAILURE ? "made to fail" : NULL)
+
+static const char *fake_result_name(int result)
+{
+    return result == FAKE_FAILURE ? "FAKE_FAILURE" : NULL;
+}
+
+static const char *fake_result_text(int result)
+{
+    return result == FAKE_FAILURE ? "made to fail" : NULL;
+}
+
+/* ---- memory: without access until memory_access() ---- */
+
+/* Lay something over reserved addresses. */
+static void cover(uint64_t address, size_t bytes, int flags, int fd)
+{
+    broken(mmap((void *)(uintptr_t)address, bytes, PROT_NONE, flags | MAP_FIXED, fd, 0) == MAP_FAILED);
+}
+
+/* HIP takes the descriptor's address up to version 7.0. */
+FAKE_ON_GPU(memory_import, (uint64_t * handle, void *from, int type),
+            (broken(type != DRIVER_HANDLE_FD), count(&fake_driver.handles, 1),
+             *handle = (uint64_t)dup(current && fake_driver.hip_version < 70100000 ? *(int *)from : (int)(intptr_t)from)))
+FAKE(memory_release, (uint64_t handle), (count(&fake_driver.handles, -1), broken(close((int)handle))))
+FAKE_ON_GPU(address_reserve, (uint64_t * address, size_t bytes, size_t alignment, uint64_t wish, unsigned long long flags),
+            (broken(alignment || wish || flags), count(&fake_driver.addresses, 1),
+             *address = (uintptr_t)mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)))
+FAKE(address_free, (uint64_t address, size_t bytes),
+     (count(&fake_driver.addresses, -1), munmap((void *)(uintptr_t)address, bytes)))
+FAKE_ON_GPU(memory_map, (uint64_t address, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags),
+            (broken(offset || flags), count(&fake_driver.mappings, 1), cover(address, bytes, MAP_SHARED, (int)handle)))
+FAKE(memory_unmap, (uint64_t address, size_t bytes),
+     (count(&fake_driver.mappings, -1), cover(address, bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1)))
+FAKE_ON_GPU(memory_access, (uint64_t address, size_t bytes, const struct driver_access *access, size_t count),
+            (broken(count != 1 || access->location_type != DRIVER_LOCATION_DEVICE || access->location_device < 10 ||
+                    access->flags != DRIVER_ACCESS_READWRITE),
+             mprotect((void *)(uintptr_t)address, bytes, PROT_READ | PROT_WRITE)))
+
+/* The handle begins with the number of bytes. HIP 5.2 wants other flags than the others. */
+static int fake_ipc_open(uint64_t *address, struct driver_ipc_handle handle, unsigned flags)
+{
+    size_t bytes;
+
+    broken(!depth && !current);
+    if (fake_driver.fail == DRIVER_ipc_open)
+        return FAKE_FAILURE;
+    if (flags != (current && fake_driver.hip_version < 60000000 ? 0 : 1))
+        return DRIVER_INVALID_VALUE;
+    memcpy(&bytes, handle.reserved, sizeof(bytes));
+    count(&fake_driver.mappings, 1);
+    *address = (uintptr_t)calloc(1, bytes);
+    return 0;
+}
+
+FAKE(ipc_close, (uint64_t address), (count(&fake_driver.mappings, -1), free((void *)(uintptr_t)address)))
+FAKE_ON_GPU(host_register, (void *memory, size_t bytes, unsigned flags),
+            (broken(!memory || !bytes || flags != (DRIVER_HOST_PORTABLE | DRIVER_HOST_MAPPED)),
+             count(&fake_driver.registered, 1)))
+FAKE_ON_GPU(host_unregister, (void *memory), (broken(!memory), count(&fake_driver.registered, -1)))
+FAKE_ON_GPU(host_address, (uint64_t * address, void *memory, unsigned flags),
+            (broken(flags != 0 || fake_driver.registered < 1), *address = (uintptr_t)memory))
+FAKE_ON_GPU(copy_in, (uint64_t to, const void *from, size_t bytes, void *stream),
+            (broken(!stream), words_copy(to, from, bytes)))
+FAKE_ON_GPU(copy_out, (void *to, uint64_t from, size_t bytes, void *stream),
+            (broken(!stream), words_copy((uintptr_t)to, (const void *)(uintptr_t)from, bytes)))
+
+/* ---- under the drivers' names ---- */
+
+#define ALIAS(result, member, symbol, prefix, parameters)                                                                      \
+    extern result prefix##member parameters __asm__(symbol) __attribute__((alias("fake_" #member)));
+#define X(result, member, cuda, hip, parameters)                                                                               \
+    ALIAS(result, member, cuda, cuda_, parameters) ALIAS(result, member, hip, hip_, parameters)
+DRIVER_COMMON(X)
+#undef X
+#define X(result, member, cuda, hip, parameters) ALIAS(result, member, cuda, cuda_, parameters)
+DRIVER_CUDA(X)
+#undef X
+#define X(result, member, cuda, hip, parameters) ALIAS(result, member, hip, hip_, parameters)
+DRIVER_HIP(X)
+#undef X

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fake_gpu_prepared.c - what a client's process uses of the fake plug-in: operators that it launches by itself. A run is a function on
+ * a stream of the fake driver, and does there what a fake GPU does for the worker's launches (fake_gpu_kernel.c).
+ *
+ * Of f32 it computes something, too: the product of only the first element of each row and each column. So where all others are 0 it is
+ * the whole product, which shows that each rank found all ranks' memory, and in the order of the stream.
+ */
+#include "tests/fake_gpu/fake_gpu_inside.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/gpu/bound_check.h"
+
+struct gpu_prepared {
+    struct gpu gpu; /* has nothing but its number */
+    struct gpu_launch launch;
+    struct task task; /* of every run, but for what counts */
+    unsigned char *plan;
+    uint64_t slots_bytes;
+    _Atomic uint64_t *begun, *ended;
+    bool meets;
+    struct gpu_stream_places places; /* n is 0: no run is offered */
+    uint64_t epoch;                  /* of the newest run */
+    _Atomic int enqueued;            /* runs that have not ended */
+    int (*function_push)(void *stream, void (*function)(void *), void *argument);
+    int (*capturing)(void *stream, int *status);
+};
+
+struct run {
+    struct gpu_prepared *prepared;
+    uint64_t epoch;
+    struct gpu_offered_run offered; /* epoch is 0: it is not */
+};
+
+/* ---- what it computes ---- */
+
+static float element(uint64_t data, int64_t at)
+{
+    return ((const float *)pointer(data))[at];
+}
+
+float prepared_partial(const struct task *t, uint32_t row, uint32_t col)
+{
+    const struct gpu_input *in = &t->call.in[0];
+
+    if (!in->gemv.k)
+        return 0;
+    return element(in->gemv.x, row * in->gemv.x_stride) * element(in->gemv.w, col * in->gemv.w_stride);
+}
+
+void prepared_rows_put(const struct task *t, const struct slice *s)
+{
+    const struct gpu_output *c = &t->call.out[s->dst];
+    const struct gpu_input *in = &t->call.in[0];
+
+    if (s->kind != SLICE_COMPUTE_PUT)
+        return;
+    for (uint32_t i = 0; i < s->rows; i++)
+        for (uint32_t j = 0; j < s->cols; j++)
+            ((float *)pointer(c->data))[(s->dst_row + i) * c->stride[0] + s->dst_col + j] =
+                in->gemm.k ? element(in->gemm.a, (s->row + i) * in->gemm.a_stride) * element(in->gemm.b, s->col + j) : 0;
+}
+
+/* ---- runs ---- */
+
+/* The other ranks' streams have come to it, too. False: it is to leave. */
+static bool ranks_meet(const struct gpu *g, const struct task *t)
+{
+    uint32_t rank = t->launch->fixed.plans[0].rank, n = t->launch->fixed.shape.nranks;
+    bool well = true;
+
+    for (uint32_t r = 0; r < n; r++)
+        if (r != rank)
+            flag_raise(t, r, GPU_FLAG_DONE + rank);
+    for (uint32_t r = 0; r < n && well; r++)
+        well = r == rank ||
+               slice_await(g, t, rank, &(struct slice){.wait_first = GPU_FLAG_DONE + r, .wait_count = 1, .wait_stride = 1});
+    return well;
+}
+
+/* ---- runs that are offered ---- */
+
+static bool must_leave(const struct task *t)
+{
+    return atomic_load((_Atomic uint64_t *)pointer(t->launch->fixed.flags[t->launch->fixed.plans[0].rank]) + GPU_FLAGS) >=
+           t->call.epoch;
+}
+
+static _Atomic uint32_t *place(uint64_t address, uint64_t pitch, uint32_t slot)
+{
+    return pointer(address + slot * pitch);
+}
+
+/* As kernels/gpu/device/execute.h: false, the run does not begin, and the worker's has ended. */
+static bool is_granted(const struct gpu_prepared *p, const struct task *t, const struct gpu_offered_run *run)
+{
+    uint32_t rank = p->launch.fixed.plans[0].rank;
+    const _Atomic uint64_t *word = pointer(p->launch.fixed.flags[rank] + gpu_offer_word_at(run->epoch));
+
+    while (atomic_load(word) >> 1 < run->epoch && !must_leave(t))
+        (void)usleep(10);
+    if (atomic_load(word) >> 1 < run->epoch || atomic_load(word) == GPU_GRANTED(run->epoch)) {
+        (void)atomic_fetch_add(&control->granted, 1);
+        return true;
+    }
+    (void)atomic_fetch_add(&control->declined, 1);
+    for (uint32_t i = 0; i < p->places.n; i++)
+        atomic_store(place(p->places.started[i].address, p->places.started[i].pitch, run->slot), run->value);
+    const _Atomic uint32_t *finished = place(p->places.finished.address, p->places.finished.pitch, run->slot);
+    while ((int32_t)(atomic_load(finished) - run->value) < 0 && !must_leave(t))
+        (void)usleep(10);
+    return false;
+}
+
+static void run_execute(void *argument)
+{
+    struct run *run = argument;
+    struct gpu_prepared *p = run->prepared;
+    struct task *t = &p->task;
+    uint64_t began = now_ns();
+
+    t->call.epoch = run->epoch;
+    t->call.stamp = (uint32_t)run->epoch;
+    t->call.slots_at = run->epoch % 2 * p->slots_bytes;
+    wrong(atomic_exchange(p->begun, run->epoch) >= run->epoch, "a prepared operator's run begins behind a later one");
+    (void)atomic_fetch_add(&control->runs, 1);
+    launch_groups_set(&p->launch);
+    bool runs = true;
+    if (run->offered.epoch) {
+        gpu_call_inputs_set(&t->call, p->launch.fixed.shape.compute, run->offered.inputs);
+        t->call.out[p->launch.fixed.plans[0].rank].data = run->offered.result;
+        runs = is_granted(p, t, &run->offered);
+    }
+    if (runs && (!p->meets || ranks_meet(&p->gpu, t)))
+        phases_run(&p->gpu, t);
+    atomic_store_explicit(p->ended, gpu_done_make((uint32_t)run->epoch, now_ns() - began), memory_order_release);
+    (void)atomic_fetch_sub(&p->enqueued, 1);
+    free(run);
+}
+
+/* Asks the driver for something that it wants a current GPU for. 0, or the driver's error. */
+static int run_push(struct gpu_prepared *p, uint64_t epoch, const struct gpu_offered_run *offered, void *stream)
+{
+    struct run *run = malloc(sizeof(*run));
+    int ignored, result = p->capturing(stream, &ignored);
+
+    *run = (struct run){.prepared = p, .epoch = epoch};
+    if (offered)
+        run->offered = *offered;
+    (void)atomic_fetch_add(&p->enqueued, 1);
+    if (!result)
+        result = p->function_push(stream, run_execute, run);
+    if (!result)
+        return 0;
+    (void)atomic_fetch_sub(&p->enqueued, 1);
+    free(run);
+    return result;
+}
+
+static int run_start(struct gpu_prepared *p, uint64_t epoch, const struct gpu_offered_run *offered, void *stream,
+                     struct error *e)
+{
+    int status = call_check(FAKE_PREPARED_START, p->gpu.number, "launching an operator", e);
+
+    wrong(offered ? epoch <= p->epoch : epoch != p->epoch + 1, "a prepared operator's epochs do not follow each other");
+    wrong(!offered != !p->places.n, "a run is offered of what is not to be, or is not");
+    if (status)
+        return status;
+    if (run_push(p, epoch, offered, stream))
+        return error_set(e, -EIO, "cuda GPU %d: launching an operator: the driver refused", p->gpu.number);
+    p->epoch = epoch;
+    return 0;
+}
+
+static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e)
+{
+    return run_start(p, epoch, NULL, stream, e);
+}
+
+static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e)
+{
+    return run_start(p, run->epoch, run, stream, e);
+}
+
+/* ---- from a plan ---- */
+
+static void contract_check(const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
+{
+    uint32_t nranks = plan->shape.nranks;
+
+    wrong(!m->begun || !m->ended || m->begun % 8 || m->ended % 8, "no words of begin and end");
+    for (uint32_t r = 0; r < nranks; r++) {
+        wrong(!m->areas[r], "a rank without an area");
+        wrong(!m->results[r] && (r == plan->rank ? !m->places.n : plan->shares_result), "a rank without a result");
+        for (uint32_t other = 0; other < r; other++)
+            wrong(m->areas[r] == m->areas[other], "two ranks with one area");
+    }
+}
+
+/* Places become addresses. */
+static void call_fill(struct gpu_call *call, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
+{
+    uint64_t inputs[GPU_PREPARED_INPUTS];
+
+    call->nodes.phase_next = GPU_PHASES;
+    call->in[0] = plan->in;
+    gpu_prepared_inputs(plan, m, inputs);
+    gpu_call_inputs_set(call, plan->shape.compute, inputs);
+    for (uint32_t r = 0; r < plan->shape.nranks; r++) {
+        call->out[r] = plan->out[r];
+        call->out[r].data += m->results[r];
+    }
+}
+
+static void launch_fill(struct gpu_launch *l, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
+{
+    struct gpu_plan *own = &l->fixed.plans[0];
+
+    l->nruns = 1;
+    l->computes = plan->shape.dtype == FCC_F32;
+    l->fixed.shape = plan->shape;
+    for (uint32_t r = 0; r < plan->shape.nranks; r++) {
+        l->fixed.flags[r] = m->areas[r];
+        l->fixed.slots[r] = m->areas[r] + plan->slots_at;
+    }
+    *own = (struct gpu_plan){.ngroups = plan->ngroups, .rank = plan->rank};
+    memcpy(own->first, plan->first, sizeof(own->first));
+    memcpy(own->sets, plan->sets, sizeof(own->sets));
+    own->slices = address_of(plan) + plan->slices;
+    own->groups = address_of(plan) + plan->groups;
+    own->counters = address_of(calloc(plan->ngroups + 1, sizeof(uint32_t)));
+    own->times = address_of(calloc(plan->first[GPU_PHASES] + 1, sizeof(struct slice_time)));
+}
+
+static int driver_find(struct gpu_prepared *p, struct error *e)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD), *push, *capturing;
+
+    if (!library)
+        return error_set(e, -ENODEV, "this process has not loaded the driver");
+    push = dlsym(library, "cuLaunchHostFunc");
+    capturing = dlsym(library, "cuStreamIsCapturing");
+    (void)dlclose(library); /* the client keeps it */
+    memcpy(&p->function_push, &push, sizeof(push));
+    memcpy(&p->capturing, &capturing, sizeof(capturing));
+    return 0;
+}
+
+static void prepared_close(struct gpu_prepared *p)
+{
+    wrong(p->enqueued != 0, "a prepared operator is closed whose runs have not ended");
+    free(pointer(p->launch.fixed.plans[0].counters));
+    free(pointer(p->launch.fixed.plans[0].times));
+    free(p->plan);
+    free(p);
+    (void)atomic_fetch_sub(&control->prepared, 1);
+}
+
+static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t bytes, const struct gpu_prepared_memory *memory,
+                         struct gpu_prepared **out, struct error *e)
+{
+    int status = control_open(e);
+
+    if (status == 0)
+        status = call_check(FAKE_PREPARED_OPEN, gpu, "preparing an operator", e);
+    if (status)
+        return status;
+    wrong(gpu < 0 || gpu >= (int)control->gpus, "a prepared operator on a GPU that there is not");
+    status = gpu_prepared_plan_check(plan, bytes, e);
+    if (status)
+        return status;
+    contract_check(plan, memory);
+    struct gpu_prepared *p = calloc(1, sizeof(*p));
+    status = driver_find(p, e);
+    if (status) {
+        free(p);
+        return status;
+    }
+    p->gpu.number = gpu;
+    p->plan = malloc(bytes);
+    memcpy(p->plan, plan, bytes);
+    launch_fill(&p->launch, (const struct gpu_prepared_plan *)(const void *)p->plan, memory);
+    p->task.launch = &p->launch;
+    call_fill(&p->task.call, plan, memory);
+    p->slots_bytes = plan->slots_bytes;
+    p->meets = !plan->only_slots && plan->shape.nranks > 1;
+    p->places = memory->places;
+    p->begun = pointer(memory->begun);
+    p->ended = pointer(memory->ended);
+    (void)atomic_fetch_add(&control->prepared, 1);
+    *out = p;
+    return 0;
+}
+
+const struct gpu_prepared_functions *gpu_prepared_functions(void)
+{
+    static const struct gpu_prepared_functions functions = {.abi = GPU_PLUGIN_ABI,
+                                                            .open = prepared_open,
+                                                            .start = prepared_start,
+                                                            .offer = prepared_offer,
+                                                            .close = prepared_close};
+
+    return &functions;
+}

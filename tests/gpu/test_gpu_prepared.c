@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_prepared.c - operators that are prepared once and launched by the ranks' own processes, through the real daemon on NVIDIA GPUs:
+ * each run uses what the one before it has stored, on whatever stream, beside operators that the daemon runs. How they end is in
+ * test_gpu_prepared_ends.c.
+ */
+#include "tests/gpu/gpu_chain.h"
+
+/* One row, in one step: those are other kernels than those of several rows. */
+static const struct shape row_f32 = {.dtype = FCC_F32, .m = 1, .n = 512, .steps = 48, .rounds = 60};
+static const struct shape row_f16 = {.dtype = FCC_F16, .m = 1, .n = 4096, .steps = 16, .rounds = 60};
+static const struct shape row_bf16 = {.dtype = FCC_BF16, .m = 1, .n = 1024, .steps = 32, .rounds = 60};
+static const struct shape rows_f16 = {.dtype = FCC_F16, .m = 8, .n = 1024, .steps = 32, .rounds = 60};
+/* In two steps: the ranks meet before. */
+static const struct shape many_f16 = {.dtype = FCC_F16, .m = 64, .n = 2048, .steps = 16, .rounds = 30};
+static const struct shape many_f32 = {.dtype = FCC_F32, .m = 64, .n = 2048, .steps = 8, .rounds = 30};
+static const struct shape mixed_row = {.dtype = FCC_F32, .m = 1, .n = 512, .steps = 48, .rounds = 40, .mixed = true};
+static const struct shape mixed_many = {.dtype = FCC_F16, .m = 64, .n = 2048, .steps = 16, .rounds = 30, .mixed = true};
+
+CHAIN(gemv_row_f32, row_f32)
+CHAIN(gemv_row_f16, row_f16)
+CHAIN(gemv_row_bf16, row_bf16)
+CHAIN(gemv_rows_f16, rows_f16)
+CHAIN(gemv_many_f16, many_f16)
+CHAIN(gemv_many_f32, many_f32)
+CHAIN(gemv_mixed_row, mixed_row)
+CHAIN(gemv_mixed_many, mixed_many)
+
+static void gemv_of_one(void)
+{
+    chain_run(1, &row_f16);
+}
+
+static const struct shape few_f16 = {.dtype = FCC_F16, .m = 8, .n = 2048, .steps = 24, .rounds = 20, .per_rank = true};
+static const struct shape few_bf16 = {.dtype = FCC_BF16, .m = 64, .n = 2048, .steps = 24, .rounds = 20, .per_rank = true};
+static const struct shape few_f32 = {.dtype = FCC_F32, .m = 3, .n = 512, .steps = 24, .rounds = 20, .per_rank = true};
+static const struct shape large_f16 = {.dtype = FCC_F16, .m = 4096, .n = 1024, .steps = 12, .rounds = 10};
+static const struct shape large_f32 = {.dtype = FCC_F32, .m = 2048, .n = 512, .steps = 12, .rounds = 10};
+
+SENT(gemm_few_f16, few_f16)
+SENT(gemm_few_bf16, few_bf16)
+SENT(gemm_few_f32, few_f32)
+SENT(gemm_large_f16, large_f16)
+SENT(gemm_large_f32, large_f32)
+
+/* ---- two operators, each on a stream of its own, in an order that events make ---- */
+
+enum { TURNS = 200 };
+
+static void streams_rank(int rank, const struct ranks *all, void *argument)
+{
+    static const struct shape s = {.dtype = FCC_F32, .m = 1, .n = 512, .steps = 1};
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
+    size_t row = bytes_of(&s, (size_t)s.n);
+    float first[512], last[512];
+    fcc_prepared *back;
+    void *events[2];
+    struct chain c;
+
+    (void)argument;
+    gpu_open(comm);
+    chain_open(&c, comm, &s);
+    struct fcc_gemv_all_reduce_args args = step_args(&c, 1, 0);
+    OK(fcc_gemv_all_reduce_prepare(comm, &args, &back));
+    void *streams[] = {stream_open(CUDA_STREAM_OWN_ORDER), stream_open(CUDA_STREAM_OWN_ORDER)};
+    for (int i = 0; i < 2; i++)
+        CU(gpu.event_create(&events[i], 0));
+    numbers_fill(&s, first, 0, 1, 0);
+    CU(gpu.copy_in(address_of(c.blocks), first, row, streams[0]));
+    for (int turn = 0; turn < 2 * TURNS; turn++) {
+        int i = turn % 2;
+        be_late(rank, turn, streams[i]);
+        OK(fcc_prepared_enqueue(i ? back : c.prepared[0], streams[i]));
+        CU(gpu.event_record(events[i], streams[i]));
+        CU(gpu.event_wait(streams[1 - i], events[i], 0));
+    }
+    CU(gpu.copy_out(last, address_of(c.blocks), row, streams[0]));
+    CU(gpu.stream_synchronize(streams[0]));
+    for (int j = 0; j < s.n; j++)
+        element_check(&s, last, (j + 2 * TURNS) % s.n, number(&s, 0, 0, j, 0), rank, 0);
+    CU(gpu.stream_synchronize(streams[1]));
+    OK(fcc_noop(comm));
+    fcc_prepared_free(back);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+static void two_streams(void)
+{
+    ranks_run(ranks_of_gpus(), streams_rank, NULL);
+}
+
+/* ---- what is refused ---- */
+
+static void captured_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
+    fcc_prepared *prepared;
+    void *graph;
+
+    (void)argument;
+    gpu_open(comm);
+    struct product p = product_open(comm, 1);
+    struct fcc_gemv_all_reduce_args args = product_args(&p, 0);
+    OK(fcc_gemv_all_reduce_prepare(comm, &args, &prepared));
+    void *stream = stream_open(CUDA_STREAM_OWN_ORDER);
+    CU(gpu.capture_begin(stream, CUDA_CAPTURE_THREAD_LOCAL));
+    FAILS(fcc_prepared_enqueue(prepared, stream), -EINVAL, "captured");
+    CU(gpu.capture_end(stream, &graph));
+    CU(gpu.graph_destroy(graph));
+    gpu_fill(stream, p.x, PRODUCT_K, 3);
+    OK(fcc_prepared_enqueue(prepared, stream)); /* what was refused was no run */
+    product_fetch(&p, stream);
+    CU(gpu.stream_synchronize(stream));
+    product_check(&p, gpu.host, 3);
+    args.schedule = FCC_SCHEDULE_SEQUENTIAL;
+    FAILS(fcc_gemv_all_reduce_prepare(comm, &args, &prepared), -EINVAL, "schedule");
+    OK(fcc_noop(comm));
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+static void captured(void)
+{
+    ranks_run(ranks_of_gpus(), captured_rank, NULL);
+}
+
+static void together_rank(int rank, const struct ranks *all, void *argument)
+{
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, 2, rank, 0, 0);
+    fcc_prepared *prepared;
+
+    (void)argument;
+    struct product p = product_open(comm, 1);
+    struct fcc_gemv_all_reduce_args args = product_args(&p, 0);
+    FAILS(fcc_gemv_all_reduce_prepare(comm, &args, &prepared), -EOPNOTSUPP, "rank 1");
+    product_works(&p, 3);
+    fcc_comm_destroy(comm);
+    fcc_disconnect(context);
+}
+
+static void on_one_gpu(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    daemon_start(&d, NULL);
+    ranks_start(&r, 2, together_rank, NULL);
+    ranks_join(&r);
+    daemon_stop(&d);
+}
+
+int main(void)
+{
+    static const struct test tests[] = {
+        {"gemv_of_one", gemv_of_one, 0},         {"gemv_row_f32", gemv_row_f32, 0},
+        {"gemv_row_f16", gemv_row_f16, 0},       {"gemv_row_bf16", gemv_row_bf16, 0},
+        {"gemv_rows_f16", gemv_rows_f16, 0},     {"gemv_many_f16", gemv_many_f16, 0},
+        {"gemv_many_f32", gemv_many_f32, 0},     {"gemv_mixed_row", gemv_mixed_row, 0},
+        {"gemv_mixed_many", gemv_mixed_many, 0}, {"gemm_few_f16", gemm_few_f16, 0},
+        {"gemm_few_bf16", gemm_few_bf16, 0},     {"gemm_few_f32", gemm_few_f32, 0},
+        {"gemm_large_f16", gemm_large_f16, 0},   {"gemm_large_f32", gemm_large_f32, 0},
+        {"two_streams", two_streams, 0},         {"captured", captured, 0},
+        {"on_one_gpu", on_one_gpu, 0},
+    };
+    return gpus_found() ? tests_run("gpu_prepared", TESTS(tests)) : EXIT_SUCCESS;
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_kernels.c - the operators' results on the cpu against plain loops in double precision that share no code with them.
+ *
+ * All ranks run in this thread: each in turn takes its next slice if the flags it waits for are raised. Every input lies in an
+ * allocation of just its size, for the sanitizers; every byte around and between an output's elements must stay as it was.
+ *
+ * FCC_TEST_SEED=N repeats a run; a failure prints the seed and the case.
+ */
+#include "tests/kernels/kernel_embedding.h"
+#include "tests/kernels/kernel_gemm.h"
+#include "tests/kernels/kernel_gemv.h"
+
+#include "kernels/plan/dtype.h"
+
+/* ---- f16 and bf16 ---- */
+
+struct format {
+    enum fcc_dtype dtype;
+    int fraction, exponent;
+};
+static const struct format formats[] = {{FCC_F16, 10, 5}, {FCC_BF16, 7, 8}};
+
+static void expect_rounded(const struct format *format, const float *in, const uint16_t *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        double value = float_round((double)in[i], format->fraction, format->exponent);
+        double got = get(out, format->dtype, (int64_t)i);
+        assert_true((isnan(got) && isnan(value)) || (got == value && !signbit(got) == !signbit(value)));
+    }
+}
+
+/* One value to f32 and back, and f32 around it and around the middle between it and the next one. */
+static void expect_conversions(const struct format *format, uint16_t h)
+{
+    double value = float_value(h, format->fraction, format->exponent);
+    uint32_t bits, half = format->dtype == FCC_F16 ? 0x1000 : 0x8000;
+    uint16_t back[2], halves[16]; /* twice what is used: get() could read f32 */
+    float f, near[8];
+
+    dtype_to_f32(&f, &h, format->dtype, 1);
+    dtype_from_f32(back, &f, format->dtype, 1);
+    if (isnan(value)) {
+        assert_true(isnan(f) && isnan(get(back, format->dtype, 0)));
+        assert_true((h ^ back[0]) < 1 << format->fraction); /* sign and exponent */
+        return;
+    }
+    assert_true(f == (float)value && !signbit(f) == !signbit(value));
+    assert_int_equal(h, back[0]);
+    memcpy(&bits, &f, sizeof(bits));
+    for (uint32_t j = 0; j < 8; j++) {
+        uint32_t changed = bits + (j < 4 ? j - 2 : half + j - 6);
+        memcpy(&near[j], &changed, sizeof(changed));
+    }
+    dtype_from_f32(halves, near, format->dtype, 8);
+    expect_rounded(format, near, halves, 8);
+}
+
+static void test_dtypes(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < 65536; i++)
+            expect_conversions(&formats[k], (uint16_t)i);
+    /* random f32 of all sizes, subnormal ones too, and lengths that are no multiple of a vector's */
+    for (int round = 0; round < 20000; round++) {
+        float in[37];
+        uint16_t out[74];
+        size_t n = 1 + (size_t)random_below(37);
+        const struct format *format = &formats[random_below(2)];
+        for (size_t i = 0; i < n; i++) {
+            uint32_t bits = random_u32();
+            if (random_below(2)) /* within f16's subnormals and normals */
+                bits = (bits & 0x807fffff) | (uint32_t)(100 + random_below(45)) << 23;
+            memcpy(&in[i], &bits, sizeof(bits));
+        }
+        out[n] = 0x5a5a;
+        dtype_from_f32(out, in, format->dtype, n);
+        assert_int_equal(out[n], 0x5a5a);
+        expect_rounded(format, in, out, n);
+    }
+}
+
+/* ---- the rest ---- */
+
+static void test_noop(void **state)
+{
+    struct test_case c = {.nranks = 5};
+    struct error e = {0};
+
+    (void)state;
+    (void)snprintf(case_text, sizeof(case_text), "noop");
+    case_match(&c, FCC_OP_NOOP);
+    for (int kind = FCC_SCHEDULE_FUSED; kind <= FCC_SCHEDULE_COMM_ONLY; kind++)
+        assert_int_equal(execute(&c, (struct schedule){.kind = (enum fcc_schedule_kind)kind}, &e), 0);
+}
+
+static void test_scratch(void **state)
+{
+    struct workgroup wg = {0};
+    unsigned char *a, *b;
+
+    (void)state;
+    a = must(workgroup_scratch(&wg, 1));
+    assert_true((uintptr_t)a % 64 == 0);
+    memset(a, 1, 1);
+    b = must(workgroup_scratch(&wg, 1000000));
+    memset(b, 1, 1000000);
+    assert_ptr_equal(workgroup_scratch(&wg, 500), b);
+    assert_null(workgroup_scratch(&wg, SIZE_MAX - 5));
+    assert_ptr_equal(workgroup_scratch(&wg, 1000000), b);
+    workgroup_release(&wg);
+    assert_non_null(workgroup_scratch(&wg, 0));
+    workgroup_release(&wg);
+}
+
+int main(void)
+{
+#define ON_ALL_DEVICES                                                                                                         \
+    cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges), cmocka_unit_test(test_embedding_ranges_large),  \
+        cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemv_order), cmocka_unit_test(test_gemv_regular),                   \
+        cmocka_unit_test(test_gemm), cmocka_unit_test(test_gemm_regular), cmocka_unit_test(test_gemm_tiles),                   \
+        cmocka_unit_test(test_gemm_rows), cmocka_unit_test(test_noop)
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), ON_ALL_DEVICES, cmocka_unit_test(test_scratch)};
+    const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};
+#undef ON_ALL_DEVICES
+    const char *seed = getenv("FCC_TEST_SEED");
+
+    random_state = seed ? strtoull(seed, NULL, 0) : 1;
+    (void)printf("FCC_TEST_SEED=%llu\n", (unsigned long long)random_state);
+    return bed_device() ? cmocka_run_group_tests(on_gpus, bed_setup, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_gpu_worker_offers_ends.c - operators that are offered (test_gpu_worker_offers.c) and fail, or whose communicator ends: nothing waits
+ * for ever, and all ranks hear why.
+ */
+#include "tests/fake_gpu/fake_gpu_offers.h"
+
+struct scene {
+    _Atomic int step, open, heard;
+};
+
+/* ---- it fails ---- */
+
+/* Operators that fail, because the ranks' are not the same, and, if `again`, as many others, so that both ranks have had as many of each kind
+ * and the next ones are granted; otherwise those are declined. All this has been decided when rank 0's stream comes to the first. */
+static bool again;
+
+static void unequal_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    int step = 0;
+    struct lane l;
+
+    lane_open(&l, all, rank, 0);
+    for (int i = 0; i < UNTIL; i++) {
+        offered_runs(&l, 1);
+        OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
+    }
+    all_well(&l);
+    int granted = fake->granted, declined = fake->declined;
+    CHECK(granted > 0);
+    step_meet(&scene->step, PAIR, &step);
+    if (rank == 0)
+        stream_gate(l.stream, &scene->open);
+    for (int i = 0; i < 1 + again; i++)
+        if (i == rank)
+            offered_runs(&l, 1);
+        else
+            OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
+    offered_runs(&l, 1);
+    if (rank == 1) /* whose own failed ones have stood back */
+        await(again ? &fake->granted : &fake->declined, again ? granted + 1 : declined + 2);
+    scene->open |= rank;
+    OK(fcc_noop_enqueue(l.comm, l.stream, NULL));
+    stream_sync(l.stream);
+    OK(fcc_noop(l.comm));
+    FAILS(fcc_comm_error(l.comm), -EINVAL, "out of step");
+    OK(fcc_comm_error(l.comm));
+    CHECK(again ? fake->granted >= granted + 2 : fake->declined >= declined + 3);
+    offered_runs(&l, UNTIL);
+    all_well(&l);
+    lane_close(&l);
+}
+
+static void unequal_run(void)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_start(&d, GPUS, NULL);
+    ranks_start(&r, PAIR, unequal_rank, shared_memory(sizeof(struct scene)));
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+static void unequal(void)
+{
+    again = false;
+    unequal_run();
+}
+
+static void unequal_again(void)
+{
+    again = true;
+    unequal_run();
+}
+
+/* ---- it ends ---- */
+
+/* What befalls the communicator when rank 0 has put some onto its stream, and rank 1 none, or one that does not come. */
+enum end { LATE, STREAM_LATE, KILLED, ABORTED, WORKER_KILLED, FAILS_TO_START };
+
+static const struct {
+    int status;
+    const char *says;
+} verdicts[] = {
+    [LATE] = {-ETIMEDOUT, "rank 1 did not come within the time limit"},
+    [STREAM_LATE] = {-ETIMEDOUT, "the stream of rank 1 did not come"},
+    [KILLED] = {-ECONNABORTED, "rank 1"},
+    [ABORTED] = {-ECONNABORTED, "no more"},
+    [WORKER_KILLED] = {-ECONNRESET, "is gone"},
+    [FAILS_TO_START] = {-ECONNABORTED, "could not be put onto its stream"},
+};
+
+static enum end end; /* of the test that runs */
+
+static void victim_end(struct scene *scene, struct lane *l)
+{
+    struct fcc_gemv_all_reduce_args args = gemv_args(l, ONE_STEP);
+
+    args.schedule = FCC_SCHEDULE_FUSED;
+    if (end == STREAM_LATE) {
+        stream_gate(l->stream, &scene->open);
+        OK(fcc_gemv_all_reduce_enqueue(l->comm, &args, l->stream, NULL));
+    }
+    if (end == FAILS_TO_START) {
+        fake->fail_gpu = 1;
+        fake->fail = FAKE_PREPARED_START;
+        FAILS(fcc_gemv_all_reduce_enqueue(l->comm, &args, l->stream, NULL), -EIO, "rank 1", "made to fail");
+    }
+    scene->step++;
+    if (end == KILLED)
+        (void)pause();
+    if (end == ABORTED)
+        OK(fcc_comm_abort(l->comm, verdicts[end].says));
+    await(&scene->heard, 1);
+    scene->open = 1;
+}
+
+static void end_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct scene *scene = argument;
+    int step = 0;
+    struct lane l;
+
+    lane_open(&l, all, rank, end == LATE || end == STREAM_LATE ? hang_limit_ms() : 0);
+    struct fcc_gemv_all_reduce_args args = gemv_args(&l, ONE_STEP);
+    args.schedule = FCC_SCHEDULE_FUSED;
+    offered_runs(&l, UNTIL);
+    all_well(&l);
+    CHECK(fake->granted > 0);
+    step_meet(&scene->step, PAIR, &step);
+    if (rank) {
+        victim_end(scene, &l);
+    } else {
+        int status = 0;
+        for (int i = 0; i < 6 && !status; i++)
+            status = fcc_gemv_all_reduce_enqueue(l.comm, &args, l.stream, NULL);
+        CHECK(!status || end == FAILS_TO_START); /* which may have come first */
+        scene->step++;
+        stream_sync(l.stream);
+        FAILS(fcc_noop(l.comm), verdicts[end].status, verdicts[end].says);
+        scene->heard = 1;
+    }
+    stream_close(l.stream);
+    fcc_comm_destroy(l.comm);
+    client_end(l.context);
+}
+
+static void end_run(enum end how)
+{
+    struct scene *scene = shared_memory(sizeof(*scene));
+    struct test_daemon d;
+    struct ranks r;
+
+    end = how;
+    fake_start(&d, GPUS, NULL);
+    ranks_start(&r, PAIR, end_rank, scene);
+    await(&scene->step, 2 * PAIR);
+    if (end == KILLED) {
+        CHECK(kill(r.pid[1], SIGKILL) == 0);
+        CHECK(WIFSIGNALED(rank_wait(&r, 1)));
+        fake->prepared--; /* it had it open */
+    }
+    if (end == WORKER_KILLED)
+        CHECK(kill(daemon_worker(&d), SIGKILL) == 0);
+    ranks_join(&r);
+    CHECK(fake->prepared == 0 && fake->wrong == 0);
+    if (end == WORKER_KILLED) {
+        CHECK(daemon_logged(&d, "died: Killed", 5000));
+        daemon_stop_unclean(&d); /* the log has the error that was wanted */
+    } else {
+        fake_stop(&d);
+    }
+}
+
+#define ENDING(name, end)                                                                                                      \
+    static void name(void)                                                                                                     \
+    {                                                                                                                          \
+        end_run(end);                                                                                                          \
+    }
+ENDING(late, LATE)
+ENDING(stream_late, STREAM_LATE)
+ENDING(killed, KILLED)
+ENDING(aborted, ABORTED)
+ENDING(worker_killed, WORKER_KILLED)
+ENDING(fails_to_start, FAILS_TO_START)
+
+int main(int argc, char *argv[])
+{
+    static const struct test tests[] = {
+        {"unequal", unequal, 0},
+        {"unequal_again", unequal_again, 0},
+        {"late", late, 0},
+        {"stream_late", stream_late, 0},
+        {"killed", killed, 0},
+        {"aborted", aborted, 0},
+        {"worker_killed", worker_killed, 0},
+        {"fails_to_start", fails_to_start, 0},
+    };
+    (void)argc;
+    run_again(argv);
+    return tests_run("gpu_worker_offers_ends", TESTS(tests));
+}
