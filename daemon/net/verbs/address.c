@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * address.c - which addresses of this node are RDMA devices'.
+ * address.c - finds the addresses of this node that belong to RDMA devices.
  *
- * rdma_cm binds by address, and an address is one device's. The socket's own local address is of a device that reaches the peer, or verbs is not
- * used at all (verbs_usable()). Which others the two ends of a link have in common they find out with these (places.h). Two
- * nodes of the same build choose alike, so that a rail joins adapters of the same place: where these are on switches of their own, that is
- * what reaches.
+ * rdma_cm binds by address, and each address belongs to one device. The socket's own local address is that of a device that
+ * reaches the peer; otherwise verbs is not used (verbs_usable()). places.h says how the two ends find other networks in common.
+ * Two nodes of the same build choose alike, so a rail joins adapters in the same position of both nodes. If each position has a
+ * switch of its own, only such adapters reach each other.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -97,7 +97,7 @@ static int device_of(struct rdma_event_channel *channel, const struct sockaddr_s
     return status;
 }
 
-/* The number of first bits that are set. */
+/* The number of leading bits that are set. */
 static uint8_t prefix_of(const unsigned char *mask, size_t length)
 {
     uint8_t bits = 0;
@@ -126,7 +126,7 @@ static struct network network_of(const struct sockaddr_storage *address, const s
     n.prefix = (uint8_t)network_bits(n.family);
     if (mask) {
         bits = *mask;
-        bits.ss_family = at.ss_family; /* some kernels leave it out */
+        bits.ss_family = at.ss_family; /* some kernels do not set the mask's family */
         n.prefix = prefix_of(verbs_address_bytes(&bits, &length), length);
     }
     return n;
@@ -144,7 +144,7 @@ void verbs_address_of(const struct network *place, uint32_t scope, uint16_t port
         ((struct sockaddr_in6 *)out)->sin6_scope_id = scope;
 }
 
-/* All addresses of this node that are RDMA devices', of interfaces that carry something. */
+/* Adds all addresses of this node that belong to RDMA devices and whose interface is up and running. */
 static void addresses_add(struct verbs_places *p, struct rdma_event_channel *channel)
 {
     struct ifaddrs *all = NULL, *a;
@@ -165,7 +165,7 @@ static void addresses_add(struct verbs_places *p, struct rdma_event_channel *cha
     freeifaddrs(all);
 }
 
-/* This machine's, read once; NULL: it cannot be had. */
+/* This machine's topology, read once; NULL: it could not be read. */
 static hwloc_topology_t topology;
 
 static void topology_read(void)
@@ -180,7 +180,8 @@ static void topology_read(void)
         topology = t;
 }
 
-/* What nearness is told by: this machine and the cores that this process may run on: its ranks' memory is there. */
+/* Sets what nearness depends on: the topology, and the cores that this process may run on, as its ranks' memory is near
+ * them. */
 static void machine_see(struct verbs_places *p)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -222,7 +223,7 @@ int verbs_places_find(int sock, const struct net_options *options, struct verbs_
         free(p);
         return status;
     }
-    for (uint32_t i = 1; i < p->n && !p->cpus; i++) /* most nodes have one device: nothing is read */
+    for (uint32_t i = 1; i < p->n && !p->cpus; i++) /* with a single device, as in most nodes, the topology is not needed */
         if (strcmp(p->of[i].nic, own.nic) != 0)
             machine_see(p);
     *out = p;

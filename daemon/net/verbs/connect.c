@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * connect.c - how a sending end's queue pair comes about: the receiver's hello says where it listens; a place is chosen, the address
- * and the route are resolved, the queues are made, the token is shown. Each step is an event; nobody waits for one. What does not come about
- * between the places that were chosen is tried between those that the socket has.
+ * connect.c - makes a sending end's queue pair. The receiver's hello says where it listens. The sender chooses a pair of
+ * addresses, resolves address and route, makes the queues, and connects with the token. Each step is triggered by an event;
+ * nothing blocks. If the connection between the chosen addresses fails, the socket's own addresses are tried.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "proto/base/clock.h"
 
 #define RESOLVE_MS 2000
-#define ACK_TIMEOUT 16 /* 4.096 us * 2^16 = 268 ms; seven times that is about NET_SILENT_MS */
+#define ACK_TIMEOUT 16 /* 4.096 us * 2^16 = 268 ms; with seven retries about NET_SILENT_MS */
 
 static int cm_failed(struct verbs_link *v, const char *what)
 {
@@ -24,7 +24,7 @@ static int cm_failed(struct verbs_link *v, const char *what)
 
 void verbs_link_drop(struct verbs_link *v)
 {
-    verbs_end_stop(&v->end); /* before the memory that it sends from */
+    verbs_end_stop(&v->end); /* the queue pair goes before the memory that it sends from */
     if (v->ring_mr)
         (void)ibv_dereg_mr(v->ring_mr);
     if (v->ring)
@@ -45,7 +45,7 @@ void verbs_pair_text(const struct verbs_link *v, char text[VERBS_PAIR_TEXT])
     (void)snprintf(text, VERBS_PAIR_TEXT, "from %s (%s) to %s", from, mine->nic, to);
 }
 
-/* In the log, of this rail. */
+/* Logs a message about this rail. */
 static void pair_log(const struct verbs_link *v, enum log_level level, const char *what, const char *why)
 {
     char pair[VERBS_PAIR_TEXT], peer[NETWORK_TEXT_MAX];
@@ -57,7 +57,7 @@ static void pair_log(const struct verbs_link *v, enum log_level level, const cha
     v->places->net.log(level, "RDMA: rail %u to %s %s %s%s", v->places->net.rail, peer, what, pair, why);
 }
 
-/* Connect between the two places that were chosen. */
+/* Begins to connect the two chosen addresses. */
 static int connect_begin(struct verbs_link *v)
 {
     const struct net_hello *hello = &v->hello.hello;
@@ -82,7 +82,7 @@ static int connect_begin(struct verbs_link *v)
     return rdma_resolve_addr(v->end.id, NULL, (struct sockaddr *)&remote, RESOLVE_MS) ? cm_failed(v, "rdma_resolve_addr") : 0;
 }
 
-/* Does it connect between the addresses that the socket has? There is nothing else to try then. */
+/* Are the chosen addresses the socket's own? Then there is nothing else to try. */
 static bool is_beside_socket(const struct verbs_link *v)
 {
     const struct network theirs = places_listed(&v->hello.hello, v->pair.theirs), first = places_listed(&v->hello.hello, 0);
@@ -92,9 +92,9 @@ static bool is_beside_socket(const struct verbs_link *v)
            !memcmp(mine->at.address, own->at.address, sizeof(own->at.address));
 }
 
-/* There has been no queue pair, by link.error. Elsewhere than beside the socket, the two networks may be two that only look the same, or
- * their wire may be broken; and data is better late than lost. So then it is tried beside the socket. Silent that is not: the log says it, and
- * fccctl nodes shows the device. */
+/* Connecting has failed with link.error. If the chosen addresses are not the socket's own, the two networks may only look the
+ * same, or be broken, and a slower connection is better than none. So the socket's own addresses are tried. The log says so,
+ * and fccctl nodes shows the device. */
 static int connect_again(struct verbs_link *v)
 {
     char why[sizeof(v->link.error.text) + 128];
@@ -119,7 +119,7 @@ int verbs_connect_late(struct verbs_link *v, uint64_t now_ns)
     return connect_again(v);
 }
 
-/* The receiver has said where it listens. */
+/* Handles the receiver's hello: chooses addresses and begins to connect. */
 static int hello_take(struct verbs_link *v)
 {
     int status = places_meet(v->places, &v->hello.hello, &v->pair, &v->link.error);
@@ -134,7 +134,7 @@ static int connect_now(struct verbs_link *v)
     struct rdma_conn_param param = {.private_data = v->hello.hello.token,
                                     .private_data_len = sizeof(v->hello.hello.token),
                                     .retry_count = 7,
-                                    .rnr_retry_count = 7}; /* 7: for ever. Whether the receiver lives is told by the socket */
+                                    .rnr_retry_count = 7}; /* 7: no limit. The socket detects a dead receiver */
     uint8_t timeout = ACK_TIMEOUT;
     int status = verbs_end_queues(&v->end, VERBS_SENDS, 1, &v->link.error);
 
@@ -148,7 +148,8 @@ static int connect_now(struct verbs_link *v)
     status = verbs_register(v->end.device, v->ring, VERBS_RING, IBV_ACCESS_LOCAL_WRITE, &v->ring_mr, &v->link.error);
     if (status)
         return status;
-    /* A kernel that does not know it takes seconds to notice a loss; the socket still tells of a node that is gone. */
+    /* Without this option, on old kernels, a loss is noticed after seconds only. The socket detects a dead node all the
+     * same. */
     (void)rdma_set_option(v->end.id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof(timeout));
     return rdma_connect(v->end.id, &param) ? cm_failed(v, "rdma_connect") : 0;
 }
@@ -157,7 +158,7 @@ static int ended(struct verbs_link *v)
 {
     struct net_link *l = &v->link;
 
-    /* The reason, if the device knows one, came before. */
+    /* A failed completion is the better reason. */
     if (v->state == READY && verbs_completions_take(v) < 0)
         return l->error.status;
     if (l->queued != l->flushed || v->posted != v->done)
@@ -186,7 +187,7 @@ static int cm_event_handle(struct verbs_link *v, enum rdma_cm_event_type what, i
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
         return error_set(&v->link.error, -ENODEV, "RDMA: the device has been removed");
     default:
-        if (v->state == READY) /* REJECTED: the receiver was closed before it had seen that we know */
+        if (v->state == READY) /* REJECTED: the receiver was closed before it had seen that the connection is established */
             return ended(v);
         verbs_pair_text(v, pair);
         return error_set(
@@ -235,7 +236,7 @@ static int socket_look(struct verbs_link *v)
 
 int verbs_look(struct net_link *l)
 {
-    struct verbs_link *v = (struct verbs_link *)l; /* its first member */
+    struct verbs_link *v = (struct verbs_link *)l; /* `link` is the first member */
     struct epoll_event events[4];
     int n, status = 0;
 

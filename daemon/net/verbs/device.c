@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * device.c - what both ends of a verbs link need: the device's protection domain, memory of their own, queues.
+ * device.c - what both ends of a verbs link need: the device's protection domain, registered memory, queues.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,13 +20,13 @@
     "registered memory is pinned, and counts against the limit of locked memory (LimitMEMLOCK= of fccd.service, ulimit -l)"
 
 struct verbs_device {
-    struct ibv_context *context; /* librdmacm's: one for each device, for the process's life */
+    struct ibv_context *context; /* owned by librdmacm: one for each device, for the process's life */
     struct ibv_pd *pd;
-    unsigned refs; /* ends and keys */
+    unsigned refs; /* references of ends and keys */
     LIST_ENTRY(verbs_device) link;
 };
 
-/* Guards the list and the devices' refs. Taken last. */
+/* Protects the list and the devices' refs. Taken after all other locks. */
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(devices_head, verbs_device) devices = LIST_HEAD_INITIALIZER(devices);
 
@@ -185,7 +185,7 @@ static uint32_t smaller(uint32_t a, int b)
     return b > 0 && (uint32_t)b < a ? (uint32_t)b : a;
 }
 
-/* Devices differ in how much data they take inline, and say no to more. */
+/* Devices differ in how much inline data they support, and refuse more. So smaller values are tried. */
 static int queue_pair_make(struct verbs_end *end, uint32_t sends, uint32_t receives, struct error *e)
 {
     for (uint32_t inline_bytes = INLINE_BYTES;; inline_bytes /= 2) {
@@ -199,7 +199,7 @@ static int queue_pair_make(struct verbs_end *end, uint32_t sends, uint32_t recei
                                         .qp_type = IBV_QPT_RC};
         if (!rdma_create_qp(end->id, end->device->pd, &attr)) {
             end->cap = attr.cap;
-            if (attr.cap.max_send_wr > sends) /* a device may round up; the completion queue has been made for these */
+            if (attr.cap.max_send_wr > sends) /* a device may round up, but the completion queue has room for `sends` only */
                 end->cap.max_send_wr = sends;
             return 0;
         }
@@ -246,7 +246,7 @@ int verbs_end_notified(struct verbs_end *end, struct error *e)
     return 0;
 }
 
-/* What an administrator is to look at. */
+/* A hint for the administrator. */
 static const char *wc_hint(enum ibv_wc_status status)
 {
     switch (status) {

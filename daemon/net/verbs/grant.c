@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * grant.c - keys to memory of this process: who has which, and how they are taken back (verbs.h says when).
+ * grant.c - hands out keys to memory of this process, and revokes them (verbs.h says when).
  *
- * A grant is a region's registration at a device. A lease is one sender's use of it. Regions are removed, and communicators end, in
- * the engine's thread; senders are the receiving ends', each of which has one thread.
+ * A grant is a region's registration at a device. A lease is one sender's use of a grant. The engine's thread removes regions
+ * and ends communicators. Each sender belongs to one receiving end, which is called by one thread.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -16,31 +16,31 @@
 #include "daemon/net/verbs/verbs.h"
 
 struct grant {
-    struct net_grant grant; /* owner: the device. Once ended, next: of those that are to be freed */
+    struct net_grant grant; /* owner: the device. next: after has_ended, the next grant to be freed */
     struct verbs_device *device;
     struct ibv_mr *mr;
-    uint64_t address; /* of the region's first byte, by the key */
-    bool lands;       /* it is a landing place */
+    uint64_t address; /* remote address of the region's first byte */
+    bool lands;       /* the memory is a bounce buffer */
     uint64_t comm;
-    bool has_ended; /* its communicator: it goes with its last lease */
+    bool has_ended; /* the communicator has ended, so the grant is freed with its last lease */
     struct verbs_leases leases;
 };
 
 struct verbs_lease {
     struct grant *grant;
     struct verbs_party *party;
-    uint64_t told_ns; /* when the sender was told that it ends; 0: it was not */
+    uint64_t told_ns; /* when the sender was told of the communicator's end; 0: it was not */
     LIST_ENTRY(verbs_lease) of_grant, of_party;
 };
 
-/* Guards the grants of regions that are held shared, all leases, and the parties' lists. Whoever removes has the registry exclusively and
- * takes this inside of it, as verbs_grant() does. */
+/* Protects the registrations' lists of grants, all leases, and the parties' lists. Taken while the registry of regions is held:
+ * exclusively by a removal, shared by verbs_grant(). */
 static pthread_mutex_t grants_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Nobody writes by it any more, or nobody is to. When this returns no write reaches its memory: the device refuses the key. */
+/* Deregisters the memory. When this returns, no write by the key reaches the memory: the device refuses the key. */
 static void grant_free(struct grant *g)
 {
-    if (ibv_dereg_mr(g->mr)) { /* the memory is about to be used for something else, and the device still writes it */
+    if (ibv_dereg_mr(g->mr)) { /* the memory will be used for something else while the device can still write it */
         (void)fprintf(stderr, "fccd: cannot take a memory key back: %s\n", strerror(errno));
         abort();
     }
@@ -48,17 +48,17 @@ static void grant_free(struct grant *g)
     free(g);
 }
 
-/* It was not in use any more when it was put into this list: so nobody knows it, and no lock is needed for what may take a while. */
+/* Frees the grants in a list. They are unused and in no other list, so this needs no lock, although it may take long. */
 static void grants_free(struct net_grant *list)
 {
     while (list) {
         struct net_grant *next = list->next;
-        grant_free((struct grant *)list); /* its first member */
+        grant_free((struct grant *)list); /* `grant` is the first member */
         list = next;
     }
 }
 
-/* A lease ends; if its grant goes with it, that is in the list. */
+/* Ends a lease. If its grant is unused now and has ended, adds the grant to the list. */
 static void lease_end(struct verbs_lease *l, struct net_grant **unused)
 {
     struct grant *g = l->grant;
@@ -98,17 +98,18 @@ static void grant_end(struct net_grant *net)
     bool is_used = !LIST_EMPTY(&g->leases);
     g->has_ended = true;
     LIST_FOREACH(l, &g->leases, of_grant) {
-        ssize_t n = write(l->party->bell, &one, sizeof(one)); /* fails only if it rings already */
+        ssize_t n = write(l->party->bell, &one, sizeof(one)); /* fails only if the counter is full, so the bell rings already */
         (void)n;
     }
     (void)pthread_mutex_unlock(&grants_lock);
-    if (!is_used) /* now it is one of those that nobody knows; otherwise it may be gone already */
+    if (!is_used) /* no lease refers to the grant; with a lease it may have been freed by another thread already */
         grant_free(g);
 }
 
 /* ---- the receiving ends' ---- */
 
-/* The memory behind a landing place, if the device can write that; otherwise what is registered is the landing place. */
+/* Registers the memory behind a bounce buffer, if the device can write it. If this fails, the caller registers the bounce
+ * buffer. */
 static int direct_register(struct grant *g, const struct net_held *held, int access)
 {
     const struct net_landing *landing = &held->landing;
@@ -138,7 +139,7 @@ static int region_register(struct grant *g, const struct net_held *held, struct 
     return verbs_register(g->device, held->base, held->bytes, access, &g->mr, e);
 }
 
-/* Memory that another node may write. No relaxed ordering: the order of writes is what a flag stands for. */
+/* Registers a region for writing by other nodes. Without IBV_ACCESS_RELAXED_ORDERING, as flags rely on the order of writes. */
 static struct grant *grant_new(struct verbs_device *d, const struct net_held *held, uint64_t comm, struct error *e)
 {
     struct grant *g = calloc(1, sizeof(*g));
@@ -190,7 +191,7 @@ int verbs_grant(struct verbs_party *p, struct verbs_device *d, const struct net_
 {
     key->bytes = held->bytes;
     if (!held->bytes)
-        return 0; /* nothing fits into it */
+        return 0; /* an empty region needs no key */
     (void)pthread_mutex_lock(&grants_lock);
     struct grant *g = grant_get(d, held, key->comm, e);
     int status = g ? lease_add(p, g, e) : e->status;

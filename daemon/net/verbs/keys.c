@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * keys.c - what a sending end knows of the receiver's memory. A cache: it may forget anything, and ask again.
+ * keys.c - a sending end's cache of the receiver's memory keys. It may forget any key and ask again.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,12 +14,12 @@ enum key_state { KEY_NONE, KEY_ASKED, KEY_KNOWN };
 
 struct key {
     enum key_state state;
-    struct verbs_msg m; /* ASKED: the question */
+    struct verbs_msg m; /* KEY_ASKED: the question; KEY_KNOWN: the answer */
 };
 
 struct verbs_keys {
     uint32_t used;
-    struct key keys[KEYS]; /* open addressing */
+    struct key keys[KEYS]; /* a hash table with open addressing */
 };
 
 struct verbs_keys *verbs_keys_new(void)
@@ -45,7 +45,7 @@ static struct key *key_at(struct verbs_keys *keys, uint64_t comm, uint32_t rank,
 
 static void key_ask(struct verbs_keys *keys, struct key *k, const struct net_place *place)
 {
-    if (k->state == KEY_NONE && ++keys->used > KEYS / 4 * 3) { /* communicators that have ended, mostly */
+    if (k->state == KEY_NONE && ++keys->used > KEYS / 4 * 3) { /* mostly keys of ended communicators: forget all */
         memset(keys, 0, sizeof(*keys));
         keys->used = 1;
         k = key_at(keys, place->comm, place->rank, place->region);
@@ -71,7 +71,7 @@ bool verbs_keys_want(struct verbs_keys *keys, const struct net_place *place)
 {
     struct key *k = key_at(keys, place->comm, place->rank, place->region);
 
-    if (k->state != KEY_NONE) /* of another version: what was queued before it needs that one */
+    if (k->state != KEY_NONE) /* even if of another version: frames that are queued before this one need that version */
         return false;
     key_ask(keys, k, place);
     return true;
@@ -91,7 +91,7 @@ void verbs_keys_end(struct verbs_keys *keys, uint64_t comm)
         struct key *k = &keys->keys[i];
         if (k->state == KEY_NONE || k->m.comm != comm)
             continue;
-        k->state = KEY_KNOWN; /* an answer that is on its way finds no question any more */
+        k->state = KEY_KNOWN; /* an answer that is in flight will be ignored */
         k->m.status = -ECANCELED;
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * link.h - the sending end's parts: verbs.c has its queue and work requests, connect.c how its queue pair
- * comes about, and what comes over the socket.
+ * link.h - the sending end's internals. verbs.c has its queue and its work requests; connect.c makes its queue pair, and
+ * handles messages on the socket.
  */
 #ifndef FCC_DAEMON_NET_VERBS_LINK_H
 #define FCC_DAEMON_NET_VERBS_LINK_H
@@ -9,19 +9,20 @@
 #include "daemon/net/verbs/places.h"
 #include "daemon/net/verbs/verbs.h"
 
-#define VERBS_SENDS 512u      /* work requests of a queue pair */
-#define VERBS_LIST 64u        /* of one doorbell */
-#define VERBS_RING (4u << 20) /* bytes that are on their way */
-#define VERBS_TRY_MS 3000u    /* for the queue pair between the places that were chosen, before the socket's own are tried */
-#define VERBS_ENDS 512u       /* communicators that have ended there, and what was posted for them is still on its way */
+#define VERBS_SENDS 512u      /* work requests that a queue pair can hold */
+#define VERBS_LIST 64u        /* the most work requests that are posted at once, with one doorbell */
+#define VERBS_RING (4u << 20) /* bytes of the ring of data in flight */
+#define VERBS_TRY_MS 3000u    /* how long to try the chosen addresses before the socket's own are tried */
+#define VERBS_ENDS 512u       /* the most communicators that have ended at the receiver while requests for them are in flight */
 
+/* A queued frame. */
 struct verbs_item {
-    struct net_place to; /* a flag: its communicator and rank */
+    struct net_place to; /* for a flag only communicator and rank */
     struct net_area area;
-    const unsigned char *from; /* NULL: a flag or a signal */
-    uint64_t length;           /* 0: a flag or a signal */
+    const unsigned char *from; /* the first row; NULL: a flag or a signal */
+    uint64_t length;           /* bytes of all rows; 0: a flag or a signal */
     uint32_t flag;
-    uint64_t epoch;
+    uint64_t epoch; /* the flag's or the signal's value */
 };
 
 enum verbs_state { WAITS_HELLO, CONNECTS, READY };
@@ -32,23 +33,23 @@ struct verbs_link {
     enum verbs_state state;
     struct net_hello_in hello;
     struct verbs_places *places;
-    struct places_pair pair; /* where it connects, once the hello is here */
+    struct places_pair pair; /* the chosen addresses; valid when the hello has arrived */
     struct verbs_keys *keys;
     uint64_t beat_ns, opened_ns, tried_ns;
-    uint32_t queue;           /* items, a power of two */
-    struct verbs_item *items; /* item n, of all that ever were, at [n % queue]: link.flushed <= n < link.queued */
-    uint64_t first_at;        /* bytes of the first one's payload that are posted */
-    uint64_t bytes, messages; /* that flags tell of */
-    /* Requests, and bytes of the ring: all that ever were posted, and those that are done. */
+    uint32_t queue;           /* size of `items`; a power of two */
+    struct verbs_item *items; /* a ring: frame n is at [n % queue], for link.flushed <= n < link.queued */
+    uint64_t first_at;        /* bytes of the first queued frame's payload that have been posted */
+    uint64_t bytes, messages; /* counters that each message on the queue pair carries: struct verbs_notice */
+    /* Work requests, and bytes of the ring: how many were ever posted, and how many of them have completed. */
     uint64_t posted, done, ring_posted, ring_done;
-    uint64_t marks[VERBS_SENDS]; /* ring_posted behind request n - 1, at [n % VERBS_SENDS] */
-    unsigned char *ring;
+    uint64_t marks[VERBS_SENDS]; /* [n % VERBS_SENDS]: value of ring_posted after the n-th request */
+    unsigned char *ring;         /* copies of data in flight */
     struct ibv_mr *ring_mr;
     struct {
-        uint64_t comm, posted; /* when that many requests are done */
-    } ends[VERBS_ENDS];        /* end n at [n % VERBS_ENDS], in the order in which they were told */
+        uint64_t comm, posted; /* the receiver is to be answered when `posted` requests have completed */
+    } ends[VERBS_ENDS];        /* communicators that have ended at the receiver; a ring: end n is at [n % VERBS_ENDS] */
     uint64_t ends_first, ends_next;
-    struct ibv_send_wr wrs[VERBS_LIST]; /* the list that is being made */
+    struct ibv_send_wr wrs[VERBS_LIST]; /* the list that is being built */
     struct ibv_sge sges[VERBS_LIST];
     struct verbs_notice notices[VERBS_LIST];
     unsigned nwrs;
@@ -56,23 +57,24 @@ struct verbs_link {
 
 /* ---- verbs.c ---- */
 
-/* Take what has completed: how many; or an error, the first that did not go well: those behind it are only flushed. */
+/* Polls the completion queue. Returns the number of completions, or the error of the first failed one (later ones are only
+ * flushed). */
 int verbs_completions_take(struct verbs_link *v);
-/* The receiver has said that a communicator has ended there. */
+/* Handles the receiver's message that a communicator has ended there. */
 int verbs_end_take(struct verbs_link *v, uint64_t comm);
-/* Tell the receiver of which of them nothing is on its way any more. 0, or an error. */
+/* Answers such messages for communicators that have no requests in flight any more. Returns 0 or an error. */
 int verbs_ends_answer(struct verbs_link *v);
 
 /* ---- connect.c ---- */
 
 /* net_ops.look */
 int verbs_look(struct net_link *l);
-/* Look whether the queue pair has taken so long that it is to be tried elsewhere. 0, or the link's error. */
+/* If the queue pair has taken too long between the chosen addresses, tries the socket's own. Returns 0, or the link's error. */
 int verbs_connect_late(struct verbs_link *v, uint64_t now_ns);
-/* "from 10.1.0.1 (mlx5_0) to 10.1.0.2": where it connects. The hello is here. */
+/* The chosen addresses: "from 10.1.0.1 (mlx5_0) to 10.1.0.2". To be called after the hello has arrived. */
 #define VERBS_PAIR_TEXT 192
 void verbs_pair_text(const struct verbs_link *v, char text[VERBS_PAIR_TEXT]);
-/* What has been made for its queue pair is no more. */
+/* Frees everything that belongs to the queue pair. */
 void verbs_link_drop(struct verbs_link *v);
 
 #endif

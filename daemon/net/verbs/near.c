@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * near.c - the devices that are nearest, in a topology as hwloc knows it. Pure functions.
+ * near.c - the nearest devices in an hwloc topology. Pure functions.
  */
 #include "daemon/net/verbs/near.h"
 
@@ -16,7 +16,7 @@ static int depth_of(const struct hwloc_obj *o)
     return depth;
 }
 
-/* How far from the root the innermost object is that has both. I/O objects have no depth of hwloc's own. */
+/* Depth of the innermost object that contains both. (hwloc's own depth is not usable for I/O objects.) */
 static int nearness(const struct hwloc_obj *a, const struct hwloc_obj *b)
 {
     int da = depth_of(a), db = depth_of(b);
@@ -42,7 +42,8 @@ static const struct hwloc_obj *device_find(hwloc_topology_t topology, const char
     return NULL;
 }
 
-/* The nearest to a GPU or to the cores; of equal ones the one with the fewest `taken`, then the first. NULL: they do not count. */
+/* The device nearest to a GPU or to the cores; of equally near ones the one with the smallest `taken`, then the first. `taken`
+ * may be NULL. */
 static int nearest(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const struct net_pci *gpu, const char *const devices[],
                    int n, const unsigned taken[])
 {
@@ -69,13 +70,13 @@ int near_choose(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const stru
     return nearest(topology, cpus, gpu, devices, n, NULL);
 }
 
-/* Devices that somebody has taken, in the order in which they were taken first. */
+/* Devices that were chosen, in the order of their first choice, and how often each was. */
 struct groups {
     uint32_t n;
     uint8_t nic[NEAR_DEVICES], members[NEAR_DEVICES];
 };
 
-/* The group of a device; a new one if it has none. */
+/* The index of a device's group, which is added if it does not exist. */
 static uint32_t group_of(struct groups *g, int nic)
 {
     uint32_t i = 0;
@@ -112,15 +113,15 @@ void near_rails(hwloc_topology_t topology, hwloc_const_cpuset_t cpus, const stru
     *rails = net_rails_plain(net);
     if (!net->rails)
         rails->n = groups.n < NET_RAILS_MAX ? groups.n : NET_RAILS_MAX;
-    assert(rails->n && groups.n); /* somebody has taken one */
+    assert(rails->n && groups.n); /* takers is at least 1 */
     for (uint32_t r = 0; r < rails->n; r++)
         out->nic[r] = groups.nic[r % groups.n];
     for (uint32_t t = 0; t < NET_DEVICES_MAX; t++) {
         if (t >= net->ndevices) {
-            rails->of[t] = (uint8_t)(t % rails->n); /* not known yet */
+            rails->of[t] = (uint8_t)(t % rails->n); /* not one of net->devices */
         } else if (groups.n >= rails->n) {
             rails->of[t] = (uint8_t)(group[t] % rails->n);
-        } else { /* a device has the rails g, g + groups.n, ... */
+        } else { /* group g has the rails g, g + groups.n, g + 2 * groups.n, ... */
             uint32_t its = (rails->n - group[t] + groups.n - 1) / groups.n;
             rails->of[t] = (uint8_t)(group[t] + groups.n * (place[t] % its));
         }

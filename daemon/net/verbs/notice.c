@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * notice.c - what the messages on a queue pair stand for, at the receiving end: flags, signals, rows that have landed. It is not
+ * notice.c - handles messages on a queue pair at the receiving end: flags, signals, rows in bounce buffers. Messages are not
  * trusted.
  */
 #include <endian.h>
@@ -40,8 +40,9 @@ static int flag_raise(struct verbs_receiver *v, const struct verbs_notice *n)
     return status ? verbs_refused(v, status, "a flag that there is not") : 0;
 }
 
-/* Rows lie in a landing place: the writes before this message are there (verbs.h). Perhaps not in the registration that the region has
- * now: where it was made anew meanwhile, an operator has failed, and what is passed on is nobody's. */
+/* Passes on rows that are in a bounce buffer: the writes before this message are in memory (verbs.h). If the region was removed
+ * and added again since the writes, they went to the old registration. Then an operator has failed, and the rows that are
+ * passed on are unused. */
 static int landed_take(struct verbs_receiver *v, const struct verbs_notice *n)
 {
     const struct net_area area = {.row_bytes = n->value, .stride = n->stride, .rows = n->number};

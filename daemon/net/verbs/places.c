@@ -9,7 +9,8 @@ void places_begin(struct verbs_places *p, const struct verbs_place *own, const s
     *p = (struct verbs_places){.n = 1, .of = {*own}, .peer = *peer, .net = *net};
 }
 
-/* The network of an address, as far as rails go; false: it does not count. */
+/* Sets the prefix of the network that an address is in for the choice of rails. Returns false if the address is not to be
+ * used. */
 static bool network_find(const struct verbs_places *p, struct network *at)
 {
     static const struct network loopback_four = {NETWORK_IPV4, 8, {127}}, loopback_six = {NETWORK_IPV6, 128, {[15] = 1}};
@@ -28,7 +29,7 @@ static bool network_find(const struct verbs_places *p, struct network *at)
     return false;
 }
 
-/* Smaller comes first: a device's address where the socket is, then of its kind, then any. */
+/* The order of a device's addresses, smallest first: in the network of the socket's peer; of the peer's family; other. */
 static int order_of(const struct verbs_places *p, const struct network *at)
 {
     return network_has(at, &p->peer) ? 0 : at->family == p->peer.family ? 1 : 2;
@@ -43,7 +44,7 @@ void places_add(struct verbs_places *p, const struct verbs_place *place)
         return;
     for (uint32_t i = 1; i < p->n; i++)
         if (!strcmp(p->of[i].nic, one.nic) && network_is_shared(&p->of[i].at, &one.at))
-            return; /* another address of that device there */
+            return; /* the device has an address in that network already */
     while (at > 1 && order_of(p, &p->of[at - 1].at) > order_of(p, &one.at))
         at--;
     memmove(&p->of[at + 1], &p->of[at], (p->n - at) * sizeof(p->of[0]));
@@ -51,7 +52,8 @@ void places_add(struct verbs_places *p, const struct verbs_place *place)
     p->n++;
 }
 
-/* The devices of these places, each once; the socket's first, if it is one of them. How many. */
+/* Sets `names` to the devices of the places in `in`, each once; the socket's device comes first if it is among them. Returns
+ * their number. */
 static int devices_of(const struct verbs_places *p, const bool in[NET_HELLO_PLACES], const char *names[NEAR_DEVICES])
 {
     int n = 0;
@@ -76,7 +78,7 @@ static void near_of(const struct verbs_places *p, const char *const names[], int
     near_rails(p->topology, p->cpus, &p->net, names, n, out);
 }
 
-/* The rails if there were all devices. */
+/* The rails with all devices of this node. */
 static void near_all(const struct verbs_places *p, struct near_rails *out)
 {
     const char *names[NEAR_DEVICES];
@@ -95,8 +97,9 @@ struct net_rails places_rails(const struct verbs_places *p)
     return all.rails;
 }
 
-/* Which of these places the rail takes: at the device that its first GPU takes if there are no others, so that what is left of them is
- * shared evenly; without GPUs the devices that are left have the rails in turn. 0: these are none. */
+/* The place in `in` that the rail uses: that of the device which the rail's first GPU gets if only the devices in `in` exist.
+ * So the remaining devices are shared evenly. If net lists no GPUs, the rails are dealt out to the remaining devices in turn.
+ * Returns 0 if there are no places in `in`. */
 static uint8_t rail_place(const struct verbs_places *p, const bool in[NET_HELLO_PLACES])
 {
     const char *names[NEAR_DEVICES];
@@ -146,7 +149,7 @@ struct network places_listed(const struct net_hello *hello, uint8_t place)
 int places_meet(const struct verbs_places *p, const struct net_hello *hello, struct places_pair *out, struct error *e)
 {
     uint32_t n = le32toh(hello->nplaces);
-    uint8_t theirs[NET_HELLO_PLACES] = {0}; /* of each place of this node */
+    uint8_t theirs[NET_HELLO_PLACES] = {0}; /* of each place of this node: the place of the hello in the same network */
     bool in[NET_HELLO_PLACES] = {false};
 
     if (!n || n > NET_HELLO_PLACES)

@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: MIT
  *
- * places.h - the addresses of RDMA devices that a link may have at its two ends, and how these agree. Pure functions.
+ * places.h - the addresses of RDMA devices between which a link's queue pair may be made, and how its two ends choose. Pure
+ * functions.
  *
- * A device reaches another one for sure only where both have an address in one network. So
+ * Two devices are sure to reach each other only if both have an address in the same network. So
  *
- *   receiver   lists in its hello one address for each network in which its devices have any: of several devices that are in one network, the
- *              one that it would have for that rail itself. It listens at each of them.
- *   sender     takes, of its devices that are in one of these networks, the one that it would have for that rail if there were no
- *              others (the nearest to the memory that the rail serves), and connects from there to the receiver's address in that network.
+ *   receiver   lists in its hello one address for each network in which its devices have any. If several devices are in one
+ *              network, it lists the one that it would use for that rail itself. It listens at each listed address.
+ *   sender     considers its devices that are in one of these networks. Of them it takes the one that it would use for that
+ *              rail if there were no other devices (the nearest to the memory that the rail serves). It connects from that
+ *              device to the receiver's address in that network.
  *
- * The sender decides, as a rail is its own memory's. So it is right whether all devices are in one network or each is in its own, and between nodes
- * that are not built alike. Nothing has to be set, and nothing is asked back.
+ * The sender decides, because a rail serves the sender's memory. The result is right whether all devices are in one network or
+ * each has its own, and between nodes of different builds. It needs no settings and no further message.
  *
- * The first place of both is the socket's own address. The brokers have met there: it is in use if there is nothing in common.
+ * The first place of both ends is the socket's own address, over which the brokers have connected. It is used if no network is
+ * common.
  *
- * A network is what an interface's mask says, or, with networks that were listed (RAIL_NETWORKS), the listed one that the address is in; devices
- * in none of these do not count. So an administrator keeps rails off networks that are for something else, and tells of networks that
- * routers join, such as one of two addresses between each device and its switch.
+ * An address's network is that of its interface's mask or, if RAIL_NETWORKS is set, the listed network that has the address;
+ * then devices in no listed network are not used. So an administrator can keep rails off networks with another purpose, and can
+ * declare networks that routers join, such as point-to-point networks between each device and its switch.
  *
- * Two networks may look the same and not be joined. Loopback and link-local ones do so everywhere: loopback never counts, nor does
- * link-local IPv6, which is nothing without an interface's number; link-local IPv4 counts if it is where the socket is, or is listed.
- * Of others it is found out by trying: what has not come about within VERBS_TRY_MS goes to the socket's own places, and the log
- * says which addresses did not meet (connect.c). A container's network is no danger: its bridge is no RDMA device.
+ * Two networks may have the same addresses and not be connected. That is so everywhere for loopback and link-local addresses:
+ * loopback is never used; link-local IPv6 is not used, as it needs an interface's index; link-local IPv4 is used if the
+ * socket's peer is in that network, or if it is listed. For other networks it is found out by trying: if there is no queue pair
+ * within VERBS_TRY_MS, the socket's own addresses are tried, and the log says which addresses failed (connect.c). Container
+ * networks do no harm, as a bridge is not an RDMA device.
  */
 #ifndef FCC_DAEMON_NET_VERBS_PLACES_H
 #define FCC_DAEMON_NET_VERBS_PLACES_H
@@ -31,39 +35,39 @@
 
 struct verbs_place {
     struct network at;
-    uint32_t scope;  /* a link-local IPv6 address's interface, otherwise 0 */
-    const char *nic; /* libibverbs' name of the device: as long as the process */
+    uint32_t scope;  /* interface index of a link-local IPv6 address, else 0 */
+    const char *nic; /* libibverbs' name of the device, which lives as long as the process */
 };
 
-/* How one link chooses. */
+/* All addresses that a link can use at this node, and what the choice depends on. */
 struct verbs_places {
-    uint32_t n; /* at least 1 */
-    struct verbs_place of[NET_HELLO_PLACES];
-    struct network peer;       /* the socket's other end */
-    hwloc_topology_t topology; /* NULL: it cannot be read. It stays */
-    hwloc_bitmap_t cpus;       /* that this process may run on. Its owner's */
+    uint32_t n;                              /* number of places, at least 1 */
+    struct verbs_place of[NET_HELLO_PLACES]; /* [0]: the socket's own address */
+    struct network peer;                     /* the address of the socket's other end */
+    hwloc_topology_t topology;               /* this machine's, which lives as long as the process; NULL: it cannot be read */
+    hwloc_bitmap_t cpus;                     /* cores that this process may run on; freed with the places */
     struct net_options net;
 };
 
-/* Begin with the socket's own address. All else but its ends and options is nothing. */
+/* Initializes the places with the socket's own address. */
 void places_begin(struct verbs_places *p, const struct verbs_place *own, const struct network *peer,
                   const struct net_options *net);
-/* One more address of this node's RDMA devices, with its interface's network; the socket's own one, too. It is left out if it does not
- * count (above). */
+/* Adds an address of this node's RDMA devices, with its interface's network, unless it is not to be used (see above). The
+ * socket's own address is to be added as well. */
 void places_add(struct verbs_places *p, const struct verbs_place *place);
-/* The rails of this direction, if all devices of this node reached the other one. */
+/* The rails of this direction, on the assumption that all devices of this node reach the other node. */
 struct net_rails places_rails(const struct verbs_places *p);
 
-/* The receiver: the places to list, the socket's own first. How many. */
+/* Receiver: sets `out` to the places to list, the socket's own first. Returns their number. */
 uint32_t places_offer(const struct verbs_places *p, uint8_t out[NET_HELLO_PLACES]);
 
-/* What the sender has chosen: its own place, and the place in the hello. Both are 0 where nothing else is in common. */
+/* The sender's choice: the index of its own place, and of the place in the hello. Both are 0 if no network is common. */
 struct places_pair {
     uint8_t mine, theirs;
 };
-/* The sender: choose. -EPROTO with the reason: this is no list of places. */
+/* Sender: chooses. Returns 0, or -EPROTO with the reason if the hello's list is malformed. */
 int places_meet(const struct verbs_places *p, const struct net_hello *hello, struct places_pair *out, struct error *e);
-/* An address of the hello, as it is here. */
+/* An address of the hello, in the host's form. */
 struct network places_listed(const struct net_hello *hello, uint8_t place);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * plugin.c - what verbs.so has for fccd.
+ * plugin.c - the function that verbs.so exports.
  */
 #include "daemon/net/verbs/verbs.h"
 

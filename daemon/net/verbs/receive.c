@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * receive.c - the receiving end over RDMA verbs (verbs.h). Rows come without it; it gives keys and takes messages.
+ * receive.c - the receiving end over RDMA verbs (verbs.h). Rows arrive by RDMA writes; this end hands out keys and receives
+ * messages.
  *
- * The end of the connection. The sender waits until all it has posted is acknowledged, then closes its socket. So when the socket's end
- * is seen, every message that it sent has completed here, and is found by looking at the queue once more.
+ * End of the connection. A sender that closes the link waits until all its requests have been acknowledged, then closes its
+ * socket. So when this end sees the socket's end, every message has completed here, and polling the queue once more finds them
+ * all.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,17 +19,17 @@
 #include "daemon/net/verbs/receiver.h"
 #include "proto/base/clock.h"
 
-#define RECEIVES 1024u        /* messages that may be on their way */
-#define SLOT 64u              /* bytes for each: a cache line */
-#define POLL 32               /* completions at a time */
-#define TURNS 16              /* of one receive() */
-#define GRACE_NS 500000000ull /* after the queue pair's end, for the socket's */
+#define RECEIVES 1024u        /* posted receives: messages that may be in flight */
+#define SLOT 64u              /* bytes of each receive buffer: a cache line */
+#define POLL 32               /* completions of one poll */
+#define TURNS 16              /* iterations of one receive() */
+#define GRACE_NS 500000000ull /* how long the socket's end may come after the queue pair's end */
 #define RNR_TIMER 10          /* 0.16 ms */
 static_assert(sizeof(struct verbs_notice) <= SLOT, "a message fits");
 
 static struct verbs_receiver *verbs_of(struct net_receiver *r)
 {
-    return (struct verbs_receiver *)r; /* its first member */
+    return (struct verbs_receiver *)r; /* `receiver` is the first member */
 }
 
 /* ---- messages ---- */
@@ -46,7 +48,7 @@ static int slots_post(struct verbs_receiver *v, const uint64_t slots[], int n)
     return error ? error_set(&v->receiver.error, -EIO, "RDMA: the device does not take receives: %s", strerror(error)) : 0;
 }
 
-/* Take some of the messages that have come: how many; or an error. */
+/* Handles some of the messages that have arrived. Returns the number of completions, or an error. */
 static int notices_take(struct verbs_receiver *v)
 {
     struct ibv_wc wc[POLL];
@@ -60,7 +62,7 @@ static int notices_take(struct verbs_receiver *v)
     if (n < 0)
         return error_set(&v->receiver.error, -EIO, "RDMA: the completion queue is in error");
     for (int i = 0; i < n && !status; i++) {
-        if (wc[i].status == IBV_WC_WR_FLUSH_ERR) { /* nothing was received: the queue pair has come to its end */
+        if (wc[i].status == IBV_WC_WR_FLUSH_ERR) { /* not a message: the queue pair has ended */
             v->ended_ns = v->ended_ns ? v->ended_ns : clock_ns();
             continue;
         }
@@ -100,11 +102,11 @@ static int ask_answer(struct verbs_receiver *v, struct verbs_msg m)
     }
     int broken = e->status;
     struct error ignored;
-    int status = verbs_socket_send(&v->end.socket, m, broken ? &ignored : e); /* the answer goes out also if the link ends */
+    int status = verbs_socket_send(&v->end.socket, m, broken ? &ignored : e); /* answer even if the link is broken now */
     return broken ? broken : status;
 }
 
-/* Communicators have ended here: tell the sender, if it has keys of them. */
+/* Tells the sender of communicators that have ended here and whose keys it holds. */
 static int ends_tell(struct verbs_receiver *v, uint64_t now_ns)
 {
     struct verbs_msg m = {.kind = VERBS_END};
@@ -114,8 +116,9 @@ static int ends_tell(struct verbs_receiver *v, uint64_t now_ns)
 
     if (read(v->party.bell, &rings, sizeof(rings)) < 0 && errno != EAGAIN)
         return error_set(&v->receiver.error, -errno, "cannot read an eventfd: %s", strerror(errno));
-    /* net_comm_end() holds the registry while it ends a communicator's grants, one after the other. Behind it all of them are, and no other
-     * comes: so the sender is told once of each communicator, and answers once. */
+    /* net_comm_end() holds the registry exclusively while it ends a communicator's grants, one after the other. Holding the
+     * registry here waits for that; after it all of them have ended, and none is added. So the sender is told of each
+     * communicator once. */
     if (!net_regions_hold(v->sink->regions, 0, 0, NET_FLAGS, &held))
         net_regions_release(v->sink->regions);
     while (!status && verbs_party_next(&v->party, now_ns, &m.comm))
@@ -139,7 +142,7 @@ static int socket_take(struct verbs_receiver *v, uint64_t now_ns)
         v->has_ended = true;
         return 0;
     }
-    if (!v->has_greeted && (n > 0 || n == -EPROTO)) { /* also who sends over another transport is told which one it should be */
+    if (!v->has_greeted && (n > 0 || n == -EPROTO)) { /* also to a sender over another transport, which then learns this one */
         v->has_greeted = true;
         status = net_hello_send(v->end.socket.fd, NET_VERBS, &v->hello, e);
     }
@@ -164,7 +167,7 @@ static bool token_is_right(const struct verbs_receiver *v, const struct rdma_con
 
     if (!got || param->private_data_len < NET_TOKEN_BYTES)
         return false;
-    for (int i = 0; i < NET_TOKEN_BYTES; i++) /* all of them: the time says nothing */
+    for (int i = 0; i < NET_TOKEN_BYTES; i++) /* in constant time */
         differs |= (unsigned char)(got[i] ^ v->hello.token[i]);
     return differs == 0;
 }
@@ -198,10 +201,10 @@ static int queue_pair_make(struct verbs_receiver *v)
     return status;
 }
 
-/* What has been made of a queue pair is no more. */
+/* Frees everything that belongs to the queue pair. */
 static void queue_pair_drop(struct verbs_receiver *v)
 {
-    verbs_end_stop(&v->end); /* before the memory that it receives into */
+    verbs_end_stop(&v->end); /* the queue pair goes before the memory that it receives into */
     if (v->mr)
         (void)ibv_dereg_mr(v->mr);
     if (v->slots)
@@ -218,7 +221,8 @@ static void listeners_close(struct verbs_receiver *v)
         (void)rdma_destroy_id(v->listeners[--v->nlisteners]);
 }
 
-/* Somebody connects. Until a queue pair is known to be there at both ends, its sender may have given that one up, and tries another place. */
+/* Handles a connection request. Until a queue pair is known to be established at both ends, its sender may give it up and try
+ * another address. So a new request replaces the queue pair. */
 static int request_take(struct verbs_receiver *v, struct rdma_cm_id *id, bool is_welcome)
 {
     if (!is_welcome || !v->nlisteners) {
@@ -231,8 +235,8 @@ static int request_take(struct verbs_receiver *v, struct rdma_cm_id *id, bool is
     return queue_pair_make(v);
 }
 
-/* How soon a sender tries again that found no receive posted: rdma_cm sets the longest that there is, 0.66 s. The queue pair has been
- * at work since before this was told of, and may have come to its end. */
+/* Sets how soon a sender tries again if no receive was posted; rdma_cm's default is the longest time, 0.66 s. The queue pair
+ * works since before the ESTABLISHED event, so it may have ended already. */
 static int timer_set(struct verbs_receiver *v)
 {
     struct ibv_qp_attr attr = {.min_rnr_timer = RNR_TIMER};
@@ -261,17 +265,17 @@ static int cm_take(struct verbs_receiver *v)
     bool is_welcome = what == RDMA_CM_EVENT_CONNECT_REQUEST && token_is_right(v, &event->param.conn);
     (void)rdma_ack_cm_event(event);
     if (what != RDMA_CM_EVENT_CONNECT_REQUEST && id != v->end.id)
-        return 0; /* a listener's: its device or address is gone. Who tries it goes elsewhere */
+        return 0; /* an event of a listener: its device or address is gone. A sender that tries it will try another address */
     switch (what) {
     case RDMA_CM_EVENT_CONNECT_REQUEST:
         return request_take(v, id, is_welcome);
     case RDMA_CM_EVENT_ESTABLISHED:
-        listeners_close(v); /* nobody else is to come */
+        listeners_close(v); /* no other connection is expected */
         return timer_set(v);
     case RDMA_CM_EVENT_DISCONNECTED:
     case RDMA_CM_EVENT_REJECTED:
         if (what == RDMA_CM_EVENT_REJECTED && v->nlisteners)
-            queue_pair_drop(v); /* a sender that had not seen that we accepted; it may come once more */
+            queue_pair_drop(v); /* the sender gave up before it saw that this end accepted; it may connect again */
         else
             v->ended_ns = v->ended_ns ? v->ended_ns : clock_ns();
         return 0;
@@ -286,7 +290,8 @@ static int cm_take(struct verbs_receiver *v)
 
 /* ---- all of it ---- */
 
-/* Something of the socket, the connection manager or the queue: how many; or an error. */
+/* Handles events of the socket, the connection manager, the completion queue and the bell. Returns their number, or an
+ * error. */
 static int sources_take(struct verbs_receiver *v, uint64_t now_ns)
 {
     struct epoll_event events[4];
@@ -295,7 +300,7 @@ static int sources_take(struct verbs_receiver *v, uint64_t now_ns)
     for (int i = 0; i < n && !status; i++) {
         if (events[i].data.u32 == VERBS_CQ) {
             status = verbs_end_notified(&v->end, &v->receiver.error);
-            if (!status && v->end.cq && ibv_req_notify_cq(v->end.cq, 0)) /* and the queue is looked at after it */
+            if (!status && v->end.cq && ibv_req_notify_cq(v->end.cq, 0)) /* the caller polls the queue after this */
                 status = error_set(&v->receiver.error, -EIO, "RDMA: the device announces no completions");
         } else {
             status = events[i].data.u32 == VERBS_CM     ? cm_take(v)
@@ -303,12 +308,12 @@ static int sources_take(struct verbs_receiver *v, uint64_t now_ns)
                                                         : socket_take(v, now_ns);
         }
         if (v->has_ended)
-            return 1; /* the socket stays readable */
+            return 1; /* stop here: at its end the socket stays readable */
     }
     return status ? status : n;
 }
 
-/* Nothing has come, and nothing is there. */
+/* To be called when nothing has arrived: checks time limits, and sets when the next check is due. */
 static int quiet(struct verbs_receiver *v, uint64_t now_ns)
 {
     struct net_receiver *r = &v->receiver;
@@ -340,7 +345,7 @@ int verbs_receive(struct net_receiver *r, uint64_t now_ns)
     struct verbs_receiver *v = verbs_of(r);
 
     for (int turn = 0; turn < TURNS; turn++) {
-        bool was_over = v->has_ended; /* and so all that ever came is in the queue */
+        bool was_over = v->has_ended; /* then all messages are in the completion queue */
         int n = notices_take(v);
         if (n < 0)
             return n;
@@ -371,7 +376,7 @@ static void receiver_free(struct verbs_receiver *v)
     free(v);
 }
 
-/* Listen at one place, and list it. */
+/* Listens at one place, and lists it in the hello. */
 static int place_listen(struct verbs_receiver *v, const struct verbs_place *place, struct error *e)
 {
     struct net_hello_place *listed = &v->hello.places[v->nlisteners];
@@ -403,9 +408,9 @@ static int listen_begin(struct verbs_receiver *v, const struct verbs_places *pla
 
     if (getrandom(v->hello.token, sizeof(v->hello.token), 0) != (ssize_t)sizeof(v->hello.token))
         return error_set(e, -EIO, "no random bytes: %s", strerror(errno));
-    v->hello.token[NET_TOKEN_BYTES - 1] |= 1; /* what is shown arrives with zeros behind it: no zero need be left out */
+    v->hello.token[NET_TOKEN_BYTES - 1] |= 1; /* the token arrives padded with zeros, so it must not end with one */
     for (uint32_t i = 0; i < n && !status; i++) {
-        struct error gone; /* an address may have been taken away since; the socket's own is needed */
+        struct error gone; /* an address may have been removed meanwhile; only the socket's own is needed */
         status = place_listen(v, &places->of[offered[i]], i ? &gone : e);
         status = i ? 0 : status;
     }

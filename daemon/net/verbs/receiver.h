@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * receiver.h - what a receiving end has: receive.c's and notice.c's, and for tests that break its queue pair.
+ * receiver.h - the receiving end's internals, for receive.c, notice.c, and tests that break its queue pair.
  */
 #ifndef FCC_DAEMON_NET_VERBS_RECEIVER_H
 #define FCC_DAEMON_NET_VERBS_RECEIVER_H
@@ -11,24 +11,24 @@ struct verbs_receiver {
     struct net_receiver receiver;
     struct verbs_end end;
     struct verbs_party party;
-    uint32_t nlisteners; /* 0: the queue pair is there */
+    uint32_t nlisteners; /* 0 when the queue pair is established */
     struct rdma_cm_id *listeners[NET_HELLO_PLACES];
-    struct net_hello hello; /* where they listen, and the token */
+    struct net_hello hello; /* the listeners' addresses, and the token */
     const struct net_sink *sink;
     struct net_silence silence;
-    bool has_greeted;
-    bool has_ended;    /* the socket */
-    uint64_t ended_ns; /* the queue pair; 0: it has not */
-    unsigned char *slots;
-    struct ibv_mr *mr;
-    uint64_t bytes, messages; /* counted */
+    bool has_greeted;         /* the hello was sent */
+    bool has_ended;           /* the socket's end was seen */
+    uint64_t ended_ns;        /* when the queue pair's end was seen; 0: it was not */
+    unsigned char *slots;     /* receive buffers, one for each message */
+    struct ibv_mr *mr;        /* registration of `slots` */
+    uint64_t bytes, messages; /* the last message's counters */
 };
 
 /* ---- notice.c ---- */
 
-/* Break the link, which has said what it must not. */
+/* Breaks the link because of a forbidden message. Returns status. */
 int verbs_refused(struct verbs_receiver *v, int status, const char *why);
-/* A message has come whole. */
+/* Handles a message on the queue pair. */
 int verbs_notice_take(struct verbs_receiver *v, struct verbs_notice n);
 
 #endif

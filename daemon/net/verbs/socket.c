@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * socket.c - messages over the socket beside a queue pair: questions, answers, signs of life.
+ * socket.c - messages on the socket that accompanies a queue pair: questions, answers, heartbeats.
  */
 #include <endian.h>
 #include <errno.h>

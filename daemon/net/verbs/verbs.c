@@ -2,14 +2,14 @@
  *
  * verbs.c - the sending end over RDMA verbs (verbs.h).
  *
- * Frames wait in a ring of descriptions. progress() turns the first of them into one list of work requests, and hands that to the
- * device at once: one doorbell, and one completion, of the last request. Short rows and flags go inline; others are copied into
- * memory that is registered once, and which a completion frees up to where its list ended: completions come in the order of
- * requests. So a frame does not need its source any more when it has been posted. (Sending from the source itself would need it
- * registered, and the registration to end with it: shadows come and go, and most of their pages are never touched. A copy
- * is what tcp costs, too.)
+ * Frames are queued in a ring. progress() turns the first frames into a list of work requests and posts it at once: one
+ * doorbell, and one completion, of the last request. Short rows and flags go inline. Other rows are copied into `ring`, memory
+ * that is registered once; as completions come in the order of requests, each one frees the ring up to its list's end. So a
+ * frame does not need its source any more when it has been posted. (Sending from the source itself would need a registration
+ * for as long as the source lives: send staging buffers are short-lived, and most of their pages are never touched. The tcp
+ * transport makes a copy, too.)
  *
- * The queue of requests and that memory are bounded: what finds no room waits for a completion.
+ * The queue of work requests and the ring are bounded: a frame that finds no room waits for a completion.
  */
 #include "daemon/net/verbs/link.h"
 
@@ -22,13 +22,13 @@
 
 #include "proto/base/clock.h"
 
-#define PIECE (256u << 10) /* bytes of one request */
-#define SETUP_MS 10000u    /* for the queue pair */
-#define LINGER_MS 300      /* of a link that is closed, for what it was given */
+#define PIECE (256u << 10) /* the most bytes of one work request */
+#define SETUP_MS 10000u    /* how long making the queue pair may take */
+#define LINGER_MS 300      /* how long closing a link waits for its requests */
 
 static struct verbs_link *verbs_of(struct net_link *l)
 {
-    return (struct verbs_link *)l; /* its first member */
+    return (struct verbs_link *)l; /* `link` is the first member */
 }
 
 /* ---- the queue ---- */
@@ -59,7 +59,7 @@ static int verbs_write(struct net_link *l, const struct net_place *to, const voi
     if (net_area_simplify(&a, to->offset, &length, &l->error))
         return l->error.status;
     int status = item_add(v, (struct verbs_item){.to = *to, .area = a, .from = from, .length = length});
-    /* Its key is on its way while others are sent. */
+    /* Ask for the key now: the answer arrives while earlier frames are sent. */
     if (!status && v->state == READY && v->end.socket.nout < VERBS_OUT / 2 && verbs_keys_want(v->keys, to))
         status = key_ask(v, to);
     return status;
@@ -84,7 +84,8 @@ static bool list_has_room(const struct verbs_link *v)
     return v->nwrs < VERBS_LIST && v->posted - v->done + v->nwrs < v->end.cap.max_send_wr;
 }
 
-/* Room in the ring for bytes in one piece: where, or NULL. What is left at its end is skipped, and freed with the rest. */
+/* Takes contiguous bytes of the ring; NULL: no room. If the rest up to the ring's end is too small, it is skipped, and freed
+ * together with these bytes. */
 static unsigned char *ring_take(struct verbs_link *v, uint64_t bytes)
 {
     uint64_t at = v->ring_posted & (VERBS_RING - 1), skip = VERBS_RING - at < bytes ? VERBS_RING - at : 0;
@@ -95,7 +96,8 @@ static unsigned char *ring_take(struct verbs_link *v, uint64_t bytes)
     return v->ring + ((v->ring_posted - bytes) & (VERBS_RING - 1));
 }
 
-/* Append a request for bytes at `from`, which stay until the list is posted: inline, or copied. NULL: no room. */
+/* Appends a request for the bytes at `from`, inline or with a copy in the ring. The bytes must not change before the list is
+ * posted. NULL: no room. */
 static struct ibv_send_wr *list_add(struct verbs_link *v, const void *from, uint32_t bytes)
 {
     bool is_inline = bytes <= v->end.cap.max_inline_data;
@@ -117,8 +119,8 @@ static struct ibv_send_wr *list_add(struct verbs_link *v, const void *from, uint
     return wr;
 }
 
-/* Append a message, whose counts and kind are filled in: 1; 0: no room. `bytes` of writes that it tells of are counted already, the
- * message that they are is counted with it. */
+/* Appends a message, and fills in its kind, address and counters. Returns 1, or 0: no room. v->bytes has the bytes of earlier
+ * writes already. A LANDED message stands for its write in v->messages. */
 static int list_notice(struct verbs_link *v, enum verbs_notice_kind kind, const struct verbs_item *item, struct verbs_notice n)
 {
     struct verbs_notice *there = &v->notices[v->nwrs];
@@ -141,7 +143,7 @@ static int list_notice(struct verbs_link *v, enum verbs_notice_kind kind, const 
     return 1;
 }
 
-/* A flag, or a signal. */
+/* Appends the message for a flag or a signal. */
 static int list_flag(struct verbs_link *v, const struct verbs_item *item)
 {
     bool is_flag = item->to.region == NET_FLAGS;
@@ -152,7 +154,7 @@ static int list_flag(struct verbs_link *v, const struct verbs_item *item)
                                              .value = htole64(item->epoch)});
 }
 
-/* What has been written to a landing place. */
+/* Appends the message that describes a write into a bounce buffer. */
 static int list_landed(struct verbs_link *v, const struct verbs_item *item)
 {
     return list_notice(v, VERBS_LANDED, item,
@@ -162,7 +164,8 @@ static int list_landed(struct verbs_link *v, const struct verbs_item *item)
                                              .stride = htole64(item->area.stride)});
 }
 
-/* 1: all of the payload is in lists, and what tells of it, or dropped; 0: no room, or no key yet; or an error. */
+/* Appends requests for a write. Returns 1: the whole payload (and its LANDED message) is in lists, or was dropped; 0: no room,
+ * or the key is not known yet; or an error. */
 static int list_put(struct verbs_link *v, const struct verbs_item *item)
 {
     struct error *e = &v->link.error;
@@ -173,7 +176,7 @@ static int list_put(struct verbs_link *v, const struct verbs_item *item)
     if (verbs_keys_find(v->keys, &item->to, &key, &ask))
         return ask ? key_ask(v, &item->to) : 0;
     if (key.status == -ECANCELED)
-        return 1; /* nobody wants it */
+        return 1; /* the communicator has ended: drop the write */
     if (key.status)
         return error_set(e, key.status, "the other end has no memory for what is sent: %s; look at its log",
                          strerror(-key.status));
@@ -212,7 +215,7 @@ static int list_post(struct verbs_link *v)
     return 0;
 }
 
-/* Post a list of what is next. 1: there was something; 0: there is no room, no key, or nothing. */
+/* Builds and posts the next list. Returns 1 if there was something to do; 0: no room, no key, or no frame; or an error. */
 static int list_send(struct verbs_link *v)
 {
     uint64_t bytes = v->bytes, messages = v->messages, flushed = v->link.flushed;
@@ -233,7 +236,7 @@ static int list_send(struct verbs_link *v)
     status = v->nwrs ? list_post(v) : 0;
     if (status)
         return status;
-    v->link.flushed = flushed; /* their bytes are in the ring or in the requests */
+    v->link.flushed = flushed; /* the frames' bytes are in the ring or inline in the requests */
     net_count(&v->link.counts->bytes, v->bytes - bytes);
     net_count(&v->link.counts->messages, v->messages - messages);
     return any;
@@ -280,8 +283,8 @@ int verbs_ends_answer(struct verbs_link *v)
     while (v->ends_first != v->ends_next) {
         uint64_t at = v->ends_first % VERBS_ENDS;
         if (v->done < v->ends[at].posted && n == 0)
-            return 0;                       /* the next completion is announced */
-        if (v->done < v->ends[at].posted) { /* looking after the request for it closes the gap before */
+            return 0;                       /* the next completion will be an event */
+        if (v->done < v->ends[at].posted) { /* poll after the request for an event, as a completion may have come before it */
             if (ibv_req_notify_cq(v->end.cq, 0))
                 return error_set(&v->link.error, -EIO, "RDMA: the device announces no completions");
             n = verbs_completions_take(v);
@@ -298,8 +301,8 @@ int verbs_ends_answer(struct verbs_link *v)
     return 0;
 }
 
-/* Nothing can be posted: sleep until a completion or an answer comes. Looking once more after the request closes the gap
- * before it. 1: something has come meanwhile. */
+/* Nothing can be posted before a completion or an answer comes. Requests an event for the next completion, then polls once
+ * more, as one may have come before the request. Returns 1 if so; 0: the link is blocked now; or an error. */
 static int block(struct verbs_link *v)
 {
     if (v->state == READY && v->posted != v->done) {
@@ -396,7 +399,7 @@ static int verbs_link_open(int sock, const struct net_options *options, struct n
     return 0;
 }
 
-/* What the device was given is lost if its queue pair goes before it is acknowledged; a socket's would not be. */
+/* Waits for the acknowledgement of posted requests. Unlike a socket's data they are lost when the queue pair is destroyed. */
 static void linger(struct verbs_link *v)
 {
     uint64_t end = clock_ns() + LINGER_MS * 1000000ull, now;

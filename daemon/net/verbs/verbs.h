@@ -1,55 +1,58 @@
 /* SPDX-License-Identifier: MIT
  *
- * verbs.h - the parts of the verbs transport: verbs.c sends, keys.c knows where to, receive.c
- * receives, notice.c takes its messages, grant.c hands keys out and takes them back, address.c
- * finds the devices' addresses, places.c chooses among them, device.c has what both ends need of the device.
+ * verbs.h - the parts of the verbs transport. verbs.c sends, keys.c caches the receiver's memory keys, connect.c makes the
+ * queue pair; receive.c receives, notice.c handles messages, grant.c hands out memory keys and revokes them; address.c finds
+ * the devices' addresses, places.c chooses among them, device.c handles devices and queues for both ends.
  *
  *   sender                     socket                        receiver
- *                              <-- hello: where, token       listens with rdma_cm at an address in each network that it has adapters in
- *   connects to one, shows the token  ===== queue pair =====        accepts the one that has it; nobody else
- *                              ask: (comm, rank, region) ->  registers that memory, if it has not
+ *                              <-- hello: addresses, token   listens with rdma_cm at an address in each network of its adapters
+ *   connects to one,
+ *   presents the token         ===== queue pair =====        accepts only the connection with the token
+ *                              ask: (comm, rank, region) ->  registers that memory unless it is registered
  *                              <-- key: address, rkey
  *   RDMA writes of the rows    ===== queue pair =====>       (nothing to do)
- *   where they land: a message ===== queue pair =====>       a receive completes: landed(), of memory that is but a landing place
+ *   landed: a message          ===== queue pair =====>       a receive completes: landed(), if the memory is a bounce buffer
  *   a flag: a message          ===== queue pair =====>       a receive completes: raise()
- *                              beat ->                       is alive
+ *                              beat ->                       the sender is alive
  *
- * Order. There is one reliable connected queue pair for each link. Its messages are executed at the receiver in the order in
- * which they were posted, and a receive completes only when what came before it on its queue pair lies in memory. So who raises the flag
- * after its completion comes after the rows. Two queue pairs have no order between them, and a flag on one could overtake rows on the
- * other. So where one does not fill its link, or there are several adapters, each of them is a link of its own, a rail, and what has an order
- * takes the same one: all that a rank sends. What stands for several ranks is told on all rails, and counts when it has come over all
- * (daemon/worker/nodes/rails.c).
+ * Order. Each link has one reliable connected queue pair. The receiver's adapter executes its operations in the order in which
+ * they were posted, and a receive completes only when all earlier writes on that queue pair are in memory. So a flag that is
+ * raised after its receive has completed comes after the rows. Different queue pairs have no order, so a flag on one could
+ * overtake rows on another. So if one queue pair does not fill the network, or there are several adapters, each further one is
+ * a link of its own, a rail, and sends whose order matters use the same rail: all sends of a rank. A message on behalf of
+ * several ranks is sent on all rails, and counts when it has arrived over all (daemon/worker/nodes/rails.c).
  *
- * Landing places. RDMA writes leave no trace at the receiver. So where the memory is but a landing place (daemon/net/region.h), which the key
- * says, the sender tells what it has written there, behind the writes and before the flags that follow. When that message's receive
- * has completed the rows lie there, by the same order, and landed() passes them on before the next message is looked at. Where the
- * memory behind the landing place is a device's that the adapter can write (a dma-buf), the key is of that, and nothing lands. A flag's
- * receive completes behind such writes, too; when the device sees them is the matter of who raises flags.
+ * Receive bounce buffers. The receiver does not notice RDMA writes. So if the memory is a bounce buffer (region.h: struct
+ * net_landing), which the key says, the sender describes what it has written in a message, after the writes and before the
+ * flags that follow. When that message's receive has completed, the rows are in the buffer, and landed() passes them on before
+ * the next message is handled. If the adapter can write the memory behind the bounce buffer itself (by a dma-buf), the key is
+ * for that memory, and there is no such message. A flag's receive completes after such writes, too; that the GPU then sees them
+ * is up to the function that raises the flag.
  *
- * Trust. A key opens one region of one communicator of this job to whoever has it. All keys of a job at an adapter are of one protection
- * domain, that no other job uses; so a region has a key for each adapter that others write it through. A region that is removed takes them
- * back at once: its users have agreed that nobody writes it any more (daemon/worker/nodes/nodes.c), and who does so all the same has its queue pair broken by
- * the adapter.
+ * Trust. A key lets its holder write one region of one communicator of this job. All keys of a job at an adapter belong to one
+ * protection domain, which no other job uses; so a region has a key for each adapter through which others write it. Removing a
+ * region revokes its keys at once: the ranks have agreed that nobody writes it any more (daemon/worker/nodes/nodes.c). If a
+ * sender writes it nevertheless, the adapter breaks that sender's queue pair.
  *
- * The end of a communicator is not agreed: a node gives one up while others still write. If its keys were taken back then, the
- * adapter would break the queue pair, and what all other communicators of the job send over it would be lost. So it goes in two steps:
+ * A communicator's end is not agreed upon: a node ends it while others still write. If its keys were revoked at once, the
+ * adapter would break the queue pair, and sends of all other communicators of the job on it would be lost. So it takes two
+ * steps:
  *
  *   receiver                               sender
- *   net_comm_end(): forgets the regions
- *     end: comm ------------------------>  posts nothing more for it, drops what it has; what is posted completes
- *     <------------------- ended: comm     when all that was posted up to then has completed
- *   takes the keys back
+ *   net_comm_end(): removes the regions
+ *     end: comm ------------------------>  posts nothing more for it, drops what is queued; posted requests complete
+ *     <------------------- ended: comm     when all requests posted up to then have completed
+ *   revokes the keys
  *
- * A write completes at its sender when the receiver's adapter has executed and acknowledged it. A packet of it that comes once more
- * is older than what the adapter expects next, and is acknowledged again but not executed. So after `ended` that link writes nothing
- * for the communicator. A sender that does not say it in the time in which it may be silent is given up: its queue pair is destroyed, which stops it, and then the
- * keys are taken back. So a key outlives its communicator by that time at most, whoever misbehaves, and no
- * queue pair of an honest sender breaks.
+ * A write completes at its sender when the receiver's adapter has executed and acknowledged it. If one of its packets arrives
+ * again, the packet is older than what the adapter expects, and is acknowledged again but not executed. So after `ended` that
+ * link writes nothing for the communicator. A sender that does not answer within silent_ms is given up: its queue pair is
+ * destroyed, which stops it, and then the keys are revoked. So a key outlives its communicator by that time at most, whoever
+ * misbehaves, and no honest sender's queue pair breaks.
  *
- * net_comm_end() waits for none of this, and the memory's owner may unmap it at once: a registration holds the pages themselves (they are
- * pinned; a dma-buf is referenced), so they go to nobody else before it ends. What is still written lands there and is seen by
- * nobody.
+ * net_comm_end() waits for none of this, and the memory's owner may unmap it at once. A registration holds the pages themselves
+ * (pinned pages, or a reference to the dma-buf), so nobody else gets them before it ends. What is still written to them is
+ * never read.
  */
 #ifndef FCC_DAEMON_NET_VERBS_VERBS_H
 #define FCC_DAEMON_NET_VERBS_VERBS_H
@@ -64,49 +67,49 @@
 
 enum verbs_kind { VERBS_ASK = 1, VERBS_KEY, VERBS_BEAT, VERBS_END, VERBS_ENDED };
 
-/* What goes over the socket after the hello, both ways. Little-endian. */
+/* A message on the socket after the hello, in both directions. Little-endian. */
 struct verbs_msg {
     uint32_t magic;
     uint16_t kind;  /* enum verbs_kind */
-    uint16_t lands; /* KEY: 1: a landing place; VERBS_LANDED is to follow what is written there */
+    uint16_t lands; /* KEY: 1: the memory is a bounce buffer, and writes into it must be followed by VERBS_LANDED */
     uint64_t comm;
     uint32_t rank, region;
-    uint64_t version; /* of the question: the answer repeats it */
-    /* KEY: */
+    uint64_t version; /* ASK: net_place.version; KEY repeats it */
+    /* The fields from here on are for KEY only. */
     uint64_t address, bytes;
     uint32_t rkey;
-    int32_t status; /* -ECANCELED: the communicator has ended; writes are dropped. Another one: there is no key */
+    int32_t status; /* 0; -ECANCELED: the communicator has ended, and writes are to be dropped; other values: there is no key */
 };
 static_assert(sizeof(struct verbs_msg) == 56, "wire");
 
 enum verbs_notice_kind { VERBS_FLAG = 1, VERBS_SIGNAL, VERBS_LANDED };
 
-/* A message on the queue pair. Little-endian. A signal is not an RDMA write of 8 bytes: what the writes
- * before it have left in memory is only promised to be there when a receive has completed, and then the receiver stores it. */
+/* A message on the queue pair. Little-endian. A signal is a message, not an RDMA write of 8 bytes: only a completed receive
+ * guarantees that earlier writes are in memory. So the receiver stores the signal after the receive has completed. */
 struct verbs_notice {
     uint64_t comm;
-    uint32_t rank, region;    /* FLAG: NET_FLAGS */
-    uint64_t bytes, messages; /* of the link so far, with this one: writes leave no trace at the receiver but for these */
+    uint32_t rank, region;    /* FLAG: region is NET_FLAGS */
+    uint64_t bytes, messages; /* the link's counters up to and with this message, as the receiver does not notice RDMA writes */
     uint16_t kind;            /* enum verbs_notice_kind */
     uint16_t zero;
-    uint32_t number; /* FLAG: the flag's; LANDED: rows */
-    uint64_t offset; /* SIGNAL, LANDED */
-    uint64_t value;  /* FLAG: the epoch; SIGNAL: the word; LANDED: bytes of a row */
-    uint64_t stride; /* LANDED */
+    uint32_t number; /* FLAG: the flag's number; LANDED: the number of rows */
+    uint64_t offset; /* SIGNAL, LANDED: offset in the region */
+    uint64_t value;  /* FLAG: the epoch; SIGNAL: the word's value; LANDED: bytes of a row */
+    uint64_t stride; /* LANDED: bytes from row to row */
 };
 static_assert(sizeof(struct verbs_notice) == 64, "wire");
 
-/* Messages that the socket has not taken yet, and a part of one that has come. */
+/* The socket of a link, with messages that it has not taken yet, and the received part of an incomplete message. */
 #define VERBS_OUT 8192
 struct verbs_socket {
     int fd, epoll;
-    bool waits_out; /* for EPOLLOUT */
-    uint32_t nout, nin;
+    bool waits_out;     /* epoll watches for EPOLLOUT */
+    uint32_t nout, nin; /* bytes in `out` and `in` */
     unsigned char out[VERBS_OUT];
     unsigned char in[sizeof(struct verbs_msg) * 64];
 };
 
-/* What epoll tells of a link's own descriptors. */
+/* The sources of a link's epoll events. */
 enum verbs_source { VERBS_SOCKET = 1, VERBS_CM, VERBS_CQ, VERBS_BELL };
 
 struct verbs_device;
@@ -114,10 +117,10 @@ struct verbs_places;
 
 /* One end of a queue pair. */
 struct verbs_end {
-    int epoll; /* the fd that the proxy waits for */
+    int epoll; /* the descriptor that the proxy watches; it watches the descriptors of this end */
     struct verbs_socket socket;
     struct rdma_event_channel *channel;
-    struct rdma_cm_id *id; /* of the queue pair */
+    struct rdma_cm_id *id; /* the queue pair's connection */
     struct verbs_device *device;
     struct ibv_comp_channel *completions;
     struct ibv_cq *cq;
@@ -126,53 +129,56 @@ struct verbs_end {
 
 /* ---- device.c ---- */
 
-/* The protection domain of this process at a device: one for all links and keys. */
+/* The protection domain of this process at a device, shared by all links and keys. Takes a reference. NULL on error. */
 struct verbs_device *verbs_device_get(struct ibv_context *context, struct error *e);
-void verbs_device_hold(struct verbs_device *d); /* once more */
+void verbs_device_hold(struct verbs_device *d); /* takes one more reference */
 void verbs_device_put(struct verbs_device *d);
-/* Register memory. access: IBV_ACCESS_ flags. */
+/* Registers memory. access: IBV_ACCESS_ flags. */
 int verbs_register(struct verbs_device *d, void *base, size_t bytes, int access, struct ibv_mr **out, struct error *e);
-/* Register memory of another device. */
+/* Registers a dma-buf: memory of another device. */
 int verbs_register_direct(struct verbs_device *d, const struct net_direct *direct, size_t bytes, int access,
                           struct ibv_mr **out, struct error *e);
 const char *verbs_device_name(const struct verbs_device *d);
 
-/* Prepare an end: socket, channel, epoll. verbs_end_close() takes what there is; the socket stays the caller's. */
+/* Opens an end: socket options, event channel, epoll. Whether it fails or not, verbs_end_close() frees it. The caller closes
+ * the socket. */
 int verbs_end_open(struct verbs_end *end, int sock, const struct net_options *options, struct error *e);
-/* Have a descriptor of its own told of as that source. */
+/* Adds a descriptor to the end's epoll, as that source. */
 int verbs_end_watch(const struct verbs_end *end, int fd, enum verbs_source source, struct error *e);
-/* Its id and its queue pair are no more. What was registered for them is to go between: the queue pair first (verbs_end_stop()). */
+/* verbs_end_stop() destroys the queue pair, after which the memory that it used may be freed; verbs_end_drop() frees the rest
+ * of the connection. Both may be called repeatedly. */
 void verbs_end_stop(struct verbs_end *end);
 void verbs_end_drop(struct verbs_end *end);
 void verbs_end_close(struct verbs_end *end);
-/* Its queue pair, once its id is at a device. */
+/* Makes the queue pair. The id has been bound to a device. */
 int verbs_end_queues(struct verbs_end *end, uint32_t sends, uint32_t receives, struct error *e);
-/* A completion has been announced: take that up; the queue is to be looked at again. There may be no queue any more. */
+/* Consumes a completion event. After it the completion queue must be polled. Does nothing if there is no queue any more. */
 int verbs_end_notified(struct verbs_end *end, struct error *e);
 int verbs_wc_error(const struct ibv_wc *wc, struct error *e);
 
 /* ---- address.c ---- */
 
-/* The address of a socket's local or remote end; IPv4 as such. */
+/* The address of a socket's local or remote end. IPv4-mapped IPv6 addresses become IPv4. */
 int verbs_address(int sock, bool remote, struct sockaddr_storage *out, struct error *e);
 void *verbs_address_bytes(const struct sockaddr_storage *address, size_t *length);
 void verbs_address_port(struct sockaddr_storage *address, uint16_t port);
-/* A place's address. scope: the interface, if it is a link-local one. */
+/* A place's socket address. scope: the interface's index for a link-local IPv6 address. */
 void verbs_address_of(const struct network *place, uint32_t scope, uint16_t port, struct sockaddr_storage *out);
-/* The addresses that a link beside this socket may have here (places.h). -ENODEV: the socket's is no RDMA device's. */
+/* The addresses of this node that a link can use (places.h). -ENODEV: the socket's own address is not an RDMA device's. */
 int verbs_places_find(int sock, const struct net_options *options, struct verbs_places **out, struct error *e);
 void verbs_places_free(struct verbs_places *p);
-/* Give an id an address, any port. -ENODEV: it is no RDMA device's. */
+/* Binds an id to an address, with any port. -ENODEV: the address is not an RDMA device's. */
 int verbs_bind(struct rdma_cm_id *id, const struct sockaddr_storage *at, struct error *e);
 int verbs_usable(int sock, struct error *e);
 int verbs_channel_open(struct rdma_event_channel **out, struct error *e);
 
 /* ---- socket.c ---- */
 
-/* Send a message when the socket takes it: 0, or an error. */
+/* Queues a message and sends what the socket takes. Returns 0 or an error. */
 int verbs_socket_send(struct verbs_socket *s, struct verbs_msg m, struct error *e);
 int verbs_socket_flush(struct verbs_socket *s, struct error *e);
-/* Read some. The messages' number, in this host's order in `out`; -ESHUTDOWN, without a text: the end; an error. */
+/* Reads what has arrived. Returns the number of messages in `out`, which are in the host's byte order; -ESHUTDOWN (without
+ * setting e) at the connection's end; or an error. */
 #define VERBS_MSGS 64
 int verbs_socket_read(struct verbs_socket *s, struct verbs_msg out[VERBS_MSGS], struct error *e);
 
@@ -182,35 +188,38 @@ struct verbs_keys;
 
 struct verbs_keys *verbs_keys_new(void);
 void verbs_keys_free(struct verbs_keys *keys);
-/* The key of a place: 0 and *out; -EAGAIN: it has not come yet, and *ask says whether it is to be asked for now. */
+/* Finds a place's key. Returns 0 with *out, or -EAGAIN if the key is not known yet; then *ask says whether to send a question
+ * now. */
 int verbs_keys_find(struct verbs_keys *keys, const struct net_place *place, struct verbs_msg *out, bool *ask);
-/* The same before it is needed: true if it is to be asked for. */
+/* Requests a key before it is needed. Returns true if a question is to be sent. */
 bool verbs_keys_want(struct verbs_keys *keys, const struct net_place *place);
 void verbs_keys_answer(struct verbs_keys *keys, const struct verbs_msg *m);
-/* The communicator has ended there: its keys are none any more. */
+/* The communicator has ended at the receiver: writes for its known keys are dropped from now on. */
 void verbs_keys_end(struct verbs_keys *keys, uint64_t comm);
 
 /* ---- grant.c ---- */
 
-/* Who has been given keys: the sender of a receiving end, whose thread calls all of this. */
+/* A receiving end's sender as a holder of keys. All functions are called by the receiving end's thread. */
 struct verbs_lease;
 struct verbs_party {
-    int bell;                                 /* rings when a communicator has ended of which it has keys */
-    LIST_HEAD(verbs_leases, verbs_lease) has; /* grant.c's lock */
-    unsigned waits;                           /* leases of which it was told that they end */
+    int bell; /* an eventfd that rings when a communicator has ended whose keys the sender holds */
+    LIST_HEAD(verbs_leases, verbs_lease) has; /* the sender's keys; protected by grants_lock of grant.c */
+    unsigned waits;                           /* leases whose end the sender has been told, but has not confirmed */
 };
 
 int verbs_party_open(struct verbs_party *p, struct error *e);
-/* Its queue pair is no more: what it alone has had is taken back, if its communicator has ended. */
+/* To be called after the queue pair was destroyed. Revokes keys of ended communicators that no other sender holds. */
 void verbs_party_close(struct verbs_party *p);
-/* Give a key to a region that is held (daemon/net/region.h), registered now if it was not. key: comm, rank and region are there. */
+/* Gives the sender a key for a region that is held (daemon/net/region.h), and registers the region unless it is registered. The
+ * caller has set comm, rank and region of *key. */
 int verbs_grant(struct verbs_party *p, struct verbs_device *d, const struct net_held *held, struct verbs_msg *key,
                 struct error *e);
-/* A communicator that has ended, of which it is to be told now; false: there is none (any more). */
+/* Finds an ended communicator that the sender is to be told of now. Returns false if there is none. */
 bool verbs_party_next(struct verbs_party *p, uint64_t now_ns, uint64_t *comm);
-/* It has said that it writes no more for it: its keys are taken back. -ENOENT: it was not told that it ends. */
+/* The sender has confirmed that it writes nothing more for the communicator: ends its leases. -ENOENT: it was not told of the
+ * end. */
 int verbs_party_ended(struct verbs_party *p, uint64_t comm);
-/* Since when it owes that; 0: it owes nothing. */
+/* The time since which the sender owes such a confirmation; 0: it owes none. */
 uint64_t verbs_party_owes(struct verbs_party *p);
 
 /* ---- receive.c ---- */
