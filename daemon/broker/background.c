@@ -16,13 +16,13 @@
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
-#define START_LIMIT_MS 60000 /* for the daemon to listen: it looks up a group, and addresses of this node */
-#define END_LIMIT_MS 2000    /* for another daemon, which has PID_FILE, to end */
+#define START_LIMIT_MS 60000 /* how long the daemon may take until it listens: it looks up a group and addresses of this node */
+#define END_LIMIT_MS 2000    /* how long to wait for the end of another daemon that has locked PID_FILE */
 
-static int ready_fd = -1; /* the pipe's end that says that the daemon listens */
+static int ready_fd = -1; /* the pipe's end to which the daemon writes when it listens */
 static int pid_fd = -1;   /* the locked PID_FILE */
 
-/* The process that was started: does not return. */
+/* Waits in the started process until the daemon listens or has failed. Does not return. */
 static void parent_wait(const struct config *config, pid_t child, int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -85,7 +85,7 @@ void background_ready(void)
     ready_fd = -1;
 }
 
-/* Whoever has named no PID_FILE is told where its folder comes from. */
+/* For the error text if PID_FILE is not set: where its folder comes from. */
 #define BESIDE_SOCKET " (it is beside the socket, in a folder that has to be there and be yours to write: SOCKET, --socket)"
 
 static bool is_beside_socket(const struct config *config)
@@ -96,7 +96,8 @@ static bool is_beside_socket(const struct config *config)
     return !strncmp(config->pid_file, config->socket, folder) && !strchr(config->socket + folder, '/');
 }
 
-/* Another daemon has it. One that was told to end, just before this one was started, is given the time for it. */
+/* Another daemon has locked PID_FILE. It may be about to end, so it is given some time. Returns false when that time is
+ * over. */
 static bool is_to_wait(uint64_t since_ns)
 {
     if (clock_ns() - since_ns > (uint64_t)END_LIMIT_MS * 1000000)
@@ -105,8 +106,9 @@ static bool is_to_wait(uint64_t since_ns)
     return true;
 }
 
-/* The file at that path, locked. Returns it, or -errno: -EPERM if it is not one of this process's user, -EWOULDBLOCK if another daemon has
- * it. */
+/* Opens and locks the file at that path. Returns its descriptor, or -errno: -EPERM if the file does not belong to this
+ * process's user,
+ * -EWOULDBLOCK if another daemon has locked it. */
 static int pid_file_lock(const char *path)
 {
     uint64_t since = clock_ns();
@@ -120,13 +122,13 @@ static int pid_file_lock(const char *path)
         if (fstat(fd, &st))
             status = -errno;
         else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
-            status = -EPERM; /* in a directory that all may write to, somebody may have put something there */
+            status = -EPERM; /* in a directory that everybody may write to, another user may have made the file */
         else
             status = flock(fd, LOCK_EX | LOCK_NB) ? -errno : 0;
         if (!status && !lstat(path, &at) && at.st_dev == st.st_dev && at.st_ino == st.st_ino)
             return fd;
         (void)close(fd);
-        if (!status) /* a daemon that ended has removed it before it was locked here */
+        if (!status) /* a daemon that was ending removed the file between open() and flock() */
             status = -EWOULDBLOCK;
         if (status != -EWOULDBLOCK || !is_to_wait(since))
             return status;
@@ -161,7 +163,7 @@ void pid_file_remove(const struct config *config)
 {
     if (pid_fd < 0)
         return;
-    (void)unlink(config->pid_file); /* while it is locked: it is still this process's */
+    (void)unlink(config->pid_file); /* before the lock is released, while the file is this process's for sure */
     (void)close(pid_fd);
     pid_fd = -1;
 }

@@ -21,9 +21,10 @@
 #include "proto/base/log_limit.h"
 #include "proto/variables.h"
 
-#define VISITORS_MAX 1024        /* connections that are in no job yet */
-#define DESCRIPTORS_MAX 1000000u /* counted with, however many more there may be */
-#define LEAVE_MS 1000 /* workers tell what still runs after DRAIN_MS to leave, and end; they are killed if that takes longer */
+#define VISITORS_MAX 1024        /* connections that are not handed over yet */
+#define DESCRIPTORS_MAX 1000000u /* a higher limit of descriptors is treated as this one */
+#define LEAVE_MS                                                                                                               \
+    1000 /* after DRAIN_MS workers abort running operators and end; workers that take longer than this are killed */
 
 static void drain_over(evutil_socket_t sock, short what, void *arg)
 {
@@ -38,7 +39,7 @@ static void on_terminate(evutil_socket_t number, short what, void *arg)
     struct timeval limit = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
 
     (void)what;
-    if (b->draining) { /* asked twice: at once */
+    if (b->draining) { /* a second signal: end at once */
         jobs_kill(b);
         return;
     }
@@ -107,7 +108,7 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
     struct error e = {0};
 
     (void)number, (void)what;
-    log_file_open(&b->config); /* whoever rotates logs has moved the file away */
+    log_file_open(&b->config); /* log rotation has moved the old file away */
     if (config_load(b->argc, b->argv, &fresh, &action, &e)) {
         log_error("SIGHUP: the configuration stays as it was: %s", e.text);
         return;
@@ -157,8 +158,8 @@ static void events_close(struct broker *b)
         event_base_free(b->base);
 }
 
-/* As many descriptors as there may be. Connections of which nobody has been handed over yet take at most half of them: the others are
- * for workers and other nodes. */
+/* Raises the limit of descriptors as far as allowed. Visitors may take half of them at most; the others are for workers and
+ * other nodes. */
 static void descriptors_allow(struct broker *b)
 {
     struct rlimit limit = {.rlim_cur = 1024};
@@ -177,7 +178,8 @@ static void variable_unknown(const char *name, const char *nearest)
     log_warning("the environment's variable %s is unknown and does nothing: the nearest known one is %s", name, nearest);
 }
 
-/* Workers are shut off from their users' other processes, but for what is set here: daemon/worker/engine/rights.c. */
+/* Warns if this system lets a user's other processes trace a starting worker, against which a worker otherwise protects itself:
+ * daemon/worker/engine/rights.c. */
 static void dumpable_warn(void)
 {
     FILE *f = geteuid() ? NULL : fopen("/proc/sys/fs/suid_dumpable", "re");
@@ -234,7 +236,7 @@ int broker_open(struct broker *b, const struct config *config, int argc, char *a
 
 void broker_close(struct broker *b)
 {
-    nodes_close(b); /* visitors that wait for a ping are told */
+    nodes_close(b); /* before the visitors, so that those that wait for a ping get an answer */
     while (!LIST_EMPTY(&b->visitors))
         visitor_free(LIST_FIRST(&b->visitors));
     lookups_close(b);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * channel.c - what the broker says to a worker (control.h). It never waits for one: what the worker's socket has no room for is kept
- * and sent later, in its order. So a worker that is stopped delays nobody, and as it is kept for some time only and up to some number,
- * it does not make the broker grow.
+ * channel.c - the broker's messages to a worker (control.h). The broker never waits for a worker: messages for which the
+ * worker's socket has no room are queued, and sent later in their order. So a stopped worker delays nobody. The queue is
+ * limited in time and in number, so that it does not make the broker grow.
  *
- * A new worker hears nothing before it has said CLOSED (control.h, daemon/worker/engine/rights.c): until then, too, messages are kept.
+ * A new worker gets no message before it has sent CLOSED (control.h, daemon/worker/engine/rights.c); until then messages are
+ * queued, too.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,15 +19,15 @@
 #include "proto/base/log.h"
 #include "proto/msg.h"
 
-#define PARCELS_PER_USER 512 /* connections that wait for workers of one user */
-#define PARCEL_MS 10000      /* a connection that its worker has not taken is told so after: a client waits as long */
-#define AGAIN_MS 5           /* where the socket has room, but the kernel wants no more descriptors on their way */
+#define PARCELS_PER_USER 512 /* the most connections that are queued for workers of one user */
+#define PARCEL_MS 10000      /* how long a connection is queued before its client gets an error; a client waits as long */
+#define AGAIN_MS 5           /* when to try again if the socket has room, but the kernel has too many descriptors in flight */
 
-/* A message that waits. Owned by job.parcels. */
+/* A queued message. Owned by job.parcels. */
 struct parcel {
     TAILQ_ENTRY(parcel) link;
-    int fd; /* owned; -1: none goes with it */
-    uint64_t until_ns;
+    int fd;            /* owned; -1: none */
+    uint64_t until_ns; /* with a descriptor: when the message is given up */
     size_t length;
     _Alignas(16) unsigned char bytes[];
 };
@@ -43,12 +44,12 @@ static void parcel_free(struct job *j, struct parcel *p)
     TAILQ_REMOVE(&j->parcels, p, link);
     if (p->fd >= 0)
         (void)close(p->fd);
-    explicit_bzero(p->bytes, p->length); /* START has a key */
+    explicit_bzero(p->bytes, p->length); /* START contains a key */
     free(p);
 }
 
-/* A client whose connection has not been taken is told why: the socket is still ours. A worker that cannot be told what it is never becomes
- * one, and its clients hear that when its process has ended. */
+/* Gives up a queued message. If it is a client's connection, the client gets the error: this process still has the socket. If
+ * it is the worker's START, the worker is killed, and its clients get an error when its process has ended. */
 static void parcel_refuse(struct job *j, struct parcel *p, int status, const char *text)
 {
     const struct fcc_msg *m = (const struct fcc_msg *)p->bytes;
@@ -56,12 +57,12 @@ static void parcel_refuse(struct job *j, struct parcel *p, int status, const cha
 
     if (m->type == CONTROL_SESSION) {
         text_copy(reply.text, sizeof(reply.text), text);
-        (void)msg_send(p->fd, &reply.msg, sizeof(reply), NULL, 0); /* if it cannot be told, the closed connection says enough */
+        (void)msg_send(p->fd, &reply.msg, sizeof(reply), NULL, 0); /* if this fails, the closed connection says enough */
         log_about(LOG_LEVEL_INFO, log_user(j->uid), "refused a connection: %s", text);
         j->broker->refused++;
         j->handed--;
         j->given--;
-        j->got = j->got < j->given ? j->got : j->given; /* the worker may have said anything */
+        j->got = j->got < j->given ? j->got : j->given; /* `got` comes from the worker and is not trusted */
         j->sessions -= j->sessions && ((const struct control_session *)m)->role == FCC_ROLE_CLIENT;
         msg_close(p->fd);
         p->fd = -1;
@@ -99,7 +100,7 @@ static void parcels_send(struct job *j)
         if (channel_is_full(status))
             channel_again(j, status != -EAGAIN);
         else if (status)
-            parcel_refuse(j, p, status, strerror(-status)); /* the worker is dead: the channel's end says so, too */
+            parcel_refuse(j, p, status, strerror(-status)); /* the worker is dead; job_hear() will see the channel's end */
         else
             parcel_free(j, p);
     }
@@ -119,7 +120,8 @@ static void on_channel(evutil_socket_t sock, short what, void *arg)
         channel_again(j, false);
 }
 
-/* Try again when the socket has room; has_room: soon, for it has. In any case when the oldest connection has waited too long. */
+/* Arranges to try again: with has_room (or before CLOSED) by time only, otherwise when the socket becomes writable. The time
+ * limit makes sure that old connections are given up. */
 static void channel_again(struct job *j, bool has_room)
 {
     struct timeval soon = {.tv_usec = AGAIN_MS * 1000}, late = {.tv_sec = PARCEL_MS / 1000 / 4};
@@ -234,7 +236,7 @@ int channel_greet(struct job *j, struct fcc_msg *start, size_t length, int fd)
     j->closed = true;
     if (!status) {
         parcels_send(j);
-    } else if (channel_is_full(status)) { /* not its socket, which is empty */
+    } else if (channel_is_full(status)) { /* the kernel is short of something, as the worker's socket is empty */
         status = parcel_add(j, start, length, fd, true);
         channel_again(j, true);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * charge.c - each user's memory account (account.h): made with the user's first worker, gone with the last one. MEMORY_PER_USER_MB is
- * what all of the user's workers together may have; they see to that themselves.
+ * charge.c - each user's memory account (account.h), which exists as long as the user has workers. MEMORY_PER_USER_MB limits
+ * what all of the user's workers together have; the workers enforce that themselves.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,13 +10,13 @@
 
 #include "daemon/broker/broker.h"
 
-/* Workers that have retired keep their places until their processes have ended, and the next ones have places already. */
+/* Entries of an account: more than there are jobs, as a retired worker keeps its entry until its process has ended. */
 #define PLACES(jobs) (2 * (jobs) + 16)
 
 struct user_account {
     LIST_ENTRY(user_account) link; /* broker.accounts */
     uid_t uid;
-    int jobs; /* that have a place */
+    int jobs; /* number of jobs with an entry */
     int fd;   /* the account's page, for workers */
     struct account page;
 };
@@ -83,7 +83,7 @@ void job_account_close(struct job *j)
 
     if (!u)
         return;
-    account_clear(&u->page, j->place); /* its process has ended, and its memory with it */
+    account_clear(&u->page, j->place); /* the worker's memory was freed with its process */
     j->account = NULL;
     if (--u->jobs)
         return;

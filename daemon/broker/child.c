@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * child.c - processes that ask somebody who may take his time: the name service of hosts and of users. The libraries' way to do that
- * without waiting is threads, which a process that forks must not have. So a child asks, writes what it learnt, and ends.
+ * child.c - child processes for look-ups that may block: names of hosts and users. Libraries use threads for asynchronous
+ * look-ups, but a process that forks must not have threads. So a child process looks up, writes the result, and ends.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 struct child {
     LIST_ENTRY(child) link; /* broker.children */
     pid_t pid;
-    struct child **holder; /* NULL: nobody waits for it any more */
+    struct child **holder; /* NULL: nobody waits for the child any more */
     unsigned *count;
 };
 
@@ -27,11 +27,11 @@ static void child_run(void (*run)(int out, const void *argument), const void *ar
     (void)signal(SIGTERM, SIG_DFL);
     (void)signal(SIGINT, SIG_DFL);
     (void)signal(SIGCHLD, SIG_DFL);
-    (void)signal(SIGHUP, SIG_IGN); /* for the broker */
+    (void)signal(SIGHUP, SIG_IGN); /* SIGHUP is meant for the broker */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent || dup2(out, OUT_FD) < 0)
         _exit(EXIT_FAILURE);
-    closefrom(OUT_FD + 1); /* what the broker closes must not stay open meanwhile */
+    closefrom(OUT_FD + 1); /* a descriptor that the broker closes must not stay open here */
     run(OUT_FD, argument);
     _exit(EXIT_SUCCESS);
 }
@@ -79,7 +79,7 @@ static void holder_tell(struct child *c)
 void child_kill(struct child *c)
 {
     holder_tell(c);
-    (void)kill(c->pid, SIGKILL); /* it may have ended: it is not reaped yet, so the number is its own */
+    (void)kill(c->pid, SIGKILL); /* safe even if the child has ended: it is not reaped, so the pid was not reused */
 }
 
 void children_reap(struct broker *b)
@@ -101,7 +101,7 @@ void children_close(struct broker *b)
 {
     struct child *c, *next;
 
-    for (c = LIST_FIRST(&b->children); c; c = next) { /* init reaps it */
+    for (c = LIST_FIRST(&b->children); c; c = next) { /* init reaps the children */
         next = LIST_NEXT(c, link);
         child_kill(c);
         free(c);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * groups.c - the supplementary groups of a user whose worker is to be started. The name service may take seconds, or not answer at all:
- * a child asks it, and only who waits for that worker waits. Visitors of the same user and group share one question; LOOKUPS_AT_ONCE
- * are asked at a time, the others in their order. Each has LOOKUP_LIMIT_S from when it came, which is less than a client waits for.
+ * groups.c - looks up the supplementary groups of a user whose worker is to be started. The name service may take seconds, or
+ * not answer at all. So a child process asks it, and only visitors that need this worker wait. Visitors of the same user and
+ * group share one look-up. LOOKUPS_AT_ONCE run at a time, others wait in order. A look-up may take LOOKUP_LIMIT_S, its waiting
+ * included, which is less than a client waits.
  */
 #include <errno.h>
 #include <event2/buffer.h>
@@ -17,22 +18,22 @@
 #include "daemon/broker/broker.h"
 
 #define LOOKUPS_AT_ONCE 16
-#define LOOKUPS_OF_USER 4 /* ... of one user, who may come with each of his groups */
+#define LOOKUPS_OF_USER 4 /* look-ups of one user at a time, who may connect with each of his groups */
 #define LOOKUP_LIMIT_S 8
 
-/* Opens what the child writes; n group ids follow. */
+/* The header of the child's answer; n group ids follow it. */
 struct answer {
-    int32_t status; /* 0, or what the name service failed with */
+    int32_t status; /* 0, or the name service's error as a negative errno value */
     uint32_t n;
 };
 
 struct lookup {
-    TAILQ_ENTRY(lookup) link; /* broker.lookups: as they came */
+    TAILQ_ENTRY(lookup) link; /* broker.lookups, in the order of their arrival */
     struct broker *broker;
     uid_t uid;
     gid_t gid;
-    struct child *child; /* NULL: it is not asked yet, or the child has ended */
-    int fd;              /* the child's answer; -1: it is not asked yet */
+    struct child *child; /* NULL: not started yet, or ended */
+    int fd;              /* the child's answer; -1: the child is not started yet */
     struct event *event, *limit;
     struct evbuffer *said;
 };
@@ -48,13 +49,14 @@ static void write_all(int out, const void *bytes, size_t n)
         if (done < 0 && errno == EINTR)
             continue;
         if (done <= 0)
-            return; /* the broker does not listen any more */
+            return; /* the broker has closed its end */
         at += done;
         n -= (size_t)done;
     }
 }
 
-/* Did the name service fail, or is there no such user? What it says in the latter case differs. */
+/* Does this errno value of getpwuid() mean that the name service failed? If there is no such user, errno may have other
+ * values. */
 static bool lookup_failed(int error)
 {
     return error == EIO || error == EMFILE || error == ENFILE || error == ENOMEM || error == EAGAIN || error == ETIMEDOUT;
@@ -70,10 +72,10 @@ static void groups_find(int out, const void *argument)
     errno = 0;
     const struct passwd *user = getpwuid(l->uid);
     if (!user) {
-        answer.status = lookup_failed(errno) ? -errno : 0; /* who is no user has no groups */
+        answer.status = lookup_failed(errno) ? -errno : 0; /* an unknown uid has no groups */
     } else {
         if (getgrouplist(user->pw_name, l->gid, gids, &n) < 0)
-            n = NGROUPS_MAX; /* the kernel takes no more, and that many have been found */
+            n = NGROUPS_MAX; /* gids is full; the kernel does not support more */
         answer.n = (uint32_t)n;
     }
     write_all(out, &answer, sizeof(answer));
@@ -98,7 +100,7 @@ static void lookup_free(struct lookup *l)
     free(l);
 }
 
-/* Tell all that wait for it, and forget it. groups NULL: the error says why. */
+/* Gives the result to all visitors that wait for the look-up, and frees it. groups NULL: the error says why. */
 static void lookup_end(struct lookup *l, const struct groups *groups, const struct error *e)
 {
     struct visitor *v, *next;
@@ -129,7 +131,7 @@ static void on_limit(evutil_socket_t sock, short what, void *arg)
     lookup_fail(arg, -ETIMEDOUT, why);
 }
 
-/* All that the child writes has come. */
+/* Handles the child's complete answer. */
 static void answer_take(struct lookup *l)
 {
     size_t length = evbuffer_get_length(l->said);
@@ -168,7 +170,7 @@ static void on_answer(evutil_socket_t fd, short what, void *arg)
         lookup_fail(l, -EIO, "says too much");
 }
 
-/* 0, or -errno. */
+/* Starts the look-up's child. Returns 0 or -errno. */
 static int lookup_begin(struct lookup *l)
 {
     int status = child_start(l->broker, groups_find, l, &l->child, &l->broker->nlookups, &l->fd);
@@ -182,7 +184,7 @@ static int lookup_begin(struct lookup *l)
     return !l->said || !l->event || event_add(l->event, NULL) ? -ENOMEM : 0;
 }
 
-/* Another child may be started, for this one. */
+/* Do the limits allow a child for this look-up now? */
 static bool lookup_may_begin(const struct lookup *l)
 {
     const struct lookup *other;

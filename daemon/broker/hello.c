@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * hello.c - what a connection says before it is handed to a worker or refused, and what fccctl asks the broker itself.
+ * hello.c - messages of connections that are not handed to a worker: HELLO, and fccctl's queries to the broker itself.
  */
 #include <errno.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "proto/base/log.h"
 #include "proto/msg.h"
 
-#define HELLO_LIMIT_S 5 /* a connection says who it is within this time; one of fccctl's asks again within it */
+#define HELLO_LIMIT_S 5 /* time limit for a connection's HELLO, and for each query of fccctl */
 
 const struct timeval visitor_limit = {.tv_sec = HELLO_LIMIT_S};
 
@@ -22,13 +22,13 @@ void visitor_refuse(struct visitor *v, uint64_t id, const struct error *e)
     log_about(LOG_LEVEL_INFO, log_user(v->uid), "refused uid %u pid %d: %s", v->uid, v->pid, e->text);
     v->broker->refused++;
     text_copy(reply.text, sizeof(reply.text), e->text);
-    (void)msg_send(v->sock, &reply.msg, sizeof(reply), NULL, 0); /* if it cannot be told, the closed connection says enough */
+    (void)msg_send(v->sock, &reply.msg, sizeof(reply), NULL, 0); /* if this fails, the closed connection says enough */
     visitor_free(v);
 }
 
 static int hello_check(const struct visitor *v, const struct fcc_hello *h, size_t length, int nfds, struct error *e)
 {
-    /* The version stands where every version will have it, so it is judged before the length. */
+    /* The version's offset is the same in all versions, so it is checked before the length. */
     if (length < sizeof(struct fcc_msg) + 8 || h->msg.type != FCC_MSG_HELLO || h->magic != FCC_PROTO_MAGIC)
         return error_set(e, -EPROTO, "hello: message type %u of %zu bytes: expected a HELLO of %zu bytes", h->msg.type, length,
                          sizeof(*h));
@@ -79,7 +79,7 @@ static void visitor_welcome(struct visitor *v, uint64_t id)
         visitor_free(v);
 }
 
-/* Hand it over; a job that is not there yet is started with these groups. Frees the visitor. */
+/* Hands the visitor over to its job, which is started with these groups if it does not exist. Frees the visitor. */
 static void visitor_hand_over(struct visitor *v, const struct groups *groups)
 {
     struct error e = {0};
@@ -121,7 +121,7 @@ static void hello_handle(struct visitor *v, const struct fcc_hello *h, size_t le
     } else if (groups_ask(v, &e)) {
         visitor_refuse(v, h->msg.id, &e);
     } else {
-        (void)event_del(v->event); /* until visitor_grouped() */
+        (void)event_del(v->event); /* nothing is read until visitor_grouped() */
     }
 }
 
@@ -139,7 +139,7 @@ void visitor_reply(struct visitor *v, uint64_t id, int fd, const struct error *e
         visitor_free(v);
 }
 
-/* May free the visitor. */
+/* Answers a query at once. May free the visitor. */
 static void query_reply(struct visitor *v, uint64_t id, enum fcc_query_kind what)
 {
     struct error e = {0};
@@ -240,7 +240,7 @@ void visitor_read(evutil_socket_t sock, short what, void *arg)
     }
     v->heard_ns = clock_ns();
     memset(buf + n, 0, sizeof(struct fcc_hello) > (size_t)n ? sizeof(struct fcc_hello) - (size_t)n : 0);
-    fds_discard(fds, nfds); /* no message to the broker has any; a surplus is an error below */
+    fds_discard(fds, nfds); /* no message to the broker has descriptors; hello_check() and query_handle() refuse nfds != 0 */
     if (v->control)
         query_handle(v, (const struct fcc_query *)buf, (size_t)n, nfds);
     else

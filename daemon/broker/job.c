@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * job.c - jobs and their workers, seen from the broker.
+ * job.c - the broker's side of jobs and their workers.
  */
 #include <errno.h>
 #include <signal.h>
@@ -58,7 +58,7 @@ static void job_free(struct job *j)
     free(j);
 }
 
-/* The worker cannot be looked into any more: now it hears what it is, and all that came for it meanwhile. */
+/* Handles the worker's CLOSED: sends its START, and then the messages that were queued meanwhile. */
 static int worker_greet(struct job *j)
 {
     struct control_start start = {.msg.type = CONTROL_START,
@@ -80,7 +80,7 @@ static int worker_greet(struct job *j)
     return status;
 }
 
-/* It ends, or has never begun; it is freed when its process is reaped. */
+/* Kills the worker. The job is freed when the process is reaped. */
 static void worker_give_up(struct job *j)
 {
     (void)kill(j->pid, SIGKILL);
@@ -106,7 +106,7 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
         free(j);
         return NULL;
     }
-    msg_fds_forbid(pair[0]); /* the worker is its user's process */
+    msg_fds_forbid(pair[0]); /* the worker runs as its user, and must not send descriptors to the broker */
     *j = (struct job){.broker = b, .uid = v->uid, .control = pair[0], .started_ns = clock_ns()};
     (void)snprintf(j->name, sizeof(j->name), "%s", name);
     text_copy(j->mps_pipe, sizeof(j->mps_pipe), hello->mps_pipe);
@@ -128,14 +128,14 @@ static struct job *job_start(struct broker *b, const struct visitor *v, const st
     return j;
 }
 
-/* What it has, and what is on its way to it. */
+/* The worker's connections, and those on their way to it. */
 static uint64_t job_connections(const struct job *j)
 {
     return j->connections + (j->given - j->got);
 }
 
-/* May that user have one more connection to that job (NULL: it is to be started)? Who looks into another user's job, as root may, is
- * not counted among that user's. */
+/* May the visitor have one more connection to that job of user `uid` (NULL: a new job)? A visitor that inspects another user's
+ * job, as root may, is not limited. */
 static int connections_check(const struct broker *b, const struct visitor *v, uid_t uid, const struct job *j, struct error *e)
 {
     const struct job *other;
@@ -183,7 +183,7 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
             j->handed++;
             j->given++;
             j->sessions += !control;
-            job_peers_deliver(j); /* what was held until the job has a process here */
+            job_peers_deliver(j); /* connections from other nodes that were held until the job has a worker */
             return 0;
         }
         if (status == -EAGAIN)
@@ -192,23 +192,24 @@ int job_hand_over(struct broker *b, const struct visitor *v, const struct fcc_he
         if (status != -EPIPE && status != -ECONNRESET)
             return error_set(e, status, "job %u/%s: its worker (pid %d) does not take connections: %s", uid, hello->job, j->pid,
                              strerror(-status));
-        job_disconnect(j); /* it has just died: once more, with a fresh one */
+        job_disconnect(j); /* the worker has just died: try once more with a new one */
     }
     return error_set(e, -ECONNRESET, "job %u/%s: its workers die at once", uid, hello->job);
 }
 
-/* Has it got all that was handed to it? If not, what it has not read yet is its answer: control.h. */
+/* Handles RETIRE: agrees if the worker has received all that was sent to it. Otherwise the message in flight is the refusal:
+ * control.h. */
 static void retire_handle(struct job *j, const struct control_retire *m)
 {
     struct fcc_msg yes = {.type = CONTROL_RETIRE};
 
     if (m->handed != j->handed)
         return;
-    (void)channel_try(j, &yes, sizeof(yes), -1); /* if it cannot be told, the closed connection says enough */
+    (void)channel_try(j, &yes, sizeof(yes), -1); /* if this fails, the closed channel says enough */
     job_disconnect(j);
 }
 
-/* The worker is a user's process: what it says of itself counts for that user only. */
+/* Handles SESSIONS. The worker runs as its user and may send any numbers, which affect only that user's limits. */
 static void sessions_take(struct job *j, const struct control_sessions *m)
 {
     j->sessions = m->sessions;
@@ -216,7 +217,7 @@ static void sessions_take(struct job *j, const struct control_sessions *m)
     j->got = m->got < j->given ? m->got : j->given;
 }
 
-/* Handle one message of its worker. */
+/* Handles one message of the job's worker. */
 static void job_hear(struct job *j)
 {
     int fds[FCC_MAX_FDS], nfds;
@@ -233,7 +234,7 @@ static void job_hear(struct job *j)
     if (n == -EAGAIN)
         return;
     if (n > 0)
-        fds_discard(fds, nfds); /* no message has any */
+        fds_discard(fds, nfds); /* no message of a worker has descriptors */
     if (n == sizeof(m.msg) && m.msg.type == CONTROL_CLOSED && !j->closed) {
         if (worker_greet(j)) {
             log_about(LOG_LEVEL_ERROR, log_user(j->uid), "job %u/%s: cannot reach its new worker %d", j->uid, j->name, j->pid);
@@ -256,7 +257,7 @@ static void job_hear(struct job *j)
         if (n > 0)
             log_about(LOG_LEVEL_WARNING, log_user(j->uid), "job %u/%s: worker %d sent a message of type %u that is none",
                       j->uid, j->name, j->pid, m.msg.type);
-        job_disconnect(j); /* the worker is a user's process: it may send anything, and is not served further */
+        job_disconnect(j); /* the worker, which runs as its user, has died or misbehaves */
     }
 }
 

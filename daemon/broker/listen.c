@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * listen.c - the listening socket: passed by systemd, or made here (0660, the configured group's).
+ * listen.c - the listening socket: passed by systemd, or made here (mode 0660, with the configured group).
  */
 #include <errno.h>
 #include <grp.h>
@@ -28,7 +28,7 @@ static int socket_from_systemd(void)
     return SD_LISTEN_FDS_START;
 }
 
-/* A socket that nobody listens at is left over from a daemon that was killed. */
+/* Removes a socket at which nobody listens: it is left over from a daemon that was killed. */
 static int leftover_remove(const struct sockaddr_un *address)
 {
     struct stat st;
@@ -80,7 +80,7 @@ static int socket_make(struct broker *b)
     sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (sock < 0)
         return -errno;
-    mask = umask(0177); /* nobody connects before the group is set */
+    mask = umask(0177); /* other users cannot connect before the group is set */
     status = bind(sock, (struct sockaddr *)&address, sizeof(address)) ? -errno : 0;
     (void)umask(mask);
     if (status) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * probe.c - which GPUs there are, seen from the broker: a child (gpus.h) asks them and ends. The broker serves meanwhile;
- * only who asks for the devices waits for it. A runtime that crashes or hangs costs the list, and nothing else.
+ * probe.c - finds out which GPUs there are: a child process (gpus.h) lists them and ends. The broker serves meanwhile; only
+ * queries for the devices wait for the list. If a GPU's runtime crashes or hangs, only the list is missing.
  */
 #include <errno.h>
 #include <event2/buffer.h>
@@ -21,8 +21,8 @@
 #include "proto/base/log.h"
 
 #define PROBE_LIMIT_S 20
-#define PROBE_SAYS_MAX (1u << 20) /* bytes of a list */
-#define KILLED_LIMIT_MS 1000      /* how long the broker's end waits for a child that it killed */
+#define PROBE_SAYS_MAX (1u << 20) /* bytes of the longest list */
+#define KILLED_LIMIT_MS 1000      /* how long a broker that ends waits for the child that it has killed */
 
 static struct json_object *array_of(struct json_object *list, const char *name)
 {
@@ -56,8 +56,8 @@ static struct json_object *list_parse(struct probe *p)
     return NULL;
 }
 
-/* Once, when NVIDIA's GPUs have been found: stream order between a program and its worker wants MPS. A client may have an MPS
- * server of its own, so this is no more than a hint. */
+/* If there are NVIDIA GPUs but no MPS control daemon, logs a warning: streams of a program and of its worker synchronize fast
+ * only under MPS. It is only a hint, as clients may have an MPS server of their own. */
 static void mps_warn(struct json_object *list)
 {
     const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -97,7 +97,7 @@ static void output_close(struct probe *p)
     p->fd = -1;
 }
 
-/* The list is final: NULL for `failure`, and what the child printed; or why there is none. */
+/* Ends the probe with the list that the child printed or, if `failure` is not NULL, with a list that says so. */
 static void probe_end(struct broker *b, const char *failure)
 {
     struct probe *p = &b->probe;
@@ -115,7 +115,7 @@ static void probe_end(struct broker *b, const char *failure)
     visitors_answer(b);
 }
 
-/* Has it ended by itself? */
+/* If the child's output is complete and it was reaped, ends the probe. */
 static void probe_look(struct broker *b)
 {
     const struct probe *p = &b->probe;
@@ -227,5 +227,5 @@ void probe_close(struct broker *b)
         return;
     (void)kill(p->pid, SIGKILL);
     for (int ms = 0; ms < KILLED_LIMIT_MS && waitpid(p->pid, NULL, WNOHANG) == 0; ms++)
-        (void)nanosleep(&step, NULL); /* one that a driver holds in the kernel outlives the broker */
+        (void)nanosleep(&step, NULL); /* a child that a driver holds in the kernel may outlive the broker */
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * query.c - status and devices, as JSON in a sealed memfd.
+ * query.c - answers queries for status and devices with JSON in a sealed memfd.
  */
 #include <errno.h>
 #include <json-c/json.h>
@@ -86,7 +86,7 @@ static void cpu_devices_add(const struct broker *b, struct json_object *devices)
     }
 }
 
-/* What every worker offers: the broker opens no device itself. */
+/* The devices that workers will offer. The broker opens no device itself. */
 static struct json_object *devices_describe(const struct broker *b)
 {
     struct json_object *o = json_object_new_object(), *devices = json_object_new_array(), *gpus = gpus_part(b, "gpus");
@@ -109,7 +109,7 @@ int query_answer(const struct broker *b, enum fcc_query_kind what, uid_t asks, s
         return json_to_fd(devices_describe(b), e);
     case FCC_QUERY_NODES:
         return json_to_fd(nodes_describe(b), e);
-    case FCC_QUERY_PING: /* takes its time: hello.c */
+    case FCC_QUERY_PING: /* is not answered at once: hello.c */
     case FCC_QUERY_COMMS:
     case FCC_QUERY_TRACE:
     case FCC_QUERY_ABORT:

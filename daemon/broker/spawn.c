@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * spawn.c - a worker: this program again, with one descriptor and an environment that says nothing about the broker's. It becomes the
- * job's user by itself, first of all (daemon/worker/engine/rights.c says why not here). And the lister: this program again, as the broker's user, which
- * asks the GPUs' runtimes what there is.
+ * spawn.c - starts workers and the lister, which are this program again. A worker gets one descriptor, and an environment with
+ * almost nothing of the broker's. It becomes the job's user by itself, before anything else (daemon/worker/engine/rights.c says
+ * why). The lister runs as the broker's user and lists the GPUs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,9 +17,10 @@
 
 #include "daemon/broker/broker.h"
 
-/* What the children get of the broker's environment: how to run sanitizers, and where the service manager's log is. */
+/* Variables of the broker's environment that its children get: options of sanitizers, the journal's stream, the time zone. */
 static const char *const kept[] = {"ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "JOURNAL_STREAM", "TZ"};
-/* Where a worker whose clients say nothing finds the MPS server. The lister must not find one: it would become its client. */
+/* Variables that only workers get: the MPS server for workers whose clients name none. The lister must not find an MPS server,
+ * whose client it would become. */
 static const char *const kept_for_workers[] = {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"};
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -28,7 +29,7 @@ struct environment {
     size_t n;
 };
 
-/* The broker's variable as it stands in its environment: the string stays valid, as nothing changes that. */
+/* Adds a variable of the broker's environment. Its string stays valid, as nothing changes the environment. */
 static void environment_keep(struct environment *env, const char *name)
 {
     size_t length = strlen(name);
@@ -42,20 +43,20 @@ static void environment_keep(struct environment *env, const char *name)
 
 static void environment_make(struct environment *env, bool for_worker)
 {
-    static char one_thread[] = "OPENBLAS_NUM_THREADS=1"; /* the workgroups are the threads */
+    static char one_thread[] = "OPENBLAS_NUM_THREADS=1"; /* the cpu device's workgroups are threads already */
     static char no_mps[] = "CUDA_MPS_PIPE_DIRECTORY=/nonexistent/fccd";
 
     memset(env, 0, sizeof(*env));
     for (size_t i = 0; i < COUNT(kept); i++)
         environment_keep(env, kept[i]);
-    if (geteuid() != 0) /* root's loader loads what the system's configuration names, and nothing else */
+    if (geteuid() != 0) /* a broker that is root uses the system's library paths only */
         environment_keep(env, "LD_LIBRARY_PATH");
     for (size_t i = 0; i < COUNT(kept_for_workers) && for_worker; i++)
         environment_keep(env, kept_for_workers[i]);
     env->list[env->n++] = for_worker ? one_thread : no_mps;
 }
 
-/* The user itself stays the broker's until the worker changes it: rights.c. */
+/* Takes the user's groups. The uid stays the broker's until the worker itself changes it: rights.c. */
 static void groups_take(gid_t gid, const struct groups *groups)
 {
     if (geteuid() == 0 && (setgroups(groups->n, groups->gids) || setresgid(gid, gid, gid)))
@@ -68,18 +69,19 @@ static void signals_reset(void)
 {
     sigset_t none;
     for (int s = 1; s < NSIG; s++)
-        (void)signal(s, SIG_DFL); /* KILL and STOP answer EINVAL */
+        (void)signal(s, SIG_DFL); /* fails for SIGKILL and SIGSTOP */
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* A terminal's Ctrl-C is for the broker, which drains, and its keyboard is not for whoever the worker runs as. setsid() would see to
- * both, but the scheduler shares the cores among sessions first (sched(7), autogroups), so that engine and clients would wait for each
- * other's turns to be over; and on Linux 6.18 some ten such groups on two cores kept each other's threads from running for seconds. */
+/* Detaches a worker from the broker's terminal: Ctrl-C is for the broker, which then drains, and the worker's user must not
+ * read the terminal. setsid() would do both, but the scheduler shares the cores among sessions first (sched(7), autogroups). So
+ * engine and clients would wait for the end of each other's time slices. On Linux 6.18 some ten such groups on two cores kept
+ * threads from running for seconds. */
 static void terminal_leave(void)
 {
     int terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
-    bool left = terminal < 0 ? errno == ENXIO : ioctl(terminal, TIOCNOTTY) == 0; /* ENXIO: there is none */
+    bool left = terminal < 0 ? errno == ENXIO : ioctl(terminal, TIOCNOTTY) == 0; /* ENXIO: there is no terminal */
 
     if (terminal >= 0)
         (void)close(terminal);
@@ -105,7 +107,8 @@ pid_t worker_spawn(int exe, uid_t uid, gid_t gid, const struct groups *groups, i
     terminal_leave();
     if (chdir("/"))
         _exit(123);
-    /* `exe` may be descriptor 3: move it away first. All descriptors but 0 to 3 are close-on-exec or the parent's. */
+    /* `exe` may be descriptor 3, which is needed for `control`: duplicate it first. All descriptors from 4 on are
+     * close-on-exec. */
     int program = exe == CONTROL_FD ? dup(exe) : exe;
     if (control == CONTROL_FD ? 0 : dup2(control, CONTROL_FD) < 0)
         _exit(124);
@@ -136,7 +139,7 @@ pid_t lister_spawn(int exe, const struct config *config, int out, struct error *
         _exit(123);
     if (dup2(out, STDOUT_FILENO) < 0)
         _exit(124);
-    (void)close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC); /* they all are already; a kernel may lack the call */
+    (void)close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC); /* a precaution; may fail on an old kernel */
     (void)fexecve(exe, argv, env.list);
     _exit(125);
 }

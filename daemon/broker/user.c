@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * user.c - what each user has at the broker, so that none has all of it.
+ * user.c - counts what each user has at the broker, so that no user takes all of it.
  */
 #include <stdlib.h>
 

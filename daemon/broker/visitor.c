@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * visitor.c - connections from accept() until they are handed over or closed: who may be here, and who makes room.
+ * visitor.c - visitors: connections from accept() until they are handed over or closed, and which of them makes room for
+ * another.
  *
- * A user has a quarter of the places at most. When his are taken, or all are and nobody has more than he, one of his own makes room for
- * his next; when all are taken, one of the user's who has most. Of a user's connections the silent one that came first goes first, then
- * the one of fccctl's that has asked nothing for the longest time. What a connection has said by then is heard first: it is the client
- * that must be late, and not the broker. Those that wait for the broker's answer stay; each such wait has a limit of its own.
+ * There are visitors_max places, of which a user may take a quarter. If a user has reached that share, one of his own visitors
+ * makes room for his next one. If all places are taken, a visitor of the user with the most visitors makes room (of the same
+ * user, if nobody has more). Of a user's visitors the oldest that has sent no HELLO goes first, then the connection of fccctl
+ * that has been idle for the longest time. Before a visitor is closed, its unread messages are handled: it must be late, not
+ * the broker. Visitors that wait for the broker's answer stay; each such wait has a time limit of its own.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,12 +20,12 @@
 #include "proto/msg.h"
 
 #define ACCEPTS_AT_ONCE 16
-#define ACCEPT_PAUSE_MS 200 /* when there is no room for another descriptor */
-#define HEARD_FIRST_MAX 8   /* connections that are heard before one goes: who says ever more does not stay by that */
+#define ACCEPT_PAUSE_MS 200 /* how long to accept nothing when no descriptor is left */
+#define HEARD_FIRST_MAX 8 /* messages handled before one visitor is closed in any case, so that sending does not keep a place */
 
 /* ---- places ---- */
 
-/* Who has most; of several that one, if he is among them. NULL: nobody is here. */
+/* The user with the most visitors; of several, user `uid` if he is among them. NULL: there are no visitors. */
 static struct user *user_largest(const struct broker *b, uid_t uid)
 {
     struct user *u, *largest = NULL;
@@ -49,7 +51,8 @@ static bool visitor_waits(const struct visitor *v)
     return v->waits || v->ping || v->lookup;
 }
 
-/* The user's visitor that is to go first; NULL: there is none, or all wait for an answer. */
+/* The user's visitor that is to make room (with `askers` only one of fccctl's). NULL: there is none, or all wait for an
+ * answer. */
 static struct visitor *visitor_idlest(const struct broker *b, const struct user *u, bool askers)
 {
     struct visitor *v, *found = NULL;
@@ -80,7 +83,8 @@ static void visitor_evict(struct visitor *v)
     visitor_refuse(v, 0, &e);
 }
 
-/* One of the user's goes, or is heard; false: none can. May free any of his visitors. */
+/* Closes one of the user's visitors, or handles its unread message. Returns false if there is none to close. May free any of
+ * his visitors. */
 static bool user_make_room(struct broker *b, const struct user *u, bool askers, unsigned *heard)
 {
     struct visitor *v = visitor_idlest(b, u, askers);
@@ -96,7 +100,7 @@ static bool user_make_room(struct broker *b, const struct user *u, bool askers, 
     return true;
 }
 
-/* Whose visitors are to make room before that user can have one more; NULL: there is room. */
+/* The user one of whose visitors must make room before user `uid` can have one more. NULL: there is room. */
 static struct user *user_crowded(const struct broker *b, uid_t uid)
 {
     struct user *own = user_find(b, uid);
@@ -119,7 +123,7 @@ static bool places_make(struct broker *b, uid_t uid)
 
 bool visitor_may_ask(struct visitor *v)
 {
-    unsigned heard = HEARD_FIRST_MAX; /* nobody is heard: this is called while one is */
+    unsigned heard = HEARD_FIRST_MAX; /* handle no other message: this is called while one is being handled */
 
     if (v->user->askers >= askers_share(v->broker) && !user_make_room(v->broker, v->user, true, &heard))
         return false;
@@ -174,7 +178,7 @@ static int visitor_new(struct broker *b, int sock, const struct ucred *who)
     return 0;
 }
 
-/* A connection that becomes no visitor. */
+/* Refuses a connection that does not become a visitor. */
 static void stranger_refuse(struct broker *b, int sock, uint32_t uid, int status)
 {
     struct fcc_reply reply = {.msg = {.type = FCC_MSG_ERROR}, .status = status};
@@ -203,8 +207,8 @@ void visitors_again(evutil_socket_t sock, short what, void *arg)
         (void)event_add(b->listen_event, NULL);
 }
 
-/* There is no descriptor, or no memory, for the connection that is there; it stays in the kernel's queue. A visitor that is idle makes
- * room for it. If there is none, the broker looks again later: until then it would only spin. */
+/* accept() has failed for want of a descriptor or of memory; the connection stays in the kernel's queue. An idle visitor makes
+ * room for it. If there is none, accepting pauses for a while, as the broker would only spin. */
 static void accept_failed(struct broker *b, int error)
 {
     static const struct timeval pause = {.tv_usec = ACCEPT_PAUSE_MS * 1000};
@@ -220,7 +224,7 @@ static void accept_failed(struct broker *b, int error)
     (void)event_add(b->listen_again, &pause);
 }
 
-/* Returns false if there was none, or none can be taken now. */
+/* Accepts one connection. Returns false if there is none, or none can be accepted now. */
 static bool accept_one(struct broker *b, int listen_sock)
 {
     struct ucred who = {.uid = (uid_t)-1};
@@ -243,8 +247,8 @@ static bool accept_one(struct broker *b, int listen_sock)
     return true;
 }
 
-/* Between two calls of this function every visitor may be answered once. Whoever connects and asks without end has many that wait to be
- * accepted, before somebody else's: so several are accepted in each call. */
+/* Between two calls of this function the event loop may answer every visitor once. A user who connects and asks without end has
+ * many connections in the queue before another user's one. So each call accepts several. */
 void visitor_accept(evutil_socket_t listen_sock, short what, void *arg)
 {
     (void)what;

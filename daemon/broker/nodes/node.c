@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * node.c - where other nodes' brokers are listened to, the list of nodes, and what is complained of.
+ * node.c - the listening socket for other nodes' brokers, the list of nodes, and rate-limited complaints.
  */
 #include "daemon/broker/nodes/node.h"
 
@@ -34,7 +34,7 @@ static struct node *node_add(struct nodes *ns, const char *address, bool configu
         return NULL;
     *n = (struct node){.nodes = ns, .configured = configured, .since_ns = clock_ns(), .backoff_ms = BACKOFF_FIRST_MS};
     text_copy(n->address, sizeof(n->address), address);
-    (void)resolve_number(address, &n->known); /* a name: when its link has found it */
+    (void)resolve_number(address, &n->known); /* a name is resolved by its link */
     TAILQ_INSERT_TAIL(&ns->list, n, link);
     ns->nlist++;
     if (node_start(n)) {
@@ -97,7 +97,7 @@ bool node_is_at(const struct nodes *ns, const void *address, uint32_t length)
 
 /* ---- complaints ---- */
 
-/* The place for that peer and kind of error: its own, or an old one. NULL: too many complained of in the last minute. */
+/* The entry for that peer and status: its own, or an old one that is reused. NULL: all entries are less than a minute old. */
 static struct complaint *complaint_find(struct nodes *ns, const char *who, int status, uint64_t now)
 {
     struct complaint *place = NULL;
@@ -110,7 +110,7 @@ static struct complaint *complaint_find(struct nodes *ns, const char *who, int s
             place = c;
     }
     if (place) {
-        ns->unsaid += place->unsaid; /* nobody has come to say them */
+        ns->unsaid += place->unsaid; /* nodes_catch_up() has not logged these */
         *place = (struct complaint){.status = status};
         text_copy(place->who, sizeof(place->who), who);
     }
@@ -166,7 +166,7 @@ static int listener_make(const struct resolved *r)
 
     if (sock < 0)
         return -errno;
-    (void)setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)); /* connections of the broker before this one linger */
+    (void)setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)); /* a former broker's connections may be in TIME_WAIT */
     if (bind(sock, address, r->all[0].length) || listen(sock, BACKLOG)) {
         int status = -errno;
         (void)close(sock);
@@ -273,7 +273,7 @@ void nodes_drain(struct broker *b)
     ns->closing = true;
     listen_end(ns);
     tellings_end(ns);
-    calls_end(ns); /* each tells its worker, if that is still there */
+    calls_end(ns); /* answers the workers that wait for a connection */
     for (n = TAILQ_FIRST(&ns->list); n; n = next) {
         next = TAILQ_NEXT(n, link);
         node_free(n);

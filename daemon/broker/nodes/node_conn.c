@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * node_conn.c - a TCP connection between two brokers. It reads no more than the message that it expects, and that has a fixed
- * size in every state: what follows may be for others.
+ * node_conn.c - the protocol on a TCP connection between two brokers. It reads no more than the expected message, whose size is
+ * fixed in every state, because what follows may be for a worker.
  */
 #include <endian.h>
 #include <errno.h>
@@ -52,7 +52,7 @@ void conn_state_set(struct conn *c, enum conn_state state, size_t want)
     c->want = want;
 }
 
-/* Events of this socket. The connection has none now. */
+/* The connection has no socket and no events yet. */
 int conn_events_make(struct conn *c, int sock)
 {
     c->sock = sock;
@@ -80,7 +80,7 @@ void conn_sock_close(struct conn *c)
         child_kill(c->resolver);
 }
 
-/* Nothing of it happens any more. */
+/* Removes the connection from all lists and counts, and stops its events. */
 static void conn_detach(struct conn *c)
 {
     c->nodes->nstrangers -= conn_is_stranger(c);
@@ -149,7 +149,7 @@ void conn_limit(struct conn *c, uint32_t ms)
 
 /* ---- saying ---- */
 
-/* What the kernel does not take now goes when it can. */
+/* Sends pending bytes; what the kernel does not take now is sent when the socket becomes writable. */
 static int conn_flush(struct conn *c)
 {
     while (c->pending) {
@@ -159,7 +159,7 @@ static int conn_flush(struct conn *c)
         if (n < 0 && errno == EAGAIN)
             return event_add(c->writable, NULL) ? -ENOMEM : 0;
         if (n < 0)
-            return errno == EPIPE ? -ECONNRESET : -errno; /* which of the two depends on what came first */
+            return errno == EPIPE ? -ECONNRESET : -errno; /* after a reset either error may be reported */
         c->pending -= (size_t)n;
         memmove(c->out, c->out + n, c->pending);
         if (c->node)
@@ -171,7 +171,7 @@ static int conn_flush(struct conn *c)
 int conn_say(struct conn *c, const void *bytes, size_t n)
 {
     if (n > sizeof(c->out) - c->pending)
-        return -ENOBUFS; /* it does not read what it asked for */
+        return -ENOBUFS; /* the other node does not read its answers */
     memcpy(c->out + c->pending, bytes, n);
     c->pending += n;
     return conn_flush(c);
@@ -192,7 +192,7 @@ int conn_beat(struct conn *c, uint64_t number)
     return conn_say_sealed(c, &beat, sizeof(beat));
 }
 
-/* To the byte order of the wire, or back. */
+/* Converts between the host's and the wire's byte order, either way. */
 static struct incarnation incarnation_turned(const struct incarnation *i)
 {
     return (struct incarnation){.broker = htole64(i->broker), .number = htole64(i->number)};
@@ -210,7 +210,7 @@ int conn_answer(struct conn *c, int status, const char *text)
         return failed;
     if (status == 0 && c->request.what == NODE_LINK)
         conn_state_set(c, CONN_LINKED, sizeof(struct node_beat) + AUTH_TAG_BYTES);
-    return c->pending ? -EAGAIN : 0; /* never so on a new connection, which has room for more than this */
+    return c->pending ? -EAGAIN : 0; /* does not happen: a new connection's socket has room for an answer */
 }
 
 static int request_send(struct conn *c)
@@ -218,7 +218,7 @@ static int request_send(struct conn *c)
     struct node_request r = c->request;
     uint64_t now = clock_ns();
 
-    if (c->until_ns) /* what is left of it */
+    if (c->until_ns) /* the time that is left */
         r.limit_ms = c->until_ns > now ? (uint32_t)((c->until_ns - now) / 1000000u) : 0;
     conn_limit(c, r.limit_ms + PROVE_MS);
     r.what = htole32(r.what);
@@ -232,7 +232,8 @@ static int request_send(struct conn *c)
 
 /* ---- hearing ---- */
 
-/* The next part of what proves it has come, and was answered with n bytes. */
+/* Waits for the next part of the other node's hello or proof. n bytes were sent in answer to the last one; if there were any,
+ * the wait begins anew. */
 static void conn_await(struct conn *c, size_t n)
 {
     conn_state_set(c, CONN_PROVING, auth_wants(&c->auth));
@@ -243,7 +244,8 @@ static void conn_await(struct conn *c, size_t n)
     TAILQ_INSERT_TAIL(&c->nodes->conns, c, link);
 }
 
-/* Each has proven itself to the other. n bytes: the rest of this side's proof. */
+/* The other node has proven itself. Ours: sends the rest of this side's proof (n bytes) and the request. Theirs: waits for the
+ * request. */
 static void conn_ask(struct conn *c, const void *says, size_t n)
 {
     int status;
@@ -288,7 +290,7 @@ static void proof_take(struct conn *c)
         conn_await(c, n);
         return;
     }
-    if (status && n) { /* the version that this fccd speaks: closing over what is unread would take it back */
+    if (status && n) { /* the bytes just sent tell this fccd's version. Closing with unread data would discard them */
         (void)shutdown(c->sock, SHUT_WR);
         (void)recv(c->sock, c->in, sizeof(c->in), MSG_DONTWAIT);
     }
@@ -332,7 +334,7 @@ static void request_take(struct conn *c)
     c->ops->asked(c);
 }
 
-/* The resolver has said something, or has ended. */
+/* Reads from the resolver. */
 static void resolver_hear(struct conn *c)
 {
     ssize_t n = read(c->sock, (unsigned char *)c->resolved + c->have, c->want - c->have);
@@ -344,7 +346,7 @@ static void resolver_hear(struct conn *c)
         conn_resolved(c);
 }
 
-/* c->in is complete. May free the connection. */
+/* Handles a complete message in c->in. May free the connection. */
 static void message_take(struct conn *c)
 {
     size_t n = c->want - AUTH_TAG_BYTES;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * node_denial.c - denials (denial.h): those of workers here are told to the brokers of other nodes; those of other nodes are handed to the workers
- * here, which judge them.
+ * node_denial.c - denials (denial.h). Those of workers here are sent to the brokers of other nodes. Those from other nodes are
+ * handed to the workers here, which verify them.
  *
- * Nothing of a denial stays where it is heard, as anybody may send one. It may be told before the worker there, or the communicator, has come. So
- * it is told again and again, for as long as the ranks there may wait. Whoever is not believed hears the same as whoever is: nothing.
+ * The receiving broker stores nothing of a denial, as anybody may send one. A denial may arrive before the worker there, or the
+ * communicator, exists. So it is sent repeatedly, for as long as the ranks there may wait. The receiver never answers, whether
+ * it accepts a denial or not.
  */
 #include <endian.h>
 #include <errno.h>
@@ -14,14 +15,14 @@
 #include "daemon/broker/nodes/node.h"
 #include "proto/base/log.h"
 
-#define TELLINGS_OF_USER 16 /* denials that are being told */
-#define NAMES_OF_TELLINGS 2 /* ... for which names of hosts are looked up at a time, of a user */
-#define TELL_FIRST_MS 500   /* between two times that one is told; doubled each time */
+#define TELLINGS_OF_USER 16 /* denials of one user that are being sent */
+#define NAMES_OF_TELLINGS 2 /* those of them whose host names are being resolved at a time */
+#define TELL_FIRST_MS 500   /* time between two attempts to send a denial; doubled each time */
 #define TELL_LAST_MS 2000
-#define HEARD_PER_SECOND 64 /* that are handed to workers, whoever sent them: what is more comes again */
+#define HEARD_PER_SECOND 64 /* received denials that are handed to workers, from all senders; the others will be sent again */
 #define SECOND_NS 1000000000ull
 
-/* Owned by nodes.tellings. It outlives the worker whose denial it is. */
+/* A denial that is being sent. Owned by nodes.tellings. May outlive the worker that made it. */
 struct telling {
     TAILQ_ENTRY(telling) link;
     struct nodes *nodes;
@@ -74,7 +75,7 @@ static void telling_ended(struct conn *c, const struct error *why)
     log_debug("node %s: to be told that a rank of job %u/%s cannot join: %s", t->address, t->user->uid, t->denial.job,
               why->text);
     t->conn = NULL;
-    if (why->status == -EPERM) /* this broker may not connect there for that user */
+    if (why->status == -EPERM) /* the user may not make this broker connect there */
         telling_free(t);
     else
         telling_wait(t);
@@ -82,7 +83,7 @@ static void telling_ended(struct conn *c, const struct error *why)
 
 static void never(struct conn *c)
 {
-    conn_end(c, -EPROTO, "it answers what asks for no answer"); /* no state lets it */
+    conn_end(c, -EPROTO, "it answers what asks for no answer"); /* cannot happen in any state */
 }
 
 static void never_beat(struct conn *c, uint64_t number)
@@ -94,7 +95,7 @@ static void never_beat(struct conn *c, uint64_t number)
 static const struct conn_ops telling_ops = {
     .answered = never, .asked = never, .beat = never_beat, .late = never, .ended = telling_ended};
 
-/* Are as many names of hosts looked up for that user as may be? */
+/* Must the denial wait because its host's name is to be resolved, and too many names are being resolved for its user? */
 static bool telling_must_wait_for_names(const struct telling *t)
 {
     const struct telling *other;
@@ -120,7 +121,7 @@ static void on_timer(evutil_socket_t sock, short what, void *arg)
         t->conn->denial = &t->denial;
 }
 
-/* The worker is a user's process: it may deny for that user's job only. */
+/* Checks a DENY. The worker runs as its user, so it may send denials for that user's job only. */
 static bool deny_is_good(const struct job *j, const struct control_deny *m)
 {
     const struct denial *d = &m->denial;
@@ -141,7 +142,7 @@ void job_deny(struct job *j, const struct control_deny *m)
 
     if (!u) {
         free(t);
-        return; /* the other ranks wait */
+        return; /* the other ranks will time out */
     }
     *t = (struct telling){.nodes = ns,
                           .user = u,
@@ -196,6 +197,6 @@ void denial_hear(struct conn *c)
     memcpy((unsigned char *)&m.denial + sizeof(m.denial.header), c->in, sizeof(m.denial) - sizeof(m.denial.header));
     if (memchr(m.denial.job, 0, sizeof(m.denial.job)) && may_be_heard(ns) &&
         (j = job_find(ns->broker, le32toh(m.denial.uid), m.denial.job)))
-        (void)channel_try(j, &m.msg, sizeof(m), -1); /* if its channel is full, the denial comes again */
+        (void)channel_try(j, &m.msg, sizeof(m), -1); /* if the channel is full, the denial will be sent again */
     (void)conn_release(c, false);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * node_link.c - the link to each node, begun again whenever it ends; and the links that other nodes have to this one, whose
- * heartbeats are answered.
+ * node_link.c - this node's link to each other node, which is begun again whenever it ends; and accepted connections: links of
+ * other nodes, whose heartbeats are answered, and requests for workers.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -78,7 +78,7 @@ static void on_timer(evutil_socket_t sock, short what, void *arg)
     if (!status)
         n->conn->node = n;
     else if (status == -EAGAIN)
-        retry_later(n); /* only too much at once */
+        retry_later(n); /* too many names are being resolved: not an error of the node */
     else
         link_failed(n, false, &e);
 }
@@ -91,7 +91,7 @@ int node_start(struct node *n)
     return n->timer && !event_add(n->timer, &at_once) ? 0 : -ENOMEM;
 }
 
-/* It was heard of: whatever kept the link down may be over. */
+/* The node has connected to this one, so its link may succeed now: tries at once. */
 static void node_hurry(struct node *n)
 {
     static const struct timeval at_once;
@@ -159,7 +159,7 @@ static void link_ended(struct conn *c, const struct error *why)
 
 static void never_asked(struct conn *c)
 {
-    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* no state lets it */
+    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* cannot happen in any state */
 }
 
 static const struct conn_ops link_ops = {
@@ -169,7 +169,7 @@ static const struct conn_ops link_ops = {
 
 static void guest_answered(struct conn *c)
 {
-    conn_end(c, -EPROTO, "an answer came on a connection of another node's"); /* no state lets it */
+    conn_end(c, -EPROTO, "an answer came on a connection of another node's"); /* cannot happen in any state */
 }
 
 static void guest_asked(struct conn *c)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * node_open.c - how a connection between two brokers comes to be: begun here, or accepted.
+ * node_open.c - opens connections between two brokers: begun here, or accepted.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -27,7 +27,8 @@ static int socket_open(const struct resolved *r)
     return sock;
 }
 
-/* To the address whose turn it is. What fails at once is told by on_limit(), so that no caller hears of it while it calls. */
+/* Begins to connect to the address that is to be tried. An immediate failure is handled later by on_limit(), so that no
+ * callback is called from here. */
 static void connect_begin(struct conn *c)
 {
     const struct resolved *r = c->resolved;
@@ -141,7 +142,7 @@ int conn_open(struct nodes *ns, const char *address, const struct node_request *
 
 /* ---- connections of others ---- */
 
-/* The next connections stay in the kernel's queue meanwhile. */
+/* Accepts nothing for a time; new connections stay in the kernel's queue. */
 static void accept_pause(struct nodes *ns, uint32_t ms)
 {
     struct timeval pause = {.tv_usec = (suseconds_t)(ms * 1000)};
@@ -150,7 +151,7 @@ static void accept_pause(struct nodes *ns, uint32_t ms)
     (void)event_add(ns->listen_again, &pause);
 }
 
-/* Has it said something, or closed, that this broker has not heard yet? */
+/* Is there unread data, or an unnoticed end, on the connection? */
 static bool conn_is_unheard(const struct conn *c)
 {
     unsigned char byte;
@@ -158,7 +159,7 @@ static bool conn_is_unheard(const struct conn *c)
     return recv(c->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
 }
 
-/* The stranger of that source (0: of any) that has been awaited longest, and how many there are. */
+/* The stranger of that source (0: of any) that this broker has waited for longest. *n: the number of such strangers. */
 static struct conn *stranger_oldest(const struct nodes *ns, uint64_t source, unsigned *n)
 {
     struct conn *c, *oldest = NULL;
@@ -173,7 +174,7 @@ static struct conn *stranger_oldest(const struct nodes *ns, uint64_t source, uns
     return oldest;
 }
 
-/* The source that has most strangers; of several, that of which one is awaited longest. */
+/* The source with the most strangers; of several, the one with the stranger that this broker has waited for longest. */
 static uint64_t source_largest(const struct nodes *ns)
 {
     uint64_t all[STRANGERS_MAX], largest = 0;
@@ -195,9 +196,10 @@ static uint64_t source_largest(const struct nodes *ns)
     return largest;
 }
 
-/* The stranger that is to make room goes; it is the stranger that must be late, and not this broker: what it has said by now is heard first.
- * That is no way to stay: each time less of the little that it may say is left, and its turn begins anew only once, when it was answered.
- * False: it is not late yet; where it is too many of its source that want places, only who was answered has time. May free it. */
+/* Lets a stranger make room: handles its unread data if there is any, since the stranger must be late and not this broker;
+ * otherwise closes it. A stranger cannot stay by sending slowly: it may send little in total, and its time begins anew only
+ * once, when it was answered. Returns false if the stranger is not late yet. With of_source (too many of its source) only a
+ * stranger that was answered gets time. May free the connection. */
 static bool stranger_evict(struct conn *c, bool of_source)
 {
     uint64_t ms = (clock_ns() - c->awaited_ns) / 1000000u;
@@ -212,7 +214,8 @@ static bool stranger_evict(struct conn *c, bool of_source)
     return true;
 }
 
-/* Is there room for one more? A burst of daemons that do prove themselves, in a millisecond each, waits; who says nothing goes. */
+/* Is there room for one more stranger? In a burst of daemons that prove themselves within a millisecond each, new ones wait;
+ * silent strangers are closed. */
 static bool stranger_room(struct nodes *ns)
 {
     unsigned n;
@@ -226,8 +229,8 @@ static bool stranger_room(struct nodes *ns)
     return true;
 }
 
-/* Is there room for one more of that source? It does not wait in the kernel: behind it there may be others. A daemon that is turned away tries
- * again. */
+/* Is there room for one more stranger of that source? If not, it is refused and does not wait in the kernel's queue, where it
+ * would delay other sources. A daemon that is refused tries again. */
 static bool source_room(struct nodes *ns, uint64_t source)
 {
     struct conn *oldest;
@@ -242,7 +245,7 @@ static bool source_room(struct nodes *ns, uint64_t source)
     }
 }
 
-/* Who has an address of IPv6 has 2^64 of them. 0 is nobody's. */
+/* The source of an address: for IPv6 its first half, as one host may have the whole second half. Never 0. */
 static uint64_t source_of(const struct sockaddr_storage *from)
 {
     const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)from;
@@ -268,7 +271,7 @@ static void address_name(const struct sockaddr_storage *from, socklen_t length, 
         text_copy(who, FCC_NODE_MAX, "somebody");
 }
 
-/* There is no place for it. */
+/* Refuses an accepted connection for want of room. */
 static void guest_refuse(struct nodes *ns, int sock, const struct sockaddr_storage *from, socklen_t length)
 {
     char who[FCC_NODE_MAX];
@@ -312,7 +315,7 @@ void conn_accept(evutil_socket_t listen_sock, short what, void *arg)
     if (sock < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             log_warning("NODE_LISTEN: accept: %s", strerror(errno));
-            accept_pause(ns, 200); /* the connection stays in the queue: do not spin on it */
+            accept_pause(ns, 200); /* the connection stays in the queue, and the event loop would spin on it */
         }
         return;
     }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * node_peer.c - connections between the workers of a job on two nodes. The brokers connect, prove and ask; then each passes its
- * end of the connection to its own worker, as it does with a client's, and has nothing to do with it any more.
+ * node_peer.c - connections between the workers of a job on two nodes. The brokers connect, prove themselves, ask and answer;
+ * then each passes its end of the connection to its own worker, as it does with a client's, and takes no further part.
  *
- * Order: the broker that was asked passes its end on first, and answers on its own copy of the socket then. So the worker that
- * asked is not told of a connection that nobody has; and as it sends first (control.h), the answer is alone on the connection.
+ * Order: the broker that was asked first passes its end to its worker, and then answers on its own copy of the socket. So the
+ * worker that asked never gets a connection whose other end nobody has. As that worker sends first (control.h), nothing else is
+ * on the connection while the broker answers.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,14 +19,14 @@
 #include "proto/base/log.h"
 #include "proto/msg.h"
 
-#define RETRY_MS 100      /* a broker that does not listen may be starting anew: */
-#define RETRY_FOR_MS 3000 /* it is tried for so long */
-#define BUSY_DOUBLE 4     /* one that closes, or is full, is tried until the call's limit, ever more rarely */
-#define NAMES_OF_USER 4   /* names of hosts that are looked up at a time for a user's jobs */
-#define CHANNEL_FULL_MS 5 /* a worker that has not read its messages is tried again after */
+#define RETRY_MS 100      /* time between attempts to reach a broker that does not listen, as it may be restarting */
+#define RETRY_FOR_MS 3000 /* how long such a broker is tried */
+#define BUSY_DOUBLE 4   /* a broker that closes, or is full, is tried until the call's limit; this often the time is doubled */
+#define NAMES_OF_USER 4 /* host names that are resolved at a time for a user's jobs */
+#define CHANNEL_FULL_MS 5 /* when to try a worker again whose channel was full */
 
 enum call_state {
-    CALL_WAITS, /* CALLS_AT_ONCE others are made to that node */
+    CALL_WAITS, /* waits for one of CALLS_AT_ONCE other calls to that node */
     CALL_TRIES, /* has a connection, or a timer for the next attempt */
     CALL_ANSWERED,
 };
@@ -34,18 +35,18 @@ enum call_state {
 struct call {
     TAILQ_ENTRY(call) link;
     struct nodes *nodes;
-    struct job *job;   /* it goes with it */
-    struct user *user; /* the job's */
+    struct job *job;   /* the call is freed when the job is disconnected */
+    struct user *user; /* the job's user */
     uint64_t id, since_ns, until_ns;
     char address[FCC_NODE_MAX];
     struct node_request request;
     enum call_state state;
-    unsigned busy;            /* attempts for which the other had too much to do */
+    unsigned busy;            /* attempts that failed because the other broker was busy */
     struct conn *conn;        /* NULL between attempts */
-    struct event *timer;      /* WAITS: the limit. TRIES: the next attempt. ANSWERED: the worker's channel was full */
-    int sock;                 /* answered: the connection, or -1 */
-    struct incarnation at;    /* ... who has the other end */
-    char named[FCC_NODE_MAX]; /* ... how the node calls itself, if not by that address */
+    struct event *timer;      /* WAITS: the time limit. TRIES: the next attempt. ANSWERED: when to send the answer again */
+    int sock;                 /* ANSWERED: the connection, or -1 */
+    struct incarnation at;    /* ANSWERED: the worker at the other end */
+    char named[FCC_NODE_MAX]; /* ANSWERED: the name of the node that answered, if not `address` */
     struct error e;
 };
 
@@ -93,7 +94,7 @@ static void timer_set(struct call *k, uint32_t ms)
     (void)event_add(k->timer, &t);
 }
 
-/* k->e and k->sock are for the worker. Frees the call, unless the worker's channel is full. */
+/* Sends the worker k->e or k->sock. Then frees the call; if the worker's channel is full, tries again later. */
 static void call_answer(struct call *k)
 {
     struct job *j = k->job;
@@ -118,7 +119,8 @@ static void call_fail(struct call *k, int status, const char *text)
     call_answer(k);
 }
 
-/* The attempt has failed: try again, if it may pass and there is time left, or tell the worker. May free the call. */
+/* The attempt has failed. Tries again if the cause may be temporary and there is time left; otherwise tells the worker. May
+ * free the call. */
 static void call_retry(struct call *k, const struct error *why)
 {
     uint64_t now = clock_ns();
@@ -135,7 +137,7 @@ static void call_retry(struct call *k, const struct error *why)
     timer_set(k, ms);
 }
 
-/* Are as many names of hosts looked up for that user as may be? */
+/* Must the call wait because its host's name is to be resolved, and too many names are being resolved for its user? */
 static bool call_must_wait_for_names(const struct call *k)
 {
     const struct call *other;
@@ -147,7 +149,8 @@ static bool call_must_wait_for_names(const struct call *k)
     return n >= NAMES_OF_USER && resolve_number(k->address, &number) == -EAGAIN;
 }
 
-/* Are as many begun to that node as may be? It is asked once for each attempt, so a walk over all calls is well. */
+/* Are CALLS_AT_ONCE connections to that node being made? This is called once for each attempt, so walking over all calls is
+ * fine. */
 static bool call_must_wait(const struct call *k)
 {
     const struct call *other;
@@ -212,7 +215,7 @@ void calls_next(struct nodes *ns, const char *address)
     timer_set(k, 0);
 }
 
-/* The other worker has its end; this one is for ours. */
+/* The other node's worker has its end of the connection: gives the other end to this node's worker. */
 static void call_answered(struct conn *c)
 {
     struct call *k = c->owner;
@@ -220,7 +223,7 @@ static void call_answered(struct conn *c)
     k->conn = NULL;
     k->at = c->at;
     k->sock = conn_release(c, true);
-    (void)node_know(k->nodes, k->address); /* not before: anybody may name any address */
+    (void)node_know(k->nodes, k->address); /* only now, as a worker may name any address */
     log_debug("job %u/%s: connected to node %s", k->job->uid, k->job->name, k->address);
     call_answer(k);
 }
@@ -230,7 +233,7 @@ static void call_ended(struct conn *c, const struct error *why)
     struct call *k = c->owner;
 
     k->conn = NULL;
-    if (c->state == CONN_PROVING && why->status == -EADDRNOTAVAIL) /* it has proven itself, under another name */
+    if (c->state == CONN_PROVING && why->status == -EADDRNOTAVAIL) /* the node has proven itself under another name */
         text_copy(k->named, sizeof(k->named), auth_other(&c->auth));
     if (conn_refused(c, why))
         nodes_complain(k->nodes, k->address, why);
@@ -239,17 +242,17 @@ static void call_ended(struct conn *c, const struct error *why)
 
 static void call_beat(struct conn *c, uint64_t number)
 {
-    conn_end(c, -EPROTO, "heartbeat %llu came for a job", (unsigned long long)number); /* no state lets it */
+    conn_end(c, -EPROTO, "heartbeat %llu came for a job", (unsigned long long)number); /* cannot happen in any state */
 }
 
 static void call_asked(struct conn *c)
 {
-    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* no state lets it */
+    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* cannot happen in any state */
 }
 
 static void call_late(struct conn *c)
 {
-    conn_end(c, -ETIMEDOUT, "did not answer in time"); /* in none of its states */
+    conn_end(c, -ETIMEDOUT, "did not answer in time"); /* cannot happen: never LINKED or HELD */
 }
 
 static const struct conn_ops call_ops = {
@@ -312,7 +315,7 @@ void job_connect(struct job *j, const struct control_connect *m)
         (void)error_set(&e, -ENOMEM, "node %s: out of memory", m->address);
     }
     if (refused_send(j, m->msg.id, &e))
-        job_disconnect(j); /* it asks for more than it reads answers of */
+        job_disconnect(j); /* the worker does not read its answers */
 }
 
 void job_peers_forget(struct job *j)
@@ -336,7 +339,7 @@ void calls_end(struct nodes *ns)
         next = TAILQ_NEXT(k, link);
         if (k->state != CALL_ANSWERED)
             (void)error_set(&k->e, -ESHUTDOWN, "node %s: this fccd is shutting down", k->address);
-        (void)connected_send(k); /* if its channel is full, it is about to be drained anyway */
+        (void)connected_send(k); /* if the channel is full, no matter: the worker is about to be drained */
         call_free(k);
     }
 }
@@ -369,7 +372,7 @@ static void hold_refuse(struct conn *c, int status, const char *text)
     conn_end(c, status, "%s", text);
 }
 
-/* Is it for a worker that is not there any more? Then it is refused, and gone. j: the job, or NULL. */
+/* Was the connection asked for a worker that is gone? Then refuses and frees it. j: the job, or NULL if it has no worker. */
 static bool peer_refuse_stale(struct conn *c, const struct job *j)
 {
     if (c->request.to.number == 0 || (j && incarnation_same(&j->worker, &c->request.to)))
@@ -378,7 +381,8 @@ static bool peer_refuse_stale(struct conn *c, const struct job *j)
     return true;
 }
 
-/* Frees the connection; false: the worker is just dying or its channel is full, and the connection is held on. */
+/* Hands the connection to the worker, or refuses it; frees it. Returns false if it remains held: the worker is dying, or its
+ * channel is full. */
 static bool peer_deliver(struct conn *c, struct job *j)
 {
     struct control_peer m = {.msg = {.type = CONTROL_PEER}, .from = c->request.from, .purpose = c->request.purpose};
@@ -404,7 +408,7 @@ static bool peer_deliver(struct conn *c, struct job *j)
     c->at = j->worker;
     status = conn_answer(c, 0, "");
     if (status)
-        (void)shutdown(c->sock, SHUT_RDWR); /* the worker sees its end */
+        (void)shutdown(c->sock, SHUT_RDWR); /* so that the worker sees the connection's end */
     else
         c->nodes->peers_in++;
     log_debug("job %u/%s: node %s is connected to its worker", j->uid, j->name, c->who);
@@ -412,7 +416,7 @@ static bool peer_deliver(struct conn *c, struct job *j)
     return true;
 }
 
-/* It takes one of its user's places. */
+/* Counts the held connection for its user, unless the user has too many. */
 static int hold_begin(struct conn *c, struct error *e)
 {
     struct user *u = user_get(c->nodes->broker, c->request.uid);

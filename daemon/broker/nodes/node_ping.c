@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * node_ping.c - fccctl ping: a connection of its own to a node, and so many heartbeats on it, one after the other.
+ * node_ping.c - fccctl ping: makes a connection to a node, and sends heartbeats on it, one after the other.
  */
 #include <errno.h>
 #include <json-c/json.h>
@@ -11,7 +11,7 @@
 #include "daemon/broker/nodes/node.h"
 #include "proto/base/json_fd.h"
 
-#define PINGS_AT_ONCE 8 /* of a user */
+#define PINGS_AT_ONCE 8 /* pings of one user */
 
 struct ping {
     struct visitor *visitor;
@@ -103,14 +103,15 @@ static void ping_ended(struct conn *c, const struct error *why)
 
 static void ping_asked(struct conn *c)
 {
-    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* no state lets it */
+    conn_end(c, -EPROTO, "a request came on a connection of this node's own"); /* cannot happen in any state */
 }
 
 static const struct conn_ops ping_ops = {
     .answered = ping_send, .asked = ping_asked, .beat = ping_beat, .late = ping_late, .ended = ping_ended};
 
-/* Root's broker would connect anywhere for anybody: so what NODES does not name only root may ask for, or as whom the broker runs; also
- * where NODES is empty, since a ping, unlike a job, needs no other node. Each node that is asked has a connection for it. */
+/* May the visitor ping that address? A broker that runs as root must not connect anywhere for anybody. So only root and the
+ * broker's own user may ping a node that is not in NODES, even if NODES is empty: unlike a job, a ping is not needed for
+ * work. */
 static int ping_permit(const struct visitor *v, const char *address, struct error *e)
 {
     const struct visitor *other;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * node_resolve.c - addresses of hosts. A name may take seconds to look up: a child does it.
+ * node_resolve.c - resolves addresses of hosts. Resolving a name may take seconds, so a child process does it.
  */
 #include <errno.h>
 #include <limits.h>
@@ -50,10 +50,10 @@ static void resolver_run(int out, const void *address)
     static struct resolved found;
 
     (void)lookup(address, 0, &found);
-    if (write(out, &found, sizeof(found)) != sizeof(found)) /* a pipe takes so little at once */
+    if (write(out, &found, sizeof(found)) != sizeof(found)) /* at most PIPE_BUF bytes, so written whole */
         _exit(EXIT_FAILURE);
 }
-static_assert(sizeof(struct resolved) <= PIPE_BUF, "written at once");
+static_assert(sizeof(struct resolved) <= PIPE_BUF, "a pipe takes it at once");
 
 int resolver_start(struct nodes *ns, const char *address, struct child **holder, int *in)
 {

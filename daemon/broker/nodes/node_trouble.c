@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * node_trouble.c - which nodes of NODES this one does not reach, and why, as its own links find out: workers say so to who waits in vain. Nothing
- * that another node says of itself without having proven itself is in it, but for what its own address answers.
+ * node_trouble.c - which nodes of NODES cannot be reached, and why, as this node's links find out. Workers add it to the errors
+ * of ranks that time out. A node that has not proven itself cannot influence this text, except by what it answers at its own
+ * address.
  */
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +35,7 @@ static void trouble_send(struct job *j)
     struct control_trouble m = {.msg = {.type = CONTROL_TROUBLE}};
 
     memcpy(m.text, ns->trouble, sizeof(m.text));
-    (void)channel_send_newest(j, &m.msg, sizeof(m)); /* if the worker is gone, or memory is short: it is for a text only */
+    (void)channel_send_newest(j, &m.msg, sizeof(m)); /* failure does not matter: this is only for an error text */
 }
 
 void trouble_update(struct nodes *ns)
@@ -47,7 +48,7 @@ void trouble_update(struct nodes *ns)
         return;
     memcpy(ns->trouble, text, sizeof(text));
     LIST_FOREACH(j, &ns->broker->jobs, link)
-        if (j->control >= 0 && j->closed && !j->retired) /* others hear it with their START */
+        if (j->control >= 0 && j->closed && !j->retired) /* a worker without START yet gets it after START */
             trouble_send(j);
 }
 
