@@ -6,7 +6,7 @@
 #ifndef FCC_PROTO_OPERATORS_H
 #define FCC_PROTO_OPERATORS_H
 
-/* Every operator: X(NAME, name, number). Numbers never change. kernels/plan/program.c has the rest of each operator. */
+/* Every operator: X(NAME, name, number). Numbers never change. kernels/plan/operators.def has the rest of each operator. */
 #define FCC_OPERATORS(X)                                                                                                       \
     X(NOOP, noop, 0)                                                                                                           \
     X(EMBEDDING_ALL_TO_ALL, embedding_all_to_all, 1)                                                                           \

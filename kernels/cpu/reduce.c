@@ -20,14 +20,14 @@ static int result_of(const struct run *run)
 }
 
 /* The slice's tile, dense, in one of the slots of a rank that collects its partial sums. */
-static unsigned char *slot_at(const struct run *run, const struct gemv_layout *l, const struct slice *s, int at, int slot)
+static unsigned char *slot_at(const struct run *run, const struct reduce_layout *l, const struct slice *s, int at, int slot)
 {
     return run->staging[at] + l->local_bytes + (uint64_t)slot * l->slot_bytes +
-           (uint64_t)(run->problem->dim[DIM_M] * (s->col - l->columns[gemv_owner(l, s->col)])) * sizeof(float);
+           (uint64_t)(run->problem->dim[DIM_M] * (s->col - l->columns[reduce_owner(l, s->col)])) * sizeof(float);
 }
 
 /* Where the partial sum goes that this rank puts: its own, or its node's. */
-static unsigned char *partial_at(const struct run *run, const struct gemv_layout *l, const struct slice *s)
+static unsigned char *partial_at(const struct run *run, const struct reduce_layout *l, const struct slice *s)
 {
     return slot_at(run, l, s, s->dst, s->slot);
 }
@@ -65,7 +65,7 @@ static void add_in_order(unsigned char *sum, const unsigned char *const terms[],
 }
 
 /* The partial sums of this node's ranks, in rank order, from element `at` of the tile on. Returns how many. */
-static int node_terms(const struct run *run, const struct gemv_layout *l, const struct slice *s, size_t at,
+static int node_terms(const struct run *run, const struct reduce_layout *l, const struct slice *s, size_t at,
                       const unsigned char *terms[FCC_MAX_RANKS])
 {
     const unsigned char *first = slot_at(run, l, s, run->rank, s->terms) + at * sizeof(float);
@@ -77,7 +77,7 @@ static int node_terms(const struct run *run, const struct gemv_layout *l, const 
     return n;
 }
 
-static void reduce_in_node(const struct run *run, const struct gemv_layout *l, const struct slice *s)
+static void reduce_in_node(const struct run *run, const struct reduce_layout *l, const struct slice *s)
 {
     const unsigned char *terms[FCC_MAX_RANKS];
     int n = node_terms(run, l, s, 0, terms);
@@ -86,7 +86,7 @@ static void reduce_in_node(const struct run *run, const struct gemv_layout *l, c
 }
 
 /* n sums from element `at` of an own tile on: this node's ranks, then the nodes. Flat: there is one node. */
-static void reduce_piece(const struct run *run, const struct gemv_layout *l, const struct slice *s, size_t at, size_t n,
+static void reduce_piece(const struct run *run, const struct reduce_layout *l, const struct slice *s, size_t at, size_t n,
                          unsigned char *sum)
 {
     const unsigned char *terms[FCC_MAX_RANKS];
@@ -96,11 +96,11 @@ static void reduce_piece(const struct run *run, const struct gemv_layout *l, con
     if (l->nnodes == 1)
         return;
     for (int j = 0; j < l->nnodes; j++)
-        terms[j] = j == own ? sum : slot_at(run, l, s, run->rank, gemv_node_slot(l, run->rank, j)) + at * sizeof(float);
+        terms[j] = j == own ? sum : slot_at(run, l, s, run->rank, reduce_node_slot(l, run->rank, j)) + at * sizeof(float);
     add_in_order(sum, terms, l->nnodes, n);
 }
 
-static void reduce_tile(const struct run *run, const struct gemv_layout *l, const struct slice *s)
+static void reduce_tile(const struct run *run, const struct reduce_layout *l, const struct slice *s)
 {
     enum { PIECE = 1024 };
     _Alignas(64) float sum[PIECE];
@@ -142,7 +142,7 @@ static struct place place_of(const struct run *run, const struct slice *s)
 
 static void move(const struct run *run, const struct slice *s)
 {
-    const struct gemv_layout *l = run->plan->layout;
+    const struct reduce_layout *l = run->plan->layout;
 
     switch (s->kind) {
     case SLICE_PUT:
@@ -165,7 +165,7 @@ static void reduce_area(const struct run *run, const struct slice *s, int dst, s
 {
     const struct tensor *y = &run->args[dst].tensors[result_of(run)];
     uint64_t size = dtype_size(run->problem->dtype), sums = (uint64_t)s->rows * s->cols * sizeof(float);
-    const struct gemv_layout *l = run->plan->layout;
+    const struct reduce_layout *l = run->plan->layout;
 
     if (s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD) {
         *out = (struct put_area){.tensor = result_of(run),

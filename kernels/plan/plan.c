@@ -81,7 +81,7 @@ void plan_keep_layout(struct plan_builder *b, const void *layout, size_t bytes)
 
 static int plan_check(const struct problem *problem, int rank, const struct schedule *schedule, struct error *e)
 {
-    if (!op_get(problem->op))
+    if (!op_spec(problem->op))
         return error_set(e, -EINVAL, "operator: %u: unknown", (unsigned)problem->op);
     if (problem->nranks < 1 || problem->nranks > FCC_MAX_RANKS)
         return error_set(e, -EINVAL, "nranks: %d: allowed are 1 to %d", problem->nranks, FCC_MAX_RANKS);
@@ -108,7 +108,7 @@ int plan_make(const struct problem *problem, int rank, const struct schedule *sc
     b.plan->nranks = problem->nranks;
     b.plan->schedule = *schedule;
     plan_add_level(&b, 0);
-    op_get(problem->op)->plan(problem, rank, &b.plan->schedule, &b);
+    op_exchange(problem->op)->plan(problem, rank, op_compute(problem->op), &b);
     /* Every plan has at least one slice, so that whoever runs it learns of its end from its slices. */
     if (b.status == 0 && b.plan->nslices == 0) {
         plan_add_level(&b, b.plan->nlevels > LEVELS ? b.plan->nlevels - 1 : LEVEL_WAIT);
@@ -144,7 +144,7 @@ void plan_free(struct plan *plan)
 
 struct work plan_work(const struct problem *problem, int rank)
 {
-    return op_get(problem->op)->work(problem, rank);
+    return op_compute(problem->op)->work(problem, rank);
 }
 
 void plan_destination_order(const struct problem *problem, int rank, int order[])
@@ -201,27 +201,19 @@ const char *route_name(enum plan_route route)
 
 const char *op_prepare_name(enum fcc_op op)
 {
-    static const char *const names[] = {
-#define X(NAME, name, number) [FCC_OP_##NAME] = #name "_prepare",
-        FCC_OPERATORS(X)
-#undef X
-    };
-
-    return (unsigned)op < FCC_OP_COUNT ? names[op] : "unknown";
+    return op_spec(op) ? op_spec(op)->prepare_name : "unknown";
 }
 
 const char *op_name(enum fcc_op op)
 {
-    const struct op *row = op_get(op);
-
-    return row ? row->name : "unknown";
+    return op_spec(op) ? op_spec(op)->name : "unknown";
 }
 
 int op_by_name(const char *name)
 {
-    for (int i = 0; i < FCC_OP_COUNT; i++)
-        if (op_get((unsigned)i) && strcmp(op_name((enum fcc_op)i), name) == 0)
-            return i;
+    for (unsigned i = 0; i < FCC_OP_COUNT; i++)
+        if (strcmp(op_spec(i)->name, name) == 0)
+            return (int)i;
     return -ENOENT;
 }
 

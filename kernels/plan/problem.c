@@ -12,7 +12,7 @@
 
 void problem_begin(struct problem *p, enum fcc_op op, int nranks)
 {
-    const struct problem_spec *words = &op_get(op)->words;
+    const struct problem_spec *words = op_words(op);
     size_t bytes = (size_t)nranks * sizeof(int64_t);
 
     p->op = op;
@@ -27,7 +27,7 @@ void problem_begin(struct problem *p, enum fcc_op op, int nranks)
 
 bool problem_equal(const struct problem *a, const struct problem *b)
 {
-    const struct problem_spec *words = &op_get(a->op)->words;
+    const struct problem_spec *words = op_words(a->op);
     size_t n = (size_t)a->nranks, bytes = n * sizeof(int64_t);
     bool equal = a->op == b->op && a->dtype == b->dtype && a->nranks == b->nranks &&
                  !memcmp(a->node_of, b->node_of, n * sizeof(a->node_of[0])) && !memcmp(a->dim, b->dim, sizeof(a->dim));
@@ -64,7 +64,7 @@ static int counts_check_of(const struct problem *p, const char *name, int r, str
 
 int problem_check(const struct problem *p, struct error *e)
 {
-    const struct problem_spec *words = &op_get(p->op)->words;
+    const struct problem_spec *words = op_words(p->op);
     int64_t rows = 0; /* of the ranks before */
     int status = 0;
 

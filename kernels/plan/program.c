@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * program.c - the operator table, and the attributes of a request.
+ * program.c - what operators are made of, and the attributes of a request.
  */
 #include "kernels/plan/program.h"
 
@@ -8,25 +8,52 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "kernels/plan/table.h"
+static const struct compute_ops *const computes[] = {[COMPUTE_NONE] = &compute_none,
+                                                     [COMPUTE_BAG] = &compute_bag,
+                                                     [COMPUTE_GEMV] = &compute_gemv,
+                                                     [COMPUTE_GEMM] = &compute_gemm};
+static const struct exchange_ops *const exchanges[] = {
+    [EXCHANGE_NONE] = &exchange_none, [EXCHANGE_PUT] = &exchange_put, [EXCHANGE_REDUCE] = &exchange_reduce};
 
-static const struct op *const operators[FCC_OP_COUNT] = {
-#define X(NAME, name, number) [number] = &op_##name,
-    FCC_OPERATORS(X)
-#undef X
-};
-
-const struct op *op_get(unsigned op)
+const struct compute_ops *op_compute(enum fcc_op op)
 {
-    return op < FCC_OP_COUNT ? operators[op] : NULL;
+    return computes[op_spec(op)->compute];
 }
 
-int op_no_values(const struct problem *problem, int rank, int64_t values[])
+const struct exchange_ops *op_exchange(enum fcc_op op)
 {
-    (void)problem;
-    (void)rank;
-    (void)values;
-    return 0;
+    return exchanges[op_spec(op)->exchange];
+}
+
+const struct problem_spec *op_words(enum fcc_op op)
+{
+    return &op_compute(op)->words;
+}
+
+int op_check(const struct op_args *args, int nranks, int rank, struct error *e)
+{
+    return op_compute(args->op)->check(args, nranks, rank, e);
+}
+
+int op_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
+{
+    return op_compute(args[0].op)->match(args, nranks, out, e);
+}
+
+bool op_attrs_fit(const struct problem *problem, int rank, const struct op_args *args)
+{
+    const struct compute_ops *compute = op_compute(problem->op);
+
+    if (!op_spec(problem->op)->nattrs)
+        return !args->nattrs;
+    return compute->attrs_fit && compute->attrs_fit(problem, rank, args);
+}
+
+int op_values(const struct problem *problem, int rank, int64_t values[])
+{
+    const struct exchange_ops *exchange = op_exchange(problem->op);
+
+    return exchange->values ? exchange->values(problem, rank, values) : 0;
 }
 
 void op_args_copy(struct op_args *to, const struct op_args *from)

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * program.h - what an operator is: one row of the operator table. To add an operator: a number in proto.h, a row in program.c, a file
- * OP.c.
+ * program.h - requests, and what operators are made of: a compute and an exchange. To add an operator of parts that there are: a number in
+ * proto/operators.h, and a row in operators.def.
  */
 #ifndef FCC_KERNELS_PLAN_PROGRAM_H
 #define FCC_KERNELS_PLAN_PROGRAM_H
 
 #include <stdbool.h>
 
+#include "kernels/plan/domain.h"
 #include "kernels/plan/plan.h"
+#include "kernels/plan/spec.h"
 #include "proto/proto.h"
 
 /* A tensor as the kernels see it: its place in this process is checked against its buffer (every element of shape x stride
@@ -43,29 +45,43 @@ int op_attrs_check(const int64_t *attrs, size_t nattrs, struct error *e);
 /* The values of an attribute and their number, or NULL (and 0) if it is absent. */
 const int64_t *op_attr(const struct op_args *args, enum fcc_attr key, size_t *count);
 
-/* Errors speak of arguments as "ARGUMENT: value: what is allowed"; the caller puts "rank R: OPERATOR: " in front. */
-struct op {
-    const char *name;
-    int ntensors;
-    const char *const *tensor_names; /* [ntensors] */
-    int result;                      /* the tensor that ranks store into; -1: there is none */
-    struct problem_spec words;       /* of its problems */
+/* What each rank computes: a file in compute/. Errors speak of arguments as "ARGUMENT: value: what is allowed"; the caller puts
+ * "rank R: OPERATOR: " in front. */
+struct compute_ops {
+    struct problem_spec words; /* of its problems, whatever the exchange */
     /* One rank's request by itself. 0, or -EINVAL with the reason. */
     int (*check)(const struct op_args *args, int nranks, int rank, struct error *e);
     /* All ranks' (checked) requests together: fill in *out (problem_begin(), and node_of is set). 0, or -EINVAL with a reason
      * that names the rank that differs, from which one, and both values: "n: rank 2 has 128, rank 0 has 256". */
     int (*match)(const struct op_args args[], int nranks, struct problem *out, struct error *e);
-    /* Fill the builder's plan; schedule's zeros become the defaults. */
-    void (*plan)(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b);
-    struct work (*work)(const struct problem *problem, int rank);
-    /* Whether a rank's request is one of this problem by its attributes. For operators whose problem has all that these say; NULL: it is
-     * if it has none. */
+    /* Whether a rank's request is one of this problem by its attributes. NULL: that cannot be told. */
     bool (*attrs_fit)(const struct problem *problem, int rank, const struct op_args *args);
-    /* Values to return to the rank with its completion, at most FCC_MAX_RANKS; returns how many. */
+    struct work (*work)(const struct problem *problem, int rank);
+    /* How large a slice's tile had best be: the schedule's zeros become sizes. */
+    void (*tile)(const struct problem *problem, int rank, struct schedule *schedule);
+    /* What the rank has for whom; *out is zeroed. For exchanges that put. */
+    void (*domain)(const struct problem *problem, int rank, const struct schedule *schedule, struct domain *out);
+};
+extern const struct compute_ops compute_none, compute_bag, compute_gemv, compute_gemm;
+
+/* How the results reach the ranks: a file in exchange/. */
+struct exchange_ops {
+    /* Fill the builder's plan, whose schedule is what was asked for; sizes and route that were not become what is best. */
+    void (*plan)(const struct problem *problem, int rank, const struct compute_ops *compute, struct plan_builder *b);
+    /* Values to return to the rank with its completion, at most FCC_MAX_RANKS; returns how many. NULL: none. */
     int (*values)(const struct problem *problem, int rank, int64_t values[]);
 };
+extern const struct exchange_ops exchange_none, exchange_put, exchange_reduce;
 
-/* The operator's row, or NULL for an unknown number. */
-const struct op *op_get(unsigned op);
+/* The parts of an operator, whose number must be known. */
+const struct compute_ops *op_compute(enum fcc_op op);
+const struct exchange_ops *op_exchange(enum fcc_op op);
+
+const struct problem_spec *op_words(enum fcc_op op);
+int op_check(const struct op_args *args, int nranks, int rank, struct error *e);
+int op_match(const struct op_args args[], int nranks, struct problem *out, struct error *e);
+/* Whether the request is one of this problem by its attributes; false if that cannot be told. */
+bool op_attrs_fit(const struct problem *problem, int rank, const struct op_args *args);
+int op_values(const struct problem *problem, int rank, int64_t values[]);
 
 #endif

@@ -7,10 +7,15 @@
 #include <errno.h>
 #include <inttypes.h>
 
-int args_check(const struct op_args *args, int ntensors, unsigned attr_mask, struct error *e)
+int args_check(const struct op_args *args, struct error *e)
 {
-    if (args->ntensors != ntensors)
-        return error_set(e, -EINVAL, "tensors: %d: allowed is %d", args->ntensors, ntensors);
+    const struct op_spec *spec = op_spec(args->op);
+    unsigned attr_mask = 0;
+
+    for (int i = 0; i < spec->nattrs; i++)
+        attr_mask |= 1u << spec->attrs[i].key;
+    if (args->ntensors != spec->ntensors)
+        return error_set(e, -EINVAL, "tensors: %d: allowed is %d", args->ntensors, spec->ntensors);
     if ((unsigned)args->schedule > FCC_SCHEDULE_COMM_ONLY)
         return error_set(e, -EINVAL, "schedule: %u: allowed are %d to %d", (unsigned)args->schedule, FCC_SCHEDULE_AUTO,
                          FCC_SCHEDULE_COMM_ONLY);

@@ -8,8 +8,8 @@
 #include "kernels/plan/program.h"
 #include "kernels/plan/spec.h"
 
-/* The number of tensors, the schedule, and that there are no attributes but those of the mask (1 << key). */
-int args_check(const struct op_args *args, int ntensors, unsigned attr_mask, struct error *e);
+/* The number of tensors, the schedule, and that there are no attributes but those of the operator's row. */
+int args_check(const struct op_args *args, struct error *e);
 
 /* The tensor is there, its dtype is one of the mask's (1 << dtype), it has ndim dimensions of 0 to INT32_MAX elements and a
  * last stride of 1. */

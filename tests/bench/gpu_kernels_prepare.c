@@ -255,7 +255,7 @@ static void args_make(const struct prepared *p, const struct input_set *set, int
     struct tensor *t = a->tensors;
 
     *a = (struct op_args){
-        .op = s->op, .schedule = s->kind, .ntensors = op_get(s->op)->ntensors, .attrs = p->attrs, .nattrs = p->nattrs};
+        .op = s->op, .schedule = s->kind, .ntensors = op_spec(s->op)->ntensors, .attrs = p->attrs, .nattrs = p->nattrs};
     switch (s->op) {
     case FCC_OP_GEMV_ALL_REDUCE:
         t[FCC_GEMV_X] = tensor_make(first, s->dtype, 2, s->m, s->k, 0);
@@ -347,9 +347,9 @@ static int plans_make(struct prepared *p, struct error *e)
 
     p->problem = (struct problem){.op = s->op, .nranks = bench.nranks};
     for (int r = 0; r < bench.nranks && status == 0; r++)
-        status = op_get(s->op)->check(&p->args[r], bench.nranks, r, e);
+        status = op_check(&p->args[r], bench.nranks, r, e);
     if (status == 0)
-        status = op_get(s->op)->match(p->args, bench.nranks, &p->problem, e);
+        status = op_match(p->args, bench.nranks, &p->problem, e);
     for (int r = 0; r < bench.nranks && status == 0; r++)
         status = plan_make(&p->problem, r, &schedule, &p->plans[r], e);
     return status;

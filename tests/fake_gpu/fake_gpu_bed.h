@@ -270,7 +270,7 @@ static inline void stream_gate(void *stream, _Atomic int *open)
 
 /* ---- an operator with buffers of its own. Nothing is computed ---- */
 
-/* Too many sums for one step, also of one rank (kernels/plan/compute/gemv.c). */
+/* Too many sums for one step, also of one rank (kernels/plan/exchange/reduce_packets.c). */
 #ifdef __SANITIZE_THREAD__
 enum { PRODUCT_M = 32 }; /* what kernels add up, word by word, is most of the time there */
 #else

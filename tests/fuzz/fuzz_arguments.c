@@ -190,7 +190,7 @@ static bool request_is_possible(const struct request *r)
     for (int i = 0; i < r->args.ntensors; i++)
         if (!tensor_is_possible(&r->args.tensors[i]))
             return false;
-    return r->args.ntensors == op_get(r->args.op)->ntensors;
+    return r->args.ntensors == op_spec(r->args.op)->ntensors;
 }
 
 /* ---- what is expected ---- */
@@ -384,7 +384,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     spoilt = spoilt < 4 ? 0 : spoilt - 3;
     enum plan_route route = (enum plan_route)input_below(&in, PLAN_HIERARCHICAL + 1);
     for (int r = 0; r < nranks; r++) {
-        all[r].args = (struct op_args){.op = op, .route = route, .ntensors = op_get(op)->ntensors};
+        all[r].args = (struct op_args){.op = op, .route = route, .ntensors = op_spec(op)->ntensors};
         problem.node_of[r] = (int32_t)input_below(&in, 4);
     }
     if (make[op])
@@ -398,13 +398,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         all[r].args.nattrs = all[r].nwords;
         status = op_attrs_check(all[r].words, all[r].nwords, &e);
         if (!status)
-            status = op_get(op)->check(&all[r].args, nranks, r, &e);
+            status = op_check(&all[r].args, nranks, r, &e);
         if (status)
             break;
         args[r] = all[r].args;
     }
     if (!status)
-        status = op_get(op)->match(args, nranks, &problem, &e);
+        status = op_match(args, nranks, &problem, &e);
     if (status) {
         FUZZ_CHECK(spoilt > 0);
         expect_refusal(status, &e);
@@ -416,7 +416,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         struct work work = plan_work(&problem, r);
         int64_t values[FCC_MAX_RANKS];
         FUZZ_CHECK(work.bytes >= 0 && work.flops >= 0);
-        int n = op_get(op)->values(&problem, r, values);
+        int n = op_values(&problem, r, values);
         FUZZ_CHECK(n >= 0 && n <= FCC_MAX_RANKS);
     }
     return 0;

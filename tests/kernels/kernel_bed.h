@@ -230,12 +230,12 @@ static void case_match(struct test_case *c, enum fcc_op op)
     c->problem = (struct problem){.op = op, .nranks = c->nranks};
     for (int r = 0; r < c->nranks; r++) {
         c->args[r].op = op;
-        c->args[r].ntensors = op_get(op)->ntensors;
+        c->args[r].ntensors = op_spec(op)->ntensors;
         c->problem.node_of[r] = c->node_of[r];
-        if (op_attrs_check(c->args[r].attrs, c->args[r].nattrs, &e) || op_get(op)->check(&c->args[r], c->nranks, r, &e))
+        if (op_attrs_check(c->args[r].attrs, c->args[r].nattrs, &e) || op_check(&c->args[r], c->nranks, r, &e))
             fail_msg("%s: rank %d: %s", case_text, r, e.text);
     }
-    if (op_get(op)->match(c->args, c->nranks, &c->problem, &e))
+    if (op_match(c->args, c->nranks, &c->problem, &e))
         fail_msg("%s: %s", case_text, e.text);
 }
 

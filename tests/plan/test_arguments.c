@@ -66,24 +66,23 @@ static void refuse(const struct request *q, const char *text)
 {
     struct error e = {0};
 
-    expect_text(op_get(q->args[1].op)->check(&q->args[1], RANKS, 1, &e), &e, text);
+    expect_text(op_check(&q->args[1], RANKS, 1, &e), &e, text);
 }
 
 /* Each rank's request is well by itself, together they are refused with this text; "" means that they fit. */
 static void mismatch(const struct request *q, const char *text)
 {
-    const struct op *op = op_get(q->args[0].op);
     struct problem problem = {.op = q->args[0].op, .nranks = RANKS}, before = problem;
     struct error e = {0};
 
     for (int r = 0; r < RANKS; r++)
-        if (op->check(&q->args[r], RANKS, r, &e))
+        if (op_check(&q->args[r], RANKS, r, &e))
             fail_msg("rank %d: %s", r, e.text);
     if (*text == '\0') {
-        assert_int_equal(op->match(q->args, RANKS, &problem, &e), 0);
+        assert_int_equal(op_match(q->args, RANKS, &problem, &e), 0);
         return;
     }
-    expect_text(op->match(q->args, RANKS, &problem, &e), &e, text);
+    expect_text(op_match(q->args, RANKS, &problem, &e), &e, text);
     if (q->args[0].op != FCC_OP_GEMM_ALL_TO_ALL) /* which needs the problem to see whether the rows fit */
         assert_memory_equal(&problem, &before, sizeof(problem));
 }
@@ -300,7 +299,7 @@ static void test_attributes(void **state)
     expect_attrs((int64_t[]){2LL << 32, 2LL << 32}, 2, "attributes: key 2 twice: allowed is once");
     expect_attrs((int64_t[]){0}, 1, "attributes: key 0: allowed are 1 to 5");
     expect_attrs((int64_t[]){-1}, 1, "attributes: key 4294967295: allowed are 1 to 5");
-    assert_null(op_get(FCC_OP_COUNT));
+    assert_null(op_spec(FCC_OP_COUNT));
 }
 
 /* ---- inputs that lie where a result is stored ---- */

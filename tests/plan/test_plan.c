@@ -164,7 +164,7 @@ static void test_problems(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(all_ops) / sizeof(all_ops[0]); i++) {
         static struct problem a, b;
-        const struct problem_spec *words = &op_get(all_ops[i])->words;
+        const struct problem_spec *words = op_words(all_ops[i]);
         memset(&a, 0x55, sizeof(a)); /* beyond the ranks lies anything */
         memset(&b, 0x2a, sizeof(b));
         (void)snprintf(case_text, sizeof(case_text), "problems of %s", op_name(all_ops[i]));

@@ -32,19 +32,12 @@ static bool is_scheduled(const struct launch *l, const struct op_args *args)
     return l->schedule.kind == kind && l->schedule.route == args->route;
 }
 
-static bool attrs_fit(const struct launch *l, int rank, const struct op_args *args)
-{
-    const struct op *op = op_get(l->problem->op);
-
-    return op->attrs_fit ? op->attrs_fit(l->problem, rank, args) : !args->nattrs;
-}
-
 static bool comes_again(const struct launch *l, int rank)
 {
     const struct submission *sub = launch_comm(l)->members[rank].next;
 
     return sub && sub->kind == SUBMISSION_OPERATOR && !sub->error.status && op_tensors_equal(&l->args[rank], &sub->args) &&
-           attrs_fit(l, rank, &sub->args) && is_scheduled(l, &sub->args);
+           op_attrs_fit(l->problem, rank, &sub->args) && is_scheduled(l, &sub->args);
 }
 
 static bool is_worth_it(const struct launch *l)

@@ -16,7 +16,7 @@ static void range_of(const struct tensor *t, const struct buffer *b, unsigned lo
 /* of: of whom the result is, "" or "rank 3's " */
 static int overlap_say(const struct submission *sub, int input, const struct submission *other, const char *of, struct error *e)
 {
-    const struct op *op = op_get(sub->args.op);
+    const struct op_spec *op = op_spec(sub->args.op);
     unsigned long long first, last, other_first, other_last;
 
     range_of(&sub->args.tensors[input], sub->buffers[input], &first, &last);
@@ -24,13 +24,13 @@ static int overlap_say(const struct submission *sub, int input, const struct sub
     return error_set(e, -EINVAL,
                      "%s: bytes %llu to %llu of buffer %u overlap %s%s, bytes %llu to %llu: allowed are inputs that no result "
                      "is stored into",
-                     op->tensor_names[input], first, last, sub->buffers[input]->handle, of, op->tensor_names[op->result],
+                     op->tensors[input].name, first, last, sub->buffers[input]->handle, of, op->tensors[op->result].name,
                      other_first, other_last);
 }
 
 int overlap_check(struct submission *sub, const struct member *m, struct error *e)
 {
-    int result = op_get(sub->args.op)->result;
+    int result = op_spec(sub->args.op)->result;
 
     for (int i = 0; i < sub->args.ntensors && result >= 0; i++) {
         const struct buffer *b = sub->buffers[i];
@@ -44,7 +44,7 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
             return error_set(
                 e, -EINVAL,
                 "%s: buffer %u: is rank %d's part of the memory for results: allowed over several nodes is this rank's own",
-                op_get(sub->args.op)->tensor_names[i], b->handle, b->rank);
+                op_spec(sub->args.op)->tensors[i].name, b->handle, b->rank);
         sub->reads_others = true;
     }
     return 0;
@@ -53,7 +53,7 @@ int overlap_check(struct submission *sub, const struct member *m, struct error *
 static int inputs_match(const struct comm *c, int reader, int writer, struct error *e)
 {
     const struct submission *sub = c->members[reader].next, *other = c->members[writer].next;
-    int result = op_get(sub->args.op)->result;
+    int result = op_spec(sub->args.op)->result;
     struct error why = {0};
     char of[32];
 

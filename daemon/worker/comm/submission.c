@@ -287,14 +287,14 @@ static int tensor_resolve_remote(const struct member *m, const struct fcc_wire_t
 }
 
 /* A client that has several ranks of the communicator has all their parts. */
-static int result_check_own(const struct submission *sub, const struct member *m, const struct op *op, struct error *e)
+static int result_check_own(const struct submission *sub, const struct member *m, const struct op_spec *op, struct error *e)
 {
     const struct buffer *b = op->result >= 0 ? sub->buffers[op->result] : NULL;
 
     if (!b || !buffer_takes_results(b) || b->comm != m->comm->number || b->rank == m->rank)
         return 0;
     return error_set(e, -EINVAL, "%s: buffer %u: is rank %d's part of the memory for results: allowed is this rank's own",
-                     op->tensor_names[op->result], b->handle, b->rank);
+                     op->tensors[op->result].name, b->handle, b->rank);
 }
 
 /* `remote` is NULL for a rank here. */
@@ -302,7 +302,7 @@ static int submission_resolve(struct submission *sub, const struct member *membe
                               const struct remote_request *remote, struct error *e)
 {
     const struct fcc_wire_tensor *tensors = (const struct fcc_wire_tensor *)(m + 1);
-    const struct op *op = op_get(m->op);
+    const struct op_spec *op = op_spec(m->op);
     int status;
 
     sub->args.op = (enum fcc_op)m->op;
@@ -325,14 +325,14 @@ static int submission_resolve(struct submission *sub, const struct member *membe
         return error_set(e, -EINVAL, "%u tensors: expected %d", m->ntensors, op->ntensors);
     status = op_attrs_check(sub->args.attrs, sub->args.nattrs, e);
     for (int i = 0; !status && i < m->ntensors; i++)
-        status = remote ? tensor_resolve_remote(member, &tensors[i], op->tensor_names[i], remote->buffers[i].bytes,
+        status = remote ? tensor_resolve_remote(member, &tensors[i], op->tensors[i].name, remote->buffers[i].bytes,
                                                 remote->buffers[i].symmetric, &sub->args.tensors[i], &sub->buffers[i], e)
-                        : tensor_resolve(sub->session, member->comm, &tensors[i], op->tensor_names[i], &sub->args.tensors[i],
+                        : tensor_resolve(sub->session, member->comm, &tensors[i], op->tensors[i].name, &sub->args.tensors[i],
                                          &sub->buffers[i], e);
     if (!status && !remote)
         status = result_check_own(sub, member, op, e);
     if (!status)
-        status = op->check(&sub->args, member->comm->nranks, member->rank, e);
+        status = op_check(&sub->args, member->comm->nranks, member->rank, e);
     if (!status && !remote)
         status = overlap_check(sub, member, e);
     return status;

@@ -110,7 +110,7 @@ int launch_match(struct comm *c, const struct op_args args[], struct error *e)
     problem_begin(c->problem, op, c->nranks);
     for (int r = 0; r < c->nranks; r++)
         c->problem->node_of[r] = c->members[r].node;
-    int status = op_get(op)->match(args, c->nranks, c->problem, &why);
+    int status = op_match(args, c->nranks, c->problem, &why);
     return status ? error_set(e, status, "%s: %s", submission_name(c->members[0].next), why.text) : 0;
 }
 
@@ -265,7 +265,7 @@ static void rank_tell_success(const struct launch *l, int rank)
 
     if (!sub->session || sub->kind != SUBMISSION_OPERATOR || sub->slot == FCC_NO_SLOT || sub->stream)
         return;
-    int n = op_get(l->problem->op)->values(l->problem, rank, values);
+    int n = op_values(l->problem, rank, values);
     slot_succeed(sub->session, sub->slot, sub->id, values, n);
     sub->session = NULL; /* told */
 }
@@ -295,7 +295,6 @@ void launch_end(struct launch *l)
 
 static void ranks_tell(struct comm *c, const struct launch *l)
 {
-    const struct op *op = op_get(l->problem->op);
     const struct error *e = c->state == COMM_ABORTED ? &c->error : &l->error;
 
     if (!l->inline_)
@@ -304,7 +303,7 @@ static void ranks_tell(struct comm *c, const struct launch *l)
         struct member *m = &c->members[r];
         struct submission *sub = l->submissions[r];
         int64_t values[FCC_MAX_RANKS];
-        int n = e->status ? 0 : op->values(l->problem, r, values);
+        int n = e->status ? 0 : op_values(l->problem, r, values);
         assert(sub == TAILQ_FIRST(&m->queue));
         TAILQ_REMOVE(&m->queue, sub, link);
         m->queued--;

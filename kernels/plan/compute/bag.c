@@ -1,26 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * bag.c - EmbeddingBag over tables sharded by table, then All-to-All from tables to samples.
+ * bag.c - EmbeddingBag over tables that are shared out among the ranks.
  *
- * A rank's result for destination p is the matrix [samples of p][own tables], an element of which is a pooled vector; the
- * phases are those of kernels/plan/exchange/put.h. In compute+put a bag is pooled in registers and stored straight into the destination's out.
- * The ranks' columns of out are disjoint, so the order of stores does not matter; the flag of a source is raised (release)
- * after its last tile and awaited (acquire) by the receiver.
- *
- * Staging, unless fused: all pooled vectors, dense, [destination][sample][own table][dim], dtype of the tables.
+ * A rank's result for a destination is the matrix [samples of the destination][own tables], an element of which is a pooled vector. In
+ * compute+put a bag is pooled in registers and stored straight into the destination's out, in which each rank has columns of its own.
  */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 
-#include "kernels/plan/exchange/put.h"
-#include "kernels/plan/table.h"
+#include "kernels/plan/program.h"
 #include "kernels/plan/tensor.h"
-
-static const char *const names[] = {
-    [FCC_EMB_TABLES] = "tables",          [FCC_EMB_INDICES] = "indices", [FCC_EMB_OFFSETS] = "offsets",
-    [FCC_EMB_WEIGHTS] = "sample_weights", [FCC_EMB_OUT] = "out",
-};
 
 /* ---- arguments ---- */
 
@@ -127,10 +117,9 @@ static int indices_check(const struct op_args *args, struct error *e)
     return status;
 }
 
-static int embedding_check(const struct op_args *args, int nranks, int rank, struct error *e)
+static int bag_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
-    unsigned mask = 1u << FCC_ATTR_TABLE_ROWS | 1u << FCC_ATTR_POOLING | 1u << FCC_ATTR_BATCH | 1u << FCC_ATTR_BATCH_SPLIT;
-    int status = args_check(args, FCC_EMB_TENSORS, mask, e);
+    int status = args_check(args, e);
 
     if (status == 0)
         status = attrs_check(args, nranks, e);
@@ -156,7 +145,7 @@ static int match_split(int rank, const int64_t split[], const int64_t split0[], 
     return 0;
 }
 
-static int embedding_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
+static int bag_match(const struct op_args args[], int nranks, struct problem *out, struct error *e)
 {
     const struct tensor *out0 = &args[0].tensors[FCC_EMB_OUT];
     int64_t split[FCC_MAX_RANKS], split0[FCC_MAX_RANKS], batch0 = one_attr(&args[0], FCC_ATTR_BATCH), total = 0;
@@ -201,7 +190,7 @@ static int embedding_match(const struct op_args args[], int nranks, struct probl
  * are used again, and its indices are contiguous. For GPUs of 128 KiB: there are hundreds of workgroups to share them, of which
  * several on a multiprocessor cover each other's ends of slices; and of a multiple of 8 samples, so that all of a workgroup's
  * waves or half waves have the same number. */
-static void choose_tile(const struct problem *problem, int rank, struct schedule *schedule)
+static void bag_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
     const bool gpu = schedule->target == PLAN_GPU;
     int64_t tables = problem->rank_dim[DIM_N][rank], bags = tables * problem->dim[DIM_M];
@@ -227,28 +216,22 @@ static void choose_tile(const struct problem *problem, int rank, struct schedule
     }
 }
 
-static void embedding_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
+static void bag_domain(const struct problem *problem, int rank, const struct schedule *schedule, struct domain *out)
 {
-    struct rectangle parts[FCC_MAX_RANKS];
-    bool from[FCC_MAX_RANKS];
     int64_t tables_before = 0, tables = problem->rank_dim[DIM_N][rank];
 
-    choose_tile(problem, rank, schedule);
     for (int r = 0; r < rank; r++)
         tables_before += problem->rank_dim[DIM_N][r];
     for (int p = 0; p < problem->nranks; p++) {
-        parts[p] = (struct rectangle){
+        out->part[p] = (struct rectangle){
             .rows = (uint32_t)problem->rank_dim[DIM_M][p], .cols = (uint32_t)tables, .dst_col = (uint32_t)tables_before};
-        from[p] = problem->rank_dim[DIM_N][p] > 0 && problem->rank_dim[DIM_M][rank] > 0;
+        out->from[p] = problem->rank_dim[DIM_N][p] > 0 && problem->rank_dim[DIM_M][rank] > 0;
     }
-    if (schedule->kind != FCC_SCHEDULE_FUSED)
-        b->plan->staging_bytes =
-            (uint64_t)(problem->dim[DIM_M] * tables) * (uint64_t)problem->dim[DIM_VECTOR] * dtype_size(problem->dtype);
-    all_to_all_plan(problem, rank, schedule, parts, (uint64_t)problem->dim[DIM_VECTOR] * dtype_size(problem->dtype), from,
-                    schedule->target == PLAN_GPU ? ALL_TO_ALL_IN_TURNS : ALL_TO_ALL_IN_PARTS, NULL, b);
+    out->element_bytes = (uint64_t)problem->dim[DIM_VECTOR] * dtype_size(problem->dtype);
+    out->order = schedule->target == PLAN_GPU ? ORDER_IN_TURNS : ORDER_IN_PARTS;
 }
 
-static struct work embedding_work(const struct problem *problem, int rank)
+static struct work bag_work(const struct problem *problem, int rank)
 {
     double vector = (double)(problem->dim[DIM_VECTOR] * (int64_t)dtype_size(problem->dtype));
     double bags = (double)problem->rank_dim[DIM_N][rank] * (double)problem->dim[DIM_M];
@@ -258,18 +241,14 @@ static struct work embedding_work(const struct problem *problem, int rank)
                          .flops = nnz * (double)problem->dim[DIM_VECTOR]};
 }
 
-const struct op op_embedding_all_to_all = {
-    .name = "embedding_all_to_all",
-    .ntensors = FCC_EMB_TENSORS,
-    .tensor_names = names,
-    .result = FCC_EMB_OUT,
+const struct compute_ops compute_bag = {
     .words =
         {.dim = {[DIM_M] = {"batch", INT32_MAX}, [DIM_VECTOR] = {"dim", INT32_MAX}},
          .rank_dim =
              {[DIM_M] = {"batch_split", INT32_MAX}, [DIM_N] = {"tables", FCC_MAX_TABLES}, [DIM_K] = {"indices", INT64_MAX}}},
-    .check = embedding_check,
-    .match = embedding_match,
-    .plan = embedding_plan,
-    .work = embedding_work,
-    .values = op_no_values,
+    .check = bag_check,
+    .match = bag_match,
+    .work = bag_work,
+    .tile = bag_tile,
+    .domain = bag_domain,
 };

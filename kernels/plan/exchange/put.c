@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * put.c - the plan of an operator that ends in an All-to-All.
+ * put.c - the plans of an All-to-All, of whatever the ranks compute.
  */
 #include "kernels/plan/exchange/put.h"
 
-#include "kernels/plan/spec.h"
+#include "kernels/plan/program.h"
 
 enum { BAND_TILES = 16 };
+#define FLAGS_MOST 256 /* for which a GPU's workgroup can wait as fast as for one: a thread for each */
+
+/* How many tiles each rank has for each. */
+struct tiles {
+    uint32_t count[FCC_MAX_RANKS][FCC_MAX_RANKS]; /* [source][destination] */
+};
 
 static uint32_t least(uint64_t a, uint64_t b)
 {
@@ -183,7 +189,7 @@ static void add_waits(struct plan_builder *b, const bool from[])
 }
 
 /* A flag for each slice that is put, instead of those that there are; and the wait for all that come. */
-static void flags_split(struct plan_builder *b, const struct all_to_all_tiles *tiles)
+static void flags_split(struct plan_builder *b, const struct tiles *tiles)
 {
     struct plan *plan = b->plan;
     uint32_t next[FCC_MAX_RANKS] = {0}, most = 0, awaited = 0;
@@ -209,58 +215,114 @@ static void flags_split(struct plan_builder *b, const struct all_to_all_tiles *t
         add_wait(b, 0, awaited);
 }
 
-static void layout_keep(struct plan_builder *b, const struct rectangle parts[], uint64_t element_bytes)
+/* All ranks' tiles, if on GPUs of one node they are so few that each can have its flag: `asked` are the sizes that were asked for. On
+ * GPUs it takes 1.4 us to find the last of a destination's tiles, by a counter in their memory and a second fence. */
+static bool tiles_get(const struct problem *problem, const struct schedule *asked, const struct compute_ops *compute,
+                      struct tiles *out)
 {
-    struct put_layout l = {.element_bytes = element_bytes};
-    uint64_t rows = 0;
+    uint64_t all[FCC_MAX_RANKS] = {0};
 
-    for (int p = 0; p < b->plan->nranks; p++)
-        l.row_bytes = parts[p].cols * element_bytes > l.row_bytes ? parts[p].cols * element_bytes : l.row_bytes;
-    for (int p = 0; p < b->plan->nranks; rows += parts[p++].rows)
-        l.at[p] = (rows - parts[p].row) * l.row_bytes;
-    plan_keep_layout(b, &l, sizeof(l));
+    if (asked->kind != FCC_SCHEDULE_FUSED || asked->target != PLAN_GPU || plan_is_over_nodes(problem))
+        return false;
+    for (int r = 0; r < problem->nranks; r++) {
+        struct schedule s = *asked;
+        struct domain d = {.flag_each = false};
+        compute->tile(problem, r, &s);
+        compute->domain(problem, r, &s, &d);
+        for (int p = 0; p < problem->nranks; p++) {
+            uint64_t high = ((uint64_t)d.part[p].rows + s.slice_rows - 1) / s.slice_rows;
+            uint64_t count = high * (((uint64_t)d.part[p].cols + s.slice_cols - 1) / s.slice_cols);
+            if (!d.flag_each || (all[p] += count) > FLAGS_MOST)
+                return false;
+            out->count[r][p] = (uint32_t)count;
+        }
+    }
+    return true;
 }
 
-void all_to_all_plan(const struct problem *problem, int rank, const struct schedule *schedule, const struct rectangle parts[],
-                     uint64_t element_bytes, const bool from[], enum all_to_all_order in, const struct all_to_all_tiles *tiles,
-                     struct plan_builder *b)
+/* Where tiles lie in staging memory, and how much of that there is. */
+static void staging_plan(const struct problem *problem, const struct domain *d, struct plan_builder *b)
 {
-    uint32_t own_flag = (uint32_t)problem->nranks;
-    const bool bands = in == ALL_TO_ALL_IN_BANDS;
-    int order[FCC_MAX_RANKS];
+    const struct schedule *schedule = &b->plan->schedule;
+    struct put_layout l = {.element_bytes = d->element_bytes};
+    uint64_t rows = 0, bytes;
 
+    for (int p = 0; p < problem->nranks; p++) /* all parts that are not empty are as wide */
+        l.row_bytes = d->part[p].cols * d->element_bytes > l.row_bytes ? d->part[p].cols * d->element_bytes : l.row_bytes;
+    for (int p = 0; p < problem->nranks; rows += d->part[p++].rows)
+        l.at[p] = (rows - d->part[p].row) * l.row_bytes;
+    plan_keep_layout(b, &l, sizeof(l));
+    bytes = rows * l.row_bytes;
+    if (schedule->kind != FCC_SCHEDULE_FUSED ||
+        (schedule->target == PLAN_CPU && !plan_is_over_nodes(problem) && bytes <= d->early_bytes))
+        b->plan->staging_bytes = bytes;
+    if (d->early_bytes && (schedule->kind == FCC_SCHEDULE_SEQUENTIAL || schedule->kind == FCC_SCHEDULE_COMPUTE_ONLY))
+        b->plan->start_level = LEVEL_PUT;
+}
+
+static void fused_plan(const struct domain *d, const int order[], const struct tiles *tiles, struct plan_builder *b)
+{
+    const struct schedule *schedule = &b->plan->schedule;
+
+    if (d->order == ORDER_TOGETHER)
+        add_short_puts(b, schedule, d->part);
+    else if (d->order == ORDER_IN_TURNS)
+        add_puts_in_turns(b, order, schedule, d->part);
+    else
+        add_puts(b, SLICE_COMPUTE_PUT, order, schedule, d->part, d->order == ORDER_IN_BANDS, false);
+    if (tiles)
+        flags_split(b, tiles);
+    else
+        add_waits(b, d->from);
+}
+
+static void put_plan(const struct problem *problem, int rank, const struct compute_ops *compute, struct plan_builder *b)
+{
+    struct plan *plan = b->plan;
+    uint32_t own_flag = (uint32_t)problem->nranks;
+    struct domain d = {.element_bytes = 0};
+    int order[FCC_MAX_RANKS];
+    struct tiles tiles = {0};
+    bool few = tiles_get(problem, &plan->schedule, compute, &tiles);
+
+    compute->tile(problem, rank, &plan->schedule);
+    compute->domain(problem, rank, &plan->schedule, &d);
+    const bool bands = d.order == ORDER_IN_BANDS;
     plan_destination_order(problem, rank, order);
-    layout_keep(b, parts, element_bytes);
-    b->plan->nflags = own_flag + 1;
-    b->plan->schedule.route = PLAN_FLAT; /* a slice has one destination */
-    if (schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY) {
-        b->plan->transport = TRANSPORT_FLAGS;
-        b->plan->shared = 1u << op_spec(problem->op)->result;
+    staging_plan(problem, &d, b);
+    plan->nflags = own_flag + 1;
+    plan->schedule.route = PLAN_FLAT; /* a slice has one destination */
+    if (plan->schedule.kind != FCC_SCHEDULE_COMPUTE_ONLY) {
+        plan->transport = TRANSPORT_FLAGS;
+        plan->shared = 1u << op_spec(problem->op)->result;
     }
-    switch (schedule->kind) {
+    switch (plan->schedule.kind) {
     case FCC_SCHEDULE_COMPUTE_ONLY:
-        if (add_computes(b, order, schedule, parts, bands))
+        if (add_computes(b, order, &plan->schedule, d.part, bands))
             add_wait(b, own_flag, 1);
         return;
     case FCC_SCHEDULE_SEQUENTIAL:
-        (void)add_computes(b, order, schedule, parts, bands);
-        add_puts(b, SLICE_PUT, order, schedule, parts, bands, true);
+        (void)add_computes(b, order, &plan->schedule, d.part, bands);
+        add_puts(b, SLICE_PUT, order, &plan->schedule, d.part, bands, true);
         break;
     case FCC_SCHEDULE_COMM_ONLY:
-        add_puts(b, SLICE_PUT, order, schedule, parts, bands, false);
+        add_puts(b, SLICE_PUT, order, &plan->schedule, d.part, bands, false);
         break;
     default:
-        if (in == ALL_TO_ALL_TOGETHER)
-            add_short_puts(b, schedule, parts);
-        else if (in == ALL_TO_ALL_IN_TURNS)
-            add_puts_in_turns(b, order, schedule, parts);
-        else
-            add_puts(b, SLICE_COMPUTE_PUT, order, schedule, parts, bands, false);
-        if (tiles) {
-            flags_split(b, tiles);
-            return;
-        }
-        break;
+        fused_plan(&d, order, few ? &tiles : NULL, b);
+        return;
     }
-    add_waits(b, from);
+    add_waits(b, d.from);
 }
+
+/* How many rows have come from each rank, where the ranks say how many they send. */
+static int put_values(const struct problem *problem, int rank, int64_t values[])
+{
+    if (!op_words(problem->op)->counts)
+        return 0;
+    for (int r = 0; r < problem->nranks; r++)
+        values[r] = problem->counts[r][rank];
+    return problem->nranks;
+}
+
+const struct exchange_ops exchange_put = {.plan = put_plan, .values = put_values};

@@ -46,7 +46,7 @@
 /* ---- where everything is ---- */
 
 /* Number the nodes in order of their first ranks; flat: there is one. */
-static void nodes_number(const struct problem *problem, bool flat, struct gemv_layout *l)
+static void nodes_number(const struct problem *problem, bool flat, struct reduce_layout *l)
 {
     int32_t id[FCC_MAX_RANKS];
     int most = 0, at = 0;
@@ -71,11 +71,11 @@ static void nodes_number(const struct problem *problem, bool flat, struct gemv_l
     l->owner_slots = most + l->nnodes - 1;
 }
 
-void gemv_layout_make(const struct problem *problem, const struct schedule *schedule, struct gemv_layout *out)
+void reduce_layout_make(const struct problem *problem, const struct schedule *schedule, struct reduce_layout *out)
 {
     int64_t n = problem->dim[DIM_N], tile = schedule->slice_cols;
 
-    gemv_chunks(problem, out->columns);
+    reduce_chunks(problem, out->columns);
     out->tiles[0] = 0;
     for (int p = 0; p < problem->nranks; p++)
         out->tiles[p + 1] = out->tiles[p] + (out->columns[p + 1] - out->columns[p] + tile - 1) / tile;
@@ -87,12 +87,12 @@ void gemv_layout_make(const struct problem *problem, const struct schedule *sche
     nodes_number(problem, schedule->route == PLAN_FLAT, out);
 }
 
-int64_t gemv_slot_flags(const struct gemv_layout *l)
+int64_t reduce_slot_flags(const struct reduce_layout *l)
 {
     return l->owner_slots * l->ntiles;
 }
 
-int gemv_owner(const struct gemv_layout *l, int64_t col)
+int reduce_owner(const struct reduce_layout *l, int64_t col)
 {
     int p = 0;
 
@@ -101,45 +101,45 @@ int gemv_owner(const struct gemv_layout *l, int64_t col)
     return p;
 }
 
-int gemv_deputy(const struct gemv_layout *l, int owner, int node)
+int reduce_deputy(const struct reduce_layout *l, int owner, int node)
 {
     return l->member[l->first[node] + l->place[owner] % l->size[node]];
 }
 
-int gemv_collector(const struct gemv_layout *l, int owner, int source)
+int reduce_collector(const struct reduce_layout *l, int owner, int source)
 {
     int node = l->node[source];
 
-    return node == l->node[owner] || l->size[node] == 1 ? owner : gemv_deputy(l, owner, node);
+    return node == l->node[owner] || l->size[node] == 1 ? owner : reduce_deputy(l, owner, node);
 }
 
-int gemv_node_slot(const struct gemv_layout *l, int owner, int node)
+int reduce_node_slot(const struct reduce_layout *l, int owner, int node)
 {
     int own = l->node[owner];
 
     return l->size[own] + node - (node > own);
 }
 
-int gemv_slot(const struct gemv_layout *l, int owner, int source)
+int reduce_slot(const struct reduce_layout *l, int owner, int source)
 {
     int node = l->node[source];
 
-    return node == l->node[owner] || l->size[node] > 1 ? l->place[source] : gemv_node_slot(l, owner, node);
+    return node == l->node[owner] || l->size[node] > 1 ? l->place[source] : reduce_node_slot(l, owner, node);
 }
 
-int gemv_slot_number(const struct gemv_layout *l, int owner, int at, int slot)
+int reduce_slot_number(const struct reduce_layout *l, int owner, int at, int slot)
 {
     int node = l->node[at], chunks = 0;
 
     if (at == owner)
         return slot;
     for (int p = 0; p < owner; p++)
-        chunks += l->node[p] != node && gemv_deputy(l, p, node) == at;
+        chunks += l->node[p] != node && reduce_deputy(l, p, node) == at;
     return l->owner_slots + chunks * l->size[node] + slot;
 }
 
 /* The first rank of a node is deputy for as many chunks as any other of it. */
-uint64_t gemv_staging_bytes(const struct gemv_layout *l)
+uint64_t reduce_staging_bytes(const struct reduce_layout *l)
 {
     uint64_t most = 0;
 
@@ -163,7 +163,7 @@ struct turn {
 
 struct maker {
     struct plan_builder *b;
-    const struct gemv_layout *l;
+    const struct reduce_layout *l;
     int rank, node;
     uint32_t results, computed; /* the first flag of the results; the flag that the own partial sums are there */
     bool puts_wait;             /* for that one */
@@ -209,7 +209,7 @@ static void add_level(const struct maker *m, enum plan_level level, int64_t own)
 
 static void add_computes(const struct maker *m, const int order[])
 {
-    const struct gemv_layout *l = m->l;
+    const struct reduce_layout *l = m->l;
     uint32_t group = plan_add_group(m->b, (unsigned)m->rank, m->computed);
 
     for (int i = 0; i < m->b->plan->nranks; i++)
@@ -223,7 +223,7 @@ static void add_computes(const struct maker *m, const int order[])
 /* The next tile of the turn; false: that was the last one. */
 static bool turn_next(const struct maker *m, struct turn *at, int *owner, int64_t *t)
 {
-    const struct gemv_layout *l = m->l;
+    const struct reduce_layout *l = m->l;
     int nranks = m->b->plan->nranks, others = nranks - l->size[m->node], begin = l->first[m->node] + l->size[m->node];
 
     for (int passed = 0; passed < others; passed++) {
@@ -242,30 +242,30 @@ static bool turn_next(const struct maker *m, struct turn *at, int *owner, int64_
 /* The next tile of other nodes: reduced in this node, if it is this rank that does so. False: there is no more. */
 static bool add_node_reduce(struct maker *m)
 {
-    const struct gemv_layout *l = m->l;
+    const struct reduce_layout *l = m->l;
     int owner;
     int64_t t;
 
     if (m->b->status || !turn_next(m, &m->reduced, &owner, &t))
         return false;
     add_level(m, LEVEL_NODE, 2 * (m->node_reduces++ + AHEAD) + 1);
-    if (gemv_collector(l, owner, m->rank) != m->rank)
+    if (reduce_collector(l, owner, m->rank) != m->rank)
         return true;
     struct slice s = tile_slice(m, owner, t, SLICE_REDUCE_NODE, (unsigned)owner);
     s.wait_first = (uint32_t)t;
     s.wait_count = l->size[m->node];
     s.wait_stride = (uint32_t)l->ntiles;
-    s.slot = (uint16_t)gemv_node_slot(l, owner, m->node);
-    s.terms = (uint16_t)gemv_slot_number(l, owner, m->rank, 0);
+    s.slot = (uint16_t)reduce_node_slot(l, owner, m->node);
+    s.terms = (uint16_t)reduce_slot_number(l, owner, m->rank, 0);
     add_signalled(m, s, s.slot * l->ntiles + t);
     return true;
 }
 
 static void add_put(struct maker *m, int owner, int64_t t)
 {
-    const struct gemv_layout *l = m->l;
+    const struct reduce_layout *l = m->l;
     bool fused = m->b->plan->schedule.kind == FCC_SCHEDULE_FUSED, gpu = m->b->plan->schedule.target == PLAN_GPU;
-    int collector = gemv_collector(l, owner, m->rank), slot = gemv_slot(l, owner, m->rank);
+    int collector = reduce_collector(l, owner, m->rank), slot = reduce_slot(l, owner, m->rank);
     struct slice s = tile_slice(m, owner, t, fused ? SLICE_COMPUTE_PUT : SLICE_PUT, (unsigned)collector);
 
     add_level(m, m->puts_wait ? LEVEL_PUT : LEVEL_FREE, 2 * m->puts);
@@ -273,7 +273,7 @@ static void add_put(struct maker *m, int owner, int64_t t)
         s.wait_first = m->computed;
         s.wait_count = s.wait_stride = 1;
     }
-    s.slot = (uint16_t)gemv_slot_number(l, owner, collector, slot);
+    s.slot = (uint16_t)reduce_slot_number(l, owner, collector, slot);
     add_signalled(m, s, slot * l->ntiles + t);
     if (++m->puts > AHEAD && !gpu)
         (void)add_node_reduce(m);
@@ -282,7 +282,7 @@ static void add_put(struct maker *m, int owner, int64_t t)
 /* All partial sums, of other nodes' tiles first, and those tiles' sums of this node. */
 static void add_puts(struct maker *m, const int order[])
 {
-    const struct gemv_layout *l = m->l;
+    const struct reduce_layout *l = m->l;
     struct turn at = {0};
     int owner;
     int64_t t;
@@ -299,7 +299,7 @@ static void add_puts(struct maker *m, const int order[])
 /* The own tiles. */
 static void add_reduces(const struct maker *m)
 {
-    const struct gemv_layout *l = m->l;
+    const struct reduce_layout *l = m->l;
     unsigned dst = l->nnodes > 1 ? SLICE_DST_SET + SET_RESULTS : SLICE_DST_ALL;
 
     add_level(m, LEVEL_REDUCE, 0);
@@ -317,14 +317,14 @@ static void add_reduces(const struct maker *m)
 /* The tiles that come to this rank for its node. */
 static void add_forwards(const struct maker *m)
 {
-    const struct gemv_layout *l = m->l;
+    const struct reduce_layout *l = m->l;
     struct turn at = {0};
     int owner;
     int64_t t;
 
     add_level(m, LEVEL_FORWARD, 0);
     while (m->b->status == 0 && l->size[m->node] > 1 && turn_next(m, &at, &owner, &t)) {
-        if (gemv_deputy(l, owner, m->node) != m->rank)
+        if (reduce_deputy(l, owner, m->node) != m->rank)
             continue;
         struct slice s = tile_slice(m, owner, t, SLICE_FORWARD, SLICE_DST_SET + SET_FORWARD);
         s.wait_first = (uint32_t)(m->results + t);
@@ -336,7 +336,7 @@ static void add_forwards(const struct maker *m)
 /* Do the results of its tiles come to this rank from a rank of its node? */
 static bool comes_from_here(const struct maker *m, int owner)
 {
-    return m->l->node[owner] == m->node || gemv_deputy(m->l, owner, m->node) != m->rank;
+    return m->l->node[owner] == m->node || reduce_deputy(m->l, owner, m->node) != m->rank;
 }
 
 /* Behind all other slices, for `count` flags. */
@@ -344,13 +344,13 @@ static void add_wait(const struct maker *m, int64_t first, int64_t count, bool i
 {
     add_level(m, LEVEL_WAIT, 0);
     if (count > 0)
-        plan_add_slice(m->b, gemv_wait(m->rank, first, count, is_here));
+        plan_add_slice(m->b, reduce_wait(m->rank, first, count, is_here));
 }
 
 /* For all results; on GPUs of a hierarchical plan apart by where they come from. */
 static void add_waits(const struct maker *m)
 {
-    const struct gemv_layout *l = m->l;
+    const struct reduce_layout *l = m->l;
     const struct plan *plan = m->b->plan;
     int p = 0, next;
 
@@ -368,11 +368,11 @@ static void add_waits(const struct maker *m)
 
 static void sets_make(const struct maker *m)
 {
-    const struct gemv_layout *l = m->l;
+    const struct reduce_layout *l = m->l;
     uint64_t *sets = m->b->plan->sets;
 
     for (int j = 0; j < l->nnodes; j++)
-        sets[SET_RESULTS] |= UINT64_C(1) << gemv_deputy(l, m->rank, j);
+        sets[SET_RESULTS] |= UINT64_C(1) << reduce_deputy(l, m->rank, j);
     for (int i = 0; i < l->size[m->node]; i++)
         sets[SET_RESULTS] |= UINT64_C(1) << l->member[l->first[m->node] + i];
     for (int i = 0; i < l->size[m->node]; i++)
@@ -380,15 +380,15 @@ static void sets_make(const struct maker *m)
     sets[SET_FORWARD] &= ~(UINT64_C(1) << m->rank);
 }
 
-void gemv_flags_plan(const struct problem *problem, int rank, struct plan_builder *b)
+void reduce_flags_plan(const struct problem *problem, int rank, struct plan_builder *b)
 {
     enum fcc_schedule_kind kind = b->plan->schedule.kind;
     int order[FCC_MAX_RANKS];
-    struct gemv_layout l;
+    struct reduce_layout l;
 
-    gemv_layout_make(problem, &b->plan->schedule, &l);
+    reduce_layout_make(problem, &b->plan->schedule, &l);
     plan_keep_layout(b, &l, sizeof(l));
-    struct maker m = {.b = b, .l = &l, .rank = rank, .node = l.node[rank], .results = (uint32_t)gemv_slot_flags(&l)};
+    struct maker m = {.b = b, .l = &l, .rank = rank, .node = l.node[rank], .results = (uint32_t)reduce_slot_flags(&l)};
     m.computed = m.results + (uint32_t)l.ntiles;
     m.interleaved = l.nnodes > 1 && b->plan->schedule.target == PLAN_CPU;
     b->plan->nflags = m.computed + 1;
@@ -396,7 +396,7 @@ void gemv_flags_plan(const struct problem *problem, int rank, struct plan_builde
         b->plan->transport = TRANSPORT_FLAGS;
         b->plan->shared = 1u << op_spec(problem->op)->result;
     }
-    b->plan->staging_bytes = gemv_staging_bytes(&l);
+    b->plan->staging_bytes = reduce_staging_bytes(&l);
     plan_destination_order(problem, rank, order);
     if (l.nnodes > 1)
         sets_make(&m);

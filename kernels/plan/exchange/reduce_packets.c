@@ -22,7 +22,6 @@
  * results on, with a flag. One step it is where that is so little that the second step would take longer: for 4 ranks up to 64
  * KiB of y in 16 bits. Or where the words are on their way while w is still read: links are about 12 times slower than a GPU's
  * memory, so a sixteenth of w's bytes leaves them some room. But not beyond what slots are worth. */
-#define SHORT_K 1024
 #define ONE_SHOT_BYTES (1 << 20)
 #define ONE_SHOT_OF_W 16
 #define ONE_SHOT_MOST (16 << 20)
@@ -42,24 +41,6 @@ static uint64_t words_bytes(const struct problem *problem, int64_t columns)
     return ((uint64_t)(problem->dim[DIM_M] * ((columns + 7) / 8 * 8)) * PACKET_BYTES + 255) & ~(uint64_t)255;
 }
 
-/* One row: one or two columns for each of a workgroup's 8 waves, and some hundreds of tiles for the workgroups to take; but where
- * a column is short, each workgroup takes one tile. More rows: a half to one thousand of tiles. Their sizes are powers of two,
- * so that on GPUs with large matrix instructions some of them make 64 columns. */
-static uint32_t words_tile(const struct problem *problem, const struct schedule *schedule)
-{
-    int64_t n = problem->dim[DIM_N], tile = schedule->slice_cols;
-
-    if (tile == 0 && problem->dim[DIM_M] == 1 && n <= 1 << 16) {
-        tile = n < 4096 ? 8 : 16;
-        if (problem_longest_k(problem) < SHORT_K)
-            while (tile * 256 < n)
-                tile *= 2;
-    } else if (tile == 0)
-        for (tile = 8; tile * 512 < n;)
-            tile *= 2;
-    return (uint32_t)(tile <= n ? tile : n > 0 ? n : 1);
-}
-
 /* How the columns are reduced: chunk p is reduced by its owner, in slices of so many columns; in one step, all by everyone. */
 struct reduction {
     int64_t columns[FCC_MAX_RANKS + 1], slice, nslices;
@@ -71,12 +52,12 @@ struct reduction {
  * put meanwhile, where putting is a phase of its own. Results that go to others do so in whole cache lines. */
 static struct reduction reduction_make(const struct problem *problem)
 {
-    int64_t m = problem->dim[DIM_M], line = gemv_columns_per_line(problem);
+    int64_t m = problem->dim[DIM_M], line = reduce_columns_per_line(problem);
     struct reduction d = {.nchunks = 1, .columns = {0, problem->dim[DIM_N]}};
 
     if (!is_one_shot(problem)) {
         d.nchunks = problem->nranks;
-        gemv_chunks(problem, d.columns);
+        reduce_chunks(problem, d.columns);
     }
     int64_t sums = m * d.columns[1] / (d.nchunks > 1 ? 128 : 64), least = d.nchunks > 1 ? 1024 : 256;
     sums = sums < least ? least : sums > 2048 ? 2048 : sums;
@@ -118,7 +99,7 @@ static void add_wait(struct plan_builder *b, int64_t first, int64_t count)
 {
     plan_add_level(b, LEVEL_WAIT);
     if (count > 0)
-        plan_add_slice(b, gemv_wait(b->plan->rank, first, count, false));
+        plan_add_slice(b, reduce_wait(b->plan->rank, first, count, false));
 }
 
 /* The own chunk's results, each slice with a flag at all ranks, and the wait for all. */
@@ -138,16 +119,17 @@ static void add_results(struct plan_builder *b, const struct reduction *d)
     add_wait(b, 0, d->nslices);
 }
 
-void gemv_words_plan(const struct problem *problem, int rank, struct schedule *schedule, struct plan_builder *b)
+void reduce_packets_plan(const struct problem *problem, int rank, struct plan_builder *b)
 {
+    struct schedule *schedule = &b->plan->schedule;
     struct reduction d = reduction_make(problem);
     bool fused = schedule->kind == FCC_SCHEDULE_FUSED, computes = schedule->kind != FCC_SCHEDULE_COMM_ONLY;
     bool puts = schedule->kind != FCC_SCHEDULE_COMPUTE_ONLY, some = problem->dim[DIM_N] > 0;
     uint32_t computed = d.nchunks > 1 ? (uint32_t)d.nslices : 0;
     struct slice put = {.kind = fused ? SLICE_COMPUTE_PUT : SLICE_PUT, .group = SLICE_NO_GROUP};
 
-    schedule->slice_rows = (uint32_t)problem->dim[DIM_M];
-    schedule->slice_cols = words_tile(problem, schedule);
+    if (schedule->slice_cols > problem->dim[DIM_N])
+        schedule->slice_cols = some ? (uint32_t)problem->dim[DIM_N] : 1;
     b->plan->nflags = computed + 1;
     b->plan->staging_bytes = fused ? 0 : (uint64_t)(problem->dim[DIM_M] * problem->dim[DIM_N]) * sizeof(float);
     b->plan->transport = puts ? TRANSPORT_PACKETS : TRANSPORT_NONE;
@@ -174,7 +156,7 @@ void gemv_words_plan(const struct problem *problem, int rank, struct schedule *s
                     (struct slice){.kind = SLICE_REDUCE, .dst = (uint16_t)rank, .group = SLICE_NO_GROUP});
 }
 
-uint64_t gemv_packets_place(const struct problem *problem, int64_t first[])
+uint64_t reduce_packets_place(const struct problem *problem, int64_t first[])
 {
     struct reduction d = reduction_make(problem);
 

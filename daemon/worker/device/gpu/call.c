@@ -37,13 +37,13 @@ static void gemm_rank(const struct op_args *args, struct gpu_output *out, struct
 
 static void gemv_shape(const struct problem *problem, const struct plan *plan, struct gpu_shape *out)
 {
-    const struct gemv_layout *l = plan->layout;
+    const struct reduce_layout *l = plan->layout;
 
     out->m = problem->dim[DIM_M];
     out->n = problem->dim[DIM_N];
     out->k = problem_longest_k(problem);
     if (!l) { /* packets */
-        out->slot_bytes = gemv_packets_place(problem, out->first);
+        out->slot_bytes = reduce_packets_place(problem, out->first);
         return;
     }
     out->slot_bytes = l->slot_bytes;

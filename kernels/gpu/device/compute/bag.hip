@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bag.hip - EmbeddingBag, then All-to-All, on GPUs. The plan and its phases are kernels/plan/compute/bag.c's,
+ * bag.hip - EmbeddingBag, then All-to-All, on GPUs. The plan and its phases are kernels/plan/exchange/put.c's,
  * the rest is kernels/gpu/device/execute.h's.
  *
  * In compute+put a bag is summed in registers and stored straight into the destination's out, which may be a peer GPU's

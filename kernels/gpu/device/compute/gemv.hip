@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * gemv.hip - y = sum over ranks r, in rank order, of x_r . w_r^T, on GPUs. The plan, its phases and the argument why
- * the order is right are kernels/plan/compute/gemv.c's; where sums lie, kernels/gpu/device/exchange/packets.h's (over nodes: kernels/gpu/device/exchange/reduce_nodes.h's); the rest is kernels/gpu/device/execute.h's.
+ * the order is right are kernels/plan/exchange/reduce.c's; where sums lie, kernels/gpu/device/exchange/packets.h's (over nodes: kernels/gpu/device/exchange/reduce_nodes.h's); the rest is kernels/gpu/device/execute.h's.
  *
  * A partial sum is bound by reading w once. There are four ways to do it:
  *   gemv_row.h      one row of x that fits into shared memory, in one step, on Hopper: a kernel of its own (gemv_row_host.h: for

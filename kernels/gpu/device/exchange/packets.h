@@ -2,7 +2,7 @@
  *
  * packets.h - how gemv_all_reduce's partial sums come together on the GPUs of one node: as words (struct gpu_stamped) in slots, and, unless
  * fused, first as they are in the rank's own staging memory. Part of kernels/gpu/device/compute/gemv.hip; the plan, its phases and the argument
- * why the order is right are kernels/plan/compute/gemv.c's.
+ * why the order is right are kernels/plan/exchange/reduce_packets.c's.
  *
  * A slot has the words of one rank for the columns that are reduced there, in blocks of 8 columns: [columns / 8][M][8]. So what
  * a workgroup has of 8 columns leaves in whole lines, however many rows there are.

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * reduce.c - an AllReduce of the ranks' products, y = sum over ranks r, in rank order, of what r has computed: what its plans have in common.
+ *
+ * The N columns of y are cut into one contiguous chunk for each rank, its owner, and the chunks into tiles; a tile is the unit
+ * of everything. Phases of the fused schedule, for each rank, on one node (or in a flat plan over several):
+ *   1. compute+put: each tile's partial sum goes straight into its owner's staging memory, into the slot of this rank; then the
+ *      tile's flag for this rank is raised at the owner. Other ranks' chunks come first (plan_destination_order()).
+ *   2. reduce, own tiles only: when the tile's flags of all ranks are there, the partial sums are added in rank order, rounded
+ *      once, and stored into every rank's y; then the tile's result flag is raised at every rank.
+ *   3. wait for all tiles' result flags.
+ * Sequential: all partial sums into the rank's own staging memory, then each is put into its owner's slot, then 2 and 3.
+ * Over nodes with several ranks, partial sums are added inside each node first: reduce_nodes.c, which makes the plans.
+ *
+ * The order of additions: the ranks of a node in rank order; then the nodes' sums in the order of the nodes' first ranks. Flat,
+ * as on one node: all ranks in rank order. A function of the problem and the route, not of who is how fast.
+ *
+ * Why the order of memory is right: kernels/cpu/reduce.c.
+ * Every rank computes the same tiles with any schedule, and one rank alone adds each sum, so all get the same bits.
+ *
+ * Flags and staging memory: reduce.h. A tile lies dense, [M][columns].
+ *
+ * On the GPUs of one node partial sums travel otherwise: reduce_packets.c. On those of several nodes as here:
+ * kernels/gpu/device/exchange/reduce_nodes.h.
+ */
+#include "kernels/plan/exchange/reduce.h"
+
+int64_t reduce_columns_per_line(const struct problem *problem)
+{
+    return (int64_t)(64 / dtype_size(problem->dtype));
+}
+
+void reduce_chunks(const struct problem *problem, int64_t columns[FCC_MAX_RANKS + 1])
+{
+    int64_t line = reduce_columns_per_line(problem), n = problem->dim[DIM_N], lines = (n + line - 1) / line;
+    int64_t each = lines / problem->nranks, more = lines % problem->nranks;
+
+    columns[0] = 0;
+    for (int p = 0; p < problem->nranks; p++) {
+        int64_t end = columns[p] + (each + (p < more)) * line;
+        columns[p + 1] = end < n ? end : n;
+    }
+}
+
+/* Larger tiles than the compute's, if there would be more flags than allowed; and none is larger than a chunk. */
+static void tile_fit(const struct problem *problem, struct schedule *schedule)
+{
+    uint64_t tile = schedule->slice_cols;
+    struct reduce_layout l;
+
+    for (;; tile *= 2) {
+        schedule->slice_cols = (uint32_t)tile;
+        reduce_layout_make(problem, schedule, &l);
+        if (reduce_slot_flags(&l) + l.ntiles + 1 <= PLAN_MAX_FLAGS)
+            break;
+    }
+    if (tile > (uint64_t)l.columns[1])
+        schedule->slice_cols = l.columns[1] > 0 ? (uint32_t)l.columns[1] : 1;
+}
+
+struct slice reduce_wait(int rank, int64_t first, int64_t count, bool is_here)
+{
+    return (struct slice){.kind = SLICE_WAIT,
+                          .is_here = is_here,
+                          .dst = (uint16_t)rank,
+                          .group = SLICE_NO_GROUP,
+                          .wait_first = (uint32_t)first,
+                          .wait_count = (uint32_t)count,
+                          .wait_stride = 1};
+}
+
+/* With g ranks on a node, flat sends each partial sum and each result g times as often between nodes as hierarchical does, which has
+ * two steps more inside them. What is sent less has to be worth that: two nodes of two ranks, over tcp, take as long either way up to
+ * 16 KiB of sums; from 64 KiB on hierarchical was faster, by up to the g-fold where the link is what takes time (make bench-nodes). */
+#define HIERARCHY_LEAST_BYTES 32768
+
+static void choose_route(const struct problem *problem, struct schedule *schedule)
+{
+    int64_t ranks = plan_node_ranks(problem), sums = problem->dim[DIM_M] * problem->dim[DIM_N] * (int64_t)sizeof(float);
+
+    if (ranks == 1)
+        schedule->route = PLAN_FLAT;
+    else if (schedule->route == PLAN_ROUTE_RULE)
+        schedule->route = sums * (ranks - 1) >= HIERARCHY_LEAST_BYTES ? PLAN_HIERARCHICAL : PLAN_FLAT;
+}
+
+static void reduce_plan(const struct problem *problem, int rank, const struct compute_ops *compute, struct plan_builder *b)
+{
+    struct schedule *schedule = &b->plan->schedule;
+
+    choose_route(problem, schedule);
+    compute->tile(problem, rank, schedule);
+    if (schedule->target == PLAN_GPU && !plan_is_over_nodes(problem)) {
+        reduce_packets_plan(problem, rank, b);
+        return;
+    }
+    tile_fit(problem, schedule);
+    reduce_flags_plan(problem, rank, b);
+}
+
+const struct exchange_ops exchange_reduce = {.plan = reduce_plan};
