@@ -132,7 +132,7 @@ test: deps
 	$(if $(SAN),,@$(MAKE) --no-print-directory test-rdma-if)
 	$(if $(SAN),,@$(MAKE) --no-print-directory test-python)
 check: check-build
-	$(if $(SAN),,tests/layers)
+	$(if $(SAN),,BUILD=$(BUILD) tests/layers)
 	$(if $(SAN),,tests/bench/test_compare_gpu)
 	$(if $(SAN),,@BUILD=$(BUILD) tests/words)
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(TEST_BINARIES) $(GPU_TESTS)
@@ -181,7 +181,7 @@ LINT_FLAGS = $(filter-out -D_FORTIFY_SOURCE=2,$(CPPFLAGS)) -DFCC_BLAS_LIBRARY=__
 lint: deps deps-lint
 	@$(MAKE) --no-print-directory lint-run
 lint-run:
-	@tests/layers
+	@BUILD=$(BUILD) tests/layers
 	@clang-format --dry-run -Werror $(SOURCES) $(shell git ls-files '*.h' '*.hip')
 	@tests/lint $(LINT_FLAGS) -- $(SOURCES)
 	cd client/python && mypy --cache-dir '$(CURDIR)/$(BUILD)/mypy'
