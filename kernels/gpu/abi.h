@@ -175,7 +175,7 @@ struct gpu_fifo {
 /* What a kernel of an operator over nodes is told besides. */
 struct gpu_nodes {
     struct gpu_fifo fifo;
-    uint64_t remote; /* bit r: rank r is on another node. Its staging and results are shadows here, it has no flags */
+    uint64_t remote; /* bit r: rank r is on another node. Its staging and results are bounce buffers here, it has no flags */
     uint32_t number; /* triggers' `launch` */
     uint32_t phase_first, phase_next; /* the phases that this kernel runs: [phase_first, phase_next) */
     uint32_t later;                   /* 1: it is not the operator's first here, whose begin is its own, too */

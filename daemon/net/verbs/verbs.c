@@ -6,7 +6,7 @@
  * doorbell, and one completion, of the last request. Short rows and flags go inline. Other rows are copied into `ring`, memory
  * that is registered once; as completions come in the order of requests, each one frees the ring up to its list's end. So a
  * frame does not need its source any more when it has been posted. (Sending from the source itself would need a registration
- * for as long as the source lives: send staging buffers are short-lived, and most of their pages are never touched. The tcp
+ * for as long as the source lives: bounce buffers are short-lived, and most of their pages are never touched. The tcp
  * transport makes a copy, too.)
  *
  * The queue of work requests and the ring are bounded: a frame that finds no room waits for a completion.

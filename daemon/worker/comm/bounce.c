@@ -50,7 +50,7 @@ int bounce_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer 
     b->rank = m->rank;
     b->handle = handle;
     b->bytes = bytes;
-    LIST_INSERT_HEAD(&m->shadows, b, link);
+    LIST_INSERT_HEAD(&m->bounces, b, link);
     *out = b;
     return 0;
 }
@@ -59,7 +59,7 @@ struct buffer *bounce_find(const struct member *m, uint32_t handle)
 {
     struct buffer *b;
 
-    LIST_FOREACH(b, &m->shadows, link)
+    LIST_FOREACH(b, &m->bounces, link)
         if (b->handle == handle)
             return b;
     return NULL;

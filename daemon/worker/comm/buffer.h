@@ -25,7 +25,7 @@ struct buffer_peers {
 
 /* Memory that clients use. */
 struct buffer {
-    struct device *device;   /* NULL: the shadow of a buffer on another node */
+    struct device *device;   /* NULL: the bounce buffer of a buffer on another node */
     int refs;                /* its handle, and submissions in flight */
     struct session *session; /* NULL: the handle is gone */
     LIST_ENTRY(buffer) link; /* session.buffers */

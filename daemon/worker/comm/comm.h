@@ -53,7 +53,7 @@ struct member {
     int node;                    /* number of its node, the same on all nodes; 0 if all ranks are here */
     bool remote;                 /* the rank is on another node: it has no session and no device here */
     struct peer *peer;           /* that node's; NULL: it is lost, or the rank is here */
-    LIST_HEAD(, buffer) shadows; /* of its buffers for results */
+    LIST_HEAD(, buffer) bounces; /* remote: bounce buffers of the rank's buffers for results (bounce.h) */
     struct puts *puts;           /* puts.c's: what its program's kernels send to other nodes; NULL: nothing */
     char *leaving;               /* it has left (why; "": by its own wish) after leaving_turns, which have not ended here yet */
     uint64_t leaving_turns;

@@ -256,7 +256,7 @@ static int tensor_resolve(const struct session *s, const struct comm *c, const s
     return 0;
 }
 
-/* The same for a tensor on another node: in the shadow of its buffer. What is not symmetric is of no rank's concern but its own:
+/* The same for a tensor on another node: in the bounce buffer of its buffer. What is not symmetric is of no rank's concern but its own:
  * it lies nowhere here, but it is there. */
 static int tensor_resolve_remote(const struct member *m, const struct fcc_wire_tensor *t, const char *name, uint64_t bytes,
                                  bool symmetric, struct tensor *out, struct buffer **buffer, struct error *e)

@@ -38,12 +38,12 @@ static struct alloc_turn *alloc_of(struct comm *c)
     return a;
 }
 
-static bool has_shadow(const struct member *m, const struct buffer *shadow)
+static bool has_bounce(const struct member *m, const struct buffer *bounce)
 {
     const struct buffer *b;
 
-    LIST_FOREACH(b, &m->shadows, link)
-        if (b == shadow)
+    LIST_FOREACH(b, &m->bounces, link)
+        if (b == bounce)
             return true;
     return false;
 }
@@ -58,7 +58,7 @@ static void alloc_free(struct comm *c, bool keep)
             (void)close(a->parts[r].fd);
         if (!b)
             continue;
-        if (!keep && c->members[r].remote && has_shadow(&c->members[r], b))
+        if (!keep && c->members[r].remote && has_bounce(&c->members[r], b))
             bounce_drop(b);
         else if (!keep && b->session)
             buffer_drop_handle(b);

@@ -2,7 +2,7 @@
  *
  * data.c - the data of communicators over several nodes.
  *
- * Sending. Workgroups push triggers, which name what is in their shadows: triggers.c.
+ * Sending. Workgroups push triggers, which name what is in their bounce buffers: triggers.c.
  *
  * Receiving. The proxy thread stores into the memory that regions name, then raises flags (device_cpu_flag_raise()). The flag
  * DONE is not a rank's: it tells how many turns have ended at the node that the rank is on, behind all that was sent for them: on each rail

@@ -173,7 +173,7 @@ void nodes_release(struct comm *c)
         m->dev->arrived = NULL;
         if (!m->remote)
             continue;
-        while ((b = LIST_FIRST(&m->shadows)))
+        while ((b = LIST_FIRST(&m->bounces)))
             bounce_drop(b);
         bounce_free(&m->dev->staging);
     }

@@ -359,7 +359,7 @@ static int formed_apply(struct comm *c, const struct peer_formed *f, struct erro
         m->peer = p;
         m->comm_there = f->comms[m->node];
         m->pid = f->pids[r];
-        LIST_INIT(&m->shadows);
+        LIST_INIT(&m->bounces);
     }
     n->formed = true;
     for (int r = 0; r < c->nranks; r++)

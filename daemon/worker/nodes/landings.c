@@ -6,7 +6,7 @@
  * GPU has a FIFO for its triggers: the slots and the tail in pinned host memory, the producers' head in the GPU's (kernels/gpu/device/triggers.h).
  *
  *   kernel                      proxy                            other node's proxy
- *     slice into the shadow
+ *     slice into the bounce buffer
  *     trigger into the FIFO ---> net_write() ----rows----------> into the landing place, copy_in() to the GPU
  *     flag's trigger ----------> net_flag() -----flag----------> member.arrived, behind the copies
  *

@@ -169,7 +169,7 @@ void nodes_turn_ended(struct comm *c)
 
 /* ---- operators ---- */
 
-/* Whether all nodes with ranks whose staging memory grows have made room: their shadows here were too small before. */
+/* Whether all nodes with ranks whose staging memory grows have made room: their bounce buffers here were too small before. */
 static bool staged_by_all(const struct comm *c, const struct launch *l)
 {
     const struct comm_nodes *n = c->nodes;

@@ -3,7 +3,7 @@
  * puts.h - what programs' own kernels send to ranks on other nodes (fccclient.h: fcc_put_register).
  *
  * A rank has a table of puts, each checked when it is registered, and a FIFO in memory that it shares with its client. The
- * proxy thread takes the FIFO's words (puts_next()), finds the put, and sends from the rank's own buffer: there is no shadow.
+ * proxy thread takes the FIFO's words (puts_next()), finds the put, and sends from the rank's own buffer: there is no bounce buffer.
  *
  * Lifetime. A put holds a reference on the buffer that it sends from, but the proxy may have rows of it in a link's queue when
  * the put goes (with one of its buffers) or its rank leaves. So the reference is kept until an END trigger that was pushed

@@ -23,7 +23,7 @@ static int target_find(const struct member *m, const struct member *other, const
 
     if (!mine->number)
         return error_set(e, -EINVAL, "rank %d: put: %s: it is not symmetric: other ranks have no part of it", m->rank, name);
-    LIST_FOREACH(b, &other->shadows, link)
+    LIST_FOREACH(b, &other->bounces, link)
         if (b->number == mine->number)
             break;
     if (!b)

@@ -19,7 +19,7 @@
  * Between rails there is no order. That is right, for this is all that another rank or node concludes from what has come:
  * - A flag of an operator is raised by the rank whose slices its group has (struct signal_group is of one plan), so it follows them on
  *   their own rail. Where a rank sends what others of its node have added up (hierarchical plans), it has waited for them here, by flags
- *   in this node's memory, and sends the sum from its own shadow by its own triggers. Who receives for others of its node likewise tells them
+ *   in this node's memory, and sends the sum from its own bounce buffer by its own triggers. Who receives for others of its node likewise tells them
  *   here. Who waits for several ranks waits for a flag of each.
  * - A signal of a program's put follows the rows of that put, and those of that rank's puts before it. Puts of two ranks have no order that
  *   anybody has promised (fccclient.h).

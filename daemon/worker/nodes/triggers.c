@@ -2,11 +2,11 @@
  *
  * triggers.c - what triggers stand for: who pushes them, and what the proxy is to send by them.
  *
- * A slice whose destination is a rank on another node is stored, as all are, at that rank's tensor: here, in its shadow. Then the workgroup
- * pushes a trigger, and the proxy thread finds by it (put_resolve()) which area of the shadow goes to which place there. A
+ * A slice whose destination is a rank on another node is stored, as all are, at that rank's tensor: here, in its bounce buffer. Then the workgroup
+ * pushes a trigger, and the proxy thread finds by it (put_resolve()) which area of the bounce buffer goes to which place there. A
  * flag's trigger is pushed after those of all slices of its group (the countdown of slice_signal() orders them), so it goes
  * behind them. When all workgroups have left a launch the last one pushes END; the launch is handed back to the engine when the
- * proxy has sent all that came before: so shadows are not written again before that.
+ * proxy has sent all that came before: so bounce buffers are not written again before that.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  *
  * triggers.h - how kernels of operators over several nodes send. Part of execute.h.
  *
- * What such a kernel stores for a rank on another node it stores into that rank's shadow: host memory here. Then it pushes a trigger
+ * What such a kernel stores for a rank on another node it stores into that rank's bounce buffer: host memory here. Then it pushes a trigger
  * into its GPU's FIFO, and the proxy, a thread of the CPU, sends what was stored (daemon/worker/nodes/triggers.c). A flag for such a rank
  * is a trigger, too, and goes behind the slices of its group.
  *

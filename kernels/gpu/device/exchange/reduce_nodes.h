@@ -28,7 +28,7 @@ GPU_DEVICE uint32_t gemv_owner_of(const struct gpu_shape &shape, uint32_t col)
     return least;
 }
 
-/* A tile, in one of rank `at`'s slots: on another node that is a shadow. */
+/* A tile, in one of rank `at`'s slots: on another node that is a bounce buffer. */
 GPU_DEVICE float *gemv_tile_at(const struct gpu_call &call, uint32_t at, uint32_t slot, const struct slice &s)
 {
     const struct gpu_shape &shape = call.fixed->shape;
