@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_gpu_worker_offers.c - operators that come to a stream again and again, which the ranks' own processes put there though the program
- * has prepared nothing (client/stream/offer.c, daemon/worker/comm/offers.c): with the real daemon and the real library on fake GPUs. A fake GPU
+ * has prepared nothing (client/stream/offer.c, daemon/worker/comm/bound/offers.c): with the real daemon and the real library on fake GPUs. A fake GPU
  * computes what is launched by a client, and nothing else, so a result is untouched or right. What kinds of
  * operators there are is in test_gpu_worker_offers_kinds.c, what goes wrong in test_gpu_worker_offers_ends.c, real GPUs in test_gpu_offers.c.
  */

@@ -19,9 +19,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/worker/comm/bound.h"
+#include "daemon/worker/comm/bound/bound.h"
+#include "daemon/worker/comm/bound/offers.h"
 #include "daemon/worker/comm/buffer.h"
-#include "daemon/worker/comm/offers.h"
 #include "daemon/worker/comm/overlap.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/trace.h"

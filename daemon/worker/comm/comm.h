@@ -11,7 +11,7 @@
  *   overlap.c     whether an input lies where a result is stored (overlap.h)
  *   buffer.c      memory that clients use (buffer.h)
  *   tune.c        which schedule `auto` takes (tune.h)
- *   bound.c, bind.c, offers.c   operators whose kernels the ranks' own processes launch (bound.h, offers.h)
+ *   bound/        operators whose kernels the ranks' own processes launch
  */
 #ifndef FCC_DAEMON_WORKER_COMM_COMM_H
 #define FCC_DAEMON_WORKER_COMM_COMM_H

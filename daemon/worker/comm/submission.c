@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "daemon/worker/comm/bounce.h"
+#include "daemon/worker/comm/bound/offers.h"
 #include "daemon/worker/comm/buffer.h"
-#include "daemon/worker/comm/offers.h"
 #include "daemon/worker/comm/overlap.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/account.h"

@@ -7,8 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/worker/comm/bound/offers.h"
 #include "daemon/worker/comm/comm.h"
-#include "daemon/worker/comm/offers.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/trace.h"
 #include "daemon/worker/device/device.h"

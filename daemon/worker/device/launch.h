@@ -72,7 +72,7 @@ struct launch_stream {
     const struct gpu_words *words; /* the session's, in the memory of GPUs; NULL: those in its own memory are meant */
     uint32_t slot;
     uint32_t value; /* 0: no stream */
-    /* A granted launch's (comm/offers.h), whose streams have no words: what the rank's kernel says. Another one's: what that of the newest granted
+    /* A granted launch's (comm/bound/offers.h), whose streams have no words: what the rank's kernel says. Another one's: what that of the newest granted
      * launch before it says, which it waits for; NULL: there is none. */
     struct fcc_prepared_words *kernel;
     uint64_t ended_address; /* where the GPUs see its `ended` */

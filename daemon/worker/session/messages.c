@@ -7,7 +7,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "daemon/worker/comm/bound.h"
+#include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/nodes/puts.h"

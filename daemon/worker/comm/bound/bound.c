@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/worker/comm/bound_inside.h"
+#include "daemon/worker/comm/bound/inside.h"
 
 #include <errno.h>
 #include <json-c/json.h>

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/worker/comm/bound_inside.h"
+#include "daemon/worker/comm/bound/inside.h"
 #include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"

@@ -6,8 +6,8 @@
  * until all ranks have freed the operator, and watches the runs by what kernels say in the sessions' memory: so a run in which a
  * rank is missing ends as any operator would. It believes that nothing but that: a client can spoil its own job only.
  */
-#ifndef FCC_DAEMON_WORKER_COMM_BOUND_H
-#define FCC_DAEMON_WORKER_COMM_BOUND_H
+#ifndef FCC_DAEMON_WORKER_COMM_BOUND_BOUND_H
+#define FCC_DAEMON_WORKER_COMM_BOUND_BOUND_H
 
 #include "daemon/worker/comm/comm.h"
 

@@ -14,8 +14,8 @@
  * each other there. What is launched by this process behind a granted operator, and has to wait for the end of the one before on all
  * GPUs, waits for the words by which its kernels say so (device/gpu/stream.h: kernels_await()).
  */
-#ifndef FCC_DAEMON_WORKER_COMM_OFFERS_H
-#define FCC_DAEMON_WORKER_COMM_OFFERS_H
+#ifndef FCC_DAEMON_WORKER_COMM_BOUND_OFFERS_H
+#define FCC_DAEMON_WORKER_COMM_BOUND_OFFERS_H
 
 #include "daemon/worker/device/launch.h"
 #include "kernels/gpu/abi.h"

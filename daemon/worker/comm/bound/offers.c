@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/worker/comm/offers.h"
+#include "daemon/worker/comm/bound/offers.h"
 
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "daemon/worker/comm/bound_inside.h"
+#include "daemon/worker/comm/bound/inside.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/stream.h"
 #include "daemon/worker/engine/endpoint.h"

@@ -5,7 +5,7 @@
 #ifndef FCC_DAEMON_WORKER_COMM_BOUND_INSIDE_H
 #define FCC_DAEMON_WORKER_COMM_BOUND_INSIDE_H
 
-#include "daemon/worker/comm/bound.h"
+#include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/device/memory.h"
 
 /* How far a rank's runs are: numbers' lower halves. */
