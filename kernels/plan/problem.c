@@ -12,7 +12,6 @@
 
 void problem_begin(struct problem *p, enum fcc_op op, int nranks)
 {
-    const struct problem_spec *words = op_words(op);
     size_t bytes = (size_t)nranks * sizeof(int64_t);
 
     p->op = op;
@@ -21,20 +20,19 @@ void problem_begin(struct problem *p, enum fcc_op op, int nranks)
     memset(p->dim, 0, sizeof(p->dim));
     for (int i = 0; i < RANK_DIMS; i++)
         memset(p->rank_dim[i], 0, bytes);
-    for (int r = 0; words->counts && r < nranks; r++)
-        memset(p->counts[r], 0, bytes);
 }
 
 bool problem_equal(const struct problem *a, const struct problem *b)
 {
     const struct problem_spec *words = op_words(a->op);
+    const bool counts = op_counts(a->op);
     size_t n = (size_t)a->nranks, bytes = n * sizeof(int64_t);
     bool equal = a->op == b->op && a->dtype == b->dtype && a->nranks == b->nranks &&
                  !memcmp(a->node_of, b->node_of, n * sizeof(a->node_of[0])) && !memcmp(a->dim, b->dim, sizeof(a->dim));
 
     for (int i = 0; equal && i < RANK_DIMS; i++)
         equal = !words->rank_dim[i].name || !memcmp(a->rank_dim[i], b->rank_dim[i], bytes);
-    for (int r = 0; equal && words->counts && r < a->nranks; r++)
+    for (int r = 0; equal && counts && r < a->nranks; r++)
         equal = !memcmp(a->counts[r], b->counts[r], bytes);
     return equal;
 }
@@ -74,8 +72,8 @@ int problem_check(const struct problem *p, struct error *e)
         for (int i = 0; i < RANK_DIMS && status == 0; i++)
             status =
                 word_check(words->rank_dim[i].name, p->rank_dim[i][r], words->rank_dim[i].most - (i == DIM_M ? rows : 0), e);
-        if (status == 0 && words->counts)
-            status = counts_check_of(p, words->counts, r, e);
+        if (status == 0 && op_counts(p->op))
+            status = counts_check_of(p, op_counts(p->op), r, e);
         rows += status == 0 ? p->rank_dim[DIM_M][r] : 0;
     }
     return status;

@@ -39,10 +39,11 @@ struct word_spec {
 };
 struct problem_spec {
     struct word_spec dim[DIMS], rank_dim[RANK_DIMS];
-    const char *counts; /* all that one rank sends, and all that one gets, is at most INT32_MAX */
+    const char *counts; /* of what is put: all that one rank sends, and all that one gets, is at most INT32_MAX */
 };
 
-/* A problem of this operator and so many ranks, whose words are all 0. What lies beyond nranks is left as it is. */
+/* A problem of this operator and so many ranks, whose words are all 0, but for the counts: these, and what lies beyond nranks, are left as
+ * they are. */
 void problem_begin(struct problem *p, enum fcc_op op, int nranks);
 /* The same operator, dtype, topology and words. */
 bool problem_equal(const struct problem *a, const struct problem *b);

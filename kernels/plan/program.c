@@ -30,6 +30,11 @@ const struct problem_spec *op_words(enum fcc_op op)
     return &op_compute(op)->words;
 }
 
+const char *op_counts(enum fcc_op op)
+{
+    return op_spec(op)->exchange == EXCHANGE_PUT ? op_words(op)->counts : NULL;
+}
+
 int op_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
     return op_compute(args->op)->check(args, nranks, rank, e);

@@ -77,7 +77,9 @@ extern const struct exchange_ops exchange_none, exchange_put, exchange_reduce;
 const struct compute_ops *op_compute(enum fcc_op op);
 const struct exchange_ops *op_exchange(enum fcc_op op);
 
+/* The words of its problems; and what errors call their counts, NULL: they have none. */
 const struct problem_spec *op_words(enum fcc_op op);
+const char *op_counts(enum fcc_op op);
 int op_check(const struct op_args *args, int nranks, int rank, struct error *e);
 int op_match(const struct op_args args[], int nranks, struct problem *out, struct error *e);
 /* Whether the request is one of this problem by its attributes; false if that cannot be told. */

@@ -10,18 +10,18 @@
 int args_check(const struct op_args *args, struct error *e)
 {
     const struct op_spec *spec = op_spec(args->op);
-    unsigned attr_mask = 0;
+    unsigned known = 0; /* attributes, a bit each */
 
-    for (int i = 0; i < spec->nattrs; i++)
-        attr_mask |= 1u << spec->attrs[i].key;
     if (args->ntensors != spec->ntensors)
         return error_set(e, -EINVAL, "tensors: %d: allowed is %d", args->ntensors, spec->ntensors);
     if ((unsigned)args->schedule > FCC_SCHEDULE_COMM_ONLY)
         return error_set(e, -EINVAL, "schedule: %u: allowed are %d to %d", (unsigned)args->schedule, FCC_SCHEDULE_AUTO,
                          FCC_SCHEDULE_COMM_ONLY);
-    for (int key = FCC_ATTR_TABLE_ROWS; key <= FCC_ATTR_SEND_ROWS; key++) {
+    for (int i = 0; i < spec->nattrs; i++)
+        known |= 1u << spec->attrs[i].key;
+    for (int key = FCC_ATTR_TABLE_ROWS; key <= FCC_ATTR_SEND_ROWS && args->nattrs; key++) {
         size_t count;
-        if (!(attr_mask & (1u << key)) && op_attr(args, (enum fcc_attr)key, &count))
+        if (!(known & (1u << key)) && op_attr(args, (enum fcc_attr)key, &count))
             return error_set(e, -EINVAL, "attributes: key %d: not one of this operator's", key);
     }
     return 0;
