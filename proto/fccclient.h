@@ -556,6 +556,16 @@ int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
  * Errors: -EINVAL (operator, status, reason), -ENOMEM, -ECONNRESET. */
 int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out);
 
+/* For bindings: the operators of this library, so that a binding need not know each one's struct. A line for each: its name; "never", "repeated"
+ * or "prepared" (there is FCC_OP_prepare); then the members of struct FCC_OP_args in their order, without gaps, each as NAME:KIND.
+ *   input, result, shared: a struct fcc_tensor. shared: a result that other ranks store into in any case. "input?": it may be absent
+ *   i32, i64:              a number
+ *   numbers:               const int64_t *. "numbers?": it may be NULL
+ *   values:                int64_t *, [nranks] or NULL: set when the operator has finished
+ *   schedule:              uint32_t schedule, reserved[7]; the last one
+ * "gemv_all_reduce prepared x:input w:input y:result schedule:schedule". An operator without arguments has no members. */
+const char *fcc_operators(void);
+
 /* Groups: operators that directly follow each other on streams. Between two operators a stream waits for the end of the first
  * and signals that it has reached the second; that takes longer than a small operator. In a group each stream waits only once.
  * Operators that this thread enqueues between fcc_group_begin() and fcc_group_end() begin, as always, after the work that was

@@ -19,6 +19,7 @@ enum fcc_op {
 #undef X
         FCC_OP_COUNT
 };
+#define FCC_BARRIER FCC_OP_NOOP /* ranks meet in it, and nothing else */
 
 enum fcc_embedding_tensor { FCC_EMB_TABLES, FCC_EMB_INDICES, FCC_EMB_OFFSETS, FCC_EMB_WEIGHTS, FCC_EMB_OUT, FCC_EMB_TENSORS };
 enum fcc_gemv_tensor { FCC_GEMV_X, FCC_GEMV_W, FCC_GEMV_Y, FCC_GEMV_TENSORS };

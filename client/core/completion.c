@@ -344,7 +344,7 @@ int comm_submit(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, in
 
 int comm_meet(struct fcc_comm *comm)
 {
-    struct fcc_submit msg = {.op = FCC_OP_NOOP};
+    struct fcc_submit msg = {.op = FCC_BARRIER};
 
     return comm_submit(comm, &msg, sizeof(msg), NULL, NULL);
 }

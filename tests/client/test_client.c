@@ -370,6 +370,26 @@ static void gemv_is_sent(struct bed *b, struct fcc_gemv_all_reduce_args args)
     assert_int_equal(fcc_gemv_all_reduce(b->comm, &args), 0);
 }
 
+/* The text that bindings make their structs from. */
+static void test_operators_text(void **state)
+{
+    const char *text = fcc_operators();
+    int lines = 0;
+
+    (void)state;
+    for (const char *at = text; *at; at++)
+        lines += *at == '\n';
+    assert_int_equal(lines, FCC_OP_COUNT);
+    assert_ptr_equal(strstr(text, "noop repeated\n"), text);
+    assert_non_null(strstr(text, "\ngemv_all_reduce prepared x:input w:input y:result schedule:schedule\n"));
+    assert_non_null(strstr(text, "\ngemm_all_to_all prepared a:input b:input? send_rows:numbers? c:shared recv_rows:values "
+                                 "schedule:schedule\n"));
+    assert_non_null(strstr(text, "\nembedding_all_to_all never tables:input? table_rows:numbers num_tables:i32 pooling:i32 "
+                                 "indices:input? offsets:input? sample_weights:input? batch:i64 batch_split:numbers? "
+                                 "out:shared schedule:schedule\n"));
+    assert_string_equal(text, fcc_operators());
+}
+
 static void test_arguments(void **state)
 {
     struct bed b = bed_open(false, 1);
@@ -429,6 +449,7 @@ int main(void)
         T(test_mps_pipe),       T(test_calls_of_threads), T(test_replies_out_of_order),
         T(test_buffers),        T(test_write_and_read),   T(test_device_kinds),
         T(test_gpu_is_missing), T(test_enqueue_on_cpu),   T(test_arguments),
+        T(test_operators_text),
     };
     return cmocka_run_group_tests_name("client", tests, NULL, NULL);
 }

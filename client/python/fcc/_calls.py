@@ -99,7 +99,7 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
         torch.cuda.current_stream(comm.device).synchronize()  # what is on the stream makes the arguments, or has used the result's memory
     if now or not member.on_gpu:
         request = ctypes.c_void_p()
-        status = library().start[op](member.handle, packed, ctypes.byref(request))
+        status = library().operators[op].start(member.handle, packed, ctypes.byref(request))
         if status < 0:
             raise member.error(status)
         request_wait(member, request)
@@ -109,7 +109,7 @@ def run(comm: Communicator, op: str, packed: bytes, stream: int, received: ctype
     comm._calls.setdefault(op, {})[called.name if called else op] = called
     earlier = comm._earlier()
     later = None if received is None else ctypes.c_void_p()
-    status = library().enqueue[op](member.handle, packed, stream, None if later is None else ctypes.byref(later))
+    status = library().operators[op].enqueue(member.handle, packed, stream, None if later is None else ctypes.byref(later))
     if status < 0:
         raise earlier or member.error(status)
     if later is not None:

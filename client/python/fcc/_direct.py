@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 from . import communicator
 from ._calls import run
 from ._dispatch import none_is_plain, plain_threads
-from ._library import GEMV_ARGS, RESERVED, TENSORS
+from ._library import library
 from ._packets import refused
 from ._pool import Block
 from .communicator import Communicator, Prepared
@@ -164,9 +164,9 @@ def _looked_and_done(prepared: Prepared, arguments: tuple) -> bool:
 
 def _packed_result(block: Block) -> bytes:
     m, n = block.tensor.shape
-    packed = GEMV_ARGS.pack(*(0,) * 24, block.handle, block.offset, DTYPES[block.tensor.dtype], 2, m, n, 0, 0, n, 1, 0, 0, 0,
-                            *RESERVED)
-    block.packed = packed[TENSORS[2]:]
+    operator = library().operators["gemv_all_reduce"]
+    packed = operator.pack(y=(block.handle, block.offset, DTYPES[block.tensor.dtype], 2, m, n, 0, 0, n, 1, 0, 0))
+    block.packed = packed[operator.offsets["y"]:]
     return block.packed
 
 
@@ -185,7 +185,8 @@ def remember(c: Communicator, places: Any, x: Tensor, w: Tensor, at_x: tuple, at
         prepared.arguments, prepared.count = {}, 0
         prepared.places = places
     blocks = c._heap.ready((x.shape[0], w.shape[0]), x.dtype, stream)
-    front = GEMV_ARGS.pack(*at_x, *at_w, *(0,) * 20)[:TENSORS[2]]
+    operator = library().operators["gemv_all_reduce"]
+    front = operator.pack(x=at_x, w=at_w)[:operator.offsets["y"]]
     beside = prepared.arguments.setdefault(stream, {}).setdefault(w.data_ptr(), {})
     first = beside.get(x.data_ptr())
     prepared.count += first is None

@@ -3,7 +3,8 @@
 compiles the header and compares them).
 
 ctypes, not cffi: both cost about 0.3 us a call, and ctypes needs no package. What operators are given is packed by `struct`, in
-one call, because filling a ctypes structure field by field takes ten times as long.
+one call, because filling a ctypes structure field by field takes ten times as long. Which operators there are, and what their
+arguments are, the library says itself (fcc_operators()).
 """
 from __future__ import annotations
 
@@ -23,8 +24,6 @@ MAX_RANKS = 64
 SCHEDULES = {"auto": 0, "fused": 1, "sequential": 2, "compute_only": 3, "comm_only": 4}
 POOLINGS = {"sum": 0, "mean": 1}
 LOCAL, SYMMETRIC, RESULT = range(3)
-OPERATORS = ("embedding_all_to_all", "gemv_all_reduce", "gemm_all_to_all")
-PREPARED = ("gemv_all_reduce", "gemm_all_to_all")  # those that can be prepared
 DEVICE_CPU, DEVICE_GPU, DEVICE_HIP, DEVICE_CUDA = range(4)
 
 
@@ -46,16 +45,43 @@ class Env(ctypes.Structure):
                 ("launcher", c_char * 16), ("job", c_char * 64), ("world", c_char * 64), ("meeting", c_char * 64)]
 
 
-# struct fcc_tensor: buffer, offset, dtype, ndim, shape[4], stride[4]; and the operators' arguments, each with its tail.
-TENSOR = "QQII8q"
-EMBEDDING_ARGS = struct.Struct(f"={TENSOR}Qii{TENSOR * 3}qQ{TENSOR}I7I")  # tables, table_rows, num_tables, pooling, ...
-GEMV_ARGS = struct.Struct(f"={TENSOR * 3}I7I")  # x, w, y, schedule
-GEMM_ARGS = struct.Struct(f"={TENSOR * 2}Q{TENSOR}QI7I")  # a, b, send_rows, c, recv_rows, schedule
-TENSORS = tuple(n * struct.calcsize(f"={TENSOR}") for n in range(4))  # the bytes of so many
-ABSENT = (0,) * 12  # a tensor that is not there
-RESERVED = (0,) * 7
+_TENSOR = "QQII8q"  # struct fcc_tensor: buffer, offset, dtype, ndim, shape[4], stride[4]
+_ABSENT = (0,) * 12  # a tensor that is not there
+# What fcc_operators() calls the members of an operator's arguments. The numbers that are reserved are zeros.
+_MEMBERS = {"input": _TENSOR, "result": _TENSOR, "shared": _TENSOR, "i32": "i", "i64": "q", "numbers": "Q", "values": "Q",
+            "schedule": "I28x"}
 
-_FUNCTIONS = {
+
+class Operator:
+    """An operator of the C library, by its line of fcc_operators().
+
+    Attributes:
+        layout: of struct fcc_NAME_args
+        offsets: of its members
+        pack: makes one of keywords: tensors as tuples (dense()), pointers as addresses. What is not given is 0.
+        start, enqueue, prepare: the C functions, which take the arguments packed. prepare is None if there is none
+    """
+
+    def __init__(self, line: str, function: Callable[[str, list[Any]], Callable[..., int]]) -> None:
+        self.name, bind, *members = line.split()
+        kinds = {name: kind.rstrip("?") for name, _, kind in (member.partition(":") for member in members)}
+        formats = [_MEMBERS[kind] for kind in kinds.values()]
+        self.layout = struct.Struct("=" + "".join(formats))
+        self.offsets = {name: struct.calcsize("=" + "".join(formats[:i])) for i, name in enumerate(kinds)}
+        tensors = {name for name, kind in kinds.items() if _MEMBERS[kind] == _TENSOR}
+        # A function with these keywords, as quick as one that is written down; names are the C library's.
+        keywords = ", ".join(f"{name}={'absent' if name in tensors else 0}" for name in kinds)
+        numbers = ", ".join(f"*{name}" if name in tensors else name for name in kinds)
+        self.pack: Callable[..., bytes] = eval(f"lambda *, {keywords}: pack({numbers})" if kinds else "lambda: b\"\"",
+                                               {"pack": self.layout.pack, "absent": _ABSENT})
+        given = [c_char_p] if kinds else []
+        self.start = function(f"fcc_{self.name}_start", [c_void_p, *given, POINTER(c_void_p)])
+        self.enqueue = function(f"fcc_{self.name}_enqueue", [c_void_p, *given, c_void_p, c_void_p])
+        self.prepare: Any = (function(f"fcc_{self.name}_prepare", [c_void_p, *given, POINTER(c_void_p)])
+                             if bind == "prepared" else None)
+
+
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fcc_version": (c_char_p, []),
     "fcc_last_error": (c_char_p, []),
     "fcc_connect": (c_int, [POINTER(ConnectOptions), POINTER(c_void_p)]),
@@ -93,15 +119,8 @@ _FUNCTIONS = {
     "fcc_prepared_enqueue": (c_int, [c_void_p, c_void_p]),
     "fcc_prepared_free": (None, [c_void_p]),
     "fcc_refuse_start": (c_int, [c_void_p, c_char_p, c_int, c_char_p, POINTER(c_void_p)]),
-    "fcc_noop_start": (c_int, [c_void_p, POINTER(c_void_p)]),
-    "fcc_noop_enqueue": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    "fcc_operators": (c_char_p, []),
 }
-for _op in OPERATORS:
-    # the arguments come packed, as bytes
-    _FUNCTIONS[f"fcc_{_op}_start"] = (c_int, [c_void_p, c_char_p, POINTER(c_void_p)])
-    _FUNCTIONS[f"fcc_{_op}_enqueue"] = (c_int, [c_void_p, c_char_p, c_void_p, c_void_p])
-    if _op in PREPARED:
-        _FUNCTIONS[f"fcc_{_op}_prepare"] = (c_int, [c_void_p, c_char_p, POINTER(c_void_p)])
 
 
 def _candidates() -> list[str]:
@@ -129,15 +148,18 @@ class Library:
             raise LibraryError(f"libfccclient cannot be loaded: {'; '.join(tried)}")
         self.path = path
         for name, (result, arguments) in _FUNCTIONS.items():
-            try:
-                function = getattr(self._functions, name)
-            except AttributeError:
-                raise LibraryError(f"{path} has no {name}: it is older than this package") from None
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name.removeprefix("fcc_"), function)
-        self.start = {op: getattr(self, f"{op}_start") for op in OPERATORS}
-        self.enqueue = {op: getattr(self, f"{op}_enqueue") for op in OPERATORS}
-        self.prepare = {op: getattr(self, f"{op}_prepare") for op in PREPARED}
+            setattr(self, name.removeprefix("fcc_"), self._typed(name, arguments, result))
+        lines = self._functions.fcc_operators().decode().splitlines()
+        self.operators = {operator.name: operator for operator in (Operator(line, self._typed) for line in lines)}
+
+    def _typed(self, name: str, arguments: list[Any], result: Any = c_int) -> Callable[..., Any]:
+        try:
+            function: Callable[..., Any] = getattr(self._functions, name)
+        except AttributeError:
+            raise LibraryError(f"{self.path} has no {name}: it is older than this package") from None
+        setattr(function, "restype", result)
+        setattr(function, "argtypes", arguments)
+        return function
 
     def untyped(self, name: str) -> Callable[..., int]:
         """A function of the library for whoever counts nanoseconds: without types, so ctypes converts nothing. It takes bytes,

@@ -74,27 +74,35 @@ _OPTIONS: tuple[Rule, ...] = (
     (r"\bfcc_prepared_enqueue(?=: )", "a prepared operator"),
     (r"\bfcc_buffer_alloc(?=: the worker of job )", MEMORY),
     (r"\bfcc_buffer_alloc(?=: )", "symmetric memory"))
-_CALLS = {"noop": "barrier", "fcc_buffer_alloc": "an allocation of symmetric memory",
-          "gemv_all_reduce_prepare": "prepare_gemv_all_reduce", "gemm_all_to_all_prepare": "prepare_gemm_all_to_all"}
+_CALLS = {"noop": "barrier", "fcc_buffer_alloc": "an allocation of symmetric memory"}
 
 
-def _as_refused(text: str) -> str:
-    """What a rank has refused in the words of what was called is told with the operator's name before it, whose turn it took."""
-    words = "|".join(map(re.escape, (*_ARGUMENTS, *sorted(_told_of))))
-    return re.sub(rf"(?:^|(\brank \d+: ))(?:{'|'.join(_ARGUMENTS)}): (?:rank \d+: )?(?=(?:{words}): )",
+def _operators() -> list[str]:
+    """All that the C library can run for a call, and prepare, by the names that they have here."""
+    from ._library import library  # whose errors are in these words
+    return [name for operator in library().operators.values() for name in (operator.name, f"prepare_{operator.name}")]
+
+
+def _prepared(text: str) -> str:
+    return re.sub(r"\b(\w+)_prepare\b", r"prepare_\1", text)
+
+
+def _once(text: str) -> str:
+    """What a rank has refused in the words of a call is told behind the name of the operator whose turn it took: only the call is named then.
+    "rank 1: gemm_all_to_all: rank 1: rows_all_to_all: rows: ..." is "rank 1: rows_all_to_all: rows: ..."."""
+    operators = _operators()
+    names = "|".join(map(re.escape, sorted({*operators, *_told_of}, key=len, reverse=True)))
+    return re.sub(rf"(?:^|(\brank \d+: ))(?:{'|'.join(operators)}): (?:rank \d+: )?(?=(?:{names}): )",
                   lambda found: found[1] or "", text)
 
 
 def in_python(text: str) -> str:
     """A text of the C library in the words of the Python functions with its operators' names."""
-    text = _as_refused(text)
+    text = _once(_prepared(text))
     for operator, rules in _ARGUMENTS.items():
-        if operator + ": " in text or operator + "_prepare: " in text:
+        if operator + ": " in text:
             text = _replaced(text, rules)
     text = _replaced(text, _OPTIONS)
-    text = re.sub(r"\b(gemv_all_reduce|gemm_all_to_all)_prepare\b", r"prepare_\1", text)
-    # what another rank's process has refused in these words
-    text = re.sub(r"\b(prepare_\w+): (?:rank \d+: )?\1: ", r"\1: ", text)
     if "out of step" in text:
         text = re.sub(r"\bcalls (noop|fcc_buffer_alloc)\b", lambda found: "calls " + _CALLS[found[1]], text)
     return re.sub(r"(?<!calls )\bnoop(?=: | #)", "barrier", text)
@@ -102,7 +110,7 @@ def in_python(text: str) -> str:
 
 def for_operator(text: str, operator: str) -> str:
     """A text of an allocation, in that of the operator which it was for."""
-    return re.sub(rf"^{MEMORY}: ", _CALLS.get(operator, operator) + ": ", text)
+    return re.sub(rf"^{MEMORY}: ", _CALLS.get(operator, _prepared(operator)) + ": ", text)
 
 
 def one_of(text: str, operator: str, names: Iterable[str]) -> str:
@@ -117,7 +125,5 @@ def as_called(text: str, called: Called, rank: int) -> str:
             continue
         if "out of step" in text:  # of the others it is not known what they called
             return re.sub(rf"\brank {rank} calls {operator}\b", f"rank {rank} calls {called.name}", text)
-        text = re.sub(rf"\b{operator}\b", called.name, _replaced(text, rules))
-        # what this process or another one has refused in the call's own words
-        return re.sub(rf"\b{called.name}: (?:rank \d+: )?{called.name}: ", f"{called.name}: ", text)
+        return re.sub(rf"\b{operator}\b", called.name, _replaced(text, rules))
     return text

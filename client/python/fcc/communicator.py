@@ -426,7 +426,7 @@ def errors_await(member: Member) -> int:
 def noop(member: Member) -> None:
     """Wait until all ranks have come to it."""
     request = ctypes.c_void_p()
-    status = library().noop_start(member.handle, ctypes.byref(request))
+    status = library().operators["noop"].start(member.handle, ctypes.byref(request))
     if status < 0:
         raise member.error(status)
     request_wait(member, request)

@@ -25,7 +25,7 @@ from . import _direct, _packets
 from ._calls import FLOATS, check_counts, check_floats, dense, numbers, pooling_number, run, schedule_number
 from ._dispatch import lib
 from ._names import Called, argument
-from ._library import ABSENT, EMBEDDING_ARGS, GEMM_ARGS, GEMV_ARGS, RESERVED
+from ._library import library
 from ._staging import place
 from .communicator import Communicator, Expected, find, rank_of, refuse
 from .errors import ArgumentError, Error
@@ -71,7 +71,8 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: str, *, replicated: bool = True,
         raise
     except Exception as e:
         raise refuse(c, "gemv_all_reduce", e) from None
-    run(c, "gemv_all_reduce", GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, m, n), number, *RESERVED), stream)
+    packed = library().operators["gemv_all_reduce"].pack(x=at_x, w=at_w, y=dense(handle, offset, x.dtype, m, n), schedule=number)
+    run(c, "gemv_all_reduce", packed, stream)
     if schedule == "auto" and held_x is x and held_w is w:
         _direct.remember(c, places, x, w, at_x, at_w, stream)
     return y
@@ -102,8 +103,8 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: str, *, send_rows: Sequence[int]
         raise refuse(c, "gemm_all_to_all", e) from None
     sent, send_address = numbers(send)
     received, received_address = numbers([-1] * c.size)
-    packed = GEMM_ARGS.pack(*at_a, *at_b, send_address, *dense(handle, offset, a.dtype, m, n), received_address, number,
-                            *RESERVED)
+    packed = library().operators["gemm_all_to_all"].pack(
+        a=at_a, b=at_b, send_rows=send_address, c=dense(handle, offset, a.dtype, m, n), recv_rows=received_address, schedule=number)
     run(c, "gemm_all_to_all", packed, stream, received, Expected("gemm_all_to_all", expected))
     return result
 
@@ -159,8 +160,9 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sampl
         at_tables, held_tables = place(c, op, "tables", tables, stream, weight=True)
         at_indices, held_indices = place(c, op, "indices", indices, stream)
         at_offsets, held_offsets = place(c, op, "offsets", offsets, stream)
-        at_weights, held_weights = ((ABSENT, None) if sample_weights is None else
-                                    place(c, op, "sample_weights", sample_weights, stream))
+        weights = {}
+        if sample_weights is not None:
+            weights["sample_weights"], held_weights = place(c, op, "sample_weights", sample_weights, stream)
         shape = (batch_parts(batch, batch_split, c.size)[c.rank], sum(tables_per_rank), tables.shape[1])
         out, handle, offset = c._heap.take(shape, tables.dtype, stream)
     except WRONG_KIND:
@@ -169,9 +171,10 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, sampl
         raise refuse(c, op, e) from None
     rows, rows_address = numbers(table_rows)
     split, split_address = numbers(batch_split or ())
-    at_out = dense(handle, offset, tables.dtype, *shape)
-    packed = EMBEDDING_ARGS.pack(*at_tables, rows_address, len(table_rows), mode, *at_indices, *at_offsets, *at_weights, batch,
-                                 split_address if batch_split is not None else 0, *at_out, number, *RESERVED)
+    packed = library().operators[op].pack(
+        tables=at_tables, table_rows=rows_address, num_tables=len(table_rows), pooling=mode, indices=at_indices, offsets=at_offsets,
+        batch=batch, batch_split=split_address if batch_split is not None else 0,
+        out=dense(handle, offset, tables.dtype, *shape), schedule=number, **weights)
     run(c, op, packed, stream)
     return out
 
@@ -207,8 +210,8 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
         raise refuse(c, "gemm_all_to_all", e) from None
     sent, send_address = numbers(send_rows)
     received, received_address = numbers([-1] * c.size)
-    packed = GEMM_ARGS.pack(*at_rows, *ABSENT, send_address, *dense(handle, offset, rows.dtype, *shape), received_address, 0,
-                            *RESERVED)
+    packed = library().operators["gemm_all_to_all"].pack(
+        a=at_rows, send_rows=send_address, c=dense(handle, offset, rows.dtype, *shape), recv_rows=received_address)
     run(c, "gemm_all_to_all", packed, stream, received, Expected(op, list(recv_rows), _ROWS), _ROWS)
     return result
 
@@ -238,7 +241,7 @@ def all_reduce(x: Tensor, comm: str, *, replicated: bool = False) -> Tensor:
         raise
     except Exception as e:
         raise refuse(c, op, e) from None
-    packed = GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, 1, flat.shape[0]), 0, *RESERVED)
+    packed = library().operators[op].pack(x=at_x, w=at_w, y=dense(handle, offset, x.dtype, 1, flat.shape[0]))
     run(c, op, packed, stream, called=_ALL_REDUCE)
     return y.view(x.shape)
 

@@ -24,7 +24,7 @@ from . import communicator
 from ._calls import check_floats, dense, numbers, unsubmitted
 from ._connection import Member, interruptible
 from ._dispatch import has_tangent, is_wrapped
-from ._library import GEMM_ARGS, GEMV_ARGS, RESERVED, SCHEDULES, library
+from ._library import SCHEDULES, library
 from ._staging import is_plain, place
 from .communicator import Communicator, Expected, rows_check
 from .errors import ArgumentError, Error
@@ -50,8 +50,8 @@ class PreparedOperator:
     """
 
     def __init__(self, comm: Communicator, op: str, packed: bytes, result: Tensor, inputs: dict[str, Tensor]) -> None:
-        member, handle = comm.member, ctypes.c_void_p()
-        status, text = interruptible(lambda: library().prepare[op](member.handle, packed, ctypes.byref(handle)),
+        member, handle, prepare = comm.member, ctypes.c_void_p(), library().operators[op].prepare
+        status, text = interruptible(lambda: prepare(member.handle, packed, ctypes.byref(handle)),
                                      member.interrupted)
         if status < 0:
             raise member.error(status, text)
@@ -146,7 +146,7 @@ def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = No
         y, handle, offset = comm._heap.take(shape, x.dtype, stream)
     except Exception as e:
         raise unsubmitted(comm, f"{op}_prepare", called, e, x=x, w=w) from None
-    packed = GEMV_ARGS.pack(*at_x, *at_w, *dense(handle, offset, x.dtype, *shape), SCHEDULES["fused"], *RESERVED)
+    packed = library().operators[op].pack(x=at_x, w=at_w, y=dense(handle, offset, x.dtype, *shape), schedule=SCHEDULES["fused"])
     return PreparedOperator(comm, op, packed, y, {"x": x, "w": w})
 
 
@@ -169,8 +169,9 @@ def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = No
         raise unsubmitted(comm, f"{op}_prepare", called, e, a=a, b=b, send_rows=send_rows, recv_rows=recv_rows) from None
     sent, send_address = numbers(send)
     received, received_address = numbers([-1] * comm.size)
-    packed = GEMM_ARGS.pack(*at_a, *at_b, send_address, *dense(handle, offset, a.dtype, *shape), received_address,
-                            SCHEDULES["fused"], *RESERVED)
+    packed = library().operators[op].pack(
+        a=at_a, b=at_b, send_rows=send_address, c=dense(handle, offset, a.dtype, *shape), recv_rows=received_address,
+        schedule=SCHEDULES["fused"])
     operator = PreparedOperator(comm, op, packed, c, {"a": a, "b": b})
     try:
         rows_check(comm.member, list(received), Expected(called, expected))

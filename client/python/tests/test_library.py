@@ -4,6 +4,7 @@ import ctypes
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -15,31 +16,23 @@ from fcc import _library, errors
 
 STRUCTS = {"fcc_unique_id": _library.UniqueId, "fcc_connect_options": _library.ConnectOptions,
            "fcc_comm_options": _library.CommOptions, "fcc_env": _library.Env}
-# a struct that is packed as numbers: a mark in each field must arrive where C finds it
-PACKED = {"fcc_gemv_all_reduce_args": (_library.GEMV_ARGS, ["x", "w", "y", "schedule", "reserved"]),
-          "fcc_gemm_all_to_all_args": (_library.GEMM_ARGS, ["a", "b", "send_rows", "c", "recv_rows", "schedule", "reserved"]),
-          "fcc_embedding_all_to_all_args": (_library.EMBEDDING_ARGS, ["tables", "table_rows", "num_tables", "pooling", "indices", "offsets",
-                                                                      "sample_weights", "batch", "batch_split", "out", "schedule",
-                                                                      "reserved"])}
 TENSOR = ["buffer", "offset", "dtype", "ndim", "shape", "stride"]
 CONSTANTS = {"FCC_MAX_DIMS": _library.MAX_DIMS, "FCC_MAX_RANKS": _library.MAX_RANKS, "FCC_SCHEDULE_COMM_ONLY": 4, "FCC_POOLING_MEAN": 1,
              "FCC_BUFFER_SYMMETRIC": _library.SYMMETRIC, "FCC_BUFFER_RESULT": _library.RESULT,
              "FCC_DEVICE_CUDA": _library.DEVICE_CUDA, "FCC_BF16": 3, "FCC_I64": 5}
 
 
-def tensors_of(names):
-    return [name for name in names if name in ("x", "w", "y", "a", "b", "c", "tables", "indices", "offsets", "sample_weights", "out")]
-
-
 def test_header(tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("no C compiler")
-    lines = [f'printf("{name} %zu\\n", sizeof(struct {name}));' for name in [*STRUCTS, *PACKED]]
+    packed = {f"fcc_{operator.name}_args": operator for operator in _library.library().operators.values() if operator.offsets}
+    assert len(packed) >= 3
+    lines = [f'printf("{name} %zu\\n", sizeof(struct {name}));' for name in [*STRUCTS, *packed]]
     lines += [f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));' for name, kind in STRUCTS.items()
               for field, *_ in kind._fields_]
-    lines += [f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));' for name, (_, fields) in PACKED.items()
-              for field in fields]
+    lines += [f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));' for name, operator in packed.items()
+              for field in [*operator.offsets, "reserved"]]
     lines += [f'printf("fcc_tensor.{field} %zu\\n", offsetof(struct fcc_tensor, {field}));' for field in TENSOR]
     lines += [f'printf("{name} %d\\n", (int){name});' for name in CONSTANTS]
     (tmp_path / "offsets.c").write_text("#include <stdio.h>\n#include <fccclient.h>\nint main(void) { " + "\n".join(lines) + " }\n")
@@ -53,22 +46,24 @@ def test_header(tmp_path):
     for name, value in CONSTANTS.items():
         assert found[name] == value, name
     assert [found[f"fcc_tensor.{field}"] for field in TENSOR] == [0, 8, 16, 20, 24, 56]
-    for name, (packer, fields) in PACKED.items():
-        assert found[name] == packer.size
-        values, places = [], []
-        for field in fields:
-            for n in range({"reserved": 7}.get(field, 12 if field in tensors_of(fields) else 1)):
-                if n == 0:
-                    places.append((found[f"{name}.{field}"], len(values) + 1))
-                values.append(len(values) + 1)
-        packed = packer.pack(*values)
-        for offset, mark in places:
-            assert packed[offset] == mark, (name, offset)
+    for name, operator in packed.items():
+        assert found[name] == operator.layout.size
+        assert {field: found[f"{name}.{field}"] for field in operator.offsets} == operator.offsets, name
+        assert found[f"{name}.reserved"] == operator.offsets["schedule"] + 4
+        assert operator.pack() == bytes(operator.layout.size)
+        for field, offset in operator.offsets.items():  # a mark in each must arrive where C finds it
+            try:
+                data = operator.pack(**{field: tuple(range(1, 13))})
+            except struct.error:
+                data = operator.pack(**{field: 1})
+            assert data[offset] == 1 and not any(data[:offset]), (name, field)
 
 
 def test_every_function_is_declared():
     header = (ROOT / "proto" / "fccclient.h").read_text()
-    for name in _library._FUNCTIONS:
+    operators = _library.library().operators.values()
+    names = [f"fcc_{operator.name}{kind}" for operator in operators for kind in ("_start", "_enqueue", *["_prepare"] * bool(operator.prepare))]
+    for name in [*_library._FUNCTIONS, *names]:
         assert re.search(rf"\b{name}\(", header), name
 
 
