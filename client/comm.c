@@ -22,12 +22,7 @@ int unique_id_ask(struct fcc_context *c, struct fcc_unique_id *out, const char *
 {
     struct fcc_msg msg = {0};
     struct fcc_unique_id_reply reply;
-    int status = context_call(c, &(struct call){.type = FCC_MSG_UNIQUE_ID,
-                                                .msg = &msg,
-                                                .length = sizeof(msg),
-                                                .reply = &reply,
-                                                .reply_size = sizeof(reply),
-                                                .called = called});
+    int status = context_call(c, CALL_OF(UNIQUE_ID, &msg, &reply, .called = called));
 
     if (!status)
         *out = reply.unique_id;
@@ -169,13 +164,8 @@ int comm_join_refuse(fcc_context *context, const struct fcc_unique_id *id, int n
 static int join_ask(fcc_context *context, struct joining *j, const struct fcc_comm_options *options, struct fcc_comm *comm)
 {
     struct fcc_comm_init_reply reply = {.comm = 0};
-    int status = context_call(context, &(struct call){.type = FCC_MSG_COMM_INIT,
-                                                      .msg = &j->msg.msg,
-                                                      .length = sizeof(j->msg),
-                                                      .reply = &reply.reply,
-                                                      .reply_size = sizeof(reply),
-                                                      .limit_ms = join_patience_ms(context, options),
-                                                      .called = j->called});
+    int status = context_call(
+        context, CALL_OF(COMM_INIT, &j->msg, &reply, .limit_ms = join_patience_ms(context, options), .called = j->called));
 
     if (status) {
         free(comm);

@@ -28,12 +28,7 @@ static int meeting_call(struct fcc_context *c, const struct fcc_env *e, struct f
 
     (void)snprintf(msg.name, sizeof(msg.name), "%s %s size %d number %u", e->launcher, e->world, e->size, env_comms);
     text_copy(msg.root, sizeof(msg.root), e->meeting);
-    int status = context_call(c, &(struct call){.type = FCC_MSG_MEETING,
-                                                .msg = &msg.msg,
-                                                .length = sizeof(msg),
-                                                .reply = &reply.reply,
-                                                .reply_size = sizeof(reply),
-                                                .called = called});
+    int status = context_call(c, CALL_OF(MEETING, &msg, &reply, .called = called));
     if (!status)
         *out = reply.unique_id;
     return status;

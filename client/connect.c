@@ -198,13 +198,7 @@ static int context_greet(struct fcc_context *c, int64_t deadline)
 
     memcpy(hello.job, c->job, sizeof(hello.job));
     mps_pipe_find(hello.mps_pipe);
-    status = context_call(c, &(struct call){.type = FCC_MSG_HELLO,
-                                            .msg = &hello.msg,
-                                            .length = sizeof(hello),
-                                            .reply = &welcome.reply,
-                                            .reply_size = sizeof(welcome),
-                                            .fds = fds,
-                                            .limit_ms = ms_left(deadline)});
+    status = context_call(c, CALL_OF(HELLO, &hello, &welcome, .fds = fds, .limit_ms = ms_left(deadline)));
     if (status)
         return status;
     c->doorbell = fds[1];

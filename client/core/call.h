@@ -21,6 +21,14 @@ struct call {
     const struct fcc_comm *behind;
     const char *called; /* by the program, for texts; NULL: the function that the message is for */
 };
+/* The call of a message that is filled in but for its head, with the place of its reply; more fields of struct call may follow. */
+#define CALL_OF(NAME, MSG, REPLY, ...)                                                                                         \
+    (&(struct call){.type = FCC_MSG_##NAME,                                                                                    \
+                    .msg = (struct fcc_msg *)(MSG),                                                                            \
+                    .length = sizeof(*(MSG)),                                                                                  \
+                    .reply = (REPLY),                                                                                          \
+                    .reply_size = sizeof(*(REPLY)),                                                                            \
+                    ##__VA_ARGS__})
 /* Send the message and wait for the reply. 0, or what the reply says, or -EPROTO, or the context's end, which a worker that has not
  * answered within the limit brings about (-ETIMEDOUT). */
 int context_call(struct fcc_context *c, const struct call *call);

@@ -78,10 +78,7 @@ static int buffer_release(struct fcc_context *c, uint32_t handle)
     struct fcc_buffer_free_msg msg = {.buffer = handle};
     struct fcc_reply reply;
 
-    return context_call(
-        c,
-        &(struct call){
-            .type = FCC_MSG_BUFFER_FREE, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
+    return context_call(c, CALL_OF(BUFFER_FREE, &msg, &reply));
 }
 
 /* How long zeroing that many bytes may take. Any size_t may come here: the worker says what is too much. */
@@ -117,14 +114,7 @@ int fcc_buffer_alloc(fcc_comm *comm, enum fcc_buffer_kind kind, size_t bytes, fc
         return alloc_refuse(comm, kind, -ENOMEM, "buffer: out of memory");
 
     struct fcc_buffer_alloc_msg msg = {.comm = comm->handle, .kind = (uint32_t)kind, .bytes = bytes};
-    status = context_call(c, &(struct call){.type = FCC_MSG_BUFFER_ALLOC,
-                                            .msg = &msg.msg,
-                                            .length = sizeof(msg),
-                                            .reply = &reply,
-                                            .reply_size = sizeof(reply),
-                                            .fds = &fd,
-                                            .more_ms = zeroing_ms(bytes),
-                                            .behind = comm});
+    status = context_call(c, CALL_OF(BUFFER_ALLOC, &msg, &reply, .fds = &fd, .more_ms = zeroing_ms(bytes), .behind = comm));
     if (status == -EMFILE && reply.buffer) { /* the worker has it, and this process cannot take it */
         struct error why;
         (void)error_set(&why, status, "%s", fcc_last_error());

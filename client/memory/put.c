@@ -40,13 +40,7 @@ static int triggers_get(struct fcc_comm *comm, struct fcc_trigger_memory **out, 
     known = comm->triggers;
     (void)pthread_mutex_unlock(&c->lock);
     if (!known) {
-        status = context_call(c, &(struct call){.type = FCC_MSG_TRIGGERS,
-                                                .msg = &msg.msg,
-                                                .length = sizeof(msg),
-                                                .reply = &reply,
-                                                .reply_size = sizeof(reply),
-                                                .fds = &fd,
-                                                .called = called});
+        status = context_call(c, CALL_OF(TRIGGERS, &msg, &reply, .fds = &fd, .called = called));
         if (!status)
             status = shared_map(fd, sizeof(*known), "triggers", &memory);
         if (status)
@@ -121,11 +115,7 @@ int fcc_put_register(fcc_comm *comm, const struct fcc_put *put, uint32_t *number
         status = put_buffer(comm, put->signals, "signals", &msg.signals);
     (void)pthread_mutex_unlock(&comm->context->lock);
     if (!status)
-        status = context_call(comm->context, &(struct call){.type = FCC_MSG_PUT_REGISTER,
-                                                            .msg = &msg.msg,
-                                                            .length = sizeof(msg),
-                                                            .reply = &reply.reply,
-                                                            .reply_size = sizeof(reply)});
+        status = context_call(comm->context, CALL_OF(PUT_REGISTER, &msg, &reply));
     if (!status && !reply.number)
         status = last_error_set(-EPROTO, "rank %d: put: the worker gave it number 0, which means none", comm->rank);
     if (!status)

@@ -21,12 +21,7 @@ static int peer_ask(const struct fcc_buffer *b, int rank, struct mapping *out)
     struct fcc_buffer_peer_msg msg = {.buffer = b->handle, .rank = rank};
     struct fcc_buffer_alloc_reply reply = {.map_bytes = 0};
     int fd = -1;
-    int status = context_call(b->comm->context, &(struct call){.type = FCC_MSG_BUFFER_PEER,
-                                                               .msg = &msg.msg,
-                                                               .length = sizeof(msg),
-                                                               .reply = &reply.reply,
-                                                               .reply_size = sizeof(reply),
-                                                               .fds = &fd});
+    int status = context_call(b->comm->context, CALL_OF(BUFFER_PEER, &msg, &reply, .fds = &fd));
 
     if (status)
         return status;

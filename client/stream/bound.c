@@ -82,11 +82,7 @@ static void prepared_tell_freed(const struct fcc_prepared *p)
     struct fcc_prepared_msg msg = {.comm = p->comm->handle, .number = p->number};
     struct fcc_reply reply;
 
-    (void)context_call(p->comm->context, &(struct call){.type = FCC_MSG_PREPARED_FREE,
-                                                        .msg = &msg.msg,
-                                                        .length = sizeof(msg),
-                                                        .reply = &reply,
-                                                        .reply_size = sizeof(reply)});
+    (void)context_call(p->comm->context, CALL_OF(PREPARED_FREE, &msg, &reply));
 }
 
 void fcc_prepared_free(fcc_prepared *prepared)

@@ -103,12 +103,7 @@ static int memory_ask(const struct fcc_comm *comm, uint32_t number, enum fcc_pre
 {
     struct fcc_prepared_msg msg = {.comm = comm->handle, .number = number, .what = what, .rank = rank};
 
-    return context_call(comm->context, &(struct call){.type = FCC_MSG_PREPARED,
-                                                      .msg = &msg.msg,
-                                                      .length = sizeof(msg),
-                                                      .reply = &reply->reply,
-                                                      .reply_size = sizeof(*reply),
-                                                      .fds = fd});
+    return context_call(comm->context, CALL_OF(PREPARED, &msg, reply, .fds = fd));
 }
 
 int prepared_memory_map(const struct fcc_comm *comm, uint32_t number, enum fcc_prepared_what what, int rank,

@@ -48,10 +48,7 @@ static void run_tell(const struct fcc_prepared *p, uint64_t run, int status)
 
     (void)error_set(&why, status, "%s", status ? fcc_last_error() : "");
     text_copy(msg.text, sizeof(msg.text), text_without_rank(p->comm->rank, why.text));
-    (void)context_call(
-        p->comm->context,
-        &(struct call){
-            .type = FCC_MSG_RUN_REFUSED, .msg = &msg.msg, .length = sizeof(msg), .reply = &reply, .reply_size = sizeof(reply)});
+    (void)context_call(p->comm->context, CALL_OF(RUN_REFUSED, &msg, &reply));
     if (status)
         (void)last_error_set(status, "%s", why.text);
 }

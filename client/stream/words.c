@@ -34,12 +34,7 @@ static int words_import(struct fcc_comm *comm, struct accelerator *a, unsigned g
     struct fcc_stream_words_reply reply = {.memory = 0};
     int fd = -1, status;
 
-    status = context_call(comm->context, &(struct call){.type = FCC_MSG_STREAM_WORDS,
-                                                        .msg = &msg.msg,
-                                                        .length = sizeof(msg),
-                                                        .reply = &reply.reply,
-                                                        .reply_size = sizeof(reply),
-                                                        .fds = &fd});
+    status = context_call(comm->context, CALL_OF(STREAM_WORDS, &msg, &reply, .fds = &fd));
     if (status)
         return status;
     if (reply.memory != FCC_MEMORY_GPU_FD || reply.map_bytes < sizeof(struct fcc_stream_words) || reply.map_bytes > SIZE_MAX) {
