@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,22 +20,16 @@ from .memory import DTYPES
 FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
 
 
-_COUNTS = frozenset(("send_rows", "recv_rows", "table_rows", "tables_per_rank", "batch_split"))
-_MAY_BE_NONE = frozenset(("b", "sample_weights", "send_rows", "recv_rows", "batch_split", "offsets", "per_sample_weights", "batch"))
-_NEEDED = frozenset((("embedding_all_to_all", "batch"), ("embedding_all_to_all", "offsets"), ("rows_all_to_all", "send_rows"),
-                     ("rows_all_to_all", "recv_rows")))  # by these, though others need not have them
-_KINDS = {"batch": int, "schedule": str, "pooling": str, "replicated": bool}
-
-
-def unsubmitted(comm: Communicator, op: str, name: str, error: Exception, **arguments: Any) -> Exception:
-    """What Python or torch raised for a call of `name` before its operator could be submitted: an argument of a wrong kind, mostly.
-    The other ranks are told, as of any argument; returns what is to be raised."""
+def unsubmitted(comm: Communicator, op: str, function: Callable[..., Any], error: Exception, **arguments: Any) -> Exception:
+    """What Python or torch raised for a call of the function before its operator could be submitted: an argument of a wrong kind, mostly
+    (its annotations say which are right). The other ranks are told, as of any argument; returns what is to be raised."""
+    name = function.__qualname__.partition(".")[0]  # of a method: its module's
     if not isinstance(comm, Communicator):
         return ArgumentError(f"{name}: comm: {type(comm).__name__}: allowed are a Communicator, and None for the default one")
     if getattr(error, TOLD, False):
         return error
     try:
-        found = _wrong_kind(comm, name, arguments)
+        found = _wrong_kind(comm, name, function.__annotations__, arguments)
     except Exception:  # of an argument's own methods, when it was looked at
         found = None
     return refuse(comm, op, found or error)
@@ -52,26 +46,30 @@ def _are_numbers(value: Any) -> bool:
         return False
 
 
-def _wrong_kind(comm: Communicator, name: str, arguments: dict[str, Any]) -> ArgumentError | None:
+# Annotations, but for "| None", and what is allowed in words.
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "Tensor": (lambda value: isinstance(value, torch.Tensor), "a torch.Tensor"),
+    "Sequence[int]": (_are_numbers, "a list of whole numbers"),
+    "int": (_is_number, "a whole number"),
+    "str": (lambda value: isinstance(value, str), "a string"),
+    "bool": (lambda value: isinstance(value, bool), "True or False"),
+}
+
+
+def _wrong_kind(comm: Communicator, name: str, kinds: dict[str, str], arguments: dict[str, Any]) -> ArgumentError | None:
     """The first argument that is of a wrong kind."""
     for argument, value in arguments.items():
-        if value is None and argument in _MAY_BE_NONE and (name, argument) not in _NEEDED:
+        kind = kinds[argument].removesuffix(" | None")
+        if value is None and kind != kinds[argument]:
             continue
-        if argument in _COUNTS:
-            well = _are_numbers(value)
-            allowed = "a list of whole numbers"
-        else:
-            kind = _KINDS.get(argument, torch.Tensor)
-            well = _is_number(value) if kind is int else isinstance(value, kind)
-            number = "a whole number of 64 bits" if isinstance(value, int) else "a whole number"
-            allowed = {int: number, str: "a string", bool: "True or False"}.get(kind, "a torch.Tensor")
-            if well and isinstance(value, torch.Tensor) and (
-                    value.layout != torch.strided or value.is_quantized or value.is_nested):
-                return ArgumentError(f"rank {comm.rank}: {name}: {argument}: {value.dtype}, {value.layout}: allowed are dense tensors")
-        if not well:
+        fits, allowed = _KINDS[kind]
+        if not fits(value):
             shown = repr(value)
+            limit = " of 64 bits" if kind == "int" and isinstance(value, int) else ""
             return ArgumentError(f"rank {comm.rank}: {name}: {argument}: {type(value).__name__} "
-                                 f"{shown if len(shown) <= 40 else shown[:37] + '...'}: allowed is {allowed}")
+                                 f"{shown if len(shown) <= 40 else shown[:37] + '...'}: allowed is {allowed}{limit}")
+        if isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.is_quantized or value.is_nested):
+            return ArgumentError(f"rank {comm.rank}: {name}: {argument}: {value.dtype}, {value.layout}: allowed are dense tensors")
     return None
 
 

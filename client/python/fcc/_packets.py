@@ -43,7 +43,10 @@ def refused(packet: Any, error: Exception, args: tuple, keywords: dict[str, Any]
         return refuse(comm, operator_of(name), ArgumentError(
             f"rank {comm.rank}: {name}: comm: a Communicator: allowed is the name of one, Communicator.name"))
     found = communicator._by_name.get(comm) if isinstance(comm, str) else None
-    return error if found is None else unsubmitted(found, operator_of(name), name, error, **given)
+    if found is None:
+        return error
+    from .ops import KERNELS  # which has imported this
+    return unsubmitted(found, operator_of(name), KERNELS[name][0], error, **given)
 
 
 class Packet(OpOverloadPacket):

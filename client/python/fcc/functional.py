@@ -45,7 +45,7 @@ def gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = None, *, r
     except Error:
         raise
     except Exception as e:
-        raise unsubmitted(comm, "gemv_all_reduce", "gemv_all_reduce", e, x=x, w=w, schedule=schedule) from None
+        raise unsubmitted(comm, "gemv_all_reduce", gemv_all_reduce, e, x=x, w=w, schedule=schedule) from None
 
 
 def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, send_rows: Sequence[int] | None = None,
@@ -72,7 +72,7 @@ def gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = None, *, s
     except Error:
         raise
     except Exception as e:
-        raise unsubmitted(comm, "gemm_all_to_all", "gemm_all_to_all", e, a=a, b=b, send_rows=send_rows, recv_rows=recv_rows,
+        raise unsubmitted(comm, "gemm_all_to_all", gemm_all_to_all, e, a=a, b=b, send_rows=send_rows, recv_rows=recv_rows,
                           schedule=schedule) from None
 
 
@@ -107,7 +107,7 @@ def embedding_all_to_all(tables: Tensor, indices: Tensor, offsets: Tensor, *, ta
     except Error:
         raise
     except Exception as e:
-        raise unsubmitted(comm, "embedding_all_to_all", "embedding_all_to_all", e, tables=tables, indices=indices,
+        raise unsubmitted(comm, "embedding_all_to_all", embedding_all_to_all, e, tables=tables, indices=indices,
                           offsets=offsets, sample_weights=sample_weights, table_rows=table_rows,
                           tables_per_rank=tables_per_rank, batch=batch, batch_split=batch_split, pooling=pooling,
                           schedule=schedule) from None
@@ -123,7 +123,7 @@ def rows_all_to_all(rows: Tensor, send_rows: Sequence[int], recv_rows: Sequence[
     except Error:
         raise
     except Exception as e:
-        raise unsubmitted(comm, "gemm_all_to_all", "rows_all_to_all", e, rows=rows, send_rows=send_rows,
+        raise unsubmitted(comm, "gemm_all_to_all", rows_all_to_all, e, rows=rows, send_rows=send_rows,
                           recv_rows=recv_rows) from None
 
 
@@ -137,7 +137,7 @@ def all_reduce(x: Tensor, comm: Communicator | None = None, *, replicated: bool 
     except Error:
         raise
     except Exception as e:
-        raise unsubmitted(comm, "gemv_all_reduce", "all_reduce", e, x=x) from None
+        raise unsubmitted(comm, "gemv_all_reduce", all_reduce, e, x=x) from None
 
 
 def sum_gradients(x: Tensor, comm: Communicator | None = None, *, replicated: bool = True) -> Tensor:

@@ -145,7 +145,7 @@ def prepare_gemv_all_reduce(x: Tensor, w: Tensor, comm: Communicator | None = No
         shape = (x.shape[0], w.shape[0])
         y, handle, offset = comm._heap.take(shape, x.dtype, stream)
     except Exception as e:
-        raise unsubmitted(comm, f"{op}_prepare", called, e, x=x, w=w) from None
+        raise unsubmitted(comm, f"{op}_prepare", prepare_gemv_all_reduce, e, x=x, w=w) from None
     packed = library().operators[op].pack(x=at_x, w=at_w, y=dense(handle, offset, x.dtype, *shape), schedule=SCHEDULES["fused"])
     return PreparedOperator(comm, op, packed, y, {"x": x, "w": w})
 
@@ -166,7 +166,8 @@ def prepare_gemm_all_to_all(a: Tensor, b: Tensor, comm: Communicator | None = No
         shape = (sum(expected), b.shape[1])
         c, handle, offset = comm._heap.take(shape, a.dtype, stream)
     except Exception as e:
-        raise unsubmitted(comm, f"{op}_prepare", called, e, a=a, b=b, send_rows=send_rows, recv_rows=recv_rows) from None
+        raise unsubmitted(comm, f"{op}_prepare", prepare_gemm_all_to_all, e, a=a, b=b, send_rows=send_rows,
+                          recv_rows=recv_rows) from None
     sent, send_address = numbers(send)
     received, received_address = numbers([-1] * comm.size)
     packed = library().operators[op].pack(

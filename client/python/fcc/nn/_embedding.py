@@ -115,7 +115,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
         except Error as e:
             raise e.renamed(self._called(e.rank), rank_of(self.comm_name)) from None
         except Exception as e:
-            raise unsubmitted(find(self.comm_name), "embedding_all_to_all", "ShardedEmbeddingBagCollection", e, input=input,
+            raise unsubmitted(find(self.comm_name), "embedding_all_to_all", ShardedEmbeddingBagCollection.forward, e, input=input,
                               offsets=offsets, per_sample_weights=per_sample_weights, batch=batch,
                               batch_split=batch_split) from None
 

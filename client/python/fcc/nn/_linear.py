@@ -113,7 +113,7 @@ class RowParallelLinear(nn.Module):
         except Error as e:
             raise e.renamed(_ROW_PARALLEL, rank_of(name)) from None
         except Exception as e:
-            raise unsubmitted(find(name), "gemv_all_reduce", "RowParallelLinear", e, x=x) from None
+            raise unsubmitted(find(name), "gemv_all_reduce", RowParallelLinear.forward, e, x=x) from None
         if bias is not None:
             if not self.replicated:
                 bias = _ops.sum_gradients(bias, name, replicated=False)
@@ -213,7 +213,7 @@ class ExpertParallelLinear(nn.Module):
         except Error as e:
             raise e.renamed(_EXPERT_PARALLEL, rank_of(self.comm_name)) from None
         except Exception as e:
-            raise unsubmitted(find(self.comm_name), "gemm_all_to_all", "ExpertParallelLinear", e, x=x) from None
+            raise unsubmitted(find(self.comm_name), "gemm_all_to_all", ExpertParallelLinear.forward, e, x=x) from None
 
     def _forward(self, x: Tensor, send_rows: Sequence[Any] | None, recv_rows: Sequence[Any] | None) -> Tensor:
         comm = find(self.comm_name)
