@@ -322,8 +322,8 @@ static_assert(sizeof(struct fcc_submit) == 56, "wire");
 #define FCC_REFUSED_MAX 4095                 /* the largest errno value */
 #define FCC_NO_SLOT 0xffffffffu
 
-/* The completion of an operator without a slot. values: what the operator returns besides its status; gemm_all_to_all the
- * number of rows received from each rank. */
+/* The completion of an operator without a slot. values: what the operator returns besides its status (VALUES in
+ * kernels/plan/operators.def): the number of rows received from each rank. */
 struct fcc_submit_reply {
     struct fcc_reply reply;
     uint32_t nvalues;

@@ -81,7 +81,7 @@ static inline const struct op_spec *op_spec(unsigned op)
 
 /* The tensors, a bit each, that other ranks store into under every plan. */
 uint32_t op_shared(const struct op_spec *op);
-/* The names of those that may be bound so, or by more: "gemv_all_reduce and gemm_all_to_all" with the separator " and ". Returns out. */
+/* The names of the operators that may be bound so, or by more, with this between two of them. Returns out. */
 const char *op_names(enum op_bind least, const char *separator, char *out, size_t room);
 
 #ifdef __cplusplus

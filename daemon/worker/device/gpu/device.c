@@ -19,7 +19,7 @@
  *     streams at all, nor for the other GPUs' ends of the operator before: the kernel waits for the others' words anyway, and what it writes
  *     before these come are its own ranks' results and slots, whose stamps are made for that (slots_prepare()). Flags it has
  *     none: one that another GPU raises late, for an operator before that has failed, could go over one of its own.
- *   - what waits for both itself, before it stores anything at other ranks or raises their flags (gpu_waits: gemm_all_to_all, where that
+ *   - what waits for both itself, before it stores anything at other ranks or raises their flags (gpu_waits: products whose rows are put, where that
  *     can do without some multiprocessors; a noop, which has nothing to store). By then they have long come.
  * Such a kernel may be there for long before a late rank's stream comes. It leaves some of the multiprocessors to others
  * (gpu_multiprocessors_beside()), as what that stream waits for may have to run on this GPU; and where several communicators take

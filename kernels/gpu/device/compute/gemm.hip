@@ -64,7 +64,7 @@ template <typename T> struct gemm_operator {
 
 template <typename T>
 __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
-    gemm_all_to_all_kernel(GPU_PARAMETER struct gpu_call call)
+    gemm_one_node_kernel(GPU_PARAMETER struct gpu_call call)
 {
     __shared__ struct gpu_product<T> product;
     struct gemm_operator<T> op = {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
 template <typename T> static struct gpu_kernel kernel_make(int gpu, bool over_nodes)
 {
     const size_t without_asking = 48 * 1024; /* what every kernel may have */
-    struct gpu_kernel kernel = {over_nodes ? (const void *)gemm_over_nodes_kernel<T> : (const void *)gemm_all_to_all_kernel<T>,
+    struct gpu_kernel kernel = {over_nodes ? (const void *)gemm_over_nodes_kernel<T> : (const void *)gemm_one_node_kernel<T>,
                                 GPU_MATRIX_THREADS, 0, 0};
     hipDeviceProp_t properties;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemm_hopper.h - gemm_all_to_all's compute slices on Hopper (sm_90a; f16 and bf16), where a, b, c and staging begin at
+ * gemm_hopper.h - gemm's compute slices on Hopper (sm_90a; f16 and bf16), where a, b, c and staging begin at
  * multiples of 16 bytes. Part of gemm.hip, which has a kernel for everything else.
  *
  * A workgroup stays on its multiprocessor and goes from tile to tile without a pause: its parts hand over to each other through

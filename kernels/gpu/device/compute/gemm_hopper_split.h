@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gemm_hopper_split.h - gemm_all_to_all's compute slices on Hopper where there are fewer tiles than multiprocessors: K is
+ * gemm_hopper_split.h - gemm's compute slices on Hopper where there are fewer tiles than multiprocessors: K is
  * split. Part of gemm.hip; gemm_hopper.h has the kernels for more tiles.
  *
  * PARTS workgroups, a cluster, multiply a tile, each a part of K. Then they exchange their sums: each workgroup gets those of
