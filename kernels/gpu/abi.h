@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * abi.h - what a GPU kernel is told, and what fccd and its GPU plug-ins (hip.so, cuda.so) say to each other. Plain C and C++.
+ * abi.h - the arguments of GPU kernels, and the interface between fccd and its GPU plug-ins (hip.so, cuda.so). Plain C and C++.
  *
  * A plug-in is a shared object with one function, gpu_plugin(). It is loaded at run time, so one fccd serves machines
- * with any GPU or none; it is the only thing in fccd that calls a GPU's runtime. Addresses are device addresses, valid
- * on every GPU of the process, in uint64_t.
+ * with any GPU or none; only plug-ins call a GPU's runtime. Addresses are uint64_t device addresses, which are valid
+ * on every GPU of the process.
  *
- * Ownership: what the plug-in made, the plug-in frees. Threads: health() may be called from one other thread at any time;
- * everything else is called by one thread, but for launch_tables() and launch_start(): those of different GPUs may be called by
- * several threads at a time, and nothing else meanwhile; and for copy_in() and writes_flush(), which are called by one other thread, at
- * any time.
+ * Ownership: the plug-in frees what it has made. Threads: one thread calls all functions, with these exceptions.
+ * launch_tables() and launch_start() of different GPUs may be called by several threads at a time, while nothing else is
+ * called. health() may be called by one other thread at any time. copy_in() and writes_flush() are called by one other thread,
+ * at any time.
  */
 #ifndef FCC_KERNELS_GPU_ABI_H
 #define FCC_KERNELS_GPU_ABI_H
@@ -29,36 +29,41 @@ extern "C" {
 
 #define GPU_PLUGIN_ABI 14u
 #define GPU_MAX_GPUS 16
-#define GPU_SETS 2                                   /* sets of ranks that a plan's slices may go to */
-#define GPU_LANES 2u                                 /* queues of a GPU by which launches may come to it */
+#define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
+#define GPU_LANES 2u                                 /* the most queues (streams) of a GPU for launches */
 #define GPU_MAX_RUNS 8                               /* ranks of one communicator on one GPU */
-#define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* that a launch waits for */
-#define GPU_FLAGS 16384u /* epochs of a rank; one more follows, its failure epoch: operators up to this one are to leave */
-#define GPU_FLAG_DONE (GPU_FLAGS + 1) /* and then one for each GPU, of which the lower half is used: see struct gpu_end.peers */
-#define GPU_FLAG_WORDS (GPU_FLAG_DONE + GPU_MAX_GPUS) /* uint64_t that a rank's flags have */
+#define GPU_MAX_WORDS (FCC_MAX_RANKS + GPU_MAX_GPUS) /* words that a launch can wait for */
+/* A rank's flags are uint64_t[GPU_FLAG_WORDS]. [0, GPU_FLAGS): flags, whose values are epochs. [GPU_FLAGS]: the failure epoch;
+ * kernels of operators up to this epoch must return. [GPU_FLAG_DONE + g], worker-launched: the epoch of GPU g's last kernel
+ * that has ended (struct gpu_end.peers; the lower half). [GPU_FLAG_DONE + r], bound: the run that rank r's stream has
+ * reached. */
+#define GPU_FLAGS 16384u
+#define GPU_FLAG_DONE (GPU_FLAGS + 1)
+#define GPU_FLAG_WORDS (GPU_FLAG_DONE + GPU_MAX_GPUS)
 
-/* ---- what a kernel is told ------------------------------------------------------------------------------------ */
+/* ---- arguments of kernels ------------------------------------------------------------------------------------ */
 
-/* The operator, for all ranks. */
+/* The operator, as all ranks see it. */
 struct gpu_shape {
     uint16_t compute, exchange; /* enum compute_kind, exchange_kind */
     uint32_t dtype;             /* enum fcc_dtype */
     uint32_t nranks;
-    uint32_t over_nodes; /* 1: the plans are such that ranks may be on other nodes; kernels/gpu/device/triggers.h */
+    uint32_t over_nodes; /* 1: the plans are those for ranks on several nodes: kernels/gpu/device/triggers.h */
     int64_t m;           /* gemv: rows of x */
     int64_t n;           /* gemv, gemm: columns of the result */
-    int64_t k;           /* gemv: the longest of all ranks' */
-    int64_t dim, batch;  /* embedding */
-    /* embedding: the first sample of each rank's part of the batch; gemv: the first column of those that each rank reduces */
+    int64_t k;           /* gemv: the largest K of all ranks */
+    int64_t dim, batch;  /* embedding: columns of a table, number of samples */
+    /* embedding: the first sample of each rank's part of the batch. gemv: the first of the columns that each rank reduces. */
     int64_t first[FCC_MAX_RANKS + 1];
-    /* gemv: bytes of one rank's words in another one's slots; over nodes: of one of the slots of partial sums in staging memory */
+    /* gemv: bytes of one rank's packets in another rank's packet memory. gemv over nodes: bytes of one receive slot of partial
+     * sums in staging memory. */
     uint64_t slot_bytes;
-    uint64_t local_bytes; /* gemv over nodes: of a rank's own partial sums, in front of the slots; fused: 0 */
-    uint32_t nodes;       /* gemv over nodes: whose sums are added up by themselves first; flat: 1 */
+    uint64_t local_bytes; /* gemv over nodes: bytes of a rank's own partial sums, which precede the receive slots; fused: 0 */
+    uint32_t nodes;       /* gemv over nodes: number of nodes whose ranks are summed up first; flat: 1 */
     uint32_t zero;
 };
 
-/* Are there kernels that exchange so what they compute? */
+/* Are there kernels for this pair of compute and exchange? */
 static inline bool gpu_has_kernels(const struct gpu_shape *shape)
 {
     switch (shape->compute) {
@@ -71,24 +76,24 @@ static inline bool gpu_has_kernels(const struct gpu_shape *shape)
     }
 }
 
-/* A number on its way to another rank, together with the stamp of the call that it belongs to: one store of 8 bytes, which is
- * never seen in halves. Who finds the stamp has the number, and needs no flag and no fence. In the memory of slots there is
- * nothing but such words, so nothing that is left over there looks like this call's. */
+/* A packet (NCCL's LL protocol): a number for another rank with the stamp of its call. It is stored by one 8-byte store, so it
+ * is never seen in halves. A rank that finds the stamp has the number; it needs no flag and no fence. Packet memory (`slots`)
+ * holds only packets, so nothing left over in it looks like a packet of this call. */
 struct gpu_stamped {
-    uint32_t bits; /* of an f32 */
-    uint32_t stamp;
+    uint32_t bits;  /* an f32 */
+    uint32_t stamp; /* gpu_call.stamp of the call */
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_stamped) == 8, "stored and loaded at once");
 #endif
 
-/* A plan's slices stand in this order; each phase waits for slices of the phases before it only (of any rank). */
+/* Phases: the order of a plan's slices. A slice waits only for slices of earlier phases, of any rank. */
 enum gpu_phase {
-    GPU_PHASE_FREE = 0,    /* wait for nothing */
-    GPU_PHASE_PUT = 1,     /* wait for the own rank's, then put */
-    GPU_PHASE_NODE = 2,    /* over nodes: wait for this node's ranks', then reduce these */
-    GPU_PHASE_REDUCE = 3,  /* wait for all ranks', then reduce */
-    GPU_PHASE_FORWARD = 4, /* over nodes: wait for another node's, then hand it on here */
+    GPU_PHASE_FREE = 0,    /* slices that wait for nothing */
+    GPU_PHASE_PUT = 1,     /* wait for slices of the same rank, then put */
+    GPU_PHASE_NODE = 2,    /* over nodes: wait for slices of this node's ranks, then reduce these */
+    GPU_PHASE_REDUCE = 3,  /* wait for slices of all ranks, then reduce */
+    GPU_PHASE_FORWARD = 4, /* over nodes: wait for a tile from another node, then copy it to ranks of this node */
     GPU_PHASE_WAIT = 5,    /* wait only */
     GPU_PHASES = 6,
 };
@@ -97,56 +102,55 @@ enum gpu_phase {
 struct gpu_plan {
     uint64_t slices;   /* struct slice[nslices], nslices being first[GPU_PHASES] */
     uint64_t groups;   /* struct signal_group[ngroups] */
-    uint64_t counters; /* uint32_t: enum gpu_counter, then [ngroups] slices of each group that have not finished */
+    uint64_t counters; /* uint32_t[]: enum gpu_counter, then for each group the number of its slices that have not finished */
     uint64_t times;    /* struct slice_time[nslices] */
-    uint64_t flags;    /* of this rank, as in gpu_fixed */
+    uint64_t flags;    /* this rank's flags, as in gpu_fixed */
     uint32_t first[GPU_PHASES + 1];
     uint32_t ngroups;
     uint32_t rank;
-    uint32_t free_kind;           /* enum slice_kind: what all slices of the first phase are; undefined if there are none */
-    uint32_t free_col, free_cols; /* of the first one: where it begins, how many columns it has */
-    uint64_t sets[GPU_SETS];      /* over nodes: ranks, a bit each: what destinations from SLICE_DST_SET on are */
+    uint32_t free_kind;           /* enum slice_kind of all slices of GPU_PHASE_FREE; undefined if there are none */
+    uint32_t free_col, free_cols; /* first column and number of columns of the plan's first slice */
+    uint64_t sets[GPU_SETS];      /* over nodes: set i, a bit for each rank, is the destination SLICE_DST_SET + i */
 };
 
 enum gpu_counter {
-    GPU_NEXT = 0,            /* [GPU_PHASES]: slices of the phase that have been taken */
-    GPU_FAILED = GPU_PHASES, /* 1: a workgroup of this run has written its failure */
+    GPU_NEXT = 0,            /* [GPU_PHASES]: slices of each phase that workgroups have taken */
+    GPU_FAILED = GPU_PHASES, /* 1: a workgroup of this rank's run has written its failure */
     GPU_GROUPS,
 };
 
-#define GPU_CLAIMS 32 /* a wave's lanes */
+#define GPU_CLAIMS 32 /* lanes of a wave */
 
-/* What stays the same from call to call; in device memory. */
+/* What stays the same from call to call; in device memory. The arrays have an entry for every rank. */
 struct gpu_fixed {
     struct gpu_shape shape;
-    uint64_t flags[FCC_MAX_RANKS];   /* of every rank: uint64_t[GPU_FLAG_WORDS]; 0: it is on another node */
-    uint64_t staging[FCC_MAX_RANKS]; /* of every rank; 0: none */
-    uint64_t slots[FCC_MAX_RANKS];   /* of every rank: struct gpu_stamped[]; 0: none */
+    uint64_t flags[FCC_MAX_RANKS];   /* uint64_t[GPU_FLAG_WORDS]; 0: the rank is on another node */
+    uint64_t staging[FCC_MAX_RANKS]; /* staging memory; 0: none */
+    uint64_t slots[FCC_MAX_RANKS];   /* packet memory: struct gpu_stamped[]; 0: none */
     struct gpu_plan plans[GPU_MAX_RUNS];
-    uint64_t began; /* the GPU's clock, by the operator's first kernel, and there by the first workgroup */
-    uint32_t left;  /* workgroups of the kernel that have left */
+    uint64_t began; /* the GPU's clock at the operator's begin; set by the first workgroup of its first kernel */
+    uint32_t left;  /* workgroups of the kernel that have ended */
     uint32_t zero;
-    uint64_t claims
-        [GPU_CLAIMS]; /* who has taken what was dealt out: the last epoch in which somebody has (kernels/gpu/device/exchange/take_hopper.h) */
+    uint64_t claims[GPU_CLAIMS]; /* the epoch in which each work item was last claimed: device/exchange/take_hopper.h */
 };
 
-/* Where a rank's result lies: out, y or c. Strides in elements; the last dimension's is 1. */
+/* A rank's result: out, y or c. Strides in elements; the last dimension's stride is 1. */
 struct gpu_output {
     uint64_t data;
-    int64_t stride[2]; /* embedding: sample, table; gemv and gemm: row, - */
+    int64_t stride[2]; /* embedding: of samples, of tables; gemv and gemm: [0] of rows */
 };
 
 enum { GPU_INDEX_WIDE = 1, GPU_POOL_MEAN = 2 };
 
-/* What one rank computes from. Strides in elements. */
+/* The inputs of one rank. Strides in elements. */
 struct gpu_input {
     union {
         struct {
             uint64_t tables;
             int64_t row_stride;
             uint64_t indices, offsets;
-            uint64_t weights;     /* 0: none */
-            uint64_t table_first; /* int64_t[ntables + 1]: the first row of each table; in device memory */
+            uint64_t weights;     /* sample_weights; 0: none */
+            uint64_t table_first; /* int64_t[ntables + 1] in device memory: the first row of each table */
             int64_t nnz;
             uint32_t ntables, flags; /* GPU_INDEX_WIDE, GPU_POOL_MEAN */
         } embedding;
@@ -162,44 +166,44 @@ struct gpu_input {
     uint64_t failure; /* struct gpu_failure in host memory */
 };
 
-/* Where a GPU's kernels push triggers for the proxy: the producers' side of daemon/net/fifo.h. Between kernels its memory is the
- * worker's and the proxy's. */
+/* A GPU's trigger FIFO, to which its kernels push triggers for the proxy: the producers' side of daemon/net/fifo.h. Between
+ * kernels only the worker and the proxy use its memory. */
 struct gpu_fifo {
-    uint64_t head;     /* uint64_t[2] in the GPU's memory, zeroed: positions taken; a tail that one of the producers has seen */
-    uint64_t tail;     /* uint64_t in host memory */
-    uint64_t slots;    /* uint64_t[capacity][2] in host memory */
+    uint64_t head;  /* uint64_t[2] in the GPU's memory, zeroed: positions taken; a tail that one of the producers has loaded */
+    uint64_t tail;  /* uint64_t in host memory */
+    uint64_t slots; /* uint64_t[capacity][2] in host memory */
     uint32_t capacity; /* a power of two */
-    uint32_t room;     /* take a position if no more than so many are taken: capacity less the producers */
+    uint32_t room; /* a producer may take a position if at most this many are taken: capacity minus the number of producers */
 };
 
-/* What a kernel of an operator over nodes is told besides. */
+/* Further arguments of an operator over nodes. */
 struct gpu_nodes {
     struct gpu_fifo fifo;
-    uint64_t remote; /* bit r: rank r is on another node. Its staging and results are bounce buffers here, it has no flags */
-    uint32_t number; /* triggers' `launch` */
+    uint64_t remote; /* bit r: rank r is on another node. Its staging and results are bounce buffers here; it has no flags */
+    uint32_t number; /* fcc_trigger.launch of its triggers */
     uint32_t phase_first, phase_next; /* the phases that this kernel runs: [phase_first, phase_next) */
-    uint32_t later;                   /* 1: it is not the operator's first here, whose begin is its own, too */
+    uint32_t later; /* 1: not the operator's first kernel on this GPU; gpu_fixed.began stays the first one's */
 };
 
-/* Who is told of a kernel's end, by its last workgroup: first the streams and the other GPUs, then the host. */
+/* The completion of a kernel, which its last workgroup signals: first to the streams and the other GPUs, then to the host. */
 struct gpu_end {
-    uint64_t done;  /* uint64_t in host memory that becomes gpu_done_make(), when the last workgroup leaves */
-    uint64_t begun; /* uint64_t in host memory that becomes the epoch when the kernel begins; 0: there is none */
-    uint32_t epoch; /* the lower half of gpu_call's */
-    uint32_t nwords, npeers;
-    uint32_t
-        in_stream; /* 1: nobody but what is behind the kernel on its stream uses what it has stored, whatever `done` says */
-    uint64_t words[GPU_MAX_RUNS]; /* uint32_t in the memory of this GPU or the host's: words[i] becomes values[i] */
+    uint64_t done;                /* uint64_t in host memory: becomes gpu_done_make() when the last workgroup ends */
+    uint64_t begun;               /* uint64_t in host memory: becomes the epoch when the kernel begins; 0: none */
+    uint32_t epoch;               /* lower half of gpu_call.epoch */
+    uint32_t nwords;              /* number of words and values */
+    uint32_t npeers;              /* number of peers */
+    uint32_t in_stream;           /* 1: only later work of the same stream uses the kernel's stores, although `done` is set */
+    uint64_t words[GPU_MAX_RUNS]; /* uint32_t in the memory of this GPU or of the host: words[i] becomes values[i] */
     uint32_t values[GPU_MAX_RUNS];
-    uint64_t peers[GPU_MAX_GPUS]; /* uint32_t in the memory of other GPUs: becomes the epoch. What is launched there next waits
-                                     for it at its own memory */
+    /* uint32_t in the memory of each other GPU: becomes the epoch. That GPU's next launch waits for it */
+    uint64_t peers[GPU_MAX_GPUS];
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_end) % 8 == 0, "the argument of a kernel");
 #endif
 
-/* A kernel's end, in one word, so that nothing has to be ordered: the epoch's lower half, and how long the kernel took by the
- * GPU's clock. */
+/* A kernel's completion in one word, so that no order is needed: the epoch's lower half, and the kernel's duration in ticks of
+ * the GPU's clock. */
 static inline uint64_t gpu_done_make(uint32_t epoch, uint64_t ticks)
 {
     return (ticks < UINT32_MAX ? ticks : UINT32_MAX) << 32 | epoch;
@@ -215,26 +219,29 @@ static inline bool gpu_done_reached(uint64_t done, uint64_t epoch)
     return (int32_t)((uint32_t)done - (uint32_t)epoch) >= 0;
 }
 
-/* Who is told that this rank's stream has come to the call, by a kernel that waits for the other ranks' itself (bound.h). */
+/* A barrier inside a kernel that waits for the other ranks itself (bound.h): the words by which it tells them that this rank's
+ * stream has reached the call. */
 struct gpu_meeting {
     uint64_t words[GPU_MAX_GPUS]; /* uint64_t in the memory of other GPUs: become the epoch */
-    uint32_t n, zero;
+    uint32_t n, zero;             /* n: number of words */
 };
 
-/* Where the streams' words are that an operator has if the worker runs it itself (struct fcc_slot in proto.h): slot s's at address +
- * s * pitch, uint32_t. */
+/* The addresses of the stream words of an operator that the worker runs itself (struct fcc_slot in proto.h): slot s has a
+ * uint32_t at address + s * pitch. */
 struct gpu_stream_places {
-    uint32_t n, zero;
+    uint32_t n, zero; /* n: number of `started` */
     struct {
         uint64_t address, pitch;
     } started[GPU_MAX_GPUS + 1], finished;
 };
 
-/* A kernel that stands on its stream before it is known whether it is to run (proto.h, struct fcc_prepared_words; bound.h). */
+/* For a kernel that is enqueued on its stream before it is decided whether it runs (proto.h, struct fcc_prepared_words;
+ * bound.h). */
 struct gpu_offer {
-    uint64_t word;   /* uint64_t in the rank's area: the run's own, see gpu_offer_word_at(). 0: it is no offer */
+    uint64_t word; /* uint64_t of this run in the rank's control memory: gpu_offer_word_at(). 0: the kernel runs in any case */
     uint64_t places; /* struct gpu_stream_places in the GPU's memory */
-    uint32_t slot, value;
+    uint32_t slot;   /* the operator's completion slot */
+    uint32_t value;  /* the value of its stream words */
 };
 
 #define GPU_GRANTED(run) ((uint64_t)(run) << 1)
@@ -245,27 +252,29 @@ struct gpu_call {
     struct gpu_end end;
     const struct gpu_fixed *fixed;
     uint64_t epoch;
-    uint32_t nruns;
-    uint32_t stamp;    /* of the words in slots: grows by one with every call that uses them; never 0 */
-    uint64_t slots_at; /* this call's part of the slots: one half of them or, for the next such call, the other */
+    uint32_t nruns;    /* ranks of this GPU: number of `in` and `plans` */
+    uint32_t stamp;    /* stamp of this call's packets: grows by one with every call that uses packets; never 0 */
+    uint64_t slots_at; /* offset of this call's half of the packet memory; calls alternate between the two halves */
     struct gpu_output out[FCC_MAX_RANKS];
     struct gpu_input in[GPU_MAX_RUNS];
-    struct gpu_plan plans[GPU_MAX_RUNS]; /* fixed's: here they are at hand when the kernel begins */
-    struct gpu_nodes nodes;              /* shape.over_nodes */
+    struct gpu_plan plans[GPU_MAX_RUNS]; /* a copy of fixed->plans, which the kernel can read without a load from memory */
+    struct gpu_nodes nodes;              /* valid if shape.over_nodes */
     struct gpu_meeting meeting;
     struct gpu_offer offer;
-    uint64_t idle_counters; /* in_stream: those of the run before, for the next one: set back by this one. Otherwise 0 */
+    /* Client-launched runs alternate between two sets of counters. This run resets the other set, which the previous run has
+     * used, for the next run. 0: worker-launched, there is one set. */
+    uint64_t idle_counters;
 };
 #ifdef __cplusplus
 static_assert(sizeof(struct gpu_call) <= 4096, "kernels take at most 4 KiB of arguments");
 #endif
 
-/* What was wrong in a client's data. */
+/* An error in a client's data. */
 enum gpu_failure_kind {
     GPU_FAILURE_NONE = 0,
-    GPU_FAILURE_OFFSET_BEGIN, /* offsets[at] is the begin of bag `bag` of `table` and lies outside [least, most] */
-    GPU_FAILURE_OFFSET_END,   /* ... the end ... */
-    GPU_FAILURE_INDEX, /* indices[at], number `position` of bag `bag` of `table`, lies outside [0, most] (most -1: no rows) */
+    GPU_FAILURE_OFFSET_BEGIN, /* offsets[at], the begin of bag `bag` of `table`, is outside [least, most] */
+    GPU_FAILURE_OFFSET_END,   /* offsets[at], the end of bag `bag` of `table`, is outside [least, most] */
+    GPU_FAILURE_INDEX, /* indices[at], number `position` of bag `bag` of `table`, is outside [0, most] (most -1: no rows) */
 };
 struct gpu_failure {
     uint32_t kind; /* written last */
@@ -273,7 +282,7 @@ struct gpu_failure {
     int64_t at, value, bag, position, least, most;
 };
 
-/* ---- what a plug-in does --------------------------------------------------------------------------------------- */
+/* ---- the plug-in's functions --------------------------------------------------------------------------------------- */
 
 struct gpu_description {
     char name[128];
@@ -283,12 +292,12 @@ struct gpu_description {
     uint32_t multiprocessors;
     uint32_t peers;                    /* bit p: can address the memory of GPU p */
     char links[GPU_MAX_GPUS][16];      /* to GPU p: "NVLink", "xGMI", "PCIe", or "" */
-    uint32_t stream_memory_operations; /* 1: kernels' starts and ends may be tied to client streams by waiting for words */
-    uint32_t words_in_memory;          /* 1: ... which may lie in the memory of GPUs; otherwise in the host's only */
-    uint32_t lanes;                    /* 1 to GPU_LANES: queues for launches that may differ in what hand-overs cost */
+    uint32_t stream_memory_operations; /* 1: streams can wait for words, so the GPU can be synchronized with client streams */
+    uint32_t words_in_memory;          /* 1: such words may be in the memory of GPUs; 0: only in host memory */
+    uint32_t lanes; /* number of queues for launches, 1 to GPU_LANES; their costs of synchronization may differ */
 };
 
-/* Memory that a client may import. `bytes` is rounded up to what the GPU can share. */
+/* Memory that a client may import. `bytes` is rounded up to the granularity with which the GPU can share memory. */
 struct gpu_memory {
     uint64_t address;
     uint64_t bytes;
@@ -297,7 +306,7 @@ struct gpu_memory {
     int kind; /* enum fcc_memory_kind: how a client imports it */
 };
 
-/* One rank's share of a launch. */
+/* One rank's part of a launch. */
 struct gpu_run {
     int rank;
     const struct slice *slices;
@@ -308,77 +317,84 @@ struct gpu_run {
 
 struct gpu_launch;
 
-/* Words (uint32_t, aligned to 8 bytes, in host memory or in that of the GPU that waits) and the values that they are to reach. */
+/* What a launch waits for: words (uint32_t, aligned to 8 bytes, in host memory or in the memory of the GPU that waits) that
+ * must reach values. */
 struct gpu_waits {
     uint64_t words[GPU_MAX_WORDS];
     uint32_t values[GPU_MAX_WORDS];
-    /* Of them [0, before): before the kernel begins. The others, in the GPU's memory: before it stores anything at other ranks. */
+    /* words[0, before) must reach their values before the kernel begins. words[before, count) are in the GPU's memory, and must
+     * reach their values before the kernel stores anything into other ranks' memory. */
     int count, before;
-    bool in_kernel; /* launch_start()'s answer: the kernel waits for these itself. Otherwise it begins when all are there */
+    /* Set by launch_start(). True: the kernel itself waits for words[before, count). False: it begins after all words. */
+    bool in_kernel;
 };
 
 struct gpu_plugin {
     uint32_t abi;
     const char *kind; /* "hip", "cuda" */
-    /* The number of GPUs (1 or more), or -ENODEV and why there is none; -EAGAIN: the runtime did not start, and never will in
-     * this process, but may in another. Makes no context. */
+    /* Returns the number of GPUs (1 or more), or with the reason -ENODEV: there is none; -EAGAIN: the runtime did not start,
+     * and never will in this process, but may in another. Makes no context. */
     int (*count)(struct error *e);
     int (*describe)(int gpu, struct gpu_description *out, struct error *e);
-    /* Make a context and a stream on each GPU of the mask and map them to each other. May be called again with more. With ipc,
-     * memory is shared by IPC handles even where file descriptors could be had. */
+    /* Makes a context and streams on each GPU of the mask, and lets these GPUs address each other's memory. May be called again
+     * with further GPUs. With ipc, memory is shared by IPC handles even if file descriptors are supported. */
     int (*open)(uint32_t gpus, bool ipc, struct error *e);
     void (*close)(void);
-    /* Zeroed memory that all open GPUs can address. *fd, if not NULL, is the caller's: what the client imports. */
+    /* Allocates zeroed memory that all open GPUs can address. If fd is not NULL, *fd is a descriptor for clients to import,
+     * which the caller closes. */
     int (*memory_alloc)(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e);
     void (*memory_free)(struct gpu_memory *m);
     int (*memory_copy)(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e);        /* device to host; waits */
     int (*memory_write)(int gpu, uint64_t to, const void *from, uint64_t bytes, struct error *e); /* host to device; waits */
-    /* Make host memory (whole pages) known to all open GPUs. *address is where they see it. */
+    /* Makes host memory (whole pages) accessible to all open GPUs, at *address. */
     int (*host_register)(void *memory, size_t bytes, uint64_t *address, struct error *e);
     void (*host_unregister)(void *memory);
-    /* Prepare an operator's runs on one GPU. flags[nranks]: as in gpu_fixed. */
+    /* Makes a launch: an operator's plans for the ranks of one GPU. flags[nranks] as in gpu_fixed. */
     int (*launch_make)(int gpu, const struct gpu_shape *shape, const uint64_t flags[], const struct gpu_run runs[], int nruns,
                        struct gpu_launch **out, struct error *e);
     void (*launch_free)(struct gpu_launch *l);
-    /* The rows at which run i's tables begin, [ntables + 1]; returns their device address for gpu_input. Kept while
-     * unchanged. */
+    /* Uploads first[ntables + 1], the rows at which the tables of the run begin, unless they are unchanged. Returns their
+     * device address, for gpu_input.embedding.table_first. */
     int (*launch_tables)(struct gpu_launch *l, int run, const int64_t first[], uint32_t ntables, uint64_t *address,
                          struct error *e);
-    /* Enqueue, by one of the GPU's lanes, behind what was enqueued before by any: wait for the words, one after the other, then
-     * run the kernel. call->fixed, nruns, plans and end.epoch are filled in. staging[nranks] and slots[nranks] as in gpu_fixed.
-     * Does not wait. */
+    /* Enqueues on one of the GPU's queues, after everything enqueued before on any of them: waits for the words, one after the
+     * other, then the kernel. Fills in call->fixed, nruns, plans and end.epoch. staging[nranks] and slots[nranks] as in
+     * gpu_fixed. Does not block. */
     int (*launch_start)(struct gpu_launch *l, struct gpu_call *call, const uint64_t staging[], const uint64_t slots[],
                         struct gpu_waits *waits, uint32_t lane, struct error *e);
-    /* Store a value at a device address, soon and in passing: also while kernels run and streams wait. Does not wait. */
+    /* Enqueues a store of a value at a device address on a side stream, which is executed even while kernels run and streams
+     * wait. Does not block. */
     int (*word_store)(int gpu, uint64_t address, uint64_t value, struct error *e);
-    /* 0: the GPU works. Otherwise the context is lost for ever (-EIO), and why. */
+    /* Returns 0 if the GPU works; -EIO with the reason if its context is lost for ever. */
     int (*health)(int gpu, struct error *e);
-    /* A run's times, [nslices], in CLOCK_MONOTONIC. Its kernel has finished. */
+    /* Fetches the times of a run whose kernel has finished: out[nslices], in CLOCK_MONOTONIC. */
     int (*launch_times)(struct gpu_launch *l, int run, struct slice_time out[], struct error *e);
-    /* Workgroups that run a launch. */
+    /* Number of workgroups of a launch. */
     uint32_t (*launch_workgroups)(const struct gpu_launch *l);
 
     /* ---- operators over several nodes ---- */
 
-    /* Zeroed host memory, whole pages, that stays in its place and that the CPU and all open GPUs address by the same number. Freeing it
+    /* Allocates zeroed, pinned host memory (whole pages), which has the same address for the CPU and all open GPUs. Freeing it
      * may wait until no kernel runs. */
     int (*host_alloc)(uint64_t bytes, void **memory, struct error *e);
     void (*host_free)(void *memory, uint64_t bytes);
-    /* Enqueue a copy of rows, `stride` bytes apart at both ends, from such memory into the GPU's. Copies of a GPU are done in their order
-     * and wait for no kernel. */
+    /* Enqueues a copy of rows from such host memory into the GPU's memory; rows are `stride` bytes apart at both ends. Copies
+     * of a GPU are done in order, and wait for no kernel. */
     int (*copy_in)(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t stride, uint32_t rows, struct error *e);
-    /* Wait for those that were enqueued before. A launch over nodes waits for them by itself, on the GPU, before its kernel. */
+    /* Waits for all copies enqueued before. (A launch over nodes needs no such call: it waits for them on the GPU before its
+     * kernel.) */
     int (*copies_await)(int gpu, struct error *e);
 
-    /* A dma-buf of [address, address + bytes) of the GPU's memory, whole pages of one allocation, for an adapter to write to; the
-     * caller's. They begin at its byte *offset. Not 0: there is none, and why (the driver offers none, mostly). */
+    /* Exports [address, address + bytes) of the GPU's memory, whole pages of one allocation, as a dma-buf that an adapter can
+     * write. The memory begins at byte *offset of *fd, which the caller closes. Returns an error with the reason if that is not
+     * possible, as with many drivers. */
     int (*memory_export)(int gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset, struct error *e);
-    /* What adapters have written there before, as the CPU has heard, kernels see that are launched from now on. Called as copy_in() is.
-     * Waits for no kernel. */
+    /* Makes adapters' writes into such memory, whose completion the CPU has seen, visible to kernels that are launched after
+     * this call. Called by the thread that calls copy_in(). Waits for no kernel. */
     int (*writes_flush)(int gpu, struct error *e);
 };
 
-/* The one symbol of a plug-in. */
+/* The function that a plug-in exports. */
 const struct gpu_plugin *gpu_plugin(void);
 typedef const struct gpu_plugin *gpu_plugin_function(void);
 #define GPU_PLUGIN_SYMBOL "gpu_plugin"

@@ -1,31 +1,37 @@
 /* SPDX-License-Identifier: MIT
  *
- * bound.h - an operator that is launched by each rank's own process: what the worker hands a client, and what the client asks of the
- * plug-in, which it loads, too. Plain C and C++.
+ * bound.h - bound operators, which each rank's own process launches: what the worker gives a client, and the functions of the
+ * plug-in that a client calls. (The client's process loads the plug-in, too.) Plain C and C++.
  *
- * The worker makes a plan for each rank, as for an operator that it runs itself, and memory for each rank, an `area`: its flags
- * (GPU_FLAG_WORDS), the words by which it decides about offers (GPU_OFFER_WORDS), then its slots. The client imports the areas and, unless only words are
- * sent, the other ranks' results, and gives the plug-in the plan and the addresses.
+ * The worker makes a plan for each rank, as for an operator that it launches itself, and control memory for each rank (an
+ * `area`): its flags (GPU_FLAG_WORDS), the words of the worker's decisions about offers (GPU_OFFER_WORDS), then its packet
+ * memory (slots). The client imports all ranks' control memory and, unless only packets are sent, the other ranks' results. It
+ * gives the plug-in the plan and the addresses.
  *
- * Runs have epochs 1, 2, 3, ... of the operator's own, so its flags grow, and stamps are epochs' lower halves. These come again after 2^32
- * runs, but what lies in a slot is of the run before the last then, because all runs write the same words. (A fresh one is zeroed,
- * and the first run is not 0.)
+ * Runs have epochs 1, 2, 3, ... of the operator's own, so its flags grow. A packet's stamp is the lower half of its epoch.
+ * Stamps repeat after 2^32 runs, but a packet left over in a slot is from the run before the last, because all runs write the
+ * same packets. (New packet memory is zeroed, and no run has epoch 0.)
  *
- * Why a run need not wait for the other ranks before it begins, and when it does. Kernels of one rank follow each other on its stream, or on
- * streams that its program orders. An operator that sends words only (plan.only_slots) may write to a rank that still reads the words of
- * run n - 1, which lie in the other half of its slots; those of n - 2 it has done with, because it has sent its words of n - 1.
- * Anything else is stored where the other rank's program may still use the last result, and raises flags. So before it a small kernel (meet)
- * says to all ranks that this one's stream has come, in their areas, and waits until all have said so. It takes one wave; and the
- * kernel behind it then waits for what runs or can run, as those of the daemon (daemon/worker/device/gpu/device.c). A kernel that can wait itself before it stores
- * (struct gpu_waits) says so itself, and computes meanwhile.
+ * When must a run wait for the other ranks before it stores? Kernels of one rank follow each other on its stream, or on streams
+ * that its program orders.
+ * - An operator that sends packets only (plan.only_slots) need not wait. Run n may write to a rank that still reads the packets
+ * of run
+ *   n - 1, which are in the other half of its packet memory. That rank has finished reading the packets of run n - 2, because
+ *   it has sent its packets of run n - 1.
+ * - Any other operator raises flags, and stores into results that the other rank's program may still be using. So a barrier
+ * precedes it,
+ *   in a small kernel of one wave (meet_kernel): it tells all ranks, in their control memory, that this rank's stream has
+ *   arrived, and waits until all have. After that the operator's kernel waits only for kernels that run or can run, as kernels
+ *   launched by the daemon do (daemon/worker/device/gpu/device.c). A kernel that can wait itself before it stores (struct
+ *   gpu_waits) contains the barrier, and computes meanwhile.
  *
- * Offers (proto.h, struct fcc_prepared_words): operators whose kernels a client puts onto its streams before the worker has said that they may
- * run. Each run has a word for that, which is not another one's before this one is over (GPU_OFFER_WORDS): so decisions may come
- * in any order, and long before the kernel does. A run is of the same problem each time, but its inputs may lie elsewhere, and its
- * result where no other rank stores into it. A noop is nothing but the meeting.
+ * Offers (proto.h, struct fcc_prepared_words): a client enqueues an operator's kernel on its stream before the worker has
+ * decided whether it runs. Each run has a word for the decision, which no other run uses before this run has ended
+ * (GPU_OFFER_WORDS). So decisions may be made in any order, and long before the kernel begins. All runs have the same problem,
+ * but each may have other inputs, and, if no other rank stores into it, another result. A noop consists of the barrier alone.
  *
- * The end. The worker stores the largest epoch as each rank's failure epoch, or, when the worker has died, each client does so in its own area:
- * all kernels leave, those that have not begun yet, too.
+ * The end. The worker stores the largest epoch as each rank's failure epoch; if the worker has died, each client does so in its
+ * own control memory. Then all kernels return, including those that begin later.
  */
 #ifndef FCC_KERNELS_GPU_BOUND_H
 #define FCC_KERNELS_GPU_BOUND_H
@@ -38,33 +44,35 @@ extern "C" {
 
 #define GPU_PREPARED_INPUTS 2
 
-/* What begins a plan; the slices and signal groups follow it. */
+/* The header of a rank's plan; its slices and signal groups follow. */
 struct gpu_prepared_plan {
     uint32_t abi; /* GPU_PLUGIN_ABI */
     uint32_t rank;
-    uint64_t bytes; /* of the whole */
+    uint64_t bytes; /* of the plan with its slices and groups */
     struct gpu_shape shape;
-    uint32_t only_slots; /* 1: it need not meet the others, and stores into no result but its own */
+    /* 1: the operator sends packets only: it needs no barrier, and stores only into its own rank's result */
+    uint32_t only_slots;
     uint32_t ngroups;
     uint32_t first[GPU_PHASES + 1];
     uint32_t shares_result; /* 1: ranks store into each other's results */
     uint64_t sets[GPU_SETS];
-    uint64_t slices, groups;              /* where they begin in the plan */
-    uint64_t slots_at, slots_bytes;       /* in an area: where the slots begin; of one half of them */
-    struct gpu_output out[FCC_MAX_RANKS]; /* data: where it begins in the memory of that rank's result */
-    struct gpu_input in;                  /* addresses: where they begin in the memory of gemv's x and w, gemm's a and b */
+    uint64_t slices, groups;              /* offsets in the plan */
+    uint64_t slots_at;                    /* offset of the packet memory in a rank's control memory */
+    uint64_t slots_bytes;                 /* bytes of one half of the packet memory */
+    struct gpu_output out[FCC_MAX_RANKS]; /* data: offset in the memory of that rank's result */
+    struct gpu_input in;                  /* x and w, or a and b: offsets in the memory of that input */
 };
 
 /* Addresses on the rank's GPU, in this process. */
 struct gpu_prepared_memory {
-    uint64_t inputs[GPU_PREPARED_INPUTS]; /* the memory of gemv's x and w, gemm's a and b; 0: none */
-    uint64_t areas[FCC_MAX_RANKS];        /* [nranks] */
-    uint64_t results[FCC_MAX_RANKS];      /* [nranks]; the others': if it needs them */
-    uint64_t begun, ended;                /* struct fcc_prepared_words, in host memory */
-    struct gpu_stream_places places;      /* n is 0: no runs are offered */
+    uint64_t inputs[GPU_PREPARED_INPUTS]; /* memory of gemv's x and w, or of gemm's a and b; 0: none */
+    uint64_t areas[FCC_MAX_RANKS];        /* [nranks]: control memory */
+    uint64_t results[FCC_MAX_RANKS]; /* [nranks]: memory of the results; of other ranks only if the plan stores into them */
+    uint64_t begun, ended;           /* those of struct fcc_prepared_words, in host memory */
+    struct gpu_stream_places places; /* n is 0: no runs are offered */
 };
 
-/* The inputs' first elements' addresses. A noop's: without meaning. */
+/* Sets inputs[] to the addresses of the inputs' first elements. Meaningless for a noop. */
 static inline void gpu_prepared_inputs(const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *memory,
                                        uint64_t inputs[GPU_PREPARED_INPUTS])
 {
@@ -74,7 +82,7 @@ static inline void gpu_prepared_inputs(const struct gpu_prepared_plan *plan, con
     inputs[1] = memory->inputs[1] + (is_gemv ? plan->in.gemv.w : plan->in.gemm.b);
 }
 
-/* Those of a call of one run. */
+/* Sets the input addresses of a call with one run. */
 static inline void gpu_call_inputs_set(struct gpu_call *call, uint32_t compute, const uint64_t inputs[GPU_PREPARED_INPUTS])
 {
     if (compute == COMPUTE_GEMV) {
@@ -89,36 +97,37 @@ static inline void gpu_call_inputs_set(struct gpu_call *call, uint32_t compute, 
 /* A run that is offered. */
 struct gpu_offered_run {
     uint64_t epoch;
-    /* Their first elements' addresses: gemv's x and w, gemm's a and b; y, c. noop: 0. */
-    uint64_t inputs[GPU_PREPARED_INPUTS], result;
-    uint32_t slot, value; /* the words of the stream that the operator has, if the worker runs it itself */
+    uint64_t inputs[GPU_PREPARED_INPUTS]; /* addresses of the first elements of gemv's x and w, or gemm's a and b; noop: 0 */
+    uint64_t result;                      /* address of the first element of y or c; noop: 0 */
+    uint32_t slot, value; /* the operator's slot and stream count, if the worker launches it: struct gpu_offer */
 };
 
-/* As many as a rank has operators in flight, at most: run n + GPU_OFFER_WORDS is offered when run n has been told to be over. */
+/* The most operators that a rank has in flight: run n + GPU_OFFER_WORDS is offered after run n's end has been reported. */
 #define GPU_OFFER_WORDS 64u
 
-/* In an area: the word by which the worker decides about its rank's run. It becomes GPU_GRANTED() or GPU_DECLINED() of it. */
+/* Offset in control memory of the worker's decision about that run of the rank: GPU_GRANTED(run) or GPU_DECLINED(run). */
 static inline uint64_t gpu_offer_word_at(uint64_t run)
 {
     return (GPU_FLAG_WORDS + run % GPU_OFFER_WORDS) * sizeof(uint64_t);
 }
 
-/* In an area: where the slots begin. */
+/* Offset of the packet memory in control memory. */
 #define GPU_PREPARED_SLOTS_AT (((GPU_FLAG_WORDS + GPU_OFFER_WORDS) * sizeof(uint64_t) + 255) / 256 * 256)
 
 struct gpu_prepared;
 
-/* For the client. Errors as the plug-in's: 0 or a negative errno value and why. */
+/* The functions for the client. They return 0, or a negative errno value with the reason. */
 struct gpu_prepared_functions {
     uint32_t abi;
-    /* gpu: as the process's runtime numbers it. plan: `bytes` that came from the worker. Any thread; one at a time. */
+    /* Opens a bound operator. gpu: index in this process's runtime. plan: `bytes` bytes from the worker. Any thread, one at a
+     * time. */
     int (*open)(int gpu, const struct gpu_prepared_plan *plan, size_t bytes, const struct gpu_prepared_memory *memory,
                 struct gpu_prepared **out, struct error *e);
-    /* Enqueue a run: epochs from 1 on, one after the other. The GPU is the thread's current one. Does not wait. One thread at a time. */
+    /* Enqueues a run. Epochs are 1, 2, 3, ... The GPU is the thread's current device. Does not block. One thread at a time. */
     int (*start)(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e);
-    /* Enqueue one that is offered, in the same way; all of its runs are. */
+    /* Enqueues a run that is offered, in the same way. Either all runs of an operator are offered, or none. */
     int (*offer)(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e);
-    /* Its runs have ended. */
+    /* Frees the operator. Its runs must have ended. */
     void (*close)(struct gpu_prepared *p);
 };
 
@@ -126,7 +135,7 @@ const struct gpu_prepared_functions *gpu_prepared_functions(void);
 typedef const struct gpu_prepared_functions *gpu_prepared_functions_function(void);
 #define GPU_PREPARED_SYMBOL "gpu_prepared_functions"
 
-/* Where an area's failure epoch lies. */
+/* Offset of the failure epoch in control memory. */
 #define GPU_PREPARED_FAILURE_AT (GPU_FLAGS * sizeof(uint64_t))
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * bound_check.h - is what came from another process a plan that may be launched? Plain C and C++: the client, the plug-ins and the
- * tests' plug-in ask the same question.
+ * bound_check.h - checks whether a plan from another process may be launched. Plain C and C++, for the client, the plug-ins and
+ * the tests' plug-in.
  *
- * A plan is a copy that nobody else changes any more. Whatever in it is an index, a length, a divisor or a place is bounded here, so a
- * kernel that follows it stores into nothing but the areas and results that the client has mapped for it. What a plan is right
- * about (that its waits end, that its sums are the operator's) is not asked: a wrong one costs its own ranks an operator.
+ * The plan is a private copy, which nobody changes. Every index, length, divisor and offset in it is checked here, so a kernel
+ * that follows the plan stores only into the control memory and results that the client has mapped for it. Whether the plan is
+ * correct (its waits end, its sums are the operator's) is not checked: a wrong plan harms its own ranks only.
  */
 #ifndef FCC_KERNELS_GPU_BOUND_CHECK_H
 #define FCC_KERNELS_GPU_BOUND_CHECK_H
@@ -18,10 +18,10 @@
 extern "C" {
 #endif
 
-#define GPU_PREPARED_SLICES_MAX (1u << 20) /* as many as plans have: PLAN_MAX_SLICES */
-#define GPU_PREPARED_ALIGN 256u            /* of the slots, their halves and each rank's part of them */
+#define GPU_PREPARED_SLICES_MAX (1u << 20) /* the same as PLAN_MAX_SLICES */
+#define GPU_PREPARED_ALIGN 256u            /* alignment of packet memory, its halves and each rank's part of them */
 
-/* What the client has mapped, in bytes. Of its own rank's result: UINT64_MAX where each run has another. */
+/* Bytes of the memory that the client has mapped. Its own rank's result: UINT64_MAX if each run has another one. */
 struct gpu_prepared_sizes {
     uint64_t areas[FCC_MAX_RANKS], results[FCC_MAX_RANKS];
 };
@@ -88,7 +88,7 @@ static inline int gpu_prepared_shape_check(const struct gpu_prepared_plan *plan,
     return 0;
 }
 
-/* The slots of a half: one rank's part for each rank. */
+/* Checks the packet memory: each half has a part for each rank. */
 static inline int gpu_prepared_slots_check(const struct gpu_prepared_plan *plan, struct error *e)
 {
     const struct gpu_shape *s = &plan->shape;
@@ -104,7 +104,7 @@ static inline int gpu_prepared_slots_check(const struct gpu_prepared_plan *plan,
     return 0;
 }
 
-/* Where the parts lie, and which slices each phase has. */
+/* Checks the offsets of slices and groups, and the phases. */
 static inline int gpu_prepared_parts_check(const struct gpu_prepared_plan *plan, struct error *e)
 {
     uint32_t nslices = plan->first[GPU_PHASES];
@@ -134,7 +134,8 @@ static inline int gpu_prepared_groups_check(const struct gpu_prepared_plan *plan
     return 0;
 }
 
-/* In the slots of the rank that reduces a tile: words stand in blocks of 8 columns, from that rank's first column on. */
+/* Do a slice's packets fit into the part of the rank that reduces its tile (owner)? Packets are stored in blocks of 8 columns,
+ * beginning with that rank's first column. */
 static inline bool gpu_prepared_words_fit(const struct gpu_prepared_plan *plan, const struct slice *s, uint32_t owner)
 {
     const struct gpu_shape *shape = &plan->shape;
@@ -153,7 +154,7 @@ static inline bool gpu_prepared_gemv_fits(const struct gpu_prepared_plan *plan, 
     bool fits = s->row == 0 && s->dst_row == 0 && s->dst_col == s->col && s->rows <= (uint64_t)shape->m &&
                 (uint64_t)s->col + s->cols <= (uint64_t)shape->n && (all || s->dst < shape->nranks);
 
-    if (reduces) /* only_slots: it stores into no result but its own */
+    if (reduces) /* with only_slots a rank stores only into its own result */
         return fits && (all ? !plan->only_slots : s->dst == plan->rank) && gpu_prepared_words_fit(plan, s, plan->rank);
     for (uint32_t r = all ? 0 : s->dst; fits && r < (all ? shape->nranks : s->dst + 1u); r++)
         fits = gpu_prepared_words_fit(plan, s, r);
@@ -170,7 +171,7 @@ static inline bool gpu_prepared_gemm_fits(const struct gpu_prepared_plan *plan, 
 
 static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan, enum gpu_phase phase, const struct slice *s)
 {
-    /* 0: on one node such a phase has none */
+    /* 0: a phase that has no slices on one node */
     static const uint8_t kinds[GPU_PHASES] = {SLICE_COMPUTE_PUT, SLICE_COMPUTE_PUT, 0, SLICE_REDUCE, 0, SLICE_WAIT};
     bool is_gemv = plan->shape.compute == COMPUTE_GEMV, waits = s->wait_count != 0;
 
@@ -182,14 +183,14 @@ static inline bool gpu_prepared_slice_fits(const struct gpu_prepared_plan *plan,
     if (s->group != SLICE_NO_GROUP && s->group >= plan->ngroups)
         return false;
     if (s->kind == SLICE_WAIT)
-        return true; /* it has no tile */
+        return true; /* a WAIT slice has no tile */
     return s->rows && s->cols && (is_gemv ? gpu_prepared_gemv_fits(plan, s) : gpu_prepared_gemm_fits(plan, s));
 }
 
 static inline int gpu_prepared_slices_check(const struct gpu_prepared_plan *plan, struct error *e)
 {
     if (plan->shape.compute == COMPUTE_NONE)
-        return 0; /* its kernel looks at none */
+        return 0; /* its kernel uses no slices */
     for (int phase = 0; phase < GPU_PHASES; phase++)
         for (uint32_t i = plan->first[phase]; i < plan->first[phase + 1]; i++) {
             const struct slice *s = &gpu_prepared_slices(plan)[i];
@@ -204,7 +205,7 @@ static inline int gpu_prepared_slices_check(const struct gpu_prepared_plan *plan
     return 0;
 }
 
-/* 0, -EPROTO (it is of another plug-in), or -EINVAL and what is wrong. */
+/* Returns 0, or with the reason -EPROTO (a plan for another plug-in) or -EINVAL. */
 static inline int gpu_prepared_plan_check(const struct gpu_prepared_plan *plan, size_t bytes, struct error *e)
 {
     int status = gpu_prepared_head_check(plan, bytes, e);
@@ -220,7 +221,7 @@ static inline int gpu_prepared_plan_check(const struct gpu_prepared_plan *plan, 
     return status ? status : gpu_prepared_slices_check(plan, e);
 }
 
-/* As many bytes as rows of so many elements take, from `at` on; UINT64_MAX: too many for any memory. */
+/* The end, in bytes, of `rows` rows of `cols` elements that begin at byte `at`; UINT64_MAX: more than any memory has. */
 static inline uint64_t gpu_prepared_extent(const struct gpu_prepared_plan *plan, uint64_t at, uint64_t rows, int64_t stride,
                                            uint64_t cols)
 {
@@ -232,7 +233,7 @@ static inline uint64_t gpu_prepared_extent(const struct gpu_prepared_plan *plan,
     return elements > UINT64_MAX / 16 ? UINT64_MAX : at + elements * gpu_prepared_element_bytes(plan);
 }
 
-/* How many bytes of a rank's result the plan's kernels may store into. The plan has been checked. */
+/* The end, in bytes, of what the plan's kernels may store into a rank's result. The plan has been checked. */
 static inline uint64_t gpu_prepared_result_bytes(const struct gpu_prepared_plan *plan, uint32_t rank)
 {
     const struct gpu_output *out = &plan->out[rank];
@@ -252,7 +253,7 @@ static inline uint64_t gpu_prepared_result_bytes(const struct gpu_prepared_plan 
     return gpu_prepared_extent(plan, out->data, rows, out->stride[0], cols);
 }
 
-/* The plan has been checked. Is all mapped that its kernels store into? */
+/* Checks that all memory is mapped into which a plan's kernels store. The plan itself has been checked. */
 static inline int gpu_prepared_sizes_check(const struct gpu_prepared_plan *plan, const struct gpu_prepared_sizes *sizes,
                                            struct error *e)
 {

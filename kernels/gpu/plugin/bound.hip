@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * bound.hip - operators that a client launches onto its own streams (kernels/gpu/bound.h says why that is right): all that a client's
- * process uses of the plug-in. It shares the process with the program's own runtime, in the GPU's primary context, so nothing
- * here sets what others depend on: no environment, no memory pool.
+ * bound.hip - bound operators, which a client launches onto its own streams (kernels/gpu/bound.h has the argument why that is
+ * correct): the part of the plug-in that a client's process uses. It shares the process, and the GPU's primary context, with
+ * the program itself. So it changes nothing that the program may depend on, such as the environment or memory pools.
  */
 #include <stdlib.h>
 
@@ -11,10 +11,12 @@
 #include "kernels/gpu/device/offer.h"
 #include "kernels/gpu/plugin/inside.h"
 
+/* The argument of the barrier's kernel. */
 struct meeting {
-    uint64_t epoch, begun;
-    uint64_t ended;               /* the run is over then: a noop. 0: the operator's kernel is behind it */
-    uint64_t areas[GPU_MAX_GPUS]; /* of all ranks: each is alone on its GPU */
+    uint64_t epoch;
+    uint64_t begun; /* address of the word to set when the run begins; 0: none */
+    uint64_t ended; /* a noop: address of the word to set when the run has ended. 0: the operator's kernel follows */
+    uint64_t areas[GPU_MAX_GPUS]; /* control memory of all ranks, one on each GPU */
     uint32_t rank, nranks;
     struct gpu_offer offer;
 };
@@ -23,12 +25,12 @@ struct gpu_prepared {
     int gpu;
     uint32_t compute;          /* enum compute_kind */
     struct gpu_launch *launch; /* NULL: a noop */
-    struct gpu_call call;      /* of every run, but for what counts */
-    uint64_t slots_bytes;
-    bool meets;
+    struct gpu_call call;      /* the argument of every run; epoch, stamp and slots_at change */
+    uint64_t slots_bytes;      /* bytes of one half of the packet memory */
+    bool meets;                /* a run needs a barrier */
     struct meeting meeting;
-    void *places;           /* struct gpu_stream_places in the GPU's memory; NULL: none are offered */
-    struct gpu_waits waits; /* for the others' words, if the kernel waits for them itself */
+    void *places;           /* struct gpu_stream_places in the GPU's memory; NULL: no runs are offered */
+    struct gpu_waits waits; /* the other ranks' words of the barrier, for a kernel that waits for them itself */
 };
 
 /* In a rank's area: the last run to which another rank's stream has come. */
@@ -37,10 +39,11 @@ static __host__ __device__ uint64_t come_word(uint64_t area, uint32_t other)
     return area + (GPU_FLAG_DONE + other) * sizeof(uint64_t);
 }
 
-/* One wave: this rank's stream has come to the run; have the others'? What is behind this on the stream may store at all ranks then. Where
- * the run is offered and stands back, the others are told all the same, as it is true: nobody waits for this one's word then.
- * Memory order. What this rank's stream has read and written before is over (gpu_follow()), and comes before its word (release, system); and
- * whoever sees all words acquires what was before them. */
+/* The barrier, in one wave: tells the other ranks that this rank's stream has reached the run, and waits until theirs have.
+ * After it the stream's next kernel may store into all ranks' memory. If the run is offered and declined, the other ranks are
+ * told nevertheless, which is harmless: no rank waits for this run then.
+ * Memory order. This rank's earlier kernels on the stream have ended (gpu_follow()), and their loads and stores come before its
+ * word (release, system). A rank that has seen all words has acquired everything before them. */
 static __global__ void meet_kernel(GPU_PARAMETER struct meeting m)
 {
     const uint32_t other = threadIdx.x;
@@ -59,7 +62,7 @@ static __global__ void meet_kernel(GPU_PARAMETER struct meeting m)
         const uint64_t *word = (const uint64_t *)come_word(m.areas[m.rank], other);
         for (uint32_t spins = 1; gpu_load_relaxed(word) < m.epoch && !leave; spins++)
             if (spins % GPU_LOOK_SPINS == 0)
-                leave = must_leave(); /* the operator's kernel sees it, too */
+                leave = must_leave(); /* the operator's kernel will check that itself */
         (void)gpu_load_acquire(word);
     }
     if (!m.ended)
@@ -71,7 +74,7 @@ static __global__ void meet_kernel(GPU_PARAMETER struct meeting m)
         gpu_store_relaxed((uint64_t *)m.ended, (uint64_t)(uint32_t)m.epoch);
 }
 
-/* What launches need of a GPU, in a process that owns no memory there. */
+/* Prepares a GPU for launches, in a process that does not open it. */
 static int gpu_use(int gpu, struct error *e)
 {
     struct gpu *g = &gpus[gpu];
@@ -81,7 +84,7 @@ static int gpu_use(int gpu, struct error *e)
     if (g->side)
         return 0;
     hipError_t status = hipGetDeviceProperties(&properties, gpu);
-    if (status == hipSuccess) /* which loads it: later that could wait for a kernel that waits */
+    if (status == hipSuccess) /* this call loads the kernel; loading it later could wait for a kernel that waits for this one */
         status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, (const void *)meet_kernel, GPU_WAVE_MOST, 0);
     if (status == hipSuccess)
         status = hipStreamCreateWithFlags(&g->side, hipStreamNonBlocking);
@@ -102,7 +105,7 @@ static int plan_check(const struct gpu_prepared_plan *plan, size_t bytes, int gp
     return status ? error_set(e, status, "%s GPU %d: %s", GPU_KIND, gpu, why.text) : 0;
 }
 
-/* The calls' argument: places become addresses. */
+/* Fills in the calls' argument: turns the plan's offsets into addresses. */
 static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *plan, const struct gpu_prepared_memory *m)
 {
     struct gpu_call *call = &p->call;
@@ -149,7 +152,7 @@ static int launch_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
     return status ? status : launch_slots(p->launch, slots, e);
 }
 
-/* For runs that are offered. */
+/* Uploads the addresses of the stream words, for runs that are offered. */
 static int places_open(struct gpu_prepared *p, const struct gpu_prepared_memory *m, struct error *e)
 {
     hipError_t status = hipMallocAsync(&p->places, sizeof(m->places), gpus[p->gpu].side);
@@ -205,7 +208,7 @@ static hipError_t meeting_enqueue(struct gpu_prepared *p, hipStream_t stream)
     return gpu_kernel_launch((const void *)meet_kernel, 1, GPU_WAVE_MOST, arguments, 0, stream, gpus[p->gpu].follows);
 }
 
-/* The operator's kernel, behind a meeting unless it needs none, or meets the others itself. */
+/* Enqueues the operator's kernel, after a barrier unless it needs none or contains it. */
 static hipError_t operator_enqueue(struct gpu_prepared *p, hipStream_t stream)
 {
     hipError_t status = hipSuccess;
@@ -214,7 +217,7 @@ static hipError_t operator_enqueue(struct gpu_prepared *p, hipStream_t stream)
         p->waits.values[i] = (uint32_t)p->call.epoch;
     void *maps = launch_complete(p->launch, &p->call, &p->waits);
     bool meets_before = p->meets && !p->waits.in_kernel;
-    p->call.end.begun = meets_before ? 0 : p->meeting.begun; /* it has begun when it meets the others */
+    p->call.end.begun = meets_before ? 0 : p->meeting.begun; /* otherwise the barrier's kernel sets it */
     p->call.meeting.n = p->waits.in_kernel ? (uint32_t)p->waits.count : 0;
     if (meets_before)
         status = meeting_enqueue(p, stream);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * direct.hip - memory of GPUs that other devices write: an adapter that brings what comes from other nodes.
+ * direct.hip - GPU memory that a network adapter writes with data from other nodes.
  *
- * The driver gives out a dma-buf for it, which the adapter's driver takes. It has its own reference on the memory, so what is freed here
- * stays while the adapter may still write.
+ * The GPU's driver exports the memory as a dma-buf, which the adapter's driver imports. The dma-buf has its own reference to
+ * the memory, so memory that is freed here stays while the adapter may still write it.
  *
- * Order. An adapter's writes to a GPU and its word to the CPU that they are done go different ways, so the CPU may hear of them before
- * the GPU would see them. Some GPUs see them all the same, in every kernel that is launched later; for others the driver has a flush,
- * that is to be called between. Where there is neither nothing is given out.
+ * Order. An adapter's writes to a GPU and its completion to the CPU take different ways, so the CPU may see the completion
+ * before the GPU would see the data. On some GPUs every kernel that is launched later sees the data all the same. For others
+ * the driver has a flush, which must be called in between. If a GPU has neither, its memory is not exported.
  *
- * It has run on no machine yet.
+ * This file has not been run on hardware yet.
  */
 #include <dlfcn.h>
 #include <unistd.h>
@@ -70,7 +70,7 @@ void direct_allow(int gpu, hipMemAllocationProp *properties)
     (void)gpu, (void)properties;
 }
 
-/* ROCm's runtime has it since 5.6; HIP has no name for it. */
+/* Part of ROCm's runtime since 5.6; HIP has no wrapper for it. */
 typedef int hsa_export_function(const void *address, size_t bytes, int *fd, uint64_t *offset);
 
 static int range_export(int gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset, struct error *e)
@@ -80,13 +80,14 @@ static int range_export(int gpu, uint64_t address, uint64_t bytes, int *fd, uint
     int status = call ? call((const void *)address, bytes, fd, offset) : 0;
 
     if (runtime)
-        (void)dlclose(runtime); /* once more than HIP has opened it */
+        (void)dlclose(runtime); /* HIP keeps its own reference */
     if (!call)
         return error_set(e, -EOPNOTSUPP, "%s GPU %d: this ROCm has no dma-buf for its memory", GPU_KIND, gpu);
     return status ? error_set(e, -EOPNOTSUPP, "%s GPU %d: a dma-buf of its memory: HSA status 0x%x", GPU_KIND, gpu, status) : 0;
 }
 
-/* What comes over the bus waits in the GPU's host data path until that is told to let it go; GPUs that have none have no such word. */
+/* Writes over the bus stay in the GPU's host data path (HDP) until it is flushed by this register. GPUs without HDP have no
+ * register. */
 int writes_flush(int gpu, struct error *e)
 {
     volatile unsigned *word = gpus[gpu].data_path;
@@ -94,7 +95,7 @@ int writes_flush(int gpu, struct error *e)
     (void)e;
     if (word) {
         *word = 1;
-        (void)*word; /* the store has come there */
+        (void)*word; /* the load makes sure that the store has arrived */
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * launch.hip - an operator's runs on one GPU: what stays the same from call to call is put into the GPU's memory once; a
- * call costs the waits for its words and one kernel.
+ * launch.hip - launches of an operator on one GPU. What stays the same from call to call is uploaded to the GPU's memory once;
+ * a call costs the waits for its words and one kernel.
  */
 #include <stdlib.h>
 
@@ -15,14 +15,14 @@ struct gpu_launch {
     uint32_t workgroups;
     struct gpu_gemm_quick gemm_quick;
     struct gpu_gemv_quick gemv_quick;
-    const struct gpu_kernel *quick; /* of one of these; NULL: there is none */
+    const struct gpu_kernel *quick; /* the specialised kernel: that of gemm_quick or gemv_quick; NULL: none */
     uint32_t quick_workgroups;
-    bool second;                   /* the last run by a client used the second counters */
-    uint32_t epoch;                /* of the last call: what its times are stamped with */
-    struct gpu_fixed fixed;        /* as the GPU has it, but for what it writes itself */
-    struct gpu_fixed *there;       /* the GPU's: begins one allocation, in which the rest lies */
-    int64_t *tables[GPU_MAX_RUNS]; /* what tables_there[i] holds */
-    uint64_t tables_there[GPU_MAX_RUNS];
+    bool second;                         /* the last client-launched run used the second set of counters */
+    uint32_t epoch;                      /* the last call's, with which its times are stamped */
+    struct gpu_fixed fixed;              /* a copy of the GPU's, without what kernels write */
+    struct gpu_fixed *there;             /* in the GPU's memory; plans, counters and times follow in the same allocation */
+    int64_t *tables[GPU_MAX_RUNS];       /* a copy of tables_there[i] */
+    uint64_t tables_there[GPU_MAX_RUNS]; /* for gpu_input.embedding.table_first, in the GPU's memory */
     uint32_t ntables[GPU_MAX_RUNS];
 };
 
@@ -33,13 +33,14 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-/* From a plan's counters to the second ones, which take turns with them where nobody sets them back at a kernel's end. */
+/* Bytes from a plan's first set of counters to its second set. Client-launched runs alternate between them, as no kernel resets
+ * its own counters then. */
 static uint64_t counters_pitch(uint32_t ngroups)
 {
     return aligned((GPU_GROUPS + (uint64_t)ngroups) * sizeof(uint32_t));
 }
 
-/* Where the parts of run r lie, from `at` on; returns the end. */
+/* Lays out the parts of run r from address `at` on. Returns their end. */
 static uint64_t plan_place(struct gpu_plan *plan, const struct gpu_run *r, uint64_t at)
 {
     plan->slices = at;
@@ -60,7 +61,7 @@ static uint64_t plan_place(struct gpu_plan *plan, const struct gpu_run *r, uint6
     return at;
 }
 
-/* The same bytes in host memory, beginning at `image` where the GPU's begin at `base`. */
+/* Fills in the image of a plan's parts in host memory. `image` corresponds to the address `base` on the GPU. */
 static void plan_fill(const struct gpu_plan *plan, const struct gpu_run *r, unsigned char *image, uint64_t base)
 {
     uint32_t *counters = (uint32_t *)(image + (plan->counters - base));
@@ -104,7 +105,8 @@ static int launch_upload(struct gpu_launch *l, const struct gpu_run runs[], stru
     return result;
 }
 
-/* As many workgroups as are resident at a time; no more than there are slices, and at least one for each run. */
+/* Chooses the number of workgroups: as many as are resident at a time, at most one for each slice, at least one for each
+ * run. */
 static int workgroups_choose(const struct gpu_launch *l, const struct gpu_kernel *k, uint32_t *out, struct error *e)
 {
     int fit = 0;
@@ -129,7 +131,8 @@ static int workgroups_choose(const struct gpu_launch *l, const struct gpu_kernel
 }
 
 #define NOOP_GATES 16
-/* What noop waits for itself: these words are to reach their values, or, to leave, another one an epoch. */
+/* The words that noop's kernel waits for, and their values. The kernel stops waiting when the failure epoch at `leave` reaches
+ * `epoch`. */
 struct noop_gates {
     uint64_t leave, epoch;
     uint32_t n, zero;
@@ -158,7 +161,7 @@ static struct gpu_kernel kernel_get(const struct gpu_shape *shape, int gpu)
     }
 }
 
-/* A quicker kernel, if there is one. */
+/* Chooses a specialised kernel if there is one for this shape. */
 static int quick_choose(struct gpu_launch *l, const struct gpu_run runs[], struct error *e)
 {
     const struct gpu_shape *shape = &l->fixed.shape;
@@ -177,7 +180,7 @@ static int quick_choose(struct gpu_launch *l, const struct gpu_run runs[], struc
     return status;
 }
 
-/* Its second argument for a call; NULL: the call does not suit it, or there is none. */
+/* The specialised kernel's second argument for a call. NULL: there is no such kernel, or it does not support this call. */
 static void *quick_maps(const struct gpu_launch *l, const struct gpu_call *call)
 {
     if (!l->quick)
@@ -245,7 +248,7 @@ int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t
         if (!here)
             return error_set(e, -ENOMEM, "%s GPU %d: no memory for %u tables", GPU_KIND, l->gpu, ntables);
         l->tables[run] = here;
-        memset(here, 0xff, bytes); /* not what the GPU has, until it has it */
+        memset(here, 0xff, bytes); /* invalid until the upload has succeeded */
         hipError_t status = hipSetDevice(l->gpu);
         if (status == hipSuccess && (l->ntables[run] != ntables || !l->tables_there[run])) {
             if (l->tables_there[run])
@@ -266,9 +269,10 @@ int launch_tables(struct gpu_launch *l, int run, const int64_t first[], uint32_t
     return 0;
 }
 
-/* ---- noop: its plans only wait, and for nothing: when all ranks' streams have come, they have met. Where it may, it begins when those
- * of its own GPU have, and waits for the others itself, which is sooner than a stream can, and takes one wave's place. It takes no
- * slices, and has nothing to set back. One workgroup; and short arguments, because long ones take longer to come to the GPU ---- */
+/* ---- noop: a barrier. Its plans do nothing; when all ranks' streams have arrived, it is done. If possible, the kernel begins
+ * when the streams of its own GPU's ranks have arrived, and waits for the others itself. That is faster than waiting on the
+ * stream, and occupies one wave. The kernel uses no slices and no counters. It has one workgroup, and short arguments, as long
+ * ones take longer to reach the GPU ---- */
 
 static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end, GPU_PARAMETER struct noop_gates gates)
 {
@@ -290,7 +294,7 @@ static __global__ void noop_kernel(GPU_PARAMETER struct gpu_end end, GPU_PARAMET
     gpu_tell_host(end, 0);
 }
 
-/* False: it waits for nothing itself. */
+/* Sets the words that the kernel itself waits for. Returns false if the stream is to wait for all words. */
 static bool noop_gate(const struct gpu_launch *l, const struct gpu_waits *waits, uint64_t epoch, struct noop_gates *out)
 {
     uint32_t n = (uint32_t)(waits->count - waits->before);
@@ -308,7 +312,7 @@ static bool noop_gate(const struct gpu_launch *l, const struct gpu_waits *waits,
 
 /* ---- starting ---- */
 
-/* Each rank's address of something, to the GPU unless it has them. */
+/* Uploads an array of all ranks' addresses unless the GPU has it already. */
 static int addresses_fill(struct gpu_launch *l, uint64_t here[], uint64_t there[], const uint64_t addresses[], struct error *e)
 {
     size_t bytes = l->fixed.shape.nranks * sizeof(addresses[0]);
@@ -321,7 +325,7 @@ static int addresses_fill(struct gpu_launch *l, uint64_t here[], uint64_t there[
     return status;
 }
 
-/* Over nodes a kernel may run some of the phases: no more workgroups than have something to do there. */
+/* Workgroups of a kernel over nodes, which may run only some of the phases: at most one for each slice of these phases. */
 static uint32_t workgroups_of_phases(const struct gpu_launch *l, const struct gpu_nodes *nodes)
 {
     uint64_t slices = 0;
@@ -332,7 +336,7 @@ static uint32_t workgroups_of_phases(const struct gpu_launch *l, const struct gp
     return slices < l->workgroups ? (uint32_t)slices : l->workgroups;
 }
 
-/* What comes by this lane now stands behind what came by another one. */
+/* Makes this queue the current one: orders it after everything on the former queue. */
 static hipError_t lane_take(struct gpu *g, uint32_t lane)
 {
     if (g->lane == lane)
@@ -345,7 +349,7 @@ static hipError_t lane_take(struct gpu *g, uint32_t lane)
     return status;
 }
 
-/* What a call has of its launch; returns the second argument of a quicker kernel, or NULL. */
+/* Fills in what a call has of its launch. Returns the second argument of the specialised kernel, or NULL. */
 static void *call_complete(struct gpu_launch *l, struct gpu_call *call)
 {
     call->fixed = l->there;
@@ -376,7 +380,7 @@ void *launch_complete(struct gpu_launch *l, struct gpu_call *call, struct gpu_wa
     struct gpu_plan *plan = &call->plans[0]; /* the only one */
     uint64_t second = plan->counters + counters_pitch(plan->ngroups);
 
-    l->second = !l->second; /* runs follow each other, though some epochs may be left out */
+    l->second = !l->second; /* not by the epoch's parity, as some epochs may be skipped */
     call->idle_counters = l->second ? plan->counters : second;
     plan->counters = l->second ? second : plan->counters;
     waits->in_kernel = maps && l->quick == &l->gemm_quick.kernel && gpu_gemm_quick_gate(&l->gemm_quick, maps, waits);
@@ -441,7 +445,7 @@ int launch_times(struct gpu_launch *l, int run, struct slice_time out[], struct 
         rate = (double)(ns - g->opened_ns) / (double)(clock - g->opened_clock);
     for (uint32_t i = 0; i < plan->first[GPU_PHASES]; i++) {
         struct slice_time *t = &out[i];
-        if (t->epoch != l->epoch) { /* an earlier call's: this one did not get there */
+        if (t->epoch != l->epoch) { /* the last call did not reach this slice: these are an earlier call's times */
             memset(t, 0, sizeof(*t));
             continue;
         }

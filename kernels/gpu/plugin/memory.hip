@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * memory.hip - memory that clients import, and host memory that GPUs see.
+ * memory.hip - memory that clients import, and host memory that GPUs access.
  *
  * An allocation is virtual memory with a file descriptor as its shareable handle, mapped once in this process for all open GPUs
- * that can reach it. A driver that has no such memory gets an ordinary allocation with an IPC handle, which reaches its peers
- * through peer access. Either is zeroed here, whatever the driver promises.
+ * that can reach it. If the driver does not support that, it is an ordinary allocation with an IPC handle, and other GPUs use
+ * peer access. Both are zeroed here, whatever the driver promises.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 #define BLOCK_BYTES (2u << 20)
 
-/* All allocations, so that GPUs that are opened later get to see them. */
+/* All allocations, to map them to GPUs that are opened later. */
 static struct gpu_memory *known;
 static size_t nknown, room;
 
@@ -46,7 +46,7 @@ static void known_remove(uint64_t address)
 
 /* ---- virtual memory ---- */
 
-/* Let the open GPUs of the mask that can reach it use m. */
+/* Lets those open GPUs of the mask that can reach m access it. */
 static hipError_t access_set(const struct gpu_memory *m, uint32_t mask)
 {
     hipMemAccessDesc access[GPU_MAX_GPUS];
@@ -114,14 +114,14 @@ static hipError_t virtual_alloc(int gpu, uint64_t bytes, struct gpu_memory *m, i
             (void)hipMemAddressFree((void *)m->address, m->bytes);
         }
     }
-    /* The mapping keeps the memory; the handle is not needed any more. */
+    /* The mapping keeps a reference to the memory. */
     (void)hipMemRelease(handle);
     return status;
 }
 
 /* ---- ordinary memory ---- */
 
-/* The IPC handle in a sealed memfd: clients get a descriptor either way. */
+/* Puts the IPC handle into a sealed memfd, so that clients get a descriptor for either kind of memory. */
 static int handle_to_fd(const hipIpcMemHandle_t *handle)
 {
     int fd = memfd_create("fccd-ipc-handle", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -140,7 +140,8 @@ static hipError_t ordinary_alloc(int gpu, uint64_t bytes, struct gpu_memory *m, 
     void *at = NULL;
 
     (void)gpu;
-    /* Whole blocks: the runtime puts smaller allocations into one, and a handle shares the block and not the allocation. */
+    /* Allocate whole blocks: the runtime puts several small allocations into one block, and an IPC handle shares the whole
+     * block. */
     m->bytes = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
     m->kind = FCC_MEMORY_GPU_IPC;
     hipError_t status = hipMalloc(&at, m->bytes);
@@ -158,7 +159,7 @@ static hipError_t ordinary_alloc(int gpu, uint64_t bytes, struct gpu_memory *m, 
     return hipSuccess;
 }
 
-/* Peer access between ordinary allocations is a matter of the contexts. */
+/* Enables peer access, by which GPUs access each other's ordinary allocations. It is a property of the contexts. */
 static int peers_open(uint32_t mask, struct error *e)
 {
     for (int a = 0; a < GPU_MAX_GPUS; a++) {
@@ -176,7 +177,7 @@ static int peers_open(uint32_t mask, struct error *e)
     return 0;
 }
 
-/* ---- for the plug-in ---- */
+/* ---- the plug-in's functions ---- */
 
 int memory_open(uint32_t opened, struct error *e)
 {
@@ -307,7 +308,8 @@ void host_unregister(void *memory)
 
 /* ---- operators over several nodes ---- */
 
-/* CUDA maps registered memory where the CPU has it; HIP promises that of memory that it has allocated itself. */
+/* CUDA maps registered host memory at the CPU's address. HIP promises that only for host memory that it has allocated
+ * itself. */
 int host_alloc(uint64_t bytes, void **memory, struct error *e)
 {
     void *there = NULL, *here = NULL;
@@ -351,7 +353,7 @@ void host_free(void *memory, uint64_t bytes)
 
 int copy_in(int gpu, uint64_t to, const void *from, uint64_t row_bytes, uint64_t stride, uint32_t rows, struct error *e)
 {
-    const uint64_t pitch_most = 1u << 30; /* below what either runtime takes */
+    const uint64_t pitch_most = 1u << 30; /* less than the largest pitch of both runtimes */
     hipStream_t stream = gpus[gpu].in;
     hipError_t status = hipSetDevice(gpu);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * plugin.hip - the GPUs of the node: what they are, their contexts, streams and clocks; and the plug-in's table.
+ * plugin.hip - the node's GPUs: descriptions, contexts, streams and clocks; and the plug-in's table of functions.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,26 +9,27 @@
 #include "kernels/gpu/plugin/inside.h"
 
 #define CLOCK_ROUNDS 32
-#define CLOCK_LIMIT_NS 200000000u /* for all rounds */
+#define CLOCK_LIMIT_NS 200000000u /* time limit for all rounds together */
 
 struct gpu gpus[GPU_MAX_GPUS];
 bool gpus_share_by_ipc;
 
 int gpu_error(struct error *e, int gpu, const char *what, hipError_t status)
 {
-    (void)hipGetLastError(); /* what is not sticky is told once */
+    (void)hipGetLastError(); /* clears a non-sticky error, so that it is not reported again */
     return error_set(e, status == hipErrorMemoryAllocation ? -ENOMEM : -EIO, "%s GPU %d: %s: %s", GPU_KIND, gpu, what,
                      hipGetErrorString(status));
 }
 
-/* ---- what there is ---- */
+/* ---- descriptions ---- */
 
 static int plugin_count(struct error *e)
 {
     int count = 0;
     hipError_t status = hipGetDeviceCount(&count);
 
-    /* Others are of the moment, as an MPS server that does not take clients now; but the runtime keeps to its first answer. */
+    /* Other errors may be temporary, such as an MPS server that accepts no clients now. But the runtime does not try again in
+     * this process. */
     if (status != hipSuccess && status != hipErrorNoDevice && status != hipErrorInsufficientDriver)
         return error_set(e, -EAGAIN, "the GPUs' runtime does not start: %s", hipGetErrorString(status));
     if (status != hipSuccess || count < 1)
@@ -73,7 +74,7 @@ static int plugin_describe(int gpu, struct gpu_description *out, struct error *e
             (void)snprintf(out->links[p], sizeof(out->links[p]), "%s", gpu_link_name(gpu, p));
     out->stream_memory_operations = (uint32_t)gpu_stream_waits(gpu);
     out->words_in_memory = (uint32_t)(gpu_stream_waits(gpu) && gpu_words_in_memory(gpu));
-    out->lanes = strcmp(GPU_KIND, "cuda") ? 1 : GPU_LANES; /* measured on NVIDIA's only */
+    out->lanes = strcmp(GPU_KIND, "cuda") ? 1 : GPU_LANES; /* several queues were measured on NVIDIA's GPUs only */
     return 0;
 }
 
@@ -88,12 +89,13 @@ uint64_t host_clock_ns(void)
 }
 
 struct clock_words {
-    volatile uint64_t ping, pong; /* the round that the host asks for; that the GPU has answered */
-    volatile uint64_t clock;      /* the GPU's, valid before pong */
+    volatile uint64_t ping;  /* the round that the host asks for */
+    volatile uint64_t pong;  /* the round that the GPU has answered */
+    volatile uint64_t clock; /* the GPU's clock; stored before pong */
     volatile uint64_t stop;
 };
 
-/* One thread: answers each ping with the time. Ends with the last round, or when it is told to. */
+/* One thread: answers each ping with the GPU's clock. Ends after the last round, or when `stop` is set. */
 static __global__ void clock_answer(struct clock_words *w, uint64_t rounds)
 {
     for (uint64_t round = 1; round <= rounds; round++) {
@@ -106,7 +108,8 @@ static __global__ void clock_answer(struct clock_words *w, uint64_t rounds)
     }
 }
 
-/* The answer that came back soonest is the best: the GPU read its clock between `before` and `after`. */
+/* Asks repeatedly and takes the fastest answer, which is the most precise: the GPU read its clock between `before` and
+ * `after`. */
 static int clock_ask(struct clock_words *w, uint64_t *clock, uint64_t *ns)
 {
     uint64_t start = host_clock_ns(), best = UINT64_MAX, after = start;
@@ -153,8 +156,8 @@ int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e)
 
 /* ---- contexts ---- */
 
-/* What is freed in passing (hipFreeAsync) stays with the process: to give it back the driver would wait for the GPU, whose queue may
- * stand behind a client's stream. */
+/* Keeps memory that is freed with hipFreeAsync() in the process's pool. To return it to the driver would wait for the GPU,
+ * whose queue may be blocked by a client's stream. */
 static hipError_t pool_keep(int gpu)
 {
     uint64_t all = UINT64_MAX;
@@ -252,12 +255,13 @@ static const struct gpu_plugin plugin = {
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_plugin(void)
 {
-    /* All kernels are loaded with the context: to load one when it is first launched, the driver may wait for the GPU, whose queue
-     * may stand behind a client's stream. (CUDA; HIP does so anyway.) */
+    /* Load all kernels with the context (CUDA only; HIP does so anyway). Loading a kernel at its first launch may wait for the
+     * GPU, whose queue may be blocked by a client's stream. */
     (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-    /* Channels enough that the two lanes of a GPU do not share one, nor the unit of the GPU that reads it (daemon/worker/device/gpu/lanes.h):
-     * under MPS it would be 2 of them, with which, or with 3, both lanes hand over alike; and a GPU has about 120 for all processes,
-     * each of which takes as many as it may, so 32 would leave room for three workers. All measured on an H200. */
+    /* Enough hardware channels that the two queues of a GPU share neither a channel nor the unit of the GPU that reads it
+     * (daemon/worker/device/gpu/lanes.h). Under MPS the default is 2; with 2 or 3 both queues synchronize equally slowly. A GPU
+     * has about 120 channels for all processes, and each process takes as many as it may, so 32 would leave room for three
+     * workers. All this was measured on an H200. */
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "5", 0);
     return &plugin;
 }
