@@ -16,9 +16,10 @@
 #include "daemon/worker/run.h"
 #include "proto/version.h"
 
-#define STACK_BYTES ((rlim_t)1 << 20) /* of each thread, at least */
+#define STACK_BYTES ((rlim_t)1 << 20) /* smallest stack of a thread */
 
-/* The stack of this thread, and those of the ones that it starts, have room for a BLAS: RLIMIT_STACK may say less. False: it lets no more. */
+/* Makes sure that the stacks of this thread and of new threads are large enough for a BLAS, even if RLIMIT_STACK is smaller.
+ * Returns false if the limit cannot be raised. */
 static bool stacks_allow(void)
 {
     struct rlimit l;
@@ -30,7 +31,7 @@ static bool stacks_allow(void)
         if (l.rlim_max < STACK_BYTES || setrlimit(RLIMIT_STACK, &l))
             return false;
     }
-    if (pthread_getattr_default_np(&a)) /* it is what RLIMIT_STACK was when the program began */
+    if (pthread_getattr_default_np(&a)) /* the default is RLIMIT_STACK at the program's start */
         return true;
     if (!pthread_attr_getstacksize(&a, &bytes) && bytes < STACK_BYTES && !pthread_attr_setstacksize(&a, STACK_BYTES))
         (void)pthread_setattr_default_np(&a);
@@ -45,9 +46,10 @@ int main(int argc, char *argv[])
     struct error e = {0};
     int status;
 
-    /* What writes to a connection that another node has closed is told so: libevent's writes, too, which have no flag for it. */
+    /* Writing to a closed connection is then an error instead of a signal. libevent's writes have no flag for that. */
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE, which memfds have, too, is then an error of who allocates: EFBIG */
+    (void)signal(SIGXFSZ,
+                 SIG_IGN); /* RLIMIT_FSIZE applies to memfds, too; exceeding it is then the error EFBIG of the allocation */
     if (!stacks_allow()) {
         (void)fprintf(stderr, "fccd: RLIMIT_STACK (ulimit -s): needed are %llu KiB\n", (unsigned long long)STACK_BYTES >> 10);
         return 2;

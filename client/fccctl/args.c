@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * args.c - a verb's options: one table of them is parsed with getopt_long and printed by --help.
+ * args.c - a verb's options. One table serves both getopt_long() and --help.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -19,7 +19,7 @@
 
 static void complain(const struct call *call, const char *format, va_list ap)
 {
-    char text[2048]; /* parts of it may come from the daemon or from other users */
+    char text[2048]; /* parts may come from the daemon or from other users, so it is cleaned */
 
     (void)vsnprintf(text, sizeof(text), format, ap);
     (void)fprintf(stderr, "fccctl %s: %s\n", call->verb->name, text_clean(text));
@@ -131,7 +131,7 @@ static int set_number(const struct call *call, const struct arg *arg, const char
     return 0;
 }
 
-/* 0, or EXIT_USAGE. */
+/* Sets an option's target. Returns 0 or EXIT_USAGE. */
 static int arg_set(const struct call *call, const struct arg *arg, const char *text)
 {
     char label[48];
@@ -157,7 +157,7 @@ static int arg_set(const struct call *call, const struct arg *arg, const char *t
 
 enum { OPTION_SOCKET = 1000, OPTION_JSON, OPTION_ARGS };
 
-/* One round of getopt_long's answer. True: go on. */
+/* Handles one option from getopt_long(). Returns true to go on. */
 static bool option_take(struct call *call, const struct arg *args, size_t nargs, int option)
 {
     switch (option) {
@@ -217,7 +217,7 @@ bool args_parse(struct call *call, const struct arg *args, size_t nargs, int max
         }
     }
     opterr = 0;
-    optind = 0; /* glibc: begin anew */
+    optind = 0; /* restarts glibc's getopt_long() */
     while ((option = getopt_long(call->argc, call->argv, shorts, longs, NULL)) != -1) {
         if (!option_take(call, args, nargs, option))
             return false;

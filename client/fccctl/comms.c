@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * comms.c - the verb comms: where each communicator and each rank stands, and which ranks have not come.
+ * comms.c - the verb comms: the state of each communicator and each rank, and which ranks are missing.
  */
 #include "client/fccctl/comms.h"
 
@@ -17,8 +17,8 @@
 #include "client/fccctl/workers.h"
 #include "proto/base/error.h"
 
-/* "ranks 1, 3" in this state; returns how many. since_ms is that of the rank that has waited longest, of all ranks in any other
- * state. */
+/* Lists the ranks in that state ("1, 3") and returns their number. *others_since_ms: the longest time for which a rank in any
+ * other state has waited. */
 static int ranks_in_state(struct json_object *comm, const char *state, char *list, size_t room, double *others_since_ms)
 {
     size_t used = 0;
@@ -40,7 +40,7 @@ static int ranks_in_state(struct json_object *comm, const char *state, char *lis
     return n;
 }
 
-/* A run of a prepared operator waits for ranks; NULL: none does, so long. */
+/* A run of a prepared operator that has waited for ranks for at least stuck_after_s; NULL: none. */
 static struct json_object *run_that_waits(struct json_object *comm, double stuck_after_s)
 {
     for (size_t i = 0; i < field_count(comm, "runs"); i++) {
@@ -90,7 +90,7 @@ bool comm_is_unwell(struct json_object *comm, double stuck_after_s, char *text, 
     return true;
 }
 
-/* One line: number, size, state, operator, since when, who is missing. */
+/* Prints one line: number, size, state, operator, duration, missing ranks. */
 static void comm_headline(struct json_object *comm)
 {
     struct json_object *current = field_object(comm, "operator");
@@ -126,7 +126,7 @@ static void comm_headline(struct json_object *comm)
     printf("\n");
 }
 
-/* One line for each prepared operator of which a run is under way. */
+/* Prints a line for each prepared operator that has an unfinished run. */
 static void runs_print(struct json_object *comm)
 {
     char list[256], time[FORMAT_ROOM], name[64];
@@ -195,7 +195,7 @@ static void worker_print(struct json_object *worker)
         comm_print(field_at(worker, "comms", i));
 }
 
-/* The communicators in trouble, one line each, as JSON. */
+/* The communicators in trouble, as JSON. */
 static struct json_object *troubles(struct json_object *all, double stuck_after_s)
 {
     struct json_object *list = json_object_new_array();

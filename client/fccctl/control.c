@@ -21,7 +21,7 @@
 #include "proto/msg.h"
 #include "proto/sealed.h"
 
-#define ANSWER_MAX (256 << 20) /* bytes of JSON */
+#define ANSWER_MAX (256 << 20) /* bytes of the longest JSON answer */
 
 struct control {
     int sock;
@@ -43,7 +43,7 @@ static void limit_set(int sock, int option, int64_t ms)
     struct timeval t = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
 
     if (ms < 1)
-        t.tv_usec = 1; /* 0 would mean for ever */
+        t.tv_usec = 1; /* 0 would mean no limit */
     (void)setsockopt(sock, SOL_SOCKET, option, &t, sizeof(t));
 }
 
@@ -58,7 +58,7 @@ static int socket_connect(const char *path, int *out, struct error *e)
     sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (sock < 0)
         return error_set(e, -errno, "no socket: %s", strerror(errno));
-    limit_set(sock, SO_SNDTIMEO, CONTROL_LIMIT_MS); /* also of connect */
+    limit_set(sock, SO_SNDTIMEO, CONTROL_LIMIT_MS); /* applies to connect() as well */
     if (connect(sock, (const struct sockaddr *)&address, sizeof(address)) == 0) {
         *out = sock;
         return 0;
@@ -75,7 +75,7 @@ static int socket_connect(const char *path, int *out, struct error *e)
     return error_set(e, -ECONNREFUSED, "%s: no fccd listens here: %s", path, strerror(-status));
 }
 
-/* Wait for the reply to message `id` of type `type`; fds[0 .. *nfds) are the caller's. The reply lies in c->buf. */
+/* Waits for the reply to the last message, which has type `type`. The reply is in c->buf; the caller owns fds[0 .. *nfds). */
 static int reply_wait(struct control *c, unsigned type, size_t size, int64_t deadline, int fds[FCC_MAX_FDS], int *nfds,
                       struct error *e)
 {
@@ -111,7 +111,8 @@ malformed:
     return error_set(e, -EPROTO, "%s does not speak fccctl's protocol (version %u)", c->who, FCC_PROTO_VERSION);
 }
 
-/* Sending failed because the other side has closed the connection: before that it may have said why, and that can still be read. */
+/* Has sending failed because the daemon has closed the connection? Then the daemon may have sent the reason before, which can
+ * be read. */
 static bool said_why(int status)
 {
     return status == -EPIPE || status == -ECONNRESET;
@@ -179,7 +180,8 @@ void control_close(struct control *c)
     free(c);
 }
 
-/* Parse the JSON in a memfd, of which this process has a copy: who asks may be root, and who answers is anybody's worker. Takes fd. */
+/* Parses a private copy of the JSON in a memfd, as fccctl may run as root and the answer may come from any user's worker.
+ * Closes fd. */
 static int json_from_fd(int fd, struct json_object **out, struct error *e)
 {
     struct json_tokener *tokener;
@@ -236,7 +238,7 @@ int control_ask(const char *socket, uint32_t uid, const char *job, struct fcc_qu
     return status;
 }
 
-/* What users are called is asked here: where the name service is slow it delays who asks, and not the broker. */
+/* Adds the users' names. They are looked up here, so that a slow name service delays fccctl and not the broker. */
 static void users_name(struct json_object *answer)
 {
     for (size_t i = 0; i < field_count(answer, "jobs"); i++) {
@@ -244,7 +246,7 @@ static void users_name(struct json_object *answer)
         int64_t uid = field_int(j, "uid", -1);
         if (!json_object_is_type(j, json_type_object))
             continue;
-        if (before && field_int(before, "uid", -1) == uid) { /* a user's jobs mostly follow each other */
+        if (before && field_int(before, "uid", -1) == uid) { /* a user's jobs are usually adjacent */
             json_object_object_add(j, "user", json_object_new_string(field_text(before, "user")));
             continue;
         }

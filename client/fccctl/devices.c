@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * devices.c - the verb devices, and what other verbs need to know of devices.
+ * devices.c - the verb devices, and functions about devices for other verbs.
  */
 #include "client/fccctl/devices.h"
 

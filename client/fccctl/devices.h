@@ -12,17 +12,18 @@
 
 struct json_object;
 
-/* Beyond the 20 s after which the broker answers without GPUs: until it has listed them, who asks for the devices waits. */
+/* Longer than the 20 s after which the broker answers without GPUs: a query for the devices waits until the broker has listed
+ * the GPUs. */
 #define DEVICES_LIMIT_MS 25000
 
-/* Ask the broker for its devices. As control_ask(). */
+/* Queries the broker for its devices. Returns as control_ask(). */
 int devices_ask(const char *socket, struct json_object **out, struct error *e);
 
 /* Is the device a GPU? */
 bool device_is_gpu(struct json_object *device);
 
-/* Why there are no GPUs of that kind (NULL: of any), in words of the answer to devices_ask(): "cuda: ...; hip: ...". "" if it
- * does not say. */
+/* The reasons in the answer to devices_ask() why there are no GPUs of that kind (NULL: of any kind): "cuda: ...; hip: ...". ""
+ * if it has none. */
 const char *devices_why_none(struct json_object *answer, const char *kind, char *out, size_t room);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * fccctl.h - what the verbs of fccctl share: how one is called, its options, its exit codes.
+ * fccctl.h - shared by the verbs of fccctl: calls, options, exit codes.
  */
 #ifndef FCC_CLIENT_FCCCTL_FCCCTL_H
 #define FCC_CLIENT_FCCCTL_FCCCTL_H
@@ -20,18 +20,18 @@ struct call {
     char **argv;
     const char *socket; /* --socket, or $FCCD_SOCKET, or the default */
     bool json;
-    /* set by args_parse(): */
+    /* The fields from here on are set by args_parse(). */
     int noperands;
-    char **operands; /* what is not an option */
-    int exit;        /* the exit code, if the verb must not go on */
+    char **operands; /* arguments that are not options */
+    int exit;        /* the exit code, if args_parse() returned false */
 };
 
-/* One row of the table of verbs. The text of --help is made of this and of the verb's options. */
+/* One row of the table of verbs. --help prints this and the verb's options. */
 struct verb {
     const char *name;
-    int (*run)(struct call *call); /* an exit_code */
+    int (*run)(struct call *call); /* returns an exit_code */
     const char *summary;           /* one line */
-    const char *usage;             /* what follows "fccctl NAME" */
+    const char *usage;             /* the arguments after "fccctl NAME" */
 };
 
 int verb_abort(struct call *call);
@@ -54,25 +54,25 @@ enum arg_kind {
     ARG_CHOICE, /* target: int, the index in choices */
 };
 
-/* One option. `--socket`, `--json` and `--help` are added to every verb's. */
+/* One option of a verb. Every verb also has `--socket`, `--json` and `--help`. */
 struct arg {
     const char *name;
-    char letter; /* or 0 */
+    char letter; /* the short option; 0: none */
     enum arg_kind kind;
     void *target;
     int64_t min, max;
     const char *const *choices; /* NULL-terminated */
-    const char *value;          /* what --help calls the value; NULL for a flag */
+    const char *value;          /* the value's name for --help; NULL for a flag */
     const char *help;
 };
 
-/* Parse the call's arguments, of which at most max_operands are operands. True: go on. False: return call->exit, --help or what
- * is wrong has been printed. */
+/* Parses the call's arguments; at most max_operands may be operands. Returns false after printing --help or an error: then the
+ * verb returns call->exit. */
 bool args_parse(struct call *call, const struct arg *args, size_t nargs, int max_operands);
 
-/* "fccctl VERB: ..." and a hint at --help on stderr; returns EXIT_USAGE. */
+/* Prints "fccctl VERB: ..." and a hint at --help to stderr. Returns EXIT_USAGE. */
 int usage_error(const struct call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* "fccctl VERB: ..." on stderr; returns code. */
+/* Prints "fccctl VERB: ..." to stderr. Returns code. */
 int verb_error(const struct call *call, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

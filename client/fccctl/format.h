@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * format.h - figures as people read them.
+ * format.h - human-readable figures.
  */
 #ifndef FCC_CLIENT_FCCCTL_FORMAT_H
 #define FCC_CLIENT_FCCCTL_FORMAT_H
@@ -9,7 +9,7 @@
 
 #define FORMAT_ROOM 32
 
-/* Each writes into out and returns it. */
+/* All functions write into out and return it. */
 const char *format_duration(double seconds,
                             char out[FORMAT_ROOM]);            /* "12 ms", "3.4 s", "5 min 2 s", "2 d 3 h"; "-" if negative */
 const char *format_bytes(double bytes, char out[FORMAT_ROOM]); /* "512 B", "1.5 GiB" */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * fccctl - looks inside fccd. The table of its verbs, and the way to them.
+ * main.c - fccctl, which inspects fccd: the table of its verbs, and their dispatch.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -77,7 +77,7 @@ static int help(const char *name)
     return verb->run(&call);
 }
 
-/* Closes stdout, so that a full disk or a closed pipe is an error and not a silence. */
+/* Closes stdout, so that a full disk or a closed pipe becomes an error. */
 static int finish(int code)
 {
     if (fflush(stdout) != 0 || ferror(stdout)) {
@@ -87,7 +87,7 @@ static int finish(int code)
     return code;
 }
 
-static char unknown[64][64]; /* variables; more are told at the next call */
+static char unknown[64][64]; /* unknown variables; if there are more, the next call reports them */
 static size_t nunknown;
 
 static void variable_unknown(const char *name, const char *nearest)
@@ -99,7 +99,7 @@ static void variable_unknown(const char *name, const char *nearest)
         text_copy(unknown[nunknown++], sizeof(unknown[0]), name);
 }
 
-/* Each is told once: programs that fccctl starts would tell again. */
+/* Warns of unknown variables and removes them, so that programs started by fccctl do not warn again. */
 static void variables_warn(void)
 {
     variables_check(variable_unknown);

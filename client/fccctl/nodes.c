@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * nodes.c - the verbs nodes and ping: other nodes, as this node's broker sees them.
+ * nodes.c - the verbs nodes and ping: other nodes from the view of this node's broker.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 #include "client/fccctl/workers.h"
 #include "proto/base/error.h"
 
-#define PING_MS 2000 /* for each round trip, the broker waits no longer */
+#define PING_MS 2000 /* time limit for each round trip, as in the broker */
 
 static bool node_is_well(struct json_object *node)
 {
@@ -64,7 +64,7 @@ static void over_cell(struct table *table, struct json_object *link)
     table_cell(table, "%s", text);
 }
 
-/* What each job's worker has exchanged with the others of its job. */
+/* Prints the traffic between each job's worker and the job's workers on other nodes. */
 static void links_print(struct json_object *answer)
 {
     struct table *table = table_new("JOB|NODE|STATE|>RAILS|OVER|>IN|>OUT|>WAITS|>ERRORS");
@@ -100,7 +100,7 @@ static void links_print(struct json_object *answer)
     }
 }
 
-/* Add the workers' answers to the broker's. */
+/* Adds the workers' answers to the broker's. */
 static int links_collect(const char *socket, struct json_object *answer, struct error *e)
 {
     static const char *const keys[] = {"workers", "silent"};
@@ -168,7 +168,7 @@ int verb_ping(struct call *call)
         return verb_error(call, control_exit(&e), "%s", e.text);
     int status = control_query(control, &query, CONTROL_LIMIT_MS + (int)count * PING_MS, &answer, &e);
     control_close(control);
-    if (status) /* ECONNREFUSED, say, is the other node's here */
+    if (status) /* not control_exit(): here -ECONNREFUSED, for example, is about the other node */
         return verb_error(call, status == -EHOSTDOWN ? EXIT_UNREACHABLE : EXIT_UNWELL, "%s", e.text);
     if (call->json) {
         json_print(answer, true);

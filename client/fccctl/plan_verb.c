@@ -17,7 +17,7 @@ struct plan_options {
     int schedule, device, route;
 };
 
-#define DST_ROOM (3 * FCC_MAX_RANKS + 1) /* two digits and a comma for each rank */
+#define DST_ROOM (3 * FCC_MAX_RANKS + 1) /* room for two digits and a comma for each rank */
 
 static const char *const devices[] = {[PLAN_CPU] = "cpu", [PLAN_GPU] = "gpu", NULL};
 

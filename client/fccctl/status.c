@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * status.c - the verbs status, abort and version: one question and its answer as a table.
+ * status.c - the verbs status, abort and version.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -40,7 +40,7 @@ static void jobs_table(struct json_object *answer)
 static void plugins_line(struct json_object *answer)
 {
     if (!field_count(answer, "plugins"))
-        return; /* a daemon from before there were GPUs */
+        return; /* an old daemon without support for GPUs */
     printf("GPUs         ");
     for (size_t i = 0; i < field_count(answer, "plugins"); i++) {
         struct json_object *p = field_at(answer, "plugins", i);

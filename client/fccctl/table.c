@@ -15,12 +15,12 @@
 struct table {
     int ncolumns;
     bool right[COLUMNS_MAX];
-    char **cells; /* the headings first */
+    char **cells; /* the headings, then the rows */
     size_t ncells, room;
-    int status; /* the first failure */
+    int status; /* the first error */
 };
 
-/* Takes text, which may be NULL. */
+/* Adds a cell and takes ownership of its text. NULL: out of memory. */
 static void cell_add(struct table *t, char *text)
 {
     if (text && t->ncells == t->room) {
@@ -83,7 +83,7 @@ void table_cell(struct table *t, const char *format, ...)
     cell_add(t, text);
 }
 
-/* Columns that the text takes in UTF-8, each character counted as one. */
+/* The text's number of UTF-8 characters, each of which takes one column. */
 static int text_width(const char *text)
 {
     int width = 0;

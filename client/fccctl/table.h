@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * table.h - aligned columns of text.
+ * table.h - prints text in aligned columns.
  */
 #ifndef FCC_CLIENT_FCCCTL_TABLE_H
 #define FCC_CLIENT_FCCCTL_TABLE_H
@@ -9,14 +9,15 @@
 
 struct table;
 
-/* `columns` are the headings, separated by '|'; one that begins with '>' is aligned to the right. NULL if memory is used up. */
+/* `columns` has the headings, separated by '|'. A column whose heading begins with '>' is aligned to the right. NULL: out of
+ * memory. */
 struct table *table_new(const char *columns);
 void table_free(struct table *table);
 
-/* Fill the next cell, row by row. Control characters are replaced. */
+/* Fills the next cell, row by row. Replaces control characters. */
 void table_cell(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Print all rows, each line beginning with `indent`. Returns 0, or -ENOMEM if a cell was lost on the way. */
+/* Prints all rows, each line beginning with `indent`. Returns 0, or -ENOMEM if a cell was lost for want of memory. */
 int table_print(const struct table *table, const char *indent, FILE *out);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * workers.c - one question to the workers of all jobs. A worker that hangs must not keep the others' answers back, so each is
- * asked by a thread of its own.
+ * workers.c - sends one query to the workers of all jobs. Each worker is asked by a thread of its own, so that one that hangs
+ * does not delay the others' answers.
  */
 #include "client/fccctl/workers.h"
 
@@ -17,13 +17,13 @@
 #include "client/fccctl/control.h"
 #include "client/fccctl/field.h"
 
-/* One job. A thread writes answer and error, and reads the rest; who started it reads them after it has ended. */
+/* The query to one job's worker. Its thread writes answer and error, which are read after the thread has ended. */
 struct asked {
     pthread_t thread;
     const char *socket;
     enum fcc_query_kind what;
     struct json_object *job;
-    struct json_object *answer; /* NULL: error says why */
+    struct json_object *answer; /* NULL: the error has the reason */
     struct error error;
 };
 
@@ -38,8 +38,8 @@ static void *worker_ask(void *arg)
     return NULL;
 }
 
-/* A worker's answer goes to workers, or its error to silent. A job of another user, who may not be asked, and one that has ended
- * since are left out. */
+/* Adds a worker's answer to `workers`, or its error to `silent`. Leaves out jobs that the caller may not ask, and jobs that
+ * have ended meanwhile. */
 static void answer_add(struct asked *a, struct json_object *workers, struct json_object *silent)
 {
     struct json_object *note;
@@ -63,8 +63,8 @@ static void answer_add(struct asked *a, struct json_object *workers, struct json
     (void)json_object_array_add(silent, note);
 }
 
-/* The jobs that match: asked[0 .. return value), each with its thread running or, where no thread could be had, with its answer
- * there (then `thread` is the caller's own). */
+/* Starts the queries to all jobs that match: asked[0 .. return value). Each has a running thread; if no thread could be
+ * started, it has its answer already, and `thread` is the caller's own. */
 static size_t asked_start(struct asked *asked, const char *socket, enum fcc_query_kind what, int64_t uid, const char *job,
                           struct json_object *status)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * workers.h - one question to the workers of all jobs.
+ * workers.h - sends one query to the workers of all jobs.
  */
 #ifndef FCC_CLIENT_FCCCTL_WORKERS_H
 #define FCC_CLIENT_FCCCTL_WORKERS_H
@@ -12,11 +12,12 @@
 
 struct json_object;
 
-#define WORKER_LIMIT_MS 5000 /* how long a worker may take with its answer: all are asked at the same time */
+#define WORKER_LIMIT_MS 5000 /* time limit for a worker's answer; all workers are asked at the same time */
 
-/* Ask every worker whose job matches (uid -1 and job NULL: any) and whom the caller may ask: COMMS or NODES. *out, to be put by
- * the caller, is {"workers": [what each worker answered], "silent": [{"uid", "job", "error"} of those that did not]}, in the
- * order in which the broker lists the jobs. */
+/* Sends COMMS or NODES to every worker that the caller may ask and whose job matches uid (-1: any) and job (NULL: any). The
+ * caller releases
+ * *out with json_object_put(). It is {"workers": [each worker's answer], "silent": [{"uid", "job", "error"} of each worker that
+ * did not answer]}, in the broker's order of jobs. */
 int workers_collect(const char *socket, enum fcc_query_kind what, int64_t uid, const char *job, struct json_object **out,
                     struct error *e);
 

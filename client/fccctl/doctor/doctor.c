@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * doctor.c - the verb doctor: what is wrong with this machine and how to mend it.
+ * doctor.c - the verb doctor: reports what is wrong on this machine, and how to fix it.
  */
 #include "client/fccctl/doctor/doctor.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * doctor_daemon.c - the socket, the daemon behind it, its configuration and its jobs.
+ * doctor_daemon.c - checks the socket, the daemon, its configuration and its jobs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@
 
 #define CHECK_LIMIT_MS 10000
 
-/* What to do about an answer that is an error, or about none. */
+/* The remedy for an error in place of an answer. */
 static void answer_remedy(const struct doctor *d, int status, char *remedy, size_t room)
 {
     if (status == -ECONNREFUSED)
@@ -70,7 +70,7 @@ static void check_reachable(struct doctor *d)
                     field_int(d->status, "pid", 0));
 }
 
-/* Run `fccd --check-config` and read what it says. Returns its wait status, or -1. */
+/* Runs `fccd --check-config` and reads the first line of its output. Returns its wait status, or -1. */
 static int config_run(const char *binary, char *said, size_t room)
 {
     const struct timespec step = {.tv_nsec = 5000000L};
@@ -103,7 +103,7 @@ static int config_run(const char *binary, char *said, size_t room)
     return pid > 0 ? wait_status : -1;
 }
 
-/* The configuration, and more so the cluster's key, may be closed to the service's users: no fault. */
+/* Did the check fail only because this user may not read the configuration or the cluster's key? That is not an error. */
 static bool is_for_root(const char *said)
 {
     return strstr(said, strerror(EACCES)) || (strstr(said, "CLUSTER_KEY") && strstr(said, "belongs to"));

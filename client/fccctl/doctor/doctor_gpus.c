@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * doctor_gpus.c - the GPUs: are they served, may the caller's jobs open them, do they reach each other?
+ * doctor_gpus.c - checks the GPUs: are they served, may the caller's jobs open them, do they reach each other?
  */
 #include <errno.h>
 #include <glob.h>
@@ -18,14 +18,14 @@
 #include "client/fccctl/field.h"
 #include "proto/base/error.h"
 
-/* What a kind of GPU needs: files that its runtime opens, and where one reads on when it does not work. */
+/* A kind of GPU: the files that its runtime opens, and remedies. */
 struct maker {
     const char *kind;
-    const char *there;    /* with this file the kernel has such a GPU, or its driver at least */
-    const char *files[4]; /* patterns; each must be there, and open */
-    const char *missing;  /* what to do if one is not */
-    const char *unwell;   /* what to do if the plug-in finds no GPU */
-    const char *build;    /* what to do if there is no plug-in */
+    const char *there;    /* if this file exists, the kernel has a driver for such GPUs */
+    const char *files[4]; /* patterns of files that must exist and that the user must be able to open */
+    const char *missing;  /* remedy if a file is missing */
+    const char *unwell;   /* remedy if the plug-in finds no GPU */
+    const char *build;    /* remedy if there is no plug-in */
 };
 
 static const struct maker makers[] = {
@@ -56,7 +56,7 @@ static struct json_object *plugin_of(const struct doctor *d, const char *kind)
 
 /* ---- device files ---- */
 
-/* Files are opened by workers, which run as the job's user: so the caller's own rights count. */
+/* Checks that the caller may open a file: workers, which run as the job's user, will open it. */
 static void check_file(struct doctor *d, const char *kind, enum finding_level level, const char *path)
 {
     const struct passwd *user = getpwuid(getuid());
@@ -85,7 +85,7 @@ static void check_files(struct doctor *d, const struct maker *m)
     size_t used = 0;
 
     if (strcmp(state, "off") == 0 || strcmp(state, "not built") == 0)
-        return; /* nobody opens them */
+        return; /* the files are not used */
     for (size_t i = 0; i < sizeof(m->files) / sizeof(m->files[0]) && m->files[i]; i++) {
         glob_t found;
         int status = glob(m->files[i], 0, NULL, &found);
@@ -102,14 +102,14 @@ static void check_files(struct doctor *d, const struct maker *m)
 
 /* ---- plug-ins ---- */
 
-/* The GPUs are there as far as the kernel goes: does the plug-in have them? */
+/* The kernel has a driver for these GPUs. Checks whether the plug-in serves them. */
 static void check_plugin(struct doctor *d, const struct maker *m)
 {
     struct json_object *plugin = plugin_of(d, m->kind);
     const char *state = field_text(plugin, "state"), *status = field_text(plugin, "status");
 
     if (!d->devices)
-        return; /* no daemon: said elsewhere */
+        return; /* the daemon does not answer: check_reachable() reports that */
     if (!plugin)
         finding_add(d, FINDING_WARN, m->kind, "restart fccd after an upgrade", "%s is there, and this fccd serves no GPUs",
                     m->there);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * doctor_machine.c - what fccd needs of the kernel, the processors and the memory.
+ * doctor_machine.c - checks what fccd needs of the kernel, the processors and the memory.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 #define FILES_WANTED 1024
 
-/* The first line of a file. False if it cannot be read. */
+/* Reads the first line of a file. Returns false if that fails. */
 static bool line_read(const char *path, char *out, size_t room)
 {
     FILE *file = fopen(path, "re");
@@ -77,7 +77,7 @@ static void check_cores(struct doctor *d)
                     cores);
 }
 
-/* The smallest memory.max on the way from a process's cgroup to the root (cgroup v2), or -1 if there is none. */
+/* The smallest memory.max from a process's cgroup up to the root (cgroup v2); -1: no limit. */
 static int64_t cgroup_limit(int64_t pid)
 {
     char path[4200], line[4096], value[64], *slash;
@@ -148,7 +148,7 @@ static void check_governor(struct doctor *d)
     char line[64];
 
     if (!line_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line, sizeof(line)))
-        return; /* a virtual machine, most likely */
+        return; /* no such file: a virtual machine, most likely */
     if (strcmp(line, "performance") != 0)
         finding_add(d, FINDING_WARN, "governor", "for steady times, as root: 'cpupower frequency-set -g performance'",
                     "the processors' governor is \"%s\"", line);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * doctor_mps.c - NVIDIA's Multi-Process Service. Client and worker are two processes on one GPU: without MPS the GPU changes
- * between them in time slices, and each hand-over costs about 0.3 ms instead of 3 to 4 us. A control daemon serves the users
- * one after the other, unless it was started with -multiuser-server (short: -M).
+ * doctor_mps.c - checks NVIDIA's Multi-Process Service. Client and worker are two processes on one GPU. Without MPS the GPU
+ * switches between them in time slices, and each synchronization of their streams takes about 0.3 ms instead of 3 to 4 us. A
+ * control daemon serves one user at a time, unless it was started with -multiuser-server (short: -M).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@
 #define PROGRAM "nvidia-cuda-mps-control"
 #define COST "each hand-over between your program and fccd costs about 0.3 ms instead of 3 to 4 us"
 
-/* With "/control" it must fit into a socket's address. */
+/* A directory's path with "/control" must fit into a socket's address. */
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)
 #define DIRECTORY_ROOM (PATH_ROOM - sizeof("/control") + 1)
 
@@ -35,10 +35,12 @@ struct mps {
     char directory[DIRECTORY_ROOM];
     uid_t uid;
     bool args_known; /* its command line could be read */
-    bool multiuser;
+    bool multiuser;  /* it was started for several users */
 };
 
-/* Connect and hang up, which it takes for a client without credentials. 0 with who listens, or -errno. */
+/* Connects to a control daemon and disconnects, which it treats as a client without credentials. Returns 0 and the daemon's
+ * credentials, or
+ * -errno. */
 static int socket_probe(const char path[PATH_ROOM], struct ucred *who)
 {
     static const int types[] = {SOCK_SEQPACKET, SOCK_STREAM};
@@ -59,7 +61,7 @@ static int socket_probe(const char path[PATH_ROOM], struct ucred *who)
     return status;
 }
 
-/* Older ones listen at a named pipe. */
+/* The same for an older control daemon, which listens at a named pipe. */
 static int fifo_probe(const char *path, const struct stat *st, struct ucred *who)
 {
     int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
@@ -71,7 +73,7 @@ static int fifo_probe(const char *path, const struct stat *st, struct ucred *who
     return 0;
 }
 
-/* Is this process the control daemon, and was it started for several users? */
+/* Is this process a control daemon? Then *multiuser says whether it was started for several users. */
 static bool args_read(int64_t pid, bool *multiuser)
 {
     char path[64], args[4096];
@@ -94,8 +96,9 @@ static bool args_read(int64_t pid, bool *multiuser)
     return is_it;
 }
 
-/* The daemon leaves its pid in its directory; who listened before it went to the background may have been another. Anybody may have made
- * that directory, and a FIFO there, which is not waited for. */
+/* Reads the control daemon's pid from its directory. (The socket's credentials may be those of its parent, which listened
+ * before the daemon went to the background.) Any user may have made the directory, and a FIFO of that name, so this must not
+ * block. */
 static int64_t pid_read(const char *directory)
 {
     char path[192], line[32];
@@ -112,7 +115,7 @@ static int64_t pid_read(const char *directory)
     return strtoll(line, NULL, 10);
 }
 
-/* 0, or -errno: -ENOENT and -ECONNREFUSED mean that none runs. */
+/* Finds the control daemon. Returns 0 or -errno; -ENOENT and -ECONNREFUSED: none is running. */
 static int mps_find(struct mps *m)
 {
     const char *named = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -146,7 +149,7 @@ static const char *user_name(uid_t uid, char out[64])
     return out;
 }
 
-/* Does fccd serve several users? Its process is root's then. */
+/* Does fccd serve several users, that is, does it run as root? */
 static bool serves_all(const struct doctor *d)
 {
     char path[64];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * doctor_nodes.c - the other nodes: can this one speak to them?
+ * doctor_nodes.c - checks the connections to other nodes.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -11,9 +11,9 @@
 #include "client/fccctl/format.h"
 #include "proto/base/error.h"
 
-#define COMING_S 10 /* nodes that are started together find each other in less */
+#define COMING_S 10 /* nodes that are started at the same time connect sooner than this */
 
-/* What to do about a node in that state. */
+/* The remedy for a node in that state. */
 static const char *node_remedy(const char *state)
 {
     if (!strcmp(state, "refused"))
@@ -25,7 +25,7 @@ static const char *node_remedy(const char *state)
     return "is fccd running there, at that address? does a firewall let its port through? NODES in fccd.conf names it";
 }
 
-/* True: one that works. */
+/* Returns true if the node is connected or is this node; otherwise adds a finding. */
 static bool check_node(struct doctor *d, struct json_object *node)
 {
     const char *state = field_text(node, "state"), *why = field_text(node, "why");
@@ -34,7 +34,7 @@ static bool check_node(struct doctor *d, struct json_object *node)
 
     if (!strcmp(state, "connected") || !strcmp(state, "here"))
         return true;
-    /* One that has not been there yet may come any moment: a daemon that has just started is no fault. */
+    /* A node that was never connected may still be starting, which is not an error. */
     bool is_coming = !strcmp(state, "connecting") && since_s < COMING_S;
     finding_add(d, is_coming ? FINDING_WARN : FINDING_BAD, "nodes", node_remedy(state), "%s: %s for %s%s%s",
                 field_text(node, "address"), state, format_duration(since_s, since), *why ? ": " : "", why);

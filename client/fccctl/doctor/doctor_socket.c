@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * doctor_socket.c - may this user open the socket, and if not, what would help him? Advice is pasted as it stands, often by root: it names the
- * socket and the fccd that are there, gives nobody more rights than he needs here, and quotes what others have named.
+ * doctor_socket.c - checks whether this user may open the socket, and finds a remedy if not. Users paste remedies as they are,
+ * often as root. So a remedy names the actual socket and fccd, grants no more rights than necessary, and quotes names that
+ * others have chosen.
  */
 #include <errno.h>
 #include <grp.h>
@@ -50,7 +51,7 @@ void doctor_socket_option(const struct doctor *d, char *out, size_t room)
     (void)snprintf(out, room, strcmp(d->socket, named && *named ? named : SOCKET_DEFAULT) != 0 ? "--socket %s " : "", word);
 }
 
-/* The program, as it can be pasted. */
+/* The path of fccd, quoted for a shell. */
 static void daemon_word(char *out, size_t room)
 {
     char binary[4096];
@@ -101,7 +102,8 @@ void doctor_start_remedy(const struct doctor *d, char *out, size_t room)
     }
 }
 
-/* Do the group database's entries make this user a member? His processes may be older than that. */
+/* Is this user a member of the group by the group database? Processes that are older than the entry have not got the group
+ * yet. */
 static bool is_member(gid_t gid)
 {
     const struct passwd *user = getpwuid(getuid());
@@ -116,8 +118,8 @@ static bool is_member(gid_t gid)
     return false;
 }
 
-/* How this user comes to be allowed to open the socket. Who joins the group root may do more than that, so root's socket gets a group; and
- * another user's fccd would not serve him, whatever group he is in. */
+/* The remedy for a user who may not open the socket. If the socket's group is root, it gets another group, as members of the
+ * group root could do more than use fccd. If fccd runs as another user, no group helps, as it serves that user only. */
 static void access_remedy(const struct stat *st, const struct group *group, char *remedy, size_t room)
 {
     const struct passwd *user = getpwuid(getuid());

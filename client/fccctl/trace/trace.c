@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * trace.c - the verb trace, and what both of its pictures have in common.
+ * trace.c - the verb trace, and the common part of its two pictures.
  */
 #include "client/fccctl/trace/trace.h"
 
@@ -32,7 +32,7 @@ enum trace_kind trace_kind(struct json_object *event)
 {
     const char *name = field_text(event, "kind");
 
-    if (strcmp(name, "reduce in node") == 0) /* the pictures do not tell them apart */
+    if (strcmp(name, "reduce in node") == 0) /* the pictures do not distinguish it from "reduce" */
         return TRACE_REDUCE;
     if (strcmp(name, "forward") == 0)
         return TRACE_PUT;
@@ -59,7 +59,7 @@ static void latest(struct json_object *event, void *arg)
     *most = end > *most ? end : *most;
 }
 
-/* Whatever the worker says: what is drawn has an end. */
+/* At least the end of every event, whatever duration the worker has sent. */
 double trace_duration(struct json_object *trace)
 {
     double most = field_double(trace, "duration_ns", 0);
@@ -94,7 +94,8 @@ static int draw_chrome(struct json_object *trace, FILE *out)
     return 0;
 }
 
-/* A new file beside it, which nobody else can have put there; where it is no ordinary file, as /dev/stdout, itself. *temporary is "" then. */
+/* Opens a new temporary file beside `path`, which nobody else can have made. If `path` is not a regular file, such as
+ * /dev/stdout, opens `path` itself and sets `temporary` to "". */
 static FILE *file_open(const char *path, char temporary[PATH_MAX])
 {
     struct stat st;
@@ -121,7 +122,7 @@ static FILE *file_open(const char *path, char temporary[PATH_MAX])
     return file;
 }
 
-/* Through a temporary file, so that a viewer never sees half a picture. */
+/* Draws into a temporary file that is then renamed, so that a viewer never sees half a picture. */
 static int file_write(struct json_object *trace, const char *path, int (*draw)(struct json_object *, FILE *), struct error *e)
 {
     char temporary[PATH_MAX];
@@ -204,11 +205,11 @@ void trace_summary(struct json_object *trace, FILE *out)
 struct trace_options {
     const char *job, *chrome, *svg, *from;
     int64_t uid, comm;
-    double wait_s; /* below 0: not given */
+    double wait_s; /* negative: not given */
     bool next;
 };
 
-/* What --json has printed into a file. */
+/* Reads a trace from a file that was written with --json. */
 static int trace_read(const char *path, struct json_object **out, struct error *e)
 {
     struct stat st;
@@ -225,7 +226,7 @@ static int trace_read(const char *path, struct json_object **out, struct error *
     return status;
 }
 
-/* What would be without effect is a mistake. */
+/* Refuses options that would have no effect. */
 static int trace_usage(const struct call *call, const struct trace_options *o)
 {
     if (o->from && (o->job || o->uid >= 0 || o->comm || o->next || o->wait_s >= 0))
@@ -260,7 +261,7 @@ static int trace_ask(const struct call *call, const struct trace_options *o, str
     return control_ask(call->socket, owner, job, &query, CONTROL_LIMIT_MS + (int)query.wait_ms, out, e);
 }
 
-/* Draw what was asked for; both files, if nothing was and the JSON does not go to stdout. */
+/* Draws the requested files; both, if none was requested and no JSON goes to stdout. */
 static int trace_draw(const struct call *call, struct trace_options *o, struct json_object *trace, struct error *e)
 {
     int status = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * trace.h - draw a trace: what the slices of one operator did and when, on every rank and workgroup.
+ * trace.h - draws a trace: when each slice of one operator ran, on every rank and workgroup.
  *
- * A trace is the JSON that fccd answers to a TRACE query:
+ * A trace is fccd's JSON answer to a TRACE query:
  *   {"comm", "op", "number", "schedule", "dtype", "nranks", "duration_ns", "ranks": [{"rank", "device", "workgroups":
  *     [{"workgroup", "events": [{"slice", "kind", "dst" (-1: several), "row", "rows", "col", "cols", "start_ns", "end_ns"}]}]}]}
- * with times from the operator's launch.
+ * with times since the operator's launch.
  */
 #ifndef FCC_CLIENT_FCCCTL_TRACE_TRACE_H
 #define FCC_CLIENT_FCCCTL_TRACE_TRACE_H
@@ -26,21 +26,21 @@ extern const char *const trace_kind_names[TRACE_KINDS];
 /* The latest of the operator's duration and its events' ends, in ns; at least 1. */
 double trace_duration(struct json_object *trace);
 
-/* 0, or -EPROTO with what is missing: a trace without ranks or without an event cannot be drawn. */
+/* Can the trace be drawn? Returns 0, or -EPROTO if it has no ranks or no events. */
 int trace_check(struct json_object *trace, struct error *e);
 
-/* A self-contained picture: a lane for each workgroup, grouped by rank, slices coloured by kind and marked by destination.
- * Draws what trace_check() lets pass. 0 or -ENOMEM; whether the writing went well is ferror()'s to tell. */
+/* Draws a self-contained picture: a lane for each workgroup, grouped by rank; slices coloured by kind and marked by
+ * destination. The trace has passed trace_check(). Returns 0 or -ENOMEM; ferror(out) tells whether writing failed. */
 int trace_svg(struct json_object *trace, FILE *out);
 
-/* Trace events as chrome://tracing and Perfetto open them: a process for each rank, a thread for each workgroup. */
+/* Writes trace events for chrome://tracing and Perfetto: a process for each rank, a thread for each workgroup. */
 void trace_chrome(struct json_object *trace, FILE *out);
 
-/* Draw into a file, whole or not at all. */
+/* Draw into a file, completely or not at all. */
 int trace_write_svg(struct json_object *trace, const char *path, struct error *e);
 int trace_write_chrome(struct json_object *trace, const char *path, struct error *e);
 
-/* How the ranks' time was spent, one line each. */
+/* Prints how each rank's time was spent, one line for each. */
 void trace_summary(struct json_object *trace, FILE *out);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * trace_chrome.c - a trace in the Trace Event Format: complete events ("X") with times in microseconds.
+ * trace_chrome.c - writes a trace in the Trace Event Format: complete events ("X") with times in microseconds.
  */
 #include <inttypes.h>
 
@@ -12,7 +12,7 @@ static void event_add(struct json_object *events, struct json_object *event)
     (void)json_object_array_add(events, event);
 }
 
-/* A name for a process or a thread, or its place among the others. */
+/* A metadata event: the name of a process or thread, or its position in the order. */
 static struct json_object *metadata(const char *what, int64_t pid, int64_t tid, const char *key, struct json_object *value)
 {
     struct json_object *o = json_object_new_object(), *args = json_object_new_object();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * trace_svg.c - a trace as a picture. Time runs to the right; each workgroup has a lane; the lanes of a rank stand together. A
- * slice's body has the colour of its kind, the strip below it that of the rank it goes to.
+ * trace_svg.c - draws a trace as SVG. Time runs to the right. Each workgroup has a lane; the lanes of a rank are adjacent. A
+ * slice's body has the colour of its kind, and the strip below it the colour of its destination rank.
  *
- * Slices narrower than half a pixel are drawn together, so that a picture never has more than two shapes a pixel and lane.
+ * Slices narrower than half a pixel are drawn together, so that a lane never has more than two shapes for each pixel.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -22,7 +22,7 @@
 #define BOTTOM 44.0
 #define PLOT (WIDTH - LEFT - RIGHT)
 #define RANK_GAP 14.0
-#define LANES_HEIGHT 560.0 /* what the lanes may take together, unless they become too thin */
+#define LANES_HEIGHT 560.0 /* height of all lanes together, unless they become too thin */
 #define LANE_MAX 26.0
 #define LANE_MIN 5.0
 #define NARROW 0.5 /* px */
@@ -36,27 +36,27 @@ static const char *const kind_colours[TRACE_KINDS] = {
     [TRACE_REDUCE] = "#7b5ea7",      [TRACE_WAIT] = "url(#wait)", [TRACE_OTHER] = "#9aa3ad",
 };
 
-/* The same, for slices that stay on their own rank. */
+/* Colours by kind for slices that stay on their own rank. */
 static const char *const own_colours[TRACE_KINDS] = {
     [TRACE_COMPUTE_PUT] = "#7ea6ce", [TRACE_COMPUTE] = "#7fb2e5", [TRACE_PUT] = "#ecb47e",
     [TRACE_REDUCE] = "#ad9bc9",      [TRACE_WAIT] = "url(#wait)", [TRACE_OTHER] = "#c1c6cb",
 };
 
-/* Of the destinations: rank modulo NCOLOURS. */
+/* Colours of destinations: rank modulo NCOLOURS. */
 static const char *const rank_colours[NCOLOURS] = {"#1b9e77", "#d95f02", "#e7298a", "#e6ab02",
                                                    "#66c2ff", "#a6761d", "#5e3c99", "#7a7a7a"};
 
 struct picture {
     FILE *out;
     double duration; /* ns */
-    double lane;     /* height of a lane, with the gap below it */
-    double body;     /* of a slice, with its strip */
+    double lane;     /* height of a lane with the gap below it */
+    double body;     /* height of a slice with its strip */
     double height;
-    double y;     /* of the next lane */
-    int64_t rank; /* whose lanes are being drawn */
+    double y;     /* top of the next lane */
+    int64_t rank; /* the rank whose lanes are being drawn */
     int64_t nranks;
-    bool kinds[TRACE_KINDS]; /* that occur */
-    bool to_all;             /* some slices go to several ranks, or all */
+    bool kinds[TRACE_KINDS]; /* kinds that occur in the trace */
+    bool to_all;             /* some slices have several destinations */
 };
 
 /* One slice, or several narrow ones that are drawn as one. */
@@ -65,10 +65,10 @@ struct bar {
     double spent[TRACE_KINDS];
     int64_t dst;
     size_t slices;
-    struct json_object *event; /* if it is one */
+    struct json_object *event; /* if slices is 1 */
 };
 
-/* Text for XML. */
+/* Writes text with XML's escapes. */
 static void put_text(FILE *out, const char *text)
 {
     for (; *text; text++) {
@@ -252,16 +252,16 @@ static void bar_title(const struct picture *p, const struct bar *bar)
     (void)fprintf(p->out, "\n%s, from %s</title>", time_text(bar->end - bar->start, took), time_text(bar->start, from));
 }
 
-/* `next` is where the lane's next slice begins: a gap too narrow to be seen is not drawn. */
+/* `next` is the beginning of the lane's next slice. A gap before it that is too narrow to be seen is filled. */
 static void bar_draw(const struct picture *p, const struct bar *bar, double next)
 {
     double x = x_of(p, bar->start), width = fmax(NARROW, x_of(p, bar->end) - x), gap = x_of(p, next) - x - width,
            strip = fmax(1.5, floor(p->body / 5));
     enum trace_kind kind = bar_kind(bar);
-    double seam = width > 2.5 && bar->slices == 1 ? 0.6 : 0; /* between neighbours */
+    double seam = width > 2.5 && bar->slices == 1 ? 0.6 : 0; /* space between neighbours */
 
     if (gap < NARROW)
-        width += fmax(0, gap) + (seam > 0 ? 0 : 0.4); /* beneath the next one, so that no light shines through between them */
+        width += fmax(0, gap) + (seam > 0 ? 0 : 0.4); /* extends below the next bar, so that no background shows between them */
     if (bar->dst == DST_NONE)
         strip = 0;
     (void)fprintf(p->out, "<g>");
@@ -286,7 +286,7 @@ static struct bar bar_of(struct json_object *event)
     return bar;
 }
 
-/* Draw `next` with `open` if both are narrow, touch, and look the same or are together still too narrow to be seen. */
+/* Merges `next` into `open` if both are narrow, touch, and look the same or are still too narrow to be seen together. */
 static bool bar_merge(const struct picture *p, struct bar *open, const struct bar *next)
 {
     double narrow = NARROW / PLOT * p->duration; /* in ns */
@@ -312,7 +312,7 @@ static int by_start(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* All slices of one workgroup. Adds the time that was no waiting to *busy. */
+/* Draws all slices of one workgroup. Adds the time not spent waiting to *busy. */
 static int lane_draw(const struct picture *p, struct json_object *workgroup, double *busy)
 {
     size_t n = field_count(workgroup, "events");
