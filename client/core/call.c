@@ -383,6 +383,7 @@ int context_call(struct fcc_context *c, const struct call *call)
         status = p.reply->status;
         if (status)
             (void)last_error_set(status, "%s", p.reply->text);
+        assert(call->fds || !messages[call->type].fds);
         for (int i = 0; !status && i < messages[call->type].fds; i++)
             call->fds[i] = p.fds[i];
     } else {
