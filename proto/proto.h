@@ -129,8 +129,8 @@ static_assert(sizeof(struct fcc_welcome) == 552, "wire");
 /* The contents of a struct fcc_unique_id, which only the daemon reads. */
 struct fcc_unique_id_layout {
     unsigned char secret[40];
-    char root
-        [FCC_NODE_MAX]; /* address of the node that made the id, where the ranks meet; "": that node has no network listener */
+    /* address of the node that made the id, where the ranks meet; "": that node has no network listener */
+    char root[FCC_NODE_MAX];
     unsigned char zero[24];
 };
 static_assert(sizeof(struct fcc_unique_id_layout) == sizeof(struct fcc_unique_id) && sizeof(struct fcc_unique_id) == 128,
@@ -431,8 +431,8 @@ struct fcc_prepared_words {
     _Atomic uint32_t request; /* the client's id of its bind request */
     _Atomic uint32_t number;  /* the worker's number of the bound operator */
     uint32_t zero;
-    _Atomic uint64_t
-        first; /* number of the first operator to be offered (release); 0: not offered; FCC_OFFERS_END: not any more */
+    /* number of the first operator to be offered (release); 0: not offered; FCC_OFFERS_END: not any more */
+    _Atomic uint64_t first;
 };
 #define FCC_OFFERS_END UINT64_MAX
 #define FCC_OFFERED_MAX 64u

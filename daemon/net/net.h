@@ -171,8 +171,8 @@ struct net_link {
     uint64_t flushed; /* frames whose source memory is not needed any more: the first so many of the queued ones */
     uint64_t due_ns;  /* when to call progress() even with nothing to send; UINT64_MAX: never */
     struct net_counts *counts;
-    const char
-        *device; /* the adapter's name, which lives as long as the process; NULL: none, or not known before look() sets it */
+    /* the adapter's name, which lives as long as the process; NULL: none, or not known before look() sets it */
+    const char *device;
     struct net_rails rails; /* the rails that result from net_options */
     struct error error;     /* set when the link is broken */
 };

@@ -35,8 +35,8 @@ struct node {
     bool is_failed;                        /* the connections have failed, and the owner has been told */
     struct net_counts sent, received;      /* over all rails */
     struct net_rails rails[NET_RAILS_MAX]; /* for proxy_rails(); belongs to the thread that adds links */
-    _Atomic(const char *)
-        devices[NET_RAILS_MAX]; /* written when a link is added, later by the proxy's thread; read by any thread */
+    /* written when a link is added, later by the proxy's thread; read by any thread */
+    _Atomic(const char *) devices[NET_RAILS_MAX];
 };
 
 /* An END trigger that waits, with the position of each link's queue when the trigger was taken. */
@@ -73,8 +73,8 @@ struct proxy {
     /* Connections that the proxy's thread has yet to take over. `arrived` is set after one was added to the list. */
     pthread_mutex_t lock;
     struct source_head arrivals; /* protected by lock */
-    uint64_t
-        forgotten; /* protected by lock: a bit for each node whose connections are to be closed before arrivals are taken */
+    /* protected by lock: a bit for each node whose connections are to be closed before arrivals are taken */
+    uint64_t forgotten;
     _Atomic uint32_t arrived;
 
     /* The fields from here on belong to the proxy's thread, except for the nodes' counts, rails and devices. */

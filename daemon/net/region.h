@@ -52,8 +52,8 @@ struct net_landing {
      * buffer. */
     int (*landed)(void *ctx, uint64_t offset, const struct net_area *area, struct error *e);
     void *ctx;
-    const struct net_direct
-        *direct; /* the memory behind; valid as long as the region; NULL: adapters cannot write it directly */
+    /* the memory behind; valid as long as the region; NULL: adapters cannot write it directly */
+    const struct net_direct *direct;
     /* Set if landed() is. Reports that an adapter (by name) can now write for other nodes: into the bounce buffer or, with
      * is_direct, into the memory behind, and then landed() is not called. `why`: the reason if the direct way was tried and
      * failed, else NULL. The same restrictions as landed(). */
@@ -107,8 +107,8 @@ struct net_held {
     uint64_t bytes;
     uint64_t serial; /* the registration's number; never 0 */
     struct net_landing landing;
-    struct net_grant *
-        *grants; /* the registration's list. Several receivers may hold it at a time, so the transport locks additions */
+    /* the registration's list. Several receivers may hold it at a time, so the transport locks additions */
+    struct net_grant **grants;
 };
 
 /* Looks up a region and holds the registry (0). Otherwise it is not held: -ENOENT, or -ECANCELED if the communicator has ended
