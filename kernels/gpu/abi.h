@@ -221,7 +221,7 @@ static inline bool gpu_done_reached(uint64_t done, uint64_t epoch)
 
 /* A barrier inside a kernel that waits for the other ranks itself (bound.h): the words by which it tells them that this rank's
  * stream has reached the call. */
-struct gpu_meeting {
+struct gpu_barrier {
     uint64_t words[GPU_MAX_GPUS]; /* uint64_t in the memory of other GPUs: become the epoch */
     uint32_t n, zero;             /* n: number of words */
 };
@@ -259,7 +259,7 @@ struct gpu_call {
     struct gpu_input in[GPU_MAX_RUNS];
     struct gpu_plan plans[GPU_MAX_RUNS]; /* a copy of fixed->plans, which the kernel can read without a load from memory */
     struct gpu_nodes nodes;              /* valid if shape.over_nodes */
-    struct gpu_meeting meeting;
+    struct gpu_barrier barrier;
     struct gpu_offer offer;
     /* Client-launched runs alternate between two sets of counters. This run resets the other set, which the previous run has
      * used, for the next run. 0: worker-launched, there is one set. */

@@ -20,7 +20,7 @@
  *   it has sent its packets of run n - 1.
  * - Any other operator raises flags, and stores into results that the other rank's program may still be using. So a barrier
  * precedes it,
- *   in a small kernel of one wave (meet_kernel): it tells all ranks, in their control memory, that this rank's stream has
+ *   in a small kernel of one wave (barrier_kernel): it tells all ranks, in their control memory, that this rank's stream has
  *   arrived, and waits until all have. After that the operator's kernel waits only for kernels that run or can run, as kernels
  *   launched by the daemon do (daemon/worker/device/gpu/device.c). A kernel that can wait itself before it stores (struct
  *   gpu_waits) contains the barrier, and computes meanwhile.

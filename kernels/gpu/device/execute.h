@@ -319,8 +319,8 @@ GPU_DEVICE void gpu_say_begun(const struct gpu_end &end, uint64_t epoch)
 /* One wave. What the stream has done before is over (gpu_follow()), and comes before the words (release, system). */
 GPU_DEVICE void gpu_say_come(const struct gpu_call &call)
 {
-    for (uint32_t i = threadIdx.x % GPU_WAVE; i < call.meeting.n; i += GPU_WAVE)
-        gpu_store_release((uint64_t *)call.meeting.words[i], call.epoch);
+    for (uint32_t i = threadIdx.x % GPU_WAVE; i < call.barrier.n; i += GPU_WAVE)
+        gpu_store_release((uint64_t *)call.barrier.words[i], call.epoch);
 }
 
 /* All threads: who has counted a group's last slice has set that counter back (gpu_slice_signal()). But not all have been counted

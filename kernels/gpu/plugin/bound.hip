@@ -12,7 +12,7 @@
 #include "kernels/gpu/plugin/inside.h"
 
 /* The argument of the barrier's kernel. */
-struct meeting {
+struct barrier {
     uint64_t epoch;
     uint64_t begun; /* address of the word to set when the run begins; 0: none */
     uint64_t ended; /* a noop: address of the word to set when the run has ended. 0: the operator's kernel follows */
@@ -27,8 +27,8 @@ struct gpu_prepared {
     struct gpu_launch *launch; /* NULL: a noop */
     struct gpu_call call;      /* the argument of every run; epoch, stamp and slots_at change */
     uint64_t slots_bytes;      /* bytes of one half of the packet memory */
-    bool meets;                /* a run needs a barrier */
-    struct meeting meeting;
+    bool needs_barrier;        /* a run needs a barrier */
+    struct barrier barrier;
     void *places;           /* struct gpu_stream_places in the GPU's memory; NULL: no runs are offered */
     struct gpu_waits waits; /* the other ranks' words of the barrier, for a kernel that waits for them itself */
 };
@@ -44,7 +44,7 @@ static __host__ __device__ uint64_t come_word(uint64_t area, uint32_t other)
  * told nevertheless, which is harmless: no rank waits for this run then.
  * Memory order. This rank's earlier kernels on the stream have ended (gpu_follow()), and their loads and stores come before its
  * word (release, system). A rank that has seen all words has acquired everything before them. */
-static __global__ void meet_kernel(GPU_PARAMETER struct meeting m)
+static __global__ void barrier_kernel(GPU_PARAMETER struct barrier m)
 {
     const uint32_t other = threadIdx.x;
     const bool is_other = other < m.nranks && other != m.rank;
@@ -85,7 +85,7 @@ static int gpu_use(int gpu, struct error *e)
         return 0;
     hipError_t status = hipGetDeviceProperties(&properties, gpu);
     if (status == hipSuccess) /* this call loads the kernel; loading it later could wait for a kernel that waits for this one */
-        status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, (const void *)meet_kernel, GPU_WAVE_MOST, 0);
+        status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, (const void *)barrier_kernel, GPU_WAVE_MOST, 0);
     if (status == hipSuccess)
         status = hipStreamCreateWithFlags(&g->side, hipStreamNonBlocking);
     if (status != hipSuccess)
@@ -120,16 +120,16 @@ static void call_fill(struct gpu_prepared *p, const struct gpu_prepared_plan *pl
     for (uint32_t r = 0; r < plan->shape.nranks; r++) {
         call->out[r] = plan->out[r];
         call->out[r].data += m->results[r];
-        p->meeting.areas[r] = m->areas[r];
+        p->barrier.areas[r] = m->areas[r];
     }
-    p->meeting.rank = plan->rank;
-    p->meeting.nranks = plan->shape.nranks;
-    p->meeting.begun = m->begun;
-    p->meeting.ended = p->compute == COMPUTE_NONE ? m->ended : 0;
-    for (uint32_t r = 0; p->meets && r < plan->shape.nranks; r++) {
+    p->barrier.rank = plan->rank;
+    p->barrier.nranks = plan->shape.nranks;
+    p->barrier.begun = m->begun;
+    p->barrier.ended = p->compute == COMPUTE_NONE ? m->ended : 0;
+    for (uint32_t r = 0; p->needs_barrier && r < plan->shape.nranks; r++) {
         if (r == plan->rank)
             continue;
-        call->meeting.words[p->waits.count] = come_word(m->areas[r], plan->rank);
+        call->barrier.words[p->waits.count] = come_word(m->areas[r], plan->rank);
         p->waits.words[p->waits.count++] = come_word(m->areas[plan->rank], r);
     }
 }
@@ -187,7 +187,7 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     p->gpu = gpu;
     p->compute = plan->shape.compute;
     p->slots_bytes = plan->slots_bytes;
-    p->meets = !plan->only_slots && plan->shape.nranks > 1;
+    p->needs_barrier = !plan->only_slots && plan->shape.nranks > 1;
     call_fill(p, plan, memory);
     if (p->compute != COMPUTE_NONE)
         status = launch_open(p, plan, memory, e);
@@ -201,11 +201,11 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     return 0;
 }
 
-static hipError_t meeting_enqueue(struct gpu_prepared *p, hipStream_t stream)
+static hipError_t barrier_enqueue(struct gpu_prepared *p, hipStream_t stream)
 {
-    void *arguments[] = {&p->meeting};
+    void *arguments[] = {&p->barrier};
 
-    return gpu_kernel_launch((const void *)meet_kernel, 1, GPU_WAVE_MOST, arguments, 0, stream, gpus[p->gpu].follows);
+    return gpu_kernel_launch((const void *)barrier_kernel, 1, GPU_WAVE_MOST, arguments, 0, stream, gpus[p->gpu].follows);
 }
 
 /* Enqueues the operator's kernel, after a barrier unless it needs none or contains it. */
@@ -216,31 +216,31 @@ static hipError_t operator_enqueue(struct gpu_prepared *p, hipStream_t stream)
     for (int i = 0; i < p->waits.count; i++)
         p->waits.values[i] = (uint32_t)p->call.epoch;
     void *maps = launch_complete(p->launch, &p->call, &p->waits);
-    bool meets_before = p->meets && !p->waits.in_kernel;
-    p->call.end.begun = meets_before ? 0 : p->meeting.begun; /* otherwise the barrier's kernel sets it */
-    p->call.meeting.n = p->waits.in_kernel ? (uint32_t)p->waits.count : 0;
-    if (meets_before)
-        status = meeting_enqueue(p, stream);
+    bool barrier_before = p->needs_barrier && !p->waits.in_kernel;
+    p->call.end.begun = barrier_before ? 0 : p->barrier.begun; /* 0: the barrier's kernel sets the word */
+    p->call.barrier.n = p->waits.in_kernel ? (uint32_t)p->waits.count : 0;
+    if (barrier_before)
+        status = barrier_enqueue(p, stream);
     return status == hipSuccess ? launch_enqueue(p->launch, &p->call, maps, stream) : status;
 }
 
 static int prepared_start(struct gpu_prepared *p, uint64_t epoch, void *stream, struct error *e)
 {
-    p->call.epoch = p->meeting.epoch = epoch;
+    p->call.epoch = p->barrier.epoch = epoch;
     p->call.stamp = (uint32_t)epoch;
     p->call.slots_at = epoch % 2 * p->slots_bytes;
-    hipError_t status = p->launch ? operator_enqueue(p, (hipStream_t)stream) : meeting_enqueue(p, (hipStream_t)stream);
+    hipError_t status = p->launch ? operator_enqueue(p, (hipStream_t)stream) : barrier_enqueue(p, (hipStream_t)stream);
     return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching an operator", status);
 }
 
 static int prepared_offer(struct gpu_prepared *p, const struct gpu_offered_run *run, void *stream, struct error *e)
 {
     gpu_call_inputs_set(&p->call, p->compute, run->inputs);
-    p->call.out[p->meeting.rank].data = run->result;
-    p->call.offer.word = p->meeting.areas[p->meeting.rank] + gpu_offer_word_at(run->epoch);
+    p->call.out[p->barrier.rank].data = run->result;
+    p->call.offer.word = p->barrier.areas[p->barrier.rank] + gpu_offer_word_at(run->epoch);
     p->call.offer.slot = run->slot;
     p->call.offer.value = run->value;
-    p->meeting.offer = p->call.offer;
+    p->barrier.offer = p->call.offer;
     return prepared_start(p, run->epoch, stream, e);
 }
 
