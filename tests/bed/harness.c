@@ -171,12 +171,11 @@ static void file_show(const char *path)
     (void)fclose(f);
 }
 
-/* What the test printed, and, if it failed, what its daemons logged. */
+/* If the test failed, what its daemons logged; and, last, where a log that is cut still has it, what the test printed. */
 static void output_show(bool all)
 {
     static const char *const places[] = {"*.log", ".[!.]*/*.log"};
 
-    file_show(output);
     for (size_t i = 0; all && i < sizeof(places) / sizeof(places[0]); i++) {
         char pattern[128];
         glob_t logs;
@@ -189,6 +188,8 @@ static void output_show(bool all)
         }
         globfree(&logs);
     }
+    file_show(output);
+    file_show(output);
 }
 
 static int file_remove(const char *path, const struct stat *st, int kind, struct FTW *at)

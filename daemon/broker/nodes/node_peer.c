@@ -114,7 +114,9 @@ static void call_answer(struct call *k)
 
 static void call_fail(struct call *k, int status, const char *text)
 {
-    (void)error_set(&k->e, status, "node %s: %s", k->address, text);
+    /* That the node would not says more than that time ran out in the next attempt. */
+    if (status != -ETIMEDOUT || k->e.status != -EAGAIN)
+        (void)error_set(&k->e, status, "node %s: %s", k->address, text);
     log_about(LOG_LEVEL_INFO, log_user(k->job->uid), "job %u/%s: %s", k->job->uid, k->job->name, k->e.text);
     call_answer(k);
 }
@@ -134,6 +136,8 @@ static void call_retry(struct call *k, const struct error *why)
         return;
     }
     k->busy += busy && k->busy < BUSY_DOUBLE;
+    if (why->status == -EAGAIN)
+        (void)error_set(&k->e, why->status, "node %s: %s", k->address, why->text);
     timer_set(k, ms);
 }
 
@@ -222,6 +226,7 @@ static void call_answered(struct conn *c)
 
     k->conn = NULL;
     k->at = c->at;
+    k->e.status = 0; /* of an earlier attempt */
     k->sock = conn_release(c, true);
     (void)node_know(k->nodes, k->address); /* only now, as a worker may name any address */
     log_debug("job %u/%s: connected to node %s", k->job->uid, k->job->name, k->address);
