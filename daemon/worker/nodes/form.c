@@ -245,10 +245,18 @@ void nodes_here_forget(struct comm *c, const struct peer *p)
             c->nodes->here[i] = NULL;
 }
 
-/* Whether this node can send to that one, over the rails that its ranks take. What is missing has been asked for. */
+/* Whether this node can send to that one, over the rails that its ranks take. What is missing has been asked for: nodes_peer_open() tells. */
 static bool connection_is_open(const struct comm *c, int peer)
 {
-    return peer_is_open(c->nodes->peers[peer]) && nodes_rails_open(c, c->nodes->peers[peer]);
+    struct peer *p = c->nodes->peers[peer];
+    bool all = true;
+
+    if (!peer_is_open(p))
+        return false;
+    for (int r = 0; r < c->nranks; r++)
+        if (!c->members[r].remote)
+            all &= peer_rail_open(p, nodes_rail(&c->members[r], p));
+    return all;
 }
 
 /* Is that other node waited for? Until this one is READY, for the connections; then, by the root, for its READY. */

@@ -23,29 +23,6 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/nodes/puts.h"
 
-int nodes_peer_number(const struct comm *c, const struct peer *p)
-{
-    for (int i = 0; i < c->nodes->npeers; i++)
-        if (c->nodes->peers[i] == p)
-            return i;
-    return -1;
-}
-
-uint64_t nodes_memory_number(const struct comm *c, uint32_t comm)
-{
-    return c->nodes->number + comm; /* random, and each number of a worker's is given once */
-}
-
-uint64_t nodes_memory_here(const struct comm *c)
-{
-    return nodes_memory_number(c, c->number);
-}
-
-uint64_t nodes_memory_there(const struct member *m)
-{
-    return nodes_memory_number(m->comm, m->comm_there);
-}
-
 /* A worker's number of the communicator; 0: it has not said so. */
 static uint32_t comm_at(const struct comm *c, const struct peer *p)
 {
@@ -119,13 +96,6 @@ void nodes_submit(const struct member *m, struct submission *sub, const struct f
         length += submit->msg.length;
     }
     nodes_tell_all(m->comm, &p->msg, PEER_SUBMIT, length);
-}
-
-struct member *nodes_member_at(struct comm *c, const struct peer *p, int32_t rank)
-{
-    return rank >= 0 && rank < c->nranks && c->members[rank].peer == p && c->members[rank].state == MEMBER_JOINED
-               ? &c->members[rank]
-               : NULL;
 }
 
 static void on_submit(struct peer *p, struct comm *c, const struct peer_submit *m)

@@ -110,7 +110,7 @@ void nodes_here_forget(struct comm *c, const struct peer *p);
 int nodes_awaited(const struct comm *c, const char *addresses[SPAN_NODES]);
 void nodes_peer_open(struct peer *p); /* both connections to it are there */
 
-/* ---- nodes.c ---- */
+/* ---- members.c ---- */
 
 /* Where a peer stands in c->nodes->peers; -1: not there. */
 int nodes_peer_number(const struct comm *c, const struct peer *p);
@@ -122,6 +122,9 @@ uint64_t nodes_memory_number(const struct comm *c, uint32_t comm);
 /* That of this node, and of the node of a rank elsewhere. */
 uint64_t nodes_memory_here(const struct comm *c);
 uint64_t nodes_memory_there(const struct member *m);
+
+/* ---- nodes.c ---- */
+
 void nodes_tell(const struct comm *c, struct peer *p, struct peer_msg *m, enum peer_type type, size_t length);
 void nodes_tell_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length);
 /* A rank here has its next turn: tell the others. `submit` is NULL for an allocation. */
@@ -215,8 +218,6 @@ void nodes_rails_options(const struct worker *w, struct net_options *net);
 void nodes_rails_set(struct peer *p, const struct net_rails *rails);
 /* What a rank here sends to that peer goes over this one. */
 uint32_t nodes_rail(const struct member *m, const struct peer *p);
-/* Whether all rails to an open peer are that the ranks here take. Those that are not are asked for: nodes_peer_open() tells. */
-bool nodes_rails_open(const struct comm *c, struct peer *p);
 /* The rails to a peer that the ranks here take: of each, the first rank that does. How many: at least 1. */
 uint32_t nodes_rails_used(const struct comm *c, const struct peer *p, uint16_t ranks[NET_RAILS_MAX]);
 

@@ -8,6 +8,18 @@
 
 #include "daemon/worker/nodes/peer.h"
 
+const char *peer_type_name(unsigned type)
+{
+    static const char *const names[PEER_TYPES] = {
+        [PEER_PING] = "ping",     [PEER_JOIN] = "join",     [PEER_JOINED] = "joined", [PEER_REFUSE] = "refuse",
+        [PEER_DENY] = "deny",     [PEER_FORMED] = "formed", [PEER_HERE] = "here",     [PEER_READY] = "ready",
+        [PEER_GO] = "go",         [PEER_SUBMIT] = "submit", [PEER_MEMORY] = "memory", [PEER_FREE] = "free",
+        [PEER_STAGED] = "staged", [PEER_FAIL] = "fail",     [PEER_ABORT] = "abort",   [PEER_LEAVE] = "leave",
+        [PEER_RESULT] = "result"};
+
+    return type < PEER_TYPES && names[type] ? names[type] : "unknown";
+}
+
 static size_t least_bytes(unsigned type)
 {
     static const size_t bytes[PEER_TYPES] = {

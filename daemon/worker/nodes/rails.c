@@ -88,16 +88,6 @@ uint32_t nodes_rail(const struct member *m, const struct peer *p)
     return nodes_rail_of(p->worker->data, p->index, nodes_source(m));
 }
 
-bool nodes_rails_open(const struct comm *c, struct peer *p)
-{
-    bool all = true;
-
-    for (int r = 0; r < c->nranks; r++)
-        if (!c->members[r].remote)
-            all &= peer_rail_open(p, nodes_rail(&c->members[r], p));
-    return all;
-}
-
 uint32_t nodes_rails_used(const struct comm *c, const struct peer *p, uint16_t ranks[NET_RAILS_MAX])
 {
     uint32_t n = 0, seen = 0;
