@@ -189,7 +189,6 @@ static void output_show(bool all)
         globfree(&logs);
     }
     file_show(output);
-    file_show(output);
 }
 
 static int file_remove(const char *path, const struct stat *st, int kind, struct FTW *at)
