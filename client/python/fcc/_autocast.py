@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import ops as _definitions  # noqa: F401: of what is registered here
 from ._dispatch import autocast_keys, lib
+from .ops import PRODUCTS
 
 ops = torch.ops.fcc
 
@@ -40,6 +40,6 @@ def product(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return kernel
 
 
-for _name in ("gemv_all_reduce", "gemm_all_to_all"):
+for _name in PRODUCTS:
     for _key in ("AutocastCPU", "AutocastCUDA"):
         lib.impl(_name, product(getattr(ops, _name)), _key)

@@ -292,6 +292,7 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
     "sum_gradients": (sum_gradients, sum_gradients_fake, "(Tensor x, str comm, *, bool replicated=True) -> Tensor"),
     "cast": (cast, cast_fake, "(Tensor x, ScalarType dtype, str comm) -> Tensor"),
 }
+PRODUCTS = ("gemv_all_reduce", "gemm_all_to_all")  # of the first argument and the second one
 ALONE = ("sum_gradients", "cast")  # those that other ranks do not take part in
 
 for _name, (_kernel, _fake, _schema) in KERNELS.items():
