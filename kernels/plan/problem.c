@@ -78,33 +78,3 @@ int problem_check(const struct problem *p, struct error *e)
     }
     return status;
 }
-
-bool plan_is_over_nodes(const struct problem *problem)
-{
-    for (int r = 1; r < problem->nranks; r++)
-        if (problem->node_of[r] != problem->node_of[0])
-            return true;
-    return false;
-}
-
-int plan_node_ranks(const struct problem *problem)
-{
-    int most = 1;
-
-    for (int r = 0; r < problem->nranks; r++) {
-        int n = 0;
-        for (int q = 0; q < problem->nranks; q++)
-            n += problem->node_of[q] == problem->node_of[r];
-        most = n > most ? n : most;
-    }
-    return most < problem->nranks ? most : 1;
-}
-
-int64_t problem_longest_k(const struct problem *problem)
-{
-    int64_t k = 1;
-
-    for (int r = 0; r < problem->nranks; r++)
-        k = problem->rank_dim[DIM_K][r] > k ? problem->rank_dim[DIM_K][r] : k;
-    return k;
-}

@@ -50,6 +50,8 @@ bool problem_equal(const struct problem *a, const struct problem *b);
 /* 0, or -EINVAL: a word is negative or more than it may be. All ranks' M together are at most INT32_MAX. */
 int problem_check(const struct problem *p, struct error *e);
 
+/* ---- builder.c ---- */
+
 /* Are its ranks on more than one node? */
 bool plan_is_over_nodes(const struct problem *problem);
 /* If there are several nodes: how many ranks the largest one has. 1: a hierarchical plan would be the flat one. */

@@ -68,7 +68,7 @@ extern const struct compute_ops compute_none, compute_bag, compute_gemv, compute
 struct exchange_ops {
     /* Fill the builder's plan, whose schedule is what was asked for; sizes and route that were not become what is best. */
     void (*plan)(const struct problem *problem, int rank, const struct compute_ops *compute, struct plan_builder *b);
-    /* Values to return to the rank with its completion, at most FCC_MAX_RANKS; returns how many. NULL: none. */
+    /* Of operators with counts: values to return to the rank with its completion, at most FCC_MAX_RANKS; returns how many. NULL: none. */
     int (*values)(const struct problem *problem, int rank, int64_t values[]);
 };
 extern const struct exchange_ops exchange_none, exchange_put, exchange_reduce;

@@ -315,11 +315,9 @@ static void put_plan(const struct problem *problem, int rank, const struct compu
     add_waits(b, d.from);
 }
 
-/* How many rows have come from each rank, where the ranks say how many they send. */
+/* How many rows have come from each rank. */
 static int put_values(const struct problem *problem, int rank, int64_t values[])
 {
-    if (!op_counts(problem->op))
-        return 0;
     for (int r = 0; r < problem->nranks; r++)
         values[r] = problem->counts[r][rank];
     return problem->nranks;

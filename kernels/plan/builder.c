@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * builder.c - what exchanges make plans with: a plan under construction, and how its ranks lie on nodes.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/plan/plan.h"
+
+/* Makes room for one more element of an array. */
+static int array_grow(void *array, uint32_t used, uint32_t *room, size_t size)
+{
+    void **p = array, *grown;
+    uint32_t more = *room ? 2 * *room : 32;
+
+    if (used < *room)
+        return 0;
+    grown = realloc(*p, more * size);
+    if (!grown)
+        return -ENOMEM;
+    *p = grown;
+    *room = more;
+    return 0;
+}
+
+uint32_t plan_add_group(struct plan_builder *b, unsigned dst, uint32_t flag)
+{
+    struct plan *plan = b->plan;
+
+    if (b->status == 0 && plan->ngroups == PLAN_MAX_SLICES)
+        b->status = -EINVAL;
+    if (b->status == 0)
+        b->status = array_grow(&plan->groups, plan->ngroups, &b->groups_room, sizeof(*plan->groups));
+    if (b->status)
+        return SLICE_NO_GROUP;
+    plan->groups[plan->ngroups] = (struct signal_group){.dst = (uint16_t)dst, .flag = flag};
+    return plan->ngroups++;
+}
+
+void plan_add_level(struct plan_builder *b, uint32_t level)
+{
+    struct plan *plan = b->plan;
+
+    while (b->status == 0 && plan->nlevels <= level) {
+        b->status = array_grow(&plan->level_first, plan->nlevels, &b->levels_room, sizeof(*plan->level_first));
+        if (b->status == 0)
+            plan->level_first[plan->nlevels++] = plan->nslices;
+    }
+    assert(b->status || plan->nlevels == level + 1); /* levels never descend */
+}
+
+void plan_add_slice(struct plan_builder *b, struct slice slice)
+{
+    struct plan *plan = b->plan;
+
+    if (b->status == 0 && plan->nslices == PLAN_MAX_SLICES)
+        b->status = -EINVAL;
+    if (b->status == 0)
+        b->status = array_grow(&plan->slices, plan->nslices, &b->slices_room, sizeof(*plan->slices));
+    if (b->status)
+        return;
+    plan->slices[plan->nslices++] = slice;
+    if (slice.group != SLICE_NO_GROUP)
+        plan->groups[slice.group].slices++;
+}
+
+void plan_keep_layout(struct plan_builder *b, const void *layout, size_t bytes)
+{
+    b->plan->layout = malloc(bytes);
+    if (b->plan->layout)
+        memcpy(b->plan->layout, layout, bytes);
+    else if (b->status == 0)
+        b->status = -ENOMEM;
+}
+
+void plan_destination_order(const struct problem *problem, int rank, int order[])
+{
+    int n = 0;
+
+    for (int own_node = 0; own_node <= 1; own_node++) {
+        for (int i = 1; i < problem->nranks; i++) {
+            int r = (rank + i) % problem->nranks;
+            if ((problem->node_of[r] == problem->node_of[rank]) == own_node)
+                order[n++] = r;
+        }
+    }
+    order[n] = rank;
+}
+
+bool plan_is_over_nodes(const struct problem *problem)
+{
+    for (int r = 1; r < problem->nranks; r++)
+        if (problem->node_of[r] != problem->node_of[0])
+            return true;
+    return false;
+}
+
+int plan_node_ranks(const struct problem *problem)
+{
+    int most = 1;
+
+    for (int r = 0; r < problem->nranks; r++) {
+        int n = 0;
+        for (int q = 0; q < problem->nranks; q++)
+            n += problem->node_of[q] == problem->node_of[r];
+        most = n > most ? n : most;
+    }
+    return most < problem->nranks ? most : 1;
+}
+
+int64_t problem_longest_k(const struct problem *problem)
+{
+    int64_t k = 1;
+
+    for (int r = 0; r < problem->nranks; r++)
+        k = problem->rank_dim[DIM_K][r] > k ? problem->rank_dim[DIM_K][r] : k;
+    return k;
+}
