@@ -43,7 +43,7 @@ static int range_export(int gpu, uint64_t address, uint64_t bytes, int *fd, uint
         return error_set(e, -EOPNOTSUPP, "%s GPU %d: the driver has no dma-buf for it (it takes the open kernel modules)",
                          GPU_KIND, gpu);
     if (!orders_by_itself(gpu) && !(options & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST))
-        return error_set(e, -EOPNOTSUPP, "%s GPU %d: the driver cannot say when it sees what an adapter has written", GPU_KIND,
+        return error_set(e, -EOPNOTSUPP, "%s GPU %d: the driver cannot order an adapter's writes before kernels", GPU_KIND,
                          gpu);
     hipError_t status = hipSetDevice(gpu);
     if (status == hipSuccess)

@@ -43,7 +43,6 @@ int gpu_error(struct error *e, int gpu, const char *what, hipError_t status);
 uint32_t gpu_peers(int gpu);
 /* Reads the GPU's clock and CLOCK_MONOTONIC at the same moment. */
 int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e);
-uint64_t host_clock_ns(void);
 
 int memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e);
 void memory_free(struct gpu_memory *m);

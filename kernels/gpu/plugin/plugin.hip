@@ -4,9 +4,9 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "kernels/gpu/plugin/inside.h"
+#include "proto/base/clock.h"
 
 #define CLOCK_ROUNDS 32
 #define CLOCK_LIMIT_NS 200000000u /* time limit for all rounds together */
@@ -80,14 +80,6 @@ static int plugin_describe(int gpu, struct gpu_description *out, struct error *e
 
 /* ---- clock ---- */
 
-uint64_t host_clock_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 struct clock_words {
     volatile uint64_t ping;  /* the round that the host asks for */
     volatile uint64_t pong;  /* the round that the GPU has answered */
@@ -112,16 +104,16 @@ static __global__ void clock_answer(struct clock_words *w, uint64_t rounds)
  * `after`. */
 static int clock_ask(struct clock_words *w, uint64_t *clock, uint64_t *ns)
 {
-    uint64_t start = host_clock_ns(), best = UINT64_MAX, after = start;
+    uint64_t start = clock_ns(), best = UINT64_MAX, after = start;
 
     for (uint64_t round = 1; round <= CLOCK_ROUNDS; round++) {
-        uint64_t before = host_clock_ns();
+        uint64_t before = clock_ns();
         w->ping = round;
         __sync_synchronize();
         while (w->pong < round)
-            if (host_clock_ns() - start > CLOCK_LIMIT_NS)
+            if (clock_ns() - start > CLOCK_LIMIT_NS)
                 return -ETIMEDOUT;
-        after = host_clock_ns();
+        after = clock_ns();
         if (after - before < best) {
             best = after - before;
             *clock = w->clock;
