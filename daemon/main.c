@@ -68,7 +68,7 @@ int main(int argc, char *argv[])
         puts("fccd " VERSION_TEXT);
         return EXIT_SUCCESS;
     case CONFIG_CHECK:
-        printf("fccd: the configuration is well\n");
+        printf("fccd: the configuration is valid\n");
         return EXIT_SUCCESS;
     case CONFIG_LIST_GPUS:
         return gpus_print(&config);

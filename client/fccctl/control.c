@@ -71,7 +71,7 @@ static int socket_connect(const char *path, int *out, struct error *e)
             "%s: you may not open it: are you in the group that owns it (SOCKET_GROUP of fccd.conf)? 'fccctl doctor' tells",
             path);
     if (status == -EAGAIN)
-        return error_set(e, -EHOSTDOWN, "%s: fccd takes no connections", path);
+        return error_set(e, -EHOSTDOWN, "%s: fccd accepts no connections", path);
     return error_set(e, -ECONNREFUSED, "%s: no fccd listens here: %s", path, strerror(-status));
 }
 

@@ -80,7 +80,7 @@ void background_ready(void)
     if (ready_fd < 0)
         return;
     if (write(ready_fd, "", 1) < 0)
-        log_warning("who started fccd has gone before it listened");
+        log_warning("the process that started fccd has ended before fccd listened");
     (void)close(ready_fd);
     ready_fd = -1;
 }

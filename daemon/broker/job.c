@@ -255,8 +255,8 @@ static void job_hear(struct job *j)
         retire_handle(j, &m.retire);
     } else {
         if (n > 0)
-            log_about(LOG_LEVEL_WARNING, log_user(j->uid), "job %u/%s: worker %d sent a message of type %u that is none",
-                      j->uid, j->name, j->pid, m.msg.type);
+            log_about(LOG_LEVEL_WARNING, log_user(j->uid), "job %u/%s: worker %d sent a malformed message of type %u", j->uid,
+                      j->name, j->pid, m.msg.type);
         job_disconnect(j); /* the worker, which runs as its user, has died or misbehaves */
     }
 }

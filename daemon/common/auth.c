@@ -133,7 +133,7 @@ static int header_take(struct auth *a, const struct auth_header *h, struct error
     uint32_t version = le32toh(h->version);
 
     if (memcmp(h->magic, magic, sizeof(magic)) != 0 || h->zero)
-        return fail(a, error_set(e, -EPROTO, "it does not speak as an fccd does"));
+        return fail(a, error_set(e, -EPROTO, "it does not speak fccd's protocol"));
     if (version != AUTH_VERSION) {
         if (a->role == AUTH_RESPONDER) /* so that the initiator can report the version */
             say(a, &a->hellos[AUTH_RESPONDER].header, sizeof(struct auth_header));
@@ -152,7 +152,8 @@ static int proof_check(struct auth *a, const unsigned char proof[AUTH_TAG_BYTES]
     if (transcript_hmac(a, proof_label[!a->role], expected))
         return fail(a, error_set(e, -EIO, "libcrypto fails"));
     if (CRYPTO_memcmp(proof, expected, sizeof(expected)) != 0)
-        return fail(a, error_set(e, -EACCES, "its proof is wrong: it has another CLUSTER_KEY, or repeats what others said"));
+        return fail(a,
+                    error_set(e, -EACCES, "its proof is wrong: it has another CLUSTER_KEY, or replays other nodes' messages"));
     if (transcript_hmac(a, frames_label[AUTH_INITIATOR], a->session[AUTH_INITIATOR]) ||
         transcript_hmac(a, frames_label[AUTH_RESPONDER], a->session[AUTH_RESPONDER]))
         return fail(a, error_set(e, -EIO, "libcrypto fails"));
@@ -181,10 +182,10 @@ static int rest_take(struct auth *a, const unsigned char *bytes, struct error *e
     memcpy((unsigned char *)other + sizeof(other->header), bytes, n);
     used = strnlen(other->address, sizeof(other->address));
     if (used == sizeof(other->address) || address_split(other->address, NULL, NULL))
-        return fail(a, error_set(e, -EPROTO, "it does not speak as an fccd does: its address is none"));
+        return fail(a, error_set(e, -EPROTO, "it does not speak fccd's protocol: its address is malformed"));
     for (; used < sizeof(other->address); used++)
         if (other->address[used])
-            return fail(a, error_set(e, -EPROTO, "it does not speak as an fccd does: its address is none"));
+            return fail(a, error_set(e, -EPROTO, "it does not speak fccd's protocol: its address is malformed"));
     if (a->role == AUTH_RESPONDER)
         return prove(a, e);
     int status = proof_check(a, bytes + n, e);

@@ -80,7 +80,7 @@ static inline int net_hello_send(int sock, enum net_transport transport, const s
 static inline int net_hello_judge(const struct net_hello *hello, enum net_transport transport, struct error *e)
 {
     if (le32toh(hello->magic) != NET_HELLO_MAGIC)
-        return error_set(e, -EPROTO, "the other end sends something that no receiver says");
+        return error_set(e, -EPROTO, "the other end's first message is not a receiver's hello");
     if (le16toh(hello->transport) != (uint16_t)transport)
         return error_set(e, -EPROTONOSUPPORT,
                          "the other end takes %s and this one sends over %s: TRANSPORT must be the same on all nodes (and auto "

@@ -48,7 +48,7 @@ int net_area_check(const struct net_area *area, uint64_t offset, uint64_t bytes,
 int net_area_simplify(struct net_area *area, uint64_t offset, uint64_t *length, struct error *e)
 {
     if (net_area_check(area, offset, UINT64_MAX, length))
-        return error_set(e, -EINVAL, "an area that cannot be: %u rows of %llu bytes, %llu apart, at %llu", area->rows,
+        return error_set(e, -EINVAL, "an invalid area: %u rows of %llu bytes, %llu apart, at %llu", area->rows,
                          (unsigned long long)area->row_bytes, (unsigned long long)area->stride, (unsigned long long)offset);
     if (area->rows == 1 || area->stride == area->row_bytes)
         *area = (struct net_area){.row_bytes = *length, .stride = *length, .rows = 1};

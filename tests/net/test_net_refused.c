@@ -116,8 +116,8 @@ static void hostile(void **state)
     refused(frame_put(0, 0, 64, 63, 2), "past the end");
     refused(frame_put(0, 0, 0, 0, 0), "past the end");
     refused(frame_put(0, 0, 1ull << 32, 1ull << 32, 1u << 31), "past the end");
-    refused(frame_flag(FLAGS, 1), "there is not");
-    refused(frame_flag(UINT32_MAX, 1), "there is not");
+    refused(frame_flag(FLAGS, 1), "does not exist");
+    refused(frame_flag(UINT32_MAX, 1), "does not exist");
     f = frame_flag(0, 1);
     f.rank = 4;
     refused(f, "a rank that is not known");
@@ -146,7 +146,7 @@ static void hostile(void **state)
     refused(f, "unknown kind");
     f = frame_put(0, 0, 64, 64, 1);
     f.zero = 1;
-    refused(f, "nothing should be");
+    refused(f, "reserved field is not 0");
 }
 
 /* Streams of frames with bits turned and fields replaced: whatever comes of it, the guards and the heap stay whole. */

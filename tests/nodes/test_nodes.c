@@ -220,8 +220,8 @@ static void garbage(void)
         CHECK(tcp_closed(sock));
         (void)close(sock);
     }
-    log_await(&a, "node 127.0.0.1: it does not speak as an fccd does");
-    CHECK(log_count(&a, "it does not speak as an fccd does") == 1);
+    log_await(&a, "node 127.0.0.1: it does not speak fccd's protocol");
+    CHECK(log_count(&a, "it does not speak fccd's protocol") == 1);
     descriptors_await(&a, 2);
     CHECK(!strcmp(node_see(&a, b.address).state, "connected") && node_see(&a, b.address).errors == errors);
     pair_stop();

@@ -204,7 +204,7 @@ static void waiting(void)
         int sock = tcp_accept(listener);
         CHECK(send(sock, http, sizeof(http), MSG_NOSIGNAL) == sizeof(http));
         const struct control_connected *m = (const struct control_connected *)hear(&w, &fd);
-        CHECK(m->msg.id < MANY && m->status == -EPROTO && strstr(m->text, "does not speak as an fccd does"));
+        CHECK(m->msg.id < MANY && m->status == -EPROTO && strstr(m->text, "does not speak fccd's protocol"));
         (void)close(sock);
     }
     for (int i = 0; i < CALLS_AT_ONCE; i++)

@@ -328,7 +328,7 @@ static void request_take(struct conn *c)
     r->from = incarnation_turned(&r->from);
     r->to = incarnation_turned(&r->to);
     if ((r->what != NODE_LINK && r->what != NODE_PEER) || !memchr(r->job, 0, sizeof(r->job)) || r->limit_ms > CALL_MAX_MS) {
-        conn_end(c, -EPROTO, "its request is none: purpose %u, %u ms", r->what, r->limit_ms);
+        conn_end(c, -EPROTO, "its request is malformed: purpose %u, %u ms", r->what, r->limit_ms);
         return;
     }
     c->ops->asked(c);
@@ -357,12 +357,12 @@ static void message_take(struct conn *c)
         return;
     }
     if (c->state == CONN_TELLING) {
-        conn_end(c, -EPROTO, "it answers what asks for no answer");
+        conn_end(c, -EPROTO, "it answers a message that needs no answer");
         return;
     }
     int status = auth_open(&c->auth, c->in, n, c->in + n);
     if (status) {
-        conn_end(c, status, "what it said was changed on the way");
+        conn_end(c, status, "its message was changed in transit");
     } else if (c->state == CONN_LINKED) {
         memcpy(&beat, c->in, sizeof(beat));
         c->ops->beat(c, le64toh(beat.number));

@@ -83,7 +83,7 @@ static void telling_ended(struct conn *c, const struct error *why)
 
 static void never(struct conn *c)
 {
-    conn_end(c, -EPROTO, "it answers what asks for no answer"); /* cannot happen in any state */
+    conn_end(c, -EPROTO, "it answers a message that needs no answer"); /* cannot happen in any state */
 }
 
 static void never_beat(struct conn *c, uint64_t number)
@@ -193,7 +193,7 @@ void denial_hear(struct conn *c)
     struct nodes *ns = c->nodes;
     struct job *j;
 
-    log_debug("node %s: it says, and has not proven, that a rank cannot join", c->who);
+    log_debug("node %s: it says, without proof, that a rank cannot join", c->who);
     memcpy((unsigned char *)&m.denial + sizeof(m.denial.header), c->in, sizeof(m.denial) - sizeof(m.denial.header));
     if (memchr(m.denial.job, 0, sizeof(m.denial.job)) && may_be_heard(ns) &&
         (j = job_find(ns->broker, le32toh(m.denial.uid), m.denial.job)))

@@ -72,7 +72,7 @@ void tcp_receiver_close(struct net_receiver *r)
 
 static int frame_refused(struct tcp_receiver *t, int status, const char *why)
 {
-    return error_set(&t->receiver.error, status, "refused what came from there: %s", why);
+    return error_set(&t->receiver.error, status, "refused its data: %s", why);
 }
 
 static int put_begin(struct tcp_receiver *t, const struct net_frame *f)
@@ -117,7 +117,7 @@ static int flag_raise(struct tcp_receiver *t, const struct net_frame *f)
         return frame_refused(t, -EPROTO, "a flag of a rank that is not known here");
     status = f->region < flags.bytes ? sink->raise(sink->ctx, f->comm, f->rank, f->region, f->offset) : -EPROTO;
     net_regions_release(sink->regions);
-    return status ? frame_refused(t, status, "a flag that there is not") : 0;
+    return status ? frame_refused(t, status, "a flag that does not exist") : 0;
 }
 
 static int signal_store(struct tcp_receiver *t, const struct net_frame *f)
@@ -140,7 +140,7 @@ static int frame_begin(struct tcp_receiver *t, const struct net_frame *f)
     if (f->version != NET_FRAME_VERSION)
         return frame_refused(t, -EPROTO, "a frame of another version of fccd");
     if (f->zero)
-        return frame_refused(t, -EPROTO, "a frame with something where nothing should be");
+        return frame_refused(t, -EPROTO, "a frame whose reserved field is not 0");
     switch (f->kind) {
     case NET_FRAME_PUT:
         status = put_begin(t, f);

@@ -115,7 +115,7 @@ int verbs_connect_late(struct verbs_link *v, uint64_t now_ns)
     if (v->state != CONNECTS || is_beside_socket(v) || now_ns < v->tried_ns ||
         now_ns - v->tried_ns < VERBS_TRY_MS * UINT64_C(1000000))
         return 0;
-    (void)error_set(&v->link.error, -ETIMEDOUT, "nobody has answered for %u ms", VERBS_TRY_MS);
+    (void)error_set(&v->link.error, -ETIMEDOUT, "no answer within %u ms", VERBS_TRY_MS);
     return connect_again(v);
 }
 
@@ -227,7 +227,7 @@ static int socket_look(struct verbs_link *v)
         if (m[i].kind == VERBS_KEY)
             verbs_keys_answer(v->keys, &m[i]);
         else if (m[i].kind != VERBS_END)
-            return error_set(e, -EPROTO, "the other end answers what nobody has asked");
+            return error_set(e, -EPROTO, "the other end answers a question that was not asked");
         else if (verbs_end_take(v, m[i].comm))
             return e->status;
     }

@@ -10,7 +10,7 @@
 
 int verbs_refused(struct verbs_receiver *v, int status, const char *why)
 {
-    return error_set(&v->receiver.error, status, "refused what came from there: %s", why);
+    return error_set(&v->receiver.error, status, "refused its data: %s", why);
 }
 
 static int signal_store(struct verbs_receiver *v, const struct verbs_notice *n)
@@ -37,7 +37,7 @@ static int flag_raise(struct verbs_receiver *v, const struct verbs_notice *n)
         return verbs_refused(v, -EPROTO, "a flag of a rank that is not known here");
     status = n->number < flags.bytes ? sink->raise(sink->ctx, n->comm, n->rank, n->number, n->value) : -EPROTO;
     net_regions_release(sink->regions);
-    return status ? verbs_refused(v, status, "a flag that there is not") : 0;
+    return status ? verbs_refused(v, status, "a flag that does not exist") : 0;
 }
 
 /* Passes on rows that are in a bounce buffer: the writes before this message are in memory (verbs.h). If the region was removed
@@ -56,8 +56,9 @@ static int landed_take(struct verbs_receiver *v, const struct verbs_notice *n)
     if (status)
         return verbs_refused(v, -EPROTO, "rows in a region that is not known here");
     if (!held.landing.landed || net_area_check(&area, n->offset, held.bytes, &length))
-        status = verbs_refused(
-            v, -EPROTO, held.landing.landed ? "rows past the end of a region" : "rows that land where no place for that is");
+        status = verbs_refused(v, -EPROTO,
+                               held.landing.landed ? "rows past the end of a region"
+                                                   : "rows for a region that is not a bounce buffer");
     else
         status = held.landing.landed(held.landing.ctx, n->offset, &area, &v->receiver.error);
     net_regions_release(regions);
@@ -87,7 +88,7 @@ int verbs_notice_take(struct verbs_receiver *v, struct verbs_notice n)
     v->bytes = n.bytes;
     v->messages = n.messages;
     if (n.zero)
-        return verbs_refused(v, -EPROTO, "a message with something where nothing should be");
+        return verbs_refused(v, -EPROTO, "a message whose reserved field is not 0");
     switch (n.kind) {
     case VERBS_FLAG:
         return flag_raise(v, &n);

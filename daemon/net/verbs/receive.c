@@ -45,7 +45,7 @@ static int slots_post(struct verbs_receiver *v, const uint64_t slots[], int n)
             (struct ibv_recv_wr){.wr_id = slots[i], .sg_list = &sges[i], .num_sge = 1, .next = i + 1 < n ? &wrs[i + 1] : NULL};
     }
     int error = n ? ibv_post_recv(v->end.id->qp, wrs, &bad) : 0;
-    return error ? error_set(&v->receiver.error, -EIO, "RDMA: the device does not take receives: %s", strerror(error)) : 0;
+    return error ? error_set(&v->receiver.error, -EIO, "RDMA: the device refuses receive requests: %s", strerror(error)) : 0;
 }
 
 /* Handles some of the messages that have arrived. Returns the number of completions, or an error. */
@@ -69,7 +69,7 @@ static int notices_take(struct verbs_receiver *v)
         if (wc[i].status != IBV_WC_SUCCESS)
             return verbs_wc_error(&wc[i], &v->receiver.error);
         if (wc[i].opcode != IBV_WC_RECV || wc[i].byte_len != sizeof(notice))
-            return verbs_refused(v, -EPROTO, "a message of another size than they have");
+            return verbs_refused(v, -EPROTO, "a message of a wrong size");
         memcpy(&notice, v->slots + wc[i].wr_id * SLOT, sizeof(notice));
         status = verbs_notice_take(v, notice);
         slots[taken++] = wc[i].wr_id;
@@ -128,7 +128,7 @@ static int ends_tell(struct verbs_receiver *v, uint64_t now_ns)
 
 static int ended_take(struct verbs_receiver *v, uint64_t comm)
 {
-    return verbs_party_ended(&v->party, comm) ? verbs_refused(v, -EPROTO, "an answer to what nobody has asked") : 0;
+    return verbs_party_ended(&v->party, comm) ? verbs_refused(v, -EPROTO, "an answer to a question that was not asked") : 0;
 }
 
 static int socket_take(struct verbs_receiver *v, uint64_t now_ns)

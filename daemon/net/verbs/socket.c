@@ -64,7 +64,7 @@ int verbs_socket_send(struct verbs_socket *s, struct verbs_msg m, struct error *
     m.magic = VERBS_MAGIC;
     m = msg_order(m);
     if (sizeof(s->out) - s->nout < sizeof(m))
-        return error_set(e, -ETIMEDOUT, "the other end does not read what it is told");
+        return error_set(e, -ETIMEDOUT, "the other end does not read its messages");
     memcpy(s->out + s->nout, &m, sizeof(m));
     s->nout += sizeof(m);
     return verbs_socket_flush(s, e);

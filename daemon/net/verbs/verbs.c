@@ -209,7 +209,7 @@ static int list_post(struct verbs_link *v)
     v->wrs[v->nwrs - 1].send_flags |= IBV_SEND_SIGNALED;
     int error = ibv_post_send(v->end.id->qp, v->wrs, &bad);
     if (error)
-        return error_set(&v->link.error, -EIO, "RDMA: the device does not take what is to be sent: %s", strerror(error));
+        return error_set(&v->link.error, -EIO, "RDMA: the device refuses work requests: %s", strerror(error));
     v->posted += v->nwrs;
     v->nwrs = 0;
     return 0;
@@ -349,7 +349,7 @@ static int verbs_progress(struct net_link *l, uint64_t now_ns)
     else if (!status && verbs_connect_late(v, now_ns))
         status = l->error.status;
     else if (!status && now_ns - v->opened_ns > SETUP_MS * 1000000ull && now_ns > v->opened_ns)
-        status = error_set(&l->error, -ETIMEDOUT, "the queue pair has not come about within %u ms: %s", SETUP_MS,
+        status = error_set(&l->error, -ETIMEDOUT, "the queue pair was not established within %u ms: %s", SETUP_MS,
                            v->state == WAITS_HELLO
                                ? "the other end has said nothing: is it of the same version of fccd?"
                                : "look at the link (rdma link) and whether UDP port 4791 gets through, for RoCE");
