@@ -33,9 +33,9 @@ struct pending {
     const char *called; /* what the program called, for texts; NULL: nothing */
     bool done; /* `reply` and fds are valid; reply->status is -EPROTO if what came was malformed, and the context's end's
                       status if nothing came */
-    struct fcc_reply
-        *reply; /* room for `size` bytes, the whole of a reply with status 0. And with -EMFILE: all is well but that
-                                this process had no room for the descriptors, so the worker has what was asked for */
+    /* Room for `size` bytes, the whole of a reply with status 0. And with -EMFILE: all is well but that this process had no
+     * room for the descriptors, so the worker has what was asked for */
+    struct fcc_reply *reply;
     size_t size;
     int fds[FCC_MAX_FDS]; /* with status 0: as many as FCC_MESSAGES says. They belong to the owner then */
 };

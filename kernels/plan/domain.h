@@ -29,8 +29,8 @@ struct domain {
     struct rectangle part[FCC_MAX_RANKS]; /* by destination */
     bool from[FCC_MAX_RANKS];             /* [source]: it has something for this rank, so its flag will come */
     uint64_t element_bytes;               /* rows and columns are counted in elements of so many bytes */
-    uint64_t
-        early_bytes; /* it may be computed before other ranks have come, and where it has no more bytes, memory for that is worth it */
+    /* It may be computed before other ranks have come, and where it has no more bytes, memory for that is worth it */
+    uint64_t early_bytes;
     enum tile_order order;
     bool flag_each; /* on GPUs of one node each tile may have a flag of its own, where they are few */
 };

@@ -79,8 +79,8 @@ struct plan {
     uint32_t nslices;
     uint32_t *level_first; /* level l has the slices [level_first[l], level_first[l + 1]), which may be none; l < nlevels */
     uint32_t nlevels;
-    uint32_t
-        start_level; /* slices below it store into no result of another rank and use nothing of one: they may run before any has come */
+    /* Slices below it store into no result of another rank and use nothing of one: they may run before any has come */
+    uint32_t start_level;
     struct signal_group *groups;
     uint32_t ngroups;
     uint32_t nflags;        /* flags used at every rank: [0, nflags) */

@@ -26,8 +26,8 @@ enum slice_kind {
 
 struct slice {
     uint8_t kind; /* enum slice_kind */
-    uint8_t
-        is_here; /* WAIT, GPUs over nodes: 1: ranks of this node raise all that it waits for (kernels/plan/exchange/reduce_nodes.c) */
+    /* WAIT, GPUs over nodes: 1: ranks of this node raise all that it waits for (kernels/plan/exchange/reduce_nodes.c) */
+    uint8_t is_here;
     uint16_t dst;        /* a rank, SLICE_DST_ALL, or a set */
     uint32_t group;      /* index of its signal group, or SLICE_NO_GROUP */
     uint32_t wait_first; /* before it starts, flags [wait_first + i * wait_stride] for i < wait_count */
@@ -36,8 +36,8 @@ struct slice {
     uint32_t row, rows; /* the tile in the source rank's result */
     uint32_t col, cols;
     uint32_t dst_row, dst_col; /* where the tile begins in dst's result */
-    uint16_t
-        slot; /* gemv with flags (kernels/plan/exchange/reduce.h): where partial sums go at dst; REDUCE: its own node's number */
+    /* gemv with flags (kernels/plan/exchange/reduce.h): where partial sums go at dst; REDUCE: its own node's number */
+    uint16_t slot;
     uint16_t terms; /* ... the first of the slots here that are added up */
 };
 static_assert(sizeof(struct slice) == 48, "shared by host and devices");

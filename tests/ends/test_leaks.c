@@ -28,8 +28,8 @@ enum { WARM = 150, ROUNDS = 800, RANKS = 2, PATIENCE_MS = 60000, FLOATS = 4096 }
 /* What the two ranks share. */
 struct story {
     int rounds, nodes;
-    _Atomic int
-        arrived[2]; /* at these times of a round: when both are there is an id, when its work is done, and when it is over */
+    /* At these times of a round: when both are there is an id, when its work is done, and when it is over */
+    _Atomic int arrived[2];
     struct fcc_unique_id id;
 };
 

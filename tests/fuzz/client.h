@@ -24,8 +24,8 @@ struct client {
     uint64_t head;
     bool closed; /* by the worker */
     bool deaf;   /* it reads nothing before it listens (program.c) */
-    bool
-        ring_spoilt; /* it has stored anything where the ring's records or their places are: what comes of them is its own fault */
+    /* It has stored anything where the ring's records or their places are: what comes of them is its own fault */
+    bool ring_spoilt;
     uint32_t comms[COMMS]; /* handles; 0: none */
     int nranks[COMMS];     /* ... */
     struct client_buffer buffers[BUFFERS];

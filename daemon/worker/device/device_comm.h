@@ -38,15 +38,15 @@ struct device_comm {
     const struct device_ops *ops; /* of all the ranks' devices: they are of one kind */
     struct comm_shared *shared;   /* what waits look at; the device's (device_ops.comm_open) */
     uint32_t time_limit_ms;
-    uint32_t
-        words_gpus; /* GPUs: a bit for each, if streams can hand over to it by words in the memory of all of them. 0: they cannot */
+    /* GPUs: a bit for each, if streams can hand over to it by words in the memory of all of them. 0: they cannot */
+    uint32_t words_gpus;
     uint64_t slots_bytes; /* GPUs: what an operator may have of device_rank.slots. 0: there are none */
     bool over_nodes;      /* some ranks are on other nodes */
     bool exclusive;       /* no other communicator of the worker is on devices of this kind */
     bool traced;          /* somebody waits to see the times of the next operator that ends */
     bool late;            /* GPUs, over nodes: what other nodes have put for an operator that failed may still be on its way */
-    struct launch
-        *current; /* of those that run, the one that began first: the others follow (launch.following). NULL: none runs */
+    /* Of those that run, the one that began first: the others follow (launch.following). NULL: none runs */
+    struct launch *current;
     struct launch *newest; /* of those that run, the one that began last. On GPUs several run, one behind the other */
     unsigned running;      /* how many run */
     uint64_t turn_ns;      /* when the last turn ended. 0: there was none */

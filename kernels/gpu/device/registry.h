@@ -60,8 +60,8 @@ struct gpu_gemv_quick {
     struct gpu_kernel kernel;
     uint32_t most; /* workgroups that run at a time */
     uint32_t together[GPU_MAX_RUNS];
-    uint32_t
-        jobs; /* for several rows: of a call, if workgroups reduce what they compute (kernels/gpu/device/exchange/reduce_hopper.h); or 0 */
+    /* For several rows: of a call, if workgroups reduce what they compute (kernels/gpu/device/exchange/reduce_hopper.h); or 0 */
+    uint32_t jobs;
     uint32_t tile, reduced; /* for one row: columns of the slices that are computed and reduced; 0: for several */
 };
 void gpu_gemv_quick_choose(const struct gpu_shape *shape, int gpu, const struct gpu_run runs[], int nruns,
