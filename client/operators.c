@@ -16,21 +16,12 @@
 #include "client/memory/buffer.h"
 #include "client/stream/bound.h"
 #include "client/stream/stream.h"
+#include "kernels/plan/plan.h"
 #include "kernels/plan/spec.h"
 
 size_t fcc_dtype_size(enum fcc_dtype dtype)
 {
-    switch (dtype) {
-    case FCC_F16:
-    case FCC_BF16:
-        return 2;
-    case FCC_F32:
-    case FCC_I32:
-        return 4;
-    case FCC_I64:
-        return 8;
-    }
-    return 0;
+    return dtype_size(dtype);
 }
 
 /* How an operator is called: it is waited for if `out` is NULL and it is not enqueued. */

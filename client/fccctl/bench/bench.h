@@ -19,11 +19,11 @@
 
 /* What is measured: a schedule, by rule; or fused and its communication alone by a route. */
 enum bench_kind {
-    BENCH_AUTO,
     BENCH_FUSED,
     BENCH_SEQUENTIAL,
     BENCH_COMPUTE,
     BENCH_COMM,
+    BENCH_AUTO,
     BENCH_FLAT,
     BENCH_HIERARCHICAL,
     BENCH_COMM_FLAT,
@@ -146,6 +146,13 @@ double *result_want(const struct bench *b, int rank);
 int64_t result_wrong(const struct shape *shape, int rank, const double *want, const void *result);
 
 /* ---- bench_report.c ---- */
+
+struct bench_kind_row {
+    const char *text, *json;
+    uint32_t schedule;
+    bool has_result; /* if not, it is half an operator */
+};
+extern const struct bench_kind_row bench_kind_rows[BENCH_KINDS];
 
 /* Print the table or the JSON line from what all ranks found. 0 or -ENOMEM. */
 int bench_report(const struct bench *b);

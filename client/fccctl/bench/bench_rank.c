@@ -92,18 +92,6 @@ static int setup(struct job *j)
     return bench_args_make(j->b, j->rank, j->comm, &j->args);
 }
 
-static const uint32_t schedules[BENCH_KINDS] = {
-    [BENCH_AUTO] = FCC_SCHEDULE_AUTO,
-    [BENCH_FUSED] = FCC_SCHEDULE_FUSED,
-    [BENCH_SEQUENTIAL] = FCC_SCHEDULE_SEQUENTIAL,
-    [BENCH_COMPUTE] = FCC_SCHEDULE_COMPUTE_ONLY,
-    [BENCH_COMM] = FCC_SCHEDULE_COMM_ONLY,
-    [BENCH_FLAT] = FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT,
-    [BENCH_HIERARCHICAL] = FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL,
-    [BENCH_COMM_FLAT] = FCC_SCHEDULE_COMM_ONLY | FCC_SCHEDULE_FLAT,
-    [BENCH_COMM_HIERARCHICAL] = FCC_SCHEDULE_COMM_ONLY | FCC_SCHEDULE_HIERARCHICAL,
-};
-
 /* With --prepared: the operator that all runs are of. */
 static int prepare(struct job *j)
 {
@@ -112,7 +100,7 @@ static int prepare(struct job *j)
     if (!j->b->prepared)
         return 0;
     memset(j->args.recv_rows, 0xff, sizeof(j->args.recv_rows)); /* it sets them, and runs do not */
-    bench_args_schedule(j->b, &j->args, schedules[j->b->kinds[0]]);
+    bench_args_schedule(j->b, &j->args, bench_kind_rows[j->b->kinds[0]].schedule);
     status = j->calls->prepare(j->comm, j->args.args, &j->prepared);
     return status ? fail_fcc(j, status, "prepare") : 0;
 }
@@ -138,14 +126,14 @@ static int run_once(struct job *j, enum bench_kind kind)
 {
     if (j->prepared)
         return run_prepared(j, 1);
-    bench_args_schedule(j->b, &j->args, schedules[kind]);
+    bench_args_schedule(j->b, &j->args, bench_kind_rows[kind].schedule);
     return j->calls->call(j->comm, j->args.args);
 }
 
 /* The same onto the default stream: begins after what is on it. */
 static int enqueue_once(struct job *j, enum bench_kind kind, fcc_request **out)
 {
-    bench_args_schedule(j->b, &j->args, schedules[kind]);
+    bench_args_schedule(j->b, &j->args, bench_kind_rows[kind].schedule);
     return j->calls->enqueue(j->comm, j->args.args, NULL, out);
 }
 
@@ -208,13 +196,6 @@ static int iterate(struct job *j, int64_t iter)
     return 0;
 }
 
-static bool has_result(enum bench_kind kind)
-{
-    uint32_t schedule = schedules[kind] & ~(uint32_t)FCC_SCHEDULE_ROUTES;
-
-    return schedule != FCC_SCHEDULE_COMPUTE_ONLY && schedule != FCC_SCHEDULE_COMM_ONLY;
-}
-
 /* Not a number, in every dtype, over the whole result. */
 static int poison(struct job *j)
 {
@@ -234,7 +215,7 @@ static int results_make(struct job *j, unsigned char *results[BENCH_KINDS])
     int status;
 
     for (int i = 0; i < b->nkinds; i++) {
-        if (!has_result(b->kinds[i]))
+        if (!bench_kind_rows[b->kinds[i]].has_result)
             continue;
         status = poison(j);
         if (status)
@@ -275,7 +256,7 @@ static int check(struct job *j)
             status = fail(j, -ENOMEM, "--check", "no memory for the reference");
     }
     for (int i = 0; i < b->nkinds; i++) {
-        if (!status && has_result(b->kinds[i]))
+        if (!status && bench_kind_rows[b->kinds[i]].has_result)
             b->ranks[j->rank].wrong[b->kinds[i]] += result_wrong(&b->shape, j->rank, want, results[i]);
         free(results[i]);
     }

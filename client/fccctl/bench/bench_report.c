@@ -11,6 +11,19 @@
 #include "client/fccctl/bench/bench.h"
 #include "client/fccctl/field.h"
 
+const struct bench_kind_row bench_kind_rows[BENCH_KINDS] = {
+    [BENCH_FUSED] = {"fused", "fused_us", FCC_SCHEDULE_FUSED, true},
+    [BENCH_SEQUENTIAL] = {"sequential", "sequential_us", FCC_SCHEDULE_SEQUENTIAL, true},
+    [BENCH_COMPUTE] = {"compute only", "compute_us", FCC_SCHEDULE_COMPUTE_ONLY, false},
+    [BENCH_COMM] = {"comm only", "comm_us", FCC_SCHEDULE_COMM_ONLY, false},
+    [BENCH_AUTO] = {"auto", "auto_us", FCC_SCHEDULE_AUTO, true},
+    [BENCH_FLAT] = {"flat", "flat_us", FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT, true},
+    [BENCH_HIERARCHICAL] = {"hierarchical", "hierarchical_us", FCC_SCHEDULE_FUSED | FCC_SCHEDULE_HIERARCHICAL, true},
+    [BENCH_COMM_FLAT] = {"comm, flat", "comm_flat_us", FCC_SCHEDULE_COMM_ONLY | FCC_SCHEDULE_FLAT, false},
+    [BENCH_COMM_HIERARCHICAL] = {"comm, hier.", "comm_hierarchical_us", FCC_SCHEDULE_COMM_ONLY | FCC_SCHEDULE_HIERARCHICAL,
+                                 false},
+};
+
 /* Of one schedule, in microseconds: an iteration takes as long as its slowest rank. */
 struct summary {
     bool measured;
@@ -99,20 +112,6 @@ static struct json_object *placement_json(const struct bench *b)
 
 static void report_json(const struct bench *b, const struct summary s[BENCH_KINDS])
 {
-    static const char *const names[BENCH_KINDS] = {
-        [BENCH_AUTO] = "auto_us",
-        [BENCH_FUSED] = "fused_us",
-        [BENCH_SEQUENTIAL] = "sequential_us",
-        [BENCH_COMPUTE] = "compute_us",
-        [BENCH_COMM] = "comm_us",
-        [BENCH_FLAT] = "flat_us",
-        [BENCH_HIERARCHICAL] = "hierarchical_us",
-        [BENCH_COMM_FLAT] = "comm_flat_us",
-        [BENCH_COMM_HIERARCHICAL] = "comm_hierarchical_us",
-    };
-    static const enum bench_kind order[] = {BENCH_FUSED,        BENCH_SEQUENTIAL, BENCH_COMPUTE,
-                                            BENCH_COMM,         BENCH_AUTO,       BENCH_FLAT,
-                                            BENCH_HIERARCHICAL, BENCH_COMM_FLAT,  BENCH_COMM_HIERARCHICAL};
     struct json_object *o = json_object_new_object();
     int64_t wrong = 0;
 
@@ -128,15 +127,15 @@ static void report_json(const struct bench *b, const struct summary s[BENCH_KIND
     json_object_object_add(o, "stream", json_object_new_int64(b->stream));
     json_object_object_add(o, "group", json_object_new_boolean(b->group));
     json_object_object_add(o, "prepared", json_object_new_boolean(b->prepared));
-    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
-        const struct summary *m = &s[order[i]];
+    for (int kind = 0; kind < BENCH_KINDS; kind++) {
+        const struct summary *m = &s[kind];
         if (!m->measured)
             continue;
         struct json_object *t = json_object_new_object();
         json_object_object_add(t, "min", json_number(m->min, 3));
         json_object_object_add(t, "p50", json_number(m->p50, 3));
         json_object_object_add(t, "p99", json_number(m->p99, 3));
-        json_object_object_add(o, names[order[i]], t);
+        json_object_object_add(o, bench_kind_rows[kind].json, t);
     }
     if (!isnan(speedup(s)))
         json_object_object_add(o, "speedup", json_number(speedup(s), 4));
@@ -151,27 +150,16 @@ static void report_json(const struct bench *b, const struct summary s[BENCH_KIND
 
 static void row_print(const struct bench *b, enum bench_kind kind, const struct summary *s)
 {
-    static const char *const names[BENCH_KINDS] = {
-        [BENCH_AUTO] = "auto",
-        [BENCH_FUSED] = "fused",
-        [BENCH_SEQUENTIAL] = "sequential",
-        [BENCH_COMPUTE] = "compute only",
-        [BENCH_COMM] = "comm only",
-        [BENCH_FLAT] = "flat",
-        [BENCH_HIERARCHICAL] = "hierarchical",
-        [BENCH_COMM_FLAT] = "comm, flat",
-        [BENCH_COMM_HIERARCHICAL] = "comm, hier.",
-    };
     double bus, bytes = message_bytes(&b->shape, &bus), algbw = bytes / s->p50 / 1e3;
     char checked[24] = "-";
 
-    printf("%12.0f  %5s  %5d  %-12s  %9.1f  %9.1f  %9.1f", bytes, dtype_name(b->shape.dtype), b->shape.nranks, names[kind],
-           s->min, s->p50, s->p99);
+    printf("%12.0f  %5s  %5d  %-12s  %9.1f  %9.1f  %9.1f", bytes, dtype_name(b->shape.dtype), b->shape.nranks,
+           bench_kind_rows[kind].text, s->min, s->p50, s->p99);
     if (kind == BENCH_COMPUTE || bytes == 0)
         printf("  %7s  %7s", "-", "-");
     else
         printf("  %7.3f  %7.3f", algbw, algbw * bus);
-    if (b->check && kind != BENCH_COMPUTE && kind != BENCH_COMM && kind != BENCH_COMM_FLAT && kind != BENCH_COMM_HIERARCHICAL)
+    if (b->check && bench_kind_rows[kind].has_result)
         (void)snprintf(checked, sizeof(checked), "%" PRId64, bench_wrong(b, kind));
     printf("  %6s\n", checked);
 }
