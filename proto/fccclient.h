@@ -105,8 +105,8 @@ enum fcc_schedule_kind {
     FCC_SCHEDULE_COMM_ONLY = 4,    /* the second half of sequential */
 };
 
-/* A route may be or'ed to a schedule (FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT). It says how gemv_all_reduce adds over several
- * nodes, and so fixes the order of additions (see gemv_all_reduce below). Without a route the topology and the sizes decide,
+/* A route may be or'ed to a schedule (FCC_SCHEDULE_FUSED | FCC_SCHEDULE_FLAT). It says how gemv_all_reduce and gemm_all_reduce add over
+ * several nodes, and so fixes the order of additions (see gemv_all_reduce below). Without a route the topology and the sizes decide,
  * never a measured time. Other operators have a single route and ignore it. */
 enum fcc_schedule_route {
     FCC_SCHEDULE_FLAT = 0x40,         /* in rank order, as on one node: on cpu devices the placement does not change the bits */
@@ -543,6 +543,22 @@ struct fcc_gemm_all_to_all_args {
 int fcc_gemm_all_to_all(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args);
 int fcc_gemm_all_to_all_start(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, fcc_request **out);
 int fcc_gemm_all_to_all_enqueue(fcc_comm *comm, const struct fcc_gemm_all_to_all_args *args, void *stream, fcc_request **out);
+
+/* gemm_all_reduce: c = sum over ranks r of a_r . b_r: a matrix product of any size, split along K, then an AllReduce. Each element is
+ * added in f32, in the order of gemv_all_reduce, and rounded once: all ranks get the same bits, under every schedule. On cpu devices; on
+ * GPUs it is refused (-EOPNOTSUPP).
+ *
+ * Same on all ranks: M, N, dtype, schedule. May differ: K_r (0 is allowed). */
+struct fcc_gemm_all_reduce_args {
+    struct fcc_tensor a; /* [M][K_r], f32, f16 or bf16; M at least 1; last stride 1 */
+    struct fcc_tensor b; /* [K_r][N], dtype of a; last stride 1 */
+    struct fcc_tensor c; /* [M][N], dtype of a, for results; last stride 1, rows do not overlap */
+    uint32_t schedule;   /* enum fcc_schedule_kind */
+    uint32_t reserved[7];
+};
+int fcc_gemm_all_reduce(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args);
+int fcc_gemm_all_reduce_start(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args, fcc_request **out);
+int fcc_gemm_all_reduce_enqueue(fcc_comm *comm, const struct fcc_gemm_all_reduce_args *args, void *stream, fcc_request **out);
 
 /* noop: a barrier of all ranks. It measures the latency of a request through the daemon. */
 int fcc_noop(fcc_comm *comm);

@@ -11,7 +11,8 @@
     X(NOOP, noop, 0)                                                                                                           \
     X(EMBEDDING_ALL_TO_ALL, embedding_all_to_all, 1)                                                                           \
     X(GEMV_ALL_REDUCE, gemv_all_reduce, 2)                                                                                     \
-    X(GEMM_ALL_TO_ALL, gemm_all_to_all, 3)
+    X(GEMM_ALL_TO_ALL, gemm_all_to_all, 3)                                                                                     \
+    X(GEMM_ALL_REDUCE, gemm_all_reduce, 4)
 
 enum fcc_op {
 #define X(NAME, name, number) FCC_OP_##NAME = (number),

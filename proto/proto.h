@@ -40,7 +40,7 @@
 #include "proto/operators.h"
 
 #define FCC_PROTO_MAGIC 0x64636366u /* "fccd" */
-#define FCC_PROTO_VERSION 4u
+#define FCC_PROTO_VERSION 5u
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */

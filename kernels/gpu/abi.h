@@ -64,16 +64,21 @@ struct gpu_shape {
 };
 
 /* Are there kernels for this pair of compute and exchange? */
+static inline bool gpu_has_kernels_of(unsigned compute, unsigned exchange)
+{
+    switch (compute) {
+    case COMPUTE_NONE:
+        return exchange == EXCHANGE_NONE;
+    case COMPUTE_GEMV:
+        return exchange == EXCHANGE_REDUCE;
+    default:
+        return compute < COMPUTE_KINDS && exchange == EXCHANGE_PUT;
+    }
+}
+
 static inline bool gpu_has_kernels(const struct gpu_shape *shape)
 {
-    switch (shape->compute) {
-    case COMPUTE_NONE:
-        return shape->exchange == EXCHANGE_NONE;
-    case COMPUTE_GEMV:
-        return shape->exchange == EXCHANGE_REDUCE;
-    default:
-        return shape->compute < COMPUTE_KINDS && shape->exchange == EXCHANGE_PUT;
-    }
+    return gpu_has_kernels_of(shape->compute, shape->exchange);
 }
 
 /* A packet (NCCL's LL protocol): a number for another rank with the stamp of its call. It is stored by one 8-byte store, so it

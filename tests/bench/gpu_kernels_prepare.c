@@ -274,6 +274,7 @@ static void args_make(const struct prepared *p, const struct input_set *set, int
         t[FCC_EMB_OFFSETS] = tensor_make(m->offsets.address, FCC_I64, 1, s->tables * s->batch + 1, 0, 0);
         t[FCC_EMB_OUT] = tensor_make(m->out.address, s->dtype, 3, share_of(s->batch, rank), s->tables * bench.nranks, s->dim);
         break;
+    case FCC_OP_GEMM_ALL_REDUCE: /* it has none */
     case FCC_OP_NOOP:
     case FCC_OP_COUNT:
         break;

@@ -97,6 +97,18 @@ static void gemv_make(struct input *in, struct request all[], int nranks, enum f
     }
 }
 
+static void sums_make(struct input *in, struct request all[], int nranks, enum fcc_dtype dtype)
+{
+    int64_t m = 1 + size_take(in), n = size_take(in);
+
+    for (int r = 0; r < nranks; r++) {
+        int64_t k = size_take(in);
+        all[r].args.tensors[FCC_GEMM_A] = tensor_make(dtype, 2, m, k, 0);
+        all[r].args.tensors[FCC_GEMM_B] = tensor_make(dtype, 2, k, n, 0);
+        all[r].args.tensors[FCC_GEMM_C] = tensor_make(dtype, 2, m, n, 0);
+    }
+}
+
 static void gemm_make(struct input *in, struct request all[], int nranks, enum fcc_dtype dtype)
 {
     int64_t n = size_take(in), rows[RANKS][RANKS], sent[RANKS] = {0}, received[RANKS] = {0};
@@ -220,7 +232,7 @@ static struct extent extent_of(const struct problem *p, int rank)
             x.sent_rows += p->counts[rank][q];
             x.rows += p->counts[q][rank];
             x.sent_cols = x.cols = p->dim[DIM_N];
-        } else if (p->op == FCC_OP_GEMV_ALL_REDUCE) {
+        } else if (op_spec(p->op)->exchange == EXCHANGE_REDUCE) {
             x.sent_rows = x.rows = p->dim[DIM_M];
             x.sent_cols = x.cols = p->dim[DIM_N];
         }
@@ -240,7 +252,7 @@ static void expect_staging(const struct problem *p, const struct plan *plan)
     struct extent x = extent_of(p, plan->rank);
 
     elements = (__int128)x.sent_rows * x.sent_cols * width;
-    if (p->op == FCC_OP_GEMV_ALL_REDUCE)
+    if (op_spec(p->op)->exchange == EXCHANGE_REDUCE)
         elements = (elements + 1024 * 1024) * (2 * p->nranks + 2);
     FUZZ_CHECK((__int128)plan->staging_bytes <= elements * 8 + (1 << 20));
     if (is_all_to_all(p) && plan->schedule.kind != FCC_SCHEDULE_FUSED)
@@ -369,6 +381,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         [FCC_OP_EMBEDDING_ALL_TO_ALL] = embedding_make,
         [FCC_OP_GEMV_ALL_REDUCE] = gemv_make,
         [FCC_OP_GEMM_ALL_TO_ALL] = gemm_make,
+        [FCC_OP_GEMM_ALL_REDUCE] = sums_make,
     };
     static struct request all[RANKS];
     struct input in = {.at = data, .left = size};

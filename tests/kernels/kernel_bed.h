@@ -317,7 +317,7 @@ static int execute(struct test_case *c, struct schedule schedule, struct error *
     int status = 0;
 
     /* A GPU's plan of a gemv over nodes is of slices that a cpu can run, too. */
-    if (bed.plugin || !plan_is_over_nodes(&c->problem) || c->problem.op != FCC_OP_GEMV_ALL_REDUCE)
+    if (bed.plugin || !plan_is_over_nodes(&c->problem) || op_spec(c->problem.op)->exchange != EXCHANGE_REDUCE)
         schedule.target = bed.plugin ? PLAN_GPU : PLAN_CPU;
     for (int r = 0; r < c->nranks; r++) {
         void *staging = NULL;

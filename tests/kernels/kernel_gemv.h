@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * kernel_gemv.h - test_kernels.c's cases of gemv_all_reduce.
+ * kernel_gemv.h - test_kernels.c's cases of gemv_all_reduce, and of gemm_all_reduce, which is the same but for b.
  */
 #ifndef FCC_TEST_KERNEL_GEMV_H
 #define FCC_TEST_KERNEL_GEMV_H
@@ -29,8 +29,23 @@ static void gemv_open(struct test_case *c, enum fcc_dtype dtype, int64_t m, int6
     case_place(c, random_below(2) ? 1 : 1 + random_below(4));
 }
 
+/* The same with b, [k][n], and all k random. */
+static void gemm_sums_open(struct test_case *c, enum fcc_dtype dtype, int64_t m, int64_t n)
+{
+    for (int r = 0; r < c->nranks; r++) {
+        struct tensor *t = c->args[r].tensors;
+        int64_t k = random_size(random_below(10) == 0 ? 1200 : 90);
+        matrix_open(&t[FCC_GEMM_A], &c->memory[r][FCC_GEMM_A], dtype, m, k, false);
+        matrix_open(&t[FCC_GEMM_B], &c->memory[r][FCC_GEMM_B], dtype, k, n, false);
+        matrix_open(&t[FCC_GEMM_C], &c->memory[r][FCC_GEMM_C], dtype, m, n, true);
+    }
+    c->result = FCC_GEMM_C;
+    case_place(c, random_below(2) ? 1 : 1 + random_below(4));
+}
+
 static void expect_gemv(const struct test_case *c, int64_t m, int64_t n)
 {
+    const bool gemm = op_spec(c->problem.op)->compute == COMPUTE_GEMM;
     double *reference = must(calloc((size_t)(m * n) + 1, sizeof(double)));
 
     for (int r = 0; r < c->nranks; r++) {
@@ -39,7 +54,7 @@ static void expect_gemv(const struct test_case *c, int64_t m, int64_t n)
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < n; j++)
                 for (int64_t k = 0; k < depth; k++)
-                    reference[i * n + j] += x[i * depth + k] * w[j * depth + k];
+                    reference[i * n + j] += x[i * depth + k] * (gemm ? w[k * n + j] : w[j * depth + k]);
         free(x);
         free(w);
     }
@@ -63,17 +78,17 @@ static void expect_bits(const struct test_case *c, unsigned char *bits, bool fir
 }
 
 /* Fused, sequential, and fused again: right, and the same bits. Then the halves. */
-static void expect_gemv_runs(struct test_case *c, int number, struct schedule s, int64_t m, int64_t n)
+static void expect_gemv_runs(struct test_case *c, enum fcc_op op, int number, struct schedule s, int64_t m, int64_t n)
 {
     unsigned char *bits = must(calloc((size_t)(m * n) + 1, sizeof(float)));
     struct error e = {0};
 
     for (int run = 0; run < 3; run++) {
         s.kind = run == 1 ? FCC_SCHEDULE_SEQUENTIAL : FCC_SCHEDULE_FUSED;
-        (void)snprintf(case_text, sizeof(case_text), "gemv %d: %s, %s, %s, %d ranks, m %lld, n %lld, tile %u", number,
-                       case_regular ? "regular" : "any", schedule_name(s.kind), route_name(s.route), c->nranks, (long long)m,
-                       (long long)n, s.slice_cols);
-        case_match(c, FCC_OP_GEMV_ALL_REDUCE);
+        (void)snprintf(case_text, sizeof(case_text), "%s %d: %s, %s, %s, %d ranks, m %lld, n %lld, tile %u", op_name(op),
+                       number, case_regular ? "regular" : "any", schedule_name(s.kind), route_name(s.route), c->nranks,
+                       (long long)m, (long long)n, s.slice_cols);
+        case_match(c, op);
         if (execute(c, s, &e))
             fail_msg("%s: %s", case_text, e.text);
         if (run < 2)
@@ -94,7 +109,22 @@ static void test_gemv(void **state)
         gemv_open(&c, float_dtypes[i % 3], m, n, -1, 0);
         s.route = (enum plan_route)random_below(PLAN_HIERARCHICAL + 1);
         s.target = random_below(2) ? PLAN_GPU : PLAN_CPU;
-        expect_gemv_runs(&c, i, s, m, n);
+        expect_gemv_runs(&c, FCC_OP_GEMV_ALL_REDUCE, i, s, m, n);
+        case_close(&c);
+    }
+}
+
+/* On cores alone. */
+static void test_gemm_sums(void **state)
+{
+    (void)state;
+    for (int i = 0; i < cases(100); i++) {
+        struct test_case c = {.nranks = 1 + (int)random_below(RANKS)};
+        int64_t m = 1 + random_below(random_below(4) ? 90 : 700), n = random_size(random_below(5) ? 100 : 700);
+        struct schedule s = random_schedule(FCC_SCHEDULE_FUSED, 1, 90);
+        gemm_sums_open(&c, float_dtypes[i % 3], m, n);
+        s.route = (enum plan_route)random_below(PLAN_HIERARCHICAL + 1);
+        expect_gemv_runs(&c, FCC_OP_GEMM_ALL_REDUCE, i, s, m, n);
         case_close(&c);
     }
 }
@@ -187,7 +217,7 @@ static void test_gemv_regular(void **state)
         }
         int64_t k_least = deep ? 9000 : one ? longest : 0, k_more = wide || crowded ? 200 : many ? 300 : 1100;
         gemv_open(&c, float_dtypes[1 + random_below(2)], m, n, k_least, k_more);
-        expect_gemv_runs(&c, i, s, m, n);
+        expect_gemv_runs(&c, FCC_OP_GEMV_ALL_REDUCE, i, s, m, n);
         case_close(&c);
     }
     case_regular = false;

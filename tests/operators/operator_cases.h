@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * operator_cases.h - test_operators.c's cases: the three operators with odd, empty and uneven shapes, every dtype and schedule, as a
+ * operator_cases.h - test_operators.c's cases: the operators with odd, empty and uneven shapes, every dtype and schedule, as a
  * rank of a communicator runs them; results against the plain double-precision reference (demo/reference.h).
  */
 #ifndef FCC_TEST_OPERATOR_CASES_H
@@ -86,7 +86,7 @@ static void compare(struct bed *bed, const struct type *t, int64_t n, const char
                      reference_element(t->reference, bed->out.host, first), bed->expected[first]);
 }
 
-/* ---- gemv_all_reduce ---- */
+/* ---- gemv_all_reduce, gemm_all_reduce ---- */
 
 /* Over two nodes, the last one is hierarchical by the rule from three ranks on. */
 static const int gemv_cases[][3] = {/* M, N, K of rank 0 */
@@ -113,6 +113,16 @@ static void gemv_expect(struct bed *bed, int c)
     }
 }
 
+/* The first one's bits are everybody's. */
+static void expect_same_bits(const struct bed *bed, size_t bytes)
+{
+    if (bed->rank == bed->first)
+        memcpy(bed->shared, bed->out.host, bytes);
+    OK(fcc_noop(bed->comm));
+    CHECK(memcmp(bed->shared, bed->out.host, bytes) == 0);
+    OK(fcc_noop(bed->comm));
+}
+
 static void gemv_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
 {
     int m = gemv_cases[c][0], n = gemv_cases[c][1], k = gemv_k(gemv_cases[c][2], bed->rank);
@@ -126,13 +136,46 @@ static void gemv_case(struct bed *bed, const struct type *t, int c, uint32_t sch
     poison(&bed->out);
     OK(fcc_gemv_all_reduce(bed->comm, &args));
     compare(bed, t, (int64_t)m * n, "gemv_all_reduce", c);
-    /* the same bits everywhere */
-    size_t bytes = (size_t)m * (size_t)n * t->size;
-    if (bed->rank == bed->first)
-        memcpy(bed->shared, bed->out.host, bytes);
-    OK(fcc_noop(bed->comm));
-    CHECK(memcmp(bed->shared, bed->out.host, bytes) == 0);
-    OK(fcc_noop(bed->comm));
+    expect_same_bits(bed, (size_t)m * (size_t)n * t->size);
+}
+
+/* gemv's shapes, and more rows than it takes. */
+static const int sums_cases[][3] = {{1, 37, 29}, {3, 128, 64}, {65, 65, 7}, {2, 0, 5}, {5, 33, 0}, {200, 80, 9}};
+
+static void sums_expect(struct bed *bed, int c)
+{
+    int m = sums_cases[c][0], n = sums_cases[c][1];
+
+    memset(bed->expected, 0, sizeof(double) * (size_t)m * (size_t)n);
+    for (int r = 0; r < bed->n; r++) {
+        int kr = gemv_k(sums_cases[c][2], r);
+        for (int i = 0; i < m; i++)
+            for (int q = 0; q < kr; q++)
+                for (int j = 0; j < n; j++)
+                    bed->expected[i * n + j] += value((unsigned)(5000 + c * 100 + r), i * kr + q) *
+                                                value((unsigned)(5050 + c * 100 + r), (int64_t)q * n + j);
+    }
+}
+
+/* On GPUs all ranks are refused. */
+static void sums_case(struct bed *bed, const struct type *t, int c, uint32_t schedule)
+{
+    int m = sums_cases[c][0], n = sums_cases[c][1], k = gemv_k(sums_cases[c][2], bed->rank);
+    struct fcc_gemm_all_reduce_args args = {.a = fcc_tensor_2d(bed->in[0].buffer, 0, t->fcc, m, k),
+                                            .b = fcc_tensor_2d(bed->in[1].buffer, 0, t->fcc, k, n),
+                                            .c = fcc_tensor_2d(bed->out.buffer, 0, t->fcc, m, n),
+                                            .schedule = schedule};
+
+    fill(t, &bed->in[0], (unsigned)(5000 + c * 100 + bed->rank), (int64_t)m * k);
+    fill(t, &bed->in[1], (unsigned)(5050 + c * 100 + bed->rank), (int64_t)k * n);
+    poison(&bed->out);
+    if (test_device() != FCC_DEVICE_CPU) {
+        FAILS(fcc_gemm_all_reduce(bed->comm, &args), -EOPNOTSUPP, "gemm_all_reduce: on GPUs: allowed are cpu devices");
+        return;
+    }
+    OK(fcc_gemm_all_reduce(bed->comm, &args));
+    compare(bed, t, (int64_t)m * n, "gemm_all_reduce", c);
+    expect_same_bits(bed, (size_t)m * (size_t)n * t->size);
 }
 
 /* ---- gemm_all_to_all ---- */
@@ -384,6 +427,11 @@ static void cases_run(struct bed *bed)
         gemv_expect(bed, c);
         every_way(bed, c, gemv_case, 0);
         every_way(bed, c, gemv_case, FCC_SCHEDULE_HIERARCHICAL); /* over nodes; on one it is the same as without */
+    }
+    for (int c = 0; c < COUNT(sums_cases); c++) {
+        sums_expect(bed, c);
+        every_way(bed, c, sums_case, 0);
+        every_way(bed, c, sums_case, FCC_SCHEDULE_HIERARCHICAL);
     }
     for (int c = 0; c < COUNT(gemm_cases); c++) {
         gemm_expect(bed, c);

@@ -30,7 +30,13 @@ struct test_case {
     struct plan *plans[RANKS];
 };
 
-static const enum fcc_op all_ops[] = {FCC_OP_NOOP, FCC_OP_EMBEDDING_ALL_TO_ALL, FCC_OP_GEMV_ALL_REDUCE, FCC_OP_GEMM_ALL_TO_ALL};
+static const enum fcc_op all_ops[] = {FCC_OP_NOOP, FCC_OP_EMBEDDING_ALL_TO_ALL, FCC_OP_GEMV_ALL_REDUCE, FCC_OP_GEMM_ALL_TO_ALL,
+                                      FCC_OP_GEMM_ALL_REDUCE};
+
+static inline bool reduces(enum fcc_op op)
+{
+    return op_spec(op)->exchange == EXCHANGE_REDUCE;
+}
 
 static inline void random_problem(struct problem *p, enum fcc_op op)
 {
@@ -51,7 +57,7 @@ static inline void random_problem(struct problem *p, enum fcc_op op)
         }
         for (int r = 0; r < p->nranks; r++)
             p->rank_dim[DIM_K][r] = random_below(1 + p->dim[DIM_M] * p->rank_dim[DIM_N][r] * 40);
-    } else if (op == FCC_OP_GEMV_ALL_REDUCE) {
+    } else if (reduces(op)) {
         p->dim[DIM_M] = FCC_GEMV_MAX_M - random_below(random_below(2) ? 8 : FCC_GEMV_MAX_M); /* some worth a hierarchy */
         p->dim[DIM_N] = random_below(2) ? COLS : random_size(COLS);
         for (int r = 0; r < p->nranks; r++)
@@ -84,7 +90,7 @@ static inline void case_open(struct test_case *c, enum fcc_op op, enum fcc_sched
     c->schedule = (struct schedule){.kind = kind, .target = random_below(2) ? PLAN_GPU : PLAN_CPU};
     c->schedule.route = (enum plan_route)random_below(PLAN_HIERARCHICAL + 1);
     c->schedule.workgroups = (uint32_t)random_below(40);
-    bool wide = op == FCC_OP_GEMV_ALL_REDUCE && random_below(4) == 0;
+    bool wide = reduces(op) && random_below(4) == 0;
     if (wide)
         wide_gemv(&c->problem);
     if (random_below(3))
@@ -119,7 +125,7 @@ static inline bool puts_tile(const struct slice *s)
 /* On the GPUs of one node partial sums travel as words that carry their epoch. */
 static inline bool has_words(const struct test_case *c)
 {
-    return c->problem.op == FCC_OP_GEMV_ALL_REDUCE && c->schedule.target == PLAN_GPU && !plan_is_over_nodes(&c->problem);
+    return reduces(c->problem.op) && c->schedule.target == PLAN_GPU && !plan_is_over_nodes(&c->problem);
 }
 
 /* No flags before they are reduced. */
@@ -162,7 +168,7 @@ static inline void expect_route(const struct test_case *c)
 
     for (int r = 0; r < c->problem.nranks; r++)
         most = node_ranks(c, r) > most ? node_ranks(c, r) : most;
-    if (c->problem.op != FCC_OP_GEMV_ALL_REDUCE || most == 1 || most == c->problem.nranks)
+    if (!reduces(c->problem.op) || most == 1 || most == c->problem.nranks)
         EXPECT(route == PLAN_FLAT);
     else if (c->schedule.route != PLAN_ROUTE_RULE)
         EXPECT(route == c->schedule.route);

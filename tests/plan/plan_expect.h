@@ -173,7 +173,7 @@ static inline void expect_plans(const struct test_case *c)
     enum fcc_op op = c->problem.op;
 
     expect_route(c);
-    if (op == FCC_OP_GEMV_ALL_REDUCE)
+    if (reduces(op))
         expect_all_reduce(c);
     else if (op != FCC_OP_NOOP)
         expect_all_to_all(c);

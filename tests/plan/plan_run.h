@@ -38,7 +38,7 @@ static inline bool sim_ready(const struct test_case *c, const struct sim_rank *r
 
 static inline bool stores_result(const struct test_case *c, const struct slice *s)
 {
-    return s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD || (puts_tile(s) && c->problem.op != FCC_OP_GEMV_ALL_REDUCE);
+    return s->kind == SLICE_REDUCE || s->kind == SLICE_FORWARD || (puts_tile(s) && !reduces(c->problem.op));
 }
 
 static inline void sim_count(const struct test_case *c, struct sim_rank ranks[], int source, const struct slice *s, int by)
@@ -69,7 +69,7 @@ static inline void sim_finish(const struct test_case *c, struct sim_rank ranks[]
 
     if (s->kind == SLICE_PUT)
         EXPECT(c->schedule.kind == FCC_SCHEDULE_COMM_ONLY || ranks[r].own_left == 0);
-    for (uint32_t j = s->col; j < s->col + s->cols && c->problem.op == FCC_OP_GEMV_ALL_REDUCE; j++)
+    for (uint32_t j = s->col; j < s->col + s->cols && reduces(c->problem.op); j++)
         sim_column(c, r, s, j);
     sim_count(c, ranks, r, s, -1);
     ranks[r].finished++;

@@ -148,6 +148,39 @@ static void test_gemv(void **state)
     SPOIL(gemv, W.shape[0] = Y.shape[1] = 29, mismatch, "y: shape[1]: rank 1 has 29, rank 0 has 30");
 }
 
+/* ---- gemm_all_reduce: as gemv's, but for b, and for rows, of which there may be any number ---- */
+
+static struct request sums(void)
+{
+    struct request q = {.args = {{.op = FCC_OP_GEMM_ALL_REDUCE}}};
+
+    for (int r = 0; r < RANKS; r++) {
+        q.args[r] = (struct op_args){.op = FCC_OP_GEMM_ALL_REDUCE, .ntensors = FCC_GEMM_TENSORS};
+        q.args[r].tensors[FCC_GEMM_A] = tensor_of(FCC_F16, 2, 200, 10 + r, 0);
+        q.args[r].tensors[FCC_GEMM_B] = tensor_of(FCC_F16, 2, 10 + r, 30, 0);
+        q.args[r].tensors[FCC_GEMM_C] = tensor_of(FCC_F16, 2, 200, 30, 0);
+    }
+    return q;
+}
+
+static void test_sums(void **state)
+{
+    (void)state;
+    SPOIL(sums, (void)0, mismatch, "");
+    SPOIL(sums, X.shape[0] = 0, refuse, "a: shape[0] 0: allowed are 1 to 2147483647");
+    SPOIL(sums, W.data = NULL, refuse, "b: absent: it must be there");
+    SPOIL(sums, W.dtype = FCC_F32, refuse, "b: dtype f32: allowed is f16 (a's)");
+    SPOIL(sums, W.shape[0] = 12, refuse, "b: shape[0] 12: allowed is 11 (a's shape[1], K)");
+    SPOIL(sums, Y.shape[0] = 199, refuse, "c: shape[0] 199: allowed is 200 (a's shape[0], M)");
+    SPOIL(sums, Y.shape[1] = 31, refuse, "c: shape[1] 31: allowed is 30 (b's shape[1], N)");
+    SPOIL(sums, Y.symmetric = false, refuse,
+          "c: in a buffer that takes no results of this communicator: allowed are its symmetric and result buffers");
+    SPOIL(sums, attr_add(&q, 1, FCC_ATTR_SEND_ROWS, (int64_t[]){1}, 1), refuse,
+          "attributes: key 5: not one of this operator's");
+    SPOIL(sums, X.shape[0] = Y.shape[0] = 3, mismatch, "c: shape[0]: rank 1 has 3, rank 0 has 200");
+    SPOIL(sums, W.shape[1] = Y.shape[1] = 29, mismatch, "c: shape[1]: rank 1 has 29, rank 0 has 30");
+}
+
 /* ---- gemm_all_to_all ---- */
 
 static struct request gemm(void)
@@ -377,8 +410,8 @@ static void test_overlap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gemv),       cmocka_unit_test(test_gemm),    cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_attributes), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_gemv),      cmocka_unit_test(test_sums),       cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_embedding), cmocka_unit_test(test_attributes), cmocka_unit_test(test_overlap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,7 @@
 #include "daemon/worker/comm/trace.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "kernels/gpu/abi.h"
 #include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
 
@@ -104,9 +105,12 @@ static void args_keep(struct launch *l, const struct op_args args[])
 int launch_match(struct comm *c, const struct op_args args[], struct error *e)
 {
     enum fcc_op op = args[0].op;
+    const struct op_spec *spec = op_spec(op);
     struct error why;
 
     error_clear(&why);
+    if (c->dev.ops->number != FCC_DEVICE_CPU && !gpu_has_kernels_of(spec->compute, spec->exchange))
+        return error_set(e, -EOPNOTSUPP, "%s: on GPUs: allowed are cpu devices", submission_name(c->members[0].next));
     problem_begin(c->problem, op, c->nranks);
     for (int r = 0; r < c->nranks; r++)
         c->problem->node_of[r] = c->members[r].node;

@@ -5,6 +5,8 @@
  *
  * Put: its rows go to the ranks (kernels/plan/exchange/put.h). In compute+put the BLAS writes a tile of C straight into the destination's c
  * (f32), or the rounding does (f16, bf16).
+ *
+ * Reduce: the products are added up (kernels/plan/exchange/reduce.h). All rows of some columns are a tile.
  */
 #include "kernels/plan/compute/dense.h"
 
@@ -16,7 +18,7 @@
 static int gemm_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
     (void)rank;
-    return dense_check(args, nranks, false, 0, e);
+    return dense_check(args, nranks, false, op_spec(args->op)->exchange == EXCHANGE_REDUCE ? INT32_MAX : 0, e);
 }
 
 static int64_t rows_of(const struct problem *problem, int rank)
@@ -99,8 +101,24 @@ static void choose_gpu_tile(const struct problem *problem, int rank, struct sche
     schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
 }
 
+/* Of sums about 1 MiB, but columns enough for the BLAS, which packs a anew for each tile, and not so many that nothing leaves before all
+ * is computed. */
+static void choose_sums_tile(const struct problem *problem, struct schedule *schedule)
+{
+    enum { LEAST = 64, MOST = 512 };
+    int64_t m = problem->dim[DIM_M] > 0 ? problem->dim[DIM_M] : 1, cols = (1 << 20) / ((int64_t)sizeof(float) * m);
+
+    cols = cols < LEAST ? LEAST : cols > MOST ? MOST : cols / 16 * 16;
+    schedule->slice_rows = (uint32_t)problem->dim[DIM_M];
+    schedule->slice_cols = schedule->slice_cols ? schedule->slice_cols : (uint32_t)cols;
+}
+
 static void gemm_tile(const struct problem *problem, int rank, struct schedule *schedule)
 {
+    if (op_spec(problem->op)->exchange == EXCHANGE_REDUCE) {
+        choose_sums_tile(problem, schedule);
+        return;
+    }
     (schedule->target == PLAN_GPU ? choose_gpu_tile : choose_cpu_tile)(problem, rank, schedule);
 }
 
@@ -133,9 +151,13 @@ static void gemm_domain(const struct problem *problem, int rank, const struct sc
 
 static struct work gemm_work(const struct problem *problem, int rank)
 {
-    double m = (double)rows_of(problem, rank), n = (double)problem->dim[DIM_N], k = (double)problem->rank_dim[DIM_K][rank];
+    double n = (double)problem->dim[DIM_N], k = (double)problem->rank_dim[DIM_K][rank],
+           size = (double)dtype_size(problem->dtype);
+    double sums = (double)problem->dim[DIM_M],
+           m = sums > 0 ? sums : (double)rows_of(problem, rank); /* sums: rows, where it reduces */
 
-    return (struct work){.bytes = (m * k + k * n + m * n) * (double)dtype_size(problem->dtype), .flops = 2 * m * n * k};
+    return (struct work){.bytes = (m * k + k * n + m * n) * size + 2 * sums * n * sizeof(float),
+                         .flops = 2 * m * n * k + sums * n};
 }
 
 const struct compute_ops compute_gemm = {
