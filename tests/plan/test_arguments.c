@@ -72,17 +72,18 @@ static void refuse(const struct request *q, const char *text)
 /* Each rank's request is well by itself, together they are refused with this text; "" means that they fit. */
 static void mismatch(const struct request *q, const char *text)
 {
-    struct problem problem = {.op = q->args[0].op, .nranks = RANKS}, before = problem;
+    const struct op_args *args = q->args;
+    struct problem problem = {.op = args->op, .nranks = RANKS}, before = problem;
     struct error e = {0};
 
     for (int r = 0; r < RANKS; r++)
         if (op_check(&q->args[r], RANKS, r, &e))
             fail_msg("rank %d: %s", r, e.text);
     if (*text == '\0') {
-        assert_int_equal(op_match(q->args, RANKS, &problem, &e), 0);
+        assert_int_equal(op_match(args, RANKS, &problem, &e), 0);
         return;
     }
-    expect_text(op_match(q->args, RANKS, &problem, &e), &e, text);
+    expect_text(op_match(args, RANKS, &problem, &e), &e, text);
     if (q->args[0].op != FCC_OP_GEMM_ALL_TO_ALL) /* which needs the problem to see whether the rows fit */
         assert_memory_equal(&problem, &before, sizeof(problem));
 }
