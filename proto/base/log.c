@@ -70,11 +70,6 @@ int log_format_by_name(const char *name)
     return name_find(format_names, LOG_FORMATS, name);
 }
 
-const char *log_level_name(enum log_level level)
-{
-    return names[level];
-}
-
 int log_to_file(const char *path)
 {
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC, 0640);

@@ -20,7 +20,6 @@ void log_open(const char *who, enum log_level level, enum log_format format);
 /* Returns the level or format of that name, or -1. */
 int log_level_by_name(const char *name);
 int log_format_by_name(const char *name);
-const char *log_level_name(enum log_level level);
 
 /* Redirects standard error to the end of that file, for this process and its future children. Returns 0, or -errno with nothing
  * changed. A symbolic link is -ELOOP. */

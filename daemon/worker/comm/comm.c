@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * comm.c - communicators: whose turn it is, and how it ends.
+ * comm.c - communicators: whose turn it is.
  *
  * Each rank has a queue of submissions. The communicator takes the heads of all queues together as its next operator, and one
  * operator is finished on all ranks before the next begins: peers store into each other's result buffers, so a rank that
@@ -13,10 +13,7 @@
  * turn begins when that one has done with the one before, too (nodes/nodes.c).
  */
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "daemon/worker/comm/bound/bound.h"
@@ -24,14 +21,10 @@
 #include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/overlap.h"
 #include "daemon/worker/comm/span.h"
-#include "daemon/worker/comm/trace.h"
 #include "daemon/worker/comm/turn.h"
-#include "daemon/worker/comm/unformed.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/endpoint.h"
-#include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
-#include "proto/base/log.h"
 
 #define UNPAID_MAX 8192 /* submissions of all ranks that only say that there was no memory for them: some 12 MiB */
 
@@ -52,195 +45,6 @@ int member_may_use(const struct member *m, struct error *e)
     return error_set(e, -EAGAIN, "rank %d: comm: %u: it still forms: not all ranks have joined", m->rank, m->handle);
 }
 
-/* ---- the end ---- */
-
-static void queue_fail(struct member *m, int status, const char *text)
-{
-    struct submission *sub, *next;
-    bool kept = true; /* what has begun belongs to its launch: its memory may still be in use */
-
-    (void)pthread_mutex_lock(&m->comm->worker->tell_lock);
-    for (sub = TAILQ_FIRST(&m->queue); sub; sub = next) {
-        kept &= sub != m->next;
-        next = TAILQ_NEXT(sub, link);
-        /* A kernel that still runs will set the slot's stream word: the slot must not have a new owner before. It leaves at
-         * once. */
-        if (!kept || !sub->stream)
-            submission_tell(sub, status, text, NULL, 0);
-        if (kept)
-            continue;
-        TAILQ_REMOVE(&m->queue, sub, link);
-        m->queued--;
-        submission_free(sub);
-    }
-    (void)pthread_mutex_unlock(&m->comm->worker->tell_lock);
-    m->next = NULL;
-}
-
-static void member_go(struct member *m)
-{
-    if (!m->remote) {
-        prepared_leave(m);
-        LIST_REMOVE(m, link);
-        status_word_give(m->session, m->status_word);
-        m->comm->here--;
-    } else {
-        span(m->comm)->puts_rank_gone(m->comm, m->rank);
-    }
-    m->state = MEMBER_LEFT;
-    m->session = NULL;
-    m->comm->present--;
-}
-
-void comm_status_raise(const struct comm *c, int status)
-{
-    for (int r = 0; r < c->nranks; r++)
-        if (c->members[r].state == MEMBER_JOINED && !c->members[r].remote)
-            status_word_raise(c->members[r].session, c->members[r].status_word, status);
-}
-
-/* "pid 123", or "pid 123 on node 10.0.0.2:7711" */
-static const char *member_where(const struct member *m, char text[FCC_NODE_MAX + 32])
-{
-    const char *address = m->remote ? span(m->comm)->address(m) : "";
-
-    (void)snprintf(text, FCC_NODE_MAX + 32, "pid %d%s%s", m->pid, *address ? " on node " : "", address);
-    return text;
-}
-
-void comm_abort(struct comm *c, int status, const char *format, ...)
-{
-    enum comm_state before = c->state;
-    char text[FCC_TEXT_MAX];
-    struct rankset told = {{0}};
-    va_list ap;
-
-    if (before == COMM_ABORTED)
-        return;
-    va_start(ap, format);
-    (void)vsnprintf(text, sizeof(text), format, ap);
-    va_end(ap);
-    (void)text_clean(text);
-    (void)error_set(&c->error, status, "%s", text);
-    log_warning("comm %u: aborted: %s", c->number, text);
-    c->state = COMM_ABORTED;
-    c->deadline_ns = 0;
-    /* The word that every wait polls. Relaxed: it carries no data; who leaves hands its part back with a release. */
-    atomic_store_explicit(&c->dev.shared->status, status, memory_order_relaxed);
-    if (c->dev.current && c->dev.ops->number != FCC_DEVICE_CPU)
-        gpus_comm_abort(&c->dev);
-    prepared_abort(c);
-    comm_status_raise(c, status);
-    for (int r = 0; r < c->nranks; r++) {
-        struct member *m = &c->members[r];
-        queue_fail(m, status, text); /* told at once; what runs leaves by itself and is freed then */
-        if (before == COMM_FORMING && m->state == MEMBER_JOINED) {
-            rankset_add(&told, r);
-            if (!m->remote)
-                comm_join_answer(m, status, text);
-            member_go(m);
-        }
-    }
-    if (before == COMM_FORMING && (!c->nodes || span(c)->is_root(c)) && status != -ESHUTDOWN)
-        unformed_note(c->worker, &c->unique_id, &told, c->dev.time_limit_ms, &c->error);
-    if (c->nodes)
-        span(c)->aborted(c, before == COMM_FORMING);
-    trace_waiters_answer(c, &c->error);
-}
-
-/* Its rank comes no more, and the next of its operators is wrong: the others, who wait for it in theirs, hear what it would have told them.
- * True: they have, or will hear of it in why the communicator has ended. */
-static bool refusal_tell(struct member *m, struct error *refused)
-{
-    struct comm *c = m->comm;
-
-    if (!m->next || !m->next->error.status || c->state != COMM_ACTIVE)
-        return false;
-    *refused = m->next->error;
-    (void)pthread_mutex_lock(&c->worker->tell_lock);
-    for (int r = 0; r < c->nranks; r++) {
-        struct member *other = &c->members[r];
-        struct submission *sub = other->next;
-        if (!sub || other == m)
-            continue;
-        other->next = TAILQ_NEXT(sub, link);
-        TAILQ_REMOVE(&other->queue, sub, link);
-        other->queued--;
-        submission_tell(sub, refused->status, refused->text, NULL, 0);
-        submission_free(sub);
-    }
-    (void)pthread_mutex_unlock(&c->worker->tell_lock);
-    return true;
-}
-
-/* Ranks wait for one that has left in good order. Nodes where operators still run that have ended here let them end. */
-static void abort_left(struct comm *c, int rank, const char *where)
-{
-    if (c->nodes && !c->dev.current)
-        span(c)->ends_well(c);
-    comm_abort(c, -ECONNABORTED, "rank %d (%s) has left the communicator", rank, where);
-}
-
-/* Its rank comes no more: how the communicator ends for the others, if they wait for it. */
-static void leave_tell(struct member *m, const char *why)
-{
-    struct comm *c = m->comm;
-    const struct submission *head = TAILQ_FIRST(&m->queue);
-    char where[FCC_NODE_MAX + 32];
-    struct error refused = {0};
-    bool busy = false;
-
-    (void)member_where(m, where);
-    if (refusal_tell(m, &refused))
-        comm_abort(c, -ECONNABORTED, "rank %d (%s) %s; before that: %.300s", m->rank, where,
-                   why ? "is gone" : "has left the communicator", refused.text);
-    for (int r = 0; r < c->nranks; r++)
-        busy |= !TAILQ_EMPTY(&c->members[r].queue);
-    busy |= prepared_awaits(m, why != NULL);
-    if (why && c->dev.current)
-        comm_abort(c, -ECONNABORTED, "rank %d (%s) is gone: %s while %s #%llu was running", m->rank, where, why,
-                   op_name(c->dev.current->problem->op), (unsigned long long)c->dev.current->span.number);
-    else if (why && (busy || c->state == COMM_FORMING))
-        comm_abort(c, -ECONNABORTED, "rank %d (%s) is gone: %s before %s", m->rank, where, why,
-                   c->state == COMM_FORMING ? "all ranks had joined" : "it came to the others' operator");
-    else if (c->state == COMM_FORMING && !m->remote) /* another node's may have heard GO before */
-        comm_abort(c, -ECONNABORTED, "rank %d (%s) destroyed the communicator before all ranks had joined", m->rank, where);
-    else if (head || c->dev.current)
-        comm_abort(c, -ECONNABORTED, "rank %d (%s) destroyed the communicator with operators in flight", m->rank, where);
-    else if (busy) /* the others wait for an operator to which this one will not come */
-        abort_left(c, m->rank, where);
-    if (m->state != MEMBER_JOINED)
-        return; /* comm_abort() of a forming one has let it go */
-    struct submission *sub;
-    (void)pthread_mutex_lock(&c->worker->tell_lock);
-    TAILQ_FOREACH(sub, &m->queue, link)
-        sub->session = NULL;
-    (void)pthread_mutex_unlock(&c->worker->tell_lock);
-    member_go(m);
-    if (why || !m->remote) /* what another node's rank has put last may still be on its way: it tells by LEFT */
-        comm_status_raise(c, -ECONNABORTED);
-    if (why && c->state == COMM_ACTIVE) /* the others will hear who, at their next operator */
-        (void)error_set(&c->error, -ECONNABORTED, "rank %d (%s) is gone: %s", m->rank, where, why);
-}
-
-void comm_leave(struct member *m, const char *why)
-{
-    struct comm *c = m->comm;
-
-    if (m->puts)
-        span(c)->puts_close(m);
-    leave_tell(m, why);
-    if (c->nodes)
-        span(c)->left(m, why);
-    comm_release(c);
-}
-
-void comm_leave_remote(struct member *m, const char *why)
-{
-    if (m->state == MEMBER_JOINED)
-        leave_tell(m, why);
-}
-
 bool comm_is_only(const struct comm *mine)
 {
     const struct comm *c;
@@ -250,54 +54,6 @@ bool comm_is_only(const struct comm *mine)
             return false;
     return true;
 }
-
-void comm_release(struct comm *c)
-{
-    /* One that forms here may have ranks on other nodes only, so far. */
-    if ((c->state == COMM_FORMING ? c->present : c->here) > 0 || c->dev.current)
-        return;
-    trace_waiters_answer(c, &(struct error){.status = -ENOENT, .text = "the communicator has ended"});
-    prepared_close(c);
-    if (c->nodes)
-        span(c)->release(c);
-    for (int r = 0; r < c->nranks; r++) {
-        struct member *m = &c->members[r];
-        if (m->dev->device) {
-            device_memory_free(m->dev->device, &m->dev->staging);
-            device_memory_free(m->dev->device, &m->dev->slots);
-            device_memory_free(m->dev->device, &m->dev->flags);
-        }
-    }
-    while (c->cache) {
-        struct launch *l = c->cache;
-        c->cache = l->next_cached;
-        launch_forget(l);
-    }
-    c->dev.ops->comm_close(&c->worker->devices[0], &c->dev);
-    event_free(c->timer);
-    LIST_REMOVE(c, link);
-    if (c->worker->awaits == c)
-        c->worker->awaits = NULL;
-    free(c->tune);
-    free(c->args);
-    free(c->problem);
-    free(c->dev.ranks);
-    free(c);
-}
-
-void comm_drain(struct worker *w)
-{
-    struct comm *c, *next;
-
-    for (c = LIST_FIRST(&w->comms); c; c = next) {
-        next = LIST_NEXT(c, link);
-        if (!c->dev.current)
-            comm_abort(c, -ESHUTDOWN, "%s", c->worker->ending);
-        comm_release(c);
-    }
-}
-
-/* ---- turns ---- */
 
 void comm_submit(struct member *m, struct submission *sub, const struct fcc_submit *submit)
 {
@@ -435,7 +191,6 @@ static int turn_alloc(struct comm *c, struct error *e)
 
 static bool turn_ready(struct comm *c)
 {
-    char where[FCC_NODE_MAX + 32];
     bool all = true, any = false;
 
     for (int r = 0; r < c->nranks; r++) {
@@ -447,7 +202,7 @@ static bool turn_ready(struct comm *c)
         comm_abort(c, c->error.status, "%s", c->error.text);
     for (int r = 0; any && c->state == COMM_ACTIVE && r < c->nranks; r++)
         if (c->members[r].state == MEMBER_LEFT)
-            abort_left(c, r, member_where(&c->members[r], where));
+            comm_abort_left(c, r);
     return all && c->state == COMM_ACTIVE && (!c->nodes || span(c)->turn_ready(c));
 }
 

@@ -3,7 +3,8 @@
  * comm.h - communicators and their members. Engine thread, but for what is said otherwise.
  *
  *   join.c        how they begin: who has joined
- *   comm.c        whose turn it is, and how they end
+ *   comm.c        whose turn it is
+ *   end.c         how they end
  *   turn.c        one operator of all ranks: staging, start, completion (turn.h)
  *   early.c       what of an operator runs before all ranks have come (turn.h)
  *   deadline.c    time limits
@@ -132,6 +133,8 @@ void comm_leave_remote(struct member *m, const char *why);
 void turn_end(struct comm *c, const struct error *e);
 void comm_leave(struct member *m, const char *why); /* why NULL: by its own wish */
 void comm_abort(struct comm *c, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Ranks wait for one that has left in good order. Nodes where operators still run that have ended here let them end. */
+void comm_abort_left(struct comm *c, int rank);
 /* Kernels of the ranks here that wait for others need not any more. */
 void comm_status_raise(const struct comm *c, int status);
 void comm_drain(struct worker *w); /* ends the communicators that run nothing */
