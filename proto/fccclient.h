@@ -150,7 +150,8 @@ struct fcc_connect_options {
 /* Connect to fccd and, through it, to the worker of this user's job, which is started if there is none. `options` may
  * be NULL. *out belongs to the caller until fcc_disconnect(). Waits at most 10 s. If the worker dies before it has accepted the
  * connection, the call tries again, three times in all.
- * Errors: -ECONNREFUSED, -ECONNRESET, -EPERM (this user may not use fccd, or JOBS_PER_USER), -EPROTO, -ESHUTDOWN, -EINVAL, -ENOMEM, -ETIMEDOUT,
+ * Errors: -ECONNREFUSED, -ECONNRESET, -EPERM (this user may not use fccd, or JOBS_PER_USER), -EPROTO, -ESHUTDOWN, -EINVAL,
+ * -ENOMEM, -ETIMEDOUT,
  * -EMFILE (this process or the worker), -EUSERS (CONNECTIONS_PER_JOB or CONNECTIONS_PER_USER, fccd.conf(5)). */
 int fcc_connect(const struct fcc_connect_options *options, fcc_context **out);
 
@@ -193,9 +194,11 @@ struct fcc_comm_options {
  * where the ranks meet refuse each other because their cluster keys or versions differ. With fcc_comm_init_env() the other
  * ranks then wait for their time limit, and its error says which of NODES cannot be reached from there. (Other ranks do not
  * hear of a rank that has no context, or whose node is not permitted to connect to theirs.)
- * Errors: -EINVAL (rank, nranks, device, id), -EALREADY (the rank has joined, or all have), -ENOENT (device), -ENODEV, -EIO, -ENOMEM, -EXDEV,
- * -EMFILE (this process, or a node's worker), -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN; with ranks on several nodes -EPERM (a node's
- * fccd does not serve this user, or may not connect to where the ranks meet), -EACCES, -EUSERS, -ENETUNREACH, -EHOSTUNREACH, -ECONNREFUSED,
+ * Errors: -EINVAL (rank, nranks, device, id), -EALREADY (the rank has joined, or all have), -ENOENT (device), -ENODEV, -EIO,
+ * -ENOMEM, -EXDEV,
+ * -EMFILE (this process, or a node's worker), -ETIMEDOUT, -ECONNABORTED, -ECONNRESET, -ESHUTDOWN; with ranks on several nodes
+ * -EPERM (a node's fccd does not serve this user, or may not connect to where the ranks meet), -EACCES, -EUSERS, -ENETUNREACH,
+ * -EHOSTUNREACH, -ECONNREFUSED,
  * -ESTALE, -EPROTO, -EPROTONOSUPPORT. */
 int fcc_comm_init(fcc_context *context, const struct fcc_unique_id *id, int nranks, int rank,
                   const struct fcc_comm_options *options, fcc_comm **out);
@@ -332,8 +335,8 @@ const volatile uint64_t *fcc_pool_frees(void);
  * rank's own part: for the CPU, or for this rank's GPU. It stays valid until `buffer`, this rank's part, is freed, even if the
  * other rank frees its part or dies before: its memory is kept until then (and counted against the user's memory), but nobody
  * reads what is stored there. Repeated calls return the same address. `rank` may be this rank.
- * Errors: -EINVAL (a buffer that is not symmetric, for the own rank, too; rank), -EXDEV (the rank is on another node), -ENOENT (that rank
- * has freed its part or has left), -ENOMEM, -EMFILE, -EIO, -ECONNABORTED, -ECONNRESET. */
+ * Errors: -EINVAL (a buffer that is not symmetric, for the own rank, too; rank), -EXDEV (the rank is on another node), -ENOENT
+ * (that rank has freed its part or has left), -ENOMEM, -EMFILE, -EIO, -ECONNABORTED, -ECONNRESET. */
 int fcc_buffer_peer(fcc_buffer *buffer, int rank, void **out);
 
 /* The communicator's status word, for kernels of this rank's GPU and threads of this process that wait for other ranks. 0: all
@@ -572,14 +575,16 @@ int fcc_noop_enqueue(fcc_comm *comm, void *stream, fcc_request **out);
  * Errors: -EINVAL (operator, status, reason), -ENOMEM, -ECONNRESET. */
 int fcc_refuse_start(fcc_comm *comm, const char *op, int status, const char *reason, fcc_request **out);
 
-/* For bindings: the operators of this library, so that a binding need not know each one's struct. A line for each: its name; "never", "repeated"
- * or "prepared" (there is FCC_OP_prepare); then the members of struct FCC_OP_args in their order, without gaps, each as NAME:KIND.
- *   input, result, shared: a struct fcc_tensor. shared: a result that other ranks store into in any case. "input?": it may be absent
+/* For bindings: a description of this library's operators, so that a binding need not know each operator's struct. It has a
+ * line for each operator: the name; "never", "repeated" or "prepared" (FCC_OP_prepare exists); then the members of struct
+ * FCC_OP_args, all and in their order, each as NAME:KIND. The kinds:
+ *   input, result, shared: a struct fcc_tensor. shared: a result that other ranks always store into. "input?": it may be absent
  *   i32, i64:              a number
  *   numbers:               const int64_t *. "numbers?": it may be NULL
  *   values:                int64_t *, [nranks] or NULL: set when the operator has finished
- *   schedule:              uint32_t schedule, reserved[7]; the last one
- * "gemv_all_reduce prepared x:input w:input y:result schedule:schedule". An operator without arguments has no members. */
+ *   schedule:              uint32_t schedule, reserved[7]; always last
+ * Example: "gemv_all_reduce prepared x:input w:input y:result schedule:schedule". An operator without arguments has no
+ * members. */
 const char *fcc_operators(void);
 
 /* Groups: operators that directly follow each other on streams. Between two operators a stream waits for the end of the first

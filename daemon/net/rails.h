@@ -22,15 +22,15 @@ static inline uint32_t done_node(uint32_t number)
     return number / DONE_OF_NODE;
 }
 
-/* Records a "done" message: flag number `number` has the value `turns`. told[] has the last value from each of the sender's
+/* Records a "done" message: flag number `number` has the value `turns`. ended[] has the last value from each of the sender's
  * rails. Have all its rails reached `turns` now? Any number is allowed, as it comes from another node. */
-static inline bool done_by_all(uint64_t told[NET_RAILS_MAX], uint32_t number, uint64_t turns)
+static inline bool done_by_all(uint64_t ended[NET_RAILS_MAX], uint32_t number, uint64_t turns)
 {
     uint32_t rails = number % DONE_OF_NODE / NET_RAILS_MAX + 1;
 
-    told[number % NET_RAILS_MAX] = turns;
+    ended[number % NET_RAILS_MAX] = turns;
     for (uint32_t i = 0; i < rails; i++)
-        if (told[i] < turns)
+        if (ended[i] < turns)
             return false;
     return true;
 }

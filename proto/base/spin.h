@@ -24,7 +24,7 @@
 #define SPIN_PAUSES 32       /* pauses before a yield: about a microsecond */
 #define SPIN_PAUSES_SHARED 4 /* pauses before a yield if the last yield was taken */
 #define SPIN_TAKEN 16        /* the most yields that may be taken before the caller is to sleep */
-#define SPIN_OFFER_NS                                                                                                          \
+#define SPIN_YIELD_NS                                                                                                          \
     1000 /* a longer yield was taken: a bare system call takes 0.1 to 0.7 us, two context switches 2 us or more */
 #define SPIN_LONG_NS 500000 /* a thread that keeps the core for longer is computing */
 #define SPIN_SKIPPED 256    /* yields to leave out after such a thread */
@@ -85,7 +85,7 @@ static inline bool spin_once(struct spin *s, uint32_t limit_us)
         return false;
     (void)sched_yield();
     uint64_t away = clock_ns() - now;
-    s->shared = away > SPIN_OFFER_NS;
+    s->shared = away > SPIN_YIELD_NS;
     s->taken += s->shared;
     s->turns = SPIN_PAUSES;
     if (away > SPIN_LONG_NS)

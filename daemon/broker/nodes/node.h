@@ -38,7 +38,8 @@
 #define BACKOFF_FIRST_MS 100 /* time between attempts to connect; doubled each time */
 #define BACKOFF_LAST_MS 5000
 #define CONNECT_MS 3000 /* time limit for resolving a host's name, and then for connecting to each of its addresses */
-/* Time limit from the connection to the request. The answer to a request must come within the request's own limit and this one. */
+/* Time limit from the connection to the request. The answer to a request must come within the request's own limit plus this
+ * one. */
 #define PROVE_MS 3000
 /* Strangers are accepted connections that have not proven themselves. When there are STRANGERS_MAX, the next one waits in the
  * kernel's queue, and a stranger for whose hello or proof this broker has waited STRANGER_MS makes room. */
