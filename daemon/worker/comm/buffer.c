@@ -187,3 +187,43 @@ void buffer_drop_handle(struct buffer *b)
     b->peers = NULL;
     buffer_unref(b);
 }
+
+/* ---- of remote ranks ---- */
+
+int bounce_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e)
+{
+    struct buffer *b = calloc(1, sizeof(*b));
+    struct error why = {.text = "out of memory"};
+
+    if (!b || bounce_make(m->comm, bytes, &b->memory, &why)) {
+        free(b);
+        return error_set(e, -ENOMEM, "rank %d: no memory for the bounce buffer of its buffer of %llu bytes: %s", m->rank,
+                         (unsigned long long)bytes, why.text);
+    }
+    b->refs = 1;
+    b->fd = -1;
+    b->kind = FCC_BUFFER_SYMMETRIC;
+    b->comm = m->comm->number;
+    b->rank = m->rank;
+    b->handle = handle;
+    b->bytes = bytes;
+    LIST_INSERT_HEAD(&m->bounces, b, link);
+    *out = b;
+    return 0;
+}
+
+struct buffer *bounce_find(const struct member *m, uint32_t handle)
+{
+    struct buffer *b;
+
+    LIST_FOREACH(b, &m->bounces, link)
+        if (b->handle == handle)
+            return b;
+    return NULL;
+}
+
+void bounce_drop(struct buffer *b)
+{
+    LIST_REMOVE(b, link);
+    buffer_unref(b);
+}

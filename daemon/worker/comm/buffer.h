@@ -60,4 +60,9 @@ int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e
 void buffer_unref(struct buffer *b);
 void buffer_drop_handle(struct buffer *b); /* and its reference */
 
+/* A remote rank's buffer for results, whose memory is a bounce buffer here (bounce.h): one reference, which is the rank's. */
+int bounce_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e);
+struct buffer *bounce_find(const struct member *m, uint32_t handle); /* NULL: the rank has none of that handle */
+void bounce_drop(struct buffer *b);
+
 #endif
