@@ -347,6 +347,12 @@ static int submit_form_check(const struct fcc_submit *m, size_t length, struct e
                      length >= sizeof(*m) ? m->ntensors : 0, length >= sizeof(*m) ? m->nattrs : 0);
 }
 
+/* Of a request that is refused: its operator, or any if there is no such one. */
+static enum fcc_op op_or_any(unsigned op)
+{
+    return op < FCC_OP_COUNT ? (enum fcc_op)op : (enum fcc_op)0;
+}
+
 /* An operator that the client's library has refused has its reason for arguments. */
 static void refusal_take(struct submission *sub, const struct member *member, const struct fcc_submit *m)
 {
@@ -357,7 +363,7 @@ static void refusal_take(struct submission *sub, const struct member *member, co
     char text[FCC_TEXT_MAX];
 
     text_copy(text, bytes < sizeof(text) ? bytes + 1 : sizeof(text), (const char *)(m + 1));
-    sub->args.op = m->op < FCC_OP_COUNT ? (enum fcc_op)m->op : FCC_OP_NOOP;
+    sub->args.op = op_or_any(m->op);
     (void)error_set(&sub->error, -(int)(m->refused <= FCC_REFUSED_MAX ? m->refused : EPROTO), "rank %d: %s: %.400s",
                     member->rank, name, text_clean(text));
 }
@@ -427,7 +433,7 @@ static void refusal_accept(struct session *s, struct member *member, const struc
     sub->number = member->operators;
     sub->prepare = m->prepare == FCC_PREPARE_ONLY && m->op < FCC_OP_COUNT;
     if (told) {
-        sub->args.op = m->op < FCC_OP_COUNT ? (enum fcc_op)m->op : FCC_OP_NOOP;
+        sub->args.op = op_or_any(m->op);
         (void)error_set(&sub->error, told->status, "rank %d: %.400s", member->rank, told->text);
     } else {
         refusal_take(sub, member, m);
