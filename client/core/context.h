@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * context.h - libfccclient's objects: a connection (context), its communicators and its requests, their locks, and whose process they are of.
+ * context.h - libfccclient's objects: connections (contexts), communicators and requests, with their locks and the process they
+ * belong to.
  *
  * Locks. context->ring_lock orders the records in the ring; context->lock guards everything else that changes. A thread that
  * takes both takes ring_lock first. Nobody sleeps with a lock held. Functions that say "locked" are called with context->lock
@@ -25,41 +26,41 @@ struct accelerator;
 
 /* ---- objects ---- */
 
-/* A message that went over the socket and whose reply is awaited. Owned by who waits for it. */
+/* A message sent over the socket whose reply is awaited. Owned by the thread that waits for it. */
 struct pending {
     LIST_ENTRY(pending) link; /* context->pending, while not done */
     uint64_t id;
-    uint16_t type;      /* of the message: enum fcc_msg_type */
-    const char *called; /* what the program called, for texts; NULL: nothing */
-    bool done; /* `reply` and fds are valid; reply->status is -EPROTO if what came was malformed, and the context's end's
-                      status if nothing came */
-    /* Room for `size` bytes, the whole of a reply with status 0. And with -EMFILE: all is well but that this process had no
-     * room for the descriptors, so the worker has what was asked for */
+    uint16_t type;      /* the message's enum fcc_msg_type */
+    const char *called; /* the function that the program called, for error texts; NULL: none */
+    /* `reply` and fds are valid. reply->status is -EPROTO for a malformed reply, and the context's error if no reply came. */
+    bool done;
+    /* Room for `size` bytes. A reply is complete with status 0, and with -EMFILE: the worker did what was asked, but this
+     * process could not take the descriptors. */
     struct fcc_reply *reply;
     size_t size;
-    int fds[FCC_MAX_FDS]; /* with status 0: as many as FCC_MESSAGES says. They belong to the owner then */
+    int fds[FCC_MAX_FDS]; /* with status 0: as many as FCC_MESSAGES says; the owner of this struct closes them */
 };
 
-/* A run of a prepared operator that was offered (offer.c): the place of its words in the session memory, 0: there is none; its number's lower
- * half. */
+/* A run of a prepared operator that was offered (offer.c): the index of its words in the session memory (0: no run), and the
+ * lower half of the run's number. */
 struct slot_run {
     uint32_t place, number;
 };
 
 struct fcc_request {
     struct fcc_context *context;
-    struct fcc_comm *comm;        /* NULL when that is destroyed */
+    struct fcc_comm *comm;        /* NULL: the communicator has been destroyed */
     LIST_ENTRY(fcc_request) link; /* context->requests, or context->orphans if it was freed before it had finished */
-    uint64_t id;                  /* of its message */
-    uint16_t op;                  /* ... enum fcc_op, and OP_PREPARED */
-    uint32_t slot;                /* its completion's; FCC_NO_SLOT: the completion comes as `pending` */
-    uint32_t stream;              /* its number in the slot's words of its stream (stream.c); 0: it is on none */
-    struct slot_run run;          /* what stands on the stream, if it was offered */
+    uint64_t id;                  /* the message's id */
+    uint16_t op;                  /* enum fcc_op, with OP_PREPARED if the operator is only prepared */
+    uint32_t slot;                /* the completion slot; FCC_NO_SLOT: the completion comes as `pending` */
+    uint32_t stream;              /* the request's number in the stream words of its slot (stream.c); 0: it is on no stream */
+    struct slot_run run;          /* the offered run whose kernel stands on the stream, if there is one */
     bool unattended;              /* an orphan from the start, whose error is kept for fcc_comm_error() */
-    struct patience patience;     /* of who waits for it or asks for it. context->lock */
-    uint64_t seen_completed;      /* comm->completed when that began. context->lock */
-    bool past;                    /* ... and its stream is known to have gone past it. context->lock */
-    _Atomic bool finished;        /* `result` is valid. Set under context->lock, and for ever */
+    struct patience patience;     /* of the threads that wait for the request or test it. context->lock */
+    uint64_t seen_completed;      /* comm->completed when `patience` began. context->lock */
+    bool past;                    /* the stream is known to have passed the request. context->lock */
+    _Atomic bool finished;        /* `result` is valid. Set once, under context->lock */
     _Atomic uint32_t sleepers;    /* threads that are in, or on their way to, the futex of the slot */
     int nranks;
     int64_t *recv_rows; /* the caller's, [nranks], filled by the first test or wait that sees the result; or NULL */
@@ -67,9 +68,10 @@ struct fcc_request {
     struct fcc_submit_reply result;
 };
 
-/* What else is to be told of a communicator's operators and buffers. */
+/* Callbacks on a communicator's operators and buffers. */
 struct comm_hooks {
-    /* comm->order held. An operator that comes to no stream is about to be submitted: msg is finished but for what this adds. */
+    /* comm->order held. An operator without a stream is about to be submitted. The callback may add to msg, which is otherwise
+     * complete. */
     void (*submit)(struct fcc_comm *comm, struct fcc_submit *msg);
     /* comm->order not held. A buffer of the communicator is about to be freed. */
     void (*buffer_free)(struct fcc_comm *comm, uint32_t handle);
@@ -82,23 +84,24 @@ struct fcc_comm {
     int rank, nranks, device;
     enum fcc_device_kind kind;
     const struct accelerator *accelerator; /* the context's; NULL: this rank is on the cpu */
-    uint32_t words_gpus; /* its streams hand over by the accelerator's words for these GPUs; 0: by those of the slots */
+    /* GPUs (a bit each) whose memory has the words by which streams and the worker hand over; 0: the slots' words */
+    uint32_t words_gpus;
     uint32_t time_limit_ms;
-    uint32_t status_word;                /* in the session memory; FCC_NO_STATUS_WORD: there is none */
+    uint32_t status_word;                /* its index in the session memory; FCC_NO_STATUS_WORD: there is none */
     struct fcc_trigger_memory *triggers; /* mapped; NULL: not asked for. context->lock */
     pthread_mutex_t order;               /* its operators are submitted, and put onto their streams, one at a time */
-    uint64_t operators;                  /* that have been submitted. order */
-    struct error lost;              /* why one could not be: this rank is out of step for good. status 0: it is not. order */
+    uint64_t operators;                  /* number of operators submitted. order */
+    struct error lost; /* why an operator could not be submitted: this rank stays out of step. status 0: it is in step. order */
     const struct comm_hooks *hooks; /* NULL: none. Constant after fcc_comm_init() */
     struct offers *offers;          /* offer.c's; NULL: none yet. order */
-    const void *stream;             /* ... of the newest operator that is on one. order */
-    bool has_stream;                /* ... there was one. order */
-    uint64_t in_order_from;         /* ... from this operator on all in flight are on it. order */
-    uint64_t completed;             /* operators, as far as this side has seen. context->lock */
-    struct patience watched;        /* the watch's, with what is in flight. context->lock */
-    uint64_t watched_completed;     /* `completed` when that began. context->lock */
-    struct error error;             /* the first of its unattended requests' that was not asked for yet. context->lock */
-    uint64_t error_id;              /* that request's. context->lock */
+    const void *stream;             /* the stream of the newest operator that is on one, if has_stream. order */
+    bool has_stream;                /* some operator has been on a stream. order */
+    uint64_t in_order_from;         /* all operators in flight from this one on are on `stream`. order */
+    uint64_t completed;             /* number of operators that this process has seen complete. context->lock */
+    struct patience watched;        /* the watch thread's, with the operators in flight. context->lock */
+    uint64_t watched_completed;     /* `completed` when `watched` began. context->lock */
+    struct error error;             /* the first error of unattended requests that was not reported yet. context->lock */
+    uint64_t error_id;              /* the id of that error's request. context->lock */
 };
 
 SLIST_HEAD(accelerators, accelerator);
@@ -106,7 +109,7 @@ SLIST_HEAD(accelerators, accelerator);
 struct fcc_context {
     /* constant after fcc_connect() */
     uint32_t process; /* process.c's number of the process that connected */
-    pid_t pid;        /* ... its id */
+    pid_t pid;        /* the pid of that process */
     int sock;
     int doorbell; /* eventfd */
     bool no_ring;
@@ -116,46 +119,48 @@ struct fcc_context {
     uint32_t worker_pid; /* 0: not known yet */
     char job[FCC_JOB_MAX];
     struct fcc_session_memory *memory; /* shared with the worker */
-    /* The context is dead, or about to be freed: lets every stream and kernel go on that waits in the memory of a GPU. Not locked. */
+    /* Not locked. Called when the context is dead or about to be freed: releases all streams and kernels that wait in GPU
+     * memory. */
     void (*release)(struct fcc_context *c);
 
     pthread_mutex_t accelerator_lock;
-    struct accelerators accelerators; /* only ever more of them, until fcc_disconnect(). accelerator_lock */
+    struct accelerators accelerators; /* it only grows until fcc_disconnect(). accelerator_lock */
     pthread_t watch;
-    int watch_wake; /* eventfd that makes the watch look; -1: there is none. Changes under accelerator_lock and lock */
+    int watch_wake; /* eventfd that wakes the watch thread; -1: there is none. Changes under accelerator_lock and lock */
 
     pthread_mutex_t prepared_lock;                   /* never waited for with `lock` held */
     LIST_HEAD(prepared_head, fcc_prepared) prepared; /* stream/bound.c's. prepared_lock */
 
     pthread_mutex_t ring_lock;
-    uint64_t head; /* bytes written to the ring: the truth, memory->head is for the worker. ring_lock */
-    uint64_t tail; /* what memory->tail was when it was last looked at. ring_lock */
+    uint64_t head; /* bytes written to the ring: the count to trust. memory->head is its copy for the worker. ring_lock */
+    uint64_t tail; /* memory->tail as last read. ring_lock */
 
     pthread_mutex_t lock;   /* everything below */
     pthread_cond_t changed; /* a reply came, or nobody reads the socket any more, or the context is dead */
     bool reading;           /* a thread reads the socket; it alone uses `inbox`, without the lock */
-    struct error dead;      /* why the connection is of no use any more, but not who found it; status 0: it is of use */
-    struct error farewell;  /* an ERROR message that answers no call: why the connection will be closed */
-    bool watch_end;         /* the watch is to end */
-    bool waits_unseen; /* the program may wait for a status word, or in a kernel of its own: the watch asks for the worker */
-    /* Words that streams of this context wait for in the memory of GPUs: what is to be written there when the context dies. */
+    struct error dead; /* why the connection ended, without the name of the function that found out; status 0: it is alive */
+    struct error farewell; /* an ERROR message that answers no call: why the worker will close the connection */
+    bool watch_end;        /* the watch thread is to end */
+    bool waits_unseen; /* the program may wait for a status word or inside a kernel, so the watch thread checks the worker */
+    /* Words in GPU memory that streams of this context wait for. They are written when the context dies. */
     struct stream_words {
-        const struct accelerator *accelerator; /* the GPU's own */
+        const struct accelerator *accelerator; /* of the GPU whose memory has the words */
         uint64_t finished;                     /* struct fcc_stream_word[FCC_SLOTS] */
     } stream_words[FCC_MAX_GPUS];
     unsigned nstream_words;
     uint64_t last_id;
-    uint64_t free_slots;              /* bit s: slot s is free. A slot is free until it is taken and after its DONE was read */
-    uint64_t late_slots;              /* bit s: ... and when a stream has written stream_count[s] into its stream_started */
-    uint32_t stream_count[FCC_SLOTS]; /* the last number given out in each slot's words; 0: none yet */
-    struct slot_run slot_runs[FCC_SLOTS]; /* ... and what then stood on the stream instead of those words */
-    /* The longest of its communicators'. It only grows, and is written with the lock held; who reads it without the lock may miss a
-     * communicator that another thread joins at that moment, and no wait of his depends on that one. */
+    uint64_t free_slots; /* bit s: slot s is free. A slot is free until it is taken and after its DONE was read */
+    uint64_t late_slots; /* bit s: slot s becomes free when a stream has written stream_count[s] into its stream_started */
+    uint32_t stream_count[FCC_SLOTS]; /* the last number given out in each slot's stream words; 0: none yet */
+    /* the offered run that stood on the stream in place of those words, if there was one */
+    struct slot_run slot_runs[FCC_SLOTS];
+    /* The longest time limit of the communicators. It only grows, and is written with the lock held. A reader without the lock
+     * may miss a communicator that another thread is joining; the reader's waits do not depend on that one. */
     _Atomic uint32_t time_limit_ms;
     LIST_HEAD(pending_head, pending) pending;
     LIST_HEAD(comms_head, fcc_comm) comms;
     LIST_HEAD(buffers_head, fcc_buffer) buffers;
-    LIST_HEAD(requests_head, fcc_request) requests; /* everything that has not been freed */
+    LIST_HEAD(requests_head, fcc_request) requests; /* all that have not been freed */
     LIST_HEAD(orphans_head, fcc_request) orphans;
 
     _Alignas(16) unsigned char inbox[FCC_MSG_MAX];
@@ -166,7 +171,8 @@ static_assert(FCC_SLOTS == 64, "fcc_context.free_slots and late_slots have a bit
 
 /* Where the number of this process is: of a forked child 0 until it connects. */
 extern const _Atomic uint32_t *_Atomic process_number __attribute__((visibility("hidden")));
-/* The context is this process's. `forked` is called in a child of a fork, in which what other threads of the parent held is free. -ENOMEM. */
+/* The context is this process's. `forked` is called in a child of a fork, in which what other threads of the parent held is
+ * free. -ENOMEM. */
 int process_begin(struct fcc_context *c, void (*forked)(void));
 /* c is NULL, or not this process's: -EINVAL or -ECHILD. */
 int handle_refuse(const char *name, const struct fcc_context *c) __attribute__((cold));

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How long a thread sleeps at most before it looks whether the worker still lives. */
+/* The longest sleep of a thread before it checks that the worker lives. */
 #define WAIT_SLICE_NS 50000000LL
 
 #define NEVER INT64_MAX
@@ -25,20 +25,20 @@ int ms_until(int64_t deadline);     /* rounded up, 0 if it has passed, at most W
 #define LIMITS_OF_CALL 1     /* the worker waits for other ranks, at most */
 #define LIMITS_OF_OPERATOR 2 /* ... and then it runs */
 
-/* The longest that a worker can take to do something in which `limits` times a communicator's time limit may pass, one after the other, and to say
- * that it has ended. The worker's own limits end before, as what it says tells more. Whoever has waited for so long, and has seen nothing come,
- * gives the worker up: it is stopped, or it hangs. Time limit 0: there is no communicator. */
+/* The longest that a working worker can take for something that includes `limits` consecutive time limits of a communicator.
+ * The worker's own limits expire earlier, because its error says more. A thread that has waited this long without any progress
+ * gives the worker up as stopped or hanging. Time limit 0: there is no communicator. */
 int64_t patience_ms(uint32_t time_limit_ms, unsigned limits);
 
-/* How much longer somebody waits for a worker that does nothing. Time in which this process itself did not run (it was stopped, or its machine
- * was) is not held against the worker: a look counts a second at most. So who looks less often than once a second waits longer. All zero:
- * it has not begun. */
+/* How much longer a thread waits for a worker that makes no progress. Each check (patience_over()) subtracts at most one
+ * second, so time in which this process was itself stopped does not count against the worker. A thread that checks less than
+ * once a second waits longer. All zero: not begun. */
 struct patience {
     int64_t left_ns, looked_ns;
 };
 void patience_begin(struct patience *p, int64_t ms);
 bool patience_has_begun(const struct patience *p);
-/* A look: is it used up? */
+/* Check: is the patience used up? */
 bool patience_over(struct patience *p);
 
 struct spin {
@@ -47,12 +47,12 @@ struct spin {
     int64_t until, keep_until;
 };
 void spin_begin(struct spin *s, uint32_t spin_us, int64_t deadline);
-/* True: has waited a moment, look again. False: the time for spinning is over, sleep. */
+/* Wait a moment. False: the time for spinning is over, the caller should sleep. */
 bool spin_more(struct spin *s);
 
 /* After a spin: the engine's core (struct fcc_session_memory). */
 void core_share(const struct spin *s, uint32_t engine_core);
-/* The calling thread goes on elsewhere, and may come back. False: there is nowhere else that it may run. */
+/* Move the calling thread to another core; it may return later. False: it may run on no other core. */
 bool core_leave(unsigned core);
 
 #endif

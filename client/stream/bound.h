@@ -9,17 +9,17 @@
 #include "client/stream/bound_plan.h"
 #include "kernels/gpu/bound.h"
 
-/* What an operator works on, of this rank. NULL: absent. */
+/* The buffers of this rank that an operator uses. NULL: absent. */
 struct prepared_buffers {
     const fcc_buffer *inputs[2]; /* gemv's x and w, gemm's a and b */
     const fcc_buffer *result;
 };
 
-/* Prepare what the finished message says, with all other ranks. recv_rows [nranks] is set, unless it is NULL. */
+/* Prepare the operator of a complete message, together with all other ranks. Sets recv_rows[nranks] unless it is NULL. */
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
                  const struct prepared_buffers *buffers, fcc_prepared **out);
-/* What the worker has prepared under this number, to be offered (offer.c); `place` is its words'. NULL: this process cannot have it, which the
- * worker is told. Takes long. The communicator has it. */
+/* Take over the operator that the worker has prepared under this number, for offer.c. `place` is the index of its words. NULL:
+ * this process cannot use it, and has told the worker so. Slow. The communicator owns the result. */
 struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place,
                                     const struct prepared_wanted *wanted);
 uint32_t prepared_number(const struct fcc_prepared *p);
@@ -30,15 +30,15 @@ bool prepared_is_wanted(const struct fcc_prepared *p);
 bool prepared_is_idle(const struct fcc_prepared *p);
 /* comm->order held, the GPU is the current one. Put a run's kernel onto the stream. 0, -EIO. */
 int prepared_offer(struct fcc_prepared *p, const struct gpu_offered_run *run, void *stream);
-/* ... which could not be put there: whoever waits for its end need not. */
+/* A run's kernel could not be put onto the stream: nobody has to wait for its end. */
 void prepared_run_lost(struct fcc_prepared *p, uint64_t run);
-/* Those of a communicator that is about to be destroyed. */
+/* Free all prepared operators of a communicator that is about to be destroyed. */
 void prepared_free_all(struct fcc_comm *comm);
-/* The context is about to be freed: no messages, and nobody else has it. */
+/* The same for a context that is about to be freed and that no other thread uses. Sends no messages. */
 void prepared_forget_all(struct fcc_context *c);
 /* In the child of a fork: the lock of the plug-ins is free. */
 void prepared_forked(void);
-/* The context is dead, or about to be freed: let their kernels leave. Not locked. */
+/* Not locked. The context is dead or about to be freed: make the kernels of its prepared operators end. */
 void prepared_release(struct fcc_context *c);
 
 #endif

@@ -14,13 +14,13 @@ struct fcc_prepared {
     struct fcc_comm *comm;
     uint32_t number, place;
     bool needs_results;
-    bool offered; /* by offer.c; the program does not know of it */
+    bool offered; /* made by offer.c, unknown to the program */
     const struct gpu_prepared_functions *functions;
     struct gpu_prepared *gpu;                                               /* NULL: not open */
     struct accelerator_memory areas[FCC_MAX_RANKS], results[FCC_MAX_RANKS]; /* bytes is 0: not mapped */
     pthread_mutex_t lock;
     uint64_t runs;   /* lock */
-    bool is_refused; /* the next run, as the worker knows. lock */
+    bool is_refused; /* the worker knows that the next run is refused. lock */
 };
 
 #endif

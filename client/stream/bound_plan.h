@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bound_plan.h - what the worker has made of a prepared operator: fetched from it, and judged before anything is done with it.
+ * bound_plan.h - the worker's plan of a prepared operator: fetched from the worker, and checked before it is used.
  */
 #ifndef FCC_CLIENT_STREAM_BOUND_PLAN_H
 #define FCC_CLIENT_STREAM_BOUND_PLAN_H
@@ -9,24 +9,24 @@
 #include "client/device/accelerator.h"
 #include "kernels/gpu/bound_check.h"
 
-/* What was asked for. */
+/* The operator that was to be prepared. */
 struct prepared_wanted {
     uint32_t op, ntensors;
     const struct fcc_wire_tensor *tensors; /* in the operator's order */
-    bool offered;                          /* each run has inputs and a result of its own: where these lie is not the plan's */
+    bool offered; /* each run brings its own inputs and result, so the plan does not have their addresses */
 };
 
-/* What it needs, and the plug-in's functions for it. */
+/* The plan, and the plug-in's functions that run it. */
 struct prepared_plan {
     struct gpu_prepared_plan *plan; /* to be freed with free() */
     size_t bytes;
     const struct gpu_prepared_functions *functions;
 };
 
-/* Operator `number` of the communicator, which is to be the wanted one. -EPROTO: it is not, or nothing that kernels may follow. */
+/* Fetch the plan of prepared operator `number`. -EPROTO: it is not the wanted operator, or the plan is not safe to run. */
 int prepared_plan_get(const struct fcc_comm *comm, uint32_t number, const struct prepared_wanted *wanted,
                       struct prepared_plan *out);
-/* Is it all mapped that its kernels store into? -EPROTO. */
+/* 0 if all memory that the plan's kernels store into is mapped; otherwise -EPROTO. */
 int prepared_sizes_check(const struct fcc_comm *comm, const struct prepared_plan *plan, const struct gpu_prepared_sizes *sizes);
 /* Map the memory of a rank's area or result. */
 int prepared_memory_map(const struct fcc_comm *comm, uint32_t number, enum fcc_prepared_what what, int rank,
