@@ -27,10 +27,7 @@ static struct problem problem_make(enum fcc_op op, int nranks, int64_t m, int64_
     struct problem p = {.op = op, .dtype = FCC_F32, .nranks = nranks};
 
     for (int r = 0; r < nranks; r++) {
-        if (op == FCC_OP_GEMV_ALL_REDUCE)
-            p.rank_dim[DIM_K][r] = k;
-        else
-            p.rank_dim[DIM_K][r] = k;
+        p.rank_dim[DIM_K][r] = k;
         for (int to = 0; to < nranks && op == FCC_OP_GEMM_ALL_TO_ALL; to++)
             p.counts[r][to] = m;
     }

@@ -141,7 +141,7 @@ int gpu_prepared_make(const struct problem *problem, const struct plan *plan, ui
                       struct gpu_prepared_plan **out, struct error *e)
 {
     uint64_t slices = plan->nslices * sizeof(struct slice), groups = plan->ngroups * sizeof(struct signal_group);
-    struct gpu_run run;
+    struct gpu_run run = {.rank = plan->rank};
     int status = gpu_run_make(plan, &run, e);
 
     if (status)
@@ -161,10 +161,10 @@ int gpu_prepared_make(const struct problem *problem, const struct plan *plan, ui
                                     .slots_bytes = slots_bytes};
     gpu_shape_make(problem, plan, &p->shape);
     memcpy(p->first, run.first, sizeof(p->first));
-    memcpy(p->sets, run.sets, sizeof(p->sets));
-    memcpy((unsigned char *)p + p->slices, run.slices, slices);
+    memcpy(p->sets, plan->sets, sizeof(p->sets));
+    memcpy((unsigned char *)p + p->slices, plan->slices, slices);
     if (groups) /* in one step there are none */
-        memcpy((unsigned char *)p + p->groups, run.groups, groups);
+        memcpy((unsigned char *)p + p->groups, plan->groups, groups);
     *out = p;
     return 0;
 }
