@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * landings.h - what goes from GPUs to other nodes, and comes from there for GPUs: landings.c says how. The engine's, but for what says
- * otherwise.
+ * landings.h - data from GPUs to other nodes, and from there to GPUs (landings.c). Engine thread, unless said otherwise.
  */
 #ifndef FCC_DAEMON_WORKER_NODES_LANDINGS_H
 #define FCC_DAEMON_WORKER_NODES_LANDINGS_H
@@ -11,18 +10,18 @@
 
 struct proxy;
 
-/* Where what comes for a region in a GPU's memory lands, and who copies it on. */
+/* Make the receive bounce buffer of a region in a GPU's memory; *out tells the proxy how to copy from there. */
 int landing_add(const struct comm *c, int rank, uint32_t region, const struct device_memory *m, uint64_t bytes, void **base,
                 struct net_landing *out, struct error *e);
-/* No receiver knows the region any more (rank -1: any of the communicator's): when this returns nothing is copied there either. */
+/* The proxy no longer knows the region (rank -1: all regions of the communicator). Waits for copies into its memory to end. */
 void landings_remove(struct worker *w, uint64_t number, int rank, uint32_t region);
 
-/* The proxy's thread: a flag for a rank on that GPU has come, behind what it stands for; store it where the engine looks, with release. */
+/* The proxy thread: a flag for a rank on GPU d has come, after the data that it stands for. Store it for the engine (release). */
 void landing_flag_raise(const struct device *d, _Atomic uint64_t *flag, uint64_t epoch);
-/* ... DONE has come: what its node has put is to be seen by all kernels that are launched when the engine has seen it. */
+/* The proxy thread: DONE has come. Kernels launched after the engine has seen it see all data that its node has put. */
 void landings_flush(const struct device *d);
 
-/* A rank here: its GPU's FIFO, and where flags for it come. */
+/* For a rank here: open its GPU's FIFO to the proxy, and make the memory that flags for the rank are stored in. */
 int landings_rank_open(struct member *m, struct proxy *proxy, struct error *e);
 /* The proxy's thread has ended. */
 void landings_close(struct worker *w);

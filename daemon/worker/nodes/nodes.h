@@ -2,15 +2,17 @@
  *
  * nodes.h - communicators whose ranks are on several nodes.
  *
- *   join.c      ranks on other nodes join
- *   form.c      how they form: what the workers of the nodes say to each other about it
- *   nodes.c           how they take turns and end
- *   alloc.c     ... and allocate
- *   data.c      their data: the connections, and where what the proxy receives goes
- *   rails.c     ... which of several links to a node each rank's takes
- *   triggers.c  ... and what it sends, by which triggers
- *   landings.c  ... where the ranks are on GPUs
- *   links.c     what has been exchanged with each node
+ *   join.c      ranks on other nodes join a communicator here
+ *   deny.c      ranks that were refused on the way to another node
+ *   form.c      the messages by which the workers of the nodes form a communicator
+ *   nodes.c     turns
+ *   alloc.c     symmetric allocations
+ *   end.c       the end: ranks leave, the communicator is aborted, a worker is lost
+ *   data.c      data connections, and where the proxy stores what it receives
+ *   rails.c     which of several links to a node (rails) a rank's data takes
+ *   triggers.c  the triggers by which workgroups let the proxy send
+ *   landings.c  data from and to GPUs
+ *   links.c     counts of what was exchanged with each node
  */
 #ifndef FCC_DAEMON_WORKER_NODES_NODES_H
 #define FCC_DAEMON_WORKER_NODES_NODES_H
@@ -24,61 +26,64 @@
 struct puts;
 struct puts_all;
 
-/* What a communicator over several nodes has besides. comm.nodes; NULL: all its ranks are here. */
 struct launch_run;
 
+/* comm.nodes: the part of a communicator that only communicators over several nodes have. The root is the node whose worker the ranks
+ * join; the unique id names it. "Node n" is the node's number in the communicator, the same on all nodes. */
 struct comm_nodes {
-    uint64_t number;                     /* between nodes: the same on all of them, and of all communicators with its id */
-    struct peer *root;                   /* where its ranks meet; NULL: here */
-    uint32_t root_comm;                  /* ... its number of the communicator; 0: it has not said so yet */
-    char root_address[FCC_NODE_MAX];     /* ... "": here */
-    bool renamed;                        /* ... which is not that in the id: the node there said that it is called so */
-    bool known;                          /* the root has said that it knows of a rank of ours */
-    unsigned tries;                      /* how often our ranks have joined anew, at another worker there */
-    unsigned lost;                       /* connections to others that have ended while it formed, and were made anew */
-    int npeers;                          /* other nodes that have ranks */
-    struct peer *peers[SPAN_NODES];      /* ... */
-    int peer_node[SPAN_NODES];           /* ... their numbers in the communicator, the same on all nodes */
-    int peer_rank[SPAN_NODES];           /* ... the first rank there */
-    int node;                            /* this one's; -1: it has no ranks */
-    bool formed;                         /* all ranks have joined, and are known with their nodes */
-    const struct peer *here[SPAN_NODES]; /* by its number in the communicator: who has said HERE. Only compared */
-    bool ready;                          /* formed, and this node has its connections, and has said so */
-    bool ready_nodes[SPAN_NODES];        /* root: other nodes that are ready, by their numbers */
-    uint64_t turns;                      /* that have ended here */
-    /* Turns that have ended at each node, by its number: what it put into our memory came before. Written by the proxy thread
-     * (release), read by the engine (acquire). */
+    uint64_t number;                 /* id_number(): the same on all nodes, and for all communicators with this unique id */
+    struct peer *root;               /* the root's worker. NULL: this node is the root */
+    uint32_t root_comm;              /* the root's number of the communicator (peer_msg.from). 0: not known yet */
+    char root_address[FCC_NODE_MAX]; /* the root's address. "": this node is the root */
+    bool renamed;                    /* root_address is not the id's: the root's broker has said that the node is called so */
+    bool known;                      /* the root has answered JOINED for a rank of this node */
+    unsigned tries;                  /* how often the ranks here have joined again, at another worker of the root's node */
+    unsigned lost;                   /* connections to nodes other than the root that ended while the communicator formed */
+    int npeers;                      /* number of other nodes that have ranks. Three arrays by peer: */
+    struct peer *peers[SPAN_NODES];
+    int peer_node[SPAN_NODES];           /* the peer's node number */
+    int peer_rank[SPAN_NODES];           /* the first rank on the peer's node */
+    int node;                            /* this node's number. -1: it has no ranks */
+    bool formed;                         /* all ranks have joined, and the node of each is known */
+    const struct peer *here[SPAN_NODES]; /* by node: the peer that has sent HERE. Only compared */
+    bool ready;                          /* formed, this node has all its connections, and has sent READY */
+    bool ready_nodes[SPAN_NODES];        /* at the root, by node: the node has sent READY */
+    uint64_t turns;                      /* number of turns that have ended here */
+    /* By node: number of turns that have ended there. What that node put for them is in our memory. Stored by the proxy thread (release),
+     * loaded by the engine (acquire). */
     _Atomic uint64_t done[SPAN_NODES];
-    uint64_t done_rails[SPAN_NODES][NET_RAILS_MAX]; /* ... as told over each of its rails. The proxy thread's */
-    /* Ranks elsewhere that have left in good order, a bit each, and all that they had put by themselves is here. Likewise. */
+    uint64_t done_rails[SPAN_NODES][NET_RAILS_MAX]; /* by node and rail: the last DONE received. The proxy thread's */
+    /* One bit per remote rank: the rank has left in good order, and all puts of its own kernels are here. Stored by the proxy thread
+     * (release), loaded by the engine (acquire). */
     _Atomic uint64_t left[RANKSET_WORDS];
-    struct rankset left_seen;      /* by the engine */
-    uint64_t staged[SPAN_NODES];   /* each node's last turn for which it has made room */
-    uint32_t channel;              /* triggers.c's number for it; 0: none */
-    struct launch *staging;        /* the operator that waits for that */
-    struct alloc_turn *alloc;      /* a symmetric allocation whose turn it is */
-    struct alloc_turn *next_alloc; /* the same, or, before its turn has come here, what others have told of it */
+    struct rankset left_seen;    /* the bits of `left` that the engine has handled */
+    uint64_t staged[SPAN_NODES]; /* by node: the last turn for which the node has made its staging memory */
+    uint32_t channel;            /* the communicator's entry in nodes_data.entries (triggers.c). 0: none */
+    struct launch *staging;      /* a launch that starts when other nodes have made their staging memory. NULL: none */
+    struct alloc_turn *alloc;    /* the symmetric allocation whose turn it is. NULL: none */
+    struct alloc_turn
+        *next_alloc; /* the same; or, before its turn has begun here, what other nodes have told of the next one */
     struct error alloc_error;
-    const struct peer *aborter; /* the other node that has told of its end; NULL: none. Only compared */
-    bool is_left;               /* it ends since a rank has left in good order: elsewhere what has ended here still ends well */
-    struct error due;           /* another node has said so: it ends so when turn due_turn has ended here. Status 0: no */
-    const struct peer *due_from; /* ... which. Only compared */
+    const struct peer *aborter; /* the peer that has sent ABORT. NULL: none. Only compared */
+    bool is_left;     /* the communicator ends because a rank has left in good order: ended turns end well everywhere */
+    struct error due; /* an ABORT or LEAVE that takes effect when turn due_turn has ended here. status 0: none */
+    const struct peer *due_from; /* the peer that has sent it. Only compared */
     uint64_t due_turn;
-    struct tune_sample measured; /* rank 0's node: not sent yet; ns 0: there is none */
-    struct error fail;           /* the operator of turn fail_turn has failed elsewhere */
+    struct tune_sample measured; /* on rank 0's node: a measured time that has not been sent yet. ns 0: none */
+    struct error fail;           /* why the operator of turn fail_turn has failed on another node */
     uint64_t fail_turn;
 };
 
-/* What comm/ asks of this folder. */
+/* This folder's implementation of span.h, for comm/. */
 extern const struct span_ops span_over_nodes;
 
 /* ---- join.c ---- */
 
 /* A rank on another node comes to form a communicator here. */
 void nodes_join_remote(struct peer *p, const struct peer_join *m);
-/* A rank on another node has been refused there. */
+/* DENY: a rank on another node was refused by its own worker. */
 void nodes_deny_remote(struct peer *p, const struct peer_deny *m);
-/* The same, as the root of c, which forms, has learned it otherwise. It may free c. */
+/* End c, which forms here, because this rank was refused elsewhere. It may free c. */
 void nodes_comm_deny(struct comm *c, int rank, const struct error *e);
 /* The communicator that a peer's message is meant for. NULL: it has ended here. */
 struct comm *nodes_comm_addressed(const struct worker *w, const struct peer *p, const struct peer_msg *m);
@@ -88,38 +93,40 @@ struct comm *nodes_comm_addressed(const struct worker *w, const struct peer *p, 
 /* Whether the ranks of that id meet on another node: its address in *root, otherwise NULL. -ENETUNREACH with the reason if this node cannot get
  * there. */
 int nodes_root(const struct worker *w, const struct fcc_unique_id *id, const char **root, struct error *e);
-/* A communicator has ranks on several nodes from now on, if it has not; it forms at root, or (NULL) here. */
+/* Give c its comm.nodes, if it has none: it forms at root; NULL: here. */
 int nodes_begin(struct comm *c, struct peer *root, struct error *e);
+/* Answer a JOIN: JOINED, or REFUSE. */
 void nodes_joined(const struct comm *c, struct peer *p, const struct peer_join *m);
 void nodes_refuse(struct peer *p, const struct peer_join *m, const struct error *e);
-/* A rank has joined here, a communicator that forms elsewhere. */
+/* A rank here has joined a communicator whose root is another node: send JOIN there. */
 int nodes_join(struct comm *c, const struct member *m, const char *root, struct error *e);
 /* All ranks have joined, here, and some of them are on other nodes. The caller releases the communicator. */
 void nodes_form(struct comm *c);
-/* JOINED, REFUSE, FORMED, HERE, READY or GO, while it forms. */
+/* Handle JOINED, REFUSE, FORMED, HERE, READY or GO while c forms. */
 void nodes_forming_message(struct peer *p, struct comm *c, const struct peer_msg *m);
-/* p is lost, which was its root: can its ranks join anew? Then let them; the communicator may be freed. */
+/* The root's worker p is lost. Whether the ranks here may join another worker of that node; nodes_join_again() lets them, and may
+ * free c. */
 bool nodes_may_join_again(const struct comm *c, const struct peer *p);
 void nodes_join_again(struct comm *c, const struct peer *p);
-/* p is lost, and so far it has said at most HERE: can this node connect to its worker anew? Then do; the communicator may be freed. */
+/* The connection to p, which is not the root, is lost while c forms. Whether this node may connect to that worker again;
+ * nodes_connect_again() does, and may free c. */
 bool nodes_may_connect_again(const struct comm *c, const struct peer *p);
 void nodes_connect_again(struct comm *c, const struct peer *p);
 void nodes_here_forget(struct comm *c, const struct peer *p);
-/* All ranks have joined, and it has not formed: the addresses of the other nodes that are waited for, which stay the communicator's; how many.
- * Otherwise 0. */
+/* All ranks have joined, but c has not formed: the addresses of the nodes it waits for, which stay c's. Returns how many; otherwise 0. */
 int nodes_awaited(const struct comm *c, const char *addresses[SPAN_NODES]);
-void nodes_peer_open(struct peer *p); /* both connections to it are there */
+void nodes_peer_open(struct peer *p); /* a connection to p has opened: communicators that waited for it go on */
 
 /* ---- members.c ---- */
 
-/* Where a peer stands in c->nodes->peers; -1: not there. */
+/* The peer's index in c->nodes->peers. -1: it is not there. */
 int nodes_peer_number(const struct comm *c, const struct peer *p);
-/* The member that a peer's message is of: NULL if it is none of that node's. */
+/* The member of that rank. NULL: the rank is not on p's node. */
 struct member *nodes_member_at(struct comm *c, const struct peer *p, int32_t rank);
-/* What a node's memory for a communicator is known by to those who put into it: `comm` is that node's own number of it. So what is still under way
- * for one that has ended never comes into the memory of another one with the same id. */
+/* The number by which senders address a node's memory of a communicator; `comm` is that node's own number of it. Data still in flight for
+ * a communicator that has ended is never stored for a later one with the same id. */
 uint64_t nodes_memory_number(const struct comm *c, uint32_t comm);
-/* That of this node, and of the node of a rank elsewhere. */
+/* That number for this node's memory, and for the memory of a remote rank's node. */
 uint64_t nodes_memory_here(const struct comm *c);
 uint64_t nodes_memory_there(const struct member *m);
 
@@ -129,27 +136,27 @@ void nodes_tell(const struct comm *c, struct peer *p, struct peer_msg *m, enum p
 void nodes_tell_all(const struct comm *c, struct peer_msg *m, enum peer_type type, size_t length);
 /* A rank here has its next turn: tell the others. `submit` is NULL for an allocation. */
 void nodes_submit(const struct member *m, struct submission *sub, const struct fcc_submit *submit);
-/* `auto` has to take the same schedule on all nodes, so all record the times that rank 0's node has measured, in the same turn: they
- * go with rank 0's next submission, and are recorded when its turn begins. */
+/* All nodes must choose the same schedule for `auto`. So all record the times measured on rank 0's node, in the same turn: a time travels
+ * with rank 0's next submission (nodes_measured()) and is recorded when that turn begins (nodes_tune()). */
 void nodes_measured(struct comm *c, const struct tune_sample *sample);
 void nodes_tune(struct comm *c);
-/* Whether the other nodes have done with all that came before. */
+/* Whether all turns that have ended here have ended on all other nodes, so the next may begin. */
 bool nodes_turn_ready(const struct comm *c);
 void nodes_turn_ended(struct comm *c);
-/* Staging memory for an operator has been made here: tell. False: other nodes have to make some, and have not; they start the operator when
- * they have. */
+/* This node has made its staging memory for l: tell the other nodes. False: some of them have not made theirs; l starts when their STAGED
+ * has come. */
 bool nodes_staged(struct comm *c, struct launch *l);
-/* An operator that has just been started has failed on another node already. */
+/* l has started: if it has already failed on another node, it fails here. */
 void nodes_launch_started(struct launch *l);
-/* It has ended here. */
+/* l has failed here: tell the other nodes. */
 void nodes_launch_failed(const struct launch *l);
 void nodes_message(struct peer *p, const struct peer_msg *m);
 
 /* ---- deny.c ---- */
 
-/* A rank here was refused that would have joined at that node: its ranks hear of it. */
+/* A rank here was refused before it could join the root at that address: tell the root, so that the other ranks hear why. */
 void nodes_deny(struct worker *w, const char *root, const struct fcc_comm_init_msg *m, const struct error *e);
-/* The same of a rank here that had joined, and found that this node cannot speak to that one. */
+/* The same for a rank that had joined here, when this node turned out to be unable to reach the root. */
 void nodes_deny_rank(const struct member *m, const char *root, const struct error *e);
 /* The same of what nodes_deny() has said to p, which cannot be reached. */
 void nodes_deny_unsaid(const struct peer *p);
@@ -167,17 +174,17 @@ void nodes_leave_due(struct comm *c);
 void nodes_aborted(struct comm *c, bool was_forming);
 void nodes_abort_told(struct peer *p, struct comm *c, const struct peer_turn *m); /* likewise */
 void nodes_release(struct comm *c);                                               /* with its communicator */
-/* p->broken says why. Was there a communicator that has ended with it, or goes on with another connection? */
+/* p is lost; p->broken says why. Returns whether a communicator has ended with it or has to connect again. */
 bool nodes_peer_lost(struct peer *p);
 
 /* ---- alloc.c ---- */
 
-/* The ranks' next turn is an allocation: begin it; later it ends with its turn. */
+/* The next turn of c is a symmetric allocation: begin it. It ends the turn, now or later. */
 void nodes_alloc(struct comm *c);
 void nodes_alloc_told(struct peer *p, struct comm *c, const struct peer_memory *m);
-/* The communicator ends: nobody gets what is under way. */
+/* The communicator ends: free an allocation that has not finished. */
 void nodes_alloc_drop(struct comm *c);
-/* A result buffer of a rank here. */
+/* Tell the other nodes of a result buffer of a rank here; one of theirs. */
 void nodes_result_tell(const struct comm *c, const struct buffer *b);
 void nodes_result_told(struct peer *p, struct comm *c, const struct peer_result *m);
 void nodes_buffer_freed(const struct comm *c, int rank, uint32_t handle);
@@ -185,58 +192,57 @@ void nodes_free_told(struct peer *p, struct comm *c, const struct peer_free *m);
 
 /* ---- data.c ---- */
 
-/* The proxy's connections; both own the socket, also if they fail. */
+/* Hand a data connection to the proxy: ours to the peer, the peer's to us. Both own the socket, also on failure. */
 int nodes_data_open(struct peer *p, uint32_t rail, int sock, struct error *e);
 int nodes_data_accept(struct peer *p, uint32_t rail, int sock, struct error *e);
-/* The peer is lost: its data connections end, too. */
+/* The peer is lost: end its data connections. */
 void nodes_data_forget(const struct peer *p);
-/* Memory of a rank here that others put into. */
+/* Register memory of a rank here as a region that remote ranks put into. */
 int nodes_region_add(struct comm *c, int rank, uint32_t region, const struct device_memory *m, uint64_t bytes, struct error *e);
 void nodes_region_remove(struct worker *w, uint64_t number, int rank, uint32_t region);
-/* The flags of a rank here; and where the ranks of others say that they are done. */
+/* Register the flags of a rank here, and the words that other nodes' DONE and LEFT go to. */
 int nodes_flags_add(struct comm *c, int rank, struct error *e);
-/* Nobody waits for what comes for the communicator any more: it is dropped, and breaks nothing if its memory is gone. */
+/* From now on the proxy drops what it receives for c, also where its memory is gone. */
 void nodes_data_drop(const struct comm *c);
-/* It is released. Its memory may be freed when this returns (net_comm_end()). */
+/* c is released. When this returns the proxy stores into none of its memory any more (net_comm_end()). */
 void nodes_data_end(struct comm *c);
 /* The adapter that serves an open rail; NULL: it has none, or does not know it yet. */
 const char *nodes_rail_device(const struct peer *p, uint32_t rail);
-/* What the proxy has counted for it (with others that had its index before); NULL: there is no proxy. */
+/* The proxy's counts for the peer's index, those of earlier peers with that index included. NULL: there is no proxy. */
 const struct net_counts *nodes_counts(const struct peer *p, bool sent);
-/* The engine: what the proxy has heard. True if there was anything. */
+/* The engine: handle what the proxy has reported. True if there was anything. */
 bool nodes_poll(struct worker *w);
 bool nodes_have_news(const struct worker *w);
-/* At the end: the proxy's thread, then, when the devices are closed, whose workgroups push to it, the rest. */
+/* End the proxy's thread; free the rest when the devices, whose workgroups push triggers, are closed. */
 void nodes_data_stop(struct worker *w);
 void nodes_data_free(struct worker *w);
 
 /* ---- rails.c ---- */
 
-/* Whose memory the rails serve, for the choice of adapters. */
+/* Fill in the devices whose memory the rails serve, for the choice of adapters. */
 void nodes_rails_options(const struct worker *w, struct net_options *net);
-/* A peer's first rail is there: which ones its data takes from now on. */
+/* The first rail to p is open: set which rail the data of each device takes. */
 void nodes_rails_set(struct peer *p, const struct net_rails *rails);
-/* What a rank here sends to that peer goes over this one. */
+/* The rail that data of a rank here takes to p. */
 uint32_t nodes_rail(const struct member *m, const struct peer *p);
-/* The rails to a peer that the ranks here take: of each, the first rank that does. How many: at least 1. */
+/* The rails to p that ranks here take; ranks[]: the first rank of each. Returns how many, at least 1. */
 uint32_t nodes_rails_used(const struct comm *c, const struct peer *p, uint16_t ranks[NET_RAILS_MAX]);
 
 /* ---- triggers.c ---- */
 
-/* Its number for the proxy. */
+/* Give c an entry that the proxy's triggers can name. */
 int nodes_channel_open(struct comm *c, struct error *e);
-void nodes_channel_peers(const struct comm *c); /* its ranks' peers are others now */
-/* A launch that has runs on other nodes: before it starts, and when it is over. */
+void nodes_channel_peers(const struct comm *c); /* peers of c's ranks have changed: fill in its entry again */
+/* The same for a launch with remote ranks: before it starts, and when it is over. */
 int nodes_launch_open(struct launch *l, struct error *e);
 void nodes_launch_close(struct launch *l);
-/* What launches of communicators over nodes tell. */
+/* launch.ops of communicators over several nodes. */
 extern const struct launch_ops nodes_launch_ops;
-/* Tell every other node that so many turns have ended here, behind all that was sent before. */
+/* DONE: tell every other node how many turns have ended here, behind all data sent before. */
 void nodes_done_tell(struct comm *c);
-/* ... that a rank here has left. */
+/* LEFT: tell every other node that a rank here has left, behind all data it sent before. */
 void nodes_left_tell(const struct comm *c, int rank);
-/* Puts of programs' kernels (puts.h). What they need of the proxy: an entry for their END triggers; to be looked at; to tell
- * the engine. */
+/* For puts.c: an entry for END triggers, taken and given back; push an END; let the proxy look at the FIFOs; let the engine look. */
 struct puts_all *nodes_puts(const struct worker *w);
 int nodes_puts_enter(struct worker *w, struct puts *p, uint32_t *entry, struct error *e);
 void nodes_puts_leave(struct worker *w, uint32_t entry);
@@ -246,11 +252,11 @@ void nodes_puts_news(const struct worker *w);
 
 /* ---- links.c ---- */
 
-/* With a peer that is new, and one that goes: with an error for ranks here? */
+/* Begin to count for a new peer, and end for one that goes. was_needed: its loss was an error for ranks here. */
 void nodes_link_begin(struct peer *p);
 void nodes_link_end(const struct peer *p, bool was_needed);
 void nodes_links_free(struct worker *w);
-/* The caller puts it. */
+/* For fccctl: the counts of all nodes. The caller releases the object. */
 struct json_object;
 struct json_object *nodes_links_describe(const struct worker *w);
 

@@ -4,8 +4,8 @@
 
 #include "daemon/net/net.h"
 
-/* What carries a link beside this socket, by the configuration's TRANSPORT and PLUGIN_DIR. NULL with the reason. Auto is verbs
- * where its plug-in is there and the socket's address is one of an RDMA device, otherwise tcp. */
+/* Choose the transport of the link that this socket belongs to, by TRANSPORT and PLUGIN_DIR of the configuration. "auto" is verbs where its
+ * plug-in is installed and the socket's address is one of an RDMA device, otherwise tcp. NULL with the reason. */
 const struct net_ops *net_choose(const char *transport, const char *plugin_dir, int sock, struct error *e);
 
 #endif
