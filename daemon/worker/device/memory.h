@@ -13,11 +13,11 @@
 struct gpus;
 
 struct device_memory {
-    unsigned char *data; /* NULL: none. The CPU cannot touch a GPU's memory by it */
-    uint64_t bytes;      /* at least what was asked for */
+    unsigned char *data; /* NULL: there is no memory. For memory of a GPU, an address that the CPU cannot access */
+    uint64_t bytes;      /* at least the size that was asked for */
     enum fcc_memory_kind kind;
     struct gpu_memory gpu;
-    struct gpus *gpus; /* host memory that GPUs see (device/gpu/steps.c). NULL: they do not */
+    struct gpus *gpus; /* host memory that these GPUs can access (device/gpu/host_memory.h). NULL: GPUs cannot */
 };
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpus.h - the GPUs of the node as this worker has them: shared by gpus.c (finding them, sessions), stream.c (the
- * clients' streams) and device.c (memory, operators). The engine's.
+ * gpus.h - the worker's state of the node's GPUs, shared by gpus.c (discovery, sessions), stream.c (clients' streams) and device.c
+ * (memory, operators). Engine thread.
  */
 #ifndef FCC_DAEMON_WORKER_DEVICE_GPU_GPUS_H
 #define FCC_DAEMON_WORKER_DEVICE_GPU_GPUS_H
@@ -14,17 +14,17 @@ struct retired;
 struct landing;
 struct gpu_retired_host;
 
-/* A GPU's FIFO for what leaves the node. steps.c's. */
+/* A GPU's FIFO of triggers for the proxy (nodes/landings.c). */
 struct gpu_sending {
-    struct device_memory host; /* struct fifo, then its slots; none: no communicator here is over nodes */
-    struct device_memory head; /* the producers' words, in the GPU's memory */
+    struct device_memory host; /* struct fifo and its slots, in host memory. None: no communicator here is over several nodes */
+    struct device_memory head; /* the producers' head, in the GPU's memory */
     struct gpu_fifo fifo;
 };
 
-/* What comes for it from other nodes. The proxy's thread's; steps.c's. */
+/* How data from other nodes comes into a GPU's memory (nodes/landings.c). */
 struct gpu_receiving {
-    bool is_direct; /* an adapter writes into its memory */
-    unsigned told;  /* bit 0: that it does not; bit 1: that it does */
+    bool is_direct; /* network adapters write into the GPU's memory */
+    unsigned told;  /* logged: bit 0: that adapters do not; bit 1: that they do */
 };
 
 struct gpus {
@@ -32,17 +32,17 @@ struct gpus {
     const struct gpu_plugin *plugin;
     struct device_ops ops;
     struct gpu_watch *watch;
-    struct event *leave_event;                /* leave.c's */
-    TAILQ_HEAD(leaving_head, launch) leaving; /* leave.c's: launches whose kernels were told to leave */
+    struct event *leave_event;                /* leave.c */
+    TAILQ_HEAD(leaving_head, launch) leaving; /* leave.c: launches whose kernels were told to leave */
     struct helpers *helpers;
     struct lives *lives;
     int count;
-    bool all_wait; /* all GPUs have stream memory operations */
-    uint32_t open;
-    unsigned in_flight;               /* launches, gated ones too */
-    uint32_t stored;                  /* GPUs with words that were stored in passing, perhaps not yet: stream.c's */
-    uint32_t posted;                  /* ... those, and others that no launch waits for */
-    uint64_t stored_at[GPU_MAX_GPUS]; /* the last one of either */
+    bool all_wait;                    /* all GPUs have stream memory operations */
+    uint32_t open;                    /* a bit for each open GPU */
+    unsigned in_flight;               /* number of launches in flight, including gated ones */
+    uint32_t stored;                  /* stream.c: a bit for each GPU with gpus_word_store()s not known to be complete */
+    uint32_t posted;                  /* stream.c: the same for gpus_word_store() and gpus_word_post() together */
+    uint64_t stored_at[GPU_MAX_GPUS]; /* by GPU: the address of the last such store */
     LIST_HEAD(retired_head, retired) retired;
     LIST_HEAD(retired_host_head, gpu_retired_host) retired_host;
     LIST_HEAD(landings_head, landing) landings;
@@ -52,11 +52,11 @@ struct gpus {
     struct gpu_description descriptions[GPU_MAX_GPUS];
 };
 
-/* The table of GPU devices; kind and number are filled in when a plug-in is loaded. */
+/* device_ops of GPUs; kind and number are set when a plug-in is loaded. */
 extern const struct device_ops gpu_device_ops;
 
 size_t gpu_page_round(size_t bytes);
-/* No launch is in flight: sessions' memory that was kept for kernels can go. */
+/* No launch is in flight: unmap the sessions' memory that was kept for kernels. */
 void gpus_retired_free(struct gpus *g);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * leave.h - launches whose kernels are to leave the GPUs without having done their work: gpus_launch_abort() and gpus_comm_abort()
- * (device.h). The engine's.
+ * leave.h - aborted launches, whose kernels leave the GPUs with their work undone: gpus_launch_abort() and gpus_comm_abort() (device.h).
+ * Engine thread.
  */
 #ifndef FCC_DAEMON_WORKER_DEVICE_GPU_LEAVE_H
 #define FCC_DAEMON_WORKER_DEVICE_GPU_LEAVE_H
@@ -9,9 +9,9 @@
 #include "daemon/worker/device/gpu/gpus.h"
 
 int gpu_leave_open(struct gpus *g, struct error *e);
-/* Nothing is in flight that has not been given up. */
+/* To be called when every launch in flight has been given up. */
 void gpu_leave_close(struct gpus *g);
-/* The launch is over: none of its kernels is to leave any more. */
+/* The launch is over: stop telling its kernels to leave. */
 void gpu_launch_has_left(struct launch *l);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * parts.h - a launch on its way into the GPUs' queues, and what its kernels and the engine share. device.c's.
+ * parts.h - enqueues a launch on its GPUs, and the memory that its kernels share with the engine. For device.c.
  */
 #ifndef FCC_DAEMON_WORKER_DEVICE_GPU_PARTS_H
 #define FCC_DAEMON_WORKER_DEVICE_GPU_PARTS_H
@@ -10,24 +10,24 @@
 #include "daemon/worker/device/gpu/lanes.h"
 #include "daemon/worker/device/launch.h"
 
-#define AHEAD 4u /* launches of a communicator that this process has in the GPUs' queues at most; a power of two */
+#define AHEAD 4u /* launches of a communicator that the worker enqueues at a time, at most; a power of two */
 
 /* And of those that its ranks have there, which it has only to allow (offers.h). The GPUs go on while the engine has not seen the end of one,
  * for as long as 15 more take. */
 #define GRANTED_AHEAD 16u
 
-/* What kernels tell of one launch. */
+/* What the kernels of one launch report. */
 struct gpu_told {
-    /* Of each GPU's part (over nodes: of each step of it), by the last workgroup to leave: gpu_done_make() */
+    /* By step and GPU: stored by the last workgroup to leave that kernel (gpu_done_make()). On one node only step GPU_STEP_WAIT is used. */
     _Atomic uint64_t done[GPU_STEPS][GPU_MAX_GPUS];
-    struct gpu_failure failures[FCC_MAX_RANKS]; /* kind 0 when the launch begins */
+    struct gpu_failure failures[FCC_MAX_RANKS]; /* by rank. kind 0: none; so when the launch begins */
 };
 
 struct gpu_shared {
-    struct comm_shared common;   /* the engine's and the watching thread's */
-    uint64_t address;            /* where the GPUs see all this; 0: they do not yet. The engine's */
+    struct comm_shared common;   /* the engine and the watching thread */
+    uint64_t address;            /* the engine's: the GPUs' address of this structure. 0: it is not mapped for them yet */
     struct gpu_lanes lanes;      /* the engine's */
-    struct gpu_told told[AHEAD]; /* of launch n in [n % AHEAD] */
+    struct gpu_told told[AHEAD]; /* the launch of epoch n reports in [n % AHEAD] */
 };
 
 static inline struct gpu_shared *shared_of(const struct device_comm *c)
@@ -40,8 +40,8 @@ static inline struct gpu_told *told_of(const struct launch *l)
     return &shared_of(l->comm)->told[l->epoch % AHEAD];
 }
 
-/* Enqueue all parts of the launch; `waits`: behind what their words say. Those of a launch of which one cannot be are to leave:
- * now, or when it has become the current one (launch_finish()). */
+/* Enqueue all parts of the launch. waits: each GPU waits for the words of streams and of other kernels first. If one part cannot be enqueued,
+ * the others are made to leave: now, or when the launch has become the current one (launch_finish()). */
 void gpu_parts_start(struct launch *l, bool waits);
 
 #endif
