@@ -10,11 +10,11 @@
 
 struct worker;
 
-/* Has a communicator an operator that has not ended? */
+/* Whether any communicator has an operator that has not ended. */
 bool worker_anything_runs(const struct worker *w);
-/* The broker has handed a connection over. The worker is not idle, whatever it has told the broker (control.h). */
+/* The broker has handed over a connection: the worker is not idle, even if it has asked to retire (control.h). */
 void worker_handed(struct worker *w);
-/* The broker says that the worker may go. */
+/* The answer to CONTROL_RETIRE: the worker may end. */
 void worker_retire(struct worker *w);
 /* The callback of worker.idle_event. */
 void worker_on_idle(evutil_socket_t sock, short what, void *worker);

@@ -14,15 +14,15 @@ struct spin;
 /* The process: its argument is the user that it is to be. Returns its exit status. */
 int worker_run(int argc, char *argv[]);
 
-/* What the process is made of, for programs that have several workers, or somebody else's loop. */
+/* The parts of worker_run(), for programs that have several workers or a loop of their own. */
 
-/* Open a worker that is WORKER_CLOSED(). account: its user's, a descriptor that stays the caller's. 0 or -errno; the worker is to be closed in
- * either case, and then its channel is closed, too. */
+/* Open a worker that is WORKER_CLOSED(). account: descriptor of its user's account, which stays the caller's. The caller calls worker_close()
+ * on failure, too; that also closes the channel. */
 int worker_open(struct worker *w, const struct control_start *start, int account);
 void worker_close(struct worker *w);
-/* One turn of the loop: all that there is to do but what the event loop does; nothing is waited for. Was there anything? */
+/* One turn of the loop without libevent's part; does not wait. True if there was anything to do. */
 bool worker_turn(struct worker *w, const struct spin *spin);
-/* Finish what runs, refuse the rest, end. */
+/* Begin to drain: finish the operators that run, refuse the rest, then end. */
 void worker_drain(struct worker *w, const char *why);
 
 #endif

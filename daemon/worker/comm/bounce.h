@@ -12,7 +12,8 @@ struct comm;
 struct device_memory;
 struct error;
 
-/* Memory that GPUs see if the communicator's ranks are on GPUs. A page of it is there when it has been written (of GPUs' ranks: at once). */
+/* Allocate a bounce buffer, which GPUs can access if the communicator's ranks are on GPUs. Its pages are allocated when first written; for GPUs
+ * at once. */
 int bounce_make(struct comm *c, uint64_t bytes, struct device_memory *out, struct error *e);
 void bounce_free(struct device_memory *m);
 

@@ -23,42 +23,42 @@ struct buffer_peers {
 
 #define BUFFER_BYTES_MAX (1ull << 46)
 
-/* Memory that clients use. */
 struct buffer {
     struct device *device;   /* NULL: the bounce buffer of a buffer on another node */
-    int refs;                /* its handle, and submissions in flight */
+    int refs;                /* one for the handle, and one for each submission in flight */
     struct session *session; /* NULL: the handle is gone */
     LIST_ENTRY(buffer) link; /* session.buffers */
     uint32_t handle;
     enum fcc_buffer_kind kind;
-    uint32_t comm; /* the number of its communicator, which may be gone: another one never has the same */
-    int rank;      /* whose it is in the communicator */
+    uint32_t comm; /* comm.number of its communicator, which may be gone. Numbers are not used again */
+    int rank;      /* the owner's rank in the communicator */
     struct device_memory memory;
-    uint64_t bytes;  /* as asked for */
-    uint32_t number; /* symmetric: which allocation of its communicator, the same for all ranks' parts; 0: not one yet */
-    int fd;          /* the memory, for other ranks' clients to import; -1: nobody can want it */
-    struct buffer_peers *peers; /* other ranks' parts that its client has mapped, a reference each; or NULL */
+    uint64_t bytes; /* as asked for */
+    uint32_t
+        number; /* symmetric: number of the allocation, the same for all ranks' parts. 0: the allocation has not succeeded yet */
+    int fd;     /* the memory, for other ranks' clients to import. -1: no other local rank can import it */
+    struct buffer_peers *peers; /* other ranks' parts that the client has mapped, a reference each. NULL: none */
 };
-/* Do the operators of its communicator store into it, those of other ranks, too? */
+/* Whether operators store into the buffer, those of other ranks included. */
 static inline bool buffer_takes_results(const struct buffer *b)
 {
     return b->kind != FCC_BUFFER_LOCAL;
 }
-/* May a buffer have so many? */
+/* Whether a buffer may have this size. */
 int buffer_bytes_check(uint64_t bytes, struct error *e);
-/* Zeroed memory with one reference, the handle's. *fd is the caller's, for the client. */
+/* Make a buffer of zeroed memory, with one reference for its handle. *fd, for the client, is the caller's. */
 int buffer_alloc(struct member *m, enum fcc_buffer_kind kind, uint64_t bytes, struct buffer **out, int *fd, struct error *e);
-/* A result buffer of m's rank, of which its other nodes are told. As buffer_alloc(). */
+/* The same for a result buffer, of which the communicator's other nodes are told. */
 int buffer_alloc_result(struct member *m, uint64_t bytes, struct buffer **out, int *fd, struct error *e);
 struct buffer *buffer_find(const struct session *s, uint32_t handle);
-/* A symmetric allocation has succeeded: the part of a rank here takes its number and, if other ranks are here, the descriptor.
- * The caller closes it otherwise: false. */
+/* A symmetric allocation has succeeded: give the part of a rank here its number. True: other ranks are here, and the buffer owns fd from now
+ * on. False: fd stays the caller's. */
 bool buffer_publish(struct buffer *b, const struct comm *c, int fd);
-/* The part of `rank` of the allocation that b is a part of, for b's client: it stays until b's handle goes. -EINVAL, -ENOENT
- * (freed, or the communicator has ended), -EXDEV (on another node), -ENOMEM. */
+/* Another rank's part of b's allocation, for b's client. b keeps a reference on it until b's handle goes. -EINVAL; -ENOENT: freed, or the
+ * communicator has ended; -EXDEV: the rank is on another node; -ENOMEM. */
 int buffer_peer(struct buffer *b, int rank, struct buffer **out, struct error *e);
 void buffer_unref(struct buffer *b);
-void buffer_drop_handle(struct buffer *b); /* and its reference */
+void buffer_drop_handle(struct buffer *b); /* drops the handle's reference, too */
 
 /* A remote rank's buffer for results, whose memory is a bounce buffer here (bounce.h): one reference, which is the rank's. */
 int bounce_add(struct member *m, uint32_t handle, uint64_t bytes, struct buffer **out, struct error *e);

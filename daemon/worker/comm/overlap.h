@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * overlap.h - inputs that lie in the memory of a result.
+ * overlap.h - refuses inputs that overlap a result.
  *
- * A rank's result is stored into while inputs are still read: by the rank itself and by all others. So no element of an input may be one
- * of a result. Inputs may overlap each other, and may lie in the gaps of a result: an operator leaves the bytes between its rows as they are.
+ * All ranks store into a rank's result while inputs are still read. So no element of an input may be an element of a result. Inputs may
+ * overlap each other. They may also lie in the gaps between a result's rows, which an operator does not touch.
  */
 #ifndef FCC_DAEMON_WORKER_COMM_OVERLAP_H
 #define FCC_DAEMON_WORKER_COMM_OVERLAP_H
 
 #include "daemon/worker/comm/comm.h"
 
-/* One rank's request, resolved and checked: 0, or -EINVAL, which names both arguments and the ranges of bytes. Notes in the submission
- * whether an input lies in memory for results that is another rank's. */
+/* Check one rank's resolved request. -EINVAL: the text names both arguments and the ranges of bytes. Sets sub->reads_others. */
 int overlap_check(struct submission *sub, const struct member *m, struct error *e);
-/* All ranks' next requests: inputs of one rank against the results of the others. */
+/* Check all ranks' next requests: the inputs of each rank against the results of the others. */
 int overlap_match(const struct comm *c, struct error *e);
 
 #endif

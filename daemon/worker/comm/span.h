@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * span.h - what comm/ asks of whoever knows other nodes (nodes/), for communicators with ranks on several of them. The engine's.
+ * span.h - the interface by which comm/ calls nodes/, for communicators with ranks on several nodes. Engine thread.
  *
- * comm.nodes is not NULL for such a communicator, and nodes/ keeps there what it knows of it. But for what is said otherwise, functions are
- * called for such communicators only.
+ * Such a communicator has comm.nodes, where nodes/ keeps its state. Functions are called for such communicators only, unless said otherwise.
  */
 #ifndef FCC_DAEMON_WORKER_COMM_SPAN_H
 #define FCC_DAEMON_WORKER_COMM_SPAN_H
 
 #include "daemon/worker/comm/comm.h"
 
-#define SPAN_NODES 65 /* nodes that have ranks of a communicator, at most */
+#define SPAN_NODES 65 /* nodes of a communicator, at most */
 
 struct span_ops {
     /* ---- forming ---- */
@@ -20,12 +19,12 @@ struct span_ops {
     int (*root)(const struct worker *w, const struct fcc_unique_id *id, const char **root, struct error *e);
     /* Any communicator: a rank here was refused that would have joined at that node. The communicator's ranks there hear of it. */
     void (*deny)(struct worker *w, const char *root, const struct fcc_comm_init_msg *m, const struct error *e);
-    /* Any communicator: a rank has joined here one that forms at that node. */
+    /* Any communicator: a rank here has joined; the communicator forms at the root. */
     int (*join)(struct comm *c, const struct member *m, const char *root, struct error *e);
     /* All ranks have joined, here. The caller releases the communicator. */
     void (*form)(struct comm *c);
-    bool (*is_root)(const struct comm *c);    /* its ranks meet here */
-    bool (*has_formed)(const struct comm *c); /* all ranks have joined, and are known with their nodes */
+    bool (*is_root)(const struct comm *c);    /* the communicator's root is this node */
+    bool (*has_formed)(const struct comm *c); /* all ranks have joined, and the node of each is known */
     /* All ranks have joined, and the communicator has not formed: the addresses of the other nodes that are waited for, which stay the
      * communicator's. Returns how many; otherwise 0. */
     int (*awaited)(const struct comm *c, const char *addresses[SPAN_NODES]);
@@ -36,43 +35,45 @@ struct span_ops {
 
     /* A rank here has its next turn: tell the others. `submit` is NULL for an allocation. */
     void (*submitted)(const struct member *m, struct submission *sub, const struct fcc_submit *submit);
-    /* Whether the other nodes have done with all that came before. */
+    /* Whether the turns before have ended on all nodes. */
     bool (*turn_ready)(const struct comm *c);
-    /* A turn is about to begin: what rank 0 has sent with it of measured times is recorded. */
+    /* A turn is about to begin: record the measured time that rank 0 has sent with it. */
     void (*tune)(struct comm *c);
-    /* The turn is a symmetric allocation. It has ended when this returns, or will end later. */
+    /* The turn is a symmetric allocation: begin it. It may have ended when this returns, or end later. */
     void (*alloc)(struct comm *c);
     void (*turn_ended)(struct comm *c);
-    /* A launch is about to begin, with all its memory. 0, -EAGAIN: when nothing runs, or an error. */
+    /* A launch is about to begin; its memory is there. -EAGAIN: try again when nothing runs. */
     int (*launch_open)(struct launch *l, struct error *e);
-    /* False: other nodes have to make room for it, and have not; they start the launch when they have (launch_start()). */
+    /* The launch's staging memory is made here. False: not on all other nodes; nodes/ calls launch_start() when it is. */
     bool (*staged)(struct comm *c, struct launch *l);
     void (*launch_started)(struct launch *l); /* the launch may have failed on another node already */
     void (*launch_failed)(const struct launch *l);
     void (*launch_close)(struct launch *l);
-    /* Rank 0 is here: a time of an operator under `auto`, which all nodes are to record in the same turn. */
+    /* Rank 0 is here: a measured time, which all nodes are to record in the same turn. */
     void (*measured)(struct comm *c, const struct tune_sample *sample);
     const struct launch_ops *launch_ops;
 
     /* ---- memory ---- */
 
-    /* Staging memory of a rank, here or elsewhere, is to have that size; what it had is freed. */
+    /* Replace the staging memory of a rank, here or remote, by one of that size. */
     int (*staging_make)(struct member *m, uint64_t bytes, struct error *e);
-    /* A buffer for results of a rank here: other nodes may put into it; one that is no symmetric allocation's is told to them. */
+    /* Let other nodes put into a buffer for results of a rank here. */
     int (*buffer_open)(struct member *m, const struct buffer *b, struct error *e);
+    /* Tell the other nodes of a result buffer, which is no part of a symmetric allocation. */
     void (*result_made)(const struct comm *c, const struct buffer *b);
-    /* Its handle has gone; its memory is about to go: nothing is put there any more when this returns. */
+    /* The client has freed the buffer. */
     void (*buffer_freed)(const struct comm *c, const struct buffer *b);
+    /* The buffer's memory is about to be freed: when this returns nothing is put into it any more. */
     void (*buffer_close)(const struct comm *c, const struct buffer *b);
 
     /* ---- the end ---- */
 
     /* A rank here has left. `why` is NULL if it has done so in good order. */
     void (*left)(const struct member *m, const char *why);
-    /* The communicator ends since a rank has left in good order: what has ended here still ends well elsewhere. */
+    /* The communicator ends because a rank has left in good order: turns that have ended here end well on all nodes. */
     void (*ends_well)(struct comm *c);
     void (*aborted)(struct comm *c, bool was_forming);
-    void (*release)(struct comm *c); /* with its communicator */
+    void (*release)(struct comm *c); /* free comm.nodes */
 
     /* ---- puts of programs' kernels (nodes/puts.h) ---- */
 

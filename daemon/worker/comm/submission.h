@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * submission.h - a rank's request, copied out of what the client can write, checked, and resolved to memory.
+ * submission.h - a rank's request: copied out of memory that the client can write, checked, and resolved to local addresses.
  */
 #ifndef FCC_DAEMON_WORKER_COMM_SUBMISSION_H
 #define FCC_DAEMON_WORKER_COMM_SUBMISSION_H
@@ -20,72 +20,73 @@ enum submission_kind { SUBMISSION_OPERATOR, SUBMISSION_ALLOC };
 
 #define OFFERS_REFUSED 32
 
-/* Where it is decided whether an offered operator's kernel may run (offers.h). */
+/* The word that decides whether an offered operator's kernel may run (offers.h). */
 struct offer_word {
     uint64_t address;
     int gpu;
 };
 
-/* One rank's turn in a communicator's order: an operator, or its part of a symmetric allocation. */
+/* A request of one rank, in the order of its communicator: an operator, or the rank's part of a symmetric allocation. */
 struct submission {
     TAILQ_ENTRY(submission) link; /* member.queue */
-    struct session *session;      /* who is to be told; NULL: gone, or told. While its launch runs: worker.tell_lock */
+    /* The client that hears of the end. NULL: it has heard, or is gone. Protected by worker.tell_lock while the launch runs. */
+    struct session *session;
     enum submission_kind kind;
     uint64_t id;
     uint32_t slot;
-    uint32_t stream;   /* not 0: it has its place on a stream of the client (struct fcc_slot) */
-    bool gpu_words;    /* ... by the words in the memory of GPUs */
-    uint32_t own_gpus; /* ... a bit for the rank's */
-    bool prepare;      /* the operator is not to run, but to be prepared (comm/bound.c) */
-    bool asks;         /* ... or, if all ranks ask, to be prepared beside, as what the client calls `request` */
-    uint32_t request;
-    uint64_t number; /* the how-manieth operator of its rank in the communicator; an allocation: 0 */
-    uint32_t offer;  /* offers.c: the prepared operator whose run stands on the stream; 0: none */
-    uint64_t run;    /* ... */
-    bool decided;    /* ... whether it may run, by this word: */
+    uint32_t
+        stream; /* the value that a client's stream stores and waits for (struct fcc_slot). 0: the operator is on no stream */
+    bool gpu_words;    /* the stream uses the words in the memory of GPUs */
+    uint32_t own_gpus; /* gpu_words: a bit for the rank's GPU */
+    bool prepare;      /* the operator is not run but bound (comm/bound/bound.c) */
+    bool asks;         /* the client wants the operator bound as well as run. It is bound if all ranks want it (offers.h) */
+    uint32_t request;  /* asks: the client's id of that request */
+    uint64_t number;   /* index of the operator among its rank's in the communicator, from 1. Allocations: 0 */
+    uint32_t offer;    /* offers.c: the bound operator whose run is on the stream. 0: none */
+    uint64_t run;      /* offer: the number of that run */
+    bool decided;      /* offer: `word` has been stored */
     struct offer_word word;
-    bool reads_others; /* overlap.c: an input lies in memory for results that is another rank's */
+    bool reads_others; /* overlap.c: an input lies in another rank's memory for results */
     uint64_t arrived_ns;
     uint64_t alloc_bytes;
-    struct tune_sample sample; /* rank 0's, over several nodes: all record it when this turn begins */
+    struct tune_sample sample; /* rank 0's, over several nodes: a measured time that all nodes record when this turn begins */
     struct op_args args;       /* attrs point into `words` */
     struct buffer *buffers[FCC_MAX_TENSORS];
-    bool again;           /* its memory is used again (submission_new()) */
-    struct worker *payer; /* charged with submission_bytes() of it; NULL: nobody yet */
-    bool unpaid;          /* there was no room for it: counted in worker.unpaid, and not charged */
-    struct error error;   /* what is wrong with the request by itself: told to all ranks when its turn comes */
-    int64_t words[];      /* the attributes: our copy */
+    bool again;           /* submission_free() keeps the memory for the next submission */
+    struct worker *payer; /* its user's account is charged with submission_bytes(). NULL: not yet */
+    bool unpaid;          /* the account had no room: the submission is counted in worker.unpaid and not charged */
+    struct error error;   /* what is wrong with the request by itself. All ranks get it when its turn comes */
+    int64_t words[];      /* the attributes, copied */
 };
 
-/* What another node's worker says of a request of a rank there, besides its SUBMIT as the client sent it. The wire (nodes/peer.h). */
+/* A remote rank's request, as its node's worker sends it (nodes/peer.h). An operator's SUBMIT follows, as the client sent it. */
 struct remote_request {
     int32_t rank;
     uint32_t kind; /* enum submission_kind */
     uint64_t alloc_bytes;
-    int32_t status; /* what is wrong with the request by itself, and text; 0: nothing */
+    int32_t status; /* with `text`: what is wrong with the request by itself. 0: nothing */
     uint32_t zero;
     char text[FCC_TEXT_MAX];
-    struct tune_sample sample; /* rank 0's */
+    struct tune_sample sample; /* rank 0's: submission.sample */
     struct {
         uint64_t bytes;
         uint32_t symmetric, zero;
-    } buffers[FCC_MAX_TENSORS]; /* that its tensors lie in */
+    } buffers[FCC_MAX_TENSORS]; /* by tensor: the buffer that it lies in */
 };
 
-/* Handle a SUBMIT message that lies in our own memory: check it and queue it in its communicator. The message came through
- * the ring (with a slot) or over the socket. */
+/* Check a SUBMIT message, from the ring (with a slot) or the socket, and queue it in its communicator. The client cannot write *m any more. */
 void submission_accept(struct session *s, const struct fcc_submit *m, size_t length);
-/* The same for a rank on another node, whose worker has checked it: its buffers for results have bounce buffers here. NULL with the reason. */
+/* The same for a remote rank, whose worker has checked the request. Its buffers for results have bounce buffers here. NULL with the reason. */
 struct submission *submission_remote(struct member *m, const struct fcc_submit *submit, size_t length,
                                      const struct remote_request *from, struct error *e);
 struct submission *submission_new(struct session *s, enum submission_kind kind, uint64_t id, size_t words);
-/* There is no memory for a rank's turn, and what it submits later would be taken for it: the communicator is over. */
+/* There is no memory for a rank's request. Its later requests would take the wrong turns, so the communicator is aborted. */
 void order_lose(struct member *m);
-/* Tell the client how it ended, if it has not been told and is still there. */
+/* Report how the submission ended to its client, if s->session is set. */
 void submission_tell(struct submission *s, int status, const char *text, const int64_t *values, int nvalues);
 void submission_free(struct submission *s);
-/* It is about to wait in a queue: charge it to the user's account. If there is no room, *sub becomes a smaller one that has that as its error,
- * and is not charged but counted: so it can take its turn nevertheless. -ENOMEM then, with the reason. */
+/* Charge a submission that is about to be queued to the user's account. -ENOMEM with the reason: there is no room. Then *sub is replaced by a
+ * smaller one with that error, which is counted but not charged, and can still take its turn. */
 int submission_charge(struct submission **sub, struct worker *w, struct error *e);
 
 #endif

@@ -17,9 +17,9 @@ struct worker;
 struct comm *comm_by_number(const struct worker *w, uint32_t n, struct error *e);
 /* Answer a trace query: with the last operator, or (--next) when the next one has ended. */
 void trace_query(struct session *s, const struct fcc_query *q);
-/* Tell all that wait for c's next operator: it has ended, well or with that error; or the communicator has. */
+/* Answer all queries that wait for c's next operator: it has ended, well or with error *e, or the communicator has ended. */
 void trace_waiters_answer(struct comm *c, const struct error *e);
-/* The session ends: it waits for nothing any more. */
+/* The session ends: drop its waiting queries. */
 void trace_waiters_forget(struct session *s);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * tune.h - which schedule `auto` takes: what was measured of problems of about the same size.
+ * tune.h - chooses the schedule for `auto`, from times measured of problems of about the same size.
  */
 #ifndef FCC_DAEMON_WORKER_COMM_TUNE_H
 #define FCC_DAEMON_WORKER_COMM_TUNE_H
@@ -13,10 +13,10 @@
 struct problem;
 struct tune;
 
-/* Problems of about the same size: what is measured of one holds for all of them. */
+/* A class of problems of about the same size, which share their measured times. */
 struct tune_class {
     uint32_t op, dtype;
-    int32_t bytes, flops; /* half powers of two; a class's work is within 1.42 of each other */
+    int32_t bytes, flops; /* logarithms, in half powers of two: within a class they differ by a factor of at most 1.42 */
 };
 struct tune_sample {
     struct tune_class class;
@@ -27,11 +27,12 @@ struct tune_sample {
 static_assert(sizeof(struct tune_sample) == 32, "wire: peer.h");
 
 struct tune *tune_new(void);
-/* What a problem has in common with others of about its size; and the schedule kind to run such problems with. */
 struct tune_class tune_class_of(const struct problem *problem);
+/* The schedule kind for the next run of a problem of this class. */
 enum fcc_schedule_kind tune_choose(struct tune *t, const struct tune_class *class);
-enum fcc_schedule_kind tune_expect(struct tune *t, const struct tune_class *class); /* ... the next time */
-/* A time of a problem under a schedule; where ranks are on several nodes, all nodes record those of one (nodes/nodes.c). */
+/* What tune_choose() will return the next time. */
+enum fcc_schedule_kind tune_expect(struct tune *t, const struct tune_class *class);
+/* Record a measured time. Over several nodes all nodes record the times of rank 0's node (nodes/nodes.c). */
 void tune_record(struct tune *t, const struct tune_sample *sample);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * bound.h - operators that are prepared here, and launched by the ranks' own processes (kernels/gpu/bound.h). The engine's.
+ * bound.h - bound operators, which the worker prepares and the ranks' own processes launch (kernels/gpu/bound.h). Engine thread.
  *
- * What this process does for one: it checks and compares the ranks' requests, makes the plans and the memory, keeps what the kernels use
- * until all ranks have freed the operator, and watches the runs by what kernels say in the sessions' memory: so a run in which a
- * rank is missing ends as any operator would. It believes that nothing but that: a client can spoil its own job only.
+ * The worker checks and compares the ranks' requests, makes plans and memory, and keeps the memory until all ranks have freed the operator.
+ * It watches the runs by the words that kernels store in the session memory, so that a run in which a rank is missing ends by the time
+ * limit, as any operator would. Clients can write those words: the worker uses them for nothing else, and a client can spoil its own job only.
  */
 #ifndef FCC_DAEMON_WORKER_COMM_BOUND_BOUND_H
 #define FCC_DAEMON_WORKER_COMM_BOUND_BOUND_H
@@ -13,27 +13,27 @@
 
 struct json_object;
 
-/* The next submissions of c's ranks, which have been found to ask for the same, are to prepare an operator: do that, and tell the ranks. On
- * failure nobody has been told. Nothing of c runs. */
+/* Bind the operator that the next submissions of c's ranks ask for, which have been found to match, and tell the ranks; on failure the caller
+ * tells them. No launch of c runs. */
 int prepared_make(struct comm *c, struct error *e);
-/* PREPARED: the memory that the message names. The descriptor stays the operator's. */
+/* PREPARED: give the client the memory that the message names. *fd stays the operator's. */
 int prepared_give(const struct member *m, const struct fcc_prepared_msg *msg, struct fcc_prepared_reply *out, int *fd,
                   struct error *e);
 /* PREPARED_FREE. -ENOENT */
 int prepared_drop(struct member *m, uint32_t number, struct error *e);
 /* RUN_REFUSED. -ENOENT, -EINVAL, -ENOMEM */
 int prepared_refuse(const struct member *m, const struct fcc_run_refused_msg *msg, struct error *e);
-/* The client has freed it: nothing that would be offered may store into it. */
+/* The client has freed a buffer: offered operators that use it are not granted any more. */
 void prepared_buffer_freed(struct session *s, const struct buffer *b);
 /* The rank has left. */
 void prepared_leave(struct member *m);
-/* Does a run of another rank wait for this one, which leaves? dead: what it has begun it will not end. */
+/* Whether another rank's run waits for m, which leaves. dead: m's process has died, so runs that it has begun will not end. */
 bool prepared_awaits(const struct member *m, bool dead);
-/* Let all kernels leave, those that come later, too. */
+/* Let all kernels of bound operators leave, including those launched later. */
 void prepared_abort(struct comm *c);
-/* All ranks have left. */
+/* All ranks have left: free the bound operators. */
 void prepared_close(struct comm *c);
-/* For fccctl comms: those that run; NULL: none. */
+/* For fccctl comms: the bound operators that run. NULL: none. */
 struct json_object *prepared_describe(const struct comm *c);
 
 #endif

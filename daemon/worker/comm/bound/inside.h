@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bound_inside.h - what bound.c and bind.c offer each other.
+ * inside.h - bound operators, as bound.c and bind.c share them.
  */
 #ifndef FCC_DAEMON_WORKER_COMM_BOUND_INSIDE_H
 #define FCC_DAEMON_WORKER_COMM_BOUND_INSIDE_H
@@ -8,30 +8,30 @@
 #include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/device/memory.h"
 
-/* How far a rank's runs are: numbers' lower halves. */
+/* The newest runs of a rank that have begun and ended: the lower halves of their numbers. */
 struct progress {
     uint32_t begun, ended;
 };
 
-/* Why a rank has not come to a run. */
+/* A run that a rank cannot take part in, and why. */
 struct refused_run {
     uint32_t run;
     uint64_t since_ns;
     struct error why;
 };
 
-/* What one rank has of it. */
+/* One rank's part of a bound operator. */
 struct prepared_rank {
-    bool held;      /* it has not freed it */
-    uint32_t place; /* of its words in the session's memory */
+    bool held;      /* the rank has not freed the operator */
+    uint32_t place; /* index of its words in the session memory */
     int plan_fd;
     struct device_memory area;
     int area_fd;
     struct buffer *buffers[FCC_MAX_TENSORS]; /* a reference each */
-    struct progress last;                    /* when it freed it */
-    struct refused_run *refused;             /* NULL: none */
+    struct progress last;                    /* the rank's progress when it freed the operator */
+    struct refused_run *refused;             /* NULL: the rank has refused no run */
     uint32_t last_run;                       /* offered: the newest of this rank that was decided; its lower half */
-    /* The watch's: the run that had begun when it looked last, and since when. */
+    /* For the watch: the newest run that had begun at its last look, and since when. */
     uint32_t seen;
     uint64_t since_ns;
 };
@@ -51,16 +51,16 @@ struct prepared {
     struct prepared_rank ranks[]; /* [comm.nranks] */
 };
 
-/* NULL: there is none (any more). */
+/* The bound operator of that number. NULL: there is none, or no rank holds it any more. */
 struct prepared *prepared_find(const struct comm *c, uint32_t number);
-/* A place in the session's memory is not used any more. */
+/* Free an index in the session memory. */
 void prepared_place_free(struct session *s, uint32_t place);
 void prepared_free(struct prepared *p);
 /* Prepare c's next operator, for which all ranks ask, to be offered from operator `first` on. Nothing of c runs. */
 int prepared_make_offered(struct comm *c, uint64_t first, struct error *e);
 /* None of its runs will be granted any more. */
 void prepared_offers_end(struct prepared *p);
-/* Look at the communicator's runs now and then, from now on. */
+/* Start the timer that watches the communicator's runs. */
 int prepared_watch_begin(struct comm *c, struct error *e);
 
 #endif
